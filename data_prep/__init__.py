@@ -1,0 +1,1 @@
+"""Turns corpora into token files."""

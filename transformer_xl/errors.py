@@ -1,0 +1,9 @@
+"""The one error that is a user's to mend, not ours."""
+
+
+class UserError(Exception):
+  """A mistake in a command, a config or a file; the text names the fix.
+
+  `main` prints the text as one line and exits with status 2; every other
+  exception is a bug and keeps its traceback.
+  """
