@@ -1,0 +1,1 @@
+"""One file an experiment; `base.py` holds every field once."""

@@ -1,0 +1,142 @@
+"""Every field of a configuration once, with its default and a remark.
+
+Other experiments start from this one and list their differences. Lengths are
+in tokens; batch sizes are in lanes and global. The tests instantiate every
+file here.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """A small model; sizes are placeholders for the other files."""
+  config = ml_collections.ConfigDict()
+  config.seed = 0  # Parameters, dropout and data rotation derive from it.
+  config.model = _model()
+  config.data = _data()
+  config.train = _train()
+  config.eval = _eval()
+  config.checkpoint = _checkpoint()
+  config.mesh = _mesh()
+  config.generate = _generate()
+  return config
+
+
+def _model() -> ml_collections.ConfigDict:
+  model = ml_collections.ConfigDict()
+  model.vocab_size = 0  # 0: as the prepared data says.
+  model.num_layers = 4
+  model.model_dim = 256
+  model.num_heads = 4
+  model.head_dim = 64
+  model.ff_dim = 1024
+  model.embed_dim = model.get_ref("model_dim")
+  # Adaptive input and softmax (facts 2.8, 2.9).
+  model.cutoffs = ()  # First ids of the tail clusters; () for one softmax.
+  model.div_val = 1  # Each cluster's vectors are so many times narrower.
+  model.tie_weights = True  # Softmax kernels are the embedding tables.
+  model.tie_projections = "all_but_first"  # none | all | all_but_first
+  model.project_equal_width = True  # TF's proj_same_dim, if div_val > 1.
+  # Published variants.
+  model.untie_biases = False  # u and v for each layer, not one for all.
+  model.pre_norm = False  # Layer norm before each sub-layer, not after.
+  model.dropout_rate = 0.1
+  model.attention_dropout_rate = 0.0
+  model.memory_start = "masked"  # masked | zeros: attended, as TF and HF do
+  model.same_length_window = "mem_len_plus_one"  # or mem_len: PyTorch, HF
+  model.layer_norm_epsilon = 1e-5  # TF: 1e-12.
+  # Initialisation (facts 2.11): the styles differ in the layer norms' scale
+  # and the softmax's cluster weights, 1 and 0 or drawn.
+  model.init_style = "tensorflow"  # tensorflow | pytorch
+  model.init_std = 0.02
+  model.projection_init_std = 0.01
+  # Computation.
+  model.dtype = "float32"  # float32 | bfloat16; parameters stay float32
+  model.remat = "none"  # none | full | dots | attention: what is recomputed
+  model.scan_unroll = 1  # Layers per turn of the loop over layers.
+  return model
+
+
+def _data() -> ml_collections.ConfigDict:
+  data = ml_collections.ConfigDict()
+  data.name = "python_stdlib"  # The folder below `dir`.
+  data.dir = "data"
+  data.prepare = False  # Prepare when missing; needs no download here.
+  data.reset_at_documents = False  # False: memory is carried, as published.
+  data.rotate_epochs = False  # Each epoch starts at a random token.
+  return data
+
+
+def _train() -> ml_collections.ConfigDict:
+  train = ml_collections.ConfigDict()
+  train.num_steps = 1000  # Updates, one for each segment.
+  train.batch_size = 16
+  train.segment_len = 128
+  train.mem_len = 128
+  train.clamp_len = 0  # 0: none, as everywhere in training.
+  train.same_length = False
+  train.segments_per_call = 10  # Updates in one compiled call.
+  train.accumulation_steps = 1  # The lanes of an update are read in parts.
+  train.optimizer = "adam"  # adam | adamw | lamb | sgd
+  train.learning_rate = 2.5e-4
+  train.min_learning_rate_ratio = 0.0  # Where cosine ends.
+  train.schedule = "cosine"  # cosine | inverse_sqrt | constant
+  # Update k of W warm-up steps uses (k+1)/W of the rate ("next_step"), k/W
+  # ("tensorflow"), or k/W but all of it at k=0, with a cosine that counts from
+  # 0 and not from W ("pytorch"); facts 4.1.
+  train.schedule_convention = "next_step"
+  train.warmup_steps = 0
+  train.clip_norm = 0.25  # Global L2 norm of the gradient; 0: no clipping.
+  train.weight_decay = 0.0  # adamw and lamb, on matrices only.
+  train.adam_b1 = 0.9
+  train.adam_b2 = 0.999
+  train.adam_epsilon = 1e-8
+  train.ema_decay = 0.0  # Moving average of the parameters; 0: none.
+  train.log_every_steps = 50
+  train.eval_every_steps = 500  # On the validation split; 0: never.
+  train.eval_mem_len = train.get_ref("mem_len")  # For those evaluations.
+  train.finish_with = ()  # Modes to run at the end, e.g. ("eval", "generate").
+  return train
+
+
+def _eval() -> ml_collections.ConfigDict:
+  evaluation = ml_collections.ConfigDict()
+  evaluation.split = "test"  # train | valid | test
+  evaluation.batch_size = 8
+  evaluation.segment_len = 128
+  evaluation.mem_len = (128,)  # A length, or several to compare.
+  evaluation.clamp_len = 0
+  evaluation.same_length = False
+  evaluation.warmup_len = -1  # Unscored tokens before a lane; -1: mem_len.
+  evaluation.segments_per_call = 8
+  evaluation.parameters = "raw"  # raw | ema
+  evaluation.checkpoint = "latest"  # latest | best | a step
+  return evaluation
+
+
+def _checkpoint() -> ml_collections.ConfigDict:
+  checkpoint = ml_collections.ConfigDict()
+  checkpoint.every_steps = 500
+  checkpoint.every_minutes = 30.0  # Also by the clock; 0: by steps only.
+  checkpoint.keep_latest = 2
+  checkpoint.keep_best = 1  # By validation loss.
+  return checkpoint
+
+
+def _mesh() -> ml_collections.ConfigDict:
+  mesh = ml_collections.ConfigDict()
+  mesh.data = -1  # Lanes are split over data and fsdp; -1: all that remain.
+  mesh.fsdp = 1  # Parameters and optimizer are split over it.
+  mesh.tensor = 1  # Heads, feed-forward and vocabulary are split over it.
+  return mesh
+
+
+def _generate() -> ml_collections.ConfigDict:
+  generate = ml_collections.ConfigDict()
+  generate.prompt = "The"
+  generate.num_tokens = 200
+  generate.temperature = 1.0  # 0: always the likeliest token.
+  generate.top_k = 40  # 0: all of the vocabulary.
+  generate.segment_len = 128  # The prompt is read in segments.
+  generate.mem_len = 512
+  return generate

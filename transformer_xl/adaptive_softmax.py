@@ -1,0 +1,250 @@
+"""Adaptive input and adaptive softmax with tied tables and projections.
+
+Frequent words come first in the vocabulary; `cutoffs` split it into clusters,
+and each rarer cluster may use vectors that are `div_val` times narrower
+(Grave et al. 2017; Baevski & Auli 2019; facts 2.8 and 2.9). The first cluster
+is the shortlist; every other one has a column beside it in the head.
+
+Shapes: B lanes, T tokens, D model width, V vocabulary, C tail clusters,
+E_c width and V_c size of cluster c.
+"""
+
+import math
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import config as config_lib
+from transformer_xl import shapes
+
+
+class Cluster(NamedTuple):
+  """One run of consecutive ids."""
+
+  start: int
+  stop: int
+  width: int  # E_c.
+
+
+class Projection(NamedTuple):
+  """What maps hidden states to logits; `None` stands for the identity."""
+
+  kernels: tuple[jt.Float[shapes.Array, "V_c E_c"], ...]
+  projections: tuple[jt.Float[shapes.Array, "E_c D"] | None, ...]
+  bias: jt.Float[shapes.Array, "V"]
+  cluster_kernel: jt.Float[shapes.Array, "C E"]
+  cluster_bias: jt.Float[shapes.Array, "C"]
+
+
+def clusters(config: config_lib.ModelConfig) -> tuple[Cluster, ...]:
+  """The clusters of a model's vocabulary, shortlist first."""
+  ends = (*config.cutoffs, config.vocab_size)
+  starts = (0, *config.cutoffs)
+  return tuple(
+    Cluster(start, stop, config.embed_dim // config.div_val**index)
+    for index, (start, stop) in enumerate(zip(starts, ends, strict=True))
+  )
+
+
+class AdaptiveEmbedding(nn.Module):
+  """Names the tables and projections of the adaptive input."""
+
+  config: config_lib.ModelConfig
+
+  def setup(self):  # noqa: D102
+    config = self.config
+    parts = clusters(config)
+    if config.div_val == 1:  # One table; its clusters share a projection.
+      whole = Cluster(0, config.vocab_size, config.embed_dim)
+      parts = (whole,)
+    normal = nn.initializers.normal
+    self.tables = tuple(
+      self.param(
+        f"table_{index}",
+        normal(config.init_std),
+        (part.stop - part.start, part.width),
+        jnp.float32,
+      )
+      for index, part in enumerate(parts)
+    )
+    self.projections = tuple(
+      _projection(self, config, index, part.width)
+      for index, part in enumerate(parts)
+    )
+
+  def __call__(self, tokens: shapes.Tokens) -> shapes.Hidden:
+    """Vectors scaled by sqrt(D), before dropout."""
+    dtype = jnp.dtype(self.config.dtype)
+    vectors = embed(tokens, self.tables, self.projections, dtype=dtype)
+    return vectors * jnp.asarray(math.sqrt(self.config.model_dim), dtype)
+
+
+class AdaptiveSoftmax(nn.Module):
+  """Names what the adaptive softmax does not share with the input."""
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(self, tables: tuple, projections: tuple) -> Projection:
+    """The weights of the softmax, given those of the embedding."""
+    config, parts = self.config, clusters(self.config)
+    zeros = nn.initializers.zeros
+    tails = len(parts) - 1
+    cluster_kernel = jnp.zeros((0, config.embed_dim), jnp.float32)
+    cluster_bias = jnp.zeros((0,), jnp.float32)
+    if tails:
+      init = zeros
+      if config.init_style == "pytorch":
+        init = nn.initializers.normal(config.init_std)
+      shape = (tails, config.embed_dim)
+      cluster_kernel = self.param("cluster_kernel", init, shape, jnp.float32)
+      cluster_bias = self.param("cluster_bias", zeros, (tails,), jnp.float32)
+    return Projection(
+      kernels=self._kernels(parts, tables),
+      projections=self._projections(parts, projections),
+      bias=self.param("bias", zeros, (config.vocab_size,), jnp.float32),
+      cluster_kernel=cluster_kernel,
+      cluster_bias=cluster_bias,
+    )
+
+  def _kernels(self, parts, tables):
+    config = self.config
+    if not config.tie_weights:
+      init = nn.initializers.normal(config.init_std)
+      return tuple(
+        self.param(
+          f"kernel_{index}",
+          init,
+          (part.stop - part.start, part.width),
+          jnp.float32,
+        )
+        for index, part in enumerate(parts)
+      )
+    if config.div_val == 1:
+      return tuple(tables[0][part.start : part.stop] for part in parts)
+    return tables
+
+  def _projections(self, parts, projections):
+    config = self.config
+    tied = {"none": (), "all": range(len(parts))}.get(
+      config.tie_projections, range(1, len(parts))
+    )
+    shared = len(projections) == 1
+    return tuple(
+      projections[0 if shared else index]
+      if index in tied
+      else _projection(self, config, index, part.width)
+      for index, part in enumerate(parts)
+    )
+
+
+def embed(
+  tokens: shapes.Tokens,
+  tables: tuple[jt.Float[shapes.Array, "V_c E_c"], ...],
+  projections: tuple[jt.Float[shapes.Array, "E_c D"] | None, ...],
+  *,
+  dtype: jnp.dtype,
+) -> shapes.Hidden:
+  """Vectors of width D for tokens, each through its cluster's projection.
+
+  The tables split the vocabulary in order. Unscaled: the model multiplies by
+  sqrt(D).
+  """
+  start, result = 0, None
+  for table, projection in zip(tables, projections, strict=True):
+    local = tokens - start
+    inside = (local >= 0) & (local < table.shape[0])
+    rows = table[jnp.where(inside, local, 0)].astype(dtype)
+    vectors = _project(rows, projection, transpose=False)
+    vectors = jnp.where(inside[..., None], vectors, 0)
+    result = vectors if result is None else result + vectors
+    start += table.shape[0]
+  return result
+
+
+def nll(
+  hidden: shapes.Hidden,
+  targets: shapes.Tokens,
+  weights: Projection,
+) -> shapes.Losses:
+  """Negative log-probability of each target in nats, in token order."""
+  shortlist = weights.kernels[0].shape[0]
+  head = _head_logits(hidden, weights)
+  start, result, column = 0, jnp.zeros(targets.shape, jnp.float32), targets
+  for index, kernel in enumerate(weights.kernels):
+    stop = start + kernel.shape[0]
+    if index > 0:
+      inside = (targets >= start) & (targets < stop)
+      tail = _tail_logits(hidden, weights, index, start)
+      local = jnp.where(inside, targets - start, 0)
+      result += jnp.where(inside, _cross_entropy(tail, local), 0.0)
+      column = jnp.where(inside, shortlist + index - 1, column)
+    start = stop
+  return result + _cross_entropy(head, column)
+
+
+def log_probs(
+  hidden: shapes.Hidden, weights: Projection
+) -> jt.Float[shapes.Array, "B T V"]:
+  """Log-probabilities of the whole vocabulary, in order of the ids."""
+  shortlist = weights.kernels[0].shape[0]
+  head = jax.nn.log_softmax(_head_logits(hidden, weights), axis=-1)
+  parts, start = [head[..., :shortlist]], shortlist
+  for index, kernel in enumerate(weights.kernels[1:], start=1):
+    tail = _tail_logits(hidden, weights, index, start)
+    cluster = head[..., shortlist + index - 1, None]
+    parts.append(cluster + jax.nn.log_softmax(tail, axis=-1))
+    start += kernel.shape[0]
+  return jnp.concatenate(parts, axis=-1)
+
+
+def _head_logits(hidden, weights):
+  """Logits of the shortlist, then of cluster 1, 2, ... (TF's order)."""
+  size = weights.kernels[0].shape[0]
+  kernel = jnp.concatenate([weights.kernels[0], weights.cluster_kernel])
+  bias = jnp.concatenate([weights.bias[:size], weights.cluster_bias])
+  return _logits(hidden, weights.projections[0], kernel, bias)
+
+
+def _tail_logits(hidden, weights, index, start):
+  kernel = weights.kernels[index]
+  bias = weights.bias[start : start + kernel.shape[0]]
+  return _logits(hidden, weights.projections[index], kernel, bias)
+
+
+def _logits(hidden, projection, kernel, bias):
+  """Logits in float32, whatever the hidden states' type."""
+  narrow = _project(hidden, projection, transpose=True)
+  product = jnp.einsum(
+    "...e,ve->...v",
+    narrow,
+    kernel.astype(narrow.dtype),
+    preferred_element_type=jnp.float32,
+  )
+  return product + bias
+
+
+def _project(vectors, projection, *, transpose):
+  """Multiplies by a projection [E_c, D] or its transpose, or by nothing."""
+  if projection is None:
+    return vectors
+  projection = projection.astype(vectors.dtype)
+  return vectors @ (projection.T if transpose else projection)
+
+
+def _cross_entropy(logits, targets):
+  chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+  return jax.nn.logsumexp(logits, axis=-1) - chosen
+
+
+def _projection(module, config, index, width) -> jax.Array | None:
+  """A projection [E_c, D], or None where there is none (facts 2.8)."""
+  equal = width == config.model_dim
+  if equal and (config.div_val == 1 or not config.project_equal_width):
+    return None
+  init = nn.initializers.normal(config.projection_init_std)
+  shape = (width, config.model_dim)
+  return module.param(f"projection_{index}", init, shape, jnp.float32)

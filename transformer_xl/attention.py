@@ -1,0 +1,106 @@
+"""Relative attention (Dai et al. 2019, section 3.3) on plain arrays.
+
+Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+
+
+def sinusoids(
+  distances: jt.Float[shapes.Array, "R"], model_dim: int
+) -> jt.Float[shapes.Array, "R D"]:
+  """Encodings of distances: all sines, then all cosines (facts 2.2)."""
+  channels = jnp.arange(0, model_dim, 2, dtype=jnp.float32)
+  frequencies = 10000.0 ** (-channels / model_dim)
+  angles = distances[:, None] * frequencies[None, :]
+  return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+def position_encodings(
+  context_len: int, model_dim: int, *, clamp_len: int
+) -> shapes.Positions:
+  """Encodings of the distances K-1 down to 0, one row each.
+
+  With a positive `clamp_len` all larger distances share its encoding.
+  """
+  distances = jnp.arange(context_len - 1, -1, -1, dtype=jnp.float32)
+  if clamp_len > 0:
+    distances = jnp.minimum(distances, clamp_len)
+  return sinusoids(distances, model_dim)
+
+
+def rel_shift(
+  scores: jt.Float[shapes.Array, "B H T K"],
+) -> jt.Float[shapes.Array, "B H T K"]:
+  """Turns columns of descending distance into columns of keys.
+
+  Row i moves left by T-1-i, at linear cost, by reading the array with one more
+  column (paper, appendix B). Entries for keys after the query hold values of
+  other rows: the causal mask must follow.
+  """
+  batch, heads, rows, columns = scores.shape
+  padded = jnp.pad(scores, ((0, 0), (0, 0), (0, 0), (1, 0)))
+  folded = padded.reshape(batch, heads, columns + 1, rows)
+  return folded[:, :, 1:].reshape(scores.shape)
+
+
+def visible_keys(
+  reach: shapes.Reach, context_len: int
+) -> jt.Bool[shapes.Array, "B T K"]:
+  """Whether each query may attend to each key; see `memory.reach`."""
+  segment_len = reach.shape[1]
+  query = jnp.arange(context_len - segment_len, context_len)
+  distance = query[:, None] - jnp.arange(context_len)[None, :]  # [T, K]
+  return (distance >= 0)[None] & (distance[None] <= reach[:, :, None])
+
+
+def relative_attention(
+  query: shapes.Queries,
+  key: shapes.Keys,
+  value: shapes.Keys,
+  position_key: shapes.PositionKeys,
+  *,
+  content_bias: shapes.Biases,
+  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  dropout: Callable[[jax.Array], jax.Array],
+) -> shapes.Queries:
+  """Attention with content and position terms, softmax in float32.
+
+  Args:
+    query: of the segment's T tokens.
+    key: of memory and segment, oldest first.
+    value: likewise.
+    position_key: projected encodings of the distances K-1 down to 0.
+    content_bias: u, added to the query in the content term.
+    position_bias: v, added to the query in the position term.
+    reach: largest visible distance for each query.
+    dropout: applied to the probabilities, which are not re-normalised.
+
+  Returns:
+    The weighted values, [B, T, H, Dh], in the type of `query`.
+  """
+  content = jnp.einsum(
+    "bthd,bkhd->bhtk",
+    query + content_bias,
+    key,
+    preferred_element_type=jnp.float32,
+  )
+  position = jnp.einsum(
+    "bthd,khd->bhtk",
+    query + position_bias,
+    position_key,
+    preferred_element_type=jnp.float32,
+  )
+  # The published code scales the sum, so u and v are scaled too.
+  scores = (content + rel_shift(position)) * query.shape[-1] ** -0.5
+  visible = visible_keys(reach, key.shape[1])[:, None]  # [B, 1, T, K]
+  scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+  probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+  return jnp.einsum("bhtk,bkhd->bthd", dropout(probabilities), value)

@@ -1,0 +1,360 @@
+"""The experiment's configuration as frozen dataclasses without defaults.
+
+Defaults and remarks live in `experiments/base.py` alone; this file is the only
+place that knows `ConfigDict`. Lengths are in tokens, batch sizes in lanes and
+global.
+"""
+
+import dataclasses
+import difflib
+import itertools
+import math
+from typing import Any
+
+import ml_collections
+
+from transformer_xl import errors
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """Everything that shapes or changes the function of the parameters."""
+
+  vocab_size: int
+  num_layers: int
+  model_dim: int
+  num_heads: int
+  head_dim: int
+  ff_dim: int
+  embed_dim: int
+  cutoffs: tuple[int, ...]
+  div_val: int
+  tie_weights: bool
+  tie_projections: str
+  project_equal_width: bool
+  untie_biases: bool
+  pre_norm: bool
+  dropout_rate: float
+  attention_dropout_rate: float
+  memory_start: str
+  same_length_window: str
+  layer_norm_epsilon: float
+  init_style: str
+  init_std: float
+  projection_init_std: float
+  dtype: str
+  remat: str
+  scan_unroll: int
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """Which token files, and how lanes run through them."""
+
+  name: str
+  dir: str
+  prepare: bool
+  reset_at_documents: bool
+  rotate_epochs: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+  """The optimisation."""
+
+  num_steps: int
+  batch_size: int
+  segment_len: int
+  mem_len: int
+  clamp_len: int
+  same_length: bool
+  segments_per_call: int
+  accumulation_steps: int
+  optimizer: str
+  learning_rate: float
+  min_learning_rate_ratio: float
+  schedule: str
+  schedule_convention: str
+  warmup_steps: int
+  clip_norm: float
+  weight_decay: float
+  adam_b1: float
+  adam_b2: float
+  adam_epsilon: float
+  ema_decay: float
+  log_every_steps: int
+  eval_every_steps: int
+  eval_mem_len: int
+  finish_with: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+  """How a split is scored."""
+
+  split: str
+  batch_size: int
+  segment_len: int
+  mem_len: tuple[int, ...]
+  clamp_len: int
+  same_length: bool
+  warmup_len: int
+  segments_per_call: int
+  parameters: str
+  checkpoint: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+  """When to save and what to keep."""
+
+  every_steps: int
+  every_minutes: float
+  keep_latest: int
+  keep_best: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """How many devices along each axis; -1 for all that remain."""
+
+  data: int
+  fsdp: int
+  tensor: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateConfig:
+  """How text is continued."""
+
+  prompt: str
+  num_tokens: int
+  temperature: float
+  top_k: int
+  segment_len: int
+  mem_len: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ExperimentConfig:
+  """One run."""
+
+  seed: int
+  model: ModelConfig
+  data: DataConfig
+  train: TrainConfig
+  eval: EvalConfig
+  checkpoint: CheckpointConfig
+  mesh: MeshConfig
+  generate: GenerateConfig
+
+
+CHOICES = {
+  "model.tie_projections": ("none", "all", "all_but_first"),
+  "model.memory_start": ("masked", "zeros"),
+  "model.same_length_window": ("mem_len", "mem_len_plus_one"),
+  "model.init_style": ("tensorflow", "pytorch"),
+  "model.dtype": ("float32", "bfloat16"),
+  "model.remat": ("none", "full", "dots", "attention"),
+  "train.optimizer": ("adam", "adamw", "lamb", "sgd"),
+  "train.schedule": ("cosine", "inverse_sqrt", "constant"),
+  "train.schedule_convention": ("next_step", "tensorflow", "pytorch"),
+  "eval.parameters": ("raw", "ema"),
+}
+POSITIVE = (
+  "model.num_layers",
+  "model.model_dim",
+  "model.num_heads",
+  "model.head_dim",
+  "model.ff_dim",
+  "model.embed_dim",
+  "model.div_val",
+  "model.scan_unroll",
+  "train.num_steps",
+  "train.batch_size",
+  "train.segment_len",
+  "train.segments_per_call",
+  "train.accumulation_steps",
+  "train.log_every_steps",
+  "eval.batch_size",
+  "eval.segment_len",
+  "eval.segments_per_call",
+  "checkpoint.every_steps",
+  "checkpoint.keep_latest",
+  "mesh.fsdp",
+  "mesh.tensor",
+  "generate.segment_len",
+)
+NOT_NEGATIVE = (
+  "seed",
+  "model.vocab_size",
+  "train.mem_len",
+  "train.clamp_len",
+  "train.warmup_steps",
+  "train.learning_rate",
+  "train.clip_norm",
+  "train.weight_decay",
+  "train.eval_every_steps",
+  "train.eval_mem_len",
+  "eval.clamp_len",
+  "checkpoint.every_minutes",
+  "checkpoint.keep_best",
+  "generate.num_tokens",
+  "generate.mem_len",
+)
+FRACTIONS = (
+  "model.dropout_rate",
+  "model.attention_dropout_rate",
+  "train.min_learning_rate_ratio",
+  "train.adam_b1",
+  "train.adam_b2",
+  "train.ema_decay",
+)
+
+
+def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
+  """Freezes a configuration and checks it.
+
+  Raises:
+    UserError: a field is missing, unknown, of the wrong type or out of range.
+  """
+  result = _freeze(ExperimentConfig, config.to_dict(), prefix="config")
+  check(result)
+  return result
+
+
+def to_dict(config: ExperimentConfig) -> dict[str, Any]:
+  """The nested dictionary that `config.json` stores."""
+  return dataclasses.asdict(config)
+
+
+def check(config: ExperimentConfig) -> None:
+  """Raises a UserError for the first rule that the values break."""
+  for name, choices in CHOICES.items():
+    _require(name, _get(config, name) in choices, config, f"one of {choices}")
+  for name in POSITIVE:
+    _require(name, _get(config, name) > 0, config, "at least 1")
+  for name in NOT_NEGATIVE:
+    _require(name, _get(config, name) >= 0, config, "0 or more")
+  for name in FRACTIONS:
+    value = _get(config, name)
+    _require(name, 0 <= value < 1, config, "in [0, 1)")
+  _check_model(config.model)
+  _check_lengths(config)
+  _check_schedule(config)
+  if config.data.reset_at_documents and config.model.memory_start == "zeros":
+    raise errors.UserError(
+      "memory cannot be reset inside a segment when empty memory is attended: "
+      "set --config.model.memory_start=masked or "
+      "--config.data.reset_at_documents=False."
+    )
+
+
+def _check_model(model: ModelConfig) -> None:
+  if model.model_dim % 2:
+    raise errors.UserError(
+      "model.model_dim must be even, for one sine and one cosine a frequency: "
+      f"it is {model.model_dim}; try {model.model_dim + 1}."
+    )
+  ends = (0, *model.cutoffs, *([model.vocab_size] if model.vocab_size else []))
+  if any(low >= high for low, high in itertools.pairwise(ends)):
+    raise errors.UserError(
+      "model.cutoffs must rise between 0 and the vocabulary size: they are "
+      f"{model.cutoffs} with model.vocab_size={model.vocab_size}."
+    )
+  narrowest = model.embed_dim // model.div_val ** len(model.cutoffs)
+  if narrowest < 1:
+    raise errors.UserError(
+      f"model.embed_dim={model.embed_dim} divided {len(model.cutoffs)} times "
+      f"by model.div_val={model.div_val} leaves no width; lower div_val."
+    )
+
+
+def _check_lengths(config: ExperimentConfig) -> None:
+  if any(length < 0 for length in config.eval.mem_len):
+    raise errors.UserError(
+      f"eval.mem_len must be 0 or more: it is {config.eval.mem_len}."
+    )
+  if not config.eval.mem_len:
+    raise errors.UserError("eval.mem_len names no length; try (0,).")
+  lanes, parts = config.train.batch_size, config.train.accumulation_steps
+  if lanes % parts:
+    raise errors.UserError(
+      f"train.batch_size={lanes} must be a multiple of "
+      f"train.accumulation_steps={parts}; try "
+      f"--config.train.batch_size={_nearest_multiple(lanes, parts)}."
+    )
+
+
+def _check_schedule(config: ExperimentConfig) -> None:
+  train, every = config.train, config.train.segments_per_call
+  for name, value in (
+    ("train.num_steps", train.num_steps),
+    ("train.log_every_steps", train.log_every_steps),
+    ("train.eval_every_steps", train.eval_every_steps),
+    ("checkpoint.every_steps", config.checkpoint.every_steps),
+  ):
+    if value % every:
+      raise errors.UserError(
+        f"{name}={value} must be a multiple of train.segments_per_call="
+        f"{every}; try --config.{name}={_nearest_multiple(value, every)}."
+      )
+  if train.warmup_steps and train.warmup_steps >= train.num_steps:
+    raise errors.UserError(
+      f"train.warmup_steps={train.warmup_steps} must be below "
+      f"train.num_steps={train.num_steps}."
+    )
+
+
+def _nearest_multiple(value: int, of: int) -> int:
+  return max(1, round(value / of)) * of
+
+
+def _get(config: ExperimentConfig, name: str) -> Any:
+  for part in name.split("."):
+    config = getattr(config, part)
+  return config
+
+
+def _require(name, holds, config, rule):
+  if not holds:
+    raise errors.UserError(
+      f"{name} must be {rule}: it is {_get(config, name)!r}; "
+      f"set --config.{name}."
+    )
+
+
+def _freeze(kind: type, values: Any, *, prefix: str) -> Any:
+  """Builds a dataclass from a dictionary with exactly its fields."""
+  fields = {field.name: field.type for field in dataclasses.fields(kind)}
+  for name in values:
+    if name not in fields:
+      near = difflib.get_close_matches(name, fields, n=1)
+      hint = f"; did you mean {prefix}.{near[0]}?" if near else "."
+      raise errors.UserError(f"there is no field {prefix}.{name}{hint}")
+  missing = sorted(set(fields) - set(values))
+  if missing:
+    raise errors.UserError(
+      f"{prefix} lacks {', '.join(missing)}; start from experiments/base.py."
+    )
+  return kind(
+    **{
+      name: _convert(values[name], field_type, f"{prefix}.{name}")
+      for name, field_type in fields.items()
+    }
+  )
+
+
+def _convert(value: Any, kind: Any, name: str) -> Any:
+  if dataclasses.is_dataclass(kind):
+    return _freeze(kind, value, prefix=name)
+  origin = getattr(kind, "__origin__", None)
+  if origin is tuple:
+    element = kind.__args__[0]
+    items = value if isinstance(value, list | tuple) else (value,)
+    return tuple(_convert(item, element, name) for item in items)
+  if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    value = float(value)
+  if type(value) is not kind or (kind is float and not math.isfinite(value)):
+    raise errors.UserError(f"{name} must be a {kind.__name__}: {value!r}.")
+  return value

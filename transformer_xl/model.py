@@ -1,0 +1,338 @@
+"""Transformer-XL in Linen: modules name parameters and call pure functions.
+
+    outputs, memory = model.apply({"params": params}, inputs, memory, resets)
+
+Memory goes in as an argument and comes out as a result. Its length, the
+segment's and the clamp are not parameter shapes, so one set of parameters
+serves any of them.
+"""
+
+import functools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+from jax import ad_checkpoint
+
+from transformer_xl import adaptive_softmax
+from transformer_xl import attention
+from transformer_xl import config as config_lib
+from transformer_xl import memory as memory_lib
+from transformer_xl import shapes
+
+REMAT_POLICIES = {
+  "full": None,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "attention": jax.checkpoint_policies.save_only_these_names(
+    "attention_output", "feed_forward_hidden"
+  ),
+}
+
+
+class RelativeAttention(nn.Module):
+  """Four-term attention over memory and segment (facts 2.1)."""
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    context: jt.Float[shapes.Array, "B K D"],
+    positions: shapes.Positions,
+    reach: shapes.Reach,
+    biases: tuple[shapes.Biases, shapes.Biases] | None,
+    deterministic: bool,
+  ) -> shapes.Hidden:
+    """Attends from the segment to memory and segment.
+
+    Args:
+      hidden: the segment.
+      context: memory, then segment.
+      positions: encodings of the distances K-1 to 0.
+      reach: largest visible distance for each query.
+      biases: u and v where all layers share them.
+      deterministic: without dropout.
+    """
+    config = self.config
+    heads, width = config.num_heads, config.head_dim
+    dense = functools.partial(_kernel, self, config)
+
+    def project(name, rows):
+      projected = rows @ dense(name, (config.model_dim, heads * width))
+      return projected.reshape(*rows.shape[:-1], heads, width)
+
+    if biases is None:
+      biases = _biases(self, config)
+    content_bias, position_bias = biases
+    values = attention.relative_attention(
+      project("query", hidden),
+      project("key", context),
+      project("value", context),
+      project("position", positions),
+      content_bias=content_bias.astype(config.dtype),
+      position_bias=position_bias.astype(config.dtype),
+      reach=reach,
+      dropout=nn.Dropout(
+        config.attention_dropout_rate, deterministic=deterministic
+      ),
+    )
+    values = values.reshape(*hidden.shape[:-1], heads * width)
+    values = ad_checkpoint.checkpoint_name(values, "attention_output")
+    output = values @ dense("output", (heads * width, config.model_dim))
+    return nn.Dropout(config.dropout_rate)(output, deterministic=deterministic)
+
+
+class FeedForward(nn.Module):
+  """Two dense layers with a ReLU and dropout after each."""
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(
+    self, hidden: shapes.Hidden, deterministic: bool
+  ) -> shapes.Hidden:
+    """Maps each position by itself."""
+    config = self.config
+    dense = functools.partial(_kernel, self, config)
+    offset = functools.partial(_vector, self, config, nn.initializers.zeros)
+    dropout = nn.Dropout(config.dropout_rate, deterministic=deterministic)
+    inner = hidden @ dense("in_kernel", (config.model_dim, config.ff_dim))
+    inner = inner + offset("in_bias", config.ff_dim)
+    inner = ad_checkpoint.checkpoint_name(inner, "feed_forward_hidden")
+    inner = dropout(nn.relu(inner))
+    output = inner @ dense("out_kernel", (config.ff_dim, config.model_dim))
+    return dropout(output + offset("out_bias", config.model_dim))
+
+
+class LayerNorm(nn.Module):
+  """Layer norm with statistics in float32 and either published start."""
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(self, hidden: jax.Array) -> jax.Array:
+    """Normalises the last axis."""
+    config = self.config
+    scale_init = (
+      _normal_around_one(config.init_std)
+      if config.init_style == "pytorch"
+      else nn.initializers.ones
+    )
+    width = (hidden.shape[-1],)
+    scale = self.param("scale", scale_init, width, jnp.float32)
+    offset = self.param("bias", nn.initializers.zeros, width, jnp.float32)
+    wide = hidden.astype(jnp.float32)
+    centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+    normal = centred * jax.lax.rsqrt(variance + config.layer_norm_epsilon)
+    return (normal * scale + offset).astype(hidden.dtype)
+
+
+class Block(nn.Module):
+  """One layer; the body of the scan over layers."""
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    memory: shapes.LayerMemory,
+    positions: shapes.Positions,
+    reach: shapes.Reach,
+    biases: tuple[shapes.Biases, shapes.Biases] | None,
+    deterministic: bool,
+  ) -> tuple[shapes.Hidden, shapes.Hidden]:
+    """Returns the layer's output, and its input for the memory."""
+    config = self.config
+    attention_norm = LayerNorm(config, name="attention_norm")
+    feed_forward_norm = LayerNorm(config, name="feed_forward_norm")
+    attend = RelativeAttention(config, name="attention")
+    feed_forward = FeedForward(config, name="feed_forward")
+    context = jnp.concatenate([memory, hidden], axis=1)  # [B, M+T, D]
+    shared = (positions, reach, biases, deterministic)
+    if config.pre_norm:
+      context = attention_norm(context)
+      query = context[:, memory.shape[1] :]
+      inner = hidden + attend(query, context, *shared)
+      output = inner + feed_forward(feed_forward_norm(inner), deterministic)
+    else:
+      inner = attention_norm(hidden + attend(hidden, context, *shared))
+      output = feed_forward_norm(inner + feed_forward(inner, deterministic))
+    return output, hidden
+
+
+class TransformerXL(nn.Module):
+  """The language model.
+
+  Attributes:
+    config: what shapes the parameters and their function.
+    clamp_len: distances beyond it share its encoding; 0 for none.
+    same_length: every query sees equally many keys.
+  """
+
+  config: config_lib.ModelConfig
+  clamp_len: int
+  same_length: bool
+
+  def setup(self):  # noqa: D102
+    config = self.config
+    self.embedding = adaptive_softmax.AdaptiveEmbedding(config)
+    self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
+    if not config.untie_biases:
+      self.biases = _biases(self, config)
+    self.layers = _scanned_blocks(config)(config)
+    self.dropout = nn.Dropout(config.dropout_rate)
+
+  def __call__(
+    self,
+    inputs: shapes.Tokens,
+    memory: memory_lib.Memory,
+    resets: shapes.Resets | None = None,
+    *,
+    deterministic: bool = True,
+  ) -> tuple[shapes.Hidden, memory_lib.Memory]:
+    """Reads one segment.
+
+    Args:
+      inputs: token ids.
+      memory: of the tokens before; see `memory.empty`.
+      resets: True where a token is the first of a document: from there on
+        nothing before it is visible, here and in later segments.
+      deterministic: without dropout; otherwise a "dropout" key is needed.
+
+    Returns:
+      The last layer's states, and the memory for the next segment.
+    """
+    config = self.config
+    if resets is None:
+      resets = jnp.zeros(inputs.shape, bool)
+    # A reset at the first token concerns the whole lane and its memory; later
+    # ones split the segment and are masks.
+    memory = memory_lib.reset(memory, resets[:, 0], start=config.memory_start)
+    resets = resets.at[:, 0].set(False)
+    reach = memory_lib.reach(
+      memory,
+      resets,
+      same_length=self.same_length,
+      window=config.same_length_window,
+    )
+    context_len = memory.hiddens.shape[2] + inputs.shape[1]
+    positions = attention.position_encodings(
+      context_len, config.model_dim, clamp_len=self.clamp_len
+    ).astype(config.dtype)
+    positions = self.dropout(positions, deterministic=deterministic)
+    hidden = self.dropout(self.embedding(inputs), deterministic=deterministic)
+    biases = None if config.untie_biases else self.biases
+    hidden, layer_inputs = self.layers(
+      hidden,
+      jax.lax.stop_gradient(memory.hiddens),
+      positions,
+      reach,
+      biases,
+      deterministic,
+    )
+    output = self.dropout(hidden, deterministic=deterministic)
+    return output, memory_lib.append(memory, layer_inputs, resets)
+
+  def nll(
+    self,
+    inputs: shapes.Tokens,
+    targets: shapes.Tokens,
+    memory: memory_lib.Memory,
+    resets: shapes.Resets | None = None,
+    *,
+    deterministic: bool = True,
+  ) -> tuple[shapes.Losses, memory_lib.Memory]:
+    """Negative log-probability of each target, in nats and token order."""
+    hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
+    return adaptive_softmax.nll(hidden, targets, self._head()), memory
+
+  def log_probs(
+    self,
+    inputs: shapes.Tokens,
+    memory: memory_lib.Memory,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[jt.Float[shapes.Array, "B T V"], memory_lib.Memory]:
+    """Log-probabilities of every next token."""
+    hidden, memory = self(inputs, memory, resets)
+    return adaptive_softmax.log_probs(hidden, self._head()), memory
+
+  def _head(self) -> adaptive_softmax.Projection:
+    return self.softmax(self.embedding.tables, self.embedding.projections)
+
+
+def empty_memory(
+  config: config_lib.ModelConfig, *, batch_size: int, mem_len: int
+) -> memory_lib.Memory:
+  """The memory that a model starts from."""
+  return memory_lib.empty(
+    config.num_layers,
+    batch_size,
+    mem_len,
+    config.model_dim,
+    dtype=jnp.dtype(config.dtype),
+    start=config.memory_start,
+  )
+
+
+def init_params(
+  config: config_lib.ModelConfig, key: jax.Array
+) -> shapes.PyTree:
+  """Draws all parameters, in float32."""
+  model = TransformerXL(config, clamp_len=0, same_length=False)
+  tokens = jnp.zeros((1, 1), jnp.int32)
+  memory = empty_memory(config, batch_size=1, mem_len=0)
+  return model.init(key, tokens, tokens, memory, method="nll")["params"]
+
+
+def num_parameters(params: shapes.PyTree) -> int:
+  """How many numbers there are to train; shared ones count once."""
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+
+def _scanned_blocks(config: config_lib.ModelConfig):
+  """`Block` scanned over its parameters' and the memory's first axis."""
+  block = Block
+  if config.remat != "none":
+    block = nn.remat(
+      Block,
+      policy=REMAT_POLICIES[config.remat],
+      prevent_cse=False,  # The scan already prevents it.
+      static_argnums=(6,),  # `deterministic`; 0 is the module.
+    )
+  return nn.scan(
+    block,
+    variable_axes={"params": 0},
+    split_rngs={"params": True, "dropout": True},
+    in_axes=(0, *[nn.broadcast] * 4),
+    out_axes=0,
+    length=config.num_layers,
+    unroll=config.scan_unroll,
+  )
+
+
+def _kernel(module, config, name, shape) -> jax.Array:
+  init = nn.initializers.normal(config.init_std)
+  return module.param(name, init, shape, jnp.float32).astype(config.dtype)
+
+
+def _vector(module, config, init, name, width) -> jax.Array:
+  return module.param(name, init, (width,), jnp.float32).astype(config.dtype)
+
+
+def _biases(module, config) -> tuple[jax.Array, jax.Array]:
+  """u and v of the paper."""
+  init = nn.initializers.normal(config.init_std)
+  shape = (config.num_heads, config.head_dim)
+  return (
+    module.param("content_bias", init, shape, jnp.float32),
+    module.param("position_bias", init, shape, jnp.float32),
+  )
+
+
+def _normal_around_one(std: float):
+  return lambda *args: 1 + nn.initializers.normal(std)(*args)

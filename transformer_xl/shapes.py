@@ -1,0 +1,33 @@
+"""Shape letters and the array types built on them.
+
+    B lanes              parallel streams of text, one memory row each
+    T segment length     tokens processed at once
+    M memory length      cached positions a layer may still attend to
+    K context length     M + T, the keys a query could see
+    S segments           consecutive segments in one compiled call
+    N layers, D model width, H heads, Dh head width, F feed-forward width
+    E embedding width    of one cluster; V vocabulary, R relative positions
+
+Tokens are [B, T], heads [B, T, H, Dh], scores [B, H, T, K] and the memory of
+all layers is one array [N, B, M, D].
+"""
+
+from typing import Any
+
+import jaxtyping as jt
+
+Array = jt.Array
+PyTree = Any
+
+Tokens = jt.Int[Array, "B T"]
+Weights = jt.Float[Array, "B T"]
+Resets = jt.Bool[Array, "B T"]
+Reach = jt.Int[Array, "B T"]
+Losses = jt.Float[Array, "B T"]
+Hidden = jt.Float[Array, "B T D"]
+LayerMemory = jt.Float[Array, "B M D"]
+Positions = jt.Float[Array, "K D"]
+Queries = jt.Float[Array, "B T H Dh"]
+Keys = jt.Float[Array, "B K H Dh"]
+PositionKeys = jt.Float[Array, "K H Dh"]
+Biases = jt.Float[Array, "H Dh"]
