@@ -1,0 +1,1 @@
+"""Tests; `tests.oracle` is the reference that the model is held against."""
