@@ -143,8 +143,8 @@ class AdaptiveSoftmax(nn.Module):
 
 def embed(
   tokens: shapes.Tokens,
-  tables: tuple[jt.Float[shapes.Array, "V_c E_c"], ...],
-  projections: tuple[jt.Float[shapes.Array, "E_c D"] | None, ...],
+  tables: tuple[jt.Float[shapes.Array, "_ _"], ...],  # [V_c, E_c].
+  projections: tuple[jt.Float[shapes.Array, "_ D"] | None, ...],
   *,
   dtype: jnp.dtype,
 ) -> shapes.Hidden:
@@ -224,7 +224,7 @@ def _logits(hidden, projection, kernel, bias):
     kernel.astype(narrow.dtype),
     preferred_element_type=jnp.float32,
   )
-  return product + bias
+  return product + bias[None, None]
 
 
 def _project(vectors, projection, *, transpose):

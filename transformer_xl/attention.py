@@ -88,13 +88,13 @@ def relative_attention(
   """
   content = jnp.einsum(
     "bthd,bkhd->bhtk",
-    query + content_bias,
+    query + content_bias[None, None],
     key,
     preferred_element_type=jnp.float32,
   )
   position = jnp.einsum(
     "bthd,khd->bhtk",
-    query + position_bias,
+    query + position_bias[None, None],
     position_key,
     preferred_element_type=jnp.float32,
   )

@@ -88,7 +88,7 @@ def positions_since_reset(resets: shapes.Resets) -> shapes.Reach:
 
   Where no document has started yet the number is larger than any distance.
   """
-  position = jnp.arange(resets.shape[1], dtype=jnp.int32)
+  position = jnp.arange(resets.shape[1], dtype=jnp.int32)[None]
   never = jnp.iinfo(jnp.int32).max // 2
   last = jax.lax.cummax(jnp.where(resets, position, -never), axis=1)
   return position - last

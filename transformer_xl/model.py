@@ -100,11 +100,12 @@ class FeedForward(nn.Module):
     offset = functools.partial(_vector, self, config, nn.initializers.zeros)
     dropout = nn.Dropout(config.dropout_rate, deterministic=deterministic)
     inner = hidden @ dense("in_kernel", (config.model_dim, config.ff_dim))
-    inner = inner + offset("in_bias", config.ff_dim)
+    inner = inner + offset("in_bias", config.ff_dim)[None, None]
     inner = ad_checkpoint.checkpoint_name(inner, "feed_forward_hidden")
     inner = dropout(nn.relu(inner))
     output = inner @ dense("out_kernel", (config.ff_dim, config.model_dim))
-    return dropout(output + offset("out_bias", config.model_dim))
+    output = output + offset("out_bias", config.model_dim)[None, None]
+    return dropout(output)
 
 
 class LayerNorm(nn.Module):
@@ -128,7 +129,8 @@ class LayerNorm(nn.Module):
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
     normal = centred * jax.lax.rsqrt(variance + config.layer_norm_epsilon)
-    return (normal * scale + offset).astype(hidden.dtype)
+    result = normal * scale[None, None] + offset[None, None]
+    return result.astype(hidden.dtype)
 
 
 class Block(nn.Module):

@@ -1,0 +1,41 @@
+"""What holds for every test: strict arrays, checked shapes, cached compiles."""
+
+import pathlib
+
+import hypothesis
+import jax
+import jaxtyping
+import pytest
+
+# Before the first import of the modules that it checks. Only functions on
+# arrays are in them: under the hook, annotated fields of `flax.struct` break
+# `eval_shape`, whereas those of a NamedTuple do not.
+_checks = jaxtyping.install_import_hook(
+  [
+    "transformer_xl.adaptive_softmax",
+    "transformer_xl.attention",
+    "transformer_xl.memory",
+    "transformer_xl.model",
+  ],
+  "beartype.beartype",
+)
+
+_CACHE = pathlib.Path(__file__).parents[1] / ".jax_cache"
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_compilation_cache_dir", str(_CACHE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+# The same examples on each run, however slow the machine.
+hypothesis.settings.register_profile(
+  "tests", deadline=None, derandomize=True, max_examples=50, database=None
+)
+hypothesis.settings.load_profile("tests")
+
+
+@pytest.fixture
+def strict_dtypes():
+  """No implicit promotion; for the model alone, Optax does not hold to it."""
+  with jax.numpy_dtype_promotion("strict"):
+    yield
