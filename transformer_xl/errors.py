@@ -7,3 +7,7 @@ class UserError(Exception):
   `main` prints the text as one line and exits with status 2; every other
   exception is a bug and keeps its traceback.
   """
+
+
+class DivergenceError(Exception):
+  """The loss is no number any more; the text says what to resume from."""

@@ -1,0 +1,300 @@
+"""Checkpoints through Orbax: when to save, what to keep, what to restore.
+
+One checkpoint has the items `params`, `average` (if there is one), `optimizer`
+(with the step), `memory` and `metadata`. Evaluation reads one of the first two
+only. Everything else that a run needs is a function of the step.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+from absl import logging
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from transformer_xl import config as config_lib
+from transformer_xl import errors
+from transformer_xl import memory as memory_lib
+from transformer_xl import shapes
+from transformer_xl import step as step_lib
+
+DIRECTORY = "checkpoints"
+ITEMS = ("params", "average", "optimizer", "memory")
+
+
+class Restored(NamedTuple):
+  """What a checkpoint gives back."""
+
+  state: step_lib.TrainState
+  memory: memory_lib.Memory | None  # None where its shape has changed.
+  metadata: dict[str, Any]
+
+
+class SavePolicy:
+  """Says when a save is due: every so many steps, or minutes."""
+
+  def __init__(
+    self,
+    config: config_lib.CheckpointConfig,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    self._config = config
+    self._clock = clock
+    self._last = clock()
+
+  def is_due(self, step: int) -> bool:
+    """Whether to save after `step` updates."""
+    minutes = self._config.every_minutes
+    by_clock = minutes > 0 and self._clock() - self._last >= minutes * 60
+    return by_clock or step % self._config.every_steps == 0
+
+  def saved(self) -> None:
+    """Starts the clock again."""
+    self._last = self._clock()
+
+
+class Checkpoints:
+  """The checkpoints of one run; saving goes on in the background."""
+
+  def __init__(self, workdir: str, config: config_lib.CheckpointConfig):
+    self._directory = os.path.join(os.path.abspath(workdir), DIRECTORY)
+    policies = [preservation_policy.LatestN(config.keep_latest)]
+    if config.keep_best:
+      policies.append(
+        preservation_policy.BestN(
+          get_metric_fn=_nll,
+          reverse=True,
+          n=config.keep_best,
+          keep_checkpoints_without_metrics=False,
+        )
+      )
+    self._manager = _manager(
+      self._directory,
+      preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
+      cleanup_tmp_directories=True,
+    )
+
+  def save(
+    self,
+    state: step_lib.TrainState,
+    memory: memory_lib.Memory,
+    *,
+    metadata: dict[str, Any],
+    nll: float | None,
+  ) -> None:
+    """Starts to save; an error of the last save is raised here.
+
+    Args:
+      state: of training.
+      memory: of the training lanes.
+      metadata: anything JSON holds exactly.
+      nll: the validation loss of this very step, if it was evaluated.
+    """
+    step = int(state.step)
+    if step in self._manager.all_steps():
+      return
+    items = _items(state, memory)
+    arguments = {
+      name: ocp.args.StandardSave(item) for name, item in items.items()
+    }
+    metadata = {**metadata, "memory_shape": list(memory.hiddens.shape)}
+    self._manager.save(
+      step,
+      args=ocp.args.Composite(
+        metadata=ocp.args.JsonSave(metadata), **arguments
+      ),
+      metrics=None if nll is None else {"nll": nll},
+      force=True,
+    )
+
+  def restore_newest(
+    self, state: step_lib.TrainState, memory: memory_lib.Memory
+  ) -> Restored | None:
+    """The newest checkpoint that is whole, or None if there is none.
+
+    Args:
+      state: shapes, types and shardings to restore into.
+      memory: likewise; another shape is no error, the memory is then None.
+
+    Raises:
+      UserError: the parameters' shapes differ.
+    """
+    for step in sorted(self._manager.all_steps(), reverse=True):
+      try:
+        return _restore(self._manager, step, state, memory)
+      except errors.UserError:
+        raise
+      except Exception as error:  # Orbax has no common type for damage.
+        logging.warning("Checkpoint %d cannot be read: %s", step, error)
+        self._put_aside(step)
+    return None
+
+  def _put_aside(self, step: int) -> None:
+    """Moves a damaged checkpoint out of the way of the next of its step."""
+    aside = os.path.join(os.path.dirname(self._directory), "damaged")
+    os.makedirs(aside, exist_ok=True)
+    name = f"{step}.{int(time.time())}"
+    source = os.path.join(self._directory, str(step))
+    shutil.move(source, os.path.join(aside, name))
+    logging.warning("Moved it to %s.", os.path.join(aside, name))
+    self._manager.reload()
+
+  def steps(self) -> list[int]:
+    """The steps that are saved, oldest first."""
+    return sorted(self._manager.all_steps())
+
+  def close(self) -> None:
+    """Waits for the last save; an error of it is raised here."""
+    self._manager.wait_until_finished()
+    self._manager.close()
+
+
+def restore_params(
+  workdir: str, *, which: str, average: bool, target: shapes.PyTree
+) -> tuple[shapes.PyTree, int]:
+  """Reads the parameters of one checkpoint and nothing else.
+
+  Args:
+    workdir: of the run.
+    which: "latest", "best" (by validation loss) or a step.
+    average: the moving average instead of the parameters.
+    target: shapes, types and shardings to restore into.
+
+  Returns:
+    The parameters and the step they are from.
+
+  Raises:
+    UserError: there is no such checkpoint, or its shapes differ.
+  """
+  directory = os.path.join(os.path.abspath(workdir), DIRECTORY)
+  if not os.path.isdir(directory):
+    raise errors.UserError(
+      f"there are no checkpoints in {workdir}; train there first, or set "
+      "--config=experiments/saved.py:WORKDIR to a folder that has some."
+    )
+  with _manager(directory, read_only=True) as manager:
+    step = _find(manager, which, workdir)
+    item = "average" if average else "params"
+    saved = manager.item_metadata(step)[item]
+    if saved is None:
+      raise errors.UserError(
+        f"checkpoint {step} has no moving average of the parameters; set "
+        "--config.eval.parameters=raw, or train with train.ema_decay."
+      )
+    _check_shapes(saved.tree, target, step)
+    restored = manager.restore(
+      step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})
+    )
+  return restored[item], step
+
+
+def save_params(workdir: str, params: shapes.PyTree, *, step: int) -> None:
+  """Writes a checkpoint of parameters alone, which all modes but train read."""
+  directory = os.path.join(os.path.abspath(workdir), DIRECTORY)
+  with _manager(directory) as manager:
+    manager.save(
+      step, args=ocp.args.Composite(params=ocp.args.StandardSave(params))
+    )
+
+
+def _manager(directory: str, **options: Any) -> ocp.CheckpointManager:
+  handlers: dict[str, Any] = {
+    name: ocp.StandardCheckpointHandler() for name in ITEMS
+  }
+  handlers["metadata"] = ocp.JsonCheckpointHandler()
+  return ocp.CheckpointManager(
+    directory,
+    options=ocp.CheckpointManagerOptions(
+      best_fn=_nll, best_mode="min", **options
+    ),
+    item_handlers=handlers,
+  )
+
+
+def _nll(metrics: dict[str, float]) -> float:
+  return metrics["nll"]
+
+
+def _items(state, memory) -> dict[str, shapes.PyTree]:
+  items = {
+    "params": state.params,
+    "optimizer": {"step": state.step, "opt_state": state.opt_state},
+    "memory": memory,
+  }
+  if state.average is not None:
+    items["average"] = state.average
+  return items
+
+
+def _restore(manager, step, state, memory) -> Restored:
+  saved = manager.item_metadata(step)
+  _check_shapes(saved["params"].tree, state.params, step)
+  metadata = manager.restore(
+    step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
+  )["metadata"]
+  items = _items(state, memory)
+  if metadata["memory_shape"] != list(memory.hiddens.shape):
+    del items["memory"]
+  if "average" in items and saved["average"] is None:
+    items["average"] = None  # It starts from the parameters, below.
+  arguments = {
+    name: ocp.args.StandardRestore(item)
+    for name, item in items.items()
+    if item is not None
+  }
+  restored = manager.restore(step, args=ocp.args.Composite(**arguments))
+  average = None
+  if "average" in items:
+    average = restored.get("average")
+    if average is None:
+      average = jax.tree.map(lambda leaf: leaf.copy(), restored["params"])
+  return Restored(
+    step_lib.TrainState(
+      restored["optimizer"]["step"],
+      restored["params"],
+      restored["optimizer"]["opt_state"],
+      average,
+    ),
+    restored.get("memory"),
+    metadata,
+  )
+
+
+def _check_shapes(saved: Any, target: shapes.PyTree, step: int) -> None:
+  """Compares before Orbax does, whose message fills hundreds of lines."""
+  have = _flat_shapes(saved)
+  want = _flat_shapes(target)
+  for name in sorted({*have, *want}):
+    if have.get(name) != want.get(name):
+      raise errors.UserError(
+        f"checkpoint {step} is of another model: {name} has shape "
+        f"{have.get(name, 'none')} there and {want.get(name, 'none')} in this "
+        "configuration; use another --workdir, or the configuration it was "
+        "trained with (--config=experiments/saved.py:WORKDIR)."
+      )
+
+
+def _flat_shapes(tree: shapes.PyTree) -> dict[str, tuple[int, ...]]:
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    "/".join(str(getattr(key, "key", key)) for key in path): tuple(leaf.shape)
+    for path, leaf in leaves
+  }
+
+
+def _find(manager: ocp.CheckpointManager, which: str, workdir: str) -> int:
+  steps = sorted(manager.all_steps())
+  step = {"latest": manager.latest_step, "best": manager.best_step}.get(
+    which, lambda: int(which) if which.isdigit() else None
+  )()
+  if step is None or step not in steps:
+    raise errors.UserError(
+      f"eval.checkpoint={which!r} is not in {workdir}, which has the steps "
+      f"{steps}; name one of them, 'latest' or 'best'."
+    )
+  return step

@@ -1,0 +1,277 @@
+"""Token files, and streams of segments that are pure functions of the step.
+
+A split is one flat array of ids, `<dir>/<name>/<split>.npy`, with a list of
+document starts beside it and `meta.json` for both. Lanes are cut out of it at
+run time, so the same files serve any batch size and any number of devices, and
+a position in the data is a step and nothing else.
+
+Of N tokens there are N-1 pairs (token, next token); pair p has the input p and
+the target p+1.
+"""
+
+import dataclasses
+import json
+import math
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_xl import config as config_lib
+from transformer_xl import errors
+from transformer_xl import step as step_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenFile:
+  """One split as it lies on disk."""
+
+  tokens: np.ndarray  # [num_tokens], memory-mapped.
+  documents: np.ndarray  # Sorted positions where documents start.
+  sha256: str  # Of the file, as `meta.json` states it.
+  meta: dict[str, Any]  # The split's entry there.
+
+
+def read_meta(directory: str) -> dict[str, Any]:
+  """`meta.json` of a prepared dataset.
+
+  Raises:
+    UserError: there is none; the text has the command that prepares it.
+  """
+  path = os.path.join(directory, "meta.json")
+  parent, name = os.path.split(os.path.normpath(directory))
+  command = f"python -m data_prep.main --dataset={name} --data_dir={parent}"
+  try:
+    with open(path, encoding="utf-8") as file:
+      return json.load(file)
+  except FileNotFoundError:
+    raise errors.UserError(
+      f"there is no prepared data in {directory}; prepare it: {command}"
+    ) from None
+  except json.JSONDecodeError as error:
+    raise errors.UserError(
+      f"{path} is damaged ({error}); prepare the data again: {command}"
+    ) from None
+
+
+def open_split(directory: str, split: str) -> TokenFile:
+  """Maps one split into memory and checks it against `meta.json`.
+
+  Raises:
+    UserError: the split is missing, truncated or of another length.
+  """
+  meta = read_meta(directory)
+  if split not in meta["splits"]:
+    raise errors.UserError(
+      f"{directory} has no split {split!r}, only {', '.join(meta['splits'])}."
+    )
+  entry = meta["splits"][split]
+  tokens = _load(os.path.join(directory, f"{split}.npy"), mapped=True)
+  documents = _load(os.path.join(directory, f"{split}_documents.npy"))
+  if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
+    raise errors.UserError(
+      f"{directory}/{split}.npy has {len(tokens)} tokens where meta.json says "
+      f"{entry['num_tokens']}; prepare the data again."
+    )
+  return TokenFile(tokens, documents, entry["sha256"], entry)
+
+
+def _load(path: str, *, mapped: bool = False) -> np.ndarray:
+  try:
+    return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+  except FileNotFoundError:
+    raise errors.UserError(
+      f"{path} is missing; prepare the data again."
+    ) from None
+  except (ValueError, EOFError, OSError) as error:
+    raise errors.UserError(
+      f"{path} is truncated or no token file ({error}); prepare the data again."
+    ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainStream:
+  """Endless lanes through one split, each starting where it would be cut.
+
+  Lane b starts at pair b * L, L = pairs // lanes, and reads on without end:
+  into the text of the next lane, and from the last pair to the first. No token
+  is dropped, no lane ever jumps, and each epoch cuts segments elsewhere. With
+  `rotate` all lanes jump by one random offset at each epoch instead.
+  """
+
+  file: TokenFile
+  num_lanes: int
+  segment_len: int
+  resets: str  # "documents", "wrap": where the corpus starts over, or "never".
+  rotate: bool
+  seed: int
+
+  def __post_init__(self):
+    if self.pairs // self.num_lanes < self.segment_len:
+      lanes = self.pairs // self.segment_len
+      raise errors.UserError(
+        f"{self.pairs + 1} tokens do not fill one segment of "
+        f"{self.segment_len} in each of {self.num_lanes} lanes; use at most "
+        f"{lanes} lanes or shorter segments."
+      )
+
+  @property
+  def pairs(self) -> int:
+    """How many (input, target) pairs the split has."""
+    return len(self.file.tokens) - 1
+
+  @property
+  def steps_per_epoch(self) -> int:
+    """Segments until each lane arrives where the next one started."""
+    return math.ceil(self.pairs // self.num_lanes / self.segment_len)
+
+  def read(self, step: int, count: int, lanes: slice) -> step_lib.Segment:
+    """The segments of steps [step, step + count) for some lanes.
+
+    Returns:
+      NumPy arrays [count, lanes, T].
+    """
+    steps = np.arange(step, step + count)[:, None, None]
+    lane = np.arange(self.num_lanes)[lanes][None, :, None]
+    within = np.arange(self.segment_len)[None, None, :]
+    start = lane * (self.pairs // self.num_lanes)
+    if self.rotate:
+      epoch, steps = np.divmod(steps, self.steps_per_epoch)
+      start = start + self._offsets(epoch)
+    position = (start + steps * self.segment_len + within) % self.pairs
+    resets = self._resets(position)
+    if self.rotate:
+      resets[:, :, 0] |= steps[:, :, 0] == 0
+    weights = np.ones(position.shape, np.float32)
+    return _segment(self.file, position, weights, resets)
+
+  def _offsets(self, epochs: np.ndarray) -> np.ndarray:
+    def offset(epoch: int) -> int:
+      if epoch == 0:
+        return 0
+      generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
+      return int(generator.integers(self.pairs))
+
+    return np.vectorize(offset, otypes=[np.int64])(epochs)
+
+  def _resets(self, position: np.ndarray) -> np.ndarray:
+    if self.resets == "documents":
+      return _is_member(position, self.file.documents)
+    return (position == 0) & (self.resets == "wrap")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalStream:
+  """Every pair of one split exactly once.
+
+  The pairs are cut into one run for each lane. A lane may first read the
+  `warmup_len` tokens left of its run, rounded up to whole segments; they are
+  not counted. What fills up the ends of runs is not counted either, nor read
+  by anything that is.
+  """
+
+  file: TokenFile
+  num_lanes: int
+  segment_len: int
+  warmup_len: int
+  resets: str  # As in TrainStream; "never" resets at segment borders only.
+
+  @property
+  def num_steps(self) -> int:
+    """Segments until all is read."""
+    return self._warmup_steps + math.ceil(self._run / self.segment_len)
+
+  @property
+  def _warmup_steps(self) -> int:
+    return math.ceil(self.warmup_len / self.segment_len)
+
+  @property
+  def _run(self) -> int:
+    return math.ceil((len(self.file.tokens) - 1) / self.num_lanes)
+
+  def read(self, step: int, count: int, lanes: slice) -> step_lib.Segment:
+    """As TrainStream.read; steps after the last have no weight."""
+    steps = np.arange(step, step + count)[:, None, None]
+    lane = np.arange(self.num_lanes)[lanes][None, :, None]
+    within = np.arange(self.segment_len)[None, None, :]
+    offset = (steps - self._warmup_steps) * self.segment_len + within
+    position = lane * self._run + offset
+    pairs = len(self.file.tokens) - 1
+    counted = (offset >= 0) & (offset < self._run) & (position < pairs)
+    if self.resets == "never":
+      # Attended zeros cannot start inside a segment: a lane whose warm-up
+      # reaches back before the text starts with its first whole segment.
+      resets = np.zeros(position.shape, bool)
+      first = position[:, :, 0]
+      resets[:, :, 0] = (first >= 0) & (first < self.segment_len)
+    else:
+      resets = position == 0
+      if self.resets == "documents":
+        resets |= _is_member(position, self.file.documents)
+    position = np.clip(position, 0, pairs - 1)
+    return _segment(self.file, position, counted.astype(np.float32), resets)
+
+
+def _segment(file, position, weights, resets) -> step_lib.Segment:
+  return step_lib.Segment(
+    file.tokens[position].astype(np.int32),
+    file.tokens[position + 1].astype(np.int32),
+    weights,
+    resets,
+  )
+
+
+def _is_member(position: np.ndarray, starts: np.ndarray) -> np.ndarray:
+  index = np.searchsorted(starts, position)
+  return starts[np.minimum(index, len(starts) - 1)] == position
+
+
+def device_segments(
+  stream: TrainStream | EvalStream,
+  step: int,
+  count: int,
+  sharding: jax.sharding.NamedSharding,
+) -> step_lib.Segment:
+  """Global arrays [count, B, T] of which each process reads its lanes only."""
+  shape = (count, stream.num_lanes, stream.segment_len)
+  cache: dict[tuple, step_lib.Segment] = {}
+
+  def read(lanes: slice) -> step_lib.Segment:
+    bounds = lanes.indices(stream.num_lanes)
+    if bounds not in cache:
+      cache[bounds] = stream.read(step, count, slice(*bounds))
+    return cache[bounds]
+
+  return step_lib.Segment(
+    *(
+      jax.make_array_from_callback(
+        shape, sharding, lambda index, name=name: getattr(read(index[1]), name)
+      )
+      for name in step_lib.Segment._fields
+    )
+  )
+
+
+def reset_rule(config: config_lib.ExperimentConfig) -> str:
+  """Where streams reset memory, see `TrainStream.resets`."""
+  if config.data.reset_at_documents:
+    return "documents"
+  return "never" if config.model.memory_start == "zeros" else "wrap"
+
+
+def with_vocab_size(
+  config: config_lib.ExperimentConfig, meta: dict[str, Any]
+) -> config_lib.ExperimentConfig:
+  """Takes the vocabulary's size from the data, or checks it against it."""
+  size, wanted = meta["vocabulary"]["size"], config.model.vocab_size
+  if wanted not in (0, size):
+    raise errors.UserError(
+      f"model.vocab_size={wanted}, but the data in {config.data.dir}/"
+      f"{config.data.name} has {size} symbols; set --config.model.vocab_size=0 "
+      "or prepare the data again."
+    )
+  model = dataclasses.replace(config.model, vocab_size=size)
+  result = dataclasses.replace(config, model=model)
+  config_lib.check(result)
+  return result

@@ -1,0 +1,222 @@
+"""Exact negative log-likelihood of a split, with a memory of its own.
+
+Every token but a split's very first, which nothing precedes, is predicted
+exactly once. Sums are float32 within a call and float64 across calls.
+"""
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import jax
+from absl import logging
+
+from transformer_xl import checkpoint as checkpoint_lib
+from transformer_xl import config as config_lib
+from transformer_xl import data
+from transformer_xl import metrics
+from transformer_xl import model as model_lib
+from transformer_xl import shapes
+from transformer_xl import sharding
+from transformer_xl import step as step_lib
+from transformer_xl import writer
+
+
+class Score(NamedTuple):
+  """What scoring a split gives."""
+
+  nll: float  # Sum, in nats.
+  num_tokens: int
+  seconds: float  # Without compiling.
+
+
+class Evaluator:
+  """Scores one split at one memory length; compiles once."""
+
+  def __init__(
+    self,
+    config: config_lib.ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    *,
+    split: str,
+    mem_len: int,
+  ):
+    evaluation = config.eval
+    self._config, self._mesh, self._mem_len = config, mesh, mem_len
+    self._is_compiled = False
+    directory = os.path.join(config.data.dir, config.data.name)
+    self.file = data.open_split(directory, split)
+    warmup = evaluation.warmup_len
+    self._stream = data.EvalStream(
+      self.file,
+      num_lanes=evaluation.batch_size,
+      segment_len=evaluation.segment_len,
+      warmup_len=mem_len if warmup < 0 else warmup,
+      resets=data.reset_rule(config),
+    )
+    model = model_lib.TransformerXL(
+      config.model,
+      clamp_len=evaluation.clamp_len,
+      same_length=evaluation.same_length,
+    )
+    self._score = jax.jit(
+      functools.partial(step_lib.score_chunk, model=model),
+      donate_argnums=1,
+      out_shardings=(sharding.memory(mesh), sharding.replicated(mesh)),
+    )
+
+  def __call__(
+    self,
+    params: shapes.PyTree,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+  ) -> Score | None:
+    """Scores the whole split; None if asked to stop before its end."""
+    count = self._config.eval.segments_per_call
+    if not self._is_compiled:
+      # A call past the end has no weight: it compiles and counts nothing.
+      self._run(params, self._stream.num_steps, count, self._empty_memory())
+      self._is_compiled = True
+    start, memory, parts = time.perf_counter(), self._empty_memory(), []
+    for step in range(0, self._stream.num_steps, count):
+      if should_stop():
+        return None
+      memory, sums = self._run(params, step, count, memory)
+      parts.append(sums)
+    parts = jax.device_get(parts)
+    return Score(
+      nll=sum(float(sums.nll) for sums in parts),
+      num_tokens=round(sum(float(sums.num_tokens) for sums in parts)),
+      seconds=time.perf_counter() - start,
+    )
+
+  def _run(self, params, step, count, memory):
+    segments = data.device_segments(
+      self._stream, step, count, sharding.segments(self._mesh)
+    )
+    return self._score(params, memory, segments)
+
+  def _empty_memory(self):
+    create = functools.partial(
+      model_lib.empty_memory,
+      self._config.model,
+      batch_size=self._config.eval.batch_size,
+      mem_len=self._mem_len,
+    )
+    return jax.jit(create, out_shardings=sharding.memory(self._mesh))()
+
+
+def card(
+  score: Score,
+  config: config_lib.ExperimentConfig,
+  *,
+  split: str,
+  mem_len: int,
+  unit: str,
+  meta: dict[str, Any],
+  checkpoint_step: int,
+  num_parameters: int,
+) -> dict[str, Any]:
+  """The evaluation card: a result with all that it depends on.
+
+  `bits_per_character` is null unless tokens are characters or bytes. With the
+  sizes of the original text, `bits_per_byte` and `word_perplexity` compare
+  models of different vocabularies.
+  """
+  nll = score.nll / score.num_tokens
+  has_characters = unit in ("byte", "character")
+  return {
+    "split": split,
+    "num_tokens": score.num_tokens,
+    "nll": nll,
+    "perplexity": metrics.perplexity(nll),
+    "bits_per_character": metrics.bits(nll) if has_characters else None,
+    "bits_per_byte": metrics.bits(score.nll) / meta["num_bytes"],
+    "word_perplexity": metrics.perplexity(score.nll / meta["num_words"]),
+    "segment_len": config.eval.segment_len,
+    "mem_len": mem_len,
+    "clamp_len": config.eval.clamp_len,
+    "same_length": config.eval.same_length,
+    "memory_start": config.model.memory_start,
+    "batch_size": config.eval.batch_size,
+    "warmup_len": config.eval.warmup_len,
+    "parameters": config.eval.parameters,
+    "dtype": config.model.dtype,
+    "checkpoint_step": checkpoint_step,
+    "num_parameters": num_parameters,
+    "seconds": score.seconds,
+    "tokens_per_second": score.num_tokens / score.seconds,
+  }
+
+
+def run(config: config_lib.ExperimentConfig, workdir: str) -> list[dict]:
+  """Evaluates a checkpoint at each memory length; `--mode=eval`.
+
+  Returns:
+    One card for each length, also written to `results/eval_<split>.json`.
+  """
+  split = config.eval.split
+  directory = os.path.join(config.data.dir, config.data.name)
+  config = data.with_vocab_size(config, data.read_meta(directory))
+  mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  with jax.set_mesh(mesh):
+    params, step = load_params(config, workdir, mesh)
+    cards = []
+    for mem_len in config.eval.mem_len:
+      evaluator = Evaluator(config, mesh, split=split, mem_len=mem_len)
+      cards.append(
+        card(
+          evaluator(params),
+          config,
+          split=split,
+          mem_len=mem_len,
+          unit=data.read_meta(directory)["unit"],
+          meta=evaluator.file.meta,
+          checkpoint_step=step,
+          num_parameters=model_lib.num_parameters(params),
+        )
+      )
+      log_card(cards[-1])
+  path = os.path.join(workdir, "results", f"eval_{split}.json")
+  writer.write_json(path, {"cards": cards})
+  return cards
+
+
+def load_params(
+  config: config_lib.ExperimentConfig, workdir: str, mesh: jax.sharding.Mesh
+) -> tuple[shapes.PyTree, int]:
+  """The parameters that `config.eval` names, on the mesh, and their step."""
+  create = functools.partial(model_lib.init_params, config.model)
+  abstract = jax.eval_shape(create, jax.random.key(0))
+  target = sharding.placed(abstract, sharding.parameters(mesh, abstract))
+  return checkpoint_lib.restore_params(
+    workdir,
+    which=config.eval.checkpoint,
+    average=config.eval.parameters == "ema",
+    target=target,
+  )
+
+
+def log_card(values: dict[str, Any]) -> None:
+  """Prints a result, never without what it depends on."""
+  bpc = values["bits_per_character"]
+  logging.info(
+    "%s: nll %.4f  perplexity %.3f%s over %d tokens  [segment %d, memory %d, "
+    "clamp %d, same_length %s, start %s, batch %d, %s, step %d]",
+    values["split"],
+    values["nll"],
+    values["perplexity"],
+    "" if bpc is None else f"  bits per character {bpc:.4f}",
+    values["num_tokens"],
+    values["segment_len"],
+    values["mem_len"],
+    values["clamp_len"],
+    values["same_length"],
+    values["memory_start"],
+    values["batch_size"],
+    values["dtype"],
+    values["checkpoint_step"],
+  )

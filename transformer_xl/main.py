@@ -1,0 +1,125 @@
+"""Command line: flags, a log of the devices, and dispatch on --mode."""
+
+import os
+import sys
+
+from absl import app
+from absl import flags
+from absl import logging
+from ml_collections import config_flags
+
+from transformer_xl import errors
+
+_CONFIG = config_flags.DEFINE_config_file(
+  "config", None, "File in experiments/, with --config.name=value overrides."
+)
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder for checkpoints, logs and results."
+)
+_MODE = flags.DEFINE_enum(
+  "mode", "train", ["train", "eval", "generate"], "What to do."
+)
+
+
+def main(argv: list[str]) -> None:
+  """Runs one mode."""
+  del argv
+  import jax  # After the flags, so that --help is quick.
+
+  from transformer_xl import config as config_lib
+
+  logging.get_absl_handler().addFilter(_is_not_noise)
+  config = config_lib.from_config_dict(_CONFIG.value)
+  workdir = _workdir()
+  jax.config.update(
+    "jax_compilation_cache_dir",
+    os.path.join(os.path.dirname(os.path.abspath(workdir)), ".jax_cache"),
+  )
+  logging.info(
+    "%d x %s, process %d of %d.",
+    jax.device_count(),
+    jax.devices()[0].device_kind,
+    jax.process_index(),
+    jax.process_count(),
+  )
+  if _MODE.value != "train":
+    _run(_MODE.value, config, workdir)
+  elif _run("train", config, workdir):
+    for mode in config.train.finish_with:
+      _run(mode, config, workdir)
+
+
+def _run(mode: str, config, workdir: str):
+  from transformer_xl import evaluate
+  from transformer_xl import generate
+  from transformer_xl import train
+
+  modes = {
+    "train": train.train,
+    "eval": evaluate.run,
+    "generate": generate.run,
+  }
+  return modes[mode](config, workdir)
+
+
+def _workdir() -> str:
+  """--workdir, or the one that --config=experiments/saved.py:WORKDIR names."""
+  if _WORKDIR.value:
+    return _WORKDIR.value
+  name = config_flags.get_config_filename(flags.FLAGS["config"])
+  _, found, workdir = name.partition("saved.py:")
+  if not found:
+    raise errors.UserError(
+      "a run needs a folder to write to: set --workdir=FOLDER."
+    )
+  return workdir
+
+
+def _is_not_noise(record) -> bool:
+  """Orbax logs some fifty lines for each save, and warns of no metrics."""
+  if "orbax" not in record.pathname:
+    return True
+  is_warning = record.levelno >= logging.converter.STANDARD_WARNING
+  return is_warning and "did not provide metrics" not in record.getMessage()
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+  """Parses flags; a wrong name or file ends in one line."""
+  try:
+    rest = app.parse_flags_with_usage(argv)
+    if _CONFIG.value is None:
+      raise errors.UserError(
+        "name an experiment: --config=experiments/quickstart.py"
+      )
+    _CONFIG.value.keys()  # A missing file shows on first use only.
+    return rest
+  except (AttributeError, KeyError) as error:
+    _exit(f"there is no such field in the configuration: {error}", status=2)
+  except OSError as error:
+    _exit(f"cannot read the configuration: {error}", status=2)
+  except errors.UserError as error:
+    _exit(str(error), status=2)
+
+
+def _exit(message: str, *, status: int) -> None:
+  line = " ".join(message.split())
+  print(f"error: {line}", file=sys.stderr)
+  sys.exit(status)
+
+
+def run() -> None:
+  """The entry point; a user's mistake ends in one line, a bug in a trace."""
+
+  def guarded(argv: list[str]) -> None:
+    try:
+      main(argv)
+    except errors.UserError as error:
+      _exit(str(error), status=2)
+    except errors.DivergenceError as error:
+      _exit(str(error), status=1)
+
+  app.run(guarded, flags_parser=_parse_flags)
+
+
+if __name__ == "__main__":
+  run()

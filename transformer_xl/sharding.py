@@ -1,0 +1,138 @@
+"""The device mesh, and which axis of which array is split over it.
+
+Lanes are split over `data` and `fsdp`; parameters and everything the optimizer
+keeps for them over `fsdp`; heads, feed-forward width and vocabulary over
+`tensor`. The model knows nothing of this.
+"""
+
+import math
+import re
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+
+from transformer_xl import config as config_lib
+from transformer_xl import errors
+from transformer_xl import memory as memory_lib
+from transformer_xl import shapes
+
+AXES = ("data", "fsdp", "tensor")
+LANES = ("data", "fsdp")
+
+# The first rule that matches the end of a parameter's path holds. Layers are
+# stacked, so their arrays have one more axis in front.
+RULES = (
+  (r"embedding/table_\d+$", PartitionSpec(("tensor", "fsdp"))),
+  (r"softmax/kernel_\d+$", PartitionSpec(("tensor", "fsdp"))),
+  (r"softmax/bias$", PartitionSpec(("tensor", "fsdp"))),
+  (r"projection_\d+$", PartitionSpec(None, "fsdp")),
+  (
+    r"attention/(query|key|value|position)$",
+    PartitionSpec(None, "fsdp", "tensor"),
+  ),
+  (r"attention/output$", PartitionSpec(None, "tensor", "fsdp")),
+  (r"attention/\w+_bias$", PartitionSpec(None, "tensor")),
+  (r"feed_forward/in_kernel$", PartitionSpec(None, "fsdp", "tensor")),
+  (r"feed_forward/in_bias$", PartitionSpec(None, "tensor")),
+  (r"feed_forward/out_kernel$", PartitionSpec(None, "tensor", "fsdp")),
+)
+
+
+def make_mesh(
+  config: config_lib.MeshConfig, *, lanes: tuple[int, ...]
+) -> jax.sharding.Mesh:
+  """The mesh of all devices.
+
+  Args:
+    config: how many devices along each axis.
+    lanes: the numbers of lanes that have to divide among data and fsdp.
+
+  Raises:
+    UserError: the devices or the lanes do not divide.
+  """
+  devices = jax.device_count()
+  fixed = config.fsdp * config.tensor
+  data = devices // fixed if config.data == -1 else config.data
+  if data * fixed != devices:
+    raise errors.UserError(
+      f"mesh.data={config.data} x mesh.fsdp={config.fsdp} x mesh.tensor="
+      f"{config.tensor} must use all {devices} devices; try "
+      f"--config.mesh.data=-1 with an fsdp x tensor that divides {devices}."
+    )
+  parts = data * config.fsdp
+  for count in lanes:
+    if count % parts:
+      raise errors.UserError(
+        f"a batch_size of {count} lanes must be a multiple of the {parts} "
+        f"devices that share it; the nearest are {count // parts * parts or ''}"
+        f"{' and ' if count > parts else ''}{(count // parts + 1) * parts}."
+      )
+  return jax.make_mesh(
+    (data, config.fsdp, config.tensor),
+    AXES,
+    axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
+  )
+
+
+def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+  """The whole array on each device."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def segments(mesh: jax.sharding.Mesh) -> NamedSharding:
+  """For arrays [S, B, T]."""
+  return NamedSharding(mesh, PartitionSpec(None, LANES))
+
+
+def memory(mesh: jax.sharding.Mesh) -> memory_lib.Memory:
+  """For [N, B, M, D] and [B]."""
+  return memory_lib.Memory(
+    NamedSharding(mesh, PartitionSpec(None, LANES)),
+    NamedSharding(mesh, PartitionSpec(LANES)),
+  )
+
+
+def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
+  """Shardings for parameters, or a state that repeats their paths.
+
+  Args:
+    mesh: of `make_mesh`.
+    tree: arrays or their shapes.
+  """
+
+  def shard(path, leaf):
+    name = "/".join(str(getattr(key, "key", key)) for key in path)
+    for pattern, spec in RULES:
+      if re.search(pattern, name):
+        return NamedSharding(mesh, _that_divides(mesh, spec, leaf.shape))
+    return replicated(mesh)
+
+  return jax.tree_util.tree_map_with_path(shard, tree)
+
+
+def placed(tree: shapes.PyTree, places: shapes.PyTree) -> shapes.PyTree:
+  """Shapes with shardings, as compiling and restoring want them."""
+  return jax.tree.map(
+    lambda leaf, place: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=place
+    ),
+    tree,
+    places,
+  )
+
+
+def _that_divides(mesh, spec, shape) -> PartitionSpec:
+  """Leaves an axis whole where the devices do not divide it."""
+
+  def axes(size, names):
+    names = () if names is None else np.atleast_1d(names).tolist()
+    while names and size % math.prod(mesh.shape[name] for name in names):
+      names = names[:-1]
+    return tuple(names) or None
+
+  padded = (*spec, *[None] * (len(shape) - len(spec)))
+  return PartitionSpec(
+    *(axes(size, names) for size, names in zip(shape, padded, strict=True))
+  )

@@ -1,0 +1,244 @@
+"""Training and scoring: scans of one-segment functions over memory.
+
+`train_chunk` makes one update for each of S segments in one compiled call;
+`score_chunk` is the same scan without updates. Sums travel, means are made at
+the end.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+import optax
+
+from transformer_xl import config as config_lib
+from transformer_xl import memory as memory_lib
+from transformer_xl import model as model_lib
+from transformer_xl import optimizer as optimizer_lib
+from transformer_xl import shapes
+
+
+class Segment(NamedTuple):
+  """What the loader emits; the model never shifts labels."""
+
+  inputs: shapes.Tokens
+  targets: shapes.Tokens
+  weights: shapes.Weights  # 0 where a target is not to be counted.
+  resets: shapes.Resets  # True at the first token of a document.
+
+
+class TrainState(NamedTuple):
+  """What training changes, besides the memory."""
+
+  step: jt.Int[shapes.Array, ""]  # Completed updates; the next segment.
+  params: shapes.PyTree
+  opt_state: shapes.PyTree
+  average: shapes.PyTree  # Moving average of params; None without one.
+
+
+class Sums(NamedTuple):
+  """Sums over tokens, in float32."""
+
+  nll: jt.Float[shapes.Array, ""]  # Nats.
+  num_tokens: jt.Float[shapes.Array, ""]
+
+
+class UpdateMetrics(NamedTuple):
+  """What one update reports."""
+
+  sums: Sums
+  gradient_norm: jt.Float[shapes.Array, ""]  # Before clipping.
+  learning_rate: jt.Float[shapes.Array, ""]
+
+
+class Training(NamedTuple):
+  """The fixed parts of training: functions, and numbers that shape them."""
+
+  model: model_lib.TransformerXL
+  optimizer: optax.GradientTransformation
+  learning_rate: optax.Schedule
+  dropout_key: jax.Array
+  accumulation_steps: int
+  ema_decay: float
+
+
+def make_training(config: config_lib.ExperimentConfig) -> Training:
+  """Builds what `train_segment` needs from a configuration."""
+  return Training(
+    model=model_lib.TransformerXL(
+      config.model,
+      clamp_len=config.train.clamp_len,
+      same_length=config.train.same_length,
+    ),
+    optimizer=optimizer_lib.make_optimizer(config.train),
+    learning_rate=optimizer_lib.learning_rate_schedule(config.train),
+    dropout_key=jax.random.fold_in(jax.random.key(config.seed), 1),
+    accumulation_steps=config.train.accumulation_steps,
+    ema_decay=config.train.ema_decay,
+  )
+
+
+def init_state(config: config_lib.ExperimentConfig) -> TrainState:
+  """Parameters drawn from the seed, and an optimizer that saw nothing."""
+  key = jax.random.fold_in(jax.random.key(config.seed), 0)
+  params = model_lib.init_params(config.model, key)
+  optimizer = optimizer_lib.make_optimizer(config.train)
+  # A copy, since the state is donated and a buffer can be given away once.
+  average = jax.tree.map(jnp.copy, params) if config.train.ema_decay else None
+  step = jnp.zeros((), jnp.int32)
+  return TrainState(step, params, optimizer.init(params), average)
+
+
+def train_segment(
+  state: TrainState,
+  memory: memory_lib.Memory,
+  segment: Segment,
+  *,
+  training: Training,
+) -> tuple[tuple[TrainState, memory_lib.Memory], UpdateMetrics]:
+  """One update on one segment of all lanes."""
+  key = jax.random.fold_in(training.dropout_key, state.step)
+  gradient, sums, memory = _gradient(
+    state.params, memory, segment, key, training
+  )
+  updates, opt_state = training.optimizer.update(
+    gradient, state.opt_state, state.params
+  )
+  params = optax.apply_updates(state.params, updates)
+  average = state.average
+  if average is not None:
+    average = optax.incremental_update(params, average, 1 - training.ema_decay)
+  metrics = UpdateMetrics(
+    sums, optax.global_norm(gradient), training.learning_rate(state.step)
+  )
+  state = TrainState(state.step + 1, params, opt_state, average)
+  return (state, memory), metrics
+
+
+def train_chunk(
+  state: TrainState,
+  memory: memory_lib.Memory,
+  segments: Segment,
+  *,
+  training: Training,
+) -> tuple[TrainState, memory_lib.Memory, UpdateMetrics]:
+  """S updates on S consecutive segments, [S, B, T]; metrics come as [S]."""
+
+  def body(carry, segment):
+    return train_segment(*carry, segment, training=training)
+
+  (state, memory), metrics = jax.lax.scan(body, (state, memory), segments)
+  return state, memory, metrics
+
+
+def score_segment(
+  params: shapes.PyTree,
+  memory: memory_lib.Memory,
+  segment: Segment,
+  *,
+  model: model_lib.TransformerXL,
+) -> tuple[memory_lib.Memory, shapes.Losses]:
+  """Negative log-probabilities of one segment's targets, unweighted."""
+  nll, memory = model.apply(
+    {"params": params},
+    segment.inputs,
+    segment.targets,
+    memory,
+    segment.resets,
+    method="nll",
+  )
+  return memory, nll
+
+
+def score_chunk(
+  params: shapes.PyTree,
+  memory: memory_lib.Memory,
+  segments: Segment,
+  *,
+  model: model_lib.TransformerXL,
+) -> tuple[memory_lib.Memory, Sums]:
+  """Sums over S consecutive segments, [S, B, T], of weighted tokens."""
+
+  def body(memory, segment):
+    memory, nll = score_segment(params, memory, segment, model=model)
+    return memory, _sums(nll, segment.weights)
+
+  memory, sums = jax.lax.scan(body, memory, segments)
+  return memory, jax.tree.map(jnp.sum, sums)
+
+
+def _gradient(params, memory, segment, key, training):
+  """Gradient of the mean loss, its sums, and the next memory.
+
+  With accumulation the lanes are read in parts, each with its own memory, and
+  every token weighs the same whichever part it is in.
+  """
+  total = jnp.maximum(jnp.sum(segment.weights), 1.0)
+
+  def loss(params, memory, segment, key):
+    nll, memory = training.model.apply(
+      {"params": params},
+      segment.inputs,
+      segment.targets,
+      memory,
+      segment.resets,
+      deterministic=False,
+      rngs={"dropout": key},
+      method="nll",
+    )
+    sums = _sums(nll, segment.weights)
+    return sums.nll / total, (sums, memory)
+
+  gradient = jax.grad(loss, has_aux=True)
+  parts = training.accumulation_steps
+  if parts == 1:
+    result, (sums, memory) = gradient(params, memory, segment, key)
+    return result, sums, memory
+
+  def body(carry, part):
+    index, memory, segment = part
+    part_key = jax.random.fold_in(key, index)
+    result, (sums, memory) = gradient(params, memory, segment, part_key)
+    return jax.tree.map(jnp.add, carry, (result, sums)), memory
+
+  zeros = (
+    jax.tree.map(jnp.zeros_like, params),
+    Sums(jnp.zeros(()), jnp.zeros(())),
+  )
+  split = _split_lanes(memory, parts), _split_lanes(segment, parts)
+  (result, sums), memory = jax.lax.scan(
+    body, zeros, (jnp.arange(parts), *split)
+  )
+  return result, sums, _merge_lanes(memory)
+
+
+def _sums(nll: shapes.Losses, weights: shapes.Weights) -> Sums:
+  return Sums(jnp.sum(nll * weights), jnp.sum(weights))
+
+
+def _lane_axis(array: jax.Array) -> int:
+  """Layer memories are [N, B, M, D]; all else starts with its lanes."""
+  return 1 if array.ndim == 4 else 0
+
+
+def _split_lanes(tree: shapes.PyTree, parts: int) -> shapes.PyTree:
+  """Puts every `parts`-th lane together, so that no lane leaves its device."""
+
+  def split(array):
+    axis = _lane_axis(array)
+    lanes = array.shape[axis] // parts
+    shape = (*array.shape[:axis], lanes, parts, *array.shape[axis + 1 :])
+    return jnp.moveaxis(array.reshape(shape), axis + 1, 0)
+
+  return jax.tree.map(split, tree)
+
+
+def _merge_lanes(tree: shapes.PyTree) -> shapes.PyTree:
+  def merge(array):
+    axis = _lane_axis(array[0])
+    moved = jnp.moveaxis(array, 0, axis + 1)
+    shape = (*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
+    return moved.reshape(shape)
+
+  return jax.tree.map(merge, tree)

@@ -1,0 +1,270 @@
+"""Training: build, restore, loop. The only place that orders side effects.
+
+The order matters. Metrics of a chunk are read while the next one runs, so that
+no device waits for the host; but before anything is evaluated or saved all of
+them are read, so no state whose loss is not a number is ever saved.
+"""
+
+import functools
+import os
+from typing import Any
+
+import jax
+from absl import logging
+
+from transformer_xl import checkpoint as checkpoint_lib
+from transformer_xl import config as config_lib
+from transformer_xl import data
+from transformer_xl import errors
+from transformer_xl import evaluate
+from transformer_xl import memory as memory_lib
+from transformer_xl import metrics as metrics_lib
+from transformer_xl import model as model_lib
+from transformer_xl import provenance
+from transformer_xl import sharding
+from transformer_xl import step as step_lib
+from transformer_xl import stopping
+from transformer_xl import writer as writer_lib
+
+
+def train(config: config_lib.ExperimentConfig, workdir: str) -> bool:
+  """Trains, or continues to; `--mode=train`.
+
+  Returns:
+    Whether all steps are done; False after SIGTERM, with a checkpoint.
+
+  Raises:
+    UserError: data, configuration and checkpoints do not fit together.
+    DivergenceError: the loss is not finite; the last checkpoint is whole.
+  """
+  directory = os.path.join(config.data.dir, config.data.name)
+  if config.data.prepare:
+    _prepare_data(config.data)
+  config = data.with_vocab_size(config, data.read_meta(directory))
+  lanes = (config.train.batch_size // config.train.accumulation_steps,)
+  if config.train.eval_every_steps:
+    lanes += (config.eval.batch_size,)
+  mesh = sharding.make_mesh(config.mesh, lanes=lanes)
+  with jax.set_mesh(mesh), stopping.StopSignal() as stop:
+    loop = Loop(config, workdir, mesh, stop)
+    try:
+      return loop.run()
+    finally:
+      loop.close()
+
+
+def _prepare_data(config: config_lib.DataConfig) -> None:
+  """Prepares a dataset that is missing."""
+  if os.path.exists(os.path.join(config.dir, config.name, "meta.json")):
+    return
+  from data_prep import main as data_prep  # Only this needs its libraries.
+
+  logging.info("Preparing %s in %s.", config.name, config.dir)
+  data_prep.prepare(dataset=config.name, data_dir=config.dir)
+
+
+class Loop:
+  """One run from its restored state to its end."""
+
+  def __init__(
+    self,
+    config: config_lib.ExperimentConfig,
+    workdir: str,
+    mesh: jax.sharding.Mesh,
+    stop: stopping.StopSignal,
+  ):
+    self._config, self._mesh, self._stop = config, mesh, stop
+    directory = os.path.join(config.data.dir, config.data.name)
+    self._stream = data.TrainStream(
+      data.open_split(directory, "train"),
+      num_lanes=config.train.batch_size,
+      segment_len=config.train.segment_len,
+      resets=data.reset_rule(config),
+      rotate=config.data.rotate_epochs,
+      seed=config.seed,
+    )
+    self._evaluator = None
+    if config.train.eval_every_steps:
+      self._evaluator = evaluate.Evaluator(
+        config, mesh, split="valid", mem_len=config.train.eval_mem_len
+      )
+    self._checkpoints = checkpoint_lib.Checkpoints(workdir, config.checkpoint)
+    self._policy = checkpoint_lib.SavePolicy(config.checkpoint)
+    self._update = _compiled_update(config, mesh)
+    self._start()
+    os.makedirs(workdir, exist_ok=True)
+    provenance.record(config, workdir)
+    provenance.keep_vocabulary(directory, workdir)
+    self._writer = writer_lib.Writer(
+      workdir, step=self._step, num_steps=config.train.num_steps
+    )
+
+  def _start(self) -> None:
+    """Restores the newest checkpoint, or draws parameters."""
+    config, mesh = self._config, self._mesh
+    create_state, create_memory = _creators(config)
+    targets = _targets(config, mesh)
+    places = jax.tree.map(lambda leaf: leaf.sharding, targets)
+    create_state = jax.jit(create_state, out_shardings=places[0])
+    create_memory = jax.jit(create_memory, out_shardings=places[1])
+    restored = self._checkpoints.restore_newest(*targets)
+    if restored is None:
+      self._step, self._window = 0, metrics_lib.Window()
+      self._state, self._memory = create_state(), create_memory()
+      count = model_lib.num_parameters(self._state.params)
+      logging.info("Starting with %d new parameters.", count)
+      return
+    self._state, self._memory = restored.state, restored.memory
+    self._step = int(restored.state.step)
+    self._window = metrics_lib.Window(restored.metadata["window"])
+    logging.info("Resuming after step %d.", self._step)
+    if restored.memory is None:
+      logging.warning("Lanes or memory length changed: memory starts empty.")
+      self._memory = create_memory()
+    if restored.metadata["data"] != self._data_description():
+      logging.warning(
+        "The data, the lanes or the segment length changed: lanes continue "
+        "elsewhere in the text."
+      )
+
+  def run(self) -> bool:
+    """Updates, logs, evaluates and saves until the last step or a signal."""
+    train, pending = self._config.train, None
+    while self._step < train.num_steps and not self._stop.requested:
+      done = self._step
+      count = train.segments_per_call - done % train.segments_per_call
+      count = min(count, train.num_steps - done)
+      segments = data.device_segments(
+        self._stream, done, count, sharding.segments(self._mesh)
+      )
+      self._state, self._memory, metrics = self._update(
+        self._state, self._memory, segments
+      )
+      if pending is not None:
+        self._log(*pending)
+      self._step = done + count
+      pending = (self._step, metrics)
+      if self._is_pause():
+        self._log(*pending)
+        pending = None
+        self._pause()
+    if pending is not None:
+      self._log(*pending)
+    return self._step >= train.num_steps
+
+  def _log(self, step: int, metrics: step_lib.UpdateMetrics) -> None:
+    """Reads the metrics of the chunk that ended at `step`."""
+    self._window.add(metrics)
+    if not self._window.is_finite():
+      steps = self._checkpoints.steps()
+      good = f"step {steps[-1]}" if steps else "none"
+      raise errors.DivergenceError(
+        f"the loss is not finite at step {step}; the last good checkpoint is "
+        f"{good}. Lower --config.train.learning_rate or "
+        "--config.train.clip_norm, or lengthen --config.train.warmup_steps, "
+        "and run again to go on from it."
+      )
+    if step % self._config.train.log_every_steps == 0:
+      record = self._window.record(step, self._config)
+      self._writer.write(record)
+      self._writer.progress(record)
+
+  def _is_last(self) -> bool:
+    return self._step >= self._config.train.num_steps or self._stop.requested
+
+  def _evaluation_is_due(self) -> bool:
+    every = self._config.train.eval_every_steps
+    ends = self._step >= self._config.train.num_steps
+    return bool(every) and (ends or self._step % every == 0)
+
+  def _is_pause(self) -> bool:
+    due = self._evaluation_is_due() or self._policy.is_due(self._step)
+    return due or self._is_last()
+
+  def _pause(self) -> None:
+    """Evaluates, then saves with the result; a signal skips the former."""
+    nll = None
+    if self._evaluation_is_due() and not self._stop.requested:
+      nll = self._evaluate()
+    if self._policy.is_due(self._step) or self._is_last() or nll is not None:
+      self._save(nll)
+    self._window.continue_timing()
+
+  def _evaluate(self) -> float | None:
+    """The validation loss, or None if a signal came meanwhile."""
+    state = self._state
+    averaged = self._config.eval.parameters == "ema"
+    params = state.average if averaged else state.params
+    score = self._evaluator(params, should_stop=lambda: self._stop.requested)
+    if score is None:
+      return None
+    nll = score.nll / score.num_tokens
+    record: dict[str, Any] = {
+      "step": self._step,
+      "split": "valid",
+      "nll": nll,
+      "perplexity": metrics_lib.perplexity(nll),
+      "num_tokens": score.num_tokens,
+      "mem_len": self._config.train.eval_mem_len,
+    }
+    self._writer.write(record)
+    logging.info(
+      "step %d  valid nll %.4f  perplexity %.3f  [memory %d]",
+      self._step,
+      nll,
+      record["perplexity"],
+      record["mem_len"],
+    )
+    return nll
+
+  def _save(self, nll: float | None) -> None:
+    metadata = {"window": self._window.sums, "data": self._data_description()}
+    self._checkpoints.save(
+      self._state, self._memory, metadata=metadata, nll=nll
+    )
+    self._policy.saved()
+
+  def _data_description(self) -> dict[str, Any]:
+    return {
+      "sha256": self._stream.file.sha256,
+      "batch_size": self._config.train.batch_size,
+      "segment_len": self._config.train.segment_len,
+    }
+
+  def close(self) -> None:
+    """Waits until what is being saved is saved."""
+    self._checkpoints.close()
+    self._writer.close()
+
+
+def _compiled_update(config: config_lib.ExperimentConfig, mesh):
+  """`train_chunk` with state and memory given away and kept in place."""
+  training = step_lib.make_training(config)
+  places = jax.tree.map(lambda leaf: leaf.sharding, _targets(config, mesh))
+  return jax.jit(
+    functools.partial(step_lib.train_chunk, training=training),
+    donate_argnums=(0, 1),
+    out_shardings=(*places, sharding.replicated(mesh)),
+  )
+
+
+def _creators(config: config_lib.ExperimentConfig):
+  """Functions that make the first state and memory."""
+  create_memory = functools.partial(
+    model_lib.empty_memory,
+    config.model,
+    batch_size=config.train.batch_size,
+    mem_len=config.train.mem_len,
+  )
+  return functools.partial(step_lib.init_state, config), create_memory
+
+
+def _targets(
+  config: config_lib.ExperimentConfig, mesh: jax.sharding.Mesh
+) -> tuple[step_lib.TrainState, memory_lib.Memory]:
+  """State and memory as shapes with their places on the mesh."""
+  state, memory = (jax.eval_shape(create) for create in _creators(config))
+  return (
+    sharding.placed(state, sharding.parameters(mesh, state)),
+    sharding.placed(memory, sharding.memory(mesh)),
+  )
