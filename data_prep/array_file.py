@@ -1,0 +1,59 @@
+"""A one-dimensional .npy file that grows on disk and survives being killed.
+
+Once closed, it is on the disk. A later process opens it at a length that it
+knows to be there, drops what came after, and goes on.
+"""
+
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+
+class ArrayFile:
+  """Appends numbers of one dtype; memory use does not grow with length."""
+
+  def __init__(self, path: pathlib.Path, dtype: Any, *, length: int):
+    """Opens the file to go on after its first `length` numbers."""
+    self._dtype = np.dtype(dtype)
+    self.length = length
+    self._file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
+    self._write_header(length)
+    self._file.truncate(self._file.tell() + length * self._dtype.itemsize)
+    self._file.seek(0, os.SEEK_END)
+
+  def append(self, numbers: NDArray[Any]) -> None:
+    """Writes numbers [n] behind those written before."""
+    self._file.write(numbers.astype(self._dtype, copy=False).data)
+    self.length += len(numbers)
+
+  def drop_last(self) -> None:
+    """Takes back the last number."""
+    self._file.seek(-self._dtype.itemsize, os.SEEK_END)
+    self._file.truncate()
+    self.length -= 1
+
+  def __enter__(self) -> "ArrayFile":
+    return self
+
+  def __exit__(self, *unused: object) -> None:
+    """Writes the header for the length reached, and waits for the disk."""
+    with self._file:
+      self._write_header(self.length)
+      self._file.flush()
+      os.fsync(self._file.fileno())
+
+  def _write_header(self, length: int) -> None:
+    # NumPy pads the header so that any length fits into the same bytes.
+    self._file.seek(0)
+    npy.write_array_header_1_0(
+      self._file,
+      {
+        "descr": npy.dtype_to_descr(self._dtype),
+        "fortran_order": False,
+        "shape": (length,),
+      },
+    )

@@ -1,0 +1,67 @@
+"""Cutoffs for an adaptive softmax, suggested from the tokens' frequencies."""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Below this many symbols one full softmax is as fast.
+_SMALLEST_VOCABULARY = 20_000
+_MOST_CUTOFFS = 3
+# Cutoffs are multiples of what an accelerator's matrix unit takes at once.
+_MULTIPLE = 128
+_NUM_CANDIDATES = 40
+_BLOCK = 1 << 22
+
+
+def suggest(counts: NDArray[np.int64]) -> list[int]:
+  """Returns the cutoffs that need the fewest multiplications for a token.
+
+  Each tail cluster is a quarter as wide as the one before it, as in the
+  published models with div_val=4, and is computed for its own tokens only.
+
+  Args:
+    counts: How often each id occurs [V]; ids in order of frequency.
+  """
+  size = len(counts)
+  if size < _SMALLEST_VOCABULARY:
+    return []
+  grid = np.geomspace(_MULTIPLE, size - 1, _NUM_CANDIDATES)
+  candidates = sorted({int(n) // _MULTIPLE * _MULTIPLE for n in grid})
+  covered = np.concatenate([[0], np.cumsum(counts)]) / max(counts.sum(), 1)
+  choices: Iterable[tuple[int, ...]] = itertools.chain.from_iterable(
+    itertools.combinations(candidates, n) for n in range(1, _MOST_CUTOFFS + 1)
+  )
+  return list(min(choices, key=functools.partial(_cost, covered)))
+
+
+def count(tokens: NDArray[Any], *, size: int) -> NDArray[np.int64]:
+  """Returns how often each id occurs [size], reading block by block."""
+  counts = np.zeros(size, np.int64)
+  for start in range(0, len(tokens), _BLOCK):
+    counts += np.bincount(tokens[start : start + _BLOCK], minlength=size)
+  return counts
+
+
+def coverage(counts: NDArray[np.int64], cutoffs: list[int]) -> list[float]:
+  """Returns the share of the tokens that is in each bin [len(cutoffs) + 1]."""
+  bounds = [0, *cutoffs, len(counts)]
+  total = max(int(counts.sum()), 1)
+  return [
+    float(counts[start:stop].sum() / total)
+    for start, stop in itertools.pairwise(bounds)
+  ]
+
+
+def _cost(covered: NDArray[np.float64], cuts: tuple[int, ...]) -> float:
+  """Returns rows of the head's width that are multiplied for a token."""
+  bounds = [*cuts, len(covered) - 1]
+  cost = float(cuts[0] + len(cuts))
+  for i, (start, stop) in enumerate(itertools.pairwise(bounds), start=1):
+    share = covered[stop] - covered[start]
+    cost += share * (stop - start) / math.pow(4, i)
+  return cost

@@ -1,0 +1,1 @@
+"""The python_stdlib dataset."""

@@ -1,0 +1,115 @@
+"""Held-out text: the part of a corpus that is kept for validation and test.
+
+Where there are enough documents, whole ones spread over the corpus are held
+out; otherwise its last part is, cut at the end of a line.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+from data_prep import corpus
+from data_prep import piece as pieces
+from transformer_xl import errors
+
+# Multiples of the golden ratio, modulo one, are spread evenly whatever their
+# number: held-out documents are neither neighbours nor at regular distances.
+_GOLDEN = (math.sqrt(5) - 1) / 2
+# Fewer than so many documents expected in a split are too few.
+_FEWEST = 2
+
+
+def divide(
+  text: corpus.Split, *, valid: float, test: float
+) -> dict[str, corpus.Split]:
+  """Returns the splits; one of fraction zero is left out."""
+  if not (valid >= 0 and test >= 0 and valid + test < 1):
+    raise errors.UserError(
+      f"valid_fraction={valid} and test_fraction={test} must be at least 0 and"
+      " their sum below 1; they are parts of the text."
+    )
+  shares = {"train": 1 - valid - test, "valid": valid, "test": test}
+  shares = {split: share for split, share in shares.items() if share > 0}
+  if len(shares) == 1:
+    return {"train": text}
+  num_documents, num_bytes = _measure(text)
+  if num_documents * min(shares.values()) >= _FEWEST:
+    return {s: functools.partial(_documents, text, shares, s) for s in shares}
+  cuts = [
+    _cut_at(text, at * num_bytes) for at in _upper_bounds(shares).values()
+  ]
+  return {
+    split: functools.partial(_stretch, text, start, stop)
+    for split, start, stop in zip(shares, [0, *cuts], cuts, strict=False)
+  }
+
+
+def _documents(
+  text: corpus.Split, shares: Mapping[str, float], split: str
+) -> Iterator[pieces.Piece]:
+  """Yields the documents of one split."""
+  bounds = _upper_bounds(shares)
+  number = -1
+  for piece in text():
+    number += piece.starts_document
+    place = number * _GOLDEN % 1
+    if split == next(name for name, end in bounds.items() if place < end):
+      yield piece
+
+
+def _stretch(
+  text: corpus.Split, start: int, stop: int
+) -> Iterator[pieces.Piece]:
+  """Yields the bytes of the text from start to stop, as a document or more."""
+  position, first = 0, True
+  for piece in text():
+    begin = max(start - position, 0)
+    data = piece.data[begin : max(stop - position, 0)]
+    position += len(piece.data)
+    if data:
+      yield piece._replace(
+        data=data,
+        offset=piece.offset + begin,
+        starts_document=piece.starts_document or first,
+      )
+      first = False
+
+
+def _cut_at(text: corpus.Split, target: float) -> int:
+  """Returns the end of the line that the byte number `target` is in."""
+  position = 0
+  for piece in text():
+    if position + len(piece.data) > target:
+      return position + _line_end(piece.data, int(target) - position)
+    position += len(piece.data)
+  return position
+
+
+def _line_end(data: bytes, near: int) -> int:
+  """Returns where to cut data: after a line, or else a word or a character."""
+  for separator in (b"\n", b" "):
+    if end := data.find(separator, near) + 1:
+      return end
+    if end := data.rfind(separator, 0, near) + 1:
+      return end
+  while 0 < near < len(data) and data[near] & 0xC0 == 0x80:
+    near -= 1  # Back to the first byte of a UTF-8 character.
+  return near
+
+
+def _measure(text: corpus.Split) -> tuple[int, int]:
+  """Returns how many documents and bytes a text has."""
+  num_documents = num_bytes = 0
+  for piece in text():
+    num_documents += piece.starts_document
+    num_bytes += len(piece.data)
+  return num_documents, num_bytes
+
+
+def _upper_bounds(shares: Mapping[str, float]) -> dict[str, float]:
+  """Returns where each split's part of [0, 1) ends."""
+  sums = itertools.accumulate(shares.values())
+  bounds = dict(zip(shares, sums, strict=True))
+  return bounds | {next(reversed(bounds)): 1.0}

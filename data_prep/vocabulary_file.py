@@ -1,0 +1,157 @@
+"""Vocabulary files: made from a corpus, or given by the user."""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+import tokenizers as tokenizers_library
+
+from data_prep import corpus as corpora
+from data_prep import piece as pieces
+from data_prep import survey as surveys
+from data_prep import tokenizer as tokenizers
+from transformer_xl import errors
+from transformer_xl import vocabulary
+
+
+class VocabularyFile(NamedTuple):
+  """The content of the file, and what it takes to encode with it."""
+
+  content: bytes
+  tokenizer: dict[str, Any]  # As in meta.json.
+
+  @property
+  def name(self) -> str:
+    """The file's name in a dataset's folder."""
+    subword = self.tokenizer["kind"] == "subword"
+    return "vocabulary.json" if subword else "vocabulary.txt"
+
+  @property
+  def sha256(self) -> str:
+    """The hash that meta.json states."""
+    return hashlib.sha256(self.content).hexdigest()
+
+  def load(self) -> vocabulary.Vocabulary:
+    """Returns the vocabulary."""
+    return vocabulary.parse(self.content, tokenizer=self.tokenizer)
+
+
+def make(
+  corpus: corpora.Corpus,
+  tokenizer: tokenizers.Tokenizer,
+  survey: surveys.Survey,
+) -> VocabularyFile:
+  """Makes a vocabulary from the text; UserError if it is not the published."""
+  if tokenizer.kind == "subword":
+    return _train(corpus, tokenizer)
+  if not tokenizer.counts_symbols:
+    symbols = list(vocabulary.ByteVocabulary().symbols)
+  else:
+    symbols = tokenizers.order(survey.symbols, tokenizer)
+  expected = corpus.published_size
+  if tokenizer == corpus.tokenizer and expected not in (None, len(symbols)):
+    raise errors.UserError(
+      f"{corpus.source['path']} is not the published {corpus.name}: it has"
+      f" {len(symbols)} different symbols, not {expected}; give the original"
+      " files, or prepare other text with --dataset=text."
+    )
+  content = tokenizers.content(symbols, kind=tokenizer.kind)
+  return VocabularyFile(content, tokenizer.meta())
+
+
+def read(path: str, tokenizer: tokenizers.Tokenizer) -> VocabularyFile:
+  """Reads a vocabulary that the user gives.
+
+  Args:
+    path: The folder of a prepared dataset; a .json file of the HuggingFace
+      tokenizers library; or text with a word a line, in the order of their
+      ids, of which what follows white space is ignored.
+    tokenizer: Of the text to encode; a prepared dataset brings its own.
+  """
+  place = pathlib.Path(path).expanduser()
+  if place.is_dir():
+    vocabulary.load(path)  # Checks the hash.
+    meta = json.loads((place / "meta.json").read_text("utf-8"))
+    content = (place / meta["vocabulary"]["file"]).read_bytes()
+    return VocabularyFile(content, meta["tokenizer"])
+  if not place.is_file():
+    raise errors.UserError(
+      f"--vocabulary_file={path} does not exist; give a prepared dataset's"
+      " folder, a tokenizers .json, or a file with one word a line."
+    )
+  if place.suffix == ".json":
+    return _read_subwords(place, tokenizer)
+  return _from_words(_read_words(place), tokenizer, path)
+
+
+def _train(
+  corpus: corpora.Corpus, tokenizer: tokenizers.Tokenizer
+) -> VocabularyFile:
+  if tokenizer.max_size is None:
+    raise errors.UserError(
+      "--tokenizer=subword needs the number of subwords, such as"
+      " --max_size=16384, or a trained --vocabulary_file=tokenizer.json."
+    )
+  texts = _texts(corpus, tokenizer)
+  content = tokenizers.train_subwords(texts, size=tokenizer.max_size)
+  return VocabularyFile(content, tokenizer.meta())
+
+
+def _texts(
+  corpus: corpora.Corpus, tokenizer: tokenizers.Tokenizer
+) -> Iterator[str]:
+  for split in corpus.vocabulary_splits:
+    for piece in tokenizers.pieces_of(corpus.splits[split], tokenizer):
+      text = pieces.text(piece)
+      yield text.lower() if tokenizer.lower_case else text
+
+
+def _read_subwords(
+  place: pathlib.Path, tokenizer: tokenizers.Tokenizer
+) -> VocabularyFile:
+  if tokenizer.kind != "subword":
+    raise errors.UserError(
+      f"{place} is a file of subwords; use it with --tokenizer=subword."
+    )
+  content = place.read_bytes()
+  try:
+    tokenizers_library.Tokenizer.from_str(content.decode("utf-8"))
+  except Exception as error:  # The library raises nothing more special.
+    raise errors.UserError(
+      f"{place} is not JSON of the HuggingFace tokenizers library ({error});"
+      " give a tokenizer.json."
+    ) from None
+  return VocabularyFile(content, tokenizer.meta())
+
+
+def _read_words(place: pathlib.Path) -> list[str]:
+  try:
+    lines = place.read_text("utf-8").split("\n")
+  except UnicodeDecodeError as error:
+    raise errors.UserError(
+      f"{place} is not UTF-8 ({error}); give text with one word a line."
+    ) from None
+  return [line.split()[0] for line in lines if line.strip()]
+
+
+def _from_words(
+  words: list[str], tokenizer: tokenizers.Tokenizer, path: str
+) -> VocabularyFile:
+  if tokenizer.kind != "word":
+    raise errors.UserError(
+      f"{path} is a list of words; use it with --tokenizer=word."
+    )
+  if len(set(words)) != len(words):
+    twice = next(w for i, w in enumerate(words) if w in words[:i])
+    raise errors.UserError(f"{path} has {twice!r} twice; every word once.")
+  for symbol in (tokenizer.end_of_line, tokenizer.unk):
+    if symbol is not None and symbol not in words:
+      raise errors.UserError(
+        f"{path} lacks {symbol}, which this text needs; add it as a line."
+      )
+  return VocabularyFile(
+    tokenizers.content(words, kind="word"), tokenizer.meta()
+  )
