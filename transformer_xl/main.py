@@ -1,6 +1,7 @@
 """Command line: flags, a log of the devices, and dispatch on --mode."""
 
 import os
+import re
 import sys
 
 from absl import app
@@ -86,7 +87,7 @@ def _is_not_noise(record) -> bool:
 def _parse_flags(argv: list[str]) -> list[str]:
   """Parses flags; a wrong name or file ends in one line."""
   try:
-    rest = app.parse_flags_with_usage(argv)
+    rest = flags.FLAGS(argv)
     if _CONFIG.value is None:
       raise errors.UserError(
         "name an experiment: --config=experiments/quickstart.py"
@@ -94,9 +95,22 @@ def _parse_flags(argv: list[str]) -> list[str]:
     _CONFIG.value.keys()  # A missing file shows on first use only.
     return rest
   except (AttributeError, KeyError) as error:
-    _exit(f"there is no such field in the configuration: {error}", status=2)
-  except OSError as error:
-    _exit(f"cannot read the configuration: {error}", status=2)
+    # The text is a quoted name, quoted again, and a hint on a second line.
+    name, *hint = re.sub(r"[\\']", "", str(error.args[0])).split("nDid", 1)
+    _exit(
+      f"the configuration has no field {name}"
+      + "".join(f". Did{text}" for text in hint),
+      status=2,
+    )
+  except flags.Error as error:
+    _exit(str(error), status=2)
+  except OSError:
+    path = config_flags.get_config_filename(flags.FLAGS["config"])
+    _exit(
+      f"cannot read {path}: --config takes a file, as in "
+      "--config=experiments/quickstart.py",
+      status=2,
+    )
   except errors.UserError as error:
     _exit(str(error), status=2)
 

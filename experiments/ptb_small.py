@@ -1,0 +1,49 @@
+"""A small word-level model on Penn Treebank that a laptop can train.
+
+Run: python -m transformer_xl.main --config=experiments/ptb_small.py \
+  --workdir=/tmp/ptb_small
+"""
+
+import ml_collections
+
+from experiments import base
+
+
+def get_config() -> ml_collections.ConfigDict:
+  config = base.get_config()
+  config.data.name = "ptb"
+  config.model.update(
+    {
+      "vocab_size": 10_000,
+      "num_layers": 3,
+      "model_dim": 192,
+      "num_heads": 4,
+      "head_dim": 48,
+      "ff_dim": 768,
+      "cutoffs": (2_000,),
+      "div_val": 2,
+      "dropout_rate": 0.2,
+    }
+  )
+  config.train.update(
+    {
+      "num_steps": 6000,
+      "batch_size": 16,
+      "segment_len": 64,
+      "mem_len": 64,
+      "learning_rate": 1.5e-3,
+      "warmup_steps": 200,
+      "log_every_steps": 100,
+      "eval_every_steps": 1000,
+      "finish_with": ("eval",),
+    }
+  )
+  config.eval.update(
+    {
+      "segment_len": 64,
+      "mem_len": (0, 64, 256),
+      "same_length": False,
+    }
+  )
+  config.checkpoint.every_steps = 1000
+  return config
