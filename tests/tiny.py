@@ -1,11 +1,16 @@
 """Configurations small enough for a test."""
 
+import functools
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import ml_collections
+import numpy as np
 
 from experiments import base
 from transformer_xl import config as config_lib
+from transformer_xl import model as model_lib
 
 MODEL = {
   "vocab_size": 23,
@@ -31,3 +36,19 @@ def model_config(**updates: Any) -> config_lib.ModelConfig:
   config = base.get_config()
   config.model.update(MODEL | updates)
   return config_lib.from_config_dict(config).model
+
+
+@functools.cache
+def params(config: config_lib.ModelConfig, *, seed: int = 0) -> dict:
+  """Parameters of which none is 0, 1 or small enough to be overlooked."""
+  generator = np.random.default_rng(seed)
+  shapes = jax.eval_shape(
+    lambda key: model_lib.init_params(config, key), jax.random.key(0)
+  )
+
+  def draw(path, leaf):
+    centre = 1.0 if path[-1].key == "scale" else 0.0
+    values = centre + 0.4 * generator.standard_normal(leaf.shape)
+    return jnp.asarray(values, leaf.dtype)
+
+  return jax.tree_util.tree_map_with_path(draw, shapes)

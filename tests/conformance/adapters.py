@@ -1,0 +1,109 @@
+"""What the suite needs to know of an implementation, and ours as the first.
+
+An implementation is a callable `build(mem_len=..., same_length=...)` that gives
+an adapter; the suite chooses the lengths. An adapter has these attributes:
+
+    vocab_size     ids are 0 to vocab_size - 1
+    masks_empty    an empty memory is invisible, rather than zeros to attend to
+    init(seed) -> params
+    fresh(batch_size) -> memory
+    step(params, tokens, memory, resets) -> (log_probs, memory)
+
+`params` and `memory` are any JAX pytrees. `tokens` [B, T] are integers, and
+`resets` [B, T] says where a token is the first of a document. `log_probs`
+[B, T, V] are those of each next token, in order of the ids. Where
+`masks_empty` is false, only resets of a whole lane are tested, at the first
+token of a segment. `init` should draw all parameters well away from their usual
+small start: what is multiplied by almost nothing cannot be seen to be wrong.
+
+`mem_len` is how many positions before the segment a layer may attend to. With
+`same_length` all queries see equally many keys, either `mem_len` or one more.
+"""
+
+import functools
+from typing import Any
+from typing import Protocol
+
+import jax
+
+from tests import tiny
+from transformer_xl import memory as memory_lib
+from transformer_xl import model as model_lib
+
+
+class Adapter(Protocol):
+  """The implementation under test, at one memory length."""
+
+  vocab_size: int
+  masks_empty: bool
+
+  def init(self, seed: int) -> Any: ...
+
+  def fresh(self, batch_size: int) -> Any: ...
+
+  def step(
+    self, params: Any, tokens: jax.Array, memory: Any, resets: jax.Array
+  ) -> tuple[jax.Array, Any]: ...
+
+
+class Package:
+  """The package's model; `model` are fields of its configuration."""
+
+  def __init__(
+    self,
+    *,
+    mem_len: int,
+    same_length: bool,
+    clamp_len: int = 0,
+    **model: Any,
+  ):
+    self.config = tiny.model_config(**model)
+    self.mem_len = mem_len
+    self.same_length = same_length
+    self.clamp_len = clamp_len
+    self.vocab_size = self.config.vocab_size
+    self.masks_empty = self.config.memory_start == "masked"
+    self.step = jax.jit(self.read)
+
+  def init(self, seed: int) -> dict:
+    return tiny.params(self.config, seed=seed)
+
+  def fresh(self, batch_size: int) -> memory_lib.Memory:
+    return model_lib.empty_memory(
+      self.config, batch_size=batch_size, mem_len=self.mem_len
+    )
+
+  def read(self, params, tokens, memory, resets):
+    model = model_lib.TransformerXL(
+      self.config, clamp_len=self.clamp_len, same_length=self.same_length
+    )
+    return model.apply(
+      {"params": params}, tokens, memory, resets, method="log_probs"
+    )
+
+
+def package(kind: type[Package] = Package, **options: Any):
+  """Builds each adapter once, so that checks share its compiled steps."""
+  return functools.cache(functools.partial(kind, **options))
+
+
+# Options are crossed rather than multiplied: each value appears, with each
+# window rule, in some variant.
+IMPLEMENTATIONS = {
+  "plain": package(),
+  "untied_prenorm_clamped": package(
+    untie_biases=True,
+    pre_norm=True,
+    clamp_len=3,
+    same_length_window="mem_len",
+  ),
+  "adaptive": package(cutoffs=(5, 11), div_val=2, embed_dim=12),
+  "attended_zeros": package(
+    memory_start="zeros",
+    untie_biases=True,
+    layer_norm_epsilon=1e-12,
+    cutoffs=(6,),
+    tie_projections="none",
+    embed_dim=6,
+  ),
+}

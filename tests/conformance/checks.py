@@ -1,0 +1,244 @@
+"""The checks: each takes an implementation and raises where it is wrong.
+
+See `adapters` for what an implementation is. Where two ways of computing the
+same are compared, they round differently in float32: `ROUNDING` is several
+times what that amounts to for log-probabilities of about 10. Where the same
+compiled step must not see a change at all, results are compared exactly.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+LANES = 2
+LENGTH = 12  # Tokens in a lane's text.
+SEGMENT = 3
+ROUNDING = 3e-5
+
+
+def segmented_equals_one_pass(build):
+  adapter = build(mem_len=LENGTH, same_length=False)
+  whole = _read(adapter, _text(adapter), cuts=[LENGTH])
+  parts = _read(adapter, _text(adapter), cuts=[SEGMENT] * 4)
+  _assert_close(parts, whole)
+
+
+def same_length_does_not_depend_on_the_cuts(build):
+  adapter = build(mem_len=5, same_length=True)
+  whole = _read(adapter, _text(adapter), cuts=[LENGTH])
+  _assert_close(_read(adapter, _text(adapter), cuts=[SEGMENT] * 4), whole)
+  _assert_close(_read(adapter, _text(adapter), cuts=[1] * LENGTH), whole)
+  mixed = [1, SEGMENT, SEGMENT, 1, 1, SEGMENT]
+  _assert_close(_read(adapter, _text(adapter), cuts=mixed), whole)
+
+
+def same_length_limits_the_window(build):
+  """Two layers reach twice as far as one window, and no further."""
+  adapter = build(mem_len=5, same_length=True)
+  text = _text(adapter)
+  before = _read(adapter, text, cuts=[SEGMENT] * 4)
+  after = _read(adapter, _change(adapter, text, 0), cuts=[SEGMENT] * 4)
+  farthest = 2 * 5
+  _assert_same(after[:, farthest + 1 :], before[:, farthest + 1 :])
+  _assert_differ(after[:, 4], before[:, 4])
+
+
+def without_memory_same_length_sees_the_token_alone(build):
+  adapter = build(mem_len=0, same_length=True)
+  text = _text(adapter)
+  before = _read(adapter, text, cuts=[SEGMENT] * 4)
+  assert np.all(np.isfinite(before))
+  after = _read(adapter, _change(adapter, text, 4), cuts=[SEGMENT] * 4)
+  _assert_differ(after[:, 4], before[:, 4])
+  _assert_same(np.delete(after, 4, axis=1), np.delete(before, 4, axis=1))
+
+
+def without_memory_segments_are_independent(build):
+  adapter = build(mem_len=0, same_length=False)
+  text = _text(adapter)
+  parts = np.split(text, 4, axis=1)
+  alone = [_read(adapter, part, cuts=[SEGMENT]) for part in parts]
+  joint = _read(adapter, text, cuts=[SEGMENT] * 4)
+  _assert_same(joint, np.concatenate(alone, axis=1))
+
+
+def longer_memory_than_text_makes_no_difference(build):
+  text = _text(build(mem_len=LENGTH, same_length=False))
+  enough = build(mem_len=LENGTH, same_length=False)
+  too_much = build(mem_len=LENGTH + 8, same_length=False)
+  cuts = [SEGMENT] * 4
+  _assert_close(_read(too_much, text, cuts), _read(enough, text, cuts))
+
+
+def short_memory_makes_a_difference(build):
+  """Else the equalities above would say nothing about memory."""
+  text = _text(build(mem_len=LENGTH, same_length=False))
+  none = build(mem_len=0, same_length=False)
+  enough = build(mem_len=LENGTH, same_length=False)
+  cuts = [SEGMENT] * 4
+  without, with_memory = _read(none, text, cuts), _read(enough, text, cuts)
+  _assert_differ(without[:, SEGMENT:], with_memory[:, SEGMENT:])
+
+
+def future_does_not_leak(build):
+  """Nor across segments: each token is changed in turn."""
+  adapter = build(mem_len=LENGTH, same_length=False)
+  text, cuts = _text(adapter), [SEGMENT] * 4
+  before = _read(adapter, text, cuts)
+  for position in range(LENGTH):
+    after = _read(adapter, _change(adapter, text, position), cuts)
+    _assert_same(after[:, :position], before[:, :position])
+    for later in range(position, LENGTH):
+      _assert_differ(after[:, later], before[:, later])
+
+
+def lanes_are_independent(build):
+  adapter = build(mem_len=LENGTH, same_length=False)
+  text, cuts = _text(adapter), [SEGMENT] * 4
+  before = _read(adapter, text, cuts)
+  other = text.copy()
+  other[1] = _change(adapter, text, slice(None))[1]
+  after = _read(adapter, other, cuts)
+  _assert_same(after[0], before[0])
+  _assert_differ(after[1], before[1])
+  _assert_close(_read(adapter, text[::-1], cuts)[::-1], before)
+
+
+def no_gradient_into_memory(build):
+  """Memory counts as a constant, whoever computed it."""
+  adapter = build(mem_len=LENGTH, same_length=False)
+  params, text = adapter.init(0), _text(adapter)
+  first, second = text[:, :SEGMENT], text[:, SEGMENT : 2 * SEGMENT]
+  resets = np.zeros(first.shape, bool)
+
+  def loss(params, memory):
+    return jnp.mean(adapter.step(params, second, memory, resets)[0][..., 0])
+
+  def loss_of_both(params):
+    _, memory = adapter.step(params, first, adapter.fresh(LANES), resets)
+    return loss(params, memory)
+
+  _, memory = adapter.step(params, first, adapter.fresh(LANES), resets)
+  expected = jax.grad(loss)(params, memory)
+  actual = jax.grad(loss_of_both)(params)
+  assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected)) > 0.01
+  jax.tree.map(lambda *pair: _assert_close(*pair), actual, expected)
+
+
+def reset_of_a_lane_equals_fresh(build):
+  """The other lane keeps its memory; later segments forget as well."""
+  adapter = build(mem_len=LENGTH, same_length=False)
+  text, cuts = _text(adapter), [SEGMENT] * 4
+  resets = np.zeros(text.shape, bool)
+  resets[1, SEGMENT] = True
+  kept = _read(adapter, text, cuts)
+  actual = _read(adapter, text, cuts, resets)
+  fresh = _read(adapter, text[:, SEGMENT:], cuts[1:])
+  _assert_differ(kept[1, SEGMENT:], fresh[1])
+  _assert_close(actual[1, SEGMENT:], fresh[1])
+  _assert_same(actual[0], kept[0])
+  _assert_same(actual[1, :SEGMENT], kept[1, :SEGMENT])
+
+
+def reset_inside_a_segment_equals_fresh(build):
+  adapter = build(mem_len=LENGTH, same_length=False)
+  text = _text(adapter)
+  for start in (1, SEGMENT + 2, 2 * SEGMENT + 1):
+    resets = np.zeros(text.shape, bool)
+    resets[0, start] = True
+    actual = _read(adapter, text, [SEGMENT] * 4, resets)
+    fresh = _read(adapter, text[:, start:], [1] * (LENGTH - start))
+    _assert_close(actual[0, start:], fresh[0])
+
+
+def old_documents_never_leak(build):
+  """However long the memory: four segments and two documents of it."""
+  adapter = build(mem_len=LENGTH + 8, same_length=False)
+  text, cuts = _text(adapter), [SEGMENT] * 4
+  resets = np.zeros(text.shape, bool)
+  starts = (0, 4, 5, 2 * SEGMENT, LENGTH)
+  resets[:, list(starts[:-1])] = True
+  before = _read(adapter, text, cuts, resets)
+  for begin, end in itertools.pairwise(starts):
+    changed = _change(adapter, text, slice(begin, end))
+    after = _read(adapter, changed, cuts, resets)
+    _assert_differ(after[:, begin:end], before[:, begin:end])
+    _assert_same(after[:, :begin], before[:, :begin])
+    _assert_same(after[:, end:], before[:, end:])
+
+
+def probabilities_sum_to_one(build):
+  adapter = build(mem_len=LENGTH, same_length=False)
+  log_probs = _read(adapter, _text(adapter), [SEGMENT] * 4)
+  assert log_probs.shape == (LANES, LENGTH, adapter.vocab_size)
+  sums = np.exp(log_probs.astype(np.float64)).sum(axis=-1)
+  np.testing.assert_allclose(sums, 1, atol=1e-5)
+
+
+# Resets inside a segment, and memory that is longer than its content, have no
+# meaning where an empty memory is attended to.
+NEED_MASKED_MEMORY = (
+  segmented_equals_one_pass,
+  longer_memory_than_text_makes_no_difference,
+  reset_inside_a_segment_equals_fresh,
+  old_documents_never_leak,
+)
+ALL = (
+  *NEED_MASKED_MEMORY,
+  same_length_does_not_depend_on_the_cuts,
+  same_length_limits_the_window,
+  without_memory_same_length_sees_the_token_alone,
+  without_memory_segments_are_independent,
+  short_memory_makes_a_difference,
+  future_does_not_leak,
+  lanes_are_independent,
+  no_gradient_into_memory,
+  reset_of_a_lane_equals_fresh,
+  probabilities_sum_to_one,
+)
+
+
+def _text(adapter) -> np.ndarray:
+  """Two different lanes of random tokens."""
+  generator = np.random.default_rng(1)
+  shape = (LANES, LENGTH)
+  return generator.integers(adapter.vocab_size, size=shape, dtype=np.int32)
+
+
+def _change(adapter, text, where) -> np.ndarray:
+  """Another token at the given positions of each lane."""
+  result = text.copy()
+  result[:, where] = (text[:, where] + 1) % adapter.vocab_size
+  return result
+
+
+def _read(adapter, text, cuts, resets=None) -> np.ndarray:
+  """Log-probabilities of a text that is read in segments of given lengths."""
+  assert sum(cuts) == text.shape[1]
+  if resets is None:
+    resets = np.zeros(text.shape, bool)
+  params, memory = adapter.init(0), adapter.fresh(len(text))
+  parts, begin = [], 0
+  for length in cuts:
+    part = slice(begin, begin + length)
+    log_probs, memory = adapter.step(
+      params, jnp.asarray(text[:, part]), memory, jnp.asarray(resets[:, part])
+    )
+    parts.append(np.asarray(log_probs))
+    begin += length
+  return np.concatenate(parts, axis=1)
+
+
+def _assert_close(actual, expected):
+  np.testing.assert_allclose(actual, expected, atol=ROUNDING, rtol=0)
+
+
+def _assert_same(actual, expected):
+  np.testing.assert_array_equal(actual, expected)
+
+
+def _assert_differ(one, other):
+  """Somewhere by far more than rounding."""
+  assert np.abs(one - other).max() > 100 * ROUNDING

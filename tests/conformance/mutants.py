@@ -1,0 +1,146 @@
+"""Implementations with one mistake each, to show that the checks see it.
+
+Mistakes inside the model are made by replacing a function while it is traced;
+the others spoil what goes into a step or comes out of it.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from tests.conformance import adapters
+from transformer_xl import attention
+from transformer_xl import memory as memory_lib
+
+
+class IgnoresResets(adapters.Package):
+  def read(self, params, tokens, memory, resets):
+    return super().read(params, tokens, memory, jnp.zeros_like(resets))
+
+
+class ResetsWholeLanesOnly(adapters.Package):
+  def read(self, params, tokens, memory, resets):
+    return super().read(params, tokens, memory, resets.at[:, 1:].set(False))
+
+
+class RemembersAfterReset(adapters.Package):
+  """Resets in this segment; in the next one the old document is back."""
+
+  def read(self, params, tokens, memory, resets):
+    result, after = super().read(params, tokens, memory, resets)
+    length = jnp.minimum(memory.length + tokens.shape[1], self.mem_len)
+    return result, after._replace(length=length)
+
+
+class LosesTheNewestState(adapters.Package):
+  def read(self, params, tokens, memory, resets):
+    result, after = super().read(params, tokens, memory, resets)
+    return result, after._replace(hiddens=jnp.roll(after.hiddens, 1, axis=2))
+
+
+class KeepsOneSegment(adapters.Package):
+  def read(self, params, tokens, memory, resets):
+    result, after = super().read(params, tokens, memory, resets)
+    length = jnp.minimum(after.length, tokens.shape[1])
+    return result, after._replace(length=length)
+
+
+class MixesLanes(adapters.Package):
+  def read(self, params, tokens, memory, resets):
+    hiddens = jnp.roll(memory.hiddens, 1, axis=1)
+    return super().read(
+      params, tokens, memory._replace(hiddens=hiddens), resets
+    )
+
+
+class AttendsEmptyMemory(adapters.Package):
+  def fresh(self, batch_size):
+    memory = super().fresh(batch_size)
+    return memory._replace(length=memory.length + self.mem_len)
+
+
+class ForgetsToNormalise(adapters.Package):
+  def read(self, params, tokens, memory, resets):
+    result, after = super().read(params, tokens, memory, resets)
+    return result + 0.001, after
+
+
+def see_the_next_token(monkeypatch):
+  original = attention.visible_keys
+
+  def visible_keys(reach, context_len):
+    visible = original(reach, context_len)
+    return visible | jnp.roll(visible, 1, axis=2)
+
+  monkeypatch.setattr(attention, "visible_keys", visible_keys)
+
+
+def keep_gradients(monkeypatch):
+  monkeypatch.setattr(jax.lax, "stop_gradient", lambda states: states)
+
+
+def window_too_long(monkeypatch):
+  """Beyond what memory holds, so that it depends on the cuts."""
+  original = memory_lib.reach
+
+  def reach(memory, resets, *, same_length, window):
+    if not same_length:
+      return original(memory, resets, same_length=False, window=window)
+    far = original(memory, resets, same_length=False, window=window)
+    return jnp.minimum(far, memory.hiddens.shape[2] + 1)
+
+  monkeypatch.setattr(memory_lib, "reach", reach)
+
+
+def empty_window(monkeypatch):
+  """HuggingFace's: nothing is visible, hence everything evenly."""
+  original = memory_lib.reach
+
+  def reach(memory, resets, *, same_length, window):
+    far = original(memory, resets, same_length=same_length, window=window)
+    if same_length:
+      far = jnp.minimum(far, memory.hiddens.shape[2] - 1)
+    return far
+
+  monkeypatch.setattr(memory_lib, "reach", reach)
+
+
+def distances_start_at_one(monkeypatch):
+  original = attention.position_encodings
+  monkeypatch.setattr(
+    attention,
+    "position_encodings",
+    lambda context_len, model_dim, *, clamp_len: original(
+      context_len + 1, model_dim, clamp_len=clamp_len
+    )[:-1],
+  )
+
+
+def clamp_one_late(monkeypatch):
+  original = attention.position_encodings
+  monkeypatch.setattr(
+    attention,
+    "position_encodings",
+    lambda context_len, model_dim, *, clamp_len: original(
+      context_len, model_dim, clamp_len=clamp_len + 1
+    ),
+  )
+
+
+def interleave_sines_and_cosines(monkeypatch):
+  original = attention.sinusoids
+
+  def sinusoids(distances, model_dim):
+    encodings = original(distances, model_dim)
+    halves = encodings.reshape(-1, 2, model_dim // 2)
+    return halves.swapaxes(1, 2).reshape(encodings.shape)
+
+  monkeypatch.setattr(attention, "sinusoids", sinusoids)
+
+
+def shift_one_column_less(monkeypatch):
+  original = attention.rel_shift
+  monkeypatch.setattr(
+    attention,
+    "rel_shift",
+    lambda scores: jnp.roll(original(scores), 1, axis=-1),
+  )

@@ -1,0 +1,73 @@
+"""Every check can fail: each mutant is caught by the one meant for it.
+
+That the model without the mistake passes the same check, on the same options,
+is in `test_implementations` and `test_oracle`.
+"""
+
+import pytest
+
+from tests.conformance import adapters
+from tests.conformance import checks
+from tests.conformance import mutants
+from tests.conformance import test_oracle
+
+CAUGHT = (
+  (mutants.IgnoresResets, checks.reset_of_a_lane_equals_fresh),
+  (mutants.ResetsWholeLanesOnly, checks.reset_inside_a_segment_equals_fresh),
+  (mutants.RemembersAfterReset, checks.old_documents_never_leak),
+  (mutants.LosesTheNewestState, checks.segmented_equals_one_pass),
+  (mutants.KeepsOneSegment, checks.segmented_equals_one_pass),
+  (mutants.MixesLanes, checks.lanes_are_independent),
+  (
+    mutants.AttendsEmptyMemory,
+    checks.longer_memory_than_text_makes_no_difference,
+  ),
+  (mutants.ForgetsToNormalise, checks.probabilities_sum_to_one),
+)
+CAUGHT_INSIDE = (
+  (mutants.see_the_next_token, checks.future_does_not_leak),
+  (mutants.keep_gradients, checks.no_gradient_into_memory),
+  (mutants.window_too_long, checks.same_length_does_not_depend_on_the_cuts),
+  (mutants.window_too_long, checks.same_length_limits_the_window),
+  (
+    mutants.empty_window,
+    checks.without_memory_same_length_sees_the_token_alone,
+  ),
+)
+CAUGHT_BY_ORACLE = (
+  mutants.window_too_long,
+  mutants.distances_start_at_one,
+  mutants.clamp_one_late,
+  mutants.interleave_sines_and_cosines,
+  mutants.shift_one_column_less,
+)
+# What NumPy says where two arrays should have been equal; a check that merely
+# found nothing to compare would say something else.
+COMPARISON = "Not equal to tolerance|Arrays are not equal"
+
+
+def _name(value):
+  return value.__name__
+
+
+@pytest.mark.parametrize(("kind", "check"), CAUGHT, ids=_name)
+def test_spoilt_step_is_caught(kind, check):
+  with pytest.raises(AssertionError, match=COMPARISON):
+    check(adapters.package(kind))
+
+
+@pytest.mark.parametrize(("mutate", "check"), CAUGHT_INSIDE, ids=_name)
+def test_spoilt_model_is_caught(mutate, check, monkeypatch):
+  mutate(monkeypatch)
+  with pytest.raises(AssertionError, match=COMPARISON):
+    check(adapters.package())
+
+
+@pytest.mark.parametrize("mutate", CAUGHT_BY_ORACLE, ids=_name)
+def test_spoilt_model_differs_from_the_oracle(mutate, monkeypatch):
+  options = {"mem_len": 3, "same_length": True, "clamp_len": 2}
+  sound = adapters.Package(**options)
+  assert test_oracle.worst_difference(sound, segment_len=4) < 3e-5
+  mutate(monkeypatch)
+  spoilt = adapters.Package(**options)
+  assert test_oracle.worst_difference(spoilt, segment_len=4) > 0.01

@@ -1,0 +1,115 @@
+"""The package's model equals the brute-force oracle, segment after segment."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import oracle
+from tests.conformance import adapters
+
+# Float32 against float64, for log-probabilities down to -30. A wrong distance,
+# window or cluster changes them by 0.01 and more; see `test_mutants`.
+ROUNDING = 3e-5
+
+
+class Case(NamedTuple):
+  """Lengths, and which window rule if any."""
+
+  segment_len: int
+  mem_len: int
+  clamp_len: int
+  window: str | None
+  model: dict
+
+
+MASKED, ZEROS = {}, {"memory_start": "zeros"}
+CASES = (
+  # Memory longer than, as long as and shorter than the segment, and none.
+  Case(3, 7, 0, None, MASKED),
+  Case(4, 4, 0, None, ZEROS),
+  Case(5, 2, 0, None, MASKED),
+  Case(4, 0, 0, None, MASKED),
+  Case(1, 4, 0, None, ZEROS),
+  # Both window rules, and a clamp within, at and beyond the context.
+  Case(3, 7, 2, "mem_len", MASKED | {"pre_norm": True}),
+  Case(3, 7, 9, "mem_len_plus_one", ZEROS | {"untie_biases": True}),
+  Case(5, 2, 1, "mem_len", ZEROS),
+  Case(5, 2, 6, "mem_len_plus_one", MASKED),
+  Case(4, 0, 3, "mem_len", MASKED),
+  Case(4, 0, 0, "mem_len_plus_one", MASKED),
+  Case(1, 1, 0, "mem_len", MASKED),
+  # Embeddings and softmax; `test_adaptive_softmax` has all combinations.
+  Case(2, 3, 0, None, {"cutoffs": (5, 11), "div_val": 2, "embed_dim": 12}),
+  Case(
+    2,
+    3,
+    2,
+    "mem_len",
+    ZEROS | {"cutoffs": (4,), "div_val": 4, "pre_norm": True},
+  ),
+)
+
+
+def _name(case):
+  lengths = f"{case.segment_len}-{case.mem_len}-{case.clamp_len}"
+  return "-".join([lengths, str(case.window), *case.model])
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_three_segments_equal_the_oracle(case, strict_dtypes):
+  adapter = adapters.Package(
+    mem_len=case.mem_len,
+    same_length=case.window is not None,
+    clamp_len=case.clamp_len,
+    same_length_window=case.window or "mem_len",
+    **case.model,
+  )
+  assert worst_difference(adapter, segment_len=case.segment_len) < ROUNDING
+
+
+def worst_difference(adapter, *, segment_len: int) -> float:
+  """Of log-probabilities and memory, with a reset in the third segment."""
+  params, memory, lanes = adapter.init(0), adapter.fresh(2), None
+  generator, worst = np.random.default_rng(2), 0.0
+  for index in range(4):
+    shape = (2, segment_len)
+    tokens = generator.integers(adapter.vocab_size, size=shape, dtype=np.int32)
+    resets = np.zeros(shape, bool)
+    if index == 2:  # Where zeros are attended, only whole lanes can be reset.
+      resets[1, segment_len // 2 if adapter.masks_empty else 0] = True
+    actual, memory = adapter.step(
+      params, jnp.asarray(tokens), memory, jnp.asarray(resets)
+    )
+    expected, lanes = _expect(adapter, params, tokens, lanes, resets)
+    worst = max(worst, np.abs(actual - expected).max())
+    worst = max(worst, _difference_of_memory(memory, lanes))
+  return float(worst)
+
+
+def _expect(adapter, params, tokens, lanes, resets):
+  if lanes is None:
+    lanes = oracle.start(adapter.config, batch_size=2, mem_len=adapter.mem_len)
+  return oracle.segment(
+    params,
+    adapter.config,
+    tokens,
+    lanes,
+    mem_len=adapter.mem_len,
+    clamp_len=adapter.clamp_len,
+    same_length=adapter.same_length,
+    resets=resets,
+  )
+
+
+def _difference_of_memory(memory, lanes) -> float:
+  """Only what a lane may still see counts."""
+  differences = [0.0]
+  for row, lane in enumerate(lanes):
+    states = np.stack(lane)  # [N, m, D]
+    assert memory.length[row] == states.shape[1]
+    if states.size:
+      visible = memory.hiddens[:, row, -states.shape[1] :]
+      differences.append(np.abs(visible - states).max())
+  return max(differences)
