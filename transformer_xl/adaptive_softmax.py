@@ -9,6 +9,7 @@ Shapes: B lanes, T tokens, D model width, V vocabulary, C tail clusters,
 E_c width and V_c size of cluster c.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -153,16 +154,15 @@ def embed(
   The tables split the vocabulary in order. Unscaled: the model multiplies by
   sqrt(D).
   """
-  start, result = 0, None
+  start, parts = 0, []
   for table, projection in zip(tables, projections, strict=True):
     local = tokens - start
     inside = (local >= 0) & (local < table.shape[0])
     rows = table[jnp.where(inside, local, 0)].astype(dtype)
     vectors = _project(rows, projection, transpose=False)
-    vectors = jnp.where(inside[..., None], vectors, 0)
-    result = vectors if result is None else result + vectors
+    parts.append(jnp.where(inside[..., None], vectors, 0))
     start += table.shape[0]
-  return result
+  return functools.reduce(jnp.add, parts)
 
 
 def nll(

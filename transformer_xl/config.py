@@ -346,7 +346,7 @@ def _freeze(kind: type, values: Any, *, prefix: str) -> Any:
 
 
 def _convert(value: Any, kind: Any, name: str) -> Any:
-  if dataclasses.is_dataclass(kind):
+  if isinstance(kind, type) and dataclasses.is_dataclass(kind):
     return _freeze(kind, value, prefix=name)
   origin = getattr(kind, "__origin__", None)
   if origin is tuple:

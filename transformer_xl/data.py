@@ -40,18 +40,17 @@ def read_meta(directory: str) -> dict[str, Any]:
     UserError: there is none; the text has the command that prepares it.
   """
   path = os.path.join(directory, "meta.json")
-  parent, name = os.path.split(os.path.normpath(directory))
-  command = f"python -m data_prep.main --dataset={name} --data_dir={parent}"
   try:
     with open(path, encoding="utf-8") as file:
       return json.load(file)
   except FileNotFoundError:
     raise errors.UserError(
-      f"there is no prepared data in {directory}; prepare it: {command}"
+      f"there is no prepared data in {directory}; prepare it: "
+      f"{_command(directory)}"
     ) from None
   except json.JSONDecodeError as error:
     raise errors.UserError(
-      f"{path} is damaged ({error}); prepare the data again: {command}"
+      f"{path} is damaged ({error}); {_again(directory)}"
     ) from None
 
 
@@ -72,22 +71,30 @@ def open_split(directory: str, split: str) -> TokenFile:
   if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
     raise errors.UserError(
       f"{directory}/{split}.npy has {len(tokens)} tokens where meta.json says "
-      f"{entry['num_tokens']}; prepare the data again."
+      f"{entry['num_tokens']}; {_again(directory)}"
     )
   return TokenFile(tokens, documents, entry["sha256"], entry)
 
 
 def _load(path: str, *, mapped: bool = False) -> np.ndarray:
+  again = _again(os.path.dirname(path))
   try:
     return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
   except FileNotFoundError:
+    raise errors.UserError(f"{path} is missing; {again}") from None
+  except (ValueError, EOFError, OSError):  # NumPy's text proposes pickles.
     raise errors.UserError(
-      f"{path} is missing; prepare the data again."
+      f"{path} is truncated or no token file; {again}"
     ) from None
-  except (ValueError, EOFError, OSError) as error:
-    raise errors.UserError(
-      f"{path} is truncated or no token file ({error}); prepare the data again."
-    ) from None
+
+
+def _command(directory: str) -> str:
+  parent, name = os.path.split(os.path.normpath(directory))
+  return f"python -m data_prep.main --dataset={name} --data_dir={parent}"
+
+
+def _again(directory: str) -> str:
+  return f"delete {directory} and prepare it again: {_command(directory)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,22 +172,23 @@ class TrainStream:
 class EvalStream:
   """Every pair of one split exactly once.
 
-  The pairs are cut into one run for each lane. A lane may first read the
-  `warmup_len` tokens left of its run, rounded up to whole segments; they are
-  not counted. What fills up the ends of runs is not counted either, nor read
-  by anything that is.
+  The pairs are cut into one run of whole segments for each lane, so that
+  segments begin at the same tokens whatever the number of lanes. A lane may
+  first read the `warmup_len` tokens left of its run, rounded up to segments;
+  they are not counted. What fills up the end of the last run is not counted
+  either, nor read by anything that is.
   """
 
   file: TokenFile
   num_lanes: int
   segment_len: int
   warmup_len: int
-  resets: str  # As in TrainStream; "never" resets at segment borders only.
+  resets: str  # As in TrainStream; the start of the text always resets.
 
   @property
   def num_steps(self) -> int:
     """Segments until all is read."""
-    return self._warmup_steps + math.ceil(self._run / self.segment_len)
+    return self._warmup_steps + self._run // self.segment_len
 
   @property
   def _warmup_steps(self) -> int:
@@ -188,7 +196,8 @@ class EvalStream:
 
   @property
   def _run(self) -> int:
-    return math.ceil((len(self.file.tokens) - 1) / self.num_lanes)
+    pairs, step = len(self.file.tokens) - 1, self.num_lanes * self.segment_len
+    return math.ceil(pairs / step) * self.segment_len
 
   def read(self, step: int, count: int, lanes: slice) -> step_lib.Segment:
     """As TrainStream.read; steps after the last have no weight."""
@@ -199,16 +208,9 @@ class EvalStream:
     position = lane * self._run + offset
     pairs = len(self.file.tokens) - 1
     counted = (offset >= 0) & (offset < self._run) & (position < pairs)
-    if self.resets == "never":
-      # Attended zeros cannot start inside a segment: a lane whose warm-up
-      # reaches back before the text starts with its first whole segment.
-      resets = np.zeros(position.shape, bool)
-      first = position[:, :, 0]
-      resets[:, :, 0] = (first >= 0) & (first < self.segment_len)
-    else:
-      resets = position == 0
-      if self.resets == "documents":
-        resets |= _is_member(position, self.file.documents)
+    resets = position == 0
+    if self.resets == "documents":
+      resets |= _is_member(position, self.file.documents)
     position = np.clip(position, 0, pairs - 1)
     return _segment(self.file, position, counted.astype(np.float32), resets)
 
@@ -243,14 +245,13 @@ def device_segments(
       cache[bounds] = stream.read(step, count, slice(*bounds))
     return cache[bounds]
 
-  return step_lib.Segment(
-    *(
-      jax.make_array_from_callback(
-        shape, sharding, lambda index, name=name: getattr(read(index[1]), name)
-      )
-      for name in step_lib.Segment._fields
-    )
-  )
+  def array(name: str) -> jax.Array:
+    def part(index: Any) -> np.ndarray:
+      return getattr(read(index[1]), name)
+
+    return jax.make_array_from_callback(shape, sharding, part)
+
+  return step_lib.Segment(*map(array, step_lib.Segment._fields))
 
 
 def reset_rule(config: config_lib.ExperimentConfig) -> str:

@@ -22,6 +22,7 @@ from transformer_xl import model as model_lib
 from transformer_xl import shapes
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
+from transformer_xl import stopping
 from transformer_xl import writer
 
 
@@ -73,8 +74,12 @@ class Evaluator:
     params: shapes.PyTree,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-  ) -> Score | None:
-    """Scores the whole split; None if asked to stop before its end."""
+  ) -> Score:
+    """Scores the whole split.
+
+    Raises:
+      Interrupted: `should_stop` said so before the end.
+    """
     count = self._config.eval.segments_per_call
     if not self._is_compiled:
       # A call past the end has no weight: it compiles and counts nothing.
@@ -83,7 +88,7 @@ class Evaluator:
     start, memory, parts = time.perf_counter(), self._empty_memory(), []
     for step in range(0, self._stream.num_steps, count):
       if should_stop():
-        return None
+        raise stopping.Interrupted
       memory, sums = self._run(params, step, count, memory)
       parts.append(sums)
     parts = jax.device_get(parts)

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from typing import NoReturn
 
 from absl import app
 from absl import flags
@@ -80,8 +81,10 @@ def _is_not_noise(record) -> bool:
   """Orbax logs some fifty lines for each save, and warns of no metrics."""
   if "orbax" not in record.pathname:
     return True
-  is_warning = record.levelno >= logging.converter.STANDARD_WARNING
-  return is_warning and "did not provide metrics" not in record.getMessage()
+  return (
+    record.levelname != "INFO"
+    and "did not provide metrics" not in record.getMessage()
+  )
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
@@ -115,7 +118,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
     _exit(str(error), status=2)
 
 
-def _exit(message: str, *, status: int) -> None:
+def _exit(message: str, *, status: int) -> NoReturn:
   line = " ".join(message.split())
   print(f"error: {line}", file=sys.stderr)
   sys.exit(status)

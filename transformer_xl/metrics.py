@@ -49,7 +49,9 @@ def forward_flops_per_token(
   """
   width = config.num_heads * config.head_dim
   keys = mem_len + (segment_len + 1) / 2
-  layer = 8 * config.model_dim * width + 4 * config.model_dim * config.ff_dim
+  layer: float = (
+    8 * config.model_dim * width + 4 * config.model_dim * config.ff_dim
+  )
   layer += 6 * width * keys
   ends = (*config.cutoffs, config.vocab_size)
   head = 2 * config.embed_dim * (ends[0] + len(config.cutoffs))

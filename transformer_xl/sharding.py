@@ -7,6 +7,7 @@ keeps for them over `fsdp`; heads, feed-forward width and vocabulary over
 
 import math
 import re
+from typing import Any
 
 import jax
 import numpy as np
@@ -86,12 +87,11 @@ def segments(mesh: jax.sharding.Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(None, LANES))
 
 
-def memory(mesh: jax.sharding.Mesh) -> memory_lib.Memory:
-  """For [N, B, M, D] and [B]."""
-  return memory_lib.Memory(
-    NamedSharding(mesh, PartitionSpec(None, LANES)),
-    NamedSharding(mesh, PartitionSpec(LANES)),
-  )
+def memory(mesh: jax.sharding.Mesh) -> shapes.PyTree:
+  """A Memory of shardings, for [N, B, M, D] and [B]."""
+  hiddens: Any = NamedSharding(mesh, PartitionSpec(None, LANES))
+  length: Any = NamedSharding(mesh, PartitionSpec(LANES))
+  return memory_lib.Memory(hiddens, length)
 
 
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:

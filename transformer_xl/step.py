@@ -126,7 +126,8 @@ def train_chunk(
   """S updates on S consecutive segments, [S, B, T]; metrics come as [S]."""
 
   def body(carry, segment):
-    return train_segment(*carry, segment, training=training)
+    state, memory = carry
+    return train_segment(state, memory, segment, training=training)
 
   (state, memory), metrics = jax.lax.scan(body, (state, memory), segments)
   return state, memory, metrics
@@ -140,7 +141,7 @@ def score_segment(
   model: model_lib.TransformerXL,
 ) -> tuple[memory_lib.Memory, shapes.Losses]:
   """Negative log-probabilities of one segment's targets, unweighted."""
-  nll, memory = model.apply(
+  nll, new_memory = model.apply(
     {"params": params},
     segment.inputs,
     segment.targets,
@@ -148,7 +149,7 @@ def score_segment(
     segment.resets,
     method="nll",
   )
-  return memory, nll
+  return new_memory, nll
 
 
 def score_chunk(

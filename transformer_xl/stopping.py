@@ -2,8 +2,13 @@
 
 import signal
 from types import FrameType
+from typing import Any
 
 from absl import logging
+
+
+class Interrupted(Exception):  # noqa: N818
+  """Something long was left because of a signal; no error."""
 
 
 class StopSignal:
@@ -14,7 +19,7 @@ class StopSignal:
 
   def __init__(self):
     self.requested = False
-    self._previous: dict[int, object] = {}
+    self._previous: dict[int, Any] = {}
 
   def __enter__(self) -> "StopSignal":
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -41,7 +41,9 @@ def train(config: config_lib.ExperimentConfig, workdir: str) -> bool:
   if config.data.prepare:
     _prepare_data(config.data)
   config = data.with_vocab_size(config, data.read_meta(directory))
-  lanes = (config.train.batch_size // config.train.accumulation_steps,)
+  lanes: tuple[int, ...] = (
+    config.train.batch_size // config.train.accumulation_steps,
+  )
   if config.train.eval_every_steps:
     lanes += (config.eval.batch_size,)
   mesh = sharding.make_mesh(config.mesh, lanes=lanes)
@@ -83,7 +85,7 @@ class Loop:
       rotate=config.data.rotate_epochs,
       seed=config.seed,
     )
-    self._evaluator = None
+    self._evaluator: evaluate.Evaluator | None = None
     if config.train.eval_every_steps:
       self._evaluator = evaluate.Evaluator(
         config, mesh, split="valid", mem_len=config.train.eval_mem_len
@@ -191,12 +193,15 @@ class Loop:
     self._window.continue_timing()
 
   def _evaluate(self) -> float | None:
-    """The validation loss, or None if a signal came meanwhile."""
+    """The validation loss; None without one or if a signal came meanwhile."""
+    if self._evaluator is None:
+      return None
     state = self._state
     averaged = self._config.eval.parameters == "ema"
     params = state.average if averaged else state.params
-    score = self._evaluator(params, should_stop=lambda: self._stop.requested)
-    if score is None:
+    try:
+      score = self._evaluator(params, should_stop=lambda: self._stop.requested)
+    except stopping.Interrupted:
       return None
     nll = score.nll / score.num_tokens
     record: dict[str, Any] = {

@@ -1,0 +1,42 @@
+# Every target creates .venv and installs the pinned dependencies when needed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: quickstart test check format parity bench lock
+
+quickstart: .venv/installed
+	$(BIN)/python -m transformer_xl.main --config=experiments/quickstart.py \
+	  --workdir=runs/quickstart
+
+test: .venv/installed
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest
+
+check: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m compileall -q transformer_xl data_prep experiments
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m "not slow"
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# PyTorch and HuggingFace, which the parity tests compare with.
+parity: .venv/installed
+	$(BIN)/pip install --constraint requirements.lock --editable ".[parity]"
+
+bench: .venv/installed
+	$(BIN)/python -m benchmarks.step_speed
+
+# Pins what pyproject.toml allows, for every supported Python at once.
+lock:
+	uv pip compile pyproject.toml --universal --python-version 3.11 \
+	  --extra test --no-header --no-annotate --no-emit-index-url \
+	  --upgrade --output-file requirements.lock
+
+.venv/installed: requirements.lock pyproject.toml setup.cfg
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --requirement requirements.lock
+	$(BIN)/python -m pip install --no-deps --editable .
+	touch $@

@@ -1,0 +1,1 @@
+"""Side-by-side measurements; each module is a command."""
