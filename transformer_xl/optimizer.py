@@ -14,7 +14,8 @@ def learning_rate_schedule(config: config_lib.TrainConfig) -> optax.Schedule:
   Three conventions for the first updates differ in what others rarely say:
   "next_step" warms up by (k+1)/W, so that no update is wasted; "tensorflow" by
   k/W, so that the first changes nothing; "pytorch" by k/W too, but its first
-  update is made at the full rate, and its cosine counts from 0 instead of W.
+  update is made at the full rate (not by the inverse square root), and its
+  cosine counts from 0 instead of W.
   """
   after = {
     "cosine": _cosine,
@@ -27,14 +28,12 @@ def learning_rate_schedule(config: config_lib.TrainConfig) -> optax.Schedule:
   def rate(count: jax.Array) -> jax.Array:
     update = jnp.asarray(count, jnp.float32)
     done = update + 1 if convention == "next_step" else update
-    scale = 1.0
+    warm = peak * done / max(warmup, 1)
     if convention == "pytorch" and config.schedule == "inverse_sqrt":
-      scale = max(warmup, 1) ** -0.5
-    warm = peak * scale * done / max(warmup, 1)
-    result = jnp.where(update < warmup, warm, after(update))
-    if convention == "pytorch":
-      result = jnp.where(update == 0, peak, result)
-    return result
+      warm *= max(warmup, 1) ** -0.5
+    elif convention == "pytorch":
+      warm = jnp.where(update == 0, peak, warm)
+    return jnp.where(update < warmup, warm, after(update))
 
   return rate
 
