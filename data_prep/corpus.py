@@ -1,6 +1,7 @@
 """Corpora: texts in splits, read piece by piece, with what is known of them."""
 
 import dataclasses
+import pathlib
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -44,6 +45,8 @@ class Corpus:
   # 0: lines do not matter. 1: every line is a document, and one end marker
   # stands between two. 2: the same, with an end and a start marker.
   sentence_markers: int = 0
+  # What reading the corpus took, to be deleted when the dataset is whole.
+  scratch: pathlib.Path | None = None
 
 
 def check(corpus: Corpus, *, split: str, counts: Counts) -> None:

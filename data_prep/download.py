@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import urllib.request
+from collections.abc import Sequence
 
 from data_prep import progress
 from data_prep import source as sources
@@ -44,6 +45,17 @@ def locate(
   if found.path.name == archive.filename and found.path.is_file():
     verify(found.path, archive)
   return found
+
+
+def locate_all(
+  archives: Sequence[Archive], *, path: str | None, cache: pathlib.Path
+) -> sources.Source:
+  """As `locate`, for a corpus that mirrors offer file by file."""
+  if path is not None:
+    return sources.locate(path)
+  for archive in archives:
+    fetch(archive, cache)
+  return sources.Folder(cache)
 
 
 def verify(path: pathlib.Path, archive: Archive) -> None:

@@ -92,8 +92,10 @@ def _write(
   meter: progress.Progress,
 ) -> State:
   """Encodes text until it ends or the state is worth saving."""
+  # Only words have a symbol that ends a sentence.
+  num_markers = corpus.sentence_markers if vocab.unit == "word" else 0
   marker = None
-  if corpus.sentence_markers:
+  if num_markers:
     marker = vocab.encode(tokenizer.end_of_line)[0]
   if marker is not None and not state.num_pieces:
     files.tokens.append(np.array([marker]))
@@ -105,7 +107,7 @@ def _write(
     starts_document = starts_document or piece.starts_document
     starts = np.zeros(int(starts_document and len(ids) > 0), np.int64)
     if marker is not None:
-      ids, starts = _sentences(ids, marker, corpus.sentence_markers)
+      ids, starts = _sentences(ids, marker, num_markers)
     files.documents.append(starts + files.tokens.length)
     files.tokens.append(ids)
     starts_document = starts_document and not len(ids)
@@ -114,7 +116,7 @@ def _write(
     meter.add(len(piece.data))
     if unsaved >= _SAVE_BYTES and not starts_document:
       return _state(num_pieces, files, done=False)
-  _drop_markers(files, corpus.sentence_markers)
+  _drop_markers(files, num_markers)
   return _state(num_pieces, files, done=True)
 
 

@@ -5,13 +5,16 @@ Flags, the choice of the corpus, and the order of the steps. Nothing else.
 
 import dataclasses
 import pathlib
+import shutil
 import sys
 from typing import Any
+from typing import NoReturn
 
 import numpy as np
 from absl import app
 from absl import flags
 
+from data_prep import catalog
 from data_prep import corpus as corpora
 from data_prep import cutoffs
 from data_prep import encoding
@@ -19,18 +22,18 @@ from data_prep import staging
 from data_prep import survey as surveys
 from data_prep import tokenizer as tokenizers
 from data_prep import vocabulary_file as vocabulary_files
-from data_prep.ptb import corpus as ptb
-from data_prep.python_stdlib import corpus as python_stdlib
+from data_prep.lm1b import corpus as lm1b
 from data_prep.text import corpus as text
 from transformer_xl import errors
 from transformer_xl import vocabulary
 
 FORMAT = 1
-DATASETS = ("ptb", "python_stdlib", "text")
 
 # A flag that is not given leaves the default to `prepare`.
 _FLAGS = (
-  flags.DEFINE_enum("dataset", None, DATASETS, "The corpus.", required=True),
+  flags.DEFINE_enum(
+    "dataset", None, catalog.NAMES, "The corpus.", required=True
+  ),
   flags.DEFINE_string(
     "data_dir", None, "Datasets are folders in this one.", required=True
   ),
@@ -41,6 +44,11 @@ _FLAGS = (
     " For --dataset=text: a file, a folder, or patterns with commas between.",
   ),
   flags.DEFINE_string("name", None, "The dataset's folder, if not --dataset."),
+  flags.DEFINE_string(
+    "mode",
+    None,
+    "enwik8: bytes or newline_free; lm1b: standard or double_marker.",
+  ),
   flags.DEFINE_enum(
     "tokenizer", None, tokenizers.KINDS, "What a token is; bytes for text."
   ),
@@ -77,74 +85,80 @@ def prepare(
   data_dir: str,
   source: str | None = None,
   name: str | None = None,
+  mode: str | None = None,
   tokenizer: str | None = None,
   vocabulary_file: str | None = None,
   lower_case: bool | None = None,
   min_freq: int | None = None,
   max_size: int | None = None,
-  field: str = "text",
-  valid_source: str | None = None,
-  test_source: str | None = None,
-  valid_fraction: float = 0.05,
-  test_fraction: float = 0.05,
+  **options: Any,
 ) -> pathlib.Path:
   """Prepares a dataset, or goes on where it was killed.
 
-  The arguments are the flags of the same names.
+  The arguments are the flags of the same names; `options` are those for
+  --dataset=text alone.
 
   Returns:
-    The dataset's folder, `data_dir`/`name`.
+    The dataset's folder, `data_dir`/`name`. If the same call made it before, it
+    is left as it is.
 
   Raises:
     UserError: the source, the text or an option is not right; nothing is left
       in the folder's place.
   """
   final = pathlib.Path(data_dir).expanduser() / (name or dataset)
-  staging.refuse_existing(final)
-  kind = tokenizers.of_text(tokenizer or "byte")
-  options = text.Options(
+  cache = final.parent / "downloads"
+  own_text = dataset == "text" or options
+  corpus = catalog.open_corpus(
+    dataset,
     source=source,
-    valid_source=valid_source,
-    test_source=test_source,
-    valid_fraction=valid_fraction,
-    test_fraction=test_fraction,
-    field=field,
+    mode=mode,
+    tokenizer=tokenizers.of_text(tokenizer or "byte"),
+    options=text.Options(**options) if own_text else None,
+    cache=cache,
   )
-  corpus = _open_corpus(dataset, options, kind, final.parent / "downloads")
-  kind = kind if tokenizer else corpus.tokenizer
-  kind = tokenizers.refine(
-    kind, lower_case=lower_case, min_freq=min_freq, max_size=max_size
+  cut = corpus.tokenizer
+  if tokenizer not in (None, cut.kind):
+    cut = tokenizers.of_text(tokenizer)
+  cut = tokenizers.refine(
+    cut, lower_case=lower_case, min_freq=min_freq, max_size=max_size
   )
+  if vocabulary_file is None and dataset == "lm1b" and cut == corpus.tokenizer:
+    vocabulary_file = lm1b.vocabulary_file(path=source, cache=cache)
   given = None
   if vocabulary_file is not None:
-    given = vocabulary_files.read(vocabulary_file, kind)
-  key = {
-    "format": FORMAT,
-    "corpus": [corpus.name, corpus.mode, corpus.fingerprint],
-    "tokenizer": repr(kind),
-    "vocabulary": given and given.sha256,
-    "splits": repr(options),
-  }
-  with staging.Staging(final, key=key) as stage:
-    try:
-      stage.publish(_write(corpus, kind, given, stage) | {"name": final.name})
-    except errors.UserError:
-      stage.discard()
-      raise
+    given = vocabulary_files.read(vocabulary_file, cut)
+    cut = dataclasses.replace(cut, **given.tokenizer)
+  _prepare(final, corpus, cut, given, options)
   return final
 
 
-def _open_corpus(
-  dataset: str,
-  options: text.Options,
-  kind: tokenizers.Tokenizer,
-  cache: pathlib.Path,
-) -> corpora.Corpus:
-  if dataset == "text":
-    return text.open_corpus(options, kind)
-  if dataset == "python_stdlib":
-    return python_stdlib.open_corpus(path=options.source)
-  return ptb.open_corpus(path=options.source, cache=cache)
+def _prepare(
+  final: pathlib.Path,
+  corpus: corpora.Corpus,
+  tokenizer: tokenizers.Tokenizer,
+  given: vocabulary_files.VocabularyFile | None,
+  options: dict[str, Any],
+) -> None:
+  """Writes the dataset beside its place and moves it there; once is enough."""
+  key = {
+    "format": FORMAT,
+    "corpus": [corpus.name, corpus.mode, corpus.fingerprint],
+    "tokenizer": repr(tokenizer),
+    "vocabulary": given and given.sha256,
+    "options": options,
+  }
+  if staging.is_ready(final, key=key):
+    return
+  with staging.Staging(final, key=key) as stage:
+    try:
+      meta = _write(corpus, tokenizer, given, stage)
+    except errors.UserError:
+      stage.discard()
+      raise
+    stage.publish({"format": FORMAT, "name": final.name} | meta)
+  if corpus.scratch is not None:
+    shutil.rmtree(corpus.scratch)
 
 
 def _write(
@@ -156,16 +170,16 @@ def _write(
   """Takes the three steps from text to token files; returns meta.json."""
   count_symbols = given is None and tokenizer.counts_symbols
   survey = surveys.run(corpus, tokenizer, stage, count_symbols=count_symbols)
-  file = given or vocabulary_files.make(corpus, tokenizer, survey)
+  file = given or vocabulary_files.make(corpus, tokenizer, survey, stage)
   staging.write(stage.path(file.name), file.content)
   vocab = file.load()
   splits = encoding.run(corpus, tokenizer, vocab, stage)
   return {
-    "format": FORMAT,
-    "name": corpus.name,
+    "dataset": corpus.name,
     "unit": vocab.unit,
     "mode": corpus.mode,
     "tokenizer": file.tokenizer,
+    "sentence_markers": corpus.sentence_markers,
     "vocabulary": {
       "file": file.name,
       "size": vocab.size,
@@ -187,6 +201,11 @@ def _suggest(
   return cutoffs.suggest(cutoffs.count(tokens, size=vocab.size))
 
 
+def _exit(message: str) -> NoReturn:
+  print(f"error: {message}", file=sys.stderr)
+  sys.exit(2)
+
+
 def main(argv: list[str]) -> None:
   """Prepares what the flags say; a user's mistake is one line and status 2."""
   del argv  # Flags only.
@@ -194,9 +213,10 @@ def main(argv: list[str]) -> None:
   given = {name: value for name, value in values.items() if value is not None}
   try:
     folder = prepare(**given)
-  except (errors.UserError, OSError) as error:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
+  except errors.UserError as error:
+    _exit(str(error))
+  except OSError as error:
+    _exit(f"{error}; mend that and run the same command again, it goes on.")
   print(f"{folder} is ready")
 
 

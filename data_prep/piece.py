@@ -36,10 +36,15 @@ def cut(
   *,
   origin: str,
   offset: int = 0,
-  starts_document: bool = True,
 ) -> Iterator[Piece]:
-  """Yields a stream in pieces, at ends of lines wherever there are any."""
-  buffer = b""
+  """Yields a stream as a document, cut at ends of lines where there are any.
+
+  Args:
+    stream: The text from here on.
+    origin: The file's name, for messages.
+    offset: Where in the file the stream stands.
+  """
+  buffer, starts_document = b"", True
   while block := stream.read(_BLOCK):
     buffer += block
     if end := _boundary(buffer):
@@ -49,6 +54,19 @@ def cut(
       buffer = buffer[end:]
   if buffer:
     yield Piece(buffer, starts_document, origin, offset)
+
+
+def stretch(
+  stream: Readable, start: int, stop: int, *, origin: str
+) -> Iterator[Piece]:
+  """Yields the bytes of a stream from start to stop, as one document."""
+  position = 0
+  while position < start and (
+    block := stream.read(min(_BLOCK, start - position))
+  ):
+    position += len(block)
+  limited = _Limited(stream, stop - start)
+  return cut(limited, origin=origin, offset=start)
 
 
 def separated(
@@ -89,6 +107,20 @@ def refuse_cut_word(piece: Piece) -> None:
       f" offset {piece.offset}, so it is no text of words; use"
       " --tokenizer=byte or --tokenizer=character."
     )
+
+
+class _Limited:
+  """The first bytes of a stream, as a stream."""
+
+  def __init__(self, stream: Readable, size: int):
+    self._stream = stream
+    self._left = size
+
+  def read(self, size: int, /) -> bytes:
+    """Returns at most `size` bytes; none when enough were read."""
+    block = self._stream.read(min(size, self._left))
+    self._left -= len(block)
+    return block
 
 
 def _ended(piece: Piece) -> Piece:

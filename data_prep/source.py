@@ -11,9 +11,11 @@ import gzip
 import hashlib
 import os
 import pathlib
+import shutil
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from typing import IO
@@ -165,6 +167,31 @@ def locate(path: str) -> Source:
   if place.name.endswith((".tar.gz", ".tgz", ".tar")):
     return Tar(place)
   return File(place)
+
+
+def unpack(
+  archive: Tar, folder: pathlib.Path, *, wanted: Callable[[str], bool]
+) -> Folder:
+  """Returns a folder with the wanted members, copied there in one pass.
+
+  For a large archive of many files, which in place would be decompressed from
+  its start for each of them. Of a member's path only the last part is used.
+  """
+  done = folder / "done"
+  if done.exists() and done.read_text() == archive.fingerprint():
+    return Folder(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  with damage_reported(archive.path), tarfile.open(archive.path) as members:
+    for member in members:
+      stream = members.extractfile(member) if member.isreg() else None
+      if stream is not None and wanted(member.name):
+        refuse_bomb(
+          archive.path, member.size, packed=archive.path.stat().st_size
+        )
+        with stream, open(folder / member.name.split("/")[-1], "wb") as file:
+          shutil.copyfileobj(stream, file, 1 << 20)
+  done.write_text(archive.fingerprint())
+  return Folder(folder)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ class Staging:
     """Opens the folder; what another `key` left there is deleted.
 
     Args:
-      final: The folder the dataset will have. UserError if it exists.
+      final: The folder the dataset will have. UserError if it is in use.
       key: All that the result depends on, as JSON.
     """
     self._final = final
@@ -32,11 +32,12 @@ class Staging:
     refuse_existing(final)
     self._folder.mkdir(parents=True, exist_ok=True)
     self._lock = self._take_lock()
-    if self.load("key") != key:
+    self._recipe = _hash(key)
+    if self.load("recipe") != self._recipe:
       for path in self._folder.iterdir():
         if path.name != "lock":
           path.unlink()
-      self.save("key", key)
+      self.save("recipe", self._recipe)
 
   def __enter__(self) -> "Staging":
     return self
@@ -63,6 +64,7 @@ class Staging:
     """Writes meta.json and gives the folder its name."""
     for path in [*self._folder.glob("*.state"), self._folder / "lock"]:
       path.unlink()
+    meta = meta | {"recipe": self._recipe}
     content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
     write(self._folder / "meta.json", content.encode("utf-8"))
     refuse_existing(self._final)
@@ -88,12 +90,25 @@ class Staging:
     return lock
 
 
+def is_ready(final: pathlib.Path, *, key: dict[str, Any]) -> bool:
+  """Returns whether the folder holds what the key makes."""
+  try:
+    meta = json.loads((final / "meta.json").read_text("utf-8"))
+  except (FileNotFoundError, NotADirectoryError, ValueError):
+    return False
+  return meta.get("recipe") == _hash(key)
+
+
+def _hash(key: dict[str, Any]) -> str:
+  return hashlib.sha256(json.dumps(key).encode("utf-8")).hexdigest()
+
+
 def refuse_existing(final: pathlib.Path) -> None:
   """Raises UserError if the folder exists and holds anything."""
   if final.exists() and (not final.is_dir() or any(final.iterdir())):
     raise errors.UserError(
-      f"{final} exists already and is left as it is; delete it to prepare it"
-      " again, or choose another --name."
+      f"{final} holds something else and is left as it is; delete it to"
+      " prepare it anew, or choose another --name."
     )
 
 

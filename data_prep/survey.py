@@ -126,8 +126,9 @@ def _check(
 ) -> None:
   if counts.num_bytes == 0:
     raise errors.UserError(
-      f"the {split} split of {corpus.source['path']} is empty; every split"
-      " needs some text."
+      f"the {split} split of {corpus.source['path']} is empty; give it some"
+      " text, or do without a split of your own text, for example with"
+      " --valid_fraction=0."
     )
   corpora.check(corpus, split=split, counts=counts)
 

@@ -11,6 +11,7 @@ import tokenizers as tokenizers_library
 
 from data_prep import corpus as corpora
 from data_prep import piece as pieces
+from data_prep import staging
 from data_prep import survey as surveys
 from data_prep import tokenizer as tokenizers
 from transformer_xl import errors
@@ -26,8 +27,7 @@ class VocabularyFile(NamedTuple):
   @property
   def name(self) -> str:
     """The file's name in a dataset's folder."""
-    subword = self.tokenizer["kind"] == "subword"
-    return "vocabulary.json" if subword else "vocabulary.txt"
+    return _name(self.tokenizer["kind"])
 
   @property
   def sha256(self) -> str:
@@ -43,8 +43,16 @@ def make(
   corpus: corpora.Corpus,
   tokenizer: tokenizers.Tokenizer,
   survey: surveys.Survey,
+  stage: staging.Staging,
 ) -> VocabularyFile:
-  """Makes a vocabulary from the text; UserError if it is not the published."""
+  """Makes a vocabulary from the text; UserError if it is not the published.
+
+  A vocabulary that a killed process left in the stage is used again: training
+  subwords is slow, and tokens may have been written with it.
+  """
+  left = stage.path(_name(tokenizer.kind))
+  if left.exists():
+    return VocabularyFile(left.read_bytes(), tokenizer.meta())
   if tokenizer.kind == "subword":
     return _train(corpus, tokenizer)
   if not tokenizer.counts_symbols:
@@ -85,6 +93,10 @@ def read(path: str, tokenizer: tokenizers.Tokenizer) -> VocabularyFile:
   if place.suffix == ".json":
     return _read_subwords(place, tokenizer)
   return _from_words(_read_words(place), tokenizer, path)
+
+
+def _name(kind: str) -> str:
+  return "vocabulary.json" if kind == "subword" else "vocabulary.txt"
 
 
 def _train(

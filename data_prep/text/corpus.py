@@ -31,23 +31,29 @@ _LONGEST_RECORD = 1 << 28
 class Options:
   """Where the text of each split is."""
 
-  source: str | None  # A file, a folder, or patterns with commas between.
-  valid_source: str | None  # The same for validation and test text;
-  test_source: str | None  # None to hold out a part of the source instead.
-  valid_fraction: float
-  test_fraction: float
-  field: str  # Of the records in .jsonl files.
+  # Validation and test text, or None to hold out a part of the source.
+  valid_source: str | None = None
+  test_source: str | None = None
+  valid_fraction: float = 0.05
+  test_fraction: float = 0.05
+  field: str = "text"  # Of the records in .jsonl files.
 
 
 def open_corpus(
-  options: Options, tokenizer: tokenizers.Tokenizer
+  options: Options, tokenizer: tokenizers.Tokenizer, *, source: str | None
 ) -> corpus.Corpus:
-  """Returns the corpus; UserError if no text is found where it should be."""
-  if options.source is None:
+  """Returns the corpus; UserError if no text is found where it should be.
+
+  Args:
+    options: What else the user says of the text.
+    tokenizer: How it is to be cut into symbols.
+    source: A file, a folder, or patterns with commas between.
+  """
+  if source is None:
     raise errors.UserError(
       "--dataset=text needs your text: --source=FILE, FOLDER or 'books/*.txt'."
     )
-  files = _files_of_splits(options)
+  files = _files_of_splits(source, options)
   splits: dict[str, corpus.Split] = {
     split: functools.partial(read, paths, field=options.field)
     for split, paths in files.items()
@@ -63,7 +69,7 @@ def open_corpus(
     splits=splits,
     tokenizer=tokenizer,
     vocabulary_splits=counted if "train" in splits else tuple(splits),
-    source={"path": options.source},
+    source={"path": source},
     fingerprint=_fingerprint([p for paths in files.values() for p in paths]),
   )
 
@@ -124,10 +130,12 @@ def _field_of(line: bytes, field: str, place: str) -> bytes:
   return value.encode("utf-8", "replace")
 
 
-def _files_of_splits(options: Options) -> dict[str, list[pathlib.Path]]:
+def _files_of_splits(
+  source: str, options: Options
+) -> dict[str, list[pathlib.Path]]:
   """Returns the files of each split, in the order train, valid, test."""
   given = {
-    "train": options.source,
+    "train": source,
     "valid": options.valid_source,
     "test": options.test_source,
   }

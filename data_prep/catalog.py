@@ -1,0 +1,73 @@
+"""The corpora that can be prepared, by name."""
+
+import pathlib
+
+from data_prep import corpus
+from data_prep import tokenizer as tokenizers
+from data_prep import wikitext
+from data_prep.enwik8 import corpus as enwik8
+from data_prep.lm1b import corpus as lm1b
+from data_prep.ptb import corpus as ptb
+from data_prep.python_stdlib import corpus as python_stdlib
+from data_prep.text import corpus as text
+from data_prep.text8 import corpus as text8
+from transformer_xl import errors
+
+NAMES = (
+  "enwik8",
+  "lm1b",
+  "ptb",
+  "python_stdlib",
+  "text",
+  "text8",
+  "wikitext103",
+  "wikitext2",
+)
+_WITH_MODES = ("enwik8", "lm1b")
+
+
+def open_corpus(
+  name: str,
+  *,
+  source: str | None,
+  mode: str | None,
+  tokenizer: tokenizers.Tokenizer,
+  options: text.Options | None,
+  cache: pathlib.Path,
+) -> corpus.Corpus:
+  """Finds a corpus, on disk or to be downloaded.
+
+  Args:
+    name: One of NAMES.
+    source: Where the user has it, or None.
+    mode: Of those corpora that have several, or None for the usual one.
+    tokenizer: Of the user's own text; the others bring theirs.
+    options: For the user's own text; None for the others.
+    cache: Where downloads are kept.
+  """
+  if mode is not None and name not in _WITH_MODES:
+    raise errors.UserError(
+      f"--mode is for {' and '.join(_WITH_MODES)}; {name} has none."
+    )
+  if (options is not None) != (name == "text"):
+    raise errors.UserError(
+      "field, valid_source, test_source, valid_fraction and test_fraction are"
+      f" for --dataset=text; {name} has its own splits."
+    )
+  if options is not None:
+    return text.open_corpus(options, tokenizer, source=source)
+  if name == "python_stdlib":
+    return python_stdlib.open_corpus(path=source)
+  if name == "enwik8":
+    return enwik8.open_corpus(mode=mode, path=source, cache=cache)
+  if name == "lm1b":
+    return lm1b.open_corpus(mode=mode, path=source, cache=cache)
+  if name == "text8":
+    return text8.open_corpus(path=source, cache=cache)
+  if name == "ptb":
+    return ptb.open_corpus(path=source, cache=cache)
+  if name in wikitext.ARCHIVES:
+    return wikitext.open_corpus(name, path=source, cache=cache)
+  raise errors.UserError(
+    f"there is no dataset {name!r}; use one of {', '.join(NAMES)}."
+  )

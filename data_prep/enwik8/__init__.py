@@ -1,0 +1,1 @@
+"""The enwik8 dataset."""

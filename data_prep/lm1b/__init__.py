@@ -1,0 +1,1 @@
+"""The lm1b dataset."""

@@ -1,0 +1,1 @@
+"""The text8 dataset."""

@@ -1,0 +1,118 @@
+"""WikiText-2 and WikiText-103: tokenised articles, each line with an end.
+
+A heading of the first level, ` = Title = ` between blank lines, starts an
+article; the blank line before it belongs to the article before.
+"""
+
+import functools
+import itertools
+import pathlib
+import re
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+from data_prep import corpus
+from data_prep import download
+from data_prep import piece as pieces
+from data_prep import source as sources
+from data_prep import tokenizer
+from transformer_xl import errors
+
+_URLS = (
+  "https://s3.amazonaws.com/research.metamind.io/wikitext/",
+  "https://wikitext.smerity.com/",
+)
+ARCHIVES = {
+  "wikitext2": download.Archive(
+    filename="wikitext-2-v1.zip",
+    urls=tuple(url + "wikitext-2-v1.zip" for url in _URLS),
+    size=4_475_746,
+    sha256="92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
+  ),
+  "wikitext103": download.Archive(
+    filename="wikitext-103-v1.zip",
+    urls=tuple(url + "wikitext-103-v1.zip" for url in _URLS),
+    size=190_229_076,
+    sha256="242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
+  ),
+}
+PUBLISHED: Mapping[str, Mapping[str, Mapping[str, int]]] = {
+  "wikitext2": {
+    "train": {"num_words": 2_088_628, "num_lines": 36_718},
+    "valid": {"num_words": 217_646, "num_lines": 3_760},
+    "test": {"num_words": 245_569, "num_lines": 4_358},
+  },
+  "wikitext103": {
+    "train": {"num_words": 103_227_021, "num_lines": 1_801_350},
+    "valid": {"num_words": 217_646, "num_lines": 3_760},
+    "test": {"num_words": 245_569, "num_lines": 4_358},
+  },
+}
+VOCABULARY_SIZES = {"wikitext2": 33_278, "wikitext103": 267_735}
+# As published: WikiText-103 counts the words of its training text only.
+_COUNTED = {"wikitext2": ("train", "valid", "test"), "wikitext103": ("train",)}
+_HEADING = re.compile(
+  rb"(?:(?<=\n\n)|(?<=\n \n)) ?= [^=\n][^\n]* = ?\n(?= ?\n)"
+)
+
+
+def open_corpus(
+  name: str, *, path: str | None, cache: pathlib.Path
+) -> corpus.Corpus:
+  """Returns `wikitext2` or `wikitext103`, from its archive or a folder."""
+  source = download.locate(ARCHIVES[name], path=path, cache=cache)
+  return corpus.Corpus(
+    name=name,
+    splits={
+      split: functools.partial(read, source, member(name, source, split))
+      for split in PUBLISHED[name]
+    },
+    tokenizer=tokenizer.Tokenizer(kind="word"),
+    vocabulary_splits=_COUNTED[name],
+    source={"path": str(source.path)},
+    fingerprint=source.fingerprint(),
+    published=PUBLISHED[name],
+    published_size=VOCABULARY_SIZES[name],
+  )
+
+
+def member(name: str, source: sources.Source, split: str) -> str:
+  """Returns the name of a split's file; UserError if it is missing."""
+  found = source.find(f"wiki.{split}.tokens", f"{split}.txt")
+  if found is None:
+    raise errors.UserError(
+      f"{source.path} has no {split} split of {name}: neither"
+      f" wiki.{split}.tokens nor {split}.txt; give"
+      f" {ARCHIVES[name].filename} or a folder with all three files."
+    )
+  return found
+
+
+def read(source: sources.Source, name: str) -> Iterator[pieces.Piece]:
+  """Yields a split, one article a piece, with the blank lines around it."""
+  with source.open(name) as stream:
+    yield from _articles(pieces.cut(stream, origin=f"{source.path}:{name}"))
+
+
+def _articles(text: Iterator[pieces.Piece]) -> Iterator[pieces.Piece]:
+  """Joins and cuts pieces so that each is one whole article."""
+  rest = None
+  for piece in text:
+    if rest is not None:
+      piece = rest._replace(data=rest.data + piece.data)
+    # A heading at the very end is seen with the next piece, if at all.
+    starts = [match.start() for match in _HEADING.finditer(piece.data)]
+    for start, stop in itertools.pairwise([0, *starts]):
+      yield _part(piece, start, stop)
+    rest = _part(piece, starts[-1] if starts else 0, len(piece.data))
+  if rest is not None:
+    yield rest
+
+
+def _part(piece: pieces.Piece, start: int, stop: int) -> pieces.Piece:
+  return pieces.Piece(
+    data=piece.data[start:stop],
+    starts_document=True,
+    origin=piece.origin,
+    offset=piece.offset + start,
+  )

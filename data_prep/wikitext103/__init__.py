@@ -1,0 +1,1 @@
+"""The wikitext103 dataset."""

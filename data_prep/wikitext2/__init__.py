@@ -1,0 +1,1 @@
+"""The wikitext2 dataset."""
