@@ -5,6 +5,7 @@
 the end.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -141,7 +142,7 @@ def score_segment(
   model: model_lib.TransformerXL,
 ) -> tuple[memory_lib.Memory, shapes.Losses]:
   """Negative log-probabilities of one segment's targets, unweighted."""
-  nll, new_memory = model.apply(
+  scored: Any = model.apply(
     {"params": params},
     segment.inputs,
     segment.targets,
@@ -149,7 +150,8 @@ def score_segment(
     segment.resets,
     method="nll",
   )
-  return new_memory, nll
+  nll, memory = scored
+  return memory, nll
 
 
 def score_chunk(
