@@ -1,0 +1,177 @@
+"""Adaptive input and softmax against the oracle and a full softmax."""
+
+import itertools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import oracle
+from tests import tiny
+from transformer_xl import adaptive_softmax
+
+VOCABULARY, MODEL_DIM = 23, 16
+SHAPE = (2, VOCABULARY)  # Each lane's targets are all ids, in some order.
+ROUNDING = 2e-5  # Float32 against float64, for log-probabilities of about 10.
+
+
+class Ends(nn.Module):
+  """What is before and after the layers, with the model's parameter names."""
+
+  config: object
+
+  def setup(self):
+    self.embedding = adaptive_softmax.AdaptiveEmbedding(self.config)
+    self.softmax = adaptive_softmax.AdaptiveSoftmax(self.config)
+
+  def __call__(self, tokens, hidden):
+    weights = self.softmax(self.embedding.tables, self.embedding.projections)
+    return (
+      self.embedding(tokens),
+      adaptive_softmax.nll(hidden, tokens, weights),
+      adaptive_softmax.log_probs(hidden, weights),
+    )
+
+
+def _config(**options):
+  options = {"model_dim": MODEL_DIM, "embed_dim": MODEL_DIM} | options
+  return tiny.model_config(**options)
+
+
+def _inputs():
+  generator = np.random.default_rng(0)
+  tokens = [generator.permutation(VOCABULARY) for _ in range(SHAPE[0])]
+  hidden = generator.standard_normal((*SHAPE, MODEL_DIM)).astype(np.float32)
+  return jnp.asarray(np.stack(tokens), jnp.int32), jnp.asarray(hidden)
+
+
+def _params(config):
+  shapes = jax.eval_shape(Ends(config).init, jax.random.key(0), *_inputs())
+  return tiny.draw(shapes["params"])
+
+
+def _apply(config, params):
+  # Many small programs: running them is cheaper than compiling them.
+  with jax.disable_jit():
+    return Ends(config).apply({"params": params}, *_inputs())
+
+
+CUTOFFS = ((), (5,), (5, 11))
+TIED_PROJECTIONS = ("none", "all", "all_but_first")
+
+
+@pytest.mark.parametrize("embed_dim", [16, 32])  # D, and D in a tail cluster.
+@pytest.mark.parametrize("tie_weights", [True, False])
+@pytest.mark.parametrize("div_val", [1, 2, 4])
+@pytest.mark.parametrize("cutoffs", CUTOFFS)
+def test_all_options_equal_the_oracle(
+  cutoffs, div_val, tie_weights, embed_dim, strict_dtypes
+):
+  for tied, equal in itertools.product(TIED_PROJECTIONS, (True, False)):
+    config = _config(
+      cutoffs=cutoffs,
+      div_val=div_val,
+      tie_weights=tie_weights,
+      embed_dim=embed_dim,
+      tie_projections=tied,
+      project_equal_width=equal,
+    )
+    params = _params(config)
+    vectors, nll, log_probs = _apply(config, params)
+    tokens, hidden = _inputs()
+    wide = jax.tree.map(np.float64, params)
+    for lane in range(SHAPE[0]):
+      expected = oracle.embed(wide, config, tokens[lane])
+      np.testing.assert_allclose(vectors[lane], expected, atol=1e-4, rtol=1e-6)
+      expected = oracle.log_probs(wide, config, np.float64(hidden[lane]))
+      np.testing.assert_allclose(log_probs[lane], expected, atol=ROUNDING)
+    chosen = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(nll, -chosen, atol=ROUNDING)
+    sums = np.exp(np.float64(log_probs)).sum(axis=-1)
+    np.testing.assert_allclose(sums, 1, atol=1e-5)
+
+
+def test_nothing_adaptive_is_a_plain_softmax():
+  config = _config()
+  params = _params(config)
+  assert set(params["softmax"]) == {"bias"}
+  vectors, _, log_probs = _apply(config, params)
+  tokens, hidden = _inputs()
+  table = params["embedding"]["table_0"]
+  scale = math.sqrt(MODEL_DIM)
+  np.testing.assert_allclose(vectors, table[tokens] * scale, rtol=1e-6)
+  logits = hidden @ table.T + params["softmax"]["bias"][None, None]
+  expected = jax.nn.log_softmax(logits)
+  np.testing.assert_allclose(log_probs, expected, atol=ROUNDING)
+
+
+def test_clusters_of_full_width_can_be_a_full_softmax():
+  """They are, where a cluster's logit is the log-sum of its words' logits."""
+  config = _config(cutoffs=(5, 11))
+  params = _params(config)
+  _, hidden = _inputs()
+  state = hidden[0, 0]
+  table, bias = params["embedding"]["table_0"], params["softmax"]["bias"]
+  logits = table @ state + bias
+  sums = [jax.nn.logsumexp(logits[5:11]), jax.nn.logsumexp(logits[11:])]
+  softmax = params["softmax"] | {
+    "cluster_kernel": jnp.zeros((2, MODEL_DIM)),
+    "cluster_bias": jnp.stack(sums),
+  }
+  _, _, unlike = _apply(config, params)
+  _, _, actual = _apply(config, params | {"softmax": softmax})
+  expected = jax.nn.log_softmax(logits)
+  assert np.abs(unlike[0, 0] - expected).max() > 0.1
+  np.testing.assert_allclose(actual[0, 0], expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("token", [0, 4, 5, 10, 11, 22])
+def test_each_bias_belongs_to_the_word_of_its_id(token):
+  config = _config(cutoffs=(5, 11), div_val=2)
+  params = _params(config)
+  raised = params["softmax"]["bias"].at[token].add(1.0)
+  raised = params | {"softmax": params["softmax"] | {"bias": raised}}
+  _, _, before = _apply(config, params)
+  _, _, after = _apply(config, raised)
+  assert (np.argmax(after - before, axis=-1) == token).all()
+  others = np.delete(after - before, token, axis=-1)
+  assert (others < 1e-5).all()  # Up to rounding, nothing else gains.
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_cluster_columns_are_in_the_order_of_the_clusters(cluster):
+  """As in TensorFlow; PyTorch's are reversed (facts 2.9)."""
+  config = _config(cutoffs=(5, 11), div_val=2)
+  params = _params(config)
+  raised = params["softmax"]["cluster_bias"].at[cluster - 1].add(3.0)
+  raised = params | {"softmax": params["softmax"] | {"cluster_bias": raised}}
+  _, _, before = _apply(config, params)
+  _, _, after = _apply(config, raised)
+  gain = np.exp(after) - np.exp(before)
+  inside = slice(5, 11) if cluster == 1 else slice(11, None)
+  assert (gain[..., inside] > 0).all()
+  gain[..., inside] = -1
+  assert (gain < 1e-7).all()
+
+
+def test_gradient_is_finite_and_reaches_every_parameter():
+  config = _config(cutoffs=(5, 11), div_val=2, tie_projections="all_but_first")
+  params = _params(config)
+
+  def loss(params):
+    vectors, nll, _ = Ends(config).apply({"params": params}, *_inputs())
+    return nll.mean() + vectors.mean()
+
+  for leaf in jax.tree.leaves(jax.grad(loss)(params)):
+    assert np.all(np.isfinite(leaf))
+    assert np.abs(leaf).max() > 0
+
+
+def test_logits_and_losses_are_float32_in_a_bfloat16_model():
+  config = _config(cutoffs=(5, 11), div_val=2, dtype="bfloat16")
+  vectors, nll, log_probs = _apply(config, _params(config))
+  assert vectors.dtype == jnp.bfloat16
+  assert nll.dtype == log_probs.dtype == jnp.float32
