@@ -17,6 +17,7 @@ from absl import flags
 from data_prep import catalog
 from data_prep import corpus as corpora
 from data_prep import cutoffs
+from data_prep import describe
 from data_prep import encoding
 from data_prep import staging
 from data_prep import survey as surveys
@@ -76,6 +77,10 @@ _FLAGS = (
   flags.DEFINE_float(
     "test_fraction", None, "Part of the text held out for the test; 0.05."
   ),
+)
+
+_DESCRIBE = flags.DEFINE_bool(
+  "describe", False, "Show a prepared dataset instead of preparing one."
 )
 
 
@@ -212,6 +217,12 @@ def main(argv: list[str]) -> None:
   values: dict[str, Any] = {flag.name: flag.value for flag in _FLAGS}
   given = {name: value for name, value in values.items() if value is not None}
   try:
+    if _DESCRIBE.value:
+      place = pathlib.Path(
+        given["data_dir"], given.get("name", given["dataset"])
+      )
+      print(describe.describe(place.expanduser()))
+      return
     folder = prepare(**given)
   except errors.UserError as error:
     _exit(str(error))

@@ -4,6 +4,7 @@ Whole corpora need not fit in memory; a piece does. Pieces end where no word
 is cut in two, so they can be encoded one by one.
 """
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import NamedTuple
 from typing import Protocol
@@ -85,6 +86,18 @@ def separated(
     last = piece
   if last is not None:
     yield _ended(last) if final_newline else last
+
+
+def documents(pieces: Iterable[Piece]) -> Iterator[bytes]:
+  """Yields whole documents."""
+  parts: list[bytes] = []
+  for piece in pieces:
+    if piece.starts_document and parts:
+      yield b"".join(parts)
+      parts = []
+    parts.append(piece.data)
+  if parts:
+    yield b"".join(parts)
 
 
 def text(piece: Piece) -> str:

@@ -1,5 +1,6 @@
 """Vocabulary files: made from a corpus, or given by the user."""
 
+import collections
 import hashlib
 import json
 import pathlib
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import tokenizers as tokenizers_library
 
 from data_prep import corpus as corpora
+from data_prep import pickled_vocabulary
 from data_prep import piece as pieces
 from data_prep import staging
 from data_prep import survey as surveys
@@ -75,8 +77,9 @@ def read(path: str, tokenizer: tokenizers.Tokenizer) -> VocabularyFile:
 
   Args:
     path: The folder of a prepared dataset; a .json file of the HuggingFace
-      tokenizers library; or text with a word a line, in the order of their
-      ids, of which what follows white space is ignored.
+      tokenizers library; a cache.pkl of the published TF code; or text with a
+      word a line, in the order of their ids, of which what follows white space
+      is ignored.
     tokenizer: Of the text to encode; a prepared dataset brings its own.
   """
   place = pathlib.Path(path).expanduser()
@@ -88,11 +91,18 @@ def read(path: str, tokenizer: tokenizers.Tokenizer) -> VocabularyFile:
   if not place.is_file():
     raise errors.UserError(
       f"--vocabulary_file={path} does not exist; give a prepared dataset's"
-      " folder, a tokenizers .json, or a file with one word a line."
+      " folder, a tokenizers .json, a published cache.pkl, or a file with one"
+      " word a line."
     )
   if place.suffix == ".json":
     return _read_subwords(place, tokenizer)
-  return _from_words(_read_words(place), tokenizer, path)
+  if place.suffix == ".pkl":
+    symbols = pickled_vocabulary.read(place)
+    if tokenizer.kind == "character":
+      # The published text8 has an underscore for every space.
+      symbols = [" " if symbol == "_" else symbol for symbol in symbols]
+    return _from_symbols(symbols, tokenizer, path)
+  return _from_symbols(_read_words(place), tokenizer, path)
 
 
 def _name(kind: str) -> str:
@@ -149,21 +159,36 @@ def _read_words(place: pathlib.Path) -> list[str]:
   return [line.split()[0] for line in lines if line.strip()]
 
 
-def _from_words(
-  words: list[str], tokenizer: tokenizers.Tokenizer, path: str
+def _from_symbols(
+  symbols: list[str], tokenizer: tokenizers.Tokenizer, path: str
 ) -> VocabularyFile:
-  if tokenizer.kind != "word":
+  """Returns the file of symbols that somebody else has put in order."""
+  if tokenizer.kind == "subword":
     raise errors.UserError(
-      f"{path} is a list of words; use it with --tokenizer=word."
+      f"{path} is a list of symbols; subwords need a tokenizers .json."
     )
-  if len(set(words)) != len(words):
-    twice = next(w for i, w in enumerate(words) if w in words[:i])
-    raise errors.UserError(f"{path} has {twice!r} twice; every word once.")
-  for symbol in (tokenizer.end_of_line, tokenizer.unk):
-    if symbol is not None and symbol not in words:
+  if tokenizer.kind == "byte":
+    symbols = [_byte_of(symbol, path) for symbol in symbols]
+  twice = [s for s, n in collections.Counter(symbols).items() if n > 1]
+  if twice:
+    raise errors.UserError(
+      f"{path} has {twice[0]!r} more than once; a symbol has one id."
+    )
+  needed = (tokenizer.end_of_line, tokenizer.unk)
+  for symbol in needed if tokenizer.kind == "word" else ():
+    if symbol is not None and symbol not in symbols:
       raise errors.UserError(
         f"{path} lacks {symbol}, which this text needs; add it as a line."
       )
-  return VocabularyFile(
-    tokenizers.content(words, kind="word"), tokenizer.meta()
-  )
+  content = tokenizers.content(symbols, kind=tokenizer.kind)
+  return VocabularyFile(content, tokenizer.meta())
+
+
+def _byte_of(symbol: str, path: str) -> str:
+  """Returns the byte of a decimal number, as the published enwik8 has them."""
+  if not symbol.isdecimal() or int(symbol) > 255:
+    raise errors.UserError(
+      f"{path} has {symbol!r}, which is no byte from 0 to 255; bytes are"
+      " listed as decimal numbers."
+    )
+  return chr(int(symbol))

@@ -22,6 +22,7 @@ from transformer_xl import errors
 # from one build of the same Python to the next.
 _LEFT_OUT = (
   "__phello__",
+  "__pycache__",
   "dist-packages",
   "encodings",
   "ensurepip",

@@ -1,0 +1,40 @@
+"""TFDS builder of the One Billion Word benchmark; needs no TensorFlow."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow_datasets.public_api as tfds
+
+from data_prep import corpus as corpora
+from data_prep import records
+from data_prep.lm1b import corpus as lm1b
+
+
+class Builder(tfds.core.GeneratorBasedBuilder):
+  """Builds the One Billion Word benchmark, a record for every sentence."""
+
+  VERSION = tfds.core.Version("1.0.0")
+  RELEASE_NOTES = records.RELEASE_NOTES
+  MANUAL_DOWNLOAD_INSTRUCTIONS = records.MANUAL_DOWNLOAD_INSTRUCTIONS
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return self.dataset_info_from_configs(
+      features=records.features(),
+      homepage="https://www.statmt.org/lm-benchmark/",
+      disable_shuffling=True,
+    )
+
+  def _split_generators(
+    self, dl_manager: tfds.download.DownloadManager
+  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
+    corpus = lm1b.open_corpus(
+      mode="standard",
+      path=records.manual_source(dl_manager),
+      cache=records.cache(dl_manager),
+    )
+    return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
+
+  def _generate_examples(
+    self, split: corpora.Split
+  ) -> Iterator[tuple[int, dict[str, Any]]]:
+    return records.by_line(split)
