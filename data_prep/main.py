@@ -126,7 +126,11 @@ def prepare(
   if tokenizer not in (None, cut.kind):
     cut = tokenizers.of_text(tokenizer)
   cut = tokenizers.refine(
-    cut, lower_case=lower_case, min_freq=min_freq, max_size=max_size
+    cut,
+    lower_case=lower_case,
+    min_freq=min_freq,
+    max_size=max_size,
+    trained=vocabulary_file is not None,
   )
   if vocabulary_file is None and dataset == "lm1b" and cut == corpus.tokenizer:
     vocabulary_file = lm1b.vocabulary_file(path=source, cache=cache)

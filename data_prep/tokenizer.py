@@ -60,8 +60,22 @@ def refine(
   lower_case: bool | None,
   min_freq: int | None,
   max_size: int | None,
+  trained: bool,
 ) -> Tokenizer:
-  """Returns the tokenizer with what the user wants to be different."""
+  """Returns the tokenizer with what the user wants to be different.
+
+  Args:
+    tokenizer: The usual one.
+    lower_case: Or None, as below, to leave it as it is.
+    min_freq: How often a word must occur.
+    max_size: How many symbols there may be.
+    trained: Whether there is a vocabulary already.
+  """
+  if tokenizer.kind == "subword" and max_size is None and not trained:
+    raise errors.UserError(
+      "--tokenizer=subword needs the number of subwords, such as"
+      " --max_size=16384, or a trained --vocabulary_file=tokenizer.json."
+    )
   if lower_case and tokenizer.kind == "byte":
     raise errors.UserError("bytes have no case; lower_case is for other units.")
   if min_freq is not None and tokenizer.kind != "word":

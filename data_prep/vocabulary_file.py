@@ -55,8 +55,10 @@ def make(
   left = stage.path(_name(tokenizer.kind))
   if left.exists():
     return VocabularyFile(left.read_bytes(), tokenizer.meta())
-  if tokenizer.kind == "subword":
-    return _train(corpus, tokenizer)
+  if tokenizer.max_size is not None and tokenizer.kind == "subword":
+    texts = _texts(corpus, tokenizer)
+    content = tokenizers.train_subwords(texts, size=tokenizer.max_size)
+    return VocabularyFile(content, tokenizer.meta())
   if not tokenizer.counts_symbols:
     symbols = list(vocabulary.ByteVocabulary().symbols)
   else:
@@ -107,19 +109,6 @@ def read(path: str, tokenizer: tokenizers.Tokenizer) -> VocabularyFile:
 
 def _name(kind: str) -> str:
   return "vocabulary.json" if kind == "subword" else "vocabulary.txt"
-
-
-def _train(
-  corpus: corpora.Corpus, tokenizer: tokenizers.Tokenizer
-) -> VocabularyFile:
-  if tokenizer.max_size is None:
-    raise errors.UserError(
-      "--tokenizer=subword needs the number of subwords, such as"
-      " --max_size=16384, or a trained --vocabulary_file=tokenizer.json."
-    )
-  texts = _texts(corpus, tokenizer)
-  content = tokenizers.train_subwords(texts, size=tokenizer.max_size)
-  return VocabularyFile(content, tokenizer.meta())
 
 
 def _texts(

@@ -1,0 +1,274 @@
+"""Anybody's own text: which files are read, how they are split and cut."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from data_prep import main
+from tests.data_prep import layouts
+from transformer_xl import errors
+from transformer_xl import vocabulary
+
+
+def prepare(tmp_path, source, **options):
+  return main.prepare(
+    dataset="text", data_dir=str(tmp_path / "data"), source=source, **options
+  )
+
+
+def everything(folder):
+  meta = json.loads((folder / "meta.json").read_text())
+  vocab = vocabulary.load(str(folder))
+  return {
+    split: vocab.decode_bytes(np.load(folder / f"{split}.npy"))
+    for split in meta["splits"]
+  }
+
+
+def lines(start, stop):
+  return b"".join(b"line %d\n" % i for i in range(start, stop))
+
+
+def test_one_file_is_cut_at_ends_of_lines_and_nothing_is_lost(tmp_path):
+  path = tmp_path / "book.txt"
+  path.write_bytes(lines(0, 1000)[:-1])
+  splits = everything(prepare(tmp_path, str(path)))
+  assert list(splits) == ["train", "valid", "test"]
+  assert b"".join(splits.values()) == path.read_bytes()
+  for text in (splits["train"], splits["valid"]):
+    assert text.endswith(b"\n")
+  assert 0.03 < len(splits["valid"]) / len(path.read_bytes()) < 0.07
+
+
+def test_pieces_and_not_files_are_what_memory_holds(tmp_path, monkeypatch):
+  path = tmp_path / "book.txt"
+  path.write_bytes(lines(0, 300))
+  whole = everything(prepare(tmp_path, str(path), name="whole"))
+  layouts.small_pieces(monkeypatch, block=64, longest=128)
+  assert everything(prepare(tmp_path, str(path), name="pieces")) == whole
+
+
+def test_whole_documents_are_held_out_where_there_are_many(tmp_path):
+  files = {f"{i:03d}.txt": b"document %d\n" % i for i in range(200)}
+  folder = layouts.write_files(tmp_path / "books", files)
+  prepared = prepare(tmp_path, str(folder), valid_fraction=0.1)
+  splits = everything(prepared)
+  found = [line for text in splits.values() for line in text.splitlines(True)]
+  assert sorted(found) == sorted(files.values())
+  assert len(splits["valid"].splitlines()) == pytest.approx(20, abs=2)
+  assert len(splits["test"].splitlines()) == pytest.approx(10, abs=2)
+  for split, text in splits.items():
+    starts = np.load(prepared / f"{split}_documents.npy")
+    assert len(starts) == len(text.splitlines())
+    assert all(text[start:].startswith(b"document") for start in starts)
+
+
+def test_files_named_for_splits_are_those_splits(tmp_path):
+  files = {"train.txt": b"a b\n", "valid.txt": b"b a\n", "test.txt": b"c\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  splits = everything(prepare(tmp_path, str(folder)))
+  assert splits == {"train": b"a b\n", "valid": b"b a\n", "test": b"c\n"}
+
+
+def test_splits_can_be_given_as_patterns(tmp_path):
+  files = {"a/1.txt": b"one\n", "a/2.txt": b"two\n", "b/1.txt": b"three\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  prepared = prepare(
+    tmp_path, f"{folder}/a/*.txt", valid_source=f"{folder}/b/1.txt"
+  )
+  assert everything(prepared) == {"train": b"one\ntwo\n", "valid": b"three\n"}
+
+
+def test_gzip_and_json_lines_are_read_as_text(tmp_path):
+  folder = tmp_path / "mine"
+  records = [{"body": "erste\nzeile"}, {"body": "zweite \u00fc"}]
+  body = "\n".join(json.dumps(record) for record in records)
+  files = {"b.jsonl": body.encode(), "a.txt.gz": gzip.compress(b"first\n")}
+  layouts.write_files(folder, files)
+  prepared = prepare(
+    tmp_path, str(folder), field="body", valid_fraction=0.0, test_fraction=0.0
+  )
+  expected = "first\nerste\nzeile\nzweite \u00fc"
+  assert everything(prepared) == {"train": expected.encode()}
+  starts = np.load(prepared / "train_documents.npy").tolist()
+  assert starts == [0, len("first\n"), len("first\nerste\nzeile\n")]
+
+
+def test_words_get_ids_by_frequency_and_the_rest_is_unknown(tmp_path):
+  files = {"train.txt": b"B b b c c d\n", "valid.txt": b"b new\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  prepared = prepare(
+    tmp_path, str(folder), tokenizer="word", lower_case=True, min_freq=2
+  )
+  symbols, _ = layouts.read(prepared, "valid")
+  assert vocabulary.load(str(prepared)).symbols == ("<eos>", "<unk>", "b", "c")
+  assert symbols == ["b", "<unk>", "<eos>"]
+  assert layouts.read(prepared, "train")[0][-2:] == ["<unk>", "<eos>"]
+
+
+def test_equal_counts_keep_the_order_in_which_words_were_met(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_text("z y x y z x w\n")
+  prepared = prepare(
+    tmp_path, str(path), tokenizer="word", valid_fraction=0, test_fraction=0
+  )
+  symbols = vocabulary.load(str(prepared)).symbols
+  assert symbols == ("<eos>", "<unk>", "z", "y", "x", "w")
+
+
+def test_max_size_counts_all_symbols(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_text("a a a b b c\n")
+  prepared = prepare(
+    tmp_path,
+    str(path),
+    tokenizer="word",
+    max_size=3,
+    valid_fraction=0,
+    test_fraction=0,
+  )
+  assert vocabulary.load(str(prepared)).symbols == ("<eos>", "<unk>", "a")
+
+
+def test_a_last_line_without_newline_has_its_end_marker(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_text("a b\nc")
+  prepared = prepare(
+    tmp_path, str(path), tokenizer="word", valid_fraction=0, test_fraction=0
+  )
+  tokens, _ = layouts.read(prepared, "train")
+  assert tokens == ["a", "b", "<eos>", "c", "<eos>"]
+
+
+def test_characters_of_all_splits_have_ids(tmp_path):
+  files = {"train.txt": b"ab\n", "valid.txt": "é\n".encode()}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  prepared = prepare(tmp_path, str(folder), tokenizer="character")
+  assert everything(prepared)["valid"] == "é\n".encode()
+
+
+def test_subwords_come_back_exactly_and_count_the_same_words(tmp_path):
+  text = "low lower lowest \u00fc\U0001f600\n" * 50
+  path = tmp_path / "a.txt"
+  path.write_text(text)
+  options = {"valid_fraction": 0.0, "test_fraction": 0.0}
+  words = prepare(tmp_path, str(path), tokenizer="word", name="w", **options)
+  subwords = prepare(
+    tmp_path, str(path), tokenizer="subword", max_size=300, name="s", **options
+  )
+  assert everything(subwords)["train"].decode() == text
+  ours, theirs = (
+    json.loads((folder / "meta.json").read_text())["splits"]["train"]
+    for folder in (subwords, words)
+  )
+  # What word perplexity and bits per byte are divided by.
+  assert ours["num_words"] == theirs["num_words"] == 50 * 5
+  assert ours["num_words"] == theirs["num_tokens"] != ours["num_tokens"]
+  assert ours["num_bytes"] == theirs["num_bytes"] == len(text.encode())
+  assert ours["num_characters"] == len(text)
+
+
+def test_a_prepared_vocabulary_can_be_used_again(tmp_path):
+  first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+  first.write_text("a b\n")
+  second.write_text("b x\n")
+  options = {"tokenizer": "word", "valid_fraction": 0, "test_fraction": 0}
+  one = prepare(tmp_path, str(first), name="one", **options)
+  two = prepare(
+    tmp_path, str(second), name="two", vocabulary_file=str(one), **options
+  )
+  names = ("vocabulary.txt",)
+  assert all(
+    (one / name).read_bytes() == (two / name).read_bytes() for name in names
+  )
+  assert layouts.read(two, "train")[0] == ["b", "<unk>", "<eos>"]
+
+
+def test_a_trained_tokenizer_can_be_given(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_text("low lower lowest\n" * 9)
+  options = {"tokenizer": "subword", "valid_fraction": 0, "test_fraction": 0}
+  one = prepare(tmp_path, str(path), name="one", max_size=280, **options)
+  file = tmp_path / "tokenizer.json"
+  file.write_bytes((one / "vocabulary.json").read_bytes())
+  two = prepare(
+    tmp_path, str(path), name="two", vocabulary_file=str(file), **options
+  )
+  assert (one / "train.npy").read_bytes() == (two / "train.npy").read_bytes()
+
+
+def test_a_list_of_words_gives_the_ids(tmp_path):
+  path, listed = tmp_path / "a.txt", tmp_path / "words.txt"
+  path.write_text("the \\ cat\n")
+  listed.write_text("cat 12\n<eos> 9\n\\ 5\n<unk>\n")
+  prepared = prepare(
+    tmp_path,
+    str(path),
+    tokenizer="word",
+    vocabulary_file=str(listed),
+    valid_fraction=0,
+    test_fraction=0,
+  )
+  tokens = np.load(prepared / "train.npy").tolist()
+  assert tokens == [3, 2, 0, 1]
+
+
+@pytest.mark.parametrize(
+  ("listed", "message"),
+  [
+    ("cat\n<unk>\n", "lacks <eos>"),
+    ("cat\n<eos>\n<unk>\ncat\n", "'cat' more than once"),
+  ],
+)
+def test_a_list_that_cannot_serve_is_refused(tmp_path, listed, message):
+  path, words = tmp_path / "a.txt", tmp_path / "words.txt"
+  path.write_text("the cat\n")
+  words.write_text(listed)
+  with pytest.raises(errors.UserError, match=message):
+    prepare(tmp_path, str(path), tokenizer="word", vocabulary_file=str(words))
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"tokenizer": "subword"}, "number of subwords"),
+    ({"max_size": 5}, "max_size is for words"),
+    ({"min_freq": 5}, "min_freq is for"),
+    ({"lower_case": True}, "bytes have no case"),
+    ({"valid_fraction": 1.5}, "parts of the text"),
+    ({"vocabulary_file": "missing"}, "does not exist"),
+    ({"mode": "bytes"}, "--mode is for"),
+    ({"valid_source": "missing"}, "no files of text"),
+  ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path, options, message):
+  path = tmp_path / "a.txt"
+  path.write_text("text\n")
+  with pytest.raises(errors.UserError, match=message):
+    prepare(tmp_path, str(path), **options)
+  assert not (tmp_path / "data" / "text").exists()
+
+
+def test_no_source_is_refused(tmp_path):
+  with pytest.raises(errors.UserError, match="needs your text"):
+    prepare(tmp_path, None)
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    (b"{}\n", "no text in the field 'text'"),
+    (b'{"text": 1}\n', "no text in the field 'text'"),
+    (b"[]\n", "no text in the field 'text'"),
+    (b'{"text": "a"}\n{\n', r"line 2 of .* is not JSON"),
+  ],
+)
+def test_records_without_text_are_refused_with_their_line(
+  tmp_path, content, message
+):
+  path = tmp_path / "a.jsonl"
+  path.write_bytes(content)
+  with pytest.raises(errors.UserError, match=message):
+    prepare(tmp_path, str(path))
