@@ -13,8 +13,10 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
+from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_xl import config as config_lib
@@ -125,23 +127,28 @@ class Checkpoints:
       UserError: the parameters' shapes differ.
     """
     for step in sorted(self._manager.all_steps(), reverse=True):
+      restored = None
       try:
-        return _restore(self._manager, step, state, memory)
+        restored = _restore(self._manager, step, state, memory)
       except errors.UserError:
         raise
       except Exception as error:  # Orbax has no common type for damage.
         logging.warning("Checkpoint %d cannot be read: %s", step, error)
-        self._put_aside(step)
+      if _in_all_processes(restored is not None):
+        return restored
+      self._put_aside(step)
     return None
 
   def _put_aside(self, step: int) -> None:
     """Moves a damaged checkpoint out of the way of the next of its step."""
-    aside = os.path.join(os.path.dirname(self._directory), "damaged")
-    os.makedirs(aside, exist_ok=True)
-    name = f"{step}.{int(time.time())}"
-    source = os.path.join(self._directory, str(step))
-    shutil.move(source, os.path.join(aside, name))
-    logging.warning("Moved it to %s.", os.path.join(aside, name))
+    if jax.process_index() == 0:
+      aside = os.path.join(os.path.dirname(self._directory), "damaged")
+      os.makedirs(aside, exist_ok=True)
+      name = f"{step}.{int(time.time())}"
+      source = os.path.join(self._directory, str(step))
+      shutil.move(source, os.path.join(aside, name))
+      logging.warning("Moved it to %s.", os.path.join(aside, name))
+    multihost_utils.sync_global_devices(f"checkpoint {step} is out of the way")
     self._manager.reload()
 
   def steps(self) -> list[int]:
@@ -277,6 +284,10 @@ def _check_shapes(saved: Any, target: shapes.PyTree, step: int) -> None:
         "configuration; use another --workdir, or the configuration it was "
         "trained with (--config=experiments/saved.py:WORKDIR)."
       )
+
+
+def _in_all_processes(holds: bool) -> bool:
+  return bool(np.all(multihost_utils.process_allgather(np.asarray(holds))))
 
 
 def _flat_shapes(tree: shapes.PyTree) -> dict[str, tuple[int, ...]]:

@@ -21,6 +21,14 @@ _WORKDIR = flags.DEFINE_string(
 _MODE = flags.DEFINE_enum(
   "mode", "train", ["train", "eval", "generate"], "What to do."
 )
+_MULTIHOST = flags.DEFINE_bool(
+  "multihost", False, "One of several hosts that find each other (Cloud TPU)."
+)
+_COORDINATOR = flags.DEFINE_string(
+  "coordinator", None, "HOST:PORT of the first process, where none is found."
+)
+_PROCESSES = flags.DEFINE_integer("num_processes", None, "With --coordinator.")
+_PROCESS = flags.DEFINE_integer("process_id", None, "With --coordinator.")
 
 
 def main(argv: list[str]) -> None:
@@ -37,6 +45,10 @@ def main(argv: list[str]) -> None:
     "jax_compilation_cache_dir",
     os.path.join(os.path.dirname(os.path.abspath(workdir)), ".jax_cache"),
   )
+  if _MULTIHOST.value or _COORDINATOR.value:
+    jax.distributed.initialize(
+      _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
+    )
   logging.info(
     "%d x %s, process %d of %d.",
     jax.device_count(),

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 from absl import logging
+from jax.experimental import multihost_utils
 
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import config as config_lib
@@ -56,13 +57,16 @@ def train(config: config_lib.ExperimentConfig, workdir: str) -> bool:
 
 
 def _prepare_data(config: config_lib.DataConfig) -> None:
-  """Prepares a dataset that is missing."""
-  if os.path.exists(os.path.join(config.dir, config.name, "meta.json")):
-    return
-  from data_prep import main as data_prep  # Only this needs its libraries.
+  """Prepares a dataset that is missing, in the first process for all."""
+  missing = not os.path.exists(
+    os.path.join(config.dir, config.name, "meta.json")
+  )
+  if missing and jax.process_index() == 0:
+    from data_prep import main as data_prep  # Only this needs its libraries.
 
-  logging.info("Preparing %s in %s.", config.name, config.dir)
-  data_prep.prepare(dataset=config.name, data_dir=config.dir)
+    logging.info("Preparing %s in %s.", config.name, config.dir)
+    data_prep.prepare(dataset=config.name, data_dir=config.dir)
+  multihost_utils.sync_global_devices("data is prepared")
 
 
 class Loop:
@@ -146,6 +150,7 @@ class Loop:
         self._log(*pending)
       self._step = done + count
       pending = (self._step, metrics)
+      self._stop.poll()
       if self._is_pause():
         self._log(*pending)
         pending = None
@@ -200,7 +205,7 @@ class Loop:
     averaged = self._config.eval.parameters == "ema"
     params = state.average if averaged else state.params
     try:
-      score = self._evaluator(params, should_stop=lambda: self._stop.requested)
+      score = self._evaluator(params, should_stop=self._stop.poll)
     except stopping.Interrupted:
       return None
     nll = score.nll / score.num_tokens
