@@ -5,6 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -18,6 +19,11 @@ ROUNDING = 1e-5  # Float32 against float64, for values of about 1.
 def _normal(*shape, seed=0):
   generator = np.random.default_rng((seed, *shape))
   return jnp.asarray(generator.standard_normal(shape), jnp.float32)
+
+
+def test_shapes_are_checked_while_testing():
+  with pytest.raises(jaxtyping.TypeCheckError, match="B H T K"):
+    attention.rel_shift(jnp.zeros((HEADS, 3, 4)))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Configurations small enough for a test."""
+"""Configurations, parameters and inputs small enough for a test."""
 
 import functools
 from typing import Any
@@ -12,6 +12,7 @@ from experiments import base
 from transformer_xl import config as config_lib
 from transformer_xl import model as model_lib
 
+LANES, SEGMENT, MEMORY = 2, 3, 4
 MODEL = {
   "vocab_size": 23,
   "num_layers": 2,
@@ -61,3 +62,38 @@ def draw(shapes: dict, *, seed: int = 0) -> dict:
     return jnp.asarray(values, leaf.dtype)
 
   return jax.tree_util.tree_map_with_path(draw_one, shapes)
+
+
+def inputs(config: config_lib.ModelConfig, *, mem_len: int = MEMORY):
+  """Tokens, the ones after them, and a full memory."""
+  tokens = np.random.default_rng(3).integers(
+    config.vocab_size, size=(LANES, SEGMENT + 1), dtype=np.int32
+  )
+  memory = model_lib.empty_memory(config, batch_size=LANES, mem_len=mem_len)
+  # Something to remember, so that the way memory takes is tested, too.
+  hiddens = np.random.default_rng(4).standard_normal(memory.hiddens.shape)
+  memory = memory._replace(
+    hiddens=jnp.asarray(hiddens, memory.hiddens.dtype),
+    length=jnp.full((LANES,), mem_len, jnp.int32),
+  )
+  return jnp.asarray(tokens[:, :-1]), jnp.asarray(tokens[:, 1:]), memory
+
+
+@functools.partial(jax.jit, static_argnames=("config", "method"))
+def apply(config, params, *args, key=None, method="__call__"):
+  """With dropout if there is a key."""
+  model = model_lib.TransformerXL(config, clamp_len=0, same_length=False)
+  options = {}
+  if key is not None:  # Of a kind that compiles in half the time.
+    rngs = {"dropout": jax.random.key(key, impl="rbg")}
+    options = {"rngs": rngs, "deterministic": False}
+  return model.apply({"params": params}, *args, method=method, **options)
+
+
+def mean_nll(config: config_lib.ModelConfig, params: dict, *, key=None):
+  """Of one segment; with dropout if there is a key."""
+  tokens, targets, memory = inputs(config)
+  losses, _ = apply(
+    config, params, tokens, targets, memory, key=key, method="nll"
+  )
+  return jnp.mean(losses)
