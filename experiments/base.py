@@ -30,7 +30,7 @@ def _model() -> ml_collections.ConfigDict:
   model.num_heads = 4
   model.head_dim = 64
   model.ff_dim = 1024
-  model.embed_dim = model.get_ref("model_dim")
+  model.embed_dim = model.get_oneway_ref("model_dim")
   # Adaptive input and softmax (facts 2.8, 2.9).
   model.cutoffs = ()  # First ids of the tail clusters; () for one softmax.
   model.div_val = 1  # Each cluster's vectors are so many times narrower.
@@ -94,7 +94,7 @@ def _train() -> ml_collections.ConfigDict:
   train.ema_decay = 0.0  # Moving average of the parameters; 0: none.
   train.log_every_steps = 50
   train.eval_every_steps = 500  # On the validation split; 0: never.
-  train.eval_mem_len = train.get_ref("mem_len")  # For those evaluations.
+  train.eval_mem_len = train.get_oneway_ref("mem_len")  # For those evaluations.
   train.finish_with = ()  # Modes to run at the end, e.g. ("eval", "generate").
   return train
 

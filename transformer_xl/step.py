@@ -59,7 +59,7 @@ class Training(NamedTuple):
   model: model_lib.TransformerXL
   optimizer: optax.GradientTransformation
   learning_rate: optax.Schedule
-  dropout_key: jax.Array
+  seed: int
   accumulation_steps: int
   ema_decay: float
 
@@ -74,7 +74,7 @@ def make_training(config: config_lib.ExperimentConfig) -> Training:
     ),
     optimizer=optimizer_lib.make_optimizer(config.train),
     learning_rate=optimizer_lib.learning_rate_schedule(config.train),
-    dropout_key=jax.random.fold_in(jax.random.key(config.seed), 1),
+    seed=config.seed,
     accumulation_steps=config.train.accumulation_steps,
     ema_decay=config.train.ema_decay,
   )
@@ -99,7 +99,9 @@ def train_segment(
   training: Training,
 ) -> tuple[tuple[TrainState, memory_lib.Memory], UpdateMetrics]:
   """One update on one segment of all lanes."""
-  key = jax.random.fold_in(training.dropout_key, state.step)
+  # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
+  key = jax.random.fold_in(jax.random.key(training.seed), 1)
+  key = jax.random.fold_in(key, state.step)
   gradient, sums, memory = _gradient(
     state.params, memory, segment, key, training
   )
