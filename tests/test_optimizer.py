@@ -208,3 +208,13 @@ def test_adam_takes_the_configured_moments():
   square = (0.75 * 0.25 * 0.25 + 0.25 * 1.0) / (1 - 0.75**2)
   expected = -mean / (math.sqrt(square) + 0.1)
   assert float(updates["kernel"][0]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_clipping_can_be_switched_without_another_optimizer_state():
+  params = {"kernel": jnp.zeros((2, 2))}
+  states = [
+    optimizer_lib.make_optimizer(train_config(clip_norm=norm)).init(params)
+    for norm in (0.0, 1.0)
+  ]
+  assert len(set(map(jax.tree.structure, states))) == 1
+  assert len(jax.tree.leaves(states[0])) == 4

@@ -124,7 +124,7 @@ class Checkpoints:
       memory: likewise; another shape is no error, the memory is then None.
 
     Raises:
-      UserError: the parameters' shapes differ.
+      UserError: it is of another model or optimizer.
     """
     for step in sorted(self._manager.all_steps(), reverse=True):
       restored = None
@@ -187,13 +187,13 @@ def restore_params(
   with _manager(directory, read_only=True) as manager:
     step = _find(manager, which, workdir)
     item = "average" if average else "params"
-    saved = manager.item_metadata(step)[item]
+    saved = manager.item_metadata(step).get(item)
     if saved is None:
       raise errors.UserError(
         f"checkpoint {step} has no moving average of the parameters; set "
         "--config.eval.parameters=raw, or train with train.ema_decay."
       )
-    _check_shapes(saved.tree, target, step)
+    _check_shapes(saved.tree, target, step, kind="model")
     restored = manager.restore(
       step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})
     )
@@ -239,15 +239,15 @@ def _items(state, memory) -> dict[str, shapes.PyTree]:
 
 
 def _restore(manager, step, state, memory) -> Restored:
-  saved = manager.item_metadata(step)
-  _check_shapes(saved["params"].tree, state.params, step)
+  saved, items = manager.item_metadata(step), _items(state, memory)
+  for name, kind in (("params", "model"), ("optimizer", "optimizer")):
+    _check_shapes(saved[name].tree, items[name], step, kind=kind)
   metadata = manager.restore(
     step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
   )["metadata"]
-  items = _items(state, memory)
   if metadata["memory_shape"] != list(memory.hiddens.shape):
     del items["memory"]
-  if "average" in items and saved["average"] is None:
+  if "average" in items and saved.get("average") is None:
     items["average"] = None  # It starts from the parameters, below.
   arguments = {
     name: ocp.args.StandardRestore(item)
@@ -272,14 +272,16 @@ def _restore(manager, step, state, memory) -> Restored:
   )
 
 
-def _check_shapes(saved: Any, target: shapes.PyTree, step: int) -> None:
+def _check_shapes(
+  saved: Any, target: shapes.PyTree, step: int, *, kind: str
+) -> None:
   """Compares before Orbax does, whose message fills hundreds of lines."""
   have = _flat_shapes(saved)
   want = _flat_shapes(target)
   for name in sorted({*have, *want}):
     if have.get(name) != want.get(name):
       raise errors.UserError(
-        f"checkpoint {step} is of another model: {name} has shape "
+        f"checkpoint {step} is of another {kind}: {name} has shape "
         f"{have.get(name, 'none')} there and {want.get(name, 'none')} in this "
         "configuration; use another --workdir, or the configuration it was "
         "trained with (--config=experiments/saved.py:WORKDIR)."
@@ -293,7 +295,7 @@ def _in_all_processes(holds: bool) -> bool:
 def _flat_shapes(tree: shapes.PyTree) -> dict[str, tuple[int, ...]]:
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {
-    "/".join(str(getattr(key, "key", key)) for key in path): tuple(leaf.shape)
+    jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
     for path, leaf in leaves
   }
 

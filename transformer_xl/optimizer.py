@@ -55,9 +55,10 @@ def make_optimizer(
     "lamb": lambda: optax.lamb(rate, **moments, **decay),
     "sgd": lambda: optax.sgd(rate),
   }[config.optimizer]()
-  if config.clip_norm == 0:
-    return update
-  return optax.chain(optax.clip_by_global_norm(config.clip_norm), update)
+  clip = optax.identity()  # Its state is alike: clipping can change any time.
+  if config.clip_norm > 0:
+    clip = optax.clip_by_global_norm(config.clip_norm)
+  return optax.chain(clip, update)
 
 
 def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:
