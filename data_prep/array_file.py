@@ -27,7 +27,7 @@ class ArrayFile:
 
   def append(self, numbers: NDArray[Any]) -> None:
     """Writes numbers [n] behind those written before."""
-    self._file.write(numbers.astype(self._dtype, copy=False).data)
+    self._file.write(np.ascontiguousarray(numbers, self._dtype).data)
     self.length += len(numbers)
 
   def drop_last(self) -> None:

@@ -1,0 +1,132 @@
+"""The TFDS builders: the same text as the token files, without TensorFlow."""
+
+import csv
+import importlib
+import itertools
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from data_prep import catalog
+from data_prep import records
+from data_prep import wikitext
+from data_prep.enwik8 import corpus as enwik8
+from data_prep.lm1b import corpus as lm1b
+from data_prep.ptb import corpus as ptb
+from data_prep.text8 import corpus as text8
+from tests.data_prep import layouts
+
+tfds = pytest.importorskip("tensorflow_datasets")
+tfds.disable_progress_bar()
+
+FOLDER = pathlib.Path(records.__file__).parent
+ARCHIVES = {
+  "enwik8": [enwik8.ARCHIVE],
+  "lm1b": [lm1b.ARCHIVE],
+  "ptb": ptb.FILES,
+  "python_stdlib": [],
+  "text": [],
+  "text8": [text8.ARCHIVE],
+  "wikitext103": [wikitext.ARCHIVES["wikitext103"]],
+  "wikitext2": [wikitext.ARCHIVES["wikitext2"]],
+}
+
+
+def builder_class(name):
+  module = f"data_prep.{name}.{name}_dataset_builder"
+  return importlib.import_module(module).Builder
+
+
+def build(name, tmp_path, manual_dir):
+  """Returns the records of each split, read back from array_record."""
+  builder = builder_class(name)(
+    data_dir=str(tmp_path / "tfds"), file_format="array_record"
+  )
+  config = tfds.download.DownloadConfig(
+    manual_dir=manual_dir and str(manual_dir), try_download_gcs=False
+  )
+  builder.download_and_prepare(download_config=config)
+  assert builder.name == name
+  assert builder.info.description.strip()
+  read = tfds.builder_from_directory(builder.data_dir)
+  return {
+    split: [example["text"] for example in read.as_data_source(split)]
+    for split in read.info.splits
+  }
+
+
+@pytest.mark.parametrize("name", catalog.NAMES)
+def test_published_checksums_are_the_ones_that_are_verified(name):
+  with open(FOLDER / name / "checksums.tsv", newline="") as file:
+    rows = [tuple(row) for row in csv.reader(file, delimiter="\t")]
+  assert rows == [
+    (url, str(archive.size), archive.sha256, archive.filename)
+    for archive in ARCHIVES[name]
+    if archive.sha256 is not None
+    for url in archive.urls
+  ]
+  assert builder_class(name).name == name
+
+
+def test_ptb_records_join_to_the_text(tmp_path):
+  source = layouts.write_files(tmp_path / "manual", layouts.ptb_members())
+  found = build("ptb", tmp_path, source)
+  assert {s: b"".join(r).decode() for s, r in found.items()} == layouts.PTB
+
+
+def test_wikitext_records_are_articles(tmp_path):
+  source = layouts.write_files(tmp_path / "manual", layouts.wikitext_members())
+  found = build("wikitext2", tmp_path, source)
+  joined = {s: b"".join(r).decode() for s, r in found.items()}
+  assert joined == layouts.WIKITEXT
+  assert len(found["train"]) == 2
+
+
+def test_lm1b_records_are_sentences(tmp_path):
+  source = layouts.write_files(tmp_path / "manual", layouts.lm1b_members())
+  found = build("lm1b", tmp_path, source)
+  assert found["train"] == [b"a cat .", b"a dog ran .", b"The end ."]
+  assert found["test"] == found["valid"] == [b"a cat ran .", b"a bird ."]
+
+
+def test_own_text_records_are_documents_in_order(tmp_path):
+  files = {f"{i:02d}.txt": b"document %02d\r\n\xff" % i for i in range(99)}
+  source = layouts.write_files(tmp_path / "manual", files)
+  found = build("text", tmp_path, source)
+  every = itertools.chain.from_iterable(found.values())
+  assert sorted(every) == sorted(files.values())
+  assert found["train"] == sorted(found["train"])
+
+
+def test_the_running_pythons_library_needs_no_source(tmp_path):
+  found = build("python_stdlib", tmp_path, None)
+  assert set(found) == {"train", "valid", "test"}
+  assert len(found["train"]) > 100
+
+
+def test_enwik8_and_text8_records_join_to_the_bytes(tmp_path, monkeypatch):
+  cuts = {"train": (0, 5), "valid": (5, 7), "test": (7, 9)}
+  for name, module in (("enwik8", enwik8), ("text8", text8)):
+    monkeypatch.setattr(module, "SPLITS", cuts)
+    source = layouts.write_files(tmp_path / name, {name: b"a\nb \xfcdefg"})
+    found = build(name, tmp_path, source)
+    assert {s: b"".join(r) for s, r in found.items()} == {
+      "train": b"a\nb \xfc",
+      "valid": b"de",
+      "test": b"fg",
+    }
+
+
+def test_nothing_imports_tensorflow():
+  names = ", ".join(
+    f"data_prep.{n}.{n}_dataset_builder as b{i}"
+    for i, n in enumerate(catalog.NAMES)
+  )
+  program = f"import sys, data_prep.main, {names}; print(*sys.modules)"
+  loaded = subprocess.run(
+    [sys.executable, "-c", program], capture_output=True, check=True, text=True
+  ).stdout.split()
+  assert "tensorflow_datasets" in loaded
+  assert "tensorflow" not in loaded

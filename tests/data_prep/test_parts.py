@@ -1,0 +1,194 @@
+"""The parts that every corpus goes through, each alone."""
+
+import io
+import pathlib
+import tempfile
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from data_prep import array_file
+from data_prep import cutoffs
+from data_prep import describe
+from data_prep import main
+from data_prep import piece as pieces
+from data_prep import progress
+from data_prep.text import holdout
+from tests.data_prep import layouts
+from transformer_xl import errors
+
+TEXT = st.text(st.sampled_from("a \n\u00fc\U0001f600"), max_size=80)
+
+
+@hypothesis.given(TEXT, st.integers(1, 9), st.integers(9, 20))
+def test_pieces_join_to_the_text_and_cut_no_character(text, block, longest):
+  with pytest.MonkeyPatch.context() as patch:
+    layouts.small_pieces(patch, block=block, longest=longest)
+    cut = list(pieces.cut(io.BytesIO(text.encode()), origin="it"))
+  assert "".join(pieces.text(piece) for piece in cut) == text
+  assert [p.starts_document for p in cut] == [i == 0 for i in range(len(cut))]
+  ends = np.cumsum([0] + [len(piece.data) for piece in cut])
+  assert [piece.offset for piece in cut] == ends[:-1].tolist()
+
+
+@hypothesis.given(st.binary(max_size=60), st.integers(1, 9))
+def test_pieces_of_any_bytes_join_to_them(data, block):
+  with pytest.MonkeyPatch.context() as patch:
+    layouts.small_pieces(patch, block=block, longest=12)
+    cut = list(pieces.cut(io.BytesIO(data), origin="it"))
+  assert b"".join(piece.data for piece in cut) == data
+  assert all(piece.data for piece in cut)
+
+
+@hypothesis.given(
+  st.binary(max_size=40), st.integers(0, 50), st.integers(0, 50)
+)
+def test_a_stretch_is_a_slice(data, start, length):
+  stream = io.BytesIO(data)
+  cut = list(pieces.stretch(stream, start, start + length, origin="it"))
+  assert b"".join(p.data for p in cut) == data[start : start + length]
+  assert all(p.data == data[p.offset : p.offset + len(p.data)] for p in cut)
+
+
+def document(data, starts_document=True):
+  return pieces.Piece(data, starts_document, "it", 0)
+
+
+def test_documents_are_kept_apart_by_newlines():
+  text = [
+    document(b"a"),
+    document(b"b\n"),
+    document(b"c"),
+    document(b"d", False),
+  ]
+  joined = [p.data for p in pieces.separated(iter(text), final_newline=False)]
+  assert joined == [b"a\n", b"b\n", b"c", b"d"]
+  joined = [p.data for p in pieces.separated(iter(text), final_newline=True)]
+  assert joined == [b"a\n", b"b\n", b"c", b"d\n"]
+  assert list(pieces.documents(text)) == [b"a", b"b\n", b"cd"]
+
+
+@hypothesis.given(
+  st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=40),
+  st.floats(0, 0.45),
+  st.floats(0, 0.45),
+)
+def test_held_out_text_and_the_rest_are_the_whole_text(documents, valid, test):
+  def text():
+    return (document(data) for data in documents)
+
+  splits = holdout.divide(text, valid=valid, test=test)
+  parts = {s: [p.data for p in split()] for s, split in splits.items()}
+  found = b"".join(data for part in parts.values() for data in part)
+  assert sorted(found) == sorted(b"".join(documents))
+  shares = {"train": 1, "valid": valid, "test": test}
+  assert list(splits) == [s for s, share in shares.items() if share > 0]
+  for split in splits.values():
+    first = next(iter(split()), None)
+    assert first is None or first.starts_document
+
+
+@hypothesis.given(st.lists(st.integers(0, 2**16 - 1)), st.integers(0, 30))
+def test_an_array_file_goes_on_at_any_length_it_had(numbers, length):
+  length = min(length, len(numbers))
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / "a.npy"
+    values = np.array(numbers, np.uint16)
+    with array_file.ArrayFile(path, np.uint16, length=0) as file:
+      file.append(values)
+    assert np.load(path).tolist() == numbers
+    with array_file.ArrayFile(path, np.uint16, length=length) as file:
+      file.append(values[length:][::-1])
+    expected = numbers[:length] + numbers[length:][::-1]
+    loaded = np.load(path)
+  assert loaded.tolist() == expected
+  assert loaded.dtype == np.uint16
+
+
+def test_the_last_number_can_be_taken_back(tmp_path):
+  path = tmp_path / "a.npy"
+  with array_file.ArrayFile(path, np.int64, length=0) as file:
+    file.append(np.array([1, 2, 3]))
+    file.drop_last()
+    file.append(np.array([4]))
+  assert np.load(path).tolist() == [1, 2, 4]
+
+
+def zipf(size):
+  return (1e9 / np.arange(1, size + 1)).astype(np.int64)
+
+
+def test_suggested_cutoffs_need_fewer_multiplications_than_any_tried():
+  counts = zipf(50_000)
+  cuts = cutoffs.suggest(counts)
+  covered = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
+  best = cutoffs._cost(covered, tuple(cuts))
+  assert cuts == sorted(set(cuts))
+  assert 0 < cuts[0] < cuts[-1] < len(counts)
+  for other in ((2_000, 10_000), (20_000,), (5_000, 20_000, 40_000)):
+    assert best < cutoffs._cost(covered, other)
+  # One softmax over all symbols is what they save.
+  assert best < len(counts) / 4
+
+
+def test_a_small_vocabulary_gets_no_cutoffs():
+  assert cutoffs.suggest(zipf(10_000)) == []
+
+
+def test_coverage_is_the_share_of_the_tokens_in_each_bin():
+  counts = cutoffs.count(np.array([0, 0, 1, 3], np.uint8), size=5)
+  assert counts.tolist() == [2, 1, 0, 1, 0]
+  assert cutoffs.coverage(counts, [1, 3]) == [0.5, 0.25, 0.25]
+
+
+def test_long_passes_show_their_progress(capsys, monkeypatch):
+  clock = iter(range(0, 1000, 6))
+  monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+  meter = progress.Progress("counting")
+  for _ in range(4):
+    meter.add(50_000_000)
+  meter.close()
+  lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+  assert len(lines) >= 2
+  assert lines[0].startswith("counting: 100.0 MB, ")
+  assert lines[-1].startswith("counting: 200.0 MB, ")
+
+
+def test_a_description_shows_counts_symbols_and_a_sample(tmp_path, capsys):
+  path = tmp_path / "a.txt"
+  path.write_text("the cat @-@ like dog , sat .\n" * 30)
+  folder = main.prepare(
+    dataset="text",
+    data_dir=str(tmp_path),
+    source=str(path),
+    tokenizer="word",
+    name="mine",
+    valid_fraction=0,
+    test_fraction=0,
+  )
+  shown = describe.describe(folder)
+  assert "the cat-like dog, sat.\n" in shown
+  assert f"{30 * 9:,}" in shown
+  assert "<eos>" in shown
+  assert "too small" in shown
+  with pytest.raises(errors.UserError, match="not a prepared dataset"):
+    describe.describe(tmp_path / "nothing")
+
+
+def test_a_description_shows_the_coverage_of_each_bin(tmp_path):
+  path = tmp_path / "a.txt"
+  words = [f"w{i}" for i in range(30_000)]
+  path.write_text(" ".join(words + words[:100] * 300))
+  folder = main.prepare(
+    dataset="text",
+    data_dir=str(tmp_path),
+    source=str(path),
+    tokenizer="word",
+    valid_fraction=0,
+    test_fraction=0,
+  )
+  shown = describe.describe(folder)
+  assert "suggested cutoffs [" in shown
+  assert shown.count("%") >= 2
