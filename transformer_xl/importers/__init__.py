@@ -1,0 +1,1 @@
+"""Published and foreign weights into checkpoints of this package, and back."""

@@ -1,0 +1,108 @@
+"""Command line: a run's checkpoint becomes a HuggingFace folder.
+
+python -m transformer_xl.importers.export --workdir=runs/wt103 \
+      --target=wt103_huggingface
+"""
+
+import json
+import os
+import shutil
+import tempfile
+
+import jax
+import numpy as np
+import safetensors.numpy
+from absl import flags
+
+from experiments import saved
+from transformer_xl import checkpoint
+from transformer_xl import config as config_lib
+from transformer_xl import errors
+from transformer_xl import model as model_lib
+from transformer_xl import provenance
+from transformer_xl import vocabulary as vocabulary_lib
+from transformer_xl.importers import command
+from transformer_xl.importers import huggingface
+from transformer_xl.importers import mapping
+from transformer_xl.importers import source as source_lib
+
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder of the run.", required=True
+)
+_TARGET = flags.DEFINE_string("target", None, "Folder to make.", required=True)
+
+
+def export(workdir: str, target: str) -> None:
+  """Writes model.safetensors, config.json and, of words, vocab.txt.
+
+  The lengths in config.json are those the run evaluates with.
+
+  Raises:
+    UserError: the run has no checkpoint, HuggingFace's model cannot express
+      it, or the target exists.
+  """
+  if os.path.exists(target):
+    raise errors.UserError(f"{target} exists; choose another --target.")
+  config = config_lib.from_config_dict(saved.get_config(workdir))
+  lengths = source_lib.Lengths(
+    segment_len=config.eval.segment_len,
+    mem_len=config.eval.mem_len[0],
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+  )
+  fields = huggingface.config_fields(config.model, lengths)
+  params, _ = checkpoint.restore_params(
+    workdir,
+    which=config.eval.checkpoint,
+    average=config.eval.parameters == "ema",
+    target=_targets(config.model),
+  )
+  vocabulary = vocabulary_lib.load(os.path.join(workdir, provenance.VOCABULARY))
+  parent = os.path.dirname(os.path.abspath(target))
+  os.makedirs(parent, exist_ok=True)
+  with tempfile.TemporaryDirectory(dir=parent) as temporary:
+    folder = os.path.join(temporary, "folder")
+    os.mkdir(folder)
+    write_weights(
+      os.path.join(folder, "model.safetensors"), params, config.model
+    )
+    with open(os.path.join(folder, "config.json"), "w") as file:
+      json.dump(fields, file, indent=2)
+    if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
+      path = os.path.join(folder, "vocab.txt")
+      with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{symbol}\n" for symbol in vocabulary.symbols)
+    shutil.move(folder, target)
+
+
+def write_weights(path: str, params, config: config_lib.ModelConfig) -> None:
+  """Writes the tensors by HuggingFace's names, each of them once."""
+  tensors = mapping.export_tensors(params, huggingface.layout(config))
+  # A buffer that its model expects; nothing is learned in it.
+  exponents = np.arange(0, config.model_dim, 2) / config.model_dim
+  frequencies = (10000**-exponents).astype(np.float32)
+  tensors["transformer.pos_emb.inv_freq"] = frequencies
+  safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+
+
+def _targets(config: config_lib.ModelConfig):
+  """Shapes of the parameters, on one device."""
+  device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  shapes = jax.eval_shape(
+    lambda key: model_lib.init_params(config, key), jax.random.key(0)
+  )
+  return jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+    shapes,
+  )
+
+
+def main(argv: list[str]) -> None:
+  """Exports."""
+  del argv
+  export(_WORKDIR.value, _TARGET.value)
+  print(f"{_TARGET.value} is ready for TransfoXLLMHeadModel.from_pretrained")
+
+
+if __name__ == "__main__":
+  command.run(main)

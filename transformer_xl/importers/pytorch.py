@@ -1,0 +1,160 @@
+"""The original PyTorch code's model.pt, or its state dict (facts 5.2).
+
+The tensors say nearly all of a model's configuration. What they do not, a
+pickled module has as attributes, and for a state dict the caller adds.
+"""
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_xl import config as config_lib
+from transformer_xl import errors
+from transformer_xl.importers import source as source_lib
+from transformer_xl.importers import torch_file
+from transformer_xl.importers import torch_names
+
+VOCABULARIES = ("cache.pt", "vocab.pkl", "vocab.bin", "vocab.txt")
+PARALLEL = "module."  # Prefix that training on several devices adds.
+
+
+def read(
+  path: str, *, cutoffs: tuple[int, ...], pre_norm: bool
+) -> source_lib.Source:
+  """Reads model.pt, a state dict, or a folder with model.pt.
+
+  Args:
+    path: of the file or folder.
+    cutoffs: of a state dict whose clusters are all of one width.
+    pre_norm: of a state dict; a module knows both itself.
+
+  Raises:
+    UserError: the file is missing or damaged, or the model is of another kind.
+  """
+  if os.path.isdir(path):
+    path = os.path.join(path, "model.pt")
+  file = torch_file.read(path)
+  tensors = {
+    name.removeprefix(PARALLEL): values
+    for name, values in file.tensors().items()
+  }
+  try:
+    told: dict[str, Any] = {"cutoffs": cutoffs, "pre_norm": pre_norm}
+    lengths = None
+    if file.attributes():
+      told, lengths = _attributes(file), _lengths(file)
+    fields = told | _model(tensors, path, told["cutoffs"])
+  except LookupError as error:
+    raise errors.UserError(
+      f"{path} is not a language model of the original code with relative "
+      f"attention (attn_type 0): {error} is missing; check --format."
+    ) from None
+  return source_lib.Source(
+    tensors=tensors,
+    files=(path,),
+    model=fields,
+    lengths=lengths,
+    vocabulary=source_lib.find(os.path.dirname(path), VOCABULARIES),
+  )
+
+
+def layout(config: config_lib.ModelConfig):
+  """The names of a language model, whose head lists its clusters backwards."""
+  return torch_names.layout(config, prefix="", reverse_clusters=True)
+
+
+def _model(
+  tensors: Mapping[str, NDArray[Any]], path: str, cutoffs: tuple[int, ...]
+) -> dict[str, Any]:
+  """Our fields of the model, from names, shapes and equal values."""
+  num_heads, head_dim = tensors["r_w_bias"].shape
+  model_dim = tensors["layers.0.dec_attn.qkv_net.weight"].shape[1]
+  tables = _numbered(tensors, "word_emb.emb_layers.{}.weight")
+  projections = _numbered(tensors, "word_emb.emb_projs.{}")
+  widths = [table.shape[1] for table in tables]
+  sizes = [len(table) for table in tables]
+  if len(tables) > 1:
+    cutoffs = tuple(itertools.accumulate(sizes))[:-1]
+  div_val = source_lib.div_val(widths)
+  if len(tables) == 1 and projections and widths[0] == model_dim:
+    div_val = 2  # Only then do equal widths have a projection (facts 2.8).
+  num_tails = len(tensors.get("crit.cluster_bias", ()))
+  if len(cutoffs) != num_tails:
+    raise errors.UserError(
+      f"{path} has {num_tails} clusters beside its shortlist, but "
+      f"--cutoffs={','.join(map(str, cutoffs))} makes {len(cutoffs)}; a state "
+      "dict does not say where they start: set --cutoffs (wt103: "
+      "20000,40000,200000)."
+    )
+  return {
+    "vocab_size": sum(sizes),
+    "num_layers": len(_numbered(tensors, "layers.{}.dec_attn.r_net.weight")),
+    "model_dim": model_dim,
+    "num_heads": num_heads,
+    "head_dim": head_dim,
+    "ff_dim": len(tensors["layers.0.pos_ff.CoreNet.0.bias"]),
+    "embed_dim": widths[0],
+    "cutoffs": cutoffs,
+    "div_val": div_val,
+    "tie_weights": all(
+      np.array_equal(table, tensors[f"crit.out_layers.{index}.weight"])
+      for index, table in enumerate(tables)
+    ),
+    "tie_projections": _tie_projections(tensors, projections, num_tails),
+    "project_equal_width": True,
+    "untie_biases": False,
+    "memory_start": "masked",
+    "same_length_window": "mem_len",
+    "layer_norm_epsilon": 1e-5,
+    "init_style": "pytorch",
+  }
+
+
+def _tie_projections(tensors, projections, num_tails: int) -> str:
+  if not projections:
+    return "all_but_first"
+  shared = itertools.cycle(projections)  # One for all where div_val is 1.
+  return source_lib.tie_projections(
+    [
+      np.array_equal(projection, tensors[f"crit.out_projs.{index}"])
+      for index, projection in zip(range(num_tails + 1), shared, strict=False)
+    ]
+  )
+
+
+def _attributes(file: torch_file.TorchFile) -> dict[str, Any]:
+  """What a module knows beside its tensors."""
+  attention = ("layers", "0", "dec_attn")
+  return {
+    "cutoffs": tuple(file.attributes("crit")["cutoffs"][:-1]),
+    "pre_norm": file.attributes(*attention)["pre_lnorm"],
+    "dropout_rate": float(file.attributes("drop")["p"]),
+    "attention_dropout_rate": float(
+      file.attributes(*attention, "dropatt")["p"]
+    ),
+  }
+
+
+def _lengths(file: torch_file.TorchFile) -> source_lib.Lengths:
+  """Those of training; the published evaluations set others (facts 1.3)."""
+  attributes = file.attributes()
+  return source_lib.Lengths(
+    segment_len=attributes["tgt_len"],
+    mem_len=attributes["mem_len"],
+    clamp_len=max(attributes["clamp_len"], 0),
+    same_length=bool(attributes["same_length"]),
+  )
+
+
+def _numbered(
+  tensors: Mapping[str, NDArray[Any]], pattern: str
+) -> list[NDArray[Any]]:
+  """The tensors of a name with the numbers 0, 1, ... in it."""
+  names = itertools.takewhile(
+    tensors.__contains__, map(pattern.format, itertools.count())
+  )
+  return [tensors[name] for name in names]
