@@ -3,7 +3,6 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,9 @@ from numpy.typing import NDArray
 
 # Below this many symbols one full softmax is as fast.
 _SMALLEST_VOCABULARY = 20_000
+# Symbols beyond the first cutoff have narrower embeddings, which costs quality:
+# most tokens should not. The published cutoffs are of this kind.
+_HEAD_COVERAGE = 0.9
 _MOST_CUTOFFS = 3
 # Cutoffs are multiples of what an accelerator's matrix unit takes at once.
 _MULTIPLE = 128
@@ -19,22 +21,30 @@ _BLOCK = 1 << 22
 
 
 def suggest(counts: NDArray[np.int64]) -> list[int]:
-  """Returns the cutoffs that need the fewest multiplications for a token.
+  """Returns cutoffs that need few multiplications for a token.
 
-  Each tail cluster is a quarter as wide as the one before it, as in the
-  published models with div_val=4, and is computed for its own tokens only.
+  The first is the smallest that covers nine tokens in ten; the others are the
+  best, if each tail cluster is a quarter as wide as the one before it, as in
+  the published models with div_val=4, and is computed for its own tokens only.
 
   Args:
     counts: How often each id occurs [V]; ids in order of frequency.
+
+  Returns:
+    At most three numbers below V, or none for a small or even vocabulary.
   """
   size = len(counts)
-  if size < _SMALLEST_VOCABULARY:
-    return []
-  grid = np.geomspace(_MULTIPLE, size - 1, _NUM_CANDIDATES)
-  candidates = sorted({int(n) // _MULTIPLE * _MULTIPLE for n in grid})
   covered = np.concatenate([[0], np.cumsum(counts)]) / max(counts.sum(), 1)
-  choices: Iterable[tuple[int, ...]] = itertools.chain.from_iterable(
-    itertools.combinations(candidates, n) for n in range(1, _MOST_CUTOFFS + 1)
+  head = int(np.searchsorted(covered, _HEAD_COVERAGE))
+  head = math.ceil(head / _MULTIPLE) * _MULTIPLE
+  if size < _SMALLEST_VOCABULARY or head > size // 2:
+    return []
+  grid = np.geomspace(head, size - 1, _NUM_CANDIDATES)
+  candidates = sorted({int(n) // _MULTIPLE * _MULTIPLE for n in grid} - {head})
+  choices = (
+    (head, *tails)
+    for num_tails in range(_MOST_CUTOFFS)
+    for tails in itertools.combinations(candidates, num_tails)
   )
   return list(min(choices, key=functools.partial(_cost, covered)))
 

@@ -120,17 +120,27 @@ def zipf(size):
   return (1e9 / np.arange(1, size + 1)).astype(np.int64)
 
 
-def test_suggested_cutoffs_need_fewer_multiplications_than_any_tried():
-  counts = zipf(50_000)
+def test_the_head_of_suggested_cutoffs_covers_nine_tokens_in_ten():
+  counts = zipf(50_000) ** 2 // 10**9
+  cuts = cutoffs.suggest(counts)
+  shares = cutoffs.coverage(counts, cuts)
+  assert shares[0] >= 0.9
+  assert cutoffs.coverage(counts, [cuts[0] - 128])[0] < 0.9
+
+
+def test_suggested_cutoffs_need_fewer_multiplications_than_others():
+  counts = zipf(500_000)
   cuts = cutoffs.suggest(counts)
   covered = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
   best = cutoffs._cost(covered, tuple(cuts))
+  assert len(cuts) == 3
   assert cuts == sorted(set(cuts))
-  assert 0 < cuts[0] < cuts[-1] < len(counts)
-  for other in ((2_000, 10_000), (20_000,), (5_000, 20_000, 40_000)):
-    assert best < cutoffs._cost(covered, other)
+  assert cuts[-1] < len(counts)
+  head = cuts[0]
+  for tails in ((), (2 * head,), (head + 128, head + 256), (400_000, 450_000)):
+    assert best < cutoffs._cost(covered, (head, *tails))
   # One softmax over all symbols is what they save.
-  assert best < len(counts) / 4
+  assert best < len(counts) / 2
 
 
 def test_a_small_vocabulary_gets_no_cutoffs():
@@ -180,7 +190,7 @@ def test_a_description_shows_counts_symbols_and_a_sample(tmp_path, capsys):
 def test_a_description_shows_the_coverage_of_each_bin(tmp_path):
   path = tmp_path / "a.txt"
   words = [f"w{i}" for i in range(30_000)]
-  path.write_text(" ".join(words + words[:100] * 300))
+  path.write_text(" ".join(words + words[:100] * 3000))
   folder = main.prepare(
     dataset="text",
     data_dir=str(tmp_path),
