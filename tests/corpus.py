@@ -25,6 +25,7 @@ RUN = {
   "train.mem_len": 8,
   "train.segments_per_call": 2,
   "train.learning_rate": 1e-2,
+  "train.schedule": "constant",
   "train.log_every_steps": 2,
   "train.eval_every_steps": 0,
   "eval.batch_size": 4,
@@ -86,6 +87,14 @@ def config_dict(data_dir: str, **updates: Any) -> ml_collections.ConfigDict:
   values = {"data.dir": data_dir} | RUN | updates
   values.setdefault("train.eval_mem_len", values["train.mem_len"])
   return tiny.config_dict(**values)
+
+
+def config_flags(data_dir: str, **updates: Any) -> list[str]:
+  """The same as flags for `--config=experiments/base.py`."""
+  sizes = {f"model.{name}": value for name, value in tiny.MODEL.items()}
+  values = sizes | {"data.dir": data_dir} | RUN | updates
+  values.setdefault("train.eval_mem_len", values["train.mem_len"])
+  return [f"--config.{name}={value}" for name, value in values.items()]
 
 
 def config(data_dir: str, **updates: Any) -> config_lib.ExperimentConfig:

@@ -96,7 +96,7 @@ class Loop:
       )
     self._checkpoints = checkpoint_lib.Checkpoints(workdir, config.checkpoint)
     self._policy = checkpoint_lib.SavePolicy(config.checkpoint)
-    self._update = _compiled_update(config, mesh)
+    self._update = compiled_update(config, mesh)
     self._start()
     os.makedirs(workdir, exist_ok=True)
     provenance.record(config, workdir)
@@ -109,13 +109,14 @@ class Loop:
     """Restores the newest checkpoint, or draws parameters."""
     config, mesh = self._config, self._mesh
     create_state, create_memory = _creators(config)
-    targets = _targets(config, mesh)
+    targets = placed_state(config, mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, targets)
     create_state = jax.jit(create_state, out_shardings=places[0])
     create_memory = jax.jit(create_memory, out_shardings=places[1])
     restored = self._checkpoints.restore_newest(*targets)
     if restored is None:
       self._step, self._window = 0, metrics_lib.Window()
+      self._owes_evaluation = False
       self._state, self._memory = create_state(), create_memory()
       count = model_lib.num_parameters(self._state.params)
       logging.info("Starting with %d new parameters.", count)
@@ -123,6 +124,7 @@ class Loop:
     self._state, self._memory = restored.state, restored.memory
     self._step = int(restored.state.step)
     self._window = metrics_lib.Window(restored.metadata["window"])
+    self._owes_evaluation = restored.metadata.get("owes_evaluation", False)
     logging.info("Resuming after step %d.", self._step)
     if restored.memory is None:
       logging.warning("Lanes or memory length changed: memory starts empty.")
@@ -136,6 +138,8 @@ class Loop:
   def run(self) -> bool:
     """Updates, logs, evaluates and saves until the last step or a signal."""
     train, pending = self._config.train, None
+    if self._owes_evaluation:
+      self._evaluate()
     while self._step < train.num_steps and not self._stop.requested:
       done = self._step
       count = train.segments_per_call - done % train.segments_per_call
@@ -157,7 +161,7 @@ class Loop:
         self._pause()
     if pending is not None:
       self._log(*pending)
-    return self._step >= train.num_steps
+    return not self._stop.poll() and self._step >= train.num_steps
 
   def _log(self, step: int, metrics: step_lib.UpdateMetrics) -> None:
     """Reads the metrics of the chunk that ended at `step`."""
@@ -189,7 +193,7 @@ class Loop:
     return due or self._is_last()
 
   def _pause(self) -> None:
-    """Evaluates, then saves with the result; a signal skips the former."""
+    """Evaluates, then saves with the result; a signal puts off the former."""
     nll = None
     if self._evaluation_is_due() and not self._stop.requested:
       nll = self._evaluate()
@@ -228,7 +232,11 @@ class Loop:
     return nll
 
   def _save(self, nll: float | None) -> None:
-    metadata = {"window": self._window.sums, "data": self._data_description()}
+    metadata = {
+      "window": self._window.sums,
+      "data": self._data_description(),
+      "owes_evaluation": nll is None and self._evaluation_is_due(),
+    }
     self._checkpoints.save(
       self._state, self._memory, metadata=metadata, nll=nll
     )
@@ -247,10 +255,10 @@ class Loop:
     self._writer.close()
 
 
-def _compiled_update(config: config_lib.ExperimentConfig, mesh):
+def compiled_update(config: config_lib.ExperimentConfig, mesh):
   """`train_chunk` with state and memory given away and kept in place."""
   training = step_lib.make_training(config)
-  places = jax.tree.map(lambda leaf: leaf.sharding, _targets(config, mesh))
+  places = jax.tree.map(lambda leaf: leaf.sharding, placed_state(config, mesh))
   return jax.jit(
     functools.partial(step_lib.train_chunk, training=training),
     donate_argnums=(0, 1),
@@ -269,11 +277,19 @@ def _creators(config: config_lib.ExperimentConfig):
   return functools.partial(step_lib.init_state, config), create_memory
 
 
-def _targets(
+def abstract_state(
+  config: config_lib.ExperimentConfig,
+) -> tuple[step_lib.TrainState, memory_lib.Memory]:
+  """State and memory as shapes."""
+  state, memory = (jax.eval_shape(create) for create in _creators(config))
+  return state, memory
+
+
+def placed_state(
   config: config_lib.ExperimentConfig, mesh: jax.sharding.Mesh
 ) -> tuple[step_lib.TrainState, memory_lib.Memory]:
   """State and memory as shapes with their places on the mesh."""
-  state, memory = (jax.eval_shape(create) for create in _creators(config))
+  state, memory = abstract_state(config)
   return (
     sharding.placed(state, sharding.parameters(mesh, state)),
     sharding.placed(memory, sharding.memory(mesh)),

@@ -1,0 +1,169 @@
+"""A run in parts is the run in one piece, bit for bit, however it was cut."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from tests import corpus
+from transformer_xl import checkpoint as checkpoint_lib
+from transformer_xl import sharding
+from transformer_xl import train as train_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+TIMING = {"tokens_per_second", "mfu"}
+EVERYTHING = {
+  "model.dropout_rate": 0.1,
+  "model.attention_dropout_rate": 0.1,
+  "data.rotate_epochs": True,
+  "train.num_steps": 72,  # Two epochs and a part of the third.
+  "train.segments_per_call": 4,
+  "train.accumulation_steps": 2,
+  "train.ema_decay": 0.9,
+  "train.schedule": "cosine",
+  "train.warmup_steps": 5,
+  "train.log_every_steps": 12,
+  "train.eval_every_steps": 24,
+  "checkpoint.every_steps": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def lines(workdir):
+  path = pathlib.Path(workdir) / "metrics.jsonl"
+  records = map(json.loads, path.read_text().splitlines())
+  return [
+    {name: value for name, value in record.items() if name not in TIMING}
+    for record in records
+  ]
+
+
+def newest(workdir, config):
+  """State, memory and metadata of the newest checkpoint."""
+  mesh = sharding.make_mesh(config.mesh, lanes=())
+  checkpoints = checkpoint_lib.Checkpoints(str(workdir), config.checkpoint)
+  restored = checkpoints.restore_newest(*train_lib._targets(config, mesh))
+  checkpoints.close()
+  return restored
+
+
+def assert_same_run(one, other, config):
+  assert lines(one) == lines(other)
+  states = newest(one, config), newest(other, config)
+  assert int(states[0].state.step) == config.train.num_steps
+  jax.tree.map(np.testing.assert_array_equal, states[0][:2], states[1][:2])
+  assert states[0].metadata == states[1].metadata
+
+
+def stop_at(step, monkeypatch):
+  """The loop is asked to stop after so many updates."""
+  due = train_lib.Loop._is_pause
+
+  def is_pause(self):
+    if self._step == step:
+      self._stop.requested = self._stop._received = True
+    return due(self)
+
+  monkeypatch.setattr(train_lib.Loop, "_is_pause", is_pause)
+
+
+@pytest.mark.slow
+def test_a_run_in_three_parts_is_the_run_in_one(
+  data_dir, tmp_path, monkeypatch
+):
+  config = corpus.config(data_dir, **EVERYTHING)
+  assert train_lib.train(config, str(tmp_path / "whole"))
+  for step in (28, 52):  # Between log lines; in the second and third epoch.
+    with monkeypatch.context() as patch:
+      stop_at(step, patch)
+      assert not train_lib.train(config, str(tmp_path / "parts"))
+    assert int(newest(tmp_path / "parts", config).state.step) == step
+  assert train_lib.train(config, str(tmp_path / "parts"))
+  assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
+  assert [r["step"] for r in lines(tmp_path / "whole") if "split" in r] == [
+    24,
+    48,
+    72,
+  ]
+
+
+def start(workdir, flags):
+  """Starts the command line; what it says is in WORKDIR.log."""
+  command = [sys.executable, "-m", "transformer_xl.main"]
+  command += ["--config=experiments/base.py", f"--workdir={workdir}", *flags]
+  environment = {
+    **os.environ,
+    "JAX_PLATFORMS": "cpu",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+  }
+  with open(f"{workdir}.log", "ab") as log:
+    return subprocess.Popen(
+      command, cwd=ROOT, stdout=log, stderr=log, env=environment
+    )
+
+
+def wait_for_step(workdir, step, process):
+  """Returns as soon as the log has come so far."""
+  path = pathlib.Path(workdir) / "metrics.jsonl"
+  while process.poll() is None:
+    if path.exists() and any(r["step"] >= step for r in lines_so_far(path)):
+      return
+    time.sleep(0.01)
+  raise AssertionError(pathlib.Path(f"{workdir}.log").read_text())
+
+
+def lines_so_far(path):
+  for line in path.read_text().splitlines():
+    if line.endswith("}"):
+      yield json.loads(line)
+
+
+def finish(process, workdir):
+  assert process.wait(120) == 0, pathlib.Path(f"{workdir}.log").read_text()
+
+
+@pytest.mark.slow
+def test_the_same_command_goes_on_after_kill_9_and_after_sigterm(
+  data_dir, tmp_path
+):
+  updates = {
+    **EVERYTHING,
+    "train.num_steps": 800,
+    "train.log_every_steps": 20,
+    "train.eval_every_steps": 400,
+    "checkpoint.every_steps": 20,
+  }
+  config = corpus.config(data_dir, **updates)
+  flags = corpus.config_flags(data_dir, **updates)
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  finish(start(whole, flags), whole)
+  process = start(parts, flags)
+  wait_for_step(parts, 100, process)
+  time.sleep(random.random() * 0.3)  # In an update, a save, anywhere.
+  process.kill()
+  assert process.wait() == -signal.SIGKILL
+  process = start(parts, flags)
+  wait_for_step(parts, 440, process)
+  process.send_signal(signal.SIGTERM)
+  finish(process, parts)
+  step = int(newest(parts, config).state.step)
+  assert 440 <= step < 800
+  assert step % config.train.segments_per_call == 0
+  assert max(r["step"] for r in lines(parts) if "split" in r) == 400
+  finish(start(parts, flags), parts)
+  assert_same_run(whole, parts, config)
+  log = pathlib.Path(f"{parts}.log").read_text()
+  assert "SIGTERM: stopping after this chunk" in log
+  assert log.count("Resuming after step") == 2
