@@ -11,13 +11,15 @@ from typing import NamedTuple
 import tokenizers as tokenizers_library
 
 from data_prep import corpus as corpora
-from data_prep import pickled_vocabulary
 from data_prep import piece as pieces
 from data_prep import staging
 from data_prep import survey as surveys
 from data_prep import tokenizer as tokenizers
 from transformer_xl import errors
 from transformer_xl import vocabulary
+
+# As the published codes name what they pickle.
+_PICKLED = (".pkl", ".pt", ".bin")
 
 
 class VocabularyFile(NamedTuple):
@@ -98,13 +100,7 @@ def read(path: str, tokenizer: tokenizers.Tokenizer) -> VocabularyFile:
     )
   if place.suffix == ".json":
     return _read_subwords(place, tokenizer)
-  if place.suffix == ".pkl":
-    symbols = pickled_vocabulary.read(place)
-    if tokenizer.kind == "character":
-      # The published text8 has an underscore for every space.
-      symbols = [" " if symbol == "_" else symbol for symbol in symbols]
-    return _from_symbols(symbols, tokenizer, path)
-  return _from_symbols(_read_words(place), tokenizer, path)
+  return _from_symbols(_read_symbols(place, tokenizer), tokenizer, path)
 
 
 def _name(kind: str) -> str:
@@ -138,14 +134,27 @@ def _read_subwords(
   return VocabularyFile(content, tokenizer.meta())
 
 
-def _read_words(place: pathlib.Path) -> list[str]:
+def _read_symbols(
+  place: pathlib.Path, tokenizer: tokenizers.Tokenizer
+) -> list[str]:
   try:
-    lines = place.read_text("utf-8").split("\n")
-  except UnicodeDecodeError as error:
+    if place.suffix in _PICKLED:
+      # Imports what training needs, which most preparations can do without.
+      from transformer_xl.importers import vocabulary_file as published
+
+      symbols = list(published.read(str(place)).symbols)
+    else:
+      lines = place.read_text("utf-8").split("\n")
+      symbols = [line.split()[0] for line in lines if line.strip()]
+  except (errors.UserError, UnicodeDecodeError):
     raise errors.UserError(
-      f"{place} is not UTF-8 ({error}); give text with one word a line."
+      f"{place} is no vocabulary: neither what the published codes pickled nor"
+      " UTF-8 text with a symbol a line; give another --vocabulary_file."
     ) from None
-  return [line.split()[0] for line in lines if line.strip()]
+  if tokenizer.kind == "character" and place.suffix in _PICKLED:
+    # The published text8 has an underscore for every space.
+    return [" " if symbol == "_" else symbol for symbol in symbols]
+  return symbols
 
 
 def _from_symbols(
