@@ -17,6 +17,7 @@ from absl import logging
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import config as config_lib
 from transformer_xl import data
+from transformer_xl import memory as memory_lib
 from transformer_xl import metrics
 from transformer_xl import model as model_lib
 from transformer_xl import shapes
@@ -58,16 +59,7 @@ class Evaluator:
       warmup_len=mem_len if warmup < 0 else warmup,
       resets=data.reset_rule(config),
     )
-    model = model_lib.TransformerXL(
-      config.model,
-      clamp_len=evaluation.clamp_len,
-      same_length=evaluation.same_length,
-    )
-    self._score = jax.jit(
-      functools.partial(step_lib.score_chunk, model=model),
-      donate_argnums=1,
-      out_shardings=(sharding.memory(mesh), sharding.replicated(mesh)),
-    )
+    self._score = compiled_score(config, mesh)
 
   def __call__(
     self,
@@ -105,13 +97,39 @@ class Evaluator:
     return self._score(params, memory, segments)
 
   def _empty_memory(self):
-    create = functools.partial(
-      model_lib.empty_memory,
-      self._config.model,
-      batch_size=self._config.eval.batch_size,
-      mem_len=self._mem_len,
-    )
+    create = _memory_creator(self._config, self._mem_len)
     return jax.jit(create, out_shardings=sharding.memory(self._mesh))()
+
+
+def compiled_score(config: config_lib.ExperimentConfig, mesh):
+  """`score_chunk` with the memory given away and kept in place."""
+  model = model_lib.TransformerXL(
+    config.model,
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+  )
+  return jax.jit(
+    functools.partial(step_lib.score_chunk, model=model),
+    donate_argnums=1,
+    out_shardings=(sharding.memory(mesh), sharding.replicated(mesh)),
+  )
+
+
+def placed_memory(
+  config: config_lib.ExperimentConfig, mesh: jax.sharding.Mesh, *, mem_len: int
+) -> memory_lib.Memory:
+  """The memory of evaluation as shapes with their places on the mesh."""
+  create = _memory_creator(config, mem_len)
+  return sharding.placed(jax.eval_shape(create), sharding.memory(mesh))
+
+
+def _memory_creator(config, mem_len):
+  return functools.partial(
+    model_lib.empty_memory,
+    config.model,
+    batch_size=config.eval.batch_size,
+    mem_len=mem_len,
+  )
 
 
 def card(

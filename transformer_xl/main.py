@@ -1,8 +1,11 @@
 """Command line: flags, a log of the devices, and dispatch on --mode."""
 
+import functools
 import os
 import re
 import sys
+from collections.abc import Callable
+from typing import Any
 from typing import NoReturn
 
 from absl import app
@@ -19,7 +22,10 @@ _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
 )
 _MODE = flags.DEFINE_enum(
-  "mode", "train", ["train", "eval", "generate"], "What to do."
+  "mode", "train", ["train", "eval", "generate", "plan"], "What to do."
+)
+_TOPOLOGY = flags.DEFINE_string(
+  "topology", "v5e:4x4", "TPU slice that --mode=plan compiles for."
 )
 _MULTIHOST = flags.DEFINE_bool(
   "multihost", False, "One of several hosts that find each other (Cloud TPU)."
@@ -31,9 +37,21 @@ _PROCESSES = flags.DEFINE_integer("num_processes", None, "With --coordinator.")
 _PROCESS = flags.DEFINE_integer("process_id", None, "With --coordinator.")
 
 
+# libtpu compiles without looking for a TPU, and says nothing of it.
+_COMPILE_ONLY = {
+  "JAX_PLATFORMS": "cpu",
+  "TPU_SKIP_MDS_QUERY": "1",
+  "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+  "TPU_WORKER_HOSTNAMES": "localhost",
+  "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
 def main(argv: list[str]) -> None:
   """Runs one mode."""
   del argv
+  if _MODE.value == "plan":  # Before JAX starts.
+    os.environ.update(_COMPILE_ONLY)
   import jax  # After the flags, so that --help is quick.
 
   from transformer_xl import config as config_lib
@@ -66,12 +84,14 @@ def main(argv: list[str]) -> None:
 def _run(mode: str, config, workdir: str):
   from transformer_xl import evaluate
   from transformer_xl import generate
+  from transformer_xl import plan
   from transformer_xl import train
 
-  modes = {
+  modes: dict[str, Callable[..., Any]] = {
     "train": train.train,
     "eval": evaluate.run,
     "generate": generate.run,
+    "plan": functools.partial(plan.run, topology=_TOPOLOGY.value),
   }
   return modes[mode](config, workdir)
 

@@ -7,6 +7,7 @@ keeps for them over `fsdp`; heads, feed-forward width and vocabulary over
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -42,25 +43,29 @@ RULES = (
 
 
 def make_mesh(
-  config: config_lib.MeshConfig, *, lanes: tuple[int, ...]
+  config: config_lib.MeshConfig,
+  *,
+  lanes: tuple[int, ...],
+  devices: Sequence[Any] | None = None,
 ) -> jax.sharding.Mesh:
   """The mesh of all devices.
 
   Args:
     config: how many devices along each axis.
     lanes: the numbers of lanes that have to divide among data and fsdp.
+    devices: others than this machine's, to compile for.
 
   Raises:
     UserError: the devices or the lanes do not divide.
   """
-  devices = jax.device_count()
+  available = len(devices) if devices else jax.device_count()
   fixed = config.fsdp * config.tensor
-  data = devices // fixed if config.data == -1 else config.data
-  if data * fixed != devices:
+  data = available // fixed if config.data == -1 else config.data
+  if data * fixed != available:
     raise errors.UserError(
       f"mesh.data={config.data} x mesh.fsdp={config.fsdp} x mesh.tensor="
-      f"{config.tensor} must use all {devices} devices; try "
-      f"--config.mesh.data=-1 with an fsdp x tensor that divides {devices}."
+      f"{config.tensor} must use all {available} devices; try "
+      f"--config.mesh.data=-1 with an fsdp x tensor that divides {available}."
     )
   parts = data * config.fsdp
   for count in lanes:
@@ -74,6 +79,7 @@ def make_mesh(
     (data, config.fsdp, config.tensor),
     AXES,
     axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
+    devices=devices,
   )
 
 
