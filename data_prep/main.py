@@ -231,7 +231,11 @@ def main(argv: list[str]) -> None:
   except errors.UserError as error:
     _exit(str(error))
   except OSError as error:
-    _exit(f"{error}; mend that and run the same command again, it goes on.")
+    where = error.filename or given["data_dir"]
+    _exit(
+      f"{where}: {error.strerror or error}; mend that and run the same command"
+      " again, it goes on."
+    )
   print(f"{folder} is ready")
 
 

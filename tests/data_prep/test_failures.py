@@ -269,7 +269,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tmp_path):
   arguments = ("--dataset=text", f"--source={path}")
   result = command(tmp_path, *arguments, preexec_fn=limit_file_size)
   line = error_line(result)
-  assert "File too large" in line
+  assert line.startswith(f"error: {tmp_path / 'data'}: File too large;")
   assert line.endswith("run the same command again, it goes on.")
   assert remains(tmp_path) == ["text.partial"]
   assert not list((tmp_path / "data").rglob("meta.json"))
