@@ -111,7 +111,10 @@ def prepare(
     UserError: the source, the text or an option is not right; nothing is left
       in the folder's place.
   """
+  request = {k: v for k, v in locals().items() if k not in ("data_dir", "name")}
   final = pathlib.Path(data_dir).expanduser() / (name or dataset)
+  if source is None and staging.read_meta(final).get("request") == request:
+    return final  # Without downloading it again to see that it is the same.
   cache = final.parent / "downloads"
   own_text = dataset == "text" or options
   corpus = catalog.open_corpus(
@@ -138,7 +141,7 @@ def prepare(
   if vocabulary_file is not None:
     given = vocabulary_files.read(vocabulary_file, cut)
     cut = dataclasses.replace(cut, **given.tokenizer)
-  _prepare(final, corpus, cut, given, options)
+  _prepare(final, corpus, cut, given, request)
   return final
 
 
@@ -147,17 +150,16 @@ def _prepare(
   corpus: corpora.Corpus,
   tokenizer: tokenizers.Tokenizer,
   given: vocabulary_files.VocabularyFile | None,
-  options: dict[str, Any],
+  request: dict[str, Any],
 ) -> None:
   """Writes the dataset beside its place and moves it there; once is enough."""
   key = {
     "format": FORMAT,
-    "corpus": [corpus.name, corpus.mode, corpus.fingerprint],
-    "tokenizer": repr(tokenizer),
+    "request": request,
+    "source": corpus.fingerprint,
     "vocabulary": given and given.sha256,
-    "options": options,
   }
-  if staging.is_ready(final, key=key):
+  if staging.read_meta(final).get("recipe") == staging.hash_of(key):
     return
   with staging.Staging(final, key=key) as stage:
     try:
@@ -165,7 +167,9 @@ def _prepare(
     except errors.UserError:
       stage.discard()
       raise
-    stage.publish({"format": FORMAT, "name": final.name} | meta)
+    stage.publish(
+      {"format": FORMAT, "name": final.name, **meta, "request": request}
+    )
   if corpus.scratch is not None:
     shutil.rmtree(corpus.scratch)
 

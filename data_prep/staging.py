@@ -32,7 +32,7 @@ class Staging:
     refuse_existing(final)
     self._folder.mkdir(parents=True, exist_ok=True)
     self._lock = self._take_lock()
-    self._recipe = _hash(key)
+    self._recipe = hash_of(key)
     if self.load("recipe") != self._recipe:
       for path in self._folder.iterdir():
         if path.name != "lock":
@@ -90,16 +90,16 @@ class Staging:
     return lock
 
 
-def is_ready(final: pathlib.Path, *, key: dict[str, Any]) -> bool:
-  """Returns whether the folder holds what the key makes."""
+def read_meta(final: pathlib.Path) -> dict[str, Any]:
+  """Returns what `publish` wrote there; empty if there is no dataset."""
   try:
-    meta = json.loads((final / "meta.json").read_text("utf-8"))
+    return json.loads((final / "meta.json").read_text("utf-8"))
   except (FileNotFoundError, NotADirectoryError, ValueError):
-    return False
-  return meta.get("recipe") == _hash(key)
+    return {}
 
 
-def _hash(key: dict[str, Any]) -> str:
+def hash_of(key: dict[str, Any]) -> str:
+  """Returns the recipe that meta.json states of a dataset made by this key."""
   return hashlib.sha256(json.dumps(key).encode("utf-8")).hexdigest()
 
 

@@ -293,6 +293,16 @@ def test_another_dataset_is_never_overwritten(tmp_path):
   assert (folder / "train.npy").read_bytes() == before
 
 
+def test_a_downloaded_dataset_is_not_downloaded_again(tmp_path, monkeypatch):
+  data_dir = str(tmp_path / "data")
+  options = {"dataset": "python_stdlib", "data_dir": data_dir}
+  folder = main.prepare(**options)
+  monkeypatch.setattr(main.catalog, "open_corpus", None)
+  assert main.prepare(**options) == folder
+  with pytest.raises(TypeError):  # Another request opens the corpus.
+    main.prepare(**options, tokenizer="character")
+
+
 def test_a_folder_of_the_users_is_never_overwritten(tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(b"one\n" * 99)
