@@ -159,7 +159,15 @@ def _read_config(path: str) -> dict[str, Any]:
       f"{path} is of a model of the type {kind!r}; only 'transfo-xl' can be "
       "imported."
     )
-  return {**DEFAULTS, **fields}
+  for name, default in DEFAULTS.items():
+    value = fields.setdefault(name, default)
+    allowed = (int, float) if isinstance(default, float) else type(default)
+    if not isinstance(value, allowed):
+      raise errors.UserError(
+        f"{path} has {name}={value!r}, which must be like {default!r}; restore "
+        "the file that save_pretrained wrote."
+      )
+  return fields
 
 
 def _model(fields: dict[str, Any], path: str) -> dict[str, Any]:

@@ -11,9 +11,6 @@ from collections.abc import Callable
 from typing import Any
 from typing import BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from transformer_xl import errors
 
 # What a damaged or hostile stream makes the standard reader raise.
@@ -123,15 +120,3 @@ def mapping(value: Any) -> dict[Any, Any]:
     pairs = items.items() if isinstance(items, dict) else items
     return {text(key): item for key, item in [*pairs, *value.contents]}
   return mapping(value.state)
-
-
-def array(value: Any) -> NDArray[Any] | None:
-  """A pickled NumPy array of numbers, or None if it is something else."""
-  if not isinstance(value, Inert) or not value.origin.endswith("_reconstruct"):
-    return None
-  _, shape, dtype, fortran, data = value.state
-  kind, order = text(dtype.arguments[0]), text(dtype.state[1])
-  if isinstance(data, Inert):  # Bytes that Python 3 wrote for Python 2.
-    data = data.arguments[0].encode("latin-1")
-  flat = np.frombuffer(data, np.dtype(kind).newbyteorder(order))
-  return flat.reshape(shape, order="F" if fortran else "C")

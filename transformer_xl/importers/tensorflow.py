@@ -5,6 +5,7 @@ the lengths of evaluation are not among them.
 """
 
 import itertools
+import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -45,6 +46,8 @@ def read(path: str) -> source_lib.Source:
   folder = os.path.dirname(prefix)
   places = (folder, os.path.join(folder, "..", "data"))
   found = (source_lib.find(place, VOCABULARIES) for place in places)
+  for place in places:
+    _check_corpus(os.path.join(place, "corpus-info.json"), fields)
   return source_lib.Source(
     tensors=bundle,
     files=bundle.files,
@@ -142,6 +145,30 @@ def _find_prefix(path: str) -> str:
     if indices:
       return os.path.join(folder, indices[0]).removesuffix(".index")
   return path.removesuffix(".index")
+
+
+def _check_corpus(path: str, fields: dict[str, Any]) -> None:
+  """Compares the model with what the data were prepared for, if that is there.
+
+  Its cutoffs include 0 and the vocabulary's size.
+  """
+  if not os.path.exists(path):
+    return
+  try:
+    with open(path, encoding="utf-8") as file:
+      info = json.load(file)
+    size, cutoffs = info["vocab_size"], tuple(info["cutoffs"][1:-1])
+  except (ValueError, LookupError, TypeError) as error:
+    raise errors.UserError(
+      f"{path} is damaged ({error}); copy it again, or delete it."
+    ) from None
+  model = fields["vocab_size"], fields["cutoffs"]
+  # One table without clusters has no cutoffs, whatever the data suggest.
+  if size != model[0] or (model[1] and cutoffs != model[1]):
+    raise errors.UserError(
+      f"{path} is for {size} symbols with the cutoffs {cutoffs}, but the "
+      f"checkpoint has {model[0]} with {model[1]}; they are of two models."
+    )
 
 
 def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:

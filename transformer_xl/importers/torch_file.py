@@ -85,7 +85,29 @@ class TorchFile(NamedTuple):
     if name not in ("_rebuild_tensor", "_rebuild_tensor_v2"):
       return None
     storage, offset, shape, strides = value.arguments[:4]
-    return self._view(storage, offset, shape, strides)
+    return self.view(storage, offset, shape, strides)
+
+  def view(
+    self,
+    storage: Storage,
+    offset: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+  ) -> NDArray[Any]:
+    """Some of a storage's numbers; offset and strides count numbers."""
+    values = self.values[storage.key]
+    last = offset + sum(
+      (size - 1) * stride for size, stride in zip(shape, strides, strict=True)
+    )
+    inside = min((offset, *shape, *strides), default=0) >= 0
+    if 0 not in shape and (not inside or last >= len(values)):
+      raise errors.UserError(
+        f"{self.path} has a tensor that reaches outside its values; the file "
+        "is damaged: copy it again."
+      )
+    strides = tuple(stride * values.itemsize for stride in strides)
+    view = np.lib.stride_tricks.as_strided(values[offset:], shape, strides)
+    return np.ascontiguousarray(view).reshape(shape)
 
   def _walk(self, value, prefix):
     """Names and tensors of a state dict or of a module and its parts."""
@@ -100,21 +122,6 @@ class TorchFile(NamedTuple):
       yield from self._walk(named[part], prefix)
     for name, module in inert_pickle.mapping(named["_modules"]).items():
       yield from self._walk(module, f"{prefix}{name}.")
-
-  def _view(self, storage, offset, shape, strides):
-    values = self.values[storage.key]
-    last = offset + sum(
-      (size - 1) * stride for size, stride in zip(shape, strides, strict=True)
-    )
-    inside = min((offset, *shape, *strides), default=0) >= 0
-    if 0 not in shape and (not inside or last >= len(values)):
-      raise errors.UserError(
-        f"{self.path} has a tensor that reaches outside its values; the file "
-        "is damaged: copy it again."
-      )
-    strides = tuple(stride * values.itemsize for stride in strides)
-    view = np.lib.stride_tricks.as_strided(values[offset:], shape, strides)
-    return np.ascontiguousarray(view).reshape(shape)
 
 
 def read(path: str) -> TorchFile:

@@ -1,0 +1,24 @@
+"""Where the stored checkpoints are, and what is in them."""
+
+import pathlib
+import shutil
+
+FOLDER = pathlib.Path(__file__).parent / "stored"
+TENSORFLOW = ("enwik8", "text8", "wt103", "lm1b")
+ORIGINAL = FOLDER / "original"
+STEP = 7  # Of the TensorFlow checkpoints, and the seed of their weights.
+SEED = 11  # Of the PyTorch weights.
+
+
+def tensorflow(name: str) -> pathlib.Path:
+  """The folder of one TensorFlow checkpoint."""
+  return FOLDER / f"tf_{name}"
+
+
+def as_published(name: str, folder: pathlib.Path) -> pathlib.Path:
+  """A copy in the published layout, with `model` and `data`."""
+  for path in tensorflow(name).iterdir():
+    part = "data" if path.name in ("cache.pkl", "corpus-info.json") else "model"
+    (folder / part).mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, folder / part)
+  return folder

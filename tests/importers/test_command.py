@@ -1,0 +1,55 @@
+import subprocess
+import sys
+
+import pytest
+
+from tests.importers import stored_files
+
+
+def run(module, *arguments):
+  return subprocess.run(
+    [sys.executable, "-m", f"transformer_xl.importers.{module}", *arguments],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def test_the_commands_import_and_export(tmp_path):
+  workdir, folder = tmp_path / "run", tmp_path / "huggingface"
+  made = run(
+    "main",
+    "--format=tensorflow",
+    f"--source={stored_files.as_published('wt103', tmp_path / 'source')}",
+    f"--workdir={workdir}",
+  )
+  assert made.returncode == 0, made.stderr
+  assert "1,475 parameters: the sum of the tensors" in made.stdout
+  assert f"experiments/saved.py:{workdir}" in made.stdout
+  exported = run("export", f"--workdir={workdir}", f"--target={folder}")
+  assert exported.returncode == 0, exported.stderr
+  assert sorted(path.name for path in folder.iterdir()) == [
+    "config.json",
+    "model.safetensors",
+    "vocab.txt",
+  ]
+
+
+@pytest.mark.parametrize(
+  ("module", "arguments", "message"),
+  [
+    ("main", ["--format=keras"], "--format"),
+    ("main", ["--format=pytorch", "--cutoffs=a", "--source=x"], "--cutoffs=a"),
+    ("main", ["--format=pytorch", "--source=none.pt"], "none.pt is missing"),
+    ("export", ["--target=x"], "no config.json"),
+  ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+  tmp_path, module, arguments, message
+):
+  result = run(module, *arguments, f"--workdir={tmp_path / 'run'}")
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert result.stderr.startswith("error: ")
+  assert result.stderr.count("\n") == 1
+  assert not (tmp_path / "run").exists()

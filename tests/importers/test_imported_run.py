@@ -1,0 +1,359 @@
+import json
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import tests.oracle
+from experiments import saved
+from tests.importers import stored_files
+from tests.parity import configurations
+from tests.parity import ours
+from transformer_xl import checkpoint
+from transformer_xl import config as config_lib
+from transformer_xl import errors
+from transformer_xl import evaluate
+from transformer_xl import generate
+from transformer_xl import model as model_lib
+from transformer_xl import provenance
+from transformer_xl import vocabulary
+from transformer_xl.importers import certificate
+from transformer_xl.importers import export
+from transformer_xl.importers import huggingface
+from transformer_xl.importers import imported_run
+from transformer_xl.importers import mapping
+from transformer_xl.importers import source
+
+MEM_LEN, CLAMP_LEN = 5, 4
+SEGMENT_LENS = (4, 7, 2)  # Shorter and longer than the memory.
+# The tiny checkpoints are not the published ones, but the rules are.
+TENSORFLOW_RULES = ("zeros", "mem_len_plus_one", 1e-12)
+
+
+def load(workdir):
+  """The configuration and the parameters of a run, as other modes do."""
+  config = config_lib.from_config_dict(saved.get_config(str(workdir)))
+  targets = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(
+      leaf.shape,
+      leaf.dtype,
+      sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]),
+    ),
+    jax.eval_shape(
+      lambda key: model_lib.init_params(config.model, key), jax.random.key(0)
+    ),
+  )
+  params, _ = checkpoint.restore_params(
+    str(workdir), which="latest", average=False, target=targets
+  )
+  return config, params
+
+
+def worst_difference(config, params):
+  """From the float64 oracle, in log-probabilities of three segments."""
+  model = model_lib.TransformerXL(config, clamp_len=CLAMP_LEN, same_length=True)
+  memory = model_lib.empty_memory(config, batch_size=2, mem_len=MEM_LEN)
+  expected_memory = tests.oracle.start(config, batch_size=2, mem_len=MEM_LEN)
+  random, worst = np.random.RandomState(0), 0.0
+  for length in SEGMENT_LENS:
+    tokens = random.randint(config.vocab_size, size=(2, length))
+    log_probs, memory = model.apply(
+      {"params": params}, jnp.asarray(tokens), memory, method="log_probs"
+    )
+    expected, expected_memory = tests.oracle.segment(
+      params,
+      config,
+      tokens,
+      expected_memory,
+      mem_len=MEM_LEN,
+      clamp_len=CLAMP_LEN,
+      same_length=True,
+    )
+    worst = max(worst, np.abs(log_probs - expected).max())
+  return worst
+
+
+@pytest.fixture(scope="module")
+def wt103(tmp_path_factory):
+  """A run imported from the published layout."""
+  folder = tmp_path_factory.mktemp("imported")
+  workdir = folder / "run"
+  imported_run.make(
+    format_name="tensorflow",
+    source=str(stored_files.as_published("wt103", folder / "source")),
+    workdir=str(workdir),
+  )
+  return workdir
+
+
+@pytest.mark.parametrize("name", stored_files.TENSORFLOW)
+def test_tensorflow_checkpoints_equal_the_numpy_model(tmp_path, name):
+  made = imported_run.make(
+    format_name="tensorflow",
+    source=str(stored_files.tensorflow(name)),
+    workdir=str(tmp_path / "run"),
+  )
+  config, params = load(tmp_path / "run")
+  assert made["num_parameters"] == model_lib.num_parameters(params)
+  model = config.model
+  rules = model.memory_start, model.same_length_window, model.layer_norm_epsilon
+  assert rules == TENSORFLOW_RULES
+  assert model.untie_biases == (name in ("wt103", "lm1b"))
+  assert model.project_equal_width == (name != "lm1b")
+  # Float32 against float64.
+  assert worst_difference(model, params) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["model.pt", "state_dict.pt"])
+def test_original_pytorch_files_equal_the_numpy_model(tmp_path, name):
+  imported_run.make(
+    format_name="pytorch",
+    source=str(stored_files.ORIGINAL / name),
+    workdir=str(tmp_path / "run"),
+    vocabulary=write_words(tmp_path, 21),
+  )
+  config, params = load(tmp_path / "run")
+  assert config.model.memory_start == "masked"
+  assert config.model.same_length_window == "mem_len"
+  assert worst_difference(config.model, params) < 1e-5
+  if name == "model.pt":  # Only a module knows.
+    assert config.eval.mem_len == (7,)
+    assert config.eval.clamp_len == 3
+    assert config.model.attention_dropout_rate == 0.125
+
+
+def test_the_original_cluster_order_is_reversed():
+  params = {}
+  for format_name in ("pytorch", "huggingface"):
+    layout = imported_run.FORMATS[format_name].layout
+    params[format_name] = {
+      tensor.name.removeprefix("transformer."): tensor
+      for tensor in layout(configurations.draw(5).model)
+    }
+  assert set(params["pytorch"]) == set(params["huggingface"])
+  reversed_ones = {
+    name
+    for name, tensor in params["pytorch"].items()
+    if tensor.reverse != params["huggingface"][name].reverse
+  }
+  assert reversed_ones == {"crit.cluster_weight", "crit.cluster_bias"}
+
+
+def test_generation_runs_on_an_imported_run_alone(wt103):
+  config = saved.get_config(str(wt103))
+  config.generate.update({"prompt": "the caf\u00e9", "num_tokens": 3})
+  result = generate.run(config_lib.from_config_dict(config), str(wt103))
+  words = vocabulary.load(str(wt103 / "vocabulary"))
+  assert len(words.encode(result["text"])) == 3
+
+
+def test_evaluation_scores_every_token_of_an_imported_run(wt103, tmp_path):
+  dataset = tmp_path / "text"
+  shutil.copytree(wt103 / "vocabulary", dataset)
+  tokens = np.random.RandomState(0).randint(23, size=50).astype(np.uint8)
+  np.save(dataset / "test.npy", tokens)
+  np.save(dataset / "test_documents.npy", np.zeros(1, np.int64))
+  meta = json.loads((dataset / "meta.json").read_text())
+  counts = {"num_tokens": 50, "num_words": 50, "num_bytes": 250}
+  meta["splits"] = {"test": counts | {"sha256": ""}}
+  (dataset / "meta.json").write_text(json.dumps(meta))
+  config = saved.get_config(str(wt103))
+  config.data.update({"dir": str(tmp_path), "name": "text"})
+  config.eval.update({"batch_size": 2, "segment_len": 8, "mem_len": (8,)})
+  (card,) = evaluate.run(config_lib.from_config_dict(config), str(wt103))
+  assert card["num_tokens"] == 49
+  assert card["memory_start"] == "zeros"
+
+
+def test_the_certificate_is_kept_and_adds_up(wt103):
+  made = json.loads((wt103 / "results" / "import.json").read_text())
+  sizes = [np.prod(row["shape"], dtype=int) for row in made["tensors"]]
+  assert sum(sizes) == made["num_parameters"]
+  lines = certificate.render(made).splitlines()
+  assert "  2 x transformer/layer_*/rel_attn/qkv/kernel [8, 24] -> " in (
+    "\n".join(lines)
+  )
+  assert any("none missing, none unused" in line for line in lines)
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_export_and_import_return_every_parameter(tmp_path, index):
+  drawn = configurations.draw(index)
+  params = ours.draw_params(drawn)
+  folder = tmp_path / "folder"
+  folder.mkdir()
+  export.write_weights(str(folder / "model.safetensors"), params, drawn.model)
+  lengths = source.Lengths(4, drawn.mem_len, drawn.clamp_len, True)
+  fields = huggingface.config_fields(drawn.model, lengths)
+  (folder / "config.json").write_text(json.dumps(fields))
+  found = huggingface.read(str(folder))
+  assert found.lengths == lengths._replace(segment_len=128)
+  config = imported_run.make_config(found, None).model
+  again, _ = mapping.import_tensors(
+    found.tensors,
+    huggingface.layout(config),
+    config,
+    ignored=imported_run.FORMATS["huggingface"].ignored,
+  )
+  jax.tree.map(np.testing.assert_array_equal, params, again)
+
+
+def test_a_run_goes_to_huggingface_and_back_whole(wt103, tmp_path):
+  first, second = tmp_path / "huggingface", tmp_path / "run"
+  export.export(str(wt103), str(first))
+  imported_run.make(
+    format_name="huggingface", source=str(first), workdir=str(second)
+  )
+  (config, params), (again, same) = load(wt103), load(second)
+  jax.tree.map(np.testing.assert_array_equal, params, same)
+  assert again.eval == config.eval
+  vocabularies = [
+    vocabulary.load(str(run / provenance.VOCABULARY)) for run in (wt103, second)
+  ]
+  assert vocabularies[0].symbols == vocabularies[1].symbols
+  with pytest.raises(errors.UserError, match="exists"):
+    export.export(str(wt103), str(first))
+
+
+def test_what_huggingface_cannot_express_is_not_exported(tmp_path):
+  imported_run.make(
+    format_name="tensorflow",
+    source=str(stored_files.tensorflow("lm1b")),
+    workdir=str(tmp_path / "run"),
+  )
+  with pytest.raises(errors.UserError, match="project_equal_width=False"):
+    export.export(str(tmp_path / "run"), str(tmp_path / "folder"))
+  assert not (tmp_path / "folder").exists()
+
+
+def write_words(folder, count):
+  path = folder / "vocab.txt"
+  words = ["<eos>", *(f"w{number}" for number in range(count - 1))]
+  path.write_text("".join(f"{word}\n" for word in words))
+  return str(path)
+
+
+def write_huggingface(folder, **changes):
+  """A folder as `save_pretrained` writes it, with some fields changed."""
+  drawn = configurations.draw(5)
+  folder.mkdir()
+  export.write_weights(
+    str(folder / "model.safetensors"), ours.draw_params(drawn), drawn.model
+  )
+  fields = huggingface.config_fields(drawn.model, source.Lengths(4, 4, 0, True))
+  (folder / "config.json").write_text(json.dumps(fields | changes))
+  write_words(folder, drawn.model.vocab_size)
+  return folder
+
+
+def truncate(path):
+  path.write_bytes(path.read_bytes()[:-20])
+
+
+def rename_a_tensor(path):
+  tensors = safetensors.numpy.load_file(path)
+  tensors["crit.other"] = tensors.pop("crit.cluster_bias")
+  safetensors.numpy.save_file(tensors, path)
+
+
+def untie(path):
+  tensors = safetensors.numpy.load_file(path)
+  name = "word_emb.emb_layers.1.weight"
+  tensors["crit.out_layers.1.weight"] = tensors[f"transformer.{name}"] + 1
+  safetensors.numpy.save_file(tensors, path)
+
+
+@pytest.mark.parametrize(
+  ("changes", "damage", "message"),
+  [
+    ({}, truncate, "truncated, damaged or no safetensors"),
+    ({}, os.remove, "has no weights"),
+    (
+      {},
+      rename_a_tensor,
+      r"1 \(crit.cluster_bias\) missing, 1 \(crit.other\) unused",
+    ),
+    ({"tie_word_embeddings": True}, untie, "should be shared but have"),
+    ({"d_inner": 999}, None, "has the shape"),
+    ({"n_layer": 7}, None, "missing"),
+    ({"n_layer": 1}, None, "unused"),
+    ({"model_type": "bert"}, None, "of the type 'bert'"),
+    ({"attn_type": 1}, None, "attn_type=1"),
+    ({"tie_projs": [True, False, True]}, None, "shares the projections"),
+    ({"d_model": "wide"}, None, "d_model='wide'"),
+    ({"vocab_size": 30}, None, "has the shape"),
+  ],
+)
+def test_a_wrong_folder_ends_in_one_line(tmp_path, changes, damage, message):
+  folder = write_huggingface(tmp_path / "folder", **changes)
+  if damage is not None:
+    damage(folder / "model.safetensors")
+  refuse(tmp_path, message, format_name="huggingface", source=str(folder))
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    # Formats mixed up.
+    ({"format_name": "tensorflow", "source": "hf"}, "model.ckpt|is missing"),
+    ({"format_name": "huggingface", "source": "tf"}, "config.json is missing"),
+    ({"format_name": "pytorch", "source": "tf"}, "model.pt is missing"),
+    ({"format_name": "pytorch", "source": "hf/model.safetensors"}, "pickled"),
+    ({"format_name": "pytorch", "source": "hf/nothing"}, "is missing"),
+    # Things that do not go together.
+    ({"format_name": "tensorflow", "published": "wt103"}, "num_layers is 2"),
+    ({"format_name": "tensorflow", "cutoffs": (3,)}, "--cutoffs and"),
+    ({"format_name": "tensorflow", "vocabulary": "hf/vocab.txt"}, "symbols"),
+    ({"format_name": "tensorflow", "vocabulary": "none"}, "is missing"),
+    ({"format_name": "tensorflow", "vocabulary": "hf/config.json"}, "symbols"),
+  ],
+)
+def test_wrong_options_end_in_one_line(tmp_path, options, message):
+  write_huggingface(tmp_path / "hf")
+  shutil.copytree(stored_files.tensorflow("wt103"), tmp_path / "tf")
+  options = {"source": "tf"} | options
+  for name in {"source", "vocabulary"} & options.keys():
+    options[name] = str(tmp_path / options[name])
+  refuse(tmp_path, message, **options)
+
+
+def test_data_of_another_model_are_refused(tmp_path):
+  folder = shutil.copytree(stored_files.tensorflow("wt103"), tmp_path / "tf")
+  info = {"vocab_size": 23, "cutoffs": [0, 7, 14, 23], "dataset": "wt103"}
+  (folder / "corpus-info.json").write_text(json.dumps(info))
+  refuse(
+    tmp_path, "of two models", format_name="tensorflow", source=str(folder)
+  )
+
+
+def test_a_source_without_vocabulary_asks_for_it(tmp_path):
+  refuse(
+    tmp_path,
+    "--vocabulary=PATH",
+    format_name="pytorch",
+    source=str(stored_files.ORIGINAL / "model.pt"),
+  )
+
+
+def refuse(folder, message, **options):
+  """The import fails with one line and leaves nothing behind."""
+  before = sorted(os.listdir(folder))
+  with pytest.raises(errors.UserError, match=message) as caught:
+    imported_run.make(workdir=str(folder / "run"), **options)
+  assert "\n" not in str(caught.value)
+  assert sorted(os.listdir(folder)) == before
+
+
+def test_a_folder_in_use_is_left_alone(wt103):
+  before = sorted(os.listdir(wt103))
+  with pytest.raises(errors.UserError, match="is not empty"):
+    imported_run.make(
+      format_name="tensorflow",
+      source=str(stored_files.tensorflow("wt103")),
+      workdir=str(wt103),
+    )
+  assert sorted(os.listdir(wt103)) == before
