@@ -160,8 +160,8 @@ def _expand(where: str) -> list[pathlib.Path]:
       names = sources.Folder(place).names()
       found += [place / n for n in names if n.endswith(_SUFFIXES)]
     else:
-      matches = glob.glob(str(place), recursive=True)
-      found += [pathlib.Path(match) for match in sorted(matches)]
+      matches = map(pathlib.Path, glob.glob(str(place), recursive=True))
+      found += sorted(match for match in matches if match.is_file())
   if not found:
     raise errors.UserError(
       f"{where} has no files of text; give a file, a folder with"
