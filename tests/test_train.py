@@ -211,7 +211,7 @@ def test_the_loop_trains_on_what_the_stream_reads(
   data_dir, tmp_path, monkeypatch
 ):
   seen = []
-  update = train_lib._compiled_update
+  update = train_lib.compiled_update
 
   def recorded(config, mesh):
     compiled = update(config, mesh)
@@ -222,7 +222,7 @@ def test_the_loop_trains_on_what_the_stream_reads(
 
     return call
 
-  monkeypatch.setattr(train_lib, "_compiled_update", recorded)
+  monkeypatch.setattr(train_lib, "compiled_update", recorded)
   config = corpus.config(data_dir)
   train_lib.train(config, str(tmp_path))
   stream = data.TrainStream(

@@ -94,7 +94,7 @@ def _drop_after(path: str, step: int) -> None:
       except json.JSONDecodeError:
         continue
       if record["step"] <= step:
-        kept.append(line)
+        kept.append(line.rstrip("\n") + "\n")
   temporary = f"{path}.tmp"
   with open(temporary, "w", encoding="utf-8") as file:
     file.writelines(kept)
