@@ -35,11 +35,7 @@ def config_dict(**updates: Any) -> ml_collections.ConfigDict:
 def model_config(**updates: Any) -> config_lib.ModelConfig:
   """A tiny model; updates name fields of the model."""
   config = base.get_config()
-  values = config.model.to_dict() | MODEL | updates
-  # As plain values, where the width of the embedding follows that of the model
-  # unless it is given.
-  values["embed_dim"] = updates.get("embed_dim", values["model_dim"])
-  config.model = ml_collections.ConfigDict(values)
+  config.model.update(MODEL | updates)
   return config_lib.from_config_dict(config).model
 
 
