@@ -1,0 +1,43 @@
+"""Fused attention on a mesh of eight devices equals that on one.
+
+Fails, as `python -m tests.kernels.sharded`, where it does not.
+"""
+
+import functools
+import os
+
+os.environ["XLA_FLAGS"] = (
+  os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+
+import jax
+
+from tests.kernels import cases
+from transformer_xl import config as config_lib
+from transformer_xl import sharding
+from transformer_xl.kernels import dispatch
+
+jax.config.update("jax_disable_most_optimizations", True)  # To compile faster.
+
+
+def main():
+  # Lanes and heads that the devices divide, and those that they do not.
+  for lanes, heads in ((4, 2), (3, 3)):
+    arrays = cases.arguments(lanes, 3, 12, heads, 4)
+    alone = cases.value_and_gradients(_attend("reference"), arrays)
+    mesh = sharding.make_mesh(
+      config_lib.MeshConfig(data=2, fsdp=2, tensor=2), lanes=()
+    )
+    with jax.set_mesh(mesh):
+      together = cases.value_and_gradients(_attend("pallas"), arrays)
+    cases.assert_close(together, alone)
+
+
+def _attend(implementation):
+  return functools.partial(
+    dispatch.relative_attention, dropout=None, implementation=implementation
+  )
+
+
+if __name__ == "__main__":
+  main()

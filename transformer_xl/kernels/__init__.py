@@ -1,0 +1,1 @@
+"""Relative attention as fast as the device allows; see docs/kernels.md."""

@@ -1,0 +1,170 @@
+"""The one function by which the model attends: chooses how it is computed.
+
+reference  whole matrices of scores; `attention.relative_attention`
+chunked    blocks of queries, in plain XLA
+pallas     one fused kernel on TPU; elsewhere interpreted, for tests
+auto       pallas on TPU where it can serve, else chunked there, and
+           reference on all other devices
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+from jax import ad_checkpoint
+from jax.sharding import PartitionSpec
+
+from transformer_xl import attention
+from transformer_xl import shapes
+from transformer_xl import sharding
+from transformer_xl.kernels import chunked
+from transformer_xl.kernels import fused
+from transformer_xl.kernels import tiling as tiling_lib
+
+# What a kernel may ask for of a core's VMEM: 128 MiB on v5e and v6e, 64 MiB or
+# more on other TPUs, but 16 MiB on the oldest.
+_VMEM_BYTES = 48 << 20
+_SMALL_VMEM_BYTES = 12 << 20
+_SMALL_VMEM = ("TPU v2", "TPU v3", "TPU v4")
+_MAX_TILES = 64  # Each is code of its own.
+_MIN_SEGMENT_LEN = 16  # The kernel computes so many rows at the least.
+
+
+def relative_attention(
+  query: shapes.Queries,
+  key: shapes.Keys,
+  value: shapes.Keys,
+  position_key: shapes.PositionKeys,
+  *,
+  content_bias: shapes.Biases,
+  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  dropout: Callable[[jax.Array], jax.Array] | None,
+  implementation: str,
+) -> shapes.Queries:
+  """`attention.relative_attention`, with the same arguments and two remarks.
+
+  Args:
+    query: of the segment's T tokens.
+    key: of memory and segment, oldest first.
+    value: likewise.
+    position_key: projected encodings of the distances K-1 down to 0.
+    content_bias: u.
+    position_bias: v.
+    reach: largest visible distance for each query.
+    dropout: applied to the probabilities; None where there is none, which the
+      fused kernel needs.
+    implementation: one of the above.
+  """
+  choice = choose(implementation, query, key, has_dropout=dropout is not None)
+  arrays = (query, key, value, position_key, content_bias, position_bias, reach)
+  if choice == "pallas":
+    return _fused(arrays)
+  attend: Callable[..., jax.Array] = (
+    chunked.relative_attention if choice == "chunked" else _reference
+  )
+  values = attend(
+    query,
+    key,
+    value,
+    position_key,
+    content_bias=content_bias,
+    position_bias=position_bias,
+    reach=reach,
+    dropout=dropout,
+  )
+  return ad_checkpoint.checkpoint_name(values, "attention_output")
+
+
+def choose(
+  implementation: str,
+  query: shapes.Queries,
+  key: shapes.Keys,
+  *,
+  has_dropout: bool,
+) -> str:
+  """What "auto" means for these arrays; or "pallas", with dropout."""
+  if implementation == "pallas":
+    return "chunked" if has_dropout else "pallas"
+  if implementation != "auto":
+    return implementation
+  if not device_kind().startswith("TPU"):
+    return "reference"
+  if has_dropout or not serves(query, key):
+    return "chunked"
+  return "pallas"
+
+
+def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
+  """Whether the fused kernel is made for such shapes on this device."""
+  tiling = fused.make_tiling(query, key, interpret=False)
+  small = device_kind().startswith(_SMALL_VMEM)
+  limit = _SMALL_VMEM_BYTES if small else _VMEM_BYTES
+  return (
+    query.shape[1] >= _MIN_SEGMENT_LEN
+    and tiling_lib.vmem_bytes(tiling, query.dtype.itemsize) <= limit
+    and tiling_lib.num_tiles(tiling) <= _MAX_TILES
+  )
+
+
+def device_kind() -> str:
+  """What the computation is for: the ambient mesh's devices, or our own.
+
+  They differ when a machine without a TPU compiles for one.
+  """
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
+def _reference(*arrays, dropout, **options) -> jax.Array:
+  dropout = dropout or (lambda probabilities: probabilities)
+  return attention.relative_attention(*arrays, dropout=dropout, **options)
+
+
+def _fused(arrays: tuple[jax.Array, ...]) -> jax.Array:
+  """The kernel on each device's lanes and heads.
+
+  The partitioner cannot look into a kernel, so the split is spelled out.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  interpret = not device_kind().startswith("TPU")
+
+  def attend(query, key, value, position_key, *rest):
+    content_bias, position_bias, reach = rest
+    return fused.relative_attention(
+      query,
+      key,
+      value,
+      position_key,
+      content_bias=content_bias,
+      position_bias=position_bias,
+      reach=reach,
+      interpret=interpret,
+    )
+
+  if mesh.size <= 1 or mesh.manual_axes:
+    return attend(*arrays)
+  lanes = _that_divide(arrays[0].shape[0], sharding.LANES, mesh)
+  heads = _that_divide(arrays[0].shape[2], ("tensor",), mesh)
+  of_text = PartitionSpec(lanes, None, heads)
+  of_heads = PartitionSpec(heads)
+  return jax.shard_map(
+    attend,
+    in_specs=(
+      *[of_text] * 3,
+      PartitionSpec(None, heads),
+      *[of_heads] * 2,
+      PartitionSpec(lanes),
+    ),
+    out_specs=of_text,
+    # Kernels do not say which axes their results vary over.
+    check_vma=False,
+  )(*arrays)
+
+
+def _that_divide(size, names, mesh) -> tuple[str, ...] | None:
+  """The longest beginning of the mesh's axes that divides an array's axis."""
+  names = tuple(name for name in names if name in mesh.axis_names)
+  while names and size % math.prod(mesh.shape[name] for name in names):
+    names = names[:-1]
+  return names or None

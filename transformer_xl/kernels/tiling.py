@@ -1,0 +1,162 @@
+"""How fused attention cuts its arrays into blocks: static sizes only.
+
+Heads lie beside each other in the lanes (last axis) of [B, T, H * Dh], as the
+projections make them. A block is 128 lanes wide: two heads of width 64, or one
+of 128. Queries are cut into blocks, and the keys that a block may see by
+causality into tiles.
+
+Query i and key j meet at row T - 1 - i + j of the position keys, so a tile of
+Bq queries and Bk keys needs Bq + Bk - 1 consecutive rows: its window.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+LANES = 128  # Numbers in a row of a vector register, and of the matrix unit.
+ROWS = 16  # Rows of a packed bfloat16 register.
+_QUERY_BLOCK = 128
+_LONG_QUERY_BLOCK = 256  # For long segments, as each block is code of its own.
+KEY_BLOCK = 2048  # One tile is best, as long as its scores fit in VMEM.
+_MAX_HEADS = 4  # In one block, for the same reason.
+
+
+class Tile(NamedTuple):
+  """Some keys and the window of position keys that a block of queries needs."""
+
+  key: int  # The first.
+  num_keys: int
+  window: int  # Its first row.
+  window_len: int  # A multiple of 128.
+
+  @property
+  def keys(self) -> slice:
+    """Rows of the keys."""
+    return slice(self.key, self.key + self.num_keys)
+
+  @property
+  def rows(self) -> slice:
+    """Rows of the position keys."""
+    return slice(self.window, self.window + self.window_len)
+
+
+class Tiling(NamedTuple):
+  """Sizes of blocks; those that are longer than their arrays are padded."""
+
+  mem_len: int  # M
+  segment_len: int  # T
+  head_dim: int  # Dh, unpadded: it scales the scores.
+  head_width: int  # Lanes of a head.
+  block_width: int  # Lanes of a block.
+  query_len: int  # T, padded to whole blocks.
+  query_block: int
+  key_len: int  # M + T, padded to whole registers.
+  key_block: int
+  position_len: int  # Rows of position keys in all windows together.
+  interpret: bool  # Run as ordinary JAX, where there is no TPU.
+
+  @property
+  def position_offset(self) -> int:
+    """Rows of padding before the farthest distance, M + T - 1."""
+    return self.query_len - self.segment_len
+
+  @property
+  def num_positions(self) -> int:
+    """Rows of position keys that are there, padding before them included."""
+    return min(self.position_offset + self.context_len, self.position_len)
+
+  @property
+  def context_len(self) -> int:
+    """K, the keys that are there."""
+    return self.mem_len + self.segment_len
+
+  @property
+  def heads_per_block(self) -> int:
+    """How many heads share a block."""
+    return self.block_width // self.head_width
+
+  def query_starts(self) -> range:
+    """First row of each block of queries."""
+    return range(0, self.query_len, self.query_block)
+
+  def tiles(self, start: int) -> Iterator[Tile]:
+    """The tiles of the query block that begins at row `start`."""
+    seen = self.mem_len + start + self.query_block  # By the last of them.
+    end = min(self.key_len, round_up(seen, LANES))
+    window = self.query_len - start - self.query_block
+    for key in range(0, end, self.key_block):
+      num_keys = min(self.key_block, end - key)
+      window_len = num_keys + round_up(self.query_block, LANES)
+      yield Tile(key, num_keys, window + key, window_len)
+
+
+def make_tiling(
+  *,
+  query_len: int,
+  key_len: int,
+  num_heads: int,
+  head_dim: int,
+  interpret: bool,
+) -> Tiling:
+  """The tiling that was fastest, by docs/kernels.md."""
+  head_width = _head_width(num_heads, head_dim)
+  block = _LONG_QUERY_BLOCK if query_len > 1024 else _QUERY_BLOCK
+  block = min(block, round_up(query_len, ROWS))
+  padded = round_up(query_len, block)
+  tiling = Tiling(
+    mem_len=key_len - query_len,
+    segment_len=query_len,
+    head_dim=head_dim,
+    head_width=head_width,
+    block_width=max(head_width, LANES),
+    query_len=padded,
+    query_block=block,
+    key_len=round_up(key_len, LANES),
+    key_block=KEY_BLOCK,
+    position_len=0,
+    interpret=interpret,
+  )
+  windows = [
+    tile.window + tile.window_len
+    for start in tiling.query_starts()
+    for tile in tiling.tiles(start)
+  ]
+  return tiling._replace(position_len=max(windows))
+
+
+def round_up(size: int, multiple: int) -> int:
+  """The next multiple that is not smaller."""
+  return -(-size // multiple) * multiple
+
+
+def vmem_bytes(tiling: Tiling, itemsize: int) -> int:
+  """An upper estimate of what the backward pass keeps on the chip.
+
+  Args:
+    tiling: of the attention.
+    itemsize: bytes of a number in the inputs.
+  """
+  width, tile = (
+    tiling.block_width,
+    min(tiling.key_block, tiling.key_len) + LANES,
+  )
+  # Inputs and outputs are held twice, so that copies overlap with work.
+  rows = 4 * tiling.query_len + 4 * tiling.key_len + tiling.position_len
+  blocks = 2 * width * (itemsize * rows + 4 * tiling.position_len)
+  sums = 2 * 4 * width * tiling.key_len
+  return blocks + sums + 8 * 4 * tiling.query_block * tile
+
+
+def num_tiles(tiling: Tiling) -> int:
+  """How often a kernel's code repeats its innermost part."""
+  tiles = [len([*tiling.tiles(start)]) for start in tiling.query_starts()]
+  return sum(tiles) * tiling.heads_per_block
+
+
+def _head_width(num_heads: int, head_dim: int) -> int:
+  """Lanes of a head, such that whole heads fill a block."""
+  if head_dim > LANES:
+    return round_up(head_dim, LANES)
+  width = LANES // _MAX_HEADS
+  while width < head_dim or num_heads % (LANES // width):
+    width *= 2
+  return width
