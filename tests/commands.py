@@ -1,0 +1,52 @@
+"""Runs command lines in forks of one process, which has imported it all.
+
+python -m tests.commands < CASES > RESULTS, both JSON: a case has `arguments`
+and an `environment`; its result has `status` and `stderr`.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from typing import Any
+
+from transformer_xl import evaluate  # noqa: F401  # As all modes need them.
+from transformer_xl import generate  # noqa: F401
+from transformer_xl import main
+from transformer_xl import plan  # noqa: F401
+from transformer_xl import train  # noqa: F401
+
+
+def run(case: dict[str, Any]) -> dict[str, Any]:
+  """Runs one command line as a shell would."""
+  with tempfile.TemporaryFile() as log:
+    child = os.fork()
+    if child == 0:
+      _become(case, log.fileno())
+    _, status = os.waitpid(child, 0)
+    log.seek(0)
+    text = log.read().decode()
+  return {"status": os.waitstatus_to_exitcode(status), "stderr": text}
+
+
+def _become(case, log):
+  os.dup2(log, sys.stderr.fileno())
+  os.dup2(log, sys.stdout.fileno())
+  os.environ.update(case["environment"])
+  sys.argv = ["transformer_xl/main.py", *case["arguments"]]
+  status = 0
+  try:
+    main.run()
+  except SystemExit as error:
+    status = error.code or 0
+  except BaseException:
+    traceback.print_exc()
+    status = 70
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(status)
+
+
+if __name__ == "__main__":
+  print(json.dumps([run(case) for case in json.load(sys.stdin)]))

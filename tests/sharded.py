@@ -1,0 +1,205 @@
+"""What test_sharding.py judges; eight forced devices take their own process.
+
+python -m tests.sharded FOLDER writes FOLDER/result.json.
+"""
+
+import functools
+import json
+import os
+import sys
+
+os.environ["XLA_FLAGS"] = (
+  os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests import corpus
+from transformer_xl import checkpoint as checkpoint_lib
+from transformer_xl import data
+from transformer_xl import sharding
+from transformer_xl import step as step_lib
+from transformer_xl import train as train_lib
+
+STEPS, COUNT = 6, 2  # As three chunks.
+jax.config.update("jax_disable_most_optimizations", True)  # To compile faster.
+CONFIG = {
+  "model.model_dim": 16,
+  "model.num_heads": 4,
+  "model.head_dim": 4,
+  "model.ff_dim": 32,
+  "model.cutoffs": (16,),
+  "model.div_val": 2,
+  "train.batch_size": 16,
+  "train.optimizer": "sgd",
+  "train.clip_norm": 0.25,
+  "train.learning_rate": 0.5,
+}
+MESHES = {
+  "data": (8, 1, 1),
+  "fsdp": (1, 8, 1),
+  "tensor": (4, 1, 2),
+  "mixed": (2, 2, 2),
+}
+
+
+def make_config(data_dir, mesh=(8, 1, 1), **updates):
+  names = ("mesh.data", "mesh.fsdp", "mesh.tensor")
+  axes = dict(zip(names, mesh, strict=True))
+  return corpus.config(data_dir, **CONFIG, **axes, **updates)
+
+
+def stream(config):
+  return data.TrainStream(
+    data.open_split(f"{config.data.dir}/{corpus.NAME}", "train"),
+    num_lanes=config.train.batch_size,
+    segment_len=config.train.segment_len,
+    resets="wrap",
+    rotate=False,
+    seed=0,
+  )
+
+
+def plain(config):
+  """The same updates on one device, without a mesh."""
+  state, memory = jax.tree.map(jnp.asarray, first_values(config.data.dir))
+  training = step_lib.make_training(config)
+  update = jax.jit(functools.partial(step_lib.train_chunk, training=training))
+  segments = stream(config).read(0, STEPS, slice(None))
+  state, _, metrics = update(state, memory, jax.tree.map(jnp.asarray, segments))
+  assert len(state.params["softmax"]["bias"].sharding.device_set) == 1
+  return jax.device_get((state.params, metrics))
+
+
+def updates(config, mesh, state, memory, *, first=0, end=STEPS):
+  """As the training loop makes them."""
+  parts = []
+  for step in range(first, end, COUNT):
+    with jax.set_mesh(mesh):
+      segments = data.device_segments(
+        stream(config), step, COUNT, sharding.segments(mesh)
+      )
+      state, memory, metrics = compiled(config, mesh)(state, memory, segments)
+    parts.append(jax.device_get(metrics))
+  metrics = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+  return state, memory, metrics
+
+
+compiled = functools.cache(train_lib.compiled_update)
+
+
+def start(config, mesh):
+  """The same for every mesh, since drawing takes longest to compile."""
+  places = jax.tree.map(
+    lambda leaf: leaf.sharding, train_lib.placed_state(config, mesh)
+  )
+  return jax.device_put(first_values(config.data.dir), places)
+
+
+@functools.cache
+def first_values(data_dir):
+  """State and memory, drawn on one device."""
+  creators = train_lib._creators(make_config(data_dir))
+  return jax.device_get(tuple(jax.jit(create)() for create in creators))
+
+
+def drawn(config):
+  """Parameters that are split from the beginning."""
+  mesh = sharding.make_mesh(config.mesh, lanes=())
+  places = jax.tree.map(
+    lambda leaf: leaf.sharding, train_lib.placed_state(config, mesh)
+  )
+  create, _ = train_lib._creators(config)
+  with jax.set_mesh(mesh):
+    state = jax.jit(create, out_shardings=places[0])()
+  return jax.device_get(state.params)
+
+
+def differences(expected, found):
+  """Relative in the losses, absolute in the parameters."""
+  losses = expected[1].sums.nll, found[1].sums.nll
+  parameters = jax.tree.map(
+    lambda a, b: float(np.max(np.abs(a - b))), expected[0], found[0]
+  )
+  return {
+    "loss": float(np.max(np.abs(losses[0] - losses[1]) / losses[0])),
+    "parameters": max(jax.tree.leaves(parameters)),
+  }
+
+
+def compare(data_dir, expected, mesh, **changes):
+  config = make_config(data_dir, mesh, **changes)
+  device_mesh = sharding.make_mesh(config.mesh, lanes=(16,))
+  before = start(config, device_mesh)
+  state, memory, metrics = updates(config, device_mesh, *before)
+  after = jax.device_get((state.params, metrics))
+  attention = state.params["layers"]["attention"]
+  return differences(expected, after) | {
+    "all_given_away": all(x.is_deleted() for x in jax.tree.leaves(before)),
+    "devices": len(attention["query"].sharding.device_set),
+    "shards": {
+      name: array.addressable_shards[0].data.shape
+      for name, array in {
+        "query": attention["query"],
+        "output": attention["output"],
+        "table_0": state.params["embedding"]["table_0"],
+        "bias": state.params["softmax"]["bias"],
+        "memory": memory.hiddens,
+        "length": memory.length,
+      }.items()
+    },
+  }
+
+
+def move(data_dir, folder):
+  """Saves on eight devices, goes on there and on four of them."""
+  config = make_config(data_dir, (2, 2, 2))
+  mesh = sharding.make_mesh(config.mesh, lanes=(16,))
+  state, memory, _ = updates(config, mesh, *start(config, mesh), end=2)
+  checkpoints = checkpoint_lib.Checkpoints(folder, config.checkpoint)
+  checkpoints.save(state, memory, metadata={}, nll=None)
+  stayed = updates(config, mesh, state, memory, first=2)
+  checkpoints.close()
+  four = jax.make_mesh(
+    (2, 2, 1),
+    sharding.AXES,
+    axis_types=(jax.sharding.AxisType.Auto,) * 3,
+    devices=jax.devices()[4:],
+  )
+  checkpoints = checkpoint_lib.Checkpoints(folder, config.checkpoint)
+  restored = checkpoints.restore_newest(*train_lib.placed_state(config, four))
+  checkpoints.close()
+  devices = restored.memory.hiddens.sharding.device_set
+  moved = updates(config, four, restored.state, restored.memory, first=2)
+  found = jax.device_get((moved[0].params, moved[2]))
+  expected = jax.device_get((stayed[0].params, stayed[2]))
+  return differences(expected, found) | {
+    "devices": sorted(device.id for device in devices),
+    "step": int(moved[0].step),
+  }
+
+
+def main(folder):
+  data_dir = corpus.write(os.path.join(folder, "data"))
+  config = make_config(data_dir)
+  expected = plain(config)
+  first = first_values(data_dir)[0].params, expected[1]
+  split = drawn(make_config(data_dir, MESHES["mixed"])), expected[1]
+  result = {
+    "moved": differences(first, expected)["parameters"],
+    "drawn": differences(first, split)["parameters"],
+  }
+  for name, mesh in MESHES.items():
+    result[name] = compare(data_dir, expected, mesh)
+  result["accumulation"] = compare(
+    data_dir, expected, (2, 2, 2), **{"train.accumulation_steps": 4}
+  )
+  result["restored"] = move(data_dir, os.path.join(folder, "run"))
+  with open(os.path.join(folder, "result.json"), "w") as file:
+    json.dump(result, file)
+
+
+if __name__ == "__main__":
+  main(sys.argv[1])

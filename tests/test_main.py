@@ -1,0 +1,143 @@
+"""The command line: each mistake is one line, and a workdir is enough."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests import corpus
+
+pytestmark = pytest.mark.slow
+
+ROOT = pathlib.Path(__file__).parents[1]
+BASE = "--config=experiments/base.py"
+LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \w+\.py:\d+\] ")
+TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+FAILURES = {  # What is said, and the status.
+  "misspelt": ("no field num_layer", 2),
+  "misspelt hint": ("num_layers", 2),
+  "wrong type": ("num_layers", 2),
+  "out of range": ("train.batch_size must be at least 1: it is 0", 2),
+  "lanes": ("batch_size of 7 lanes must be a multiple of the 2 devices", 2),
+  "no workdir": ("set --workdir=FOLDER", 2),
+  "no config": ("name an experiment", 2),
+  "missing config file": ("cannot read experiments/missing.py", 2),
+  "unknown mode": ("mode", 2),
+  "no data": ("python -m data_prep.main --dataset=tiny --data_dir=", 2),
+  "truncated": ("train.npy is truncated", 2),
+  "width": ("table_0 has shape (23, 8) there and (23, 12) in this", 2),
+  "nothing to evaluate": ("there are no checkpoints in", 2),
+  "nothing saved": ("has no config.json", 2),
+  "prompt": ("the byte 0x54 at position 0 of the text is not", 2),
+  "diverged": ("the last good checkpoint is none", 1),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("commands")
+  corpus.write(folder / "data")
+  shutil.copytree(folder / "data", folder / "truncated")
+  tokens = folder / "truncated" / corpus.NAME / "train.npy"
+  tokens.write_bytes(tokens.read_bytes()[:300])
+  return folder
+
+
+def commands(folder):
+  """Arguments of each case; the first makes the run that others read."""
+  run, new = f"--workdir={folder}/run", f"--workdir={folder}/new"
+  flags = [BASE, *corpus.config_flags(f"{folder}/data")]
+  saved = f"--config=experiments/saved.py:{folder}/run"
+  ends = "--config.train.finish_with=('eval',)"
+  short = "--config.train.num_steps=4"
+  damaged = f"--config.data.dir={folder}/truncated"
+  return {
+    "train": [*flags, run, short, ends],
+    "saved": [saved, "--mode=eval", "--config.eval.mem_len=(0,16)"],
+    "generate": [saved, "--mode=generate", "--config.generate.prompt=abc"],
+    "misspelt": [BASE, new, "--config.model.num_layer=4"],
+    "misspelt hint": [BASE, new, "--config.model.num_layer=4"],
+    "wrong type": [BASE, new, "--config.model.num_layers=four"],
+    "out of range": [*flags, new, "--config.train.batch_size=0"],
+    "lanes": [*flags, new, "--config.train.batch_size=7"],
+    "no workdir": flags,
+    "no config": [new],
+    "missing config file": ["--config=experiments/missing.py", new],
+    "unknown mode": [*flags, new, "--mode=sing"],
+    "no data": [*flags, new, f"--config.data.dir={folder}/nowhere"],
+    "truncated": [*flags, new, damaged],
+    "width": [*flags, run, "--config.model.model_dim=12"],
+    "nothing to evaluate": [*flags, new, "--mode=eval"],
+    "nothing saved": [f"--config=experiments/saved.py:{folder}/data"],
+    "prompt": [saved, "--mode=generate", "--config.generate.prompt=The"],
+    "diverged": [*flags, new, "--config.train.learning_rate=1e30"],
+  }
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+  cases = commands(folder)
+  environment = {name: TWO_DEVICES if name == "lanes" else {} for name in cases}
+  process = subprocess.run(
+    [sys.executable, "-m", "tests.commands"],
+    cwd=ROOT,
+    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    input=json.dumps(
+      [
+        {"arguments": arguments, "environment": environment[name]}
+        for name, arguments in cases.items()
+      ]
+    ),
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  return dict(zip(cases, json.loads(process.stdout), strict=True))
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_mistake_ends_in_one_line(results, case):
+  result, (says, status) = results[case], FAILURES[case]
+  *log, last = result["stderr"].splitlines()
+  assert last.startswith("error: ")
+  assert says in last
+  assert result["status"] == status
+  assert all(LOG_LINE.match(line) for line in log), "\n".join(log)
+
+
+def test_training_ends_with_the_modes_that_finish_it(results, folder):
+  assert results["train"]["status"] == 0, results["train"]["stderr"]
+  assert "1 x cpu, process 0 of 1." in results["train"]["stderr"]
+  assert (folder / "run" / "metrics.jsonl").exists()
+  log = results["train"]["stderr"]
+  assert log.count("test: nll") == 1
+  assert "orbax" not in log
+
+
+def test_a_workdir_is_enough_to_evaluate(results, folder):
+  assert results["saved"]["status"] == 0, results["saved"]["stderr"]
+  path = folder / "run" / "results" / "eval_test.json"
+  cards = json.loads(path.read_text())["cards"]
+  assert [card["mem_len"] for card in cards] == [0, 16]
+  assert all(card["checkpoint_step"] == 4 for card in cards)
+
+
+def test_a_workdir_is_enough_to_generate(results, folder):
+  assert results["generate"]["status"] == 0, results["generate"]["stderr"]
+  path = folder / "run" / "results" / "generate.json"
+  result = json.loads(path.read_text())
+  assert result["prompt"] == "abc"
+  assert len(result["text"]) == result["num_tokens"] == 200
+
+
+def test_mistakes_leave_no_checkpoints_behind(results, folder):
+  assert len(results) > len(FAILURES)
+  kept = [path.name for path in (folder / "run" / "checkpoints").iterdir()]
+  assert kept == ["4"]
+  new = folder / "new" / "checkpoints"
+  assert not new.exists() or list(new.iterdir()) == []

@@ -1,0 +1,133 @@
+"""Meshes of eight devices against one; rules of what is split."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from tests import corpus
+from tests import tiny
+from transformer_xl import config as config_lib
+from transformer_xl import errors
+from transformer_xl import sharding
+from transformer_xl import train as train_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+  """What `tests/sharded.py` has found."""
+  folder = tmp_path_factory.mktemp("sharded")
+  process = subprocess.run(
+    [sys.executable, "-m", "tests.sharded", str(folder)],
+    cwd=ROOT,
+    env={
+      **os.environ,
+      "JAX_PLATFORMS": "cpu",
+      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+    },
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.returncode == 0, process.stderr
+  return json.loads((folder / "result.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+def test_every_mesh_makes_the_updates_of_one_device(result, mesh):
+  assert result[mesh]["devices"] == 8
+  assert result["moved"] > 1e-2
+  # SGD does not blow rounding up. A loss is a sum of 128 float32 terms; in
+  # another order it differs by some units in the last place, 7e-8 each.
+  assert result[mesh]["loss"] < 1e-6
+  assert result[mesh]["parameters"] < 1e-6
+
+
+@pytest.mark.slow
+def test_parameters_do_not_depend_on_where_they_are_drawn(result):
+  assert result["drawn"] == 0
+
+
+@pytest.mark.slow
+def test_arrays_are_split_and_stay_so(result):
+  whole = {"query": [2, 16, 16], "output": [2, 16, 16], "table_0": [16, 16]}
+  names = ("data", "fsdp", "mixed")
+  data, fsdp, mixed = (result[name]["shards"] for name in names)
+  assert {name: data[name] for name in whole} == whole
+  assert fsdp["query"] == [2, 2, 16]
+  assert fsdp["output"] == [2, 16, 2]
+  assert fsdp["table_0"] == [2, 16]
+  assert mixed["query"] == [2, 8, 8]
+  assert mixed["output"] == [2, 8, 8]
+  assert mixed["table_0"] == [4, 16]
+  assert mixed["bias"] == [23]  # Nothing divides it.
+  for name, lanes in (("data", 2), ("fsdp", 2), ("tensor", 4), ("mixed", 4)):
+    assert result[name]["shards"]["memory"] == [2, lanes, 8, 16]
+    assert result[name]["shards"]["length"] == [lanes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+def test_the_old_state_and_memory_are_given_away(result, mesh):
+  assert result[mesh]["all_given_away"]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_eight_devices_goes_on_on_four(result):
+  assert result["restored"]["devices"] == [4, 5, 6, 7]
+  assert result["restored"]["step"] == 6
+  assert result["restored"]["loss"] < 1e-6
+  assert result["restored"]["parameters"] < 1e-6
+
+
+def mesh_config(**updates):
+  values = {"mesh." + name: value for name, value in updates.items()}
+  return config_lib.from_config_dict(tiny.config_dict(**values)).mesh
+
+
+@pytest.mark.parametrize(
+  ("axes", "says"),
+  [
+    ({"data": 3}, "must use all 1 devices"),
+    ({"fsdp": 2}, "mesh.fsdp=2"),
+    ({"data": 2, "tensor": 2}, "--config.mesh.data=-1"),
+  ],
+)
+def test_a_mesh_of_other_than_all_devices_is_one_line(axes, says):
+  with pytest.raises(errors.UserError, match=says) as caught:
+    sharding.make_mesh(mesh_config(**axes), lanes=())
+  assert "\n" not in str(caught.value)
+
+
+def test_lanes_that_do_not_divide_name_the_nearest(monkeypatch):
+  monkeypatch.setattr(jax, "device_count", lambda: 4)
+  with pytest.raises(errors.UserError, match="nearest are 4 and 8"):
+    sharding.make_mesh(mesh_config(), lanes=(8, 7))
+  with pytest.raises(errors.UserError, match="nearest are 4\\."):
+    sharding.make_mesh(mesh_config(), lanes=(3,))
+
+
+def test_what_the_optimizer_keeps_is_split_as_its_parameters(tmp_path):
+  config = corpus.config(corpus.write(tmp_path), **{"train.ema_decay": 0.9})
+  mesh = sharding.make_mesh(config.mesh, lanes=())
+  state, _ = train_lib.placed_state(config, mesh)
+  names = ("mu", "nu", "average", "params")
+  found = {name: {} for name in names}
+  for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+    text = jax.tree_util.keystr(path, simple=True, separator="/")
+    for name in names:
+      prefix, is_there, rest = text.partition(f"{name}/")
+      if is_there and (prefix == "" or name in ("mu", "nu")):
+        found[name][rest] = leaf.sharding.spec
+  assert any(
+    spec != jax.sharding.PartitionSpec() for spec in found["params"].values()
+  )
+  assert all(found[name] == found["params"] for name in names)
