@@ -6,11 +6,26 @@ knows to be there, drops what came after, and goes on.
 
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
+
+_BLOCK = 1 << 20
+
+
+def blocks(path: pathlib.Path) -> Iterator[NDArray[Any]]:
+  """Yields the numbers of a file in parts.
+
+  Memory holds one of them, where a memory map would count as resident.
+  """
+  with open(path, "rb") as file:
+    npy.read_magic(file)
+    (length,), _, dtype = npy.read_array_header_1_0(file)
+    for start in range(0, length, _BLOCK):
+      yield np.fromfile(file, dtype, count=min(_BLOCK, length - start))
 
 
 class ArrayFile:

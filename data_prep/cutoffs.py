@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ _MOST_CUTOFFS = 3
 # Cutoffs are multiples of what an accelerator's matrix unit takes at once.
 _MULTIPLE = 128
 _NUM_CANDIDATES = 40
-_BLOCK = 1 << 22
 
 
 def suggest(counts: NDArray[np.int64]) -> list[int]:
@@ -49,11 +49,11 @@ def suggest(counts: NDArray[np.int64]) -> list[int]:
   return list(min(choices, key=functools.partial(_cost, covered)))
 
 
-def count(tokens: NDArray[Any], *, size: int) -> NDArray[np.int64]:
-  """Returns how often each id occurs [size], reading block by block."""
+def count(tokens: Iterable[NDArray[Any]], *, size: int) -> NDArray[np.int64]:
+  """Returns how often each id occurs [size] in some arrays of ids."""
   counts = np.zeros(size, np.int64)
-  for start in range(0, len(tokens), _BLOCK):
-    counts += np.bincount(tokens[start : start + _BLOCK], minlength=size)
+  for block in tokens:
+    counts += np.bincount(block, minlength=size)
   return counts
 
 

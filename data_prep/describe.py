@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from data_prep import array_file
 from data_prep import cutoffs
 from transformer_xl import vocabulary
 
@@ -28,8 +29,9 @@ def describe(folder: pathlib.Path) -> str:
   vocab = vocabulary.load(str(folder))  # Also says if there is no dataset.
   meta = json.loads((folder / "meta.json").read_text("utf-8"))
   split = next(iter(meta["splits"]))
-  tokens = np.load(folder / f"{split}.npy", mmap_mode="r")
-  counts = cutoffs.count(tokens, size=vocab.size)
+  path = folder / f"{split}.npy"
+  tokens = np.load(path, mmap_mode="r")
+  counts = cutoffs.count(array_file.blocks(path), size=vocab.size)
   sample = vocab.decode(tokens[: _SAMPLE_TOKENS[vocab.unit]])
   if vocab.unit == "word":
     sample = detokenize(sample)

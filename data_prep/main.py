@@ -10,10 +10,10 @@ import sys
 from typing import Any
 from typing import NoReturn
 
-import numpy as np
 from absl import app
 from absl import flags
 
+from data_prep import array_file
 from data_prep import catalog
 from data_prep import corpus as corpora
 from data_prep import cutoffs
@@ -210,7 +210,7 @@ def _write(
 def _suggest(
   stage: staging.Staging, split: str, vocab: vocabulary.Vocabulary
 ) -> list[int]:
-  tokens = np.load(stage.path(f"{split}.npy"), mmap_mode="r")
+  tokens = array_file.blocks(stage.path(f"{split}.npy"))
   return cutoffs.suggest(cutoffs.count(tokens, size=vocab.size))
 
 

@@ -103,7 +103,9 @@ def test_an_array_file_goes_on_at_any_length_it_had(numbers, length):
       file.append(values[length:][::-1])
     expected = numbers[:length] + numbers[length:][::-1]
     loaded = np.load(path)
+    parts = list(array_file.blocks(path))
   assert loaded.tolist() == expected
+  assert [number for part in parts for number in part] == expected
   assert loaded.dtype == np.uint16
 
 
@@ -148,7 +150,7 @@ def test_a_small_vocabulary_gets_no_cutoffs():
 
 
 def test_coverage_is_the_share_of_the_tokens_in_each_bin():
-  counts = cutoffs.count(np.array([0, 0, 1, 3], np.uint8), size=5)
+  counts = cutoffs.count([np.array([0, 0]), np.array([1, 3])], size=5)
   assert counts.tolist() == [2, 1, 0, 1, 0]
   assert cutoffs.coverage(counts, [1, 3]) == [0.5, 0.25, 0.25]
 
