@@ -52,6 +52,8 @@ def _model() -> ml_collections.ConfigDict:
   model.projection_init_std = 0.01
   # Computation.
   model.dtype = "float32"  # float32 | bfloat16; parameters stay float32
+  # How attention is computed, "auto" by device: docs/kernels.md.
+  model.attention = "auto"  # auto | reference | chunked | pallas
   model.remat = "none"  # none | full | dots | attention: what is recomputed
   model.scan_unroll = 1  # Layers per turn of the loop over layers.
   return model

@@ -43,6 +43,7 @@ class ModelConfig:
   init_std: float
   projection_init_std: float
   dtype: str
+  attention: str
   remat: str
   scan_unroll: int
 
@@ -155,6 +156,7 @@ CHOICES = {
   "model.same_length_window": ("mem_len", "mem_len_plus_one"),
   "model.init_style": ("tensorflow", "pytorch"),
   "model.dtype": ("float32", "bfloat16"),
+  "model.attention": ("auto", "reference", "chunked", "pallas"),
   "model.remat": ("none", "full", "dots", "attention"),
   "train.optimizer": ("adam", "adamw", "lamb", "sgd"),
   "train.schedule": ("cosine", "inverse_sqrt", "constant"),

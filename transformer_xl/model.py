@@ -21,6 +21,7 @@ from transformer_xl import attention
 from transformer_xl import config as config_lib
 from transformer_xl import memory as memory_lib
 from transformer_xl import shapes
+from transformer_xl.kernels import dispatch
 
 REMAT_POLICIES = {
   "full": None,
@@ -67,7 +68,11 @@ class RelativeAttention(nn.Module):
     if biases is None:
       biases = _biases(self, config)
     content_bias, position_bias = biases
-    values = attention.relative_attention(
+    dropout = nn.Dropout(
+      config.attention_dropout_rate, deterministic=deterministic
+    )
+    has_dropout = config.attention_dropout_rate > 0 and not deterministic
+    values = dispatch.relative_attention(
       project("query", hidden),
       project("key", context),
       project("value", context),
@@ -75,12 +80,10 @@ class RelativeAttention(nn.Module):
       content_bias=content_bias.astype(config.dtype),
       position_bias=position_bias.astype(config.dtype),
       reach=reach,
-      dropout=nn.Dropout(
-        config.attention_dropout_rate, deterministic=deterministic
-      ),
+      dropout=dropout if has_dropout else None,
+      implementation=config.attention,
     )
     values = values.reshape(*hidden.shape[:-1], heads * width)
-    values = ad_checkpoint.checkpoint_name(values, "attention_output")
     output = values @ dense("output", (heads * width, config.model_dim))
     return nn.Dropout(config.dropout_rate)(output, deterministic=deterministic)
 

@@ -1,0 +1,20 @@
+"""The model through each implementation of attention."""
+
+import pytest
+
+from tests.conformance import adapters
+from tests.conformance import checks
+
+# Those that reach the most of what a mask, a shift or a gradient can get wrong.
+CHECKS = (
+  checks.segmented_equals_one_pass,
+  checks.same_length_does_not_depend_on_the_cuts,
+  checks.reset_inside_a_segment_equals_fresh,
+  checks.no_gradient_into_memory,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("implementation", ["chunked", "pallas"])
+def test_the_model_conforms(implementation, check):
+  check(adapters.package(attention=implementation))
