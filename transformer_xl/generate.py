@@ -15,6 +15,7 @@ import numpy as np
 from absl import logging
 
 from transformer_xl import config as config_lib
+from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import evaluate
 from transformer_xl import memory as memory_lib
@@ -97,6 +98,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
   options = config.generate
   folder = os.path.join(workdir, provenance.VOCABULARY)
   vocabulary = vocabulary_lib.load(folder)
+  config = data.with_vocab_size(config, data.read_meta(folder))
   prompt = vocabulary.encode(options.prompt)
   if len(prompt) == 0:
     raise errors.UserError(
