@@ -68,6 +68,15 @@ def test_published_bytes_are_decimal_numbers(tmp_path):
   assert loaded.encode("eat").tolist() == [1, 3, 2]
 
 
+def test_bytes_are_never_made_lower_case(tmp_path):
+  path = tmp_path / "vocab.pkl"
+  numbers = [str(ord(letter)) for letter in " aA"]
+  path.write_bytes(pickle.dumps(attributes(numbers, lower_case=True)))
+  copy(path, tmp_path / "run")
+  meta = json.loads((tmp_path / "run/vocabulary/meta.json").read_text())
+  assert meta["tokenizer"] == {"kind": "byte", "lower_case": False}
+
+
 def test_published_characters_have_an_underscore_for_a_space(tmp_path):
   path = stored_files.tensorflow("text8") / "cache.pkl"
   made, loaded = copy(path, tmp_path)

@@ -20,8 +20,6 @@ with warnings.catch_warnings():
   from transformers.models.transfo_xl import configuration_transfo_xl
   from transformers.models.transfo_xl import modeling_transfo_xl
 
-VERSIONS = {"torch": torch.__version__, "transformers": "4.35.2"}
-
 
 def make(drawn: configurations.Drawn) -> Any:
   """HuggingFace's model, with weights drawn by its own names."""

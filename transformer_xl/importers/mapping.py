@@ -4,6 +4,7 @@ A layout lists every tensor that a format stores for one model. It is data: the
 same list reads a checkpoint, writes one, and maps gradients.
 """
 
+import functools
 import math
 import re
 from collections.abc import Iterable
@@ -50,6 +51,7 @@ class Mapped(NamedTuple):
   parameters: tuple[str, ...]
 
 
+@functools.cache
 def parameter_shapes(
   config: config_lib.ModelConfig,
 ) -> dict[str, tuple[int, ...]]:

@@ -109,7 +109,9 @@ def _write(read: Symbols, folder: str) -> None:
       f"the vocabulary has {most_common!r} {count} times; each symbol has one "
       "id: name another with --vocabulary=PATH."
     )
-  tokenizer: dict[str, Any] = {"kind": kind, "lower_case": read.lower_case}
+  # It was set for enwik8 too, without effect: its symbols are numbers there.
+  lower_case = read.lower_case and kind != "byte"
+  tokenizer: dict[str, Any] = {"kind": kind, "lower_case": lower_case}
   if kind == "word":
     tokenizer["end_of_line"] = _first(ENDS_OF_LINE, symbols)
     tokenizer["unk"] = _first(UNKNOWN, symbols)
