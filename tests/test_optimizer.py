@@ -10,7 +10,6 @@ import pytest
 
 from tests import tiny
 from transformer_xl import config as config_lib
-from transformer_xl import model as model_lib
 from transformer_xl import optimizer as optimizer_lib
 
 PEAK = 2.5e-4
@@ -137,10 +136,8 @@ def test_the_gradient_is_clipped_by_its_global_norm():
 
 
 def test_matrices_decay_and_vectors_do_not():
-  params = model_lib.init_params(
-    tiny.model_config(cutoffs=(9,), div_val=2, untie_biases=True),
-    jax.random.key(0),
-  )
+  config = tiny.model_config(cutoffs=(9,), div_val=2, untie_biases=True)
+  params = tiny.params(config)
   mask = optimizer_lib.decayed_parameters(params)
   flat = {
     path[-1].key: decays
