@@ -1,5 +1,14 @@
 """A small word-level model on Penn Treebank that a laptop can train.
 
+Measured: test perplexity 109.36 (valid 115.46) with 2,697,617 parameters.
+
+    memory  test perplexity   card: test, 82,429 tokens, segment 64, clamp
+         0           119.74   none, same_length False, start masked, batch 8,
+        64           109.36   warm-up as long as the memory, float32, step 6000
+       256           110.00   (seed 0, the only run)
+
+Cost: 35 CPU minutes, so about 20 minutes on 2 idle x86-64 cores (it took 64 on
+2 that were shared with other work); jax 0.10.2, 21 November 2026.
 Run: python -m transformer_xl.main --config=experiments/ptb_small.py \
   --workdir=/tmp/ptb_small
 """

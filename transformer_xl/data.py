@@ -13,6 +13,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -139,19 +140,18 @@ class TrainStream:
     Returns:
       NumPy arrays [count, lanes, T].
     """
-    steps = np.arange(step, step + count)[:, None, None]
-    lane = np.arange(self.num_lanes)[lanes][None, :, None]
-    within = np.arange(self.segment_len)[None, None, :]
-    start = lane * (self.pairs // self.num_lanes)
+    steps = np.arange(step, step + count)[:, None]
+    starts = np.arange(self.num_lanes)[lanes] * (self.pairs // self.num_lanes)
     if self.rotate:
       epoch, steps = np.divmod(steps, self.steps_per_epoch)
-      start = start + self._offsets(epoch)
-    position = (start + steps * self.segment_len + within) % self.pairs
-    resets = self._resets(position)
+      starts = starts + self._offsets(epoch)
+    starts = (starts + steps * self.segment_len) % self.pairs  # [count, lanes]
+    inputs, targets = _pairs(self.file, starts, self.segment_len, np.mod)
+    resets = self._resets(starts)
     if self.rotate:
-      resets[:, :, 0] |= steps[:, :, 0] == 0
-    weights = np.ones(position.shape, np.float32)
-    return _segment(self.file, position, weights, resets)
+      resets[:, :, 0] |= steps == 0
+    weights = np.ones(inputs.shape, np.float32)
+    return _segment(inputs, targets, weights, resets)
 
   def _offsets(self, epochs: np.ndarray) -> np.ndarray:
     def offset(epoch: int) -> int:
@@ -162,10 +162,15 @@ class TrainStream:
 
     return np.vectorize(offset, otypes=[np.int64])(epochs)
 
-  def _resets(self, position: np.ndarray) -> np.ndarray:
+  def _resets(self, starts: np.ndarray) -> np.ndarray:
+    if self.resets == "never":
+      return np.zeros((*starts.shape, self.segment_len), bool)
+    documents = np.zeros(1, np.int64)
     if self.resets == "documents":
-      return _is_member(position, self.file.documents)
-    return (position == 0) & (self.resets == "wrap")
+      documents = self.file.documents
+    # What lies past the last pair is the start of the text again.
+    around = _document_starts(documents, starts - self.pairs, self.segment_len)
+    return around | _document_starts(documents, starts, self.segment_len)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,32 +206,61 @@ class EvalStream:
 
   def read(self, step: int, count: int, lanes: slice) -> step_lib.Segment:
     """As TrainStream.read; steps after the last have no weight."""
-    steps = np.arange(step, step + count)[:, None, None]
-    lane = np.arange(self.num_lanes)[lanes][None, :, None]
-    within = np.arange(self.segment_len)[None, None, :]
-    offset = (steps - self._warmup_steps) * self.segment_len + within
-    position = lane * self._run + offset
-    pairs = len(self.file.tokens) - 1
-    counted = (offset >= 0) & (offset < self._run) & (position < pairs)
-    resets = position == 0
+    steps = np.arange(step, step + count)[:, None] - self._warmup_steps
+    runs = np.arange(self.num_lanes)[lanes] * self._run
+    starts = runs + steps * self.segment_len  # [count, lanes]
+    inputs, targets = _pairs(self.file, starts, self.segment_len, _clip)
+    documents = np.zeros(1, np.int64)
     if self.resets == "documents":
-      resets |= _is_member(position, self.file.documents)
-    position = np.clip(position, 0, pairs - 1)
-    return _segment(self.file, position, counted.astype(np.float32), resets)
+      documents = self.file.documents
+    resets = _document_starts(documents, starts, self.segment_len)
+    position = starts[:, :, None] + np.arange(self.segment_len)
+    in_run = (steps >= 0) & (steps * self.segment_len < self._run)
+    counted = in_run[:, :, None] & (position < len(self.file.tokens) - 1)
+    return _segment(inputs, targets, counted.astype(np.float32), resets)
 
 
-def _segment(file, position, weights, resets) -> step_lib.Segment:
-  return step_lib.Segment(
-    file.tokens[position].astype(np.int32),
-    file.tokens[position + 1].astype(np.int32),
-    weights,
-    resets,
-  )
+def _segment(*fields: Any) -> step_lib.Segment:
+  """NumPy's arrays where the types say JAX's."""
+  return step_lib.Segment(*fields)
 
 
-def _is_member(position: np.ndarray, starts: np.ndarray) -> np.ndarray:
-  index = np.searchsorted(starts, position)
-  return starts[np.minimum(index, len(starts) - 1)] == position
+def _clip(position: np.ndarray, pairs: int) -> np.ndarray:
+  return np.clip(position, 0, pairs - 1)
+
+
+def _pairs(
+  file: TokenFile,
+  starts: np.ndarray,
+  segment_len: int,
+  bring_inside: Callable[[np.ndarray, int], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Inputs and targets [count, lanes, T] of the segments at some pairs."""
+  shape, pairs = (*starts.shape, segment_len), len(file.tokens) - 1
+  inputs, targets = np.empty(shape, np.int32), np.empty(shape, np.int32)
+  for index, start in np.ndenumerate(starts):
+    stop = start + segment_len
+    if start >= 0 and stop <= pairs:
+      inputs[index] = file.tokens[start:stop]
+      targets[index] = file.tokens[start + 1 : stop + 1]
+    else:
+      position = bring_inside(np.arange(start, stop), pairs)
+      inputs[index] = file.tokens[position]
+      targets[index] = file.tokens[position + 1]
+  return inputs, targets
+
+
+def _document_starts(
+  documents: np.ndarray, starts: np.ndarray, segment_len: int
+) -> np.ndarray:
+  """Where documents start in the segments, [count, lanes, T]."""
+  result = np.zeros((*starts.shape, segment_len), bool)
+  first = np.searchsorted(documents, starts)
+  last = np.searchsorted(documents, starts + segment_len)
+  for index in zip(*np.nonzero(last > first), strict=True):
+    inside = documents[first[index] : last[index]] - starts[index]
+    result[(*index, inside)] = True
+  return result
 
 
 def device_segments(

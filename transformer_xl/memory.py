@@ -78,9 +78,17 @@ def append(
     return memory
   new = jax.lax.stop_gradient(hiddens).astype(memory.hiddens.dtype)
   both = jnp.concatenate([memory.hiddens, new], axis=2)  # [N, B, M+T, D]
+  length = next_length(memory.length, resets, mem_len=mem_len)
+  return Memory(both[:, :, segment_len:], length)
+
+
+def next_length(
+  length: jt.Int[shapes.Array, "B"], resets: shapes.Resets, *, mem_len: int
+) -> jt.Int[shapes.Array, "B"]:
+  """How much of the memory is visible after a segment."""
   document_len = positions_since_reset(resets)[:, -1] + 1
-  length = jnp.minimum(memory.length + segment_len, document_len)
-  return Memory(both[:, :, segment_len:], jnp.minimum(length, mem_len))
+  length = jnp.minimum(length + resets.shape[1], document_len)
+  return jnp.minimum(length, mem_len)
 
 
 def positions_since_reset(resets: shapes.Resets) -> shapes.Reach:
@@ -101,22 +109,40 @@ def reach(
   same_length: bool,
   window: str,
 ) -> shapes.Reach:
+  """`visible_distance` for a memory of hidden states."""
+  return visible_distance(
+    memory.length,
+    resets,
+    mem_len=memory.hiddens.shape[2],
+    same_length=same_length,
+    window=window,
+  )
+
+
+def visible_distance(
+  length: jt.Int[shapes.Array, "B"],
+  resets: shapes.Resets,
+  *,
+  mem_len: int,
+  same_length: bool,
+  window: str,
+) -> shapes.Reach:
   """The largest distance at which each query may attend, [B, T].
 
   A key is visible if and only if 0 <= distance <= reach: one number per query
   holds every mask there is. Itself is always visible.
 
   Args:
-    memory: gives M and each lane's visible length.
+    length: of each lane's visible memory.
     resets: True where a new document starts inside the segment.
+    mem_len: M.
     same_length: every query sees equally many keys (facts 2.4), so that the
       result does not depend on how the text is cut into segments.
     window: how many, "mem_len" (PyTorch, HuggingFace) or "mem_len_plus_one"
       (TensorFlow, NVIDIA); only used with `same_length`.
   """
-  mem_len = memory.hiddens.shape[2]
   position = jnp.arange(resets.shape[1], dtype=jnp.int32)
-  result = memory.length[:, None] + position[None, :]
+  result = length[:, None] + position[None, :]
   result = jnp.minimum(result, positions_since_reset(resets))
   if same_length:
     distance = mem_len if window == "mem_len_plus_one" else mem_len - 1
