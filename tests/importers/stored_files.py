@@ -22,3 +22,11 @@ def as_published(name: str, folder: pathlib.Path) -> pathlib.Path:
     (folder / part).mkdir(parents=True, exist_ok=True)
     shutil.copy(path, folder / part)
   return folder
+
+
+def write_words(folder: pathlib.Path, count: int) -> str:
+  """A vocabulary of words, one a line; returns its path."""
+  path = folder / "vocab.txt"
+  words = ["<eos>", *(f"w{number}" for number in range(count - 1))]
+  path.write_text("".join(f"{word}\n" for word in words))
+  return str(path)

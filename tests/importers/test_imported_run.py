@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 
 import tests.oracle
 from experiments import saved
@@ -114,7 +113,7 @@ def test_original_pytorch_files_equal_the_numpy_model(tmp_path, name):
     format_name="pytorch",
     source=str(stored_files.ORIGINAL / name),
     workdir=str(tmp_path / "run"),
-    vocabulary=write_words(tmp_path, 21),
+    vocabulary=stored_files.write_words(tmp_path, 21),
   )
   config, params = load(tmp_path / "run")
   assert config.model.memory_start == "masked"
@@ -228,124 +227,6 @@ def test_what_huggingface_cannot_express_is_not_exported(tmp_path):
   with pytest.raises(errors.UserError, match="project_equal_width=False"):
     export.export(str(tmp_path / "run"), str(tmp_path / "folder"))
   assert not (tmp_path / "folder").exists()
-
-
-def write_words(folder, count):
-  path = folder / "vocab.txt"
-  words = ["<eos>", *(f"w{number}" for number in range(count - 1))]
-  path.write_text("".join(f"{word}\n" for word in words))
-  return str(path)
-
-
-def write_huggingface(folder, **changes):
-  """A folder as `save_pretrained` writes it, with some fields changed."""
-  drawn = configurations.draw(5)
-  folder.mkdir()
-  export.write_weights(
-    str(folder / "model.safetensors"), ours.draw_params(drawn), drawn.model
-  )
-  fields = huggingface.config_fields(drawn.model, source.Lengths(4, 4, 0, True))
-  (folder / "config.json").write_text(json.dumps(fields | changes))
-  write_words(folder, drawn.model.vocab_size)
-  return folder
-
-
-def truncate(path):
-  path.write_bytes(path.read_bytes()[:-20])
-
-
-def rename_a_tensor(path):
-  tensors = safetensors.numpy.load_file(path)
-  tensors["crit.other"] = tensors.pop("crit.cluster_bias")
-  safetensors.numpy.save_file(tensors, path)
-
-
-def untie(path):
-  tensors = safetensors.numpy.load_file(path)
-  name = "word_emb.emb_layers.1.weight"
-  tensors["crit.out_layers.1.weight"] = tensors[f"transformer.{name}"] + 1
-  safetensors.numpy.save_file(tensors, path)
-
-
-@pytest.mark.parametrize(
-  ("changes", "damage", "message"),
-  [
-    ({}, truncate, "truncated, damaged or no safetensors"),
-    ({}, os.remove, "has no weights"),
-    (
-      {},
-      rename_a_tensor,
-      r"1 \(crit.cluster_bias\) missing, 1 \(crit.other\) unused",
-    ),
-    ({"tie_word_embeddings": True}, untie, "should be shared but have"),
-    ({"d_inner": 999}, None, "has the shape"),
-    ({"n_layer": 7}, None, "missing"),
-    ({"n_layer": 1}, None, "unused"),
-    ({"model_type": "bert"}, None, "of the type 'bert'"),
-    ({"attn_type": 1}, None, "attn_type=1"),
-    ({"tie_projs": [True, False, True]}, None, "shares the projections"),
-    ({"d_model": "wide"}, None, "d_model='wide'"),
-    ({"vocab_size": 30}, None, "has the shape"),
-  ],
-)
-def test_a_wrong_folder_ends_in_one_line(tmp_path, changes, damage, message):
-  folder = write_huggingface(tmp_path / "folder", **changes)
-  if damage is not None:
-    damage(folder / "model.safetensors")
-  refuse(tmp_path, message, format_name="huggingface", source=str(folder))
-
-
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    # Formats mixed up.
-    ({"format_name": "tensorflow", "source": "hf"}, "model.ckpt|is missing"),
-    ({"format_name": "huggingface", "source": "tf"}, "config.json is missing"),
-    ({"format_name": "pytorch", "source": "tf"}, "model.pt is missing"),
-    ({"format_name": "pytorch", "source": "hf/model.safetensors"}, "pickled"),
-    ({"format_name": "pytorch", "source": "hf/nothing"}, "is missing"),
-    # Things that do not go together.
-    ({"format_name": "tensorflow", "published": "wt103"}, "num_layers is 2"),
-    ({"format_name": "tensorflow", "cutoffs": (3,)}, "--cutoffs and"),
-    ({"format_name": "tensorflow", "vocabulary": "hf/vocab.txt"}, "symbols"),
-    ({"format_name": "tensorflow", "vocabulary": "none"}, "is missing"),
-    ({"format_name": "tensorflow", "vocabulary": "hf/config.json"}, "symbols"),
-  ],
-)
-def test_wrong_options_end_in_one_line(tmp_path, options, message):
-  write_huggingface(tmp_path / "hf")
-  shutil.copytree(stored_files.tensorflow("wt103"), tmp_path / "tf")
-  options = {"source": "tf"} | options
-  for name in {"source", "vocabulary"} & options.keys():
-    options[name] = str(tmp_path / options[name])
-  refuse(tmp_path, message, **options)
-
-
-def test_data_of_another_model_are_refused(tmp_path):
-  folder = shutil.copytree(stored_files.tensorflow("wt103"), tmp_path / "tf")
-  info = {"vocab_size": 23, "cutoffs": [0, 7, 14, 23], "dataset": "wt103"}
-  (folder / "corpus-info.json").write_text(json.dumps(info))
-  refuse(
-    tmp_path, "of two models", format_name="tensorflow", source=str(folder)
-  )
-
-
-def test_a_source_without_vocabulary_asks_for_it(tmp_path):
-  refuse(
-    tmp_path,
-    "--vocabulary=PATH",
-    format_name="pytorch",
-    source=str(stored_files.ORIGINAL / "model.pt"),
-  )
-
-
-def refuse(folder, message, **options):
-  """The import fails with one line and leaves nothing behind."""
-  before = sorted(os.listdir(folder))
-  with pytest.raises(errors.UserError, match=message) as caught:
-    imported_run.make(workdir=str(folder / "run"), **options)
-  assert "\n" not in str(caught.value)
-  assert sorted(os.listdir(folder)) == before
 
 
 def test_a_folder_in_use_is_left_alone(wt103):
