@@ -21,11 +21,9 @@ from transformer_xl.kernels import chunked
 from transformer_xl.kernels import fused
 from transformer_xl.kernels import tiling as tiling_lib
 
-# What a kernel may ask for of a core's VMEM: 128 MiB on v5e and v6e, 64 MiB or
-# more on other TPUs, but 16 MiB on the oldest.
+# What a kernel may ask for of a core's VMEM: 64 MiB or more, less a reserve.
 _VMEM_BYTES = 48 << 20
-_SMALL_VMEM_BYTES = 12 << 20
-_SMALL_VMEM = ("TPU v2", "TPU v3", "TPU v4")
+_NO_STRIDED_ROTATION = ("TPU v2", "TPU v3", "TPU v4")
 _MAX_TILES = 64  # Each is code of its own.
 _MIN_SEGMENT_LEN = 16  # The kernel computes so many rows at the least.
 
@@ -98,11 +96,10 @@ def choose(
 def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
   """Whether the fused kernel is made for such shapes on this device."""
   tiling = fused.make_tiling(query, key, interpret=False)
-  small = device_kind().startswith(_SMALL_VMEM)
-  limit = _SMALL_VMEM_BYTES if small else _VMEM_BYTES
   return (
-    query.shape[1] >= _MIN_SEGMENT_LEN
-    and tiling_lib.vmem_bytes(tiling, query.dtype.itemsize) <= limit
+    not device_kind().startswith(_NO_STRIDED_ROTATION)
+    and query.shape[1] >= _MIN_SEGMENT_LEN
+    and tiling_lib.vmem_bytes(tiling, query.dtype.itemsize) <= _VMEM_BYTES
     and tiling_lib.num_tiles(tiling) <= _MAX_TILES
   )
 

@@ -1,0 +1,187 @@
+"""Cycles and memory of one layer's attention on a TPU, asked of its compiler.
+
+    python -m benchmarks.tpu_attention [--topology=v5e:2x2] [--shape=wt103_large]
+
+Needs no TPU, only the `tpu` extra. Prints one JSON line for each shape,
+implementation and pass. What XLA makes is counted by its own estimates, times
+the trips of loops. For a Pallas kernel the compiler estimates nothing, so the
+instruction bundles of its final schedule are counted, times the steps of its
+grid: one bundle is issued a cycle, unless something waits. See docs/kernels.md.
+"""
+
+import functools
+import glob
+import importlib.metadata
+import json
+import os
+import re
+import tempfile
+import time
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app
+from absl import flags
+from jax.experimental import topologies
+
+from transformer_xl import hlo_cost
+from transformer_xl.kernels import dispatch
+from transformer_xl.kernels import tiling as tiling_lib
+
+
+class Shape(NamedTuple):
+  """Of one device's share of a layer."""
+
+  lanes: int
+  heads: int
+  segment_len: int
+  mem_len: int
+  head_dim: int
+
+
+SHAPES = {
+  "wt103_large": Shape(8, 16, 384, 384, 64),
+  "enwik8_large": Shape(4, 8, 768, 768, 128),
+  "wt103_base": Shape(8, 10, 150, 150, 41),
+  "enwik8_large_eval": Shape(1, 8, 128, 3800, 128),
+}
+IMPLEMENTATIONS = ("reference", "chunked", "pallas")
+
+_TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "TPU slice to ask for.")
+_SHAPES = flags.DEFINE_multi_enum("shape", [*SHAPES], [*SHAPES], "Which.")
+_IMPLEMENTATIONS = flags.DEFINE_multi_enum(
+  "implementation", IMPLEMENTATIONS, IMPLEMENTATIONS, "Which."
+)
+_DTYPE = flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Of.")
+
+# Read by libtpu when it is loaded, with the first topology.
+_ENVIRONMENT = {
+  "TPU_SKIP_MDS_QUERY": "1",
+  "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+  "TPU_WORKER_HOSTNAMES": "localhost",
+  "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  jax.config.update("jax_platforms", "cpu")
+  with tempfile.TemporaryDirectory() as folder:
+    os.environ.update(_ENVIRONMENT)
+    os.environ["LIBTPU_INIT_ARGS"] = (
+      f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+    )
+    devices: Any = topologies.get_topology_desc(
+      platform="tpu", topology_name=_TOPOLOGY.value
+    ).devices
+    for name in _SHAPES.value:
+      for implementation in _IMPLEMENTATIONS.value:
+        for gradient in (False, True):
+          result = _measure(
+            SHAPES[name], implementation, gradient, devices[0], folder
+          )
+          print(json.dumps({"shape": name, **result}), flush=True)
+
+
+def _measure(shape, implementation, gradient, device, folder):
+  mesh = jax.sharding.Mesh(np.array([device]), ("data",))
+  for path in glob.glob(os.path.join(folder, "*")):
+    os.remove(path)
+  start = time.perf_counter()
+  with jax.set_mesh(mesh):
+    arguments = _arguments(shape, gradient, mesh)
+    function = functools.partial(_attend, shape, implementation)
+    function = _with_gradient(function) if gradient else function
+    compiled = jax.jit(function).lower(*arguments).compile()
+  seconds = time.perf_counter() - start
+  xla = hlo_cost.program_cost(compiled.as_text()).cycles
+  bundles = _bundles(folder)
+  kernels = {name: count * _grid(shape) for name, count in bundles.items()}
+  return {
+    "device": device.device_kind,
+    "implementation": implementation,
+    "pass": "forward_backward" if gradient else "forward",
+    **shape._asdict(),
+    "dtype": _DTYPE.value,
+    "cycles": round(xla + sum(kernels.values())),
+    "xla_cycles": round(xla),
+    "kernel_cycles": kernels,
+    "kernel_bundles": bundles,
+    "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
+    "compile_seconds": round(seconds, 1),
+    "jax": jax.__version__,
+    "libtpu": importlib.metadata.version("libtpu"),
+  }
+
+
+def _arguments(shape, gradient, mesh):
+  """Arrays as the projections make them, with the heads side by side."""
+  place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+  def array(*sizes, dtype=_DTYPE.value):
+    return jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype), sharding=place)
+
+  keys, width = shape.mem_len + shape.segment_len, shape.heads * shape.head_dim
+  query = array(shape.lanes, shape.segment_len, width)
+  key = array(shape.lanes, keys, width)
+  reach = array(shape.lanes, shape.segment_len, dtype="int32")
+  bias = array(shape.heads, shape.head_dim)
+  arrays = (query, key, key, array(keys, width), bias, bias)
+  return (reach, query, *arrays) if gradient else (reach, *arrays)
+
+
+def _attend(shape, implementation, reach, *arrays):
+  *rows, content_bias, position_bias = arrays
+  values = dispatch.relative_attention(
+    *[
+      array.reshape(*array.shape[:-1], shape.heads, shape.head_dim)
+      for array in rows
+    ],
+    content_bias=content_bias,
+    position_bias=position_bias,
+    reach=reach,
+    dropout=None,
+    implementation=implementation,
+  )
+  return values.reshape(arrays[0].shape)
+
+
+def _with_gradient(function):
+  def both(reach, weights, *arrays):
+    values, pull = jax.vjp(functools.partial(function, reach), *arrays)
+    return values, pull(weights)
+
+  return both
+
+
+def _bundles(folder) -> dict[str, int]:
+  """The length of each attention kernel's final schedule."""
+  result = {}
+  pattern = "*relative_attention*schedule-analysis_final_bundles.txt"
+  for path in glob.glob(os.path.join(folder, pattern)):
+    kind = "backward" if "gradient" in os.path.basename(path) else "forward"
+    with open(path, encoding="utf-8") as file:
+      found = re.search(r"total scheduled bundles:\s+(\d+)", file.read())
+    if found is None:
+      raise ValueError(f"{path} has a new form")
+    result[kind] = int(found[1])
+  return result
+
+
+def _grid(shape) -> int:
+  """Steps of the kernels' grids: blocks of heads times lanes."""
+  tiling = tiling_lib.make_tiling(
+    query_len=shape.segment_len,
+    key_len=shape.mem_len + shape.segment_len,
+    num_heads=shape.heads,
+    head_dim=shape.head_dim,
+    interpret=False,
+  )
+  return shape.lanes * (shape.heads // tiling.heads_per_block)
+
+
+if __name__ == "__main__":
+  app.run(main)
