@@ -24,7 +24,8 @@ from transformer_xl.kernels import tiling as tiling_lib
 # What a kernel may ask for of a core's VMEM: 64 MiB or more, less a reserve.
 _VMEM_BYTES = 48 << 20
 _NO_STRIDED_ROTATION = ("TPU v2", "TPU v3", "TPU v4")
-_MAX_TILES = 64  # Each is code of its own.
+# Every block of them is code of its own, and a million takes 15 s to compile.
+_MAX_SCORES = 4 << 20
 _MIN_SEGMENT_LEN = 16  # The kernel computes so many rows at the least.
 
 
@@ -100,7 +101,7 @@ def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
     not device_kind().startswith(_NO_STRIDED_ROTATION)
     and query.shape[1] >= _MIN_SEGMENT_LEN
     and tiling_lib.vmem_bytes(tiling, query.dtype.itemsize) <= _VMEM_BYTES
-    and tiling_lib.num_tiles(tiling) <= _MAX_TILES
+    and tiling_lib.num_scores(tiling)[0] <= _MAX_SCORES
   )
 
 

@@ -83,21 +83,28 @@ def backward(
   specs = tiles.block_specs(tiling)
   # Sums over lanes stay in float32 until they are whole.
   dtypes = [*[array.dtype for array in arrays[:3]], *[jnp.float32] * 3]
+  outputs = [
+    jax.ShapeDtypeStruct(array.shape, dtype)
+    for array, dtype in zip(arrays, dtypes, strict=True)
+  ]
   return pl.pallas_call(
     functools.partial(_kernel, tiling=tiling),
     name="relative_attention_gradient",
     grid=(num_blocks, lanes),
     in_specs=[specs[name] for name in _INPUTS],
     out_specs=[specs[name] for name in _OUTPUTS],
-    out_shape=[
-      jax.ShapeDtypeStruct(array.shape, dtype)
-      for array, dtype in zip(arrays, dtypes, strict=True)
-    ],
+    out_shape=outputs,
     scratch_shapes=[
       pltpu.VMEM((tiling.key_len, tiling.block_width), jnp.float32)
     ]
     * 2,
     compiler_params=tiles.compiler_params(tiling, query.dtype.itemsize),
+    cost_estimate=tiles.cost_estimate(
+      tiling,
+      (*arrays, output, output_gradient, *outputs),
+      steps=num_blocks * lanes,
+      products=(5, 3),
+    ),
     interpret=tiling.interpret,
   )(*arrays, reach[:, None], lse, output, output_gradient)
 

@@ -40,17 +40,24 @@ def forward(
   lanes, num_blocks = query.shape[0], query.shape[2] // tiling.block_width
   specs = tiles.block_specs(tiling)
   lse = (lanes, num_blocks, tiling.heads_per_block, tiling.query_len)
+  outputs = (
+    jax.ShapeDtypeStruct(query.shape, query.dtype),
+    jax.ShapeDtypeStruct(lse, jnp.float32),
+  )
   return pl.pallas_call(
     functools.partial(_kernel, tiling=tiling),
     name="relative_attention",
     grid=(num_blocks, lanes),
     in_specs=[specs[name] for name in _INPUTS],
     out_specs=[specs["query"], specs["lse"]],
-    out_shape=[
-      jax.ShapeDtypeStruct(query.shape, query.dtype),
-      jax.ShapeDtypeStruct(lse, jnp.float32),
-    ],
+    out_shape=outputs,
     compiler_params=tiles.compiler_params(tiling, query.dtype.itemsize),
+    cost_estimate=tiles.cost_estimate(
+      tiling,
+      (*arrays, *outputs),
+      steps=num_blocks * lanes,
+      products=(2, 1),
+    ),
     interpret=tiling.interpret,
   )(*arrays, reach[:, None])
 

@@ -213,3 +213,30 @@ def compiler_params(tiling: tiling_lib.Tiling, itemsize: int):
   return pltpu.CompilerParams(
     dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=limit
   )
+
+
+def cost_estimate(
+  tiling: tiling_lib.Tiling,
+  arrays: tuple[jax.Array | jax.ShapeDtypeStruct, ...],
+  *,
+  steps: int,
+  products: tuple[int, int],
+) -> pl.CostEstimate:
+  """What XLA's scheduler should think of a kernel.
+
+  Args:
+    tiling: sizes.
+    arrays: all that is read or written.
+    steps: of the grid.
+    products: how many matrix products there are of scores by key, and by row
+      of the window.
+  """
+  by_key, by_window = tiling_lib.num_scores(tiling)
+  sums = products[0] * by_key + products[1] * by_window
+  return pl.CostEstimate(
+    flops=2 * tiling.block_width * sums * steps,
+    transcendentals=by_key * steps,
+    bytes_accessed=sum(
+      math.prod(array.shape) * array.dtype.itemsize for array in arrays
+    ),
+  )

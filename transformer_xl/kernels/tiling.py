@@ -123,6 +123,16 @@ def make_tiling(
   return tiling._replace(position_len=max(windows))
 
 
+def num_scores(tiling: Tiling) -> tuple[int, int]:
+  """Scores of a block of heads by key, and by row of the windows."""
+  tiles = [
+    tile for start in tiling.query_starts() for tile in tiling.tiles(start)
+  ]
+  rows = tiling.query_block * tiling.heads_per_block
+  by_key = rows * sum(tile.num_keys for tile in tiles)
+  return by_key, rows * sum(tile.window_len for tile in tiles)
+
+
 def round_up(size: int, multiple: int) -> int:
   """The next multiple that is not smaller."""
   return -(-size // multiple) * multiple
@@ -135,21 +145,13 @@ def vmem_bytes(tiling: Tiling, itemsize: int) -> int:
     tiling: of the attention.
     itemsize: bytes of a number in the inputs.
   """
-  width, tile = (
-    tiling.block_width,
-    min(tiling.key_block, tiling.key_len) + LANES,
-  )
+  width = tiling.block_width
+  tile = min(tiling.key_block, tiling.key_len) + LANES
   # Inputs and outputs are held twice, so that copies overlap with work.
   rows = 4 * tiling.query_len + 4 * tiling.key_len + tiling.position_len
   blocks = 2 * width * (itemsize * rows + 4 * tiling.position_len)
   sums = 2 * 4 * width * tiling.key_len
   return blocks + sums + 8 * 4 * tiling.query_block * tile
-
-
-def num_tiles(tiling: Tiling) -> int:
-  """How often a kernel's code repeats its innermost part."""
-  tiles = [len([*tiling.tiles(start)]) for start in tiling.query_starts()]
-  return sum(tiles) * tiling.heads_per_block
 
 
 def _head_width(num_heads: int, head_dim: int) -> int:
