@@ -104,3 +104,69 @@ def relative_attention(
   scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
   return jnp.einsum("bhtk,bkhd->bthd", dropout(probabilities), value)
+
+
+def ring_attention(
+  query: jt.Float[shapes.Array, "B H T Dh"],
+  key: jt.Float[shapes.Array, "B H R Dh"],
+  value: jt.Float[shapes.Array, "B H R Dh"],
+  position_key: jt.Float[shapes.Array, "H Q Dh"],
+  *,
+  content_bias: shapes.Biases,
+  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  slot: jt.Int[shapes.Array, ""],
+) -> jt.Float[shapes.Array, "B H T Dh"]:
+  """`relative_attention` over a ring of R slots, nothing of which moves.
+
+  Args:
+    query: of T tokens, whose keys are in the slots from `slot` on.
+    key: by slot; the slot after the newest token's has the oldest.
+    value: likewise.
+    position_key: projected encodings of the distances R-1 down to 0, twice.
+    content_bias: u.
+    position_bias: v.
+    reach: largest visible distance for each query; below R - T + 1.
+    slot: of the first query; T slots from there on do not pass the end.
+  """
+  slots, segment_len = key.shape[2], query.shape[2]
+  content = jnp.einsum(
+    "bhtd,bhrd->bhtr",
+    query + content_bias[None, :, None],
+    key,
+    preferred_element_type=jnp.float32,
+  )
+  position = _ring_positions(
+    query + position_bias[None, :, None], position_key, slots, slot
+  )
+  scores = (content + position) * query.shape[-1] ** -0.5
+  newest = slot + jnp.arange(segment_len, dtype=jnp.int32)
+  distance = newest[:, None] - jnp.arange(slots, dtype=jnp.int32)[None]
+  distance = jnp.where(distance < 0, distance + slots, distance)  # [T, R]
+  visible = distance[None] <= reach[:, :, None]  # [B, T, R]
+  scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
+  probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+  return jnp.einsum("bhtr,bhrd->bhtd", probabilities, value)
+
+
+def _ring_positions(query, position_key, slots, slot):
+  """Position scores by slot, [B, H, T, R].
+
+  Row i needs the distances (slot + i - s) modulo R for the slots s: a window
+  of R + T - 1 columns of the doubled distances, which `rel_shift` aligns.
+  """
+  batch, _, rows, width = query.shape
+  start, columns = slots - slot - rows, slots + rows - 1
+  if batch * rows < width:  # The scores are smaller than the keys.
+    half = position_key[:, :slots]
+    scores = jnp.einsum(
+      "bhtd,hrd->bhtr", query, half, preferred_element_type=jnp.float32
+    )
+    scores = jnp.concatenate([scores, scores], axis=-1)
+    window = jax.lax.dynamic_slice_in_dim(scores, start, columns, axis=3)
+  else:
+    keys = jax.lax.dynamic_slice_in_dim(position_key, start, columns, axis=1)
+    window = jnp.einsum(
+      "bhtd,hrd->bhtr", query, keys, preferred_element_type=jnp.float32
+    )
+  return rel_shift(window)[..., :slots]

@@ -38,7 +38,10 @@ class Restored(NamedTuple):
 
 
 class SavePolicy:
-  """Says when a save is due: every so many steps, or minutes."""
+  """Says when a save is due: every so many steps, or minutes.
+
+  The minutes are those of the first process, whose word counts for all.
+  """
 
   def __init__(
     self,
@@ -53,6 +56,9 @@ class SavePolicy:
     """Whether to save after `step` updates."""
     minutes = self._config.every_minutes
     by_clock = minutes > 0 and self._clock() - self._last >= minutes * 60
+    if minutes > 0 and jax.process_count() > 1:
+      shared = multihost_utils.broadcast_one_to_all(np.asarray(by_clock))
+      by_clock = bool(shared)
     return by_clock or step % self._config.every_steps == 0
 
   def saved(self) -> None:
@@ -124,8 +130,9 @@ class Checkpoints:
       memory: likewise; another shape is no error, the memory is then None.
 
     Raises:
-      UserError: it is of another model or optimizer.
+      UserError: it is of another model or optimizer, or none can be read.
     """
+    damaged: list[int] = []
     for step in sorted(self._manager.all_steps(), reverse=True):
       restored = None
       try:
@@ -135,8 +142,15 @@ class Checkpoints:
       except Exception as error:  # Orbax has no common type for damage.
         logging.warning("Checkpoint %d cannot be read: %s", step, error)
       if _in_all_processes(restored is not None):
+        for newer in damaged:
+          self._put_aside(newer)
         return restored
-      self._put_aside(step)
+      damaged.append(step)
+    if damaged:  # Rather a lack of memory or permission than damage.
+      raise errors.UserError(
+        f"none of the checkpoints {damaged} in {self._directory} can be read "
+        "(the log says why); mend that, or start anew in another --workdir."
+      )
     return None
 
   def _put_aside(self, step: int) -> None:

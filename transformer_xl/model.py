@@ -254,7 +254,7 @@ class TransformerXL(nn.Module):
   ) -> tuple[shapes.Losses, memory_lib.Memory]:
     """Negative log-probability of each target, in nats and token order."""
     hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
-    return adaptive_softmax.nll(hidden, targets, self._head()), memory
+    return adaptive_softmax.nll(hidden, targets, self.head()), memory
 
   def log_probs(
     self,
@@ -264,9 +264,10 @@ class TransformerXL(nn.Module):
   ) -> tuple[jt.Float[shapes.Array, "B T V"], memory_lib.Memory]:
     """Log-probabilities of every next token."""
     hidden, memory = self(inputs, memory, resets)
-    return adaptive_softmax.log_probs(hidden, self._head()), memory
+    return adaptive_softmax.log_probs(hidden, self.head()), memory
 
-  def _head(self) -> adaptive_softmax.Projection:
+  def head(self) -> adaptive_softmax.Projection:
+    """The weights of the softmax."""
     return self.softmax(self.embedding.tables, self.embedding.projections)
 
 

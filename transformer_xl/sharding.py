@@ -71,8 +71,8 @@ def make_mesh(
   for count in lanes:
     if count % parts:
       raise errors.UserError(
-        f"a batch_size of {count} lanes must be a multiple of the {parts} "
-        f"devices that share it; the nearest are {count // parts * parts or ''}"
+        f"a batch of {count} lanes (batch_size / accumulation_steps) must be a "
+        f"multiple of the {parts} devices that share it; the nearest are {count // parts * parts or ''}"
         f"{' and ' if count > parts else ''}{(count // parts + 1) * parts}."
       )
   return jax.make_mesh(

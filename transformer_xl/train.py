@@ -6,10 +6,12 @@ them are read, so no state whose loss is not a number is ever saved.
 """
 
 import functools
+import math
 import os
 from typing import Any
 
 import jax
+import optax
 from absl import logging
 from jax.experimental import multihost_utils
 
@@ -155,10 +157,11 @@ class Loop:
       self._step = done + count
       pending = (self._step, metrics)
       self._stop.poll()
-      if self._is_pause():
+      saves = self._policy.is_due(self._step) or self._is_last()
+      if saves or self._evaluation_is_due():
         self._log(*pending)
         pending = None
-        self._pause()
+        self._pause(saves=saves)
     if pending is not None:
       self._log(*pending)
     return not self._stop.poll() and self._step >= train.num_steps
@@ -167,18 +170,21 @@ class Loop:
     """Reads the metrics of the chunk that ended at `step`."""
     self._window.add(metrics)
     if not self._window.is_finite():
-      steps = self._checkpoints.steps()
-      good = f"step {steps[-1]}" if steps else "none"
-      raise errors.DivergenceError(
-        f"the loss is not finite at step {step}; the last good checkpoint is "
-        f"{good}. Lower --config.train.learning_rate or "
-        "--config.train.clip_norm, or lengthen --config.train.warmup_steps, "
-        "and run again to go on from it."
-      )
+      raise self._divergence("loss", step)
     if step % self._config.train.log_every_steps == 0:
       record = self._window.record(step, self._config)
       self._writer.write(record)
       self._writer.progress(record)
+
+  def _divergence(self, what: str, step: int) -> errors.DivergenceError:
+    steps = self._checkpoints.steps()
+    good = f"step {steps[-1]}" if steps else "none"
+    return errors.DivergenceError(
+      f"the {what} is not finite at step {step}; the last good checkpoint is "
+      f"{good}. Lower --config.train.learning_rate or "
+      "--config.train.clip_norm, or lengthen --config.train.warmup_steps, "
+      "and run again to go on from it."
+    )
 
   def _is_last(self) -> bool:
     return self._step >= self._config.train.num_steps or self._stop.requested
@@ -188,16 +194,12 @@ class Loop:
     ends = self._step >= self._config.train.num_steps
     return bool(every) and (ends or self._step % every == 0)
 
-  def _is_pause(self) -> bool:
-    due = self._evaluation_is_due() or self._policy.is_due(self._step)
-    return due or self._is_last()
-
-  def _pause(self) -> None:
+  def _pause(self, *, saves: bool) -> None:
     """Evaluates, then saves with the result; a signal puts off the former."""
     nll = None
     if self._evaluation_is_due() and not self._stop.requested:
       nll = self._evaluate()
-    if self._policy.is_due(self._step) or self._is_last() or nll is not None:
+    if saves or self._is_last() or nll is not None:
       self._save(nll)
     self._window.continue_timing()
 
@@ -232,6 +234,10 @@ class Loop:
     return nll
 
   def _save(self, nll: float | None) -> None:
+    # The last update's loss was computed before it.
+    norm = jax.jit(optax.global_norm)(self._state.params)
+    if not math.isfinite(norm):
+      raise self._divergence("norm of the parameters", self._step)
     metadata = {
       "window": self._window.sums,
       "data": self._data_description(),

@@ -1,0 +1,77 @@
+"""Cached keys and values give what memory of hidden states gives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl import inference
+from transformer_xl import model as model_lib
+
+LANES = 3
+VARIANTS = {
+  "masked": ({"untie_biases": True, "cutoffs": (5, 11), "div_val": 2}, False),
+  "zeros": ({"memory_start": "zeros"}, True),
+  "pre_norm": ({"pre_norm": True, "same_length_window": "mem_len"}, True),
+  "pre_norm_zeros": ({"pre_norm": True, "memory_start": "zeros"}, False),
+}
+# Memory longer and shorter than the segment, in whole segments and not; none.
+LENGTHS = ((6, 3), (7, 3), (2, 4), (0, 3))
+
+
+def both(variant, mem_len, segment_len, *, clamp_len=4):
+  """A model and a reader with the same parameters and lengths."""
+  fields, same_length = VARIANTS[variant]
+  config = tiny.model_config(**fields)
+  lengths = {"clamp_len": clamp_len, "same_length": same_length}
+  model = model_lib.TransformerXL(config, **lengths)
+  reader = inference.Reader(
+    config, mem_len=mem_len, segment_len=segment_len, **lengths
+  )
+  return model, reader
+
+
+def chunks(segment_len, vocab_size, *, resets_inside):
+  """Segments, part of one, then single tokens, with documents in between."""
+  random = np.random.default_rng(0)
+  for index, length in enumerate([segment_len] * 4 + [2] + [1] * 16):
+    tokens = random.integers(vocab_size, size=(LANES, length), dtype=np.int32)
+    resets = np.zeros((LANES, length), bool)
+    resets[1, 0] = index in (2, 8)
+    resets[2, -1] = resets_inside and index == 3
+    yield jnp.asarray(tokens), jnp.asarray(resets)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
+  variant, lengths
+):
+  model, reader = both(variant, *lengths)
+  params = tiny.params(model.config)
+  frozen = jax.jit(reader.freeze)(params)
+  state = reader.start(frozen, batch_size=LANES)
+  memory = model_lib.empty_memory(
+    model.config, batch_size=LANES, mem_len=lengths[0]
+  )
+  assert len(jax.tree.leaves(state)) != len(jax.tree.leaves(memory))
+
+  @jax.jit
+  def expected(memory, tokens, resets):
+    return model.apply(
+      {"params": params}, tokens, memory, resets, method="log_probs"
+    )
+
+  step = jax.jit(reader.step)
+  tokens_read = 0
+  inside = model.config.memory_start == "masked"
+  for tokens, resets in chunks(
+    lengths[1], model.config.vocab_size, resets_inside=inside
+  ):
+    want, memory = expected(memory, tokens, resets)
+    got, state = step(frozen, state, tokens, resets)
+    # Sums in another order, in float32, of log-probabilities down to -30.
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
+    tokens_read += tokens.shape[1]
+  assert tokens_read > 2 * reader.num_slots  # The ring went around.

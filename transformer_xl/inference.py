@@ -1,0 +1,269 @@
+"""The model with its parameters held fixed: cached keys and values.
+
+While parameters do not change, the keys and values of memory need not be
+projected again for every segment, nor those of the distances. `step` gives
+what the model gives with hidden states as memory. Its memory is a ring of R
+slots that new tokens are written into, so nothing is moved:
+
+    reader = inference.Reader(config.model, mem_len=1600, segment_len=128,
+                              clamp_len=1000, same_length=True)
+    frozen = reader.freeze(params)
+    state = reader.start(frozen, batch_size=1)
+    log_probs, state = reader.step(frozen, state, tokens, resets)
+
+Shapes: B lanes, T tokens, N layers, H heads, Dh head width, R slots.
+"""
+
+import dataclasses
+import math
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import adaptive_softmax
+from transformer_xl import attention
+from transformer_xl import config as config_lib
+from transformer_xl import memory as memory_lib
+from transformer_xl import model as model_lib
+from transformer_xl import shapes
+
+
+class LayerCache(NamedTuple):
+  """Keys and values of one layer, by slot."""
+
+  keys: jt.Float[shapes.Array, "B H R Dh"]
+  values: jt.Float[shapes.Array, "B H R Dh"]
+
+
+class State(NamedTuple):
+  """What one step hands to the next."""
+
+  layers: tuple[LayerCache, ...]
+  length: jt.Int[shapes.Array, "B"]  # Of the memory that is visible.
+  slot: jt.Int[shapes.Array, ""]  # Where the next token goes.
+
+
+class Frozen(NamedTuple):
+  """Parameters, and what follows from them alone."""
+
+  params: shapes.PyTree
+  layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
+  position_keys: tuple[jax.Array, ...]  # [H, 2R, Dh] a layer, twice around.
+  empty: tuple[LayerCache, ...]  # [1, H, 1, Dh]: an empty slot, if attended.
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+  """Reads tokens with fixed parameters.
+
+  Attributes:
+    config: of the model.
+    mem_len: M.
+    segment_len: the most tokens in a step. A step's tokens may not go around
+      the end of the ring: read whole segments, at last a part of one, and from
+      then on single tokens.
+    clamp_len: distances beyond it share its encoding; 0 for none.
+    same_length: every query sees equally many keys.
+  """
+
+  config: config_lib.ModelConfig
+  mem_len: int
+  segment_len: int
+  clamp_len: int
+  same_length: bool
+
+  @property
+  def num_slots(self) -> int:
+    """R: memory and one segment, in whole segments."""
+    memory = math.ceil(self.mem_len / self.segment_len)
+    return (memory + 1) * self.segment_len
+
+  def freeze(self, params: shapes.PyTree) -> Frozen:
+    """Computes once what does not depend on the text."""
+    config = self.config
+    layers = tuple(
+      jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"])
+      for index in range(config.num_layers)
+    )
+    encodings = attention.position_encodings(
+      self.num_slots, config.model_dim, clamp_len=self.clamp_len
+    ).astype(config.dtype)
+    keys = (
+      _heads(encodings[None], layer["attention"]["position"], config)[0]
+      for layer in layers
+    )
+    zeros = jnp.zeros((1, 1, config.model_dim), config.dtype)
+    return Frozen(
+      params,
+      layers,
+      tuple(jnp.concatenate([key, key], axis=1) for key in keys),
+      tuple(_project(layer, zeros, config) for layer in layers),
+    )
+
+  def start(self, frozen: Frozen, *, batch_size: int) -> State:
+    """The memory before the first token."""
+    config = self.config
+    shape = (batch_size, config.num_heads, self.num_slots, config.head_dim)
+    fill = 0 if config.memory_start == "masked" else self.mem_len
+    layers = jax.tree.map(
+      lambda slot: jnp.broadcast_to(slot, shape), frozen.empty
+    )
+    length = jnp.full((batch_size,), fill, jnp.int32)
+    return State(layers, length, jnp.zeros((), jnp.int32))
+
+  def step(
+    self,
+    frozen: Frozen,
+    state: State,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[jt.Float[shapes.Array, "B T V"], State]:
+    """Log-probabilities of every next token, and the next state."""
+    hidden, state = self.read(frozen, state, tokens, resets)
+    return adaptive_softmax.log_probs(hidden, self._head(frozen)), state
+
+  def nll(
+    self,
+    frozen: Frozen,
+    state: State,
+    inputs: shapes.Tokens,
+    targets: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Losses, State]:
+    """Negative log-probabilities of the targets, and the next state."""
+    hidden, state = self.read(frozen, state, inputs, resets)
+    return adaptive_softmax.nll(hidden, targets, self._head(frozen)), state
+
+  def read(
+    self,
+    frozen: Frozen,
+    state: State,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Hidden, State]:
+    """The last layer's states, and the next state."""
+    config = self.config
+    if resets is None:
+      resets = jnp.zeros(tokens.shape, bool)
+    state = self._reset(frozen, state, resets[:, 0])
+    resets = resets.at[:, 0].set(False)
+    reach = memory_lib.visible_distance(
+      state.length,
+      resets,
+      mem_len=self.mem_len,
+      same_length=self.same_length,
+      window=config.same_length_window,
+    )
+    hidden = self._bound(frozen).embedding(tokens)
+    layers = []
+    for index, layer in enumerate(frozen.layers):
+      hidden, cache = _layer(
+        config,
+        layer,
+        _biases(frozen.params, layer, config),
+        hidden,
+        state.layers[index],
+        position_keys=frozen.position_keys[index],
+        reach=reach,
+        slot=state.slot,
+      )
+      layers.append(cache)
+    length = memory_lib.next_length(state.length, resets, mem_len=self.mem_len)
+    slot = (state.slot + tokens.shape[1]) % self.num_slots
+    return hidden, State(tuple(layers), length, slot)
+
+  def _reset(self, frozen: Frozen, state: State, rows: jax.Array) -> State:
+    """Forgets whole lanes."""
+    if self.config.memory_start == "masked":
+      return state._replace(length=jnp.where(rows, 0, state.length))
+    forgotten = rows[:, None, None, None]
+    layers = jax.tree.map(
+      lambda slots, empty: jnp.where(forgotten, empty, slots),
+      state.layers,
+      frozen.empty,
+    )
+    return state._replace(layers=layers)
+
+  def _bound(self, frozen: Frozen) -> model_lib.TransformerXL:
+    model = model_lib.TransformerXL(
+      self.config, clamp_len=self.clamp_len, same_length=self.same_length
+    )
+    return model.bind({"params": frozen.params})
+
+  def _head(self, frozen: Frozen) -> adaptive_softmax.Projection:
+    return self._bound(frozen).head()
+
+
+def _layer(
+  config: config_lib.ModelConfig,
+  params: shapes.PyTree,
+  biases: tuple[jax.Array, jax.Array],
+  hidden: shapes.Hidden,
+  cache: LayerCache,
+  *,
+  position_keys: jax.Array,
+  reach: shapes.Reach,
+  slot: jax.Array,
+) -> tuple[shapes.Hidden, LayerCache]:
+  """One `model.Block`, with new keys and values written into the ring."""
+  norm = model_lib.LayerNorm(config)
+  attention_norm = {"params": params["attention_norm"]}
+  feed_forward_norm = {"params": params["feed_forward_norm"]}
+  cache = LayerCache(
+    *(
+      jax.lax.dynamic_update_slice_in_dim(old, new, slot, axis=2)
+      for old, new in zip(cache, _project(params, hidden, config), strict=True)
+    )
+  )
+  query: Any = hidden
+  if config.pre_norm:
+    query = norm.apply(attention_norm, hidden)
+  values = attention.ring_attention(
+    _heads(query, params["attention"]["query"], config),
+    *cache,
+    position_keys,
+    content_bias=biases[0].astype(config.dtype),
+    position_bias=biases[1].astype(config.dtype),
+    reach=reach,
+    slot=slot,
+  )
+  values = jnp.swapaxes(values, 1, 2).reshape(*hidden.shape[:2], -1)
+  output = params["attention"]["output"].astype(config.dtype)
+  inner = hidden + values @ output
+  feed_forward = {"params": params["feed_forward"]}
+  forward = lambda rows: model_lib.FeedForward(config).apply(  # noqa: E731
+    feed_forward, rows, True
+  )
+  if config.pre_norm:
+    result = inner + forward(norm.apply(feed_forward_norm, inner))
+  else:
+    inner = norm.apply(attention_norm, inner)
+    result = norm.apply(feed_forward_norm, inner + forward(inner))
+  return result, cache
+
+
+def _project(params, hidden, config) -> LayerCache:
+  """Keys and values of states, [B, H, T, Dh]."""
+  if config.pre_norm:
+    norm = model_lib.LayerNorm(config)
+    hidden = norm.apply({"params": params["attention_norm"]}, hidden)
+  weights = params["attention"]
+  return LayerCache(
+    _heads(hidden, weights["key"], config),
+    _heads(hidden, weights["value"], config),
+  )
+
+
+def _heads(rows: jax.Array, kernel: jax.Array, config: Any) -> jax.Array:
+  """Projects [B, T, D] to [B, H, T, Dh]."""
+  projected = rows @ kernel.astype(config.dtype)
+  shape = (*rows.shape[:2], config.num_heads, config.head_dim)
+  return jnp.swapaxes(projected.reshape(shape), 1, 2)
+
+
+def _biases(params, layer, config) -> tuple[jax.Array, jax.Array]:
+  owner = layer["attention"] if config.untie_biases else params
+  return owner["content_bias"], owner["position_bias"]
