@@ -70,10 +70,11 @@ def make_mesh(
   parts = data * config.fsdp
   for count in lanes:
     if count % parts:
+      lower, upper = count // parts * parts, (count // parts + 1) * parts
       raise errors.UserError(
         f"a batch of {count} lanes (batch_size / accumulation_steps) must be a "
-        f"multiple of the {parts} devices that share it; the nearest are {count // parts * parts or ''}"
-        f"{' and ' if count > parts else ''}{(count // parts + 1) * parts}."
+        f"multiple of the {parts} devices that share it; the nearest are "
+        f"{f'{lower} and ' if lower else ''}{upper}."
       )
   return jax.make_mesh(
     (data, config.fsdp, config.tensor),
