@@ -64,10 +64,10 @@ def _prepare_data(config: config_lib.DataConfig) -> None:
     os.path.join(config.dir, config.name, "meta.json")
   )
   if missing and jax.process_index() == 0:
-    from data_prep import main as data_prep  # Only this needs its libraries.
+    from data_prep import preparation  # Only this needs its libraries.
 
     logging.info("Preparing %s in %s.", config.name, config.dir)
-    data_prep.prepare(dataset=config.name, data_dir=config.dir)
+    preparation.prepare(dataset=config.name, data_dir=config.dir)
   multihost_utils.sync_global_devices("data is prepared")
 
 

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from data_prep import main
+from data_prep import preparation
 from data_prep import source as sources
 from data_prep import wikitext
 from data_prep.enwik8 import corpus as enwik8
@@ -19,7 +19,7 @@ from transformer_xl import vocabulary
 
 
 def prepare(dataset, tmp_path, source, **options):
-  return main.prepare(
+  return preparation.prepare(
     dataset=dataset,
     data_dir=str(tmp_path / "data"),
     source=None if source is None else str(source),

@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 from data_prep import download
-from data_prep import main
+from data_prep import preparation
 from data_prep import source as sources
 from data_prep import wikitext
 from tests.data_prep import layouts
@@ -45,7 +45,7 @@ def error_line(result):
 
 
 def prepare_text(tmp_path, path, **options):
-  return main.prepare(
+  return preparation.prepare(
     dataset="text", data_dir=str(tmp_path / "data"), source=str(path), **options
   )
 
@@ -138,7 +138,7 @@ def wikitext_zip(tmp_path, monkeypatch, *, sha256=None):
 
 
 def prepare_wikitext(tmp_path, path):
-  return main.prepare(
+  return preparation.prepare(
     dataset="wikitext103", data_dir=str(tmp_path / "data"), source=str(path)
   )
 
@@ -296,11 +296,11 @@ def test_another_dataset_is_never_overwritten(tmp_path):
 def test_a_downloaded_dataset_is_not_downloaded_again(tmp_path, monkeypatch):
   data_dir = str(tmp_path / "data")
   options = {"dataset": "python_stdlib", "data_dir": data_dir}
-  folder = main.prepare(**options)
-  monkeypatch.setattr(main.catalog, "open_corpus", None)
-  assert main.prepare(**options) == folder
+  folder = preparation.prepare(**options)
+  monkeypatch.setattr(preparation.catalog, "open_corpus", None)
+  assert preparation.prepare(**options) == folder
   with pytest.raises(TypeError):  # Another request opens the corpus.
-    main.prepare(**options, tokenizer="character")
+    preparation.prepare(**options, tokenizer="character")
 
 
 def test_a_folder_of_the_users_is_never_overwritten(tmp_path):

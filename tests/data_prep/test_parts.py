@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from data_prep import array_file
 from data_prep import cutoffs
 from data_prep import describe
-from data_prep import main
 from data_prep import piece as pieces
+from data_prep import preparation
 from data_prep import progress
 from data_prep.text import holdout
 from tests.data_prep import layouts
@@ -171,7 +171,7 @@ def test_long_passes_show_their_progress(capsys, monkeypatch):
 def test_a_description_shows_counts_symbols_and_a_sample(tmp_path, capsys):
   path = tmp_path / "a.txt"
   path.write_text("the cat @-@ like dog , sat .\n" * 30)
-  folder = main.prepare(
+  folder = preparation.prepare(
     dataset="text",
     data_dir=str(tmp_path),
     source=str(path),
@@ -193,7 +193,7 @@ def test_a_description_shows_the_coverage_of_each_bin(tmp_path):
   path = tmp_path / "a.txt"
   words = [f"w{i}" for i in range(30_000)]
   path.write_text(" ".join(words + words[:100] * 3000))
-  folder = main.prepare(
+  folder = preparation.prepare(
     dataset="text",
     data_dir=str(tmp_path),
     source=str(path),

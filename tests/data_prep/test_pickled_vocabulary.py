@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from data_prep import main
+from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl import vocabulary
@@ -52,7 +52,7 @@ def write(tmp_path, monkeypatch, value):
 def prepare(tmp_path, path, kind, text="a b c\n"):
   source = tmp_path / "a.txt"
   source.write_text(text)
-  return main.prepare(
+  return preparation.prepare(
     dataset="text",
     data_dir=str(tmp_path),
     source=str(source),

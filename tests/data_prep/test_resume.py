@@ -10,7 +10,7 @@ import time
 import pytest
 
 from data_prep import encoding
-from data_prep import main
+from data_prep import preparation
 from data_prep import survey
 from data_prep import tokenizer as tokenizers
 from data_prep.text import corpus
@@ -44,7 +44,7 @@ def files(tmp_path, monkeypatch):
 
 
 def prepare(tmp_path, files, name, **options):
-  return main.prepare(
+  return preparation.prepare(
     dataset="text",
     data_dir=str(tmp_path / "data"),
     source=str(files),

@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from data_prep import main
+from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl import vocabulary
 
 
 def prepare(tmp_path, source, **options):
-  return main.prepare(
+  return preparation.prepare(
     dataset="text", data_dir=str(tmp_path / "data"), source=source, **options
   )
 
