@@ -24,7 +24,7 @@ from transformer_xl.kernels import tiling as tiling_lib
 # What a kernel may ask for of a core's VMEM: 64 MiB or more, less a reserve.
 _VMEM_BYTES = 48 << 20
 _NO_STRIDED_ROTATION = ("TPU v2", "TPU v3", "TPU v4")
-# Every block of them is code of its own, and a million takes 15 s to compile.
+# Each block of them is code of its own; a million compile in half a minute.
 _MAX_SCORES = 4 << 20
 _MIN_SEGMENT_LEN = 16  # The kernel computes so many rows at the least.
 
