@@ -1,6 +1,7 @@
 """Command line: flags, a log of the devices, and dispatch on --mode."""
 
 import functools
+import logging as stdlib_logging
 import os
 import re
 import sys
@@ -109,13 +110,17 @@ def _workdir() -> str:
   return workdir
 
 
-def _is_not_noise(record) -> bool:
-  """Orbax logs some fifty lines for each save, and warns of no metrics."""
-  if "orbax" not in record.pathname:
+def _is_not_noise(record: stdlib_logging.LogRecord) -> bool:
+  """Drops what libraries log of their own doings; their warnings stay.
+
+  Orbax logs some fifty lines for each save, and warns of what is intended.
+  """
+  if not re.search(r"/(orbax|jax)/", record.pathname):
     return True
-  return (
-    record.levelname != "INFO"
-    and "did not provide metrics" not in record.getMessage()
+  intended = ("did not provide metrics", "read_only=True", "is read only")
+  text = record.getMessage()
+  return record.levelname != "INFO" and not any(
+    part in text for part in intended
   )
 
 
