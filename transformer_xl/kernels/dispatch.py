@@ -122,28 +122,38 @@ def _reference(*arrays, dropout, **options) -> jax.Array:
 def _fused(arrays: tuple[jax.Array, ...]) -> jax.Array:
   """The kernel on each device's lanes and heads.
 
-  The partitioner cannot look into a kernel, so the split is spelled out.
+  The partitioner cannot look into a kernel, so the split is spelled out. Heads
+  cross it side by side, [..., H * Dh]: given four axes, XLA would lay them out
+  in another order and copy them for the kernel.
   """
-  mesh = jax.sharding.get_abstract_mesh()
+  shape = arrays[0].shape
   interpret = not device_kind().startswith("TPU")
 
-  def attend(query, key, value, position_key, *rest):
-    content_bias, position_bias, reach = rest
-    return fused.relative_attention(
-      query,
-      key,
-      value,
-      position_key,
-      content_bias=content_bias,
-      position_bias=position_bias,
+  def attend(query, key, value, position_key, u, v, reach):
+    heads = [
+      array.reshape(*array.shape[:-1], -1, shape[-1])
+      for array in (query, key, value, position_key, u, v)
+    ]
+    values = fused.relative_attention(
+      *heads[:4],
+      content_bias=heads[4],
+      position_bias=heads[5],
       reach=reach,
       interpret=interpret,
     )
+    return values.reshape(query.shape)
 
+  flat = [array.reshape(*array.shape[:-2], -1) for array in arrays[:-1]]
+  return _split(attend, shape)(*flat, arrays[-1]).reshape(shape)
+
+
+def _split(attend, shape) -> Callable[..., jax.Array]:
+  """`attend` inside `shard_map`, if the ambient mesh is for the partitioner."""
+  mesh = jax.sharding.get_abstract_mesh()
   if mesh.size <= 1 or mesh.manual_axes:
-    return attend(*arrays)
-  lanes = _that_divide(arrays[0].shape[0], sharding.LANES, mesh)
-  heads = _that_divide(arrays[0].shape[2], ("tensor",), mesh)
+    return attend
+  lanes = _that_divide(shape[0], sharding.LANES, mesh)
+  heads = _that_divide(shape[2], ("tensor",), mesh)
   of_text = PartitionSpec(lanes, None, heads)
   of_heads = PartitionSpec(heads)
   return jax.shard_map(
@@ -157,7 +167,7 @@ def _fused(arrays: tuple[jax.Array, ...]) -> jax.Array:
     out_specs=of_text,
     # Kernels do not say which axes their results vary over.
     check_vma=False,
-  )(*arrays)
+  )
 
 
 def _that_divide(size, names, mesh) -> tuple[str, ...] | None:
