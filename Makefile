@@ -1,6 +1,8 @@
 # Every target creates .venv and installs the pinned dependencies when needed.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests of one file share what they compile, so a file stays in one process.
+PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: quickstart test check format parity bench lock
 
@@ -9,14 +11,14 @@ quickstart: .venv/installed
 	  --workdir=runs/quickstart
 
 test: .venv/installed
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m compileall -q transformer_xl data_prep experiments
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m "not slow"
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 format: .venv/installed
 	$(BIN)/ruff format .

@@ -69,14 +69,14 @@ def assert_same_run(one, other, config):
 
 def stop_at(step, monkeypatch):
   """The loop is asked to stop after so many updates."""
-  due = train_lib.Loop._is_pause
+  last = train_lib.Loop._is_last
 
-  def is_pause(self):
+  def is_last(self):
     if self._step == step:
       self._stop.requested = self._stop._received = True
-    return due(self)
+    return last(self)
 
-  monkeypatch.setattr(train_lib.Loop, "_is_pause", is_pause)
+  monkeypatch.setattr(train_lib.Loop, "_is_last", is_last)
 
 
 @pytest.mark.slow

@@ -157,7 +157,7 @@ class Loop:
       self._step = done + count
       pending = (self._step, metrics)
       self._stop.poll()
-      saves = self._policy.is_due(self._step) or self._is_last()
+      saves = self._is_last() or self._policy.is_due(self._step)
       if saves or self._evaluation_is_due():
         self._log(*pending)
         pending = None
