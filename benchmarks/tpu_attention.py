@@ -1,6 +1,6 @@
 """Cycles and memory of one layer's attention on a TPU, asked of its compiler.
 
-    python -m benchmarks.tpu_attention [--topology=v5e:2x2] [--shape=wt103_large]
+    python -m benchmarks.tpu_attention [--topology=v5e:2x2] [--shape=wt103_base]
 
 Needs no TPU, only the `tpu` extra. Prints one JSON line for each shape,
 implementation and pass. What XLA makes is counted by its own estimates, times
