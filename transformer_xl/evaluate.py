@@ -112,6 +112,7 @@ def compiled_score(config: config_lib.ExperimentConfig, mesh):
     functools.partial(step_lib.score_chunk, model=model),
     donate_argnums=1,
     out_shardings=(sharding.memory(mesh), sharding.replicated(mesh)),
+    compiler_options=sharding.compiler_options(mesh),
   )
 
 

@@ -269,6 +269,7 @@ def compiled_update(config: config_lib.ExperimentConfig, mesh):
     functools.partial(step_lib.train_chunk, training=training),
     donate_argnums=(0, 1),
     out_shardings=(*places, sharding.replicated(mesh)),
+    compiler_options=sharding.compiler_options(mesh),
   )
 
 

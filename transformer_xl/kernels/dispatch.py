@@ -7,7 +7,6 @@ auto       pallas on TPU where it can serve, else chunked there, and
            reference on all other devices
 """
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -152,8 +151,13 @@ def _split(attend, shape) -> Callable[..., jax.Array]:
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.size <= 1 or mesh.manual_axes:
     return attend
-  lanes = _that_divide(shape[0], sharding.LANES, mesh)
-  heads = _that_divide(shape[2], ("tensor",), mesh)
+  axes = {name: mesh.shape[name] for name in mesh.axis_names}
+  lanes = sharding.dividing_axes(
+    shape[0], [name for name in sharding.LANES if name in axes], axes
+  )
+  heads = sharding.dividing_axes(
+    shape[2], ["tensor"] if "tensor" in axes else [], axes
+  )
   of_text = PartitionSpec(lanes, None, heads)
   of_heads = PartitionSpec(heads)
   return jax.shard_map(
@@ -168,11 +172,3 @@ def _split(attend, shape) -> Callable[..., jax.Array]:
     # Kernels do not say which axes their results vary over.
     check_vma=False,
   )
-
-
-def _that_divide(size, names, mesh) -> tuple[str, ...] | None:
-  """The longest beginning of the mesh's axes that divides an array's axis."""
-  names = tuple(name for name in names if name in mesh.axis_names)
-  while names and size % math.prod(mesh.shape[name] for name in names):
-    names = names[:-1]
-  return names or None
