@@ -13,6 +13,7 @@ import re
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%\S+ = (.*?) ([a-z][a-z0-9-]*)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_KERNEL_FLOPS = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _LOOP = re.compile(r"condition=%([^,\s]+), body=%([^,\s]+)")
 _CALLED = re.compile(r"(?:calls|to_apply)=%([^,\s]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
@@ -47,11 +48,13 @@ class Cost:
   """Of one run of a program on one device."""
 
   cycles: float = 0.0
+  kernel_flops: float = 0.0  # As kernels state them; they have no cycles.
   collective_bytes: dict[str, float] = dataclasses.field(default_factory=dict)
 
   def add(self, other: "Cost", *, times: int = 1) -> None:
     """Adds what runs so many times."""
     self.cycles += times * other.cycles
+    self.kernel_flops += times * other.kernel_flops
     for kind, size in other.collective_bytes.items():
       total = self.collective_bytes.get(kind, 0.0) + times * size
       self.collective_bytes[kind] = total
@@ -99,7 +102,11 @@ def _add_instruction(total, line, cost, computations) -> None:
   total.cycles += int(cycles[1]) if cycles else 0
   kind = operation.removesuffix("-start")
   if kind in COLLECTIVES:
-    total.add(Cost(0.0, {kind: _size(shape, last=operation != kind)}))
+    size = _size(shape, last=operation != kind)
+    total.add(Cost(collective_bytes={kind: size}))
+  elif operation == "custom-call":
+    flops = _KERNEL_FLOPS.search(line)
+    total.add(Cost(kernel_flops=int(flops[1]) if flops else 0))
   elif operation == "while":
     condition, body = _named(_LOOP, line)
     total.add(cost(body), times=_trips(computations[condition]))
@@ -109,7 +116,7 @@ def _add_instruction(total, line, cost, computations) -> None:
     called = cost(_named(_CALLED, line)[0])
     # A fusion has an estimate of its own, but may hide a collective.
     inner = 0.0 if cycles else called.cycles
-    total.add(Cost(inner, called.collective_bytes))
+    total.add(dataclasses.replace(called, cycles=inner))
 
 
 def _named(pattern: re.Pattern[str], line: str) -> tuple[str, ...]:
