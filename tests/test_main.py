@@ -23,7 +23,10 @@ FAILURES = {  # What is said, and the status.
   "misspelt hint": ("num_layers", 2),
   "wrong type": ("num_layers", 2),
   "out of range": ("train.batch_size must be at least 1: it is 0", 2),
-  "lanes": ("multiple of the 2 devices that share it; the nearest are 6 and 8", 2),
+  "lanes": (
+    "multiple of the 2 devices that share it; the nearest are 6 and 8",
+    2,
+  ),
   "no workdir": ("set --workdir=FOLDER", 2),
   "no config": ("name an experiment", 2),
   "missing config file": ("cannot read experiments/missing.py", 2),
