@@ -53,6 +53,17 @@ def test_changes_since_the_last_run_are_named(data_dir, tmp_path, caplog):
   assert content["config"]["train"]["learning_rate"] == 0.5
 
 
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"config": 3}'])
+def test_a_damaged_record_is_written_anew(damage, data_dir, tmp_path, caplog):
+  config = corpus.config(data_dir)
+  (tmp_path / "config.json").write_text(damage)
+  provenance.record(config, str(tmp_path))
+  (warning,) = [r.getMessage() for r in caplog.records]
+  assert "is damaged and will be written anew" in warning
+  loaded = saved.get_config(str(tmp_path))
+  assert config_lib.from_config_dict(loaded) == config
+
+
 def test_a_field_that_came_later_is_named_as_absent(data_dir, tmp_path, caplog):
   provenance.record(corpus.config(data_dir), str(tmp_path))
   path = tmp_path / "config.json"

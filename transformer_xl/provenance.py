@@ -21,9 +21,8 @@ def record(config: config_lib.ExperimentConfig, workdir: str) -> None:
   """Writes `config.json`; logs how it differs from the one that is there."""
   path = os.path.join(workdir, "config.json")
   current = config_lib.to_dict(config)
-  if os.path.exists(path):
-    with open(path, encoding="utf-8") as file:
-      saved = _flat(json.load(file)["config"])
+  saved = _saved(path) if os.path.exists(path) else {}
+  if saved:
     for name, value in _flat(json.loads(json.dumps(current))).items():
       if saved.get(name) != value:
         old = saved.get(name, "absent")
@@ -38,6 +37,16 @@ def record(config: config_lib.ExperimentConfig, workdir: str) -> None:
       "git_commit": _git_commit(),
     },
   )
+
+
+def _saved(path: str) -> dict[str, Any]:
+  """The configuration of the last run, flat; a damaged one is replaced."""
+  try:
+    with open(path, encoding="utf-8") as file:
+      return _flat(json.load(file)["config"])
+  except (ValueError, KeyError, TypeError, AttributeError):
+    logging.warning("%s is damaged and will be written anew.", path)
+    return {}
 
 
 def keep_vocabulary(data_dir: str, workdir: str) -> None:
