@@ -8,6 +8,7 @@ them are read, so no state whose loss is not a number is ever saved.
 import functools
 import math
 import os
+import time
 from typing import Any
 
 import jax
@@ -99,6 +100,7 @@ class Loop:
     self._checkpoints = checkpoint_lib.Checkpoints(workdir, config.checkpoint)
     self._policy = checkpoint_lib.SavePolicy(config.checkpoint)
     self._update = compiled_update(config, mesh)
+    self._is_compiled = False
     self._start()
     os.makedirs(workdir, exist_ok=True)
     provenance.record(config, workdir)
@@ -149,9 +151,15 @@ class Loop:
       segments = data.device_segments(
         self._stream, done, count, sharding.segments(self._mesh)
       )
+      start = time.perf_counter()
       self._state, self._memory, metrics = self._update(
         self._state, self._memory, segments
       )
+      if not self._is_compiled:
+        # The call returns before the device is done, but after compiling.
+        seconds = time.perf_counter() - start
+        logging.info("Compiled the update in %.1f s.", seconds)
+        self._is_compiled = True
       if pending is not None:
         self._log(*pending)
       self._step = done + count
