@@ -268,3 +268,15 @@ def test_metadata_is_plain_json(tmp_path):
   folder = tmp_path / checkpoint_lib.DIRECTORY / "3" / "metadata"
   metadata = json.loads((folder / "metadata").read_text())
   assert metadata == {"window": {"nll": 3.1}, "memory_shape": [2, 2, 3, 4]}
+
+
+def test_what_changes_after_a_save_is_not_in_it(tmp_path):
+  checkpoints = checkpoint_lib.Checkpoints(str(tmp_path), options())
+  window = {"nll": 1.25}
+  checkpoints.save(
+    make_state(5), make_memory(), metadata={"window": window}, nll=None
+  )
+  window["nll"] += 1.0  # The next chunk's, while this one is being written.
+  checkpoints.close()
+  restored = restore(tmp_path, make_state(0))
+  assert restored.metadata["window"] == {"nll": 1.25}

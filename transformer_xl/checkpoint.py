@@ -5,6 +5,7 @@ One checkpoint has the items `params`, `average` (if there is one), `optimizer`
 only. Everything else that a run needs is a function of the step.
 """
 
+import copy
 import os
 import shutil
 import time
@@ -110,7 +111,9 @@ class Checkpoints:
     arguments = {
       name: ocp.args.StandardSave(item) for name, item in items.items()
     }
-    metadata = {**metadata, "memory_shape": list(memory.hiddens.shape)}
+    # Written in the background, while the caller may go on changing it.
+    metadata = copy.deepcopy(metadata)
+    metadata["memory_shape"] = list(memory.hiddens.shape)
     self._manager.save(
       step,
       args=ocp.args.Composite(

@@ -165,9 +165,7 @@ class TrainStream:
   def _resets(self, starts: np.ndarray) -> np.ndarray:
     if self.resets == "never":
       return np.zeros((*starts.shape, self.segment_len), bool)
-    documents = np.zeros(1, np.int64)
-    if self.resets == "documents":
-      documents = self.file.documents
+    documents = _documents(self.file, self.resets)
     # What lies past the last pair is the start of the text again.
     around = _document_starts(documents, starts - self.pairs, self.segment_len)
     return around | _document_starts(documents, starts, self.segment_len)
@@ -210,9 +208,7 @@ class EvalStream:
     runs = np.arange(self.num_lanes)[lanes] * self._run
     starts = runs + steps * self.segment_len  # [count, lanes]
     inputs, targets = _pairs(self.file, starts, self.segment_len, _clip)
-    documents = np.zeros(1, np.int64)
-    if self.resets == "documents":
-      documents = self.file.documents
+    documents = _documents(self.file, self.resets)
     resets = _document_starts(documents, starts, self.segment_len)
     position = starts[:, :, None] + np.arange(self.segment_len)
     in_run = (steps >= 0) & (steps * self.segment_len < self._run)
@@ -248,6 +244,11 @@ def _pairs(
       inputs[index] = file.tokens[position]
       targets[index] = file.tokens[position + 1]
   return inputs, targets
+
+
+def _documents(file: TokenFile, resets: str) -> np.ndarray:
+  """Where memory is reset: at every document, or at the text's start."""
+  return file.documents if resets == "documents" else np.zeros(1, np.int64)
 
 
 def _document_starts(

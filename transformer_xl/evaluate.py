@@ -184,7 +184,8 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> list[dict]:
   """
   split = config.eval.split
   directory = os.path.join(config.data.dir, config.data.name)
-  config = data.with_vocab_size(config, data.read_meta(directory))
+  meta = data.read_meta(directory)
+  config = data.with_vocab_size(config, meta)
   mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
   with jax.set_mesh(mesh):
     params, step = load_params(config, workdir, mesh)
@@ -197,7 +198,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> list[dict]:
           config,
           split=split,
           mem_len=mem_len,
-          unit=data.read_meta(directory)["unit"],
+          unit=meta["unit"],
           meta=evaluator.file.meta,
           checkpoint_step=step,
           num_parameters=model_lib.num_parameters(params),
