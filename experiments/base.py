@@ -110,6 +110,9 @@ def _eval() -> ml_collections.ConfigDict:
   evaluation.clamp_len = 0
   evaluation.same_length = False
   evaluation.warmup_len = -1  # Unscored tokens before a lane; -1: mem_len.
+  # What is remembered: hidden states, or their keys and values, which need
+  # not be projected again while parameters are fixed; docs/memory.md.
+  evaluation.memory = "auto"  # auto | hidden | key_value: the same numbers
   evaluation.segments_per_call = 8
   evaluation.parameters = "raw"  # raw | ema
   evaluation.checkpoint = "latest"  # latest | best | a step

@@ -19,6 +19,8 @@ import numpy as np
 from tests import corpus
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import data
+from transformer_xl import evaluate
+from transformer_xl import scorer
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import train as train_lib
@@ -181,6 +183,25 @@ def move(data_dir, folder):
   }
 
 
+def evaluations(data_dir, mesh):
+  """A split's loss by either memory, and how keys and values are split."""
+  result = {}
+  for memory in ("hidden", "key_value"):
+    config = make_config(
+      data_dir, mesh, **{"eval.memory": memory, "eval.batch_size": 8}
+    )
+    device_mesh = sharding.make_mesh(config.mesh, lanes=(8,))
+    params = start(config, device_mesh)[0].params
+    with jax.set_mesh(device_mesh):
+      evaluator = evaluate.Evaluator(
+        config, device_mesh, split="test", mem_len=12
+      )
+      result[memory] = evaluator(params).nll
+      made = scorer.Scorer(config, device_mesh, mem_len=12)
+      first = jax.tree.leaves(made.start(made.freeze(params)))[0]
+  return result | {"shard": first.addressable_shards[0].data.shape}
+
+
 def main(folder):
   data_dir = corpus.write(os.path.join(folder, "data"))
   config = make_config(data_dir)
@@ -193,6 +214,7 @@ def main(folder):
   }
   for name, mesh in MESHES.items():
     result[name] = compare(data_dir, expected, mesh)
+    result[name]["evaluations"] = evaluations(data_dir, mesh)
   result["accumulation"] = compare(
     data_dir, expected, (2, 2, 2), **{"train.accumulation_steps": 4}
   )

@@ -88,6 +88,20 @@ def test_a_checkpoint_of_eight_devices_goes_on_on_four(result):
   assert result["restored"]["parameters"] < 1e-6
 
 
+@pytest.mark.slow
+def test_evaluation_is_the_same_on_every_mesh_and_by_either_memory(result):
+  found = {name: result[name]["evaluations"] for name in MESHES[:4]}
+  expected = found["data"]["hidden"]
+  # Sums of the same float32 numbers in another order.
+  for losses in found.values():
+    assert losses["hidden"] == pytest.approx(expected, rel=2e-6)
+    assert losses["key_value"] == pytest.approx(expected, rel=2e-6)
+  # Lanes, heads, slots (of 12 in segments of 8, and one more), width.
+  assert found["data"]["shard"] == [1, 4, 24, 4]
+  assert found["tensor"]["shard"] == [2, 2, 24, 4]
+  assert found["mixed"]["shard"] == [2, 2, 24, 4]
+
+
 def mesh_config(**updates):
   values = {"mesh." + name: value for name, value in updates.items()}
   return config_lib.from_config_dict(tiny.config_dict(**values)).mesh

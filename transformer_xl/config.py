@@ -100,6 +100,7 @@ class EvalConfig:
   clamp_len: int
   same_length: bool
   warmup_len: int
+  memory: str
   segments_per_call: int
   parameters: str
   checkpoint: str
@@ -162,6 +163,7 @@ CHOICES = {
   "train.schedule": ("cosine", "inverse_sqrt", "constant"),
   "train.schedule_convention": ("next_step", "tensorflow", "pytorch"),
   "eval.parameters": ("raw", "ema"),
+  "eval.memory": ("auto", "hidden", "key_value"),
 }
 POSITIVE = (
   "model.num_layers",

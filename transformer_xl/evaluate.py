@@ -17,12 +17,11 @@ from absl import logging
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import config as config_lib
 from transformer_xl import data
-from transformer_xl import memory as memory_lib
 from transformer_xl import metrics
 from transformer_xl import model as model_lib
+from transformer_xl import scorer
 from transformer_xl import shapes
 from transformer_xl import sharding
-from transformer_xl import step as step_lib
 from transformer_xl import stopping
 from transformer_xl import writer
 
@@ -47,7 +46,7 @@ class Evaluator:
     mem_len: int,
   ):
     evaluation = config.eval
-    self._config, self._mesh, self._mem_len = config, mesh, mem_len
+    self._config, self._mesh = config, mesh
     self._is_compiled = False
     directory = os.path.join(config.data.dir, config.data.name)
     self.file = data.open_split(directory, split)
@@ -59,7 +58,7 @@ class Evaluator:
       warmup_len=mem_len if warmup < 0 else warmup,
       resets=data.reset_rule(config),
     )
-    self._score = compiled_score(config, mesh)
+    self._scorer = scorer.Scorer(config, mesh, mem_len=mem_len)
 
   def __call__(
     self,
@@ -73,15 +72,18 @@ class Evaluator:
       Interrupted: `should_stop` said so before the end.
     """
     count = self._config.eval.segments_per_call
+    frozen = self._scorer.freeze(params)
+    memory, parts = self._scorer.start(frozen), []
     if not self._is_compiled:
       # A call past the end has no weight: it compiles and counts nothing.
-      self._run(params, self._stream.num_steps, count, self._empty_memory())
+      self._run(frozen, self._stream.num_steps, count, memory)
+      memory = self._scorer.start(frozen)
       self._is_compiled = True
-    start, memory, parts = time.perf_counter(), self._empty_memory(), []
+    start = time.perf_counter()
     for step in range(0, self._stream.num_steps, count):
       if should_stop():
         raise stopping.Interrupted
-      memory, sums = self._run(params, step, count, memory)
+      memory, sums = self._run(frozen, step, count, memory)
       parts.append(sums)
     parts = jax.device_get(parts)
     return Score(
@@ -90,47 +92,11 @@ class Evaluator:
       seconds=time.perf_counter() - start,
     )
 
-  def _run(self, params, step, count, memory):
+  def _run(self, frozen, step, count, memory):
     segments = data.device_segments(
       self._stream, step, count, sharding.segments(self._mesh)
     )
-    return self._score(params, memory, segments)
-
-  def _empty_memory(self):
-    create = _memory_creator(self._config, self._mem_len)
-    return jax.jit(create, out_shardings=sharding.memory(self._mesh))()
-
-
-def compiled_score(config: config_lib.ExperimentConfig, mesh):
-  """`score_chunk` with the memory given away and kept in place."""
-  model = model_lib.TransformerXL(
-    config.model,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
-  )
-  return jax.jit(
-    functools.partial(step_lib.score_chunk, model=model),
-    donate_argnums=1,
-    out_shardings=(sharding.memory(mesh), sharding.replicated(mesh)),
-    compiler_options=sharding.compiler_options(mesh),
-  )
-
-
-def placed_memory(
-  config: config_lib.ExperimentConfig, mesh: jax.sharding.Mesh, *, mem_len: int
-) -> memory_lib.Memory:
-  """The memory of evaluation as shapes with their places on the mesh."""
-  create = _memory_creator(config, mem_len)
-  return sharding.placed(jax.eval_shape(create), sharding.memory(mesh))
-
-
-def _memory_creator(config, mem_len):
-  return functools.partial(
-    model_lib.empty_memory,
-    config.model,
-    batch_size=config.eval.batch_size,
-    mem_len=mem_len,
-  )
+    return self._scorer.score(frozen, memory, segments)
 
 
 def card(

@@ -20,9 +20,9 @@ from jax.experimental import topologies
 from transformer_xl import config as config_lib
 from transformer_xl import data
 from transformer_xl import errors
-from transformer_xl import evaluate
 from transformer_xl import hlo_cost
 from transformer_xl import metrics
+from transformer_xl import scorer
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import train as train_lib
@@ -136,10 +136,7 @@ def _eval_plan(config, devices) -> dict[str, Any]:
     segments = _segments(
       mesh, count, evaluation.batch_size, evaluation.segment_len
     )
-    state, _ = train_lib.placed_state(config, mesh)
-    memory = evaluate.placed_memory(config, mesh, mem_len=mem_len)
-    scored = evaluate.compiled_score(config, mesh)
-    lowered = scored.lower(state.params, memory, segments)
+    lowered = scorer.Scorer(config, mesh, mem_len=mem_len).lower(segments)
   useful = metrics.forward_flops_per_token(
     config.model, segment_len=evaluation.segment_len, mem_len=mem_len
   )

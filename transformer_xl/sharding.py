@@ -40,7 +40,14 @@ RULES = (
   (r"feed_forward/in_kernel$", PartitionSpec(None, "fsdp", "tensor")),
   (r"feed_forward/in_bias$", PartitionSpec(None, "tensor")),
   (r"feed_forward/out_kernel$", PartitionSpec(None, "tensor", "fsdp")),
+  # Memory of hidden states; cached keys and values of `inference`.
+  (r"\.hiddens$", PartitionSpec(None, LANES)),
+  (r"\.length$", PartitionSpec(LANES)),
+  (r"\.layers/\[\d+\]/\.(keys|values)$", PartitionSpec(LANES, "tensor")),
+  (r"\.empty/\[\d+\]/\.(keys|values)$", PartitionSpec(None, "tensor")),
+  (r"\.position_keys/\[\d+\]$", PartitionSpec("tensor")),
 )
+_ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Nothing is stacked in it.
 
 
 def make_mesh(
@@ -103,7 +110,7 @@ def memory(mesh: jax.sharding.Mesh) -> shapes.PyTree:
 
 
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
-  """Shardings for parameters, or a state that repeats their paths.
+  """Shardings for parameters, what repeats their paths, and memory.
 
   Args:
     mesh: of `make_mesh`.
@@ -114,6 +121,8 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
     name = "/".join(str(getattr(key, "key", key)) for key in path)
     for pattern, spec in RULES:
       if re.search(pattern, name):
+        if _ONE_LAYER.search(name):
+          spec = PartitionSpec(*spec[1:])
         return NamedSharding(mesh, _that_divides(mesh, spec, leaf.shape))
     return replicated(mesh)
 

@@ -5,6 +5,8 @@
 the end.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -164,9 +166,28 @@ def score_chunk(
   model: model_lib.TransformerXL,
 ) -> tuple[memory_lib.Memory, Sums]:
   """Sums over S consecutive segments, [S, B, T], of weighted tokens."""
+  score = functools.partial(score_segment, model=model)
+  return sum_segments(params, memory, segments, score=score)
+
+
+def sum_segments(
+  params: shapes.PyTree,
+  memory: shapes.PyTree,
+  segments: Segment,
+  *,
+  score: Callable[..., tuple[shapes.PyTree, shapes.Losses]],
+) -> tuple[shapes.PyTree, Sums]:
+  """`score_chunk` for any way to remember.
+
+  Args:
+    params: whatever `score` takes first.
+    memory: what it hands from a segment to the next.
+    segments: [S, B, T].
+    score: maps params, memory and a segment as `score_segment` does.
+  """
 
   def body(memory, segment):
-    memory, nll = score_segment(params, memory, segment, model=model)
+    memory, nll = score(params, memory, segment)
     return memory, _sums(nll, segment.weights)
 
   memory, sums = jax.lax.scan(body, memory, segments)

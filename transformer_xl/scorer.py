@@ -1,0 +1,120 @@
+"""How evaluation remembers: hidden states, or cached keys and values.
+
+Both give the same numbers. A scorer freezes the parameters once, starts a
+memory and scores segments with it:
+
+    scorer = scorer.Scorer(config, mesh, mem_len=1600)
+    frozen = scorer.freeze(params)
+    memory = scorer.start(frozen)
+    memory, sums = scorer.score(frozen, memory, segments)
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import jax
+
+from transformer_xl import config as config_lib
+from transformer_xl import inference
+from transformer_xl import model as model_lib
+from transformer_xl import shapes
+from transformer_xl import sharding
+from transformer_xl import step as step_lib
+
+
+class _Reading(NamedTuple):
+  """Pure functions; memory is a value of any kind."""
+
+  freeze: Callable[[shapes.PyTree], shapes.PyTree]
+  start: Callable[[shapes.PyTree], shapes.PyTree]
+  score: Callable[..., tuple[shapes.PyTree, step_lib.Sums]]
+
+
+class Scorer:
+  """Compiled functions that score segments of a split on a mesh.
+
+  Arrays keep their places between calls: lanes over `data` and `fsdp`, the
+  heads of keys and values over `tensor`.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    *,
+    mem_len: int,
+  ):
+    self._mesh = mesh
+    self._reading = _reading(config, mesh, mem_len)
+    create = functools.partial(model_lib.init_params, config.model)
+    params = jax.eval_shape(create, jax.random.key(0))
+    self._frozen = self._placed(self._reading.freeze, params)
+    self._memory = self._placed(self._reading.start, self._frozen)
+    places = functools.partial(jax.tree.map, lambda leaf: leaf.sharding)
+    self.freeze = jax.jit(
+      self._reading.freeze, out_shardings=places(self._frozen)
+    )
+    self.start = jax.jit(
+      self._reading.start, out_shardings=places(self._memory)
+    )
+    self.score = jax.jit(
+      self._reading.score,
+      donate_argnums=1,
+      out_shardings=(places(self._memory), sharding.replicated(mesh)),
+      compiler_options=sharding.compiler_options(mesh),
+    )
+
+  def lower(self, segments: step_lib.Segment) -> Any:
+    """`score` for shapes alone, to compile for devices that are not here."""
+    return self.score.lower(self._frozen, self._memory, segments)
+
+  def _placed(self, function, argument) -> shapes.PyTree:
+    tree = jax.eval_shape(function, argument)
+    return sharding.placed(tree, sharding.parameters(self._mesh, tree))
+
+
+def _reading(config, mesh, mem_len) -> _Reading:
+  kind = config.eval.memory
+  if kind == "auto":
+    is_tpu = mesh.devices.flat[0].device_kind.startswith("TPU")
+    kind = "hidden" if is_tpu else "key_value"
+  make = _key_values if kind == "key_value" else _hidden_states
+  return make(config, mem_len)
+
+
+def _hidden_states(config, mem_len) -> _Reading:
+  model = model_lib.TransformerXL(
+    config.model,
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+  )
+
+  def start(params):
+    del params
+    return model_lib.empty_memory(
+      config.model, batch_size=config.eval.batch_size, mem_len=mem_len
+    )
+
+  score = functools.partial(step_lib.score_chunk, model=model)
+  return _Reading(lambda params: params, start, score)
+
+
+def _key_values(config, mem_len) -> _Reading:
+  reader = inference.Reader(
+    config.model,
+    mem_len=mem_len,
+    segment_len=config.eval.segment_len,
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+  )
+
+  def score_segment(frozen, state, segment):
+    inputs, targets, _, resets = segment
+    nll, state = reader.nll(frozen, state, inputs, targets, resets)
+    return state, nll
+
+  start = functools.partial(reader.start, batch_size=config.eval.batch_size)
+  score = functools.partial(step_lib.sum_segments, score=score_segment)
+  return _Reading(reader.freeze, start, score)
