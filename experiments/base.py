@@ -40,6 +40,11 @@ def _model() -> ml_collections.ConfigDict:
   # Published variants.
   model.untie_biases = False  # u and v for each layer, not one for all.
   model.pre_norm = False  # Layer norm before each sub-layer, not after.
+  # How order is encoded: docs/analyses.md. A learned table has so many rows:
+  # distances for "shaw", the last for all beyond; positions in a segment for
+  # "absolute_per_layer".
+  model.encoding = "relative"  # or shaw | absolute | absolute_per_layer
+  model.num_positions = 256
   model.dropout_rate = 0.1
   model.attention_dropout_rate = 0.0
   model.memory_start = "masked"  # masked | zeros: attended, as TF and HF do
@@ -77,6 +82,7 @@ def _train() -> ml_collections.ConfigDict:
   train.mem_len = 128
   train.clamp_len = 0  # 0: none, as everywhere in training.
   train.same_length = False
+  train.loss_on = "all"  # all | recent_half: which targets of a segment
   train.segments_per_call = 10  # Updates in one compiled call.
   train.accumulation_steps = 1  # The lanes of an update are read in parts.
   train.optimizer = "adam"  # adam | adamw | lamb | sgd

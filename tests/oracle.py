@@ -16,6 +16,8 @@ package's tree, as arrays of any kind; N layers are stacked in front:
     embedding/table_{b}, projection_{b}            [V_b, E_b], [E_b, D]
     layers/attention/query, key, value, position   [N, D, H*Dh], no bias
     layers/attention/output                        [N, H*Dh, D], no bias
+    layers/attention/distances                     [N, R, H*Dh]: only "shaw"
+    layers/positions           [N, R, D]: only "absolute_per_layer"
     layers/attention/content_bias, position_bias   [N, H, Dh]: u, v if untied;
     content_bias, position_bias                    [H, Dh] if shared
     layers/feed_forward/in_kernel, in_bias         [N, D, F], [N, F]
@@ -93,15 +95,23 @@ def _read_documents(reader: Reader, tokens, resets, lane: Lane):
   for begin, end in itertools.pairwise(cuts):
     if resets[begin]:
       (lane,) = start(reader.config, batch_size=1, mem_len=reader.mem_len)
-    log_probs, lane = _read(reader, tokens[begin:end], lane)
+    log_probs, lane = _read(reader, tokens[begin:end], lane, begin)
     parts.append(log_probs)
   return np.concatenate(parts), lane
 
 
-def _read(reader: Reader, tokens, lane: Lane):
+def _read(reader: Reader, tokens, lane: Lane, begin: int):
+  """Tokens from position `begin` of the segment on."""
   hidden = embed(reader.params, reader.config, tokens)
+  places = range(begin, begin + len(tokens))
+  if reader.config.encoding == "absolute":
+    width = reader.config.model_dim
+    hidden = hidden + [encoding(place, width, 0) for place in places]
   next_lane = []
   for layer, remembered in enumerate(lane):
+    if reader.config.encoding == "absolute_per_layer":
+      vectors = reader.params["layers"]["positions"][layer]
+      hidden = hidden + np.stack([vectors[place] for place in places])
     context = np.concatenate([remembered, hidden])
     next_lane.append(context[max(len(context) - reader.mem_len, 0) :])
     hidden = _block(reader, layer, hidden, remembered)
@@ -214,16 +224,25 @@ def _block(reader: Reader, layer: int, hidden, remembered):
 
 def _attend(reader: Reader, params, context, remembered: int):
   config, own = reader.config, params["attention"]
-  biases = own if config.untie_biases else reader.params
+  none = np.zeros((config.num_heads, config.head_dim))
+  biases = {"content_bias": none, "position_bias": none}
+  if config.encoding == "relative":
+    biases = own if config.untie_biases else reader.params
 
   def heads(name, rows):
     projected = rows @ own[name]
     return projected.reshape(*rows.shape[:-1], config.num_heads, -1)
 
-  position_keys = [
-    heads("position", encoding(distance, config.model_dim, reader.clamp_len))
-    for distance in range(len(context))
-  ]
+  def position_key(distance):
+    if config.encoding == "relative":
+      row = encoding(distance, config.model_dim, reader.clamp_len)
+      return heads("position", row)
+    if config.encoding == "shaw":
+      row = own["distances"][min(distance, config.num_positions - 1)]
+      return row.reshape(none.shape)
+    return none
+
+  position_keys = [position_key(distance) for distance in range(len(context))]
   values = attention(
     heads("query", context[remembered:]),
     heads("key", context),

@@ -264,3 +264,14 @@ def test_scoring_a_chunk_is_scoring_segment_by_segment():
   assert float(sums.nll) == pytest.approx(total, rel=1e-6)
   assert float(sums.num_tokens) == segments.weights.sum()
   assert sums.nll.dtype == jnp.float32
+
+
+def test_the_recent_half_of_a_segment_is_learned():
+  """As if the loader had given no weight to the rest; memory has all of it."""
+  segments = make_segments()
+  half = make_config(**PLAIN, **{"train.loss_on": "recent_half"})
+  weights = segments.weights.at[:, :, : LENGTH // 2].set(0)
+  assert weights.sum() < segments.weights.sum()
+  actual = run(half, segments)
+  expected = run(make_config(**PLAIN), segments._replace(weights=weights))
+  jax.tree.map(np.testing.assert_array_equal, actual, expected)

@@ -100,10 +100,34 @@ def relative_attention(
   )
   # The published code scales the sum, so u and v are scaled too.
   scores = (content + rel_shift(position)) * query.shape[-1] ** -0.5
-  visible = visible_keys(reach, key.shape[1])[:, None]  # [B, 1, T, K]
+  weights = dropout(visible_softmax(scores, reach).astype(query.dtype))
+  return jnp.einsum("bhtk,bkhd->bthd", weights, value)
+
+
+def absolute_attention(
+  query: shapes.Queries,
+  key: shapes.Keys,
+  value: shapes.Keys,
+  *,
+  reach: shapes.Reach,
+  dropout: Callable[[jax.Array], jax.Array],
+) -> shapes.Queries:
+  """`relative_attention` with the product of query and key alone."""
+  scores = jnp.einsum(
+    "bthd,bkhd->bhtk", query, key, preferred_element_type=jnp.float32
+  )
+  scores = scores * query.shape[-1] ** -0.5
+  weights = dropout(visible_softmax(scores, reach).astype(query.dtype))
+  return jnp.einsum("bhtk,bkhd->bthd", weights, value)
+
+
+def visible_softmax(
+  scores: jt.Float[shapes.Array, "B H T K"], reach: shapes.Reach
+) -> jt.Float[shapes.Array, "B H T K"]:
+  """How each query divides its attention among the keys that it may see."""
+  visible = visible_keys(reach, scores.shape[-1])[:, None]  # [B, 1, T, K]
   scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-  probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-  return jnp.einsum("bhtk,bkhd->bthd", dropout(probabilities), value)
+  return jax.nn.softmax(scores, axis=-1)
 
 
 def ring_attention(

@@ -34,6 +34,8 @@ class ModelConfig:
   project_equal_width: bool
   untie_biases: bool
   pre_norm: bool
+  encoding: str
+  num_positions: int
   dropout_rate: float
   attention_dropout_rate: float
   memory_start: str
@@ -69,6 +71,7 @@ class TrainConfig:
   mem_len: int
   clamp_len: int
   same_length: bool
+  loss_on: str
   segments_per_call: int
   accumulation_steps: int
   optimizer: str
@@ -153,12 +156,19 @@ class ExperimentConfig:
 
 CHOICES = {
   "model.tie_projections": ("none", "all", "all_but_first"),
+  "model.encoding": (
+    "relative",
+    "shaw",
+    "absolute",
+    "absolute_per_layer",
+  ),
   "model.memory_start": ("masked", "zeros"),
   "model.same_length_window": ("mem_len", "mem_len_plus_one"),
   "model.init_style": ("tensorflow", "pytorch"),
   "model.dtype": ("float32", "bfloat16"),
   "model.attention": ("auto", "reference", "chunked", "pallas"),
   "model.remat": ("none", "full", "dots", "attention"),
+  "train.loss_on": ("all", "recent_half"),
   "train.optimizer": ("adam", "adamw", "lamb", "sgd"),
   "train.schedule": ("cosine", "inverse_sqrt", "constant"),
   "train.schedule_convention": ("next_step", "tensorflow", "pytorch"),
@@ -173,6 +183,7 @@ POSITIVE = (
   "model.ff_dim",
   "model.embed_dim",
   "model.div_val",
+  "model.num_positions",
   "model.scan_unroll",
   "train.num_steps",
   "train.batch_size",
@@ -281,6 +292,7 @@ def _check_lengths(config: ExperimentConfig) -> None:
     )
   if not config.eval.mem_len:
     raise errors.UserError("eval.mem_len names no length; try (0,).")
+  _check_clamp(config)
   lanes, parts = config.train.batch_size, config.train.accumulation_steps
   if lanes % parts:
     raise errors.UserError(
@@ -288,6 +300,16 @@ def _check_lengths(config: ExperimentConfig) -> None:
       f"train.accumulation_steps={parts}; try "
       f"--config.train.batch_size={_nearest_multiple(lanes, parts)}."
     )
+
+
+def _check_clamp(config: ExperimentConfig) -> None:
+  for name in ("train.clamp_len", "eval.clamp_len"):
+    if _get(config, name) and config.model.encoding != "relative":
+      raise errors.UserError(
+        f"{name}={_get(config, name)} clamps distances, which "
+        f"model.encoding={config.model.encoding} does not encode so; set "
+        f"--config.{name}=0."
+      )
 
 
 def _check_schedule(config: ExperimentConfig) -> None:

@@ -26,6 +26,7 @@ import jaxtyping as jt
 from transformer_xl import adaptive_softmax
 from transformer_xl import attention
 from transformer_xl import config as config_lib
+from transformer_xl import errors
 from transformer_xl import memory as memory_lib
 from transformer_xl import model as model_lib
 from transformer_xl import shapes
@@ -74,6 +75,13 @@ class Reader:
   segment_len: int
   clamp_len: int
   same_length: bool
+
+  def __post_init__(self):
+    if self.config.encoding != "relative":
+      raise errors.UserError(
+        "keys and values can be cached with model.encoding=relative only: it "
+        f"is {self.config.encoding}; use memory of hidden states."
+      )
 
   @property
   def num_slots(self) -> int:

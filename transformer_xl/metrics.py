@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from transformer_xl import config as config_lib
+from transformer_xl import model as model_lib
 from transformer_xl import step as step_lib
 
 # Dense bfloat16 FLOP/s of one JAX device, by `device_kind`, as published. A v4
@@ -43,7 +44,8 @@ def forward_flops_per_token(
 
   Counted: projections of query, key, value and output 8 D H Dh, feed-forward
   4 D F, and three products (content, position, values) 6 H Dh k over the k
-  keys that a token sees on average, M + (T + 1) / 2; and the softmax over the
+  keys that a token sees on average, M + (T + 1) / 2, of which absolute
+  encodings lack the second; and the softmax over the
   shortlist. Not counted: masked keys, projecting memory and positions again
   for every segment, and tail clusters, which most tokens do not need.
   """
@@ -52,7 +54,8 @@ def forward_flops_per_token(
   layer: float = (
     8 * config.model_dim * width + 4 * config.model_dim * config.ff_dim
   )
-  layer += 6 * width * keys
+  products = 2 if config.encoding in model_lib.ABSOLUTE else 3
+  layer += 2 * products * width * keys
   ends = (*config.cutoffs, config.vocab_size)
   head = 2 * config.embed_dim * (ends[0] + len(config.cutoffs))
   return config.num_layers * layer + head

@@ -19,10 +19,13 @@ from jax import ad_checkpoint
 from transformer_xl import adaptive_softmax
 from transformer_xl import attention
 from transformer_xl import config as config_lib
+from transformer_xl import errors
 from transformer_xl import memory as memory_lib
 from transformer_xl import shapes
 from transformer_xl.kernels import dispatch
 
+# What is added to hidden states; nothing then depends on distance itself.
+ABSOLUTE = ("absolute", "absolute_per_layer")
 REMAT_POLICIES = {
   "full": None,
   "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -32,8 +35,8 @@ REMAT_POLICIES = {
 }
 
 
-class RelativeAttention(nn.Module):
-  """Four-term attention over memory and segment (facts 2.1)."""
+class Attention(nn.Module):
+  """Attention over memory and segment, by what `config.encoding` says."""
 
   config: config_lib.ModelConfig
 
@@ -42,7 +45,7 @@ class RelativeAttention(nn.Module):
     self,
     hidden: shapes.Hidden,
     context: jt.Float[shapes.Array, "B K D"],
-    positions: shapes.Positions,
+    positions: shapes.Positions | None,
     reach: shapes.Reach,
     biases: tuple[shapes.Biases, shapes.Biases] | None,
     deterministic: bool,
@@ -52,7 +55,7 @@ class RelativeAttention(nn.Module):
     Args:
       hidden: the segment.
       context: memory, then segment.
-      positions: encodings of the distances K-1 to 0.
+      positions: encodings of the distances K-1 to 0; only if "relative".
       reach: largest visible distance for each query.
       biases: u and v where all layers share them.
       deterministic: without dropout.
@@ -65,24 +68,33 @@ class RelativeAttention(nn.Module):
       projected = rows @ dense(name, (config.model_dim, heads * width))
       return projected.reshape(*rows.shape[:-1], heads, width)
 
-    if biases is None:
-      biases = _biases(self, config)
-    content_bias, position_bias = biases
+    content_bias, position_bias = biases or _biases(self, config)
     dropout = nn.Dropout(
       config.attention_dropout_rate, deterministic=deterministic
     )
     has_dropout = config.attention_dropout_rate > 0 and not deterministic
-    values = dispatch.relative_attention(
+    arrays = (
       project("query", hidden),
       project("key", context),
       project("value", context),
-      project("position", positions),
-      content_bias=content_bias.astype(config.dtype),
-      position_bias=position_bias.astype(config.dtype),
-      reach=reach,
-      dropout=dropout if has_dropout else None,
-      implementation=config.attention,
     )
+    if config.encoding in ABSOLUTE:
+      values = attention.absolute_attention(
+        *arrays, reach=reach, dropout=dropout
+      )
+      values = ad_checkpoint.checkpoint_name(values, "attention_output")
+    else:
+      values = dispatch.relative_attention(
+        *arrays,
+        _distance_keys(self, config, context.shape[1])
+        if positions is None
+        else project("position", positions),
+        content_bias=content_bias.astype(config.dtype),
+        position_bias=position_bias.astype(config.dtype),
+        reach=reach,
+        dropout=dropout if has_dropout else None,
+        implementation=config.attention,
+      )
     values = values.reshape(*hidden.shape[:-1], heads * width)
     output = values @ dense("output", (heads * width, config.model_dim))
     return nn.Dropout(config.dropout_rate)(output, deterministic=deterministic)
@@ -146,7 +158,7 @@ class Block(nn.Module):
     self,
     hidden: shapes.Hidden,
     memory: shapes.LayerMemory,
-    positions: shapes.Positions,
+    positions: shapes.Positions | None,
     reach: shapes.Reach,
     biases: tuple[shapes.Biases, shapes.Biases] | None,
     deterministic: bool,
@@ -155,8 +167,10 @@ class Block(nn.Module):
     config = self.config
     attention_norm = LayerNorm(config, name="attention_norm")
     feed_forward_norm = LayerNorm(config, name="feed_forward_norm")
-    attend = RelativeAttention(config, name="attention")
+    attend = Attention(config, name="attention")
     feed_forward = FeedForward(config, name="feed_forward")
+    if config.encoding == "absolute_per_layer":
+      hidden = hidden + _segment_positions(self, config, hidden.shape[1])[None]
     context = jnp.concatenate([memory, hidden], axis=1)  # [B, M+T, D]
     shared = (positions, reach, biases, deterministic)
     if config.pre_norm:
@@ -187,7 +201,7 @@ class TransformerXL(nn.Module):
     config = self.config
     self.embedding = adaptive_softmax.AdaptiveEmbedding(config)
     self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
-    if not config.untie_biases:
+    if config.encoding == "relative" and not config.untie_biases:
       self.biases = _biases(self, config)
     self.layers = _scanned_blocks(config)(config)
     self.dropout = nn.Dropout(config.dropout_rate)
@@ -225,13 +239,21 @@ class TransformerXL(nn.Module):
       same_length=self.same_length,
       window=config.same_length_window,
     )
-    context_len = memory.hiddens.shape[2] + inputs.shape[1]
-    positions = attention.position_encodings(
-      context_len, config.model_dim, clamp_len=self.clamp_len
-    ).astype(config.dtype)
-    positions = self.dropout(positions, deterministic=deterministic)
-    hidden = self.dropout(self.embedding(inputs), deterministic=deterministic)
-    biases = None if config.untie_biases else self.biases
+    positions, biases = None, None
+    if config.encoding == "relative":
+      positions = attention.position_encodings(
+        memory.hiddens.shape[2] + inputs.shape[1],
+        config.model_dim,
+        clamp_len=self.clamp_len,
+      ).astype(config.dtype)
+      positions = self.dropout(positions, deterministic=deterministic)
+      biases = None if config.untie_biases else self.biases
+    hidden = self.embedding(inputs)
+    if config.encoding == "absolute":
+      index = jnp.arange(inputs.shape[1], dtype=jnp.float32)
+      encodings = attention.sinusoids(index, config.model_dim)
+      hidden = hidden + encodings.astype(config.dtype)[None]
+    hidden = self.dropout(hidden, deterministic=deterministic)
     hidden, layer_inputs = self.layers(
       hidden,
       jax.lax.stop_gradient(memory.hiddens),
@@ -331,13 +353,37 @@ def _vector(module, config, init, name, width) -> jax.Array:
 
 
 def _biases(module, config) -> tuple[jax.Array, jax.Array]:
-  """u and v of the paper."""
+  """u and v of the paper; terms (a) and (b) alone need none."""
   init = nn.initializers.normal(config.init_std)
   shape = (config.num_heads, config.head_dim)
+  if config.encoding != "relative":
+    return jnp.zeros(shape), jnp.zeros(shape)
   return (
     module.param("content_bias", init, shape, jnp.float32),
     module.param("position_bias", init, shape, jnp.float32),
   )
+
+
+def _distance_keys(module, config, context_len) -> jax.Array:
+  """Shaw's learned keys of the distances K-1 to 0, [K, H, Dh]; clipped."""
+  heads, width = config.num_heads, config.head_dim
+  shape = (config.num_positions, heads * width)
+  table = _kernel(module, config, "distances", shape)
+  distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.int32)
+  rows = table[jnp.minimum(distance, config.num_positions - 1)]
+  return rows.reshape(context_len, heads, width)
+
+
+def _segment_positions(module, config, segment_len) -> jax.Array:
+  """Learned vectors of the positions in a segment, [T, D]."""
+  if segment_len > config.num_positions:
+    raise errors.UserError(
+      f"the model has learned {config.num_positions} positions and cannot "
+      f"read a segment of {segment_len}; use shorter segments, or train with "
+      f"--config.model.num_positions={segment_len}."
+    )
+  shape = (config.num_positions, config.model_dim)
+  return _kernel(module, config, "positions", shape)[:segment_len]
 
 
 def _normal_around_one(std: float):

@@ -64,6 +64,7 @@ class Training(NamedTuple):
   seed: int
   accumulation_steps: int
   ema_decay: float
+  loss_on: str
 
 
 def make_training(config: config_lib.ExperimentConfig) -> Training:
@@ -79,6 +80,7 @@ def make_training(config: config_lib.ExperimentConfig) -> Training:
     seed=config.seed,
     accumulation_steps=config.train.accumulation_steps,
     ema_decay=config.train.ema_decay,
+    loss_on=config.train.loss_on,
   )
 
 
@@ -101,6 +103,7 @@ def train_segment(
   training: Training,
 ) -> tuple[tuple[TrainState, memory_lib.Memory], UpdateMetrics]:
   """One update on one segment of all lanes."""
+  segment = _with_counted(segment, training.loss_on)
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
   key = jax.random.fold_in(jax.random.key(training.seed), 1)
   key = jax.random.fold_in(key, state.step)
@@ -237,6 +240,17 @@ def _gradient(params, memory, segment, key, training):
     body, zeros, (jnp.arange(parts), *split)
   )
   return result, sums, _merge_lanes(memory)
+
+
+def _with_counted(segment: Segment, loss_on: str) -> Segment:
+  """Weights 0 where a target is not to be learned (paper, table 6)."""
+  if loss_on == "all":
+    return segment
+  segment_len = segment.weights.shape[1]
+  counted = jnp.arange(segment_len) >= segment_len // 2
+  return segment._replace(
+    weights=jnp.where(counted[None], segment.weights, 0.0)
+  )
 
 
 def _sums(nll: shapes.Losses, weights: shapes.Weights) -> Sums:

@@ -106,4 +106,5 @@ IMPLEMENTATIONS = {
     tie_projections="none",
     embed_dim=6,
   ),
+  "shaw": package(encoding="shaw", num_positions=4),
 }

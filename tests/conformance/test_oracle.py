@@ -50,6 +50,13 @@ CASES = (
     "mem_len",
     ZEROS | {"cutoffs": (4,), "div_val": 4, "pre_norm": True},
   ),
+  # The other encodings, with a table shorter and longer than the context.
+  Case(3, 7, 0, None, {"encoding": "shaw", "num_positions": 4}),
+  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "shaw"}),
+  Case(4, 0, 0, None, {"encoding": "absolute"}),
+  Case(3, 7, 0, "mem_len", ZEROS | {"encoding": "absolute"}),
+  Case(4, 0, 0, None, {"encoding": "absolute_per_layer", "num_positions": 4}),
+  Case(3, 7, 0, None, {"encoding": "absolute_per_layer", "pre_norm": True}),
 )
 
 
