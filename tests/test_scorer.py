@@ -31,6 +31,7 @@ VARIANTS = {
   },
   "zeros": {"model.memory_start": "zeros", "eval.same_length": True},
   "warm_up": {"eval.warmup_len": 20, "eval.segments_per_call": 3},
+  "shaw": {"model.encoding": "shaw"},
 }
 
 
@@ -82,6 +83,14 @@ def test_without_a_choice_the_device_decides(data_dir):
     for memory in ("auto", "key_value")
   }
   assert found["auto"][1] == found["key_value"][1]
+
+
+def test_other_encodings_than_relative_remember_hidden_states(data_dir):
+  found = {
+    memory: score(data_dir, memory, mem_len=8, segment_len=8, variant="shaw")
+    for memory in ("auto", "hidden")
+  }
+  assert found["auto"][1] == found["hidden"][1]
 
 
 def test_segments_past_the_end_leave_sums_alone(data_dir):

@@ -79,7 +79,8 @@ def _reading(config, mesh, mem_len) -> _Reading:
   kind = config.eval.memory
   if kind == "auto":
     is_tpu = mesh.devices.flat[0].device_kind.startswith("TPU")
-    kind = "hidden" if is_tpu else "key_value"
+    is_relative = config.model.encoding == "relative"
+    kind = "key_value" if is_relative and not is_tpu else "hidden"
   make = _key_values if kind == "key_value" else _hidden_states
   return make(config, mem_len)
 
