@@ -34,6 +34,9 @@ def _model() -> ml_collections.ConfigDict:
   # Adaptive input and softmax (facts 2.8, 2.9).
   model.cutoffs = ()  # First ids of the tail clusters; () for one softmax.
   model.div_val = 1  # Each cluster's vectors are so many times narrower.
+  # Each tail cluster has room for this share of a device's tokens, about three
+  # times its share of the text; more are slower. (): room for all of them.
+  model.cluster_capacities = ()
   model.tie_weights = True  # Softmax kernels are the embedding tables.
   model.tie_projections = "all_but_first"  # none | all | all_but_first
   model.project_equal_width = True  # TF's proj_same_dim, if div_val > 1.

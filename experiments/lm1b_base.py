@@ -24,6 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
       "head_dim": 128,
       "ff_dim": 4096,
       "cutoffs": (60_000, 100_000, 640_000),
+      "cluster_capacities": (1 / 16, 1 / 16, 1 / 48),
       "div_val": 4,
       "tie_projections": "none",
       "project_equal_width": False,

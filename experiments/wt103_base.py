@@ -24,6 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
       "head_dim": 41,
       "ff_dim": 2100,
       "cutoffs": (20_000, 40_000, 200_000),
+      "cluster_capacities": (1 / 12, 1 / 12, 1 / 24),
       "untie_biases": True,
       "dropout_rate": 0.1,
       "dtype": "bfloat16",

@@ -23,6 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
       "head_dim": 64,
       "ff_dim": 4096,
       "cutoffs": (20_000, 40_000, 200_000),
+      "cluster_capacities": (1 / 12, 1 / 12, 1 / 24),
       "div_val": 4,
       "untie_biases": True,
       "dropout_rate": 0.2,

@@ -1,5 +1,6 @@
 """Adaptive input and softmax against the oracle and a full softmax."""
 
+import functools
 import itertools
 import math
 
@@ -31,7 +32,9 @@ class Ends(nn.Module):
     weights = self.softmax(self.embedding.tables, self.embedding.projections)
     return (
       self.embedding(tokens),
-      adaptive_softmax.nll(hidden, tokens, weights),
+      adaptive_softmax.nll(
+        hidden, tokens, weights, capacities=self.config.cluster_capacities
+      ),
       adaptive_softmax.log_probs(hidden, weights),
     )
 
@@ -177,3 +180,84 @@ def test_logits_and_losses_are_float32_in_a_bfloat16_model():
   vectors, nll, log_probs = _apply(config, _params(config))
   assert vectors.dtype == jnp.bfloat16
   assert nll.dtype == log_probs.dtype == jnp.float32
+
+
+ROOMY = (0.4, 0.4)  # 64 of 160 tokens, rounded up to whole tiles.
+
+
+def _rare_tokens(shares, *, lanes=4, length=40):
+  """Tokens of which so many, in shares, are in each tail cluster."""
+  generator = np.random.default_rng(1)
+  bounds = (0, 5, 11, VOCABULARY)
+  cluster = generator.choice(3, size=(lanes, length), p=shares)
+  low, high = np.asarray(bounds)[cluster], np.asarray(bounds)[cluster + 1]
+  tokens = jnp.asarray(generator.integers(low, high), jnp.int32)
+  hidden = generator.standard_normal((lanes, length, MODEL_DIM))
+  return tokens, jnp.asarray(hidden, jnp.float32)
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+@pytest.mark.parametrize(
+  ("shares", "overflows"),
+  [
+    ((0.8, 0.1, 0.1), (False, False)),
+    ((0.3, 0.6, 0.1), (True, False)),
+    ((0.1, 0.1, 0.8), (False, True)),
+    ((1.0, 0.0, 0.0), (False, False)),
+  ],
+)
+def test_clusters_with_little_room_drop_no_token(
+  shares, overflows, tie_weights
+):
+  tokens, hidden = _rare_tokens(shares)
+  in_tail = [np.mean((tokens >= 5) & (tokens < 11)), np.mean(tokens >= 11)]
+  assert tuple(share > 0.4 for share in in_tail) == overflows
+
+  def losses(capacities):
+    config = _config(
+      cutoffs=(5, 11),
+      div_val=2,
+      tie_weights=tie_weights,
+      cluster_capacities=capacities,
+    )
+
+    def mean(params, hidden):
+      nll = Ends(config).apply({"params": params}, tokens, hidden)[1]
+      return jnp.mean(nll * weights), nll
+
+    weights = jnp.linspace(0.5, 1.5, tokens.size).reshape(tokens.shape)
+    gradient = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)
+    text = str(jax.make_jaxpr(gradient)(_params(config), hidden))
+    assert ("cond[" in text) == bool(capacities)
+    return jax.jit(gradient)(_params(config), hidden)
+
+  # Sums over tokens in another order; losses are about 5, gradients below 1.
+  expected, actual = losses(()), losses(ROOMY)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6),
+    actual,
+    expected,
+  )
+
+
+def test_the_gradient_is_that_of_a_log_softmax():
+  """The loss has a rule of its own."""
+  config = _config(cutoffs=(5, 11), div_val=2)
+  params, (tokens, hidden) = _params(config), _inputs()
+
+  def mean(output, params):
+    result = Ends(config).apply({"params": params}, tokens, hidden)[output]
+    if output == 1:
+      return result.mean()
+    return -jnp.take_along_axis(result, tokens[..., None], axis=-1).mean()
+
+  actual, expected = (
+    jax.jit(jax.grad(functools.partial(mean, output)))(params)
+    for output in (1, 2)
+  )
+  # Rounding: both are float32, with gradients below 1.
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+    actual,
+    expected,
+  )

@@ -17,9 +17,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+from jax import ad_checkpoint
 
 from transformer_xl import config as config_lib
 from transformer_xl import shapes
+from transformer_xl import sharding
+
+_ROWS = 16  # Of a bfloat16 tile on TPU.
 
 
 class Cluster(NamedTuple):
@@ -169,21 +173,32 @@ def nll(
   hidden: shapes.Hidden,
   targets: shapes.Tokens,
   weights: Projection,
+  *,
+  capacities: tuple[float, ...],
 ) -> shapes.Losses:
-  """Negative log-probability of each target in nats, in token order."""
+  """Negative log-probability of each target in nats, in token order.
+
+  Args:
+    hidden: the last layer's states.
+    targets: ids.
+    weights: of the softmax.
+    capacities: for each tail cluster the share of the tokens that it has room
+      for. A cluster then only computes the logits of its own targets; where
+      there are more than it has room for, it computes those of all tokens, so
+      the result is the same. () for all tokens in every cluster.
+  """
   shortlist = weights.kernels[0].shape[0]
-  head = _head_logits(hidden, weights)
-  start, result, column = 0, jnp.zeros(targets.shape, jnp.float32), targets
-  for index, kernel in enumerate(weights.kernels):
-    stop = start + kernel.shape[0]
-    if index > 0:
-      inside = (targets >= start) & (targets < stop)
-      tail = _tail_logits(hidden, weights, index, start)
-      local = jnp.where(inside, targets - start, 0)
-      result += jnp.where(inside, _cross_entropy(tail, local), 0.0)
-      column = jnp.where(inside, shortlist + index - 1, column)
-    start = stop
-  return result + _cross_entropy(head, column)
+  start, column = shortlist, targets
+  result = jnp.zeros(targets.shape, jnp.float32)
+  for index, kernel in enumerate(weights.kernels[1:], start=1):
+    inside = (targets >= start) & (targets < start + kernel.shape[0])
+    column = jnp.where(inside, shortlist + index - 1, column)
+    local = jnp.where(inside, targets - start, 0)
+    tail = functools.partial(_tail_nll, weights, index, start)
+    capacity = capacities[index - 1] if capacities else 1.0
+    result += _with_room(tail, hidden, local, inside, capacity=capacity)
+    start += kernel.shape[0]
+  return result + _cross_entropy(_head_logits(hidden, weights), column)
 
 
 def log_probs(
@@ -191,7 +206,8 @@ def log_probs(
 ) -> jt.Float[shapes.Array, "B T V"]:
   """Log-probabilities of the whole vocabulary, in order of the ids."""
   shortlist = weights.kernels[0].shape[0]
-  head = jax.nn.log_softmax(_head_logits(hidden, weights), axis=-1)
+  head = jnp.concatenate(_head_logits(hidden, weights), axis=-1)
+  head = jax.nn.log_softmax(head, axis=-1)
   parts, start = [head[..., :shortlist]], shortlist
   for index, kernel in enumerate(weights.kernels[1:], start=1):
     tail = _tail_logits(hidden, weights, index, start)
@@ -201,23 +217,85 @@ def log_probs(
   return jnp.concatenate(parts, axis=-1)
 
 
-def _head_logits(hidden, weights):
-  """Logits of the shortlist, then of cluster 1, 2, ... (TF's order)."""
+def _head_logits(hidden, weights) -> tuple[jax.Array, ...]:
+  """Logits of the shortlist, and of cluster 1, 2, ... (TF's order)."""
   size = weights.kernels[0].shape[0]
-  kernel = jnp.concatenate([weights.kernels[0], weights.cluster_kernel])
-  bias = jnp.concatenate([weights.bias[:size], weights.cluster_bias])
-  return _logits(hidden, weights.projections[0], kernel, bias)
+  narrow = _project(hidden, weights.projections[0], transpose=True)
+  words = _logits(narrow, weights.kernels[0], weights.bias[:size])
+  if weights.cluster_bias.size == 0:
+    return (words,)
+  return words, _logits(narrow, weights.cluster_kernel, weights.cluster_bias)
 
 
 def _tail_logits(hidden, weights, index, start):
   kernel = weights.kernels[index]
   bias = weights.bias[start : start + kernel.shape[0]]
-  return _logits(hidden, weights.projections[index], kernel, bias)
+  narrow = _project(hidden, weights.projections[index], transpose=True)
+  return _logits(narrow, kernel, bias)
 
 
-def _logits(hidden, projection, kernel, bias):
+def _tail_nll(weights, index, start, hidden, local, inside) -> jax.Array:
+  """Losses within one cluster, 0 for targets outside of it."""
+  logits = _tail_logits(hidden, weights, index, start)
+  return jnp.where(inside, _cross_entropy((logits,), local), 0.0)
+
+
+def _with_room(tail, hidden, local, inside, *, capacity) -> jax.Array:
+  """`tail(hidden, local, inside)` for few tokens if few are inside.
+
+  Each device has room for a share of its own tokens, so none moves. They are
+  picked by products with one-hot rows, whose gradients are products too; a
+  gather's would be a scatter, which is slow on TPU.
+  """
+  lanes, segment_len = inside.shape
+  groups = sharding.lane_groups(lanes)
+  tokens = lanes // groups * segment_len
+  room = math.ceil(capacity * tokens / _ROWS) * _ROWS
+  if 2 * room > tokens:
+    return tail(hidden, local, inside)
+  inside = inside.reshape(groups, tokens)
+  rank = jnp.cumsum(inside, axis=1) - 1
+  slots = rank[:, :, None] == jnp.arange(room)[None, None]
+  slots &= inside[:, :, None]  # [G, tokens, room]
+  by_lane = (groups, lanes // groups, segment_len)
+
+  def some(hidden, local):
+    flat = hidden.reshape(groups, tokens, -1)
+    picked = jnp.einsum(
+      "gnr,gnd->grd",
+      slots.astype(flat.dtype),
+      flat,
+      precision=jax.lax.Precision.HIGHEST,  # To pick without rounding.
+    )
+    local = local.reshape(groups, tokens, 1)
+    local = jnp.sum(jnp.where(slots, local, 0), axis=1)
+    # The logits are cheaper to compute twice than to keep.
+    keep = jax.checkpoint_policies.save_only_these_names("normaliser")
+    losses = jax.checkpoint(tail, policy=keep)(
+      picked, local, jnp.any(slots, axis=1)
+    )
+    return jnp.sum(jnp.where(slots, losses[:, None], 0.0), axis=2)
+
+  def every(hidden, local):
+    arrays = (
+      hidden.reshape(*by_lane, -1),
+      local.reshape(by_lane),
+      inside.reshape(by_lane),
+    )
+    # A lane of each device at a time, twice: logits of all would not fit.
+    losses = jax.lax.map(
+      jax.checkpoint(lambda lane: tail(*lane)),
+      jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), arrays),
+    )
+    return jnp.moveaxis(losses, 0, 1).reshape(groups, tokens)
+
+  fits = jnp.all(rank[:, -1] < room)
+  losses = jax.lax.cond(fits, some, every, hidden, local)
+  return losses.reshape(lanes, segment_len)
+
+
+def _logits(narrow, kernel, bias):
   """Logits in float32, whatever the hidden states' type."""
-  narrow = _project(hidden, projection, transpose=True)
   product = jnp.einsum(
     "...e,ve->...v",
     narrow,
@@ -235,9 +313,49 @@ def _project(vectors, projection, *, transpose):
   return vectors @ (projection.T if transpose else projection)
 
 
-def _cross_entropy(logits, targets):
-  chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-  return jax.nn.logsumexp(logits, axis=-1) - chosen
+@jax.custom_vjp
+def _cross_entropy(parts: tuple[jax.Array, ...], targets: jax.Array):
+  """Losses for logits that come in parts, each [B, T, V_c].
+
+  With a rule of its own for the gradient, since JAX's keeps the exponentials
+  and the mask beside the logits. Parts, since joining them would copy them.
+  """
+  return _cross_entropy_forward(parts, targets)[0]
+
+
+def _cross_entropy_forward(parts, targets):
+  normalisers = [jax.nn.logsumexp(part, axis=-1) for part in parts]
+  normaliser = functools.reduce(jnp.logaddexp, normalisers)
+  normaliser = ad_checkpoint.checkpoint_name(normaliser, "normaliser")
+  # A sum over a mask leaves a vocabulary that is split over devices there; so
+  # would no gather.
+  chosen = [
+    jnp.sum(jnp.where(mask, part, 0.0), axis=-1)
+    for part, mask in zip(parts, _columns(parts, targets), strict=True)
+  ]
+  losses = normaliser - functools.reduce(jnp.add, chosen)
+  return losses, (parts, normaliser, targets)
+
+
+def _cross_entropy_backward(saved, gradient):
+  parts, normaliser, targets = saved
+  return tuple(
+    gradient[..., None] * (jnp.exp(part - normaliser[..., None]) - mask)
+    for part, mask in zip(parts, _columns(parts, targets), strict=True)
+  ), None
+
+
+_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+
+
+def _columns(parts, targets) -> list[jax.Array]:
+  """Where each part has the logits of the targets."""
+  result, start = [], 0
+  for part in parts:
+    column = jax.lax.broadcasted_iota(targets.dtype, part.shape, 2)
+    result.append(column == targets[..., None] - start)
+    start += part.shape[-1]
+  return result
 
 
 def _projection(module, config, index, width) -> jax.Array | None:

@@ -29,6 +29,7 @@ class ModelConfig:
   embed_dim: int
   cutoffs: tuple[int, ...]
   div_val: int
+  cluster_capacities: tuple[float, ...]
   tie_weights: bool
   tie_projections: str
   project_equal_width: bool
@@ -276,6 +277,16 @@ def _check_model(model: ModelConfig) -> None:
     raise errors.UserError(
       "model.cutoffs must rise between 0 and the vocabulary size: they are "
       f"{model.cutoffs} with model.vocab_size={model.vocab_size}."
+    )
+  shares = model.cluster_capacities
+  if shares and len(shares) != len(model.cutoffs):
+    raise errors.UserError(
+      "model.cluster_capacities must be () or one share for each tail cluster: "
+      f"there are {len(shares)} for model.cutoffs={model.cutoffs}."
+    )
+  if any(not 0 < share <= 1 for share in shares):
+    raise errors.UserError(
+      f"model.cluster_capacities must be in (0, 1]: they are {shares}."
     )
   narrowest = model.embed_dim // model.div_val ** len(model.cutoffs)
   if narrowest < 1:

@@ -143,7 +143,13 @@ class Reader:
   ) -> tuple[shapes.Losses, State]:
     """Negative log-probabilities of the targets, and the next state."""
     hidden, state = self.read(frozen, state, inputs, resets)
-    return adaptive_softmax.nll(hidden, targets, self._head(frozen)), state
+    losses = adaptive_softmax.nll(
+      hidden,
+      targets,
+      self._head(frozen),
+      capacities=self.config.cluster_capacities,
+    )
+    return losses, state
 
   def read(
     self,

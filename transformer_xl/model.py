@@ -276,7 +276,13 @@ class TransformerXL(nn.Module):
   ) -> tuple[shapes.Losses, memory_lib.Memory]:
     """Negative log-probability of each target, in nats and token order."""
     hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
-    return adaptive_softmax.nll(hidden, targets, self.head()), memory
+    losses = adaptive_softmax.nll(
+      hidden,
+      targets,
+      self.head(),
+      capacities=self.config.cluster_capacities,
+    )
+    return losses, memory
 
   def log_probs(
     self,

@@ -156,6 +156,16 @@ def dividing_axes(
   return names or None
 
 
+def lane_groups(lanes: int) -> int:
+  """How many parts of a batch of lanes the ambient mesh's devices hold."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.manual_axes:  # Inside `shard_map` the lanes are one device's own.
+    return 1
+  axes = {name: mesh.shape[name] for name in LANES if name in mesh.shape}
+  names = dividing_axes(lanes, tuple(axes), axes) or ()
+  return math.prod(axes[name] for name in names)
+
+
 def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, Any] | None:
   """What the TPU compiler has to be told when parameters are split.
 
