@@ -260,3 +260,12 @@ def test_the_vocabulary_size_of_the_config_must_be_that_of_the_data(tmp_path):
   assert config.model.vocab_size == len(corpus.SYMBOLS)
   with pytest.raises(errors.UserError, match=r"vocab_size=22.* 23 symbols"):
     corpus.config(str(tmp_path), **{"model.vocab_size": 22})
+
+
+def test_shares_of_the_tail_clusters_are_counted():
+  tokens = np.repeat(np.arange(10, dtype=np.uint8), 10)
+  file = data.TokenFile(tokens, np.zeros(1, int), "", {})
+  assert data.tail_shares(file, (5, 9)) == (0.4, 0.1)
+  # Of 6.6 million tokens in order, each place shows what is around it.
+  long = data.TokenFile(np.repeat(tokens, 1 << 16), np.zeros(1, int), "", {})
+  assert data.tail_shares(long, (5, 9)) == pytest.approx((0.4, 0.1), abs=0.02)

@@ -207,6 +207,22 @@ def test_another_width_is_refused_before_anything_is_written(
   assert steps(tmp_path) == [4]
 
 
+@pytest.mark.parametrize("room", [0.99, 0.01])
+def test_clusters_without_room_for_the_text_are_a_warning(
+  room, data_dir, tmp_path, caplog
+):
+  config = corpus.config(
+    data_dir,
+    **{
+      "train.num_steps": 4,
+      "model.cutoffs": (16,),
+      "model.cluster_capacities": (room,),
+    },
+  )
+  train_lib.train(config, str(tmp_path))
+  assert ("Little room makes updates slow" in caplog.text) == (room < 0.1)
+
+
 def test_the_loop_trains_on_what_the_stream_reads(
   data_dir, tmp_path, monkeypatch
 ):

@@ -77,6 +77,21 @@ def open_split(directory: str, split: str) -> TokenFile:
   return TokenFile(tokens, documents, entry["sha256"], entry)
 
 
+def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
+  """Shares of a split's tokens from each cutoff to the next.
+
+  Of a long split only 64 evenly spaced places are read.
+  """
+  places = np.linspace(0, len(file.tokens), 64, endpoint=False, dtype=int)
+  parts = [file.tokens[place : place + (1 << 16)] for place in places]
+  tokens = np.concatenate(
+    parts if len(file.tokens) > 1 << 22 else [file.tokens]
+  )
+  cluster = np.searchsorted(cutoffs, tokens, side="right")
+  counts = np.bincount(cluster, minlength=len(cutoffs) + 1)
+  return tuple((counts[1:] / len(tokens)).tolist())
+
+
 def _load(path: str, *, mapped: bool = False) -> np.ndarray:
   again = _again(os.path.dirname(path))
   try:

@@ -72,6 +72,27 @@ def _prepare_data(config: config_lib.DataConfig) -> None:
   multihost_utils.sync_global_devices("data is prepared")
 
 
+def _report_clusters(
+  model: config_lib.ModelConfig, file: data.TokenFile
+) -> None:
+  """Warns where the softmax's clusters have too little room for the text."""
+  if not model.cluster_capacities:
+    return
+  shares = data.tail_shares(file, model.cutoffs)
+  logging.info(
+    "The tail clusters have %s of the tokens, and room for %s.",
+    ", ".join(f"{share:.1%}" for share in shares),
+    ", ".join(f"{room:.1%}" for room in model.cluster_capacities),
+  )
+  tight = zip(shares, model.cluster_capacities, strict=True)
+  if any(room < 1.5 * share for share, room in tight):
+    logging.warning(
+      "Little room makes updates slow, not wrong; three times the shares is "
+      "enough: --config.model.cluster_capacities='(%s,)'.",
+      ", ".join(f"{min(1.0, 3 * share):.4f}" for share in shares),
+    )
+
+
 class Loop:
   """One run from its restored state to its end."""
 
@@ -92,6 +113,7 @@ class Loop:
       rotate=config.data.rotate_epochs,
       seed=config.seed,
     )
+    _report_clusters(config.model, self._stream.file)
     self._evaluator: evaluate.Evaluator | None = None
     if config.train.eval_every_steps:
       self._evaluator = evaluate.Evaluator(
