@@ -1,5 +1,8 @@
 """Cached keys and values give what memory of hidden states gives."""
 
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,3 +78,54 @@ def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
     tokens_read += tokens.shape[1]
   assert tokens_read > 2 * reader.num_slots  # The ring went around.
+
+
+def packed_loop(reader):
+  """Reads tokens [B, S] one by one in a loop over packed rings."""
+
+  def loop(frozen, state, tokens):
+    def body(state, token):
+      log_probs, state = reader.step(frozen, state, token[:, None])
+      return state, log_probs[:, 0]
+
+    state, log_probs = jax.lax.scan(body, inference.pack(state), tokens.T)
+    return jnp.swapaxes(log_probs, 0, 1), inference.unpack(state)
+
+  return jax.jit(loop, donate_argnums=1)
+
+
+@pytest.mark.parametrize("lanes", [1, LANES])
+def test_a_loop_over_packed_rings_reads_as_single_steps_do(lanes):
+  _, reader = both("masked", 6, 3)
+  frozen = reader.freeze(tiny.params(reader.config))
+  state = reader.start(frozen, batch_size=lanes)
+  tokens = jnp.asarray(
+    np.random.default_rng(1).integers(23, size=(lanes, 20)), jnp.int32
+  )
+  got, after = packed_loop(reader)(frozen, state, tokens)
+  step = jax.jit(reader.step)
+  state = reader.start(frozen, batch_size=lanes)
+  for index in range(tokens.shape[1]):
+    want, state = step(frozen, state, tokens[:, index : index + 1])
+    # The same products, compiled in another shape.
+    np.testing.assert_allclose(got[:, index], want[:, 0], rtol=1e-5, atol=1e-5)
+  for left, right in zip(
+    jax.tree.leaves(after), jax.tree.leaves(state), strict=True
+  ):
+    np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_token_copies_no_rings(lanes):
+  _, reader = both("masked", 60, 4)
+  frozen = reader.freeze(tiny.params(reader.config))
+  state = reader.start(frozen, batch_size=lanes)
+  tokens = jnp.zeros((lanes, 5), jnp.int32)
+  # As users compile, not as the tests do.
+  options = {"xla_backend_optimization_level": "3"}
+  lowered = packed_loop(reader).lower(frozen, state, tokens)
+  text = lowered.compile(compiler_options=options).as_text()
+  copied = re.findall(r"= f32\[([\d,]*)\]\S* copy\(", text)
+  sizes = [math.prod(map(int, shape.split(","))) for shape in copied if shape]
+  assert "while" in text
+  assert max(sizes, default=0) < state.layers[0].keys.size

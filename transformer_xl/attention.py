@@ -132,8 +132,8 @@ def visible_softmax(
 
 def ring_attention(
   query: jt.Float[shapes.Array, "B H T Dh"],
-  key: jt.Float[shapes.Array, "B H R Dh"],
-  value: jt.Float[shapes.Array, "B H R Dh"],
+  key: jt.Float[shapes.Array, "*BH R Dh"],
+  value: jt.Float[shapes.Array, "*BH R Dh"],
   position_key: jt.Float[shapes.Array, "H Q Dh"],
   *,
   content_bias: shapes.Biases,
@@ -145,7 +145,8 @@ def ring_attention(
 
   Args:
     query: of T tokens, whose keys are in the slots from `slot` on.
-    key: by slot; the slot after the newest token's has the oldest.
+    key: by slot; the slot after the newest token's has the oldest. Lanes and
+      heads are two axes or one.
     value: likewise.
     position_key: projected encodings of the distances R-1 down to 0, twice.
     content_bias: u.
@@ -153,13 +154,14 @@ def ring_attention(
     reach: largest visible distance for each query; below R - T + 1.
     slot: of the first query; T slots from there on do not pass the end.
   """
-  slots, segment_len = key.shape[2], query.shape[2]
+  slots, segment_len = key.shape[-2], query.shape[2]
+  merged = (*key.shape[:-2], segment_len)
   content = jnp.einsum(
-    "bhtd,bhrd->bhtr",
-    query + content_bias[None, :, None],
+    "...td,...rd->...tr",
+    (query + content_bias[None, :, None]).reshape(*merged, -1),
     key,
     preferred_element_type=jnp.float32,
-  )
+  ).reshape(*query.shape[:3], slots)
   position = _ring_positions(
     query + position_bias[None, :, None], position_key, slots, slot
   )
@@ -170,7 +172,10 @@ def ring_attention(
   visible = distance[None] <= reach[:, :, None]  # [B, T, R]
   scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-  return jnp.einsum("bhtr,bhrd->bhtd", probabilities, value)
+  values = jnp.einsum(
+    "...tr,...rd->...td", probabilities.reshape(*merged, slots), value
+  )
+  return values.reshape(query.shape)
 
 
 def _ring_positions(query, position_key, slots, slot):

@@ -33,10 +33,10 @@ from transformer_xl import shapes
 
 
 class LayerCache(NamedTuple):
-  """Keys and values of one layer, by slot."""
+  """Keys and values of one layer, by slot; see `pack` for the other shape."""
 
-  keys: jt.Float[shapes.Array, "B H R Dh"]
-  values: jt.Float[shapes.Array, "B H R Dh"]
+  keys: jt.Float[shapes.Array, "*BH R Dh"]  # [B, H, R, Dh] or [B*H, R, Dh].
+  values: jt.Float[shapes.Array, "*BH R Dh"]
 
 
 class State(NamedTuple):
@@ -50,7 +50,7 @@ class State(NamedTuple):
 class Frozen(NamedTuple):
   """Parameters, and what follows from them alone."""
 
-  params: shapes.PyTree
+  params: shapes.PyTree  # Those outside the layers.
   layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
   position_keys: tuple[jax.Array, ...]  # [H, 2R, Dh] a layer, twice around.
   empty: tuple[LayerCache, ...]  # [1, H, 1, Dh]: an empty slot, if attended.
@@ -105,7 +105,7 @@ class Reader:
     )
     zeros = jnp.zeros((1, 1, config.model_dim), config.dtype)
     return Frozen(
-      params,
+      {name: tree for name, tree in params.items() if name != "layers"},
       layers,
       tuple(jnp.concatenate([key, key], axis=1) for key in keys),
       tuple(_project(layer, zeros, config) for layer in layers),
@@ -160,10 +160,11 @@ class Reader:
   ) -> tuple[shapes.Hidden, State]:
     """The last layer's states, and the next state."""
     config = self.config
-    if resets is None:
+    if resets is None:  # Nor is it looked for, which may touch every slot.
       resets = jnp.zeros(tokens.shape, bool)
-    state = self._reset(frozen, state, resets[:, 0])
-    resets = resets.at[:, 0].set(False)
+    else:
+      state = self._reset(frozen, state, resets[:, 0])
+      resets = resets.at[:, 0].set(False)
     reach = memory_lib.visible_distance(
       state.length,
       resets,
@@ -211,6 +212,27 @@ class Reader:
     return self._bound(frozen).head()
 
 
+def pack(state: State) -> State:
+  """Lanes and heads as one axis of the caches, for loops over single tokens.
+
+  An axis of length 1 is reshaped away where keys are multiplied, and XLA then
+  copies the rings instead of writing into them. Takes no resets.
+  """
+  return _reshaped(state, (-1,))
+
+
+def unpack(state: State) -> State:
+  """Undoes `pack`."""
+  return _reshaped(state, (state.length.shape[0], -1))
+
+
+def _reshaped(state: State, leading: tuple[int, ...]) -> State:
+  layers = jax.tree.map(
+    lambda slots: slots.reshape(*leading, *slots.shape[-2:]), state.layers
+  )
+  return state._replace(layers=layers)
+
+
 def _layer(
   config: config_lib.ModelConfig,
   params: shapes.PyTree,
@@ -228,7 +250,9 @@ def _layer(
   feed_forward_norm = {"params": params["feed_forward_norm"]}
   cache = LayerCache(
     *(
-      jax.lax.dynamic_update_slice_in_dim(old, new, slot, axis=2)
+      jax.lax.dynamic_update_slice_in_dim(
+        old, new.reshape(*old.shape[:-2], *new.shape[-2:]), slot, axis=-2
+      )
       for old, new in zip(cache, _project(params, hidden, config), strict=True)
     )
   )
