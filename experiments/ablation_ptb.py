@@ -23,21 +23,24 @@ def get_config() -> ml_collections.ConfigDict:
       "ff_dim": 512,
       "cutoffs": (2_000,),
       "div_val": 2,
-      "dropout_rate": 0.1,
+      "pre_norm": True,  # It learns within so few steps; post-norm hardly.
+      "num_positions": 32,
+      "dropout_rate": 0.0,  # Less than one epoch.
     }
   )
   config.train.update(
     {
-      "num_steps": 2700,
+      "num_steps": 1300,
       "batch_size": 16,
-      "segment_len": 64,
-      "mem_len": 64,
-      "learning_rate": 2e-3,
-      "warmup_steps": 200,
+      "segment_len": 32,
+      "mem_len": 32,
+      "learning_rate": 4e-3,
+      "warmup_steps": 50,
       "log_every_steps": 100,
-      "eval_every_steps": 900,
+      "eval_every_steps": 1300,
     }
   )
-  config.eval.update({"segment_len": 64, "mem_len": (64,)})
-  config.checkpoint.every_steps = 900
+  config.eval.update({"segment_len": 32, "mem_len": (32,)})
+  config.checkpoint.every_steps = 650
+  config.analysis.attention_lens = (16, 32, 64, 128)
   return config

@@ -19,6 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.checkpoint = _checkpoint()
   config.mesh = _mesh()
   config.generate = _generate()
+  config.analysis = _analysis()
   return config
 
 
@@ -154,3 +155,31 @@ def _generate() -> ml_collections.ConfigDict:
   generate.segment_len = 128  # The prompt is read in segments.
   generate.mem_len = 512
   return generate
+
+
+def _analysis() -> ml_collections.ConfigDict:
+  analysis = ml_collections.ConfigDict()
+  # The ablation's rows: recurrence, encoding and loss, as in the defaults.
+  analysis.rows = (
+    "recurrent-relative-all",
+    "recurrent-shaw-all",
+    "recurrent-absolute-all",
+    "segment-relative-all",
+    "segment-shaw-all",
+    "segment-absolute-all",
+  )
+  analysis.attention_lens = (32, 64, 128, 256)  # At which each is evaluated.
+  analysis.equal_memory = False  # Longer segments for rows that need less.
+  # Relative effective context length.
+  analysis.group = ()  # Workdirs to compare with; each has its config.json.
+  analysis.context = "tokens"  # or attention: c keys in each layer, not in all
+  analysis.context_start = 16
+  analysis.context_step = 16
+  analysis.context_stop = 256
+  analysis.fractions = (0.1, 0.5, 1.0)  # r: of the tokens, the hardest.
+  analysis.threshold = 0.01  # Of the relative gain.
+  analysis.num_tokens = 2000  # That are scored for RECL; seen, for attention.
+  # Attention lengths at which evaluation is timed; the paper's.
+  analysis.speed_lens = (800, 1800, 2800, 3800)
+  analysis.text = ""  # To show attention on; "": the start of the split.
+  return analysis

@@ -14,6 +14,7 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
@@ -248,8 +249,9 @@ def _items(state, memory) -> dict[str, shapes.PyTree]:
   items = {
     "params": state.params,
     "optimizer": {"step": state.step, "opt_state": state.opt_state},
-    "memory": memory,
   }
+  if memory.hiddens.size:  # Orbax saves no empty arrays.
+    items["memory"] = memory
   if state.average is not None:
     items["average"] = state.average
   return items
@@ -263,7 +265,7 @@ def _restore(manager, step, state, memory) -> Restored:
     step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
   )["metadata"]
   if metadata["memory_shape"] != list(memory.hiddens.shape):
-    del items["memory"]
+    items.pop("memory", None)
   if "average" in items and saved.get("average") is None:
     items["average"] = None  # It starts from the parameters, below.
   arguments = {
@@ -277,6 +279,9 @@ def _restore(manager, step, state, memory) -> Restored:
     average = restored.get("average")
     if average is None:
       average = jax.tree.map(lambda leaf: leaf.copy(), restored["params"])
+  restored_memory = restored.get("memory")
+  if not memory.hiddens.size:
+    restored_memory = jax.tree.map(_zeros, memory)
   return Restored(
     step_lib.TrainState(
       restored["optimizer"]["step"],
@@ -284,9 +289,13 @@ def _restore(manager, step, state, memory) -> Restored:
       restored["optimizer"]["opt_state"],
       average,
     ),
-    restored.get("memory"),
+    restored_memory,
     metadata,
   )
+
+
+def _zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+  return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
 
 
 def _check_shapes(

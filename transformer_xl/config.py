@@ -142,6 +142,25 @@ class GenerateConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class AnalysisConfig:
+  """What the commands of `analysis/` measure: docs/analyses.md."""
+
+  rows: tuple[str, ...]
+  attention_lens: tuple[int, ...]
+  equal_memory: bool
+  group: tuple[str, ...]
+  context: str
+  context_start: int
+  context_step: int
+  context_stop: int
+  fractions: tuple[float, ...]
+  threshold: float
+  num_tokens: int
+  speed_lens: tuple[int, ...]
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
 class ExperimentConfig:
   """One run."""
 
@@ -153,6 +172,7 @@ class ExperimentConfig:
   checkpoint: CheckpointConfig
   mesh: MeshConfig
   generate: GenerateConfig
+  analysis: AnalysisConfig
 
 
 CHOICES = {
@@ -174,6 +194,7 @@ CHOICES = {
   "train.schedule": ("cosine", "inverse_sqrt", "constant"),
   "train.schedule_convention": ("next_step", "tensorflow", "pytorch"),
   "eval.parameters": ("raw", "ema"),
+  "analysis.context": ("tokens", "attention"),
   "eval.memory": ("auto", "hidden", "key_value"),
 }
 POSITIVE = (
@@ -200,6 +221,9 @@ POSITIVE = (
   "mesh.fsdp",
   "mesh.tensor",
   "generate.segment_len",
+  "analysis.context_start",
+  "analysis.context_step",
+  "analysis.num_tokens",
 )
 NOT_NEGATIVE = (
   "seed",

@@ -1,6 +1,7 @@
 """Command line: flags, a log of the devices, and dispatch on --mode."""
 
 import functools
+import importlib
 import logging as stdlib_logging
 import os
 import re
@@ -22,8 +23,18 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
 )
+# Modes that are modules of `analysis/`.
+_ANALYSES = {
+  "ablation": "ablation",
+  "attention": "attention_maps",
+  "eval_speed": "eval_speed",
+  "recl": "recl",
+}
 _MODE = flags.DEFINE_enum(
-  "mode", "train", ["train", "eval", "generate", "plan"], "What to do."
+  "mode",
+  "train",
+  ["train", "eval", "generate", "plan", *_ANALYSES],
+  "What to do.",
 )
 _TOPOLOGY = flags.DEFINE_string(
   "topology", "v5e:4x4", "TPU slice that --mode=plan compiles for."
@@ -83,6 +94,9 @@ def main(argv: list[str]) -> None:
 
 
 def _run(mode: str, config, workdir: str):
+  if mode in _ANALYSES:  # Only they need the library that draws.
+    name = f"transformer_xl.analysis.{_ANALYSES[mode]}"
+    return importlib.import_module(name).run(config, workdir)
   from transformer_xl import evaluate
   from transformer_xl import generate
   from transformer_xl import plan
@@ -161,8 +175,13 @@ def _exit(message: str, *, status: int) -> NoReturn:
   sys.exit(status)
 
 
-def run() -> None:
-  """The entry point; a user's mistake ends in one line, a bug in a trace."""
+def run(mode: str = "train") -> None:
+  """The entry point; a user's mistake ends in one line, a bug in a trace.
+
+  Args:
+    mode: what to do without --mode.
+  """
+  flags.FLAGS.set_default("mode", mode)
 
   def guarded(argv: list[str]) -> None:
     try:

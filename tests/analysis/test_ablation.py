@@ -1,0 +1,83 @@
+"""The ablation's rows: named, trained, evaluated, and done once."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from tests import corpus
+from transformer_xl import errors
+from transformer_xl import train
+from transformer_xl.analysis import ablation
+from transformer_xl.analysis import planned
+
+RUN = {
+  "analysis.rows": ("recurrent-relative-all", "segment-absolute-recent_half"),
+  "analysis.attention_lens": (4,),
+  "train.num_steps": 4,
+  "checkpoint.every_steps": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def test_rows_are_trained_once_and_tabulated(data_dir, tmp_path, monkeypatch):
+  config = corpus.config(data_dir, **RUN)
+  trained = []
+  original = train.train
+
+  def counted(config, workdir):
+    trained.append(pathlib.Path(workdir).name)
+    # The second row is interrupted on the first attempt.
+    return len(trained) != 2 and original(config, workdir)
+
+  monkeypatch.setattr(train, "train", counted)
+  first = ablation.run(config, str(tmp_path))
+  assert [row["name"] for row in first["rows"]] == ["recurrent-relative-all"]
+  second = ablation.run(config, str(tmp_path))
+  assert trained == [config.analysis.rows[0], *[config.analysis.rows[1]] * 2]
+  assert second["rows"][0] == first["rows"][0]
+  recurrent, vanilla = second["rows"]
+  assert (recurrent["mem_len"], vanilla["mem_len"]) == (8, 0)
+  assert recurrent["init"]["attention_len"] == 16
+  assert vanilla["init"]["attention_len"] == 8
+  assert recurrent["tokens"] == vanilla["tokens"]
+  for row in second["rows"]:
+    assert row["init"]["num_tokens"] == corpus.TOKENS["test"] - 1
+    assert row["best"]["nll"] == min(one["nll"] for one in row["sweep"])
+  folder = tmp_path / "results"
+  saved = json.loads((folder / "ablation.json").read_text())
+  assert saved == json.loads(json.dumps(second))
+  assert (folder / "ablation.md").read_text().count("\n") == 4
+  picture = (folder / "ablation.png").read_bytes()
+  assert second["made_by"].encode() in picture
+
+
+@pytest.mark.parametrize(
+  "name", ["recurrent", "recurrent-other-all", "segment-shaw-half"]
+)
+def test_a_row_that_is_none_is_one_line(name):
+  with pytest.raises(errors.UserError, match="which is no row; rows are"):
+    ablation.parse(name)
+
+
+def test_segments_grow_to_the_memory_of_recurrence(data_dir):
+  config = corpus.config(
+    data_dir, **{"model.vocab_size": 23, "train.mem_len": 24}
+  )
+  budget = planned.bytes_of_step(config)
+  row = ablation.parse("segment-relative-all")
+  plain = ablation.row_config(config, row)
+  grown = planned.with_longest_segment(plain, budget=budget)
+  assert planned.bytes_of_step(plain) < planned.bytes_of_step(grown) <= budget
+  longer = planned.with_segment(plain, grown.train.segment_len + 1)
+  assert planned.bytes_of_step(longer) > budget
+  tokens = [
+    one.train.num_steps * one.train.segment_len for one in (plain, grown)
+  ]
+  call = grown.train.segments_per_call * grown.train.segment_len
+  assert np.ptp(tokens) < call

@@ -1,0 +1,284 @@
+"""The paper's ablation (tables 6 and 10): rows trained at equal tokens.
+
+    python -m transformer_xl.analysis.ablation \
+      --config=experiments/ablation_ptb.py --workdir=runs/ablation
+
+A row is named by recurrence, encoding and loss, as in "recurrent-shaw-all" or
+"segment-absolute-recent_half", and trained in a folder of that name below the
+workdir. What is finished is not done again.
+"""
+
+import dataclasses
+import json
+import os
+from typing import Any
+from typing import NamedTuple
+
+import jax
+from absl import logging
+
+from transformer_xl import config as config_lib
+from transformer_xl import data
+from transformer_xl import errors
+from transformer_xl import evaluate
+from transformer_xl import metrics
+from transformer_xl import model as model_lib
+from transformer_xl import sharding
+from transformer_xl import train
+from transformer_xl import writer
+from transformer_xl.analysis import figures
+from transformer_xl.analysis import planned
+from transformer_xl.analysis import sliding
+
+RECURRENCE = ("recurrent", "segment")
+
+
+class Row(NamedTuple):
+  """One line of the table."""
+
+  name: str
+  is_recurrent: bool
+  encoding: str
+  loss_on: str
+
+
+def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
+  """Trains and evaluates each row and writes the table so far.
+
+  Returns:
+    What is written to `results/ablation.json`.
+
+  Raises:
+    UserError: a row's name is none.
+  """
+  rows = [parse(name) for name in config.analysis.rows]
+  directory = os.path.join(config.data.dir, config.data.name)
+  config = data.with_vocab_size(config, data.read_meta(directory))
+  configs = [row_config(config, row) for row in rows]
+  if config.analysis.equal_memory:
+    configs = _with_equal_memory(config, configs)
+  results: list[dict[str, Any]] = []
+  for row, chosen in zip(rows, configs, strict=True):
+    folder = os.path.join(workdir, row.name)
+    logging.info("Row %s in %s.", row.name, folder)
+    result = _finished(row, chosen, folder)
+    if result is None:
+      break  # A signal: the same command goes on from here.
+    results.append(result)
+    _write(config, workdir, results)
+  return _table(config, results)
+
+
+def parse(name: str) -> Row:
+  """The row of a name.
+
+  Raises:
+    UserError: it has not three parts, or one of them is unknown.
+  """
+  parts = name.split("-")
+  choices = (
+    RECURRENCE,
+    config_lib.CHOICES["model.encoding"],
+    config_lib.CHOICES["train.loss_on"],
+  )
+  if len(parts) != len(choices) or any(
+    part not in known for part, known in zip(parts, choices, strict=True)
+  ):
+    text = "-".join(f"({'|'.join(known)})" for known in choices)
+    raise errors.UserError(
+      f"analysis.rows has {name!r}, which is no row; rows are {text}."
+    )
+  return Row(name, parts[0] == "recurrent", parts[1], parts[2])
+
+
+def row_config(
+  config: config_lib.ExperimentConfig, row: Row
+) -> config_lib.ExperimentConfig:
+  """The experiment with a row's recurrence, encoding and loss."""
+  mem_len = config.train.mem_len if row.is_recurrent else 0
+  return dataclasses.replace(
+    config,
+    model=dataclasses.replace(config.model, encoding=row.encoding),
+    train=dataclasses.replace(
+      config.train, mem_len=mem_len, eval_mem_len=mem_len, loss_on=row.loss_on
+    ),
+  )
+
+
+def _with_equal_memory(config, configs) -> list[config_lib.ExperimentConfig]:
+  """Longer segments where there is no recurrence, at as many tokens."""
+  budget = planned.bytes_of_step(row_config(config, parse(_REFERENCE)))
+  logging.info("The recurrent row is planned with %d bytes.", budget)
+  return [
+    chosen
+    if chosen.train.mem_len
+    else planned.with_longest_segment(chosen, budget=budget)
+    for chosen in configs
+  ]
+
+
+_REFERENCE = "recurrent-relative-all"
+
+
+def _finished(row, config, folder) -> dict[str, Any] | None:
+  """The row's result, trained and evaluated if it was not."""
+  path = os.path.join(folder, "results", "row.json")
+  asked = _asked(config)
+  if os.path.exists(path):
+    with open(path, encoding="utf-8") as file:
+      result = json.load(file)
+    if result["asked"] == asked:
+      logging.info("It is finished.")
+      return result
+  if not train.train(config, folder):
+    return None
+  result = {**_description(row, config), **_scores(row, config, folder)}
+  result["asked"] = asked
+  writer.write_json(path, result)
+  return result
+
+
+def _asked(config: config_lib.ExperimentConfig) -> dict[str, Any]:
+  """What a result depends on, as JSON gives it back."""
+  asked = {
+    "model": dataclasses.asdict(config.model),
+    "train": dataclasses.asdict(config.train),
+    "split": config.eval.split,
+    "attention_lens": config.analysis.attention_lens,
+  }
+  return json.loads(json.dumps(asked))
+
+
+def _description(row, config) -> dict[str, Any]:
+  train = config.train
+  return {
+    "name": row.name,
+    "recurrence": row.is_recurrent,
+    "encoding": row.encoding,
+    "loss_on": row.loss_on,
+    "segment_len": train.segment_len,
+    "mem_len": train.mem_len,
+    "tokens": train.num_steps * train.batch_size * train.segment_len,
+    "learning_rate": train.learning_rate,
+    "planned_bytes": planned.bytes_of_step(config),
+  }
+
+
+def _scores(row, config, folder) -> dict[str, Any]:
+  """Perplexities at the attention length of training and over the sweep."""
+  trained = config.train.segment_len + config.train.mem_len
+  lengths = sorted({trained, *config.analysis.attention_lens})
+  mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  with jax.set_mesh(mesh):
+    params, step = evaluate.load_params(config, folder, mesh)
+    sweep = []
+    for length in lengths:
+      score = sliding.score if not row.is_recurrent else sliding.score_recurrent
+      try:
+        found = score(params, config, mesh, attention_len=length)
+      except errors.UserError as error:  # Longer than learned positions.
+        logging.warning("%s: %s", row.name, error)
+        continue
+      nll = found.nll / found.num_tokens
+      sweep.append(
+        {
+          "attention_len": length,
+          "nll": nll,
+          "perplexity": metrics.perplexity(nll),
+          "num_tokens": found.num_tokens,
+        }
+      )
+      logging.info(
+        "attention %d: perplexity %.2f", length, sweep[-1]["perplexity"]
+      )
+  return {
+    "num_parameters": model_lib.num_parameters(params),
+    "checkpoint_step": step,
+    "init": next(one for one in sweep if one["attention_len"] == trained),
+    "best": min(sweep, key=lambda one: one["nll"]),
+    "sweep": sweep,
+  }
+
+
+def _write(config, workdir, results) -> None:
+  table = _table(config, results)
+  folder = os.path.join(workdir, "results")
+  writer.write_json(os.path.join(folder, "ablation.json"), table)
+  with open(os.path.join(folder, "ablation.md"), "w", encoding="utf-8") as file:
+    file.write(markdown(results))
+  figures.save(
+    draw(results), os.path.join(folder, "ablation.png"), table["made_by"]
+  )
+
+
+def _table(config, results) -> dict[str, Any]:
+  return {
+    "made_by": figures.made_by(),
+    "split": config.eval.split,
+    "equal_memory": config.analysis.equal_memory,
+    "rows": results,
+  }
+
+
+def markdown(results: list[dict[str, Any]]) -> str:
+  """The table of the paper."""
+  lines = [
+    "| recurrence | encoding | loss | parameters | segment | planned MiB "
+    "| PPL init (attention) | PPL best | attention length |",
+    "|---|---|---|---|---|---|---|---|---|",
+  ]
+  for row in results:
+    init, best = row["init"], row["best"]
+    lines.append(
+      f"| {'yes' if row['recurrence'] else 'no'} | {row['encoding']} "
+      f"| {row['loss_on'].replace('_', ' ')} | {row['num_parameters']:,} "
+      f"| {row['segment_len']} | {row['planned_bytes'] / 2**20:.0f} "
+      f"| {init['perplexity']:.2f} ({init['attention_len']}) "
+      f"| {best['perplexity']:.2f} | {best['attention_len']} |"
+    )
+  return "\n".join(lines) + "\n"
+
+
+def draw(results: list[dict[str, Any]]) -> Any:
+  """Perplexity by attention length, a line for each row."""
+  figure, axes = figures.new(width=6.5, height=4.0)
+  encodings = config_lib.CHOICES["model.encoding"]
+  for row in results:
+    colour = f"C{encodings.index(row['encoding'])}"
+    style = "-" if row["recurrence"] else "--"
+    marker = "o" if row["loss_on"] == "all" else "^"
+    axes.plot(
+      [one["attention_len"] for one in row["sweep"]],
+      [one["perplexity"] for one in row["sweep"]],
+      style,
+      color=colour,
+      marker=marker,
+      markersize=4,
+      label=_label(row),
+    )
+    axes.plot(
+      row["init"]["attention_len"],
+      row["init"]["perplexity"],
+      marker,
+      color=colour,
+      markersize=9,
+      fillstyle="none",
+    )
+  axes.set_xscale("log", base=2)
+  axes.xaxis.set_major_formatter("{x:.0f}")
+  axes.set_xlabel("attention length in evaluation (tokens; ring: in training)")
+  axes.set_ylabel("perplexity")
+  axes.legend(fontsize=8)
+  return figure
+
+
+def _label(row) -> str:
+  recurrence = "recurrence" if row["recurrence"] else "no recurrence"
+  half = "" if row["loss_on"] == "all" else ", recent half"
+  return f"{row['encoding'].replace('_', ' ')}, {recurrence}{half}"
+
+
+if __name__ == "__main__":
+  from transformer_xl import main
+
+  main.run(mode="ablation")

@@ -1,0 +1,44 @@
+"""Pictures: one look, and in each file the command that made it."""
+
+import os
+import sys
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+STYLE: Any = {
+  "axes.grid": True,
+  "axes.spines.right": False,
+  "axes.spines.top": False,
+  "figure.constrained_layout.use": True,
+  "font.size": 9,
+  "grid.alpha": 0.3,
+  "grid.linewidth": 0.5,
+  "legend.frameon": False,
+  "lines.linewidth": 1.4,
+}
+
+
+def new(
+  *, width: float, height: float, rows: int = 1, columns: int = 1
+) -> tuple[Any, Any]:
+  """A figure and its axes; inches."""
+  with pyplot.rc_context(STYLE):
+    return pyplot.subplots(rows, columns, figsize=(width, height))
+
+
+def save(figure: Any, path: str, command: str) -> None:
+  """Writes a PNG that says how it was made, and closes the figure."""
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with pyplot.rc_context(STYLE):
+    figure.savefig(path, dpi=150, metadata={"Description": command})
+  pyplot.close(figure)
+
+
+def made_by() -> str:
+  """The command line of this process."""
+  return " ".join(["python", *sys.orig_argv[1:]])

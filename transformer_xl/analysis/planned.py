@@ -1,0 +1,85 @@
+"""The memory that a training step is planned with, on the present device."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+
+from transformer_xl import config as config_lib
+from transformer_xl import sharding
+from transformer_xl import step as step_lib
+from transformer_xl import train
+
+
+def bytes_of_step(config: config_lib.ExperimentConfig) -> int:
+  """Arguments, outputs and temporaries of one update, as XLA plans them."""
+  lanes = config.train.batch_size // config.train.accumulation_steps
+  mesh = sharding.make_mesh(config.mesh, lanes=(lanes,))
+  shape = (1, config.train.batch_size, config.train.segment_len)
+  place = sharding.segments(mesh)
+  kinds = (jnp.int32, jnp.int32, jnp.float32, jnp.bool_)
+  with jax.set_mesh(mesh):
+    fields: Any = [
+      jax.ShapeDtypeStruct(shape, kind, sharding=place) for kind in kinds
+    ]
+    segments = step_lib.Segment(*fields)
+    state = train.placed_state(config, mesh)
+    lowered = train.compiled_update(config, mesh).lower(*state, segments)
+    plan = lowered.compile().memory_analysis()
+  # Given away arguments become outputs in place.
+  return (
+    plan.argument_size_in_bytes
+    + plan.output_size_in_bytes
+    - plan.alias_size_in_bytes
+    + plan.temp_size_in_bytes
+  )
+
+
+def with_longest_segment(
+  config: config_lib.ExperimentConfig, *, budget: int
+) -> config_lib.ExperimentConfig:
+  """The same experiment with the longest segment that the bytes allow.
+
+  It reads as many tokens, to a call of segments.
+  """
+  fits, too_long = config.train.segment_len, 2 * config.train.segment_len
+  while bytes_of_step(with_segment(config, too_long)) <= budget:
+    fits, too_long = too_long, 2 * too_long
+  while too_long - fits > max(fits // 32, 1):  # To three per cent.
+    middle = (fits + too_long) // 2
+    if bytes_of_step(with_segment(config, middle)) <= budget:
+      fits = middle
+    else:
+      too_long = middle
+  logging.info("A segment of %d needs as much memory.", fits)
+  return with_segment(config, fits)
+
+
+def with_segment(
+  config: config_lib.ExperimentConfig, segment_len: int
+) -> config_lib.ExperimentConfig:
+  """As many tokens in segments of another length."""
+  train = config.train
+  every = train.segments_per_call
+
+  def scaled(steps: int) -> int:
+    share = train.segment_len / segment_len
+    return math.ceil(steps * share / every) * every
+
+  return dataclasses.replace(
+    config,
+    train=dataclasses.replace(
+      train,
+      segment_len=segment_len,
+      num_steps=scaled(train.num_steps),
+      warmup_steps=round(train.warmup_steps * train.segment_len / segment_len),
+      log_every_steps=scaled(train.log_every_steps),
+      eval_every_steps=scaled(train.eval_every_steps),
+    ),
+    checkpoint=dataclasses.replace(
+      config.checkpoint, every_steps=scaled(config.checkpoint.every_steps)
+    ),
+  )

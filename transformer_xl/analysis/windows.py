@@ -1,0 +1,84 @@
+"""Losses in windows of text that are read from nothing.
+
+What precedes a window is not seen by any layer, so a window's c-th loss is
+that of a token of which exactly c are known. Windows are lanes of a batch; each
+costs its whole length, however few of its losses are wanted.
+
+Shapes: W windows, B of them in a call, L their length.
+"""
+
+import functools
+
+import jax
+import jaxtyping as jt
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+
+from transformer_xl import adaptive_softmax
+from transformer_xl import config as config_lib
+from transformer_xl import model as model_lib
+from transformer_xl import shapes
+from transformer_xl import sharding
+
+
+def losses(
+  params: shapes.PyTree,
+  tokens: np.ndarray,
+  starts: np.ndarray,
+  *,
+  config: config_lib.ExperimentConfig,
+  mesh: jax.sharding.Mesh,
+  length: int,
+  last: int,
+) -> jt.Float[np.ndarray, "W {last}"]:
+  """Negative log-probabilities, in nats, of the last targets of windows.
+
+  Args:
+    params: on the mesh.
+    tokens: of the split, flat.
+    starts: where each window begins; L + 1 tokens from there on exist.
+    config: its `eval` says how many tokens are read at a time.
+    mesh: whose lanes share the windows.
+    length: L.
+    last: how many losses at the end of a window are wanted.
+  """
+  read = jax.jit(
+    functools.partial(read_window, model=_model(config), last=last),
+    compiler_options=sharding.compiler_options(mesh),
+  )
+  parts = mesh.shape["data"] * mesh.shape["fsdp"]
+  tokens_at_once = config.eval.batch_size * config.eval.segment_len
+  lanes = -(-max(tokens_at_once // length, 1) // parts) * parts
+  place = NamedSharding(mesh, PartitionSpec(sharding.LANES))
+  result = np.empty((len(starts), last), np.float32)
+  for first in range(0, len(starts), lanes):
+    chosen = starts[first : first + lanes]
+    # Windows that fill up the last call are not kept.
+    filled = np.resize(chosen, lanes)
+    text = tokens[filled[:, None] + np.arange(length + 1)].astype(np.int32)
+    found = read(params, jax.device_put(text, place))
+    result[first : first + lanes] = np.asarray(found)[: len(chosen)]
+  return result
+
+
+def read_window(
+  params: shapes.PyTree,
+  text: jt.Int[shapes.Array, "B L+1"],
+  *,
+  model: model_lib.TransformerXL,
+  last: int,
+) -> jt.Float[shapes.Array, "B {last}"]:
+  """The last losses of each window."""
+  memory = model_lib.empty_memory(
+    model.config, batch_size=text.shape[0], mem_len=0
+  )
+  bound = model.bind({"params": params})
+  hidden, _ = bound(text[:, :-1], memory)
+  return adaptive_softmax.nll(hidden[:, -last:], text[:, -last:], bound.head())
+
+
+def _model(config: config_lib.ExperimentConfig) -> model_lib.TransformerXL:
+  return model_lib.TransformerXL(
+    config.model, clamp_len=config.eval.clamp_len, same_length=False
+  )
