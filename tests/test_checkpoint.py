@@ -114,6 +114,18 @@ def test_everything_comes_back_as_it_was_saved(tmp_path):
   assert restored.metadata["window"] == {"nll": 7.1}
 
 
+def test_a_model_without_memory_is_saved_and_continued(tmp_path):
+  nothing = memory_lib.Memory(
+    jnp.zeros((2, 2, 0, 4)), jnp.zeros((2,), jnp.int32)
+  )
+  save(tmp_path, [make_state(7)], memory=nothing)
+  restored = restore(tmp_path, make_state(0), nothing)
+  assert_same(restored.state, make_state(7))
+  assert_same(restored.memory, nothing)
+  # With memory from now on it starts empty.
+  assert restore(tmp_path, make_state(0)).memory is None
+
+
 def test_an_empty_folder_restores_nothing(tmp_path):
   assert restore(tmp_path, make_state(0)) is None
 

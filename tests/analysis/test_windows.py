@@ -50,7 +50,7 @@ def test_a_window_knows_nothing_before_it(data_dir, encoding):
       config=config,
       mesh=mesh,
       length=9,
-      last=9,
+      wanted=np.arange(9),
     )
   for row, start in zip(found, starts, strict=True):
     expected = [

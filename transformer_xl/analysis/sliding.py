@@ -68,7 +68,7 @@ def score(
     config=config,
     mesh=mesh,
     length=attention_len,
-    last=attention_len,
+    wanted=np.arange(attention_len),
   )
   # The last window ends with the text; what others scored is left out.
   starts = np.append(starts[1:], pairs - attention_len)
@@ -79,7 +79,7 @@ def score(
     config=config,
     mesh=mesh,
     length=attention_len,
-    last=stride,
+    wanted=np.arange(attention_len - stride, attention_len),
   )
   new = np.diff(starts, prepend=0)
   parts = [row[len(row) - n :] for row, n in zip(rest, new, strict=True)]

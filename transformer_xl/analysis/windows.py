@@ -30,9 +30,9 @@ def losses(
   config: config_lib.ExperimentConfig,
   mesh: jax.sharding.Mesh,
   length: int,
-  last: int,
-) -> jt.Float[np.ndarray, "W {last}"]:
-  """Negative log-probabilities, in nats, of the last targets of windows.
+  wanted: np.ndarray,
+) -> jt.Float[np.ndarray, "W C"]:
+  """Negative log-probabilities, in nats, of some targets of windows.
 
   Args:
     params: on the mesh.
@@ -41,17 +41,17 @@ def losses(
     config: its `eval` says how many tokens are read at a time.
     mesh: whose lanes share the windows.
     length: L.
-    last: how many losses at the end of a window are wanted.
+    wanted: which C targets of a window, from 0.
   """
   read = jax.jit(
-    functools.partial(read_window, model=_model(config), last=last),
+    functools.partial(read_window, model=_model(config), wanted=wanted),
     compiler_options=sharding.compiler_options(mesh),
   )
   parts = mesh.shape["data"] * mesh.shape["fsdp"]
   tokens_at_once = config.eval.batch_size * config.eval.segment_len
   lanes = -(-max(tokens_at_once // length, 1) // parts) * parts
   place = NamedSharding(mesh, PartitionSpec(sharding.LANES))
-  result = np.empty((len(starts), last), np.float32)
+  result = np.empty((len(starts), len(wanted)), np.float32)
   for first in range(0, len(starts), lanes):
     chosen = starts[first : first + lanes]
     # Windows that fill up the last call are not kept.
@@ -67,15 +67,16 @@ def read_window(
   text: jt.Int[shapes.Array, "B L+1"],
   *,
   model: model_lib.TransformerXL,
-  last: int,
-) -> jt.Float[shapes.Array, "B {last}"]:
-  """The last losses of each window."""
+  wanted: np.ndarray,
+) -> jt.Float[shapes.Array, "B C"]:
+  """The wanted losses of each window."""
   memory = model_lib.empty_memory(
     model.config, batch_size=text.shape[0], mem_len=0
   )
   bound = model.bind({"params": params})
   hidden, _ = bound(text[:, :-1], memory)
-  return adaptive_softmax.nll(hidden[:, -last:], text[:, -last:], bound.head())
+  targets = text[:, wanted + 1]
+  return adaptive_softmax.nll(hidden[:, wanted], targets, bound.head())
 
 
 def _model(config: config_lib.ExperimentConfig) -> model_lib.TransformerXL:

@@ -1,0 +1,220 @@
+"""RECL against a direct implementation; its losses against single tokens."""
+
+import functools
+import itertools
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import corpus
+from tests import oracle
+from tests import tiny
+from tests.analysis import runs
+from transformer_xl import data
+from transformer_xl import errors
+from transformer_xl import model as model_lib
+from transformer_xl import sharding
+from transformer_xl.analysis import context_losses
+from transformer_xl.analysis import recl
+
+ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
+
+
+def direct(losses, model, contexts, *, fraction, threshold):
+  """Appendix C, token by token, with lists."""
+  models = range(len(losses))
+  tokens = range(len(losses[0][0]))
+  for k, context in enumerate(contexts[:-1]):
+    best = [min(losses[m][k][t] for m in models) for t in tokens]
+    count = max(1, round(fraction * len(best)))
+    hardest = sorted(tokens, key=lambda t: -best[t])[:count]
+
+    def relative_loss(index, best=best, hardest=hardest):
+      row = losses[model][index]
+      return sum(min(best[t], row[t]) for t in hardest) / len(hardest)
+
+    before = math.exp(relative_loss(k))
+    if (before - math.exp(relative_loss(k + 1))) / before < threshold:
+      return context, True
+  return contexts[-1], False
+
+
+@given(
+  seed=st.integers(0, 10**6),
+  num_models=st.integers(1, 3),
+  num_contexts=st.integers(2, 7),
+  num_tokens=st.integers(1, 40),
+  fraction=st.sampled_from([0.1, 0.5, 1.0]),
+  threshold=st.sampled_from([0.001, 0.01, 0.05, 0.2]),
+)
+def test_lengths_are_those_of_the_definition(
+  seed, num_models, num_contexts, num_tokens, fraction, threshold
+):
+  generator = np.random.default_rng(seed)
+  shape = (num_models, num_contexts, num_tokens)
+  # Falling with context, as of models, but not always.
+  losses = generator.exponential(2.0, (num_models, 1, num_tokens))
+  losses = losses * 0.9 ** np.arange(num_contexts)[:, None]
+  losses = losses + 0.05 * generator.standard_normal(shape) ** 2
+  contexts = list(range(5, 5 + 3 * num_contexts, 3))
+  found = recl.gains(losses, fraction=fraction)
+  for model in range(num_models):
+    actual = recl.effective_length(
+      found.relative[model], contexts, threshold=threshold
+    )
+    assert actual == direct(
+      losses, model, contexts, fraction=fraction, threshold=threshold
+    )
+
+
+def test_a_model_gains_only_where_it_beats_the_group():
+  """The second knows the most at every context and never more than before."""
+  losses = np.array([[[3.0, 3.0], [2.0, 2.0]], [[1.0, 1.0], [1.0, 1.0]]])
+  assert not recl.gains(losses, fraction=1.0).relative.any()
+  alone = recl.gains(losses[:1], fraction=1.0)
+  assert alone.relative.item() == pytest.approx(1 - math.exp(-1))
+  assert alone.perplexity.item() == pytest.approx(math.e**3 - math.e**2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("recl")
+  corpus.write(folder / "data")
+  return folder
+
+
+def read(folder, contexts, **updates):
+  config = runs.write(
+    f"{folder}/data",
+    folder / "-".join(map(str, itertools.chain(*updates.items()))),
+    **{"eval.segment_len": 5, "analysis.num_tokens": 40} | updates,
+  )
+  mesh = sharding.make_mesh(config.mesh, lanes=())
+  params = tiny.params(config.model)
+  function = {
+    "tokens": context_losses.by_tokens,
+    "attention": context_losses.by_attention,
+  }[config.analysis.context]
+  with jax.set_mesh(mesh):
+    return config, function(params, config, mesh, contexts=contexts)
+
+
+def tokens_of(config):
+  directory = f"{config.data.dir}/{config.data.name}"
+  return np.asarray(data.open_split(directory, "test").tokens, np.int32)
+
+
+@pytest.mark.parametrize("encoding", ["relative", "absolute"])
+def test_losses_are_those_of_single_tokens_with_a_truncated_context(
+  folder, encoding
+):
+  """Two layers, so that a window of keys would see twice as many tokens."""
+  contexts = [2, 5, 8]
+  config, losses = read(folder, contexts, **{"model.encoding": encoding})
+  tokens, params = tokens_of(config), tiny.params(config.model)
+  assert losses.shape == (3, 40)
+  for index, token in itertools.product(range(3), [8, 9, 20, 47]):
+    known = tokens[None, token - contexts[index] : token]
+    memory = oracle.start(config.model, batch_size=1, mem_len=0)
+    log_probs, _ = oracle.segment(
+      params, config.model, known, memory, mem_len=0
+    )
+    actual = losses[index, token - 8]
+    assert actual == pytest.approx(
+      -log_probs[0, -1, tokens[token]], abs=ROUNDING
+    )
+
+
+def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
+  """In one pass for each length, whatever the lanes and segments."""
+  contexts = [2, 6]
+  config, losses = read(folder, contexts, **{"analysis.context": "attention"})
+  tokens, params = tokens_of(config), tiny.params(config.model)
+  assert losses.shape == (2, len(tokens) - 6)
+  model = model_lib.TransformerXL(config.model, clamp_len=0, same_length=False)
+  step = jax.jit(functools.partial(model.apply, method="nll"))
+  for index, context in enumerate(contexts):
+    # With the token itself, so many keys are seen.
+    memory = model_lib.empty_memory(
+      config.model, batch_size=1, mem_len=context - 1
+    )
+    expected = []
+    for token, target in itertools.pairwise(tokens):
+      nll, memory = step(
+        {"params": params},
+        jnp.full((1, 1), token),
+        jnp.full((1, 1), target),
+        memory,
+      )
+      expected.append(float(nll[0, 0]))
+    np.testing.assert_allclose(losses[index], expected[5:], atol=ROUNDING)
+
+
+def test_with_one_layer_both_contexts_are_the_same(folder):
+  contexts = [3, 7]
+  one = {"model.num_layers": 1}
+  _, exact = read(folder, contexts, **one)
+  _, window = read(folder, contexts, **one, **{"analysis.context": "attention"})
+  np.testing.assert_allclose(exact, window[:, :40], atol=ROUNDING)
+
+
+def test_a_group_is_compared_and_drawn(folder):
+  twin = {"model.encoding": "absolute", "train.mem_len": 0}
+  runs.write(f"{folder}/data", folder / "twin", **twin)
+  config = runs.write(
+    f"{folder}/data",
+    folder / "run",
+    **{
+      "analysis.group": (f"{folder}/twin",),
+      "analysis.context_start": 2,
+      "analysis.context_step": 3,
+      "analysis.context_stop": 12,
+      "analysis.num_tokens": 60,
+    },
+  )
+  result = recl.run(config, f"{folder}/run")
+  assert result["contexts"] == [2, 5, 8, 11]
+  assert [model["name"] for model in result["models"]] == ["run", "twin"]
+  assert [entry["fraction"] for entry in result["recl"]] == [0.1, 0.5, 1.0]
+  path = folder / "run" / "results"
+  assert json.loads((path / "recl.json").read_text()) == result
+  losses = np.load(path / "recl.npz")["losses"]
+  assert losses.shape == (2, 4, 60)
+  assert result["made_by"].encode() in (path / "recl.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+  ("updates", "text"),
+  [
+    ({"analysis.context_stop": 17}, "there is no context to compare with 16"),
+    ({"analysis.context_stop": 64}, "needs 2112 tokens and test has 150"),
+    (
+      {
+        "analysis.context_stop": 64,
+        "analysis.context": "attention",
+        "model.encoding": "absolute",
+      },
+      "needs a model of distances",
+    ),
+    (
+      {
+        "analysis.context_stop": 20,
+        "analysis.context_step": 4,
+        "analysis.num_tokens": 20,
+        "model.encoding": "absolute_per_layer",
+        "model.num_positions": 8,
+      },
+      "has learned 8 positions and cannot read a segment of 20",
+    ),
+  ],
+)
+def test_what_cannot_be_measured_is_one_line(folder, tmp_path, updates, text):
+  config = runs.write(f"{folder}/data", tmp_path, **updates)
+  with pytest.raises(errors.UserError, match=text):
+    recl.run(config, str(tmp_path))

@@ -1,0 +1,175 @@
+"""Losses of tokens by how much of the text before them is known.
+
+Two meanings of a context of c tokens:
+
+"tokens"     nothing before the last c tokens is seen by any layer. Each token
+             needs windows of its own. One that begins at s gives the losses
+             with every context up to its length, of the tokens s+1, s+2, ...,
+             so that one pass over all beginnings gives those of every c.
+"attention"  each layer attends to the last c tokens, through a memory that is
+             warm: one pass over the split for each c, at the cost of an
+             evaluation. The second layer's keys have themselves seen c tokens,
+             and so on: N layers know of N (c - 1) + 1.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jaxtyping as jt
+import numpy as np
+
+from experiments import saved
+from transformer_xl import config as config_lib
+from transformer_xl import data
+from transformer_xl import errors
+from transformer_xl import evaluate
+from transformer_xl import model as model_lib
+from transformer_xl import sharding
+from transformer_xl import step as step_lib
+from transformer_xl.analysis import windows
+
+
+class ContextLosses(NamedTuple):
+  """Of one model."""
+
+  losses: jt.Float[np.ndarray, "C T"]  # Nats.
+  first_token: int  # In the split, that the first loss is of.
+  step: int
+  num_parameters: int
+
+
+def group(
+  config: config_lib.ExperimentConfig,
+) -> Iterator[tuple[str, config_lib.ExperimentConfig]]:
+  """The further runs, each as it was saved, on the same data and split."""
+  for workdir in config.analysis.group:
+    other = config_lib.from_config_dict(saved.get_config(workdir))
+    evaluation = dataclasses.replace(
+      other.eval,
+      split=config.eval.split,
+      batch_size=config.eval.batch_size,
+      checkpoint=config.eval.checkpoint,
+    )
+    yield (
+      workdir,
+      dataclasses.replace(
+        other,
+        data=config.data,
+        eval=evaluation,
+        analysis=config.analysis,
+        mesh=config.mesh,
+      ),
+    )
+
+
+def of_run(
+  config: config_lib.ExperimentConfig, workdir: str, *, contexts: list[int]
+) -> ContextLosses:
+  """Losses of the run's checkpoint at each context, rising.
+
+  Raises:
+    UserError: the split is too short, or the model cannot be read so.
+  """
+  directory = os.path.join(config.data.dir, config.data.name)
+  config = data.with_vocab_size(config, data.read_meta(directory))
+  mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  read = by_tokens if config.analysis.context == "tokens" else by_attention
+  with jax.set_mesh(mesh):
+    params, step = evaluate.load_params(config, workdir, mesh)
+    losses = read(params, config, mesh, contexts=contexts)
+  count = model_lib.num_parameters(params)
+  return ContextLosses(losses, contexts[-1], step, count)
+
+
+def by_tokens(params, config, mesh, *, contexts) -> np.ndarray:
+  """Of the tokens from the longest context on, by windows; [C, T]."""
+  file = _split(config)
+  longest, count = contexts[-1], config.analysis.num_tokens
+  needed = 2 * longest + count - contexts[0]
+  if len(file.tokens) < needed:
+    raise errors.UserError(
+      f"analysis.num_tokens={count} with contexts up to {longest} needs "
+      f"{needed} tokens and {config.eval.split} has {len(file.tokens)}; lower "
+      "one of them."
+    )
+  wanted = np.array(contexts) - 1
+  starts = np.arange(longest + count - contexts[0])
+  found = windows.losses(
+    params,
+    file.tokens,
+    starts,
+    config=config,
+    mesh=mesh,
+    length=longest,
+    wanted=wanted,
+  )
+  tokens = longest + np.arange(count)
+  return np.stack(
+    [found[tokens - length, index] for index, length in enumerate(contexts)]
+  )
+
+
+def by_attention(params, config, mesh, *, contexts) -> np.ndarray:
+  """Of all tokens from the longest context on, by memory; [C, T]."""
+  if config.model.encoding in model_lib.ABSOLUTE:
+    raise errors.UserError(
+      "analysis.context=attention needs a model of distances, and one of the "
+      f"group has model.encoding={config.model.encoding}; set "
+      "--config.analysis.context=tokens."
+    )
+  passes = [_one_pass(params, config, mesh, length) for length in contexts]
+  if len(passes[0]) < contexts[-1]:
+    raise errors.UserError(
+      f"a context of {contexts[-1]} is longer than {config.eval.split}; lower "
+      "analysis.context_stop."
+    )
+  return np.stack([losses[contexts[-1] - 1 :] for losses in passes])
+
+
+def _one_pass(params, config, mesh, length) -> np.ndarray:
+  """Of all tokens but the first, in order."""
+  model = model_lib.TransformerXL(
+    dataclasses.replace(config.model, same_length_window="mem_len"),
+    clamp_len=config.eval.clamp_len,
+    same_length=True,
+  )
+  stream = data.EvalStream(
+    _split(config),
+    num_lanes=config.eval.batch_size,
+    segment_len=config.eval.segment_len,
+    # So much a token can depend on: lanes then make no difference.
+    warmup_len=length * config.model.num_layers,
+    resets=data.reset_rule(config),
+  )
+  score = functools.partial(step_lib.score_segment, params, model=model)
+  score_chunk = jax.jit(
+    functools.partial(jax.lax.scan, score),
+    compiler_options=sharding.compiler_options(mesh),
+  )
+  memory = model_lib.empty_memory(
+    config.model, batch_size=config.eval.batch_size, mem_len=length
+  )
+  losses, counted = [], []
+  count = config.eval.segments_per_call
+  for step in range(0, stream.num_steps, count):
+    segments = data.device_segments(
+      stream, step, count, sharding.segments(mesh)
+    )
+    memory, nll = score_chunk(memory, segments)
+    losses.append(np.asarray(nll))
+    counted.append(np.asarray(segments.weights) > 0)
+  # Lanes are consecutive runs of the text.
+  return _by_lane(losses)[_by_lane(counted)]
+
+
+def _by_lane(parts: list[np.ndarray]) -> np.ndarray:
+  return np.concatenate(parts).transpose(1, 0, 2).reshape(-1)
+
+
+def _split(config: config_lib.ExperimentConfig) -> data.TokenFile:
+  directory = os.path.join(config.data.dir, config.data.name)
+  return data.open_split(directory, config.eval.split)
