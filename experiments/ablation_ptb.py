@@ -21,8 +21,9 @@ def get_config() -> ml_collections.ConfigDict:
       "num_heads": 4,
       "head_dim": 32,
       "ff_dim": 512,
-      "cutoffs": (2_000,),
-      "div_val": 2,
+      "cutoffs": (1_000, 4_000),
+      "div_val": 4,
+      "cluster_capacities": (0.35, 0.2),
       "pre_norm": True,  # It learns within so few steps; post-norm hardly.
       "num_positions": 32,
       "dropout_rate": 0.0,  # Less than one epoch.
@@ -30,17 +31,17 @@ def get_config() -> ml_collections.ConfigDict:
   )
   config.train.update(
     {
-      "num_steps": 1300,
+      "num_steps": 800,
       "batch_size": 16,
       "segment_len": 32,
       "mem_len": 32,
       "learning_rate": 4e-3,
       "warmup_steps": 50,
       "log_every_steps": 100,
-      "eval_every_steps": 1300,
+      "eval_every_steps": 800,
     }
   )
   config.eval.update({"segment_len": 32, "mem_len": (32,)})
-  config.checkpoint.every_steps = 650
+  config.checkpoint.every_steps = 400
   config.analysis.attention_lens = (16, 32, 64, 128)
   return config

@@ -75,8 +75,12 @@ def read_window(
   )
   bound = model.bind({"params": params})
   hidden, _ = bound(text[:, :-1], memory)
-  targets = text[:, wanted + 1]
-  return adaptive_softmax.nll(hidden[:, wanted], targets, bound.head())
+  return adaptive_softmax.nll(
+    hidden[:, wanted],
+    text[:, wanted + 1],
+    bound.head(),
+    capacities=model.config.cluster_capacities,
+  )
 
 
 def _model(config: config_lib.ExperimentConfig) -> model_lib.TransformerXL:

@@ -1,0 +1,69 @@
+"""Evaluation speed: what is timed predicts the same tokens alike."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import tiny
+from transformer_xl import config as config_lib
+from transformer_xl import errors
+from transformer_xl.analysis import eval_speed
+from transformer_xl.analysis import vanilla
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def test_ratios_are_written_and_drawn(data_dir, tmp_path):
+  config = corpus.config(data_dir, **{"analysis.speed_lens": (12, 800)})
+  result = eval_speed.run(config, str(tmp_path))
+  folder = tmp_path / "results"
+  saved = json.loads((folder / "eval_speed.json").read_text())
+  assert saved == json.loads(json.dumps(result))
+  assert result["made_by"].encode() in (folder / "eval_speed.png").read_bytes()
+  assert [row["paper_times_faster"] for row in result["lengths"]] == [None, 363]
+  for row in result["lengths"]:
+    milliseconds = row["milliseconds_per_token"]
+    assert row["times_faster_than_vanilla"]["hidden"] == pytest.approx(
+      milliseconds["vanilla"] / milliseconds["hidden"]
+    )
+
+
+def test_memories_are_carried_and_give_the_same_losses():
+  """The second segment of each sees the first."""
+  config = config_lib.from_config_dict(
+    tiny.config_dict(**{"eval.segment_len": 3})
+  )
+  text = np.random.default_rng(0).integers(23, size=40)
+  twin = vanilla.twin(config.model)
+  ways = eval_speed._ways(config, twin, text, 6)
+  losses = {
+    name: [np.array(call(index)) for index in range(3)]
+    for name, (call, _) in ways.items()
+  }
+  assert [count for _, count in ways.values()] == [1, 1, 3, 3]
+  np.testing.assert_allclose(
+    losses["hidden"],
+    losses["key_value"],
+    atol=1e-5,  # Float32.
+  )
+  # The window at 0 and the memory after 5 tokens know the same.
+  np.testing.assert_allclose(
+    losses["recomputed"][0][0, 0], losses["hidden"][1][0, 2], atol=1e-5
+  )
+
+
+def test_a_model_whose_keys_are_not_cached_is_one_line(data_dir, tmp_path):
+  config = corpus.config(data_dir, **{"model.encoding": "shaw"})
+  with pytest.raises(errors.UserError, match="encoding=relative only"):
+    eval_speed.run(config, str(tmp_path))
+
+
+def test_a_length_that_is_none_is_one_line(data_dir, tmp_path):
+  config = corpus.config(data_dir, **{"analysis.speed_lens": (0,)})
+  with pytest.raises(errors.UserError, match="at least 1: it has 0"):
+    eval_speed.run(config, str(tmp_path))

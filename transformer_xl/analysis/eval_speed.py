@@ -1,0 +1,264 @@
+"""Evaluation speed against a sliding window (paper, table 9).
+
+`--mode=eval_speed` times, for each attention length, one predicted token of
+
+vanilla     the vanilla twin, which reads a window of that length again for
+            every token that it predicts
+recomputed  this very model, without memory, read so
+hidden      a memory of hidden states of that length, as the paper evaluates
+key_value   a memory of cached keys and values
+
+with one lane and by turns. Parameters are drawn, not restored: times do not
+depend on them, so that any experiment can be timed.
+"""
+
+import functools
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from transformer_xl import config as config_lib
+from transformer_xl import data
+from transformer_xl import errors
+from transformer_xl import inference
+from transformer_xl import model as model_lib
+from transformer_xl import step as step_lib
+from transformer_xl import writer
+from transformer_xl.analysis import figures
+from transformer_xl.analysis import vanilla
+from transformer_xl.analysis import windows
+
+PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.
+REPEATS = 5  # So many windows, or segments, are timed.
+LABELS = {
+  "vanilla": "sliding window, vanilla",
+  "recomputed": "sliding window, this model",
+  "hidden": "memory of hidden states",
+  "key_value": "cached keys and values",
+}
+
+
+def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
+  """Times each way at each of `config.analysis.speed_lens`.
+
+  Returns:
+    What is written to `results/eval_speed.json`, beside a picture.
+
+  Raises:
+    UserError: keys cannot be cached, or a length is none.
+  """
+  directory = os.path.join(config.data.dir, config.data.name)
+  config = data.with_vocab_size(config, data.read_meta(directory))
+  tokens = data.open_split(directory, config.eval.split).tokens
+  twin = vanilla.twin(config.model)
+  rows = []
+  for length in config.analysis.speed_lens:
+    if length < 1:
+      raise errors.UserError(
+        f"analysis.speed_lens must be at least 1: it has {length}."
+      )
+    text = np.resize(tokens, length + config.eval.segment_len * (REPEATS + 2))
+    rows.append(_row(length, _timed(_ways(config, twin, text, length))))
+    _log(rows[-1])
+  result = {
+    "made_by": figures.made_by(),
+    "device": jax.devices()[0].device_kind,
+    "num_parameters": _count(config.model),
+    "vanilla_parameters": _count(twin),
+    "segment_len": config.eval.segment_len,
+    "num_windows_timed": REPEATS,
+    "num_segments_timed": REPEATS,
+    "lengths": rows,
+  }
+  folder = os.path.join(workdir, "results")
+  writer.write_json(os.path.join(folder, "eval_speed.json"), result)
+  picture = os.path.join(folder, "eval_speed.png")
+  figures.save(draw(result), picture, result["made_by"])
+  return result
+
+
+def _ways(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
+  """What to time, and how many tokens a call predicts."""
+  segment_len = config.eval.segment_len
+  params = _draw(config.model)
+  return {
+    "vanilla": (_window(twin, _draw(twin), text, length), 1),
+    "recomputed": (_window(config.model, params, text, length), 1),
+    "hidden": (_hidden(config, params, text, length), segment_len),
+    "key_value": (_key_value(config, params, text, length), segment_len),
+  }
+
+
+def _window(model_config, params, text, length) -> Callable[[int], Any]:
+  """Predicts one token from the ones before it, read from nothing."""
+  model = model_lib.TransformerXL(model_config, clamp_len=0, same_length=False)
+  read = jax.jit(
+    functools.partial(
+      windows.read_window, model=model, wanted=np.array([length - 1])
+    )
+  )
+
+  def call(index: int) -> jax.Array:
+    window = text[None, index : index + length + 1]
+    return read(params, window.astype(np.int32))
+
+  return call
+
+
+def _hidden(config, params, text, length) -> Callable[[int], Any]:
+  """Predicts one segment with the model and its memory."""
+  model = model_lib.TransformerXL(
+    config.model,
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+  )
+  score = jax.jit(
+    functools.partial(step_lib.score_segment, model=model), donate_argnums=1
+  )
+  memory = model_lib.empty_memory(config.model, batch_size=1, mem_len=length)
+  return _carried(
+    lambda memory, segment: score(params, memory, segment),
+    memory,
+    text,
+    config.eval.segment_len,
+  )
+
+
+def _key_value(config, params, text, length) -> Callable[[int], Any]:
+  """Predicts one segment with a ring of keys and values."""
+  reader = inference.Reader(
+    config.model,
+    mem_len=length,
+    segment_len=config.eval.segment_len,
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+  )
+  frozen = jax.jit(reader.freeze)(params)
+  read = jax.jit(reader.nll, donate_argnums=1)
+
+  def score(state, segment):
+    nll, state = read(frozen, state, segment.inputs, segment.targets)
+    return state, nll
+
+  state = jax.jit(functools.partial(reader.start, batch_size=1))(frozen)
+  return _carried(score, state, text, config.eval.segment_len)
+
+
+def _carried(score, memory, text, segment_len) -> Callable[[int], Any]:
+  """Calls in turn, each with the memory of the one before."""
+  carry = [memory]
+
+  def call(index: int) -> jax.Array:
+    start = index * segment_len
+    part = jnp.asarray(text[None, start : start + segment_len + 1], jnp.int32)
+    segment = step_lib.Segment(
+      part[:, :-1],
+      part[:, 1:],
+      weights=jnp.ones((1, segment_len)),
+      resets=jnp.zeros((1, segment_len), bool),
+    )
+    carry[0], nll = score(carry[0], segment)
+    return nll
+
+  return call
+
+
+def _timed(ways: dict[str, tuple[Callable, int]]) -> dict[str, float]:
+  """Median seconds a predicted token, of calls by turns."""
+  for call, _ in ways.values():
+    jax.block_until_ready(call(0))  # Compiles.
+  seconds: dict[str, list[float]] = {name: [] for name in ways}
+  for index in range(REPEATS):
+    for name, (call, count) in ways.items():
+      start = time.perf_counter()
+      jax.block_until_ready(call(1 + index))
+      seconds[name].append((time.perf_counter() - start) / count)
+  return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def _row(length: int, seconds: dict[str, float]) -> dict[str, Any]:
+  return {
+    "attention_len": length,
+    "milliseconds_per_token": {
+      name: 1e3 * value for name, value in seconds.items()
+    },
+    "times_faster_than_vanilla": {
+      name: seconds["vanilla"] / seconds[name] for name in LABELS
+    },
+    "times_faster_than_recomputed": {
+      name: seconds["recomputed"] / seconds[name] for name in LABELS
+    },
+    "paper_times_faster": PAPER.get(length),
+  }
+
+
+def _log(row: dict[str, Any]) -> None:
+  milliseconds = row["milliseconds_per_token"]
+  faster = row["times_faster_than_vanilla"]
+  logging.info(
+    "attention %d: vanilla %.1f ms a token, hidden states %.3f (%.0f times "
+    "faster), keys and values %.3f (%.0f times; paper: %s)",
+    row["attention_len"],
+    milliseconds["vanilla"],
+    milliseconds["hidden"],
+    faster["hidden"],
+    milliseconds["key_value"],
+    faster["key_value"],
+    row["paper_times_faster"] or "-",
+  )
+
+
+def _draw(model: config_lib.ModelConfig) -> Any:
+  create = functools.partial(model_lib.init_params, model)
+  return jax.jit(create)(jax.random.key(0))
+
+
+def _count(model: config_lib.ModelConfig) -> int:
+  create = functools.partial(model_lib.init_params, model)
+  return model_lib.num_parameters(jax.eval_shape(create, jax.random.key(0)))
+
+
+def draw(result: dict[str, Any]) -> Any:
+  """Time a token, and how many times faster, by attention length."""
+  figure, (left, right) = figures.new(width=7.0, height=2.9, columns=2)
+  lengths = [row["attention_len"] for row in result["lengths"]]
+
+  def line(axes, field, name, **style):
+    axes.plot(
+      lengths,
+      [row[field][name] for row in result["lengths"]],
+      marker="o",
+      markersize=4,
+      color=f"C{list(LABELS).index(name)}",
+      label=LABELS[name],
+      **style,
+    )
+
+  for name in LABELS:
+    line(left, "milliseconds_per_token", name)
+  left.set_yscale("log")
+  left.set_ylabel("milliseconds a token")
+  left.legend(fontsize=7, loc="center right")
+  for name in ("hidden", "key_value"):
+    line(right, "times_faster_than_vanilla", name)
+  known = [one for one in lengths if one in PAPER]
+  right.plot(
+    known,
+    [PAPER[one] for one in known],
+    "k--",
+    marker="x",
+    label="paper (hidden states, GPU)",
+  )
+  right.set_ylabel("times faster than vanilla")
+  right.set_ylim(bottom=0)
+  right.legend(fontsize=7)
+  for axes in (left, right):
+    axes.set_xlabel("attention length (tokens)")
+  return figure
