@@ -27,6 +27,7 @@ from absl import app
 from absl import flags
 from jax.experimental import topologies
 
+from transformer_xl import attention
 from transformer_xl import hlo_cost
 from transformer_xl.kernels import dispatch
 from transformer_xl.kernels import tiling as tiling_lib
@@ -55,6 +56,7 @@ _SHAPES = flags.DEFINE_multi_enum("shape", [*SHAPES], [*SHAPES], "Which.")
 _IMPLEMENTATIONS = flags.DEFINE_multi_enum(
   "implementation", IMPLEMENTATIONS, IMPLEMENTATIONS, "Which."
 )
+_DROPOUT = flags.DEFINE_float("dropout_rate", 0.0, "Of the probabilities.")
 _DTYPE = flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Of.")
 
 # Read by libtpu when it is loaded, with the first topology.
@@ -105,6 +107,7 @@ def _measure(shape, implementation, gradient, device, folder):
     "implementation": implementation,
     "pass": "forward_backward" if gradient else "forward",
     **shape._asdict(),
+    "dropout_rate": _DROPOUT.value,
     "dtype": _DTYPE.value,
     "cycles": round(xla + sum(kernels.values())),
     "xla_cycles": round(xla),
@@ -129,11 +132,13 @@ def _arguments(shape, gradient, mesh):
   key = array(shape.lanes, keys, width)
   reach = array(shape.lanes, shape.segment_len, dtype="int32")
   bias = array(shape.heads, shape.head_dim)
+  seeds = array(shape.lanes, shape.heads, dtype="int32")
   arrays = (query, key, key, array(keys, width), bias, bias)
-  return (reach, query, *arrays) if gradient else (reach, *arrays)
+  lead = (reach, seeds, query) if gradient else (reach, seeds)
+  return (*lead, *arrays)
 
 
-def _attend(shape, implementation, reach, *arrays):
+def _attend(shape, implementation, reach, seeds, *arrays):
   *rows, content_bias, position_bias = arrays
   values = dispatch.relative_attention(
     *[
@@ -143,15 +148,17 @@ def _attend(shape, implementation, reach, *arrays):
     content_bias=content_bias,
     position_bias=position_bias,
     reach=reach,
-    dropout=None,
+    dropout=attention.Dropout(_DROPOUT.value, seeds)
+    if _DROPOUT.value
+    else None,
     implementation=implementation,
   )
   return values.reshape(arrays[0].shape)
 
 
 def _with_gradient(function):
-  def both(reach, weights, *arrays):
-    values, pull = jax.vjp(functools.partial(function, reach), *arrays)
+  def both(reach, seeds, weights, *arrays):
+    values, pull = jax.vjp(functools.partial(function, reach, seeds), *arrays)
     return values, pull(weights)
 
   return both

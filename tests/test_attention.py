@@ -80,7 +80,7 @@ def _attend(query, key, value, position_key, biases, reach):
     content_bias=biases[0],
     position_bias=biases[1],
     reach=reach,
-    dropout=lambda probabilities: probabilities,
+    dropout=None,
   )
 
 
@@ -145,29 +145,53 @@ def test_large_scores_stay_finite():
 
 
 def test_dropout_acts_on_probabilities_and_is_not_renormalised():
-  query, key, value, position_key, biases = _arguments(4, 4)
-  reach = jnp.full((LANES, 4), 9)
-  whole = _attend(query, key, value, position_key, biases, reach)
-  seen = []
+  keys = 8  # And as wide, so that values can show the probabilities.
+  shown = jnp.eye(keys)[None, :, None]
 
-  def halve(probabilities):
-    seen.append(probabilities)
-    return probabilities * 0.5
+  def attend(dropout):
+    return attention.relative_attention(
+      _normal(LANES, 4, HEADS, keys, seed=1),
+      _normal(LANES, keys, HEADS, keys, seed=2),
+      jnp.broadcast_to(shown, (LANES, keys, HEADS, keys)),
+      _normal(keys, HEADS, keys, seed=3),
+      content_bias=_normal(HEADS, keys, seed=4),
+      position_bias=_normal(HEADS, keys, seed=5),
+      reach=jnp.full((LANES, 4), keys),
+      dropout=dropout,
+    )
 
-  half = attention.relative_attention(
-    query,
-    key,
-    value,
-    position_key,
-    content_bias=biases[0],
-    position_bias=biases[1],
-    reach=reach,
-    dropout=halve,
-  )
-  np.testing.assert_allclose(half, 0.5 * whole, atol=ROUNDING)
-  (probabilities,) = seen
-  assert probabilities.shape == (LANES, HEADS, 4, 8)
-  np.testing.assert_allclose(probabilities.sum(-1), 1, atol=ROUNDING)
+  seeds = jnp.arange(LANES * HEADS).reshape(LANES, HEADS)
+  whole, part = attend(None), attend(attention.Dropout(0.5, seeds))
+  np.testing.assert_allclose(whole.sum(-1), 1, atol=ROUNDING)
+  kept = part != 0
+  assert 0.3 < kept[whole > 0].mean() < 0.7
+  np.testing.assert_allclose(part[kept], 2 * whole[kept], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_what_dropout_keeps_looks_like_chance(rate):
+  """Standard scores of shares and correlations, over a million weights."""
+  seed, other = jnp.int32(17), jnp.int32(18)
+  query = jnp.arange(1024, dtype=jnp.int32)[:, None]
+  key = jnp.arange(1024, dtype=jnp.int32)[None]
+
+  def scores(seed):
+    kept = np.asarray(attention.kept(seed, query, key, rate=rate), float)
+    return (kept - (1 - rate)) / np.sqrt(rate * (1 - rate))
+
+  one = scores(seed)
+  for lag in (1, 2, 64, 128):
+    for product in (
+      one[:, lag:] * one[:, :-lag],
+      one[lag:] * one[:-lag],
+      one[lag:, lag:] * one[:-lag, :-lag],
+    ):
+      assert abs(product.mean()) * np.sqrt(product.size) < 4
+  assert abs(one.mean()) * 1024 < 4
+  assert abs((one * scores(other)).mean()) * 1024 < 4
+  for axis in (0, 1):  # No key or query is kept more often than others.
+    assert abs(one.mean(axis) * 32).max() < 5
+    assert (one.mean(axis) * 32).std() == pytest.approx(1, abs=0.1)
 
 
 def test_bfloat16_stays_within_its_rounding():

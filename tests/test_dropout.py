@@ -1,4 +1,7 @@
-"""Dropout: everywhere it is published to be, with a mask of its own."""
+"""Dropout: everywhere it is published to be, with a mask of its own.
+
+Attention's is no module; what is dropped there is in test_attention.py.
+"""
 
 import collections
 import itertools
@@ -10,27 +13,32 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from transformer_xl import attention
 
 DROPPING = tiny.model_config(dropout_rate=0.25, attention_dropout_rate=0.5)
 
 
 def _masks(config, *, keys) -> list[dict[str, list[np.ndarray]]]:
-  """What dropout multiplies with, by the module called, for each key."""
+  """What dropout multiplies with, by the place of it, for each key."""
   masks = collections.defaultdict(list)
 
-  def intercept(call, args, kwargs, context):
-    if not isinstance(context.module, nn.Dropout):
-      return call(*args, **kwargs)
-    mask = call(jnp.ones_like(args[0]), *args[1:], **kwargs)
-    place = "/".join(context.module.path)
-
+  def recorded(mask, place):
     def record(mask):
       masks[place].append(np.array(mask))
       return masks[place][-1]
 
     # Unlike a debug callback, nothing that a scan of Flax could stumble over.
-    mask = jax.pure_callback(record, jax.typeof(mask), mask)
-    return args[0] * mask
+    return jax.pure_callback(record, jax.typeof(mask), mask)
+
+  def intercept(call, args, kwargs, context):
+    if not isinstance(context.module, nn.Dropout):
+      return call(*args, **kwargs)
+    mask = call(jnp.ones_like(args[0]), *args[1:], **kwargs)
+    return args[0] * recorded(mask, "/".join(context.module.path))
+
+  def intercepted_drop(weights, dropout, **options):
+    mask = drop(jnp.ones_like(weights), dropout, **options)
+    return weights * recorded(mask, "attention")
 
   @jax.jit
   def run(params, key):
@@ -38,9 +46,19 @@ def _masks(config, *, keys) -> list[dict[str, list[np.ndarray]]]:
     with nn.intercept_methods(intercept):
       return tiny.apply(config, params, inputs, memory, key=key)
 
+  drop = attention.drop
+  attention.drop = intercepted_drop
+  try:
+    return _recorded_masks(run, tiny.params(config), masks, keys)
+  finally:
+    attention.drop = drop
+
+
+def _recorded_masks(run, params, masks, keys):
+
   results = []
   for key in keys:
-    run(tiny.params(config), key)
+    run(params, key)
     jax.effects_barrier()
     # Callbacks may come in any order.
     results.append(

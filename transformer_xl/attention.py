@@ -3,13 +3,27 @@
 Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
 """
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+
+# Odd, so that distinct indices stay distinct; 2^32 divided by the golden ratio.
+_STRIDE = 0x9E3779B9 - (1 << 32)
+
+
+class Dropout(NamedTuple):
+  """Of attention's weights.
+
+  Which of them are dropped is a function of where they are, so every
+  implementation drops the same ones on any mesh, and none keeps a mask.
+  """
+
+  rate: float
+  seeds: jt.Int[shapes.Array, "B H"]  # Random bits.
 
 
 def sinusoids(
@@ -69,7 +83,8 @@ def relative_attention(
   content_bias: shapes.Biases,
   position_bias: shapes.Biases,
   reach: shapes.Reach,
-  dropout: Callable[[jax.Array], jax.Array],
+  dropout: Dropout | None,
+  first_query: int = 0,
 ) -> shapes.Queries:
   """Attention with content and position terms, softmax in float32.
 
@@ -81,7 +96,8 @@ def relative_attention(
     content_bias: u, added to the query in the content term.
     position_bias: v, added to the query in the position term.
     reach: largest visible distance for each query.
-    dropout: applied to the probabilities, which are not re-normalised.
+    dropout: of the probabilities, which are not re-normalised.
+    first_query: where in its segment the first query is, for dropout.
 
   Returns:
     The weighted values, [B, T, H, Dh], in the type of `query`.
@@ -100,7 +116,8 @@ def relative_attention(
   )
   # The published code scales the sum, so u and v are scaled too.
   scores = (content + rel_shift(position)) * query.shape[-1] ** -0.5
-  weights = dropout(visible_softmax(scores, reach).astype(query.dtype))
+  weights = visible_softmax(scores, reach).astype(query.dtype)
+  weights = drop(weights, dropout, first_query=first_query)
   return jnp.einsum("bhtk,bkhd->bthd", weights, value)
 
 
@@ -110,14 +127,15 @@ def absolute_attention(
   value: shapes.Keys,
   *,
   reach: shapes.Reach,
-  dropout: Callable[[jax.Array], jax.Array],
+  dropout: Dropout | None,
 ) -> shapes.Queries:
   """`relative_attention` with the product of query and key alone."""
   scores = jnp.einsum(
     "bthd,bkhd->bhtk", query, key, preferred_element_type=jnp.float32
   )
   scores = scores * query.shape[-1] ** -0.5
-  weights = dropout(visible_softmax(scores, reach).astype(query.dtype))
+  weights = visible_softmax(scores, reach).astype(query.dtype)
+  weights = drop(weights, dropout, first_query=0)
   return jnp.einsum("bhtk,bkhd->bthd", weights, value)
 
 
@@ -128,6 +146,56 @@ def visible_softmax(
   visible = visible_keys(reach, scores.shape[-1])[:, None]  # [B, 1, T, K]
   scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
   return jax.nn.softmax(scores, axis=-1)
+
+
+def drop(
+  weights: jt.Float[shapes.Array, "B H T K"],
+  dropout: Dropout | None,
+  *,
+  first_query: int,
+) -> jt.Float[shapes.Array, "B H T K"]:
+  """Zeros some weights and raises the others to make up for it."""
+  if dropout is None:
+    return weights
+  queries, keys = weights.shape[2:]
+  query = jnp.arange(queries, dtype=jnp.int32) + first_query
+  keeps = kept(
+    dropout.seeds[:, :, None, None],
+    query[None, None, :, None],
+    jnp.arange(keys, dtype=jnp.int32)[None, None, None],
+    rate=dropout.rate,
+  )
+  return jnp.where(keeps, weights / (1 - dropout.rate), 0)
+
+
+def kept(
+  seed: jax.Array, query: jax.Array, key: jax.Array, *, rate: float
+) -> jax.Array:
+  """Whether dropout keeps the weight between a query and a key.
+
+  A hash of three numbers, cheap enough for inside a kernel: each query draws a
+  start of its own, from which keys are numbered.
+
+  Args:
+    seed: random bits of lane and head, int32 as all three.
+    query: index in the segment.
+    key: index in memory and segment; all three broadcast.
+    rate: of what is dropped.
+  """
+  start = _mixed(seed + query * _STRIDE)
+  bits = _mixed(start ^ (key * _STRIDE))
+  return bits >= int(rate * 2**32) - 2**31
+
+
+def _mixed(bits: jax.Array) -> jax.Array:
+  """Spreads every bit over the higher ones: Wellons' `lowbias32`, shortened.
+
+  Its last step would only change the lower half.
+  """
+  bits = bits ^ jax.lax.shift_right_logical(bits, 16)
+  bits = bits * 0x7FEB352D
+  bits = bits ^ jax.lax.shift_right_logical(bits, 15)
+  return bits * (0x846CA68B - (1 << 32))
 
 
 def ring_attention(

@@ -69,10 +69,11 @@ class Attention(nn.Module):
       return projected.reshape(*rows.shape[:-1], heads, width)
 
     content_bias, position_bias = biases or _biases(self, config)
-    dropout = nn.Dropout(
-      config.attention_dropout_rate, deterministic=deterministic
-    )
-    has_dropout = config.attention_dropout_rate > 0 and not deterministic
+    dropout = None
+    if config.attention_dropout_rate > 0 and not deterministic:
+      bits = jax.random.bits(self.make_rng("dropout"), (hidden.shape[0], heads))
+      seeds = jax.lax.bitcast_convert_type(bits, jnp.int32)
+      dropout = attention.Dropout(config.attention_dropout_rate, seeds)
     arrays = (
       project("query", hidden),
       project("key", context),
@@ -92,7 +93,7 @@ class Attention(nn.Module):
         content_bias=content_bias.astype(config.dtype),
         position_bias=position_bias.astype(config.dtype),
         reach=reach,
-        dropout=dropout if has_dropout else None,
+        dropout=dropout,
         implementation=config.attention,
       )
     values = values.reshape(*hidden.shape[:-1], heads * width)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_xl import attention
+
 ROUNDING = 1e-5  # Float32 sums in another order, relative to the largest.
 
 
@@ -38,6 +40,13 @@ def arguments(
     "position_bias": normal(heads, width),
     "reach": jnp.asarray(reach, jnp.int32),
   }
+
+
+def dropout(arrays: dict[str, jax.Array], rate: float) -> attention.Dropout:
+  """Seeds for the lanes and heads of such arrays."""
+  shape = arrays["query"].shape[0], arrays["query"].shape[2]
+  seeds = np.random.default_rng(2).integers(-(2**31), 2**31, size=shape)
+  return attention.Dropout(rate, jnp.asarray(seeds, jnp.int32))
 
 
 def widened(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -24,19 +24,19 @@ def main():
   # Lanes and heads that the devices divide, and those that they do not.
   for lanes, heads in ((4, 2), (3, 3)):
     arrays = cases.arguments(lanes, 3, 12, heads, 4)
-    alone = cases.value_and_gradients(_attend("reference"), arrays)
+    dropout = cases.dropout(arrays, 0.4)
+    attend = functools.partial(dispatch.relative_attention, dropout=dropout)
+    alone = cases.value_and_gradients(
+      functools.partial(attend, implementation="reference"), arrays
+    )
     mesh = sharding.make_mesh(
       config_lib.MeshConfig(data=2, fsdp=2, tensor=2), lanes=()
     )
     with jax.set_mesh(mesh):
-      together = cases.value_and_gradients(_attend("pallas"), arrays)
+      together = cases.value_and_gradients(
+        functools.partial(attend, implementation="pallas"), arrays
+      )
     cases.assert_close(together, alone)
-
-
-def _attend(implementation):
-  return functools.partial(
-    dispatch.relative_attention, dropout=None, implementation=implementation
-  )
 
 
 if __name__ == "__main__":

@@ -15,10 +15,8 @@ from transformer_xl.kernels import dispatch
 EVERY = ("reference", "chunked", "pallas")
 
 
-def _choose(arrays, implementation="auto", has_dropout=False):
-  return dispatch.choose(
-    implementation, arrays["query"], arrays["key"], has_dropout=has_dropout
-  )
+def _choose(arrays, implementation="auto"):
+  return dispatch.choose(implementation, arrays["query"], arrays["key"])
 
 
 def _shapes(lanes, queries, remembered, heads, width):
@@ -37,7 +35,6 @@ def test_auto_on_tpu_is_fused_where_that_can_serve(monkeypatch):
   monkeypatch.setattr(dispatch, "device_kind", lambda: "TPU v5 lite")
   large = _shapes(1, 384, 384, 16, 64)
   assert _choose(large) == "pallas"
-  assert _choose(large, has_dropout=True) == "chunked"
   assert _choose(_shapes(1, 128, 3800, 1, 128)) == "pallas"
   assert _choose(_shapes(1, 1, 3800, 1, 128)) == "chunked"  # One token.
   assert _choose(_shapes(1, 128, 90_000, 1, 128)) == "chunked"  # Too large.
@@ -53,22 +50,18 @@ def test_a_named_choice_is_taken(name):
   assert _choose(_shapes(1, 1, 3, 1, 4), name) == name
 
 
-def test_fused_attention_knows_no_dropout():
-  assert (
-    _choose(_shapes(1, 1, 3, 1, 4), "pallas", has_dropout=True) == "chunked"
-  )
-
-
-def _attend(implementation):
-  return functools.partial(
-    dispatch.relative_attention, dropout=None, implementation=implementation
-  )
-
-
-def test_all_implementations_agree():
+@pytest.mark.parametrize("rate", [None, 0.4])
+def test_all_implementations_agree(rate):
   arrays = cases.arguments(2, 3, 12, 2, 4)
+  dropout = rate and cases.dropout(arrays, rate)
   expected, *others = [
-    cases.value_and_gradients(_attend(name), arrays) for name in EVERY
+    cases.value_and_gradients(
+      functools.partial(
+        dispatch.relative_attention, dropout=dropout, implementation=name
+      ),
+      arrays,
+    )
+    for name in EVERY
   ]
   for other in others:
     cases.assert_close(other, expected)

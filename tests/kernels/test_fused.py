@@ -15,10 +15,13 @@ from transformer_xl.kernels import fused
 from transformer_xl.kernels import tiles
 from transformer_xl.kernels import tiling
 
-_fused = functools.partial(fused.relative_attention, interpret=True)
-_plain = functools.partial(
-  attention.relative_attention, dropout=lambda probabilities: probabilities
-)
+_plain = functools.partial(attention.relative_attention, dropout=None)
+
+
+def _fused(**arrays):
+  return fused.relative_attention(
+    **arrays, dropout=cases.dropout(arrays, 0.0), interpret=True
+  )
 
 
 def _assert_equal(arrays):
@@ -29,6 +32,26 @@ def _assert_equal(arrays):
 
 
 # Lanes, queries, remembered, heads, head width.
+@pytest.mark.parametrize(
+  "sizes", [(2, 3, 12, 2, 4), (2, 130, 70, 2, 64), (1, 20, 9, 3, 41)]
+)
+def test_the_same_weights_are_dropped_as_in_plain_attention(sizes):
+  arrays = cases.arguments(*sizes)
+  dropout = cases.dropout(arrays, 0.3)
+  actual, expected = (
+    cases.value_and_gradients(
+      functools.partial(function, dropout=dropout), arrays
+    )
+    for function in (
+      functools.partial(fused.relative_attention, interpret=True),
+      attention.relative_attention,
+    )
+  )
+  cases.assert_close(actual, expected)
+  whole = cases.value_and_gradients(_plain, arrays)
+  assert np.abs(whole[0] - expected[0]).max() > 0.1
+
+
 @pytest.mark.parametrize(
   "sizes",
   [

@@ -6,7 +6,6 @@ of scores is in memory.
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,25 +25,19 @@ def relative_attention(
   content_bias: shapes.Biases,
   position_bias: shapes.Biases,
   reach: shapes.Reach,
-  dropout: Callable[[jax.Array], jax.Array] | None,
+  dropout: attention.Dropout | None,
 ) -> shapes.Queries:
-  """`attention.relative_attention`, with the same arguments.
-
-  With `dropout`, whose random numbers belong to a module, scores are kept for
-  the backward pass. Without, it is None.
-  """
+  """`attention.relative_attention`, with the same arguments."""
   segment_len, context_len = query.shape[1], key.shape[1]
-  attend: Callable[..., jax.Array] = functools.partial(
-    attention.relative_attention, dropout=dropout or (lambda weights: weights)
-  )
-  if dropout is None:
-    attend = jax.checkpoint(attend)
   blocks = []
   for start in range(0, segment_len, BLOCK):
     block = slice(start, min(start + BLOCK, segment_len))
     seen = context_len - segment_len + block.stop
+    attend = functools.partial(
+      attention.relative_attention, dropout=dropout, first_query=start
+    )
     blocks.append(
-      attend(
+      jax.checkpoint(attend)(
         query[:, block],
         key[:, :seen],
         value[:, :seen],

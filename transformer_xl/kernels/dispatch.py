@@ -10,6 +10,7 @@ auto       pallas on TPU where it can serve, else chunked there, and
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from jax import ad_checkpoint
 from jax.sharding import PartitionSpec
 
@@ -37,10 +38,10 @@ def relative_attention(
   content_bias: shapes.Biases,
   position_bias: shapes.Biases,
   reach: shapes.Reach,
-  dropout: Callable[[jax.Array], jax.Array] | None,
+  dropout: attention.Dropout | None,
   implementation: str,
 ) -> shapes.Queries:
-  """`attention.relative_attention`, with the same arguments and two remarks.
+  """`attention.relative_attention`, with the same arguments and one more.
 
   Args:
     query: of the segment's T tokens.
@@ -50,16 +51,17 @@ def relative_attention(
     content_bias: u.
     position_bias: v.
     reach: largest visible distance for each query.
-    dropout: applied to the probabilities; None where there is none, which the
-      fused kernel needs.
+    dropout: of the probabilities.
     implementation: one of the above.
   """
-  choice = choose(implementation, query, key, has_dropout=dropout is not None)
+  choice = choose(implementation, query, key)
   arrays = (query, key, value, position_key, content_bias, position_bias, reach)
   if choice == "pallas":
-    return _fused(arrays)
+    return _fused(arrays, dropout)
   attend: Callable[..., jax.Array] = (
-    chunked.relative_attention if choice == "chunked" else _reference
+    chunked.relative_attention
+    if choice == "chunked"
+    else attention.relative_attention
   )
   values = attend(
     query,
@@ -74,23 +76,13 @@ def relative_attention(
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 
-def choose(
-  implementation: str,
-  query: shapes.Queries,
-  key: shapes.Keys,
-  *,
-  has_dropout: bool,
-) -> str:
-  """What "auto" means for these arrays; or "pallas", with dropout."""
-  if implementation == "pallas":
-    return "chunked" if has_dropout else "pallas"
+def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
+  """What "auto" means for these arrays."""
   if implementation != "auto":
     return implementation
   if not device_kind().startswith("TPU"):
     return "reference"
-  if has_dropout or not serves(query, key):
-    return "chunked"
-  return "pallas"
+  return "pallas" if serves(query, key) else "chunked"
 
 
 def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
@@ -113,12 +105,9 @@ def device_kind() -> str:
   return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
-def _reference(*arrays, dropout, **options) -> jax.Array:
-  dropout = dropout or (lambda probabilities: probabilities)
-  return attention.relative_attention(*arrays, dropout=dropout, **options)
-
-
-def _fused(arrays: tuple[jax.Array, ...]) -> jax.Array:
+def _fused(
+  arrays: tuple[jax.Array, ...], dropout: attention.Dropout | None
+) -> jax.Array:
   """The kernel on each device's lanes and heads.
 
   The partitioner cannot look into a kernel, so the split is spelled out. Heads
@@ -127,8 +116,14 @@ def _fused(arrays: tuple[jax.Array, ...]) -> jax.Array:
   """
   shape = arrays[0].shape
   interpret = not device_kind().startswith("TPU")
+  rate = 0.0 if dropout is None else dropout.rate
+  seeds = (
+    jnp.zeros((shape[0], shape[2]), jnp.int32)
+    if dropout is None
+    else dropout.seeds
+  )
 
-  def attend(query, key, value, position_key, u, v, reach):
+  def attend(query, key, value, position_key, u, v, reach, seeds):
     heads = [
       array.reshape(*array.shape[:-1], -1, shape[-1])
       for array in (query, key, value, position_key, u, v)
@@ -138,12 +133,13 @@ def _fused(arrays: tuple[jax.Array, ...]) -> jax.Array:
       content_bias=heads[4],
       position_bias=heads[5],
       reach=reach,
+      dropout=attention.Dropout(rate, seeds),
       interpret=interpret,
     )
     return values.reshape(query.shape)
 
   flat = [array.reshape(*array.shape[:-2], -1) for array in arrays[:-1]]
-  return _split(attend, shape)(*flat, arrays[-1]).reshape(shape)
+  return _split(attend, shape)(*flat, arrays[-1], seeds).reshape(shape)
 
 
 def _split(attend, shape) -> Callable[..., jax.Array]:
@@ -167,6 +163,7 @@ def _split(attend, shape) -> Callable[..., jax.Array]:
       PartitionSpec(None, heads),
       *[of_heads] * 2,
       PartitionSpec(lanes),
+      PartitionSpec(lanes, heads),
     ),
     out_specs=of_text,
     # Kernels do not say which axes their results vary over.

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import ad_checkpoint
 
+from transformer_xl import attention
 from transformer_xl import shapes
 from transformer_xl.kernels import fused_backward
 from transformer_xl.kernels import fused_forward
@@ -25,9 +26,10 @@ def relative_attention(
   content_bias: shapes.Biases,
   position_bias: shapes.Biases,
   reach: shapes.Reach,
+  dropout: attention.Dropout,
   interpret: bool,
 ) -> shapes.Queries:
-  """`attention.relative_attention` without dropout, for any lengths.
+  """`attention.relative_attention`, for any lengths.
 
   Args:
     query: of the segment's T tokens.
@@ -37,10 +39,12 @@ def relative_attention(
     content_bias: u.
     position_bias: v.
     reach: largest visible distance for each query.
+    dropout: of the probabilities, its rate possibly 0.
     interpret: run as ordinary JAX, where there is no TPU.
   """
   query_len, num_heads, head_dim = query.shape[1:]
   tiling = make_tiling(query, key, interpret=interpret)
+  tiling = tiling._replace(dropout_rate=dropout.rate)
 
   def pack(array):
     """[..., H, Dh] to [..., H * padded Dh]."""
@@ -59,7 +63,7 @@ def relative_attention(
     pack(position_bias[None].astype(jnp.float32)),
   )
   reach = jnp.pad(reach, ((0, 0), (0, tiling.query_len - query_len)))
-  output = _attend(tiling, arrays, reach.astype(jnp.int32))
+  output = _attend(tiling, arrays, reach.astype(jnp.int32), dropout.seeds)
   heads = output.reshape(*output.shape[:-1], num_heads, tiling.head_width)
   return heads[..., :head_dim]
 
@@ -78,25 +82,23 @@ def make_tiling(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(tiling, arrays, reach):
-  return fused_forward.forward(arrays, reach, tiling=tiling)[0]
+def _attend(tiling, arrays, reach, seeds):
+  return _attend_forward(tiling, arrays, reach, seeds)[0]
 
 
-def _attend_forward(tiling, arrays, reach):
-  output, lse = fused_forward.forward(arrays, reach, tiling=tiling)
+def _attend_forward(tiling, arrays, reach, seeds):
+  output, lse = fused_forward.forward(arrays, reach, seeds, tiling=tiling)
   # Named so that a rematerialisation policy can spare a second forward pass.
   output = ad_checkpoint.checkpoint_name(output, "attention_output")
   lse = ad_checkpoint.checkpoint_name(lse, "attention_output")
-  return output, (arrays, reach, output, lse)
+  return output, (arrays, reach, seeds, output, lse)
 
 
 def _attend_backward(tiling, residuals, gradient):
-  arrays, reach, output, lse = residuals
-  gradients = fused_backward.backward(
-    arrays, reach, lse, output, gradient, tiling=tiling
-  )
+  arrays, *others = residuals
+  gradients = fused_backward.backward(arrays, *others, gradient, tiling=tiling)
   casts = zip(gradients, arrays, strict=True)
-  return tuple(to.astype(array.dtype) for to, array in casts), None
+  return tuple(to.astype(array.dtype) for to, array in casts), None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

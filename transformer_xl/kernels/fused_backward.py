@@ -19,7 +19,7 @@ from transformer_xl.kernels import tiles
 from transformer_xl.kernels import tiling as tiling_lib
 
 _INPUTS = (
-  *("query", "key", "key", "position", "bias", "bias", "reach"),
+  *("query", "key", "key", "position", "bias", "bias", "reach", "seeds"),
   *("lse", "query", "query"),
 )
 _OUTPUTS = ("query", "key", "key", "position", "bias", "bias")
@@ -35,6 +35,7 @@ class _Refs(NamedTuple):
   content_bias: Any
   position_bias: Any
   reach: Any
+  seeds: Any
   lse: Any
   output: Any
   output_gradient: Any
@@ -54,7 +55,7 @@ class _Head(NamedTuple):
   content_query: jax.Array  # [Bq, C], scaled to give scores.
   position_query: jax.Array
   upside_down_query: jax.Array  # The latter, without the factor `LOG2E`.
-  output_gradient: jax.Array
+  output_gradient: jax.Array  # Larger by what dropout makes up for.
   weighted: jax.Array  # Output times its gradient, summed; [Bq, 1].
   lse: jax.Array  # [Bq, 1]
 
@@ -62,8 +63,9 @@ class _Head(NamedTuple):
 def backward(
   arrays: tuple[jax.Array, ...],
   reach: shapes.Reach,
-  lse: jax.Array,
+  seeds: jax.Array,
   output: jax.Array,
+  lse: jax.Array,
   output_gradient: jax.Array,
   *,
   tiling: tiling_lib.Tiling,
@@ -73,8 +75,9 @@ def backward(
   Args:
     arrays: of the forward pass; see `fused_forward.forward`.
     reach: [B, T], T padded to whole blocks.
-    lse: of the forward pass.
+    seeds: of dropout, [B, H].
     output: of the forward pass, [B, T, n * C].
+    lse: of the forward pass.
     output_gradient: likewise.
     tiling: sizes.
   """
@@ -106,7 +109,7 @@ def backward(
       products=(5, 3),
     ),
     interpret=tiling.interpret,
-  )(*arrays, reach[:, None], lse, output, output_gradient)
+  )(*arrays, reach[:, None], seeds, lse, output, output_gradient)
 
 
 def _kernel(*refs, tiling):
@@ -142,9 +145,12 @@ def _query_block(refs, start, tiling):
   position_total = jnp.zeros_like(query)
   for index, lanes in enumerate(tiles.heads(tiling)):
     head = _head(refs, query, queries, lanes, index, tiling)
+    drop = tiles.dropout(refs.seeds, index, start, tiling)
     carry = jnp.zeros_like(query), jnp.zeros_like(query)
     for tile in tiling.tiles(start):
-      add = functools.partial(_tile, head, reach, refs, tile, start, tiling)
+      add = functools.partial(
+        _tile, head, drop, reach, refs, tile, start, tiling
+      )
       carry = tiles.unless_hidden(
         reach, tile, add, carry, position=tiling.mem_len + start
       )
@@ -172,13 +178,13 @@ def _head(refs, query, queries, lanes, index, tiling):
     content.astype(dtype),
     position.astype(dtype),
     tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype),
-    jnp.where(lanes, gradient, 0).astype(dtype),
+    jnp.where(lanes, gradient / (1 - tiling.dropout_rate), 0).astype(dtype),
     jnp.sum(weighted, axis=1, keepdims=True),
     tiles.column(refs.lse[index : index + 1, queries]),
   )
 
 
-def _tile(head, reach, refs, tile, start, tiling, carry):
+def _tile(head, drop, reach, refs, tile, start, tiling, carry):
   """Adds to the sums, and to the gradients of q + u and, reversed, of q + v."""
   content_gradient, position_gradient = carry
   key, window = refs.key[tile.keys], refs.position_key[tile.rows]
@@ -192,13 +198,14 @@ def _tile(head, reach, refs, tile, start, tiling, carry):
   )
   visible = tiles.visible(reach, tile, position=tiling.mem_len + start)
   weights = jnp.where(visible, jnp.exp2(scores - head.lse), 0)
+  kept = drop(weights, tile).astype(dtype)
   refs.value_sum[tile.keys] += tiles.matmul(
-    weights.astype(dtype), head.output_gradient, tiles.COLUMNS_BY_COLUMNS
+    kept, head.output_gradient, tiles.COLUMNS_BY_COLUMNS
   )
   d_weights = tiles.matmul(
     head.output_gradient, refs.value[tile.keys], tiles.ROWS_BY_ROWS
   )
-  d_scores = weights * (d_weights - head.weighted)
+  d_scores = weights * (drop(d_weights, tile) - head.weighted)
   narrow = d_scores.astype(dtype)
   refs.key_sum[tile.keys] += tiles.matmul(
     narrow, head.content_query, tiles.COLUMNS_BY_COLUMNS

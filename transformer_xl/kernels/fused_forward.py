@@ -15,12 +15,13 @@ from transformer_xl import shapes
 from transformer_xl.kernels import tiles
 from transformer_xl.kernels import tiling as tiling_lib
 
-_INPUTS = ("query", "key", "key", "position", "bias", "bias", "reach")
+_INPUTS = ("query", "key", "key", "position", "bias", "bias")
 
 
 def forward(
   arrays: tuple[jax.Array, ...],
   reach: shapes.Reach,
+  seeds: jax.Array,
   *,
   tiling: tiling_lib.Tiling,
 ) -> tuple[jax.Array, jax.Array]:
@@ -30,6 +31,7 @@ def forward(
     arrays: query [B, T, n * C], key and value [B, K, n * C], position key
       [R, n * C], u and v [1, n * C] in float32.
     reach: [B, T], T padded to whole blocks.
+    seeds: of dropout, [B, H].
     tiling: sizes.
 
   Returns:
@@ -48,7 +50,7 @@ def forward(
     functools.partial(_kernel, tiling=tiling),
     name="relative_attention",
     grid=(num_blocks, lanes),
-    in_specs=[specs[name] for name in _INPUTS],
+    in_specs=[specs[name] for name in (*_INPUTS, "reach", "seeds")],
     out_specs=[specs["query"], specs["lse"]],
     out_shape=outputs,
     compiler_params=tiles.compiler_params(tiling, query.dtype.itemsize),
@@ -59,11 +61,11 @@ def forward(
       products=(2, 1),
     ),
     interpret=tiling.interpret,
-  )(*arrays, reach[:, None])
+  )(*arrays, reach[:, None], seeds)
 
 
 def _kernel(query_ref, *refs, tiling):
-  *inputs, reach_ref, output_ref, lse_ref = refs
+  *inputs, reach_ref, seeds_ref, output_ref, lse_ref = refs
   key_ref, value_ref, position_ref = inputs[:3]
   tiles.clear_padding(query_ref, tiling.segment_len)
   tiles.clear_padding(key_ref, tiling.context_len)
@@ -75,13 +77,14 @@ def _kernel(query_ref, *refs, tiling):
     query = query_ref[queries].astype(jnp.float32)
     output = jnp.zeros_like(query)
     for head, lanes in enumerate(tiles.heads(tiling)):
-      values, lse = _attend(query, lanes, reach, inputs, start, tiling)
+      drop = tiles.dropout(seeds_ref, head, start, tiling)
+      values, lse = _attend(query, lanes, reach, inputs, start, tiling, drop)
       output = jnp.where(lanes, values, output)
       lse_ref[head : head + 1, queries] = tiles.row(lse)
     output_ref[queries] = output.astype(output_ref.dtype)
 
 
-def _attend(query, lanes, reach, refs, start, tiling):
+def _attend(query, lanes, reach, refs, start, tiling, drop):
   """Softmax over the tiles of one head, online."""
   key_ref, value_ref, position_ref, content_bias_ref, position_bias_ref = refs
   scale = tiles.LOG2E / math.sqrt(tiling.head_dim)
@@ -109,8 +112,9 @@ def _attend(query, lanes, reach, refs, start, tiling):
     weights = jnp.exp2(scores - higher)
     shrink = jnp.exp2(highest - higher)
     total = total * shrink + jnp.sum(weights, axis=1, keepdims=True)
+    kept = drop(weights, tile).astype(dtype)
     values = values * shrink + tiles.matmul(
-      weights.astype(dtype), value_ref[tile.keys], tiles.ROWS_BY_COLUMNS
+      kept, value_ref[tile.keys], tiles.ROWS_BY_COLUMNS
     )
     return higher, total, values
 
@@ -128,4 +132,5 @@ def _attend(query, lanes, reach, refs, start, tiling):
       position=position,
     )
   highest, total, values = carry
-  return values / total, highest + jnp.log2(total)
+  values /= total * (1 - tiling.dropout_rate)
+  return values, highest + jnp.log2(total)

@@ -15,6 +15,7 @@ import jaxtyping as jt
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from transformer_xl import attention
 from transformer_xl import shapes
 from transformer_xl.kernels import tiling as tiling_lib
 
@@ -93,6 +94,33 @@ def visible(
   if tile.key + tile.num_keys > position + 1:
     result &= key <= query
   return result
+
+
+def dropout(
+  seeds_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
+) -> Callable[[jax.Array, tiling_lib.Tile], jax.Array]:
+  """What zeros the dropped ones of the values of a tile, [Bq, Bk].
+
+  Args:
+    seeds_ref: of all lanes and heads, [B, H].
+    head: of the block.
+    start: the block's first query.
+    tiling: sizes.
+  """
+  if not tiling.dropout_rate:
+    return lambda values, tile: values
+  first = pl.program_id(0) * tiling.heads_per_block
+  seed = seeds_ref[pl.program_id(1), first + head]
+  shape = (tiling.query_block, 1)
+  query = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + start
+
+  def drop(values, tile):
+    shape = (1, tile.num_keys)
+    key = jax.lax.broadcasted_iota(jnp.int32, shape, 1) + tile.key
+    kept = attention.kept(seed, query, key, rate=tiling.dropout_rate)
+    return jnp.where(kept, values, 0)
+
+  return drop
 
 
 def unless_hidden(
@@ -200,6 +228,7 @@ def block_specs(tiling: tiling_lib.Tiling) -> dict[str, pl.BlockSpec]:
     "key": per_lane(tiling.key_len),
     "position": shared(tiling.position_len),
     "bias": shared(1),
+    "seeds": pl.BlockSpec(memory_space=pltpu.SMEM),
     "reach": pl.BlockSpec(reach, lambda head, b: (b, 0, 0)),
     "lse": pl.BlockSpec(lse, lambda head, b: (b, head, 0, 0)),
   }

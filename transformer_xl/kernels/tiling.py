@@ -52,6 +52,7 @@ class Tiling(NamedTuple):
   key_len: int  # M + T, padded to whole registers.
   key_block: int
   position_len: int  # Rows of position keys in all windows together.
+  dropout_rate: float  # Of the softmax's weights.
   interpret: bool  # Run as ordinary JAX, where there is no TPU.
 
   @property
@@ -113,6 +114,7 @@ def make_tiling(
     key_len=round_up(key_len, LANES),
     key_block=KEY_BLOCK,
     position_len=0,
+    dropout_rate=0.0,
     interpret=interpret,
   )
   windows = [
