@@ -95,8 +95,10 @@ def _attend_forward(tiling, arrays, reach, seeds):
 
 
 def _attend_backward(tiling, residuals, gradient):
-  arrays, *others = residuals
-  gradients = fused_backward.backward(arrays, *others, gradient, tiling=tiling)
+  arrays, reach, seeds, output, lse = residuals
+  gradients = fused_backward.backward(
+    arrays, reach, seeds, output, lse, gradient, tiling=tiling
+  )
   casts = zip(gradients, arrays, strict=True)
   return tuple(to.astype(array.dtype) for to, array in casts), None, None
 

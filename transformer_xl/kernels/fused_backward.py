@@ -55,7 +55,7 @@ class _Head(NamedTuple):
   content_query: jax.Array  # [Bq, C], scaled to give scores.
   position_query: jax.Array
   upside_down_query: jax.Array  # The latter, without the factor `LOG2E`.
-  output_gradient: jax.Array  # Larger by what dropout makes up for.
+  output_gradient: jax.Array  # Raised, to make up for what is dropped.
   weighted: jax.Array  # Output times its gradient, summed; [Bq, 1].
   lse: jax.Array  # [Bq, 1]
 
@@ -172,13 +172,16 @@ def _head(refs, query, queries, lanes, index, tiling):
   gradient = refs.output_gradient[queries].astype(jnp.float32)
   output = refs.output[queries].astype(jnp.float32)
   weighted = jnp.where(lanes, output * gradient, 0)
+  raised = gradient
+  if tiling.dropout_rate:
+    raised = gradient * (1 / (1 - tiling.dropout_rate))
   content = jnp.where(lanes, (query + refs.content_bias[...]) * scale, 0)
   position = jnp.where(lanes, (query + refs.position_bias[...]) * scale, 0)
   return _Head(
     content.astype(dtype),
     position.astype(dtype),
     tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype),
-    jnp.where(lanes, gradient / (1 - tiling.dropout_rate), 0).astype(dtype),
+    jnp.where(lanes, raised, 0).astype(dtype),
     jnp.sum(weighted, axis=1, keepdims=True),
     tiles.column(refs.lse[index : index + 1, queries]),
   )
