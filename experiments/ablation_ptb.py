@@ -31,17 +31,17 @@ def get_config() -> ml_collections.ConfigDict:
   )
   config.train.update(
     {
-      "num_steps": 800,
+      "num_steps": 1600,
       "batch_size": 16,
       "segment_len": 32,
       "mem_len": 32,
       "learning_rate": 4e-3,
       "warmup_steps": 50,
       "log_every_steps": 100,
-      "eval_every_steps": 800,
+      "eval_every_steps": 1600,
     }
   )
   config.eval.update({"segment_len": 32, "mem_len": (32,)})
-  config.checkpoint.every_steps = 400
+  config.checkpoint.every_steps = 800
   config.analysis.attention_lens = (16, 32, 64, 128)
   return config

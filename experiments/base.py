@@ -107,6 +107,8 @@ def _train() -> ml_collections.ConfigDict:
   train.log_every_steps = 50
   train.eval_every_steps = 500  # On the validation split; 0: never.
   train.eval_mem_len = train.get_oneway_ref("mem_len")  # For those evaluations.
+  # With each, what attention to memory there is and the loss without any.
+  train.log_memory_use = False
   train.finish_with = ()  # Modes to run at the end, e.g. ("eval", "generate").
   return train
 

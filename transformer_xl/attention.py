@@ -49,6 +49,14 @@ def position_encodings(
   return sinusoids(distances, model_dim)
 
 
+def clipped_rows(
+  table: jt.Float[shapes.Array, "R E"], context_len: int
+) -> jt.Float[shapes.Array, "K E"]:
+  """Learned rows of the distances K-1 to 0; the last is for all beyond."""
+  distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.int32)
+  return table[jnp.minimum(distance, table.shape[0] - 1)]
+
+
 def rel_shift(
   scores: jt.Float[shapes.Array, "B H T K"],
 ) -> jt.Float[shapes.Array, "B H T K"]:

@@ -90,6 +90,7 @@ class TrainConfig:
   log_every_steps: int
   eval_every_steps: int
   eval_mem_len: int
+  log_memory_use: bool
   finish_with: tuple[str, ...]
 
 

@@ -376,8 +376,7 @@ def _distance_keys(module, config, context_len) -> jax.Array:
   heads, width = config.num_heads, config.head_dim
   shape = (config.num_positions, heads * width)
   table = _kernel(module, config, "distances", shape)
-  distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.int32)
-  rows = table[jnp.minimum(distance, config.num_positions - 1)]
+  rows = attention.clipped_rows(table, context_len)
   return rows.reshape(context_len, heads, width)
 
 

@@ -9,6 +9,7 @@ import functools
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import evaluate
 from transformer_xl import memory as memory_lib
+from transformer_xl import memory_use
 from transformer_xl import metrics as metrics_lib
 from transformer_xl import model as model_lib
 from transformer_xl import provenance
@@ -119,6 +121,9 @@ class Loop:
       self._evaluator = evaluate.Evaluator(
         config, mesh, split="valid", mem_len=config.train.eval_mem_len
       )
+    self._memory_use: Callable[..., dict[str, float]] = lambda params: {}
+    if config.train.eval_every_steps and config.train.log_memory_use:
+      self._memory_use = memory_use.Report(config, mesh)
     self._checkpoints = checkpoint_lib.Checkpoints(workdir, config.checkpoint)
     self._policy = checkpoint_lib.SavePolicy(config.checkpoint)
     self._update = compiled_update(config, mesh)
@@ -252,6 +257,7 @@ class Loop:
       "perplexity": metrics_lib.perplexity(nll),
       "num_tokens": score.num_tokens,
       "mem_len": self._config.train.eval_mem_len,
+      **self._memory_use(params),
     }
     self._writer.write(record)
     logging.info(

@@ -24,11 +24,11 @@ STYLE: Any = {
 
 
 def new(
-  *, width: float, height: float, rows: int = 1, columns: int = 1
+  *, width: float, height: float, columns: int = 1, share: bool = False
 ) -> tuple[Any, Any]:
-  """A figure and its axes; inches."""
+  """A figure of so many inches and its axes, which may share their rows."""
   with pyplot.rc_context(STYLE):
-    return pyplot.subplots(rows, columns, figsize=(width, height))
+    return pyplot.subplots(1, columns, figsize=(width, height), sharey=share)
 
 
 def save(figure: Any, path: str, command: str) -> None:

@@ -1,0 +1,64 @@
+"""Attention by distance, the widest heads, and the figures of both."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests.analysis import runs
+from transformer_xl import errors
+from transformer_xl.analysis import attention_maps
+
+PICTURES = ("attention_distance", "attention_widest", "attention_terms")
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def test_distance_is_from_the_query_to_the_key():
+  """Two queries, three keys in memory; all weight on one key each."""
+  weights = np.zeros((1, 1, 2, 5), np.float32)
+  weights[0, 0, 0, 1] = 1  # Query at 3.
+  weights[0, 0, 1, 4] = 1  # Query at 4.
+  profile = attention_maps.by_distance(weights)
+  np.testing.assert_allclose(profile[0, 0], [0.5, 0, 0.5, 0])
+
+
+def test_the_widest_heads_look_farthest():
+  profile = np.zeros((2, 2, 4))
+  for place, distance in (((0, 0), 1), ((0, 1), 3), ((1, 0), 0), ((1, 1), 2)):
+    profile[(*place, distance)] = 1
+  assert attention_maps.widest(profile) == [(0, 1), (1, 1), (0, 0)]
+
+
+@pytest.mark.parametrize("text", ["", "abcdefgh ijkl\n" * 4])
+def test_maps_are_written_and_drawn(data_dir, tmp_path, text):
+  updates = {"analysis.num_tokens": 60, "analysis.text": text}
+  config = runs.write(data_dir, tmp_path, **updates)
+  result = attention_maps.run(config, str(tmp_path))
+  folder = tmp_path / "results"
+  assert json.loads((folder / "attention.json").read_text()) == result
+  numbers = np.load(folder / "attention.npz")
+  assert numbers["by_distance"].shape == (2, 2, 9)
+  assert numbers["terms_of_widest"].shape == (4, 3, 8, 16)
+  # What is nearer than the memory is long and is not memory is seen, too.
+  assert np.all(numbers["by_distance"].sum(-1) <= 1 + 1e-5)
+  for name in PICTURES:
+    picture = (folder / f"{name}.png").read_bytes()
+    assert result["made_by"].encode() in picture
+
+
+@pytest.mark.parametrize(
+  ("updates", "text"),
+  [
+    ({"eval.mem_len": (0,)}, "there is no memory to pay attention to"),
+    ({"analysis.text": "abc"}, "has 3 tokens, and to fill the memory"),
+  ],
+)
+def test_what_cannot_be_shown_is_one_line(data_dir, tmp_path, updates, text):
+  config = runs.write(data_dir, tmp_path, **updates)
+  with pytest.raises(errors.UserError, match=text):
+    attention_maps.run(config, str(tmp_path))

@@ -1,0 +1,244 @@
+"""Where the heads of a model look (paper, appendix D); `--mode=attention`.
+
+Reads a text, or the start of a split, with the longest memory of
+`config.eval.mem_len`, and draws as the paper does
+
+attention_distance.png  each head's attention by distance, on average (figure 5)
+attention_widest.png    what the widest heads see in memory (figure 6)
+attention_terms.png     the terms that the scores of one are made of (figure 7)
+
+with the numbers in `attention.npz` and a summary in `attention.json`.
+
+Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
+"""
+
+import functools
+import os
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+import numpy as np
+from absl import logging
+
+from transformer_xl import config as config_lib
+from transformer_xl import data
+from transformer_xl import errors
+from transformer_xl import evaluate
+from transformer_xl import memory_use
+from transformer_xl import model as model_lib
+from transformer_xl import provenance
+from transformer_xl import shapes
+from transformer_xl import sharding
+from transformer_xl import vocabulary as vocabulary_lib
+from transformer_xl import writer
+from transformer_xl.analysis import attention_figures
+from transformer_xl.analysis import figures
+
+NUM_WIDEST = 3  # As in the paper.
+TOP_SHARE = 0.2  # Of the memory, that is called what a target looks at.
+
+
+class Maps(NamedTuple):
+  """What was measured; distances are from 0 to M."""
+
+  by_distance: jt.Float[np.ndarray, "N H M+1"]  # Mean over queries.
+  memory_mass: jt.Float[np.ndarray, "N"]  # Share of attention.
+  nll: float  # Mean, of the same tokens
+  nll_without_memory: float
+  num_tokens: int
+  weights: jt.Float[np.ndarray, "N H T K"]  # Of the last segment.
+  terms: jt.Float[np.ndarray, "4 N H T K"]
+  context: np.ndarray  # Tokens [K] that were seen then.
+
+
+def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
+  """Measures and draws; returns what is written to `attention.json`.
+
+  Raises:
+    UserError: there is no memory to look at, or the text is too short.
+  """
+  folder = os.path.join(workdir, provenance.VOCABULARY)
+  vocabulary = vocabulary_lib.load(folder)
+  config = data.with_vocab_size(config, data.read_meta(folder))
+  mem_len = max(config.eval.mem_len)
+  if not mem_len:
+    raise errors.UserError(
+      "there is no memory to pay attention to: eval.mem_len is 0; set "
+      "--config.eval.mem_len to the memory of training."
+    )
+  segment_len = min(config.eval.segment_len, mem_len)
+  tokens = _tokens(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
+  mesh = sharding.make_mesh(config.mesh, lanes=())
+  with jax.set_mesh(mesh):
+    params, step = evaluate.load_params(config, workdir, mesh)
+    maps = measure(
+      params, tokens, config, mem_len=mem_len, segment_len=segment_len
+    )
+  result = _summary(maps, config, vocabulary, mem_len=mem_len)
+  result["checkpoint_step"] = step
+  _write(result, maps, vocabulary, os.path.join(workdir, "results"))
+  return result
+
+
+def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
+  """The text's, or the start of the split."""
+  if config.analysis.text:
+    tokens, source = vocabulary.encode(config.analysis.text), "analysis.text"
+  else:
+    directory = os.path.join(config.data.dir, config.data.name)
+    file = data.open_split(directory, config.eval.split)
+    tokens, source = file.tokens[: config.analysis.num_tokens + 1], "the text"
+  if len(tokens) < at_least:
+    raise errors.UserError(
+      f"{source} has {len(tokens)} tokens, and to fill the memory and read a "
+      f"segment takes {at_least}; give a longer one (analysis.num_tokens) or "
+      "lower --config.eval.mem_len or --config.eval.segment_len."
+    )
+  return np.asarray(tokens, np.int32)
+
+
+def measure(
+  params: shapes.PyTree,
+  tokens: np.ndarray,
+  config: config_lib.ExperimentConfig,
+  *,
+  mem_len: int,
+  segment_len: int,
+) -> Maps:
+  """Reads the tokens; what is counted begins once the memory is full."""
+  model = model_lib.TransformerXL(
+    config.model,
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+  )
+  read = jax.jit(functools.partial(memory_use.read_segment, model=model))
+  empty = functools.partial(model_lib.empty_memory, config.model, batch_size=1)
+  memory, losses, cut, profiles, masses = empty(mem_len=mem_len), [], [], [], []
+  score = jax.jit(functools.partial(model.apply, method="nll"))
+  for start in range(0, len(tokens) - segment_len, segment_len):
+    inputs = tokens[None, start : start + segment_len]
+    targets = tokens[None, start + 1 : start + segment_len + 1]
+    found = read(params, memory, inputs, targets)
+    memory = found.memory
+    if start < mem_len:
+      continue
+    losses.append(found.nll)
+    without = empty(mem_len=0)
+    cut.append(score({"params": params}, inputs, targets, without)[0])
+    profiles.append(by_distance(found.weights[:, 0]))
+    masses.append(memory_use.memory_mass(found.weights))
+    last = start
+  context = tokens[last - mem_len : last + segment_len]
+  return Maps(
+    by_distance=np.mean(profiles, axis=0),
+    memory_mass=np.mean(masses, axis=0),
+    nll=float(np.mean(losses)),
+    nll_without_memory=float(np.mean(cut)),
+    num_tokens=len(losses) * segment_len,
+    weights=np.asarray(found.weights[:, 0]),
+    terms=np.stack([np.asarray(term[:, 0]) for term in found.terms]),
+    context=context,
+  )
+
+
+@jax.jit
+def by_distance(
+  weights: jt.Float[shapes.Array, "N H T K"],
+) -> jt.Float[shapes.Array, "N H M+1"]:
+  """The mean over queries of the attention at the distances 0 to M."""
+  segment_len, context_len = weights.shape[-2:]
+  mem_len = context_len - segment_len
+  query, distance = jnp.arange(segment_len), jnp.arange(mem_len + 1)
+  key = mem_len + query[:, None] - distance[None]
+  chosen = jnp.take_along_axis(weights, key[None, None], axis=-1)
+  return jnp.mean(chosen, axis=-2)
+
+
+def mean_distance(profile: jt.Float[np.ndarray, "N H R"]) -> np.ndarray:
+  """Of what each head attends to, [N, H]."""
+  distance = np.arange(profile.shape[-1])
+  return (profile * distance).sum(-1) / profile.sum(-1)
+
+
+def widest(profile: jt.Float[np.ndarray, "N H R"]) -> list[tuple[int, int]]:
+  """Layer and head of those that look farthest on average."""
+  reach = mean_distance(profile)
+  order = np.argsort(-reach, axis=None, kind="stable")[:NUM_WIDEST]
+  layers, heads = np.unravel_index(order, reach.shape)
+  return [(int(n), int(h)) for n, h in zip(layers, heads, strict=True)]
+
+
+def _summary(maps, config, vocabulary, *, mem_len) -> dict[str, Any]:
+  reach = mean_distance(maps.by_distance)
+  result = {
+    "made_by": figures.made_by(),
+    "encoding": config.model.encoding,
+    "mem_len": mem_len,
+    "segment_len": maps.weights.shape[2],
+    "num_tokens": maps.num_tokens,
+    "memory_share_by_layer": maps.memory_mass.tolist(),
+    "nll": maps.nll,
+    "nll_without_memory": maps.nll_without_memory,
+    "mean_distance": reach.tolist(),
+    "widest": [
+      {
+        "layer": layer,
+        "head": head,
+        "mean_distance": float(reach[layer, head]),
+        "targets": _looked_at(maps.weights[layer, head], maps, vocabulary),
+      }
+      for layer, head in widest(maps.by_distance)
+    ],
+  }
+  logging.info(
+    "nll %.4f, %.4f without memory; attention to memory by layer: %s",
+    maps.nll,
+    maps.nll_without_memory,
+    ", ".join(f"{share:.1%}" for share in maps.memory_mass),
+  )
+  return result
+
+
+def _looked_at(weights, maps, vocabulary) -> list[dict[str, Any]]:
+  """For the last queries, the tokens in memory with the most attention."""
+  mem_len = weights.shape[1] - weights.shape[0]
+  count = max(1, round(TOP_SHARE * mem_len))
+  result = []
+  for row in range(max(len(weights) - 5, 0), len(weights)):
+    best = np.sort(np.argsort(-weights[row, :mem_len])[:count])
+    known = vocabulary.decode(maps.context[mem_len : mem_len + row + 1])
+    looked_at = [vocabulary.symbol(int(maps.context[at])) for at in best]
+    result.append({"after": known[-60:], "top_of_memory": looked_at})
+  return result
+
+
+def _write(result, maps, vocabulary, folder) -> None:
+  writer.write_json(os.path.join(folder, "attention.json"), result)
+  chosen = widest(maps.by_distance)
+  layers, heads = zip(*chosen, strict=True)
+  np.savez_compressed(
+    os.path.join(folder, "attention.npz"),
+    by_distance=maps.by_distance,
+    memory_mass=maps.memory_mass,
+    widest=chosen,
+    weights_of_widest=maps.weights[layers, heads],
+    terms_of_widest=maps.terms[:, layers, heads],
+    context=maps.context,
+  )
+  words = [vocabulary.symbol(int(token)) for token in maps.context]
+  layer, head = chosen[0]
+  drawn = {
+    "distance": attention_figures.distances(maps.by_distance),
+    "widest": attention_figures.memories(
+      maps.weights[layers, heads], chosen, words
+    ),
+    "terms": attention_figures.terms(
+      maps.terms[:, layer, head], layer=layer, head=head
+    ),
+  }
+  for name, figure in drawn.items():
+    path = os.path.join(folder, f"attention_{name}.png")
+    figures.save(figure, path, result["made_by"])
