@@ -158,3 +158,17 @@ def test_a_default_follows_its_leader_and_not_the_reverse(follower, leader):
   assert config.to_dict()[leader.split(".")[0]][follower.split(".")[1]] == 96
   config.update_from_flattened_dict({follower: 48})
   assert config.to_dict()[leader.split(".")[0]][leader.split(".")[1]] == 96
+
+
+@pytest.mark.parametrize(
+  ("axis", "parts", "says"),
+  [
+    ("fsdp", 3, "must divide model.model_dim=8; the nearest that do are 2 and"),
+    ("tensor", 4, "num_heads=2 and model.ff_dim=12; the nearest that do are 1"),
+  ],
+)
+def test_a_mesh_that_would_leave_matrices_whole_names_the_nearest(
+  axis, parts, says
+):
+  config = tiny.config_dict(**{f"mesh.{axis}": parts})
+  assert says in _error(config)

@@ -112,6 +112,7 @@ def mesh_config(**updates):
   [
     ({"data": 3}, "must use all 1 devices"),
     ({"fsdp": 2}, "mesh.fsdp=2"),
+    ({"tensor": 2}, "that divides 1: 1\\."),
     ({"data": 2, "tensor": 2}, "--config.mesh.data=-1"),
   ],
 )

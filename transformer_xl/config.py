@@ -282,6 +282,7 @@ def check(config: ExperimentConfig) -> None:
     _require(name, 0 <= value < 1, config, "in [0, 1)")
   _check_model(config.model)
   _check_lengths(config)
+  _check_mesh(config)
   _check_schedule(config)
   if config.data.reset_at_documents and config.model.memory_start == "zeros":
     raise errors.UserError(
@@ -345,6 +346,25 @@ def _check_clamp(config: ExperimentConfig) -> None:
         f"{name}={_get(config, name)} clamps distances, which "
         f"model.encoding={config.model.encoding} does not encode so; set "
         f"--config.{name}=0."
+      )
+
+
+def _check_mesh(config: ExperimentConfig) -> None:
+  """What would be left whole on every device, without a word, is an error."""
+  model = config.model
+  for axis, divided in (
+    ("fsdp", {"model_dim": model.model_dim}),
+    ("tensor", {"num_heads": model.num_heads, "ff_dim": model.ff_dim}),
+  ):
+    parts = getattr(config.mesh, axis)
+    if any(size % parts for size in divided.values()):
+      largest = math.gcd(*divided.values())
+      legal = [n for n in range(1, largest + 1) if largest % n == 0]
+      near = sorted(legal, key=lambda n: abs(n - parts))[:2]
+      sizes = " and ".join(f"model.{n}={size}" for n, size in divided.items())
+      raise errors.UserError(
+        f"mesh.{axis}={parts} must divide {sizes}; the nearest that do are "
+        f"{' and '.join(map(str, sorted(near)))}: set --config.mesh.{axis}."
       )
 
 

@@ -5,21 +5,18 @@ use, with the shardings of its mesh, and asks the TPU compiler what a chip
 would hold and do. No TPU is needed, only the `tpu` extra (libtpu).
 """
 
-import dataclasses
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
-from typing import NamedTuple
 
 import jax
 import numpy as np
 from absl import logging
-from jax.experimental import topologies
 
+from transformer_xl import chips
 from transformer_xl import config as config_lib
 from transformer_xl import data
-from transformer_xl import errors
+from transformer_xl import fitting
 from transformer_xl import hlo_cost
 from transformer_xl import metrics
 from transformer_xl import scorer
@@ -27,22 +24,6 @@ from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import train as train_lib
 from transformer_xl import writer
-
-
-class Chip(NamedTuple):
-  """A kind of TPU, per JAX device."""
-
-  devices: int  # Per chip; a v4 topology shows its two cores.
-  hbm_bytes: float  # That the compiler lets a program use.
-  clock: float  # Hz, of the compiler's cycles.
-
-
-CHIPS = {
-  "TPU v4": Chip(2, 15.25 * 2**30, 1.05e9),
-  "TPU v5 lite": Chip(1, 15.75 * 2**30, 1.5e9),
-  "TPU v5": Chip(1, 95.73 * 2**30, 1.75e9),
-  "TPU v6 lite": Chip(1, 31.24 * 2**30, 1.75e9),
-}
 
 
 class DoesNotFitError(Exception):
@@ -60,18 +41,12 @@ def run(
   if not config.model.vocab_size:
     directory = os.path.join(config.data.dir, config.data.name)
     config = data.with_vocab_size(config, data.read_meta(directory))
-  devices = _devices(topology)
-  chip = CHIPS[devices[0].device_kind]
-  result: dict[str, Any] = {
-    "topology": topology,
-    "num_chips": len(devices) // chip.devices,
-    "parameters": _parameters(config),
-  }
-  result["num_parameters"] = sum(result["parameters"].values())
-  result["train"] = _train_plan(config, devices)
+  devices = chips.slice_devices(topology)
+  result = describe(config, topology, devices)
+  result["train"] = train_plan(config, devices)
   if not result["train"]["fits"]:
     result["train"]["nearest_that_fits"] = _nearest(config, devices)
-  result["eval"] = _eval_plan(config, devices)
+  result["eval"] = eval_plan(config, devices)
   result["hours"], result["chip_hours"] = _cost(config, result)
   _log(result)
   path = os.path.join(workdir, "results", "plan.json")
@@ -79,35 +54,27 @@ def run(
   return result
 
 
-def _devices(topology: str) -> list[Any]:
-  """The devices of a slice, by its name."""
-  try:
-    found: list[Any] = topologies.get_topology_desc(
-      platform="tpu", topology_name=topology
-    ).devices
-  except Exception as error:  # JAX passes on whatever libtpu says.
-    raise errors.UserError(
-      f"no TPU slice {topology!r} is known to libtpu ({error}); names are like "
-      "v4:2x2x1, v5e:4x4, v5p:2x2x1, v6e:4x4, and need pip install '.[tpu]'."
-    ) from None
-  if found[0].device_kind not in CHIPS:
-    raise errors.UserError(
-      f"{topology} has chips of the kind {found[0].device_kind!r}; known are "
-      f"{', '.join(CHIPS)}."
-    )
-  return found
-
-
-def _parameters(config: config_lib.ExperimentConfig) -> dict[str, int]:
-  """How many there are in each group."""
+def describe(
+  config: config_lib.ExperimentConfig, topology: str, devices: list[Any]
+) -> dict[str, Any]:
+  """What needs no compiler: the slice and the parameters by group."""
   state, _ = train_lib.abstract_state(config)
-  return {
+  parameters = {
     name: sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(group))
     for name, group in state.params.items()
   }
+  return {
+    "topology": topology,
+    "num_chips": len(devices) // chips.CHIPS[devices[0].device_kind].devices,
+    "parameters": parameters,
+    "num_parameters": sum(parameters.values()),
+  }
 
 
-def _train_plan(config, devices) -> dict[str, Any]:
+def train_plan(
+  config: config_lib.ExperimentConfig, devices: list[Any]
+) -> dict[str, Any]:
+  """A plan of the compiled updates."""
   lanes = config.train.batch_size // config.train.accumulation_steps
   mesh = sharding.make_mesh(config.mesh, lanes=(lanes,), devices=devices)
   count = config.train.segments_per_call
@@ -126,7 +93,10 @@ def _train_plan(config, devices) -> dict[str, Any]:
   return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
 
 
-def _eval_plan(config, devices) -> dict[str, Any]:
+def eval_plan(
+  config: config_lib.ExperimentConfig, devices: list[Any]
+) -> dict[str, Any]:
+  """A plan of evaluation with its longest memory."""
   evaluation, mem_len = config.eval, max(config.eval.mem_len)
   mesh = sharding.make_mesh(
     config.mesh, lanes=(evaluation.batch_size,), devices=devices
@@ -155,13 +125,8 @@ def _segments(mesh, count, lanes, segment_len) -> step_lib.Segment:
 
 
 def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
-  """What the compiler says, for one step; bytes are per chip.
-
-  It says nothing of the cycles in our kernels: `kernel_cycles` are what the
-  matrix units need at the least, and part of `estimated_cycles`.
-  """
-  chip = CHIPS[devices[0].device_kind]
-  chips = len(devices) // chip.devices
+  """What the compiler says, for one step; bytes are per chip."""
+  chip = chips.CHIPS[devices[0].device_kind]
   start = time.perf_counter()
   try:
     compiled = _compile(lowered)
@@ -174,11 +139,7 @@ def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
     - memory.alias_size_in_bytes
     + memory.temp_size_in_bytes
   )
-  cost = hlo_cost.program_cost(compiled.as_text())
-  peak = metrics.PEAK_FLOPS[devices[0].device_kind] / chip.devices
-  kernels = cost.kernel_flops * chip.clock / peak
-  cycles = (cost.cycles + kernels) / count
-  seconds = cycles / chip.clock
+  seconds = time.perf_counter() - start
   return {
     "fits": held <= chip.hbm_bytes,
     "hbm_bytes_per_chip": held * chip.devices,
@@ -186,16 +147,47 @@ def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
     "argument_bytes": memory.argument_size_in_bytes * chip.devices,
     "output_bytes": memory.output_size_in_bytes * chip.devices,
     "temp_bytes": memory.temp_size_in_bytes * chip.devices,
+    **_work(compiled, devices, count=count, tokens=tokens, useful=useful),
+    "compile_seconds": seconds,
+  }
+
+
+def _work(compiled, devices, *, count, tokens, useful) -> dict[str, Any]:
+  """Products, time and traffic of one step.
+
+  A conditional counts as its cheapest branch, the one that is expected, and as
+  its dearest in `estimated_step_seconds_at_most`. The compiler says nothing of
+  the cycles in our kernels: `kernel_cycles` are what the matrix units need at
+  the least, and part of `estimated_cycles`.
+  """
+  kind = devices[0].device_kind
+  chip, text = chips.CHIPS[kind], compiled.as_text()
+  cost = hlo_cost.program_cost(text, branch=min)
+  peak = metrics.PEAK_FLOPS[kind] / chip.devices
+
+  def cycles(part):
+    return (part.cycles + part.kernel_flops * chip.clock / peak) / count
+
+  seconds = cycles(cost) / chip.clock
+  at_most = cycles(hlo_cost.program_cost(text, branch=max)) / chip.clock
+  executed = (cost.flops + cost.kernel_flops) / count * len(devices)
+  traffic = cost.traffic() / count * chip.devices
+  return {
     "flops_per_step": useful * tokens,
-    "estimated_cycles": cycles,
-    "kernel_cycles": kernels / count,
+    "executed_flops_per_step": executed,
+    "executed_over_useful": executed / (useful * tokens),
+    "estimated_cycles": cycles(cost),
+    "kernel_cycles": cost.kernel_flops * chip.clock / peak / count,
     "estimated_step_seconds": seconds,
-    "estimated_tokens_per_second_per_chip": tokens / seconds / chips,
+    "estimated_step_seconds_at_most": at_most,
+    "estimated_tokens_per_second_per_chip": tokens
+    / seconds
+    / (len(devices) // chip.devices),
     "collective_bytes": {
-      kind: size / count * chip.devices
-      for kind, size in cost.collective_bytes.items()
+      name: size / count * chip.devices
+      for name, size in cost.collective_bytes.items()
     },
-    "compile_seconds": time.perf_counter() - start,
+    "collective_seconds": traffic / chip.link_bytes,
   }
 
 
@@ -212,33 +204,12 @@ def _compile(lowered: Any) -> Any:
 
 def _nearest(config, devices) -> dict[str, Any] | None:
   """The first of some smaller settings that fits, with its plan."""
-  for change, smaller in _smaller(config, len(devices)):
+  for change, smaller in fitting.smaller(config, num_devices=len(devices)):
     logging.info("It does not fit; trying %s.", change)
-    plan = _train_plan(smaller, devices)
+    plan = train_plan(smaller, devices)
     if plan["fits"]:
       return {"change": change, **plan}
   return None
-
-
-def _smaller(config, count) -> Iterator[tuple[str, Any]]:
-  """Settings that need less memory, the least change first."""
-  remat = dataclasses.replace(config.model, remat="full")
-  sharded = dataclasses.replace(config.mesh, data=-1, fsdp=count, tensor=1)
-  tries = [
-    ("--config.model.remat=full", {"model": remat}),
-    (f"--config.mesh.fsdp={count}", {"mesh": sharded}),
-    (
-      f"--config.model.remat=full --config.mesh.fsdp={count}",
-      {"model": remat, "mesh": sharded},
-    ),
-  ]
-  for parts in (2, 4, 8):
-    if config.train.batch_size % (parts * count) == 0:
-      train = dataclasses.replace(config.train, accumulation_steps=parts)
-      change = f"{tries[2][0]} --config.train.accumulation_steps={parts}"
-      tries.append((change, {**tries[2][1], "train": train}))
-  for change, fields in tries:
-    yield change, dataclasses.replace(config, **fields)
 
 
 def _cost(config, result) -> tuple[float | None, float | None]:
@@ -268,7 +239,8 @@ def _log(result: dict[str, Any]) -> None:
     logging.info(
       "%s: %s, %.2f of %.2f GiB a chip (arguments %.2f, temporaries %.2f); "
       "by the compiler's estimate, without collectives, %.1f M cycles, "
-      "%.1f ms and %.0f tokens/s/chip a step",
+      "%.1f ms (%.1f at most) and %.0f tokens/s/chip a step; %.2f times the "
+      "useful FLOPs; collectives %.1f MB and %.1f ms at the least",
       kind,
       "fits" if plan["fits"] else "does not fit",
       plan["hbm_bytes_per_chip"] / 2**30,
@@ -277,5 +249,9 @@ def _log(result: dict[str, Any]) -> None:
       plan["temp_bytes"] / 2**30,
       plan["estimated_cycles"] / 1e6,
       plan["estimated_step_seconds"] * 1e3,
+      plan["estimated_step_seconds_at_most"] * 1e3,
       plan["estimated_tokens_per_second_per_chip"],
+      plan["executed_over_useful"],
+      sum(plan["collective_bytes"].values()) / 1e6,
+      plan["collective_seconds"] * 1e3,
     )

@@ -48,8 +48,10 @@ class Scorer:
   ):
     self._mesh = mesh
     self._reading = _reading(config, mesh, mem_len)
-    create = functools.partial(model_lib.init_params, config.model)
-    params = jax.eval_shape(create, jax.random.key(0))
+    # Even the key is a shape: the mesh's devices may not be here.
+    params = jax.eval_shape(
+      lambda: model_lib.init_params(config.model, jax.random.key(0))
+    )
     self._frozen = self._placed(self._reading.freeze, params)
     self._memory = self._placed(self._reading.start, self._frozen)
     places = functools.partial(jax.tree.map, lambda leaf: leaf.sharding)

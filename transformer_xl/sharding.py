@@ -18,17 +18,25 @@ from jax.sharding import PartitionSpec
 
 from transformer_xl import config as config_lib
 from transformer_xl import errors
-from transformer_xl import memory as memory_lib
 from transformer_xl import shapes
 
 AXES = ("data", "fsdp", "tensor")
 LANES = ("data", "fsdp")
 
-# The first rule that matches the end of a parameter's path holds. Layers are
-# stacked, so their arrays have one more axis in front.
-RULES = (
-  (r"embedding/table_\d+$", PartitionSpec(("tensor", "fsdp"))),
-  (r"softmax/kernel_\d+$", PartitionSpec(("tensor", "fsdp"))),
+# Tables are split over the words, and over the width where the devices do not
+# divide the words. None is padded: parameters are counted as published.
+_TABLE = (
+  PartitionSpec(("tensor", "fsdp")),
+  PartitionSpec("tensor", "fsdp"),
+  PartitionSpec("fsdp", "tensor"),
+  PartitionSpec(None, ("tensor", "fsdp")),
+)
+# The first rule that matches the end of a path holds, and of its choices the
+# first that makes the smallest parts. Layers are stacked, so their arrays have
+# one more axis in front.
+RULES: tuple[tuple[Any, ...], ...] = (
+  (r"embedding/table_\d+$", *_TABLE),
+  (r"softmax/kernel_\d+$", *_TABLE),
   (r"softmax/bias$", PartitionSpec(("tensor", "fsdp"))),
   (r"projection_\d+$", PartitionSpec(None, "fsdp")),
   (
@@ -41,7 +49,7 @@ RULES = (
   (r"feed_forward/in_bias$", PartitionSpec(None, "tensor")),
   (r"feed_forward/out_kernel$", PartitionSpec(None, "tensor", "fsdp")),
   # Memory of hidden states; cached keys and values of `inference`.
-  (r"\.hiddens$", PartitionSpec(None, LANES)),
+  (r"\.hiddens$", PartitionSpec(None, LANES, None, "tensor")),
   (r"\.length$", PartitionSpec(LANES)),
   (r"\.layers/\[\d+\]/\.(keys|values)$", PartitionSpec(LANES, "tensor")),
   (r"\.empty/\[\d+\]/\.(keys|values)$", PartitionSpec(None, "tensor")),
@@ -70,18 +78,21 @@ def make_mesh(
   fixed = config.fsdp * config.tensor
   data = available // fixed if config.data == -1 else config.data
   if data * fixed != available:
+    legal = [n for n in range(1, available + 1) if available % n == 0]
     raise errors.UserError(
       f"mesh.data={config.data} x mesh.fsdp={config.fsdp} x mesh.tensor="
       f"{config.tensor} must use all {available} devices; try "
-      f"--config.mesh.data=-1 with an fsdp x tensor that divides {available}."
+      f"--config.mesh.data=-1 with an fsdp x tensor that divides {available}: "
+      f"{', '.join(map(str, legal))}."
     )
   parts = data * config.fsdp
   for count in lanes:
     if count % parts:
       lower, upper = count // parts * parts, (count // parts + 1) * parts
       raise errors.UserError(
-        f"a batch of {count} lanes (batch_size / accumulation_steps) must be a "
-        f"multiple of the {parts} devices that share it; the nearest are "
+        f"a batch of {count} lanes (train.batch_size / "
+        "train.accumulation_steps, or eval.batch_size) must be a multiple of "
+        f"the {parts} devices that share it; the nearest are "
         f"{f'{lower} and ' if lower else ''}{upper}."
       )
   return jax.make_mesh(
@@ -102,13 +113,6 @@ def segments(mesh: jax.sharding.Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(None, LANES))
 
 
-def memory(mesh: jax.sharding.Mesh) -> shapes.PyTree:
-  """A Memory of shardings, for [N, B, M, D] and [B]."""
-  hiddens: Any = NamedSharding(mesh, PartitionSpec(None, LANES))
-  length: Any = NamedSharding(mesh, PartitionSpec(LANES))
-  return memory_lib.Memory(hiddens, length)
-
-
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
   """Shardings for parameters, what repeats their paths, and memory.
 
@@ -119,11 +123,14 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
 
   def shard(path, leaf):
     name = "/".join(str(getattr(key, "key", key)) for key in path)
-    for pattern, spec in RULES:
+    for pattern, *choices in RULES:
       if re.search(pattern, name):
         if _ONE_LAYER.search(name):
-          spec = PartitionSpec(*spec[1:])
-        return NamedSharding(mesh, _that_divides(mesh, spec, leaf.shape))
+          choices = [PartitionSpec(*spec[1:]) for spec in choices]
+        return min(
+          (_that_divides(mesh, spec, leaf.shape) for spec in choices),
+          key=lambda place: math.prod(place.shard_shape(leaf.shape)),
+        )
     return replicated(mesh)
 
   return jax.tree_util.tree_map_with_path(shard, tree)
@@ -177,7 +184,7 @@ def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, Any] | None:
   return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
-def _that_divides(mesh, spec, shape) -> PartitionSpec:
+def _that_divides(mesh, spec, shape) -> NamedSharding:
   """Leaves an axis whole where the devices do not divide it."""
 
   def axes(size, names):
@@ -185,6 +192,5 @@ def _that_divides(mesh, spec, shape) -> PartitionSpec:
     return dividing_axes(size, names, mesh.shape)
 
   padded = (*spec, *[None] * (len(shape) - len(spec)))
-  return PartitionSpec(
-    *(axes(size, names) for size, names in zip(shape, padded, strict=True))
-  )
+  found = (axes(size, names) for size, names in zip(shape, padded, strict=True))
+  return NamedSharding(mesh, PartitionSpec(*found))

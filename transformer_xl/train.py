@@ -335,5 +335,5 @@ def placed_state(
   state, memory = abstract_state(config)
   return (
     sharding.placed(state, sharding.parameters(mesh, state)),
-    sharding.placed(memory, sharding.memory(mesh)),
+    sharding.placed(memory, sharding.parameters(mesh, memory)),
   )

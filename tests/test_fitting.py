@@ -1,0 +1,53 @@
+"""What is tried when a configuration does not fit, in which order."""
+
+import dataclasses
+
+from tests import tiny
+from transformer_xl import config as config_lib
+from transformer_xl import fitting
+
+
+def config(**updates):
+  values = {"model.model_dim": 64, "train.batch_size": 32} | updates
+  return config_lib.from_config_dict(tiny.config_dict(**values))
+
+
+def test_the_least_change_is_tried_first():
+  tries = [flags for flags, _ in fitting.smaller(config(), num_devices=8)]
+  remat, split = "--config.model.remat=full", "--config.mesh.fsdp=8"
+  assert tries[0] == remat
+  assert split in tries[1]
+  assert remat in tries[2]
+  assert split in tries[2]
+  assert "accumulation_steps=2" in tries[3]
+  assert "accumulation_steps=4" in tries[4]
+  # 32 lanes on 8 devices: parts of 8 lanes are the smallest there are.
+  assert [("batch_size" in text) for text in tries[3:]] == [False] * 2 + [
+    True
+  ] * 2
+
+
+def test_each_try_is_a_configuration_that_holds():
+  original = config()
+  found = list(fitting.smaller(original, num_devices=8))
+  for flags, smaller in found:
+    config_lib.check(smaller)
+    assert smaller != original
+    per_part = smaller.train.batch_size // smaller.train.accumulation_steps
+    assert per_part % 8 == 0
+    assert f"fsdp={smaller.mesh.fsdp}" in flags or smaller.mesh == original.mesh
+  assert len({flags for flags, _ in found}) == len(found)
+
+
+def test_parameters_are_split_as_far_as_their_width_allows():
+  narrow = config(**{"model.model_dim": 10})
+  _, smaller = list(fitting.smaller(narrow, num_devices=8))[1]
+  assert smaller.mesh.fsdp == 2
+
+
+def test_what_is_set_already_is_not_tried_again():
+  recomputed = config(**{"model.remat": "full"})
+  tries = fitting.smaller(recomputed, num_devices=8)
+  assert all(dataclasses.asdict(c) != recomputed for _, c in tries)
+  first, _ = next(fitting.smaller(recomputed, num_devices=8))
+  assert "mesh.fsdp" in first

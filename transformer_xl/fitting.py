@@ -1,0 +1,56 @@
+"""Settings that need less memory than one that does not fit."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from transformer_xl import config as config_lib
+
+
+def smaller(
+  config: config_lib.ExperimentConfig, *, num_devices: int
+) -> Iterator[tuple[str, config_lib.ExperimentConfig]]:
+  """Flags that change a configuration, and what it is then.
+
+  The least change comes first: recomputing and splitting parameters leave
+  every update as it is to rounding, and so does reading the lanes of one in
+  parts; a smaller batch does not.
+  """
+  remat = {"model.remat": "full"}
+  # More devices than divide the width could not split parameters further.
+  parts = math.gcd(num_devices, config.model.model_dim)
+  split = {"mesh.data": -1, "mesh.fsdp": parts, "mesh.tensor": 1}
+  tries: list[dict] = [remat, split, {**remat, **split}]
+  for parts in (2, 4, 8):
+    parts *= config.train.accumulation_steps
+    if config.train.batch_size % (parts * num_devices) == 0:
+      tries.append({**tries[2], "train.accumulation_steps": parts})
+  for part in (2, 4, 8):
+    if config.train.batch_size % (part * num_devices) == 0:
+      lanes = config.train.batch_size // part
+      # As many at a time as one device each, the least there can be.
+      steps = lanes // num_devices
+      tries.append(
+        {
+          **tries[2],
+          "train.batch_size": lanes,
+          "train.accumulation_steps": steps,
+        }
+      )
+  for fields in tries:
+    changed = _replaced(config, fields)
+    if changed != config:
+      yield _flags(fields), changed
+
+
+def _replaced(config, fields):
+  """The configuration with other values; by `group.name`."""
+  for name, value in fields.items():
+    group, _, field = name.partition(".")
+    part = dataclasses.replace(getattr(config, group), **{field: value})
+    config = dataclasses.replace(config, **{group: part})
+  return config
+
+
+def _flags(fields) -> str:
+  return " ".join(f"--config.{name}={value}" for name, value in fields.items())
