@@ -45,9 +45,10 @@ def result(tmp_path_factory):
 def test_every_mesh_makes_the_updates_of_one_device(result, mesh):
   assert result[mesh]["devices"] == 8
   assert result["moved"] > 1e-2
-  # SGD does not blow rounding up. A loss is a sum of 128 float32 terms; in
-  # another order it differs by some units in the last place, 7e-8 each.
-  assert result[mesh]["loss"] < 1e-6
+  # SGD does not blow rounding up. A loss is the float32 sum of 16 lanes' sums;
+  # in another order it differs by some units in the last place, 7e-8 each. It
+  # was 1.4e-7 when this was written, and 5.6e-7 in one sum of 128 terms.
+  assert result[mesh]["loss"] < 4e-7
   assert result[mesh]["parameters"] < 1e-6
 
 
@@ -84,7 +85,7 @@ def test_the_old_state_and_memory_are_given_away(result, mesh):
 def test_a_checkpoint_of_eight_devices_goes_on_on_four(result):
   assert result["restored"]["devices"] == [4, 5, 6, 7]
   assert result["restored"]["step"] == 6
-  assert result["restored"]["loss"] < 1e-6
+  assert result["restored"]["loss"] < 4e-7
   assert result["restored"]["parameters"] < 1e-6
 
 

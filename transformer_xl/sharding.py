@@ -28,8 +28,6 @@ LANES = ("data", "fsdp")
 _TABLE = (
   PartitionSpec(("tensor", "fsdp")),
   PartitionSpec("tensor", "fsdp"),
-  PartitionSpec("fsdp", "tensor"),
-  PartitionSpec(None, ("tensor", "fsdp")),
 )
 # The first rule that matches the end of a path holds, and of its choices the
 # first that makes the smallest parts. Layers are stacked, so their arrays have
@@ -48,8 +46,10 @@ RULES: tuple[tuple[Any, ...], ...] = (
   (r"feed_forward/in_kernel$", PartitionSpec(None, "fsdp", "tensor")),
   (r"feed_forward/in_bias$", PartitionSpec(None, "tensor")),
   (r"feed_forward/out_kernel$", PartitionSpec(None, "tensor", "fsdp")),
-  # Memory of hidden states; cached keys and values of `inference`.
-  (r"\.hiddens$", PartitionSpec(None, LANES, None, "tensor")),
+  # Memory of hidden states; cached keys and values of `inference`. The former
+  # stays whole over `tensor`: split by width as well, XLA's partitioner of jax
+  # 0.10.2 computes other gradients on a mesh of 2 x 2 x 2 (test_sharding.py).
+  (r"\.hiddens$", PartitionSpec(None, LANES)),
   (r"\.length$", PartitionSpec(LANES)),
   (r"\.layers/\[\d+\]/\.(keys|values)$", PartitionSpec(LANES, "tensor")),
   (r"\.empty/\[\d+\]/\.(keys|values)$", PartitionSpec(None, "tensor")),

@@ -254,7 +254,10 @@ def _with_counted(segment: Segment, loss_on: str) -> Segment:
 
 
 def _sums(nll: shapes.Losses, weights: shapes.Weights) -> Sums:
-  return Sums(jnp.sum(nll * weights), jnp.sum(weights))
+  # Lane by lane, which no mesh splits, and apart, lest XLA make it one sum:
+  # so meshes add the same few numbers, and add them in short rows.
+  lanes = jax.lax.optimization_barrier(jnp.sum(nll * weights, axis=1))
+  return Sums(jnp.sum(lanes), jnp.sum(weights))
 
 
 def _lane_axis(array: jax.Array) -> int:
