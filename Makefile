@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests of one file share what they compile, so a file stays in one process.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: quickstart test check format parity bench lock
+.PHONY: quickstart test check format parity bench plan-table lock
 
 quickstart: .venv/installed
 	$(BIN)/python -m transformer_xl.main --config=experiments/quickstart.py \
@@ -30,6 +30,11 @@ parity: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.step_speed
+
+# Compiles what is missing in docs/plans.jsonl; may be stopped at any time.
+plan-table: .venv/installed
+	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
+	nice $(BIN)/python -m benchmarks.plan_table
 
 # Pins what pyproject.toml allows, for every supported Python at once.
 lock:

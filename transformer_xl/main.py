@@ -49,24 +49,16 @@ _PROCESSES = flags.DEFINE_integer("num_processes", None, "With --coordinator.")
 _PROCESS = flags.DEFINE_integer("process_id", None, "With --coordinator.")
 
 
-# libtpu compiles without looking for a TPU, and says nothing of it.
-_COMPILE_ONLY = {
-  "JAX_PLATFORMS": "cpu",
-  "TPU_SKIP_MDS_QUERY": "1",
-  "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-  "TPU_WORKER_HOSTNAMES": "localhost",
-  "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
-
-
 def main(argv: list[str]) -> None:
   """Runs one mode."""
   del argv
-  if _MODE.value == "plan":  # Before JAX starts.
-    os.environ.update(_COMPILE_ONLY)
   import jax  # After the flags, so that --help is quick.
 
+  from transformer_xl import chips
   from transformer_xl import config as config_lib
+
+  if _MODE.value == "plan":
+    chips.compile_only()
 
   logging.get_absl_handler().addFilter(_is_not_noise)
   config = config_lib.from_config_dict(_CONFIG.value)

@@ -1,0 +1,166 @@
+"""Plans as the tables of docs/tpu.md, between two marks."""
+
+import math
+from typing import Any
+
+BEGIN = "<!-- Written by `make plan-table`. -->\n"
+END = "<!-- The end of what it writes. -->\n"
+GIB = 2**30
+
+
+def write(page: str, lines: list[dict[str, Any]]) -> None:
+  """Puts the tables in the place of those that are there."""
+  with open(page, encoding="utf-8") as file:
+    text = file.read()
+  before, _, rest = text.partition(BEGIN)
+  _, _, after = rest.partition(END)
+  with open(page, "w", encoding="utf-8") as file:
+    file.write(f"{before}{BEGIN}\n{tables(lines)}\n{END}{after}")
+
+
+def tables(lines: list[dict[str, Any]]) -> str:
+  """All tables; of several plans of one row, the last."""
+  newest = {
+    (line["program"], line["experiment"], line["topology"]): line
+    for line in lines
+  }
+  ordered = sorted(newest.values(), key=_order)
+  train = [line for line in ordered if line["program"] == "train"]
+  evaluation = [line for line in ordered if line["program"] == "eval"]
+  parts = [
+    "Training:\n",
+    _table(TRAIN, map(_train, train)),
+    "\nWeak scaling, per chip and step:\n",
+    _table(SCALING, map(_scaling, _scaled(train))),
+    "\nEvaluation:\n",
+    _table(EVALUATION, map(_evaluation, evaluation)),
+  ]
+  return "\n".join(parts)
+
+
+TRAIN = (
+  "configuration",
+  "slice",
+  "lanes",
+  "HBM GiB a chip",
+  "ms a step",
+  "at most",
+  "collectives, at least",
+  "tokens/s/chip",
+  "executed / useful FLOPs",
+  "hours",
+  "chip-hours",
+)
+SCALING = (
+  "configuration",
+  "slice",
+  "executed GFLOP",
+  "against the smallest",
+  "collectives MB",
+  "all-gather",
+  "reduce-scatter",
+  "all-reduce",
+  "other",
+)
+EVALUATION = (
+  "configuration",
+  "slice",
+  "memory",
+  "lanes",
+  "HBM GiB a chip",
+  "tokens/s/chip",
+)
+
+
+def _train(line) -> list[str]:
+  plan, changed = line["plan"], line["changes"]
+  cells = [line["experiment"], line["topology"], changed["train.batch_size"]]
+  if "hbm_bytes_per_chip" not in plan:
+    return [*map(str, cells), "does not fit", *["-"] * 7]
+  speed = plan["estimated_tokens_per_second_per_chip"]
+  chip_hours = line["published_tokens"] / speed / 3600
+  return [
+    *map(str, cells),
+    _memory(plan),
+    f"{plan['estimated_step_seconds'] * 1e3:.0f}",
+    f"{plan['estimated_step_seconds_at_most'] * 1e3:.0f}",
+    f"{plan['collective_seconds'] * 1e3:.1f}",
+    f"{speed:,.0f}",
+    f"{plan['executed_over_useful']:.2f}",
+    _rounded(chip_hours / line["num_chips"]),
+    _rounded(chip_hours),
+  ]
+
+
+def _scaled(lines) -> list[dict[str, Any]]:
+  """Those of a configuration and a kind of chip with several sizes."""
+  groups: dict[tuple[str, str], list] = {}
+  for line in lines:
+    if "executed_flops_per_step" in line["plan"]:
+      kind = line["topology"].partition(":")[0]
+      groups.setdefault((line["experiment"], kind), []).append(line)
+  return [
+    {**line, "smallest": group[0]}
+    for group in groups.values()
+    if len(group) > 1
+    for line in group
+  ]
+
+
+def _scaling(line) -> list[str]:
+  flops = _flops_per_chip(line)
+  sizes = dict(line["plan"]["collective_bytes"])
+  total = sum(sizes.values())
+  named = [
+    sizes.pop(name, 0)
+    for name in ("all-gather", "reduce-scatter", "all-reduce")
+  ]
+  return [
+    line["experiment"],
+    line["topology"],
+    f"{flops / 1e9:,.1f}",
+    f"{flops / _flops_per_chip(line['smallest']) - 1:+.2%}",
+    *(f"{size / 1e6:,.1f}" for size in (total, *named, sum(sizes.values()))),
+  ]
+
+
+def _flops_per_chip(line) -> float:
+  return line["plan"]["executed_flops_per_step"] / line["num_chips"]
+
+
+def _evaluation(line) -> list[str]:
+  plan = line["plan"]
+  fits = "hbm_bytes_per_chip" in plan
+  return [
+    line["experiment"],
+    line["topology"],
+    str(plan.get("mem_len", "")),
+    str(line["changes"]["eval.batch_size"]),
+    _memory(plan) if fits else "does not fit",
+    f"{plan['estimated_tokens_per_second_per_chip']:,.0f}" if fits else "-",
+  ]
+
+
+def _memory(plan) -> str:
+  held, capacity = plan["hbm_bytes_per_chip"], plan["hbm_capacity_bytes"]
+  mark = "" if plan["fits"] else " **too much**"
+  return f"{held / GIB:.2f} of {capacity / GIB:.2f}{mark}"
+
+
+def _rounded(hours: float) -> str:
+  """Two digits, for estimates claim no more."""
+  digits = 1 - math.floor(math.log10(hours))
+  return f"{round(hours, digits):,.{max(digits, 0)}f}"
+
+
+def _order(line) -> tuple:
+  return (
+    line["experiment"],
+    line["topology"].partition(":")[0],
+    line["num_chips"],
+  )
+
+
+def _table(header, rows) -> str:
+  lines = [header, ["---"] * len(header), *rows]
+  return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"

@@ -1,0 +1,175 @@
+"""Plans of every paper configuration for TPU slices, as tables in docs/tpu.md.
+
+    python -m benchmarks.plan_table [--minutes=60] [--only=wt103_large]
+
+Needs no TPU, only the `tpu` extra. Each plan is a line of docs/plans.jsonl, so
+only what is missing there is compiled, the most wanted first, and the command
+may be stopped at any time. A changed model needs the lines of its experiment
+taken out of that file.
+"""
+
+import importlib
+import importlib.metadata
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+from absl import app
+from absl import flags
+from absl import logging
+
+from benchmarks import plan_markdown
+from transformer_xl import chips
+from transformer_xl import config as config_lib
+from transformer_xl import plan
+
+_MINUTES = flags.DEFINE_float("minutes", math.inf, "Start no plan after them.")
+_ONLY = flags.DEFINE_string("only", "", "Of this experiment alone.")
+
+PLANS = "docs/plans.jsonl"
+PAGE = "docs/tpu.md"
+# Lanes on each chip, whatever the slice: so many that the published batch is
+# that of 8, 16, 32 or 64 chips. The 60 lanes of wt103_base divide among no
+# such slice; 64 do.
+LANES = {
+  "wt103_large": 8,
+  "enwik8_large": 2,
+  "lm1b_large": 8,
+  "enwik8_base": 3,
+  "wt103_base": 8,
+  "wt103_base_aligned": 8,
+  "ptb": 4,
+  "lm1b_base": 8,
+  "text8_large": 2,
+}
+# Parameters are split over 8 chips, and the same way over each further 8; the
+# width 410 can only be halved.
+FSDP = {"wt103_base": 2}
+SMALLEST = ("v5e:2x4", "v5p:2x2x2", "v6e:2x4")
+LARGEST = ("v5e:16x16", "v5p:4x8x8", "v6e:16x16")
+BETWEEN = (
+  *(f"{kind}:{s}" for s in ("4x4", "4x8", "8x8", "8x16") for kind in ("v5e",)),
+  *(f"v5p:{s}" for s in ("2x2x4", "2x4x4", "4x4x4", "4x4x8")),
+  *(f"v6e:{s}" for s in ("4x4", "4x8", "8x8", "8x16")),
+)
+EVALUATION = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
+# Asked for most: does the published batch fit, and the published memory?
+FIRST = (
+  ("eval", "wt103_large", "v5e:2x2"),
+  ("eval", "enwik8_large", "v5e:2x2"),
+  ("train", "wt103_large", "v5e:4x4"),
+  ("train", "enwik8_large", "v5e:4x8"),
+  ("train", "enwik8_base", "v5e:2x4"),
+  ("train", "enwik8_base", "v5e:16x16"),
+  ("train", "lm1b_large", "v5e:8x8"),
+  ("train", "wt103_base", "v5e:2x4"),
+  ("train", "wt103_base_aligned", "v5e:2x4"),
+)
+
+
+class Row(NamedTuple):
+  """One plan."""
+
+  program: str  # train | eval
+  experiment: str
+  topology: str
+
+
+def rows() -> list[Row]:
+  """All plans, the most wanted first."""
+  result = [Row(*first) for first in FIRST]
+  for topologies in (SMALLEST[:1], SMALLEST[1:], LARGEST, BETWEEN):
+    pairs = itertools.product(topologies, LANES)
+    result += [Row("train", name, topology) for topology, name in pairs]
+    if topologies == SMALLEST[1:]:
+      pairs = itertools.product(EVALUATION, LANES)
+      result += [Row("eval", name, topology) for topology, name in pairs]
+  return list(dict.fromkeys(result))
+
+
+def changes(row: Row, num_devices: int) -> dict[str, Any]:
+  """What a row changes in its experiment; all of it is in the table."""
+  lanes = LANES[row.experiment] * num_devices
+  published = _config_dict(row.experiment).eval.batch_size
+  return {
+    "mesh.fsdp": math.gcd(FSDP.get(row.experiment, 8), num_devices),
+    "train.batch_size": lanes,
+    # As published, or the next number that the devices divide.
+    "eval.batch_size": math.ceil(published / num_devices) * num_devices,
+  }
+
+
+def versions() -> dict[str, str]:
+  return {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}
+
+
+def stored() -> list[dict[str, Any]]:
+  """The plans that are there."""
+  if not os.path.exists(PLANS):
+    return []
+  with open(PLANS, encoding="utf-8") as file:
+    return [json.loads(line) for line in file]
+
+
+def missing(only: str) -> Iterator[Row]:
+  """What was not planned with these versions of the compiler."""
+  have = {
+    (Row(*(line[name] for name in Row._fields)), line["jax"], line["libtpu"])
+    for line in stored()
+  }
+  for row in rows():
+    is_wanted = only in ("", row.experiment)
+    if is_wanted and (row, *versions().values()) not in have:
+      yield row
+
+
+def planned(row: Row) -> dict[str, Any]:
+  """Compiles one program; a line of the file."""
+  devices = chips.slice_devices(row.topology)
+  changed = changes(row, len(devices))
+  values = _config_dict(row.experiment)
+  published = values.train.num_steps * values.train.batch_size
+  values.update_from_flattened_dict(changed)
+  config = config_lib.from_config_dict(values)
+  make = plan.train_plan if row.program == "train" else plan.eval_plan
+  return {
+    **row._asdict(),
+    **versions(),
+    "changes": changed,
+    "date": time.strftime("%Y-%m-%d"),
+    "num_parameters": plan.describe(config, row.topology, devices)[
+      "num_parameters"
+    ],
+    "num_chips": len(devices),
+    "capacity": list(config.model.cluster_capacities),
+    "published_tokens": published * config.train.segment_len,
+    "plan": make(config, devices),
+  }
+
+
+def _config_dict(experiment: str) -> Any:
+  return importlib.import_module(f"experiments.{experiment}").get_config()
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  chips.compile_only()
+  start = time.monotonic()
+  for row in missing(_ONLY.value):
+    if time.monotonic() - start > 60 * _MINUTES.value:
+      logging.info("Time is up; the same command goes on.")
+      break
+    logging.info("Planning %s.", " ".join(row))
+    line = planned(row)
+    with open(PLANS, "a", encoding="utf-8") as file:
+      file.write(json.dumps(line) + "\n")
+  plan_markdown.write(PAGE, stored())
+
+
+if __name__ == "__main__":
+  app.run(main)
