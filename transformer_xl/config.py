@@ -188,7 +188,9 @@ CHOICES = {
   "model.same_length_window": ("mem_len", "mem_len_plus_one"),
   "model.init_style": ("tensorflow", "pytorch"),
   "model.dtype": ("float32", "bfloat16"),
-  "model.attention": ("auto", "reference", "chunked", "pallas"),
+  "model.attention": (
+    *("auto", "reference", "head_major", "chunked", "pallas"),
+  ),
   "model.remat": ("none", "full", "dots", "attention"),
   "train.loss_on": ("all", "recent_half"),
   "train.optimizer": ("adam", "adamw", "lamb", "sgd"),
@@ -207,7 +209,6 @@ POSITIVE = (
   "model.embed_dim",
   "model.div_val",
   "model.num_positions",
-  "model.scan_unroll",
   "train.num_steps",
   "train.batch_size",
   "train.segment_len",
@@ -229,6 +230,7 @@ POSITIVE = (
 NOT_NEGATIVE = (
   "seed",
   "model.vocab_size",
+  "model.scan_unroll",
   "train.mem_len",
   "train.clamp_len",
   "train.warmup_steps",

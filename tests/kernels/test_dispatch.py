@@ -12,7 +12,7 @@ import pytest
 from tests.kernels import cases
 from transformer_xl.kernels import dispatch
 
-EVERY = ("reference", "chunked", "pallas")
+EVERY = ("reference", "head_major", "chunked", "pallas")
 
 
 def _choose(arrays, implementation="auto"):
@@ -27,8 +27,11 @@ def _shapes(lanes, queries, remembered, heads, width):
   }
 
 
-def test_auto_is_the_reference_without_a_tpu():
-  assert _choose(_shapes(8, 384, 384, 16, 64)) == "reference"
+def test_auto_knows_cpu_and_tpu(monkeypatch):
+  large = _shapes(8, 384, 384, 16, 64)
+  assert _choose(large) == "head_major"
+  monkeypatch.setattr(dispatch, "device_kind", lambda: "NVIDIA H200")
+  assert _choose(large) == "reference"
 
 
 def test_auto_on_tpu_is_fused_where_that_can_serve(monkeypatch):

@@ -1,4 +1,4 @@
-"""The model through each implementation of attention."""
+"""The model through each implementation of attention but `auto`'s choice."""
 
 import pytest
 
@@ -15,6 +15,6 @@ CHECKS = (
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("implementation", ["chunked", "pallas"])
+@pytest.mark.parametrize("implementation", ["reference", "chunked", "pallas"])
 def test_the_model_conforms(implementation, check):
   check(adapters.package(attention=implementation))

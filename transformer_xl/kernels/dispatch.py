@@ -1,10 +1,11 @@
 """The one function by which the model attends: chooses how it is computed.
 
 reference  whole matrices of scores; `attention.relative_attention`
+head_major the same in the forms that a CPU multiplies fast, in plain XLA
 chunked    blocks of queries, in plain XLA
 pallas     one fused kernel on TPU; elsewhere interpreted, for tests
-auto       pallas on TPU where it can serve, else chunked there, and
-           reference on all other devices
+auto       pallas on TPU where it can serve, else chunked there; head_major
+           on CPU and reference on all other devices
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from transformer_xl import shapes
 from transformer_xl import sharding
 from transformer_xl.kernels import chunked
 from transformer_xl.kernels import fused
+from transformer_xl.kernels import head_major
 from transformer_xl.kernels import tiling as tiling_lib
 
 # What a kernel may ask for of a core's VMEM: 64 MiB or more, less a reserve.
@@ -58,12 +60,7 @@ def relative_attention(
   arrays = (query, key, value, position_key, content_bias, position_bias, reach)
   if choice == "pallas":
     return _fused(arrays, dropout)
-  attend: Callable[..., jax.Array] = (
-    chunked.relative_attention
-    if choice == "chunked"
-    else attention.relative_attention
-  )
-  values = attend(
+  values = IN_XLA[choice](
     query,
     key,
     value,
@@ -76,12 +73,20 @@ def relative_attention(
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 
+IN_XLA: dict[str, Callable[..., jax.Array]] = {
+  "reference": attention.relative_attention,
+  "head_major": head_major.relative_attention,
+  "chunked": chunked.relative_attention,
+}
+
+
 def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
   """What "auto" means for these arrays."""
   if implementation != "auto":
     return implementation
-  if not device_kind().startswith("TPU"):
-    return "reference"
+  kind = device_kind()
+  if not kind.startswith("TPU"):
+    return "head_major" if kind == "cpu" else "reference"
   return "pallas" if serves(query, key) else "chunked"
 
 

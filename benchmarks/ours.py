@@ -1,0 +1,158 @@
+"""This package's side of the speed benchmarks.
+
+A runner compiles when it is made and then runs segments, by the functions that
+training and evaluation themselves call.
+"""
+
+import functools
+import time
+from typing import Any
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import workload
+from transformer_xl import inference
+from transformer_xl import model as model_lib
+from transformer_xl import scorer
+from transformer_xl import sharding
+from transformer_xl import step as step_lib
+from transformer_xl import train as train_lib
+
+
+class Runner(Protocol):
+  """Something that reads `count` segments a call; compiled, memory full."""
+
+  compile_seconds: float
+  peak_bytes: int
+
+  def __call__(self) -> float:
+    """Returns the last segment's mean loss, or 0."""
+
+
+def make(work: workload.Workload, *, count: int) -> Runner:
+  """The runner of a workload's task."""
+  kinds = {"train": _Training, "evaluate": _Evaluation, "generate": _Generation}
+  return kinds[work.task](work, count)
+
+
+class _Compiled:
+  """An ahead-of-time compiled function and what its compiling took."""
+
+  def __init__(self, function: Any, *arguments: Any):
+    start = time.perf_counter()
+    self.call = function.lower(*arguments).compile()
+    self.seconds = time.perf_counter() - start
+    memory = self.call.memory_analysis()
+    self.peak_bytes = (
+      memory.argument_size_in_bytes
+      + memory.output_size_in_bytes
+      - memory.alias_size_in_bytes
+      + memory.temp_size_in_bytes
+    )
+
+
+class _Training:
+  """Updates by Adam, with the gradient clipped."""
+
+  def __init__(self, work, count):
+    config = workload.experiment(work)
+    self._mesh = sharding.make_mesh(config.mesh, lanes=(work.batch_size,))
+    with jax.set_mesh(self._mesh):
+      state, memory = (jax.jit(c)() for c in train_lib._creators(config))
+      self._carry = state, _full(memory, work.mem_len)
+      self._segments = _segments(work, self._mesh, count)
+      update = train_lib.compiled_update(config, self._mesh)
+      compiled = _Compiled(update, *self._carry, self._segments)
+    self._update, self.compile_seconds = compiled.call, compiled.seconds
+    self.peak_bytes = compiled.peak_bytes
+    self()
+
+  def __call__(self):
+    state, memory, metrics = self._update(*self._carry, self._segments)
+    self._carry = state, memory
+    sums = jax.device_get(metrics.sums)
+    return float(sums.nll[-1] / sums.num_tokens[-1])
+
+
+class _Evaluation:
+  """Scores segments as `--mode=eval` does."""
+
+  def __init__(self, work, count):
+    config = workload.experiment(work)
+    mesh = sharding.make_mesh(config.mesh, lanes=(work.batch_size,))
+    with jax.set_mesh(mesh):
+      made = scorer.Scorer(config, mesh, mem_len=work.mem_len)
+      self._frozen = made.freeze(_params(config))
+      self._memory = _full(made.start(self._frozen), work.mem_len)
+      self._segments = _segments(work, mesh, count)
+      compiled = _Compiled(
+        made.score, self._frozen, self._memory, self._segments
+      )
+    self._score, self.compile_seconds = compiled.call, compiled.seconds
+    self.peak_bytes = compiled.peak_bytes
+    self()
+
+  def __call__(self):
+    self._memory, sums = self._score(self._frozen, self._memory, self._segments)
+    return float(sums.nll / sums.num_tokens)
+
+
+class _Generation:
+  """Reads its own likeliest token, one after the other, in one loop."""
+
+  def __init__(self, work, count):
+    config = workload.experiment(work)
+    reader = inference.Reader(
+      config.model,
+      mem_len=work.mem_len,
+      segment_len=1,
+      clamp_len=0,
+      same_length=False,
+    )
+
+    def run(frozen, state, tokens):
+      def body(carry, _):
+        state, tokens = carry
+        log_probs, state = reader.step(frozen, state, tokens)
+        return (state, jnp.argmax(log_probs, -1).astype(jnp.int32)), None
+
+      return jax.lax.scan(body, (state, tokens), length=count)[0]
+
+    self._frozen = jax.jit(reader.freeze)(_params(config))
+    state = reader.start(self._frozen, batch_size=work.batch_size)
+    self._carry = (
+      _full(state, work.mem_len),
+      jnp.zeros((work.batch_size, 1), jnp.int32),
+    )
+    compiled = _Compiled(
+      jax.jit(run, donate_argnums=1), self._frozen, *self._carry
+    )
+    self._run, self.compile_seconds = compiled.call, compiled.seconds
+    self.peak_bytes = compiled.peak_bytes
+    self()
+
+  def __call__(self):
+    self._carry = jax.block_until_ready(self._run(self._frozen, *self._carry))
+    return 0.0
+
+
+def _params(config):
+  key = jax.random.key(config.seed)
+  return jax.jit(functools.partial(model_lib.init_params, config.model))(key)
+
+
+def _full(memory: Any, mem_len: int) -> Any:
+  """As if as many tokens had been read as memory holds."""
+  return memory._replace(length=jnp.full_like(memory.length, mem_len))
+
+
+def _segments(work, mesh, count) -> step_lib.Segment:
+  ids = workload.tokens(work, count=count)
+  inputs, targets = ids[..., :-1], ids[..., 1:]
+  weights = np.ones(inputs.shape, np.float32)
+  fields: Any = inputs, targets, weights, np.zeros(inputs.shape, bool)
+  segments = step_lib.Segment(*fields)
+  return jax.device_put(segments, sharding.segments(mesh))

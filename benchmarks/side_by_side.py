@@ -1,0 +1,143 @@
+"""Ours, HuggingFace and the original PyTorch code, in turns in one call.
+
+    python -m benchmarks.side_by_side --original=transformer-xl \
+      --report=docs/side_by_side.md
+
+Each side is a process of its own on the same cores and runs while the others
+wait: A B C A B C. Wall time and CPU time are medians over the rounds, and the
+ratios are medians of each round's ratio. Needs the `parity` extra; the original
+code, https://github.com/kimiyoung/transformer-xl, takes part if its checkout is
+given.
+"""
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from absl import app
+from absl import flags
+
+from benchmarks import workload
+
+_ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
+_ROUNDS = flags.DEFINE_integer("rounds", 7, "Turns of each side.")
+_CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
+_CASES = flags.DEFINE_list("cases", [], "Names from CASES; all if empty.")
+
+_W = workload
+# Our workload, and how many segments are one turn.
+CASES = {
+  "train_small": (_W.make(_W.TRAIN, _W.SMALL), 4),
+  "train_large": (_W.make(_W.TRAIN, _W.LARGE, {"batch_size": 4}), 2),
+  "eval_small": (
+    _W.make(_W.EVALUATE, _W.SMALL, {"mem_len": 128}),
+    8,
+  ),
+  "eval_large": (
+    _W.make(_W.EVALUATE, _W.LARGE, {"mem_len": 128, "batch_size": 4}),
+    4,
+  ),
+  "eval_small_1600_b1": (_W.make(_W.EVALUATE, _W.SMALL, {"batch_size": 1}), 8),
+  "eval_small_1600_b8": (_W.make(_W.EVALUATE, _W.SMALL), 2),
+  "eval_large_1600_b1": (_W.make(_W.EVALUATE, _W.LARGE, {"batch_size": 1}), 3),
+  "eval_large_1600_b8": (_W.make(_W.EVALUATE, _W.LARGE), 1),
+  "generate_small": (_W.make(_W.GENERATE, _W.SMALL), 16),
+  "generate_large": (_W.make(_W.GENERATE, _W.LARGE), 6),
+}
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  for name in _CASES.value or CASES:
+    print(json.dumps(compare(name)), flush=True)
+
+
+def compare(name: str) -> dict[str, Any]:
+  """Runs one case and returns its figures."""
+  work, count = CASES[name]
+  names = ["ours", "huggingface"] + ["original"] * bool(_ORIGINAL.value)
+  sides = {who: _Side(who, work, count) for who in names}
+  rounds = [
+    {who: side.run() for who, side in sides.items()}
+    for _ in range(_ROUNDS.value)
+  ]
+  for side in sides.values():
+    side.close()
+  return {
+    "benchmark": "side_by_side",
+    "case": name,
+    **dataclasses.asdict(work),
+    "cores": len(_CORES.value),
+    "rounds": _ROUNDS.value,
+    "sides": {
+      who: _summary([each[who] for each in rounds], sides[who].ready)
+      for who in names
+    },
+    "times_faster_than": {
+      kind: {who: _ratio(rounds, who, kind) for who in names if who != "ours"}
+      for kind in ("seconds", "cpu_seconds")
+    },
+  }
+
+
+class _Side:
+  """A contestant's process."""
+
+  def __init__(self, who, work, count):
+    command = [
+      *(sys.executable, "-m", "benchmarks.contestant"),
+      f"--who={who}",
+      f"--work={json.dumps(dataclasses.asdict(work))}",
+      f"--count={count}",
+      f"--cores={','.join(_CORES.value)}",
+    ]
+    if _ORIGINAL.value:
+      command.append(f"--original={_ORIGINAL.value}")
+    self._process = subprocess.Popen(
+      command,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,
+      text=True,
+    )
+    self.ready = self._read()
+
+  def run(self) -> dict[str, Any]:
+    self._process.stdin.write("\n")
+    self._process.stdin.flush()
+    return self._read()
+
+  def close(self) -> None:
+    self._process.stdin.close()
+    self._process.wait()
+
+  def _read(self):
+    return json.loads(self._process.stdout.readline())
+
+
+def _summary(turns, ready):
+  median = {
+    kind: statistics.median(turn[kind] for turn in turns)
+    for kind in ("seconds", "cpu_seconds")
+  }
+  return {
+    "milliseconds": round(median["seconds"] * 1e3, 2),
+    "fastest_milliseconds": round(
+      min(turn["seconds"] for turn in turns) * 1e3, 2
+    ),
+    "cpu_milliseconds": round(median["cpu_seconds"] * 1e3, 2),
+    "compile_seconds": round(ready["compile_seconds"], 2),
+    "peak_resident_megabytes": round(turns[-1]["resident_bytes"] / 1e6),
+  }
+
+
+def _ratio(rounds, who, kind):
+  ratios = [each[who][kind] / each["ours"][kind] for each in rounds]
+  return round(statistics.median(ratios), 2)
+
+
+if __name__ == "__main__":
+  app.run(main)

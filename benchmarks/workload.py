@@ -1,0 +1,102 @@
+"""What the speed benchmarks run: a model of some size, and what it does.
+
+Every field can be set from the command line of a benchmark, `--batch_size=1`.
+Tokens are random: arithmetic takes as long on them as on text.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from experiments import base
+from transformer_xl import config as config_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+  """One size of model at one length; float32 unless said."""
+
+  task: str  # train | evaluate | generate
+  num_layers: int
+  model_dim: int
+  num_heads: int
+  ff_dim: int
+  vocab_size: int
+  batch_size: int
+  segment_len: int
+  mem_len: int
+  dtype: str
+
+  @property
+  def tokens(self) -> int:
+    """In one segment of all lanes."""
+    return self.batch_size * self.segment_len
+
+
+SMALL = {"num_layers": 6, "model_dim": 256, "num_heads": 8, "ff_dim": 1024}
+LARGE = {"num_layers": 12, "model_dim": 512, "num_heads": 8, "ff_dim": 2048}
+COMMON = {"vocab_size": 256, "segment_len": 128, "dtype": "float32"}
+TRAIN = {"task": "train", **COMMON, "batch_size": 8, "mem_len": 128}
+EVALUATE = {"task": "evaluate", **COMMON, "batch_size": 8, "mem_len": 1600}
+GENERATE = {
+  **{"task": "generate", **COMMON},
+  **{"batch_size": 1, "segment_len": 1, "mem_len": 1600},
+}
+
+
+def make(*parts: dict[str, Any]) -> Workload:
+  """A workload of dictionaries, later ones winning."""
+  fields: dict[str, Any] = {}
+  for part in parts:
+    fields |= part
+  return Workload(**fields)
+
+
+def define_flags(defaults: Workload) -> None:
+  """One flag for each field but the task."""
+  for name, value in dataclasses.asdict(defaults).items():
+    define = flags.DEFINE_integer if type(value) is int else flags.DEFINE_string
+    if name != "task":
+      define(name, value, "See benchmarks/workload.py.")
+
+
+def from_flags(defaults: Workload) -> Workload:
+  """The workload that the command line asks for."""
+  names = [field.name for field in dataclasses.fields(Workload)]
+  chosen = {name: flags.FLAGS[name].value for name in names if name != "task"}
+  return dataclasses.replace(defaults, **chosen)
+
+
+def experiment(work: Workload) -> config_lib.ExperimentConfig:
+  """Our configuration of it: Adam, clipping, no dropout."""
+  config = base.get_config()
+  config.model.update(
+    {
+      "vocab_size": work.vocab_size,
+      "num_layers": work.num_layers,
+      "model_dim": work.model_dim,
+      "num_heads": work.num_heads,
+      "head_dim": work.model_dim // work.num_heads,
+      "ff_dim": work.ff_dim,
+      "dropout_rate": 0.0,
+      "same_length_window": "mem_len",
+      "dtype": work.dtype,
+    }
+  )
+  lengths = {
+    "batch_size": work.batch_size,
+    "segment_len": work.segment_len,
+    "mem_len": work.mem_len,
+  }
+  config.train.update(lengths)
+  config.eval.update({**lengths, "mem_len": (work.mem_len,)})
+  return config_lib.from_config_dict(config)
+
+
+def tokens(work: Workload, *, count: int) -> np.ndarray:
+  """Ids [count, B, T + 1]; the last column are targets alone."""
+  shape = (count, work.batch_size, work.segment_len + 1)
+  ids = np.random.default_rng(0).integers(work.vocab_size, size=shape)
+  return ids.astype(np.int32)
