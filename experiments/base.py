@@ -19,6 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.checkpoint = _checkpoint()
   config.mesh = _mesh()
   config.generate = _generate()
+  config.score = _score()
   config.analysis = _analysis()
   return config
 
@@ -154,12 +155,34 @@ def _mesh() -> ml_collections.ConfigDict:
 def _generate() -> ml_collections.ConfigDict:
   generate = ml_collections.ConfigDict()
   generate.prompt = "The"
+  generate.prompt_file = ""  # Read instead of `prompt`; -: standard input.
   generate.num_tokens = 200
+  generate.num_samples = 1  # In one batch.
   generate.temperature = 1.0  # 0: always the likeliest token.
   generate.top_k = 40  # 0: all of the vocabulary.
+  generate.top_p = 1.0  # Of these, the likeliest that reach it together.
+  # Against repetition: recent tokens' probabilities are divided by it (1: not),
+  # and so many tokens in a row do not come again (0: no such rule).
+  generate.repetition_penalty = 1.0
+  generate.no_repeat_ngram = 0
+  generate.repetition_window = 256  # How many tokens are recent.
+  generate.stop = ""  # A sample ends with this text.
+  generate.tokens_per_call = 16  # Drawn in one compiled call, then printed.
   generate.segment_len = 128  # The prompt is read in segments.
   generate.mem_len = 512
   return generate
+
+
+def _score() -> ml_collections.ConfigDict:
+  score = ml_collections.ConfigDict()
+  score.file = ""  # A text or a JSON object a line; -: standard input.
+  score.memory = "fresh"  # fresh | carry: go on from the text before
+  score.prefix = "\n"  # Read before each text; not scored.
+  score.top_k = 0  # So many likeliest tokens for each position.
+  score.batch_size = 8
+  score.segment_len = 128
+  score.mem_len = 512
+  return score
 
 
 def _analysis() -> ml_collections.ConfigDict:

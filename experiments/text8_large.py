@@ -15,4 +15,5 @@ def get_config() -> ml_collections.ConfigDict:
   config = enwik8_large.get_config()
   config.data.name = "text8"
   config.model.vocab_size = 27
+  config.score.prefix = " "  # There are no newlines in text8.
   return config

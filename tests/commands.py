@@ -15,6 +15,7 @@ from transformer_xl import evaluate  # noqa: F401  # As all modes need them.
 from transformer_xl import generate  # noqa: F401
 from transformer_xl import main
 from transformer_xl import plan  # noqa: F401
+from transformer_xl import score  # noqa: F401
 from transformer_xl import train  # noqa: F401
 
 

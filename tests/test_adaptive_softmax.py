@@ -5,10 +5,12 @@ import itertools
 import math
 
 import flax.linen as nn
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from tests import oracle
 from tests import tiny
@@ -261,3 +263,62 @@ def test_the_gradient_is_that_of_a_log_softmax():
     actual,
     expected,
   )
+
+
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(
+  seed=st.integers(0, 10_000),
+  cutoffs=st.sampled_from(CUTOFFS),
+  k=st.sampled_from([1, 6, VOCABULARY]),
+  scale=st.sampled_from([0.0, 0.1, 3.0]),
+)
+def test_the_likeliest_tokens_are_those_of_all_log_probs(
+  seed, cutoffs, k, scale
+):
+  """With few values of weights, or none but 0, there are many ties."""
+  generator = np.random.default_rng(seed)
+  draw = lambda *shape: jnp.asarray(  # noqa: E731
+    scale * generator.integers(-1, 2, shape), jnp.float32
+  )
+  ends = (*cutoffs, VOCABULARY)
+  sizes = np.diff((0, *ends)).tolist()
+  weights = adaptive_softmax.Projection(
+    kernels=tuple(draw(size, 4) for size in sizes),
+    projections=(None,) * len(sizes),
+    bias=draw(VOCABULARY),
+    cluster_kernel=draw(len(cutoffs), 4),
+    cluster_bias=draw(len(cutoffs)),
+  )
+  hidden = draw(2, 3, 4)
+  with jax.disable_jit():
+    log_probs = adaptive_softmax.log_probs(hidden, weights)
+    expected = jax.lax.top_k(log_probs, k)
+    found = adaptive_softmax.top_k(hidden, weights, k)
+  # Both compute the same sums in the same order.
+  np.testing.assert_array_equal(found[0], expected[0])
+  np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_unlikely_clusters_are_not_computed():
+  computed = []
+
+  def count(hidden, weights, *args):
+    computed.append(args[-2])
+    return tail_log_probs(hidden, weights, *args)
+
+  tail_log_probs = adaptive_softmax._tail_log_probs
+  weights = adaptive_softmax.Projection(
+    kernels=tuple(jnp.zeros((size, 4)) for size in (5, 6, 12)),
+    projections=(None,) * 3,
+    bias=jnp.zeros(VOCABULARY),
+    cluster_kernel=jnp.zeros((2, 4)),
+    cluster_bias=jnp.array([1.0, -1.0]),
+  )
+  with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
+    patch.setattr(adaptive_softmax, "_tail_log_probs", count)
+    for k, expected in ((4, [1]), (11, [1]), (12, [1, 2])):
+      computed.clear()
+      adaptive_softmax.top_k(jnp.zeros((1, 2, 4)), weights, k)
+      assert computed == expected
+  with pytest.raises(ValueError, match=r"k=24 is not in \[1, 23\]"):
+    adaptive_softmax.top_k(jnp.zeros((1, 2, 4)), weights, 24)

@@ -206,15 +206,71 @@ def log_probs(
 ) -> jt.Float[shapes.Array, "B T V"]:
   """Log-probabilities of the whole vocabulary, in order of the ids."""
   shortlist = weights.kernels[0].shape[0]
-  head = jnp.concatenate(_head_logits(hidden, weights), axis=-1)
-  head = jax.nn.log_softmax(head, axis=-1)
+  head = _head_log_probs(hidden, weights)
   parts, start = [head[..., :shortlist]], shortlist
   for index, kernel in enumerate(weights.kernels[1:], start=1):
-    tail = _tail_logits(hidden, weights, index, start)
-    cluster = head[..., shortlist + index - 1, None]
-    parts.append(cluster + jax.nn.log_softmax(tail, axis=-1))
+    parts.append(_tail_log_probs(hidden, weights, head, index, start))
     start += kernel.shape[0]
   return jnp.concatenate(parts, axis=-1)
+
+
+def top_k(
+  hidden: shapes.Hidden, weights: Projection, k: int
+) -> tuple[
+  jt.Float[shapes.Array, "B T count"], jt.Int[shapes.Array, "B T count"]
+]:
+  """The k likeliest tokens, likeliest first; of equal ones the lower ids first.
+
+  The same as the k largest of `log_probs`. No token is likelier than its
+  cluster, so a tail is only computed if in some position the cluster itself is
+  likelier than the k-th token so far.
+
+  Returns:
+    Log-probabilities and ids.
+
+  Raises:
+    ValueError: there are no k tokens.
+  """
+  if not 0 < k <= weights.bias.shape[0]:
+    raise ValueError(f"k={k} is not in [1, {weights.bias.shape[0]}].")
+  start = weights.kernels[0].shape[0]
+  head = _head_log_probs(hidden, weights)
+  shape = (*head.shape[:-1], k)
+  best = (jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32))
+  best = _merge_best(best, head[..., :start], 0)
+  bounds = head[..., start:]
+  for index, kernel in enumerate(weights.kernels[1:], start=1):
+
+    def with_tail(best, index=index, start=start):
+      tail = _tail_log_probs(hidden, weights, head, index, start)
+      return _merge_best(best, tail, start)
+
+    is_needed = jnp.any(bounds[..., index - 1] > best[0][..., -1])
+    best = jax.lax.cond(is_needed, with_tail, lambda best: best, best)
+    start += kernel.shape[0]
+  return best
+
+
+def _merge_best(best, log_probs, start):
+  """The likeliest of those so far and of a cluster from id `start` on."""
+  k = best[0].shape[-1]
+  values, local = jax.lax.top_k(log_probs, min(k, log_probs.shape[-1]))
+  tokens = jnp.concatenate([best[1], local.astype(jnp.int32) + start], axis=-1)
+  # Equal values keep their order, and those so far have lower ids.
+  values, order = jax.lax.top_k(jnp.concatenate([best[0], values], axis=-1), k)
+  return values, jnp.take_along_axis(tokens, order, axis=-1)
+
+
+def _head_log_probs(hidden, weights) -> jax.Array:
+  """Of the shortlist's tokens, then of the clusters."""
+  head = jnp.concatenate(_head_logits(hidden, weights), axis=-1)
+  return jax.nn.log_softmax(head, axis=-1)
+
+
+def _tail_log_probs(hidden, weights, head, index, start) -> jax.Array:
+  tail = _tail_logits(hidden, weights, index, start)
+  cluster = head[..., weights.kernels[0].shape[0] + index - 1, None]
+  return cluster + jax.nn.log_softmax(tail, axis=-1)
 
 
 def _head_logits(hidden, weights) -> tuple[jax.Array, ...]:

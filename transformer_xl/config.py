@@ -135,9 +135,30 @@ class GenerateConfig:
   """How text is continued."""
 
   prompt: str
+  prompt_file: str
   num_tokens: int
+  num_samples: int
   temperature: float
   top_k: int
+  top_p: float
+  repetition_penalty: float
+  no_repeat_ngram: int
+  repetition_window: int
+  stop: str
+  tokens_per_call: int
+  segment_len: int
+  mem_len: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreConfig:
+  """How texts are scored."""
+
+  file: str
+  memory: str
+  prefix: str
+  top_k: int
+  batch_size: int
   segment_len: int
   mem_len: int
 
@@ -173,6 +194,7 @@ class ExperimentConfig:
   checkpoint: CheckpointConfig
   mesh: MeshConfig
   generate: GenerateConfig
+  score: ScoreConfig
   analysis: AnalysisConfig
 
 
@@ -199,6 +221,7 @@ CHOICES = {
   "eval.parameters": ("raw", "ema"),
   "analysis.context": ("tokens", "attention"),
   "eval.memory": ("auto", "hidden", "key_value"),
+  "score.memory": ("fresh", "carry"),
 }
 POSITIVE = (
   "model.num_layers",
@@ -222,7 +245,11 @@ POSITIVE = (
   "checkpoint.keep_latest",
   "mesh.fsdp",
   "mesh.tensor",
+  "generate.num_samples",
+  "generate.tokens_per_call",
   "generate.segment_len",
+  "score.batch_size",
+  "score.segment_len",
   "analysis.context_start",
   "analysis.context_step",
   "analysis.num_tokens",
@@ -243,7 +270,13 @@ NOT_NEGATIVE = (
   "checkpoint.every_minutes",
   "checkpoint.keep_best",
   "generate.num_tokens",
+  "generate.temperature",
+  "generate.top_k",
+  "generate.no_repeat_ngram",
+  "generate.repetition_window",
   "generate.mem_len",
+  "score.top_k",
+  "score.mem_len",
 )
 FRACTIONS = (
   "model.dropout_rate",
@@ -286,6 +319,7 @@ def check(config: ExperimentConfig) -> None:
   _check_lengths(config)
   _check_mesh(config)
   _check_schedule(config)
+  _check_generate(config)
   if config.data.reset_at_documents and config.model.memory_start == "zeros":
     raise errors.UserError(
       "memory cannot be reset inside a segment when empty memory is attended: "
@@ -387,6 +421,19 @@ def _check_schedule(config: ExperimentConfig) -> None:
     raise errors.UserError(
       f"train.warmup_steps={train.warmup_steps} must be below "
       f"train.num_steps={train.num_steps}."
+    )
+
+
+def _check_generate(config: ExperimentConfig) -> None:
+  generate = config.generate
+  _require("generate.top_p", 0 < generate.top_p <= 1, config, "in (0, 1]")
+  penalty = generate.repetition_penalty
+  _require("generate.repetition_penalty", penalty >= 1, config, "1 or more")
+  if generate.no_repeat_ngram > generate.repetition_window:
+    raise errors.UserError(
+      f"generate.no_repeat_ngram={generate.no_repeat_ngram} is looked for in "
+      f"generate.repetition_window={generate.repetition_window} tokens; "
+      "make the window longer."
     )
 
 

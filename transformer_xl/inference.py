@@ -131,7 +131,7 @@ class Reader:
   ) -> tuple[jt.Float[shapes.Array, "B T V"], State]:
     """Log-probabilities of every next token, and the next state."""
     hidden, state = self.read(frozen, state, tokens, resets)
-    return adaptive_softmax.log_probs(hidden, self._head(frozen)), state
+    return adaptive_softmax.log_probs(hidden, self.head(frozen)), state
 
   def nll(
     self,
@@ -146,7 +146,7 @@ class Reader:
     losses = adaptive_softmax.nll(
       hidden,
       targets,
-      self._head(frozen),
+      self.head(frozen),
       capacities=self.config.cluster_capacities,
     )
     return losses, state
@@ -208,7 +208,8 @@ class Reader:
     )
     return model.bind({"params": frozen.params})
 
-  def _head(self, frozen: Frozen) -> adaptive_softmax.Projection:
+  def head(self, frozen: Frozen) -> adaptive_softmax.Projection:
+    """The weights of the softmax, for the functions of `adaptive_softmax`."""
     return self._bound(frozen).head()
 
 

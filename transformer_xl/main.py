@@ -33,7 +33,7 @@ _ANALYSES = {
 _MODE = flags.DEFINE_enum(
   "mode",
   "train",
-  ["train", "eval", "generate", "plan", *_ANALYSES],
+  ["train", "eval", "generate", "score", "plan", *_ANALYSES],
   "What to do.",
 )
 _TOPOLOGY = flags.DEFINE_string(
@@ -92,12 +92,14 @@ def _run(mode: str, config, workdir: str):
   from transformer_xl import evaluate
   from transformer_xl import generate
   from transformer_xl import plan
+  from transformer_xl import score
   from transformer_xl import train
 
   modes: dict[str, Callable[..., Any]] = {
     "train": train.train,
     "eval": evaluate.run,
     "generate": generate.run,
+    "score": score.run,
     "plan": functools.partial(plan.run, topology=_TOPOLOGY.value),
   }
   return modes[mode](config, workdir)

@@ -137,6 +137,7 @@ def make_config(
   # Training in bfloat16 is this package's choice, not the source's.
   config.model.dtype = "float32"
   config.generate.mem_len = config.eval.mem_len[0]
+  config.score.mem_len = config.eval.mem_len[0]
   return config_lib.from_config_dict(config)
 
 
