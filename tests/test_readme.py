@@ -18,14 +18,14 @@ def test_the_readme_reads_a_stream():
   (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
   assert len(example.splitlines()) <= 10
   config = config_lib.from_config_dict(tiny.config_dict())
-  tokens = jnp.ones((2, 1), jnp.int32)
+  tokens = jnp.array([3, 1, 4])[:, None, None]
   resets = jnp.array([[False], [True]])
   names = {
     "config": config,
     "inference": inference,
     "jax": jax,
     "params": tiny.params(config.model),
-    "stream": [(tokens, resets)] * 3,
+    "stream": [(jnp.tile(token, (2, 1)), resets) for token in tokens],
   }
   exec(example, names)
   log_probs = np.asarray(names["log_probs"])
