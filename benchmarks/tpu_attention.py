@@ -17,7 +17,6 @@ import os
 import re
 import tempfile
 import time
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -25,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app
 from absl import flags
-from jax.experimental import topologies
 
+from benchmarks import tpu_compiler
 from transformer_xl import attention
 from transformer_xl import hlo_cost
 from transformer_xl.kernels import dispatch
@@ -59,31 +58,19 @@ _IMPLEMENTATIONS = flags.DEFINE_multi_enum(
 _DROPOUT = flags.DEFINE_float("dropout_rate", 0.0, "Of the probabilities.")
 _DTYPE = flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Of.")
 
-# Read by libtpu when it is loaded, with the first topology.
-_ENVIRONMENT = {
-  "TPU_SKIP_MDS_QUERY": "1",
-  "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-  "TPU_WORKER_HOSTNAMES": "localhost",
-  "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
-
 
 def main(argv: list[str]) -> None:
   del argv
-  jax.config.update("jax_platforms", "cpu")
   with tempfile.TemporaryDirectory() as folder:
-    os.environ.update(_ENVIRONMENT)
     os.environ["LIBTPU_INIT_ARGS"] = (
       f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
     )
-    devices: Any = topologies.get_topology_desc(
-      platform="tpu", topology_name=_TOPOLOGY.value
-    ).devices
+    device = tpu_compiler.device(_TOPOLOGY.value)
     for name in _SHAPES.value:
       for implementation in _IMPLEMENTATIONS.value:
         for gradient in (False, True):
           result = _measure(
-            SHAPES[name], implementation, gradient, devices[0], folder
+            SHAPES[name], implementation, gradient, device, folder
           )
           print(json.dumps({"shape": name, **result}), flush=True)
 
