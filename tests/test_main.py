@@ -36,6 +36,7 @@ FAILURES = {  # What is said, and the status.
   "width": ("table_0 has shape (23, 8) there and (23, 12) in this", 2),
   "nothing to evaluate": ("there are no checkpoints in", 2),
   "nothing saved": ("has no config.json", 2),
+  "no texts": ("name the texts to score: --config.score.file=FILE", 2),
   "prompt": ("the byte 0x54 at position 0 of the text is not", 2),
   "diverged": ("the last good checkpoint is none", 1),
 }
@@ -45,6 +46,7 @@ FAILURES = {  # What is said, and the status.
 def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp("commands")
   corpus.write(folder / "data")
+  (folder / "texts").write_text("abc\nde\n")
   shutil.copytree(folder / "data", folder / "truncated")
   tokens = folder / "truncated" / corpus.NAME / "train.npy"
   tokens.write_bytes(tokens.read_bytes()[:300])
@@ -63,6 +65,8 @@ def commands(folder):
     "train": [*flags, run, short, ends],
     "saved": [saved, "--mode=eval", "--config.eval.mem_len=(0,16)"],
     "generate": [saved, "--mode=generate", "--config.generate.prompt=abc"],
+    "score": [saved, "--mode=score", f"--config.score.file={folder}/texts"],
+    "no texts": [saved, "--mode=score"],
     "misspelt": [BASE, new, "--config.model.num_layer=4"],
     "misspelt hint": [BASE, new, "--config.model.num_layer=4"],
     "wrong type": [BASE, new, "--config.model.num_layers=four"],
@@ -136,6 +140,13 @@ def test_a_workdir_is_enough_to_generate(results, folder):
   result = json.loads(path.read_text())
   assert result["prompt"] == "abc"
   assert len(result["text"]) == result["num_tokens"] == 200
+
+
+def test_a_workdir_is_enough_to_score(results, folder):
+  assert results["score"]["status"] == 0, results["score"]["stderr"]
+  path = folder / "run" / "results" / "score.json"
+  counts = [text["num_tokens"] for text in json.loads(path.read_text())]
+  assert counts == [3, 2]
 
 
 def test_mistakes_leave_no_checkpoints_behind(results, folder):
