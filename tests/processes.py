@@ -1,0 +1,149 @@
+"""What test_processes.py judges: runs by one, two and four processes.
+
+python -m tests.processes FOLDER leaves workdirs, and a log of each process, in
+FOLDER. Processes are forks of one that has imported everything, since imports
+take longest; nothing has started JAX before.
+"""
+
+import itertools
+import os
+import pathlib
+import shutil
+import socket
+import sys
+import traceback
+
+import jax
+import orbax.checkpoint as ocp
+from absl import logging
+from jax.experimental import multihost_utils
+
+from tests import corpus
+from transformer_xl import evaluate
+from transformer_xl import train as train_lib
+
+SAVED, STEPS = 8, 16
+UPDATES = {
+  "model.dropout_rate": 0.1,
+  "train.optimizer": "sgd",  # Adam magnifies rounding near gradients of 0.
+  "train.learning_rate": 0.5,
+  "checkpoint.every_steps": SAVED,
+}
+
+
+def run(folder, name, mesh, *, num_steps=STEPS, evaluated=False):
+  """Trains, or goes on."""
+  names = ("mesh.data", "mesh.fsdp", "mesh.tensor")
+  config = corpus.config(
+    str(folder / "data"),
+    **UPDATES,
+    **dict(zip(names, mesh, strict=True)),
+    **{"train.num_steps": num_steps},
+  )
+  assert train_lib.train(config, str(folder / name))
+  if evaluated:
+    evaluate.run(config, str(folder / name))
+
+
+def by_one(folder):
+  run(folder, "alone", (1, 1, 1), evaluated=True)
+
+
+def by_two(folder):
+  run(folder, "two", (1, 2, 1), num_steps=SAVED)
+
+
+def by_four(folder):
+  run(folder, "to_four", (1, 2, 2), evaluated=True)
+  run(folder, "whole", (2, 2, 1))
+  if jax.process_index() == 0:
+    shutil.copytree(folder / "whole", folder / "parts")
+    leave_incomplete(folder / "parts" / "checkpoints")
+  multihost_utils.sync_global_devices("parts are there")
+  run(folder, "parts", (2, 2, 1))
+
+
+def by_one_again(folder):
+  run(folder, "to_one", (1, 1, 1))
+
+
+def leave_incomplete(checkpoints):
+  """The last one loses a file, one more was being written."""
+  being_written = f"{STEPS - 1}.orbax-checkpoint-tmp-1"
+  shutil.copytree(checkpoints / str(SAVED), checkpoints / being_written)
+  for path in (checkpoints / str(STEPS)).rglob("manifest.ocdbt"):
+    path.unlink()
+
+
+def compiled_by_all(config, mesh):
+  """The update, which no process starts before all have compiled it.
+
+  Gloo gives up where a process comes half a minute after another, as it may
+  where more of them compile than there are cores.
+  """
+  update = compiled_update(config, mesh)
+  compiled = []
+
+  def call(*arguments):
+    if not compiled:
+      compiled.append(update.lower(*arguments).compile())
+      if jax.process_count() > 1:
+        wait = ocp.multihost.get_barrier_sync_fn()
+        wait(key=f"compiled_{next(counter)}", timeout_ms=300_000)
+    return compiled[0](*arguments)
+
+  return call
+
+
+counter = itertools.count()
+compiled_update = train_lib.compiled_update
+
+
+def together(work, folder, count):
+  """Runs `work` in so many processes that know of each other."""
+  with socket.socket() as listener:
+    listener.bind(("localhost", 0))
+    address = f"localhost:{listener.getsockname()[1]}"
+  children = []
+  for index in range(count):
+    child = os.fork()
+    if child == 0:
+      _become(work, folder, address, index, count)
+    children.append(child)
+  for child in children:
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"see the logs of {work.__name__}"
+
+
+def _become(work, folder, address, index, count):
+  log = (folder / f"{work.__name__}.{index}.log").open("w")
+  os.dup2(log.fileno(), sys.stderr.fileno())
+  os.dup2(log.fileno(), sys.stdout.fileno())
+  status = 1
+  try:
+    if count > 1:
+      jax.distributed.initialize(address, count, index)
+    work(folder)
+    status = 0
+  except BaseException:
+    traceback.print_exc()
+  sys.stderr.flush()
+  os._exit(status)
+
+
+def main(folder):
+  logging.use_absl_handler()
+  logging.set_verbosity(logging.INFO)
+  jax.config.update("jax_disable_most_optimizations", True)
+  train_lib.compiled_update = compiled_by_all
+  corpus.write(folder / "data")
+  together(by_one, folder, 1)
+  together(by_two, folder, 2)
+  for name in ("to_one", "to_four"):
+    shutil.copytree(folder / "two", folder / name)
+  together(by_four, folder, 4)
+  together(by_one_again, folder, 1)
+
+
+if __name__ == "__main__":
+  main(pathlib.Path(sys.argv[1]))
