@@ -63,6 +63,11 @@ def main(argv: list[str]) -> None:
   logging.get_absl_handler().addFilter(_is_not_noise)
   config = config_lib.from_config_dict(_CONFIG.value)
   workdir = _workdir()
+  for name, path in (
+    ("workdir", workdir),
+    ("config.data.dir", config.data.dir),
+  ):
+    _require_folder(name, path)
   jax.config.update(
     "jax_compilation_cache_dir",
     os.path.join(os.path.dirname(os.path.abspath(workdir)), ".jax_cache"),
@@ -116,6 +121,15 @@ def _workdir() -> str:
       "a run needs a folder to write to: set --workdir=FOLDER."
     )
   return workdir
+
+
+def _require_folder(name: str, path: str) -> None:
+  """Buckets are reached as folders; os.path would make one named `gs:`."""
+  if "://" in path:
+    raise errors.UserError(
+      f"--{name}={path} must be a folder: mount the bucket with gcsfuse on "
+      "every host and name the mount (docs/tpu.md)."
+    )
 
 
 def _is_not_noise(record: stdlib_logging.LogRecord) -> bool:
