@@ -5,6 +5,7 @@ import dataclasses
 from tests import tiny
 from transformer_xl import config as config_lib
 from transformer_xl import fitting
+from transformer_xl import plan
 
 
 def config(**updates):
@@ -51,3 +52,19 @@ def test_what_is_set_already_is_not_tried_again():
   assert all(dataclasses.asdict(c) != recomputed for _, c in tries)
   first, _ = next(fitting.smaller(recomputed, num_devices=8))
   assert "mesh.fsdp" in first
+
+
+def test_the_first_that_fits_is_proposed(monkeypatch):
+  tried = []
+
+  def train_plan(config, devices):
+    assert len(devices) == 8
+    tried.append(config)
+    return {"fits": config.train.accumulation_steps == 4}
+
+  monkeypatch.setattr(plan, "train_plan", train_plan)
+  found = plan._nearest(config(), devices=[None] * 8)
+  assert found["change"].endswith("--config.train.accumulation_steps=4")
+  assert len(tried) == 5
+  monkeypatch.setattr(plan, "train_plan", lambda *_: {"fits": False})
+  assert plan._nearest(config(), devices=[None] * 8) is None

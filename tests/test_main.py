@@ -125,6 +125,8 @@ def test_training_ends_with_the_modes_that_finish_it(results, folder):
   assert (folder / "run" / "metrics.jsonl").exists()
   log = results["train"]["stderr"]
   assert log.count("test: nll") == 1
+  assert "Compiled the update in" in log  # Which no speed includes.
+  assert any((folder / ".jax_cache").iterdir())  # Beside the workdir.
   assert "orbax" not in log
 
 

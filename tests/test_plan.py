@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tests import corpus
+from transformer_xl import chips
+from transformer_xl import plan as plan_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 CONTRACT = {
@@ -19,10 +21,13 @@ CONTRACT = {
   "argument_bytes",
   "temp_bytes",
   "flops_per_step",
+  "executed_flops_per_step",
   "estimated_cycles",
   "estimated_step_seconds",
   "estimated_tokens_per_second_per_chip",
+  "estimated_step_seconds_at_most",
   "collective_bytes",
+  "collective_seconds",
 }
 
 pytestmark = pytest.mark.skipif(
@@ -63,6 +68,28 @@ def test_a_plan_has_what_its_contract_says_for_both_programs(tmp_path):
     assert set(result[kind]) >= CONTRACT
     assert result[kind]["fits"]
     assert 0 < result[kind]["estimated_step_seconds"] < 1
+    assert 1 < result[kind]["executed_over_useful"] < 4
+
+
+@pytest.mark.slow
+# The tests' cache is on, which the command's is not: JAX cannot read what it
+# has compiled for other devices.
+@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache")
+def test_what_does_not_fit_comes_with_what_does(tmp_path, monkeypatch):
+  sizes = {"model.model_dim": 128, "model.ff_dim": 512, "train.batch_size": 8}
+  config = corpus.config(corpus.write(tmp_path / "data"), **sizes)
+  chips.compile_only()
+  devices = chips.slice_devices("v5e:2x2")
+  # Half a step's memory: less than is kept if nothing is split.
+  held = plan_lib.train_plan(config, devices)["hbm_bytes_per_chip"]
+  chip = chips.CHIPS["TPU v5 lite"]._replace(hbm_bytes=held // 2)
+  monkeypatch.setitem(chips.CHIPS, "TPU v5 lite", chip)
+  result = plan_lib.run(config, str(tmp_path / "run"), "v5e:2x2")
+  assert not result["train"]["fits"]
+  nearest = result["train"]["nearest_that_fits"]
+  assert "--config.mesh.fsdp=4" in nearest["change"]
+  assert nearest["hbm_bytes_per_chip"] <= held // 2
+  assert result["hours"] > 0
 
 
 @pytest.mark.slow

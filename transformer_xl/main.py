@@ -68,10 +68,12 @@ def main(argv: list[str]) -> None:
     ("config.data.dir", config.data.dir),
   ):
     _require_folder(name, path)
-  jax.config.update(
-    "jax_compilation_cache_dir",
-    os.path.join(os.path.dirname(os.path.abspath(workdir)), ".jax_cache"),
-  )
+  # Not if the environment has one, and not for programs of other devices,
+  # which JAX could write but not read.
+  if _MODE.value != "plan" and not jax.config.jax_compilation_cache_dir:
+    parent = os.path.dirname(os.path.abspath(workdir))
+    cache = os.path.join(parent, ".jax_cache")
+    jax.config.update("jax_compilation_cache_dir", cache)
   if _MULTIHOST.value or _COORDINATOR.value:
     jax.distributed.initialize(
       _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
