@@ -68,12 +68,7 @@ def main(argv: list[str]) -> None:
     ("config.data.dir", config.data.dir),
   ):
     _require_folder(name, path)
-  # Not if the environment has one, and not for programs of other devices,
-  # which JAX could write but not read.
-  if _MODE.value != "plan" and not jax.config.jax_compilation_cache_dir:
-    parent = os.path.dirname(os.path.abspath(workdir))
-    cache = os.path.join(parent, ".jax_cache")
-    jax.config.update("jax_compilation_cache_dir", cache)
+  _keep_compiled(workdir)
   if _MULTIHOST.value or _COORDINATOR.value:
     jax.distributed.initialize(
       _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
@@ -123,6 +118,20 @@ def _workdir() -> str:
       "a run needs a folder to write to: set --workdir=FOLDER."
     )
   return workdir
+
+
+def _keep_compiled(workdir: str) -> None:
+  """Compiled programs go beside the workdir, or where the environment says.
+
+  Not those for other devices than ours: JAX could write but not read them.
+  """
+  if _MODE.value == "plan" or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    return
+  import jax
+
+  parent = os.path.dirname(os.path.abspath(workdir))
+  cache = os.path.join(parent, ".jax_cache")
+  jax.config.update("jax_compilation_cache_dir", cache)
 
 
 def _require_folder(name: str, path: str) -> None:
