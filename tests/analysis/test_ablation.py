@@ -57,6 +57,20 @@ def test_rows_are_trained_once_and_tabulated(data_dir, tmp_path, monkeypatch):
   assert second["made_by"].encode() in picture
 
 
+def test_a_row_that_was_trained_otherwise_is_not_taken_for_it(
+  data_dir, tmp_path
+):
+  config = corpus.config(data_dir, **RUN)
+  row = ablation.parse(config.analysis.rows[0])
+  asked = ablation._asked(ablation.row_config(config, row))
+  asked["train"]["learning_rate"] = 7.0
+  path = tmp_path / row.name / "results" / "row.json"
+  path.parent.mkdir(parents=True)
+  path.write_text(json.dumps({"asked": asked}))
+  with pytest.raises(errors.UserError, match=r"learning_rate=7.0 and 0.01 is"):
+    ablation.run(config, str(tmp_path))
+
+
 @pytest.mark.parametrize(
   "name", ["recurrent", "recurrent-other-all", "segment-shaw-half"]
 )

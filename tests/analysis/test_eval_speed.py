@@ -19,18 +19,26 @@ def data_dir(tmp_path_factory):
 
 
 def test_ratios_are_written_and_drawn(data_dir, tmp_path):
-  config = corpus.config(data_dir, **{"analysis.speed_lens": (12, 800)})
+  config = corpus.config(data_dir, **{"analysis.speed_lens": (12, 20)})
   result = eval_speed.run(config, str(tmp_path))
   folder = tmp_path / "results"
   saved = json.loads((folder / "eval_speed.json").read_text())
   assert saved == json.loads(json.dumps(result))
   assert result["made_by"].encode() in (folder / "eval_speed.png").read_bytes()
-  assert [row["paper_times_faster"] for row in result["lengths"]] == [None, 363]
+  assert [row["attention_len"] for row in result["lengths"]] == [12, 20]
   for row in result["lengths"]:
     milliseconds = row["milliseconds_per_token"]
     assert row["times_faster_than_vanilla"]["hidden"] == pytest.approx(
       milliseconds["vanilla"] / milliseconds["hidden"]
     )
+
+
+def test_a_length_of_the_paper_has_its_ratio():
+  seconds = dict.fromkeys(eval_speed.LABELS, 2.0) | {"key_value": 0.5}
+  row = eval_speed._row(800, seconds)
+  assert row["times_faster_than_vanilla"]["key_value"] == 4
+  assert row["paper_times_faster"] == 363
+  assert eval_speed._row(801, seconds)["paper_times_faster"] is None
 
 
 def test_memories_are_carried_and_give_the_same_losses():

@@ -127,6 +127,7 @@ def _finished(row, config, folder) -> dict[str, Any] | None:
   if os.path.exists(path):
     with open(path, encoding="utf-8") as file:
       result = json.load(file)
+    _check_training(result["asked"], asked, folder)
     if result["asked"] == asked:
       logging.info("It is finished.")
       return result
@@ -147,6 +148,17 @@ def _asked(config: config_lib.ExperimentConfig) -> dict[str, Any]:
     "attention_lens": config.analysis.attention_lens,
   }
   return json.loads(json.dumps(asked))
+
+
+def _check_training(then, now, folder) -> None:
+  """A row that was trained otherwise is not to be mistaken for this one."""
+  for group in ("model", "train"):
+    for name, value in then[group].items():
+      if now[group][name] != value:
+        raise errors.UserError(
+          f"{folder} was trained with {group}.{name}={value} and "
+          f"{now[group][name]} is asked for; use another --workdir."
+        )
 
 
 def _description(row, config) -> dict[str, Any]:

@@ -112,6 +112,7 @@ def terms(
     )
     figure.colorbar(image, ax=panel, location="bottom", shrink=0.9)
     panel.set_title(title, fontsize=9)
+    panel.set_xlabel("key (position)")
     panel.axvline(0, color="black", linewidth=0.5)
   panels[0].set_ylabel("query (position)")
   figure.suptitle(

@@ -5,37 +5,35 @@ import sys
 from typing import Any
 
 import matplotlib
-
-matplotlib.use("Agg")
-
 from matplotlib import pyplot
 
-STYLE: Any = {
-  "axes.grid": True,
-  "axes.spines.right": False,
-  "axes.spines.top": False,
-  "figure.constrained_layout.use": True,
-  "font.size": 9,
-  "grid.alpha": 0.3,
-  "grid.linewidth": 0.5,
-  "legend.frameon": False,
-  "lines.linewidth": 1.4,
-}
+matplotlib.use("Agg")  # Machines that train have no screen.
+matplotlib.rcParams.update(
+  {
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "font.size": 9,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+  }
+)
 
 
 def new(
   *, width: float, height: float, columns: int = 1, share: bool = False
 ) -> tuple[Any, Any]:
   """A figure of so many inches and its axes, which may share their rows."""
-  with pyplot.rc_context(STYLE):
-    return pyplot.subplots(1, columns, figsize=(width, height), sharey=share)
+  return pyplot.subplots(1, columns, figsize=(width, height), sharey=share)
 
 
 def save(figure: Any, path: str, command: str) -> None:
   """Writes a PNG that says how it was made, and closes the figure."""
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  with pyplot.rc_context(STYLE):
-    figure.savefig(path, dpi=150, metadata={"Description": command})
+  figure.savefig(path, dpi=150, metadata={"Description": command})
   pyplot.close(figure)
 
 

@@ -178,16 +178,21 @@ def draw(result: dict[str, Any]) -> Any:
       percent = 100 * np.array(entry["relative_gains"][index])
       panel.plot(contexts[:-1], percent, marker=".")
       if entry["is_reached"][index]:
+        # Dashes of each model begin elsewhere, where lengths are the same.
+        dashes: Any = (5 * index, (5, 5))
         panel.axvline(
-          entry["recl"][index], color=f"C{index}", linewidth=0.8, linestyle="--"
+          entry["recl"][index],
+          color=f"C{index}",
+          linewidth=1.2,
+          linestyle=dashes,
         )
-  axes[0].set_title("all tokens")
+  axes[0].set_title("all tokens", fontsize=9)
   axes[0].set_ylabel("perplexity")
   axes[0].legend(fontsize=8)
   step = contexts[1] - contexts[0]
   for entry, panel in zip(entries, axes[1:], strict=True):
     panel.axhline(100 * result["threshold"], color="grey", linewidth=0.8)
-    panel.set_title(f"r = {entry['fraction']:g}")
+    panel.set_title(f"r = {entry['fraction']:g}", fontsize=9)
   axes[1].set_ylabel(f"gain from {step} more tokens (%)")
   for panel in axes:
     panel.set_xlabel("context length (tokens)")

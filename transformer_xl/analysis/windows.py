@@ -48,8 +48,10 @@ def losses(
     compiler_options=sharding.compiler_options(mesh),
   )
   parts = mesh.shape["data"] * mesh.shape["fsdp"]
-  tokens_at_once = config.eval.batch_size * config.eval.segment_len
-  lanes = -(-max(tokens_at_once // length, 1) // parts) * parts
+  evaluation = config.eval  # A call reads as many tokens as one of its calls.
+  num_segments = evaluation.batch_size * evaluation.segments_per_call
+  lanes = max(num_segments * evaluation.segment_len // length, 1)
+  lanes = -(-lanes // parts) * parts
   place = NamedSharding(mesh, PartitionSpec(sharding.LANES))
   result = np.empty((len(starts), len(wanted)), np.float32)
   for first in range(0, len(starts), lanes):
