@@ -130,8 +130,8 @@ def test_training_logs_the_use_of_memory(data_dir, tmp_path):
   record = json.loads(lines[-1])
   assert record["split"] == "valid"
   assert record["nll_without_memory"] != record["nll"]
-  assert 0 < record["memory_share_layer_0"] < 1
   assert 0 < record["memory_share_layer_1"] < 1
+  assert 0 < record["memory_share_layer_2"] < 1
 
 
 def test_without_memory_there_is_no_use_of_it(data_dir):

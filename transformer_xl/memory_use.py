@@ -206,7 +206,7 @@ class Report:
   def __call__(self, params: shapes.PyTree) -> dict[str, float]:
     """Each layer's share of attention, and the loss without memory."""
     score = self._without(params)
-    shares = enumerate(self._mass(params))
+    shares = enumerate(self._mass(params), start=1)
     return {
       "nll_without_memory": score.nll / score.num_tokens,
       **{f"memory_share_layer_{index}": share for index, share in shares},

@@ -185,8 +185,8 @@ def _summary(maps, config, vocabulary, *, mem_len) -> dict[str, Any]:
     "mean_distance": reach.tolist(),
     "widest": [
       {
-        "layer": layer,
-        "head": head,
+        "layer": layer + 1,  # Counted from 1, as in the pictures.
+        "head": head + 1,
         "mean_distance": float(reach[layer, head]),
         "targets": _looked_at(maps.weights[layer, head], maps, vocabulary),
       }
