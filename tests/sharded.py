@@ -5,6 +5,7 @@ python -m tests.sharded FOLDER writes FOLDER/result.json.
 
 import functools
 import json
+import math
 import os
 import sys
 
@@ -48,6 +49,7 @@ MESHES = {
   "tensor": (4, 1, 2),
   "mixed": (2, 2, 2),
 }
+FEWER = {"two": (1, 2, 1), "four": (2, 1, 2)}  # Devices of the eight.
 
 
 def make_config(data_dir, mesh=(8, 1, 1), **updates):
@@ -136,7 +138,8 @@ def differences(expected, found):
 
 def compare(data_dir, expected, mesh, **changes):
   config = make_config(data_dir, mesh, **changes)
-  device_mesh = sharding.make_mesh(config.mesh, lanes=(16,))
+  devices = jax.devices()[: math.prod(mesh)]
+  device_mesh = sharding.make_mesh(config.mesh, lanes=(16,), devices=devices)
   before = start(config, device_mesh)
   state, memory, metrics = updates(config, device_mesh, *before)
   after = jax.device_get((state.params, metrics))
@@ -218,6 +221,8 @@ def main(folder):
   for name, mesh in MESHES.items():
     result[name] = compare(data_dir, expected, mesh)
     result[name]["evaluations"] = evaluations(data_dir, mesh)
+  for name, mesh in FEWER.items():
+    result[name] = compare(data_dir, expected, mesh)
   result["accumulation"] = compare(
     data_dir, expected, (2, 2, 2), **{"train.accumulation_steps": 4}
   )

@@ -1,4 +1,4 @@
-"""Meshes of eight devices against one; rules of what is split."""
+"""Meshes of two, four and eight devices against one; what is split."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from transformer_xl import train as train_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
+FEWER = {"two": 2, "four": 4}
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +42,9 @@ def result(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", [*MESHES, *FEWER])
 def test_every_mesh_makes_the_updates_of_one_device(result, mesh):
-  assert result[mesh]["devices"] == 8
+  assert result[mesh]["devices"] == FEWER.get(mesh, 8)
   assert result["moved"] > 1e-2
   # SGD does not blow rounding up. A loss is the float32 sum of 16 lanes' sums;
   # in another order it differs by some units in the last place, 7e-8 each. It
@@ -147,3 +148,19 @@ def test_what_the_optimizer_keeps_is_split_as_its_parameters(tmp_path):
     spec != jax.sharding.PartitionSpec() for spec in found["params"].values()
   )
   assert all(found[name] == found["params"] for name in names)
+
+
+@pytest.mark.parametrize(
+  ("sides", "axes", "shards"),
+  [
+    ((20, 6), (1, 4, 1), (5, 6)),  # Words, where they divide.
+    ((7, 8), (1, 4, 1), (7, 2)),  # Else the width.
+    ((6, 8), (1, 4, 2), (3, 2)),  # Words over one axis, width over the other.
+    ((7, 6), (1, 4, 1), (7, 6)),  # Neither.
+  ],
+)
+def test_a_table_is_split_by_words_or_else_by_width(sides, axes, shards):
+  mesh = jax.sharding.AbstractMesh(axes, sharding.AXES)
+  tree = {"embedding": {"table_0": jax.ShapeDtypeStruct(sides, "float32")}}
+  place = sharding.parameters(mesh, tree)["embedding"]["table_0"]
+  assert place.shard_shape(sides) == shards
