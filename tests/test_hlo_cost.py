@@ -163,7 +163,8 @@ def test_a_model_without_kernels_executes_what_its_products_say():
   projections = 2 * lanes * segment + 2 * lanes * context + context
   layer = (
     2 * config.model_dim * width * projections  # Q, O; K, V; distances.
-    + 3 * 2 * lanes * segment * context * width
+    # Content and values; distances, of which there is one more for the shift.
+    + 2 * lanes * segment * (2 * context + context + 1) * width
     + 4 * lanes * segment * config.model_dim * config.ff_dim
   )
   softmax = 2 * lanes * segment * config.model_dim * config.vocab_size
