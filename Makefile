@@ -29,7 +29,9 @@ parity: .venv/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[parity]"
 
 bench: .venv/installed
-	$(BIN)/python -m benchmarks.step_speed
+	$(BIN)/python -m benchmarks.train_step
+	$(BIN)/python -m benchmarks.evaluation
+	$(BIN)/python -m benchmarks.generation --segments=64
 
 # Compiles what is missing in docs/plans.jsonl; may be stopped at any time.
 plan-table: .venv/installed

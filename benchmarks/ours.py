@@ -4,6 +4,7 @@ A runner compiles when it is made and then runs segments, by the functions that
 training and evaluation themselves call.
 """
 
+import dataclasses
 import functools
 import time
 from typing import Any
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import workload
+from transformer_xl import decoding
 from transformer_xl import inference
 from transformer_xl import model as model_lib
 from transformer_xl import scorer
@@ -101,41 +103,49 @@ class _Evaluation:
 
 
 class _Generation:
-  """Reads its own likeliest token, one after the other, in one loop."""
+  """Draws the likeliest token, one after the other, as `--mode=generate`."""
 
   def __init__(self, work, count):
     config = workload.experiment(work)
+    options = dataclasses.replace(
+      config.generate, temperature=0.0, tokens_per_call=count
+    )
     reader = inference.Reader(
       config.model,
       mem_len=work.mem_len,
-      segment_len=1,
+      segment_len=options.segment_len,
       clamp_len=0,
       same_length=False,
     )
-
-    def run(frozen, state, tokens):
-      def body(carry, _):
-        state, tokens = carry
-        log_probs, state = reader.step(frozen, state, tokens)
-        return (state, jnp.argmax(log_probs, -1).astype(jnp.int32)), None
-
-      return jax.lax.scan(body, (state, tokens), length=count)[0]
-
-    self._frozen = jax.jit(reader.freeze)(_params(config))
-    state = reader.start(self._frozen, batch_size=work.batch_size)
-    self._carry = (
-      _full(state, work.mem_len),
-      jnp.zeros((work.batch_size, 1), jnp.int32),
+    frozen = jax.jit(reader.freeze)(_params(config))
+    state = _full(reader.start(frozen, batch_size=1), work.mem_len)
+    drawing = decoding.begin(
+      state,
+      jnp.zeros((1, 1, work.model_dim)),
+      np.zeros((1,), np.int32),
+      num_samples=work.batch_size,
+      window=decoding.window(options),
+      vocab_size=work.vocab_size,
     )
-    compiled = _Compiled(
-      jax.jit(run, donate_argnums=1), self._frozen, *self._carry
+    call = jax.jit(
+      functools.partial(
+        decoding.decode, reader=reader, config=options, stop=()
+      ),
+      donate_argnums=2,
     )
-    self._run, self.compile_seconds = compiled.call, compiled.seconds
+    keys = jax.random.split(jax.random.key(0), work.batch_size)
+    self._fixed = frozen, reader.head(frozen)
+    self._drawing, self._rest = drawing, (keys, np.int32(count))
+    compiled = _Compiled(call, *self._fixed, drawing, *self._rest)
+    self._decode, self.compile_seconds = compiled.call, compiled.seconds
     self.peak_bytes = compiled.peak_bytes
     self()
 
   def __call__(self):
-    self._carry = jax.block_until_ready(self._run(self._frozen, *self._carry))
+    self._drawing, tokens = self._decode(
+      *self._fixed, self._drawing, *self._rest
+    )
+    jax.block_until_ready(tokens)
     return 0.0
 
 

@@ -1,7 +1,7 @@
-"""Ours, HuggingFace and the original PyTorch code, in turns in one call.
+r"""Ours, HuggingFace and the original PyTorch code, in turns in one call.
 
     python -m benchmarks.side_by_side --original=transformer-xl \
-      --report=docs/side_by_side.md
+      --table=docs/side_by_side.md
 
 Each side is a process of its own on the same cores and runs while the others
 wait: A B C A B C. Wall time and CPU time are medians over the rounds, and the
@@ -12,6 +12,7 @@ given.
 
 import dataclasses
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -25,34 +26,61 @@ from benchmarks import workload
 _ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Turns of each side.")
 _CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
+_TABLE = flags.DEFINE_string("table", None, "Markdown file to write.")
 _CASES = flags.DEFINE_list("cases", [], "Names from CASES; all if empty.")
 
-_W = workload
-# Our workload, and how many segments are one turn.
-CASES = {
-  "train_small": (_W.make(_W.TRAIN, _W.SMALL), 4),
-  "train_large": (_W.make(_W.TRAIN, _W.LARGE, {"batch_size": 4}), 2),
-  "eval_small": (
-    _W.make(_W.EVALUATE, _W.SMALL, {"mem_len": 128}),
-    8,
-  ),
-  "eval_large": (
-    _W.make(_W.EVALUATE, _W.LARGE, {"mem_len": 128, "batch_size": 4}),
-    4,
-  ),
-  "eval_small_1600_b1": (_W.make(_W.EVALUATE, _W.SMALL, {"batch_size": 1}), 8),
-  "eval_small_1600_b8": (_W.make(_W.EVALUATE, _W.SMALL), 2),
-  "eval_large_1600_b1": (_W.make(_W.EVALUATE, _W.LARGE, {"batch_size": 1}), 3),
-  "eval_large_1600_b8": (_W.make(_W.EVALUATE, _W.LARGE), 1),
-  "generate_small": (_W.make(_W.GENERATE, _W.SMALL), 16),
-  "generate_large": (_W.make(_W.GENERATE, _W.LARGE), 6),
-}
+
+def _cases():
+  """Each workload, and how many segments are one turn."""
+  make, small, large = workload.make, workload.SMALL, workload.LARGE
+  train, evaluate = workload.TRAIN, workload.EVALUATE
+  short, one = {"mem_len": 128}, {"batch_size": 1}
+  four = {"batch_size": 4}
+  return {
+    "train_small": (make(train, small), 2),
+    "eval_small": (make(evaluate, small, short), 4),
+    "eval_small_1600_b1": (make(evaluate, small, one), 4),
+    "eval_small_1600_b8": (make(evaluate, small), 1),
+    "generate_small": (make(workload.GENERATE, small), 16),
+    "generate_large": (make(workload.GENERATE, large), 4),
+    "eval_large_1600_b1": (make(evaluate, large, one), 1),
+    "train_large": (make(train, large, four), 1),
+    "eval_large": (make(evaluate, large, short, four), 2),
+    "eval_large_1600_b8": (make(evaluate, large), 1),
+  }
+
+
+CASES = _cases()
 
 
 def main(argv: list[str]) -> None:
   del argv
+  results = []
   for name in _CASES.value or CASES:
-    print(json.dumps(compare(name)), flush=True)
+    results.append(compare(name))
+    print(json.dumps(results[-1]), flush=True)
+    if _TABLE.value:  # Anew each time, should the run be stopped.
+      with open(_TABLE.value, "w", encoding="utf-8") as file:
+        file.write(table(results))
+
+
+def table(results: list[dict[str, Any]]) -> str:
+  """Markdown: milliseconds a segment, wall / CPU, and how often faster."""
+  lines = [
+    "| case | layers, width, memory, batch | side | wall ms | CPU ms "
+    "| ours faster, wall | CPU |",
+    "|---|---|---|---|---|---|---|",
+  ]
+  for result in results:
+    sizes = ("num_layers", "model_dim", "mem_len", "batch_size")
+    size = ", ".join(str(result[name]) for name in sizes)
+    for who, side in result["sides"].items():
+      faster = result["times_faster_than"]
+      ratios = [faster[kind].get(who, "") for kind in faster]
+      figures = [side["milliseconds"], side["cpu_milliseconds"], *ratios]
+      cells = [result["case"], size, who, *figures]
+      lines.append("| " + " | ".join(map(str, cells)) + " |")
+  return "\n".join(lines) + "\n"
 
 
 def compare(name: str) -> dict[str, Any]:
@@ -98,9 +126,9 @@ class _Side:
       command.append(f"--original={_ORIGINAL.value}")
     self._process = subprocess.Popen(
       command,
+      env=os.environ | {"JAX_PLATFORMS": "cpu"},
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL,
       text=True,
     )
     self.ready = self._read()
@@ -115,7 +143,10 @@ class _Side:
     self._process.wait()
 
   def _read(self):
-    return json.loads(self._process.stdout.readline())
+    line = self._process.stdout.readline()
+    if not line:
+      raise RuntimeError(f"stopped: {' '.join(self._process.args)}")
+    return json.loads(line)
 
 
 def _summary(turns, ready):

@@ -54,18 +54,23 @@ def make(*parts: dict[str, Any]) -> Workload:
   return Workload(**fields)
 
 
+def fields(work: Workload) -> dict[str, Any]:
+  """By name, but the task."""
+  values = dataclasses.asdict(work)
+  del values["task"]
+  return values
+
+
 def define_flags(defaults: Workload) -> None:
   """One flag for each field but the task."""
-  for name, value in dataclasses.asdict(defaults).items():
+  for name, value in fields(defaults).items():
     define = flags.DEFINE_integer if type(value) is int else flags.DEFINE_string
-    if name != "task":
-      define(name, value, "See benchmarks/workload.py.")
+    define(name, value, "See benchmarks/workload.py.")
 
 
 def from_flags(defaults: Workload) -> Workload:
   """The workload that the command line asks for."""
-  names = [field.name for field in dataclasses.fields(Workload)]
-  chosen = {name: flags.FLAGS[name].value for name in names if name != "task"}
+  chosen = {name: flags.FLAGS[name].value for name in fields(defaults)}
   return dataclasses.replace(defaults, **chosen)
 
 

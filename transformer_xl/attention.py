@@ -206,11 +206,18 @@ def _mixed(bits: jax.Array) -> jax.Array:
   return bits * (0x846CA68B - (1 << 32))
 
 
+class RingPositionKeys(NamedTuple):
+  """Of the distances R-1 down to 0."""
+
+  once: jt.Float[shapes.Array, "H R Dh"]
+  twice: jt.Float[shapes.Array, "H Q Dh"]  # Around the ring and again.
+
+
 def ring_attention(
   query: jt.Float[shapes.Array, "B H T Dh"],
   key: jt.Float[shapes.Array, "*BH R Dh"],
   value: jt.Float[shapes.Array, "*BH R Dh"],
-  position_key: jt.Float[shapes.Array, "H Q Dh"],
+  position_key: RingPositionKeys,
   *,
   content_bias: shapes.Biases,
   position_bias: shapes.Biases,
@@ -224,7 +231,7 @@ def ring_attention(
     key: by slot; the slot after the newest token's has the oldest. Lanes and
       heads are two axes or one.
     value: likewise.
-    position_key: projected encodings of the distances R-1 down to 0, twice.
+    position_key: projected encodings of the distances.
     content_bias: u.
     position_bias: v.
     reach: largest visible distance for each query; below R - T + 1.
@@ -232,21 +239,24 @@ def ring_attention(
   """
   slots, segment_len = key.shape[-2], query.shape[2]
   merged = (*key.shape[:-2], segment_len)
+  # Scaled here, where there are fewer numbers than scores.
+  scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
   content = jnp.einsum(
     "...td,...rd->...tr",
-    (query + content_bias[None, :, None]).reshape(*merged, -1),
+    ((query + content_bias[None, :, None]) * scale).reshape(*merged, -1),
     key,
     preferred_element_type=jnp.float32,
   ).reshape(*query.shape[:3], slots)
   position = _ring_positions(
-    query + position_bias[None, :, None], position_key, slots, slot
+    (query + position_bias[None, :, None]) * scale, position_key, slots, slot
   )
-  scores = (content + position) * query.shape[-1] ** -0.5
   newest = slot + jnp.arange(segment_len, dtype=jnp.int32)
   distance = newest[:, None] - jnp.arange(slots, dtype=jnp.int32)[None]
   distance = jnp.where(distance < 0, distance + slots, distance)  # [T, R]
   visible = distance[None] <= reach[:, :, None]  # [B, T, R]
-  scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
+  scores = jnp.where(
+    visible[:, None], content + position, jnp.finfo(jnp.float32).min
+  )
   probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
   values = jnp.einsum(
     "...tr,...rd->...td", probabilities.reshape(*merged, slots), value
@@ -258,20 +268,32 @@ def _ring_positions(query, position_key, slots, slot):
   """Position scores by slot, [B, H, T, R].
 
   Row i needs the distances (slot + i - s) modulo R for the slots s: a window
-  of R + T - 1 columns of the doubled distances, which `rel_shift` aligns.
+  of R + T - 1 columns of the doubled distances, in which each row begins one
+  column before the row above. Read with one column less to a row, they align.
   """
-  batch, _, rows, width = query.shape
+  batch, heads, rows, width = query.shape
   start, columns = slots - slot - rows, slots + rows - 1
+  # Heads come first, so that a head's products are one for all lanes.
+  query = jnp.swapaxes(query, 0, 1).reshape(heads, batch * rows, width)
   if batch * rows < width:  # The scores are smaller than the keys.
-    half = position_key[:, :slots]
-    scores = jnp.einsum(
-      "bhtd,hrd->bhtr", query, half, preferred_element_type=jnp.float32
-    )
+    scores = _products(query, position_key.once)
     scores = jnp.concatenate([scores, scores], axis=-1)
-    window = jax.lax.dynamic_slice_in_dim(scores, start, columns, axis=3)
+    window = jax.lax.dynamic_slice_in_dim(scores, start, columns, axis=2)
   else:
-    keys = jax.lax.dynamic_slice_in_dim(position_key, start, columns, axis=1)
-    window = jnp.einsum(
-      "bhtd,hrd->bhtr", query, keys, preferred_element_type=jnp.float32
+    keys = jax.lax.dynamic_slice_in_dim(
+      position_key.twice, start, columns, axis=1
     )
-  return rel_shift(window)[..., :slots]
+    window = _products(query, keys)
+  if rows > 1:
+    last = rows - 1 + rows * (columns - 1)
+    flat = window.reshape(heads, batch, rows * columns)[..., rows - 1 : last]
+    window = flat.reshape(heads, batch, rows, columns - 1)
+  window = window.reshape(heads, batch, rows, -1)[..., :slots]
+  return jnp.swapaxes(window, 0, 1)
+
+
+def _products(rows, keys):
+  """Of [H, I, Dh] and [H, J, Dh], [H, I, J]."""
+  return jnp.einsum(
+    "hid,hjd->hij", rows, keys, preferred_element_type=jnp.float32
+  )

@@ -30,6 +30,7 @@ from transformer_xl import errors
 from transformer_xl import memory as memory_lib
 from transformer_xl import model as model_lib
 from transformer_xl import shapes
+from transformer_xl.kernels import dispatch
 
 
 class LayerCache(NamedTuple):
@@ -52,7 +53,7 @@ class Frozen(NamedTuple):
 
   params: shapes.PyTree  # Those outside the layers.
   layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
-  position_keys: tuple[jax.Array, ...]  # [H, 2R, Dh] a layer, twice around.
+  position_keys: tuple[attention.RingPositionKeys, ...]
   empty: tuple[LayerCache, ...]  # [1, H, 1, Dh]: an empty slot, if attended.
 
 
@@ -107,7 +108,10 @@ class Reader:
     return Frozen(
       {name: tree for name, tree in params.items() if name != "layers"},
       layers,
-      tuple(jnp.concatenate([key, key], axis=1) for key in keys),
+      tuple(
+        attention.RingPositionKeys(key, jnp.concatenate([key, key], axis=1))
+        for key in keys
+      ),
       tuple(_project(layer, zeros, config) for layer in layers),
     )
 
@@ -241,7 +245,7 @@ def _layer(
   hidden: shapes.Hidden,
   cache: LayerCache,
   *,
-  position_keys: jax.Array,
+  position_keys: attention.RingPositionKeys,
   reach: shapes.Reach,
   slot: jax.Array,
 ) -> tuple[shapes.Hidden, LayerCache]:
@@ -260,7 +264,7 @@ def _layer(
   query: Any = hidden
   if config.pre_norm:
     query = norm.apply(attention_norm, hidden)
-  values = attention.ring_attention(
+  values = dispatch.ring_attention(
     _heads(query, params["attention"]["query"], config),
     *cache,
     position_keys,

@@ -3,6 +3,7 @@
 import math
 import time
 from typing import Any
+from typing import NamedTuple
 
 import jax
 
@@ -59,6 +60,52 @@ def forward_flops_per_token(
   ends = (*config.cutoffs, config.vocab_size)
   head = 2 * config.embed_dim * (ends[0] + len(config.cutoffs))
   return config.num_layers * layer + head
+
+
+class Work(NamedTuple):
+  """Operations of one token's forward pass; a training step has three."""
+
+  useful: float  # `forward_flops_per_token`.
+  executed: float  # In matrix products, masked ones included.
+  reprojection: float  # Of those: keys and values of memory, made again.
+
+
+def forward_work(
+  config: config_lib.ModelConfig,
+  *,
+  batch_size: int,
+  segment_len: int,
+  mem_len: int,
+  num_slots: int = 0,
+) -> Work:
+  """What relative attention in whole matrices computes for a token.
+
+  Of K = M + T keys, each query sees K of the three products, 6 H Dh K, and a
+  segment of T tokens projects K keys, K values and, for all lanes at once, K
+  distances. Tail clusters are left out here, too.
+
+  Args:
+    config: of the model.
+    batch_size: B, who share the distances' projections.
+    segment_len: T.
+    mem_len: M.
+    num_slots: R, where keys and values are cached: none is projected again,
+      and the position product has R + T - 1 columns.
+  """
+  lengths = {"segment_len": segment_len, "mem_len": mem_len}
+  useful = forward_flops_per_token(config, **lengths)
+  width = config.num_heads * config.head_dim
+  seen = mem_len + (segment_len + 1) / 2
+  dense = useful - config.num_layers * 6 * width * seen
+  if num_slots:
+    products = 2 * width * (3 * num_slots + segment_len - 1)
+    return Work(useful, dense + config.num_layers * products, 0.0)
+  keys = mem_len + segment_len
+  again = 4 * config.model_dim * width * mem_len / segment_len
+  distances = 2 * config.model_dim * width * keys / (batch_size * segment_len)
+  layer = 6 * width * keys + again + distances
+  executed = dense + config.num_layers * layer
+  return Work(useful, executed, config.num_layers * again)
 
 
 def mfu(

@@ -53,7 +53,7 @@ RULES: tuple[tuple[Any, ...], ...] = (
   (r"\.length$", PartitionSpec(LANES)),
   (r"\.layers/\[\d+\]/\.(keys|values)$", PartitionSpec(LANES, "tensor")),
   (r"\.empty/\[\d+\]/\.(keys|values)$", PartitionSpec(None, "tensor")),
-  (r"\.position_keys/\[\d+\]$", PartitionSpec("tensor")),
+  (r"\.position_keys/\[\d+\]/", PartitionSpec("tensor")),
 )
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Nothing is stacked in it.
 

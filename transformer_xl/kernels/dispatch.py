@@ -90,6 +90,45 @@ def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
   return "pallas" if serves(query, key) else "chunked"
 
 
+def ring_attention(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  position_key: attention.RingPositionKeys,
+  *,
+  content_bias: shapes.Biases,
+  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  slot: jax.Array,
+) -> jax.Array:
+  """`attention.ring_attention`, with the same arguments.
+
+  A CPU takes one lane after the other, whose scores then stay in its cache;
+  not where lanes are split over several devices.
+  """
+
+  def attend(query, key, value, reach):
+    return attention.ring_attention(
+      query,
+      key,
+      value,
+      position_key,
+      content_bias=content_bias,
+      position_bias=position_bias,
+      reach=reach,
+      slot=slot,
+    )
+
+  def attend_lane(lane):
+    return attend(*(array[None] for array in lane))[0]
+
+  is_split = jax.sharding.get_abstract_mesh().size > 1
+  lanes, _, segment_len, _ = query.shape
+  if device_kind() != "cpu" or is_split or lanes == 1 or segment_len == 1:
+    return attend(query, key, value, reach)
+  return jax.lax.map(attend_lane, (query, key, value, reach))
+
+
 def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
   """Whether the fused kernel is made for such shapes on this device."""
   tiling = fused.make_tiling(query, key, interpret=False)

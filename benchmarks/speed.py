@@ -1,0 +1,96 @@
+"""What the commands for training, evaluation and generation have in common.
+
+Peak bytes are what XLA plans for arguments, results and temporaries. MFU is
+useful operations over the device's peak, null where that is unknown; the
+useful, the executed and the repeated part of the latter are given for a
+segment's token (`transformer_xl/metrics.py`), in training three times those of
+the forward pass.
+"""
+
+import json
+import statistics
+import time
+from typing import Any
+
+import jax
+from absl import app
+from absl import flags
+
+from benchmarks import ours
+from benchmarks import workload
+from transformer_xl import inference
+from transformer_xl import metrics
+
+_REPEATS = flags.DEFINE_integer("repeats", 10, "Timed calls.")
+_SEGMENTS = flags.DEFINE_integer("segments", 4, "Segments in a call.")
+
+
+def run(defaults: workload.Workload) -> None:
+  """Measures a workload with the command line's changes; prints one line."""
+  workload.define_flags(defaults)
+
+  def main(argv: list[str]) -> None:
+    del argv
+    print(json.dumps(measure(workload.from_flags(defaults))))
+
+  app.run(main)
+
+
+def measure(work: workload.Workload) -> dict[str, Any]:
+  """Compiles, runs some calls and reports their median."""
+  runner = ours.make(work, count=_SEGMENTS.value)
+  seconds = []
+  for _ in range(_REPEATS.value):
+    start = time.perf_counter()
+    runner()
+    seconds.append((time.perf_counter() - start) / _SEGMENTS.value)
+  median = statistics.median(seconds)
+  device = jax.devices()[0].device_kind
+  work_done = _work(work)
+  tokens_per_second = work.tokens / median
+  peak = metrics.PEAK_FLOPS.get(device)
+  return {
+    "benchmark": work.task,
+    "device": device,
+    "num_devices": jax.device_count(),
+    "jax": jax.__version__,
+    **workload.fields(work),
+    "milliseconds": round(median * 1e3, 2),
+    "fastest_milliseconds": round(min(seconds) * 1e3, 2),
+    "tokens_per_second": round(tokens_per_second),
+    **{
+      f"{name}_flops_per_token": round(flops)
+      for name, flops in work_done._asdict().items()
+    },
+    "executed_flops_per_second": round(tokens_per_second * work_done.executed),
+    "mfu": peak
+    and tokens_per_second * work_done.useful / peak / jax.device_count(),
+    "compile_seconds": round(runner.compile_seconds, 2),
+    "peak_bytes": runner.peak_bytes,
+  }
+
+
+def _work(work: workload.Workload) -> metrics.Work:
+  """Operations of a token, the backward pass included."""
+  config = workload.experiment(work)
+  slots = 0
+  if work.task != "train":
+    segment_len = work.segment_len
+    if work.task == "generate":
+      segment_len = config.generate.segment_len
+    slots = inference.Reader(
+      config.model,
+      mem_len=work.mem_len,
+      segment_len=segment_len,
+      clamp_len=0,
+      same_length=False,
+    ).num_slots
+  forward = metrics.forward_work(
+    config.model,
+    batch_size=work.batch_size,
+    segment_len=work.segment_len,
+    mem_len=work.mem_len,
+    num_slots=slots,
+  )
+  passes = 3 if work.task == "train" else 1
+  return metrics.Work(*(passes * flops for flops in forward))
