@@ -2,7 +2,8 @@
 
 It has no recurrence and absolute positions, and the other's parameters (its
 feed-forward layers are wider by those of the relative positions), tokens,
-segment and schedule; the learning rate is its own.
+segment and schedule. The learning rate is its own to set; without
+--config.train.learning_rate it is the original's, which was not tuned for it.
 Measured: docs/analyses.md.
 Run: python -m transformer_xl.main --workdir=/tmp/vanilla \
   --config=experiments/vanilla.py:ablation_ptb
@@ -14,9 +15,6 @@ import ml_collections
 
 from transformer_xl import errors
 from transformer_xl.analysis import vanilla
-
-# The best found for each; see docs/analyses.md. Others keep the original's.
-LEARNING_RATES: dict[str, float] = {}
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
@@ -34,8 +32,5 @@ def get_config(name: str) -> ml_collections.ConfigDict:
   )
   config.train.mem_len = 0
   config.train.clamp_len = config.eval.clamp_len = 0
-  config.train.learning_rate = LEARNING_RATES.get(
-    name, config.train.learning_rate
-  )
   config.eval.mem_len = (0,)
   return config
