@@ -110,13 +110,19 @@ def tokens_of(config):
   return np.asarray(data.open_split(directory, "test").tokens, np.int32)
 
 
-@pytest.mark.parametrize("encoding", ["relative", "absolute"])
+@pytest.mark.parametrize(
+  ("encoding", "segment_len"), [("relative", 5), ("absolute", 8)]
+)
 def test_losses_are_those_of_single_tokens_with_a_truncated_context(
-  folder, encoding
+  folder, encoding, segment_len
 ):
   """Two layers, so that a window of keys would see twice as many tokens."""
   contexts = [2, 5, 8]
-  config, losses = read(folder, contexts, **{"model.encoding": encoding})
+  config, losses = read(
+    folder,
+    contexts,
+    **{"model.encoding": encoding, "train.segment_len": segment_len},
+  )
   tokens, params = tokens_of(config), tiny.params(config.model)
   assert losses.shape == (3, 40)
   for index, token in itertools.product(range(3), [8, 9, 20, 47]):
@@ -129,6 +135,15 @@ def test_losses_are_those_of_single_tokens_with_a_truncated_context(
     assert actual == pytest.approx(
       -log_probs[0, -1, tokens[token]], abs=ROUNDING
     )
+
+
+def test_absolute_positions_are_read_no_farther_than_in_training(folder):
+  absolute = {"model.encoding": "absolute", "train.segment_len": 5}
+  _, losses = read(folder, [2, 5, 8], **absolute)
+  _, shorter = read(folder, [2, 5], **absolute)
+  np.testing.assert_array_equal(losses[2], losses[1])
+  # The tokens begin after the longest context.
+  np.testing.assert_allclose(losses[:2, :37], shorter[:, 3:], atol=ROUNDING)
 
 
 def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
@@ -193,7 +208,7 @@ def test_a_group_is_compared_and_drawn(folder):
   ("updates", "text"),
   [
     ({"analysis.context_stop": 17}, "there is no context to compare with 16"),
-    ({"analysis.context_stop": 64}, "needs 2112 tokens and test has 150"),
+    ({"analysis.context_stop": 64}, "needs 2128 tokens and test has 150"),
     (
       {
         "analysis.context_stop": 64,
@@ -209,6 +224,7 @@ def test_a_group_is_compared_and_drawn(folder):
         "analysis.num_tokens": 20,
         "model.encoding": "absolute_per_layer",
         "model.num_positions": 8,
+        "train.segment_len": 20,
       },
       "has learned 8 positions and cannot read a segment of 20",
     ),

@@ -280,7 +280,11 @@ def draw(results: list[dict[str, Any]]) -> Any:
   axes.xaxis.set_major_formatter("{x:.0f}")
   axes.set_xlabel("attention length in evaluation (tokens; ring: in training)")
   axes.set_ylabel("perplexity")
-  axes.legend(fontsize=8)
+  # What is a quarter worse leaves the picture, or the rest would be one line.
+  lowest = min(row["best"]["perplexity"] for row in results)
+  highest = max(one["perplexity"] for row in results for one in row["sweep"])
+  axes.set_ylim(0.99 * lowest, min(1.01 * highest, 1.25 * lowest))
+  figure.legend(loc="outside right upper", fontsize=8)
   return figure
 
 

@@ -5,7 +5,9 @@ Two meanings of a context of c tokens:
 "tokens"     nothing before the last c tokens is seen by any layer. Each token
              needs windows of its own. One that begins at s gives the losses
              with every context up to its length, of the tokens s+1, s+2, ...,
-             so that one pass over all beginnings gives those of every c.
+             so that one pass over all beginnings gives those of every c. A
+             model of absolute positions reads at most its training segment,
+             however much more is known.
 "attention"  each layer attends to the last c tokens, through a memory that is
              warm: one pass over the split for each c, at the cost of an
              evaluation. The second layer's keys have themselves seen c tokens,
@@ -89,27 +91,35 @@ def by_tokens(params, config, mesh, *, contexts) -> np.ndarray:
   """Of the tokens from the longest context on, by windows; [C, T]."""
   file = _split(config)
   longest, count = contexts[-1], config.analysis.num_tokens
-  needed = 2 * longest + count - contexts[0]
+  needed = 2 * longest + count
   if len(file.tokens) < needed:
     raise errors.UserError(
       f"analysis.num_tokens={count} with contexts up to {longest} needs "
       f"{needed} tokens and {config.eval.split} has {len(file.tokens)}; lower "
       "one of them."
     )
-  wanted = np.array(contexts) - 1
-  starts = np.arange(longest + count - contexts[0])
+  read = contexts
+  if config.model.encoding in model_lib.ABSOLUTE:
+    # Beyond its segment are positions that the model has never seen.
+    read = [min(length, config.train.segment_len) for length in contexts]
+  wanted = np.unique(read)
+  starts = np.arange(longest + count - wanted[0])
   found = windows.losses(
     params,
     file.tokens,
     starts,
     config=config,
     mesh=mesh,
-    length=longest,
-    wanted=wanted,
+    length=int(wanted[-1]),
+    wanted=wanted - 1,
   )
   tokens = longest + np.arange(count)
+  columns = np.searchsorted(wanted, read)
   return np.stack(
-    [found[tokens - length, index] for index, length in enumerate(contexts)]
+    [
+      found[tokens - length, column]
+      for length, column in zip(read, columns, strict=True)
+    ]
   )
 
 
