@@ -47,6 +47,7 @@ TRAIN = (
   "at most",
   "collectives, at least",
   "tokens/s/chip",
+  "MFU",
   "executed / useful FLOPs",
   "hours",
   "chip-hours",
@@ -69,6 +70,7 @@ EVALUATION = (
   "lanes",
   "HBM GiB a chip",
   "tokens/s/chip",
+  "MFU",
 )
 
 
@@ -76,7 +78,7 @@ def _train(line) -> list[str]:
   plan, changed = line["plan"], line["changes"]
   cells = [line["experiment"], line["topology"], changed["train.batch_size"]]
   if "hbm_bytes_per_chip" not in plan:
-    return [*map(str, cells), "does not fit", *["-"] * 7]
+    return [*map(str, cells), "does not fit", *["-"] * 8]
   speed = plan["estimated_tokens_per_second_per_chip"]
   chip_hours = line["published_tokens"] / speed / 3600
   return [
@@ -86,6 +88,7 @@ def _train(line) -> list[str]:
     f"{plan['estimated_step_seconds_at_most'] * 1e3:.0f}",
     f"{plan['collective_seconds'] * 1e3:.1f}",
     f"{speed:,.0f}",
+    f"{plan['estimated_mfu']:.2f}",
     f"{plan['executed_over_useful']:.2f}",
     _rounded(chip_hours / line["num_chips"]),
     _rounded(chip_hours),
@@ -138,6 +141,7 @@ def _evaluation(line) -> list[str]:
     str(line["changes"]["eval.batch_size"]),
     _memory(plan) if fits else "does not fit",
     f"{plan['estimated_tokens_per_second_per_chip']:,.0f}" if fits else "-",
+    f"{plan['estimated_mfu']:.2f}" if fits else "-",
   ]
 
 

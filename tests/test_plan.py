@@ -24,6 +24,7 @@ CONTRACT = {
   "executed_flops_per_step",
   "estimated_cycles",
   "estimated_step_seconds",
+  "estimated_mfu",
   "estimated_tokens_per_second_per_chip",
   "estimated_step_seconds_at_most",
   "collective_bytes",

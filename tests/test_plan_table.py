@@ -15,6 +15,7 @@ def line(**updates):
     "hbm_capacity_bytes": 2**34,
     "estimated_step_seconds": 0.1,
     "estimated_step_seconds_at_most": 0.2,
+    "estimated_mfu": 0.25,
     "estimated_tokens_per_second_per_chip": 1000.0,
     "executed_flops_per_step": 8e9,
     "executed_over_useful": 1.5,
@@ -82,7 +83,8 @@ def test_tables_replace_those_that_are_there(tmp_path):
   assert text.endswith("After.")
   assert "old" not in text
   # 36 M tokens by 1000 a second and chip are 10 chip-hours.
-  assert "| 1.00 of 16.00 | 100 | 200 | 1.0 | 1,000 | 1.50 | 1.2 | 10 |" in text
+  row = "| 1.00 of 16.00 | 100 | 200 | 1.0 | 1,000 | 0.25 | 1.50 | 1.2 | 10 |"
+  assert row in text
   assert (
     text.count("| v5e:4x4 | 1.0 | +1.00% | 3.0 | 2.0 | 0.0 | 0.0 | 1.0 |") == 1
   )

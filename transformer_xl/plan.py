@@ -180,6 +180,7 @@ def _work(compiled, devices, *, count, tokens, useful) -> dict[str, Any]:
     "kernel_cycles": cost.kernel_flops * chip.clock / peak / count,
     "estimated_step_seconds": seconds,
     "estimated_step_seconds_at_most": at_most,
+    "estimated_mfu": useful * tokens / (seconds * peak * len(devices)),
     "estimated_tokens_per_second_per_chip": tokens
     / seconds
     / (len(devices) // chip.devices),
