@@ -1,0 +1,46 @@
+"""The speed benchmarks run, on sizes that say nothing of speed."""
+
+import dataclasses
+
+import pytest
+
+from benchmarks import ours
+from benchmarks import side_by_side
+from benchmarks import workload
+
+TINY = {
+  **{"num_layers": 1, "model_dim": 8, "num_heads": 2, "ff_dim": 8},
+  **{"vocab_size": 11, "batch_size": 2, "mem_len": 6},
+}
+
+
+@pytest.mark.parametrize(
+  "task", [workload.TRAIN, workload.EVALUATE, workload.GENERATE]
+)
+def test_every_task_runs_and_runs_on(task):
+  work = workload.make(task, TINY)
+  if work.task != "generate":
+    work = dataclasses.replace(work, segment_len=4)
+  runner = ours.make(work, count=2)
+  losses = [runner() for _ in range(2)]
+  if work.task == "train":
+    assert losses[1] < losses[0]  # The same tokens again.
+  assert runner.peak_bytes > 0
+
+
+def test_a_table_has_a_row_for_each_side():
+  figures = {"milliseconds": 2.0, "cpu_milliseconds": 3.0}
+  result = {
+    "case": "train_small",
+    **dataclasses.asdict(workload.make(workload.TRAIN, workload.SMALL)),
+    "sides": {"ours": figures, "huggingface": figures},
+    "times_faster_than": {
+      "seconds": {"huggingface": 1.5},
+      "cpu_seconds": {"huggingface": 1.25},
+    },
+  }
+  rows = side_by_side.table([result]).splitlines()
+  assert len(rows) == 4
+  assert rows[3] == (
+    "| train_small | 6, 256, 128, 8 | huggingface | 2.0 | 3.0 | 1.5 | 1.25 |"
+  )
