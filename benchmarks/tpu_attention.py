@@ -25,8 +25,8 @@ import numpy as np
 from absl import app
 from absl import flags
 
-from benchmarks import tpu_compiler
 from transformer_xl import attention
+from transformer_xl import chips
 from transformer_xl import hlo_cost
 from transformer_xl.kernels import dispatch
 from transformer_xl.kernels import tiling as tiling_lib
@@ -65,7 +65,8 @@ def main(argv: list[str]) -> None:
     os.environ["LIBTPU_INIT_ARGS"] = (
       f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
     )
-    device = tpu_compiler.device(_TOPOLOGY.value)
+    chips.compile_only()
+    device = chips.slice_devices(_TOPOLOGY.value)[0]
     for name in _SHAPES.value:
       for implementation in _IMPLEMENTATIONS.value:
         for gradient in (False, True):
