@@ -18,6 +18,7 @@ from benchmarks import workload
 from transformer_xl import decoding
 from transformer_xl import inference
 from transformer_xl import model as model_lib
+from transformer_xl import plan
 from transformer_xl import scorer
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
@@ -47,13 +48,7 @@ class _Compiled:
     start = time.perf_counter()
     self.call = function.lower(*arguments).compile()
     self.seconds = time.perf_counter() - start
-    memory = self.call.memory_analysis()
-    self.peak_bytes = (
-      memory.argument_size_in_bytes
-      + memory.output_size_in_bytes
-      - memory.alias_size_in_bytes
-      + memory.temp_size_in_bytes
-    )
+    self.peak_bytes = plan.held_bytes(self.call)
 
 
 class _Training:

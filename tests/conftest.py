@@ -13,6 +13,7 @@ import pytest
 _checks = jaxtyping.install_import_hook(
   [
     "transformer_xl.adaptive_softmax",
+    "transformer_xl.capacity",
     "transformer_xl.attention",
     "transformer_xl.memory",
     "transformer_xl.model",

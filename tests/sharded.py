@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests import corpus
-from transformer_xl import adaptive_softmax
+from transformer_xl import capacity
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import data
 from transformer_xl import evaluate
@@ -28,7 +28,7 @@ from transformer_xl import step as step_lib
 from transformer_xl import train as train_lib
 
 STEPS, COUNT = 6, 2  # As three chunks.
-adaptive_softmax._ROWS = 1  # The few tokens of a device fill no tile.
+capacity._ROWS = 1  # The few tokens of a device fill no tile.
 jax.config.update("jax_disable_most_optimizations", True)  # To compile faster.
 CONFIG = {
   "model.model_dim": 16,

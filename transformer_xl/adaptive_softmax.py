@@ -17,13 +17,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax import ad_checkpoint
 
+from transformer_xl import capacity as capacity_lib
 from transformer_xl import config as config_lib
+from transformer_xl import cross_entropy
 from transformer_xl import shapes
-from transformer_xl import sharding
-
-_ROWS = 16  # Of a bfloat16 tile on TPU.
 
 
 class Cluster(NamedTuple):
@@ -196,9 +194,13 @@ def nll(
     local = jnp.where(inside, targets - start, 0)
     tail = functools.partial(_tail_nll, weights, index, start)
     capacity = capacities[index - 1] if capacities else 1.0
-    result += _with_room(tail, hidden, local, inside, capacity=capacity)
+    result += capacity_lib.with_room(
+      tail, hidden, local, inside, capacity=capacity
+    )
     start += kernel.shape[0]
-  return result + _cross_entropy(_head_logits(hidden, weights), column)
+  return result + cross_entropy.cross_entropy(
+    _head_logits(hidden, weights), column
+  )
 
 
 def log_probs(
@@ -293,61 +295,7 @@ def _tail_logits(hidden, weights, index, start):
 def _tail_nll(weights, index, start, hidden, local, inside) -> jax.Array:
   """Losses within one cluster, 0 for targets outside of it."""
   logits = _tail_logits(hidden, weights, index, start)
-  return jnp.where(inside, _cross_entropy((logits,), local), 0.0)
-
-
-def _with_room(tail, hidden, local, inside, *, capacity) -> jax.Array:
-  """`tail(hidden, local, inside)` for few tokens if few are inside.
-
-  Each device has room for a share of its own tokens, so none moves. They are
-  picked by products with one-hot rows, whose gradients are products too; a
-  gather's would be a scatter, which is slow on TPU.
-  """
-  lanes, segment_len = inside.shape
-  groups = sharding.lane_groups(lanes)
-  tokens = lanes // groups * segment_len
-  room = math.ceil(capacity * tokens / _ROWS) * _ROWS
-  if 2 * room > tokens:
-    return tail(hidden, local, inside)
-  inside = inside.reshape(groups, tokens)
-  rank = jnp.cumsum(inside, axis=1) - 1
-  slots = rank[:, :, None] == jnp.arange(room)[None, None]
-  slots &= inside[:, :, None]  # [G, tokens, room]
-  by_lane = (groups, lanes // groups, segment_len)
-
-  def some(hidden, local):
-    flat = hidden.reshape(groups, tokens, -1)
-    picked = jnp.einsum(
-      "gnr,gnd->grd",
-      slots.astype(flat.dtype),
-      flat,
-      precision=jax.lax.Precision.HIGHEST,  # To pick without rounding.
-    )
-    local = local.reshape(groups, tokens, 1)
-    local = jnp.sum(jnp.where(slots, local, 0), axis=1)
-    # The logits are cheaper to compute twice than to keep.
-    keep = jax.checkpoint_policies.save_only_these_names("normaliser")
-    losses = jax.checkpoint(tail, policy=keep)(
-      picked, local, jnp.any(slots, axis=1)
-    )
-    return jnp.sum(jnp.where(slots, losses[:, None], 0.0), axis=2)
-
-  def every(hidden, local):
-    arrays = (
-      hidden.reshape(*by_lane, -1),
-      local.reshape(by_lane),
-      inside.reshape(by_lane),
-    )
-    # A lane of each device at a time, twice: logits of all would not fit.
-    losses = jax.lax.map(
-      jax.checkpoint(lambda lane: tail(*lane)),
-      jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), arrays),
-    )
-    return jnp.moveaxis(losses, 0, 1).reshape(groups, tokens)
-
-  fits = jnp.all(rank[:, -1] < room)
-  losses = jax.lax.cond(fits, some, every, hidden, local)
-  return losses.reshape(lanes, segment_len)
+  return jnp.where(inside, cross_entropy.cross_entropy((logits,), local), 0.0)
 
 
 def _logits(narrow, kernel, bias):
@@ -367,51 +315,6 @@ def _project(vectors, projection, *, transpose):
     return vectors
   projection = projection.astype(vectors.dtype)
   return vectors @ (projection.T if transpose else projection)
-
-
-@jax.custom_vjp
-def _cross_entropy(parts: tuple[jax.Array, ...], targets: jax.Array):
-  """Losses for logits that come in parts, each [B, T, V_c].
-
-  With a rule of its own for the gradient, since JAX's keeps the exponentials
-  and the mask beside the logits. Parts, since joining them would copy them.
-  """
-  return _cross_entropy_forward(parts, targets)[0]
-
-
-def _cross_entropy_forward(parts, targets):
-  normalisers = [jax.nn.logsumexp(part, axis=-1) for part in parts]
-  normaliser = functools.reduce(jnp.logaddexp, normalisers)
-  normaliser = ad_checkpoint.checkpoint_name(normaliser, "normaliser")
-  # A sum over a mask leaves a vocabulary that is split over devices there; so
-  # would no gather.
-  chosen = [
-    jnp.sum(jnp.where(mask, part, 0.0), axis=-1)
-    for part, mask in zip(parts, _columns(parts, targets), strict=True)
-  ]
-  losses = normaliser - functools.reduce(jnp.add, chosen)
-  return losses, (parts, normaliser, targets)
-
-
-def _cross_entropy_backward(saved, gradient):
-  parts, normaliser, targets = saved
-  return tuple(
-    gradient[..., None] * (jnp.exp(part - normaliser[..., None]) - mask)
-    for part, mask in zip(parts, _columns(parts, targets), strict=True)
-  ), None
-
-
-_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
-
-
-def _columns(parts, targets) -> list[jax.Array]:
-  """Where each part has the logits of the targets."""
-  result, start = [], 0
-  for part in parts:
-    column = jax.lax.broadcasted_iota(targets.dtype, part.shape, 2)
-    result.append(column == targets[..., None] - start)
-    start += part.shape[-1]
-  return result
 
 
 def _projection(module, config, index, width) -> jax.Array | None:

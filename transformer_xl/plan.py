@@ -75,15 +75,8 @@ def train_plan(
   config: config_lib.ExperimentConfig, devices: list[Any]
 ) -> dict[str, Any]:
   """A plan of the compiled updates."""
-  lanes = config.train.batch_size // config.train.accumulation_steps
-  mesh = sharding.make_mesh(config.mesh, lanes=(lanes,), devices=devices)
   count = config.train.segments_per_call
-  with jax.set_mesh(mesh):
-    segments = _segments(
-      mesh, count, config.train.batch_size, config.train.segment_len
-    )
-    arguments = (*train_lib.placed_state(config, mesh), segments)
-    lowered = train_lib.compiled_update(config, mesh).lower(*arguments)
+  lowered = lower_updates(config, count=count, devices=devices)
   useful = 3 * metrics.forward_flops_per_token(
     config.model,
     segment_len=config.train.segment_len,
@@ -91,6 +84,37 @@ def train_plan(
   )
   tokens = config.train.batch_size * config.train.segment_len
   return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
+
+
+def lower_updates(
+  config: config_lib.ExperimentConfig,
+  *,
+  count: int,
+  devices: list[Any] | None = None,
+) -> Any:
+  """So many updates in one call, to compile; for our devices or others."""
+  lanes = config.train.batch_size // config.train.accumulation_steps
+  mesh = sharding.make_mesh(config.mesh, lanes=(lanes,), devices=devices)
+  with jax.set_mesh(mesh):
+    segments = _segments(
+      mesh, count, config.train.batch_size, config.train.segment_len
+    )
+    arguments = (*train_lib.placed_state(config, mesh), segments)
+    return train_lib.compiled_update(config, mesh).lower(*arguments)
+
+
+def held_bytes(compiled: Any) -> int:
+  """What a device holds at once: arguments, results and temporaries.
+
+  Arguments that are given away become results in place.
+  """
+  memory = compiled.memory_analysis()
+  return (
+    memory.argument_size_in_bytes
+    + memory.output_size_in_bytes
+    - memory.alias_size_in_bytes
+    + memory.temp_size_in_bytes
+  )
 
 
 def eval_plan(
@@ -132,13 +156,7 @@ def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
     compiled = _compile(lowered)
   except DoesNotFitError as error:
     return {"fits": False, "reason": str(error)}
-  memory = compiled.memory_analysis()
-  held = (
-    memory.argument_size_in_bytes
-    + memory.output_size_in_bytes
-    - memory.alias_size_in_bytes
-    + memory.temp_size_in_bytes
-  )
+  memory, held = compiled.memory_analysis(), held_bytes(compiled)
   seconds = time.perf_counter() - start
   return {
     "fits": held <= chip.hbm_bytes,

@@ -2,40 +2,16 @@
 
 import dataclasses
 import math
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 from absl import logging
 
 from transformer_xl import config as config_lib
-from transformer_xl import sharding
-from transformer_xl import step as step_lib
-from transformer_xl import train
+from transformer_xl import plan
 
 
 def bytes_of_step(config: config_lib.ExperimentConfig) -> int:
   """Arguments, outputs and temporaries of one update, as XLA plans them."""
-  lanes = config.train.batch_size // config.train.accumulation_steps
-  mesh = sharding.make_mesh(config.mesh, lanes=(lanes,))
-  shape = (1, config.train.batch_size, config.train.segment_len)
-  place = sharding.segments(mesh)
-  kinds = (jnp.int32, jnp.int32, jnp.float32, jnp.bool_)
-  with jax.set_mesh(mesh):
-    fields: Any = [
-      jax.ShapeDtypeStruct(shape, kind, sharding=place) for kind in kinds
-    ]
-    segments = step_lib.Segment(*fields)
-    state = train.placed_state(config, mesh)
-    lowered = train.compiled_update(config, mesh).lower(*state, segments)
-    plan = lowered.compile().memory_analysis()
-  # Given away arguments become outputs in place.
-  return (
-    plan.argument_size_in_bytes
-    + plan.output_size_in_bytes
-    - plan.alias_size_in_bytes
-    + plan.temp_size_in_bytes
-  )
+  return plan.held_bytes(plan.lower_updates(config, count=1).compile())
 
 
 def with_longest_segment(
