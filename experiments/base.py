@@ -50,8 +50,15 @@ def _model() -> ml_collections.ConfigDict:
   # "absolute_per_layer".
   model.encoding = "relative"  # or shaw | absolute | absolute_per_layer
   model.num_positions = 256
+  # Dropout, facts 2.7 and docs/ptb.md. The first is that of position encodings
+  # and in all layers; of what enters and leaves them it can be another.
   model.dropout_rate = 0.1
-  model.attention_dropout_rate = 0.0
+  model.input_dropout_rate = model.get_oneway_ref("dropout_rate")
+  model.output_dropout_rate = model.get_oneway_ref("dropout_rate")
+  model.attention_dropout_rate = 0.0  # Of attention's weights.
+  model.embedding_dropout_rate = 0.0  # Of whole words of the vocabulary.
+  model.weight_dropout_rate = 0.0  # Of the layers' matrices (DropConnect).
+  model.locked_dropout = False  # One mask for all tokens of a segment.
   model.memory_start = "masked"  # masked | zeros: attended, as TF and HF do
   model.same_length_window = "mem_len_plus_one"  # or mem_len: PyTorch, HF
   model.layer_norm_epsilon = 1e-5  # TF: 1e-12.
@@ -87,10 +94,18 @@ def _train() -> ml_collections.ConfigDict:
   train.num_steps = 1000  # Updates, one for each segment.
   train.batch_size = 16
   train.segment_len = 128
+  # Lengths that take turns at random, each in one of so many calls, with a
+  # learning rate in proportion to segment_len; () for always segment_len.
+  train.segment_lens = ()
   train.mem_len = 128
   train.clamp_len = 0  # 0: none, as everywhere in training.
   train.same_length = False
   train.loss_on = "all"  # all | recent_half: which targets of a segment
+  # Added to the loss of each token: so much times the mean square of the states
+  # that enter the softmax, and of how much they differ from the token before
+  # (AR and TAR, Merity et al. 2017).
+  train.activation_penalty = 0.0
+  train.temporal_activation_penalty = 0.0
   train.segments_per_call = 10  # Updates in one compiled call.
   train.accumulation_steps = 1  # The lanes of an update are read in parts.
   train.optimizer = "adam"  # adam | adamw | lamb | sgd
@@ -107,7 +122,12 @@ def _train() -> ml_collections.ConfigDict:
   train.adam_b1 = 0.9
   train.adam_b2 = 0.999
   train.adam_epsilon = 1e-8
-  train.ema_decay = 0.0  # Moving average of the parameters; 0: none.
+  # An average of the parameters, for `eval.parameters`: a moving one, or the
+  # mean of all since a step, or since so many validation losses in a row were
+  # above the best one before them (NT-ASGD, Merity et al. 2017); 0: none.
+  train.ema_decay = 0.0
+  train.asgd_start_step = 0
+  train.asgd_patience = 0
   train.log_every_steps = 50
   train.eval_every_steps = 500  # On the validation split; 0: never.
   train.eval_mem_len = train.get_oneway_ref("mem_len")  # For those evaluations.
@@ -130,7 +150,7 @@ def _eval() -> ml_collections.ConfigDict:
   # not be projected again while parameters are fixed; docs/memory.md.
   evaluation.memory = "auto"  # auto | hidden | key_value: the same numbers
   evaluation.segments_per_call = 8
-  evaluation.parameters = "raw"  # raw | ema
+  evaluation.parameters = "raw"  # raw | ema | asgd
   evaluation.checkpoint = "latest"  # latest | best | a step
   return evaluation
 

@@ -128,6 +128,23 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
     ({"train.log_every_steps": 7}, "train.segments_per_call=10"),
     ({"train.eval_every_steps": 15}, "train.eval_every_steps=15"),
     ({"checkpoint.every_steps": 3}, "try --config.checkpoint.every_steps=10"),
+    (
+      {"train.ema_decay": 0.9, "train.asgd_patience": 5},
+      "not train.ema_decay=0.9 and train.asgd_patience=5",
+    ),
+    (
+      {"train.asgd_patience": 5, "train.eval_every_steps": 0},
+      "train.asgd_patience=5 counts validation losses",
+    ),
+    (
+      {"train.ema_decay": 0.9, "eval.parameters": "asgd"},
+      "set --config.eval.parameters=ema or raw",
+    ),
+    ({"train.segment_lens": (8, 0)}, "must be lengths of 1 or more: (8, 0)"),
+    (
+      {"train.segment_lens": (8, 4), "data.rotate_epochs": True},
+      "set --config.data.rotate_epochs=False",
+    ),
     ({"train.warmup_steps": 1000}, "must be below train.num_steps=1000"),
     (
       {"data.reset_at_documents": True, "model.memory_start": "zeros"},

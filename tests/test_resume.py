@@ -35,6 +35,24 @@ EVERYTHING = {
   "checkpoint.every_steps": 8,
 }
 
+# What regularises: experiments/ptb.py.
+RECIPE = {
+  **EVERYTHING,
+  "model.locked_dropout": True,
+  "model.output_dropout_rate": 0.2,
+  "model.embedding_dropout_rate": 0.1,
+  "model.weight_dropout_rate": 0.1,
+  "data.rotate_epochs": False,
+  "train.segment_lens": (8, 8, 4),
+  "train.activation_penalty": 0.1,
+  "train.temporal_activation_penalty": 0.1,
+  "train.ema_decay": 0.0,
+  "train.asgd_patience": 1,
+  "train.learning_rate": 0.05,  # Too much, so that validation gets worse.
+  "train.eval_every_steps": 8,
+  "eval.parameters": "asgd",
+}
+
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
@@ -80,10 +98,11 @@ def stop_at(step, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("updates", [EVERYTHING, RECIPE], ids=["all", "recipe"])
 def test_a_run_in_three_parts_is_the_run_in_one(
-  data_dir, tmp_path, monkeypatch
+  updates, data_dir, tmp_path, monkeypatch
 ):
-  config = corpus.config(data_dir, **EVERYTHING)
+  config = corpus.config(data_dir, **updates)
   assert train_lib.train(config, str(tmp_path / "whole"))
   for step in (28, 52):  # Between log lines; in the second and third epoch.
     with monkeypatch.context() as patch:
@@ -92,11 +111,12 @@ def test_a_run_in_three_parts_is_the_run_in_one(
     assert int(newest(tmp_path / "parts", config).state.step) == step
   assert train_lib.train(config, str(tmp_path / "parts"))
   assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
-  assert [r["step"] for r in lines(tmp_path / "whole") if "split" in r] == [
-    24,
-    48,
-    72,
-  ]
+  every = config.train.eval_every_steps
+  evaluated = [r["step"] for r in lines(tmp_path / "whole") if "split" in r]
+  assert evaluated == list(range(every, 73, every))
+  restored = newest(tmp_path / "whole", config)
+  averaging = restored.metadata["averaging"]
+  assert (averaging["step"] < 72) == (updates is RECIPE)
 
 
 def start(workdir, flags):

@@ -178,6 +178,79 @@ def test_the_average_starts_as_a_copy_and_not_as_the_same_buffers():
     assert one.unsafe_buffer_pointer() != other.unsafe_buffer_pointer()
 
 
+def test_the_mean_of_the_parameters_begins_after_its_first_step():
+  config = make_config(**{"train.asgd_start_step": 2})
+  update = compiled(step_lib.train_segment, config)
+  state, memory = start(config)
+  state = state._replace(average_start=jnp.int32(2))
+  seen = []
+  for i in range(4):
+    (state, memory), _ = update(state, memory, at(make_segments(), i), 0)
+    seen.append(state.params)
+    if i < 2:
+      assert_equal(state.average, state.params)
+  mean = jax.tree.map(lambda *leaves: sum(leaves) / 2, *seen[2:])
+  assert distance(mean, state.params) > 1e-3
+  assert_equal(state.average, mean, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("penalty", ["activation", "temporal_activation"])
+def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
+  penalty,
+):
+  plain = make_config(**PLAIN)
+  config = make_config(**PLAIN, **{f"train.{penalty}_penalty": 0.5})
+  state, memory = start(config)
+  segment = at(make_segments(), 0)
+  model = step_lib.make_training(config).model
+
+  def expected(params):
+    hidden, _ = model.apply(
+      {"params": params}, segment.inputs, memory, segment.resets
+    )
+    squares = jnp.mean(hidden**2, axis=2)
+    if penalty == "temporal_activation":
+      change = jnp.mean((hidden[:, 1:] - hidden[:, :-1]) ** 2, axis=2)
+      change = jnp.where(segment.resets[:, 1:], 0, change)
+      squares = jnp.pad(change, ((0, 0), (1, 0)))
+    return 0.5 * jnp.sum(squares * segment.weights) / segment.weights.sum()
+
+  results = [
+    compiled(step_lib.train_segment, one)(state, memory, segment, 0)
+    for one in (plain, config)
+  ]
+  (one, _), metrics = results[0]
+  (other, _), penalised = results[1]
+  assert_equal(metrics.sums, penalised.sums)
+  # SGD at rate 0.1: the difference of the updates is that of the gradients.
+  difference = jax.tree.map(
+    lambda a, b: (a - b) / 0.1, one.params, other.params
+  )
+  gradient = jax.jit(jax.grad(expected))(state.params)
+  assert distance(gradient, jax.tree.map(jnp.zeros_like, gradient)) > 1e-2
+  # Differences of parameters of size 1, divided by the rate.
+  assert_equal(difference, gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_the_learning_rate_is_in_proportion_to_the_drawn_length():
+  plain = make_config(**PLAIN)
+  config = make_config(
+    **PLAIN, **{"train.segment_len": 2 * LENGTH, "train.segment_lens": (5, 20)}
+  )
+  state, memory = start(config)
+  segment = at(make_segments(), 0)
+  (one, _), metrics = compiled(step_lib.train_segment, plain)(
+    state, memory, segment, 0
+  )
+  (other, _), halved = compiled(step_lib.train_segment, config)(
+    state, memory, segment, 0
+  )
+  assert float(halved.learning_rate) == 0.5 * float(metrics.learning_rate)
+  half = jax.tree.map(lambda a, b: (a + b) / 2, state.params, one.params)
+  assert distance(half, one.params) > 1e-3
+  assert_equal(other.params, half, rtol=1e-5, atol=1e-6)
+
+
 def test_targets_without_weight_change_nothing():
   config, segments = make_config(**PLAIN), make_segments()
   targets = jnp.where(segments.weights == 0, 7, segments.targets)

@@ -187,7 +187,7 @@ def restore_params(
   Args:
     workdir: of the run.
     which: "latest", "best" (by validation loss) or a step.
-    average: the moving average instead of the parameters.
+    average: the average of the parameters instead of the last ones.
     target: shapes, types and shardings to restore into.
 
   Returns:
@@ -208,8 +208,9 @@ def restore_params(
     saved = manager.item_metadata(step).get(item)
     if saved is None:
       raise errors.UserError(
-        f"checkpoint {step} has no moving average of the parameters; set "
-        "--config.eval.parameters=raw, or train with train.ema_decay."
+        f"checkpoint {step} has no average of the parameters; set "
+        "--config.eval.parameters=raw, or train with train.ema_decay or "
+        "train.asgd_start_step."
       )
     _check_shapes(saved.tree, target, step, kind="model")
     restored = manager.restore(

@@ -38,7 +38,12 @@ class ModelConfig:
   encoding: str
   num_positions: int
   dropout_rate: float
+  input_dropout_rate: float
+  output_dropout_rate: float
   attention_dropout_rate: float
+  embedding_dropout_rate: float
+  weight_dropout_rate: float
+  locked_dropout: bool
   memory_start: str
   same_length_window: str
   layer_norm_epsilon: float
@@ -69,10 +74,13 @@ class TrainConfig:
   num_steps: int
   batch_size: int
   segment_len: int
+  segment_lens: tuple[int, ...]
   mem_len: int
   clamp_len: int
   same_length: bool
   loss_on: str
+  activation_penalty: float
+  temporal_activation_penalty: float
   segments_per_call: int
   accumulation_steps: int
   optimizer: str
@@ -87,6 +95,8 @@ class TrainConfig:
   adam_b2: float
   adam_epsilon: float
   ema_decay: float
+  asgd_start_step: int
+  asgd_patience: int
   log_every_steps: int
   eval_every_steps: int
   eval_mem_len: int
@@ -218,7 +228,7 @@ CHOICES = {
   "train.optimizer": ("adam", "adamw", "lamb", "sgd"),
   "train.schedule": ("cosine", "inverse_sqrt", "constant"),
   "train.schedule_convention": ("next_step", "tensorflow", "pytorch"),
-  "eval.parameters": ("raw", "ema"),
+  "eval.parameters": ("raw", "ema", "asgd"),
   "analysis.context": ("tokens", "attention"),
   "eval.memory": ("auto", "hidden", "key_value"),
   "score.memory": ("fresh", "carry"),
@@ -264,6 +274,10 @@ NOT_NEGATIVE = (
   "train.learning_rate",
   "train.clip_norm",
   "train.weight_decay",
+  "train.activation_penalty",
+  "train.temporal_activation_penalty",
+  "train.asgd_start_step",
+  "train.asgd_patience",
   "train.eval_every_steps",
   "train.eval_mem_len",
   "eval.clamp_len",
@@ -280,7 +294,11 @@ NOT_NEGATIVE = (
 )
 FRACTIONS = (
   "model.dropout_rate",
+  "model.input_dropout_rate",
+  "model.output_dropout_rate",
   "model.attention_dropout_rate",
+  "model.embedding_dropout_rate",
+  "model.weight_dropout_rate",
   "train.min_learning_rate_ratio",
   "train.adam_b1",
   "train.adam_b2",
@@ -304,6 +322,13 @@ def to_dict(config: ExperimentConfig) -> dict[str, Any]:
   return dataclasses.asdict(config)
 
 
+def average_kind(config: TrainConfig) -> str:
+  """Which average of the parameters is kept: ema, asgd or none, ""."""
+  if config.ema_decay:
+    return "ema"
+  return "asgd" if config.asgd_start_step or config.asgd_patience else ""
+
+
 def check(config: ExperimentConfig) -> None:
   """Raises a UserError for the first rule that the values break."""
   for name, choices in CHOICES.items():
@@ -320,6 +345,7 @@ def check(config: ExperimentConfig) -> None:
   _check_mesh(config)
   _check_schedule(config)
   _check_generate(config)
+  _check_average(config)
   if config.data.reset_at_documents and config.model.memory_start == "zeros":
     raise errors.UserError(
       "memory cannot be reset inside a segment when empty memory is attended: "
@@ -417,10 +443,45 @@ def _check_schedule(config: ExperimentConfig) -> None:
         f"{name}={value} must be a multiple of train.segments_per_call="
         f"{every}; try --config.{name}={_nearest_multiple(value, every)}."
       )
+  if any(length < 1 for length in train.segment_lens):
+    raise errors.UserError(
+      f"train.segment_lens must be lengths of 1 or more: {train.segment_lens}."
+    )
+  if train.segment_lens and config.data.rotate_epochs:
+    raise errors.UserError(
+      "with train.segment_lens every epoch is cut elsewhere already; set "
+      "--config.data.rotate_epochs=False."
+    )
   if train.warmup_steps and train.warmup_steps >= train.num_steps:
     raise errors.UserError(
       f"train.warmup_steps={train.warmup_steps} must be below "
       f"train.num_steps={train.num_steps}."
+    )
+
+
+def _check_average(config: ExperimentConfig) -> None:
+  train, wanted = config.train, config.eval.parameters
+  kinds = {
+    "train.ema_decay": train.ema_decay,
+    "train.asgd_start_step": train.asgd_start_step,
+    "train.asgd_patience": train.asgd_patience,
+  }
+  chosen = [f"{name}={value}" for name, value in kinds.items() if value]
+  if len(chosen) > 1:
+    raise errors.UserError(
+      f"one average of the parameters can be kept, not {' and '.join(chosen)}; "
+      "set all but one to 0."
+    )
+  if train.asgd_patience and not train.eval_every_steps:
+    raise errors.UserError(
+      f"train.asgd_patience={train.asgd_patience} counts validation losses; "
+      "set --config.train.eval_every_steps."
+    )
+  kind = average_kind(train)
+  if kind and wanted not in ("raw", kind):
+    raise errors.UserError(
+      f"eval.parameters={wanted}, but training keeps the average {kind!r}; "
+      f"set --config.eval.parameters={kind} or raw."
     )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from transformer_xl import config as config_lib
 from transformer_xl import errors
+from transformer_xl import segment_lengths
 from transformer_xl import step as step_lib
 
 
@@ -129,13 +130,16 @@ class TrainStream:
   resets: str  # "documents", "wrap": where the corpus starts over, or "never".
   rotate: bool
   seed: int
+  # Where not all are `segment_len`; then no lane may jump.
+  lengths: segment_lengths.SegmentLengths | None = None
 
   def __post_init__(self):
-    if self.pairs // self.num_lanes < self.segment_len:
-      lanes = self.pairs // self.segment_len
+    longest = max(self.lengths.lens) if self.lengths else self.segment_len
+    if self.pairs // self.num_lanes < longest:
+      lanes = self.pairs // longest
       raise errors.UserError(
         f"{self.pairs + 1} tokens do not fill one segment of "
-        f"{self.segment_len} in each of {self.num_lanes} lanes; use at most "
+        f"{longest} in each of {self.num_lanes} lanes; use at most "
         f"{lanes} lanes or shorter segments."
       )
 
@@ -149,20 +153,30 @@ class TrainStream:
     """Segments until each lane arrives where the next one started."""
     return math.ceil(self.pairs // self.num_lanes / self.segment_len)
 
+  def length_at(self, step: int) -> int:
+    """T of the segments that are read from this step on."""
+    return self.lengths.at(step) if self.lengths else self.segment_len
+
   def read(self, step: int, count: int, lanes: slice) -> step_lib.Segment:
     """The segments of steps [step, step + count) for some lanes.
 
     Returns:
-      NumPy arrays [count, lanes, T].
+      NumPy arrays [count, lanes, T]; with `lengths`, all of one call's length.
     """
     steps = np.arange(step, step + count)[:, None]
     starts = np.arange(self.num_lanes)[lanes] * (self.pairs // self.num_lanes)
-    if self.rotate:
+    length = self.length_at(step)
+    if self.lengths:
+      starts = starts + self.lengths.tokens_before(step)
+      starts = starts + (steps - step) * length
+    elif self.rotate:
       epoch, steps = np.divmod(steps, self.steps_per_epoch)
-      starts = starts + self._offsets(epoch)
-    starts = (starts + steps * self.segment_len) % self.pairs  # [count, lanes]
-    inputs, targets = _pairs(self.file, starts, self.segment_len, np.mod)
-    resets = self._resets(starts)
+      starts = starts + self._offsets(epoch) + steps * length
+    else:
+      starts = starts + steps * length
+    starts = starts % self.pairs  # [count, lanes]
+    inputs, targets = _pairs(self.file, starts, length, np.mod)
+    resets = self._resets(starts, length)
     if self.rotate:
       resets[:, :, 0] |= steps == 0
     weights = np.ones(inputs.shape, np.float32)
@@ -177,13 +191,13 @@ class TrainStream:
 
     return np.vectorize(offset, otypes=[np.int64])(epochs)
 
-  def _resets(self, starts: np.ndarray) -> np.ndarray:
+  def _resets(self, starts: np.ndarray, length: int) -> np.ndarray:
     if self.resets == "never":
-      return np.zeros((*starts.shape, self.segment_len), bool)
+      return np.zeros((*starts.shape, length), bool)
     documents = _documents(self.file, self.resets)
     # What lies past the last pair is the start of the text again.
-    around = _document_starts(documents, starts - self.pairs, self.segment_len)
-    return around | _document_starts(documents, starts, self.segment_len)
+    around = _document_starts(documents, starts - self.pairs, length)
+    return around | _document_starts(documents, starts, length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +221,11 @@ class EvalStream:
   def num_steps(self) -> int:
     """Segments until all is read."""
     return self._warmup_steps + self._run // self.segment_len
+
+  def length_at(self, step: int) -> int:
+    """As TrainStream's; here all are alike."""
+    del step
+    return self.segment_len
 
   @property
   def _warmup_steps(self) -> int:
@@ -286,7 +305,7 @@ def device_segments(
   sharding: jax.sharding.NamedSharding,
 ) -> step_lib.Segment:
   """Global arrays [count, B, T] of which each process reads its lanes only."""
-  shape = (count, stream.num_lanes, stream.segment_len)
+  shape = (count, stream.num_lanes, stream.length_at(step))
   cache: dict[tuple, step_lib.Segment] = {}
 
   def read(lanes: slice) -> step_lib.Segment:

@@ -186,7 +186,7 @@ def load_params(
   return checkpoint_lib.restore_params(
     workdir,
     which=config.eval.checkpoint,
-    average=config.eval.parameters == "ema",
+    average=config.eval.parameters != "raw",
     target=target,
   )
 

@@ -9,6 +9,7 @@ import jax
 
 from transformer_xl import config as config_lib
 from transformer_xl import model as model_lib
+from transformer_xl import segment_lengths
 from transformer_xl import step as step_lib
 
 # Dense bfloat16 FLOP/s of one JAX device, by `device_kind`, as published. A v4
@@ -172,11 +173,12 @@ class Window:
   ) -> dict[str, Any]:
     """The log line after `step` updates; the window starts anew."""
     train, speed = config.train, None
+    lengths = segment_lengths.of(config)
     if self._seconds:
       speed = self._timed_tokens / self._seconds
     result = {
       "step": step,
-      "tokens": step * train.batch_size * train.segment_len,
+      "tokens": train.batch_size * lengths.tokens_before(step),
       "loss": self.sums["nll"] / self.sums["num_tokens"],
       **self._last,
       "tokens_per_second": speed,
@@ -184,7 +186,7 @@ class Window:
       and mfu(
         speed,
         config.model,
-        segment_len=train.segment_len,
+        segment_len=round(lengths.mean),
         mem_len=train.mem_len,
       ),
     }

@@ -62,7 +62,7 @@ class Attention(nn.Module):
     """
     config = self.config
     heads, width = config.num_heads, config.head_dim
-    dense = functools.partial(_kernel, self, config)
+    dense = functools.partial(_matrix, self, config, deterministic)
 
     def project(name, rows):
       kernel = dense(name, (config.model_dim, heads * width))
@@ -100,7 +100,7 @@ class Attention(nn.Module):
     values = values.reshape(*hidden.shape[:-1], heads * width)
     kernel = dense("output", (heads * width, config.model_dim))
     output = _times(values, kernel)
-    return nn.Dropout(config.dropout_rate)(output, deterministic=deterministic)
+    return _dropout(config)(output, deterministic=deterministic)
 
 
 class FeedForward(nn.Module):
@@ -114,9 +114,9 @@ class FeedForward(nn.Module):
   ) -> shapes.Hidden:
     """Maps each position by itself."""
     config = self.config
-    dense = functools.partial(_kernel, self, config)
+    dense = functools.partial(_matrix, self, config, deterministic)
     offset = functools.partial(_vector, self, config, nn.initializers.zeros)
-    dropout = nn.Dropout(config.dropout_rate, deterministic=deterministic)
+    dropout = functools.partial(_dropout(config), deterministic=deterministic)
     kernel = dense("in_kernel", (config.model_dim, config.ff_dim))
     inner = _times(hidden, kernel)
     inner = inner + offset("in_bias", config.ff_dim)[None, None]
@@ -209,7 +209,13 @@ class TransformerXL(nn.Module):
     if config.encoding == "relative" and not config.untie_biases:
       self.biases = _biases(self, config)
     self.layers = _scanned_blocks(config)(config)
-    self.dropout = nn.Dropout(config.dropout_rate)
+    self.input_dropout = _dropout(config, config.input_dropout_rate)
+    self.output_dropout = _dropout(config, config.output_dropout_rate)
+    # One mask for all lanes, and if locked for all distances, too.
+    self.position_dropout = nn.Dropout(
+      config.dropout_rate, broadcast_dims=(0,) if config.locked_dropout else ()
+    )
+    self.word_dropout = nn.Dropout(config.embedding_dropout_rate)
 
   def __call__(
     self,
@@ -231,6 +237,11 @@ class TransformerXL(nn.Module):
     Returns:
       The last layer's states, and the memory for the next segment.
     """
+    hidden, memory = self._read(inputs, memory, resets, deterministic)
+    return self.output_dropout(hidden, deterministic=deterministic), memory
+
+  def _read(self, inputs, memory, resets, deterministic):
+    """`__call__` without the dropout of what leaves the layers."""
     config = self.config
     if resets is None:
       resets = jnp.zeros(inputs.shape, bool)
@@ -251,14 +262,18 @@ class TransformerXL(nn.Module):
         config.model_dim,
         clamp_len=self.clamp_len,
       ).astype(config.dtype)
-      positions = self.dropout(positions, deterministic=deterministic)
+      positions = self.position_dropout(positions, deterministic=deterministic)
       biases = None if config.untie_biases else self.biases
     hidden = self.embedding(inputs)
+    if config.embedding_dropout_rate and not deterministic:
+      words = jnp.ones((config.vocab_size,), hidden.dtype)
+      words = self.word_dropout(words, deterministic=False)
+      hidden = hidden * words[inputs][:, :, None]
     if config.encoding == "absolute":
       index = jnp.arange(inputs.shape[1], dtype=jnp.float32)
       encodings = attention.sinusoids(index, config.model_dim)
       hidden = hidden + encodings.astype(config.dtype)[None]
-    hidden = self.dropout(hidden, deterministic=deterministic)
+    hidden = self.input_dropout(hidden, deterministic=deterministic)
     hidden, layer_inputs = self.layers(
       hidden,
       jax.lax.stop_gradient(memory.hiddens),
@@ -267,8 +282,7 @@ class TransformerXL(nn.Module):
       biases,
       deterministic,
     )
-    output = self.dropout(hidden, deterministic=deterministic)
-    return output, memory_lib.append(memory, layer_inputs, resets)
+    return hidden, memory_lib.append(memory, layer_inputs, resets)
 
   def nll(
     self,
@@ -281,13 +295,53 @@ class TransformerXL(nn.Module):
   ) -> tuple[shapes.Losses, memory_lib.Memory]:
     """Negative log-probability of each target, in nats and token order."""
     hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
-    losses = adaptive_softmax.nll(
+    return self._losses(hidden, targets), memory
+
+  def penalised_nll(
+    self,
+    inputs: shapes.Tokens,
+    targets: shapes.Tokens,
+    memory: memory_lib.Memory,
+    resets: shapes.Resets,
+    *,
+    activation: float,
+    temporal: float,
+    deterministic: bool = False,
+  ) -> tuple[shapes.Losses, shapes.Losses, memory_lib.Memory]:
+    """`nll`, and what training adds to each token's loss beside it.
+
+    AR and TAR of AWD-LSTM (Merity et al. 2017, section 4.6): the mean square
+    of the states that enter the softmax, and of the difference between those
+    of a token and the one before in its segment, of the same document.
+    Neither costs anything where its weight is 0.
+
+    Args:
+      inputs: as in `__call__`, like memory and resets.
+      targets: as in `nll`.
+      memory: of the tokens before.
+      resets: where documents start.
+      activation: weight of the first.
+      temporal: weight of the second.
+      deterministic: without dropout.
+    """
+    hidden, memory = self._read(inputs, memory, resets, deterministic)
+    output = self.output_dropout(hidden, deterministic=deterministic)
+    penalties = jnp.zeros(inputs.shape, jnp.float32)
+    if activation:
+      penalties += activation * _mean_square(output)
+    if temporal:
+      change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
+      change = jnp.where(resets[:, 1:], 0.0, change)
+      penalties = penalties.at[:, 1:].add(temporal * change)
+    return self._losses(output, targets), penalties, memory
+
+  def _losses(self, hidden, targets) -> shapes.Losses:
+    return adaptive_softmax.nll(
       hidden,
       targets,
       self.head(),
       capacities=self.config.cluster_capacities,
     )
-    return losses, memory
 
   def log_probs(
     self,
@@ -359,6 +413,28 @@ def _scanned_blocks(config: config_lib.ModelConfig):
 def _kernel(module, config, name, shape) -> jax.Array:
   init = nn.initializers.normal(config.init_std)
   return module.param(name, init, shape, jnp.float32).astype(config.dtype)
+
+
+def _matrix(module, config, deterministic, name, shape) -> jax.Array:
+  """A kernel of which training may drop single weights.
+
+  They are dropped after the cast: nothing of the matrix's size is float32.
+  """
+  kernel = _kernel(module, config, name, shape)
+  drop = nn.Dropout(config.weight_dropout_rate, name=f"{name}_dropout")
+  return drop(kernel, deterministic=deterministic)
+
+
+def _dropout(config, rate=None) -> nn.Dropout:
+  """Of states [B, T, D], at the rate that holds in all layers or another."""
+  shared = (1,) if config.locked_dropout else ()
+  rate = config.dropout_rate if rate is None else rate
+  return nn.Dropout(rate, broadcast_dims=shared)
+
+
+def _mean_square(states: jax.Array) -> jax.Array:
+  """[B, T, D] to [B, T], in float32."""
+  return jnp.mean(jnp.square(states.astype(jnp.float32)), axis=-1)
 
 
 def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import optax
 
+from transformer_xl import averaging
 from transformer_xl import config as config_lib
 from transformer_xl import memory as memory_lib
 from transformer_xl import model as model_lib
@@ -37,7 +38,9 @@ class TrainState(NamedTuple):
   step: jt.Int[shapes.Array, ""]  # Completed updates; the next segment.
   params: shapes.PyTree
   opt_state: shapes.PyTree
-  average: shapes.PyTree  # Moving average of params; None without one.
+  average: shapes.PyTree  # Of params: a moving one, or a mean; or None.
+  # The mean is over the updates after this one; None for a moving average.
+  average_start: jt.Int[shapes.Array, ""] | None = None
 
 
 class Sums(NamedTuple):
@@ -65,6 +68,9 @@ class Training(NamedTuple):
   accumulation_steps: int
   ema_decay: float
   loss_on: str
+  activation_penalty: float
+  temporal_activation_penalty: float
+  rated_len: int  # T for which the learning rate is; 0: for any.
 
 
 def make_training(config: config_lib.ExperimentConfig) -> Training:
@@ -81,6 +87,9 @@ def make_training(config: config_lib.ExperimentConfig) -> Training:
     accumulation_steps=config.train.accumulation_steps,
     ema_decay=config.train.ema_decay,
     loss_on=config.train.loss_on,
+    activation_penalty=config.train.activation_penalty,
+    temporal_activation_penalty=config.train.temporal_activation_penalty,
+    rated_len=config.train.segment_len if config.train.segment_lens else 0,
   )
 
 
@@ -89,10 +98,13 @@ def init_state(config: config_lib.ExperimentConfig) -> TrainState:
   key = jax.random.fold_in(jax.random.key(config.seed), 0)
   params = model_lib.init_params(config.model, key)
   optimizer = optimizer_lib.make_optimizer(config.train)
-  # A copy, since the state is donated and a buffer can be given away once.
-  average = jax.tree.map(jnp.copy, params) if config.train.ema_decay else None
+  kind, average, start = config_lib.average_kind(config.train), None, None
+  if kind:  # A copy: the state is donated, a buffer can be given away once.
+    average = jax.tree.map(jnp.copy, params)
+  if kind == "asgd":
+    start = jnp.asarray(averaging.Start(config.train).step, jnp.int32)
   step = jnp.zeros((), jnp.int32)
-  return TrainState(step, params, optimizer.init(params), average)
+  return TrainState(step, params, optimizer.init(params), average, start)
 
 
 def train_segment(
@@ -113,14 +125,19 @@ def train_segment(
   updates, opt_state = training.optimizer.update(
     gradient, state.opt_state, state.params
   )
+  rate = training.learning_rate(state.step)
+  if training.rated_len:  # All optimizers' updates are in proportion to it.
+    share = segment.inputs.shape[1] / training.rated_len
+    updates = jax.tree.map(lambda update: share * update, updates)
+    rate = share * rate
   params = optax.apply_updates(state.params, updates)
-  average = state.average
-  if average is not None:
+  step, average = state.step + 1, state.average
+  if state.average_start is not None:
+    average = averaging.mean_since(state.average_start, average, params, step)
+  elif average is not None:
     average = optax.incremental_update(params, average, 1 - training.ema_decay)
-  metrics = UpdateMetrics(
-    sums, optax.global_norm(gradient), training.learning_rate(state.step)
-  )
-  state = TrainState(state.step + 1, params, opt_state, average)
+  metrics = UpdateMetrics(sums, optax.global_norm(gradient), rate)
+  state = TrainState(step, params, opt_state, average, state.average_start)
   return (state, memory), metrics
 
 
@@ -206,18 +223,22 @@ def _gradient(params, memory, segment, key, training):
   total = jnp.maximum(jnp.sum(segment.weights), 1.0)
 
   def loss(params, memory, segment, key):
-    nll, memory = training.model.apply(
+    nll, penalties, memory = training.model.apply(
       {"params": params},
       segment.inputs,
       segment.targets,
       memory,
       segment.resets,
-      deterministic=False,
+      activation=training.activation_penalty,
+      temporal=training.temporal_activation_penalty,
       rngs={"dropout": key},
-      method="nll",
+      method="penalised_nll",
     )
     sums = _sums(nll, segment.weights)
-    return sums.nll / total, (sums, memory)
+    objective = sums.nll
+    if training.activation_penalty or training.temporal_activation_penalty:
+      objective += _sums(penalties, segment.weights).nll
+    return objective / total, (sums, memory)
 
   gradient = jax.grad(loss, has_aux=True)
   parts = training.accumulation_steps

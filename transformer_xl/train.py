@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from absl import logging
 from jax.experimental import multihost_utils
 
+from transformer_xl import averaging
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import config as config_lib
 from transformer_xl import data
@@ -27,6 +29,7 @@ from transformer_xl import memory_use
 from transformer_xl import metrics as metrics_lib
 from transformer_xl import model as model_lib
 from transformer_xl import provenance
+from transformer_xl import segment_lengths
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import stopping
@@ -114,6 +117,7 @@ class Loop:
       resets=data.reset_rule(config),
       rotate=config.data.rotate_epochs,
       seed=config.seed,
+      lengths=segment_lengths.of(config) if config.train.segment_lens else None,
     )
     _report_clusters(config.model, self._stream.file)
     self._evaluator: evaluate.Evaluator | None = None
@@ -127,7 +131,8 @@ class Loop:
     self._checkpoints = checkpoint_lib.Checkpoints(workdir, config.checkpoint)
     self._policy = checkpoint_lib.SavePolicy(config.checkpoint)
     self._update = compiled_update(config, mesh)
-    self._is_compiled = False
+    self._compiled_lens: set[int] = set()
+    self._averaging = averaging.Start(config.train)
     self._start()
     os.makedirs(workdir, exist_ok=True)
     provenance.record(config, workdir)
@@ -154,6 +159,9 @@ class Loop:
       return
     self._state, self._memory = restored.state, restored.memory
     self._step = int(restored.state.step)
+    saved = restored.metadata.get("averaging")
+    self._averaging.restore(saved, step=self._step)
+    self._tell_averaging(targets[0])
     self._window = metrics_lib.Window(restored.metadata["window"])
     self._owes_evaluation = restored.metadata.get("owes_evaluation", False)
     logging.info("Resuming after step %d.", self._step)
@@ -165,6 +173,13 @@ class Loop:
         "The data, the lanes or the segment length changed: lanes continue "
         "elsewhere in the text."
       )
+
+  def _tell_averaging(self, state: step_lib.TrainState) -> None:
+    """Puts the start of averaging where the compiled update reads it."""
+    if state.average_start is not None:
+      start = np.asarray(self._averaging.step, np.int32)
+      start = jax.device_put(start, state.average_start.sharding)
+      self._state = self._state._replace(average_start=start)
 
   def run(self) -> bool:
     """Updates, logs, evaluates and saves until the last step or a signal."""
@@ -182,11 +197,16 @@ class Loop:
       self._state, self._memory, metrics = self._update(
         self._state, self._memory, segments
       )
-      if not self._is_compiled:
+      length = self._stream.length_at(done)
+      if length not in self._compiled_lens:
         # The call returns before the device is done, but after compiling.
         seconds = time.perf_counter() - start
-        logging.info("Compiled the update in %.1f s.", seconds)
-        self._is_compiled = True
+        logging.info(
+          "Compiled the update in %.1f s, for segments of %d.", seconds, length
+        )
+        if self._compiled_lens:
+          self._window.continue_timing()
+        self._compiled_lens.add(length)
       if pending is not None:
         self._log(*pending)
       self._step = done + count
@@ -243,7 +263,7 @@ class Loop:
     if self._evaluator is None:
       return None
     state = self._state
-    averaged = self._config.eval.parameters == "ema"
+    averaged = self._config.eval.parameters != "raw"
     params = state.average if averaged else state.params
     try:
       score = self._evaluator(params, should_stop=self._stop.poll)
@@ -267,6 +287,9 @@ class Loop:
       record["perplexity"],
       record["mem_len"],
     )
+    if self._averaging.add(nll, step=self._step):
+      logging.info("Averaging starts: this loss is no longer the best.")
+      self._tell_averaging(self._state)
     return nll
 
   def _save(self, nll: float | None) -> None:
@@ -278,6 +301,7 @@ class Loop:
       "window": self._window.sums,
       "data": self._data_description(),
       "owes_evaluation": nll is None and self._evaluation_is_due(),
+      "averaging": self._averaging.saved(),
     }
     self._checkpoints.save(
       self._state, self._memory, metadata=metadata, nll=nll
@@ -289,7 +313,16 @@ class Loop:
       "sha256": self._stream.file.sha256,
       "batch_size": self._config.train.batch_size,
       "segment_len": self._config.train.segment_len,
+      **self._drawn_lengths(),
     }
+
+  def _drawn_lengths(self) -> dict[str, Any]:
+    """What else says where a step is in the text, if segments differ."""
+    train = self._config.train
+    if not train.segment_lens:
+      return {}
+    calls = {"segments_per_call": train.segments_per_call}
+    return {"segment_lens": list(train.segment_lens), **calls}
 
   def close(self) -> None:
     """Waits until what is being saved is saved."""

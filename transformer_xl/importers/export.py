@@ -54,7 +54,7 @@ def export(workdir: str, target: str) -> None:
   params, _ = checkpoint.restore_params(
     workdir,
     which=config.eval.checkpoint,
-    average=config.eval.parameters == "ema",
+    average=config.eval.parameters != "raw",
     target=_targets(config.model),
   )
   vocabulary = vocabulary_lib.load(os.path.join(workdir, provenance.VOCABULARY))
