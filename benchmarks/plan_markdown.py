@@ -6,6 +6,7 @@ from typing import Any
 BEGIN = "<!-- Written by `make plan-table`. -->\n"
 END = "<!-- The end of what it writes. -->\n"
 GIB = 2**30
+KEY = ("program", "experiment", "topology", "remat")
 
 
 def write(page: str, lines: list[dict[str, Any]]) -> None:
@@ -20,11 +21,10 @@ def write(page: str, lines: list[dict[str, Any]]) -> None:
 
 def tables(lines: list[dict[str, Any]]) -> str:
   """All tables; of several plans of one row, the last."""
-  newest = {
-    (line["program"], line["experiment"], line["topology"]): line
-    for line in lines
-  }
+  newest = {tuple(line.get(name, "") for name in KEY): line for line in lines}
   ordered = sorted(newest.values(), key=_order)
+  policies = [line for line in ordered if line.get("remat")]
+  ordered = [line for line in ordered if not line.get("remat")]
   train = [line for line in ordered if line["program"] == "train"]
   evaluation = [line for line in ordered if line["program"] == "eval"]
   parts = [
@@ -32,6 +32,8 @@ def tables(lines: list[dict[str, Any]]) -> str:
     _table(TRAIN, map(_train, train)),
     "\nWeak scaling, per chip and step:\n",
     _table(SCALING, map(_scaling, _scaled(train))),
+    "\nRematerialisation (`config.model.remat`):\n",
+    _table(REMAT, map(_remat, _compared(train, policies))),
     "\nEvaluation:\n",
     _table(EVALUATION, map(_evaluation, evaluation)),
   ]
@@ -62,6 +64,14 @@ SCALING = (
   "reduce-scatter",
   "all-reduce",
   "other",
+)
+REMAT = (
+  "configuration",
+  "slice",
+  "policy",
+  "HBM GiB a chip",
+  "ms a step",
+  "executed / useful FLOPs",
 )
 EVALUATION = (
   "configuration",
@@ -129,6 +139,28 @@ def _scaling(line) -> list[str]:
 
 def _flops_per_chip(line) -> float:
   return line["plan"]["executed_flops_per_step"] / line["num_chips"]
+
+
+def _compared(train, policies) -> list[dict[str, Any]]:
+  """Each policy's plan after the one without any."""
+  places = {_place(line) for line in policies}
+  without = [line for line in train if _place(line) in places]
+  return sorted([*without, *policies], key=_place)
+
+
+def _place(line) -> tuple[str, str]:
+  return line["experiment"], line["topology"]
+
+
+def _remat(line) -> list[str]:
+  plan = line["plan"]
+  return [
+    *_place(line),
+    line.get("remat") or "none",
+    _memory(plan),
+    f"{plan['estimated_step_seconds'] * 1e3:.0f}",
+    f"{plan['executed_over_useful']:.2f}",
+  ]
 
 
 def _evaluation(line) -> list[str]:

@@ -70,6 +70,8 @@ FIRST = (
   ("train", "wt103_base", "v5e:2x4"),
   ("train", "wt103_base_aligned", "v5e:2x4"),
 )
+# What each policy of rematerialisation saves and costs; none is in FIRST.
+REMAT = (("wt103_large", "v5e:4x4"), ("enwik8_base", "v5e:2x4"))
 
 
 class Row(NamedTuple):
@@ -78,11 +80,14 @@ class Row(NamedTuple):
   program: str  # train | eval
   experiment: str
   topology: str
+  remat: str = ""  # As in the experiment.
 
 
 def rows() -> list[Row]:
   """All plans, the most wanted first."""
   result = [Row(*first) for first in FIRST]
+  policies = itertools.product(REMAT, ("attention", "dots", "full"))
+  result += [Row("train", *place, remat) for place, remat in policies]
   for topologies in (SMALLEST[:1], SMALLEST[1:], LARGEST, BETWEEN):
     pairs = itertools.product(topologies, LANES)
     result += [Row("train", name, topology) for topology, name in pairs]
@@ -96,7 +101,9 @@ def changes(row: Row, num_devices: int) -> dict[str, Any]:
   """What a row changes in its experiment; all of it is in the table."""
   lanes = LANES[row.experiment] * num_devices
   published = _config_dict(row.experiment).eval.batch_size
+  remat = {"model.remat": row.remat} if row.remat else {}
   return {
+    **remat,
     "mesh.fsdp": math.gcd(FSDP.get(row.experiment, 8), num_devices),
     "train.batch_size": lanes,
     # As published, or the next number that the devices divide.
@@ -118,14 +125,15 @@ def stored() -> list[dict[str, Any]]:
 
 def missing(only: str) -> Iterator[Row]:
   """What was not planned with these versions of the compiler."""
-  have = {
-    (Row(*(line[name] for name in Row._fields)), line["jax"], line["libtpu"])
-    for line in stored()
-  }
+  have = {(_row(line), line["jax"], line["libtpu"]) for line in stored()}
   for row in rows():
     is_wanted = only in ("", row.experiment)
     if is_wanted and (row, *versions().values()) not in have:
       yield row
+
+
+def _row(line: dict[str, Any]) -> Row:
+  return Row(**{name: line[name] for name in Row._fields if name in line})
 
 
 def planned(row: Row) -> dict[str, Any]:

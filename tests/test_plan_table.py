@@ -36,7 +36,7 @@ def line(**updates):
 def test_every_row_is_a_configuration_that_its_slice_divides():
   rows = plan_table.rows()
   assert len(set(rows)) == len(rows)
-  assert rows[: len(plan_table.FIRST)] == [*plan_table.FIRST]
+  assert rows[0] == plan_table.Row(*plan_table.FIRST[0])
   for row in rows:
     sides = row.topology.partition(":")[2].split("x")
     devices = 1
@@ -88,6 +88,15 @@ def test_tables_replace_those_that_are_there(tmp_path):
   assert (
     text.count("| v5e:4x4 | 1.0 | +1.00% | 3.0 | 2.0 | 0.0 | 0.0 | 1.0 |") == 1
   )
+
+
+def test_policies_stand_after_the_plan_without_one_and_in_no_other_table():
+  policies = [line(remat=name) for name in ("dots", "full")]
+  text = plan_markdown.tables([*policies, line()])
+  cells = "| 1.00 of 16.00 | 100 | 1.50 |"
+  rows = [f"| ptb | v5e:2x4 | {name} {cells}" for name in ("none", "dots")]
+  assert "\n".join(rows) in text
+  assert text.count("| ptb | v5e:2x4 | 32 |") == 1
 
 
 def test_what_does_not_fit_says_so():
