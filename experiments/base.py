@@ -152,7 +152,32 @@ def _eval() -> ml_collections.ConfigDict:
   evaluation.segments_per_call = 8
   evaluation.parameters = "raw"  # raw | ema | asgd
   evaluation.checkpoint = "latest"  # latest | best | a step
+  evaluation.dynamic = _dynamic()
+  evaluation.cache = _cache()
   return evaluation
+
+
+def _dynamic() -> ml_collections.ConfigDict:
+  """Dynamic evaluation: docs/dynamic.md."""
+  dynamic = ml_collections.ConfigDict()
+  dynamic.kind = "none"  # none | sgd | rms: by the size of training gradients
+  # Each lane adapts parameters of its own, so it needs B copies of them, or
+  # all adapt the same ones and learn from each other's text.
+  dynamic.lanes = "apart"  # apart | shared
+  dynamic.learning_rate = (3e-4,)  # One, or on valid several to choose from.
+  dynamic.decay = (0.02,)  # Towards the trained parameters, a segment.
+  dynamic.epsilon = 1e-5  # Added to the size of training gradients; rms.
+  dynamic.statistics_segments = 50  # For that size, in each lane; rms.
+  return dynamic
+
+
+def _cache() -> ml_collections.ConfigDict:
+  """The neural cache: docs/dynamic.md."""
+  cache = ml_collections.ConfigDict()
+  cache.size = 0  # Tokens; 0: none.
+  cache.flatness = (0.1,)  # theta; one, or on valid several to choose from.
+  cache.share = (0.1,)  # lambda, of the mixture; likewise.
+  return cache
 
 
 def _checkpoint() -> ml_collections.ConfigDict:

@@ -17,6 +17,7 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.attention",
     "transformer_xl.memory",
     "transformer_xl.model",
+    "transformer_xl.neural_cache",
   ],
   "beartype.beartype",
 )

@@ -105,6 +105,27 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class DynamicConfig:
+  """How parameters follow the text that they have scored: docs/dynamic.md."""
+
+  kind: str
+  lanes: str
+  learning_rate: tuple[float, ...]
+  decay: tuple[float, ...]
+  epsilon: float
+  statistics_segments: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheConfig:
+  """The neural cache: docs/dynamic.md."""
+
+  size: int
+  flatness: tuple[float, ...]
+  share: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class EvalConfig:
   """How a split is scored."""
 
@@ -119,6 +140,8 @@ class EvalConfig:
   segments_per_call: int
   parameters: str
   checkpoint: str
+  dynamic: DynamicConfig
+  cache: CacheConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +254,8 @@ CHOICES = {
   "eval.parameters": ("raw", "ema", "asgd"),
   "analysis.context": ("tokens", "attention"),
   "eval.memory": ("auto", "hidden", "key_value"),
+  "eval.dynamic.kind": ("none", "sgd", "rms"),
+  "eval.dynamic.lanes": ("apart", "shared"),
   "score.memory": ("fresh", "carry"),
 }
 POSITIVE = (
@@ -251,6 +276,7 @@ POSITIVE = (
   "eval.batch_size",
   "eval.segment_len",
   "eval.segments_per_call",
+  "eval.dynamic.statistics_segments",
   "checkpoint.every_steps",
   "checkpoint.keep_latest",
   "mesh.fsdp",
@@ -281,6 +307,7 @@ NOT_NEGATIVE = (
   "train.eval_every_steps",
   "train.eval_mem_len",
   "eval.clamp_len",
+  "eval.cache.size",
   "checkpoint.every_minutes",
   "checkpoint.keep_best",
   "generate.num_tokens",
@@ -346,6 +373,7 @@ def check(config: ExperimentConfig) -> None:
   _check_schedule(config)
   _check_generate(config)
   _check_average(config)
+  _check_test_time(config)
   if config.data.reset_at_documents and config.model.memory_start == "zeros":
     raise errors.UserError(
       "memory cannot be reset inside a segment when empty memory is attended: "
@@ -496,6 +524,47 @@ def _check_generate(config: ExperimentConfig) -> None:
       f"generate.repetition_window={generate.repetition_window} tokens; "
       "make the window longer."
     )
+
+
+def _check_test_time(config: ExperimentConfig) -> None:
+  """What evaluation may change while it reads: docs/dynamic.md."""
+  evaluation = config.eval
+  dynamic, cache = evaluation.dynamic, evaluation.cache
+  for name, rule, holds in (
+    ("dynamic.learning_rate", "0 or more", lambda value: value >= 0),
+    ("dynamic.decay", "0 or more", lambda value: value >= 0),
+    ("cache.flatness", "0 or more", lambda value: value >= 0),
+    ("cache.share", "in [0, 1)", lambda value: 0 <= value < 1),
+  ):
+    values = _get(config, f"eval.{name}")
+    is_right = len(values) > 0 and all(map(holds, values))
+    _require(f"eval.{name}", is_right, config, f"{rule}, one or several")
+  _require("eval.dynamic.epsilon", dynamic.epsilon > 0, config, "above 0")
+  if dynamic.kind == "none" and not cache.size:
+    return
+  if evaluation.memory == "key_value":
+    raise errors.UserError(
+      "cached keys and values are those of parameters that stay, and dynamic "
+      "evaluation and the neural cache need hidden states: set "
+      "--config.eval.memory=auto."
+    )
+  if evaluation.split == "test" and num_settings(evaluation) > 1:
+    raise errors.UserError(
+      f"{num_settings(evaluation)} settings of eval.dynamic and eval.cache "
+      "would be chosen from on the test split: compare them with "
+      "--config.eval.split=valid and evaluate one on test."
+    )
+
+
+def num_settings(evaluation: EvalConfig) -> int:
+  """How many settings of dynamic evaluation and cache are to be tried."""
+  dynamic, cache = evaluation.dynamic, evaluation.cache
+  result = 1
+  if dynamic.kind != "none":
+    result *= len(dynamic.learning_rate) * len(dynamic.decay)
+  if cache.size:
+    result *= len(cache.flatness) * len(cache.share)
+  return result
 
 
 def _nearest_multiple(value: int, of: int) -> int:

@@ -238,16 +238,29 @@ class EvalStream:
 
   def read(self, step: int, count: int, lanes: slice) -> step_lib.Segment:
     """As TrainStream.read; steps after the last have no weight."""
-    steps = np.arange(step, step + count)[:, None] - self._warmup_steps
-    runs = np.arange(self.num_lanes)[lanes] * self._run
-    starts = runs + steps * self.segment_len  # [count, lanes]
+    steps, starts = self._starts(step, count)
+    starts = starts[:, lanes]
     inputs, targets = _pairs(self.file, starts, self.segment_len, _clip)
     documents = _documents(self.file, self.resets)
     resets = _document_starts(documents, starts, self.segment_len)
-    position = starts[:, :, None] + np.arange(self.segment_len)
     in_run = (steps >= 0) & (steps * self.segment_len < self._run)
-    counted = in_run[:, :, None] & (position < len(self.file.tokens) - 1)
+    counted = in_run[:, :, None] & self.is_text(step, count)[:, lanes]
     return _segment(inputs, targets, counted.astype(np.float32), resets)
+
+  def is_text(self, step: int, count: int) -> np.ndarray:
+    """Which pairs are of the split, counted or not, [count, B, T].
+
+    The others are before its start, where lanes warm up, or past its end.
+    """
+    _, starts = self._starts(step, count)
+    position = starts[:, :, None] + np.arange(self.segment_len)
+    return (position >= 0) & (position < len(self.file.tokens) - 1)
+
+  def _starts(self, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Steps since warming up, [count, 1], and first pairs, [count, B]."""
+    steps = np.arange(step, step + count)[:, None] - self._warmup_steps
+    runs = np.arange(self.num_lanes) * self._run
+    return steps, runs + steps * self.segment_len
 
 
 def _segment(*fields: Any) -> step_lib.Segment:

@@ -91,7 +91,7 @@ def _run(mode: str, config, workdir: str):
   if mode in _ANALYSES:  # Only they need the library that draws.
     name = f"transformer_xl.analysis.{_ANALYSES[mode]}"
     return importlib.import_module(name).run(config, workdir)
-  from transformer_xl import evaluate
+  from transformer_xl import dynamic_evaluate
   from transformer_xl import generate
   from transformer_xl import plan
   from transformer_xl import score
@@ -99,7 +99,7 @@ def _run(mode: str, config, workdir: str):
 
   modes: dict[str, Callable[..., Any]] = {
     "train": train.train,
-    "eval": evaluate.run,
+    "eval": dynamic_evaluate.run,
     "generate": generate.run,
     "score": score.run,
     "plan": functools.partial(plan.run, topology=_TOPOLOGY.value),

@@ -113,6 +113,11 @@ def segments(mesh: jax.sharding.Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(None, LANES))
 
 
+def lanes(mesh: jax.sharding.Mesh) -> NamedSharding:
+  """For arrays [B, ...]."""
+  return NamedSharding(mesh, PartitionSpec(LANES))
+
+
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
   """Shardings for parameters, what repeats their paths, and memory.
 
@@ -134,6 +139,22 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
     return replicated(mesh)
 
   return jax.tree_util.tree_map_with_path(shard, tree)
+
+
+def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
+  """Shardings for parameters of which each lane has a copy, [B, ...].
+
+  Lanes are where they always are, so only `tensor` is left to split a copy.
+  """
+
+  def shard(place):
+    kept = (
+      tuple(name for name in _names(axes) if name not in LANES) or None
+      for axes in place.spec
+    )
+    return NamedSharding(mesh, PartitionSpec(LANES, *kept))
+
+  return jax.tree.map(shard, parameters(mesh, tree))
 
 
 def placed(tree: shapes.PyTree, places: shapes.PyTree) -> shapes.PyTree:
@@ -188,9 +209,13 @@ def _that_divides(mesh, spec, shape) -> NamedSharding:
   """Leaves an axis whole where the devices do not divide it."""
 
   def axes(size, names):
-    names = () if names is None else np.atleast_1d(names).tolist()
-    return dividing_axes(size, names, mesh.shape)
+    return dividing_axes(size, _names(names), mesh.shape)
 
   padded = (*spec, *[None] * (len(shape) - len(spec)))
   found = (axes(size, names) for size, names in zip(shape, padded, strict=True))
   return NamedSharding(mesh, PartitionSpec(*found))
+
+
+def _names(axes) -> list[str]:
+  """The mesh's axes that split one axis of an array."""
+  return [] if axes is None else np.atleast_1d(axes).tolist()

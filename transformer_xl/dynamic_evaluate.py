@@ -1,0 +1,241 @@
+"""Evaluation with what learns while it reads, apart from static numbers.
+
+`--mode=eval` scores a split with fixed parameters, as ever. If `config.eval`
+asks for dynamic evaluation or a neural cache, it goes on to score the split
+with them, once for each setting, and writes those results to a file of their
+own (docs/dynamic.md).
+"""
+
+import itertools
+import math
+import os
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from transformer_xl import adaptive_scorer
+from transformer_xl import config as config_lib
+from transformer_xl import data
+from transformer_xl import dynamic
+from transformer_xl import evaluate
+from transformer_xl import lesson
+from transformer_xl import model as model_lib
+from transformer_xl import neural_cache
+from transformer_xl import shapes
+from transformer_xl import sharding
+from transformer_xl import writer
+
+
+class AdaptiveEvaluator:
+  """Scores one split at one memory length; compiles once for all settings."""
+
+  def __init__(
+    self,
+    config: config_lib.ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    *,
+    mem_len: int,
+  ):
+    evaluation = config.eval
+    self._config, self._mesh = config, mesh
+    self.file = _open(config, evaluation.split)
+    warmup = evaluation.warmup_len
+    self._stream = data.EvalStream(
+      self.file,
+      num_lanes=evaluation.batch_size,
+      segment_len=evaluation.segment_len,
+      warmup_len=mem_len if warmup < 0 else warmup,
+      resets=data.reset_rule(config),
+    )
+    self._scorer = adaptive_scorer.AdaptiveScorer(config, mesh, mem_len=mem_len)
+    numbers = np.array(_mixtures(evaluation.cache), np.float32)
+    self._mixtures = neural_cache.Mixture(*numbers.T)
+    self._mean_squares: shapes.PyTree = None
+    self._is_compiled = False
+
+  def __call__(
+    self, params: shapes.PyTree, rule: dynamic.Rule
+  ) -> list[evaluate.Score]:
+    """Scores the whole split under one rule and each mixture of the cache."""
+    count = self._config.eval.segments_per_call
+    steps, parts = self._steps(params, rule), []
+    if not self._is_compiled:
+      # A call past the end counts nothing; what it leaves is thrown away.
+      self._run(self._scorer.start(params), params, steps, self._num_steps)
+      self._is_compiled = True
+    state = self._scorer.start(params)
+    start = time.perf_counter()
+    for step in range(0, self._num_steps, count):
+      state, losses = self._run(state, params, steps, step)
+      parts.append(losses)
+    parts = jax.device_get(parts)
+    seconds = time.perf_counter() - start
+    nll = sum(part.nll.sum((0, 1), dtype="float64") for part in parts)
+    tokens = sum(part.num_tokens.sum(dtype="float64") for part in parts)
+    return [evaluate.Score(float(n), round(tokens), seconds) for n in nll]
+
+  @property
+  def _num_steps(self) -> int:
+    return self._stream.num_steps
+
+  def _steps(self, params, rule) -> dynamic.Steps | None:
+    evaluation = self._config.eval
+    kind = evaluation.dynamic.kind
+    if kind == "none":
+      return None
+    if kind == "sgd":
+      return self._scorer.steps(rule, params)
+    if self._mean_squares is None:
+      stream = data.TrainStream(
+        _open(self._config, "train"),
+        num_lanes=evaluation.batch_size,
+        segment_len=evaluation.segment_len,
+        resets=data.reset_rule(self._config),
+        rotate=False,
+        seed=0,
+      )
+      self._mean_squares = self._scorer.mean_squares(
+        params,
+        self._scorer.start(params),
+        self._segments(stream, 0, evaluation.dynamic.statistics_segments),
+      )
+    return self._scorer.steps(rule, self._mean_squares)
+
+  def _run(self, state, params, steps, step):
+    count = self._config.eval.segments_per_call
+    lessons = lesson.Lesson(
+      self._segments(self._stream, step, count),
+      jnp.asarray(self._stream.is_text(step, count)),
+    )
+    return self._scorer.score(state, params, steps, self._mixtures, lessons)
+
+  def _segments(self, stream, step, count):
+    return data.device_segments(
+      stream, step, count, sharding.segments(self._mesh)
+    )
+
+
+def run(config: config_lib.ExperimentConfig, workdir: str) -> list[dict]:
+  """Evaluates a checkpoint; `--mode=eval`.
+
+  Returns:
+    The cards of static evaluation, then those of `results/dynamic_<split>.json`
+    if there are any.
+  """
+  static = evaluate.run(config, workdir)
+  if config.eval.dynamic.kind == "none" and not config.eval.cache.size:
+    return static
+  directory = os.path.join(config.data.dir, config.data.name)
+  meta = data.read_meta(directory)
+  config = data.with_vocab_size(config, meta)
+  mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  cards = []
+  with jax.set_mesh(mesh):
+    params, step = evaluate.load_params(config, workdir, mesh)
+    for mem_len in config.eval.mem_len:
+      evaluator = AdaptiveEvaluator(config, mesh, mem_len=mem_len)
+      for score, options in _scores(evaluator, params, config.eval):
+        values = evaluate.card(
+          score,
+          config,
+          split=config.eval.split,
+          mem_len=mem_len,
+          unit=meta["unit"],
+          meta=evaluator.file.meta,
+          checkpoint_step=step,
+          num_parameters=model_lib.num_parameters(params),
+        )
+        cards.append(_finite(values) | options)
+        _log(cards[-1])
+  if len(cards) > 1:
+    _log_best(cards)
+  path = os.path.join(workdir, "results", f"dynamic_{config.eval.split}.json")
+  writer.write_json(path, {"static": static, "cards": cards})
+  return static + cards
+
+
+def _scores(evaluator, params, evaluation: config_lib.EvalConfig):
+  """A score and its options for each setting."""
+  options, cache = evaluation.dynamic, evaluation.cache
+  is_dynamic = options.kind != "none"
+  rates, decays = options.learning_rate, options.decay
+  rules = itertools.product(rates, decays) if is_dynamic else [(0.0, 0.0)]
+  for rate, decay in rules:
+    rule = dynamic.Rule(*map(jnp.float32, (rate, decay, options.epsilon)))
+    is_rms = options.kind == "rms"
+    adapted = {
+      "kind": options.kind,
+      "lanes": options.lanes,
+      "learning_rate": rate,
+      "decay": decay,
+      "epsilon": options.epsilon if is_rms else None,
+      "statistics_segments": options.statistics_segments if is_rms else None,
+    }
+    scores = evaluator(params, rule)
+    for score, (flatness, share) in zip(scores, _mixtures(cache), strict=True):
+      mixed = {"size": cache.size, "flatness": flatness, "share": share}
+      yield (
+        score,
+        {
+          "dynamic": adapted if is_dynamic else None,
+          "cache": mixed if cache.size else None,
+        },
+      )
+
+
+def _mixtures(cache: config_lib.CacheConfig) -> list[tuple[float, float]]:
+  """Flatness and share of each setting; one that counts nothing for none."""
+  if not cache.size:
+    return [(0.0, 0.0)]
+  return [*itertools.product(cache.flatness, cache.share)]
+
+
+def _open(config, split) -> data.TokenFile:
+  return data.open_split(os.path.join(config.data.dir, config.data.name), split)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+  """What diverged has no number; JSON has no infinity."""
+  return {
+    name: None
+    if isinstance(value, float) and not math.isfinite(value)
+    else value
+    for name, value in values.items()
+  }
+
+
+def _log(card: dict[str, Any]) -> None:
+  """Prints a result with its settings, never as if it were a static one."""
+  text = f"{card['split']}, {_described(card)}"
+  if card["nll"] is None:
+    logging.info("%s: diverged", text)
+  else:
+    evaluate.log_card(card | {"split": text})
+
+
+def _described(card: dict[str, Any]) -> str:
+  parts = []
+  for name in ("dynamic", "cache"):
+    if card[name]:
+      values = (f"{key} {value}" for key, value in card[name].items())
+      parts.append(f"{name} ({', '.join(values)})")
+  return ", ".join(parts)
+
+
+def _log_best(cards: list[dict[str, Any]]) -> None:
+  """Prints what to set for the lowest loss; `run` tries several on valid."""
+  best = min(cards, key=lambda card: card["nll"] or math.inf)
+  flags = [f"--config.eval.mem_len={best['mem_len']}"]
+  for group, names in (
+    ("dynamic", ("learning_rate", "decay")),
+    ("cache", ("flatness", "share")),
+  ):
+    if best[group]:
+      flags += [
+        f"--config.eval.{group}.{name}={best[group][name]}" for name in names
+      ]
+  logging.info("lowest perplexity of %d: %s", len(cards), " ".join(flags))
