@@ -15,6 +15,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.model = _model()
   config.data = _data()
   config.train = _train()
+  config.divergence = _divergence()
   config.eval = _eval()
   config.checkpoint = _checkpoint()
   config.mesh = _mesh()
@@ -135,6 +136,21 @@ def _train() -> ml_collections.ConfigDict:
   train.log_memory_use = False
   train.finish_with = ()  # Modes to run at the end, e.g. ("eval", "generate").
   return train
+
+
+def _divergence() -> ml_collections.ConfigDict:
+  divergence = ml_collections.ConfigDict()
+  # stop | skip: go back and leave out what was read since | lower_rate: go
+  # back and go on at a lower rate; docs/checkpoints.md.
+  divergence.action = "stop"
+  # So far above its lowest the loss is lost: spikes that pass are smaller or
+  # shorter, and runs that lost this much do not come back. 0: only a loss that
+  # is no number.
+  divergence.spike_nats = 2.0
+  divergence.window = 100  # Updates of whose losses the median is taken.
+  divergence.tries = 3  # At one place; then the run stops.
+  divergence.rate_factor = 0.5  # For "lower_rate", each time.
+  return divergence
 
 
 def _eval() -> ml_collections.ConfigDict:

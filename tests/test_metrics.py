@@ -175,14 +175,3 @@ def test_speed_leaves_out_the_first_chunk_and_pauses(monkeypatch):
   now[0] = 503.0
   window.add(update_metrics([1.0], [50]))
   assert window.record(3, run_config())["tokens_per_second"] == 100 / 5
-
-
-@pytest.mark.parametrize(
-  ("nll", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan)]
-)
-def test_what_is_no_number_is_noticed(nll, norm):
-  window = metrics.Window()
-  window.add(update_metrics([1.0, 2.0], [4, 4]))
-  assert window.is_finite()
-  window.add(update_metrics([nll, 2.0], [4, 4], norm=norm))
-  assert not window.is_finite()

@@ -71,9 +71,30 @@ class SavePolicy:
 class Checkpoints:
   """The checkpoints of one run; saving goes on in the background."""
 
-  def __init__(self, workdir: str, config: config_lib.CheckpointConfig):
+  def __init__(
+    self,
+    workdir: str,
+    config: config_lib.CheckpointConfig,
+    *,
+    keep_regular: int = 0,
+  ):
+    """Opens the folder.
+
+    Args:
+      workdir: of the run.
+      config: when to save and what to keep.
+      keep_regular: how many to keep, too, of those that are saved by step.
+    """
     self._directory = os.path.join(os.path.abspath(workdir), DIRECTORY)
-    policies = [preservation_policy.LatestN(config.keep_latest)]
+    policies: list[preservation_policy.PreservationPolicy] = [
+      preservation_policy.LatestN(config.keep_latest)
+    ]
+    if keep_regular:
+      policies.append(
+        preservation_policy.EveryNSteps(
+          config.every_steps, max_to_keep=keep_regular
+        )
+      )
     if config.keep_best:
       policies.append(
         preservation_policy.BestN(
@@ -168,6 +189,13 @@ class Checkpoints:
       logging.warning("Moved it to %s.", os.path.join(aside, name))
     multihost_utils.sync_global_devices(f"checkpoint {step} is out of the way")
     self._manager.reload()
+
+  def drop_after(self, step: int) -> None:
+    """Deletes all that is newer than a step."""
+    self._manager.wait_until_finished()
+    for newer in self.steps():
+      if newer > step:
+        self._manager.delete(newer)
 
   def steps(self) -> list[int]:
     """The steps that are saved, oldest first."""

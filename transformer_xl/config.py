@@ -126,6 +126,17 @@ class CacheConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class DivergenceConfig:
+  """What counts as divergence, and what is done then: `divergence.py`."""
+
+  action: str
+  spike_nats: float
+  window: int
+  tries: int
+  rate_factor: float
+
+
+@dataclasses.dataclass(frozen=True)
 class EvalConfig:
   """How a split is scored."""
 
@@ -223,6 +234,7 @@ class ExperimentConfig:
   model: ModelConfig
   data: DataConfig
   train: TrainConfig
+  divergence: DivergenceConfig
   eval: EvalConfig
   checkpoint: CheckpointConfig
   mesh: MeshConfig
@@ -251,6 +263,7 @@ CHOICES = {
   "train.optimizer": ("adam", "adamw", "lamb", "sgd"),
   "train.schedule": ("cosine", "inverse_sqrt", "constant"),
   "train.schedule_convention": ("next_step", "tensorflow", "pytorch"),
+  "divergence.action": ("stop", "skip", "lower_rate"),
   "eval.parameters": ("raw", "ema", "asgd"),
   "analysis.context": ("tokens", "attention"),
   "eval.memory": ("auto", "hidden", "key_value"),
@@ -273,6 +286,9 @@ POSITIVE = (
   "train.segments_per_call",
   "train.accumulation_steps",
   "train.log_every_steps",
+  "divergence.window",
+  "divergence.tries",
+  "divergence.rate_factor",
   "eval.batch_size",
   "eval.segment_len",
   "eval.segments_per_call",
@@ -306,6 +322,7 @@ NOT_NEGATIVE = (
   "train.asgd_patience",
   "train.eval_every_steps",
   "train.eval_mem_len",
+  "divergence.spike_nats",
   "eval.clamp_len",
   "eval.cache.size",
   "checkpoint.every_minutes",
@@ -330,6 +347,7 @@ FRACTIONS = (
   "train.adam_b1",
   "train.adam_b2",
   "train.ema_decay",
+  "divergence.rate_factor",
 )
 
 

@@ -162,12 +162,6 @@ class Window:
     """Leaves the time since the last chunk out."""
     self._clock = time.perf_counter()
 
-  def is_finite(self) -> bool:
-    """Whether loss and gradient are still numbers."""
-    return math.isfinite(self.sums["nll"]) and math.isfinite(
-      self._last["gradient_norm"]
-    )
-
   def record(
     self, step: int, config: config_lib.ExperimentConfig
   ) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 The order matters. Metrics of a chunk are read while the next one runs, so that
 no device waits for the host; but before anything is evaluated or saved all of
-them are read, so no state whose loss is not a number is ever saved.
+them are read, so no state whose loss is not a number is ever saved. Where the
+loss diverges, the loop goes back to an older state if it may: divergence.py.
 """
 
+import dataclasses
 import functools
 import math
 import os
@@ -22,7 +24,7 @@ from transformer_xl import averaging
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import config as config_lib
 from transformer_xl import data
-from transformer_xl import errors
+from transformer_xl import divergence
 from transformer_xl import evaluate
 from transformer_xl import memory as memory_lib
 from transformer_xl import memory_use
@@ -44,7 +46,8 @@ def train(config: config_lib.ExperimentConfig, workdir: str) -> bool:
 
   Raises:
     UserError: data, configuration and checkpoints do not fit together.
-    DivergenceError: the loss is not finite; the last checkpoint is whole.
+    DivergenceError: the loss is lost, and so were all tries that
+      `config.divergence` allows; the last checkpoint is whole.
   """
   directory = os.path.join(config.data.dir, config.data.name)
   if config.data.prepare:
@@ -109,6 +112,7 @@ class Loop:
     stop: stopping.StopSignal,
   ):
     self._config, self._mesh, self._stop = config, mesh, stop
+    self._workdir = workdir
     directory = os.path.join(config.data.dir, config.data.name)
     self._stream = data.TrainStream(
       data.open_split(directory, "train"),
@@ -128,30 +132,48 @@ class Loop:
     self._memory_use: Callable[..., dict[str, float]] = lambda params: {}
     if config.train.eval_every_steps and config.train.log_memory_use:
       self._memory_use = memory_use.Report(config, mesh)
-    self._checkpoints = checkpoint_lib.Checkpoints(workdir, config.checkpoint)
+    self._checkpoints = checkpoint_lib.Checkpoints(
+      workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
+    )
     self._policy = checkpoint_lib.SavePolicy(config.checkpoint)
-    self._update = compiled_update(config, mesh)
-    self._compiled_lens: set[int] = set()
-    self._averaging = averaging.Start(config.train)
     self._start()
     os.makedirs(workdir, exist_ok=True)
     provenance.record(config, workdir)
     provenance.keep_vocabulary(directory, workdir)
-    self._writer = writer_lib.Writer(
-      workdir, step=self._step, num_steps=config.train.num_steps
+    self._writer = self._open_writer()
+
+  def _open_writer(self) -> writer_lib.Writer:
+    return writer_lib.Writer(
+      self._workdir, step=self._step, num_steps=self._config.train.num_steps
     )
 
   def _start(self) -> None:
     """Restores the newest checkpoint, or draws parameters."""
+    self._restore()
+    self._compile()
+
+  def _compile(self) -> None:
+    factor, train = self._guard.answer.rate_factor, self._config.train
+    train = dataclasses.replace(
+      train, learning_rate=factor * train.learning_rate
+    )
+    config = dataclasses.replace(self._config, train=train)
+    self._update = compiled_update(config, self._mesh)
+    self._compiled_lens: set[int] = set()
+
+  def _restore(self) -> None:
     config, mesh = self._config, self._mesh
     create_state, create_memory = _creators(config)
     targets = placed_state(config, mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, targets)
     create_state = jax.jit(create_state, out_shardings=places[0])
     create_memory = jax.jit(create_memory, out_shardings=places[1])
+    self._create_memory = create_memory
     restored = self._checkpoints.restore_newest(*targets)
+    self._averaging = averaging.Start(config.train)
     if restored is None:
       self._step, self._window = 0, metrics_lib.Window()
+      self._guard = divergence.Guard(config)
       self._owes_evaluation = False
       self._state, self._memory = create_state(), create_memory()
       count = model_lib.num_parameters(self._state.params)
@@ -163,6 +185,7 @@ class Loop:
     self._averaging.restore(saved, step=self._step)
     self._tell_averaging(targets[0])
     self._window = metrics_lib.Window(restored.metadata["window"])
+    self._guard = divergence.Guard(config, restored.metadata.get("guard"))
     self._owes_evaluation = restored.metadata.get("owes_evaluation", False)
     logging.info("Resuming after step %d.", self._step)
     if restored.memory is None:
@@ -173,6 +196,7 @@ class Loop:
         "The data, the lanes or the segment length changed: lanes continue "
         "elsewhere in the text."
       )
+      self._guard.forget_losses()
 
   def _tell_averaging(self, state: step_lib.TrainState) -> None:
     """Puts the start of averaging where the compiled update reads it."""
@@ -182,6 +206,36 @@ class Loop:
       self._state = self._state._replace(average_start=start)
 
   def run(self) -> bool:
+    """Trains until the last step or a signal; goes back as it has to."""
+    while True:
+      try:
+        return self._advance()
+      except divergence.Diverged as trouble:
+        self._rewind(trouble)
+
+  def _rewind(self, trouble: divergence.Diverged) -> None:
+    """Goes on from before the trouble, in another way than last time."""
+    answer = self._guard.respond(trouble, self._checkpoints.steps())
+    event = answer.events[-1]
+    logging.warning(
+      "Step %d: %s so back to step %d, try %d: %s (%d segments skipped so "
+      "far, learning rate times %g).",
+      *(event[name] for name in ("detected_at", "divergence", "rewound_to")),
+      *(event[name] for name in ("tries", "action", "skipped", "rate_factor")),
+    )
+    self._checkpoints.drop_after(event["rewound_to"])
+    self._restore()
+    self._guard.answer = answer
+    if event["action"] == "skip":  # What follows is another text.
+      self._memory = self._create_memory()
+    self._compile()
+    self._writer.close()
+    self._writer = self._open_writer()
+    for record in answer.events:
+      if record["step"] > self._step:
+        self._writer.write(record)
+
+  def _advance(self) -> bool:
     """Updates, logs, evaluates and saves until the last step or a signal."""
     train, pending = self._config.train, None
     if self._owes_evaluation:
@@ -190,14 +244,15 @@ class Loop:
       done = self._step
       count = train.segments_per_call - done % train.segments_per_call
       count = min(count, train.num_steps - done)
+      place = done + self._guard.answer.skipped
       segments = data.device_segments(
-        self._stream, done, count, sharding.segments(self._mesh)
+        self._stream, place, count, sharding.segments(self._mesh)
       )
       start = time.perf_counter()
       self._state, self._memory, metrics = self._update(
         self._state, self._memory, segments
       )
-      length = self._stream.length_at(done)
+      length = self._stream.length_at(place)
       if length not in self._compiled_lens:
         # The call returns before the device is done, but after compiling.
         seconds = time.perf_counter() - start
@@ -223,23 +278,13 @@ class Loop:
 
   def _log(self, step: int, metrics: step_lib.UpdateMetrics) -> None:
     """Reads the metrics of the chunk that ended at `step`."""
+    metrics = jax.device_get(metrics)
+    self._guard.watch(metrics, step)
     self._window.add(metrics)
-    if not self._window.is_finite():
-      raise self._divergence("loss", step)
     if step % self._config.train.log_every_steps == 0:
       record = self._window.record(step, self._config)
       self._writer.write(record)
       self._writer.progress(record)
-
-  def _divergence(self, what: str, step: int) -> errors.DivergenceError:
-    steps = self._checkpoints.steps()
-    good = f"step {steps[-1]}" if steps else "none"
-    return errors.DivergenceError(
-      f"the {what} is not finite at step {step}; the last good checkpoint is "
-      f"{good}. Lower --config.train.learning_rate or "
-      "--config.train.clip_norm, or lengthen --config.train.warmup_steps, "
-      "and run again to go on from it."
-    )
 
   def _is_last(self) -> bool:
     return self._step >= self._config.train.num_steps or self._stop.requested
@@ -270,6 +315,8 @@ class Loop:
     except stopping.Interrupted:
       return None
     nll = score.nll / score.num_tokens
+    if not math.isfinite(nll):
+      raise divergence.Diverged("the validation loss is not finite", self._step)
     record: dict[str, Any] = {
       "step": self._step,
       "split": "valid",
@@ -296,9 +343,12 @@ class Loop:
     # The last update's loss was computed before it.
     norm = jax.jit(optax.global_norm)(self._state.params)
     if not math.isfinite(norm):
-      raise self._divergence("norm of the parameters", self._step)
+      raise divergence.Diverged(
+        "the norm of the parameters is not finite", self._step
+      )
     metadata = {
       "window": self._window.sums,
+      "guard": self._guard.metadata(),
       "data": self._data_description(),
       "owes_evaluation": nll is None and self._evaluation_is_due(),
       "averaging": self._averaging.saved(),
