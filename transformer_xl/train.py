@@ -224,6 +224,7 @@ class Loop:
       *(event[name] for name in ("tries", "action", "skipped", "rate_factor")),
     )
     self._checkpoints.drop_after(event["rewound_to"])
+    del self._state, self._memory  # There may not be room for two.
     self._restore()
     self._guard.answer = answer
     if event["action"] == "skip":  # What follows is another text.
