@@ -14,6 +14,7 @@ from tests import tiny
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import config as config_lib
 from transformer_xl import errors
+from transformer_xl import fingerprint
 from transformer_xl import memory as memory_lib
 from transformer_xl import step as step_lib
 
@@ -38,7 +39,7 @@ def make_state(step, *, width=4, average=False, optimizer="adam"):
 
 
 def make_memory(lanes=2, value=1.5):
-  hiddens = jnp.full((2, lanes, 3, 4), value)
+  hiddens = jnp.full((2, lanes, 3, 4), float(value))
   return memory_lib.Memory(hiddens, jnp.arange(lanes, dtype=jnp.int32))
 
 
@@ -279,6 +280,17 @@ def test_metadata_is_plain_json(tmp_path):
   save(tmp_path, [make_state(3)])
   folder = tmp_path / checkpoint_lib.DIRECTORY / "3" / "metadata"
   metadata = json.loads((folder / "metadata").read_text())
+  assert metadata.pop("digest") == fingerprint.of_json(metadata)
+  assert metadata.pop("fingerprints").keys() == {
+    "params/layers/kernel",
+    "params/layers/bias",
+    "optimizer/step",
+    "optimizer/opt_state/0",
+    "optimizer/opt_state/1/layers/kernel",
+    "optimizer/opt_state/1/layers/bias",
+    "memory/hiddens",
+    "memory/length",
+  }
   assert metadata == {"window": {"nll": 3.1}, "memory_shape": [2, 2, 3, 4]}
 
 

@@ -2,7 +2,8 @@
 
 One checkpoint has the items `params`, `average` (if there is one), `optimizer`
 (with the step), `memory` and `metadata`. Evaluation reads one of the first two
-only. Everything else that a run needs is a function of the step.
+only. Everything else that a run needs is a function of the step. The metadata
+have fingerprints of all items: what comes back as something else is damaged.
 """
 
 import copy
@@ -23,6 +24,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_xl import config as config_lib
 from transformer_xl import errors
+from transformer_xl import fingerprint
 from transformer_xl import memory as memory_lib
 from transformer_xl import shapes
 from transformer_xl import step as step_lib
@@ -136,6 +138,8 @@ class Checkpoints:
     # Written in the background, while the caller may go on changing it.
     metadata = copy.deepcopy(metadata)
     metadata["memory_shape"] = list(memory.hiddens.shape)
+    metadata["fingerprints"] = fingerprint.of(items)
+    metadata["digest"] = fingerprint.of_json(metadata)
     self._manager.save(
       step,
       args=ocp.args.Composite(
@@ -166,7 +170,8 @@ class Checkpoints:
         raise
       except Exception as error:  # Orbax has no common type for damage.
         logging.warning("Checkpoint %d cannot be read: %s", step, error)
-      if _in_all_processes(restored is not None):
+      # Fingerprints are taken by all processes, or by none.
+      if _in_all_processes(restored is not None) and _is_intact(restored, step):
         for newer in damaged:
           self._put_aside(newer)
         return restored
@@ -241,10 +246,15 @@ def restore_params(
         "train.asgd_start_step."
       )
     _check_shapes(saved.tree, target, step, kind="model")
-    restored = manager.restore(
-      step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})
-    )
-  return restored[item], step
+    try:
+      params = _restore_item(manager, step, item, target)
+    except Exception as error:  # Orbax has no common type for damage.
+      reason = str(error).partition("\n")[0][:100]
+      raise errors.UserError(
+        f"checkpoint {step} in {workdir} cannot be read ({reason}); name "
+        "another one: --config.eval.checkpoint=STEP."
+      ) from error
+  return params, step
 
 
 def save_params(workdir: str, params: shapes.PyTree, *, step: int) -> None:
@@ -279,7 +289,7 @@ def _items(state, memory) -> dict[str, shapes.PyTree]:
     "params": state.params,
     "optimizer": {"step": state.step, "opt_state": state.opt_state},
   }
-  if memory.hiddens.size:  # Orbax saves no empty arrays.
+  if memory is not None and memory.hiddens.size:  # Orbax saves no empty ones.
     items["memory"] = memory
   if state.average is not None:
     items["average"] = state.average
@@ -290,9 +300,7 @@ def _restore(manager, step, state, memory) -> Restored:
   saved, items = manager.item_metadata(step), _items(state, memory)
   for name, kind in (("params", "model"), ("optimizer", "optimizer")):
     _check_shapes(saved[name].tree, items[name], step, kind=kind)
-  metadata = manager.restore(
-    step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
-  )["metadata"]
+  metadata = _restore_metadata(manager, step)
   if metadata["memory_shape"] != list(memory.hiddens.shape):
     items.pop("memory", None)
   if "average" in items and saved.get("average") is None:
@@ -320,6 +328,49 @@ def _restore(manager, step, state, memory) -> Restored:
     ),
     restored_memory,
     metadata,
+  )
+
+
+def _restore_item(manager, step, item, target) -> shapes.PyTree:
+  """One item, compared with its fingerprints where there are some."""
+  metadata: dict[str, Any] = {}
+  if (manager.directory / str(step) / "metadata").exists():
+    metadata = _restore_metadata(manager, step)
+  restored = manager.restore(
+    step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})
+  )
+  changed = _changed({item: restored[item]}, metadata)
+  if changed:
+    raise ValueError(f"{changed[0]} is not what was saved")
+  return restored[item]
+
+
+def _restore_metadata(
+  manager: ocp.CheckpointManager, step: int
+) -> dict[str, Any]:
+  metadata = manager.restore(
+    step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
+  )["metadata"]
+  digest = metadata.pop("digest", None)  # Older checkpoints have none.
+  if digest not in (None, fingerprint.of_json(metadata)):
+    raise ValueError("the metadata are not what was saved")
+  return metadata
+
+
+def _is_intact(restored: Restored | None, step: int) -> bool:
+  """Whether arrays have the fingerprints with which they were saved."""
+  assert restored is not None
+  items = _items(restored.state, restored.memory)
+  changed = _changed(items, restored.metadata)
+  if changed:
+    logging.warning("Checkpoint %d: %s is not what was saved.", step, changed)
+  return not changed
+
+
+def _changed(items: shapes.PyTree, metadata: dict[str, Any]) -> list[str]:
+  """Names of arrays that are not what was saved; older ones are not known."""
+  return fingerprint.differ(
+    metadata.get("fingerprints", {}), fingerprint.of(items)
   )
 
 

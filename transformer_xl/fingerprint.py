@@ -1,0 +1,72 @@
+"""One number for each array, by which damage on the way to disk and back shows.
+
+The storage below compresses without checksums: most flipped bits of a file
+come back as other parameters and no error. Sums of integers do not depend on
+their order, so a fingerprint is the same on any devices and any mesh.
+"""
+
+import hashlib
+import json
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer_xl import shapes
+
+
+def of(tree: shapes.PyTree) -> dict[str, str]:
+  """Each array's fingerprint, such as `float32 00c0ffee`, by its path.
+
+  All processes must call it together; all get the same.
+  """
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  numbers = jax.device_get(_numbers([leaf for _, leaf in leaves]))
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): (
+      f"{leaf.dtype} {number:08x}"
+    )
+    for (path, leaf), number in zip(leaves, numbers, strict=True)
+  }
+
+
+def differ(saved: dict[str, str], now: dict[str, str]) -> list[str]:
+  """Names of arrays that changed, of those in both and of the same type.
+
+  What was saved as another type was converted, and cannot be compared.
+  """
+  return [
+    name
+    for name in sorted(saved.keys() & now.keys())
+    if saved[name] != now[name]
+    and saved[name].split()[0] == now[name].split()[0]
+  ]
+
+
+def of_json(value: Any) -> str:
+  """The digest of anything that JSON holds, whatever the order of names."""
+  text = json.dumps(value, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+@jax.jit
+def _numbers(leaves: list[jax.Array]) -> list[jax.Array]:
+  return [_number(leaf) for leaf in leaves]
+
+
+def _number(array: jax.Array) -> jax.Array:
+  """The sum of (2 i + 1) bits_i modulo 2^32, over elements i.
+
+  An odd factor keeps any change of one element's bits different from zero;
+  that it differs from element to element shows what was exchanged.
+  """
+  kinds = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+  kind = kinds[array.dtype.itemsize]
+  bits = jax.lax.bitcast_convert_type(array, kind).astype(jnp.uint32)
+  index = jnp.zeros(array.shape, jnp.uint32)
+  for axis in range(array.ndim):  # Not reshaped, which would move shards.
+    stride = math.prod(array.shape[axis + 1 :]) % (1 << 32)
+    place = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
+    index += place * jnp.uint32(stride)
+  return jnp.sum(bits * (2 * index + 1), dtype=jnp.uint32)
