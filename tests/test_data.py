@@ -222,6 +222,18 @@ def _rename_split(folder):
   (folder / "meta.json").write_text(json.dumps(meta))
 
 
+def _change_a_token(folder):
+  path = folder / "train.npy"
+  content = bytearray(path.read_bytes())
+  content[-100] ^= 1
+  path.write_bytes(content)
+
+
+def _disorder_documents(folder):
+  path = folder / "train_documents.npy"
+  np.save(path, np.load(path)[::-1])
+
+
 @pytest.mark.parametrize(
   ("harm", "says"),
   [
@@ -230,7 +242,9 @@ def _rename_split(folder):
     (_truncate, "train.npy is truncated"),
     (_truncate_to_nothing, "train.npy is truncated"),
     (_shorten, "has 1002 tokens where meta.json says 1003"),
+    (_change_a_token, "it was changed"),
     (_replace_by_text, "no token file"),
+    (_disorder_documents, "must have rising positions below 1003"),
     (_remove_documents, "train_documents.npy is missing"),
     (_rename_split, "no split 'train', only valid, test, other"),
   ],

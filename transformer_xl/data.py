@@ -10,6 +10,8 @@ the target p+1.
 """
 
 import dataclasses
+import functools
+import hashlib
 import json
 import math
 import os
@@ -59,8 +61,10 @@ def read_meta(directory: str) -> dict[str, Any]:
 def open_split(directory: str, split: str) -> TokenFile:
   """Maps one split into memory and checks it against `meta.json`.
 
+  Each process reads all of it once for its hash, about a second a gigabyte.
+
   Raises:
-    UserError: the split is missing, truncated or of another length.
+    UserError: the split is missing, truncated, or not what was prepared.
   """
   meta = read_meta(directory)
   if split not in meta["splits"]:
@@ -68,14 +72,28 @@ def open_split(directory: str, split: str) -> TokenFile:
       f"{directory} has no split {split!r}, only {', '.join(meta['splits'])}."
     )
   entry = meta["splits"][split]
-  tokens = _load(os.path.join(directory, f"{split}.npy"), mapped=True)
+  path = os.path.join(directory, f"{split}.npy")
+  tokens = _load(path, mapped=True)
   documents = _load(os.path.join(directory, f"{split}_documents.npy"))
   if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
     raise errors.UserError(
       f"{directory}/{split}.npy has {len(tokens)} tokens where meta.json says "
       f"{entry['num_tokens']}; {_again(directory)}"
     )
-  return TokenFile(tokens, documents, entry["sha256"], entry)
+  status = os.stat(path)
+  digest = _sha256(path, status.st_size, status.st_mtime_ns)
+  if digest != entry["sha256"]:
+    raise errors.UserError(
+      f"{path} has the SHA-256 {digest[:12]} where meta.json says "
+      f"{entry['sha256'][:12]}: it was changed; {_again(directory)}"
+    )
+  rises = np.all(documents[1:] > documents[:-1])
+  if not rises or not np.all((documents >= 0) & (documents < len(tokens))):
+    raise errors.UserError(
+      f"{directory}/{split}_documents.npy must have rising positions below "
+      f"{len(tokens)}; {_again(directory)}"
+    )
+  return TokenFile(tokens, documents, digest, entry)
 
 
 def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
@@ -103,6 +121,14 @@ def _load(path: str, *, mapped: bool = False) -> np.ndarray:
     raise errors.UserError(
       f"{path} is truncated or no token file; {again}"
     ) from None
+
+
+@functools.cache
+def _sha256(path: str, size: int, changed_ns: int) -> str:
+  """Of a file, once as long as it has this size and time of change."""
+  del size, changed_ns
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _command(directory: str) -> str:

@@ -101,6 +101,29 @@ def _report_clusters(
     )
 
 
+def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
+  """Whether lanes go on elsewhere than before the checkpoint, with a warning.
+
+  Raises:
+    UserError: the text became another one under the same name.
+  """
+  saved = {"name": current["name"]} | saved  # Older checkpoints have no name.
+  if saved == current:
+    return False
+  if saved["name"] == current["name"] and saved["sha256"] != current["sha256"]:
+    raise errors.UserError(
+      f"the training text of {current['name']} (SHA-256 "
+      f"{current['sha256'][:12]}) is not the one that this run was trained on "
+      f"({saved['sha256'][:12]}): bring that back, start anew in another "
+      "--workdir, or go on with other text under another --config.data.name."
+    )
+  logging.warning(
+    "The data, the lanes or the segment length changed: lanes continue "
+    "elsewhere in the text."
+  )
+  return True
+
+
 class Loop:
   """One run from its restored state to its end."""
 
@@ -191,11 +214,7 @@ class Loop:
     if restored.memory is None:
       logging.warning("Lanes or memory length changed: memory starts empty.")
       self._memory = create_memory()
-    if restored.metadata["data"] != self._data_description():
-      logging.warning(
-        "The data, the lanes or the segment length changed: lanes continue "
-        "elsewhere in the text."
-      )
+    if _lanes_moved(restored.metadata["data"], self._data_description()):
       self._guard.forget_losses()
 
   def _tell_averaging(self, state: step_lib.TrainState) -> None:
@@ -361,6 +380,7 @@ class Loop:
 
   def _data_description(self) -> dict[str, Any]:
     return {
+      "name": self._config.data.name,
       "sha256": self._stream.file.sha256,
       "batch_size": self._config.train.batch_size,
       "segment_len": self._config.train.segment_len,
