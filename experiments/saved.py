@@ -26,10 +26,10 @@ def get_config(workdir: str) -> ml_collections.ConfigDict:
     raise errors.UserError(
       f"{path} is damaged; restore it or train anew."
     ) from None
-  return _updated(base.get_config(), saved)
+  return updated(base.get_config(), saved)
 
 
-def _updated(config, saved):
+def updated(config, saved):
   """Fields that came later keep the default of `base.py`."""
   for name, value in saved.items():
     if name not in config:
@@ -38,7 +38,7 @@ def _updated(config, saved):
         "evaluate with the version that wrote it (its git_commit is there)."
       )
     if isinstance(value, dict):
-      _updated(config[name], value)
+      updated(config[name], value)
     else:
       config[name] = tuple(value) if isinstance(value, list) else value
   return config

@@ -1,4 +1,4 @@
-"""How the commands of this folder end: a user's mistake is one line."""
+"""How commands beside `main` end: a user's mistake is one line."""
 
 import sys
 from collections.abc import Callable

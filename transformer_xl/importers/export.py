@@ -16,12 +16,12 @@ from absl import flags
 
 from experiments import saved
 from transformer_xl import checkpoint
+from transformer_xl import command
 from transformer_xl import config as config_lib
 from transformer_xl import errors
 from transformer_xl import model as model_lib
 from transformer_xl import provenance
 from transformer_xl import vocabulary as vocabulary_lib
-from transformer_xl.importers import command
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 from transformer_xl.importers import source as source_lib

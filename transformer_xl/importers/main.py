@@ -6,9 +6,9 @@ python -m transformer_xl.importers.main --format=tensorflow \
 
 from absl import flags
 
+from transformer_xl import command
 from transformer_xl import errors
 from transformer_xl.importers import certificate
-from transformer_xl.importers import command
 from transformer_xl.importers import imported_run
 
 _FORMAT = flags.DEFINE_enum(

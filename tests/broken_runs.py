@@ -1,0 +1,72 @@
+"""Training with a fault that no configuration shows: what check_run is for."""
+
+import dataclasses
+
+from transformer_xl import data
+from transformer_xl import train as train_lib
+
+
+def nothing(monkeypatch):
+  """A healthy run."""
+
+
+def tenfold_rate(monkeypatch):
+  """The learning rate is ten times what the configuration says."""
+  _update_with(
+    monkeypatch, "train", lambda c: {"learning_rate": 10 * c.learning_rate}
+  )
+
+
+def much_dropout(monkeypatch):
+  _update_with(monkeypatch, "model", lambda c: {"dropout_rate": 0.9})
+
+
+def no_memory(monkeypatch):
+  """Every segment forgets what was before it."""
+  resets = data.TrainStream._resets
+
+  def reset_always(self, starts):
+    result = resets(self, starts)
+    result[:, :, 0] = True
+    return result
+
+  monkeypatch.setattr(data.TrainStream, "_resets", reset_always)
+
+
+def shifted_labels(monkeypatch):
+  """Targets are one token too late."""
+  pairs = data._pairs
+
+  def late(file, starts, segment_len, bring_inside):
+    inputs, _ = pairs(file, starts, segment_len, bring_inside)
+    after = (starts + 1) % (len(file.tokens) - 1)
+    _, targets = pairs(file, after, segment_len, bring_inside)
+    return inputs, targets
+
+  monkeypatch.setattr(data, "_pairs", late)
+
+
+def seen_labels(monkeypatch):
+  """Targets are the inputs: nothing is left to predict."""
+  pairs = data._pairs
+
+  def same(file, starts, segment_len, bring_inside):
+    inputs, _ = pairs(file, starts, segment_len, bring_inside)
+    return inputs, inputs
+
+  monkeypatch.setattr(data, "_pairs", same)
+
+
+def _update_with(monkeypatch, section, changes):
+  """The update is compiled for another configuration than the run's."""
+  compiled_update = train_lib.compiled_update
+
+  def compile_other(config, mesh):
+    part = getattr(config, section)
+    part = dataclasses.replace(part, **changes(part))
+    return compiled_update(dataclasses.replace(config, **{section: part}), mesh)
+
+  monkeypatch.setattr(train_lib, "compiled_update", compile_other)
+
+
+FAULTS = (tenfold_rate, much_dropout, no_memory, shifted_labels, seen_labels)
