@@ -239,7 +239,7 @@ def test_parameters_of_the_average_are_read_by_name(tmp_path):
   )
   assert_same(params, state.average)
   save(tmp_path / "without", [make_state(3)])
-  with pytest.raises(errors.UserError, match="no moving average"):
+  with pytest.raises(errors.UserError, match="no average of the"):
     checkpoint_lib.restore_params(
       str(tmp_path / "without"), which="latest", average=True, target=target
     )

@@ -22,6 +22,7 @@ from transformer_xl import command
 from transformer_xl import errors
 from transformer_xl import logged_run
 from transformer_xl import reference_curve
+from transformer_xl import verdict
 
 _WORKDIR = flags.DEFINE_list(
   "workdir", None, "Folder of the run; with --write, of each.", required=True
@@ -41,7 +42,7 @@ def main(argv: list[str]) -> None:
     return
   if len(runs) > 1:
     raise errors.UserError("judge one --workdir at a time; --write takes more.")
-  status, text = check(runs[0], reference_curve.load(_REFERENCE.value))
+  status, text = verdict.of(runs[0], reference_curve.load(_REFERENCE.value))
   print(text)
   sys.exit(status)
 
@@ -61,58 +62,6 @@ def write(runs: list[logged_run.Run], path: str) -> None:
     f"{curve.steps[-1]} of {curve.config.train.num_steps}, "
     f"{len(curve.validation_steps)} evaluations."
   )
-
-
-def check(run: logged_run.Run, curve: reference_curve.Curve) -> tuple[int, str]:
-  """The exit status and the text for people."""
-  difference = logged_run.differs(run, curve.config, curve.data_sha256)
-  if difference:
-    return 2, f"cannot be judged: {difference}"
-  verdicts = reference_curve.judge(run, curve)
-  if not verdicts:
-    return 2, (
-      "cannot be judged: the run has no log line that begins and ends where "
-      f"the reference's do, every {curve.steps[0]} steps to {curve.steps[-1]}; "
-      "wait for it, or set --config.train.log_every_steps."
-    )
-  outside = sorted(
-    (v for v in verdicts if not v.is_inside), key=lambda v: v.step
-  )
-  if not outside:
-    closest = min(verdicts, key=_room)
-    return 0, (
-      f"on track: {_count(verdicts)} within the band of {len(curve.seeds)} "
-      f"seeds; closest to its edge is the {_describe(closest)}."
-    )
-  first = outside[0]
-  hint = ""
-  if first.value < first.low:
-    hint = " Too good: does the model see what it is to predict?"
-  return 1, (
-    f"off track from step {first.step} on: the {_describe(first)}; "
-    f"{len(outside)} of {len(verdicts)} are outside.{hint}"
-  )
-
-
-def _room(verdict: reference_curve.Verdict) -> float:
-  """The way to the nearer edge, as a share of the band."""
-  to_edge = min(verdict.value - verdict.low, verdict.high - verdict.value)
-  return to_edge / (verdict.high - verdict.low)
-
-
-def _describe(verdict: reference_curve.Verdict) -> str:
-  return (
-    f"{verdict.what} {verdict.value:.4f} at step {verdict.step}, expected "
-    f"{verdict.low:.4f} to {verdict.high:.4f}"
-  )
-
-
-def _count(verdicts: list[reference_curve.Verdict]) -> str:
-  lines = sum(verdict.what == "loss" for verdict in verdicts)
-  last = max(verdict.step for verdict in verdicts)
-  evaluations = len(verdicts) - lines
-  more = f" and {evaluations} evaluations" if evaluations else ""
-  return f"{lines} log lines{more} to step {last} are"
 
 
 if __name__ == "__main__":

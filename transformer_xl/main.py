@@ -209,6 +209,11 @@ def run(mode: str = "train") -> None:
       _exit(str(error), status=2)
     except errors.DivergenceError as error:
       _exit(str(error), status=1)
+    except Exception as error:
+      refusal = errors.refusal(error)
+      if refusal is None:
+        raise
+      _exit(refusal, status=1)
 
   app.run(guarded, flags_parser=_parse_flags)
 

@@ -10,7 +10,6 @@ import json
 import math
 import os
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,15 +19,6 @@ from transformer_xl import config as config_lib
 from transformer_xl import errors
 from transformer_xl import logged_run
 
-# What the validation loss depends on beside the parameters.
-VALIDATION = (
-  "train.eval_mem_len",
-  "eval.segment_len",
-  "eval.clamp_len",
-  "eval.same_length",
-  "eval.warmup_len",
-  "eval.parameters",
-)
 # Half a band, in standard deviations of seeds; at least this share of a loss,
 # for other devices and types round differently.
 DEVIATIONS, SHARE = 4.0, 0.005
@@ -45,21 +35,6 @@ class Curve:
   losses: np.ndarray  # [S, K]
   validation_steps: list[int]
   validation: np.ndarray  # [S, evaluations]
-
-
-class Verdict(NamedTuple):
-  """One loss of a run beside the band."""
-
-  what: str  # "loss" or "validation loss".
-  step: int
-  value: float
-  low: float
-  high: float
-
-  @property
-  def is_inside(self) -> bool:
-    """False for what is no number, too."""
-    return self.low <= self.value <= self.high
 
 
 def make(runs: list[logged_run.Run]) -> Curve:
@@ -101,31 +76,7 @@ def make(runs: list[logged_run.Run]) -> Curve:
   )
 
 
-def judge(run: logged_run.Run, curve: Curve) -> list[Verdict]:
-  """Every loss of a run that has a band, training first, by step."""
-  verdicts = []
-  lines = _joined(run, curve)
-  if lines:
-    steps = sorted(lines)
-    rows = np.array([lines[step] for step in steps]).T
-    for step, low, high in zip(steps, *_bands(steps, rows), strict=True):
-      verdicts.append(Verdict("loss", step, run.losses[step], low, high))
-  fields, others = (
-    logged_run.fields(run.config),
-    logged_run.fields(curve.config),
-  )
-  if curve.validation_steps and all(
-    fields[name] == others[name] for name in VALIDATION
-  ):
-    bands = _bands(curve.validation_steps, curve.validation)
-    for step, low, high in zip(curve.validation_steps, *bands, strict=True):
-      if step in run.validation:
-        value = run.validation[step]
-        verdicts.append(Verdict("validation loss", step, value, low, high))
-  return verdicts
-
-
-def _joined(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
+def joined(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
   """The seeds' mean losses [S] between the run's lines, by step.
 
   A line of the run is left out if it does not begin and end where lines of
@@ -143,7 +94,7 @@ def _joined(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
   return lines
 
 
-def _bands(
+def bands(
   steps: list[int], losses: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """Lower and upper edges [K] of where one more seed should be.
