@@ -25,6 +25,7 @@ from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import config as config_lib
 from transformer_xl import data
 from transformer_xl import divergence
+from transformer_xl import errors
 from transformer_xl import evaluate
 from transformer_xl import memory as memory_lib
 from transformer_xl import memory_use
