@@ -180,9 +180,11 @@ def _dynamic() -> ml_collections.ConfigDict:
   # Each lane adapts parameters of its own, so it needs B copies of them, or
   # all adapt the same ones and learn from each other's text.
   dynamic.lanes = "apart"  # apart | shared
-  dynamic.learning_rate = (3e-4,)  # One, or on valid several to choose from.
-  dynamic.decay = (0.02,)  # Towards the trained parameters, a segment.
-  dynamic.epsilon = 1e-5  # Added to the size of training gradients; rms.
+  # One, or on valid several to choose from; "sgd" wants hundreds of times more.
+  dynamic.learning_rate = (1e-4,)
+  dynamic.decay = (0.02,)  # Towards the trained parameters, a segment; likewise.
+  # Added to the size of training gradients, "rms": rare words have nearly none.
+  dynamic.epsilon = 1e-3
   dynamic.statistics_segments = 50  # For that size, in each lane; rms.
   return dynamic
 

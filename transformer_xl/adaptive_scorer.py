@@ -8,7 +8,7 @@ them (Krause et al. 2019).
     scorer = adaptive_scorer.AdaptiveScorer(config, mesh, mem_len=150)
     steps = scorer.steps(params, rule, mean_squares)
     state = scorer.start(params)
-    state, losses = scorer.score(state, params, steps, mixtures, segments, text)
+    state, losses = scorer.score(state, params, steps, mixtures, lessons)
 
 Shapes: S segments, B lanes, T tokens, C mixtures.
 """
