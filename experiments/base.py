@@ -182,7 +182,7 @@ def _dynamic() -> ml_collections.ConfigDict:
   dynamic.lanes = "apart"  # apart | shared
   # One, or on valid several to choose from; "sgd" wants hundreds of times more.
   dynamic.learning_rate = (1e-4,)
-  dynamic.decay = (0.02,)  # Towards the trained parameters, a segment; likewise.
+  dynamic.decay = (0.02,)  # Towards what was trained, a segment; likewise.
   # Added to the size of training gradients, "rms": rare words have nearly none.
   dynamic.epsilon = 1e-3
   dynamic.statistics_segments = 50  # For that size, in each lane; rms.

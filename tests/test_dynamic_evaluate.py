@@ -55,7 +55,7 @@ def scores(config, *, mem_len, rate):
     return evaluator(tiny.params(config.model), rule)
 
 
-def test_without_being_asked_evaluation_is_static(data_dir, workdir, tmp_path):
+def test_without_being_asked_evaluation_is_static(data_dir, workdir):
   config = corpus.config(data_dir)
   cards = dynamic_evaluate.run(config, workdir)
   assert [set(card) for card in cards] == [
