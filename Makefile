@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests of one file share what they compile, so a file stays in one process.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: quickstart test check format parity bench plan-table lock
+.PHONY: quickstart test check format parity bench plan-table lock fuzz
 
 quickstart: .venv/installed
 	$(BIN)/python -m transformer_xl.main --config=experiments/quickstart.py \
@@ -37,6 +37,10 @@ bench: .venv/installed
 plan-table: .venv/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
+
+# A million damaged and hostile files to every reader: docs/reliability.md.
+fuzz: .venv/installed
+	JAX_PLATFORMS=cpu $(BIN)/python -m tests.fuzz --inputs=1000000
 
 # Pins what pyproject.toml allows, for every supported Python at once.
 lock:

@@ -6,12 +6,14 @@ an archive cannot write anywhere.
 
 import abc
 import contextlib
+import errno
 import functools
-import gzip
 import hashlib
+import lzma
 import os
 import pathlib
 import shutil
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -200,14 +202,15 @@ def damage_reported(path: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    gzip.BadGzipFile,
-    zlib.error,
-    EOFError,
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
+    *(EOFError, NotImplementedError, OSError, ValueError, struct.error),
   ) as error:
+    # A place before the start of the file is damage, a full disk is not.
+    if getattr(error, "errno", None) not in (None, errno.EINVAL):
+      raise
+    reason = " ".join(str(error).split())
     raise errors.UserError(
-      f"{path} is damaged or cut short ({error}); fetch it again."
+      f"{path} is damaged or cut short ({reason}); fetch it again."
     ) from error
 
 

@@ -17,16 +17,16 @@ def get_config(workdir: str) -> ml_collections.ConfigDict:
   try:
     with open(path, encoding="utf-8") as file:
       saved = json.load(file)["config"]
+    return updated(base.get_config(), saved)
   except FileNotFoundError:
     raise errors.UserError(
       f"{workdir} has no config.json; give a folder that a run wrote: "
       "--config=experiments/saved.py:WORKDIR"
     ) from None
-  except (json.JSONDecodeError, KeyError, TypeError):
+  except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
     raise errors.UserError(
       f"{path} is damaged; restore it or train anew."
     ) from None
-  return updated(base.get_config(), saved)
 
 
 def updated(config, saved):

@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import tokenize
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,12 @@ from transformer_xl import config as config_lib
 from transformer_xl import errors
 from transformer_xl import segment_lengths
 from transformer_xl import step as step_lib
+
+# What NumPy raises for damaged headers, which it reads as Python's literals.
+_NO_ARRAY = (
+  *(ValueError, EOFError, OSError, OverflowError, TypeError, SyntaxError),
+  *(MemoryError, RecursionError, LookupError, tokenize.TokenError),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +53,32 @@ def read_meta(directory: str) -> dict[str, Any]:
   path = os.path.join(directory, "meta.json")
   try:
     with open(path, encoding="utf-8") as file:
-      return json.load(file)
+      meta = json.load(file)
+    _check_meta(meta)
+    return meta
   except FileNotFoundError:
     raise errors.UserError(
       f"there is no prepared data in {directory}; prepare it: "
       f"{_command(directory)}"
     ) from None
-  except json.JSONDecodeError as error:
+  except (ValueError, LookupError, TypeError, RecursionError) as error:
+    reason = " ".join(str(error).split())[:200]
     raise errors.UserError(
-      f"{path} is damaged ({error}); {_again(directory)}"
+      f"{path} is damaged ({reason}); {_again(directory)}"
     ) from None
+
+
+def _check_meta(meta: Any) -> None:
+  """Raises a LookupError or a TypeError unless what is read of it is there."""
+  numbers = [meta["vocabulary"]["size"]]
+  if not isinstance(meta["splits"], dict):
+    raise TypeError("the splits have no names")
+  for name, entry in meta["splits"].items():
+    numbers.append(entry["num_tokens"])
+    if not isinstance(entry["sha256"], str):
+      raise TypeError(f"{name} has no sha256")
+  if not all(type(n) is int and 0 < n < 1 << 62 for n in numbers):
+    raise TypeError("a count is no count")
 
 
 def open_split(directory: str, split: str) -> TokenFile:
@@ -73,8 +96,8 @@ def open_split(directory: str, split: str) -> TokenFile:
     )
   entry = meta["splits"][split]
   path = os.path.join(directory, f"{split}.npy")
-  tokens = _load(path, mapped=True)
-  documents = _load(os.path.join(directory, f"{split}_documents.npy"))
+  tokens = _load(path)
+  documents = np.array(_load(os.path.join(directory, f"{split}_documents.npy")))
   if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
     raise errors.UserError(
       f"{directory}/{split}.npy has {len(tokens)} tokens where meta.json says "
@@ -111,13 +134,17 @@ def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
   return tuple((counts[1:] / len(tokens)).tolist())
 
 
-def _load(path: str, *, mapped: bool = False) -> np.ndarray:
+def _load(path: str) -> np.ndarray:
+  """Maps one row of integers; a length that the file lacks is no array."""
   again = _again(os.path.dirname(path))
   try:
-    return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    array = np.lib.format.open_memmap(path, mode="r")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+      raise ValueError
+    return array
   except FileNotFoundError:
     raise errors.UserError(f"{path} is missing; {again}") from None
-  except (ValueError, EOFError, OSError):  # NumPy's text proposes pickles.
+  except _NO_ARRAY:  # NumPy's text proposes pickles.
     raise errors.UserError(
       f"{path} is truncated or no token file; {again}"
     ) from None

@@ -44,7 +44,7 @@ def _saved(path: str) -> dict[str, Any]:
   try:
     with open(path, encoding="utf-8") as file:
       return _flat(json.load(file)["config"])
-  except (ValueError, KeyError, TypeError, AttributeError):
+  except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
     logging.warning("%s is damaged and will be written anew.", path)
     return {}
 
@@ -62,7 +62,7 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
   os.makedirs(target, exist_ok=True)
   path = os.path.join(data_dir, "meta.json")
   with open(path, encoding="utf-8") as file:
-    name = json.load(file)["vocabulary"]["file"]
+    name = os.path.basename(json.load(file)["vocabulary"]["file"])
   for source in (path, os.path.join(data_dir, name)):
     shutil.copy(source, target)
 

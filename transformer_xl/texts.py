@@ -79,7 +79,7 @@ def _parse_object(line: str, number: int, memory: str) -> Text:
   try:
     value = json.loads(line)
     result = Text(value["text"], value.get("memory", memory))
-  except (ValueError, KeyError, TypeError, AttributeError):
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
     result = Text("", "")
   if not isinstance(result.text, str) or result.memory not in POLICIES:
     raise errors.UserError(

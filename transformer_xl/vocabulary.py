@@ -139,13 +139,14 @@ class WordVocabulary(Vocabulary):
 
   unit = "word"
   lower_case: bool
-  end_of_line: str
+  end_of_line: str | None
   unk: str | None
 
   def encode(self, text: str) -> NDArray[Any]:
     """Returns one id a word and one a newline."""
     text = text.lower() if self.lower_case else text
-    words = text.replace("\n", f" {self.end_of_line} ").split()
+    end = f" {self.end_of_line} " if self.end_of_line else " "
+    words = text.replace("\n", end).split()
     ids: Iterable[Any] = map(self._index.__getitem__, words)
     if self.unk is not None:
       unknown = itertools.repeat(self._index[self.unk])
@@ -163,14 +164,14 @@ class WordVocabulary(Vocabulary):
   def decode(self, ids: Iterable[int]) -> str:
     """Returns words with single spaces; white space itself is not kept."""
     indices = _as_indices(ids)
-    ends = np.flatnonzero(indices == self._index[self.end_of_line])
+    ends = np.flatnonzero(indices == self._index.get(self.end_of_line, -1))
     starts = np.concatenate([[0], ends + 1])
     stops = np.concatenate([ends, [len(indices)]])
     lines = (indices[a:b] for a, b in zip(starts, stops, strict=True))
     return "\n".join(" ".join(self.symbols[i] for i in line) for line in lines)
 
   @functools.cached_property
-  def _index(self) -> dict[str, int]:
+  def _index(self) -> dict[str | None, int]:
     return {symbol: i for i, symbol in enumerate(self.symbols)}
 
 
@@ -199,7 +200,8 @@ def load(directory: str) -> Vocabulary:
   folder = pathlib.Path(directory)
   try:
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
-    path = folder / meta["vocabulary"]["file"]
+    name = meta["vocabulary"]["file"]
+    path = folder / pathlib.PurePath(name).name  # Here, not elsewhere.
     expected = meta["vocabulary"]["sha256"]
     content = path.read_bytes()
   except FileNotFoundError as error:
@@ -207,7 +209,7 @@ def load(directory: str) -> Vocabulary:
       f"{directory} is not a prepared dataset: {error.filename} is missing;"
       " prepare it with python -m data_prep.main."
     ) from None
-  except (ValueError, KeyError, TypeError):
+  except (ValueError, KeyError, TypeError, RecursionError, OSError):
     raise errors.UserError(
       f"{folder / 'meta.json'} is damaged; delete {directory} and prepare it"
       " again with python -m data_prep.main."
@@ -218,7 +220,14 @@ def load(directory: str) -> Vocabulary:
       f"{path} is not the vocabulary that the tokens were made with: SHA-256"
       f" {digest}, expected {expected}; delete {directory} and prepare again."
     )
-  return parse(content, tokenizer=meta["tokenizer"])
+  try:
+    return parse(content, tokenizer=meta["tokenizer"])
+  except (ValueError, LookupError, TypeError) as error:
+    reason = " ".join(str(error).split())[:200]
+    raise errors.UserError(
+      f"{path} is no vocabulary as meta.json says ({reason}); delete "
+      f"{directory} and prepare it again with python -m data_prep.main."
+    ) from None
 
 
 def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
@@ -229,22 +238,39 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
       line, as `escape` writes it.
     tokenizer: As in `meta.json`: kind, lower_case and, for words, end_of_line
       and unk.
+
+  Raises:
+    ValueError, LookupError, TypeError: they do not go together.
   """
   text = content.decode("utf-8")
   kind, lower_case = tokenizer["kind"], tokenizer["lower_case"]
   if kind == "subword":
-    model = tokenizers.Tokenizer.from_str(text)
+    try:
+      model = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # The library raises nothing more special.
+      raise ValueError(str(error)) from None
     size = 1 + max(model.get_vocab().values())
+    if size > len(text):
+      raise ValueError(f"an id is {size - 1}")
     symbols = tuple(model.id_to_token(i) or "" for i in range(size))
     return SubwordVocabulary(symbols, model, lower_case)
   symbols = tuple(unescape(s) for s in text.removesuffix("\n").split("\n"))
+  if len(set(symbols)) < len(symbols):
+    raise ValueError("a symbol is there twice")
+  if kind in ("byte", "character"):
+    limit = 256 if kind == "byte" else _LAST_CODE_POINT + 1
+    if not all(len(s) == 1 and ord(s) < limit for s in symbols):
+      raise ValueError(f"not every line is one {kind}")
   if kind == "byte":
     return ByteVocabulary(symbols)
   if kind == "character":
     return CharacterVocabulary(symbols, lower_case)
-  return WordVocabulary(
-    symbols, lower_case, tokenizer["end_of_line"], tokenizer["unk"]
-  )
+  if kind != "word":
+    raise ValueError(f"kind is {kind!r}")
+  end_of_line, unk = tokenizer["end_of_line"], tokenizer["unk"]
+  if not {end_of_line, unk} <= {*symbols, None}:
+    raise ValueError(f"{end_of_line!r} or {unk!r} is missing")
+  return WordVocabulary(symbols, lower_case, end_of_line, unk)
 
 
 def escape(symbol: str) -> str:

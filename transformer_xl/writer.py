@@ -87,14 +87,14 @@ def _drop_after(path: str, step: int) -> None:
   if not os.path.exists(path):
     return
   kept = []
-  with open(path, encoding="utf-8") as file:
+  with open(path, "rb") as file:
     for line in file:
       try:
-        record = json.loads(line)
-      except json.JSONDecodeError:
+        is_kept = json.loads(line.decode("utf-8"))["step"] <= step
+      except (ValueError, LookupError, TypeError, RecursionError):
         continue
-      if record["step"] <= step:
-        kept.append(line.rstrip("\n") + "\n")
+      if is_kept:
+        kept.append(line.decode("utf-8").rstrip("\n") + "\n")
   temporary = f"{path}.tmp"
   with open(temporary, "w", encoding="utf-8") as file:
     file.writelines(kept)

@@ -115,8 +115,8 @@ def _read_records(path: pathlib.Path, *, field: str) -> Iterator[pieces.Piece]:
 
 def _field_of(line: bytes, field: str, place: str) -> bytes:
   try:
-    record = json.loads(line)
-  except ValueError as error:
+    record = json.loads(line.decode("utf-8"))
+  except (ValueError, RecursionError) as error:
     raise errors.UserError(
       f"{place} is not JSON ({error}); a .jsonl file has one record a line."
     ) from None

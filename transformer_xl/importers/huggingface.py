@@ -151,7 +151,7 @@ def _read_config(path: str) -> dict[str, Any]:
       f"{path} is missing; --format=huggingface needs the folder that "
       "save_pretrained wrote."
     ) from None
-  except (ValueError, UnicodeDecodeError) as error:
+  except (ValueError, RecursionError) as error:
     raise errors.UserError(f"{path} is no JSON ({error}).") from None
   kind = fields.get("model_type") if isinstance(fields, dict) else None
   if kind != "transfo-xl":

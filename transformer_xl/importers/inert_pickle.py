@@ -6,10 +6,14 @@ callers that know what it means.
 """
 
 import io
+import os
 import pickle
+import pickletools
 from collections.abc import Callable
+from typing import IO
 from typing import Any
 from typing import BinaryIO
+from typing import cast
 
 from transformer_xl import errors
 
@@ -21,7 +25,6 @@ FAILURES = (
   EOFError,
   ImportError,
   LookupError,
-  MemoryError,
   RecursionError,
   TypeError,
   ValueError,
@@ -93,12 +96,45 @@ def load(
   """
   stream = io.BytesIO(file) if isinstance(file, bytes) else file
   try:
+    _check_numbers(stream)
     return _Reader(stream, persistent).load()
   except FAILURES:
     raise errors.UserError(
       f"{path} is truncated or is not a file that Python pickled; copy it "
       "again, or name another --source."
     ) from None
+
+
+class _Bounded:
+  """A file that is asked for no more than it has, however much is claimed."""
+
+  def __init__(self, stream: BinaryIO):
+    at = stream.tell()
+    self.size = stream.seek(0, os.SEEK_END)
+    stream.seek(at)
+    self._stream = stream
+    self.readline = stream.readline
+    self.tell = stream.tell
+
+  def read(self, count: int) -> bytes:
+    return self._stream.read(min(count, self.size - self._stream.tell()))
+
+
+def _check_numbers(stream: BinaryIO) -> None:
+  """Refuses sizes beyond the file's, for which room would be made first.
+
+  Numbers of memorised objects count up by one for some bytes each.
+  """
+  start = stream.tell()
+  bounded = _Bounded(stream)
+  for opcode, argument, _ in pickletools.genops(cast(IO[bytes], bounded)):
+    argument = cast(int, argument)
+    is_put = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
+    if is_put and argument > stream.tell() - start + 256:
+      raise ValueError("a number that no pickler gives")
+    if opcode.name == "FRAME" and argument > bounded.size:
+      raise ValueError("a frame longer than the file")
+  stream.seek(start)
 
 
 def text(value: Any) -> Any:

@@ -6,6 +6,7 @@ another. Both carry checksums, and both are checked.
 """
 
 import collections
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from transformer_xl.importers import crc32c
 
 TABLE_MAGIC = 0xDB4775248B80FB57
 FOOTER_SIZE = 48
+_LONGEST_NAME = 1 << 12
 DTYPES: dict[int, Any] = {  # Of tensorflow/core/framework/types.proto.
   1: np.float32,
   2: np.float64,
@@ -85,7 +87,7 @@ class Bundle(Mapping[str, NDArray[Any]]):
     stop = entry.offset + entry.size
     data = self._shards[entry.shard][entry.offset : stop]
     dtype = np.dtype(DTYPES[entry.dtype])
-    count = int(np.prod(entry.shape, dtype=np.int64))
+    count = math.prod(entry.shape)
     if entry.size != count * dtype.itemsize:
       raise errors.UserError(
         f"{self.prefix}: {name} has {entry.size} bytes, which is not "
@@ -127,10 +129,13 @@ def _read_index(path: str) -> tuple[dict[str, Entry], int]:
     header = _fields(records.pop(b""))
     if header[2]:  # Endianness; 0, little, is not stored.
       raise ValueError
-    return {
+    entries = {
       name.decode(): _parse_entry(message) for name, message in records.items()
-    }, header[1][0]
-  except (IndexError, KeyError, ValueError, struct.error):
+    }
+    if header[1][0] > len(entries):
+      raise ValueError  # Files that nothing is in.
+    return entries, header[1][0]
+  except (IndexError, KeyError, TypeError, ValueError, struct.error):
     raise errors.UserError(
       f"{path} is not an index of a TensorFlow checkpoint, or is truncated; "
       "copy it again."
@@ -173,6 +178,8 @@ def _block_records(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     own, at = _varint(block, at)
     length, at = _varint(block, at)
     key = key[:shared] + block[at : at + own]
+    if len(key) > _LONGEST_NAME:
+      raise ValueError
     at += own
     yield key, block[at : at + length]
     at += length
@@ -234,3 +241,5 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     if byte < 0x80:
       return result, at
     shift += 7
+    if shift > 63:
+      raise ValueError  # No number is that long.

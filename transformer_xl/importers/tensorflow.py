@@ -158,7 +158,7 @@ def _check_corpus(path: str, fields: dict[str, Any]) -> None:
     with open(path, encoding="utf-8") as file:
       info = json.load(file)
     size, cutoffs = info["vocab_size"], tuple(info["cutoffs"][1:-1])
-  except (ValueError, LookupError, TypeError) as error:
+  except (ValueError, LookupError, TypeError, RecursionError) as error:
     raise errors.UserError(
       f"{path} is damaged ({error}); copy it again, or delete it."
     ) from None

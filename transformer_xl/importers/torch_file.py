@@ -5,8 +5,12 @@ pickles before. The object may be a state dict, a dictionary that holds one, or
 a whole pickled module.
 """
 
+import itertools
+import math
+import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any
 from typing import BinaryIO
@@ -32,6 +36,7 @@ DTYPES: dict[str, Any] = {
   "LongStorage": np.int64,
   "ShortStorage": np.int16,
 }
+_MOST_PARTS = 100_000
 HOLDERS = ("model_state", "state_dict", "model")
 
 
@@ -57,7 +62,10 @@ class TorchFile(NamedTuple):
     for holder in HOLDERS:
       if holder in named and "_modules" not in named:
         root = named[holder]
-    found = dict(self._walk(root, ""))
+    try:
+      found = dict(self._walk(root, "", itertools.count()))
+    except inert_pickle.FAILURES:
+      raise _damaged(self.path) from None
     if not found:
       raise errors.UserError(
         f"{self.path} holds neither a state dict nor a module; name the file "
@@ -96,11 +104,13 @@ class TorchFile(NamedTuple):
   ) -> NDArray[Any]:
     """Some of a storage's numbers; offset and strides count numbers."""
     values = self.values[storage.key]
+    # Strides of 0 would make much of a little.
+    too_many = math.prod(shape) > len(values)
     last = offset + sum(
       (size - 1) * stride for size, stride in zip(shape, strides, strict=True)
     )
     inside = min((offset, *shape, *strides), default=0) >= 0
-    if 0 not in shape and (not inside or last >= len(values)):
+    if too_many or (0 not in shape and (not inside or last >= len(values))):
       raise errors.UserError(
         f"{self.path} has a tensor that reaches outside its values; the file "
         "is damaged: copy it again."
@@ -109,8 +119,10 @@ class TorchFile(NamedTuple):
     view = np.lib.stride_tricks.as_strided(values[offset:], shape, strides)
     return np.ascontiguousarray(view).reshape(shape)
 
-  def _walk(self, value, prefix):
+  def _walk(self, value, prefix, visits):
     """Names and tensors of a state dict or of a module and its parts."""
+    if next(visits) > _MOST_PARTS:
+      raise ValueError  # Parts that hold one another.
     named = inert_pickle.mapping(value)
     if "_modules" not in named:
       for name, item in named.items():
@@ -119,9 +131,9 @@ class TorchFile(NamedTuple):
           yield f"{prefix}{name}", tensor
       return
     for part in ("_parameters", "_buffers"):
-      yield from self._walk(named[part], prefix)
+      yield from self._walk(named[part], prefix, visits)
     for name, module in inert_pickle.mapping(named["_modules"]).items():
-      yield from self._walk(module, f"{prefix}{name}.")
+      yield from self._walk(module, f"{prefix}{name}.", visits)
 
 
 def read(path: str) -> TorchFile:
@@ -137,15 +149,26 @@ def read(path: str) -> TorchFile:
       return _read_legacy(file, path)
   except FileNotFoundError:
     raise errors.UserError(f"{path} is missing; check --source.") from None
-  except (zipfile.BadZipFile, *inert_pickle.FAILURES):
-    raise errors.UserError(
-      f"{path} is damaged, truncated or was not written by torch.save; copy "
-      "it again, or choose another --format."
-    ) from None
+  except (
+    *(zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError),
+    *(OSError, RuntimeError),
+    *inert_pickle.FAILURES,
+  ):
+    raise _damaged(path) from None
+
+
+def _damaged(path: str) -> errors.UserError:
+  return errors.UserError(
+    f"{path} is damaged, truncated or was not written by torch.save; copy "
+    "it again, or choose another --format."
+  )
 
 
 def _read_zip(file: BinaryIO, path: str) -> TorchFile:
   with zipfile.ZipFile(file) as archive:
+    # Nothing in it is compressed, so nothing gets larger when it is read.
+    if any(i.file_size > i.compress_size for i in archive.infolist()):
+      raise ValueError
     names = {name.partition("/")[2]: name for name in archive.namelist()}
     if names.get("byteorder") and archive.read(names["byteorder"]) != b"little":
       raise errors.UserError(
@@ -180,7 +203,10 @@ def _read_legacy(file: BinaryIO, path: str) -> TorchFile:
     storage = storages[inert_pickle.text(key)]
     if struct.unpack("<q", file.read(8))[0] != storage.size:
       raise ValueError
-    data = file.read(storage.size * storage.dtype.itemsize)
+    size = storage.size * storage.dtype.itemsize
+    if size > os.fstat(file.fileno()).st_size:
+      raise ValueError
+    data = file.read(size)
     values[storage.key] = _numbers(data, storage)
   return TorchFile(root, values, path)
 
