@@ -4,7 +4,8 @@ BIN := .venv/bin
 # Tests of one file share what they compile, so a file stays in one process.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: quickstart test check format parity bench plan-table lock fuzz
+.PHONY: quickstart test test-faults check format parity bench plan-table lock
+.PHONY: fuzz
 
 quickstart: .venv/installed
 	$(BIN)/python -m transformer_xl.main --config=experiments/quickstart.py \
@@ -12,6 +13,11 @@ quickstart: .venv/installed
 
 test: .venv/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL)
+
+# Hurts runs in every way; writes the table in docs/reliability.md.
+test-faults: .venv/installed
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/faults -m "faults or slow" \
+	  --numprocesses 2 --fault-table
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

@@ -67,6 +67,3 @@ def _update_with(monkeypatch, section, changes):
     return compiled_update(dataclasses.replace(config, **{section: part}), mesh)
 
   monkeypatch.setattr(train_lib, "compiled_update", compile_other)
-
-
-FAULTS = (tenfold_rate, much_dropout, no_memory, shifted_labels, seen_labels)

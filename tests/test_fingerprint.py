@@ -54,6 +54,11 @@ def test_it_is_the_sum_that_it_says():
   assert named == {"params/b": f"float32 {expected:08x}"}
 
 
+def test_truth_values_and_empty_arrays_have_one():
+  assert changes(np.array([True, False]), np.array([True, True])) == ["a"]
+  assert changes(np.zeros((0, 3)), np.zeros((0, 3))) == []
+
+
 def test_json_is_its_content():
   value = {"b": [1, 0.1], "a": {"c": None}}
   other = {"a": {"c": None}, "b": [1, 0.1]}

@@ -61,6 +61,8 @@ def _number(array: jax.Array) -> jax.Array:
   An odd factor keeps any change of one element's bits different from zero;
   that it differs from element to element shows what was exchanged.
   """
+  if array.dtype == jnp.bool_:
+    array = array.astype(jnp.uint8)
   kinds = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
   kind = kinds[array.dtype.itemsize]
   bits = jax.lax.bitcast_convert_type(array, kind).astype(jnp.uint32)

@@ -10,8 +10,9 @@ import os
 from typing import Any
 
 import jax
-import tensorboardX
 from absl import logging
+
+from transformer_xl import event_file
 
 
 class Writer:
@@ -32,9 +33,7 @@ class Writer:
     path = os.path.join(workdir, "metrics.jsonl")
     _drop_after(path, step)
     self._lines = open(path, "a", encoding="utf-8")  # noqa: SIM115
-    self._events = tensorboardX.SummaryWriter(
-      workdir, flush_secs=30, purge_step=step + 1
-    )
+    self._events = event_file.EventFile(workdir, step=step)
 
   def write(self, record: dict[str, Any]) -> None:
     """Writes one line; `step` says where, other numbers become scalars."""
@@ -45,7 +44,8 @@ class Writer:
     prefix = f"{record['split']}/" if "split" in record else "train/"
     for name, value in record.items():
       if isinstance(value, int | float) and name != "step":
-        self._events.add_scalar(prefix + name, value, record["step"])
+        self._events.add(prefix + name, value, record["step"])
+    self._events.flush()
 
   def progress(self, record: dict[str, Any]) -> None:
     """Logs a training record for people, with the time that is left."""

@@ -1,0 +1,209 @@
+r"""A long run with many resumes: memory, open files and time of a step.
+
+    python -m benchmarks.soak --steps=200000 --resumes=20 --workdir=runs/soak
+
+trains a tiny model on the CPU, with checkpoints and evaluations. The first
+process does half of the steps, for a leak shows in a long life only; each of
+the others the same part of the rest, until it gets SIGTERM. Every second
+resident memory, open file handles and the step are noted; the result is
+docs/soak.json and docs/soak.png, and may be drawn again with --draw.
+"""
+
+import datetime
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from absl import app
+from absl import flags
+
+_STEPS = flags.DEFINE_integer("steps", 200_000, "Updates in all.")
+_RESUMES = flags.DEFINE_integer("resumes", 20, "Processes after the first.")
+_WORKDIR = flags.DEFINE_string("workdir", "runs/soak", "Must be new.")
+_OUTPUT = flags.DEFINE_string("output", "docs/soak", "Without .json or .png.")
+_DRAW = flags.DEFINE_bool("draw", False, "Only draw what was measured.")
+_INTERVAL = 1.0  # Seconds.
+_WARM_UP = 0.1  # This share of a life is not judged: it fills its caches.
+_CALL = 100
+
+
+def main(argv: list[str]) -> None:
+  """Measures, writes and draws."""
+  del argv
+  path = f"{_OUTPUT.value}.json"
+  if not _DRAW.value:
+    lives = measure(_WORKDIR.value)
+    result = summary(lives)
+    with open(path, "w", encoding="utf-8") as file:
+      json.dump(result | {"lives": lives}, file)
+    print(json.dumps(result, indent=2))
+  with open(path, encoding="utf-8") as file:
+    draw(json.load(file)["lives"], f"{_OUTPUT.value}.png")
+
+
+def measure(workdir: str) -> list[list[dict[str, float]]]:
+  """The samples of each process's life."""
+  half, rest = _STEPS.value // 2, _STEPS.value - _STEPS.value // 2
+  part = rest // max(_RESUMES.value, 1)
+  ends = [half + part * index for index in range(_RESUMES.value)]
+  return [_live(workdir, end) for end in [*ends, _STEPS.value]]
+
+
+def _live(workdir: str, end: int) -> list[dict[str, float]]:
+  """One process, until it has logged the step `end`, or to its own end."""
+  with open(f"{workdir}.log", "ab") as log:
+    process = subprocess.Popen(
+      _command(workdir), stdout=log, stderr=log, env=_environment()
+    )
+  start, samples, is_told = time.monotonic(), [], False
+  while process.poll() is None:
+    sample = _sample(process.pid, workdir)
+    if sample:
+      samples.append({"seconds": time.monotonic() - start, **sample})
+    if sample and sample["step"] >= end and end < _STEPS.value and not is_told:
+      process.send_signal(signal.SIGTERM)
+      is_told = True
+    time.sleep(_INTERVAL)
+  if process.returncode:
+    sys.exit(f"the run ended with {process.returncode}: see {workdir}.log")
+  return samples
+
+
+def _command(workdir: str) -> list[str]:
+  """A model of 4,000 parameters on the sources of the standard library."""
+  sizes = {
+    "model.num_layers": 2,
+    "model.model_dim": 8,
+    "model.num_heads": 2,
+    "model.head_dim": 4,
+    "model.ff_dim": 16,
+    "data.prepare": True,
+    "data.dir": os.path.join(os.path.dirname(workdir), "data"),
+    "train.num_steps": _STEPS.value,
+    "train.batch_size": 2,
+    "train.segment_len": 8,
+    "train.mem_len": 8,
+    "train.segments_per_call": _CALL,
+    "train.log_every_steps": _CALL,
+    "train.eval_every_steps": 20 * _CALL,
+    "train.learning_rate": 1e-3,
+    "eval.batch_size": 64,
+    "eval.segment_len": 64,
+    "eval.segments_per_call": 64,
+    "eval.mem_len": (8,),
+    "checkpoint.every_steps": 10 * _CALL,
+  }
+  return [
+    *(sys.executable, "-m", "transformer_xl.main"),
+    "--config=experiments/base.py",
+    f"--workdir={workdir}",
+    *(f"--config.{name}={value}" for name, value in sizes.items()),
+  ]
+
+
+def _environment() -> dict[str, str]:
+  return {**os.environ, "JAX_PLATFORMS": "cpu"}
+
+
+def _sample(pid: int, workdir: str) -> dict[str, float] | None:
+  """What the system says of a process; None before its first log line."""
+  try:
+    pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
+    handles = len(os.listdir(f"/proc/{pid}/fd"))
+    ticks = pathlib.Path(f"/proc/{pid}/stat").read_text().split()[13:15]
+    step = _last_step(workdir)
+  except (OSError, IndexError):
+    return None
+  return {
+    "step": step,
+    "rss_mib": pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20),
+    "handles": handles,
+    "cpu_seconds": sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"),
+  }
+
+
+def _last_step(workdir: str) -> int:
+  """Of the last whole training line."""
+  with open(os.path.join(workdir, "metrics.jsonl"), "rb") as file:
+    file.seek(max(0, os.path.getsize(file.name) - 2000))
+    lines = file.read().decode().splitlines()
+  steps = [json.loads(s)["step"] for s in lines[1:] if s.endswith("}")]
+  return max(steps, default=0)
+
+
+def summary(lives: list[list[dict[str, float]]]) -> dict[str, Any]:
+  """What is claimed: no growth, no slow-down, no open files left."""
+  first = _warm(lives[0])
+  half = len(first) // 2
+  early, late = first[: half // 2], first[-half // 2 :]
+  others = [_warm(life) for life in lives[1:]]
+  return {
+    "measured": datetime.date.today().isoformat(),
+    "steps": lives[-1][-1]["step"],
+    "resumes": len(lives) - 1,
+    "first_life_steps": first[-1]["step"],
+    "rss_mib_early": _median(early, "rss_mib"),
+    "rss_mib_late": _median(late, "rss_mib"),
+    "rss_growth": _median(late, "rss_mib") / _median(early, "rss_mib") - 1,
+    "rss_mib_of_resumed": [_median(life, "rss_mib") for life in others if life],
+    "handles": sorted({int(s["handles"]) for s in first}),
+    "handles_early": _median(early, "handles"),
+    "handles_late": _median(late, "handles"),
+    "cpu_ms_a_step_early": _cost(early),
+    "cpu_ms_a_step_late": _cost(late),
+  }
+
+
+def _warm(life: list[dict[str, float]]) -> list[dict[str, float]]:
+  """The samples after the warm-up, from the first that shows a step."""
+  if not life:
+    return []
+  begin, end = life[0]["step"], life[-1]["step"]
+  edge = begin + _WARM_UP * (end - begin)
+  return [sample for sample in life if sample["step"] >= edge]
+
+
+def _median(samples: list[dict[str, float]], name: str) -> float:
+  return statistics.median(sample[name] for sample in samples)
+
+
+def _cost(samples: list[dict[str, float]]) -> float:
+  """CPU milliseconds a step, evaluations and saves included."""
+  steps = samples[-1]["step"] - samples[0]["step"]
+  seconds = samples[-1]["cpu_seconds"] - samples[0]["cpu_seconds"]
+  return 1000 * seconds / max(steps, 1)
+
+
+def draw(lives: list[list[dict[str, float]]], path: str) -> None:
+  """Three curves over the steps; a colour for each process."""
+  import matplotlib
+
+  matplotlib.use("Agg")
+  from matplotlib import pyplot as plt
+
+  figure, axes = plt.subplots(3, sharex=True, figsize=(8, 7))
+  for life in lives:
+    steps = [sample["step"] for sample in life]
+    axes[0].plot(steps, [sample["rss_mib"] for sample in life])
+    axes[1].plot(steps, [sample["handles"] for sample in life])
+    costs = [_cost([a, b]) for a, b in zip(life, life[20:], strict=False)]
+    axes[2].plot(steps[20:], costs)
+  for axis, label in zip(
+    axes, ("resident memory, MiB", "open files", "CPU ms a step"), strict=True
+  ):
+    axis.set_ylabel(label)
+    axis.set_ylim(bottom=0)
+    axis.grid(alpha=0.3)
+  axes[2].set_xlabel("step; each colour is one process")
+  figure.tight_layout()
+  figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+  app.run(main)

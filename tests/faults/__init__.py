@@ -1,0 +1,1 @@
+"""Runs that are hurt, and go on as if nothing had been: `make test-faults`."""

@@ -1,0 +1,114 @@
+"""A command line in a process that tells where it is, so that faults can hit.
+
+Processes are forks of one that has imported everything, since imports take
+longest; nothing has started JAX before. A fork knows nothing that a new
+process does not know, apart from the modules.
+"""
+
+import functools
+import os
+import sys
+import time
+import traceback
+
+import jax
+
+from transformer_xl import checkpoint
+from transformer_xl import evaluate  # noqa: F401  # As the command needs it.
+from transformer_xl import generate  # noqa: F401
+from transformer_xl import main
+from transformer_xl import plan  # noqa: F401
+from transformer_xl import score  # noqa: F401
+from transformer_xl import train
+
+# A process is in a stage from the call of its function on; the last one is
+# where it was when it was hit.
+STAGES = {
+  "building": (train.Loop, "__init__"),
+  "restoring": (train.Loop, "_start"),
+  "reading": (train.Loop, "_log"),
+  "evaluating": (train.Loop, "_evaluate"),
+  "saving": (checkpoint.Checkpoints, "save"),
+  "closing": (train.Loop, "close"),
+}
+
+
+def become(arguments, environment, log, tell, user, clock):
+  """Runs a command line in this process, and ends it.
+
+  Args:
+    arguments: after the program's name.
+    environment: to add.
+    log: file that standard output and error are appended to.
+    tell: a connection that gets the name of each stage.
+    user: id to run as, or None.
+    clock: None, or seconds that `time.time` is ahead from its call n on, by n.
+  """
+  descriptor = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o666)
+  os.dup2(descriptor, sys.stderr.fileno())
+  os.dup2(descriptor, sys.stdout.fileno())
+  os.environ.update(environment)
+  jax.config.update("jax_platforms", "cpu")
+  jax.config.update("jax_disable_most_optimizations", True)
+  cache = environment["JAX_COMPILATION_CACHE_DIR"]
+  jax.config.update("jax_compilation_cache_dir", cache)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+  _mark_stages(tell)
+  if clock:
+    _turn_clock(clock)
+  if user is not None:
+    os.setgid(user)
+    os.setuid(user)
+  sys.argv = ["transformer_xl/main.py", *arguments]
+  status = 70
+  try:
+    tell.send("starting")
+    main.run()
+  except SystemExit as error:
+    status = error.code or 0
+  except BaseException:
+    traceback.print_exc()
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(status)
+
+
+def _mark_stages(tell):
+  for stage, (owner, name) in STAGES.items():
+    setattr(owner, name, _telling(getattr(owner, name), stage, tell))
+  compiled_update = train.compiled_update
+
+  def compiled(config, mesh):
+    update, first = compiled_update(config, mesh), ["compiling"]
+
+    def call(*values):
+      tell.send(first.pop() if first else "updating")
+      return update(*values)
+
+    return call
+
+  train.compiled_update = compiled
+
+
+def _telling(function, stage, tell):
+  @functools.wraps(function)
+  def call(*values, **named):
+    tell.send(stage)
+    result = function(*values, **named)
+    tell.send(f"after {stage}")  # A save goes on in the background then.
+    return result
+
+  return call
+
+
+def _turn_clock(clock):
+  now, calls = time.time, [0]
+
+  def turned():
+    calls[0] += 1
+    ahead = [offset for call, offset in clock.items() if calls[0] >= call]
+    return now() + (ahead[-1] if ahead else 0)
+
+  time.time = turned
+  time.time_ns = lambda: int(turned() * 1e9)

@@ -1,0 +1,51 @@
+"""Of two processes one is killed: the other ends, and both go on."""
+
+import shutil
+import time
+
+import pytest
+
+from tests import corpus
+from tests import test_processes
+from tests import test_resume as runs
+from tests.faults import victim
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+
+def start_both(bench, workdir):
+  flags = ["--num_processes=2", "--coordinator"]
+  address = f"localhost:{test_processes.free_port()}"
+  return [
+    bench.start(workdir, flags[0], f"{flags[1]}={address}", f"--process_id={i}")
+    for i in range(2)
+  ]
+
+
+@pytest.fixture(scope="module")
+def whole(bench, tmp_path_factory):
+  """What two processes write that nothing happens to."""
+  workdir = tmp_path_factory.mktemp("two") / "run"
+  for process in start_both(bench, workdir):
+    assert process.end() == 0, process.says()
+  return workdir
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("stage", ["reading", "after saving"])
+def test_one_of_two_is_killed(bench, whole, tmp_path, trying, killed, stage):
+  workdir = tmp_path / "run"
+  both = start_both(bench, workdir)
+  assert both[killed].wait_for(stage, 4), both[killed].says()
+  both[killed].hit(victim.SIGKILL)
+  with trying("one of two processes killed"):
+    start = time.monotonic()
+    assert both[killed].end() == -victim.SIGKILL
+    assert both[1 - killed].end(seconds=200) != 0
+    print(f"the other ended after {time.monotonic() - start:.1f} s")
+    for process in start_both(bench, workdir):
+      assert process.end() == 0, process.says()
+    assert runs.lines(workdir) == runs.lines(whole)
+    config = corpus.config(bench.data_dir, **bench.updates)
+    runs.assert_same_run(whole, workdir, config)
+  shutil.rmtree(workdir)
