@@ -21,18 +21,6 @@ def much_dropout(monkeypatch):
   _update_with(monkeypatch, "model", lambda c: {"dropout_rate": 0.9})
 
 
-def no_memory(monkeypatch):
-  """Every segment forgets what was before it."""
-  resets = data.TrainStream._resets
-
-  def reset_always(self, starts):
-    result = resets(self, starts)
-    result[:, :, 0] = True
-    return result
-
-  monkeypatch.setattr(data.TrainStream, "_resets", reset_always)
-
-
 def shifted_labels(monkeypatch):
   """Targets are one token too late."""
   pairs = data._pairs
