@@ -5,7 +5,7 @@ BIN := .venv/bin
 PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: quickstart test test-faults check format parity bench plan-table lock
-.PHONY: fuzz
+.PHONY: fuzz audit
 
 quickstart: .venv/installed
 	$(BIN)/python -m transformer_xl.main --config=experiments/quickstart.py \
@@ -24,6 +24,7 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m compileall -q transformer_xl data_prep experiments
+	.ci/audit
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 format: .venv/installed
@@ -43,6 +44,10 @@ bench: .venv/installed
 plan-table: .venv/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
+
+# Known vulnerabilities of what requirements.lock pins.
+audit: .venv/installed
+	.ci/audit
 
 # A million damaged and hostile files to every reader: docs/reliability.md.
 fuzz: .venv/installed

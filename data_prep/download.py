@@ -109,6 +109,8 @@ def _download(url: str, path: pathlib.Path) -> None:
     urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response,
     open(path, "wb") as file,
   ):
+    if not response.url.startswith("https://"):
+      raise OSError(f"leads to {response.url}, which is not https")
     while block := response.read(_BLOCK):
       file.write(block)
       meter.add(len(block))

@@ -313,7 +313,11 @@ def test_a_folder_of_the_users_is_never_overwritten(tmp_path):
   assert mine.read_bytes() == b"my only copy"
 
 
-class Refusing(io.BytesIO):
+class Page(io.BytesIO):
+  url = "https://mirror.example"
+
+
+class Refusing(Page):
   """A server that breaks off."""
 
   def read(self, size=-1, /):
@@ -345,8 +349,8 @@ def test_a_mirror_serves_when_the_original_fails(tmp_path, monkeypatch):
   urls = ("https://one/a.zip", "https://two/a.zip", "https://three/a.zip")
   pages = {
     urls[0]: Refusing(),
-    urls[1]: io.BytesIO(b"else"),
-    urls[2]: io.BytesIO(b"data"),
+    urls[1]: Page(b"else"),
+    urls[2]: Page(b"data"),
   }
   serve(monkeypatch, pages)
   path = download.fetch(archive(HASH_OF_DATA, urls), tmp_path / "cache")
@@ -364,7 +368,7 @@ def test_a_failed_download_says_why_and_how_to_do_without(
   tmp_path, monkeypatch
 ):
   urls = ("https://one/a.zip", "https://two/a.zip")
-  serve(monkeypatch, {urls[0]: Refusing(), urls[1]: io.BytesIO(b"else")})
+  serve(monkeypatch, {urls[0]: Refusing(), urls[1]: Page(b"else")})
   with pytest.raises(errors.UserError) as raised:
     download.fetch(archive(HASH_OF_DATA, urls), tmp_path / "cache")
   message = str(raised.value)
