@@ -20,6 +20,7 @@ from transformer_xl import fitting
 from transformer_xl import hlo_cost
 from transformer_xl import metrics
 from transformer_xl import scorer
+from transformer_xl import segment_lengths
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import train as train_lib
@@ -79,10 +80,10 @@ def train_plan(
   lowered = lower_updates(config, count=count, devices=devices)
   useful = 3 * metrics.forward_flops_per_token(
     config.model,
-    segment_len=config.train.segment_len,
+    segment_len=_longest(config),
     mem_len=config.train.mem_len,
   )
-  tokens = config.train.batch_size * config.train.segment_len
+  tokens = config.train.batch_size * _longest(config)
   return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
 
 
@@ -96,11 +97,15 @@ def lower_updates(
   lanes = config.train.batch_size // config.train.accumulation_steps
   mesh = sharding.make_mesh(config.mesh, lanes=(lanes,), devices=devices)
   with jax.set_mesh(mesh):
-    segments = _segments(
-      mesh, count, config.train.batch_size, config.train.segment_len
-    )
+    lanes, length = config.train.batch_size, _longest(config)
+    segments = _segments(mesh, count, lanes, length)
     arguments = (*train_lib.placed_state(config, mesh), segments)
     return train_lib.compiled_update(config, mesh).lower(*arguments)
+
+
+def _longest(config: config_lib.ExperimentConfig) -> int:
+  """T of the segments that need most, where lengths are drawn."""
+  return max(segment_lengths.of(config).lens)
 
 
 def held_bytes(compiled: Any) -> int:
