@@ -1,8 +1,8 @@
 """Transformer-XL with 18 layers on One Billion Word, as the scripts have it.
 
 355,749,729 parameters. The paper's 23.5 is of a model with 20 layers and a
-feed-forward width of 6144 (466,962,273 parameters):
---config.model.num_layers=20 --config.model.ff_dim=6144. Not trained here.
+feed-forward width of 6144 (466,962,273 parameters). Not trained here:
+--config.model.num_layers=20 --config.model.ff_dim=6144
 Run: python -m transformer_xl.main --config=experiments/lm1b_base.py \
   --workdir=/tmp/lm1b_base
 """

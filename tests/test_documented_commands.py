@@ -1,8 +1,18 @@
-"""Commands on the pages name modules, files, fields and targets that exist."""
+"""Commands on the pages would start, and what they name exists.
+
+Each command line is parsed by its own module, overrides and cross-field rules
+included (`tests/parsed_commands.py`); none of them runs here but those that
+take a second.
+"""
 
 import importlib.util
+import json
+import os
 import pathlib
 import re
+import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -12,7 +22,17 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [
   *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
   *sorted((ROOT / "docs").glob("*.md")),
+  *sorted((ROOT / "experiments").glob("[!_]*.py")),
 ]
+NOT_OURS = {"spot"}  # Of gcloud.
+OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
+WRONG = {
+  "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],
+  "no field batch_sise": ["--config.train.batch_sise=1"],
+  "invalid literal for int": ["--config.train.batch_size=many"],
+  "should be one of": ["--mode=evaluate"],
+  "model.num_heads must be": ["--config.model.num_heads=0"],
+}
 
 
 def lines(page):
@@ -34,13 +54,57 @@ def is_field(name):
   return True
 
 
+def commands(page):
+  """Words after `python -m` of the commands with arguments."""
+  for text in found(r"python -m ([^;`|]+)", page):
+    if text.count("'") % 2:  # It closes what the shell of another machine runs.
+      text, _, _ = text.rpartition("'")
+    text = re.sub(r"[\[\]]", "", text)  # Optional flags.
+    text = text.replace("$seed", "0")
+    # Of a run that exists; any is like the defaults here.
+    text = re.sub(r"experiments/saved\.py:\S+", "experiments/base.py", text)
+    words = shlex.split(text)
+    if any(word.startswith("--") for word in words):
+      yield words
+
+
+def overrides(page):
+  """Commands of what is said to be added to one."""
+  for line in lines(page):
+    spans = [line] if line.startswith("--config.") else []
+    for span in spans + re.findall(r"`(--config\.[^`]*)`", line):
+      if "=" in span:
+        yield [*OVERRIDDEN, *shlex.split(span)]
+
+
+@pytest.fixture(scope="module")
+def results():
+  """What came of every command, by its words."""
+  cases = [
+    tuple(words)
+    for page in PAGES
+    for words in [*commands(page), *overrides(page)]
+  ]
+  cases += [(*OVERRIDDEN, *words) for words in WRONG.values()]
+  cases = [*dict.fromkeys(cases)]
+  finished = subprocess.run(
+    [sys.executable, "-m", "tests.parsed_commands"],
+    input=json.dumps(cases),
+    capture_output=True,
+    check=True,
+    cwd=ROOT,
+    text=True,
+  )
+  return dict(zip(cases, json.loads(finished.stdout), strict=True))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_name_what_exists(page):
   for module in found(r"python -m ([\w.]+\w)", page):
     assert importlib.util.find_spec(module), module
   for path in found(r"--config=(experiments/\w+\.py)", page):
     assert (ROOT / path).exists(), path
-  for name in found(r"--config\.([a-z][\w.]*\w)=", page):
+  for name in found(r"--config\.([a-z][\w.]*\w)", page):
     assert is_field(name), name
   makefile = (ROOT / "Makefile").read_text("utf-8")
   for target in found(r"`make ([a-z-]+)", page) + found(
@@ -49,6 +113,55 @@ def test_commands_name_what_exists(page):
     assert re.search(rf"^{target}:", makefile, re.M), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_would_start(page, results):
+  for words in [*commands(page), *overrides(page)]:
+    assert not results[tuple(words)]["error"], words
+
+
+@pytest.mark.parametrize("error", WRONG)
+def test_wrong_commands_would_not_start(error, results):
+  assert error in results[(*OVERRIDDEN, *WRONG[error])]["error"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_flags_in_prose_exist(page, results):
+  known = {name for result in results.values() for name in result["flags"]}
+  for span in found(r"`[^`]*?(--[^`]*)`", page):
+    for name in re.findall(r"--(\w+)(?![\w.])", span):
+      assert name in known | NOT_OURS, name
+
+
+def test_text_of_ones_own_is_prepared_and_described(tmp_path):
+  """The two commands of the README as they stand, in a shell."""
+  (tmp_path / "books").mkdir()
+  for name in ("a", "b", "c"):
+    text = "".join(f"{name} {number}\n" for number in range(100))
+    (tmp_path / "books" / f"{name}.txt").write_text(text, "utf-8")
+  prepare, describe = (
+    line
+    for line in lines(ROOT / "README.md")
+    if line.startswith("python -m data_prep.main")
+  )
+  binaries = os.path.dirname(sys.executable)
+  finished = subprocess.run(
+    f"{prepare} && {describe}",
+    capture_output=True,
+    cwd=tmp_path,
+    env={
+      "HOME": str(tmp_path),
+      "PATH": f"{binaries}:{os.environ['PATH']}",
+      "PYTHONPATH": str(ROOT),
+    },
+    shell=True,
+    text=True,
+  )
+  assert finished.returncode == 0, finished.stderr
+  assert "is ready" in finished.stdout
+  assert "a 0" in finished.stdout
+
+
 def test_the_pages_have_commands():
-  assert sum(len(found(r"python -m ([\w.]+)", page)) for page in PAGES) > 20
+  assert sum(len([*commands(page)]) for page in PAGES) > 40
+  assert sum(len([*overrides(page)]) for page in PAGES) > 3
   assert not is_field("train.batch_sise")
