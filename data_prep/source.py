@@ -115,7 +115,9 @@ class Zip(Source):
   @functools.cached_property
   def _names(self) -> list[str]:
     with damage_reported(self.path), zipfile.ZipFile(self.path) as archive:
-      return sorted(i.filename for i in archive.infolist() if not i.is_dir())
+      # `is_dir` fails where a name is empty.
+      names = (info.filename for info in archive.infolist())
+      return sorted(name for name in names if not name.endswith("/"))
 
   @contextlib.contextmanager
   def _open(self, name: str) -> Iterator[IO[bytes]]:

@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from data_prep import source
 from tests.fuzz import campaign
 from tests.fuzz import readers
 from tests.importers import stored_files
@@ -124,6 +125,30 @@ def test_an_index_of_more_files_than_tensors_is_refused(tmp_path, monkeypatch):
   (tmp_path / "model.index").write_bytes(b"")
   with pytest.raises(errors.UserError, match="not an index"):
     tensor_bundle.Bundle(str(tmp_path / "model"))
+
+
+def test_an_index_with_text_where_a_number_belongs_is_refused(
+  tmp_path, monkeypatch
+):
+  header, entry = b"\x08\x01", b"\x22\x01a"  # Field 4, the offset, is "a".
+  monkeypatch.setattr(
+    tensor_bundle, "_table_records", lambda *_: [(b"", header), (b"w", entry)]
+  )
+  (tmp_path / "model.index").write_bytes(b"")
+  with pytest.raises(errors.UserError, match="not an index"):
+    tensor_bundle.Bundle(str(tmp_path / "model"))
+
+
+def test_a_member_without_a_name_harms_no_archive(tmp_path):
+  path = tmp_path / "text.zip"
+  with zipfile.ZipFile(path, "w") as archive:
+    archive.writestr("a.txt", "a")
+    archive.writestr("@", "b")
+  # The zero ends the name, before it has begun.
+  path.write_bytes(path.read_bytes().replace(b"@", b"\0"))
+  with zipfile.ZipFile(path) as archive:
+    assert [info.filename for info in archive.infolist()] == ["a.txt", ""]
+  assert source.Zip(path).names() == ["", "a.txt"]
 
 
 @pytest.mark.parametrize("name", ["../secret.txt", "/etc/hostname"])

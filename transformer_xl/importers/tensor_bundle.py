@@ -196,7 +196,10 @@ def _parse_entry(message: bytes) -> Entry:
   fields = _fields(message)
 
   def scalar(number: int) -> int:
-    return fields[number][0] if fields[number] else 0
+    value = fields[number][0] if fields[number] else 0
+    if not isinstance(value, int):
+      raise TypeError  # Bytes where a number belongs.
+    return value
 
   dims = _fields(fields[2][0])[2] if fields[2] else []
   sizes = [_fields(dim)[1] for dim in dims]
