@@ -57,7 +57,8 @@ class AdaptiveEmbedding(nn.Module):
 
   config: config_lib.ModelConfig
 
-  def setup(self):  # noqa: D102
+  def setup(self) -> None:
+    """Names the parameters."""
     config = self.config
     parts = clusters(config)
     if config.div_val == 1:  # One table; its clusters share a projection.

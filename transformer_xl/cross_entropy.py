@@ -13,8 +13,10 @@ NORMALISER = "normaliser"  # For policies that spare a second pass over logits.
 
 
 @jax.custom_vjp
-def cross_entropy(parts: tuple[jax.Array, ...], targets: jax.Array):
-  """Losses for logits that come in parts, each [B, T, V_c].
+def cross_entropy(
+  parts: tuple[jax.Array, ...], targets: jax.Array
+) -> jax.Array:
+  """Losses [B, T] for logits that come in parts, each [B, T, V_c].
 
   With a rule of its own for the gradient, since JAX's keeps the exponentials
   and the mask beside the logits. Parts, since joining them would copy them.

@@ -202,7 +202,8 @@ class TransformerXL(nn.Module):
   clamp_len: int
   same_length: bool
 
-  def setup(self):  # noqa: D102
+  def setup(self) -> None:
+    """Names the parts."""
     config = self.config
     self.embedding = adaptive_softmax.AdaptiveEmbedding(config)
     self.softmax = adaptive_softmax.AdaptiveSoftmax(config)

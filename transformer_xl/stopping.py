@@ -33,7 +33,7 @@ class StopSignal:
         self._previous[number] = signal.signal(number, self._handle)
     return self
 
-  def __exit__(self, *_) -> None:
+  def __exit__(self, *_: object) -> None:
     for number, handler in self._previous.items():
       signal.signal(number, handler)
 

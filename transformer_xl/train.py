@@ -402,7 +402,9 @@ class Loop:
     self._writer.close()
 
 
-def compiled_update(config: config_lib.ExperimentConfig, mesh):
+def compiled_update(
+  config: config_lib.ExperimentConfig, mesh: jax.sharding.Mesh
+) -> jax.stages.Wrapped:
   """`train_chunk` with state and memory given away and kept in place."""
   training = step_lib.make_training(config)
   places = jax.tree.map(lambda leaf: leaf.sharding, placed_state(config, mesh))

@@ -30,6 +30,7 @@ from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import evaluate
 from transformer_xl import model as model_lib
+from transformer_xl import shapes
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl.analysis import windows
@@ -87,7 +88,13 @@ def of_run(
   return ContextLosses(losses, contexts[-1], step, count)
 
 
-def by_tokens(params, config, mesh, *, contexts) -> np.ndarray:
+def by_tokens(
+  params: shapes.PyTree,
+  config: config_lib.ExperimentConfig,
+  mesh: jax.sharding.Mesh,
+  *,
+  contexts: list[int],
+) -> np.ndarray:
   """Of the tokens from the longest context on, by windows; [C, T]."""
   file = _split(config)
   longest, count = contexts[-1], config.analysis.num_tokens
@@ -123,7 +130,13 @@ def by_tokens(params, config, mesh, *, contexts) -> np.ndarray:
   )
 
 
-def by_attention(params, config, mesh, *, contexts) -> np.ndarray:
+def by_attention(
+  params: shapes.PyTree,
+  config: config_lib.ExperimentConfig,
+  mesh: jax.sharding.Mesh,
+  *,
+  contexts: list[int],
+) -> np.ndarray:
   """Of all tokens from the longest context on, by memory; [C, T]."""
   if config.model.encoding in model_lib.ABSOLUTE:
     raise errors.UserError(

@@ -21,6 +21,7 @@ from transformer_xl import config as config_lib
 from transformer_xl import errors
 from transformer_xl import model as model_lib
 from transformer_xl import provenance
+from transformer_xl import shapes as shapes_lib
 from transformer_xl import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
@@ -75,7 +76,9 @@ def export(workdir: str, target: str) -> None:
     shutil.move(folder, target)
 
 
-def write_weights(path: str, params, config: config_lib.ModelConfig) -> None:
+def write_weights(
+  path: str, params: shapes_lib.PyTree, config: config_lib.ModelConfig
+) -> None:
   """Writes the tensors by HuggingFace's names, each of them once."""
   tensors = mapping.export_tensors(params, huggingface.layout(config))
   # A buffer that its model expects; nothing is learned in it.

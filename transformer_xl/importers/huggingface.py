@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from transformer_xl import config as config_lib
 from transformer_xl import errors
+from transformer_xl.importers import mapping
 from transformer_xl.importers import source as source_lib
 from transformer_xl.importers import torch_file
 from transformer_xl.importers import torch_names
@@ -78,7 +80,7 @@ def read(path: str) -> source_lib.Source:
   )
 
 
-def layout(config: config_lib.ModelConfig):
+def layout(config: config_lib.ModelConfig) -> Iterator[mapping.Tensor]:
   """The names of a language model with its softmax."""
   return torch_names.layout(
     config, prefix="transformer.", reverse_clusters=False

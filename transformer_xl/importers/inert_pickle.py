@@ -39,7 +39,7 @@ class Inert:
   state: Any
   contents: list[Any]  # Items that were appended or set.
 
-  def __new__(cls, *arguments, **_):
+  def __new__(cls, *arguments: Any, **_: Any) -> "Inert":
     """Keeps the arguments, whichever way the pickle hands them over."""
     self = super().__new__(cls)
     self.arguments = arguments
@@ -47,16 +47,16 @@ class Inert:
     self.contents = []
     return self
 
-  def __init__(self, *_, **__):
+  def __init__(self, *_: Any, **__: Any) -> None:
     pass
 
-  def __setstate__(self, state):
+  def __setstate__(self, state: Any) -> None:
     self.state = state
 
-  def __setitem__(self, key, value):
+  def __setitem__(self, key: Any, value: Any) -> None:
     self.contents.append((key, value))
 
-  def append(self, value):
+  def append(self, value: Any) -> None:
     """Called for each item of a pickled list."""
     self.contents.append(value)
 

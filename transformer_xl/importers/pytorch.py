@@ -6,6 +6,7 @@ pickled module has as attributes, and for a state dict the caller adds.
 
 import itertools
 import os
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from transformer_xl import config as config_lib
 from transformer_xl import errors
+from transformer_xl.importers import mapping
 from transformer_xl.importers import source as source_lib
 from transformer_xl.importers import torch_file
 from transformer_xl.importers import torch_names
@@ -62,7 +64,7 @@ def read(
   )
 
 
-def layout(config: config_lib.ModelConfig):
+def layout(config: config_lib.ModelConfig) -> Iterator[mapping.Tensor]:
   """The names of a language model, whose head lists its clusters backwards."""
   return torch_names.layout(config, prefix="", reverse_clusters=True)
 

@@ -234,7 +234,9 @@ def block_specs(tiling: tiling_lib.Tiling) -> dict[str, pl.BlockSpec]:
   }
 
 
-def compiler_params(tiling: tiling_lib.Tiling, itemsize: int):
+def compiler_params(
+  tiling: tiling_lib.Tiling, itemsize: int
+) -> pltpu.CompilerParams:
   """Lanes run in order, since sums over them are kept on the chip."""
   needed = tiling_lib.vmem_bytes(tiling, itemsize)
   # The estimate is rough, and the compiler's own limit 16 MiB.
