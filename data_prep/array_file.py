@@ -17,7 +17,7 @@ _BLOCK = 1 << 20
 
 
 def blocks(path: pathlib.Path) -> Iterator[NDArray[Any]]:
-  """Yields the numbers of a file in parts.
+  """Yields the numbers of a file in parts [count].
 
   Memory holds one of them, where a memory map would count as resident.
   """

@@ -1,11 +1,20 @@
-"""Every public name says what it takes, what it gives and what it is."""
+"""Every public name says what it takes, what it gives and what it is.
+
+Types stand in the signature. Shapes do, too, as jaxtyping's strings; where an
+array is annotated without one, the docstring has the shape in brackets or says
+what is special about it.
+"""
 
 import ast
 import pathlib
+import re
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
+BARE = r"jax\.Array|np\.ndarray|NDArray"
+TYPED = r"jt\.\w+\[[^'\]]*(\[[^\]]*\])?, '[^']*'\]"
+OF_SHAPES = r"Callable|Mapping|dict"  # What is inside has names of its own.
 FILES = [
   path.relative_to(ROOT)
   for package in ("transformer_xl", "data_prep")
@@ -42,6 +51,19 @@ def lacks(node):
       yield f"the type of {argument.arg}"
   if not node.returns and node.name not in ("__init__", "__post_init__"):
     yield "the type of its result"
+  if is_bare(node) and not re.search(
+    r"\[.+?\]|scalar|shape", ast.get_docstring(node) or ""
+  ):
+    yield "the shape of an array"
+
+
+def is_bare(node):
+  annotations = [argument.annotation for argument in arguments(node)]
+  for annotation in [*annotations, node.returns]:
+    text = re.sub(TYPED, "", ast.unparse(annotation) if annotation else "")
+    if re.search(BARE, text) and not re.search(OF_SHAPES, text):
+      return True
+  return False
 
 
 def missing(source):
@@ -65,10 +87,15 @@ class Open:
   def _hidden(self, count): ...
 def typed(count: int) -> int:
   '''Doubled.'''
+def norm(array: jax.Array) -> jt.Float[jax.Array, "B T"]:
+  '''Without its mean.'''
+def shaped(array: jt.Float[NDArray[Any], "B T"]) -> np.ndarray:
+  '''Sums [B] of the rows.'''
 """
   assert missing(source) == [
     "line 2: Open lacks a docstring",
     "line 3: read lacks a docstring",
     "line 3: read lacks the type of count",
     "line 3: read lacks the type of its result",
+    "line 7: norm lacks the shape of an array",
   ]

@@ -187,7 +187,8 @@ def kept(
   Args:
     seed: random bits of lane and head, int32 as all three.
     query: index in the segment.
-    key: index in memory and segment; all three broadcast.
+    key: index in memory and segment; all three broadcast to the shape of
+      the result.
     rate: of what is dropped.
   """
   start = _mixed(seed + query * _STRIDE)

@@ -67,7 +67,7 @@ def mean_since(
     start: of averaging; until the update after it the mean is `params`.
     mean: up to the update before.
     params: after this update.
-    step: which update this is, counted from 1.
+    step: which update this is, counted from 1; a scalar like `start`.
   """
   count = jnp.maximum(step - start, 1)
   return optax.incremental_update(params, mean, 1 / count)

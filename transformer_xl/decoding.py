@@ -42,7 +42,7 @@ def begin(
   window: int,
   vocab_size: int,
 ) -> Drawing:
-  """All samples start from the state behind the prompt."""
+  """All samples start from the state behind the prompt [num_tokens]."""
   layers, length, slot = state
   layers, length, hidden = jax.tree.map(
     lambda leaf: jnp.repeat(leaf, num_samples, axis=0),
@@ -202,7 +202,7 @@ def draw(
 
   Args:
     log_probs: of the candidates, up to a constant.
-    key: of this draw.
+    key: of this draw, a scalar.
     temperature: divides them; 0 takes the likeliest.
     top_k: only the k likeliest (the paper's appendix E: 40); 0 for all.
     top_p: of these only the likeliest that together reach this probability

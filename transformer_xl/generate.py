@@ -107,7 +107,7 @@ def stream(
 
 
 def sample_keys(seed: int, num_samples: int) -> jax.Array:
-  """The keys that a seed gives; more samples change none of the first."""
+  """Keys [num_samples] of a seed; more samples change none of the first."""
   key = jax.random.fold_in(jax.random.key(seed), 2)  # 0 and 1: training.
   indices = jnp.arange(num_samples)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, indices)
@@ -120,7 +120,7 @@ def continuation(
   *,
   is_last: bool,
 ) -> str:
-  """The text that tokens add to a prompt's.
+  """The text that tokens [count] add to that of a prompt [prompt_len].
 
   Unless `is_last`, it ends before a character whose bytes may go on, so that
   it is a beginning of what it will be with more tokens.

@@ -135,7 +135,7 @@ class LayerNorm(nn.Module):
 
   @nn.compact
   def __call__(self, hidden: jax.Array) -> jax.Array:
-    """Normalises the last axis."""
+    """Normalises the last axis of [B, T, D]."""
     config = self.config
     scale_init = (
       _normal_around_one(config.init_std)
@@ -376,7 +376,7 @@ def empty_memory(
 def init_params(
   config: config_lib.ModelConfig, key: jax.Array
 ) -> shapes.PyTree:
-  """Draws all parameters, in float32."""
+  """Draws all parameters, in float32, from a key, a scalar."""
   model = TransformerXL(config, clamp_len=0, same_length=False)
   tokens = jnp.zeros((1, 1), jnp.int32)
   memory = empty_memory(config, batch_size=1, mem_len=0)

@@ -58,7 +58,7 @@ class Vocabulary(abc.ABC):
     return escape(self.symbols[index])
 
   def encode_bytes(self, data: bytes) -> NDArray[Any]:
-    """Returns the ids of UTF-8 text; a byte vocabulary takes any bytes."""
+    """Returns ids [num_tokens] of UTF-8; a byte vocabulary takes any bytes."""
     return self.encode(data.decode("utf-8"))
 
   def decode_bytes(self, ids: Iterable[int]) -> bytes:
@@ -77,11 +77,11 @@ class ByteVocabulary(Vocabulary):
   symbols: tuple[str, ...] = tuple(map(chr, range(256)))
 
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns the ids of the UTF-8 bytes of a text."""
+    """Returns ids [num_bytes] of the UTF-8 of a text."""
     return self.encode_bytes(text.encode("utf-8", "surrogatepass"))
 
   def encode_bytes(self, data: bytes) -> NDArray[Any]:
-    """Returns the ids of any bytes."""
+    """Returns ids [num_bytes] of any bytes."""
     values = np.frombuffer(data, np.uint8)
     ids = self._table[values]
     _refuse_missing(ids, values, name=lambda value: f"the byte 0x{value:02x}")
@@ -114,7 +114,7 @@ class CharacterVocabulary(Vocabulary):
   lower_case: bool
 
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns one id a character."""
+    """Returns one id a character, [num_characters]."""
     text = text.lower() if self.lower_case else text
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
     ids = self._table[points]
@@ -143,7 +143,7 @@ class WordVocabulary(Vocabulary):
   unk: str | None
 
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns one id a word and one a newline."""
+    """Returns one id a word and one a newline, [num_tokens]."""
     text = text.lower() if self.lower_case else text
     end = f" {self.end_of_line} " if self.end_of_line else " "
     words = text.replace("\n", end).split()
@@ -184,7 +184,7 @@ class SubwordVocabulary(Vocabulary):
   lower_case: bool
 
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns the ids of the model's pieces, without special tokens."""
+    """Returns ids [num_tokens] of the pieces, without special tokens."""
     text = text.lower() if self.lower_case else text
     ids = self.model.encode(text, add_special_tokens=False).ids
     return np.array(ids, self.dtype)

@@ -108,7 +108,7 @@ def measure(
   mem_len: int,
   segment_len: int,
 ) -> Maps:
-  """Reads the tokens; what is counted begins once the memory is full."""
+  """Reads tokens [num_tokens] and counts once the memory is full."""
   model = model_lib.TransformerXL(
     config.model,
     clamp_len=config.eval.clamp_len,

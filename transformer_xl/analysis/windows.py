@@ -36,12 +36,12 @@ def losses(
 
   Args:
     params: on the mesh.
-    tokens: of the split, flat.
-    starts: where each window begins; L + 1 tokens from there on exist.
+    tokens: [num_tokens] of the split.
+    starts: [W], where each window begins; L + 1 tokens from there on exist.
     config: its `eval` says how many tokens are read at a time.
     mesh: whose lanes share the windows.
     length: L.
-    wanted: which C targets of a window, from 0.
+    wanted: [C], which targets of a window, from 0.
   """
   read = jax.jit(
     functools.partial(read_window, model=_model(config), wanted=wanted),
@@ -71,7 +71,7 @@ def read_window(
   model: model_lib.TransformerXL,
   wanted: np.ndarray,
 ) -> jt.Float[shapes.Array, "B C"]:
-  """The wanted losses of each window."""
+  """The wanted losses of each window; `wanted` is [C]."""
   memory = model_lib.empty_memory(
     model.config, batch_size=text.shape[0], mem_len=0
   )

@@ -16,7 +16,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def checksum(data: bytes | memoryview | NDArray[np.uint8]) -> int:
-  """CRC-32C of a buffer of bytes."""
+  """CRC-32C of a buffer of bytes, of any shape."""
   values = np.frombuffer(data, np.uint8)
   register = 0xFFFFFFFF
   num_rows = len(values) // (4 * ROW)
@@ -32,7 +32,7 @@ def checksum(data: bytes | memoryview | NDArray[np.uint8]) -> int:
 
 
 def masked(data: bytes | memoryview | NDArray[np.uint8]) -> int:
-  """The checksum as LevelDB and TensorFlow store it."""
+  """The checksum as LevelDB and TensorFlow store it; any shape."""
   value = checksum(data)
   return ((value >> 15 | value << 17) + _MASK_DELTA) & 0xFFFFFFFF
 

@@ -78,6 +78,7 @@ class Bundle(Mapping[str, NDArray[Any]]):
     return {name: entry.shape for name, entry in self._entries.items()}
 
   def __getitem__(self, name: str) -> NDArray[Any]:
+    """A tensor in the shape that `shapes` has."""
     entry = self._entries[name]
     if entry.sliced or entry.dtype not in DTYPES:
       raise errors.UserError(

@@ -84,7 +84,7 @@ class TorchFile(NamedTuple):
     return named
 
   def array(self, value: Any) -> NDArray[Any] | None:
-    """A pickled tensor or parameter, or None if it is something else."""
+    """A pickled tensor or parameter in its shape; None of anything else."""
     if not isinstance(value, inert_pickle.Inert):
       return None
     name = value.origin.rpartition(".")[2]
@@ -102,7 +102,7 @@ class TorchFile(NamedTuple):
     shape: tuple[int, ...],
     strides: tuple[int, ...],
   ) -> NDArray[Any]:
-    """Some of a storage's numbers; offset and strides count numbers."""
+    """Numbers of a storage in a shape; offset and strides count numbers."""
     values = self.values[storage.key]
     # Strides of 0 would make much of a little.
     too_many = math.prod(shape) > len(values)

@@ -101,7 +101,7 @@ def ring_attention(
   reach: shapes.Reach,
   slot: jax.Array,
 ) -> jax.Array:
-  """`attention.ring_attention`, with the same arguments.
+  """`attention.ring_attention`, with arguments of the same shapes.
 
   A CPU takes one lane after the other, whose scores then stay in its cache;
   not where lanes are split over several devices.

@@ -257,7 +257,7 @@ def cost_estimate(
 
   Args:
     tiling: sizes.
-    arrays: all that is read or written.
+    arrays: all that is read or written, of any shapes.
     steps: of the grid.
     products: how many matrix products there are of scores by key, and by row
       of the window.
