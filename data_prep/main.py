@@ -1,4 +1,6 @@
-"""Turns a corpus into token files: python -m data_prep.main --dataset=ptb.
+"""Turns a corpus into token files.
+
+    python -m data_prep.main --dataset=ptb --data_dir=data
 
 Flags and dispatch. Nothing else: programs call `preparation.prepare`.
 """

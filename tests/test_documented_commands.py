@@ -1,10 +1,11 @@
-"""Commands on the pages would start, and what they name exists.
+"""Commands on pages and in docstrings would start, and what they name exists.
 
 Each command line is parsed by its own module, overrides and cross-field rules
 included (`tests/parsed_commands.py`); none of them runs here but those that
 take a second.
 """
 
+import ast
 import importlib.util
 import json
 import os
@@ -22,8 +23,14 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [
   *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
   *sorted((ROOT / "docs").glob("*.md")),
-  *sorted((ROOT / "experiments").glob("[!_]*.py")),
+  *(
+    path
+    for folder in ("experiments", "transformer_xl", "data_prep", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if "python -m " in path.read_text("utf-8")
+  ),
 ]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 NOT_OURS = {"spot"}  # Of gcloud.
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
@@ -36,8 +43,11 @@ WRONG = {
 
 
 def lines(page):
-  """Indented and fenced lines, with continued ones joined."""
-  text = page.read_text("utf-8").replace("\\\n", " ")
+  """Of a page, or of a module's docstring, with continued ones joined."""
+  text = page.read_text("utf-8")
+  if page.suffix == ".py":
+    text = ast.get_docstring(ast.parse(text)) or ""
+  text = text.replace("\\\n", " ")
   return [line.strip() for line in text.splitlines()]
 
 
@@ -59,7 +69,8 @@ def commands(page):
   for text in found(r"python -m ([^;`|]+)", page):
     if text.count("'") % 2:  # It closes what the shell of another machine runs.
       text, _, _ = text.rpartition("'")
-    text = re.sub(r"[\[\]]", "", text)  # Optional flags.
+    # Optional flags, and the end of a sentence.
+    text = re.sub(r"[\[\]]|\.*$|\.\.\.", "", text)
     text = text.replace("$seed", "0")
     # Of a run that exists; any is like the defaults here.
     text = re.sub(r"experiments/saved\.py:\S+", "experiments/base.py", text)
@@ -98,7 +109,7 @@ def results():
   return dict(zip(cases, json.loads(finished.stdout), strict=True))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands_name_what_exists(page):
   for module in found(r"python -m ([\w.]+\w)", page):
     assert importlib.util.find_spec(module), module
@@ -113,7 +124,19 @@ def test_commands_name_what_exists(page):
     assert re.search(rf"^{target}:", makefile, re.M), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_prose_names_what_exists(page):
+  for name in found(r"`config\.(?!json`)([a-z][\w.]*\w)`", page):
+    assert is_field(name), name
+  # What is in `results/` is written by a run.
+  files = r"`(?!results/)((?:[a-z_]+/)+\w+\.(?:py|md|json|png))`"
+  for path in found(files, page):
+    assert (ROOT / path).exists(), path
+  for path in found(r"\]\(([^):#]+)[)#]", page):
+    assert (page.parent / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands_would_start(page, results):
   for words in [*commands(page), *overrides(page)]:
     assert not results[tuple(words)]["error"], words
@@ -124,7 +147,7 @@ def test_wrong_commands_would_not_start(error, results):
   assert error in results[(*OVERRIDDEN, *WRONG[error])]["error"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_flags_in_prose_exist(page, results):
   known = {name for result in results.values() for name in result["flags"]}
   for span in found(r"`[^`]*?(--[^`]*)`", page):
