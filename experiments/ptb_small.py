@@ -31,7 +31,7 @@ def get_config() -> ml_collections.ConfigDict:
       "ff_dim": 768,
       "cutoffs": (2_000,),
       "div_val": 2,
-      "dropout_rate": 0.2,
+      "dropout_rate": 0.1,
     }
   )
   config.train.update(
