@@ -85,6 +85,26 @@ def test_a_wrong_type_is_named_with_its_value(name, value):
   assert f"config.{name} must be a" in message
 
 
+@pytest.mark.parametrize(
+  ("name", "value", "limit"),
+  [
+    ("seed", 2**32, 2**32),
+    ("train.mem_len", 2**31, 2**31),
+    ("train.segment_lens", (8, 10**400), 2**31),
+  ],
+)
+def test_a_number_that_arrays_cannot_hold_is_refused(name, value, limit):
+  message = _error(tiny.config_dict(**{name: value}))
+  assert f"config.{name} must be below {limit}: it is" in message
+
+
+def test_a_whole_number_that_no_float_holds_is_refused():
+  values = base.get_config().to_dict()
+  values["train"]["clip_norm"] = 10**400
+  message = _error(ml_collections.ConfigDict(values))
+  assert "config.train.clip_norm must be a float: inf." in message
+
+
 def test_integers_serve_as_floats_and_a_number_as_a_tuple():
   values = base.get_config().to_dict()
   values["train"]["clip_norm"] = 1
@@ -189,3 +209,8 @@ def test_a_mesh_that_would_leave_matrices_whole_names_the_nearest(
 ):
   config = tiny.config_dict(**{f"mesh.{axis}": parts})
   assert says in _error(config)
+
+
+def test_what_divides_a_large_model_is_found_at_once():
+  config = tiny.config_dict(**{"model.model_dim": 2**30, "mesh.fsdp": 3})
+  assert "the nearest that do are 2 and 4" in _error(config)

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import itertools
 import math
+import sys
 from typing import Any
 
 import ml_collections
@@ -379,7 +380,9 @@ def check(config: ExperimentConfig) -> None:
   for name, choices in CHOICES.items():
     _require(name, _get(config, name) in choices, config, f"one of {choices}")
   for name in POSITIVE:
-    _require(name, _get(config, name) > 0, config, "at least 1")
+    value = _get(config, name)
+    rule = "at least 1" if isinstance(value, int) else "above 0"
+    _require(name, value > 0, config, rule)
   for name in NOT_NEGATIVE:
     _require(name, _get(config, name) >= 0, config, "0 or more")
   for name in FRACTIONS:
@@ -466,8 +469,7 @@ def _check_mesh(config: ExperimentConfig) -> None:
   ):
     parts = getattr(config.mesh, axis)
     if any(size % parts for size in divided.values()):
-      largest = math.gcd(*divided.values())
-      legal = [n for n in range(1, largest + 1) if largest % n == 0]
+      legal = _divisors(math.gcd(*divided.values()))
       near = sorted(legal, key=lambda n: abs(n - parts))[:2]
       sizes = " and ".join(f"model.{n}={size}" for n, size in divided.items())
       raise errors.UserError(
@@ -585,6 +587,11 @@ def num_settings(evaluation: EvalConfig) -> int:
   return result
 
 
+def _divisors(number: int) -> list[int]:
+  small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+  return sorted({*small, *(number // n for n in small)})
+
+
 def _nearest_multiple(value: int, of: int) -> int:
   return max(1, round(value / of)) * of
 
@@ -633,7 +640,13 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
     items = value if isinstance(value, list | tuple) else (value,)
     return tuple(_convert(item, element, name) for item in items)
   if kind is float and isinstance(value, int) and not isinstance(value, bool):
-    value = float(value)
+    is_small = abs(value) <= sys.float_info.max
+    value = float(value) if is_small else math.inf
   if type(value) is not kind or (kind is float and not math.isfinite(value)):
     raise errors.UserError(f"{name} must be a {kind.__name__}: {value!r}.")
+  # Arrays hold signed 32 bits; a key has 32, so that of larger seeds some
+  # would draw the same parameters.
+  limit = 2 ** (32 if name == "config.seed" else 31)
+  if kind is int and abs(value) >= limit:
+    raise errors.UserError(f"{name} must be below {limit}: it is {value}.")
   return value

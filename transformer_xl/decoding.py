@@ -21,6 +21,8 @@ from transformer_xl import inference
 from transformer_xl import shapes
 
 _NEVER = 1e9  # Finite, so that there is a token even if none may be.
+# Below it, log-probabilities would become infinite, or all of them equal.
+_COLDEST = 1e-30
 
 
 class Drawing(NamedTuple):
@@ -203,12 +205,13 @@ def draw(
   Args:
     log_probs: of the candidates, up to a constant.
     key: of this draw, a scalar.
-    temperature: divides them; 0 takes the likeliest.
+    temperature: divides them; 0, or next to it, takes the likeliest, of
+      equals the first.
     top_k: only the k likeliest (the paper's appendix E: 40); 0 for all.
     top_p: of these only the likeliest that together reach this probability
       (Holtzman et al. 2020); 1 for all.
   """
-  if temperature == 0:
+  if temperature < _COLDEST:
     return jnp.argmax(log_probs).astype(jnp.int32)
   count = log_probs.shape[0]
   kept = min(top_k, count) if top_k else count

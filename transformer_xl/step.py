@@ -302,7 +302,8 @@ def _merge_lanes(tree: shapes.PyTree) -> shapes.PyTree:
   def merge(array):
     axis = _lane_axis(array[0])
     moved = jnp.moveaxis(array, 0, axis + 1)
-    shape = (*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
+    lanes = moved.shape[axis] * moved.shape[axis + 1]  # Memory can be empty.
+    shape = (*moved.shape[:axis], lanes, *moved.shape[axis + 2 :])
     return moved.reshape(shape)
 
   return jax.tree.map(merge, tree)
