@@ -107,6 +107,11 @@ def config_fields(
     UserError: HuggingFace's model cannot express it.
   """
   num_tails = len(config.cutoffs)
+  if config.encoding != "relative":
+    raise errors.UserError(
+      f"model.encoding={config.encoding} has no counterpart in HuggingFace's "
+      "model, which knows 'relative' only; such a model cannot be exported."
+    )
   if config.div_val > 1 and not config.project_equal_width:
     raise errors.UserError(
       "model.project_equal_width=False has no counterpart in HuggingFace's "

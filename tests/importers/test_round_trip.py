@@ -1,0 +1,104 @@
+"""Drawn models go to HuggingFace's files and come back bit for bit."""
+
+import json
+import os
+import tempfile
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from tests import tiny
+from transformer_xl import config as config_lib
+from transformer_xl import errors
+from transformer_xl.importers import export
+from transformer_xl.importers import huggingface
+from transformer_xl.importers import imported_run
+from transformer_xl.importers import mapping
+from transformer_xl.importers import source as source_lib
+from transformer_xl.importers import torch_names
+
+
+def one_of(*values):
+  return st.sampled_from(values)
+
+
+FIELDS = {
+  "vocab_size": one_of(11, 23),
+  "num_layers": one_of(1, 3),
+  "model_dim": one_of(4, 8),
+  "num_heads": one_of(1, 3),
+  "head_dim": one_of(1, 4),
+  "ff_dim": one_of(1, 5),
+  "embed_dim": one_of(4, 8),
+  "cutoffs": one_of((), (3,), (2, 9)),
+  "div_val": one_of(1, 2),
+  "tie_weights": st.booleans(),
+  "tie_projections": one_of("none", "all", "all_but_first"),
+  "project_equal_width": one_of(True, True, True, False),
+  "untie_biases": st.booleans(),
+  "pre_norm": st.booleans(),
+  "encoding": one_of(*["relative"] * 5, "shaw", "absolute_per_layer"),
+}
+LENGTHS = source_lib.Lengths(
+  segment_len=3, mem_len=4, clamp_len=0, same_length=False
+)
+KEPT = [
+  name
+  for name in FIELDS
+  if name not in ("project_equal_width", "tie_projections")
+]
+
+
+def draw(config: config_lib.ModelConfig):
+  """Parameters of which no two numbers are the same."""
+  params, count = {}, 0
+  for name, shape in mapping.parameter_shapes(config).items():
+    size = int(np.prod(shape))
+    values = np.arange(count, count + size, dtype=np.float32)
+    params[name] = values.reshape(shape)
+    count += size
+  assert count < 2**24  # Of float32 all are exact.
+  return params
+
+
+# Each asks for the shapes of a model or two.
+@hypothesis.settings(max_examples=8)
+@hypothesis.given(st.fixed_dictionaries(FIELDS))
+def test_what_is_exported_comes_back_bit_for_bit(updates):
+  config = tiny.model_config(**updates)
+  try:
+    fields = huggingface.config_fields(config, LENGTHS)
+  except errors.UserError:
+    assert config.encoding != "relative" or not config.project_equal_width
+    return
+  params = draw(config)
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "model.safetensors")
+    export.write_weights(path, mapping.nest(params), config)
+    with open(os.path.join(folder, "config.json"), "w") as file:
+      json.dump(fields, file)
+    found = huggingface.read(folder)
+  read = imported_run.make_config(found, None).model
+  for name in KEPT:
+    assert getattr(read, name) == getattr(config, name), name
+  if config.cutoffs:  # Else "none" and "all_but_first" are the same.
+    assert read.tie_projections == config.tie_projections
+  again, _ = mapping.import_tensors(
+    found.tensors,
+    huggingface.layout(read),
+    read,
+    ignored=torch_names.IGNORED,
+  )
+  again = mapping.flatten(again)
+  assert again.keys() == params.keys()
+  for name, values in params.items():
+    np.testing.assert_array_equal(again[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("encoding", ["shaw", "absolute", "absolute_per_layer"])
+def test_another_encoding_cannot_be_exported(encoding):
+  config = tiny.model_config(encoding=encoding)
+  with pytest.raises(errors.UserError, match=f"model.encoding={encoding} has"):
+    huggingface.config_fields(config, LENGTHS)
