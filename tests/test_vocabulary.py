@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 
@@ -56,6 +57,21 @@ def test_every_unicode_plane_comes_back(kind):
   assert vocab.decode_bytes(ids) == text.encode()
   assert ids.dtype == vocab.dtype
   assert int(ids.max()) < vocab.size
+
+
+@functools.cache
+def subwords():
+  content = tokenizers.train_subwords(iter(["some text of words"]), size=300)
+  meta = {"kind": "subword", "lower_case": False}
+  return vocabulary.parse(content, tokenizer=meta)
+
+
+@hypothesis.given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_comes_back_from_subwords(text):
+  vocab = subwords()
+  ids = vocab.encode(text)
+  assert vocab.decode(ids) == text
+  assert vocab.decode_bytes(ids) == text.encode()
 
 
 @hypothesis.given(st.sets(st.characters(), min_size=1))
