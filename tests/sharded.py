@@ -18,9 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests import corpus
+from transformer_xl import adaptive_scorer
 from transformer_xl import capacity
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import data
+from transformer_xl import dynamic
+from transformer_xl import dynamic_evaluate
 from transformer_xl import evaluate
 from transformer_xl import scorer
 from transformer_xl import sharding
@@ -208,6 +211,31 @@ def evaluations(data_dir, mesh):
   return result | {"shard": first.addressable_shards[0].data.shape}
 
 
+def adaptive_evaluation(data_dir, mesh):
+  """The loss of an evaluation that learns, and how a lane's copy is split."""
+  updates = {
+    "eval.batch_size": 4,
+    "eval.dynamic.kind": "sgd",
+    "eval.cache.size": 12,
+  }
+  config = make_config(data_dir, mesh, **updates)
+  devices = jax.devices()[: math.prod(mesh)]
+  device_mesh = sharding.make_mesh(config.mesh, lanes=(4,), devices=devices)
+  params = start(config, device_mesh)[0].params
+  rule = dynamic.Rule(*map(jnp.float32, (0.1, 0.02, 1e-3)))
+  with jax.set_mesh(device_mesh):
+    evaluator = dynamic_evaluate.AdaptiveEvaluator(
+      config, device_mesh, mem_len=12
+    )
+    (score,) = evaluator(params, rule)
+    made = adaptive_scorer.AdaptiveScorer(config, device_mesh, mem_len=12)
+    query = made.start(params).params["layers"]["attention"]["query"]
+  return {
+    "nll": score.nll,
+    "query": query.addressable_shards[0].data.shape,
+  }
+
+
 def main(folder):
   data_dir = corpus.write(os.path.join(folder, "data"))
   config = make_config(data_dir)
@@ -221,6 +249,9 @@ def main(folder):
   for name, mesh in MESHES.items():
     result[name] = compare(data_dir, expected, mesh)
     result[name]["evaluations"] = evaluations(data_dir, mesh)
+  for name, mesh in {"alone": (1, 1, 1), "mixed": MESHES["mixed"]}.items():
+    result.setdefault(name, {})
+    result[name]["adaptive"] = adaptive_evaluation(data_dir, mesh)
   for name, mesh in FEWER.items():
     result[name] = compare(data_dir, expected, mesh)
   result["accumulation"] = compare(

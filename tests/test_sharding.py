@@ -104,6 +104,16 @@ def test_evaluation_is_the_same_on_every_mesh_and_by_either_memory(result):
   assert found["mixed"]["shard"] == [2, 2, 24, 4]
 
 
+@pytest.mark.slow
+def test_evaluation_that_learns_is_the_same_on_a_mesh(result):
+  alone, mixed = (result[name]["adaptive"] for name in ("alone", "mixed"))
+  # Sums in another order, in some twenty updates by SGD.
+  assert mixed["nll"] == pytest.approx(alone["nll"], rel=1e-5)
+  # Each lane has a copy of its own, which `tensor` alone splits.
+  assert alone["query"] == [4, 2, 16, 16]
+  assert mixed["query"] == [1, 2, 16, 8]
+
+
 def mesh_config(**updates):
   values = {"mesh." + name: value for name, value in updates.items()}
   return config_lib.from_config_dict(tiny.config_dict(**values)).mesh
