@@ -9,7 +9,8 @@ Measured: test perplexity 102.24 (valid 108.12) with 2,697,617 parameters.
 
 With dynamic evaluation 93.24, with a neural cache 89.94: docs/ptb.md.
 
-Cost: about 45 CPU minutes, which took 88 minutes beside other work; jax 0.10.2, 21 November 2026.
+Cost: about 45 CPU minutes, which took 88 minutes beside other work; jax 0.10.2,
+21 November 2026.
 Run: python -m transformer_xl.main --config=experiments/ptb_small.py \
   --workdir=/tmp/ptb_small
 """

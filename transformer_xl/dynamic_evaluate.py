@@ -42,15 +42,10 @@ class AdaptiveEvaluator:
   ):
     evaluation = config.eval
     self._config, self._mesh = config, mesh
-    self.file = _open(config, evaluation.split)
-    warmup = evaluation.warmup_len
-    self._stream = data.EvalStream(
-      self.file,
-      num_lanes=evaluation.batch_size,
-      segment_len=evaluation.segment_len,
-      warmup_len=mem_len if warmup < 0 else warmup,
-      resets=data.reset_rule(config),
+    self._stream = evaluate.open_stream(
+      config, split=evaluation.split, mem_len=mem_len
     )
+    self.file = self._stream.file
     self._scorer = adaptive_scorer.AdaptiveScorer(config, mesh, mem_len=mem_len)
     numbers = np.array(_mixtures(evaluation.cache), np.float32)
     self._mixtures = neural_cache.Mixture(*numbers.T)

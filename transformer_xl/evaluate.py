@@ -34,6 +34,21 @@ class Score(NamedTuple):
   seconds: float  # Without compiling.
 
 
+def open_stream(
+  config: config_lib.ExperimentConfig, *, split: str, mem_len: int
+) -> data.EvalStream:
+  """The segments that an evaluation reads, its warm-up first."""
+  directory = os.path.join(config.data.dir, config.data.name)
+  warmup = config.eval.warmup_len
+  return data.EvalStream(
+    data.open_split(directory, split),
+    num_lanes=config.eval.batch_size,
+    segment_len=config.eval.segment_len,
+    warmup_len=mem_len if warmup < 0 else warmup,
+    resets=data.reset_rule(config),
+  )
+
+
 class Evaluator:
   """Scores one split at one memory length; compiles once."""
 
@@ -45,19 +60,10 @@ class Evaluator:
     split: str,
     mem_len: int,
   ):
-    evaluation = config.eval
     self._config, self._mesh = config, mesh
     self._is_compiled = False
-    directory = os.path.join(config.data.dir, config.data.name)
-    self.file = data.open_split(directory, split)
-    warmup = evaluation.warmup_len
-    self._stream = data.EvalStream(
-      self.file,
-      num_lanes=evaluation.batch_size,
-      segment_len=evaluation.segment_len,
-      warmup_len=mem_len if warmup < 0 else warmup,
-      resets=data.reset_rule(config),
-    )
+    self._stream = open_stream(config, split=split, mem_len=mem_len)
+    self.file = self._stream.file
     self._scorer = scorer.Scorer(config, mesh, mem_len=mem_len)
 
   def __call__(
