@@ -71,9 +71,10 @@ def read_meta(directory: str) -> dict[str, Any]:
 def _check_meta(meta: Any) -> None:
   """Raises a LookupError or a TypeError unless what is read of it is there."""
   numbers = [meta["vocabulary"]["size"]]
-  if not isinstance(meta["splits"], dict):
+  splits = meta.get("splits", {})  # A vocabulary alone has none.
+  if not isinstance(splits, dict):
     raise TypeError("the splits have no names")
-  for name, entry in meta["splits"].items():
+  for name, entry in splits.items():
     numbers.append(entry["num_tokens"])
     if not isinstance(entry["sha256"], str):
       raise TypeError(f"{name} has no sha256")
@@ -89,12 +90,12 @@ def open_split(directory: str, split: str) -> TokenFile:
   Raises:
     UserError: the split is missing, truncated, or not what was prepared.
   """
-  meta = read_meta(directory)
-  if split not in meta["splits"]:
+  splits = read_meta(directory).get("splits", {})
+  if split not in splits:
     raise errors.UserError(
-      f"{directory} has no split {split!r}, only {', '.join(meta['splits'])}."
+      f"{directory} has no split {split!r}, only {', '.join(splits)}."
     )
-  entry = meta["splits"][split]
+  entry = splits[split]
   path = os.path.join(directory, f"{split}.npy")
   tokens = _load(path)
   documents = np.array(_load(os.path.join(directory, f"{split}_documents.npy")))

@@ -28,21 +28,26 @@ UPDATES = {
 }
 
 
+def _become(*arguments):
+  # Imported there only: its flags are also those of the importers.
+  from tests.faults import command
+
+  command.become(*arguments)
+
+
 class Victim:
   """A process that runs the command line, and where it is."""
 
   def __init__(self, workdir, flags, *, cache, user=None, clock=None):
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.faults.command"])
-    from tests.faults import command
-
+    context.set_forkserver_preload(["tests.faults.command", __name__])
     self.log = pathlib.Path(f"{workdir}.log")
     self._from = self.log.stat().st_size if self.log.exists() else 0
     self._ear, mouth = context.Pipe(duplex=False)
     arguments = ["--config=experiments/base.py", f"--workdir={workdir}", *flags]
     environment = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     self.process = context.Process(
-      target=command.become,
+      target=_become,
       args=(arguments, environment, str(self.log), mouth, user, clock),
     )
     self.stages = []

@@ -73,7 +73,8 @@ def _loops(content, _):
   ],
 )
 def test_what_a_reader_may_not_do_is_a_crash(read, kind, monkeypatch):
-  monkeypatch.setattr(campaign, "SECONDS", 1)
+  if read is _loops:  # The others may need more on a busy machine.
+    monkeypatch.setattr(campaign, "SECONDS", 1)
   reader = campaign.Reader([], read, 0)
   monkeypatch.setattr(campaign, "content", lambda *_, **__: b"x")
   tally = campaign.run("bad", reader, count=1, seed=0)
