@@ -32,11 +32,14 @@ def tables(lines: list[dict[str, Any]]) -> str:
     _table(TRAIN, map(_train, train)),
     "\nWeak scaling, per chip and step:\n",
     _table(SCALING, map(_scaling, _scaled(train))),
-    "\nRematerialisation (`config.model.remat`):\n",
-    _table(REMAT, map(_remat, _compared(train, policies))),
     "\nEvaluation:\n",
     _table(EVALUATION, map(_evaluation, evaluation)),
   ]
+  if policies:
+    parts += [
+      "\nRematerialisation (`config.model.remat`):\n",
+      _table(REMAT, map(_remat, _compared(train, policies))),
+    ]
   return "\n".join(parts)
 
 
