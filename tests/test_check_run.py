@@ -146,6 +146,13 @@ def test_what_changes_no_loss_is_no_difference(reference, data_dir, tmp_path):
   assert verdict.of(run, reference)[0] == 0
 
 
+def test_a_run_that_went_back_is_judged_by_its_losses(data_dir, tmp_path):
+  run = write_run(tmp_path / "run", data_dir)
+  with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+    file.write('{"step": 201, "divergence": "the loss is not finite"}\n')
+  assert logged_run.read(str(tmp_path / "run")) == run
+
+
 def test_other_evaluations_are_not_compared(reference, data_dir, tmp_path):
   run = write_run(tmp_path / "run", data_dir, **{"train.eval_mem_len": 2})
   status, text = verdict.of(run, reference)

@@ -75,7 +75,7 @@ def _read_losses(path: str) -> tuple[dict[int, float], dict[int, float]]:
       continue  # The last one, while it is being written.
     if "split" in record:
       validation[record["step"]] = record["nll"]
-    else:
+    elif "loss" in record:  # A line of divergence has none.
       losses[record["step"]] = record["loss"]
   return losses, validation
 
