@@ -26,7 +26,7 @@ SAVED, STEPS = 8, 16
 UPDATES = {
   "model.dropout_rate": 0.1,
   "train.optimizer": "sgd",  # Adam magnifies rounding near gradients of 0.
-  "train.learning_rate": 0.5,
+  "train.learning_rate": 1.0,
   "checkpoint.every_steps": SAVED,
 }
 

@@ -105,7 +105,7 @@ def test_losses_are_those_of_one_process(folder, name):
   alone, other = runs.lines(folder / "alone"), runs.lines(folder / name)
   assert len(alone) == len(other) == processes.STEPS // 2
   losses = [record["loss"] for record in alone]
-  assert max(losses) - min(losses) > 0.05  # Parameters move meanwhile.
+  assert max(losses) - min(losses) > 0.1  # Parameters move meanwhile.
   for one, two in zip(alone, other, strict=True):
     # Sums of the same float32 numbers in another order, after 16 updates.
     assert two == pytest.approx(one, rel=TOLERANCE)
