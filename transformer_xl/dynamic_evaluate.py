@@ -23,7 +23,6 @@ from transformer_xl import data
 from transformer_xl import dynamic
 from transformer_xl import evaluate
 from transformer_xl import lesson
-from transformer_xl import model as model_lib
 from transformer_xl import neural_cache
 from transformer_xl import shapes
 from transformer_xl import sharding
@@ -85,8 +84,9 @@ class AdaptiveEvaluator:
     if kind == "sgd":
       return self._scorer.steps(rule, params)
     if self._mean_squares is None:
+      directory = os.path.join(self._config.data.dir, self._config.data.name)
       stream = data.TrainStream(
-        _open(self._config, "train"),
+        data.open_split(directory, "train"),
         num_lanes=evaluation.batch_size,
         segment_len=evaluation.segment_len,
         resets=data.reset_rule(self._config),
@@ -121,29 +121,16 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> list[dict]:
     The cards of static evaluation, then those of `results/dynamic_<split>.json`
     if there are any.
   """
-  static = evaluate.run(config, workdir)
+  subject = evaluate.load(config, workdir)
+  static = evaluate.run_loaded(subject, workdir)
   if config.eval.dynamic.kind == "none" and not config.eval.cache.size:
     return static
-  directory = os.path.join(config.data.dir, config.data.name)
-  meta = data.read_meta(directory)
-  config = data.with_vocab_size(config, meta)
-  mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
-  cards = []
-  with jax.set_mesh(mesh):
-    params, step = evaluate.load_params(config, workdir, mesh)
+  config, cards = subject.config, []
+  with jax.set_mesh(subject.mesh):
     for mem_len in config.eval.mem_len:
-      evaluator = AdaptiveEvaluator(config, mesh, mem_len=mem_len)
-      for score, options in _scores(evaluator, params, config.eval):
-        values = evaluate.card(
-          score,
-          config,
-          split=config.eval.split,
-          mem_len=mem_len,
-          unit=meta["unit"],
-          meta=evaluator.file.meta,
-          checkpoint_step=step,
-          num_parameters=model_lib.num_parameters(params),
-        )
+      evaluator = AdaptiveEvaluator(config, subject.mesh, mem_len=mem_len)
+      for score, options in _scores(evaluator, subject.params, config.eval):
+        values = subject.card(score, evaluator.file, mem_len)
         cards.append(_finite(values) | options)
         _log(cards[-1])
   if len(cards) > 1:
@@ -187,10 +174,6 @@ def _mixtures(cache: config_lib.CacheConfig) -> list[tuple[float, float]]:
   if not cache.size:
     return [(0.0, 0.0)]
   return [*itertools.product(cache.flatness, cache.share)]
-
-
-def _open(config, split) -> data.TokenFile:
-  return data.open_split(os.path.join(config.data.dir, config.data.name), split)
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -148,34 +148,58 @@ def card(
   }
 
 
-def run(config: config_lib.ExperimentConfig, workdir: str) -> list[dict]:
-  """Evaluates a checkpoint at each memory length; `--mode=eval`.
+class Subject(NamedTuple):
+  """A checkpoint that is evaluated, loaded once."""
 
-  Returns:
-    One card for each length, also written to `results/eval_<split>.json`.
-  """
-  split = config.eval.split
+  config: config_lib.ExperimentConfig
+  mesh: jax.sharding.Mesh
+  params: shapes.PyTree
+  step: int
+  unit: str  # Of the data's tokens.
+
+  def card(self, score: Score, file: data.TokenFile, mem_len: int) -> dict:
+    """The card of a score on one of the data's splits."""
+    return card(
+      score,
+      self.config,
+      split=self.config.eval.split,
+      mem_len=mem_len,
+      unit=self.unit,
+      meta=file.meta,
+      checkpoint_step=self.step,
+      num_parameters=model_lib.num_parameters(self.params),
+    )
+
+
+def load(config: config_lib.ExperimentConfig, workdir: str) -> Subject:
+  """Loads the checkpoint that `config.eval` names, for its lanes."""
   directory = os.path.join(config.data.dir, config.data.name)
   meta = data.read_meta(directory)
   config = data.with_vocab_size(config, meta)
   mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
   with jax.set_mesh(mesh):
     params, step = load_params(config, workdir, mesh)
-    cards = []
+  return Subject(config, mesh, params, step, meta["unit"])
+
+
+def run(config: config_lib.ExperimentConfig, workdir: str) -> list[dict]:
+  """Evaluates a checkpoint at each memory length.
+
+  Returns:
+    One card for each length, also written to `results/eval_<split>.json`.
+  """
+  return run_loaded(load(config, workdir), workdir)
+
+
+def run_loaded(subject: Subject, workdir: str) -> list[dict]:
+  """`run` of what is loaded already."""
+  config, cards = subject.config, []
+  split = config.eval.split
+  with jax.set_mesh(subject.mesh):
     for mem_len in config.eval.mem_len:
-      evaluator = Evaluator(config, mesh, split=split, mem_len=mem_len)
-      cards.append(
-        card(
-          evaluator(params),
-          config,
-          split=split,
-          mem_len=mem_len,
-          unit=meta["unit"],
-          meta=evaluator.file.meta,
-          checkpoint_step=step,
-          num_parameters=model_lib.num_parameters(params),
-        )
-      )
+      evaluator = Evaluator(config, subject.mesh, split=split, mem_len=mem_len)
+      score = evaluator(subject.params)
+      cards.append(subject.card(score, evaluator.file, mem_len))
       log_card(cards[-1])
   path = os.path.join(workdir, "results", f"eval_{split}.json")
   writer.write_json(path, {"cards": cards})
