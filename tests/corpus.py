@@ -11,6 +11,7 @@ import numpy as np
 from tests import tiny
 from transformer_xl import config as config_lib
 from transformer_xl import data
+from transformer_xl import token_file
 from transformer_xl import vocabulary
 
 SYMBOLS = tuple("\n abcdefghijklmnopqrstu")
@@ -73,11 +74,11 @@ def text(num_tokens: int, *, seed: int = 0) -> np.ndarray:
   return ids.astype(np.uint8)
 
 
-def token_file(
+def positions(
   num_tokens: int, *, documents: tuple[int, ...] = (0,)
-) -> data.TokenFile:
+) -> token_file.TokenFile:
   """A split in which every token is its own position."""
-  return data.TokenFile(
+  return token_file.TokenFile(
     np.arange(num_tokens, dtype=np.uint16), np.array(documents), "", {}
   )
 
@@ -100,7 +101,7 @@ def config_flags(data_dir: str, **updates: Any) -> list[str]:
 def config(data_dir: str, **updates: Any) -> config_lib.ExperimentConfig:
   """The same, frozen, with the vocabulary's size from the data."""
   frozen = config_lib.from_config_dict(config_dict(data_dir, **updates))
-  meta = data.read_meta(f"{data_dir}/{NAME}")
+  meta = token_file.read_meta(f"{data_dir}/{NAME}")
   return data.with_vocab_size(frozen, meta)
 
 

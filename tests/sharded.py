@@ -28,6 +28,7 @@ from transformer_xl import evaluate
 from transformer_xl import scorer
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
+from transformer_xl import token_file
 from transformer_xl import train as train_lib
 
 STEPS, COUNT = 6, 2  # As three chunks.
@@ -63,7 +64,7 @@ def make_config(data_dir, mesh=(8, 1, 1), **updates):
 
 def stream(config):
   return data.TrainStream(
-    data.open_split(f"{config.data.dir}/{corpus.NAME}", "train"),
+    token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "train"),
     num_lanes=config.train.batch_size,
     segment_len=config.train.segment_len,
     resets="wrap",

@@ -8,6 +8,7 @@ import pytest
 from experiments import base
 from tests import tiny
 from transformer_xl import config as config_lib
+from transformer_xl import config_rules
 from transformer_xl import errors
 
 
@@ -115,11 +116,11 @@ def test_integers_serve_as_floats_and_a_number_as_a_tuple():
 
 
 RULES = [
-  *[(name, "no such") for name in config_lib.CHOICES],
-  *[(name, 0) for name in config_lib.POSITIVE],
-  *[(name, -1) for name in config_lib.NOT_NEGATIVE],
-  *[(name, -0.5) for name in config_lib.FRACTIONS],
-  *[(name, 1.0) for name in config_lib.FRACTIONS],
+  *[(name, "no such") for name in config_rules.CHOICES],
+  *[(name, 0) for name in config_rules.POSITIVE],
+  *[(name, -1) for name in config_rules.NOT_NEGATIVE],
+  *[(name, -0.5) for name in config_rules.FRACTIONS],
+  *[(name, 1.0) for name in config_rules.FRACTIONS],
 ]
 
 

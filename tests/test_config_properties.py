@@ -16,6 +16,7 @@ from experiments import base
 from tests import tiny
 from transformer_xl import adaptive_scorer
 from transformer_xl import config as config_lib
+from transformer_xl import config_rules
 from transformer_xl import dynamic
 from transformer_xl import errors
 from transformer_xl import lesson
@@ -39,7 +40,7 @@ def one_of(*values):
 # most pairs of them would break is drawn seldom.
 FIELDS = {
   name: one_of(*choices)
-  for name, choices in config_lib.CHOICES.items()
+  for name, choices in config_rules.CHOICES.items()
   if not name.startswith(("analysis.", "score."))
 } | {
   "model.vocab_size": one_of(7, 23),

@@ -17,6 +17,7 @@ from transformer_xl import data
 from transformer_xl import divergence
 from transformer_xl import errors
 from transformer_xl import step as step_lib
+from transformer_xl import token_file
 from transformer_xl import train as train_lib
 
 GUARDED = {
@@ -74,7 +75,7 @@ def poison(monkeypatch, harm, *, is_bad):
 def reads(data_dir, segment):
   """Whether a chunk has a certain segment of the data."""
   stream = data.TrainStream(
-    data.open_split(f"{data_dir}/{corpus.NAME}", "train"),
+    token_file.open_split(f"{data_dir}/{corpus.NAME}", "train"),
     num_lanes=4,
     segment_len=8,
     resets="wrap",

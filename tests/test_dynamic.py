@@ -17,6 +17,7 @@ from transformer_xl import lesson
 from transformer_xl import model as model_lib
 from transformer_xl import neural_cache
 from transformer_xl import sharding
+from transformer_xl import token_file
 
 MEMORY, SEGMENT, LANES = 6, 8, 3
 RATES = {"sgd": 0.05, "rms": 0.003}
@@ -40,7 +41,7 @@ def make_config(data_dir, **updates):
 
 def lessons(config):
   """All of the test split; the lanes' first segment warms up."""
-  file = data.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
+  file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   stream = data.EvalStream(
     file,
     num_lanes=config.eval.batch_size,
@@ -55,7 +56,7 @@ def lessons(config):
 
 def training(config, count=3):
   stream = data.TrainStream(
-    data.open_split(f"{config.data.dir}/{corpus.NAME}", "train"),
+    token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "train"),
     num_lanes=config.eval.batch_size,
     segment_len=SEGMENT,
     resets="wrap",

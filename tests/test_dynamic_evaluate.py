@@ -202,7 +202,7 @@ def test_a_setting_that_cannot_be_is_one_line(updates, says):
 
 def test_several_settings_that_nothing_uses_are_no_sweep():
   config = tiny.config_dict(**{"eval.cache.share": (0.1, 0.2)})
-  assert config_lib.num_settings(config_lib.from_config_dict(config).eval) == 1
+  assert config_lib.from_config_dict(config).eval.num_settings == 1
 
 
 def test_lanes_learn_apart_whatever_their_number(data_dir):

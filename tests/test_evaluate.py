@@ -11,13 +11,13 @@ import pytest
 from tests import corpus
 from tests import tiny
 from transformer_xl import checkpoint as checkpoint_lib
-from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import evaluate
 from transformer_xl import metrics
 from transformer_xl import model as model_lib
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
+from transformer_xl import token_file
 
 CARD = {  # The contract, then what comes on top of it.
   *("split", "num_tokens", "nll", "perplexity", "bits_per_character"),
@@ -65,7 +65,7 @@ def score(config, *, mem_len, seed=0):
 @functools.cache
 def one_pass(config, *, mem_len, segment_len, seed=0):
   """Sum over the split, one lane, each target looked up in log_probs."""
-  file = data.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
+  file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
   model = model_lib.TransformerXL(
     config.model,
@@ -130,7 +130,7 @@ def test_longer_memory_is_another_number_and_needs_no_other_parameters(
 def test_documents_are_scored_as_if_each_were_alone(data_dir):
   config = corpus.config(data_dir, **{"data.reset_at_documents": True})
   result = score(config, mem_len=150)
-  file = data.open_split(f"{data_dir}/{corpus.NAME}", "test")
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   model = model_lib.TransformerXL(config.model, clamp_len=0, same_length=False)
   params = {"params": tiny.params(config.model)}
   empty = model_lib.empty_memory(config.model, batch_size=1, mem_len=0)

@@ -4,6 +4,7 @@ import dataclasses
 
 from tests import tiny
 from transformer_xl import config as config_lib
+from transformer_xl import config_rules
 from transformer_xl import fitting
 from transformer_xl import plan
 
@@ -32,7 +33,7 @@ def test_each_try_is_a_configuration_that_holds():
   original = config()
   found = list(fitting.smaller(original, num_devices=8))
   for flags, smaller in found:
-    config_lib.check(smaller)
+    config_rules.check(smaller)
     assert smaller != original
     per_part = smaller.train.batch_size // smaller.train.accumulation_steps
     assert per_part % 8 == 0

@@ -11,6 +11,7 @@ from transformer_xl import evaluate
 from transformer_xl import model as model_lib
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
+from transformer_xl import token_file
 from transformer_xl import train as train_lib
 
 MEMORY, LAYERS, TOKENS = 8, 2, 1003
@@ -31,7 +32,7 @@ def make_config(data_dir, **updates):
 def params(data_dir):
   """Of a model that has learned to look five letters back."""
   config = make_config(data_dir, **{"train.batch_size": 8})
-  file = data.open_split(f"{data_dir}/{corpus.NAME}", "train")
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "train")
   stream = data.TrainStream(
     file, num_lanes=8, segment_len=8, resets="wrap", rotate=False, seed=0
   )

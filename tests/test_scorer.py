@@ -10,6 +10,7 @@ from transformer_xl import data
 from transformer_xl import evaluate
 from transformer_xl import scorer
 from transformer_xl import sharding
+from transformer_xl import token_file
 
 # Memory in whole segments, in parts of one, shorter than one, and none; the
 # split's 149 pairs divide by none of the segments.
@@ -96,7 +97,7 @@ def test_other_encodings_than_relative_remember_hidden_states(data_dir):
 def test_segments_past_the_end_leave_sums_alone(data_dir):
   config = corpus.config(data_dir, **{"eval.memory": "key_value"})
   mesh = sharding.make_mesh(config.mesh, lanes=())
-  file = data.open_split(f"{data_dir}/{corpus.NAME}", "test")
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   stream = data.EvalStream(
     file, num_lanes=4, segment_len=8, warmup_len=8, resets="wrap"
   )

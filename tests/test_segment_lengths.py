@@ -41,7 +41,7 @@ def test_the_tokens_before_a_step_are_the_sum_of_the_lengths_before_it():
 
 def stream(lengths):
   return data.TrainStream(
-    corpus.token_file(97),
+    corpus.positions(97),
     num_lanes=2,
     segment_len=7,
     resets="wrap",

@@ -14,6 +14,7 @@ from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import evaluate
+from transformer_xl import token_file
 from transformer_xl import train as train_lib
 from transformer_xl import writer as writer_lib
 
@@ -242,7 +243,7 @@ def test_the_loop_trains_on_what_the_stream_reads(
   config = corpus.config(data_dir)
   train_lib.train(config, str(tmp_path))
   stream = data.TrainStream(
-    data.open_split(f"{data_dir}/{corpus.NAME}", "train"),
+    token_file.open_split(f"{data_dir}/{corpus.NAME}", "train"),
     num_lanes=4,
     segment_len=8,
     resets="wrap",

@@ -26,6 +26,7 @@ from transformer_xl import lesson
 from transformer_xl import neural_cache
 from transformer_xl import shapes
 from transformer_xl import sharding
+from transformer_xl import token_file
 from transformer_xl import writer
 
 
@@ -86,7 +87,7 @@ class AdaptiveEvaluator:
     if self._mean_squares is None:
       directory = os.path.join(self._config.data.dir, self._config.data.name)
       stream = data.TrainStream(
-        data.open_split(directory, "train"),
+        token_file.open_split(directory, "train"),
         num_lanes=evaluation.batch_size,
         segment_len=evaluation.segment_len,
         resets=data.reset_rule(self._config),

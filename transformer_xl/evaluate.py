@@ -23,6 +23,7 @@ from transformer_xl import scorer
 from transformer_xl import shapes
 from transformer_xl import sharding
 from transformer_xl import stopping
+from transformer_xl import token_file
 from transformer_xl import writer
 
 
@@ -41,7 +42,7 @@ def open_stream(
   directory = os.path.join(config.data.dir, config.data.name)
   warmup = config.eval.warmup_len
   return data.EvalStream(
-    data.open_split(directory, split),
+    token_file.open_split(directory, split),
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
     warmup_len=mem_len if warmup < 0 else warmup,
@@ -157,7 +158,9 @@ class Subject(NamedTuple):
   step: int
   unit: str  # Of the data's tokens.
 
-  def card(self, score: Score, file: data.TokenFile, mem_len: int) -> dict:
+  def card(
+    self, score: Score, file: token_file.TokenFile, mem_len: int
+  ) -> dict:
     """The card of a score on one of the data's splits."""
     return card(
       score,
@@ -174,7 +177,7 @@ class Subject(NamedTuple):
 def load(config: config_lib.ExperimentConfig, workdir: str) -> Subject:
   """Loads the checkpoint that `config.eval` names, for its lanes."""
   directory = os.path.join(config.data.dir, config.data.name)
-  meta = data.read_meta(directory)
+  meta = token_file.read_meta(directory)
   config = data.with_vocab_size(config, meta)
   mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
   with jax.set_mesh(mesh):

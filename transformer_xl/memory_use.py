@@ -25,6 +25,7 @@ from transformer_xl import memory as memory_lib
 from transformer_xl import model as model_lib
 from transformer_xl import shapes
 from transformer_xl import sharding
+from transformer_xl import token_file
 
 
 class Terms(NamedTuple):
@@ -151,7 +152,7 @@ class MemoryUse:
     directory = os.path.join(config.data.dir, config.data.name)
     self._config, self._mesh, self._mem_len = config, mesh, mem_len
     self._stream = data.EvalStream(
-      data.open_split(directory, split),
+      token_file.open_split(directory, split),
       num_lanes=config.eval.batch_size,
       segment_len=min(config.eval.segment_len, mem_len),
       warmup_len=0,

@@ -23,6 +23,7 @@ from transformer_xl import scorer
 from transformer_xl import segment_lengths
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
+from transformer_xl import token_file
 from transformer_xl import train as train_lib
 from transformer_xl import writer
 
@@ -41,7 +42,7 @@ def run(
   """
   if not config.model.vocab_size:
     directory = os.path.join(config.data.dir, config.data.name)
-    config = data.with_vocab_size(config, data.read_meta(directory))
+    config = data.with_vocab_size(config, token_file.read_meta(directory))
   devices = chips.slice_devices(topology)
   result = describe(config, topology, devices)
   result["train"] = train_plan(config, devices)

@@ -98,7 +98,7 @@ def init_state(config: config_lib.ExperimentConfig) -> TrainState:
   key = jax.random.fold_in(jax.random.key(config.seed), 0)
   params = model_lib.init_params(config.model, key)
   optimizer = optimizer_lib.make_optimizer(config.train)
-  kind, average, start = config_lib.average_kind(config.train), None, None
+  kind, average, start = config.train.average_kind, None, None
   if kind:  # A copy: the state is donated, a buffer can be given away once.
     average = jax.tree.map(jnp.copy, params)
   if kind == "asgd":

@@ -10,6 +10,7 @@ from transformer_xl import evaluate
 from transformer_xl import inference
 from transformer_xl import provenance
 from transformer_xl import sharding
+from transformer_xl import token_file
 from transformer_xl import vocabulary as vocabulary_lib
 
 
@@ -36,7 +37,7 @@ def load(
   """
   folder = f"{workdir}/{provenance.VOCABULARY}"
   vocabulary = vocabulary_lib.load(folder)
-  config = data.with_vocab_size(config, data.read_meta(folder))
+  config = data.with_vocab_size(config, token_file.read_meta(folder))
   reader = inference.Reader(
     config.model,
     mem_len=mem_len,

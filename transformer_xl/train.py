@@ -36,6 +36,7 @@ from transformer_xl import segment_lengths
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import stopping
+from transformer_xl import token_file
 from transformer_xl import writer as writer_lib
 
 
@@ -53,7 +54,7 @@ def train(config: config_lib.ExperimentConfig, workdir: str) -> bool:
   directory = os.path.join(config.data.dir, config.data.name)
   if config.data.prepare:
     _prepare_data(config.data)
-  config = data.with_vocab_size(config, data.read_meta(directory))
+  config = data.with_vocab_size(config, token_file.read_meta(directory))
   lanes: tuple[int, ...] = (
     config.train.batch_size // config.train.accumulation_steps,
   )
@@ -82,12 +83,12 @@ def _prepare_data(config: config_lib.DataConfig) -> None:
 
 
 def _report_clusters(
-  model: config_lib.ModelConfig, file: data.TokenFile
+  model: config_lib.ModelConfig, file: token_file.TokenFile
 ) -> None:
   """Warns where the softmax's clusters have too little room for the text."""
   if not model.cluster_capacities:
     return
-  shares = data.tail_shares(file, model.cutoffs)
+  shares = token_file.tail_shares(file, model.cutoffs)
   logging.info(
     "The tail clusters have %s of the tokens, and room for %s.",
     ", ".join(f"{share:.1%}" for share in shares),
@@ -139,13 +140,13 @@ class Loop:
     self._workdir = workdir
     directory = os.path.join(config.data.dir, config.data.name)
     self._stream = data.TrainStream(
-      data.open_split(directory, "train"),
+      token_file.open_split(directory, "train"),
       num_lanes=config.train.batch_size,
       segment_len=config.train.segment_len,
       resets=data.reset_rule(config),
       rotate=config.data.rotate_epochs,
       seed=config.seed,
-      lengths=segment_lengths.of(config) if config.train.segment_lens else None,
+      lengths=segment_lengths.of(config),
     )
     _report_clusters(config.model, self._stream.file)
     self._evaluator: evaluate.Evaluator | None = None

@@ -16,10 +16,10 @@ from tests import corpus
 from tests import oracle
 from tests import tiny
 from tests.analysis import runs
-from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import model as model_lib
 from transformer_xl import sharding
+from transformer_xl import token_file
 from transformer_xl.analysis import context_losses
 from transformer_xl.analysis import recl
 
@@ -107,7 +107,7 @@ def read(folder, contexts, **updates):
 
 def tokens_of(config):
   directory = f"{config.data.dir}/{config.data.name}"
-  return np.asarray(data.open_split(directory, "test").tokens, np.int32)
+  return np.asarray(token_file.open_split(directory, "test").tokens, np.int32)
 
 
 @pytest.mark.parametrize(

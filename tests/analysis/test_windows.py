@@ -7,9 +7,9 @@ import pytest
 from tests import corpus
 from tests import oracle
 from tests import tiny
-from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import sharding
+from transformer_xl import token_file
 from transformer_xl.analysis import sliding
 from transformer_xl.analysis import windows
 
@@ -24,7 +24,7 @@ def data_dir(tmp_path_factory):
 def make(data_dir, **updates):
   values = {"model.vocab_size": len(corpus.SYMBOLS)}
   config = corpus.config(data_dir, **values | updates)
-  file = data.open_split(f"{data_dir}/{corpus.NAME}", "test")
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   mesh = sharding.make_mesh(config.mesh, lanes=())
   return config, np.asarray(file.tokens), mesh
 

@@ -32,6 +32,7 @@ from transformer_xl import config as config_lib
 from transformer_xl import data
 from transformer_xl import provenance
 from transformer_xl import texts
+from transformer_xl import token_file
 from transformer_xl import vocabulary
 from transformer_xl import writer
 from transformer_xl.importers import crc32c
@@ -155,7 +156,7 @@ _VALID = _valid_dataset()
 
 def _read_split(folder: str) -> None:
   stream = data.TrainStream(
-    data.open_split(folder, "train"),
+    token_file.open_split(folder, "train"),
     num_lanes=2,
     segment_len=5,
     resets="documents",
@@ -196,10 +197,10 @@ def _read_meta(content: bytes, folder: str) -> None:
   if not os.path.exists(os.path.join(folder, "train.npy")):
     for other in ("train.npy", "train_documents.npy"):
       _write(folder, other, _VALID[other])
-  meta = data.read_meta(folder)
+  meta = token_file.read_meta(folder)
   data.with_vocab_size(_CONFIG, meta)
   vocabulary.load(folder)
-  data.open_split(folder, "train")
+  token_file.open_split(folder, "train")
 
 
 _CONFIG = config_lib.from_config_dict(base.get_config())

@@ -18,12 +18,14 @@ import jax
 from absl import logging
 
 from transformer_xl import config as config_lib
+from transformer_xl import config_rules
 from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import evaluate
 from transformer_xl import metrics
 from transformer_xl import model as model_lib
 from transformer_xl import sharding
+from transformer_xl import token_file
 from transformer_xl import train
 from transformer_xl import writer
 from transformer_xl.analysis import figures
@@ -53,7 +55,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """
   rows = [parse(name) for name in config.analysis.rows]
   directory = os.path.join(config.data.dir, config.data.name)
-  config = data.with_vocab_size(config, data.read_meta(directory))
+  config = data.with_vocab_size(config, token_file.read_meta(directory))
   configs = [row_config(config, row) for row in rows]
   if config.analysis.equal_memory:
     configs = _with_equal_memory(config, configs)
@@ -78,8 +80,8 @@ def parse(name: str) -> Row:
   parts = name.split("-")
   choices = (
     RECURRENCE,
-    config_lib.CHOICES["model.encoding"],
-    config_lib.CHOICES["train.loss_on"],
+    config_rules.CHOICES["model.encoding"],
+    config_rules.CHOICES["train.loss_on"],
   )
   if len(parts) != len(choices) or any(
     part not in known for part, known in zip(parts, choices, strict=True)
@@ -254,7 +256,7 @@ def markdown(results: list[dict[str, Any]]) -> str:
 def draw(results: list[dict[str, Any]]) -> Any:
   """Perplexity by attention length, a line for each row."""
   figure, axes = figures.new(width=6.5, height=4.0)
-  encodings = config_lib.CHOICES["model.encoding"]
+  encodings = config_rules.CHOICES["model.encoding"]
   for row in results:
     colour = f"C{encodings.index(row['encoding'])}"
     style = "-" if row["recurrence"] else "--"

@@ -32,6 +32,7 @@ from transformer_xl import model as model_lib
 from transformer_xl import provenance
 from transformer_xl import shapes
 from transformer_xl import sharding
+from transformer_xl import token_file
 from transformer_xl import vocabulary as vocabulary_lib
 from transformer_xl import writer
 from transformer_xl.analysis import attention_figures
@@ -62,7 +63,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """
   folder = os.path.join(workdir, provenance.VOCABULARY)
   vocabulary = vocabulary_lib.load(folder)
-  config = data.with_vocab_size(config, data.read_meta(folder))
+  config = data.with_vocab_size(config, token_file.read_meta(folder))
   mem_len = max(config.eval.mem_len)
   if not mem_len:
     raise errors.UserError(
@@ -89,7 +90,7 @@ def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
     tokens, source = vocabulary.encode(config.analysis.text), "analysis.text"
   else:
     directory = os.path.join(config.data.dir, config.data.name)
-    file = data.open_split(directory, config.eval.split)
+    file = token_file.open_split(directory, config.eval.split)
     tokens, source = file.tokens[: config.analysis.num_tokens + 1], "the text"
   if len(tokens) < at_least:
     raise errors.UserError(

@@ -33,6 +33,7 @@ from transformer_xl import model as model_lib
 from transformer_xl import shapes
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
+from transformer_xl import token_file
 from transformer_xl.analysis import windows
 
 
@@ -78,7 +79,7 @@ def of_run(
     UserError: the split is too short, or the model cannot be read so.
   """
   directory = os.path.join(config.data.dir, config.data.name)
-  config = data.with_vocab_size(config, data.read_meta(directory))
+  config = data.with_vocab_size(config, token_file.read_meta(directory))
   mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
   read = by_tokens if config.analysis.context == "tokens" else by_attention
   with jax.set_mesh(mesh):
@@ -193,6 +194,6 @@ def _by_lane(parts: list[np.ndarray]) -> np.ndarray:
   return np.concatenate(parts).transpose(1, 0, 2).reshape(-1)
 
 
-def _split(config: config_lib.ExperimentConfig) -> data.TokenFile:
+def _split(config: config_lib.ExperimentConfig) -> token_file.TokenFile:
   directory = os.path.join(config.data.dir, config.data.name)
-  return data.open_split(directory, config.eval.split)
+  return token_file.open_split(directory, config.eval.split)

@@ -30,6 +30,7 @@ from transformer_xl import errors
 from transformer_xl import inference
 from transformer_xl import model as model_lib
 from transformer_xl import step as step_lib
+from transformer_xl import token_file
 from transformer_xl import writer
 from transformer_xl.analysis import figures
 from transformer_xl.analysis import vanilla
@@ -55,8 +56,8 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
     UserError: keys cannot be cached, or a length is none.
   """
   directory = os.path.join(config.data.dir, config.data.name)
-  config = data.with_vocab_size(config, data.read_meta(directory))
-  tokens = data.open_split(directory, config.eval.split).tokens
+  config = data.with_vocab_size(config, token_file.read_meta(directory))
+  tokens = token_file.open_split(directory, config.eval.split).tokens
   twin = vanilla.twin(config.model)
   rows = []
   for length in config.analysis.speed_lens:

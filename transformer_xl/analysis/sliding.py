@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from transformer_xl import config as config_lib
-from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import evaluate
 from transformer_xl import shapes
+from transformer_xl import token_file
 from transformer_xl.analysis import windows
 
 STRIDES = 4  # Windows that overlap: a token is read so many times.
@@ -51,7 +51,7 @@ def score(
   it. Those before the first whole window see what there is.
   """
   directory = os.path.join(config.data.dir, config.data.name)
-  tokens = data.open_split(directory, config.eval.split).tokens
+  tokens = token_file.open_split(directory, config.eval.split).tokens
   start = time.perf_counter()
   stride = max(attention_len // STRIDES, 1)
   pairs = len(tokens) - 1

@@ -1,0 +1,157 @@
+"""Token files: what preparation leaves on disk, mapped and checked.
+
+A split is one flat array of ids, `<dir>/<name>/<split>.npy`, with a list of
+document starts beside it and `meta.json` for both.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import tokenize
+from typing import Any
+
+import numpy as np
+
+from transformer_xl import errors
+
+# What NumPy raises for damaged headers, which it reads as Python's literals.
+_NO_ARRAY = (
+  *(ValueError, EOFError, OSError, OverflowError, TypeError, SyntaxError),
+  *(MemoryError, RecursionError, LookupError, tokenize.TokenError),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenFile:
+  """One split as it lies on disk."""
+
+  tokens: np.ndarray  # [num_tokens], memory-mapped.
+  documents: np.ndarray  # Sorted positions where documents start.
+  sha256: str  # Of the file, as `meta.json` states it.
+  meta: dict[str, Any]  # The split's entry there.
+
+
+def read_meta(directory: str) -> dict[str, Any]:
+  """`meta.json` of a prepared dataset.
+
+  Raises:
+    UserError: there is none; the text has the command that prepares it.
+  """
+  path = os.path.join(directory, "meta.json")
+  try:
+    with open(path, encoding="utf-8") as file:
+      meta = json.load(file)
+    _check_meta(meta)
+    return meta
+  except FileNotFoundError:
+    raise errors.UserError(
+      f"there is no prepared data in {directory}; prepare it: "
+      f"{_command(directory)}"
+    ) from None
+  except (ValueError, LookupError, TypeError, RecursionError) as error:
+    reason = " ".join(str(error).split())[:200]
+    raise errors.UserError(
+      f"{path} is damaged ({reason}); {_again(directory)}"
+    ) from None
+
+
+def _check_meta(meta: Any) -> None:
+  """Raises a LookupError or a TypeError unless what is read of it is there."""
+  numbers = [meta["vocabulary"]["size"]]
+  splits = meta.get("splits", {})  # A vocabulary alone has none.
+  if not isinstance(splits, dict):
+    raise TypeError("the splits have no names")
+  for name, entry in splits.items():
+    numbers.append(entry["num_tokens"])
+    if not isinstance(entry["sha256"], str):
+      raise TypeError(f"{name} has no sha256")
+  if not all(type(n) is int and 0 < n < 1 << 62 for n in numbers):
+    raise TypeError("a count is no count")
+
+
+def open_split(directory: str, split: str) -> TokenFile:
+  """Maps one split into memory and checks it against `meta.json`.
+
+  Each process reads all of it once for its hash, about a second a gigabyte.
+
+  Raises:
+    UserError: the split is missing, truncated, or not what was prepared.
+  """
+  splits = read_meta(directory).get("splits", {})
+  if split not in splits:
+    raise errors.UserError(
+      f"{directory} has no split {split!r}, only {', '.join(splits)}."
+    )
+  entry = splits[split]
+  path = os.path.join(directory, f"{split}.npy")
+  tokens = _load(path)
+  documents = np.array(_load(os.path.join(directory, f"{split}_documents.npy")))
+  if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
+    raise errors.UserError(
+      f"{directory}/{split}.npy has {len(tokens)} tokens where meta.json says "
+      f"{entry['num_tokens']}; {_again(directory)}"
+    )
+  status = os.stat(path)
+  digest = _sha256(path, status.st_size, status.st_mtime_ns)
+  if digest != entry["sha256"]:
+    raise errors.UserError(
+      f"{path} has the SHA-256 {digest[:12]} where meta.json says "
+      f"{entry['sha256'][:12]}: it was changed; {_again(directory)}"
+    )
+  rises = np.all(documents[1:] > documents[:-1])
+  if not rises or not np.all((documents >= 0) & (documents < len(tokens))):
+    raise errors.UserError(
+      f"{directory}/{split}_documents.npy must have rising positions below "
+      f"{len(tokens)}; {_again(directory)}"
+    )
+  return TokenFile(tokens, documents, digest, entry)
+
+
+def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
+  """Shares of a split's tokens from each cutoff to the next.
+
+  Of a long split only 64 evenly spaced places are read.
+  """
+  places = np.linspace(0, len(file.tokens), 64, endpoint=False, dtype=int)
+  parts = [file.tokens[place : place + (1 << 16)] for place in places]
+  tokens = np.concatenate(
+    parts if len(file.tokens) > 1 << 22 else [file.tokens]
+  )
+  cluster = np.searchsorted(cutoffs, tokens, side="right")
+  counts = np.bincount(cluster, minlength=len(cutoffs) + 1)
+  return tuple((counts[1:] / len(tokens)).tolist())
+
+
+def _load(path: str) -> np.ndarray:
+  """Maps one row of integers; a length that the file lacks is no array."""
+  again = _again(os.path.dirname(path))
+  try:
+    array = np.lib.format.open_memmap(path, mode="r")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+      raise ValueError
+    return array
+  except FileNotFoundError:
+    raise errors.UserError(f"{path} is missing; {again}") from None
+  except _NO_ARRAY:  # NumPy's text proposes pickles.
+    raise errors.UserError(
+      f"{path} is truncated or no token file; {again}"
+    ) from None
+
+
+@functools.cache
+def _sha256(path: str, size: int, changed_ns: int) -> str:
+  """Of a file, once as long as it has this size and time of change."""
+  del size, changed_ns
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _command(directory: str) -> str:
+  parent, name = os.path.split(os.path.normpath(directory))
+  return f"python -m data_prep.main --dataset={name} --data_dir={parent}"
+
+
+def _again(directory: str) -> str:
+  return f"delete {directory} and prepare it again: {_command(directory)}"
