@@ -128,7 +128,8 @@ class AdaptiveSoftmax(nn.Module):
         for index, part in enumerate(parts)
       )
     if config.div_val == 1:
-      return tuple(tables[0][part.start : part.stop] for part in parts)
+      # Slices would each give a gradient as large as the table.
+      return tuple(jnp.split(tables[0], [part.start for part in parts[1:]]))
     return tables
 
   def _projections(self, parts, projections):
