@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests of one file share what they compile, so a file stays in one process.
-PARALLEL := --numprocesses 2 --dist loadfile
+# Files are taken in the order of tests/conftest.py.
+PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: quickstart test test-faults check format parity bench plan-table lock
 .PHONY: fuzz audit

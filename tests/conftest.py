@@ -1,6 +1,12 @@
 """What holds for every test: strict arrays, checked shapes, cached compiles."""
 
+import os
 import pathlib
+
+# Tests compile much and run little; what XLA makes of the arrays is unchanged,
+# only its machine code is less refined. Set before JAX is imported, for the
+# processes that tests start, too.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 import hypothesis
 import jax
@@ -25,9 +31,6 @@ _checks = jaxtyping.install_import_hook(
 _CACHE = pathlib.Path(__file__).parents[1] / ".jax_cache"
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Tests compile much and run little; what XLA makes of the arrays is unchanged,
-# only its machine code is less refined.
-jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -37,6 +40,12 @@ hypothesis.settings.register_profile(
   "tests", deadline=None, derandomize=True, max_examples=50, database=None
 )
 hypothesis.settings.load_profile("tests")
+
+
+def pytest_collection_modifyitems(items):
+  """Slow files come first, so that at the end no worker is left with one."""
+  slow = {item.path for item in items if item.get_closest_marker("slow")}
+  items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture

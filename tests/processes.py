@@ -134,7 +134,6 @@ def _become(work, folder, address, index, count):
 def main(folder):
   logging.use_absl_handler()
   logging.set_verbosity(logging.INFO)
-  jax.config.update("jax_disable_most_optimizations", True)
   train_lib.compiled_update = compiled_by_all
   corpus.write(folder / "data")
   together(by_one, folder, 1)

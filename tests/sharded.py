@@ -33,7 +33,6 @@ from transformer_xl import train as train_lib
 
 STEPS, COUNT = 6, 2  # As three chunks.
 capacity._ROWS = 1  # The few tokens of a device fill no tile.
-jax.config.update("jax_disable_most_optimizations", True)  # To compile faster.
 CONFIG = {
   "model.model_dim": 16,
   "model.num_heads": 4,

@@ -17,8 +17,6 @@ from transformer_xl import config as config_lib
 from transformer_xl import sharding
 from transformer_xl.kernels import dispatch
 
-jax.config.update("jax_disable_most_optimizations", True)  # To compile faster.
-
 
 def main():
   # Lanes and heads that the devices divide, and those that they do not.
