@@ -132,8 +132,10 @@ def saved(tmp_path_factory):
   ("first", "count"),
   [(0, 8), pytest.param(8, 92, marks=pytest.mark.faults)],
 )
-def test_flipped_bits_of_a_checkpoint(saved, tmp_path, trying, first, count):
-  logging.getLogger("absl").setLevel(logging.CRITICAL)
+def test_flipped_bits_of_a_checkpoint(
+  saved, tmp_path, trying, caplog, first, count
+):
+  caplog.set_level(logging.CRITICAL, logger="absl")
   state = checkpoints.make_state(0)
   for seed in range(first, first + count):
     with trying("checkpoint restored after a flipped bit"):
