@@ -11,7 +11,9 @@ import pytest
 
 from tests import corpus
 from transformer_xl import chips
+from transformer_xl import config as config_lib
 from transformer_xl import plan as plan_lib
+from transformer_xl import sharding
 
 ROOT = pathlib.Path(__file__).parents[1]
 CONTRACT = {
@@ -104,3 +106,12 @@ def test_a_slice_that_is_not_known_is_one_line(tmp_path):
   last = done.stderr.splitlines()[-1]
   assert last.startswith("error: no TPU slice 'v99:1x1'")
   assert "Traceback" not in done.stderr
+
+
+def test_a_slice_whose_axes_have_to_be_cut_has_a_mesh():
+  chips.compile_only()
+  devices = chips.slice_devices("v5p:4x8x8")  # No axis of it has 2 chips.
+  config = config_lib.MeshConfig(data=-1, fsdp=2, tensor=1)
+  mesh = sharding.make_mesh(config, lanes=(256,), devices=devices)
+  assert dict(mesh.shape) == {"data": 128, "fsdp": 2, "tensor": 1}
+  assert len({device.id for device in mesh.devices.flat}) == 256

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
@@ -95,11 +96,14 @@ def make_mesh(
         f"the {parts} devices that share it; the nearest are "
         f"{f'{lower} and ' if lower else ''}{upper}."
       )
-  return jax.make_mesh(
+  # An axis of 2 is a part of a physical one of 4 on the slice v5p:4x8x8.
+  grid = mesh_utils.create_device_mesh(
     (data, config.fsdp, config.tensor),
-    AXES,
-    axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
-    devices=devices,
+    devices,
+    allow_split_physical_axes=True,
+  )
+  return jax.sharding.Mesh(
+    grid, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES)
   )
 
 
