@@ -2,13 +2,13 @@
 
 Defaults and remarks live in `experiments/base.py` alone, the rules that values
 keep in `config_rules.py`; this file is the only place that knows `ConfigDict`.
-Lengths are in tokens, batch sizes in lanes and
-global.
+Lengths are in tokens, batch sizes in lanes and global.
 """
 
 import dataclasses
 import difflib
 import math
+import os
 import sys
 from typing import Any
 
@@ -67,6 +67,11 @@ class DataConfig:
   prepare: bool
   reset_at_documents: bool
   rotate_epochs: bool
+
+  @property
+  def dataset_dir(self) -> str:
+    """Folder of the prepared dataset."""
+    return os.path.join(self.dir, self.name)
 
 
 @dataclasses.dataclass(frozen=True)

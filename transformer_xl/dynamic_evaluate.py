@@ -85,9 +85,8 @@ class AdaptiveEvaluator:
     if kind == "sgd":
       return self._scorer.steps(rule, params)
     if self._mean_squares is None:
-      directory = os.path.join(self._config.data.dir, self._config.data.name)
       stream = data.TrainStream(
-        token_file.open_split(directory, "train"),
+        token_file.open_split(self._config.data.dataset_dir, "train"),
         num_lanes=evaluation.batch_size,
         segment_len=evaluation.segment_len,
         resets=data.reset_rule(self._config),

@@ -39,10 +39,9 @@ def open_stream(
   config: config_lib.ExperimentConfig, *, split: str, mem_len: int
 ) -> data.EvalStream:
   """The segments that an evaluation reads, its warm-up first."""
-  directory = os.path.join(config.data.dir, config.data.name)
   warmup = config.eval.warmup_len
   return data.EvalStream(
-    token_file.open_split(directory, split),
+    token_file.open_split(config.data.dataset_dir, split),
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
     warmup_len=mem_len if warmup < 0 else warmup,
@@ -176,8 +175,7 @@ class Subject(NamedTuple):
 
 def load(config: config_lib.ExperimentConfig, workdir: str) -> Subject:
   """Loads the checkpoint that `config.eval` names, for its lanes."""
-  directory = os.path.join(config.data.dir, config.data.name)
-  meta = token_file.read_meta(directory)
+  meta = token_file.read_meta(config.data.dataset_dir)
   config = data.with_vocab_size(config, meta)
   mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
   with jax.set_mesh(mesh):

@@ -7,7 +7,6 @@ Shapes: as in `shapes`; a model's layers are in front, N.
 """
 
 import functools
-import os
 from typing import Any
 from typing import NamedTuple
 
@@ -149,10 +148,9 @@ class MemoryUse:
     split: str,
     mem_len: int,
   ):
-    directory = os.path.join(config.data.dir, config.data.name)
     self._config, self._mesh, self._mem_len = config, mesh, mem_len
     self._stream = data.EvalStream(
-      token_file.open_split(directory, split),
+      token_file.open_split(config.data.dataset_dir, split),
       num_lanes=config.eval.batch_size,
       segment_len=min(config.eval.segment_len, mem_len),
       warmup_len=0,

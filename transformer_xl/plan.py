@@ -41,8 +41,9 @@ def run(
     UserError: the topology is unknown or the data's vocabulary is.
   """
   if not config.model.vocab_size:
-    directory = os.path.join(config.data.dir, config.data.name)
-    config = data.with_vocab_size(config, token_file.read_meta(directory))
+    config = data.with_vocab_size(
+      config, token_file.read_meta(config.data.dataset_dir)
+    )
   devices = chips.slice_devices(topology)
   result = describe(config, topology, devices)
   result["train"] = train_plan(config, devices)

@@ -51,10 +51,11 @@ def train(config: config_lib.ExperimentConfig, workdir: str) -> bool:
     DivergenceError: the loss is lost, and so were all tries that
       `config.divergence` allows; the last checkpoint is whole.
   """
-  directory = os.path.join(config.data.dir, config.data.name)
   if config.data.prepare:
     _prepare_data(config.data)
-  config = data.with_vocab_size(config, token_file.read_meta(directory))
+  config = data.with_vocab_size(
+    config, token_file.read_meta(config.data.dataset_dir)
+  )
   lanes: tuple[int, ...] = (
     config.train.batch_size // config.train.accumulation_steps,
   )
@@ -71,9 +72,7 @@ def train(config: config_lib.ExperimentConfig, workdir: str) -> bool:
 
 def _prepare_data(config: config_lib.DataConfig) -> None:
   """Prepares a dataset that is missing, in the first process for all."""
-  missing = not os.path.exists(
-    os.path.join(config.dir, config.name, "meta.json")
-  )
+  missing = not os.path.exists(os.path.join(config.dataset_dir, "meta.json"))
   if missing and jax.process_index() == 0:
     from data_prep import preparation  # Only this needs its libraries.
 
@@ -138,7 +137,7 @@ class Loop:
   ):
     self._config, self._mesh, self._stop = config, mesh, stop
     self._workdir = workdir
-    directory = os.path.join(config.data.dir, config.data.name)
+    directory = config.data.dataset_dir
     self._stream = data.TrainStream(
       token_file.open_split(directory, "train"),
       num_lanes=config.train.batch_size,

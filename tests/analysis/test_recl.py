@@ -106,8 +106,9 @@ def read(folder, contexts, **updates):
 
 
 def tokens_of(config):
-  directory = f"{config.data.dir}/{config.data.name}"
-  return np.asarray(token_file.open_split(directory, "test").tokens, np.int32)
+  return np.asarray(
+    token_file.open_split(config.data.dataset_dir, "test").tokens, np.int32
+  )
 
 
 @pytest.mark.parametrize(

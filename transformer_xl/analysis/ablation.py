@@ -54,8 +54,9 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
     UserError: a row's name is none.
   """
   rows = [parse(name) for name in config.analysis.rows]
-  directory = os.path.join(config.data.dir, config.data.name)
-  config = data.with_vocab_size(config, token_file.read_meta(directory))
+  config = data.with_vocab_size(
+    config, token_file.read_meta(config.data.dataset_dir)
+  )
   configs = [row_config(config, row) for row in rows]
   if config.analysis.equal_memory:
     configs = _with_equal_memory(config, configs)

@@ -89,8 +89,7 @@ def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
   if config.analysis.text:
     tokens, source = vocabulary.encode(config.analysis.text), "analysis.text"
   else:
-    directory = os.path.join(config.data.dir, config.data.name)
-    file = token_file.open_split(directory, config.eval.split)
+    file = token_file.open_split(config.data.dataset_dir, config.eval.split)
     tokens, source = file.tokens[: config.analysis.num_tokens + 1], "the text"
   if len(tokens) < at_least:
     raise errors.UserError(

@@ -16,7 +16,6 @@ Two meanings of a context of c tokens:
 
 import dataclasses
 import functools
-import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -78,8 +77,9 @@ def of_run(
   Raises:
     UserError: the split is too short, or the model cannot be read so.
   """
-  directory = os.path.join(config.data.dir, config.data.name)
-  config = data.with_vocab_size(config, token_file.read_meta(directory))
+  config = data.with_vocab_size(
+    config, token_file.read_meta(config.data.dataset_dir)
+  )
   mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
   read = by_tokens if config.analysis.context == "tokens" else by_attention
   with jax.set_mesh(mesh):
@@ -195,5 +195,4 @@ def _by_lane(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _split(config: config_lib.ExperimentConfig) -> token_file.TokenFile:
-  directory = os.path.join(config.data.dir, config.data.name)
-  return token_file.open_split(directory, config.eval.split)
+  return token_file.open_split(config.data.dataset_dir, config.eval.split)

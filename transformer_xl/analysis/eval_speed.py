@@ -55,7 +55,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: keys cannot be cached, or a length is none.
   """
-  directory = os.path.join(config.data.dir, config.data.name)
+  directory = config.data.dataset_dir
   config = data.with_vocab_size(config, token_file.read_meta(directory))
   tokens = token_file.open_split(directory, config.eval.split).tokens
   twin = vanilla.twin(config.model)

@@ -1,7 +1,6 @@
 """A split's likelihood at a given attention length, with and without memory."""
 
 import dataclasses
-import os
 import time
 
 import jax
@@ -50,8 +49,9 @@ def score(
   It moves by a quarter of its length: a token sees three quarters to all of
   it. Those before the first whole window see what there is.
   """
-  directory = os.path.join(config.data.dir, config.data.name)
-  tokens = token_file.open_split(directory, config.eval.split).tokens
+  tokens = token_file.open_split(
+    config.data.dataset_dir, config.eval.split
+  ).tokens
   start = time.perf_counter()
   stride = max(attention_len // STRIDES, 1)
   pairs = len(tokens) - 1
