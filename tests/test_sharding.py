@@ -164,9 +164,10 @@ def test_what_the_optimizer_keeps_is_split_as_its_parameters(tmp_path):
   ("sides", "axes", "shards"),
   [
     ((20, 6), (1, 4, 1), (5, 6)),  # Words, where they divide.
-    ((7, 8), (1, 4, 1), (7, 2)),  # Else the width.
-    ((6, 8), (1, 4, 2), (3, 2)),  # Words over one axis, width over the other.
-    ((7, 6), (1, 4, 1), (7, 6)),  # Neither.
+    ((7, 128), (1, 4, 1), (7, 32)),  # Else the width.
+    ((6, 128), (1, 4, 2), (3, 32)),  # Words on one axis, width on the other.
+    ((7, 64), (1, 4, 1), (7, 64)),  # But not where it is narrow.
+    ((7, 130), (1, 4, 1), (7, 130)),  # Neither divides.
   ],
 )
 def test_a_table_is_split_by_words_or_else_by_width(sides, axes, shards):

@@ -162,7 +162,10 @@ def embed(
   for table, projection in zip(tables, projections, strict=True):
     local = tokens - start
     inside = (local >= 0) & (local < table.shape[0])
-    rows = table[jnp.where(inside, local, 0)].astype(dtype)
+    # Else XLA first adds the gradient of the rows to that of a softmax with the
+    # same table, for which it gathers all of a split one (docs/tpu.md).
+    apart = jax.lax.optimization_barrier(table)
+    rows = apart[jnp.where(inside, local, 0)].astype(dtype)
     vectors = _project(rows, projection, transpose=False)
     parts.append(jnp.where(inside[..., None], vectors, 0))
     start += table.shape[0]

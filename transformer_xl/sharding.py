@@ -25,7 +25,11 @@ AXES = ("data", "fsdp", "tensor")
 LANES = ("data", "fsdp")
 
 # Tables are split over the words, and over the width where the devices do not
-# divide the words. None is padded: parameters are counted as published.
+# divide the words. None is padded: parameters are counted as published. A table
+# too narrow for its width to fill the chip's tiles stays whole then: it is
+# small, and split it has the gradients of all lanes' embeddings gathered on
+# every chip (docs/tpu.md).
+_NARROW = 128
 _TABLE = (
   PartitionSpec(("tensor", "fsdp")),
   PartitionSpec("tensor", "fsdp"),
@@ -134,6 +138,8 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
     name = "/".join(str(getattr(key, "key", key)) for key in path)
     for pattern, *choices in RULES:
       if re.search(pattern, name):
+        if tuple(choices) == _TABLE and leaf.shape[-1] < _NARROW:
+          choices = choices[:1]
         if _ONE_LAYER.search(name):
           choices = [PartitionSpec(*spec[1:]) for spec in choices]
         return min(
