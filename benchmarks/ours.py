@@ -22,7 +22,7 @@ from transformer_xl import plan
 from transformer_xl import scorer
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
-from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 
 
 class Runner(Protocol):
@@ -58,10 +58,10 @@ class _Training:
     config = workload.experiment(work)
     self._mesh = sharding.make_mesh(config.mesh, lanes=(work.batch_size,))
     with jax.set_mesh(self._mesh):
-      state, memory = (jax.jit(c)() for c in train_lib._creators(config))
+      state, memory = (jax.jit(c)() for c in update_lib.creators(config))
       self._carry = state, _full(memory, work.mem_len)
       self._segments = _segments(work, self._mesh, count)
-      update = train_lib.compiled_update(config, self._mesh)
+      update = update_lib.compiled_update(config, self._mesh)
       compiled = _Compiled(update, *self._carry, self._segments)
     self._update, self.compile_seconds = compiled.call, compiled.seconds
     self.peak_bytes = compiled.peak_bytes

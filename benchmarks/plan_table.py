@@ -50,9 +50,9 @@ LANES = {
 # Parameters are split over 8 chips, and the same way over each further 8; the
 # width 410 can only be halved.
 FSDP = {"wt103_base": 2}
-# Of 8, 64 and 256 chips; with the lanes of a chip its work stays the same.
+# Of 8 and of 256 chips, and of v5e also 64: a chip has as many lanes in all.
 SMALLEST = ("v5e:2x4", "v5p:2x2x2", "v6e:2x4")
-BETWEEN = ("v5e:8x8", "v5p:4x4x4", "v6e:8x8")
+BETWEEN = ("v5e:8x8",)
 LARGEST = ("v5e:16x16", "v5p:4x8x8", "v6e:16x16")
 EVALUATION = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
 # Asked for most: does the published batch fit, and the published memory?

@@ -3,7 +3,7 @@
 import dataclasses
 
 from transformer_xl import data
-from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 
 
 def nothing(monkeypatch):
@@ -47,11 +47,11 @@ def seen_labels(monkeypatch):
 
 def _update_with(monkeypatch, section, changes):
   """The update is compiled for another configuration than the run's."""
-  compiled_update = train_lib.compiled_update
+  compiled_update = update_lib.compiled_update
 
   def compile_other(config, mesh):
     part = getattr(config, section)
     part = dataclasses.replace(part, **changes(part))
     return compiled_update(dataclasses.replace(config, **{section: part}), mesh)
 
-  monkeypatch.setattr(train_lib, "compiled_update", compile_other)
+  monkeypatch.setattr(update_lib, "compiled_update", compile_other)

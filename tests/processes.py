@@ -21,6 +21,7 @@ from jax.experimental import multihost_utils
 from tests import corpus
 from transformer_xl import evaluate
 from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 
 SAVED, STEPS = 8, 16
 UPDATES = {
@@ -96,7 +97,7 @@ def compiled_by_all(config, mesh):
 
 
 counter = itertools.count()
-compiled_update = train_lib.compiled_update
+compiled_update = update_lib.compiled_update
 
 
 def together(work, folder, count):
@@ -134,7 +135,7 @@ def _become(work, folder, address, index, count):
 def main(folder):
   logging.use_absl_handler()
   logging.set_verbosity(logging.INFO)
-  train_lib.compiled_update = compiled_by_all
+  update_lib.compiled_update = compiled_by_all
   corpus.write(folder / "data")
   together(by_one, folder, 1)
   together(by_two, folder, 2)

@@ -29,7 +29,7 @@ from transformer_xl import scorer
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import token_file
-from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 
 STEPS, COUNT = 6, 2  # As three chunks.
 capacity._ROWS = 1  # The few tokens of a device fill no tile.
@@ -97,13 +97,13 @@ def updates(config, mesh, state, memory, *, first=0, end=STEPS):
   return state, memory, metrics
 
 
-compiled = functools.cache(train_lib.compiled_update)
+compiled = functools.cache(update_lib.compiled_update)
 
 
 def start(config, mesh):
   """The same for every mesh, since drawing takes longest to compile."""
   places = jax.tree.map(
-    lambda leaf: leaf.sharding, train_lib.placed_state(config, mesh)
+    lambda leaf: leaf.sharding, update_lib.placed_state(config, mesh)
   )
   return jax.device_put(first_values(config.data.dir), places)
 
@@ -111,7 +111,7 @@ def start(config, mesh):
 @functools.cache
 def first_values(data_dir):
   """State and memory, drawn on one device."""
-  creators = train_lib._creators(make_config(data_dir))
+  creators = update_lib.creators(make_config(data_dir))
   return jax.device_get(tuple(jax.jit(create)() for create in creators))
 
 
@@ -119,9 +119,9 @@ def drawn(config):
   """Parameters that are split from the beginning."""
   mesh = sharding.make_mesh(config.mesh, lanes=())
   places = jax.tree.map(
-    lambda leaf: leaf.sharding, train_lib.placed_state(config, mesh)
+    lambda leaf: leaf.sharding, update_lib.placed_state(config, mesh)
   )
-  create, _ = train_lib._creators(config)
+  create, _ = update_lib.creators(config)
   with jax.set_mesh(mesh):
     state = jax.jit(create, out_shardings=places[0])()
   return jax.device_get(state.params)
@@ -180,7 +180,7 @@ def move(data_dir, folder):
     devices=jax.devices()[4:],
   )
   checkpoints = checkpoint_lib.Checkpoints(folder, config.checkpoint)
-  restored = checkpoints.restore_newest(*train_lib.placed_state(config, four))
+  restored = checkpoints.restore_newest(*update_lib.placed_state(config, four))
   checkpoints.close()
   devices = restored.memory.hiddens.sharding.device_set
   moved = updates(config, four, restored.state, restored.memory, first=2)

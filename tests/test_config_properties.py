@@ -24,7 +24,7 @@ from transformer_xl import neural_cache
 from transformer_xl import scorer as scorer_lib
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
-from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 
 RATES = st.sampled_from([0.0, 0.0, 0.25])
 SIZES = st.integers(1, 4)
@@ -142,9 +142,9 @@ def kinds(tree):
 def trace_training(config, mesh):
   train = config.train
   length = (*train.segment_lens, train.segment_len)[0]
-  state, memory = train_lib.abstract_state(config)
+  state, memory = update_lib.abstract_state(config)
   batch = segments(1, train.batch_size, length)
-  update = train_lib.compiled_update(config, mesh)
+  update = update_lib.compiled_update(config, mesh)
   *after, metrics = jax.eval_shape(update, state, memory, batch)
   assert kinds(tuple(after)) == kinds((state, memory))
   assert metrics.sums.nll.shape == (1,)

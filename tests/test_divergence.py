@@ -19,6 +19,7 @@ from transformer_xl import errors
 from transformer_xl import step as step_lib
 from transformer_xl import token_file
 from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 
 GUARDED = {
   "train.num_steps": 20,
@@ -55,7 +56,7 @@ def steps(workdir):
 
 def poison(monkeypatch, harm, *, is_bad):
   """Harms the parameters after a chunk that `is_bad`."""
-  compile_update = train_lib.compiled_update
+  compile_update = update_lib.compiled_update
 
   def compiled(config, mesh):
     update = compile_update(config, mesh)
@@ -69,7 +70,7 @@ def poison(monkeypatch, harm, *, is_bad):
 
     return call
 
-  monkeypatch.setattr(train_lib, "compiled_update", compiled)
+  monkeypatch.setattr(update_lib, "compiled_update", compiled)
 
 
 def reads(data_dir, segment):

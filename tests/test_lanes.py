@@ -12,7 +12,7 @@ from transformer_xl import model as model_lib
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import token_file
-from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 
 MEMORY, LAYERS, TOKENS = 8, 2, 1003
 
@@ -41,7 +41,7 @@ def params(data_dir):
   segments = jax.tree.map(jnp.asarray, stream.read(0, 300, slice(None)))
   mesh = sharding.make_mesh(config.mesh, lanes=())
   with jax.set_mesh(mesh):
-    update = train_lib.compiled_update(config, mesh)
+    update = update_lib.compiled_update(config, mesh)
     state, _, metrics = update(state, memory, segments)
   losses = metrics.sums.nll / metrics.sums.num_tokens
   assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:5])

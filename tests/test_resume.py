@@ -17,6 +17,7 @@ from tests import corpus
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import sharding
 from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 TIMING = {"tokens_per_second", "mfu"}
@@ -72,7 +73,7 @@ def newest(workdir, config):
   """State, memory and metadata of the newest checkpoint."""
   mesh = sharding.make_mesh(config.mesh, lanes=())
   checkpoints = checkpoint_lib.Checkpoints(str(workdir), config.checkpoint)
-  restored = checkpoints.restore_newest(*train_lib.placed_state(config, mesh))
+  restored = checkpoints.restore_newest(*update_lib.placed_state(config, mesh))
   checkpoints.close()
   return restored
 

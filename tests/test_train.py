@@ -16,6 +16,7 @@ from transformer_xl import errors
 from transformer_xl import evaluate
 from transformer_xl import token_file
 from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 from transformer_xl import writer as writer_lib
 
 FIELDS = {
@@ -228,7 +229,7 @@ def test_the_loop_trains_on_what_the_stream_reads(
   data_dir, tmp_path, monkeypatch
 ):
   seen = []
-  update = train_lib.compiled_update
+  update = update_lib.compiled_update
 
   def recorded(config, mesh):
     compiled = update(config, mesh)
@@ -239,7 +240,7 @@ def test_the_loop_trains_on_what_the_stream_reads(
 
     return call
 
-  monkeypatch.setattr(train_lib, "compiled_update", recorded)
+  monkeypatch.setattr(update_lib, "compiled_update", recorded)
   config = corpus.config(data_dir)
   train_lib.train(config, str(tmp_path))
   stream = data.TrainStream(

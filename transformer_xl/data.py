@@ -69,8 +69,9 @@ class TrainStream:
 
   @property
   def _lengths(self) -> segment_lengths.SegmentLengths:
-    alike = segment_lengths.SegmentLengths((self.segment_len,), 1, self.seed)
-    return self.lengths or alike
+    return self.lengths or segment_lengths.SegmentLengths(
+      (self.segment_len,), 1, self.seed
+    )
 
   def read(self, step: int, count: int, lanes: slice) -> step_lib.Segment:
     """The segments of steps [step, step + count) for some lanes.

@@ -19,9 +19,8 @@ def smaller(
   # By the plans of docs/tpu.md recomputing attention halves what wt103_large
   # holds for half of the time that recomputing all takes.
   remat = {"model.remat": "full"}
-  recomputing = [{"model.remat": "attention"}, remat]
-  if config.model.remat == "full":
-    recomputing = []
+  is_full = config.model.remat == "full"
+  recomputing = [] if is_full else [{"model.remat": "attention"}, remat]
   # More devices than divide the width could not split parameters further.
   parts = math.gcd(num_devices, config.model.model_dim)
   split = {"mesh.data": -1, "mesh.fsdp": parts, "mesh.tensor": 1}

@@ -24,7 +24,7 @@ from transformer_xl import segment_lengths
 from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import token_file
-from transformer_xl import train as train_lib
+from transformer_xl import update as update_lib
 from transformer_xl import writer
 
 
@@ -61,7 +61,7 @@ def describe(
   config: config_lib.ExperimentConfig, topology: str, devices: list[Any]
 ) -> dict[str, Any]:
   """What needs no compiler: the slice and the parameters by group."""
-  state, _ = train_lib.abstract_state(config)
+  state, _ = update_lib.abstract_state(config)
   parameters = {
     name: sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(group))
     for name, group in state.params.items()
@@ -101,8 +101,8 @@ def lower_updates(
   with jax.set_mesh(mesh):
     lanes, length = config.train.batch_size, _longest(config)
     segments = _segments(mesh, count, lanes, length)
-    arguments = (*train_lib.placed_state(config, mesh), segments)
-    return train_lib.compiled_update(config, mesh).lower(*arguments)
+    arguments = (*update_lib.placed_state(config, mesh), segments)
+    return update_lib.compiled_update(config, mesh).lower(*arguments)
 
 
 def _longest(config: config_lib.ExperimentConfig) -> int:

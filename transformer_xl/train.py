@@ -7,7 +7,6 @@ loss diverges, the loop goes back to an older state if it may: divergence.py.
 """
 
 import dataclasses
-import functools
 import math
 import os
 import time
@@ -27,7 +26,6 @@ from transformer_xl import data
 from transformer_xl import divergence
 from transformer_xl import errors
 from transformer_xl import evaluate
-from transformer_xl import memory as memory_lib
 from transformer_xl import memory_use
 from transformer_xl import metrics as metrics_lib
 from transformer_xl import model as model_lib
@@ -37,6 +35,7 @@ from transformer_xl import sharding
 from transformer_xl import step as step_lib
 from transformer_xl import stopping
 from transformer_xl import token_file
+from transformer_xl import update as update_lib
 from transformer_xl import writer as writer_lib
 
 
@@ -182,13 +181,13 @@ class Loop:
       train, learning_rate=factor * train.learning_rate
     )
     config = dataclasses.replace(self._config, train=train)
-    self._update = compiled_update(config, self._mesh)
+    self._update = update_lib.compiled_update(config, self._mesh)
     self._compiled_lens: set[int] = set()
 
   def _restore(self) -> None:
     config, mesh = self._config, self._mesh
-    create_state, create_memory = _creators(config)
-    targets = placed_state(config, mesh)
+    create_state, create_memory = update_lib.creators(config)
+    targets = update_lib.placed_state(config, mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, targets)
     create_state = jax.jit(create_state, out_shardings=places[0])
     create_memory = jax.jit(create_memory, out_shardings=places[1])
@@ -400,47 +399,3 @@ class Loop:
     """Waits until what is being saved is saved."""
     self._checkpoints.close()
     self._writer.close()
-
-
-def compiled_update(
-  config: config_lib.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> jax.stages.Wrapped:
-  """`train_chunk` with state and memory given away and kept in place."""
-  training = step_lib.make_training(config)
-  places = jax.tree.map(lambda leaf: leaf.sharding, placed_state(config, mesh))
-  return jax.jit(
-    functools.partial(step_lib.train_chunk, training=training),
-    donate_argnums=(0, 1),
-    out_shardings=(*places, sharding.replicated(mesh)),
-    compiler_options=sharding.compiler_options(mesh),
-  )
-
-
-def _creators(config: config_lib.ExperimentConfig):
-  """Functions that make the first state and memory."""
-  create_memory = functools.partial(
-    model_lib.empty_memory,
-    config.model,
-    batch_size=config.train.batch_size,
-    mem_len=config.train.mem_len,
-  )
-  return functools.partial(step_lib.init_state, config), create_memory
-
-
-def abstract_state(
-  config: config_lib.ExperimentConfig,
-) -> tuple[step_lib.TrainState, memory_lib.Memory]:
-  """State and memory as shapes."""
-  state, memory = (jax.eval_shape(create) for create in _creators(config))
-  return state, memory
-
-
-def placed_state(
-  config: config_lib.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> tuple[step_lib.TrainState, memory_lib.Memory]:
-  """State and memory as shapes with their places on the mesh."""
-  state, memory = abstract_state(config)
-  return (
-    sharding.placed(state, sharding.parameters(mesh, state)),
-    sharding.placed(memory, sharding.parameters(mesh, memory)),
-  )

@@ -20,6 +20,7 @@ from transformer_xl import main
 from transformer_xl import plan  # noqa: F401
 from transformer_xl import score  # noqa: F401
 from transformer_xl import train
+from transformer_xl import update
 
 # A process is in a stage from the call of its function on; the last one is
 # where it was when it was hit.
@@ -49,7 +50,6 @@ def become(arguments, environment, log, tell, user, clock):
   os.dup2(descriptor, sys.stdout.fileno())
   os.environ.update(environment)
   jax.config.update("jax_platforms", "cpu")
-  jax.config.update("jax_disable_most_optimizations", True)
   cache = environment["JAX_COMPILATION_CACHE_DIR"]
   jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -77,18 +77,18 @@ def become(arguments, environment, log, tell, user, clock):
 def _mark_stages(tell):
   for stage, (owner, name) in STAGES.items():
     setattr(owner, name, _telling(getattr(owner, name), stage, tell))
-  compiled_update = train.compiled_update
+  compiled_update = update.compiled_update
 
   def compiled(config, mesh):
-    update, first = compiled_update(config, mesh), ["compiling"]
+    run, first = compiled_update(config, mesh), ["compiling"]
 
     def call(*values):
       tell.send(first.pop() if first else "updating")
-      return update(*values)
+      return run(*values)
 
     return call
 
-  train.compiled_update = compiled
+  update.compiled_update = compiled
 
 
 def _telling(function, stage, tell):
