@@ -12,6 +12,8 @@ import pytest
 
 from data_prep import source
 from tests.fuzz import campaign
+from tests.fuzz import imported_files
+from tests.fuzz import prepared_files
 from tests.fuzz import readers
 from tests.importers import stored_files
 from transformer_xl import errors
@@ -167,7 +169,7 @@ def test_a_dataset_names_no_file_outside_of_its_folder(name, tmp_path):
 
 
 def test_an_id_of_a_subword_beyond_all_bounds_is_refused():
-  content = readers._subwords().replace(b":21}", b":2000000000}")
+  content = prepared_files._subwords().replace(b":21}", b":2000000000}")
   assert b"2000000000" in content
   with pytest.raises(ValueError, match="an id is"):
     vocabulary.parse(
@@ -178,4 +180,4 @@ def test_an_id_of_a_subword_beyond_all_bounds_is_refused():
 def test_valid_files_are_read(tmp_path):
   content = (stored_files.ORIGINAL / "model.pt").read_bytes()
   assert inert_pickle.load(io.BytesIO(pickle.dumps([1, 2])), "F") == [1, 2]
-  readers._torch(content, str(tmp_path))
+  imported_files._torch(content, str(tmp_path))

@@ -1,0 +1,48 @@
+"""Files that a run leaves."""
+
+import json
+
+from experiments import base
+from experiments import saved
+from tests.fuzz import campaign
+from tests.fuzz import files
+from transformer_xl import config as config_lib
+from transformer_xl import provenance
+from transformer_xl import writer
+
+
+def readers() -> dict[str, campaign.Reader]:
+  """By name, with shares of a thousand."""
+  return {
+    "a run's config.json": campaign.Reader([_run_config()], _saved, 4),
+    "metrics.jsonl": campaign.Reader([_metrics()], _drop_after, 50),
+  }
+
+
+_CONFIG = config_lib.from_config_dict(base.get_config())
+
+
+def _run_config() -> bytes:
+  config = config_lib.to_dict(_CONFIG)
+  return json.dumps({"config": config, "versions": {}}).encode()
+
+
+def _saved(content: bytes, folder: str) -> None:
+  path = files.write(folder, "config.json", content)
+  provenance._saved(path)
+  config_lib.from_config_dict(saved.get_config(folder))
+
+
+def _metrics() -> bytes:
+  records = [
+    {"step": step, "loss": 4.0, "learning_rate": 1e-4} for step in range(1, 9)
+  ]
+  records.insert(4, {"step": 4, "split": "valid", "nll": 4.1})
+  return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+def _drop_after(content: bytes, folder: str) -> None:
+  path = files.write(folder, "metrics.jsonl", content)
+  writer._drop_after(path, 5)
+  with open(path, encoding="utf-8") as file:
+    assert all(json.loads(line)["step"] <= 5 for line in file)
