@@ -84,12 +84,13 @@ def rows() -> list[Row]:
   result = [Row(*first) for first in FIRST]
   policies = itertools.product(REMAT, ("attention", "dots", "full"))
   result += [Row("train", *place, remat) for place, remat in policies]
-  for topologies in (SMALLEST[:1], SMALLEST[1:], LARGEST):
+  for program, topologies in (
+    ("train", SMALLEST),
+    ("eval", EVALUATION),
+    ("train", LARGEST),
+  ):
     pairs = itertools.product(topologies, LANES)
-    result += [Row("train", name, topology) for topology, name in pairs]
-    if topologies == SMALLEST[1:]:
-      pairs = itertools.product(EVALUATION, LANES)
-      result += [Row("eval", name, topology) for topology, name in pairs]
+    result += [Row(program, name, topology) for topology, name in pairs]
   return list(dict.fromkeys(result))
 
 
