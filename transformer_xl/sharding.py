@@ -25,21 +25,19 @@ AXES = ("data", "fsdp", "tensor")
 LANES = ("data", "fsdp")
 
 # Tables are split over the words, and over the width where the devices do not
-# divide the words. None is padded: parameters are counted as published. A table
-# too narrow for its width to fill the chip's tiles stays whole then: it is
+# divide the words. None is padded: parameters are counted as published.
+_BY_WORDS = PartitionSpec(("tensor", "fsdp"))
+_BY_WIDTH = PartitionSpec("tensor", "fsdp")
+# A table whose width does not fill the chip's tiles is not split by it: it is
 # small, and split it has the gradients of all lanes' embeddings gathered on
 # every chip (docs/tpu.md).
 _NARROW = 128
-_TABLE = (
-  PartitionSpec(("tensor", "fsdp")),
-  PartitionSpec("tensor", "fsdp"),
-)
 # The first rule that matches the end of a path holds, and of its choices the
 # first that makes the smallest parts. Layers are stacked, so their arrays have
 # one more axis in front.
 RULES: tuple[tuple[Any, ...], ...] = (
-  (r"embedding/table_\d+$", *_TABLE),
-  (r"softmax/kernel_\d+$", *_TABLE),
+  (r"embedding/table_\d+$", _BY_WORDS, _BY_WIDTH),
+  (r"softmax/kernel_\d+$", _BY_WORDS, _BY_WIDTH),
   (r"softmax/bias$", PartitionSpec(("tensor", "fsdp"))),
   (r"projection_\d+$", PartitionSpec(None, "fsdp")),
   (
@@ -138,8 +136,8 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
     name = "/".join(str(getattr(key, "key", key)) for key in path)
     for pattern, *choices in RULES:
       if re.search(pattern, name):
-        if tuple(choices) == _TABLE and leaf.shape[-1] < _NARROW:
-          choices = choices[:1]
+        if _BY_WIDTH in choices and leaf.shape[-1] < _NARROW:
+          choices.remove(_BY_WIDTH)
         if _ONE_LAYER.search(name):
           choices = [PartitionSpec(*spec[1:]) for spec in choices]
         return min(
