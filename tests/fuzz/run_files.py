@@ -19,12 +19,10 @@ def readers() -> dict[str, campaign.Reader]:
   }
 
 
-_CONFIG = config_lib.from_config_dict(base.get_config())
-
-
 def _run_config() -> bytes:
-  config = config_lib.to_dict(_CONFIG)
-  return json.dumps({"config": config, "versions": {}}).encode()
+  config = config_lib.from_config_dict(base.get_config())
+  fields = {"config": config_lib.to_dict(config), "versions": {}}
+  return json.dumps(fields).encode()
 
 
 def _saved(content: bytes, folder: str) -> None:
