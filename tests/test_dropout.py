@@ -198,6 +198,28 @@ def test_embedding_dropout_drops_a_word_wherever_it_stands():
   assert dropped == {True, False}
 
 
+@pytest.mark.parametrize("start", ["masked", "zeros"])
+def test_a_dropped_word_that_sees_no_other_leaves_the_gradient_finite(start):
+  """Its states are 0 in all layers, where layer norm has no direction."""
+  config = tiny.model_config(
+    num_layers=12, embedding_dropout_rate=0.999, memory_start=start
+  )
+  params = model_lib.init_params(config, jax.random.key(0))
+  memory = model_lib.empty_memory(config, batch_size=2, mem_len=3)
+  tokens, _, _ = tiny.inputs(config)
+
+  @jax.jit
+  @jax.value_and_grad
+  def loss(params):
+    hidden, _ = tiny.apply(config, params, tokens, memory, key=0)
+    return jnp.sum(hidden[..., 0])
+
+  value, gradient = loss(params)
+  assert value == 0  # All words were dropped.
+  for leaf in jax.tree.leaves(gradient):
+    assert np.isfinite(leaf).all()
+
+
 def test_weight_dropout_drops_single_weights_of_the_layers_matrices():
   config = tiny.model_config(weight_dropout_rate=0.5)
   (masks,) = _masks(config, keys=(0,))

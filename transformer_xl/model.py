@@ -148,7 +148,10 @@ class LayerNorm(nn.Module):
     wide = hidden.astype(jnp.float32)
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    normal = centred * jax.lax.rsqrt(variance + config.layer_norm_epsilon)
+    # A row of zeros (a dropped word that sees no other) stays one, and without
+    # this every norm multiplies its gradient by 1 / sqrt(epsilon), to infinity.
+    scaled = jax.lax.rsqrt(variance + config.layer_norm_epsilon)
+    normal = centred * jnp.where(variance > 0, scaled, 0.0)
     result = normal * scale[None, None] + offset[None, None]
     return result.astype(hidden.dtype)
 
