@@ -22,6 +22,7 @@ from transformer_xl import config as config_lib
 from transformer_xl import errors
 from transformer_xl import memory as memory_lib
 from transformer_xl import shapes
+from transformer_xl.kernels import dense
 from transformer_xl.kernels import dispatch
 
 # What is added to hidden states; nothing then depends on distance itself.
@@ -62,11 +63,11 @@ class Attention(nn.Module):
     """
     config = self.config
     heads, width = config.num_heads, config.head_dim
-    dense = functools.partial(_matrix, self, config, deterministic)
+    matrix = functools.partial(_matrix, self, config, deterministic)
 
     def project(name, rows):
-      kernel = dense(name, (config.model_dim, heads * width))
-      projected = _times(rows, kernel)
+      kernel = matrix(name, (config.model_dim, heads * width))
+      projected = dense.times(rows, kernel)
       return projected.reshape(*rows.shape[:-1], heads, width)
 
     content_bias, position_bias = biases or _biases(self, config)
@@ -98,8 +99,8 @@ class Attention(nn.Module):
         implementation=config.attention,
       )
     values = values.reshape(*hidden.shape[:-1], heads * width)
-    kernel = dense("output", (heads * width, config.model_dim))
-    output = _times(values, kernel)
+    kernel = matrix("output", (heads * width, config.model_dim))
+    output = dense.times(values, kernel)
     return _dropout(config)(output, deterministic=deterministic)
 
 
@@ -114,16 +115,16 @@ class FeedForward(nn.Module):
   ) -> shapes.Hidden:
     """Maps each position by itself."""
     config = self.config
-    dense = functools.partial(_matrix, self, config, deterministic)
+    matrix = functools.partial(_matrix, self, config, deterministic)
     offset = functools.partial(_vector, self, config, nn.initializers.zeros)
     dropout = functools.partial(_dropout(config), deterministic=deterministic)
-    kernel = dense("in_kernel", (config.model_dim, config.ff_dim))
-    inner = _times(hidden, kernel)
+    kernel = matrix("in_kernel", (config.model_dim, config.ff_dim))
+    inner = dense.times(hidden, kernel)
     inner = inner + offset("in_bias", config.ff_dim)[None, None]
     inner = ad_checkpoint.checkpoint_name(inner, "feed_forward_hidden")
     inner = dropout(nn.relu(inner))
-    kernel = dense("out_kernel", (config.ff_dim, config.model_dim))
-    output = _times(inner, kernel)
+    kernel = matrix("out_kernel", (config.ff_dim, config.model_dim))
+    output = dense.times(inner, kernel)
     output = output + offset("out_bias", config.model_dim)[None, None]
     return dropout(output)
 
@@ -439,16 +440,6 @@ def _dropout(config, rate=None) -> nn.Dropout:
 def _mean_square(states: jax.Array) -> jax.Array:
   """[B, T, D] to [B, T], in float32."""
   return jnp.mean(jnp.square(states.astype(jnp.float32)), axis=-1)
-
-
-def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
-  """[..., D] by [D, F], as matrices.
-
-  With the lanes as an axis of their own, XLA on CPU copies what it multiplies
-  for the gradient of the kernel, and takes a third longer for it.
-  """
-  product = rows.reshape(-1, rows.shape[-1]) @ kernel
-  return product.reshape(*rows.shape[:-1], kernel.shape[-1])
 
 
 def _vector(module, config, init, name, width) -> jax.Array:
