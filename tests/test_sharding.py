@@ -98,10 +98,10 @@ def test_evaluation_is_the_same_on_every_mesh_and_by_either_memory(result):
   for losses in found.values():
     assert losses["hidden"] == pytest.approx(expected, rel=2e-6)
     assert losses["key_value"] == pytest.approx(expected, rel=2e-6)
-  # Lanes, heads, slots (of 12 in segments of 8, and one more), width.
-  assert found["data"]["shard"] == [1, 4, 24, 4]
-  assert found["tensor"]["shard"] == [2, 2, 24, 4]
-  assert found["mixed"]["shard"] == [2, 2, 24, 4]
+  # Lanes, heads, width, slots (of 12 in segments of 8, and one more).
+  assert found["data"]["shard"] == [1, 4, 4, 24]
+  assert found["tensor"]["shard"] == [2, 2, 4, 24]
+  assert found["mixed"]["shard"] == [2, 2, 4, 24]
 
 
 @pytest.mark.slow
