@@ -228,7 +228,7 @@ def ring_attention(
   """`relative_attention` over a ring of R slots, nothing of which moves.
 
   Slots are the last axis: so a CPU multiplies the row of a single token a
-  third faster, and a TPU pads no heads that are narrower than its lanes.
+  third faster.
 
   Args:
     query: of T tokens, whose keys are in the slots from `slot` on.

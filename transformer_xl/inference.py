@@ -94,7 +94,7 @@ class Reader:
   def for_tokens(self, frozen: Frozen, state: State) -> "Continued":
     """Goes on by single tokens, in rings of M + 1 slots.
 
-    Those that a segment needs are then read for nothing, with each token.
+    Slots for a whole segment would be read for nothing with every token.
     """
     reader = dataclasses.replace(self, segment_len=1)
     slots = jnp.arange(reader.num_slots, dtype=jnp.int32)

@@ -151,8 +151,8 @@ class LayerNorm(nn.Module):
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
     # A row of zeros (a dropped word that sees no other) stays one, and without
     # this every norm multiplies its gradient by 1 / sqrt(epsilon), to infinity.
-    scaled = jax.lax.rsqrt(variance + config.layer_norm_epsilon)
-    normal = centred * jnp.where(variance > 0, scaled, 0.0)
+    factor = jax.lax.rsqrt(variance + config.layer_norm_epsilon)
+    normal = centred * jnp.where(variance > 0, factor, 0.0)
     result = normal * scale[None, None] + offset[None, None]
     return result.astype(hidden.dtype)
 
