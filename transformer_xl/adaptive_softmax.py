@@ -22,6 +22,7 @@ from transformer_xl import capacity as capacity_lib
 from transformer_xl import config as config_lib
 from transformer_xl import cross_entropy
 from transformer_xl import shapes
+from transformer_xl.kernels import dense
 
 
 class Cluster(NamedTuple):
@@ -305,12 +306,7 @@ def _tail_nll(weights, index, start, hidden, local, inside) -> jax.Array:
 
 def _logits(narrow, kernel, bias):
   """Logits in float32, whatever the hidden states' type."""
-  product = jnp.einsum(
-    "...e,ve->...v",
-    narrow,
-    kernel.astype(narrow.dtype),
-    preferred_element_type=jnp.float32,
-  )
+  product = dense.logits(narrow, kernel.astype(narrow.dtype))
   return product + bias[None, None]
 
 

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 
 from transformer_xl.kernels import dispatch
+from transformer_xl.kernels import product as product_lib
 
 # Multiplications that XLA's CPU backend hands to a thread of its own.
 _PART = 1 << 16
 _MAX_PARTS = 4
+_MIN_ROWS = 64  # For which a table is worth transposing.
 
 
 def times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -19,16 +21,34 @@ def times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
   """
   flat = rows.reshape(-1, rows.shape[-1])
   parts = _num_parts(kernel) if flat.shape[0] == 1 else 1
-  if parts == 1:
-    product = flat @ kernel
-  else:
-    product = jnp.einsum(
+  if parts > 1:
+    result = jnp.einsum(
       "pd,pdf->pf",
       flat.reshape(parts, -1),
       kernel.reshape(parts, -1, kernel.shape[-1]),
     )
-    product = jnp.sum(product, axis=0)
-  return product.reshape(*rows.shape[:-1], kernel.shape[-1])
+    result = jnp.sum(result, axis=0)
+  elif _is_narrow_on_cpu(rows):
+    result = product_lib.product(flat, kernel).astype(rows.dtype)
+  else:
+    result = flat @ kernel
+  return result.reshape(*rows.shape[:-1], kernel.shape[-1])
+
+
+def logits(rows: jax.Array, table: jax.Array) -> jax.Array:
+  """[..., D] by the rows of [V, D], added up in float32."""
+  flat = rows.reshape(-1, rows.shape[-1])
+  if _is_narrow_on_cpu(rows) and flat.shape[0] >= _MIN_ROWS:
+    result = product_lib.product(flat, product_lib.transposed(table))
+    return result.reshape(*rows.shape[:-1], table.shape[0])
+  return jnp.einsum(
+    "...d,vd->...v", rows, table, preferred_element_type=jnp.float32
+  )
+
+
+def _is_narrow_on_cpu(rows: jax.Array) -> bool:
+  """Whether XLA multiplies fast only if the result is float32."""
+  return rows.dtype == jnp.bfloat16 and dispatch.device_kind() == "cpu"
 
 
 def _num_parts(kernel: jax.Array) -> int:
