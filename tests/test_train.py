@@ -4,6 +4,8 @@ import json
 import math
 import pathlib
 import signal
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -14,6 +16,7 @@ from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import data
 from transformer_xl import errors
 from transformer_xl import evaluate
+from transformer_xl import folder_lock
 from transformer_xl import token_file
 from transformer_xl import train as train_lib
 from transformer_xl import update as update_lib
@@ -91,6 +94,38 @@ def test_a_finished_run_does_nothing_more(data_dir, tmp_path):
   assert train_lib.train(config, str(tmp_path))
   assert lines(tmp_path) == before
   assert steps(tmp_path) == [8, 12]
+
+
+def test_two_runs_in_one_workdir_are_refused(data_dir, tmp_path):
+  """Else the second starts anew while the first still saves."""
+  config = corpus.config(data_dir, **{"train.num_steps": 4})
+  workdir = tmp_path / "run"
+  with folder_lock.locked(str(workdir)):
+    with pytest.raises(errors.UserError, match="another process trains in"):
+      train_lib.train(config, str(workdir))
+    assert not list(workdir.iterdir())
+  assert train_lib.train(config, str(workdir))
+  assert steps(workdir) == [4]
+
+
+def test_a_killed_run_keeps_nobody_out(tmp_path):
+  held = (
+    "import sys; from transformer_xl import folder_lock\n"
+    "with folder_lock.locked(sys.argv[1]):\n"
+    "  print('held', flush=True); sys.stdin.read()"
+  )
+  with subprocess.Popen(
+    [sys.executable, "-c", held, str(tmp_path)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  ) as process:
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(errors.UserError), folder_lock.locked(str(tmp_path)):
+      pass
+    process.kill()
+  with folder_lock.locked(str(tmp_path)):
+    pass
 
 
 def test_a_signal_ends_the_run_after_its_chunk_with_a_checkpoint(

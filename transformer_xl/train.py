@@ -26,6 +26,7 @@ from transformer_xl import data
 from transformer_xl import divergence
 from transformer_xl import errors
 from transformer_xl import evaluate
+from transformer_xl import folder_lock
 from transformer_xl import memory_use
 from transformer_xl import metrics as metrics_lib
 from transformer_xl import model as model_lib
@@ -46,7 +47,8 @@ def train(config: config_lib.ExperimentConfig, workdir: str) -> bool:
     Whether all steps are done; False after SIGTERM, with a checkpoint.
 
   Raises:
-    UserError: data, configuration and checkpoints do not fit together.
+    UserError: data, configuration and checkpoints do not fit together, or
+      another run is in the workdir.
     DivergenceError: the loss is lost, and so were all tries that
       `config.divergence` allows; the last checkpoint is whole.
   """
@@ -61,7 +63,11 @@ def train(config: config_lib.ExperimentConfig, workdir: str) -> bool:
   if config.train.eval_every_steps:
     lanes += (config.eval.batch_size,)
   mesh = sharding.make_mesh(config.mesh, lanes=lanes)
-  with jax.set_mesh(mesh), stopping.StopSignal() as stop:
+  with (
+    folder_lock.locked(workdir),
+    jax.set_mesh(mesh),
+    stopping.StopSignal() as stop,
+  ):
     loop = Loop(config, workdir, mesh, stop)
     try:
       return loop.run()
@@ -160,7 +166,6 @@ class Loop:
     )
     self._policy = checkpoint_lib.SavePolicy(config.checkpoint)
     self._start()
-    os.makedirs(workdir, exist_ok=True)
     provenance.record(config, workdir)
     provenance.keep_vocabulary(directory, workdir)
     self._writer = self._open_writer()
