@@ -9,7 +9,7 @@ paper's 54.52 is 28.82 lower.
        128            82.80   4540 (seed 0, the only run)
        256            83.16
 
-Dynamic evaluation: docs/ptb.md.
+With dynamic evaluation 74.54: docs/ptb.md.
 
 Cost: about 85 minutes of two x86-64 cores with AMX; jax 0.10.2, 22 November
 2026; huge pages make it a quarter faster on Linux.
