@@ -11,7 +11,7 @@ paper's 54.52 is 28.82 lower.
 
 With dynamic evaluation 74.54: docs/ptb.md.
 
-Cost: about 85 minutes of two x86-64 cores with AMX; jax 0.10.2, 22 November
+Cost: about 90 minutes of two x86-64 cores with AMX; jax 0.10.2, 22 November
 2026. Why the variable: docs/kernels.md.
 Run: GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python -m transformer_xl.main \
   --config=experiments/ptb_short.py --workdir=/tmp/ptb_short

@@ -1,11 +1,10 @@
 """A matrix product whose gradients are products that a CPU is fast at.
 
-XLA on CPU runs a product that adds up over the rows of both factors, as the
-gradient of a kernel does, at a quarter of the speed of others: the smaller
-factor is transposed before it. And it multiplies bfloat16 in its own type only
-if both factors lie as they are multiplied and the sums are float32; all else it
-does in float32, which processors with bfloat16 units take three times as long
-for (docs/kernels.md).
+XLA on CPU is slow at a product that adds up over the rows of both factors, as
+the gradient of a kernel does: the smaller factor is transposed before it. And
+it multiplies bfloat16 in its own type only if both factors lie as they are
+multiplied and the sums are float32; all else it does in float32, which takes
+processors with bfloat16 units longer (docs/kernels.md).
 """
 
 import jax
