@@ -64,7 +64,32 @@ def test_the_start_survives_a_restart():
   assert again.saved() == begin.saved()
 
 
-def test_a_run_that_had_no_mean_starts_one_where_it_resumes():
+def restored(saved_step, step, **updates):
+  """Where the mean starts in a run that goes on at `step`."""
+  begin = start(**updates)
+  begin.restore({"step": saved_step, "losses": []}, step=step)
+  return begin.step
+
+
+def test_a_run_that_had_no_mean_starts_one_where_it_is_told_to():
   begin = start(asgd_start_step=10)
   begin.restore(None, step=300)
   assert begin.step == 300
+  # Runs without a mean save that theirs never starts.
+  never = start().saved()["step"]
+  assert restored(never, 300, asgd_start_step=10) == 300
+  assert restored(never, 300, asgd_start_step=400) == 400
+  assert restored(never, 300, asgd_patience=2) == averaging.NEVER
+
+
+def test_a_mean_that_was_begun_goes_on():
+  assert restored(100, 300, asgd_start_step=100) == 100
+  assert restored(100, 300, asgd_start_step=50) == 100
+  assert restored(100, 300, asgd_patience=2) == 100
+
+
+def test_a_mean_begins_anew_at_a_later_step_and_ends_with_its_option():
+  assert restored(100, 300, asgd_start_step=400) == 400
+  assert restored(400, 300, asgd_start_step=500) == 500
+  assert restored(400, 300, asgd_patience=2) == averaging.NEVER
+  assert restored(100, 300) == averaging.NEVER

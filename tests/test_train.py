@@ -215,6 +215,30 @@ def test_the_evaluation_of_a_run_is_that_of_its_checkpoint(data_dir, tmp_path):
   assert card["nll"] == last["nll"]
 
 
+def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
+  data_dir, tmp_path
+):
+  def params(workdir, kind):
+    config = corpus.config(data_dir, **mean, **{"eval.parameters": kind})
+    return evaluate.load(config, str(workdir)).params
+
+  mean = {"train.asgd_start_step": 8}
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  assert train_lib.train(corpus.config(data_dir, **mean), str(whole))
+  without = corpus.config(data_dir, **{"train.num_steps": 4})
+  assert train_lib.train(without, str(parts))
+  assert train_lib.train(corpus.config(data_dir, **mean), str(parts))
+  for kind in ("raw", "asgd"):
+    jax.tree.map(
+      np.testing.assert_array_equal, params(whole, kind), params(parts, kind)
+    )
+  last, average = (
+    jax.flatten_util.ravel_pytree(params(parts, kind))[0]
+    for kind in ("raw", "asgd")
+  )
+  assert np.abs(last - average).max() > 1e-3
+
+
 def test_other_lanes_start_with_empty_memory_and_a_warning(
   data_dir, tmp_path, caplog
 ):

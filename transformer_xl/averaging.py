@@ -29,11 +29,22 @@ class Start:
     self.losses: list[float] = []
 
   def restore(self, saved: dict | None, *, step: int) -> None:
-    """Continues from metadata; without it, averaging starts at `step`."""
+    """Continues from a checkpoint, whose run may have been told otherwise.
+
+    A mean that was begun goes on, unless the configuration has it start later
+    than `step`. What should have begun by now and did not begins at `step`.
+
+    Args:
+      saved: the checkpoint's metadata, if it has any.
+      step: of the checkpoint.
+    """
+    begun = NEVER
     if saved is not None:
-      self.step, self.losses = saved["step"], saved["losses"]
-    elif self.step != NEVER:
-      self.step = max(self.step, step)
+      begun, self.losses = saved["step"], saved["losses"]
+    if begun <= step and (self._patience or self.step <= step):
+      self.step = begun
+    elif self.step <= step:
+      self.step = step
 
   def saved(self) -> dict:
     """What `restore` takes."""
