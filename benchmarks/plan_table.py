@@ -43,7 +43,7 @@ LANES = {
   "enwik8_base": 3,
   "wt103_base": 8,
   "wt103_base_aligned": 8,
-  "ptb": 4,
+  "ptb": 2,
   "lm1b_base": 8,
   "text8_large": 2,
 }

@@ -36,7 +36,7 @@ EVERYTHING = {
   "checkpoint.every_steps": 8,
 }
 
-# What regularises: experiments/ptb.py.
+# What regularises and averages: docs/ptb.md.
 RECIPE = {
   **EVERYTHING,
   "model.locked_dropout": True,
