@@ -41,10 +41,10 @@ class Start:
     begun = NEVER
     if saved is not None:
       begun, self.losses = saved["step"], saved["losses"]
-    if begun <= step and (self._patience or self.step <= step):
+    if self.step <= step:
+      self.step = min(begun, step)
+    elif self._patience and begun <= step:
       self.step = begun
-    elif self.step <= step:
-      self.step = step
 
   def saved(self) -> dict:
     """What `restore` takes."""
