@@ -1,57 +1,76 @@
-# Every target creates .venv and installs the pinned dependencies when needed.
+# Every target creates $(VENV) and installs the pinned dependencies when needed.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 # Tests of one file share what they compile, so a file stays in one process.
 # Files are taken in the order of tests/conftest.py.
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test test-faults check format parity bench plan-table lock
-.PHONY: fuzz audit
+# A part of every room, for another Python or another JAX than that of .venv.
+SMOKE := tests/test_attention.py tests/test_checkpoint.py \
+  tests/test_evaluate.py tests/test_memory.py tests/test_model.py \
+  tests/test_resume.py tests/test_step.py tests/test_train.py
 
-quickstart: .venv/installed
+.PHONY: quickstart test test-rest test-all test-smoke test-faults check format
+.PHONY: parity bench plan-table lock fuzz audit
+
+quickstart: $(VENV)/installed
 	$(BIN)/python -m transformer_xl.main --config=experiments/quickstart.py \
 	  --workdir=runs/quickstart
 
-test: .venv/installed
+# Ten minutes on two cores.
+test: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL)
 
-# Hurts runs in every way; writes the table in docs/reliability.md.
-test-faults: .venv/installed
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/faults -m "faults or slow" \
-	  --numprocesses 2 --fault-table
+# What `make test` leaves out: every combination where it tries some.
+test-rest: $(VENV)/installed
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) \
+	  -m "rest and not faults"
 
-check: .venv/installed
+test-all: $(VENV)/installed
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) -m "not faults"
+
+test-smoke: $(VENV)/installed
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) $(SMOKE)
+
+# Hurts runs in every way; writes the table in docs/reliability.md.
+test-faults: $(VENV)/installed
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/faults \
+	  -m "faults or rest or slow" --numprocesses 2 --fault-table
+
+check: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m compileall -q transformer_xl data_prep experiments
 	.ci/audit
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) \
+	  -m "not (slow or rest or faults)"
 
-format: .venv/installed
+format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 # PyTorch and HuggingFace, which the parity tests compare with.
-parity: .venv/installed
+parity: $(VENV)/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[parity]"
 
-bench: .venv/installed
+bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.train_step
 	$(BIN)/python -m benchmarks.evaluation
 	$(BIN)/python -m benchmarks.generation --segments=64
 
 # Compiles what is missing in docs/plans.jsonl; may be stopped at any time.
-plan-table: .venv/installed
+plan-table: $(VENV)/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
 
 # Known vulnerabilities of what requirements.lock pins.
-audit: .venv/installed
+audit: $(VENV)/installed
 	.ci/audit
 
 # A million damaged and hostile files to every reader: docs/reliability.md.
-fuzz: .venv/installed
+fuzz: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m tests.fuzz --inputs=1000000
 
 # Pins what pyproject.toml allows, for every supported Python at once.
@@ -60,8 +79,8 @@ lock:
 	  --extra test --no-header --no-annotate --no-emit-index-url \
 	  --upgrade --output-file requirements.lock
 
-.venv/installed: requirements.lock pyproject.toml setup.cfg
-	$(PYTHON) -m venv .venv
+$(VENV)/installed: requirements.lock pyproject.toml setup.cfg
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --requirement requirements.lock
 	$(BIN)/python -m pip install --no-deps --editable .
 	touch $@
