@@ -1,8 +1,9 @@
 """What test_processes.py judges: runs by one, two and four processes.
 
-python -m tests.processes FOLDER leaves workdirs, and a log of each process, in
-FOLDER. Processes are forks of one that has imported everything, since imports
-take longest; nothing has started JAX before.
+python -m tests.processes FOLDER COUNT leaves workdirs, and a log of each
+process, in FOLDER; COUNT is 2 or 4, the most processes at once. Processes are
+forks of one that has imported everything, since imports take longest; nothing
+has started JAX before.
 """
 
 import itertools
@@ -54,18 +55,42 @@ def by_two(folder):
   run(folder, "two", (1, 2, 1), num_steps=SAVED)
 
 
+def by_both(folder):
+  """By two, and then as more processes than those would go on."""
+  by_two(folder)
+  _when_done(_copy_two, folder)
+  _go_on(folder, (2, 1, 1), (1, 2, 1))
+
+
 def by_four(folder):
-  run(folder, "to_four", (1, 2, 2), evaluated=True)
-  run(folder, "whole", (2, 2, 1))
-  if jax.process_index() == 0:
-    shutil.copytree(folder / "whole", folder / "parts")
-    leave_incomplete(folder / "parts" / "checkpoints")
-  multihost_utils.sync_global_devices("parts are there")
-  run(folder, "parts", (2, 2, 1))
+  _go_on(folder, (1, 2, 2), (2, 2, 1))
 
 
 def by_one_again(folder):
   run(folder, "to_one", (1, 1, 1))
+
+
+def _go_on(folder, other, same):
+  run(folder, "to_many", other, evaluated=True)
+  run(folder, "whole", same)
+  _when_done(_copy_whole, folder)
+  run(folder, "parts", same)
+
+
+def _when_done(copy, folder):
+  if jax.process_index() == 0:
+    copy(folder)
+  multihost_utils.sync_global_devices("copies are there")
+
+
+def _copy_two(folder):
+  for name in ("to_one", "to_many"):
+    shutil.copytree(folder / "two", folder / name)
+
+
+def _copy_whole(folder):
+  shutil.copytree(folder / "whole", folder / "parts")
+  leave_incomplete(folder / "parts" / "checkpoints")
 
 
 def leave_incomplete(checkpoints):
@@ -132,18 +157,20 @@ def _become(work, folder, address, index, count):
   os._exit(status)
 
 
-def main(folder):
+def main(folder, count):
   logging.use_absl_handler()
   logging.set_verbosity(logging.INFO)
   update_lib.compiled_update = compiled_by_all
   corpus.write(folder / "data")
   together(by_one, folder, 1)
-  together(by_two, folder, 2)
-  for name in ("to_one", "to_four"):
-    shutil.copytree(folder / "two", folder / name)
-  together(by_four, folder, 4)
+  if count == 2:
+    together(by_both, folder, 2)
+  else:
+    together(by_two, folder, 2)
+    _copy_two(folder)
+    together(by_four, folder, 4)
   together(by_one_again, folder, 1)
 
 
 if __name__ == "__main__":
-  main(pathlib.Path(sys.argv[1]))
+  main(pathlib.Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,6 +1,7 @@
 """What test_sharding.py judges; eight forced devices take their own process.
 
-python -m tests.sharded FOLDER writes FOLDER/result.json.
+python -m tests.sharded FOLDER GROUP writes FOLDER/result.json. What is
+characteristic is in the first group, the other meshes are in the second.
 """
 
 import functools
@@ -46,11 +47,11 @@ CONFIG = {
   "train.clip_norm": 0.25,
   "train.learning_rate": 0.5,
 }
+MIXED = (2, 2, 2)
 MESHES = {
   "data": (8, 1, 1),
   "fsdp": (1, 8, 1),
   "tensor": (4, 1, 2),
-  "mixed": (2, 2, 2),
 }
 FEWER = {"two": (1, 2, 1), "four": (2, 1, 2)}  # Devices of the eight.
 
@@ -236,31 +237,43 @@ def adaptive_evaluation(data_dir, mesh):
   }
 
 
-def main(folder):
-  data_dir = corpus.write(os.path.join(folder, "data"))
-  config = make_config(data_dir)
-  expected = plain(config)
+def characteristic(data_dir, folder, expected):
   first = first_values(data_dir)[0].params, expected[1]
-  split = drawn(make_config(data_dir, MESHES["mixed"])), expected[1]
-  result = {
+  split = drawn(make_config(data_dir, MIXED)), expected[1]
+  return {
     "moved": differences(first, expected)["parameters"],
     "drawn": differences(first, split)["parameters"],
+    "mixed": compare(data_dir, expected, MIXED)
+    | {
+      "evaluations": evaluations(data_dir, MIXED),
+      "adaptive": adaptive_evaluation(data_dir, MIXED),
+    },
+    "alone": {"adaptive": adaptive_evaluation(data_dir, (1, 1, 1))},
+    "accumulation": compare(
+      data_dir, expected, MIXED, **{"train.accumulation_steps": 4}
+    ),
+    "restored": move(data_dir, os.path.join(folder, "run")),
   }
-  for name, mesh in MESHES.items():
-    result[name] = compare(data_dir, expected, mesh)
-    result[name]["evaluations"] = evaluations(data_dir, mesh)
-  for name, mesh in {"alone": (1, 1, 1), "mixed": MESHES["mixed"]}.items():
-    result.setdefault(name, {})
-    result[name]["adaptive"] = adaptive_evaluation(data_dir, mesh)
+
+
+def others(data_dir, folder, expected):
+  result = {
+    name: compare(data_dir, expected, mesh)
+    | {"evaluations": evaluations(data_dir, mesh)}
+    for name, mesh in MESHES.items()
+  }
   for name, mesh in FEWER.items():
     result[name] = compare(data_dir, expected, mesh)
-  result["accumulation"] = compare(
-    data_dir, expected, (2, 2, 2), **{"train.accumulation_steps": 4}
-  )
-  result["restored"] = move(data_dir, os.path.join(folder, "run"))
+  return result
+
+
+def main(folder, group):
+  data_dir = corpus.write(os.path.join(folder, "data"))
+  expected = plain(make_config(data_dir))
+  made = {"characteristic": characteristic, "others": others}[group]
   with open(os.path.join(folder, "result.json"), "w") as file:
-    json.dump(result, file)
+    json.dump(made(data_dir, folder, expected), file)
 
 
 if __name__ == "__main__":
-  main(sys.argv[1])
+  main(*sys.argv[1:])

@@ -21,6 +21,14 @@ VARIANTS = {
 }
 # Memory longer and shorter than the segment, in whole segments and not; none.
 LENGTHS = ((6, 3), (7, 3), (2, 4), (0, 3))
+# Each of them and each variant is in one that is always tried.
+CASES = [
+  pytest.param(
+    variant, lengths, marks=() if first == second else pytest.mark.rest
+  )
+  for first, variant in enumerate(VARIANTS)
+  for second, lengths in enumerate(LENGTHS)
+]
 
 
 def both(variant, mem_len, segment_len, *, clamp_len=4):
@@ -46,8 +54,7 @@ def chunks(segment_len, vocab_size, *, resets_inside):
     yield jnp.asarray(tokens), jnp.asarray(resets)
 
 
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "lengths"), CASES)
 def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
   variant, lengths
 ):

@@ -98,12 +98,16 @@ def stop_at(step, monkeypatch):
   monkeypatch.setattr(train_lib.Loop, "_is_last", is_last)
 
 
+# Saves take most of a tiny run's time.
+SELDOM_SAVED = {"checkpoint.every_steps": 24}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("updates", [EVERYTHING, RECIPE], ids=["all", "recipe"])
 def test_a_run_in_three_parts_is_the_run_in_one(
   updates, data_dir, tmp_path, monkeypatch
 ):
-  config = corpus.config(data_dir, **updates)
+  config = corpus.config(data_dir, **updates | SELDOM_SAVED)
   assert train_lib.train(config, str(tmp_path / "whole"))
   for step in (28, 52):  # Between log lines; in the second and third epoch.
     with monkeypatch.context() as patch:
@@ -158,6 +162,8 @@ def finish(process, workdir):
     process.kill()
 
 
+# Five processes; those of tests/faults, which are forks, are always tried.
+@pytest.mark.rest
 @pytest.mark.slow
 def test_the_same_command_goes_on_after_kill_9_and_after_sigterm(
   data_dir, tmp_path

@@ -21,12 +21,20 @@ MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
 FEWER = {"two": 2, "four": 4}
 
 
-@pytest.fixture(scope="module")
-def result(tmp_path_factory):
-  """What `tests/sharded.py` has found."""
-  folder = tmp_path_factory.mktemp("sharded")
+REST = ("data", "fsdp", "tensor", *FEWER)
+
+
+def marked(names):
+  """Some meshes are always tried, the others in `make test-all`."""
+  return [
+    pytest.param(name, marks=pytest.mark.rest if name in REST else ())
+    for name in names
+  ]
+
+
+def run(folder, group):
   process = subprocess.run(
-    [sys.executable, "-m", "tests.sharded", str(folder)],
+    [sys.executable, "-m", "tests.sharded", str(folder), group],
     cwd=ROOT,
     env={
       **os.environ,
@@ -41,8 +49,25 @@ def result(tmp_path_factory):
   return json.loads((folder / "result.json").read_text())
 
 
+class Results(dict):
+  """What `tests/sharded.py` finds; a group is run when it is asked for."""
+
+  def __init__(self, make_folder):
+    self.make_folder = make_folder
+
+  def __missing__(self, name):
+    group = "others" if name in REST else "characteristic"
+    self.update(run(self.make_folder("sharded"), group))
+    return self[name]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+  return Results(tmp_path_factory.mktemp)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [*MESHES, *FEWER])
+@pytest.mark.parametrize("mesh", marked([*MESHES, *FEWER]))
 def test_every_mesh_makes_the_updates_of_one_device(result, mesh):
   assert result[mesh]["devices"] == FEWER.get(mesh, 8)
   assert result["moved"] > 1e-2
@@ -58,26 +83,36 @@ def test_parameters_do_not_depend_on_where_they_are_drawn(result):
   assert result["drawn"] == 0
 
 
+@pytest.mark.rest
 @pytest.mark.slow
-def test_arrays_are_split_and_stay_so(result):
+def test_arrays_are_split_on_either_axis_alone(result):
   whole = {"query": [2, 16, 16], "output": [2, 16, 16], "table_0": [16, 16]}
-  names = ("data", "fsdp", "mixed")
-  data, fsdp, mixed = (result[name]["shards"] for name in names)
+  data, fsdp = (result[name]["shards"] for name in ("data", "fsdp"))
   assert {name: data[name] for name in whole} == whole
   assert fsdp["query"] == [2, 2, 16]
   assert fsdp["output"] == [2, 16, 2]
   assert fsdp["table_0"] == [2, 16]
+
+
+@pytest.mark.slow
+def test_arrays_are_split_and_stay_so(result):
+  mixed = result["mixed"]["shards"]
   assert mixed["query"] == [2, 8, 8]
   assert mixed["output"] == [2, 8, 8]
   assert mixed["table_0"] == [4, 16]
   assert mixed["bias"] == [23]  # Nothing divides it.
-  for name, lanes in (("data", 2), ("fsdp", 2), ("tensor", 4), ("mixed", 4)):
-    assert result[name]["shards"]["memory"] == [2, lanes, 8, 16]
-    assert result[name]["shards"]["length"] == [lanes]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", marked(["data", "fsdp", "tensor", "mixed"]))
+def test_lanes_are_split_and_stay_so(result, mesh):
+  lanes = {"data": 2, "fsdp": 2, "tensor": 4, "mixed": 4}[mesh]
+  assert result[mesh]["shards"]["memory"] == [2, lanes, 8, 16]
+  assert result[mesh]["shards"]["length"] == [lanes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", marked(MESHES))
 def test_the_old_state_and_memory_are_given_away(result, mesh):
   assert result[mesh]["all_given_away"]
 
@@ -90,6 +125,15 @@ def test_a_checkpoint_of_eight_devices_goes_on_on_four(result):
   assert result["restored"]["parameters"] < 1e-6
 
 
+@pytest.mark.slow
+def test_evaluation_on_a_mesh_is_the_same_by_either_memory(result):
+  found = result["mixed"]["evaluations"]
+  # Sums of the same float32 numbers in another order.
+  assert found["key_value"] == pytest.approx(found["hidden"], rel=2e-6)
+  assert found["shard"] == [2, 2, 4, 24]
+
+
+@pytest.mark.rest
 @pytest.mark.slow
 def test_evaluation_is_the_same_on_every_mesh_and_by_either_memory(result):
   found = {name: result[name]["evaluations"] for name in MESHES[:4]}

@@ -12,6 +12,8 @@ import tests.tiny
 from transformer_xl import config as config_lib
 
 NUM_DRAWN = 30
+# Every value of every option is in one of them.
+CHARACTERISTIC = (0, 1, 2, 10, 15, 17)
 
 
 class Drawn(NamedTuple):

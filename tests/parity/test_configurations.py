@@ -1,5 +1,7 @@
 import itertools
 
+import pytest
+
 from tests.parity import configurations
 
 DRAWN = [
@@ -7,20 +9,28 @@ DRAWN = [
 ]
 
 
-def values(field):
-  return {getattr(drawn.model, field) for drawn in DRAWN}
+def values(field, models):
+  return {getattr(drawn.model, field) for drawn in models}
 
 
-def test_the_drawn_models_cover_every_option():
-  assert len(DRAWN) >= 30
+@pytest.mark.parametrize(
+  ("indices", "least"),
+  [
+    (range(configurations.NUM_DRAWN), 30),
+    (configurations.CHARACTERISTIC, 1),
+  ],
+)
+def test_the_drawn_models_cover_every_option(indices, least):
+  models = [DRAWN[index] for index in indices]
+  assert len(models) >= least
   for field in ("untie_biases", "tie_weights", "pre_norm"):
-    assert values(field) == {True, False}
-  assert values("tie_projections") == {"none", "all", "all_but_first"}
-  assert values("div_val") == {1, 2, 4}
-  assert {len(cutoffs) for cutoffs in values("cutoffs")} == {0, 1, 2}
-  assert {drawn.clamp_len > 0 for drawn in DRAWN} == {True, False}
-  assert {drawn.same_length for drawn in DRAWN} == {True, False}
-  assert {drawn.batch_size for drawn in DRAWN} == {1, 2, 3, 4}
+    assert values(field, models) == {True, False}
+  assert values("tie_projections", models) == {"none", "all", "all_but_first"}
+  assert values("div_val", models) == {1, 2, 4}
+  assert {len(cutoffs) for cutoffs in values("cutoffs", models)} == {0, 1, 2}
+  assert {drawn.clamp_len > 0 for drawn in models} == {True, False}
+  assert {drawn.same_length for drawn in models} == {True, False}
+  assert {drawn.batch_size for drawn in models} == {1, 2, 3, 4}
 
 
 def test_every_division_meets_every_kind_of_clusters_and_widths():

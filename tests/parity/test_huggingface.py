@@ -24,7 +24,16 @@ from tests.parity import theirs  # noqa: E402
 UNSAID = {"init_style": "pytorch", "dtype": "float32", "scan_unroll": 1}
 
 
-@pytest.mark.parametrize("index", range(configurations.NUM_DRAWN))
+@pytest.mark.parametrize(
+  "index",
+  [
+    pytest.param(
+      index,
+      marks=() if index in configurations.CHARACTERISTIC else pytest.mark.rest,
+    )
+    for index in range(configurations.NUM_DRAWN)
+  ],
+)
 def test_a_drawn_model_equals_that_of_huggingface(tmp_path, index):
   drawn, folder = configurations.draw(index), tmp_path / "folder"
   model = theirs.make(drawn)
