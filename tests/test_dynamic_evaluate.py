@@ -88,7 +88,9 @@ def test_what_learns_is_written_apart_with_all_its_numbers(data_dir, workdir):
   assert card["nll"] == alone.nll / 149
 
 
-@pytest.mark.parametrize("lanes", ["apart", "shared"])
+@pytest.mark.parametrize(
+  "lanes", ["apart", pytest.param("shared", marks=pytest.mark.rest)]
+)
 def test_without_a_rate_every_token_scores_as_in_static_evaluation(
   data_dir, lanes
 ):
