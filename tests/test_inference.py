@@ -156,7 +156,7 @@ def test_a_token_copies_no_rings(lanes):
   state = reader.start(frozen, batch_size=lanes)
   tokens = jnp.zeros((lanes, 5), jnp.int32)
   # As users compile, not as the tests do.
-  options = {"xla_backend_optimization_level": "3"}
+  options = {"xla_backend_optimization_level": "3"} | tiny.TO_THE_BIT
   lowered = packed_loop(reader).lower(frozen, state, tokens)
   text = lowered.compile(compiler_options=options).as_text()
   copied = re.findall(r"= f32\[([\d,]*)\]\S* copy\(", text)

@@ -13,6 +13,7 @@ from transformer_xl import memory as memory_lib
 from transformer_xl import step as step_lib
 
 BATCH, LENGTH, MEMORY, COUNT = 4, 5, 6, 4
+TO_THE_BIT = tuple(tiny.TO_THE_BIT.items())
 PLAIN = {"train.optimizer": "sgd", "train.clip_norm": 0.0}
 EVERYTHING = {
   "model.dropout_rate": 0.2,
@@ -62,7 +63,7 @@ def start(config):
 
 
 @functools.cache
-def compiled(function, config):
+def compiled(function, config, *, options=()):
   """`train_segment` or `train_chunk`; a seed to take the place of config's."""
   training = step_lib.make_training(config)
 
@@ -70,12 +71,13 @@ def compiled(function, config):
     seeded = training._replace(seed=seed)
     return function(state, memory, segments, training=seeded)
 
-  return jax.jit(call)
+  return jax.jit(call, compiler_options=dict(options))
 
 
-def run(config, segments):
+def run(config, segments, *, options=()):
   """State, memory and metrics after four updates."""
-  return compiled(step_lib.train_chunk, config)(*start(config), segments, 0)
+  update = compiled(step_lib.train_chunk, config, options=options)
+  return update(*start(config), segments, 0)
 
 
 def score(config, params, memory, segment):
@@ -100,8 +102,8 @@ def distance(one, other):
 
 def test_a_chunk_is_a_loop_of_single_updates_bit_for_bit():
   config, segments = make_config(**EVERYTHING), make_segments()
-  state, memory, metrics = run(config, segments)
-  update = compiled(step_lib.train_segment, config)
+  state, memory, metrics = run(config, segments, options=TO_THE_BIT)
+  update = compiled(step_lib.train_segment, config, options=TO_THE_BIT)
   carry, losses = start(config), []
   for i in range(COUNT):
     carry, single = update(*carry, at(segments, i), 0)
@@ -345,6 +347,7 @@ def test_the_recent_half_of_a_segment_is_learned():
   half = make_config(**PLAIN, **{"train.loss_on": "recent_half"})
   weights = segments.weights.at[:, :, : LENGTH // 2].set(0)
   assert weights.sum() < segments.weights.sum()
-  actual = run(half, segments)
-  expected = run(make_config(**PLAIN), segments._replace(weights=weights))
+  other = segments._replace(weights=weights)
+  actual = run(half, segments, options=TO_THE_BIT)
+  expected = run(make_config(**PLAIN), other, options=TO_THE_BIT)
   jax.tree.map(np.testing.assert_array_equal, actual, expected)

@@ -13,6 +13,7 @@ import pytest
 
 from tests import corpus
 from tests import test_step as trees
+from tests import tiny
 from transformer_xl import checkpoint as checkpoint_lib
 from transformer_xl import data
 from transformer_xl import errors
@@ -59,6 +60,24 @@ def send_signal_at(step, monkeypatch, number=signal.SIGTERM):
       signal.raise_signal(number)
 
   monkeypatch.setattr(writer_lib.Writer, "write", written)
+
+
+def compile_to_the_bit(monkeypatch):
+  """For runs of several programs: see `tiny.TO_THE_BIT`."""
+  compiled_update = update_lib.compiled_update
+
+  def compiled(config, mesh):
+    update, made = compiled_update(config, mesh), []
+
+    def call(*arguments):
+      if not made:
+        lowered = update.lower(*arguments)
+        made.append(lowered.compile(compiler_options=tiny.TO_THE_BIT))
+      return made[0](*arguments)
+
+    return call
+
+  monkeypatch.setattr(update_lib, "compiled_update", compiled)
 
 
 def test_training_learns_logs_and_saves(data_dir, tmp_path):
@@ -217,8 +236,10 @@ def test_the_evaluation_of_a_run_is_that_of_its_checkpoint(data_dir, tmp_path):
 
 
 def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
-  data_dir, tmp_path
+  data_dir, tmp_path, monkeypatch
 ):
+  compile_to_the_bit(monkeypatch)
+
   def params(workdir, kind):
     config = corpus.config(data_dir, **mean, **{"eval.parameters": kind})
     return evaluate.load(config, str(workdir)).params

@@ -1,6 +1,7 @@
 """Configurations, parameters and inputs small enough for a test."""
 
 import functools
+import os
 from typing import Any
 
 import jax
@@ -23,6 +24,14 @@ MODEL = {
   "dropout_rate": 0.0,
   "scan_unroll": 1,  # It compiles faster.
 }
+
+# For what is compared to the bit: with the loops that tests/conftest.py prefers
+# two programs may round the same sums in other places.
+TO_THE_BIT = (
+  {"xla_cpu_use_fusion_emitters": True}
+  if "xla_cpu_use_fusion_emitters" in os.environ.get("XLA_FLAGS", "")
+  else {}
+)
 
 
 def config_dict(**updates: Any) -> ml_collections.ConfigDict:
