@@ -217,22 +217,47 @@ def test_the_command_tells_by_its_status(data_dir, tmp_path):
   assert said.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_broken_training_leaves_the_band_early(data_dir, tmp_path, monkeypatch):
-  def train(name, *, seed, fault=broken_runs.nothing):
-    config = corpus.config(data_dir, seed=seed, **TRAINED)
-    with monkeypatch.context() as patch:
-      fault(patch)
-      train_lib.train(config, str(tmp_path / name))
-    return logged_run.read(str(tmp_path / name))
+def train(folder, data_dir, monkeypatch, *, seed, fault=broken_runs.nothing):
+  config = corpus.config(data_dir, seed=seed, **TRAINED)
+  with monkeypatch.context() as patch:
+    fault(patch)
+    train_lib.train(config, str(folder))
+  return logged_run.read(str(folder))
 
-  curve = reference_curve.make([train(f"{s}", seed=s) for s in range(3)])
-  status, text = verdict.of(train("healthy", seed=3), curve)
+
+@pytest.fixture(scope="module")
+def curve(data_dir, tmp_path_factory):
+  """Of three seeds that were trained."""
+  folder = tmp_path_factory.mktemp("trained")
+  with pytest.MonkeyPatch.context() as patch:
+    return reference_curve.make(
+      [train(folder / f"{s}", data_dir, patch, seed=s) for s in range(3)]
+    )
+
+
+@pytest.mark.slow
+def test_healthy_training_stays_in_the_band(
+  curve, data_dir, tmp_path, monkeypatch
+):
+  status, text = verdict.of(
+    train(tmp_path / "healthy", data_dir, monkeypatch, seed=3), curve
+  )
   assert status == 0, text
-  for fault in (
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "fault",
+  [
     broken_runs.tenfold_rate,
-    broken_runs.much_dropout,
-    broken_runs.seen_labels,
-  ):
-    status, text = verdict.of(train(fault.__name__, seed=4, fault=fault), curve)
-    assert status == 1, (fault, text)
+    pytest.param(broken_runs.much_dropout, marks=pytest.mark.rest),
+    pytest.param(broken_runs.seen_labels, marks=pytest.mark.rest),
+  ],
+  ids=lambda fault: fault.__name__,
+)
+def test_broken_training_leaves_the_band_early(
+  curve, data_dir, tmp_path, monkeypatch, fault
+):
+  run = train(tmp_path / "run", data_dir, monkeypatch, seed=4, fault=fault)
+  status, text = verdict.of(run, curve)
+  assert status == 1, (fault, text)

@@ -39,8 +39,18 @@ def test_the_commands_import_and_export(tmp_path):
   ("module", "arguments", "message"),
   [
     ("main", ["--format=keras"], "--format"),
-    ("main", ["--format=pytorch", "--cutoffs=a", "--source=x"], "--cutoffs=a"),
-    ("main", ["--format=pytorch", "--source=none.pt"], "none.pt is missing"),
+    pytest.param(
+      "main",
+      ["--format=pytorch", "--cutoffs=a", "--source=x"],
+      "--cutoffs=a",
+      marks=pytest.mark.rest,
+    ),
+    pytest.param(
+      "main",
+      ["--format=pytorch", "--source=none.pt"],
+      "none.pt is missing",
+      marks=pytest.mark.rest,
+    ),
     ("export", ["--target=x"], "no config.json"),
   ],
 )
