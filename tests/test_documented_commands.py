@@ -22,7 +22,7 @@ from experiments import base
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [
   *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-  *sorted((ROOT / "docs").glob("*.md")),
+  *sorted((ROOT / "docs").rglob("*.md")),
   *(
     path
     for folder in ("experiments", "transformer_xl", "data_prep", "benchmarks")
