@@ -54,8 +54,8 @@ def main(argv: list[str]) -> None:
   del argv
   import jax  # After the flags, so that --help is quick.
 
-  from transformer_xl import chips
-  from transformer_xl import config as config_lib
+  from transformer_xl.config import schema as config_lib
+  from transformer_xl.planning import topology as chips
 
   if _MODE.value == "plan":
     chips.compile_only()
@@ -91,11 +91,11 @@ def _run(mode: str, config, workdir: str):
   if mode in _ANALYSES:  # Only they need the library that draws.
     name = f"transformer_xl.analysis.{_ANALYSES[mode]}"
     return importlib.import_module(name).run(config, workdir)
-  from transformer_xl import dynamic_evaluate
-  from transformer_xl import generate
-  from transformer_xl import plan
-  from transformer_xl import score
-  from transformer_xl import train
+  from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
+  from transformer_xl.planning import plan
+  from transformer_xl.text import generate
+  from transformer_xl.text import score
+  from transformer_xl.training import loop as train
 
   modes: dict[str, Callable[..., Any]] = {
     "train": train.train,

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from tests.conformance import adapters
-from transformer_xl import attention
-from transformer_xl import memory as memory_lib
+from transformer_xl.model import attention
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.model.encodings import distances as distances_lib
 
 
 class IgnoresResets(adapters.Package):
@@ -105,7 +106,7 @@ def empty_window(monkeypatch):
 
 
 def distances_start_at_one(monkeypatch):
-  original = attention.position_encodings
+  original = distances_lib.position_encodings
   monkeypatch.setattr(
     attention,
     "position_encodings",
@@ -116,7 +117,7 @@ def distances_start_at_one(monkeypatch):
 
 
 def clamp_one_late(monkeypatch):
-  original = attention.position_encodings
+  original = distances_lib.position_encodings
   monkeypatch.setattr(
     attention,
     "position_encodings",
@@ -127,7 +128,7 @@ def clamp_one_late(monkeypatch):
 
 
 def interleave_sines_and_cosines(monkeypatch):
-  original = attention.sinusoids
+  original = distances_lib.sinusoids
 
   def sinusoids(distances, model_dim):
     encodings = original(distances, model_dim)
