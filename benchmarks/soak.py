@@ -1,4 +1,4 @@
-""" "A long run with many resumes: memory, open files and time of a step.
+r"""A long run with many resumes: memory, open files and time of a step.
 
     python -m benchmarks.soak --steps=200000 --resumes=20 --workdir=runs/soak
 

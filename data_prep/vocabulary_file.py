@@ -17,6 +17,7 @@ from data_prep import survey as survey_lib
 from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
+from transformer_xl.formats import published_vocabulary
 
 # As the published codes name what they pickle.
 _PICKLED = (".pkl", ".pt", ".bin")
@@ -139,10 +140,7 @@ def _read_symbols(
 ) -> list[str]:
   try:
     if place.suffix in _PICKLED:
-      # Imports what training needs, which most preparations can do without.
-      from transformer_xl.importers import vocabulary as published
-
-      symbols = list(published.read(str(place)).symbols)
+      symbols = list(published_vocabulary.read(str(place)).symbols)
     else:
       lines = place.read_text("utf-8").split("\n")
       symbols = [line.split()[0] for line in lines if line.strip()]

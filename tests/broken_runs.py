@@ -3,7 +3,6 @@
 import dataclasses
 
 from transformer_xl.data import streams
-from transformer_xl.training import state
 from transformer_xl.training import step
 
 
@@ -55,4 +54,4 @@ def _update_with(monkeypatch, section, changes):
     part = dataclasses.replace(part, **changes(part))
     return compiled_update(dataclasses.replace(config, **{section: part}), mesh)
 
-  monkeypatch.setattr(state, "compiled_update", compile_other)
+  monkeypatch.setattr(step, "compiled_update", compile_other)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -19,7 +20,6 @@ from jax.sharding import PartitionSpec
 
 from transformer_xl import errors
 from transformer_xl import shapes
-from transformer_xl.config import schema
 
 AXES = ("data", "fsdp", "tensor")
 LANES = ("data", "fsdp")
@@ -61,8 +61,24 @@ RULES: tuple[tuple[Any, ...], ...] = (
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Nothing is stacked in it.
 
 
+class Axes(Protocol):
+  """How many devices there are along each axis; -1 for all that remain."""
+
+  @property
+  def data(self) -> int:
+    """Devices that hold whole copies of the parameters."""
+
+  @property
+  def fsdp(self) -> int:
+    """Devices that parameters and lanes are split over."""
+
+  @property
+  def tensor(self) -> int:
+    """Devices that heads and vocabulary are split over."""
+
+
 def make_mesh(
-  config: schema.MeshConfig,
+  config: Axes,
   *,
   lanes: tuple[int, ...],
   devices: Sequence[Any] | None = None,

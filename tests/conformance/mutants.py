@@ -108,7 +108,7 @@ def empty_window(monkeypatch):
 def distances_start_at_one(monkeypatch):
   original = distances_lib.position_encodings
   monkeypatch.setattr(
-    attention,
+    distances_lib,
     "position_encodings",
     lambda context_len, model_dim, *, clamp_len: original(
       context_len + 1, model_dim, clamp_len=clamp_len
@@ -119,7 +119,7 @@ def distances_start_at_one(monkeypatch):
 def clamp_one_late(monkeypatch):
   original = distances_lib.position_encodings
   monkeypatch.setattr(
-    attention,
+    distances_lib,
     "position_encodings",
     lambda context_len, model_dim, *, clamp_len: original(
       context_len, model_dim, clamp_len=clamp_len + 1
@@ -135,7 +135,7 @@ def interleave_sines_and_cosines(monkeypatch):
     halves = encodings.reshape(-1, 2, model_dim // 2)
     return halves.swapaxes(1, 2).reshape(encodings.shape)
 
-  monkeypatch.setattr(attention, "sinusoids", sinusoids)
+  monkeypatch.setattr(distances_lib, "sinusoids", sinusoids)
 
 
 def shift_one_column_less(monkeypatch):

@@ -19,7 +19,7 @@ import pytest
 
 from experiments import base
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [
   *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
   *sorted((ROOT / "docs").glob("*.md")),

@@ -13,7 +13,7 @@ from transformer_xl.config import load
 from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def examples(name):

@@ -16,7 +16,7 @@ from transformer_xl.config import schema
 from transformer_xl.planning import plan as plan_lib
 from transformer_xl.planning import topology
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 CONTRACT = {
   "fits",
   "hbm_bytes_per_chip",

@@ -18,7 +18,6 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
-from transformer_xl.training import state as state_lib
 from transformer_xl.training import step as step_lib
 from transformer_xl.workdir import checkpoint
 
@@ -71,7 +70,7 @@ def poison(monkeypatch, harm, *, is_bad):
 
     return call
 
-  monkeypatch.setattr(state_lib, "compiled_update", compiled)
+  monkeypatch.setattr(step_lib, "compiled_update", compiled)
 
 
 def reads(data_dir, segment):

@@ -18,7 +18,6 @@ from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
-from transformer_xl.training import state as state_lib
 from transformer_xl.training import step as step_lib
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import lock
@@ -290,7 +289,7 @@ def test_the_loop_trains_on_what_the_stream_reads(
 
     return call
 
-  monkeypatch.setattr(state_lib, "compiled_update", recorded)
+  monkeypatch.setattr(step_lib, "compiled_update", recorded)
   config = corpus.config(data_dir)
   loop.train(config, str(tmp_path))
   stream = streams.TrainStream(

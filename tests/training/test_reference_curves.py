@@ -26,6 +26,8 @@ TRAINED = {
   "checkpoint.every_steps": STEPS,
 }
 
+PACKAGE = "transformer_xl.training.reference_curves"
+
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
@@ -199,7 +201,12 @@ def test_the_command_tells_by_its_status(data_dir, tmp_path):
 
   def command(*arguments):
     result = subprocess.run(
-      [sys.executable, "-m", "transformer_xl.check_run", *arguments],
+      [
+        sys.executable,
+        "-m",
+        f"{PACKAGE}.check_run",
+        *arguments,
+      ],
       cwd=test_resume.ROOT,
       capture_output=True,
       text=True,

@@ -19,7 +19,7 @@ from transformer_xl.training import loop
 from transformer_xl.training import state
 from transformer_xl.workdir import checkpoint
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 TIMING = {"tokens_per_second", "mfu"}
 EVERYTHING = {
   "model.dropout_rate": 0.1,

@@ -16,7 +16,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.training import state as state_lib
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
 FEWER = {"two": 2, "four": 4}
 

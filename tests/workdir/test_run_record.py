@@ -28,7 +28,7 @@ def test_the_resolved_configuration_and_versions_are_kept(data_dir, tmp_path):
   assert content["versions"]["jax"] == jax.__version__
   assert set(content["versions"]) == set(run_record.PACKAGES)
   commit = content["git_commit"]
-  in_git = (pathlib.Path(__file__).parents[1] / ".git").exists()
+  in_git = (pathlib.Path(__file__).parents[2] / ".git").exists()
   assert not in_git or re.fullmatch(r"[0-9a-f]{40}(-dirty)?", commit)
 
 

@@ -1,6 +1,6 @@
 """The paper's ablation (tables 6 and 10): rows trained at equal tokens.
 
-    python -m transformer_xl.analysis.ablation \
+    python -m transformer_xl.main --mode=ablation \
       --config=experiments/ablation_ptb.py --workdir=runs/ablation
 
 A row is named by recurrence, encoding and loss, as in "recurrent-shaw-all" or
@@ -299,9 +299,3 @@ def _label(row) -> str:
   recurrence = "recurrence" if row["recurrence"] else "no recurrence"
   half = "" if row["loss_on"] == "all" else ", recent half"
   return f"{row['encoding'].replace('_', ' ')}, {recurrence}{half}"
-
-
-if __name__ == "__main__":
-  from transformer_xl import main
-
-  main.run(mode="ablation")

@@ -23,12 +23,12 @@ import jax
 import jaxtyping as jt
 import numpy as np
 
-from experiments import saved
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.analysis import context_windows
 from transformer_xl.config import load
+from transformer_xl.config import saved
 from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.data import token_file

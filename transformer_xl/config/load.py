@@ -1,4 +1,4 @@
-"""From a `ConfigDict` to a checked configuration; the only module that knows `ml_collections`."""
+"""Loading: a `ConfigDict` becomes a checked, frozen configuration."""
 
 import dataclasses
 import difflib

@@ -22,7 +22,6 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
 from transformer_xl.model import transformer_xl
-from transformer_xl.training import preemption
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
@@ -66,17 +65,16 @@ class Evaluator:
     self.file = self._stream.file
     self._scorer = scorer.Scorer(config, mesh, mem_len=mem_len)
 
-  def __call__(
-    self,
-    params: shapes.PyTree,
-    *,
-    should_stop: Callable[[], bool] = lambda: False,
-  ) -> Score:
-    """Scores the whole split.
+  def __call__(self, params: shapes.PyTree) -> Score:
+    """Scores the whole split."""
+    score = self.score_until(params, should_stop=lambda: False)
+    assert score is not None
+    return score
 
-    Raises:
-      Interrupted: `should_stop` said so before the end.
-    """
+  def score_until(
+    self, params: shapes.PyTree, *, should_stop: Callable[[], bool]
+  ) -> Score | None:
+    """Scores the whole split; None if `should_stop` holds before its end."""
     count = self._config.eval.segments_per_call
     frozen = self._scorer.freeze(params)
     memory, parts = self._scorer.start(frozen), []
@@ -88,7 +86,7 @@ class Evaluator:
     start = time.perf_counter()
     for step in range(0, self._stream.num_steps, count):
       if should_stop():
-        raise preemption.Interrupted
+        return None
       memory, sums = self._run(frozen, step, count, memory)
       parts.append(sums)
     parts = jax.device_get(parts)

@@ -79,6 +79,7 @@ def sum_segments(
 
 
 def weighted(nll: shapes.Losses, weights: shapes.Weights) -> Sums:
+  """Sums over the tokens of one segment, each times its weight."""
   # Lane by lane, which no mesh splits, and apart, lest XLA make it one sum:
   # so meshes add the same few numbers, and add them in short rows.
   lanes = jax.lax.optimization_barrier(jnp.sum(nll * weights, axis=1))

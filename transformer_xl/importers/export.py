@@ -1,6 +1,6 @@
 """Command line: a run's checkpoint becomes a HuggingFace folder.
 
-python -m transformer_xl.importers.export --workdir=runs/wt103 \
+    python -m transformer_xl.importers.export --workdir=runs/wt103 \
       --target=wt103_huggingface
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 import safetensors.numpy
 from absl import flags
 
-from experiments import saved
 from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl import shapes as shapes_lib
 from transformer_xl.config import load
+from transformer_xl.config import saved
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface

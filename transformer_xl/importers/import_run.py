@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import ml_collections
 
-from experiments import base
 from transformer_xl import errors
+from transformer_xl.config import defaults
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.importers import huggingface
@@ -127,7 +127,7 @@ def make_config(
   Raises:
     UserError: the source is not the published model that it should be.
   """
-  config = base.get_config()
+  config = defaults.get_config()
   if published is not None:
     name = f"experiments.{PUBLISHED[published]}"
     config = importlib.import_module(name).get_config()

@@ -1,6 +1,6 @@
 """Command line: a foreign checkpoint becomes a run that every mode reads.
 
-python -m transformer_xl.importers.main --format=tensorflow \
+    python -m transformer_xl.importers.main --format=tensorflow \
       --source=pretrained_xl/tf_wt103 --published=wt103 --workdir=runs/wt103
 """
 

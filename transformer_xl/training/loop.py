@@ -8,7 +8,6 @@ loss diverges, the loop goes back to an older state if it may: divergence.py.
 
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,6 @@ import jax
 import numpy as np
 import optax
 from absl import logging
-from jax.experimental import multihost_utils
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
@@ -55,8 +53,6 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     DivergenceError: the loss is lost, and so were all tries that
       `config.divergence` allows; the last checkpoint is whole.
   """
-  if config.data.prepare:
-    _prepare_data(config.data)
   config = load.with_vocab_size(
     config, token_file.read_meta(config.data.dataset_dir)
   )
@@ -76,17 +72,6 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       return loop.run()
     finally:
       loop.close()
-
-
-def _prepare_data(config: schema.DataConfig) -> None:
-  """Prepares a dataset that is missing, in the first process for all."""
-  missing = not os.path.exists(os.path.join(config.dataset_dir, "meta.json"))
-  if missing and jax.process_index() == 0:
-    from data_prep import preparation  # Only this needs its libraries.
-
-    logging.info("Preparing %s in %s.", config.name, config.dir)
-    preparation.prepare(dataset=config.name, data_dir=config.dir)
-  multihost_utils.sync_global_devices("data is prepared")
 
 
 def _report_clusters(
@@ -338,9 +323,8 @@ class Loop:
     state = self._state
     averaged = self._config.eval.parameters != "raw"
     params = state.average if averaged else state.params
-    try:
-      score = self._evaluator(params, should_stop=self._stop.poll)
-    except preemption.Interrupted:
+    score = self._evaluator.score_until(params, should_stop=self._stop.poll)
+    if score is None:
       return None
     nll = score.nll / score.num_tokens
     if not math.isfinite(nll):

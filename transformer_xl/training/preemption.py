@@ -9,10 +9,6 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 
-class Interrupted(Exception):  # noqa: N818
-  """Something long was left because of a signal; no error."""
-
-
 class StopSignal:
   """Remembers SIGTERM and the first SIGINT; a second SIGINT interrupts.
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_xl.model.kernels import dense
-from transformer_xl.model.kernels import dispatch
+from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import product
 
 
@@ -89,7 +89,7 @@ def test_only_bfloat16_on_a_cpu_is_added_up_in_float32(monkeypatch):
 
   assert sums("bfloat16") == (True, True)
   assert sums("float32") == (True, False)
-  monkeypatch.setattr(dispatch, "device_kind", lambda: "TPU v5 lite")
+  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
   assert sums("bfloat16") == (False, False)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.model.kernels import cases
+from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import dispatch
 
 EVERY = ("reference", "head_major", "chunked", "pallas")
@@ -30,12 +31,12 @@ def _shapes(lanes, queries, remembered, heads, width):
 def test_auto_knows_cpu_and_tpu(monkeypatch):
   large = _shapes(8, 384, 384, 16, 64)
   assert _choose(large) == "head_major"
-  monkeypatch.setattr(dispatch, "device_kind", lambda: "NVIDIA H200")
+  monkeypatch.setattr(device, "device_kind", lambda: "NVIDIA H200")
   assert _choose(large) == "reference"
 
 
 def test_auto_on_tpu_is_fused_where_that_can_serve(monkeypatch):
-  monkeypatch.setattr(dispatch, "device_kind", lambda: "TPU v5 lite")
+  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
   large = _shapes(1, 384, 384, 16, 64)
   assert _choose(large) == "pallas"
   assert _choose(_shapes(1, 128, 3800, 1, 128)) == "pallas"
@@ -44,7 +45,7 @@ def test_auto_on_tpu_is_fused_where_that_can_serve(monkeypatch):
 
 
 def test_old_tpus_cannot_run_the_kernel(monkeypatch):
-  monkeypatch.setattr(dispatch, "device_kind", lambda: "TPU v4")
+  monkeypatch.setattr(device, "device_kind", lambda: "TPU v4")
   assert _choose(_shapes(1, 384, 384, 16, 64)) == "chunked"
 
 

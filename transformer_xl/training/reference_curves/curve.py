@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments import base
-from experiments import saved
 from transformer_xl import errors
+from transformer_xl.config import defaults
 from transformer_xl.config import load as load_lib
+from transformer_xl.config import saved
 from transformer_xl.config import schema
 from transformer_xl.training.reference_curves import logged_run
 
@@ -143,7 +143,7 @@ def load(path: str) -> Curve:
   try:
     with open(path, encoding="utf-8") as file:
       content = json.load(file)
-    config = saved.updated(base.get_config(), content["config"])
+    config = saved.updated(defaults.get_config(), content["config"])
     curve = Curve(
       load_lib.from_config_dict(config),
       content["data_sha256"],

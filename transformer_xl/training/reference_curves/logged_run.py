@@ -5,9 +5,9 @@ import os
 from typing import Any
 from typing import NamedTuple
 
-from experiments import saved
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.config import saved
 from transformer_xl.config import schema
 
 # Fields of the sections below that leave the training loss as it is, but for

@@ -1,12 +1,14 @@
 """Says whether a run goes as runs of its configuration have gone.
 
-    python -m transformer_xl.check_run --workdir=runs/quickstart \
+    python -m transformer_xl.training.reference_curves.check_run \
+      --workdir=runs/quickstart \
       --reference=experiments/reference_curves/quickstart.json
 
 compares each logged loss with the band of the reference's seeds, also while
 the run goes on. The exit status is 0 on track, 1 off track, 2 cannot be judged.
 
-    python -m transformer_xl.check_run --write --workdir=runs/a,runs/b,runs/c \
+    python -m transformer_xl.training.reference_curves.check_run --write \
+      --workdir=runs/a,runs/b,runs/c \
       --reference=experiments/reference_curves/NAME.json
 
 makes a reference of runs that differ in --config.seed alone.
