@@ -1,7 +1,7 @@
 """Commands on pages and in docstrings would start, and what they name exists.
 
 Each command line is parsed by its own module, overrides and cross-field rules
-included (`tests/parsed_commands.py`); none of them runs here but those that
+included (`tests/docs/parsed_commands.py`); none of them runs here but those that
 take a second.
 """
 
@@ -99,7 +99,7 @@ def results():
   cases += [(*OVERRIDDEN, *words) for words in WRONG.values()]
   cases = [*dict.fromkeys(cases)]
   finished = subprocess.run(
-    [sys.executable, "-m", "tests.parsed_commands"],
+    [sys.executable, "-m", "tests.docs.parsed_commands"],
     input=json.dumps(cases),
     capture_output=True,
     check=True,

@@ -5,6 +5,7 @@ Every mode but train works on it alone, and takes further overrides.
 
 import json
 import os
+from typing import Any
 
 import ml_collections
 
@@ -34,8 +35,10 @@ def get_config(workdir: str) -> ml_collections.ConfigDict:
     ) from None
 
 
-def updated(config, saved):
-  """Fields that came later keep the default of `base.py`."""
+def updated(
+  config: ml_collections.ConfigDict, saved: dict[str, Any]
+) -> ml_collections.ConfigDict:
+  """Takes saved values over the defaults, which newer fields keep."""
   for name, value in saved.items():
     if name not in config:
       raise errors.UserError(

@@ -75,7 +75,7 @@ def test_all_implementations_agree(rate):
 def test_a_mesh_of_devices_gives_the_same_numbers():
   """Eight forced devices take their own process."""
   subprocess.run(
-    [sys.executable, "-m", "tests.kernels.sharded"],
+    [sys.executable, "-m", "tests.model.kernels.sharded"],
     env=os.environ | {"JAX_PLATFORMS": "cpu"},
     check=True,
   )
