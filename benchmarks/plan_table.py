@@ -25,9 +25,9 @@ from absl import flags
 from absl import logging
 
 from benchmarks import plan_markdown
-from transformer_xl import chips
-from transformer_xl import config as config_lib
-from transformer_xl import plan
+from transformer_xl.config import load
+from transformer_xl.planning import plan
+from transformer_xl.planning import topology as topology_lib
 
 _MINUTES = flags.DEFINE_float("minutes", math.inf, "Start no plan after them.")
 _ONLY = flags.DEFINE_string("only", "", "Of this experiment alone.")
@@ -136,12 +136,12 @@ def _row(line: dict[str, Any]) -> Row:
 
 def planned(row: Row) -> dict[str, Any]:
   """Compiles one program; a line of the file."""
-  devices = chips.slice_devices(row.topology)
+  devices = topology_lib.slice_devices(row.topology)
   changed = changes(row, len(devices))
   values = _config_dict(row.experiment)
   published = values.train.num_steps * values.train.batch_size
   values.update_from_flattened_dict(changed)
-  config = config_lib.from_config_dict(values)
+  config = load.from_config_dict(values)
   make = plan.train_plan if row.program == "train" else plan.eval_plan
   return {
     **row._asdict(),
@@ -164,7 +164,7 @@ def _config_dict(experiment: str) -> Any:
 
 def main(argv: list[str]) -> None:
   del argv
-  chips.compile_only()
+  topology_lib.compile_only()
   start = time.monotonic()
   for row in missing(_ONLY.value):
     if time.monotonic() - start > 60 * _MINUTES.value:

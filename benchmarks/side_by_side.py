@@ -1,4 +1,4 @@
-r"""Ours, HuggingFace and the original PyTorch code, in turns in one call.
+""""Ours, HuggingFace and the original PyTorch code, in turns in one call.
 
     python -m benchmarks.side_by_side --original=transformer-xl \
       --table=docs/measurements/side_by_side.md

@@ -14,7 +14,7 @@ import importlib
 import ml_collections
 
 from transformer_xl import errors
-from transformer_xl.analysis import vanilla
+from transformer_xl.config import vanilla
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:

@@ -19,9 +19,9 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from tests import corpus
-from transformer_xl import evaluate
-from transformer_xl import train as train_lib
-from transformer_xl import update as update_lib
+from transformer_xl.evaluation import evaluate
+from transformer_xl.training import loop
+from transformer_xl.training import step
 
 SAVED, STEPS = 8, 16
 UPDATES = {
@@ -41,7 +41,7 @@ def run(folder, name, mesh, *, num_steps=STEPS, evaluated=False):
     **dict(zip(names, mesh, strict=True)),
     **{"train.num_steps": num_steps},
   )
-  assert train_lib.train(config, str(folder / name))
+  assert loop.train(config, str(folder / name))
   if evaluated:
     evaluate.run(config, str(folder / name))
 
@@ -97,7 +97,7 @@ def compiled_by_all(config, mesh):
 
 
 counter = itertools.count()
-compiled_update = update_lib.compiled_update
+compiled_update = step.compiled_update
 
 
 def together(work, folder, count):
@@ -135,7 +135,7 @@ def _become(work, folder, address, index, count):
 def main(folder):
   logging.use_absl_handler()
   logging.set_verbosity(logging.INFO)
-  update_lib.compiled_update = compiled_by_all
+  step.compiled_update = compiled_by_all
   corpus.write(folder / "data")
   together(by_one, folder, 1)
   together(by_two, folder, 2)
