@@ -32,9 +32,19 @@ format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# PyTorch and HuggingFace, which the parity tests compare with.
-parity: .venv/installed
-	$(BIN)/pip install --constraint requirements.lock --editable ".[parity]"
+# The tests that compare with PyTorch and HuggingFace, in an environment of
+# their own: these old releases need older packages than users have.
+parity: .venv-parity/installed
+	JAX_PLATFORMS=cpu .venv-parity/bin/python -m pytest tests/parity \
+	  tests/formats/test_torch_file.py tests/importers/test_vocabulary.py
+
+.venv-parity/installed: requirements.lock pyproject.toml setup.cfg
+	$(PYTHON) -m venv .venv-parity
+	grep -vE '^(tokenizers|huggingface-hub)==' requirements.lock \
+	  > .venv-parity/constraints
+	.venv-parity/bin/python -m pip install --constraint .venv-parity/constraints \
+	  --editable ".[test,parity]"
+	touch $@
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.train_step
@@ -57,11 +67,11 @@ fuzz: .venv/installed
 # Pins what pyproject.toml allows, for every supported Python at once.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
-	  --extra test --no-header --no-annotate --no-emit-index-url \
+	  --extra test --extra tpu --extra cuda --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock
 
 .venv/installed: requirements.lock pyproject.toml setup.cfg
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --requirement requirements.lock
-	$(BIN)/python -m pip install --no-deps --editable .
+	$(BIN)/python -m pip install --constraint requirements.lock --editable ".[test]"
 	touch $@

@@ -3,7 +3,7 @@
 Peak bytes are what XLA plans for arguments, results and temporaries. MFU is
 useful operations over the device's peak, null where that is unknown; the
 useful, the executed and the repeated part of the latter are given for a
-segment's token (`transformer_xl/model/flops.py`), in training three times those of
+segment's token (`model/flops.py`), in training three times those of
 the forward pass.
 """
 
