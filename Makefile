@@ -15,7 +15,7 @@ quickstart: .venv/installed
 test: .venv/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL)
 
-# Hurts runs in every way; writes the table in docs/reliability.md.
+# Hurts runs in every way; writes the table in docs/measurements/reliability.md.
 test-faults: .venv/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/faults -m "faults or slow" \
 	  --numprocesses 2 --fault-table
@@ -51,7 +51,7 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks.evaluation
 	$(BIN)/python -m benchmarks.generation --segments=64
 
-# Compiles what is missing in docs/plans.jsonl; may be stopped at any time.
+# Compiles what is missing in docs/measurements/plans.jsonl; may be stopped at any time.
 plan-table: .venv/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
@@ -60,7 +60,7 @@ plan-table: .venv/installed
 audit: .venv/installed
 	.ci/audit
 
-# A million damaged and hostile files to every reader: docs/reliability.md.
+# A million damaged and hostile files to every reader: docs/measurements/reliability.md.
 fuzz: .venv/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m tests.fuzz --inputs=1000000
 

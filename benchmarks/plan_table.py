@@ -1,11 +1,12 @@
-"""Plans of every paper configuration for TPU slices, as tables in docs/tpu.md.
+"""Plans of every paper configuration for TPU slices, as tables on a page.
 
     python -m benchmarks.plan_table [--minutes=60] [--only=wt103_large]
 
-Needs no TPU, only the `tpu` extra. Each plan is a line of docs/plans.jsonl, so
-only what is missing there is compiled, the most wanted first, and the command
-may be stopped at any time. A changed model needs the lines of its experiment
-taken out of that file.
+Needs no TPU, only the `tpu` extra. Each plan is a line of
+docs/measurements/plans.jsonl, so only what is missing there is compiled, the
+most wanted first, and the command may be stopped at any time. A changed model
+needs the lines of its experiment taken out of that file. The tables are in
+docs/measurements/tpu.md.
 """
 
 import importlib
@@ -31,8 +32,8 @@ from transformer_xl.planning import topology as topology_lib
 _MINUTES = flags.DEFINE_float("minutes", math.inf, "Start no plan after them.")
 _ONLY = flags.DEFINE_string("only", "", "Of this experiment alone.")
 
-PLANS = "docs/plans.jsonl"
-PAGE = "docs/tpu.md"
+PLANS = "docs/measurements/plans.jsonl"
+PAGE = "docs/measurements/tpu.md"
 # Lanes on each chip, whatever the slice: so many that the published batch is
 # that of 8, 16, 32 or 64 chips. The 60 lanes of wt103_base divide among no
 # such slice; 64 do.

@@ -1,7 +1,7 @@
 r"""Ours, HuggingFace and the original PyTorch code, in turns in one call.
 
     python -m benchmarks.side_by_side --original=transformer-xl \
-      --table=docs/side_by_side.md
+      --table=docs/measurements/side_by_side.md
 
 Each side is a process of its own on the same cores and runs while the others
 wait: A B C A B C. Wall time and CPU time are medians over the rounds, and the

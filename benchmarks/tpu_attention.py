@@ -6,7 +6,8 @@ Needs no TPU, only the `tpu` extra. Prints one JSON line for each shape,
 implementation and pass. What XLA makes is counted by its own estimates, times
 the trips of loops. For a Pallas kernel the compiler estimates nothing, so the
 instruction bundles of its final schedule are counted, times the steps of its
-grid: one bundle is issued a cycle, unless something waits. See docs/kernels.md.
+grid: one bundle is issued a cycle, unless something waits. See
+docs/measurements/kernels.md.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Penn Treebank for the ablation and the other analyses, small and quick.
 
-Measured: docs/analyses.md.
+Measured: docs/measurements/analyses.md.
 Run: python -m transformer_xl.main --mode=ablation --workdir=/tmp/ablation \
   --config=experiments/ablation_ptb.py
 """

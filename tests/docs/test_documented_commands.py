@@ -1,8 +1,8 @@
 """Commands on pages and in docstrings would start, and what they name exists.
 
-Each command line is parsed by its own module, overrides and cross-field rules
-included (`tests/docs/parsed_commands.py`); none of them runs here but those that
-take a second.
+Each command line is parsed by its own module (`tests/docs/parsed_commands.py`),
+with overrides and the rules that several fields share. Only those that take a
+second also run.
 """
 
 import ast
@@ -22,7 +22,7 @@ from experiments import base
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [
   *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-  *sorted((ROOT / "docs").glob("*.md")),
+  *sorted((ROOT / "docs").rglob("*.md")),
   *(
     path
     for folder in ("experiments", "transformer_xl", "data_prep", "benchmarks")

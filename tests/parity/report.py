@@ -1,4 +1,4 @@
-"""Writes the table of differences in docs/reproducing.md.
+"""Writes the table of differences in docs/measurements/parity.md.
 
     python -m tests.parity.report
 
@@ -23,7 +23,7 @@ from tests.parity import theirs
 from transformer_xl.importers import import_run
 from transformer_xl.importers import report
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reproducing.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/parity.md"
 START, END = "<!-- parity: start -->", "<!-- parity: end -->"
 PACKAGES = ("jax", "flax", "numpy", "torch", "transformers", "safetensors")
 HEADER = """
