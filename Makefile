@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # A part of every room, for another Python or another JAX than that of .venv.
-SMOKE := tests/test_attention.py tests/test_checkpoint.py \
-  tests/test_evaluate.py tests/test_memory.py tests/test_model.py \
-  tests/test_resume.py tests/test_step.py tests/test_train.py
+SMOKE := tests/evaluation/test_evaluate.py tests/model/test_attention.py \
+  tests/model/test_memory.py tests/model/test_transformer_xl.py \
+  tests/training/test_loop.py tests/training/test_resume.py \
+  tests/training/test_step.py tests/workdir/test_checkpoint.py
 
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: parity bench plan-table lock fuzz audit
@@ -33,7 +34,7 @@ test-all: $(VENV)/installed
 test-smoke: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) $(SMOKE)
 
-# Hurts runs in every way; writes the table in docs/reliability.md.
+# Hurts runs in every way; writes the table in docs/measurements/reliability.md.
 test-faults: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/faults \
 	  -m "faults or rest or slow" --numprocesses 2 --fault-table
@@ -51,16 +52,28 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# PyTorch and HuggingFace, which the parity tests compare with.
-parity: $(VENV)/installed
-	$(BIN)/pip install --constraint requirements.lock --editable ".[parity]"
+# The tests that compare with PyTorch and HuggingFace, in an environment of
+# their own: these old releases need older packages than users have.
+parity: .venv-parity/installed
+	JAX_PLATFORMS=cpu .venv-parity/bin/python -m pytest -m "not faults" \
+	  tests/parity/test_huggingface.py tests/formats/test_torch_file.py \
+	  tests/importers/test_vocabulary.py
+
+.venv-parity/installed: requirements.lock pyproject.toml setup.cfg
+	$(PYTHON) -m venv .venv-parity
+	grep -vE '^(tokenizers|huggingface-hub)==' requirements.lock \
+	  > .venv-parity/constraints
+	.venv-parity/bin/python -m pip install --constraint .venv-parity/constraints \
+	  --editable ".[test,parity]"
+	touch $@
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.train_step
 	$(BIN)/python -m benchmarks.evaluation
 	$(BIN)/python -m benchmarks.generation --segments=64
 
-# Compiles what is missing in docs/plans.jsonl; may be stopped at any time.
+# Compiles what is missing in docs/measurements/plans.jsonl; may be stopped at
+# any time.
 plan-table: $(VENV)/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
@@ -69,18 +82,19 @@ plan-table: $(VENV)/installed
 audit: $(VENV)/installed
 	.ci/audit
 
-# A million damaged and hostile files to every reader: docs/reliability.md.
+# A million damaged and hostile files to every reader:
+# docs/measurements/reliability.md.
 fuzz: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m tests.fuzz --inputs=1000000
 
 # Pins what pyproject.toml allows, for every supported Python at once.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
-	  --extra test --no-header --no-annotate --no-emit-index-url \
+	  --extra test --extra tpu --extra cuda --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock
 
 $(VENV)/installed: requirements.lock pyproject.toml setup.cfg
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --requirement requirements.lock
-	$(BIN)/python -m pip install --no-deps --editable .
+	$(BIN)/python -m pip install --constraint requirements.lock --editable ".[test]"
 	touch $@

@@ -14,8 +14,8 @@ import time
 from absl import app
 from absl import flags
 
-from transformer_xl import data
-from transformer_xl import token_file
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
 
 _DATA_DIR = flags.DEFINE_string("data_dir", "data", "Folder of the datasets.")
 _NAME = flags.DEFINE_string("name", "python_stdlib", "Prepared dataset.")
@@ -28,7 +28,7 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Run to compare with.")
 
 def main(argv: list[str]) -> None:
   del argv
-  stream = data.TrainStream(
+  stream = streams.TrainStream(
     token_file.open_split(os.path.join(_DATA_DIR.value, _NAME.value), "train"),
     num_lanes=_LANES.value,
     segment_len=_SEGMENT.value,

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import workload
-from transformer_xl import decoding
-from transformer_xl import inference
-from transformer_xl import model as model_lib
-from transformer_xl import plan
-from transformer_xl import scorer
-from transformer_xl import sharding
-from transformer_xl import step as step_lib
-from transformer_xl import update as update_lib
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import segment
+from transformer_xl.evaluation import scorer
+from transformer_xl.model import kv_cache
+from transformer_xl.model import transformer_xl
+from transformer_xl.planning import plan
+from transformer_xl.text import sampling
+from transformer_xl.training import state as state_lib
+from transformer_xl.training import step
 
 
 class Runner(Protocol):
@@ -56,12 +57,12 @@ class _Training:
 
   def __init__(self, work, count):
     config = workload.experiment(work)
-    self._mesh = sharding.make_mesh(config.mesh, lanes=(work.batch_size,))
+    self._mesh = mesh_lib.make_mesh(config.mesh, lanes=(work.batch_size,))
     with jax.set_mesh(self._mesh):
-      state, memory = (jax.jit(c)() for c in update_lib.creators(config))
+      state, memory = (jax.jit(c)() for c in state_lib.creators(config))
       self._carry = state, _full(memory, work.mem_len)
       self._segments = _segments(work, self._mesh, count)
-      update = update_lib.compiled_update(config, self._mesh)
+      update = step.compiled_update(config, self._mesh)
       compiled = _Compiled(update, *self._carry, self._segments)
     self._update, self.compile_seconds = compiled.call, compiled.seconds
     self.peak_bytes = compiled.peak_bytes
@@ -79,7 +80,7 @@ class _Evaluation:
 
   def __init__(self, work, count):
     config = workload.experiment(work)
-    mesh = sharding.make_mesh(config.mesh, lanes=(work.batch_size,))
+    mesh = mesh_lib.make_mesh(config.mesh, lanes=(work.batch_size,))
     with jax.set_mesh(mesh):
       made = scorer.Scorer(config, mesh, mem_len=work.mem_len)
       self._frozen = made.freeze(_params(config))
@@ -105,7 +106,7 @@ class _Generation:
     options = dataclasses.replace(
       config.generate, temperature=0.0, tokens_per_call=count
     )
-    reader = inference.Reader(
+    reader = kv_cache.Reader(
       config.model,
       mem_len=work.mem_len,
       segment_len=options.segment_len,
@@ -115,17 +116,17 @@ class _Generation:
     frozen = jax.jit(reader.freeze)(_params(config))
     state = _full(reader.start(frozen, batch_size=1), work.mem_len)
     reader, frozen, state = reader.for_tokens(frozen, state)
-    drawing = decoding.begin(
+    drawing = sampling.begin(
       state,
       jnp.zeros((1, 1, work.model_dim)),
       np.zeros((1,), np.int32),
       num_samples=work.batch_size,
-      window=decoding.window(options),
+      window=sampling.window(options),
       vocab_size=work.vocab_size,
     )
     call = jax.jit(
       functools.partial(
-        decoding.decode, reader=reader, config=options, stop=()
+        sampling.decode, reader=reader, config=options, stop=()
       ),
       donate_argnums=2,
     )
@@ -147,7 +148,9 @@ class _Generation:
 
 def _params(config):
   key = jax.random.key(config.seed)
-  return jax.jit(functools.partial(model_lib.init_params, config.model))(key)
+  return jax.jit(functools.partial(transformer_xl.init_params, config.model))(
+    key
+  )
 
 
 def _full(memory: Any, mem_len: int) -> Any:
@@ -155,10 +158,10 @@ def _full(memory: Any, mem_len: int) -> Any:
   return memory._replace(length=jnp.full_like(memory.length, mem_len))
 
 
-def _segments(work, mesh, count) -> step_lib.Segment:
+def _segments(work, mesh, count) -> segment.Segment:
   ids = workload.tokens(work, count=count)
   inputs, targets = ids[..., :-1], ids[..., 1:]
   weights = np.ones(inputs.shape, np.float32)
   fields: Any = inputs, targets, weights, np.zeros(inputs.shape, bool)
-  segments = step_lib.Segment(*fields)
-  return jax.device_put(segments, sharding.segments(mesh))
+  segments = segment.Segment(*fields)
+  return jax.device_put(segments, mesh_lib.segments(mesh))

@@ -1,4 +1,4 @@
-"""Plans as the tables of docs/tpu.md, between two marks."""
+"""Plans as the tables of docs/measurements/tpu.md, between two marks."""
 
 import math
 from typing import Any

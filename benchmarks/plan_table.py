@@ -1,11 +1,12 @@
-"""Plans of every paper configuration for TPU slices, as tables in docs/tpu.md.
+"""Plans of every paper configuration for TPU slices, as tables on a page.
 
     python -m benchmarks.plan_table [--minutes=60] [--only=wt103_large]
 
-Needs no TPU, only the `tpu` extra. Each plan is a line of docs/plans.jsonl, so
-only what is missing there is compiled, the most wanted first, and the command
-may be stopped at any time. A changed model needs the lines of its experiment
-taken out of that file.
+Needs no TPU, only the `tpu` extra. Each plan is a line of
+docs/measurements/plans.jsonl, so only what is missing there is compiled, the
+most wanted first, and the command may be stopped at any time. A changed model
+needs the lines of its experiment taken out of that file. The tables are in
+docs/measurements/tpu.md.
 """
 
 import importlib
@@ -24,15 +25,15 @@ from absl import flags
 from absl import logging
 
 from benchmarks import plan_markdown
-from transformer_xl import chips
-from transformer_xl import config as config_lib
-from transformer_xl import plan
+from transformer_xl.config import load
+from transformer_xl.planning import plan
+from transformer_xl.planning import topology as topology_lib
 
 _MINUTES = flags.DEFINE_float("minutes", math.inf, "Start no plan after them.")
 _ONLY = flags.DEFINE_string("only", "", "Of this experiment alone.")
 
-PLANS = "docs/plans.jsonl"
-PAGE = "docs/tpu.md"
+PLANS = "docs/measurements/plans.jsonl"
+PAGE = "docs/measurements/tpu.md"
 # Lanes on each chip, whatever the slice: so many that the published batch is
 # that of 8, 16, 32 or 64 chips. The 60 lanes of wt103_base divide among no
 # such slice; 64 do.
@@ -135,12 +136,12 @@ def _row(line: dict[str, Any]) -> Row:
 
 def planned(row: Row) -> dict[str, Any]:
   """Compiles one program; a line of the file."""
-  devices = chips.slice_devices(row.topology)
+  devices = topology_lib.slice_devices(row.topology)
   changed = changes(row, len(devices))
   values = _config_dict(row.experiment)
   published = values.train.num_steps * values.train.batch_size
   values.update_from_flattened_dict(changed)
-  config = config_lib.from_config_dict(values)
+  config = load.from_config_dict(values)
   make = plan.train_plan if row.program == "train" else plan.eval_plan
   return {
     **row._asdict(),
@@ -163,7 +164,7 @@ def _config_dict(experiment: str) -> Any:
 
 def main(argv: list[str]) -> None:
   del argv
-  chips.compile_only()
+  topology_lib.compile_only()
   start = time.monotonic()
   for row in missing(_ONLY.value):
     if time.monotonic() - start > 60 * _MINUTES.value:

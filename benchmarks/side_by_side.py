@@ -1,13 +1,14 @@
 r"""Ours, HuggingFace and the original PyTorch code, in turns in one call.
 
     python -m benchmarks.side_by_side --original=transformer-xl \
-      --table=docs/side_by_side.md
+      --table=docs/measurements/side_by_side.md
 
 Each side is a process of its own on the same cores and runs while the others
 wait: A B C A B C. Wall time and CPU time are medians over the rounds, and the
 ratios are medians of each round's ratio. Needs the `parity` extra; the original
 code, https://github.com/kimiyoung/transformer-xl, takes part if its checkout is
-given.
+given. With --before=CHECKOUT, an older checkout of this repository, the two
+versions are compared instead.
 """
 
 import dataclasses
@@ -24,6 +25,7 @@ from absl import flags
 from benchmarks import workload
 
 _ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
+_BEFORE = flags.DEFINE_string("before", None, "Older checkout, to compare.")
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Turns of each side.")
 _CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
 _TABLE = flags.DEFINE_string("table", None, "Markdown file to write.")
@@ -86,7 +88,10 @@ def table(results: list[dict[str, Any]]) -> str:
 def compare(name: str) -> dict[str, Any]:
   """Runs one case and returns its figures."""
   work, count = CASES[name]
-  names = ["ours", "huggingface"] + ["original"] * bool(_ORIGINAL.value)
+  if _BEFORE.value:
+    names = ["ours", "before"]
+  else:
+    names = ["ours", "huggingface"] + ["original"] * bool(_ORIGINAL.value)
   sides = {who: _Side(who, work, count) for who in names}
   rounds = [
     {who: side.run() for who, side in sides.items()}
@@ -117,7 +122,7 @@ class _Side:
   def __init__(self, who, work, count):
     command = [
       *(sys.executable, "-m", "benchmarks.contestant"),
-      f"--who={who}",
+      f"--who={'ours' if who == 'before' else who}",
       f"--work={json.dumps(dataclasses.asdict(work))}",
       f"--count={count}",
       f"--cores={','.join(_CORES.value)}",
@@ -126,6 +131,7 @@ class _Side:
       command.append(f"--original={_ORIGINAL.value}")
     self._process = subprocess.Popen(
       command,
+      cwd=_BEFORE.value if who == "before" else None,
       env=os.environ | {"JAX_PLATFORMS": "cpu"},
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,

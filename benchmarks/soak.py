@@ -6,7 +6,7 @@ trains a tiny model on the CPU, with checkpoints and evaluations. The first
 process does half of the steps, for a leak shows in a long life only; each of
 the others the same part of the rest, until it gets SIGTERM. Every second
 resident memory, open file handles and the step are noted; the result is
-docs/soak.json and docs/soak.png, and may be drawn again with --draw.
+soak.json and soak.png in docs/measurements/. --draw draws them again.
 """
 
 import datetime
@@ -26,10 +26,12 @@ from absl import flags
 _STEPS = flags.DEFINE_integer("steps", 200_000, "Updates in all.")
 _RESUMES = flags.DEFINE_integer("resumes", 20, "Processes after the first.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/soak", "Must be new.")
-_OUTPUT = flags.DEFINE_string("output", "docs/soak", "Without .json or .png.")
+_OUTPUT = flags.DEFINE_string(
+  "output", "docs/measurements/soak", "Without .json or .png."
+)
 _DRAW = flags.DEFINE_bool("draw", False, "Only draw what was measured.")
 _INTERVAL = 1.0  # Seconds.
-_WARM_UP = 0.4  # This share of a life is not judged: docs/reliability.md.
+_WARM_UP = 0.4  # This share of a life is not judged.
 _CALL = 100
 
 

@@ -3,7 +3,7 @@
 Peak bytes are what XLA plans for arguments, results and temporaries. MFU is
 useful operations over the device's peak, null where that is unknown; the
 useful, the executed and the repeated part of the latter are given for a
-segment's token (`transformer_xl/metrics.py`), in training three times those of
+segment's token (`model/flops.py`), in training three times those of
 the forward pass.
 """
 
@@ -18,8 +18,9 @@ from absl import flags
 
 from benchmarks import ours
 from benchmarks import workload
-from transformer_xl import inference
-from transformer_xl import metrics
+from transformer_xl import hardware
+from transformer_xl.model import flops as flops_lib
+from transformer_xl.model import kv_cache
 
 _REPEATS = flags.DEFINE_integer("repeats", 10, "Timed calls.")
 _SEGMENTS = flags.DEFINE_integer("segments", 4, "Segments in a call.")
@@ -48,7 +49,7 @@ def measure(work: workload.Workload) -> dict[str, Any]:
   device = jax.devices()[0].device_kind
   work_done = _work(work)
   tokens_per_second = work.tokens / median
-  peak = metrics.PEAK_FLOPS.get(device)
+  peak = hardware.PEAK_FLOPS.get(device)
   return {
     "benchmark": work.task,
     "device": device,
@@ -70,19 +71,19 @@ def measure(work: workload.Workload) -> dict[str, Any]:
   }
 
 
-def _work(work: workload.Workload) -> metrics.Work:
+def _work(work: workload.Workload) -> flops_lib.Work:
   """Operations of a token, the backward pass included."""
   config = workload.experiment(work)
   slots = 0
   if work.task != "train":
-    slots = inference.Reader(
+    slots = kv_cache.Reader(
       config.model,
       mem_len=work.mem_len,
       segment_len=work.segment_len,
       clamp_len=0,
       same_length=False,
     ).num_slots
-  forward = metrics.forward_work(
+  forward = flops_lib.forward_work(
     config.model,
     batch_size=work.batch_size,
     segment_len=work.segment_len,
@@ -90,4 +91,4 @@ def _work(work: workload.Workload) -> metrics.Work:
     num_slots=slots,
   )
   passes = 3 if work.task == "train" else 1
-  return metrics.Work(*(passes * flops for flops in forward))
+  return flops_lib.Work(*(passes * flops for flops in forward))

@@ -6,7 +6,8 @@ Needs no TPU, only the `tpu` extra. Prints one JSON line for each shape,
 implementation and pass. What XLA makes is counted by its own estimates, times
 the trips of loops. For a Pallas kernel the compiler estimates nothing, so the
 instruction bundles of its final schedule are counted, times the steps of its
-grid: one bundle is issued a cycle, unless something waits. See docs/kernels.md.
+grid: one bundle is issued a cycle, unless something waits. See
+docs/measurements/kernels.md.
 """
 
 import functools
@@ -25,11 +26,11 @@ import numpy as np
 from absl import app
 from absl import flags
 
-from transformer_xl import attention
-from transformer_xl import chips
-from transformer_xl import hlo_cost
-from transformer_xl.kernels import dispatch
-from transformer_xl.kernels import tiling as tiling_lib
+from transformer_xl.model import attention_dropout
+from transformer_xl.model.kernels import dispatch
+from transformer_xl.model.kernels import tiling as tiling_lib
+from transformer_xl.planning import hlo_cost
+from transformer_xl.planning import topology
 
 
 class Shape(NamedTuple):
@@ -65,8 +66,8 @@ def main(argv: list[str]) -> None:
     os.environ["LIBTPU_INIT_ARGS"] = (
       f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
     )
-    chips.compile_only()
-    device = chips.slice_devices(_TOPOLOGY.value)[0]
+    topology.compile_only()
+    device = topology.slice_devices(_TOPOLOGY.value)[0]
     for name in _SHAPES.value:
       for implementation in _IMPLEMENTATIONS.value:
         for gradient in (False, True):
@@ -136,7 +137,7 @@ def _attend(shape, implementation, reach, seeds, *arrays):
     content_bias=content_bias,
     position_bias=position_bias,
     reach=reach,
-    dropout=attention.Dropout(_DROPOUT.value, seeds)
+    dropout=attention_dropout.Dropout(_DROPOUT.value, seeds)
     if _DROPOUT.value
     else None,
     implementation=implementation,

@@ -17,9 +17,9 @@ import numpy as np
 from absl import app
 from absl import flags
 
-from transformer_xl import adaptive_softmax
-from transformer_xl import chips
-from transformer_xl import hlo_cost
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.planning import hlo_cost
+from transformer_xl.planning import topology
 
 _TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "TPU slice to ask for.")
 
@@ -30,8 +30,8 @@ CAPACITIES = ((), (1 / 12, 1 / 12, 1 / 24))  # As experiments/wt103_large.py.
 
 def main(argv: list[str]) -> None:
   del argv
-  chips.compile_only()
-  device = chips.slice_devices(_TOPOLOGY.value)[0]
+  topology.compile_only()
+  device = topology.slice_devices(_TOPOLOGY.value)[0]
   mesh = jax.sharding.Mesh(np.array([device]), ("data",))
   place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 

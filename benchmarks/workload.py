@@ -11,7 +11,8 @@ import numpy as np
 from absl import flags
 
 from experiments import base
-from transformer_xl import config as config_lib
+from transformer_xl.config import load
+from transformer_xl.config import schema
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ def from_flags(defaults: Workload) -> Workload:
   return dataclasses.replace(defaults, **chosen)
 
 
-def experiment(work: Workload) -> config_lib.ExperimentConfig:
+def experiment(work: Workload) -> schema.ExperimentConfig:
   """Our configuration of it: Adam, clipping, no dropout."""
   config = base.get_config()
   config.model.update(
@@ -97,7 +98,7 @@ def experiment(work: Workload) -> config_lib.ExperimentConfig:
   }
   config.train.update(lengths)
   config.eval.update({**lengths, "mem_len": (work.mem_len,)})
-  return config_lib.from_config_dict(config)
+  return load.from_config_dict(config)
 
 
 def tokens(work: Workload, *, count: int) -> np.ndarray:

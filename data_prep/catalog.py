@@ -2,15 +2,15 @@
 
 import pathlib
 
-from data_prep import corpus
-from data_prep import tokenizer as tokenizers
+from data_prep import corpus as data_prep_corpus
+from data_prep import tokenizer as tokenizer_lib
 from data_prep import wikitext
-from data_prep.enwik8 import corpus as enwik8
-from data_prep.lm1b import corpus as lm1b
-from data_prep.ptb import corpus as ptb
-from data_prep.python_stdlib import corpus as python_stdlib
-from data_prep.text import corpus as text
-from data_prep.text8 import corpus as text8
+from data_prep.enwik8 import corpus as enwik8_corpus
+from data_prep.lm1b import corpus as lm1b_corpus
+from data_prep.ptb import corpus as ptb_corpus
+from data_prep.python_stdlib import corpus as python_stdlib_corpus
+from data_prep.text import corpus as text_corpus
+from data_prep.text8 import corpus as text8_corpus
 from transformer_xl import errors
 
 NAMES = (
@@ -31,10 +31,10 @@ def open_corpus(
   *,
   source: str | None,
   mode: str | None,
-  tokenizer: tokenizers.Tokenizer,
-  options: text.Options | None,
+  tokenizer: tokenizer_lib.Tokenizer,
+  options: text_corpus.Options | None,
   cache: pathlib.Path,
-) -> corpus.Corpus:
+) -> data_prep_corpus.Corpus:
   """Finds a corpus, on disk or to be downloaded.
 
   Args:
@@ -55,17 +55,17 @@ def open_corpus(
       f" for --dataset=text; {name} has its own splits."
     )
   if options is not None:
-    return text.open_corpus(options, tokenizer, source=source)
+    return text_corpus.open_corpus(options, tokenizer, source=source)
   if name == "python_stdlib":
-    return python_stdlib.open_corpus(path=source)
+    return python_stdlib_corpus.open_corpus(path=source)
   if name == "enwik8":
-    return enwik8.open_corpus(mode=mode, path=source, cache=cache)
+    return enwik8_corpus.open_corpus(mode=mode, path=source, cache=cache)
   if name == "lm1b":
-    return lm1b.open_corpus(mode=mode, path=source, cache=cache)
+    return lm1b_corpus.open_corpus(mode=mode, path=source, cache=cache)
   if name == "text8":
-    return text8.open_corpus(path=source, cache=cache)
+    return text8_corpus.open_corpus(path=source, cache=cache)
   if name == "ptb":
-    return ptb.open_corpus(path=source, cache=cache)
+    return ptb_corpus.open_corpus(path=source, cache=cache)
   if name in wikitext.ARCHIVES:
     return wikitext.open_corpus(name, path=source, cache=cache)
   raise errors.UserError(

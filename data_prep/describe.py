@@ -10,7 +10,7 @@ import numpy as np
 
 from data_prep import array_file
 from data_prep import cutoffs
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
 
 _NUM_SYMBOLS = 10
 _SAMPLE_TOKENS = {"byte": 400, "character": 400, "word": 100, "subword": 100}

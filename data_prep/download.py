@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Sequence
 
 from data_prep import progress
-from data_prep import source as sources
+from data_prep import source
 from data_prep import staging
 from transformer_xl import errors
 
@@ -28,7 +28,7 @@ class Archive:
 
 def locate(
   archive: Archive, *, path: str | None, cache: pathlib.Path
-) -> sources.Source:
+) -> source.Source:
   """Returns the verified archive, or the folder of its files.
 
   Args:
@@ -37,11 +37,11 @@ def locate(
     cache: Where downloads are kept.
   """
   if path is None:
-    return sources.locate(str(fetch(archive, cache)))
-  found = sources.locate(path)
+    return source.locate(str(fetch(archive, cache)))
+  found = source.locate(path)
   inside = found.path / archive.filename
   if inside.is_file():
-    found = sources.locate(str(inside))
+    found = source.locate(str(inside))
   if found.path.name == archive.filename and found.path.is_file():
     verify(found.path, archive)
   return found
@@ -49,13 +49,13 @@ def locate(
 
 def locate_all(
   archives: Sequence[Archive], *, path: str | None, cache: pathlib.Path
-) -> sources.Source:
+) -> source.Source:
   """As `locate`, for a corpus that mirrors offer file by file."""
   if path is not None:
-    return sources.locate(path)
+    return source.locate(path)
   for archive in archives:
     fetch(archive, cache)
-  return sources.Folder(cache)
+  return source.Folder(cache)
 
 
 def verify(path: pathlib.Path, archive: Archive) -> None:

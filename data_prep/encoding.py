@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep import array_file
-from data_prep import corpus as corpora
-from data_prep import piece as pieces
+from data_prep import corpus as corpus_lib
+from data_prep import piece as piece_lib
 from data_prep import progress
 from data_prep import staging
-from data_prep import tokenizer as tokenizers
+from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
 
 # Text between two saved states: some ten seconds' work.
 _SAVE_BYTES = 256 << 20
@@ -39,8 +39,8 @@ class State(NamedTuple):
 
 
 def run(
-  corpus: corpora.Corpus,
-  tokenizer: tokenizers.Tokenizer,
+  corpus: corpus_lib.Corpus,
+  tokenizer: tokenizer_lib.Tokenizer,
   vocab: vocabulary.Vocabulary,
   stage: staging.Staging,
 ) -> dict[str, dict[str, Any]]:
@@ -49,7 +49,7 @@ def run(
   states = {split: State(*state) for split, state in saved.items()}
   for split in corpus.splits:
     state = states.get(split, State())
-    text = tokenizers.pieces_of(corpus.splits[split], tokenizer)
+    text = tokenizer_lib.pieces_of(corpus.splits[split], tokenizer)
     rest = itertools.islice(text, state.num_pieces, None)
     meter = progress.Progress(f"{corpus.name}: encoding {split}")
     while not state.done:
@@ -83,9 +83,9 @@ def _files(
 
 
 def _write(
-  text: Iterator[pieces.Piece],
-  corpus: corpora.Corpus,
-  tokenizer: tokenizers.Tokenizer,
+  text: Iterator[piece_lib.Piece],
+  corpus: corpus_lib.Corpus,
+  tokenizer: tokenizer_lib.Tokenizer,
   vocab: vocabulary.Vocabulary,
   files: Files,
   state: State,
@@ -120,11 +120,13 @@ def _write(
   return _state(num_pieces, files, done=True)
 
 
-def _encode(vocab: vocabulary.Vocabulary, piece: pieces.Piece) -> NDArray[Any]:
+def _encode(
+  vocab: vocabulary.Vocabulary, piece: piece_lib.Piece
+) -> NDArray[Any]:
   try:
     if vocab.unit == "byte":
       return vocab.encode_bytes(piece.data)
-    return vocab.encode(pieces.text(piece))
+    return vocab.encode(piece_lib.text(piece))
   except errors.UserError as error:
     raise errors.UserError(
       f"{piece.origin}, after byte {piece.offset}: {error}"

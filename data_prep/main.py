@@ -16,7 +16,7 @@ from absl import flags
 from data_prep import catalog
 from data_prep import describe
 from data_prep import preparation
-from data_prep import tokenizer as tokenizers
+from data_prep import tokenizer
 from transformer_xl import errors
 
 # A flag that is not given leaves the default to `prepare`.
@@ -40,7 +40,7 @@ _FLAGS = (
     "enwik8: bytes or newline_free; lm1b: standard or double_marker.",
   ),
   flags.DEFINE_enum(
-    "tokenizer", None, tokenizers.KINDS, "What a token is; bytes for text."
+    "tokenizer", None, tokenizer.KINDS, "What a token is; bytes for text."
   ),
   flags.DEFINE_string(
     "vocabulary_file",

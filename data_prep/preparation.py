@@ -7,17 +7,17 @@ from typing import Any
 
 from data_prep import array_file
 from data_prep import catalog
-from data_prep import corpus as corpora
+from data_prep import corpus as data_prep_corpus
 from data_prep import cutoffs
 from data_prep import encoding
 from data_prep import staging
-from data_prep import survey as surveys
-from data_prep import tokenizer as tokenizers
-from data_prep import vocabulary_file as vocabulary_files
-from data_prep.lm1b import corpus as lm1b
-from data_prep.text import corpus as text
+from data_prep import survey as survey_lib
+from data_prep import tokenizer as tokenizer_lib
+from data_prep import vocabulary_file as vocabulary_file_lib
+from data_prep.lm1b import corpus as lm1b_corpus
+from data_prep.text import corpus as text_corpus
 from transformer_xl import errors
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
 
 FORMAT = 1
 
@@ -59,14 +59,14 @@ def prepare(
     dataset,
     source=source,
     mode=mode,
-    tokenizer=tokenizers.of_text(tokenizer or "byte"),
-    options=text.Options(**options) if own_text else None,
+    tokenizer=tokenizer_lib.of_text(tokenizer or "byte"),
+    options=text_corpus.Options(**options) if own_text else None,
     cache=cache,
   )
   cut = corpus.tokenizer
   if tokenizer not in (None, cut.kind):
-    cut = tokenizers.of_text(tokenizer)
-  cut = tokenizers.refine(
+    cut = tokenizer_lib.of_text(tokenizer)
+  cut = tokenizer_lib.refine(
     cut,
     lower_case=lower_case,
     min_freq=min_freq,
@@ -74,10 +74,10 @@ def prepare(
     trained=vocabulary_file is not None,
   )
   if vocabulary_file is None and dataset == "lm1b" and cut == corpus.tokenizer:
-    vocabulary_file = lm1b.vocabulary_file(path=source, cache=cache)
+    vocabulary_file = lm1b_corpus.vocabulary_file(path=source, cache=cache)
   given = None
   if vocabulary_file is not None:
-    given = vocabulary_files.read(vocabulary_file, cut)
+    given = vocabulary_file_lib.read(vocabulary_file, cut)
     cut = dataclasses.replace(cut, **given.tokenizer)
   _prepare(final, corpus, cut, given, request)
   return final
@@ -85,9 +85,9 @@ def prepare(
 
 def _prepare(
   final: pathlib.Path,
-  corpus: corpora.Corpus,
-  tokenizer: tokenizers.Tokenizer,
-  given: vocabulary_files.VocabularyFile | None,
+  corpus: data_prep_corpus.Corpus,
+  tokenizer: tokenizer_lib.Tokenizer,
+  given: vocabulary_file_lib.VocabularyFile | None,
   request: dict[str, Any],
 ) -> None:
   """Writes the dataset beside its place and moves it there; once is enough."""
@@ -113,15 +113,15 @@ def _prepare(
 
 
 def _write(
-  corpus: corpora.Corpus,
-  tokenizer: tokenizers.Tokenizer,
-  given: vocabulary_files.VocabularyFile | None,
+  corpus: data_prep_corpus.Corpus,
+  tokenizer: tokenizer_lib.Tokenizer,
+  given: vocabulary_file_lib.VocabularyFile | None,
   stage: staging.Staging,
 ) -> dict[str, Any]:
   """Takes the three steps from text to token files; returns meta.json."""
   count_symbols = given is None and tokenizer.counts_symbols
-  survey = surveys.run(corpus, tokenizer, stage, count_symbols=count_symbols)
-  file = given or vocabulary_files.make(corpus, tokenizer, survey, stage)
+  survey = survey_lib.run(corpus, tokenizer, stage, count_symbols=count_symbols)
+  file = given or vocabulary_file_lib.make(corpus, tokenizer, survey, stage)
   staging.write(stage.path(file.name), file.content)
   vocab = file.load()
   splits = encoding.run(corpus, tokenizer, vocab, stage)

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow_datasets.public_api as tfds
 
-from data_prep import corpus as corpora
-from data_prep import piece as pieces
+from data_prep import corpus
+from data_prep import piece as piece_lib
 
 MANUAL_DOWNLOAD_INSTRUCTIONS = """
 Without internet, put the archive as published, or its files, into the folder.
@@ -34,19 +34,19 @@ def cache(dl_manager: tfds.download.DownloadManager) -> pathlib.Path:
   return pathlib.Path(dl_manager.download_dir)
 
 
-def by_piece(split: corpora.Split) -> Iterator[tuple[int, dict[str, Any]]]:
+def by_piece(split: corpus.Split) -> Iterator[tuple[int, dict[str, Any]]]:
   """Yields records of a megabyte or so, for text without documents."""
   for key, piece in enumerate(split()):
     yield key, {"text": piece.data}
 
 
-def by_document(split: corpora.Split) -> Iterator[tuple[int, dict[str, Any]]]:
+def by_document(split: corpus.Split) -> Iterator[tuple[int, dict[str, Any]]]:
   """Yields one record a document."""
-  for key, document in enumerate(pieces.documents(split())):
+  for key, document in enumerate(piece_lib.documents(split())):
     yield key, {"text": document}
 
 
-def by_line(split: corpora.Split) -> Iterator[tuple[int, dict[str, Any]]]:
+def by_line(split: corpus.Split) -> Iterator[tuple[int, dict[str, Any]]]:
   """Yields one record a line, without its end."""
   key = 0
   for piece in split():

@@ -8,11 +8,11 @@ import collections
 import dataclasses
 import itertools
 
-from data_prep import corpus as corpora
-from data_prep import piece as pieces
+from data_prep import corpus as corpus_lib
+from data_prep import piece as piece_lib
 from data_prep import progress
 from data_prep import staging
-from data_prep import tokenizer as tokenizers
+from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 
 # Text between two saved states: some ten seconds' work.
@@ -23,14 +23,14 @@ _SAVE_BYTES = 256 << 20
 class Survey:
   """What is known of a corpus so far."""
 
-  counts: dict[str, corpora.Counts]  # Of every split that was begun.
+  counts: dict[str, corpus_lib.Counts]  # Of every split that was begun.
   symbols: collections.Counter[str]  # In the order in which they were met.
   num_pieces: int = 0  # Read of the last split in `counts`.
 
 
 def run(
-  corpus: corpora.Corpus,
-  tokenizer: tokenizers.Tokenizer,
+  corpus: corpus_lib.Corpus,
+  tokenizer: tokenizer_lib.Tokenizer,
   stage: staging.Staging,
   *,
   count_symbols: bool,
@@ -48,7 +48,7 @@ def run(
     if split in list(survey.counts)[:-1]:
       continue
     if split not in survey.counts:
-      survey.counts[split], survey.num_pieces = corpora.Counts(), 0
+      survey.counts[split], survey.num_pieces = corpus_lib.Counts(), 0
     counter = (
       survey.symbols
       if count_symbols and split in corpus.vocabulary_splits
@@ -61,9 +61,9 @@ def run(
 
 
 def _read_split(
-  corpus: corpora.Corpus,
+  corpus: corpus_lib.Corpus,
   split: str,
-  tokenizer: tokenizers.Tokenizer,
+  tokenizer: tokenizer_lib.Tokenizer,
   stage: staging.Staging,
   survey: Survey,
   counter: collections.Counter[str] | None,
@@ -71,7 +71,7 @@ def _read_split(
   """Brings the survey to the end of one split."""
   meter = progress.Progress(f"{corpus.name}: counting {split}")
   unsaved = 0
-  text = tokenizers.pieces_of(corpus.splits[split], tokenizer)
+  text = tokenizer_lib.pieces_of(corpus.splits[split], tokenizer)
   for piece in itertools.islice(text, survey.num_pieces, None):
     counts = survey.counts[split]
     survey.counts[split] = _add(counts, _count(piece, tokenizer, counter))
@@ -85,20 +85,20 @@ def _read_split(
 
 
 def _count(
-  piece: pieces.Piece,
-  tokenizer: tokenizers.Tokenizer,
+  piece: piece_lib.Piece,
+  tokenizer: tokenizer_lib.Tokenizer,
   counter: collections.Counter[str] | None,
-) -> corpora.Counts:
+) -> corpus_lib.Counts:
   """Returns the size of a piece, and adds its symbols to the counter."""
   if tokenizer.kind == "byte":
     text = piece.data.decode("utf-8", "replace")
   else:
-    text = pieces.text(piece)
+    text = piece_lib.text(piece)
   num_characters = len(text)
   text = text.lower() if tokenizer.lower_case else text
   words = text.split()
   if tokenizer.kind == "word":
-    pieces.refuse_cut_word(piece)
+    piece_lib.refuse_cut_word(piece)
   if counter is not None and tokenizer.kind == "word":
     counter.update(words)
   elif counter is not None and tokenizer.kind == "character":
@@ -106,7 +106,7 @@ def _count(
   elif counter is not None:
     counter.update(piece.data.decode("latin-1"))
   num_lines = piece.data.count(b"\n")
-  return corpora.Counts(
+  return corpus_lib.Counts(
     num_bytes=len(piece.data),
     num_characters=num_characters,
     num_words=len(words) + num_lines,
@@ -114,15 +114,17 @@ def _count(
   )
 
 
-def _add(first: corpora.Counts, second: corpora.Counts) -> corpora.Counts:
+def _add(
+  first: corpus_lib.Counts, second: corpus_lib.Counts
+) -> corpus_lib.Counts:
   fields = dataclasses.asdict(first)
-  return corpora.Counts(
+  return corpus_lib.Counts(
     **{name: value + getattr(second, name) for name, value in fields.items()}
   )
 
 
 def _check(
-  corpus: corpora.Corpus, *, split: str, counts: corpora.Counts
+  corpus: corpus_lib.Corpus, *, split: str, counts: corpus_lib.Counts
 ) -> None:
   if counts.num_bytes == 0:
     raise errors.UserError(
@@ -130,7 +132,7 @@ def _check(
       " text, or do without a split of your own text, for example with"
       " --valid_fraction=0."
     )
-  corpora.check(corpus, split=split, counts=counts)
+  corpus_lib.check(corpus, split=split, counts=counts)
 
 
 def _save(stage: staging.Staging, survey: Survey) -> None:
@@ -143,5 +145,5 @@ def _load(stage: staging.Staging) -> Survey:
   if state is None:
     return Survey({}, collections.Counter())
   counts, symbols, num_pieces = state
-  counts = {k: corpora.Counts(**v) for k, v in counts.items()}
+  counts = {k: corpus_lib.Counts(**v) for k, v in counts.items()}
   return Survey(counts, collections.Counter(symbols), num_pieces)

@@ -9,9 +9,9 @@ from typing import Any
 
 import tokenizers
 
-from data_prep import piece as pieces
+from data_prep import piece
 from transformer_xl import errors
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
 
 KINDS = ("byte", "character", "word", "subword")
 
@@ -96,14 +96,14 @@ def refine(
 
 
 def pieces_of(
-  split: Callable[[], Iterator[pieces.Piece]], tokenizer: Tokenizer
-) -> Iterator[pieces.Piece]:
+  split: Callable[[], Iterator[piece.Piece]], tokenizer: Tokenizer
+) -> Iterator[piece.Piece]:
   """Returns a split's text as it is encoded.
 
   Documents are kept apart by a newline, which is added where it lacks; text of
   words also ends in one, for its last line has an end marker like the others.
   """
-  return pieces.separated(split(), final_newline=tokenizer.kind == "word")
+  return piece.separated(split(), final_newline=tokenizer.kind == "word")
 
 
 def order(counts: collections.Counter[str], tokenizer: Tokenizer) -> list[str]:

@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import tokenizers as tokenizers_library
 
-from data_prep import corpus as corpora
-from data_prep import piece as pieces
+from data_prep import corpus as corpus_lib
+from data_prep import piece as piece_lib
 from data_prep import staging
-from data_prep import survey as surveys
-from data_prep import tokenizer as tokenizers
+from data_prep import survey as survey_lib
+from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
+from transformer_xl.formats import published_vocabulary
 
 # As the published codes name what they pickle.
 _PICKLED = (".pkl", ".pt", ".bin")
@@ -44,9 +45,9 @@ class VocabularyFile(NamedTuple):
 
 
 def make(
-  corpus: corpora.Corpus,
-  tokenizer: tokenizers.Tokenizer,
-  survey: surveys.Survey,
+  corpus: corpus_lib.Corpus,
+  tokenizer: tokenizer_lib.Tokenizer,
+  survey: survey_lib.Survey,
   stage: staging.Staging,
 ) -> VocabularyFile:
   """Makes a vocabulary from the text; UserError if it is not the published.
@@ -59,12 +60,12 @@ def make(
     return VocabularyFile(left.read_bytes(), tokenizer.meta())
   if tokenizer.max_size is not None and tokenizer.kind == "subword":
     texts = _texts(corpus, tokenizer)
-    content = tokenizers.train_subwords(texts, size=tokenizer.max_size)
+    content = tokenizer_lib.train_subwords(texts, size=tokenizer.max_size)
     return VocabularyFile(content, tokenizer.meta())
   if not tokenizer.counts_symbols:
     symbols = list(vocabulary.ByteVocabulary().symbols)
   else:
-    symbols = tokenizers.order(survey.symbols, tokenizer)
+    symbols = tokenizer_lib.order(survey.symbols, tokenizer)
   expected = corpus.published_size
   if tokenizer == corpus.tokenizer and expected not in (None, len(symbols)):
     raise errors.UserError(
@@ -72,11 +73,11 @@ def make(
       f" {len(symbols)} different symbols, not {expected}; give the original"
       " files, or prepare other text with --dataset=text."
     )
-  content = tokenizers.content(symbols, kind=tokenizer.kind)
+  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
   return VocabularyFile(content, tokenizer.meta())
 
 
-def read(path: str, tokenizer: tokenizers.Tokenizer) -> VocabularyFile:
+def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
   """Reads a vocabulary that the user gives.
 
   Args:
@@ -108,16 +109,16 @@ def _name(kind: str) -> str:
 
 
 def _texts(
-  corpus: corpora.Corpus, tokenizer: tokenizers.Tokenizer
+  corpus: corpus_lib.Corpus, tokenizer: tokenizer_lib.Tokenizer
 ) -> Iterator[str]:
   for split in corpus.vocabulary_splits:
-    for piece in tokenizers.pieces_of(corpus.splits[split], tokenizer):
-      text = pieces.text(piece)
+    for piece in tokenizer_lib.pieces_of(corpus.splits[split], tokenizer):
+      text = piece_lib.text(piece)
       yield text.lower() if tokenizer.lower_case else text
 
 
 def _read_subwords(
-  place: pathlib.Path, tokenizer: tokenizers.Tokenizer
+  place: pathlib.Path, tokenizer: tokenizer_lib.Tokenizer
 ) -> VocabularyFile:
   if tokenizer.kind != "subword":
     raise errors.UserError(
@@ -135,14 +136,11 @@ def _read_subwords(
 
 
 def _read_symbols(
-  place: pathlib.Path, tokenizer: tokenizers.Tokenizer
+  place: pathlib.Path, tokenizer: tokenizer_lib.Tokenizer
 ) -> list[str]:
   try:
     if place.suffix in _PICKLED:
-      # Imports what training needs, which most preparations can do without.
-      from transformer_xl.importers import vocabulary_file as published
-
-      symbols = list(published.read(str(place)).symbols)
+      symbols = list(published_vocabulary.read(str(place)).symbols)
     else:
       lines = place.read_text("utf-8").split("\n")
       symbols = [line.split()[0] for line in lines if line.strip()]
@@ -158,7 +156,7 @@ def _read_symbols(
 
 
 def _from_symbols(
-  symbols: list[str], tokenizer: tokenizers.Tokenizer, path: str
+  symbols: list[str], tokenizer: tokenizer_lib.Tokenizer, path: str
 ) -> VocabularyFile:
   """Returns the file of symbols that somebody else has put in order."""
   if tokenizer.kind == "subword":
@@ -178,7 +176,7 @@ def _from_symbols(
       raise errors.UserError(
         f"{path} lacks {symbol}, which this text needs; add it as a line."
       )
-  content = tokenizers.content(symbols, kind=tokenizer.kind)
+  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
   return VocabularyFile(content, tokenizer.meta())
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from data_prep import corpus
 from data_prep import download
-from data_prep import piece as pieces
-from data_prep import source as sources
+from data_prep import piece as piece_lib
+from data_prep import source as source_lib
 from data_prep import tokenizer
 from transformer_xl import errors
 
@@ -76,7 +76,7 @@ def open_corpus(
   )
 
 
-def member(name: str, source: sources.Source, split: str) -> str:
+def member(name: str, source: source_lib.Source, split: str) -> str:
   """Returns the name of a split's file; UserError if it is missing."""
   found = source.find(f"wiki.{split}.tokens", f"{split}.txt")
   if found is None:
@@ -88,13 +88,13 @@ def member(name: str, source: sources.Source, split: str) -> str:
   return found
 
 
-def read(source: sources.Source, name: str) -> Iterator[pieces.Piece]:
+def read(source: source_lib.Source, name: str) -> Iterator[piece_lib.Piece]:
   """Yields a split, one article a piece, with the blank lines around it."""
   with source.open(name) as stream:
-    yield from _articles(pieces.cut(stream, origin=f"{source.path}:{name}"))
+    yield from _articles(piece_lib.cut(stream, origin=f"{source.path}:{name}"))
 
 
-def _articles(text: Iterator[pieces.Piece]) -> Iterator[pieces.Piece]:
+def _articles(text: Iterator[piece_lib.Piece]) -> Iterator[piece_lib.Piece]:
   """Joins and cuts pieces so that each is one whole article."""
   rest = None
   for piece in text:
@@ -109,8 +109,8 @@ def _articles(text: Iterator[pieces.Piece]) -> Iterator[pieces.Piece]:
     yield rest
 
 
-def _part(piece: pieces.Piece, start: int, stop: int) -> pieces.Piece:
-  return pieces.Piece(
+def _part(piece: piece_lib.Piece, start: int, stop: int) -> piece_lib.Piece:
+  return piece_lib.Piece(
     data=piece.data[start:stop],
     starts_document=True,
     origin=piece.origin,

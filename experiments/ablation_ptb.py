@@ -1,7 +1,7 @@
 """Penn Treebank for the ablation and the other analyses, small and quick.
 
-Measured: docs/analyses.md.
-Run: python -m transformer_xl.analysis.ablation --workdir=/tmp/ablation \
+Measured: docs/measurements/analyses.md.
+Run: python -m transformer_xl.main --mode=ablation --workdir=/tmp/ablation \
   --config=experiments/ablation_ptb.py
 """
 

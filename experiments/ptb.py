@@ -9,7 +9,7 @@ and 88.52), 24,452,320 parameters; the paper's 54.52 is 28.82 and 28.00 lower.
        128         82.80    81.97   memory, bfloat16, step 4540
        256         83.16    82.24
 
-With dynamic evaluation 74.54 and 73.94: docs/ptb.md.
+With dynamic evaluation 74.54 and 73.94: docs/measurements/ptb.md.
 
 Cost: 90 to 100 minutes of two x86-64 cores with AMX; jax 0.10.2, 22 November
 2026. Why the variable: docs/kernels.md.

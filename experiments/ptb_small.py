@@ -8,7 +8,8 @@ seed 1 it is 105.02 (111.43).
         64           102.24   warm-up as long as the memory, float32, step 6000
        256           102.81   (seed 0)
 
-With dynamic evaluation 93.24, with a neural cache 89.94: docs/ptb.md.
+With dynamic evaluation 93.24, with a neural cache 89.94:
+docs/measurements/ptb.md.
 
 Cost: about 45 CPU minutes, which took 88 minutes beside other work; jax 0.10.2,
 21 November 2026.

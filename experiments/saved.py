@@ -3,42 +3,6 @@
 Every mode but train works on it alone, and takes further overrides.
 """
 
-import json
-import os
+from transformer_xl.config import saved
 
-import ml_collections
-
-from experiments import base
-from transformer_xl import errors
-
-
-def get_config(workdir: str) -> ml_collections.ConfigDict:
-  path = os.path.join(workdir, "config.json")
-  try:
-    with open(path, encoding="utf-8") as file:
-      saved = json.load(file)["config"]
-    return updated(base.get_config(), saved)
-  except FileNotFoundError:
-    raise errors.UserError(
-      f"{workdir} has no config.json; give a folder that a run wrote: "
-      "--config=experiments/saved.py:WORKDIR"
-    ) from None
-  except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-    raise errors.UserError(
-      f"{path} is damaged; restore it or train anew."
-    ) from None
-
-
-def updated(config, saved):
-  """Fields that came later keep the default of `base.py`."""
-  for name, value in saved.items():
-    if name not in config:
-      raise errors.UserError(
-        f"config.json has a field {name!r} that this version does not know; "
-        "evaluate with the version that wrote it (its git_commit is there)."
-      )
-    if isinstance(value, dict):
-      updated(config[name], value)
-    else:
-      config[name] = tuple(value) if isinstance(value, list) else value
-  return config
+get_config = saved.get_config

@@ -4,7 +4,7 @@ It has no recurrence and absolute positions, and the other's parameters (its
 feed-forward layers are wider by those of the relative positions), tokens,
 segment and schedule. The learning rate is its own to set; without
 --config.train.learning_rate it is the original's, which was not tuned for it.
-Measured: docs/analyses.md.
+Measured: docs/measurements/analyses.md.
 Run: python -m transformer_xl.main --workdir=/tmp/vanilla \
   --config=experiments/vanilla.py:ablation_ptb
 """
@@ -14,7 +14,7 @@ import importlib
 import ml_collections
 
 from transformer_xl import errors
-from transformer_xl.analysis import vanilla
+from transformer_xl.config import vanilla
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:

@@ -3,7 +3,7 @@
 The paper's 410, 10 x 41 and 2100 fill the matrix unit's tiles of 128 badly;
 these are the widths that NVIDIA's version uses for the same reason, 512, 8 x 64
 and 2048, with the paper's 16 layers. 191,965,658 parameters. The costs of both
-are in docs/tpu.md. Not trained here.
+are in docs/measurements/tpu.md. Not trained here.
 Run: python -m transformer_xl.main --config=experiments/wt103_base_aligned.py \
   --workdir=/tmp/wt103_base_aligned
 """

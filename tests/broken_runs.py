@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from transformer_xl import data
-from transformer_xl import update as update_lib
+from transformer_xl.data import streams
+from transformer_xl.training import step
 
 
 def nothing(monkeypatch):
@@ -23,7 +23,7 @@ def much_dropout(monkeypatch):
 
 def shifted_labels(monkeypatch):
   """Targets are one token too late."""
-  pairs = data._pairs
+  pairs = streams._pairs
 
   def late(file, starts, segment_len, bring_inside):
     inputs, _ = pairs(file, starts, segment_len, bring_inside)
@@ -31,27 +31,27 @@ def shifted_labels(monkeypatch):
     _, targets = pairs(file, after, segment_len, bring_inside)
     return inputs, targets
 
-  monkeypatch.setattr(data, "_pairs", late)
+  monkeypatch.setattr(streams, "_pairs", late)
 
 
 def seen_labels(monkeypatch):
   """Targets are the inputs: nothing is left to predict."""
-  pairs = data._pairs
+  pairs = streams._pairs
 
   def same(file, starts, segment_len, bring_inside):
     inputs, _ = pairs(file, starts, segment_len, bring_inside)
     return inputs, inputs
 
-  monkeypatch.setattr(data, "_pairs", same)
+  monkeypatch.setattr(streams, "_pairs", same)
 
 
 def _update_with(monkeypatch, section, changes):
   """The update is compiled for another configuration than the run's."""
-  compiled_update = update_lib.compiled_update
+  compiled_update = step.compiled_update
 
   def compile_other(config, mesh):
     part = getattr(config, section)
     part = dataclasses.replace(part, **changes(part))
     return compiled_update(dataclasses.replace(config, **{section: part}), mesh)
 
-  monkeypatch.setattr(update_lib, "compiled_update", compile_other)
+  monkeypatch.setattr(step, "compiled_update", compile_other)

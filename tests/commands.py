@@ -11,12 +11,7 @@ import tempfile
 import traceback
 from typing import Any
 
-from transformer_xl import evaluate  # noqa: F401  # As all modes need them.
-from transformer_xl import generate  # noqa: F401
 from transformer_xl import main
-from transformer_xl import plan  # noqa: F401
-from transformer_xl import score  # noqa: F401
-from transformer_xl import train  # noqa: F401
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:

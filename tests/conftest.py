@@ -26,12 +26,16 @@ import pytest
 # `eval_shape`, whereas those of a NamedTuple do not.
 _checks = jaxtyping.install_import_hook(
   [
-    "transformer_xl.adaptive_softmax",
-    "transformer_xl.capacity",
-    "transformer_xl.attention",
-    "transformer_xl.memory",
-    "transformer_xl.model",
-    "transformer_xl.neural_cache",
+    "transformer_xl.model.adaptive_softmax",
+    "transformer_xl.model.sparse_tails",
+    "transformer_xl.model.attention",
+    "transformer_xl.model.attention_dropout",
+    "transformer_xl.model.encodings.distances",
+    "transformer_xl.model.kernels.ring",
+    "transformer_xl.model.layers",
+    "transformer_xl.model.memory",
+    "transformer_xl.model.transformer_xl",
+    "transformer_xl.evaluation.dynamic.neural_cache",
   ],
   "beartype.beartype",
 )

@@ -9,10 +9,10 @@ import ml_collections
 import numpy as np
 
 from tests import tiny
-from transformer_xl import config as config_lib
-from transformer_xl import data
-from transformer_xl import token_file
-from transformer_xl import vocabulary
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary
 
 SYMBOLS = tuple("\n abcdefghijklmnopqrstu")
 NAME = "tiny"
@@ -98,11 +98,11 @@ def config_flags(data_dir: str, **updates: Any) -> list[str]:
   return [f"--config.{name}={value}" for name, value in values.items()]
 
 
-def config(data_dir: str, **updates: Any) -> config_lib.ExperimentConfig:
+def config(data_dir: str, **updates: Any) -> schema.ExperimentConfig:
   """The same, frozen, with the vocabulary's size from the data."""
-  frozen = config_lib.from_config_dict(config_dict(data_dir, **updates))
+  frozen = load.from_config_dict(config_dict(data_dir, **updates))
   meta = token_file.read_meta(f"{data_dir}/{NAME}")
-  return data.with_vocab_size(frozen, meta)
+  return load.with_vocab_size(frozen, meta)
 
 
 def _write_split(folder: pathlib.Path, split: str, length: int) -> dict:

@@ -20,9 +20,9 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from tests import corpus
-from transformer_xl import evaluate
-from transformer_xl import train as train_lib
-from transformer_xl import update as update_lib
+from transformer_xl.evaluation import evaluate
+from transformer_xl.training import loop
+from transformer_xl.training import step
 
 SAVED, STEPS = 8, 16
 UPDATES = {
@@ -42,7 +42,7 @@ def run(folder, name, mesh, *, num_steps=STEPS, evaluated=False):
     **dict(zip(names, mesh, strict=True)),
     **{"train.num_steps": num_steps},
   )
-  assert train_lib.train(config, str(folder / name))
+  assert loop.train(config, str(folder / name))
   if evaluated:
     evaluate.run(config, str(folder / name))
 
@@ -122,7 +122,7 @@ def compiled_by_all(config, mesh):
 
 
 counter = itertools.count()
-compiled_update = update_lib.compiled_update
+compiled_update = step.compiled_update
 
 
 def together(work, folder, count):
@@ -160,7 +160,7 @@ def _become(work, folder, address, index, count):
 def main(folder, count):
   logging.use_absl_handler()
   logging.set_verbosity(logging.INFO)
-  update_lib.compiled_update = compiled_by_all
+  step.compiled_update = compiled_by_all
   corpus.write(folder / "data")
   together(by_one, folder, 1)
   if count == 2:

@@ -10,30 +10,30 @@ import math
 import os
 import sys
 
-os.environ["XLA_FLAGS"] = (
-  os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-)
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tests import corpus
-from transformer_xl import adaptive_scorer
-from transformer_xl import capacity
-from transformer_xl import checkpoint as checkpoint_lib
-from transformer_xl import data
-from transformer_xl import dynamic
-from transformer_xl import dynamic_evaluate
-from transformer_xl import evaluate
-from transformer_xl import scorer
-from transformer_xl import sharding
-from transformer_xl import step as step_lib
-from transformer_xl import token_file
-from transformer_xl import update as update_lib
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate as evaluation_evaluate
+from transformer_xl.evaluation import scorer as evaluation_scorer
+from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
+from transformer_xl.evaluation.dynamic import scorer as dynamic_scorer
+from transformer_xl.evaluation.dynamic import update as update_lib
+from transformer_xl.model import sparse_tails
+from transformer_xl.training import state as state_lib
+from transformer_xl.training import step as step_lib
+from transformer_xl.workdir import checkpoint
+
+os.environ["XLA_FLAGS"] = (
+  os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
 
 STEPS, COUNT = 6, 2  # As three chunks.
-capacity._ROWS = 1  # The few tokens of a device fill no tile.
+sparse_tails._ROWS = 1  # The few tokens of a device fill no tile.
 CONFIG = {
   "model.model_dim": 16,
   "model.num_heads": 4,
@@ -63,7 +63,7 @@ def make_config(data_dir, mesh=(8, 1, 1), **updates):
 
 
 def stream(config):
-  return data.TrainStream(
+  return streams.TrainStream(
     token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "train"),
     num_lanes=config.train.batch_size,
     segment_len=config.train.segment_len,
@@ -89,8 +89,8 @@ def updates(config, mesh, state, memory, *, first=0, end=STEPS):
   parts = []
   for step in range(first, end, COUNT):
     with jax.set_mesh(mesh):
-      segments = data.device_segments(
-        stream(config), step, COUNT, sharding.segments(mesh)
+      segments = streams.device_segments(
+        stream(config), step, COUNT, mesh_lib.segments(mesh)
       )
       state, memory, metrics = compiled(config, mesh)(state, memory, segments)
     parts.append(jax.device_get(metrics))
@@ -98,13 +98,13 @@ def updates(config, mesh, state, memory, *, first=0, end=STEPS):
   return state, memory, metrics
 
 
-compiled = functools.cache(update_lib.compiled_update)
+compiled = functools.cache(step_lib.compiled_update)
 
 
 def start(config, mesh):
   """The same for every mesh, since drawing takes longest to compile."""
   places = jax.tree.map(
-    lambda leaf: leaf.sharding, update_lib.placed_state(config, mesh)
+    lambda leaf: leaf.sharding, state_lib.placed_state(config, mesh)
   )
   return jax.device_put(first_values(config.data.dir), places)
 
@@ -112,17 +112,17 @@ def start(config, mesh):
 @functools.cache
 def first_values(data_dir):
   """State and memory, drawn on one device."""
-  creators = update_lib.creators(make_config(data_dir))
+  creators = state_lib.creators(make_config(data_dir))
   return jax.device_get(tuple(jax.jit(create)() for create in creators))
 
 
 def drawn(config):
   """Parameters that are split from the beginning."""
-  mesh = sharding.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   places = jax.tree.map(
-    lambda leaf: leaf.sharding, update_lib.placed_state(config, mesh)
+    lambda leaf: leaf.sharding, state_lib.placed_state(config, mesh)
   )
-  create, _ = update_lib.creators(config)
+  create, _ = state_lib.creators(config)
   with jax.set_mesh(mesh):
     state = jax.jit(create, out_shardings=places[0])()
   return jax.device_get(state.params)
@@ -143,7 +143,7 @@ def differences(expected, found):
 def compare(data_dir, expected, mesh, **changes):
   config = make_config(data_dir, mesh, **changes)
   devices = jax.devices()[: math.prod(mesh)]
-  device_mesh = sharding.make_mesh(config.mesh, lanes=(16,), devices=devices)
+  device_mesh = mesh_lib.make_mesh(config.mesh, lanes=(16,), devices=devices)
   before = start(config, device_mesh)
   state, memory, metrics = updates(config, device_mesh, *before)
   after = jax.device_get((state.params, metrics))
@@ -168,20 +168,20 @@ def compare(data_dir, expected, mesh, **changes):
 def move(data_dir, folder):
   """Saves on eight devices, goes on there and on four of them."""
   config = make_config(data_dir, (2, 2, 2))
-  mesh = sharding.make_mesh(config.mesh, lanes=(16,))
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=(16,))
   state, memory, _ = updates(config, mesh, *start(config, mesh), end=2)
-  checkpoints = checkpoint_lib.Checkpoints(folder, config.checkpoint)
+  checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
   checkpoints.save(state, memory, metadata={}, nll=None)
   stayed = updates(config, mesh, state, memory, first=2)
   checkpoints.close()
   four = jax.make_mesh(
     (2, 2, 1),
-    sharding.AXES,
+    mesh_lib.AXES,
     axis_types=(jax.sharding.AxisType.Auto,) * 3,
     devices=jax.devices()[4:],
   )
-  checkpoints = checkpoint_lib.Checkpoints(folder, config.checkpoint)
-  restored = checkpoints.restore_newest(*update_lib.placed_state(config, four))
+  checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
+  restored = checkpoints.restore_newest(*state_lib.placed_state(config, four))
   checkpoints.close()
   devices = restored.memory.hiddens.sharding.device_set
   moved = updates(config, four, restored.state, restored.memory, first=2)
@@ -200,14 +200,14 @@ def evaluations(data_dir, mesh):
     config = make_config(
       data_dir, mesh, **{"eval.memory": memory, "eval.batch_size": 8}
     )
-    device_mesh = sharding.make_mesh(config.mesh, lanes=(8,))
+    device_mesh = mesh_lib.make_mesh(config.mesh, lanes=(8,))
     params = start(config, device_mesh)[0].params
     with jax.set_mesh(device_mesh):
-      evaluator = evaluate.Evaluator(
+      evaluator = evaluation_evaluate.Evaluator(
         config, device_mesh, split="test", mem_len=12
       )
       result[memory] = evaluator(params).nll
-      made = scorer.Scorer(config, device_mesh, mem_len=12)
+      made = evaluation_scorer.Scorer(config, device_mesh, mem_len=12)
       first = jax.tree.leaves(made.start(made.freeze(params)))[0]
   return result | {"shard": first.addressable_shards[0].data.shape}
 
@@ -221,15 +221,15 @@ def adaptive_evaluation(data_dir, mesh):
   }
   config = make_config(data_dir, mesh, **updates)
   devices = jax.devices()[: math.prod(mesh)]
-  device_mesh = sharding.make_mesh(config.mesh, lanes=(4,), devices=devices)
+  device_mesh = mesh_lib.make_mesh(config.mesh, lanes=(4,), devices=devices)
   params = start(config, device_mesh)[0].params
-  rule = dynamic.Rule(*map(jnp.float32, (0.1, 0.02, 1e-3)))
+  rule = update_lib.Rule(*map(jnp.float32, (0.1, 0.02, 1e-3)))
   with jax.set_mesh(device_mesh):
     evaluator = dynamic_evaluate.AdaptiveEvaluator(
       config, device_mesh, mem_len=12
     )
     (score,) = evaluator(params, rule)
-    made = adaptive_scorer.AdaptiveScorer(config, device_mesh, mem_len=12)
+    made = dynamic_scorer.AdaptiveScorer(config, device_mesh, mem_len=12)
     query = made.start(params).params["layers"]["attention"]["query"]
   return {
     "nll": score.nll,

@@ -9,11 +9,11 @@ import tarfile
 import pytest
 
 from data_prep import download
-from data_prep import source as sources
+from data_prep import source as source_lib
 from tests import tiny
-from transformer_xl import config as config_lib
 from transformer_xl import errors
-from transformer_xl import provenance
+from transformer_xl.config import load
+from transformer_xl.workdir import run_record
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Not benchmarks: one there runs other projects' published code, to time it.
@@ -109,8 +109,8 @@ def test_an_archive_writes_nothing_outside_of_its_folder(kind, tmp_path):
       archive.addfile(info, io.BytesIO(b"words\n"))
   folder = tmp_path / "a" / "b"
   before = set(tmp_path.iterdir())
-  unpacked = sources.unpack(
-    sources.Tar(path), folder, wanted=lambda name: name.endswith(".txt")
+  unpacked = source_lib.unpack(
+    source_lib.Tar(path), folder, wanted=lambda name: name.endswith(".txt")
   )
   assert set(tmp_path.iterdir()) - before == {tmp_path / "a"}
   assert list((tmp_path / "a").iterdir()) == [folder]
@@ -138,8 +138,8 @@ def test_what_a_run_records_has_no_environment_and_no_command_line(
 ):
   monkeypatch.setenv("SECRET_TOKEN", "hunter2")
   monkeypatch.setattr("sys.argv", ["main", "--token=hunter2"])
-  config = config_lib.from_config_dict(tiny.config_dict())
-  provenance.record(config, str(tmp_path))
+  config = load.from_config_dict(tiny.config_dict())
+  run_record.record(config, str(tmp_path))
   content = (tmp_path / "config.json").read_text()
   assert set(json.loads(content)) == {"config", "versions", "git_commit"}
   assert "hunter2" not in content

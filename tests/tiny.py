@@ -10,8 +10,9 @@ import ml_collections
 import numpy as np
 
 from experiments import base
-from transformer_xl import config as config_lib
-from transformer_xl import model as model_lib
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.model import transformer_xl
 
 LANES, SEGMENT, MEMORY = 2, 3, 4
 MODEL = {
@@ -42,18 +43,18 @@ def config_dict(**updates: Any) -> ml_collections.ConfigDict:
   return config
 
 
-def model_config(**updates: Any) -> config_lib.ModelConfig:
+def model_config(**updates: Any) -> schema.ModelConfig:
   """A tiny model; updates name fields of the model."""
   config = base.get_config()
   config.model.update(MODEL | updates)
-  return config_lib.from_config_dict(config).model
+  return load.from_config_dict(config).model
 
 
 @functools.cache
-def params(config: config_lib.ModelConfig, *, seed: int = 0) -> dict:
+def params(config: schema.ModelConfig, *, seed: int = 0) -> dict:
   """The model's, as `draw` makes them."""
   shapes = jax.eval_shape(
-    lambda key: model_lib.init_params(config, key), jax.random.key(0)
+    lambda key: transformer_xl.init_params(config, key), jax.random.key(0)
   )
   return draw(shapes, seed=seed)
 
@@ -70,12 +71,14 @@ def draw(shapes: dict, *, seed: int = 0) -> dict:
   return jax.tree_util.tree_map_with_path(draw_one, shapes)
 
 
-def inputs(config: config_lib.ModelConfig, *, mem_len: int = MEMORY):
+def inputs(config: schema.ModelConfig, *, mem_len: int = MEMORY):
   """Tokens, the ones after them, and a full memory."""
   tokens = np.random.default_rng(3).integers(
     config.vocab_size, size=(LANES, SEGMENT + 1), dtype=np.int32
   )
-  memory = model_lib.empty_memory(config, batch_size=LANES, mem_len=mem_len)
+  memory = transformer_xl.empty_memory(
+    config, batch_size=LANES, mem_len=mem_len
+  )
   # Something to remember, so that the way memory takes is tested, too.
   hiddens = np.random.default_rng(4).standard_normal(memory.hiddens.shape)
   memory = memory._replace(
@@ -88,7 +91,7 @@ def inputs(config: config_lib.ModelConfig, *, mem_len: int = MEMORY):
 @functools.partial(jax.jit, static_argnames=("config", "method"))
 def apply(config, params, *args, key=None, method="__call__"):
   """With dropout if there is a key."""
-  model = model_lib.TransformerXL(config, clamp_len=0, same_length=False)
+  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
   options = {}
   if key is not None:  # Of a kind that compiles in half the time.
     rngs = {"dropout": jax.random.key(key, impl="rbg")}
@@ -96,7 +99,7 @@ def apply(config, params, *args, key=None, method="__call__"):
   return model.apply({"params": params}, *args, method=method, **options)
 
 
-def mean_nll(config: config_lib.ModelConfig, params: dict, *, key=None):
+def mean_nll(config: schema.ModelConfig, params: dict, *, key=None):
   """Of one segment; with dropout if there is a key."""
   tokens, targets, memory = inputs(config)
   losses, _ = apply(

@@ -54,14 +54,14 @@ def main(argv: list[str]) -> None:
   del argv
   import jax  # After the flags, so that --help is quick.
 
-  from transformer_xl import chips
-  from transformer_xl import config as config_lib
+  from transformer_xl.config import load
+  from transformer_xl.planning import topology
 
   if _MODE.value == "plan":
-    chips.compile_only()
+    topology.compile_only()
 
   logging.get_absl_handler().addFilter(_is_not_noise)
-  config = config_lib.from_config_dict(_CONFIG.value)
+  config = load.from_config_dict(_CONFIG.value)
   workdir = _workdir()
   for name, path in (
     ("workdir", workdir),
@@ -80,6 +80,8 @@ def main(argv: list[str]) -> None:
     jax.process_index(),
     jax.process_count(),
   )
+  if _MODE.value == "train" and config.data.prepare:
+    _prepare_data(config.data)
   if _MODE.value != "train":
     _run(_MODE.value, config, workdir)
   elif _run("train", config, workdir):
@@ -87,18 +89,32 @@ def main(argv: list[str]) -> None:
       _run(mode, config, workdir)
 
 
+def _prepare_data(data) -> None:
+  """Prepares a dataset that is missing, in the first process for all."""
+  import jax
+  from jax.experimental import multihost_utils
+
+  missing = not os.path.exists(os.path.join(data.dataset_dir, "meta.json"))
+  if missing and jax.process_index() == 0:
+    from data_prep import preparation  # Only this needs its libraries.
+
+    logging.info("Preparing %s in %s.", data.name, data.dir)
+    preparation.prepare(dataset=data.name, data_dir=data.dir)
+  multihost_utils.sync_global_devices("data is prepared")
+
+
 def _run(mode: str, config, workdir: str):
   if mode in _ANALYSES:  # Only they need the library that draws.
     name = f"transformer_xl.analysis.{_ANALYSES[mode]}"
     return importlib.import_module(name).run(config, workdir)
-  from transformer_xl import dynamic_evaluate
-  from transformer_xl import generate
-  from transformer_xl import plan
-  from transformer_xl import score
-  from transformer_xl import train
+  from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
+  from transformer_xl.planning import plan
+  from transformer_xl.text import generate
+  from transformer_xl.text import score
+  from transformer_xl.training import loop
 
   modes: dict[str, Callable[..., Any]] = {
-    "train": train.train,
+    "train": loop.train,
     "eval": dynamic_evaluate.run,
     "generate": generate.run,
     "score": score.run,
@@ -194,13 +210,8 @@ def _exit(message: str, *, status: int) -> NoReturn:
   sys.exit(status)
 
 
-def run(mode: str = "train") -> None:
-  """The entry point; a user's mistake ends in one line, a bug in a trace.
-
-  Args:
-    mode: what to do without --mode.
-  """
-  flags.FLAGS.set_default("mode", mode)
+def run() -> None:
+  """The entry point; a user's mistake ends in one line, a bug in a trace."""
 
   def guarded(argv: list[str]) -> None:
     try:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from data_prep import corpus
 from data_prep import download
-from data_prep import piece as pieces
-from data_prep import source as sources
+from data_prep import piece as piece_lib
+from data_prep import source as source_lib
 from data_prep import tokenizer
 from transformer_xl import errors
 
@@ -79,11 +79,11 @@ def open_corpus(
 
 
 def read(
-  source: sources.Source, name: str, start: int, stop: int, *, newlines: bool
-) -> Iterator[pieces.Piece]:
+  source: source_lib.Source, name: str, start: int, stop: int, *, newlines: bool
+) -> Iterator[piece_lib.Piece]:
   """Yields the bytes from start to stop, with or without the newlines."""
   with source.open(name) as stream:
-    for piece in pieces.stretch(
+    for piece in piece_lib.stretch(
       stream, start, stop, origin=f"{source.path}:{name}"
     ):
       data = piece.data if newlines else piece.data.replace(b"\n", b"")

@@ -5,9 +5,9 @@ from typing import Any
 
 import tensorflow_datasets.public_api as tfds
 
-from data_prep import corpus as corpora
+from data_prep import corpus as data_prep_corpus
 from data_prep import records
-from data_prep.enwik8 import corpus as enwik8
+from data_prep.enwik8 import corpus as enwik8_corpus
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
@@ -27,7 +27,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
   def _split_generators(
     self, dl_manager: tfds.download.DownloadManager
   ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-    corpus = enwik8.open_corpus(
+    corpus = enwik8_corpus.open_corpus(
       mode="bytes",
       path=records.manual_source(dl_manager),
       cache=records.cache(dl_manager),
@@ -35,6 +35,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
   def _generate_examples(
-    self, split: corpora.Split
+    self, split: data_prep_corpus.Split
   ) -> Iterator[tuple[int, dict[str, Any]]]:
     return records.by_piece(split)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from data_prep import corpus
 from data_prep import download
-from data_prep import piece as pieces
-from data_prep import source as sources
+from data_prep import piece
+from data_prep import source as source_lib
 from data_prep import tokenizer
 from transformer_xl import errors
 
@@ -56,11 +56,11 @@ def open_corpus(
       f"--mode={mode} is none of lm1b's; use standard, or double_marker for"
       " the counting of the TensorFlow results."
     )
-  given: sources.Source = download.locate(ARCHIVE, path=path, cache=cache)
+  given: source_lib.Source = download.locate(ARCHIVE, path=path, cache=cache)
   source, scratch = given, None
-  if isinstance(given, sources.Tar):
+  if isinstance(given, source_lib.Tar):
     scratch = cache / "lm1b"
-    source = sources.unpack(given, scratch, wanted=_is_wanted)
+    source = source_lib.unpack(given, scratch, wanted=_is_wanted)
   return corpus.Corpus(
     name="lm1b",
     splits={
@@ -104,7 +104,7 @@ def vocabulary_file(*, path: str | None, cache: pathlib.Path) -> str:
   return str(found)
 
 
-def names_of(source: sources.Source, split: str) -> list[str]:
+def names_of(source: source_lib.Source, split: str) -> list[str]:
   """Returns the files of a split, sorted; UserError if there are none."""
   names = [name for name in source.names() if _FILES[split].fullmatch(name)]
   if not names:
@@ -116,12 +116,12 @@ def names_of(source: sources.Source, split: str) -> list[str]:
 
 
 def read(
-  source: sources.Source, names: Sequence[str]
-) -> Iterator[pieces.Piece]:
+  source: source_lib.Source, names: Sequence[str]
+) -> Iterator[piece.Piece]:
   """Yields the sentences of some files, a line each."""
   for name in names:
     with source.open(name) as stream:
-      yield from pieces.cut(stream, origin=f"{source.path}/{name}")
+      yield from piece.cut(stream, origin=f"{source.path}/{name}")
 
 
 def _is_wanted(name: str) -> bool:

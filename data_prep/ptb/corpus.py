@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from data_prep import corpus
 from data_prep import download
 from data_prep import piece
-from data_prep import source as sources
+from data_prep import source as source_lib
 from data_prep import tokenizer
 from transformer_xl import errors
 
@@ -61,7 +61,7 @@ def open_corpus(*, path: str | None, cache: pathlib.Path) -> corpus.Corpus:
   )
 
 
-def member(source: sources.Source, split: str) -> str:
+def member(source: source_lib.Source, split: str) -> str:
   """Returns the name of a split's file; UserError if it is missing."""
   name = source.find(f"ptb.{split}.txt")
   if name is None:
@@ -72,7 +72,7 @@ def member(source: sources.Source, split: str) -> str:
   return name
 
 
-def read(source: sources.Source, name: str) -> Iterator[piece.Piece]:
+def read(source: source_lib.Source, name: str) -> Iterator[piece.Piece]:
   """Yields the text of a split, as one document."""
   with source.open(name) as stream:
     yield from piece.cut(stream, origin=f"{source.path}:{name}")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from data_prep import corpus
 from data_prep import piece
-from data_prep import source as sources
+from data_prep import source as source_lib
 from data_prep import tokenizer
 from transformer_xl import errors
 
@@ -42,7 +42,7 @@ _SHARES = {"valid": 3, "test": 3}
 def open_corpus(*, path: str | None) -> corpus.Corpus:
   """Returns the corpus; `path` is another library to take it from."""
   place = pathlib.Path(path or sysconfig.get_path("stdlib"))
-  source = sources.Folder(place, skip=_LEFT_OUT)
+  source = source_lib.Folder(place, skip=_LEFT_OUT)
   names = [name for name in source.names() if _is_library(name)]
   if not names:
     raise errors.UserError(
@@ -74,7 +74,7 @@ def split_of(name: str) -> str:
   return "train"
 
 
-def read(source: sources.Source, names: list[str]) -> Iterator[piece.Piece]:
+def read(source: source_lib.Source, names: list[str]) -> Iterator[piece.Piece]:
   """Yields the text of some files, each a document."""
   for name in names:
     with source.open(name) as stream:

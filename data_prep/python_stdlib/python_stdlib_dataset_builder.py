@@ -5,9 +5,9 @@ from typing import Any
 
 import tensorflow_datasets.public_api as tfds
 
-from data_prep import corpus as corpora
+from data_prep import corpus as data_prep_corpus
 from data_prep import records
-from data_prep.python_stdlib import corpus as python_stdlib
+from data_prep.python_stdlib import corpus as python_stdlib_corpus
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
@@ -27,10 +27,10 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     self, dl_manager: tfds.download.DownloadManager
   ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
     del dl_manager  # The running Python has it.
-    corpus = python_stdlib.open_corpus(path=None)
+    corpus = python_stdlib_corpus.open_corpus(path=None)
     return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
   def _generate_examples(
-    self, split: corpora.Split
+    self, split: data_prep_corpus.Split
   ) -> Iterator[tuple[int, dict[str, Any]]]:
     return records.by_document(split)

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from data_prep import corpus
-from data_prep import piece as pieces
-from data_prep import source as sources
-from data_prep import tokenizer as tokenizers
+from data_prep import piece as piece_lib
+from data_prep import source as source_lib
+from data_prep import tokenizer as tokenizer_lib
 from data_prep.text import holdout
 from transformer_xl import errors
 
@@ -40,7 +40,7 @@ class Options:
 
 
 def open_corpus(
-  options: Options, tokenizer: tokenizers.Tokenizer, *, source: str | None
+  options: Options, tokenizer: tokenizer_lib.Tokenizer, *, source: str | None
 ) -> corpus.Corpus:
   """Returns the corpus; UserError if no text is found where it should be.
 
@@ -76,28 +76,30 @@ def open_corpus(
 
 def read(
   paths: Sequence[pathlib.Path], *, field: str
-) -> Iterator[pieces.Piece]:
+) -> Iterator[piece_lib.Piece]:
   """Yields the documents of some files."""
   for path in paths:
-    with sources.damage_reported(path):
+    with source_lib.damage_reported(path):
       if path.name.endswith(".gz"):
         yield from _read_gzip(path)
       elif path.name.endswith(".jsonl"):
         yield from _read_records(path, field=field)
       else:
         with open(path, "rb") as stream:
-          yield from pieces.cut(stream, origin=str(path))
+          yield from piece_lib.cut(stream, origin=str(path))
 
 
-def _read_gzip(path: pathlib.Path) -> Iterator[pieces.Piece]:
+def _read_gzip(path: pathlib.Path) -> Iterator[piece_lib.Piece]:
   packed = path.stat().st_size
   with gzip.open(path) as stream:
-    for piece in pieces.cut(stream, origin=str(path)):
-      sources.refuse_bomb(path, piece.offset, packed=packed)
+    for piece in piece_lib.cut(stream, origin=str(path)):
+      source_lib.refuse_bomb(path, piece.offset, packed=packed)
       yield piece
 
 
-def _read_records(path: pathlib.Path, *, field: str) -> Iterator[pieces.Piece]:
+def _read_records(
+  path: pathlib.Path, *, field: str
+) -> Iterator[piece_lib.Piece]:
   with open(path, "rb") as stream:
     number = 0
     while line := stream.readline(_LONGEST_RECORD):
@@ -110,7 +112,7 @@ def _read_records(path: pathlib.Path, *, field: str) -> Iterator[pieces.Piece]:
           " .jsonl file has one record a line."
         )
       text = _field_of(line, field, f"line {number} of {path}")
-      yield from pieces.cut(io.BytesIO(text), origin=f"{path}:{number}")
+      yield from piece_lib.cut(io.BytesIO(text), origin=f"{path}:{number}")
 
 
 def _field_of(line: bytes, field: str, place: str) -> bytes:
@@ -157,7 +159,7 @@ def _expand(where: str) -> list[pathlib.Path]:
   for pattern in where.split(","):
     place = pathlib.Path(pattern).expanduser()
     if place.is_dir():
-      names = sources.Folder(place).names()
+      names = source_lib.Folder(place).names()
       found += [place / n for n in names if n.endswith(_SUFFIXES)]
     else:
       matches = map(pathlib.Path, glob.glob(str(place), recursive=True))

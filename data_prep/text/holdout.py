@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 
 from data_prep import corpus
-from data_prep import piece as pieces
+from data_prep import piece as piece_lib
 from transformer_xl import errors
 
 # Multiples of the golden ratio, modulo one, are spread evenly whatever their
@@ -48,7 +48,7 @@ def divide(
 
 def _documents(
   text: corpus.Split, shares: Mapping[str, float], split: str
-) -> Iterator[pieces.Piece]:
+) -> Iterator[piece_lib.Piece]:
   """Yields the documents of one split."""
   bounds = _upper_bounds(shares)
   number = -1
@@ -61,7 +61,7 @@ def _documents(
 
 def _stretch(
   text: corpus.Split, start: int, stop: int
-) -> Iterator[pieces.Piece]:
+) -> Iterator[piece_lib.Piece]:
   """Yields the bytes of the text from start to stop, as a document or more."""
   position, first = 0, True
   for piece in text():

@@ -5,10 +5,10 @@ from typing import Any
 
 import tensorflow_datasets.public_api as tfds
 
-from data_prep import corpus as corpora
+from data_prep import corpus as data_prep_corpus
 from data_prep import records
 from data_prep import tokenizer
-from data_prep.text import corpus as text
+from data_prep.text import corpus as text_corpus
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
@@ -31,14 +31,14 @@ class Builder(tfds.core.GeneratorBasedBuilder):
   def _split_generators(
     self, dl_manager: tfds.download.DownloadManager
   ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-    corpus = text.open_corpus(
-      text.Options(),
+    corpus = text_corpus.open_corpus(
+      text_corpus.Options(),
       tokenizer.of_text("byte"),
       source=str(dl_manager.manual_dir),
     )
     return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
   def _generate_examples(
-    self, split: corpora.Split
+    self, split: data_prep_corpus.Split
   ) -> Iterator[tuple[int, dict[str, Any]]]:
     return records.by_document(split)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from data_prep import corpus
 from data_prep import download
-from data_prep import piece as pieces
-from data_prep import source as sources
+from data_prep import piece
+from data_prep import source as source_lib
 from data_prep import tokenizer
 from transformer_xl import errors
 
@@ -57,10 +57,10 @@ def open_corpus(*, path: str | None, cache: pathlib.Path) -> corpus.Corpus:
 
 
 def read(
-  source: sources.Source, name: str, start: int, stop: int
-) -> Iterator[pieces.Piece]:
+  source: source_lib.Source, name: str, start: int, stop: int
+) -> Iterator[piece.Piece]:
   """Yields the characters from start to stop."""
   with source.open(name) as stream:
-    yield from pieces.stretch(
+    yield from piece.stretch(
       stream, start, stop, origin=f"{source.path}:{name}"
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow_datasets.public_api as tfds
 
-from data_prep import corpus as corpora
+from data_prep import corpus as corpus_lib
 from data_prep import records
 from data_prep import wikitext
 
@@ -35,6 +35,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
   def _generate_examples(
-    self, split: corpora.Split
+    self, split: corpus_lib.Split
   ) -> Iterator[tuple[int, dict[str, Any]]]:
     return records.by_document(split)

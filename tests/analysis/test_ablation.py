@@ -8,9 +8,9 @@ import pytest
 
 from tests import corpus
 from transformer_xl import errors
-from transformer_xl import train
 from transformer_xl.analysis import ablation
-from transformer_xl.analysis import planned
+from transformer_xl.analysis import equal_memory
+from transformer_xl.training import loop
 
 RUN = {
   "analysis.rows": ("recurrent-relative-all", "segment-absolute-recent_half"),
@@ -28,14 +28,14 @@ def data_dir(tmp_path_factory):
 def test_rows_are_trained_once_and_tabulated(data_dir, tmp_path, monkeypatch):
   config = corpus.config(data_dir, **RUN)
   trained = []
-  original = train.train
+  original = loop.train
 
   def counted(config, workdir):
     trained.append(pathlib.Path(workdir).name)
     # The second row is interrupted on the first attempt.
     return len(trained) != 2 and original(config, workdir)
 
-  monkeypatch.setattr(train, "train", counted)
+  monkeypatch.setattr(loop, "train", counted)
   first = ablation.run(config, str(tmp_path))
   assert [row["name"] for row in first["rows"]] == ["recurrent-relative-all"]
   second = ablation.run(config, str(tmp_path))
@@ -82,16 +82,18 @@ def test_a_row_that_is_none_is_one_line(name):
 def test_recurrence_is_planned_with_more_memory(data_dir):
   config = corpus.config(data_dir, **{"model.vocab_size": 23})
   plain = ablation.row_config(config, ablation.parse("segment-relative-all"))
-  assert planned.bytes_of_step(config) > planned.bytes_of_step(plain) > 0
+  assert (
+    equal_memory.bytes_of_step(config) > equal_memory.bytes_of_step(plain) > 0
+  )
 
 
 @pytest.mark.parametrize("fits", [8, 9, 23, 100])
 def test_segments_grow_to_the_memory_of_recurrence(data_dir, monkeypatch, fits):
   plain = corpus.config(data_dir, **{"train.num_steps": 1000})
   monkeypatch.setattr(
-    planned, "bytes_of_step", lambda config: 7 * config.train.segment_len
+    equal_memory, "bytes_of_step", lambda config: 7 * config.train.segment_len
   )
-  grown = planned.with_longest_segment(plain, budget=7 * fits)
+  grown = equal_memory.with_longest_segment(plain, budget=7 * fits)
   # To three per cent, so as not to compile too often.
   assert 0.96 * fits <= grown.train.segment_len <= fits
   tokens = [

@@ -32,7 +32,8 @@ def test_the_ablation_is_a_command_and_a_mistake_one_line(tmp_path):
     [
       sys.executable,
       "-m",
-      "transformer_xl.analysis.ablation",
+      "transformer_xl.main",
+      "--mode=ablation",
       "--config=experiments/ablation_ptb.py",
       f"--workdir={tmp_path}/run",
       "--config.analysis.rows=('recurrent-shaw',)",

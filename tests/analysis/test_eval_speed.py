@@ -7,10 +7,10 @@ import pytest
 
 from tests import corpus
 from tests import tiny
-from transformer_xl import config as config_lib
 from transformer_xl import errors
 from transformer_xl.analysis import eval_speed
-from transformer_xl.analysis import vanilla
+from transformer_xl.config import load
+from transformer_xl.config import vanilla
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,7 @@ def test_a_length_of_the_paper_has_its_ratio():
 
 def test_memories_are_carried_and_give_the_same_losses():
   """The second segment of each sees the first."""
-  config = config_lib.from_config_dict(
-    tiny.config_dict(**{"eval.segment_len": 3})
-  )
+  config = load.from_config_dict(tiny.config_dict(**{"eval.segment_len": 3}))
   text = np.random.default_rng(0).integers(23, size=40)
   twin = vanilla.twin(config.model)
   ways = eval_speed._ways(config, twin, text, 6)

@@ -17,11 +17,11 @@ from tests import oracle
 from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
-from transformer_xl import model as model_lib
-from transformer_xl import sharding
-from transformer_xl import token_file
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import context_losses
 from transformer_xl.analysis import recl
+from transformer_xl.data import token_file
+from transformer_xl.model import transformer_xl
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 
@@ -95,7 +95,7 @@ def read(folder, contexts, **updates):
     folder / "-".join(map(str, itertools.chain(*updates.items()))),
     **{"eval.segment_len": 5, "analysis.num_tokens": 40} | updates,
   )
-  mesh = sharding.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   params = tiny.params(config.model)
   function = {
     "tokens": context_losses.by_tokens,
@@ -153,11 +153,13 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
   config, losses = read(folder, contexts, **{"analysis.context": "attention"})
   tokens, params = tokens_of(config), tiny.params(config.model)
   assert losses.shape == (2, len(tokens) - 6)
-  model = model_lib.TransformerXL(config.model, clamp_len=0, same_length=False)
+  model = transformer_xl.TransformerXL(
+    config.model, clamp_len=0, same_length=False
+  )
   step = jax.jit(functools.partial(model.apply, method="nll"))
   for index, context in enumerate(contexts):
     # With the token itself, so many keys are seen.
-    memory = model_lib.empty_memory(
+    memory = transformer_xl.empty_memory(
       config.model, batch_size=1, mem_len=context - 1
     )
     expected = []

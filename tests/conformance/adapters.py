@@ -27,8 +27,8 @@ from typing import Protocol
 import jax
 
 from tests import tiny
-from transformer_xl import memory as memory_lib
-from transformer_xl import model as model_lib
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import transformer_xl
 
 
 class Adapter(Protocol):
@@ -69,12 +69,12 @@ class Package:
     return tiny.params(self.config, seed=seed)
 
   def fresh(self, batch_size: int) -> memory_lib.Memory:
-    return model_lib.empty_memory(
+    return transformer_xl.empty_memory(
       self.config, batch_size=batch_size, mem_len=self.mem_len
     )
 
   def read(self, params, tokens, memory, resets):
-    model = model_lib.TransformerXL(
+    model = transformer_xl.TransformerXL(
       self.config, clamp_len=self.clamp_len, same_length=self.same_length
     )
     return model.apply(

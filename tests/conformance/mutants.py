@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from tests.conformance import adapters
-from transformer_xl import attention
-from transformer_xl import memory as memory_lib
+from transformer_xl.model import attention
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.model.encodings import distances as distances_lib
 
 
 class IgnoresResets(adapters.Package):
@@ -105,9 +106,9 @@ def empty_window(monkeypatch):
 
 
 def distances_start_at_one(monkeypatch):
-  original = attention.position_encodings
+  original = distances_lib.position_encodings
   monkeypatch.setattr(
-    attention,
+    distances_lib,
     "position_encodings",
     lambda context_len, model_dim, *, clamp_len: original(
       context_len + 1, model_dim, clamp_len=clamp_len
@@ -116,9 +117,9 @@ def distances_start_at_one(monkeypatch):
 
 
 def clamp_one_late(monkeypatch):
-  original = attention.position_encodings
+  original = distances_lib.position_encodings
   monkeypatch.setattr(
-    attention,
+    distances_lib,
     "position_encodings",
     lambda context_len, model_dim, *, clamp_len: original(
       context_len, model_dim, clamp_len=clamp_len + 1
@@ -127,14 +128,14 @@ def clamp_one_late(monkeypatch):
 
 
 def interleave_sines_and_cosines(monkeypatch):
-  original = attention.sinusoids
+  original = distances_lib.sinusoids
 
   def sinusoids(distances, model_dim):
     encodings = original(distances, model_dim)
     halves = encodings.reshape(-1, 2, model_dim // 2)
     return halves.swapaxes(1, 2).reshape(encodings.shape)
 
-  monkeypatch.setattr(attention, "sinusoids", sinusoids)
+  monkeypatch.setattr(distances_lib, "sinusoids", sinusoids)
 
 
 def shift_one_column_less(monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_prep import piece
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
 
 _SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 SHARED = pathlib.Path(os.environ.get("TRANSFORMER_XL_TEST_DATA", _SHARED))

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from data_prep import preparation
-from data_prep import source as sources
+from data_prep import source as source_lib
 from data_prep import wikitext
-from data_prep.enwik8 import corpus as enwik8
-from data_prep.lm1b import corpus as lm1b
-from data_prep.ptb import corpus as ptb
-from data_prep.text8 import corpus as text8
+from data_prep.enwik8 import corpus as enwik8_corpus
+from data_prep.lm1b import corpus as lm1b_corpus
+from data_prep.ptb import corpus as ptb_corpus
+from data_prep.text8 import corpus as text8_corpus
 from tests.data_prep import layouts
 from transformer_xl import errors
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
 
 
 def prepare(dataset, tmp_path, source, **options):
@@ -59,7 +59,7 @@ def test_wikitext_files_alone_are_text_with_an_end_marker_a_line(tmp_path):
 
 
 def test_wikitext_has_sixty_articles_for_validation_and_for_the_test():
-  source = sources.Folder(layouts.shared("wikitext-2"))
+  source = source_lib.Folder(layouts.shared("wikitext-2"))
   for split in ("valid", "test"):
     pieces = list(wikitext.read(source, f"{split}.txt"))
     text = (source.path / f"{split}.txt").read_bytes()
@@ -70,8 +70,10 @@ def test_wikitext_has_sixty_articles_for_validation_and_for_the_test():
 @pytest.fixture
 def any_ptb(monkeypatch):
   """Takes any text for the Penn Treebank."""
-  monkeypatch.setattr(ptb, "PUBLISHED", {"train": {}, "valid": {}, "test": {}})
-  monkeypatch.setattr(ptb, "VOCABULARY_SIZE", None)
+  monkeypatch.setattr(
+    ptb_corpus, "PUBLISHED", {"train": {}, "valid": {}, "test": {}}
+  )
+  monkeypatch.setattr(ptb_corpus, "VOCABULARY_SIZE", None)
 
 
 @pytest.mark.usefixtures("any_ptb")
@@ -132,7 +134,7 @@ def test_a_word_that_the_training_text_of_wikitext103_lacks_is_named(
 
 @pytest.mark.usefixtures("any_wikitext")
 def test_articles_do_not_depend_on_how_the_text_is_cut(tmp_path, monkeypatch):
-  source = sources.Folder(
+  source = source_lib.Folder(
     layouts.write_files(tmp_path, layouts.wikitext_members())
   )
   name = "wikitext-103/wiki.train.tokens"
@@ -147,13 +149,13 @@ def test_articles_do_not_depend_on_how_the_text_is_cut(tmp_path, monkeypatch):
 def small_enwik8(monkeypatch):
   """Cuts enwik8 after 80, 90 and 100 bytes."""
   cuts = {"train": (0, 80), "valid": (80, 90), "test": (90, 100)}
-  for module in (enwik8, text8):
+  for module in (enwik8_corpus, text8_corpus):
     monkeypatch.setattr(module, "SPLITS", cuts)
   data = (b"aab\nc " * 20)[:100]
   published = {"bytes": data, "newline_free": data.replace(b"\n", b"")}
-  monkeypatch.setattr(enwik8, "PUBLISHED", {m: {} for m in published})
+  monkeypatch.setattr(enwik8_corpus, "PUBLISHED", {m: {} for m in published})
   monkeypatch.setattr(
-    enwik8,
+    enwik8_corpus,
     "VOCABULARY_SIZES",
     {mode: len(set(text)) for mode, text in published.items()},
   )
@@ -192,8 +194,8 @@ def test_enwik8_of_another_length_is_refused(tmp_path):
 
 @pytest.mark.usefixtures("small_enwik8")
 def test_text8_keeps_every_character(tmp_path, monkeypatch):
-  monkeypatch.setattr(text8, "PUBLISHED", {})
-  monkeypatch.setattr(text8, "VOCABULARY_SIZE", 3)
+  monkeypatch.setattr(text8_corpus, "PUBLISHED", {})
+  monkeypatch.setattr(text8_corpus, "VOCABULARY_SIZE", 3)
   path = tmp_path / "text8"
   path.write_bytes(b" a b" * 25)
   folder = prepare("text8", tmp_path, path)
@@ -205,8 +207,8 @@ def test_text8_keeps_every_character(tmp_path, monkeypatch):
 @pytest.fixture
 def any_lm1b(monkeypatch):
   """Takes any sentences and any list of words for lm1b."""
-  monkeypatch.setattr(lm1b, "PUBLISHED", {})
-  monkeypatch.setattr(lm1b, "VOCABULARY_SIZE", 8)
+  monkeypatch.setattr(lm1b_corpus, "PUBLISHED", {})
+  monkeypatch.setattr(lm1b_corpus, "VOCABULARY_SIZE", 8)
 
 
 def lm1b_source(tmp_path, layout="folder"):

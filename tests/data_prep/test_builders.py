@@ -12,10 +12,10 @@ import pytest
 from data_prep import catalog
 from data_prep import records
 from data_prep import wikitext
-from data_prep.enwik8 import corpus as enwik8
-from data_prep.lm1b import corpus as lm1b
-from data_prep.ptb import corpus as ptb
-from data_prep.text8 import corpus as text8
+from data_prep.enwik8 import corpus as enwik8_corpus
+from data_prep.lm1b import corpus as lm1b_corpus
+from data_prep.ptb import corpus as ptb_corpus
+from data_prep.text8 import corpus as text8_corpus
 from tests.data_prep import layouts
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -23,12 +23,12 @@ tfds.disable_progress_bar()
 
 FOLDER = pathlib.Path(records.__file__).parent
 ARCHIVES = {
-  "enwik8": [enwik8.ARCHIVE],
-  "lm1b": [lm1b.ARCHIVE],
-  "ptb": ptb.FILES,
+  "enwik8": [enwik8_corpus.ARCHIVE],
+  "lm1b": [lm1b_corpus.ARCHIVE],
+  "ptb": ptb_corpus.FILES,
   "python_stdlib": [],
   "text": [],
-  "text8": [text8.ARCHIVE],
+  "text8": [text8_corpus.ARCHIVE],
   "wikitext103": [wikitext.ARCHIVES["wikitext103"]],
   "wikitext2": [wikitext.ARCHIVES["wikitext2"]],
 }
@@ -108,7 +108,7 @@ def test_the_running_pythons_library_needs_no_source(tmp_path):
 
 def test_enwik8_and_text8_records_join_to_the_bytes(tmp_path, monkeypatch):
   cuts = {"train": (0, 5), "valid": (5, 7), "test": (7, 9)}
-  for name, module in (("enwik8", enwik8), ("text8", text8)):
+  for name, module in (("enwik8", enwik8_corpus), ("text8", text8_corpus)):
     monkeypatch.setattr(module, "SPLITS", cuts)
     source = layouts.write_files(tmp_path / name, {name: b"a\nb \xfcdefg"})
     found = build(name, tmp_path, source)

@@ -12,7 +12,7 @@ import pytest
 
 from data_prep import download
 from data_prep import preparation
-from data_prep import source as sources
+from data_prep import source as source_lib
 from data_prep import wikitext
 from tests.data_prep import layouts
 from transformer_xl import errors
@@ -204,7 +204,7 @@ def test_a_truncated_gzip_is_refused(tmp_path):
 def test_what_unpacks_to_an_implausible_size_is_refused(
   tmp_path, kind, monkeypatch
 ):
-  monkeypatch.setattr(sources, "_FREE_BYTES", 1000)
+  monkeypatch.setattr(source_lib, "_FREE_BYTES", 1000)
   layouts.small_pieces(monkeypatch, block=1 << 16, longest=1 << 16)
   data = b"0\n" * (1 << 20)
   if kind == "gzip":
@@ -215,7 +215,7 @@ def test_what_unpacks_to_an_implausible_size_is_refused(
     return
   write = layouts.write_zip if kind == "zip" else layouts.write_tar
   path = write(tmp_path / f"a.{kind}", {"wiki.train.tokens": data})
-  source = (sources.Zip if kind == "zip" else sources.Tar)(path)
+  source = (source_lib.Zip if kind == "zip" else source_lib.Tar)(path)
   with (
     pytest.raises(errors.UserError, match="over 200 times its size"),
     source.open("wiki.train.tokens"),
@@ -232,15 +232,15 @@ def test_links_in_an_archive_are_not_followed(tmp_path):
       link = tarfile.TarInfo(f"ptb.train.txt{kind.decode()}")
       link.type, link.linkname = kind, str(secret)
       archive.addfile(link)
-  assert sources.Tar(path).names() == []
+  assert source_lib.Tar(path).names() == []
 
 
 def test_an_archive_cannot_write_outside_the_folder(tmp_path):
   path = layouts.write_tar(
     tmp_path / "a.tgz", {"../../x/news.en-00001-of-00100": b"a\n"}
   )
-  folder = sources.unpack(
-    sources.Tar(path), tmp_path / "in" / "side", wanted=lambda name: True
+  folder = source_lib.unpack(
+    source_lib.Tar(path), tmp_path / "in" / "side", wanted=lambda name: True
   )
   assert "news.en-00001-of-00100" in folder.names()
   assert {p.name for p in tmp_path.iterdir()} == {"a.tgz", "in"}
@@ -254,7 +254,7 @@ def test_an_encrypted_zip_is_refused(tmp_path):
   path.write_bytes(data)
   with (
     pytest.raises(errors.UserError, match="text8 is encrypted"),
-    sources.Zip(path).open("text8"),
+    source_lib.Zip(path).open("text8"),
   ):
     pytest.fail("the archive was opened")
 
@@ -387,9 +387,9 @@ def test_downloads_are_encrypted(tmp_path):
 def test_a_zip_is_known_by_its_content(tmp_path):
   path = layouts.write_zip(tmp_path / "no_suffix", {"text8": b"abc"})
   assert zipfile.is_zipfile(path)
-  assert sources.locate(str(path)).names() == ["text8"]
+  assert source_lib.locate(str(path)).names() == ["text8"]
 
 
 def test_a_source_that_does_not_exist_is_refused(tmp_path):
   with pytest.raises(errors.UserError, match="does not exist"):
-    sources.locate(str(tmp_path / "nothing"))
+    source_lib.locate(str(tmp_path / "nothing"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from data_prep import array_file
 from data_prep import cutoffs
 from data_prep import describe
-from data_prep import piece as pieces
+from data_prep import piece as piece_lib
 from data_prep import preparation
 from data_prep import progress
 from data_prep.text import holdout
@@ -26,8 +26,8 @@ TEXT = st.text(st.sampled_from("a \n\u00fc\U0001f600"), max_size=80)
 def test_pieces_join_to_the_text_and_cut_no_character(text, block, longest):
   with pytest.MonkeyPatch.context() as patch:
     layouts.small_pieces(patch, block=block, longest=longest)
-    cut = list(pieces.cut(io.BytesIO(text.encode()), origin="it"))
-  assert "".join(pieces.text(piece) for piece in cut) == text
+    cut = list(piece_lib.cut(io.BytesIO(text.encode()), origin="it"))
+  assert "".join(piece_lib.text(piece) for piece in cut) == text
   assert [p.starts_document for p in cut] == [i == 0 for i in range(len(cut))]
   ends = np.cumsum([0] + [len(piece.data) for piece in cut])
   assert [piece.offset for piece in cut] == ends[:-1].tolist()
@@ -37,7 +37,7 @@ def test_pieces_join_to_the_text_and_cut_no_character(text, block, longest):
 def test_pieces_of_any_bytes_join_to_them(data, block):
   with pytest.MonkeyPatch.context() as patch:
     layouts.small_pieces(patch, block=block, longest=12)
-    cut = list(pieces.cut(io.BytesIO(data), origin="it"))
+    cut = list(piece_lib.cut(io.BytesIO(data), origin="it"))
   assert b"".join(piece.data for piece in cut) == data
   assert all(piece.data for piece in cut)
 
@@ -47,13 +47,13 @@ def test_pieces_of_any_bytes_join_to_them(data, block):
 )
 def test_a_stretch_is_a_slice(data, start, length):
   stream = io.BytesIO(data)
-  cut = list(pieces.stretch(stream, start, start + length, origin="it"))
+  cut = list(piece_lib.stretch(stream, start, start + length, origin="it"))
   assert b"".join(p.data for p in cut) == data[start : start + length]
   assert all(p.data == data[p.offset : p.offset + len(p.data)] for p in cut)
 
 
 def document(data, starts_document=True):
-  return pieces.Piece(data, starts_document, "it", 0)
+  return piece_lib.Piece(data, starts_document, "it", 0)
 
 
 def test_documents_are_kept_apart_by_newlines():
@@ -63,11 +63,13 @@ def test_documents_are_kept_apart_by_newlines():
     document(b"c"),
     document(b"d", False),
   ]
-  joined = [p.data for p in pieces.separated(iter(text), final_newline=False)]
+  joined = [
+    p.data for p in piece_lib.separated(iter(text), final_newline=False)
+  ]
   assert joined == [b"a\n", b"b\n", b"c", b"d"]
-  joined = [p.data for p in pieces.separated(iter(text), final_newline=True)]
+  joined = [p.data for p in piece_lib.separated(iter(text), final_newline=True)]
   assert joined == [b"a\n", b"b\n", b"c", b"d\n"]
-  assert list(pieces.documents(text)) == [b"a", b"b\n", b"cd"]
+  assert list(piece_lib.documents(text)) == [b"a", b"b\n", b"cd"]
 
 
 @hypothesis.given(

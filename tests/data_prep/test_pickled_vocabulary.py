@@ -12,7 +12,7 @@ import pytest
 from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from data_prep import encoding
 from data_prep import preparation
 from data_prep import survey
-from data_prep import tokenizer as tokenizers
+from data_prep import tokenizer as tokenizer_lib
 from data_prep.text import corpus
 from tests.data_prep import layouts
 from transformer_xl import errors
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
 
 WORDS = "one two three four five six seven\n"
 OPTIONS = {
@@ -65,7 +65,7 @@ def contents(folder):
 def kill_after(monkeypatch, number):
   """Ends the process, as it were, when the number-th piece is read."""
   left = [number]
-  genuine = tokenizers.pieces_of
+  genuine = tokenizer_lib.pieces_of
 
   def pieces_of(split, tokenizer):
     for piece in genuine(split, tokenizer):
@@ -74,7 +74,7 @@ def kill_after(monkeypatch, number):
         raise Killed
       yield piece
 
-  monkeypatch.setattr(tokenizers, "pieces_of", pieces_of)
+  monkeypatch.setattr(tokenizer_lib, "pieces_of", pieces_of)
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -127,7 +127,7 @@ def test_resuming_goes_on_where_the_state_was_saved(
 def _pieces(files, split):
   options = corpus.Options(valid_fraction=0.2, test_fraction=0.0)
   text = corpus.open_corpus(
-    options, tokenizers.of_text("byte"), source=str(files)
+    options, tokenizer_lib.of_text("byte"), source=str(files)
   )
   return text.splits[split]()
 
@@ -147,7 +147,7 @@ def test_two_processes_do_not_prepare_the_same_dataset(
   tmp_path, files, monkeypatch
 ):
   raised = []
-  genuine = tokenizers.pieces_of
+  genuine = tokenizer_lib.pieces_of
 
   def pieces_of(split, tokenizer):
     if not raised:
@@ -156,7 +156,7 @@ def test_two_processes_do_not_prepare_the_same_dataset(
       raised.append(error)
     return genuine(split, tokenizer)
 
-  monkeypatch.setattr(tokenizers, "pieces_of", pieces_of)
+  monkeypatch.setattr(tokenizer_lib, "pieces_of", pieces_of)
   prepare(tmp_path, files, "text")
   assert len(raised) == 1
 

@@ -9,7 +9,7 @@ import pytest
 from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
-from transformer_xl import vocabulary
+from transformer_xl.data import vocabulary
 
 
 def prepare(tmp_path, source, **options):

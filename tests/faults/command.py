@@ -13,24 +13,20 @@ import traceback
 
 import jax
 
-from transformer_xl import checkpoint
-from transformer_xl import evaluate  # noqa: F401  # As the command needs it.
-from transformer_xl import generate  # noqa: F401
 from transformer_xl import main
-from transformer_xl import plan  # noqa: F401
-from transformer_xl import score  # noqa: F401
-from transformer_xl import train
-from transformer_xl import update
+from transformer_xl.training import loop
+from transformer_xl.training import step
+from transformer_xl.workdir import checkpoint
 
 # A process is in a stage from the call of its function on; the last one is
 # where it was when it was hit.
 STAGES = {
-  "building": (train.Loop, "__init__"),
-  "restoring": (train.Loop, "_start"),
-  "reading": (train.Loop, "_log"),
-  "evaluating": (train.Loop, "_evaluate"),
+  "building": (loop.Loop, "__init__"),
+  "restoring": (loop.Loop, "_start"),
+  "reading": (loop.Loop, "_log"),
+  "evaluating": (loop.Loop, "_evaluate"),
   "saving": (checkpoint.Checkpoints, "save"),
-  "closing": (train.Loop, "close"),
+  "closing": (loop.Loop, "close"),
 }
 
 
@@ -77,7 +73,7 @@ def become(arguments, environment, log, tell, user, clock):
 def _mark_stages(tell):
   for stage, (owner, name) in STAGES.items():
     setattr(owner, name, _telling(getattr(owner, name), stage, tell))
-  compiled_update = update.compiled_update
+  compiled_update = step.compiled_update
 
   def compiled(config, mesh):
     run, first = compiled_update(config, mesh), ["compiling"]
@@ -88,7 +84,7 @@ def _mark_stages(tell):
 
     return call
 
-  update.compiled_update = compiled
+  step.compiled_update = compiled
 
 
 def _telling(function, stage, tell):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults import victim
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/reliability.md"
 START, END = "<!-- faults: start -->", "<!-- faults: end -->"
 PACKAGES = ("jax", "flax", "orbax-checkpoint", "numpy")
 TRIED, LOST = collections.Counter(), collections.Counter()
@@ -22,7 +22,7 @@ def pytest_addoption(parser):
   parser.addoption(
     "--fault-table",
     action="store_true",
-    help="Write the table of faults into docs/reliability.md.",
+    help="Write the table of faults into docs/measurements/reliability.md.",
   )
 
 

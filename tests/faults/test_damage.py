@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from tests import corpus
-from tests import test_checkpoint as checkpoints
 from tests.faults import victim
+from tests.workdir import test_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -110,12 +110,12 @@ def flip_and_restore(folder, source, state, seed):
   shutil.copytree(source, folder)
   step = folder / "checkpoints" / "6"
   one_file(flip_a_bit, step, random.Random(seed))
-  restored = checkpoints.restore(folder, state)
+  restored = test_checkpoint.restore(folder, state)
   step = int(restored.state.step)
-  checkpoints.assert_same(restored.state, checkpoints.make_state(step))
+  test_checkpoint.assert_same(restored.state, test_checkpoint.make_state(step))
   value = float(step)
-  memory = checkpoints.make_memory(value=value)
-  checkpoints.assert_same(restored.memory, memory)
+  memory = test_checkpoint.make_memory(value=value)
+  test_checkpoint.assert_same(restored.memory, memory)
   assert restored.metadata["window"] == {"nll": 0.1 + step}
   shutil.rmtree(folder)
 
@@ -123,8 +123,8 @@ def flip_and_restore(folder, source, state, seed):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
   folder = tmp_path_factory.mktemp("flips") / "run"
-  states = [checkpoints.make_state(3), checkpoints.make_state(6)]
-  checkpoints.save(folder, states)
+  states = [test_checkpoint.make_state(3), test_checkpoint.make_state(6)]
+  test_checkpoint.save(folder, states)
   return folder
 
 
@@ -136,7 +136,7 @@ def test_flipped_bits_of_a_checkpoint(
   saved, tmp_path, trying, caplog, first, count
 ):
   caplog.set_level(logging.CRITICAL, logger="absl")
-  state = checkpoints.make_state(0)
+  state = test_checkpoint.make_state(0)
   for seed in range(first, first + count):
     with trying("checkpoint restored after a flipped bit"):
       flip_and_restore(tmp_path / f"{seed}", saved, state, seed)

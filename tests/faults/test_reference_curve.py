@@ -6,12 +6,12 @@ import pytest
 
 from experiments import quickstart
 from tests import broken_runs
-from tests import test_resume as runs
-from transformer_xl import config as config_lib
-from transformer_xl import logged_run
-from transformer_xl import reference_curve
-from transformer_xl import train as train_lib
-from transformer_xl import verdict
+from tests.training import test_resume
+from transformer_xl.config import load
+from transformer_xl.training import loop
+from transformer_xl.training.reference_curves import curve as curve_lib
+from transformer_xl.training.reference_curves import logged_run
+from transformer_xl.training.reference_curves import verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -34,14 +34,14 @@ def judged(folder, data_dir, fault, monkeypatch, steps=STEPS):
   config.train.finish_with = ()
   with monkeypatch.context() as patch:
     fault(patch)
-    runs.stop_at(steps, patch)
-    train_lib.train(config_lib.from_config_dict(config), str(folder))
+    test_resume.stop_at(steps, patch)
+    loop.train(load.from_config_dict(config), str(folder))
   run = logged_run.read(str(folder))
   shutil.rmtree(folder)
-  curve = reference_curve.load(str(runs.ROOT / CURVE))
+  curve = curve_lib.load(str(test_resume.ROOT / CURVE))
   if run.data_sha256 != curve.data_sha256:
     pytest.skip("this Python's library is another text than the curve's")
-  return verdict.of(run, curve)
+  return verdict.compare(run, curve)
 
 
 def test_a_healthy_run_is_on_track(data_dir, tmp_path, monkeypatch):

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from tests import corpus
-from tests import test_processes
-from tests import test_resume as runs
 from tests.faults import victim
+from tests.training import test_processes
+from tests.training import test_resume
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -45,7 +45,7 @@ def test_one_of_two_is_killed(bench, whole, tmp_path, trying, killed, stage):
     print(f"the other ended after {time.monotonic() - start:.1f} s")
     for process in start_both(bench, workdir):
       assert process.end() == 0, process.says()
-    assert runs.lines(workdir) == runs.lines(whole)
+    assert test_resume.lines(workdir) == test_resume.lines(whole)
     config = corpus.config(bench.data_dir, **bench.updates)
-    runs.assert_same_run(whole, workdir, config)
+    test_resume.assert_same_run(whole, workdir, config)
   shutil.rmtree(workdir)

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from tests import corpus
-from tests import test_resume as runs
-from transformer_xl import checkpoint as checkpoint_lib
+from tests.training import test_resume
+from transformer_xl.workdir import checkpoint
 
 STEPS, CHUNK, EVERY = 48, 2, 8
 UPDATES = {
-  **runs.EVERYTHING,
+  **test_resume.EVERYTHING,
   "model.num_layers": 1,
   "train.accumulation_steps": 1,
   "train.num_steps": STEPS,
@@ -100,8 +100,8 @@ class Bench:
     self.config = corpus.config(self.data_dir, **updates)
     self.whole = folder / "whole"
     self.finish(self.whole)  # It compiles.
-    self.lines = runs.lines(self.whole)
-    self.newest = runs.newest(self.whole, self.config)
+    self.lines = test_resume.lines(self.whole)
+    self.newest = test_resume.newest(self.whole, self.config)
     assert int(self.newest.state.step) == updates["train.num_steps"]
 
   def start(self, workdir, *more, **options):
@@ -132,15 +132,15 @@ class Bench:
     self.assert_whole(workdir)
 
   def assert_whole(self, workdir):
-    assert runs.lines(workdir) == self.lines
-    newest = runs.newest(workdir, self.config)
+    assert test_resume.lines(workdir) == self.lines
+    newest = test_resume.newest(workdir, self.config)
     assert newest.metadata == self.newest.metadata
     jax.tree.map(np.testing.assert_array_equal, newest[:2], self.newest[:2])
 
 
 def steps(workdir):
   """Of the checkpoints that are completely written."""
-  folder = pathlib.Path(workdir) / checkpoint_lib.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
   if not folder.exists():
     return []
   return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
@@ -148,7 +148,7 @@ def steps(workdir):
 
 def is_being_saved(workdir):
   """Whether a checkpoint was left half written."""
-  folder = pathlib.Path(workdir) / checkpoint_lib.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
   return any("tmp" in path.name for path in folder.glob("*"))
 
 
@@ -161,7 +161,7 @@ def lines_so_far(workdir):
   for line in path.read_text().splitlines():
     with contextlib.suppress(json.JSONDecodeError):
       record = json.loads(line)
-      for name in runs.TIMING:
+      for name in test_resume.TIMING:
         record.pop(name, None)
       lines.append(record)
   return lines

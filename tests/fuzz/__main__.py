@@ -2,7 +2,8 @@
 
 python -m tests.fuzz --inputs=1000000 [--seed=0] [--only=PART_OF_A_NAME]
 
-Prints the table of docs/reliability.md and ends with status 1 if any crashed.
+Prints the table of docs/measurements/reliability.md and ends with status 1 if
+any crashed.
 """
 
 import argparse

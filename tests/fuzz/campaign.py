@@ -6,7 +6,6 @@ or a network connection that it starts, a file that it writes elsewhere.
 """
 
 import collections
-import encodings.cp437  # noqa: F401  Zip would load it while watched.
 import mmap
 import os
 import random

@@ -15,13 +15,13 @@ from experiments import base
 from tests.fuzz import campaign
 from tests.fuzz import files
 from tests.importers import stored_files
-from transformer_xl import config as config_lib
-from transformer_xl.importers import crc32c
+from transformer_xl.config import load
+from transformer_xl.formats import crc32c
+from transformer_xl.formats import published_vocabulary
+from transformer_xl.formats import tensor_bundle
+from transformer_xl.formats import torch_file
 from transformer_xl.importers import huggingface
-from transformer_xl.importers import tensor_bundle
 from transformer_xl.importers import tensorflow
-from transformer_xl.importers import torch_file
-from transformer_xl.importers import vocabulary_file
 
 
 def readers() -> dict[str, campaign.Reader]:
@@ -87,7 +87,7 @@ def _huggingface(content: bytes, folder: str) -> None:
   found = huggingface.read(folder)
   config = base.get_config()
   config.model.update(found.model)
-  config_lib.from_config_dict(config)
+  load.from_config_dict(config)
 
 
 _WEIGHTS = _safetensors()
@@ -105,7 +105,7 @@ def _pickles() -> list[bytes]:
 
 
 def _pickled(content: bytes, folder: str) -> None:
-  vocabulary_file.read(files.write(folder, "vocab.pkl", content))
+  published_vocabulary.read(files.write(folder, "vocab.pkl", content))
 
 
 def _torch(content: bytes, folder: str) -> None:

@@ -15,10 +15,10 @@ from experiments import base
 from tests import corpus
 from tests.fuzz import campaign
 from tests.fuzz import files
-from transformer_xl import config as config_lib
-from transformer_xl import data
-from transformer_xl import token_file
-from transformer_xl import vocabulary
+from transformer_xl.config import load
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary
 
 
 def readers() -> dict[str, campaign.Reader]:
@@ -79,7 +79,7 @@ _VALID = _valid_dataset()
 
 
 def _read_split(folder: str) -> None:
-  stream = data.TrainStream(
+  stream = streams.TrainStream(
     token_file.open_split(folder, "train"),
     num_lanes=2,
     segment_len=5,
@@ -122,12 +122,12 @@ def _read_meta(content: bytes, folder: str) -> None:
     for other in ("train.npy", "train_documents.npy"):
       files.write(folder, other, _VALID[other])
   meta = token_file.read_meta(folder)
-  data.with_vocab_size(_CONFIG, meta)
+  load.with_vocab_size(_CONFIG, meta)
   vocabulary.load(folder)
   token_file.open_split(folder, "train")
 
 
-_CONFIG = config_lib.from_config_dict(base.get_config())
+_CONFIG = load.from_config_dict(base.get_config())
 
 
 def _load_vocabulary(content: bytes, folder: str, **tokenizer) -> None:

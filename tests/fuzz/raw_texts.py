@@ -8,15 +8,15 @@ import pathlib
 import tarfile
 import tempfile
 
-from data_prep import source as sources
+from data_prep import source as source_lib
 from data_prep import wikitext
-from data_prep.lm1b import corpus as lm1b
-from data_prep.ptb import corpus as ptb
+from data_prep.lm1b import corpus as lm1b_corpus
+from data_prep.ptb import corpus as ptb_corpus
 from data_prep.text import corpus as text_corpus
 from tests.data_prep import layouts
 from tests.fuzz import campaign
 from tests.fuzz import files
-from transformer_xl import texts
+from transformer_xl.text import inputs
 
 
 def readers() -> dict[str, campaign.Reader]:
@@ -39,7 +39,7 @@ def readers() -> dict[str, campaign.Reader]:
 
 def _texts(content: bytes, folder: str) -> None:
   path = files.write(folder, "texts", content)
-  texts.parse(texts.read_file(path, field="score.file"), memory="fresh")
+  inputs.parse(inputs.read_file(path, field="score.file"), memory="fresh")
 
 
 def _jsonl(content: bytes, folder: str) -> None:
@@ -76,7 +76,7 @@ def _tar(mode: str) -> bytes:
 
 
 def _wikitext(content: bytes, folder: str) -> None:
-  source = sources.locate(files.write(folder, "wikitext.zip", content))
+  source = source_lib.locate(files.write(folder, "wikitext.zip", content))
   for split in layouts.WIKITEXT:
     name = wikitext.member("wikitext2", source, split)
     for _ in wikitext.read(source, name):
@@ -84,15 +84,15 @@ def _wikitext(content: bytes, folder: str) -> None:
 
 
 def _lm1b(content: bytes, folder: str) -> None:
-  source = sources.locate(files.write(folder, "lm1b.tar.gz", content))
+  source = source_lib.locate(files.write(folder, "lm1b.tar.gz", content))
   with contextlib.suppress(FileNotFoundError):
     os.unlink(os.path.join(folder, "scratch", "done"))
-  if isinstance(source, sources.Tar):
+  if isinstance(source, source_lib.Tar):
     where = pathlib.Path(folder, "scratch")
-    unpacked = sources.unpack(source, where, wanted=lm1b._is_wanted)
-    for _ in lm1b.read(unpacked, unpacked.names()):
+    unpacked = source_lib.unpack(source, where, wanted=lm1b_corpus._is_wanted)
+    for _ in lm1b_corpus.read(unpacked, unpacked.names()):
       pass
-  for _ in lm1b.read(source, lm1b.names_of(source, "train")):
+  for _ in lm1b_corpus.read(source, lm1b_corpus.names_of(source, "train")):
     pass
-  for _ in ptb.read(source, source.names()[0]):
+  for _ in ptb_corpus.read(source, source.names()[0]):
     pass

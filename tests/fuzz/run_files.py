@@ -6,9 +6,9 @@ from experiments import base
 from experiments import saved
 from tests.fuzz import campaign
 from tests.fuzz import files
-from transformer_xl import config as config_lib
-from transformer_xl import provenance
-from transformer_xl import writer
+from transformer_xl.config import load
+from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_record
 
 
 def readers() -> dict[str, campaign.Reader]:
@@ -20,15 +20,15 @@ def readers() -> dict[str, campaign.Reader]:
 
 
 def _run_config() -> bytes:
-  config = config_lib.from_config_dict(base.get_config())
-  fields = {"config": config_lib.to_dict(config), "versions": {}}
+  config = load.from_config_dict(base.get_config())
+  fields = {"config": load.to_dict(config), "versions": {}}
   return json.dumps(fields).encode()
 
 
 def _saved(content: bytes, folder: str) -> None:
   path = files.write(folder, "config.json", content)
-  provenance._saved(path)
-  config_lib.from_config_dict(saved.get_config(folder))
+  run_record._saved(path)
+  load.from_config_dict(saved.get_config(folder))
 
 
 def _metrics() -> bytes:
@@ -41,6 +41,6 @@ def _metrics() -> bytes:
 
 def _drop_after(content: bytes, folder: str) -> None:
   path = files.write(folder, "metrics.jsonl", content)
-  writer._drop_after(path, 5)
+  metrics_log._drop_after(path, 5)
   with open(path, encoding="utf-8") as file:
     assert all(json.loads(line)["step"] <= 5 for line in file)

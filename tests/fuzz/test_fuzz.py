@@ -17,11 +17,11 @@ from tests.fuzz import prepared_files
 from tests.fuzz import readers
 from tests.importers import stored_files
 from transformer_xl import errors
-from transformer_xl import provenance
-from transformer_xl import vocabulary
-from transformer_xl.importers import inert_pickle
-from transformer_xl.importers import tensor_bundle
-from transformer_xl.importers import torch_file
+from transformer_xl.data import vocabulary
+from transformer_xl.formats import inert_pickle
+from transformer_xl.formats import tensor_bundle
+from transformer_xl.formats import torch_file
+from transformer_xl.workdir import run_record
 
 READERS = readers.all_readers()
 
@@ -164,7 +164,7 @@ def test_a_dataset_names_no_file_outside_of_its_folder(name, tmp_path):
   with pytest.raises(errors.UserError):
     vocabulary.load(str(data))
   with pytest.raises(FileNotFoundError):
-    provenance.keep_vocabulary(str(data), str(tmp_path / "run"))
+    run_record.keep_vocabulary(str(data), str(tmp_path / "run"))
   assert not list(tmp_path.glob("run/**/secret.txt"))
 
 

@@ -13,7 +13,7 @@ from tests.parity import ours
 from transformer_xl import errors
 from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
-from transformer_xl.importers import imported_run
+from transformer_xl.importers import import_run
 from transformer_xl.importers import source
 
 
@@ -123,6 +123,6 @@ def refuse(folder, message, **options):
   """The import fails with one line and leaves nothing behind."""
   before = sorted(os.listdir(folder))
   with pytest.raises(errors.UserError, match=message) as caught:
-    imported_run.make(workdir=str(folder / "run"), **options)
+    import_run.make(workdir=str(folder / "run"), **options)
   assert "\n" not in str(caught.value)
   assert sorted(os.listdir(folder)) == before

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import strategies as st
 
 from tests import tiny
-from transformer_xl import config as config_lib
 from transformer_xl import errors
+from transformer_xl.config import schema
 from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
-from transformer_xl.importers import imported_run
+from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source as source_lib
-from transformer_xl.importers import torch_names
+from transformer_xl.importers import source
+from transformer_xl.importers import torch_layout
 
 
 def one_of(*values):
@@ -41,7 +41,7 @@ FIELDS = {
   "pre_norm": st.booleans(),
   "encoding": one_of(*["relative"] * 5, "shaw", "absolute_per_layer"),
 }
-LENGTHS = source_lib.Lengths(
+LENGTHS = source.Lengths(
   segment_len=3, mem_len=4, clamp_len=0, same_length=False
 )
 KEPT = [
@@ -51,7 +51,7 @@ KEPT = [
 ]
 
 
-def draw(config: config_lib.ModelConfig):
+def draw(config: schema.ModelConfig):
   """Parameters of which no two numbers are the same."""
   params, count = {}, 0
   for name, shape in mapping.parameter_shapes(config).items():
@@ -80,7 +80,7 @@ def test_what_is_exported_comes_back_bit_for_bit(updates):
     with open(os.path.join(folder, "config.json"), "w") as file:
       json.dump(fields, file)
     found = huggingface.read(folder)
-  read = imported_run.make_config(found, None).model
+  read = import_run.make_config(found, None).model
   for name in KEPT:
     assert getattr(read, name) == getattr(config, name), name
   if config.cutoffs:  # Else "none" and "all_but_first" are the same.
@@ -89,7 +89,7 @@ def test_what_is_exported_comes_back_bit_for_bit(updates):
     found.tensors,
     huggingface.layout(read),
     read,
-    ignored=torch_names.IGNORED,
+    ignored=torch_layout.IGNORED,
   )
   again = mapping.flatten(again)
   assert again.keys() == params.keys()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 import tests.tiny
-from transformer_xl import config as config_lib
+from transformer_xl.config import schema
 
 NUM_DRAWN = 30
 # Every value of every option is in one of them.
@@ -20,7 +20,7 @@ class Drawn(NamedTuple):
   """A model and how it is run."""
 
   index: int
-  model: config_lib.ModelConfig
+  model: schema.ModelConfig
   tokens: tuple[np.ndarray, ...]  # Consecutive segments [B, T + 1].
   mem_len: int
   clamp_len: int  # 0: none.

@@ -9,10 +9,10 @@ import numpy as np
 
 from tests.parity import configurations
 from tests.parity import weights
-from transformer_xl import adaptive_softmax
-from transformer_xl import model as model_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import transformer_xl
 
 # Compiling takes nearly all of the time; optimised code gives no other numbers
 # that a tolerance of 1e-4 could tell apart.
@@ -52,7 +52,7 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
   No gradient flows through memory, so that of the sum of losses is the sum of
   the segments' gradients.
   """
-  model = model_lib.TransformerXL(
+  model = transformer_xl.TransformerXL(
     drawn.model, clamp_len=drawn.clamp_len, same_length=drawn.same_length
   )
 
@@ -66,7 +66,7 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
     jax.value_and_grad(sum_loss, has_aux=True),
     compiler_options=COMPILER_OPTIONS,
   )
-  memory = model_lib.empty_memory(
+  memory = transformer_xl.empty_memory(
     drawn.model, batch_size=drawn.batch_size, mem_len=drawn.mem_len
   )
   losses, gradients, log_probs, memories = [], [], [], []

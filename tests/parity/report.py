@@ -1,4 +1,4 @@
-"""Writes the table of differences in docs/reproducing.md.
+"""Writes the table of differences in docs/measurements/parity.md.
 
     python -m tests.parity.report
 
@@ -20,10 +20,10 @@ from tests.parity import configurations
 from tests.parity import differences
 from tests.parity import ours
 from tests.parity import theirs
-from transformer_xl.importers import certificate
-from transformer_xl.importers import imported_run
+from transformer_xl.importers import import_run
+from transformer_xl.importers import report
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reproducing.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/parity.md"
 START, END = "<!-- parity: start -->", "<!-- parity: end -->"
 PACKAGES = ("jax", "flax", "numpy", "torch", "transformers", "safetensors")
 HEADER = """
@@ -92,12 +92,12 @@ def _row(drawn: configurations.Drawn, found: differences.Differences) -> str:
 def _example() -> str:
   """The certificate of the stored TensorFlow checkpoint like wt103."""
   with tempfile.TemporaryDirectory() as folder:
-    made = imported_run.make(
+    made = import_run.make(
       format_name="tensorflow",
       source=str(stored_files.tensorflow("wt103")),
       workdir=f"{folder}/run",
     )
-  return f"```\n{certificate.render(made)}\n```"
+  return f"```\n{report.render(made)}\n```"
 
 
 if __name__ == "__main__":

@@ -8,17 +8,16 @@ import pytest
 from tests.parity import configurations
 from tests.parity import differences
 from tests.parity import ours
+from tests.parity import theirs
 from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
-from transformer_xl.importers import imported_run
+from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
-from transformer_xl.importers import torch_names
+from transformer_xl.importers import torch_layout
 
 REASON = "needs PyTorch and Transformers: pip install -e '.[parity]'"
 for name in ("torch", "transformers"):
   pytest.importorskip(name, reason=REASON, exc_type=ImportError)
-
-from tests.parity import theirs  # noqa: E402
 
 # Which of our fields a folder does not say, or says of training only.
 UNSAID = {"init_style": "pytorch", "dtype": "float32", "scan_unroll": 1}
@@ -59,12 +58,12 @@ def test_a_drawn_model_equals_that_of_huggingface(tmp_path, index):
 def read(folder):
   """The configuration and parameters that an import takes from a folder."""
   found = huggingface.read(str(folder))
-  config = imported_run.make_config(found, None)
+  config = import_run.make_config(found, None)
   params, rows = mapping.import_tensors(
     found.tensors,
     huggingface.layout(config.model),
     config.model,
-    ignored=torch_names.IGNORED,
+    ignored=torch_layout.IGNORED,
   )
   assert len({row.name for row in rows}) == len(rows)
   return config, params

@@ -1,6 +1,6 @@
 """The paper's ablation (tables 6 and 10): rows trained at equal tokens.
 
-    python -m transformer_xl.analysis.ablation \
+    python -m transformer_xl.main --mode=ablation \
       --config=experiments/ablation_ptb.py --workdir=runs/ablation
 
 A row is named by recurrence, encoding and loss, as in "recurrent-shaw-all" or
@@ -17,20 +17,20 @@ from typing import NamedTuple
 import jax
 from absl import logging
 
-from transformer_xl import config as config_lib
-from transformer_xl import config_rules
-from transformer_xl import data
 from transformer_xl import errors
-from transformer_xl import evaluate
-from transformer_xl import metrics
-from transformer_xl import model as model_lib
-from transformer_xl import sharding
-from transformer_xl import token_file
-from transformer_xl import train
-from transformer_xl import writer
-from transformer_xl.analysis import figures
-from transformer_xl.analysis import planned
-from transformer_xl.analysis import sliding
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.analysis import equal_memory
+from transformer_xl.analysis import plotting
+from transformer_xl.analysis import sliding_window
+from transformer_xl.config import load
+from transformer_xl.config import rules
+from transformer_xl.config import schema
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import units
+from transformer_xl.model import transformer_xl
+from transformer_xl.training import loop
+from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import trained_model
 
 RECURRENCE = ("recurrent", "segment")
 
@@ -44,7 +44,7 @@ class Row(NamedTuple):
   loss_on: str
 
 
-def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Trains and evaluates each row and writes the table so far.
 
   Returns:
@@ -54,7 +54,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
     UserError: a row's name is none.
   """
   rows = [parse(name) for name in config.analysis.rows]
-  config = data.with_vocab_size(
+  config = load.with_vocab_size(
     config, token_file.read_meta(config.data.dataset_dir)
   )
   configs = [row_config(config, row) for row in rows]
@@ -81,8 +81,8 @@ def parse(name: str) -> Row:
   parts = name.split("-")
   choices = (
     RECURRENCE,
-    config_rules.CHOICES["model.encoding"],
-    config_rules.CHOICES["train.loss_on"],
+    rules.CHOICES["model.encoding"],
+    rules.CHOICES["train.loss_on"],
   )
   if len(parts) != len(choices) or any(
     part not in known for part, known in zip(parts, choices, strict=True)
@@ -95,8 +95,8 @@ def parse(name: str) -> Row:
 
 
 def row_config(
-  config: config_lib.ExperimentConfig, row: Row
-) -> config_lib.ExperimentConfig:
+  config: schema.ExperimentConfig, row: Row
+) -> schema.ExperimentConfig:
   """The experiment with a row's recurrence, encoding and loss."""
   mem_len = config.train.mem_len if row.is_recurrent else 0
   return dataclasses.replace(
@@ -108,14 +108,14 @@ def row_config(
   )
 
 
-def _with_equal_memory(config, configs) -> list[config_lib.ExperimentConfig]:
+def _with_equal_memory(config, configs) -> list[schema.ExperimentConfig]:
   """Longer segments where there is no recurrence, at as many tokens."""
-  budget = planned.bytes_of_step(row_config(config, parse(_REFERENCE)))
+  budget = equal_memory.bytes_of_step(row_config(config, parse(_REFERENCE)))
   logging.info("The recurrent row is planned with %d bytes.", budget)
   return [
     chosen
     if chosen.train.mem_len
-    else planned.with_longest_segment(chosen, budget=budget)
+    else equal_memory.with_longest_segment(chosen, budget=budget)
     for chosen in configs
   ]
 
@@ -134,15 +134,15 @@ def _finished(row, config, folder) -> dict[str, Any] | None:
     if result["asked"] == asked:
       logging.info("It is finished.")
       return result
-  if not train.train(config, folder):
+  if not loop.train(config, folder):
     return None
   result = {**_description(row, config), **_scores(row, config, folder)}
   result["asked"] = asked
-  writer.write_json(path, result)
+  metrics_log.write_json(path, result)
   return result
 
 
-def _asked(config: config_lib.ExperimentConfig) -> dict[str, Any]:
+def _asked(config: schema.ExperimentConfig) -> dict[str, Any]:
   """What a result depends on, as JSON gives it back."""
   asked = {
     "model": dataclasses.asdict(config.model),
@@ -175,7 +175,7 @@ def _description(row, config) -> dict[str, Any]:
     "mem_len": train.mem_len,
     "tokens": train.num_steps * train.batch_size * train.segment_len,
     "learning_rate": train.learning_rate,
-    "planned_bytes": planned.bytes_of_step(config),
+    "planned_bytes": equal_memory.bytes_of_step(config),
   }
 
 
@@ -183,12 +183,16 @@ def _scores(row, config, folder) -> dict[str, Any]:
   """Perplexities at the attention length of training and over the sweep."""
   trained = config.train.segment_len + config.train.mem_len
   lengths = sorted({trained, *config.analysis.attention_lens})
-  mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
   with jax.set_mesh(mesh):
-    params, step = evaluate.load_params(config, folder, mesh)
+    params, step = trained_model.load_params(config, folder, mesh)
     sweep = []
     for length in lengths:
-      score = sliding.score if not row.is_recurrent else sliding.score_recurrent
+      score = (
+        sliding_window.score
+        if not row.is_recurrent
+        else sliding_window.score_recurrent
+      )
       try:
         found = score(params, config, mesh, attention_len=length)
       except errors.UserError as error:  # Longer than learned positions.
@@ -199,7 +203,7 @@ def _scores(row, config, folder) -> dict[str, Any]:
         {
           "attention_len": length,
           "nll": nll,
-          "perplexity": metrics.perplexity(nll),
+          "perplexity": units.perplexity(nll),
           "num_tokens": found.num_tokens,
         }
       )
@@ -207,7 +211,7 @@ def _scores(row, config, folder) -> dict[str, Any]:
         "attention %d: perplexity %.2f", length, sweep[-1]["perplexity"]
       )
   return {
-    "num_parameters": model_lib.num_parameters(params),
+    "num_parameters": transformer_xl.num_parameters(params),
     "checkpoint_step": step,
     "init": next(one for one in sweep if one["attention_len"] == trained),
     "best": min(sweep, key=lambda one: one["nll"]),
@@ -218,17 +222,17 @@ def _scores(row, config, folder) -> dict[str, Any]:
 def _write(config, workdir, results) -> None:
   table = _table(config, results)
   folder = os.path.join(workdir, "results")
-  writer.write_json(os.path.join(folder, "ablation.json"), table)
+  metrics_log.write_json(os.path.join(folder, "ablation.json"), table)
   with open(os.path.join(folder, "ablation.md"), "w", encoding="utf-8") as file:
     file.write(markdown(results))
-  figures.save(
+  plotting.save(
     draw(results), os.path.join(folder, "ablation.png"), table["made_by"]
   )
 
 
 def _table(config, results) -> dict[str, Any]:
   return {
-    "made_by": figures.made_by(),
+    "made_by": plotting.made_by(),
     "split": config.eval.split,
     "equal_memory": config.analysis.equal_memory,
     "rows": results,
@@ -256,8 +260,8 @@ def markdown(results: list[dict[str, Any]]) -> str:
 
 def draw(results: list[dict[str, Any]]) -> Any:
   """Perplexity by attention length, a line for each row."""
-  figure, axes = figures.new(width=6.5, height=4.0)
-  encodings = config_rules.CHOICES["model.encoding"]
+  figure, axes = plotting.new(width=6.5, height=4.0)
+  encodings = rules.CHOICES["model.encoding"]
   for row in results:
     colour = f"C{encodings.index(row['encoding'])}"
     style = "-" if row["recurrence"] else "--"
@@ -295,9 +299,3 @@ def _label(row) -> str:
   recurrence = "recurrence" if row["recurrence"] else "no recurrence"
   half = "" if row["loss_on"] == "all" else ", recent half"
   return f"{row['encoding'].replace('_', ' ')}, {recurrence}{half}"
-
-
-if __name__ == "__main__":
-  from transformer_xl import main
-
-  main.run(mode="ablation")

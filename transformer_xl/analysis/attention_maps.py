@@ -23,20 +23,21 @@ import jaxtyping as jt
 import numpy as np
 from absl import logging
 
-from transformer_xl import config as config_lib
-from transformer_xl import data
 from transformer_xl import errors
-from transformer_xl import evaluate
-from transformer_xl import memory_use
-from transformer_xl import model as model_lib
-from transformer_xl import provenance
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl import sharding
-from transformer_xl import token_file
-from transformer_xl import vocabulary as vocabulary_lib
-from transformer_xl import writer
-from transformer_xl.analysis import attention_figures
-from transformer_xl.analysis import figures
+from transformer_xl.analysis import attention_plots
+from transformer_xl.analysis import plotting
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.evaluation import attention_terms
+from transformer_xl.evaluation import memory_share
+from transformer_xl.model import transformer_xl
+from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 NUM_WIDEST = 3  # As in the paper.
 TOP_SHARE = 0.2  # Of the memory, that is called what a target looks at.
@@ -55,15 +56,15 @@ class Maps(NamedTuple):
   context: np.ndarray  # Tokens [K] that were seen then.
 
 
-def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Measures and draws; returns what is written to `attention.json`.
 
   Raises:
     UserError: there is no memory to look at, or the text is too short.
   """
-  folder = os.path.join(workdir, provenance.VOCABULARY)
+  folder = os.path.join(workdir, run_record.VOCABULARY)
   vocabulary = vocabulary_lib.load(folder)
-  config = data.with_vocab_size(config, token_file.read_meta(folder))
+  config = load.with_vocab_size(config, token_file.read_meta(folder))
   mem_len = max(config.eval.mem_len)
   if not mem_len:
     raise errors.UserError(
@@ -72,9 +73,9 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
   segment_len = min(config.eval.segment_len, mem_len)
   tokens = _tokens(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
-  mesh = sharding.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   with jax.set_mesh(mesh):
-    params, step = evaluate.load_params(config, workdir, mesh)
+    params, step = trained_model.load_params(config, workdir, mesh)
     maps = measure(
       params, tokens, config, mem_len=mem_len, segment_len=segment_len
     )
@@ -103,19 +104,21 @@ def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
 def measure(
   params: shapes.PyTree,
   tokens: np.ndarray,
-  config: config_lib.ExperimentConfig,
+  config: schema.ExperimentConfig,
   *,
   mem_len: int,
   segment_len: int,
 ) -> Maps:
   """Reads tokens [num_tokens] and counts once the memory is full."""
-  model = model_lib.TransformerXL(
+  model = transformer_xl.TransformerXL(
     config.model,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  read = jax.jit(functools.partial(memory_use.read_segment, model=model))
-  empty = functools.partial(model_lib.empty_memory, config.model, batch_size=1)
+  read = jax.jit(functools.partial(attention_terms.read_segment, model=model))
+  empty = functools.partial(
+    transformer_xl.empty_memory, config.model, batch_size=1
+  )
   memory, losses, cut, profiles, masses = empty(mem_len=mem_len), [], [], [], []
   score = jax.jit(functools.partial(model.apply, method="nll"))
   for start in range(0, len(tokens) - segment_len, segment_len):
@@ -129,7 +132,7 @@ def measure(
     without = empty(mem_len=0)
     cut.append(score({"params": params}, inputs, targets, without)[0])
     profiles.append(by_distance(found.weights[:, 0]))
-    masses.append(memory_use.memory_mass(found.weights))
+    masses.append(memory_share.memory_mass(found.weights))
     last = start
   context = tokens[last - mem_len : last + segment_len]
   return Maps(
@@ -174,7 +177,7 @@ def widest(profile: jt.Float[np.ndarray, "N H R"]) -> list[tuple[int, int]]:
 def _summary(maps, config, vocabulary, *, mem_len) -> dict[str, Any]:
   reach = mean_distance(maps.by_distance)
   result = {
-    "made_by": figures.made_by(),
+    "made_by": plotting.made_by(),
     "encoding": config.model.encoding,
     "mem_len": mem_len,
     "segment_len": maps.weights.shape[2],
@@ -216,7 +219,7 @@ def _looked_at(weights, maps, vocabulary) -> list[dict[str, Any]]:
 
 
 def _write(result, maps, vocabulary, folder) -> None:
-  writer.write_json(os.path.join(folder, "attention.json"), result)
+  metrics_log.write_json(os.path.join(folder, "attention.json"), result)
   chosen = widest(maps.by_distance)
   layers, heads = zip(*chosen, strict=True)
   np.savez_compressed(
@@ -231,14 +234,14 @@ def _write(result, maps, vocabulary, folder) -> None:
   words = [vocabulary.symbol(int(token)) for token in maps.context]
   layer, head = chosen[0]
   drawn = {
-    "distance": attention_figures.distances(maps.by_distance),
-    "widest": attention_figures.memories(
+    "distance": attention_plots.distances(maps.by_distance),
+    "widest": attention_plots.memories(
       maps.weights[layers, heads], chosen, words
     ),
-    "terms": attention_figures.terms(
+    "terms": attention_plots.terms(
       maps.terms[:, layer, head], layer=layer, head=head
     ),
   }
   for name, figure in drawn.items():
     path = os.path.join(folder, f"attention_{name}.png")
-    figures.save(figure, path, result["made_by"])
+    plotting.save(figure, path, result["made_by"])

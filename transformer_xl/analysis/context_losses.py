@@ -23,17 +23,19 @@ import jax
 import jaxtyping as jt
 import numpy as np
 
-from experiments import saved
-from transformer_xl import config as config_lib
-from transformer_xl import data
 from transformer_xl import errors
-from transformer_xl import evaluate
-from transformer_xl import model as model_lib
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl import sharding
-from transformer_xl import step as step_lib
-from transformer_xl import token_file
-from transformer_xl.analysis import windows
+from transformer_xl.analysis import context_windows
+from transformer_xl.config import load
+from transformer_xl.config import saved
+from transformer_xl.config import schema
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import sums
+from transformer_xl.model import layers
+from transformer_xl.model import transformer_xl
+from transformer_xl.workdir import trained_model
 
 
 class ContextLosses(NamedTuple):
@@ -46,11 +48,11 @@ class ContextLosses(NamedTuple):
 
 
 def group(
-  config: config_lib.ExperimentConfig,
-) -> Iterator[tuple[str, config_lib.ExperimentConfig]]:
+  config: schema.ExperimentConfig,
+) -> Iterator[tuple[str, schema.ExperimentConfig]]:
   """The further runs, each as it was saved, on the same data and split."""
   for workdir in config.analysis.group:
-    other = config_lib.from_config_dict(saved.get_config(workdir))
+    other = load.from_config_dict(saved.get_config(workdir))
     evaluation = dataclasses.replace(
       other.eval,
       split=config.eval.split,
@@ -70,28 +72,28 @@ def group(
 
 
 def of_run(
-  config: config_lib.ExperimentConfig, workdir: str, *, contexts: list[int]
+  config: schema.ExperimentConfig, workdir: str, *, contexts: list[int]
 ) -> ContextLosses:
   """Losses of the run's checkpoint at each context, rising.
 
   Raises:
     UserError: the split is too short, or the model cannot be read so.
   """
-  config = data.with_vocab_size(
+  config = load.with_vocab_size(
     config, token_file.read_meta(config.data.dataset_dir)
   )
-  mesh = sharding.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
   read = by_tokens if config.analysis.context == "tokens" else by_attention
   with jax.set_mesh(mesh):
-    params, step = evaluate.load_params(config, workdir, mesh)
+    params, step = trained_model.load_params(config, workdir, mesh)
     losses = read(params, config, mesh, contexts=contexts)
-  count = model_lib.num_parameters(params)
+  count = transformer_xl.num_parameters(params)
   return ContextLosses(losses, contexts[-1], step, count)
 
 
 def by_tokens(
   params: shapes.PyTree,
-  config: config_lib.ExperimentConfig,
+  config: schema.ExperimentConfig,
   mesh: jax.sharding.Mesh,
   *,
   contexts: list[int],
@@ -107,12 +109,12 @@ def by_tokens(
       "one of them."
     )
   read = contexts
-  if config.model.encoding in model_lib.ABSOLUTE:
+  if config.model.encoding in layers.ABSOLUTE:
     # Beyond its segment are positions that the model has never seen.
     read = [min(length, config.train.segment_len) for length in contexts]
   wanted = np.unique(read)
   starts = np.arange(longest + count - wanted[0])
-  found = windows.losses(
+  found = context_windows.losses(
     params,
     file.tokens,
     starts,
@@ -133,13 +135,13 @@ def by_tokens(
 
 def by_attention(
   params: shapes.PyTree,
-  config: config_lib.ExperimentConfig,
+  config: schema.ExperimentConfig,
   mesh: jax.sharding.Mesh,
   *,
   contexts: list[int],
 ) -> np.ndarray:
   """Of all tokens from the longest context on, by memory; [C, T]."""
-  if config.model.encoding in model_lib.ABSOLUTE:
+  if config.model.encoding in layers.ABSOLUTE:
     raise errors.UserError(
       "analysis.context=attention needs a model of distances, and one of the "
       f"group has model.encoding={config.model.encoding}; set "
@@ -156,32 +158,32 @@ def by_attention(
 
 def _one_pass(params, config, mesh, length) -> np.ndarray:
   """Of all tokens but the first, in order."""
-  model = model_lib.TransformerXL(
+  model = transformer_xl.TransformerXL(
     dataclasses.replace(config.model, same_length_window="mem_len"),
     clamp_len=config.eval.clamp_len,
     same_length=True,
   )
-  stream = data.EvalStream(
+  stream = streams.EvalStream(
     _split(config),
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
     # So much a token can depend on: lanes then make no difference.
     warmup_len=length * config.model.num_layers,
-    resets=data.reset_rule(config),
+    resets=streams.reset_rule(config),
   )
-  score = functools.partial(step_lib.score_segment, params, model=model)
+  score = functools.partial(sums.score_segment, params, model=model)
   score_chunk = jax.jit(
     functools.partial(jax.lax.scan, score),
-    compiler_options=sharding.compiler_options(mesh),
+    compiler_options=mesh_lib.compiler_options(mesh),
   )
-  memory = model_lib.empty_memory(
+  memory = transformer_xl.empty_memory(
     config.model, batch_size=config.eval.batch_size, mem_len=length
   )
   losses, counted = [], []
   count = config.eval.segments_per_call
   for step in range(0, stream.num_steps, count):
-    segments = data.device_segments(
-      stream, step, count, sharding.segments(mesh)
+    segments = streams.device_segments(
+      stream, step, count, mesh_lib.segments(mesh)
     )
     memory, nll = score_chunk(memory, segments)
     losses.append(np.asarray(nll))
@@ -194,5 +196,5 @@ def _by_lane(parts: list[np.ndarray]) -> np.ndarray:
   return np.concatenate(parts).transpose(1, 0, 2).reshape(-1)
 
 
-def _split(config: config_lib.ExperimentConfig) -> token_file.TokenFile:
+def _split(config: schema.ExperimentConfig) -> token_file.TokenFile:
   return token_file.open_split(config.data.dataset_dir, config.eval.split)

@@ -24,17 +24,18 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from transformer_xl import config as config_lib
-from transformer_xl import data
 from transformer_xl import errors
-from transformer_xl import inference
-from transformer_xl import model as model_lib
-from transformer_xl import step as step_lib
-from transformer_xl import token_file
-from transformer_xl import writer
-from transformer_xl.analysis import figures
-from transformer_xl.analysis import vanilla
-from transformer_xl.analysis import windows
+from transformer_xl.analysis import context_windows
+from transformer_xl.analysis import plotting
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.config import vanilla
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import sums
+from transformer_xl.model import kv_cache
+from transformer_xl.model import transformer_xl
+from transformer_xl.workdir import metrics_log
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.
 REPEATS = 5  # So many windows, or segments, are timed.
@@ -46,7 +47,7 @@ LABELS = {
 }
 
 
-def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Times each way at each of `config.analysis.speed_lens`.
 
   Returns:
@@ -56,7 +57,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
     UserError: keys cannot be cached, or a length is none.
   """
   directory = config.data.dataset_dir
-  config = data.with_vocab_size(config, token_file.read_meta(directory))
+  config = load.with_vocab_size(config, token_file.read_meta(directory))
   tokens = token_file.open_split(directory, config.eval.split).tokens
   twin = vanilla.twin(config.model)
   rows = []
@@ -69,7 +70,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
     rows.append(_row(length, _timed(_ways(config, twin, text, length))))
     _log(rows[-1])
   result = {
-    "made_by": figures.made_by(),
+    "made_by": plotting.made_by(),
     "device": jax.devices()[0].device_kind,
     "num_parameters": _count(config.model),
     "vanilla_parameters": _count(twin),
@@ -79,9 +80,9 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "lengths": rows,
   }
   folder = os.path.join(workdir, "results")
-  writer.write_json(os.path.join(folder, "eval_speed.json"), result)
+  metrics_log.write_json(os.path.join(folder, "eval_speed.json"), result)
   picture = os.path.join(folder, "eval_speed.png")
-  figures.save(draw(result), picture, result["made_by"])
+  plotting.save(draw(result), picture, result["made_by"])
   return result
 
 
@@ -99,10 +100,12 @@ def _ways(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
 
 def _window(model_config, params, text, length) -> Callable[[int], Any]:
   """Predicts one token from the ones before it, read from nothing."""
-  model = model_lib.TransformerXL(model_config, clamp_len=0, same_length=False)
+  model = transformer_xl.TransformerXL(
+    model_config, clamp_len=0, same_length=False
+  )
   read = jax.jit(
     functools.partial(
-      windows.read_window, model=model, wanted=np.array([length - 1])
+      context_windows.read_window, model=model, wanted=np.array([length - 1])
     )
   )
 
@@ -115,15 +118,17 @@ def _window(model_config, params, text, length) -> Callable[[int], Any]:
 
 def _hidden(config, params, text, length) -> Callable[[int], Any]:
   """Predicts one segment with the model and its memory."""
-  model = model_lib.TransformerXL(
+  model = transformer_xl.TransformerXL(
     config.model,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
   score = jax.jit(
-    functools.partial(step_lib.score_segment, model=model), donate_argnums=1
+    functools.partial(sums.score_segment, model=model), donate_argnums=1
   )
-  memory = model_lib.empty_memory(config.model, batch_size=1, mem_len=length)
+  memory = transformer_xl.empty_memory(
+    config.model, batch_size=1, mem_len=length
+  )
   return _carried(
     lambda memory, segment: score(params, memory, segment),
     memory,
@@ -134,7 +139,7 @@ def _hidden(config, params, text, length) -> Callable[[int], Any]:
 
 def _key_value(config, params, text, length) -> Callable[[int], Any]:
   """Predicts one segment with a ring of keys and values."""
-  reader = inference.Reader(
+  reader = kv_cache.Reader(
     config.model,
     mem_len=length,
     segment_len=config.eval.segment_len,
@@ -159,7 +164,7 @@ def _carried(score, memory, text, segment_len) -> Callable[[int], Any]:
   def call(index: int) -> jax.Array:
     start = index * segment_len
     part = jnp.asarray(text[None, start : start + segment_len + 1], jnp.int32)
-    segment = step_lib.Segment(
+    segment = segment_lib.Segment(
       part[:, :-1],
       part[:, 1:],
       weights=jnp.ones((1, segment_len)),
@@ -216,19 +221,21 @@ def _log(row: dict[str, Any]) -> None:
   )
 
 
-def _draw(model: config_lib.ModelConfig) -> Any:
-  create = functools.partial(model_lib.init_params, model)
+def _draw(model: schema.ModelConfig) -> Any:
+  create = functools.partial(transformer_xl.init_params, model)
   return jax.jit(create)(jax.random.key(0))
 
 
-def _count(model: config_lib.ModelConfig) -> int:
-  create = functools.partial(model_lib.init_params, model)
-  return model_lib.num_parameters(jax.eval_shape(create, jax.random.key(0)))
+def _count(model: schema.ModelConfig) -> int:
+  create = functools.partial(transformer_xl.init_params, model)
+  return transformer_xl.num_parameters(
+    jax.eval_shape(create, jax.random.key(0))
+  )
 
 
 def draw(result: dict[str, Any]) -> Any:
   """Time a token, and how many times faster, by attention length."""
-  figure, (left, right) = figures.new(width=7.0, height=2.9, columns=2)
+  figure, (left, right) = plotting.new(width=7.0, height=2.9, columns=2)
   lengths = [row["attention_len"] for row in result["lengths"]]
 
   def line(axes, field, name, **style):

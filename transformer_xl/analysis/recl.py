@@ -15,12 +15,12 @@ import jaxtyping as jt
 import numpy as np
 from absl import logging
 
-from transformer_xl import config as config_lib
 from transformer_xl import errors
-from transformer_xl import metrics
-from transformer_xl import writer
 from transformer_xl.analysis import context_losses
-from transformer_xl.analysis import figures
+from transformer_xl.analysis import plotting
+from transformer_xl.config import schema
+from transformer_xl.evaluation import units
+from transformer_xl.workdir import metrics_log
 
 Losses = jt.Float[np.ndarray, "G C T"]
 
@@ -70,7 +70,7 @@ def effective_length(
   return contexts[-1], False
 
 
-def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Compares the run with those of `config.analysis.group`.
 
   Returns:
@@ -87,7 +87,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
   ]
   losses = np.stack([one.losses for one in found]).astype(np.float64)
   result = {
-    "made_by": figures.made_by(),
+    "made_by": plotting.made_by(),
     "split": config.eval.split,
     "context": config.analysis.context,
     "contexts": contexts,
@@ -101,7 +101,7 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "checkpoint_step": one.step,
         "num_parameters": one.num_parameters,
         "perplexity": [
-          metrics.perplexity(float(nll)) for nll in one.losses.mean(axis=1)
+          units.perplexity(float(nll)) for nll in one.losses.mean(axis=1)
         ],
       }
       for (folder, _), one in zip(runs, found, strict=True)
@@ -110,18 +110,18 @@ def run(config: config_lib.ExperimentConfig, workdir: str) -> dict[str, Any]:
   }
   _log(result)
   folder = os.path.join(workdir, "results")
-  writer.write_json(os.path.join(folder, "recl.json"), result)
+  metrics_log.write_json(os.path.join(folder, "recl.json"), result)
   np.savez_compressed(
     os.path.join(folder, "recl.npz"),
     losses=losses.astype(np.float32),
     contexts=contexts,
   )
   picture = os.path.join(folder, "recl.png")
-  figures.save(draw(result), picture, result["made_by"])
+  plotting.save(draw(result), picture, result["made_by"])
   return result
 
 
-def _contexts(analysis: config_lib.AnalysisConfig) -> list[int]:
+def _contexts(analysis: schema.AnalysisConfig) -> list[int]:
   start, step = analysis.context_start, analysis.context_step
   contexts = list(range(start, analysis.context_stop + 1, step))
   if len(contexts) < 2:
@@ -169,7 +169,7 @@ def _log(result: dict[str, Any]) -> None:
 def draw(result: dict[str, Any]) -> Any:
   """Perplexity and, for each r, gains by context length (figures 3 and 4)."""
   entries, contexts = result["recl"], result["contexts"]
-  figure, axes = figures.new(
+  figure, axes = plotting.new(
     width=2.6 * (len(entries) + 1), height=2.7, columns=len(entries) + 1
   )
   for index, model in enumerate(result["models"]):

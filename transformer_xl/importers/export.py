@@ -1,6 +1,6 @@
 """Command line: a run's checkpoint becomes a HuggingFace folder.
 
-python -m transformer_xl.importers.export --workdir=runs/wt103 \
+    python -m transformer_xl.importers.export --workdir=runs/wt103 \
       --target=wt103_huggingface
 """
 
@@ -14,18 +14,19 @@ import numpy as np
 import safetensors.numpy
 from absl import flags
 
-from experiments import saved
-from transformer_xl import checkpoint
-from transformer_xl import command
-from transformer_xl import config as config_lib
+from transformer_xl import command_line
 from transformer_xl import errors
-from transformer_xl import model as model_lib
-from transformer_xl import provenance
 from transformer_xl import shapes as shapes_lib
-from transformer_xl import vocabulary as vocabulary_lib
+from transformer_xl.config import load
+from transformer_xl.config import saved
+from transformer_xl.config import schema
+from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source as source_lib
+from transformer_xl.importers import source
+from transformer_xl.model import transformer_xl
+from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import run_record
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run.", required=True
@@ -44,8 +45,8 @@ def export(workdir: str, target: str) -> None:
   """
   if os.path.exists(target):
     raise errors.UserError(f"{target} exists; choose another --target.")
-  config = config_lib.from_config_dict(saved.get_config(workdir))
-  lengths = source_lib.Lengths(
+  config = load.from_config_dict(saved.get_config(workdir))
+  lengths = source.Lengths(
     segment_len=config.eval.segment_len,
     mem_len=config.eval.mem_len[0],
     clamp_len=config.eval.clamp_len,
@@ -58,7 +59,7 @@ def export(workdir: str, target: str) -> None:
     average=config.eval.parameters != "raw",
     target=_targets(config.model),
   )
-  vocabulary = vocabulary_lib.load(os.path.join(workdir, provenance.VOCABULARY))
+  vocabulary = vocabulary_lib.load(os.path.join(workdir, run_record.VOCABULARY))
   parent = os.path.dirname(os.path.abspath(target))
   os.makedirs(parent, exist_ok=True)
   with tempfile.TemporaryDirectory(dir=parent) as temporary:
@@ -77,7 +78,7 @@ def export(workdir: str, target: str) -> None:
 
 
 def write_weights(
-  path: str, params: shapes_lib.PyTree, config: config_lib.ModelConfig
+  path: str, params: shapes_lib.PyTree, config: schema.ModelConfig
 ) -> None:
   """Writes the tensors by HuggingFace's names, each of them once."""
   tensors = mapping.export_tensors(params, huggingface.layout(config))
@@ -88,11 +89,11 @@ def write_weights(
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
 
 
-def _targets(config: config_lib.ModelConfig):
+def _targets(config: schema.ModelConfig):
   """Shapes of the parameters, on one device."""
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   shapes = jax.eval_shape(
-    lambda key: model_lib.init_params(config, key), jax.random.key(0)
+    lambda key: transformer_xl.init_params(config, key), jax.random.key(0)
   )
   return jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
@@ -108,4 +109,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  command.run(main)
+  command_line.run(main)

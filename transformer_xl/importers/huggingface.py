@@ -10,12 +10,12 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from transformer_xl import config as config_lib
 from transformer_xl import errors
+from transformer_xl.config import schema
+from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source as source_lib
-from transformer_xl.importers import torch_file
-from transformer_xl.importers import torch_names
+from transformer_xl.importers import source
+from transformer_xl.importers import torch_layout
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
@@ -47,7 +47,7 @@ DEFAULTS = {
 }
 
 
-def read(path: str) -> source_lib.Source:
+def read(path: str) -> source.Source:
   """Reads a folder that `save_pretrained` wrote.
 
   Raises:
@@ -66,23 +66,23 @@ def read(path: str) -> source_lib.Source:
     tensors: Mapping[str, NDArray[Any]] = torch_file.read(file).tensors()
   else:
     tensors = read_safetensors(file)
-  return source_lib.Source(
+  return source.Source(
     tensors=tensors,
     files=(file,),
     model=_model(fields, file),
-    lengths=source_lib.Lengths(
+    lengths=source.Lengths(
       segment_len=fields.get("tgt_len") or 128,
       mem_len=fields["mem_len"],
       clamp_len=max(fields["clamp_len"], 0),
       same_length=fields["same_length"],
     ),
-    vocabulary=source_lib.find(path, VOCABULARIES),
+    vocabulary=source.find(path, VOCABULARIES),
   )
 
 
-def layout(config: config_lib.ModelConfig) -> Iterator[mapping.Tensor]:
+def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
   """The names of a language model with its softmax."""
-  return torch_names.layout(
+  return torch_layout.layout(
     config, prefix="transformer.", reverse_clusters=False
   )
 
@@ -99,7 +99,7 @@ def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
 
 
 def config_fields(
-  config: config_lib.ModelConfig, lengths: source_lib.Lengths
+  config: schema.ModelConfig, lengths: source.Lengths
 ) -> dict[str, Any]:
   """The config.json of a model.
 
@@ -199,7 +199,7 @@ def _model(fields: dict[str, Any], path: str) -> dict[str, Any]:
     "cutoffs": cutoffs,
     "div_val": fields["div_val"],
     "tie_weights": fields["tie_word_embeddings"],
-    "tie_projections": source_lib.tie_projections(tied),
+    "tie_projections": source.tie_projections(tied),
     "project_equal_width": True,
     "untie_biases": fields["untie_r"],
     "pre_norm": fields["pre_lnorm"],

@@ -1,18 +1,18 @@
 """Command line: a foreign checkpoint becomes a run that every mode reads.
 
-python -m transformer_xl.importers.main --format=tensorflow \
+    python -m transformer_xl.importers.main --format=tensorflow \
       --source=pretrained_xl/tf_wt103 --published=wt103 --workdir=runs/wt103
 """
 
 from absl import flags
 
-from transformer_xl import command
+from transformer_xl import command_line
 from transformer_xl import errors
-from transformer_xl.importers import certificate
-from transformer_xl.importers import imported_run
+from transformer_xl.importers import import_run
+from transformer_xl.importers import report
 
 _FORMAT = flags.DEFINE_enum(
-  "format", None, imported_run.FORMATS, "Whose files.", required=True
+  "format", None, import_run.FORMATS, "Whose files.", required=True
 )
 _SOURCE = flags.DEFINE_string(
   "source",
@@ -27,7 +27,7 @@ _WORKDIR = flags.DEFINE_string(
 _PUBLISHED = flags.DEFINE_enum(
   "published",
   None,
-  imported_run.PUBLISHED,
+  import_run.PUBLISHED,
   "Which published model it is: checks that, and evaluates as published.",
 )
 _VOCABULARY = flags.DEFINE_string(
@@ -47,7 +47,7 @@ _PRE_NORM = flags.DEFINE_bool(
 def main(argv: list[str]) -> None:
   """Imports, and prints the certificate."""
   del argv
-  made = imported_run.make(
+  made = import_run.make(
     format_name=_FORMAT.value,
     source=_SOURCE.value,
     workdir=_WORKDIR.value,
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
     cutoffs=_parse_cutoffs(_CUTOFFS.value),
     pre_norm=_PRE_NORM.value,
   )
-  print(certificate.render(made))
+  print(report.render(made))
   print(
     f"{_WORKDIR.value} is ready: python -m transformer_xl.main --mode=eval "
     f"--config=experiments/saved.py:{_WORKDIR.value}"
@@ -73,4 +73,4 @@ def _parse_cutoffs(items: list[str]) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-  command.run(main)
+  command_line.run(main)

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_xl import config as config_lib
 from transformer_xl import errors
-from transformer_xl import model as model_lib
-from transformer_xl import shapes as shapes_lib
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import transformer_xl
 
 # Where most of an error's names stop being of use.
 NUM_NAMED = 4
@@ -53,11 +53,11 @@ class Mapped(NamedTuple):
 
 @functools.cache
 def parameter_shapes(
-  config: config_lib.ModelConfig,
+  config: schema.ModelConfig,
 ) -> dict[str, tuple[int, ...]]:
   """The shape of every parameter of a model by its path."""
   params = jax.eval_shape(
-    lambda key: model_lib.init_params(config, key), jax.random.key(0)
+    lambda key: transformer_xl.init_params(config, key), jax.random.key(0)
   )
   leaves, _ = jax.tree_util.tree_flatten_with_path(params)
   return {
@@ -67,7 +67,7 @@ def parameter_shapes(
 
 
 def tensor_shapes(
-  layout: Iterable[Tensor], config: config_lib.ModelConfig
+  layout: Iterable[Tensor], config: schema.ModelConfig
 ) -> dict[str, tuple[int, ...]]:
   """The shape of every tensor of a layout by its name in the file."""
   expected = parameter_shapes(config)
@@ -80,10 +80,10 @@ def tensor_shapes(
 def import_tensors(
   tensors: Mapping[str, NDArray[Any]],
   layout: Iterable[Tensor],
-  config: config_lib.ModelConfig,
+  config: schema.ModelConfig,
   *,
   ignored: str,
-) -> tuple[shapes_lib.PyTree, list[Mapped]]:
+) -> tuple[shapes.PyTree, list[Mapped]]:
   """Our parameters, in float32, from the tensors of another format.
 
   Args:
@@ -127,7 +127,7 @@ def import_tensors(
 
 
 def export_tensors(
-  params: shapes_lib.PyTree,
+  params: shapes.PyTree,
   layout: Iterable[Tensor],
 ) -> dict[str, NDArray[Any]]:
   """The tensors of another format from our parameters, each of them once."""

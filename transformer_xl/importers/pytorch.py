@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_xl import config as config_lib
 from transformer_xl import errors
+from transformer_xl.config import schema
+from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source as source_lib
-from transformer_xl.importers import torch_file
-from transformer_xl.importers import torch_names
+from transformer_xl.importers import source
+from transformer_xl.importers import torch_layout
 
 VOCABULARIES = ("cache.pt", "vocab.pkl", "vocab.bin", "vocab.txt")
 PARALLEL = "module."  # Prefix that training on several devices adds.
@@ -26,7 +26,7 @@ PARALLEL = "module."  # Prefix that training on several devices adds.
 
 def read(
   path: str, *, cutoffs: tuple[int, ...], pre_norm: bool
-) -> source_lib.Source:
+) -> source.Source:
   """Reads model.pt, a state dict, or a folder with model.pt.
 
   Args:
@@ -55,18 +55,18 @@ def read(
       f"{path} is not a language model of the original code with relative "
       f"attention (attn_type 0): {error} is missing; check --format."
     ) from None
-  return source_lib.Source(
+  return source.Source(
     tensors=tensors,
     files=(path,),
     model=fields,
     lengths=lengths,
-    vocabulary=source_lib.find(os.path.dirname(path), VOCABULARIES),
+    vocabulary=source.find(os.path.dirname(path), VOCABULARIES),
   )
 
 
-def layout(config: config_lib.ModelConfig) -> Iterator[mapping.Tensor]:
+def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
   """The names of a language model, whose head lists its clusters backwards."""
-  return torch_names.layout(config, prefix="", reverse_clusters=True)
+  return torch_layout.layout(config, prefix="", reverse_clusters=True)
 
 
 def _model(
@@ -81,7 +81,7 @@ def _model(
   sizes = [len(table) for table in tables]
   if len(tables) > 1:
     cutoffs = tuple(itertools.accumulate(sizes))[:-1]
-  div_val = source_lib.div_val(widths)
+  div_val = source.div_val(widths)
   if len(tables) == 1 and projections and widths[0] == model_dim:
     div_val = 2  # Only then do equal widths have a projection (facts 2.8).
   num_tails = len(tensors.get("crit.cluster_bias", ()))
@@ -120,7 +120,7 @@ def _tie_projections(tensors, projections, num_tails: int) -> str:
   if not projections:
     return "all_but_first"
   shared = itertools.cycle(projections)  # One for all where div_val is 1.
-  return source_lib.tie_projections(
+  return source.tie_projections(
     [
       np.array_equal(projection, tensors[f"crit.out_projs.{index}"])
       for index, projection in zip(range(num_tails + 1), shared, strict=False)
@@ -141,10 +141,10 @@ def _attributes(file: torch_file.TorchFile) -> dict[str, Any]:
   }
 
 
-def _lengths(file: torch_file.TorchFile) -> source_lib.Lengths:
+def _lengths(file: torch_file.TorchFile) -> source.Lengths:
   """Those of training; the published evaluations set others (facts 1.3)."""
   attributes = file.attributes()
-  return source_lib.Lengths(
+  return source.Lengths(
     segment_len=attributes["tgt_len"],
     mem_len=attributes["mem_len"],
     clamp_len=max(attributes["clamp_len"], 0),

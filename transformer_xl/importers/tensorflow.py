@@ -10,13 +10,13 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from transformer_xl import adaptive_softmax
-from transformer_xl import config as config_lib
 from transformer_xl import errors
+from transformer_xl.config import schema
+from transformer_xl.formats import tensor_bundle
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source as source_lib
-from transformer_xl.importers import tensor_bundle
-from transformer_xl.importers import torch_names
+from transformer_xl.importers import source
+from transformer_xl.importers import torch_layout
+from transformer_xl.model import adaptive_softmax
 
 # The optimizer's variables.
 IGNORED = r"(/Adam(_1)?|(^|/)beta[12]_power|^global_step)$"
@@ -24,7 +24,7 @@ VOCABULARIES = ("cache.pkl",)
 SCOPE = "transformer"
 
 
-def read(path: str) -> source_lib.Source:
+def read(path: str) -> source.Source:
   """Reads a checkpoint.
 
   Args:
@@ -45,10 +45,10 @@ def read(path: str) -> source_lib.Source:
     ) from None
   folder = os.path.dirname(prefix)
   places = (folder, os.path.join(folder, "..", "data"))
-  found = (source_lib.find(place, VOCABULARIES) for place in places)
+  found = (source.find(place, VOCABULARIES) for place in places)
   for place in places:
     _check_corpus(os.path.join(place, "corpus-info.json"), fields)
-  return source_lib.Source(
+  return source.Source(
     tensors=bundle,
     files=bundle.files,
     model=fields,
@@ -57,7 +57,7 @@ def read(path: str) -> source_lib.Source:
   )
 
 
-def layout(config: config_lib.ModelConfig) -> Iterator[mapping.Tensor]:
+def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
   """All variables of a model."""
   for theirs, ours in {
     "r_w_bias": "content_bias",
@@ -113,7 +113,7 @@ def _softmax(config, parts) -> Iterator[mapping.Tensor]:
     scope = f"adaptive_softmax/cutoff_{index}"
     rows = slice(part.start, part.stop)
     yield _tensor(f"{scope}/b", "softmax/bias", rows)
-    own = not torch_names.shares(config, index)
+    own = not torch_layout.shares(config, index)
     if own and _has_projection(config, index):
       yield _tensor(f"{scope}/proj", f"softmax/projection_{index}")
 
@@ -202,7 +202,7 @@ def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     "ff_dim": shape("layer_0/ff/layer_1/bias")[0],
     "embed_dim": widths[0],
     "cutoffs": tuple(itertools.accumulate(sizes))[:-1],
-    "div_val": source_lib.div_val(widths),
+    "div_val": source.div_val(widths),
     "tie_weights": True,  # Its flag has no effect.
     "tie_projections": _tie_projections(shapes, projects, len(sizes)),
     # Only narrowing vectors leave a choice, see `_has_projection`.

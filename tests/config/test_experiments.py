@@ -1,0 +1,76 @@
+"""Every experiment builds, and has as many parameters as its original."""
+
+import importlib
+import pathlib
+
+import jax
+import pytest
+
+import experiments
+from transformer_xl.config import load
+from transformer_xl.model import transformer_xl
+
+FOLDER = pathlib.Path(experiments.__file__).parent
+# `saved` needs a run and `vanilla` a name; their tests are elsewhere.
+NAMES = sorted(
+  path.stem
+  for path in FOLDER.glob("*.py")
+  if path.stem not in ("__init__", "saved", "vanilla")
+)
+# Facts 1.1: those of the published configurations, in TensorFlow's style.
+PUBLISHED = {
+  "wt103_base": 151_119_838,
+  "wt103_base_aligned": 191_965_658,  # Not published; counted here.
+  "wt103_large": 285_205_322,
+  "enwik8_base": 41_055_436,
+  "enwik8_large": 277_231_820,
+  "text8_large": 277_050_395,
+  "lm1b_base": 355_749_729,
+  "lm1b_large": 838_078_041,
+}
+
+
+def _config(name: str):
+  return importlib.import_module(f"experiments.{name}").get_config()
+
+
+def _count(config) -> int:
+  model = load.from_config_dict(config).model
+  params = jax.eval_shape(
+    lambda key: transformer_xl.init_params(model, key), jax.random.key(0)
+  )
+  return transformer_xl.num_parameters(params)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_experiment_builds(name):
+  config = _config(name)
+  load.from_config_dict(config)
+  if not config.model.vocab_size:  # The data will say.
+    config.model.vocab_size = 256
+  assert _count(config) > 0
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_experiment_has_the_published_number_of_parameters(name):
+  assert _count(_config(name)) == PUBLISHED[name]
+
+
+def test_pytorch_shares_the_biases_of_wt103_base():
+  config = _config("wt103_base")
+  config.model.untie_biases = False
+  assert _count(config) == 151_107_538
+
+
+def test_the_paper_widened_lm1b_base():
+  config = _config("lm1b_base")
+  config.model.update({"num_layers": 20, "ff_dim": 6144})
+  assert _count(config) == 466_962_273
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_experiment_says_what_it_is_and_how_to_run_it(name):
+  text = importlib.import_module(f"experiments.{name}").__doc__
+  if name != "base":
+    assert "Run: " in text
+    assert "make quickstart" in text or f"experiments/{name}.py" in text

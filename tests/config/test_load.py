@@ -1,0 +1,217 @@
+"""Every mistake in a configuration ends in one line that names the fix."""
+
+import dataclasses
+
+import ml_collections
+import pytest
+
+from experiments import base
+from tests import tiny
+from transformer_xl import errors
+from transformer_xl.config import load
+from transformer_xl.config import rules
+
+
+def _error(config: ml_collections.ConfigDict) -> str:
+  with pytest.raises(errors.UserError) as caught:
+    load.from_config_dict(config)
+  message = str(caught.value)
+  assert message
+  assert "\n" not in message
+  return message
+
+
+def test_the_base_experiment_converts_field_by_field():
+  config = base.get_config()
+  frozen = load.from_config_dict(config)
+  # Tuples come back as tuples, whatever the dictionary made of them.
+  assert load.to_dict(frozen) == config.to_dict()
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    frozen.model.num_layers = 1
+
+
+def test_conversion_survives_a_round_trip():
+  frozen = load.from_config_dict(tiny.config_dict())
+  again = ml_collections.ConfigDict(load.to_dict(frozen))
+  assert load.from_config_dict(again) == frozen
+
+
+def test_an_unknown_field_is_answered_with_the_nearest():
+  config = base.get_config()
+  config.model.num_layer = 4
+  message = _error(config)
+  assert "config.model.num_layer;" in message
+  assert "did you mean config.model.num_layers?" in message
+
+
+def test_an_unknown_field_like_none_is_named():
+  config = base.get_config()
+  config.xyzzy = 1
+  assert "there is no field config.xyzzy." in _error(config)
+
+
+@pytest.mark.parametrize("name", ["seed", "model.ff_dim", "eval"])
+def test_a_missing_field_is_named(name):
+  config = base.get_config()
+  *groups, field = name.split(".")
+  group = config
+  for part in groups:
+    group = group[part]
+  del group[field]
+  assert field in _error(config)
+
+
+@pytest.mark.parametrize(
+  ("name", "value"),
+  [
+    ("seed", 0.5),
+    ("seed", True),
+    ("model.num_layers", "4"),
+    ("model.tie_weights", 1),
+    ("model.dropout_rate", "0.1"),
+    ("model.dropout_rate", float("nan")),
+    ("train.learning_rate", float("inf")),
+    ("model.cutoffs", ("5",)),
+    ("model.dtype", None),
+  ],
+)
+def test_a_wrong_type_is_named_with_its_value(name, value):
+  values = base.get_config().to_dict()
+  *groups, field = name.split(".")
+  group = values
+  for part in groups:
+    group = group[part]
+  group[field] = value
+  message = _error(ml_collections.ConfigDict(values))
+  assert f"config.{name} must be a" in message
+
+
+@pytest.mark.parametrize(
+  ("name", "value", "limit"),
+  [
+    ("seed", 2**32, 2**32),
+    ("train.mem_len", 2**31, 2**31),
+    ("train.segment_lens", (8, 10**400), 2**31),
+  ],
+)
+def test_a_number_that_arrays_cannot_hold_is_refused(name, value, limit):
+  message = _error(tiny.config_dict(**{name: value}))
+  assert f"config.{name} must be below {limit}: it is" in message
+
+
+def test_a_whole_number_that_no_float_holds_is_refused():
+  values = base.get_config().to_dict()
+  values["train"]["clip_norm"] = 10**400
+  message = _error(ml_collections.ConfigDict(values))
+  assert "config.train.clip_norm must be a float: inf." in message
+
+
+def test_integers_serve_as_floats_and_a_number_as_a_tuple():
+  values = base.get_config().to_dict()
+  values["train"]["clip_norm"] = 1
+  values["eval"]["mem_len"] = 64
+  config = load.from_config_dict(ml_collections.ConfigDict(values))
+  assert isinstance(config.train.clip_norm, float)
+  assert config.eval.mem_len == (64,)
+
+
+RULES = [
+  *[(name, "no such") for name in rules.CHOICES],
+  *[(name, 0) for name in rules.POSITIVE],
+  *[(name, -1) for name in rules.NOT_NEGATIVE],
+  *[(name, -0.5) for name in rules.FRACTIONS],
+  *[(name, 1.0) for name in rules.FRACTIONS],
+]
+
+
+@pytest.mark.parametrize(("name", "value"), RULES)
+def test_a_value_out_of_range_is_named_with_its_field(name, value):
+  message = _error(tiny.config_dict(**{name: value}))
+  assert message.startswith(f"{name} must be ")
+  assert f"set --config.{name}." in message
+
+
+@pytest.mark.parametrize(
+  ("updates", "said"),
+  [
+    ({"model.model_dim": 7}, "model.model_dim must be even"),
+    ({"model.cutoffs": (9, 5)}, "model.cutoffs must rise"),
+    ({"model.cutoffs": (5, 23)}, "model.vocab_size=23"),
+    ({"model.cutoffs": (0, 5)}, "model.cutoffs must rise"),
+    ({"model.cutoffs": (5, 9), "model.div_val": 4}, "leaves no width"),
+    ({"eval.mem_len": (4, -1)}, "eval.mem_len must be 0 or more"),
+    ({"eval.mem_len": ()}, "eval.mem_len names no length"),
+    (
+      {"train.batch_size": 6, "train.accumulation_steps": 4},
+      "--config.train.batch_size=8",
+    ),
+    ({"train.num_steps": 1005}, "try --config.train.num_steps=1000"),
+    ({"train.log_every_steps": 7}, "train.segments_per_call=10"),
+    ({"train.eval_every_steps": 15}, "train.eval_every_steps=15"),
+    ({"checkpoint.every_steps": 3}, "try --config.checkpoint.every_steps=10"),
+    (
+      {"train.ema_decay": 0.9, "train.asgd_patience": 5},
+      "not train.ema_decay=0.9 and train.asgd_patience=5",
+    ),
+    (
+      {"train.asgd_patience": 5, "train.eval_every_steps": 0},
+      "train.asgd_patience=5 counts validation losses",
+    ),
+    (
+      {"train.ema_decay": 0.9, "eval.parameters": "asgd"},
+      "set --config.eval.parameters=ema or raw",
+    ),
+    ({"train.segment_lens": (8, 0)}, "must be lengths of 1 or more: (8, 0)"),
+    (
+      {"train.segment_lens": (8, 4), "data.rotate_epochs": True},
+      "set --config.data.rotate_epochs=False",
+    ),
+    ({"train.warmup_steps": 1000}, "must be below train.num_steps=1000"),
+    (
+      {"data.reset_at_documents": True, "model.memory_start": "zeros"},
+      "--config.model.memory_start=masked",
+    ),
+  ],
+  ids=str,
+)
+def test_fields_that_contradict_each_other_are_named(updates, said):
+  assert said in _error(tiny.config_dict(**updates))
+
+
+def test_the_vocabulary_may_be_left_to_the_data():
+  config = tiny.config_dict(**{"model.vocab_size": 0, "model.cutoffs": (5, 9)})
+  assert load.from_config_dict(config).model.cutoffs == (5, 9)
+
+
+@pytest.mark.parametrize(
+  ("follower", "leader"),
+  [
+    ("model.embed_dim", "model.model_dim"),
+    ("train.eval_mem_len", "train.mem_len"),
+  ],
+)
+def test_a_default_follows_its_leader_and_not_the_reverse(follower, leader):
+  config = base.get_config()
+  config.update_from_flattened_dict({leader: 96})
+  assert config.to_dict()[leader.split(".")[0]][follower.split(".")[1]] == 96
+  config.update_from_flattened_dict({follower: 48})
+  assert config.to_dict()[leader.split(".")[0]][leader.split(".")[1]] == 96
+
+
+@pytest.mark.parametrize(
+  ("axis", "parts", "says"),
+  [
+    ("fsdp", 3, "must divide model.model_dim=8; the nearest that do are 2 and"),
+    ("tensor", 4, "num_heads=2 and model.ff_dim=12; the nearest that do are 1"),
+  ],
+)
+def test_a_mesh_that_would_leave_matrices_whole_names_the_nearest(
+  axis, parts, says
+):
+  config = tiny.config_dict(**{f"mesh.{axis}": parts})
+  assert says in _error(config)
+
+
+def test_what_divides_a_large_model_is_found_at_once():
+  config = tiny.config_dict(**{"model.model_dim": 2**30, "mesh.fsdp": 3})
+  assert "the nearest that do are 2 and 4" in _error(config)

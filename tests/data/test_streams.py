@@ -1,0 +1,188 @@
+"""Streams against plain Python references."""
+
+import collections
+import math
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec
+
+from tests import corpus
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import streams
+
+ALL = slice(None)
+DOCUMENTS = (0, 3, 4, 17, 30)
+
+
+def stream(num_tokens, lanes, length, *, resets="wrap", rotate=False, seed=0):
+  return streams.TrainStream(
+    corpus.positions(num_tokens, documents=DOCUMENTS),
+    num_lanes=lanes,
+    segment_len=length,
+    resets=resets,
+    rotate=rotate,
+    seed=seed,
+  )
+
+
+def eval_stream(num_tokens, lanes, length, warmup, *, resets="wrap"):
+  file = corpus.positions(num_tokens, documents=DOCUMENTS)
+  return streams.EvalStream(file, lanes, length, warmup, resets)
+
+
+@pytest.mark.parametrize(
+  ("rule", "starts"),
+  [("documents", DOCUMENTS), ("wrap", (0,)), ("never", ())],
+)
+def test_lanes_read_on_without_end_and_wrap(rule, starts):
+  segments = stream(42, 3, 4, resets=rule).read(0, 50, ALL)
+  pairs = 41
+  for lane in range(3):
+    expected = [(lane * (pairs // 3) + i) % pairs for i in range(50 * 4)]
+    assert segments.inputs[:, lane].ravel().tolist() == expected
+    following = [position + 1 for position in expected]
+    assert segments.targets[:, lane].ravel().tolist() == following
+    resets = [position in starts for position in expected]
+    assert segments.resets[:, lane].ravel().tolist() == resets
+  assert segments.weights.min() == 1
+  assert segments.inputs.dtype == segments.targets.dtype == np.int32
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_a_segment_is_a_function_of_its_step(rotate):
+  source = stream(100, 4, 5, rotate=rotate)
+  whole = source.read(0, 40, ALL)
+  for step, count in [(0, 1), (7, 3), (12, 9), (39, 1)]:
+    jumped = stream(100, 4, 5, rotate=rotate).read(step, count, ALL)
+    for part, rest in zip(jumped, whole, strict=True):
+      np.testing.assert_array_equal(part, rest[step : step + count])
+
+
+def test_an_epoch_that_divides_reads_every_pair_once():
+  source = stream(61, 4, 5)
+  assert source.steps_per_epoch == 3
+  for epoch in range(3):
+    inputs = source.read(epoch * 3, 3, ALL).inputs
+    assert sorted(inputs.ravel().tolist()) == list(range(60))
+
+
+@hypothesis.given(
+  pairs=st.integers(1, 60), lanes=st.integers(1, 6), length=st.integers(1, 9)
+)
+def test_no_pair_is_read_more_often_than_another(pairs, lanes, length):
+  hypothesis.assume(pairs // lanes >= length)
+  inputs = stream(pairs + 1, lanes, length).read(0, pairs, ALL).inputs
+  counts = collections.Counter(inputs.ravel().tolist())
+  assert counts == dict.fromkeys(range(pairs), lanes * length)
+
+
+def test_rotation_moves_all_lanes_by_one_offset_in_each_epoch():
+  source = stream(61, 4, 5, rotate=True)
+  plain = stream(61, 4, 5).read(0, 3, ALL).inputs
+  offsets = []
+  for epoch in range(6):
+    segments = source.read(epoch * 3, 3, ALL)
+    offset = int(segments.inputs[0, 0, 0])
+    np.testing.assert_array_equal(segments.inputs, (plain + offset) % 60)
+    assert segments.resets[0, :, 0].all()
+    offsets.append(offset)
+  assert offsets[0] == 0
+  assert len(set(offsets)) > 3
+  other = stream(61, 4, 5, rotate=True, seed=1).read(3, 15, ALL).inputs
+  assert other[::3, 0, 0].tolist() != offsets[1:]
+
+
+@hypothesis.given(
+  pairs=st.integers(1, 70),
+  lanes=st.integers(1, 7),
+  length=st.integers(1, 9),
+  warmup=st.integers(0, 20),
+)
+def test_evaluation_counts_every_pair_once(pairs, lanes, length, warmup):
+  source = eval_stream(pairs + 1, lanes, length, warmup)
+  segments = source.read(0, source.num_steps + 3, ALL)
+  assert segments.weights[source.num_steps :].sum() == 0
+  counted = segments.inputs[segments.weights == 1]
+  assert sorted(counted.tolist()) == list(range(pairs))
+  assert set(np.unique(segments.weights)) <= {0, 1}
+  np.testing.assert_array_equal(segments.targets, segments.inputs + 1)
+
+
+@hypothesis.given(
+  pairs=st.integers(1, 70),
+  lanes=st.integers(1, 7),
+  length=st.integers(1, 9),
+  warmup=st.integers(0, 20),
+)
+def test_nothing_counted_has_padding_before_it(pairs, lanes, length, warmup):
+  source = eval_stream(pairs + 1, lanes, length, warmup)
+  segments = source.read(0, source.num_steps, ALL)
+  for lane in range(lanes):
+    inputs = segments.inputs[:, lane].ravel().tolist()
+    resets = segments.resets[:, lane].ravel().tolist()
+    for i in np.flatnonzero(segments.weights[:, lane].ravel()):
+      start = max((k for k in range(i + 1) if resets[k]), default=0)
+      past = inputs[start : i + 1]
+      assert past == list(range(past[0], past[-1] + 1))
+      assert len(past) > min(warmup, inputs[i])
+
+
+def test_evaluation_cuts_segments_at_the_same_tokens_for_any_batch():
+  for lanes in (1, 2, 3, 7):
+    source = eval_stream(60, lanes, 4, 6)
+    segments = source.read(0, source.num_steps, ALL)
+    first = segments.inputs[:, :, 0][segments.weights[:, :, 0] == 1]
+    assert sorted(first.tolist()) == list(range(0, 59, 4))
+
+
+@pytest.mark.parametrize("rule", ["wrap", "documents", "never"])
+def test_evaluation_resets_where_the_text_starts(rule):
+  source = eval_stream(42, 4, 4, 9, resets=rule)
+  segments = source.read(0, source.num_steps, ALL)
+  read = segments.resets & (segments.weights == 1)
+  starts = {"wrap": {0}, "never": {0}, "documents": set(DOCUMENTS)}[rule]
+  assert set(segments.inputs[read].tolist()) == starts
+  if rule == "never":  # Attended zeros cannot start inside a segment.
+    assert not segments.resets[:, :, 1:].any()
+
+
+@pytest.mark.parametrize("kind", ["train", "eval"])
+def test_parts_of_the_lanes_are_the_batch(kind):
+  source = stream(90, 4, 5, resets="documents", rotate=True)
+  if kind == "eval":
+    source = eval_stream(90, 4, 5, 7)
+  whole = source.read(3, 6, ALL)
+  parts = [source.read(3, 6, slice(*ends)) for ends in [(0, 1), (1, 3), (3, 4)]]
+  for field in whole._fields:
+    joined = np.concatenate([getattr(p, field) for p in parts], axis=1)
+    np.testing.assert_array_equal(joined, getattr(whole, field))
+
+
+def test_device_segments_are_what_the_stream_reads(tmp_path):
+  config = corpus.config(corpus.write(tmp_path))
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=(4,))
+  source = stream(90, 4, 5)
+  segments = streams.device_segments(source, 3, 2, mesh_lib.segments(mesh))
+  for part, expected in zip(segments, source.read(3, 2, ALL), strict=True):
+    assert isinstance(part, jax.Array)
+    assert part.sharding.spec == PartitionSpec(None, ("data", "fsdp"))
+    np.testing.assert_array_equal(part, expected)
+
+
+def test_too_short_a_split_says_what_would_fit():
+  with pytest.raises(errors.UserError, match="at most 5 lanes"):
+    stream(41, 6, 8)
+  assert stream(41, 5, 8).steps_per_epoch == math.ceil(8 / 8)
+
+
+def test_the_vocabulary_size_of_the_config_must_be_that_of_the_data(tmp_path):
+  corpus.write(tmp_path)
+  config = corpus.config(str(tmp_path))
+  assert config.model.vocab_size == len(corpus.SYMBOLS)
+  with pytest.raises(errors.UserError, match=r"vocab_size=22.* 23 symbols"):
+    corpus.config(str(tmp_path), **{"model.vocab_size": 22})

@@ -1,0 +1,110 @@
+"""Token files as they were written, and files that are not right."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests import corpus
+from transformer_xl import errors
+from transformer_xl.data import token_file
+
+
+def test_a_prepared_split_opens_as_it_was_written(tmp_path):
+  folder = f"{corpus.write(tmp_path)}/{corpus.NAME}"
+  file = token_file.open_split(folder, "valid")
+  length = corpus.TOKENS["valid"]
+  np.testing.assert_array_equal(file.tokens, corpus.text(length, seed=length))
+  assert isinstance(file.tokens, np.memmap)
+  assert file.meta["num_bytes"] == length
+  assert file.documents[0] == 0
+  assert len(file.documents) == file.meta["num_documents"] > 2
+
+
+def _remove(folder):
+  shutil.rmtree(folder)
+
+
+def _damage_meta(folder):
+  (folder / "meta.json").write_text('{"splits": {', encoding="utf-8")
+
+
+def _truncate(folder):
+  content = (folder / "train.npy").read_bytes()
+  (folder / "train.npy").write_bytes(content[: len(content) // 2])
+
+
+def _truncate_to_nothing(folder):
+  (folder / "train.npy").write_bytes(b"")
+
+
+def _shorten(folder):
+  np.save(folder / "train.npy", np.load(folder / "train.npy")[:-1])
+
+
+def _replace_by_text(folder):
+  (folder / "train.npy").write_text("the cat sat on the mat")
+
+
+def _remove_documents(folder):
+  (folder / "train_documents.npy").unlink()
+
+
+def _rename_split(folder):
+  meta = json.loads((folder / "meta.json").read_text())
+  meta["splits"]["other"] = meta["splits"].pop("train")
+  (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def _change_a_token(folder):
+  path = folder / "train.npy"
+  content = bytearray(path.read_bytes())
+  content[-100] ^= 1
+  path.write_bytes(content)
+
+
+def _disorder_documents(folder):
+  path = folder / "train_documents.npy"
+  np.save(path, np.load(path)[::-1])
+
+
+@pytest.mark.parametrize(
+  ("harm", "says"),
+  [
+    (_remove, "no prepared data in"),
+    (_damage_meta, "meta.json is damaged"),
+    (_truncate, "train.npy is truncated"),
+    (_truncate_to_nothing, "train.npy is truncated"),
+    (_shorten, "has 1002 tokens where meta.json says 1003"),
+    (_change_a_token, "it was changed"),
+    (_replace_by_text, "no token file"),
+    (_disorder_documents, "must have rising positions below 1003"),
+    (_remove_documents, "train_documents.npy is missing"),
+    (_rename_split, "no split 'train', only valid, test, other"),
+  ],
+)
+def test_a_damaged_dataset_is_one_line_with_the_command(tmp_path, harm, says):
+  folder = tmp_path / corpus.NAME
+  corpus.write(tmp_path)
+  harm(folder)
+  with pytest.raises(errors.UserError, match=says) as caught:
+    token_file.open_split(str(folder), "train")
+  message = str(caught.value)
+  assert "\n" not in message
+  if harm is not _rename_split:
+    command = "python -m data_prep.main --dataset=tiny --data_dir="
+    assert command + str(tmp_path) in message
+
+
+def test_shares_of_the_tail_clusters_are_counted():
+  tokens = np.repeat(np.arange(10, dtype=np.uint8), 10)
+  file = token_file.TokenFile(tokens, np.zeros(1, int), "", {})
+  assert token_file.tail_shares(file, (5, 9)) == (0.4, 0.1)
+  # Of 6.6 million tokens in order, each place shows what is around it.
+  long = token_file.TokenFile(
+    np.repeat(tokens, 1 << 16), np.zeros(1, int), "", {}
+  )
+  assert token_file.tail_shares(long, (5, 9)) == pytest.approx(
+    (0.4, 0.1), abs=0.02
+  )

@@ -1,0 +1,197 @@
+import functools
+import hashlib
+import json
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from data_prep import tokenizer as tokenizer_lib
+from transformer_xl import errors
+from transformer_xl.data import vocabulary
+
+# A character or more of every Unicode plane, with what is awkward in a file.
+PLANES = "".join(chr(plane * 0x10000 + 0x1234) for plane in range(17))
+AWKWARD = "\\ \n\r\t\x00\x1c\x85\xa0\u2028\ufeff'\"\\x41_é"
+
+
+def words(*symbols, unk=None, lower_case=False):
+  return vocabulary.WordVocabulary(symbols, lower_case, "<eos>", unk)
+
+
+def reread(symbols, **tokenizer):
+  content = tokenizer_lib.content(symbols, kind=tokenizer["kind"])
+  return vocabulary.parse(content, tokenizer=tokenizer)
+
+
+@hypothesis.given(st.binary())
+def test_any_bytes_come_back_exactly_and_ids_are_their_values(data):
+  vocab = vocabulary.ByteVocabulary()
+  ids = vocab.encode_bytes(data)
+  assert ids.tolist() == list(data)
+  assert vocab.decode_bytes(ids) == data
+
+
+@hypothesis.given(st.text(st.characters(), max_size=50))
+def test_any_text_comes_back_from_bytes(text):
+  vocab = vocabulary.ByteVocabulary()
+  data = text.encode("utf-8", "surrogatepass")
+  assert vocab.decode_bytes(vocab.encode(text)) == data
+
+
+@pytest.mark.parametrize("kind", ["byte", "character", "subword"])
+def test_every_unicode_plane_comes_back(kind):
+  text = PLANES + AWKWARD
+  if kind == "byte":
+    vocab = vocabulary.ByteVocabulary()
+  elif kind == "character":
+    vocab = reread(sorted(set(text)), kind=kind, lower_case=False)
+  else:
+    content = tokenizer_lib.train_subwords(iter(["some text"]), size=300)
+    meta = {"kind": kind, "lower_case": False}
+    vocab = vocabulary.parse(content, tokenizer=meta)
+  ids = vocab.encode(text)
+  assert vocab.unit == kind
+  assert vocab.decode(ids) == text
+  assert vocab.decode_bytes(ids) == text.encode()
+  assert ids.dtype == vocab.dtype
+  assert int(ids.max()) < vocab.size
+
+
+@functools.cache
+def subwords():
+  content = tokenizer_lib.train_subwords(iter(["some text of words"]), size=300)
+  meta = {"kind": "subword", "lower_case": False}
+  return vocabulary.parse(content, tokenizer=meta)
+
+
+@hypothesis.given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_comes_back_from_subwords(text):
+  vocab = subwords()
+  ids = vocab.encode(text)
+  assert vocab.decode(ids) == text
+  assert vocab.decode_bytes(ids) == text.encode()
+
+
+@hypothesis.given(st.sets(st.characters(), min_size=1))
+def test_any_characters_survive_the_vocabulary_file(characters):
+  symbols = sorted(characters)
+  vocab = reread(symbols, kind="character", lower_case=False)
+  text = "".join(symbols)
+  assert vocab.symbols == tuple(symbols)
+  assert vocab.encode(text).tolist() == list(range(len(symbols)))
+  assert vocab.decode(vocab.encode(text)) == text
+
+
+@hypothesis.given(st.text(st.characters(), min_size=1))
+def test_an_escaped_symbol_is_one_printable_word(symbol):
+  escaped = vocabulary.escape(symbol)
+  assert escaped.isprintable()
+  assert len(escaped.split()) == 1
+  assert vocabulary.unescape(escaped) == symbol
+
+
+def test_a_byte_vocabulary_file_lists_any_subset_in_any_order():
+  symbols = [chr(value) for value in (200, 10, 92, 97, 255)]
+  vocab = reread(symbols, kind="byte", lower_case=False)
+  data = bytes([97, 10, 255, 200, 92])
+  assert vocab.encode_bytes(data).tolist() == [3, 1, 4, 0, 2]
+  assert vocab.decode_bytes([3, 1, 4, 0, 2]) == data
+  assert [vocab.symbol(i) for i in range(5)] == [
+    "\\xc8",
+    "\\x0a",
+    "\\\\",
+    "a",
+    "\\xff",
+  ]
+
+
+def test_a_byte_outside_the_vocabulary_is_named_with_its_place():
+  vocab = vocabulary.ByteVocabulary(("a", "b"))
+  with pytest.raises(errors.UserError, match="byte 0x0a at position 2"):
+    vocab.encode("ab\n")
+
+
+def test_a_character_outside_the_vocabulary_is_named_with_its_place():
+  vocab = vocabulary.CharacterVocabulary(("a", "b"), False)
+  with pytest.raises(errors.UserError, match="'é' at position 1"):
+    vocab.encode("aé")
+
+
+def test_a_word_outside_the_vocabulary_is_named_with_its_place():
+  with pytest.raises(errors.UserError, match="'cat' at position 2"):
+    words("<eos>", "a", "b").encode("a b cat b")
+
+
+def test_a_word_outside_the_vocabulary_becomes_the_unknown_word():
+  vocab = words("<eos>", "a", "?", unk="?")
+  assert vocab.encode("a cat\n").tolist() == [1, 2, 0]
+
+
+def test_every_newline_is_an_end_marker_and_comes_back():
+  vocab = words("<eos>", "a", "b")
+  text = "a b\n\nb\n"
+  assert vocab.encode(text).tolist() == [1, 2, 0, 0, 2, 0]
+  assert vocab.decode(vocab.encode(text)) == text
+  assert vocab.decode([]) == ""
+
+
+@hypothesis.given(st.lists(st.sampled_from(["a", "b", "\n"])))
+def test_words_come_back_up_to_white_space(symbols):
+  vocab = words("<eos>", "a", "b")
+  ids = vocab.encode(" ".join(symbols))
+  assert vocab.encode(vocab.decode(ids)).tolist() == ids.tolist()
+  assert len(ids) == len(symbols)
+
+
+def test_lower_case_is_applied_to_new_text():
+  assert words("<eos>", "é", lower_case=True).encode("É").tolist() == [1]
+  characters = vocabulary.CharacterVocabulary(("é",), True)
+  assert characters.encode("É").tolist() == [0]
+
+
+@pytest.mark.parametrize(
+  ("size", "dtype"),
+  [(256, "uint8"), (257, "uint16"), (65536, "uint16"), (65537, "uint32")],
+)
+def test_ids_take_the_smallest_integers_that_hold_them(size, dtype):
+  symbols = tuple(str(i) for i in range(size - 1))
+  vocab = words("<eos>", *symbols)
+  ids = vocab.encode(symbols[-1])
+  assert ids.dtype == np.dtype(dtype)
+  assert ids.tolist() == [size - 1]
+
+
+def write_dataset(folder, content=b"a\nb\n", sha256=None, kind="character"):
+  digest = hashlib.sha256(content).hexdigest()
+  meta = {
+    "vocabulary": {"file": "vocabulary.txt", "sha256": sha256 or digest},
+    "tokenizer": {"kind": kind, "lower_case": False},
+  }
+  (folder / "vocabulary.txt").write_bytes(content)
+  (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def test_a_datasets_vocabulary_is_loaded(tmp_path):
+  write_dataset(tmp_path)
+  vocab = vocabulary.load(str(tmp_path))
+  assert (vocab.size, vocab.unit) == (2, "character")
+
+
+def test_a_vocabulary_that_was_changed_is_refused(tmp_path):
+  write_dataset(tmp_path, sha256="0" * 64)
+  with pytest.raises(errors.UserError, match="not the vocabulary that"):
+    vocabulary.load(str(tmp_path))
+
+
+def test_a_folder_without_a_dataset_is_refused(tmp_path):
+  with pytest.raises(errors.UserError, match=r"meta\.json is missing"):
+    vocabulary.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"vocabulary": 1}'])
+def test_a_damaged_description_is_refused(tmp_path, content):
+  (tmp_path / "meta.json").write_text(content)
+  with pytest.raises(errors.UserError, match="damaged"):
+    vocabulary.load(str(tmp_path))

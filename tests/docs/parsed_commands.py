@@ -1,0 +1,77 @@
+"""Parses command lines as their modules do, and stops before any work.
+
+python -m tests.parsed_commands < COMMANDS > RESULTS, both JSON: a command is
+its words after `python -m`; its result has `error` (empty if it would start)
+and `flags`, the names that its module knows. Each runs in a fork of one process
+that has imported everything but the modules with flags, whose names clash.
+"""
+
+import argparse
+import json
+import os
+import runpy
+import sys
+import tempfile
+import traceback
+from typing import Any
+from typing import NoReturn
+
+from absl import app
+from absl import flags
+
+from transformer_xl import errors
+from transformer_xl.config import load
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+  """What came of one command line."""
+  with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    child = os.fork()
+    if child == 0:
+      os.dup2(out.fileno(), sys.stdout.fileno())
+      os.dup2(err.fileno(), sys.stderr.fileno())
+      _become(words)
+    _, status = os.waitpid(child, 0)
+    out.seek(0)
+    err.seek(0)
+    text = err.read().decode()
+    names = out.read().decode().split()
+  return {"error": text or "no flags" if status else "", "flags": names}
+
+
+def _become(words: list[str]) -> NoReturn:
+  sys.argv = [words[0].replace(".", "/") + ".py", *words[1:]]
+  app.run = _parse
+  argparse.ArgumentParser.parse_args = _parse_argparse  # type: ignore
+  status = 1  # A module that parses nothing.
+  try:
+    runpy.run_module(words[0], run_name="__main__", alter_sys=False)
+  except SystemExit as error:
+    status = int(error.code or 0)
+  except (errors.UserError, flags.Error) as error:
+    print(error, file=sys.stderr)
+  except BaseException:
+    traceback.print_exc()
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(status)
+
+
+def _parse(main, argv=None, flags_parser=flags.FLAGS) -> NoReturn:
+  """Instead of `app.run`: flags, and the configuration where there is one."""
+  del main, argv
+  flags_parser(sys.argv)
+  if "config" in flags.FLAGS:
+    load.from_config_dict(flags.FLAGS["config"].value)
+  print(*flags.FLAGS)
+  sys.exit(0)
+
+
+def _parse_argparse(parser: argparse.ArgumentParser) -> NoReturn:
+  parser.parse_known_args()[1] and parser.error("unknown arguments")
+  print(*(name.lstrip("-") for name in parser._option_string_actions))
+  sys.exit(0)
+
+
+if __name__ == "__main__":
+  print(json.dumps([parsed(words) for words in json.load(sys.stdin)]))

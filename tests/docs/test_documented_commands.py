@@ -1,0 +1,190 @@
+"""Commands on pages and in docstrings would start, and what they name exists.
+
+Each command line is parsed by its own module (`tests/docs/parsed_commands.py`),
+with overrides and the rules that several fields share. Only those that take a
+second also run.
+"""
+
+import ast
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from experiments import base
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = [
+  *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+  *sorted((ROOT / "docs").rglob("*.md")),
+  *(
+    path
+    for folder in ("experiments", "transformer_xl", "data_prep", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if "python -m " in path.read_text("utf-8")
+  ),
+]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+NOT_OURS = {"spot"}  # Of gcloud.
+OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
+WRONG = {
+  "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],
+  "no field batch_sise": ["--config.train.batch_sise=1"],
+  "invalid literal for int": ["--config.train.batch_size=many"],
+  "should be one of": ["--mode=evaluate"],
+  "model.num_heads must be": ["--config.model.num_heads=0"],
+}
+
+
+def lines(page):
+  """Of a page, or of a module's docstring, with continued ones joined."""
+  text = page.read_text("utf-8")
+  if page.suffix == ".py":
+    text = ast.get_docstring(ast.parse(text)) or ""
+  text = text.replace("\\\n", " ")
+  return [line.strip() for line in text.splitlines()]
+
+
+def found(pattern, page):
+  return [name for line in lines(page) for name in re.findall(pattern, line)]
+
+
+def is_field(name):
+  config = base.get_config()
+  for part in name.split("."):
+    if part not in config:
+      return False
+    config = config[part]
+  return True
+
+
+def commands(page):
+  """Words after `python -m` of the commands with arguments."""
+  for text in found(r"python -m ([^;`|]+)", page):
+    if text.count("'") % 2:  # It closes what the shell of another machine runs.
+      text, _, _ = text.rpartition("'")
+    # Optional flags, and the end of a sentence.
+    text = re.sub(r"[\[\]]|\.*$|\.\.\.", "", text)
+    text = text.replace("$seed", "0")
+    # Of a run that exists; any is like the defaults here.
+    text = re.sub(r"experiments/saved\.py:\S+", "experiments/base.py", text)
+    words = shlex.split(text)
+    if any(word.startswith("--") for word in words):
+      yield words
+
+
+def overrides(page):
+  """Commands of what is said to be added to one."""
+  for line in lines(page):
+    spans = [line] if line.startswith("--config.") else []
+    for span in spans + re.findall(r"`(--config\.[^`]*)`", line):
+      if "=" in span:
+        yield [*OVERRIDDEN, *shlex.split(span)]
+
+
+@pytest.fixture(scope="module")
+def results():
+  """What came of every command, by its words."""
+  cases = [
+    tuple(words)
+    for page in PAGES
+    for words in [*commands(page), *overrides(page)]
+  ]
+  cases += [(*OVERRIDDEN, *words) for words in WRONG.values()]
+  cases = [*dict.fromkeys(cases)]
+  finished = subprocess.run(
+    [sys.executable, "-m", "tests.docs.parsed_commands"],
+    input=json.dumps(cases),
+    capture_output=True,
+    check=True,
+    cwd=ROOT,
+    text=True,
+  )
+  return dict(zip(cases, json.loads(finished.stdout), strict=True))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_name_what_exists(page):
+  for module in found(r"python -m ([\w.]+\w)", page):
+    assert importlib.util.find_spec(module), module
+  for path in found(r"--config=(experiments/\w+\.py)", page):
+    assert (ROOT / path).exists(), path
+  for name in found(r"--config\.([a-z][\w.]*\w)", page):
+    assert is_field(name), name
+  makefile = (ROOT / "Makefile").read_text("utf-8")
+  for target in found(r"`make ([a-z-]+)", page) + found(
+    r"^make ([a-z-]+)", page
+  ):
+    assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_prose_names_what_exists(page):
+  for name in found(r"`config\.(?!json`)([a-z][\w.]*\w)`", page):
+    assert is_field(name), name
+  # What is in `results/` is written by a run.
+  files = r"`(?!results/)((?:[a-z_]+/)+\w+\.(?:py|md|json|png))`"
+  for path in found(files, page):
+    assert (ROOT / path).exists(), path
+  for path in found(r"\]\(([^):#]+)[)#]", page):
+    assert (page.parent / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_would_start(page, results):
+  for words in [*commands(page), *overrides(page)]:
+    assert not results[tuple(words)]["error"], words
+
+
+@pytest.mark.parametrize("error", WRONG)
+def test_wrong_commands_would_not_start(error, results):
+  assert error in results[(*OVERRIDDEN, *WRONG[error])]["error"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_flags_in_prose_exist(page, results):
+  known = {name for result in results.values() for name in result["flags"]}
+  for span in found(r"`[^`]*?(--[^`]*)`", page):
+    for name in re.findall(r"--(\w+)(?![\w.])", span):
+      assert name in known | NOT_OURS, name
+
+
+def test_text_of_ones_own_is_prepared_and_described(tmp_path):
+  """The two commands of the README as they stand, in a shell."""
+  (tmp_path / "books").mkdir()
+  for name in ("a", "b", "c"):
+    text = "".join(f"{name} {number}\n" for number in range(100))
+    (tmp_path / "books" / f"{name}.txt").write_text(text, "utf-8")
+  prepare, describe = (
+    line
+    for line in lines(ROOT / "README.md")
+    if line.startswith("python -m data_prep.main")
+  )
+  binaries = os.path.dirname(sys.executable)
+  finished = subprocess.run(
+    f"{prepare} && {describe}",
+    capture_output=True,
+    cwd=tmp_path,
+    env={
+      "HOME": str(tmp_path),
+      "PATH": f"{binaries}:{os.environ['PATH']}",
+      "PYTHONPATH": str(ROOT),
+    },
+    shell=True,
+    text=True,
+  )
+  assert finished.returncode == 0, finished.stderr
+  assert "is ready" in finished.stdout
+  assert "a 0" in finished.stdout
+
+
+def test_the_pages_have_commands():
+  assert sum(len([*commands(page)]) for page in PAGES) > 40
+  assert sum(len([*overrides(page)]) for page in PAGES) > 3
+  assert not is_field("train.batch_sise")

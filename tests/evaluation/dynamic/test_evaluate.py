@@ -1,0 +1,221 @@
+"""Evaluation that learns: its results file, its cards and its errors."""
+
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import tiny
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load
+from transformer_xl.evaluation import evaluate as evaluation_evaluate
+from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
+from transformer_xl.evaluation.dynamic import update
+from transformer_xl.workdir import checkpoint
+
+DYNAMIC = {
+  "eval.dynamic.kind": "rms",
+  "eval.dynamic.learning_rate": (3e-3,),
+  "eval.dynamic.epsilon": 1e-3,
+  "eval.dynamic.statistics_segments": 3,
+}
+CACHE = {"eval.cache.size": 20, "eval.cache.share": (0.2,)}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def workdir(data_dir, tmp_path_factory):
+  folder = str(tmp_path_factory.mktemp("run"))
+  params = tiny.params(corpus.config(data_dir).model)
+  checkpoint.save_params(folder, params, step=5)
+  return folder
+
+
+def results(workdir, name):
+  with open(f"{workdir}/results/{name}.json", encoding="utf-8") as file:
+    return json.load(file)
+
+
+def scores(config, *, mem_len, rate):
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  rule = update.Rule(*map(jnp.float32, (rate, 0.02, 1e-3)))
+  with jax.set_mesh(mesh):
+    evaluator = dynamic_evaluate.AdaptiveEvaluator(
+      config, mesh, mem_len=mem_len
+    )
+    return evaluator(tiny.params(config.model), rule)
+
+
+def test_without_being_asked_evaluation_is_static(data_dir, workdir):
+  config = corpus.config(data_dir)
+  cards = dynamic_evaluate.run(config, workdir)
+  assert [set(card) for card in cards] == [
+    set(card) for card in evaluation_evaluate.run(config, workdir)
+  ]
+  assert "dynamic" not in cards[0]
+
+
+def test_what_learns_is_written_apart_with_all_its_numbers(data_dir, workdir):
+  config = corpus.config(data_dir, **DYNAMIC, **CACHE)
+  static, card = dynamic_evaluate.run(config, workdir)
+  assert results(workdir, "eval_test") == {"cards": [static]}
+  assert results(workdir, "dynamic_test") == {
+    "static": [static],
+    "cards": [card],
+  }
+  assert set(card) == {*static, "dynamic", "cache"}
+  assert card["dynamic"] == {
+    "kind": "rms",
+    "lanes": "apart",
+    "learning_rate": 3e-3,
+    "decay": 0.02,
+    "epsilon": 1e-3,
+    "statistics_segments": 3,
+  }
+  assert card["cache"] == {"size": 20, "flatness": 0.1, "share": 0.2}
+  assert card["num_tokens"] == static["num_tokens"] == 149
+  assert card["nll"] != static["nll"]
+  (alone,) = scores(config, mem_len=8, rate=3e-3)
+  assert card["nll"] == alone.nll / 149
+
+
+@pytest.mark.parametrize(
+  "lanes", ["apart", pytest.param("shared", marks=pytest.mark.rest)]
+)
+def test_without_a_rate_every_token_scores_as_in_static_evaluation(
+  data_dir, lanes
+):
+  config = corpus.config(
+    data_dir, **DYNAMIC, **{"eval.dynamic.lanes": lanes, "eval.batch_size": 3}
+  )
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  with jax.set_mesh(mesh):
+    evaluator = evaluation_evaluate.Evaluator(
+      config, mesh, split="test", mem_len=8
+    )
+    expected = evaluator(tiny.params(config.model))
+  (found,) = scores(config, mem_len=8, rate=0.0)
+  assert found.num_tokens == expected.num_tokens
+  # Sums of the same float32 products in another order.
+  assert found.nll == pytest.approx(expected.nll, rel=2e-6)
+  (moved,) = scores(config, mem_len=8, rate=3e-3)
+  assert abs(moved.nll - expected.nll) > 1e-3 * expected.nll
+
+
+def test_learning_lowers_the_loss_of_a_text_that_repeats(data_dir):
+  """Random parameters have much to learn; a cache has five letters to find."""
+  config = corpus.config(data_dir, **DYNAMIC, **CACHE)
+  (still,) = scores(corpus.config(data_dir, **DYNAMIC), mem_len=8, rate=0.0)
+  (learned,) = scores(corpus.config(data_dir, **DYNAMIC), mem_len=8, rate=3e-3)
+  (both,) = scores(config, mem_len=8, rate=3e-3)
+  assert learned.nll < 0.98 * still.nll
+  assert both.nll < learned.nll
+
+
+def test_a_sweep_is_each_setting_by_itself(data_dir, workdir, caplog):
+  caplog.set_level("INFO")
+  rates, decays, shares = (1e-3, 3e-3), (0.0, 0.1), (0.1, 0.3)
+  base = {**DYNAMIC, **CACHE, "eval.split": "valid"}
+  config = corpus.config(
+    data_dir,
+    **base
+    | {
+      "eval.dynamic.learning_rate": rates,
+      "eval.dynamic.decay": decays,
+      "eval.cache.share": shares,
+    },
+  )
+  _, *cards = dynamic_evaluate.run(config, workdir)
+  found = [
+    (
+      card["dynamic"]["learning_rate"],
+      card["dynamic"]["decay"],
+      card["cache"]["share"],
+    )
+    for card in cards
+  ]
+  assert found == [*itertools.product(rates, decays, shares)]
+  assert len({card["nll"] for card in cards}) == 8
+  one = corpus.config(
+    data_dir,
+    **base
+    | {
+      "eval.dynamic.learning_rate": rates[1:],
+      "eval.dynamic.decay": decays[1:],
+      "eval.cache.share": shares[:1],
+    },
+  )
+  _, alone = dynamic_evaluate.run(one, workdir)
+  assert alone["nll"] == pytest.approx(cards[6]["nll"], rel=1e-6)
+  best = min(cards, key=lambda card: card["nll"])
+  rate = best["dynamic"]["learning_rate"]
+  assert f"--config.eval.dynamic.learning_rate={rate}" in caplog.text
+  assert "lowest perplexity of 8" in caplog.text
+
+
+def test_what_diverges_has_no_number(data_dir, workdir, caplog):
+  caplog.set_level("INFO")
+  updates = {"eval.dynamic.kind": "sgd", "eval.dynamic.learning_rate": (1e30,)}
+  config = corpus.config(data_dir, **updates)
+  _, card = dynamic_evaluate.run(config, workdir)
+  assert card["nll"] is None
+  assert card["perplexity"] is None
+  assert "diverged" in caplog.text
+  assert results(workdir, "dynamic_test")["cards"] == [card]
+
+
+@pytest.mark.parametrize(
+  ("updates", "says"),
+  [
+    ({"eval.dynamic.learning_rate": (0.1, -1.0)}, "0 or more, one or several"),
+    ({"eval.dynamic.decay": ()}, "0 or more, one or several"),
+    ({"eval.cache.share": (1.0,)}, "in [0, 1)"),
+    ({"eval.cache.flatness": (-0.1,)}, "--config.eval.cache.flatness"),
+    ({"eval.dynamic.epsilon": 0.0}, "eval.dynamic.epsilon must be above 0"),
+    (
+      {**DYNAMIC, "eval.memory": "key_value"},
+      "--config.eval.memory=auto",
+    ),
+    (
+      {**CACHE, "eval.memory": "key_value"},
+      "--config.eval.memory=auto",
+    ),
+    (
+      {**DYNAMIC, "eval.dynamic.decay": (0.1, 0.2)},
+      "--config.eval.split=valid",
+    ),
+    ({**CACHE, "eval.cache.share": (0.1, 0.2)}, "2 settings of eval.dynamic"),
+  ],
+  ids=str,
+)
+def test_a_setting_that_cannot_be_is_one_line(updates, says):
+  with pytest.raises(errors.UserError) as caught:
+    load.from_config_dict(tiny.config_dict(**updates))
+  assert says in str(caught.value)
+  assert "\n" not in str(caught.value)
+
+
+def test_several_settings_that_nothing_uses_are_no_sweep():
+  config = tiny.config_dict(**{"eval.cache.share": (0.1, 0.2)})
+  assert load.from_config_dict(config).eval.num_settings == 1
+
+
+def test_lanes_learn_apart_whatever_their_number(data_dir):
+  """One lane is the paper's setting; more start cold, so losses differ."""
+  found = {}
+  for lanes in (1, 2):
+    config = corpus.config(data_dir, **DYNAMIC, **{"eval.batch_size": lanes})
+    (result,) = scores(config, mem_len=8, rate=3e-3)
+    assert result.num_tokens == 149
+    found[lanes] = result.nll
+  assert np.isfinite(list(found.values())).all()
+  assert found[1] != found[2]

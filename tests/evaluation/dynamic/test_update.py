@@ -1,0 +1,324 @@
+"""Dynamic evaluation against a loop over lanes and segments."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import tiny
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation.dynamic import gradient
+from transformer_xl.evaluation.dynamic import neural_cache
+from transformer_xl.evaluation.dynamic import scorer
+from transformer_xl.evaluation.dynamic import update
+from transformer_xl.model import transformer_xl
+
+MEMORY, SEGMENT, LANES = 6, 8, 3
+RATES = {"sgd": 0.05, "rms": 0.003}
+NO_CACHE = neural_cache.Mixture(jnp.zeros(1), jnp.zeros(1))
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def make_config(data_dir, **updates):
+  values = {
+    "eval.batch_size": LANES,
+    "eval.memory": "hidden",
+    "eval.dynamic.kind": "sgd",
+    "eval.dynamic.statistics_segments": 3,
+  }
+  return corpus.config(data_dir, **values | updates)
+
+
+def lessons(config):
+  """All of the test split; the lanes' first segment warms up."""
+  file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
+  stream = streams.EvalStream(
+    file,
+    num_lanes=config.eval.batch_size,
+    segment_len=SEGMENT,
+    warmup_len=SEGMENT,
+    resets=streams.reset_rule(config),
+  )
+  segments = stream.read(0, stream.num_steps, slice(None))
+  is_text = stream.is_text(0, stream.num_steps)
+  return jax.tree.map(jnp.asarray, gradient.Lesson(segments, is_text))
+
+
+def training(config, count=3):
+  stream = streams.TrainStream(
+    token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "train"),
+    num_lanes=config.eval.batch_size,
+    segment_len=SEGMENT,
+    resets="wrap",
+    rotate=False,
+    seed=0,
+  )
+  return jax.tree.map(jnp.asarray, stream.read(0, count, slice(None)))
+
+
+@functools.cache
+def make_scorer(config):
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  with jax.set_mesh(mesh):
+    return scorer.AdaptiveScorer(config, mesh, mem_len=MEMORY)
+
+
+def make_rule(kind, **updates):
+  values = {"learning_rate": RATES[kind], "decay": 0.1, "epsilon": 1e-3}
+  return update.Rule(**jax.tree.map(jnp.float32, values | updates))
+
+
+def score(config, these, rule):
+  """Losses [S, B] of each segment and lane, and the final state."""
+  made, params = make_scorer(config), tiny.params(config.model)
+  state, basis = made.start(params), params
+  if config.eval.dynamic.kind == "rms":
+    basis = made.mean_squares(params, state, training(config))
+  steps = made.steps(rule, basis)
+  state, losses = made.score(state, params, steps, NO_CACHE, these)
+  assert losses.nll.shape == (*losses.num_tokens.shape, 1)
+  return np.asarray(losses.nll[..., 0]), state
+
+
+def loop(config, these, rule, *, groups):
+  """One segment of one group of lanes after the other; updates in float64."""
+  rate, decay, epsilon = map(float, rule)
+  params = tiny.params(config.model)
+  trained, tree = jax.tree.flatten(jax.tree.map(np.float64, params))
+  roots = None
+  if config.eval.dynamic.kind == "rms":
+    squares = brute_mean_squares(config, groups)
+    roots = [np.sqrt(leaf) for leaf in squares]
+    mean = np.concatenate([leaf.ravel() for leaf in roots]).mean()
+  result = np.zeros(these.is_text.shape[:2])
+  for group in groups:
+    leaves = [leaf.copy() for leaf in trained]
+    memory = transformer_xl.empty_memory(
+      config.model, batch_size=len(group), mem_len=MEMORY
+    )
+    for step in range(len(result)):
+      segment, is_text = pick(these, step, group)
+      now = jax.tree.unflatten(tree, map(jnp.float32, leaves))
+      slopes, (nll, memory) = reader(config)(now, memory, segment, is_text)
+      result[step, group] = np.sum(np.float64(nll * segment.weights), axis=1)
+      for i, slope in enumerate(jax.tree.leaves(slopes)):
+        back = trained[i] - leaves[i]
+        if roots is None:
+          leaves[i] = leaves[i] - rate * np.float64(slope) + decay * back
+        else:
+          scaled = np.minimum(decay * roots[i] / mean, 1)
+          down = rate * np.float64(slope) / (roots[i] + epsilon)
+          leaves[i] = leaves[i] - down + scaled * back
+  return result
+
+
+def brute_mean_squares(config, groups):
+  """Over three training segments and all groups of lanes."""
+  total, count = None, 0
+  for group in groups:
+    memory = transformer_xl.empty_memory(
+      config.model, batch_size=len(group), mem_len=MEMORY
+    )
+    for step in range(3):
+      segment = pick(training(config), step, group)
+      everything = jnp.ones(segment.inputs.shape, bool)
+      slopes, (_, memory) = reader(config)(
+        tiny.params(config.model), memory, segment, everything
+      )
+      squares = [np.float64(leaf) ** 2 for leaf in jax.tree.leaves(slopes)]
+      count += 1
+      total = squares if total is None else map(np.add, total, squares)
+      total = list(total)
+  return [leaf / count for leaf in total]
+
+
+def pick(tree, step, group):
+  return jax.tree.map(lambda array: array[step, group], tree)
+
+
+@functools.cache
+def reader(config):
+  model = transformer_xl.TransformerXL(
+    config.model, clamp_len=0, same_length=False
+  )
+
+  def loss(params, memory, segment, is_text):
+    nll, memory = model.apply(
+      {"params": params},
+      segment.inputs,
+      segment.targets,
+      memory,
+      segment.resets,
+      method="nll",
+    )
+    mean = jnp.sum(nll * is_text) / jnp.maximum(jnp.sum(is_text), 1)
+    return mean, (nll, memory)
+
+  return jax.jit(jax.grad(loss, has_aux=True))
+
+
+@pytest.mark.parametrize(
+  ("lanes", "kind"),
+  [
+    ("apart", "rms"),
+    ("shared", "sgd"),
+    pytest.param("apart", "sgd", marks=pytest.mark.rest),
+    pytest.param("shared", "rms", marks=pytest.mark.rest),
+  ],
+)
+def test_losses_are_those_of_a_loop_over_lanes(data_dir, kind, lanes):
+  config = make_config(
+    data_dir, **{"eval.dynamic.kind": kind, "eval.dynamic.lanes": lanes}
+  )
+  apart = [np.array([lane]) for lane in range(LANES)]
+  groups = apart if lanes == "apart" else [np.arange(LANES)]
+  these = lessons(config)
+  found, _ = score(config, these, make_rule(kind))
+  expected = loop(config, these, make_rule(kind), groups=groups)
+  # Updates in float32 and not float64, over eight segments.
+  np.testing.assert_allclose(found, expected, rtol=3e-5, atol=1e-4)
+  still, _ = score(config, these, make_rule(kind, learning_rate=0.0))
+  assert np.max(np.abs(still - expected)) > 0.1
+
+
+def test_mean_squares_are_those_of_each_gradient_by_itself(data_dir):
+  found = {}
+  for lanes in ("apart", "shared"):
+    config = make_config(
+      data_dir, **{"eval.dynamic.kind": "rms", "eval.dynamic.lanes": lanes}
+    )
+    made, params = make_scorer(config), tiny.params(config.model)
+    found[lanes] = jax.tree.leaves(
+      made.mean_squares(params, made.start(params), training(config))
+    )
+    apart = [np.array([lane]) for lane in range(LANES)]
+    groups = apart if lanes == "apart" else [np.arange(LANES)]
+    for leaf, expected in zip(
+      found[lanes], brute_mean_squares(config, groups), strict=True
+    ):
+      np.testing.assert_allclose(leaf, expected, rtol=2e-4, atol=1e-9)
+  # The gradient of many lanes is smaller than that of one.
+  sizes = {lanes: sum(map(jnp.sum, leaves)) for lanes, leaves in found.items()}
+  assert sizes["shared"] < 0.9 * sizes["apart"]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "rms"])
+def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
+  rule = make_rule(kind, learning_rate=0.0)
+  config = make_config(
+    data_dir, **{"eval.dynamic.kind": kind, "eval.dynamic.lanes": "shared"}
+  )
+  params, these = tiny.params(config.model), lessons(config)
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  with jax.set_mesh(mesh):
+    static = evaluate.Evaluator(config, mesh, split="test", mem_len=MEMORY)
+    expected = static(params)
+  found, state = score(config, these, rule)
+  assert found.sum(dtype="float64") == pytest.approx(expected.nll, rel=1e-6)
+  for before, after in zip(
+    jax.tree.leaves(params), jax.tree.leaves(state.params), strict=True
+  ):
+    np.testing.assert_array_equal(before, after)
+  # To the bit: the losses are those of a scan that computes no gradient.
+  still = make_config(data_dir, **{"eval.dynamic.kind": "none"})
+  made = make_scorer(still)
+  _, losses = made.score(made.start(params), params, None, NO_CACHE, these)
+  np.testing.assert_array_equal(found, losses.nll[..., 0])
+
+
+@pytest.mark.parametrize("kind", ["sgd", "rms"])
+def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
+  """Each segment then knows of the one before and of nothing else."""
+  config = make_config(data_dir, **{"eval.dynamic.kind": kind})
+  these = lessons(config)
+  found, state = score(config, these, make_rule(kind, decay=1e30))
+  same, _ = score(config, these, make_rule(kind, decay=1e20))
+  np.testing.assert_array_equal(found, same)
+  if kind == "sgd":
+    same, _ = score(config, these, make_rule(kind, decay=1.0))
+    np.testing.assert_array_equal(found, same)
+  assert np.any(found != score(config, these, make_rule(kind))[0])
+  # Without another step the lanes are back where training left them; by rms,
+  # what had no gradient in training is not pulled.
+  made, params = make_scorer(config), tiny.params(config.model)
+  basis = params
+  if kind == "rms":
+    basis = made.mean_squares(params, made.start(params), training(config))
+  steps = made.steps(make_rule(kind, learning_rate=0.0, decay=1e30), basis)
+  last = jax.tree.map(lambda x: x[-1:], these)
+  back, _ = made.score(state, params, steps, NO_CACHE, last)
+  trees = (params, back.params, basis)
+  for home, leaf, size in zip(*map(jax.tree.leaves, trees), strict=True):
+    away = np.max(np.abs(leaf - home[None]), axis=0)
+    assert np.max(away[size != 0], initial=0) < 1e-6
+
+
+def other_token(these, step, lane):
+  """Another target in the middle of a segment, and input thereafter."""
+  segment = these.segment
+  middle = SEGMENT // 2
+  shifted = lambda x: (x + 1) % len(corpus.SYMBOLS)  # noqa: E731
+  segment = segment._replace(
+    targets=segment.targets.at[step, lane, middle].apply(shifted),
+    inputs=segment.inputs.at[step, lane, middle + 1].apply(shifted),
+  )
+  return these._replace(segment=segment)
+
+
+@pytest.mark.parametrize("lanes", ["apart", "shared"])
+@pytest.mark.parametrize("cache", [0, 20])
+def test_a_token_changes_no_loss_before_it_and_in_no_lane_apart(
+  data_dir, lanes, cache
+):
+  config = make_config(
+    data_dir,
+    **{"eval.dynamic.lanes": lanes, "eval.cache.size": cache},
+  )
+  made, params = make_scorer(config), tiny.params(config.model)
+  steps = made.steps(make_rule("sgd"), params)
+  mixture = neural_cache.Mixture(jnp.full(1, 0.1), jnp.full(1, 0.3))
+
+  def losses(these):
+    state = made.start(params)
+    return np.asarray(made.score(state, params, steps, mixture, these)[1].nll)
+
+  these = lessons(config)
+  before, after = losses(these), losses(other_token(these, 3, 1))
+  np.testing.assert_array_equal(after[:3], before[:3])
+  assert np.all(after[3:, 1] != before[3:, 1])
+  others = [0, 2]
+  np.testing.assert_array_equal(after[3, others], before[3, others])
+  if lanes == "apart":
+    np.testing.assert_array_equal(after[:, others], before[:, others])
+  else:
+    assert np.all(after[4:, 0] != before[4:, 0])
+
+
+def test_what_precedes_the_text_is_not_learned(data_dir):
+  config = make_config(data_dir)
+  these = jax.tree.map(lambda x: x[:1], lessons(config))
+  assert not np.any(these.is_text[:, 0])
+  assert np.all(these.is_text[:, 1:])
+  assert np.all(these.segment.weights == 0)
+  _, state = score(config, these, make_rule("sgd"))
+  moved = [
+    np.max(np.abs(leaf - home[None]), axis=tuple(range(1, leaf.ndim)))
+    for leaf, home in zip(
+      jax.tree.leaves(state.params),
+      jax.tree.leaves(tiny.params(config.model)),
+      strict=True,
+    )
+  ]
+  # The first lane's warm-up lies before the text; the others learn in theirs.
+  assert max(lanes[0] for lanes in moved) == 0
+  assert all(lanes[1] > 0 and lanes[2] > 0 for lanes in moved)

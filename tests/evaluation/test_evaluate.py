@@ -1,0 +1,235 @@
+"""Scores of a split against one pass over the whole text."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import tiny
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import units
+from transformer_xl.model import transformer_xl
+from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import train_state as train_state_lib
+
+CARD = {  # The contract, then what comes on top of it.
+  *("split", "num_tokens", "nll", "perplexity", "bits_per_character"),
+  *("segment_len", "mem_len", "clamp_len", "same_length", "memory_start"),
+  *("batch_size", "dtype", "checkpoint_step", "num_parameters"),
+  *("seconds", "tokens_per_second"),
+  *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
+}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def workdir(data_dir, tmp_path_factory):
+  """A folder with three checkpoints, the second of which is the best."""
+  folder = str(tmp_path_factory.mktemp("run"))
+  config = corpus.config(data_dir, **{"train.segments_per_call": 1})
+  checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
+  for step, nll in ((1, 3.0), (2, 2.0), (3, 2.5)):
+    state = train_state(config, step)
+    memory = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=1)
+    checkpoints.save(state, memory, metadata={}, nll=nll)
+  checkpoints.close()
+  return folder
+
+
+def train_state(config, step):
+  params = tiny.params(config.model, seed=step)
+  average = tiny.params(config.model, seed=10 + step)
+  return train_state_lib.TrainState(jnp.int32(step), params, (), average)
+
+
+def score(config, *, mem_len, seed=0):
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  with jax.set_mesh(mesh):
+    evaluator = evaluate.Evaluator(
+      config, mesh, split=config.eval.split, mem_len=mem_len
+    )
+    return evaluator(tiny.params(config.model, seed=seed))
+
+
+@functools.cache
+def one_pass(config, *, mem_len, segment_len, seed=0):
+  """Sum over the split, one lane, each target looked up in log_probs."""
+  file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
+  tokens = np.asarray(file.tokens, np.int32)
+  model = transformer_xl.TransformerXL(
+    config.model,
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+  )
+  memory = transformer_xl.empty_memory(
+    config.model, batch_size=1, mem_len=mem_len
+  )
+  params, total = {"params": tiny.params(config.model, seed=seed)}, 0.0
+  apply = jax.jit(functools.partial(model.apply, method="log_probs"))
+  for start in range(0, len(tokens) - 1, segment_len):
+    inputs = tokens[None, start : min(start + segment_len, len(tokens) - 1)]
+    log_probs, memory = apply(params, jnp.asarray(inputs), memory)
+    targets = tokens[start + 1 : start + 1 + inputs.shape[1]]
+    picked = np.asarray(log_probs[0], np.float64)
+    total -= picked[np.arange(len(targets)), targets].sum()
+  return total
+
+
+@pytest.mark.parametrize(
+  ("batch_size", "segment_len"), [(1, 149), (4, 8), (3, 16), (5, 7)]
+)
+def test_with_memory_for_all_a_split_scores_as_in_one_pass(
+  data_dir, batch_size, segment_len
+):
+  config = corpus.config(
+    data_dir,
+    **{"eval.batch_size": batch_size, "eval.segment_len": segment_len},
+  )
+  result = score(config, mem_len=150)
+  expected = one_pass(corpus.config(data_dir), mem_len=0, segment_len=149)
+  assert result.num_tokens == 149
+  # Float32 within the model: 149 terms of about 3 nats each.
+  assert result.nll == pytest.approx(expected, rel=2e-6)
+  shorter = one_pass(corpus.config(data_dir), mem_len=0, segment_len=8)
+  assert abs(shorter - expected) > 1e-3 * expected
+
+
+@pytest.mark.parametrize("start", ["masked", "zeros"])
+def test_the_batch_does_not_matter_when_lanes_warm_up_in_full(data_dir, start):
+  common = {"model.memory_start": start, "eval.warmup_len": 150}
+  config = corpus.config(data_dir, **common)
+  expected = one_pass(config, mem_len=5, segment_len=8)
+  for batch_size in (1, 4):
+    config = corpus.config(
+      data_dir, **common, **{"eval.batch_size": batch_size}
+    )
+    result = score(config, mem_len=5)
+    assert result.nll == pytest.approx(expected, rel=2e-6)
+    assert result.num_tokens == 149
+
+
+def test_longer_memory_is_another_number_and_needs_no_other_parameters(
+  data_dir,
+):
+  config = corpus.config(data_dir)
+  losses = {length: score(config, mem_len=length).nll for length in (0, 8, 32)}
+  assert len(set(losses.values())) == 3
+  expected = one_pass(config, mem_len=0, segment_len=8)
+  assert losses[0] == pytest.approx(expected, rel=2e-6)
+
+
+def test_documents_are_scored_as_if_each_were_alone(data_dir):
+  config = corpus.config(data_dir, **{"data.reset_at_documents": True})
+  result = score(config, mem_len=150)
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
+  model = transformer_xl.TransformerXL(
+    config.model, clamp_len=0, same_length=False
+  )
+  params = {"params": tiny.params(config.model)}
+  empty = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=0)
+  apply = jax.jit(functools.partial(model.apply, method="log_probs"))
+  total, ends = 0.0, [*file.documents[1:], len(file.tokens)]
+  for start, end in zip(file.documents, ends, strict=True):
+    pairs = min(end, len(file.tokens) - 1) - start
+    padded = np.zeros((1, 149), np.int32)
+    padded[0, :pairs] = file.tokens[start : start + pairs]
+    log_probs, _ = apply(params, jnp.asarray(padded), empty)
+    targets = file.tokens[start + 1 : start + pairs + 1]
+    total -= np.asarray(log_probs)[0, np.arange(pairs), targets].sum()
+  assert len(ends) > 2
+  assert result.nll == pytest.approx(float(total), rel=2e-6)
+
+
+def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
+  config = corpus.config(
+    data_dir, **{"eval.mem_len": (0, 8), "eval.clamp_len": 6}
+  )
+  cards = evaluate.run(config, workdir)
+  with open(f"{workdir}/results/eval_test.json", encoding="utf-8") as file:
+    assert json.load(file) == {"cards": cards}
+  assert all(set(card) == CARD for card in cards)
+  assert [card["mem_len"] for card in cards] == [0, 8]
+  card = cards[1]
+  alone = score(config, mem_len=8, seed=3)
+  assert card["nll"] == alone.nll / 149
+  assert card["perplexity"] == pytest.approx(np.exp(card["nll"]))
+  assert card["bits_per_character"] == pytest.approx(card["nll"] / np.log(2))
+  assert card["bits_per_byte"] == pytest.approx(
+    card["nll"] * 149 / np.log(2) / 150
+  )
+  assert card["checkpoint_step"] == 3
+  assert card["split"] == "test"
+  assert card["clamp_len"] == 6
+  sizes = map(np.size, jax.tree.leaves(tiny.params(config.model)))
+  assert card["num_parameters"] == sum(sizes)
+
+
+@pytest.mark.parametrize(
+  ("which", "parameters", "seed"),
+  [("latest", "raw", 3), ("best", "raw", 2), ("2", "ema", 12)],
+)
+def test_the_checkpoint_and_the_average_are_chosen_by_name(
+  data_dir, workdir, which, parameters, seed
+):
+  config = corpus.config(
+    data_dir, **{"eval.checkpoint": which, "eval.parameters": parameters}
+  )
+  (card,) = evaluate.run(config, workdir)
+  assert card["checkpoint_step"] == (3 if which == "latest" else 2)
+  assert card["parameters"] == parameters
+  assert card["nll"] == score(config, mem_len=8, seed=seed).nll / 149
+
+
+def test_words_have_no_bits_per_character(data_dir):
+  values = evaluate.card(
+    evaluate.Score(nll=200.0, num_tokens=100, seconds=1.0),
+    corpus.config(data_dir),
+    split="test",
+    mem_len=8,
+    unit="word",
+    meta={"num_bytes": 400, "num_words": 80},
+    checkpoint_step=1,
+    num_parameters=1,
+  )
+  assert values["bits_per_character"] is None
+  assert values["bits_per_byte"] == pytest.approx(0.5 / np.log(2))
+  assert values["word_perplexity"] == pytest.approx(np.exp(2.5))
+  assert values["tokens_per_second"] == 100
+
+
+def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
+  caplog.set_level("INFO")
+  config = corpus.config(data_dir)
+  evaluate.log_card(
+    evaluate.card(
+      evaluate.Score(nll=100.0, num_tokens=100, seconds=1.0),
+      config,
+      split="test",
+      mem_len=8,
+      unit="byte",
+      meta={"num_bytes": 100, "num_words": 20},
+      checkpoint_step=7,
+      num_parameters=1,
+    )
+  )
+  assert f"perplexity {units.perplexity(1.0):.3f}" in caplog.text
+  for part in ("segment 8", "memory 8", "step 7", "bits per character 1.4427"):
+    assert part in caplog.text
+
+
+def test_a_folder_without_checkpoints_is_one_line(data_dir, tmp_path):
+  with pytest.raises(errors.UserError, match="no checkpoints") as caught:
+    evaluate.run(corpus.config(data_dir), str(tmp_path))
+  assert "\n" not in str(caught.value)
+  assert list(tmp_path.iterdir()) == []

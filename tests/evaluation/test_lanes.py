@@ -1,0 +1,70 @@
+"""One lane and many score a split alike once they have warmed up."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import corpus
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.model import transformer_xl
+from transformer_xl.training import state as state_lib
+from transformer_xl.training import step
+
+MEMORY, LAYERS, TOKENS = 8, 2, 1003
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def make_config(data_dir, **updates):
+  return corpus.config(
+    data_dir, **{"model.num_layers": LAYERS, "eval.split": "train"}, **updates
+  )
+
+
+@pytest.fixture(scope="module")
+def params(data_dir):
+  """Of a model that has learned to look five letters back."""
+  config = make_config(data_dir, **{"train.batch_size": 8})
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "train")
+  stream = streams.TrainStream(
+    file, num_lanes=8, segment_len=8, resets="wrap", rotate=False, seed=0
+  )
+  state = state_lib.init_state(config)
+  memory = transformer_xl.empty_memory(config.model, batch_size=8, mem_len=8)
+  segments = jax.tree.map(jnp.asarray, stream.read(0, 300, slice(None)))
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  with jax.set_mesh(mesh):
+    update = step.compiled_update(config, mesh)
+    state, _, metrics = update(state, memory, segments)
+  losses = metrics.sums.nll / metrics.sums.num_tokens
+  assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:5])
+  return state.params
+
+
+def mean_nll(data_dir, params, *, lanes, warmup_len):
+  config = make_config(
+    data_dir, **{"eval.batch_size": lanes, "eval.warmup_len": warmup_len}
+  )
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  with jax.set_mesh(mesh):
+    evaluator = evaluate.Evaluator(config, mesh, split="train", mem_len=MEMORY)
+    score = evaluator(params)
+  assert score.num_tokens == TOKENS - 1
+  return score.nll / score.num_tokens
+
+
+def test_many_lanes_score_as_one_after_a_full_warm_up(data_dir, params):
+  one = mean_nll(data_dir, params, lanes=1, warmup_len=0)
+  cold = mean_nll(data_dir, params, lanes=64, warmup_len=0)
+  warm = mean_nll(data_dir, params, lanes=64, warmup_len=LAYERS * MEMORY)
+  assert abs(cold - one) > 1e-2  # A lane reads 16 tokens, its first ones cold.
+  # What a layer remembers was made with the memory below it, so N x M tokens
+  # are all that a token depends on; what is left is rounding.
+  assert warm == pytest.approx(one, abs=1e-5)

@@ -1,0 +1,148 @@
+"""The attention that is shown is the one that the model pays."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import oracle
+from tests import tiny
+from transformer_xl import errors
+from transformer_xl import mesh
+from transformer_xl.evaluation import attention_terms
+from transformer_xl.evaluation import memory_share
+from transformer_xl.model import transformer_xl
+from transformer_xl.training import loop
+
+ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
+CASES = {
+  "relative": {},
+  "untied_prenorm": {"untie_biases": True, "pre_norm": True},
+  "shaw": {"encoding": "shaw", "num_positions": 4},
+  "absolute": {"encoding": "absolute"},
+  "absolute_per_layer": {"encoding": "absolute_per_layer"},
+}
+
+
+def read(config, **options):
+  model = transformer_xl.TransformerXL(
+    config, **({"clamp_len": 5, "same_length": False} | options)
+  )
+  inputs, targets, memory = tiny.inputs(config)
+  params = tiny.params(config)
+  found = jax.jit(
+    lambda *arrays: attention_terms.read_segment(*arrays, model=model)
+  )(params, memory, inputs, targets)
+  return params, memory, inputs, found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_those_of_the_oracle(case, monkeypatch):
+  """Where values are unit vectors, what attention gives is its weights."""
+  config = tiny.model_config(**CASES[case])
+  params, memory, inputs, found = read(config)
+  seen = []
+  original = oracle.attention
+
+  def spy(query, key, value, *rest, window):
+    seen.append(_weights(original, query, key, *rest, window=window))
+    return original(query, key, value, *rest, window=window)
+
+  monkeypatch.setattr(oracle, "attention", spy)
+  lanes = [list(np.asarray(memory.hiddens)[:, row]) for row in range(2)]
+  oracle.segment(
+    params, config, inputs, lanes, mem_len=tiny.MEMORY, clamp_len=5
+  )
+  expected = np.stack(seen).reshape(2, config.num_layers, *seen[0].shape)
+  actual = found.weights.swapaxes(0, 1)
+  np.testing.assert_allclose(actual, expected, atol=ROUNDING)
+
+
+def _weights(attend, query, key, *rest, window):
+  """[H, T, K], a key at a time."""
+  columns = []
+  for index in range(len(key)):
+    value = np.zeros_like(key)
+    value[index] = 1
+    columns.append(attend(query, key, value, *rest, window=window)[..., 0])
+  return np.stack(columns, axis=-1).swapaxes(0, 1)
+
+
+def test_terms_are_of_what_the_paper_says():
+  """(c) is of the key alone, (d) of the distance alone; others have none."""
+  config = tiny.model_config()
+  *_, found = read(config, clamp_len=0)
+  terms = found.terms
+  assert all(jnp.any(term != 0) for term in terms)
+  rows = np.asarray(terms.content_bias)
+  np.testing.assert_array_equal(rows, rows[..., :1, :].repeat(3, axis=-2))
+  distance = np.asarray(terms.distance_bias)
+  # Keys of one distance are on a diagonal.
+  np.testing.assert_allclose(
+    distance[..., 1, 1:6], distance[..., 0, :5], atol=ROUNDING
+  )
+  *_, shaw = read(tiny.model_config(**CASES["shaw"]), clamp_len=0)
+  assert jnp.any(shaw.terms.distance != 0)
+  for term in (shaw.terms.content_bias, shaw.terms.distance_bias):
+    assert not jnp.any(term)
+  *_, absolute = read(tiny.model_config(**CASES["absolute"]), clamp_len=0)
+  assert not jnp.any(absolute.terms.distance)
+
+
+def test_reading_is_that_of_the_model():
+  config = tiny.model_config()
+  params, memory, inputs, found = read(config, clamp_len=0)
+  _, targets, _ = tiny.inputs(config)
+  losses, after = tiny.apply(
+    config, params, inputs, targets, memory, method="nll"
+  )
+  np.testing.assert_allclose(found.nll, losses, atol=ROUNDING)
+  np.testing.assert_allclose(found.memory.hiddens, after.hiddens, atol=ROUNDING)
+
+
+def test_the_share_of_memory_is_what_is_not_in_the_segment():
+  weights = np.zeros((2, 1, 1, 2, 5))  # Three in memory.
+  weights[0, ..., 0], weights[1, ..., 3] = 1, 1
+  weights[1, ..., 1, :] = [0.25, 0.25, 0, 0.5, 0]
+  np.testing.assert_allclose(
+    memory_share.memory_mass(jnp.asarray(weights)), [1, 0.25]
+  )
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def test_training_logs_the_use_of_memory(data_dir, tmp_path):
+  config = corpus.config(
+    data_dir,
+    **{
+      "train.num_steps": 2,
+      "train.eval_every_steps": 2,
+      "train.log_memory_use": True,
+    },
+  )
+  assert loop.train(config, str(tmp_path))
+  lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+  record = json.loads(lines[-1])
+  assert record["split"] == "valid"
+  assert record["nll_without_memory"] != record["nll"]
+  assert 0 < record["memory_share_layer_1"] < 1
+  assert 0 < record["memory_share_layer_2"] < 1
+
+
+def test_without_memory_there_is_no_use_of_it(data_dir):
+  config = corpus.config(
+    data_dir,
+    **{
+      "train.mem_len": 0,
+      "train.eval_mem_len": 0,
+      "train.eval_every_steps": 2,
+    },
+  )
+  with pytest.raises(errors.UserError, match="needs a memory"):
+    memory_share.Report(config, mesh.make_mesh(config.mesh, lanes=()))

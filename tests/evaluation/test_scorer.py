@@ -1,0 +1,109 @@
+"""Evaluation on cached keys and values against memory of hidden states."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import tiny
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import scorer
+
+# Memory in whole segments, in parts of one, shorter than one, and none; the
+# split's 149 pairs divide by none of the segments.
+CASES = (
+  ("masked", 16, 8),
+  ("documents", 10, 4),
+  ("same_length", 10, 8),
+  ("zeros", 3, 7),
+  ("warm_up", 0, 8),
+)
+VARIANTS = {
+  "masked": {"model.untie_biases": True, "eval.clamp_len": 5},
+  "documents": {"data.reset_at_documents": True, "model.pre_norm": True},
+  "same_length": {
+    "eval.same_length": True,
+    "model.same_length_window": "mem_len",
+    "model.cutoffs": (5, 11),
+    "model.div_val": 2,
+  },
+  "zeros": {"model.memory_start": "zeros", "eval.same_length": True},
+  "warm_up": {"eval.warmup_len": 20, "eval.segments_per_call": 3},
+  "shaw": {"model.encoding": "shaw"},
+}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def score(data_dir, memory, *, mem_len, segment_len, variant):
+  """The split's score, and how its memory is kept."""
+  config = corpus.config(
+    data_dir,
+    **VARIANTS[variant],
+    **{"eval.memory": memory, "eval.segment_len": segment_len},
+  )
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  params = tiny.params(config.model)
+  with jax.set_mesh(mesh):
+    made = scorer.Scorer(config, mesh, mem_len=mem_len)
+    start = made.start(made.freeze(params))
+    result = evaluate.Evaluator(config, mesh, split="test", mem_len=mem_len)
+    return result(params), jax.tree.map(np.shape, start)
+
+
+@pytest.mark.parametrize(("variant", "mem_len", "segment_len"), CASES)
+def test_cached_keys_and_values_score_as_hidden_states(
+  data_dir, variant, mem_len, segment_len
+):
+  found = {
+    memory: score(
+      data_dir,
+      memory,
+      mem_len=mem_len,
+      segment_len=segment_len,
+      variant=variant,
+    )
+    for memory in ("hidden", "key_value")
+  }
+  hidden, cached = found["hidden"][0], found["key_value"][0]
+  assert found["hidden"][1] != found["key_value"][1]
+  assert cached.num_tokens == hidden.num_tokens == 149
+  # Sums of the same float32 products in another order.
+  assert cached.nll == pytest.approx(hidden.nll, rel=2e-6)
+
+
+def test_without_a_choice_the_device_decides(data_dir):
+  found = {
+    memory: score(data_dir, memory, mem_len=8, segment_len=8, variant="masked")
+    for memory in ("auto", "key_value")
+  }
+  assert found["auto"][1] == found["key_value"][1]
+
+
+def test_other_encodings_than_relative_remember_hidden_states(data_dir):
+  found = {
+    memory: score(data_dir, memory, mem_len=8, segment_len=8, variant="shaw")
+    for memory in ("auto", "hidden")
+  }
+  assert found["auto"][1] == found["hidden"][1]
+
+
+def test_segments_past_the_end_leave_sums_alone(data_dir):
+  config = corpus.config(data_dir, **{"eval.memory": "key_value"})
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
+  stream = streams.EvalStream(
+    file, num_lanes=4, segment_len=8, warmup_len=8, resets="wrap"
+  )
+  with jax.set_mesh(mesh):
+    made = scorer.Scorer(config, mesh, mem_len=8)
+    frozen = made.freeze(tiny.params(config.model))
+    segments = stream.read(stream.num_steps, 4, slice(None))
+    _, sums = made.score(frozen, made.start(frozen), segments)
+  assert float(sums.num_tokens) == float(sums.nll) == 0.0

@@ -1,0 +1,245 @@
+import hashlib
+import json
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tests.oracle
+from experiments import saved
+from tests.importers import stored_files
+from tests.parity import configurations
+from tests.parity import ours
+from transformer_xl import errors
+from transformer_xl.config import load as load_lib
+from transformer_xl.data import vocabulary
+from transformer_xl.evaluation import evaluate
+from transformer_xl.importers import export
+from transformer_xl.importers import huggingface
+from transformer_xl.importers import import_run
+from transformer_xl.importers import mapping
+from transformer_xl.importers import report
+from transformer_xl.importers import source
+from transformer_xl.model import transformer_xl
+from transformer_xl.text import generate
+from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import run_record
+
+MEM_LEN, CLAMP_LEN = 5, 4
+SEGMENT_LENS = (4, 7, 2)  # Shorter and longer than the memory.
+# The tiny checkpoints are not the published ones, but the rules are.
+TENSORFLOW_RULES = ("zeros", "mem_len_plus_one", 1e-12)
+
+
+def load(workdir):
+  """The configuration and the parameters of a run, as other modes do."""
+  config = load_lib.from_config_dict(saved.get_config(str(workdir)))
+  targets = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(
+      leaf.shape,
+      leaf.dtype,
+      sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]),
+    ),
+    jax.eval_shape(
+      lambda key: transformer_xl.init_params(config.model, key),
+      jax.random.key(0),
+    ),
+  )
+  params, _ = checkpoint.restore_params(
+    str(workdir), which="latest", average=False, target=targets
+  )
+  return config, params
+
+
+def worst_difference(config, params):
+  """From the float64 oracle, in log-probabilities of three segments."""
+  model = transformer_xl.TransformerXL(
+    config, clamp_len=CLAMP_LEN, same_length=True
+  )
+  memory = transformer_xl.empty_memory(config, batch_size=2, mem_len=MEM_LEN)
+  expected_memory = tests.oracle.start(config, batch_size=2, mem_len=MEM_LEN)
+  random, worst = np.random.RandomState(0), 0.0
+  for length in SEGMENT_LENS:
+    tokens = random.randint(config.vocab_size, size=(2, length))
+    log_probs, memory = model.apply(
+      {"params": params}, jnp.asarray(tokens), memory, method="log_probs"
+    )
+    expected, expected_memory = tests.oracle.segment(
+      params,
+      config,
+      tokens,
+      expected_memory,
+      mem_len=MEM_LEN,
+      clamp_len=CLAMP_LEN,
+      same_length=True,
+    )
+    worst = max(worst, np.abs(log_probs - expected).max())
+  return worst
+
+
+@pytest.fixture(scope="module")
+def wt103(tmp_path_factory):
+  """A run imported from the published layout."""
+  folder = tmp_path_factory.mktemp("imported")
+  workdir = folder / "run"
+  import_run.make(
+    format_name="tensorflow",
+    source=str(stored_files.as_published("wt103", folder / "source")),
+    workdir=str(workdir),
+  )
+  return workdir
+
+
+@pytest.mark.parametrize("name", stored_files.TENSORFLOW)
+def test_tensorflow_checkpoints_equal_the_numpy_model(tmp_path, name):
+  made = import_run.make(
+    format_name="tensorflow",
+    source=str(stored_files.tensorflow(name)),
+    workdir=str(tmp_path / "run"),
+  )
+  config, params = load(tmp_path / "run")
+  assert made["num_parameters"] == transformer_xl.num_parameters(params)
+  model = config.model
+  rules = model.memory_start, model.same_length_window, model.layer_norm_epsilon
+  assert rules == TENSORFLOW_RULES
+  assert model.untie_biases == (name in ("wt103", "lm1b"))
+  assert model.project_equal_width == (name != "lm1b")
+  # Float32 against float64.
+  assert worst_difference(model, params) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["model.pt", "state_dict.pt"])
+def test_original_pytorch_files_equal_the_numpy_model(tmp_path, name):
+  import_run.make(
+    format_name="pytorch",
+    source=str(stored_files.ORIGINAL / name),
+    workdir=str(tmp_path / "run"),
+    vocabulary=stored_files.write_words(tmp_path, 21),
+  )
+  config, params = load(tmp_path / "run")
+  assert config.model.memory_start == "masked"
+  assert config.model.same_length_window == "mem_len"
+  assert worst_difference(config.model, params) < 1e-5
+  if name == "model.pt":  # Only a module knows.
+    assert config.eval.mem_len == (7,)
+    assert config.eval.clamp_len == 3
+    assert config.model.attention_dropout_rate == 0.125
+
+
+def test_the_original_cluster_order_is_reversed():
+  params = {}
+  for format_name in ("pytorch", "huggingface"):
+    layout = import_run.FORMATS[format_name].layout
+    params[format_name] = {
+      tensor.name.removeprefix("transformer."): tensor
+      for tensor in layout(configurations.draw(5).model)
+    }
+  assert set(params["pytorch"]) == set(params["huggingface"])
+  reversed_ones = {
+    name
+    for name, tensor in params["pytorch"].items()
+    if tensor.reverse != params["huggingface"][name].reverse
+  }
+  assert reversed_ones == {"crit.cluster_weight", "crit.cluster_bias"}
+
+
+def test_generation_runs_on_an_imported_run_alone(wt103):
+  config = saved.get_config(str(wt103))
+  config.generate.update({"prompt": "the caf\u00e9", "num_tokens": 3})
+  result = generate.run(load_lib.from_config_dict(config), str(wt103))
+  words = vocabulary.load(str(wt103 / "vocabulary"))
+  assert len(words.encode(result["text"])) == 3
+
+
+def test_evaluation_scores_every_token_of_an_imported_run(wt103, tmp_path):
+  dataset = tmp_path / "text"
+  shutil.copytree(wt103 / "vocabulary", dataset)
+  tokens = np.random.RandomState(0).randint(23, size=50).astype(np.uint8)
+  np.save(dataset / "test.npy", tokens)
+  np.save(dataset / "test_documents.npy", np.zeros(1, np.int64))
+  meta = json.loads((dataset / "meta.json").read_text())
+  counts = {"num_tokens": 50, "num_words": 50, "num_bytes": 250}
+  digest = hashlib.sha256((dataset / "test.npy").read_bytes()).hexdigest()
+  meta["splits"] = {"test": counts | {"sha256": digest}}
+  (dataset / "meta.json").write_text(json.dumps(meta))
+  config = saved.get_config(str(wt103))
+  config.data.update({"dir": str(tmp_path), "name": "text"})
+  config.eval.update({"batch_size": 2, "segment_len": 8, "mem_len": (8,)})
+  (card,) = evaluate.run(load_lib.from_config_dict(config), str(wt103))
+  assert card["num_tokens"] == 49
+  assert card["memory_start"] == "zeros"
+
+
+def test_the_certificate_is_kept_and_adds_up(wt103):
+  made = json.loads((wt103 / "results" / "import.json").read_text())
+  sizes = [np.prod(row["shape"], dtype=int) for row in made["tensors"]]
+  assert sum(sizes) == made["num_parameters"]
+  lines = report.render(made).splitlines()
+  assert "  2 x transformer/layer_*/rel_attn/qkv/kernel [8, 24] -> " in (
+    "\n".join(lines)
+  )
+  assert any("none missing, none unused" in line for line in lines)
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_export_and_import_return_every_parameter(tmp_path, index):
+  drawn = configurations.draw(index)
+  params = ours.draw_params(drawn)
+  folder = tmp_path / "folder"
+  folder.mkdir()
+  export.write_weights(str(folder / "model.safetensors"), params, drawn.model)
+  lengths = source.Lengths(4, drawn.mem_len, drawn.clamp_len, True)
+  fields = huggingface.config_fields(drawn.model, lengths)
+  (folder / "config.json").write_text(json.dumps(fields))
+  found = huggingface.read(str(folder))
+  assert found.lengths == lengths._replace(segment_len=128)
+  config = import_run.make_config(found, None).model
+  again, _ = mapping.import_tensors(
+    found.tensors,
+    huggingface.layout(config),
+    config,
+    ignored=import_run.FORMATS["huggingface"].ignored,
+  )
+  jax.tree.map(np.testing.assert_array_equal, params, again)
+
+
+def test_a_run_goes_to_huggingface_and_back_whole(wt103, tmp_path):
+  first, second = tmp_path / "huggingface", tmp_path / "run"
+  export.export(str(wt103), str(first))
+  import_run.make(
+    format_name="huggingface", source=str(first), workdir=str(second)
+  )
+  (config, params), (again, same) = load(wt103), load(second)
+  jax.tree.map(np.testing.assert_array_equal, params, same)
+  assert again.eval == config.eval
+  vocabularies = [
+    vocabulary.load(str(run / run_record.VOCABULARY)) for run in (wt103, second)
+  ]
+  assert vocabularies[0].symbols == vocabularies[1].symbols
+  with pytest.raises(errors.UserError, match="exists"):
+    export.export(str(wt103), str(first))
+
+
+def test_what_huggingface_cannot_express_is_not_exported(tmp_path):
+  import_run.make(
+    format_name="tensorflow",
+    source=str(stored_files.tensorflow("lm1b")),
+    workdir=str(tmp_path / "run"),
+  )
+  with pytest.raises(errors.UserError, match="project_equal_width=False"):
+    export.export(str(tmp_path / "run"), str(tmp_path / "folder"))
+  assert not (tmp_path / "folder").exists()
+
+
+def test_a_folder_in_use_is_left_alone(wt103):
+  before = sorted(os.listdir(wt103))
+  with pytest.raises(errors.UserError, match="is not empty"):
+    import_run.make(
+      format_name="tensorflow",
+      source=str(stored_files.tensorflow("wt103")),
+      workdir=str(wt103),
+    )
+  assert sorted(os.listdir(wt103)) == before

@@ -1,0 +1,92 @@
+"""Arguments of attention, and its results and gradients."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_xl.model import attention_dropout
+
+ROUNDING = 1e-5  # Float32 sums in another order, relative to the largest.
+
+
+def arguments(
+  lanes: int,
+  queries: int,
+  remembered: int,
+  heads: int,
+  width: int,
+  *,
+  dtype: Any = jnp.float32,
+  seed: int = 0,
+) -> dict[str, jax.Array]:
+  """Random arrays and random reaches, at least one of them unlimited."""
+  generator = np.random.default_rng(seed)
+  keys = queries + remembered
+
+  def normal(*shape):
+    return jnp.asarray(generator.standard_normal(shape), dtype)
+
+  reach = generator.integers(0, keys + 1, size=(lanes, queries))
+  reach[0, -1] = keys
+  return {
+    "query": normal(lanes, queries, heads, width),
+    "key": normal(lanes, keys, heads, width),
+    "value": normal(lanes, keys, heads, width),
+    "position_key": normal(keys, heads, width),
+    "content_bias": normal(heads, width),
+    "position_bias": normal(heads, width),
+    "reach": jnp.asarray(reach, jnp.int32),
+  }
+
+
+def dropout(
+  arrays: dict[str, jax.Array], rate: float
+) -> attention_dropout.Dropout:
+  """Seeds for the lanes and heads of such arrays."""
+  shape = arrays["query"].shape[0], arrays["query"].shape[2]
+  seeds = np.random.default_rng(2).integers(-(2**31), 2**31, size=shape)
+  return attention_dropout.Dropout(rate, jnp.asarray(seeds, jnp.int32))
+
+
+def widened(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+  """The same numbers in float32."""
+  return {
+    name: array if name == "reach" else array.astype(jnp.float32)
+    for name, array in arrays.items()
+  }
+
+
+def value_and_gradients(function, arrays, seed=1):
+  """Attention's values, and gradients of everything but reach.
+
+  Args:
+    function: of the arrays; the same object for the same computation, since
+      what is compiled is kept with it.
+    arrays: as `arguments` makes them.
+    seed: of the values' weights.
+  """
+  arrays = dict(arrays)
+  reach = arrays.pop("reach")
+  shape = arrays["query"].shape
+  weights = np.random.default_rng(seed).standard_normal(shape)
+  return _run(function, arrays, reach, jnp.asarray(weights, jnp.float32))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run(function, arrays, reach, weights):
+  values, pull = jax.vjp(lambda arrays: function(**arrays, reach=reach), arrays)
+  return values, pull(weights.astype(values.dtype))
+
+
+def assert_close(actual, expected, *, tolerance=ROUNDING):
+  """Every array within a part of the largest number expected in it."""
+
+  def check(actual, expected):
+    actual, expected = np.float32(actual), np.float32(expected)
+    bound = tolerance * max(np.abs(expected).max(), 1)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
+
+  jax.tree.map(check, actual, expected)

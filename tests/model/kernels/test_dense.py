@@ -1,0 +1,113 @@
+"""Products with parameters are the same in every form."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.kernels import device
+from transformer_xl.model.kernels import product
+
+
+@pytest.mark.parametrize(
+  ("shape", "num_parts"),
+  [
+    ((256, 1024), 4),
+    ((256, 512), 2),
+    ((256, 256), 1),  # Too small.
+    ((254, 2048), 2),  # Four parts would be of unequal length.
+    ((255, 2048), 1),
+  ],
+)
+def test_a_row_is_multiplied_in_parts(shape, num_parts):
+  random = np.random.default_rng(0)
+  row = random.standard_normal((1, 1, shape[0]), np.float32)
+  kernel = random.standard_normal(shape, np.float32)
+  text = str(jax.make_jaxpr(dense.times)(row, kernel))
+  part = f"f32[{num_parts},{shape[0] // num_parts},{shape[1]}]"
+  assert (part in text) == (num_parts > 1)
+  assert ("reduce_sum" in text) == (num_parts > 1)
+  want = row.astype(np.float64) @ kernel.astype(np.float64)
+  # Some 256 float32 products of order 1, summed.
+  np.testing.assert_allclose(
+    dense.times(jnp.asarray(row), jnp.asarray(kernel)), want, atol=2e-4
+  )
+
+
+def test_several_rows_are_one_product():
+  rows, kernel = jnp.ones((2, 3, 256)), jnp.ones((256, 1024))
+  text = str(jax.make_jaxpr(dense.times)(rows, kernel))
+  assert text.count("dot_general") == 1
+  assert "f32[6,1024]" in text
+
+
+# One row, one column, odd sizes, and both orders of the factors' widths.
+SHAPES = [(70, 40, 130), (96, 130, 40), (1, 64, 3), (64, 1, 7), (65, 7, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_products_and_gradients_are_those_of_float64(shape, dtype):
+  rows, kernel, weights = _factors(shape, dtype)
+  table = kernel.T
+
+  def loss(rows, kernel, table):
+    states = dense.times(rows, kernel)
+    assert states.dtype == rows.dtype
+    logits = dense.logits(rows, table)
+    assert logits.dtype == jnp.float32
+    return jnp.sum((states + 2 * logits) * weights)
+
+  gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(rows, kernel, table)
+  rows, kernel, weights = (
+    np.asarray(array, np.float64) for array in (rows, kernel, weights)
+  )
+  of_kernel = np.einsum("btd,btf->df", rows, weights)
+  of_rows = weights @ kernel.T
+  wanted = (3 * of_rows, of_kernel, 2 * of_kernel.T)
+  for gradient, want in zip(gradients, wanted, strict=True):
+    assert gradient.dtype == dtype
+    # Factors and results are rounded to 8 bits; two such sums are added.
+    tolerance = 2**-7 if dtype == "bfloat16" else 1e-6
+    np.testing.assert_allclose(
+      np.asarray(gradient, np.float64),
+      want,
+      rtol=0,
+      atol=tolerance * np.abs(want).max(),
+    )
+
+
+def test_only_bfloat16_on_a_cpu_is_added_up_in_float32(monkeypatch):
+  def sums(dtype):
+    rows, kernel, _ = _factors((8, 4, 6), dtype)
+    # A function of its own, since JAX keeps what it has traced.
+    text = str(
+      jax.make_jaxpr(lambda *factors: dense.times(*factors))(rows, kernel)
+    )
+    return "preferred_element_type=float32" in text, "custom_vjp" in text
+
+  assert sums("bfloat16") == (True, True)
+  assert sums("float32") == (True, False)
+  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  assert sums("bfloat16") == (False, False)
+
+
+def test_what_is_transposed_is_the_transpose():
+  matrix = jnp.arange(24.0).reshape(2, 3, 4)
+  for dtype in ("float32", "bfloat16"):
+    result = jax.jit(product.transposed)(matrix.astype(dtype))
+    np.testing.assert_array_equal(
+      np.asarray(result, np.float32), np.swapaxes(matrix, 1, 2)
+    )
+
+
+def _factors(shape, dtype):
+  """Rows [2, L / 2, M], or one lane, a kernel [M, N], and weights."""
+  num_rows, inner, columns = shape
+  random = np.random.default_rng(0)
+  lanes = 2 if num_rows % 2 == 0 else 1
+  rows = random.standard_normal((lanes, num_rows // lanes, inner))
+  kernel = random.standard_normal((inner, columns))
+  weights = random.standard_normal((*rows.shape[:2], columns))
+  return tuple(jnp.asarray(array, dtype) for array in (rows, kernel, weights))

@@ -1,0 +1,81 @@
+"""The choice of an implementation, alone and on a mesh."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.model.kernels import cases
+from transformer_xl.model.kernels import device
+from transformer_xl.model.kernels import dispatch
+
+EVERY = ("reference", "head_major", "chunked", "pallas")
+
+
+def _choose(arrays, implementation="auto"):
+  return dispatch.choose(implementation, arrays["query"], arrays["key"])
+
+
+def _shapes(lanes, queries, remembered, heads, width):
+  keys = queries + remembered
+  return {
+    "query": jnp.broadcast_to(jnp.bfloat16(0), (lanes, queries, heads, width)),
+    "key": jnp.broadcast_to(jnp.bfloat16(0), (lanes, keys, heads, width)),
+  }
+
+
+def test_auto_knows_cpu_and_tpu(monkeypatch):
+  large = _shapes(8, 384, 384, 16, 64)
+  assert _choose(large) == "head_major"
+  monkeypatch.setattr(device, "device_kind", lambda: "NVIDIA H200")
+  assert _choose(large) == "reference"
+
+
+def test_auto_on_tpu_is_fused_where_that_can_serve(monkeypatch):
+  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  large = _shapes(1, 384, 384, 16, 64)
+  assert _choose(large) == "pallas"
+  assert _choose(_shapes(1, 128, 3800, 1, 128)) == "pallas"
+  assert _choose(_shapes(1, 1, 3800, 1, 128)) == "chunked"  # One token.
+  assert _choose(_shapes(1, 128, 90_000, 1, 128)) == "chunked"  # Too large.
+
+
+def test_old_tpus_cannot_run_the_kernel(monkeypatch):
+  monkeypatch.setattr(device, "device_kind", lambda: "TPU v4")
+  assert _choose(_shapes(1, 384, 384, 16, 64)) == "chunked"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_named_choice_is_taken(name):
+  assert _choose(_shapes(1, 1, 3, 1, 4), name) == name
+
+
+@pytest.mark.parametrize("rate", [None, 0.4])
+def test_all_implementations_agree(rate):
+  arrays = cases.arguments(2, 3, 12, 2, 4)
+  dropout = rate and cases.dropout(arrays, rate)
+  expected, *others = [
+    cases.value_and_gradients(
+      functools.partial(
+        dispatch.relative_attention, dropout=dropout, implementation=name
+      ),
+      arrays,
+    )
+    for name in EVERY
+  ]
+  for other in others:
+    cases.assert_close(other, expected)
+  assert np.abs(expected[0]).max() > 0.1
+
+
+def test_a_mesh_of_devices_gives_the_same_numbers():
+  """Eight forced devices take their own process."""
+  subprocess.run(
+    [sys.executable, "-m", "tests.model.kernels.sharded"],
+    env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    check=True,
+  )

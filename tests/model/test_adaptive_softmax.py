@@ -1,0 +1,324 @@
+"""Adaptive input and softmax against the oracle and a full softmax."""
+
+import functools
+import itertools
+import math
+
+import flax.linen as nn
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from tests import oracle
+from tests import tiny
+from transformer_xl.model import adaptive_softmax
+
+VOCABULARY, MODEL_DIM = 23, 16
+SHAPE = (2, VOCABULARY)  # Each lane's targets are all ids, in some order.
+ROUNDING = 2e-5  # Float32 against float64, for log-probabilities of about 10.
+
+
+class Ends(nn.Module):
+  """What is before and after the layers, with the model's parameter names."""
+
+  config: object
+
+  def setup(self):
+    self.embedding = adaptive_softmax.AdaptiveEmbedding(self.config)
+    self.softmax = adaptive_softmax.AdaptiveSoftmax(self.config)
+
+  def __call__(self, tokens, hidden):
+    weights = self.softmax(self.embedding.tables, self.embedding.projections)
+    return (
+      self.embedding(tokens),
+      adaptive_softmax.nll(
+        hidden, tokens, weights, capacities=self.config.cluster_capacities
+      ),
+      adaptive_softmax.log_probs(hidden, weights),
+    )
+
+
+def _config(**options):
+  options = {"model_dim": MODEL_DIM, "embed_dim": MODEL_DIM} | options
+  return tiny.model_config(**options)
+
+
+def _inputs():
+  generator = np.random.default_rng(0)
+  tokens = [generator.permutation(VOCABULARY) for _ in range(SHAPE[0])]
+  hidden = generator.standard_normal((*SHAPE, MODEL_DIM)).astype(np.float32)
+  return jnp.asarray(np.stack(tokens), jnp.int32), jnp.asarray(hidden)
+
+
+def _params(config):
+  shapes = jax.eval_shape(Ends(config).init, jax.random.key(0), *_inputs())
+  return tiny.draw(shapes["params"])
+
+
+def _apply(config, params):
+  # Many small programs: running them is cheaper than compiling them.
+  with jax.disable_jit():
+    return Ends(config).apply({"params": params}, *_inputs())
+
+
+CUTOFFS = ((), (5,), (5, 11))
+TIED_PROJECTIONS = ("none", "all", "all_but_first")
+
+
+@pytest.mark.parametrize("embed_dim", [16, 32])  # D, and D in a tail cluster.
+@pytest.mark.parametrize("tie_weights", [True, False])
+@pytest.mark.parametrize("div_val", [1, 2, 4])
+@pytest.mark.parametrize("cutoffs", CUTOFFS)
+def test_all_options_equal_the_oracle(
+  cutoffs, div_val, tie_weights, embed_dim, strict_dtypes
+):
+  # Equal widths have no projection anyway if all clusters have the same.
+  project_equal = (True, False) if div_val > 1 else (True,)
+  for tied, equal in itertools.product(TIED_PROJECTIONS, project_equal):
+    config = _config(
+      cutoffs=cutoffs,
+      div_val=div_val,
+      tie_weights=tie_weights,
+      embed_dim=embed_dim,
+      tie_projections=tied,
+      project_equal_width=equal,
+    )
+    params = _params(config)
+    vectors, nll, log_probs = _apply(config, params)
+    tokens, hidden = _inputs()
+    wide = jax.tree.map(np.float64, params)
+    for lane in range(SHAPE[0]):
+      expected = oracle.embed(wide, config, tokens[lane])
+      np.testing.assert_allclose(vectors[lane], expected, atol=1e-4, rtol=1e-6)
+      expected = oracle.log_probs(wide, config, np.float64(hidden[lane]))
+      np.testing.assert_allclose(log_probs[lane], expected, atol=ROUNDING)
+    chosen = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(nll, -chosen, atol=ROUNDING)
+    sums = np.exp(np.float64(log_probs)).sum(axis=-1)
+    np.testing.assert_allclose(sums, 1, atol=1e-5)
+
+
+def test_nothing_adaptive_is_a_plain_softmax():
+  config = _config()
+  params = _params(config)
+  assert set(params["softmax"]) == {"bias"}
+  vectors, _, log_probs = _apply(config, params)
+  tokens, hidden = _inputs()
+  table = params["embedding"]["table_0"]
+  scale = math.sqrt(MODEL_DIM)
+  np.testing.assert_allclose(vectors, table[tokens] * scale, rtol=1e-6)
+  logits = hidden @ table.T + params["softmax"]["bias"][None, None]
+  expected = jax.nn.log_softmax(logits)
+  np.testing.assert_allclose(log_probs, expected, atol=ROUNDING)
+
+
+def test_clusters_of_full_width_can_be_a_full_softmax():
+  """They are, where a cluster's logit is the log-sum of its words' logits."""
+  config = _config(cutoffs=(5, 11))
+  params = _params(config)
+  _, hidden = _inputs()
+  table = np.asarray(params["embedding"]["table_0"])
+  logits = table @ np.asarray(hidden[0, 0]) + params["softmax"]["bias"]
+  words = np.exp(logits)
+  sums = np.log([words[5:11].sum(), words[11:].sum()])
+  softmax = params["softmax"] | {
+    "cluster_kernel": jnp.zeros((2, MODEL_DIM)),
+    "cluster_bias": jnp.asarray(sums, jnp.float32),
+  }
+  _, _, unlike = _apply(config, params)
+  _, _, actual = _apply(config, params | {"softmax": softmax})
+  expected = logits - np.log(words.sum())
+  assert np.abs(unlike[0, 0] - expected).max() > 0.1
+  np.testing.assert_allclose(actual[0, 0], expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("token", [0, 4, 5, 10, 11, 22])
+def test_each_bias_belongs_to_the_word_of_its_id(token):
+  config = _config(cutoffs=(5, 11), div_val=2)
+  params = _params(config)
+  raised = params["softmax"]["bias"].at[token].add(1.0)
+  raised = params | {"softmax": params["softmax"] | {"bias": raised}}
+  _, _, before = _apply(config, params)
+  _, _, after = _apply(config, raised)
+  assert (np.argmax(after - before, axis=-1) == token).all()
+  others = np.delete(after - before, token, axis=-1)
+  assert (others < 1e-5).all()  # Up to rounding, nothing else gains.
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_cluster_columns_are_in_the_order_of_the_clusters(cluster):
+  """As in TensorFlow; PyTorch's are reversed (facts 2.9)."""
+  config = _config(cutoffs=(5, 11), div_val=2)
+  params = _params(config)
+  raised = params["softmax"]["cluster_bias"].at[cluster - 1].add(3.0)
+  raised = params | {"softmax": params["softmax"] | {"cluster_bias": raised}}
+  _, _, before = _apply(config, params)
+  _, _, after = _apply(config, raised)
+  gain = np.exp(after) - np.exp(before)
+  inside = slice(5, 11) if cluster == 1 else slice(11, None)
+  assert (gain[..., inside] > 0).all()
+  gain[..., inside] = -1
+  assert (gain < 1e-7).all()
+
+
+def test_gradient_is_finite_and_reaches_every_parameter():
+  config = _config(cutoffs=(5, 11), div_val=2, tie_projections="all_but_first")
+  params = _params(config)
+
+  def loss(params):
+    vectors, nll, _ = Ends(config).apply({"params": params}, *_inputs())
+    return nll.mean() + vectors.mean()
+
+  for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(params)):
+    assert np.all(np.isfinite(leaf))
+    assert np.abs(leaf).max() > 0
+
+
+def test_logits_and_losses_are_float32_in_a_bfloat16_model():
+  config = _config(cutoffs=(5, 11), div_val=2, dtype="bfloat16")
+  vectors, nll, log_probs = _apply(config, _params(config))
+  assert vectors.dtype == jnp.bfloat16
+  assert nll.dtype == log_probs.dtype == jnp.float32
+
+
+ROOMY = (0.4, 0.4)  # 64 of 160 tokens, rounded up to whole tiles.
+
+
+def _rare_tokens(shares, *, lanes=4, length=40):
+  """Tokens of which so many, in shares, are in each tail cluster."""
+  generator = np.random.default_rng(1)
+  bounds = (0, 5, 11, VOCABULARY)
+  cluster = generator.choice(3, size=(lanes, length), p=shares)
+  low, high = np.asarray(bounds)[cluster], np.asarray(bounds)[cluster + 1]
+  tokens = jnp.asarray(generator.integers(low, high), jnp.int32)
+  hidden = generator.standard_normal((lanes, length, MODEL_DIM))
+  return tokens, jnp.asarray(hidden, jnp.float32)
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+@pytest.mark.parametrize(
+  ("shares", "overflows"),
+  [
+    ((0.8, 0.1, 0.1), (False, False)),
+    ((0.3, 0.6, 0.1), (True, False)),
+    ((0.1, 0.1, 0.8), (False, True)),
+    ((1.0, 0.0, 0.0), (False, False)),
+  ],
+)
+def test_clusters_with_little_room_drop_no_token(
+  shares, overflows, tie_weights
+):
+  tokens, hidden = _rare_tokens(shares)
+  in_tail = [np.mean((tokens >= 5) & (tokens < 11)), np.mean(tokens >= 11)]
+  assert tuple(share > 0.4 for share in in_tail) == overflows
+
+  def losses(capacities):
+    config = _config(
+      cutoffs=(5, 11),
+      div_val=2,
+      tie_weights=tie_weights,
+      cluster_capacities=capacities,
+    )
+
+    def mean(params, hidden):
+      nll = Ends(config).apply({"params": params}, tokens, hidden)[1]
+      return jnp.mean(nll * weights), nll
+
+    weights = jnp.linspace(0.5, 1.5, tokens.size).reshape(tokens.shape)
+    gradient = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)
+    text = str(jax.make_jaxpr(gradient)(_params(config), hidden))
+    assert ("cond[" in text) == bool(capacities)
+    return jax.jit(gradient)(_params(config), hidden)
+
+  # Sums over tokens in another order; losses are about 5, gradients below 1.
+  expected, actual = losses(()), losses(ROOMY)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6),
+    actual,
+    expected,
+  )
+
+
+def test_the_gradient_is_that_of_a_log_softmax():
+  """The loss has a rule of its own."""
+  config = _config(cutoffs=(5, 11), div_val=2)
+  params, (tokens, hidden) = _params(config), _inputs()
+
+  def mean(output, params):
+    result = Ends(config).apply({"params": params}, tokens, hidden)[output]
+    if output == 1:
+      return result.mean()
+    return -jnp.take_along_axis(result, tokens[..., None], axis=-1).mean()
+
+  actual, expected = (
+    jax.jit(jax.grad(functools.partial(mean, output)))(params)
+    for output in (1, 2)
+  )
+  # Rounding: both are float32, with gradients below 1.
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+    actual,
+    expected,
+  )
+
+
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(
+  seed=st.integers(0, 10_000),
+  cutoffs=st.sampled_from(CUTOFFS),
+  k=st.sampled_from([1, 6, VOCABULARY]),
+  scale=st.sampled_from([0.0, 0.1, 3.0]),
+)
+def test_the_likeliest_tokens_are_those_of_all_log_probs(
+  seed, cutoffs, k, scale
+):
+  """With few values of weights, or none but 0, there are many ties."""
+  generator = np.random.default_rng(seed)
+  draw = lambda *shape: jnp.asarray(  # noqa: E731
+    scale * generator.integers(-1, 2, shape), jnp.float32
+  )
+  ends = (*cutoffs, VOCABULARY)
+  sizes = np.diff((0, *ends)).tolist()
+  weights = adaptive_softmax.Projection(
+    kernels=tuple(draw(size, 4) for size in sizes),
+    projections=(None,) * len(sizes),
+    bias=draw(VOCABULARY),
+    cluster_kernel=draw(len(cutoffs), 4),
+    cluster_bias=draw(len(cutoffs)),
+  )
+  hidden = draw(2, 3, 4)
+  with jax.disable_jit():
+    log_probs = adaptive_softmax.log_probs(hidden, weights)
+    expected = jax.lax.top_k(log_probs, k)
+    found = adaptive_softmax.top_k(hidden, weights, k)
+  # Both compute the same sums in the same order.
+  np.testing.assert_array_equal(found[0], expected[0])
+  np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_unlikely_clusters_are_not_computed():
+  computed = []
+
+  def count(hidden, weights, *args):
+    computed.append(args[-2])
+    return tail_log_probs(hidden, weights, *args)
+
+  tail_log_probs = adaptive_softmax._tail_log_probs
+  weights = adaptive_softmax.Projection(
+    kernels=tuple(jnp.zeros((size, 4)) for size in (5, 6, 12)),
+    projections=(None,) * 3,
+    bias=jnp.zeros(VOCABULARY),
+    cluster_kernel=jnp.zeros((2, 4)),
+    cluster_bias=jnp.array([1.0, -1.0]),
+  )
+  with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
+    patch.setattr(adaptive_softmax, "_tail_log_probs", count)
+    for k, expected in ((4, [1]), (11, [1]), (12, [1, 2])):
+      computed.clear()
+      adaptive_softmax.top_k(jnp.zeros((1, 2, 4)), weights, k)
+      assert computed == expected
+  with pytest.raises(ValueError, match=r"k=24 is not in \[1, 23\]"):
+    adaptive_softmax.top_k(jnp.zeros((1, 2, 4)), weights, 24)

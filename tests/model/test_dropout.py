@@ -1,0 +1,256 @@
+"""Dropout: everywhere it is published to be, with a mask of its own.
+
+Attention's is no module; what is dropped there is in test_attention.py.
+"""
+
+import collections
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl.model import attention_dropout
+from transformer_xl.model import transformer_xl
+
+DROPPING = tiny.model_config(dropout_rate=0.25, attention_dropout_rate=0.5)
+
+LOCKED = tiny.model_config(
+  dropout_rate=0.25, attention_dropout_rate=0.5, locked_dropout=True
+)
+
+
+def _masks(config, *, keys) -> list[dict[str, list[np.ndarray]]]:
+  """What dropout multiplies with, by the place of it, for each key."""
+  masks = collections.defaultdict(list)
+
+  def recorded(mask, place):
+    def record(mask):
+      masks[place].append(np.array(mask))
+      return masks[place][-1]
+
+    # Unlike a debug callback, nothing that a scan of Flax could stumble over.
+    return jax.pure_callback(record, jax.typeof(mask), mask)
+
+  def intercept(call, args, kwargs, context):
+    drops = isinstance(context.module, nn.Dropout) and context.module.rate
+    if not drops:
+      return call(*args, **kwargs)
+    mask = call(jnp.ones_like(args[0]), *args[1:], **kwargs)
+    return args[0] * recorded(mask, "/".join(context.module.path))
+
+  def intercepted_drop(weights, dropout, **options):
+    if dropout is None:
+      return weights
+    mask = drop(jnp.ones_like(weights), dropout, **options)
+    return weights * recorded(mask, "attention")
+
+  @jax.jit
+  def run(params, key):
+    inputs, _, memory = tiny.inputs(config)
+    with nn.intercept_methods(intercept):
+      return tiny.apply(config, params, inputs, memory, key=key)
+
+  drop = attention_dropout.drop
+  attention_dropout.drop = intercepted_drop
+  try:
+    return _recorded_masks(run, tiny.params(config), masks, keys)
+  finally:
+    attention_dropout.drop = drop
+
+
+def _recorded_masks(run, params, masks, keys):
+
+  results = []
+  for key in keys:
+    run(params, key)
+    jax.effects_barrier()
+    # Callbacks may come in any order.
+    results.append(
+      {place: sorted(rows, key=_key) for place, rows in masks.items()}
+    )
+    masks.clear()
+  return results
+
+
+def _key(mask: np.ndarray) -> tuple:
+  return mask.ndim, mask.shape, mask.tobytes()
+
+
+@pytest.fixture(scope="module")
+def masks():
+  """For one key, for the same key again, and for another."""
+  return _masks(DROPPING, keys=(0, 0, 1))
+
+
+def test_dropout_is_in_each_published_place(masks):
+  places = dict(masks[0])
+  states, context = (
+    (tiny.LANES, tiny.SEGMENT, DROPPING.model_dim),
+    tiny.MEMORY + tiny.SEGMENT,
+  )
+  # Of the position encodings, for all lanes and layers; embedding; output.
+  for name, shape in (
+    ("position_dropout", (context, DROPPING.model_dim)),
+    ("input_dropout", states),
+    ("output_dropout", states),
+  ):
+    assert [mask.shape for mask in places.pop(name)] == [shape]
+  scores = (tiny.LANES, DROPPING.num_heads, tiny.SEGMENT, context)
+  inner = (tiny.LANES, tiny.SEGMENT, DROPPING.ff_dim)
+  # Each of these is called in each of two layers.
+  shapes = [[mask.shape for mask in rows] for rows in places.values()]
+  assert sorted(shapes) == sorted(
+    [[scores] * 2, [states] * 2, sorted([inner, states] * 2)]
+  )
+
+
+def test_dropout_rates_are_those_of_their_place(masks):
+  places = [mask for rows in masks[0].values() for mask in rows]
+  for rate, dimensions in ((0.5, [4]), (0.25, [2, 3])):
+    chosen = [mask.ravel() for mask in places if mask.ndim in dimensions]
+    values = np.unique(np.concatenate(chosen))
+    np.testing.assert_allclose(values, [0, 1 / (1 - rate)], rtol=1e-6)
+
+
+def test_dropout_masks_differ_by_layer_place_lane_and_key(masks):
+  first, again, other = masks
+  seen = set()
+  for mask in itertools.chain(*first.values(), *other.values()):
+    for lane in mask if mask.ndim > 2 else [mask]:
+      assert lane.size >= 24  # Not alike by chance.
+      assert lane.tobytes() not in seen
+      seen.add(lane.tobytes())
+  jax.tree.map(np.testing.assert_array_equal, first, again)
+
+
+def test_locked_dropout_has_one_mask_for_all_tokens_of_a_lane():
+  (masks,) = _masks(LOCKED, keys=(0,))
+  (positions,) = masks.pop("position_dropout")
+  assert_rows_alike(positions)
+  attention_masks = masks.pop("attention")
+  assert any((mask[..., :1, :] != mask).any() for mask in attention_masks)
+  locked = [mask for rows in masks.values() for mask in rows]
+  assert len(locked) == 2 + 3 * LOCKED.num_layers
+  for lanes in locked:
+    for lane in lanes:
+      assert_rows_alike(lane)
+    assert (lanes[0] != lanes[1]).any()
+
+
+def assert_rows_alike(mask):
+  np.testing.assert_array_equal(mask, np.broadcast_to(mask[:1], mask.shape))
+  assert 0 < np.count_nonzero(mask[0]) < mask[0].size
+
+
+def test_what_enters_and_leaves_the_layers_has_rates_of_its_own():
+  config = tiny.model_config(
+    dropout_rate=0.25, input_dropout_rate=0.5, output_dropout_rate=0.75
+  )
+  (masks,) = _masks(config, keys=(0,))
+  for place, rows in masks.items():
+    rate = {"input_dropout": 0.5, "output_dropout": 0.75}.get(place, 0.25)
+    values = np.unique(np.concatenate([mask.ravel() for mask in rows]))
+    np.testing.assert_allclose(values, [0, 1 / (1 - rate)], rtol=1e-6)
+
+
+def test_embedding_dropout_drops_a_word_wherever_it_stands():
+  config = tiny.model_config(embedding_dropout_rate=0.5)
+  params, (tokens, _, memory) = tiny.params(config), tiny.inputs(config)
+  # Each word stands twice, in different lanes.
+  tokens = jnp.stack([tokens[0], tokens[0, ::-1]])
+  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
+  embedded = model.apply(
+    {"params": params}, tokens, method=lambda model, ids: model.embedding(ids)
+  )
+  dropped = set()
+
+  @jax.jit
+  def entering(key):
+    """What `input_dropout` is given."""
+    seen = []
+
+    def intercept(call, args, kwargs, context):
+      if context.module.name == "input_dropout":
+        seen.append(args[0])
+      return call(*args, **kwargs)
+
+    with nn.intercept_methods(intercept):
+      model.apply(
+        {"params": params},
+        tokens,
+        memory,
+        deterministic=False,
+        rngs={"dropout": key},
+      )
+    return seen[0]
+
+  for key in range(8):
+    entered = np.asarray(entering(jax.random.key(key, impl="rbg")))
+    np.testing.assert_array_equal(entered[0], entered[1, ::-1])
+    for vector, whole in zip(entered[0], np.asarray(embedded[0]), strict=True):
+      if vector.any():
+        np.testing.assert_allclose(vector, 2 * whole, rtol=1e-6)
+      dropped.add(bool(vector.any()))
+  assert dropped == {True, False}
+
+
+@pytest.mark.parametrize("start", ["masked", "zeros"])
+def test_a_dropped_word_that_sees_no_other_leaves_the_gradient_finite(start):
+  """Its states are 0 in all layers, where layer norm has no direction."""
+  config = tiny.model_config(
+    num_layers=12, embedding_dropout_rate=0.999, memory_start=start
+  )
+  params = transformer_xl.init_params(config, jax.random.key(0))
+  memory = transformer_xl.empty_memory(config, batch_size=2, mem_len=3)
+  tokens, _, _ = tiny.inputs(config)
+
+  @jax.jit
+  @jax.value_and_grad
+  def loss(params):
+    hidden, _ = tiny.apply(config, params, tokens, memory, key=0)
+    return jnp.sum(hidden[..., 0])
+
+  value, gradient = loss(params)
+  assert value == 0  # All words were dropped.
+  for leaf in jax.tree.leaves(gradient):
+    assert np.isfinite(leaf).all()
+
+
+def test_weight_dropout_drops_single_weights_of_the_layers_matrices():
+  config = tiny.model_config(weight_dropout_rate=0.5)
+  (masks,) = _masks(config, keys=(0,))
+  names = ("query", "key", "value", "position", "output")
+  expected = {f"layers/attention/{name}_dropout" for name in names}
+  names = ("in_kernel", "out_kernel")
+  expected |= {f"layers/feed_forward/{name}_dropout" for name in names}
+  assert set(masks) == expected
+  kernels = tiny.params(config)["layers"]
+  for place, (one, other) in masks.items():
+    _, module, name = place.removesuffix("_dropout").split("/")
+    assert one.shape == kernels[module][name].shape[1:]
+    assert (one != other).any()  # Of two layers.
+    np.testing.assert_allclose(np.unique(one), [0, 2])
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "dropout_rate",
+    "attention_dropout_rate",
+    "input_dropout_rate",
+    "output_dropout_rate",
+    "embedding_dropout_rate",
+    "weight_dropout_rate",
+  ],
+)
+def test_dropout_changes_training_and_not_evaluation(name):
+  plain, dropping = tiny.model_config(), tiny.model_config(**{name: 0.5})
+  params = tiny.params(plain)
+  assert tiny.mean_nll(dropping, params) == tiny.mean_nll(plain, params)
+  one, two = (tiny.mean_nll(dropping, params, key=key) for key in (0, 1))
+  assert abs(one - two) > 1e-3
+  assert tiny.mean_nll(dropping, params, key=0) == one

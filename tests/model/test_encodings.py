@@ -1,0 +1,151 @@
+"""Encodings of order: causal, trained through, and without a trace in memory.
+
+That their numbers are right is in `conformance/test_oracle.py`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import oracle
+from tests import tiny
+from tests.conformance import adapters
+from tests.conformance import checks
+from transformer_xl import errors
+from transformer_xl.config import load
+from transformer_xl.model import kv_cache
+from transformer_xl.model import layers as layers_lib
+
+LEARNED = ("shaw", "absolute_per_layer")
+OTHERS = (*LEARNED, "absolute")
+# Absolute positions change with the cuts; these hold for any encoding.
+CHECKS = (
+  checks.future_does_not_leak,
+  checks.lanes_are_independent,
+  checks.no_gradient_into_memory,
+  checks.old_documents_never_leak,
+  checks.probabilities_sum_to_one,
+  checks.short_memory_makes_a_difference,
+  checks.without_memory_segments_are_independent,
+)
+
+
+def small(encoding, **updates):
+  return tiny.model_config(encoding=encoding, num_positions=16, **updates)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("encoding", layers_lib.ABSOLUTE)
+def test_absolute_encodings_conform(encoding, check):
+  check(adapters.package(encoding=encoding, num_positions=16))
+
+
+@pytest.mark.parametrize("encoding", OTHERS)
+def test_memory_is_read_and_not_changed(encoding):
+  """What is remembered stays as it was however many segments pass by."""
+  config = small(encoding)
+  inputs, _, memory = tiny.inputs(config, mem_len=9)
+  before = np.array(memory.hiddens)
+  for _ in range(2):
+    _, memory = tiny.apply(config, tiny.params(config), inputs, memory)
+  shift = 2 * inputs.shape[1]
+  np.testing.assert_array_equal(
+    memory.hiddens[:, :, : 9 - shift], before[:, :, shift:]
+  )
+
+
+def test_only_relative_attention_has_what_its_terms_need():
+  names = {
+    encoding: set(tiny.params(small(encoding))["layers"]["attention"])
+    for encoding in ("relative", *OTHERS)
+  }
+  plain = {"query", "key", "value", "output"}
+  assert names["relative"] == plain | {"position"}
+  assert names["shaw"] == plain | {"distances"}
+  assert names["absolute"] == names["absolute_per_layer"] == plain
+  for encoding in OTHERS:
+    assert "content_bias" not in tiny.params(small(encoding))
+  assert "positions" in tiny.params(small("absolute_per_layer"))["layers"]
+
+
+@pytest.mark.parametrize("encoding", LEARNED)
+def test_gradient_of_the_table_is_that_of_the_oracle(encoding):
+  """By central differences of the oracle, in float64."""
+  config = small(encoding)
+  params = tiny.params(config)
+  inputs, targets, memory = tiny.inputs(config)
+  move = np.random.default_rng(5).standard_normal(table(params).shape)
+
+  def slow(step):
+    lanes = [list(np.asarray(memory.hiddens)[:, row]) for row in range(2)]
+    log_probs, _ = oracle.segment(
+      with_table(params, np.float64(table(params)) + step * move),
+      config,
+      inputs,
+      lanes,
+      mem_len=tiny.MEMORY,
+    )
+    chosen = np.take_along_axis(log_probs, np.array(targets)[..., None], 2)
+    return -chosen.mean()
+
+  def fast(rows):
+    changed = with_table(params, rows)
+    losses, _ = tiny.apply(
+      config, changed, inputs, targets, memory, method="nll"
+    )
+    return jnp.mean(losses)
+
+  expected = (slow(1e-5) - slow(-1e-5)) / 2e-5
+  products = np.array(jax.grad(fast)(table(params))) * move
+  # Float32, of a sum whose terms cancel.
+  tolerance = 1e-5 * np.abs(products).sum()
+  np.testing.assert_allclose(products.sum(), expected, atol=tolerance)
+  assert np.count_nonzero(products) > 10
+
+
+def table(params):
+  layers = params["layers"]
+  return layers.get("positions", layers["attention"].get("distances"))
+
+
+def with_table(params, rows):
+  layers = dict(params["layers"])
+  if "positions" in layers:
+    layers["positions"] = rows
+  else:
+    layers["attention"] = layers["attention"] | {"distances": rows}
+  return params | {"layers": layers}
+
+
+def test_distances_beyond_the_table_share_its_last_row():
+  config = tiny.model_config(encoding="shaw", num_positions=3)
+  params = tiny.params(config)
+  inputs, _, memory = tiny.inputs(config)
+  gradient = jax.grad(
+    lambda params: tiny.apply(config, params, inputs, memory)[0].sum()
+  )(params)["layers"]["attention"]["distances"]
+  assert gradient.shape[1] == 3
+  assert jnp.all(jnp.any(gradient != 0, axis=(0, 2)))
+
+
+def test_too_long_a_segment_is_one_line():
+  config = tiny.model_config(encoding="absolute_per_layer", num_positions=2)
+  inputs, _, memory = tiny.inputs(config)
+  with pytest.raises(errors.UserError, match="has learned 2 positions"):
+    tiny.apply(config, tiny.params(config), inputs, memory)
+
+
+@pytest.mark.parametrize("encoding", OTHERS)
+def test_keys_are_cached_for_relative_attention_only(encoding):
+  with pytest.raises(errors.UserError, match="encoding=relative only"):
+    kv_cache.Reader(
+      small(encoding), mem_len=4, segment_len=2, clamp_len=0, same_length=True
+    )
+
+
+@pytest.mark.parametrize("length", ["train.clamp_len", "eval.clamp_len"])
+def test_nothing_but_relative_distances_is_clamped(length):
+  config = tiny.config_dict(**{"model.encoding": "shaw", length: 3})
+  with pytest.raises(errors.UserError, match=f"{length}=3 clamps distances"):
+    load.from_config_dict(config)

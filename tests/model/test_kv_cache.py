@@ -1,0 +1,165 @@
+"""Cached keys and values give what memory of hidden states gives."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl.model import kv_cache
+from transformer_xl.model import transformer_xl
+
+LANES = 3
+VARIANTS = {
+  "masked": ({"untie_biases": True, "cutoffs": (5, 11), "div_val": 2}, False),
+  "zeros": ({"memory_start": "zeros"}, True),
+  "pre_norm": ({"pre_norm": True, "same_length_window": "mem_len"}, True),
+  "pre_norm_zeros": ({"pre_norm": True, "memory_start": "zeros"}, False),
+}
+# Memory longer and shorter than the segment, in whole segments and not; none.
+LENGTHS = ((6, 3), (7, 3), (2, 4), (0, 3))
+# Each of them and each variant is in one that is always tried.
+CASES = [
+  pytest.param(
+    variant, lengths, marks=() if first == second else pytest.mark.rest
+  )
+  for first, variant in enumerate(VARIANTS)
+  for second, lengths in enumerate(LENGTHS)
+]
+
+
+def both(variant, mem_len, segment_len, *, clamp_len=4):
+  """A model and a reader with the same parameters and lengths."""
+  fields, same_length = VARIANTS[variant]
+  config = tiny.model_config(**fields)
+  lengths = {"clamp_len": clamp_len, "same_length": same_length}
+  model = transformer_xl.TransformerXL(config, **lengths)
+  reader = kv_cache.Reader(
+    config, mem_len=mem_len, segment_len=segment_len, **lengths
+  )
+  return model, reader
+
+
+def chunks(segment_len, vocab_size, *, resets_inside):
+  """Segments, part of one, then single tokens, with documents in between."""
+  random = np.random.default_rng(0)
+  for index, length in enumerate([segment_len] * 4 + [2] + [1] * 16):
+    tokens = random.integers(vocab_size, size=(LANES, length), dtype=np.int32)
+    resets = np.zeros((LANES, length), bool)
+    resets[1, 0] = index in (2, 8)
+    resets[2, -1] = resets_inside and index == 3
+    yield jnp.asarray(tokens), jnp.asarray(resets)
+
+
+@pytest.mark.parametrize(("variant", "lengths"), CASES)
+def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
+  variant, lengths
+):
+  model, reader = both(variant, *lengths)
+  params = tiny.params(model.config)
+  frozen = jax.jit(reader.freeze)(params)
+  state = reader.start(frozen, batch_size=LANES)
+  memory = transformer_xl.empty_memory(
+    model.config, batch_size=LANES, mem_len=lengths[0]
+  )
+  assert len(jax.tree.leaves(state)) != len(jax.tree.leaves(memory))
+
+  @jax.jit
+  def expected(memory, tokens, resets):
+    return model.apply(
+      {"params": params}, tokens, memory, resets, method="log_probs"
+    )
+
+  step = jax.jit(reader.step)
+  tokens_read = 0
+  inside = model.config.memory_start == "masked"
+  for tokens, resets in chunks(
+    lengths[1], model.config.vocab_size, resets_inside=inside
+  ):
+    want, memory = expected(memory, tokens, resets)
+    got, state = step(frozen, state, tokens, resets)
+    # Sums in another order, in float32, of log-probabilities down to -30.
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
+    tokens_read += tokens.shape[1]
+  assert tokens_read > 2 * reader.num_slots  # The ring went around.
+
+
+def packed_loop(reader):
+  """Reads tokens [B, S] one by one in a loop over packed rings."""
+
+  def loop(frozen, state, tokens):
+    def body(state, token):
+      log_probs, state = reader.step(frozen, state, token[:, None])
+      return state, log_probs[:, 0]
+
+    state, log_probs = jax.lax.scan(body, kv_cache.pack(state), tokens.T)
+    return jnp.swapaxes(log_probs, 0, 1), kv_cache.unpack(state)
+
+  return jax.jit(loop, donate_argnums=1)
+
+
+@pytest.mark.parametrize("lanes", [1, LANES])
+def test_a_loop_over_packed_rings_reads_as_single_steps_do(lanes):
+  _, reader = both("masked", 6, 3)
+  frozen = reader.freeze(tiny.params(reader.config))
+  state = reader.start(frozen, batch_size=lanes)
+  tokens = jnp.asarray(
+    np.random.default_rng(1).integers(23, size=(lanes, 20)), jnp.int32
+  )
+  got, after = packed_loop(reader)(frozen, state, tokens)
+  step = jax.jit(reader.step)
+  state = reader.start(frozen, batch_size=lanes)
+  for index in range(tokens.shape[1]):
+    want, state = step(frozen, state, tokens[:, index : index + 1])
+    # The same products, compiled in another shape.
+    np.testing.assert_allclose(got[:, index], want[:, 0], rtol=1e-5, atol=1e-5)
+  for left, right in zip(
+    jax.tree.leaves(after), jax.tree.leaves(state), strict=True
+  ):
+    np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("variant", "tokens_before"), [("masked", 2), ("masked", 21), ("zeros", 7)]
+)
+def test_tokens_go_on_in_rings_without_slots_to_spare(variant, tokens_before):
+  _, reader = both(variant, 6, 4)
+  frozen = reader.freeze(tiny.params(reader.config))
+  tokens = jnp.asarray(
+    np.random.default_rng(2).integers(23, size=(LANES, 40)), jnp.int32
+  )
+  step = jax.jit(reader.step)
+  state = reader.start(frozen, batch_size=LANES)
+  read = 0
+  while read < tokens_before:  # Segments, then part of one.
+    count = min(reader.segment_len, tokens_before - read)
+    _, state = step(frozen, state, tokens[:, read : read + count])
+    read += count
+  tight = reader.for_tokens(frozen, state)
+  assert tight.reader.num_slots == 7 < reader.num_slots == 12
+  tight_step, tight_state = jax.jit(tight.reader.step), tight.state
+  for index in range(tokens_before, 40):
+    token = tokens[:, index : index + 1]
+    want, state = step(frozen, state, token)
+    got, tight_state = tight_step(tight.frozen, tight_state, token)
+    # The same sums, of which some have fewer zeros in them.
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_token_copies_no_rings(lanes):
+  _, reader = both("masked", 60, 4)
+  frozen = reader.freeze(tiny.params(reader.config))
+  state = reader.start(frozen, batch_size=lanes)
+  tokens = jnp.zeros((lanes, 5), jnp.int32)
+  # As users compile, not as the tests do.
+  options = {"xla_backend_optimization_level": "3"} | tiny.TO_THE_BIT
+  lowered = packed_loop(reader).lower(frozen, state, tokens)
+  text = lowered.compile(compiler_options=options).as_text()
+  copied = re.findall(r"= f32\[([\d,]*)\]\S* copy\(", text)
+  sizes = [math.prod(map(int, shape.split(","))) for shape in copied if shape]
+  assert "while" in text
+  assert max(sizes, default=0) < state.layers[0].keys.size

@@ -1,0 +1,107 @@
+"""The model as a whole; that its numbers are right is in `conformance`."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl.model import transformer_xl
+
+ADAPTIVE = {"cutoffs": (5, 11), "div_val": 2}
+
+
+def test_nll_is_minus_the_log_probability_of_the_target(strict_dtypes):
+  config = tiny.model_config(**ADAPTIVE)
+  params = tiny.params(config)
+  inputs, targets, memory = tiny.inputs(config)
+  log_probs, _ = tiny.apply(config, params, inputs, memory, method="log_probs")
+  losses, _ = tiny.apply(config, params, inputs, targets, memory, method="nll")
+  chosen = jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+  np.testing.assert_allclose(losses, -chosen, atol=1e-5)  # Float32.
+
+
+def test_parameters_do_not_depend_on_lengths():
+  config = tiny.model_config(**ADAPTIVE)
+  short = jax.eval_shape(
+    lambda key: transformer_xl.init_params(config, key), jax.random.key(0)
+  )
+  model = transformer_xl.TransformerXL(config, clamp_len=2, same_length=True)
+  inputs, targets, memory = tiny.inputs(config, mem_len=9)
+  long = jax.eval_shape(
+    lambda key: model.init(key, inputs, targets, memory, method="nll"),
+    jax.random.key(0),
+  )
+  assert long["params"] == short
+
+
+def test_bfloat16_is_close_to_float32_and_keeps_float32_parameters(
+  strict_dtypes,
+):
+  """2^-8 for each rounding, in log-probabilities of about 10."""
+  wide = tiny.model_config(**ADAPTIVE)
+  narrow = tiny.model_config(dtype="bfloat16", **ADAPTIVE)
+  params = tiny.params(wide)
+  assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
+  results = []
+  for config in (wide, narrow):
+    inputs, _, memory = tiny.inputs(config)
+    assert memory.hiddens.dtype == config.dtype
+    log_probs, after = tiny.apply(
+      config, params, inputs, memory, method="log_probs"
+    )
+    assert log_probs.dtype == jnp.float32
+    assert after.hiddens.dtype == config.dtype
+    results.append(log_probs)
+  difference = np.abs(results[0] - results[1]).max()
+  assert 0 < difference < 0.2
+
+
+@functools.cache
+def _gradient(config):
+  def loss(params):
+    return tiny.mean_nll(config, params, key=5)
+
+  return jax.jit(jax.grad(loss))(tiny.params(config))
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"remat": "full"},
+    {"remat": "dots"},
+    {"remat": "attention"},
+    {"scan_unroll": 2},
+  ],
+  ids=str,
+)
+def test_how_it_is_computed_does_not_change_the_gradient(options):
+  """Also with dropout, whose masks are drawn anew when recomputed."""
+  common = {"dropout_rate": 0.25, "attention_dropout_rate": 0.5}
+  plain, other = (
+    tiny.model_config(**common),
+    tiny.model_config(**common, **options),
+  )
+  assert plain != other
+  expected, actual = _gradient(plain), _gradient(other)
+  assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected)) > 0.01
+
+  def compare(actual, expected):  # Sums in another order, in float32.
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+  jax.tree.map(compare, actual, expected)
+
+
+def test_remat_recomputes():
+  """Else the equality above would compare a program with itself."""
+  texts = set()
+  for remat in ("none", *transformer_xl.REMAT_POLICIES):
+    config = tiny.model_config(remat=remat)
+    params = tiny.params(config)
+    gradient = jax.grad(
+      lambda params, config=config: tiny.mean_nll(config, params)
+    )
+    texts.add(str(jax.make_jaxpr(gradient)(params)))
+  assert len(texts) == 1 + len(transformer_xl.REMAT_POLICIES)

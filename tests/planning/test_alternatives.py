@@ -1,0 +1,70 @@
+"""What is tried when a configuration does not fit, in which order."""
+
+from tests import tiny
+from transformer_xl.config import load
+from transformer_xl.config import rules
+from transformer_xl.planning import alternatives
+from transformer_xl.planning import plan
+
+
+def config(**updates):
+  values = {"model.model_dim": 64, "train.batch_size": 32} | updates
+  return load.from_config_dict(tiny.config_dict(**values))
+
+
+def test_the_least_change_is_tried_first():
+  tries = [flags for flags, _ in alternatives.smaller(config(), num_devices=8)]
+  remat, split = "--config.model.remat=full", "--config.mesh.fsdp=8"
+  assert tries[:2] == ["--config.model.remat=attention", remat]
+  assert split in tries[2]
+  assert remat not in tries[2]
+  assert remat in tries[3]
+  assert split in tries[3]
+  assert "accumulation_steps=2" in tries[4]
+  assert "accumulation_steps=4" in tries[5]
+  # 32 lanes on 8 devices: parts of 8 lanes are the smallest there are.
+  assert [("batch_size" in text) for text in tries[4:]] == [False] * 2 + [
+    True
+  ] * 2
+
+
+def test_each_try_is_a_configuration_that_holds():
+  original = config()
+  found = list(alternatives.smaller(original, num_devices=8))
+  for flags, smaller in found:
+    rules.check(smaller)
+    assert smaller != original
+    per_part = smaller.train.batch_size // smaller.train.accumulation_steps
+    assert per_part % 8 == 0
+    assert f"fsdp={smaller.mesh.fsdp}" in flags or smaller.mesh == original.mesh
+  assert len({flags for flags, _ in found}) == len(found)
+
+
+def test_parameters_are_split_as_far_as_their_width_allows():
+  narrow = config(**{"model.model_dim": 10})
+  _, smaller = list(alternatives.smaller(narrow, num_devices=8))[2]
+  assert smaller.mesh.fsdp == 2
+
+
+def test_what_is_set_already_is_not_tried_again():
+  recomputed = config(**{"model.remat": "full"})
+  tries = alternatives.smaller(recomputed, num_devices=8)
+  assert all(smaller != recomputed for _, smaller in tries)
+  first, _ = next(alternatives.smaller(recomputed, num_devices=8))
+  assert "mesh.fsdp" in first
+
+
+def test_the_first_that_fits_is_proposed(monkeypatch):
+  tried = []
+
+  def train_plan(config, devices):
+    assert len(devices) == 8
+    tried.append(config)
+    return {"fits": config.train.accumulation_steps == 4}
+
+  monkeypatch.setattr(plan, "train_plan", train_plan)
+  found = plan._nearest(config(), devices=[None] * 8)
+  assert found["change"].endswith("--config.train.accumulation_steps=4")
+  assert len(tried) == 6
+  monkeypatch.setattr(plan, "train_plan", lambda *_: {"fits": False})
+  assert plan._nearest(config(), devices=[None] * 8) is None

@@ -1,0 +1,118 @@
+"""Planning for a TPU slice, where its compiler is installed."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests import corpus
+from transformer_xl import hardware
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import schema
+from transformer_xl.planning import plan as plan_lib
+from transformer_xl.planning import topology
+
+ROOT = pathlib.Path(__file__).parents[2]
+CONTRACT = {
+  "fits",
+  "hbm_bytes_per_chip",
+  "hbm_capacity_bytes",
+  "argument_bytes",
+  "temp_bytes",
+  "flops_per_step",
+  "executed_flops_per_step",
+  "estimated_cycles",
+  "estimated_step_seconds",
+  "estimated_mfu",
+  "estimated_tokens_per_second_per_chip",
+  "estimated_step_seconds_at_most",
+  "collective_bytes",
+  "collective_seconds",
+}
+
+pytestmark = pytest.mark.skipif(
+  importlib.util.find_spec("libtpu") is None,
+  reason="needs libtpu: pip install '.[tpu]'",
+)
+
+
+def plan(workdir, *flags):
+  command = [sys.executable, "-m", "transformer_xl.main", "--mode=plan"]
+  command += [f"--workdir={workdir}", *flags]
+  return subprocess.run(
+    command,
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    check=False,
+  )
+
+
+@pytest.mark.slow
+def test_a_plan_has_what_its_contract_says_for_both_programs(tmp_path):
+  data_dir = corpus.write(tmp_path / "data")
+  flags = corpus.config_flags(data_dir)
+  done = plan(
+    tmp_path / "run",
+    "--topology=v5e:2x2",
+    "--config=experiments/base.py",
+    *flags,
+  )
+  assert done.returncode == 0, done.stderr
+  path = tmp_path / "run" / "results" / "plan.json"
+  result = json.loads(path.read_text())
+  assert result["num_chips"] == 4
+  assert result["num_parameters"] == sum(result["parameters"].values())
+  for kind in ("train", "eval"):
+    assert set(result[kind]) >= CONTRACT
+    assert result[kind]["fits"]
+    assert 0 < result[kind]["estimated_step_seconds"] < 1
+    assert 1 < result[kind]["executed_over_useful"] < 4
+
+
+@pytest.mark.slow
+# The tests' cache is on, which the command's is not: JAX cannot read what it
+# has compiled for other devices.
+@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache")
+def test_what_does_not_fit_comes_with_what_does(tmp_path, monkeypatch):
+  sizes = {"model.model_dim": 128, "model.ff_dim": 512, "train.batch_size": 8}
+  config = corpus.config(corpus.write(tmp_path / "data"), **sizes)
+  topology.compile_only()
+  devices = topology.slice_devices("v5e:2x2")
+  # Half a step's memory: less than is kept if nothing is split.
+  held = plan_lib.train_plan(config, devices)["hbm_bytes_per_chip"]
+  chip = hardware.CHIPS["TPU v5 lite"]._replace(hbm_bytes=held // 2)
+  monkeypatch.setitem(hardware.CHIPS, "TPU v5 lite", chip)
+  result = plan_lib.run(config, str(tmp_path / "run"), "v5e:2x2")
+  assert not result["train"]["fits"]
+  nearest = result["train"]["nearest_that_fits"]
+  assert "--config.mesh.fsdp=4" in nearest["change"]
+  assert nearest["hbm_bytes_per_chip"] <= held // 2
+  assert result["hours"] > 0
+
+
+@pytest.mark.slow
+def test_a_slice_that_is_not_known_is_one_line(tmp_path):
+  done = plan(
+    tmp_path,
+    "--topology=v99:1x1",
+    "--config=experiments/enwik8_base.py",
+  )
+  assert done.returncode == 2
+  last = done.stderr.splitlines()[-1]
+  assert last.startswith("error: no TPU slice 'v99:1x1'")
+  assert "Traceback" not in done.stderr
+
+
+def test_a_slice_whose_axes_have_to_be_cut_has_a_mesh():
+  topology.compile_only()
+  devices = topology.slice_devices("v5p:4x8x8")  # No axis of it has 2 chips.
+  config = schema.MeshConfig(data=-1, fsdp=2, tensor=1)
+  mesh = mesh_lib.make_mesh(config, lanes=(256,), devices=devices)
+  assert dict(mesh.shape) == {"data": 128, "fsdp": 2, "tensor": 1}
+  assert len({device.id for device in mesh.devices.flat}) == 256

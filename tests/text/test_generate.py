@@ -1,0 +1,265 @@
+"""Continuing a text: the model of training, a token at a time."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import tiny
+from transformer_xl import errors
+from transformer_xl.config import load
+from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.model import kv_cache
+from transformer_xl.model import transformer_xl
+from transformer_xl.text import generate
+from transformer_xl.text import language_model
+from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import run_record
+
+PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.uint8)
+BYTES = vocabulary_lib.ByteVocabulary()
+WORDS = vocabulary_lib.WordVocabulary(
+  ("<eos>", "<unk>", "the", "cat", "sat"), False, "<eos>", "<unk>"
+)
+
+
+def options(**updates):
+  values = {"tokens_per_call": 5, "temperature": 1.0, "top_k": 0} | updates
+  values = {"generate." + name: value for name, value in values.items()}
+  return load.from_config_dict(tiny.config_dict(**values)).generate
+
+
+def make_model(*, mem_len, segment_len=3, same_length=False, **updates):
+  config = tiny.model_config(**updates)
+  reader = kv_cache.Reader(
+    config,
+    mem_len=mem_len,
+    segment_len=segment_len,
+    clamp_len=0,
+    same_length=same_length,
+  )
+  frozen = reader.freeze(tiny.params(config))
+  vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
+  return language_model.TextModel(vocabulary, reader, frozen, 1)
+
+
+def draw(model, *, seeds=(0,), stop=(), **updates):
+  """All that is yielded; the last is the whole."""
+  keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+  config = options(**updates)
+  return list(
+    generate.stream(model, PROMPT, config=config, keys=keys, stop=stop)
+  )
+
+
+def lists(samples):
+  return [tokens.tolist() for tokens in samples.tokens]
+
+
+def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory():
+  hidden = []
+  for segment_len in (3, 5):
+    model = make_model(mem_len=4, segment_len=segment_len, same_length=True)
+    state, last = generate.read_prompt(model, PROMPT)
+    assert int(state.length[0]) < len(PROMPT)
+    hidden.append(last)
+  # The same sums in another order, of states of about 1.
+  np.testing.assert_allclose(*hidden, atol=1e-5)
+
+
+def test_greedy_decoding_is_the_argmax_of_reading_it_all_at_once():
+  # Tied, tiny models repeat themselves.
+  model = make_model(mem_len=32, tie_weights=False, cutoffs=(5, 11))
+  config = model.reader.config
+  (tokens,) = draw(model, num_tokens=12, temperature=0.0)[-1].tokens
+  text = np.concatenate([PROMPT, tokens])
+  empty = transformer_xl.empty_memory(config, batch_size=1, mem_len=0)
+  log_probs, _ = tiny.apply(
+    config,
+    tiny.params(config),
+    jnp.asarray(text[None, :-1], jnp.int32),
+    empty,
+    method="log_probs",
+  )
+  expected = np.argmax(np.asarray(log_probs[0]), axis=-1)[len(PROMPT) - 1 :]
+  assert tokens.tolist() == expected.tolist()
+  short = make_model(mem_len=1, tie_weights=False, cutoffs=(5, 11))
+  other = draw(short, num_tokens=12, temperature=0.0)[-1]
+  assert lists(other) != [tokens.tolist()]  # So memory was needed.
+
+
+def test_a_sample_is_what_its_key_draws_alone_and_all_come_in_parts():
+  model = make_model(mem_len=6, cutoffs=(5, 11), tie_weights=False)
+  drawn = {"num_tokens": 12, "top_k": 9, "repetition_penalty": 1.3}
+  parts = draw(model, seeds=(1, 2, 3), **drawn)
+  assert [len(part.tokens[0]) for part in parts] == [0, 5, 10, 12]
+  whole = lists(parts[-1])
+  assert len({tuple(tokens) for tokens in whole}) == 3
+  assert lists(draw(model, seeds=(2,), **drawn)[-1]) == [whole[1]]
+  for part in parts:
+    assert part.tokens[0].tolist() == whole[0][: len(part.tokens[0])]
+
+
+def test_seeds_give_keys_and_more_samples_keep_the_first():
+  few, many = generate.sample_keys(3, 2), generate.sample_keys(3, 4)
+  assert (few == many[:2]).all()
+  assert (few != generate.sample_keys(4, 2)).any()
+
+
+def test_few_candidates_are_enough_against_repetition():
+  model = make_model(mem_len=6, cutoffs=(5, 11))
+  shared = {"num_tokens": 20, "repetition_window": 4, "temperature": 0.0}
+  repeats = []
+  for ngram in (0, 2):
+    of_all = draw(model, no_repeat_ngram=ngram, **shared)[-1]
+    of_few = draw(model, no_repeat_ngram=ngram, top_k=1, **shared)[-1]
+    assert lists(of_all) == lists(of_few)
+    (tokens,) = lists(of_all)
+    triples = zip(tokens, tokens[1:], tokens[2:], strict=False)
+    repeats.append(sum(len(set(triple)) == 1 for triple in triples))
+  assert repeats[0] > 5  # The tiny model's habit.
+  assert repeats[1] == 0
+
+
+def test_a_sample_ends_with_the_stop_text():
+  model = make_model(mem_len=6)
+  free = lists(draw(model, seeds=(1, 2), num_tokens=30)[-1])
+  stop = tuple(free[0][6:8])
+  parts = draw(model, seeds=(1, 2), num_tokens=30, stop=stop)
+  for want, tokens, stopped in zip(
+    free, lists(parts[-1]), parts[-1].stopped, strict=True
+  ):
+    assert want[: len(tokens)] == tokens
+    assert stopped == (tuple(tokens[-2:]) == stop)
+    assert stopped or len(tokens) == 30
+  assert len(parts[-1].tokens[0]) <= 8
+  alone = draw(model, seeds=(1,), num_tokens=30, stop=stop)
+  assert len(alone) <= 3  # Nothing, 5 tokens and 3: it does not go on.
+
+
+def test_nothing_is_compiled_however_long_the_text():
+  model = make_model(mem_len=4)
+  compiled = []
+  listen = lambda name, _, **__: compiled.append(name)  # noqa: E731
+  config = options(num_tokens=83)
+  parts = generate.stream(
+    model, PROMPT, config=config, keys=generate.sample_keys(0, 2)
+  )
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  next(parts)
+  is_compile = "/jax/core/compile/backend_compile_duration"
+  assert is_compile in compiled  # So it would be noticed.
+  compiled.clear()
+  *_, last = parts
+  assert len(last.tokens[1]) == 83
+  assert is_compile not in compiled
+  jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize(
+  ("vocabulary", "prompt", "text"),
+  [
+    (BYTES, "na", "\u00efve \u20ac\U0001d11e"),
+    (WORDS, "the cat", " sat\nthe <unk>\n\ncat"),
+    (WORDS, "the cat\n", "sat the"),
+  ],
+)
+def test_what_is_shown_grows_into_the_text(vocabulary, prompt, text):
+  before = vocabulary.encode(prompt)
+  tokens = vocabulary.encode(prompt + text)[len(before) :]
+  shown = ""
+  for count in range(len(tokens) + 1):
+    now = generate.continuation(
+      vocabulary, before, tokens[:count], is_last=False
+    )
+    assert now.startswith(shown)
+    assert text.startswith(now)
+    shown = now
+  last = generate.continuation(vocabulary, before, tokens, is_last=True)
+  assert last == shown == text
+
+
+def test_bytes_that_are_no_text_are_shown_at_last():
+  show = lambda is_last: generate.continuation(  # noqa: E731
+    BYTES, BYTES.encode("a"), np.array([98, 0xE2, 0x82]), is_last=is_last
+  )
+  assert show(False) == "b"
+  assert show(True) == "b\ufffd"
+
+
+@pytest.mark.parametrize(
+  ("vocabulary", "stop", "says"),
+  [(WORDS, "dog", "unknown words"), (WORDS, " ", "no tokens")],
+)
+def test_a_stop_text_that_cannot_be_drawn_is_refused(vocabulary, stop, says):
+  with pytest.raises(errors.UserError, match=says):
+    generate.stop_tokens(vocabulary, stop)
+  assert generate.stop_tokens(vocabulary, "cat\n") == (3, 0)
+  assert generate.stop_tokens(vocabulary, "") == ()
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  """A folder with parameters and a vocabulary."""
+  workdir = str(tmp_path_factory.mktemp("run"))
+  data_dir = corpus.write(tmp_path_factory.mktemp("data"))
+  run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
+  params = tiny.params(corpus.config(data_dir).model)
+  checkpoint.save_params(workdir, params, step=1)
+  return workdir
+
+
+def run(workdir, **updates):
+  values = {"num_tokens": 30, "prompt": "abc"} | updates
+  values = {f"generate.{name}": value for name, value in values.items()}
+  # As main gives it: the size of the vocabulary is not in it.
+  config = corpus.config_dict("nowhere", **values | {"seed": 3})
+  result = generate.run(load.from_config_dict(config), workdir)
+  with open(f"{workdir}/results/generate.json", encoding="utf-8") as file:
+    assert json.load(file) == result
+  return result
+
+
+def test_a_result_has_the_text_and_all_it_depends_on(workdir, capsys):
+  result = run(workdir, num_samples=2, top_k=5)
+  shown = capsys.readouterr().out
+  first, second = result["samples"]
+  assert shown == f"abc{first['text']}\n--- sample 2\nabc{second['text']}\n"
+  assert first == {"text": result["text"], "num_tokens": 30, "stopped": False}
+  assert first["text"] != second["text"]
+  assert result.pop("tokens_per_second") > 0
+  assert len(result["text"]) == 30
+  assert set(result["text"]) <= set(corpus.SYMBOLS)
+  assert result["checkpoint_step"] == 1
+  assert result["seed"] == 3
+  names = {field.name for field in dataclasses.fields(options())}
+  hidden = {"prompt_file", "num_samples", "tokens_per_call"}
+  assert names - set(result) == hidden
+
+
+def test_a_prompt_comes_from_a_file(workdir, tmp_path):
+  path = tmp_path / "prompt.txt"
+  path.write_text("abc\n")
+  assert run(workdir, prompt_file=str(path), num_tokens=0)["prompt"] == "abc\n"
+
+
+@pytest.mark.parametrize(
+  ("updates", "says"),
+  [
+    ({"prompt": "abZ"}, "0x5a at position 2 of the text"),
+    ({"prompt": ""}, "the prompt is empty"),
+    ({"prompt_file": "/nowhere"}, "cannot read /nowhere: No such file"),
+    ({"stop": "Z"}, "0x5a at position 0"),
+    ({"top_p": 0.0}, r"top_p must be in \(0, 1\]: it is 0.0"),
+    ({"repetition_penalty": 0.5}, "repetition_penalty must be 1 or more"),
+    ({"temperature": -1.0}, "temperature must be 0 or more"),
+  ],
+)
+def test_what_cannot_be_done_is_one_line(workdir, updates, says):
+  with pytest.raises(errors.UserError, match=says) as caught:
+    run(workdir, **updates)
+  assert "\n" not in str(caught.value)

@@ -1,0 +1,78 @@
+"""Files of texts, and the streams of tokens that lanes read."""
+
+import io
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from tests import corpus
+from transformer_xl import errors
+from transformer_xl.data import vocabulary
+from transformer_xl.text import inputs
+
+BYTES = vocabulary.ByteVocabulary(corpus.SYMBOLS)
+
+
+def test_a_line_is_a_text_and_empty_ones_are_too():
+  parsed = inputs.parse("ab\n\nc d\n", memory="carry")
+  assert parsed == [inputs.Text(text, "carry") for text in ("ab", "", "c d")]
+  assert inputs.parse("ab\n\n", memory="fresh")[1:] == [
+    inputs.Text("", "fresh")
+  ]
+
+
+def test_objects_name_texts_with_newlines_and_their_memory():
+  content = '{"text": "a\\nb", "id": 3}\n{"text": "c", "memory": "carry"}\n'
+  assert inputs.parse(content, memory="fresh") == [
+    inputs.Text("a\nb", "fresh"),
+    inputs.Text("c", "carry"),
+  ]
+
+
+@pytest.mark.parametrize(
+  ("content", "says"),
+  [
+    ("", "no texts to score"),
+    ('{"text": "a"}\nb\n', 'line 2 must be {"text"'),
+    ('{"text": 3}', "line 1"),
+    ('{"words": "a"}', "line 1"),
+    ('{"text": "a", "memory": "none"}', "line 1"),
+    ('{"text": "a", "memory": []}', "line 1"),
+  ],
+)
+def test_what_is_no_text_is_named_by_its_line(content, says):
+  with pytest.raises(errors.UserError, match=says) as caught:
+    inputs.parse(content, memory="fresh")
+  assert "\n" not in str(caught.value)
+
+
+def test_a_fresh_text_starts_a_stream_that_others_carry_on():
+  entries = [("ab", "carry"), ("", "carry"), ("c", "fresh"), ("a", "carry")]
+  entries = [inputs.Text(*entry) for entry in entries]
+  first, second = inputs.streams(entries, BYTES, prefix="\n")
+  assert BYTES.decode(first.tokens) == "\nab\n"
+  assert first.owners.tolist() == [-1, 0, 0, -1]
+  assert first.texts == [0, 1]
+  assert BYTES.decode(second.tokens) == "\nc\na"
+  assert second.owners.tolist() == [-1, 2, -1, 3]
+  with pytest.raises(errors.UserError, match="text 2: the byte 0x5a"):
+    inputs.streams([entries[0], inputs.Text("Z", "fresh")], BYTES, prefix="")
+  with pytest.raises(errors.UserError, match=r"score.prefix: the byte 0x5a"):
+    inputs.streams(entries, BYTES, prefix="Z")
+
+
+def test_files_are_utf_8(tmp_path, monkeypatch):
+  path = tmp_path / "file"
+  path.write_bytes("\u00e4\r\n".encode())
+  assert inputs.read_file(str(path), field="score.file") == "\u00e4\r\n"
+  path.write_bytes(b"abc\xff")
+  with pytest.raises(errors.UserError, match="no UTF-8 at byte 3"):
+    inputs.read_file(str(path), field="score.file")
+  with pytest.raises(errors.UserError, match=r"--config\.score\.file=FILE"):
+    inputs.read_file(str(tmp_path), field="score.file")
+  stdin = types.SimpleNamespace(buffer=io.BytesIO(b"from a pipe"))
+  monkeypatch.setattr(sys, "stdin", stdin)
+  assert inputs.read_file("-", field="score.file") == "from a pipe"
+  assert np.all(BYTES.encode("") == [])

@@ -1,0 +1,167 @@
+"""Scores of texts: each as if it were alone, and as the model of training."""
+
+import itertools
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import tiny
+from transformer_xl import errors
+from transformer_xl.config import load
+from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.model import kv_cache
+from transformer_xl.model import transformer_xl
+from transformer_xl.text import inputs
+from transformer_xl.text import language_model
+from transformer_xl.text import score
+from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import run_record
+
+LONG = "abc def abc ghi jkl mno"  # Longer than memory and a segment.
+TEXTS = ("ab", LONG, "", "q", "abc def", LONG[5:], "\n")
+# Sums in another order, in float32, of log-probabilities down to -30.
+ROUNDING = {"rtol": 1e-5, "atol": 2e-5}
+
+
+def make_model(*, mem_len=4, segment_len=3, **fields):
+  config = tiny.model_config(cutoffs=(5, 11), **fields)
+  reader = kv_cache.Reader(
+    config,
+    mem_len=mem_len,
+    segment_len=segment_len,
+    clamp_len=0,
+    same_length=False,
+  )
+  vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
+  frozen = reader.freeze(tiny.params(config))
+  return language_model.TextModel(vocabulary, reader, frozen, 1)
+
+
+def run(model, texts, *, memory="fresh", prefix="\n", batch_size=8, top_k=0):
+  entries = [
+    text if isinstance(text, inputs.Text) else inputs.Text(text, memory)
+    for text in texts
+  ]
+  return score.score(
+    model, entries, prefix=prefix, batch_size=batch_size, top_k=top_k
+  )
+
+
+@pytest.fixture(scope="module")
+def model():
+  return make_model()
+
+
+@pytest.mark.parametrize("fields", [{}, {"memory_start": "zeros"}])
+def test_a_batch_scores_each_text_as_if_it_were_alone(fields):
+  model = make_model(**fields)
+  whole = run(model, TEXTS)
+  assert [result["text"] for result in whole] == list(TEXTS)
+  for batch_size in (1, 3):
+    parts = run(model, TEXTS, batch_size=batch_size)
+    for one, other in zip(whole, parts, strict=True):
+      np.testing.assert_allclose(
+        one["log_probs"], other["log_probs"], **ROUNDING
+      )
+  for text, result in zip(TEXTS, whole, strict=True):
+    assert result["num_tokens"] == len(text) == len(result["log_probs"])
+    assert result["nll"] == pytest.approx(-sum(result["log_probs"]))
+  assert whole[2]["nll"] == 0
+  assert whole[2]["perplexity"] is None
+
+
+def test_a_text_is_scored_as_the_model_reads_it_at_once():
+  model = make_model(mem_len=40)
+  config = model.reader.config
+  (result,) = run(model, [LONG], top_k=30)
+  ids = model.vocabulary.encode("\n" + LONG).astype(np.int32)
+  log_probs, _ = tiny.apply(
+    config,
+    tiny.params(config),
+    jnp.asarray(ids[None, :-1]),
+    transformer_xl.empty_memory(config, batch_size=1, mem_len=0),
+    method="log_probs",
+  )
+  chosen = np.take_along_axis(np.asarray(log_probs[0]), ids[1:, None], axis=1)
+  np.testing.assert_allclose(result["log_probs"], chosen[:, 0], **ROUNDING)
+  for token, best, row in zip(
+    result["tokens"], result["top"], log_probs[0], strict=True
+  ):
+    assert len(best) == config.vocab_size  # There are no more.
+    values = [entry["log_prob"] for entry in best]
+    np.testing.assert_allclose(values, np.sort(row)[::-1], **ROUNDING)
+    assert token in {entry["token"] for entry in best}
+  short = run(make_model(mem_len=1), [LONG])[0]["log_probs"]
+  assert np.abs(np.subtract(short, result["log_probs"])).max() > 0.01
+
+
+def test_carried_memory_reads_texts_as_one():
+  model = make_model(mem_len=40)
+  pieces = (LONG[:4], "", LONG[4:9], LONG[9:])
+  carried = run(model, pieces, memory="carry", prefix="")
+  (whole,) = run(model, [LONG], prefix="")
+  joined = list(itertools.chain(*(result["log_probs"] for result in carried)))
+  assert joined[0] is None  # Nothing precedes it.
+  assert whole["log_probs"][0] is None
+  assert sum(result["num_tokens"] for result in carried) == len(LONG) - 1
+  np.testing.assert_allclose(joined[1:], whole["log_probs"][1:], **ROUNDING)
+  fresh = run(model, pieces, prefix="")
+  assert [piece["log_probs"][0] for piece in (fresh[0], *fresh[2:])] == [
+    None
+  ] * 3
+
+
+def test_each_text_may_say_how_it_remembers(model):
+  entries = [("abc", "fresh"), ("def", "carry"), ("def", "fresh")]
+  entries = [inputs.Text(*entry) for entry in entries]
+  first, second, third = run(model, entries, batch_size=2)
+  (alone,) = run(model, ["def"])
+  np.testing.assert_allclose(third["log_probs"], alone["log_probs"], **ROUNDING)
+  assert (
+    np.abs(np.subtract(second["log_probs"], third["log_probs"])).max() > 0.01
+  )
+  assert [entry["memory"] for entry in (first, second)] == ["fresh", "carry"]
+
+
+def test_the_prefix_is_what_the_first_token_follows(model):
+  (result,) = run(model, ["bc"], prefix="a")
+  (whole,) = run(model, ["abc"], prefix="")
+  np.testing.assert_allclose(
+    result["log_probs"], whole["log_probs"][1:], **ROUNDING
+  )
+  assert result["num_tokens"] == whole["num_tokens"] == 2
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  """A folder with parameters and a vocabulary."""
+  workdir = str(tmp_path_factory.mktemp("run"))
+  data_dir = corpus.write(tmp_path_factory.mktemp("data"))
+  run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
+  params = tiny.params(corpus.config(data_dir).model)
+  checkpoint.save_params(workdir, params, step=1)
+  return workdir
+
+
+def test_a_file_of_texts_gives_a_list_of_results(workdir, tmp_path):
+  path = tmp_path / "texts"
+  path.write_text("abc\n\nab cd\n")
+  values = {"score.file": str(path), "score.top_k": 2}
+  config = corpus.config_dict("nowhere", **values)
+  result = score.run(load.from_config_dict(config), workdir)
+  with open(f"{workdir}/results/score.json", encoding="utf-8") as file:
+    assert json.load(file) == result
+  assert [entry["num_tokens"] for entry in result] == [3, 0, 5]
+  assert result[2]["tokens"] == ["a", "b", "\\x20", "c", "d"]
+  assert [len(best) for best in result[0]["top"]] == [2, 2, 2]
+  card = ("prefix", "mem_len", "segment_len", "dtype", "checkpoint_step")
+  assert [result[1][name] for name in card] == ["\n", 512, 128, "float32", 1]
+
+
+def test_a_file_must_be_named(workdir):
+  config = load.from_config_dict(corpus.config_dict("nowhere"))
+  with pytest.raises(errors.UserError, match=r"--config\.score\.file=FILE"):
+    score.run(config, workdir)

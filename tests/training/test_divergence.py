@@ -1,0 +1,274 @@
+"""A loss that is lost sends the run back, and never into a checkpoint."""
+
+import json
+import math
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests.training import test_resume
+from transformer_xl import errors
+from transformer_xl.config import load
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import sums as sums_lib
+from transformer_xl.training import divergence
+from transformer_xl.training import loop
+from transformer_xl.training import step as step_lib
+from transformer_xl.workdir import checkpoint
+
+GUARDED = {
+  "train.num_steps": 20,
+  "train.optimizer": "sgd",
+  "train.learning_rate": 0.1,
+  "train.log_every_steps": 4,
+  "train.eval_every_steps": 0,
+  "checkpoint.every_steps": 4,
+  "divergence.action": "skip",
+  "divergence.window": 4,
+  "divergence.spike_nats": 1.0,
+}
+BAD_SEGMENT = 9  # In the data, not in the updates.
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def lines(workdir):
+  path = pathlib.Path(workdir) / "metrics.jsonl"
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def events(workdir):
+  return [record for record in lines(workdir) if "divergence" in record]
+
+
+def steps(workdir):
+  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  return sorted(int(path.name) for path in folder.iterdir())
+
+
+def poison(monkeypatch, harm, *, is_bad):
+  """Harms the parameters after a chunk that `is_bad`."""
+  compile_update = step_lib.compiled_update
+
+  def compiled(config, mesh):
+    update = compile_update(config, mesh)
+
+    def call(state, memory, segments):
+      bad = is_bad(int(state.step), np.asarray(segments.inputs))
+      state, memory, metrics = update(state, memory, segments)
+      if bad:
+        state = state._replace(params=jax.tree.map(harm, state.params))
+      return state, memory, metrics
+
+    return call
+
+  monkeypatch.setattr(step_lib, "compiled_update", compiled)
+
+
+def reads(data_dir, segment):
+  """Whether a chunk has a certain segment of the data."""
+  stream = streams.TrainStream(
+    token_file.open_split(f"{data_dir}/{corpus.NAME}", "train"),
+    num_lanes=4,
+    segment_len=8,
+    resets="wrap",
+    rotate=False,
+    seed=0,
+  )
+  wanted = stream.read(segment, 1, slice(None)).inputs[0]
+  return lambda _, inputs: any((wanted == one).all() for one in inputs)
+
+
+def scramble(leaf):
+  """Of the same size as training leaves it, and worth nothing."""
+  return 3.0 * jnp.sign(leaf) + 10.0 * leaf
+
+
+def guard(**updates):
+  values = {"train.segments_per_call": 1, "checkpoint.every_steps": 10}
+  values |= {"divergence." + name: value for name, value in updates.items()}
+  return divergence.Guard(
+    load.from_config_dict(corpus.config_dict("", **values))
+  )
+
+
+def metrics(losses, norm=1.0):
+  losses = np.array(losses, np.float32)
+  sums = sums_lib.Sums(losses * 8, np.full_like(losses, 8))
+  return step_lib.UpdateMetrics(sums, np.full_like(losses, norm), losses)
+
+
+def test_a_jump_that_stays_is_a_spike_and_one_that_passes_is_none():
+  watched = guard(window=10, spike_nats=2.0)
+  noise = np.random.default_rng(0).uniform(-0.3, 0.3, 200)
+  watched.watch(metrics(4.0 + noise[:100]), 100)
+  passing = 4.0 + noise[:40]
+  passing[5:9] = 30.0
+  watched.watch(metrics(passing), 140)
+  watched.watch(metrics(8.0 + noise[:4]), 144)
+  with pytest.raises(divergence.Diverged, match="more than") as caught:
+    watched.watch(metrics(8.0 + noise[:2]), 146)
+  assert caught.value.spiked
+  assert caught.value.step == 146
+
+
+def test_a_slow_rise_is_found_and_a_slow_fall_is_not():
+  watched = guard(window=10, spike_nats=1.0)
+  watched.watch(metrics(np.linspace(9, 3, 300)), 300)
+  with pytest.raises(divergence.Diverged):
+    watched.watch(metrics(np.linspace(3, 4.2, 300)), 600)
+
+
+def test_zero_nats_allow_every_number_and_nothing_else():
+  watched = guard(window=4, spike_nats=0.0)
+  watched.watch(metrics([1.0] * 10 + [50.0] * 10), 20)
+  for bad in (metrics([math.nan]), metrics([math.inf]), metrics([1], math.nan)):
+    with pytest.raises(divergence.Diverged, match="not finite"):
+      watched.watch(bad, 21)
+
+
+def test_only_checkpoints_a_window_old_are_gone_back_to():
+  watched = guard(window=25, action="skip", tries=3)
+  trouble = divergence.Diverged("x", 60)
+  answer = watched.respond(trouble, [10, 20, 30, 34, 40, 50])
+  assert answer.events[-1]["rewound_to"] == 30  # 34 was saved by the clock.
+  assert answer.skipped == 30
+  # At once again: 30 is not good either.
+  watched.answer = answer
+  answer = watched.respond(divergence.Diverged("x", 38), [10, 20, 30])
+  assert answer.events[-1]["rewound_to"] == 10
+  assert answer.events[-1]["tries"] == 2
+  assert answer.skipped == 30 + 28
+  # Far behind both it is another trouble.
+  watched.answer = answer
+  answer = watched.respond(divergence.Diverged("x", 99), [10, 50, 60, 70])
+  assert answer.events[-1]["tries"] == 1
+
+
+def test_with_nothing_old_enough_the_run_starts_anew_or_stops():
+  watched = guard(window=25, action="lower_rate", rate_factor=0.25)
+  answer = watched.respond(divergence.Diverged("x", 30), [10, 20, 30])
+  assert answer.events[-1]["rewound_to"] == 0
+  assert (answer.skipped, answer.rate_factor) == (0, 0.25)
+  with pytest.raises(errors.DivergenceError, match="no older"):
+    watched.respond(divergence.Diverged("x", 60), [50, 60])
+
+
+def test_what_was_read_since_the_last_good_checkpoint_is_skipped(
+  data_dir, tmp_path, monkeypatch, caplog
+):
+  poison(monkeypatch, scramble, is_bad=reads(data_dir, BAD_SEGMENT))
+  config = corpus.config(data_dir, **GUARDED | {"train.eval_every_steps": 12})
+  assert loop.train(config, str(tmp_path))
+  (event,) = events(tmp_path)
+  assert event["step"] == event["rewound_to"] + 1
+  assert event["rewound_to"] in (4, 8)  # A window before it was seen.
+  assert event["rewound_to"] + event["skipped"] == event["detected_at"] > 10
+  assert f"back to step {event['rewound_to']}" in caplog.text
+  training = [r["step"] for r in lines(tmp_path) if "loss" in r]
+  assert training == list(range(4, 21, 4))
+  assert all(r["loss"] < 3.6 for r in lines(tmp_path) if "loss" in r)
+  assert all(r["nll"] < 3.6 for r in lines(tmp_path) if "split" in r)
+  state = test_resume.newest(tmp_path, config).state
+  assert int(state.step) == 20
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
+
+
+def test_the_rate_is_lowered_until_the_loss_is_a_number(data_dir, tmp_path):
+  wild = GUARDED | {
+    "train.learning_rate": 1e4,
+    "train.clip_norm": 0.0,
+    "divergence.action": "lower_rate",
+    "divergence.rate_factor": 1e-6,
+  }
+  config = corpus.config(data_dir, **wild)
+  assert loop.train(config, str(tmp_path))
+  happened = events(tmp_path)
+  assert [e["rewound_to"] for e in happened] == [0]
+  rates = [r["learning_rate"] for r in lines(tmp_path) if "loss" in r]
+  assert rates == pytest.approx([1e-2] * len(rates))
+  assert all(math.isfinite(r["loss"]) for r in lines(tmp_path) if "loss" in r)
+
+
+def test_after_so_many_tries_the_run_stops_on_a_good_checkpoint(
+  data_dir, tmp_path, monkeypatch
+):
+  poison(monkeypatch, scramble, is_bad=lambda step, _: step == 10)
+  updates = GUARDED | {
+    "divergence.tries": 2,
+    "train.eval_every_steps": 4,
+  }
+  config = corpus.config(data_dir, **updates)
+  with pytest.raises(errors.DivergenceError, match="after 2 tries") as caught:
+    loop.train(config, str(tmp_path))
+  assert "\n" not in str(caught.value)
+  assert len(events(tmp_path)) == 2
+  best = min((r for r in lines(tmp_path) if "split" in r), key=_nll)
+  assert best["step"] <= 8
+
+
+def _nll(record):
+  return record["nll"]
+
+
+def test_to_stop_names_the_checkpoint_from_before_and_the_ways_on(
+  data_dir, tmp_path, monkeypatch
+):
+  poison(monkeypatch, scramble, is_bad=lambda step, _: step == 10)
+  config = corpus.config(data_dir, **GUARDED | {"divergence.action": "stop"})
+  with pytest.raises(errors.DivergenceError, match="action=skip") as caught:
+    loop.train(config, str(tmp_path))
+  assert "checkpoint is step 8" in str(caught.value)
+  before = steps(tmp_path)
+  with pytest.raises(errors.DivergenceError):  # It is still lost.
+    loop.train(config, str(tmp_path))
+  assert steps(tmp_path) == before
+  monkeypatch.undo()
+  config = corpus.config(data_dir, **GUARDED)
+  assert loop.train(config, str(tmp_path))
+  assert [e["rewound_to"] for e in events(tmp_path)] == [8]
+
+
+def test_a_validation_loss_that_is_no_number_is_not_the_best(
+  data_dir, tmp_path, monkeypatch
+):
+  evaluate = loop.evaluate.Evaluator.__call__
+  calls = []
+
+  def evaluated(self, params, **options):
+    score = evaluate(self, params, **options)
+    calls.append(score)
+    return score._replace(nll=math.nan) if len(calls) == 1 else score
+
+  monkeypatch.setattr(loop.evaluate.Evaluator, "__call__", evaluated)
+  config = corpus.config(data_dir, **GUARDED | {"train.eval_every_steps": 12})
+  assert loop.train(config, str(tmp_path))
+  (event,) = events(tmp_path)
+  assert event["detected_at"] == 12
+  assert all(math.isfinite(r["nll"]) for r in lines(tmp_path) if "split" in r)
+
+
+def test_a_run_cut_around_its_rewinding_is_the_run_in_one(
+  data_dir, tmp_path, monkeypatch
+):
+  config = corpus.config(data_dir, **GUARDED | {"model.dropout_rate": 0.1})
+  poison(monkeypatch, scramble, is_bad=reads(data_dir, BAD_SEGMENT))
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  assert loop.train(config, str(whole))
+  # After the harm and before it is seen; after that.
+  for step in (10, 14):
+    with monkeypatch.context() as patch:
+      test_resume.stop_at(step, patch)
+      assert not loop.train(config, str(parts))
+    assert len(events(parts)) == (step == 14)
+  assert loop.train(config, str(parts))
+  assert len(events(whole)) == 1
+  test_resume.assert_same_run(whole, parts, config)

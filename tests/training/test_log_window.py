@@ -1,0 +1,181 @@
+"""Units, the work of a token by hand, and the window of a log line."""
+
+import functools
+import math
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl import hardware
+from transformer_xl.config import load
+from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import units
+from transformer_xl.model import flops
+from transformer_xl.model import transformer_xl
+from transformer_xl.training import log_window
+from transformer_xl.training import step
+
+
+def update_metrics(nll, num_tokens, norm=1.0, rate=0.5):
+  """Of one chunk; `nll` and `num_tokens` are lists with one entry a step."""
+  count = len(nll)
+  return step.UpdateMetrics(
+    sums.Sums(np.float32(nll), np.float32(num_tokens)),
+    np.full(count, norm, np.float32),
+    np.full(count, rate, np.float32),
+  )
+
+
+def run_config():
+  return load.from_config_dict(
+    tiny.config_dict(**{"train.batch_size": 4, "train.segment_len": 8})
+  )
+
+
+def test_units_of_loss():
+  assert units.perplexity(math.log(20)) == pytest.approx(20)
+  assert units.perplexity(1000.0) == math.inf
+  assert units.bits(math.log(2) * 3) == pytest.approx(3)
+
+
+def test_the_work_of_a_token_is_counted_by_hand():
+  config = tiny.model_config(
+    num_layers=3, model_dim=8, num_heads=2, head_dim=5, ff_dim=12
+  )
+  # Multiply-adds of one token in a segment of 4 with 6 states in memory: it
+  # sees 6 + (1 + 2 + 3 + 4) / 4 keys on average.
+  keys = 6 + 2.5
+  projections = 4 * 8 * 10
+  feed_forward = 2 * 8 * 12
+  scores_and_values = 3 * 10 * keys
+  softmax = 8 * 23
+  layers = 3 * (projections + feed_forward + scores_and_values)
+  assert flops.forward_flops_per_token(
+    config, segment_len=4, mem_len=6
+  ) == pytest.approx(2 * (layers + softmax))
+
+
+def test_executed_and_repeated_work_is_counted_by_hand():
+  config = tiny.model_config(
+    num_layers=3, model_dim=8, num_heads=2, head_dim=5, ff_dim=12
+  )
+  lengths = {"batch_size": 2, "segment_len": 4, "mem_len": 6}
+  work = flops.forward_work(config, **lengths)
+  # Multiply-adds of a segment of 4 in one lane.
+  again = 2 * 6 * 8 * 10  # Keys and values of 6 states.
+  query_key_value_output = 4 * 4 * 8 * 10
+  distances = 10 * 8 * 10 / 2  # For two lanes.
+  products = 3 * 4 * 10 * 10
+  feed_forward = 4 * 2 * 8 * 12
+  softmax = 4 * 8 * 23
+  layer = again + query_key_value_output + distances + products + feed_forward
+  assert work.executed == pytest.approx(2 * (3 * layer + softmax) / 4)
+  assert work.reprojection == pytest.approx(2 * 3 * again / 4)
+  assert work.useful == flops.forward_flops_per_token(
+    config, segment_len=4, mem_len=6
+  )
+  cached = flops.forward_work(config, **lengths, num_slots=12)
+  products = 4 * 10 * (12 + 12 + 15)  # Content, values; position.
+  layer = query_key_value_output + products + feed_forward
+  assert cached.executed == pytest.approx(2 * (3 * layer + softmax) / 4)
+  assert cached.reprojection == 0
+
+
+def test_executed_work_is_what_xla_counts():
+  config = tiny.model_config(
+    num_layers=2,
+    model_dim=64,
+    num_heads=2,
+    head_dim=32,
+    ff_dim=256,
+    scan_unroll=2,
+    attention="reference",
+  )
+  lengths = {"batch_size": 2, "mem_len": 48}
+  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
+  memory = transformer_xl.empty_memory(config, **lengths)
+  params = jax.eval_shape(
+    lambda: transformer_xl.init_params(config, jax.random.key(0))
+  )
+  tokens = np.zeros((2, 32), np.int32)
+  score = jax.jit(functools.partial(model.apply, method="nll"))
+  compiled = score.lower({"params": params}, tokens, tokens, memory).compile()
+  counted = compiled.cost_analysis()["flops"] / tokens.size
+  work = flops.forward_work(config, segment_len=32, **lengths)
+  # XLA counts softmax, layer norms and activations as well.
+  assert 1 < counted / work.executed < 1.1
+  assert work.executed > 1.2 * work.useful
+
+
+def test_an_adaptive_softmax_counts_its_head():
+  plain = tiny.model_config()
+  adaptive = tiny.model_config(cutoffs=(5, 9))
+  works = [
+    flops.forward_flops_per_token(config, segment_len=4, mem_len=0)
+    for config in (plain, adaptive)
+  ]
+  assert works[0] - works[1] == 2 * 8 * (23 - 5 - 2)
+
+
+def test_utilisation_is_null_where_the_peak_is_unknown():
+  lengths = {"segment_len": 4, "mem_len": 6}
+  config = tiny.model_config()
+  assert jax.devices()[0].device_kind not in hardware.PEAK_FLOPS
+  assert flops.mfu(100.0, config, **lengths) is None
+  chip = mock.Mock(device_kind="TPU v4")
+  with (
+    mock.patch.object(jax, "devices", return_value=[chip] * 2),
+    mock.patch.object(jax, "device_count", return_value=2),
+  ):
+    work = 3 * flops.forward_flops_per_token(config, **lengths)
+    utilisation = flops.mfu(1e6, config, **lengths)
+  assert utilisation == pytest.approx(1e6 * work / (2 * 275e12))
+
+
+def test_a_window_is_the_mean_over_tokens_of_all_its_updates():
+  window = log_window.Window()
+  window.add(update_metrics([8.0, 30.0], [4, 10], norm=9.0))
+  window.add(update_metrics([2.0], [6], norm=3.0, rate=0.25))
+  record = window.record(30, run_config())
+  assert record["loss"] == pytest.approx(40 / 20)
+  assert record["step"] == 30
+  assert record["tokens"] == 30 * 4 * 8
+  assert record["gradient_norm"] == 3.0
+  assert record["learning_rate"] == 0.25
+  assert record["mfu"] is None
+  assert window.sums == {"nll": 0.0, "num_tokens": 0.0}
+
+
+def test_a_window_goes_on_from_saved_sums():
+  window = log_window.Window()
+  window.add(update_metrics([8.0], [4]))
+  resumed = log_window.Window(dict(window.sums))
+  for each in (window, resumed):
+    each.add(update_metrics([3.0], [7]))
+  assert window.record(2, run_config())["loss"] == 1.0
+  assert resumed.record(2, run_config())["loss"] == 1.0
+
+
+def test_sums_of_a_window_do_not_lose_small_terms():
+  window = log_window.Window({"nll": 2.0**25, "num_tokens": 2.0**25})
+  window.add(update_metrics([1.0], [1]))
+  assert window.sums == {"nll": 2.0**25 + 1, "num_tokens": 2.0**25 + 1}
+
+
+def test_speed_leaves_out_the_first_chunk_and_pauses(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(flops.time, "perf_counter", lambda: now[0])
+  window = log_window.Window()
+  now[0] = 100.0  # Compiling.
+  window.add(update_metrics([1.0], [50]))
+  assert window.record(1, run_config())["tokens_per_second"] is None
+  now[0] = 102.0
+  window.add(update_metrics([1.0], [50]))
+  now[0] = 500.0  # An evaluation.
+  window.continue_timing()
+  now[0] = 503.0
+  window.add(update_metrics([1.0], [50]))
+  assert window.record(3, run_config())["tokens_per_second"] == 100 / 5

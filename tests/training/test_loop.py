@@ -1,0 +1,326 @@
+"""The training loop in one process: its order, its log, its end."""
+
+import json
+import math
+import pathlib
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import tiny
+from tests.training import test_step
+from transformer_xl import errors
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.training import loop
+from transformer_xl.training import step as step_lib
+from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import lock
+from transformer_xl.workdir import metrics_log
+
+FIELDS = {
+  "step",
+  "tokens",
+  "loss",
+  "learning_rate",
+  "gradient_norm",
+  "tokens_per_second",
+  "mfu",
+}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def lines(workdir):
+  path = pathlib.Path(workdir) / "metrics.jsonl"
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steps(workdir):
+  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  return sorted(int(path.name) for path in folder.iterdir())
+
+
+def send_signal_at(step, monkeypatch, number=signal.SIGTERM):
+  """Signals this process when the line of `step` is written."""
+  write = metrics_log.Writer.write
+
+  def written(self, record):
+    write(self, record)
+    if record["step"] == step and "split" not in record:
+      signal.raise_signal(number)
+
+  monkeypatch.setattr(metrics_log.Writer, "write", written)
+
+
+def compile_to_the_bit(monkeypatch):
+  """For runs of several programs: see `tiny.TO_THE_BIT`."""
+  compiled_update = step_lib.compiled_update
+
+  def compiled(config, mesh):
+    update, made = compiled_update(config, mesh), []
+
+    def call(*arguments):
+      if not made:
+        lowered = update.lower(*arguments)
+        made.append(lowered.compile(compiler_options=tiny.TO_THE_BIT))
+      return made[0](*arguments)
+
+    return call
+
+  monkeypatch.setattr(step_lib, "compiled_update", compiled)
+
+
+def test_training_learns_logs_and_saves(data_dir, tmp_path):
+  config = corpus.config(
+    data_dir,
+    **{
+      "train.num_steps": 60,
+      "train.log_every_steps": 4,
+      "train.eval_every_steps": 20,
+      "checkpoint.every_steps": 10,
+    },
+  )
+  assert loop.train(config, str(tmp_path))
+  records = lines(tmp_path)
+  training = [record for record in records if "split" not in record]
+  assert all(set(record) == FIELDS for record in training)
+  assert [record["step"] for record in training] == list(range(4, 61, 4))
+  assert training[-1]["tokens"] == 60 * 4 * 8
+  assert training[0]["loss"] == pytest.approx(math.log(23), abs=0.4)
+  assert training[-1]["loss"] < training[0]["loss"] - 0.1
+  assert all(record["mfu"] is None for record in training)
+  assert training[-1]["tokens_per_second"] > 0
+  valid = [record for record in records if "split" in record]
+  assert [record["step"] for record in valid] == [20, 40, 60]
+  assert all(record["num_tokens"] == 210 for record in valid)
+  best = min(valid, key=lambda record: record["nll"])["step"]
+  assert steps(tmp_path) == sorted({best, 50, 60})
+
+
+def test_a_finished_run_does_nothing_more(data_dir, tmp_path):
+  config = corpus.config(data_dir)
+  assert loop.train(config, str(tmp_path))
+  before = lines(tmp_path)
+  assert loop.train(config, str(tmp_path))
+  assert lines(tmp_path) == before
+  assert steps(tmp_path) == [8, 12]
+
+
+def test_two_runs_in_one_workdir_are_refused(data_dir, tmp_path):
+  """Else the second starts anew while the first still saves."""
+  config = corpus.config(data_dir, **{"train.num_steps": 4})
+  workdir = tmp_path / "run"
+  with lock.locked(str(workdir)):
+    with pytest.raises(errors.UserError, match="another process trains in"):
+      loop.train(config, str(workdir))
+    assert not list(workdir.iterdir())
+  assert loop.train(config, str(workdir))
+  assert steps(workdir) == [4]
+
+
+def test_a_killed_run_keeps_nobody_out(tmp_path):
+  held = (
+    "import sys; from transformer_xl import folder_lock\n"
+    "with folder_lock.locked(sys.argv[1]):\n"
+    "  print('held', flush=True); sys.stdin.read()"
+  )
+  with subprocess.Popen(
+    [sys.executable, "-c", held, str(tmp_path)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  ) as process:
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(errors.UserError), lock.locked(str(tmp_path)):
+      pass
+    process.kill()
+  with lock.locked(str(tmp_path)):
+    pass
+
+
+def test_a_signal_ends_the_run_after_its_chunk_with_a_checkpoint(
+  data_dir, tmp_path, monkeypatch
+):
+  config = corpus.config(
+    data_dir, **{"train.eval_every_steps": 2, "checkpoint.every_steps": 12}
+  )
+  send_signal_at(4, monkeypatch)
+  assert not loop.train(config, str(tmp_path))
+  assert steps(tmp_path)[-1] == 4
+  assert [r["step"] for r in lines(tmp_path) if "split" in r] == [2]
+  assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(
+  data_dir, tmp_path, monkeypatch
+):
+  send_signal_at(12, monkeypatch)
+  config = corpus.config(data_dir)
+  assert not loop.train(config, str(tmp_path))
+  assert steps(tmp_path)[-1] == 12
+  monkeypatch.undo()
+  assert loop.train(config, str(tmp_path))
+
+
+def test_an_evaluation_that_a_signal_prevents_is_made_up_for(
+  data_dir, tmp_path, monkeypatch
+):
+  config = corpus.config(data_dir, **{"train.eval_every_steps": 4})
+  loop.train(config, str(tmp_path / "whole"))
+  send_signal_at(8, monkeypatch)
+  assert not loop.train(config, str(tmp_path / "parts"))
+  monkeypatch.undo()
+  assert [r["step"] for r in lines(tmp_path / "parts")][-1] == 8
+  assert loop.train(config, str(tmp_path / "parts"))
+
+  def losses(name):
+    records = [r for r in lines(tmp_path / name) if "split" in r]
+    return [(record["step"], record["nll"]) for record in records]
+
+  assert losses("parts") == losses("whole")
+  assert len(losses("whole")) == 3
+
+
+def test_a_second_interrupt_interrupts(data_dir, tmp_path, monkeypatch):
+  def again(self, record):
+    signal.raise_signal(signal.SIGINT)
+
+  send_signal_at(4, monkeypatch, signal.SIGINT)
+  monkeypatch.setattr(metrics_log.Writer, "progress", again)
+  with pytest.raises(KeyboardInterrupt):
+    loop.train(corpus.config(data_dir), str(tmp_path))
+
+
+def test_a_loss_that_is_no_number_names_the_last_good_checkpoint(
+  data_dir, tmp_path
+):
+  wild = corpus.config(
+    data_dir, **{"train.learning_rate": 1e30, "train.clip_norm": 0.0}
+  )
+  with pytest.raises(errors.DivergenceError, match="checkpoint is none"):
+    loop.train(wild, str(tmp_path))
+  assert steps(tmp_path) == []
+  assert loop.train(
+    corpus.config(data_dir, **{"train.num_steps": 4}), str(tmp_path)
+  )
+  with pytest.raises(errors.DivergenceError, match="is step 4") as caught:
+    loop.train(wild, str(tmp_path))
+  assert "not finite" in str(caught.value)
+  assert "\n" not in str(caught.value)
+  assert steps(tmp_path) == [4]
+  assert loop.train(corpus.config(data_dir), str(tmp_path))
+  assert all(math.isfinite(record["loss"]) for record in lines(tmp_path))
+  assert [record["step"] for record in lines(tmp_path)] == [*range(2, 13, 2)]
+
+
+def test_the_evaluation_of_a_run_is_that_of_its_checkpoint(data_dir, tmp_path):
+  config = corpus.config(
+    data_dir, **{"train.eval_every_steps": 12, "eval.split": "valid"}
+  )
+  loop.train(config, str(tmp_path))
+  (card,) = evaluate.run(config, str(tmp_path))
+  last = lines(tmp_path)[-1]
+  assert last["split"] == "valid"
+  assert card["checkpoint_step"] == 12
+  assert card["nll"] == last["nll"]
+
+
+def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
+  data_dir, tmp_path, monkeypatch
+):
+  compile_to_the_bit(monkeypatch)
+
+  def params(workdir, kind):
+    config = corpus.config(data_dir, **mean, **{"eval.parameters": kind})
+    return evaluate.load(config, str(workdir)).params
+
+  mean = {"train.asgd_start_step": 8}
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  assert loop.train(corpus.config(data_dir, **mean), str(whole))
+  without = corpus.config(data_dir, **{"train.num_steps": 4})
+  assert loop.train(without, str(parts))
+  assert loop.train(corpus.config(data_dir, **mean), str(parts))
+  last, average = params(parts, "raw"), params(parts, "asgd")
+  test_step.assert_equal(params(whole, "raw"), last)
+  test_step.assert_equal(params(whole, "asgd"), average)
+  assert test_step.distance(last, average) > 1e-3
+
+
+def test_other_lanes_start_with_empty_memory_and_a_warning(
+  data_dir, tmp_path, caplog
+):
+  loop.train(corpus.config(data_dir, **{"train.num_steps": 4}), str(tmp_path))
+  config = corpus.config(data_dir, **{"train.batch_size": 8})
+  assert loop.train(config, str(tmp_path))
+  assert "memory starts empty" in caplog.text
+  assert "continue elsewhere in the text" in caplog.text
+  assert "config.train.batch_size 4 -> 8" in caplog.text
+  assert steps(tmp_path)[-1] == 12
+
+
+def test_another_width_is_refused_before_anything_is_written(
+  data_dir, tmp_path
+):
+  loop.train(corpus.config(data_dir, **{"train.num_steps": 4}), str(tmp_path))
+  saved = (tmp_path / "config.json").read_text()
+  with pytest.raises(errors.UserError, match="of another model"):
+    loop.train(corpus.config(data_dir, **{"model.ff_dim": 16}), str(tmp_path))
+  assert (tmp_path / "config.json").read_text() == saved
+  assert steps(tmp_path) == [4]
+
+
+@pytest.mark.parametrize("room", [0.99, 0.01])
+def test_clusters_without_room_for_the_text_are_a_warning(
+  room, data_dir, tmp_path, caplog
+):
+  config = corpus.config(
+    data_dir,
+    **{
+      "train.num_steps": 4,
+      "model.cutoffs": (16,),
+      "model.cluster_capacities": (room,),
+    },
+  )
+  loop.train(config, str(tmp_path))
+  assert ("Little room makes updates slow" in caplog.text) == (room < 0.1)
+
+
+def test_the_loop_trains_on_what_the_stream_reads(
+  data_dir, tmp_path, monkeypatch
+):
+  seen = []
+  update = step_lib.compiled_update
+
+  def recorded(config, mesh):
+    compiled = update(config, mesh)
+
+    def call(state, memory, segments):
+      seen.append(jax.device_get(segments))
+      return compiled(state, memory, segments)
+
+    return call
+
+  monkeypatch.setattr(step_lib, "compiled_update", recorded)
+  config = corpus.config(data_dir)
+  loop.train(config, str(tmp_path))
+  stream = streams.TrainStream(
+    token_file.open_split(f"{data_dir}/{corpus.NAME}", "train"),
+    num_lanes=4,
+    segment_len=8,
+    resets="wrap",
+    rotate=False,
+    seed=0,
+  )
+  for name, whole in stream.read(0, 12, slice(None))._asdict().items():
+    read = np.concatenate([getattr(chunk, name) for chunk in seen])
+    np.testing.assert_array_equal(read, whole)

@@ -1,0 +1,217 @@
+"""Schedules against published numbers; the chain of transformations."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests import tiny
+from transformer_xl.config import load
+from transformer_xl.training import optimizer as optimizer_lib
+
+PEAK = 2.5e-4
+LARGE = {
+  "train.num_steps": 4_000_000,
+  "train.warmup_steps": 16_000,
+  "train.learning_rate": PEAK,
+}
+
+
+def train_config(**updates):
+  values = {"train." + name: value for name, value in updates.items()}
+  values = {"train.segments_per_call": 1} | values
+  return load.from_config_dict(tiny.config_dict(**values)).train
+
+
+def schedule(**updates):
+  config = train_config(**updates)
+  rate = optimizer_lib.learning_rate_schedule(config)
+  return lambda update: float(rate(jnp.asarray(update)))
+
+
+def large(**updates):
+  names = {name.removeprefix("train."): value for name, value in LARGE.items()}
+  return schedule(**names, **updates)
+
+
+@pytest.mark.parametrize(
+  ("convention", "floor", "expected"),
+  [  # Facts 4.1: WikiText-103 large as published, digits as given there.
+    ("pytorch", 0.0, (1.5625e-8, 1.25e-4, 2.4999e-4, 2.1339e-4, 1.25e-4, 0)),
+    (
+      "tensorflow",
+      0.01,
+      (1.5625e-8, 1.25e-4, 2.5e-4, 2.1458e-4, 1.2703e-4, 2.5e-6),
+    ),
+  ],
+)
+def test_cosine_has_the_published_values(convention, floor, expected):
+  rate = large(schedule_convention=convention, min_learning_rate_ratio=floor)
+  updates = (1, 8_000, 16_000, 1_000_000, 2_000_000, 4_000_000)
+  for update, value in zip(updates, expected, strict=True):
+    assert rate(update) == pytest.approx(value, rel=3e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+  ("convention", "first"),
+  [
+    ("next_step", (1 / 4, 2 / 4, 3 / 4, 1, 1)),
+    ("tensorflow", (0, 1 / 4, 2 / 4, 3 / 4, 1)),
+    ("pytorch", (1, 1 / 4, 2 / 4, 3 / 4, 1)),
+  ],
+)
+def test_conventions_differ_in_the_first_updates(convention, first):
+  rate = schedule(
+    schedule_convention=convention,
+    num_steps=4_000_000,
+    warmup_steps=4,
+    learning_rate=3.0,
+  )
+  values = [rate(update) for update in range(5)]
+  assert values == pytest.approx([3 * scale for scale in first], rel=1e-6)
+
+
+def test_cosine_stays_at_its_floor_behind_the_end():
+  rate = schedule(num_steps=100, min_learning_rate_ratio=0.1, learning_rate=2.0)
+  assert rate(0) == pytest.approx(2.0)
+  assert rate(50) == pytest.approx(2 * (0.9 * 0.5 + 0.1))
+  assert rate(100) == rate(250) == pytest.approx(0.2)
+
+
+def test_inverse_sqrt_falls_from_its_peak():
+  rate = schedule(schedule="inverse_sqrt", warmup_steps=10, learning_rate=2.0)
+  assert rate(0) == pytest.approx(0.2)
+  assert rate(10) == pytest.approx(2.0)
+  assert rate(40) == pytest.approx(1.0)
+  assert rate(90) == pytest.approx(2 / 3)
+
+
+def test_inverse_sqrt_of_pytorch_peaks_at_the_rate_over_the_root_of_warmup():
+  def published(update, warmup):
+    if update == 0 and warmup == 0:
+      return 2.0
+    if update <= warmup:
+      return 2 * update / warmup**1.5
+    return 2 / math.sqrt(update)
+
+  for warmup in (0, 10):
+    rate = schedule(
+      schedule="inverse_sqrt",
+      schedule_convention="pytorch",
+      warmup_steps=warmup,
+      learning_rate=2.0,
+    )
+    for update in (0, 1, 5, 9, 10, 11, 40, 900):
+      assert rate(update) == pytest.approx(published(update, warmup), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("convention", "plateau"),
+  [("next_step", 2.0), ("tensorflow", 2.0), ("pytorch", 1.8)],
+)
+def test_constant_stays_where_its_warmup_ends(convention, plateau):
+  rate = schedule(
+    schedule="constant",
+    schedule_convention=convention,
+    warmup_steps=10,
+    learning_rate=2.0,
+  )
+  assert rate(10) == rate(999) == pytest.approx(plateau)
+  assert rate(5) == pytest.approx(1.2 if convention == "next_step" else 1.0)
+
+
+def test_the_gradient_is_clipped_by_its_global_norm():
+  gradient = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([[4.0]])}
+  for limit, scale in [(1.0, 1 / 5), (2.5, 1 / 2), (7.0, 1), (0.0, 1)]:
+    config = train_config(
+      optimizer="sgd", schedule="constant", learning_rate=1.0, clip_norm=limit
+    )
+    optimizer = optimizer_lib.make_optimizer(config)
+    updates, _ = optimizer.update(gradient, optimizer.init(gradient), gradient)
+    for name, leaf in gradient.items():
+      np.testing.assert_allclose(updates[name], -scale * leaf, rtol=1e-6)
+
+
+def test_matrices_decay_and_vectors_do_not():
+  config = tiny.model_config(cutoffs=(9,), div_val=2, untie_biases=True)
+  params = tiny.params(config)
+  mask = optimizer_lib.decayed_parameters(params)
+  flat = {
+    path[-1].key: decays
+    for path, decays in jax.tree_util.tree_leaves_with_path(mask)
+  }
+  kept = {"content_bias", "position_bias", "bias", "scale", "cluster_bias"}
+  kept |= {"in_bias", "out_bias"}
+  assert {name for name, decays in flat.items() if not decays} == kept
+  assert {"query", "in_kernel", "table_0", "table_1"} <= set(flat) - kept
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_weight_decay_pulls_only_what_the_mask_names(name):
+  params = {"kernel": jnp.full((2, 2), 2.0), "bias": jnp.full((2,), 2.0)}
+  gradient = jax.tree.map(jnp.zeros_like, params)
+  config = train_config(
+    optimizer=name, schedule="constant", learning_rate=0.1, weight_decay=0.5
+  )
+  optimizer = optimizer_lib.make_optimizer(config)
+  updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+  np.testing.assert_array_equal(updates["bias"], 0)
+  assert np.all(np.asarray(updates["kernel"]) < -0.05)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "lamb", "sgd"])
+def test_every_optimizer_descends(name):
+  rate = {"sgd": 0.1, "lamb": 0.05}.get(name, 0.1)
+  config = train_config(
+    optimizer=name, schedule="constant", learning_rate=rate, clip_norm=0.0
+  )
+  optimizer = optimizer_lib.make_optimizer(config)
+  target = jnp.array([1.0, -2.0])
+
+  def loss(params):
+    return jnp.sum(jnp.square(params["kernel"] - target))
+
+  @jax.jit
+  def update(params, state):
+    updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+    return optax.apply_updates(params, updates), state
+
+  params = {"kernel": jnp.array([3.0, 3.0])}
+  state, start = optimizer.init(params), loss(params)
+  for _ in range(60):
+    params, state = update(params, state)
+  assert loss(params) < 0.05 * start
+
+
+def test_adam_takes_the_configured_moments():
+  gradient = {"kernel": jnp.array([0.5])}
+  config = train_config(
+    optimizer="adam",
+    schedule="constant",
+    learning_rate=1.0,
+    clip_norm=0.0,
+    adam_b1=0.5,
+    adam_b2=0.75,
+    adam_epsilon=0.1,
+  )
+  optimizer = optimizer_lib.make_optimizer(config)
+  state = optimizer.init(gradient)
+  _, state = optimizer.update(gradient, state, gradient)
+  updates, _ = optimizer.update({"kernel": jnp.array([1.0])}, state, gradient)
+  mean = (0.5 * 0.5 * 0.5 + 0.5 * 1.0) / (1 - 0.5**2)
+  square = (0.75 * 0.25 * 0.25 + 0.25 * 1.0) / (1 - 0.75**2)
+  expected = -mean / (math.sqrt(square) + 0.1)
+  assert float(updates["kernel"][0]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_clipping_can_be_switched_without_another_optimizer_state():
+  params = {"kernel": jnp.zeros((2, 2))}
+  states = [
+    optimizer_lib.make_optimizer(train_config(clip_norm=norm)).init(params)
+    for norm in (0.0, 1.0)
+  ]
+  assert len(set(map(jax.tree.structure, states))) == 1
+  assert len(jax.tree.leaves(states[0])) == 4

@@ -1,0 +1,155 @@
+"""Several processes train as one: same losses, one stop, one checkpoint."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import processes
+from tests.training import test_resume
+
+TOLERANCE = 6e-7  # Found: 1.2e-7 in losses, 2.3e-7 in norms of gradients.
+STEPS = 2000  # So many that the signal goes around before they are done.
+SIGNALLED = 40
+UPDATES = {
+  "model.dropout_rate": 0.1,
+  "train.num_steps": STEPS,
+  "train.optimizer": "sgd",  # Adam magnifies rounding near gradients of 0.
+  "train.log_every_steps": 20,
+  "train.eval_every_steps": STEPS // 2,
+  "checkpoint.every_steps": 200,
+}
+
+
+def free_port():
+  with socket.socket() as listener:
+    listener.bind(("localhost", 0))
+    return listener.getsockname()[1]
+
+
+def start_both(workdir, flags):
+  shared = ["--num_processes=2", f"--coordinator=localhost:{free_port()}"]
+  return [
+    test_resume.start(workdir, [*flags, *shared, f"--process_id={index}"])
+    for index in range(2)
+  ]
+
+
+# Four command lines, each for itself, and 2000 updates.
+@pytest.mark.rest
+@pytest.mark.slow
+def test_two_processes_stop_together_and_one_goes_on_where_they_were(tmp_path):
+  data_dir = corpus.write(tmp_path / "data")
+  flags = corpus.config_flags(data_dir, **UPDATES)
+  alone, together = tmp_path / "alone", tmp_path / "together"
+  test_resume.finish(test_resume.start(alone, flags), alone)
+  first, second = start_both(together, flags)
+  test_resume.wait_for_step(together, SIGNALLED, first)
+  second.send_signal(signal.SIGTERM)  # One host is taken away, both stop.
+  test_resume.finish(first, together)
+  test_resume.finish(second, together)
+  log = pathlib.Path(f"{together}.log").read_text()
+  assert "process 0 of 2" in log
+  assert "process 1 of 2" in log
+  stopped = max(
+    map(int, (p.name for p in (together / "checkpoints").iterdir()))
+  )
+  assert SIGNALLED <= stopped < STEPS
+  test_resume.finish(test_resume.start(together, flags), together)
+  assert (
+    f"Resuming after step {stopped}."
+    in pathlib.Path(f"{together}.log").read_text()
+  )
+  compare(test_resume.lines(alone), test_resume.lines(together))
+
+
+def compare(alone, together):
+  """Sums are added in another order, in float32, over up to 2000 updates."""
+  assert len(alone) == len(together) == STEPS // 20 + 2
+  for one, two in zip(alone, together, strict=True):
+    assert one.keys() == two.keys(), json.dumps([one, two])
+    assert one.pop("split", None) == two.pop("split", None)
+    assert two == pytest.approx(one, rel=1e-5)
+
+
+@pytest.fixture(
+  scope="module", params=[2, pytest.param(4, marks=pytest.mark.rest)]
+)
+def folder(request, tmp_path_factory):
+  """What `tests/processes.py` leaves of so many processes."""
+  folder = tmp_path_factory.mktemp("processes")
+  process = subprocess.run(
+    [sys.executable, "-m", "tests.processes", str(folder), f"{request.param}"],
+    cwd=test_resume.ROOT,
+    env={
+      **os.environ,
+      "JAX_PLATFORMS": "cpu",
+      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+    },
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  logs = "".join(path.read_text()[-3000:] for path in folder.glob("*.log"))
+  assert process.returncode == 0, process.stderr + logs
+  return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["to_one", "to_many", "whole"])
+def test_losses_are_those_of_one_process(folder, name):
+  alone, other = (
+    test_resume.lines(folder / "alone"),
+    test_resume.lines(folder / name),
+  )
+  assert len(alone) == len(other) == processes.STEPS // 2
+  losses = [record["loss"] for record in alone]
+  assert max(losses) - min(losses) > 0.1  # Parameters move meanwhile.
+  for one, two in zip(alone, other, strict=True):
+    # Sums of the same float32 numbers in another order, after 16 updates.
+    assert two == pytest.approx(one, rel=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_evaluation_is_that_of_one_process(folder):
+  alone, many = (
+    json.loads((folder / name / "results" / "eval_test.json").read_text())
+    for name in ("alone", "to_many")
+  )
+  one, other = alone["cards"][0], many["cards"][0]
+  assert one["num_tokens"] == other["num_tokens"]
+  assert other["nll"] == pytest.approx(one["nll"], rel=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_on_the_same_mesh_all_processes_go_on_bit_for_bit(folder):
+  config = corpus.config(str(folder / "data"), **processes.UPDATES)
+  assert test_resume.lines(folder / "whole") == test_resume.lines(
+    folder / "parts"
+  )
+  one, other = (
+    test_resume.newest(folder / name, config) for name in ("whole", "parts")
+  )
+  assert int(one.state.step) == processes.STEPS
+  jax.tree.map(np.testing.assert_array_equal, one[:2], other[:2])
+
+
+@pytest.mark.slow
+def test_all_processes_choose_the_newest_checkpoint_that_is_whole(folder):
+  logs = [*folder.glob("by_both.*.log"), *folder.glob("by_four.*.log")]
+  assert len(logs) in (2, 4)
+  for path in logs:
+    log = path.read_text()
+    # Two continue: what two processes had begun, and what lost its last part.
+    assert log.count(f"Resuming after step {processes.SAVED}.") == 2
+    assert f"Checkpoint {processes.STEPS} cannot be read" in log
+  (aside,) = (folder / "parts" / "damaged").iterdir()
+  assert aside.name.startswith(f"{processes.STEPS}.")

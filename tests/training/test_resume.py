@@ -1,0 +1,199 @@
+"""A run in parts is the run in one piece, bit for bit, however it was cut."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from tests import corpus
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.training import loop
+from transformer_xl.training import state
+from transformer_xl.workdir import checkpoint
+
+ROOT = pathlib.Path(__file__).parents[2]
+TIMING = {"tokens_per_second", "mfu"}
+EVERYTHING = {
+  "model.dropout_rate": 0.1,
+  "model.attention_dropout_rate": 0.1,
+  "data.rotate_epochs": True,
+  "train.num_steps": 72,  # Two epochs and a part of the third.
+  "train.segments_per_call": 4,
+  "train.accumulation_steps": 2,
+  "train.ema_decay": 0.9,
+  "train.schedule": "cosine",
+  "train.warmup_steps": 5,
+  "train.log_every_steps": 12,
+  "train.eval_every_steps": 24,
+  "checkpoint.every_steps": 8,
+}
+
+# What regularises and averages: docs/ptb.md.
+RECIPE = {
+  **EVERYTHING,
+  "model.locked_dropout": True,
+  "model.output_dropout_rate": 0.2,
+  "model.embedding_dropout_rate": 0.1,
+  "model.weight_dropout_rate": 0.1,
+  "data.rotate_epochs": False,
+  "train.segment_lens": (8, 8, 4),
+  "train.activation_penalty": 0.1,
+  "train.temporal_activation_penalty": 0.1,
+  "train.ema_decay": 0.0,
+  "train.asgd_patience": 1,
+  "train.learning_rate": 0.05,  # Too much, so that validation gets worse.
+  "train.eval_every_steps": 8,
+  "eval.parameters": "asgd",
+}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  return corpus.write(tmp_path_factory.mktemp("data"))
+
+
+def lines(workdir):
+  path = pathlib.Path(workdir) / "metrics.jsonl"
+  records = map(json.loads, path.read_text().splitlines())
+  return [
+    {name: value for name, value in record.items() if name not in TIMING}
+    for record in records
+  ]
+
+
+def newest(workdir, config):
+  """State, memory and metadata of the newest checkpoint."""
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  checkpoints = checkpoint.Checkpoints(str(workdir), config.checkpoint)
+  restored = checkpoints.restore_newest(*state.placed_state(config, mesh))
+  checkpoints.close()
+  return restored
+
+
+def assert_same_run(one, other, config):
+  assert lines(one) == lines(other)
+  states = newest(one, config), newest(other, config)
+  assert int(states[0].state.step) == config.train.num_steps
+  jax.tree.map(np.testing.assert_array_equal, states[0][:2], states[1][:2])
+  assert states[0].metadata == states[1].metadata
+
+
+def stop_at(step, monkeypatch):
+  """The loop is asked to stop after so many updates."""
+  last = loop.Loop._is_last
+
+  def is_last(self):
+    if self._step == step:
+      self._stop.requested = self._stop._received = True
+    return last(self)
+
+  monkeypatch.setattr(loop.Loop, "_is_last", is_last)
+
+
+# Saves take most of a tiny run's time.
+SELDOM_SAVED = {"checkpoint.every_steps": 24}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("updates", [EVERYTHING, RECIPE], ids=["all", "recipe"])
+def test_a_run_in_three_parts_is_the_run_in_one(
+  updates, data_dir, tmp_path, monkeypatch
+):
+  config = corpus.config(data_dir, **updates | SELDOM_SAVED)
+  assert loop.train(config, str(tmp_path / "whole"))
+  for step in (28, 52):  # Between log lines; in the second and third epoch.
+    with monkeypatch.context() as patch:
+      stop_at(step, patch)
+      assert not loop.train(config, str(tmp_path / "parts"))
+    assert int(newest(tmp_path / "parts", config).state.step) == step
+  assert loop.train(config, str(tmp_path / "parts"))
+  assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
+  every = config.train.eval_every_steps
+  evaluated = [r["step"] for r in lines(tmp_path / "whole") if "split" in r]
+  assert evaluated == list(range(every, 73, every))
+  restored = newest(tmp_path / "whole", config)
+  averaging = restored.metadata["averaging"]
+  assert (averaging["step"] < 72) == (updates is RECIPE)
+
+
+def start(workdir, flags):
+  """Starts the command line; what it says is in WORKDIR.log."""
+  command = [sys.executable, "-m", "transformer_xl.main"]
+  command += ["--config=experiments/base.py", f"--workdir={workdir}", *flags]
+  environment = {
+    **os.environ,
+    "JAX_PLATFORMS": "cpu",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+  }
+  with open(f"{workdir}.log", "ab") as log:
+    return subprocess.Popen(
+      command, cwd=ROOT, stdout=log, stderr=log, env=environment
+    )
+
+
+def wait_for_step(workdir, step, process):
+  """Returns as soon as the log has come so far."""
+  path = pathlib.Path(workdir) / "metrics.jsonl"
+  while process.poll() is None:
+    if path.exists() and any(r["step"] >= step for r in lines_so_far(path)):
+      return
+    time.sleep(0.01)
+  raise AssertionError(pathlib.Path(f"{workdir}.log").read_text())
+
+
+def lines_so_far(path):
+  for line in path.read_text().splitlines():
+    if line.endswith("}"):
+      yield json.loads(line)
+
+
+def finish(process, workdir):
+  try:
+    assert process.wait(300) == 0, pathlib.Path(f"{workdir}.log").read_text()
+  finally:
+    process.kill()
+
+
+# Five processes; those of tests/faults, which are forks, are always tried.
+@pytest.mark.rest
+@pytest.mark.slow
+def test_the_same_command_goes_on_after_kill_9_and_after_sigterm(
+  data_dir, tmp_path
+):
+  updates = {
+    **EVERYTHING,
+    "train.num_steps": 400,
+    "train.log_every_steps": 20,
+    "train.eval_every_steps": 200,
+    "checkpoint.every_steps": 20,
+  }
+  config = corpus.config(data_dir, **updates)
+  flags = corpus.config_flags(data_dir, **updates)
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  finish(start(whole, flags), whole)
+  process = start(parts, flags)
+  wait_for_step(parts, 100, process)
+  time.sleep(random.random() * 0.3)  # In an update, a save, anywhere.
+  process.kill()
+  assert process.wait() == -signal.SIGKILL
+  process = start(parts, flags)
+  wait_for_step(parts, 220, process)
+  process.send_signal(signal.SIGTERM)
+  finish(process, parts)
+  step = int(newest(parts, config).state.step)
+  assert 220 <= step < 400
+  assert step % config.train.segments_per_call == 0
+  assert max(r["step"] for r in lines(parts) if "split" in r) == 200
+  finish(start(parts, flags), parts)
+  assert_same_run(whole, parts, config)
+  log = pathlib.Path(f"{parts}.log").read_text()
+  assert "SIGTERM: stopping after this chunk" in log
+  assert log.count("Resuming after step") == 2

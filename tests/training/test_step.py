@@ -1,0 +1,356 @@
+"""Updates and scores as scans, against loops and direct computation."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl.config import load
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.evaluation import sums as sums_lib
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.training import state as state_lib
+from transformer_xl.training import step as step_lib
+
+BATCH, LENGTH, MEMORY, COUNT = 4, 5, 6, 4
+TO_THE_BIT = tuple(tiny.TO_THE_BIT.items())
+PLAIN = {"train.optimizer": "sgd", "train.clip_norm": 0.0}
+EVERYTHING = {
+  "model.dropout_rate": 0.2,
+  "train.accumulation_steps": 2,
+  "train.ema_decay": 0.75,
+}
+
+
+@functools.cache
+def make_config(**updates):
+  values = {
+    "train.batch_size": BATCH,
+    "train.learning_rate": 0.1,
+    "train.schedule": "constant",
+    "train.segments_per_call": 1,
+  }
+  return load.from_config_dict(tiny.config_dict(**(values | updates)))
+
+
+def make_segments():
+  generator = np.random.default_rng(0)
+  shape = (COUNT, BATCH, LENGTH)
+  segments = segment_lib.Segment(
+    generator.integers(0, 23, shape).astype(np.int32),
+    generator.integers(0, 23, shape).astype(np.int32),
+    (generator.random(shape) < 0.7).astype(np.float32),
+    generator.random(shape) < 0.05,
+  )
+  return jax.tree.map(jnp.asarray, segments)
+
+
+def at(segments, index):
+  return jax.tree.map(lambda array: array[index], segments)
+
+
+def start(config):
+  """State and memory, of which nothing is zero or too small to matter."""
+  shapes = jax.eval_shape(functools.partial(state_lib.init_state, config))
+  state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+  state = state._replace(params=tiny.params(config.model))
+  if state.average is not None:
+    state = state._replace(average=tiny.params(config.model, seed=1))
+  shape = (config.model.num_layers, BATCH, MEMORY, config.model.model_dim)
+  hiddens = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+  length = jnp.array([0, 3, 6, 6], jnp.int32)
+  return state, memory_lib.Memory(jnp.asarray(hiddens), length)
+
+
+@functools.cache
+def compiled(function, config, *, options=()):
+  """`train_segment` or `train_chunk`; a seed to take the place of config's."""
+  training = step_lib.make_training(config)
+
+  def call(state, memory, segments, seed):
+    seeded = training._replace(seed=seed)
+    return function(state, memory, segments, training=seeded)
+
+  return jax.jit(call, compiler_options=dict(options))
+
+
+def run(config, segments, *, options=()):
+  """State, memory and metrics after four updates."""
+  update = compiled(step_lib.train_chunk, config, options=options)
+  return update(*start(config), segments, 0)
+
+
+def score(config, params, memory, segment):
+  model = step_lib.make_training(config).model
+  return sums_lib.score_segment(params, memory, segment, model=model)
+
+
+def assert_equal(one, other, **tolerance):
+  def compare(a, b):
+    if tolerance:
+      np.testing.assert_allclose(a, b, **tolerance)
+    else:
+      np.testing.assert_array_equal(a, b)
+
+  jax.tree.map(compare, one, other)
+
+
+def distance(one, other):
+  parts = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), one, other)
+  return max(map(float, jax.tree.leaves(parts)))
+
+
+def test_a_chunk_is_a_loop_of_single_updates_bit_for_bit():
+  config, segments = make_config(**EVERYTHING), make_segments()
+  state, memory, metrics = run(config, segments, options=TO_THE_BIT)
+  update = compiled(step_lib.train_segment, config, options=TO_THE_BIT)
+  carry, losses = start(config), []
+  for i in range(COUNT):
+    carry, single = update(*carry, at(segments, i), 0)
+    losses.append(single)
+  assert_equal((state, memory), carry)
+  assert_equal(metrics, jax.tree.map(lambda *rows: jnp.stack(rows), *losses))
+  assert int(state.step) == COUNT
+
+
+def test_accumulation_over_lanes_is_one_update_on_all_of_them():
+  segments = make_segments()
+  counts = segments.weights.sum(axis=2)  # [S, B]: a mean of means differs.
+  assert (counts[:, ::2].sum(axis=1) != counts[:, 1::2].sum(axis=1)).any()
+  whole_config = make_config(**PLAIN)
+  config = make_config(**PLAIN, **{"train.accumulation_steps": 2})
+  assert config.train != whole_config.train
+  state, memory, metrics = run(config, segments)
+  whole, whole_memory, whole_metrics = run(whole_config, segments)
+  assert distance(whole.params, start(config)[0].params) > 1e-2
+  # Sums of float32 in another order, over four updates.
+  assert_equal(state.params, whole.params, rtol=1e-5, atol=1e-6)
+  assert_equal(metrics, whole_metrics, rtol=1e-5)
+  assert_equal(memory, whole_memory, rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_is_a_function_of_seed_and_step():
+  config = make_config(**EVERYTHING)
+  update = compiled(step_lib.train_segment, config)
+  state, memory = start(config)
+
+  def loss(seed, step):
+    moved = state._replace(step=np.int32(step))
+    _, metrics = update(moved, memory, at(make_segments(), 0), seed)
+    return float(metrics.sums.nll)
+
+  assert loss(0, 0) == loss(0, 0)
+  assert len({loss(0, 0), loss(0, 1), loss(0, 2), loss(1, 0)}) == 4
+
+
+def test_each_part_of_an_update_drops_other_units():
+  config = make_config(**EVERYTHING)
+  state, memory = start(config)
+  # Lanes 0 and 1 are alike and in different parts.
+  twins = np.array([0, 0, 2, 2])
+  segment = jax.tree.map(lambda a: a[twins], at(make_segments(), 0))
+  memory = memory_lib.Memory(memory.hiddens[:, twins], memory.length[twins])
+  update = compiled(step_lib.train_segment, config)
+  (_, after), _ = update(state, memory, segment, 0)
+  assert distance(after.hiddens[:, 0], after.hiddens[:, 1]) > 1e-3
+
+
+def test_the_moving_average_follows_the_parameters():
+  config = make_config(**EVERYTHING)
+  update = compiled(step_lib.train_segment, config)
+  state, memory = start(config)
+  expected = jax.tree.map(np.asarray, state.average)
+  for i in range(3):
+    (state, memory), _ = update(state, memory, at(make_segments(), i), 0)
+    expected = jax.tree.map(
+      lambda old, new: 0.75 * old + 0.25 * np.asarray(new),
+      expected,
+      state.params,
+    )
+  assert distance(state.average, state.params) > 1e-2
+  assert_equal(state.average, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_average_starts_as_a_copy_and_not_as_the_same_buffers():
+  config = make_config(**{"train.ema_decay": 0.9})
+  state = jax.jit(functools.partial(state_lib.init_state, config))()
+  assert_equal(state.average, state.params)
+  leaves = map(jax.tree.leaves, (state.average, state.params))
+  for one, other in zip(*leaves, strict=True):
+    assert one.unsafe_buffer_pointer() != other.unsafe_buffer_pointer()
+
+
+def test_the_mean_of_the_parameters_begins_after_its_first_step():
+  config = make_config(**{"train.asgd_start_step": 2})
+  update = compiled(step_lib.train_segment, config)
+  state, memory = start(config)
+  state = state._replace(average_start=jnp.int32(2))
+  seen = []
+  for i in range(4):
+    (state, memory), _ = update(state, memory, at(make_segments(), i), 0)
+    seen.append(state.params)
+    if i < 2:
+      assert_equal(state.average, state.params)
+  mean = jax.tree.map(lambda *leaves: sum(leaves) / 2, *seen[2:])
+  assert distance(mean, state.params) > 1e-3
+  assert_equal(state.average, mean, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("penalty", ["activation", "temporal_activation"])
+def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
+  penalty,
+):
+  plain = make_config(**PLAIN)
+  config = make_config(**PLAIN, **{f"train.{penalty}_penalty": 0.5})
+  state, memory = start(config)
+  segment = at(make_segments(), 0)
+  model = step_lib.make_training(config).model
+
+  def expected(params):
+    hidden, _ = model.apply(
+      {"params": params}, segment.inputs, memory, segment.resets
+    )
+    squares = jnp.mean(hidden**2, axis=2)
+    if penalty == "temporal_activation":
+      change = jnp.mean((hidden[:, 1:] - hidden[:, :-1]) ** 2, axis=2)
+      change = jnp.where(segment.resets[:, 1:], 0, change)
+      squares = jnp.pad(change, ((0, 0), (1, 0)))
+    return 0.5 * jnp.sum(squares * segment.weights) / segment.weights.sum()
+
+  results = [
+    compiled(step_lib.train_segment, one)(state, memory, segment, 0)
+    for one in (plain, config)
+  ]
+  (one, _), metrics = results[0]
+  (other, _), penalised = results[1]
+  assert_equal(metrics.sums, penalised.sums)
+  # SGD at rate 0.1: the difference of the updates is that of the gradients.
+  difference = jax.tree.map(
+    lambda a, b: (a - b) / 0.1, one.params, other.params
+  )
+  gradient = jax.jit(jax.grad(expected))(state.params)
+  assert distance(gradient, jax.tree.map(jnp.zeros_like, gradient)) > 1e-2
+  # Differences of parameters of size 1, divided by the rate.
+  assert_equal(difference, gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_the_learning_rate_is_in_proportion_to_the_drawn_length():
+  plain = make_config(**PLAIN)
+  config = make_config(
+    **PLAIN, **{"train.segment_len": 2 * LENGTH, "train.segment_lens": (5, 20)}
+  )
+  state, memory = start(config)
+  segment = at(make_segments(), 0)
+  (one, _), metrics = compiled(step_lib.train_segment, plain)(
+    state, memory, segment, 0
+  )
+  (other, _), halved = compiled(step_lib.train_segment, config)(
+    state, memory, segment, 0
+  )
+  assert float(halved.learning_rate) == 0.5 * float(metrics.learning_rate)
+  half = jax.tree.map(lambda a, b: (a + b) / 2, state.params, one.params)
+  assert distance(half, one.params) > 1e-3
+  assert_equal(other.params, half, rtol=1e-5, atol=1e-6)
+
+
+def test_targets_without_weight_change_nothing():
+  config, segments = make_config(**PLAIN), make_segments()
+  targets = jnp.where(segments.weights == 0, 7, segments.targets)
+  assert (targets != segments.targets).any()
+  other = segments._replace(targets=targets)
+  assert_equal(run(config, segments), run(config, other))
+
+
+def test_a_segment_without_any_weight_leaves_the_parameters():
+  config, segments = make_config(**PLAIN), make_segments()
+  nothing = segments._replace(weights=jnp.zeros_like(segments.weights))
+  state, _, metrics = run(config, nothing)
+  assert_equal(state.params, start(config)[0].params)
+  assert float(metrics.sums.num_tokens.sum()) == 0
+  assert float(metrics.gradient_norm.max()) == 0
+
+
+def test_sgd_follows_the_gradient_of_the_mean_over_tokens():
+  config, segments = make_config(**PLAIN), make_segments()
+  only_first = jnp.arange(COUNT)[:, None, None] == 0
+  segments = segments._replace(
+    weights=jnp.where(only_first, segments.weights, 0)
+  )
+  state, memory = start(config)
+  segment = at(segments, 0)
+
+  def loss(params):
+    _, nll = score(config, params, memory, segment)
+    return jnp.sum(nll * segment.weights) / jnp.sum(segment.weights)
+
+  value, gradient = jax.jit(jax.value_and_grad(loss))(state.params)
+  after, _, metrics = run(config, segments)
+  expected = jax.tree.map(lambda p, g: p - 0.1 * g, state.params, gradient)
+  assert_equal(after.params, expected, rtol=1e-5, atol=1e-6)
+  mean = float(metrics.sums.nll[0] / metrics.sums.num_tokens[0])
+  assert mean == pytest.approx(float(value), rel=1e-6)
+  norm = np.sqrt(sum(np.sum(np.square(g)) for g in jax.tree.leaves(gradient)))
+  assert float(metrics.gradient_norm[0]) == pytest.approx(norm, rel=1e-5)
+
+
+def test_norms_are_those_before_clipping_and_rates_those_in_use():
+  updates = PLAIN | {"train.clip_norm": 1e-3, "train.warmup_steps": 3}
+  clipped, segments = make_config(**updates), make_segments()
+  state, _, metrics = run(clipped, segments)
+  free, _, free_metrics = run(make_config(**PLAIN), segments)
+  norm = float(metrics.gradient_norm[0])
+  assert norm == pytest.approx(float(free_metrics.gradient_norm[0]), rel=1e-6)
+  assert norm > 0.1
+  rates = np.array([0.1 / 3, 0.2 / 3, 0.1, 0.1])
+  np.testing.assert_allclose(metrics.learning_rate, rates, rtol=1e-6)
+  before = start(clipped)[0].params
+  assert 0 < distance(state.params, before) <= 1.001e-3 * rates.sum()
+  assert distance(free.params, before) > 1.001e-3 * rates.sum()
+
+
+def test_no_gradient_flows_into_memory():
+  config, segment = make_config(**PLAIN), at(make_segments(), 0)
+  segment = segment._replace(resets=jnp.zeros_like(segment.resets))
+  state, memory = start(config)
+
+  def loss(hiddens):
+    before = memory._replace(hiddens=hiddens)
+    return jnp.sum(score(config, state.params, before, segment)[1])
+
+  both = jax.jit(jax.value_and_grad(loss))
+  value, gradient = both(memory.hiddens)
+  np.testing.assert_array_equal(gradient, 0)
+  assert abs(float(both(memory.hiddens + 1)[0] - value)) > 1e-3
+
+
+def test_scoring_a_chunk_is_scoring_segment_by_segment():
+  config, segments = make_config(**PLAIN), make_segments()
+  state, memory = start(config)
+  model = step_lib.make_training(config).model
+  chunk = jax.jit(functools.partial(sums_lib.score_chunk, model=model))
+  after, sums = chunk(state.params, memory, segments)
+  single = jax.jit(functools.partial(score, config))
+  total = 0.0
+  for i in range(COUNT):
+    memory, nll = single(state.params, memory, at(segments, i))
+    weights = np.asarray(segments.weights[i], np.float64)
+    total += float(np.sum(np.asarray(nll) * weights))
+  assert_equal(after, memory, rtol=1e-5, atol=1e-5)
+  assert float(sums.nll) == pytest.approx(total, rel=1e-6)
+  assert float(sums.num_tokens) == segments.weights.sum()
+  assert sums.nll.dtype == jnp.float32
+
+
+def test_the_recent_half_of_a_segment_is_learned():
+  """As if the loader had given no weight to the rest; memory has all of it."""
+  segments = make_segments()
+  half = make_config(**PLAIN, **{"train.loss_on": "recent_half"})
+  weights = segments.weights.at[:, :, : LENGTH // 2].set(0)
+  assert weights.sum() < segments.weights.sum()
+  other = segments._replace(weights=weights)
+  actual = run(half, segments, options=TO_THE_BIT)
+  expected = run(make_config(**PLAIN), other, options=TO_THE_BIT)
+  jax.tree.map(np.testing.assert_array_equal, actual, expected)

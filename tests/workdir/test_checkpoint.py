@@ -1,0 +1,306 @@
+"""When checkpoints are saved, what is kept, what comes back."""
+
+import json
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from tests import tiny
+from transformer_xl import errors
+from transformer_xl.config import load
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import checksums
+from transformer_xl.workdir import train_state
+
+
+def options(**updates):
+  values = {"checkpoint." + name: value for name, value in updates.items()}
+  values = {"train.segments_per_call": 1} | values
+  return load.from_config_dict(tiny.config_dict(**values)).checkpoint
+
+
+def make_state(step, *, width=4, average=False, optimizer="adam"):
+  kernel = jnp.arange(3 * width, dtype=jnp.float32).reshape(3, width) + step
+  params = {"layers": {"kernel": kernel, "bias": jnp.full((width,), 0.1)}}
+  moments = jax.tree.map(lambda leaf: leaf * 2, params)
+  state = {"adam": (jnp.int32(step), moments), "sgd": (jnp.int32(step),)}
+  return train_state.TrainState(
+    jnp.int32(step),
+    params,
+    state[optimizer],
+    jax.tree.map(lambda leaf: leaf + 1, params) if average else None,
+  )
+
+
+def make_memory(lanes=2, value=1.5):
+  hiddens = jnp.full((2, lanes, 3, 4), float(value))
+  return memory_lib.Memory(hiddens, jnp.arange(lanes, dtype=jnp.int32))
+
+
+def save(workdir, states, *, nll=None, memory=None, **updates):
+  checkpoints = checkpoint.Checkpoints(str(workdir), options(**updates))
+  for state in states:
+    step = int(state.step)
+    checkpoints.save(
+      state,
+      memory or make_memory(value=step),
+      metadata={"window": {"nll": 0.1 + step}},
+      nll=None if nll is None else nll[step],
+    )
+  checkpoints.close()
+
+
+def restore(workdir, state, memory=None, **updates):
+  checkpoints = checkpoint.Checkpoints(str(workdir), options(**updates))
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  target = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=sharding
+    ),
+    (state, memory or make_memory()),
+  )
+  try:
+    return checkpoints.restore_newest(*target)
+  finally:
+    checkpoints.close()
+
+
+def steps(workdir):
+  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+
+
+def assert_same(one, other):
+  assert jax.tree.structure(one) == jax.tree.structure(other)
+  jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_saves_are_due_by_step_and_by_clock():
+  now = [100.0]
+  policy = checkpoint.SavePolicy(
+    options(every_steps=10, every_minutes=2.0), clock=lambda: now[0]
+  )
+  assert policy.is_due(10)
+  assert not policy.is_due(11)
+  now[0] += 119.0
+  assert not policy.is_due(11)
+  now[0] += 1.0
+  assert policy.is_due(11)
+  policy.saved()
+  assert not policy.is_due(12)
+  assert policy.is_due(20)
+
+
+def test_a_clock_of_zero_minutes_never_saves():
+  now = [0.0]
+  policy = checkpoint.SavePolicy(
+    options(every_steps=10, every_minutes=0.0), clock=lambda: now[0]
+  )
+  now[0] = 1e9
+  assert not policy.is_due(11)
+
+
+def test_everything_comes_back_as_it_was_saved(tmp_path):
+  state, memory = make_state(7, average=True), make_memory()
+  save(tmp_path, [state], memory=memory)
+  restored = restore(tmp_path, make_state(0, average=True))
+  assert_same(restored.state, state)
+  assert_same(restored.memory, memory)
+  assert restored.metadata["window"] == {"nll": 7.1}
+
+
+def test_a_model_without_memory_is_saved_and_continued(tmp_path):
+  nothing = memory_lib.Memory(
+    jnp.zeros((2, 2, 0, 4)), jnp.zeros((2,), jnp.int32)
+  )
+  save(tmp_path, [make_state(7)], memory=nothing)
+  restored = restore(tmp_path, make_state(0), nothing)
+  assert_same(restored.state, make_state(7))
+  assert_same(restored.memory, nothing)
+  # With memory from now on it starts empty.
+  assert restore(tmp_path, make_state(0)).memory is None
+
+
+def test_an_empty_folder_restores_nothing(tmp_path):
+  assert restore(tmp_path, make_state(0)) is None
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+  losses = {1: 5.0, 2: 3.0, 3: 4.0, 4: 4.5, 5: 4.2}
+  states = [make_state(step) for step in losses]
+  save(tmp_path, states, nll=losses, keep_latest=2, keep_best=1)
+  assert steps(tmp_path) == [2, 4, 5]
+  target = make_state(0).params
+  for which, expected in [("best", 2), ("latest", 5), ("4", 4)]:
+    params, step = checkpoint.restore_params(
+      str(tmp_path), which=which, average=False, target=target
+    )
+    assert step == expected
+    assert_same(params, make_state(expected).params)
+
+
+def test_without_a_best_only_the_newest_are_kept(tmp_path):
+  save(tmp_path, map(make_state, range(1, 6)), keep_latest=3, keep_best=0)
+  assert steps(tmp_path) == [3, 4, 5]
+
+
+def _delete_half(folder):
+  shutil.rmtree(folder / "optimizer")
+  (folder / "_CHECKPOINT_METADATA").unlink()
+
+
+def _damage_arrays(folder):
+  files = [p for p in (folder / "params").rglob("*") if p.is_file()]
+  for path in files:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _delete_description(folder):
+  (folder / "optimizer" / "_METADATA").unlink()
+
+
+def _damage_metadata(folder):
+  for path in (folder / "metadata").iterdir():
+    path.write_text('{"memory_shape": [2, ')
+
+
+@pytest.mark.parametrize(
+  "harm",
+  [_delete_half, _damage_arrays, _delete_description, _damage_metadata],
+)
+def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(tmp_path, harm):
+  save(tmp_path, [make_state(3), make_state(6)])
+  harm(tmp_path / checkpoint.DIRECTORY / "6")
+  restored = restore(tmp_path, make_state(0))
+  assert_same(restored.state, make_state(3))
+  assert steps(tmp_path) == [3]
+  (aside,) = (tmp_path / "damaged").iterdir()
+  assert aside.name.startswith("6.")
+  save(tmp_path, [make_state(6)])  # Its step is free for the next run.
+  assert_same(restore(tmp_path, make_state(0)).state, make_state(6))
+
+
+def test_another_width_is_one_line_and_moves_nothing(tmp_path):
+  save(tmp_path, [make_state(3)])
+  for call in (
+    lambda: restore(tmp_path, make_state(0, width=5)),
+    lambda: checkpoint.restore_params(
+      str(tmp_path),
+      which="latest",
+      average=False,
+      target=make_state(0, width=5).params,
+    ),
+  ):
+    with pytest.raises(errors.UserError, match="of another model") as caught:
+      call()
+    assert "layers/bias has shape (4,) there and (5,)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+  assert steps(tmp_path) == [3]
+
+
+def test_another_optimizer_is_one_line_and_moves_nothing(tmp_path):
+  save(tmp_path, [make_state(3)])
+  with pytest.raises(errors.UserError, match="another optimizer") as caught:
+    restore(tmp_path, make_state(0, optimizer="sgd"))
+  assert "\n" not in str(caught.value)
+  assert steps(tmp_path) == [3]
+  assert not (tmp_path / "damaged").exists()
+
+
+def test_other_lanes_bring_everything_but_the_memory(tmp_path):
+  save(tmp_path, [make_state(3)])
+  restored = restore(tmp_path, make_state(0), make_memory(lanes=4))
+  assert restored.memory is None
+  assert_same(restored.state, make_state(3))
+
+
+def test_a_moving_average_can_be_added_and_left_out(tmp_path):
+  save(tmp_path / "without", [make_state(3)])
+  restored = restore(tmp_path / "without", make_state(0, average=True))
+  assert_same(restored.state.average, make_state(3).params)
+  save(tmp_path / "with", [make_state(3, average=True)])
+  restored = restore(tmp_path / "with", make_state(0))
+  assert restored.state.average is None
+  assert_same(restored.state.params, make_state(3).params)
+
+
+def test_parameters_of_the_average_are_read_by_name(tmp_path):
+  state = make_state(3, average=True)
+  save(tmp_path, [state])
+  target = make_state(0).params
+  params, _ = checkpoint.restore_params(
+    str(tmp_path), which="latest", average=True, target=target
+  )
+  assert_same(params, state.average)
+  save(tmp_path / "without", [make_state(3)])
+  with pytest.raises(errors.UserError, match="no average of the"):
+    checkpoint.restore_params(
+      str(tmp_path / "without"), which="latest", average=True, target=target
+    )
+
+
+def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
+  params = make_state(9).params
+  checkpoint.save_params(str(tmp_path), params, step=9)
+  restored, step = checkpoint.restore_params(
+    str(tmp_path), which="latest", average=False, target=make_state(0).params
+  )
+  assert step == 9
+  assert_same(restored, params)
+
+
+@pytest.mark.parametrize("which", ["best", "5", "newest"])
+def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
+  save(tmp_path, [make_state(3)])
+  with pytest.raises(errors.UserError, match=r"has the steps \[3\]"):
+    checkpoint.restore_params(
+      str(tmp_path), which=which, average=False, target=make_state(0).params
+    )
+
+
+def test_an_error_in_the_background_comes_to_light(tmp_path, monkeypatch):
+  def finalize(*_):
+    raise OSError("no space left")
+
+  monkeypatch.setattr(ocp.StandardCheckpointHandler, "finalize", finalize)
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), options())
+  checkpoints.save(make_state(1), make_memory(), metadata={}, nll=None)
+  with pytest.raises(OSError, match="no space left"):
+    checkpoints.close()
+  assert steps(tmp_path) == []
+
+
+def test_metadata_is_plain_json(tmp_path):
+  save(tmp_path, [make_state(3)])
+  folder = tmp_path / checkpoint.DIRECTORY / "3" / "metadata"
+  metadata = json.loads((folder / "metadata").read_text())
+  assert metadata.pop("digest") == checksums.of_json(metadata)
+  assert metadata.pop("fingerprints").keys() == {
+    "params/layers/kernel",
+    "params/layers/bias",
+    "optimizer/step",
+    "optimizer/opt_state/0",
+    "optimizer/opt_state/1/layers/kernel",
+    "optimizer/opt_state/1/layers/bias",
+    "memory/hiddens",
+    "memory/length",
+  }
+  assert metadata == {"window": {"nll": 3.1}, "memory_shape": [2, 2, 3, 4]}
+
+
+def test_what_changes_after_a_save_is_not_in_it(tmp_path):
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), options())
+  window = {"nll": 1.25}
+  checkpoints.save(
+    make_state(5), make_memory(), metadata={"window": window}, nll=None
+  )
+  window["nll"] += 1.0  # The next chunk's, while this one is being written.
+  checkpoints.close()
+  restored = restore(tmp_path, make_state(0))
+  assert restored.metadata["window"] == {"nll": 1.25}

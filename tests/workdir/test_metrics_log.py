@@ -1,0 +1,120 @@
+"""JSON lines that survive a kill; event files that TensorBoard reads."""
+
+import json
+import struct
+
+import pytest
+from tensorboardX.proto import event_pb2
+
+from transformer_xl.workdir import metrics_log
+
+
+def write(folder, records, *, step=0):
+  writer = metrics_log.Writer(str(folder), step=step, num_steps=100)
+  for record in records:
+    writer.write(record)
+  writer.close()
+
+
+def lines(folder):
+  text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+  return [json.loads(line) for line in text.splitlines()]
+
+
+def events(folder):
+  """Scalars of all event files, as (step, tag, value)."""
+  result = []
+  for path in sorted(folder.glob("events.*")):
+    content, start = path.read_bytes(), 0
+    while start < len(content):
+      (size,) = struct.unpack_from("<Q", content, start)
+      event = event_pb2.Event.FromString(
+        content[start + 12 : start + 12 + size]
+      )
+      result += [
+        (event.step, v.tag, v.simple_value) for v in event.summary.value
+      ]
+      start += size + 16
+  return result
+
+
+def record(step, **values):
+  return {"step": step, "loss": 2.5, **values}
+
+
+def test_each_record_is_a_line_in_order(tmp_path):
+  records = [
+    record(2, mfu=None),
+    {"step": 2, "split": "valid", "nll": 3.25},
+    record(4, mfu=0.5),
+  ]
+  write(tmp_path, records)
+  assert lines(tmp_path) == records
+
+
+def test_numbers_become_scalars_of_tensorboard(tmp_path):
+  write(
+    tmp_path, [record(2, mfu=None), {"step": 2, "split": "valid", "nll": 3}]
+  )
+  assert events(tmp_path) == [(2, "train/loss", 2.5), (2, "valid/nll", 3.0)]
+
+
+def test_a_resumed_run_drops_what_it_will_write_again(tmp_path):
+  write(tmp_path, [record(2), record(4), record(6)])
+  write(tmp_path, [record(6, again=1)], step=4)
+  assert lines(tmp_path) == [record(2), record(4), record(6, again=1)]
+
+
+@pytest.mark.parametrize("cut", range(1, len(json.dumps(record(4))) + 1))
+def test_a_line_that_a_kill_has_cut_spoils_nothing(tmp_path, cut):
+  write(tmp_path, [record(2), record(4)])
+  path = tmp_path / "metrics.jsonl"
+  content = path.read_bytes()
+  path.write_bytes(content[:-cut])  # From the newline on.
+  write(tmp_path, [record(4), record(6)], step=2)
+  assert lines(tmp_path) == [record(2), record(4), record(6)]
+
+
+def test_a_last_line_without_its_end_is_kept_whole(tmp_path):
+  write(tmp_path, [record(2), record(4)])
+  path = tmp_path / "metrics.jsonl"
+  path.write_bytes(path.read_bytes()[:-1])
+  write(tmp_path, [record(6)], step=4)
+  assert lines(tmp_path) == [record(2), record(4), record(6)]
+
+
+def test_zeros_that_a_crash_has_left_are_dropped(tmp_path):
+  write(tmp_path, [record(2)])
+  with (tmp_path / "metrics.jsonl").open("ab") as file:
+    file.write(b"\0" * 20)
+  write(tmp_path, [record(4)], step=2)
+  assert lines(tmp_path) == [record(2), record(4)]
+
+
+def test_progress_tells_people_how_long_it_will_take(tmp_path, caplog):
+  caplog.set_level("INFO")
+  writer = metrics_log.Writer(str(tmp_path), step=0, num_steps=100)
+  values = {"learning_rate": 1e-3, "gradient_norm": 0.5, "tokens": 4000}
+  writer.progress(record(40, **values, tokens_per_second=100.0, mfu=0.413))
+  writer.progress(record(40, **values, tokens_per_second=None, mfu=None))
+  writer.close()
+  first, second = (r.getMessage() for r in caplog.records[-2:])
+  assert "step 40/100  loss 2.5000" in first
+  assert "100 tokens/s  0:01:00 left" in first
+  assert "mfu 41.3%" in first
+  assert "left" not in second
+
+
+def test_other_processes_than_the_first_write_nothing(tmp_path, monkeypatch):
+  monkeypatch.setattr(metrics_log.jax, "process_index", lambda: 1)
+  write(tmp_path, [record(2)])
+  metrics_log.write_json(str(tmp_path / "results" / "a.json"), {"a": 1})
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+  path = tmp_path / "results" / "card.json"
+  metrics_log.write_json(str(path), {"a": [1, 2]})
+  with pytest.raises(TypeError):
+    metrics_log.write_json(str(path), {"a": object()})
+  assert json.loads(path.read_text()) == {"a": [1, 2]}

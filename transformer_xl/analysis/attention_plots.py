@@ -1,0 +1,130 @@
+"""The figures of appendix D: heads by distance, over memory, and by terms.
+
+Shapes: N layers, H heads, T queries, K = M + T keys.
+"""
+
+from typing import Any
+
+import jaxtyping as jt
+import numpy as np
+
+from transformer_xl.analysis import plotting
+
+NUM_TARGETS = 16  # Rows with a word beside each.
+TERMS = (
+  "(a) query and key",
+  "(b) query and distance",
+  "(c) bias u and key",
+  "(d) bias v and distance",
+)
+
+
+def distances(profile: jt.Float[np.ndarray, "N H R"]) -> Any:
+  """Average attention by distance, a row for each head (figure 5)."""
+  num_layers, num_heads, _ = profile.shape
+  rows = profile.reshape(num_layers * num_heads, -1)
+  height = min(1.2 + 0.16 * len(rows), 7.0)
+  figure, axes = plotting.new(width=6.5, height=height)
+  axes.grid(visible=False)
+  # The share at distance 0 to 2 is large for most; the rest would be white.
+  image = axes.imshow(
+    np.log10(np.maximum(rows, 1e-5)),
+    aspect="auto",
+    cmap="Blues",
+    interpolation="nearest",
+    vmin=-4,
+    vmax=0,
+  )
+  axes.set_xlabel("distance from the query to the key (tokens)")
+  axes.set_yticks(
+    np.arange(num_layers) * num_heads + (num_heads - 1) / 2,
+    [str(layer + 1) for layer in range(num_layers)],
+  )
+  axes.set_ylabel("layer (a row is a head)")
+  for layer in range(1, num_layers):
+    axes.axhline(layer * num_heads - 0.5, color="grey", linewidth=0.6)
+  bar = figure.colorbar(image, ax=axes, ticks=[-4, -3, -2, -1, 0])
+  bar.ax.set_yticklabels(["0.0001", "0.001", "0.01", "0.1", "1"])
+  bar.set_label("average attention")
+  return figure
+
+
+def memories(
+  weights: jt.Float[np.ndarray, "C T K"],
+  chosen: list[tuple[int, int]],
+  words: list[str],
+) -> Any:
+  """What the widest heads see in memory for some targets (figure 6)."""
+  _, segment_len, context_len = weights.shape
+  mem_len = context_len - segment_len
+  count = min(NUM_TARGETS, segment_len)
+  figure, panels = plotting.new(
+    width=3.0 * len(chosen) + 0.9, height=3.6, columns=len(chosen), share=True
+  )
+  panels = np.atleast_1d(panels)  # A small model may have one head.
+  for panel, rows, (layer, head) in zip(panels, weights, chosen, strict=True):
+    seen = rows[segment_len - count :, :mem_len]
+    panel.grid(visible=False)
+    image = panel.imshow(
+      100 * seen,
+      aspect="auto",
+      cmap="Blues",
+      interpolation="nearest",
+      vmin=0,
+      vmax=100 * np.quantile(seen, 0.995),
+      extent=(-mem_len, 0, count - 0.5, -0.5),
+    )
+    figure.colorbar(image, ax=panel, location="top", shrink=0.8).set_label(
+      f"layer {layer + 1}, head {head + 1}: attention (%)"
+    )
+    panel.set_xlabel("position in memory (tokens)")
+  last = [_shown(word) for word in words[context_len - count :]]
+  panels[0].set_yticks(range(count), last, fontsize=7)
+  panels[0].set_ylabel("last token that the query has read")
+  return figure
+
+
+def terms(
+  parts: jt.Float[np.ndarray, "4 T K"], *, layer: int, head: int
+) -> Any:
+  """The terms of one head's scores (figure 7)."""
+  _, segment_len, context_len = parts.shape
+  mem_len = context_len - segment_len
+  query = np.arange(segment_len)[:, None]
+  hidden = np.arange(context_len)[None] > mem_len + query
+  figure, panels = plotting.new(
+    width=8.6, height=2.8, columns=len(TERMS), share=True
+  )
+  shown = np.where(hidden, np.nan, parts)
+  for panel, values, title in zip(panels, shown, TERMS, strict=True):
+    panel.grid(visible=False)
+    # A shift of a whole row changes no attention: colours begin at its mean.
+    values = values - np.nanmean(values)
+    bound = max(np.nanquantile(np.abs(values), 0.995), 1e-6)
+    image = panel.imshow(
+      values,
+      aspect="auto",
+      cmap="RdBu_r",
+      interpolation="nearest",
+      vmin=-bound,
+      vmax=bound,
+      extent=(-mem_len, segment_len, segment_len - 0.5, -0.5),
+    )
+    figure.colorbar(image, ax=panel, location="bottom", shrink=0.9)
+    panel.set_title(title, fontsize=9)
+    panel.set_xlabel("key (position)")
+    panel.axvline(0, color="black", linewidth=0.5)
+  panels[0].set_ylabel("query (position)")
+  figure.suptitle(
+    f"Layer {layer + 1}, head {head + 1}: score over keys, less its mean; "
+    "keys left of the line are in memory",
+    fontsize=9,
+  )
+  return figure
+
+
+def _shown(word: str) -> str:
+  """A token as a label; white space would be nothing."""
+  visible = word.replace("\n", "\\n").strip() or "' '"
+  # What is between dollars would be set as mathematics.
+  return visible.replace("$", r"\$")

@@ -1,0 +1,1 @@
+"""Configurations: each field, its rules, and loading."""

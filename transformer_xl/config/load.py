@@ -1,0 +1,90 @@
+"""Loading: a `ConfigDict` becomes a checked, frozen configuration."""
+
+import dataclasses
+import difflib
+import math
+import sys
+from typing import Any
+
+import ml_collections
+
+from transformer_xl import errors
+from transformer_xl.config import rules
+from transformer_xl.config import schema
+
+
+def from_config_dict(
+  config: ml_collections.ConfigDict,
+) -> schema.ExperimentConfig:
+  """Freezes a configuration and checks it.
+
+  Raises:
+    UserError: a field is missing, unknown, of the wrong type or out of range.
+  """
+  result = _freeze(schema.ExperimentConfig, config.to_dict(), prefix="config")
+  rules.check(result)
+  return result
+
+
+def to_dict(config: schema.ExperimentConfig) -> dict[str, Any]:
+  """The nested dictionary that `config.json` stores."""
+  return dataclasses.asdict(config)
+
+
+def _freeze(kind: type, values: Any, *, prefix: str) -> Any:
+  """Builds a dataclass from a dictionary with exactly its fields."""
+  fields = {field.name: field.type for field in dataclasses.fields(kind)}
+  for name in values:
+    if name not in fields:
+      near = difflib.get_close_matches(name, fields, n=1)
+      hint = f"; did you mean {prefix}.{near[0]}?" if near else "."
+      raise errors.UserError(f"there is no field {prefix}.{name}{hint}")
+  missing = sorted(set(fields) - set(values))
+  if missing:
+    raise errors.UserError(
+      f"{prefix} lacks {', '.join(missing)}; start from experiments/base.py."
+    )
+  return kind(
+    **{
+      name: _convert(values[name], field_type, f"{prefix}.{name}")
+      for name, field_type in fields.items()
+    }
+  )
+
+
+def _convert(value: Any, kind: Any, name: str) -> Any:
+  if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    return _freeze(kind, value, prefix=name)
+  origin = getattr(kind, "__origin__", None)
+  if origin is tuple:
+    element = kind.__args__[0]
+    items = value if isinstance(value, list | tuple) else (value,)
+    return tuple(_convert(item, element, name) for item in items)
+  if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    is_small = abs(value) <= sys.float_info.max
+    value = float(value) if is_small else math.inf
+  if type(value) is not kind or (kind is float and not math.isfinite(value)):
+    raise errors.UserError(f"{name} must be a {kind.__name__}: {value!r}.")
+  # Arrays hold signed 32 bits; a key has 32, so that of larger seeds some
+  # would draw the same parameters.
+  limit = 2 ** (32 if name == "config.seed" else 31)
+  if kind is int and abs(value) >= limit:
+    raise errors.UserError(f"{name} must be below {limit}: it is {value}.")
+  return value
+
+
+def with_vocab_size(
+  config: schema.ExperimentConfig, meta: dict[str, Any]
+) -> schema.ExperimentConfig:
+  """Takes the vocabulary's size from the data, or checks it against it."""
+  size, wanted = meta["vocabulary"]["size"], config.model.vocab_size
+  if wanted not in (0, size):
+    raise errors.UserError(
+      f"model.vocab_size={wanted}, but the data in {config.data.dir}/"
+      f"{config.data.name} has {size} symbols; set --config.model.vocab_size=0 "
+      "or prepare the data again."
+    )
+  model = dataclasses.replace(config.model, vocab_size=size)
+  result = dataclasses.replace(config, model=model)
+  rules.check(result)
+  return result

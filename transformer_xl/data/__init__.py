@@ -1,0 +1,1 @@
+"""Token files, vocabularies and the segments that lanes read."""

@@ -1,0 +1,1 @@
+"""Scoring a split, and what attention does with memory."""

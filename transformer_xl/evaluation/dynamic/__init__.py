@@ -1,0 +1,1 @@
+"""Dynamic evaluation and the neural cache."""

@@ -1,0 +1,219 @@
+"""Evaluation with what learns while it reads, apart from static numbers.
+
+`--mode=eval` scores a split with fixed parameters, as ever. If `config.eval`
+asks for dynamic evaluation or a neural cache, it goes on to score the split
+with them, once for each setting, and writes those results to a file of their
+own (docs/dynamic.md).
+"""
+
+import itertools
+import math
+import os
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation.dynamic import gradient
+from transformer_xl.evaluation.dynamic import neural_cache
+from transformer_xl.evaluation.dynamic import scorer
+from transformer_xl.evaluation.dynamic import update
+from transformer_xl.workdir import metrics_log
+
+
+class AdaptiveEvaluator:
+  """Scores one split at one memory length; compiles once for all settings."""
+
+  def __init__(
+    self,
+    config: schema.ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    *,
+    mem_len: int,
+  ):
+    evaluation = config.eval
+    self._config, self._mesh = config, mesh
+    self._stream = evaluate.open_stream(
+      config, split=evaluation.split, mem_len=mem_len
+    )
+    self.file = self._stream.file
+    self._scorer = scorer.AdaptiveScorer(config, mesh, mem_len=mem_len)
+    numbers = np.array(_mixtures(evaluation.cache), np.float32)
+    self._mixtures = neural_cache.Mixture(*numbers.T)
+    self._mean_squares: shapes.PyTree = None
+    self._is_compiled = False
+
+  def __call__(
+    self, params: shapes.PyTree, rule: update.Rule
+  ) -> list[evaluate.Score]:
+    """Scores the whole split under one rule and each mixture of the cache."""
+    count = self._config.eval.segments_per_call
+    steps, parts = self._steps(params, rule), []
+    if not self._is_compiled:
+      # A call past the end counts nothing; what it leaves is thrown away.
+      self._run(self._scorer.start(params), params, steps, self._num_steps)
+      self._is_compiled = True
+    state = self._scorer.start(params)
+    start = time.perf_counter()
+    for step in range(0, self._num_steps, count):
+      state, losses = self._run(state, params, steps, step)
+      parts.append(losses)
+    parts = jax.device_get(parts)
+    seconds = time.perf_counter() - start
+    nll = sum(part.nll.sum((0, 1), dtype="float64") for part in parts)
+    tokens = sum(part.num_tokens.sum(dtype="float64") for part in parts)
+    return [evaluate.Score(float(n), round(tokens), seconds) for n in nll]
+
+  @property
+  def _num_steps(self) -> int:
+    return self._stream.num_steps
+
+  def _steps(self, params, rule) -> update.Steps | None:
+    evaluation = self._config.eval
+    kind = evaluation.dynamic.kind
+    if kind == "none":
+      return None
+    if kind == "sgd":
+      return self._scorer.steps(rule, params)
+    if self._mean_squares is None:
+      stream = streams.TrainStream(
+        token_file.open_split(self._config.data.dataset_dir, "train"),
+        num_lanes=evaluation.batch_size,
+        segment_len=evaluation.segment_len,
+        resets=streams.reset_rule(self._config),
+        rotate=False,
+        seed=0,
+      )
+      self._mean_squares = self._scorer.mean_squares(
+        params,
+        self._scorer.start(params),
+        self._segments(stream, 0, evaluation.dynamic.statistics_segments),
+      )
+    return self._scorer.steps(rule, self._mean_squares)
+
+  def _run(self, state, params, steps, step):
+    count = self._config.eval.segments_per_call
+    lessons = gradient.Lesson(
+      self._segments(self._stream, step, count),
+      jnp.asarray(self._stream.is_text(step, count)),
+    )
+    return self._scorer.score(state, params, steps, self._mixtures, lessons)
+
+  def _segments(self, stream, step, count):
+    return streams.device_segments(
+      stream, step, count, mesh_lib.segments(self._mesh)
+    )
+
+
+def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
+  """Evaluates a checkpoint; `--mode=eval`.
+
+  Returns:
+    The cards of static evaluation, then those of `results/dynamic_<split>.json`
+    if there are any.
+  """
+  subject = evaluate.load(config, workdir)
+  static = evaluate.run_loaded(subject, workdir)
+  if config.eval.dynamic.kind == "none" and not config.eval.cache.size:
+    return static
+  config, cards = subject.config, []
+  with jax.set_mesh(subject.mesh):
+    for mem_len in config.eval.mem_len:
+      evaluator = AdaptiveEvaluator(config, subject.mesh, mem_len=mem_len)
+      for score, options in _scores(evaluator, subject.params, config.eval):
+        values = subject.card(score, evaluator.file, mem_len)
+        cards.append(_finite(values) | options)
+        _log(cards[-1])
+  if len(cards) > 1:
+    _log_best(cards)
+  path = os.path.join(workdir, "results", f"dynamic_{config.eval.split}.json")
+  metrics_log.write_json(path, {"static": static, "cards": cards})
+  return static + cards
+
+
+def _scores(evaluator, params, evaluation: schema.EvalConfig):
+  """A score and its options for each setting."""
+  options, cache = evaluation.dynamic, evaluation.cache
+  is_dynamic = options.kind != "none"
+  rates, decays = options.learning_rate, options.decay
+  rules = itertools.product(rates, decays) if is_dynamic else [(0.0, 0.0)]
+  for rate, decay in rules:
+    rule = update.Rule(*map(jnp.float32, (rate, decay, options.epsilon)))
+    is_rms = options.kind == "rms"
+    adapted = {
+      "kind": options.kind,
+      "lanes": options.lanes,
+      "learning_rate": rate,
+      "decay": decay,
+      "epsilon": options.epsilon if is_rms else None,
+      "statistics_segments": options.statistics_segments if is_rms else None,
+    }
+    scores = evaluator(params, rule)
+    for score, (flatness, share) in zip(scores, _mixtures(cache), strict=True):
+      mixed = {"size": cache.size, "flatness": flatness, "share": share}
+      yield (
+        score,
+        {
+          "dynamic": adapted if is_dynamic else None,
+          "cache": mixed if cache.size else None,
+        },
+      )
+
+
+def _mixtures(cache: schema.CacheConfig) -> list[tuple[float, float]]:
+  """Flatness and share of each setting; one that counts nothing for none."""
+  if not cache.size:
+    return [(0.0, 0.0)]
+  return [*itertools.product(cache.flatness, cache.share)]
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+  """What diverged has no number; JSON has no infinity."""
+  return {
+    name: None
+    if isinstance(value, float) and not math.isfinite(value)
+    else value
+    for name, value in values.items()
+  }
+
+
+def _log(card: dict[str, Any]) -> None:
+  """Prints a result with its settings, never as if it were a static one."""
+  text = f"{card['split']}, {_described(card)}"
+  if card["nll"] is None:
+    logging.info("%s: diverged", text)
+  else:
+    evaluate.log_card(card | {"split": text})
+
+
+def _described(card: dict[str, Any]) -> str:
+  parts = []
+  for name in ("dynamic", "cache"):
+    if card[name]:
+      values = (f"{key} {value}" for key, value in card[name].items())
+      parts.append(f"{name} ({', '.join(values)})")
+  return ", ".join(parts)
+
+
+def _log_best(cards: list[dict[str, Any]]) -> None:
+  """Prints what to set for the lowest loss; `run` tries several on valid."""
+  best = min(cards, key=lambda card: card["nll"] or math.inf)
+  flags = [f"--config.eval.mem_len={best['mem_len']}"]
+  for group, names in (
+    ("dynamic", ("learning_rate", "decay")),
+    ("cache", ("flatness", "share")),
+  ):
+    if best[group]:
+      flags += [
+        f"--config.eval.{group}.{name}={best[group][name]}" for name in names
+      ]
+  logging.info("lowest perplexity of %d: %s", len(cards), " ".join(flags))

@@ -1,0 +1,1 @@
+"""Inert readers of foreign files: they run no code from them."""

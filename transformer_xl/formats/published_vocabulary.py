@@ -1,0 +1,65 @@
+"""Readers of the vocabularies of the published programs.
+
+Ids are the order of a pickled or plain list, which cannot be rebuilt from the
+text. Pickles are read as data, see `inert_pickle`.
+"""
+
+import zipfile
+from typing import Any
+from typing import NamedTuple
+
+from transformer_xl import errors
+from transformer_xl.formats import inert_pickle
+from transformer_xl.formats import torch_file
+
+PICKLE_START = b"\x80"  # Of protocol 2 and later.
+ENDS_OF_LINE = ("<eos>", "<S>")
+UNKNOWN = ("<unk>", "<UNK>")
+
+
+class Symbols(NamedTuple):
+  """Symbols in the order of their ids."""
+
+  symbols: tuple[str, ...]
+  lower_case: bool
+
+
+def read(path: str) -> Symbols:
+  """The symbols of a file of any of the published kinds."""
+  try:
+    with open(path, "rb") as file:
+      start = file.read(1)
+      file.seek(0)
+      if zipfile.is_zipfile(path):
+        root = torch_file.read(path).root
+      elif start == PICKLE_START:
+        root = inert_pickle.load(file, path)
+      else:
+        return _read_text(file.read())
+    if root == torch_file.LEGACY_MAGIC:
+      root = torch_file.read(path).root
+    return _from_pickle(root)
+  except FileNotFoundError:
+    raise errors.UserError(f"{path} is missing; check --vocabulary.") from None
+  except inert_pickle.FAILURES:
+    raise errors.UserError(
+      f"{path} is no vocabulary: neither a pickled one with idx2sym nor one "
+      "symbol a line; name another with --vocabulary=PATH."
+    ) from None
+
+
+def _from_pickle(root: Any) -> Symbols:
+  """Of a vocabulary, its attributes, or the corpus that has it as `vocab`."""
+  fields = inert_pickle.mapping(root)
+  if "vocab" in fields:
+    fields = inert_pickle.mapping(fields["vocab"])
+  symbols = tuple(inert_pickle.text(symbol) for symbol in fields["idx2sym"])
+  if not all(isinstance(symbol, str) for symbol in symbols):
+    raise TypeError
+  return Symbols(symbols, bool(fields["lower_case"]))
+
+
+def _read_text(content: bytes) -> Symbols:
+  """One symbol a line; counts may follow, as in 1b_word_vocab.txt."""
+  lines = content.decode("utf-8").removesuffix("\n").split("\n")
+  return Symbols(tuple(line.split()[0] for line in lines), lower_case=False)

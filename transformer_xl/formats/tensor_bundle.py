@@ -1,0 +1,249 @@
+"""TensorFlow's checkpoint format "V2", read without TensorFlow.
+
+PREFIX.index is a LevelDB table from variable names to BundleEntryProto
+messages; PREFIX.data-00000-of-00001 holds the values, one variable after
+another. Both carry checksums, and both are checked.
+"""
+
+import collections
+import math
+import os
+import struct
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_xl import errors
+from transformer_xl.formats import crc32c
+
+TABLE_MAGIC = 0xDB4775248B80FB57
+FOOTER_SIZE = 48
+_LONGEST_NAME = 1 << 12
+DTYPES: dict[int, Any] = {  # Of tensorflow/core/framework/types.proto.
+  1: np.float32,
+  2: np.float64,
+  3: np.int32,
+  9: np.int64,
+  14: ml_dtypes.bfloat16,
+  19: np.float16,
+}
+
+
+class Entry(NamedTuple):
+  """Where a variable's values are."""
+
+  dtype: int
+  shape: tuple[int, ...]
+  shard: int
+  offset: int  # Bytes.
+  size: int  # Bytes.
+  checksum: int  # Masked CRC-32C.
+  sliced: bool
+
+
+class Bundle(Mapping[str, NDArray[Any]]):
+  """The variables of a checkpoint by name; values are read when asked for.
+
+  Raises:
+    UserError: a file is missing, truncated, damaged or of another format.
+  """
+
+  def __init__(self, prefix: str):
+    """Opens PREFIX.index and checks that the values' files are long enough."""
+    self.prefix = prefix
+    self._entries, num_shards = _read_index(f"{prefix}.index")
+    self.files = tuple(
+      f"{prefix}.data-{shard:05d}-of-{num_shards:05d}"
+      for shard in range(num_shards)
+    )
+    self._shards = [_map_file(path) for path in self.files]
+    for name, entry in self._entries.items():
+      known = entry.shard < num_shards
+      if not known or entry.offset + entry.size > len(
+        self._shards[entry.shard]
+      ):
+        raise errors.UserError(
+          f"{prefix}.data-* ends before the values of {name}: the file is "
+          "truncated; copy it again."
+        )
+
+  @property
+  def shapes(self) -> dict[str, tuple[int, ...]]:
+    """All shapes, without reading values."""
+    return {name: entry.shape for name, entry in self._entries.items()}
+
+  def __getitem__(self, name: str) -> NDArray[Any]:
+    """A tensor in the shape that `shapes` has."""
+    entry = self._entries[name]
+    if entry.sliced or entry.dtype not in DTYPES:
+      raise errors.UserError(
+        f"{self.prefix}: {name} is a partitioned variable or no number "
+        f"(type {entry.dtype}); save the checkpoint again without partitions."
+      )
+    stop = entry.offset + entry.size
+    data = self._shards[entry.shard][entry.offset : stop]
+    dtype = np.dtype(DTYPES[entry.dtype])
+    count = math.prod(entry.shape)
+    if entry.size != count * dtype.itemsize:
+      raise errors.UserError(
+        f"{self.prefix}: {name} has {entry.size} bytes, which is not "
+        f"{entry.shape} of {dtype}; the index is damaged: copy it again."
+      )
+    if crc32c.masked(data) != entry.checksum:
+      raise errors.UserError(
+        f"{self.prefix}.data-*: the values of {name} do not have the checksum "
+        "in the index; the file is damaged: copy it again."
+      )
+    return np.frombuffer(data, dtype).reshape(entry.shape)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._entries)
+
+  def __len__(self) -> int:
+    return len(self._entries)
+
+
+def _map_file(path: str) -> NDArray[np.uint8]:
+  if not os.path.exists(path):
+    raise errors.UserError(f"{path} is missing; copy all of the checkpoint.")
+  if os.path.getsize(path) == 0:  # Which cannot be mapped.
+    return np.zeros(0, np.uint8)
+  return np.memmap(path, np.uint8, "r")
+
+
+def _read_index(path: str) -> tuple[dict[str, Entry], int]:
+  """The entries and the number of data files."""
+  if not os.path.exists(path):
+    raise errors.UserError(
+      f"{path} is missing; --source needs a checkpoint of the format V2, a "
+      "prefix with PREFIX.index and PREFIX.data-*."
+    )
+  with open(path, "rb") as file:
+    table = file.read()
+  try:
+    records = dict(_table_records(table, path))
+    header = _fields(records.pop(b""))
+    if header[2]:  # Endianness; 0, little, is not stored.
+      raise ValueError
+    entries = {
+      name.decode(): _parse_entry(message) for name, message in records.items()
+    }
+    if header[1][0] > len(entries):
+      raise ValueError  # Files that nothing is in.
+    return entries, header[1][0]
+  except (IndexError, KeyError, TypeError, ValueError, struct.error):
+    raise errors.UserError(
+      f"{path} is not an index of a TensorFlow checkpoint, or is truncated; "
+      "copy it again."
+    ) from None
+
+
+def _table_records(table: bytes, path: str) -> Iterator[tuple[bytes, bytes]]:
+  """Key and value of each record of a LevelDB table."""
+  footer = table[-FOOTER_SIZE:]
+  if struct.unpack("<Q", footer[-8:])[0] != TABLE_MAGIC:
+    raise ValueError
+  _, at = _block_handle(footer, 0)  # Of the meta-index, which is empty.
+  index, _ = _block_handle(footer, at)
+  for _, handle in _block_records(_block(table, index, path)):
+    data, _ = _block_handle(handle, 0)
+    yield from _block_records(_block(table, data, path))
+
+
+def _block(table: bytes, handle: tuple[int, int], path: str) -> bytes:
+  """One block, after its checksum."""
+  offset, size = handle
+  content = table[offset : offset + size + 1]  # With the type's byte.
+  stored = struct.unpack_from("<I", table, offset + size + 1)[0]
+  if crc32c.masked(content) != stored:
+    raise errors.UserError(
+      f"{path} does not have the checksum that it says; it is damaged: copy "
+      "it again."
+    )
+  if content[-1]:
+    raise ValueError  # Compressed, which TensorFlow's writer never does.
+  return content[:-1]
+
+
+def _block_records(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+  """Key and value; a key repeats the start of the one before."""
+  num_restarts = struct.unpack("<I", block[-4:])[0]
+  end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
+  while at < end:
+    shared, at = _varint(block, at)
+    own, at = _varint(block, at)
+    length, at = _varint(block, at)
+    key = key[:shared] + block[at : at + own]
+    if len(key) > _LONGEST_NAME:
+      raise ValueError
+    at += own
+    yield key, block[at : at + length]
+    at += length
+
+
+def _block_handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
+  offset, at = _varint(data, at)
+  size, at = _varint(data, at)
+  return (offset, size), at
+
+
+def _parse_entry(message: bytes) -> Entry:
+  """A BundleEntryProto."""
+  fields = _fields(message)
+
+  def scalar(number: int) -> int:
+    value = fields[number][0] if fields[number] else 0
+    if not isinstance(value, int):
+      raise TypeError  # Bytes where a number belongs.
+    return value
+
+  dims = _fields(fields[2][0])[2] if fields[2] else []
+  sizes = [_fields(dim)[1] for dim in dims]
+  return Entry(
+    dtype=scalar(1),
+    shape=tuple(size[0] if size else 0 for size in sizes),
+    shard=scalar(3),
+    offset=scalar(4),
+    size=scalar(5),
+    checksum=scalar(6),
+    sliced=bool(fields[7]),
+  )
+
+
+def _fields(message: bytes) -> dict[int, list[Any]]:
+  """The fields of a protocol buffer by number, nested ones as bytes."""
+  result: dict[int, list[Any]] = collections.defaultdict(list)
+  at = 0
+  while at < len(message):
+    tag, at = _varint(message, at)
+    number, wire = tag >> 3, tag & 7
+    value: int | bytes
+    if wire == 0:
+      value, at = _varint(message, at)
+    elif wire == 2:
+      length, at = _varint(message, at)
+      value, at = message[at : at + length], at + length
+    elif wire == 5:
+      value, at = struct.unpack_from("<I", message, at)[0], at + 4
+    else:
+      raise ValueError
+    result[number].append(value)
+  return result
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+  result = shift = 0
+  while True:
+    byte = data[at]
+    at += 1
+    result |= (byte & 0x7F) << shift
+    if byte < 0x80:
+      return result, at
+    shift += 7
+    if shift > 63:
+      raise ValueError  # No number is that long.

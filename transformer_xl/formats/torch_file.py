@@ -1,0 +1,234 @@
+"""Files that `torch.save` wrote, read without PyTorch and without running code.
+
+Both formats: the zip archive of PyTorch 1.6 and later, and the sequence of
+pickles before. The object may be a state dict, a dictionary that holds one, or
+a whole pickled module.
+"""
+
+import itertools
+import math
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import Any
+from typing import BinaryIO
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_xl import errors
+from transformer_xl.formats import inert_pickle
+
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+DTYPES: dict[str, Any] = {
+  "BFloat16Storage": ml_dtypes.bfloat16,
+  "BoolStorage": np.bool_,
+  "ByteStorage": np.uint8,
+  "CharStorage": np.int8,
+  "DoubleStorage": np.float64,
+  "FloatStorage": np.float32,
+  "HalfStorage": np.float16,
+  "IntStorage": np.int32,
+  "LongStorage": np.int64,
+  "ShortStorage": np.int16,
+}
+_MOST_PARTS = 100_000
+HOLDERS = ("model_state", "state_dict", "model")
+
+
+class Storage(NamedTuple):
+  """A flat run of numbers that tensors are views of."""
+
+  key: str
+  dtype: np.dtype[Any]
+  size: int  # Numbers.
+
+
+class TorchFile(NamedTuple):
+  """What a file holds."""
+
+  root: Any  # Inert objects; see `tensors` and `attributes`.
+  values: dict[str, NDArray[Any]]  # Storages by key.
+  path: str
+
+  def tensors(self) -> dict[str, NDArray[Any]]:
+    """The tensors of the state dict or the module, by their dotted names."""
+    root = self.root
+    named = inert_pickle.mapping(root)
+    for holder in HOLDERS:
+      if holder in named and "_modules" not in named:
+        root = named[holder]
+    try:
+      found = dict(self._walk(root, "", itertools.count()))
+    except inert_pickle.FAILURES:
+      raise _damaged(self.path) from None
+    if not found:
+      raise errors.UserError(
+        f"{self.path} holds neither a state dict nor a module; name the file "
+        "with the weights (model.pt, pytorch_model.bin)."
+      )
+    return found
+
+  def attributes(self, *path: str) -> dict[str, Any]:
+    """The attributes of a pickled module's part; nothing for a state dict."""
+    named = inert_pickle.mapping(self.root)
+    if "_modules" not in named:
+      return {}
+    for part in path:
+      modules = inert_pickle.mapping(named["_modules"])
+      named = inert_pickle.mapping(modules[part])
+    return named
+
+  def array(self, value: Any) -> NDArray[Any] | None:
+    """A pickled tensor or parameter in its shape; None of anything else."""
+    if not isinstance(value, inert_pickle.Inert):
+      return None
+    name = value.origin.rpartition(".")[2]
+    if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
+      return self.array(value.arguments[0])
+    if name not in ("_rebuild_tensor", "_rebuild_tensor_v2"):
+      return None
+    storage, offset, shape, strides = value.arguments[:4]
+    return self.view(storage, offset, shape, strides)
+
+  def view(
+    self,
+    storage: Storage,
+    offset: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+  ) -> NDArray[Any]:
+    """Numbers of a storage in a shape; offset and strides count numbers."""
+    values = self.values[storage.key]
+    # Strides of 0 would make much of a little.
+    too_many = math.prod(shape) > len(values)
+    last = offset + sum(
+      (size - 1) * stride for size, stride in zip(shape, strides, strict=True)
+    )
+    inside = min((offset, *shape, *strides), default=0) >= 0
+    if too_many or (0 not in shape and (not inside or last >= len(values))):
+      raise errors.UserError(
+        f"{self.path} has a tensor that reaches outside its values; the file "
+        "is damaged: copy it again."
+      )
+    strides = tuple(stride * values.itemsize for stride in strides)
+    view = np.lib.stride_tricks.as_strided(values[offset:], shape, strides)
+    return np.ascontiguousarray(view).reshape(shape)
+
+  def _walk(self, value, prefix, visits):
+    """Names and tensors of a state dict or of a module and its parts."""
+    if next(visits) > _MOST_PARTS:
+      raise ValueError  # Parts that hold one another.
+    named = inert_pickle.mapping(value)
+    if "_modules" not in named:
+      for name, item in named.items():
+        tensor = self.array(item)
+        if tensor is not None:
+          yield f"{prefix}{name}", tensor
+      return
+    for part in ("_parameters", "_buffers"):
+      yield from self._walk(named[part], prefix, visits)
+    for name, module in inert_pickle.mapping(named["_modules"]).items():
+      yield from self._walk(module, f"{prefix}{name}.", visits)
+
+
+def read(path: str) -> TorchFile:
+  """Reads a file of either format.
+
+  Raises:
+    UserError: the file is missing, truncated, damaged or of another format.
+  """
+  try:
+    with open(path, "rb") as file:
+      if zipfile.is_zipfile(path):
+        return _read_zip(file, path)
+      return _read_legacy(file, path)
+  except FileNotFoundError:
+    raise errors.UserError(f"{path} is missing; check --source.") from None
+  except (
+    *(zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError),
+    *(OSError, RuntimeError),
+    *inert_pickle.FAILURES,
+  ):
+    raise _damaged(path) from None
+
+
+def _damaged(path: str) -> errors.UserError:
+  return errors.UserError(
+    f"{path} is damaged, truncated or was not written by torch.save; copy "
+    "it again, or choose another --format."
+  )
+
+
+def _read_zip(file: BinaryIO, path: str) -> TorchFile:
+  with zipfile.ZipFile(file) as archive:
+    # Nothing in it is compressed, so nothing gets larger when it is read.
+    if any(i.file_size > i.compress_size for i in archive.infolist()):
+      raise ValueError
+    names = {name.partition("/")[2]: name for name in archive.namelist()}
+    if names.get("byteorder") and archive.read(names["byteorder"]) != b"little":
+      raise errors.UserError(
+        f"{path} was written by a big-endian machine; save it again on another."
+      )
+    storages: dict[str, Storage] = {}
+    root = inert_pickle.load(
+      archive.read(names["data.pkl"]), path, persistent=_collect(storages)
+    )
+    values = {}
+    for key, storage in storages.items():
+      # Reading all of a member checks its CRC-32.
+      data = archive.read(names[f"data/{key}"])
+      values[key] = _numbers(data, storage)
+  return TorchFile(root, values, path)
+
+
+def _read_legacy(file: BinaryIO, path: str) -> TorchFile:
+  def unpickle(**options):
+    return inert_pickle.load(file, path, **options)
+
+  if unpickle() != LEGACY_MAGIC:
+    raise ValueError
+  unpickle()  # The protocol's version.
+  system = inert_pickle.mapping(unpickle())
+  if not system["little_endian"]:
+    raise ValueError
+  storages: dict[str, Storage] = {}
+  root = unpickle(persistent=_collect(storages))
+  values = {}
+  for key in unpickle():
+    storage = storages[inert_pickle.text(key)]
+    if struct.unpack("<q", file.read(8))[0] != storage.size:
+      raise ValueError
+    size = storage.size * storage.dtype.itemsize
+    if size > os.fstat(file.fileno()).st_size:
+      raise ValueError
+    data = file.read(size)
+    values[storage.key] = _numbers(data, storage)
+  return TorchFile(root, values, path)
+
+
+def _collect(storages: dict[str, Storage]) -> Callable[[Any], Any]:
+  """Turns references to values into storages, and notes them."""
+
+  def persistent(reference):
+    if inert_pickle.text(reference[0]) == "module":  # With its source text.
+      return reference[1]
+    _, kind, key, _, size, *view = reference
+    if view and view[0] is not None:
+      raise ValueError("a view of a storage, which PyTorch 0.3 wrote")
+    key = inert_pickle.text(key)
+    storage = Storage(key, np.dtype(DTYPES[kind.__name__]), size)
+    return storages.setdefault(key, storage)
+
+  return persistent
+
+
+def _numbers(data: bytes, storage: Storage) -> NDArray[Any]:
+  values = np.frombuffer(data, storage.dtype)
+  if len(values) != storage.size:
+    raise ValueError
+  return values

@@ -1,0 +1,102 @@
+"""Vocabularies of the published codes, as a folder that this package reads.
+
+Ids are the order of a pickled or plain list, which cannot be made again from
+the text (facts 3.1). Pickles are read as data, see `inert_pickle`.
+"""
+
+import collections
+import hashlib
+import json
+import os
+from typing import Any
+
+from transformer_xl import errors
+from transformer_xl.data import vocabulary
+from transformer_xl.formats import published_vocabulary
+from transformer_xl.workdir import run_record
+
+NAME = "vocabulary.txt"
+
+
+def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
+  """Writes the vocabulary of a source into a folder.
+
+  Args:
+    path: vocab.pkl, vocab.bin, vocab.txt, cache.pkl, cache.pt, or the folder
+      of a prepared dataset.
+    folder: of the run; gets a folder `vocabulary` as prepared datasets have.
+    size: of the model's vocabulary.
+
+  Returns:
+    What the certificate says of it.
+
+  Raises:
+    UserError: the file is damaged, or has another number of symbols.
+  """
+  if os.path.isdir(path):
+    vocabulary.load(path)  # Checks it.
+    run_record.keep_vocabulary(path, folder)
+  else:
+    _write(
+      published_vocabulary.read(path),
+      os.path.join(folder, run_record.VOCABULARY),
+    )
+  loaded = vocabulary.load(os.path.join(folder, run_record.VOCABULARY))
+  if loaded.size != size:
+    raise errors.UserError(
+      f"{path} has {loaded.size} symbols, but the model has {size}; name the "
+      "model's own with --vocabulary=PATH."
+    )
+  return {"path": path, "unit": loaded.unit, "size": loaded.size}
+
+
+def _write(read: published_vocabulary.Symbols, folder: str) -> None:
+  kind, symbols = _kind(read.symbols)
+  [(most_common, count)] = collections.Counter(symbols).most_common(1)
+  if count > 1:
+    raise errors.UserError(
+      f"the vocabulary has {most_common!r} {count} times; each symbol has one "
+      "id: name another with --vocabulary=PATH."
+    )
+  # It was set for enwik8 too, without effect: its symbols are numbers there.
+  lower_case = read.lower_case and kind != "byte"
+  tokenizer: dict[str, Any] = {"kind": kind, "lower_case": lower_case}
+  if kind == "word":
+    tokenizer["end_of_line"] = _first(
+      published_vocabulary.ENDS_OF_LINE, symbols
+    )
+    tokenizer["unk"] = _first(published_vocabulary.UNKNOWN, symbols)
+  lines = [f"{vocabulary.escape(symbol)}\n" for symbol in symbols]
+  content = "".join(lines).encode()
+  os.makedirs(folder)
+  with open(os.path.join(folder, NAME), "wb") as file:
+    file.write(content)
+  meta = {
+    "unit": kind,
+    "tokenizer": tokenizer,
+    "vocabulary": {
+      "file": NAME,
+      "size": len(symbols),
+      "sha256": hashlib.sha256(content).hexdigest(),
+    },
+  }
+  with open(os.path.join(folder, "meta.json"), "w", encoding="utf-8") as file:
+    json.dump(meta, file, indent=2)
+
+
+def _kind(symbols: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+  """What the symbols are, and how this package spells them.
+
+  enwik8 has bytes as decimal numbers, text8 an underscore for each space.
+  """
+  if all(symbol.isdecimal() and int(symbol) < 256 for symbol in symbols):
+    return "byte", tuple(chr(int(symbol)) for symbol in symbols)
+  if all(len(symbol) == 1 for symbol in symbols):
+    if " " not in symbols:
+      symbols = tuple(s if s != "_" else " " for s in symbols)
+    return "character", symbols
+  return "word", symbols
+
+
+def _first(names: tuple[str, ...], symbols: tuple[str, ...]) -> str | None:
+  return next((name for name in names if name in symbols), None)

@@ -1,1 +1,0 @@
-"""Relative attention as fast as the device allows; see docs/kernels.md."""

@@ -1,0 +1,1 @@
+"""The model as pure functions of parameters and memory."""

@@ -1,0 +1,110 @@
+"""Relative attention (Dai et al. 2019, section 3.3) on plain arrays.
+
+Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
+"""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.model import attention_dropout
+
+
+def rel_shift(
+  scores: jt.Float[shapes.Array, "B H T K"],
+) -> jt.Float[shapes.Array, "B H T K"]:
+  """Turns columns of descending distance into columns of keys.
+
+  Row i moves left by T-1-i, at linear cost, by reading the array with one more
+  column (paper, appendix B). Entries for keys after the query hold values of
+  other rows: the causal mask must follow.
+  """
+  batch, heads, rows, columns = scores.shape
+  padded = jnp.pad(scores, ((0, 0), (0, 0), (0, 0), (1, 0)))
+  folded = padded.reshape(batch, heads, columns + 1, rows)
+  return folded[:, :, 1:].reshape(scores.shape)
+
+
+def visible_keys(
+  reach: shapes.Reach, context_len: int
+) -> jt.Bool[shapes.Array, "B T K"]:
+  """Whether each query may attend to each key; see `memory.reach`."""
+  segment_len = reach.shape[1]
+  query = jnp.arange(context_len - segment_len, context_len)
+  distance = query[:, None] - jnp.arange(context_len)[None, :]  # [T, K]
+  return (distance >= 0)[None] & (distance[None] <= reach[:, :, None])
+
+
+def relative_attention(
+  query: shapes.Queries,
+  key: shapes.Keys,
+  value: shapes.Keys,
+  position_key: shapes.PositionKeys,
+  *,
+  content_bias: shapes.Biases,
+  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  dropout: attention_dropout.Dropout | None,
+  first_query: int = 0,
+) -> shapes.Queries:
+  """Attention with content and position terms, softmax in float32.
+
+  Args:
+    query: of the segment's T tokens.
+    key: of memory and segment, oldest first.
+    value: likewise.
+    position_key: projected encodings of the distances K-1 down to 0.
+    content_bias: u, added to the query in the content term.
+    position_bias: v, added to the query in the position term.
+    reach: largest visible distance for each query.
+    dropout: of the probabilities, which are not re-normalised.
+    first_query: where in its segment the first query is, for dropout.
+
+  Returns:
+    The weighted values, [B, T, H, Dh], in the type of `query`.
+  """
+  content = jnp.einsum(
+    "bthd,bkhd->bhtk",
+    query + content_bias[None, None],
+    key,
+    preferred_element_type=jnp.float32,
+  )
+  position = jnp.einsum(
+    "bthd,khd->bhtk",
+    query + position_bias[None, None],
+    position_key,
+    preferred_element_type=jnp.float32,
+  )
+  # The published code scales the sum, so u and v are scaled too.
+  scores = (content + rel_shift(position)) * query.shape[-1] ** -0.5
+  weights = visible_softmax(scores, reach).astype(query.dtype)
+  weights = attention_dropout.drop(weights, dropout, first_query=first_query)
+  return jnp.einsum("bhtk,bkhd->bthd", weights, value)
+
+
+def absolute_attention(
+  query: shapes.Queries,
+  key: shapes.Keys,
+  value: shapes.Keys,
+  *,
+  reach: shapes.Reach,
+  dropout: attention_dropout.Dropout | None,
+) -> shapes.Queries:
+  """`relative_attention` with the product of query and key alone."""
+  scores = jnp.einsum(
+    "bthd,bkhd->bhtk", query, key, preferred_element_type=jnp.float32
+  )
+  scores = scores * query.shape[-1] ** -0.5
+  weights = visible_softmax(scores, reach).astype(query.dtype)
+  weights = attention_dropout.drop(weights, dropout, first_query=0)
+  return jnp.einsum("bhtk,bkhd->bthd", weights, value)
+
+
+def visible_softmax(
+  scores: jt.Float[shapes.Array, "B H T K"], reach: shapes.Reach
+) -> jt.Float[shapes.Array, "B H T K"]:
+  """How each query divides its attention among the keys that it may see."""
+  visible = visible_keys(reach, scores.shape[-1])[:, None]  # [B, 1, T, K]
+  scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+  return jax.nn.softmax(scores, axis=-1)

@@ -1,0 +1,1 @@
+"""How order is encoded: one file an encoding."""

@@ -1,0 +1,1 @@
+"""How attention and products are computed on each kind of device."""

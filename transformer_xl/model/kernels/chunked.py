@@ -1,0 +1,51 @@
+"""Relative attention in plain XLA, a block of queries at a time.
+
+Each block attends only to the keys that it may see by causality, and the
+backward pass computes its scores again, so that at no time more than one block
+of scores is in memory.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from transformer_xl import shapes
+from transformer_xl.model import attention
+from transformer_xl.model import attention_dropout
+
+BLOCK = 128  # Queries; see docs/kernels.md.
+
+
+def relative_attention(
+  query: shapes.Queries,
+  key: shapes.Keys,
+  value: shapes.Keys,
+  position_key: shapes.PositionKeys,
+  *,
+  content_bias: shapes.Biases,
+  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  dropout: attention_dropout.Dropout | None,
+) -> shapes.Queries:
+  """`attention.relative_attention`, with the same arguments."""
+  segment_len, context_len = query.shape[1], key.shape[1]
+  blocks = []
+  for start in range(0, segment_len, BLOCK):
+    block = slice(start, min(start + BLOCK, segment_len))
+    seen = context_len - segment_len + block.stop
+    attend = functools.partial(
+      attention.relative_attention, dropout=dropout, first_query=start
+    )
+    blocks.append(
+      jax.checkpoint(attend)(
+        query[:, block],
+        key[:, :seen],
+        value[:, :seen],
+        position_key[context_len - seen :],
+        content_bias=content_bias,
+        position_bias=position_bias,
+        reach=reach[:, block],
+      )
+    )
+  return jnp.concatenate(blocks, axis=1)

@@ -1,0 +1,211 @@
+"""The one function by which the model attends: chooses how it is computed.
+
+reference  whole matrices of scores; `attention.relative_attention`
+head_major the same in the forms that a CPU multiplies fast, in plain XLA
+chunked    blocks of queries, in plain XLA
+pallas     one fused kernel on TPU; elsewhere interpreted, for tests
+auto       pallas on TPU where it can serve, else chunked there; head_major
+           on CPU and reference on all other devices
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import ad_checkpoint
+from jax.sharding import PartitionSpec
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.model import attention
+from transformer_xl.model import attention_dropout
+from transformer_xl.model.kernels import chunked
+from transformer_xl.model.kernels import device
+from transformer_xl.model.kernels import fused
+from transformer_xl.model.kernels import head_major
+from transformer_xl.model.kernels import ring
+from transformer_xl.model.kernels import tiling as tiling_lib
+
+# What a kernel may ask for of a core's VMEM: 64 MiB or more, less a reserve.
+_VMEM_BYTES = 48 << 20
+_NO_STRIDED_ROTATION = ("TPU v2", "TPU v3", "TPU v4")
+# Each block of them is code of its own; a million compile in half a minute.
+_MAX_SCORES = 4 << 20
+_MIN_SEGMENT_LEN = 16  # The kernel computes so many rows at the least.
+
+
+def relative_attention(
+  query: shapes.Queries,
+  key: shapes.Keys,
+  value: shapes.Keys,
+  position_key: shapes.PositionKeys,
+  *,
+  content_bias: shapes.Biases,
+  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  dropout: attention_dropout.Dropout | None,
+  implementation: str,
+) -> shapes.Queries:
+  """`attention.relative_attention`, with the same arguments and one more.
+
+  Args:
+    query: of the segment's T tokens.
+    key: of memory and segment, oldest first.
+    value: likewise.
+    position_key: projected encodings of the distances K-1 down to 0.
+    content_bias: u.
+    position_bias: v.
+    reach: largest visible distance for each query.
+    dropout: of the probabilities.
+    implementation: one of the above.
+  """
+  choice = choose(implementation, query, key)
+  arrays = (query, key, value, position_key, content_bias, position_bias, reach)
+  if choice == "pallas":
+    return _fused(arrays, dropout)
+  values = IN_XLA[choice](
+    query,
+    key,
+    value,
+    position_key,
+    content_bias=content_bias,
+    position_bias=position_bias,
+    reach=reach,
+    dropout=dropout,
+  )
+  return ad_checkpoint.checkpoint_name(values, "attention_output")
+
+
+IN_XLA: dict[str, Callable[..., jax.Array]] = {
+  "reference": attention.relative_attention,
+  "head_major": head_major.relative_attention,
+  "chunked": chunked.relative_attention,
+}
+
+
+def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
+  """What "auto" means for these arrays."""
+  if implementation != "auto":
+    return implementation
+  kind = device.device_kind()
+  if not kind.startswith("TPU"):
+    return "head_major" if kind == "cpu" else "reference"
+  return "pallas" if serves(query, key) else "chunked"
+
+
+def ring_attention(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  position_key: ring.RingPositionKeys,
+  *,
+  content_bias: shapes.Biases,
+  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  slot: jax.Array,
+) -> jax.Array:
+  """`attention.ring_attention`, with arguments of the same shapes.
+
+  A CPU takes one lane after the other, whose scores then stay in its cache;
+  not where lanes are split over several devices.
+  """
+
+  def attend(query, key, value, reach):
+    return ring.ring_attention(
+      query,
+      key,
+      value,
+      position_key,
+      content_bias=content_bias,
+      position_bias=position_bias,
+      reach=reach,
+      slot=slot,
+    )
+
+  def attend_lane(lane):
+    return attend(*(array[None] for array in lane))[0]
+
+  is_split = jax.sharding.get_abstract_mesh().size > 1
+  lanes, _, segment_len, _ = query.shape
+  if (
+    device.device_kind() != "cpu" or is_split or lanes == 1 or segment_len == 1
+  ):
+    return attend(query, key, value, reach)
+  return jax.lax.map(attend_lane, (query, key, value, reach))
+
+
+def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
+  """Whether the fused kernel is made for such shapes on this device."""
+  tiling = fused.make_tiling(query, key, interpret=False)
+  return (
+    not device.device_kind().startswith(_NO_STRIDED_ROTATION)
+    and query.shape[1] >= _MIN_SEGMENT_LEN
+    and tiling_lib.vmem_bytes(tiling, query.dtype.itemsize) <= _VMEM_BYTES
+    and tiling_lib.num_scores(tiling)[0] <= _MAX_SCORES
+  )
+
+
+def _fused(
+  arrays: tuple[jax.Array, ...], dropout: attention_dropout.Dropout | None
+) -> jax.Array:
+  """The kernel on each device's lanes and heads.
+
+  The partitioner cannot look into a kernel, so the split is spelled out. Heads
+  cross it side by side, [..., H * Dh]: given four axes, XLA would lay them out
+  in another order and copy them for the kernel.
+  """
+  shape = arrays[0].shape
+  interpret = not device.device_kind().startswith("TPU")
+  rate = 0.0 if dropout is None else dropout.rate
+  seeds = (
+    jnp.zeros((shape[0], shape[2]), jnp.int32)
+    if dropout is None
+    else dropout.seeds
+  )
+
+  def attend(query, key, value, position_key, u, v, reach, seeds):
+    heads = [
+      array.reshape(*array.shape[:-1], -1, shape[-1])
+      for array in (query, key, value, position_key, u, v)
+    ]
+    values = fused.relative_attention(
+      *heads[:4],
+      content_bias=heads[4],
+      position_bias=heads[5],
+      reach=reach,
+      dropout=attention_dropout.Dropout(rate, seeds),
+      interpret=interpret,
+    )
+    return values.reshape(query.shape)
+
+  flat = [array.reshape(*array.shape[:-2], -1) for array in arrays[:-1]]
+  return _split(attend, shape)(*flat, arrays[-1], seeds).reshape(shape)
+
+
+def _split(attend, shape) -> Callable[..., jax.Array]:
+  """`attend` inside `shard_map`, if the ambient mesh is for the partitioner."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.size <= 1 or mesh.manual_axes:
+    return attend
+  axes = {name: mesh.shape[name] for name in mesh.axis_names}
+  lanes = mesh_lib.dividing_axes(
+    shape[0], [name for name in mesh_lib.LANES if name in axes], axes
+  )
+  heads = mesh_lib.dividing_axes(
+    shape[2], ["tensor"] if "tensor" in axes else [], axes
+  )
+  of_text = PartitionSpec(lanes, None, heads)
+  of_heads = PartitionSpec(heads)
+  return jax.shard_map(
+    attend,
+    in_specs=(
+      *[of_text] * 3,
+      PartitionSpec(None, heads),
+      *[of_heads] * 2,
+      PartitionSpec(lanes),
+      PartitionSpec(lanes, heads),
+    ),
+    out_specs=of_text,
+    # Kernels do not say which axes their results vary over.
+    check_vma=False,
+  )

@@ -1,0 +1,95 @@
+"""Relative attention in plain XLA, in the forms that a CPU multiplies fast.
+
+Heads come first, so that the position scores of all lanes are one matrix
+product for each head. Queries are scaled before the products, not the larger
+scores after them. Products and their gradients are those of `product.py`.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from transformer_xl import shapes
+from transformer_xl.model import attention
+from transformer_xl.model import attention_dropout
+from transformer_xl.model.kernels import product
+
+
+def relative_attention(
+  query: shapes.Queries,
+  key: shapes.Keys,
+  value: shapes.Keys,
+  position_key: shapes.PositionKeys,
+  *,
+  content_bias: shapes.Biases,
+  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  dropout: attention_dropout.Dropout | None,
+) -> shapes.Queries:
+  """`attention.relative_attention`, with the same arguments.
+
+  The axes within are [H, B, T or K, Dh].
+  """
+  content_query = _scaled(query, content_bias)
+  position_query = _scaled(query, position_bias)
+  scores = product.product(
+    content_query.transpose(2, 0, 1, 3), key.transpose(2, 0, 3, 1)
+  ) + _position_scores(
+    position_query.transpose(2, 0, 1, 3), position_key.transpose(1, 2, 0)
+  )
+  visible = attention.visible_keys(reach, key.shape[1])[None]  # [1, B, T, K]
+  scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+  weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+  if dropout is not None:
+    dropout = dropout._replace(seeds=dropout.seeds.T)  # Here heads come first.
+  weights = attention_dropout.drop(weights, dropout, first_query=0)
+  values = product.product(weights, value.transpose(2, 0, 1, 3))
+  return values.astype(query.dtype).transpose(1, 2, 0, 3)
+
+
+def _scaled(query: jax.Array, bias: jax.Array) -> jax.Array:
+  """The sum of [B, T, H, Dh] and [H, Dh] by the root of Dh.
+
+  As matrices of float32, of which XLA adds up the bias's gradient faster.
+  """
+  flat = query.reshape(-1, bias.size).astype(jnp.float32)
+  wide = flat + bias.reshape(1, -1).astype(jnp.float32)
+  wide = wide.reshape(query.shape) * query.shape[-1] ** -0.5
+  return wide.astype(query.dtype)
+
+
+def _position_scores(query: jax.Array, position_key: jax.Array) -> jax.Array:
+  """The position term of [H, B, T, Dh] by [H, Dh, K], aligned with the keys.
+
+  A column of zeros in front makes the relative shift one slice.
+  """
+  heads, lanes, rows, width = query.shape
+  columns = position_key.shape[-1]
+  padded = jnp.pad(position_key, ((0, 0), (0, 0), (1, 0)))
+  flat = query.reshape(heads, lanes * rows, width)
+  scores = product.product(flat, padded)
+  return _shift(scores.reshape(heads, lanes, rows, columns + 1))
+
+
+@jax.custom_vjp
+def _shift(scores: jax.Array) -> jax.Array:
+  """`attention.rel_shift` of [..., T, K + 1] with an empty first column."""
+  *outer, rows, columns = scores.shape
+  flat = scores.reshape(*outer, rows * columns)
+  return flat[..., rows:].reshape(*outer, rows, columns - 1)
+
+
+def _shift_forward(scores):
+  return _shift(scores), None
+
+
+def _shift_backward(_, gradient):
+  *outer, rows, columns = gradient.shape
+  # Of known zeros XLA would make a padding, which is four times slower.
+  zeros = jnp.zeros((*outer, rows), gradient.dtype)
+  zeros = jax.lax.optimization_barrier(zeros)
+  flat = gradient.reshape(*outer, rows * columns)
+  joined = jnp.concatenate([zeros, flat], axis=-1)
+  return (joined.reshape(*outer, rows, columns + 1),)
+
+
+_shift.defvjp(_shift_forward, _shift_backward)

@@ -1,0 +1,84 @@
+"""Work on a share of the tokens while that is enough, on all when it is not."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import mesh
+from transformer_xl import shapes
+from transformer_xl.model import cross_entropy
+
+_ROWS = 16  # Of a bfloat16 tile on TPU.
+
+
+def with_room(
+  tail: Callable[..., jax.Array],
+  hidden: shapes.Hidden,
+  local: shapes.Tokens,
+  inside: jt.Bool[shapes.Array, "B T"],
+  *,
+  capacity: float,
+) -> shapes.Losses:
+  """`tail(hidden, local, inside)` for few tokens if few are inside.
+
+  Each device has room for a share of its own tokens, so none moves. They are
+  picked by products with one-hot rows, whose gradients are products too; a
+  gather's would be a scatter, which is slow on TPU.
+
+  Args:
+    tail: losses of any number of tokens, 0 for those that are not inside.
+    hidden: their states.
+    local: their targets, counted within the cluster.
+    inside: whether a target is in the cluster.
+    capacity: the share of a device's tokens that there is room for.
+  """
+  lanes, segment_len = inside.shape
+  groups = mesh.lane_groups(lanes)
+  tokens = lanes // groups * segment_len
+  room = math.ceil(capacity * tokens / _ROWS) * _ROWS
+  if 2 * room > tokens:
+    return tail(hidden, local, inside)
+  inside = inside.reshape(groups, tokens)
+  rank = jnp.cumsum(inside, axis=1) - 1
+  slots = rank[:, :, None] == jnp.arange(room)[None, None]
+  slots &= inside[:, :, None]  # [G, tokens, room]
+  by_lane = (groups, lanes // groups, segment_len)
+
+  def some(hidden, local):
+    flat = hidden.reshape(groups, tokens, -1)
+    picked = jnp.einsum(
+      "gnr,gnd->grd",
+      slots.astype(flat.dtype),
+      flat,
+      precision=jax.lax.Precision.HIGHEST,  # To pick without rounding.
+    )
+    local = local.reshape(groups, tokens, 1)
+    local = jnp.sum(jnp.where(slots, local, 0), axis=1)
+    # The logits are cheaper to compute twice than to keep.
+    keep = jax.checkpoint_policies.save_only_these_names(
+      cross_entropy.NORMALISER
+    )
+    losses = jax.checkpoint(tail, policy=keep)(
+      picked, local, jnp.any(slots, axis=1)
+    )
+    return jnp.sum(jnp.where(slots, losses[:, None], 0.0), axis=2)
+
+  def every(hidden, local):
+    arrays = (
+      hidden.reshape(*by_lane, -1),
+      local.reshape(by_lane),
+      inside.reshape(by_lane),
+    )
+    # A lane of each device at a time, twice: logits of all would not fit.
+    losses = jax.lax.map(
+      jax.checkpoint(lambda lane: tail(*lane)),
+      jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), arrays),
+    )
+    return jnp.moveaxis(losses, 0, 1).reshape(groups, tokens)
+
+  fits = jnp.all(rank[:, -1] < room)
+  losses = jax.lax.cond(fits, some, every, hidden, local)
+  return losses.reshape(lanes, segment_len)

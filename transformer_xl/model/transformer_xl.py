@@ -1,0 +1,258 @@
+"""Transformer-XL in Linen: modules name parameters and call pure functions.
+
+    outputs, memory = model.apply({"params": params}, inputs, memory, resets)
+
+Memory goes in as an argument and comes out as a result. Its length, the
+segment's and the clamp are not parameter shapes, so one set of parameters
+serves any of them.
+"""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import layers
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.model.encodings import distances
+from transformer_xl.model.kernels import device
+
+REMAT_POLICIES = {
+  "full": None,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "attention": jax.checkpoint_policies.save_only_these_names(
+    "attention_output", "feed_forward_hidden"
+  ),
+}
+
+
+class TransformerXL(nn.Module):
+  """The language model.
+
+  Attributes:
+    config: what shapes the parameters and their function.
+    clamp_len: distances beyond it share its encoding; 0 for none.
+    same_length: every query sees equally many keys.
+  """
+
+  config: schema.ModelConfig
+  clamp_len: int
+  same_length: bool
+
+  def setup(self) -> None:
+    """Names the parts."""
+    config = self.config
+    self.embedding = adaptive_softmax.AdaptiveEmbedding(config)
+    self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
+    if config.encoding == "relative" and not config.untie_biases:
+      self.biases = layers.attention_biases(self, config)
+    self.layers = _scanned_blocks(config)(config)
+    self.input_dropout = layers.state_dropout(config, config.input_dropout_rate)
+    self.output_dropout = layers.state_dropout(
+      config, config.output_dropout_rate
+    )
+    # One mask for all lanes, and if locked for all distances, too.
+    self.position_dropout = nn.Dropout(
+      config.dropout_rate, broadcast_dims=(0,) if config.locked_dropout else ()
+    )
+    self.word_dropout = nn.Dropout(config.embedding_dropout_rate)
+
+  def __call__(
+    self,
+    inputs: shapes.Tokens,
+    memory: memory_lib.Memory,
+    resets: shapes.Resets | None = None,
+    *,
+    deterministic: bool = True,
+  ) -> tuple[shapes.Hidden, memory_lib.Memory]:
+    """Reads one segment.
+
+    Args:
+      inputs: token ids.
+      memory: of the tokens before; see `memory.empty`.
+      resets: True where a token is the first of a document: from there on
+        nothing before it is visible, here and in later segments.
+      deterministic: without dropout; otherwise a "dropout" key is needed.
+
+    Returns:
+      The last layer's states, and the memory for the next segment.
+    """
+    hidden, memory = self._read(inputs, memory, resets, deterministic)
+    return self.output_dropout(hidden, deterministic=deterministic), memory
+
+  def _read(self, inputs, memory, resets, deterministic):
+    """`__call__` without the dropout of what leaves the layers."""
+    config = self.config
+    if resets is None:
+      resets = jnp.zeros(inputs.shape, bool)
+    # A reset at the first token concerns the whole lane and its memory; later
+    # ones split the segment and are masks.
+    memory = memory_lib.reset(memory, resets[:, 0], start=config.memory_start)
+    resets = resets.at[:, 0].set(False)
+    reach = memory_lib.reach(
+      memory,
+      resets,
+      same_length=self.same_length,
+      window=config.same_length_window,
+    )
+    positions, biases = None, None
+    if config.encoding == "relative":
+      positions = distances.position_encodings(
+        memory.hiddens.shape[2] + inputs.shape[1],
+        config.model_dim,
+        clamp_len=self.clamp_len,
+      ).astype(config.dtype)
+      positions = self.position_dropout(positions, deterministic=deterministic)
+      biases = None if config.untie_biases else self.biases
+    hidden = self.embedding(inputs)
+    if config.embedding_dropout_rate and not deterministic:
+      words = jnp.ones((config.vocab_size,), hidden.dtype)
+      words = self.word_dropout(words, deterministic=False)
+      hidden = hidden * words[inputs][:, :, None]
+    if config.encoding == "absolute":
+      index = jnp.arange(inputs.shape[1], dtype=jnp.float32)
+      encodings = distances.sinusoids(index, config.model_dim)
+      hidden = hidden + encodings.astype(config.dtype)[None]
+    hidden = self.input_dropout(hidden, deterministic=deterministic)
+    hidden, layer_inputs = self.layers(
+      hidden,
+      jax.lax.stop_gradient(memory.hiddens),
+      positions,
+      reach,
+      biases,
+      deterministic,
+    )
+    return hidden, memory_lib.append(memory, layer_inputs, resets)
+
+  def nll(
+    self,
+    inputs: shapes.Tokens,
+    targets: shapes.Tokens,
+    memory: memory_lib.Memory,
+    resets: shapes.Resets | None = None,
+    *,
+    deterministic: bool = True,
+  ) -> tuple[shapes.Losses, memory_lib.Memory]:
+    """Negative log-probability of each target, in nats and token order."""
+    hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
+    return self._losses(hidden, targets), memory
+
+  def penalised_nll(
+    self,
+    inputs: shapes.Tokens,
+    targets: shapes.Tokens,
+    memory: memory_lib.Memory,
+    resets: shapes.Resets,
+    *,
+    activation: float,
+    temporal: float,
+    deterministic: bool = False,
+  ) -> tuple[shapes.Losses, shapes.Losses, memory_lib.Memory]:
+    """`nll`, and what training adds to each token's loss beside it.
+
+    AR and TAR of AWD-LSTM (Merity et al. 2017, section 4.6): the mean square
+    of the states that enter the softmax, and of the difference between those
+    of a token and the one before in its segment, of the same document.
+    Neither costs anything where its weight is 0.
+
+    Args:
+      inputs: as in `__call__`, like memory and resets.
+      targets: as in `nll`.
+      memory: of the tokens before.
+      resets: where documents start.
+      activation: weight of the first.
+      temporal: weight of the second.
+      deterministic: without dropout.
+    """
+    hidden, memory = self._read(inputs, memory, resets, deterministic)
+    output = self.output_dropout(hidden, deterministic=deterministic)
+    penalties = jnp.zeros(inputs.shape, jnp.float32)
+    if activation:
+      penalties += activation * _mean_square(output)
+    if temporal:
+      change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
+      change = jnp.where(resets[:, 1:], 0.0, change)
+      penalties = penalties.at[:, 1:].add(temporal * change)
+    return self._losses(output, targets), penalties, memory
+
+  def _losses(self, hidden, targets) -> shapes.Losses:
+    return adaptive_softmax.nll(
+      hidden,
+      targets,
+      self.head(),
+      capacities=self.config.cluster_capacities,
+    )
+
+  def log_probs(
+    self,
+    inputs: shapes.Tokens,
+    memory: memory_lib.Memory,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[jt.Float[shapes.Array, "B T V"], memory_lib.Memory]:
+    """Log-probabilities of every next token."""
+    hidden, memory = self(inputs, memory, resets)
+    return adaptive_softmax.log_probs(hidden, self.head()), memory
+
+  def head(self) -> adaptive_softmax.Projection:
+    """The weights of the softmax."""
+    return self.softmax(self.embedding.tables, self.embedding.projections)
+
+
+def empty_memory(
+  config: schema.ModelConfig, *, batch_size: int, mem_len: int
+) -> memory_lib.Memory:
+  """The memory that a model starts from."""
+  return memory_lib.empty(
+    config.num_layers,
+    batch_size,
+    mem_len,
+    config.model_dim,
+    dtype=jnp.dtype(config.dtype),
+    start=config.memory_start,
+  )
+
+
+def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
+  """Draws all parameters, in float32, from a key, a scalar."""
+  model = TransformerXL(config, clamp_len=0, same_length=False)
+  tokens = jnp.zeros((1, 1), jnp.int32)
+  memory = empty_memory(config, batch_size=1, mem_len=0)
+  return model.init(key, tokens, tokens, memory, method="nll")["params"]
+
+
+def num_parameters(params: shapes.PyTree) -> int:
+  """How many numbers there are to train; shared ones count once."""
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+
+def _scanned_blocks(config: schema.ModelConfig):
+  """`Block` scanned over its parameters' and the memory's first axis."""
+  block, unroll = layers.Block, config.scan_unroll
+  if not unroll:
+    unroll = config.num_layers if device.device_kind() == "cpu" else 1
+  if config.remat != "none":
+    block = nn.remat(
+      layers.Block,
+      policy=REMAT_POLICIES[config.remat],
+      prevent_cse=unroll >= config.num_layers,  # A scan already does.
+      static_argnums=(6,),  # `deterministic`; 0 is the module.
+    )
+  return nn.scan(
+    block,
+    variable_axes={"params": 0},
+    split_rngs={"params": True, "dropout": True},
+    in_axes=(0, *[nn.broadcast] * 4),
+    out_axes=0,
+    length=config.num_layers,
+    unroll=unroll,
+  )
+
+
+def _mean_square(states: jax.Array) -> jax.Array:
+  """[B, T, D] to [B, T], in float32."""
+  return jnp.mean(jnp.square(states.astype(jnp.float32)), axis=-1)

@@ -1,0 +1,1 @@
+"""Compiling for a TPU slice that is not here."""

@@ -1,0 +1,285 @@
+"""Compiles training and evaluation for a TPU slice, from any machine.
+
+`--mode=plan --topology=v5e:4x4` lowers the very functions that a run would
+use, with the shardings of its mesh, and asks the TPU compiler what a chip
+would hold and do. No TPU is needed, only the `tpu` extra (libtpu).
+"""
+
+import os
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from transformer_xl import hardware
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import segment
+from transformer_xl.data import segment_lengths
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import scorer
+from transformer_xl.model import flops
+from transformer_xl.planning import alternatives
+from transformer_xl.planning import hlo_cost
+from transformer_xl.planning import topology as topology_lib
+from transformer_xl.training import state as state_lib
+from transformer_xl.training import step
+from transformer_xl.workdir import metrics_log
+
+
+class DoesNotFitError(Exception):
+  """The compiler found more than a chip's memory; the text is its own."""
+
+
+def run(
+  config: schema.ExperimentConfig, workdir: str, topology: str
+) -> dict[str, Any]:
+  """Plans both programs and writes `results/plan.json`.
+
+  Raises:
+    UserError: the topology is unknown or the data's vocabulary is.
+  """
+  if not config.model.vocab_size:
+    config = load.with_vocab_size(
+      config, token_file.read_meta(config.data.dataset_dir)
+    )
+  devices = topology_lib.slice_devices(topology)
+  result = describe(config, topology, devices)
+  result["train"] = train_plan(config, devices)
+  if not result["train"]["fits"]:
+    result["train"]["nearest_that_fits"] = _nearest(config, devices)
+  result["eval"] = eval_plan(config, devices)
+  result["hours"], result["chip_hours"] = _cost(config, result)
+  _log(result)
+  path = os.path.join(workdir, "results", "plan.json")
+  metrics_log.write_json(path, result)
+  return result
+
+
+def describe(
+  config: schema.ExperimentConfig, topology: str, devices: list[Any]
+) -> dict[str, Any]:
+  """What needs no compiler: the slice and the parameters by group."""
+  state, _ = state_lib.abstract_state(config)
+  parameters = {
+    name: sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(group))
+    for name, group in state.params.items()
+  }
+  return {
+    "topology": topology,
+    "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
+    "parameters": parameters,
+    "num_parameters": sum(parameters.values()),
+  }
+
+
+def train_plan(
+  config: schema.ExperimentConfig, devices: list[Any]
+) -> dict[str, Any]:
+  """A plan of the compiled updates."""
+  count = config.train.segments_per_call
+  lowered = lower_updates(config, count=count, devices=devices)
+  useful = 3 * flops.forward_flops_per_token(
+    config.model,
+    segment_len=_longest(config),
+    mem_len=config.train.mem_len,
+  )
+  tokens = config.train.batch_size * _longest(config)
+  return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
+
+
+def lower_updates(
+  config: schema.ExperimentConfig,
+  *,
+  count: int,
+  devices: list[Any] | None = None,
+) -> Any:
+  """So many updates in one call, to compile; for our devices or others."""
+  lanes = config.train.batch_size // config.train.accumulation_steps
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=(lanes,), devices=devices)
+  with jax.set_mesh(mesh):
+    lanes, length = config.train.batch_size, _longest(config)
+    segments = _segments(mesh, count, lanes, length)
+    arguments = (*state_lib.placed_state(config, mesh), segments)
+    return step.compiled_update(config, mesh).lower(*arguments)
+
+
+def _longest(config: schema.ExperimentConfig) -> int:
+  """T of the segments that need most, where lengths are drawn."""
+  return max(segment_lengths.of(config).lens)
+
+
+def held_bytes(compiled: Any) -> int:
+  """What a device holds at once: arguments, results and temporaries.
+
+  Arguments that are given away become results in place.
+  """
+  memory = compiled.memory_analysis()
+  return (
+    memory.argument_size_in_bytes
+    + memory.output_size_in_bytes
+    - memory.alias_size_in_bytes
+    + memory.temp_size_in_bytes
+  )
+
+
+def eval_plan(
+  config: schema.ExperimentConfig, devices: list[Any]
+) -> dict[str, Any]:
+  """A plan of evaluation with its longest memory."""
+  evaluation, mem_len = config.eval, max(config.eval.mem_len)
+  mesh = mesh_lib.make_mesh(
+    config.mesh, lanes=(evaluation.batch_size,), devices=devices
+  )
+  count = evaluation.segments_per_call
+  with jax.set_mesh(mesh):
+    segments = _segments(
+      mesh, count, evaluation.batch_size, evaluation.segment_len
+    )
+    lowered = scorer.Scorer(config, mesh, mem_len=mem_len).lower(segments)
+  useful = flops.forward_flops_per_token(
+    config.model, segment_len=evaluation.segment_len, mem_len=mem_len
+  )
+  tokens = evaluation.batch_size * evaluation.segment_len
+  plan = _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
+  return {**plan, "mem_len": mem_len}
+
+
+def _segments(mesh, count, lanes, segment_len) -> segment.Segment:
+  place, shape = mesh_lib.segments(mesh), (count, lanes, segment_len)
+  types = (np.int32, np.int32, np.float32, np.bool_)
+  fields: list[Any] = [
+    jax.ShapeDtypeStruct(shape, dtype, sharding=place) for dtype in types
+  ]
+  return segment.Segment(*fields)
+
+
+def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
+  """What the compiler says, for one step; bytes are per chip."""
+  chip = hardware.CHIPS[devices[0].device_kind]
+  start = time.perf_counter()
+  try:
+    compiled = _compile(lowered)
+  except DoesNotFitError as error:
+    return {"fits": False, "reason": str(error)}
+  memory, held = compiled.memory_analysis(), held_bytes(compiled)
+  seconds = time.perf_counter() - start
+  return {
+    "fits": held <= chip.hbm_bytes,
+    "hbm_bytes_per_chip": held * chip.devices,
+    "hbm_capacity_bytes": chip.hbm_bytes * chip.devices,
+    "argument_bytes": memory.argument_size_in_bytes * chip.devices,
+    "output_bytes": memory.output_size_in_bytes * chip.devices,
+    "temp_bytes": memory.temp_size_in_bytes * chip.devices,
+    **_work(compiled, devices, count=count, tokens=tokens, useful=useful),
+    "compile_seconds": seconds,
+  }
+
+
+def _work(compiled, devices, *, count, tokens, useful) -> dict[str, Any]:
+  """Products, time and traffic of one step.
+
+  A conditional counts as its cheapest branch, the one that is expected, and as
+  its dearest in `estimated_step_seconds_at_most`. The compiler says nothing of
+  the cycles in our kernels: `kernel_cycles` are what the matrix units need at
+  the least, and part of `estimated_cycles`.
+  """
+  kind = devices[0].device_kind
+  chip, text = hardware.CHIPS[kind], compiled.as_text()
+  cost = hlo_cost.program_cost(text, branch=min)
+  peak = hardware.PEAK_FLOPS[kind] / chip.devices
+
+  def cycles(part):
+    return (part.cycles + part.kernel_flops * chip.clock / peak) / count
+
+  seconds = cycles(cost) / chip.clock
+  at_most = cycles(hlo_cost.program_cost(text, branch=max)) / chip.clock
+  executed = (cost.flops + cost.kernel_flops) / count * len(devices)
+  traffic = cost.traffic() / count * chip.devices
+  return {
+    "flops_per_step": useful * tokens,
+    "executed_flops_per_step": executed,
+    "executed_over_useful": executed / (useful * tokens),
+    "estimated_cycles": cycles(cost),
+    "kernel_cycles": cost.kernel_flops * chip.clock / peak / count,
+    "estimated_step_seconds": seconds,
+    "estimated_step_seconds_at_most": at_most,
+    "estimated_mfu": useful * tokens / (seconds * peak * len(devices)),
+    "estimated_tokens_per_second_per_chip": tokens
+    / seconds
+    / (len(devices) // chip.devices),
+    "collective_bytes": {
+      name: size / count * chip.devices
+      for name, size in cost.collective_bytes.items()
+    },
+    "collective_seconds": traffic / chip.link_bytes,
+  }
+
+
+def _compile(lowered: Any) -> Any:
+  try:
+    return lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    text = str(error)
+    if "exceeds" not in text and "RESOURCE_EXHAUSTED" not in text:
+      raise
+    line = next(part for part in text.splitlines() if part.strip())
+    raise DoesNotFitError(line[:300]) from None
+
+
+def _nearest(config, devices) -> dict[str, Any] | None:
+  """The first of some smaller settings that fits, with its plan."""
+  for change, smaller in alternatives.smaller(config, num_devices=len(devices)):
+    logging.info("It does not fit; trying %s.", change)
+    plan = train_plan(smaller, devices)
+    if plan["fits"]:
+      return {"change": change, **plan}
+  return None
+
+
+def _cost(config, result) -> tuple[float | None, float | None]:
+  """Hours of the whole run and of all its chips, collectives left out."""
+  plan = result["train"]
+  plan = plan if plan["fits"] else plan["nearest_that_fits"]
+  if plan is None:
+    return None, None
+  hours = plan["estimated_step_seconds"] * config.train.num_steps / 3600
+  return hours, hours * result["num_chips"]
+
+
+def _log(result: dict[str, Any]) -> None:
+  """Prints the plan for people."""
+  logging.info(
+    "%s, %d chips; %d parameters: %s",
+    result["topology"],
+    result["num_chips"],
+    result["num_parameters"],
+    result["parameters"],
+  )
+  for kind in ("train", "eval"):
+    plan = result[kind]
+    if "hbm_bytes_per_chip" not in plan:
+      logging.info("%s does not fit: %s", kind, plan["reason"])
+      continue
+    logging.info(
+      "%s: %s, %.2f of %.2f GiB a chip (arguments %.2f, temporaries %.2f); "
+      "by the compiler's estimate, without collectives, %.1f M cycles, "
+      "%.1f ms (%.1f at most) and %.0f tokens/s/chip a step; %.2f times the "
+      "useful FLOPs; collectives %.1f MB and %.1f ms at the least",
+      kind,
+      "fits" if plan["fits"] else "does not fit",
+      plan["hbm_bytes_per_chip"] / 2**30,
+      plan["hbm_capacity_bytes"] / 2**30,
+      plan["argument_bytes"] / 2**30,
+      plan["temp_bytes"] / 2**30,
+      plan["estimated_cycles"] / 1e6,
+      plan["estimated_step_seconds"] * 1e3,
+      plan["estimated_step_seconds_at_most"] * 1e3,
+      plan["estimated_tokens_per_second_per_chip"],
+      plan["executed_over_useful"],
+      sum(plan["collective_bytes"].values()) / 1e6,
+      plan["collective_seconds"] * 1e3,
+    )

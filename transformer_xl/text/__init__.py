@@ -1,0 +1,1 @@
+"""Generating and scoring text with a trained model."""

@@ -1,0 +1,52 @@
+"""A trained model that reads text: what generating and scoring start from."""
+
+from typing import NamedTuple
+
+import jax
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load as load_lib
+from transformer_xl.config import schema
+from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.model import kv_cache
+from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
+
+
+class TextModel(NamedTuple):
+  """A reader with parameters, and the vocabulary of its tokens."""
+
+  vocabulary: vocabulary_lib.Vocabulary
+  reader: kv_cache.Reader
+  frozen: kv_cache.Frozen
+  checkpoint_step: int
+
+
+def load(
+  config: schema.ExperimentConfig,
+  workdir: str,
+  *,
+  mem_len: int,
+  segment_len: int,
+) -> TextModel:
+  """Restores a run; all of it comes from its folder.
+
+  The clamp, the window and the choice of parameters are those of
+  `config.eval`.
+  """
+  folder = f"{workdir}/{run_record.VOCABULARY}"
+  vocabulary = vocabulary_lib.load(folder)
+  config = load_lib.with_vocab_size(config, token_file.read_meta(folder))
+  reader = kv_cache.Reader(
+    config.model,
+    mem_len=mem_len,
+    segment_len=segment_len,
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+  )
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  with jax.set_mesh(mesh):
+    params, step = trained_model.load_params(config, workdir, mesh)
+    frozen = jax.jit(reader.freeze)(params)
+  return TextModel(vocabulary, reader, frozen, step)

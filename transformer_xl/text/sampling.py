@@ -1,0 +1,228 @@
+"""Drawing tokens one after the other, in one compiled loop.
+
+Every sample has a key of its own and depends on nothing else, so sample i of
+many is the one that its key draws alone.
+
+Shapes: S samples, W recent tokens, C tokens a call, n candidates.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+import numpy as np
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import kv_cache
+
+_NEVER = 1e9  # Finite, so that there is a token even if none may be.
+# Below it, log-probabilities would become infinite, or all of them equal.
+_COLDEST = 1e-30
+
+
+class Drawing(NamedTuple):
+  """What one token hands to the next."""
+
+  state: kv_cache.State  # Packed.
+  hidden: jt.Float[shapes.Array, "S 1 D"]  # Behind the last token.
+  recent: jt.Int[shapes.Array, "S W"]  # Newest last; V where there is none.
+  length: jt.Int[shapes.Array, "S"]  # Tokens drawn so far.
+  done: jt.Bool[shapes.Array, "S"]
+
+
+def begin(
+  state: kv_cache.State,
+  hidden: jt.Float[shapes.Array, "1 1 D"],
+  prompt: np.ndarray,
+  *,
+  num_samples: int,
+  window: int,
+  vocab_size: int,
+) -> Drawing:
+  """All samples start from the state behind the prompt [num_tokens]."""
+  layers, length, slot = state
+  layers, length, hidden = jax.tree.map(
+    lambda leaf: jnp.repeat(leaf, num_samples, axis=0),
+    (layers, length, hidden),
+  )
+  recent = np.full((window,), vocab_size, np.int32)
+  newest = prompt[max(0, len(prompt) - window) :]
+  recent[window - len(newest) :] = newest
+  return Drawing(
+    kv_cache.pack(kv_cache.State(layers, length, slot)),
+    hidden,
+    jnp.tile(jnp.asarray(recent)[None], (num_samples, 1)),
+    jnp.zeros((num_samples,), jnp.int32),
+    jnp.zeros((num_samples,), bool),
+  )
+
+
+def decode(
+  frozen: kv_cache.Frozen,
+  head: adaptive_softmax.Projection,
+  drawing: Drawing,
+  keys: jax.Array,
+  limit: jt.Int[shapes.Array, ""],
+  *,
+  reader: kv_cache.Reader,
+  config: schema.GenerateConfig,
+  stop: tuple[int, ...],
+) -> tuple[Drawing, jt.Int[shapes.Array, "S C"]]:
+  """Draws up to `limit` tokens; fewer if all samples stop.
+
+  Args:
+    frozen: of the reader.
+    head: weights of the softmax.
+    drawing: of the tokens so far.
+    keys: one for each sample, [S]. A sample depends on its own only.
+    limit: at most C = `config.tokens_per_call`.
+    reader: with fixed parameters.
+    config: how to draw.
+    stop: a sample ends with these tokens.
+  """
+  choose = functools.partial(
+    _choose, config=config, vocab_size=reader.config.vocab_size
+  )
+
+  def body(carry):
+    index, drawing, tokens = carry
+    token = choose(head, drawing, keys)
+    tokens = jax.lax.dynamic_update_slice_in_dim(
+      tokens, token[:, None], index, axis=1
+    )
+    hidden, state = reader.read(frozen, drawing.state, token[:, None])
+    drawing = _append(drawing, token, stop)
+    return index + 1, drawing._replace(hidden=hidden, state=state), tokens
+
+  def goes_on(carry):
+    index, drawing, _ = carry
+    return (index < limit) & ~jnp.all(drawing.done)
+
+  shape = (keys.shape[0], config.tokens_per_call)
+  start = (jnp.zeros((), jnp.int32), drawing, jnp.zeros(shape, jnp.int32))
+  _, drawing, tokens = jax.lax.while_loop(goes_on, body, start)
+  return drawing, tokens
+
+
+def _choose(head, drawing, keys, *, config, vocab_size) -> jax.Array:
+  """The next token of each sample, [S]."""
+  if config.top_k == 0:
+    log_probs = adaptive_softmax.log_probs(drawing.hidden, head)[:, 0]
+    tokens = jnp.arange(vocab_size, dtype=jnp.int32)[None]
+    tokens = jnp.broadcast_to(tokens, log_probs.shape)
+  else:  # At most as many as are recent can leave the k likeliest.
+    count = min(config.top_k + window(config), vocab_size)
+    best = adaptive_softmax.top_k(drawing.hidden, head, count)
+    log_probs, tokens = best[0][:, 0], best[1][:, 0]
+  if window(config):
+    lower = functools.partial(
+      guard,
+      penalty=config.repetition_penalty,
+      ngram=config.no_repeat_ngram,
+      vocab_size=vocab_size,
+    )
+    recent = drawing.recent[:, -window(config) :]
+    log_probs = jax.vmap(lower)(log_probs, tokens, recent)
+  pick = functools.partial(
+    draw,
+    temperature=config.temperature,
+    top_k=config.top_k,
+    top_p=config.top_p,
+  )
+  keys = jax.vmap(jax.random.fold_in)(keys, drawing.length)
+  chosen = jax.vmap(pick)(log_probs, keys)
+  return jnp.take_along_axis(tokens, chosen[:, None], axis=1)[:, 0]
+
+
+def _append(drawing, token, stop) -> Drawing:
+  """Counts a token, and looks whether the text stops with it."""
+  recent = jnp.concatenate([drawing.recent, token[:, None]], axis=1)[:, 1:]
+  length = drawing.length + ~drawing.done
+  done = drawing.done
+  if stop:
+    ends = recent[:, -len(stop) :] == jnp.asarray(stop, jnp.int32)[None]
+    done |= jnp.all(ends, axis=1) & (length >= len(stop))
+  return drawing._replace(recent=recent, length=length, done=done)
+
+
+def window(config: schema.GenerateConfig) -> int:
+  """How many recent tokens are looked at against repetition."""
+  is_on = config.repetition_penalty > 1 or config.no_repeat_ngram > 0
+  return config.repetition_window if is_on else 0
+
+
+def guard(
+  log_probs: jt.Float[shapes.Array, "n"],
+  tokens: jt.Int[shapes.Array, "n"],
+  recent: jt.Int[shapes.Array, "W"],
+  *,
+  penalty: float,
+  ngram: int,
+  vocab_size: int,
+) -> jt.Float[shapes.Array, "n"]:
+  """Makes repetition less likely.
+
+  Args:
+    log_probs: of the candidates.
+    tokens: the candidates' ids.
+    recent: ids, newest last; `vocab_size` where there is none.
+    penalty: divides the probabilities of recent tokens, before they are
+      normalised again. CTRL's (Keskar et al. 2019, section 4.1) divides
+      logits, which an adaptive softmax does not have; multiplying
+      log-probabilities instead would leave a certain token certain.
+    ngram: a token may not end such a run of tokens that is in `recent`
+      already (Paulus et al. 2018, section 2.5); 0 for no rule.
+    vocab_size: V.
+  """
+  lower = (
+    jnp.zeros((vocab_size,)).at[recent].set(math.log(penalty), mode="drop")
+  )
+  if ngram:
+    starts = recent.shape[0] - ngram + 1
+    matches = jnp.ones((starts,), bool)
+    for offset in range(ngram - 1):
+      matches &= recent[offset : offset + starts] == recent[starts + offset]
+    ends = jnp.where(matches, recent[ngram - 1 :], vocab_size)
+    lower = lower.at[ends].set(_NEVER, mode="drop")
+  return log_probs - lower[tokens]
+
+
+def draw(
+  log_probs: jt.Float[shapes.Array, "n"],
+  key: jax.Array,
+  *,
+  temperature: float,
+  top_k: int,
+  top_p: float,
+) -> jt.Int[shapes.Array, ""]:
+  """Draws one of n candidates; the result is its index.
+
+  Args:
+    log_probs: of the candidates, up to a constant.
+    key: of this draw, a scalar.
+    temperature: divides them; 0, or next to it, takes the likeliest, of
+      equals the first.
+    top_k: only the k likeliest (the paper's appendix E: 40); 0 for all.
+    top_p: of these only the likeliest that together reach this probability
+      (Holtzman et al. 2020); 1 for all.
+  """
+  if temperature < _COLDEST:
+    return jnp.argmax(log_probs).astype(jnp.int32)
+  count = log_probs.shape[0]
+  kept = min(top_k, count) if top_k else count
+  if kept == count and top_p == 1:
+    chosen = jax.random.categorical(key, log_probs / temperature)
+    return chosen.astype(jnp.int32)
+  values, order = jax.lax.top_k(log_probs, kept)
+  values = values / temperature
+  probabilities = jax.nn.softmax(values)
+  before = jnp.cumsum(probabilities) - probabilities
+  if top_p < 1:  # The first one is kept whatever it has.
+    before = before.at[0].set(0)
+    values = jnp.where(before < top_p, values, -jnp.inf)
+  return order[jax.random.categorical(key, values)].astype(jnp.int32)

@@ -1,0 +1,205 @@
+"""Log-probabilities of texts, token by token; `--mode=score`.
+
+Each text, with those that carry its memory on, has a lane of a batch for
+itself. A lane is padded behind its end, where nothing sees it, so neither
+another text nor padding is in the memory or the sums of a text.
+
+Shapes: B lanes, T tokens of a segment, k likeliest tokens.
+"""
+
+import functools
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from transformer_xl import errors
+from transformer_xl.config import schema
+from transformer_xl.evaluation import units
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.text import inputs as inputs_lib
+from transformer_xl.text import language_model
+from transformer_xl.workdir import metrics_log
+
+
+class TokenScores(NamedTuple):
+  """Of all tokens of a stream but the first, which nothing precedes."""
+
+  nll: Any
+  top_log_probs: Any  # [tokens, k].
+  top_tokens: Any
+
+
+def score_streams(
+  model: language_model.TextModel,
+  parts: Sequence[inputs_lib.Stream],
+  *,
+  batch_size: int,
+  top_k: int,
+) -> list[TokenScores]:
+  """Scores streams in batches of about equal length; one compilation."""
+  lanes = min(batch_size, len(parts))
+  call = jax.jit(
+    functools.partial(_read_segment, reader=model.reader, top_k=top_k),
+    donate_argnums=1,
+  )
+  order = sorted(range(len(parts)), key=lambda i: -len(parts[i].tokens))
+  result: dict[int, TokenScores] = {}
+  for start in range(0, len(order), lanes):
+    chosen = order[start : start + lanes]
+    rows = [parts[index].tokens for index in chosen]
+    rows += [np.zeros((0,), np.int32)] * (lanes - len(rows))
+    scores = _score_batch(model, rows, call)
+    for index, lane in zip(chosen, scores, strict=False):
+      result[index] = lane
+  return [result[index] for index in range(len(parts))]
+
+
+def _score_batch(model, rows, call) -> list[TokenScores]:
+  segment_len = model.reader.segment_len
+  count = max(1, math.ceil((len(rows[0]) - 1) / segment_len))
+  tokens = np.zeros((len(rows), count * segment_len + 1), np.int32)
+  for lane, row in zip(tokens, rows, strict=True):
+    lane[: len(row)] = row
+  state = model.reader.start(model.frozen, batch_size=len(rows))
+  parts = []
+  for start in range(0, count * segment_len, segment_len):
+    stop = start + segment_len
+    inputs = jnp.asarray(tokens[:, start:stop])
+    targets = jnp.asarray(tokens[:, start + 1 : stop + 1])
+    scores, state = call(model.frozen, state, inputs, targets)
+    parts.append(scores)
+  parts = jax.device_get(parts)
+  whole = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
+  return [
+    TokenScores(*(array[lane, : max(0, len(row) - 1)] for array in whole))
+    for lane, row in enumerate(rows)
+  ]
+
+
+def _read_segment(frozen, state, inputs, targets, *, reader, top_k):
+  """Scores of one segment, and the next state."""
+  hidden, state = reader.read(frozen, state, inputs)
+  head = reader.head(frozen)
+  nll = adaptive_softmax.nll(
+    hidden, targets, head, capacities=reader.config.cluster_capacities
+  )
+  best = (jnp.zeros((*nll.shape, 0)),) * 2
+  if top_k:
+    count = min(top_k, reader.config.vocab_size)
+    best = adaptive_softmax.top_k(hidden, head, count)
+  return TokenScores(nll, *best), state
+
+
+def score(
+  model: language_model.TextModel,
+  texts: Sequence[inputs_lib.Text],
+  *,
+  prefix: str,
+  batch_size: int,
+  top_k: int = 0,
+) -> list[dict[str, Any]]:
+  """One object a text, whatever the batch.
+
+  Args:
+    model: of `text_model.load`.
+    texts: in the order in which memory is carried.
+    prefix: read before each text. Without one the first token of a fresh text
+      is predicted from nothing, so it is not scored.
+    batch_size: lanes at a time.
+    top_k: how many likeliest tokens to name for each position.
+  """
+  parts = inputs_lib.streams(texts, model.vocabulary, prefix=prefix)
+  scored = score_streams(model, parts, batch_size=batch_size, top_k=top_k)
+  reader = model.reader
+  card = {
+    "prefix": prefix,
+    "segment_len": reader.segment_len,
+    "mem_len": reader.mem_len,
+    "clamp_len": reader.clamp_len,
+    "same_length": reader.same_length,
+    "memory_start": reader.config.memory_start,
+    "dtype": reader.config.dtype,
+    "checkpoint_step": model.checkpoint_step,
+  }
+  return [
+    _object(model.vocabulary, texts[index], index, part, scores) | card
+    for part, scores in zip(parts, scored, strict=True)
+    for index in part.texts
+  ]
+
+
+def _object(vocabulary, text, index, part, scores) -> dict[str, Any]:
+  """What is said of one text; null where nothing precedes a token."""
+  positions = np.flatnonzero(part.owners == index)
+  known = positions[positions > 0] - 1
+  nll = float(np.sum(scores.nll[known], dtype=np.float64))
+  unscored = [None] * (len(positions) - len(known))
+  result = {
+    "text": text.text,
+    "memory": text.memory,
+    "nll": nll,
+    "num_tokens": len(known),
+    "perplexity": units.perplexity(nll / len(known)) if len(known) else None,
+    "tokens": [vocabulary.symbol(i) for i in part.tokens[positions]],
+    "log_probs": unscored + (-scores.nll[known]).tolist(),
+  }
+  if scores.top_tokens.shape[1]:
+    best = zip(
+      scores.top_tokens[known], scores.top_log_probs[known], strict=True
+    )
+    result["top"] = unscored + [
+      [
+        {"token": vocabulary.symbol(token), "log_prob": float(log_prob)}
+        for token, log_prob in zip(tokens, log_probs, strict=True)
+      ]
+      for tokens, log_probs in best
+    ]
+  return result
+
+
+def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
+  """Scores the texts of a file and writes `results/score.json`."""
+  options = config.score
+  if not options.file:
+    raise errors.UserError(
+      "name the texts to score: --config.score.file=FILE, or - for standard "
+      "input."
+    )
+  content = inputs_lib.read_file(options.file, field="score.file")
+  texts = inputs_lib.parse(content, memory=options.memory)
+  model = language_model.load(
+    config,
+    workdir,
+    mem_len=options.mem_len,
+    segment_len=options.segment_len,
+  )
+  result = score(
+    model,
+    texts,
+    prefix=options.prefix,
+    batch_size=options.batch_size,
+    top_k=options.top_k,
+  )
+  count = sum(text["num_tokens"] for text in result)
+  nll = sum(text["nll"] for text in result) / max(count, 1)
+  logging.info(
+    "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %d, %s, segment "
+    "%d, step %d]",
+    len(result),
+    count,
+    nll,
+    units.perplexity(nll),
+    options.mem_len,
+    options.memory,
+    options.segment_len,
+    model.checkpoint_step,
+  )
+  metrics_log.write_json(os.path.join(workdir, "results", "score.json"), result)
+  return result

@@ -1,0 +1,182 @@
+"""Divergence: how it is seen, and what a run does about it.
+
+A loss that is no number is seen at once. A spike that stays is seen when the
+median of the newest `window` losses is `spike_nats` above the lowest such
+median so far: single bad segments do not move a median, and a slow rise is
+found as well as a jump. So it shows late, and a checkpoint counts as good only
+when it is `window` updates old; one that fails again at once is not yet that
+old, so the next try goes back further by itself.
+
+All of it is saved with each checkpoint and is a function of the losses. A run
+that is killed in between sees the same, does the same, and ends with the same
+bits as one that is not, as long as only checkpoints of regular steps
+(`checkpoint.every_steps`) are gone back to.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+from transformer_xl import errors
+from transformer_xl.config import schema
+from transformer_xl.training import step as step_lib
+
+
+class Diverged(Exception):  # noqa: N818
+  """Something is wrong at a step; the loop goes back, or stops."""
+
+  def __init__(self, what: str, step: int, *, spiked: bool = False):
+    super().__init__(what)
+    self.what, self.step, self.spiked = what, step, spiked
+
+
+class Answer(NamedTuple):
+  """What has been done so far."""
+
+  skipped: int = 0  # Segments; update k reads segment k + skipped.
+  rate_factor: float = 1.0  # Of the configured learning rate.
+  events: tuple[dict[str, Any], ...] = ()  # As in `metrics.jsonl`.
+
+
+class Guard:
+  """Watches the losses of one run."""
+
+  def __init__(
+    self,
+    config: schema.ExperimentConfig,
+    saved: dict[str, Any] | None = None,
+  ):
+    """Starts to watch, or goes on from the metadata of a checkpoint."""
+    saved = saved or {"losses": [], "lowest": None, "answer": []}
+    self._config = config.divergence
+    self._every_steps = config.checkpoint.every_steps
+    self._losses: list[float] = list(saved["losses"])
+    self._lowest: float | None = saved["lowest"]
+    self.answer = Answer(*saved["answer"])
+
+  def metadata(self) -> dict[str, Any]:
+    """What a checkpoint keeps, as JSON holds it."""
+    return {
+      "losses": self._losses,
+      "lowest": self._lowest,
+      "answer": list(self.answer),
+    }
+
+  def forget_losses(self) -> None:
+    """For other data, whose losses do not compare."""
+    self._losses, self._lowest = [], None
+
+  def watch(self, metrics: step_lib.UpdateMetrics, step: int) -> None:
+    """Takes the metrics [S] of the updates up to `step`, read from devices.
+
+    Raises:
+      Diverged: a loss or gradient is no number, or the loss stays too high.
+    """
+    for nll, tokens, norm in zip(
+      *metrics.sums, metrics.gradient_norm, strict=True
+    ):
+      if not (math.isfinite(nll) and math.isfinite(norm)):
+        raise Diverged("the loss is not finite", step)
+      if tokens:
+        self._add(float(nll) / float(tokens), step)
+
+  def _add(self, loss: float, step: int) -> None:
+    self._losses = [*self._losses, loss][-self._config.window :]
+    if len(self._losses) < self._config.window:
+      return
+    median = statistics.median(self._losses)
+    lowest = median if self._lowest is None else self._lowest
+    limit = self._config.spike_nats
+    if limit and median > lowest + limit:
+      raise Diverged(
+        f"the loss stays at {median:.3f}, more than divergence.spike_nats="
+        f"{limit} above its lowest, {lowest:.3f},",
+        step,
+        spiked=True,
+      )
+    self._lowest = min(median, lowest)
+
+  def respond(self, trouble: Diverged, saved: Sequence[int]) -> Answer:
+    """Decides what to do; the last event says from which step.
+
+    Args:
+      trouble: what was seen.
+      saved: the steps of all checkpoints, ascending.
+
+    Raises:
+      DivergenceError: to stop is what the configuration says, or all that is
+        left: too many tries, or nothing old enough to go back to.
+    """
+    if self._config.action == "stop":
+      raise _stopped(trouble, self._last_good(trouble, saved))
+    step = self._target(trouble.step, saved)
+    # Those before are over: the run got past them to a checkpoint.
+    same = [e for e in self.answer.events if e["detected_at"] > (step or 0)]
+    if step is None or len(same) >= self._config.tries:
+      raise _given_up(trouble, len(same), self._last_good(trouble, saved))
+    skipped, factor, events = self.answer
+    if self._config.action == "skip":
+      skipped += trouble.step - step
+    else:
+      factor *= self._config.rate_factor
+    event = {
+      "step": step + 1,  # The first that is made again.
+      "divergence": trouble.what,
+      "detected_at": trouble.step,
+      "rewound_to": step,
+      "action": self._config.action,
+      "skipped": skipped,
+      "rate_factor": factor,
+      "tries": len(same) + 1,
+    }
+    return Answer(skipped, factor, (*events, event))
+
+  def _target(self, step: int, saved: Sequence[int]) -> int | None:
+    """The newest good checkpoint, 0 for a new start, or None."""
+    good = step - self._config.window
+    regular = [s for s in saved if s <= good and s % self._every_steps == 0]
+    if regular:
+      return max(regular)
+    return 0 if good < self._every_steps else None
+
+  def _last_good(self, trouble: Diverged, saved: Sequence[int]) -> str:
+    delay = self._config.window if trouble.spiked else 0
+    good = [step for step in saved if step <= trouble.step - delay]
+    return f"step {max(good)}" if good else "none"
+
+
+def num_kept(config: schema.ExperimentConfig) -> int:
+  """How many regular checkpoints have to stay: to go back to, and one more."""
+  if config.divergence.action == "stop":
+    return 0
+  late = math.ceil(config.divergence.window / config.checkpoint.every_steps)
+  return late + 2
+
+
+def _stopped(trouble: Diverged, good: str) -> errors.DivergenceError:
+  mend = (
+    "Lower --config.train.learning_rate or --config.train.clip_norm, or "
+    "lengthen --config.train.warmup_steps, and run again to go on from it."
+  )
+  if trouble.spiked:
+    mend = (
+      "Run again with --config.divergence.action=skip or lower_rate to go "
+      "back before it, or with --config.divergence.spike_nats=0 to go on."
+    )
+  return errors.DivergenceError(
+    f"{trouble.what} at step {trouble.step}; the last good checkpoint is "
+    f"{good}. {mend}"
+  )
+
+
+def _given_up(
+  trouble: Diverged, tries: int, good: str
+) -> errors.DivergenceError:
+  return errors.DivergenceError(
+    f"{trouble.what} at step {trouble.step} after {tries} tries to get past "
+    f"it, or there is no older checkpoint; the last good one is {good}. Lower "
+    "--config.train.learning_rate or --config.train.clip_norm, or set a higher "
+    "--config.divergence.tries, and run again."
+  )

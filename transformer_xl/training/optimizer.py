@@ -1,0 +1,103 @@
+"""Learning-rate schedules and the chain of gradient transformations."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+
+
+def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
+  """The rate of update k, counted from 0 (facts 4.1).
+
+  Three conventions for the first updates differ in what others rarely say:
+  "next_step" warms up by (k+1)/W, so that no update is wasted; "tensorflow" by
+  k/W, so that the first changes nothing; "pytorch" by k/W too, but its first
+  update is made at the full rate (not by the inverse square root), and its
+  cosine counts from 0 instead of W.
+  """
+  after = {
+    "cosine": _cosine,
+    "inverse_sqrt": _inverse_sqrt,
+    "constant": _constant,
+  }[config.schedule](config)
+  peak, warmup = config.learning_rate, config.warmup_steps
+  convention = config.schedule_convention
+
+  def rate(count: jax.Array) -> jax.Array:
+    update = jnp.asarray(count, jnp.float32)
+    done = update + 1 if convention == "next_step" else update
+    warm = peak * done / max(warmup, 1)
+    if convention == "pytorch" and config.schedule == "inverse_sqrt":
+      warm *= max(warmup, 1) ** -0.5
+    elif convention == "pytorch":
+      warm = jnp.where(update == 0, peak, warm)
+    return jnp.where(update < warmup, warm, after(update))
+
+  return rate
+
+
+def make_optimizer(
+  config: schema.TrainConfig,
+) -> optax.GradientTransformation:
+  """Clipping by the global norm, then the optimizer with its schedule."""
+  rate = learning_rate_schedule(config)
+  moments = {
+    "b1": config.adam_b1,
+    "b2": config.adam_b2,
+    "eps": config.adam_epsilon,
+  }
+  decay = {"weight_decay": config.weight_decay, "mask": decayed_parameters}
+  update = {
+    "adam": lambda: optax.adam(rate, **moments),
+    "adamw": lambda: optax.adamw(rate, **moments, **decay),
+    "lamb": lambda: optax.lamb(rate, **moments, **decay),
+    "sgd": lambda: optax.sgd(rate),
+  }[config.optimizer]()
+  clip = optax.identity()  # Its state is alike: clipping can change any time.
+  if config.clip_norm > 0:
+    clip = optax.clip_by_global_norm(config.clip_norm)
+  return optax.chain(clip, update)
+
+
+def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:
+  """True for matrices and tables; biases and layer norms do not decay."""
+
+  def is_decayed(path, _):
+    name = path[-1].key
+    return not (name.endswith("bias") or name == "scale")
+
+  return jax.tree_util.tree_map_with_path(is_decayed, params)
+
+
+def _cosine(config):
+  warmup, total = config.warmup_steps, config.num_steps
+  start = 0 if config.schedule_convention == "pytorch" else warmup
+  floor = config.min_learning_rate_ratio
+
+  def rate(update):
+    done = jnp.clip((update - start) / (total - start), 0, 1)
+    wave = 0.5 * (1 + jnp.cos(jnp.pi * done))
+    return config.learning_rate * ((1 - floor) * wave + floor)
+
+  return rate
+
+
+def _inverse_sqrt(config):
+  """From the peak at the end of warm-up; PyTorch's scale has peak/sqrt(W)."""
+  published = config.schedule_convention == "pytorch"
+  warmup = 1 if published else max(config.warmup_steps, 1)
+
+  def rate(update):
+    return config.learning_rate * jnp.sqrt(warmup / jnp.maximum(update, warmup))
+
+  return rate
+
+
+def _constant(config):
+  """PyTorch's stays where its last warm-up update was, at (W-1)/W."""
+  rate = config.learning_rate
+  if config.schedule_convention == "pytorch" and config.warmup_steps:
+    rate *= (config.warmup_steps - 1) / config.warmup_steps
+  return lambda update: jnp.full_like(update, rate)

@@ -1,0 +1,1 @@
+"""Compares a run with reference runs of its configuration."""

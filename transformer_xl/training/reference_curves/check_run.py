@@ -1,0 +1,70 @@
+"""Says whether a run goes as runs of its configuration have gone.
+
+    python -m transformer_xl.training.reference_curves.check_run \
+      --workdir=runs/quickstart \
+      --reference=experiments/reference_curves/quickstart.json
+
+compares each logged loss with the band of the reference's seeds, also while
+the run goes on. The exit status is 0 on track, 1 off track, 2 cannot be judged.
+
+    python -m transformer_xl.training.reference_curves.check_run --write \
+      --workdir=runs/a,runs/b,runs/c \
+      --reference=experiments/reference_curves/NAME.json
+
+makes a reference of runs that differ in --config.seed alone.
+"""
+
+import datetime
+import platform
+import sys
+
+from absl import flags
+
+from transformer_xl import command_line
+from transformer_xl import errors
+from transformer_xl.training.reference_curves import curve as curve_lib
+from transformer_xl.training.reference_curves import logged_run
+from transformer_xl.training.reference_curves import verdict
+
+_WORKDIR = flags.DEFINE_list(
+  "workdir", None, "Folder of the run; with --write, of each.", required=True
+)
+_REFERENCE = flags.DEFINE_string(
+  "reference", None, "The reference's file.", required=True
+)
+_WRITE = flags.DEFINE_bool("write", False, "Make the reference of these runs.")
+
+
+def main(argv: list[str]) -> None:
+  """Prints the verdict and exits with its status, or writes a reference."""
+  del argv
+  runs = [logged_run.read(workdir) for workdir in _WORKDIR.value]
+  if _WRITE.value:
+    write(runs, _REFERENCE.value)
+    return
+  if len(runs) > 1:
+    raise errors.UserError("judge one --workdir at a time; --write takes more.")
+  status, text = verdict.compare(runs[0], curve_lib.load(_REFERENCE.value))
+  print(text)
+  sys.exit(status)
+
+
+def write(runs: list[logged_run.Run], path: str) -> None:
+  """Makes a reference."""
+  curve = curve_lib.make(runs)
+  curve_lib.save(
+    curve,
+    path,
+    recorded=datetime.date.today().isoformat(),
+    versions=runs[0].versions,
+    machine=f"{platform.machine()}, Python {platform.python_version()}",
+  )
+  print(
+    f"{path}: {len(curve.seeds)} seeds, {len(curve.steps)} lines to step "
+    f"{curve.steps[-1]} of {curve.config.train.num_steps}, "
+    f"{len(curve.validation_steps)} evaluations."
+  )
+
+
+if __name__ == "__main__":
+  command_line.run(main)

@@ -1,0 +1,228 @@
+"""Training and scoring: scans of one-segment functions over memory.
+
+`train_chunk` makes one update for each of S segments in one compiled call;
+`score_chunk` is the same scan without updates. Sums travel, means are made at
+the end.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+import optax
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.evaluation import sums as sums_lib
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import transformer_xl
+from transformer_xl.training import averaging
+from transformer_xl.training import optimizer as optimizer_lib
+from transformer_xl.training import state as state_lib
+from transformer_xl.workdir import train_state
+
+
+class UpdateMetrics(NamedTuple):
+  """What one update reports."""
+
+  sums: sums_lib.Sums
+  gradient_norm: jt.Float[shapes.Array, ""]  # Before clipping.
+  learning_rate: jt.Float[shapes.Array, ""]
+
+
+class Training(NamedTuple):
+  """The fixed parts of training: functions, and numbers that shape them."""
+
+  model: transformer_xl.TransformerXL
+  optimizer: optax.GradientTransformation
+  learning_rate: optax.Schedule
+  seed: int
+  accumulation_steps: int
+  ema_decay: float
+  loss_on: str
+  activation_penalty: float
+  temporal_activation_penalty: float
+  rated_len: int  # T for which the learning rate is; 0: for any.
+
+
+def make_training(config: schema.ExperimentConfig) -> Training:
+  """Builds what `train_segment` needs from a configuration."""
+  return Training(
+    model=transformer_xl.TransformerXL(
+      config.model,
+      clamp_len=config.train.clamp_len,
+      same_length=config.train.same_length,
+    ),
+    optimizer=optimizer_lib.make_optimizer(config.train),
+    learning_rate=optimizer_lib.learning_rate_schedule(config.train),
+    seed=config.seed,
+    accumulation_steps=config.train.accumulation_steps,
+    ema_decay=config.train.ema_decay,
+    loss_on=config.train.loss_on,
+    activation_penalty=config.train.activation_penalty,
+    temporal_activation_penalty=config.train.temporal_activation_penalty,
+    rated_len=config.train.segment_len if config.train.segment_lens else 0,
+  )
+
+
+def train_segment(
+  state: train_state.TrainState,
+  memory: memory_lib.Memory,
+  segment: segment_lib.Segment,
+  *,
+  training: Training,
+) -> tuple[tuple[train_state.TrainState, memory_lib.Memory], UpdateMetrics]:
+  """One update on one segment of all lanes."""
+  segment = _with_counted(segment, training.loss_on)
+  # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
+  key = jax.random.fold_in(jax.random.key(training.seed), 1)
+  key = jax.random.fold_in(key, state.step)
+  gradient, sums, memory = _gradient(
+    state.params, memory, segment, key, training
+  )
+  updates, opt_state = training.optimizer.update(
+    gradient, state.opt_state, state.params
+  )
+  rate = training.learning_rate(state.step)
+  if training.rated_len:  # All optimizers' updates are in proportion to it.
+    share = segment.inputs.shape[1] / training.rated_len
+    updates = jax.tree.map(lambda update: share * update, updates)
+    rate = share * rate
+  params = optax.apply_updates(state.params, updates)
+  step, average = state.step + 1, state.average
+  if state.average_start is not None:
+    average = averaging.mean_since(state.average_start, average, params, step)
+  elif average is not None:
+    average = optax.incremental_update(params, average, 1 - training.ema_decay)
+  metrics = UpdateMetrics(sums, optax.global_norm(gradient), rate)
+  state = train_state.TrainState(
+    step, params, opt_state, average, state.average_start
+  )
+  return (state, memory), metrics
+
+
+def train_chunk(
+  state: train_state.TrainState,
+  memory: memory_lib.Memory,
+  segments: segment_lib.Segment,
+  *,
+  training: Training,
+) -> tuple[train_state.TrainState, memory_lib.Memory, UpdateMetrics]:
+  """S updates on S consecutive segments, [S, B, T]; metrics come as [S]."""
+
+  def body(carry, segment):
+    state, memory = carry
+    return train_segment(state, memory, segment, training=training)
+
+  (state, memory), metrics = jax.lax.scan(body, (state, memory), segments)
+  return state, memory, metrics
+
+
+def _gradient(params, memory, segment, key, training):
+  """Gradient of the mean loss, its sums, and the next memory.
+
+  With accumulation the lanes are read in parts, each with its own memory, and
+  every token weighs the same whichever part it is in.
+  """
+  total = jnp.maximum(jnp.sum(segment.weights), 1.0)
+
+  def loss(params, memory, segment, key):
+    nll, penalties, memory = training.model.apply(
+      {"params": params},
+      segment.inputs,
+      segment.targets,
+      memory,
+      segment.resets,
+      activation=training.activation_penalty,
+      temporal=training.temporal_activation_penalty,
+      rngs={"dropout": key},
+      method="penalised_nll",
+    )
+    sums = sums_lib.weighted(nll, segment.weights)
+    objective = sums.nll
+    if training.activation_penalty or training.temporal_activation_penalty:
+      objective += sums_lib.weighted(penalties, segment.weights).nll
+    return objective / total, (sums, memory)
+
+  gradient = jax.grad(loss, has_aux=True)
+  parts = training.accumulation_steps
+  if parts == 1:
+    result, (sums, memory) = gradient(params, memory, segment, key)
+    return result, sums, memory
+
+  def body(carry, part):
+    index, memory, segment = part
+    part_key = jax.random.fold_in(key, index)
+    result, (sums, memory) = gradient(params, memory, segment, part_key)
+    return jax.tree.map(jnp.add, carry, (result, sums)), memory
+
+  zeros = (
+    jax.tree.map(jnp.zeros_like, params),
+    sums_lib.Sums(jnp.zeros(()), jnp.zeros(())),
+  )
+  split = _split_lanes(memory, parts), _split_lanes(segment, parts)
+  (result, sums), memory = jax.lax.scan(
+    body, zeros, (jnp.arange(parts), *split)
+  )
+  return result, sums, _merge_lanes(memory)
+
+
+def _with_counted(
+  segment: segment_lib.Segment, loss_on: str
+) -> segment_lib.Segment:
+  """Weights 0 where a target is not to be learned (paper, table 6)."""
+  if loss_on == "all":
+    return segment
+  segment_len = segment.weights.shape[1]
+  counted = jnp.arange(segment_len) >= segment_len // 2
+  return segment._replace(
+    weights=jnp.where(counted[None], segment.weights, 0.0)
+  )
+
+
+def _lane_axis(array: jax.Array) -> int:
+  """Layer memories are [N, B, M, D]; all else starts with its lanes."""
+  return 1 if array.ndim == 4 else 0
+
+
+def _split_lanes(tree: shapes.PyTree, parts: int) -> shapes.PyTree:
+  """Puts every `parts`-th lane together, so that no lane leaves its device."""
+
+  def split(array):
+    axis = _lane_axis(array)
+    lanes = array.shape[axis] // parts
+    shape = (*array.shape[:axis], lanes, parts, *array.shape[axis + 1 :])
+    return jnp.moveaxis(array.reshape(shape), axis + 1, 0)
+
+  return jax.tree.map(split, tree)
+
+
+def _merge_lanes(tree: shapes.PyTree) -> shapes.PyTree:
+  def merge(array):
+    axis = _lane_axis(array[0])
+    moved = jnp.moveaxis(array, 0, axis + 1)
+    lanes = moved.shape[axis] * moved.shape[axis + 1]  # Memory can be empty.
+    shape = (*moved.shape[:axis], lanes, *moved.shape[axis + 2 :])
+    return moved.reshape(shape)
+
+  return jax.tree.map(merge, tree)
+
+
+def compiled_update(
+  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+) -> jax.stages.Wrapped:
+  """`train_chunk` with state and memory given away and kept in place."""
+  training = make_training(config)
+  places = jax.tree.map(
+    lambda leaf: leaf.sharding, state_lib.placed_state(config, mesh)
+  )
+  return jax.jit(
+    functools.partial(train_chunk, training=training),
+    donate_argnums=(0, 1),
+    out_shardings=(*places, mesh_lib.replicated(mesh)),
+    compiler_options=mesh_lib.compiler_options(mesh),
+  )

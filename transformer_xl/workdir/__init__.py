@@ -1,0 +1,1 @@
+"""What a run writes and reads: checkpoints, logs, records."""

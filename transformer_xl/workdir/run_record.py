@@ -1,0 +1,97 @@
+"""What a run was made with: `config.json`, and what changed since."""
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+from typing import Any
+
+import jax
+from absl import logging
+
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.workdir import metrics_log
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+VOCABULARY = "vocabulary"
+
+
+def record(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Writes `config.json`; logs how it differs from the one that is there."""
+  path = os.path.join(workdir, "config.json")
+  current = load.to_dict(config)
+  saved = _saved(path) if os.path.exists(path) else {}
+  if saved:
+    for name, value in _flat(json.loads(json.dumps(current))).items():
+      if saved.get(name) != value:
+        old = saved.get(name, "absent")
+        logging.warning(
+          "Changed since the last run: %s %s -> %s", name, old, value
+        )
+  metrics_log.write_json(
+    path,
+    {
+      "config": current,
+      "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+      "git_commit": _git_commit(),
+    },
+  )
+
+
+def _saved(path: str) -> dict[str, Any]:
+  """The configuration of the last run, flat; a damaged one is replaced."""
+  try:
+    with open(path, encoding="utf-8") as file:
+      return _flat(json.load(file)["config"])
+  except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    logging.warning("%s is damaged and will be written anew.", path)
+    return {}
+
+
+def keep_vocabulary(data_dir: str, workdir: str) -> None:
+  """Copies the vocabulary, so that a workdir is enough to read and write text.
+
+  Args:
+    data_dir: of one prepared dataset.
+    workdir: gets a folder `vocabulary` with `meta.json` and what it names.
+  """
+  if jax.process_index() != 0:
+    return
+  target = os.path.join(workdir, VOCABULARY)
+  os.makedirs(target, exist_ok=True)
+  path = os.path.join(data_dir, "meta.json")
+  with open(path, encoding="utf-8") as file:
+    name = os.path.basename(json.load(file)["vocabulary"]["file"])
+  for source in (path, os.path.join(data_dir, name)):
+    shutil.copy(source, target)
+
+
+def _git_commit() -> str | None:
+  """The commit of the code that runs, with a mark if it was changed."""
+  folder = os.path.dirname(os.path.abspath(__file__))
+  command = [
+    "git",
+    "-C",
+    folder,
+    "describe",
+    "--always",
+    "--dirty",
+    "--abbrev=40",
+  ]
+  try:
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+  except (OSError, subprocess.CalledProcessError):
+    return None  # Installed from a package.
+  return result.stdout.strip()
+
+
+def _flat(tree: dict[str, Any], prefix: str = "config") -> dict[str, Any]:
+  result = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      result.update(_flat(value, f"{prefix}.{name}"))
+    else:
+      result[f"{prefix}.{name}"] = value
+  return result
