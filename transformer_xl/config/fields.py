@@ -102,6 +102,13 @@ OPEN_FRACTION = Rule("in (0, 1)", lambda value: 0 < value < 1)
 SHARE = Rule("in (0, 1]", lambda value: 0 < value <= 1)
 
 
+def groups(kind: Any) -> Iterator[tuple[str, Any]]:
+  """Names and types of the groups in a group, in order."""
+  for declared in dataclasses.fields(kind):
+    if is_group(declared.type):
+      yield declared.name, declared.type
+
+
 def walk(kind: Any, prefix: str = "") -> Iterator[Field]:
   """All fields of a configuration in order, those of groups included."""
   for declared in dataclasses.fields(kind):
