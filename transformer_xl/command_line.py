@@ -4,6 +4,7 @@ import contextlib
 import logging as stdlib_logging
 import os
 import re
+import select
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -92,13 +93,14 @@ def _one_line() -> Iterator[None]:
 
 def _reader_left() -> bool:
   """Whether nobody reads standard output any more, as after `head`."""
-  try:
-    sys.stdout.flush()
-  except BrokenPipeError:
-    # Python flushes once more when it ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return True
-  return False
+  output = sys.stdout.fileno()
+  poll = select.poll()
+  poll.register(output, 0)
+  if not poll.poll(0):
+    return False
+  # Python flushes once more when it ends.
+  os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+  return True
 
 
 def _exit(message: str, *, status: int) -> NoReturn:

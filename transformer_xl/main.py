@@ -1,9 +1,8 @@
 r"""Trains Transformer-XL, evaluates it, generates and scores text.
 
-    python -m transformer_xl.main --config=FILE --workdir=FOLDER --mode=MODE
-
-Each mode reads the configuration in a FILE, which flags can override; every
-mode but train can take the one that a run saved in its workdir:
+Each mode reads a configuration (--config=FILE, where --config.NAME=VALUE sets a
+single field) and writes its results to a folder (--workdir=FOLDER). Every mode
+but train also works on the configuration that a run saved in its workdir.
 
     python -m transformer_xl.main --config=experiments/quickstart.py \
       --workdir=runs/quickstart --config.train.num_steps=1000

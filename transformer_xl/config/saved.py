@@ -1,7 +1,4 @@
-"""The configuration that a run saved: --config=experiments/saved.py:WORKDIR.
-
-Every mode but train works on it alone, and takes further overrides.
-"""
+"""The configuration that a run saved in its workdir."""
 
 import json
 import os
