@@ -51,7 +51,7 @@ FAILURES = {  # What is said, and the status.
   "data folder is a file": ("/texts must be a folder, but it is", 2),
   "finish with nothing": ("train.finish_with must be one of ('eval', ", 2),
   "finish with evaluate": ("each: it is ('evaluate',)", 2),
-  "no effect": ("has no effect without train.optimizer=adamw or lamb", 2),
+  "no effect": ("has no effect without train.optimizer=adamw or train", 2),
   "no average": ("set --config.train.ema_decay, or --config.eval.param", 2),
   "unknown mode": ("mode", 2),
   "no data": ("python -m data_prep.main --dataset=tiny --data_dir=", 2),

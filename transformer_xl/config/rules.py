@@ -5,8 +5,7 @@ A broken rule is a UserError that names the values and what to set instead.
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
+import re
 
 from transformer_xl import errors
 from transformer_xl.config import fields
@@ -14,77 +13,37 @@ from transformer_xl.config import schema
 
 # Modes that update parameters.
 _TRAINING = ("train", "ablation")
-# Fields, the setting without which they change nothing, and whether it is made.
-_NEEDED: tuple[
-  tuple[tuple[str, ...], str, Callable[[schema.ExperimentConfig], Any]], ...
-] = (
-  (
-    ("train.weight_decay",),
-    "train.optimizer=adamw or lamb",
-    lambda config: config.train.optimizer in ("adamw", "lamb"),
+# What a setting needs to have an effect: one of these conditions.
+_ADAM = tuple(f"train.optimizer={name}" for name in ("adam", "adamw", "lamb"))
+_DYNAMIC = ("eval.dynamic.kind=sgd", "eval.dynamic.kind=rms")
+_VALIDATION = ("train.eval_every_steps>0",)
+NEEDED = {
+  "train.weight_decay": ("train.optimizer=adamw", "train.optimizer=lamb"),
+  "train.adam_b1": _ADAM,
+  "train.adam_b2": _ADAM,
+  "train.adam_epsilon": _ADAM,
+  "train.min_learning_rate_ratio": ("train.schedule=cosine",),
+  "train.schedule_convention": ("train.warmup_steps>0",),
+  "train.eval_mem_len": _VALIDATION,
+  "train.log_memory_use": _VALIDATION,
+  "checkpoint.keep_best": _VALIDATION,
+  "divergence.tries": (
+    *("divergence.action=skip", "divergence.action=lower_rate"),
   ),
-  (
-    ("train.adam_b1", "train.adam_b2", "train.adam_epsilon"),
-    "train.optimizer=adam, adamw or lamb",
-    lambda config: config.train.optimizer != "sgd",
+  "divergence.rate_factor": ("divergence.action=lower_rate",),
+  "eval.dynamic.lanes": _DYNAMIC,
+  "eval.dynamic.learning_rate": _DYNAMIC,
+  "eval.dynamic.decay": _DYNAMIC,
+  "eval.dynamic.epsilon": ("eval.dynamic.kind=rms",),
+  "eval.dynamic.statistics_segments": ("eval.dynamic.kind=rms",),
+  "eval.cache.flatness": ("eval.cache.size>0",),
+  "eval.cache.share": ("eval.cache.size>0",),
+  "generate.top_k": ("generate.temperature>0",),
+  "generate.top_p": ("generate.temperature>0",),
+  "generate.repetition_window": (
+    *("generate.repetition_penalty>1", "generate.no_repeat_ngram>0"),
   ),
-  (
-    ("train.min_learning_rate_ratio",),
-    "train.schedule=cosine",
-    lambda config: config.train.schedule == "cosine",
-  ),
-  (
-    ("train.schedule_convention",),
-    "train.warmup_steps above 0",
-    lambda config: config.train.warmup_steps,
-  ),
-  (
-    ("train.eval_mem_len", "train.log_memory_use", "checkpoint.keep_best"),
-    "train.eval_every_steps above 0",
-    lambda config: config.train.eval_every_steps,
-  ),
-  (
-    ("divergence.tries",),
-    "divergence.action=skip or lower_rate",
-    lambda config: config.divergence.action != "stop",
-  ),
-  (
-    ("divergence.rate_factor",),
-    "divergence.action=lower_rate",
-    lambda config: config.divergence.action == "lower_rate",
-  ),
-  (
-    (
-      "eval.dynamic.lanes",
-      "eval.dynamic.learning_rate",
-      "eval.dynamic.decay",
-    ),
-    "eval.dynamic.kind=sgd or rms",
-    lambda config: config.eval.dynamic.kind != "none",
-  ),
-  (
-    ("eval.dynamic.epsilon", "eval.dynamic.statistics_segments"),
-    "eval.dynamic.kind=rms",
-    lambda config: config.eval.dynamic.kind == "rms",
-  ),
-  (
-    ("eval.cache.flatness", "eval.cache.share"),
-    "eval.cache.size above 0",
-    lambda config: config.eval.cache.size,
-  ),
-  (
-    ("generate.top_k", "generate.top_p"),
-    "generate.temperature above 0",
-    lambda config: config.generate.temperature,
-  ),
-  (
-    ("generate.repetition_window",),
-    "generate.repetition_penalty above 1 or generate.no_repeat_ngram above 0",
-    lambda config: (
-      config.generate.repetition_penalty > 1 or config.generate.no_repeat_ngram
-    ),
-  ),
-)
+}
 
 
 def check(config: schema.ExperimentConfig) -> None:
@@ -121,16 +80,16 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
     config: one that `check` accepts.
     mode: of the command.
   """
-  for names, needed, is_made in _NEEDED:
-    for name in () if is_made(config) else names:
-      value = fields.get(config, name)
-      default = fields.default(config, schema.FIELDS[name])
-      # Zero turns off what the setting does, so nothing is lost.
-      if value and value != default:
-        raise errors.UserError(
-          f"{name}={value} has no effect without {needed}; set that, or "
-          f"--config.{name}={default}."
-        )
+  for name, needed in NEEDED.items():
+    value = fields.get(config, name)
+    default = fields.default(config, schema.FIELDS[name])
+    # Zero turns off what the setting does, so nothing is lost.
+    is_set = value and value != default
+    if is_set and not any(_holds(config, condition) for condition in needed):
+      raise errors.UserError(
+        f"{name}={value} has no effect without {' or '.join(needed)}; set "
+        f"that, or --config.{name}={default}."
+      )
   average, kind = config.eval.parameters, config.train.average_kind
   if mode in _TRAINING and average != "raw" and not kind:
     keeps = {
@@ -141,6 +100,12 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
       f"eval.parameters={average}, but training keeps no average of the "
       f"parameters; set {keeps}, or --config.eval.parameters=raw."
     )
+
+
+def _holds(config: schema.ExperimentConfig, condition: str) -> bool:
+  name, operator, value = re.split("([=>])", condition)
+  actual = fields.get(config, name)
+  return actual > int(value) if operator == ">" else actual == value
 
 
 def _check_model(model: schema.ModelConfig) -> None:
