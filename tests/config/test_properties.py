@@ -17,6 +17,7 @@ from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
+from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.evaluation import scorer as evaluation_scorer
@@ -255,6 +256,7 @@ def test_odd_values_are_taken_or_refused(updates):
       group = group[part]
     group[field] = value
   try:
-    load.from_config_dict(ml_collections.ConfigDict(values))
+    config = load.from_config_dict(ml_collections.ConfigDict(values))
+    rules.check_command(config, "train")
   except errors.UserError as error:
     assert_helpful(error)
