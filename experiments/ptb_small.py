@@ -9,7 +9,8 @@ Measured: test perplexity 102.24 with seed 0 and 105.02 with seed 1; validation
         64           102.24   warm-up as long as the memory, float32, step 6000
        256           102.81   (seed 0)
 
-Dynamic evaluation lowers it to 93.24, a neural cache to 89.94: docs/measurements/ptb.md.
+Dynamic evaluation lowers it to 93.24, a neural cache to 89.94:
+docs/measurements/ptb.md.
 
 Cost: about 45 CPU minutes, which took 88 minutes beside other work; jax 0.10.2,
 21 November 2026.

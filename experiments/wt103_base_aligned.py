@@ -5,7 +5,7 @@ much of a matrix unit's 128 x 128 tiles empty. These are the widths that
 NVIDIA's version uses for the same reason (512, 8 heads of 64, 2048), with the
 paper's 16 layers. Paper: no such model.
 Measured: not trained here.
-Cost: not measured; docs/measurements/tpu.md has the compiler's estimates for both.
+Cost: not measured; docs/measurements/tpu.md has the compiler's estimates.
 Run: python -m transformer_xl.main --config=experiments/wt103_base_aligned.py \
   --workdir=/tmp/wt103_base_aligned
 """
