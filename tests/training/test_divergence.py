@@ -18,6 +18,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
+from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 from transformer_xl.workdir import checkpoint
 
@@ -56,7 +57,7 @@ def steps(workdir):
 
 def poison(monkeypatch, harm, *, is_bad):
   """Harms the parameters after a chunk that `is_bad`."""
-  compile_update = step_lib.compiled_update
+  compile_update = programs.update
 
   def compiled(config, mesh):
     update = compile_update(config, mesh)
@@ -70,7 +71,7 @@ def poison(monkeypatch, harm, *, is_bad):
 
     return call
 
-  monkeypatch.setattr(step_lib, "compiled_update", compiled)
+  monkeypatch.setattr(programs, "update", compiled)
 
 
 def reads(data_dir, segment):
