@@ -20,7 +20,7 @@ from transformer_xl.training import divergence
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
-from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import checkpoint_items
 
 GUARDED = {
   "train.num_steps": 20,
@@ -51,7 +51,7 @@ def events(workdir):
 
 
 def steps(workdir):
-  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   return sorted(int(path.name) for path in folder.iterdir())
 
 

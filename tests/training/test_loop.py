@@ -19,7 +19,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
 from transformer_xl.training import programs
-from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import lock
 from transformer_xl.workdir import metrics_log
 
@@ -45,7 +45,7 @@ def lines(workdir):
 
 
 def steps(workdir):
-  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   return sorted(int(path.name) for path in folder.iterdir())
 
 

@@ -15,6 +15,7 @@ from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import save_policy
@@ -76,7 +77,7 @@ def restore(workdir, state, memory=None, **updates):
 
 
 def steps(workdir):
-  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
 
 
@@ -180,7 +181,7 @@ def _damage_metadata(folder):
 )
 def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(tmp_path, harm):
   save(tmp_path, [make_state(3), make_state(6)])
-  harm(tmp_path / checkpoint.DIRECTORY / "6")
+  harm(tmp_path / checkpoint_items.DIRECTORY / "6")
   restored = restore(tmp_path, make_state(0))
   assert_same(restored.state, make_state(3))
   assert steps(tmp_path) == [3]
@@ -282,7 +283,7 @@ def test_an_error_in_the_background_comes_to_light(tmp_path, monkeypatch):
 
 def test_metadata_is_plain_json(tmp_path):
   save(tmp_path, [make_state(3)])
-  folder = tmp_path / checkpoint.DIRECTORY / "3" / "metadata"
+  folder = tmp_path / checkpoint_items.DIRECTORY / "3" / "metadata"
   metadata = json.loads((folder / "metadata").read_text())
   assert metadata.pop("digest") == checksums.of_json(metadata)
   assert metadata.pop("fingerprints").keys() == {
