@@ -98,8 +98,7 @@ def lower_updates(
   devices: list[Any] | None = None,
 ) -> Any:
   """So many updates in one call, to compile; for our devices or others."""
-  lanes = config.train.batch_size // config.train.accumulation_steps
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=(lanes,), devices=devices)
+  mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
     lanes, length = config.train.batch_size, _longest(config)
     segments = _segments(mesh, count, lanes, length)

@@ -7,6 +7,7 @@ loss is not finite. Due hooks are called in the order of their list.
 """
 
 import math
+from typing import NamedTuple
 from typing import Protocol
 
 import jax
@@ -154,3 +155,30 @@ class Saving:
     self._checkpoints.save(run)
     self._policy.saved()
     return run
+
+
+class Hooks(NamedTuple):
+  """The hooks of a run."""
+
+  on_metrics: list[MetricsHook]
+  on_run: list[RunHook]
+  evaluation: Evaluation | None  # Also the first of `on_run`.
+
+
+def make(
+  config: schema.ExperimentConfig,
+  validation: validation_lib.Validation | None,
+  checkpoints: checkpoint.Checkpoints,
+  policy: save_policy.SavePolicy,
+  writer: metrics_log.Writer,
+  stop: preemption.StopSignal,
+) -> Hooks:
+  """The hooks of a configuration, in the order in which they are called."""
+  evaluation = None
+  on_run: list[RunHook] = []
+  if validation is not None:
+    evaluation = Evaluation(config.train, validation, writer, stop)
+    on_run.append(evaluation)
+  # Last, so that a checkpoint has the validation loss of its own step.
+  on_run.append(Saving(config.train, checkpoints, policy, stop, evaluation))
+  return Hooks([LogLine(config, writer)], on_run, evaluation)

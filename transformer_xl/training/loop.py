@@ -9,7 +9,7 @@ loop rewinds to an older state where the configuration allows it: divergence.py.
 import contextlib
 import dataclasses
 import time
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import jax
 from absl import logging
@@ -71,7 +71,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       run_record.keep_vocabulary(config.data.dataset_dir, workdir)
       while True:
         with _open_writer(config, workdir, run) as writer:
-          hooks = _make_hooks(
+          hooks = hooks_lib.make(
             config, validation, checkpoints, policy, writer, stop
           )
           try:
@@ -81,28 +81,6 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
             answer = guard.respond(trouble, checkpoints.steps())
         del run  # There may not be room for two.
         run = resume.rewind(answer, config, mesh, checkpoints, stream)
-
-
-class _Hooks(NamedTuple):
-  """What happens every so many updates; see `hooks`."""
-
-  on_metrics: list[hooks_lib.MetricsHook]
-  on_run: list[hooks_lib.RunHook]
-  evaluation: hooks_lib.Evaluation | None  # Also the first of `on_run`.
-
-
-def _make_hooks(
-  config, validation, checkpoints, policy, writer, stop
-) -> _Hooks:
-  evaluation = None
-  on_run: list[hooks_lib.RunHook] = []
-  if validation is not None:
-    evaluation = hooks_lib.Evaluation(config.train, validation, writer, stop)
-    on_run.append(evaluation)
-  on_run.append(
-    hooks_lib.Saving(config.train, checkpoints, policy, stop, evaluation)
-  )
-  return _Hooks([hooks_lib.LogLine(config, writer)], on_run, evaluation)
 
 
 def _open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
@@ -118,7 +96,7 @@ def _open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
 
 
 @contextlib.contextmanager
-def _open_writer(config, workdir, run):
+def _open_writer(config, workdir, run) -> Iterator[metrics_log.Writer]:
   """Drops lines beyond the run's step, except for events of divergence."""
   step = int(run.state.step)
   writer = metrics_log.Writer(
@@ -155,7 +133,7 @@ def _report_clusters(
 
 def _advance(
   run: run_state.RunState,
-  hooks: _Hooks,
+  hooks: hooks_lib.Hooks,
   config: schema.ExperimentConfig,
   mesh: jax.sharding.Mesh,
   stream: streams.TrainStream,
@@ -181,19 +159,9 @@ def _advance(
     segments = streams.device_segments(
       stream, first, count, mesh_lib.segments(mesh)
     )
-    start = time.perf_counter()
-    state, memory, metrics = update(run.state, run.memory, segments)
+    with _log_compiling(stream.length_at(first), compiled_lens, window):
+      state, memory, metrics = update(run.state, run.memory, segments)
     run = run_state.RunState(state, memory, run.metadata)
-    length = stream.length_at(first)
-    if length not in compiled_lens:
-      # The call returns before the device is done, but after compiling.
-      seconds = time.perf_counter() - start
-      logging.info(
-        "Compiled the update in %.1f s, for segments of %d.", seconds, length
-      )
-      if compiled_lens:
-        window.continue_timing()
-      compiled_lens.add(length)
     if pending is not None:
       _read(*pending, guard, window, hooks)
     step += count
@@ -219,6 +187,22 @@ def _compiled_update(config, mesh, rate_factor) -> jax.stages.Wrapped:
   rate = rate_factor * config.train.learning_rate
   train = dataclasses.replace(config.train, learning_rate=rate)
   return programs.update(dataclasses.replace(config, train=train), mesh)
+
+
+@contextlib.contextmanager
+def _log_compiling(segment_len, compiled_lens, window) -> Iterator[None]:
+  """Logs how long the first update with a segment length compiles."""
+  start = time.perf_counter()
+  yield  # Returns before the devices are done, but after compiling.
+  if segment_len in compiled_lens:
+    return
+  seconds = time.perf_counter() - start
+  logging.info(
+    "Compiled the update in %.1f s, for segments of %d.", seconds, segment_len
+  )
+  if compiled_lens:
+    window.continue_timing()
+  compiled_lens.add(segment_len)
 
 
 def _read(step, metrics, guard, window, hooks) -> None:

@@ -94,7 +94,7 @@ def placed_state(
 def shardings(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
 ) -> tuple[run_state.TrainState, memory_lib.Memory]:
-  """Shardings in the places of the arrays of state and memory."""
+  """The shardings of all arrays of state and memory."""
   placed: tuple[run_state.TrainState, memory_lib.Memory] = jax.tree.map(
     lambda leaf: leaf.sharding, placed_state(config, mesh)
   )
