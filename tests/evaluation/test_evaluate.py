@@ -17,7 +17,7 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint
-from transformer_xl.workdir import train_state as train_state_lib
+from transformer_xl.workdir import run_state
 
 CARD = {  # The contract, then what comes on top of it.
   *("split", "num_tokens", "nll", "perplexity", "bits_per_character"),
@@ -42,7 +42,8 @@ def workdir(data_dir, tmp_path_factory):
   for step, nll in ((1, 3.0), (2, 2.0), (3, 2.5)):
     state = train_state(config, step)
     memory = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=1)
-    checkpoints.save(state, memory, metadata={}, nll=nll)
+    run = run_state.RunState(state, memory, validation_loss=nll)
+    checkpoints.save(run)
   checkpoints.close()
   return folder
 
@@ -50,7 +51,7 @@ def workdir(data_dir, tmp_path_factory):
 def train_state(config, step):
   params = tiny.params(config.model, seed=step)
   average = tiny.params(config.model, seed=10 + step)
-  return train_state_lib.TrainState(jnp.int32(step), params, (), average)
+  return run_state.TrainState(jnp.int32(step), params, (), average)
 
 
 def score(config, *, mem_len, seed=0):
@@ -155,7 +156,7 @@ def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
   config = corpus.config(
     data_dir, **{"eval.mem_len": (0, 8), "eval.clamp_len": 6}
   )
-  cards = evaluate.run(config, workdir)
+  cards = evaluate.evaluate_checkpoint(config, workdir)
   with open(f"{workdir}/results/eval_test.json", encoding="utf-8") as file:
     assert json.load(file) == {"cards": cards}
   assert all(set(card) == CARD for card in cards)
@@ -185,7 +186,7 @@ def test_the_checkpoint_and_the_average_are_chosen_by_name(
   config = corpus.config(
     data_dir, **{"eval.checkpoint": which, "eval.parameters": parameters}
   )
-  (card,) = evaluate.run(config, workdir)
+  (card,) = evaluate.evaluate_checkpoint(config, workdir)
   assert card["checkpoint_step"] == (3 if which == "latest" else 2)
   assert card["parameters"] == parameters
   assert card["nll"] == score(config, mem_len=8, seed=seed).nll / 149
@@ -230,6 +231,6 @@ def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
 
 def test_a_folder_without_checkpoints_is_one_line(data_dir, tmp_path):
   with pytest.raises(errors.UserError, match="no checkpoints") as caught:
-    evaluate.run(corpus.config(data_dir), str(tmp_path))
+    evaluate.evaluate_checkpoint(corpus.config(data_dir), str(tmp_path))
   assert "\n" not in str(caught.value)
   assert list(tmp_path.iterdir()) == []

@@ -25,8 +25,8 @@ from transformer_xl.importers import report
 from transformer_xl.importers import source
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import generate
-from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 MEM_LEN, CLAMP_LEN = 5, 4
 SEGMENT_LENS = (4, 7, 2)  # Shorter and longer than the memory.
@@ -48,7 +48,7 @@ def load(workdir):
       jax.random.key(0),
     ),
   )
-  params, _ = checkpoint.restore_params(
+  params, _ = trained_model.restore_params(
     str(workdir), which="latest", average=False, target=targets
   )
   return config, params
@@ -168,7 +168,9 @@ def test_evaluation_scores_every_token_of_an_imported_run(wt103, tmp_path):
   config = saved.get_config(str(wt103))
   config.data.update({"dir": str(tmp_path), "name": "text"})
   config.eval.update({"batch_size": 2, "segment_len": 8, "mem_len": (8,)})
-  (card,) = evaluate.run(load_lib.from_config_dict(config), str(wt103))
+  (card,) = evaluate.evaluate_checkpoint(
+    load_lib.from_config_dict(config), str(wt103)
+  )
   assert card["num_tokens"] == 49
   assert card["memory_start"] == "zeros"
 

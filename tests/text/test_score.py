@@ -17,8 +17,8 @@ from transformer_xl.model import transformer_xl
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 from transformer_xl.text import score
-from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 LONG = "abc def abc ghi jkl mno"  # Longer than memory and a segment.
 TEXTS = ("ab", LONG, "", "q", "abc def", LONG[5:], "\n")
@@ -142,7 +142,7 @@ def workdir(tmp_path_factory):
   data_dir = corpus.write(tmp_path_factory.mktemp("data"))
   run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
   params = tiny.params(corpus.config(data_dir).model)
-  checkpoint.save_params(workdir, params, step=1)
+  trained_model.save_params(workdir, params, step=1)
   return workdir
 
 

@@ -1,9 +1,10 @@
 """Command line: a run's checkpoint becomes a HuggingFace folder.
 
-    python -m transformer_xl.importers.export --workdir=runs/wt103 \
+python -m transformer_xl.importers.export --workdir=runs/wt103 \
       --target=wt103_huggingface
 """
 
+import dataclasses
 import json
 import os
 import shutil
@@ -24,9 +25,8 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 from transformer_xl.importers import source
-from transformer_xl.model import transformer_xl
-from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run.", required=True
@@ -53,11 +53,10 @@ def export(workdir: str, target: str) -> None:
     same_length=config.eval.same_length,
   )
   fields = huggingface.config_fields(config.model, lengths)
-  params, _ = checkpoint.restore_params(
-    workdir,
-    which=config.eval.checkpoint,
-    average=config.eval.parameters != "raw",
-    target=_targets(config.model),
+  # On one device, whatever mesh the run was trained on.
+  mesh = schema.MeshConfig(data=1, fsdp=1, tensor=1)
+  model = trained_model.load(
+    dataclasses.replace(config, mesh=mesh), workdir, devices=jax.devices()[:1]
   )
   vocabulary = vocabulary_lib.load(os.path.join(workdir, run_record.VOCABULARY))
   parent = os.path.dirname(os.path.abspath(target))
@@ -66,7 +65,7 @@ def export(workdir: str, target: str) -> None:
     folder = os.path.join(temporary, "folder")
     os.mkdir(folder)
     write_weights(
-      os.path.join(folder, "model.safetensors"), params, config.model
+      os.path.join(folder, "model.safetensors"), model.params, config.model
     )
     with open(os.path.join(folder, "config.json"), "w") as file:
       json.dump(fields, file, indent=2)
@@ -87,18 +86,6 @@ def write_weights(
   frequencies = (10000**-exponents).astype(np.float32)
   tensors["transformer.pos_emb.inv_freq"] = frequencies
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-
-
-def _targets(config: schema.ModelConfig):
-  """Shapes of the parameters, on one device."""
-  device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  shapes = jax.eval_shape(
-    lambda key: transformer_xl.init_params(config, key), jax.random.key(0)
-  )
-  return jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-    shapes,
-  )
 
 
 def main(argv: list[str]) -> None:

@@ -56,9 +56,7 @@ def parameter_shapes(
   config: schema.ModelConfig,
 ) -> dict[str, tuple[int, ...]]:
   """The shape of every parameter of a model by its path."""
-  params = jax.eval_shape(
-    lambda key: transformer_xl.init_params(config, key), jax.random.key(0)
-  )
+  params = transformer_xl.abstract_params(config)
   leaves, _ = jax.tree_util.tree_flatten_with_path(params)
   return {
     jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape

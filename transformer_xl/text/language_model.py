@@ -1,10 +1,9 @@
-"""A trained model that reads text: what generating and scoring start from."""
+"""A trained model with its vocabulary, to generate and score text with."""
 
 from typing import NamedTuple
 
 import jax
 
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -15,7 +14,7 @@ from transformer_xl.workdir import trained_model
 
 
 class TextModel(NamedTuple):
-  """A reader with parameters, and the vocabulary of its tokens."""
+  """A reader, its parameters and its vocabulary."""
 
   vocabulary: vocabulary_lib.Vocabulary
   reader: kv_cache.Reader
@@ -30,10 +29,13 @@ def load(
   mem_len: int,
   segment_len: int,
 ) -> TextModel:
-  """Restores a run; all of it comes from its folder.
+  """Loads a run's model and vocabulary from its workdir alone.
 
-  The clamp, the window and the choice of parameters are those of
-  `config.eval`.
+  `config.eval` determines clamp length, attention window and the choice of
+  parameters.
+
+  Raises:
+    UserError: the workdir has no such checkpoint or no vocabulary.
   """
   folder = f"{workdir}/{run_record.VOCABULARY}"
   vocabulary = vocabulary_lib.load(folder)
@@ -45,8 +47,7 @@ def load(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  with jax.set_mesh(mesh):
-    params, step = trained_model.load_params(config, workdir, mesh)
-    frozen = jax.jit(reader.freeze)(params)
-  return TextModel(vocabulary, reader, frozen, step)
+  model = trained_model.load(config, workdir)
+  with jax.set_mesh(model.mesh):
+    frozen = jax.jit(reader.freeze)(model.params)
+  return TextModel(vocabulary, reader, frozen, model.step)

@@ -1,18 +1,20 @@
-"""What a run writes: JSON lines always, TensorBoard events, a progress line.
+"""The metrics of a run: `metrics.jsonl`, TensorBoard events, a progress line.
 
-Only the first process writes. After a resume, lines past the restored step are
-dropped: the run writes them again, and no step is there twice.
+Only the first process writes. On resuming, lines after the restored step are
+dropped, because the run writes them again.
 """
 
 import datetime
 import json
 import os
+import time
 from typing import Any
 
 import jax
 from absl import logging
-
-from transformer_xl.workdir import event_file
+from tensorboardX import event_file_writer
+from tensorboardX import summary
+from tensorboardX.proto import event_pb2
 
 
 class Writer:
@@ -23,7 +25,7 @@ class Writer:
 
     Args:
       workdir: gets `metrics.jsonl` and event files.
-      step: completed updates; what is logged beyond is dropped.
+      step: completed updates; lines after it are dropped.
       num_steps: of the whole run.
     """
     self._num_steps = num_steps
@@ -33,10 +35,10 @@ class Writer:
     path = os.path.join(workdir, "metrics.jsonl")
     _drop_after(path, step)
     self._lines = open(path, "a", encoding="utf-8")  # noqa: SIM115
-    self._events = event_file.EventFile(workdir, step=step)
+    self._events = _EventFile(workdir, step=step)
 
   def write(self, record: dict[str, Any]) -> None:
-    """Writes one line; `step` says where, other numbers become scalars."""
+    """Writes a line; its numbers become scalars at `step`."""
     if not self._is_first:
       return
     self._lines.write(json.dumps(record) + "\n")
@@ -48,7 +50,7 @@ class Writer:
     self._events.flush()
 
   def progress(self, record: dict[str, Any]) -> None:
-    """Logs a training record for people, with the time that is left."""
+    """Logs a training record with the time that remains."""
     step, speed = record["step"], record["tokens_per_second"]
     text = (
       f"step {step}/{self._num_steps}  loss {record['loss']:.4f}"
@@ -70,8 +72,40 @@ class Writer:
       self._events.close()
 
 
+class _EventFile:
+  """A new file of TensorBoard scalars, written in the calling thread.
+
+  The writers of the library have a thread of their own, which dies if the disk
+  is full or the clock is set back by weeks; the run would then wait forever.
+  """
+
+  def __init__(self, folder: str, *, step: int):
+    """Opens the file; TensorBoard hides events of older files after `step`."""
+    os.makedirs(folder, exist_ok=True)
+    self._file = event_file_writer.EventsWriter(os.path.join(folder, "events"))
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._write(event_pb2.Event(step=step + 1, session_log=start))
+
+  def add(self, name: str, value: float, step: int) -> None:
+    """Adds one number."""
+    scalar = summary.scalar(name, value)
+    self._write(event_pb2.Event(step=step, summary=scalar))
+
+  def flush(self) -> None:
+    """Hands what was added to the operating system."""
+    self._file.flush()
+
+  def close(self) -> None:
+    """Writes what is left."""
+    self._file.close()
+
+  def _write(self, event: event_pb2.Event) -> None:
+    event.wall_time = time.time()
+    self._file.write_event(event)
+
+
 def write_json(path: str, value: Any) -> None:
-  """Writes a file whole or not at all; only in the first process."""
+  """Writes a file completely or not at all; only in the first process."""
   if jax.process_index() != 0:
     return
   os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -83,7 +117,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def _drop_after(path: str, step: int) -> None:
-  """Keeps the lines up to a step; a kill may have left half a line."""
+  """Keeps whole lines up to a step; a kill may have left half a line."""
   if not os.path.exists(path):
     return
   kept = []

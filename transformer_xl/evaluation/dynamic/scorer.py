@@ -72,9 +72,7 @@ class AdaptiveScorer:
       is_dynamic=is_dynamic,
       is_apart=is_apart,
     )
-    params = jax.eval_shape(
-      lambda: transformer_xl.init_params(config.model, jax.random.key(0))
-    )
+    params = transformer_xl.abstract_params(config.model)
     places = _places(mesh, jax.eval_shape(start, params), params, is_apart)
     by_parameter = mesh_lib.parameters(mesh, params)
     self.start = jax.jit(start, out_shardings=places)
@@ -132,9 +130,9 @@ def score_segment(
       neural_cache.losses, reading.nll, segment.targets, pairs, alike
     )
     nll = jax.lax.map(mixed, mixtures)  # [C, B, T]
+  weights = segment.loss_weights()
   sums = Losses(
-    jnp.sum(nll * segment.weights[None], axis=2).T,
-    jnp.sum(segment.weights, axis=1),
+    jnp.sum(nll * weights[None], axis=2).T, jnp.sum(weights, axis=1)
   )
   return State(params, reading.memory, cache), sums
 
