@@ -62,11 +62,11 @@ def test_a_row_that_was_trained_otherwise_is_not_taken_for_it(
 ):
   config = corpus.config(data_dir, **RUN)
   row = ablation.parse(config.analysis.rows[0])
-  asked = ablation._asked(ablation.row_config(config, row))
-  asked["train"]["learning_rate"] = 7.0
+  settings = ablation._settings(ablation.row_config(config, row))
+  settings["train"]["learning_rate"] = 7.0
   path = tmp_path / row.name / "results" / "row.json"
   path.parent.mkdir(parents=True)
-  path.write_text(json.dumps({"asked": asked}))
+  path.write_text(json.dumps({"asked": settings}))
   with pytest.raises(errors.UserError, match=r"learning_rate=7.0 and 0.01 is"):
     ablation.run(config, str(tmp_path))
 
@@ -75,7 +75,7 @@ def test_a_row_that_was_trained_otherwise_is_not_taken_for_it(
   "name", ["recurrent", "recurrent-other-all", "segment-shaw-half"]
 )
 def test_a_row_that_is_none_is_one_line(name):
-  with pytest.raises(errors.UserError, match="which is no row; rows are"):
+  with pytest.raises(errors.UserError, match="which is not a row; rows are"):
     ablation.parse(name)
 
 

@@ -55,7 +55,7 @@ def test_maps_are_written_and_drawn(data_dir, tmp_path, text):
   ("updates", "text"),
   [
     ({"eval.mem_len": (0,)}, "there is no memory to pay attention to"),
-    ({"analysis.text": "abc"}, "has 3 tokens, and to fill the memory"),
+    ({"analysis.text": "abc"}, "has 3 tokens, but filling the memory"),
   ],
 )
 def test_what_cannot_be_shown_is_one_line(data_dir, tmp_path, updates, text):

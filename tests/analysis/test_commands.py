@@ -44,5 +44,5 @@ def test_the_ablation_is_a_command_and_a_mistake_one_line(tmp_path):
   )
   assert done.returncode == 2
   (line,) = [x for x in done.stderr.splitlines() if x.startswith("error")]
-  assert "'recurrent-shaw', which is no row" in line
+  assert "'recurrent-shaw', which is not a row" in line
   assert "Traceback" not in done.stderr

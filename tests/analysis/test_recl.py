@@ -218,7 +218,7 @@ def test_a_group_is_compared_and_drawn(folder):
         "analysis.context": "attention",
         "model.encoding": "absolute",
       },
-      "needs a model of distances",
+      "needs an encoding of distances",
     ),
     (
       {

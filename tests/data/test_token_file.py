@@ -78,7 +78,7 @@ def _disorder_documents(folder):
     (_truncate_to_nothing, "train.npy is truncated"),
     (_shorten, "has 1002 tokens where meta.json says 1003"),
     (_change_a_token, "it was changed"),
-    (_replace_by_text, "no token file"),
+    (_replace_by_text, "not a token file"),
     (_disorder_documents, "must have rising positions below 1003"),
     (_remove_documents, "train_documents.npy is missing"),
     (_rename_split, "no split 'train', only valid, test, other"),

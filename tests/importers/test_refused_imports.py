@@ -106,7 +106,7 @@ def test_data_of_another_model_are_refused(tmp_path):
   info = {"vocab_size": 23, "cutoffs": [0, 7, 14, 23], "dataset": "wt103"}
   (folder / "corpus-info.json").write_text(json.dumps(info))
   refuse(
-    tmp_path, "of two models", format_name="tensorflow", source=str(folder)
+    tmp_path, "belong to", format_name="tensorflow", source=str(folder)
   )
 
 

@@ -1,4 +1,4 @@
-"""Evaluation that learns: its results file, its cards and its errors."""
+"""Dynamic evaluation: its results file, its cards and its errors."""
 
 import itertools
 import json

@@ -63,8 +63,8 @@ def in_segments(
 @jax.jit
 def segment(cache, hidden, words, nll, known, mixture):
   pairs, cache = neural_cache.append(cache, hidden, known)
-  alike = neural_cache.similarity(hidden, pairs)
-  return neural_cache.losses(nll, words, pairs, alike, mixture), cache
+  similarities = neural_cache.similarity(hidden, pairs)
+  return neural_cache.losses(nll, words, pairs, similarities, mixture), cache
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_probabilities_of_all_words_sum_to_one():
   pairs, _ = neural_cache.append(
     neural_cache.empty(batch_size=LANES, size=6, model_dim=DIM), hidden, words
   )
-  alike = neural_cache.similarity(hidden, pairs)
+  similarities = neural_cache.similarity(hidden, pairs)
   uniform = jnp.full(nll.shape, math.log(WORDS))
   for word in range(WORDS):
     targets = jnp.full(words.shape, word)
     total += np.exp(
-      -neural_cache.losses(uniform, targets, pairs, alike, MIXTURE)
+      -neural_cache.losses(uniform, targets, pairs, similarities, MIXTURE)
     )
   np.testing.assert_allclose(total, 1, rtol=1e-5)

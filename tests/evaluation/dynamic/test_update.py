@@ -39,7 +39,7 @@ def make_config(data_dir, **updates):
   return corpus.config(data_dir, **values | updates)
 
 
-def lessons(config):
+def text_segments(config):
   """All of the test split; the lanes' first segment warms up."""
   file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   stream = streams.EvalStream(
@@ -51,7 +51,7 @@ def lessons(config):
   )
   segments = stream.read(0, stream.num_steps, slice(None))
   is_text = stream.is_text(0, stream.num_steps)
-  return jax.tree.map(jnp.asarray, gradient.Lesson(segments, is_text))
+  return jax.tree.map(jnp.asarray, gradient.TextSegment(segments, is_text))
 
 
 def training(config, count=3):
@@ -175,7 +175,7 @@ def test_losses_are_those_of_a_loop_over_lanes(data_dir, kind, lanes):
   )
   apart = [np.array([lane]) for lane in range(LANES)]
   groups = apart if lanes == "apart" else [np.arange(LANES)]
-  these = lessons(config)
+  these = text_segments(config)
   found, _ = score(config, these, make_rule(kind))
   expected = loop(config, these, make_rule(kind), groups=groups)
   # Updates in float32 and not float64, over eight segments.
@@ -211,7 +211,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
   config = make_config(
     data_dir, **{"eval.dynamic.kind": kind, "eval.dynamic.lanes": "shared"}
   )
-  params, these = tiny.params(config.model), lessons(config)
+  params, these = tiny.params(config.model), text_segments(config)
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   with jax.set_mesh(mesh):
     static = evaluate.Evaluator(config, mesh, split="test", mem_len=MEMORY)
@@ -233,7 +233,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
 def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
   """Each segment then knows of the one before and of nothing else."""
   config = make_config(data_dir, **{"eval.dynamic.kind": kind})
-  these = lessons(config)
+  these = text_segments(config)
   found, state = score(config, these, make_rule(kind, decay=1e30))
   same, _ = score(config, these, make_rule(kind, decay=1e20))
   np.testing.assert_array_equal(found, same)
@@ -285,7 +285,7 @@ def test_a_token_changes_no_loss_before_it_and_in_no_lane_apart(
     state = made.start(params)
     return np.asarray(made.score(state, params, steps, mixture, these)[1].nll)
 
-  these = lessons(config)
+  these = text_segments(config)
   before, after = losses(these), losses(other_token(these, 3, 1))
   np.testing.assert_array_equal(after[:3], before[:3])
   assert np.all(after[3:, 1] != before[3:, 1])
@@ -299,7 +299,7 @@ def test_a_token_changes_no_loss_before_it_and_in_no_lane_apart(
 
 def test_what_precedes_the_text_is_not_learned(data_dir):
   config = make_config(data_dir)
-  these = jax.tree.map(lambda x: x[:1], lessons(config))
+  these = jax.tree.map(lambda x: x[:1], text_segments(config))
   assert not np.any(these.is_text[:, 0])
   assert np.all(these.is_text[:, 1:])
   assert np.all(these.segment.weights == 0)
