@@ -105,9 +105,7 @@ def test_data_of_another_model_are_refused(tmp_path):
   folder = shutil.copytree(stored_files.tensorflow("wt103"), tmp_path / "tf")
   info = {"vocab_size": 23, "cutoffs": [0, 7, 14, 23], "dataset": "wt103"}
   (folder / "corpus-info.json").write_text(json.dumps(info))
-  refuse(
-    tmp_path, "belong to", format_name="tensorflow", source=str(folder)
-  )
+  refuse(tmp_path, "belong to", format_name="tensorflow", source=str(folder))
 
 
 def test_a_source_without_vocabulary_asks_for_it(tmp_path):

@@ -105,7 +105,7 @@ def test_a_slice_that_is_not_known_is_one_line(tmp_path):
   )
   assert done.returncode == 2
   last = done.stderr.splitlines()[-1]
-  assert last.startswith("error: no TPU slice 'v99:1x1'")
+  assert last.startswith("error: libtpu knows no TPU slice 'v99:1x1'")
   assert "Traceback" not in done.stderr
 
 

@@ -44,7 +44,7 @@ def make_model(*, mem_len, segment_len=3, same_length=False, **updates):
   )
   frozen = reader.freeze(tiny.params(config))
   vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
-  return language_model.TextModel(vocabulary, reader, frozen, 1)
+  return language_model.LanguageModel(vocabulary, reader, frozen, 1)
 
 
 def draw(model, *, seeds=(0,), stop=(), **updates):

@@ -68,7 +68,7 @@ def test_files_are_utf_8(tmp_path, monkeypatch):
   path.write_bytes("\u00e4\r\n".encode())
   assert inputs.read_file(str(path), field="score.file") == "\u00e4\r\n"
   path.write_bytes(b"abc\xff")
-  with pytest.raises(errors.UserError, match="no UTF-8 at byte 3"):
+  with pytest.raises(errors.UserError, match="not UTF-8 at byte 3"):
     inputs.read_file(str(path), field="score.file")
   with pytest.raises(errors.UserError, match=r"--config\.score\.file=FILE"):
     inputs.read_file(str(tmp_path), field="score.file")

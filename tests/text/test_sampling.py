@@ -71,7 +71,9 @@ def guarded(recent, **options):
   values = {"penalty": 1.0, "ngram": 0, "vocab_size": 9} | options
   log_probs = jnp.zeros(9)
   recent = jnp.array(recent)
-  return -sampling.guard(log_probs, jnp.arange(9), recent, **values)
+  return -sampling.penalise_repetition(
+    log_probs, jnp.arange(9), recent, **values
+  )
 
 
 def test_recent_tokens_become_less_likely():

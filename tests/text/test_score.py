@@ -37,7 +37,7 @@ def make_model(*, mem_len=4, segment_len=3, **fields):
   )
   vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
   frozen = reader.freeze(tiny.params(config))
-  return language_model.TextModel(vocabulary, reader, frozen, 1)
+  return language_model.LanguageModel(vocabulary, reader, frozen, 1)
 
 
 def run(model, texts, *, memory="fresh", prefix="\n", batch_size=8, top_k=0):

@@ -225,7 +225,7 @@ def load(directory: str) -> Vocabulary:
   except (ValueError, LookupError, TypeError) as error:
     reason = " ".join(str(error).split())[:200]
     raise errors.UserError(
-      f"{path} is not a vocabulary as described in meta.json ({reason}); delete "
+      f"{path} is not what meta.json describes ({reason}); delete "
       f"{directory} and prepare it again with python -m data_prep.main."
     ) from None
 

@@ -1,4 +1,4 @@
-"""Command line: exports a run's checkpoint as a HuggingFace folder.
+r"""Command line: exports a run's checkpoint as a HuggingFace folder.
 
     python -m transformer_xl.importers.export --workdir=runs/wt103 \
       --target=wt103_huggingface

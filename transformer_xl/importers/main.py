@@ -1,4 +1,4 @@
-"""Command line: converts a foreign checkpoint to a run for every mode.
+r"""Command line: converts a foreign checkpoint to a run for every mode.
 
     python -m transformer_xl.importers.main --format=tensorflow \
       --source=pretrained_xl/tf_wt103 --published=wt103 --workdir=runs/wt103

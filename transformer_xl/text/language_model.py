@@ -1,4 +1,4 @@
-"""A trained model that reads text: what generating and scoring start from."""
+"""Loads a trained model with its vocabulary, to generate and score text."""
 
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 
-class TextModel(NamedTuple):
-  """A reader with parameters, and the vocabulary of its tokens."""
+class LanguageModel(NamedTuple):
+  """A model with key/value cache, its parameters and its vocabulary."""
 
   vocabulary: vocabulary_lib.Vocabulary
   reader: kv_cache.Reader
@@ -29,11 +29,19 @@ def load(
   *,
   mem_len: int,
   segment_len: int,
-) -> TextModel:
-  """Restores a run; all of it comes from its folder.
+) -> LanguageModel:
+  """Restores a run from its folder alone.
 
-  The clamp, the window and the choice of parameters are those of
-  `config.eval`.
+  Clamping, window and choice of parameters are those of `config.eval`.
+
+  Args:
+    config: of the run.
+    workdir: folder of the run.
+    mem_len: length of the memory, in tokens.
+    segment_len: most tokens per call of the reader.
+
+  Raises:
+    UserError: there is no checkpoint, or its keys cannot be cached.
   """
   folder = f"{workdir}/{run_record.VOCABULARY}"
   vocabulary = vocabulary_lib.load(folder)
@@ -49,4 +57,4 @@ def load(
   with jax.set_mesh(mesh):
     params, step = trained_model.load_params(config, workdir, mesh)
     frozen = jax.jit(reader.freeze)(params)
-  return TextModel(vocabulary, reader, frozen, step)
+  return LanguageModel(vocabulary, reader, frozen, step)
