@@ -2,6 +2,7 @@
 
 A room is a sub-package of transformer_xl/. It imports only rooms below it, at
 the top of a module or inside a function; `main` alone may load rooms by name.
+All checks read source files; nothing is imported here.
 """
 
 import ast
@@ -27,6 +28,11 @@ MAY_GO_OUTSIDE = {
   f"{PACKAGE}.importers.import_run": ("experiments",),
 }
 MOST_LINES = 320
+# Libraries that training never needs, or only when it writes its events.
+NOT_FOR_TRAINING = (
+  *("matplotlib", "pyarrow", "safetensors", "tensorboardX"),
+  *("tensorflow_datasets", "tokenizers"),
+)
 MEASURED = (PACKAGE, "data_prep", "experiments", "benchmarks")
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
@@ -46,13 +52,15 @@ def modules(root):
   return {module_name(path, root): path for path in paths}
 
 
-def imported(path, name):
+def imported(path, name, *, only_at_once=False):
   """Dotted names that a module imports, also inside functions.
 
   Modules that are loaded by a name count, if the name starts as a literal.
+  With `only_at_once`, what functions import is left out.
   """
   package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-  for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+  tree = ast.parse(path.read_text("utf-8"))
+  for node in tree.body if only_at_once else ast.walk(tree):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -98,6 +106,23 @@ def turned_arrows(root):
       if goes_out or goes_up:
         wrong.append(f"{name} -> {target}")
   return wrong
+
+
+def libraries(root, name):
+  """Libraries that are imported at once when a module is imported."""
+  known, found, waiting, seen = modules(root), set(), [name], set()
+  while waiting:
+    module = waiting.pop()
+    if module in seen:
+      continue
+    seen.add(module)
+    for target in imported(known[module], module, only_at_once=True):
+      inner = [
+        part for part in (target, target.rpartition(".")[0]) if part in known
+      ]
+      waiting += inner
+      found |= set() if inner else {target.partition(".")[0]}
+  return found
 
 
 def flat_modules(root):
@@ -156,6 +181,13 @@ def test_no_module_reaches_itself_through_its_imports():
     for name, path in known.items()
   }
   assert len(list(graphlib.TopologicalSorter(graph).static_order())) > 90
+
+
+def test_training_starts_without_the_libraries_of_other_rooms():
+  found = libraries(ROOT, f"{PACKAGE}.training.loop")
+  assert found >= {"jax", "flax", "optax", "orbax"}
+  assert not found & set(NOT_FOR_TRAINING)
+  assert "matplotlib" in libraries(ROOT, f"{PACKAGE}.analysis.recl")
 
 
 def test_the_package_has_rooms_and_a_ground_floor():

@@ -71,7 +71,7 @@ def test_a_loop_of_another_bound_costs_accordingly():
 
 def test_a_form_that_is_not_known_is_no_silent_zero():
   unknown = PROGRAM.replace("condition=%condition, body=%body", "loop=%body")
-  with pytest.raises(ValueError, match="new form"):
+  with pytest.raises(ValueError, match="unknown form"):
     hlo_cost.program_cost(unknown)
 
 

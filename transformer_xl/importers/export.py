@@ -2,6 +2,8 @@ r"""Command line: exports a run's checkpoint as a HuggingFace folder.
 
     python -m transformer_xl.importers.export --workdir=runs/wt103 \
       --target=wt103_huggingface
+
+The folder loads with `TransfoXLLMHeadModel.from_pretrained`.
 """
 
 import json

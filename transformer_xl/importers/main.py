@@ -1,7 +1,9 @@
-r"""Command line: converts a foreign checkpoint to a run for every mode.
+r"""Command line: converts a foreign checkpoint to a run.
 
     python -m transformer_xl.importers.main --format=tensorflow \
       --source=pretrained_xl/tf_wt103 --published=wt103 --workdir=runs/wt103
+
+The run evaluates, generates and scores like one that was trained here.
 """
 
 from absl import flags

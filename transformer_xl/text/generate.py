@@ -233,7 +233,7 @@ def stop_tokens(
   known = [vocabulary.symbols[token] for token in tokens]
   if not known or unknown in known:
     raise errors.UserError(
-      f"the stop text {text!r} is empty or has unknown words in this "
+      f"the stop text {text!r} has no tokens, or unknown words, in this "
       "vocabulary; set --config.generate.stop to text the model can draw."
     )
   return tuple(tokens.tolist())

@@ -12,8 +12,6 @@ from typing import Any
 import jax
 from absl import logging
 
-from transformer_xl.workdir import event_file
-
 
 class Writer:
   """Writes metrics of training and evaluation."""
@@ -33,6 +31,10 @@ class Writer:
     path = os.path.join(workdir, "metrics.jsonl")
     _drop_after(path, step)
     self._lines = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    # Late: only training writes events, and tensorboardX imports PyTorch where
+    # it is installed.
+    from transformer_xl.workdir import event_file
+
     self._events = event_file.EventFile(workdir, step=step)
 
   def write(self, record: dict[str, Any]) -> None:
