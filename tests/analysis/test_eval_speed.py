@@ -46,12 +46,12 @@ def test_memories_are_carried_and_give_the_same_losses():
   config = load.from_config_dict(tiny.config_dict(**{"eval.segment_len": 3}))
   text = np.random.default_rng(0).integers(23, size=40)
   twin = vanilla.twin(config.model)
-  ways = eval_speed._ways(config, twin, text, 6)
+  methods = eval_speed._methods(config, twin, text, 6)
   losses = {
     name: [np.array(call(index)) for index in range(3)]
-    for name, (call, _) in ways.items()
+    for name, (call, _) in methods.items()
   }
-  assert [count for _, count in ways.values()] == [1, 1, 3, 3]
+  assert [count for _, count in methods.values()] == [1, 1, 3, 3]
   np.testing.assert_allclose(
     losses["hidden"],
     losses["key_value"],

@@ -10,15 +10,12 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import generate
-from transformer_xl.text import language_model
-from transformer_xl.workdir import checkpoint
-from transformer_xl.workdir import run_record
 
 PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.uint8)
 BYTES = vocabulary_lib.ByteVocabulary()
@@ -31,20 +28,6 @@ def options(**updates):
   values = {"tokens_per_call": 5, "temperature": 1.0, "top_k": 0} | updates
   values = {"generate." + name: value for name, value in values.items()}
   return load.from_config_dict(tiny.config_dict(**values)).generate
-
-
-def make_model(*, mem_len, segment_len=3, same_length=False, **updates):
-  config = tiny.model_config(**updates)
-  reader = kv_cache.Reader(
-    config,
-    mem_len=mem_len,
-    segment_len=segment_len,
-    clamp_len=0,
-    same_length=same_length,
-  )
-  frozen = reader.freeze(tiny.params(config))
-  vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
-  return language_model.LanguageModel(vocabulary, reader, frozen, 1)
 
 
 def draw(model, *, seeds=(0,), stop=(), **updates):
@@ -63,7 +46,7 @@ def lists(samples):
 def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory():
   hidden = []
   for segment_len in (3, 5):
-    model = make_model(mem_len=4, segment_len=segment_len, same_length=True)
+    model = models.make(mem_len=4, segment_len=segment_len, same_length=True)
     state, last = generate.read_prompt(model, PROMPT)
     assert int(state.length[0]) < len(PROMPT)
     hidden.append(last)
@@ -73,7 +56,7 @@ def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory():
 
 def test_greedy_decoding_is_the_argmax_of_reading_it_all_at_once():
   # Tied, tiny models repeat themselves.
-  model = make_model(mem_len=32, tie_weights=False, cutoffs=(5, 11))
+  model = models.make(mem_len=32, tie_weights=False, cutoffs=(5, 11))
   config = model.reader.config
   (tokens,) = draw(model, num_tokens=12, temperature=0.0)[-1].tokens
   text = np.concatenate([PROMPT, tokens])
@@ -87,13 +70,13 @@ def test_greedy_decoding_is_the_argmax_of_reading_it_all_at_once():
   )
   expected = np.argmax(np.asarray(log_probs[0]), axis=-1)[len(PROMPT) - 1 :]
   assert tokens.tolist() == expected.tolist()
-  short = make_model(mem_len=1, tie_weights=False, cutoffs=(5, 11))
+  short = models.make(mem_len=1, tie_weights=False, cutoffs=(5, 11))
   other = draw(short, num_tokens=12, temperature=0.0)[-1]
   assert lists(other) != [tokens.tolist()]  # So memory was needed.
 
 
 def test_a_sample_is_what_its_key_draws_alone_and_all_come_in_parts():
-  model = make_model(mem_len=6, cutoffs=(5, 11), tie_weights=False)
+  model = models.make(mem_len=6, cutoffs=(5, 11), tie_weights=False)
   drawn = {"num_tokens": 12, "top_k": 9, "repetition_penalty": 1.3}
   parts = draw(model, seeds=(1, 2, 3), **drawn)
   assert [len(part.tokens[0]) for part in parts] == [0, 5, 10, 12]
@@ -111,7 +94,7 @@ def test_seeds_give_keys_and_more_samples_keep_the_first():
 
 
 def test_few_candidates_are_enough_against_repetition():
-  model = make_model(mem_len=6, cutoffs=(5, 11))
+  model = models.make(mem_len=6, cutoffs=(5, 11))
   shared = {"num_tokens": 20, "repetition_window": 4, "temperature": 0.0}
   repeats = []
   for ngram in (0, 2):
@@ -126,7 +109,7 @@ def test_few_candidates_are_enough_against_repetition():
 
 
 def test_a_sample_ends_with_the_stop_text():
-  model = make_model(mem_len=6)
+  model = models.make(mem_len=6)
   free = lists(draw(model, seeds=(1, 2), num_tokens=30)[-1])
   stop = tuple(free[0][6:8])
   parts = draw(model, seeds=(1, 2), num_tokens=30, stop=stop)
@@ -142,7 +125,7 @@ def test_a_sample_ends_with_the_stop_text():
 
 
 def test_nothing_is_compiled_however_long_the_text():
-  model = make_model(mem_len=4)
+  model = models.make(mem_len=4)
   compiled = []
   listen = lambda name, _, **__: compiled.append(name)  # noqa: E731
   config = options(num_tokens=83)
@@ -200,17 +183,6 @@ def test_a_stop_text_that_cannot_be_drawn_is_refused(vocabulary, stop, says):
     generate.stop_tokens(vocabulary, stop)
   assert generate.stop_tokens(vocabulary, "cat\n") == (3, 0)
   assert generate.stop_tokens(vocabulary, "") == ()
-
-
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-  """A folder with parameters and a vocabulary."""
-  workdir = str(tmp_path_factory.mktemp("run"))
-  data_dir = corpus.write(tmp_path_factory.mktemp("data"))
-  run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
-  params = tiny.params(corpus.config(data_dir).model)
-  checkpoint.save_params(workdir, params, step=1)
-  return workdir
 
 
 def run(workdir, **updates):

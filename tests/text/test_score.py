@@ -9,16 +9,12 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import inputs
-from transformer_xl.text import language_model
 from transformer_xl.text import score
-from transformer_xl.workdir import checkpoint
-from transformer_xl.workdir import run_record
 
 LONG = "abc def abc ghi jkl mno"  # Longer than memory and a segment.
 TEXTS = ("ab", LONG, "", "q", "abc def", LONG[5:], "\n")
@@ -26,18 +22,8 @@ TEXTS = ("ab", LONG, "", "q", "abc def", LONG[5:], "\n")
 ROUNDING = {"rtol": 1e-5, "atol": 2e-5}
 
 
-def make_model(*, mem_len=4, segment_len=3, **fields):
-  config = tiny.model_config(cutoffs=(5, 11), **fields)
-  reader = kv_cache.Reader(
-    config,
-    mem_len=mem_len,
-    segment_len=segment_len,
-    clamp_len=0,
-    same_length=False,
-  )
-  vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
-  frozen = reader.freeze(tiny.params(config))
-  return language_model.LanguageModel(vocabulary, reader, frozen, 1)
+def make_model(*, mem_len=4, **fields):
+  return models.make(mem_len=mem_len, cutoffs=(5, 11), **fields)
 
 
 def run(model, texts, *, memory="fresh", prefix="\n", batch_size=8, top_k=0):
@@ -133,17 +119,6 @@ def test_the_prefix_is_what_the_first_token_follows(model):
     result["log_probs"], whole["log_probs"][1:], **ROUNDING
   )
   assert result["num_tokens"] == whole["num_tokens"] == 2
-
-
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-  """A folder with parameters and a vocabulary."""
-  workdir = str(tmp_path_factory.mktemp("run"))
-  data_dir = corpus.write(tmp_path_factory.mktemp("data"))
-  run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
-  params = tiny.params(corpus.config(data_dir).model)
-  checkpoint.save_params(workdir, params, step=1)
-  return workdir
 
 
 def test_a_file_of_texts_gives_a_list_of_results(workdir, tmp_path):
