@@ -7,8 +7,8 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-# Run in a process of its own: importing the command line defines its flags,
-# and the importers' commands have a --workdir as well.
+# Run in a separate process: importing the command line defines its flags, and
+# the importers' commands define --workdir, too.
 _MODES = """
 import importlib
 from transformer_xl import main

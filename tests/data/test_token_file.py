@@ -1,4 +1,4 @@
-"""Token files as they were written, and files that are not right."""
+"""Token files: intact ones, and damaged ones."""
 
 import json
 import shutil
@@ -101,7 +101,7 @@ def test_shares_of_the_tail_clusters_are_counted():
   tokens = np.repeat(np.arange(10, dtype=np.uint8), 10)
   file = token_file.TokenFile(tokens, np.zeros(1, int), "", {})
   assert token_file.tail_shares(file, (5, 9)) == (0.4, 0.1)
-  # Of 6.6 million tokens in order, each place shows what is around it.
+  # 6.6 million sorted tokens: each sample shows its surroundings.
   long = token_file.TokenFile(
     np.repeat(tokens, 1 << 16), np.zeros(1, int), "", {}
   )

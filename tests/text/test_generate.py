@@ -1,4 +1,4 @@
-"""Continuing a text: the model of training, a token at a time."""
+"""Generation equals the training model, one token at a time."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ def options(**updates):
 
 
 def draw(model, *, seeds=(0,), stop=(), **updates):
-  """All that is yielded; the last is the whole."""
+  """Everything that is yielded; the last has all tokens."""
   keys = jnp.stack([jax.random.key(seed) for seed in seeds])
   config = options(**updates)
   return list(
@@ -50,11 +50,11 @@ def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory():
     state, last = generate.read_prompt(model, PROMPT)
     assert int(state.length[0]) < len(PROMPT)
     hidden.append(last)
-  # The same sums in another order, of states of about 1.
+  # The same sums in another order; states are about 1.
   np.testing.assert_allclose(*hidden, atol=1e-5)
 
 
-def test_greedy_decoding_is_the_argmax_of_reading_it_all_at_once():
+def test_greedy_decoding_is_the_argmax_of_the_model_on_the_whole_text():
   # Tied, tiny models repeat themselves.
   model = models.make(mem_len=32, tie_weights=False, cutoffs=(5, 11))
   config = model.reader.config
@@ -72,10 +72,10 @@ def test_greedy_decoding_is_the_argmax_of_reading_it_all_at_once():
   assert tokens.tolist() == expected.tolist()
   short = models.make(mem_len=1, tie_weights=False, cutoffs=(5, 11))
   other = draw(short, num_tokens=12, temperature=0.0)[-1]
-  assert lists(other) != [tokens.tolist()]  # So memory was needed.
+  assert lists(other) != [tokens.tolist()]  # So memory matters.
 
 
-def test_a_sample_is_what_its_key_draws_alone_and_all_come_in_parts():
+def test_a_sample_depends_on_its_key_alone_and_comes_in_parts():
   model = models.make(mem_len=6, cutoffs=(5, 11), tie_weights=False)
   drawn = {"num_tokens": 12, "top_k": 9, "repetition_penalty": 1.3}
   parts = draw(model, seeds=(1, 2, 3), **drawn)
@@ -121,10 +121,10 @@ def test_a_sample_ends_with_the_stop_text():
     assert stopped or len(tokens) == 30
   assert len(parts[-1].tokens[0]) <= 8
   alone = draw(model, seeds=(1,), num_tokens=30, stop=stop)
-  assert len(alone) <= 3  # Nothing, 5 tokens and 3: it does not go on.
+  assert len(alone) <= 3  # None, 5 and 3 tokens: then it stops.
 
 
-def test_nothing_is_compiled_however_long_the_text():
+def test_longer_texts_compile_nothing():
   model = models.make(mem_len=4)
   compiled = []
   listen = lambda name, _, **__: compiled.append(name)  # noqa: E731
@@ -135,7 +135,7 @@ def test_nothing_is_compiled_however_long_the_text():
   jax.monitoring.register_event_duration_secs_listener(listen)
   next(parts)
   is_compile = "/jax/core/compile/backend_compile_duration"
-  assert is_compile in compiled  # So it would be noticed.
+  assert is_compile in compiled  # So a compilation would be noticed.
   compiled.clear()
   *_, last = parts
   assert len(last.tokens[1]) == 83
@@ -151,7 +151,7 @@ def test_nothing_is_compiled_however_long_the_text():
     (WORDS, "the cat\n", "sat the"),
   ],
 )
-def test_what_is_shown_grows_into_the_text(vocabulary, prompt, text):
+def test_printed_text_is_a_prefix_of_the_whole(vocabulary, prompt, text):
   before = vocabulary.encode(prompt)
   tokens = vocabulary.encode(prompt + text)[len(before) :]
   shown = ""
@@ -166,7 +166,7 @@ def test_what_is_shown_grows_into_the_text(vocabulary, prompt, text):
   assert last == shown == text
 
 
-def test_bytes_that_are_no_text_are_shown_at_last():
+def test_invalid_bytes_are_shown_at_the_end():
   show = lambda is_last: generate.continuation(  # noqa: E731
     BYTES, BYTES.encode("a"), np.array([98, 0xE2, 0x82]), is_last=is_last
   )
@@ -188,7 +188,7 @@ def test_a_stop_text_that_cannot_be_drawn_is_refused(vocabulary, stop, says):
 def run(workdir, **updates):
   values = {"num_tokens": 30, "prompt": "abc"} | updates
   values = {f"generate.{name}": value for name, value in values.items()}
-  # As main gives it: the size of the vocabulary is not in it.
+  # As from main, without the size of the vocabulary.
   config = corpus.config_dict("nowhere", **values | {"seed": 3})
   result = generate.run(load.from_config_dict(config), workdir)
   with open(f"{workdir}/results/generate.json", encoding="utf-8") as file:
@@ -231,7 +231,7 @@ def test_a_prompt_comes_from_a_file(workdir, tmp_path):
     ({"temperature": -1.0}, "temperature must be 0 or more"),
   ],
 )
-def test_what_cannot_be_done_is_one_line(workdir, updates, says):
+def test_a_mistake_is_one_line(workdir, updates, says):
   with pytest.raises(errors.UserError, match=says) as caught:
     run(workdir, **updates)
   assert "\n" not in str(caught.value)

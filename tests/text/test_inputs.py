@@ -42,7 +42,7 @@ def test_objects_name_texts_with_newlines_and_their_memory():
     ('{"text": "a", "memory": []}', "line 1"),
   ],
 )
-def test_what_is_no_text_is_named_by_its_line(content, says):
+def test_an_invalid_text_is_named_by_its_line(content, says):
   with pytest.raises(errors.UserError, match=says) as caught:
     inputs.parse(content, memory="fresh")
   assert "\n" not in str(caught.value)

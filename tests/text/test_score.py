@@ -1,4 +1,4 @@
-"""Scores of texts: each as if it were alone, and as the model of training."""
+"""Scores of texts equal those of each text alone and of the training model."""
 
 import itertools
 import json
@@ -59,7 +59,7 @@ def test_a_batch_scores_each_text_as_if_it_were_alone(fields):
   assert whole[2]["perplexity"] is None
 
 
-def test_a_text_is_scored_as_the_model_reads_it_at_once():
+def test_scores_equal_those_of_the_model_on_the_whole_text():
   model = make_model(mem_len=40)
   config = model.reader.config
   (result,) = run(model, [LONG], top_k=30)
@@ -76,7 +76,7 @@ def test_a_text_is_scored_as_the_model_reads_it_at_once():
   for token, best, row in zip(
     result["tokens"], result["top"], log_probs[0], strict=True
   ):
-    assert len(best) == config.vocab_size  # There are no more.
+    assert len(best) == config.vocab_size  # All there are.
     values = [entry["log_prob"] for entry in best]
     np.testing.assert_allclose(values, np.sort(row)[::-1], **ROUNDING)
     assert token in {entry["token"] for entry in best}
@@ -90,7 +90,7 @@ def test_carried_memory_reads_texts_as_one():
   carried = run(model, pieces, memory="carry", prefix="")
   (whole,) = run(model, [LONG], prefix="")
   joined = list(itertools.chain(*(result["log_probs"] for result in carried)))
-  assert joined[0] is None  # Nothing precedes it.
+  assert joined[0] is None  # It has no context.
   assert whole["log_probs"][0] is None
   assert sum(result["num_tokens"] for result in carried) == len(LONG) - 1
   np.testing.assert_allclose(joined[1:], whole["log_probs"][1:], **ROUNDING)
@@ -100,7 +100,7 @@ def test_carried_memory_reads_texts_as_one():
   ] * 3
 
 
-def test_each_text_may_say_how_it_remembers(model):
+def test_each_text_may_choose_its_memory(model):
   entries = [("abc", "fresh"), ("def", "carry"), ("def", "fresh")]
   entries = [inputs.Text(*entry) for entry in entries]
   first, second, third = run(model, entries, batch_size=2)
@@ -112,7 +112,7 @@ def test_each_text_may_say_how_it_remembers(model):
   assert [entry["memory"] for entry in (first, second)] == ["fresh", "carry"]
 
 
-def test_the_prefix_is_what_the_first_token_follows(model):
+def test_the_prefix_precedes_the_first_token(model):
   (result,) = run(model, ["bc"], prefix="a")
   (whole,) = run(model, ["abc"], prefix="")
   np.testing.assert_allclose(

@@ -40,7 +40,7 @@ def make_config(data_dir, **updates):
 
 
 def text_segments(config):
-  """All of the test split; the lanes' first segment warms up."""
+  """The whole test split; the first segment of the lanes warms up."""
   file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   stream = streams.EvalStream(
     file,
@@ -91,7 +91,7 @@ def score(config, these, rule):
 
 
 def loop(config, these, rule, *, groups):
-  """One segment of one group of lanes after the other; updates in float64."""
+  """Loops over groups of lanes and segments; updates in float64."""
   rate, decay, epsilon = map(float, rule)
   params = tiny.params(config.model)
   trained, tree = jax.tree.flatten(jax.tree.map(np.float64, params))
@@ -123,7 +123,7 @@ def loop(config, these, rule, *, groups):
 
 
 def brute_mean_squares(config, groups):
-  """Over three training segments and all groups of lanes."""
+  """Mean squares over three training segments and all groups of lanes."""
   total, count = None, 0
   for group in groups:
     memory = transformer_xl.empty_memory(
@@ -169,7 +169,7 @@ def reader(config):
 
 @pytest.mark.parametrize("kind", ["sgd", "rms"])
 @pytest.mark.parametrize("lanes", ["apart", "shared"])
-def test_losses_are_those_of_a_loop_over_lanes(data_dir, kind, lanes):
+def test_losses_equal_a_loop_over_lanes(data_dir, kind, lanes):
   config = make_config(
     data_dir, **{"eval.dynamic.kind": kind, "eval.dynamic.lanes": lanes}
   )
@@ -184,7 +184,7 @@ def test_losses_are_those_of_a_loop_over_lanes(data_dir, kind, lanes):
   assert np.max(np.abs(still - expected)) > 0.1
 
 
-def test_mean_squares_are_those_of_each_gradient_by_itself(data_dir):
+def test_mean_squares_equal_those_of_each_gradient_alone(data_dir):
   found = {}
   for lanes in ("apart", "shared"):
     config = make_config(
@@ -222,7 +222,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
     jax.tree.leaves(params), jax.tree.leaves(state.params), strict=True
   ):
     np.testing.assert_array_equal(before, after)
-  # To the bit: the losses are those of a scan that computes no gradient.
+  # Bit for bit the losses of a scan without gradients.
   still = make_config(data_dir, **{"eval.dynamic.kind": "none"})
   made = make_scorer(still)
   _, losses = made.score(made.start(params), params, None, NO_CACHE, these)
@@ -231,7 +231,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
 
 @pytest.mark.parametrize("kind", ["sgd", "rms"])
 def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
-  """Each segment then knows of the one before and of nothing else."""
+  """Each segment then depends only on the one before it."""
   config = make_config(data_dir, **{"eval.dynamic.kind": kind})
   these = text_segments(config)
   found, state = score(config, these, make_rule(kind, decay=1e30))
@@ -241,8 +241,8 @@ def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
     same, _ = score(config, these, make_rule(kind, decay=1.0))
     np.testing.assert_array_equal(found, same)
   assert np.any(found != score(config, these, make_rule(kind))[0])
-  # Without another step the lanes are back where training left them; by rms,
-  # what had no gradient in training is not pulled.
+  # Without another step the lanes return to the trained parameters; "rms"
+  # does not pull parameters without gradients in training.
   made, params = make_scorer(config), tiny.params(config.model)
   basis = params
   if kind == "rms":
@@ -257,7 +257,7 @@ def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
 
 
 def other_token(these, step, lane):
-  """Another target in the middle of a segment, and input thereafter."""
+  """Changes a target in the middle of a segment, and the next input."""
   segment = these.segment
   middle = SEGMENT // 2
   shifted = lambda x: (x + 1) % len(corpus.SYMBOLS)  # noqa: E731
@@ -270,7 +270,7 @@ def other_token(these, step, lane):
 
 @pytest.mark.parametrize("lanes", ["apart", "shared"])
 @pytest.mark.parametrize("cache", [0, 20])
-def test_a_token_changes_no_loss_before_it_and_in_no_lane_apart(
+def test_a_token_changes_no_earlier_loss_and_no_other_lane(
   data_dir, lanes, cache
 ):
   config = make_config(
@@ -297,7 +297,7 @@ def test_a_token_changes_no_loss_before_it_and_in_no_lane_apart(
     assert np.all(after[4:, 0] != before[4:, 0])
 
 
-def test_what_precedes_the_text_is_not_learned(data_dir):
+def test_tokens_before_the_text_are_not_learned(data_dir):
   config = make_config(data_dir)
   these = jax.tree.map(lambda x: x[:1], text_segments(config))
   assert not np.any(these.is_text[:, 0])
@@ -312,6 +312,6 @@ def test_what_precedes_the_text_is_not_learned(data_dir):
       strict=True,
     )
   ]
-  # The first lane's warm-up lies before the text; the others learn in theirs.
+  # The first lane warms up before the text; the others learn from theirs.
   assert max(lanes[0] for lanes in moved) == 0
   assert all(lanes[1] > 0 and lanes[2] > 0 for lanes in moved)
