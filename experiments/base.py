@@ -1,7 +1,7 @@
-"""The defaults that the other experiments start from.
+"""The default of every field, which the other experiments start from.
 
-`transformer_xl/config/defaults.py` has every field with its remark. The tests
-instantiate every file here.
+The fields are declared in `transformer_xl/config/`; `--help` lists them. This
+model is a placeholder: it is not meant to be trained.
 """
 
 from transformer_xl.config import defaults

@@ -1,7 +1,9 @@
 """Transformer-XL with 12 layers on enwik8. Paper: 1.06 bits per character.
 
-41,055,436 parameters with the 204 symbols of the published, newline-free
-stream, to which 1.06 refers. Not trained here.
+41,055,436 parameters with the 204 symbols of the published text without
+newlines, which is the text that 1.06 was measured on.
+Measured: not trained here.
+Cost: not measured; docs/tpu.md has the compiler's estimates.
 Run: python -m transformer_xl.main --config=experiments/enwik8_base.py \
   --workdir=/tmp/enwik8_base
 """

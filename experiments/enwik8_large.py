@@ -1,7 +1,10 @@
 """Transformer-XL with 24 layers on enwik8. Paper: 0.99 bits per character.
 
-277,231,820 parameters with the 204 symbols of the published, newline-free
-stream. Paper's hardware: 32 TPU cores for 2 to 5 days. Not trained here.
+277,231,820 parameters with the 204 symbols of the published text without
+newlines.
+Measured: not trained here.
+Cost: the paper's run took 32 TPU cores for 2 to 5 days; docs/tpu.md has the
+compiler's estimates.
 Run: python -m transformer_xl.main --config=experiments/enwik8_large.py \
   --workdir=/tmp/enwik8_large
 """

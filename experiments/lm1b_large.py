@@ -1,8 +1,10 @@
 """Transformer-XL with 24 layers on One Billion Word. Paper: 21.8 perplexity.
 
-838,078,041 parameters. The published number counts an almost free token in
-each sentence; see docs/data.md for the two ways to count. Paper's hardware:
-512 TPU cores for 2 to 5 days. Not trained here.
+838,078,041 parameters. The paper's number counts one token in each sentence
+that is almost free to predict; docs/data.md describes both ways to count.
+Measured: not trained here.
+Cost: the paper's run took 512 TPU cores for 2 to 5 days; docs/tpu.md has the
+compiler's estimates.
 Run: python -m transformer_xl.main --config=experiments/lm1b_large.py \
   --workdir=/tmp/lm1b_large
 """

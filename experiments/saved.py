@@ -1,6 +1,6 @@
-"""The configuration that a run saved: --config=experiments/saved.py:WORKDIR.
+"""The configuration of an earlier run: --config=experiments/saved.py:WORKDIR.
 
-Every mode but train works on it alone, and takes further overrides.
+Every mode but train works on it alone; flags can override its fields.
 """
 
 from transformer_xl.config import saved

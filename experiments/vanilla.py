@@ -1,9 +1,9 @@
-"""The vanilla Transformer to compare an experiment with.
+"""A vanilla Transformer of the same size as another experiment's model.
 
-It has no recurrence and absolute positions, and the other's parameters (its
-feed-forward layers are wider by those of the relative positions), tokens,
-segment and schedule. The learning rate is its own to set; without
---config.train.learning_rate it is the original's, which was not tuned for it.
+It has no memory and absolute positions, and otherwise the other experiment's
+text, segments, schedule and number of parameters: wider feed-forward layers
+replace the projections of relative positions. The learning rate is that of the
+other experiment unless --config.train.learning_rate sets one that suits it.
 Measured: docs/analyses.md.
 Run: python -m transformer_xl.main --workdir=/tmp/vanilla \
   --config=experiments/vanilla.py:ablation_ptb
@@ -17,20 +17,13 @@ from transformer_xl import errors
 from transformer_xl.config import vanilla
 
 
-def get_config(name: str) -> ml_collections.ConfigDict:
+def get_config(name: str = "") -> ml_collections.ConfigDict:
   try:
     config = importlib.import_module(f"experiments.{name}").get_config()
   except ModuleNotFoundError:
     raise errors.UserError(
-      f"there is no experiments/{name}.py to make a vanilla twin of; name one, "
-      "as in --config=experiments/vanilla.py:ptb_small."
+      f"there is no experiments/{name}.py to make a vanilla Transformer from; "
+      "name an experiment, as in --config=experiments/vanilla.py:ptb_small."
     ) from None
-  model = config.model
-  model.encoding = "absolute"
-  model.ff_dim += vanilla.more_units(
-    model_dim=model.model_dim, attention_dim=model.num_heads * model.head_dim
-  )
-  config.train.mem_len = 0
-  config.train.clamp_len = config.eval.clamp_len = 0
-  config.eval.mem_len = (0,)
+  vanilla.make_vanilla(config)
   return config

@@ -1,8 +1,10 @@
 """Transformer-XL base on WikiText-103. Paper: 24.0 test perplexity.
 
-As the TensorFlow scripts have it: 151,119,838 parameters; the PyTorch scripts
-share u and v among layers (--config.model.untie_biases=False: 151,107,538) and
-train for 200,000 steps. Not trained here.
+151,119,838 parameters, as in the TensorFlow scripts. The PyTorch scripts share
+u and v among the layers (--config.model.untie_biases=False, 151,107,538
+parameters) and train for 200,000 steps.
+Measured: not trained here.
+Cost: not measured; docs/tpu.md has the compiler's estimates.
 Run: python -m transformer_xl.main --config=experiments/wt103_base.py \
   --workdir=/tmp/wt103_base
 """

@@ -1,9 +1,11 @@
-"""Transformer-XL base on WikiText-103, in widths that fit a TPU.
+"""Transformer-XL base on WikiText-103 with widths that suit a TPU.
 
-The paper's 410, 10 x 41 and 2100 fill the matrix unit's tiles of 128 badly;
-these are the widths that NVIDIA's version uses for the same reason, 512, 8 x 64
-and 2048, with the paper's 16 layers. 191,965,658 parameters. The costs of both
-are in docs/tpu.md. Not trained here.
+191,965,658 parameters. The paper's widths (410, 10 heads of 41, 2100) leave
+much of a matrix unit's 128 x 128 tiles empty. These are the widths that
+NVIDIA's version uses for the same reason (512, 8 heads of 64, 2048), with the
+paper's 16 layers. Paper: no such model.
+Measured: not trained here.
+Cost: not measured; docs/tpu.md has the compiler's estimates for both.
 Run: python -m transformer_xl.main --config=experiments/wt103_base_aligned.py \
   --workdir=/tmp/wt103_base_aligned
 """
@@ -18,5 +20,5 @@ def get_config() -> ml_collections.ConfigDict:
   config.model.update(
     {"model_dim": 512, "num_heads": 8, "head_dim": 64, "ff_dim": 2048}
   )
-  config.train.batch_size = 64  # 60 lanes divide among few slices.
+  config.train.batch_size = 64  # 60 lanes can be split over few slices.
   return config

@@ -1,7 +1,10 @@
 """Transformer-XL large on WikiText-103. Paper: 18.3 test perplexity.
 
-The published TensorFlow configuration with 285,205,322 parameters (the paper
-prints 257M). Paper's hardware: 64 TPU cores for 2 to 5 days. Not trained here.
+The published TensorFlow configuration, with 285,205,322 parameters; the paper
+gives 257M.
+Measured: not trained here.
+Cost: the paper's run took 64 TPU cores for 2 to 5 days; docs/tpu.md has the
+compiler's estimates.
 Run: python -m transformer_xl.main --config=experiments/wt103_large.py \
   --workdir=/tmp/wt103_large
 """

@@ -1,9 +1,12 @@
-"""Runs command lines in forks of one process, which has imported it all.
+"""Runs command lines in forks of one process, which has imported the modes.
 
-python -m tests.commands < CASES > RESULTS, both JSON: a case has `arguments`
-and an `environment`; its result has `status` and `stderr`.
+python -m tests.commands < CASES > RESULTS, both JSON: a case has `arguments`,
+an `environment`, the `folder` to run in (or null), and whether `nobody_reads`
+standard output; its result has `status` and `stderr`, which includes standard
+output if somebody reads.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -29,7 +32,12 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 def _become(case, log):
   os.dup2(log, sys.stderr.fileno())
   os.dup2(log, sys.stdout.fileno())
+  if case["nobody_reads"]:
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.dup2(writer, sys.stdout.fileno())
   os.environ.update(case["environment"])
+  os.chdir(case["folder"] or os.curdir)
   sys.argv = ["transformer_xl/main.py", *case["arguments"]]
   status = 0
   try:
@@ -45,4 +53,6 @@ def _become(case, log):
 
 
 if __name__ == "__main__":
+  for mode in ("train", "eval", "generate", "score"):
+    importlib.import_module(f"transformer_xl.{main.MODES[mode][0]}")
   print(json.dumps([run(case) for case in json.load(sys.stdin)]))

@@ -11,13 +11,24 @@ import sys
 import pytest
 
 from tests import corpus
+from transformer_xl import main
+from transformer_xl.config import schema
+from transformer_xl.config import training_fields
 
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[1]
 BASE = "--config=experiments/base.py"
 LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \w+\.py:\d+\] ")
-TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+# What a case has beside its arguments.
+SETTINGS = {
+  "lanes": {
+    "environment": {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+  },
+  "outside the root": {"folder": "tests"},
+  "nobody reads": {"nobody_reads": True},
+}
+ORDINARY = {"environment": {}, "folder": None, "nobody_reads": False}
 FAILURES = {  # What is said, and the status.
   "misspelt": ("no field num_layer", 2),
   "misspelt hint": ("num_layers", 2),
@@ -31,6 +42,17 @@ FAILURES = {  # What is said, and the status.
   "bucket": ("--workdir=gs://bucket/run must be a folder", 2),
   "no config": ("name an experiment", 2),
   "missing config file": ("cannot read experiments/missing.py", 2),
+  "missing config file, override": ("cannot read experiments/missing.py", 2),
+  "misspelt config file": ("as in --config=experiments/quickstart.py", 2),
+  "outside the root": (f"as in --config={ROOT}/experiments/base.py", 2),
+  "saved without a workdir": ("--config=experiments/saved.py:WORKDIR", 2),
+  "vanilla without a name": ("--config=experiments/vanilla.py:ptb_small", 2),
+  "workdir is a file": ("/texts must be a folder, but it is a file", 2),
+  "data folder is a file": ("/texts must be a folder, but it is", 2),
+  "finish with nothing": ("train.finish_with must be one of ('eval', ", 2),
+  "finish with evaluate": ("each: it is ('evaluate',)", 2),
+  "no effect": ("has no effect without train.optimizer=adamw or train", 2),
+  "no average": ("set --config.train.ema_decay, or --config.eval.param", 2),
   "unknown mode": ("mode", 2),
   "no data": ("python -m data_prep.main --dataset=tiny --data_dir=", 2),
   "truncated": ("train.npy is truncated", 2),
@@ -77,6 +99,32 @@ def commands(folder):
     "bucket": [*flags, "--workdir=gs://bucket/run"],
     "no config": [new],
     "missing config file": ["--config=experiments/missing.py", new],
+    "missing config file, override": [
+      *("--config=experiments/missing.py", "--config.seed=1", new),
+    ],
+    "misspelt config file": ["--config=experiments/quikstart.py", new],
+    "outside the root": [BASE, "--config.seed=1", new],
+    "saved without a workdir": ["--config=experiments/saved.py"],
+    "vanilla without a name": ["--config=experiments/vanilla.py", new],
+    "workdir is a file": [*flags, f"--workdir={folder}/texts"],
+    "data folder is a file": [*flags, new, f"--config.data.dir={folder}/texts"],
+    "finish with nothing": [*flags, new, "--config.train.finish_with="],
+    "finish with evaluate": [
+      *flags,
+      new,
+      "--config.train.finish_with=evaluate",
+    ],
+    "no effect": [*flags, new, "--config.train.weight_decay=0.1"],
+    "no average": [*flags, new, "--config.eval.parameters=ema"],
+    "shorter last call": [
+      *(*flags, f"--workdir={folder}/three", "--config.train.num_steps=3"),
+    ],
+    "nobody reads": [saved, "--mode=generate", "--config.generate.prompt=abc"],
+    "help": ["--help"],
+    "help with a file": [
+      *("--config=experiments/ptb.py", "--config.seed=7", "--help"),
+    ],
+    "help with a wrong file": ["--help", "--config=experiments/missing.py"],
     "unknown mode": [*flags, new, "--mode=sing"],
     "no data": [*flags, new, f"--config.data.dir={folder}/nowhere"],
     "truncated": [*flags, new, damaged],
@@ -91,14 +139,13 @@ def commands(folder):
 @pytest.fixture(scope="module")
 def results(folder):
   cases = commands(folder)
-  environment = {name: TWO_DEVICES if name == "lanes" else {} for name in cases}
   process = subprocess.run(
     [sys.executable, "-m", "tests.commands"],
     cwd=ROOT,
     env={**os.environ, "JAX_PLATFORMS": "cpu"},
     input=json.dumps(
       [
-        {"arguments": arguments, "environment": environment[name]}
+        {"arguments": arguments} | ORDINARY | SETTINGS.get(name, {})
         for name, arguments in cases.items()
       ]
     ),
@@ -151,6 +198,73 @@ def test_a_workdir_is_enough_to_score(results, folder):
   path = folder / "run" / "results" / "score.json"
   counts = [text["num_tokens"] for text in json.loads(path.read_text())]
   assert counts == [3, 2]
+
+
+def test_training_may_end_within_a_call(results, folder):
+  assert results["shorter last call"]["status"] == 0
+  kept = [path.name for path in (folder / "three" / "checkpoints").iterdir()]
+  assert kept == ["3"]
+
+
+def test_a_reader_that_leaves_ends_the_command_without_a_word(results):
+  result = results["nobody reads"]
+  assert result["status"] == 1
+  lines = result["stderr"].splitlines()
+  assert all(LOG_LINE.match(line) for line in lines), result["stderr"]
+
+
+def test_modes_may_follow_training():
+  assert {*main.MODES} == {*training_fields.FINISHES, "train", "plan"}
+
+
+@pytest.mark.parametrize(
+  ("case", "source"),
+  [
+    ("help", "experiments/base.py"),
+    ("help with a file", "experiments/ptb.py"),
+  ],
+)
+def test_help_has_every_experiment_and_field(results, case, source):
+  result = results[case]
+  assert result["status"] == 0, result["stderr"]
+  text = " ".join(result["stderr"].split())
+  assert f"Fields with the values of {source}" in text
+  for name, field in schema.FIELDS.items():
+    assert f" config.{name} = " in text
+    assert " ".join(field.remark.split()) in text
+  for path in (ROOT / "experiments").glob("[a-z]*.py"):
+    assert f" experiments/{path.name} " in text
+  for name in main.MODES:
+    assert name in text
+  assert max(map(len, result["stderr"].splitlines())) <= 80
+
+
+def test_help_shows_the_values_of_a_file_and_what_they_differ_from(results):
+  lines = results["help with a file"]["stderr"].splitlines()
+  assert "  config.seed = 7  (default: 0)" in lines
+  assert "  config.model.num_layers = 6  (default: 4)" in lines
+  assert "  config.model.embed_dim = 560  (default: that of model_dim)" in lines
+  assert "  config.model.num_layers = 4" in results["help"]["stderr"].split(
+    "\n"
+  )
+
+
+def test_help_with_a_wrong_file_is_one_line(results):
+  result = results["help with a wrong file"]
+  assert result["status"] == 2
+  assert result["stderr"].startswith("error: cannot read experiments/missing")
+  assert len(result["stderr"].splitlines()) == 1
+
+
+def test_help_needs_no_jax():
+  program = (
+    "import sys; sys.modules['jax'] = None; sys.argv = ['main.py', '--help']; "
+    "from transformer_xl import main; main.run()"
+  )
+  command = [sys.executable, "-c", program]
+  finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+  assert finished.returncode == 0, finished.stderr
+  assert "config.model.num_layers = 4" in finished.stdout
 
 
 def test_mistakes_leave_no_checkpoints_behind(results, folder):

@@ -1,7 +1,13 @@
-"""How commands beside `main` end: a user's mistake is one line."""
+"""How every command starts and ends: flags, help, one line for a mistake."""
 
+import contextlib
+import logging as stdlib_logging
+import os
+import re
+import select
 import sys
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import NoReturn
 
 from absl import app
@@ -10,29 +16,107 @@ from absl import logging
 
 from transformer_xl import errors
 
+_HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
-def run(main: Callable[[list[str]], None]) -> None:
-  """Runs a command; the exit status after a user's mistake is 2."""
+
+def describe(argv: list[str]) -> str:
+  """The docstring of the command's module, and its flags."""
+  del argv
+  documentation = sys.modules["__main__"].__doc__ or ""
+  return f"{documentation.strip()}\n{flags.FLAGS.main_module_help()}"
+
+
+def run(
+  main: Callable[[list[str]], None],
+  *,
+  parse: Callable[[list[str]], list[str]] = flags.FLAGS,
+  describe: Callable[[list[str]], str] = describe,
+  quiet: bool = True,
+) -> None:
+  """Runs a command and ends the process.
+
+  The exit status is 0 for `--help`, 2 after a user's mistake, 1 after
+  divergence or where the machine refuses. Other exceptions are bugs and keep
+  their traceback.
+
+  Args:
+    main: takes the arguments that are not flags.
+    parse: parses the flags of a command line and returns the other arguments.
+    describe: makes the text of `--help` from a command line without it.
+    quiet: logs errors only.
+  """
+
+  def parse_or_help(argv: list[str]) -> list[str]:
+    rest = [word for word in argv if word not in _HELP]
+    with _one_line():
+      if rest == argv:
+        return parse(argv)
+      print(describe(rest), flush=True)
+    sys.exit(0)
 
   def guarded(argv: list[str]) -> None:
-    logging.set_verbosity(logging.ERROR)  # Orbax tells of each of its steps.
-    try:
+    logging.get_absl_handler().addFilter(_is_not_noise)
+    if quiet:
+      logging.set_verbosity(logging.ERROR)
+    with _one_line():
       main(argv)
-    except errors.UserError as error:
-      _exit(str(error))
-    except OSError as error:
-      _exit(f"{error}; mend that and run the same command again.")
+      sys.stdout.flush()
 
-  app.run(guarded, flags_parser=_parse_flags)
+  app.run(guarded, flags_parser=parse_or_help)
 
 
-def _parse_flags(argv: list[str]) -> list[str]:
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+  """Ends the process with one line unless the program itself is wrong."""
   try:
-    return flags.FLAGS(argv)
-  except flags.Error as error:
-    _exit(str(error))
+    yield
+  except (errors.UserError, flags.Error) as error:
+    _exit(str(error), status=2)
+  except errors.DivergenceError as error:
+    _exit(str(error), status=1)
+  except BrokenPipeError:
+    if not _reader_left():
+      raise
+    sys.exit(1)
+  except Exception as error:
+    refusal = errors.refusal(error)
+    if refusal is not None:
+      _exit(refusal, status=1)
+    if not isinstance(error, OSError) or error.filename is None:
+      raise
+    _exit(
+      f"cannot use {error.filename}: {error.strerror}; fix that and run the "
+      "same command again.",
+      status=2,
+    )
 
 
-def _exit(message: str) -> NoReturn:
+def _reader_left() -> bool:
+  """Whether nobody reads standard output any more, as after `head`."""
+  output = sys.stdout.fileno()
+  poll = select.poll()
+  poll.register(output, 0)
+  if not poll.poll(0):
+    return False
+  # Python flushes once more when it ends.
+  os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+  return True
+
+
+def _exit(message: str, *, status: int) -> NoReturn:
   print(f"error: {' '.join(message.split())}", file=sys.stderr)
-  sys.exit(2)
+  sys.exit(status)
+
+
+def _is_not_noise(record: stdlib_logging.LogRecord) -> bool:
+  """Drops what libraries log about themselves, but keeps their warnings.
+
+  Orbax logs about fifty lines for each save, and warns of what is intended.
+  """
+  if not re.search(r"/(orbax|jax)/", record.pathname):
+    return True
+  intended = ("did not provide metrics", "read_only=True", "is read only")
+  text = record.getMessage()
+  return record.levelname != "INFO" and not any(
+    part in text for part in intended
+  )

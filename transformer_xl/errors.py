@@ -1,9 +1,9 @@
-"""Errors that end in one line: a user's to mend, or the machine's."""
+"""Errors that end in one line: a user's mistake, or the machine's refusal."""
 
 import errno
 import os
 
-# What a disk or its owner refuses, whatever library it was that asked.
+# Refusals of the file system, whichever library made the call.
 _REFUSALS = tuple(
   os.strerror(code)
   for code in (
@@ -17,22 +17,21 @@ _REFUSALS = tuple(
 
 
 class UserError(Exception):
-  """A mistake in a command, a config or a file; the text names the fix.
+  """A mistake in a command, a configuration or a file; the text names the fix.
 
-  `main` prints the text as one line and exits with status 2; every other
-  exception but those of `refusal` is a bug and keeps its traceback.
+  `command_line` prints the text as one line and exits with status 2.
   """
 
 
 class DivergenceError(Exception):
-  """The loss is no number any more; the text says what to resume from."""
+  """The loss diverged; the text says what to resume from."""
 
 
 def refusal(error: BaseException) -> str | None:
-  """What the machine refused, if that is why: a full disk, another's folder.
+  """Describes an error whose cause is a full disk or a missing permission.
 
   Returns:
-    One line for people; None if the error has another reason.
+    One line for people; None if the error has another cause.
   """
   cause: BaseException | None = error
   while cause is not None:
@@ -42,8 +41,8 @@ def refusal(error: BaseException) -> str | None:
         path = getattr(cause, "filename", None)
         where = f" at {path}" if path else ""
         return (
-          f"{reason}{where}; mend that and run the same command again, which "
-          "goes on from the last whole checkpoint."
+          f"{reason}{where}; fix that and run the same command again: "
+          "training resumes from its last complete checkpoint."
         )
     cause = cause.__cause__ or cause.__context__
   return None

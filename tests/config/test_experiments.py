@@ -72,5 +72,7 @@ def test_the_paper_widened_lm1b_base():
 def test_experiment_says_what_it_is_and_how_to_run_it(name):
   text = importlib.import_module(f"experiments.{name}").__doc__
   if name != "base":
+    assert len(text.splitlines()[0]) <= 78
+    assert all(word in text for word in ("Paper: ", "Measured", "Cost: "))
     assert "Run: " in text
     assert "make quickstart" in text or f"experiments/{name}.py" in text

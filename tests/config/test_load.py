@@ -1,6 +1,7 @@
 """Every mistake in a configuration ends in one line that names the fix."""
 
 import dataclasses
+import typing
 
 import ml_collections
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from experiments import base
 from tests import tiny
 from transformer_xl import errors
+from transformer_xl.config import fields
 from transformer_xl.config import load
 from transformer_xl.config import rules
+from transformer_xl.config import schema
 
 
 def _error(config: ml_collections.ConfigDict) -> str:
@@ -115,13 +118,37 @@ def test_integers_serve_as_floats_and_a_number_as_a_tuple():
   assert config.eval.mem_len == (64,)
 
 
+WRONG = {
+  fields.POSITIVE: [0],
+  fields.NOT_NEGATIVE: [-1],
+  fields.ABOVE_ZERO: [0.0],
+  fields.FRACTION: [-0.5, 1.0],
+  fields.OPEN_FRACTION: [0.0, 1.0],
+  fields.SHARE: [0.0, 1.5],
+}
+
+
+def wrong_values(field):
+  """Values of the field's type that its rule forbids."""
+  values = WRONG.get(field.rule, ["no such"])
+  if typing.get_origin(field.type) is tuple:
+    wrong = {float: -0.5, int: -1, str: "no such"}[field.type.__args__[0]]
+    return [(wrong,), (*field.default, wrong)]
+  return values
+
+
 RULES = [
-  *[(name, "no such") for name in rules.CHOICES],
-  *[(name, 0) for name in rules.POSITIVE],
-  *[(name, -1) for name in rules.NOT_NEGATIVE],
-  *[(name, -0.5) for name in rules.FRACTIONS],
-  *[(name, 1.0) for name in rules.FRACTIONS],
+  (name, value)
+  for name, field in schema.FIELDS.items()
+  if field.rule is not None
+  for value in wrong_values(field)
 ]
+
+
+def test_every_rule_is_broken_by_some_value():
+  rules_of_fields = {field.rule for field in schema.FIELDS.values()}
+  assert {rule for rule in rules_of_fields if rule} >= set(WRONG)
+  assert len(RULES) > 80
 
 
 @pytest.mark.parametrize(("name", "value"), RULES)
@@ -140,12 +167,11 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
     ({"model.cutoffs": (0, 5)}, "model.cutoffs must rise"),
     ({"model.cutoffs": (5, 9), "model.div_val": 4}, "leaves no width"),
     ({"eval.mem_len": (4, -1)}, "eval.mem_len must be 0 or more"),
-    ({"eval.mem_len": ()}, "eval.mem_len names no length"),
+    ({"eval.mem_len": ()}, "must be 0 or more, one or several: it is ()"),
     (
       {"train.batch_size": 6, "train.accumulation_steps": 4},
       "--config.train.batch_size=8",
     ),
-    ({"train.num_steps": 1005}, "try --config.train.num_steps=1000"),
     ({"train.log_every_steps": 7}, "train.segments_per_call=10"),
     ({"train.eval_every_steps": 15}, "train.eval_every_steps=15"),
     ({"checkpoint.every_steps": 3}, "try --config.checkpoint.every_steps=10"),
@@ -161,7 +187,7 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {"train.ema_decay": 0.9, "eval.parameters": "asgd"},
       "set --config.eval.parameters=ema or raw",
     ),
-    ({"train.segment_lens": (8, 0)}, "must be lengths of 1 or more: (8, 0)"),
+    ({"train.segment_lens": (8, 0)}, "must be at least 1 each: it is (8, 0)"),
     (
       {"train.segment_lens": (8, 4), "data.rotate_epochs": True},
       "set --config.data.rotate_epochs=False",
@@ -215,3 +241,118 @@ def test_a_mesh_that_would_leave_matrices_whole_names_the_nearest(
 def test_what_divides_a_large_model_is_found_at_once():
   config = tiny.config_dict(**{"model.model_dim": 2**30, "mesh.fsdp": 3})
   assert "the nearest that do are 2 and 4" in _error(config)
+
+
+def command_error(mode="train", **updates):
+  config = load.from_config_dict(tiny.config_dict(**updates))
+  with pytest.raises(errors.UserError) as caught:
+    rules.check_command(config, mode)
+  message = str(caught.value)
+  assert "\n" not in message
+  return message
+
+
+# A setting without effect, and the one that gives it an effect.
+NEEDED = [
+  ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
+  (
+    {"train.adam_b1": 0.5, "train.optimizer": "sgd"},
+    {"train.optimizer": "adam"},
+  ),
+  (
+    {"train.adam_b2": 0.5, "train.optimizer": "sgd"},
+    {"train.optimizer": "lamb"},
+  ),
+  (
+    {"train.adam_epsilon": 0.1, "train.optimizer": "sgd"},
+    {"train.optimizer": "adam"},
+  ),
+  (
+    {"train.min_learning_rate_ratio": 0.1, "train.schedule": "constant"},
+    {"train.schedule": "cosine"},
+  ),
+  ({"train.schedule_convention": "pytorch"}, {"train.warmup_steps": 10}),
+  (
+    {"train.eval_mem_len": 5, "train.eval_every_steps": 0},
+    {"train.eval_every_steps": 100},
+  ),
+  (
+    {"train.log_memory_use": True, "train.eval_every_steps": 0},
+    {"train.eval_every_steps": 100},
+  ),
+  (
+    {"checkpoint.keep_best": 2, "train.eval_every_steps": 0},
+    {"train.eval_every_steps": 100},
+  ),
+  ({"divergence.tries": 5}, {"divergence.action": "skip"}),
+  (
+    {"divergence.rate_factor": 0.1, "divergence.action": "skip"},
+    {"divergence.action": "lower_rate"},
+  ),
+  ({"eval.dynamic.lanes": "shared"}, {"eval.dynamic.kind": "sgd"}),
+  ({"eval.dynamic.learning_rate": (1.0,)}, {"eval.dynamic.kind": "sgd"}),
+  ({"eval.dynamic.decay": (1.0,)}, {"eval.dynamic.kind": "rms"}),
+  (
+    {"eval.dynamic.epsilon": 1.0, "eval.dynamic.kind": "sgd"},
+    {"eval.dynamic.kind": "rms"},
+  ),
+  (
+    {"eval.dynamic.statistics_segments": 2, "eval.dynamic.kind": "sgd"},
+    {"eval.dynamic.kind": "rms"},
+  ),
+  ({"eval.cache.flatness": (1.0,)}, {"eval.cache.size": 10}),
+  ({"eval.cache.share": (0.5,)}, {"eval.cache.size": 10}),
+  (
+    {"generate.top_k": 5, "generate.temperature": 0.0},
+    {"generate.temperature": 0.5},
+  ),
+  (
+    {"generate.top_p": 0.5, "generate.temperature": 0.0},
+    {"generate.temperature": 0.5},
+  ),
+  ({"generate.repetition_window": 9}, {"generate.no_repeat_ngram": 2}),
+]
+
+
+@pytest.mark.parametrize(("useless", "remedy"), NEEDED, ids=str)
+def test_a_setting_without_effect_is_refused(useless, remedy):
+  name, value = next(iter(useless.items()))
+  message = command_error(**useless)
+  assert message.startswith(f"{name}={value} has no effect without ")
+  assert next(iter(remedy)) in message
+  assert f"--config.{name}=" in message
+  config = load.from_config_dict(tiny.config_dict(**useless | remedy))
+  rules.check_command(config, "train")
+
+
+def test_every_setting_that_needs_another_is_tested():
+  tested = {next(iter(useless)) for useless, _ in NEEDED}
+  assert tested == {*rules.NEEDED}
+
+
+@pytest.mark.parametrize("mode", ["train", "ablation"])
+@pytest.mark.parametrize(
+  ("kind", "keeps"),
+  [("ema", "train.ema_decay"), ("asgd", "train.asgd_patience")],
+)
+def test_training_keeps_the_average_that_it_evaluates(mode, kind, keeps):
+  message = command_error(mode, **{"eval.parameters": kind})
+  assert f"eval.parameters={kind}, but training keeps no average" in message
+  assert f"--config.{keeps}" in message
+  assert "or --config.eval.parameters=raw" in message
+
+
+def test_evaluation_may_know_nothing_of_the_average_that_training_kept():
+  config = load.from_config_dict(tiny.config_dict(**{"eval.parameters": "ema"}))
+  rules.check_command(config, "eval")
+
+
+@pytest.mark.parametrize("modes", [("",), ("evaluate",), ("eval", "plan")])
+def test_training_ends_with_modes_that_exist(modes):
+  message = _error(tiny.config_dict(**{"train.finish_with": modes}))
+  assert f"'ablation') each: it is {modes}" in message
+
+
+def test_the_last_call_of_training_may_be_shorter():
+  config = tiny.config_dict(**{"train.num_steps": 1005})
+  assert load.from_config_dict(config).train.num_steps == 1005

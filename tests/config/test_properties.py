@@ -18,6 +18,7 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import rules
+from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.evaluation import scorer as evaluation_scorer
 from transformer_xl.evaluation.dynamic import gradient
@@ -40,9 +41,9 @@ def one_of(*values):
 # What is not here keeps its default. Values are legal each by itself, and what
 # most pairs of them would break is drawn seldom.
 FIELDS = {
-  name: one_of(*choices)
-  for name, choices in rules.CHOICES.items()
-  if not name.startswith(("analysis.", "score."))
+  name: one_of(*schema.choices(name))
+  for name in schema.FIELDS
+  if schema.choices(name) and not name.startswith(("analysis.", "score."))
 } | {
   "model.vocab_size": one_of(7, 23),
   "model.num_layers": one_of(1, 2, 3),
@@ -134,7 +135,7 @@ def segments(count, lanes, length):
 
 
 def kinds(tree):
-  """What a call's result must share with its argument, lest it recompile."""
+  """What a call's result must share with its argument, or it compiles again."""
   return jax.tree.map(
     lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree
   )
@@ -255,6 +256,7 @@ def test_odd_values_are_taken_or_refused(updates):
       group = group[part]
     group[field] = value
   try:
-    load.from_config_dict(ml_collections.ConfigDict(values))
+    config = load.from_config_dict(ml_collections.ConfigDict(values))
+    rules.check_command(config, "train")
   except errors.UserError as error:
     assert_helpful(error)

@@ -21,6 +21,7 @@ from absl import flags
 
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.config import rules
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
@@ -62,7 +63,8 @@ def _parse(main, argv=None, flags_parser=flags.FLAGS) -> NoReturn:
   del main, argv
   flags_parser(sys.argv)
   if "config" in flags.FLAGS:
-    load.from_config_dict(flags.FLAGS["config"].value)
+    config = load.from_config_dict(flags.FLAGS["config"].value)
+    rules.check_command(config, flags.FLAGS["mode"].value)
   print(*flags.FLAGS)
   sys.exit(0)
 

@@ -23,7 +23,6 @@ from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import sliding_window
 from transformer_xl.config import load
-from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import units
@@ -81,8 +80,8 @@ def parse(name: str) -> Row:
   parts = name.split("-")
   choices = (
     RECURRENCE,
-    rules.CHOICES["model.encoding"],
-    rules.CHOICES["train.loss_on"],
+    schema.choices("model.encoding"),
+    schema.choices("train.loss_on"),
   )
   if len(parts) != len(choices) or any(
     part not in known for part, known in zip(parts, choices, strict=True)
@@ -263,7 +262,7 @@ def markdown(results: list[dict[str, Any]]) -> str:
 def draw(results: list[dict[str, Any]]) -> Any:
   """Plots perplexity against attention length, one line per row."""
   figure, axes = plotting.new(width=6.5, height=4.0)
-  encodings = rules.CHOICES["model.encoding"]
+  encodings = schema.choices("model.encoding")
   for row in results:
     colour = f"C{encodings.index(row['encoding'])}"
     style = "-" if row["recurrence"] else "--"

@@ -9,6 +9,7 @@ from typing import Any
 import ml_collections
 
 from transformer_xl import errors
+from transformer_xl.config import fields
 from transformer_xl.config import rules
 from transformer_xl.config import schema
 
@@ -31,15 +32,15 @@ def to_dict(config: schema.ExperimentConfig) -> dict[str, Any]:
   return dataclasses.asdict(config)
 
 
-def _freeze(kind: type, values: Any, *, prefix: str) -> Any:
+def _freeze(kind: Any, values: Any, *, prefix: str) -> Any:
   """Builds a dataclass from a dictionary with exactly its fields."""
-  fields = {field.name: field.type for field in dataclasses.fields(kind)}
+  types = {field.name: field.type for field in dataclasses.fields(kind)}
   for name in values:
-    if name not in fields:
-      near = difflib.get_close_matches(name, fields, n=1)
+    if name not in types:
+      near = difflib.get_close_matches(name, types, n=1)
       hint = f"; did you mean {prefix}.{near[0]}?" if near else "."
       raise errors.UserError(f"there is no field {prefix}.{name}{hint}")
-  missing = sorted(set(fields) - set(values))
+  missing = sorted(set(types) - set(values))
   if missing:
     raise errors.UserError(
       f"{prefix} lacks {', '.join(missing)}; start from experiments/base.py."
@@ -47,13 +48,13 @@ def _freeze(kind: type, values: Any, *, prefix: str) -> Any:
   return kind(
     **{
       name: _convert(values[name], field_type, f"{prefix}.{name}")
-      for name, field_type in fields.items()
+      for name, field_type in types.items()
     }
   )
 
 
 def _convert(value: Any, kind: Any, name: str) -> Any:
-  if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+  if fields.is_group(kind):
     return _freeze(kind, value, prefix=name)
   origin = getattr(kind, "__origin__", None)
   if origin is tuple:
@@ -65,8 +66,8 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
     value = float(value) if is_small else math.inf
   if type(value) is not kind or (kind is float and not math.isfinite(value)):
     raise errors.UserError(f"{name} must be a {kind.__name__}: {value!r}.")
-  # Arrays hold signed 32 bits; a key has 32, so that of larger seeds some
-  # would draw the same parameters.
+  # Arrays hold signed integers of 32 bits. A random key has 32 bits too: some
+  # larger seeds would draw the same parameters.
   limit = 2 ** (32 if name == "config.seed" else 31)
   if kind is int and abs(value) >= limit:
     raise errors.UserError(f"{name} must be below {limit}: it is {value}.")

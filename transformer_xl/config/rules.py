@@ -1,141 +1,65 @@
-"""Which values a configuration may have, alone and together.
+"""Rules that combine fields; the rule for one value stands in its declaration.
 
 A broken rule is a UserError that names the values and what to set instead.
 """
 
 import itertools
 import math
-from typing import Any
+import re
 
 from transformer_xl import errors
+from transformer_xl.config import fields
 from transformer_xl.config import schema
 
-CHOICES = {
-  "model.tie_projections": ("none", "all", "all_but_first"),
-  "model.encoding": (
-    "relative",
-    "shaw",
-    "absolute",
-    "absolute_per_layer",
+# Modes that update parameters.
+_TRAINING = ("train", "ablation")
+# What a setting needs to have an effect: one of these conditions.
+_ADAM = tuple(f"train.optimizer={name}" for name in ("adam", "adamw", "lamb"))
+_DYNAMIC = ("eval.dynamic.kind=sgd", "eval.dynamic.kind=rms")
+_VALIDATION = ("train.eval_every_steps>0",)
+NEEDED = {
+  "train.weight_decay": ("train.optimizer=adamw", "train.optimizer=lamb"),
+  "train.adam_b1": _ADAM,
+  "train.adam_b2": _ADAM,
+  "train.adam_epsilon": _ADAM,
+  "train.min_learning_rate_ratio": ("train.schedule=cosine",),
+  "train.schedule_convention": ("train.warmup_steps>0",),
+  "train.eval_mem_len": _VALIDATION,
+  "train.log_memory_use": _VALIDATION,
+  "checkpoint.keep_best": _VALIDATION,
+  "divergence.tries": (
+    *("divergence.action=skip", "divergence.action=lower_rate"),
   ),
-  "model.memory_start": ("masked", "zeros"),
-  "model.same_length_window": ("mem_len", "mem_len_plus_one"),
-  "model.init_style": ("tensorflow", "pytorch"),
-  "model.dtype": ("float32", "bfloat16"),
-  "model.attention": (
-    *("auto", "reference", "head_major", "chunked", "pallas"),
+  "divergence.rate_factor": ("divergence.action=lower_rate",),
+  "eval.dynamic.lanes": _DYNAMIC,
+  "eval.dynamic.learning_rate": _DYNAMIC,
+  "eval.dynamic.decay": _DYNAMIC,
+  "eval.dynamic.epsilon": ("eval.dynamic.kind=rms",),
+  "eval.dynamic.statistics_segments": ("eval.dynamic.kind=rms",),
+  "eval.cache.flatness": ("eval.cache.size>0",),
+  "eval.cache.share": ("eval.cache.size>0",),
+  "generate.top_k": ("generate.temperature>0",),
+  "generate.top_p": ("generate.temperature>0",),
+  "generate.repetition_window": (
+    *("generate.repetition_penalty>1", "generate.no_repeat_ngram>0"),
   ),
-  "model.remat": ("none", "full", "dots", "attention"),
-  "train.loss_on": ("all", "recent_half"),
-  "train.optimizer": ("adam", "adamw", "lamb", "sgd"),
-  "train.schedule": ("cosine", "inverse_sqrt", "constant"),
-  "train.schedule_convention": ("next_step", "tensorflow", "pytorch"),
-  "divergence.action": ("stop", "skip", "lower_rate"),
-  "eval.parameters": ("raw", "ema", "asgd"),
-  "analysis.context": ("tokens", "attention"),
-  "eval.memory": ("auto", "hidden", "key_value"),
-  "eval.dynamic.kind": ("none", "sgd", "rms"),
-  "eval.dynamic.lanes": ("apart", "shared"),
-  "score.memory": ("fresh", "carry"),
 }
-POSITIVE = (
-  "model.num_layers",
-  "model.model_dim",
-  "model.num_heads",
-  "model.head_dim",
-  "model.ff_dim",
-  "model.embed_dim",
-  "model.div_val",
-  "model.num_positions",
-  "train.num_steps",
-  "train.batch_size",
-  "train.segment_len",
-  "train.segments_per_call",
-  "train.accumulation_steps",
-  "train.log_every_steps",
-  "divergence.window",
-  "divergence.tries",
-  "divergence.rate_factor",
-  "eval.batch_size",
-  "eval.segment_len",
-  "eval.segments_per_call",
-  "eval.dynamic.statistics_segments",
-  "checkpoint.every_steps",
-  "checkpoint.keep_latest",
-  "mesh.fsdp",
-  "mesh.tensor",
-  "generate.num_samples",
-  "generate.tokens_per_call",
-  "generate.segment_len",
-  "score.batch_size",
-  "score.segment_len",
-  "analysis.context_start",
-  "analysis.context_step",
-  "analysis.num_tokens",
-)
-NOT_NEGATIVE = (
-  "seed",
-  "model.vocab_size",
-  "model.scan_unroll",
-  "train.mem_len",
-  "train.clamp_len",
-  "train.warmup_steps",
-  "train.learning_rate",
-  "train.clip_norm",
-  "train.weight_decay",
-  "train.activation_penalty",
-  "train.temporal_activation_penalty",
-  "train.asgd_start_step",
-  "train.asgd_patience",
-  "train.eval_every_steps",
-  "train.eval_mem_len",
-  "divergence.spike_nats",
-  "eval.clamp_len",
-  "eval.cache.size",
-  "checkpoint.every_minutes",
-  "checkpoint.keep_best",
-  "generate.num_tokens",
-  "generate.temperature",
-  "generate.top_k",
-  "generate.no_repeat_ngram",
-  "generate.repetition_window",
-  "generate.mem_len",
-  "score.top_k",
-  "score.mem_len",
-)
-FRACTIONS = (
-  "model.dropout_rate",
-  "model.input_dropout_rate",
-  "model.output_dropout_rate",
-  "model.attention_dropout_rate",
-  "model.embedding_dropout_rate",
-  "model.weight_dropout_rate",
-  "train.min_learning_rate_ratio",
-  "train.adam_b1",
-  "train.adam_b2",
-  "train.ema_decay",
-  "divergence.rate_factor",
-)
 
 
 def check(config: schema.ExperimentConfig) -> None:
   """Raises a UserError for the first rule that the values break."""
-  for name, choices in CHOICES.items():
-    _require(name, _get(config, name) in choices, config, f"one of {choices}")
-  for name in POSITIVE:
-    value = _get(config, name)
-    rule = "at least 1" if isinstance(value, int) else "above 0"
-    _require(name, value > 0, config, rule)
-  for name in NOT_NEGATIVE:
-    _require(name, _get(config, name) >= 0, config, "0 or more")
-  for name in FRACTIONS:
-    value = _get(config, name)
-    _require(name, 0 <= value < 1, config, "in [0, 1)")
+  for declared in schema.FIELDS.values():
+    value = fields.get(config, declared.name)
+    if declared.rule is not None and not declared.rule.holds(value):
+      raise errors.UserError(
+        f"{declared.name} must be {declared.rule.text}: it is {value!r}; "
+        f"set --config.{declared.name}."
+      )
   _check_model(config.model)
   _check_lengths(config)
   _check_mesh(config)
   _check_schedule(config)
-  _check_generate(config)
+  _check_generate(config.generate)
   _check_average(config)
   _check_test_time(config)
   if config.data.reset_at_documents and config.model.memory_start == "zeros":
@@ -146,10 +70,48 @@ def check(config: schema.ExperimentConfig) -> None:
     )
 
 
+def check_command(config: schema.ExperimentConfig, mode: str) -> None:
+  """Raises a UserError for a setting that would change nothing.
+
+  For what a person asks for, not for the configurations that programs derive
+  from it, where such a setting is harmless.
+
+  Args:
+    config: one that `check` accepts.
+    mode: of the command.
+  """
+  for name, needed in NEEDED.items():
+    value = fields.get(config, name)
+    default = fields.default(config, schema.FIELDS[name])
+    # Zero turns off what the setting does, so nothing is lost.
+    is_set = value and value != default
+    if is_set and not any(_holds(config, condition) for condition in needed):
+      raise errors.UserError(
+        f"{name}={value} has no effect without {' or '.join(needed)}; set "
+        f"that, or --config.{name}={default}."
+      )
+  average, kind = config.eval.parameters, config.train.average_kind
+  if mode in _TRAINING and average != "raw" and not kind:
+    keeps = {
+      "ema": "--config.train.ema_decay",
+      "asgd": "--config.train.asgd_start_step or --config.train.asgd_patience",
+    }[average]
+    raise errors.UserError(
+      f"eval.parameters={average}, but training keeps no average of the "
+      f"parameters; set {keeps}, or --config.eval.parameters=raw."
+    )
+
+
+def _holds(config: schema.ExperimentConfig, condition: str) -> bool:
+  name, operator, value = re.split("([=>])", condition)
+  actual = fields.get(config, name)
+  return actual > int(value) if operator == ">" else actual == value
+
+
 def _check_model(model: schema.ModelConfig) -> None:
   if model.model_dim % 2:
     raise errors.UserError(
-      "model.model_dim must be even, for one sine and one cosine a frequency: "
+      "model.model_dim must be even, for a sine and a cosine per frequency: "
       f"it is {model.model_dim}; try {model.model_dim + 1}."
     )
   ends = (0, *model.cutoffs, *([model.vocab_size] if model.vocab_size else []))
@@ -164,25 +126,16 @@ def _check_model(model: schema.ModelConfig) -> None:
       "model.cluster_capacities must be () or one share for each tail cluster: "
       f"there are {len(shares)} for model.cutoffs={model.cutoffs}."
     )
-  if any(not 0 < share <= 1 for share in shares):
-    raise errors.UserError(
-      f"model.cluster_capacities must be in (0, 1]: they are {shares}."
-    )
   narrowest = model.embed_dim // model.div_val ** len(model.cutoffs)
   if narrowest < 1:
     raise errors.UserError(
       f"model.embed_dim={model.embed_dim} divided {len(model.cutoffs)} times "
-      f"by model.div_val={model.div_val} leaves no width; lower div_val."
+      f"by model.div_val={model.div_val} leaves no width; set a lower "
+      "--config.model.div_val."
     )
 
 
 def _check_lengths(config: schema.ExperimentConfig) -> None:
-  if any(length < 0 for length in config.eval.mem_len):
-    raise errors.UserError(
-      f"eval.mem_len must be 0 or more: it is {config.eval.mem_len}."
-    )
-  if not config.eval.mem_len:
-    raise errors.UserError("eval.mem_len names no length; try (0,).")
   _check_clamp(config)
   lanes, parts = config.train.batch_size, config.train.accumulation_steps
   if lanes % parts:
@@ -195,16 +148,16 @@ def _check_lengths(config: schema.ExperimentConfig) -> None:
 
 def _check_clamp(config: schema.ExperimentConfig) -> None:
   for name in ("train.clamp_len", "eval.clamp_len"):
-    if _get(config, name) and config.model.encoding != "relative":
+    length, encoding = fields.get(config, name), config.model.encoding
+    if length and encoding != "relative":
       raise errors.UserError(
-        f"{name}={_get(config, name)} clamps distances, which "
-        f"model.encoding={config.model.encoding} does not encode so; set "
-        f"--config.{name}=0."
+        f"{name}={length} clamps distances for model.encoding=relative only, "
+        f"but it is {encoding}; set --config.{name}=0."
       )
 
 
 def _check_mesh(config: schema.ExperimentConfig) -> None:
-  """What would be left whole on every device, without a word, is an error."""
+  """Raises where an axis would silently leave matrices whole."""
   model = config.model
   for axis, divided in (
     ("fsdp", {"model_dim": model.model_dim}),
@@ -224,7 +177,6 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
 def _check_schedule(config: schema.ExperimentConfig) -> None:
   train, every = config.train, config.train.segments_per_call
   for name, value in (
-    ("train.num_steps", train.num_steps),
     ("train.log_every_steps", train.log_every_steps),
     ("train.eval_every_steps", train.eval_every_steps),
     ("checkpoint.every_steps", config.checkpoint.every_steps),
@@ -234,14 +186,10 @@ def _check_schedule(config: schema.ExperimentConfig) -> None:
         f"{name}={value} must be a multiple of train.segments_per_call="
         f"{every}; try --config.{name}={_nearest_multiple(value, every)}."
       )
-  if any(length < 1 for length in train.segment_lens):
-    raise errors.UserError(
-      f"train.segment_lens must be lengths of 1 or more: {train.segment_lens}."
-    )
   if train.segment_lens and config.data.rotate_epochs:
     raise errors.UserError(
-      "with train.segment_lens every epoch is cut elsewhere already; set "
-      "--config.data.rotate_epochs=False."
+      "train.segment_lens already cuts every epoch differently, so "
+      "data.rotate_epochs has no effect; set --config.data.rotate_epochs=False."
     )
   if train.warmup_steps and train.warmup_steps >= train.num_steps:
     raise errors.UserError(
@@ -276,45 +224,30 @@ def _check_average(config: schema.ExperimentConfig) -> None:
     )
 
 
-def _check_generate(config: schema.ExperimentConfig) -> None:
-  generate = config.generate
-  _require("generate.top_p", 0 < generate.top_p <= 1, config, "in (0, 1]")
-  penalty = generate.repetition_penalty
-  _require("generate.repetition_penalty", penalty >= 1, config, "1 or more")
+def _check_generate(generate: schema.GenerateConfig) -> None:
   if generate.no_repeat_ngram > generate.repetition_window:
     raise errors.UserError(
-      f"generate.no_repeat_ngram={generate.no_repeat_ngram} is looked for in "
-      f"generate.repetition_window={generate.repetition_window} tokens; "
-      "make the window longer."
+      f"generate.no_repeat_ngram={generate.no_repeat_ngram} must fit into "
+      f"generate.repetition_window={generate.repetition_window}; set "
+      f"--config.generate.repetition_window={generate.no_repeat_ngram}."
     )
 
 
 def _check_test_time(config: schema.ExperimentConfig) -> None:
-  """What evaluation may change while it reads: docs/dynamic.md."""
+  """Rules of dynamic evaluation and the neural cache: docs/dynamic.md."""
   evaluation = config.eval
   dynamic, cache = evaluation.dynamic, evaluation.cache
-  for name, rule, holds in (
-    ("dynamic.learning_rate", "0 or more", lambda value: value >= 0),
-    ("dynamic.decay", "0 or more", lambda value: value >= 0),
-    ("cache.flatness", "0 or more", lambda value: value >= 0),
-    ("cache.share", "in [0, 1)", lambda value: 0 <= value < 1),
-  ):
-    values = _get(config, f"eval.{name}")
-    is_right = len(values) > 0 and all(map(holds, values))
-    _require(f"eval.{name}", is_right, config, f"{rule}, one or several")
-  _require("eval.dynamic.epsilon", dynamic.epsilon > 0, config, "above 0")
   if dynamic.kind == "none" and not cache.size:
     return
   if evaluation.memory == "key_value":
     raise errors.UserError(
-      "cached keys and values are those of parameters that stay, and dynamic "
-      "evaluation and the neural cache need hidden states: set "
-      "--config.eval.memory=auto."
+      "dynamic evaluation and the neural cache need hidden states in memory, "
+      "not keys and values: set --config.eval.memory=auto."
     )
   if evaluation.split == "test" and evaluation.num_settings > 1:
     raise errors.UserError(
-      f"{evaluation.num_settings} settings of eval.dynamic and eval.cache "
-      "would be chosen from on the test split: compare them with "
+      f"eval.dynamic and eval.cache name {evaluation.num_settings} settings to "
+      "choose from on the test split: compare them with "
       "--config.eval.split=valid and evaluate one on test."
     )
 
@@ -326,17 +259,3 @@ def _divisors(number: int) -> list[int]:
 
 def _nearest_multiple(value: int, of: int) -> int:
   return max(1, round(value / of)) * of
-
-
-def _get(config: schema.ExperimentConfig, name: str) -> Any:
-  for part in name.split("."):
-    config = getattr(config, part)
-  return config
-
-
-def _require(name, holds, config, rule):
-  if not holds:
-    raise errors.UserError(
-      f"{name} must be {rule}: it is {_get(config, name)!r}; "
-      f"set --config.{name}."
-    )

@@ -1,7 +1,4 @@
-"""The configuration that a run saved: --config=experiments/saved.py:WORKDIR.
-
-Every mode but train works on it alone, and takes further overrides.
-"""
+"""The configuration that a run saved in its workdir."""
 
 import json
 import os
@@ -13,12 +10,17 @@ from transformer_xl import errors
 from transformer_xl.config import defaults
 
 
-def get_config(workdir: str) -> ml_collections.ConfigDict:
+def get_config(workdir: str = "") -> ml_collections.ConfigDict:
   """The configuration in a workdir; newer fields have their defaults.
 
   Raises:
-    UserError: `config.json` is missing, damaged or of a newer version.
+    UserError: no workdir is named, or its `config.json` is missing, damaged or
+      of a newer version.
   """
+  if not workdir:
+    raise errors.UserError(
+      "name the workdir of a run: --config=experiments/saved.py:WORKDIR"
+    )
   path = os.path.join(workdir, "config.json")
   try:
     with open(path, encoding="utf-8") as file:
@@ -31,14 +33,14 @@ def get_config(workdir: str) -> ml_collections.ConfigDict:
     ) from None
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
     raise errors.UserError(
-      f"{path} is damaged; restore it or train anew."
+      f"{path} is damaged; restore it, or train again in another workdir."
     ) from None
 
 
 def updated(
   config: ml_collections.ConfigDict, saved: dict[str, Any]
 ) -> ml_collections.ConfigDict:
-  """Takes saved values over the defaults, which newer fields keep."""
+  """Replaces defaults by saved values; newer fields keep their defaults."""
   for name, value in saved.items():
     if name not in config:
       raise errors.UserError(
