@@ -22,8 +22,7 @@ from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
 from transformer_xl.planning import plan
 from transformer_xl.text import sampling
-from transformer_xl.training import state as state_lib
-from transformer_xl.training import step
+from transformer_xl.training import programs
 
 
 class Runner(Protocol):
@@ -59,10 +58,12 @@ class _Training:
     config = workload.experiment(work)
     self._mesh = mesh_lib.make_mesh(config.mesh, lanes=(work.batch_size,))
     with jax.set_mesh(self._mesh):
-      state, memory = (jax.jit(c)() for c in state_lib.creators(config))
+      state, memory = (
+        create() for create in programs.creators(config, self._mesh)
+      )
       self._carry = state, _full(memory, work.mem_len)
       self._segments = _segments(work, self._mesh, count)
-      update = step.compiled_update(config, self._mesh)
+      update = programs.update(config, self._mesh)
       compiled = _Compiled(update, *self._carry, self._segments)
     self._update, self.compile_seconds = compiled.call, compiled.seconds
     self.peak_bytes = compiled.peak_bytes
@@ -161,7 +162,5 @@ def _full(memory: Any, mem_len: int) -> Any:
 def _segments(work, mesh, count) -> segment.Segment:
   ids = workload.tokens(work, count=count)
   inputs, targets = ids[..., :-1], ids[..., 1:]
-  weights = np.ones(inputs.shape, np.float32)
-  fields: Any = inputs, targets, weights, np.zeros(inputs.shape, bool)
-  segments = segment.Segment(*fields)
+  segments = segment.Segment(inputs, targets, np.zeros(inputs.shape, bool))
   return jax.device_put(segments, mesh_lib.segments(mesh))

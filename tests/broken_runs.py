@@ -3,7 +3,7 @@
 import dataclasses
 
 from transformer_xl.data import streams
-from transformer_xl.training import step
+from transformer_xl.training import programs
 
 
 def nothing(monkeypatch):
@@ -47,11 +47,11 @@ def seen_labels(monkeypatch):
 
 def _update_with(monkeypatch, section, changes):
   """The update is compiled for another configuration than the run's."""
-  compiled_update = step.compiled_update
+  update = programs.update
 
   def compile_other(config, mesh):
     part = getattr(config, section)
     part = dataclasses.replace(part, **changes(part))
-    return compiled_update(dataclasses.replace(config, **{section: part}), mesh)
+    return update(dataclasses.replace(config, **{section: part}), mesh)
 
-  monkeypatch.setattr(step, "compiled_update", compile_other)
+  monkeypatch.setattr(programs, "update", compile_other)

@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from tests import corpus
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
-from transformer_xl.training import step
+from transformer_xl.training import programs
 
 SAVED, STEPS = 8, 16
 UPDATES = {
@@ -82,7 +82,7 @@ def compiled_by_all(config, mesh):
   Gloo gives up where a process comes half a minute after another, as it may
   where more of them compile than there are cores.
   """
-  update = compiled_update(config, mesh)
+  update = compile_update(config, mesh)
   compiled = []
 
   def call(*arguments):
@@ -97,7 +97,7 @@ def compiled_by_all(config, mesh):
 
 
 counter = itertools.count()
-compiled_update = step.compiled_update
+compile_update = programs.update
 
 
 def together(work, folder, count):
@@ -135,7 +135,7 @@ def _become(work, folder, address, index, count):
 def main(folder):
   logging.use_absl_handler()
   logging.set_verbosity(logging.INFO)
-  step.compiled_update = compiled_by_all
+  programs.update = compiled_by_all
   corpus.write(folder / "data")
   together(by_one, folder, 1)
   together(by_two, folder, 2)

@@ -23,9 +23,10 @@ from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import scorer as dynamic_scorer
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.model import sparse_tails
-from transformer_xl.training import state as state_lib
+from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import run_state
 
 os.environ["XLA_FLAGS"] = (
   os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -97,33 +98,31 @@ def updates(config, mesh, state, memory, *, first=0, end=STEPS):
   return state, memory, metrics
 
 
-compiled = functools.cache(step_lib.compiled_update)
+compiled = functools.cache(programs.update)
 
 
 def start(config, mesh):
   """The same for every mesh, since drawing takes longest to compile."""
-  places = jax.tree.map(
-    lambda leaf: leaf.sharding, state_lib.placed_state(config, mesh)
-  )
-  return jax.device_put(first_values(config.data.dir), places)
+  shardings = programs.shardings(config, mesh)
+  return jax.device_put(first_values(config.data.dir), shardings)
 
 
 @functools.cache
 def first_values(data_dir):
   """State and memory, drawn on one device."""
-  creators = state_lib.creators(make_config(data_dir))
-  return jax.device_get(tuple(jax.jit(create)() for create in creators))
+  config = make_config(data_dir)
+  inits = programs.init_state, programs.init_memory
+  return jax.device_get(
+    tuple(jax.jit(functools.partial(init, config))() for init in inits)
+  )
 
 
 def drawn(config):
   """Parameters that are split from the beginning."""
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  places = jax.tree.map(
-    lambda leaf: leaf.sharding, state_lib.placed_state(config, mesh)
-  )
-  create, _ = state_lib.creators(config)
+  create, _ = programs.creators(config, mesh)
   with jax.set_mesh(mesh):
-    state = jax.jit(create, out_shardings=places[0])()
+    state = create()
   return jax.device_get(state.params)
 
 
@@ -170,7 +169,7 @@ def move(data_dir, folder):
   mesh = mesh_lib.make_mesh(config.mesh, lanes=(16,))
   state, memory, _ = updates(config, mesh, *start(config, mesh), end=2)
   checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
-  checkpoints.save(state, memory, metadata={}, nll=None)
+  checkpoints.save(run_state.RunState(state, memory))
   stayed = updates(config, mesh, state, memory, first=2)
   checkpoints.close()
   four = jax.make_mesh(
@@ -180,7 +179,7 @@ def move(data_dir, folder):
     devices=jax.devices()[4:],
   )
   checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
-  restored = checkpoints.restore_newest(*state_lib.placed_state(config, four))
+  restored = checkpoints.restore_newest(*programs.placed_state(config, four))
   checkpoints.close()
   devices = restored.memory.hiddens.sharding.device_set
   moved = updates(config, four, restored.state, restored.memory, first=2)

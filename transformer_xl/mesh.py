@@ -1,8 +1,7 @@
-"""The device mesh, and which axis of which array is split over it.
+"""The device mesh, and how arrays are sharded over its axes.
 
-Lanes are split over `data` and `fsdp`; parameters and everything the optimizer
-keeps for them over `fsdp`; heads, feed-forward width and vocabulary over
-`tensor`. The model knows nothing of this.
+Lanes are sharded over `data` and `fsdp`; parameters and optimizer state over
+`fsdp`; heads, feed-forward width and vocabulary over `tensor`.
 """
 
 import math
@@ -24,16 +23,16 @@ from transformer_xl import shapes
 AXES = ("data", "fsdp", "tensor")
 LANES = ("data", "fsdp")
 
-# Tables are split over the words, and over the width where the devices do not
-# divide the words. None is padded: parameters are counted as published.
+# Tables are sharded by words, or by width where the devices do not divide the
+# words. They are never padded, so that parameter counts are the published ones.
 _BY_WORDS = PartitionSpec(("tensor", "fsdp"))
 _BY_WIDTH = PartitionSpec("tensor", "fsdp")
-# A table whose width does not fill the chip's tiles is not split by it: it is
-# small, and split it has the gradients of all lanes' embeddings gathered on
-# every chip (docs/tpu.md).
+# A table that is narrower than the chip's tiles is not sharded by width: it is
+# small, and sharding it makes every chip gather the gradients of all lanes'
+# embeddings (docs/tpu.md).
 _NARROW = 128
-# The first rule that matches the end of a path holds, and of its choices the
-# first that makes the smallest parts. Layers are stacked, so their arrays have
+# The first rule that matches the end of a path applies, and of its choices the
+# first one with the smallest shards. Layers are stacked, so their arrays have
 # one more axis in front.
 RULES: tuple[tuple[Any, ...], ...] = (
   (r"embedding/table_\d+$", _BY_WORDS, _BY_WIDTH),
@@ -49,32 +48,32 @@ RULES: tuple[tuple[Any, ...], ...] = (
   (r"feed_forward/in_kernel$", PartitionSpec(None, "fsdp", "tensor")),
   (r"feed_forward/in_bias$", PartitionSpec(None, "tensor")),
   (r"feed_forward/out_kernel$", PartitionSpec(None, "tensor", "fsdp")),
-  # Memory of hidden states; cached keys and values of `inference`. The former
-  # stays whole over `tensor`: split by width as well, XLA's partitioner of jax
-  # 0.10.2 computes other gradients on a mesh of 2 x 2 x 2 (test_sharding.py).
+  # Memory of hidden states, then keys and values of `kv_cache`. Memory is not
+  # sharded over `tensor`: with its width sharded, the XLA partitioner of jax
+  # 0.10.2 computes wrong gradients on a mesh of 2 x 2 x 2 (test_sharding.py).
   (r"\.hiddens$", PartitionSpec(None, LANES)),
   (r"\.length$", PartitionSpec(LANES)),
   (r"\.layers/\[\d+\]/\.(keys|values)$", PartitionSpec(LANES, "tensor")),
   (r"\.empty/\[\d+\]/\.(keys|values)$", PartitionSpec(None, "tensor")),
   (r"\.position_keys/\[\d+\]/", PartitionSpec("tensor")),
 )
-_ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Nothing is stacked in it.
+_ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 
 
 class Axes(Protocol):
-  """How many devices there are along each axis; -1 for all that remain."""
+  """Number of devices along each axis; -1 for all remaining ones."""
 
   @property
   def data(self) -> int:
-    """Devices that hold whole copies of the parameters."""
+    """Number of groups of devices that each hold all parameters."""
 
   @property
   def fsdp(self) -> int:
-    """Devices that parameters and lanes are split over."""
+    """Number of devices that parameters and lanes are sharded over."""
 
   @property
   def tensor(self) -> int:
-    """Devices that heads and vocabulary are split over."""
+    """Number of devices that heads and vocabulary are sharded over."""
 
 
 def make_mesh(
@@ -83,15 +82,15 @@ def make_mesh(
   lanes: tuple[int, ...],
   devices: Sequence[Any] | None = None,
 ) -> jax.sharding.Mesh:
-  """The mesh of all devices.
+  """Makes the mesh of all devices.
 
   Args:
-    config: how many devices along each axis.
-    lanes: the numbers of lanes that have to divide among data and fsdp.
-    devices: others than this machine's, to compile for.
+    config: number of devices along each axis.
+    lanes: numbers of lanes, each of which data x fsdp has to divide.
+    devices: to use instead of all devices of this machine.
 
   Raises:
-    UserError: the devices or the lanes do not divide.
+    UserError: the axes do not use all devices, or do not divide the lanes.
   """
   available = len(devices) if devices else jax.device_count()
   fixed = config.fsdp * config.tensor
@@ -114,7 +113,7 @@ def make_mesh(
         f"the {parts} devices that share it; the nearest are "
         f"{f'{lower} and ' if lower else ''}{upper}."
       )
-  # An axis of 2 is a part of a physical one of 4 on the slice v5p:4x8x8.
+  # On v5p:4x8x8 an axis of 2 is part of a physical axis of 4.
   grid = mesh_utils.create_device_mesh(
     (data, config.fsdp, config.tensor),
     devices,
@@ -126,25 +125,25 @@ def make_mesh(
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
-  """The whole array on each device."""
+  """Sharding with the whole array on each device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def segments(mesh: jax.sharding.Mesh) -> NamedSharding:
-  """For arrays [S, B, T]."""
+  """Sharding of arrays [S, B, T]."""
   return NamedSharding(mesh, PartitionSpec(None, LANES))
 
 
 def lanes(mesh: jax.sharding.Mesh) -> NamedSharding:
-  """For arrays [B, ...]."""
+  """Sharding of arrays [B, ...]."""
   return NamedSharding(mesh, PartitionSpec(LANES))
 
 
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
-  """Shardings for parameters, what repeats their paths, and memory.
+  """Shardings of parameters, optimizer state and memory, by their paths.
 
   Args:
-    mesh: of `make_mesh`.
+    mesh: from `make_mesh`.
     tree: arrays or their shapes.
   """
 
@@ -157,8 +156,8 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
         if _ONE_LAYER.search(name):
           choices = [PartitionSpec(*spec[1:]) for spec in choices]
         return min(
-          (_that_divides(mesh, spec, leaf.shape) for spec in choices),
-          key=lambda place: math.prod(place.shard_shape(leaf.shape)),
+          (_dividing(mesh, spec, leaf.shape) for spec in choices),
+          key=lambda sharding: math.prod(sharding.shard_shape(leaf.shape)),
         )
     return replicated(mesh)
 
@@ -166,41 +165,44 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
 
 
 def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
-  """Shardings for parameters of which each lane has a copy, [B, ...].
+  """Shardings of parameters with one copy for each lane, [B, ...].
 
-  Lanes are where they always are, so only `tensor` is left to split a copy.
+  Lanes take `data` and `fsdp`, so a copy can only be sharded over `tensor`.
   """
 
-  def shard(place):
+  def shard(sharding):
     kept = (
       tuple(name for name in _names(axes) if name not in LANES) or None
-      for axes in place.spec
+      for axes in sharding.spec
     )
     return NamedSharding(mesh, PartitionSpec(LANES, *kept))
 
   return jax.tree.map(shard, parameters(mesh, tree))
 
 
-def placed(tree: shapes.PyTree, places: shapes.PyTree) -> shapes.PyTree:
-  """Shapes with shardings, as compiling and restoring want them."""
+def placed(tree: shapes.PyTree, shardings: shapes.PyTree) -> shapes.PyTree:
+  """Shapes and types with shardings, to compile for or to restore into."""
   return jax.tree.map(
-    lambda leaf, place: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=place
+    lambda leaf, sharding: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=sharding
     ),
     tree,
-    places,
+    shardings,
   )
 
 
 def dividing_axes(
   size: int, names: Sequence[str], sizes: Mapping[str, int]
 ) -> tuple[str, ...] | None:
-  """The longest beginning of some mesh axes that divides an array's axis.
+  """The longest prefix of some mesh axes that divides an axis of an array.
 
   Args:
-    size: of the array's axis.
-    names: of the mesh's axes, in order.
-    sizes: of the mesh's axes, by name.
+    size: of the axis of the array.
+    names: of the mesh axes, in order.
+    sizes: of the mesh axes, by name.
+
+  Returns:
+    Names of mesh axes; None if none divides it.
   """
   names = tuple(names)
   while names and size % math.prod(sizes[name] for name in names):
@@ -209,9 +211,9 @@ def dividing_axes(
 
 
 def lane_groups(lanes: int) -> int:
-  """How many parts of a batch of lanes the ambient mesh's devices hold."""
+  """Number of shards of a batch of lanes on the current mesh."""
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.manual_axes:  # Inside `shard_map` the lanes are one device's own.
+  if mesh.manual_axes:  # Inside `shard_map`, a device sees its own lanes only.
     return 1
   axes = {name: mesh.shape[name] for name in LANES if name in mesh.shape}
   names = dividing_axes(lanes, tuple(axes), axes) or ()
@@ -219,18 +221,18 @@ def lane_groups(lanes: int) -> int:
 
 
 def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, Any] | None:
-  """What the TPU compiler has to be told when parameters are split.
+  """Options for the TPU compiler, which sharded parameters need.
 
-  By default it multiplies by a split matrix piece by piece, which by its own
-  estimate makes the projections several times slower (docs/kernels.md).
+  By default it multiplies by a sharded matrix one shard at a time. According to
+  its own estimate, projections are then several times slower (docs/kernels.md).
   """
   if not mesh.devices.flat[0].device_kind.startswith("TPU"):
     return None
   return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
-def _that_divides(mesh, spec, shape) -> NamedSharding:
-  """Leaves an axis whole where the devices do not divide it."""
+def _dividing(mesh, spec, shape) -> NamedSharding:
+  """Shards only those axes that the devices divide."""
 
   def axes(size, names):
     return dividing_axes(size, _names(names), mesh.shape)
@@ -241,5 +243,5 @@ def _that_divides(mesh, spec, shape) -> NamedSharding:
 
 
 def _names(axes) -> list[str]:
-  """The mesh's axes that split one axis of an array."""
+  """The mesh axes in one entry of a PartitionSpec."""
   return [] if axes is None else np.atleast_1d(axes).tolist()

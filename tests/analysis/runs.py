@@ -6,8 +6,8 @@ from typing import Any
 from tests import corpus
 from tests import tiny
 from transformer_xl.config import schema
-from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 
 def write(
@@ -16,7 +16,7 @@ def write(
   """Writes a run; returns its configuration with the vocabulary's size."""
   values = {"model.vocab_size": len(corpus.SYMBOLS)}
   config = corpus.config(data_dir, **values | updates)
-  checkpoint.save_params(str(workdir), tiny.params(config.model), step=3)
+  trained_model.save_params(str(workdir), tiny.params(config.model), step=3)
   run_record.record(config, str(workdir))
   run_record.keep_vocabulary(os.path.join(data_dir, corpus.NAME), str(workdir))
   return config

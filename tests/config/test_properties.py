@@ -25,8 +25,7 @@ from transformer_xl.evaluation.dynamic import gradient
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer as dynamic_scorer
 from transformer_xl.evaluation.dynamic import update as update_lib
-from transformer_xl.training import state as state_lib
-from transformer_xl.training import step
+from transformer_xl.training import programs
 
 RATES = st.sampled_from([0.0, 0.0, 0.25])
 SIZES = st.integers(1, 4)
@@ -124,13 +123,11 @@ def assert_helpful(error):
   assert any(name in message for name in DEFAULTS), message
 
 
-def segments(count, lanes, length):
+def segments(count, lanes, length, *weights):
+  types = (jnp.int32, jnp.int32, jnp.bool, *weights)
   shape = (count, lanes, length)
   return segment.Segment(
-    *(
-      jax.ShapeDtypeStruct(shape, dtype)
-      for dtype in (jnp.int32, jnp.int32, jnp.float32, jnp.bool)
-    )
+    *(jax.ShapeDtypeStruct(shape, dtype) for dtype in types)
   )
 
 
@@ -144,9 +141,9 @@ def kinds(tree):
 def trace_training(config, mesh):
   train = config.train
   length = (*train.segment_lens, train.segment_len)[0]
-  state, memory = state_lib.abstract_state(config)
+  state, memory = programs.abstract_state(config)
   batch = segments(1, train.batch_size, length)
-  update = step.compiled_update(config, mesh)
+  update = programs.update(config, mesh)
   *after, metrics = jax.eval_shape(update, state, memory, batch)
   assert kinds(tuple(after)) == kinds((state, memory))
   assert metrics.sums.nll.shape == (1,)

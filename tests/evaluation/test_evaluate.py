@@ -17,7 +17,7 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint
-from transformer_xl.workdir import train_state as train_state_lib
+from transformer_xl.workdir import run_state
 
 CARD = {  # The contract, then what comes on top of it.
   *("split", "num_tokens", "nll", "perplexity", "bits_per_character"),
@@ -42,7 +42,8 @@ def workdir(data_dir, tmp_path_factory):
   for step, nll in ((1, 3.0), (2, 2.0), (3, 2.5)):
     state = train_state(config, step)
     memory = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=1)
-    checkpoints.save(state, memory, metadata={}, nll=nll)
+    run = run_state.RunState(state, memory, validation_loss=nll)
+    checkpoints.save(run)
   checkpoints.close()
   return folder
 
@@ -50,7 +51,7 @@ def workdir(data_dir, tmp_path_factory):
 def train_state(config, step):
   params = tiny.params(config.model, seed=step)
   average = tiny.params(config.model, seed=10 + step)
-  return train_state_lib.TrainState(jnp.int32(step), params, (), average)
+  return run_state.TrainState(jnp.int32(step), params, (), average)
 
 
 def score(config, *, mem_len, seed=0):

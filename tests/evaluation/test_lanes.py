@@ -11,8 +11,7 @@ from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.model import transformer_xl
-from transformer_xl.training import state as state_lib
-from transformer_xl.training import step
+from transformer_xl.training import programs
 
 MEMORY, LAYERS, TOKENS = 8, 2, 1003
 
@@ -36,12 +35,12 @@ def params(data_dir):
   stream = streams.TrainStream(
     file, num_lanes=8, segment_len=8, resets="wrap", rotate=False, seed=0
   )
-  state = state_lib.init_state(config)
+  state = programs.init_state(config)
   memory = transformer_xl.empty_memory(config.model, batch_size=8, mem_len=8)
   segments = jax.tree.map(jnp.asarray, stream.read(0, 300, slice(None)))
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   with jax.set_mesh(mesh):
-    update = step.compiled_update(config, mesh)
+    update = programs.update(config, mesh)
     state, _, metrics = update(state, memory, segments)
   losses = metrics.sums.nll / metrics.sums.num_tokens
   assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:5])

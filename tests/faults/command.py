@@ -15,18 +15,20 @@ import jax
 
 from transformer_xl import main
 from transformer_xl.training import loop
-from transformer_xl.training import step
+from transformer_xl.training import programs
+from transformer_xl.training import resume
+from transformer_xl.training import validation
 from transformer_xl.workdir import checkpoint
 
 # A process is in a stage from the call of its function on; the last one is
 # where it was when it was hit.
 STAGES = {
-  "building": (loop.Loop, "__init__"),
-  "restoring": (loop.Loop, "_start"),
-  "reading": (loop.Loop, "_log"),
-  "evaluating": (loop.Loop, "_evaluate"),
+  "building": (loop, "_open_stream"),
+  "restoring": (resume, "start"),
+  "reading": (loop, "_read"),
+  "evaluating": (validation.Validation, "record"),
   "saving": (checkpoint.Checkpoints, "save"),
-  "closing": (loop.Loop, "close"),
+  "closing": (checkpoint.Checkpoints, "close"),
 }
 
 
@@ -73,10 +75,10 @@ def become(arguments, environment, log, tell, user, clock):
 def _mark_stages(tell):
   for stage, (owner, name) in STAGES.items():
     setattr(owner, name, _telling(getattr(owner, name), stage, tell))
-  compiled_update = step.compiled_update
+  update = programs.update
 
   def compiled(config, mesh):
-    run, first = compiled_update(config, mesh), ["compiling"]
+    run, first = update(config, mesh), ["compiling"]
 
     def call(*values):
       tell.send(first.pop() if first else "updating")
@@ -84,7 +86,7 @@ def _mark_stages(tell):
 
     return call
 
-  step.compiled_update = compiled
+  programs.update = compiled
 
 
 def _telling(function, stage, tell):

@@ -116,7 +116,7 @@ def flip_and_restore(folder, source, state, seed):
   value = float(step)
   memory = test_checkpoint.make_memory(value=value)
   test_checkpoint.assert_same(restored.memory, memory)
-  assert restored.metadata["window"] == {"nll": 0.1 + step}
+  assert restored.metadata.log_window == {"nll": 0.1 + step}
   shutil.rmtree(folder)
 
 

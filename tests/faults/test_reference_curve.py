@@ -9,9 +9,9 @@ from tests import broken_runs
 from tests.training import test_resume
 from transformer_xl.config import load
 from transformer_xl.training import loop
+from transformer_xl.training.reference_curves import comparison
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run
-from transformer_xl.training.reference_curves import verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -26,7 +26,7 @@ def data_dir(tmp_path_factory):
 
 
 def judged(folder, data_dir, fault, monkeypatch, steps=STEPS):
-  """The verdict over a few steps of a quickstart with a fault."""
+  """The comparison over a few steps of a quickstart with a fault."""
   config = quickstart.get_config()
   config.seed = 11
   config.data.dir = data_dir
@@ -41,7 +41,7 @@ def judged(folder, data_dir, fault, monkeypatch, steps=STEPS):
   curve = curve_lib.load(str(test_resume.ROOT / CURVE))
   if run.data_sha256 != curve.data_sha256:
     pytest.skip("this Python's library is another text than the curve's")
-  return verdict.compare(run, curve)
+  return comparison.compare(run, curve)
 
 
 def test_a_healthy_run_is_on_track(data_dir, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 
 from tests import corpus
 from tests.training import test_resume
-from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import checkpoint_items
 
 STEPS, CHUNK, EVERY = 48, 2, 8
 UPDATES = {
@@ -140,7 +140,7 @@ class Bench:
 
 def steps(workdir):
   """Of the checkpoints that are completely written."""
-  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   if not folder.exists():
     return []
   return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
@@ -148,7 +148,7 @@ def steps(workdir):
 
 def is_being_saved(workdir):
   """Whether a checkpoint was left half written."""
-  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   return any("tmp" in path.name for path in folder.glob("*"))
 
 

@@ -25,8 +25,8 @@ from transformer_xl.importers import report
 from transformer_xl.importers import source
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import generate
-from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 MEM_LEN, CLAMP_LEN = 5, 4
 SEGMENT_LENS = (4, 7, 2)  # Shorter and longer than the memory.
@@ -48,7 +48,7 @@ def load(workdir):
       jax.random.key(0),
     ),
   )
-  params, _ = checkpoint.restore_params(
+  params, _ = trained_model.restore_params(
     str(workdir), which="latest", average=False, target=targets
   )
   return config, params

@@ -4,8 +4,8 @@ import pytest
 
 from tests import corpus
 from tests import tiny
-from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 
 @pytest.fixture(scope="package")
@@ -15,5 +15,5 @@ def workdir(tmp_path_factory):
   data_dir = corpus.write(tmp_path_factory.mktemp("data"))
   run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
   params = tiny.params(corpus.config(data_dir).model)
-  checkpoint.save_params(workdir, params, step=1)
+  trained_model.save_params(workdir, params, step=1)
   return workdir

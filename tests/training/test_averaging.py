@@ -1,5 +1,7 @@
 """The mean of the parameters: over which updates, and since when."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -7,12 +9,24 @@ import pytest
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.training import averaging
+from transformer_xl.workdir import run_state
 
 
-def start(**updates):
+def train_config(**updates):
   updates = {f"train.{name}": value for name, value in updates.items()}
-  config = tiny.config_dict(**updates)
-  return averaging.Start(load.from_config_dict(config).train)
+  return load.from_config_dict(tiny.config_dict(**updates)).train
+
+
+def starts(losses, patience, *, step=1, start=run_state.NEVER, before=()):
+  """Where averaging starts after each of some losses, one a step."""
+  found = []
+  for index, nll in enumerate(losses):
+    older = (*before, *losses[:index])
+    start = averaging.start_after_loss(
+      start, older, nll, step=step + index, patience=patience
+    )
+    found.append(start)
+  return found
 
 
 def test_the_mean_is_over_all_updates_since_the_start():
@@ -41,45 +55,48 @@ def test_the_mean_is_over_all_updates_since_the_start():
 def test_averaging_starts_when_validation_no_longer_improves(
   losses, patience, starts_at
 ):
-  begin = start(asgd_patience=patience)
-  started = [begin.add(nll, step=at) for at, nll in enumerate(losses, start=1)]
-  steps = [at for at, yes in enumerate(started, start=1) if yes]
+  found = starts(losses, patience)
+  steps = [at for at, start in enumerate(found, start=1) if start == at]
   assert steps == ([starts_at] if starts_at else [])
-  assert begin.step == (starts_at or averaging.NEVER)
+  assert found[-1] == (starts_at or run_state.NEVER)
 
 
 def test_averaging_starts_only_once():
-  begin = start(asgd_patience=1)
-  started = [begin.add(nll, step=nll) for nll in (1, 2, 3, 4)]
-  assert started == [False, False, True, False]
+  never = run_state.NEVER
+  assert starts((1, 2, 3, 4), 1) == [never, never, 3, 3]
+  assert starts((1, 2, 3, 4), 0) == [never] * 4
 
 
 def test_the_start_survives_a_restart():
-  begin, again = start(asgd_patience=1), start(asgd_patience=1)
-  for step, nll in ((1, 3.0), (2, 2.0)):
-    begin.add(nll, step=step)
-  again.restore(begin.saved(), step=2)
-  for one in (begin, again):
-    assert [one.add(nll, step=nll) for nll in (2.5, 2.6)] == [False, True]
-  assert again.saved() == begin.saved()
+  whole = starts((3.0, 2.0, 2.5, 2.6), 1)
+  assert whole[1:] == [run_state.NEVER, run_state.NEVER, 4]
+  state = run_state.TrainState(
+    np.int32(2), {}, {}, {}, jax.numpy.int32(whole[1])
+  )
+  metadata = run_state.Metadata(validation_losses=(3.0, 2.0))
+  stored = run_state.to_json(run_state.RunState(state, None, metadata))
+  again, start = run_state.from_json(json.loads(json.dumps(stored)))
+  assert again == metadata
+  start = averaging.resumed_start(train_config(asgd_patience=1), start, step=2)
+  losses = again.validation_losses
+  assert starts((2.5, 2.6), 1, step=3, start=start, before=losses) == whole[2:]
 
 
 def restored(saved_step, step, **updates):
   """Where the mean starts in a run that goes on at `step`."""
-  begin = start(**updates)
-  begin.restore({"step": saved_step, "losses": []}, step=step)
-  return begin.step
+  return averaging.resumed_start(train_config(**updates), saved_step, step=step)
 
 
 def test_a_run_that_had_no_mean_starts_one_where_it_is_told_to():
-  begin = start(asgd_start_step=10)
-  begin.restore(None, step=300)
-  assert begin.step == 300
   # Runs without a mean save that theirs never starts.
-  never = start().saved()["step"]
+  never = averaging.configured_start(train_config())
+  assert never == run_state.NEVER
   assert restored(never, 300, asgd_start_step=10) == 300
+  assert restored(never, 300, asgd_start_step=300) == 300
   assert restored(never, 300, asgd_start_step=400) == 400
-  assert restored(never, 300, asgd_patience=2) == averaging.NEVER
+  assert restored(never, 300, asgd_patience=2) == run_state.NEVER
+  _, absent = run_state.from_json({})
+  assert absent == never
 
 
 def test_a_mean_that_was_begun_goes_on():
@@ -91,5 +108,5 @@ def test_a_mean_that_was_begun_goes_on():
 def test_a_mean_begins_anew_at_a_later_step_and_ends_with_its_option():
   assert restored(100, 300, asgd_start_step=400) == 400
   assert restored(400, 300, asgd_start_step=500) == 500
-  assert restored(400, 300, asgd_patience=2) == averaging.NEVER
-  assert restored(100, 300) == averaging.NEVER
+  assert restored(400, 300, asgd_patience=2) == run_state.NEVER
+  assert restored(100, 300) == run_state.NEVER

@@ -18,8 +18,9 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
+from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
-from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import checkpoint_items
 
 GUARDED = {
   "train.num_steps": 20,
@@ -50,13 +51,13 @@ def events(workdir):
 
 
 def steps(workdir):
-  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   return sorted(int(path.name) for path in folder.iterdir())
 
 
 def poison(monkeypatch, harm, *, is_bad):
   """Harms the parameters after a chunk that `is_bad`."""
-  compile_update = step_lib.compiled_update
+  compile_update = programs.update
 
   def compiled(config, mesh):
     update = compile_update(config, mesh)
@@ -70,7 +71,7 @@ def poison(monkeypatch, harm, *, is_bad):
 
     return call
 
-  monkeypatch.setattr(step_lib, "compiled_update", compiled)
+  monkeypatch.setattr(programs, "update", compiled)
 
 
 def reads(data_dir, segment):

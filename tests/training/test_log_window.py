@@ -167,7 +167,7 @@ def test_sums_of_a_window_do_not_lose_small_terms():
 
 def test_speed_leaves_out_the_first_chunk_and_pauses(monkeypatch):
   now = [0.0]
-  monkeypatch.setattr(flops.time, "perf_counter", lambda: now[0])
+  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
   window = log_window.Window()
   now[0] = 100.0  # Compiling.
   window.add(update_metrics([1.0], [50]))

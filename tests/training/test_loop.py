@@ -18,8 +18,8 @@ from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
-from transformer_xl.training import step as step_lib
-from transformer_xl.workdir import checkpoint
+from transformer_xl.training import programs
+from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import lock
 from transformer_xl.workdir import metrics_log
 
@@ -45,7 +45,7 @@ def lines(workdir):
 
 
 def steps(workdir):
-  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   return sorted(int(path.name) for path in folder.iterdir())
 
 
@@ -111,8 +111,8 @@ def test_two_runs_in_one_workdir_are_refused(data_dir, tmp_path):
 
 def test_a_killed_run_keeps_nobody_out(tmp_path):
   held = (
-    "import sys; from transformer_xl import folder_lock\n"
-    "with folder_lock.locked(sys.argv[1]):\n"
+    "import sys; from transformer_xl.workdir import lock\n"
+    "with lock.locked(sys.argv[1]):\n"
     "  print('held', flush=True); sys.stdin.read()"
   )
   with subprocess.Popen(
@@ -278,7 +278,7 @@ def test_the_loop_trains_on_what_the_stream_reads(
   data_dir, tmp_path, monkeypatch
 ):
   seen = []
-  update = step_lib.compiled_update
+  update = programs.update
 
   def recorded(config, mesh):
     compiled = update(config, mesh)
@@ -289,7 +289,7 @@ def test_the_loop_trains_on_what_the_stream_reads(
 
     return call
 
-  monkeypatch.setattr(step_lib, "compiled_update", recorded)
+  monkeypatch.setattr(programs, "update", recorded)
   config = corpus.config(data_dir)
   loop.train(config, str(tmp_path))
   stream = streams.TrainStream(
@@ -300,6 +300,7 @@ def test_the_loop_trains_on_what_the_stream_reads(
     rotate=False,
     seed=0,
   )
-  for name, whole in stream.read(0, 12, slice(None))._asdict().items():
-    read = np.concatenate([getattr(chunk, name) for chunk in seen])
-    np.testing.assert_array_equal(read, whole)
+  whole = stream.read(0, 12, slice(None))
+  read = jax.tree.map(lambda *chunks: np.concatenate(chunks), *seen)
+  assert len(jax.tree.leaves(whole)) == 3
+  jax.tree.map(np.testing.assert_array_equal, read, whole)

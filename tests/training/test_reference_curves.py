@@ -14,9 +14,9 @@ from tests.training import test_resume
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.training import loop
+from transformer_xl.training.reference_curves import comparison
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run
-from transformer_xl.training.reference_curves import verdict
 
 STEPS = 60
 TRAINED = {
@@ -82,7 +82,7 @@ def test_another_seed_is_on_track_however_often_it_logs(
   reference, data_dir, tmp_path, every
 ):
   run = write_run(tmp_path / "run", data_dir, seed=9, every=every)
-  status, text = verdict.compare(run, reference)
+  status, text = comparison.compare(run, reference)
   assert status == 0, text
   lines = 200 // every
   assert text.startswith(f"on track: {lines} log lines and 2 evaluations to")
@@ -108,7 +108,7 @@ def test_what_leaves_the_band_is_off_track(
       change(record)
 
   run = write_run(tmp_path / "run", data_dir, seed=9, change=change_training)
-  status, text = verdict.compare(run, reference)
+  status, text = comparison.compare(run, reference)
   assert status == 1
   assert text.startswith("off track from")
   assert says in text
@@ -131,7 +131,7 @@ def test_what_differs_is_named_and_not_judged(
   run = write_run(tmp_path / "run", data_dir, every=every, **updates)
   if every == 4:
     run = run._replace(losses={4: 3.0}, validation={})
-  status, text = verdict.compare(run, reference)
+  status, text = comparison.compare(run, reference)
   assert status == 2
   assert says in text
 
@@ -139,7 +139,7 @@ def test_what_differs_is_named_and_not_judged(
 def test_another_text_is_not_judged(reference, data_dir, tmp_path):
   run = write_run(tmp_path / "run", data_dir)
   run = run._replace(data_sha256="0" * 64)
-  status, text = verdict.compare(run, reference)
+  status, text = comparison.compare(run, reference)
   assert status == 2
   assert "its training text (SHA-256 000000000000) is not" in text
 
@@ -147,7 +147,7 @@ def test_another_text_is_not_judged(reference, data_dir, tmp_path):
 def test_what_changes_no_loss_is_no_difference(reference, data_dir, tmp_path):
   free = {"train.segments_per_call": 1, "model.remat": "full", "seed": 8}
   run = write_run(tmp_path / "run", data_dir, **free)
-  assert verdict.compare(run, reference)[0] == 0
+  assert comparison.compare(run, reference)[0] == 0
 
 
 def test_a_run_that_went_back_is_judged_by_its_losses(data_dir, tmp_path):
@@ -159,7 +159,7 @@ def test_a_run_that_went_back_is_judged_by_its_losses(data_dir, tmp_path):
 
 def test_other_evaluations_are_not_compared(reference, data_dir, tmp_path):
   run = write_run(tmp_path / "run", data_dir, **{"train.eval_mem_len": 2})
-  status, text = verdict.compare(run, reference)
+  status, text = comparison.compare(run, reference)
   assert status == 0
   assert "evaluation" not in text
 
@@ -236,14 +236,14 @@ def test_broken_training_leaves_the_band_early(data_dir, tmp_path, monkeypatch):
     return logged_run.read(str(tmp_path / name))
 
   curve = curve_lib.make([train(f"{s}", seed=s) for s in range(3)])
-  status, text = verdict.compare(train("healthy", seed=3), curve)
+  status, text = comparison.compare(train("healthy", seed=3), curve)
   assert status == 0, text
   for fault in (
     broken_runs.tenfold_rate,
     broken_runs.much_dropout,
     broken_runs.seen_labels,
   ):
-    status, text = verdict.compare(
+    status, text = comparison.compare(
       train(fault.__name__, seed=4, fault=fault), curve
     )
     assert status == 1, (fault, text)

@@ -15,8 +15,9 @@ import pytest
 
 from tests import corpus
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.training import hooks
 from transformer_xl.training import loop
-from transformer_xl.training import state
+from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -73,7 +74,7 @@ def newest(workdir, config):
   """State, memory and metadata of the newest checkpoint."""
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   checkpoints = checkpoint.Checkpoints(str(workdir), config.checkpoint)
-  restored = checkpoints.restore_newest(*state.placed_state(config, mesh))
+  restored = checkpoints.restore_newest(*programs.placed_state(config, mesh))
   checkpoints.close()
   return restored
 
@@ -88,14 +89,14 @@ def assert_same_run(one, other, config):
 
 def stop_at(step, monkeypatch):
   """The loop is asked to stop after so many updates."""
-  last = loop.Loop._is_last
+  due = hooks.Saving.is_due
 
-  def is_last(self):
-    if self._step == step:
+  def is_due(self, now):
+    if now == step:
       self._stop.requested = self._stop._received = True
-    return last(self)
+    return due(self, now)
 
-  monkeypatch.setattr(loop.Loop, "_is_last", is_last)
+  monkeypatch.setattr(hooks.Saving, "is_due", is_due)
 
 
 @pytest.mark.slow
@@ -116,8 +117,8 @@ def test_a_run_in_three_parts_is_the_run_in_one(
   evaluated = [r["step"] for r in lines(tmp_path / "whole") if "split" in r]
   assert evaluated == list(range(every, 73, every))
   restored = newest(tmp_path / "whole", config)
-  averaging = restored.metadata["averaging"]
-  assert (averaging["step"] < 72) == (updates is RECIPE)
+  start = restored.state.average_start
+  assert (start is not None and int(start) < 72) == (updates is RECIPE)
 
 
 def start(workdir, flags):

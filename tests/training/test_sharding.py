@@ -14,7 +14,7 @@ from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
-from transformer_xl.training import state as state_lib
+from transformer_xl.training import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
@@ -145,7 +145,7 @@ def test_lanes_that_do_not_divide_name_the_nearest(monkeypatch):
 def test_what_the_optimizer_keeps_is_split_as_its_parameters(tmp_path):
   config = corpus.config(corpus.write(tmp_path), **{"train.ema_decay": 0.9})
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  state, _ = state_lib.placed_state(config, mesh)
+  state, _ = programs.placed_state(config, mesh)
   names = ("mu", "nu", "average", "params")
   found = {name: {} for name in names}
   for path, leaf in jax.tree_util.tree_leaves_with_path(state):

@@ -12,7 +12,7 @@ from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.model import memory as memory_lib
-from transformer_xl.training import state as state_lib
+from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 
 BATCH, LENGTH, MEMORY, COUNT = 4, 5, 6, 4
@@ -41,8 +41,8 @@ def make_segments():
   segments = segment_lib.Segment(
     generator.integers(0, 23, shape).astype(np.int32),
     generator.integers(0, 23, shape).astype(np.int32),
-    (generator.random(shape) < 0.7).astype(np.float32),
-    generator.random(shape) < 0.05,
+    weights=(generator.random(shape) < 0.7).astype(np.float32),
+    resets=generator.random(shape) < 0.05,
   )
   return jax.tree.map(jnp.asarray, segments)
 
@@ -53,7 +53,7 @@ def at(segments, index):
 
 def start(config):
   """State and memory, of which nothing is zero or too small to matter."""
-  shapes = jax.eval_shape(functools.partial(state_lib.init_state, config))
+  shapes = jax.eval_shape(functools.partial(programs.init_state, config))
   state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
   state = state._replace(params=tiny.params(config.model))
   if state.average is not None:
@@ -174,7 +174,7 @@ def test_the_moving_average_follows_the_parameters():
 
 def test_the_average_starts_as_a_copy_and_not_as_the_same_buffers():
   config = make_config(**{"train.ema_decay": 0.9})
-  state = jax.jit(functools.partial(state_lib.init_state, config))()
+  state = jax.jit(functools.partial(programs.init_state, config))()
   assert_equal(state.average, state.params)
   leaves = map(jax.tree.leaves, (state.average, state.params))
   for one, other in zip(*leaves, strict=True):

@@ -15,8 +15,11 @@ from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
-from transformer_xl.workdir import train_state
+from transformer_xl.workdir import run_state
+from transformer_xl.workdir import save_policy
+from transformer_xl.workdir import trained_model
 
 
 def options(**updates):
@@ -30,7 +33,7 @@ def make_state(step, *, width=4, average=False, optimizer="adam"):
   params = {"layers": {"kernel": kernel, "bias": jnp.full((width,), 0.1)}}
   moments = jax.tree.map(lambda leaf: leaf * 2, params)
   state = {"adam": (jnp.int32(step), moments), "sgd": (jnp.int32(step),)}
-  return train_state.TrainState(
+  return run_state.TrainState(
     jnp.int32(step),
     params,
     state[optimizer],
@@ -48,10 +51,12 @@ def save(workdir, states, *, nll=None, memory=None, **updates):
   for state in states:
     step = int(state.step)
     checkpoints.save(
-      state,
-      memory or make_memory(value=step),
-      metadata={"window": {"nll": 0.1 + step}},
-      nll=None if nll is None else nll[step],
+      run_state.RunState(
+        state,
+        memory or make_memory(value=step),
+        run_state.Metadata(log_window={"nll": 0.1 + step}),
+        validation_loss=None if nll is None else nll[step],
+      )
     )
   checkpoints.close()
 
@@ -72,7 +77,7 @@ def restore(workdir, state, memory=None, **updates):
 
 
 def steps(workdir):
-  folder = pathlib.Path(workdir) / checkpoint.DIRECTORY
+  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
 
 
@@ -83,7 +88,7 @@ def assert_same(one, other):
 
 def test_saves_are_due_by_step_and_by_clock():
   now = [100.0]
-  policy = checkpoint.SavePolicy(
+  policy = save_policy.SavePolicy(
     options(every_steps=10, every_minutes=2.0), clock=lambda: now[0]
   )
   assert policy.is_due(10)
@@ -99,7 +104,7 @@ def test_saves_are_due_by_step_and_by_clock():
 
 def test_a_clock_of_zero_minutes_never_saves():
   now = [0.0]
-  policy = checkpoint.SavePolicy(
+  policy = save_policy.SavePolicy(
     options(every_steps=10, every_minutes=0.0), clock=lambda: now[0]
   )
   now[0] = 1e9
@@ -112,7 +117,7 @@ def test_everything_comes_back_as_it_was_saved(tmp_path):
   restored = restore(tmp_path, make_state(0, average=True))
   assert_same(restored.state, state)
   assert_same(restored.memory, memory)
-  assert restored.metadata["window"] == {"nll": 7.1}
+  assert restored.metadata.log_window == {"nll": 7.1}
 
 
 def test_a_model_without_memory_is_saved_and_continued(tmp_path):
@@ -138,7 +143,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
   assert steps(tmp_path) == [2, 4, 5]
   target = make_state(0).params
   for which, expected in [("best", 2), ("latest", 5), ("4", 4)]:
-    params, step = checkpoint.restore_params(
+    params, step = trained_model.restore_params(
       str(tmp_path), which=which, average=False, target=target
     )
     assert step == expected
@@ -176,7 +181,7 @@ def _damage_metadata(folder):
 )
 def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(tmp_path, harm):
   save(tmp_path, [make_state(3), make_state(6)])
-  harm(tmp_path / checkpoint.DIRECTORY / "6")
+  harm(tmp_path / checkpoint_items.DIRECTORY / "6")
   restored = restore(tmp_path, make_state(0))
   assert_same(restored.state, make_state(3))
   assert steps(tmp_path) == [3]
@@ -190,7 +195,7 @@ def test_another_width_is_one_line_and_moves_nothing(tmp_path):
   save(tmp_path, [make_state(3)])
   for call in (
     lambda: restore(tmp_path, make_state(0, width=5)),
-    lambda: checkpoint.restore_params(
+    lambda: trained_model.restore_params(
       str(tmp_path),
       which="latest",
       average=False,
@@ -234,21 +239,21 @@ def test_parameters_of_the_average_are_read_by_name(tmp_path):
   state = make_state(3, average=True)
   save(tmp_path, [state])
   target = make_state(0).params
-  params, _ = checkpoint.restore_params(
+  params, _ = trained_model.restore_params(
     str(tmp_path), which="latest", average=True, target=target
   )
   assert_same(params, state.average)
   save(tmp_path / "without", [make_state(3)])
   with pytest.raises(errors.UserError, match="no average of the"):
-    checkpoint.restore_params(
+    trained_model.restore_params(
       str(tmp_path / "without"), which="latest", average=True, target=target
     )
 
 
 def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
   params = make_state(9).params
-  checkpoint.save_params(str(tmp_path), params, step=9)
-  restored, step = checkpoint.restore_params(
+  trained_model.save_params(str(tmp_path), params, step=9)
+  restored, step = trained_model.restore_params(
     str(tmp_path), which="latest", average=False, target=make_state(0).params
   )
   assert step == 9
@@ -259,7 +264,7 @@ def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
 def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
   save(tmp_path, [make_state(3)])
   with pytest.raises(errors.UserError, match=r"has the steps \[3\]"):
-    checkpoint.restore_params(
+    trained_model.restore_params(
       str(tmp_path), which=which, average=False, target=make_state(0).params
     )
 
@@ -270,7 +275,7 @@ def test_an_error_in_the_background_comes_to_light(tmp_path, monkeypatch):
 
   monkeypatch.setattr(ocp.StandardCheckpointHandler, "finalize", finalize)
   checkpoints = checkpoint.Checkpoints(str(tmp_path), options())
-  checkpoints.save(make_state(1), make_memory(), metadata={}, nll=None)
+  checkpoints.save(run_state.RunState(make_state(1), make_memory()))
   with pytest.raises(OSError, match="no space left"):
     checkpoints.close()
   assert steps(tmp_path) == []
@@ -278,7 +283,7 @@ def test_an_error_in_the_background_comes_to_light(tmp_path, monkeypatch):
 
 def test_metadata_is_plain_json(tmp_path):
   save(tmp_path, [make_state(3)])
-  folder = tmp_path / checkpoint.DIRECTORY / "3" / "metadata"
+  folder = tmp_path / checkpoint_items.DIRECTORY / "3" / "metadata"
   metadata = json.loads((folder / "metadata").read_text())
   assert metadata.pop("digest") == checksums.of_json(metadata)
   assert metadata.pop("fingerprints").keys() == {
@@ -291,16 +296,22 @@ def test_metadata_is_plain_json(tmp_path):
     "memory/hiddens",
     "memory/length",
   }
-  assert metadata == {"window": {"nll": 3.1}, "memory_shape": [2, 2, 3, 4]}
+  assert metadata == {
+    "window": {"nll": 3.1},
+    "guard": None,
+    "data": None,
+    "owes_evaluation": False,
+    "averaging": {"step": run_state.NEVER, "losses": []},
+    "memory_shape": [2, 2, 3, 4],
+  }
 
 
 def test_what_changes_after_a_save_is_not_in_it(tmp_path):
   checkpoints = checkpoint.Checkpoints(str(tmp_path), options())
   window = {"nll": 1.25}
-  checkpoints.save(
-    make_state(5), make_memory(), metadata={"window": window}, nll=None
-  )
+  metadata = run_state.Metadata(log_window=window)
+  checkpoints.save(run_state.RunState(make_state(5), make_memory(), metadata))
   window["nll"] += 1.0  # The next chunk's, while this one is being written.
   checkpoints.close()
   restored = restore(tmp_path, make_state(0))
-  assert restored.metadata["window"] == {"nll": 1.25}
+  assert restored.metadata.log_window == {"nll": 1.25}

@@ -18,7 +18,6 @@ import jax
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import sliding_window
@@ -184,9 +183,9 @@ def _scores(row, config, folder) -> dict[str, Any]:
   """Perplexities at training's attention length and at those of the sweep."""
   trained = config.train.segment_len + config.train.mem_len
   lengths = sorted({trained, *config.analysis.attention_lens})
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  model = trained_model.load(config, folder, lanes=(config.eval.batch_size,))
+  mesh, params, step = model
   with jax.set_mesh(mesh):
-    params, step = trained_model.load_params(config, folder, mesh)
     sweep = []
     for length in lengths:
       score = (

@@ -24,7 +24,6 @@ import numpy as np
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.analysis import attention_plots
 from transformer_xl.analysis import plotting
@@ -73,9 +72,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
   segment_len = min(config.eval.segment_len, mem_len)
   tokens = _tokens(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh, params, step = trained_model.load(config, workdir)
   with jax.set_mesh(mesh):
-    params, step = trained_model.load_params(config, workdir, mesh)
     maps = measure(
       params, tokens, config, mem_len=mem_len, segment_len=segment_len
     )

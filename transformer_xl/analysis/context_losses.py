@@ -82,10 +82,10 @@ def run_losses(
   config = load.with_vocab_size(
     config, token_file.read_meta(config.data.dataset_dir)
   )
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  model = trained_model.load(config, workdir, lanes=(config.eval.batch_size,))
+  mesh, params, step = model
   read = by_tokens if config.analysis.context == "tokens" else by_attention
   with jax.set_mesh(mesh):
-    params, step = trained_model.load_params(config, workdir, mesh)
     losses = read(params, config, mesh, contexts=contexts)
   count = transformer_xl.num_parameters(params)
   return ContextLosses(losses, contexts[-1], step, count)

@@ -167,7 +167,6 @@ def _carried(score, memory, text, segment_len) -> Callable[[int], Any]:
     segment = segment_lib.Segment(
       part[:, :-1],
       part[:, 1:],
-      weights=jnp.ones((1, segment_len)),
       resets=jnp.zeros((1, segment_len), bool),
     )
     carry[0], nll = score(carry[0], segment)
@@ -227,10 +226,7 @@ def _random_params(model: schema.ModelConfig) -> Any:
 
 
 def _count(model: schema.ModelConfig) -> int:
-  create = functools.partial(transformer_xl.init_params, model)
-  return transformer_xl.num_parameters(
-    jax.eval_shape(create, jax.random.key(0))
-  )
+  return transformer_xl.num_parameters(transformer_xl.abstract_params(model))
 
 
 def draw(result: dict[str, Any]) -> Any:

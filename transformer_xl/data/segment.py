@@ -1,14 +1,31 @@
 """One segment of all lanes, as the loader emits it."""
 
+from typing import Generic
 from typing import NamedTuple
+from typing import TypeVar
 
-from transformer_xl import shapes
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+import numpy as np
+
+Array = TypeVar("Array", bound=np.ndarray | jax.Array)
 
 
-class Segment(NamedTuple):
-  """What the loader emits; the model never shifts labels."""
+class Segment(NamedTuple, Generic[Array]):
+  """Tokens and their targets; NumPy from a stream, JAX on the devices.
 
-  inputs: shapes.Tokens
-  targets: shapes.Tokens
-  weights: shapes.Weights  # 0 where a target is not to be counted.
-  resets: shapes.Resets  # True at the first token of a document.
+  The arrays are [B, T], or [S, B, T] for S consecutive segments.
+  """
+
+  inputs: jt.Int[Array, "*S B T"]
+  targets: jt.Int[Array, "*S B T"]  # The model never shifts labels.
+  resets: jt.Bool[Array, "*S B T"]  # True at the first token of a document.
+  # 0 where a target does not count; None where all of them count.
+  weights: jt.Float[Array, "*S B T"] | None = None
+
+  def loss_weights(self) -> jt.Float[jax.Array, "*S B T"]:
+    """The weights, made on the device where none were shipped."""
+    if self.weights is None:
+      return jnp.ones(self.inputs.shape, jnp.float32)
+    return jnp.asarray(self.weights)

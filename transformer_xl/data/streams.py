@@ -1,17 +1,17 @@
 """Streams of segments that are pure functions of the step.
 
 Lanes are cut out of a token file at run time, so the same files serve any batch
-size and any number of devices, and a position in the data is a step and nothing
-else.
+size and any number of devices, and a step alone determines a position in the
+data.
 
-Of N tokens there are N-1 pairs (token, next token); pair p has the input p and
-the target p+1.
+N tokens make N-1 pairs (token, next token): pair p has token p as its input and
+token p+1 as its target.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,21 +25,21 @@ from transformer_xl.data import token_file
 
 @dataclasses.dataclass(frozen=True)
 class TrainStream:
-  """Endless lanes through one split, each starting where it would be cut.
+  """Endless lanes through one split.
 
-  Lane b starts at pair b * L, L = pairs // lanes, and reads on without end:
-  into the text of the next lane, and from the last pair to the first. No token
-  is dropped, no lane ever jumps, and each epoch cuts segments elsewhere. With
-  `rotate` all lanes jump by one random offset at each epoch instead.
+  Lane b starts at pair b * L, where L = pairs // lanes, and never ends: it
+  continues into the text of the next lane, and from the last pair to the first.
+  No token is dropped, no lane jumps, and segment boundaries differ from epoch
+  to epoch. With `rotate`, all lanes jump by one random offset at each epoch.
   """
 
   file: token_file.TokenFile
   num_lanes: int
   segment_len: int
-  resets: str  # "documents", "wrap": where the corpus starts over, or "never".
+  resets: str  # "documents", "wrap" (where the text starts over) or "never".
   rotate: bool
   seed: int
-  # If they take turns; then no lane may jump.
+  # Segment lengths that vary from call to call; excludes `rotate`.
   lengths: segment_lengths.SegmentLengths | None = None
 
   def __post_init__(self):
@@ -54,16 +54,16 @@ class TrainStream:
 
   @property
   def pairs(self) -> int:
-    """How many (input, target) pairs the split has."""
+    """Number of (input, target) pairs in the split."""
     return len(self.file.tokens) - 1
 
   @property
   def steps_per_epoch(self) -> int:
-    """Segments until each lane arrives where the next one started."""
+    """Number of segments until each lane reaches the start of the next one."""
     return math.ceil(self.pairs // self.num_lanes / self.segment_len)
 
   def length_at(self, step: int) -> int:
-    """T of the segments that are read from this step on."""
+    """Segment length T of a read that starts at `step`."""
     return self._lengths.at(step)
 
   @property
@@ -72,11 +72,14 @@ class TrainStream:
       (self.segment_len,), 1, self.seed
     )
 
-  def read(self, step: int, count: int, lanes: slice) -> segment.Segment:
-    """The segments of steps [step, step + count) for some lanes.
+  def read(
+    self, step: int, count: int, lanes: slice
+  ) -> segment.Segment[np.ndarray]:
+    """Reads the segments of steps [step, step + count) for some lanes.
 
     Returns:
-      NumPy arrays [count, lanes, T]; with `lengths`, all of one call's length.
+      Arrays [count, lanes, T] without weights: every target counts. All
+      segments of one read have the same length.
     """
     steps = np.arange(step, step + count)[:, None]
     starts = np.arange(self.num_lanes)[lanes] * (self.pairs // self.num_lanes)
@@ -92,8 +95,7 @@ class TrainStream:
     resets = self._resets(starts, length)
     if self.rotate:
       resets[:, :, 0] |= steps == 0
-    weights = np.ones(inputs.shape, np.float32)
-    return _segment(inputs, targets, weights, resets)
+    return segment.Segment(inputs, targets, resets)
 
   def _offsets(self, epochs: np.ndarray) -> np.ndarray:
     def offset(epoch: int) -> int:
@@ -108,7 +110,7 @@ class TrainStream:
     if self.resets == "never":
       return np.zeros((*starts.shape, length), bool)
     documents = _documents(self.file, self.resets)
-    # What lies past the last pair is the start of the text again.
+    # Positions past the last pair wrap around to the start of the text.
     around = _document_starts(documents, starts - self.pairs, length)
     return around | _document_starts(documents, starts, length)
 
@@ -117,26 +119,26 @@ class TrainStream:
 class EvalStream:
   """Every pair of one split exactly once.
 
-  The pairs are cut into one run of whole segments for each lane, so that
-  segments begin at the same tokens whatever the number of lanes. A lane may
-  first read the `warmup_len` tokens left of its run, rounded up to segments;
-  they are not counted. What fills up the end of the last run is not counted
-  either, nor read by anything that is.
+  Each lane reads one run of whole segments, so segments begin at the same
+  tokens whatever the number of lanes. Before its run, a lane can read the
+  `warmup_len` tokens to the left of it, rounded up to whole segments, to fill
+  its memory. Neither those tokens nor the padding of the last run have weight,
+  and no scored token depends on the padding.
   """
 
   file: token_file.TokenFile
   num_lanes: int
   segment_len: int
   warmup_len: int
-  resets: str  # As in TrainStream; the start of the text always resets.
+  resets: str  # As in TrainStream, but the start of the text always resets.
 
   @property
   def num_steps(self) -> int:
-    """Segments until all is read."""
+    """Number of segments in which the whole split is read."""
     return self._warmup_steps + self._run // self.segment_len
 
   def length_at(self, step: int) -> int:
-    """As TrainStream's; here all are alike."""
+    """Segment length T, the same at every step."""
     del step
     return self.segment_len
 
@@ -149,8 +151,10 @@ class EvalStream:
     pairs, step = len(self.file.tokens) - 1, self.num_lanes * self.segment_len
     return math.ceil(pairs / step) * self.segment_len
 
-  def read(self, step: int, count: int, lanes: slice) -> segment.Segment:
-    """As TrainStream.read; steps after the last have no weight."""
+  def read(
+    self, step: int, count: int, lanes: slice
+  ) -> segment.Segment[np.ndarray]:
+    """Like TrainStream.read, with weights; 0 in all steps after the last."""
     steps, starts = self._starts(step, count)
     starts = starts[:, lanes]
     inputs, targets = _pairs(self.file, starts, self.segment_len, _clip)
@@ -158,27 +162,23 @@ class EvalStream:
     resets = _document_starts(documents, starts, self.segment_len)
     in_run = (steps >= 0) & (steps * self.segment_len < self._run)
     counted = in_run[:, :, None] & self.is_text(step, count)[:, lanes]
-    return _segment(inputs, targets, counted.astype(np.float32), resets)
+    weights = counted.astype(np.float32)
+    return segment.Segment(inputs, targets, resets, weights)
 
   def is_text(self, step: int, count: int) -> np.ndarray:
-    """Which pairs are of the split, counted or not, [count, B, T].
+    """True for pairs inside the split, scored or not; [count, B, T].
 
-    The others are before its start, where lanes warm up, or past its end.
+    Pairs outside lie before its start, where lanes warm up, or past its end.
     """
     _, starts = self._starts(step, count)
     position = starts[:, :, None] + np.arange(self.segment_len)
     return (position >= 0) & (position < len(self.file.tokens) - 1)
 
   def _starts(self, step: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Steps since warming up, [count, 1], and first pairs, [count, B]."""
+    """Steps since the warm-up, [count, 1], and first pairs, [count, B]."""
     steps = np.arange(step, step + count)[:, None] - self._warmup_steps
     runs = np.arange(self.num_lanes) * self._run
     return steps, runs + steps * self.segment_len
-
-
-def _segment(*fields: Any) -> segment.Segment:
-  """NumPy's arrays where the types say JAX's."""
-  return segment.Segment(*fields)
 
 
 def _clip(position: np.ndarray, pairs: int) -> np.ndarray:
@@ -191,7 +191,14 @@ def _pairs(
   segment_len: int,
   bring_inside: Callable[[np.ndarray, int], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Inputs and targets [count, lanes, T] of the segments at some pairs."""
+  """Inputs and targets, [count, lanes, T], of segments that start at pairs.
+
+  Args:
+    file: the tokens.
+    starts: first pair of each segment, [count, lanes].
+    segment_len: T.
+    bring_inside: maps positions outside the text to positions inside it.
+  """
   shape, pairs = (*starts.shape, segment_len), len(file.tokens) - 1
   inputs, targets = np.empty(shape, np.int32), np.empty(shape, np.int32)
   for index, start in np.ndenumerate(starts):
@@ -207,14 +214,14 @@ def _pairs(
 
 
 def _documents(file: token_file.TokenFile, resets: str) -> np.ndarray:
-  """Where memory is reset: at every document, or at the text's start."""
+  """Positions that reset memory: each document's start, or the text's."""
   return file.documents if resets == "documents" else np.zeros(1, np.int64)
 
 
 def _document_starts(
   documents: np.ndarray, starts: np.ndarray, segment_len: int
 ) -> np.ndarray:
-  """Where documents start in the segments, [count, lanes, T]."""
+  """True where a document starts inside a segment, [count, lanes, T]."""
   result = np.zeros((*starts.shape, segment_len), bool)
   first = np.searchsorted(documents, starts)
   last = np.searchsorted(documents, starts + segment_len)
@@ -229,28 +236,29 @@ def device_segments(
   step: int,
   count: int,
   sharding: jax.sharding.NamedSharding,
-) -> segment.Segment:
-  """Global arrays [count, B, T] of which each process reads its lanes only."""
+) -> segment.Segment[jax.Array]:
+  """Global arrays [count, B, T]; each process reads its own lanes only."""
   shape = (count, stream.num_lanes, stream.length_at(step))
-  cache: dict[tuple, segment.Segment] = {}
 
-  def read(lanes: slice) -> segment.Segment:
-    bounds = lanes.indices(stream.num_lanes)
-    if bounds not in cache:
-      cache[bounds] = stream.read(step, count, slice(*bounds))
-    return cache[bounds]
+  @functools.cache  # Devices along other axes of the mesh share their lanes.
+  def read(start: int, stop: int) -> segment.Segment[np.ndarray]:
+    return stream.read(step, count, slice(start, stop))
 
-  def array(name: str) -> jax.Array:
-    def part(index: Any) -> np.ndarray:
-      return getattr(read(index[1]), name)
-
-    return jax.make_array_from_callback(shape, sharding, part)
-
-  return segment.Segment(*map(array, segment.Segment._fields))
+  shards = []
+  for device, index in sharding.addressable_devices_indices_map(shape).items():
+    assert index is not None
+    start, stop, _ = index[1].indices(stream.num_lanes)
+    shards.append(jax.device_put(read(start, stop), device))
+  return jax.tree.map(
+    lambda *arrays: jax.make_array_from_single_device_arrays(
+      shape, sharding, arrays
+    ),
+    *shards,
+  )
 
 
 def reset_rule(config: schema.ExperimentConfig) -> str:
-  """Where streams reset memory, see `TrainStream.resets`."""
+  """Where streams reset memory: the value of `TrainStream.resets`."""
   if config.data.reset_at_documents:
     return "documents"
   return "never" if config.model.memory_start == "zeros" else "wrap"

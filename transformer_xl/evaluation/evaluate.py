@@ -1,7 +1,7 @@
-"""Exact negative log-likelihood of a split, with a memory of its own.
+"""Exact negative log-likelihood of a split.
 
-Every token but a split's very first, which nothing precedes, is predicted
-exactly once. Sums are float32 within a call and float64 across calls.
+Every token is predicted exactly once, except the first of the split, which has
+no context. Sums are float32 within a call and float64 across calls.
 """
 
 import os
@@ -27,17 +27,17 @@ from transformer_xl.workdir import trained_model
 
 
 class Score(NamedTuple):
-  """What scoring a split gives."""
+  """The loss of a split."""
 
   nll: float  # Sum, in nats.
   num_tokens: int
-  seconds: float  # Without compiling.
+  seconds: float  # Excludes compilation.
 
 
 def open_stream(
   config: schema.ExperimentConfig, *, split: str, mem_len: int
 ) -> streams.EvalStream:
-  """The segments that an evaluation reads, its warm-up first."""
+  """The segments that an evaluation reads, including its warm-up."""
   warmup = config.eval.warmup_len
   return streams.EvalStream(
     token_file.open_split(config.data.dataset_dir, split),
@@ -79,7 +79,7 @@ class Evaluator:
     frozen = self._scorer.freeze(params)
     memory, parts = self._scorer.start(frozen), []
     if not self._is_compiled:
-      # A call past the end has no weight: it compiles and counts nothing.
+      # Compiles with a call past the end, in which every weight is 0.
       self._run(frozen, self._stream.num_steps, count, memory)
       memory = self._scorer.start(frozen)
       self._is_compiled = True
@@ -114,11 +114,11 @@ def card(
   checkpoint_step: int,
   num_parameters: int,
 ) -> dict[str, Any]:
-  """The evaluation card: a result with all that it depends on.
+  """The evaluation card: a result with all settings that it depends on.
 
-  `bits_per_character` is null unless tokens are characters or bytes. With the
-  sizes of the original text, `bits_per_byte` and `word_perplexity` compare
-  models of different vocabularies.
+  `bits_per_character` is null unless tokens are characters or bytes.
+  `bits_per_byte` and `word_perplexity` use the size of the original text, so
+  they compare models with different vocabularies.
   """
   nll = score.nll / score.num_tokens
   has_characters = unit in ("byte", "character")
@@ -147,18 +147,18 @@ def card(
 
 
 class Subject(NamedTuple):
-  """A checkpoint that is evaluated, loaded once."""
+  """A loaded checkpoint to evaluate."""
 
   config: schema.ExperimentConfig
   mesh: jax.sharding.Mesh
   params: shapes.PyTree
   step: int
-  unit: str  # Of the data's tokens.
+  unit: str  # What a token is: "word", "character", "byte" or other.
 
   def card(
     self, score: Score, file: token_file.TokenFile, mem_len: int
   ) -> dict:
-    """The card of a score on one of the data's splits."""
+    """The card of a score on `config.eval.split`."""
     return card(
       score,
       self.config,
@@ -172,13 +172,11 @@ class Subject(NamedTuple):
 
 
 def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
-  """Loads the checkpoint that `config.eval` names, for its lanes."""
+  """Loads the checkpoint that `config.eval` names."""
   meta = token_file.read_meta(config.data.dataset_dir)
   config = load_lib.with_vocab_size(config, meta)
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
-  with jax.set_mesh(mesh):
-    params, step = trained_model.load_params(config, workdir, mesh)
-  return Subject(config, mesh, params, step, meta["unit"])
+  model = trained_model.load(config, workdir, lanes=(config.eval.batch_size,))
+  return Subject(config, *model, meta["unit"])
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
@@ -191,7 +189,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
 
 
 def run_loaded(subject: Subject, workdir: str) -> list[dict]:
-  """`run` of what is loaded already."""
+  """`run` for a loaded checkpoint."""
   config, cards = subject.config, []
   split = config.eval.split
   with jax.set_mesh(subject.mesh):
@@ -206,7 +204,7 @@ def run_loaded(subject: Subject, workdir: str) -> list[dict]:
 
 
 def log_card(values: dict[str, Any]) -> None:
-  """Prints a result, never without what it depends on."""
+  """Prints a result with the settings that it depends on."""
   bpc = values["bits_per_character"]
   logging.info(
     "%s: nll %.4f  perplexity %.3f%s over %d tokens  [segment %d, memory %d, "

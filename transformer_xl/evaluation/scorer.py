@@ -49,10 +49,7 @@ class Scorer:
   ):
     self._mesh = mesh
     self._reading = _reading(config, mesh, mem_len)
-    # Even the key is a shape: the mesh's devices may not be here.
-    params = jax.eval_shape(
-      lambda: transformer_xl.init_params(config.model, jax.random.key(0))
-    )
+    params = transformer_xl.abstract_params(config.model)
     self._frozen = self._placed(self._reading.freeze, params)
     self._memory = self._placed(self._reading.start, self._frozen)
     places = functools.partial(jax.tree.map, lambda leaf: leaf.sharding)
@@ -115,8 +112,9 @@ def _key_values(config, mem_len) -> _Reading:
   )
 
   def score_segment(frozen, state, segment):
-    inputs, targets, _, resets = segment
-    nll, state = reader.nll(frozen, state, inputs, targets, resets)
+    nll, state = reader.nll(
+      frozen, state, segment.inputs, segment.targets, segment.resets
+    )
     return state, nll
 
   start = functools.partial(reader.start, batch_size=config.eval.batch_size)

@@ -1,4 +1,7 @@
-"""Scoring: a scan of a one-segment function over memory; sums, not means."""
+"""Scoring: a scan of a one-segment function over memory.
+
+Results are sums; means are made at the end.
+"""
 
 import functools
 from collections.abc import Callable
@@ -49,7 +52,7 @@ def score_chunk(
   *,
   model: transformer_xl.TransformerXL,
 ) -> tuple[memory_lib.Memory, Sums]:
-  """Sums over S consecutive segments, [S, B, T], of weighted tokens."""
+  """Sums over the tokens of S consecutive segments, [S, B, T]."""
   score = functools.partial(score_segment, model=model)
   return sum_segments(params, memory, segments, score=score)
 
@@ -61,26 +64,27 @@ def sum_segments(
   *,
   score: Callable[..., tuple[shapes.PyTree, shapes.Losses]],
 ) -> tuple[shapes.PyTree, Sums]:
-  """`score_chunk` for any way to remember.
+  """`score_chunk` for any kind of memory.
 
   Args:
-    params: whatever `score` takes first.
-    memory: what it hands from a segment to the next.
+    params: first argument of `score`.
+    memory: second argument of `score`; each segment returns the next.
     segments: [S, B, T].
-    score: maps params, memory and a segment as `score_segment` does.
+    score: has the signature of `score_segment`.
   """
 
   def body(memory, segment):
     memory, nll = score(params, memory, segment)
-    return memory, weighted(nll, segment.weights)
+    return memory, weighted(nll, segment.loss_weights())
 
   memory, sums = jax.lax.scan(body, memory, segments)
   return memory, jax.tree.map(jnp.sum, sums)
 
 
 def weighted(nll: shapes.Losses, weights: shapes.Weights) -> Sums:
-  """Sums over the tokens of one segment, each times its weight."""
-  # Lane by lane, which no mesh splits, and apart, lest XLA make it one sum:
-  # so meshes add the same few numbers, and add them in short rows.
+  """Weighted sums over the tokens of one segment."""
+  # First within each lane, which no mesh splits, then over lanes. The barrier
+  # keeps XLA from merging the two sums, so every mesh adds the same few numbers
+  # in the same order, in short rows.
   lanes = jax.lax.optimization_barrier(jnp.sum(nll * weights, axis=1))
   return Sums(jnp.sum(lanes), jnp.sum(weights))

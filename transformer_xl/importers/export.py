@@ -6,6 +6,7 @@ r"""Command line: exports a run's checkpoint as a HuggingFace folder.
 The folder loads with `TransfoXLLMHeadModel.from_pretrained`.
 """
 
+import dataclasses
 import json
 import os
 import shutil
@@ -26,9 +27,8 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 from transformer_xl.importers import source
-from transformer_xl.model import transformer_xl
-from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run.", required=True
@@ -55,11 +55,10 @@ def export(workdir: str, target: str) -> None:
     same_length=config.eval.same_length,
   )
   fields = huggingface.config_fields(config.model, lengths)
-  params, _ = checkpoint.restore_params(
-    workdir,
-    which=config.eval.checkpoint,
-    average=config.eval.parameters != "raw",
-    target=_restore_targets(config.model),
+  # On one device, whatever mesh the run was trained on.
+  mesh = schema.MeshConfig(data=1, fsdp=1, tensor=1)
+  model = trained_model.load(
+    dataclasses.replace(config, mesh=mesh), workdir, devices=jax.devices()[:1]
   )
   vocabulary = vocabulary_lib.load(os.path.join(workdir, run_record.VOCABULARY))
   parent = os.path.dirname(os.path.abspath(target))
@@ -68,7 +67,7 @@ def export(workdir: str, target: str) -> None:
     folder = os.path.join(temporary, "folder")
     os.mkdir(folder)
     write_weights(
-      os.path.join(folder, "model.safetensors"), params, config.model
+      os.path.join(folder, "model.safetensors"), model.params, config.model
     )
     with open(os.path.join(folder, "config.json"), "w") as file:
       json.dump(fields, file, indent=2)
@@ -89,18 +88,6 @@ def write_weights(
   frequencies = (10000**-exponents).astype(np.float32)
   tensors["transformer.pos_emb.inv_freq"] = frequencies
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-
-
-def _restore_targets(config: schema.ModelConfig):
-  """Shapes and types of the parameters, on one device."""
-  device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  params = jax.eval_shape(
-    lambda key: transformer_xl.init_params(config, key), jax.random.key(0)
-  )
-  return jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-    params,
-  )
 
 
 def main(argv: list[str]) -> None:

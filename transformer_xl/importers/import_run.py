@@ -24,9 +24,9 @@ from transformer_xl.importers import source as source_lib
 from transformer_xl.importers import tensorflow
 from transformer_xl.importers import torch_layout
 from transformer_xl.importers import vocabulary as vocabulary_lib
-from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 # Experiment with the configuration of each published checkpoint.
 PUBLISHED = {
@@ -112,7 +112,7 @@ def make(
       files=found.files,
       vocabulary=vocabulary_lib.copy(path, folder, size=size),
     )
-    checkpoint.save_params(folder, params, step=0)
+    trained_model.save_params(folder, params, step=0)
     run_record.record(config, folder)
     os.makedirs(os.path.join(folder, "results"))
     metrics_log.write_json(os.path.join(folder, "results", "import.json"), made)

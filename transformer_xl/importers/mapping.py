@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from flax import traverse_util
 from numpy.typing import NDArray
@@ -57,9 +56,7 @@ def parameter_shapes(
   config: schema.ModelConfig,
 ) -> dict[str, tuple[int, ...]]:
   """Returns the shape of every parameter of a model by its path."""
-  params = jax.eval_shape(
-    lambda key: transformer_xl.init_params(config, key), jax.random.key(0)
-  )
+  params = transformer_xl.abstract_params(config)
   flat = traverse_util.flatten_dict(params, sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
 

@@ -225,6 +225,13 @@ def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
   return model.init(key, tokens, tokens, memory, method="nll")["params"]
 
 
+def abstract_params(config: schema.ModelConfig) -> shapes.PyTree:
+  """Shapes and types of all parameters; uses no device."""
+  return jax.eval_shape(
+    lambda: init_params(config, jax.random.key(0))  # The key is abstract, too.
+  )
+
+
 def num_parameters(params: shapes.PyTree) -> int:
   """How many numbers there are to train; shared ones count once."""
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))

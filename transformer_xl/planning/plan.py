@@ -22,11 +22,11 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer
 from transformer_xl.model import flops
+from transformer_xl.model import transformer_xl
 from transformer_xl.planning import alternatives
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import topology as topology_lib
-from transformer_xl.training import state as state_lib
-from transformer_xl.training import step
+from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
 
 
@@ -63,10 +63,10 @@ def describe(
   config: schema.ExperimentConfig, topology: str, devices: list[Any]
 ) -> dict[str, Any]:
   """Describes the slice and the parameters by group; compiles nothing."""
-  state, _ = state_lib.abstract_state(config)
+  params = transformer_xl.abstract_params(config.model)
   parameters = {
     name: sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(group))
-    for name, group in state.params.items()
+    for name, group in params.items()
   }
   return {
     "topology": topology,
@@ -98,13 +98,12 @@ def lower_updates(
   devices: list[Any] | None = None,
 ) -> Any:
   """Lowers `count` updates in one call, for this machine or given devices."""
-  lanes = config.train.batch_size // config.train.accumulation_steps
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=(lanes,), devices=devices)
+  mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
     lanes, length = config.train.batch_size, _longest(config)
     segments = _segments(mesh, count, lanes, length)
-    arguments = (*state_lib.placed_state(config, mesh), segments)
-    return step.compiled_update(config, mesh).lower(*arguments)
+    arguments = (*programs.placed_state(config, mesh), segments)
+    return programs.update(config, mesh).lower(*arguments)
 
 
 def _longest(config: schema.ExperimentConfig) -> int:
@@ -137,7 +136,7 @@ def eval_plan(
   count = evaluation.segments_per_call
   with jax.set_mesh(mesh):
     segments = _segments(
-      mesh, count, evaluation.batch_size, evaluation.segment_len
+      mesh, count, evaluation.batch_size, evaluation.segment_len, np.float32
     )
     lowered = scorer.Scorer(config, mesh, mem_len=mem_len).lower(segments)
   useful = flops.forward_flops_per_token(
@@ -148,11 +147,12 @@ def eval_plan(
   return {**plan, "mem_len": mem_len}
 
 
-def _segments(mesh, count, lanes, segment_len) -> segment.Segment:
+def _segments(mesh, count, lanes, segment_len, *types) -> segment.Segment:
+  """Shapes of inputs, targets and resets; of weights, if given their type."""
   sharding, shape = mesh_lib.segments(mesh), (count, lanes, segment_len)
-  types = (np.int32, np.int32, np.float32, np.bool_)
   fields: list[Any] = [
-    jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for dtype in types
+    jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+    for dtype in (np.int32, np.int32, np.bool_, *types)
   ]
   return segment.Segment(*fields)
 

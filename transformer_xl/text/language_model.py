@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -30,9 +29,10 @@ def load(
   mem_len: int,
   segment_len: int,
 ) -> LanguageModel:
-  """Restores a run from its folder alone.
+  """Loads a run's model and vocabulary from its workdir alone.
 
-  Clamping, window and choice of parameters are those of `config.eval`.
+  Clamp length, attention window and choice of parameters are those of
+  `config.eval`.
 
   Args:
     config: of the run.
@@ -41,7 +41,8 @@ def load(
     segment_len: most tokens per call of the reader.
 
   Raises:
-    UserError: there is no checkpoint, or its keys cannot be cached.
+    UserError: the workdir has no such checkpoint or no vocabulary, or the
+      model's keys cannot be cached.
   """
   folder = f"{workdir}/{run_record.VOCABULARY}"
   vocabulary = vocabulary_lib.load(folder)
@@ -53,8 +54,7 @@ def load(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  with jax.set_mesh(mesh):
-    params, step = trained_model.load_params(config, workdir, mesh)
-    frozen = jax.jit(reader.freeze)(params)
-  return LanguageModel(vocabulary, reader, frozen, step)
+  model = trained_model.load(config, workdir)
+  with jax.set_mesh(model.mesh):
+    frozen = jax.jit(reader.freeze)(model.params)
+  return LanguageModel(vocabulary, reader, frozen, model.step)

@@ -1,69 +1,78 @@
-"""The mean of the parameters over the last part of training (ASGD).
+"""The average of the parameters over the last part of training (ASGD).
 
-Where that part begins is a step of the configuration, or is found while
-training: as soon as the validation loss no longer falls (NT-ASGD, Merity et
-al. 2017, algorithm 1). The moving average is a line in `step.py`.
+Averaging starts after a configured step, or as soon as the validation loss
+stops improving (NT-ASGD, Merity et al. 2017, algorithm 1). The step is part of
+the train state; a moving average (EMA) needs none of this.
 """
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.workdir import run_state
 
-NEVER = 2**31 - 1  # A step that does not come.
+
+def configured_start(config: schema.TrainConfig) -> int:
+  """The update after which averaging starts, or NEVER if not known yet."""
+  return config.asgd_start_step or run_state.NEVER
 
 
-class Start:
-  """After which update averaging starts; a value for a checkpoint's metadata.
+def resumed_start(config: schema.TrainConfig, saved: int, *, step: int) -> int:
+  """Where averaging starts in a run that continues, maybe reconfigured.
 
-  Attributes:
-    step: of that update, or NEVER.
-    losses: of validation so far, in nats, oldest first.
+  An average that has begun continues, unless the configuration starts it later
+  than `step`. Overdue averaging starts at `step`.
+
+  Args:
+    config: of the continued run.
+    saved: the start in the checkpoint, or NEVER.
+    step: of the checkpoint.
   """
+  start = configured_start(config)
+  if start <= step:
+    return min(saved, step)
+  if config.asgd_patience and saved <= step:
+    return saved
+  return start
 
-  def __init__(self, config: schema.TrainConfig):
-    self._patience = config.asgd_patience
-    self.step = config.asgd_start_step or NEVER
-    self.losses: list[float] = []
 
-  def restore(self, saved: dict | None, *, step: int) -> None:
-    """Continues from a checkpoint, whose run may have been told otherwise.
+def with_start(state: run_state.TrainState, start: int) -> run_state.TrainState:
+  """Sets the start of averaging, unless there is none to set."""
+  if state.average_start is None:
+    return state
+  value = np.asarray(start, np.int32)
+  value = jax.device_put(value, state.average_start.sharding)
+  return state._replace(average_start=value)
 
-    A mean that was begun goes on, unless the configuration has it start later
-    than `step`. What should have begun by now and did not begins at `step`.
 
-    Args:
-      saved: the checkpoint's metadata, if it has any.
-      step: of the checkpoint.
-    """
-    begun = NEVER
-    if saved is not None:
-      begun, self.losses = saved["step"], saved["losses"]
-    if self.step <= step:
-      self.step = min(begun, step)
-    elif self._patience and begun <= step:
-      self.step = begun
+def start_after_loss(
+  start: int,
+  losses: Sequence[float],
+  nll: float,
+  *,
+  step: int,
+  patience: int,
+) -> int:
+  """The start of averaging after an evaluation.
 
-  def saved(self) -> dict:
-    """What `restore` takes."""
-    return {"step": self.step, "losses": list(self.losses)}
+  Averaging starts once, when a validation loss is above the best of those that
+  are more than `patience` evaluations old.
 
-  def add(self, nll: float, *, step: int) -> bool:
-    """Takes a validation loss; whether averaging starts with it.
-
-    It does when the loss is above the best of those that are more than
-    `asgd_patience` evaluations old.
-    """
-    old = self.losses[: len(self.losses) - self._patience]
-    starts = (
-      self._patience > 0 and self.step == NEVER and bool(old) and nll > min(old)
-    )
-    self.losses.append(nll)
-    if starts:
-      self.step = step
-    return starts
+  Args:
+    start: so far.
+    losses: of earlier evaluations, oldest first.
+    nll: of this one.
+    step: that was evaluated.
+    patience: in evaluations; 0 turns the rule off.
+  """
+  older = losses[: len(losses) - patience]
+  stalled = patience > 0 and len(older) > 0 and nll > min(older)
+  return step if stalled and start == run_state.NEVER else start
 
 
 def mean_since(
@@ -75,10 +84,10 @@ def mean_since(
   """The mean of the parameters after the updates `start` + 1 to `step`.
 
   Args:
-    start: of averaging; until the update after it the mean is `params`.
-    mean: up to the update before.
+    start: of averaging; up to the next update the mean is `params`.
+    mean: up to the previous update.
     params: after this update.
-    step: which update this is, counted from 1; a scalar like `start`.
+    step: of this update, counted from 1; a scalar like `start`.
   """
   count = jnp.maximum(step - start, 1)
   return optax.incremental_update(params, mean, 1 / count)

@@ -1,16 +1,16 @@
-"""Divergence: how it is seen, and what a run does about it.
+"""Divergence: how it is detected, and what a run does about it.
 
-A loss that is no number is seen at once. A spike that stays is seen when the
-median of the newest `window` losses is `spike_nats` above the lowest such
-median so far: single bad segments do not move a median, and a slow rise is
-found as well as a jump. So it shows late, and a checkpoint counts as good only
-when it is `window` updates old; one that fails again at once is not yet that
-old, so the next try goes back further by itself.
+A loss that is not finite is detected at once. A spike is detected when the
+median of the newest `window` losses is `spike_nats` above the lowest median so
+far: single bad segments do not move a median, and a slow rise is found as well
+as a jump. Detection is late, so a checkpoint counts as good only if it is
+`window` updates old. A checkpoint that fails again at once is too recent, so
+the next retry rewinds further.
 
-All of it is saved with each checkpoint and is a function of the losses. A run
-that is killed in between sees the same, does the same, and ends with the same
-bits as one that is not, as long as only checkpoints of regular steps
-(`checkpoint.every_steps`) are gone back to.
+The guard's state is saved with each checkpoint and is a function of the losses.
+A run that is killed in between detects the same, responds the same and ends
+with the same bits as an uninterrupted one, provided that it rewinds only to
+checkpoints of regular steps (`checkpoint.every_steps`).
 """
 
 import math
@@ -25,7 +25,7 @@ from transformer_xl.training import step as step_lib
 
 
 class Diverged(Exception):  # noqa: N818
-  """Something is wrong at a step; the loop goes back, or stops."""
+  """Training has diverged at a step; the loop rewinds or stops."""
 
   def __init__(self, what: str, step: int, *, spiked: bool = False):
     super().__init__(what)
@@ -33,22 +33,22 @@ class Diverged(Exception):  # noqa: N818
 
 
 class Answer(NamedTuple):
-  """What has been done so far."""
+  """What the run has done about divergence so far."""
 
-  skipped: int = 0  # Segments; update k reads segment k + skipped.
-  rate_factor: float = 1.0  # Of the configured learning rate.
+  skipped: int = 0  # In segments; update k reads segment k + skipped.
+  rate_factor: float = 1.0  # Multiplies the configured learning rate.
   events: tuple[dict[str, Any], ...] = ()  # As in `metrics.jsonl`.
 
 
 class Guard:
-  """Watches the losses of one run."""
+  """Detects divergence of one run and decides what to do."""
 
   def __init__(
     self,
     config: schema.ExperimentConfig,
     saved: dict[str, Any] | None = None,
   ):
-    """Starts to watch, or goes on from the metadata of a checkpoint."""
+    """Starts with no losses, or from the metadata of a checkpoint."""
     saved = saved or {"losses": [], "lowest": None, "answer": []}
     self._config = config.divergence
     self._every_steps = config.checkpoint.every_steps
@@ -57,7 +57,7 @@ class Guard:
     self.answer = Answer(*saved["answer"])
 
   def metadata(self) -> dict[str, Any]:
-    """What a checkpoint keeps, as JSON holds it."""
+    """The state that a checkpoint stores as JSON."""
     return {
       "losses": self._losses,
       "lowest": self._lowest,
@@ -65,14 +65,14 @@ class Guard:
     }
 
   def forget_losses(self) -> None:
-    """For other data, whose losses do not compare."""
+    """Forgets losses on other data, which are not comparable."""
     self._losses, self._lowest = [], None
 
   def watch(self, metrics: step_lib.UpdateMetrics, step: int) -> None:
-    """Takes the metrics [S] of the updates up to `step`, read from devices.
+    """Adds the metrics [S] of the updates up to `step`, read from devices.
 
     Raises:
-      Diverged: a loss or gradient is no number, or the loss stays too high.
+      Diverged: a loss or gradient is not finite, or the loss has spiked.
     """
     for nll, tokens, norm in zip(
       *metrics.sums, metrics.gradient_norm, strict=True
@@ -99,20 +99,20 @@ class Guard:
     self._lowest = min(median, lowest)
 
   def respond(self, trouble: Diverged, saved: Sequence[int]) -> Answer:
-    """Decides what to do; the last event says from which step.
+    """Decides what to do; the last event says which step to rewind to.
 
     Args:
-      trouble: what was seen.
+      trouble: what was detected.
       saved: the steps of all checkpoints, ascending.
 
     Raises:
-      DivergenceError: to stop is what the configuration says, or all that is
-        left: too many tries, or nothing old enough to go back to.
+      DivergenceError: the configuration says to stop, there were too many
+        tries, or no checkpoint is old enough.
     """
     if self._config.action == "stop":
       raise _stopped(trouble, self._last_good(trouble, saved))
     step = self._target(trouble.step, saved)
-    # Those before are over: the run got past them to a checkpoint.
+    # The run got past earlier events and saved a checkpoint after them.
     same = [e for e in self.answer.events if e["detected_at"] > (step or 0)]
     if step is None or len(same) >= self._config.tries:
       raise _given_up(trouble, len(same), self._last_good(trouble, saved))
@@ -122,7 +122,7 @@ class Guard:
     else:
       factor *= self._config.rate_factor
     event = {
-      "step": step + 1,  # The first that is made again.
+      "step": step + 1,  # The first to be repeated.
       "divergence": trouble.what,
       "detected_at": trouble.step,
       "rewound_to": step,
@@ -134,7 +134,7 @@ class Guard:
     return Answer(skipped, factor, (*events, event))
 
   def _target(self, step: int, saved: Sequence[int]) -> int | None:
-    """The newest good checkpoint, 0 for a new start, or None."""
+    """The step of the newest good checkpoint, 0 to start over, or None."""
     good = step - self._config.window
     regular = [s for s in saved if s <= good and s % self._every_steps == 0]
     if regular:
@@ -148,7 +148,7 @@ class Guard:
 
 
 def num_kept(config: schema.ExperimentConfig) -> int:
-  """How many regular checkpoints have to stay: to go back to, and one more."""
+  """Number of regular checkpoints to keep: those to rewind to, and one."""
   if config.divergence.action == "stop":
     return 0
   late = math.ceil(config.divergence.window / config.checkpoint.every_steps)

@@ -10,20 +10,21 @@ from transformer_xl.training import step as step_lib
 
 
 class Window:
-  """What happened since the last log line.
+  """Metrics since the last log line.
 
-  The sums are part of a checkpoint, so that a resumed run logs the numbers of
-  the uninterrupted one. The speed leaves out compiling and pauses.
+  Checkpoints hold the sums, so that a resumed run logs the numbers of the
+  uninterrupted one. The speed excludes compilation, evaluation and saving.
   """
 
   def __init__(self, sums: dict[str, float] | None = None):
-    self.sums = sums or {"nll": 0.0, "num_tokens": 0.0}
+    """Starts a window, from the sums of a checkpoint if there are any."""
+    self.sums = dict(sums) if sums else {"nll": 0.0, "num_tokens": 0.0}
     self._last: dict[str, float] = {}
     self._seconds, self._timed_tokens = 0.0, 0.0
-    self._clock: float | None = None  # Unknown until something was compiled.
+    self._clock: float | None = None  # None until the first chunk is done.
 
   def add(self, metrics: step_lib.UpdateMetrics) -> None:
-    """Adds the metrics of one chunk, which are on the host already."""
+    """Adds the metrics of one chunk; they must be on the host already."""
     now = time.perf_counter()
     tokens = float(metrics.sums.num_tokens.sum(dtype="float64"))
     self.sums["nll"] += float(metrics.sums.nll.sum(dtype="float64"))
@@ -38,13 +39,13 @@ class Window:
     self._clock = now
 
   def continue_timing(self) -> None:
-    """Leaves the time since the last chunk out."""
+    """Excludes the time since the last chunk from the speed."""
     self._clock = time.perf_counter()
 
   def record(
     self, step: int, config: schema.ExperimentConfig
   ) -> dict[str, Any]:
-    """The log line after `step` updates; the window starts anew."""
+    """Returns the log line after `step` updates and starts a new window."""
     train, speed = config.train, None
     lengths = segment_lengths.of(config)
     if self._seconds:

@@ -9,13 +9,16 @@ from transformer_xl.config import schema
 
 
 def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
-  """The rate of update k, counted from 0 (facts 4.1).
+  """The learning rate of update k, counted from 0.
 
-  Three conventions for the first updates differ in what others rarely say:
-  "next_step" warms up by (k+1)/W, so that no update is wasted; "tensorflow" by
-  k/W, so that the first changes nothing; "pytorch" by k/W too, but its first
-  update is made at the full rate (not by the inverse square root), and its
-  cosine counts from 0 instead of W.
+  Formulas and sources: docs/specification.md, section 15.
+
+  `schedule_convention` decides how the rate warms up over W updates:
+
+  - "next_step": by (k+1)/W, so that the first update has an effect.
+  - "tensorflow": by k/W, so that the first update has rate 0.
+  - "pytorch": by k/W, except that the first update has the full rate (unless
+    the schedule is the inverse square root); its cosine counts from 0, not W.
   """
   after = {
     "cosine": _cosine,
@@ -55,14 +58,14 @@ def make_optimizer(
     "lamb": lambda: optax.lamb(rate, **moments, **decay),
     "sgd": lambda: optax.sgd(rate),
   }[config.optimizer]()
-  clip = optax.identity()  # Its state is alike: clipping can change any time.
+  clip = optax.identity()  # Same state, so a resumed run may change clipping.
   if config.clip_norm > 0:
     clip = optax.clip_by_global_norm(config.clip_norm)
   return optax.chain(clip, update)
 
 
 def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:
-  """True for matrices and tables; biases and layer norms do not decay."""
+  """True for matrices and tables, False for biases and layer norms."""
 
   def is_decayed(path, _):
     name = path[-1].key
@@ -85,7 +88,7 @@ def _cosine(config):
 
 
 def _inverse_sqrt(config):
-  """From the peak at the end of warm-up; PyTorch's scale has peak/sqrt(W)."""
+  """Peak at the end of warm-up; in the PyTorch code it is peak/sqrt(W)."""
   published = config.schedule_convention == "pytorch"
   warmup = 1 if published else max(config.warmup_steps, 1)
 
@@ -96,7 +99,7 @@ def _inverse_sqrt(config):
 
 
 def _constant(config):
-  """PyTorch's stays where its last warm-up update was, at (W-1)/W."""
+  """The peak; in the PyTorch code the last warm-up rate, (W-1)/W of it."""
   rate = config.learning_rate
   if config.schedule_convention == "pytorch" and config.warmup_steps:
     rate *= (config.warmup_steps - 1) / config.warmup_steps

@@ -1,4 +1,4 @@
-"""A request to stop, as schedulers send it before they take a machine away."""
+"""Requests to stop, as schedulers send them before they reclaim a machine."""
 
 import signal
 from types import FrameType
@@ -12,13 +12,13 @@ from jax.experimental import multihost_utils
 class StopSignal:
   """Remembers SIGTERM and the first SIGINT; a second SIGINT interrupts.
 
-  A context manager; what handled the signals before does so again after it.
-  With several processes JAX handles SIGTERM: if one of them gets it, `poll`
-  tells all of them at the same turn.
+  A context manager that restores the previous handlers at its end. With several
+  processes JAX handles SIGTERM: once one process has received it, the same call
+  of `poll` returns True in all of them.
   """
 
   def __init__(self):
-    self.requested = False  # As of the last poll.
+    self.requested = False  # As of the last `poll`.
     self._received = False
     self._polls = 0
     self._previous: dict[int, Any] = {}
@@ -34,7 +34,7 @@ class StopSignal:
       signal.signal(number, handler)
 
   def poll(self) -> bool:
-    """Whether to stop; to be asked equally often in all processes."""
+    """Whether to stop; all processes must call it equally often."""
     if jax.process_count() > 1:
       self._polls += 1
       reached = multihost_utils.reached_preemption_sync_point(self._polls)

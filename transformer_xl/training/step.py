@@ -1,11 +1,9 @@
-"""Training and scoring: scans of one-segment functions over memory.
+"""What training does in a step: one update on one segment of all lanes.
 
-`train_chunk` makes one update for each of S segments in one compiled call;
-`score_chunk` is the same scan without updates. Sums travel, means are made at
-the end.
+`train_chunk` scans S of them in one compiled call. Metrics are sums; means are
+made at the end.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -13,7 +11,6 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import optax
 
-from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
@@ -22,12 +19,11 @@ from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import averaging
 from transformer_xl.training import optimizer as optimizer_lib
-from transformer_xl.training import state as state_lib
-from transformer_xl.workdir import train_state
+from transformer_xl.workdir import run_state
 
 
 class UpdateMetrics(NamedTuple):
-  """What one update reports."""
+  """Metrics of one update, or [S] of a chunk."""
 
   sums: sums_lib.Sums
   gradient_norm: jt.Float[shapes.Array, ""]  # Before clipping.
@@ -35,7 +31,7 @@ class UpdateMetrics(NamedTuple):
 
 
 class Training(NamedTuple):
-  """The fixed parts of training: functions, and numbers that shape them."""
+  """What stays fixed during training."""
 
   model: transformer_xl.TransformerXL
   optimizer: optax.GradientTransformation
@@ -46,7 +42,8 @@ class Training(NamedTuple):
   loss_on: str
   activation_penalty: float
   temporal_activation_penalty: float
-  rated_len: int  # T for which the learning rate is; 0: for any.
+  # Segment length T that the learning rate is for; 0 if it does not scale.
+  rated_len: int
 
 
 def make_training(config: schema.ExperimentConfig) -> Training:
@@ -70,14 +67,14 @@ def make_training(config: schema.ExperimentConfig) -> Training:
 
 
 def train_segment(
-  state: train_state.TrainState,
+  state: run_state.TrainState,
   memory: memory_lib.Memory,
   segment: segment_lib.Segment,
   *,
   training: Training,
-) -> tuple[tuple[train_state.TrainState, memory_lib.Memory], UpdateMetrics]:
+) -> tuple[tuple[run_state.TrainState, memory_lib.Memory], UpdateMetrics]:
   """One update on one segment of all lanes."""
-  segment = _with_counted(segment, training.loss_on)
+  segment = _with_loss_weights(segment, training.loss_on)
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
   key = jax.random.fold_in(jax.random.key(training.seed), 1)
   key = jax.random.fold_in(key, state.step)
@@ -88,7 +85,7 @@ def train_segment(
     gradient, state.opt_state, state.params
   )
   rate = training.learning_rate(state.step)
-  if training.rated_len:  # All optimizers' updates are in proportion to it.
+  if training.rated_len:  # Every optimizer's update is linear in the rate.
     share = segment.inputs.shape[1] / training.rated_len
     updates = jax.tree.map(lambda update: share * update, updates)
     rate = share * rate
@@ -99,20 +96,20 @@ def train_segment(
   elif average is not None:
     average = optax.incremental_update(params, average, 1 - training.ema_decay)
   metrics = UpdateMetrics(sums, optax.global_norm(gradient), rate)
-  state = train_state.TrainState(
+  state = run_state.TrainState(
     step, params, opt_state, average, state.average_start
   )
   return (state, memory), metrics
 
 
 def train_chunk(
-  state: train_state.TrainState,
+  state: run_state.TrainState,
   memory: memory_lib.Memory,
   segments: segment_lib.Segment,
   *,
   training: Training,
-) -> tuple[train_state.TrainState, memory_lib.Memory, UpdateMetrics]:
-  """S updates on S consecutive segments, [S, B, T]; metrics come as [S]."""
+) -> tuple[run_state.TrainState, memory_lib.Memory, UpdateMetrics]:
+  """S updates on S consecutive segments, [S, B, T]; metrics are [S]."""
 
   def body(carry, segment):
     state, memory = carry
@@ -125,8 +122,8 @@ def train_chunk(
 def _gradient(params, memory, segment, key, training):
   """Gradient of the mean loss, its sums, and the next memory.
 
-  With accumulation the lanes are read in parts, each with its own memory, and
-  every token weighs the same whichever part it is in.
+  Accumulation splits the lanes into parts, each with its own memory. The mean
+  is over the tokens of all parts.
   """
   total = jnp.maximum(jnp.sum(segment.weights), 1.0)
 
@@ -171,17 +168,16 @@ def _gradient(params, memory, segment, key, training):
   return result, sums, _merge_lanes(memory)
 
 
-def _with_counted(
+def _with_loss_weights(
   segment: segment_lib.Segment, loss_on: str
 ) -> segment_lib.Segment:
-  """Weights 0 where a target is not to be learned (paper, table 6)."""
-  if loss_on == "all":
-    return segment
-  segment_len = segment.weights.shape[1]
-  counted = jnp.arange(segment_len) >= segment_len // 2
-  return segment._replace(
-    weights=jnp.where(counted[None], segment.weights, 0.0)
-  )
+  """Fills in the weights; "recent_half" has 0 in the first half (table 6)."""
+  weights = segment.loss_weights()
+  if loss_on != "all":
+    segment_len = weights.shape[1]
+    is_recent = jnp.arange(segment_len) >= segment_len // 2
+    weights = jnp.where(is_recent[None], weights, 0.0)
+  return segment._replace(weights=weights)
 
 
 def _lane_axis(array: jax.Array) -> int:
@@ -210,19 +206,3 @@ def _merge_lanes(tree: shapes.PyTree) -> shapes.PyTree:
     return moved.reshape(shape)
 
   return jax.tree.map(merge, tree)
-
-
-def compiled_update(
-  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> jax.stages.Wrapped:
-  """`train_chunk` with state and memory given away and kept in place."""
-  training = make_training(config)
-  places = jax.tree.map(
-    lambda leaf: leaf.sharding, state_lib.placed_state(config, mesh)
-  )
-  return jax.jit(
-    functools.partial(train_chunk, training=training),
-    donate_argnums=(0, 1),
-    out_shardings=(*places, mesh_lib.replicated(mesh)),
-    compiler_options=mesh_lib.compiler_options(mesh),
-  )

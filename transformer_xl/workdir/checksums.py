@@ -1,8 +1,8 @@
-"""One number for each array, by which damage on the way to disk and back shows.
+"""A checksum of each array, to detect damage on the way to disk and back.
 
-The storage below compresses without checksums: most flipped bits of a file
-come back as other parameters and no error. Sums of integers do not depend on
-their order, so a fingerprint is the same on any devices and any mesh.
+The storage compresses without checksums: most flipped bits of a file would come
+back as other parameters and no error. Integer sums do not depend on their
+order, so a checksum is the same on all devices and meshes.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from transformer_xl import shapes
 
 
 def of(tree: shapes.PyTree) -> dict[str, str]:
-  """Each array's fingerprint, such as `float32 00c0ffee`, by its path.
+  """The checksum of each array, such as `float32 00c0ffee`, by its path.
 
-  All processes must call it together; all get the same.
+  All processes must call it together, and all get the same result.
   """
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   numbers = jax.device_get(_numbers([leaf for _, leaf in leaves]))
@@ -32,9 +32,10 @@ def of(tree: shapes.PyTree) -> dict[str, str]:
 
 
 def differ(saved: dict[str, str], now: dict[str, str]) -> list[str]:
-  """Names of arrays that changed, of those in both and of the same type.
+  """Names of arrays in both whose checksums differ.
 
-  What was saved as another type was converted, and cannot be compared.
+  Arrays that were restored as another type cannot be compared; they are left
+  out.
   """
   return [
     name
@@ -45,7 +46,7 @@ def differ(saved: dict[str, str], now: dict[str, str]) -> list[str]:
 
 
 def of_json(value: Any) -> str:
-  """The digest of anything that JSON holds, whatever the order of names."""
+  """SHA-256 of a JSON value; the order of names does not matter."""
   text = json.dumps(value, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
@@ -58,8 +59,8 @@ def _numbers(leaves: list[jax.Array]) -> list[jax.Array]:
 def _number(array: jax.Array) -> jax.Array:
   """The sum of (2 i + 1) bits_i modulo 2^32, over elements i.
 
-  An odd factor keeps any change of one element's bits different from zero;
-  that it differs from element to element shows what was exchanged.
+  The factors are odd, so a change of one element's bits always changes the sum.
+  They differ from element to element, so an exchange of elements shows, too.
   """
   if array.dtype == jnp.bool_:
     array = array.astype(jnp.uint8)
@@ -67,7 +68,7 @@ def _number(array: jax.Array) -> jax.Array:
   kind = kinds[array.dtype.itemsize]
   bits = jax.lax.bitcast_convert_type(array, kind).astype(jnp.uint32)
   index = jnp.zeros(array.shape, jnp.uint32)
-  for axis in range(array.ndim):  # Not reshaped, which would move shards.
+  for axis in range(array.ndim):  # A reshape would move shards.
     stride = math.prod(array.shape[axis + 1 :]) % (1 << 32)
     place = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
     index += place * jnp.uint32(stride)

@@ -1,8 +1,4 @@
-"""TensorBoard's scalars, written in the thread that has them.
-
-The usual writer has a thread of its own, which dies of a full disk or a clock
-that is set back by weeks; the run then waits for it without end.
-"""
+"""TensorBoard's event files."""
 
 import os
 import time
@@ -13,15 +9,14 @@ from tensorboardX.proto import event_pb2
 
 
 class EventFile:
-  """One new file of events in a folder."""
+  """A new file of TensorBoard scalars, written in the calling thread.
+
+  The writers of the library have a thread of their own, which dies if the disk
+  is full or the clock is set back by weeks; the run would then wait forever.
+  """
 
   def __init__(self, folder: str, *, step: int):
-    """Opens it.
-
-    Args:
-      folder: of the run.
-      step: completed updates; TensorBoard hides what older files have beyond.
-    """
+    """Opens the file; TensorBoard hides events of older files after `step`."""
     os.makedirs(folder, exist_ok=True)
     self._file = event_file_writer.EventsWriter(os.path.join(folder, "events"))
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)

@@ -1,7 +1,7 @@
-"""What a run writes: JSON lines always, TensorBoard events, a progress line.
+"""The metrics of a run: `metrics.jsonl`, TensorBoard events, a progress line.
 
-Only the first process writes. After a resume, lines past the restored step are
-dropped: the run writes them again, and no step is there twice.
+Only the first process writes. On resuming, lines after the restored step are
+dropped, because the run writes them again.
 """
 
 import datetime
@@ -21,7 +21,7 @@ class Writer:
 
     Args:
       workdir: gets `metrics.jsonl` and event files.
-      step: completed updates; what is logged beyond is dropped.
+      step: completed updates; lines after it are dropped.
       num_steps: of the whole run.
     """
     self._num_steps = num_steps
@@ -38,7 +38,7 @@ class Writer:
     self._events = event_file.EventFile(workdir, step=step)
 
   def write(self, record: dict[str, Any]) -> None:
-    """Writes one line; `step` says where, other numbers become scalars."""
+    """Writes a line; its numbers become scalars at `step`."""
     if not self._is_first:
       return
     self._lines.write(json.dumps(record) + "\n")
@@ -50,7 +50,7 @@ class Writer:
     self._events.flush()
 
   def progress(self, record: dict[str, Any]) -> None:
-    """Logs a training record for people, with the time that is left."""
+    """Logs a training record with the time that remains."""
     step, speed = record["step"], record["tokens_per_second"]
     text = (
       f"step {step}/{self._num_steps}  loss {record['loss']:.4f}"
@@ -73,7 +73,7 @@ class Writer:
 
 
 def write_json(path: str, value: Any) -> None:
-  """Writes a file whole or not at all; only in the first process."""
+  """Writes a file completely or not at all; only in the first process."""
   if jax.process_index() != 0:
     return
   os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -85,7 +85,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def _drop_after(path: str, step: int) -> None:
-  """Keeps the lines up to a step; a kill may have left half a line."""
+  """Keeps whole lines up to a step; a kill may have left half a line."""
   if not os.path.exists(path):
     return
   kept = []

@@ -1,4 +1,4 @@
-"""What a run was made with: `config.json`, and what changed since."""
+"""The record of a run: `config.json`, and its vocabulary."""
 
 import importlib.metadata
 import json
@@ -19,7 +19,7 @@ VOCABULARY = "vocabulary"
 
 
 def record(config: schema.ExperimentConfig, workdir: str) -> None:
-  """Writes `config.json`; logs how it differs from the one that is there."""
+  """Writes `config.json`; logs the differences from an existing one."""
   path = os.path.join(workdir, "config.json")
   current = load.to_dict(config)
   saved = _saved(path) if os.path.exists(path) else {}
@@ -41,7 +41,7 @@ def record(config: schema.ExperimentConfig, workdir: str) -> None:
 
 
 def _saved(path: str) -> dict[str, Any]:
-  """The configuration of the last run, flat; a damaged one is replaced."""
+  """The configuration of the last run, flat; empty if it is damaged."""
   try:
     with open(path, encoding="utf-8") as file:
       return _flat(json.load(file)["config"])
@@ -51,11 +51,11 @@ def _saved(path: str) -> dict[str, Any]:
 
 
 def keep_vocabulary(data_dir: str, workdir: str) -> None:
-  """Copies the vocabulary, so that a workdir is enough to read and write text.
+  """Copies the vocabulary, so that the workdir alone serves text modes.
 
   Args:
-    data_dir: of one prepared dataset.
-    workdir: gets a folder `vocabulary` with `meta.json` and what it names.
+    data_dir: folder of a prepared dataset.
+    workdir: gets a folder `vocabulary` with `meta.json` and the vocabulary.
   """
   if jax.process_index() != 0:
     return
@@ -69,7 +69,7 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
 
 
 def _git_commit() -> str | None:
-  """The commit of the code that runs, with a mark if it was changed."""
+  """The commit of this code, marked as dirty if there are changes."""
   folder = os.path.dirname(os.path.abspath(__file__))
   command = [
     "git",

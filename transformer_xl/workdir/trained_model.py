@@ -1,26 +1,134 @@
-"""The parameters of a finished run."""
+"""The parameters of a finished run, and nothing else of its checkpoints."""
 
-import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
 
 import jax
+import orbax.checkpoint as ocp
 
+from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import transformer_xl
-from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import checkpoint_items
 
 
-def load_params(
-  config: schema.ExperimentConfig, workdir: str, mesh: jax.sharding.Mesh
+class TrainedModel(NamedTuple):
+  """Parameters of one checkpoint, placed on a mesh."""
+
+  mesh: jax.sharding.Mesh
+  params: shapes.PyTree
+  step: int
+
+
+def load(
+  config: schema.ExperimentConfig,
+  workdir: str,
+  *,
+  lanes: tuple[int, ...] = (),
+  devices: Sequence[Any] | None = None,
+) -> TrainedModel:
+  """Loads the parameters that `config.eval` names.
+
+  Args:
+    config: model, mesh, and which checkpoint and parameters to take.
+    workdir: of the run.
+    lanes: numbers of lanes that have to divide among the devices.
+    devices: to load onto; all of them by default.
+
+  Raises:
+    UserError: there is no such checkpoint, it is damaged or of another model,
+      or the mesh does not fit.
+  """
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=lanes, devices=devices)
+  params = transformer_xl.abstract_params(config.model)
+  with jax.set_mesh(mesh):
+    params, step = restore_params(
+      workdir,
+      which=config.eval.checkpoint,
+      average=config.eval.parameters != "raw",
+      target=mesh_lib.placed(params, mesh_lib.parameters(mesh, params)),
+    )
+  return TrainedModel(mesh, params, step)
+
+
+def restore_params(
+  workdir: str, *, which: str, average: bool, target: shapes.PyTree
 ) -> tuple[shapes.PyTree, int]:
-  """The parameters that `config.eval` names, on the mesh, and their step."""
-  create = functools.partial(transformer_xl.init_params, config.model)
-  abstract = jax.eval_shape(create, jax.random.key(0))
-  target = mesh_lib.placed(abstract, mesh_lib.parameters(mesh, abstract))
-  return checkpoint.restore_params(
-    workdir,
-    which=config.eval.checkpoint,
-    average=config.eval.parameters != "raw",
-    target=target,
+  """Reads the parameters of one checkpoint.
+
+  Args:
+    workdir: of the run.
+    which: "latest", "best" (by validation loss) or a step.
+    average: whether to read the average of the parameters instead.
+    target: shapes, types and shardings to restore into.
+
+  Returns:
+    The parameters, and the step of the checkpoint.
+
+  Raises:
+    UserError: there is no such checkpoint, it is damaged, or its shapes differ.
+  """
+  if not os.path.isdir(checkpoint_items.directory(workdir)):
+    raise errors.UserError(
+      f"there are no checkpoints in {workdir}; train there first, or set "
+      "--config=experiments/saved.py:WORKDIR to a folder that has some."
+    )
+  with checkpoint_items.open_manager(workdir, read_only=True) as manager:
+    step = _find(manager, which, workdir)
+    item = "average" if average else "params"
+    saved = manager.item_metadata(step).get(item)
+    if saved is None:
+      raise errors.UserError(
+        f"checkpoint {step} has no average of the parameters; set "
+        "--config.eval.parameters=raw, or train with train.ema_decay or "
+        "train.asgd_start_step."
+      )
+    checkpoint_items.check_shapes(saved.tree, target, step, kind="model")
+    try:
+      params = _restore_item(manager, step, item, target)
+    except Exception as error:  # Orbax has no common type for damage.
+      reason = str(error).partition("\n")[0][:100]
+      raise errors.UserError(
+        f"checkpoint {step} in {workdir} cannot be read ({reason}); name "
+        "another one: --config.eval.checkpoint=STEP."
+      ) from error
+  return params, step
+
+
+def save_params(workdir: str, params: shapes.PyTree, *, step: int) -> None:
+  """Writes a checkpoint of parameters alone, which all modes but train read."""
+  with checkpoint_items.open_manager(workdir) as manager:
+    manager.save(
+      step, args=ocp.args.Composite(params=ocp.args.StandardSave(params))
+    )
+
+
+def _find(manager: ocp.CheckpointManager, which: str, workdir: str) -> int:
+  steps = sorted(manager.all_steps())
+  step = {"latest": manager.latest_step, "best": manager.best_step}.get(
+    which, lambda: int(which) if which.isdigit() else None
+  )()
+  if step is None or step not in steps:
+    raise errors.UserError(
+      f"eval.checkpoint={which!r} is not in {workdir}, which has the steps "
+      f"{steps}; name one of them, 'latest' or 'best'."
+    )
+  return step
+
+
+def _restore_item(manager, step, item, target) -> shapes.PyTree:
+  """One item, compared with its checksums if it has any."""
+  metadata: dict[str, Any] = {}
+  if (manager.directory / str(step) / "metadata").exists():
+    metadata = checkpoint_items.read_metadata(manager, step)
+  restored = manager.restore(
+    step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})
   )
+  damaged = checkpoint_items.damaged_arrays({item: restored[item]}, metadata)
+  if damaged:
+    raise ValueError(f"{damaged[0]} is not what was saved")
+  return restored[item]

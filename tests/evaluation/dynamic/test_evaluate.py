@@ -16,7 +16,7 @@ from transformer_xl.config import load
 from transformer_xl.evaluation import evaluate as evaluation_evaluate
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import update
-from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import trained_model
 
 DYNAMIC = {
   "eval.dynamic.kind": "rms",
@@ -36,7 +36,7 @@ def data_dir(tmp_path_factory):
 def workdir(data_dir, tmp_path_factory):
   folder = str(tmp_path_factory.mktemp("run"))
   params = tiny.params(corpus.config(data_dir).model)
-  checkpoint.save_params(folder, params, step=5)
+  trained_model.save_params(folder, params, step=5)
   return folder
 
 

@@ -72,9 +72,7 @@ class AdaptiveScorer:
       is_dynamic=is_dynamic,
       is_per_lane=is_per_lane,
     )
-    params = jax.eval_shape(
-      lambda: transformer_xl.init_params(config.model, jax.random.key(0))
-    )
+    params = transformer_xl.abstract_params(config.model)
     shardings = _shardings(
       mesh, jax.eval_shape(start, params), params, is_per_lane
     )
@@ -139,9 +137,9 @@ def score_segment(
       neural_cache.similarity(outputs.hidden, pairs),
     )
     nll = jax.lax.map(mixed, mixtures)  # [C, B, T]
+  weights = segment.loss_weights()
   sums = LossSums(
-    jnp.sum(nll * segment.weights[None], axis=2).T,
-    jnp.sum(segment.weights, axis=1),
+    jnp.sum(nll * weights[None], axis=2).T, jnp.sum(weights, axis=1)
   )
   return AdaptiveState(params, outputs.memory, cache), sums
 

@@ -1,17 +1,18 @@
-"""Says whether a run goes as runs of its configuration have gone.
+"""Compares a run's losses with reference runs of the same configuration.
 
     python -m transformer_xl.training.reference_curves.check_run \
       --workdir=runs/quickstart \
       --reference=experiments/reference_curves/quickstart.json
 
 compares each logged loss with the band of the reference's seeds, also while
-the run goes on. The exit status is 0 on track, 1 off track, 2 cannot be judged.
+the run continues. The exit status is 0 if it is on track, 1 if it is off track
+and 2 if it cannot be compared.
 
     python -m transformer_xl.training.reference_curves.check_run --write \
       --workdir=runs/a,runs/b,runs/c \
       --reference=experiments/reference_curves/NAME.json
 
-makes a reference of runs that differ in --config.seed alone.
+writes a reference from runs that differ only in --config.seed.
 """
 
 import datetime
@@ -22,9 +23,9 @@ from absl import flags
 
 from transformer_xl import command_line
 from transformer_xl import errors
+from transformer_xl.training.reference_curves import comparison
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run
-from transformer_xl.training.reference_curves import verdict
 
 _WORKDIR = flags.DEFINE_list(
   "workdir", None, "Folder of the run; with --write, of each.", required=True
@@ -36,7 +37,7 @@ _WRITE = flags.DEFINE_bool("write", False, "Make the reference of these runs.")
 
 
 def main(argv: list[str]) -> None:
-  """Prints the verdict and exits with its status, or writes a reference."""
+  """Prints the comparison and exits with its status, or writes a reference."""
   del argv
   runs = [logged_run.read(workdir) for workdir in _WORKDIR.value]
   if _WRITE.value:
@@ -44,13 +45,13 @@ def main(argv: list[str]) -> None:
     return
   if len(runs) > 1:
     raise errors.UserError("judge one --workdir at a time; --write takes more.")
-  status, text = verdict.compare(runs[0], curve_lib.load(_REFERENCE.value))
+  status, text = comparison.compare(runs[0], curve_lib.load(_REFERENCE.value))
   print(text)
   sys.exit(status)
 
 
 def write(runs: list[logged_run.Run], path: str) -> None:
-  """Makes a reference."""
+  """Makes a reference from runs, and writes it to `path`."""
   curve = curve_lib.make(runs)
   curve_lib.save(
     curve,

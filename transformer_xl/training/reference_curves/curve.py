@@ -1,8 +1,10 @@
-"""Losses of finished runs that differ in their seed, and a run beside them.
+"""Reference curves: the losses of runs that differ only in their seed.
 
-Seeds read the same text in the same order, so at each step their losses are
-close: a run of the same configuration that leaves their band is broken, be it
-in the code, the data or the machine. K steps with a log line, S seeds.
+All seeds read the same text in the same order, so at each step their losses are
+close. A run of the same configuration that leaves their band is broken, in the
+code, the data or the machine.
+
+Shapes: K steps with a log line, S seeds.
 """
 
 import dataclasses
@@ -20,8 +22,8 @@ from transformer_xl.config import saved
 from transformer_xl.config import schema
 from transformer_xl.training.reference_curves import logged_run
 
-# Half a band, in standard deviations of seeds; at least this share of a loss,
-# for other devices and types round differently.
+# Half the width of a band: standard deviations over seeds, plus a share of the
+# loss for the rounding of other devices and types.
 DEVIATIONS, SHARE = 4.0, 0.005
 
 
@@ -32,17 +34,17 @@ class Curve:
   config: schema.ExperimentConfig
   data_sha256: str
   seeds: list[int]
-  steps: list[int]  # [K], where each mean ends.
+  steps: list[int]  # [K], the last step of each mean.
   losses: np.ndarray  # [S, K]
   validation_steps: list[int]
   validation: np.ndarray  # [S, evaluations]
 
 
 def make(runs: list[logged_run.Run]) -> Curve:
-  """Puts runs that differ in their seed side by side, as far as all have come.
+  """Makes a reference from runs, up to the last step that all of them have.
 
   Raises:
-    UserError: there are too few, or they differ in something else.
+    UserError: there are too few runs, or they differ in more than the seed.
   """
   first = runs[0]
   for run in runs[1:]:
@@ -77,11 +79,11 @@ def make(runs: list[logged_run.Run]) -> Curve:
   )
 
 
-def joined(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
-  """The seeds' mean losses [S] between the run's lines, by step.
+def mean_losses(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
+  """Mean losses of the seeds, [S], over the steps of each line of a run.
 
-  A line of the run is left out if it does not begin and end where lines of
-  the reference do.
+  Lines of the run that do not begin and end where lines of the reference do are
+  left out.
   """
   every = run.config.train.log_every_steps
   ends = np.array(curve.steps)
@@ -98,10 +100,10 @@ def joined(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
 def bands(
   steps: list[int], losses: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Lower and upper edges [K] of where one more seed should be.
+  """Lower and upper bounds, [K], for the losses of one more seed.
 
-  A few seeds say little about their variance, so that of all steps from half
-  to double a step is taken together.
+  A few seeds determine their variance badly, so the variance at a step is the
+  mean over all steps between half and twice that step.
   """
   mean, count = losses.mean(axis=0), len(losses)
   variance = losses.var(axis=0, ddof=1)
@@ -113,7 +115,7 @@ def bands(
 
 
 def save(curve: Curve, path: str, **about: Any) -> None:
-  """Writes a reference; `about` says where it comes from."""
+  """Writes a reference with further fields `about` its origin."""
   content = {
     "format": 1,
     **about,

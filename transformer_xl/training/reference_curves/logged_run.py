@@ -1,4 +1,4 @@
-"""A run as its workdir tells of it: configuration, text and logged losses."""
+"""A run as its workdir records it: configuration, text and logged losses."""
 
 import json
 import os
@@ -10,10 +10,10 @@ from transformer_xl.config import load
 from transformer_xl.config import saved
 from transformer_xl.config import schema
 
-# Fields of the sections below that leave the training loss as it is, but for
-# rounding and the draw of dropout. Those that are not named here matter.
+# Fields of these sections affect the training loss, except for the ones in
+# IRRELEVANT, which change at most rounding and the draw of dropout.
 SECTIONS = ("model", "data", "train")
-FREE = {
+IRRELEVANT = {
   "model.attention",
   "model.remat",
   "model.scan_unroll",
@@ -31,20 +31,20 @@ FREE = {
 
 
 class Run(NamedTuple):
-  """What a workdir tells of its run."""
+  """What a workdir records of its run."""
 
   config: schema.ExperimentConfig
   data_sha256: str
-  losses: dict[int, float]  # Mean since the log line before, by step.
+  losses: dict[int, float]  # By step; mean since the previous log line.
   validation: dict[int, float]
   versions: dict[str, str]
 
 
 def read(workdir: str) -> Run:
-  """Reads a run that is finished or still going on.
+  """Reads a run that is finished or still training.
 
   Raises:
-    UserError: the workdir lacks something.
+    UserError: a file of the workdir is missing or damaged.
   """
   config = load.from_config_dict(saved.get_config(workdir))
   with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
@@ -68,12 +68,12 @@ def _read_losses(path: str) -> tuple[dict[int, float], dict[int, float]]:
     with open(path, encoding="utf-8") as file:
       lines = file.read().splitlines()
   except OSError:
-    return losses, validation  # It has not come to its first line.
+    return losses, validation  # There is no log line yet.
   for line in lines:
     try:
       record = json.loads(line)
     except json.JSONDecodeError:
-      continue  # The last one, while it is being written.
+      continue  # The last line is still being written.
     if "split" in record:
       validation[record["step"]] = record["nll"]
     elif "loss" in record:  # A line of divergence has none.
@@ -82,16 +82,16 @@ def _read_losses(path: str) -> tuple[dict[int, float], dict[int, float]]:
 
 
 def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
-  """The first thing that matters and differs, in words; "" if none does.
+  """Describes the first relevant difference; "" if there is none.
 
   Args:
-    run: to look at.
-    config: that it should have.
-    sha256: of the text that it should read.
+    run: to check.
+    config: of the reference.
+    sha256: of the reference's training text.
   """
   others = fields(config)
   for name, value in fields(run.config).items():
-    matters = name.partition(".")[0] in SECTIONS and name not in FREE
+    matters = name.partition(".")[0] in SECTIONS and name not in IRRELEVANT
     if matters and value != others[name]:
       return f"config.{name} is {value!r}, the reference has {others[name]!r}."
   if run.data_sha256 != sha256:
@@ -103,7 +103,7 @@ def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
 
 
 def fields(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """Every field by its name, such as `train.seed`."""
+  """Every field of the sections by its name, such as `train.num_steps`."""
   return {
     f"{section}.{name}": value
     for section, values in load.to_dict(config).items()

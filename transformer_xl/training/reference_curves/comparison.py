@@ -1,4 +1,4 @@
-"""What losses say beside a reference: on track, off track, or neither."""
+"""Compares a run's losses with a reference: on track, off track, or neither."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import numpy as np
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run
 
-# What the validation loss depends on beside the parameters.
+# Fields that affect the validation loss, apart from the parameters.
 VALIDATION = (
   "train.eval_mem_len",
   "eval.segment_len",
@@ -18,8 +18,8 @@ VALIDATION = (
 )
 
 
-class Verdict(NamedTuple):
-  """One loss of a run beside the band."""
+class Comparison(NamedTuple):
+  """One loss of a run, and the band of the reference at that step."""
 
   what: str  # "loss" or "validation loss".
   step: int
@@ -29,21 +29,23 @@ class Verdict(NamedTuple):
 
   @property
   def is_inside(self) -> bool:
-    """False for what is no number, too."""
+    """Whether the loss is in the band; False if it is not a number."""
     return self.low <= self.value <= self.high
 
 
-def judge(run: logged_run.Run, curve: curve_lib.Curve) -> list[Verdict]:
-  """Every loss of a run that has a band, training first, by step."""
-  verdicts = []
-  lines = curve_lib.joined(run, curve)
+def comparisons(
+  run: logged_run.Run, curve: curve_lib.Curve
+) -> list[Comparison]:
+  """All losses of a run that have a band: of training, then of validation."""
+  found = []
+  lines = curve_lib.mean_losses(run, curve)
   if lines:
     steps = sorted(lines)
     rows = np.array([lines[step] for step in steps]).T
     for step, low, high in zip(
       steps, *curve_lib.bands(steps, rows), strict=True
     ):
-      verdicts.append(Verdict("loss", step, run.losses[step], low, high))
+      found.append(Comparison("loss", step, run.losses[step], low, high))
   fields, others = (
     logged_run.fields(run.config),
     logged_run.fields(curve.config),
@@ -55,29 +57,29 @@ def judge(run: logged_run.Run, curve: curve_lib.Curve) -> list[Verdict]:
     for step, low, high in zip(curve.validation_steps, *bands, strict=True):
       if step in run.validation:
         value = run.validation[step]
-        verdicts.append(Verdict("validation loss", step, value, low, high))
-  return verdicts
+        found.append(Comparison("validation loss", step, value, low, high))
+  return found
 
 
 def compare(run: logged_run.Run, curve: curve_lib.Curve) -> tuple[int, str]:
-  """The exit status and the text for people."""
+  """Returns the exit status and one line of text."""
   difference = logged_run.differs(run, curve.config, curve.data_sha256)
   if difference:
     return 2, f"cannot be judged: {difference}"
-  verdicts = judge(run, curve)
-  if not verdicts:
+  found = comparisons(run, curve)
+  if not found:
     return 2, (
       "cannot be judged: the run has no log line that begins and ends where "
       f"the reference's do, every {curve.steps[0]} steps to {curve.steps[-1]}; "
       "wait for it, or set --config.train.log_every_steps."
     )
   outside = sorted(
-    (v for v in verdicts if not v.is_inside), key=lambda v: v.step
+    (one for one in found if not one.is_inside), key=lambda one: one.step
   )
   if not outside:
-    closest = min(verdicts, key=_room)
+    closest = min(found, key=_room)
     return 0, (
-      f"on track: {_count(verdicts)} within the band of {len(curve.seeds)} "
+      f"on track: {_count(found)} within the band of {len(curve.seeds)} "
       f"seeds; closest to its edge is the {_describe(closest)}."
     )
   first = outside[0]
@@ -86,26 +88,26 @@ def compare(run: logged_run.Run, curve: curve_lib.Curve) -> tuple[int, str]:
     hint = " Too good: does the model see what it is to predict?"
   return 1, (
     f"off track from step {first.step} on: the {_describe(first)}; "
-    f"{len(outside)} of {len(verdicts)} are outside.{hint}"
+    f"{len(outside)} of {len(found)} are outside.{hint}"
   )
 
 
-def _room(verdict: Verdict) -> float:
-  """The way to the nearer edge, as a share of the band."""
-  to_edge = min(verdict.value - verdict.low, verdict.high - verdict.value)
-  return to_edge / (verdict.high - verdict.low)
+def _room(one: Comparison) -> float:
+  """Distance to the nearer bound, as a share of the band."""
+  to_edge = min(one.value - one.low, one.high - one.value)
+  return to_edge / (one.high - one.low)
 
 
-def _describe(verdict: Verdict) -> str:
+def _describe(one: Comparison) -> str:
   return (
-    f"{verdict.what} {verdict.value:.4f} at step {verdict.step}, expected "
-    f"{verdict.low:.4f} to {verdict.high:.4f}"
+    f"{one.what} {one.value:.4f} at step {one.step}, expected "
+    f"{one.low:.4f} to {one.high:.4f}"
   )
 
 
-def _count(verdicts: list[Verdict]) -> str:
-  lines = sum(verdict.what == "loss" for verdict in verdicts)
-  last = max(verdict.step for verdict in verdicts)
-  evaluations = len(verdicts) - lines
+def _count(found: list[Comparison]) -> str:
+  lines = sum(one.what == "loss" for one in found)
+  last = max(one.step for one in found)
+  evaluations = len(found) - lines
   more = f" and {evaluations} evaluations" if evaluations else ""
   return f"{lines} log lines{more} to step {last} are"

@@ -1,0 +1,124 @@
+"""The run that training starts from: a new one, or the newest checkpoint."""
+
+from typing import Any
+
+import jax
+from absl import logging
+
+from transformer_xl import errors
+from transformer_xl.config import schema
+from transformer_xl.data import streams
+from transformer_xl.model import transformer_xl
+from transformer_xl.training import averaging
+from transformer_xl.training import divergence
+from transformer_xl.training import programs
+from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import run_state
+
+
+def start(
+  config: schema.ExperimentConfig,
+  mesh: jax.sharding.Mesh,
+  checkpoints: checkpoint.Checkpoints,
+  stream: streams.TrainStream,
+) -> run_state.RunState:
+  """Restores the newest checkpoint, or draws parameters.
+
+  Raises:
+    UserError: the checkpoint is of another model, optimizer or training text.
+  """
+  create_state, create_memory = programs.creators(config, mesh)
+  data = _describe_data(config, stream)
+  run = checkpoints.restore_newest(*programs.placed_state(config, mesh))
+  if run is None:
+    run = run_state.RunState(
+      create_state(), create_memory(), run_state.Metadata(data=data)
+    )
+    count = transformer_xl.num_parameters(run.state.params)
+    logging.info("Starting with %d new parameters.", count)
+    return run
+  step = int(run.state.step)
+  state = run.state
+  if state.average_start is not None:
+    average_start = averaging.resumed_start(
+      config.train, int(state.average_start), step=step
+    )
+    state = averaging.with_start(state, average_start)
+  logging.info("Resuming after step %d.", step)
+  memory = run.memory
+  if memory is None:
+    logging.warning("Lanes or memory length changed: memory starts empty.")
+    memory = create_memory()
+  metadata = run.metadata
+  if _lanes_moved(metadata.data or {}, data):
+    guard = divergence.Guard(config, metadata.guard)
+    guard.forget_losses()
+    metadata = metadata._replace(guard=guard.metadata())
+  evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
+  metadata = metadata._replace(data=data, owes_evaluation=evaluates)
+  return run_state.RunState(state, memory, metadata)
+
+
+def rewind(
+  answer: divergence.Answer,
+  config: schema.ExperimentConfig,
+  mesh: jax.sharding.Mesh,
+  checkpoints: checkpoint.Checkpoints,
+  stream: streams.TrainStream,
+) -> run_state.RunState:
+  """The run before it diverged, with what the guard has decided."""
+  event = answer.events[-1]
+  logging.warning(
+    "Step %d: %s so back to step %d, try %d: %s (%d segments skipped so "
+    "far, learning rate times %g).",
+    *(event[name] for name in ("detected_at", "divergence", "rewound_to")),
+    *(event[name] for name in ("tries", "action", "skipped", "rate_factor")),
+  )
+  checkpoints.drop_after(event["rewound_to"])
+  run = start(config, mesh, checkpoints, stream)
+  guard = divergence.Guard(config, run.metadata.guard)
+  guard.answer = answer
+  if event["action"] == "skip":  # Other text follows.
+    _, create_memory = programs.creators(config, mesh)
+    run = run._replace(memory=create_memory())
+  return run._replace(metadata=run.metadata._replace(guard=guard.metadata()))
+
+
+def _describe_data(
+  config: schema.ExperimentConfig, stream: streams.TrainStream
+) -> dict[str, Any]:
+  """What determines where in which text a step reads."""
+  train = config.train
+  description = {
+    "name": config.data.name,
+    "sha256": stream.file.sha256,
+    "batch_size": train.batch_size,
+    "segment_len": train.segment_len,
+  }
+  if train.segment_lens:
+    description["segment_lens"] = list(train.segment_lens)
+    description["segments_per_call"] = train.segments_per_call
+  return description
+
+
+def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
+  """Whether lanes continue elsewhere in the text; warns if they do.
+
+  Raises:
+    UserError: the text has changed but not its name.
+  """
+  saved = {"name": current["name"]} | saved  # Older checkpoints have no name.
+  if saved == current:
+    return False
+  if saved["name"] == current["name"] and saved["sha256"] != current["sha256"]:
+    raise errors.UserError(
+      f"the training text of {current['name']} (SHA-256 "
+      f"{current['sha256'][:12]}) is not the one that this run was trained on "
+      f"({saved['sha256'][:12]}): bring that back, start anew in another "
+      "--workdir, or go on with other text under another --config.data.name."
+    )
+  logging.warning(
+    "The data, the lanes or the segment length changed: lanes continue "
+    "elsewhere in the text."
+  )
+  return True

@@ -1,0 +1,114 @@
+"""The items of one checkpoint: their folder, shapes and checksums.
+
+A checkpoint has the items `params`, `average` (if there is one), `optimizer`
+(with the step), `memory` and `metadata`. The metadata hold checksums of all
+arrays, because Orbax stores them without: most flipped bits would come back as
+other numbers and no error.
+"""
+
+import os
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from transformer_xl import errors
+from transformer_xl import shapes
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.workdir import checksums
+from transformer_xl.workdir import run_state
+
+DIRECTORY = "checkpoints"
+ITEMS = ("params", "average", "optimizer", "memory")
+
+
+def directory(workdir: str) -> str:
+  """The folder of a run's checkpoints."""
+  return os.path.join(os.path.abspath(workdir), DIRECTORY)
+
+
+def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
+  """Orbax's manager of a run's checkpoints, with further options."""
+  handlers: dict[str, Any] = {
+    name: ocp.StandardCheckpointHandler() for name in ITEMS
+  }
+  handlers["metadata"] = ocp.JsonCheckpointHandler()
+  return ocp.CheckpointManager(
+    directory(workdir),
+    options=ocp.CheckpointManagerOptions(
+      best_fn=validation_loss, best_mode="min", **options
+    ),
+    item_handlers=handlers,
+  )
+
+
+def validation_loss(metrics: dict[str, float]) -> float:
+  """The metric by which checkpoints are ranked; the lowest is best."""
+  return metrics["nll"]
+
+
+def of(
+  state: run_state.TrainState, memory: memory_lib.Memory | None
+) -> dict[str, shapes.PyTree]:
+  """The arrays of each item; concrete, or shapes to restore into."""
+  items = {
+    "params": state.params,
+    "optimizer": {"step": state.step, "opt_state": state.opt_state},
+  }
+  if memory is not None and memory.hiddens.size:  # Orbax saves no empty ones.
+    items["memory"] = memory
+  if state.average is not None:
+    items["average"] = state.average
+  return items
+
+
+def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+  """The metadata of a checkpoint.
+
+  Raises:
+    ValueError: they are damaged.
+  """
+  metadata = manager.restore(
+    step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
+  )["metadata"]
+  digest = metadata.pop("digest", None)  # Older checkpoints have none.
+  if digest not in (None, checksums.of_json(metadata)):
+    raise ValueError("the metadata are not what was saved")
+  return metadata
+
+
+def damaged_arrays(
+  items: dict[str, shapes.PyTree], metadata: dict[str, Any]
+) -> list[str]:
+  """Names of arrays whose checksums are not those of the metadata.
+
+  Arrays without a saved checksum, as in older checkpoints, are not checked.
+  """
+  return checksums.differ(metadata.get("fingerprints", {}), checksums.of(items))
+
+
+def check_shapes(
+  saved: Any, target: shapes.PyTree, step: int, *, kind: str
+) -> None:
+  """Compares shapes before Orbax does, whose message has hundreds of lines.
+
+  Raises:
+    UserError: a shape differs; names the first one.
+  """
+  have, want = _shapes_by_name(saved), _shapes_by_name(target)
+  for name in sorted({*have, *want}):
+    if have.get(name) != want.get(name):
+      raise errors.UserError(
+        f"checkpoint {step} is of another {kind}: {name} has shape "
+        f"{have.get(name, 'none')} there and {want.get(name, 'none')} in this "
+        "configuration; use another --workdir, or the configuration it was "
+        "trained with (--config=experiments/saved.py:WORKDIR)."
+      )
+
+
+def _shapes_by_name(tree: shapes.PyTree) -> dict[str, tuple[int, ...]]:
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
+    for path, leaf in leaves
+  }

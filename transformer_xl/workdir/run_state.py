@@ -1,0 +1,71 @@
+"""The state of a run: what initialisation makes and a checkpoint holds."""
+
+from typing import Any
+from typing import NamedTuple
+
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.model import memory as memory_lib
+
+NEVER = 2**31 - 1  # A step that no run reaches.
+
+
+class TrainState(NamedTuple):
+  """What an update changes, apart from memory."""
+
+  step: jt.Int[shapes.Array, ""]  # Completed updates; index of the next one.
+  params: shapes.PyTree
+  opt_state: shapes.PyTree
+  average: shapes.PyTree  # EMA or ASGD average of the parameters, or None.
+  # ASGD averages over the updates after this one; None without ASGD.
+  average_start: jt.Int[shapes.Array, ""] | None = None
+
+
+class Metadata(NamedTuple):
+  """Facts that the host keeps; JSON in a checkpoint."""
+
+  log_window: dict[str, float] | None = None  # Sums since the last log line.
+  guard: dict[str, Any] | None = None  # Of `divergence.Guard`.
+  data: dict[str, Any] | None = None  # The training text and how it is cut.
+  owes_evaluation: bool = False  # A signal prevented the one of this step.
+  validation_losses: tuple[float, ...] = ()  # In nats, oldest first.
+
+
+class RunState(NamedTuple):
+  """Everything from which a run continues."""
+
+  state: TrainState
+  # None after restoring where lanes or memory length have changed.
+  memory: memory_lib.Memory | None
+  metadata: Metadata = Metadata()
+  validation_loss: float | None = None  # Of this very state, if evaluated.
+
+
+def to_json(run: RunState) -> dict[str, Any]:
+  """The metadata as a checkpoint stores them."""
+  start = run.state.average_start
+  metadata = run.metadata
+  return {
+    "window": metadata.log_window,
+    "guard": metadata.guard,
+    "data": metadata.data,
+    "owes_evaluation": metadata.owes_evaluation,
+    "averaging": {
+      "step": NEVER if start is None else int(start),
+      "losses": list(metadata.validation_losses),
+    },
+  }
+
+
+def from_json(stored: dict[str, Any]) -> tuple[Metadata, int]:
+  """The metadata of a checkpoint, and the start of its ASGD average."""
+  averaging = stored.get("averaging") or {"step": NEVER, "losses": []}
+  metadata = Metadata(
+    log_window=stored.get("window"),
+    guard=stored.get("guard"),
+    data=stored.get("data"),
+    owes_evaluation=stored.get("owes_evaluation", False),
+    validation_losses=tuple(averaging["losses"]),
+  )
+  return metadata, averaging["step"]
