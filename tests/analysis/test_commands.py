@@ -12,10 +12,12 @@ ROOT = pathlib.Path(__file__).parents[2]
 _MODES = """
 import importlib
 from transformer_xl import main
-for name in main._ANALYSES.values():
-  module = importlib.import_module(f"transformer_xl.analysis.{name}")
-  assert callable(module.run)
-print(*main._ANALYSES)
+from transformer_xl.config import training_fields
+for module, function in main.MODES.values():
+  module = importlib.import_module(f"transformer_xl.{module}")
+  assert callable(getattr(module, function))
+assert {*main.MODES} == {*training_fields.FINISHES, "train", "plan"}
+print(*main.MODES)
 """
 
 

@@ -227,7 +227,7 @@ def test_a_prompt_comes_from_a_file(workdir, tmp_path):
     ({"prompt_file": "/nowhere"}, "cannot read /nowhere: No such file"),
     ({"stop": "Z"}, "0x5a at position 0"),
     ({"top_p": 0.0}, r"top_p must be in \(0, 1\]: it is 0.0"),
-    ({"repetition_penalty": 0.5}, "repetition_penalty must be 1 or more"),
+    ({"repetition_penalty": 0.5}, "repetition_penalty must be at least 1"),
     ({"temperature": -1.0}, "temperature must be 0 or more"),
   ],
 )

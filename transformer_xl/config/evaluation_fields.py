@@ -12,7 +12,7 @@ from transformer_xl.config.fields import several
 
 @group
 class DynamicConfig:
-  """Dynamic evaluation: docs/dynamic.md."""
+  """Dynamic evaluation, which docs/dynamic.md explains."""
 
   kind: str = field(
     "none",
@@ -53,7 +53,7 @@ class DynamicConfig:
 
 @group
 class CacheConfig:
-  """The neural cache: docs/dynamic.md."""
+  """The neural cache, which docs/dynamic.md explains."""
 
   size: int = field(
     0, "Length of the cache in tokens; 0 for none.", NOT_NEGATIVE
@@ -72,7 +72,7 @@ class CacheConfig:
 
 @group
 class EvalConfig:
-  """Evaluation: how a split is scored."""
+  """How a split is scored."""
 
   split: str = field(
     "test", "Split to score.", one_of("train", "valid", "test")

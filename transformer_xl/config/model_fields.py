@@ -13,7 +13,7 @@ from transformer_xl.config.fields import one_of
 
 @group
 class ModelConfig:
-  """The model: whatever shapes its parameters or the function they compute."""
+  """The parameters of the model and the function that they compute."""
 
   vocab_size: int = field(
     0, "Number of symbols; 0 takes it from the prepared data.", NOT_NEGATIVE
@@ -39,9 +39,9 @@ class ModelConfig:
   )
   cluster_capacities: tuple[float, ...] = field(
     (),
-    "Share of a device's tokens that each tail cluster has room for; about "
-    "three times its share of the text is a good value. More tokens are "
-    "slower, not wrong. () makes room for all tokens.",
+    "Share of a device's tokens that each tail cluster can take at full speed; "
+    "about three times its share of the text is enough, and () is room for "
+    "all tokens.",
     each(SHARE),
   )
   tie_weights: bool = field(

@@ -246,8 +246,8 @@ def _check_test_time(config: schema.ExperimentConfig) -> None:
     )
   if evaluation.split == "test" and evaluation.num_settings > 1:
     raise errors.UserError(
-      f"eval.dynamic and eval.cache name {evaluation.num_settings} settings to "
-      "choose from on the test split: compare them with "
+      f"{evaluation.num_settings} settings of eval.dynamic and eval.cache may "
+      "not be compared on the test split: compare them with "
       "--config.eval.split=valid and evaluate one on test."
     )
 

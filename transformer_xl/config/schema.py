@@ -26,7 +26,7 @@ AnalysisConfig = text_fields.AnalysisConfig
 
 @fields.group
 class ExperimentConfig:
-  """One run."""
+  """A run."""
 
   seed: int = fields.field(
     0,

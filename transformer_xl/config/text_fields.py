@@ -10,7 +10,7 @@ from transformer_xl.config.fields import one_of
 
 @group
 class GenerateConfig:
-  """Generation: how a prompt is continued."""
+  """How a prompt is continued."""
 
   prompt: str = field("The", "Text to continue.")
   prompt_file: str = field(
@@ -62,7 +62,7 @@ class GenerateConfig:
 
 @group
 class ScoreConfig:
-  """Scoring: the log-probabilities of given texts."""
+  """How the log-probabilities of given texts are computed."""
 
   file: str = field(
     "",
@@ -87,7 +87,7 @@ class ScoreConfig:
 
 @group
 class AnalysisConfig:
-  """Analyses of the paper: docs/analyses.md."""
+  """The paper's analyses, which docs/analyses.md explains."""
 
   # Ablation.
   rows: tuple[str, ...] = field(
@@ -112,7 +112,7 @@ class AnalysisConfig:
   )
   # Relative effective context length.
   group: tuple[str, ...] = field(
-    (), "Workdirs of the other models in the comparison."
+    (), "Workdirs of the other models to compare with."
   )
   context: str = field(
     "tokens",

@@ -26,7 +26,7 @@ FINISHES = (
 
 @group
 class DataConfig:
-  """The data: which token files, and how lanes run through them."""
+  """Which token files are read, and how lanes run through them."""
 
   name: str = field("python_stdlib", "Folder of the prepared dataset in `dir`.")
   dir: str = field("data", "Folder of the prepared datasets.")
@@ -49,7 +49,7 @@ class DataConfig:
 
 @group
 class TrainConfig:
-  """Training: the text of an update, the loss, the optimizer, the log."""
+  """Text, loss and optimizer of training, and what it does at intervals."""
 
   num_steps: int = field(
     1000, "Number of updates; each reads one segment of every lane.", POSITIVE
@@ -58,9 +58,8 @@ class TrainConfig:
   segment_len: int = field(128, "Length of a segment in tokens.", POSITIVE)
   segment_lens: tuple[int, ...] = field(
     (),
-    "Segment lengths in tokens, drawn at random per call; the learning rate "
-    "scales with the length, relative to segment_len. () always uses "
-    "segment_len.",
+    "Segment lengths in tokens, drawn at random per call, with a learning rate "
+    "in proportion to length / segment_len; () always uses segment_len.",
     each(POSITIVE),
   )
   mem_len: int = field(128, "Length of the memory in tokens.", NOT_NEGATIVE)
@@ -187,7 +186,7 @@ class TrainConfig:
 
 @group
 class DivergenceConfig:
-  """Divergence: when it is declared, and what is done then."""
+  """When divergence is declared, and what is done then."""
 
   action: str = field(
     "stop",
@@ -216,7 +215,7 @@ class DivergenceConfig:
 
 @group
 class CheckpointConfig:
-  """Checkpoints: when they are saved, and which are kept."""
+  """When checkpoints are saved, and which are kept."""
 
   every_steps: int = field(
     500, "Updates between two regular checkpoints.", POSITIVE
@@ -234,7 +233,7 @@ class CheckpointConfig:
 
 @group
 class MeshConfig:
-  """The mesh: how many devices lie along each axis."""
+  """How many devices lie along each axis of the mesh."""
 
   data: int = field(
     -1,
