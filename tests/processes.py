@@ -43,7 +43,7 @@ def run(folder, name, mesh, *, num_steps=STEPS, evaluated=False):
   )
   assert loop.train(config, str(folder / name))
   if evaluated:
-    evaluate.run(config, str(folder / name))
+    evaluate.evaluate_checkpoint(config, str(folder / name))
 
 
 def by_one(folder):

@@ -156,7 +156,7 @@ def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
   config = corpus.config(
     data_dir, **{"eval.mem_len": (0, 8), "eval.clamp_len": 6}
   )
-  cards = evaluate.run(config, workdir)
+  cards = evaluate.evaluate_checkpoint(config, workdir)
   with open(f"{workdir}/results/eval_test.json", encoding="utf-8") as file:
     assert json.load(file) == {"cards": cards}
   assert all(set(card) == CARD for card in cards)
@@ -186,7 +186,7 @@ def test_the_checkpoint_and_the_average_are_chosen_by_name(
   config = corpus.config(
     data_dir, **{"eval.checkpoint": which, "eval.parameters": parameters}
   )
-  (card,) = evaluate.run(config, workdir)
+  (card,) = evaluate.evaluate_checkpoint(config, workdir)
   assert card["checkpoint_step"] == (3 if which == "latest" else 2)
   assert card["parameters"] == parameters
   assert card["nll"] == score(config, mem_len=8, seed=seed).nll / 149
@@ -231,6 +231,6 @@ def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
 
 def test_a_folder_without_checkpoints_is_one_line(data_dir, tmp_path):
   with pytest.raises(errors.UserError, match="no checkpoints") as caught:
-    evaluate.run(corpus.config(data_dir), str(tmp_path))
+    evaluate.evaluate_checkpoint(corpus.config(data_dir), str(tmp_path))
   assert "\n" not in str(caught.value)
   assert list(tmp_path.iterdir()) == []

@@ -14,10 +14,10 @@ import traceback
 import jax
 
 from transformer_xl import main
+from transformer_xl.training import hooks
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 from transformer_xl.training import resume
-from transformer_xl.training import validation
 from transformer_xl.workdir import checkpoint
 
 # A process is in a stage from the call of its function on; the last one is
@@ -26,7 +26,7 @@ STAGES = {
   "building": (loop, "_open_stream"),
   "restoring": (resume, "start"),
   "reading": (loop, "_read"),
-  "evaluating": (validation.Validation, "record"),
+  "evaluating": (hooks.Evaluation, "__call__"),
   "saving": (checkpoint.Checkpoints, "save"),
   "closing": (checkpoint.Checkpoints, "close"),
 }

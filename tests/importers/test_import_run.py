@@ -168,7 +168,9 @@ def test_evaluation_scores_every_token_of_an_imported_run(wt103, tmp_path):
   config = saved.get_config(str(wt103))
   config.data.update({"dir": str(tmp_path), "name": "text"})
   config.eval.update({"batch_size": 2, "segment_len": 8, "mem_len": (8,)})
-  (card,) = evaluate.run(load_lib.from_config_dict(config), str(wt103))
+  (card,) = evaluate.evaluate_checkpoint(
+    load_lib.from_config_dict(config), str(wt103)
+  )
   assert card["num_tokens"] == 49
   assert card["memory_start"] == "zeros"
 

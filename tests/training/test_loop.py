@@ -209,7 +209,7 @@ def test_the_evaluation_of_a_run_is_that_of_its_checkpoint(data_dir, tmp_path):
     data_dir, **{"train.eval_every_steps": 12, "eval.split": "valid"}
   )
   loop.train(config, str(tmp_path))
-  (card,) = evaluate.run(config, str(tmp_path))
+  (card,) = evaluate.evaluate_checkpoint(config, str(tmp_path))
   last = lines(tmp_path)[-1]
   assert last["split"] == "valid"
   assert card["checkpoint_step"] == 12

@@ -179,17 +179,19 @@ def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
   return Subject(config, *model, meta["unit"])
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
+def evaluate_checkpoint(
+  config: schema.ExperimentConfig, workdir: str
+) -> list[dict]:
   """Evaluates a checkpoint at each memory length.
 
   Returns:
     One card for each length, also written to `results/eval_<split>.json`.
   """
-  return run_loaded(load(config, workdir), workdir)
+  return evaluate_loaded(load(config, workdir), workdir)
 
 
-def run_loaded(subject: Subject, workdir: str) -> list[dict]:
-  """`run` for a loaded checkpoint."""
+def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
+  """`evaluate_checkpoint` for a loaded checkpoint."""
   config, cards = subject.config, []
   split = config.eval.split
   with jax.set_mesh(subject.mesh):

@@ -7,6 +7,8 @@ loss is not finite. Due hooks are called in the order of their list.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 from typing import Protocol
 
@@ -15,11 +17,13 @@ import optax
 from absl import logging
 
 from transformer_xl.config import schema
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import memory_share
+from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
-from transformer_xl.training import validation as validation_lib
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
@@ -32,7 +36,9 @@ class MetricsHook(Protocol):
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates."""
 
-  def __call__(self, step: int, window: log_window.Window) -> None:
+  def __call__(
+    self, step: int, window: log_window.Window, writer: metrics_log.Writer
+  ) -> None:
     """Reports the window."""
 
 
@@ -42,27 +48,29 @@ class RunHook(Protocol):
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates; the same in all processes."""
 
-  def __call__(self, run: run_state.RunState) -> run_state.RunState:
+  def __call__(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
     """Returns the run to continue with."""
 
 
 class LogLine:
   """Writes a line of training metrics every `train.log_every_steps`."""
 
-  def __init__(
-    self, config: schema.ExperimentConfig, writer: metrics_log.Writer
-  ):
-    self._config, self._writer = config, writer
+  def __init__(self, config: schema.ExperimentConfig):
+    self._config = config
 
   def is_due(self, step: int) -> bool:
     """At multiples of the period."""
     return step % self._config.train.log_every_steps == 0
 
-  def __call__(self, step: int, window: log_window.Window) -> None:
+  def __call__(
+    self, step: int, window: log_window.Window, writer: metrics_log.Writer
+  ) -> None:
     """Writes and prints the line; starts a new window."""
     record = window.record(step, self._config)
-    self._writer.write(record)
-    self._writer.progress(record)
+    writer.write(record)
+    writer.progress(record)
 
 
 class Evaluation:
@@ -70,27 +78,37 @@ class Evaluation:
 
   def __init__(
     self,
-    config: schema.TrainConfig,
-    validation: validation_lib.Validation,
-    writer: metrics_log.Writer,
+    config: schema.ExperimentConfig,
+    mesh: jax.sharding.Mesh,
     stop: preemption.StopSignal,
   ):
-    self._config, self._validation = config, validation
-    self._writer, self._stop = writer, stop
+    self._config, self._stop = config, stop
+    self._mem_len = config.train.eval_mem_len
+    self._evaluator = evaluate.Evaluator(
+      config, mesh, split="valid", mem_len=self._mem_len
+    )
+    self._memory_use: Callable[..., dict[str, float]] = lambda params: {}
+    if config.train.log_memory_use:
+      self._memory_use = memory_share.Report(config, mesh)
 
   def is_due(self, step: int) -> bool:
     """At multiples of the period, and at the end."""
-    ends = step >= self._config.num_steps
-    return ends or step % self._config.eval_every_steps == 0
+    train = self._config.train
+    return step >= train.num_steps or step % train.eval_every_steps == 0
 
-  def __call__(self, run: run_state.RunState) -> run_state.RunState:
-    """Adds the validation loss, or a debt if a signal prevents it."""
-    metadata, record = run.metadata, None
-    if not self._stop.requested:
-      record = self._validation.record(run.state, should_stop=self._stop.poll)
+  def __call__(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
+    """Adds the validation loss; owes it if a signal prevents the evaluation.
+
+    Raises:
+      Diverged: the loss is not finite.
+    """
+    metadata = run.metadata
+    record = None if self._stop.requested else self._score(run.state)
     if record is None:
       return run._replace(metadata=metadata._replace(owes_evaluation=True))
-    self._writer.write(record)
+    writer.write(record)
     logging.info(
       "step %d  valid nll %.4f  perplexity %.3f  [memory %d]",
       *(record[name] for name in ("step", "nll", "perplexity", "mem_len")),
@@ -99,20 +117,40 @@ class Evaluation:
     metadata = metadata._replace(
       owes_evaluation=False, validation_losses=(*losses, nll)
     )
-    return run._replace(
-      state=self._with_average(run.state, losses, nll),
-      metadata=metadata,
-      validation_loss=nll,
-    )
+    state = self._with_average(run.state, losses, nll)
+    return run._replace(state=state, metadata=metadata, validation_loss=nll)
+
+  def _score(self, state: run_state.TrainState) -> dict[str, Any] | None:
+    """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
+    is_raw = self._config.eval.parameters == "raw"
+    params = state.params if is_raw else state.average
+    score = self._evaluator.score_until(params, should_stop=self._stop.poll)
+    if score is None:
+      return None
+    step, nll = int(state.step), score.nll / score.num_tokens
+    if not math.isfinite(nll):
+      raise divergence.Diverged("the validation loss is not finite", step)
+    return {
+      "step": step,
+      "split": "valid",
+      "nll": nll,
+      "perplexity": units.perplexity(nll),
+      "num_tokens": score.num_tokens,
+      "mem_len": self._mem_len,
+      **self._memory_use(params),
+    }
 
   def _with_average(self, state, losses, nll) -> run_state.TrainState:
     """Starts averaging where the validation loss stops improving."""
-    patience = self._config.asgd_patience
-    if state.average_start is None or not patience:
+    if state.average_start is None:
       return state
     start = int(state.average_start)
     new = averaging.start_after_loss(
-      start, losses, nll, step=int(state.step), patience=patience
+      start,
+      losses,
+      nll,
+      step=int(state.step),
+      patience=self._config.train.asgd_patience,
     )
     if new == start:
       return state
@@ -125,14 +163,14 @@ class Saving:
 
   def __init__(
     self,
-    config: schema.TrainConfig,
+    config: schema.ExperimentConfig,
     checkpoints: checkpoint.Checkpoints,
-    policy: save_policy.SavePolicy,
     stop: preemption.StopSignal,
     evaluation: Evaluation | None,
   ):
-    self._num_steps, self._evaluation = config.num_steps, evaluation
-    self._checkpoints, self._policy, self._stop = checkpoints, policy, stop
+    self._num_steps, self._evaluation = config.train.num_steps, evaluation
+    self._checkpoints, self._stop = checkpoints, stop
+    self._policy = save_policy.SavePolicy(config.checkpoint)
 
   def is_due(self, step: int) -> bool:
     """Whether the run ends here, or the policy or an evaluation asks for it."""
@@ -140,13 +178,16 @@ class Saving:
     evaluates = self._evaluation is not None and self._evaluation.is_due(step)
     return is_last or self._policy.is_due(step) or evaluates
 
-  def __call__(self, run: run_state.RunState) -> run_state.RunState:
+  def __call__(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
     """Starts to save.
 
     Raises:
       Diverged: a parameter is not finite; the loss was computed before the
         last update.
     """
+    del writer
     norm = jax.jit(optax.global_norm)(run.state.params)
     if not math.isfinite(norm):
       raise divergence.Diverged(
@@ -167,18 +208,16 @@ class Hooks(NamedTuple):
 
 def make(
   config: schema.ExperimentConfig,
-  validation: validation_lib.Validation | None,
+  mesh: jax.sharding.Mesh,
   checkpoints: checkpoint.Checkpoints,
-  policy: save_policy.SavePolicy,
-  writer: metrics_log.Writer,
   stop: preemption.StopSignal,
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
   evaluation = None
   on_run: list[RunHook] = []
-  if validation is not None:
-    evaluation = Evaluation(config.train, validation, writer, stop)
+  if config.train.eval_every_steps:
+    evaluation = Evaluation(config, mesh, stop)
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
-  on_run.append(Saving(config.train, checkpoints, policy, stop, evaluation))
-  return Hooks([LogLine(config, writer)], on_run, evaluation)
+  on_run.append(Saving(config, checkpoints, stop, evaluation))
+  return Hooks([LogLine(config)], on_run, evaluation)

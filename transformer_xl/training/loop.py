@@ -27,13 +27,11 @@ from transformer_xl.training import preemption
 from transformer_xl.training import programs
 from transformer_xl.training import resume
 from transformer_xl.training import step as step_lib
-from transformer_xl.training import validation as validation_lib
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import lock
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_state
-from transformer_xl.workdir import save_policy
 
 
 def train(config: schema.ExperimentConfig, workdir: str) -> bool:
@@ -51,8 +49,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   config = load.with_vocab_size(
     config, token_file.read_meta(config.data.dataset_dir)
   )
-  evaluates = config.train.eval_every_steps > 0
-  mesh = programs.make_mesh(config, evaluates=evaluates)
+  mesh = programs.make_mesh(config, evaluates=config.train.eval_every_steps > 0)
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),
@@ -60,22 +57,18 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   ):
     stream = _open_stream(config)
     _report_clusters(config.model, stream.file)
-    validation = validation_lib.Validation(config, mesh) if evaluates else None
     checkpoints = checkpoint.Checkpoints(
       workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
     )
-    policy = save_policy.SavePolicy(config.checkpoint)
     with contextlib.closing(checkpoints):
+      hooks = hooks_lib.make(config, mesh, checkpoints, stop)
       run = resume.start(config, mesh, checkpoints, stream)
       run_record.record(config, workdir)
       run_record.keep_vocabulary(config.data.dataset_dir, workdir)
       while True:
         with _open_writer(config, workdir, run) as writer:
-          hooks = hooks_lib.make(
-            config, validation, checkpoints, policy, writer, stop
-          )
           try:
-            return _advance(run, hooks, config, mesh, stream, stop)
+            return _advance(run, hooks, writer, config, mesh, stream, stop)
           except divergence.Diverged as trouble:
             guard = divergence.Guard(config, run.metadata.guard)
             answer = guard.respond(trouble, checkpoints.steps())
@@ -134,6 +127,7 @@ def _report_clusters(
 def _advance(
   run: run_state.RunState,
   hooks: hooks_lib.Hooks,
+  writer: metrics_log.Writer,
   config: schema.ExperimentConfig,
   mesh: jax.sharding.Mesh,
   stream: streams.TrainStream,
@@ -148,7 +142,7 @@ def _advance(
   window = log_window.Window(run.metadata.log_window)
   update = _compiled_update(config, mesh, guard.answer.rate_factor)
   if hooks.evaluation and run.metadata.owes_evaluation:
-    run = hooks.evaluation(run)
+    run = hooks.evaluation(run, writer)
   compiled_lens: set[int] = set()
   pending: tuple[int, step_lib.UpdateMetrics] | None = None
   step, num_steps = int(run.state.step), config.train.num_steps
@@ -163,23 +157,23 @@ def _advance(
       state, memory, metrics = update(run.state, run.memory, segments)
     run = run_state.RunState(state, memory, run.metadata)
     if pending is not None:
-      _read(*pending, guard, window, hooks)
+      _read(*pending, guard, window, hooks, writer)
     step += count
     pending = (step, metrics)
     stop.poll()
     due = [hook for hook in hooks.on_run if hook.is_due(step)]
     if due:
-      _read(*pending, guard, window, hooks)
+      _read(*pending, guard, window, hooks, writer)
       pending = None
       metadata = run.metadata._replace(
         log_window=window.sums, guard=guard.metadata()
       )
       run = run._replace(metadata=metadata)
       for hook in due:
-        run = hook(run)
+        run = hook(run, writer)
       window.continue_timing()
   if pending is not None:
-    _read(*pending, guard, window, hooks)
+    _read(*pending, guard, window, hooks, writer)
   return not stop.poll() and step >= num_steps
 
 
@@ -205,11 +199,11 @@ def _log_compiling(segment_len, compiled_lens, window) -> Iterator[None]:
   compiled_lens.add(segment_len)
 
 
-def _read(step, metrics, guard, window, hooks) -> None:
+def _read(step, metrics, guard, window, hooks, writer) -> None:
   """Waits for the metrics of the chunk that ended at `step`."""
   metrics = jax.device_get(metrics)
   guard.watch(metrics, step)
   window.add(metrics)
   for hook in hooks.on_metrics:
     if hook.is_due(step):
-      hook(step, window)
+      hook(step, window, writer)

@@ -59,7 +59,8 @@ def test_evaluation_is_static_by_default(data_dir, workdir):
   config = corpus.config(data_dir)
   cards = dynamic_evaluate.run(config, workdir)
   assert [set(card) for card in cards] == [
-    set(card) for card in evaluation_evaluate.run(config, workdir)
+    set(card)
+    for card in evaluation_evaluate.evaluate_checkpoint(config, workdir)
   ]
   assert "dynamic" not in cards[0]
 

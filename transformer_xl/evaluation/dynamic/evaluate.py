@@ -123,7 +123,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
     `results/dynamic_<split>.json`, if any.
   """
   subject = evaluate.load(config, workdir)
-  static = evaluate.run_loaded(subject, workdir)
+  static = evaluate.evaluate_loaded(subject, workdir)
   if config.eval.dynamic.kind == "none" and not config.eval.cache.size:
     return static
   config, cards = subject.config, []
