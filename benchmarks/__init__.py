@@ -1,1 +1,1 @@
-"""Side-by-side measurements; each module is a command."""
+"""Measurements of speed and memory; each module with a `main` is a command."""

@@ -1,7 +1,7 @@
-"""One side of `side_by_side`, in a process of its own.
+"""One side of `side_by_side`, in its own process.
 
-Prints one JSON line when it is ready; then, for each line that it is sent, runs
-its segments and prints what they took.
+Prints a JSON line when it is ready. Then, for every line on standard input, it
+runs its segments and prints their time and memory.
 """
 
 import json
@@ -16,21 +16,21 @@ from absl import flags
 from benchmarks import workload
 
 _WHO = flags.DEFINE_enum(
-  "who", None, ["ours", "huggingface", "original"], "Which side."
+  "who", None, ["ours", "huggingface", "original"], "Implementation to run."
 )
 _WORK = flags.DEFINE_string("work", None, "The workload, as JSON.")
-_COUNT = flags.DEFINE_integer("count", 1, "Segments in a call.")
+_COUNT = flags.DEFINE_integer("count", 1, "Segments per call.")
 _CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
 _ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
 
 
 def main(argv: list[str]) -> None:
   del argv
-  # Before the libraries start their threads.
+  # Must precede the threads that the libraries start.
   os.sched_setaffinity(0, map(int, _CORES.value))
   work = workload.make(json.loads(_WORK.value))
   runner = _runner(work)
-  _say(
+  _print(
     {
       "compile_seconds": runner.compile_seconds,
       "planned_bytes": runner.peak_bytes,
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
   for _ in sys.stdin:
     start, cpu_start = time.perf_counter(), time.process_time()
     loss = runner()
-    _say(
+    _print(
       {
         "seconds": (time.perf_counter() - start) / _COUNT.value,
         "cpu_seconds": (time.process_time() - cpu_start) / _COUNT.value,
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
 
 
 def _runner(work):
-  """Imports JAX or PyTorch, never both."""
+  """The runner of this side; imports JAX or PyTorch, never both."""
   if _WHO.value == "ours":
     from benchmarks import ours
 
@@ -65,7 +65,7 @@ def _runner(work):
   return peers.make(work, count=_COUNT.value, original=original)
 
 
-def _say(values: dict) -> None:
+def _print(values: dict) -> None:
   print(json.dumps(values), flush=True)
 
 

@@ -1,9 +1,9 @@
-"""Preparation speed and peak memory on a synthetic corpus.
+"""Speed and peak memory of data preparation on a synthetic corpus.
 
-Run: python -m benchmarks.data_prep_speed --megabytes=100
+    python -m benchmarks.data_prep_speed --megabytes=100
 
-One JSON line for each tokenizer: time and peak resident memory of the whole
-command in a process of its own, the start of Python included.
+Prints one JSON line per tokenizer: time and peak resident memory of the whole
+command in its own process, including the start of Python.
 """
 
 import json
@@ -19,10 +19,12 @@ from absl import app
 from absl import flags
 
 _MEGABYTES = flags.DEFINE_integer(
-  "megabytes", 100, "Size of the corpus.", lower_bound=1
+  "megabytes", 100, "Size of the corpus, in megabytes.", lower_bound=1
 )
 _TOKENIZERS = flags.DEFINE_list(
-  "tokenizers", ["byte", "character", "word", "subword"], "What to measure."
+  "tokenizers",
+  ["byte", "character", "word", "subword"],
+  "Tokenizers to measure.",
 )
 
 _NUM_WORDS = 300_000
@@ -31,7 +33,7 @@ _OPTIONS = {"subword": ["--max_size=8192"]}
 
 
 def write_corpus(path: pathlib.Path, *, num_bytes: int) -> None:
-  """Writes words that are as often as in natural text, by Zipf's law."""
+  """Writes random words whose frequencies follow Zipf's law."""
   random = np.random.default_rng(0)
   lengths = random.integers(2, 12, _NUM_WORDS)
   letters = random.integers(ord("a"), ord("z") + 1, lengths.sum())
@@ -50,7 +52,7 @@ def write_corpus(path: pathlib.Path, *, num_bytes: int) -> None:
 
 
 def measure(path: pathlib.Path, data_dir: str, tokenizer: str) -> dict:
-  """Returns what one run of the command took."""
+  """Runs the command once and returns its time and memory."""
   command = [
     sys.executable,
     "-m",
@@ -66,7 +68,7 @@ def measure(path: pathlib.Path, data_dir: str, tokenizer: str) -> dict:
   process = subprocess.Popen(
     command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
   )
-  # Of this child alone, where getrusage has the largest of all children.
+  # Usage of this child alone; getrusage gives the maximum over all children.
   _, status, usage = os.wait4(process.pid, 0)
   process.returncode = os.waitstatus_to_exitcode(status)
   seconds = time.perf_counter() - start
@@ -82,7 +84,7 @@ def measure(path: pathlib.Path, data_dir: str, tokenizer: str) -> dict:
     "megabytes": round(megabytes, 1),
     "num_tokens": num_tokens,
     "seconds": round(seconds, 2),
-    # Less than the above where the machine had other work, too.
+    # Smaller than the wall time if the machine was also doing other work.
     "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
     "megabytes_per_second": round(megabytes / seconds, 1),
     "tokens_per_second": round(num_tokens / seconds),

@@ -1,9 +1,9 @@
-"""Speed of the reader alone, one JSON line; no training step waits for it.
+"""Speed of reading training data alone, as one JSON line.
 
     python -m benchmarks.data_reader --data_dir=data --name=python_stdlib
 
-Reads segments of a prepared training split as training would, and writes the
-tokens a second beside what a training run of `--workdir` needed, if given.
+Reads segments of a prepared training split as training does, and prints tokens
+per second. With `--workdir` it also prints the speed of that training run.
 """
 
 import json
@@ -19,11 +19,11 @@ from transformer_xl.data import token_file
 
 _DATA_DIR = flags.DEFINE_string("data_dir", "data", "Folder of the datasets.")
 _NAME = flags.DEFINE_string("name", "python_stdlib", "Prepared dataset.")
-_LANES = flags.DEFINE_integer("batch_size", 64, "Lanes.")
-_SEGMENT = flags.DEFINE_integer("segment_len", 512, "Tokens in a segment.")
-_COUNT = flags.DEFINE_integer("segments", 8, "Segments in one read.")
-_REPEATS = flags.DEFINE_integer("repeats", 50, "Reads.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Run to compare with.")
+_LANES = flags.DEFINE_integer("batch_size", 64, "Number of lanes.")
+_SEGMENT = flags.DEFINE_integer("segment_len", 512, "Tokens per segment.")
+_COUNT = flags.DEFINE_integer("segments", 8, "Segments per read.")
+_REPEATS = flags.DEFINE_integer("repeats", 50, "Number of reads.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Training run to compare with.")
 
 
 def main(argv: list[str]) -> None:
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
 
 
 def _training_speed(workdir: str) -> float:
-  """Tokens a second, the fastest that a run logged."""
+  """The highest speed that a run logged, in tokens per second."""
   with open(os.path.join(workdir, "metrics.jsonl"), encoding="utf-8") as file:
     records = [json.loads(line) for line in file]
   return max(record.get("tokens_per_second") or 0 for record in records)

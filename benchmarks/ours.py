@@ -1,7 +1,7 @@
 """This package's side of the speed benchmarks.
 
-A runner compiles when it is made and then runs segments, by the functions that
-training and evaluation themselves call.
+A runner compiles when it is constructed. Each call then runs segments with the
+same functions as training, evaluation and generation.
 """
 
 import dataclasses
@@ -26,23 +26,23 @@ from transformer_xl.training import programs
 
 
 class Runner(Protocol):
-  """Something that reads `count` segments a call; compiled, memory full."""
+  """Runs `count` segments per call; compiled, with a full memory."""
 
   compile_seconds: float
   peak_bytes: int
 
   def __call__(self) -> float:
-    """Returns the last segment's mean loss, or 0."""
+    """Runs the segments; returns the last mean loss, or 0 without losses."""
 
 
 def make(work: workload.Workload, *, count: int) -> Runner:
-  """The runner of a workload's task."""
+  """Creates the runner of a workload's task."""
   kinds = {"train": _Training, "evaluate": _Evaluation, "generate": _Generation}
   return kinds[work.task](work, count)
 
 
 class _Compiled:
-  """An ahead-of-time compiled function and what its compiling took."""
+  """A function compiled ahead of time, with compile time and peak memory."""
 
   def __init__(self, function: Any, *arguments: Any):
     start = time.perf_counter()
@@ -52,7 +52,7 @@ class _Compiled:
 
 
 class _Training:
-  """Updates by Adam, with the gradient clipped."""
+  """Updates with Adam and gradient clipping."""
 
   def __init__(self, work, count):
     config = workload.experiment(work)
@@ -77,7 +77,7 @@ class _Training:
 
 
 class _Evaluation:
-  """Scores segments as `--mode=eval` does."""
+  """Scores segments, as in `--mode=eval`."""
 
   def __init__(self, work, count):
     config = workload.experiment(work)
@@ -100,7 +100,7 @@ class _Evaluation:
 
 
 class _Generation:
-  """Draws the likeliest token, one after the other, as `--mode=generate`."""
+  """Draws the likeliest tokens one by one, as in `--mode=generate`."""
 
   def __init__(self, work, count):
     config = workload.experiment(work)
@@ -155,7 +155,7 @@ def _params(config):
 
 
 def _full(memory: Any, mem_len: int) -> Any:
-  """As if as many tokens had been read as memory holds."""
+  """Marks the whole memory as valid, as if it had been filled by tokens."""
   return memory._replace(length=jnp.full_like(memory.length, mem_len))
 
 

@@ -1,7 +1,7 @@
-"""PyTorch's side of the speed benchmarks: HuggingFace and the original code.
+"""The PyTorch sides of the speed benchmarks: HuggingFace and the original code.
 
-Both run as their own scripts run them: Adam with the gradient clipped at 0.25,
-`torch.no_grad` without training. Needs the `parity` extra.
+Both run as in their own scripts: Adam with the gradient clipped at 0.25, and
+`torch.no_grad` outside training. Needs the `parity` extra.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import workload
 
 with warnings.catch_warnings():
-  # Transformers 4.35 registers tree nodes in a way PyTorch no longer likes.
+  # Transformers 4.35 registers tree nodes in a deprecated way.
   warnings.simplefilter("ignore")
   import torch
   from transformers.models.transfo_xl import configuration_transfo_xl
@@ -21,14 +21,14 @@ with warnings.catch_warnings():
 
 
 def make(work: workload.Workload, *, count: int, original: str | None) -> Any:
-  """A runner as in `ours`; of the original code where its folder is given."""
+  """Creates a runner as in `ours`; `original` is the original code's folder."""
   model = _Original(work, original) if original else _HuggingFace(work)
   ids = torch.from_numpy(workload.tokens(work, count=count)).long()
   return _Runner(work, model, ids)
 
 
 class _Runner:
-  """Reads segments with either model."""
+  """Runs segments with either model."""
 
   def __init__(self, work, model, ids):
     self.compile_seconds, self.peak_bytes = 0.0, None
@@ -89,7 +89,7 @@ class _HuggingFace:
 
   def loss(self, segment, memory):
     output = self.module(segment[:, :-1], labels=segment[:, 1:], mems=memory)
-    # Labels are shifted again within: one target of a segment is left out.
+    # The model shifts labels again, so one target per segment is lost.
     return output.losses.mean(), output.mems
 
   def logits(self, tokens, memory):
@@ -111,7 +111,7 @@ class _Original:
       ext_len=0,
       cutoffs=[],
     )
-    for parameter in self.module.parameters():  # train.py draws them.
+    for parameter in self.module.parameters():  # As in train.py.
       torch.nn.init.normal_(parameter, 0.0, 0.02)
 
   def full_memory(self):
@@ -134,7 +134,7 @@ class _Original:
 
 
 def _sizes(work) -> dict[str, Any]:
-  """What both call by the same names."""
+  """Settings that have the same names in both models."""
   return {
     "n_layer": work.num_layers,
     "n_head": work.num_heads,
@@ -150,14 +150,14 @@ def _sizes(work) -> dict[str, Any]:
 
 
 def _original_module(folder: str) -> types.ModuleType:
-  """Its model's source, with what PyTorch 2 no longer takes replaced."""
+  """Loads the original model's source, adapted to PyTorch 2."""
   utils = os.path.join(folder, "pytorch", "utils")
   path = os.path.join(folder, "pytorch", "mem_transformer.py")
   with open(path, encoding="utf-8") as file:
     source = file.read().replace(".byte()", ".bool()")
   module = types.ModuleType("original")
   sys.path.insert(0, utils)
-  # A CUDA version is parsed on import; CPU builds have none.
+  # The import parses the CUDA version, which CPU builds lack.
   torch.version.cuda = torch.version.cuda or "12.0"
   exec(compile(source, path, "exec"), module.__dict__)
   return module

@@ -1,4 +1,4 @@
-"""Plans as the tables of docs/measurements/tpu.md, between two marks."""
+"""Writes plans as Markdown tables between two marks of a page."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ KEY = ("program", "experiment", "topology", "remat")
 
 
 def write(page: str, lines: list[dict[str, Any]]) -> None:
-  """Puts the tables in the place of those that are there."""
+  """Replaces the tables of a page."""
   with open(page, encoding="utf-8") as file:
     text = file.read()
   before, _, rest = text.partition(BEGIN)
@@ -20,7 +20,7 @@ def write(page: str, lines: list[dict[str, Any]]) -> None:
 
 
 def tables(lines: list[dict[str, Any]]) -> str:
-  """All tables; of several plans of one row, the last."""
+  """All tables; the last of several plans of the same row counts."""
   newest = {tuple(line.get(name, "") for name in KEY): line for line in lines}
   ordered = sorted(newest.values(), key=_order)
   policies = [line for line in ordered if line.get("remat")]
@@ -109,7 +109,7 @@ def _train(line) -> list[str]:
 
 
 def _scaled(lines) -> list[dict[str, Any]]:
-  """Those of a configuration and a kind of chip with several sizes."""
+  """Plans of a configuration and chip for which there are several slices."""
   groups: dict[tuple[str, str], list] = {}
   for line in lines:
     if "executed_flops_per_step" in line["plan"]:
@@ -145,20 +145,20 @@ def _flops_per_chip(line) -> float:
 
 
 def _compared(train, policies) -> list[dict[str, Any]]:
-  """Each policy's plan after the one without any."""
-  places = {_place(line) for line in policies}
-  without = [line for line in train if _place(line) in places]
-  return sorted([*without, *policies], key=_place)
+  """Plans with a rematerialisation policy, each group after its baseline."""
+  subjects = {_subject(line) for line in policies}
+  baselines = [line for line in train if _subject(line) in subjects]
+  return sorted([*baselines, *policies], key=_subject)
 
 
-def _place(line) -> tuple[str, str]:
+def _subject(line) -> tuple[str, str]:
   return line["experiment"], line["topology"]
 
 
 def _remat(line) -> list[str]:
   plan = line["plan"]
   return [
-    *_place(line),
+    *_subject(line),
     line.get("remat") or "none",
     _memory(plan),
     f"{plan['estimated_step_seconds'] * 1e3:.0f}",
@@ -187,7 +187,7 @@ def _memory(plan) -> str:
 
 
 def _rounded(hours: float) -> str:
-  """Two digits, for estimates claim no more."""
+  """Rounds to two significant digits, the precision of an estimate."""
   digits = 1 - math.floor(math.log10(hours))
   return f"{round(hours, digits):,.{max(digits, 0)}f}"
 

@@ -1,12 +1,11 @@
-"""Plans of every paper configuration for TPU slices, as tables on a page.
+"""Plans every paper configuration for TPU slices, as tables in docs/measurements/tpu.md.
 
     python -m benchmarks.plan_table [--minutes=60] [--only=wt103_large]
 
-Needs no TPU, only the `tpu` extra. Each plan is a line of
-docs/measurements/plans.jsonl, so only what is missing there is compiled, the
-most wanted first, and the command may be stopped at any time. A changed model
-needs the lines of its experiment taken out of that file. The tables are in
-docs/measurements/tpu.md.
+Needs no TPU, only the `tpu` extra. Each plan is a line of docs/measurements/plans.jsonl.
+Only missing plans are compiled, the most important first, so the command can
+be stopped at any time. After a change of the model, delete the lines of its
+experiment from that file.
 """
 
 import importlib
@@ -29,14 +28,15 @@ from transformer_xl.config import load
 from transformer_xl.planning import plan
 from transformer_xl.planning import topology as topology_lib
 
-_MINUTES = flags.DEFINE_float("minutes", math.inf, "Start no plan after them.")
-_ONLY = flags.DEFINE_string("only", "", "Of this experiment alone.")
+_MINUTES = flags.DEFINE_float(
+  "minutes", math.inf, "Start no plan after this time."
+)
+_ONLY = flags.DEFINE_string("only", "", "Plan this experiment only.")
 
 PLANS = "docs/measurements/plans.jsonl"
 PAGE = "docs/measurements/tpu.md"
-# Lanes on each chip, whatever the slice: so many that the published batch is
-# that of 8, 16, 32 or 64 chips. The 60 lanes of wt103_base divide among no
-# such slice; 64 do.
+# Lanes per chip on every slice, chosen so that 8, 16, 32 or 64 chips have the
+# published batch. The 60 lanes of wt103_base do not divide evenly; 64 do.
 LANES = {
   "wt103_large": 8,
   "enwik8_large": 2,
@@ -48,14 +48,14 @@ LANES = {
   "lm1b_base": 8,
   "text8_large": 2,
 }
-# Parameters are split over 8 chips, and the same way over each further 8; the
-# width 410 can only be halved.
+# Parameters are sharded over 8 chips and replicated beyond; the width 410 can
+# only be halved.
 FSDP = {"wt103_base": 2}
-# Of 8 and of 256 chips. A chip has as many lanes on all of them.
+# Slices of 8 and of 256 chips, with the same number of lanes per chip.
 SMALLEST = ("v5e:2x4", "v5p:2x2x2", "v6e:2x4")
 LARGEST = ("v5e:16x16", "v5p:4x8x8", "v6e:16x16")
 EVALUATION = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
-# Asked for most: does the published batch fit, and the published memory?
+# The most important: do the published batch and memory fit?
 FIRST = (
   ("eval", "wt103_large", "v5e:2x2"),
   ("eval", "enwik8_large", "v5e:2x2"),
@@ -67,24 +67,24 @@ FIRST = (
   ("train", "wt103_base", "v5e:2x4"),
   ("train", "wt103_base_aligned", "v5e:2x4"),
 )
-# What each policy of rematerialisation saves and costs; none is in FIRST.
+# Savings and costs of each rematerialisation policy; FIRST has none.
 REMAT = (("wt103_large", "v5e:4x4"), ("enwik8_base", "v5e:2x4"))
 
 
 class Row(NamedTuple):
-  """One plan."""
+  """A plan to make."""
 
   program: str  # train | eval
   experiment: str
   topology: str
-  remat: str = ""  # As in the experiment.
+  remat: str = ""  # Empty: as in the experiment.
 
 
 def rows() -> list[Row]:
-  """All plans, the most wanted first."""
+  """All plans, the most important first."""
   result = [Row(*first) for first in FIRST]
   policies = itertools.product(REMAT, ("attention", "dots", "full"))
-  result += [Row("train", *place, remat) for place, remat in policies]
+  result += [Row("train", *subject, remat) for subject, remat in policies]
   for program, topologies in (
     ("train", SMALLEST),
     ("eval", EVALUATION),
@@ -96,7 +96,7 @@ def rows() -> list[Row]:
 
 
 def changes(row: Row, num_devices: int) -> dict[str, Any]:
-  """What a row changes in its experiment; all of it is in the table."""
+  """Fields that a row changes in its experiment; the table shows them all."""
   lanes = LANES[row.experiment] * num_devices
   published = _config_dict(row.experiment).eval.batch_size
   remat = {"model.remat": row.remat} if row.remat else {}
@@ -104,7 +104,7 @@ def changes(row: Row, num_devices: int) -> dict[str, Any]:
     **remat,
     "mesh.fsdp": math.gcd(FSDP.get(row.experiment, 8), num_devices),
     "train.batch_size": lanes,
-    # As published, or the next number that the devices divide.
+    # As published, rounded up to a multiple of the devices.
     "eval.batch_size": math.ceil(published / num_devices) * num_devices,
   }
 
@@ -114,7 +114,7 @@ def versions() -> dict[str, str]:
 
 
 def stored() -> list[dict[str, Any]]:
-  """The plans that are there."""
+  """The plans that are stored."""
   if not os.path.exists(PLANS):
     return []
   with open(PLANS, encoding="utf-8") as file:
@@ -122,7 +122,7 @@ def stored() -> list[dict[str, Any]]:
 
 
 def missing(only: str) -> Iterator[Row]:
-  """What was not planned with these versions of the compiler."""
+  """Rows that were not planned with the installed versions."""
   have = {(_row(line), line["jax"], line["libtpu"]) for line in stored()}
   for row in rows():
     is_wanted = only in ("", row.experiment)
@@ -135,7 +135,7 @@ def _row(line: dict[str, Any]) -> Row:
 
 
 def planned(row: Row) -> dict[str, Any]:
-  """Compiles one program; a line of the file."""
+  """Compiles one program; returns a line of the file."""
   devices = topology_lib.slice_devices(row.topology)
   changed = changes(row, len(devices))
   values = _config_dict(row.experiment)
@@ -168,7 +168,7 @@ def main(argv: list[str]) -> None:
   start = time.monotonic()
   for row in missing(_ONLY.value):
     if time.monotonic() - start > 60 * _MINUTES.value:
-      logging.info("Time is up; the same command goes on.")
+      logging.info("Time is up; run the same command to continue.")
       break
     logging.info("Planning %s.", " ".join(row))
     line = planned(row)

@@ -1,14 +1,14 @@
-r"""Ours, HuggingFace and the original PyTorch code, in turns in one call.
+r"""This package, HuggingFace and the original PyTorch code, side by side.
 
     python -m benchmarks.side_by_side --original=transformer-xl \
       --table=docs/measurements/side_by_side.md
 
-Each side is a process of its own on the same cores and runs while the others
-wait: A B C A B C. Wall time and CPU time are medians over the rounds, and the
-ratios are medians of each round's ratio. Needs the `parity` extra; the original
-code, https://github.com/kimiyoung/transformer-xl, takes part if its checkout is
-given. With --before=CHECKOUT, an older checkout of this repository, the two
-versions are compared instead.
+Each side is a process on the same cores, and they run alternately: A B C A B C.
+Wall and CPU times are medians over the rounds; ratios are medians of the ratios
+of each round. Needs the `parity` extra. The original code takes part if its
+checkout is given: https://github.com/kimiyoung/transformer-xl. With
+--before=CHECKOUT, an older checkout of this repository, the two versions are
+compared instead.
 """
 
 import dataclasses
@@ -26,14 +26,14 @@ from benchmarks import workload
 
 _ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
 _BEFORE = flags.DEFINE_string("before", None, "Older checkout, to compare.")
-_ROUNDS = flags.DEFINE_integer("rounds", 7, "Turns of each side.")
+_ROUNDS = flags.DEFINE_integer("rounds", 7, "Number of rounds.")
 _CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
 _TABLE = flags.DEFINE_string("table", None, "Markdown file to write.")
 _CASES = flags.DEFINE_list("cases", [], "Names from CASES; all if empty.")
 
 
 def _cases():
-  """Each workload, and how many segments are one turn."""
+  """Each workload, and its segments per round."""
   make, small, large = workload.make, workload.SMALL, workload.LARGE
   train, evaluate = workload.TRAIN, workload.EVALUATE
   short, one = {"mem_len": 128}, {"batch_size": 1}
@@ -61,13 +61,13 @@ def main(argv: list[str]) -> None:
   for name in _CASES.value or CASES:
     results.append(compare(name))
     print(json.dumps(results[-1]), flush=True)
-    if _TABLE.value:  # Anew each time, should the run be stopped.
+    if _TABLE.value:  # After every case, in case the run is stopped.
       with open(_TABLE.value, "w", encoding="utf-8") as file:
         file.write(table(results))
 
 
 def table(results: list[dict[str, Any]]) -> str:
-  """Markdown: milliseconds a segment, wall / CPU, and how often faster."""
+  """Markdown table: milliseconds per segment and speed-up, wall and CPU."""
   lines = [
     "| case | layers, width, memory, batch | side | wall ms | CPU ms "
     "| ours faster, wall | CPU |",
@@ -94,7 +94,7 @@ def compare(name: str) -> dict[str, Any]:
     names = ["ours", "huggingface"] + ["original"] * bool(_ORIGINAL.value)
   sides = {who: _Side(who, work, count) for who in names}
   rounds = [
-    {who: side.run() for who, side in sides.items()}
+    {who: side.take_turn() for who, side in sides.items()}
     for _ in range(_ROUNDS.value)
   ]
   for side in sides.values():
@@ -117,7 +117,7 @@ def compare(name: str) -> dict[str, Any]:
 
 
 class _Side:
-  """A contestant's process."""
+  """The process of one side."""
 
   def __init__(self, who, work, count):
     command = [
@@ -139,7 +139,7 @@ class _Side:
     )
     self.ready = self._read()
 
-  def run(self) -> dict[str, Any]:
+  def take_turn(self) -> dict[str, Any]:
     self._process.stdin.write("\n")
     self._process.stdin.flush()
     return self._read()

@@ -1,12 +1,12 @@
-r"""A long run with many resumes: memory, open files and time of a step.
+r"""Memory, open files and step time of a long run with many resumes.
 
     python -m benchmarks.soak --steps=200000 --resumes=20 --workdir=runs/soak
 
-trains a tiny model on the CPU, with checkpoints and evaluations. The first
-process does half of the steps, for a leak shows in a long life only; each of
-the others the same part of the rest, until it gets SIGTERM. Every second
-resident memory, open file handles and the step are noted; the result is
-soak.json and soak.png in docs/measurements/. --draw draws them again.
+Trains a tiny model on the CPU, with checkpoints and evaluations. The first
+process does half of the steps, since leaks show only in a long life. The others
+divide the rest equally; each ends by SIGTERM. Resident memory, open files and
+the step are recorded every second. The result is docs/measurements/soak.json and
+docs/measurements/soak.png; --draw redraws the figure.
 """
 
 import datetime
@@ -23,15 +23,13 @@ from typing import Any
 from absl import app
 from absl import flags
 
-_STEPS = flags.DEFINE_integer("steps", 200_000, "Updates in all.")
+_STEPS = flags.DEFINE_integer("steps", 200_000, "Total number of updates.")
 _RESUMES = flags.DEFINE_integer("resumes", 20, "Processes after the first.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/soak", "Must be new.")
-_OUTPUT = flags.DEFINE_string(
-  "output", "docs/measurements/soak", "Without .json or .png."
-)
-_DRAW = flags.DEFINE_bool("draw", False, "Only draw what was measured.")
+_OUTPUT = flags.DEFINE_string("output", "docs/measurements/soak", "Without .json or .png.")
+_DRAW = flags.DEFINE_bool("draw", False, "Only redraw the figure.")
 _INTERVAL = 1.0  # Seconds.
-_WARM_UP = 0.4  # This share of a life is not judged.
+_WARM_UP = 0.4  # Share of a life that is ignored: docs/reliability.md.
 _CALL = 100
 
 
@@ -52,7 +50,7 @@ def main(argv: list[str]) -> None:
 
 
 def measure(workdir: str) -> list[list[dict[str, float]]]:
-  """The samples of each process's life."""
+  """Runs all processes; returns the samples of each."""
   half, rest = _STEPS.value // 2, _STEPS.value - _STEPS.value // 2
   part = rest // max(_RESUMES.value, 1)
   ends = [half + part * index for index in range(_RESUMES.value)]
@@ -60,20 +58,21 @@ def measure(workdir: str) -> list[list[dict[str, float]]]:
 
 
 def _live(workdir: str, end: int) -> list[dict[str, float]]:
-  """One process, until it has logged the step `end`, or to its own end."""
+  """Runs one process until it has logged the step `end`, or finishes."""
   with open(f"{workdir}.log", "ab") as log:
     process = subprocess.Popen(
       _command(workdir), stdout=log, stderr=log, env=_environment()
     )
-  start, samples, is_told = time.monotonic(), [], False
+  start, samples, is_stopping = time.monotonic(), [], False
   while process.poll() is None:
     sample = _sample(process.pid, workdir)
     if sample:
       seconds = round(time.monotonic() - start, 2)
       samples.append({"seconds": seconds, **sample})
-    if sample and sample["step"] >= end and end < _STEPS.value and not is_told:
+    is_due = sample and sample["step"] >= end and end < _STEPS.value
+    if is_due and not is_stopping:
       process.send_signal(signal.SIGTERM)
-      is_told = True
+      is_stopping = True
     time.sleep(_INTERVAL)
   if process.returncode:
     sys.exit(f"the run ended with {process.returncode}: see {workdir}.log")
@@ -117,7 +116,7 @@ def _environment() -> dict[str, str]:
 
 
 def _sample(pid: int, workdir: str) -> dict[str, float] | None:
-  """What the system says of a process; None before its first log line."""
+  """Resource use of a process; None before its first log line."""
   try:
     pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
     handles = len(os.listdir(f"/proc/{pid}/fd"))
@@ -134,7 +133,7 @@ def _sample(pid: int, workdir: str) -> dict[str, float] | None:
 
 
 def _last_step(workdir: str) -> int:
-  """Of the last whole training line."""
+  """The step of the last complete training line."""
   with open(os.path.join(workdir, "metrics.jsonl"), "rb") as file:
     file.seek(max(0, os.path.getsize(file.name) - 2000))
     lines = file.read().decode().splitlines()
@@ -143,7 +142,7 @@ def _last_step(workdir: str) -> int:
 
 
 def summary(lives: list[list[dict[str, float]]]) -> dict[str, Any]:
-  """What is claimed: no growth, no slow-down, no open files left."""
+  """Figures for growth, slow-down and open files."""
   first = _warm(lives[0])
   half = len(first) // 2
   early, late = first[: half // 2], first[-half // 2 :]
@@ -179,14 +178,14 @@ def _median(samples: list[dict[str, float]], name: str) -> float:
 
 
 def _cost(samples: list[dict[str, float]]) -> float:
-  """CPU milliseconds a step, evaluations and saves included."""
+  """CPU milliseconds per step, including evaluations and checkpoints."""
   steps = samples[-1]["step"] - samples[0]["step"]
   seconds = samples[-1]["cpu_seconds"] - samples[0]["cpu_seconds"]
   return 1000 * seconds / max(steps, 1)
 
 
 def draw(lives: list[list[dict[str, float]]], path: str) -> None:
-  """Three curves over the steps; a colour for each process."""
+  """Plots three curves over the steps, one colour per process."""
   import matplotlib
 
   matplotlib.use("Agg")
@@ -203,7 +202,7 @@ def draw(lives: list[list[dict[str, float]]], path: str) -> None:
     axes, ("resident memory, MiB", "open files", "CPU ms a step"), strict=True
   ):
     axis.set_ylabel(label)
-    axis.set_ylim(bottom=0)  # Of the last, not so high that starts fit.
+    axis.set_ylim(bottom=0)  # The last is cut below the cost of start-up.
     axis.grid(alpha=0.3)
   axes[2].set_ylim(0, 5 * _cost(lives[0]))
   axes[2].set_xlabel("step; each colour is one process")

@@ -1,10 +1,9 @@
-"""What the commands for training, evaluation and generation have in common.
+"""Shared code of the speed benchmarks `train_step`, `evaluation`, `generation`.
 
-Peak bytes are what XLA plans for arguments, results and temporaries. MFU is
-useful operations over the device's peak, null where that is unknown; the
-useful, the executed and the repeated part of the latter are given for a
-segment's token (`model/flops.py`), in training three times those of
-the forward pass.
+Peak bytes are those that XLA plans for arguments, results and temporaries. MFU
+is useful FLOPs over the device's peak, null if that is unknown. Useful,
+executed and repeated FLOPs are per token (`transformer_xl/model/flops.py`); in
+training they are three times those of the forward pass.
 """
 
 import json
@@ -22,12 +21,12 @@ from transformer_xl import hardware
 from transformer_xl.model import flops as flops_lib
 from transformer_xl.model import kv_cache
 
-_REPEATS = flags.DEFINE_integer("repeats", 10, "Timed calls.")
-_SEGMENTS = flags.DEFINE_integer("segments", 4, "Segments in a call.")
+_REPEATS = flags.DEFINE_integer("repeats", 10, "Number of timed calls.")
+_SEGMENTS = flags.DEFINE_integer("segments", 4, "Segments per call.")
 
 
-def run(defaults: workload.Workload) -> None:
-  """Measures a workload with the command line's changes; prints one line."""
+def run_command(defaults: workload.Workload) -> None:
+  """Measures a workload, changed by flags, and prints one JSON line."""
   workload.define_flags(defaults)
 
   def main(argv: list[str]) -> None:
@@ -38,7 +37,7 @@ def run(defaults: workload.Workload) -> None:
 
 
 def measure(work: workload.Workload) -> dict[str, Any]:
-  """Compiles, runs some calls and reports their median."""
+  """Compiles a workload and reports the median time of some calls."""
   runner = ours.make(work, count=_SEGMENTS.value)
   seconds = []
   for _ in range(_REPEATS.value):
@@ -72,7 +71,7 @@ def measure(work: workload.Workload) -> dict[str, Any]:
 
 
 def _work(work: workload.Workload) -> flops_lib.Work:
-  """Operations of a token, the backward pass included."""
+  """FLOPs per token, including the backward pass in training."""
   config = workload.experiment(work)
   slots = 0
   if work.task != "train":

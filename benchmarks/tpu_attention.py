@@ -1,12 +1,12 @@
-"""Cycles and memory of one layer's attention on a TPU, asked of its compiler.
+"""Cycles and memory of one layer's attention, according to the TPU compiler.
 
     python -m benchmarks.tpu_attention [--topology=v5e:2x2] [--shape=wt103_base]
 
-Needs no TPU, only the `tpu` extra. Prints one JSON line for each shape,
-implementation and pass. What XLA makes is counted by its own estimates, times
-the trips of loops. For a Pallas kernel the compiler estimates nothing, so the
-instruction bundles of its final schedule are counted, times the steps of its
-grid: one bundle is issued a cycle, unless something waits. See
+Needs no TPU, only the `tpu` extra. Prints one JSON line per shape,
+implementation and pass. Cycles of XLA's code are the compiler's estimates,
+times the trip counts of loops. For Pallas kernels it gives none, so the
+instruction bundles of the final schedule are counted, times the steps of the
+grid: one bundle is issued per cycle unless something stalls. See
 docs/measurements/kernels.md.
 """
 
@@ -34,7 +34,7 @@ from transformer_xl.planning import topology
 
 
 class Shape(NamedTuple):
-  """Of one device's share of a layer."""
+  """Sizes of one device's share of a layer."""
 
   lanes: int
   heads: int
@@ -51,13 +51,21 @@ SHAPES = {
 }
 IMPLEMENTATIONS = ("reference", "chunked", "pallas")
 
-_TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "TPU slice to ask for.")
-_SHAPES = flags.DEFINE_multi_enum("shape", [*SHAPES], [*SHAPES], "Which.")
-_IMPLEMENTATIONS = flags.DEFINE_multi_enum(
-  "implementation", IMPLEMENTATIONS, IMPLEMENTATIONS, "Which."
+_TOPOLOGY = flags.DEFINE_string(
+  "topology", "v5e:2x2", "TPU slice to compile for."
 )
-_DROPOUT = flags.DEFINE_float("dropout_rate", 0.0, "Of the probabilities.")
-_DTYPE = flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Of.")
+_SHAPES = flags.DEFINE_multi_enum(
+  "shape", [*SHAPES], [*SHAPES], "Shapes to compile."
+)
+_IMPLEMENTATIONS = flags.DEFINE_multi_enum(
+  "implementation", IMPLEMENTATIONS, IMPLEMENTATIONS, "To compile."
+)
+_DROPOUT = flags.DEFINE_float(
+  "dropout_rate", 0.0, "Dropout of attention weights."
+)
+_DTYPE = flags.DEFINE_enum(
+  "dtype", "bfloat16", ["bfloat16", "float32"], "Type."
+)
 
 
 def main(argv: list[str]) -> None:
@@ -110,11 +118,11 @@ def _measure(shape, implementation, gradient, device, folder):
 
 
 def _arguments(shape, gradient, mesh):
-  """Arrays as the projections make them, with the heads side by side."""
-  place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  """Arguments as projections produce them, with the heads side by side."""
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
   def array(*sizes, dtype=_DTYPE.value):
-    return jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype), sharding=place)
+    return jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype), sharding=sharding)
 
   keys, width = shape.mem_len + shape.segment_len, shape.heads * shape.head_dim
   query = array(shape.lanes, shape.segment_len, width)
@@ -154,7 +162,7 @@ def _with_gradient(function):
 
 
 def _bundles(folder) -> dict[str, int]:
-  """The length of each attention kernel's final schedule."""
+  """Bundles in the final schedule of each attention kernel."""
   result = {}
   pattern = "*relative_attention*schedule-analysis_final_bundles.txt"
   for path in glob.glob(os.path.join(folder, pattern)):
@@ -162,13 +170,13 @@ def _bundles(folder) -> dict[str, int]:
     with open(path, encoding="utf-8") as file:
       found = re.search(r"total scheduled bundles:\s+(\d+)", file.read())
     if found is None:
-      raise ValueError(f"{path} has a new form")
+      raise ValueError(f"unknown form of {path}")
     result[kind] = int(found[1])
   return result
 
 
 def _grid(shape) -> int:
-  """Steps of the kernels' grids: blocks of heads times lanes."""
+  """Steps of the kernels' grids: lanes times blocks of heads."""
   tiling = tiling_lib.make_tiling(
     query_len=shape.segment_len,
     key_len=shape.mem_len + shape.segment_len,

@@ -1,11 +1,11 @@
-"""Cycles and memory of the adaptive softmax on a TPU, asked of its compiler.
+"""Cycles and memory of the adaptive softmax, according to the TPU compiler.
 
     python -m benchmarks.tpu_softmax [--topology=v5e:2x2]
 
-Needs no TPU, only the `tpu` extra. Prints one JSON line without and one with
-capacities, for the loss of 8 lanes of 384 tokens, its gradients included, at
-the vocabulary of WikiText-103. `cycles` are of the branches that are taken
-while every cluster has room, `overflow_cycles` of those where none has.
+Needs no TPU, only the `tpu` extra. Prints one JSON line without capacities and
+one with them, for the loss of 8 lanes of 384 tokens and its gradients, with the
+vocabulary of WikiText-103. `cycles` assumes that every cluster has room,
+`overflow_cycles` that none has.
 """
 
 import importlib.metadata
@@ -21,11 +21,13 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import topology
 
-_TOPOLOGY = flags.DEFINE_string("topology", "v5e:2x2", "TPU slice to ask for.")
+_TOPOLOGY = flags.DEFINE_string(
+  "topology", "v5e:2x2", "TPU slice to compile for."
+)
 
 LANES, SEGMENT, MODEL_DIM, DIV_VAL = 8, 384, 1024, 4
 CLUSTERS = (20_000, 20_000, 160_000, 67_735)
-CAPACITIES = ((), (1 / 12, 1 / 12, 1 / 24))  # As experiments/wt103_large.py.
+CAPACITIES = ((), (1 / 12, 1 / 12, 1 / 24))  # As in experiments/wt103_large.py.
 
 
 def main(argv: list[str]) -> None:
@@ -33,10 +35,10 @@ def main(argv: list[str]) -> None:
   topology.compile_only()
   device = topology.slice_devices(_TOPOLOGY.value)[0]
   mesh = jax.sharding.Mesh(np.array([device]), ("data",))
-  place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
   def array(*sizes, dtype="float32"):
-    return jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype), sharding=place)
+    return jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype), sharding=sharding)
 
   widths = [MODEL_DIM // DIV_VAL**index for index in range(len(CLUSTERS))]
   weights = adaptive_softmax.Projection(
@@ -73,9 +75,9 @@ def main(argv: list[str]) -> None:
 
 
 def _loss(capacities):
-  """The losses, and all gradients."""
+  """Compilable function of the losses and all gradients."""
 
-  def run(hidden, targets, weights, gradient):
+  def losses_and_gradients(hidden, targets, weights, gradient):
     def loss(hidden, weights):
       return adaptive_softmax.nll(
         hidden, targets, weights, capacities=capacities
@@ -84,7 +86,7 @@ def _loss(capacities):
     losses, pull = jax.vjp(loss, hidden, weights)
     return losses, pull(gradient)
 
-  return jax.jit(run)
+  return jax.jit(losses_and_gradients)
 
 
 if __name__ == "__main__":

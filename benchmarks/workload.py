@@ -1,7 +1,7 @@
-"""What the speed benchmarks run: a model of some size, and what it does.
+"""Workloads of the speed benchmarks: the size of a model, and its task.
 
-Every field can be set from the command line of a benchmark, `--batch_size=1`.
-Tokens are random: arithmetic takes as long on them as on text.
+Every field can be set on the command line of a benchmark: `--batch_size=1`.
+Tokens are random, since arithmetic takes equally long on them.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from transformer_xl.config import schema
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-  """One size of model at one length; float32 unless said."""
+  """A model's size, its lengths and its task."""
 
   task: str  # train | evaluate | generate
   num_layers: int
@@ -32,7 +32,7 @@ class Workload:
 
   @property
   def tokens(self) -> int:
-    """In one segment of all lanes."""
+    """Tokens in one segment of all lanes."""
     return self.batch_size * self.segment_len
 
 
@@ -48,7 +48,7 @@ GENERATE = {
 
 
 def make(*parts: dict[str, Any]) -> Workload:
-  """A workload of dictionaries, later ones winning."""
+  """Merges dictionaries of fields, the later overriding the earlier."""
   fields: dict[str, Any] = {}
   for part in parts:
     fields |= part
@@ -56,27 +56,27 @@ def make(*parts: dict[str, Any]) -> Workload:
 
 
 def fields(work: Workload) -> dict[str, Any]:
-  """By name, but the task."""
+  """Fields by name, without the task."""
   values = dataclasses.asdict(work)
   del values["task"]
   return values
 
 
 def define_flags(defaults: Workload) -> None:
-  """One flag for each field but the task."""
+  """Defines a flag for each field but the task."""
   for name, value in fields(defaults).items():
     define = flags.DEFINE_integer if type(value) is int else flags.DEFINE_string
     define(name, value, "See benchmarks/workload.py.")
 
 
 def from_flags(defaults: Workload) -> Workload:
-  """The workload that the command line asks for."""
+  """The workload that the flags describe."""
   chosen = {name: flags.FLAGS[name].value for name in fields(defaults)}
   return dataclasses.replace(defaults, **chosen)
 
 
 def experiment(work: Workload) -> schema.ExperimentConfig:
-  """Our configuration of it: Adam, clipping, no dropout."""
+  """The workload as a configuration: Adam, clipping, no dropout."""
   config = base.get_config()
   config.model.update(
     {
@@ -102,7 +102,7 @@ def experiment(work: Workload) -> schema.ExperimentConfig:
 
 
 def tokens(work: Workload, *, count: int) -> np.ndarray:
-  """Ids [count, B, T + 1]; the last column are targets alone."""
+  """Random ids [count, B, T + 1]; the last column is only a target."""
   shape = (count, work.batch_size, work.segment_len + 1)
   ids = np.random.default_rng(0).integers(work.vocab_size, size=shape)
   return ids.astype(np.int32)

@@ -1,18 +1,18 @@
-"""What is known of accelerators: peak speed, memory, clock and links."""
+"""Published figures of accelerators: peak speed, memory, clock and links."""
 
 from typing import NamedTuple
 
 
 class Chip(NamedTuple):
-  """A kind of TPU. One chip may be several JAX devices."""
+  """A TPU chip, which may be several JAX devices."""
 
-  devices: int  # Per chip; a v4 topology shows its two cores.
-  hbm_bytes: float  # Per device, that the compiler lets a program use.
+  devices: int  # Per chip; a v4 topology lists both cores.
+  hbm_bytes: float  # Per device, available to a program.
   clock: float  # Hz, of the compiler's cycles.
-  link_bytes: float  # A second and chip, over all its links, as published.
+  link_bytes: float  # Per second and chip, over all links.
 
 
-# Links, in Gbit/s as published: 2,400, 1,600, 4,800 and 3,584.
+# Published bandwidths of the links in Gbit/s: 2,400, 1,600, 4,800 and 3,584.
 CHIPS = {
   "TPU v4": Chip(2, 15.25 * 2**30, 1.05e9, 300e9),
   "TPU v5 lite": Chip(1, 15.75 * 2**30, 1.5e9, 200e9),
@@ -20,8 +20,8 @@ CHIPS = {
   "TPU v6 lite": Chip(1, 31.24 * 2**30, 1.75e9, 448e9),
 }
 
-# Dense bfloat16 FLOP/s of one JAX device, by `device_kind`, as published. A v4
-# chip is one device; v2 and v3 have two cores, each its own device.
+# Published dense bfloat16 FLOP/s of one JAX device, by `device_kind`. A v4 chip
+# is one device; v2 and v3 chips have two cores, each a device of its own.
 PEAK_FLOPS = {
   "TPU v2": 22.5e12,
   "TPU v3": 61.5e12,

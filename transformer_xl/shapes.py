@@ -1,9 +1,9 @@
-"""Shape letters and the array types built on them.
+"""Letters of array shapes, and array types named by them.
 
-    B lanes              parallel streams of text, one memory row each
+    B lanes              parallel streams of text, one row of memory each
     T segment length     tokens processed at once
-    M memory length      cached positions a layer may still attend to
-    K context length     M + T, the keys a query could see
+    M memory length      cached positions that a layer can attend to
+    K context length     M + T, the keys that a query could see
     S segments           consecutive segments in one compiled call
     N layers, D model width, H heads, Dh head width, F feed-forward width
     E embedding width    of one cluster; V vocabulary, R relative positions

@@ -1,4 +1,4 @@
-"""Workdirs as a run leaves them, with parameters that were never trained."""
+"""Folders of finished runs, with random parameters."""
 
 import os
 from typing import Any
@@ -13,7 +13,7 @@ from transformer_xl.workdir import trained_model
 def write(
   data_dir: str, workdir: Any, **updates: Any
 ) -> schema.ExperimentConfig:
-  """Makes one; returns its configuration with the vocabulary's size."""
+  """Writes a run; returns its configuration with the vocabulary's size."""
   values = {"model.vocab_size": len(corpus.SYMBOLS)}
   config = corpus.config(data_dir, **values | updates)
   trained_model.save_params(str(workdir), tiny.params(config.model), step=3)

@@ -1,4 +1,4 @@
-"""The ablation's rows: named, trained, evaluated, and done once."""
+"""Rows of the ablation: names, training, evaluation, and no repetition."""
 
 import json
 import pathlib
@@ -57,16 +57,14 @@ def test_rows_are_trained_once_and_tabulated(data_dir, tmp_path, monkeypatch):
   assert second["made_by"].encode() in picture
 
 
-def test_a_row_that_was_trained_otherwise_is_not_taken_for_it(
-  data_dir, tmp_path
-):
+def test_a_row_trained_with_other_settings_is_refused(data_dir, tmp_path):
   config = corpus.config(data_dir, **RUN)
   row = ablation.parse(config.analysis.rows[0])
-  asked = ablation._asked(ablation.row_config(config, row))
-  asked["train"]["learning_rate"] = 7.0
+  settings = ablation._settings(ablation.row_config(config, row))
+  settings["train"]["learning_rate"] = 7.0
   path = tmp_path / row.name / "results" / "row.json"
   path.parent.mkdir(parents=True)
-  path.write_text(json.dumps({"asked": asked}))
+  path.write_text(json.dumps({"asked": settings}))
   with pytest.raises(errors.UserError, match=r"learning_rate=7.0 and 0.01 is"):
     ablation.run(config, str(tmp_path))
 
@@ -74,12 +72,12 @@ def test_a_row_that_was_trained_otherwise_is_not_taken_for_it(
 @pytest.mark.parametrize(
   "name", ["recurrent", "recurrent-other-all", "segment-shaw-half"]
 )
-def test_a_row_that_is_none_is_one_line(name):
-  with pytest.raises(errors.UserError, match="which is no row; rows are"):
+def test_an_unknown_row_is_one_line(name):
+  with pytest.raises(errors.UserError, match="which is not a row; rows are"):
     ablation.parse(name)
 
 
-def test_recurrence_is_planned_with_more_memory(data_dir):
+def test_recurrence_takes_more_device_memory(data_dir):
   config = corpus.config(data_dir, **{"model.vocab_size": 23})
   plain = ablation.row_config(config, ablation.parse("segment-relative-all"))
   assert (
@@ -88,13 +86,15 @@ def test_recurrence_is_planned_with_more_memory(data_dir):
 
 
 @pytest.mark.parametrize("fits", [8, 9, 23, 100])
-def test_segments_grow_to_the_memory_of_recurrence(data_dir, monkeypatch, fits):
+def test_segments_grow_to_the_budget_of_the_recurrent_row(
+  data_dir, monkeypatch, fits
+):
   plain = corpus.config(data_dir, **{"train.num_steps": 1000})
   monkeypatch.setattr(
     equal_memory, "bytes_of_step", lambda config: 7 * config.train.segment_len
   )
   grown = equal_memory.with_longest_segment(plain, budget=7 * fits)
-  # To three per cent, so as not to compile too often.
+  # Within three per cent, to limit compilations.
   assert 0.96 * fits <= grown.train.segment_len <= fits
   tokens = [
     one.train.num_steps * one.train.segment_len for one in (plain, grown)

@@ -19,7 +19,7 @@ def data_dir(tmp_path_factory):
 
 
 def test_distance_is_from_the_query_to_the_key():
-  """Two queries, three keys in memory; all weight on one key each."""
+  """Two queries, three keys in memory; each attends to a single key."""
   weights = np.zeros((1, 1, 2, 5), np.float32)
   weights[0, 0, 0, 1] = 1  # Query at 3.
   weights[0, 0, 1, 4] = 1  # Query at 4.
@@ -27,7 +27,7 @@ def test_distance_is_from_the_query_to_the_key():
   np.testing.assert_allclose(profile[0, 0], [0.5, 0, 0.5, 0])
 
 
-def test_the_widest_heads_look_farthest():
+def test_the_widest_heads_have_the_largest_distances():
   profile = np.zeros((2, 2, 4))
   for place, distance in (((0, 0), 1), ((0, 1), 3), ((1, 0), 0), ((1, 1), 2)):
     profile[(*place, distance)] = 1
@@ -44,7 +44,7 @@ def test_maps_are_written_and_drawn(data_dir, tmp_path, text):
   numbers = np.load(folder / "attention.npz")
   assert numbers["by_distance"].shape == (2, 2, 9)
   assert numbers["terms_of_widest"].shape == (4, 3, 8, 16)
-  # What is nearer than the memory is long and is not memory is seen, too.
+  # Keys of the segment are within the distance of the memory, too.
   assert np.all(numbers["by_distance"].sum(-1) <= 1 + 1e-5)
   for name in PICTURES:
     picture = (folder / f"{name}.png").read_bytes()
@@ -55,10 +55,10 @@ def test_maps_are_written_and_drawn(data_dir, tmp_path, text):
   ("updates", "text"),
   [
     ({"eval.mem_len": (0,)}, "there is no memory to pay attention to"),
-    ({"analysis.text": "abc"}, "has 3 tokens, and to fill the memory"),
+    ({"analysis.text": "abc"}, "has 3 tokens, but filling the memory"),
   ],
 )
-def test_what_cannot_be_shown_is_one_line(data_dir, tmp_path, updates, text):
+def test_a_mistake_is_one_line(data_dir, tmp_path, updates, text):
   config = runs.write(data_dir, tmp_path, **updates)
   with pytest.raises(errors.UserError, match=text):
     attention_maps.run(config, str(tmp_path))

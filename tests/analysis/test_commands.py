@@ -7,8 +7,8 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-# Run in a process of its own: importing the command line defines its flags,
-# and the importers' commands have a --workdir as well.
+# Run in a separate process: importing the command line defines its flags, and
+# the importers' commands define --workdir, too.
 _MODES = """
 import importlib
 from transformer_xl import main
@@ -46,5 +46,5 @@ def test_the_ablation_is_a_command_and_a_mistake_one_line(tmp_path):
   )
   assert done.returncode == 2
   (line,) = [x for x in done.stderr.splitlines() if x.startswith("error")]
-  assert "'recurrent-shaw', which is no row" in line
+  assert "'recurrent-shaw', which is not a row" in line
   assert "Traceback" not in done.stderr

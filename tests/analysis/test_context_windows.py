@@ -1,4 +1,4 @@
-"""Losses in windows, and of a window that slides over a split."""
+"""Losses in windows without memory, and in a sliding window."""
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ def make(data_dir, **updates):
 
 
 def slow_loss(config, tokens, position, context_len):
-  """Of the token at a position, of which so many before it are known."""
+  """Loss of the token at a position, given some tokens before it."""
   known = tokens[None, position - context_len : position]
   lanes = oracle.start(config.model, batch_size=1, mem_len=0)
   params = tiny.params(config.model)
@@ -39,7 +39,7 @@ def slow_loss(config, tokens, position, context_len):
 
 
 @pytest.mark.parametrize("encoding", ["relative", "absolute"])
-def test_a_window_knows_nothing_before_it(data_dir, encoding):
+def test_nothing_before_a_window_matters(data_dir, encoding):
   config, tokens, mesh = make(data_dir, **{"model.encoding": encoding})
   starts = np.array([0, 7, 50])
   with jax.set_mesh(mesh):

@@ -1,4 +1,4 @@
-"""Evaluation speed: what is timed predicts the same tokens alike."""
+"""Evaluation speed: all timed methods give the same losses."""
 
 import json
 
@@ -42,22 +42,22 @@ def test_a_length_of_the_paper_has_its_ratio():
 
 
 def test_memories_are_carried_and_give_the_same_losses():
-  """The second segment of each sees the first."""
+  """The second segment of each method sees the first."""
   config = load.from_config_dict(tiny.config_dict(**{"eval.segment_len": 3}))
   text = np.random.default_rng(0).integers(23, size=40)
   twin = vanilla.twin(config.model)
-  ways = eval_speed._ways(config, twin, text, 6)
+  methods = eval_speed._methods(config, twin, text, 6)
   losses = {
     name: [np.array(call(index)) for index in range(3)]
-    for name, (call, _) in ways.items()
+    for name, (call, _) in methods.items()
   }
-  assert [count for _, count in ways.values()] == [1, 1, 3, 3]
+  assert [count for _, count in methods.values()] == [1, 1, 3, 3]
   np.testing.assert_allclose(
     losses["hidden"],
     losses["key_value"],
     atol=1e-5,  # Float32.
   )
-  # The window at 0 and the memory after 5 tokens know the same.
+  # The window at 0 and the memory after 5 tokens have the same context.
   np.testing.assert_allclose(
     losses["recomputed"][0][0, 0], losses["hidden"][1][0, 2], atol=1e-5
   )
@@ -69,7 +69,7 @@ def test_a_model_whose_keys_are_not_cached_is_one_line(data_dir, tmp_path):
     eval_speed.run(config, str(tmp_path))
 
 
-def test_a_length_that_is_none_is_one_line(data_dir, tmp_path):
+def test_a_length_below_one_is_one_line(data_dir, tmp_path):
   config = corpus.config(data_dir, **{"analysis.speed_lens": (0,)})
   with pytest.raises(errors.UserError, match="at least 1: it has 0"):
     eval_speed.run(config, str(tmp_path))

@@ -27,7 +27,7 @@ ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 
 
 def direct(losses, model, contexts, *, fraction, threshold):
-  """Appendix C, token by token, with lists."""
+  """Appendix C as loops over lists of tokens."""
   models = range(len(losses))
   tokens = range(len(losses[0][0]))
   for k, context in enumerate(contexts[:-1]):
@@ -58,7 +58,7 @@ def test_lengths_are_those_of_the_definition(
 ):
   generator = np.random.default_rng(seed)
   shape = (num_models, num_contexts, num_tokens)
-  # Falling with context, as of models, but not always.
+  # Losses mostly fall with context, like those of models.
   losses = generator.exponential(2.0, (num_models, 1, num_tokens))
   losses = losses * 0.9 ** np.arange(num_contexts)[:, None]
   losses = losses + 0.05 * generator.standard_normal(shape) ** 2
@@ -74,7 +74,7 @@ def test_lengths_are_those_of_the_definition(
 
 
 def test_a_model_gains_only_where_it_beats_the_group():
-  """The second knows the most at every context and never more than before."""
+  """The second model is best at every context and never gains."""
   losses = np.array([[[3.0, 3.0], [2.0, 2.0]], [[1.0, 1.0], [1.0, 1.0]]])
   assert not recl.gains(losses, fraction=1.0).relative.any()
   alone = recl.gains(losses[:1], fraction=1.0)
@@ -117,7 +117,7 @@ def tokens_of(config):
 def test_losses_are_those_of_single_tokens_with_a_truncated_context(
   folder, encoding, segment_len
 ):
-  """Two layers, so that a window of keys would see twice as many tokens."""
+  """Uses two layers, so that windows of keys reach twice as far."""
   contexts = [2, 5, 8]
   config, losses = read(
     folder,
@@ -143,12 +143,12 @@ def test_absolute_positions_are_read_no_farther_than_in_training(folder):
   _, losses = read(folder, [2, 5, 8], **absolute)
   _, shorter = read(folder, [2, 5], **absolute)
   np.testing.assert_array_equal(losses[2], losses[1])
-  # The tokens begin after the longest context.
+  # The tokens start after the longest context.
   np.testing.assert_allclose(losses[:2, :37], shorter[:, 3:], atol=ROUNDING)
 
 
 def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
-  """In one pass for each length, whatever the lanes and segments."""
+  """One pass per length gives the same, whatever the lanes and segments."""
   contexts = [2, 6]
   config, losses = read(folder, contexts, **{"analysis.context": "attention"})
   tokens, params = tokens_of(config), tiny.params(config.model)
@@ -158,7 +158,7 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
   )
   step = jax.jit(functools.partial(model.apply, method="nll"))
   for index, context in enumerate(contexts):
-    # With the token itself, so many keys are seen.
+    # Number of visible keys, including the token itself.
     memory = transformer_xl.empty_memory(
       config.model, batch_size=1, mem_len=context - 1
     )
@@ -218,7 +218,7 @@ def test_a_group_is_compared_and_drawn(folder):
         "analysis.context": "attention",
         "model.encoding": "absolute",
       },
-      "needs a model of distances",
+      "needs an encoding of distances",
     ),
     (
       {
@@ -233,7 +233,7 @@ def test_a_group_is_compared_and_drawn(folder):
     ),
   ],
 )
-def test_what_cannot_be_measured_is_one_line(folder, tmp_path, updates, text):
+def test_a_mistake_is_one_line(folder, tmp_path, updates, text):
   config = runs.write(f"{folder}/data", tmp_path, **updates)
   with pytest.raises(errors.UserError, match=text):
     recl.run(config, str(tmp_path))

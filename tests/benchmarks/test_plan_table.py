@@ -1,4 +1,4 @@
-"""Which plans are made, and the tables that they become."""
+"""Plans of the benchmark, and their tables."""
 
 import importlib
 import json
@@ -47,12 +47,12 @@ def test_every_row_is_a_configuration_that_its_slice_divides():
     config = values.get_config()
     changes = plan_table.changes(row, devices)
     config.update_from_flattened_dict(changes)
-    load.from_config_dict(config)  # Its mesh serves its widths.
+    load.from_config_dict(config)  # Raises if the mesh does not divide widths.
     assert devices % changes["mesh.fsdp"] == 0
     assert changes["eval.batch_size"] % devices == 0
 
 
-def test_what_is_planned_with_these_versions_is_not_planned_again(monkeypatch):
+def test_plans_of_the_installed_versions_are_not_repeated(monkeypatch):
   monkeypatch.setattr(
     plan_table, "versions", lambda: {"jax": "1", "libtpu": "2"}
   )
@@ -70,7 +70,7 @@ def test_what_is_planned_with_these_versions_is_not_planned_again(monkeypatch):
   assert {row.experiment for row in missing} == {"ptb"}
 
 
-def test_tables_replace_those_that_are_there(tmp_path):
+def test_tables_are_replaced(tmp_path):
   page = tmp_path / "page.md"
   page.write_text(
     f"Before.\n{plan_markdown.BEGIN}old\n{plan_markdown.END}After."
@@ -83,7 +83,7 @@ def test_tables_replace_those_that_are_there(tmp_path):
   assert text.startswith("Before.\n")
   assert text.endswith("After.")
   assert "old" not in text
-  # 36 M tokens by 1000 a second and chip are 10 chip-hours.
+  # 36 M tokens at 1000 per second and chip are 10 chip-hours.
   row = "| 1.00 of 16.00 | 100 | 200 | 1.0 | 1,000 | 0.25 | 1.50 | 1.2 | 10 |"
   assert row in text
   assert (
@@ -91,7 +91,7 @@ def test_tables_replace_those_that_are_there(tmp_path):
   )
 
 
-def test_policies_stand_after_the_plan_without_one_and_in_no_other_table():
+def test_policies_follow_their_baseline_in_one_table():
   policies = [line(remat=name) for name in ("dots", "full")]
   text = plan_markdown.tables([*policies, line()])
   cells = "| 1.00 of 16.00 | 100 | 1.50 |"
@@ -100,7 +100,7 @@ def test_policies_stand_after_the_plan_without_one_and_in_no_other_table():
   assert text.count("| ptb | v5e:2x4 | 32 |") == 1
 
 
-def test_what_does_not_fit_says_so():
+def test_a_plan_that_does_not_fit_is_marked():
   lines = [line(plan={"fits": False, "reason": "too much"})]
   assert "| 32 | does not fit | - |" in plan_markdown.tables(lines)
 

@@ -1,4 +1,4 @@
-"""The speed benchmarks run, on sizes that say nothing of speed."""
+"""The speed benchmarks run, at sizes too small to measure."""
 
 import dataclasses
 
@@ -17,14 +17,14 @@ TINY = {
 @pytest.mark.parametrize(
   "task", [workload.TRAIN, workload.EVALUATE, workload.GENERATE]
 )
-def test_every_task_runs_and_runs_on(task):
+def test_every_task_runs_repeatedly(task):
   work = workload.make(task, TINY)
   if work.task != "generate":
     work = dataclasses.replace(work, segment_len=4)
   runner = ours.make(work, count=2)
   losses = [runner() for _ in range(2)]
   if work.task == "train":
-    assert losses[1] < losses[0]  # The same tokens again.
+    assert losses[1] < losses[0]  # Trained on the same tokens again.
   assert runner.peak_bytes > 0
 
 

@@ -181,7 +181,9 @@ def trace_learning_evaluation(config, mesh, params):
     params,
     steps,
     neural_cache.Mixture(mixtures, mixtures),
-    gradient.Lesson(batch, jax.ShapeDtypeStruct(batch.resets.shape, jnp.bool)),
+    gradient.TextSegment(
+      batch, jax.ShapeDtypeStruct(batch.resets.shape, jnp.bool)
+    ),
   )
   assert kinds(after) == kinds(state)
   count = 2 if evaluation.cache.size else 1

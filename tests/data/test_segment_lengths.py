@@ -1,4 +1,4 @@
-"""Segments of drawn lengths: together they read the text on, as any do."""
+"""Segments of random lengths together read the whole text in order."""
 
 import collections
 
@@ -13,7 +13,7 @@ from transformer_xl.data import streams
 LENGTHS = segment_lengths.SegmentLengths((7, 7, 5, 2), 3, 11)
 
 
-def test_each_length_comes_as_often_as_it_is_named_and_in_changing_order():
+def test_each_length_occurs_as_often_as_listed_in_changing_order():
   calls = [LENGTHS.at(3 * call) for call in range(40)]
   rounds = [tuple(calls[at : at + 4]) for at in range(0, 40, 4)]
   for turns in rounds:
@@ -22,7 +22,7 @@ def test_each_length_comes_as_often_as_it_is_named_and_in_changing_order():
   assert LENGTHS.mean == 21 / 4
 
 
-def test_a_call_has_one_length_and_another_seed_another_order():
+def test_a_call_has_one_length_and_seeds_differ_in_order():
   for call in range(20):
     assert (
       len({LENGTHS.at(step) for step in range(3 * call, 3 * call + 3)}) == 1
@@ -51,7 +51,7 @@ def stream(lengths):
   )
 
 
-def test_lanes_read_every_token_in_order_whatever_the_lengths():
+def test_lanes_read_every_token_in_order_for_any_lengths():
   calls = [
     stream(LENGTHS).read(step, 3, slice(None)) for step in range(0, 60, 3)
   ]

@@ -1,4 +1,4 @@
-"""Token files as they were written, and files that are not right."""
+"""Token files: intact ones, and damaged ones."""
 
 import json
 import shutil
@@ -78,7 +78,7 @@ def _disorder_documents(folder):
     (_truncate_to_nothing, "train.npy is truncated"),
     (_shorten, "has 1002 tokens where meta.json says 1003"),
     (_change_a_token, "it was changed"),
-    (_replace_by_text, "no token file"),
+    (_replace_by_text, "not a token file"),
     (_disorder_documents, "must have rising positions below 1003"),
     (_remove_documents, "train_documents.npy is missing"),
     (_rename_split, "no split 'train', only valid, test, other"),
@@ -101,7 +101,7 @@ def test_shares_of_the_tail_clusters_are_counted():
   tokens = np.repeat(np.arange(10, dtype=np.uint8), 10)
   file = token_file.TokenFile(tokens, np.zeros(1, int), "", {})
   assert token_file.tail_shares(file, (5, 9)) == (0.4, 0.1)
-  # Of 6.6 million tokens in order, each place shows what is around it.
+  # 6.6 million sorted tokens: each sample shows its surroundings.
   long = token_file.TokenFile(
     np.repeat(tokens, 1 << 16), np.zeros(1, int), "", {}
   )

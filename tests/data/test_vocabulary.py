@@ -11,7 +11,7 @@ from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
 
-# A character or more of every Unicode plane, with what is awkward in a file.
+# Characters of every Unicode plane, and some that are awkward in a file.
 PLANES = "".join(chr(plane * 0x10000 + 0x1234) for plane in range(17))
 AWKWARD = "\\ \n\r\t\x00\x1c\x85\xa0\u2028\ufeff'\"\\x41_é"
 
@@ -107,19 +107,19 @@ def test_a_byte_vocabulary_file_lists_any_subset_in_any_order():
   ]
 
 
-def test_a_byte_outside_the_vocabulary_is_named_with_its_place():
+def test_a_byte_outside_the_vocabulary_is_named_with_its_position():
   vocab = vocabulary.ByteVocabulary(("a", "b"))
   with pytest.raises(errors.UserError, match="byte 0x0a at position 2"):
     vocab.encode("ab\n")
 
 
-def test_a_character_outside_the_vocabulary_is_named_with_its_place():
+def test_a_character_outside_the_vocabulary_is_named_with_its_position():
   vocab = vocabulary.CharacterVocabulary(("a", "b"), False)
   with pytest.raises(errors.UserError, match="'é' at position 1"):
     vocab.encode("aé")
 
 
-def test_a_word_outside_the_vocabulary_is_named_with_its_place():
+def test_a_word_outside_the_vocabulary_is_named_with_its_position():
   with pytest.raises(errors.UserError, match="'cat' at position 2"):
     words("<eos>", "a", "b").encode("a b cat b")
 
@@ -181,7 +181,7 @@ def test_a_datasets_vocabulary_is_loaded(tmp_path):
 
 def test_a_vocabulary_that_was_changed_is_refused(tmp_path):
   write_dataset(tmp_path, sha256="0" * 64)
-  with pytest.raises(errors.UserError, match="not the vocabulary that"):
+  with pytest.raises(errors.UserError, match="not the vocabulary of"):
     vocabulary.load(str(tmp_path))
 
 

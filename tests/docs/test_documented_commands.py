@@ -1,8 +1,8 @@
 """Commands on pages and in docstrings would start, and what they name exists.
 
-Each command line is parsed by its own module (`tests/docs/parsed_commands.py`),
-with overrides and the rules that several fields share. Only those that take a
-second also run.
+Each command line is parsed by its own module, overrides and cross-field rules
+included (`tests/docs/parsed_commands.py`). Only commands that take a second run
+here.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""The attention that is shown is the one that the model pays."""
+"""Reported attention equals the attention in the model."""
 
 import json
 
@@ -41,7 +41,7 @@ def read(config, **options):
 
 @pytest.mark.parametrize("case", CASES)
 def test_weights_are_those_of_the_oracle(case, monkeypatch):
-  """Where values are unit vectors, what attention gives is its weights."""
+  """With unit vectors as values, the result of attention is its weights."""
   config = tiny.model_config(**CASES[case])
   params, memory, inputs, found = read(config)
   seen = []
@@ -71,8 +71,8 @@ def _weights(attend, query, key, *rest, window):
   return np.stack(columns, axis=-1).swapaxes(0, 1)
 
 
-def test_terms_are_of_what_the_paper_says():
-  """(c) is of the key alone, (d) of the distance alone; others have none."""
+def test_terms_depend_on_what_the_paper_says():
+  """(c) depends on the key alone, (d) on the distance; others lack them."""
   config = tiny.model_config()
   *_, found = read(config, clamp_len=0)
   terms = found.terms
@@ -92,7 +92,7 @@ def test_terms_are_of_what_the_paper_says():
   assert not jnp.any(absolute.terms.distance)
 
 
-def test_reading_is_that_of_the_model():
+def test_outputs_equal_those_of_the_model():
   config = tiny.model_config()
   params, memory, inputs, found = read(config, clamp_len=0)
   _, targets, _ = tiny.inputs(config)
@@ -103,8 +103,8 @@ def test_reading_is_that_of_the_model():
   np.testing.assert_allclose(found.memory.hiddens, after.hiddens, atol=ROUNDING)
 
 
-def test_the_share_of_memory_is_what_is_not_in_the_segment():
-  weights = np.zeros((2, 1, 1, 2, 5))  # Three in memory.
+def test_the_share_of_memory_excludes_the_segment():
+  weights = np.zeros((2, 1, 1, 2, 5))  # Three keys in memory.
   weights[0, ..., 0], weights[1, ..., 3] = 1, 1
   weights[1, ..., 1, :] = [0.25, 0.25, 0, 0.5, 0]
   np.testing.assert_allclose(
@@ -135,7 +135,7 @@ def test_training_logs_the_use_of_memory(data_dir, tmp_path):
   assert 0 < record["memory_share_layer_2"] < 1
 
 
-def test_without_memory_there_is_no_use_of_it(data_dir):
+def test_a_model_without_memory_is_refused(data_dir):
   config = corpus.config(
     data_dir,
     **{

@@ -11,7 +11,7 @@ from transformer_xl.formats import inert_pickle
 
 
 class Hostile:
-  """Would make a folder when it is unpickled."""
+  """Makes a folder when it is unpickled."""
 
   def __init__(self, path):
     self.path = path
@@ -21,17 +21,17 @@ class Hostile:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_nothing_that_a_pickle_asks_for_is_run(tmp_path, protocol):
+def test_no_code_of_a_pickle_is_run(tmp_path, protocol):
   target = tmp_path / "made"
   content = pickle.dumps([Hostile(str(target))], protocol)
   (inert,) = inert_pickle.load(content, "file")
   assert not target.exists()
   assert inert.origin.endswith(".mkdir")
-  pickle.loads(content)  # So the pickle does what it says.
+  pickle.loads(content)  # So the pickle works.
   assert target.exists()
 
 
-def test_modules_are_not_looked_for():
+def test_modules_are_not_imported():
   content = b"cno.such.module\nthing\n(S'argument'\ntR."
   inert = inert_pickle.load(content, "file")
   assert inert.origin == "no.such.module.thing"

@@ -42,7 +42,7 @@ def test_values_are_those_that_tensorflow_wrote(name):
   assert tensors["beta1_power"].shape == ()
 
 
-def test_shapes_are_known_without_the_values():
+def test_shapes_are_read_without_the_values():
   bundle = tensor_bundle.Bundle(str(stored_files.tensorflow("lm1b") / PREFIX))
   assert bundle.shapes == {name: bundle[name].shape for name in bundle}
 
@@ -65,7 +65,7 @@ def test_a_changed_index_has_another_checksum(copied):
     read_all(copied)
 
 
-def test_truncated_values_are_seen_before_any_is_read(copied):
+def test_truncated_values_are_detected_before_any_is_read(copied):
   path = copied / DATA
   path.write_bytes(path.read_bytes()[:-1])
   with pytest.raises(errors.UserError, match="truncated"):

@@ -10,7 +10,7 @@ from transformer_xl.formats import torch_file
 
 MODEL = stored_files.ORIGINAL / "model.pt"
 STATE_DICT = stored_files.ORIGINAL / "state_dict.pt"
-# Shared by two names, of which the first gave the values.
+# Shared by two names; the first holds the values.
 TIED = {
   "crit.out_layers.{}.weight": "word_emb.emb_layers.{}.weight",
   "crit.out_projs.{}": "word_emb.emb_projs.{}",
@@ -32,7 +32,7 @@ def test_tensors_are_those_that_torch_wrote(path):
     np.testing.assert_array_equal(values, expected, err_msg=name)
 
 
-def test_a_module_tells_its_attributes_and_a_state_dict_has_none():
+def test_a_module_has_attributes_and_a_state_dict_has_none():
   module = torch_file.read(str(MODEL))
   assert module.attributes()["mem_len"] == 7
   assert module.attributes("layers", "1", "dec_attn", "dropatt")["p"] == 0.125
@@ -103,7 +103,7 @@ def test_views_and_types_of_all_kinds_are_exact(tmp_path, use_zip):
     "parameter": torch.nn.Parameter(base + 1),
   }
   path = tmp_path / "tensors.pt"
-  # As training codes save: the weights beside other things.
+  # As training programs save it: weights and other values.
   torch.save(
     {"args": {"n_layer": 3}, "model_state": tensors},
     path,

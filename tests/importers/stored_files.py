@@ -1,4 +1,4 @@
-"""Where the stored checkpoints are, and what is in them."""
+"""Paths and contents of the stored checkpoints."""
 
 import pathlib
 import shutil
@@ -6,8 +6,8 @@ import shutil
 FOLDER = pathlib.Path(__file__).parent / "stored"
 TENSORFLOW = ("enwik8", "text8", "wt103", "lm1b")
 ORIGINAL = FOLDER / "original"
-STEP = 7  # Of the TensorFlow checkpoints, and the seed of their weights.
-SEED = 11  # Of the PyTorch weights.
+STEP = 7  # Step and seed of the TensorFlow checkpoints.
+SEED = 11  # Seed of the PyTorch weights.
 
 
 def tensorflow(name: str) -> pathlib.Path:
@@ -25,7 +25,7 @@ def as_published(name: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def write_words(folder: pathlib.Path, count: int) -> str:
-  """A vocabulary of words, one a line; returns its path."""
+  """Writes a vocabulary, one word per line; returns its path."""
   path = folder / "vocab.txt"
   words = ["<eos>", *(f"w{number}" for number in range(count - 1))]
   path.write_text("".join(f"{word}\n" for word in words))

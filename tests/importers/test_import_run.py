@@ -30,12 +30,12 @@ from transformer_xl.workdir import trained_model
 
 MEM_LEN, CLAMP_LEN = 5, 4
 SEGMENT_LENS = (4, 7, 2)  # Shorter and longer than the memory.
-# The tiny checkpoints are not the published ones, but the rules are.
+# The tiny checkpoints follow the published rules, at other sizes.
 TENSORFLOW_RULES = ("zeros", "mem_len_plus_one", 1e-12)
 
 
 def load(workdir):
-  """The configuration and the parameters of a run, as other modes do."""
+  """Loads configuration and parameters of a run, as every mode does."""
   config = load_lib.from_config_dict(saved.get_config(str(workdir)))
   targets = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(
@@ -55,7 +55,7 @@ def load(workdir):
 
 
 def worst_difference(config, params):
-  """From the float64 oracle, in log-probabilities of three segments."""
+  """Largest difference of log-probabilities from the float64 oracle."""
   model = transformer_xl.TransformerXL(
     config, clamp_len=CLAMP_LEN, same_length=True
   )
@@ -123,7 +123,7 @@ def test_original_pytorch_files_equal_the_numpy_model(tmp_path, name):
   assert config.model.memory_start == "masked"
   assert config.model.same_length_window == "mem_len"
   assert worst_difference(config.model, params) < 1e-5
-  if name == "model.pt":  # Only a module knows.
+  if name == "model.pt":  # Only a pickled module states it.
     assert config.eval.mem_len == (7,)
     assert config.eval.clamp_len == 3
     assert config.model.attention_dropout_rate == 0.125
@@ -175,7 +175,7 @@ def test_evaluation_scores_every_token_of_an_imported_run(wt103, tmp_path):
   assert card["memory_start"] == "zeros"
 
 
-def test_the_certificate_is_kept_and_adds_up(wt103):
+def test_the_report_is_kept_and_adds_up(wt103):
   made = json.loads((wt103 / "results" / "import.json").read_text())
   sizes = [np.prod(row["shape"], dtype=int) for row in made["tensors"]]
   assert sum(sizes) == made["num_parameters"]
@@ -208,7 +208,7 @@ def test_export_and_import_return_every_parameter(tmp_path, index):
   jax.tree.map(np.testing.assert_array_equal, params, again)
 
 
-def test_a_run_goes_to_huggingface_and_back_whole(wt103, tmp_path):
+def test_a_run_survives_export_and_import(wt103, tmp_path):
   first, second = tmp_path / "huggingface", tmp_path / "run"
   export.export(str(wt103), str(first))
   import_run.make(
@@ -225,7 +225,7 @@ def test_a_run_goes_to_huggingface_and_back_whole(wt103, tmp_path):
     export.export(str(wt103), str(first))
 
 
-def test_what_huggingface_cannot_express_is_not_exported(tmp_path):
+def test_a_model_that_huggingface_lacks_is_not_exported(tmp_path):
   import_run.make(
     format_name="tensorflow",
     source=str(stored_files.tensorflow("lm1b")),

@@ -1,4 +1,4 @@
-"""Imports that must fail: each in one line, with nothing left behind."""
+"""Imports that must fail: one line each, and nothing is written."""
 
 import json
 import os
@@ -78,13 +78,13 @@ def test_a_wrong_folder_ends_in_one_line(tmp_path, changes, damage, message):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    # Formats mixed up.
+    # A file of another format.
     ({"format_name": "tensorflow", "source": "hf"}, "model.ckpt|is missing"),
     ({"format_name": "huggingface", "source": "tf"}, "config.json is missing"),
     ({"format_name": "pytorch", "source": "tf"}, "model.pt is missing"),
     ({"format_name": "pytorch", "source": "hf/model.safetensors"}, "pickled"),
     ({"format_name": "pytorch", "source": "hf/nothing"}, "is missing"),
-    # Things that do not go together.
+    # Options that contradict each other.
     ({"format_name": "tensorflow", "published": "wt103"}, "num_layers is 2"),
     ({"format_name": "tensorflow", "cutoffs": (3,)}, "--cutoffs and"),
     ({"format_name": "tensorflow", "vocabulary": "hf/vocab.txt"}, "symbols"),
@@ -105,12 +105,10 @@ def test_data_of_another_model_are_refused(tmp_path):
   folder = shutil.copytree(stored_files.tensorflow("wt103"), tmp_path / "tf")
   info = {"vocab_size": 23, "cutoffs": [0, 7, 14, 23], "dataset": "wt103"}
   (folder / "corpus-info.json").write_text(json.dumps(info))
-  refuse(
-    tmp_path, "of two models", format_name="tensorflow", source=str(folder)
-  )
+  refuse(tmp_path, "belong to", format_name="tensorflow", source=str(folder))
 
 
-def test_a_source_without_vocabulary_asks_for_it(tmp_path):
+def test_a_source_without_vocabulary_is_refused(tmp_path):
   refuse(
     tmp_path,
     "--vocabulary=PATH",
@@ -120,7 +118,7 @@ def test_a_source_without_vocabulary_asks_for_it(tmp_path):
 
 
 def refuse(folder, message, **options):
-  """The import fails with one line and leaves nothing behind."""
+  """Asserts that the import fails with one line and writes nothing."""
   before = sorted(os.listdir(folder))
   with pytest.raises(errors.UserError, match=message) as caught:
     import_run.make(workdir=str(folder / "run"), **options)

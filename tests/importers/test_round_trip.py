@@ -1,4 +1,4 @@
-"""Drawn models go to HuggingFace's files and come back bit for bit."""
+"""Random models survive export to HuggingFace's files bit for bit."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import tempfile
 import hypothesis
 import numpy as np
 import pytest
+from flax import traverse_util
 from hypothesis import strategies as st
 
 from tests import tiny
@@ -52,21 +53,21 @@ KEPT = [
 
 
 def draw(config: schema.ModelConfig):
-  """Parameters of which no two numbers are the same."""
+  """Parameters with all numbers different."""
   params, count = {}, 0
   for name, shape in mapping.parameter_shapes(config).items():
     size = int(np.prod(shape))
     values = np.arange(count, count + size, dtype=np.float32)
     params[name] = values.reshape(shape)
     count += size
-  assert count < 2**24  # Of float32 all are exact.
+  assert count < 2**24  # All are exact in float32.
   return params
 
 
-# Each asks for the shapes of a model or two.
+# Every example traces a model or two.
 @hypothesis.settings(max_examples=8)
 @hypothesis.given(st.fixed_dictionaries(FIELDS))
-def test_what_is_exported_comes_back_bit_for_bit(updates):
+def test_an_exported_model_is_imported_bit_for_bit(updates):
   config = tiny.model_config(**updates)
   try:
     fields = huggingface.config_fields(config, LENGTHS)
@@ -76,14 +77,15 @@ def test_what_is_exported_comes_back_bit_for_bit(updates):
   params = draw(config)
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "model.safetensors")
-    export.write_weights(path, mapping.nest(params), config)
+    tree = traverse_util.unflatten_dict(params, sep="/")
+    export.write_weights(path, tree, config)
     with open(os.path.join(folder, "config.json"), "w") as file:
       json.dump(fields, file)
     found = huggingface.read(folder)
   read = import_run.make_config(found, None).model
   for name in KEPT:
     assert getattr(read, name) == getattr(config, name), name
-  if config.cutoffs:  # Else "none" and "all_but_first" are the same.
+  if config.cutoffs:  # Without clusters "none" and "all_but_first" are equal.
     assert read.tie_projections == config.tie_projections
   again, _ = mapping.import_tensors(
     found.tensors,
@@ -91,7 +93,7 @@ def test_what_is_exported_comes_back_bit_for_bit(updates):
     read,
     ignored=torch_layout.IGNORED,
   )
-  again = mapping.flatten(again)
+  again = traverse_util.flatten_dict(again, sep="/")
   assert again.keys() == params.keys()
   for name, values in params.items():
     np.testing.assert_array_equal(again[name], values, err_msg=name)

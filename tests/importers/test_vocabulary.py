@@ -14,7 +14,7 @@ WORDS = ["<eos>", "the", "<unk>", "caf\u00e9", "\u65e5\u672c"]
 
 
 def attributes(symbols, *, lower_case=False):
-  """What the tokenizers of the published codes keep."""
+  """Attributes of the tokenizers of the published programs."""
   return {
     "counter": collections.Counter(symbols),
     "idx2sym": list(symbols),
@@ -116,7 +116,7 @@ def test_a_prepared_folder_is_copied(tmp_path):
     pickle.dumps({"sym2idx": {}}),
   ],
 )
-def test_anything_else_is_one_line(tmp_path, content):
+def test_another_kind_of_file_is_one_line(tmp_path, content):
   path = tmp_path / "vocab.pkl"
   path.write_bytes(content)
   with pytest.raises(errors.UserError, match=r"vocab\.pkl is") as caught:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from tests.parity import configurations
 from tests.parity import weights
@@ -76,7 +77,7 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
       params, inputs, targets, memory
     )
     losses.append(float(loss))
-    gradients.append(mapping.flatten(gradient))
+    gradients.append(traverse_util.flatten_dict(gradient, sep="/"))
     log_probs.append(np.asarray(scores))
     memories.append(np.asarray(memory.hiddens))
   count = drawn.batch_size * sum(drawn.segment_lens)

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from tests.parity import configurations
 from tests.parity import differences
@@ -45,8 +46,10 @@ def test_a_drawn_model_equals_that_of_huggingface(tmp_path, index):
   assert lengths.mem_len == (drawn.mem_len,)
   assert lengths.clamp_len == drawn.clamp_len
   assert lengths.same_length == drawn.same_length
-  for name, values in mapping.flatten(ours.draw_params(drawn)).items():
-    np.testing.assert_array_equal(mapping.flatten(params)[name], values)
+  flat = traverse_util.flatten_dict(params, sep="/")
+  expected = traverse_util.flatten_dict(ours.draw_params(drawn), sep="/")
+  for name, values in expected.items():
+    np.testing.assert_array_equal(flat[name], values)
 
   run, reference = ours.run_drawn(index), theirs.run(drawn, model)
   assert run.loss == pytest.approx(reference.loss, abs=1e-5)

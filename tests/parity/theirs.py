@@ -5,6 +5,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+from flax import traverse_util
 
 from tests.parity import configurations
 from tests.parity import ours
@@ -84,4 +85,4 @@ def _gradients(drawn: configurations.Drawn, model) -> dict[str, np.ndarray]:
   gradients, _ = mapping.import_tensors(
     named, huggingface.layout(drawn.model), drawn.model, ignored="$^"
   )
-  return mapping.flatten(gradients)
+  return traverse_util.flatten_dict(gradients, sep="/")

@@ -1,4 +1,4 @@
-"""What is tried when a configuration does not fit, in which order."""
+"""Alternatives to a configuration that does not fit, and their order."""
 
 from tests import tiny
 from transformer_xl.config import load
@@ -22,13 +22,13 @@ def test_the_least_change_is_tried_first():
   assert split in tries[3]
   assert "accumulation_steps=2" in tries[4]
   assert "accumulation_steps=4" in tries[5]
-  # 32 lanes on 8 devices: parts of 8 lanes are the smallest there are.
+  # 32 lanes on 8 devices: at least 8 lanes at a time.
   assert [("batch_size" in text) for text in tries[4:]] == [False] * 2 + [
     True
   ] * 2
 
 
-def test_each_try_is_a_configuration_that_holds():
+def test_every_alternative_is_a_valid_configuration():
   original = config()
   found = list(alternatives.smaller(original, num_devices=8))
   for flags, smaller in found:
@@ -40,13 +40,13 @@ def test_each_try_is_a_configuration_that_holds():
   assert len({flags for flags, _ in found}) == len(found)
 
 
-def test_parameters_are_split_as_far_as_their_width_allows():
+def test_parameters_are_sharded_as_far_as_their_width_allows():
   narrow = config(**{"model.model_dim": 10})
   _, smaller = list(alternatives.smaller(narrow, num_devices=8))[2]
   assert smaller.mesh.fsdp == 2
 
 
-def test_what_is_set_already_is_not_tried_again():
+def test_present_settings_are_not_alternatives():
   recomputed = config(**{"model.remat": "full"})
   tries = alternatives.smaller(recomputed, num_devices=8)
   assert all(smaller != recomputed for _, smaller in tries)
@@ -54,7 +54,7 @@ def test_what_is_set_already_is_not_tried_again():
   assert "mesh.fsdp" in first
 
 
-def test_the_first_that_fits_is_proposed(monkeypatch):
+def test_the_first_alternative_that_fits_is_proposed(monkeypatch):
   tried = []
 
   def train_plan(config, devices):

@@ -49,7 +49,7 @@ branch_computations={%cheap, %dear}
 """
 
 
-def test_loops_multiply_and_conditionals_take_the_branch_that_is_asked_for():
+def test_loops_multiply_and_conditionals_take_the_given_branch():
   cost = hlo_cost.program_cost(PROGRAM)
   assert cost.cycles == 5 * 10 + 100  # A fusion's own estimate, not its parts.
   assert cost.kernel_flops == 64
@@ -59,7 +59,7 @@ def test_loops_multiply_and_conditionals_take_the_branch_that_is_asked_for():
   for found in (cost, expected):
     assert found.collective_bytes == {
       "all-reduce": 5 * 4 * 8 * 2,
-      "all-gather": 16 * 4,  # Of a started one, what it will give.
+      "all-gather": 16 * 4,  # Of an asynchronous one, its result.
     }
     assert found.traffic() == 2 * 5 * 4 * 8 * 2 + 16 * 4
 
@@ -69,9 +69,9 @@ def test_a_loop_of_another_bound_costs_accordingly():
   assert hlo_cost.program_cost(longer).cycles == 7 * 10 + 100
 
 
-def test_a_form_that_is_not_known_is_no_silent_zero():
+def test_an_unknown_form_is_an_error():
   unknown = PROGRAM.replace("condition=%condition, body=%body", "loop=%body")
-  with pytest.raises(ValueError, match="new form"):
+  with pytest.raises(ValueError, match="unknown form"):
     hlo_cost.program_cost(unknown)
 
 
@@ -109,8 +109,8 @@ channel_id=5
 def test_a_collective_that_overlaps_counts_where_it_starts():
   cost = hlo_cost.program_cost(OVERLAPPED)
   assert cost.collective_bytes == {
-    "all-gather": 4 * 64 * 2,  # Not again in the fusion that it goes on in.
-    "reduce-scatter": 16 * 4,  # A reduction of which each keeps a part.
+    "all-gather": 4 * 64 * 2,  # Counted once, not in the fusion it overlaps.
+    "reduce-scatter": 16 * 4,  # A fusion that reduces and scatters.
     "collective-permute": 16 * 4 + 8,
   }
 
@@ -124,7 +124,7 @@ def test_a_collective_that_overlaps_counts_where_it_starts():
       2 * 2 * 3 * 5,
     ),
     ("f32[2,5]{1,0} convolution(%a, %b), dim_labels=bf_io->bf", 2 * 2 * 3 * 5),
-    # A batch of seven products, as a convolution that sees one at a time.
+    # A batch of seven products, written as a convolution.
     (
       "f32[7,2,5]{2,1,0} convolution(%c, %d), window={size=7 stride=6 "
       "pad=0_0 lhs_dilate=7}, dim_labels=0bf_0io->0bf",
@@ -150,7 +150,7 @@ def test_products_are_counted_without_padding(product, flops):
   assert hlo_cost.program_cost(text).flops == flops
 
 
-def test_a_model_without_kernels_executes_what_its_products_say():
+def test_a_model_without_kernels_executes_its_own_products():
   config = tiny.model_config(num_layers=3)
   tokens, targets, memory = tiny.inputs(config)
   model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
@@ -163,7 +163,7 @@ def test_a_model_without_kernels_executes_what_its_products_say():
   projections = 2 * lanes * segment + 2 * lanes * context + context
   layer = (
     2 * config.model_dim * width * projections  # Q, O; K, V; distances.
-    # Content and values; distances, of which there is one more for the shift.
+    # Content and values; distances, with one more for the shift.
     + 2 * lanes * segment * (2 * context + context + 1) * width
     + 4 * lanes * segment * config.model_dim * config.ff_dim
   )

@@ -54,7 +54,7 @@ def plan(workdir, *flags):
 
 
 @pytest.mark.slow
-def test_a_plan_has_what_its_contract_says_for_both_programs(tmp_path):
+def test_a_plan_has_the_fields_of_its_contract(tmp_path):
   data_dir = corpus.write(tmp_path / "data")
   flags = corpus.config_flags(data_dir)
   done = plan(
@@ -76,15 +76,15 @@ def test_a_plan_has_what_its_contract_says_for_both_programs(tmp_path):
 
 
 @pytest.mark.slow
-# The tests' cache is on, which the command's is not: JAX cannot read what it
-# has compiled for other devices.
+# The tests' compile cache is on, unlike the command's: JAX cannot read programs
+# that were compiled for other devices.
 @pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache")
-def test_what_does_not_fit_comes_with_what_does(tmp_path, monkeypatch):
+def test_a_plan_that_does_not_fit_names_one_that_does(tmp_path, monkeypatch):
   sizes = {"model.model_dim": 128, "model.ff_dim": 512, "train.batch_size": 8}
   config = corpus.config(corpus.write(tmp_path / "data"), **sizes)
   topology.compile_only()
   devices = topology.slice_devices("v5e:2x2")
-  # Half a step's memory: less than is kept if nothing is split.
+  # Half a step's memory: less than unsharded parameters take.
   held = plan_lib.train_plan(config, devices)["hbm_bytes_per_chip"]
   chip = hardware.CHIPS["TPU v5 lite"]._replace(hbm_bytes=held // 2)
   monkeypatch.setitem(hardware.CHIPS, "TPU v5 lite", chip)
@@ -97,7 +97,7 @@ def test_what_does_not_fit_comes_with_what_does(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_slice_that_is_not_known_is_one_line(tmp_path):
+def test_an_unknown_slice_is_one_line(tmp_path):
   done = plan(
     tmp_path,
     "--topology=v99:1x1",
@@ -105,13 +105,13 @@ def test_a_slice_that_is_not_known_is_one_line(tmp_path):
   )
   assert done.returncode == 2
   last = done.stderr.splitlines()[-1]
-  assert last.startswith("error: no TPU slice 'v99:1x1'")
+  assert last.startswith("error: libtpu knows no TPU slice 'v99:1x1'")
   assert "Traceback" not in done.stderr
 
 
-def test_a_slice_whose_axes_have_to_be_cut_has_a_mesh():
+def test_a_mesh_may_split_the_axes_of_a_slice():
   topology.compile_only()
-  devices = topology.slice_devices("v5p:4x8x8")  # No axis of it has 2 chips.
+  devices = topology.slice_devices("v5p:4x8x8")  # No axis has 2 chips.
   config = schema.MeshConfig(data=-1, fsdp=2, tensor=1)
   mesh = mesh_lib.make_mesh(config, lanes=(256,), devices=devices)
   assert dict(mesh.shape) == {"data": 128, "fsdp": 2, "tensor": 1}

@@ -1,4 +1,4 @@
-"""Continuing a text: the model of training, a token at a time."""
+"""Generation equals the training model, one token at a time."""
 
 import dataclasses
 import json
@@ -10,15 +10,12 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import generate
-from transformer_xl.text import language_model
-from transformer_xl.workdir import run_record
-from transformer_xl.workdir import trained_model
 
 PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.uint8)
 BYTES = vocabulary_lib.ByteVocabulary()
@@ -33,22 +30,8 @@ def options(**updates):
   return load.from_config_dict(tiny.config_dict(**values)).generate
 
 
-def make_model(*, mem_len, segment_len=3, same_length=False, **updates):
-  config = tiny.model_config(**updates)
-  reader = kv_cache.Reader(
-    config,
-    mem_len=mem_len,
-    segment_len=segment_len,
-    clamp_len=0,
-    same_length=same_length,
-  )
-  frozen = reader.freeze(tiny.params(config))
-  vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
-  return language_model.TextModel(vocabulary, reader, frozen, 1)
-
-
 def draw(model, *, seeds=(0,), stop=(), **updates):
-  """All that is yielded; the last is the whole."""
+  """Everything that is yielded; the last has all tokens."""
   keys = jnp.stack([jax.random.key(seed) for seed in seeds])
   config = options(**updates)
   return list(
@@ -63,17 +46,17 @@ def lists(samples):
 def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory():
   hidden = []
   for segment_len in (3, 5):
-    model = make_model(mem_len=4, segment_len=segment_len, same_length=True)
+    model = models.make(mem_len=4, segment_len=segment_len, same_length=True)
     state, last = generate.read_prompt(model, PROMPT)
     assert int(state.length[0]) < len(PROMPT)
     hidden.append(last)
-  # The same sums in another order, of states of about 1.
+  # The same sums in another order; states are about 1.
   np.testing.assert_allclose(*hidden, atol=1e-5)
 
 
-def test_greedy_decoding_is_the_argmax_of_reading_it_all_at_once():
+def test_greedy_decoding_is_the_argmax_of_the_model_on_the_whole_text():
   # Tied, tiny models repeat themselves.
-  model = make_model(mem_len=32, tie_weights=False, cutoffs=(5, 11))
+  model = models.make(mem_len=32, tie_weights=False, cutoffs=(5, 11))
   config = model.reader.config
   (tokens,) = draw(model, num_tokens=12, temperature=0.0)[-1].tokens
   text = np.concatenate([PROMPT, tokens])
@@ -87,13 +70,13 @@ def test_greedy_decoding_is_the_argmax_of_reading_it_all_at_once():
   )
   expected = np.argmax(np.asarray(log_probs[0]), axis=-1)[len(PROMPT) - 1 :]
   assert tokens.tolist() == expected.tolist()
-  short = make_model(mem_len=1, tie_weights=False, cutoffs=(5, 11))
+  short = models.make(mem_len=1, tie_weights=False, cutoffs=(5, 11))
   other = draw(short, num_tokens=12, temperature=0.0)[-1]
-  assert lists(other) != [tokens.tolist()]  # So memory was needed.
+  assert lists(other) != [tokens.tolist()]  # So memory matters.
 
 
-def test_a_sample_is_what_its_key_draws_alone_and_all_come_in_parts():
-  model = make_model(mem_len=6, cutoffs=(5, 11), tie_weights=False)
+def test_a_sample_depends_on_its_key_alone_and_comes_in_parts():
+  model = models.make(mem_len=6, cutoffs=(5, 11), tie_weights=False)
   drawn = {"num_tokens": 12, "top_k": 9, "repetition_penalty": 1.3}
   parts = draw(model, seeds=(1, 2, 3), **drawn)
   assert [len(part.tokens[0]) for part in parts] == [0, 5, 10, 12]
@@ -111,7 +94,7 @@ def test_seeds_give_keys_and_more_samples_keep_the_first():
 
 
 def test_few_candidates_are_enough_against_repetition():
-  model = make_model(mem_len=6, cutoffs=(5, 11))
+  model = models.make(mem_len=6, cutoffs=(5, 11))
   shared = {"num_tokens": 20, "repetition_window": 4, "temperature": 0.0}
   repeats = []
   for ngram in (0, 2):
@@ -126,7 +109,7 @@ def test_few_candidates_are_enough_against_repetition():
 
 
 def test_a_sample_ends_with_the_stop_text():
-  model = make_model(mem_len=6)
+  model = models.make(mem_len=6)
   free = lists(draw(model, seeds=(1, 2), num_tokens=30)[-1])
   stop = tuple(free[0][6:8])
   parts = draw(model, seeds=(1, 2), num_tokens=30, stop=stop)
@@ -138,11 +121,11 @@ def test_a_sample_ends_with_the_stop_text():
     assert stopped or len(tokens) == 30
   assert len(parts[-1].tokens[0]) <= 8
   alone = draw(model, seeds=(1,), num_tokens=30, stop=stop)
-  assert len(alone) <= 3  # Nothing, 5 tokens and 3: it does not go on.
+  assert len(alone) <= 3  # None, 5 and 3 tokens: then it stops.
 
 
-def test_nothing_is_compiled_however_long_the_text():
-  model = make_model(mem_len=4)
+def test_longer_texts_compile_nothing():
+  model = models.make(mem_len=4)
   compiled = []
   listen = lambda name, _, **__: compiled.append(name)  # noqa: E731
   config = options(num_tokens=83)
@@ -152,7 +135,7 @@ def test_nothing_is_compiled_however_long_the_text():
   jax.monitoring.register_event_duration_secs_listener(listen)
   next(parts)
   is_compile = "/jax/core/compile/backend_compile_duration"
-  assert is_compile in compiled  # So it would be noticed.
+  assert is_compile in compiled  # So a compilation would be noticed.
   compiled.clear()
   *_, last = parts
   assert len(last.tokens[1]) == 83
@@ -168,7 +151,7 @@ def test_nothing_is_compiled_however_long_the_text():
     (WORDS, "the cat\n", "sat the"),
   ],
 )
-def test_what_is_shown_grows_into_the_text(vocabulary, prompt, text):
+def test_printed_text_is_a_prefix_of_the_whole(vocabulary, prompt, text):
   before = vocabulary.encode(prompt)
   tokens = vocabulary.encode(prompt + text)[len(before) :]
   shown = ""
@@ -183,7 +166,7 @@ def test_what_is_shown_grows_into_the_text(vocabulary, prompt, text):
   assert last == shown == text
 
 
-def test_bytes_that_are_no_text_are_shown_at_last():
+def test_invalid_bytes_are_shown_at_the_end():
   show = lambda is_last: generate.continuation(  # noqa: E731
     BYTES, BYTES.encode("a"), np.array([98, 0xE2, 0x82]), is_last=is_last
   )
@@ -202,21 +185,10 @@ def test_a_stop_text_that_cannot_be_drawn_is_refused(vocabulary, stop, says):
   assert generate.stop_tokens(vocabulary, "") == ()
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-  """A folder with parameters and a vocabulary."""
-  workdir = str(tmp_path_factory.mktemp("run"))
-  data_dir = corpus.write(tmp_path_factory.mktemp("data"))
-  run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
-  params = tiny.params(corpus.config(data_dir).model)
-  trained_model.save_params(workdir, params, step=1)
-  return workdir
-
-
 def run(workdir, **updates):
   values = {"num_tokens": 30, "prompt": "abc"} | updates
   values = {f"generate.{name}": value for name, value in values.items()}
-  # As main gives it: the size of the vocabulary is not in it.
+  # As from main, without the size of the vocabulary.
   config = corpus.config_dict("nowhere", **values | {"seed": 3})
   result = generate.run(load.from_config_dict(config), workdir)
   with open(f"{workdir}/results/generate.json", encoding="utf-8") as file:
@@ -259,7 +231,7 @@ def test_a_prompt_comes_from_a_file(workdir, tmp_path):
     ({"temperature": -1.0}, "temperature must be 0 or more"),
   ],
 )
-def test_what_cannot_be_done_is_one_line(workdir, updates, says):
+def test_a_mistake_is_one_line(workdir, updates, says):
   with pytest.raises(errors.UserError, match=says) as caught:
     run(workdir, **updates)
   assert "\n" not in str(caught.value)

@@ -42,7 +42,7 @@ def test_objects_name_texts_with_newlines_and_their_memory():
     ('{"text": "a", "memory": []}', "line 1"),
   ],
 )
-def test_what_is_no_text_is_named_by_its_line(content, says):
+def test_an_invalid_text_is_named_by_its_line(content, says):
   with pytest.raises(errors.UserError, match=says) as caught:
     inputs.parse(content, memory="fresh")
   assert "\n" not in str(caught.value)
@@ -68,7 +68,7 @@ def test_files_are_utf_8(tmp_path, monkeypatch):
   path.write_bytes("\u00e4\r\n".encode())
   assert inputs.read_file(str(path), field="score.file") == "\u00e4\r\n"
   path.write_bytes(b"abc\xff")
-  with pytest.raises(errors.UserError, match="no UTF-8 at byte 3"):
+  with pytest.raises(errors.UserError, match="not UTF-8 at byte 3"):
     inputs.read_file(str(path), field="score.file")
   with pytest.raises(errors.UserError, match=r"--config\.score\.file=FILE"):
     inputs.read_file(str(tmp_path), field="score.file")

@@ -1,4 +1,4 @@
-"""Drawing tokens: what may be drawn, how often, and by which key."""
+"""Sampling: which tokens are drawn, how often, and by which key."""
 
 import functools
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformer_xl.text import sampling
 
 DRAWS = 20_000
-NEVER = -1e9  # What guarding leaves of a log-probability.
+NEVER = -1e9  # Log-probability of an excluded token.
 
 
 def frequencies(log_probs, **options):
@@ -43,11 +43,13 @@ def test_draws_follow_the_temperature(temperature):
     ({"top_p": 0.36}, [1, 3]),
     ({"top_p": 0.9}, [0, 1, 2, 3]),
     ({"top_p": 0.8}, [0, 1, 3]),
-    ({"top_k": 2, "top_p": 0.5}, [1]),  # Of the two, 0.54 is the first's.
+    ({"top_k": 2, "top_p": 0.5}, [1]),  # The first has 0.54 of the two.
     ({"top_p": 0.8, "temperature": 0.1}, [1]),  # After the temperature.
   ],
 )
-def test_the_unlikely_are_not_drawn_and_the_rest_as_before(options, allowed):
+def test_unlikely_tokens_are_not_drawn_and_the_others_as_before(
+  options, allowed
+):
   probabilities = np.array([0.2, 0.35, 0.15, 0.3])
   drawn = frequencies(jnp.log(jnp.asarray(probabilities)), **options)
   assert np.flatnonzero(drawn).tolist() == allowed
@@ -66,16 +68,18 @@ def test_a_temperature_of_zero_takes_the_likeliest():
     assert index.dtype == jnp.int32
 
 
-def guarded(recent, **options):
-  """What guarding takes from the log-probabilities of the tokens 0 to 8."""
+def penalties(recent, **options):
+  """Penalties of the log-probabilities of the tokens 0 to 8."""
   values = {"penalty": 1.0, "ngram": 0, "vocab_size": 9} | options
   log_probs = jnp.zeros(9)
   recent = jnp.array(recent)
-  return -sampling.guard(log_probs, jnp.arange(9), recent, **values)
+  return -sampling.penalise_repetition(
+    log_probs, jnp.arange(9), recent, **values
+  )
 
 
 def test_recent_tokens_become_less_likely():
-  lower = guarded([9, 5, 7, 5], penalty=1.5)  # 9: nothing there.
+  lower = penalties([9, 5, 7, 5], penalty=1.5)  # 9 stands for no token.
   expected = np.zeros(9)
   expected[[5, 7]] = np.log(1.5)
   np.testing.assert_allclose(lower, expected)
@@ -84,8 +88,8 @@ def test_recent_tokens_become_less_likely():
 @pytest.mark.parametrize(
   ("ngram", "banned"), [(0, []), (1, [1, 2, 3]), (2, [1, 3]), (3, [3]), (4, [])]
 )
-def test_a_run_of_tokens_does_not_come_again(ngram, banned):
-  lower = guarded([9, 1, 2, 3, 2, 1, 1, 2], ngram=ngram)
+def test_an_ngram_is_not_repeated(ngram, banned):
+  lower = penalties([9, 1, 2, 3, 2, 1, 1, 2], ngram=ngram)
   assert np.flatnonzero(np.asarray(lower) > 1e6).tolist() == banned
 
 
@@ -102,7 +106,7 @@ OPTIONS = [
 
 @functools.cache
 def draws(temperature, top_k, top_p):
-  """Compiled: which of some tokens come in 2048 draws."""
+  """Marks the tokens that occur in 2048 draws."""
   draw = functools.partial(
     sampling.draw, temperature=temperature, top_k=top_k, top_p=top_p
   )
@@ -111,7 +115,7 @@ def draws(temperature, top_k, top_p):
 
 
 def kept_by_sorting(log_probs, temperature, top_k, top_p):
-  """What surely may be drawn, and what may be by one rounding or other.
+  """Tokens that must be possible, and those that rounding may add.
 
   Of equals the one with the lower index is the likelier.
   """
@@ -127,9 +131,8 @@ def kept_by_sorting(log_probs, temperature, top_k, top_p):
   return set(order[surely & drawable]), set(order[perhaps & drawable])
 
 
-# Quarters, so that there are ties; two thousand draws miss none that is kept,
-# of which the rarest has 1 in 150 at a temperature of 1/2, and 1 - 1/150 to the
-# power of 2048 is 1e-6.
+# Multiples of 1/4 give ties. The rarest kept token has a probability of 1/150
+# at temperature 1/2, and (1 - 1/150)^2048 is 1e-6, so 2048 draws miss none.
 @hypothesis.given(
   st.sampled_from(OPTIONS),
   st.lists(
@@ -138,7 +141,7 @@ def kept_by_sorting(log_probs, temperature, top_k, top_p):
     max_size=6,
   ),
 )
-def test_what_is_drawn_is_what_a_sort_keeps(options, log_probs):
+def test_tokens_are_those_that_a_sort_keeps(options, log_probs):
   log_probs = np.array(log_probs)
   surely, perhaps = kept_by_sorting(log_probs, **options)
   drawn = draws(**options)(jnp.asarray(log_probs, jnp.float32))
@@ -150,7 +153,7 @@ def test_what_is_drawn_is_what_a_sort_keeps(options, log_probs):
 
 @pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-40, 1e-30])
 @pytest.mark.parametrize("top_k", [0, 2])
-def test_next_to_no_temperature_takes_the_likeliest(temperature, top_k):
+def test_a_tiny_temperature_takes_the_likeliest(temperature, top_k):
   log_probs = jnp.array([-3.0, -0.5, -2.0, -0.75])
   for seed in range(3):
     index = sampling.draw(
@@ -163,7 +166,7 @@ def test_next_to_no_temperature_takes_the_likeliest(temperature, top_k):
     assert int(index) == 1
 
 
-def test_of_equals_without_temperature_the_first_is_taken():
+def test_a_temperature_of_zero_takes_the_first_of_equals():
   index = sampling.draw(
     jnp.array([-2.0, -1.0, -1.0]),
     jax.random.key(0),
@@ -176,14 +179,14 @@ def test_of_equals_without_temperature_the_first_is_taken():
 
 @functools.cache
 def compiled_guard(ngram, penalty):
-  return jax.jit(functools.partial(guarded, ngram=ngram, penalty=penalty))
+  return jax.jit(functools.partial(penalties, ngram=ngram, penalty=penalty))
 
 
 @hypothesis.given(
   st.sampled_from([(0, 1.5), (1, 1.0), (2, 2.0), (3, 1.0)]),
   st.lists(st.integers(0, 3), max_size=8),
 )
-def test_guarding_is_what_a_search_through_the_list_says(rule, tokens):
+def test_penalties_equal_a_search_through_the_list(rule, tokens):
   ngram, penalty = rule
   recent = [9] * (8 - len(tokens)) + tokens
   lower = compiled_guard(ngram, penalty)(jnp.array(recent))

@@ -1,4 +1,4 @@
-"""Scores of texts: each as if it were alone, and as the model of training."""
+"""Scores of texts equal those of each text alone and of the training model."""
 
 import itertools
 import json
@@ -9,16 +9,12 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import inputs
-from transformer_xl.text import language_model
 from transformer_xl.text import score
-from transformer_xl.workdir import run_record
-from transformer_xl.workdir import trained_model
 
 LONG = "abc def abc ghi jkl mno"  # Longer than memory and a segment.
 TEXTS = ("ab", LONG, "", "q", "abc def", LONG[5:], "\n")
@@ -26,18 +22,8 @@ TEXTS = ("ab", LONG, "", "q", "abc def", LONG[5:], "\n")
 ROUNDING = {"rtol": 1e-5, "atol": 2e-5}
 
 
-def make_model(*, mem_len=4, segment_len=3, **fields):
-  config = tiny.model_config(cutoffs=(5, 11), **fields)
-  reader = kv_cache.Reader(
-    config,
-    mem_len=mem_len,
-    segment_len=segment_len,
-    clamp_len=0,
-    same_length=False,
-  )
-  vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
-  frozen = reader.freeze(tiny.params(config))
-  return language_model.TextModel(vocabulary, reader, frozen, 1)
+def make_model(*, mem_len=4, **fields):
+  return models.make(mem_len=mem_len, cutoffs=(5, 11), **fields)
 
 
 def run(model, texts, *, memory="fresh", prefix="\n", batch_size=8, top_k=0):
@@ -73,7 +59,7 @@ def test_a_batch_scores_each_text_as_if_it_were_alone(fields):
   assert whole[2]["perplexity"] is None
 
 
-def test_a_text_is_scored_as_the_model_reads_it_at_once():
+def test_scores_equal_those_of_the_model_on_the_whole_text():
   model = make_model(mem_len=40)
   config = model.reader.config
   (result,) = run(model, [LONG], top_k=30)
@@ -90,7 +76,7 @@ def test_a_text_is_scored_as_the_model_reads_it_at_once():
   for token, best, row in zip(
     result["tokens"], result["top"], log_probs[0], strict=True
   ):
-    assert len(best) == config.vocab_size  # There are no more.
+    assert len(best) == config.vocab_size  # All there are.
     values = [entry["log_prob"] for entry in best]
     np.testing.assert_allclose(values, np.sort(row)[::-1], **ROUNDING)
     assert token in {entry["token"] for entry in best}
@@ -104,7 +90,7 @@ def test_carried_memory_reads_texts_as_one():
   carried = run(model, pieces, memory="carry", prefix="")
   (whole,) = run(model, [LONG], prefix="")
   joined = list(itertools.chain(*(result["log_probs"] for result in carried)))
-  assert joined[0] is None  # Nothing precedes it.
+  assert joined[0] is None  # It has no context.
   assert whole["log_probs"][0] is None
   assert sum(result["num_tokens"] for result in carried) == len(LONG) - 1
   np.testing.assert_allclose(joined[1:], whole["log_probs"][1:], **ROUNDING)
@@ -114,7 +100,7 @@ def test_carried_memory_reads_texts_as_one():
   ] * 3
 
 
-def test_each_text_may_say_how_it_remembers(model):
+def test_each_text_may_choose_its_memory(model):
   entries = [("abc", "fresh"), ("def", "carry"), ("def", "fresh")]
   entries = [inputs.Text(*entry) for entry in entries]
   first, second, third = run(model, entries, batch_size=2)
@@ -126,24 +112,13 @@ def test_each_text_may_say_how_it_remembers(model):
   assert [entry["memory"] for entry in (first, second)] == ["fresh", "carry"]
 
 
-def test_the_prefix_is_what_the_first_token_follows(model):
+def test_the_prefix_precedes_the_first_token(model):
   (result,) = run(model, ["bc"], prefix="a")
   (whole,) = run(model, ["abc"], prefix="")
   np.testing.assert_allclose(
     result["log_probs"], whole["log_probs"][1:], **ROUNDING
   )
   assert result["num_tokens"] == whole["num_tokens"] == 2
-
-
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-  """A folder with parameters and a vocabulary."""
-  workdir = str(tmp_path_factory.mktemp("run"))
-  data_dir = corpus.write(tmp_path_factory.mktemp("data"))
-  run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", workdir)
-  params = tiny.params(corpus.config(data_dir).model)
-  trained_model.save_params(workdir, params, step=1)
-  return workdir
 
 
 def test_a_file_of_texts_gives_a_list_of_results(workdir, tmp_path):

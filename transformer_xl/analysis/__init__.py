@@ -1,1 +1,1 @@
-"""The paper's analyses, one command each; see docs/analyses.md."""
+"""The paper's analyses, one `--mode` each; see docs/analyses.md."""

@@ -1,11 +1,11 @@
-"""The paper's ablation (tables 6 and 10): rows trained at equal tokens.
+"""The paper's ablation (tables 6 and 10): rows trained on equally many tokens.
 
     python -m transformer_xl.main --mode=ablation \
       --config=experiments/ablation_ptb.py --workdir=runs/ablation
 
 A row is named by recurrence, encoding and loss, as in "recurrent-shaw-all" or
 "segment-absolute-recent_half", and trained in a folder of that name below the
-workdir. What is finished is not done again.
+workdir. Finished rows are not trained again.
 """
 
 import dataclasses
@@ -43,13 +43,13 @@ class Row(NamedTuple):
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Trains and evaluates each row and writes the table so far.
+  """Trains and evaluates each row; writes the table after each.
 
   Returns:
-    What is written to `results/ablation.json`.
+    The content of `results/ablation.json`.
 
   Raises:
-    UserError: a row's name is none.
+    UserError: a row's name is unknown.
   """
   rows = [parse(name) for name in config.analysis.rows]
   config = load.with_vocab_size(
@@ -59,22 +59,22 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   if config.analysis.equal_memory:
     configs = _with_equal_memory(config, configs)
   results: list[dict[str, Any]] = []
-  for row, chosen in zip(rows, configs, strict=True):
+  for row, row_settings in zip(rows, configs, strict=True):
     folder = os.path.join(workdir, row.name)
     logging.info("Row %s in %s.", row.name, folder)
-    result = _finished(row, chosen, folder)
+    result = _result(row, row_settings, folder)
     if result is None:
-      break  # A signal: the same command goes on from here.
+      break  # A signal stopped training: the same command resumes here.
     results.append(result)
     _write(config, workdir, results)
   return _table(config, results)
 
 
 def parse(name: str) -> Row:
-  """The row of a name.
+  """Parses the name of a row.
 
   Raises:
-    UserError: it has not three parts, or one of them is unknown.
+    UserError: it does not have three parts, or one of them is unknown.
   """
   parts = name.split("-")
   choices = (
@@ -87,7 +87,7 @@ def parse(name: str) -> Row:
   ):
     text = "-".join(f"({'|'.join(known)})" for known in choices)
     raise errors.UserError(
-      f"analysis.rows has {name!r}, which is no row; rows are {text}."
+      f"analysis.rows has {name!r}, which is not a row; rows are {text}."
     )
   return Row(name, parts[0] == "recurrent", parts[1], parts[2])
 
@@ -95,7 +95,7 @@ def parse(name: str) -> Row:
 def row_config(
   config: schema.ExperimentConfig, row: Row
 ) -> schema.ExperimentConfig:
-  """The experiment with a row's recurrence, encoding and loss."""
+  """Returns the experiment with a row's recurrence, encoding and loss."""
   mem_len = config.train.mem_len if row.is_recurrent else 0
   return dataclasses.replace(
     config,
@@ -107,9 +107,11 @@ def row_config(
 
 
 def _with_equal_memory(config, configs) -> list[schema.ExperimentConfig]:
-  """Longer segments where there is no recurrence, at as many tokens."""
+  """Gives rows without recurrence the longest segments of equal memory."""
   budget = equal_memory.bytes_of_step(row_config(config, parse(_REFERENCE)))
-  logging.info("The recurrent row is planned with %d bytes.", budget)
+  logging.info(
+    "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
+  )
   return [
     chosen
     if chosen.train.mem_len
@@ -121,44 +123,44 @@ def _with_equal_memory(config, configs) -> list[schema.ExperimentConfig]:
 _REFERENCE = "recurrent-relative-all"
 
 
-def _finished(row, config, folder) -> dict[str, Any] | None:
-  """The row's result, trained and evaluated if it was not."""
+def _result(row, config, folder) -> dict[str, Any] | None:
+  """The row's result; trains and evaluates it if that is not done yet."""
   path = os.path.join(folder, "results", "row.json")
-  asked = _asked(config)
+  settings = _settings(config)
   if os.path.exists(path):
     with open(path, encoding="utf-8") as file:
       result = json.load(file)
-    _check_training(result["asked"], asked, folder)
-    if result["asked"] == asked:
-      logging.info("It is finished.")
+    _check_training(result["asked"], settings, folder)
+    if result["asked"] == settings:
+      logging.info("Row %s is finished.", row.name)
       return result
   if not loop.train(config, folder):
     return None
   result = {**_description(row, config), **_scores(row, config, folder)}
-  result["asked"] = asked
+  result["asked"] = settings
   metrics_log.write_json(path, result)
   return result
 
 
-def _asked(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """What a result depends on, as JSON gives it back."""
-  asked = {
+def _settings(config: schema.ExperimentConfig) -> dict[str, Any]:
+  """What a result depends on, as read back from JSON."""
+  settings = {
     "model": dataclasses.asdict(config.model),
     "train": dataclasses.asdict(config.train),
     "split": config.eval.split,
     "attention_lens": config.analysis.attention_lens,
   }
-  return json.loads(json.dumps(asked))
+  return json.loads(json.dumps(settings))
 
 
-def _check_training(then, now, folder) -> None:
-  """A row that was trained otherwise is not to be mistaken for this one."""
+def _check_training(saved, wanted, folder) -> None:
+  """Raises a UserError if the row was trained with other settings."""
   for group in ("model", "train"):
-    for name, value in then[group].items():
-      if now[group][name] != value:
+    for name, value in saved[group].items():
+      if wanted[group][name] != value:
         raise errors.UserError(
           f"{folder} was trained with {group}.{name}={value} and "
-          f"{now[group][name]} is asked for; use another --workdir."
+          f"{wanted[group][name]} is requested; use another --workdir."
         )
 
 
@@ -178,7 +180,7 @@ def _description(row, config) -> dict[str, Any]:
 
 
 def _scores(row, config, folder) -> dict[str, Any]:
-  """Perplexities at the attention length of training and over the sweep."""
+  """Perplexities at training's attention length and at those of the sweep."""
   trained = config.train.segment_len + config.train.mem_len
   lengths = sorted({trained, *config.analysis.attention_lens})
   model = trained_model.load(config, folder, lanes=(config.eval.batch_size,))
@@ -193,7 +195,7 @@ def _scores(row, config, folder) -> dict[str, Any]:
       )
       try:
         found = score(params, config, mesh, attention_len=length)
-      except errors.UserError as error:  # Longer than learned positions.
+      except errors.UserError as error:  # More than the learned positions.
         logging.warning("%s: %s", row.name, error)
         continue
       nll = found.nll / found.num_tokens
@@ -238,7 +240,7 @@ def _table(config, results) -> dict[str, Any]:
 
 
 def markdown(results: list[dict[str, Any]]) -> str:
-  """The table of the paper."""
+  """The paper's table as Markdown."""
   lines = [
     "| recurrence | encoding | loss | parameters | segment | planned MiB "
     "| PPL init (attention) | PPL best | attention length |",
@@ -257,7 +259,7 @@ def markdown(results: list[dict[str, Any]]) -> str:
 
 
 def draw(results: list[dict[str, Any]]) -> Any:
-  """Perplexity by attention length, a line for each row."""
+  """Plots perplexity against attention length, one line per row."""
   figure, axes = plotting.new(width=6.5, height=4.0)
   encodings = schema.choices("model.encoding")
   for row in results:
@@ -285,7 +287,7 @@ def draw(results: list[dict[str, Any]]) -> Any:
   axes.xaxis.set_major_formatter("{x:.0f}")
   axes.set_xlabel("attention length in evaluation (tokens; ring: in training)")
   axes.set_ylabel("perplexity")
-  # What is a quarter worse leaves the picture, or the rest would be one line.
+  # Cut what is a quarter worse, or all other lines would coincide.
   lowest = min(row["best"]["perplexity"] for row in results)
   highest = max(one["perplexity"] for row in results for one in row["sweep"])
   axes.set_ylim(0.99 * lowest, min(1.01 * highest, 1.25 * lowest))

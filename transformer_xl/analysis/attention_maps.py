@@ -1,13 +1,13 @@
-"""Where the heads of a model look (paper, appendix D); `--mode=attention`.
+"""Attention of the heads by distance (paper, appendix D); `--mode=attention`.
 
 Reads a text, or the start of a split, with the longest memory of
-`config.eval.mem_len`, and draws as the paper does
+`config.eval.mem_len`, and writes the paper's figures:
 
-attention_distance.png  each head's attention by distance, on average (figure 5)
-attention_widest.png    what the widest heads see in memory (figure 6)
-attention_terms.png     the terms that the scores of one are made of (figure 7)
+attention_distance.png  each head's mean attention by distance (figure 5)
+attention_widest.png    attention to memory of the widest heads (figure 6)
+attention_terms.png     the terms of the scores of one head (figure 7)
 
-with the numbers in `attention.npz` and a summary in `attention.json`.
+Their numbers are in `attention.npz`, a summary in `attention.json`.
 
 Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 """
@@ -39,27 +39,27 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 NUM_WIDEST = 3  # As in the paper.
-TOP_SHARE = 0.2  # Of the memory, that is called what a target looks at.
+TOP_SHARE = 0.2  # Share of memory that the summary lists for a target.
 
 
 class Maps(NamedTuple):
-  """What was measured; distances are from 0 to M."""
+  """Measurements; distances are from 0 to M."""
 
   by_distance: jt.Float[np.ndarray, "N H M+1"]  # Mean over queries.
   memory_mass: jt.Float[np.ndarray, "N"]  # Share of attention.
-  nll: float  # Mean, of the same tokens
-  nll_without_memory: float
+  nll: float  # Mean nats per token.
+  nll_without_memory: float  # Of the same tokens.
   num_tokens: int
   weights: jt.Float[np.ndarray, "N H T K"]  # Of the last segment.
   terms: jt.Float[np.ndarray, "4 N H T K"]
-  context: np.ndarray  # Tokens [K] that were seen then.
+  context: np.ndarray  # Tokens [K] of memory and last segment.
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Measures and draws; returns what is written to `attention.json`.
+  """Measures and draws; returns the content of `attention.json`.
 
   Raises:
-    UserError: there is no memory to look at, or the text is too short.
+    UserError: the memory is empty, or the text is too short.
   """
   folder = os.path.join(workdir, run_record.VOCABULARY)
   vocabulary = vocabulary_lib.load(folder)
@@ -84,7 +84,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
 
 
 def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
-  """The text's, or the start of the split."""
+  """Tokens of the given text, or of the start of the split."""
   if config.analysis.text:
     tokens, source = vocabulary.encode(config.analysis.text), "analysis.text"
   else:
@@ -92,8 +92,8 @@ def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
     tokens, source = file.tokens[: config.analysis.num_tokens + 1], "the text"
   if len(tokens) < at_least:
     raise errors.UserError(
-      f"{source} has {len(tokens)} tokens, and to fill the memory and read a "
-      f"segment takes {at_least}; give a longer one (analysis.num_tokens) or "
+      f"{source} has {len(tokens)} tokens, but filling the memory and reading "
+      f"a segment takes {at_least}; give more (analysis.num_tokens) or "
       "lower --config.eval.mem_len or --config.eval.segment_len."
     )
   return np.asarray(tokens, np.int32)
@@ -107,7 +107,7 @@ def measure(
   mem_len: int,
   segment_len: int,
 ) -> Maps:
-  """Reads tokens [num_tokens] and counts once the memory is full."""
+  """Reads tokens [num_tokens] and measures segments once memory is full."""
   model = transformer_xl.TransformerXL(
     config.model,
     clamp_len=config.eval.clamp_len,
@@ -117,7 +117,8 @@ def measure(
   empty = functools.partial(
     transformer_xl.empty_memory, config.model, batch_size=1
   )
-  memory, losses, cut, profiles, masses = empty(mem_len=mem_len), [], [], [], []
+  memory, losses, losses_without = empty(mem_len=mem_len), [], []
+  profiles, masses = [], []
   score = jax.jit(functools.partial(model.apply, method="nll"))
   for start in range(0, len(tokens) - segment_len, segment_len):
     inputs = tokens[None, start : start + segment_len]
@@ -128,7 +129,9 @@ def measure(
       continue
     losses.append(found.nll)
     without = empty(mem_len=0)
-    cut.append(score({"params": params}, inputs, targets, without)[0])
+    losses_without.append(
+      score({"params": params}, inputs, targets, without)[0]
+    )
     profiles.append(by_distance(found.weights[:, 0]))
     masses.append(memory_share.memory_mass(found.weights))
     last = start
@@ -137,7 +140,7 @@ def measure(
     by_distance=np.mean(profiles, axis=0),
     memory_mass=np.mean(masses, axis=0),
     nll=float(np.mean(losses)),
-    nll_without_memory=float(np.mean(cut)),
+    nll_without_memory=float(np.mean(losses_without)),
     num_tokens=len(losses) * segment_len,
     weights=np.asarray(found.weights[:, 0]),
     terms=np.stack([np.asarray(term[:, 0]) for term in found.terms]),
@@ -149,7 +152,7 @@ def measure(
 def by_distance(
   weights: jt.Float[shapes.Array, "N H T K"],
 ) -> jt.Float[shapes.Array, "N H M+1"]:
-  """The mean over queries of the attention at the distances 0 to M."""
+  """Mean attention of the queries at distances 0 to M."""
   segment_len, context_len = weights.shape[-2:]
   mem_len = context_len - segment_len
   query, distance = jnp.arange(segment_len), jnp.arange(mem_len + 1)
@@ -159,13 +162,13 @@ def by_distance(
 
 
 def mean_distance(profile: jt.Float[np.ndarray, "N H R"]) -> np.ndarray:
-  """Of what each head attends to, [N, H]."""
+  """Mean distance that each head attends to, [N, H]."""
   distance = np.arange(profile.shape[-1])
   return (profile * distance).sum(-1) / profile.sum(-1)
 
 
 def widest(profile: jt.Float[np.ndarray, "N H R"]) -> list[tuple[int, int]]:
-  """Layer and head of those that look farthest on average."""
+  """Layer and head of the heads with the largest mean distances."""
   reach = mean_distance(profile)
   order = np.argsort(-reach, axis=None, kind="stable")[:NUM_WIDEST]
   layers, heads = np.unravel_index(order, reach.shape)
@@ -189,7 +192,7 @@ def _summary(maps, config, vocabulary, *, mem_len) -> dict[str, Any]:
         "layer": layer + 1,  # Counted from 1, as in the pictures.
         "head": head + 1,
         "mean_distance": float(reach[layer, head]),
-        "targets": _looked_at(maps.weights[layer, head], maps, vocabulary),
+        "targets": _top_of_memory(maps.weights[layer, head], maps, vocabulary),
       }
       for layer, head in widest(maps.by_distance)
     ],
@@ -203,16 +206,16 @@ def _summary(maps, config, vocabulary, *, mem_len) -> dict[str, Any]:
   return result
 
 
-def _looked_at(weights, maps, vocabulary) -> list[dict[str, Any]]:
-  """For the last queries, the tokens in memory with the most attention."""
+def _top_of_memory(weights, maps, vocabulary) -> list[dict[str, Any]]:
+  """For each of the last queries, the tokens in memory it attends to most."""
   mem_len = weights.shape[1] - weights.shape[0]
   count = max(1, round(TOP_SHARE * mem_len))
   result = []
   for row in range(max(len(weights) - 5, 0), len(weights)):
     best = np.sort(np.argsort(-weights[row, :mem_len])[:count])
     known = vocabulary.decode(maps.context[mem_len : mem_len + row + 1])
-    looked_at = [vocabulary.symbol(int(maps.context[at])) for at in best]
-    result.append({"after": known[-60:], "top_of_memory": looked_at})
+    tokens = [vocabulary.symbol(int(maps.context[at])) for at in best]
+    result.append({"after": known[-60:], "top_of_memory": tokens})
   return result
 
 

@@ -1,4 +1,4 @@
-"""The figures of appendix D: heads by distance, over memory, and by terms.
+"""Figures of the paper's appendix D: attention by distance, memory and terms.
 
 Shapes: N layers, H heads, T queries, K = M + T keys.
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_xl.analysis import plotting
 
-NUM_TARGETS = 16  # Rows with a word beside each.
+NUM_TARGETS = 16  # Rows, each labelled with a word.
 TERMS = (
   "(a) query and key",
   "(b) query and distance",
@@ -20,13 +20,13 @@ TERMS = (
 
 
 def distances(profile: jt.Float[np.ndarray, "N H R"]) -> Any:
-  """Average attention by distance, a row for each head (figure 5)."""
+  """Mean attention by distance, one row per head (figure 5)."""
   num_layers, num_heads, _ = profile.shape
   rows = profile.reshape(num_layers * num_heads, -1)
   height = min(1.2 + 0.16 * len(rows), 7.0)
   figure, axes = plotting.new(width=6.5, height=height)
   axes.grid(visible=False)
-  # The share at distance 0 to 2 is large for most; the rest would be white.
+  # Logarithmic: distances 0 to 2 dominate, and the rest would be white.
   image = axes.imshow(
     np.log10(np.maximum(rows, 1e-5)),
     aspect="auto",
@@ -54,14 +54,14 @@ def memories(
   chosen: list[tuple[int, int]],
   words: list[str],
 ) -> Any:
-  """What the widest heads see in memory for some targets (figure 6)."""
+  """Attention of the widest heads to memory, for some targets (figure 6)."""
   _, segment_len, context_len = weights.shape
   mem_len = context_len - segment_len
   count = min(NUM_TARGETS, segment_len)
   figure, panels = plotting.new(
     width=3.0 * len(chosen) + 0.9, height=3.6, columns=len(chosen), share=True
   )
-  panels = np.atleast_1d(panels)  # A small model may have one head.
+  panels = np.atleast_1d(panels)  # One head gives a single panel.
   for panel, rows, (layer, head) in zip(panels, weights, chosen, strict=True):
     seen = rows[segment_len - count :, :mem_len]
     panel.grid(visible=False)
@@ -78,7 +78,7 @@ def memories(
       f"layer {layer + 1}, head {head + 1}: attention (%)"
     )
     panel.set_xlabel("position in memory (tokens)")
-  last = [_shown(word) for word in words[context_len - count :]]
+  last = [_label(word) for word in words[context_len - count :]]
   panels[0].set_yticks(range(count), last, fontsize=7)
   panels[0].set_ylabel("last token that the query has read")
   return figure
@@ -98,7 +98,7 @@ def terms(
   shown = np.where(hidden, np.nan, parts)
   for panel, values, title in zip(panels, shown, TERMS, strict=True):
     panel.grid(visible=False)
-    # A shift of a whole row changes no attention: colours begin at its mean.
+    # Adding a constant to a row changes no attention: centre on the mean.
     values = values - np.nanmean(values)
     bound = max(np.nanquantile(np.abs(values), 0.995), 1e-6)
     image = panel.imshow(
@@ -123,8 +123,8 @@ def terms(
   return figure
 
 
-def _shown(word: str) -> str:
-  """A token as a label; white space would be nothing."""
+def _label(word: str) -> str:
+  """A token as a label that shows white space."""
   visible = word.replace("\n", "\\n").strip() or "' '"
-  # What is between dollars would be set as mathematics.
+  # Matplotlib sets text between dollars as mathematics.
   return visible.replace("$", r"\$")

@@ -1,17 +1,16 @@
-"""Losses of tokens by how much of the text before them is known.
+"""Losses of tokens as a function of the length of their context.
 
-Two meanings of a context of c tokens:
+A context of c tokens has two meanings (`config.analysis.context`):
 
-"tokens"     nothing before the last c tokens is seen by any layer. Each token
-             needs windows of its own. One that begins at s gives the losses
-             with every context up to its length, of the tokens s+1, s+2, ...,
-             so that one pass over all beginnings gives those of every c. A
-             model of absolute positions reads at most its training segment,
-             however much more is known.
-"attention"  each layer attends to the last c tokens, through a memory that is
-             warm: one pass over the split for each c, at the cost of an
-             evaluation. The second layer's keys have themselves seen c tokens,
-             and so on: N layers know of N (c - 1) + 1.
+"tokens"     No layer sees anything before the last c tokens. Every token needs
+             windows of its own. A window that starts at s gives the losses of
+             the tokens s+1, s+2, ..., each with all contexts up to its length,
+             so one pass over all starts covers every c. A model with absolute
+             positions reads at most its training segment, even where the
+             context is longer.
+"attention"  Each layer attends to the last c tokens through a full memory: one
+             evaluation of the split per c. Keys of the second layer have seen c
+             tokens themselves, and so on: N layers see N (c - 1) + 1 tokens.
 """
 
 import dataclasses
@@ -39,10 +38,10 @@ from transformer_xl.workdir import trained_model
 
 
 class ContextLosses(NamedTuple):
-  """Of one model."""
+  """Losses of one model."""
 
   losses: jt.Float[np.ndarray, "C T"]  # Nats.
-  first_token: int  # In the split, that the first loss is of.
+  first_token: int  # Position in the split of the first loss.
   step: int
   num_parameters: int
 
@@ -50,7 +49,7 @@ class ContextLosses(NamedTuple):
 def group(
   config: schema.ExperimentConfig,
 ) -> Iterator[tuple[str, schema.ExperimentConfig]]:
-  """The further runs, each as it was saved, on the same data and split."""
+  """Yields the group's other runs, as saved, on the same data and split."""
   for workdir in config.analysis.group:
     other = load.from_config_dict(saved.get_config(workdir))
     evaluation = dataclasses.replace(
@@ -71,13 +70,14 @@ def group(
     )
 
 
-def of_run(
+def run_losses(
   config: schema.ExperimentConfig, workdir: str, *, contexts: list[int]
 ) -> ContextLosses:
-  """Losses of the run's checkpoint at each context, rising.
+  """Losses of a run's checkpoint at each context length, in rising order.
 
   Raises:
-    UserError: the split is too short, or the model cannot be read so.
+    UserError: the split is too short, or the model does not support the kind
+      of context.
   """
   config = load.with_vocab_size(
     config, token_file.read_meta(config.data.dataset_dir)
@@ -98,7 +98,7 @@ def by_tokens(
   *,
   contexts: list[int],
 ) -> np.ndarray:
-  """Of the tokens from the longest context on, by windows; [C, T]."""
+  """Losses [C, T] from the longest context on, in separate windows."""
   file = _split(config)
   longest, count = contexts[-1], config.analysis.num_tokens
   needed = 2 * longest + count
@@ -110,7 +110,7 @@ def by_tokens(
     )
   read = contexts
   if config.model.encoding in layers.ABSOLUTE:
-    # Beyond its segment are positions that the model has never seen.
+    # The model was not trained on positions beyond its segment.
     read = [min(length, config.train.segment_len) for length in contexts]
   wanted = np.unique(read)
   starts = np.arange(longest + count - wanted[0])
@@ -140,11 +140,11 @@ def by_attention(
   *,
   contexts: list[int],
 ) -> np.ndarray:
-  """Of all tokens from the longest context on, by memory; [C, T]."""
+  """Losses [C, T] from the longest context on, through memory."""
   if config.model.encoding in layers.ABSOLUTE:
     raise errors.UserError(
-      "analysis.context=attention needs a model of distances, and one of the "
-      f"group has model.encoding={config.model.encoding}; set "
+      "analysis.context=attention needs an encoding of distances, and a model "
+      f"of the group has model.encoding={config.model.encoding}; set "
       "--config.analysis.context=tokens."
     )
   passes = [_one_pass(params, config, mesh, length) for length in contexts]
@@ -157,7 +157,7 @@ def by_attention(
 
 
 def _one_pass(params, config, mesh, length) -> np.ndarray:
-  """Of all tokens but the first, in order."""
+  """Losses of all tokens but the first, in order."""
   model = transformer_xl.TransformerXL(
     dataclasses.replace(config.model, same_length_window="mem_len"),
     clamp_len=config.eval.clamp_len,
@@ -167,7 +167,7 @@ def _one_pass(params, config, mesh, length) -> np.ndarray:
     _split(config),
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
-    # So much a token can depend on: lanes then make no difference.
+    # All that a token can depend on, so that lanes make no difference.
     warmup_len=length * config.model.num_layers,
     resets=streams.reset_rule(config),
   )
@@ -179,7 +179,7 @@ def _one_pass(params, config, mesh, length) -> np.ndarray:
   memory = transformer_xl.empty_memory(
     config.model, batch_size=config.eval.batch_size, mem_len=length
   )
-  losses, counted = [], []
+  losses, is_scored = [], []
   count = config.eval.segments_per_call
   for step in range(0, stream.num_steps, count):
     segments = streams.device_segments(
@@ -187,9 +187,9 @@ def _one_pass(params, config, mesh, length) -> np.ndarray:
     )
     memory, nll = score_chunk(memory, segments)
     losses.append(np.asarray(nll))
-    counted.append(np.asarray(segments.weights) > 0)
+    is_scored.append(np.asarray(segments.weights) > 0)
   # Lanes are consecutive runs of the text.
-  return _by_lane(losses)[_by_lane(counted)]
+  return _by_lane(losses)[_by_lane(is_scored)]
 
 
 def _by_lane(parts: list[np.ndarray]) -> np.ndarray:

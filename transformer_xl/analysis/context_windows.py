@@ -1,8 +1,8 @@
-"""Losses in windows of text that are read from nothing.
+"""Losses in windows of text that are read without memory.
 
-What precedes a window is not seen by any layer, so a window's c-th loss is
-that of a token of which exactly c are known. Windows are lanes of a batch; each
-costs its whole length, however few of its losses are wanted.
+No layer sees anything before a window, so the c-th loss of a window has a
+context of exactly c tokens. Windows are lanes of a batch; each costs its whole
+length, however few of its losses are needed.
 
 Shapes: W windows, B of them in a call, L their length.
 """
@@ -32,34 +32,34 @@ def losses(
   length: int,
   wanted: np.ndarray,
 ) -> jt.Float[np.ndarray, "W C"]:
-  """Negative log-probabilities, in nats, of some targets of windows.
+  """Negative log-probabilities, in nats, of chosen targets in each window.
 
   Args:
-    params: on the mesh.
-    tokens: [num_tokens] of the split.
-    starts: [W], where each window begins; L + 1 tokens from there on exist.
-    config: its `eval` says how many tokens are read at a time.
-    mesh: whose lanes share the windows.
+    params: parameters, placed on the mesh.
+    tokens: the split, [num_tokens].
+    starts: [W] first positions; L + 1 tokens must follow each.
+    config: its `eval` sets how many tokens are read per call.
+    mesh: windows are divided among its lanes.
     length: L.
-    wanted: [C], which targets of a window, from 0.
+    wanted: [C] indices of targets in a window, from 0.
   """
   read = jax.jit(
     functools.partial(read_window, model=_model(config), wanted=wanted),
     compiler_options=mesh_lib.compiler_options(mesh),
   )
-  parts = mesh.shape["data"] * mesh.shape["fsdp"]
-  evaluation = config.eval  # A call reads as many tokens as one of its calls.
+  num_shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  evaluation = config.eval  # As many tokens per call as evaluation reads.
   num_segments = evaluation.batch_size * evaluation.segments_per_call
   lanes = max(num_segments * evaluation.segment_len // length, 1)
-  lanes = -(-lanes // parts) * parts
-  place = NamedSharding(mesh, PartitionSpec(mesh_lib.LANES))
+  lanes = -(-lanes // num_shards) * num_shards
+  sharding = NamedSharding(mesh, PartitionSpec(mesh_lib.LANES))
   result = np.empty((len(starts), len(wanted)), np.float32)
   for first in range(0, len(starts), lanes):
     chosen = starts[first : first + lanes]
-    # Windows that fill up the last call are not kept.
+    # The last call is padded with windows whose losses are dropped.
     filled = np.resize(chosen, lanes)
     text = tokens[filled[:, None] + np.arange(length + 1)].astype(np.int32)
-    found = read(params, jax.device_put(text, place))
+    found = read(params, jax.device_put(text, sharding))
     result[first : first + lanes] = np.asarray(found)[: len(chosen)]
   return result
 
@@ -71,7 +71,7 @@ def read_window(
   model: transformer_xl.TransformerXL,
   wanted: np.ndarray,
 ) -> jt.Float[shapes.Array, "B C"]:
-  """The wanted losses of each window; `wanted` is [C]."""
+  """Losses of the targets `wanted`, [C], of each window."""
   memory = transformer_xl.empty_memory(
     model.config, batch_size=text.shape[0], mem_len=0
   )

@@ -1,4 +1,4 @@
-"""The memory that a training step is planned with, on the present device."""
+"""Configurations whose training step takes equally much device memory."""
 
 import dataclasses
 import math
@@ -10,34 +10,34 @@ from transformer_xl.planning import plan
 
 
 def bytes_of_step(config: schema.ExperimentConfig) -> int:
-  """Arguments, outputs and temporaries of one update, as XLA plans them."""
+  """Bytes of arguments, outputs and temporaries of one update, from XLA."""
   return plan.held_bytes(plan.lower_updates(config, count=1).compile())
 
 
 def with_longest_segment(
   config: schema.ExperimentConfig, *, budget: int
 ) -> schema.ExperimentConfig:
-  """The same experiment with the longest segment that the bytes allow.
+  """Returns the experiment with the longest segment within a budget in bytes.
 
-  It reads as many tokens, to a call of segments.
+  The number of tokens stays the same, up to one call's segments.
   """
   fits, too_long = config.train.segment_len, 2 * config.train.segment_len
   while bytes_of_step(with_segment(config, too_long)) <= budget:
     fits, too_long = too_long, 2 * too_long
-  while too_long - fits > max(fits // 32, 1):  # To three per cent.
+  while too_long - fits > max(fits // 32, 1):  # Within three per cent.
     middle = (fits + too_long) // 2
     if bytes_of_step(with_segment(config, middle)) <= budget:
       fits = middle
     else:
       too_long = middle
-  logging.info("A segment of %d needs as much memory.", fits)
+  logging.info("A segment of %d tokens takes equally much memory.", fits)
   return with_segment(config, fits)
 
 
 def with_segment(
   config: schema.ExperimentConfig, segment_len: int
 ) -> schema.ExperimentConfig:
-  """As many tokens in segments of another length."""
+  """Returns the experiment with another segment length, on as many tokens."""
   train = config.train
   every = train.segments_per_call
 

@@ -3,13 +3,13 @@
 `--mode=eval_speed` times, for each attention length, one predicted token of
 
 vanilla     the vanilla twin, which reads a window of that length again for
-            every token that it predicts
-recomputed  this very model, without memory, read so
-hidden      a memory of hidden states of that length, as the paper evaluates
+            every token it predicts
+recomputed  this model without memory, read in the same way
+hidden      a memory of hidden states of that length, as in the paper
 key_value   a memory of cached keys and values
 
-with one lane and by turns. Parameters are drawn, not restored: times do not
-depend on them, so that any experiment can be timed.
+with one lane, alternating between them. Parameters are random: times do not
+depend on them, so no checkpoint is needed.
 """
 
 import functools
@@ -38,7 +38,7 @@ from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import metrics_log
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.
-REPEATS = 5  # So many windows, or segments, are timed.
+REPEATS = 5  # Windows, or segments, that are timed.
 LABELS = {
   "vanilla": "sliding window, vanilla",
   "recomputed": "sliding window, this model",
@@ -48,13 +48,13 @@ LABELS = {
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Times each way at each of `config.analysis.speed_lens`.
+  """Times each method at each of `config.analysis.speed_lens`.
 
   Returns:
-    What is written to `results/eval_speed.json`, beside a picture.
+    The content of `results/eval_speed.json`; a figure lies beside it.
 
   Raises:
-    UserError: keys cannot be cached, or a length is none.
+    UserError: the model's keys cannot be cached, or a length is below 1.
   """
   directory = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(directory))
@@ -67,7 +67,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         f"analysis.speed_lens must be at least 1: it has {length}."
       )
     text = np.resize(tokens, length + config.eval.segment_len * (REPEATS + 2))
-    rows.append(_row(length, _timed(_ways(config, twin, text, length))))
+    rows.append(_row(length, _timed(_methods(config, twin, text, length))))
     _log(rows[-1])
   result = {
     "made_by": plotting.made_by(),
@@ -86,12 +86,12 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   return result
 
 
-def _ways(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
-  """What to time, and how many tokens a call predicts."""
+def _methods(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
+  """The function to time and the tokens it predicts per call, by method."""
   segment_len = config.eval.segment_len
-  params = _draw(config.model)
+  params = _random_params(config.model)
   return {
-    "vanilla": (_window(twin, _draw(twin), text, length), 1),
+    "vanilla": (_window(twin, _random_params(twin), text, length), 1),
     "recomputed": (_window(config.model, params, text, length), 1),
     "hidden": (_hidden(config, params, text, length), segment_len),
     "key_value": (_key_value(config, params, text, length), segment_len),
@@ -99,7 +99,7 @@ def _ways(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
 
 
 def _window(model_config, params, text, length) -> Callable[[int], Any]:
-  """Predicts one token from the ones before it, read from nothing."""
+  """Predicts one token from a window, read without memory."""
   model = transformer_xl.TransformerXL(
     model_config, clamp_len=0, same_length=False
   )
@@ -117,7 +117,7 @@ def _window(model_config, params, text, length) -> Callable[[int], Any]:
 
 
 def _hidden(config, params, text, length) -> Callable[[int], Any]:
-  """Predicts one segment with the model and its memory."""
+  """Predicts one segment with a memory of hidden states."""
   model = transformer_xl.TransformerXL(
     config.model,
     clamp_len=config.eval.clamp_len,
@@ -158,7 +158,7 @@ def _key_value(config, params, text, length) -> Callable[[int], Any]:
 
 
 def _carried(score, memory, text, segment_len) -> Callable[[int], Any]:
-  """Calls in turn, each with the memory of the one before."""
+  """Returns a function of the segment's index that carries the memory along."""
   carry = [memory]
 
   def call(index: int) -> jax.Array:
@@ -175,13 +175,13 @@ def _carried(score, memory, text, segment_len) -> Callable[[int], Any]:
   return call
 
 
-def _timed(ways: dict[str, tuple[Callable, int]]) -> dict[str, float]:
-  """Median seconds a predicted token, of calls by turns."""
-  for call, _ in ways.values():
+def _timed(methods: dict[str, tuple[Callable, int]]) -> dict[str, float]:
+  """Median seconds per predicted token; the methods alternate."""
+  for call, _ in methods.values():
     jax.block_until_ready(call(0))  # Compiles.
-  seconds: dict[str, list[float]] = {name: [] for name in ways}
+  seconds: dict[str, list[float]] = {name: [] for name in methods}
   for index in range(REPEATS):
-    for name, (call, count) in ways.items():
+    for name, (call, count) in methods.items():
       start = time.perf_counter()
       jax.block_until_ready(call(1 + index))
       seconds[name].append((time.perf_counter() - start) / count)
@@ -220,7 +220,7 @@ def _log(row: dict[str, Any]) -> None:
   )
 
 
-def _draw(model: schema.ModelConfig) -> Any:
+def _random_params(model: schema.ModelConfig) -> Any:
   create = functools.partial(transformer_xl.init_params, model)
   return jax.jit(create)(jax.random.key(0))
 
@@ -230,7 +230,7 @@ def _count(model: schema.ModelConfig) -> int:
 
 
 def draw(result: dict[str, Any]) -> Any:
-  """Time a token, and how many times faster, by attention length."""
+  """Plots time per token and speed-up by attention length."""
   figure, (left, right) = plotting.new(width=7.0, height=2.9, columns=2)
   lengths = [row["attention_len"] for row in result["lengths"]]
 

@@ -1,4 +1,4 @@
-"""Pictures: one look, and in each file the command that made it."""
+"""Figures in one style; each file states the command that made it."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 from matplotlib import pyplot
 
-matplotlib.use("Agg")  # Machines that train have no screen.
+matplotlib.use("Agg")  # Training machines have no screen.
 matplotlib.rcParams.update(
   {
     "axes.grid": True,
@@ -26,12 +26,12 @@ matplotlib.rcParams.update(
 def new(
   *, width: float, height: float, columns: int = 1, share: bool = False
 ) -> tuple[Any, Any]:
-  """A figure of so many inches and its axes, which may share their rows."""
+  """Creates a figure, sized in inches, and its axes, which may share y."""
   return pyplot.subplots(1, columns, figsize=(width, height), sharey=share)
 
 
 def save(figure: Any, path: str, command: str) -> None:
-  """Writes a PNG that says how it was made, and closes the figure."""
+  """Writes a PNG with its command as metadata, and closes the figure."""
   os.makedirs(os.path.dirname(path), exist_ok=True)
   figure.savefig(path, dpi=150, metadata={"Description": command})
   pyplot.close(figure)

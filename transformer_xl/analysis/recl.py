@@ -1,8 +1,9 @@
 """Relative effective context length (paper, appendix C); `--mode=recl`.
 
-The models of a group are compared on the tokens that the best of them finds
-hardest: the length is the context beyond which the loss there no longer falls.
-Losses are of tokens with exactly c tokens of context, for all c of a list.
+The models of a group are compared on the tokens that are hardest for the best
+of them. The effective length is the context beyond which their loss there stops
+falling. Losses are measured with exactly c tokens of context, for each c of a
+list.
 
 Shapes: G models, C contexts, T tokens.
 """
@@ -22,21 +23,22 @@ from transformer_xl.config import schema
 from transformer_xl.evaluation import units
 from transformer_xl.workdir import metrics_log
 
-Losses = jt.Float[np.ndarray, "G C T"]
+GroupLosses = jt.Float[np.ndarray, "G C T"]
 
 
 class Gains(NamedTuple):
-  """What each model gains from each context to the next, [G, C-1]."""
+  """Gain of each model from each context to the next, [G, C-1]."""
 
   relative: jt.Float[np.ndarray, "G C-1"]
   perplexity: jt.Float[np.ndarray, "G C-1"]  # Not normalised: figure 3.
 
 
-def gains(losses: Losses, *, fraction: float) -> Gains:
-  """Of each model from c to the next c', relative to the best of the group.
+def gains(losses: GroupLosses, *, fraction: float) -> Gains:
+  """Gains of each model from c to the next c', relative to the group's best.
 
-  Only a model's loss at c' counts where it beats what any of them reaches at
-  c, and only on the given fraction of tokens on which that is highest.
+  The baseline is the lowest loss of the group at c. A model's loss at c' counts
+  only where it is below the baseline, on the given fraction of tokens with the
+  highest baseline.
   """
   num_models, num_contexts, num_tokens = losses.shape
   count = max(1, round(fraction * num_tokens))
@@ -59,10 +61,10 @@ def effective_length(
   *,
   threshold: float,
 ) -> tuple[int, bool]:
-  """The first context from which the next gains less than the threshold.
+  """The first context whose next step gains less than the threshold.
 
   Returns:
-    It, and whether there was one; else the last, which is a lower bound.
+    That context and True; or the last context, a lower bound, and False.
   """
   below = np.flatnonzero(relative < threshold)
   if len(below):
@@ -74,15 +76,16 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Compares the run with those of `config.analysis.group`.
 
   Returns:
-    What is written to `results/recl.json`, beside a picture and the losses.
+    The content of `results/recl.json`; a figure and the losses lie beside it.
 
   Raises:
-    UserError: a length or a model does not serve.
+    UserError: the contexts are too few, the split is too short, or a model
+      does not support the kind of context.
   """
   contexts = _contexts(config.analysis)
   runs = [(workdir, config), *context_losses.group(config)]
   found = [
-    context_losses.of_run(run_config, folder, contexts=contexts)
+    context_losses.run_losses(run_config, folder, contexts=contexts)
     for folder, run_config in runs
   ]
   losses = np.stack([one.losses for one in found]).astype(np.float64)
@@ -134,7 +137,7 @@ def _contexts(analysis: schema.AnalysisConfig) -> list[int]:
 
 
 def _lengths(losses, contexts, analysis) -> list[dict[str, Any]]:
-  """For each fraction, of each model in the order of the group."""
+  """Effective lengths for each fraction, in the order of the group."""
   results = []
   for fraction in analysis.fractions:
     found = gains(losses, fraction=fraction)
@@ -167,7 +170,7 @@ def _log(result: dict[str, Any]) -> None:
 
 
 def draw(result: dict[str, Any]) -> Any:
-  """Perplexity and, for each r, gains by context length (figures 3 and 4)."""
+  """Plots perplexity and, for each r, gains by context (figures 3 and 4)."""
   entries, contexts = result["recl"], result["contexts"]
   figure, axes = plotting.new(
     width=2.6 * (len(entries) + 1), height=2.7, columns=len(entries) + 1
@@ -178,7 +181,7 @@ def draw(result: dict[str, Any]) -> Any:
       percent = 100 * np.array(entry["relative_gains"][index])
       panel.plot(contexts[:-1], percent, marker=".")
       if entry["is_reached"][index]:
-        # Dashes of each model begin elsewhere, where lengths are the same.
+        # Shift each model's dashes, so that equal lengths stay visible.
         dashes: Any = (5 * index, (5, 5))
         panel.axvline(
           entry["recl"][index],

@@ -1,4 +1,4 @@
-"""A split's likelihood at a given attention length, with and without memory."""
+"""Loss of a split at a given attention length, with and without memory."""
 
 import dataclasses
 import time
@@ -13,7 +13,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 
-STRIDES = 4  # Windows that overlap: a token is read so many times.
+STRIDES = 4  # Overlap: how many windows read each token.
 
 
 def score_recurrent(
@@ -23,7 +23,10 @@ def score_recurrent(
   *,
   attention_len: int,
 ) -> evaluate.Score:
-  """With memory: in every layer each token attends to so many, itself one."""
+  """Scores with memory; each token attends to `attention_len` keys per layer.
+
+  These include its own.
+  """
   config = dataclasses.replace(
     config,
     model=dataclasses.replace(config.model, same_length_window="mem_len"),
@@ -44,10 +47,11 @@ def score(
   *,
   attention_len: int,
 ) -> evaluate.Score:
-  """Without memory, by a window that slides over the text.
+  """Scores without memory, by a window that slides over the text.
 
-  It moves by a quarter of its length: a token sees three quarters to all of
-  it. Those before the first whole window see what there is.
+  The window moves by a quarter of its length, so a token sees between three
+  quarters of a window and a whole one. Tokens of the first window see all that
+  precedes them.
   """
   tokens = token_file.open_split(
     config.data.dataset_dir, config.eval.split
@@ -70,7 +74,7 @@ def score(
     length=attention_len,
     wanted=np.arange(attention_len),
   )
-  # The last window ends with the text; what others scored is left out.
+  # The last window ends with the text; skip what others have scored.
   starts = np.append(starts[1:], pairs - attention_len)
   rest = context_windows.losses(
     params,

@@ -1,8 +1,8 @@
-"""How long the segments of training are, as a function of the step alone.
+"""Lengths of training segments, as a function of the step alone.
 
-Segments cut at other tokens each time spare a model the same boundaries in
-every epoch (Merity et al. 2017, section 4.1). Shapes are static in a compiled
-program, so there are a few lengths, and all segments of a call have one.
+Varying lengths move the boundaries of segments from epoch to epoch (Merity et
+al. 2017, section 4.1). Shapes are static in a compiled program, so there are
+only a few lengths, and all segments of a call share one.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ from transformer_xl.config import schema
 
 @dataclasses.dataclass(frozen=True)
 class SegmentLengths:
-  """Lengths that take turns: in each round of calls every one, in any order.
+  """Lengths drawn per call: each round of calls is a random permutation.
 
-  A length that is named twice comes twice as often.
+  A length that is listed twice occurs twice as often.
   """
 
   lens: tuple[int, ...]
@@ -24,13 +24,13 @@ class SegmentLengths:
   seed: int
 
   def at(self, step: int) -> int:
-    """T of the segment of this step."""
+    """Returns the length T of the segment at a step."""
     call = step // self.segments_per_call
     round_index, turn = divmod(call, len(self.lens))
     return int(self._order(round_index)[turn])
 
   def tokens_before(self, step: int) -> int:
-    """How many tokens of a lane are read before this step."""
+    """Returns the number of tokens per lane that precede a step."""
     call, segments = divmod(step, self.segments_per_call)
     round_index, turns = divmod(call, len(self.lens))
     whole = (
@@ -51,7 +51,7 @@ class SegmentLengths:
 
 
 def of(config: schema.ExperimentConfig) -> SegmentLengths:
-  """Those that a configuration asks for."""
+  """Returns the segment lengths of a configuration."""
   train = config.train
   lens = train.segment_lens or (train.segment_len,)
   return SegmentLengths(lens, train.segments_per_call, config.seed)

@@ -1,7 +1,7 @@
-"""Token files: what preparation leaves on disk, mapped and checked.
+"""Token files: prepared splits, mapped into memory and checked.
 
-A split is one flat array of ids, `<dir>/<name>/<split>.npy`, with a list of
-document starts beside it and `meta.json` for both.
+A split is one flat array of ids, `<dir>/<name>/<split>.npy`. The positions of
+document starts lie beside it, and `meta.json` describes both.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ import numpy as np
 
 from transformer_xl import errors
 
-# What NumPy raises for damaged headers, which it reads as Python's literals.
-_NO_ARRAY = (
+# Raised by NumPy for damaged headers, which it parses as Python literals.
+_DAMAGE = (
   *(ValueError, EOFError, OSError, OverflowError, TypeError, SyntaxError),
   *(MemoryError, RecursionError, LookupError, tokenize.TokenError),
 )
@@ -25,19 +25,20 @@ _NO_ARRAY = (
 
 @dataclasses.dataclass(frozen=True)
 class TokenFile:
-  """One split as it lies on disk."""
+  """One split of a prepared dataset."""
 
   tokens: np.ndarray  # [num_tokens], memory-mapped.
   documents: np.ndarray  # Sorted positions where documents start.
-  sha256: str  # Of the file, as `meta.json` states it.
-  meta: dict[str, Any]  # The split's entry there.
+  sha256: str  # Of the token file; checked against `meta.json`.
+  meta: dict[str, Any]  # The split's entry in `meta.json`.
 
 
 def read_meta(directory: str) -> dict[str, Any]:
-  """`meta.json` of a prepared dataset.
+  """Reads `meta.json` of a prepared dataset.
 
   Raises:
-    UserError: there is none; the text has the command that prepares it.
+    UserError: it is missing or damaged; the error names the command that
+      prepares the dataset.
   """
   path = os.path.join(directory, "meta.json")
   try:
@@ -48,7 +49,7 @@ def read_meta(directory: str) -> dict[str, Any]:
   except FileNotFoundError:
     raise errors.UserError(
       f"there is no prepared data in {directory}; prepare it: "
-      f"{_command(directory)}"
+      f"{_prepare_command(directory)}"
     ) from None
   except (ValueError, LookupError, TypeError, RecursionError) as error:
     reason = " ".join(str(error).split())[:200]
@@ -58,9 +59,9 @@ def read_meta(directory: str) -> dict[str, Any]:
 
 
 def _check_meta(meta: Any) -> None:
-  """Raises a LookupError or a TypeError unless what is read of it is there."""
+  """Raises a LookupError or TypeError if a field that is read is missing."""
   numbers = [meta["vocabulary"]["size"]]
-  splits = meta.get("splits", {})  # A vocabulary alone has none.
+  splits = meta.get("splits", {})  # A folder with only a vocabulary has none.
   if not isinstance(splits, dict):
     raise TypeError("the splits have no names")
   for name, entry in splits.items():
@@ -68,13 +69,14 @@ def _check_meta(meta: Any) -> None:
     if not isinstance(entry["sha256"], str):
       raise TypeError(f"{name} has no sha256")
   if not all(type(n) is int and 0 < n < 1 << 62 for n in numbers):
-    raise TypeError("a count is no count")
+    raise TypeError("a count is not a positive integer")
 
 
 def open_split(directory: str, split: str) -> TokenFile:
-  """Maps one split into memory and checks it against `meta.json`.
+  """Maps a split into memory and checks it against `meta.json`.
 
-  Each process reads all of it once for its hash, about a second a gigabyte.
+  Each process reads the whole file once for its hash, about one second per
+  gigabyte.
 
   Raises:
     UserError: the split is missing, truncated, or not what was prepared.
@@ -110,12 +112,12 @@ def open_split(directory: str, split: str) -> TokenFile:
 
 
 def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
-  """Shares of a split's tokens from each cutoff to the next.
+  """Returns the share of a split's tokens in each cluster after the first.
 
-  Of a long split only 64 evenly spaced places are read.
+  In a long split only 64 evenly spaced samples are counted.
   """
-  places = np.linspace(0, len(file.tokens), 64, endpoint=False, dtype=int)
-  parts = [file.tokens[place : place + (1 << 16)] for place in places]
+  starts = np.linspace(0, len(file.tokens), 64, endpoint=False, dtype=int)
+  parts = [file.tokens[start : start + (1 << 16)] for start in starts]
   tokens = np.concatenate(
     parts if len(file.tokens) > 1 << 22 else [file.tokens]
   )
@@ -125,7 +127,7 @@ def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
 
 
 def _load(path: str) -> np.ndarray:
-  """Maps one row of integers; a length that the file lacks is no array."""
+  """Maps a flat array of integers; a UserError if it is missing or damaged."""
   again = _again(os.path.dirname(path))
   try:
     array = np.lib.format.open_memmap(path, mode="r")
@@ -134,24 +136,26 @@ def _load(path: str) -> np.ndarray:
     return array
   except FileNotFoundError:
     raise errors.UserError(f"{path} is missing; {again}") from None
-  except _NO_ARRAY:  # NumPy's text proposes pickles.
+  except _DAMAGE:  # NumPy's own message suggests pickles.
     raise errors.UserError(
-      f"{path} is truncated or no token file; {again}"
+      f"{path} is truncated or not a token file; {again}"
     ) from None
 
 
 @functools.cache
 def _sha256(path: str, size: int, changed_ns: int) -> str:
-  """Of a file, once as long as it has this size and time of change."""
+  """Hash of a file, cached while its size and modification time stay."""
   del size, changed_ns
   with open(path, "rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _command(directory: str) -> str:
+def _prepare_command(directory: str) -> str:
   parent, name = os.path.split(os.path.normpath(directory))
   return f"python -m data_prep.main --dataset={name} --data_dir={parent}"
 
 
 def _again(directory: str) -> str:
-  return f"delete {directory} and prepare it again: {_command(directory)}"
+  return (
+    f"delete {directory} and prepare it again: {_prepare_command(directory)}"
+  )

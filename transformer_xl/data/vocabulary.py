@@ -1,7 +1,7 @@
-"""Vocabularies: text to token ids and back, without loss where possible.
+"""Vocabularies: text to token ids and back, lossless where possible.
 
-A prepared dataset keeps its vocabulary as plain text or JSON beside the
-`meta.json` that says how text is cut into symbols. Nothing is unpickled.
+A prepared dataset keeps its vocabulary as plain text or JSON, beside a
+`meta.json` that states how text is split into symbols. Nothing is unpickled.
 """
 
 import abc
@@ -12,9 +12,7 @@ import itertools
 import json
 import pathlib
 import re
-from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
 
@@ -23,14 +21,14 @@ import tokenizers
 from numpy.typing import NDArray
 
 from transformer_xl import errors
+from transformer_xl.data import lookup_table
 
-_MISSING = np.iinfo(np.uint32).max
 _LAST_CODE_POINT = 0x10FFFF
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary(abc.ABC):
-  """Symbols in the order of their ids; `unit` says what a symbol is."""
+  """Symbols in the order of their ids; `unit` names their kind."""
 
   unit: ClassVar[str]  # byte, character, word or subword.
   symbols: tuple[str, ...]
@@ -47,14 +45,14 @@ class Vocabulary(abc.ABC):
 
   @abc.abstractmethod
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns ids [num_tokens]; UserError names what has no id, and where."""
+    """Returns ids [num_tokens]; a UserError names a symbol without an id."""
 
   @abc.abstractmethod
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text of ids; bytes that are no UTF-8 become U+FFFD."""
+    """Returns the text of ids; bytes that are not UTF-8 become U+FFFD."""
 
   def symbol(self, index: int) -> str:
-    """Returns one symbol for display: printable, without white space."""
+    """Returns a symbol for display: printable, without white space."""
     return escape(self.symbols[index])
 
   def encode_bytes(self, data: bytes) -> NDArray[Any]:
@@ -68,23 +66,24 @@ class Vocabulary(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class ByteVocabulary(Vocabulary):
-  """Bytes, each held as the character of that code point.
+  """Bytes, each stored as the character of that code point.
 
-  With all 256 in order an id is the byte's value; that is the default.
+  By default all 256 in order, so that an id is the byte's value.
   """
 
   unit = "byte"
   symbols: tuple[str, ...] = tuple(map(chr, range(256)))
 
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns ids [num_bytes] of the UTF-8 of a text."""
+    """Returns ids [num_bytes] of a text in UTF-8."""
     return self.encode_bytes(text.encode("utf-8", "surrogatepass"))
 
   def encode_bytes(self, data: bytes) -> NDArray[Any]:
     """Returns ids [num_bytes] of any bytes."""
     values = np.frombuffer(data, np.uint8)
-    ids = self._table[values]
-    _refuse_missing(ids, values, name=lambda value: f"the byte 0x{value:02x}")
+    ids = lookup_table.find(
+      self._table, values, name=lambda value: f"the byte 0x{value:02x}"
+    )
     return ids.astype(self.dtype)
 
   def decode_bytes(self, ids: Iterable[int]) -> bytes:
@@ -93,7 +92,7 @@ class ByteVocabulary(Vocabulary):
     return values[_as_indices(ids)].tobytes()
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the bytes as UTF-8; what is none becomes U+FFFD."""
+    """Returns the bytes as text; invalid UTF-8 becomes U+FFFD."""
     return self.decode_bytes(ids).decode("utf-8", "replace")
 
   def symbol(self, index: int) -> str:
@@ -103,7 +102,7 @@ class ByteVocabulary(Vocabulary):
 
   @functools.cached_property
   def _table(self) -> NDArray[np.uint32]:
-    return _inverse(self.symbols, length=256)
+    return lookup_table.make(self.symbols, length=256)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +113,12 @@ class CharacterVocabulary(Vocabulary):
   lower_case: bool
 
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns one id a character, [num_characters]."""
+    """Returns one id per character, [num_characters]."""
     text = text.lower() if self.lower_case else text
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    ids = self._table[points]
-    _refuse_missing(ids, points, name=lambda point: repr(chr(point)))
+    ids = lookup_table.find(
+      self._table, points, name=lambda point: repr(chr(point))
+    )
     return ids.astype(self.dtype)
 
   def decode(self, ids: Iterable[int]) -> str:
@@ -127,14 +127,14 @@ class CharacterVocabulary(Vocabulary):
 
   @functools.cached_property
   def _table(self) -> NDArray[np.uint32]:
-    return _inverse(self.symbols, length=_LAST_CODE_POINT + 1)
+    return lookup_table.make(self.symbols, length=_LAST_CODE_POINT + 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class WordVocabulary(Vocabulary):
-  """Words between white space; `end_of_line` stands for every newline.
+  """Words between white space; `end_of_line` replaces every newline.
 
-  A word outside the vocabulary becomes `unk`, or an error where that is None.
+  A word outside the vocabulary becomes `unk`; if that is None, it is an error.
   """
 
   unit = "word"
@@ -143,7 +143,7 @@ class WordVocabulary(Vocabulary):
   unk: str | None
 
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns one id a word and one a newline, [num_tokens]."""
+    """Returns one id per word and per newline, [num_tokens]."""
     text = text.lower() if self.lower_case else text
     end = f" {self.end_of_line} " if self.end_of_line else " "
     words = text.replace("\n", end).split()
@@ -162,7 +162,7 @@ class WordVocabulary(Vocabulary):
       ) from None
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns words with single spaces; white space itself is not kept."""
+    """Returns words with single spaces; original white space is lost."""
     indices = _as_indices(ids)
     ends = np.flatnonzero(indices == self._index.get(self.end_of_line, -1))
     starts = np.concatenate([[0], ends + 1])
@@ -177,20 +177,20 @@ class WordVocabulary(Vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class SubwordVocabulary(Vocabulary):
-  """Pieces of words, by a model of the HuggingFace tokenizers library."""
+  """Subwords, by a model of the HuggingFace tokenizers library."""
 
   unit = "subword"
   model: tokenizers.Tokenizer
   lower_case: bool
 
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns ids [num_tokens] of the pieces, without special tokens."""
+    """Returns ids [num_tokens] of the subwords, without special tokens."""
     text = text.lower() if self.lower_case else text
     ids = self.model.encode(text, add_special_tokens=False).ids
     return np.array(ids, self.dtype)
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the model's text of ids; exact for a byte-level model."""
+    """Returns the text of ids; exact for a byte-level model."""
     indices = _as_indices(ids).tolist()
     return self.model.decode(indices, skip_special_tokens=False)
 
@@ -201,7 +201,7 @@ def load(directory: str) -> Vocabulary:
   try:
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     name = meta["vocabulary"]["file"]
-    path = folder / pathlib.PurePath(name).name  # Here, not elsewhere.
+    path = folder / pathlib.PurePath(name).name  # Never outside the folder.
     expected = meta["vocabulary"]["sha256"]
     content = path.read_bytes()
   except FileNotFoundError as error:
@@ -217,7 +217,7 @@ def load(directory: str) -> Vocabulary:
   digest = hashlib.sha256(content).hexdigest()
   if digest != expected:
     raise errors.UserError(
-      f"{path} is not the vocabulary that the tokens were made with: SHA-256"
+      f"{path} is not the vocabulary of the prepared tokens: it has the SHA-256"
       f" {digest}, expected {expected}; delete {directory} and prepare again."
     )
   try:
@@ -225,29 +225,29 @@ def load(directory: str) -> Vocabulary:
   except (ValueError, LookupError, TypeError) as error:
     reason = " ".join(str(error).split())[:200]
     raise errors.UserError(
-      f"{path} is no vocabulary as meta.json says ({reason}); delete "
+      f"{path} is not what meta.json describes ({reason}); delete "
       f"{directory} and prepare it again with python -m data_prep.main."
     ) from None
 
 
 def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
-  """Returns the vocabulary made by a file's content and a tokenizer's fields.
+  """Returns the vocabulary of a file's content and a tokenizer's fields.
 
   Args:
-    content: The tokenizers library's JSON for subwords; else one symbol a
-      line, as `escape` writes it.
-    tokenizer: As in `meta.json`: kind, lower_case and, for words, end_of_line
+    content: JSON of the tokenizers library for subwords; otherwise one symbol
+      per line, as `escape` writes it.
+    tokenizer: as in `meta.json`: kind, lower_case and, for words, end_of_line
       and unk.
 
   Raises:
-    ValueError, LookupError, TypeError: they do not go together.
+    ValueError, LookupError, TypeError: content and fields do not match.
   """
   text = content.decode("utf-8")
   kind, lower_case = tokenizer["kind"], tokenizer["lower_case"]
   if kind == "subword":
     try:
       model = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # The library raises nothing more special.
+    except Exception as error:  # The library raises no narrower class.
       raise ValueError(str(error)) from None
     size = 1 + max(model.get_vocab().values())
     if size > len(text):
@@ -275,7 +275,7 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
 
 def escape(symbol: str) -> str:
   r"""Returns a symbol as printable text, with \\, \xNN, \uNNNN, \UNNNNNNNN."""
-  if symbol.isalnum():  # The common case, and every such character prints.
+  if symbol.isalnum():  # The common case; every such character is printable.
     return symbol
   return "".join(_escape_character(c) for c in symbol)
 
@@ -302,24 +302,6 @@ def _escape_character(character: str) -> str:
   return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
 
 
-def _inverse(symbols: Sequence[str], *, length: int) -> NDArray[np.uint32]:
-  table = np.full(length, _MISSING, np.uint32)
-  table[[ord(s) for s in symbols]] = np.arange(len(symbols), dtype=np.uint32)
-  return table
-
-
 def _as_indices(ids: Iterable[int]) -> NDArray[np.int64]:
   array = ids if hasattr(ids, "dtype") else list(ids)
   return np.asarray(array).astype(np.int64).ravel()
-
-
-def _refuse_missing(
-  ids: NDArray[Any], values: NDArray[Any], *, name: Callable[[int], str]
-) -> None:
-  missing = ids == _MISSING
-  if missing.any():
-    at = int(np.argmax(missing))
-    raise errors.UserError(
-      f"{name(int(values[at]))} at position {at} of the text is not in the"
-      " vocabulary; leave it out or use a model with a larger vocabulary."
-    )

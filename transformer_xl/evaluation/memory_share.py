@@ -1,4 +1,4 @@
-"""How much of its attention a model pays to memory."""
+"""The share of a model's attention that goes to memory."""
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +19,20 @@ from transformer_xl.model import transformer_xl
 def memory_mass(
   weights: jt.Float[shapes.Array, "N B H T K"],
 ) -> jt.Float[shapes.Array, "N"]:
-  """The share of its attention that each layer pays to memory."""
+  """The share of attention that goes to memory in each layer.
+
+  Args:
+    weights: attention weights; keys are memory first, then the segment.
+  """
   mem_len = weights.shape[-1] - weights.shape[-2]
   return jnp.mean(jnp.sum(weights[..., :mem_len], axis=-1), axis=(1, 2, 3))
 
 
 class MemoryUse:
-  """Measures the share of attention to memory in a part of a split.
+  """Measures the share of attention to memory at the start of a split.
 
-  The memory is full before it is measured: over one segment more than fill it,
-  of all lanes of evaluation, and the last is counted.
+  Reads as many segments as fill the memory, in all lanes of evaluation, and
+  measures the one after them.
   """
 
   def __init__(
@@ -62,7 +66,7 @@ class MemoryUse:
     self._read = jax.jit(read, compiler_options=mesh_lib.compiler_options(mesh))
 
   def __call__(self, params: shapes.PyTree) -> list[float]:
-    """The share of each layer, from the first to the last."""
+    """Returns the share in each layer, from the first to the last."""
     memory = transformer_xl.empty_memory(
       self._config.model,
       batch_size=self._config.eval.batch_size,
@@ -81,7 +85,7 @@ class MemoryUse:
 
 
 class Report:
-  """What training logs of memory at each evaluation, if asked to."""
+  """What `train.log_memory_use` adds to the log at each evaluation."""
 
   def __init__(self, config: schema.ExperimentConfig, mesh: jax.sharding.Mesh):
     mem_len = config.train.eval_mem_len
@@ -94,7 +98,7 @@ class Report:
     self._without = evaluate.Evaluator(config, mesh, split="valid", mem_len=0)
 
   def __call__(self, params: shapes.PyTree) -> dict[str, float]:
-    """Each layer's share of attention, and the loss without memory."""
+    """Returns each layer's share of attention, and the loss without memory."""
     score = self._without(params)
     shares = enumerate(self._mass(params), start=1)
     return {

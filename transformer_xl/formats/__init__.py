@@ -1,1 +1,1 @@
-"""Inert readers of foreign files: they run no code from them."""
+"""Readers of foreign file formats; they never run code from a file."""

@@ -1,8 +1,7 @@
-"""Pickles read as data: no class is looked up and nothing is run.
+"""Reads pickles as data: no class is looked up and no code is run.
 
-Every class or function that a pickle names becomes a placeholder of that name.
-What the pickle would have passed to it, set on it or put into it is kept, for
-callers that know what it means.
+Every class or function that a pickle names becomes a placeholder of that name,
+which records its arguments, state and items for callers that understand them.
 """
 
 import io
@@ -17,7 +16,7 @@ from typing import cast
 
 from transformer_xl import errors
 
-# What a damaged or hostile stream makes the standard reader raise.
+# Exceptions of the standard reader on a damaged or hostile stream.
 FAILURES = (
   pickle.UnpicklingError,
   ArithmeticError,
@@ -32,7 +31,7 @@ FAILURES = (
 
 
 class Inert:
-  """Stands for whatever a pickled class or function would have made."""
+  """Placeholder for the result of a pickled class or function."""
 
   origin = ""  # Module and name.
   arguments: tuple[Any, ...]
@@ -40,7 +39,7 @@ class Inert:
   contents: list[Any]  # Items that were appended or set.
 
   def __new__(cls, *arguments: Any, **_: Any) -> "Inert":
-    """Keeps the arguments, whichever way the pickle hands them over."""
+    """Records positional arguments, however the pickle passes them."""
     self = super().__new__(cls)
     self.arguments = arguments
     self.state = None
@@ -62,10 +61,10 @@ class Inert:
 
 
 class _Reader(pickle.Unpickler):
-  """The standard reader with everything that could run replaced."""
+  """The standard reader, with placeholders for everything that could run."""
 
   def __init__(self, file, persistent: Callable[[Any], Any] | None):
-    # Strings of Python 2 stay bytes: they may be text or an array's values.
+    # Python 2 strings stay bytes: they may be text or values of an array.
     super().__init__(file, encoding="bytes")
     self._persistent = persistent
 
@@ -88,11 +87,11 @@ def load(
 
   Args:
     file: opened for reading, or its content; reading stops after the pickle.
-    path: for errors.
-    persistent: what becomes of references to data outside the pickle.
+    path: named in errors.
+    persistent: resolves references to data outside the pickle.
 
   Raises:
-    UserError: the file is no pickle, or is truncated.
+    UserError: the file is not a pickle, or is truncated.
   """
   stream = io.BytesIO(file) if isinstance(file, bytes) else file
   try:
@@ -106,7 +105,7 @@ def load(
 
 
 class _Bounded:
-  """A file that is asked for no more than it has, however much is claimed."""
+  """A file whose reads never request more bytes than it has."""
 
   def __init__(self, stream: BinaryIO):
     at = stream.tell()
@@ -121,9 +120,10 @@ class _Bounded:
 
 
 def _check_numbers(stream: BinaryIO) -> None:
-  """Refuses sizes beyond the file's, for which room would be made first.
+  """Rejects sizes beyond the file's, which the reader would allocate.
 
-  Numbers of memorised objects count up by one for some bytes each.
+  Memo indices rise by one, and each takes some bytes, so a larger one is
+  damage.
   """
   start = stream.tell()
   bounded = _Bounded(stream)
@@ -138,14 +138,14 @@ def _check_numbers(stream: BinaryIO) -> None:
 
 
 def text(value: Any) -> Any:
-  """Strings of Python 2 as text; anything else as it is."""
+  """Decodes Python 2 strings; returns anything else unchanged."""
   return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
 def mapping(value: Any) -> dict[Any, Any]:
-  """A pickled dict, OrderedDict or Counter; or an object's attributes.
+  """Returns the items of a pickled mapping, or an object's attributes.
 
-  Of anything else it is empty.
+  Empty for anything else.
   """
   if isinstance(value, dict):
     return {text(key): item for key, item in value.items()}

@@ -1,7 +1,7 @@
-"""Readers of the vocabularies of the published programs.
+"""Reads the vocabularies of the published programs.
 
-Ids are the order of a pickled or plain list, which cannot be rebuilt from the
-text. Pickles are read as data, see `inert_pickle`.
+Ids are positions in a pickled or plain list and cannot be rebuilt from the text
+(docs/specification.md). Pickles are read as data; see `inert_pickle`.
 """
 
 import zipfile
@@ -12,9 +12,7 @@ from transformer_xl import errors
 from transformer_xl.formats import inert_pickle
 from transformer_xl.formats import torch_file
 
-PICKLE_START = b"\x80"  # Of protocol 2 and later.
-ENDS_OF_LINE = ("<eos>", "<S>")
-UNKNOWN = ("<unk>", "<UNK>")
+PICKLE_START = b"\x80"  # First byte of protocol 2 and later.
 
 
 class Symbols(NamedTuple):
@@ -25,7 +23,11 @@ class Symbols(NamedTuple):
 
 
 def read(path: str) -> Symbols:
-  """The symbols of a file of any of the published kinds."""
+  """Reads the symbols of a file of any published kind.
+
+  Raises:
+    UserError: the file is missing, damaged or of another kind.
+  """
   try:
     with open(path, "rb") as file:
       start = file.read(1)
@@ -43,13 +45,13 @@ def read(path: str) -> Symbols:
     raise errors.UserError(f"{path} is missing; check --vocabulary.") from None
   except inert_pickle.FAILURES:
     raise errors.UserError(
-      f"{path} is no vocabulary: neither a pickled one with idx2sym nor one "
+      f"{path} is not a vocabulary: neither a pickled one with idx2sym nor one "
       "symbol a line; name another with --vocabulary=PATH."
     ) from None
 
 
 def _from_pickle(root: Any) -> Symbols:
-  """Of a vocabulary, its attributes, or the corpus that has it as `vocab`."""
+  """Symbols of a vocabulary, its attributes, or a corpus with a `vocab`."""
   fields = inert_pickle.mapping(root)
   if "vocab" in fields:
     fields = inert_pickle.mapping(fields["vocab"])

@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoint format "V2", read without TensorFlow.
+"""Reads TensorFlow's checkpoint format "V2" without TensorFlow.
 
 PREFIX.index is a LevelDB table from variable names to BundleEntryProto
 messages; PREFIX.data-00000-of-00001 holds the values, one variable after
@@ -24,7 +24,7 @@ from transformer_xl.formats import crc32c
 TABLE_MAGIC = 0xDB4775248B80FB57
 FOOTER_SIZE = 48
 _LONGEST_NAME = 1 << 12
-DTYPES: dict[int, Any] = {  # Of tensorflow/core/framework/types.proto.
+DTYPES: dict[int, Any] = {  # From tensorflow/core/framework/types.proto.
   1: np.float32,
   2: np.float64,
   3: np.int32,
@@ -35,7 +35,7 @@ DTYPES: dict[int, Any] = {  # Of tensorflow/core/framework/types.proto.
 
 
 class Entry(NamedTuple):
-  """Where a variable's values are."""
+  """Type, shape and location of a variable's values."""
 
   dtype: int
   shape: tuple[int, ...]
@@ -47,14 +47,14 @@ class Entry(NamedTuple):
 
 
 class Bundle(Mapping[str, NDArray[Any]]):
-  """The variables of a checkpoint by name; values are read when asked for.
+  """The variables of a checkpoint by name; values are read on access.
 
   Raises:
     UserError: a file is missing, truncated, damaged or of another format.
   """
 
   def __init__(self, prefix: str):
-    """Opens PREFIX.index and checks that the values' files are long enough."""
+    """Opens PREFIX.index and checks the lengths of the data files."""
     self.prefix = prefix
     self._entries, num_shards = _read_index(f"{prefix}.index")
     self.files = tuple(
@@ -78,11 +78,11 @@ class Bundle(Mapping[str, NDArray[Any]]):
     return {name: entry.shape for name, entry in self._entries.items()}
 
   def __getitem__(self, name: str) -> NDArray[Any]:
-    """A tensor in the shape that `shapes` has."""
+    """Reads a tensor, in the shape given by `shapes`."""
     entry = self._entries[name]
     if entry.sliced or entry.dtype not in DTYPES:
       raise errors.UserError(
-        f"{self.prefix}: {name} is a partitioned variable or no number "
+        f"{self.prefix}: {name} is a partitioned variable or not numeric "
         f"(type {entry.dtype}); save the checkpoint again without partitions."
       )
     stop = entry.offset + entry.size
@@ -111,7 +111,7 @@ class Bundle(Mapping[str, NDArray[Any]]):
 def _map_file(path: str) -> NDArray[np.uint8]:
   if not os.path.exists(path):
     raise errors.UserError(f"{path} is missing; copy all of the checkpoint.")
-  if os.path.getsize(path) == 0:  # Which cannot be mapped.
+  if os.path.getsize(path) == 0:  # An empty file cannot be mapped.
     return np.zeros(0, np.uint8)
   return np.memmap(path, np.uint8, "r")
 
@@ -134,7 +134,7 @@ def _read_index(path: str) -> tuple[dict[str, Entry], int]:
       name.decode(): _parse_entry(message) for name, message in records.items()
     }
     if header[1][0] > len(entries):
-      raise ValueError  # Files that nothing is in.
+      raise ValueError  # Files without values.
     return entries, header[1][0]
   except (IndexError, KeyError, TypeError, ValueError, struct.error):
     raise errors.UserError(
@@ -144,11 +144,11 @@ def _read_index(path: str) -> tuple[dict[str, Entry], int]:
 
 
 def _table_records(table: bytes, path: str) -> Iterator[tuple[bytes, bytes]]:
-  """Key and value of each record of a LevelDB table."""
+  """Yields key and value of each record of a LevelDB table."""
   footer = table[-FOOTER_SIZE:]
   if struct.unpack("<Q", footer[-8:])[0] != TABLE_MAGIC:
     raise ValueError
-  _, at = _block_handle(footer, 0)  # Of the meta-index, which is empty.
+  _, at = _block_handle(footer, 0)  # The meta-index, which is empty.
   index, _ = _block_handle(footer, at)
   for _, handle in _block_records(_block(table, index, path)):
     data, _ = _block_handle(handle, 0)
@@ -156,22 +156,21 @@ def _table_records(table: bytes, path: str) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(table: bytes, handle: tuple[int, int], path: str) -> bytes:
-  """One block, after its checksum."""
+  """Returns a block after checking its checksum."""
   offset, size = handle
-  content = table[offset : offset + size + 1]  # With the type's byte.
+  content = table[offset : offset + size + 1]  # Includes the byte of the type.
   stored = struct.unpack_from("<I", table, offset + size + 1)[0]
   if crc32c.masked(content) != stored:
     raise errors.UserError(
-      f"{path} does not have the checksum that it says; it is damaged: copy "
-      "it again."
+      f"{path} does not match its own checksum; it is damaged: copy it again."
     )
   if content[-1]:
-    raise ValueError  # Compressed, which TensorFlow's writer never does.
+    raise ValueError  # Compressed; TensorFlow never writes that.
   return content[:-1]
 
 
 def _block_records(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-  """Key and value; a key repeats the start of the one before."""
+  """Yields key and value; keys share prefixes with their predecessors."""
   num_restarts = struct.unpack("<I", block[-4:])[0]
   end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
   while at < end:
@@ -199,7 +198,7 @@ def _parse_entry(message: bytes) -> Entry:
   def scalar(number: int) -> int:
     value = fields[number][0] if fields[number] else 0
     if not isinstance(value, int):
-      raise TypeError  # Bytes where a number belongs.
+      raise TypeError  # Bytes instead of a number.
     return value
 
   dims = _fields(fields[2][0])[2] if fields[2] else []
@@ -216,7 +215,7 @@ def _parse_entry(message: bytes) -> Entry:
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
-  """The fields of a protocol buffer by number, nested ones as bytes."""
+  """Fields of a protocol buffer by number; nested messages stay bytes."""
   result: dict[int, list[Any]] = collections.defaultdict(list)
   at = 0
   while at < len(message):
@@ -246,4 +245,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
       return result, at
     shift += 7
     if shift > 63:
-      raise ValueError  # No number is that long.
+      raise ValueError  # Longer than any 64-bit number.

@@ -1,8 +1,8 @@
-"""Files that `torch.save` wrote, read without PyTorch and without running code.
+"""Reads files of `torch.save` without PyTorch and without running code.
 
-Both formats: the zip archive of PyTorch 1.6 and later, and the sequence of
-pickles before. The object may be a state dict, a dictionary that holds one, or
-a whole pickled module.
+It reads both formats: the zip archive of PyTorch 1.6 and later, and the earlier
+sequence of pickles. The object may be a state dict, a dictionary that holds
+one, or a whole pickled module.
 """
 
 import itertools
@@ -36,32 +36,32 @@ DTYPES: dict[str, Any] = {
   "LongStorage": np.int64,
   "ShortStorage": np.int16,
 }
-_MOST_PARTS = 100_000
-HOLDERS = ("model_state", "state_dict", "model")
+_MAX_MODULES = 100_000
+STATE_KEYS = ("model_state", "state_dict", "model")
 
 
 class Storage(NamedTuple):
-  """A flat run of numbers that tensors are views of."""
+  """A flat array of numbers; tensors are views of it."""
 
   key: str
   dtype: np.dtype[Any]
-  size: int  # Numbers.
+  size: int  # In numbers, not bytes.
 
 
 class TorchFile(NamedTuple):
-  """What a file holds."""
+  """The content of a file."""
 
-  root: Any  # Inert objects; see `tensors` and `attributes`.
+  root: Any  # Placeholders; see `tensors` and `attributes`.
   values: dict[str, NDArray[Any]]  # Storages by key.
   path: str
 
   def tensors(self) -> dict[str, NDArray[Any]]:
-    """The tensors of the state dict or the module, by their dotted names."""
+    """Returns the tensors of the state dict or module by their dotted names."""
     root = self.root
     named = inert_pickle.mapping(root)
-    for holder in HOLDERS:
-      if holder in named and "_modules" not in named:
-        root = named[holder]
+    for key in STATE_KEYS:
+      if key in named and "_modules" not in named:
+        root = named[key]
     try:
       found = dict(self._walk(root, "", itertools.count()))
     except inert_pickle.FAILURES:
@@ -74,7 +74,7 @@ class TorchFile(NamedTuple):
     return found
 
   def attributes(self, *path: str) -> dict[str, Any]:
-    """The attributes of a pickled module's part; nothing for a state dict."""
+    """Returns the attributes of a submodule; empty for a state dict."""
     named = inert_pickle.mapping(self.root)
     if "_modules" not in named:
       return {}
@@ -84,7 +84,7 @@ class TorchFile(NamedTuple):
     return named
 
   def array(self, value: Any) -> NDArray[Any] | None:
-    """A pickled tensor or parameter in its shape; None of anything else."""
+    """Returns a pickled tensor or parameter; None for anything else."""
     if not isinstance(value, inert_pickle.Inert):
       return None
     name = value.origin.rpartition(".")[2]
@@ -102,9 +102,9 @@ class TorchFile(NamedTuple):
     shape: tuple[int, ...],
     strides: tuple[int, ...],
   ) -> NDArray[Any]:
-    """Numbers of a storage in a shape; offset and strides count numbers."""
+    """Returns a view of a storage; offset and strides count numbers."""
     values = self.values[storage.key]
-    # Strides of 0 would make much of a little.
+    # Strides of 0 could make a small storage huge.
     too_many = math.prod(shape) > len(values)
     last = offset + sum(
       (size - 1) * stride for size, stride in zip(shape, strides, strict=True)
@@ -120,9 +120,9 @@ class TorchFile(NamedTuple):
     return np.ascontiguousarray(view).reshape(shape)
 
   def _walk(self, value, prefix, visits):
-    """Names and tensors of a state dict or of a module and its parts."""
-    if next(visits) > _MOST_PARTS:
-      raise ValueError  # Parts that hold one another.
+    """Yields names and tensors of a state dict, or of a module recursively."""
+    if next(visits) > _MAX_MODULES:
+      raise ValueError  # Modules that contain one another.
     named = inert_pickle.mapping(value)
     if "_modules" not in named:
       for name, item in named.items():
@@ -166,7 +166,7 @@ def _damaged(path: str) -> errors.UserError:
 
 def _read_zip(file: BinaryIO, path: str) -> TorchFile:
   with zipfile.ZipFile(file) as archive:
-    # Nothing in it is compressed, so nothing gets larger when it is read.
+    # PyTorch never compresses, so no member expands when it is read.
     if any(i.file_size > i.compress_size for i in archive.infolist()):
       raise ValueError
     names = {name.partition("/")[2]: name for name in archive.namelist()}
@@ -212,7 +212,7 @@ def _read_legacy(file: BinaryIO, path: str) -> TorchFile:
 
 
 def _collect(storages: dict[str, Storage]) -> Callable[[Any], Any]:
-  """Turns references to values into storages, and notes them."""
+  """Returns a resolver of references to storages, which it collects."""
 
   def persistent(reference):
     if inert_pickle.text(reference[0]) == "module":  # With its source text.

@@ -1,1 +1,1 @@
-"""Published and foreign weights into checkpoints of this package, and back."""
+"""Conversion of published weights to checkpoints of this package, and back."""

@@ -1,7 +1,9 @@
-"""Command line: a run's checkpoint becomes a HuggingFace folder.
+r"""Command line: exports a run's checkpoint as a HuggingFace folder.
 
-python -m transformer_xl.importers.export --workdir=runs/wt103 \
+    python -m transformer_xl.importers.export --workdir=runs/wt103 \
       --target=wt103_huggingface
+
+The folder loads with `TransfoXLLMHeadModel.from_pretrained`.
 """
 
 import dataclasses
@@ -17,7 +19,7 @@ from absl import flags
 
 from transformer_xl import command_line
 from transformer_xl import errors
-from transformer_xl import shapes as shapes_lib
+from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import saved
 from transformer_xl.config import schema
@@ -35,12 +37,12 @@ _TARGET = flags.DEFINE_string("target", None, "Folder to make.", required=True)
 
 
 def export(workdir: str, target: str) -> None:
-  """Writes model.safetensors, config.json and, of words, vocab.txt.
+  """Writes model.safetensors, config.json and, for words, vocab.txt.
 
-  The lengths in config.json are those the run evaluates with.
+  The lengths in config.json are those of the run's evaluation.
 
   Raises:
-    UserError: the run has no checkpoint, HuggingFace's model cannot express
+    UserError: the run has no checkpoint, HuggingFace's model cannot represent
       it, or the target exists.
   """
   if os.path.exists(target):
@@ -77,11 +79,11 @@ def export(workdir: str, target: str) -> None:
 
 
 def write_weights(
-  path: str, params: shapes_lib.PyTree, config: schema.ModelConfig
+  path: str, params: shapes.PyTree, config: schema.ModelConfig
 ) -> None:
-  """Writes the tensors by HuggingFace's names, each of them once."""
+  """Writes every tensor once, under its HuggingFace name."""
   tensors = mapping.export_tensors(params, huggingface.layout(config))
-  # A buffer that its model expects; nothing is learned in it.
+  # A constant buffer that HuggingFace's model expects.
   exponents = np.arange(0, config.model_dim, 2) / config.model_dim
   frequencies = (10000**-exponents).astype(np.float32)
   tensors["transformer.pos_emb.inv_freq"] = frequencies
@@ -89,7 +91,7 @@ def write_weights(
 
 
 def main(argv: list[str]) -> None:
-  """Exports."""
+  """Exports the run that the flags name."""
   del argv
   export(_WORKDIR.value, _TARGET.value)
   print(f"{_TARGET.value} is ready for TransfoXLLMHeadModel.from_pretrained")

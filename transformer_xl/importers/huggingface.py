@@ -1,4 +1,7 @@
-"""HuggingFace's TransfoXL: folders with config.json and weights (facts 5.1)."""
+"""HuggingFace's TransfoXL: folders with config.json and weights.
+
+The format is described in docs/specification.md.
+"""
 
 import json
 import os
@@ -19,7 +22,7 @@ from transformer_xl.importers import torch_layout
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
-# Defaults of transformers 4.35.2; a config.json may leave fields out.
+# Defaults of transformers 4.35.2, for fields that a config.json omits.
 DEFAULTS = {
   "vocab_size": 267735,
   "cutoffs": [20000, 40000, 200000],
@@ -51,7 +54,7 @@ def read(path: str) -> source.Source:
   """Reads a folder that `save_pretrained` wrote.
 
   Raises:
-    UserError: a file is missing or damaged, or it is another kind of model.
+    UserError: a file is missing or damaged, or the model is of another kind.
   """
   fields = _read_config(os.path.join(path, "config.json"))
   weights = [
@@ -81,14 +84,14 @@ def read(path: str) -> source.Source:
 
 
 def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
-  """The names of a language model with its softmax."""
+  """Lists the tensors of a language model with its softmax."""
   return torch_layout.layout(
     config, prefix="transformer.", reverse_clusters=False
   )
 
 
 def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
-  """All tensors of a file; nothing in the format could be run."""
+  """Reads all tensors of a file; the format cannot contain code."""
   try:
     return safetensors.numpy.load_file(path)
   except (safetensors.SafetensorError, OSError, KeyError) as error:
@@ -101,10 +104,10 @@ def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
 def config_fields(
   config: schema.ModelConfig, lengths: source.Lengths
 ) -> dict[str, Any]:
-  """The config.json of a model.
+  """Returns the fields of config.json for a model.
 
   Raises:
-    UserError: HuggingFace's model cannot express it.
+    UserError: HuggingFace's model cannot represent it.
   """
   num_tails = len(config.cutoffs)
   if config.encoding != "relative":
@@ -159,12 +162,12 @@ def _read_config(path: str) -> dict[str, Any]:
       "save_pretrained wrote."
     ) from None
   except (ValueError, RecursionError) as error:
-    raise errors.UserError(f"{path} is no JSON ({error}).") from None
+    raise errors.UserError(f"{path} is not JSON ({error}).") from None
   kind = fields.get("model_type") if isinstance(fields, dict) else None
   if kind != "transfo-xl":
     raise errors.UserError(
-      f"{path} is of a model of the type {kind!r}; only 'transfo-xl' can be "
-      "imported."
+      f"{path} describes a model of the type {kind!r}; only 'transfo-xl' can "
+      "be imported."
     )
   for name, default in DEFAULTS.items():
     value = fields.setdefault(name, default)
@@ -178,7 +181,7 @@ def _read_config(path: str) -> dict[str, Any]:
 
 
 def _model(fields: dict[str, Any], path: str) -> dict[str, Any]:
-  """Our fields of the model."""
+  """Fields of our `ModelConfig`."""
   if fields["attn_type"] != 0 or fields["sample_softmax"] > 0:
     raise errors.UserError(
       f"{path} has attn_type={fields['attn_type']} and sample_softmax="

@@ -1,4 +1,4 @@
-"""A run's folder made from a foreign checkpoint, whole or not at all."""
+"""Makes a run's folder from a foreign checkpoint, completely or not at all."""
 
 import contextlib
 import importlib
@@ -28,15 +28,15 @@ from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
-# Experiments with the configurations of the published checkpoints (facts 5.3).
+# Experiment with the configuration of each published checkpoint.
 PUBLISHED = {
   "enwik8": "enwik8_large",
   "text8": "text8_large",
   "wt103": "wt103_large",
   "lm1b": "lm1b_large",
 }
-# What makes a model the published one. The vocabulary's size is the file's:
-# two are quoted for lm1b.
+# Fields that a published model must have. The vocabulary's size is taken from
+# the file, since two sizes are quoted for lm1b.
 ARCHITECTURE = (
   "num_layers",
   "model_dim",
@@ -53,10 +53,10 @@ ARCHITECTURE = (
 
 
 class Format(NamedTuple):
-  """One kind of files."""
+  """A foreign checkpoint format."""
 
   layout: Callable[[schema.ModelConfig], Iterator[mapping.Tensor]]
-  ignored: str  # Pattern of names without parameters.
+  ignored: str  # Pattern of tensor names that hold no parameters.
 
 
 FORMATS = {
@@ -79,15 +79,15 @@ def make(
   """Imports a checkpoint; the arguments are the flags of `importers.main`.
 
   Returns:
-    The certificate.
+    The report; see `report.make`.
 
   Raises:
-    UserError: the files are damaged, do not fit together, or the folder is
-      already in use. Nothing is left behind then.
+    UserError: the files are damaged or do not fit together, or the folder is
+      already in use. In that case nothing is written.
   """
   if os.path.isdir(workdir) and os.listdir(workdir):
     raise errors.UserError(
-      f"{workdir} is not empty; an import makes a run of its own: choose "
+      f"{workdir} is not empty; an import makes a new run: choose "
       "another --workdir."
     )
   found = _read(format_name, source, cutoffs=cutoffs, pre_norm=pre_norm)
@@ -122,10 +122,10 @@ def make(
 def make_config(
   found: source_lib.Source, published: str | None
 ) -> schema.ExperimentConfig:
-  """The configuration of the imported run.
+  """Returns the configuration of the imported run.
 
   Raises:
-    UserError: the source is not the published model that it should be.
+    UserError: the source is not the named published model.
   """
   config = defaults.get_config()
   if published is not None:
@@ -135,7 +135,7 @@ def make_config(
   elif found.lengths is not None:
     _use_lengths(config, found.lengths)
   config.model.update(found.model)
-  # Training in bfloat16 is this package's choice, not the source's.
+  # bfloat16 in training is a choice of our experiments, not of the source.
   config.model.dtype = "float32"
   config.generate.mem_len = config.eval.mem_len[0]
   config.score.mem_len = config.eval.mem_len[0]
@@ -150,7 +150,7 @@ def _read(
   if cutoffs or pre_norm:
     raise errors.UserError(
       f"--cutoffs and --pre_norm are for --format=pytorch; {format_name} "
-      "files say both themselves."
+      "files state both."
     )
   if format_name == "huggingface":
     return huggingface.read(path)
@@ -179,7 +179,7 @@ def _use_lengths(
 
 @contextlib.contextmanager
 def _new_folder(path: str) -> Iterator[str]:
-  """A folder that takes its place when the block ends, unless it fails."""
+  """A temporary folder that becomes `path` if the block succeeds."""
   parent, name = os.path.split(os.path.abspath(path))
   os.makedirs(parent, exist_ok=True)
   with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as temporary:

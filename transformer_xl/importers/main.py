@@ -1,7 +1,9 @@
-"""Command line: a foreign checkpoint becomes a run that every mode reads.
+r"""Command line: converts a foreign checkpoint to a run.
 
     python -m transformer_xl.importers.main --format=tensorflow \
       --source=pretrained_xl/tf_wt103 --published=wt103 --workdir=runs/wt103
+
+The run evaluates, generates and scores like one that was trained here.
 """
 
 from absl import flags
@@ -12,13 +14,13 @@ from transformer_xl.importers import import_run
 from transformer_xl.importers import report
 
 _FORMAT = flags.DEFINE_enum(
-  "format", None, import_run.FORMATS, "Whose files.", required=True
+  "format", None, import_run.FORMATS, "Format of the source.", required=True
 )
 _SOURCE = flags.DEFINE_string(
   "source",
   None,
   "huggingface: the folder; pytorch: model.pt or a state dict; tensorflow: the "
-  "prefix model.ckpt-N or the folder it is in.",
+  "prefix model.ckpt-N or its folder.",
   required=True,
 )
 _WORKDIR = flags.DEFINE_string(
@@ -28,24 +30,24 @@ _PUBLISHED = flags.DEFINE_enum(
   "published",
   None,
   import_run.PUBLISHED,
-  "Which published model it is: checks that, and evaluates as published.",
+  "The published model that the source is: checks it, and sets its evaluation.",
 )
 _VOCABULARY = flags.DEFINE_string(
   "vocabulary",
   None,
-  "Where it is not beside the weights: vocab.pkl, vocab.bin, vocab.txt, "
+  "If it is not beside the weights: vocab.pkl, vocab.bin, vocab.txt, "
   "cache.pkl, cache.pt or a prepared dataset's folder.",
 )
 _CUTOFFS = flags.DEFINE_list(
   "cutoffs", [], "For a PyTorch state dict with div_val=1: 20000,40000,200000."
 )
 _PRE_NORM = flags.DEFINE_bool(
-  "pre_norm", False, "For a PyTorch state dict: it was trained so."
+  "pre_norm", False, "For a PyTorch state dict that was trained with pre_lnorm."
 )
 
 
 def main(argv: list[str]) -> None:
-  """Imports, and prints the certificate."""
+  """Imports the checkpoint and prints the report."""
   del argv
   made = import_run.make(
     format_name=_FORMAT.value,

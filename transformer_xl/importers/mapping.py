@@ -1,7 +1,7 @@
-"""What each tensor of a foreign checkpoint is in ours, in both directions.
+"""Mapping between the tensors of a foreign checkpoint and our parameters.
 
-A layout lists every tensor that a format stores for one model. It is data: the
-same list reads a checkpoint, writes one, and maps gradients.
+A layout lists every tensor that a format stores for a model. It works in both
+directions: the same list imports, exports and maps gradients.
 """
 
 import functools
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
-import jax
 import numpy as np
+from flax import traverse_util
 from numpy.typing import NDArray
 
 from transformer_xl import errors
@@ -21,30 +21,30 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import transformer_xl
 
-# Where most of an error's names stop being of use.
+# Tensor names that an error lists at most.
 NUM_NAMED = 4
 
 
 class Piece(NamedTuple):
   """A part of one of our parameters."""
 
-  parameter: str  # Its path, such as "layers/attention/query".
-  at: int | slice | None = None  # A layer, some rows, or all of it.
+  parameter: str  # Path, such as "layers/attention/query".
+  at: int | slice | None = None  # A layer, some rows, or None for all.
 
 
 class Tensor(NamedTuple):
-  """One tensor of the other format: pieces side by side."""
+  """One tensor of the other format: the concatenation of its pieces."""
 
   name: str
   pieces: tuple[Piece, ...]
-  axis: int = 0  # Along which the pieces lie in the file.
+  axis: int = 0  # Axis of the concatenation, in the file.
   transpose: bool = False
-  reverse: bool = False  # Rows, as PyTorch's cluster order (facts 2.9).
-  aliases: tuple[str, ...] = ()  # Names under which the same values may be.
+  reverse: bool = False  # Reversed rows: PyTorch's clusters.
+  aliases: tuple[str, ...] = ()  # Other names that may hold the same values.
 
 
 class Mapped(NamedTuple):
-  """One row of the certificate."""
+  """One tensor's row in the report of an import."""
 
   name: str
   shape: tuple[int, ...]
@@ -55,19 +55,16 @@ class Mapped(NamedTuple):
 def parameter_shapes(
   config: schema.ModelConfig,
 ) -> dict[str, tuple[int, ...]]:
-  """The shape of every parameter of a model by its path."""
+  """Returns the shape of every parameter of a model by its path."""
   params = transformer_xl.abstract_params(config)
-  leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
-    for path, leaf in leaves
-  }
+  flat = traverse_util.flatten_dict(params, sep="/")
+  return {path: leaf.shape for path, leaf in flat.items()}
 
 
 def tensor_shapes(
   layout: Iterable[Tensor], config: schema.ModelConfig
 ) -> dict[str, tuple[int, ...]]:
-  """The shape of every tensor of a layout by its name in the file."""
+  """Returns the shape of every tensor of a layout by its name in the file."""
   expected = parameter_shapes(config)
   return {
     tensor.name: _file_shape(tensor, tensor.pieces, expected)
@@ -82,20 +79,20 @@ def import_tensors(
   *,
   ignored: str,
 ) -> tuple[shapes.PyTree, list[Mapped]]:
-  """Our parameters, in float32, from the tensors of another format.
+  """Converts the tensors of another format to our parameters, in float32.
 
   Args:
-    tensors: by the other format's names.
-    layout: of that format for this model.
+    tensors: by their names in the other format.
+    layout: the format's tensors for this model.
     config: of the model.
-    ignored: pattern of names that hold no parameters.
+    ignored: pattern of tensor names that hold no parameters.
 
   Returns:
-    The parameters, and what became of each tensor.
+    The parameters, and the destination of each tensor.
 
   Raises:
-    UserError: a tensor is missing, has another shape, is left over, or
-      differs from one that it should be the same as.
+    UserError: a tensor is missing, unused or of a wrong shape, or tensors that
+      should be shared differ.
   """
   layout = list(layout)
   _check_names(tensors, layout, ignored)
@@ -113,7 +110,7 @@ def import_tensors(
     ]
     parts = np.split(values, np.cumsum(sizes)[:-1], axis=tensor.axis)
     for piece, part in zip(tensor.pieces, parts, strict=True):
-      part = _turn(part, tensor)
+      part = _reorient(part, tensor)
       params[piece.parameter][_index(piece)] = part
       written[piece.parameter] += part.size
     names = tuple(dict.fromkeys(piece.parameter for piece in tensor.pieces))
@@ -121,19 +118,19 @@ def import_tensors(
   for name, shape in expected.items():
     if written[name] != math.prod(shape):
       raise ValueError(f"the layout gives {written[name]} numbers of {name}")
-  return nest(params), rows
+  return traverse_util.unflatten_dict(params, sep="/"), rows
 
 
 def export_tensors(
   params: shapes.PyTree,
   layout: Iterable[Tensor],
 ) -> dict[str, NDArray[Any]]:
-  """The tensors of another format from our parameters, each of them once."""
-  flat = flatten(params)
+  """Converts our parameters to the tensors of another format, each once."""
+  flat = traverse_util.flatten_dict(params, sep="/")
   result = {}
   for tensor in layout:
     parts = [
-      _turn(np.asarray(flat[piece.parameter])[_index(piece)], tensor)
+      _reorient(np.asarray(flat[piece.parameter])[_index(piece)], tensor)
       for piece in tensor.pieces
     ]
     values = np.concatenate(parts, axis=tensor.axis)
@@ -141,31 +138,8 @@ def export_tensors(
   return result
 
 
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-  """The tree of parameters that paths describe."""
-  result: dict[str, Any] = {}
-  for path, value in flat.items():
-    *parents, name = path.split("/")
-    node = result
-    for parent in parents:
-      node = node.setdefault(parent, {})
-    node[name] = value
-  return result
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Paths and values of a tree of parameters."""
-  result = {}
-  for name, value in tree.items():
-    if isinstance(value, Mapping):
-      result.update(flatten(value, f"{prefix}{name}/"))
-    else:
-      result[f"{prefix}{name}"] = value
-  return result
-
-
 def _check_names(tensors, layout, ignored):
-  """Nothing may be missing and nothing left over."""
+  """Raises a UserError if a tensor is missing or unused."""
   known = {name for tensor in layout for name in (tensor.name, *tensor.aliases)}
   missing = [
     tensor.name
@@ -192,14 +166,14 @@ def _count(names: list[str]) -> str:
 
 
 def _shared_values(tensors, tensor: Tensor) -> NDArray[Any]:
-  """The values, once all names that stand for them agree."""
+  """The values of a tensor; a UserError if its aliases differ."""
   found = [name for name in (tensor.name, *tensor.aliases) if name in tensors]
   values = np.asarray(tensors[found[0]])
   for name in found[1:]:
     if not np.array_equal(values, tensors[name]):
       raise errors.UserError(
         f"{found[0]} and {name} should be shared but have different values; "
-        "the source's configuration says otherwise than its tensors."
+        "the source's configuration contradicts its tensors."
       )
   return values
 
@@ -208,24 +182,24 @@ def _check_shape(tensor: Tensor, shape, expected) -> None:
   wanted = _file_shape(tensor, tensor.pieces, expected)
   if shape != wanted:
     raise errors.UserError(
-      f"{tensor.name} has the shape {shape}, but the rest of the source calls "
-      f"for {wanted}; its configuration is of another model."
+      f"{tensor.name} has the shape {shape}, but the rest of the source "
+      f"requires {wanted}; its configuration is of another model."
     )
 
 
 def _file_shape(tensor: Tensor, pieces, expected) -> tuple[int, ...]:
-  """The shape that some pieces have side by side in the file."""
+  """Shape of the concatenation of some pieces in the file."""
   parts = []
   for piece in pieces:
     empty = np.broadcast_to(np.float32(0), expected[piece.parameter])
-    parts.append(_turn(empty[_index(piece)], tensor).shape)
+    parts.append(_reorient(empty[_index(piece)], tensor).shape)
   shape = list(parts[0])
   shape[tensor.axis] = sum(part[tensor.axis] for part in parts)
   return tuple(shape)
 
 
-def _turn(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
-  """From the file's orientation to ours, or back; it is its own inverse."""
+def _reorient(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
+  """Converts the file's orientation to ours, or back; it is an involution."""
   if tensor.transpose:
     values = values.T
   return values[::-1] if tensor.reverse else values

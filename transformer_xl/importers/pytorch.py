@@ -1,7 +1,8 @@
-"""The original PyTorch code's model.pt, or its state dict (facts 5.2).
+"""Checkpoints of the original PyTorch code: model.pt or its state dict.
 
-The tensors say nearly all of a model's configuration. What they do not, a
-pickled module has as attributes, and for a state dict the caller adds.
+The format is described in docs/specification.md. Names and shapes of tensors
+determine most of a model's configuration. The rest is in the attributes of a
+pickled module; for a state dict the caller gives it.
 """
 
 import itertools
@@ -21,7 +22,7 @@ from transformer_xl.importers import source
 from transformer_xl.importers import torch_layout
 
 VOCABULARIES = ("cache.pt", "vocab.pkl", "vocab.bin", "vocab.txt")
-PARALLEL = "module."  # Prefix that training on several devices adds.
+PARALLEL = "module."  # Prefix added by torch.nn.DataParallel.
 
 
 def read(
@@ -31,8 +32,8 @@ def read(
 
   Args:
     path: of the file or folder.
-    cutoffs: of a state dict whose clusters are all of one width.
-    pre_norm: of a state dict; a module knows both itself.
+    cutoffs: of a state dict with div_val=1; otherwise read from the file.
+    pre_norm: of a state dict; a module states it.
 
   Raises:
     UserError: the file is missing or damaged, or the model is of another kind.
@@ -45,11 +46,11 @@ def read(
     for name, values in file.tensors().items()
   }
   try:
-    told: dict[str, Any] = {"cutoffs": cutoffs, "pre_norm": pre_norm}
+    given: dict[str, Any] = {"cutoffs": cutoffs, "pre_norm": pre_norm}
     lengths = None
     if file.attributes():
-      told, lengths = _attributes(file), _lengths(file)
-    fields = told | _model(tensors, path, told["cutoffs"])
+      given, lengths = _attributes(file), _lengths(file)
+    fields = given | _model(tensors, path, given["cutoffs"])
   except LookupError as error:
     raise errors.UserError(
       f"{path} is not a language model of the original code with relative "
@@ -65,14 +66,14 @@ def read(
 
 
 def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
-  """The names of a language model, whose head lists its clusters backwards."""
+  """Lists the tensors of a language model; its head reverses the clusters."""
   return torch_layout.layout(config, prefix="", reverse_clusters=True)
 
 
 def _model(
   tensors: Mapping[str, NDArray[Any]], path: str, cutoffs: tuple[int, ...]
 ) -> dict[str, Any]:
-  """Our fields of the model, from names, shapes and equal values."""
+  """Fields of our `ModelConfig`, from names, shapes and shared values."""
   num_heads, head_dim = tensors["r_w_bias"].shape
   model_dim = tensors["layers.0.dec_attn.qkv_net.weight"].shape[1]
   tables = _numbered(tensors, "word_emb.emb_layers.{}.weight")
@@ -83,13 +84,13 @@ def _model(
     cutoffs = tuple(itertools.accumulate(sizes))[:-1]
   div_val = source.div_val(widths)
   if len(tables) == 1 and projections and widths[0] == model_dim:
-    div_val = 2  # Only then do equal widths have a projection (facts 2.8).
+    div_val = 2  # Equal widths are projected only if div_val > 1.
   num_tails = len(tensors.get("crit.cluster_bias", ()))
   if len(cutoffs) != num_tails:
     raise errors.UserError(
-      f"{path} has {num_tails} clusters beside its shortlist, but "
+      f"{path} has {num_tails} clusters besides its shortlist, but "
       f"--cutoffs={','.join(map(str, cutoffs))} makes {len(cutoffs)}; a state "
-      "dict does not say where they start: set --cutoffs (wt103: "
+      "dict does not state where they start: set --cutoffs (wt103: "
       "20000,40000,200000)."
     )
   return {
@@ -119,7 +120,7 @@ def _model(
 def _tie_projections(tensors, projections, num_tails: int) -> str:
   if not projections:
     return "all_but_first"
-  shared = itertools.cycle(projections)  # One for all where div_val is 1.
+  shared = itertools.cycle(projections)  # A single one if div_val is 1.
   return source.tie_projections(
     [
       np.array_equal(projection, tensors[f"crit.out_projs.{index}"])
@@ -129,7 +130,7 @@ def _tie_projections(tensors, projections, num_tails: int) -> str:
 
 
 def _attributes(file: torch_file.TorchFile) -> dict[str, Any]:
-  """What a module knows beside its tensors."""
+  """Settings that are attributes of a pickled module."""
   attention = ("layers", "0", "dec_attn")
   return {
     "cutoffs": tuple(file.attributes("crit")["cutoffs"][:-1]),
@@ -142,7 +143,10 @@ def _attributes(file: torch_file.TorchFile) -> dict[str, Any]:
 
 
 def _lengths(file: torch_file.TorchFile) -> source.Lengths:
-  """Those of training; the published evaluations set others (facts 1.3)."""
+  """Lengths of training; published evaluations use others.
+
+  These are listed in docs/specification.md.
+  """
   attributes = file.attributes()
   return source.Lengths(
     segment_len=attributes["tgt_len"],
@@ -155,7 +159,7 @@ def _lengths(file: torch_file.TorchFile) -> source.Lengths:
 def _numbered(
   tensors: Mapping[str, NDArray[Any]], pattern: str
 ) -> list[NDArray[Any]]:
-  """The tensors of a name with the numbers 0, 1, ... in it."""
+  """Tensors whose names are the pattern with 0, 1, ... filled in."""
   names = itertools.takewhile(
     tensors.__contains__, map(pattern.format, itertools.count())
   )

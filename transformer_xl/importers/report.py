@@ -1,4 +1,4 @@
-"""What became of every tensor of an imported checkpoint."""
+"""The report of an import: where every tensor went."""
 
 import hashlib
 import math
@@ -24,7 +24,7 @@ def make(
   files: Iterable[str],
   vocabulary: dict[str, Any],
 ) -> dict[str, Any]:
-  """The certificate, as the workdir keeps it in `results/import.json`.
+  """Returns the report that the workdir keeps as `results/import.json`.
 
   Raises:
     ValueError: the tensors' sizes do not add up to the parameters; a bug.
@@ -45,31 +45,30 @@ def make(
   }
 
 
-def render(certificate: dict[str, Any]) -> str:
-  """Lines for people; tensors that differ by their layer share one."""
+def render(report: dict[str, Any]) -> str:
+  """Formats the report; tensors that differ only by layer share a line."""
   groups: dict[tuple, list[int]] = {}
-  for row in certificate["tensors"]:
+  for row in report["tensors"]:
     name = _LAYER.sub("*", row["name"])
     key = (name, tuple(row["shape"]), tuple(row["parameters"]))
     groups.setdefault(key, []).append(math.prod(row["shape"]))
-  lines = [f"{certificate['format']} checkpoint"]
+  lines = [f"{report['format']} checkpoint"]
   lines += [
-    f"  {name}  sha256 {digest}"
-    for name, digest in certificate["files"].items()
+    f"  {name}  sha256 {digest}" for name, digest in report["files"].items()
   ]
   for (name, shape, parameters), sizes in groups.items():
     lines.append(
       f"  {len(sizes):3} x {name} {list(shape)} -> {', '.join(parameters)}: "
       f"{sum(sizes):,}"
     )
-  vocabulary = certificate["vocabulary"]
+  vocabulary = report["vocabulary"]
   lines += [
-    f"{certificate['num_tensors']} tensors, {certificate['num_parameters']:,} "
+    f"{report['num_tensors']} tensors, {report['num_parameters']:,} "
     "parameters: the sum of the tensors; none missing, none unused.",
     f"Vocabulary: {vocabulary['size']:,} {vocabulary['unit']}s.",
-    f"memory_start={certificate['memory_start']}, same_length_window="
-    f"{certificate['same_length_window']}, layer_norm_epsilon="
-    f"{certificate['layer_norm_epsilon']}",
+    f"memory_start={report['memory_start']}, same_length_window="
+    f"{report['same_length_window']}, layer_norm_epsilon="
+    f"{report['layer_norm_epsilon']}",
   ]
   return "\n".join(lines)
 

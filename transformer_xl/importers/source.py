@@ -1,4 +1,4 @@
-"""What a reader of any format hands to the importer."""
+"""The result of reading a foreign checkpoint, whatever its format."""
 
 import os
 from collections.abc import Iterable
@@ -13,35 +13,38 @@ from transformer_xl import errors
 
 
 class Lengths(NamedTuple):
-  """How the source evaluates, in tokens."""
+  """Lengths of the source's evaluation, in tokens."""
 
   segment_len: int
   mem_len: int
-  clamp_len: int  # 0: none.
+  clamp_len: int  # 0 for no clamping.
   same_length: bool
 
 
 class Source(NamedTuple):
   """A foreign checkpoint."""
 
-  tensors: Mapping[str, NDArray[Any]]  # By the format's own names.
-  files: tuple[str, ...]  # That hold them.
+  tensors: Mapping[str, NDArray[Any]]  # By the names of the format.
+  files: tuple[str, ...]  # Paths of the files with the tensors.
   model: dict[str, Any]  # Fields of our `ModelConfig`.
-  lengths: Lengths | None  # None where the source does not say.
-  vocabulary: str | None  # A file or folder, if one lies beside the weights.
+  lengths: Lengths | None  # None if the source does not state them.
+  vocabulary: str | None  # A file or folder beside the weights, if any.
 
 
 def find(folder: str, names: Iterable[str]) -> str | None:
-  """The first of some files that a folder has."""
+  """Returns the path of the first of the names that exists in a folder."""
   paths = (os.path.join(folder, name) for name in names)
   return next((path for path in paths if os.path.exists(path)), None)
 
 
 def tie_projections(tied: Sequence[bool]) -> str:
-  """Our name for which clusters share the embedding's projection.
+  """Returns the value of `model.tie_projections` for a pattern.
+
+  Args:
+    tied: whether each cluster of the softmax shares the embedding's projection.
 
   Raises:
-    UserError: it is a pattern that none of the published models has.
+    UserError: no published model has this pattern.
   """
   rest = len(tied) - 1
   patterns = {
@@ -59,10 +62,10 @@ def tie_projections(tied: Sequence[bool]) -> str:
 
 
 def div_val(widths: Sequence[int]) -> int:
-  """By how much vectors narrow from one cluster to the next.
+  """Returns the factor by which embeddings narrow from cluster to cluster.
 
   Raises:
-    UserError: no number gives these widths.
+    UserError: no factor gives these widths.
   """
   if len(widths) == 1:
     return 1
@@ -72,6 +75,6 @@ def div_val(widths: Sequence[int]) -> int:
     ):
       return divisor
   raise errors.UserError(
-    f"the clusters' embeddings have the widths {list(widths)}, which are not "
-    "those of one div_val; the source is of another kind of model."
+    f"the clusters' embeddings have the widths {list(widths)}, which no "
+    "div_val gives; the source is another kind of model."
   )

@@ -1,7 +1,7 @@
-"""The original TensorFlow code's checkpoints (facts 5.3).
+"""Checkpoints of the original TensorFlow code.
 
-The names and shapes of the variables say all of a model's configuration; only
-the lengths of evaluation are not among them.
+The format is described in docs/specification.md. Names and shapes of variables
+determine a model's whole configuration except the lengths of evaluation.
 """
 
 import itertools
@@ -28,8 +28,8 @@ def read(path: str) -> source.Source:
   """Reads a checkpoint.
 
   Args:
-    path: the prefix (.../model.ckpt-0), the folder with it, or the published
-      folder with `model` and `data` in it.
+    path: the prefix (.../model.ckpt-0), its folder, or the published folder
+      that contains `model` and `data`.
 
   Raises:
     UserError: files are missing or damaged, or the model is of another kind.
@@ -44,10 +44,10 @@ def read(path: str) -> source.Source:
       f"variable {error} is missing; check --source."
     ) from None
   folder = os.path.dirname(prefix)
-  places = (folder, os.path.join(folder, "..", "data"))
-  found = (source.find(place, VOCABULARIES) for place in places)
-  for place in places:
-    _check_corpus(os.path.join(place, "corpus-info.json"), fields)
+  folders = (folder, os.path.join(folder, "..", "data"))
+  found = (source.find(path, VOCABULARIES) for path in folders)
+  for path in folders:
+    _check_corpus(os.path.join(path, "corpus-info.json"), fields)
   return source.Source(
     tensors=bundle,
     files=bundle.files,
@@ -58,7 +58,7 @@ def read(path: str) -> source.Source:
 
 
 def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
-  """All variables of a model."""
+  """Lists the variables of a model."""
   for theirs, ours in {
     "r_w_bias": "content_bias",
     "r_r_bias": "position_bias",
@@ -123,14 +123,18 @@ def _tensor(theirs: str, ours: str, at: slice | None = None) -> mapping.Tensor:
 
 
 def _has_projection(config, index: int) -> bool:
-  """As in facts 2.8: equal widths may have one if vectors narrow."""
+  """Whether a cluster of this width has a projection.
+
+  One of the model's width may have it only if embeddings narrow
+  (docs/specification.md).
+  """
   width = config.embed_dim // config.div_val**index
   equal = width == config.model_dim
   return not equal or (config.div_val > 1 and config.project_equal_width)
 
 
 def _find_prefix(path: str) -> str:
-  """The checkpoint that a folder or a prefix stands for."""
+  """Returns the prefix of the checkpoint in a folder, or the given prefix."""
   for folder in (path, os.path.join(path, "model")):
     indices = [
       name
@@ -148,9 +152,9 @@ def _find_prefix(path: str) -> str:
 
 
 def _check_corpus(path: str, fields: dict[str, Any]) -> None:
-  """Compares the model with what the data were prepared for, if that is there.
+  """Compares the model with corpus-info.json, if it exists.
 
-  Its cutoffs include 0 and the vocabulary's size.
+  The file's cutoffs include 0 and the vocabulary's size.
   """
   if not os.path.exists(path):
     return
@@ -163,16 +167,16 @@ def _check_corpus(path: str, fields: dict[str, Any]) -> None:
       f"{path} is damaged ({error}); copy it again, or delete it."
     ) from None
   model = fields["vocab_size"], fields["cutoffs"]
-  # One table without clusters has no cutoffs, whatever the data suggest.
+  # A single table has no cutoffs, whatever the file states.
   if size != model[0] or (model[1] and cutoffs != model[1]):
     raise errors.UserError(
       f"{path} is for {size} symbols with the cutoffs {cutoffs}, but the "
-      f"checkpoint has {model[0]} with {model[1]}; they are of two models."
+      f"checkpoint has {model[0]} with {model[1]}; they belong to two models."
     )
 
 
 def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-  """Our fields of the model, from names and shapes."""
+  """Fields of our `ModelConfig`, from names and shapes."""
 
   def shape(name: str) -> tuple[int, ...]:
     return shapes[f"{SCOPE}/{name}"]
@@ -203,9 +207,9 @@ def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     "embed_dim": widths[0],
     "cutoffs": tuple(itertools.accumulate(sizes))[:-1],
     "div_val": source.div_val(widths),
-    "tie_weights": True,  # Its flag has no effect.
+    "tie_weights": True,  # The flag of the published code has no effect.
     "tie_projections": _tie_projections(shapes, projects, len(sizes)),
-    # Only narrowing vectors leave a choice, see `_has_projection`.
+    # Only narrowing embeddings leave a choice; see `_has_projection`.
     "project_equal_width": len(scopes) == 1 or projects[0],
     "untie_biases": len(biases) == 3,
     "pre_norm": False,
@@ -217,7 +221,7 @@ def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def _tie_projections(shapes, projects: list[bool], count: int) -> str:
-  """The rule behind the softmax's own projections, which are all there are."""
+  """Value of `model.tie_projections`, from the softmax's own projections."""
   if not any(projects):
     return "all_but_first"
   if count == 0:  # Without clusters the softmax has none of its own.

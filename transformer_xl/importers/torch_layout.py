@@ -1,7 +1,8 @@
-"""The tensors of the PyTorch models, original and HuggingFace (facts 5.1, 5.2).
+"""Tensors of the PyTorch models, the original and HuggingFace's.
 
-PyTorch's linear layers compute x W^T, so kernels are transposed; embedding
-tables and softmax kernels are not.
+Both formats are described in docs/specification.md. PyTorch's linear layers
+compute x W^T, so kernels are transposed; embedding tables and softmax kernels
+are not.
 """
 
 from collections.abc import Iterator
@@ -17,13 +18,13 @@ IGNORED = r"(^|\.)pos_emb\.inv_freq$"
 def layout(
   config: schema.ModelConfig, *, prefix: str, reverse_clusters: bool
 ) -> Iterator[mapping.Tensor]:
-  """All tensors of a language model.
+  """Lists all tensors of a language model.
 
   Args:
     config: of the model.
-    prefix: of the names outside the softmax.
-    reverse_clusters: the last cluster comes first in the head, as in the
-      original code.
+    prefix: of tensor names outside the softmax.
+    reverse_clusters: the head lists the last cluster first, as in the original
+      code.
   """
   yield from _biases(config, prefix)
   for layer in range(config.num_layers):
@@ -33,7 +34,7 @@ def layout(
 
 
 def _biases(config, prefix):
-  """u, which is r_w_bias, and v, which is r_r_bias."""
+  """The biases u (`r_w_bias`) and v (`r_r_bias`)."""
   names = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}
   for theirs, ours in names.items():
     own = [
@@ -144,7 +145,7 @@ def _piece(parameter: str) -> tuple[mapping.Piece, ...]:
 
 
 def has_projections(config: schema.ModelConfig) -> bool:
-  """Whether the PyTorch models have projections; facts 2.8."""
+  """Whether the PyTorch models have projections (docs/specification.md)."""
   return config.div_val > 1 or config.embed_dim != config.model_dim
 
 

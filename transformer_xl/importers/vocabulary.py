@@ -1,8 +1,4 @@
-"""Vocabularies of the published codes, as a folder that this package reads.
-
-Ids are the order of a pickled or plain list, which cannot be made again from
-the text (facts 3.1). Pickles are read as data, see `inert_pickle`.
-"""
+"""Writes a published vocabulary as a folder that this package reads."""
 
 import collections
 import hashlib
@@ -15,26 +11,28 @@ from transformer_xl.data import vocabulary
 from transformer_xl.formats import published_vocabulary
 from transformer_xl.workdir import run_record
 
-NAME = "vocabulary.txt"
+FILE_NAME = "vocabulary.txt"
+ENDS_OF_LINE = ("<eos>", "<S>")
+UNKNOWN = ("<unk>", "<UNK>")
 
 
 def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
-  """Writes the vocabulary of a source into a folder.
+  """Copies the vocabulary of a source into the folder of a run.
 
   Args:
     path: vocab.pkl, vocab.bin, vocab.txt, cache.pkl, cache.pt, or the folder
       of a prepared dataset.
-    folder: of the run; gets a folder `vocabulary` as prepared datasets have.
+    folder: of the run; its folder `vocabulary` is written.
     size: of the model's vocabulary.
 
   Returns:
-    What the certificate says of it.
+    Path, unit and size, for the report of the import.
 
   Raises:
     UserError: the file is damaged, or has another number of symbols.
   """
   if os.path.isdir(path):
-    vocabulary.load(path)  # Checks it.
+    vocabulary.load(path)  # Raises if it is damaged.
     run_record.keep_vocabulary(path, folder)
   else:
     _write(
@@ -45,37 +43,35 @@ def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
   if loaded.size != size:
     raise errors.UserError(
       f"{path} has {loaded.size} symbols, but the model has {size}; name the "
-      "model's own with --vocabulary=PATH."
+      "model's vocabulary with --vocabulary=PATH."
     )
   return {"path": path, "unit": loaded.unit, "size": loaded.size}
 
 
-def _write(read: published_vocabulary.Symbols, folder: str) -> None:
-  kind, symbols = _kind(read.symbols)
+def _write(published: published_vocabulary.Symbols, folder: str) -> None:
+  kind, symbols = _kind(published.symbols)
   [(most_common, count)] = collections.Counter(symbols).most_common(1)
   if count > 1:
     raise errors.UserError(
       f"the vocabulary has {most_common!r} {count} times; each symbol has one "
       "id: name another with --vocabulary=PATH."
     )
-  # It was set for enwik8 too, without effect: its symbols are numbers there.
-  lower_case = read.lower_case and kind != "byte"
+  # enwik8 sets it without effect: its symbols are numbers.
+  lower_case = published.lower_case and kind != "byte"
   tokenizer: dict[str, Any] = {"kind": kind, "lower_case": lower_case}
   if kind == "word":
-    tokenizer["end_of_line"] = _first(
-      published_vocabulary.ENDS_OF_LINE, symbols
-    )
-    tokenizer["unk"] = _first(published_vocabulary.UNKNOWN, symbols)
+    tokenizer["end_of_line"] = _first(ENDS_OF_LINE, symbols)
+    tokenizer["unk"] = _first(UNKNOWN, symbols)
   lines = [f"{vocabulary.escape(symbol)}\n" for symbol in symbols]
   content = "".join(lines).encode()
   os.makedirs(folder)
-  with open(os.path.join(folder, NAME), "wb") as file:
+  with open(os.path.join(folder, FILE_NAME), "wb") as file:
     file.write(content)
   meta = {
     "unit": kind,
     "tokenizer": tokenizer,
     "vocabulary": {
-      "file": NAME,
+      "file": FILE_NAME,
       "size": len(symbols),
       "sha256": hashlib.sha256(content).hexdigest(),
     },
@@ -85,9 +81,9 @@ def _write(read: published_vocabulary.Symbols, folder: str) -> None:
 
 
 def _kind(symbols: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-  """What the symbols are, and how this package spells them.
+  """Returns the kind of the symbols, and the symbols as this package has them.
 
-  enwik8 has bytes as decimal numbers, text8 an underscore for each space.
+  enwik8 writes bytes as decimal numbers, text8 spaces as underscores.
   """
   if all(symbol.isdecimal() and int(symbol) < 256 for symbol in symbols):
     return "byte", tuple(chr(int(symbol)) for symbol in symbols)
@@ -99,4 +95,5 @@ def _kind(symbols: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def _first(names: tuple[str, ...], symbols: tuple[str, ...]) -> str | None:
+  """The first of the names that is a symbol."""
   return next((name for name in names if name in symbols), None)

@@ -1,1 +1,1 @@
-"""Compiling for a TPU slice that is not here."""
+"""Ahead-of-time compilation for a named TPU slice."""

@@ -1,4 +1,4 @@
-"""Settings that need less memory than one that does not fit."""
+"""Configurations that need less memory, for plans that do not fit."""
 
 import dataclasses
 import math
@@ -10,31 +10,29 @@ from transformer_xl.config import schema
 def smaller(
   config: schema.ExperimentConfig, *, num_devices: int
 ) -> Iterator[tuple[str, schema.ExperimentConfig]]:
-  """Flags that change a configuration, and what it is then.
+  """Yields flags and the configuration that they give, smallest change first.
 
-  The least change comes first: recomputing and splitting parameters leave
-  every update as it is to rounding, and so does reading the lanes of one in
-  parts; a smaller batch does not.
+  Rematerialisation, sharded parameters and gradient accumulation leave every
+  update the same up to rounding; a smaller batch does not.
   """
-  # By the plans of docs/tpu.md recomputing attention halves what wt103_large
-  # holds for half of the time that recomputing all takes.
+  # According to the plans in docs/tpu.md, recomputing attention halves the
+  # memory of wt103_large at half the cost of recomputing everything.
   remat = {"model.remat": "full"}
   is_full = config.model.remat == "full"
   recomputing = [] if is_full else [{"model.remat": "attention"}, remat]
-  # More devices than divide the width could not split parameters further.
-  parts = math.gcd(num_devices, config.model.model_dim)
-  split = {"mesh.data": -1, "mesh.fsdp": parts, "mesh.tensor": 1}
+  # The number of shards must divide the model's width.
+  num_shards = math.gcd(num_devices, config.model.model_dim)
+  split = {"mesh.data": -1, "mesh.fsdp": num_shards, "mesh.tensor": 1}
   both = {**remat, **split}
   tries: list[dict] = [*recomputing, split, both]
-  for parts in (2, 4, 8):
-    parts *= config.train.accumulation_steps
-    if config.train.batch_size % (parts * num_devices) == 0:
-      tries.append({**both, "train.accumulation_steps": parts})
-  for part in (2, 4, 8):
-    if config.train.batch_size % (part * num_devices) == 0:
-      lanes = config.train.batch_size // part
-      # As many at a time as one device each, the least there can be.
-      steps = lanes // num_devices
+  for factor in (2, 4, 8):
+    steps = factor * config.train.accumulation_steps
+    if config.train.batch_size % (steps * num_devices) == 0:
+      tries.append({**both, "train.accumulation_steps": steps})
+  for divisor in (2, 4, 8):
+    if config.train.batch_size % (divisor * num_devices) == 0:
+      lanes = config.train.batch_size // divisor
+      steps = lanes // num_devices  # One lane per device at a time.
       tries.append(
         {
           **both,
@@ -49,11 +47,11 @@ def smaller(
 
 
 def _replaced(config, fields):
-  """The configuration with other values; by `group.name`."""
+  """The configuration with new values of fields named `group.name`."""
   for name, value in fields.items():
     group, _, field = name.partition(".")
-    part = dataclasses.replace(getattr(config, group), **{field: value})
-    config = dataclasses.replace(config, **{group: part})
+    changed = dataclasses.replace(getattr(config, group), **{field: value})
+    config = dataclasses.replace(config, **{group: changed})
   return config
 
 

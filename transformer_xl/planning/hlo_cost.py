@@ -1,9 +1,9 @@
-"""Cycles, products and traffic of a program that was compiled for a TPU.
+"""Cycles, FLOPs and communication of a program compiled for a TPU.
 
-`cost_analysis` counts the body of a loop once. Here each computation of the
-compiled text is costed from its instructions, and loops by their trip counts.
-The cycles are the compiler's own estimates, which it writes for all but
-collectives, overlapped copies and custom calls; they are no measurement.
+JAX's `cost_analysis` counts the body of a loop once. Here costs are summed over
+the instructions of the compiled text, with loops multiplied by their trip
+counts. Cycles are the compiler's own estimates, not measurements. It gives none
+for collectives, overlapped copies and custom calls.
 """
 
 import dataclasses
@@ -33,16 +33,16 @@ COLLECTIVES = (
 
 @dataclasses.dataclass
 class Cost:
-  """Of one run of a program on one device."""
+  """Cost of one execution of a program on one device."""
 
   cycles: float = 0.0
-  flops: float = 0.0  # Of XLA's matrix products, two for each multiply-add.
-  kernel_flops: float = 0.0  # As kernels state them; they have no cycles.
-  # Of whole arrays, by kind: what is gathered, or what is reduced.
+  flops: float = 0.0  # XLA's matrix products; a multiply-add is two.
+  kernel_flops: float = 0.0  # As stated by kernels, which have no cycles.
+  # Sizes of whole gathered or reduced arrays, by kind.
   collective_bytes: dict[str, float] = dataclasses.field(default_factory=dict)
 
   def add(self, other: "Cost", *, times: int = 1) -> None:
-    """Adds what runs so many times."""
+    """Adds the cost of something that runs `times` times."""
     self.cycles += times * other.cycles
     self.flops += times * other.flops
     self.kernel_flops += times * other.kernel_flops
@@ -51,10 +51,10 @@ class Cost:
       self.collective_bytes[kind] = total
 
   def traffic(self) -> float:
-    """Bytes that a device sends at the least, with many devices.
+    """Lower bound on the bytes that a device sends, for many devices.
 
-    Rings send each part of what is gathered or scattered once, of what is
-    reduced for all of them twice.
+    In a ring, every part of an array is sent once to gather or scatter it, and
+    twice to reduce it for all devices.
     """
     return sum(self.collective_bytes.values()) + self.collective_bytes.get(
       "all-reduce", 0.0
@@ -62,25 +62,25 @@ class Cost:
 
 
 def program_cost(text: str, *, branch: Callable[..., Cost] = max) -> Cost:
-  """The cost of the entry computation of a compiled program's text.
+  """Returns the cost of a compiled program.
 
   Args:
-    text: of the compiled program.
-    branch: which branch of a conditional counts: `max` for the dearest, by
-      cycles and then by products, or `min` for the cheapest.
+    text: `compiled.as_text()`.
+    branch: which branch of a conditional counts: `max` for the most expensive,
+      by cycles and then by FLOPs, or `min` for the cheapest.
   """
   walk = _Walk(text, branch)
   return walk.cost(walk.entry)
 
 
 class _Walk:
-  """Through computations, each costed once."""
+  """Visits computations; each is costed once."""
 
   def __init__(self, text: str, branch: Callable[..., Cost]):
     self._computations, self.entry = hlo_parser.parse(text)
     self._branch, self._costs = branch, dict[str, Cost]()
-    # A collective that overlaps with products stands in each of their fusions;
-    # it counts where it starts.
+    # A collective that overlaps with products is listed in each of their
+    # fusions; count it only where it starts.
     self._started = {
       channel
       for computation in self._computations.values()
@@ -114,10 +114,10 @@ class _Walk:
       total.add(self.cost(body), times=times)
     elif operation == "conditional":
       branches = map(self.cost, _branches(text))
-      total.add(self._branch(branches, key=_dearness))
+      total.add(self._branch(branches, key=_expense))
     elif operation in ("call", "fusion", "async-start"):
       called = self.cost(_named(_CALLED, text)[0])
-      # A fusion has an estimate of its own, but may hide a collective.
+      # A fusion has its own estimate, but may contain a collective.
       inner = 0.0 if has_cycles else called.cycles
       total.add(dataclasses.replace(called, cycles=inner))
 
@@ -133,9 +133,9 @@ class _Walk:
     result = hlo_parser.num_bytes(instruction.shape)
     kind = instruction.operation.removesuffix("-start")
     if kind != instruction.operation and kind != "all-reduce":
-      result -= sent  # A started one returns its operands, too.
+      result -= sent  # An asynchronous one also returns its operands.
     if name.startswith("all-reduce-scatter"):
-      kind = "reduce-scatter"  # The whole fusion is one.
+      kind = "reduce-scatter"  # The fusion as a whole reduces and scatters.
     return Cost(collective_bytes={kind: max(sent, result)})
 
 
@@ -143,15 +143,15 @@ def _starts(computation: hlo_parser.Computation) -> bool:
   return any(_START in instruction.text for instruction in computation.values())
 
 
-def _dearness(cost: Cost) -> tuple[float, float]:
+def _expense(cost: Cost) -> tuple[float, float]:
   return cost.cycles, cost.flops + cost.kernel_flops
 
 
 def _named(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
-  """The computations that an instruction names."""
+  """Returns the names of the computations that an instruction calls."""
   match = pattern.search(text)
   if match is None:
-    raise ValueError(f"the compiler's text has a new form: {text[:200]}")
+    raise ValueError(f"unknown form of the compiler's text: {text[:200]}")
   return match.groups()
 
 

@@ -1,7 +1,7 @@
-"""The text of a compiled program, read as instructions.
+"""Parses the text of a compiled XLA program into instructions.
 
-XLA prints one computation after the other, one instruction a line, each with
-the shape of its result; operands are names.
+XLA prints computations one after another, with one instruction per line. Each
+line states the shape of its result; operands are names.
 """
 
 import math
@@ -34,19 +34,23 @@ _WIDTHS = {
 
 
 class Instruction(NamedTuple):
-  """One line."""
+  """One instruction, which is one line."""
 
-  shape: str  # Of the result; a tuple has several arrays in it.
+  shape: str  # Of the result; may be a tuple of arrays.
   operation: str
   operands: tuple[str, ...]  # Names in the same computation.
-  text: str  # All that follows the operation's name and its bracket.
+  text: str  # Everything after the operation's opening bracket.
 
 
-Computation = dict[str, Instruction]  # By name, in order.
+Computation = dict[str, Instruction]  # Instructions by name, in order.
 
 
 def parse(text: str) -> tuple[dict[str, Computation], str]:
-  """All computations of `compiled.as_text()`, and the entry's name."""
+  """Parses `compiled.as_text()`.
+
+  Returns:
+    All computations by name, and the name of the entry computation.
+  """
   computations: dict[str, Computation] = {}
   entry, current = "", {}
   for line in text.splitlines():
@@ -61,7 +65,7 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
 
 
 def num_bytes(shape: str) -> float:
-  """Of an array, or of all in a tuple; without padding."""
+  """Returns the size of an array, or of all arrays of a tuple, unpadded."""
   return float(
     sum(
       _WIDTHS.get(kind, 4) * math.prod(_numbers(sides))
@@ -71,9 +75,9 @@ def num_bytes(shape: str) -> float:
 
 
 def flops(instruction: Instruction, computation: Computation) -> float:
-  """Of a matrix product, two for each multiply-add; 0 of anything else.
+  """Returns the FLOPs of a matrix product; 0 for any other instruction.
 
-  For TPU, XLA writes products as convolutions.
+  A multiply-add counts as two. For TPUs, XLA writes products as convolutions.
   """
   if instruction.operation not in ("dot", "convolution"):
     return 0.0
@@ -87,7 +91,7 @@ def flops(instruction: Instruction, computation: Computation) -> float:
 
 
 def trips(loop: Instruction, condition: Computation) -> int:
-  """How often a loop runs that counts from 0, as `jax.lax.scan` makes them."""
+  """Returns the trip count of a loop that counts from 0, as from a scan."""
   known = _TRIPS.search(loop.text)
   if known:
     return int(known[1])
@@ -100,7 +104,7 @@ def trips(loop: Instruction, condition: Computation) -> int:
 
 
 def _convolution(instruction: Instruction, shapes: list[str]) -> float:
-  """Its multiply-adds, without those of padding."""
+  """Multiply-adds of a convolution, without those on padding."""
   labels = _found(_LABELS, instruction.text)
   left, right, result = (
     dict(zip(names, _sides(shape), strict=True))
@@ -111,31 +115,31 @@ def _convolution(instruction: Instruction, shapes: list[str]) -> float:
   count = left["f"] * result["b"] * result["f"] / groups
   for axis in filter(str.isdigit, labels[2]):
     options = {name: values[int(axis)] for name, values in window.items()}
-    count *= _meetings(left[axis], right[axis], result[axis], options)
+    count *= _num_products(left[axis], right[axis], result[axis], options)
   return count
 
 
 def _window(text: str) -> dict[str, list[str]]:
-  """The options of a convolution's window, each by spatial axis."""
+  """Options of a convolution's window, one value per spatial axis."""
   match = _WINDOW.search(text)
   pairs = [part.split("=") for part in match[1].split()] if match else []
   return {name: values.split("x") for name, values in pairs}
 
 
-def _meetings(size: int, kernel: int, result: int, options) -> int:
-  """Pairs of a place in the kernel and one in the result that meet an input."""
+def _num_products(size: int, kernel: int, result: int, options) -> int:
+  """Pairs of a kernel and an output position that read an input element."""
   stride, spread, gap = (
     int(options.get(name, 1)) for name in ("stride", "lhs_dilate", "rhs_dilate")
   )
   before = int(options.get("pad", "0_0").split("_")[0])
-  places = (
+  positions = (
     out * stride + at * gap - before
     for out in range(result)
     for at in range(kernel)
   )
   return sum(
-    0 <= place <= (size - 1) * spread and place % spread == 0
-    for place in places
+    0 <= position <= (size - 1) * spread and position % spread == 0
+    for position in positions
   )
 
 
@@ -150,5 +154,5 @@ def _numbers(text: str) -> list[int]:
 def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
   match = pattern.search(text)
   if match is None:
-    raise ValueError(f"the compiler's text has a new form: {text[:200]}")
+    raise ValueError(f"unknown form of the compiler's text: {text[:200]}")
   return match.groups()

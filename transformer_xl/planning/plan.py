@@ -1,8 +1,8 @@
 """Compiles training and evaluation for a TPU slice, from any machine.
 
-`--mode=plan --topology=v5e:4x4` lowers the very functions that a run would
-use, with the shardings of its mesh, and asks the TPU compiler what a chip
-would hold and do. No TPU is needed, only the `tpu` extra (libtpu).
+`--mode=plan --topology=v5e:4x4` lowers the same functions that a run uses, with
+the shardings of its mesh, and reports the memory and work per chip according to
+the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 """
 
 import os
@@ -31,16 +31,16 @@ from transformer_xl.workdir import metrics_log
 
 
 class DoesNotFitError(Exception):
-  """The compiler found more than a chip's memory; the text is its own."""
+  """The program needs more than a chip's memory; the text is the compiler's."""
 
 
 def run(
   config: schema.ExperimentConfig, workdir: str, topology: str
 ) -> dict[str, Any]:
-  """Plans both programs and writes `results/plan.json`.
+  """Plans training and evaluation, and writes `results/plan.json`.
 
   Raises:
-    UserError: the topology is unknown or the data's vocabulary is.
+    UserError: the topology, or the size of the vocabulary, is unknown.
   """
   if not config.model.vocab_size:
     config = load.with_vocab_size(
@@ -52,7 +52,7 @@ def run(
   if not result["train"]["fits"]:
     result["train"]["nearest_that_fits"] = _nearest(config, devices)
   result["eval"] = eval_plan(config, devices)
-  result["hours"], result["chip_hours"] = _cost(config, result)
+  result["hours"], result["chip_hours"] = _hours(config, result)
   _log(result)
   path = os.path.join(workdir, "results", "plan.json")
   metrics_log.write_json(path, result)
@@ -62,7 +62,7 @@ def run(
 def describe(
   config: schema.ExperimentConfig, topology: str, devices: list[Any]
 ) -> dict[str, Any]:
-  """What needs no compiler: the slice and the parameters by group."""
+  """Describes the slice and the parameters by group; compiles nothing."""
   params = transformer_xl.abstract_params(config.model)
   parameters = {
     name: sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(group))
@@ -79,7 +79,7 @@ def describe(
 def train_plan(
   config: schema.ExperimentConfig, devices: list[Any]
 ) -> dict[str, Any]:
-  """A plan of the compiled updates."""
+  """Plans the updates of training."""
   count = config.train.segments_per_call
   lowered = lower_updates(config, count=count, devices=devices)
   useful = 3 * flops.forward_flops_per_token(
@@ -97,7 +97,7 @@ def lower_updates(
   count: int,
   devices: list[Any] | None = None,
 ) -> Any:
-  """So many updates in one call, to compile; for our devices or others."""
+  """Lowers `count` updates in one call, for this machine or given devices."""
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
     lanes, length = config.train.batch_size, _longest(config)
@@ -107,14 +107,14 @@ def lower_updates(
 
 
 def _longest(config: schema.ExperimentConfig) -> int:
-  """T of the segments that need most, where lengths are drawn."""
+  """Returns the longest segment length of training."""
   return max(segment_lengths.of(config).lens)
 
 
 def held_bytes(compiled: Any) -> int:
-  """What a device holds at once: arguments, results and temporaries.
+  """Returns the bytes of arguments, results and temporaries on a device.
 
-  Arguments that are given away become results in place.
+  Donated arguments become results in place.
   """
   memory = compiled.memory_analysis()
   return (
@@ -128,7 +128,7 @@ def held_bytes(compiled: Any) -> int:
 def eval_plan(
   config: schema.ExperimentConfig, devices: list[Any]
 ) -> dict[str, Any]:
-  """A plan of evaluation with its longest memory."""
+  """Plans evaluation with its longest memory."""
   evaluation, mem_len = config.eval, max(config.eval.mem_len)
   mesh = mesh_lib.make_mesh(
     config.mesh, lanes=(evaluation.batch_size,), devices=devices
@@ -148,17 +148,17 @@ def eval_plan(
 
 
 def _segments(mesh, count, lanes, segment_len, *types) -> segment.Segment:
-  """Shapes of inputs, targets and resets; of weights, with their type."""
-  place, shape = mesh_lib.segments(mesh), (count, lanes, segment_len)
+  """Shapes of inputs, targets and resets; of weights, if given their type."""
+  sharding, shape = mesh_lib.segments(mesh), (count, lanes, segment_len)
   fields: list[Any] = [
-    jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+    jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
     for dtype in (np.int32, np.int32, np.bool_, *types)
   ]
   return segment.Segment(*fields)
 
 
 def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
-  """What the compiler says, for one step; bytes are per chip."""
+  """Compiles a program and describes one step; bytes are per chip."""
   chip = hardware.CHIPS[devices[0].device_kind]
   start = time.perf_counter()
   try:
@@ -180,20 +180,20 @@ def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
 
 
 def _work(compiled, devices, *, count, tokens, useful) -> dict[str, Any]:
-  """Products, time and traffic of one step.
+  """FLOPs, time and communication of one step.
 
-  A conditional counts as its cheapest branch, the one that is expected, and as
-  its dearest in `estimated_step_seconds_at_most`. The compiler says nothing of
-  the cycles in our kernels: `kernel_cycles` are what the matrix units need at
-  the least, and part of `estimated_cycles`.
+  A conditional counts as its cheapest branch, which is the expected one, and as
+  its most expensive in `estimated_step_seconds_at_most`. The compiler gives no
+  cycles for our kernels: `kernel_cycles` is the minimum that the matrix units
+  need, and is part of `estimated_cycles`.
   """
   kind = devices[0].device_kind
   chip, text = hardware.CHIPS[kind], compiled.as_text()
   cost = hlo_cost.program_cost(text, branch=min)
   peak = hardware.PEAK_FLOPS[kind] / chip.devices
 
-  def cycles(part):
-    return (part.cycles + part.kernel_flops * chip.clock / peak) / count
+  def cycles(cost):
+    return (cost.cycles + cost.kernel_flops * chip.clock / peak) / count
 
   seconds = cycles(cost) / chip.clock
   at_most = cycles(hlo_cost.program_cost(text, branch=max)) / chip.clock
@@ -231,17 +231,17 @@ def _compile(lowered: Any) -> Any:
 
 
 def _nearest(config, devices) -> dict[str, Any] | None:
-  """The first of some smaller settings that fits, with its plan."""
+  """The first smaller configuration that fits, with its plan, or None."""
   for change, smaller in alternatives.smaller(config, num_devices=len(devices)):
-    logging.info("It does not fit; trying %s.", change)
+    logging.info("The configuration does not fit; trying %s.", change)
     plan = train_plan(smaller, devices)
     if plan["fits"]:
       return {"change": change, **plan}
   return None
 
 
-def _cost(config, result) -> tuple[float | None, float | None]:
-  """Hours of the whole run and of all its chips, collectives left out."""
+def _hours(config, result) -> tuple[float | None, float | None]:
+  """Hours of the whole run, and chip-hours, without collectives."""
   plan = result["train"]
   plan = plan if plan["fits"] else plan["nearest_that_fits"]
   if plan is None:
@@ -251,7 +251,7 @@ def _cost(config, result) -> tuple[float | None, float | None]:
 
 
 def _log(result: dict[str, Any]) -> None:
-  """Prints the plan for people."""
+  """Logs the plan."""
   logging.info(
     "%s, %d chips; %d parameters: %s",
     result["topology"],
@@ -265,10 +265,10 @@ def _log(result: dict[str, Any]) -> None:
       logging.info("%s does not fit: %s", kind, plan["reason"])
       continue
     logging.info(
-      "%s: %s, %.2f of %.2f GiB a chip (arguments %.2f, temporaries %.2f); "
-      "by the compiler's estimate, without collectives, %.1f M cycles, "
-      "%.1f ms (%.1f at most) and %.0f tokens/s/chip a step; %.2f times the "
-      "useful FLOPs; collectives %.1f MB and %.1f ms at the least",
+      "%s: %s, %.2f of %.2f GiB per chip (arguments %.2f, temporaries %.2f); "
+      "estimated by the compiler, without collectives: %.1f M cycles, %.1f ms "
+      "(%.1f at most) per step, %.0f tokens/s/chip; %.2f times the useful "
+      "FLOPs; collectives at least %.1f MB and %.1f ms",
       kind,
       "fits" if plan["fits"] else "does not fit",
       plan["hbm_bytes_per_chip"] / 2**30,

@@ -1,4 +1,4 @@
-"""The devices of a TPU slice that is not here."""
+"""Devices of a TPU slice that this machine does not have."""
 
 import os
 from typing import Any
@@ -11,9 +11,9 @@ from transformer_xl import hardware
 
 
 def compile_only() -> None:
-  """Lets libtpu compile without looking for a TPU, and say nothing of it.
+  """Lets libtpu compile without a TPU and without warnings about it.
 
-  Has to come before JAX makes its first array.
+  Must be called before JAX creates its first array.
   """
   os.environ.update(
     {
@@ -27,18 +27,18 @@ def compile_only() -> None:
 
 
 def slice_devices(topology: str) -> list[Any]:
-  """The devices of a slice, by its name, to compile for.
+  """Returns the devices of a named slice, to compile for.
 
   Raises:
-    UserError: libtpu is not installed or knows no such slice.
+    UserError: libtpu is not installed or does not know the slice.
   """
   try:
     found: list[Any] = topologies.get_topology_desc(
       platform="tpu", topology_name=topology
     ).devices
-  except Exception as error:  # JAX passes on whatever libtpu says.
+  except Exception as error:  # JAX passes on any error of libtpu.
     raise errors.UserError(
-      f"no TPU slice {topology!r} is known to libtpu ({error}); names are like "
+      f"libtpu knows no TPU slice {topology!r} ({error}); names are like "
       "v4:2x2x1, v5e:4x4, v5p:2x2x1, v6e:4x4, and need pip install '.[tpu]'."
     ) from None
   if found[0].device_kind not in hardware.CHIPS:

@@ -1,1 +1,1 @@
-"""Generating and scoring text with a trained model."""
+"""Trained models on text: generation and scoring."""

@@ -1,8 +1,8 @@
-"""Continues a text, a token at a time; `--mode=generate`.
+"""Continues a text token by token; `--mode=generate`.
 
-The prompt is read in segments. Then a compiled loop draws some tokens a call
-from cached keys and values, so that a token costs the same however long the
-text is, and each call's are printed.
+The prompt is read in segments. Then a compiled loop draws some tokens per call
+with cached keys and values, so that the cost of a token does not depend on the
+length of the text. The tokens of each call are printed at once.
 
 Shapes: S samples, P tokens of the prompt, D model width.
 """
@@ -31,20 +31,20 @@ from transformer_xl.workdir import metrics_log
 
 
 class Samples(NamedTuple):
-  """What was drawn."""
+  """The continuations so far."""
 
-  tokens: list[np.ndarray]  # Those of each sample.
-  stopped: list[bool]  # At the stop text.
-  seconds: float  # Of drawing, without compiling and the prompt.
+  tokens: list[np.ndarray]  # One array per sample.
+  stopped: list[bool]  # Whether a sample ended with the stop text.
+  seconds: float  # Spent drawing, without compilation and the prompt.
 
 
 def read_prompt(
-  model: language_model.TextModel, prompt: np.ndarray
+  model: language_model.LanguageModel, prompt: np.ndarray
 ) -> tuple[kv_cache.State, jt.Float[shapes.Array, "1 1 D"]]:
-  """Reads [P] tokens, P > 0, in segments.
+  """Reads a prompt [P], P > 0, in segments.
 
   Returns:
-    The state behind them, and the last layer's at the last token.
+    The state after the prompt, and the last hidden state.
   """
   read = jax.jit(model.reader.read, donate_argnums=1)
   state = model.reader.start(model.frozen, batch_size=1)
@@ -56,24 +56,24 @@ def read_prompt(
 
 
 def stream(
-  model: language_model.TextModel,
+  model: language_model.LanguageModel,
   prompt: np.ndarray,
   *,
   config: schema.GenerateConfig,
   keys: jax.Array,
   stop: tuple[int, ...] = (),
 ) -> Iterator[Samples]:
-  """Draws `config.num_tokens` tokens for each of the keys, some at a time.
+  """Draws `config.num_tokens` tokens per sample, in several calls.
 
   Args:
-    model: of `text_model.load`.
-    prompt: ids, at least one.
-    config: how to draw.
-    keys: [S], one for each sample.
-    stop: a sample ends with these tokens, if they come.
+    model: from `language_model.load`.
+    prompt: ids [P], at least one.
+    config: sampling settings.
+    keys: random keys, [S].
+    stop: token sequence that ends a sample.
 
   Yields:
-    What has been drawn so far; first nothing, after compiling.
+    The samples so far: without tokens after compilation, then after each call.
   """
   state, hidden = read_prompt(model, prompt)
   reader, frozen, state = model.reader.for_tokens(model.frozen, state)
@@ -108,8 +108,8 @@ def stream(
 
 
 def sample_keys(seed: int, num_samples: int) -> jax.Array:
-  """Keys [num_samples] of a seed; more samples change none of the first."""
-  key = jax.random.fold_in(jax.random.key(seed), 2)  # 0 and 1: training.
+  """Returns keys [num_samples]; more samples leave the first keys unchanged."""
+  key = jax.random.fold_in(jax.random.key(seed), 2)  # Training uses 0 and 1.
   indices = jnp.arange(num_samples)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, indices)
 
@@ -121,14 +121,14 @@ def continuation(
   *,
   is_last: bool,
 ) -> str:
-  """The text that tokens [count] add to that of a prompt [prompt_len].
+  """Returns the text that tokens [count] add to a prompt [prompt_len].
 
-  Unless `is_last`, it ends before a character whose bytes may go on, so that
-  it is a beginning of what it will be with more tokens.
+  Unless `is_last`, an incomplete character at the end is left out, so that the
+  result is a prefix of the text with more tokens.
   """
   before = vocabulary.decode(prompt)
   text = vocabulary.decode(np.concatenate([prompt, tokens]))
-  if text.startswith(before):  # A word brings the space before it.
+  if text.startswith(before):  # Words include the space before them.
     text = text[len(before) :]
   else:
     text = vocabulary.decode(tokens)
@@ -136,7 +136,11 @@ def continuation(
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Continues a prompt, prints it and writes `results/generate.json`."""
+  """Continues a prompt, prints the text and writes `results/generate.json`.
+
+  Raises:
+    UserError: the prompt is empty or not in the vocabulary.
+  """
   options = config.generate
   text = options.prompt
   if options.prompt_file:
@@ -160,17 +164,17 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     keys=sample_keys(config.seed, options.num_samples),
     stop=stop_tokens(model.vocabulary, options.stop),
   )
-  _say(text)
+  _print(text)
   show = functools.partial(continuation, model.vocabulary, prompt)
   shown = ""
   for samples in parts:
     now = show(samples.tokens[0], is_last=False)
-    _say(now[len(shown) :])
+    _print(now[len(shown) :])
     shown = now
   texts = [show(tokens, is_last=True) for tokens in samples.tokens]
-  _say(texts[0][len(shown) :] + "\n")
+  _print(texts[0][len(shown) :] + "\n")
   for index, other in enumerate(texts[1:], start=2):
-    _say(f"--- sample {index}\n{text}{other}\n")
+    _print(f"--- sample {index}\n{text}{other}\n")
   result = _result(config, model, text, texts, samples)
   metrics_log.write_json(
     os.path.join(workdir, "results", "generate.json"), result
@@ -178,13 +182,13 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   return result
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
   if jax.process_index() == 0:
     print(text, end="", flush=True)
 
 
 def _result(config, model, prompt, texts, samples) -> dict[str, Any]:
-  """The first sample by itself, all of them, and how they were drawn."""
+  """The result: the first sample, all samples, and the settings."""
   options, reader = config.generate, model.reader
   counts = [len(tokens) for tokens in samples.tokens]
   return {
@@ -217,10 +221,10 @@ def _result(config, model, prompt, texts, samples) -> dict[str, Any]:
 def stop_tokens(
   vocabulary: vocabulary_lib.Vocabulary, text: str
 ) -> tuple[int, ...]:
-  """The ids of a stop text, () for none.
+  """Encodes a stop text; () for none.
 
   Raises:
-    UserError: a model cannot draw it.
+    UserError: the model cannot draw it.
   """
   if not text:
     return ()
@@ -229,7 +233,7 @@ def stop_tokens(
   known = [vocabulary.symbols[token] for token in tokens]
   if not known or unknown in known:
     raise errors.UserError(
-      f"the stop text {text!r} has no tokens in the vocabulary or unknown "
-      "words; set --config.generate.stop to something the model can draw."
+      f"the stop text {text!r} has no tokens, or unknown words, in this "
+      "vocabulary; set --config.generate.stop to text the model can draw."
     )
   return tuple(tokens.tolist())

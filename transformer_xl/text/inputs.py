@@ -1,4 +1,4 @@
-"""Texts to read: files of them, and the streams of tokens that they become."""
+"""Input texts: reading files of them, and converting them to token streams."""
 
 import json
 import sys
@@ -14,29 +14,29 @@ POLICIES = ("fresh", "carry")
 
 
 class Text(NamedTuple):
-  """A text, and whether it starts from nothing or goes on from the last."""
+  """A text and its memory: fresh, or carried over from the previous text."""
 
   text: str
   memory: str  # fresh | carry
 
 
 class Stream(NamedTuple):
-  """What one lane reads."""
+  """The tokens that one lane reads."""
 
-  tokens: np.ndarray
-  owners: np.ndarray  # Which text each is of; -1 for a prefix.
-  texts: list[int]  # All of them, also the empty ones.
+  tokens: np.ndarray  # [num_tokens].
+  owners: np.ndarray  # [num_tokens] indices of texts; -1 for a prefix.
+  texts: list[int]  # Indices of all texts, including empty ones.
 
 
 def read_file(path: str, *, field: str) -> str:
-  """The text of a file in UTF-8, or of standard input for `-`.
+  """Reads a file in UTF-8, or standard input for `-`.
 
   Args:
     path: of the file.
-    field: the configuration's, which an error names.
+    field: configuration field that an error names.
 
   Raises:
-    UserError: the file cannot be read, or is no UTF-8.
+    UserError: the file cannot be read, or is not UTF-8.
   """
   try:
     if path == "-":
@@ -50,19 +50,23 @@ def read_file(path: str, *, field: str) -> str:
     ) from None
   except UnicodeDecodeError as error:
     raise errors.UserError(
-      f"{path} is no UTF-8 at byte {error.start}; convert it, for example "
+      f"{path} is not UTF-8 at byte {error.start}; convert it, for example "
       "with iconv."
     ) from None
 
 
 def parse(content: str, *, memory: str) -> list[Text]:
-  """The texts of a file: one a line, or one JSON object a line.
+  """Parses a file with one text, or one JSON object, per line.
 
-  It is JSON if its first line is an object. Then `text` is the text, which may
-  have newlines, and `memory` may be other than for the others.
+  The file is JSON if its first line starts an object. Then `text` is the text,
+  which may contain newlines, and `memory` overrides the default.
+
+  Args:
+    content: of the file.
+    memory: default of the texts: fresh or carry.
 
   Raises:
-    UserError: a line is not like the first, or there is none.
+    UserError: the file is empty, or a line is not JSON like the first.
   """
   if not content:
     raise errors.UserError("there are no texts to score: the file is empty.")
@@ -83,8 +87,8 @@ def _parse_object(line: str, number: int, memory: str) -> Text:
     result = Text("", "")
   if not isinstance(result.text, str) or result.memory not in POLICIES:
     raise errors.UserError(
-      f'line {number} must be {{"text": "..."}} as the first line is JSON, '
-      f'perhaps with "memory": one of {POLICIES}.'
+      f'line {number} must be {{"text": "..."}}, since the first line is JSON, '
+      f'optionally with "memory": one of {POLICIES}.'
     )
   return result
 
@@ -95,10 +99,10 @@ def streams(
   *,
   prefix: str,
 ) -> list[Stream]:
-  """Tokens of the texts, with the prefix before each; a fresh one starts anew.
+  """Encodes texts, each after the prefix; a fresh one starts a new stream.
 
   Raises:
-    UserError: a text is outside of the vocabulary.
+    UserError: a text has symbols outside the vocabulary.
   """
   before = _encode(vocabulary, prefix, "score.prefix")
   tokens = [

@@ -1,4 +1,4 @@
-"""A trained model with its vocabulary, to generate and score text with."""
+"""Loads a trained model with its vocabulary, to generate and score text."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 
-class TextModel(NamedTuple):
-  """A reader, its parameters and its vocabulary."""
+class LanguageModel(NamedTuple):
+  """A model with key/value cache, its parameters and its vocabulary."""
 
   vocabulary: vocabulary_lib.Vocabulary
   reader: kv_cache.Reader
@@ -28,14 +28,21 @@ def load(
   *,
   mem_len: int,
   segment_len: int,
-) -> TextModel:
+) -> LanguageModel:
   """Loads a run's model and vocabulary from its workdir alone.
 
-  `config.eval` determines clamp length, attention window and the choice of
-  parameters.
+  Clamp length, attention window and choice of parameters are those of
+  `config.eval`.
+
+  Args:
+    config: of the run.
+    workdir: folder of the run.
+    mem_len: length of the memory, in tokens.
+    segment_len: most tokens per call of the reader.
 
   Raises:
-    UserError: the workdir has no such checkpoint or no vocabulary.
+    UserError: the workdir has no such checkpoint or no vocabulary, or the
+      model's keys cannot be cached.
   """
   folder = f"{workdir}/{run_record.VOCABULARY}"
   vocabulary = vocabulary_lib.load(folder)
@@ -50,4 +57,4 @@ def load(
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
     frozen = jax.jit(reader.freeze)(model.params)
-  return TextModel(vocabulary, reader, frozen, model.step)
+  return LanguageModel(vocabulary, reader, frozen, model.step)

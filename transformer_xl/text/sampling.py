@@ -1,9 +1,10 @@
-"""Drawing tokens one after the other, in one compiled loop.
+"""Draws tokens one after another in a compiled loop.
 
-Every sample has a key of its own and depends on nothing else, so sample i of
-many is the one that its key draws alone.
+Every sample depends only on its own random key, so it is the same alone as
+among others.
 
-Shapes: S samples, W recent tokens, C tokens a call, n candidates.
+Shapes: S samples, W recent tokens, C tokens per call, n candidates, V
+vocabulary.
 """
 
 import functools
@@ -20,17 +21,17 @@ from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import kv_cache
 
-_NEVER = 1e9  # Finite, so that there is a token even if none may be.
-# Below it, log-probabilities would become infinite, or all of them equal.
-_COLDEST = 1e-30
+_NEVER = 1e9  # Finite, so that a token is drawn even if all are excluded.
+# Below it, divided log-probabilities would overflow: take the likeliest.
+_MIN_TEMPERATURE = 1e-30
 
 
 class Drawing(NamedTuple):
-  """What one token hands to the next."""
+  """State carried from token to token."""
 
   state: kv_cache.State  # Packed.
-  hidden: jt.Float[shapes.Array, "S 1 D"]  # Behind the last token.
-  recent: jt.Int[shapes.Array, "S W"]  # Newest last; V where there is none.
+  hidden: jt.Float[shapes.Array, "S 1 D"]  # After the last token.
+  recent: jt.Int[shapes.Array, "S W"]  # Newest last; V for no token.
   length: jt.Int[shapes.Array, "S"]  # Tokens drawn so far.
   done: jt.Bool[shapes.Array, "S"]
 
@@ -44,7 +45,7 @@ def begin(
   window: int,
   vocab_size: int,
 ) -> Drawing:
-  """All samples start from the state behind the prompt [num_tokens]."""
+  """Starts all samples from the state after the prompt, [num_tokens]."""
   layers, length, slot = state
   layers, length, hidden = jax.tree.map(
     lambda leaf: jnp.repeat(leaf, num_samples, axis=0),
@@ -76,14 +77,17 @@ def decode(
   """Draws up to `limit` tokens; fewer if all samples stop.
 
   Args:
-    frozen: of the reader.
+    frozen: parameters as the reader needs them.
     head: weights of the softmax.
-    drawing: of the tokens so far.
-    keys: one for each sample, [S]. A sample depends on its own only.
+    drawing: state after the tokens so far.
+    keys: random keys, [S]; a sample depends on its own only.
     limit: at most C = `config.tokens_per_call`.
-    reader: with fixed parameters.
-    config: how to draw.
-    stop: a sample ends with these tokens.
+    reader: the model.
+    config: sampling settings.
+    stop: token sequence that ends a sample.
+
+  Returns:
+    The new state, and the tokens; columns from `limit` on are unused.
   """
   choose = functools.partial(
     _choose, config=config, vocab_size=reader.config.vocab_size
@@ -99,13 +103,13 @@ def decode(
     drawing = _append(drawing, token, stop)
     return index + 1, drawing._replace(hidden=hidden, state=state), tokens
 
-  def goes_on(carry):
+  def should_continue(carry):
     index, drawing, _ = carry
     return (index < limit) & ~jnp.all(drawing.done)
 
   shape = (keys.shape[0], config.tokens_per_call)
   start = (jnp.zeros((), jnp.int32), drawing, jnp.zeros(shape, jnp.int32))
-  _, drawing, tokens = jax.lax.while_loop(goes_on, body, start)
+  _, drawing, tokens = jax.lax.while_loop(should_continue, body, start)
   return drawing, tokens
 
 
@@ -115,19 +119,19 @@ def _choose(head, drawing, keys, *, config, vocab_size) -> jax.Array:
     log_probs = adaptive_softmax.log_probs(drawing.hidden, head)[:, 0]
     tokens = jnp.arange(vocab_size, dtype=jnp.int32)[None]
     tokens = jnp.broadcast_to(tokens, log_probs.shape)
-  else:  # At most as many as are recent can leave the k likeliest.
+  else:  # Penalties can push at most `window` tokens out of the k likeliest.
     count = min(config.top_k + window(config), vocab_size)
     best = adaptive_softmax.top_k(drawing.hidden, head, count)
     log_probs, tokens = best[0][:, 0], best[1][:, 0]
   if window(config):
-    lower = functools.partial(
-      guard,
+    penalise = functools.partial(
+      penalise_repetition,
       penalty=config.repetition_penalty,
       ngram=config.no_repeat_ngram,
       vocab_size=vocab_size,
     )
     recent = drawing.recent[:, -window(config) :]
-    log_probs = jax.vmap(lower)(log_probs, tokens, recent)
+    log_probs = jax.vmap(penalise)(log_probs, tokens, recent)
   pick = functools.partial(
     draw,
     temperature=config.temperature,
@@ -140,7 +144,7 @@ def _choose(head, drawing, keys, *, config, vocab_size) -> jax.Array:
 
 
 def _append(drawing, token, stop) -> Drawing:
-  """Counts a token, and looks whether the text stops with it."""
+  """Appends a token and checks whether the text stops with it."""
   recent = jnp.concatenate([drawing.recent, token[:, None]], axis=1)[:, 1:]
   length = drawing.length + ~drawing.done
   done = drawing.done
@@ -151,12 +155,12 @@ def _append(drawing, token, stop) -> Drawing:
 
 
 def window(config: schema.GenerateConfig) -> int:
-  """How many recent tokens are looked at against repetition."""
+  """Number of recent tokens that the rules against repetition compare."""
   is_on = config.repetition_penalty > 1 or config.no_repeat_ngram > 0
   return config.repetition_window if is_on else 0
 
 
-def guard(
+def penalise_repetition(
   log_probs: jt.Float[shapes.Array, "n"],
   tokens: jt.Int[shapes.Array, "n"],
   recent: jt.Int[shapes.Array, "W"],
@@ -165,18 +169,18 @@ def guard(
   ngram: int,
   vocab_size: int,
 ) -> jt.Float[shapes.Array, "n"]:
-  """Makes repetition less likely.
+  """Lowers the log-probabilities of repetitions.
 
   Args:
     log_probs: of the candidates.
     tokens: the candidates' ids.
-    recent: ids, newest last; `vocab_size` where there is none.
+    recent: ids, newest last; `vocab_size` for no token.
     penalty: divides the probabilities of recent tokens, before they are
-      normalised again. CTRL's (Keskar et al. 2019, section 4.1) divides
-      logits, which an adaptive softmax does not have; multiplying
-      log-probabilities instead would leave a certain token certain.
-    ngram: a token may not end such a run of tokens that is in `recent`
-      already (Paulus et al. 2018, section 2.5); 0 for no rule.
+      normalised again. CTRL (Keskar et al. 2019, section 4.1) divides logits,
+      which an adaptive softmax does not have; multiplying log-probabilities
+      instead would leave a token of probability 1 unchanged.
+    ngram: excludes tokens that would complete an n-gram of this length that is
+      already in `recent` (Paulus et al. 2018, section 2.5); 0 for no rule.
     vocab_size: V.
   """
   lower = (
@@ -200,18 +204,18 @@ def draw(
   top_k: int,
   top_p: float,
 ) -> jt.Int[shapes.Array, ""]:
-  """Draws one of n candidates; the result is its index.
+  """Draws one of n candidates; returns its index.
 
   Args:
     log_probs: of the candidates, up to a constant.
-    key: of this draw, a scalar.
-    temperature: divides them; 0, or next to it, takes the likeliest, of
-      equals the first.
-    top_k: only the k likeliest (the paper's appendix E: 40); 0 for all.
-    top_p: of these only the likeliest that together reach this probability
+    key: random key, a scalar.
+    temperature: divides the log-probabilities; 0 takes the likeliest, and the
+      first of equals.
+    top_k: keeps the k likeliest (40 in the paper's appendix E); 0 for all.
+    top_p: keeps the likeliest of these that together reach this probability
       (Holtzman et al. 2020); 1 for all.
   """
-  if temperature < _COLDEST:
+  if temperature < _MIN_TEMPERATURE:
     return jnp.argmax(log_probs).astype(jnp.int32)
   count = log_probs.shape[0]
   kept = min(top_k, count) if top_k else count
@@ -222,7 +226,7 @@ def draw(
   values = values / temperature
   probabilities = jax.nn.softmax(values)
   before = jnp.cumsum(probabilities) - probabilities
-  if top_p < 1:  # The first one is kept whatever it has.
+  if top_p < 1:  # The likeliest is always kept.
     before = before.at[0].set(0)
     values = jnp.where(before < top_p, values, -jnp.inf)
   return order[jax.random.categorical(key, values)].astype(jnp.int32)

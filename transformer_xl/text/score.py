@@ -1,8 +1,8 @@
 """Log-probabilities of texts, token by token; `--mode=score`.
 
-Each text, with those that carry its memory on, has a lane of a batch for
-itself. A lane is padded behind its end, where nothing sees it, so neither
-another text nor padding is in the memory or the sums of a text.
+Each stream (a text and those that carry on its memory) has its own lane of a
+batch. Lanes are padded only at the end, so neither other texts nor padding
+reach the memory or the sums of a text.
 
 Shapes: B lanes, T tokens of a segment, k likeliest tokens.
 """
@@ -29,21 +29,21 @@ from transformer_xl.workdir import metrics_log
 
 
 class TokenScores(NamedTuple):
-  """Of all tokens of a stream but the first, which nothing precedes."""
+  """Scores of all tokens of a stream but the first, which has no context."""
 
-  nll: Any
+  nll: Any  # [tokens].
   top_log_probs: Any  # [tokens, k].
-  top_tokens: Any
+  top_tokens: Any  # [tokens, k].
 
 
 def score_streams(
-  model: language_model.TextModel,
+  model: language_model.LanguageModel,
   parts: Sequence[inputs_lib.Stream],
   *,
   batch_size: int,
   top_k: int,
 ) -> list[TokenScores]:
-  """Scores streams in batches of about equal length; one compilation."""
+  """Scores streams in batches of similar length; compiles once."""
   lanes = min(batch_size, len(parts))
   call = jax.jit(
     functools.partial(_read_segment, reader=model.reader, top_k=top_k),
@@ -98,22 +98,22 @@ def _read_segment(frozen, state, inputs, targets, *, reader, top_k):
 
 
 def score(
-  model: language_model.TextModel,
+  model: language_model.LanguageModel,
   texts: Sequence[inputs_lib.Text],
   *,
   prefix: str,
   batch_size: int,
   top_k: int = 0,
 ) -> list[dict[str, Any]]:
-  """One object a text, whatever the batch.
+  """Scores texts; returns one JSON object per text, independent of the batch.
 
   Args:
-    model: of `text_model.load`.
+    model: from `language_model.load`.
     texts: in the order in which memory is carried.
-    prefix: read before each text. Without one the first token of a fresh text
-      is predicted from nothing, so it is not scored.
-    batch_size: lanes at a time.
-    top_k: how many likeliest tokens to name for each position.
+    prefix: read before each text. Without it the first token of a fresh text
+      has no context and is not scored.
+    batch_size: lanes per batch.
+    top_k: number of likeliest tokens to report per position.
   """
   parts = inputs_lib.streams(texts, model.vocabulary, prefix=prefix)
   scored = score_streams(model, parts, batch_size=batch_size, top_k=top_k)
@@ -136,7 +136,7 @@ def score(
 
 
 def _object(vocabulary, text, index, part, scores) -> dict[str, Any]:
-  """What is said of one text; null where nothing precedes a token."""
+  """The result for one text; null for a token without context."""
   positions = np.flatnonzero(part.owners == index)
   known = positions[positions > 0] - 1
   nll = float(np.sum(scores.nll[known], dtype=np.float64))
@@ -165,7 +165,11 @@ def _object(vocabulary, text, index, part, scores) -> dict[str, Any]:
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
-  """Scores the texts of a file and writes `results/score.json`."""
+  """Scores the texts of a file and writes `results/score.json`.
+
+  Raises:
+    UserError: no file is given, or it cannot be read or encoded.
+  """
   options = config.score
   if not options.file:
     raise errors.UserError(

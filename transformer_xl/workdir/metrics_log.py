@@ -7,14 +7,10 @@ dropped, because the run writes them again.
 import datetime
 import json
 import os
-import time
 from typing import Any
 
 import jax
 from absl import logging
-from tensorboardX import event_file_writer
-from tensorboardX import summary
-from tensorboardX.proto import event_pb2
 
 
 class Writer:
@@ -35,7 +31,11 @@ class Writer:
     path = os.path.join(workdir, "metrics.jsonl")
     _drop_after(path, step)
     self._lines = open(path, "a", encoding="utf-8")  # noqa: SIM115
-    self._events = _EventFile(workdir, step=step)
+    # Late: only training writes events, and tensorboardX imports PyTorch where
+    # it is installed.
+    from transformer_xl.workdir import event_file
+
+    self._events = event_file.EventFile(workdir, step=step)
 
   def write(self, record: dict[str, Any]) -> None:
     """Writes a line; its numbers become scalars at `step`."""
@@ -70,38 +70,6 @@ class Writer:
     if self._is_first:
       self._lines.close()
       self._events.close()
-
-
-class _EventFile:
-  """A new file of TensorBoard scalars, written in the calling thread.
-
-  The writers of the library have a thread of their own, which dies if the disk
-  is full or the clock is set back by weeks; the run would then wait forever.
-  """
-
-  def __init__(self, folder: str, *, step: int):
-    """Opens the file; TensorBoard hides events of older files after `step`."""
-    os.makedirs(folder, exist_ok=True)
-    self._file = event_file_writer.EventsWriter(os.path.join(folder, "events"))
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    self._write(event_pb2.Event(step=step + 1, session_log=start))
-
-  def add(self, name: str, value: float, step: int) -> None:
-    """Adds one number."""
-    scalar = summary.scalar(name, value)
-    self._write(event_pb2.Event(step=step, summary=scalar))
-
-  def flush(self) -> None:
-    """Hands what was added to the operating system."""
-    self._file.flush()
-
-  def close(self) -> None:
-    """Writes what is left."""
-    self._file.close()
-
-  def _write(self, event: event_pb2.Event) -> None:
-    event.wall_time = time.time()
-    self._file.write_event(event)
 
 
 def write_json(path: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation that learns: its results file, its cards and its errors."""
+"""Dynamic evaluation: its results file, its cards and its errors."""
 
 import itertools
 import json
@@ -55,7 +55,7 @@ def scores(config, *, mem_len, rate):
     return evaluator(tiny.params(config.model), rule)
 
 
-def test_without_being_asked_evaluation_is_static(data_dir, workdir):
+def test_evaluation_is_static_by_default(data_dir, workdir):
   config = corpus.config(data_dir)
   cards = dynamic_evaluate.run(config, workdir)
   assert [set(card) for card in cards] == [
@@ -65,7 +65,9 @@ def test_without_being_asked_evaluation_is_static(data_dir, workdir):
   assert "dynamic" not in cards[0]
 
 
-def test_what_learns_is_written_apart_with_all_its_numbers(data_dir, workdir):
+def test_dynamic_results_have_their_own_file_and_all_settings(
+  data_dir, workdir
+):
   config = corpus.config(data_dir, **DYNAMIC, **CACHE)
   static, card = dynamic_evaluate.run(config, workdir)
   assert results(workdir, "eval_test") == {"cards": [static]}
@@ -113,7 +115,7 @@ def test_without_a_rate_every_token_scores_as_in_static_evaluation(
 
 
 def test_learning_lowers_the_loss_of_a_text_that_repeats(data_dir):
-  """Random parameters have much to learn; a cache has five letters to find."""
+  """Random parameters leave much to learn; the text has five letters."""
   config = corpus.config(data_dir, **DYNAMIC, **CACHE)
   (still,) = scores(corpus.config(data_dir, **DYNAMIC), mem_len=8, rate=0.0)
   (learned,) = scores(corpus.config(data_dir, **DYNAMIC), mem_len=8, rate=3e-3)
@@ -122,7 +124,7 @@ def test_learning_lowers_the_loss_of_a_text_that_repeats(data_dir):
   assert both.nll < learned.nll
 
 
-def test_a_sweep_is_each_setting_by_itself(data_dir, workdir, caplog):
+def test_a_sweep_equals_each_setting_alone(data_dir, workdir, caplog):
   caplog.set_level("INFO")
   rates, decays, shares = (1e-3, 3e-3), (0.0, 0.1), (0.1, 0.3)
   base = {**DYNAMIC, **CACHE, "eval.split": "valid"}
@@ -163,7 +165,7 @@ def test_a_sweep_is_each_setting_by_itself(data_dir, workdir, caplog):
   assert "lowest perplexity of 8" in caplog.text
 
 
-def test_what_diverges_has_no_number(data_dir, workdir, caplog):
+def test_divergence_is_null(data_dir, workdir, caplog):
   caplog.set_level("INFO")
   updates = {"eval.dynamic.kind": "sgd", "eval.dynamic.learning_rate": (1e30,)}
   config = corpus.config(data_dir, **updates)
@@ -198,20 +200,20 @@ def test_what_diverges_has_no_number(data_dir, workdir, caplog):
   ],
   ids=str,
 )
-def test_a_setting_that_cannot_be_is_one_line(updates, says):
+def test_an_invalid_setting_is_one_line(updates, says):
   with pytest.raises(errors.UserError) as caught:
     load.from_config_dict(tiny.config_dict(**updates))
   assert says in str(caught.value)
   assert "\n" not in str(caught.value)
 
 
-def test_several_settings_that_nothing_uses_are_no_sweep():
+def test_unused_settings_are_not_a_sweep():
   config = tiny.config_dict(**{"eval.cache.share": (0.1, 0.2)})
   assert load.from_config_dict(config).eval.num_settings == 1
 
 
-def test_lanes_learn_apart_whatever_their_number(data_dir):
-  """One lane is the paper's setting; more start cold, so losses differ."""
+def test_any_number_of_lanes_learns(data_dir):
+  """The paper uses one lane; with more, each starts cold, so losses differ."""
   found = {}
   for lanes in (1, 2):
     config = corpus.config(data_dir, **DYNAMIC, **{"eval.batch_size": lanes})

@@ -15,7 +15,7 @@ MIXTURE = neural_cache.Mixture(jnp.float32(0.7), jnp.float32(0.3))
 
 
 def text(seed=0):
-  """States, words that follow them, and the model's losses."""
+  """Hidden states, the tokens that follow them, and the model's losses."""
   generator = np.random.default_rng(seed)
   hidden = generator.standard_normal((LANES, LENGTH, DIM)).astype("float32")
   words = generator.integers(WORDS, size=(LANES, LENGTH)).astype("int32")
@@ -24,7 +24,7 @@ def text(seed=0):
 
 
 def brute_force(hidden, words, nll, *, size, mixture=MIXTURE, begin=0):
-  """One token after the other; `begin` is where the text starts."""
+  """Loops over tokens; `begin` is where the text starts."""
   theta, share = map(float, mixture)
   result = np.array(nll, np.float64)
   for lane in range(LANES):
@@ -46,7 +46,7 @@ def brute_force(hidden, words, nll, *, size, mixture=MIXTURE, begin=0):
 def in_segments(
   hidden, words, nll, *, size, segment_len, mixture=MIXTURE, begin=0
 ):
-  """The same through the package, as evaluation calls it."""
+  """The same with the package, as evaluation calls it."""
   cache = neural_cache.empty(batch_size=LANES, size=size, model_dim=DIM)
   parts = []
   for start in range(0, LENGTH, segment_len):
@@ -63,14 +63,14 @@ def in_segments(
 @jax.jit
 def segment(cache, hidden, words, nll, known, mixture):
   pairs, cache = neural_cache.append(cache, hidden, known)
-  alike = neural_cache.similarity(hidden, pairs)
-  return neural_cache.losses(nll, words, pairs, alike, mixture), cache
+  similarities = neural_cache.similarity(hidden, pairs)
+  return neural_cache.losses(nll, words, pairs, similarities, mixture), cache
 
 
 @pytest.mark.parametrize(
   ("size", "segment_len"), [(5, 8), (8, 8), (11, 4), (40, 6), (1, 24)]
 )
-def test_every_token_is_mixed_by_the_definition(size, segment_len):
+def test_every_loss_equals_the_definition(size, segment_len):
   arrays = text()
   found = in_segments(*arrays, size=size, segment_len=segment_len)
   expected = brute_force(*arrays, size=size)
@@ -79,18 +79,18 @@ def test_every_token_is_mixed_by_the_definition(size, segment_len):
   assert np.max(np.abs(expected - arrays[2])) > 0.1
 
 
-def test_what_precedes_the_text_is_no_pair():
+def test_tokens_before_the_text_are_not_cached():
   arrays = text()
   found = in_segments(*arrays, size=7, segment_len=8, begin=5)
   expected = brute_force(*arrays, size=7, begin=5)
   np.testing.assert_allclose(
     found[:, 5:], expected[:, 5:], rtol=2e-6, atol=2e-6
   )
-  # The first token has no pair behind it: the model predicts alone.
+  # The first token has no pairs: the model predicts alone.
   np.testing.assert_array_equal(found[:, 5], arrays[2][:, 5])
 
 
-def test_a_share_of_nothing_is_the_model_to_the_bit():
+def test_a_share_of_zero_is_the_model_to_the_bit():
   arrays = text()
   none = MIXTURE._replace(share=jnp.float32(0))
   found = in_segments(*arrays, size=9, segment_len=8, mixture=none)
@@ -120,11 +120,11 @@ def test_probabilities_of_all_words_sum_to_one():
   pairs, _ = neural_cache.append(
     neural_cache.empty(batch_size=LANES, size=6, model_dim=DIM), hidden, words
   )
-  alike = neural_cache.similarity(hidden, pairs)
+  similarities = neural_cache.similarity(hidden, pairs)
   uniform = jnp.full(nll.shape, math.log(WORDS))
   for word in range(WORDS):
     targets = jnp.full(words.shape, word)
     total += np.exp(
-      -neural_cache.losses(uniform, targets, pairs, alike, MIXTURE)
+      -neural_cache.losses(uniform, targets, pairs, similarities, MIXTURE)
     )
   np.testing.assert_allclose(total, 1, rtol=1e-5)

@@ -39,8 +39,8 @@ def make_config(data_dir, **updates):
   return corpus.config(data_dir, **values | updates)
 
 
-def lessons(config):
-  """All of the test split; the lanes' first segment warms up."""
+def text_segments(config):
+  """The whole test split; the first segment of the lanes warms up."""
   file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   stream = streams.EvalStream(
     file,
@@ -51,7 +51,7 @@ def lessons(config):
   )
   segments = stream.read(0, stream.num_steps, slice(None))
   is_text = stream.is_text(0, stream.num_steps)
-  return jax.tree.map(jnp.asarray, gradient.Lesson(segments, is_text))
+  return jax.tree.map(jnp.asarray, gradient.TextSegment(segments, is_text))
 
 
 def training(config, count=3):
@@ -91,7 +91,7 @@ def score(config, these, rule):
 
 
 def loop(config, these, rule, *, groups):
-  """One segment of one group of lanes after the other; updates in float64."""
+  """Loops over groups of lanes and segments; updates in float64."""
   rate, decay, epsilon = map(float, rule)
   params = tiny.params(config.model)
   trained, tree = jax.tree.flatten(jax.tree.map(np.float64, params))
@@ -123,7 +123,7 @@ def loop(config, these, rule, *, groups):
 
 
 def brute_mean_squares(config, groups):
-  """Over three training segments and all groups of lanes."""
+  """Mean squares over three training segments and all groups of lanes."""
   total, count = None, 0
   for group in groups:
     memory = transformer_xl.empty_memory(
@@ -176,13 +176,13 @@ def reader(config):
     pytest.param("shared", "rms", marks=pytest.mark.rest),
   ],
 )
-def test_losses_are_those_of_a_loop_over_lanes(data_dir, kind, lanes):
+def test_losses_equal_a_loop_over_lanes(data_dir, kind, lanes):
   config = make_config(
     data_dir, **{"eval.dynamic.kind": kind, "eval.dynamic.lanes": lanes}
   )
   apart = [np.array([lane]) for lane in range(LANES)]
   groups = apart if lanes == "apart" else [np.arange(LANES)]
-  these = lessons(config)
+  these = text_segments(config)
   found, _ = score(config, these, make_rule(kind))
   expected = loop(config, these, make_rule(kind), groups=groups)
   # Updates in float32 and not float64, over eight segments.
@@ -191,7 +191,7 @@ def test_losses_are_those_of_a_loop_over_lanes(data_dir, kind, lanes):
   assert np.max(np.abs(still - expected)) > 0.1
 
 
-def test_mean_squares_are_those_of_each_gradient_by_itself(data_dir):
+def test_mean_squares_equal_those_of_each_gradient_alone(data_dir):
   found = {}
   for lanes in ("apart", "shared"):
     config = make_config(
@@ -218,7 +218,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
   config = make_config(
     data_dir, **{"eval.dynamic.kind": kind, "eval.dynamic.lanes": "shared"}
   )
-  params, these = tiny.params(config.model), lessons(config)
+  params, these = tiny.params(config.model), text_segments(config)
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   with jax.set_mesh(mesh):
     static = evaluate.Evaluator(config, mesh, split="test", mem_len=MEMORY)
@@ -229,7 +229,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
     jax.tree.leaves(params), jax.tree.leaves(state.params), strict=True
   ):
     np.testing.assert_array_equal(before, after)
-  # To the bit: the losses are those of a scan that computes no gradient.
+  # Bit for bit the losses of a scan without gradients.
   still = make_config(data_dir, **{"eval.dynamic.kind": "none"})
   made = make_scorer(still)
   _, losses = made.score(made.start(params), params, None, NO_CACHE, these)
@@ -238,9 +238,9 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
 
 @pytest.mark.parametrize("kind", ["sgd", "rms"])
 def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
-  """Each segment then knows of the one before and of nothing else."""
+  """Each segment then depends only on the one before it."""
   config = make_config(data_dir, **{"eval.dynamic.kind": kind})
-  these = lessons(config)
+  these = text_segments(config)
   found, state = score(config, these, make_rule(kind, decay=1e30))
   same, _ = score(config, these, make_rule(kind, decay=1e20))
   np.testing.assert_array_equal(found, same)
@@ -248,8 +248,8 @@ def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
     same, _ = score(config, these, make_rule(kind, decay=1.0))
     np.testing.assert_array_equal(found, same)
   assert np.any(found != score(config, these, make_rule(kind))[0])
-  # Without another step the lanes are back where training left them; by rms,
-  # what had no gradient in training is not pulled.
+  # Without another step the lanes return to the trained parameters; "rms"
+  # does not pull parameters without gradients in training.
   made, params = make_scorer(config), tiny.params(config.model)
   basis = params
   if kind == "rms":
@@ -264,7 +264,7 @@ def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
 
 
 def other_token(these, step, lane):
-  """Another target in the middle of a segment, and input thereafter."""
+  """Changes a target in the middle of a segment, and the next input."""
   segment = these.segment
   middle = SEGMENT // 2
   shifted = lambda x: (x + 1) % len(corpus.SYMBOLS)  # noqa: E731
@@ -277,7 +277,7 @@ def other_token(these, step, lane):
 
 @pytest.mark.parametrize("lanes", ["apart", "shared"])
 @pytest.mark.parametrize("cache", [0, 20])
-def test_a_token_changes_no_loss_before_it_and_in_no_lane_apart(
+def test_a_token_changes_no_earlier_loss_and_no_other_lane(
   data_dir, lanes, cache
 ):
   config = make_config(
@@ -292,7 +292,7 @@ def test_a_token_changes_no_loss_before_it_and_in_no_lane_apart(
     state = made.start(params)
     return np.asarray(made.score(state, params, steps, mixture, these)[1].nll)
 
-  these = lessons(config)
+  these = text_segments(config)
   before, after = losses(these), losses(other_token(these, 3, 1))
   np.testing.assert_array_equal(after[:3], before[:3])
   assert np.all(after[3:, 1] != before[3:, 1])
@@ -304,9 +304,9 @@ def test_a_token_changes_no_loss_before_it_and_in_no_lane_apart(
     assert np.all(after[4:, 0] != before[4:, 0])
 
 
-def test_what_precedes_the_text_is_not_learned(data_dir):
+def test_tokens_before_the_text_are_not_learned(data_dir):
   config = make_config(data_dir)
-  these = jax.tree.map(lambda x: x[:1], lessons(config))
+  these = jax.tree.map(lambda x: x[:1], text_segments(config))
   assert not np.any(these.is_text[:, 0])
   assert np.all(these.is_text[:, 1:])
   assert np.all(these.segment.weights == 0)
@@ -319,6 +319,6 @@ def test_what_precedes_the_text_is_not_learned(data_dir):
       strict=True,
     )
   ]
-  # The first lane's warm-up lies before the text; the others learn in theirs.
+  # The first lane warms up before the text; the others learn from theirs.
   assert max(lanes[0] for lanes in moved) == 0
   assert all(lanes[1] > 0 and lanes[2] > 0 for lanes in moved)

@@ -1,9 +1,9 @@
-"""Evaluation with what learns while it reads, apart from static numbers.
+"""Dynamic evaluation and neural cache, reported separately from static results.
 
-`--mode=eval` scores a split with fixed parameters, as ever. If `config.eval`
-asks for dynamic evaluation or a neural cache, it goes on to score the split
-with them, once for each setting, and writes those results to a file of their
-own (docs/dynamic.md).
+`--mode=eval` first scores a split with fixed parameters. If `config.eval` turns
+on dynamic evaluation or a neural cache, it scores the split again with them,
+once per setting, and writes those results to a separate file
+(docs/dynamic.md).
 """
 
 import itertools
@@ -31,7 +31,7 @@ from transformer_xl.workdir import metrics_log
 
 
 class AdaptiveEvaluator:
-  """Scores one split at one memory length; compiles once for all settings."""
+  """Scores a split at one memory length; compiles once for all settings."""
 
   def __init__(
     self,
@@ -57,20 +57,21 @@ class AdaptiveEvaluator:
   ) -> list[evaluate.Score]:
     """Scores the whole split under one rule and each mixture of the cache."""
     count = self._config.eval.segments_per_call
-    steps, parts = self._steps(params, rule), []
+    steps, sums = self._steps(params, rule), []
     if not self._is_compiled:
-      # A call past the end counts nothing; what it leaves is thrown away.
-      self._run(self._scorer.start(params), params, steps, self._num_steps)
+      # A call past the end scores nothing; its state is discarded.
+      state = self._scorer.start(params)
+      self._score_chunk(state, params, steps, self._num_steps)
       self._is_compiled = True
     state = self._scorer.start(params)
     start = time.perf_counter()
     for step in range(0, self._num_steps, count):
-      state, losses = self._run(state, params, steps, step)
-      parts.append(losses)
-    parts = jax.device_get(parts)
+      state, chunk = self._score_chunk(state, params, steps, step)
+      sums.append(chunk)
+    sums = jax.device_get(sums)
     seconds = time.perf_counter() - start
-    nll = sum(part.nll.sum((0, 1), dtype="float64") for part in parts)
-    tokens = sum(part.num_tokens.sum(dtype="float64") for part in parts)
+    nll = sum(chunk.nll.sum((0, 1), dtype="float64") for chunk in sums)
+    tokens = sum(chunk.num_tokens.sum(dtype="float64") for chunk in sums)
     return [evaluate.Score(float(n), round(tokens), seconds) for n in nll]
 
   @property
@@ -100,13 +101,13 @@ class AdaptiveEvaluator:
       )
     return self._scorer.steps(rule, self._mean_squares)
 
-  def _run(self, state, params, steps, step):
+  def _score_chunk(self, state, params, steps, step):
     count = self._config.eval.segments_per_call
-    lessons = gradient.Lesson(
+    texts = gradient.TextSegment(
       self._segments(self._stream, step, count),
       jnp.asarray(self._stream.is_text(step, count)),
     )
-    return self._scorer.score(state, params, steps, self._mixtures, lessons)
+    return self._scorer.score(state, params, steps, self._mixtures, texts)
 
   def _segments(self, stream, step, count):
     return streams.device_segments(
@@ -115,11 +116,11 @@ class AdaptiveEvaluator:
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
-  """Evaluates a checkpoint; `--mode=eval`.
+  """Evaluates a checkpoint (`--mode=eval`).
 
   Returns:
-    The cards of static evaluation, then those of `results/dynamic_<split>.json`
-    if there are any.
+    The cards of static evaluation, then those written to
+    `results/dynamic_<split>.json`, if any.
   """
   subject = evaluate.load(config, workdir)
   static = evaluate.evaluate_loaded(subject, workdir)
@@ -141,7 +142,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
 
 
 def _scores(evaluator, params, evaluation: schema.EvalConfig):
-  """A score and its options for each setting."""
+  """Yields the score of each setting, and the setting as a card states it."""
   options, cache = evaluation.dynamic, evaluation.cache
   is_dynamic = options.kind != "none"
   rates, decays = options.learning_rate, options.decay
@@ -149,7 +150,7 @@ def _scores(evaluator, params, evaluation: schema.EvalConfig):
   for rate, decay in rules:
     rule = update.Rule(*map(jnp.float32, (rate, decay, options.epsilon)))
     is_rms = options.kind == "rms"
-    adapted = {
+    dynamic = {
       "kind": options.kind,
       "lanes": options.lanes,
       "learning_rate": rate,
@@ -163,21 +164,21 @@ def _scores(evaluator, params, evaluation: schema.EvalConfig):
       yield (
         score,
         {
-          "dynamic": adapted if is_dynamic else None,
+          "dynamic": dynamic if is_dynamic else None,
           "cache": mixed if cache.size else None,
         },
       )
 
 
 def _mixtures(cache: schema.CacheConfig) -> list[tuple[float, float]]:
-  """Flatness and share of each setting; one that counts nothing for none."""
+  """Flatness and share of each setting; without a cache, a share of 0."""
   if not cache.size:
     return [(0.0, 0.0)]
   return [*itertools.product(cache.flatness, cache.share)]
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-  """What diverged has no number; JSON has no infinity."""
+  """Replaces infinities and NaN, which JSON lacks, by None."""
   return {
     name: None
     if isinstance(value, float) and not math.isfinite(value)
@@ -187,15 +188,15 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _log(card: dict[str, Any]) -> None:
-  """Prints a result with its settings, never as if it were a static one."""
-  text = f"{card['split']}, {_described(card)}"
+  """Logs a result with its settings, so that it never looks static."""
+  text = f"{card['split']}, {_settings(card)}"
   if card["nll"] is None:
     logging.info("%s: diverged", text)
   else:
     evaluate.log_card(card | {"split": text})
 
 
-def _described(card: dict[str, Any]) -> str:
+def _settings(card: dict[str, Any]) -> str:
   parts = []
   for name in ("dynamic", "cache"):
     if card[name]:
@@ -205,7 +206,7 @@ def _described(card: dict[str, Any]) -> str:
 
 
 def _log_best(cards: list[dict[str, Any]]) -> None:
-  """Prints what to set for the lowest loss; `run` tries several on valid."""
+  """Logs the flags of the setting with the lowest loss."""
   best = min(cards, key=lambda card: card["nll"] or math.inf)
   flags = [f"--config.eval.mem_len={best['mem_len']}"]
   for group, names in (

@@ -1,6 +1,6 @@
-"""A segment to learn from: its losses, and their gradient.
+"""Losses of a segment and their gradient, for dynamic evaluation.
 
-Dropout is off: what is scored is what is learned from.
+Dropout is off, so the loss that is differentiated is the one that is scored.
 
 Shapes: S segments, B lanes, T tokens.
 """
@@ -20,18 +20,18 @@ from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
 
 
-class Lesson(NamedTuple):
-  """A segment, and which of its targets may be learned from."""
+class TextSegment(NamedTuple):
+  """A segment and a mask of its real targets."""
 
   segment: segment_lib.Segment
-  is_text: jt.Bool[shapes.Array, "B T"]  # Not before the text or past its end.
+  is_text: jt.Bool[shapes.Array, "B T"]  # False before and after the text.
 
 
-class Reading(NamedTuple):
-  """What a model makes of a segment."""
+class SegmentOutputs(NamedTuple):
+  """Losses, last hidden states and next memory of one segment."""
 
   nll: shapes.Losses
-  hidden: shapes.Hidden  # Of the last layer.
+  hidden: shapes.Hidden
   memory: memory_lib.Memory
 
 
@@ -41,10 +41,10 @@ def read(
   segment: segment_lib.Segment,
   *,
   model: transformer_xl.TransformerXL,
-) -> Reading:
-  """Reads a segment; `model.nll` that keeps the hidden states."""
+) -> SegmentOutputs:
+  """Runs the model on a segment; `model.nll` that keeps the hidden states."""
 
-  def body(bound) -> Reading:
+  def body(bound) -> SegmentOutputs:
     hidden, after = bound(segment.inputs, memory, segment.resets)
     nll = adaptive_softmax.nll(
       hidden,
@@ -52,25 +52,28 @@ def read(
       bound.head(),
       capacities=model.config.cluster_capacities,
     )
-    return Reading(nll, hidden, after)
+    return SegmentOutputs(nll, hidden, after)
 
   result: Any = nn.apply(body, model)({"params": params})
   return result
 
 
-def gradient(
+def loss_gradient(
   params: shapes.PyTree,
   memory: memory_lib.Memory,
-  lesson: Lesson,
+  text: TextSegment,
   *,
   model: transformer_xl.TransformerXL,
-) -> tuple[shapes.PyTree, Reading]:
-  """Of the mean loss over what is text, counted or not; 0 without any."""
+) -> tuple[shapes.PyTree, SegmentOutputs]:
+  """Gradient of the mean loss over real tokens, scored or not.
+
+  It is zero if there are none.
+  """
 
   def loss(params):
-    reading = read(params, memory, lesson.segment, model=model)
-    total = jnp.sum(jnp.where(lesson.is_text, reading.nll, 0.0))
-    return total / jnp.maximum(jnp.sum(lesson.is_text), 1), reading
+    outputs = read(params, memory, text.segment, model=model)
+    total = jnp.sum(jnp.where(text.is_text, outputs.nll, 0.0))
+    return total / jnp.maximum(jnp.sum(text.is_text), 1), outputs
 
   return jax.grad(loss, has_aux=True)(params)
 
@@ -78,34 +81,36 @@ def gradient(
 def mean_squares(
   params: shapes.PyTree,
   memory: memory_lib.Memory,
-  lessons: Lesson,
+  texts: TextSegment,
   *,
   model: transformer_xl.TransformerXL,
-  is_apart: bool,
+  is_per_lane: bool,
 ) -> shapes.PyTree:
-  """Of the gradients of S lessons, of each lane's own or of all lanes'.
+  """Mean squared gradients over S segments, with fixed parameters.
 
   Args:
-    params: which stay.
-    memory: before the first lesson; [B, ...] of one lane each if apart.
-    lessons: [S, B, T], or [S, B, 1, T] if apart.
-    model: whose parameters they are.
-    is_apart: each lane is a lesson of its own.
+    params: of the model.
+    memory: before the first segment; per lane, a stack [B, ...] of memories of
+      one lane.
+    texts: [S, B, T], or [S, B, 1, T] per lane.
+    model: the network.
+    is_per_lane: square the gradient of each lane instead of the gradient of
+      all lanes' mean loss.
   """
 
-  def squares(memory, lesson):
-    slopes, reading = gradient(params, memory, lesson, model=model)
-    return jax.tree.map(jnp.square, slopes), reading.memory
+  def squares(memory, text):
+    gradients, outputs = loss_gradient(params, memory, text, model=model)
+    return jax.tree.map(jnp.square, gradients), outputs.memory
 
-  def body(carry, lesson):
+  def body(carry, text):
     total, memory = carry
-    if is_apart:
-      new, memory = jax.vmap(squares)(memory, lesson)
+    if is_per_lane:
+      new, memory = jax.vmap(squares)(memory, text)
       new = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), new)
     else:
-      new, memory = squares(memory, lesson)
+      new, memory = squares(memory, text)
     return (jax.tree.map(jnp.add, total, new), memory), None
 
   zeros = jax.tree.map(jnp.zeros_like, params)
-  (total, _), _ = jax.lax.scan(body, (zeros, memory), lessons)
-  return jax.tree.map(lambda leaf: leaf / len(lessons.is_text), total)
+  (total, _), _ = jax.lax.scan(body, (zeros, memory), texts)
+  return jax.tree.map(lambda leaf: leaf / len(texts.is_text), total)

@@ -1,16 +1,16 @@
-"""The neural cache: recent words, weighed by how alike their contexts were.
+"""The neural cache: recent tokens, weighted by how similar their contexts are.
 
-The model's last hidden state h_i is kept with the word that followed it. At a
-position t the cache predicts each word w by
+The last layer's hidden state h_i is stored with the token that followed it. At
+position t the cache predicts each token w by
 
     p_cache(w) ~ sum over the last n pairs (h_i, x_{i+1}) of
                  exp(flatness * h_t . h_i) [w = x_{i+1}]
 
 and the mixture is (1 - share) p_model + share p_cache (Grave, Joulin and
-Usunier 2017; theta and lambda there). While the cache is empty, at the start
-of the text, the model predicts alone. Nothing is trained.
+Usunier 2017, who call flatness theta and share lambda). While the cache is
+empty, at the start of the text, the model predicts alone. Nothing is trained.
 
-Shapes: B lanes, T tokens, D model width, n pairs.
+Shapes: B lanes, T tokens, D model width, n cached pairs, K = n + T.
 """
 
 from typing import NamedTuple
@@ -26,18 +26,18 @@ class Cache(NamedTuple):
   """The last n pairs of each lane, newest last."""
 
   hiddens: jt.Float[shapes.Array, "B n D"]
-  words: jt.Int[shapes.Array, "B n"]  # What followed; -1 for no pair.
+  next_tokens: jt.Int[shapes.Array, "B n"]  # -1 for an empty slot.
 
 
 class Mixture(NamedTuple):
-  """How the cache counts; numbers that do not shape anything."""
+  """Hyperparameters; traced, so a sweep over them compiles once."""
 
   flatness: jt.Float[shapes.Array, ""]
   share: jt.Float[shapes.Array, ""]
 
 
 def empty(*, batch_size: int, size: int, model_dim: int) -> Cache:
-  """The cache before the first token."""
+  """An empty cache, as before the first token."""
   return Cache(
     jnp.zeros((batch_size, size, model_dim)),
     jnp.full((batch_size, size), -1, jnp.int32),
@@ -45,30 +45,30 @@ def empty(*, batch_size: int, size: int, model_dim: int) -> Cache:
 
 
 def append(
-  cache: Cache, hidden: shapes.Hidden, words: shapes.Tokens
+  cache: Cache, hidden: shapes.Hidden, next_tokens: shapes.Tokens
 ) -> tuple[Cache, Cache]:
   """Adds a segment's pairs.
 
   Args:
-    cache: of n pairs.
-    hidden: the last layer's states.
-    words: the target of each; -1 where it is not of the text.
+    cache: the n pairs before the segment.
+    hidden: the last layer's hidden states.
+    next_tokens: the target at each position; -1 outside the text.
 
   Returns:
-    All n + T pairs, which `losses` looks at, and the last n of them.
+    All n + T pairs, which `losses` needs, and the last n of them.
   """
   everything = Cache(
     jnp.concatenate([cache.hiddens, hidden.astype(jnp.float32)], axis=1),
-    jnp.concatenate([cache.words, words.astype(jnp.int32)], axis=1),
+    jnp.concatenate([cache.next_tokens, next_tokens.astype(jnp.int32)], axis=1),
   )
-  segment_len = words.shape[1]
+  segment_len = next_tokens.shape[1]
   return everything, jax.tree.map(lambda x: x[:, segment_len:], everything)
 
 
 def similarity(
   hidden: shapes.Hidden, pairs: Cache
 ) -> jt.Float[shapes.Array, "B T K"]:
-  """h_t . h_i of each token with each of K pairs."""
+  """Dot products h_t . h_i of each position with each of K pairs."""
   return jnp.einsum("btd,bkd->btk", hidden.astype(jnp.float32), pairs.hiddens)
 
 
@@ -76,25 +76,25 @@ def losses(
   nll: shapes.Losses,
   targets: shapes.Tokens,
   pairs: Cache,
-  alike: jt.Float[shapes.Array, "B T K"],
+  similarities: jt.Float[shapes.Array, "B T K"],
   mixture: Mixture,
 ) -> shapes.Losses:
   """Negative log-probabilities of the targets under the mixture, in nats.
 
   Args:
-    nll: those under the model.
+    nll: negative log-probabilities under the model.
     targets: ids.
-    pairs: n of the past, then the T of this segment. A token sees the n before
-      it, its own not among them.
-    alike: `similarity` to the pairs.
-    mixture: how the cache counts.
+    pairs: n of the past, then the T of this segment. Each position uses the n
+      pairs before its own.
+    similarities: `similarity` to the pairs.
+    mixture: flatness and share.
   """
-  segment_len, count = targets.shape[1], pairs.words.shape[1]
+  segment_len, count = targets.shape[1], pairs.next_tokens.shape[1]
   later = jnp.arange(count)[None] - jnp.arange(segment_len)[:, None]  # [T, K]
   in_reach = (later >= 0) & (later < count - segment_len)
-  is_seen = in_reach[None] & (pairs.words >= 0)[:, None]  # [B, T, K]
-  is_target = is_seen & (pairs.words[:, None] == targets[..., None])
-  scores = mixture.flatness * alike
+  is_seen = in_reach[None] & (pairs.next_tokens >= 0)[:, None]  # [B, T, K]
+  is_target = is_seen & (pairs.next_tokens[:, None] == targets[..., None])
+  scores = mixture.flatness * similarities
   log_cache = jax.nn.logsumexp(
     scores, axis=-1, where=is_target
   ) - jax.nn.logsumexp(scores, axis=-1, where=is_seen)

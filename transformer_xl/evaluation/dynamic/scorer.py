@@ -1,14 +1,13 @@
-"""Scores segments and lets them change what scores the next.
+"""Compiled functions of dynamic evaluation and of the neural cache.
 
-What is carried is memory, parameters if evaluation is dynamic, and the neural
-cache if there is one. A segment is scored before anything learns from it.
-Hidden states in memory and cache stay as the parameters of their time made
-them (Krause et al. 2019).
+Each segment is scored first; then the parameters (in dynamic evaluation) and
+the cache learn from it. Hidden states that are already in memory or cache keep
+the values that earlier parameters gave them (Krause et al. 2019).
 
-    scorer = adaptive_scorer.AdaptiveScorer(config, mesh, mem_len=150)
-    steps = scorer.steps(params, rule, mean_squares)
-    state = scorer.start(params)
-    state, losses = scorer.score(state, params, steps, mixtures, lessons)
+    adaptive = scorer.AdaptiveScorer(config, mesh, mem_len=150)
+    steps = adaptive.steps(rule, params)  # For "rms": (rule, mean_squares).
+    state = adaptive.start(params)
+    state, sums = adaptive.score(state, params, steps, mixtures, texts)
 
 Shapes: S segments, B lanes, T tokens, C mixtures.
 """
@@ -32,16 +31,16 @@ from transformer_xl.model import transformer_xl
 from transformer_xl.model.kernels import device
 
 
-class State(NamedTuple):
-  """What one segment hands to the next; with lanes apart, B states of one."""
+class AdaptiveState(NamedTuple):
+  """Carried from segment to segment; per lane, a stack of B states."""
 
-  params: shapes.PyTree  # None if they stay.
+  params: shapes.PyTree  # None without dynamic evaluation.
   memory: memory_lib.Memory
   cache: neural_cache.Cache | None
 
 
-class Losses(NamedTuple):
-  """Sums over the counted tokens of each segment and lane, in float32."""
+class LossSums(NamedTuple):
+  """Sums over the scored tokens of each segment and lane, in float32."""
 
   nll: jt.Float[shapes.Array, "S B C"]  # Under each mixture.
   num_tokens: jt.Float[shapes.Array, "S B"]
@@ -50,8 +49,9 @@ class Losses(NamedTuple):
 class AdaptiveScorer:
   """Compiled functions that score segments of a split on a mesh.
 
-  Numbers are arguments, so a sweep over them compiles once. Parameters that
-  all lanes share are split as in training; a lane's own are where the lane is.
+  Hyperparameters are arguments, so a sweep over them compiles once. Parameters
+  that all lanes share are sharded as in training; copies per lane are sharded
+  with the lanes.
   """
 
   def __init__(
@@ -63,91 +63,98 @@ class AdaptiveScorer:
   ):
     evaluation = config.eval
     is_dynamic = evaluation.dynamic.kind != "none"
-    is_apart = is_dynamic and evaluation.dynamic.lanes == "apart"
-    model = _model(config, is_apart=is_apart)
+    is_per_lane = is_dynamic and evaluation.dynamic.lanes == "apart"
+    model = _model(config, is_per_lane=is_per_lane)
     start = functools.partial(
       _start,
       config=config,
       mem_len=mem_len,
       is_dynamic=is_dynamic,
-      is_apart=is_apart,
+      is_per_lane=is_per_lane,
     )
     params = transformer_xl.abstract_params(config.model)
-    places = _places(mesh, jax.eval_shape(start, params), params, is_apart)
+    shardings = _shardings(
+      mesh, jax.eval_shape(start, params), params, is_per_lane
+    )
     by_parameter = mesh_lib.parameters(mesh, params)
-    self.start = jax.jit(start, out_shardings=places)
+    self.start = jax.jit(start, out_shardings=shardings)
     self.steps = jax.jit(
       update.sgd_steps if evaluation.dynamic.kind == "sgd" else update.rms_steps
     )
     self.mean_squares = jax.jit(
-      functools.partial(_mean_squares, model=model, is_apart=is_apart),
+      functools.partial(_mean_squares, model=model, is_per_lane=is_per_lane),
       out_shardings=by_parameter,
     )
     self.score = jax.jit(
-      functools.partial(score_chunk, model=model, is_apart=is_apart),
+      functools.partial(score_chunk, model=model, is_per_lane=is_per_lane),
       donate_argnums=0,
-      out_shardings=(places, mesh_lib.replicated(mesh)),
+      out_shardings=(shardings, mesh_lib.replicated(mesh)),
       compiler_options=mesh_lib.compiler_options(mesh),
     )
 
 
 def score_segment(
-  state: State,
-  lesson: gradient.Lesson,
+  state: AdaptiveState,
+  text: gradient.TextSegment,
   *,
   trained: shapes.PyTree,
   steps: update.Steps | None,
   mixtures: neural_cache.Mixture,
   model: transformer_xl.TransformerXL,
-) -> tuple[State, Losses]:
-  """Scores lanes with the parameters that they have in common.
+) -> tuple[AdaptiveState, LossSums]:
+  """Scores one segment of lanes that share their parameters.
 
   Args:
-    state: after the segment before.
-    lesson: of these lanes.
-    trained: parameters, to which those of the state decay.
-    steps: of the update; None for parameters that stay.
-    mixtures: [C] each.
-    model: whose parameters they are.
+    state: after the previous segment.
+    text: the segment.
+    trained: trained parameters, towards which those of the state are pulled.
+    steps: rates and pulls; None without dynamic evaluation.
+    mixtures: flatness and share, [C] each.
+    model: the network.
 
   Returns:
-    The state for the next segment; losses [B, C] and counts [B] of this one.
+    The state for the next segment; sums [B, C] and counts [B] of this one.
   """
-  segment, params = lesson.segment, None
+  segment, params = text.segment, None
   if steps is None:
-    reading = gradient.read(trained, state.memory, segment, model=model)
+    outputs = gradient.read(trained, state.memory, segment, model=model)
   else:
-    slopes, reading = gradient.gradient(
-      state.params, state.memory, lesson, model=model
+    gradients, outputs = gradient.loss_gradient(
+      state.params, state.memory, text, model=model
     )
-    params = update.update(state.params, slopes, trained=trained, steps=steps)
-  nll, cache = reading.nll[None], None
+    params = update.update(
+      state.params, gradients, trained=trained, steps=steps
+    )
+  nll, cache = outputs.nll[None], None
   if state.cache is not None:
-    words = jnp.where(lesson.is_text, segment.targets, -1)
-    pairs, cache = neural_cache.append(state.cache, reading.hidden, words)
-    alike = neural_cache.similarity(reading.hidden, pairs)
+    next_tokens = jnp.where(text.is_text, segment.targets, -1)
+    pairs, cache = neural_cache.append(state.cache, outputs.hidden, next_tokens)
     mixed = functools.partial(
-      neural_cache.losses, reading.nll, segment.targets, pairs, alike
+      neural_cache.losses,
+      outputs.nll,
+      segment.targets,
+      pairs,
+      neural_cache.similarity(outputs.hidden, pairs),
     )
     nll = jax.lax.map(mixed, mixtures)  # [C, B, T]
   weights = segment.loss_weights()
-  sums = Losses(
+  sums = LossSums(
     jnp.sum(nll * weights[None], axis=2).T, jnp.sum(weights, axis=1)
   )
-  return State(params, reading.memory, cache), sums
+  return AdaptiveState(params, outputs.memory, cache), sums
 
 
 def score_chunk(
-  state: State,
+  state: AdaptiveState,
   trained: shapes.PyTree,
   steps: update.Steps | None,
   mixtures: neural_cache.Mixture,
-  lessons: gradient.Lesson,
+  texts: gradient.TextSegment,
   *,
   model: transformer_xl.TransformerXL,
-  is_apart: bool,
-) -> tuple[State, Losses]:
-  """Scores S consecutive segments, [S, B, T], learning from each."""
+  is_per_lane: bool,
+) -> tuple[AdaptiveState, LossSums]:
+  """Scores S consecutive segments, [S, B, T], and learns from each."""
   score = functools.partial(
     score_segment,
     trained=trained,
@@ -155,32 +162,32 @@ def score_chunk(
     mixtures=mixtures,
     model=model,
   )
-  if not is_apart:
-    return jax.lax.scan(score, state, lessons)
-  state, losses = jax.lax.scan(jax.vmap(score), state, _one_lane_each(lessons))
-  return state, jax.tree.map(lambda array: array[:, :, 0], losses)
+  if not is_per_lane:
+    return jax.lax.scan(score, state, texts)
+  state, sums = jax.lax.scan(jax.vmap(score), state, _one_lane_each(texts))
+  return state, jax.tree.map(lambda array: array[:, :, 0], sums)
 
 
-def _mean_squares(params, state, segments, *, model, is_apart):
-  """Of training gradients such as updates are made of."""
+def _mean_squares(params, state, segments, *, model, is_per_lane):
+  """Mean squares of the gradients that updates would use, on training text."""
   is_text = jnp.ones(segments.inputs.shape, bool)
-  lessons = gradient.Lesson(segments, is_text)
-  if is_apart:
-    lessons = _one_lane_each(lessons)
+  texts = gradient.TextSegment(segments, is_text)
+  if is_per_lane:
+    texts = _one_lane_each(texts)
   return gradient.mean_squares(
-    params, state.memory, lessons, model=model, is_apart=is_apart
+    params, state.memory, texts, model=model, is_per_lane=is_per_lane
   )
 
 
 def _one_lane_each(tree: shapes.PyTree) -> shapes.PyTree:
-  """[S, B, ...] as [S, B, 1, ...]."""
+  """Reshapes [S, B, ...] to [S, B, 1, ...]."""
   return jax.tree.map(lambda array: array[:, :, None], tree)
 
 
-def _model(config, *, is_apart) -> transformer_xl.TransformerXL:
-  """The model to read with; it drops nothing."""
+def _model(config, *, is_per_lane) -> transformer_xl.TransformerXL:
+  """The model to score with, without dropout."""
   model = config.model
-  if is_apart:  # The kernel does not know lanes of different parameters.
+  if is_per_lane:  # The kernel cannot batch over parameters.
     uses_kernel = model.attention == "pallas" or (
       model.attention == "auto" and device.device_kind().startswith("TPU")
     )
@@ -196,28 +203,30 @@ def _model(config, *, is_apart) -> transformer_xl.TransformerXL:
   )
 
 
-def _start(params, *, config, mem_len, is_dynamic, is_apart) -> State:
+def _start(
+  params, *, config, mem_len, is_dynamic, is_per_lane
+) -> AdaptiveState:
   """The state before the first segment."""
   lanes, cache = config.eval.batch_size, None
-  sizes = {"batch_size": 1 if is_apart else lanes}
+  sizes = {"batch_size": 1 if is_per_lane else lanes}
   if config.eval.cache.size:
     cache = neural_cache.empty(
       size=config.eval.cache.size, model_dim=config.model.model_dim, **sizes
     )
   memory = transformer_xl.empty_memory(config.model, mem_len=mem_len, **sizes)
-  state = State(params if is_dynamic else None, memory, cache)
-  if not is_apart:
-    # Copies, since the state is given away and the parameters are not.
+  state = AdaptiveState(params if is_dynamic else None, memory, cache)
+  if not is_per_lane:
+    # Copies: the state is donated to `score`, the parameters are not.
     return jax.tree.map(jnp.copy, state)
   return jax.tree.map(
     lambda leaf: jnp.broadcast_to(leaf[None], (lanes, *leaf.shape)), state
   )
 
 
-def _places(mesh, state, params, is_apart) -> State:
+def _shardings(mesh, state, params, is_per_lane) -> AdaptiveState:
   lanes = mesh_lib.lanes(mesh)
-  if is_apart:
-    places = jax.tree.map(lambda _: lanes, state)
-    return places._replace(params=mesh_lib.lane_copies(mesh, params))
-  places = mesh_lib.parameters(mesh, state)
-  return places._replace(cache=jax.tree.map(lambda _: lanes, state.cache))
+  if is_per_lane:
+    shardings = jax.tree.map(lambda _: lanes, state)
+    return shardings._replace(params=mesh_lib.lane_copies(mesh, params))
+  shardings = mesh_lib.parameters(mesh, state)
+  return shardings._replace(cache=jax.tree.map(lambda _: lanes, state.cache))

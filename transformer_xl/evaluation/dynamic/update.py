@@ -1,16 +1,16 @@
-"""Dynamic evaluation: parameters that follow the text that they have scored.
+"""The update of dynamic evaluation.
 
-A segment is scored; then the parameters take a step down the gradient of its
-mean loss and a step back towards those of training (Krause et al. 2018 and
-2019, there on Transformer-XL):
+After a segment is scored, the parameters take a step down the gradient of its
+mean loss and a step back towards their trained values (Krause et al. 2018, and
+2019 for Transformer-XL):
 
     params + pull * (trained - params) - rate * gradient
 
     sgd  rate = learning_rate               pull = decay
     rms  rate = learning_rate / (r + eps)   pull = decay * r / mean(r)
 
-where r is the root of the mean squared gradient on training text, and no pull
-leads beyond the trained parameters, so it is at most 1.
+where r is the root mean squared gradient on training text. A pull is at most
+1, so that it never overshoots the trained parameters.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from transformer_xl import shapes
 
 
 class Rule(NamedTuple):
-  """Numbers that a sweep changes without compiling again."""
+  """Hyperparameters; traced, so a sweep over them compiles once."""
 
   learning_rate: jt.Float[shapes.Array, ""]
   decay: jt.Float[shapes.Array, ""]
@@ -31,28 +31,26 @@ class Rule(NamedTuple):
 
 
 class Steps(NamedTuple):
-  """A rule for every parameter: trees of them, of scalars for "sgd"."""
+  """Rate and pull of every parameter: trees of arrays, of scalars for "sgd"."""
 
   rates: shapes.PyTree
   pulls: shapes.PyTree  # In [0, 1].
 
 
 def sgd_steps(rule: Rule, params: shapes.PyTree) -> Steps:
-  """The same steps for all parameters."""
-  everywhere = lambda value: jax.tree.map(lambda _: value, params)  # noqa: E731
-  return Steps(
-    everywhere(rule.learning_rate), everywhere(jnp.minimum(rule.decay, 1.0))
-  )
+  """The same rate and pull for all parameters."""
+  fill = lambda value: jax.tree.map(lambda _: value, params)  # noqa: E731
+  return Steps(fill(rule.learning_rate), fill(jnp.minimum(rule.decay, 1.0)))
 
 
 def rms_steps(rule: Rule, mean_squares: shapes.PyTree) -> Steps:
-  """Steps by the size that gradients had in training.
+  """Rates and pulls scaled by the size of training gradients.
 
   Args:
-    rule: the factors.
-    mean_squares: of training gradients, for each parameter. The mean of their
-      roots is over all parameters alike; the authors' code averages the means
-      of its tensors, which depends on how layers are stacked.
+    rule: the hyperparameters.
+    mean_squares: mean squared training gradient of each parameter. Its roots
+      are averaged over all parameters; the authors' code averages the means of
+      its tensors, which depends on how layers are stacked.
   """
   roots = jax.tree.map(jnp.sqrt, mean_squares)
   leaves = jax.tree.leaves(roots)
@@ -72,10 +70,10 @@ def update(
   trained: shapes.PyTree,
   steps: Steps,
 ) -> shapes.PyTree:
-  """The parameters for the next segment."""
+  """Returns the parameters for the next segment."""
   return jax.tree.map(
-    lambda value, slope, home, rate, pull: (
-      value + pull * (home - value) - rate * slope
+    lambda value, slope, start, rate, pull: (
+      value + pull * (start - value) - rate * slope
     ),
     params,
     gradient,

@@ -1,0 +1,275 @@
+"""The rooms of the package, read from its imports and its folders.
+
+A room is a sub-package of transformer_xl/. It imports only rooms below it, at
+the top of a module or inside a function; `main` alone may load rooms by name.
+All checks read source files; nothing is imported here.
+"""
+
+import ast
+import graphlib
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = "transformer_xl"
+# From the top to the bottom; the face of the package stands beside `main`.
+ROOMS = (
+  *("main", "analysis", "importers", "planning", "text", "training"),
+  *("evaluation", "workdir", "model", "data", "config", "formats"),
+)
+GROUND_FLOOR = ("command_line", "errors", "hardware", "mesh", "shapes")
+OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
+# `main` prepares data and reads experiments; `--published` of the importers
+# compares a checkpoint with the experiment of its name.
+MAY_GO_OUTSIDE = {
+  f"{PACKAGE}.main": ("data_prep", "experiments"),
+  f"{PACKAGE}.importers.import_run": ("experiments",),
+}
+MOST_LINES = 320
+# Libraries that training never needs, or only when it writes its events.
+NOT_FOR_TRAINING = (
+  *("matplotlib", "pyarrow", "safetensors", "tensorboardX"),
+  *("tensorflow_datasets", "tokenizers"),
+)
+MEASURED = (PACKAGE, "data_prep", "experiments", "benchmarks")
+# Tests that concern no single room of the package.
+OTHER_TESTS = (
+  *("benchmarks", "conformance", "data_prep", "docs", "experiments"),
+  *("faults", "fuzz", "parity"),
+)
+
+
+def module_name(path, root):
+  parts = path.relative_to(root).with_suffix("").parts
+  return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules(root):
+  """Path of every module of the package by its dotted name."""
+  paths = sorted((root / PACKAGE).rglob("*.py"))
+  return {module_name(path, root): path for path in paths}
+
+
+def imported(path, name, *, only_at_once=False):
+  """Dotted names that a module imports, also inside functions.
+
+  Modules that are loaded by a name count, if the name starts as a literal.
+  With `only_at_once`, what functions import is left out.
+  """
+  package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+  tree = ast.parse(path.read_text("utf-8"))
+  for node in tree.body if only_at_once else ast.walk(tree):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      above = package.split(".")
+      above = above[: len(above) - node.level + 1] if node.level else []
+      base = ".".join([*above, *filter(None, [node.module])])
+      yield from (f"{base}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Constant) and _is_name_outside(node.value):
+      yield node.value
+
+
+def _is_name_outside(value):
+  """Whether a literal is, or begins, the dotted name of a module outside."""
+  return isinstance(value, str) and bool(
+    re.match(rf"({'|'.join(OUTSIDE)})\.\w*$", value)
+  )
+
+
+def floor(name):
+  """Height of a module: 0 for the ground floor, the most for `main`."""
+  parts = name.split(".")
+  room = parts[1] if len(parts) > 1 else "main"
+  if room in GROUND_FLOOR:
+    return 0
+  return len(ROOMS) - ROOMS.index(room)
+
+
+def is_known(name):
+  parts = name.split(".")
+  return len(parts) > 1 and parts[1] in (*ROOMS, *GROUND_FLOOR)
+
+
+def turned_arrows(root):
+  """Imports that go up, or out of the package."""
+  wrong = []
+  for name, path in modules(root).items():
+    for target in imported(path, name):
+      top = target.partition(".")[0]
+      goes_out = top in OUTSIDE and top not in MAY_GO_OUTSIDE.get(name, ())
+      goes_up = (
+        top == PACKAGE and is_known(target) and floor(target) > floor(name)
+      )
+      if goes_out or goes_up:
+        wrong.append(f"{name} -> {target}")
+  return wrong
+
+
+def libraries(root, name):
+  """Libraries that are imported at once when a module is imported."""
+  known, found, waiting, seen = modules(root), set(), [name], set()
+  while waiting:
+    module = waiting.pop()
+    if module in seen:
+      continue
+    seen.add(module)
+    for target in imported(known[module], module, only_at_once=True):
+      inner = [
+        part for part in (target, target.rpartition(".")[0]) if part in known
+      ]
+      waiting += inner
+      found |= set() if inner else {target.partition(".")[0]}
+  return found
+
+
+def flat_modules(root):
+  """Modules that lie in the package itself and are not of the ground floor."""
+  allowed = {"__init__", "main", *GROUND_FLOOR}
+  return sorted(
+    path.name
+    for path in (root / PACKAGE).glob("*.py")
+    if path.stem not in allowed
+  )
+
+
+def unknown_rooms(root):
+  """Folders of the package without a place in the order of rooms."""
+  folders = {path.parent.name for path in (root / PACKAGE).glob("*/*.py")}
+  return sorted(folders - set(ROOMS))
+
+
+def long_files(root):
+  """Files of more lines than a reader holds in mind."""
+  found = {}
+  for folder in MEASURED:
+    for path in (root / folder).rglob("*.py"):
+      count = len(path.read_text("utf-8").splitlines())
+      if count > MOST_LINES:
+        found[str(path.relative_to(root))] = count
+  return found
+
+
+def stray_tests(root):
+  """Test files in a folder that is neither a room nor named above."""
+  wrong = []
+  for path in sorted((root / "tests").rglob("test_*.py")):
+    folder = path.relative_to(root / "tests").parent
+    if not folder.parts or str(folder) in OTHER_TESTS:
+      continue
+    is_room = folder.parts[0] in ROOMS and (root / PACKAGE / folder).is_dir()
+    if not is_room:
+      wrong.append(str(path.relative_to(root)))
+  return wrong
+
+
+def test_every_import_goes_down():
+  assert turned_arrows(ROOT) == []
+
+
+def test_no_module_reaches_itself_through_its_imports():
+  known = modules(ROOT)
+  graph = {
+    name: {
+      module
+      for target in imported(path, name)
+      for module in (target, target.rpartition(".")[0])
+      if module in known and module != name and "." in module
+    }
+    for name, path in known.items()
+  }
+  assert len(list(graphlib.TopologicalSorter(graph).static_order())) > 90
+
+
+def test_training_starts_without_the_libraries_of_other_rooms():
+  found = libraries(ROOT, f"{PACKAGE}.training.loop")
+  assert found >= {"jax", "flax", "optax", "orbax"}
+  assert not found & set(NOT_FOR_TRAINING)
+  assert "matplotlib" in libraries(ROOT, f"{PACKAGE}.analysis.recl")
+
+
+def test_the_package_has_rooms_and_a_ground_floor():
+  assert flat_modules(ROOT) == []
+  assert unknown_rooms(ROOT) == []
+  assert (ROOT / PACKAGE / "main.py").exists()
+  for name in GROUND_FLOOR:
+    assert (ROOT / PACKAGE / f"{name}.py").exists(), name
+
+
+def test_no_file_is_too_long():
+  assert long_files(ROOT) == {}
+
+
+def test_tests_mirror_the_package():
+  assert stray_tests(ROOT) == []
+  assert all((ROOT / "tests" / name).is_dir() for name in ROOMS[1:])
+
+
+def write(root, files):
+  for name, text in files.items():
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+
+
+GOOD = {
+  "transformer_xl/__init__.py": '"""A package."""\n',
+  "transformer_xl/main.py": "from experiments import base\n",
+  "transformer_xl/mesh.py": "from transformer_xl import errors\n",
+  "transformer_xl/errors.py": "import os\n",
+  "transformer_xl/data/streams.py": "from transformer_xl.config import load\n",
+  "transformer_xl/config/load.py": "from transformer_xl import mesh\n",
+  "tests/data/test_streams.py": "",
+  "tests/parity/test_oracle.py": "",
+}
+TURNED = {
+  "from": "from transformer_xl.data import streams\n",
+  "import": "import transformer_xl.data.streams\n",
+  "symbol": "from transformer_xl.data.streams import open\n",
+  "late": "def f():\n  from transformer_xl.data import streams\n",
+  "relative": "from ..data import streams\n",
+  "relative name": "from .. import data\n",
+  "guarded": "if True:\n  import transformer_xl.training.loop\n",
+  "out": "def f():\n  import data_prep.main\n",
+  "benchmark": "from benchmarks import ours\n",
+  "out by name": 'import importlib\nx = f"experiments.{__name__}"\n',
+  "main": "from transformer_xl import main\n",
+}
+
+
+def test_a_tree_with_every_arrow_downwards_is_right(tmp_path):
+  write(tmp_path, GOOD)
+  assert turned_arrows(tmp_path) == []
+  assert flat_modules(tmp_path) == unknown_rooms(tmp_path) == []
+  assert long_files(tmp_path) == {}
+  assert stray_tests(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", TURNED.values(), ids=TURNED)
+def test_a_turned_arrow_is_found(tmp_path, text):
+  write(tmp_path, GOOD | {"transformer_xl/config/load.py": text})
+  (arrow,) = turned_arrows(tmp_path)
+  assert arrow.startswith("transformer_xl.config.load -> ")
+
+
+def test_the_ground_floor_imports_no_room(tmp_path):
+  text = "from transformer_xl.formats import crc32c\n"
+  write(tmp_path, GOOD | {"transformer_xl/mesh.py": text})
+  (arrow,) = turned_arrows(tmp_path)
+  assert arrow == "transformer_xl.mesh -> transformer_xl.formats.crc32c"
+
+
+def test_what_lies_elsewhere_is_found(tmp_path):
+  extra = {
+    "transformer_xl/utils.py": "",
+    "transformer_xl/cellar/x.py": "",
+    "tests/cellar/test_x.py": "",
+    "experiments/long.py": "x = 0\n" * (MOST_LINES + 1),
+  }
+  write(tmp_path, GOOD | extra)
+  assert flat_modules(tmp_path) == ["utils.py"]
+  assert unknown_rooms(tmp_path) == ["cellar"]
+  assert stray_tests(tmp_path) == ["tests/cellar/test_x.py"]
+  assert long_files(tmp_path) == {"experiments/long.py": MOST_LINES + 1}

@@ -1,0 +1,21 @@
+"""Tiny language models with random parameters."""
+
+from tests import corpus
+from tests import tiny
+from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.model import kv_cache
+from transformer_xl.text import language_model
+
+
+def make(*, mem_len, segment_len=3, same_length=False, **fields):
+  config = tiny.model_config(**fields)
+  reader = kv_cache.Reader(
+    config,
+    mem_len=mem_len,
+    segment_len=segment_len,
+    clamp_len=0,
+    same_length=same_length,
+  )
+  vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
+  frozen = reader.freeze(tiny.params(config))
+  return language_model.LanguageModel(vocabulary, reader, frozen, 1)
