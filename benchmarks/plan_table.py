@@ -1,11 +1,12 @@
-"""Plans every paper configuration for TPU slices, as tables in docs/measurements/tpu.md.
+"""Plans every paper configuration for TPU slices, as tables.
 
     python -m benchmarks.plan_table [--minutes=60] [--only=wt103_large]
 
-Needs no TPU, only the `tpu` extra. Each plan is a line of docs/measurements/plans.jsonl.
-Only missing plans are compiled, the most important first, so the command can
-be stopped at any time. After a change of the model, delete the lines of its
-experiment from that file.
+Needs no TPU, only the `tpu` extra. Each plan is a line of
+docs/measurements/plans.jsonl. Only missing plans are compiled, the most
+important first, so the command can be stopped at any time. After a change of
+the model, delete the lines of its experiment from that file. The tables are in
+docs/measurements/tpu.md.
 """
 
 import importlib

@@ -5,8 +5,8 @@ r"""Memory, open files and step time of a long run with many resumes.
 Trains a tiny model on the CPU, with checkpoints and evaluations. The first
 process does half of the steps, since leaks show only in a long life. The others
 divide the rest equally; each ends by SIGTERM. Resident memory, open files and
-the step are recorded every second. The result is docs/measurements/soak.json and
-docs/measurements/soak.png; --draw redraws the figure.
+the step are recorded every second. The result is soak.json and soak.png in
+docs/measurements/; --draw redraws the figure.
 """
 
 import datetime
@@ -26,7 +26,9 @@ from absl import flags
 _STEPS = flags.DEFINE_integer("steps", 200_000, "Total number of updates.")
 _RESUMES = flags.DEFINE_integer("resumes", 20, "Processes after the first.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/soak", "Must be new.")
-_OUTPUT = flags.DEFINE_string("output", "docs/measurements/soak", "Without .json or .png.")
+_OUTPUT = flags.DEFINE_string(
+  "output", "docs/measurements/soak", "Without .json or .png."
+)
 _DRAW = flags.DEFINE_bool("draw", False, "Only redraw the figure.")
 _INTERVAL = 1.0  # Seconds.
 _WARM_UP = 0.4  # Share of a life that is ignored: docs/reliability.md.
