@@ -54,7 +54,10 @@ def main(argv: list[str]) -> None:
   )
   for capacities in CAPACITIES:
     with jax.set_mesh(mesh):
-      compiled = _loss(capacities).lower(*arguments).compile()
+      hidden, targets, plain, gradient = arguments
+      rooms = adaptive_softmax.Capacities(capacities)
+      weights = plain._replace(capacities=rooms)
+      compiled = _loss.lower(hidden, targets, weights, gradient).compile()
     text = compiled.as_text()
     usual = hlo_cost.program_cost(text, branch=min)
     overflow = hlo_cost.program_cost(text, branch=max)
@@ -72,19 +75,15 @@ def main(argv: list[str]) -> None:
     print(json.dumps(result), flush=True)
 
 
-def _loss(capacities):
+@jax.jit
+def _loss(hidden, targets, weights, gradient):
   """The losses, and all gradients."""
 
-  def run(hidden, targets, weights, gradient):
-    def loss(hidden, weights):
-      return adaptive_softmax.nll(
-        hidden, targets, weights, capacities=capacities
-      )
+  def loss(hidden, weights):
+    return adaptive_softmax.nll(hidden, targets, weights)
 
-    losses, pull = jax.vjp(loss, hidden, weights)
-    return losses, pull(gradient)
-
-  return jax.jit(run)
+  losses, pull = jax.vjp(loss, hidden, weights)
+  return losses, pull(gradient)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Lanes are split over `data` and `fsdp`; parameters and everything the optimizer
 keeps for them over `fsdp`; heads, feed-forward width and vocabulary over
-`tensor`. The model knows nothing of this.
+`tensor`. Memory says itself how it is split, by a method `partition_specs`.
 """
 
 import math
@@ -49,14 +49,6 @@ RULES: tuple[tuple[Any, ...], ...] = (
   (r"feed_forward/in_kernel$", PartitionSpec(None, "fsdp", "tensor")),
   (r"feed_forward/in_bias$", PartitionSpec(None, "tensor")),
   (r"feed_forward/out_kernel$", PartitionSpec(None, "tensor", "fsdp")),
-  # Memory of hidden states; cached keys and values of `inference`. The former
-  # stays whole over `tensor`: split by width as well, XLA's partitioner of jax
-  # 0.10.2 computes other gradients on a mesh of 2 x 2 x 2 (test_sharding.py).
-  (r"\.hiddens$", PartitionSpec(None, LANES)),
-  (r"\.length$", PartitionSpec(LANES)),
-  (r"\.layers/\[\d+\]/\.(keys|values)$", PartitionSpec(LANES, "tensor")),
-  (r"\.empty/\[\d+\]/\.(keys|values)$", PartitionSpec(None, "tensor")),
-  (r"\.position_keys/\[\d+\]/", PartitionSpec("tensor")),
 )
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Nothing is stacked in it.
 
@@ -141,14 +133,21 @@ def lanes(mesh: jax.sharding.Mesh) -> NamedSharding:
 
 
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
-  """Shardings for parameters, what repeats their paths, and memory.
+  """Shardings for parameters, trees that repeat their paths, and memory.
 
   Args:
     mesh: of `make_mesh`.
-    tree: arrays or their shapes.
+    tree: arrays or their shapes. A node with a method `partition_specs` is
+      split as that says: it returns a tree of the same structure.
   """
 
   def shard(path, leaf):
+    if _knows_its_layout(leaf):
+      return jax.tree.map(
+        lambda part, spec: _that_divides(mesh, spec, part.shape),
+        leaf,
+        leaf.partition_specs(),
+      )
     name = "/".join(str(getattr(key, "key", key)) for key in path)
     for pattern, *choices in RULES:
       if re.search(pattern, name):
@@ -162,7 +161,9 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
         )
     return replicated(mesh)
 
-  return jax.tree_util.tree_map_with_path(shard, tree)
+  return jax.tree_util.tree_map_with_path(
+    shard, tree, is_leaf=_knows_its_layout
+  )
 
 
 def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
@@ -238,6 +239,10 @@ def _that_divides(mesh, spec, shape) -> NamedSharding:
   padded = (*spec, *[None] * (len(shape) - len(spec)))
   found = (axes(size, names) for size, names in zip(shape, padded, strict=True))
   return NamedSharding(mesh, PartitionSpec(*found))
+
+
+def _knows_its_layout(node) -> bool:
+  return hasattr(node, "partition_specs")
 
 
 def _names(axes) -> list[str]:

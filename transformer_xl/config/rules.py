@@ -8,16 +8,12 @@ import math
 from typing import Any
 
 from transformer_xl import errors
+from transformer_xl.config import encodings
 from transformer_xl.config import schema
 
 CHOICES = {
   "model.tie_projections": ("none", "all", "all_but_first"),
-  "model.encoding": (
-    "relative",
-    "shaw",
-    "absolute",
-    "absolute_per_layer",
-  ),
+  "model.encoding": tuple(encodings.FACTS),
   "model.memory_start": ("masked", "zeros"),
   "model.same_length_window": ("mem_len", "mem_len_plus_one"),
   "model.init_style": ("tensorflow", "pytorch"),
@@ -195,7 +191,8 @@ def _check_lengths(config: schema.ExperimentConfig) -> None:
 
 def _check_clamp(config: schema.ExperimentConfig) -> None:
   for name in ("train.clamp_len", "eval.clamp_len"):
-    if _get(config, name) and config.model.encoding != "relative":
+    clamps = encodings.FACTS[config.model.encoding].clamps
+    if _get(config, name) and not clamps:
       raise errors.UserError(
         f"{name}={_get(config, name)} clamps distances, which "
         f"model.encoding={config.model.encoding} does not encode so; set "

@@ -137,7 +137,7 @@ class Checkpoints:
     }
     # Written in the background, while the caller may go on changing it.
     metadata = copy.deepcopy(metadata)
-    metadata["memory_shape"] = list(memory.hiddens.shape)
+    metadata["memory_shape"] = memory.sizes
     metadata["fingerprints"] = checksums.of(items)
     metadata["digest"] = checksums.of_json(metadata)
     self._manager.save(
@@ -289,7 +289,7 @@ def _items(state, memory) -> dict[str, shapes.PyTree]:
     "params": state.params,
     "optimizer": {"step": state.step, "opt_state": state.opt_state},
   }
-  if memory is not None and memory.hiddens.size:  # Orbax saves no empty ones.
+  if memory is not None and not memory.is_empty:  # Orbax saves no empty ones.
     items["memory"] = memory
   if state.average is not None:
     items["average"] = state.average
@@ -301,7 +301,7 @@ def _restore(manager, step, state, memory) -> Restored:
   for name, kind in (("params", "model"), ("optimizer", "optimizer")):
     _check_shapes(saved[name].tree, items[name], step, kind=kind)
   metadata = _restore_metadata(manager, step)
-  if metadata["memory_shape"] != list(memory.hiddens.shape):
+  if metadata["memory_shape"] != memory.sizes:
     items.pop("memory", None)
   if "average" in items and saved.get("average") is None:
     items["average"] = None  # It starts from the parameters, below.
@@ -317,7 +317,7 @@ def _restore(manager, step, state, memory) -> Restored:
     if average is None:
       average = jax.tree.map(lambda leaf: leaf.copy(), restored["params"])
   restored_memory = restored.get("memory")
-  if not memory.hiddens.size:
+  if memory.is_empty:
     restored_memory = jax.tree.map(_zeros, memory)
   return Restored(
     train_state.TrainState(
