@@ -19,6 +19,7 @@ the rings in a loop over tokens instead of writing into them.
 
 import dataclasses
 import math
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -48,10 +49,11 @@ class State(NamedTuple):
 
   def partition_specs(self) -> "State":
     """How a mesh splits it: by lanes, and rings by heads as well."""
-    ring = PartitionSpec((*mesh_lib.LANES, "tensor"))
-    whole = PartitionSpec()
+    ring: Any = PartitionSpec((*mesh_lib.LANES, "tensor"))
+    lanes: Any = PartitionSpec(mesh_lib.LANES)
+    whole: Any = PartitionSpec()
     layers = tuple(ring_source.LayerCache(ring, ring) for _ in self.layers)
-    return State(layers, PartitionSpec(mesh_lib.LANES), whole, whole)
+    return State(layers, lanes, whole, whole)
 
 
 class Frozen(NamedTuple):

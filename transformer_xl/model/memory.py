@@ -8,6 +8,7 @@ knows how the arrays are laid out.
 Shapes: N layers, B lanes, M memory length, T segment length, D model width.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -47,12 +48,13 @@ class Memory(NamedTuple):
     partitioner of jax 0.10.2 computes other gradients on a mesh of 2 x 2 x 2
     (test_sharding.py).
     """
-    return Memory(
-      PartitionSpec(None, mesh_lib.LANES), PartitionSpec(mesh_lib.LANES)
-    )
+    lanes = mesh_lib.LANES
+    specs: Any = PartitionSpec(None, lanes), PartitionSpec(lanes)
+    return Memory(*specs)
 
 
-_LANE_AXES = Memory(hiddens=1, length=0)
+_AXES: Any = (1, 0)
+_LANE_AXES = Memory(*_AXES)
 
 
 def empty(

@@ -43,6 +43,7 @@ class Encoding:
   def shared_biases(self, module: Any) -> shapes.BiasPair | None:
     """Parameters u and v, named in the model, if all layers share them."""
     del module
+    return None
 
   def layer_biases(self, module: Any) -> shapes.BiasPair | None:
     """u and v of one attention module, if layers do not share them.
@@ -50,12 +51,14 @@ class Encoding:
     They are drawn before the module's other parameters.
     """
     del module
+    return None
 
   def positions(
     self, config: schema.ModelConfig, context_len: int, *, clamp_len: int
   ) -> shapes.Positions | None:
     """Encodings of the distances K-1 to 0 that every layer projects."""
     del config, context_len, clamp_len
+    return None
 
   def distance_keys(
     self,
@@ -74,6 +77,7 @@ class Encoding:
       deterministic: without dropout of weights.
     """
     del module, positions, context_len, deterministic
+    return None
 
   def embedding_positions(
     self,
@@ -89,12 +93,14 @@ class Encoding:
       segment_len: T.
     """
     del config, first_position, segment_len
+    return None
 
   def layer_positions(
     self, module: Any, first_position: int | jax.Array, segment_len: int
   ) -> shapes.SegmentPositions | None:
     """Vectors to add to the input of one layer; see `embedding_positions`."""
     del module, first_position, segment_len
+    return None
 
   def check_segment_len(
     self, config: schema.ModelConfig, segment_len: int

@@ -49,6 +49,7 @@ class Relative(encoding.Encoding):
   ) -> shapes.PositionKeys | None:
     """Projected sinusoids, with a kernel for each layer."""
     del context_len
+    assert positions is not None
     return parameters.project(
       module, "position", positions, deterministic=deterministic
     )

@@ -4,6 +4,7 @@ Shapes: B lanes, T queries, R slots, H heads, Dh head width. Lanes and heads of
 the ring are one axis, B * H.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -22,7 +23,8 @@ class RingPositionKeys(NamedTuple):
 
   def partition_specs(self) -> "RingPositionKeys":
     """How a mesh splits them: by heads."""
-    return RingPositionKeys(PartitionSpec("tensor"), PartitionSpec("tensor"))
+    heads: Any = PartitionSpec("tensor")
+    return RingPositionKeys(heads, heads)
 
 
 def position_keys(distance_key: shapes.PositionKeys) -> RingPositionKeys:
