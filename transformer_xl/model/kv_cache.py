@@ -158,8 +158,9 @@ class Reader:
       frozen.empty,
     )
     length = jnp.full((batch_size,), fill, jnp.int32)
-    start = jnp.zeros((), jnp.int32)
-    return State(layers, length, start, start)
+    # Two arrays, since a donated buffer can be given away only once.
+    slot, position = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+    return State(layers, length, slot, position)
 
   def step(
     self,
