@@ -45,7 +45,7 @@ class Attention(nn.Module):
       deterministic: without dropout.
 
     Returns:
-      What to add to the segment's hidden states, and what the source keeps.
+      A term to add to the segment's hidden states, and what the source keeps.
     """
     config = self.config
     biases = source.biases

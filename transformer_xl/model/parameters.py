@@ -57,8 +57,8 @@ def project(
     name: of the kernel.
     rows: states.
     deterministic: without dropout of weights.
-    num_kernels: how many kernels lie side by side in each head; the result
-      is so many times Dh wide.
+    num_kernels: how many kernels lie side by side in each head; the width of
+      the result is that many times Dh.
   """
   config = module.config
   width = num_kernels * config.head_dim
