@@ -56,7 +56,10 @@ def main(argv: list[str]) -> None:
   )
   for capacities in CAPACITIES:
     with jax.set_mesh(mesh):
-      compiled = _loss(capacities).lower(*arguments).compile()
+      hidden, targets, plain, gradient = arguments
+      rooms = adaptive_softmax.Capacities(capacities)
+      weights = plain._replace(capacities=rooms)
+      compiled = _loss.lower(hidden, targets, weights, gradient).compile()
     text = compiled.as_text()
     usual = hlo_cost.program_cost(text, branch=min)
     overflow = hlo_cost.program_cost(text, branch=max)
@@ -74,19 +77,15 @@ def main(argv: list[str]) -> None:
     print(json.dumps(result), flush=True)
 
 
-def _loss(capacities):
-  """Compilable function of the losses and all gradients."""
+@jax.jit
+def _loss(hidden, targets, weights, gradient):
+  """The losses, and all gradients."""
 
-  def losses_and_gradients(hidden, targets, weights, gradient):
-    def loss(hidden, weights):
-      return adaptive_softmax.nll(
-        hidden, targets, weights, capacities=capacities
-      )
+  def loss(hidden, weights):
+    return adaptive_softmax.nll(hidden, targets, weights)
 
-    losses, pull = jax.vjp(loss, hidden, weights)
-    return losses, pull(gradient)
-
-  return jax.jit(losses_and_gradients)
+  losses, pull = jax.vjp(loss, hidden, weights)
+  return losses, pull(gradient)
 
 
 if __name__ == "__main__":

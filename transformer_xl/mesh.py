@@ -1,7 +1,8 @@
 """The device mesh, and how arrays are sharded over its axes.
 
 Lanes are sharded over `data` and `fsdp`; parameters and optimizer state over
-`fsdp`; heads, feed-forward width and vocabulary over `tensor`.
+`fsdp`; heads, feed-forward width and vocabulary over `tensor`. Memory
+says itself how it is sharded, by a method `partition_specs`.
 """
 
 import math
@@ -48,14 +49,6 @@ RULES: tuple[tuple[Any, ...], ...] = (
   (r"feed_forward/in_kernel$", PartitionSpec(None, "fsdp", "tensor")),
   (r"feed_forward/in_bias$", PartitionSpec(None, "tensor")),
   (r"feed_forward/out_kernel$", PartitionSpec(None, "tensor", "fsdp")),
-  # Memory of hidden states, then keys and values of `kv_cache`. Memory is not
-  # sharded over `tensor`: with its width sharded, the XLA partitioner of jax
-  # 0.10.2 computes wrong gradients on a mesh of 2 x 2 x 2 (test_sharding.py).
-  (r"\.hiddens$", PartitionSpec(None, LANES)),
-  (r"\.length$", PartitionSpec(LANES)),
-  (r"\.layers/\[\d+\]/\.(keys|values)$", PartitionSpec(LANES, "tensor")),
-  (r"\.empty/\[\d+\]/\.(keys|values)$", PartitionSpec(None, "tensor")),
-  (r"\.position_keys/\[\d+\]/", PartitionSpec("tensor")),
 )
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 
@@ -140,14 +133,21 @@ def lanes(mesh: jax.sharding.Mesh) -> NamedSharding:
 
 
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
-  """Shardings of parameters, optimizer state and memory, by their paths.
+  """Shardings of parameters, trees that repeat their paths, and memory.
 
   Args:
     mesh: from `make_mesh`.
-    tree: arrays or their shapes.
+    tree: arrays or their shapes. A node with a method `partition_specs` is
+      sharded as it says: it returns a tree of the same structure.
   """
 
   def shard(path, leaf):
+    if _knows_its_layout(leaf):
+      return jax.tree.map(
+        lambda part, spec: _dividing(mesh, spec, part.shape),
+        leaf,
+        leaf.partition_specs(),
+      )
     name = "/".join(str(getattr(key, "key", key)) for key in path)
     for pattern, *choices in RULES:
       if re.search(pattern, name):
@@ -161,7 +161,9 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
         )
     return replicated(mesh)
 
-  return jax.tree_util.tree_map_with_path(shard, tree)
+  return jax.tree_util.tree_map_with_path(
+    shard, tree, is_leaf=_knows_its_layout
+  )
 
 
 def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
@@ -240,6 +242,10 @@ def _dividing(mesh, spec, shape) -> NamedSharding:
   padded = (*spec, *[None] * (len(shape) - len(spec)))
   found = (axes(size, names) for size, names in zip(shape, padded, strict=True))
   return NamedSharding(mesh, PartitionSpec(*found))
+
+
+def _knows_its_layout(node) -> bool:
+  return hasattr(node, "partition_specs")
 
 
 def _names(axes) -> list[str]:

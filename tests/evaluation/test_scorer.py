@@ -20,6 +20,9 @@ CASES = (
   ("same_length", 10, 8),
   ("zeros", 3, 7),
   ("warm_up", 0, 8),
+  ("shaw", 10, 8),
+  ("absolute", 10, 8),
+  ("absolute_per_layer", 10, 8),
 )
 VARIANTS = {
   "masked": {"model.untie_biases": True, "eval.clamp_len": 5},
@@ -33,6 +36,11 @@ VARIANTS = {
   "zeros": {"model.memory_start": "zeros", "eval.same_length": True},
   "warm_up": {"eval.warmup_len": 20, "eval.segments_per_call": 3},
   "shaw": {"model.encoding": "shaw"},
+  "absolute": {"model.encoding": "absolute", "eval.same_length": True},
+  "absolute_per_layer": {
+    "model.encoding": "absolute_per_layer",
+    "model.memory_start": "zeros",
+  },
 }
 
 
@@ -78,20 +86,13 @@ def test_cached_keys_and_values_score_as_hidden_states(
   assert cached.nll == pytest.approx(hidden.nll, rel=2e-6)
 
 
-def test_without_a_choice_the_device_decides(data_dir):
+@pytest.mark.parametrize("variant", ["masked", "absolute"])
+def test_without_a_choice_the_device_decides(data_dir, variant):
   found = {
-    memory: score(data_dir, memory, mem_len=8, segment_len=8, variant="masked")
+    memory: score(data_dir, memory, mem_len=8, segment_len=8, variant=variant)
     for memory in ("auto", "key_value")
   }
   assert found["auto"][1] == found["key_value"][1]
-
-
-def test_other_encodings_than_relative_remember_hidden_states(data_dir):
-  found = {
-    memory: score(data_dir, memory, mem_len=8, segment_len=8, variant="shaw")
-    for memory in ("auto", "hidden")
-  }
-  assert found["auto"][1] == found["hidden"][1]
 
 
 def test_segments_past_the_end_leave_sums_alone(data_dir):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests import oracle
 from tests import tiny
+from transformer_xl.model import adaptive_embedding
 from transformer_xl.model import adaptive_softmax
 
 VOCABULARY, MODEL_DIM = 23, 16
@@ -27,16 +28,14 @@ class Ends(nn.Module):
   config: object
 
   def setup(self):
-    self.embedding = adaptive_softmax.AdaptiveEmbedding(self.config)
+    self.embedding = adaptive_embedding.AdaptiveEmbedding(self.config)
     self.softmax = adaptive_softmax.AdaptiveSoftmax(self.config)
 
   def __call__(self, tokens, hidden):
     weights = self.softmax(self.embedding.tables, self.embedding.projections)
     return (
       self.embedding(tokens),
-      adaptive_softmax.nll(
-        hidden, tokens, weights, capacities=self.config.cluster_capacities
-      ),
+      adaptive_softmax.nll(hidden, tokens, weights),
       adaptive_softmax.log_probs(hidden, weights),
     )
 

@@ -1,4 +1,4 @@
-"""Encodings of order: causal, trained through, and without a trace in memory.
+"""Encodings of order: causal, trained, and leaving memory as it was.
 
 That their numbers are right is in `conformance/test_oracle.py`.
 """
@@ -13,11 +13,14 @@ from tests import tiny
 from tests.conformance import adapters
 from tests.conformance import checks
 from transformer_xl import errors
+from transformer_xl.config import encodings as facts
 from transformer_xl.config import load
+from transformer_xl.config import rules
 from transformer_xl.model import kv_cache
-from transformer_xl.model import layers as layers_lib
+from transformer_xl.model.encodings import table as encodings
 
 LEARNED = ("shaw", "absolute_per_layer")
+ABSOLUTE = ("absolute", "absolute_per_layer")
 OTHERS = (*LEARNED, "absolute")
 # Absolute positions change with the cuts; these hold for any encoding.
 CHECKS = (
@@ -36,7 +39,7 @@ def small(encoding, **updates):
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("encoding", layers_lib.ABSOLUTE)
+@pytest.mark.parametrize("encoding", ABSOLUTE)
 def test_absolute_encodings_conform(encoding, check):
   check(adapters.package(encoding=encoding, num_positions=16))
 
@@ -136,12 +139,21 @@ def test_too_long_a_segment_is_one_line():
     tiny.apply(config, tiny.params(config), inputs, memory)
 
 
-@pytest.mark.parametrize("encoding", OTHERS)
-def test_keys_are_cached_for_relative_attention_only(encoding):
-  with pytest.raises(errors.UserError, match="encoding=relative only"):
+def test_a_reader_of_too_long_segments_is_one_line():
+  """Single tokens reach the same positions, where nothing would be checked."""
+  config = tiny.model_config(encoding="absolute_per_layer", num_positions=2)
+  with pytest.raises(errors.UserError, match="has learned 2 positions"):
     kv_cache.Reader(
-      small(encoding), mem_len=4, segment_len=2, clamp_len=0, same_length=True
+      config, mem_len=4, segment_len=3, clamp_len=0, same_length=True
     )
+
+
+def test_the_table_and_the_rules_know_the_same_encodings():
+  assert set(encodings.ENCODINGS) == set(facts.FACTS)
+  assert set(encodings.ENCODINGS) == set(rules.CHOICES["model.encoding"])
+  for name, encoding in encodings.ENCODINGS.items():
+    assert encoding.clamps == facts.FACTS[name].clamps
+    assert encoding.counts_from_segment == (name in ABSOLUTE)
 
 
 @pytest.mark.parametrize("length", ["train.clamp_len", "eval.clamp_len"])

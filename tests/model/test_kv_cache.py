@@ -11,6 +11,7 @@ import pytest
 from tests import tiny
 from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
+from transformer_xl.model.encodings import table
 
 LANES = 3
 VARIANTS = {
@@ -18,23 +19,56 @@ VARIANTS = {
   "zeros": ({"memory_start": "zeros"}, True),
   "pre_norm": ({"pre_norm": True, "same_length_window": "mem_len"}, True),
   "pre_norm_zeros": ({"pre_norm": True, "memory_start": "zeros"}, False),
+  "shaw": ({"encoding": "shaw", "num_positions": 4}, False),
+  "shaw_zeros": (
+    {"encoding": "shaw", "pre_norm": True, "memory_start": "zeros"},
+    True,
+  ),
+  "absolute": ({"encoding": "absolute"}, False),
+  "absolute_zeros": (
+    {
+      "encoding": "absolute",
+      "memory_start": "zeros",
+      "same_length_window": "mem_len",
+    },
+    True,
+  ),
+  "per_layer": ({"encoding": "absolute_per_layer", "pre_norm": True}, False),
+  "per_layer_zeros": (
+    {
+      "encoding": "absolute_per_layer",
+      "pre_norm": True,
+      "memory_start": "zeros",
+    },
+    True,
+  ),
 }
 # Memory longer and shorter than the segment, in whole segments and not; none.
 LENGTHS = ((6, 3), (7, 3), (2, 4), (0, 3))
-# Each of them and each variant is in one that is always tried.
+RELATIVE = ("masked", "zeros", "pre_norm", "pre_norm_zeros")
+# Each of these and each pair of lengths is in one case that is always tried.
 CASES = [
   pytest.param(
     variant, lengths, marks=() if first == second else pytest.mark.rest
   )
-  for first, variant in enumerate(VARIANTS)
+  for first, variant in enumerate(RELATIVE)
   for second, lengths in enumerate(LENGTHS)
+]
+OTHERS = [
+  ("shaw", (7, 3)),
+  ("shaw_zeros", (2, 4)),
+  ("absolute", (7, 3)),
+  ("absolute_zeros", (6, 3)),
+  ("per_layer", (7, 3)),
+  ("per_layer_zeros", (2, 4)),
 ]
 
 
-def both(variant, mem_len, segment_len, *, clamp_len=4):
+def both(variant, mem_len, segment_len):
   """A model and a reader with the same parameters and lengths."""
   fields, same_length = VARIANTS[variant]
   config = tiny.model_config(**fields)
+  clamp_len = 4 if table.of(config).clamps else 0
   lengths = {"clamp_len": clamp_len, "same_length": same_length}
   model = transformer_xl.TransformerXL(config, **lengths)
   reader = kv_cache.Reader(
@@ -43,10 +77,17 @@ def both(variant, mem_len, segment_len, *, clamp_len=4):
   return model, reader
 
 
-def chunks(segment_len, vocab_size, *, resets_inside):
-  """Segments, part of one, then single tokens, with documents in between."""
-  random = np.random.default_rng(0)
-  for index, length in enumerate([segment_len] * 4 + [2] + [1] * 16):
+def chunks(config, segment_len, *, resets_inside):
+  """Segments, part of one, then single tokens, with documents in between.
+
+  Where positions count from the start of a segment the model of hidden states
+  cannot read single tokens, so there are only segments and part of one.
+  """
+  random, vocab_size = np.random.default_rng(0), config.vocab_size
+  steps = [segment_len] * 4 + [2] + [1] * 16
+  if table.of(config).counts_from_segment:
+    steps = [segment_len] * 9 + [2]
+  for index, length in enumerate(steps):
     tokens = random.integers(vocab_size, size=(LANES, length), dtype=np.int32)
     resets = np.zeros((LANES, length), bool)
     resets[1, 0] = index in (2, 8)
@@ -54,7 +95,7 @@ def chunks(segment_len, vocab_size, *, resets_inside):
     yield jnp.asarray(tokens), jnp.asarray(resets)
 
 
-@pytest.mark.parametrize(("variant", "lengths"), CASES)
+@pytest.mark.parametrize(("variant", "lengths"), [*CASES, *OTHERS])
 def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
   variant, lengths
 ):
@@ -76,9 +117,7 @@ def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
   step = jax.jit(reader.step)
   tokens_read = 0
   inside = model.config.memory_start == "masked"
-  for tokens, resets in chunks(
-    lengths[1], model.config.vocab_size, resets_inside=inside
-  ):
+  for tokens, resets in chunks(model.config, lengths[1], resets_inside=inside):
     want, memory = expected(memory, tokens, resets)
     got, state = step(frozen, state, tokens, resets)
     # Sums in another order, in float32, of log-probabilities down to -30.
@@ -87,29 +126,66 @@ def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
   assert tokens_read > 2 * reader.num_slots  # The ring went around.
 
 
-def packed_loop(reader):
-  """Reads tokens [B, S] one by one in a loop over packed rings."""
+@pytest.mark.parametrize("variant", ["absolute_zeros", "per_layer_zeros"])
+def test_single_tokens_have_the_positions_that_they_have_in_segments(variant):
+  """With `same_length` nothing but positions depends on the cuts."""
+  model, reader = both(variant, 6, 4)
+  params = tiny.params(model.config)
+  tokens = jnp.asarray(
+    np.random.default_rng(3).integers(23, size=(LANES, 24)), jnp.int32
+  )
+  memory = transformer_xl.empty_memory(
+    model.config, batch_size=LANES, mem_len=6
+  )
+  segment = jax.jit(
+    lambda memory, tokens: model.apply(
+      {"params": params}, tokens, memory, method="log_probs"
+    )
+  )
+  expected = []
+  for start in range(0, 24, 4):
+    want, memory = segment(memory, tokens[:, start : start + 4])
+    expected.append(want)
+  expected = jnp.concatenate(expected, axis=1)
+  frozen = reader.freeze(params)
+  state = reader.start(frozen, batch_size=LANES)
+  step = jax.jit(reader.step)
+  for start in (0, 4, 8):  # The last one in part.
+    chunk = tokens[:, start : min(start + 4, 10)]
+    _, state = step(frozen, state, chunk)
+  single = reader.for_tokens(frozen, state)
+  step, state = jax.jit(single.reader.step), single.state
+  for index in range(10, 24):
+    token = tokens[:, index : index + 1]
+    got, state = step(single.frozen, state, token)
+    np.testing.assert_allclose(
+      got[:, 0], expected[:, index], rtol=1e-5, atol=2e-5
+    )
+
+
+def token_loop(reader):
+  """Reads tokens [B, S] one by one in a compiled loop."""
 
   def loop(frozen, state, tokens):
     def body(state, token):
       log_probs, state = reader.step(frozen, state, token[:, None])
       return state, log_probs[:, 0]
 
-    state, log_probs = jax.lax.scan(body, kv_cache.pack(state), tokens.T)
-    return jnp.swapaxes(log_probs, 0, 1), kv_cache.unpack(state)
+    state, log_probs = jax.lax.scan(body, state, tokens.T)
+    return jnp.swapaxes(log_probs, 0, 1), state
 
   return jax.jit(loop, donate_argnums=1)
 
 
 @pytest.mark.parametrize("lanes", [1, LANES])
-def test_a_loop_over_packed_rings_reads_as_single_steps_do(lanes):
+def test_a_loop_reads_as_single_steps_do(lanes):
   _, reader = both("masked", 6, 3)
   frozen = reader.freeze(tiny.params(reader.config))
   state = reader.start(frozen, batch_size=lanes)
   tokens = jnp.asarray(
     np.random.default_rng(1).integers(23, size=(lanes, 20)), jnp.int32
   )
-  got, after = packed_loop(reader)(frozen, state, tokens)
+  got, after = token_loop(reader)(frozen, state, tokens)
   step = jax.jit(reader.step)
   state = reader.start(frozen, batch_size=lanes)
   for index in range(tokens.shape[1]):
@@ -157,7 +233,7 @@ def test_a_token_copies_no_rings(lanes):
   tokens = jnp.zeros((lanes, 5), jnp.int32)
   # As users compile, not as the tests do.
   options = {"xla_backend_optimization_level": "3"} | tiny.TO_THE_BIT
-  lowered = packed_loop(reader).lower(frozen, state, tokens)
+  lowered = token_loop(reader).lower(frozen, state, tokens)
   text = lowered.compile(compiler_options=options).as_text()
   copied = re.findall(r"= f32\[([\d,]*)\]\S* copy\(", text)
   sizes = [math.prod(map(int, shape.split(","))) for shape in copied if shape]

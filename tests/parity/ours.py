@@ -96,5 +96,5 @@ def _score(module, inputs, targets, memory):
   """What `nll` and `log_probs` give, at the cost of one of them."""
   hidden, memory = module(inputs, memory)
   head = module.softmax(module.embedding.tables, module.embedding.projections)
-  nll = adaptive_softmax.nll(hidden, targets, head, capacities=())
+  nll = adaptive_softmax.nll(hidden, targets, head)
   return nll, adaptive_softmax.log_probs(hidden, head), memory

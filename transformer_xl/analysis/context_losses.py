@@ -32,8 +32,8 @@ from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import sums
-from transformer_xl.model import layers
 from transformer_xl.model import transformer_xl
+from transformer_xl.model.encodings import table
 from transformer_xl.workdir import trained_model
 
 
@@ -109,7 +109,7 @@ def by_tokens(
       "one of them."
     )
   read = contexts
-  if config.model.encoding in layers.ABSOLUTE:
+  if table.of(config.model).counts_from_segment:
     # The model was not trained on positions beyond its segment.
     read = [min(length, config.train.segment_len) for length in contexts]
   wanted = np.unique(read)
@@ -141,7 +141,7 @@ def by_attention(
   contexts: list[int],
 ) -> np.ndarray:
   """Losses [C, T] from the longest context on, through memory."""
-  if config.model.encoding in layers.ABSOLUTE:
+  if table.of(config.model).counts_from_segment:
     raise errors.UserError(
       "analysis.context=attention needs an encoding of distances, and a model "
       f"of the group has model.encoding={config.model.encoding}; set "

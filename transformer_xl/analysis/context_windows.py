@@ -78,10 +78,7 @@ def read_window(
   bound = model.bind({"params": params})
   hidden, _ = bound(text[:, :-1], memory)
   return adaptive_softmax.nll(
-    hidden[:, wanted],
-    text[:, wanted + 1],
-    bound.head(),
-    capacities=model.config.cluster_capacities,
+    hidden[:, wanted], text[:, wanted + 1], bound.head()
   )
 
 

@@ -1,5 +1,6 @@
 """Fields of `config.model`."""
 
+from transformer_xl.config import encodings
 from transformer_xl.config.fields import FRACTION
 from transformer_xl.config.fields import NOT_NEGATIVE
 from transformer_xl.config.fields import POSITIVE
@@ -67,7 +68,7 @@ class ModelConfig:
   encoding: str = field(
     "relative",
     "How positions are encoded; docs/analyses.md compares the encodings.",
-    one_of("relative", "shaw", "absolute", "absolute_per_layer"),
+    one_of(*encodings.FACTS),
   )
   num_positions: int = field(
     256,

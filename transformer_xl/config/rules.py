@@ -8,6 +8,7 @@ import math
 import re
 
 from transformer_xl import errors
+from transformer_xl.config import encodings
 from transformer_xl.config import fields
 from transformer_xl.config import schema
 
@@ -149,7 +150,7 @@ def _check_lengths(config: schema.ExperimentConfig) -> None:
 def _check_clamp(config: schema.ExperimentConfig) -> None:
   for name in ("train.clamp_len", "eval.clamp_len"):
     length, encoding = fields.get(config, name), config.model.encoding
-    if length and encoding != "relative":
+    if length and not encodings.FACTS[encoding].clamps:
       raise errors.UserError(
         f"{name}={length} clamps distances for model.encoding=relative only, "
         f"but it is {encoding}; set --config.{name}=0."

@@ -1,7 +1,7 @@
-"""How evaluation remembers: hidden states, or cached keys and values.
+"""Memory during evaluation: hidden states, or cached keys and values.
 
-Both give the same numbers. A scorer freezes the parameters once, starts a
-memory and scores segments with it:
+Both give the same numbers for every encoding. A scorer freezes the parameters
+once, starts a memory and scores segments with it:
 
     scorer = scorer.Scorer(config, mesh, mem_len=1600)
     frozen = scorer.freeze(params)
@@ -25,8 +25,8 @@ from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
 
 
-class _Reading(NamedTuple):
-  """Pure functions; memory is a value of any kind."""
+class _Functions(NamedTuple):
+  """Pure functions over one kind of memory."""
 
   freeze: Callable[[shapes.PyTree], shapes.PyTree]
   start: Callable[[shapes.PyTree], shapes.PyTree]
@@ -36,8 +36,8 @@ class _Reading(NamedTuple):
 class Scorer:
   """Compiled functions that score segments of a split on a mesh.
 
-  Arrays keep their places between calls: lanes over `data` and `fsdp`, the
-  heads of keys and values over `tensor`.
+  Arrays keep their shardings between calls: lanes are split over `data` and
+  `fsdp`, cached keys and values over `tensor` as well.
   """
 
   def __init__(
@@ -48,26 +48,25 @@ class Scorer:
     mem_len: int,
   ):
     self._mesh = mesh
-    self._reading = _reading(config, mesh, mem_len)
+    functions = _functions(config, mesh, mem_len)
+    # Only shapes: the mesh's devices may belong to another machine.
     params = transformer_xl.abstract_params(config.model)
-    self._frozen = self._placed(self._reading.freeze, params)
-    self._memory = self._placed(self._reading.start, self._frozen)
-    places = functools.partial(jax.tree.map, lambda leaf: leaf.sharding)
+    self._frozen = self._placed(functions.freeze, params)
+    self._memory = self._placed(functions.start, self._frozen)
+    shardings = functools.partial(jax.tree.map, lambda leaf: leaf.sharding)
     self.freeze = jax.jit(
-      self._reading.freeze, out_shardings=places(self._frozen)
+      functions.freeze, out_shardings=shardings(self._frozen)
     )
-    self.start = jax.jit(
-      self._reading.start, out_shardings=places(self._memory)
-    )
+    self.start = jax.jit(functions.start, out_shardings=shardings(self._memory))
     self.score = jax.jit(
-      self._reading.score,
+      functions.score,
       donate_argnums=1,
-      out_shardings=(places(self._memory), mesh_lib.replicated(mesh)),
+      out_shardings=(shardings(self._memory), mesh_lib.replicated(mesh)),
       compiler_options=mesh_lib.compiler_options(mesh),
     )
 
   def lower(self, segments: segment_lib.Segment) -> Any:
-    """`score` for shapes alone, to compile for devices that are not here."""
+    """`score` lowered for shapes, to compile for other machines' devices."""
     return self.score.lower(self._frozen, self._memory, segments)
 
   def _placed(self, function, argument) -> shapes.PyTree:
@@ -75,17 +74,16 @@ class Scorer:
     return mesh_lib.placed(tree, mesh_lib.parameters(self._mesh, tree))
 
 
-def _reading(config, mesh, mem_len) -> _Reading:
+def _functions(config, mesh, mem_len) -> _Functions:
   kind = config.eval.memory
-  if kind == "auto":
+  if kind == "auto":  # The fused kernel for TPU serves hidden states only.
     is_tpu = mesh.devices.flat[0].device_kind.startswith("TPU")
-    is_relative = config.model.encoding == "relative"
-    kind = "key_value" if is_relative and not is_tpu else "hidden"
+    kind = "hidden" if is_tpu else "key_value"
   make = _key_values if kind == "key_value" else _hidden_states
   return make(config, mem_len)
 
 
-def _hidden_states(config, mem_len) -> _Reading:
+def _hidden_states(config, mem_len) -> _Functions:
   model = transformer_xl.TransformerXL(
     config.model,
     clamp_len=config.eval.clamp_len,
@@ -99,10 +97,10 @@ def _hidden_states(config, mem_len) -> _Reading:
     )
 
   score = functools.partial(sums.score_chunk, model=model)
-  return _Reading(lambda params: params, start, score)
+  return _Functions(lambda params: params, start, score)
 
 
-def _key_values(config, mem_len) -> _Reading:
+def _key_values(config, mem_len) -> _Functions:
   reader = kv_cache.Reader(
     config.model,
     mem_len=mem_len,
@@ -119,4 +117,4 @@ def _key_values(config, mem_len) -> _Reading:
 
   start = functools.partial(reader.start, batch_size=config.eval.batch_size)
   score = functools.partial(sums.sum_segments, score=score_segment)
-  return _Reading(reader.freeze, start, score)
+  return _Functions(reader.freeze, start, score)

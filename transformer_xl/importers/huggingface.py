@@ -19,6 +19,7 @@ from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
 from transformer_xl.importers import source
 from transformer_xl.importers import torch_layout
+from transformer_xl.model.encodings import table
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
@@ -110,7 +111,7 @@ def config_fields(
     UserError: HuggingFace's model cannot represent it.
   """
   num_tails = len(config.cutoffs)
-  if config.encoding != "relative":
+  if not table.of(config).is_published:
     raise errors.UserError(
       f"model.encoding={config.encoding} has no counterpart in HuggingFace's "
       "model, which knows 'relative' only; such a model cannot be exported."

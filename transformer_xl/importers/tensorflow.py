@@ -16,7 +16,7 @@ from transformer_xl.formats import tensor_bundle
 from transformer_xl.importers import mapping
 from transformer_xl.importers import source
 from transformer_xl.importers import torch_layout
-from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import adaptive_embedding
 
 # The optimizer's variables.
 IGNORED = r"(/Adam(_1)?|(^|/)beta[12]_power|^global_step)$"
@@ -67,7 +67,7 @@ def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
     yield _tensor(theirs, name)
   for layer in range(config.num_layers):
     yield from _layer(layer)
-  parts = adaptive_softmax.clusters(config)
+  parts = adaptive_embedding.clusters(config)
   yield from _embedding(config, len(parts))
   if len(parts) == 1:
     yield _tensor("adaptive_softmax/bias", "softmax/bias")

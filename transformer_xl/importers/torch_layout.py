@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from transformer_xl.config import schema
 from transformer_xl.importers import mapping
-from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import adaptive_embedding
 
 # Constant frequencies of the position encodings.
 IGNORED = r"(^|\.)pos_emb\.inv_freq$"
@@ -77,7 +77,7 @@ def _layer(layer, prefix):
 
 
 def _embedding(config, prefix):
-  parts = adaptive_softmax.clusters(config)
+  parts = adaptive_embedding.clusters(config)
   count = 1 if config.div_val == 1 else len(parts)
   for index in range(count):
     tied = (f"crit.out_layers.{index}.weight",) if config.tie_weights else ()
@@ -99,7 +99,7 @@ def _embedding(config, prefix):
 
 
 def _softmax(config, reverse_clusters):
-  parts = adaptive_softmax.clusters(config)
+  parts = adaptive_embedding.clusters(config)
   if len(parts) > 1:
     for theirs, ours in {
       "cluster_weight": "cluster_kernel",

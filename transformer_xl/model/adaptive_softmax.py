@@ -1,16 +1,15 @@
-"""Adaptive input and adaptive softmax with tied tables and projections.
+"""Adaptive softmax, which may share tables and projections with the input.
 
-Frequent words come first in the vocabulary; `cutoffs` split it into clusters,
-and each rarer cluster may use vectors that are `div_val` times narrower
-(Grave et al. 2017; Baevski & Auli 2019; facts 2.8 and 2.9). The first cluster
-is the shortlist; every other one has a column beside it in the head.
+The vocabulary is split into clusters (`adaptive_embedding`). The first one is
+the shortlist, and the head has one more column for each of the others (Grave
+et al. 2017; docs/specification.md).
 
 Shapes: B lanes, T tokens, D model width, V vocabulary, C tail clusters,
 E_c width and V_c size of cluster c.
 """
 
+import dataclasses
 import functools
-import math
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -20,82 +19,50 @@ import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import adaptive_embedding
 from transformer_xl.model import cross_entropy
 from transformer_xl.model import sparse_tails
 from transformer_xl.model.kernels import dense
 
 
-class Cluster(NamedTuple):
-  """One run of consecutive ids."""
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Capacities:
+  """For each tail cluster, the share of a device's tokens it has room for.
 
-  start: int
-  stop: int
-  width: int  # E_c.
+  A cluster then computes only the logits of its own targets. If there are more
+  than it has room for, it computes those of all tokens, so the result is the
+  same. Without shares, every cluster computes all tokens.
+  """
+
+  shares: tuple[float, ...] = ()
+
+  def of(self, tail: int) -> float:
+    """The share of one tail cluster, the first being 0."""
+    return self.shares[tail] if self.shares else 1.0
 
 
 class Projection(NamedTuple):
-  """What maps hidden states to logits; `None` stands for the identity."""
+  """The weights that map hidden states to logits; None for the identity."""
 
   kernels: tuple[jt.Float[shapes.Array, "V_c E_c"], ...]
   projections: tuple[jt.Float[shapes.Array, "E_c D"] | None, ...]
   bias: jt.Float[shapes.Array, "V"]
   cluster_kernel: jt.Float[shapes.Array, "C E"]
   cluster_bias: jt.Float[shapes.Array, "C"]
-
-
-def clusters(config: schema.ModelConfig) -> tuple[Cluster, ...]:
-  """The clusters of a model's vocabulary, shortlist first."""
-  ends = (*config.cutoffs, config.vocab_size)
-  starts = (0, *config.cutoffs)
-  return tuple(
-    Cluster(start, stop, config.embed_dim // config.div_val**index)
-    for index, (start, stop) in enumerate(zip(starts, ends, strict=True))
-  )
-
-
-class AdaptiveEmbedding(nn.Module):
-  """Names the tables and projections of the adaptive input."""
-
-  config: schema.ModelConfig
-
-  def setup(self) -> None:
-    """Names the parameters."""
-    config = self.config
-    parts = clusters(config)
-    if config.div_val == 1:  # One table; its clusters share a projection.
-      whole = Cluster(0, config.vocab_size, config.embed_dim)
-      parts = (whole,)
-    normal = nn.initializers.normal
-    self.tables = tuple(
-      self.param(
-        f"table_{index}",
-        normal(config.init_std),
-        (part.stop - part.start, part.width),
-        jnp.float32,
-      )
-      for index, part in enumerate(parts)
-    )
-    self.projections = tuple(
-      _projection(self, config, index, part.width)
-      for index, part in enumerate(parts)
-    )
-
-  def __call__(self, tokens: shapes.Tokens) -> shapes.Hidden:
-    """Vectors scaled by sqrt(D), before dropout."""
-    dtype = jnp.dtype(self.config.dtype)
-    vectors = embed(tokens, self.tables, self.projections, dtype=dtype)
-    return vectors * jnp.asarray(math.sqrt(self.config.model_dim), dtype)
+  capacities: Capacities = Capacities()
 
 
 class AdaptiveSoftmax(nn.Module):
-  """Names what the adaptive softmax does not share with the input."""
+  """Parameters that the adaptive softmax does not share with the input."""
 
   config: schema.ModelConfig
 
   @nn.compact
   def __call__(self, tables: tuple, projections: tuple) -> Projection:
     """The weights of the softmax, given those of the embedding."""
-    config, parts = self.config, clusters(self.config)
+    config = self.config
+    parts = adaptive_embedding.clusters(config)
     zeros = nn.initializers.zeros
     tails = len(parts) - 1
     cluster_kernel = jnp.zeros((0, config.embed_dim), jnp.float32)
@@ -113,6 +80,7 @@ class AdaptiveSoftmax(nn.Module):
       bias=self.param("bias", zeros, (config.vocab_size,), jnp.float32),
       cluster_kernel=cluster_kernel,
       cluster_bias=cluster_bias,
+      capacities=Capacities(config.cluster_capacities),
     )
 
   def _kernels(self, parts, tables):
@@ -142,55 +110,17 @@ class AdaptiveSoftmax(nn.Module):
     return tuple(
       projections[0 if shared else index]
       if index in tied
-      else _projection(self, config, index, part.width)
+      else adaptive_embedding.projection_parameter(
+        self, config, index, part.width
+      )
       for index, part in enumerate(parts)
     )
 
 
-def embed(
-  tokens: shapes.Tokens,
-  tables: tuple[jt.Float[shapes.Array, "_ _"], ...],  # [V_c, E_c].
-  projections: tuple[jt.Float[shapes.Array, "_ D"] | None, ...],
-  *,
-  dtype: jnp.dtype,
-) -> shapes.Hidden:
-  """Vectors of width D for tokens, each through its cluster's projection.
-
-  The tables split the vocabulary in order. Unscaled: the model multiplies by
-  sqrt(D).
-  """
-  start, parts = 0, []
-  for table, projection in zip(tables, projections, strict=True):
-    local = tokens - start
-    inside = (local >= 0) & (local < table.shape[0])
-    # Else XLA first adds the gradient of the rows to that of a softmax with the
-    # same table, for which it gathers all of a split one (docs/tpu.md).
-    apart = jax.lax.optimization_barrier(table)
-    rows = apart[jnp.where(inside, local, 0)].astype(dtype)
-    vectors = _project(rows, projection, transpose=False)
-    parts.append(jnp.where(inside[..., None], vectors, 0))
-    start += table.shape[0]
-  return functools.reduce(jnp.add, parts)
-
-
 def nll(
-  hidden: shapes.Hidden,
-  targets: shapes.Tokens,
-  weights: Projection,
-  *,
-  capacities: tuple[float, ...],
+  hidden: shapes.Hidden, targets: shapes.Tokens, weights: Projection
 ) -> shapes.Losses:
-  """Negative log-probability of each target in nats, in token order.
-
-  Args:
-    hidden: the last layer's states.
-    targets: ids.
-    weights: of the softmax.
-    capacities: for each tail cluster the share of the tokens that it has room
-      for. A cluster then only computes the logits of its own targets; where
-      there are more than it has room for, it computes those of all tokens, so
-      the result is the same. () for all tokens in every cluster.
-  """
+  """Negative log-probability of each target in nats, in token order."""
   shortlist = weights.kernels[0].shape[0]
   start, column = shortlist, targets
   result = jnp.zeros(targets.shape, jnp.float32)
@@ -199,9 +129,12 @@ def nll(
     column = jnp.where(inside, shortlist + index - 1, column)
     local = jnp.where(inside, targets - start, 0)
     tail = functools.partial(_tail_nll, weights, index, start)
-    capacity = capacities[index - 1] if capacities else 1.0
     result += sparse_tails.with_room(
-      tail, hidden, local, inside, capacity=capacity
+      tail,
+      hidden,
+      local,
+      inside,
+      capacity=weights.capacities.of(index - 1),
     )
     start += kernel.shape[0]
   return result + cross_entropy.cross_entropy(
@@ -227,17 +160,17 @@ def top_k(
 ) -> tuple[
   jt.Float[shapes.Array, "B T count"], jt.Int[shapes.Array, "B T count"]
 ]:
-  """The k likeliest tokens, likeliest first; of equal ones the lower ids first.
+  """The k likeliest tokens, likeliest first; ties go to the lower id.
 
-  The same as the k largest of `log_probs`. No token is likelier than its
-  cluster, so a tail is only computed if in some position the cluster itself is
-  likelier than the k-th token so far.
+  Equal to the k largest of `log_probs`. No token is likelier than its cluster,
+  so a tail is computed only if in some position the cluster itself is likelier
+  than the k-th token so far.
 
   Returns:
     Log-probabilities and ids.
 
   Raises:
-    ValueError: there are no k tokens.
+    ValueError: k is not between 1 and the size of the vocabulary.
   """
   if not 0 < k <= weights.bias.shape[0]:
     raise ValueError(f"k={k} is not in [1, {weights.bias.shape[0]}].")
@@ -260,17 +193,23 @@ def top_k(
 
 
 def _merge_best(best, log_probs, start):
-  """The likeliest of those so far and of a cluster from id `start` on."""
+  """The k likeliest of those found so far and of one cluster.
+
+  Args:
+    best: log-probabilities and ids so far.
+    log_probs: of the cluster's tokens.
+    start: id of its first token.
+  """
   k = best[0].shape[-1]
   values, local = jax.lax.top_k(log_probs, min(k, log_probs.shape[-1]))
   tokens = jnp.concatenate([best[1], local.astype(jnp.int32) + start], axis=-1)
-  # Equal values keep their order, and those so far have lower ids.
+  # Ties keep their order, and the tokens found before have lower ids.
   values, order = jax.lax.top_k(jnp.concatenate([best[0], values], axis=-1), k)
   return values, jnp.take_along_axis(tokens, order, axis=-1)
 
 
 def _head_log_probs(hidden, weights) -> jax.Array:
-  """Of the shortlist's tokens, then of the clusters."""
+  """Log-probabilities of the shortlist's tokens, then of the clusters."""
   head = jnp.concatenate(_head_logits(hidden, weights), axis=-1)
   return jax.nn.log_softmax(head, axis=-1)
 
@@ -282,9 +221,11 @@ def _tail_log_probs(hidden, weights, head, index, start) -> jax.Array:
 
 
 def _head_logits(hidden, weights) -> tuple[jax.Array, ...]:
-  """Logits of the shortlist, and of cluster 1, 2, ... (TF's order)."""
+  """Logits of the shortlist and of clusters 1, 2, ... in this order."""
   size = weights.kernels[0].shape[0]
-  narrow = _project(hidden, weights.projections[0], transpose=True)
+  narrow = adaptive_embedding.project(
+    hidden, weights.projections[0], transpose=True
+  )
   words = _logits(narrow, weights.kernels[0], weights.bias[:size])
   if weights.cluster_bias.size == 0:
     return (words,)
@@ -294,7 +235,9 @@ def _head_logits(hidden, weights) -> tuple[jax.Array, ...]:
 def _tail_logits(hidden, weights, index, start):
   kernel = weights.kernels[index]
   bias = weights.bias[start : start + kernel.shape[0]]
-  narrow = _project(hidden, weights.projections[index], transpose=True)
+  narrow = adaptive_embedding.project(
+    hidden, weights.projections[index], transpose=True
+  )
   return _logits(narrow, kernel, bias)
 
 
@@ -308,21 +251,3 @@ def _logits(narrow, kernel, bias):
   """Logits in float32, whatever the hidden states' type."""
   product = dense.logits(narrow, kernel.astype(narrow.dtype))
   return product + bias[None, None]
-
-
-def _project(vectors, projection, *, transpose):
-  """Multiplies by a projection [E_c, D] or its transpose, or by nothing."""
-  if projection is None:
-    return vectors
-  projection = projection.astype(vectors.dtype)
-  return vectors @ (projection.T if transpose else projection)
-
-
-def _projection(module, config, index, width) -> jax.Array | None:
-  """A projection [E_c, D], or None where there is none (facts 2.8)."""
-  equal = width == config.model_dim
-  if equal and (config.div_val == 1 or not config.project_equal_width):
-    return None
-  init = nn.initializers.normal(config.projection_init_std)
-  shape = (width, config.model_dim)
-  return module.param(f"projection_{index}", init, shape, jnp.float32)

@@ -91,7 +91,7 @@ def absolute_attention(
   reach: shapes.Reach,
   dropout: attention_dropout.Dropout | None,
 ) -> shapes.Queries:
-  """`relative_attention` with the product of query and key alone."""
+  """`relative_attention` without the term of the distance and biases."""
   scores = jnp.einsum(
     "bthd,bkhd->bhtk", query, key, preferred_element_type=jnp.float32
   )
@@ -104,7 +104,7 @@ def absolute_attention(
 def visible_softmax(
   scores: jt.Float[shapes.Array, "B H T K"], reach: shapes.Reach
 ) -> jt.Float[shapes.Array, "B H T K"]:
-  """How each query divides its attention among the keys that it may see."""
+  """Softmax over the keys that each query may see."""
   visible = visible_keys(reach, scores.shape[-1])[:, None]  # [B, 1, T, K]
   scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
   return jax.nn.softmax(scores, axis=-1)

@@ -13,10 +13,10 @@ _STRIDE = 0x9E3779B9 - (1 << 32)
 
 
 class Dropout(NamedTuple):
-  """Of attention's weights.
+  """Dropout of attention weights.
 
-  Which of them are dropped is a function of where they are, so every
-  implementation drops the same ones on any mesh, and none keeps a mask.
+  Whether a weight is dropped is a function of its position, so every
+  implementation drops the same weights on any mesh, and none keeps a mask.
   """
 
   rate: float
@@ -29,7 +29,7 @@ def drop(
   *,
   first_query: int,
 ) -> jt.Float[shapes.Array, "B H T K"]:
-  """Zeros some weights and raises the others to make up for it."""
+  """Zeros some weights and scales up the others to compensate."""
   if dropout is None:
     return weights
   queries, keys = weights.shape[2:]
@@ -48,15 +48,15 @@ def kept(
 ) -> jax.Array:
   """Whether dropout keeps the weight between a query and a key.
 
-  A hash of three numbers, cheap enough for inside a kernel: each query draws a
-  start of its own, from which keys are numbered.
+  A hash of three numbers, cheap enough for use inside a kernel: each query
+  has its own start, from which keys are numbered.
 
   Args:
     seed: random bits of lane and head, int32 as all three.
     query: index in the segment.
     key: index in memory and segment; all three broadcast to the shape of
       the result.
-    rate: of what is dropped.
+    rate: share of the weights that are dropped.
   """
   start = _mixed(seed + query * _STRIDE)
   bits = _mixed(start ^ (key * _STRIDE))

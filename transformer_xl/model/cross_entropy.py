@@ -1,4 +1,4 @@
-"""Cross-entropy of logits that come in parts, with a gradient rule of its own.
+"""Cross-entropy of logits in several arrays, with its own gradient rule.
 
 Shapes: B lanes, T tokens, V_c logits of a part.
 """
@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 from jax import ad_checkpoint
 
-NORMALISER = "normaliser"  # For policies that spare a second pass over logits.
+NORMALISER = "normaliser"  # For policies that avoid a second pass.
 
 
 @jax.custom_vjp
 def cross_entropy(
   parts: tuple[jax.Array, ...], targets: jax.Array
 ) -> jax.Array:
-  """Losses [B, T] for logits that come in parts, each [B, T, V_c].
+  """Losses [B, T] for logits in several arrays, each [B, T, V_c].
 
-  With a rule of its own for the gradient, since JAX's keeps the exponentials
-  and the mask beside the logits. Parts, since joining them would copy them.
+  The rule for the gradient saves memory: JAX's own keeps the exponentials and
+  the mask beside the logits. Joining the arrays would copy them.
   """
   return _forward(parts, targets)[0]
 
@@ -28,8 +28,8 @@ def _forward(parts, targets):
   normalisers = [jax.nn.logsumexp(part, axis=-1) for part in parts]
   normaliser = functools.reduce(jnp.logaddexp, normalisers)
   normaliser = ad_checkpoint.checkpoint_name(normaliser, NORMALISER)
-  # A sum over a mask leaves a vocabulary that is split over devices where it
-  # is; a gather would not.
+  # If the vocabulary is split over devices, a sum over a mask moves no logits;
+  # a gather would.
   chosen = [
     jnp.sum(jnp.where(mask, part, 0.0), axis=-1)
     for part, mask in zip(parts, _columns(parts, targets), strict=True)

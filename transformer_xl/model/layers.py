@@ -1,92 +1,72 @@
-"""The layers of Transformer-XL: Linen modules that name parameters."""
+"""The layers of Transformer-XL: Linen modules that name parameters.
+
+`Block` is the only place where a layer is wired. Training, cached keys and
+values, and analyses differ in the source of keys and values that they pass.
+"""
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import jaxtyping as jt
 from jax import ad_checkpoint
 
-from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import attention
 from transformer_xl.model import attention_dropout
-from transformer_xl.model.encodings import distances
+from transformer_xl.model import parameters
+from transformer_xl.model import sources
+from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import dense
-from transformer_xl.model.kernels import dispatch
-
-# What is added to hidden states; nothing then depends on distance itself.
-ABSOLUTE = ("absolute", "absolute_per_layer")
 
 
 class Attention(nn.Module):
-  """Attention over memory and segment, by what `config.encoding` says."""
+  """Attention to the keys and values of a source."""
 
   config: schema.ModelConfig
 
   @nn.compact
   def __call__(
     self,
-    hidden: shapes.Hidden,
-    context: jt.Float[shapes.Array, "B K D"],
-    positions: shapes.Positions | None,
-    reach: shapes.Reach,
-    biases: tuple[shapes.Biases, shapes.Biases] | None,
+    queries: shapes.Hidden,
+    context: shapes.Context,
+    memory: Any,
+    source: sources.Source,
     deterministic: bool,
-  ) -> shapes.Hidden:
-    """Attends from the segment to memory and segment.
+  ) -> tuple[shapes.Hidden, Any]:
+    """Attends from the segment.
 
     Args:
-      hidden: the segment.
-      context: memory, then segment.
-      positions: encodings of the distances K-1 to 0; only if "relative".
-      reach: largest visible distance for each query.
-      biases: u and v where all layers share them.
+      queries: rows of the segment.
+      context: rows that the source projects to keys and values.
+      memory: what the source remembers in this layer.
+      source: of keys and values.
       deterministic: without dropout.
+
+    Returns:
+      A term to add to the segment's hidden states, and what the source keeps.
     """
     config = self.config
-    heads, width = config.num_heads, config.head_dim
-    matrix = functools.partial(_matrix, self, config, deterministic)
-
-    def project(name, rows):
-      kernel = matrix(name, (config.model_dim, heads * width))
-      projected = dense.times(rows, kernel)
-      return projected.reshape(*rows.shape[:-1], heads, width)
-
-    content_bias, position_bias = biases or attention_biases(self, config)
-    dropout = None
-    if config.attention_dropout_rate > 0 and not deterministic:
-      bits = jax.random.bits(self.make_rng("dropout"), (hidden.shape[0], heads))
-      seeds = jax.lax.bitcast_convert_type(bits, jnp.int32)
-      dropout = attention_dropout.Dropout(config.attention_dropout_rate, seeds)
-    arrays = (
-      project("query", hidden),
-      project("key", context),
-      project("value", context),
+    biases = source.biases
+    if biases is None:
+      biases = table.of(config).layer_biases(self)
+    values, kept = source.attend(
+      self,
+      queries,
+      context,
+      memory,
+      biases=biases,
+      dropout=_attention_dropout(self, queries.shape[0], deterministic),
+      deterministic=deterministic,
     )
-    if config.encoding in ABSOLUTE:
-      values = attention.absolute_attention(
-        *arrays, reach=reach, dropout=dropout
-      )
-      values = ad_checkpoint.checkpoint_name(values, "attention_output")
-    else:
-      values = dispatch.relative_attention(
-        *arrays,
-        _distance_keys(self, config, context.shape[1])
-        if positions is None
-        else project("position", positions),
-        content_bias=content_bias.astype(config.dtype),
-        position_bias=position_bias.astype(config.dtype),
-        reach=reach,
-        dropout=dropout,
-        implementation=config.attention,
-      )
-    values = values.reshape(*hidden.shape[:-1], heads * width)
-    kernel = matrix("output", (heads * width, config.model_dim))
+    width = config.num_heads * config.head_dim
+    values = values.reshape(*queries.shape[:-1], width)
+    kernel = parameters.matrix(
+      self, "output", (width, config.model_dim), deterministic=deterministic
+    )
     output = dense.times(values, kernel)
-    return state_dropout(config)(output, deterministic=deterministic)
+    return state_dropout(config)(output, deterministic=deterministic), kept
 
 
 class FeedForward(nn.Module):
@@ -100,8 +80,10 @@ class FeedForward(nn.Module):
   ) -> shapes.Hidden:
     """Maps each position by itself."""
     config = self.config
-    matrix = functools.partial(_matrix, self, config, deterministic)
-    offset = functools.partial(_vector, self, config, nn.initializers.zeros)
+    matrix = functools.partial(
+      parameters.matrix, self, deterministic=deterministic
+    )
+    offset = functools.partial(parameters.vector, self)
     dropout = functools.partial(
       state_dropout(config), deterministic=deterministic
     )
@@ -117,7 +99,10 @@ class FeedForward(nn.Module):
 
 
 class LayerNorm(nn.Module):
-  """Layer norm with statistics in float32 and either published start."""
+  """Layer norm with statistics in float32.
+
+  The scale starts from 1, or from N(1, init_std) with `init_style="pytorch"`.
+  """
 
   config: schema.ModelConfig
 
@@ -136,8 +121,8 @@ class LayerNorm(nn.Module):
     wide = hidden.astype(jnp.float32)
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    # A row of zeros (a dropped word that sees no other) stays one, and without
-    # this every norm multiplies its gradient by 1 / sqrt(epsilon), to infinity.
+    # A row of zeros (a dropped word that sees no other) stays zero. Otherwise
+    # every norm would multiply its gradient by 1 / sqrt(epsilon), to infinity.
     factor = jax.lax.rsqrt(variance + config.layer_norm_epsilon)
     normal = centred * jnp.where(variance > 0, factor, 0.0)
     result = normal * scale[None, None] + offset[None, None]
@@ -153,90 +138,73 @@ class Block(nn.Module):
   def __call__(
     self,
     hidden: shapes.Hidden,
-    memory: shapes.LayerMemory,
-    positions: shapes.Positions | None,
-    reach: shapes.Reach,
-    biases: tuple[shapes.Biases, shapes.Biases] | None,
+    memory: Any,
+    source: sources.Source,
     deterministic: bool,
-  ) -> tuple[shapes.Hidden, shapes.Hidden]:
-    """Returns the layer's output, and its input for the memory."""
+  ) -> tuple[shapes.Hidden, tuple[shapes.Hidden, Any]]:
+    """Reads a segment.
+
+    Args:
+      hidden: output of the layer below.
+      memory: what the source remembers in this layer.
+      source: of keys and values.
+      deterministic: without dropout.
+
+    Returns:
+      The layer's output; its input, for a memory of hidden states; and what
+      the source keeps.
+    """
     config = self.config
     attention_norm = LayerNorm(config, name="attention_norm")
     feed_forward_norm = LayerNorm(config, name="feed_forward_norm")
     attend = Attention(config, name="attention")
     feed_forward = FeedForward(config, name="feed_forward")
-    if config.encoding == "absolute_per_layer":
-      hidden = hidden + _segment_positions(self, config, hidden.shape[1])[None]
-    context = jnp.concatenate([memory, hidden], axis=1)  # [B, M+T, D]
-    shared = (positions, reach, biases, deterministic)
+    segment_len = hidden.shape[1]
+    positions = table.of(config).layer_positions(
+      self, source.first_position, segment_len
+    )
+    if positions is not None:
+      hidden = hidden + positions[None]
+    context = source.context(hidden, memory)  # [B, K, D]
+    shared = (memory, source, deterministic)
     if config.pre_norm:
       context = attention_norm(context)
-      query = context[:, memory.shape[1] :]
-      inner = hidden + attend(query, context, *shared)
+      queries = context[:, context.shape[1] - segment_len :]
+      values, kept = attend(queries, context, *shared)
+      inner = hidden + values
       output = inner + feed_forward(feed_forward_norm(inner), deterministic)
     else:
-      inner = attention_norm(hidden + attend(hidden, context, *shared))
+      values, kept = attend(hidden, context, *shared)
+      inner = attention_norm(hidden + values)
       output = feed_forward_norm(inner + feed_forward(inner, deterministic))
-    return output, hidden
+    return output, (hidden, kept)
 
 
-def _kernel(module, config, name, shape) -> jax.Array:
-  init = nn.initializers.normal(config.init_std)
-  return module.param(name, init, shape, jnp.float32).astype(config.dtype)
+def state_dropout(
+  config: schema.ModelConfig, rate: float | None = None
+) -> nn.Dropout:
+  """Dropout of states [B, T, D].
 
-
-def _matrix(module, config, deterministic, name, shape) -> jax.Array:
-  """A kernel of which training may drop single weights.
-
-  They are dropped after the cast: nothing of the matrix's size is float32.
+  Args:
+    config: of the model; with `locked_dropout` all tokens of a lane share a
+      mask.
+    rate: `dropout_rate` unless another is given.
   """
-  kernel = _kernel(module, config, name, shape)
-  drop = nn.Dropout(config.weight_dropout_rate, name=f"{name}_dropout")
-  return drop(kernel, deterministic=deterministic)
-
-
-def state_dropout(config, rate=None) -> nn.Dropout:
-  """Of states [B, T, D], at the rate that holds in all layers or another."""
   shared = (1,) if config.locked_dropout else ()
   rate = config.dropout_rate if rate is None else rate
   return nn.Dropout(rate, broadcast_dims=shared)
 
 
-def _vector(module, config, init, name, width) -> jax.Array:
-  return module.param(name, init, (width,), jnp.float32).astype(config.dtype)
-
-
-def attention_biases(module, config) -> tuple[jax.Array, jax.Array]:
-  """u and v of the paper; terms (a) and (b) alone need none."""
-  init = nn.initializers.normal(config.init_std)
-  shape = (config.num_heads, config.head_dim)
-  if config.encoding != "relative":
-    return jnp.zeros(shape), jnp.zeros(shape)
-  return (
-    module.param("content_bias", init, shape, jnp.float32),
-    module.param("position_bias", init, shape, jnp.float32),
-  )
-
-
-def _distance_keys(module, config, context_len) -> jax.Array:
-  """Shaw's learned keys of the distances K-1 to 0, [K, H, Dh]; clipped."""
-  heads, width = config.num_heads, config.head_dim
-  shape = (config.num_positions, heads * width)
-  table = _kernel(module, config, "distances", shape)
-  rows = distances.clipped_rows(table, context_len)
-  return rows.reshape(context_len, heads, width)
-
-
-def _segment_positions(module, config, segment_len) -> jax.Array:
-  """Learned vectors of the positions in a segment, [T, D]."""
-  if segment_len > config.num_positions:
-    raise errors.UserError(
-      f"the model has learned {config.num_positions} positions and cannot "
-      f"read a segment of {segment_len}; use shorter segments, or train with "
-      f"--config.model.num_positions={segment_len}."
-    )
-  shape = (config.num_positions, config.model_dim)
-  return _kernel(module, config, "positions", shape)[:segment_len]
+def _attention_dropout(
+  module: nn.Module, lanes: int, deterministic: bool
+) -> attention_dropout.Dropout | None:
+  config: schema.ModelConfig = module.config  # type: ignore[attr-defined]
+  if config.attention_dropout_rate == 0 or deterministic:
+    return None
+  shape = (lanes, config.num_heads)
+  bits = jax.random.bits(module.make_rng("dropout"), shape)
+  seeds = jax.lax.bitcast_convert_type(bits, jnp.int32)
+  return attention_dropout.Dropout(config.attention_dropout_rate, seeds)
 
 
 def _normal_around_one(std: float):

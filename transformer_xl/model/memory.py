@@ -1,18 +1,22 @@
 """Segment memory: the hidden states each layer may still attend to.
 
-Memory is a value. A segment takes one and returns the next; nothing else
-remembers anything. Hidden states are right-aligned, newest last, and `length`
-says how many of them a lane may see, so forgetting is setting a number.
+Memory is a value. A segment takes one and returns the next; there is no other
+state. Hidden states are right-aligned, newest last, and `length` is how many
+of them a lane may see, so a lane forgets by setting a number. This file alone
+knows how the arrays are laid out.
 
 Shapes: N layers, B lanes, M memory length, T segment length, D model width.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+from jax.sharding import PartitionSpec
 
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 
 
@@ -21,6 +25,36 @@ class Memory(NamedTuple):
 
   hiddens: jt.Float[shapes.Array, "N B M D"]  # Inputs of each layer.
   length: jt.Int[shapes.Array, "B"]  # Visible positions, from the right.
+
+  @property
+  def mem_len(self) -> int:
+    """M."""
+    return self.hiddens.shape[2]
+
+  @property
+  def is_empty(self) -> bool:
+    """Whether there is nothing to store, because M is 0."""
+    return self.hiddens.size == 0
+
+  @property
+  def sizes(self) -> list[int]:
+    """N, B, M and D, for a checkpoint's metadata."""
+    return list(self.hiddens.shape)
+
+  def partition_specs(self) -> "Memory":
+    """How a mesh splits it: by lanes.
+
+    Hidden states stay whole over `tensor`. Split by width as well, XLA's
+    partitioner of jax 0.10.2 computes other gradients on a mesh of 2 x 2 x 2
+    (test_sharding.py).
+    """
+    lanes = mesh_lib.LANES
+    specs: Any = PartitionSpec(None, lanes), PartitionSpec(lanes)
+    return Memory(*specs)
+
+
+_AXES: Any = (1, 0)
+_LANE_AXES = Memory(*_AXES)
 
 
 def empty(
@@ -40,9 +74,9 @@ def empty(
     mem_len: M; zero gives a model without recurrence.
     model_dim: D.
     dtype: of the hidden states; the model's compute type.
-    start: "masked" hides the empty positions, as the original PyTorch code
-      does by starting with none. "zeros" lets queries attend to M zero
-      vectors, as TensorFlow and HuggingFace do (facts 2.5).
+    start: "masked" hides the empty positions; the original PyTorch code
+      starts without any. "zeros" lets queries attend to M zero vectors, as
+      TensorFlow and HuggingFace do (docs/specification.md).
   """
   hiddens = jnp.zeros((num_layers, batch_size, mem_len, model_dim), dtype)
   length = mem_len if start == "zeros" else 0
@@ -56,7 +90,7 @@ def reset(
   if start == "zeros":
     forgotten = rows[None, :, None, None]
     return memory._replace(hiddens=jnp.where(forgotten, 0, memory.hiddens))
-  # The stale states stay where they are; no query can see past `length`.
+  # Old states stay in place, but no query can see past `length`.
   return memory._replace(length=jnp.where(rows, 0, memory.length))
 
 
@@ -68,12 +102,12 @@ def append(
   """The last M of the old and the new states; gradients stop here.
 
   Args:
-    memory: what the segment started from, after `reset` of whole lanes.
+    memory: that the segment started from, after `reset` of whole lanes.
     hiddens: the inputs of each layer during the segment.
-    resets: True where a new document starts inside the segment; what lies
-      before the last of them is forgotten.
+    resets: True where a new document starts inside the segment; everything
+      before the last reset is forgotten.
   """
-  mem_len, segment_len = memory.hiddens.shape[2], hiddens.shape[2]
+  mem_len, segment_len = memory.mem_len, hiddens.shape[2]
   if mem_len == 0:
     return memory
   new = jax.lax.stop_gradient(hiddens).astype(memory.hiddens.dtype)
@@ -82,19 +116,48 @@ def append(
   return Memory(both[:, :, segment_len:], length)
 
 
+def split_lanes(memory: Memory, parts: int) -> Memory:
+  """Deals the lanes out to `parts` memories, stacked on a new first axis.
+
+  Neighbouring lanes go to different parts, so that no lane leaves its device.
+  """
+  return jax.tree.map(
+    lambda array, axis: split_axis(array, axis, parts), memory, _LANE_AXES
+  )
+
+
+def merge_lanes(memories: Memory) -> Memory:
+  """Undoes `split_lanes`."""
+
+  def merge(array, axis):
+    moved = jnp.moveaxis(array, 0, axis + 1)
+    lanes = moved.shape[axis] * moved.shape[axis + 1]  # Memory can be empty.
+    shape = (*moved.shape[:axis], lanes, *moved.shape[axis + 2 :])
+    return moved.reshape(shape)
+
+  return jax.tree.map(merge, memories, _LANE_AXES)
+
+
+def split_axis(array: jax.Array, axis: int, parts: int) -> jax.Array:
+  """Splits the lanes on one axis of an array as `split_lanes` does."""
+  lanes = array.shape[axis] // parts
+  shape = (*array.shape[:axis], lanes, parts, *array.shape[axis + 1 :])
+  return jnp.moveaxis(array.reshape(shape), axis + 1, 0)
+
+
 def next_length(
   length: jt.Int[shapes.Array, "B"], resets: shapes.Resets, *, mem_len: int
 ) -> jt.Int[shapes.Array, "B"]:
-  """How much of the memory is visible after a segment."""
+  """Visible length of the memory after a segment."""
   document_len = positions_since_reset(resets)[:, -1] + 1
   length = jnp.minimum(length + resets.shape[1], document_len)
   return jnp.minimum(length, mem_len)
 
 
 def positions_since_reset(resets: shapes.Resets) -> shapes.Reach:
-  """How many positions back the token's document starts, in the segment.
+  """Distance from each token back to the start of its document.
 
-  Where no document has started yet the number is larger than any distance.
+  Larger than any distance where no document has started in the segment yet.
   """
   position = jnp.arange(resets.shape[1], dtype=jnp.int32)[None]
   never = jnp.iinfo(jnp.int32).max // 2
@@ -113,7 +176,7 @@ def reach(
   return visible_distance(
     memory.length,
     resets,
-    mem_len=memory.hiddens.shape[2],
+    mem_len=memory.mem_len,
     same_length=same_length,
     window=window,
   )
@@ -129,17 +192,17 @@ def visible_distance(
 ) -> shapes.Reach:
   """The largest distance at which each query may attend, [B, T].
 
-  A key is visible if and only if 0 <= distance <= reach: one number per query
-  holds every mask there is. Itself is always visible.
+  A key is visible if and only if 0 <= distance <= reach, so one number per
+  query replaces all masks. A token always sees itself.
 
   Args:
     length: of each lane's visible memory.
     resets: True where a new document starts inside the segment.
     mem_len: M.
-    same_length: every query sees equally many keys (facts 2.4), so that the
-      result does not depend on how the text is cut into segments.
-    window: how many, "mem_len" (PyTorch, HuggingFace) or "mem_len_plus_one"
-      (TensorFlow, NVIDIA); only used with `same_length`.
+    same_length: all queries see the same number of keys, so that results do
+      not depend on how the text is cut into segments.
+    window: that number, "mem_len" (PyTorch, HuggingFace) or
+      "mem_len_plus_one" (TensorFlow, NVIDIA); only used with `same_length`.
   """
   position = jnp.arange(resets.shape[1], dtype=jnp.int32)
   result = length[:, None] + position[None, :]

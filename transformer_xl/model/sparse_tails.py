@@ -1,4 +1,4 @@
-"""Work on a share of the tokens while that is enough, on all when it is not."""
+"""Losses of a tail cluster, computed only for its own tokens if they fit."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from transformer_xl import mesh
 from transformer_xl import shapes
 from transformer_xl.model import cross_entropy
 
-_ROWS = 16  # Of a bfloat16 tile on TPU.
+_ROWS = 16  # Rows of a bfloat16 tile on TPU.
 
 
 def with_room(
@@ -22,18 +22,18 @@ def with_room(
   *,
   capacity: float,
 ) -> shapes.Losses:
-  """`tail(hidden, local, inside)` for few tokens if few are inside.
+  """`tail(hidden, local, inside)`, for fewer tokens if few are inside.
 
-  Each device has room for a share of its own tokens, so none moves. They are
-  picked by products with one-hot rows, whose gradients are products too; a
-  gather's would be a scatter, which is slow on TPU.
+  Each device has room for a share of its own tokens, so no token moves to
+  another. Tokens are picked by products with one-hot rows, whose gradients are
+  products too; the gradient of a gather is a scatter, which is slow on TPU.
 
   Args:
     tail: losses of any number of tokens, 0 for those that are not inside.
     hidden: their states.
     local: their targets, counted within the cluster.
     inside: whether a target is in the cluster.
-    capacity: the share of a device's tokens that there is room for.
+    capacity: the share of a device's tokens that it has room for.
   """
   lanes, segment_len = inside.shape
   groups = mesh.lane_groups(lanes)

@@ -16,10 +16,12 @@ import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import adaptive_embedding
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import layers
 from transformer_xl.model import memory as memory_lib
-from transformer_xl.model.encodings import distances
+from transformer_xl.model import sources
+from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import device
 
 REMAT_POLICIES = {
@@ -35,9 +37,9 @@ class TransformerXL(nn.Module):
   """The language model.
 
   Attributes:
-    config: what shapes the parameters and their function.
-    clamp_len: distances beyond it share its encoding; 0 for none.
-    same_length: every query sees equally many keys.
+    config: shapes of the parameters, and how they are used.
+    clamp_len: larger distances share its encoding; 0 for no limit.
+    same_length: all queries see the same number of keys.
   """
 
   config: schema.ModelConfig
@@ -45,18 +47,17 @@ class TransformerXL(nn.Module):
   same_length: bool
 
   def setup(self) -> None:
-    """Names the parts."""
+    """Names the submodules and shared parameters."""
     config = self.config
-    self.embedding = adaptive_softmax.AdaptiveEmbedding(config)
+    self.embedding = adaptive_embedding.AdaptiveEmbedding(config)
     self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
-    if config.encoding == "relative" and not config.untie_biases:
-      self.biases = layers.attention_biases(self, config)
+    self.biases = table.of(config).shared_biases(self)
     self.layers = _scanned_blocks(config)(config)
     self.input_dropout = layers.state_dropout(config, config.input_dropout_rate)
     self.output_dropout = layers.state_dropout(
       config, config.output_dropout_rate
     )
-    # One mask for all lanes, and if locked for all distances, too.
+    # All lanes share one mask; if locked, so do all distances.
     self.position_dropout = nn.Dropout(
       config.dropout_rate, broadcast_dims=(0,) if config.locked_dropout else ()
     )
@@ -82,11 +83,62 @@ class TransformerXL(nn.Module):
     Returns:
       The last layer's states, and the memory for the next segment.
     """
-    hidden, memory = self._read(inputs, memory, resets, deterministic)
+    hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     return self.output_dropout(hidden, deterministic=deterministic), memory
 
-  def _read(self, inputs, memory, resets, deterministic):
-    """`__call__` without the dropout of what leaves the layers."""
+  def inspect(
+    self,
+    inputs: shapes.Tokens,
+    memory: memory_lib.Memory,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Hidden, memory_lib.Memory, sources.ScoreFactors]:
+    """`__call__`, with what each layer's attention scores are computed from.
+
+    Returns:
+      The last layer's states, the memory for the next segment, and the
+      factors of all layers, with N as their first axis.
+    """
+    return self._read(
+      inputs, memory, resets, True, source=sources.InspectedStates
+    )
+
+  def embed(
+    self,
+    inputs: shapes.Tokens,
+    *,
+    first_position: int | jax.Array = 0,
+    deterministic: bool = True,
+  ) -> shapes.Hidden:
+    """The input of the first layer.
+
+    Args:
+      inputs: token ids.
+      first_position: of the first token in its segment; matters only to
+        encodings that count from the start of a segment.
+      deterministic: without dropout.
+    """
+    config = self.config
+    hidden = self.embedding(inputs)
+    if config.embedding_dropout_rate and not deterministic:
+      words = jnp.ones((config.vocab_size,), hidden.dtype)
+      words = self.word_dropout(words, deterministic=False)
+      hidden = hidden * words[inputs][:, :, None]
+    positions = table.of(config).embedding_positions(
+      config, first_position, inputs.shape[1]
+    )
+    if positions is not None:
+      hidden = hidden + positions[None]
+    return self.input_dropout(hidden, deterministic=deterministic)
+
+  def _read(
+    self,
+    inputs,
+    memory,
+    resets,
+    deterministic,
+    source=sources.HiddenStates,
+  ):
+    """`__call__` without the last dropout, and what the source keeps."""
     config = self.config
     if resets is None:
       resets = jnp.zeros(inputs.shape, bool)
@@ -100,34 +152,18 @@ class TransformerXL(nn.Module):
       same_length=self.same_length,
       window=config.same_length_window,
     )
-    positions, biases = None, None
-    if config.encoding == "relative":
-      positions = distances.position_encodings(
-        memory.hiddens.shape[2] + inputs.shape[1],
-        config.model_dim,
-        clamp_len=self.clamp_len,
-      ).astype(config.dtype)
+    positions = table.of(config).positions(
+      config, memory.mem_len + inputs.shape[1], clamp_len=self.clamp_len
+    )
+    if positions is not None:
       positions = self.position_dropout(positions, deterministic=deterministic)
-      biases = None if config.untie_biases else self.biases
-    hidden = self.embedding(inputs)
-    if config.embedding_dropout_rate and not deterministic:
-      words = jnp.ones((config.vocab_size,), hidden.dtype)
-      words = self.word_dropout(words, deterministic=False)
-      hidden = hidden * words[inputs][:, :, None]
-    if config.encoding == "absolute":
-      index = jnp.arange(inputs.shape[1], dtype=jnp.float32)
-      encodings = distances.sinusoids(index, config.model_dim)
-      hidden = hidden + encodings.astype(config.dtype)[None]
-    hidden = self.input_dropout(hidden, deterministic=deterministic)
-    hidden, layer_inputs = self.layers(
-      hidden,
+    hidden, (layer_inputs, kept) = self.layers(
+      self.embed(inputs, deterministic=deterministic),
       jax.lax.stop_gradient(memory.hiddens),
-      positions,
-      reach,
-      biases,
+      source(positions, self.biases, reach),
       deterministic,
     )
-    return hidden, memory_lib.append(memory, layer_inputs, resets)
+    return hidden, memory_lib.append(memory, layer_inputs, resets), kept
 
   def nll(
     self,
@@ -140,7 +176,7 @@ class TransformerXL(nn.Module):
   ) -> tuple[shapes.Losses, memory_lib.Memory]:
     """Negative log-probability of each target, in nats and token order."""
     hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
-    return self._losses(hidden, targets), memory
+    return adaptive_softmax.nll(hidden, targets, self.head()), memory
 
   def penalised_nll(
     self,
@@ -153,23 +189,26 @@ class TransformerXL(nn.Module):
     temporal: float,
     deterministic: bool = False,
   ) -> tuple[shapes.Losses, shapes.Losses, memory_lib.Memory]:
-    """`nll`, and what training adds to each token's loss beside it.
+    """`nll`, and the penalties that training adds to each token's loss.
 
-    AR and TAR of AWD-LSTM (Merity et al. 2017, section 4.6): the mean square
-    of the states that enter the softmax, and of the difference between those
-    of a token and the one before in its segment, of the same document.
-    Neither costs anything where its weight is 0.
+    Activation regularisation and its temporal form, from AWD-LSTM (Merity et
+    al. 2017, section 4.6): the mean square of the states that enter the
+    softmax, and of their change from the token before, if that is in the same
+    segment and document. A weight of 0 leaves its term out of the program.
 
     Args:
-      inputs: as in `__call__`, like memory and resets.
-      targets: as in `nll`.
+      inputs: token ids.
+      targets: ids of the tokens to predict.
       memory: of the tokens before.
       resets: where documents start.
-      activation: weight of the first.
-      temporal: weight of the second.
+      activation: weight of the mean square.
+      temporal: weight of the change.
       deterministic: without dropout.
+
+    Returns:
+      Losses, penalties, and the memory for the next segment.
     """
-    hidden, memory = self._read(inputs, memory, resets, deterministic)
+    hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     output = self.output_dropout(hidden, deterministic=deterministic)
     penalties = jnp.zeros(inputs.shape, jnp.float32)
     if activation:
@@ -178,15 +217,8 @@ class TransformerXL(nn.Module):
       change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
       change = jnp.where(resets[:, 1:], 0.0, change)
       penalties = penalties.at[:, 1:].add(temporal * change)
-    return self._losses(output, targets), penalties, memory
-
-  def _losses(self, hidden, targets) -> shapes.Losses:
-    return adaptive_softmax.nll(
-      hidden,
-      targets,
-      self.head(),
-      capacities=self.config.cluster_capacities,
-    )
+    losses = adaptive_softmax.nll(output, targets, self.head())
+    return losses, penalties, memory
 
   def log_probs(
     self,
@@ -218,7 +250,7 @@ def empty_memory(
 
 
 def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
-  """Draws all parameters, in float32, from a key, a scalar."""
+  """Draws all parameters in float32 from one random key."""
   model = TransformerXL(config, clamp_len=0, same_length=False)
   tokens = jnp.zeros((1, 1), jnp.int32)
   memory = empty_memory(config, batch_size=1, mem_len=0)
@@ -233,7 +265,7 @@ def abstract_params(config: schema.ModelConfig) -> shapes.PyTree:
 
 
 def num_parameters(params: shapes.PyTree) -> int:
-  """How many numbers there are to train; shared ones count once."""
+  """The number of trained parameters; shared ones count once."""
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
@@ -247,13 +279,13 @@ def _scanned_blocks(config: schema.ModelConfig):
       layers.Block,
       policy=REMAT_POLICIES[config.remat],
       prevent_cse=unroll >= config.num_layers,  # A scan already does.
-      static_argnums=(6,),  # `deterministic`; 0 is the module.
+      static_argnums=(4,),  # `deterministic`; 0 is the module.
     )
   return nn.scan(
     block,
     variable_axes={"params": 0},
     split_rngs={"params": True, "dropout": True},
-    in_axes=(0, *[nn.broadcast] * 4),
+    in_axes=(0, nn.broadcast, nn.broadcast),
     out_axes=0,
     length=config.num_layers,
     unroll=unroll,

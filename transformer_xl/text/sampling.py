@@ -29,7 +29,7 @@ _MIN_TEMPERATURE = 1e-30
 class Drawing(NamedTuple):
   """State carried from token to token."""
 
-  state: kv_cache.State  # Packed.
+  state: kv_cache.State
   hidden: jt.Float[shapes.Array, "S 1 D"]  # After the last token.
   recent: jt.Int[shapes.Array, "S W"]  # Newest last; V for no token.
   length: jt.Int[shapes.Array, "S"]  # Tokens drawn so far.
@@ -46,17 +46,12 @@ def begin(
   vocab_size: int,
 ) -> Drawing:
   """Starts all samples from the state after the prompt, [num_tokens]."""
-  layers, length, slot = state
-  layers, length, hidden = jax.tree.map(
-    lambda leaf: jnp.repeat(leaf, num_samples, axis=0),
-    (layers, length, hidden),
-  )
   recent = np.full((window,), vocab_size, np.int32)
   newest = prompt[max(0, len(prompt) - window) :]
   recent[window - len(newest) :] = newest
   return Drawing(
-    kv_cache.pack(kv_cache.State(layers, length, slot)),
-    hidden,
+    kv_cache.repeat_lane(state, num_samples),
+    jnp.repeat(hidden, num_samples, axis=0),
     jnp.tile(jnp.asarray(recent)[None], (num_samples, 1)),
     jnp.zeros((num_samples,), jnp.int32),
     jnp.zeros((num_samples,), bool),

@@ -87,9 +87,7 @@ def _read_segment(frozen, state, inputs, targets, *, reader, top_k):
   """Scores of one segment, and the next state."""
   hidden, state = reader.read(frozen, state, inputs)
   head = reader.head(frozen)
-  nll = adaptive_softmax.nll(
-    hidden, targets, head, capacities=reader.config.cluster_capacities
-  )
+  nll = adaptive_softmax.nll(hidden, targets, head)
   best = (jnp.zeros((*nll.shape, 0)),) * 2
   if top_k:
     count = min(top_k, reader.config.vocab_size)

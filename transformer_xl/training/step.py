@@ -161,11 +161,14 @@ def _gradient(params, memory, segment, key, training):
     jax.tree.map(jnp.zeros_like, params),
     sums_lib.Sums(jnp.zeros(()), jnp.zeros(())),
   )
-  split = _split_lanes(memory, parts), _split_lanes(segment, parts)
-  (result, sums), memory = jax.lax.scan(
-    body, zeros, (jnp.arange(parts), *split)
+  memories = memory_lib.split_lanes(memory, parts)
+  segments = jax.tree.map(
+    lambda array: memory_lib.split_axis(array, 0, parts), segment
   )
-  return result, sums, _merge_lanes(memory)
+  (result, sums), memories = jax.lax.scan(
+    body, zeros, (jnp.arange(parts), memories, segments)
+  )
+  return result, sums, memory_lib.merge_lanes(memories)
 
 
 def _with_loss_weights(
@@ -180,29 +183,3 @@ def _with_loss_weights(
   return segment._replace(weights=weights)
 
 
-def _lane_axis(array: jax.Array) -> int:
-  """Layer memories are [N, B, M, D]; all else starts with its lanes."""
-  return 1 if array.ndim == 4 else 0
-
-
-def _split_lanes(tree: shapes.PyTree, parts: int) -> shapes.PyTree:
-  """Puts every `parts`-th lane together, so that no lane leaves its device."""
-
-  def split(array):
-    axis = _lane_axis(array)
-    lanes = array.shape[axis] // parts
-    shape = (*array.shape[:axis], lanes, parts, *array.shape[axis + 1 :])
-    return jnp.moveaxis(array.reshape(shape), axis + 1, 0)
-
-  return jax.tree.map(split, tree)
-
-
-def _merge_lanes(tree: shapes.PyTree) -> shapes.PyTree:
-  def merge(array):
-    axis = _lane_axis(array[0])
-    moved = jnp.moveaxis(array, 0, axis + 1)
-    lanes = moved.shape[axis] * moved.shape[axis + 1]  # Memory can be empty.
-    shape = (*moved.shape[:axis], lanes, *moved.shape[axis + 2 :])
-    return moved.reshape(shape)
-
-  return jax.tree.map(merge, tree)

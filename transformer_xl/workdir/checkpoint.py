@@ -65,7 +65,7 @@ class Checkpoints:
     # Copied, since the caller may change it while it is being written.
     metadata = copy.deepcopy(run_state.to_json(run))
     assert run.memory is not None
-    metadata["memory_shape"] = list(run.memory.hiddens.shape)
+    metadata["memory_shape"] = run.memory.sizes
     metadata["fingerprints"] = checksums.of(items)
     metadata["digest"] = checksums.of_json(metadata)
     nll = run.validation_loss
@@ -177,7 +177,7 @@ def _restore(
       saved[name].tree, items[name], step, kind=kind
     )
   stored = checkpoint_items.read_metadata(manager, step)
-  if stored["memory_shape"] != list(memory.hiddens.shape):
+  if stored["memory_shape"] != memory.sizes:
     items.pop("memory", None)
   if "average" in items and saved.get("average") is None:
     del items["average"]  # It starts from the parameters, below.
@@ -189,7 +189,7 @@ def _restore(
   if average is None and state.average is not None:
     average = jax.tree.map(lambda leaf: leaf.copy(), restored["params"])
   restored_memory = restored.get("memory")
-  if not memory.hiddens.size:
+  if memory.is_empty:
     restored_memory = jax.tree.map(_zeros, memory)
   metadata, average_start = run_state.from_json(stored)
   restored_state = run_state.TrainState(

@@ -55,7 +55,7 @@ def of(
     "params": state.params,
     "optimizer": {"step": state.step, "opt_state": state.opt_state},
   }
-  if memory is not None and memory.hiddens.size:  # Orbax saves no empty ones.
+  if memory is not None and not memory.is_empty:  # Orbax saves no empty ones.
     items["memory"] = memory
   if state.average is not None:
     items["average"] = state.average

@@ -46,12 +46,7 @@ def read(
 
   def body(bound) -> SegmentOutputs:
     hidden, after = bound(segment.inputs, memory, segment.resets)
-    nll = adaptive_softmax.nll(
-      hidden,
-      segment.targets,
-      bound.head(),
-      capacities=model.config.cluster_capacities,
-    )
+    nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
     return SegmentOutputs(nll, hidden, after)
 
   result: Any = nn.apply(body, model)({"params": params})

@@ -1,1 +1,1 @@
-"""How order is encoded: one file an encoding."""
+"""How order is encoded: one file an encoding, and the table of them."""

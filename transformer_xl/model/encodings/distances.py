@@ -1,4 +1,4 @@
-"""Encodings of distances."""
+"""Functions of distances and positions that encodings share."""
 
 import jax.numpy as jnp
 import jaxtyping as jt
@@ -9,7 +9,10 @@ from transformer_xl import shapes
 def sinusoids(
   distances: jt.Float[shapes.Array, "R"], model_dim: int
 ) -> jt.Float[shapes.Array, "R D"]:
-  """Encodings of distances: all sines, then all cosines (facts 2.2)."""
+  """Encodings of distances: all sines, then all cosines (Vaswani et al. 2017).
+
+  The published code joins the two blocks and does not interleave them.
+  """
   channels = jnp.arange(0, model_dim, 2, dtype=jnp.float32)
   frequencies = 10000.0 ** (-channels / model_dim)
   angles = distances[:, None] * frequencies[None, :]
@@ -21,7 +24,7 @@ def position_encodings(
 ) -> shapes.Positions:
   """Encodings of the distances K-1 down to 0, one row each.
 
-  With a positive `clamp_len` all larger distances share its encoding.
+  With a positive `clamp_len`, all larger distances share its encoding.
   """
   distances = jnp.arange(context_len - 1, -1, -1, dtype=jnp.float32)
   if clamp_len > 0:

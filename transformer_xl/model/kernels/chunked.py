@@ -1,8 +1,8 @@
 """Relative attention in plain XLA, a block of queries at a time.
 
-Each block attends only to the keys that it may see by causality, and the
-backward pass computes its scores again, so that at no time more than one block
-of scores is in memory.
+Each block attends only to the keys that causality lets it see, and the
+backward pass computes its scores again, so that memory never holds more than
+one block of scores.
 """
 
 import functools

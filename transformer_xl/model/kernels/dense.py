@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import product
 
-# Multiplications that XLA's CPU backend hands to a thread of its own.
+# XLA's CPU backend gives a thread at least this many multiplications.
 _PART = 1 << 16
 _MAX_PARTS = 4
-_MIN_ROWS = 64  # For which a table is worth transposing.
+_MIN_ROWS = 64  # From this many rows on, transposing the table pays.
 
 
 def times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -52,7 +52,7 @@ def _is_narrow_on_cpu(rows: jax.Array) -> bool:
 
 
 def _num_parts(kernel: jax.Array) -> int:
-  """Into how many products to cut that with a row."""
+  """The number of products to split a product with one row into."""
   if device.device_kind() != "cpu":
     return 1
   parts = _MAX_PARTS

@@ -4,9 +4,9 @@ import jax
 
 
 def device_kind() -> str:
-  """What the computation is for: the ambient mesh's devices, or our own.
+  """Kind of the ambient mesh's devices, or of this machine's without a mesh.
 
-  They differ when a machine without a TPU compiles for one.
+  The two differ when a machine without a TPU compiles for one.
   """
   device = jax.sharding.get_abstract_mesh().abstract_device
   return jax.devices()[0].device_kind if device is None else device.device_kind

@@ -1,4 +1,6 @@
-"""The one function by which the model attends: chooses how it is computed.
+"""Attention as the model calls it: chooses how it is computed.
+
+`relative_attention` has these implementations:
 
 reference  whole matrices of scores; `attention.relative_attention`
 head_major the same in the forms that a CPU multiplies fast, in plain XLA
@@ -6,6 +8,9 @@ chunked    blocks of queries, in plain XLA
 pallas     one fused kernel on TPU; elsewhere interpreted, for tests
 auto       pallas on TPU where it can serve, else chunked there; head_major
            on CPU and reference on all other devices
+
+Scores without a term of the distance (`content_attention`) are whole matrices
+in XLA, and a ring of cached keys (`ring_attention`) has one form for all.
 """
 
 from collections.abc import Callable
@@ -26,12 +31,12 @@ from transformer_xl.model.kernels import head_major
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
 
-# What a kernel may ask for of a core's VMEM: 64 MiB or more, less a reserve.
+# VMEM that a kernel may use: a core has 64 MiB or more, less a reserve.
 _VMEM_BYTES = 48 << 20
 _NO_STRIDED_ROTATION = ("TPU v2", "TPU v3", "TPU v4")
-# Each block of them is code of its own; a million compile in half a minute.
+# Every block of scores is unrolled code; a million compile in half a minute.
 _MAX_SCORES = 4 << 20
-_MIN_SEGMENT_LEN = 16  # The kernel computes so many rows at the least.
+_MIN_SEGMENT_LEN = 16  # The kernel computes at least 16 rows.
 
 
 def relative_attention(
@@ -84,7 +89,7 @@ IN_XLA: dict[str, Callable[..., jax.Array]] = {
 
 
 def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
-  """What "auto" means for these arrays."""
+  """The implementation; for "auto" the one that suits these arrays."""
   if implementation != "auto":
     return implementation
   kind = device.device_kind()
@@ -93,49 +98,63 @@ def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
   return "pallas" if serves(query, key) else "chunked"
 
 
-def ring_attention(
-  query: jax.Array,
-  key: jax.Array,
-  value: jax.Array,
-  position_key: ring.RingPositionKeys,
+def content_attention(
+  query: shapes.Queries,
+  key: shapes.Keys,
+  value: shapes.Keys,
   *,
-  content_bias: shapes.Biases,
-  position_bias: shapes.Biases,
+  reach: shapes.Reach,
+  dropout: attention_dropout.Dropout | None,
+) -> shapes.Queries:
+  """`attention.absolute_attention`, with the same arguments."""
+  values = attention.absolute_attention(
+    query, key, value, reach=reach, dropout=dropout
+  )
+  return ad_checkpoint.checkpoint_name(values, "attention_output")
+
+
+def ring_attention(
+  query: shapes.RingQueries,
+  key: shapes.Ring,
+  value: shapes.Ring,
+  position_key: ring.RingPositionKeys | None,
+  *,
+  biases: shapes.BiasPair | None,
   reach: shapes.Reach,
   slot: jax.Array,
-) -> jax.Array:
-  """`attention.ring_attention`, with arguments of the same shapes.
+) -> shapes.RingQueries:
+  """`ring.ring_attention`, with the same arguments.
 
-  A CPU takes one lane after the other, whose scores then stay in its cache;
-  not where lanes are split over several devices.
+  A CPU takes one lane after the other, so that a lane's scores stay in its
+  cache, unless lanes are split over several devices.
   """
 
   def attend(query, key, value, reach):
     return ring.ring_attention(
-      query,
-      key,
-      value,
-      position_key,
-      content_bias=content_bias,
-      position_bias=position_bias,
-      reach=reach,
-      slot=slot,
+      query, key, value, position_key, biases=biases, reach=reach, slot=slot
     )
 
-  def attend_lane(lane):
-    return attend(*(array[None] for array in lane))[0]
+  lanes, heads, segment_len, _ = query.shape
+
+  def attend_lane(inputs):
+    lane, query, reach = inputs
+    keys, values = (
+      jax.lax.dynamic_slice_in_dim(rows, lane * heads, heads)
+      for rows in (key, value)
+    )
+    return attend(query[None], keys, values, reach[None])[0]
 
   is_split = jax.sharding.get_abstract_mesh().size > 1
-  lanes, _, segment_len, _ = query.shape
   if (
     device.device_kind() != "cpu" or is_split or lanes == 1 or segment_len == 1
   ):
     return attend(query, key, value, reach)
-  return jax.lax.map(attend_lane, (query, key, value, reach))
+  order = jnp.arange(lanes, dtype=jnp.int32)
+  return jax.lax.map(attend_lane, (order, query, reach))
 
 
 def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
-  """Whether the fused kernel is made for such shapes on this device."""
+  """Whether the fused kernel serves such shapes on this device."""
   tiling = fused.make_tiling(query, key, interpret=False)
   return (
     not device.device_kind().startswith(_NO_STRIDED_ROTATION)
@@ -151,8 +170,8 @@ def _fused(
   """The kernel on each device's lanes and heads.
 
   The partitioner cannot look into a kernel, so the split is spelled out. Heads
-  cross it side by side, [..., H * Dh]: given four axes, XLA would lay them out
-  in another order and copy them for the kernel.
+  are passed side by side, [..., H * Dh]: given four axes, XLA would lay them
+  out in another order and copy them for the kernel.
   """
   shape = arrays[0].shape
   interpret = not device.device_kind().startswith("TPU")
@@ -206,6 +225,6 @@ def _split(attend, shape) -> Callable[..., jax.Array]:
       PartitionSpec(lanes, heads),
     ),
     out_specs=of_text,
-    # Kernels do not say which axes their results vary over.
+    # Kernels do not declare which axes their results vary over.
     check_vma=False,
   )

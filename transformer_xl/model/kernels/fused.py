@@ -40,7 +40,7 @@ def relative_attention(
     position_bias: v.
     reach: largest visible distance for each query.
     dropout: of the probabilities, its rate possibly 0.
-    interpret: run as ordinary JAX, where there is no TPU.
+    interpret: run as ordinary JAX, without a TPU.
   """
   query_len, num_heads, head_dim = query.shape[1:]
   tiling = make_tiling(query, key, interpret=interpret)
@@ -52,7 +52,7 @@ def relative_attention(
     padded = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, lanes)])
     return padded.reshape(*array.shape[:-2], num_heads * tiling.head_width)
 
-  # What lies beyond the farthest distance is never visible.
+  # Keys beyond the farthest distance are never visible.
   offset = ((tiling.position_offset, 0), (0, 0))
   arrays = (
     pack(query),
@@ -88,7 +88,7 @@ def _attend(tiling, arrays, reach, seeds):
 
 def _attend_forward(tiling, arrays, reach, seeds):
   output, lse = fused_forward.forward(arrays, reach, seeds, tiling=tiling)
-  # Named so that a rematerialisation policy can spare a second forward pass.
+  # Named so that a rematerialisation policy can avoid a second forward pass.
   output = ad_checkpoint.checkpoint_name(output, "attention_output")
   lse = ad_checkpoint.checkpoint_name(lse, "attention_output")
   return output, (arrays, reach, seeds, output, lse)

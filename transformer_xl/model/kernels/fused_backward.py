@@ -50,12 +50,12 @@ class _Refs(NamedTuple):
 
 
 class _Head(NamedTuple):
-  """What one head's tiles share, in a block of queries; others' lanes are 0."""
+  """Values that one head's tiles share; the lanes of other heads are 0."""
 
   content_query: jax.Array  # [Bq, C], scaled to give scores.
   position_query: jax.Array
   upside_down_query: jax.Array  # The latter, without the factor `LOG2E`.
-  output_gradient: jax.Array  # Raised, to make up for what is dropped.
+  output_gradient: jax.Array  # Scaled up to compensate for dropout.
   weighted: jax.Array  # Output times its gradient, summed; [Bq, 1].
   lse: jax.Array  # [Bq, 1]
 
@@ -129,15 +129,14 @@ def _kernel(*refs, tiling):
     ref[...] = jnp.zeros_like(ref)
   for start in tiling.query_starts():
     _query_block(refs, start, tiling)
-  # The scaled queries gave the keys' gradient, so what is too much of the
-  # scale is taken back.
+  # The keys' gradient was computed from queries with the factor LOG2E.
   key_gradient = refs.key_sum[...] * (1 / tiles.LOG2E)
   refs.d_key[...] = key_gradient.astype(refs.d_key.dtype)
   refs.d_value[...] = refs.value_sum[...].astype(refs.d_value.dtype)
 
 
 def _query_block(refs, start, tiling):
-  """Adds what the queries from row `start` on contribute."""
+  """Adds the contribution of the queries from row `start` on."""
   queries = slice(start, start + tiling.query_block)
   reach = tiles.column(refs.reach[:, queries])
   query = refs.query[queries].astype(jnp.float32)

@@ -25,7 +25,7 @@ def forward(
   *,
   tiling: tiling_lib.Tiling,
 ) -> tuple[jax.Array, jax.Array]:
-  """The attention's values, and what the backward pass needs besides.
+  """The weighted values, and the normalisers that the backward pass needs.
 
   Args:
     arrays: query [B, T, n * C], key and value [B, K, n * C], position key

@@ -47,9 +47,9 @@ def relative_attention(
 
 
 def _scaled(query: jax.Array, bias: jax.Array) -> jax.Array:
-  """The sum of [B, T, H, Dh] and [H, Dh] by the root of Dh.
+  """The sum of [B, T, H, Dh] and [H, Dh], divided by the root of Dh.
 
-  As matrices of float32, of which XLA adds up the bias's gradient faster.
+  With matrices of float32 XLA sums the gradient of the bias faster.
   """
   flat = query.reshape(-1, bias.size).astype(jnp.float32)
   wide = flat + bias.reshape(1, -1).astype(jnp.float32)
@@ -84,7 +84,7 @@ def _shift_forward(scores):
 
 def _shift_backward(_, gradient):
   *outer, rows, columns = gradient.shape
-  # Of known zeros XLA would make a padding, which is four times slower.
+  # XLA would turn known zeros into a padding, which is four times slower.
   zeros = jnp.zeros((*outer, rows), gradient.dtype)
   zeros = jax.lax.optimization_barrier(zeros)
   flat = gradient.reshape(*outer, rows * columns)

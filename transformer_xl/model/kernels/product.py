@@ -1,4 +1,4 @@
-"""A matrix product whose gradients are products that a CPU is fast at.
+"""A matrix product whose gradients are fast products on a CPU.
 
 XLA on CPU is slow at a product that adds up over the rows of both factors, as
 the gradient of a kernel does: the smaller factor is transposed before it. And
@@ -12,10 +12,10 @@ import jax.numpy as jnp
 
 
 def transposed(matrix: jax.Array) -> jax.Array:
-  """[..., M, N] to [..., N, M] in memory, not as a part of what reads it."""
+  """Transposes [..., M, N] in memory, not inside the operation that reads."""
   *outer, rows, columns = matrix.shape
   result = jnp.swapaxes(matrix, -1, -2)
-  # To XLA the result of a transposition lies as before, a flat one does not.
+  # XLA would keep the old layout; through a flat array it cannot.
   if matrix.dtype == jnp.bfloat16:
     result = result.reshape(*outer, columns * rows)
   result = jax.lax.optimization_barrier(result)

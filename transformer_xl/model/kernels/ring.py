@@ -1,74 +1,94 @@
-"""Relative attention over a ring of cached keys and values.
+"""Attention over a ring of cached keys and values.
 
-Shapes: B lanes, T queries, R slots, H heads, Dh head width.
+Shapes: B lanes, T queries, R slots, H heads, Dh head width. Lanes and heads of
+the ring are one axis, B * H.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+from jax.sharding import PartitionSpec
 
 from transformer_xl import shapes
 
 
 class RingPositionKeys(NamedTuple):
-  """Of the distances R-1 down to 0."""
+  """Keys of the distances R-1 down to 0."""
 
   once: jt.Float[shapes.Array, "H Dh R"]
-  twice: jt.Float[shapes.Array, "H Dh Q"]  # Around the ring and again.
+  twice: jt.Float[shapes.Array, "H Dh Q"]  # The same, two times in a row.
+
+  def partition_specs(self) -> "RingPositionKeys":
+    """How a mesh splits them: by heads."""
+    heads: Any = PartitionSpec("tensor")
+    return RingPositionKeys(heads, heads)
+
+
+def position_keys(distance_key: shapes.PositionKeys) -> RingPositionKeys:
+  """Arranges keys of the distances R-1 to 0, [R, H, Dh], for a ring."""
+  once = jnp.transpose(distance_key, (1, 2, 0))
+  return around(once)
+
+
+def around(once: jt.Float[shapes.Array, "H Dh R"]) -> RingPositionKeys:
+  """The keys, and the keys repeated."""
+  return RingPositionKeys(once, jnp.concatenate([once, once], axis=2))
 
 
 def ring_attention(
-  query: jt.Float[shapes.Array, "B H T Dh"],
-  key: jt.Float[shapes.Array, "*BH Dh R"],
-  value: jt.Float[shapes.Array, "*BH Dh R"],
-  position_key: RingPositionKeys,
+  query: shapes.RingQueries,
+  key: shapes.Ring,
+  value: shapes.Ring,
+  position_key: RingPositionKeys | None,
   *,
-  content_bias: shapes.Biases,
-  position_bias: shapes.Biases,
+  biases: shapes.BiasPair | None,
   reach: shapes.Reach,
   slot: jt.Int[shapes.Array, ""],
-) -> jt.Float[shapes.Array, "B H T Dh"]:
-  """`relative_attention` over a ring of R slots, nothing of which moves.
+) -> shapes.RingQueries:
+  """Attention over a ring of R slots, in which nothing moves.
 
-  Slots are the last axis: so a CPU multiplies the row of a single token a
+  With slots as the last axis a CPU multiplies the row of a single token a
   third faster.
 
   Args:
     query: of T tokens, whose keys are in the slots from `slot` on.
-    key: by slot; the slot after the newest token's has the oldest. Lanes and
-      heads are two axes or one.
+    key: by slot; the slot after the newest token's has the oldest.
     value: likewise.
-    position_key: projected encodings of the distances.
-    content_bias: u.
-    position_bias: v.
+    position_key: keys of the distances; None for scores without a term of
+      the distance.
+    biases: u and v; None for none.
     reach: largest visible distance for each query; below R - T + 1.
-    slot: of the first query; T slots from there on do not pass the end.
+    slot: of the first query; the T slots from there do not pass the end.
   """
   slots, segment_len = key.shape[-1], query.shape[2]
-  merged = (*key.shape[:-2], segment_len)
-  # Scaled here, where there are fewer numbers than scores.
+  merged = (key.shape[0], segment_len)
+  # Queries are scaled instead of scores, of which there are more.
   scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-  content = jnp.einsum(
-    "...td,...dr->...tr",
-    ((query + content_bias[None, :, None]) * scale).reshape(*merged, -1),
+
+  def scaled(bias):
+    return (query if bias is None else query + bias[None, :, None]) * scale
+
+  content_bias, position_bias = biases or (None, None)
+  scores = jnp.einsum(
+    "btd,bdr->btr",
+    scaled(content_bias).reshape(*merged, -1),
     key,
     preferred_element_type=jnp.float32,
   ).reshape(*query.shape[:3], slots)
-  position = _ring_positions(
-    (query + position_bias[None, :, None]) * scale, position_key, slots, slot
-  )
+  if position_key is not None:
+    position_query = scaled(position_bias)
+    scores += _ring_positions(position_query, position_key, slots, slot)
   newest = slot + jnp.arange(segment_len, dtype=jnp.int32)
   distance = newest[:, None] - jnp.arange(slots, dtype=jnp.int32)[None]
   distance = jnp.where(distance < 0, distance + slots, distance)  # [T, R]
   visible = distance[None] <= reach[:, :, None]  # [B, T, R]
-  scores = jnp.where(
-    visible[:, None], content + position, jnp.finfo(jnp.float32).min
-  )
+  scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
   values = jnp.einsum(
-    "...tr,...dr->...td", probabilities.reshape(*merged, slots), value
+    "btr,bdr->btd", probabilities.reshape(*merged, slots), value
   )
   return values.reshape(query.shape)
 
@@ -78,11 +98,12 @@ def _ring_positions(query, position_key, slots, slot):
 
   Row i needs the distances (slot + i - s) modulo R for the slots s: a window
   of R + T - 1 columns of the doubled distances, in which each row begins one
-  column before the row above. Read with one column less to a row, they align.
+  column before the row above. Reading the window as rows that are one column
+  shorter aligns them.
   """
   batch, heads, rows, width = query.shape
   start, columns = slots - slot - rows, slots + rows - 1
-  # Heads come first, so that a head's products are one for all lanes.
+  # With heads first, one product serves all lanes of a head.
   query = jnp.swapaxes(query, 0, 1).reshape(heads, batch * rows, width)
   if batch * rows < width:  # The scores are smaller than the keys.
     scores = _products(query, position_key.once)
@@ -102,7 +123,7 @@ def _ring_positions(query, position_key, slots, slot):
 
 
 def _products(rows, keys):
-  """Of [H, I, Dh] and [H, Dh, J], [H, I, J]."""
+  """Multiplies [H, I, Dh] by [H, Dh, J]."""
   return jnp.einsum(
     "hid,hdj->hij", rows, keys, preferred_element_type=jnp.float32
   )

@@ -1,7 +1,7 @@
-"""What the forward and the backward kernel do with a tile of scores.
+"""Work on one tile of scores, for the forward and the backward kernel.
 
-All runs inside a Pallas kernel, on values in registers and VMEM. Shapes: Bq
-queries and Bk keys of a tile, W rows of its window, C lanes of a block.
+Everything runs inside a Pallas kernel, on values in registers and VMEM. Shapes:
+Bq queries and Bk keys of a tile, W rows of its window, C lanes of a block.
 """
 
 import functools
@@ -21,8 +21,8 @@ from transformer_xl.model.kernels import tiling as tiling_lib
 
 # Scores are in units of log 2, as the hardware computes powers of two.
 LOG2E = math.log2(math.e)
-# Not infinite, as a difference of two infinities is not a number; small enough
-# that subtracting a maximum from it stays finite.
+# Finite, since the difference of two infinities is not a number, and small
+# enough that it stays finite when a maximum is subtracted.
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 _SUBLANES = 8
 
@@ -37,8 +37,8 @@ COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))  # a.T @ b
 def heads(tiling: tiling_lib.Tiling) -> list[jt.Bool[shapes.Array, "1 C"]]:
   """For each head of a block, which lanes are its own.
 
-  A head's numbers are never moved to other lanes: zeros in the lanes of all
-  others leave them out of its products, at no cost for the matrix unit.
+  A head's numbers are never moved to other lanes. Zeros in the lanes of all
+  other heads keep those out of its products, at no cost for the matrix unit.
   """
   lane = jax.lax.broadcasted_iota(jnp.int32, (1, tiling.block_width), 1)
   starts = range(0, tiling.block_width, tiling.head_width)
@@ -50,7 +50,7 @@ def heads(tiling: tiling_lib.Tiling) -> list[jt.Bool[shapes.Array, "1 C"]]:
 def clear_padding(ref: Any, length: int) -> None:
   """Zeros the rows from `length` on, where a block exceeds its array.
 
-  They hold whatever was there before, and 0 times NaN is NaN.
+  Those rows are uninitialised, and 0 times NaN is NaN.
   """
   start = length // tiling_lib.ROWS * tiling_lib.ROWS
   if length >= ref.shape[0]:
@@ -99,7 +99,7 @@ def visible(
 def dropout(
   seeds_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
 ) -> Callable[[jax.Array, tiling_lib.Tile], jax.Array]:
-  """What zeros the dropped ones of the values of a tile, [Bq, Bk].
+  """A function that applies dropout to the values of a tile, [Bq, Bk].
 
   Args:
     seeds_ref: of all lanes and heads, [B, H].
@@ -133,7 +133,7 @@ def unless_hidden(
 ) -> shapes.PyTree:
   """Lets a tile add to the carry, if any query of the block can see it.
 
-  Tiles that the block's own keys are in are always seen.
+  Tiles with the block's own keys are always visible.
 
   Args:
     reach: the queries' largest visible distances.
@@ -175,7 +175,7 @@ def to_window_upside_down(
 ) -> jt.Float[shapes.Array, "Bq W"]:
   """From columns of keys to those of the window, last query first.
 
-  The shift falls from row to row, but the hardware only knows rising ones.
+  The shift decreases from row to row, and the hardware only increases it.
   """
   padding = jnp.zeros((values.shape[0], window_len - values.shape[1]))
   wide = jnp.concatenate([upside_down(values), padding], axis=1)
@@ -188,7 +188,7 @@ def roll_rows(
   """Rotates row i to the right by `shift` + i."""
   if not interpret:
     return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)
-  # The same as a gather, since interpreting a roll takes an operation a row.
+  # A gather instead: interpreting a roll takes one operation for each row.
   row = jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
   column = jax.lax.broadcasted_iota(jnp.int32, values.shape, 1)
   source = (column - row - shift) % values.shape[1]
@@ -200,8 +200,8 @@ def upside_down(
 ) -> jt.Float[shapes.Array, "Bq X"]:
   """Reverses the rows, exactly; in float32, a multiple of 8 rows.
 
-  Mosaic knows no reversal, but a shuffle of a register's eight rows costs
-  nothing where it is a load.
+  Mosaic has no reversal, but shuffling a register's eight rows is free as
+  part of a load.
   """
   registers = values.reshape(-1, _SUBLANES, values.shape[1])
   sublane = jax.lax.broadcasted_iota(jnp.int32, registers.shape, 1)
@@ -239,7 +239,7 @@ def compiler_params(
 ) -> pltpu.CompilerParams:
   """Lanes run in order, since sums over them are kept on the chip."""
   needed = tiling_lib.vmem_bytes(tiling, itemsize)
-  # The estimate is rough, and the compiler's own limit 16 MiB.
+  # The estimate is rough, and the compiler's default limit is 16 MiB.
   limit = needed + (8 << 20) if needed > 8 << 20 else None
   return pltpu.CompilerParams(
     dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=limit
@@ -253,7 +253,7 @@ def cost_estimate(
   steps: int,
   products: tuple[int, int],
 ) -> pl.CostEstimate:
-  """What XLA's scheduler should think of a kernel.
+  """Cost of a kernel, for XLA's scheduler.
 
   Args:
     tiling: sizes.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 LANES = 128  # Numbers in a row of a vector register, and of the matrix unit.
 ROWS = 16  # Rows of a packed bfloat16 register.
 _QUERY_BLOCK = 128
-_LONG_QUERY_BLOCK = 256  # For long segments, as each block is code of its own.
+_LONG_QUERY_BLOCK = 256  # For long segments: every block is unrolled code.
 KEY_BLOCK = 2048  # One tile is best, as long as its scores fit in VMEM.
 _MAX_HEADS = 4  # In one block, for the same reason.
 
@@ -53,7 +53,7 @@ class Tiling(NamedTuple):
   key_block: int
   position_len: int  # Rows of position keys in all windows together.
   dropout_rate: float  # Of the softmax's weights.
-  interpret: bool  # Run as ordinary JAX, where there is no TPU.
+  interpret: bool  # Run as ordinary JAX, without a TPU.
 
   @property
   def position_offset(self) -> int:
@@ -62,12 +62,12 @@ class Tiling(NamedTuple):
 
   @property
   def num_positions(self) -> int:
-    """Rows of position keys that are there, padding before them included."""
+    """Rows of position keys, with the padding before them."""
     return min(self.position_offset + self.context_len, self.position_len)
 
   @property
   def context_len(self) -> int:
-    """K, the keys that are there."""
+    """K, without padding."""
     return self.mem_len + self.segment_len
 
   @property
@@ -98,7 +98,7 @@ def make_tiling(
   head_dim: int,
   interpret: bool,
 ) -> Tiling:
-  """The tiling that was fastest, by docs/kernels.md."""
+  """The tiling that was fastest in docs/kernels.md."""
   head_width = _head_width(num_heads, head_dim)
   block = _LONG_QUERY_BLOCK if query_len > 1024 else _QUERY_BLOCK
   block = min(block, round_up(query_len, ROWS))
@@ -136,12 +136,12 @@ def num_scores(tiling: Tiling) -> tuple[int, int]:
 
 
 def round_up(size: int, multiple: int) -> int:
-  """The next multiple that is not smaller."""
+  """The smallest multiple that is not below the number."""
   return -(-size // multiple) * multiple
 
 
 def vmem_bytes(tiling: Tiling, itemsize: int) -> int:
-  """An upper estimate of what the backward pass keeps on the chip.
+  """Upper estimate of the VMEM that the backward pass uses.
 
   Args:
     tiling: of the attention.

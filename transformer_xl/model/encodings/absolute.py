@@ -1,0 +1,55 @@
+"""Sinusoids of the position in the segment, added to the embeddings.
+
+Vaswani et al. 2017. Scores are products of query and key alone. What memory
+holds of a token includes the position that it had in its own segment.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import attention_dropout
+from transformer_xl.model.encodings import distances
+from transformer_xl.model.encodings import encoding
+from transformer_xl.model.kernels import dispatch
+
+
+class WithoutDistances(encoding.Encoding):
+  """Attention that depends on the contents of queries and keys alone."""
+
+  counts_from_segment = True
+  score_products = 2
+
+  def attend(
+    self,
+    query: shapes.Queries,
+    key: shapes.Keys,
+    value: shapes.Keys,
+    distance_key: shapes.PositionKeys | None,
+    biases: shapes.BiasPair | None,
+    *,
+    reach: shapes.Reach,
+    dropout: attention_dropout.Dropout | None,
+    implementation: str,
+  ) -> shapes.Queries:
+    """Whole matrices of scores in XLA; no kernel serves it."""
+    del distance_key, biases, implementation
+    return dispatch.content_attention(
+      query, key, value, reach=reach, dropout=dropout
+    )
+
+
+class Absolute(WithoutDistances):
+  """Sinusoids added once."""
+
+  def embedding_positions(
+    self,
+    config: schema.ModelConfig,
+    first_position: int | jax.Array,
+    segment_len: int,
+  ) -> shapes.SegmentPositions | None:
+    """Sinusoids of consecutive positions."""
+    index = first_position + jnp.arange(segment_len, dtype=jnp.int32)
+    encodings = distances.sinusoids(index.astype(jnp.float32), config.model_dim)
+    return encodings.astype(config.dtype)

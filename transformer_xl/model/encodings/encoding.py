@@ -1,0 +1,178 @@
+"""The interface of an encoding: all that the model needs to know about it.
+
+An encoding may add vectors to the embeddings or to the input of each layer,
+and may give attention a term that depends on the distance between query and
+key. Each method below returns None, or the plain choice, where an encoding
+has nothing to add, so a new encoding overrides only what makes it different.
+
+Shapes: B lanes, T queries, K keys, R slots of a ring, H heads, Dh head width,
+D model width.
+"""
+
+from typing import Any
+
+import jax
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import attention_dropout
+from transformer_xl.model.kernels import dispatch
+from transformer_xl.model.kernels import ring
+
+
+class Encoding:
+  """How a model represents the order of tokens.
+
+  Attributes:
+    clamps: distances beyond `clamp_len` can share one encoding.
+    counts_from_segment: a token's encoding is its position in its segment, so
+      results depend on where a text is cut.
+    is_published: the published weights and the formats of other programs
+      have it.
+    score_products: how many products of size T x K attention computes, that
+      with the values included.
+    projects_distances: every segment projects the encodings of K distances.
+  """
+
+  clamps = False
+  counts_from_segment = False
+  is_published = False
+  score_products = 3
+  projects_distances = False
+
+  def shared_biases(self, module: Any) -> shapes.BiasPair | None:
+    """Parameters u and v, named in the model, if all layers share them."""
+    del module
+    return None
+
+  def layer_biases(self, module: Any) -> shapes.BiasPair | None:
+    """u and v of one attention module, if layers do not share them.
+
+    They are drawn before the module's other parameters.
+    """
+    del module
+    return None
+
+  def positions(
+    self, config: schema.ModelConfig, context_len: int, *, clamp_len: int
+  ) -> shapes.Positions | None:
+    """Encodings of the distances K-1 to 0 that every layer projects."""
+    del config, context_len, clamp_len
+    return None
+
+  def distance_keys(
+    self,
+    module: Any,
+    positions: shapes.Positions | None,
+    context_len: int,
+    *,
+    deterministic: bool,
+  ) -> shapes.PositionKeys | None:
+    """Keys of the distances K-1 to 0 in one attention module.
+
+    Args:
+      module: owner of the parameters, drawn after those of the values.
+      positions: of `positions`.
+      context_len: K.
+      deterministic: without dropout of weights.
+    """
+    del module, positions, context_len, deterministic
+    return None
+
+  def embedding_positions(
+    self,
+    config: schema.ModelConfig,
+    first_position: int | jax.Array,
+    segment_len: int,
+  ) -> shapes.SegmentPositions | None:
+    """Vectors to add to the embeddings.
+
+    Args:
+      config: of the model.
+      first_position: position of the first token in its segment.
+      segment_len: T.
+    """
+    del config, first_position, segment_len
+    return None
+
+  def layer_positions(
+    self, module: Any, first_position: int | jax.Array, segment_len: int
+  ) -> shapes.SegmentPositions | None:
+    """Vectors to add to the input of one layer; see `embedding_positions`."""
+    del module, first_position, segment_len
+    return None
+
+  def check_segment_len(
+    self, config: schema.ModelConfig, segment_len: int
+  ) -> None:
+    """Raises a UserError if the encoding cannot read such a segment."""
+    del config, segment_len
+
+  def attend(
+    self,
+    query: shapes.Queries,
+    key: shapes.Keys,
+    value: shapes.Keys,
+    distance_key: shapes.PositionKeys | None,
+    biases: shapes.BiasPair | None,
+    *,
+    reach: shapes.Reach,
+    dropout: attention_dropout.Dropout | None,
+    implementation: str,
+  ) -> shapes.Queries:
+    """Attention over memory and segment.
+
+    By default attention with a term of the distance, which every kernel
+    serves; `implementation` chooses one, see `kernels.dispatch`.
+
+    Args:
+      query: of the segment's T tokens.
+      key: of memory and segment, oldest first.
+      value: likewise.
+      distance_key: of `distance_keys`.
+      biases: u and v.
+      reach: largest visible distance for each query.
+      dropout: of the probabilities.
+      implementation: `config.model.attention`.
+    """
+    assert distance_key is not None
+    assert biases is not None
+    return dispatch.relative_attention(
+      query,
+      key,
+      value,
+      distance_key,
+      content_bias=biases[0].astype(query.dtype),
+      position_bias=biases[1].astype(query.dtype),
+      reach=reach,
+      dropout=dropout,
+      implementation=implementation,
+    )
+
+  def attend_ring(
+    self,
+    query: shapes.RingQueries,
+    key: shapes.Ring,
+    value: shapes.Ring,
+    distance_key: ring.RingPositionKeys | None,
+    biases: shapes.BiasPair | None,
+    *,
+    reach: shapes.Reach,
+    slot: jax.Array,
+  ) -> shapes.RingQueries:
+    """`attend` over a ring of cached keys and values, without dropout.
+
+    Args:
+      query: of T tokens, [B, H, T, Dh].
+      key: by slot, [B * H, Dh, R].
+      value: likewise.
+      distance_key: of `distance_keys`, arranged for the ring.
+      biases: u and v.
+      reach: largest visible distance for each query.
+      slot: of the first query.
+    """
+    if biases is not None:
+      biases = biases[0].astype(query.dtype), biases[1].astype(query.dtype)
+    return dispatch.ring_attention(
+      query, key, value, distance_key, biases=biases, reach=reach, slot=slot
+    )

@@ -1,0 +1,68 @@
+"""Parameters of the layers: drawn in float32, cast to the compute type.
+
+Each function takes the Linen module that owns the parameter and is called
+from inside it. The order of the calls within a module decides which random
+numbers a parameter is drawn from.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.model.kernels import dense
+
+
+def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:
+  """A matrix drawn from N(0, init_std)."""
+  init = nn.initializers.normal(module.config.init_std)
+  value = module.param(name, init, shape, jnp.float32)
+  return value.astype(module.config.dtype)
+
+
+def matrix(
+  module: Any, name: str, shape: tuple[int, ...], *, deterministic: bool
+) -> jax.Array:
+  """A `kernel` with dropout of single weights during training.
+
+  Dropout follows the cast, so that no array of the matrix's size is float32.
+  """
+  weights = kernel(module, name, shape)
+  drop = nn.Dropout(module.config.weight_dropout_rate, name=f"{name}_dropout")
+  return drop(weights, deterministic=deterministic)
+
+
+def vector(module: Any, name: str, size: int) -> jax.Array:
+  """A bias that starts from zeros."""
+  init = nn.initializers.zeros
+  value = module.param(name, init, (size,), jnp.float32)
+  return value.astype(module.config.dtype)
+
+
+def project(
+  module: Any,
+  name: str,
+  rows: jt.Float[shapes.Array, "*rows D"],
+  *,
+  deterministic: bool,
+  num_kernels: int = 1,
+) -> jt.Float[shapes.Array, "*rows H width"]:
+  """Projects states to heads.
+
+  Args:
+    module: whose configuration gives the number of heads and their width.
+    name: of the kernel.
+    rows: states.
+    deterministic: without dropout of weights.
+    num_kernels: how many kernels lie side by side in each head; the width of
+      the result is that many times Dh.
+  """
+  config = module.config
+  width = num_kernels * config.head_dim
+  shape = (config.model_dim, config.num_heads * width)
+  weights = matrix(module, name, shape, deterministic=deterministic)
+  projected = dense.times(rows, weights)
+  return projected.reshape(*rows.shape[:-1], config.num_heads, width)

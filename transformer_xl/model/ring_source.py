@@ -1,0 +1,134 @@
+"""Keys and values from a ring of slots, for the layers of `kv_cache`.
+
+Shapes: B lanes, T tokens, H heads, Dh head width, R slots, D model width.
+Lanes and heads of a ring are one axis, B * H.
+"""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import attention_dropout
+from transformer_xl.model import parameters
+from transformer_xl.model.encodings import table
+from transformer_xl.model.kernels import ring as ring_lib
+
+
+class LayerCache(NamedTuple):
+  """Keys and values of one layer, by slot."""
+
+  keys: shapes.Ring
+  values: shapes.Ring
+
+
+class Slots(NamedTuple):
+  """What one layer remembers."""
+
+  cache: LayerCache
+  position_keys: ring_lib.RingPositionKeys | None
+
+
+class Ring(NamedTuple):
+  """A source of keys and values (`sources.Source`): slots of a ring."""
+
+  biases: shapes.BiasPair | None
+  first_position: jt.Int[shapes.Array, ""]
+  reach: shapes.Reach
+  slot: jt.Int[shapes.Array, ""]
+
+  def context(self, hidden: shapes.Hidden, memory: Slots) -> shapes.Context:
+    """Only the segment is projected."""
+    del memory
+    return hidden
+
+  def attend(
+    self,
+    module: Any,
+    queries: shapes.Hidden,
+    context: shapes.Context,
+    memory: Slots,
+    *,
+    biases: shapes.BiasPair | None,
+    dropout: attention_dropout.Dropout | None,
+    deterministic: bool,
+  ) -> tuple[shapes.Queries, LayerCache]:
+    """Writes new keys and values into the ring, and attends to all of it."""
+    del queries, dropout, deterministic
+    query, written = _project(module, context)
+    cache = LayerCache(
+      *(
+        jax.lax.dynamic_update_slice_in_dim(old, new, self.slot, axis=-1)
+        for old, new in zip(memory.cache, written, strict=True)
+      )
+    )
+    values = table.of(module.config).attend_ring(
+      query,
+      *cache,
+      memory.position_keys,
+      biases,
+      reach=self.reach,
+      slot=self.slot,
+    )
+    return jnp.swapaxes(values, 1, 2), cache
+
+
+@dataclasses.dataclass(frozen=True)
+class EmptySlot:
+  """A source that only looks at parameters, for `Reader.freeze`."""
+
+  biases: shapes.BiasPair | None
+  positions: shapes.Positions | None
+  num_slots: int
+  first_position: int = 0
+
+  def context(self, hidden: shapes.Hidden, memory: None) -> shapes.Context:
+    """An empty slot is a hidden state of zeros, whatever the layer adds."""
+    del memory
+    return jnp.zeros_like(hidden)
+
+  def attend(self, module, queries, context, memory, **options):
+    """Keeps keys of distances, and the key and value of an empty slot."""
+    del queries, memory, options
+    query, empty = _project(module, context)
+    keys = table.of(module.config).distance_keys(
+      module, self.positions, self.num_slots, deterministic=True
+    )
+    position_keys = None if keys is None else ring_lib.position_keys(keys)
+    return jnp.swapaxes(query, 1, 2), (position_keys, empty)
+
+
+def joined(layer: shapes.PyTree, config: schema.ModelConfig) -> shapes.PyTree:
+  """A layer with the kernels of queries, keys and values side by side.
+
+  They are joined within each head, so that a mesh that splits heads splits no
+  kernel.
+  """
+  attention_params = dict(layer["attention"])
+  kernels = [attention_params.pop(name) for name in ("query", "key", "value")]
+  shape = (config.model_dim, config.num_heads, 1, config.head_dim)
+  kernel = jnp.concatenate(
+    [kernel.reshape(shape) for kernel in kernels], axis=2
+  )
+  attention_params["joined"] = kernel.reshape(config.model_dim, -1)
+  return {**layer, "attention": attention_params}
+
+
+def _project(module, rows) -> tuple[shapes.RingQueries, LayerCache]:
+  """Queries [B, H, T, Dh]; keys and values [B * H, Dh, T]."""
+  rows = parameters.project(
+    module, "joined", rows, deterministic=True, num_kernels=3
+  )
+  heads = rows.reshape(*rows.shape[:3], 3, -1)  # [B, T, H, 3, Dh]
+  heads = jnp.moveaxis(heads, 1, 3)  # [B, H, 3, T, Dh]
+  query, key, value = (heads[:, :, index] for index in range(3))
+  written = (
+    jnp.swapaxes(part, 2, 3).reshape(-1, part.shape[3], part.shape[2])
+    for part in (key, value)
+  )
+  return query, LayerCache(*written)

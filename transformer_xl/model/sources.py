@@ -1,0 +1,144 @@
+"""Where a layer's keys and values come from.
+
+A layer (`layers.Block`) is written once. It asks a source which rows to
+project besides those of the segment, and lets it attend: to hidden states in
+memory (here), or to a ring of cached keys and values (`kv_cache`).
+
+Shapes: B lanes, T queries, M memory length, K = M + T keys, H heads, Dh head
+width, D model width.
+"""
+
+from typing import Any
+from typing import NamedTuple
+from typing import Protocol
+from typing import runtime_checkable
+
+import jax
+import jax.numpy as jnp
+
+from transformer_xl import shapes
+from transformer_xl.model import attention_dropout
+from transformer_xl.model import parameters
+from transformer_xl.model.encodings import table
+
+
+@runtime_checkable
+class Source(Protocol):
+  """What all layers share while they read a segment."""
+
+  @property
+  def biases(self) -> shapes.BiasPair | None:
+    """u and v, if all layers share them."""
+
+  @property
+  def first_position(self) -> int | jax.Array:
+    """Position of the first token in its segment."""
+
+  def context(self, hidden: shapes.Hidden, memory: Any) -> shapes.Context:
+    """The rows that keys and values are projected from; the segment is last.
+
+    Args:
+      hidden: input of the layer.
+      memory: what this layer remembers.
+    """
+
+  def attend(
+    self,
+    module: Any,
+    queries: shapes.Hidden,
+    context: shapes.Context,
+    memory: Any,
+    *,
+    biases: shapes.BiasPair | None,
+    dropout: attention_dropout.Dropout | None,
+    deterministic: bool,
+  ) -> tuple[shapes.Queries, Any]:
+    """Attends from the segment.
+
+    Args:
+      module: the attention module, owner of the parameters.
+      queries: rows of the segment, normalised if the model is pre-norm.
+      context: of `context`, likewise.
+      memory: what this layer remembers.
+      biases: u and v for this layer.
+      dropout: of the probabilities.
+      deterministic: without dropout of weights.
+
+    Returns:
+      The weighted values, and what the source keeps of this layer.
+    """
+
+
+class ScoreFactors(NamedTuple):
+  """What one layer's attention scores are computed from."""
+
+  query: shapes.Queries
+  key: shapes.Keys
+  distance_key: shapes.PositionKeys | None
+  biases: shapes.BiasPair | None
+
+
+class HiddenStates(NamedTuple):
+  """Keys and values of hidden states, those in memory projected again."""
+
+  positions: shapes.Positions | None  # Encodings of the distances K-1 to 0.
+  biases: shapes.BiasPair | None
+  reach: shapes.Reach
+
+  @property
+  def first_position(self) -> int:
+    """A call reads a segment from its start."""
+    return 0
+
+  def context(
+    self, hidden: shapes.Hidden, memory: shapes.LayerMemory
+  ) -> shapes.Context:
+    """Memory, then segment, [B, K, D]."""
+    return jnp.concatenate([memory, hidden], axis=1)
+
+  def attend(
+    self,
+    module: Any,
+    queries: shapes.Hidden,
+    context: shapes.Context,
+    memory: shapes.LayerMemory,
+    *,
+    biases: shapes.BiasPair | None,
+    dropout: attention_dropout.Dropout | None,
+    deterministic: bool,
+  ) -> tuple[shapes.Queries, Any]:
+    """Attends to memory and segment; see `Source.attend`."""
+    del memory  # It is in `context`.
+    encoding = table.of(module.config)
+
+    def project(name, rows):
+      return parameters.project(module, name, rows, deterministic=deterministic)
+
+    query, key = project("query", queries), project("key", context)
+    value = project("value", context)
+    distance_key = encoding.distance_keys(
+      module, self.positions, context.shape[1], deterministic=deterministic
+    )
+    values = encoding.attend(
+      query,
+      key,
+      value,
+      distance_key,
+      biases,
+      reach=self.reach,
+      dropout=dropout,
+      implementation=module.config.attention,
+    )
+    return values, self.kept(ScoreFactors(query, key, distance_key, biases))
+
+  def kept(self, factors: ScoreFactors) -> Any:
+    """Nothing: training needs only the values."""
+    del factors
+
+
+class InspectedStates(HiddenStates):
+  """`HiddenStates` that keeps what scores are computed from."""
+
+  def kept(self, factors: ScoreFactors) -> ScoreFactors:
+    """All factors."""
+    return factors
