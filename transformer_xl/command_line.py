@@ -31,6 +31,8 @@ def _parse_flags(argv: list[str]) -> list[str]:
     return flags.FLAGS(argv)
   except flags.Error as error:
     _exit(str(error))
+  except SystemExit:  # absl ends --help with 1, as if it had failed.
+    sys.exit(0)
 
 
 def _exit(message: str) -> NoReturn:
