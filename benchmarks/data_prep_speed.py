@@ -2,8 +2,10 @@
 
     python -m benchmarks.data_prep_speed --megabytes=100
 
-Prints one JSON line per tokenizer: time and peak resident memory of the whole
-command in its own process, including the start of Python.
+One JSON line for each tokenizer: time and peak resident memory of the whole
+command in a process of its own, the start of Python included. With --records,
+the same lines are read from the file, and from record files that a TFDS builder
+has written with a record for each line.
 """
 
 import json
@@ -15,6 +17,7 @@ import tempfile
 import time
 
 import numpy as np
+import tensorflow_datasets.public_api as tfds
 from absl import app
 from absl import flags
 
@@ -25,6 +28,9 @@ _TOKENIZERS = flags.DEFINE_list(
   "tokenizers",
   ["byte", "character", "word", "subword"],
   "Tokenizers to measure.",
+)
+_RECORDS = flags.DEFINE_bool(
+  "records", False, "Compare text with the record files of a TFDS builder."
 )
 
 _NUM_WORDS = 300_000
@@ -51,16 +57,23 @@ def write_corpus(path: pathlib.Path, *, num_bytes: int) -> None:
         file.write(b" ".join(line) + b"\n")
 
 
-def measure(path: pathlib.Path, data_dir: str, tokenizer: str) -> dict:
-  """Runs the command once and returns its time and memory."""
+def measure(
+  path: pathlib.Path,
+  data_dir: str,
+  tokenizer: str,
+  *,
+  dataset: str = "text",
+  num_bytes: int | None = None,
+) -> dict:
+  """Returns what one run of the command took."""
   command = [
     sys.executable,
     "-m",
     "data_prep.main",
-    "--dataset=text",
+    f"--dataset={dataset}",
     f"--source={path}",
     f"--data_dir={data_dir}",
-    f"--name={tokenizer}",
+    f"--name={dataset}_{tokenizer}",
     f"--tokenizer={tokenizer}",
     *_OPTIONS.get(tokenizer, []),
   ]
@@ -75,10 +88,10 @@ def measure(path: pathlib.Path, data_dir: str, tokenizer: str) -> dict:
   if process.returncode:
     raise subprocess.CalledProcessError(process.returncode, command)
   meta = json.loads(
-    pathlib.Path(data_dir, tokenizer, "meta.json").read_text("utf-8")
+    pathlib.Path(data_dir, f"{dataset}_{tokenizer}", "meta.json").read_text()
   )
   num_tokens = sum(split["num_tokens"] for split in meta["splits"].values())
-  megabytes = path.stat().st_size / 1e6
+  megabytes = (num_bytes or path.stat().st_size) / 1e6
   return {
     "tokenizer": tokenizer,
     "megabytes": round(megabytes, 1),
@@ -92,11 +105,40 @@ def measure(path: pathlib.Path, data_dir: str, tokenizer: str) -> dict:
   }
 
 
+def measure_records(path: pathlib.Path, folder: str) -> None:
+  """Prints what it takes with and without a TFDS builder's record files."""
+  from data_prep.text import text_dataset_builder  # Imports TFDS.
+
+  source = pathlib.Path(folder, "source")
+  source.mkdir()
+  lines = path.read_text("utf-8").splitlines(keepends=True)
+  records = source / "records.jsonl"
+  records.write_text("".join(json.dumps({"text": x}) + "\n" for x in lines))
+  print(json.dumps(measure(path, folder, "word")), flush=True)
+  start = time.perf_counter()
+  builder = text_dataset_builder.Builder(
+    data_dir=folder, file_format="array_record"
+  )
+  config = tfds.download.DownloadConfig(
+    manual_dir=str(source), try_download_gcs=False
+  )
+  builder.download_and_prepare(download_config=config)
+  seconds = round(time.perf_counter() - start, 2)
+  built = {"num_records": len(lines), "seconds_to_build": seconds}
+  num_bytes = path.stat().st_size
+  place = pathlib.Path(builder.data_dir)
+  read = measure(place, folder, "word", dataset="tfds", num_bytes=num_bytes)
+  print(json.dumps(built | read), flush=True)
+
+
 def main(argv: list[str]) -> None:
   del argv  # Flags only.
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder, "corpus.txt")
     write_corpus(path, num_bytes=_MEGABYTES.value * 10**6)
+    if _RECORDS.value:
+      measure_records(path, folder)
+      return
     for tokenizer in _TOKENIZERS.value:
       print(json.dumps(measure(path, folder, tokenizer)), flush=True)
 

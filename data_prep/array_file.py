@@ -1,8 +1,4 @@
-"""A one-dimensional .npy file that grows on disk and survives being killed.
-
-Once closed, it is on the disk. A later process opens it at a length that it
-knows to be there, drops what came after, and goes on.
-"""
+"""One-dimensional .npy files, written and read in parts."""
 
 import os
 import pathlib
@@ -19,7 +15,7 @@ _BLOCK = 1 << 20
 def blocks(path: pathlib.Path) -> Iterator[NDArray[Any]]:
   """Yields the numbers of a file in parts [count].
 
-  Memory holds one of them, where a memory map would count as resident.
+  One part at a time is in memory; a memory map would count as resident.
   """
   with open(path, "rb") as file:
     npy.read_magic(file)
@@ -31,14 +27,12 @@ def blocks(path: pathlib.Path) -> Iterator[NDArray[Any]]:
 class ArrayFile:
   """Appends numbers of one dtype; memory use does not grow with length."""
 
-  def __init__(self, path: pathlib.Path, dtype: Any, *, length: int):
-    """Opens the file to go on after its first `length` numbers."""
+  def __init__(self, path: pathlib.Path, dtype: Any):
+    """Creates an empty array; it is complete once the file is closed."""
     self._dtype = np.dtype(dtype)
-    self.length = length
-    self._file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
-    self._write_header(length)
-    self._file.truncate(self._file.tell() + length * self._dtype.itemsize)
-    self._file.seek(0, os.SEEK_END)
+    self.length = 0
+    self._file = open(path, "w+b")  # noqa: SIM115
+    self._write_header()
 
   def append(self, numbers: NDArray[Any]) -> None:
     """Writes numbers [n] behind those written before."""
@@ -46,7 +40,7 @@ class ArrayFile:
     self.length += len(numbers)
 
   def drop_last(self) -> None:
-    """Takes back the last number."""
+    """Removes the last number."""
     self._file.seek(-self._dtype.itemsize, os.SEEK_END)
     self._file.truncate()
     self.length -= 1
@@ -55,13 +49,13 @@ class ArrayFile:
     return self
 
   def __exit__(self, *unused: object) -> None:
-    """Writes the header for the length reached, and waits for the disk."""
+    """Writes the final length into the header and waits for the disk."""
     with self._file:
-      self._write_header(self.length)
+      self._write_header()
       self._file.flush()
       os.fsync(self._file.fileno())
 
-  def _write_header(self, length: int) -> None:
+  def _write_header(self) -> None:
     # NumPy pads the header so that any length fits into the same bytes.
     self._file.seek(0)
     npy.write_array_header_1_0(
@@ -69,6 +63,6 @@ class ArrayFile:
       {
         "descr": npy.dtype_to_descr(self._dtype),
         "fortran_order": False,
-        "shape": (length,),
+        "shape": (self.length,),
       },
     )

@@ -1,4 +1,4 @@
-"""Corpora: texts in splits, read piece by piece, with what is known of them."""
+"""Corpora: texts in splits, read in pieces, with their published counts."""
 
 import dataclasses
 import pathlib
@@ -6,33 +6,32 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 from data_prep import piece
 from data_prep import tokenizer
-from transformer_xl import errors
 
-# A split can be read any number of times, always with the same outcome.
+# A split can be read any number of times, always with the same result.
 Split = Callable[[], Iterator[piece.Piece]]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Counts:
+class Counts(NamedTuple):
   """The size of a text before it is cut into tokens."""
 
   num_bytes: int = 0  # Of the text in UTF-8.
   num_characters: int = 0
-  num_words: int = 0  # Between white space, and one end marker a line.
+  num_words: int = 0  # Between white space, plus one end marker per line.
   num_lines: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corpus:
-  """A text to prepare."""
+  """A text to prepare, and how it is usually cut into tokens."""
 
   name: str
   splits: Mapping[str, Split]  # In the order train, valid, test.
-  tokenizer: tokenizer.Tokenizer  # The field's usual one for this text.
-  # The splits whose symbols are counted for the vocabulary, in this order.
+  tokenizer: tokenizer.Tokenizer  # The usual one in the literature.
+  # Splits whose symbols are counted for the vocabulary, in this order.
   vocabulary_splits: tuple[str, ...]
   source: Mapping[str, Any]  # Where the text is from, for people.
   fingerprint: str  # Changes when the source changes.
@@ -45,17 +44,6 @@ class Corpus:
   # 0: lines do not matter. 1: every line is a document, and one end marker
   # stands between two. 2: the same, with an end and a start marker.
   sentence_markers: int = 0
-  # What reading the corpus took, to be deleted when the dataset is whole.
+  report: str | None = None  # Shown when the dataset is complete.
+  # Unpacked files, deleted when the dataset is complete.
   scratch: pathlib.Path | None = None
-
-
-def check(corpus: Corpus, *, split: str, counts: Counts) -> None:
-  """Raises UserError unless the split has its published counts."""
-  for field, expected in corpus.published.get(split, {}).items():
-    if (found := getattr(counts, field)) != expected:
-      raise errors.UserError(
-        f"{corpus.source['path']} is not the published {corpus.name}: its"
-        f" {split} split has {found} {field.removeprefix('num_')}, not"
-        f" {expected}; give the original files, or prepare other text with"
-        " --dataset=text."
-      )

@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 # Below this many symbols one full softmax is as fast.
 _SMALLEST_VOCABULARY = 20_000
-# Symbols beyond the first cutoff have narrower embeddings, which costs quality:
-# most tokens should not. The published cutoffs are of this kind.
+# Symbols beyond the first cutoff have narrower embeddings, which costs quality,
+# so most tokens should be before it. The published cutoffs are of this kind.
 _HEAD_COVERAGE = 0.9
 _MOST_CUTOFFS = 3
-# Cutoffs are multiples of what an accelerator's matrix unit takes at once.
+# Cutoffs are multiples of the width of an accelerator's matrix unit.
 _MULTIPLE = 128
 _NUM_CANDIDATES = 40
 
 
 def suggest(counts: NDArray[np.int64]) -> list[int]:
-  """Returns cutoffs that need few multiplications for a token.
+  """Returns cutoffs that need few multiplications per token.
 
   The first is the smallest that covers nine tokens in ten; the others are the
   best, if each tail cluster is a quarter as wide as the one before it, as in
@@ -68,7 +68,7 @@ def coverage(counts: NDArray[np.int64], cutoffs: list[int]) -> list[float]:
 
 
 def _cost(covered: NDArray[np.float64], cuts: tuple[int, ...]) -> float:
-  """Returns rows of the head's width that are multiplied for a token."""
+  """Returns the mean work per token, in multiplied rows of the head's width."""
   bounds = [*cuts, len(covered) - 1]
   cost = float(cuts[0] + len(cuts))
   for i, (start, stop) in enumerate(itertools.pairwise(bounds), start=1):

@@ -1,4 +1,4 @@
-"""What a prepared dataset holds, as text for people."""
+"""Describes a prepared dataset to people."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ _COUNTS = (
 
 def describe(folder: pathlib.Path) -> str:
   """Returns counts, vocabulary, coverage and a sample; UserError if damaged."""
-  vocab = vocabulary.load(str(folder))  # Also says if there is no dataset.
+  vocab = vocabulary.load(str(folder))  # UserError if it is not a dataset.
   meta = json.loads((folder / "meta.json").read_text("utf-8"))
   split = next(iter(meta["splits"]))
   path = folder / f"{split}.npy"
@@ -77,7 +77,7 @@ def _symbols(
 def _bins(cuts: list[int], counts: np.ndarray, split: str) -> Iterator[str]:
   """Yields the share of the tokens in each bin of the adaptive softmax."""
   if not cuts:
-    yield "adaptive softmax: the vocabulary is too small to gain from one"
+    yield "adaptive softmax: the vocabulary is too small to need one"
     return
   yield f"adaptive softmax: suggested cutoffs {cuts}, coverage of {split}:"
   bounds = [0, *cuts, len(counts)]

@@ -1,19 +1,30 @@
-"""Published archives: where they are, and whether a file is one of them."""
+"""Published archives: their addresses, downloads and verification.
+
+Downloads are by `requests`, which tensorflow-datasets needs as well. Its own
+download manager neither continues a download that broke off nor times out.
+"""
 
 import dataclasses
 import pathlib
-import urllib.request
 from collections.abc import Sequence
 
-from data_prep import progress
+import requests
+
+from data_prep import piece
 from data_prep import source
-from data_prep import staging
 from transformer_xl import errors
+from transformer_xl.data import token_file
 
 _BLOCK = 1 << 20
-# Some mirrors refuse Python's own name.
-_HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; transformer-xl)"}
+_HEADERS = {
+  # Some mirrors refuse the name of the library.
+  "User-Agent": "Mozilla/5.0 (compatible; transformer-xl)",
+  # Sizes and hashes are of the file as it is stored.
+  "Accept-Encoding": "identity",
+}
 _TIMEOUT_SECONDS = 30
+# The second try continues where the first broke off.
+_TRIES = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,92 +37,132 @@ class Archive:
   sha256: str | None = None  # the text is checked by its counts alone.
 
 
+def published(dataset: str) -> tuple[Archive, ...]:
+  """Returns the archives in a dataset's checksums.tsv, in the order there."""
+  path = pathlib.Path(__file__).with_name(dataset) / "checksums.tsv"
+  rows = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+  return tuple(
+    Archive(
+      filename=filename,
+      urls=tuple(url for url, *_, name in rows if name == filename),
+      size=size,
+      sha256=sha256,
+    )
+    for filename, size, sha256 in dict.fromkeys(
+      (name, int(size), sha256) for _, size, sha256, name in rows
+    )
+  )
+
+
 def locate(
-  archive: Archive, *, path: str | None, cache: pathlib.Path
+  archives: Sequence[Archive], *, path: str | None, cache: pathlib.Path
 ) -> source.Source:
   """Returns the verified archive, or the folder of its files.
 
   Args:
-    archive: What is wanted.
+    archives: One archive, or the files that mirrors offer instead of it.
     path: Where the user has it, or None to download it.
-    cache: Where downloads are kept.
+    cache: Folder where downloads are kept.
   """
   if path is None:
-    return source.locate(str(fetch(archive, cache)))
+    fetched = [fetch(archive, cache) for archive in archives]
+    several = len(fetched) > 1
+    return source.locate(str(cache if several else fetched[0]))
   found = source.locate(path)
-  inside = found.path / archive.filename
-  if inside.is_file():
-    found = source.locate(str(inside))
-  if found.path.name == archive.filename and found.path.is_file():
-    verify(found.path, archive)
-  return found
-
-
-def locate_all(
-  archives: Sequence[Archive], *, path: str | None, cache: pathlib.Path
-) -> source.Source:
-  """As `locate`, for a corpus that mirrors offer file by file."""
-  if path is not None:
-    return source.locate(path)
   for archive in archives:
-    fetch(archive, cache)
-  return source.Folder(cache)
+    # The files of several are checked by their counts: other sources have the
+    # same text.
+    inside = found.path / archive.filename
+    if len(archives) == 1 and inside.is_file():
+      found = source.locate(str(inside))
+    if found.path.name == archive.filename and found.path.is_file():
+      verify(found.path, archive)
+  return found
 
 
 def verify(path: pathlib.Path, archive: Archive) -> None:
   """Raises UserError unless the file has the published size and hash."""
-  size = path.stat().st_size
-  if archive.size is not None and size != archive.size:
+  problem, size = None, path.stat().st_size
+  if archive.size not in (None, size):
+    problem = f"it has {size} bytes, not {archive.size}"
+  elif archive.sha256 not in (None, found := token_file.sha256(path)):
+    problem = f"its SHA-256 is {found}, not {archive.sha256}"
+  if problem:
     raise errors.UserError(
-      f"{path} is not the published {archive.filename}: it has {size} bytes,"
-      f" not {archive.size}; fetch it again."
-    )
-  if archive.sha256 is None:
-    return
-  if (found := staging.digest(path)) != archive.sha256:
-    raise errors.UserError(
-      f"{path} is not the published {archive.filename}: its SHA-256 is"
-      f" {found}, not {archive.sha256}; fetch it again."
+      f"{path} is not the published {archive.filename}: {problem}; fetch it"
+      " again."
     )
 
 
 def fetch(archive: Archive, cache: pathlib.Path) -> pathlib.Path:
-  """Downloads the archive unless the cache has it; returns its path."""
+  """Downloads the archive unless the cache has it; returns its path.
+
+  What a broken download leaves is continued, by this call or a later one.
+
+  Raises:
+    UserError: no address gives the published file.
+  """
   path = cache / archive.filename
   if path.exists():
     verify(path, archive)
     return path
   cache.mkdir(parents=True, exist_ok=True)
-  reasons = []
-  for url in archive.urls:
-    partial = path.with_name(path.name + ".partial")
+  partial = path.with_name(path.name + ".partial")
+  reasons = {}
+  for url in archive.urls * _TRIES:
     try:
       _download(url, partial)
       verify(partial, archive)
-    except (OSError, errors.UserError) as error:
-      partial.unlink(missing_ok=True)
-      reasons.append(f"{url}: {error}")
-      continue
-    partial.rename(path)
-    return path
+    except errors.UserError as error:
+      partial.unlink()
+      reasons[url] = str(error)
+    except requests.exceptions.InvalidSchema:
+      reasons[url] = "it leads to an address that is not https"
+    except requests.RequestException as error:
+      reasons[url] = str(error)
+    else:
+      partial.rename(path)
+      return path
+  listed = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
   raise errors.UserError(
-    f"{archive.filename} could not be downloaded ({'; '.join(reasons)}); fetch"
-    " it on another machine and give it with --source=PATH."
+    f"{archive.filename} could not be downloaded ({listed}); fetch it on"
+    " another machine and give it with --source=PATH."
   )
 
 
 def _download(url: str, path: pathlib.Path) -> None:
+  """Downloads a file, or the rest of a partial one."""
   if not url.startswith("https://"):
     raise ValueError(f"downloads are by https only, not {url}")
-  request = urllib.request.Request(url, headers=_HEADERS)
-  meter = progress.Progress(f"downloading {url}")
+  start = path.stat().st_size if path.exists() else 0
+  headers = _HEADERS | ({"Range": f"bytes={start}-"} if start else {})
   with (
-    urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response,
-    open(path, "wb") as file,
+    _session() as session,
+    session.get(
+      url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS
+    ) as response,
   ):
-    if not response.url.startswith("https://"):
-      raise OSError(f"leads to {response.url}, which is not https")
-    while block := response.read(_BLOCK):
-      file.write(block)
-      meter.add(len(block))
-  meter.close()
+    if response.status_code == requests.codes.requested_range_not_satisfiable:
+      return  # Nothing is missing.
+    response.raise_for_status()
+    continued = response.status_code == requests.codes.partial_content
+    length = response.headers.get("Content-Length")
+    with (
+      open(path, "ab" if continued else "wb") as file,
+      piece.progress_bar(
+        f"downloading {url}",
+        initial=start if continued else 0,
+        total=length and int(length) + (start if continued else 0),
+      ) as bar,
+    ):
+      for block in response.iter_content(_BLOCK):
+        file.write(block)
+        bar.update(len(block))
+
+
+def _session() -> requests.Session:
+  """Returns a session that follows no redirection to an open connection."""
+  session = requests.Session()
+  session.adapters.clear()
+  session.mount("https://", requests.adapters.HTTPAdapter())
+  return session

@@ -2,36 +2,35 @@
 
     python -m data_prep.main --dataset=ptb --data_dir=data
 
-Flags and dispatch. Nothing else: programs call `preparation.prepare`.
+Only flags are here; programs call `preparation.prepare`.
 """
 
 import pathlib
-import sys
 from typing import Any
-from typing import NoReturn
 
-from absl import app
 from absl import flags
 
 from data_prep import catalog
 from data_prep import describe
 from data_prep import preparation
 from data_prep import tokenizer
+from transformer_xl import command_line
 from transformer_xl import errors
 
-# A flag that is not given leaves the default to `prepare`.
+# The default of a flag that is not given is that of `prepare`.
 _FLAGS = (
   flags.DEFINE_enum(
     "dataset", None, catalog.NAMES, "The corpus.", required=True
   ),
   flags.DEFINE_string(
-    "data_dir", None, "Datasets are folders in this one.", required=True
+    "data_dir", None, "The folder in which datasets are folders.", required=True
   ),
   flags.DEFINE_string(
     "source",
     None,
-    "The archive as published, or a folder of its files, instead of a download."
-    " For --dataset=text: a file, a folder, or patterns with commas between.",
+    "The archive as published, or a folder with its files, instead of a"
+    " download. For --dataset=text: a file, a folder, or patterns separated by"
+    " commas. For --dataset=tfds: NAME, NAME/CONFIG, or a prepared folder.",
   ),
   flags.DEFINE_string("name", None, "The dataset's folder, if not --dataset."),
   flags.DEFINE_string(
@@ -46,17 +45,17 @@ _FLAGS = (
     "vocabulary_file",
     None,
     "A vocabulary to use: a prepared dataset's folder, a tokenizers .json, or"
-    " text with a word a line.",
+    " text with one word per line.",
   ),
   flags.DEFINE_bool("lower_case", None, "Make the text lower-case."),
   flags.DEFINE_integer(
-    "min_freq", None, "Words that are rarer become <unk>.", lower_bound=1
+    "min_freq", None, "Rarer words become <unk>.", lower_bound=1
   ),
   flags.DEFINE_integer(
-    "max_size", None, "Most words or subwords.", lower_bound=1
+    "max_size", None, "Maximum number of words or subwords.", lower_bound=1
   ),
   flags.DEFINE_string(
-    "field", None, "The field of .jsonl records with the text; text."
+    "field", None, "The field or column of records with the text; text."
   ),
   flags.DEFINE_string("valid_source", None, "Validation text, like --source."),
   flags.DEFINE_string("test_source", None, "Test text, like --source."),
@@ -73,34 +72,34 @@ _DESCRIBE = flags.DEFINE_bool(
 )
 
 
-def _exit(message: str) -> NoReturn:
-  print(f"error: {message}", file=sys.stderr)
-  sys.exit(2)
-
-
 def main(argv: list[str]) -> None:
-  """Prepares what the flags say; a user's mistake is one line and status 2."""
-  del argv  # Flags only.
+  """Prepares or describes the dataset that the flags name.
+
+  Raises:
+    UserError: the flags, the source or the disk do not allow it.
+  """
+  if len(argv) > 1:
+    raise errors.UserError(
+      f"{argv[1]!r} belongs to no flag; write --flag=VALUE, with quotes around"
+      " a value that has spaces or patterns."
+    )
   values: dict[str, Any] = {flag.name: flag.value for flag in _FLAGS}
   given = {name: value for name, value in values.items() if value is not None}
   try:
     if _DESCRIBE.value:
-      place = pathlib.Path(
+      folder = pathlib.Path(
         given["data_dir"], given.get("name", given["dataset"])
       )
-      print(describe.describe(place.expanduser()))
-      return
-    folder = preparation.prepare(**given)
-  except errors.UserError as error:
-    _exit(str(error))
+      print(describe.describe(folder.expanduser()))
+    else:
+      print(f"{preparation.prepare(**given)} is ready")
   except OSError as error:
     where = error.filename or given["data_dir"]
-    _exit(
-      f"{where}: {error.strerror or error}; mend that and run the same command"
-      " again, it goes on."
-    )
-  print(f"{folder} is ready")
+    raise errors.UserError(
+      f"{where}: {error.strerror or error}; fix that and run the same command"
+      " again."
+    ) from None
 
 
 if __name__ == "__main__":
-  app.run(main)
+  command_line.run(main)

@@ -1,19 +1,25 @@
-"""Pieces: a text as a stream of byte strings of a megabyte or so.
+"""Pieces: a text as a stream of byte strings of about a megabyte.
 
-Whole corpora need not fit in memory; a piece does. Pieces end where no word
-is cut in two, so they can be encoded one by one.
+A piece fits in memory where a corpus may not. Pieces end where no word is cut
+in two, so they can be encoded one by one.
 """
 
+import sys
 from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import Any
 from typing import NamedTuple
 from typing import Protocol
+
+import tqdm
 
 from transformer_xl import errors
 
 _BLOCK = 1 << 20
-# A line is cut at white space, and a word anywhere, only beyond this length.
+# Only beyond this length is a line cut at white space, and a word anywhere.
 _LONGEST = 4 << 20
+# Progress is shown only for passes that take longer than this.
+_SECONDS_BEFORE_PROGRESS = 1.0
 
 
 class Readable(Protocol):
@@ -32,20 +38,14 @@ class Piece(NamedTuple):
   offset: int  # Where in the file `data` starts.
 
 
-def cut(
-  stream: Readable,
-  *,
-  origin: str,
-  offset: int = 0,
-) -> Iterator[Piece]:
+def cut(stream: Readable, *, origin: str) -> Iterator[Piece]:
   """Yields a stream as a document, cut at ends of lines where there are any.
 
   Args:
-    stream: The text from here on.
+    stream: The text.
     origin: The file's name, for messages.
-    offset: Where in the file the stream stands.
   """
-  buffer, starts_document = b"", True
+  buffer, starts_document, offset = b"", True, 0
   while block := stream.read(_BLOCK):
     buffer += block
     if end := _boundary(buffer):
@@ -57,27 +57,32 @@ def cut(
     yield Piece(buffer, starts_document, origin, offset)
 
 
-def stretch(
-  stream: Readable, start: int, stop: int, *, origin: str
-) -> Iterator[Piece]:
-  """Yields the bytes of a stream from start to stop, as one document."""
-  position = 0
-  while position < start and (
-    block := stream.read(min(_BLOCK, start - position))
-  ):
-    position += len(block)
-  limited = _Limited(stream, stop - start)
-  return cut(limited, origin=origin, offset=start)
+def stretch(text: Iterable[Piece], start: int, stop: int) -> Iterator[Piece]:
+  """Yields the bytes of a text from start to stop, as a document or more."""
+  position, first = 0, True
+  for piece in text:
+    if position >= stop:
+      return
+    begin = max(start - position, 0)
+    data = piece.data[begin : stop - position]
+    position += len(piece.data)
+    if data:
+      yield piece._replace(
+        data=data,
+        offset=piece.offset + begin,
+        starts_document=piece.starts_document or first,
+      )
+      first = False
 
 
 def separated(
   pieces: Iterator[Piece], *, final_newline: bool
 ) -> Iterator[Piece]:
-  """Yields the pieces with a newline after every document that lacks one.
+  """Yields the pieces with a newline after every document without one.
 
   Args:
     pieces: The text; a document may be several pieces.
-    final_newline: Whether that goes for the last document, too.
+    final_newline: Whether the last document gets a newline, too.
   """
   last = None
   for piece in pieces:
@@ -86,6 +91,26 @@ def separated(
     last = piece
   if last is not None:
     yield _ended(last) if final_newline else last
+
+
+def with_progress(pieces: Iterable[Piece], label: str) -> Iterator[Piece]:
+  """Yields the pieces and shows on standard error how much has been read."""
+  with progress_bar(label) as bar:
+    for piece in pieces:
+      yield piece
+      bar.update(len(piece.data))
+
+
+def progress_bar(label: str, **options: Any) -> tqdm.tqdm:
+  """Returns a bar that counts bytes; a log file gets a line now and then."""
+  return tqdm.tqdm(
+    desc=label,
+    unit="B",
+    unit_scale=True,
+    delay=_SECONDS_BEFORE_PROGRESS,
+    mininterval=0.5 if sys.stderr.isatty() else 10,
+    **options,
+  )
 
 
 def documents(pieces: Iterable[Piece]) -> Iterator[bytes]:
@@ -101,7 +126,7 @@ def documents(pieces: Iterable[Piece]) -> Iterator[bytes]:
 
 
 def text(piece: Piece) -> str:
-  """Returns a piece as text; UserError with the place where it is no UTF-8."""
+  """Returns a piece as text; UserError names the first byte not in UTF-8."""
   try:
     return piece.data.decode("utf-8")
   except UnicodeDecodeError as error:
@@ -117,29 +142,14 @@ def refuse_cut_word(piece: Piece) -> None:
   if len(piece.data) > _LONGEST - 4 and not piece.data[-1:].isspace():
     raise errors.UserError(
       f"{piece.origin} has no white space in the {len(piece.data)} bytes from"
-      f" offset {piece.offset}, so it is no text of words; use"
+      f" offset {piece.offset}, so it has no words; use"
       " --tokenizer=byte or --tokenizer=character."
     )
 
 
-class _Limited:
-  """The first bytes of a stream, as a stream."""
-
-  def __init__(self, stream: Readable, size: int):
-    self._stream = stream
-    self._left = size
-
-  def read(self, size: int, /) -> bytes:
-    """Returns at most `size` bytes; none when enough were read."""
-    block = self._stream.read(min(size, self._left))
-    self._left -= len(block)
-    return block
-
-
 def _ended(piece: Piece) -> Piece:
-  if piece.data.endswith(b"\n"):
-    return piece
-  return piece._replace(data=piece.data + b"\n")
+  end = b"" if piece.data.endswith(b"\n") else b"\n"
+  return piece._replace(data=piece.data + end)
 
 
 def _boundary(buffer: bytes) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import shutil
+import sys
 from typing import Any
 
 from data_prep import array_file
@@ -14,10 +15,8 @@ from data_prep import staging
 from data_prep import survey as survey_lib
 from data_prep import tokenizer as tokenizer_lib
 from data_prep import vocabulary_file as vocabulary_file_lib
-from data_prep.lm1b import corpus as lm1b_corpus
+from data_prep.lm1b import lm1b_dataset_builder
 from data_prep.text import corpus as text_corpus
-from transformer_xl import errors
-from transformer_xl.data import vocabulary
 
 FORMAT = 1
 
@@ -36,31 +35,29 @@ def prepare(
   max_size: int | None = None,
   **options: Any,
 ) -> pathlib.Path:
-  """Prepares a dataset, or goes on where it was killed.
+  """Prepares a dataset.
 
-  The arguments are the flags of the same names; `options` are those for
-  --dataset=text alone.
+  The arguments are the flags of the same names; `options` are those of
+  --dataset=text and tfds alone.
 
   Returns:
-    The dataset's folder, `data_dir`/`name`. If the same call made it before, it
-    is left as it is.
+    The dataset's folder, `data_dir`/`name`. A folder that the same call has
+    made is left as it is.
 
   Raises:
-    UserError: the source, the text or an option is not right; nothing is left
-      in the folder's place.
+    UserError: the source, the text or an option is wrong; there is no folder.
   """
   request = {k: v for k, v in locals().items() if k not in ("data_dir", "name")}
   final = pathlib.Path(data_dir).expanduser() / (name or dataset)
   if source is None and staging.read_meta(final).get("request") == request:
     return final  # Without downloading it again to see that it is the same.
   cache = final.parent / "downloads"
-  own_text = dataset == "text" or options
   corpus = catalog.open_corpus(
     dataset,
     source=source,
     mode=mode,
     tokenizer=tokenizer_lib.of_text(tokenizer or "byte"),
-    options=text_corpus.Options(**options) if own_text else None,
+    options=text_corpus.Options(**options) if options else None,
     cache=cache,
   )
   cut = corpus.tokenizer
@@ -74,7 +71,9 @@ def prepare(
     trained=vocabulary_file is not None,
   )
   if vocabulary_file is None and dataset == "lm1b" and cut == corpus.tokenizer:
-    vocabulary_file = lm1b_corpus.vocabulary_file(path=source, cache=cache)
+    vocabulary_file = lm1b_dataset_builder.vocabulary_file(
+      path=source, cache=cache
+    )
   given = None
   if vocabulary_file is not None:
     given = vocabulary_file_lib.read(vocabulary_file, cut)
@@ -90,24 +89,28 @@ def _prepare(
   given: vocabulary_file_lib.VocabularyFile | None,
   request: dict[str, Any],
 ) -> None:
-  """Writes the dataset beside its place and moves it there; once is enough."""
-  key = {
-    "format": FORMAT,
-    "request": request,
-    "source": corpus.fingerprint,
-    "vocabulary": given and given.sha256,
-  }
-  if staging.read_meta(final).get("recipe") == staging.hash_of(key):
+  """Writes the dataset unless the same call has already made it."""
+  recipe = staging.recipe(
+    {
+      "format": FORMAT,
+      "request": request,
+      "source": corpus.fingerprint,
+      "vocabulary": given and given.sha256,
+    }
+  )
+  if staging.read_meta(final).get("recipe") == recipe:
     return
-  with staging.Staging(final, key=key) as stage:
-    try:
-      meta = _write(corpus, tokenizer, given, stage)
-    except errors.UserError:
-      stage.discard()
-      raise
-    stage.publish(
-      {"format": FORMAT, "name": final.name, **meta, "request": request}
-    )
+  with staging.staged(final) as folder:
+    meta = {
+      "format": FORMAT,
+      "name": final.name,
+      **_write(corpus, tokenizer, given, folder),
+      "request": request,
+      "recipe": recipe,
+    }
+    staging.write_meta(folder, meta)
+  if corpus.report is not None:
+    print(corpus.report, file=sys.stderr)
   if corpus.scratch is not None:
     shutil.rmtree(corpus.scratch)
 
@@ -116,15 +119,17 @@ def _write(
   corpus: data_prep_corpus.Corpus,
   tokenizer: tokenizer_lib.Tokenizer,
   given: vocabulary_file_lib.VocabularyFile | None,
-  stage: staging.Staging,
+  folder: pathlib.Path,
 ) -> dict[str, Any]:
-  """Takes the three steps from text to token files; returns meta.json."""
+  """Writes everything but meta.json, and returns that."""
   count_symbols = given is None and tokenizer.counts_symbols
-  survey = survey_lib.run(corpus, tokenizer, stage, count_symbols=count_symbols)
-  file = given or vocabulary_file_lib.make(corpus, tokenizer, survey, stage)
-  staging.write(stage.path(file.name), file.content)
+  survey = survey_lib.run(corpus, tokenizer, count_symbols=count_symbols)
+  file = given or vocabulary_file_lib.make(corpus, tokenizer, survey.symbols)
+  staging.write(folder / file.name, file.content)
   vocab = file.load()
-  splits = encoding.run(corpus, tokenizer, vocab, stage)
+  splits = encoding.run(corpus, tokenizer, vocab, folder)
+  tokens = array_file.blocks(folder / f"{next(iter(splits))}.npy")
+  counts = cutoffs.count(tokens, size=vocab.size)
   return {
     "dataset": corpus.name,
     "unit": vocab.unit,
@@ -137,16 +142,9 @@ def _write(
       "sha256": file.sha256,
     },
     "splits": {
-      split: entry | dataclasses.asdict(survey.counts[split])
+      split: entry | survey.counts[split]._asdict()
       for split, entry in splits.items()
     },
-    "suggested_cutoffs": _suggest(stage, next(iter(splits)), vocab),
+    "suggested_cutoffs": cutoffs.suggest(counts),
     "source": dict(corpus.source),
   }
-
-
-def _suggest(
-  stage: staging.Staging, split: str, vocab: vocabulary.Vocabulary
-) -> list[int]:
-  tokens = array_file.blocks(stage.path(f"{split}.npy"))
-  return cutoffs.suggest(cutoffs.count(tokens, size=vocab.size))

@@ -1,4 +1,4 @@
-"""Sources: a folder, a zip, a tar or a single file, read where they lie.
+"""Sources: a folder, a zip, a tar or a single file, read in place.
 
 Members are read as streams and never unpacked by the archive's own paths, so
 an archive cannot write anywhere.
@@ -19,13 +19,14 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import IO
 
 from transformer_xl import errors
 
-# Real text shrinks to a fifth or so. What grows beyond both of these when it
-# is unpacked was made to fill the disk.
+# Compression shrinks real text to about a fifth. An archive that exceeds both
+# of these when it is unpacked was made to fill the disk.
 _MOST_RATIO = 200
 _FREE_BYTES = 1 << 28
 
@@ -36,9 +37,18 @@ class Source(abc.ABC):
   def __init__(self, path: pathlib.Path):
     self.path = path
 
-  @abc.abstractmethod
   def names(self) -> list[str]:
-    """Returns the names of the regular files, sorted."""
+    """Returns the paths of the regular files within the source, sorted."""
+    return self._names
+
+  @functools.cached_property
+  def _names(self) -> list[str]:
+    with damage_reported(self.path):
+      return sorted(self._list())
+
+  @abc.abstractmethod
+  def _list(self) -> Iterable[str]:
+    """Returns the names of the regular files."""
 
   @abc.abstractmethod
   def _open(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -50,21 +60,30 @@ class Source(abc.ABC):
     with damage_reported(self.path), self._open(name) as stream:
       yield stream
 
-  def find(self, *endings: str) -> str | None:
-    """Returns the first file whose path is, or ends in, one of these."""
+  def member(self, *endings: str, needed: str) -> str:
+    """Returns the first file whose path is, or ends in, one of these.
+
+    Args:
+      *endings: Last parts of paths, the usual one first.
+      needed: What the user may give instead, for the message.
+
+    Raises:
+      UserError: there is no such file.
+    """
     for ending in endings:
       for name in self.names():
         if f"/{name}".endswith(f"/{ending}"):
           return name
-    return None
+    raise errors.UserError(
+      f"{self.path} has no {' or '.join(endings)}; give {needed}."
+    )
 
   def fingerprint(self) -> str:
     """Returns a string that changes when the source changes."""
     paths = [self.path]
     if self.path.is_dir():
       paths += [self.path / name for name in self.names()]
-    stats = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
-    return hashlib.sha256(repr(stats).encode()).hexdigest()
+    return fingerprint(paths)
 
 
 class Folder(Source):
@@ -77,28 +96,21 @@ class Folder(Source):
     super().__init__(path)
     self._skip = skip
 
-  def names(self) -> list[str]:
-    """Returns the paths within the folder."""
-    return self._names
-
-  @functools.cached_property
-  def _names(self) -> list[str]:
-    found = []
+  def _list(self) -> Iterable[str]:
     for root, folders, files in os.walk(self.path):
       folders[:] = [name for name in folders if name not in self._skip]
-      found += [pathlib.Path(root, name) for name in files]
-    regular = (path for path in found if path.is_file())
-    return sorted(p.relative_to(self.path).as_posix() for p in regular)
+      for path in (pathlib.Path(root, name) for name in files):
+        if path.is_file():
+          yield path.relative_to(self.path).as_posix()
 
   def _open(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
     return open(self.path / name, "rb")
 
 
 class File(Source):
-  """One file, of which the name is all that counts."""
+  """A single file."""
 
-  def names(self) -> list[str]:
-    """Returns the file's name."""
+  def _list(self) -> Iterable[str]:
     return [self.path.name]
 
   def _open(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -108,16 +120,10 @@ class File(Source):
 class Zip(Source):
   """The files in a zip archive."""
 
-  def names(self) -> list[str]:
-    """Returns the members' paths."""
-    return self._names
-
-  @functools.cached_property
-  def _names(self) -> list[str]:
-    with damage_reported(self.path), zipfile.ZipFile(self.path) as archive:
+  def _list(self) -> Iterable[str]:
+    with zipfile.ZipFile(self.path) as archive:
       # `is_dir` fails where a name is empty.
-      names = (info.filename for info in archive.infolist())
-      return sorted(name for name in names if not name.endswith("/"))
+      return [name for name in archive.namelist() if not name.endswith("/")]
 
   @contextlib.contextmanager
   def _open(self, name: str) -> Iterator[IO[bytes]]:
@@ -133,14 +139,9 @@ class Zip(Source):
 class Tar(Source):
   """The regular files in a tar archive; links are not followed."""
 
-  def names(self) -> list[str]:
-    """Returns the members' paths."""
-    return self._names
-
-  @functools.cached_property
-  def _names(self) -> list[str]:
-    with damage_reported(self.path), tarfile.open(self.path) as archive:
-      return sorted(m.name for m in archive if m.isreg())
+  def _list(self) -> Iterable[str]:
+    with tarfile.open(self.path) as archive:
+      return [member.name for member in archive if member.isreg()]
 
   @contextlib.contextmanager
   def _open(self, name: str) -> Iterator[IO[bytes]]:
@@ -148,13 +149,19 @@ class Tar(Source):
       info = archive.getmember(name)
       refuse_bomb(self.path, info.size, packed=self.path.stat().st_size)
       if (stream := archive.extractfile(info)) is None:
-        raise tarfile.ReadError(f"{name} is no regular file")
+        raise tarfile.ReadError(f"{name} is not a regular file")
       with stream:
         yield stream
 
 
+def fingerprint(paths: Iterable[pathlib.Path]) -> str:
+  """Returns a string that changes when one of the files changes."""
+  stats = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
+  return hashlib.sha256(repr(stats).encode()).hexdigest()
+
+
 def locate(path: str) -> Source:
-  """Returns the source at a path, by what lies there and not by its name."""
+  """Returns the source at a path, recognised by its content."""
   place = pathlib.Path(path).expanduser()
   if place.is_dir():
     return Folder(place)
@@ -200,12 +207,14 @@ def unpack(
 
 @contextlib.contextmanager
 def damage_reported(path: pathlib.Path) -> Iterator[None]:
-  """Turns what readers of archives raise into one line."""
+  """Turns exceptions of readers of archives into a UserError."""
   try:
     yield
   except (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
     *(EOFError, NotImplementedError, OSError, ValueError, struct.error),
+    # Arrow allocates whatever a damaged file asks for, and misses dictionaries.
+    *(MemoryError, KeyError),
   ) as error:
     # A place before the start of the file is damage, a full disk is not.
     if getattr(error, "errno", None) not in (None, errno.EINVAL):

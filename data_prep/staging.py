@@ -1,105 +1,80 @@
-"""Where a dataset grows until it is whole: `NAME.partial` beside `NAME`.
+"""A dataset while it is written: in `NAME.partial`, beside `NAME`.
 
-The folder is renamed when everything is written, so `NAME` is whole or absent.
-A killed preparation leaves its partial folder, and the same command goes on
-from there; a command with other options or another source starts anew.
+The finished folder is renamed, so `NAME` is either whole or absent. What a
+killed process leaves in `NAME.partial` is deleted by the next preparation.
 """
 
-import fcntl
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import shutil
-from typing import IO
+from collections.abc import Iterator
 from typing import Any
+
+import filelock
 
 from transformer_xl import errors
 
 
-class Staging:
-  """The partial folder of one dataset, held by one process at a time."""
+@contextlib.contextmanager
+def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields an empty folder that becomes `final` unless an exception is raised.
 
-  def __init__(self, final: pathlib.Path, *, key: dict[str, Any]):
-    """Opens the folder; what another `key` left there is deleted.
-
-    Args:
-      final: The folder the dataset will have. UserError if it is in use.
-      key: All that the result depends on, as JSON.
-    """
-    self._final = final
-    self._folder = final.with_name(final.name + ".partial")
+  Raises:
+    UserError: `final` holds something already, or another process is preparing
+      it.
+  """
+  refuse_existing(final)
+  partial = final.with_name(final.name + ".partial")
+  partial.mkdir(parents=True, exist_ok=True)
+  lock = filelock.FileLock(partial / "lock")
+  try:
+    lock.acquire(blocking=False)
+  except filelock.Timeout:
+    raise errors.UserError(
+      f"another process is preparing {final}; wait for it, or choose another"
+      " --name."
+    ) from None
+  try:
+    # The lock stays outside of the folder that is renamed, so that it is held
+    # until the dataset has its name.
+    folder = partial / "dataset"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    yield folder
     refuse_existing(final)
-    self._folder.mkdir(parents=True, exist_ok=True)
-    self._lock = self._take_lock()
-    self._recipe = hash_of(key)
-    if self.load("recipe") != self._recipe:
-      for path in self._folder.iterdir():
-        if path.name != "lock":
-          path.unlink()
-      self.save("recipe", self._recipe)
+    folder.rename(final)
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+    lock.release()
 
-  def __enter__(self) -> "Staging":
-    return self
 
-  def __exit__(self, *unused: object) -> None:
-    self._lock.close()
+def write_meta(folder: pathlib.Path, meta: dict[str, Any]) -> None:
+  """Writes meta.json, which makes a folder a dataset."""
+  content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
+  write(folder / "meta.json", content.encode("utf-8"))
 
-  def path(self, name: str) -> pathlib.Path:
-    """Returns where a file of the dataset is being written."""
-    return self._folder / name
 
-  def load(self, name: str) -> Any:
-    """Returns what was saved under this name, or None."""
-    try:
-      return json.loads(self._state(name).read_text("utf-8"))
-    except FileNotFoundError:
-      return None
-
-  def save(self, name: str, state: Any) -> None:
-    """Saves JSON for a later process; it finds the old or the new state."""
-    write(self._state(name), json.dumps(state).encode("utf-8"))
-
-  def publish(self, meta: dict[str, Any]) -> None:
-    """Writes meta.json and gives the folder its name."""
-    for path in [*self._folder.glob("*.state"), self._folder / "lock"]:
-      path.unlink()
-    meta = meta | {"recipe": self._recipe}
-    content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
-    write(self._folder / "meta.json", content.encode("utf-8"))
-    refuse_existing(self._final)
-    self._folder.rename(self._final)
-
-  def discard(self) -> None:
-    """Deletes the partial folder: nothing in it can be of use."""
-    shutil.rmtree(self._folder)
-
-  def _state(self, name: str) -> pathlib.Path:
-    return self._folder / f"{name}.state"
-
-  def _take_lock(self) -> IO[str]:
-    lock = open(self._folder / "lock", "w")  # noqa: SIM115
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      lock.close()
-      raise errors.UserError(
-        f"another process is preparing {self._final}; wait for it, or choose"
-        " another --name."
-      ) from None
-    return lock
+def write(path: pathlib.Path, content: bytes) -> None:
+  """Writes a file and waits until it is on the disk."""
+  with open(path, "wb") as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def read_meta(final: pathlib.Path) -> dict[str, Any]:
-  """Returns what `publish` wrote there; empty if there is no dataset."""
+  """Returns meta.json as it was written; empty if there is no dataset."""
   try:
     return json.loads((final / "meta.json").read_text("utf-8"))
   except (FileNotFoundError, NotADirectoryError, ValueError):
     return {}
 
 
-def hash_of(key: dict[str, Any]) -> str:
-  """Returns the recipe that meta.json states of a dataset made by this key."""
+def recipe(key: dict[str, Any]) -> str:
+  """Returns a hash of all that a dataset depends on, kept in its meta.json."""
   return hashlib.sha256(json.dumps(key).encode("utf-8")).hexdigest()
 
 
@@ -108,21 +83,5 @@ def refuse_existing(final: pathlib.Path) -> None:
   if final.exists() and (not final.is_dir() or any(final.iterdir())):
     raise errors.UserError(
       f"{final} holds something else and is left as it is; delete it to"
-      " prepare it anew, or choose another --name."
+      " prepare it again, or choose another --name."
     )
-
-
-def write(path: pathlib.Path, content: bytes) -> None:
-  """Writes a file so that the old or the new content is found, never half."""
-  temporary = path.with_name(path.name + ".new")
-  with open(temporary, "wb") as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(temporary, path)
-
-
-def digest(path: pathlib.Path) -> str:
-  """Returns the SHA-256 of a file in hexadecimal."""
-  with open(path, "rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,87 +1,56 @@
 """The first pass over a corpus: how much text there is, and which symbols.
 
-It tells whether a source is what it should be before any token is written,
-and it resumes where a killed process last saved its counts.
+A source with other than the published counts is refused here, before any token
+is written.
 """
 
 import collections
-import dataclasses
-import itertools
+import operator
+from typing import NamedTuple
 
 from data_prep import corpus as corpus_lib
 from data_prep import piece as piece_lib
-from data_prep import progress
-from data_prep import staging
 from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 
-# Text between two saved states: some ten seconds' work.
-_SAVE_BYTES = 256 << 20
 
+class Survey(NamedTuple):
+  """The result of the first pass."""
 
-@dataclasses.dataclass
-class Survey:
-  """What is known of a corpus so far."""
-
-  counts: dict[str, corpus_lib.Counts]  # Of every split that was begun.
-  symbols: collections.Counter[str]  # In the order in which they were met.
-  num_pieces: int = 0  # Read of the last split in `counts`.
+  counts: dict[str, corpus_lib.Counts]  # By split.
+  symbols: collections.Counter[str]  # In order of first occurrence.
 
 
 def run(
   corpus: corpus_lib.Corpus,
   tokenizer: tokenizer_lib.Tokenizer,
-  stage: staging.Staging,
   *,
   count_symbols: bool,
 ) -> Survey:
-  """Reads every split once; UserError if the corpus is not what it should be.
+  """Reads every split once.
 
   Args:
     corpus: The text.
     tokenizer: What a symbol is.
-    stage: Where counts are saved and found again.
     count_symbols: Whether the vocabulary is to be made from the counts.
+
+  Raises:
+    UserError: the text is empty, not UTF-8, or not the published one.
   """
-  survey = _load(stage)
-  for split in corpus.splits:
-    if split in list(survey.counts)[:-1]:
-      continue
-    if split not in survey.counts:
-      survey.counts[split], survey.num_pieces = corpus_lib.Counts(), 0
-    counter = (
-      survey.symbols
-      if count_symbols and split in corpus.vocabulary_splits
-      else None
-    )
-    _read_split(corpus, split, tokenizer, stage, survey, counter)
-    _check(corpus, split=split, counts=survey.counts[split])
-  _save(stage, survey)
+  survey = Survey({}, collections.Counter())
+  for split, read in corpus.splits.items():
+    counted = count_symbols and split in corpus.vocabulary_splits
+    counter = survey.symbols if counted else None
+    counts = corpus_lib.Counts()
+    text = tokenizer_lib.pieces_of(read, tokenizer)
+    for piece in piece_lib.with_progress(
+      text, f"{corpus.name}: counting {split}"
+    ):
+      found = _count(piece, tokenizer, counter)
+      counts = corpus_lib.Counts(*map(operator.add, counts, found))
+    _check(corpus, split=split, counts=counts)
+    survey.counts[split] = counts
   return survey
-
-
-def _read_split(
-  corpus: corpus_lib.Corpus,
-  split: str,
-  tokenizer: tokenizer_lib.Tokenizer,
-  stage: staging.Staging,
-  survey: Survey,
-  counter: collections.Counter[str] | None,
-) -> None:
-  """Brings the survey to the end of one split."""
-  meter = progress.Progress(f"{corpus.name}: counting {split}")
-  unsaved = 0
-  text = tokenizer_lib.pieces_of(corpus.splits[split], tokenizer)
-  for piece in itertools.islice(text, survey.num_pieces, None):
-    counts = survey.counts[split]
-    survey.counts[split] = _add(counts, _count(piece, tokenizer, counter))
-    survey.num_pieces += 1
-    meter.add(len(piece.data))
-    unsaved += len(piece.data)
-    if unsaved >= _SAVE_BYTES:
-      _save(stage, survey)
-      unsaved = 0
-  meter.close()
 
 
 def _count(
@@ -89,7 +58,7 @@ def _count(
   tokenizer: tokenizer_lib.Tokenizer,
   counter: collections.Counter[str] | None,
 ) -> corpus_lib.Counts:
-  """Returns the size of a piece, and adds its symbols to the counter."""
+  """Returns the size of a piece and adds its symbols to the counter."""
   if tokenizer.kind == "byte":
     text = piece.data.decode("utf-8", "replace")
   else:
@@ -114,36 +83,21 @@ def _count(
   )
 
 
-def _add(
-  first: corpus_lib.Counts, second: corpus_lib.Counts
-) -> corpus_lib.Counts:
-  fields = dataclasses.asdict(first)
-  return corpus_lib.Counts(
-    **{name: value + getattr(second, name) for name, value in fields.items()}
-  )
-
-
 def _check(
   corpus: corpus_lib.Corpus, *, split: str, counts: corpus_lib.Counts
 ) -> None:
+  """Raises UserError unless the split has text, and its published counts."""
   if counts.num_bytes == 0:
     raise errors.UserError(
       f"the {split} split of {corpus.source['path']} is empty; give it some"
-      " text, or do without a split of your own text, for example with"
+      " text, or leave a split of your own text out, for example with"
       " --valid_fraction=0."
     )
-  corpus_lib.check(corpus, split=split, counts=counts)
-
-
-def _save(stage: staging.Staging, survey: Survey) -> None:
-  counts = {k: dataclasses.asdict(v) for k, v in survey.counts.items()}
-  stage.save("survey", [counts, survey.symbols, survey.num_pieces])
-
-
-def _load(stage: staging.Staging) -> Survey:
-  state = stage.load("survey")
-  if state is None:
-    return Survey({}, collections.Counter())
-  counts, symbols, num_pieces = state
-  counts = {k: corpus_lib.Counts(**v) for k, v in counts.items()}
-  return Survey(counts, collections.Counter(symbols), num_pieces)
+  for field, expected in corpus.published.get(split, {}).items():
+    if (found := getattr(counts, field)) != expected:
+      raise errors.UserError(
+        f"{corpus.source['path']} is not the published {corpus.name}: its"
+        f" {split} split has {found} {field.removeprefix('num_')}, not"
+        f" {expected}; give the original files, or prepare other text with"
+        " --dataset=text."
+      )

@@ -1,4 +1,4 @@
-"""Tokenizers: what a symbol is, and which symbols a vocabulary gets."""
+"""Tokenizers: how text is cut into symbols, and the order of their ids."""
 
 import collections
 import dataclasses
@@ -14,6 +14,8 @@ from transformer_xl import errors
 from transformer_xl.data import vocabulary
 
 KINDS = ("byte", "character", "word", "subword")
+# Any text can be encoded because each byte is a subword.
+_FEWEST_SUBWORDS = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,13 +24,13 @@ class Tokenizer:
 
   kind: str  # One of KINDS.
   lower_case: bool = False
-  # Words only: the symbols that get the first ids, in this order; the one
-  # that stands for a newline; the one for words outside the vocabulary.
+  # Words only: symbols with the first ids, in this order; the symbol of a
+  # newline; the symbol of words outside the vocabulary.
   special: tuple[str, ...] = ("<eos>",)
   end_of_line: str = "<eos>"
   unk: str | None = None
-  min_freq: int = 0  # Words only: those that are rarer are left out.
-  max_size: int | None = None  # Words and subwords: most symbols, all told.
+  min_freq: int = 0  # Words only: rarer ones are left out.
+  max_size: int | None = None  # Words and subwords: limit on all symbols.
   all_bytes: bool = True  # Bytes only: all 256, or those that occur.
 
   @property
@@ -39,7 +41,7 @@ class Tokenizer:
     return self.kind != "subword"
 
   def meta(self) -> dict[str, Any]:
-    """Returns what `vocabulary.parse` needs to encode new text alike."""
+    """Returns the fields that `vocabulary.parse` needs to encode new text."""
     meta: dict[str, Any] = {"kind": self.kind, "lower_case": self.lower_case}
     if self.kind == "word":
       meta |= {"end_of_line": self.end_of_line, "unk": self.unk}
@@ -62,19 +64,28 @@ def refine(
   max_size: int | None,
   trained: bool,
 ) -> Tokenizer:
-  """Returns the tokenizer with what the user wants to be different.
+  """Returns the tokenizer with the changes that the user wants.
 
   Args:
     tokenizer: The usual one.
-    lower_case: Or None, as below, to leave it as it is.
-    min_freq: How often a word must occur.
-    max_size: How many symbols there may be.
-    trained: Whether there is a vocabulary already.
+    lower_case: None, here and below, keeps the usual value.
+    min_freq: Minimum count of a word.
+    max_size: Maximum number of symbols.
+    trained: Whether the user gives a vocabulary.
   """
   if tokenizer.kind == "subword" and max_size is None and not trained:
     raise errors.UserError(
       "--tokenizer=subword needs the number of subwords, such as"
       " --max_size=16384, or a trained --vocabulary_file=tokenizer.json."
+    )
+  if (
+    tokenizer.kind == "subword"
+    and max_size is not None
+    and max_size < _FEWEST_SUBWORDS
+  ):
+    raise errors.UserError(
+      f"--max_size={max_size} is too small for subwords: each of the 256 bytes"
+      f" is one, so give at least {_FEWEST_SUBWORDS}."
     )
   if lower_case and tokenizer.kind == "byte":
     raise errors.UserError("bytes have no case; lower_case is for other units.")
@@ -87,7 +98,7 @@ def refine(
   if min_freq is None and max_size is None:
     return tokenizer
   if tokenizer.kind == "word" and tokenizer.unk is None:
-    # What is left out needs an id all the same.
+    # The words that are left out need an id.
     special = (*tokenizer.special, "<unk>")
     tokenizer = dataclasses.replace(tokenizer, special=special, unk="<unk>")
   return dataclasses.replace(
@@ -100,8 +111,8 @@ def pieces_of(
 ) -> Iterator[piece.Piece]:
   """Returns a split's text as it is encoded.
 
-  Documents are kept apart by a newline, which is added where it lacks; text of
-  words also ends in one, for its last line has an end marker like the others.
+  A newline is added between documents where it is missing. Text of words also
+  ends in one, so that its last line has an end marker like the others.
   """
   return piece.separated(split(), final_newline=tokenizer.kind == "word")
 
@@ -109,8 +120,8 @@ def pieces_of(
 def order(counts: collections.Counter[str], tokenizer: Tokenizer) -> list[str]:
   """Returns the symbols in the order of their ids.
 
-  Special symbols come first, then the others by decreasing count; of equally
-  frequent ones, the one that was met first.
+  Special symbols come first, then the others by decreasing count. Ties are
+  broken by first occurrence.
   """
   special = list(tokenizer.special) if tokenizer.kind == "word" else []
   taken = set(special)
@@ -123,7 +134,7 @@ def order(counts: collections.Counter[str], tokenizer: Tokenizer) -> list[str]:
 
 
 def content(symbols: Iterable[str], *, kind: str) -> bytes:
-  """Returns the vocabulary file of these symbols: one escaped symbol a line."""
+  """Returns the vocabulary file of the symbols, one per line, escaped."""
   symbols = tuple(symbols)
   if kind == "byte":
     shown = vocabulary.ByteVocabulary(symbols).symbol
@@ -136,7 +147,7 @@ def content(symbols: Iterable[str], *, kind: str) -> bytes:
 def train_subwords(texts: Iterator[str], *, size: int) -> bytes:
   """Returns the JSON of a byte-level BPE trained on the texts.
 
-  Every byte is a symbol, so any text can be encoded and comes back exactly.
+  Every byte is a symbol, so any text can be encoded and is restored exactly.
   """
   model = tokenizers.Tokenizer(tokenizers.models.BPE())
   model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(

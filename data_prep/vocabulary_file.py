@@ -12,19 +12,17 @@ import tokenizers as tokenizers_library
 
 from data_prep import corpus as corpus_lib
 from data_prep import piece as piece_lib
-from data_prep import staging
-from data_prep import survey as survey_lib
 from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
 from transformer_xl.formats import published_vocabulary
 
-# As the published codes name what they pickle.
+# Suffixes of the pickles of the published codes.
 _PICKLED = (".pkl", ".pt", ".bin")
 
 
 class VocabularyFile(NamedTuple):
-  """The content of the file, and what it takes to encode with it."""
+  """The content of the file, and how to encode text with it."""
 
   content: bytes
   tokenizer: dict[str, Any]  # As in meta.json.
@@ -32,7 +30,8 @@ class VocabularyFile(NamedTuple):
   @property
   def name(self) -> str:
     """The file's name in a dataset's folder."""
-    return _name(self.tokenizer["kind"])
+    kind = self.tokenizer["kind"]
+    return "vocabulary.json" if kind == "subword" else "vocabulary.txt"
 
   @property
   def sha256(self) -> str:
@@ -47,17 +46,18 @@ class VocabularyFile(NamedTuple):
 def make(
   corpus: corpus_lib.Corpus,
   tokenizer: tokenizer_lib.Tokenizer,
-  survey: survey_lib.Survey,
-  stage: staging.Staging,
+  counts: collections.Counter[str],
 ) -> VocabularyFile:
-  """Makes a vocabulary from the text; UserError if it is not the published.
+  """Makes a vocabulary from the text.
 
-  A vocabulary that a killed process left in the stage is used again: training
-  subwords is slow, and tokens may have been written with it.
+  Args:
+    corpus: The text, which is read again to train subwords.
+    tokenizer: What a symbol is.
+    counts: How often each symbol occurs, in order of first occurrence.
+
+  Raises:
+    UserError: the corpus has another number of symbols than the published one.
   """
-  left = stage.path(_name(tokenizer.kind))
-  if left.exists():
-    return VocabularyFile(left.read_bytes(), tokenizer.meta())
   if tokenizer.max_size is not None and tokenizer.kind == "subword":
     texts = _texts(corpus, tokenizer)
     content = tokenizer_lib.train_subwords(texts, size=tokenizer.max_size)
@@ -65,7 +65,7 @@ def make(
   if not tokenizer.counts_symbols:
     symbols = list(vocabulary.ByteVocabulary().symbols)
   else:
-    symbols = tokenizer_lib.order(survey.symbols, tokenizer)
+    symbols = tokenizer_lib.order(counts, tokenizer)
   expected = corpus.published_size
   if tokenizer == corpus.tokenizer and expected not in (None, len(symbols)):
     raise errors.UserError(
@@ -82,10 +82,10 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
 
   Args:
     path: The folder of a prepared dataset; a .json file of the HuggingFace
-      tokenizers library; a cache.pkl of the published TF code; or text with a
-      word a line, in the order of their ids, of which what follows white space
-      is ignored.
-    tokenizer: Of the text to encode; a prepared dataset brings its own.
+      tokenizers library; a cache.pkl of the published TF code; or text with one
+      word per line in the order of the ids, where anything after white space is
+      ignored.
+    tokenizer: The text's tokenizer; a prepared dataset brings its own.
   """
   place = pathlib.Path(path).expanduser()
   if place.is_dir():
@@ -97,15 +97,11 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
     raise errors.UserError(
       f"--vocabulary_file={path} does not exist; give a prepared dataset's"
       " folder, a tokenizers .json, a published cache.pkl, or a file with one"
-      " word a line."
+      " word per line."
     )
   if place.suffix == ".json":
     return _read_subwords(place, tokenizer)
   return _from_symbols(_read_symbols(place, tokenizer), tokenizer, path)
-
-
-def _name(kind: str) -> str:
-  return "vocabulary.json" if kind == "subword" else "vocabulary.txt"
 
 
 def _texts(
@@ -146,8 +142,9 @@ def _read_symbols(
       symbols = [line.split()[0] for line in lines if line.strip()]
   except (errors.UserError, UnicodeDecodeError):
     raise errors.UserError(
-      f"{place} is no vocabulary: neither what the published codes pickled nor"
-      " UTF-8 text with a symbol a line; give another --vocabulary_file."
+      f"{place} is not a vocabulary: neither a pickle of the published codes"
+      " nor UTF-8 text with one symbol per line; give another"
+      " --vocabulary_file."
     ) from None
   if tokenizer.kind == "character" and place.suffix in _PICKLED:
     # The published text8 has an underscore for every space.
@@ -158,7 +155,7 @@ def _read_symbols(
 def _from_symbols(
   symbols: list[str], tokenizer: tokenizer_lib.Tokenizer, path: str
 ) -> VocabularyFile:
-  """Returns the file of symbols that somebody else has put in order."""
+  """Returns the file of symbols in a given order."""
   if tokenizer.kind == "subword":
     raise errors.UserError(
       f"{path} is a list of symbols; subwords need a tokenizers .json."
@@ -174,7 +171,7 @@ def _from_symbols(
   for symbol in needed if tokenizer.kind == "word" else ():
     if symbol is not None and symbol not in symbols:
       raise errors.UserError(
-        f"{path} lacks {symbol}, which this text needs; add it as a line."
+        f"{path} lacks {symbol}, which this text needs; add a line with it."
       )
   content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
   return VocabularyFile(content, tokenizer.meta())
@@ -184,7 +181,7 @@ def _byte_of(symbol: str, path: str) -> str:
   """Returns the byte of a decimal number, as the published enwik8 has them."""
   if not symbol.isdecimal() or int(symbol) > 255:
     raise errors.UserError(
-      f"{path} has {symbol!r}, which is no byte from 0 to 255; bytes are"
+      f"{path} has {symbol!r}, which is not a byte from 0 to 255; bytes are"
       " listed as decimal numbers."
     )
   return chr(int(symbol))

@@ -1,4 +1,4 @@
-"""WikiText-2 and WikiText-103: tokenised articles, each line with an end.
+"""WikiText-2 and WikiText-103: tokenised articles with an end per line.
 
 A heading of the first level, ` = Title = ` between blank lines, starts an
 article; the blank line before it belongs to the article before.
@@ -16,25 +16,9 @@ from data_prep import download
 from data_prep import piece as piece_lib
 from data_prep import source as source_lib
 from data_prep import tokenizer
-from transformer_xl import errors
 
-_URLS = (
-  "https://s3.amazonaws.com/research.metamind.io/wikitext/",
-  "https://wikitext.smerity.com/",
-)
 ARCHIVES = {
-  "wikitext2": download.Archive(
-    filename="wikitext-2-v1.zip",
-    urls=tuple(url + "wikitext-2-v1.zip" for url in _URLS),
-    size=4_475_746,
-    sha256="92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
-  ),
-  "wikitext103": download.Archive(
-    filename="wikitext-103-v1.zip",
-    urls=tuple(url + "wikitext-103-v1.zip" for url in _URLS),
-    size=190_229_076,
-    sha256="242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
-  ),
+  name: download.published(name)[0] for name in ("wikitext2", "wikitext103")
 }
 PUBLISHED: Mapping[str, Mapping[str, Mapping[str, int]]] = {
   "wikitext2": {
@@ -60,11 +44,19 @@ def open_corpus(
   name: str, *, path: str | None, cache: pathlib.Path
 ) -> corpus.Corpus:
   """Returns `wikitext2` or `wikitext103`, from its archive or a folder."""
-  source = download.locate(ARCHIVES[name], path=path, cache=cache)
+  source = download.locate([ARCHIVES[name]], path=path, cache=cache)
   return corpus.Corpus(
     name=name,
     splits={
-      split: functools.partial(read, source, member(name, source, split))
+      split: functools.partial(
+        read,
+        source,
+        source.member(
+          f"wiki.{split}.tokens",
+          f"{split}.txt",
+          needed=f"{ARCHIVES[name].filename} or the three files",
+        ),
+      )
       for split in PUBLISHED[name]
     },
     tokenizer=tokenizer.Tokenizer(kind="word"),
@@ -76,20 +68,8 @@ def open_corpus(
   )
 
 
-def member(name: str, source: source_lib.Source, split: str) -> str:
-  """Returns the name of a split's file; UserError if it is missing."""
-  found = source.find(f"wiki.{split}.tokens", f"{split}.txt")
-  if found is None:
-    raise errors.UserError(
-      f"{source.path} has no {split} split of {name}: neither"
-      f" wiki.{split}.tokens nor {split}.txt; give"
-      f" {ARCHIVES[name].filename} or a folder with all three files."
-    )
-  return found
-
-
 def read(source: source_lib.Source, name: str) -> Iterator[piece_lib.Piece]:
-  """Yields a split, one article a piece, with the blank lines around it."""
+  """Yields a split, one piece per article, with the blank lines around it."""
   with source.open(name) as stream:
     yield from _articles(piece_lib.cut(stream, origin=f"{source.path}:{name}"))
 
@@ -100,7 +80,7 @@ def _articles(text: Iterator[piece_lib.Piece]) -> Iterator[piece_lib.Piece]:
   for piece in text:
     if rest is not None:
       piece = rest._replace(data=rest.data + piece.data)
-    # A heading at the very end is seen with the next piece, if at all.
+    # A heading at the very end is only recognised with the next piece.
     starts = [match.start() for match in _HEADING.finditer(piece.data)]
     for start, stop in itertools.pairwise([0, *starts]):
       yield _part(piece, start, stop)

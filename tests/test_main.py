@@ -53,7 +53,10 @@ FAILURES = {  # What is said, and the status.
   "no effect": ("has no effect without train.optimizer=adamw or train", 2),
   "no average": ("set --config.train.ema_decay, or --config.eval.param", 2),
   "unknown mode": ("mode", 2),
-  "no data": ("python -m data_prep.main --dataset=tiny --data_dir=", 2),
+  "no data": (
+    "python -m data_prep.main --dataset=text --source=YOUR_TEXT --name=tiny",
+    2,
+  ),
   "truncated": ("train.npy is truncated", 2),
   "width": ("table_0 has shape (23, 8) there and (23, 12) in this", 2),
   "nothing to evaluate": ("there are no checkpoints in", 2),

@@ -7,6 +7,7 @@ import pathlib
 import tarfile
 
 import pytest
+import requests
 
 from data_prep import download
 from data_prep import source as source_lib
@@ -121,14 +122,30 @@ def test_an_archive_writes_nothing_outside_of_its_folder(kind, tmp_path):
 
 
 def test_a_redirection_to_an_open_connection_is_refused(tmp_path, monkeypatch):
-  class Response(io.BytesIO):
-    url = "http://mirror.example/file"
+  class Redirecting(requests.adapters.BaseAdapter):
+    def send(self, request, **_):
+      response = requests.Response()
+      response.status_code = 302
+      response.headers["Location"] = "http://mirror.example/file"
+      response.url, response.request = request.url, request
+      response.raw = io.BytesIO(b"text")
+      return response
 
-  monkeypatch.setattr(
-    download.urllib.request, "urlopen", lambda *_, **__: Response(b"text")
-  )
+    def close(self):
+      pass
+
+  genuine = download._session
+
+  def session():
+    session = genuine()
+    session.mount("https://", Redirecting())
+    return session
+
+  monkeypatch.setattr(download, "_session", session)
   archive = download.Archive(filename="file", urls=("https://a.example/file",))
-  with pytest.raises(errors.UserError, match="https"):
+  with pytest.raises(
+    errors.UserError, match="leads to an address that is not https"
+  ):
     download.fetch(archive, tmp_path)
   assert not (tmp_path / "file").exists()
 
@@ -149,10 +166,10 @@ def test_every_published_file_is_checked_by_hash_or_by_counts():
   """Of text8 and lm1b's list of words no hash is known: they are counted."""
   from data_prep import catalog  # noqa: F401  # Imports all corpora.
   from data_prep import wikitext
-  from data_prep.enwik8 import corpus as enwik8
-  from data_prep.lm1b import corpus as lm1b
-  from data_prep.ptb import corpus as ptb
-  from data_prep.text8 import corpus as text8
+  from data_prep.enwik8 import enwik8_dataset_builder as enwik8
+  from data_prep.lm1b import lm1b_dataset_builder as lm1b
+  from data_prep.ptb import ptb_dataset_builder as ptb
+  from data_prep.text8 import text8_dataset_builder as text8
 
   archives = [*wikitext.ARCHIVES.values(), *ptb.FILES]
   archives += [enwik8.ARCHIVE, lm1b.ARCHIVE]

@@ -1,38 +1,59 @@
-"""TFDS builder of the Penn Treebank; needs no TensorFlow."""
+"""Penn Treebank as Mikolov prepared it: 10,000 words, one sentence per line."""
 
+import functools
+import pathlib
 from collections.abc import Iterator
-from typing import Any
 
-import tensorflow_datasets.public_api as tfds
+from data_prep import builder
+from data_prep import corpus
+from data_prep import download
+from data_prep import piece
+from data_prep import source as source_lib
+from data_prep import tokenizer
 
-from data_prep import corpus as data_prep_corpus
-from data_prep import records
-from data_prep.ptb import corpus as ptb_corpus
+# The files in simple-examples.tgz, the archive as published; its own hash is
+# not known, theirs are.
+FILES = download.published("ptb")
+PUBLISHED = {
+  "train": {"num_words": 929_589},
+  "valid": {"num_words": 73_760},
+  "test": {"num_words": 82_430},
+}
+VOCABULARY_SIZE = 10_000
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
-  """Builds the Penn Treebank, a record for every megabyte."""
+class Builder(builder.CorpusBuilder):
+  """Builds the Penn Treebank, one record per megabyte."""
 
-  VERSION = tfds.core.Version("1.0.0")
-  RELEASE_NOTES = records.RELEASE_NOTES
-  MANUAL_DOWNLOAD_INSTRUCTIONS = records.MANUAL_DOWNLOAD_INSTRUCTIONS
+  HOMEPAGE = "https://catalog.ldc.upenn.edu/LDC99T42"
+  records = staticmethod(builder.by_piece)
 
-  def _info(self) -> tfds.core.DatasetInfo:
-    return self.dataset_info_from_configs(
-      features=records.features(),
-      homepage="https://catalog.ldc.upenn.edu/LDC99T42",
-      disable_shuffling=True,
+  @staticmethod
+  def open_corpus(*, path: str | None, cache: pathlib.Path) -> corpus.Corpus:
+    """Returns the corpus, from a folder or the archive."""
+    source = download.locate(FILES, path=path, cache=cache)
+    members = {
+      split: source.member(
+        f"ptb.{split}.txt", needed="simple-examples.tgz or the three files"
+      )
+      for split in PUBLISHED
+    }
+    return corpus.Corpus(
+      name="ptb",
+      splits={
+        s: functools.partial(read, source, m) for s, m in members.items()
+      },
+      tokenizer=tokenizer.Tokenizer(kind="word", lower_case=True),
+      # As published: the words of all splits count.
+      vocabulary_splits=("train", "valid", "test"),
+      source={"path": str(source.path)},
+      fingerprint=source.fingerprint(),
+      published=PUBLISHED,
+      published_size=VOCABULARY_SIZE,
     )
 
-  def _split_generators(
-    self, dl_manager: tfds.download.DownloadManager
-  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-    corpus = ptb_corpus.open_corpus(
-      path=records.manual_source(dl_manager), cache=records.cache(dl_manager)
-    )
-    return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
-  def _generate_examples(
-    self, split: data_prep_corpus.Split
-  ) -> Iterator[tuple[int, dict[str, Any]]]:
-    return records.by_piece(split)
+def read(source: source_lib.Source, name: str) -> Iterator[piece.Piece]:
+  """Yields the text of a split, as one document."""
+  with source.open(name) as stream:
+    yield from piece.cut(stream, origin=f"{source.path}:{name}")

@@ -1,36 +1,95 @@
-"""TFDS builder of Python's standard library; needs no TensorFlow."""
+"""The sources of the running Python's standard library, found everywhere.
 
+Real text with long-range structure and no download. The split of a file depends
+only on its name, so it is the same in every version of Python.
+"""
+
+import functools
+import hashlib
+import pathlib
+import platform
+import sysconfig
 from collections.abc import Iterator
-from typing import Any
 
-import tensorflow_datasets.public_api as tfds
+from data_prep import builder
+from data_prep import corpus
+from data_prep import piece
+from data_prep import source as source_lib
+from data_prep import tokenizer
+from transformer_xl import errors
 
-from data_prep import corpus as data_prep_corpus
-from data_prep import records
-from data_prep.python_stdlib import corpus as python_stdlib_corpus
+# Tests, tables and generated text, third-party packages, and files that differ
+# between builds of the same Python.
+_LEFT_OUT = (
+  "__phello__",
+  "__pycache__",
+  "dist-packages",
+  "encodings",
+  "ensurepip",
+  "idle_test",
+  "lib-dynload",
+  "lib2to3",
+  "pydoc_data",
+  "site-packages",
+  "test",
+  "tests",
+)
+_MACHINE_FILES = ("config-", "_sysconfigdata", "sitecustomize")
+# Percentage of the files in each of these splits.
+_SHARES = {"valid": 3, "test": 3}
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
-  """Builds the Python standard library's sources, a record for every file."""
+class Builder(builder.CorpusBuilder):
+  """Builds the sources of the standard library, one record per file."""
 
-  VERSION = tfds.core.Version("1.0.0")
-  RELEASE_NOTES = records.RELEASE_NOTES
+  HOMEPAGE = "https://docs.python.org/3/library/"
+  records = staticmethod(builder.by_document)
 
-  def _info(self) -> tfds.core.DatasetInfo:
-    return self.dataset_info_from_configs(
-      features=records.features(),
-      homepage="https://docs.python.org/3/library/",
-      disable_shuffling=True,
+  @staticmethod
+  def open_corpus(
+    *, path: str | None, cache: pathlib.Path | None = None
+  ) -> corpus.Corpus:
+    """Returns the corpus, from this Python's library or the one at `path`."""
+    del cache  # Nothing is downloaded.
+    place = pathlib.Path(path or sysconfig.get_path("stdlib"))
+    source = source_lib.Folder(place, skip=_LEFT_OUT)
+    names = [name for name in source.names() if _is_library(name)]
+    if not names:
+      raise errors.UserError(
+        f"{place} has no Python sources; give a folder with them, or prepare"
+        " your own text with --dataset=text."
+      )
+    return corpus.Corpus(
+      name="python_stdlib",
+      splits={
+        split: functools.partial(
+          read, source, [name for name in names if split_of(name) == split]
+        )
+        for split in ("train", "valid", "test")
+      },
+      tokenizer=tokenizer.Tokenizer(kind="byte"),
+      vocabulary_splits=("train",),
+      source={"path": str(place), "python": platform.python_version()},
+      fingerprint=source.fingerprint(),
     )
 
-  def _split_generators(
-    self, dl_manager: tfds.download.DownloadManager
-  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-    del dl_manager  # The running Python has it.
-    corpus = python_stdlib_corpus.open_corpus(path=None)
-    return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
-  def _generate_examples(
-    self, split: data_prep_corpus.Split
-  ) -> Iterator[tuple[int, dict[str, Any]]]:
-    return records.by_document(split)
+def split_of(name: str) -> str:
+  """Returns the split that a file is in, by a hash of its name."""
+  place = int(hashlib.sha256(name.encode()).hexdigest(), 16) % 100
+  for split, share in _SHARES.items():
+    if place < share:
+      return split
+    place -= share
+  return "train"
+
+
+def read(source: source_lib.Source, names: list[str]) -> Iterator[piece.Piece]:
+  """Yields the text of some files, each a document."""
+  for name in names:
+    with source.open(name) as stream:
+      yield from piece.cut(stream, origin=f"{source.path}/{name}")
+
+
+def _is_library(name: str) -> bool:
+  return name.endswith(".py") and not name.startswith(_MACHINE_FILES)

@@ -1,7 +1,7 @@
 """Held-out text: the part of a corpus that is kept for validation and test.
 
-Where there are enough documents, whole ones spread over the corpus are held
-out; otherwise its last part is, cut at the end of a line.
+Whole documents spread over the corpus are held out if there are enough of
+them; otherwise the end of the corpus, cut after a line.
 """
 
 import functools
@@ -17,7 +17,7 @@ from transformer_xl import errors
 # Multiples of the golden ratio, modulo one, are spread evenly whatever their
 # number: held-out documents are neither neighbours nor at regular distances.
 _GOLDEN = (math.sqrt(5) - 1) / 2
-# Fewer than so many documents expected in a split are too few.
+# A split must expect at least this many documents.
 _FEWEST = 2
 
 
@@ -62,19 +62,7 @@ def _documents(
 def _stretch(
   text: corpus.Split, start: int, stop: int
 ) -> Iterator[piece_lib.Piece]:
-  """Yields the bytes of the text from start to stop, as a document or more."""
-  position, first = 0, True
-  for piece in text():
-    begin = max(start - position, 0)
-    data = piece.data[begin : max(stop - position, 0)]
-    position += len(piece.data)
-    if data:
-      yield piece._replace(
-        data=data,
-        offset=piece.offset + begin,
-        starts_document=piece.starts_document or first,
-      )
-      first = False
+  return piece_lib.stretch(text(), start, stop)
 
 
 def _cut_at(text: corpus.Split, target: float) -> int:
@@ -88,7 +76,7 @@ def _cut_at(text: corpus.Split, target: float) -> int:
 
 
 def _line_end(data: bytes, near: int) -> int:
-  """Returns where to cut data: after a line, or else a word or a character."""
+  """Returns where to cut data: after a line, else a word, else a character."""
   for separator in (b"\n", b" "):
     if end := data.find(separator, near) + 1:
       return end

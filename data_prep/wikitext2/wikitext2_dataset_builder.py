@@ -1,40 +1,16 @@
 """TFDS builder of WikiText-2; needs no TensorFlow."""
 
-from collections.abc import Iterator
-from typing import Any
+import functools
 
-import tensorflow_datasets.public_api as tfds
-
-from data_prep import corpus as corpus_lib
-from data_prep import records
+from data_prep import builder
 from data_prep import wikitext
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
-  """Builds WikiText-2, a record for every article."""
+class Builder(builder.CorpusBuilder):
+  """Builds WikiText-2, one record per article."""
 
-  VERSION = tfds.core.Version("1.0.0")
-  RELEASE_NOTES = records.RELEASE_NOTES
-  MANUAL_DOWNLOAD_INSTRUCTIONS = records.MANUAL_DOWNLOAD_INSTRUCTIONS
-
-  def _info(self) -> tfds.core.DatasetInfo:
-    return self.dataset_info_from_configs(
-      features=records.features(),
-      homepage="https://wikitext.smerity.com",
-      disable_shuffling=True,
-    )
-
-  def _split_generators(
-    self, dl_manager: tfds.download.DownloadManager
-  ) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-    corpus = wikitext.open_corpus(
-      "wikitext2",
-      path=records.manual_source(dl_manager),
-      cache=records.cache(dl_manager),
-    )
-    return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
-
-  def _generate_examples(
-    self, split: corpus_lib.Split
-  ) -> Iterator[tuple[int, dict[str, Any]]]:
-    return records.by_document(split)
+  HOMEPAGE = "https://wikitext.smerity.com"
+  open_corpus = staticmethod(
+    functools.partial(wikitext.open_corpus, "wikitext2")
+  )
+  records = staticmethod(builder.by_document)

@@ -93,8 +93,21 @@ def test_a_damaged_dataset_is_one_line_with_the_command(tmp_path, harm, says):
   message = str(caught.value)
   assert "\n" not in message
   if harm is not _rename_split:
-    command = "python -m data_prep.main --dataset=tiny --data_dir="
-    assert command + str(tmp_path) in message
+    command = "python -m data_prep.main --dataset=text --source=YOUR_TEXT"
+    assert f"{command} --name=tiny --data_dir={tmp_path}" in message
+
+
+def test_a_misspelled_dataset_is_answered_with_the_right_name(tmp_path):
+  (tmp_path / "books").mkdir()
+  (tmp_path / "books" / "meta.json").write_text("{}")
+  with pytest.raises(errors.UserError) as caught:
+    token_file.read_meta(str(tmp_path / "bokks"))
+  assert "did you mean books?" in str(caught.value)
+  assert "--dataset=bokks" not in str(caught.value)
+  with pytest.raises(errors.UserError) as caught:
+    token_file.read_meta(str(tmp_path / "ptb"))
+  command = "python -m data_prep.main --dataset=ptb --data_dir="
+  assert command + str(tmp_path) in str(caught.value)
 
 
 def test_shares_of_the_tail_clusters_are_counted():

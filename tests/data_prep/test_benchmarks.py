@@ -9,10 +9,9 @@ import pytest
 from data_prep import preparation
 from data_prep import source as source_lib
 from data_prep import wikitext
-from data_prep.enwik8 import corpus as enwik8_corpus
-from data_prep.lm1b import corpus as lm1b_corpus
-from data_prep.ptb import corpus as ptb_corpus
-from data_prep.text8 import corpus as text8_corpus
+from data_prep.enwik8 import enwik8_dataset_builder
+from data_prep.ptb import ptb_dataset_builder
+from data_prep.text8 import text8_dataset_builder
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
@@ -46,14 +45,25 @@ def test_ptb_has_the_published_counts_and_order(tmp_path):
   assert vocab.decode(tokens).split() == text.split()
 
 
+def held_out_wikitext(tmp_path):
+  """Returns a folder with WikiText-2's validation and test text only."""
+  folder = layouts.shared("wikitext-2")
+  names = ("valid.txt", "test.txt")
+  files = {name: (folder / name).read_bytes() for name in names}
+  return layouts.write_files(tmp_path / "held_out", files)
+
+
 def test_wikitext2_without_its_training_text_is_refused(tmp_path):
-  with pytest.raises(errors.UserError, match="no train split of wikitext2"):
-    prepare("wikitext2", tmp_path, layouts.shared("wikitext-2"))
+  source = held_out_wikitext(tmp_path)
+  with pytest.raises(
+    errors.UserError, match=r"no wiki\.train\.tokens or train\.txt"
+  ):
+    prepare("wikitext2", tmp_path, source)
   assert not (tmp_path / "data" / "wikitext2").exists()
 
 
 def test_wikitext_files_alone_are_text_with_an_end_marker_a_line(tmp_path):
-  source = layouts.shared("wikitext-2")
+  source = held_out_wikitext(tmp_path)
   folder = prepare("text", tmp_path, source, tokenizer="word")
   assert counts(folder) == {"valid": 217_646, "test": 245_569}
 
@@ -71,9 +81,9 @@ def test_wikitext_has_sixty_articles_for_validation_and_for_the_test():
 def any_ptb(monkeypatch):
   """Takes any text for the Penn Treebank."""
   monkeypatch.setattr(
-    ptb_corpus, "PUBLISHED", {"train": {}, "valid": {}, "test": {}}
+    ptb_dataset_builder, "PUBLISHED", {"train": {}, "valid": {}, "test": {}}
   )
-  monkeypatch.setattr(ptb_corpus, "VOCABULARY_SIZE", None)
+  monkeypatch.setattr(ptb_dataset_builder, "VOCABULARY_SIZE", None)
 
 
 @pytest.mark.usefixtures("any_ptb")
@@ -149,13 +159,15 @@ def test_articles_do_not_depend_on_how_the_text_is_cut(tmp_path, monkeypatch):
 def small_enwik8(monkeypatch):
   """Cuts enwik8 after 80, 90 and 100 bytes."""
   cuts = {"train": (0, 80), "valid": (80, 90), "test": (90, 100)}
-  for module in (enwik8_corpus, text8_corpus):
+  for module in (enwik8_dataset_builder, text8_dataset_builder):
     monkeypatch.setattr(module, "SPLITS", cuts)
   data = (b"aab\nc " * 20)[:100]
   published = {"bytes": data, "newline_free": data.replace(b"\n", b"")}
-  monkeypatch.setattr(enwik8_corpus, "PUBLISHED", {m: {} for m in published})
   monkeypatch.setattr(
-    enwik8_corpus,
+    enwik8_dataset_builder, "PUBLISHED", {m: {} for m in published}
+  )
+  monkeypatch.setattr(
+    enwik8_dataset_builder,
     "VOCABULARY_SIZES",
     {mode: len(set(text)) for mode, text in published.items()},
   )
@@ -194,87 +206,14 @@ def test_enwik8_of_another_length_is_refused(tmp_path):
 
 @pytest.mark.usefixtures("small_enwik8")
 def test_text8_keeps_every_character(tmp_path, monkeypatch):
-  monkeypatch.setattr(text8_corpus, "PUBLISHED", {})
-  monkeypatch.setattr(text8_corpus, "VOCABULARY_SIZE", 3)
+  monkeypatch.setattr(text8_dataset_builder, "PUBLISHED", {})
+  monkeypatch.setattr(text8_dataset_builder, "VOCABULARY_SIZE", 3)
   path = tmp_path / "text8"
   path.write_bytes(b" a b" * 25)
   folder = prepare("text8", tmp_path, path)
   vocab = vocabulary.load(str(folder))
   assert vocab.symbols == (" ", "a", "b")
   assert vocab.decode(np.load(folder / "valid.npy")) == " a b a b a"
-
-
-@pytest.fixture
-def any_lm1b(monkeypatch):
-  """Takes any sentences and any list of words for lm1b."""
-  monkeypatch.setattr(lm1b_corpus, "PUBLISHED", {})
-  monkeypatch.setattr(lm1b_corpus, "VOCABULARY_SIZE", 8)
-
-
-def lm1b_source(tmp_path, layout="folder"):
-  folder = tmp_path / "lm1b"
-  words = b"the 9\n<S> 8\n. 7\na 6\ncat 5\ndog 4\nran 3\n<UNK> 1\n"
-  layouts.write_files(folder, {"1b_word_vocab.txt": words})
-  if layout == "folder":
-    return layouts.write_files(folder, layouts.lm1b_members())
-  # The order of an archive is its publisher's, that of the tokens is not.
-  return layouts.write_tar(folder / "lm.tar.gz", layouts.lm1b_members())
-
-
-@pytest.mark.usefixtures("any_lm1b")
-def test_lm1b_has_one_marker_between_sentences(tmp_path):
-  folder = prepare("lm1b", tmp_path, lm1b_source(tmp_path))
-  tokens, documents = layouts.read(folder, "train")
-  sentences = "<S> a cat . <S> a dog ran . <S> <UNK> <UNK> . <S>"
-  assert " ".join(tokens) == sentences
-  assert documents == [0, 4, 9]
-  entry = json.loads((folder / "meta.json").read_text())["splits"]["train"]
-  # The first marker is given; every other token is predicted.
-  assert entry["num_words"] == len(tokens) - 1
-  assert entry["num_documents"] == entry["num_lines"] == 3
-  assert (folder / "valid.npy").read_bytes() == (
-    folder / "test.npy"
-  ).read_bytes()
-
-
-@pytest.mark.usefixtures("any_lm1b")
-def test_lm1b_has_two_markers_in_the_mode_of_the_tensorflow_results(tmp_path):
-  folder = prepare(
-    "lm1b", tmp_path, lm1b_source(tmp_path), mode="double_marker"
-  )
-  tokens, documents = layouts.read(folder, "test")
-  assert " ".join(tokens) == "<S> a cat ran . <S> <S> a <UNK> . <S>"
-  assert documents == [0, 6]
-
-
-@pytest.mark.usefixtures("any_lm1b")
-@pytest.mark.parametrize("mode", ["standard", "double_marker"])
-def test_lm1b_does_not_depend_on_pieces_nor_on_the_archive(
-  tmp_path, mode, monkeypatch
-):
-  whole = prepare("lm1b", tmp_path, lm1b_source(tmp_path), mode=mode)
-  layouts.small_pieces(monkeypatch, block=5, longest=64)
-  archive = lm1b_source(tmp_path, "archive")
-  cut = prepare("lm1b", tmp_path, archive, mode=mode, name="cut")
-  for name in ("train.npy", "train_documents.npy", "test_documents.npy"):
-    assert (whole / name).read_bytes() == (cut / name).read_bytes()
-  # What was unpacked on the way is gone.
-  assert not list((tmp_path / "data").rglob("news*"))
-
-
-@pytest.mark.usefixtures("any_lm1b")
-def test_lm1b_words_can_be_counted_instead(tmp_path):
-  source = lm1b_source(tmp_path)
-  (source / "1b_word_vocab.txt").unlink()
-  with pytest.raises(errors.UserError, match=r"1b_word_vocab\.txt is missing"):
-    prepare("lm1b", tmp_path, source)
-  folder = prepare("lm1b", tmp_path, source, min_freq=2)
-  assert vocabulary.load(str(folder)).symbols == ("<S>", "<UNK>", ".", "a")
-
-
-def test_a_list_of_words_of_another_length_is_not_the_published(tmp_path):
-  with pytest.raises(errors.UserError, match="has 8 words, not"):
-    prepare("lm1b", tmp_path, lm1b_source(tmp_path))
 
 
 @pytest.mark.parametrize("dataset", ["enwik8", "lm1b"])

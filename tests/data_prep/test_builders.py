@@ -1,7 +1,6 @@
 """The TFDS builders: the same text as the token files, without TensorFlow."""
 
 import csv
-import importlib
 import itertools
 import pathlib
 import subprocess
@@ -9,39 +8,34 @@ import sys
 
 import pytest
 
+from data_prep import builder as builder_lib
 from data_prep import catalog
-from data_prep import records
 from data_prep import wikitext
-from data_prep.enwik8 import corpus as enwik8_corpus
-from data_prep.lm1b import corpus as lm1b_corpus
-from data_prep.ptb import corpus as ptb_corpus
-from data_prep.text8 import corpus as text8_corpus
+from data_prep.enwik8 import enwik8_dataset_builder
+from data_prep.lm1b import lm1b_dataset_builder
+from data_prep.ptb import ptb_dataset_builder
+from data_prep.text8 import text8_dataset_builder
 from tests.data_prep import layouts
 
 tfds = pytest.importorskip("tensorflow_datasets")
 tfds.disable_progress_bar()
 
-FOLDER = pathlib.Path(records.__file__).parent
+FOLDER = pathlib.Path(builder_lib.__file__).parent
 ARCHIVES = {
-  "enwik8": [enwik8_corpus.ARCHIVE],
-  "lm1b": [lm1b_corpus.ARCHIVE],
-  "ptb": ptb_corpus.FILES,
+  "enwik8": [enwik8_dataset_builder.ARCHIVE],
+  "lm1b": [lm1b_dataset_builder.ARCHIVE],
+  "ptb": ptb_dataset_builder.FILES,
   "python_stdlib": [],
   "text": [],
-  "text8": [text8_corpus.ARCHIVE],
+  "text8": [text8_dataset_builder.ARCHIVE],
   "wikitext103": [wikitext.ARCHIVES["wikitext103"]],
   "wikitext2": [wikitext.ARCHIVES["wikitext2"]],
 }
 
 
-def builder_class(name):
-  module = f"data_prep.{name}.{name}_dataset_builder"
-  return importlib.import_module(module).Builder
-
-
 def build(name, tmp_path, manual_dir):
   """Returns the records of each split, read back from array_record."""
-  builder = builder_class(name)(
+  builder = catalog.builder_class(name)(
     data_dir=str(tmp_path / "tfds"), file_format="array_record"
   )
   config = tfds.download.DownloadConfig(
@@ -57,7 +51,7 @@ def build(name, tmp_path, manual_dir):
   }
 
 
-@pytest.mark.parametrize("name", catalog.NAMES)
+@pytest.mark.parametrize("name", catalog.BUILDERS)
 def test_published_checksums_are_the_ones_that_are_verified(name):
   with open(FOLDER / name / "checksums.tsv", newline="") as file:
     rows = [tuple(row) for row in csv.reader(file, delimiter="\t")]
@@ -67,7 +61,7 @@ def test_published_checksums_are_the_ones_that_are_verified(name):
     if archive.sha256 is not None
     for url in archive.urls
   ]
-  assert builder_class(name).name == name
+  assert catalog.builder_class(name).name == name
 
 
 def test_ptb_records_join_to_the_text(tmp_path):
@@ -108,7 +102,10 @@ def test_the_running_pythons_library_needs_no_source(tmp_path):
 
 def test_enwik8_and_text8_records_join_to_the_bytes(tmp_path, monkeypatch):
   cuts = {"train": (0, 5), "valid": (5, 7), "test": (7, 9)}
-  for name, module in (("enwik8", enwik8_corpus), ("text8", text8_corpus)):
+  for name, module in (
+    ("enwik8", enwik8_dataset_builder),
+    ("text8", text8_dataset_builder),
+  ):
     monkeypatch.setattr(module, "SPLITS", cuts)
     source = layouts.write_files(tmp_path / name, {name: b"a\nb \xfcdefg"})
     found = build(name, tmp_path, source)
@@ -122,7 +119,7 @@ def test_enwik8_and_text8_records_join_to_the_bytes(tmp_path, monkeypatch):
 def test_nothing_imports_tensorflow():
   names = ", ".join(
     f"data_prep.{n}.{n}_dataset_builder as b{i}"
-    for i, n in enumerate(catalog.NAMES)
+    for i, n in enumerate(catalog.BUILDERS)
   )
   program = f"import sys, data_prep.main, {names}; print(*sys.modules)"
   loaded = subprocess.run(

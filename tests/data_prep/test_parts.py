@@ -14,7 +14,6 @@ from data_prep import cutoffs
 from data_prep import describe
 from data_prep import piece as piece_lib
 from data_prep import preparation
-from data_prep import progress
 from data_prep.text import holdout
 from tests.data_prep import layouts
 from transformer_xl import errors
@@ -46,8 +45,8 @@ def test_pieces_of_any_bytes_join_to_them(data, block):
   st.binary(max_size=40), st.integers(0, 50), st.integers(0, 50)
 )
 def test_a_stretch_is_a_slice(data, start, length):
-  stream = io.BytesIO(data)
-  cut = list(piece_lib.stretch(stream, start, start + length, origin="it"))
+  text = piece_lib.cut(io.BytesIO(data), origin="it")
+  cut = list(piece_lib.stretch(text, start, start + length))
   assert b"".join(p.data for p in cut) == data[start : start + length]
   assert all(p.data == data[p.offset : p.offset + len(p.data)] for p in cut)
 
@@ -93,27 +92,23 @@ def test_held_out_text_and_the_rest_are_the_whole_text(documents, valid, test):
 
 
 @hypothesis.given(st.lists(st.integers(0, 2**16 - 1)), st.integers(0, 30))
-def test_an_array_file_goes_on_at_any_length_it_had(numbers, length):
-  length = min(length, len(numbers))
+def test_an_array_file_holds_what_was_appended(numbers, first):
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "a.npy"
     values = np.array(numbers, np.uint16)
-    with array_file.ArrayFile(path, np.uint16, length=0) as file:
-      file.append(values)
-    assert np.load(path).tolist() == numbers
-    with array_file.ArrayFile(path, np.uint16, length=length) as file:
-      file.append(values[length:][::-1])
-    expected = numbers[:length] + numbers[length:][::-1]
+    with array_file.ArrayFile(path, np.uint16) as file:
+      file.append(values[:first])
+      file.append(values[first:])
     loaded = np.load(path)
     parts = list(array_file.blocks(path))
-  assert loaded.tolist() == expected
-  assert [number for part in parts for number in part] == expected
+  assert loaded.tolist() == numbers
+  assert [number for part in parts for number in part] == numbers
   assert loaded.dtype == np.uint16
 
 
 def test_the_last_number_can_be_taken_back(tmp_path):
   path = tmp_path / "a.npy"
-  with array_file.ArrayFile(path, np.int64, length=0) as file:
+  with array_file.ArrayFile(path, np.int64) as file:
     file.append(np.array([1, 2, 3]))
     file.drop_last()
     file.append(np.array([4]))
@@ -158,16 +153,18 @@ def test_coverage_is_the_share_of_the_tokens_in_each_bin():
 
 
 def test_long_passes_show_their_progress(capsys, monkeypatch):
-  clock = iter(range(0, 1000, 6))
-  monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-  meter = progress.Progress("counting")
-  for _ in range(4):
-    meter.add(50_000_000)
-  meter.close()
-  lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+  monkeypatch.setattr(piece_lib, "_SECONDS_BEFORE_PROGRESS", 0.0)
+  text = [document(b"x" * 50_000_000) for _ in range(4)]
+  assert list(piece_lib.with_progress(text, "counting")) == text
+  lines = capsys.readouterr().err.split("\r")
   assert len(lines) >= 2
-  assert lines[0].startswith("counting: 100.0 MB, ")
-  assert lines[-1].startswith("counting: 200.0 MB, ")
+  assert lines[-1].startswith("counting: 200MB [")
+  assert "B/s" in lines[-1]
+
+
+def test_short_passes_show_nothing(capsys):
+  assert len(list(piece_lib.with_progress([document(b"x")], "counting"))) == 1
+  assert capsys.readouterr().err == ""
 
 
 def test_a_description_shows_counts_symbols_and_a_sample(tmp_path, capsys):

@@ -103,7 +103,7 @@ def test_a_pickle_that_runs_commands_runs_none(tmp_path):
   pickle.loads(path.read_bytes())
   assert marker.exists()  # An ordinary reader runs it.
   marker.rmdir()
-  with pytest.raises(errors.UserError, match="is no vocabulary"):
+  with pytest.raises(errors.UserError, match="is not a vocabulary"):
     prepare(tmp_path, path, "word")
   assert not marker.exists()
 
@@ -113,5 +113,5 @@ def test_a_pickle_that_runs_commands_runs_none(tmp_path):
 def test_what_is_no_vocabulary_is_refused(tmp_path, name, content):
   path = tmp_path / name
   path.write_bytes(content)
-  with pytest.raises(errors.UserError, match="is no vocabulary"):
+  with pytest.raises(errors.UserError, match="is not a vocabulary"):
     prepare(tmp_path, path, "word")

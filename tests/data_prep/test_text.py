@@ -1,6 +1,5 @@
-"""Anybody's own text: which files are read, how they are split and cut."""
+"""Anybody's own text: how it is split and cut into tokens."""
 
-import gzip
 import json
 
 import numpy as np
@@ -63,37 +62,6 @@ def test_whole_documents_are_held_out_where_there_are_many(tmp_path):
     starts = np.load(prepared / f"{split}_documents.npy")
     assert len(starts) == len(text.splitlines())
     assert all(text[start:].startswith(b"document") for start in starts)
-
-
-def test_files_named_for_splits_are_those_splits(tmp_path):
-  files = {"train.txt": b"a b\n", "valid.txt": b"b a\n", "test.txt": b"c\n"}
-  folder = layouts.write_files(tmp_path / "mine", files)
-  splits = everything(prepare(tmp_path, str(folder)))
-  assert splits == {"train": b"a b\n", "valid": b"b a\n", "test": b"c\n"}
-
-
-def test_splits_can_be_given_as_patterns(tmp_path):
-  files = {"a/1.txt": b"one\n", "a/2.txt": b"two\n", "b/1.txt": b"three\n"}
-  folder = layouts.write_files(tmp_path / "mine", files)
-  prepared = prepare(
-    tmp_path, f"{folder}/a/*.txt", valid_source=f"{folder}/b/1.txt"
-  )
-  assert everything(prepared) == {"train": b"one\ntwo\n", "valid": b"three\n"}
-
-
-def test_gzip_and_json_lines_are_read_as_text(tmp_path):
-  folder = tmp_path / "mine"
-  records = [{"body": "erste\nzeile"}, {"body": "zweite \u00fc"}]
-  body = "\n".join(json.dumps(record) for record in records)
-  files = {"b.jsonl": body.encode(), "a.txt.gz": gzip.compress(b"first\n")}
-  layouts.write_files(folder, files)
-  prepared = prepare(
-    tmp_path, str(folder), field="body", valid_fraction=0.0, test_fraction=0.0
-  )
-  expected = "first\nerste\nzeile\nzweite \u00fc"
-  assert everything(prepared) == {"train": expected.encode()}
-  starts = np.load(prepared / "train_documents.npy").tolist()
-  assert starts == [0, len("first\n"), len("first\nerste\nzeile\n")]
 
 
 def test_words_get_ids_by_frequency_and_the_rest_is_unknown(tmp_path):
@@ -240,7 +208,12 @@ def test_a_list_that_cannot_serve_is_refused(tmp_path, listed, message):
     ({"valid_fraction": 1.5}, "parts of the text"),
     ({"vocabulary_file": "missing"}, "does not exist"),
     ({"mode": "bytes"}, "--mode is for"),
-    ({"valid_source": "missing"}, "no files of text"),
+    ({"valid_source": "missing"}, "--valid_source=missing does not exist"),
+    (
+      {"valid_source": "*.nothing"},
+      r"--valid_source=\*.nothing does not exist",
+    ),
+    ({"tokenizer": "subword", "max_size": 100}, "at least 256"),
   ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path, options, message):

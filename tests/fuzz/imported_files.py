@@ -16,7 +16,6 @@ from tests.fuzz import campaign
 from tests.fuzz import files
 from tests.importers import stored_files
 from transformer_xl.config import load
-from transformer_xl.formats import crc32c
 from transformer_xl.formats import published_vocabulary
 from transformer_xl.formats import tensor_bundle
 from transformer_xl.formats import torch_file
@@ -152,7 +151,7 @@ class _Any:
 
 
 def _bundle_unchecked(content: bytes, folder: str) -> None:
-  with mock.patch.object(crc32c, "masked", return_value=_Any()):
+  with mock.patch.object(tensor_bundle, "masked_crc32c", return_value=_Any()):
     _bundle(content, folder)
 
 

@@ -8,11 +8,14 @@ import pathlib
 import tarfile
 import tempfile
 
+import pyarrow
+from pyarrow import parquet
+
 from data_prep import source as source_lib
 from data_prep import wikitext
-from data_prep.lm1b import corpus as lm1b_corpus
-from data_prep.ptb import corpus as ptb_corpus
-from data_prep.text import corpus as text_corpus
+from data_prep.lm1b import lm1b_dataset_builder
+from data_prep.ptb import ptb_dataset_builder
+from data_prep.text import readers as readers_lib
 from tests.data_prep import layouts
 from tests.fuzz import campaign
 from tests.fuzz import files
@@ -25,11 +28,13 @@ def readers() -> dict[str, campaign.Reader]:
     "texts to score": campaign.Reader(
       [b'{"text": "a b"}\n{"text": "c", "memory": "carry"}\n', b"a\nb\n"],
       _texts,
-      100,
+      60,
     ),
     "text as .jsonl": campaign.Reader(
       [b'{"text": "a b\\n"}\n' * 3], _jsonl, 60
     ),
+    "text as .parquet": campaign.Reader([_table("parquet")], _parquet, 20),
+    "text as .arrow": campaign.Reader([_table("arrow")], _arrow, 20),
     "text as .gz": campaign.Reader([gzip.compress(b"a b c\n" * 99)], _gzip, 20),
     "wikitext archive (zip)": campaign.Reader([_zip()], _wikitext, 14),
     "lm1b archive (tar.gz)": campaign.Reader([_tar("w:gz")], _lm1b, 3),
@@ -50,8 +55,27 @@ def _gzip(content: bytes, folder: str) -> None:
   _read_text(pathlib.Path(files.write(folder, "text.txt.gz", content)))
 
 
+def _table(kind: str) -> bytes:
+  rows = pyarrow.table({"id": [1, 2, 3], "text": ["a b\n", "", "c" * 50]})
+  stream = io.BytesIO()
+  if kind == "parquet":
+    parquet.write_table(rows, stream)
+  else:
+    with pyarrow.ipc.new_stream(stream, rows.schema) as writer:
+      writer.write_table(rows)
+  return stream.getvalue()
+
+
+def _parquet(content: bytes, folder: str) -> None:
+  _read_text(pathlib.Path(files.write(folder, "text.parquet", content)))
+
+
+def _arrow(content: bytes, folder: str) -> None:
+  _read_text(pathlib.Path(files.write(folder, "text.arrow", content)))
+
+
 def _read_text(path: pathlib.Path) -> None:
-  for _ in text_corpus.read([path], field="text"):
+  for _ in readers_lib.read([path], field="text"):
     pass
 
 
@@ -78,7 +102,7 @@ def _tar(mode: str) -> bytes:
 def _wikitext(content: bytes, folder: str) -> None:
   source = source_lib.locate(files.write(folder, "wikitext.zip", content))
   for split in layouts.WIKITEXT:
-    name = wikitext.member("wikitext2", source, split)
+    name = source.member(f"wiki.{split}.tokens", needed="the archive")
     for _ in wikitext.read(source, name):
       pass
 
@@ -89,10 +113,14 @@ def _lm1b(content: bytes, folder: str) -> None:
     os.unlink(os.path.join(folder, "scratch", "done"))
   if isinstance(source, source_lib.Tar):
     where = pathlib.Path(folder, "scratch")
-    unpacked = source_lib.unpack(source, where, wanted=lm1b_corpus._is_wanted)
-    for _ in lm1b_corpus.read(unpacked, unpacked.names()):
+    unpacked = source_lib.unpack(
+      source, where, wanted=lm1b_dataset_builder._is_wanted
+    )
+    for _ in lm1b_dataset_builder.read(unpacked, unpacked.names()):
       pass
-  for _ in lm1b_corpus.read(source, lm1b_corpus.names_of(source, "train")):
+  for _ in lm1b_dataset_builder.read(
+    source, lm1b_dataset_builder.names_of(source, "train")
+  ):
     pass
-  for _ in ptb_corpus.read(source, source.names()[0]):
+  for _ in ptb_dataset_builder.read(source, source.names()[0]):
     pass

@@ -123,7 +123,8 @@ def test_two_runs_in_one_workdir_are_refused(data_dir, tmp_path):
   with lock.locked(str(workdir)):
     with pytest.raises(errors.UserError, match="another process trains in"):
       loop.train(config, str(workdir))
-    assert not list(workdir.iterdir())
+    assert [path.name for path in workdir.iterdir()] == [".lock"]
+  assert not list(workdir.iterdir())
   assert loop.train(config, str(workdir))
   assert steps(workdir) == [4]
 

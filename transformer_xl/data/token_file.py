@@ -5,7 +5,9 @@ document starts lie beside it, and `meta.json` describes both.
 """
 
 import dataclasses
+import difflib
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -20,6 +22,17 @@ from transformer_xl import errors
 _DAMAGE = (
   *(ValueError, EOFError, OSError, OverflowError, TypeError, SyntaxError),
   *(MemoryError, RecursionError, LookupError, tokenize.TokenError),
+)
+
+# Datasets that data_prep makes under their own names.
+BENCHMARKS = (
+  "enwik8",
+  "lm1b",
+  "ptb",
+  "python_stdlib",
+  "text8",
+  "wikitext103",
+  "wikitext2",
 )
 
 
@@ -48,8 +61,8 @@ def read_meta(directory: str) -> dict[str, Any]:
     return meta
   except FileNotFoundError:
     raise errors.UserError(
-      f"there is no prepared data in {directory}; prepare it: "
-      f"{_prepare_command(directory)}"
+      f"there is no prepared data in {directory}; {_suggestion(directory)}"
+      f"prepare it: {_prepare_command(directory)}"
     ) from None
   except (ValueError, LookupError, TypeError, RecursionError) as error:
     reason = " ".join(str(error).split())[:200]
@@ -96,7 +109,7 @@ def open_split(directory: str, split: str) -> TokenFile:
       f"{entry['num_tokens']}; {_again(directory)}"
     )
   status = os.stat(path)
-  digest = _sha256(path, status.st_size, status.st_mtime_ns)
+  digest = _sha256_once(path, status.st_size, status.st_mtime_ns)
   if digest != entry["sha256"]:
     raise errors.UserError(
       f"{path} has the SHA-256 {digest[:12]} where meta.json says "
@@ -142,17 +155,34 @@ def _load(path: str) -> np.ndarray:
     ) from None
 
 
-@functools.cache
-def _sha256(path: str, size: int, changed_ns: int) -> str:
-  """Hash of a file, cached while its size and modification time stay."""
-  del size, changed_ns
+def sha256(path: str | os.PathLike[str]) -> str:
+  """SHA-256 of a file's content, in hexadecimal."""
   with open(path, "rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@functools.cache
+def _sha256_once(path: str, size: int, changed_ns: int) -> str:
+  """SHA-256 of a file, computed again only when its size or time changes."""
+  del size, changed_ns
+  return sha256(path)
+
+
 def _prepare_command(directory: str) -> str:
   parent, name = os.path.split(os.path.normpath(directory))
-  return f"python -m data_prep.main --dataset={name} --data_dir={parent}"
+  dataset = f"--dataset={name}"
+  if name not in BENCHMARKS:
+    dataset = f"--dataset=text --source=YOUR_TEXT --name={name}"
+  return f"python -m data_prep.main {dataset} --data_dir={parent}"
+
+
+def _suggestion(directory: str) -> str:
+  """The dataset that was probably meant, of those prepared and the known."""
+  parent, name = os.path.split(os.path.normpath(directory))
+  prepared = glob.glob(os.path.join(glob.escape(parent), "*", "meta.json"))
+  names = [os.path.basename(os.path.dirname(path)) for path in prepared]
+  close = difflib.get_close_matches(name, [*names, *BENCHMARKS], n=1)
+  return f"did you mean {close[0]}? Otherwise " if close else ""
 
 
 def _again(directory: str) -> str:

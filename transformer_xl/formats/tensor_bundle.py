@@ -14,16 +14,17 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
+import google_crc32c
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from transformer_xl import errors
-from transformer_xl.formats import crc32c
 
 TABLE_MAGIC = 0xDB4775248B80FB57
 FOOTER_SIZE = 48
 _LONGEST_NAME = 1 << 12
+_CRC_OFFSET = 0xA282EAD8
 DTYPES: dict[int, Any] = {  # From tensorflow/core/framework/types.proto.
   1: np.float32,
   2: np.float64,
@@ -94,7 +95,7 @@ class Bundle(Mapping[str, NDArray[Any]]):
         f"{self.prefix}: {name} has {entry.size} bytes, which is not "
         f"{entry.shape} of {dtype}; the index is damaged: copy it again."
       )
-    if crc32c.masked(data) != entry.checksum:
+    if masked_crc32c(data) != entry.checksum:
       raise errors.UserError(
         f"{self.prefix}.data-*: the values of {name} do not have the checksum "
         "in the index; the file is damaged: copy it again."
@@ -106,6 +107,12 @@ class Bundle(Mapping[str, NDArray[Any]]):
 
   def __len__(self) -> int:
     return len(self._entries)
+
+
+def masked_crc32c(data: bytes | NDArray[np.uint8]) -> int:
+  """CRC-32C of bytes [size] as LevelDB and TensorFlow store it: masked."""
+  value = google_crc32c.value(data)
+  return ((value >> 15 | value << 17) + _CRC_OFFSET) & 0xFFFFFFFF
 
 
 def _map_file(path: str) -> NDArray[np.uint8]:
@@ -160,7 +167,7 @@ def _block(table: bytes, handle: tuple[int, int], path: str) -> bytes:
   offset, size = handle
   content = table[offset : offset + size + 1]  # Includes the byte of the type.
   stored = struct.unpack_from("<I", table, offset + size + 1)[0]
-  if crc32c.masked(content) != stored:
+  if masked_crc32c(content) != stored:
     raise errors.UserError(
       f"{path} does not match its own checksum; it is damaged: copy it again."
     )

@@ -1,6 +1,5 @@
 """The report of an import: where every tensor went."""
 
-import hashlib
 import math
 import os
 import re
@@ -9,6 +8,7 @@ from typing import Any
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.data import token_file
 from transformer_xl.importers import mapping
 from transformer_xl.model import transformer_xl
 
@@ -34,7 +34,9 @@ def make(
     raise ValueError(f"the mapped tensors do not add up to {total} parameters")
   return {
     "format": format_name,
-    "files": {os.path.basename(path): _sha256(path) for path in files},
+    "files": {
+      os.path.basename(path): token_file.sha256(path) for path in files
+    },
     "num_tensors": len(rows),
     "num_parameters": total,
     "tensors": [row._asdict() for row in rows],
@@ -71,8 +73,3 @@ def render(report: dict[str, Any]) -> str:
     f"{report['layer_norm_epsilon']}",
   ]
   return "\n".join(lines)
-
-
-def _sha256(path: str) -> str:
-  with open(path, "rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()

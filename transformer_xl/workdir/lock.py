@@ -2,10 +2,10 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 from collections.abc import Iterator
 
+import filelock
 import jax
 
 from transformer_xl import errors
@@ -17,9 +17,9 @@ _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EBADF)
 def locked(folder: str) -> Iterator[None]:
   """Makes a folder and keeps other runs out of it.
 
-  The folder itself is locked, so nothing is left behind, and the end of the
-  process frees it however it comes. Of several processes the first locks for
-  all. File systems without locks keep nobody out.
+  The lock is a file in the folder, removed at the end. A killed process holds
+  it no longer. Of several processes the first locks for all. File systems
+  without locks keep nobody out.
 
   Args:
     folder: its path.
@@ -31,18 +31,10 @@ def locked(folder: str) -> Iterator[None]:
   if jax.process_index() > 0:
     yield
     return
-  handle = os.open(folder, os.O_RDONLY)
+  lock = filelock.FileLock(os.path.join(folder, ".lock"))
   try:
-    _lock(handle, folder)
-    yield
-  finally:
-    os.close(handle)
-
-
-def _lock(handle: int, folder: str) -> None:
-  try:
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
+    lock.acquire(blocking=False)
+  except filelock.Timeout:
     raise errors.UserError(
       f"another process trains in {folder}, and two would overwrite each "
       "other's checkpoints: wait for its end, which a save may delay, or set "
@@ -51,3 +43,9 @@ def _lock(handle: int, folder: str) -> None:
   except OSError as error:
     if error.errno not in _NO_LOCKS:
       raise
+  try:
+    yield
+  finally:
+    if lock.is_locked:  # Removed while it is held, so that nobody waits on it.
+      os.unlink(lock.lock_file)
+      lock.release()

@@ -1,0 +1,164 @@
+"""Which files are read as text, and which split each belongs to."""
+
+import collections
+import glob
+import json
+import pathlib
+import re
+
+from data_prep import source
+from transformer_xl import errors
+
+# Formats that datasets come in; only these can be named for splits beside
+# other files of text, such as a README.md.
+DATA_SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".parquet", ".arrow")
+_TABLES = (".parquet", ".arrow")
+_PROSE = (".md", ".rst", ".adoc", ".org", ".tex")
+_CODE = (
+  *(".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".java", ".jl", ".js"),
+  *(".kt", ".lua", ".php", ".pl", ".py", ".r", ".rb", ".rs", ".scala", ".sh"),
+  *(".sql", ".swift", ".ts"),
+)
+SUFFIXES = DATA_SUFFIXES + _PROSE + _CODE
+_SKIPPED_FOLDERS = frozenset(
+  {".cache", ".git", ".hg", ".venv", "__pycache__", "node_modules"}
+)
+SPLITS = {
+  "train": ("train", "training"),
+  "valid": ("valid", "validation", "dev", "val"),
+  "test": ("test",),
+}
+_SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
+
+
+def of_splits(
+  **sources_of_flags: str | None,
+) -> tuple[dict[str, list[pathlib.Path]], str]:
+  """Returns the files of each split, and how many were read and skipped.
+
+  Splits are in the order train, valid, test. Files named for splits belong to
+  these, unless validation or test text is given.
+
+  Args:
+    **sources_of_flags: `source`, `valid_source` and `test_source`: a file, a
+      folder, patterns separated by commas, or None.
+
+  Raises:
+    UserError: one of them does not exist or has no files of text.
+  """
+  skipped: collections.Counter[str] = collections.Counter()
+  found = {
+    split: _expand(flag, where, skipped)
+    for split, (flag, where) in zip(
+      SPLITS, sources_of_flags.items(), strict=True
+    )
+    if where is not None
+  }
+  if len(found) == 1:
+    every = found["train"]
+    data = [path for path in every if _has_suffix(path, DATA_SUFFIXES)]
+    for group in (every, data):
+      named = {path: _split_of(path) for path in group}
+      if named and all(named.values()):
+        skipped.update(_suffix(path) for path in set(every) - set(group))
+        found = {s: [p for p in group if named[p] == s] for s in SPLITS}
+        found = {split: paths for split, paths in found.items() if paths}
+        break
+  return found, _report(sum(map(len, found.values())), skipped)
+
+
+def split_named(name: str) -> str | None:
+  """Returns train, valid or test for any usual name of one, or None."""
+  for split, names in SPLITS.items():
+    if name.lower() in names:
+      return split
+  return None
+
+
+def _split_of(path: pathlib.Path) -> str | None:
+  """Returns the split in a file's name; a table can be in a folder of one."""
+  stem = path.name.split(".")[0]
+  names = [_SHARD.sub("", stem)]
+  if _has_suffix(path, _TABLES):
+    # HuggingFace has default/train/0000.parquet and wikitext-train.arrow, too.
+    names += [*reversed(re.split(r"[-_]", stem)), path.parent.name]
+  return next((s for name in names if (s := split_named(name))), None)
+
+
+def _expand(
+  flag: str, where: str, skipped: collections.Counter[str]
+) -> list[pathlib.Path]:
+  """Returns the files that a path or patterns stand for, sorted in each."""
+  found: list[pathlib.Path] = []
+  for pattern in where.split(","):
+    place = pathlib.Path(pattern).expanduser()
+    if place.is_dir():
+      paths = _in_folder(place, skipped)
+    elif place.exists():
+      paths = [place]
+    else:
+      matches = map(pathlib.Path, glob.glob(str(place), recursive=True))
+      paths = sorted(match for match in matches if match.is_file())
+    if not paths and not place.is_dir():
+      raise errors.UserError(
+        f"--{flag}={pattern} does not exist; give a file, a folder, or a"
+        " pattern such as 'books/*.txt'."
+      )
+    found += paths
+  if not found:
+    others = f", but {_listed(skipped)}" if skipped else ""
+    raise errors.UserError(
+      f"--{flag}={where} has no files of text{others}; text is in"
+      f" {', '.join(DATA_SUFFIXES + _PROSE)} and source files. A pattern such"
+      " as 'books/*.log' reads any other file as text."
+    )
+  return found
+
+
+def _in_folder(
+  folder: pathlib.Path, skipped: collections.Counter[str]
+) -> list[pathlib.Path]:
+  """Returns the files of text below a folder, and counts all others."""
+  names = source.Folder(folder, skip=_SKIPPED_FOLDERS).names()
+  found = []
+  for path in (folder / name for name in names):
+    if _has_suffix(path, SUFFIXES) and not _is_cache(path):
+      found.append(path)
+    else:
+      skipped[_suffix(path)] += 1
+  return found
+
+
+def _is_cache(path: pathlib.Path) -> bool:
+  """Whether HuggingFace's datasets does not count an .arrow file as data.
+
+  A folder of `save_to_disk` can have the results of `map` beside its data.
+  """
+  state = path.with_name("state.json")
+  if path.suffix != ".arrow" or not state.is_file():
+    return False
+  try:
+    entries = json.loads(state.read_text("utf-8"))["_data_files"]
+    return path.name not in [entry["filename"] for entry in entries]
+  except (ValueError, LookupError, TypeError):
+    raise errors.UserError(
+      f"{state} is damaged; save the dataset again with save_to_disk."
+    ) from None
+
+
+def _has_suffix(path: pathlib.Path, suffixes: tuple[str, ...]) -> bool:
+  return path.name.lower().endswith(suffixes)
+
+
+def _suffix(path: pathlib.Path) -> str:
+  return path.suffix or "no suffix"
+
+
+def _listed(skipped: collections.Counter[str]) -> str:
+  return ", ".join(f"{suffix}: {n}" for suffix, n in skipped.most_common())
+
+
+def _report(num_read: int, skipped: collections.Counter[str]) -> str:
+  listed = f" ({_listed(skipped)})" if skipped else ""
+  files = "file" if num_read == 1 else "files"
+  return f"{num_read} {files} read, {skipped.total()} skipped{listed}"

@@ -1,0 +1,147 @@
+"""Any text dataset of TFDS, read from array_record files without TensorFlow."""
+
+import functools
+import io
+import os
+import pathlib
+from collections.abc import Iterator
+
+import tensorflow_datasets.public_api as tfds
+
+from data_prep import corpus as data_prep_corpus
+from data_prep import piece
+from data_prep import source
+from data_prep import tokenizer as tokenizer_lib
+from data_prep.text import corpus as text_corpus
+from data_prep.text import files
+from transformer_xl import errors
+
+# Single records take over a millisecond each.
+_RECORDS_AT_ONCE = 1024
+
+
+def open_corpus(
+  *,
+  path: str | None,
+  cache: pathlib.Path,
+  tokenizer: tokenizer_lib.Tokenizer,
+  options: text_corpus.Options,
+) -> data_prep_corpus.Corpus:
+  """Returns the corpus; every record is a document.
+
+  Args:
+    path: NAME or NAME/CONFIG as in TFDS, or the folder of a prepared dataset.
+    cache: Folder of downloads; prepared datasets are beside it.
+    tokenizer: How the text is cut into symbols.
+    options: The field with the text, and how much to hold out where the
+      dataset has no validation and test text.
+
+  Raises:
+    UserError: there is no such dataset, or no text in it.
+  """
+  if path is None:
+    raise errors.UserError(
+      "--dataset=tfds needs the dataset: --source=NAME, NAME/CONFIG, or the"
+      " folder of a prepared one."
+    )
+  if options.valid_source is not None or options.test_source is not None:
+    raise errors.UserError(
+      "valid_source and test_source are for --dataset=text; splits of TFDS"
+      " are used as they are."
+    )
+  builder = _open_builder(path, cache)
+  _check_field(builder, options.field, path)
+  splits = {}
+  for name in builder.info.splits:
+    if (split := files.split_named(name)) is not None:
+      splits[split] = functools.partial(read, builder, name, options.field)
+  if not splits:
+    raise errors.UserError(
+      f"{path} has the splits {', '.join(builder.info.splits)}, and none is"
+      " called train, validation or test."
+    )
+  folder = source.Folder(pathlib.Path(builder.data_dir))
+  return text_corpus.of_splits(
+    {split: splits[split] for split in files.SPLITS if split in splits},
+    name="tfds",
+    tokenizer=tokenizer,
+    options=options,
+    source={"path": path, "dataset": builder.info.full_name},
+    fingerprint=folder.fingerprint(),
+  )
+
+
+def read(
+  builder: tfds.core.DatasetBuilder, split: str, field: str
+) -> Iterator[piece.Piece]:
+  """Yields the text of a split; UserError if a record file is damaged."""
+  records = builder.as_data_source(split)
+  for start in range(0, len(records), _RECORDS_AT_ONCE):
+    numbers = range(start, min(start + _RECORDS_AT_ONCE, len(records)))
+    try:
+      batch = records.__getitems__(list(numbers))
+    except RuntimeError as error:
+      raise _damaged(builder, " ".join(str(error).split())[:200]) from None
+    for number, record in zip(numbers, batch, strict=True):
+      origin = f"{builder.info.full_name}, record {number} of {split}"
+      if record[field] is None:  # The file ends before the record.
+        raise _damaged(builder, f"record {number} of {split} is missing")
+      yield from piece.cut(io.BytesIO(record[field]), origin=origin)
+
+
+def _damaged(
+  builder: tfds.core.DatasetBuilder, reason: str
+) -> errors.UserError:
+  return errors.UserError(
+    f"{builder.data_dir} is damaged ({reason}); delete it and prepare it again."
+  )
+
+
+def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:
+  """Returns a dataset that has its files, and prepares it where it has none."""
+  root = cache.parent / "tensorflow_datasets"
+  # TFDS keeps lists of community datasets there, by default in the home folder.
+  os.environ.setdefault("TFDS_CACHE_DIR", str(root / "cache"))
+  place = pathlib.Path(path).expanduser()
+  try:
+    if (place / "dataset_info.json").is_file():
+      builder = tfds.builder_from_directory(place)
+    else:
+      builder = tfds.builder(
+        path, data_dir=root, file_format="array_record", try_gcs=False
+      )
+      builder.download_and_prepare(
+        download_dir=cache,
+        download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+      )
+    for split in builder.info.splits:
+      builder.as_data_source(split)
+  except tfds.core.DatasetNotFoundError:
+    raise errors.UserError(
+      f"TFDS has no dataset {path!r}, nor does {root}; give NAME or"
+      " NAME/CONFIG, or the folder of a prepared dataset."
+    ) from None
+  except OSError:
+    raise
+  except Exception as error:  # Other people's builders raise anything.
+    reason = " ".join(str(error).split())[:200]
+    raise errors.UserError(
+      f"the TFDS dataset {path} cannot be prepared or read here ({reason});"
+      " prepare it with file_format='array_record' on a machine with"
+      " TensorFlow, and give its folder with --source."
+    ) from None
+  return builder
+
+
+def _check_field(
+  builder: tfds.core.DatasetBuilder, field: str, path: str
+) -> None:
+  features = builder.info.features
+  names = [
+    n for n in sorted(features) if isinstance(features[n], tfds.features.Text)
+  ]
+  if field not in names:
+    raise errors.UserError(
+      f"{path} has no text in the field {field!r}, but in"
+      f" {', '.join(names) or 'none'}; name the field with --field."
+    )

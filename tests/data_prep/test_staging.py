@@ -1,0 +1,110 @@
+"""A dataset is whole or absent, whatever happens while it is prepared."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from data_prep import preparation
+from data_prep import tokenizer as tokenizer_lib
+from tests.data_prep import layouts
+from transformer_xl import errors
+
+SPLITS = ("train", "valid", "test")
+
+
+@pytest.fixture
+def files(tmp_path):
+  """Twenty documents."""
+  documents = {f"{i:02d}.txt": b"one two three\n" * (i + 1) for i in range(20)}
+  return layouts.write_files(tmp_path / "source", documents)
+
+
+def prepare(tmp_path, files, name):
+  return preparation.prepare(
+    dataset="text",
+    data_dir=str(tmp_path / "data"),
+    source=str(files),
+    name=name,
+  )
+
+
+def contents(folder):
+  return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_what_a_killed_preparation_left_is_deleted(tmp_path, files):
+  left = tmp_path / "data" / "text.partial" / "dataset"
+  layouts.write_files(left, {"train.npy": b"half", "test_documents.npy": b"?"})
+  folder = prepare(tmp_path, files, "text")
+  assert list((tmp_path / "data").iterdir()) == [folder]
+  fresh = prepare(tmp_path / "other", files, "text")
+  assert contents(folder) == contents(fresh)
+
+
+def test_any_exception_leaves_nothing(tmp_path, files, monkeypatch):
+  class Interrupted(BaseException):
+    pass
+
+  def write_meta(folder, meta):
+    assert (folder / "train.npy").exists()
+    raise Interrupted
+
+  monkeypatch.setattr(preparation.staging, "write_meta", write_meta)
+  with pytest.raises(Interrupted):
+    prepare(tmp_path, files, "text")
+  assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_two_processes_do_not_prepare_the_same_dataset(
+  tmp_path, files, monkeypatch
+):
+  raised = []
+  genuine = tokenizer_lib.pieces_of
+
+  def pieces_of(split, tokenizer):
+    if not raised:
+      with pytest.raises(errors.UserError, match="another process") as error:
+        prepare(tmp_path, files, "text")
+      raised.append(error)
+    return genuine(split, tokenizer)
+
+  monkeypatch.setattr(tokenizer_lib, "pieces_of", pieces_of)
+  prepare(tmp_path, files, "text")
+  assert len(raised) == 1
+
+
+def test_a_killed_process_leaves_no_dataset_and_the_next_one_finishes(
+  tmp_path,
+):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"some words to count and encode\n" * 700_000)
+  arguments = [
+    sys.executable,
+    "-m",
+    "data_prep.main",
+    "--dataset=text",
+    f"--data_dir={tmp_path / 'data'}",
+    f"--source={path}",
+    "--tokenizer=word",
+  ]
+  process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
+  tokens = tmp_path / "data" / "text.partial" / "dataset" / "train.npy"
+  deadline = time.monotonic() + 60
+  while not tokens.exists() and time.monotonic() < deadline:
+    time.sleep(0.01)
+  os.kill(process.pid, signal.SIGKILL)
+  assert process.wait() == -signal.SIGKILL
+  assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [
+    "text.partial"
+  ]
+  subprocess.run(arguments, check=True, capture_output=True)
+  folder = tmp_path / "data" / "text"
+  assert (folder / "meta.json").exists()
+  tokens = sum(len(np.load(folder / f"{s}.npy")) for s in SPLITS)
+  assert tokens == 7 * 700_000
+  assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["text"]

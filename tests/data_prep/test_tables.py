@@ -1,0 +1,159 @@
+"""Text in Parquet files and in the folders of HuggingFace datasets."""
+
+import json
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from data_prep import preparation
+from tests.data_prep import layouts
+from transformer_xl import errors
+from transformer_xl.data import vocabulary
+
+
+def prepare(tmp_path, source, **options):
+  return preparation.prepare(
+    dataset="text", data_dir=str(tmp_path / "data"), source=source, **options
+  )
+
+
+def everything(folder):
+  """Returns the text of each split, and where its documents start."""
+  meta = json.loads((folder / "meta.json").read_text())
+  vocab = vocabulary.load(str(folder))
+  return {
+    split: (
+      vocab.decode_bytes(np.load(folder / f"{split}.npy")),
+      np.load(folder / f"{split}_documents.npy").tolist(),
+    )
+    for split in meta["splits"]
+  }
+
+
+def table(texts, column="text"):
+  ids = pyarrow.array(range(len(texts)))
+  return pyarrow.table({"id": ids, column: pyarrow.array(texts)})
+
+
+def write_parquet(path, texts, **options):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  parquet.write_table(table(texts, **options), path)
+  return path
+
+
+def write_arrow(folder, shards, *, stale=()):
+  """Writes what `Dataset.save_to_disk` of HuggingFace's datasets writes."""
+  folder.mkdir(parents=True)
+  names = [
+    f"data-{i:05d}-of-{len(shards):05d}.arrow" for i in range(len(shards))
+  ]
+  shards = {**dict(zip(names, shards, strict=True)), "cache-1f.arrow": stale}
+  for name, texts in shards.items():
+    rows = table(list(texts) or ["stale"])
+    with pyarrow.ipc.new_stream(str(folder / name), rows.schema) as writer:
+      writer.write_table(rows)
+  state = {"_data_files": [{"filename": name} for name in names]}
+  (folder / "state.json").write_text(json.dumps(state))
+  (folder / "dataset_info.json").write_text("{}")
+
+
+def test_every_row_of_a_parquet_file_is_a_document(tmp_path):
+  path = write_parquet(tmp_path / "a.parquet", ["eins\n", "", "zw\u00f6lf"])
+  folder = prepare(tmp_path, str(path), valid_fraction=0, test_fraction=0)
+  assert everything(folder) == {"train": ("eins\nzw\u00f6lf".encode(), [0, 5])}
+
+
+def test_a_column_can_be_named_and_a_wrong_one_is_answered(tmp_path):
+  path = write_parquet(tmp_path / "a.parquet", ["a\n"] * 9, column="content")
+  folder = prepare(
+    tmp_path, str(path), field="content", valid_fraction=0, test_fraction=0
+  )
+  assert everything(folder)["train"][0] == b"a\n" * 9
+  with pytest.raises(errors.UserError, match="no column 'text', only id, cont"):
+    prepare(tmp_path, str(path), name="other")
+  with pytest.raises(errors.UserError, match=r"row 1 of .* has no text in"):
+    prepare(tmp_path, str(path), name="other", field="id")
+
+
+@pytest.mark.parametrize(
+  "names",
+  [
+    ["train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"],
+    ["train-00000-of-00001-a09b74b3ef9c3b56", "validation-00000-of-00001"],
+    ["default/train/0000", "default/validation/0000", "default/test/0000"],
+  ],
+)
+def test_files_of_the_hub_are_the_splits_that_they_are_named_for(
+  tmp_path, names
+):
+  source = tmp_path / "hub"
+  layouts.write_files(
+    source, {"README.md": b"# A card\n", ".gitattributes": b""}
+  )
+  for name in names:
+    write_parquet(source / "data" / f"{name}.parquet", [f"{name}\n"] * 2)
+  found = everything(prepare(tmp_path, str(source)))
+  expected = {}
+  for name in names:
+    split = next(s for s in ("train", "valid", "test") if s in name)
+    text, _ = expected.get(split, (b"", []))
+    starts = range(0, len(text) + 2 * len(name) + 2, len(name) + 1)
+    expected[split] = (text + f"{name}\n".encode() * 2, list(starts))
+  assert found == expected
+
+
+def test_a_saved_dataset_is_read_without_its_stale_caches(tmp_path):
+  write_arrow(tmp_path / "saved", [["a\n"] * 50, ["b\n"] * 50], stale=["no\n"])
+  folder = prepare(
+    tmp_path, str(tmp_path / "saved"), valid_fraction=0, test_fraction=0
+  )
+  assert everything(folder)["train"][0] == b"a\n" * 50 + b"b\n" * 50
+
+
+def test_a_saved_dictionary_of_datasets_has_its_splits(tmp_path):
+  saved = tmp_path / "saved"
+  for split in ("train", "validation", "test"):
+    write_arrow(saved / split, [[f"{split}\n"] * 3])
+  (saved / "dataset_dict.json").write_text("{}")
+  found = everything(prepare(tmp_path, str(saved)))
+  assert {split: text for split, (text, _) in found.items()} == {
+    "train": b"train\n" * 3,
+    "valid": b"validation\n" * 3,
+    "test": b"test\n" * 3,
+  }
+
+
+def test_arrow_files_with_a_footer_are_read_too(tmp_path):
+  path = tmp_path / "a.arrow"
+  rows = table(["a\n", "b\n"])
+  with pyarrow.ipc.new_file(str(path), rows.schema) as writer:
+    writer.write_table(rows, max_chunksize=1)
+  folder = prepare(tmp_path, str(path), valid_fraction=0, test_fraction=0)
+  assert everything(folder) == {"train": (b"a\nb\n", [0, 2])}
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9])
+def test_damaged_tables_are_refused_in_one_line(tmp_path, suffix, part):
+  path = tmp_path / f"a{suffix}"
+  if suffix == ".parquet":
+    write_parquet(path, ["some text\n"] * 500)
+  else:
+    rows = table(["some text\n"] * 500)
+    with pyarrow.ipc.new_stream(str(path), rows.schema) as writer:
+      writer.write_table(rows)
+  data = path.read_bytes()
+  path.write_bytes(data[: int(len(data) * part)])
+  with pytest.raises(errors.UserError, match="damaged or cut short") as raised:
+    prepare(tmp_path, str(path))
+  assert "\n" not in str(raised.value)
+  assert not (tmp_path / "data" / "text").exists()
+
+
+def test_a_damaged_list_of_files_is_refused(tmp_path):
+  write_arrow(tmp_path / "saved", [["a\n"]])
+  (tmp_path / "saved" / "state.json").write_text("[]")
+  with pytest.raises(errors.UserError, match=r"state\.json is damaged"):
+    prepare(tmp_path, str(tmp_path / "saved"))
