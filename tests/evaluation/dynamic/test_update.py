@@ -78,14 +78,24 @@ def make_rule(kind, **updates):
   return update.Rule(**jax.tree.map(jnp.float32, values | updates))
 
 
-def score(config, these, rule):
+def run(made, *arguments, options=None):
+  """The scorer's `score`, compiled with these options if there are any."""
+  if not options:
+    return made.score(*arguments)
+  compiled = made.score.lower(*arguments).compile(compiler_options=options)
+  return compiled(*arguments)
+
+
+def score(config, these, rule, *, options=None):
   """Losses [S, B] of each segment and lane, and the final state."""
   made, params = make_scorer(config), tiny.params(config.model)
   state, basis = made.start(params), params
   if config.eval.dynamic.kind == "rms":
     basis = made.mean_squares(params, state, training(config))
   steps = made.steps(rule, basis)
-  state, losses = made.score(state, params, steps, NO_CACHE, these)
+  state, losses = run(
+    made, state, params, steps, NO_CACHE, these, options=options
+  )
   assert losses.nll.shape == (*losses.num_tokens.shape, 1)
   return np.asarray(losses.nll[..., 0]), state
 
@@ -223,7 +233,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
   with jax.set_mesh(mesh):
     static = evaluate.Evaluator(config, mesh, split="test", mem_len=MEMORY)
     expected = static(params)
-  found, state = score(config, these, rule)
+  found, state = score(config, these, rule, options=tiny.TO_THE_BIT)
   assert found.sum(dtype="float64") == pytest.approx(expected.nll, rel=1e-6)
   for before, after in zip(
     jax.tree.leaves(params), jax.tree.leaves(state.params), strict=True
@@ -232,7 +242,8 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
   # Bit for bit the losses of a scan without gradients.
   still = make_config(data_dir, **{"eval.dynamic.kind": "none"})
   made = make_scorer(still)
-  _, losses = made.score(made.start(params), params, None, NO_CACHE, these)
+  arguments = made.start(params), params, None, NO_CACHE, these
+  _, losses = run(made, *arguments, options=tiny.TO_THE_BIT)
   np.testing.assert_array_equal(found, losses.nll[..., 0])
 
 
