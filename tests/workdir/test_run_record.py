@@ -59,7 +59,7 @@ def test_a_damaged_record_is_written_anew(damage, data_dir, tmp_path, caplog):
   (tmp_path / "config.json").write_text(damage)
   run_record.record(config, str(tmp_path))
   (warning,) = [r.getMessage() for r in caplog.records]
-  assert "is damaged and will be written anew" in warning
+  assert "is damaged and will be rewritten" in warning
   loaded = saved.get_config(str(tmp_path))
   assert load.from_config_dict(loaded) == config
 

@@ -158,12 +158,12 @@ def num_kept(config: schema.ExperimentConfig) -> int:
 def _stopped(trouble: Diverged, good: str) -> errors.DivergenceError:
   mend = (
     "Lower --config.train.learning_rate or --config.train.clip_norm, or "
-    "lengthen --config.train.warmup_steps, and run again to go on from it."
+    "lengthen --config.train.warmup_steps, and run again to continue from it."
   )
   if trouble.spiked:
     mend = (
-      "Run again with --config.divergence.action=skip or lower_rate to go "
-      "back before it, or with --config.divergence.spike_nats=0 to go on."
+      "Run again with --config.divergence.action=skip or lower_rate to "
+      "rewind, or with --config.divergence.spike_nats=0 to continue."
     )
   return errors.DivergenceError(
     f"{trouble.what} at step {trouble.step}; the last good checkpoint is "

@@ -1,4 +1,4 @@
-"""What happens every so many updates: a log line, an evaluation, a checkpoint.
+"""Hooks: the log lines, evaluations and checkpoints between updates.
 
 Metrics hooks run as soon as the metrics of a chunk are on the host, while the
 devices compute the next chunk. Run hooks get the whole run while the devices

@@ -109,7 +109,7 @@ class Checkpoints:
     if damaged:  # A lack of memory or permission is likelier than damage.
       raise errors.UserError(
         f"none of the checkpoints {damaged} in {self._directory} can be read "
-        "(the log says why); mend that, or start anew in another --workdir."
+        "(the log says why); fix that, or start over in another --workdir."
       )
     return None
 

@@ -46,7 +46,7 @@ def _saved(path: str) -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:
       return _flat(json.load(file)["config"])
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-    logging.warning("%s is damaged and will be written anew.", path)
+    logging.warning("%s is damaged and will be rewritten.", path)
     return {}
 
 

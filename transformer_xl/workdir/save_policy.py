@@ -1,4 +1,4 @@
-"""When a checkpoint is due: every so many steps, or minutes."""
+"""When a checkpoint is due: by steps and by the clock."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from transformer_xl.config import schema
 
 
 class SavePolicy:
-  """Decides when to save, by steps and by the clock of the first process."""
+  """Decides when to save; the clock is that of the first process."""
 
   def __init__(
     self,

@@ -55,7 +55,7 @@ def read(workdir: str) -> Run:
       digest = json.load(file)["splits"]["train"]["sha256"]
   except (OSError, ValueError, KeyError):
     raise errors.UserError(
-      f"{path} does not say which text it was; train anew in another --workdir."
+      f"{path} does not say which text it was; train in another --workdir."
     ) from None
   losses, validation = _read_losses(os.path.join(workdir, "metrics.jsonl"))
   return Run(config, digest, losses, validation, versions)
