@@ -15,8 +15,8 @@ from transformer_xl import shapes
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import attention
 from transformer_xl.model import memory as memory_lib
-from transformer_xl.model import sources
 from transformer_xl.model import transformer_xl
+from transformer_xl.model.encodings import encoding
 
 
 class Terms(NamedTuple):
@@ -70,7 +70,7 @@ def read_segment(
   return Reading(after, nll, terms, weights)
 
 
-def _layer_terms(factors: sources.ScoreFactors) -> Terms:
+def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   """The terms of one layer, [B, H, T, K]."""
   factors = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), factors)
   query, key, distance, biases = factors

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from transformer_xl import shapes
 from transformer_xl.model import attention_dropout
 from transformer_xl.model import parameters
+from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
 
 
@@ -69,15 +70,6 @@ class Source(Protocol):
     """
 
 
-class ScoreFactors(NamedTuple):
-  """What one layer's attention scores are computed from."""
-
-  query: shapes.Queries
-  key: shapes.Keys
-  distance_key: shapes.PositionKeys | None
-  biases: shapes.BiasPair | None
-
-
 class HiddenStates(NamedTuple):
   """Keys and values of hidden states, those in memory projected again."""
 
@@ -109,29 +101,27 @@ class HiddenStates(NamedTuple):
   ) -> tuple[shapes.Queries, Any]:
     """Attends to memory and segment; see `Source.attend`."""
     del memory  # It is in `context`.
-    encoding = table.of(module.config)
+    order = table.of(module.config)
 
     def project(name, rows):
       return parameters.project(module, name, rows, deterministic=deterministic)
 
     query, key = project("query", queries), project("key", context)
     value = project("value", context)
-    distance_key = encoding.distance_keys(
+    distance_key = order.distance_keys(
       module, self.positions, context.shape[1], deterministic=deterministic
     )
-    values = encoding.attend(
-      query,
-      key,
+    factors = encoding.ScoreFactors(query, key, distance_key, biases)
+    values = order.attend(
+      factors,
       value,
-      distance_key,
-      biases,
       reach=self.reach,
       dropout=dropout,
       implementation=module.config.attention,
     )
-    return values, self.kept(ScoreFactors(query, key, distance_key, biases))
+    return values, self.kept(factors)
 
-  def kept(self, factors: ScoreFactors) -> Any:
+  def kept(self, factors: encoding.ScoreFactors) -> Any:
     """Nothing: training needs only the values."""
     del factors
 
@@ -139,6 +129,6 @@ class HiddenStates(NamedTuple):
 class InspectedStates(HiddenStates):
   """`HiddenStates` that keeps what scores are computed from."""
 
-  def kept(self, factors: ScoreFactors) -> ScoreFactors:
+  def kept(self, factors: encoding.ScoreFactors) -> encoding.ScoreFactors:
     """All factors."""
     return factors

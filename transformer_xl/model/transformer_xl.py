@@ -21,6 +21,7 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import layers
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import sources
+from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import device
 
@@ -91,7 +92,7 @@ class TransformerXL(nn.Module):
     inputs: shapes.Tokens,
     memory: memory_lib.Memory,
     resets: shapes.Resets | None = None,
-  ) -> tuple[shapes.Hidden, memory_lib.Memory, sources.ScoreFactors]:
+  ) -> tuple[shapes.Hidden, memory_lib.Memory, encoding.ScoreFactors]:
     """`__call__`, with what each layer's attention scores are computed from.
 
     Returns:

@@ -9,10 +9,8 @@ import jax.numpy as jnp
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import attention_dropout
 from transformer_xl.model.encodings import distances
 from transformer_xl.model.encodings import encoding
-from transformer_xl.model.kernels import dispatch
 
 
 class WithoutDistances(encoding.Encoding):
@@ -20,24 +18,6 @@ class WithoutDistances(encoding.Encoding):
 
   counts_from_segment = True
   score_products = 2
-
-  def attend(
-    self,
-    query: shapes.Queries,
-    key: shapes.Keys,
-    value: shapes.Keys,
-    distance_key: shapes.PositionKeys | None,
-    biases: shapes.BiasPair | None,
-    *,
-    reach: shapes.Reach,
-    dropout: attention_dropout.Dropout | None,
-    implementation: str,
-  ) -> shapes.Queries:
-    """Whole matrices of scores in XLA; no kernel serves it."""
-    del distance_key, biases, implementation
-    return dispatch.content_attention(
-      query, key, value, reach=reach, dropout=dropout
-    )
 
 
 class Absolute(WithoutDistances):

@@ -10,6 +10,7 @@ D model width.
 """
 
 from typing import Any
+from typing import NamedTuple
 
 import jax
 
@@ -18,6 +19,15 @@ from transformer_xl.config import schema
 from transformer_xl.model import attention_dropout
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import ring
+
+
+class ScoreFactors(NamedTuple):
+  """What one layer's attention scores are computed from."""
+
+  query: shapes.Queries
+  key: shapes.Keys  # Of memory and segment, oldest first.
+  distance_key: shapes.PositionKeys | None
+  biases: shapes.BiasPair | None  # u and v.
 
 
 class Encoding:
@@ -110,11 +120,8 @@ class Encoding:
 
   def attend(
     self,
-    query: shapes.Queries,
-    key: shapes.Keys,
+    factors: ScoreFactors,
     value: shapes.Keys,
-    distance_key: shapes.PositionKeys | None,
-    biases: shapes.BiasPair | None,
     *,
     reach: shapes.Reach,
     dropout: attention_dropout.Dropout | None,
@@ -122,21 +129,15 @@ class Encoding:
   ) -> shapes.Queries:
     """Attention over memory and segment.
 
-    By default attention with a term of the distance, which every kernel
-    serves; `implementation` chooses one, see `kernels.dispatch`.
-
-    Args:
-      query: of the segment's T tokens.
-      key: of memory and segment, oldest first.
-      value: likewise.
-      distance_key: of `distance_keys`.
-      biases: u and v.
-      reach: largest visible distance for each query.
-      dropout: of the probabilities.
-      implementation: `config.model.attention`.
+    Every kernel serves scores with a term of the distance; `kernels.dispatch`
+    says what `implementation` chooses among. Without that term attention is
+    computed in whole matrices.
     """
-    assert distance_key is not None
-    assert biases is not None
+    query, key, distance_key, biases = factors
+    if distance_key is None or biases is None:
+      return dispatch.content_attention(
+        query, key, value, reach=reach, dropout=dropout
+      )
     return dispatch.relative_attention(
       query,
       key,
@@ -156,23 +157,11 @@ class Encoding:
     value: shapes.Ring,
     distance_key: ring.RingPositionKeys | None,
     biases: shapes.BiasPair | None,
-    *,
-    reach: shapes.Reach,
-    slot: jax.Array,
+    **place: jax.Array,
   ) -> shapes.RingQueries:
-    """`attend` over a ring of cached keys and values, without dropout.
-
-    Args:
-      query: of T tokens, [B, H, T, Dh].
-      key: by slot, [B * H, Dh, R].
-      value: likewise.
-      distance_key: of `distance_keys`, arranged for the ring.
-      biases: u and v.
-      reach: largest visible distance for each query.
-      slot: of the first query.
-    """
+    """`attend` over a ring; `place` is reach and slot, see `kernels.ring`."""
     if biases is not None:
       biases = biases[0].astype(query.dtype), biases[1].astype(query.dtype)
     return dispatch.ring_attention(
-      query, key, value, distance_key, biases=biases, reach=reach, slot=slot
+      query, key, value, distance_key, biases=biases, **place
     )
