@@ -17,7 +17,8 @@ NAMES = sorted(
   for path in FOLDER.glob("*.py")
   if path.stem not in ("__init__", "saved", "vanilla")
 )
-# Facts 1.1: those of the published configurations, in TensorFlow's style.
+# docs/specification.md, section 22: those of the published configurations, in
+# TensorFlow's style.
 PUBLISHED = {
   "wt103_base": 151_119_838,
   "wt103_base_aligned": 191_965_658,  # Not published; counted here.

@@ -156,7 +156,7 @@ def test_each_bias_belongs_to_the_word_of_its_id(token):
 
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_cluster_columns_are_in_the_order_of_the_clusters(cluster):
-  """As in TensorFlow; PyTorch's are reversed (facts 2.9)."""
+  """As in TensorFlow; PyTorch has the reverse (specification, section 12)."""
   config = _config(cutoffs=(5, 11), div_val=2)
   params = _params(config)
   raised = params["softmax"]["cluster_bias"].at[cluster - 1].add(3.0)

@@ -39,7 +39,7 @@ def large(**updates):
 
 @pytest.mark.parametrize(
   ("convention", "floor", "expected"),
-  [  # Facts 4.1: WikiText-103 large as published, digits as given there.
+  [  # docs/specification.md, section 15: WikiText-103 large as published.
     ("pytorch", 0.0, (1.5625e-8, 1.25e-4, 2.4999e-4, 2.1339e-4, 1.25e-4, 0)),
     (
       "tensorflow",

@@ -1,7 +1,8 @@
 """Reads the vocabularies of the published programs.
 
 Ids are positions in a pickled or plain list and cannot be rebuilt from the text
-(docs/specification.md). Pickles are read as data; see `inert_pickle`.
+(docs/specification.md, section 18). Pickles are read as data; see
+`inert_pickle`.
 """
 
 import zipfile

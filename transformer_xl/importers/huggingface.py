@@ -1,6 +1,6 @@
 """HuggingFace's TransfoXL: folders with config.json and weights.
 
-The format is described in docs/specification.md.
+The format is described in docs/specification.md, section 21.1.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Checkpoints of the original PyTorch code: model.pt or its state dict.
 
-The format is described in docs/specification.md. Names and shapes of tensors
-determine most of a model's configuration. The rest is in the attributes of a
-pickled module; for a state dict the caller gives it.
+The format is described in docs/specification.md, section 21.2. Names and shapes
+of tensors determine most of a model's configuration. The rest is in the
+attributes of a pickled module; for a state dict the caller gives it.
 """
 
 import itertools
@@ -145,7 +145,7 @@ def _attributes(file: torch_file.TorchFile) -> dict[str, Any]:
 def _lengths(file: torch_file.TorchFile) -> source.Lengths:
   """Lengths of training; published evaluations use others.
 
-  These are listed in docs/specification.md.
+  These are listed in docs/specification.md, section 19.3.
   """
   attributes = file.attributes()
   return source.Lengths(

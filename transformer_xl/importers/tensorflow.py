@@ -1,7 +1,8 @@
 """Checkpoints of the original TensorFlow code.
 
-The format is described in docs/specification.md. Names and shapes of variables
-determine a model's whole configuration except the lengths of evaluation.
+The format is described in docs/specification.md, section 21.3. Names and shapes
+of variables determine a model's whole configuration except the lengths of
+evaluation.
 """
 
 import itertools
@@ -126,7 +127,7 @@ def _has_projection(config, index: int) -> bool:
   """Whether a cluster of this width has a projection.
 
   One of the model's width may have it only if embeddings narrow
-  (docs/specification.md).
+  (docs/specification.md, section 11).
   """
   width = config.embed_dim // config.div_val**index
   equal = width == config.model_dim

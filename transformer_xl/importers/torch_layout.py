@@ -1,8 +1,8 @@
 """Tensors of the PyTorch models, the original and HuggingFace's.
 
-Both formats are described in docs/specification.md. PyTorch's linear layers
-compute x W^T, so kernels are transposed; embedding tables and softmax kernels
-are not.
+Both formats are described in docs/specification.md, section 21. PyTorch's
+linear layers compute x W^T, so kernels are transposed; embedding tables and
+softmax kernels are not.
 """
 
 from collections.abc import Iterator
@@ -145,7 +145,7 @@ def _piece(parameter: str) -> tuple[mapping.Piece, ...]:
 
 
 def has_projections(config: schema.ModelConfig) -> bool:
-  """Whether the PyTorch models have projections (docs/specification.md)."""
+  """Whether PyTorch models have projections (docs/specification.md, 11)."""
   return config.div_val > 1 or config.embed_dim != config.model_dim
 
 

@@ -2,8 +2,8 @@
 
 Frequent words come first in the vocabulary; `cutoffs` split it into clusters,
 and each rarer cluster may use vectors that are `div_val` times narrower
-(Baevski & Auli 2019; docs/specification.md). The first cluster is the
-shortlist. The adaptive softmax shares tables and projections.
+(Baevski & Auli 2019; docs/specification.md, section 11). The first cluster is
+the shortlist. The adaptive softmax shares tables and projections.
 
 Shapes: B lanes, T tokens, D model width, V vocabulary, E_c width and V_c size
 of cluster c.

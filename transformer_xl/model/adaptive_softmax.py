@@ -2,7 +2,7 @@
 
 The vocabulary is split into clusters (`adaptive_embedding`). The first one is
 the shortlist, and the head has one more column for each of the others (Grave
-et al. 2017; docs/specification.md).
+et al. 2017; docs/specification.md, section 12).
 
 Shapes: B lanes, T tokens, D model width, V vocabulary, C tail clusters,
 E_c width and V_c size of cluster c.

@@ -76,7 +76,7 @@ def empty(
     dtype: of the hidden states; the model's compute type.
     start: "masked" hides the empty positions; the original PyTorch code
       starts without any. "zeros" lets queries attend to M zero vectors, as
-      TensorFlow and HuggingFace do (docs/specification.md).
+      TensorFlow and HuggingFace do (docs/specification.md, section 7).
   """
   hiddens = jnp.zeros((num_layers, batch_size, mem_len, model_dim), dtype)
   length = mem_len if start == "zeros" else 0

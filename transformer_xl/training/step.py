@@ -181,5 +181,3 @@ def _with_loss_weights(
     is_recent = jnp.arange(segment_len) >= segment_len // 2
     weights = jnp.where(is_recent[None], weights, 0.0)
   return segment._replace(weights=weights)
-
-

@@ -3,8 +3,9 @@
     python -m tests.importers.stored.write_pytorch
 
 The first is a whole pickled module, whose classes have the names and attributes
-of the original code's (facts 5.2) and no function; the second its state dict in
-the format of PyTorch before 1.6. Weights are a function of the names.
+of the original code's (docs/specification.md, 21.2) and no function; the second
+its state dict in the format of PyTorch before 1.6. Weights are a function of
+the names.
 """
 
 import itertools

@@ -2,10 +2,11 @@
 
     python -m tests.importers.stored.write_tensorflow
 
-They have the names and shapes of the published checkpoints in small (facts
-5.3), optimizer included, and weights that are a function of the names. Beside
-each lie `corpus-info.json` and a `cache.pkl` as Python 2 pickled it. Run from
-the repository's root, with TensorFlow; the rest of the tests need it not.
+They have the names and shapes of the published checkpoints in small
+(docs/specification.md, section 21.3), optimizer included, and weights that are
+a function of the names. Beside each lie `corpus-info.json` and a `cache.pkl` as
+Python 2 pickled it. Run from the repository's root, with TensorFlow; the other
+tests do not need it.
 """
 
 import io
