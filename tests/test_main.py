@@ -144,7 +144,12 @@ def results(folder):
   process = subprocess.run(
     [sys.executable, "-m", "tests.commands"],
     cwd=ROOT,
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    env=os.environ
+    | {
+      "JAX_PLATFORMS": "cpu",
+      # Tiny programs are kept, too, however fast they compile.
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    },
     input=json.dumps(
       [
         {"arguments": arguments} | ORDINARY | SETTINGS.get(name, {})

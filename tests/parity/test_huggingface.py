@@ -9,7 +9,6 @@ from flax import traverse_util
 from tests.parity import configurations
 from tests.parity import differences
 from tests.parity import ours
-from tests.parity import theirs
 from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
@@ -19,6 +18,8 @@ from transformer_xl.importers import torch_layout
 REASON = "needs PyTorch and Transformers: pip install -e '.[parity]'"
 for name in ("torch", "transformers"):
   pytest.importorskip(name, reason=REASON, exc_type=ImportError)
+
+from tests.parity import theirs  # noqa: E402  (needs both)
 
 # Which of our fields a folder does not say, or says of training only.
 UNSAID = {"init_style": "pytorch", "dtype": "float32", "scan_unroll": 1}

@@ -64,7 +64,7 @@ def send_signal_at(step, monkeypatch, number=signal.SIGTERM):
 
 def compile_to_the_bit(monkeypatch):
   """For runs of several programs: see `tiny.TO_THE_BIT`."""
-  compiled_update = step_lib.compiled_update
+  compiled_update = programs.update
 
   def compiled(config, mesh):
     update, made = compiled_update(config, mesh), []
@@ -77,7 +77,7 @@ def compile_to_the_bit(monkeypatch):
 
     return call
 
-  monkeypatch.setattr(step_lib, "compiled_update", compiled)
+  monkeypatch.setattr(programs, "update", compiled)
 
 
 def test_training_learns_logs_and_saves(data_dir, tmp_path):

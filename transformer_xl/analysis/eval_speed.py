@@ -54,7 +54,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     The content of `results/eval_speed.json`; a figure lies beside it.
 
   Raises:
-    UserError: the model's keys cannot be cached, or a length is below 1.
+    UserError: a length is below 1.
   """
   directory = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(directory))

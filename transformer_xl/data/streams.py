@@ -154,7 +154,7 @@ class EvalStream:
   def read(
     self, step: int, count: int, lanes: slice
   ) -> segment.Segment[np.ndarray]:
-    """Like TrainStream.read, with weights; 0 in all steps after the last."""
+    """Segments [count, lanes, T], with weights: 0 in steps after the last."""
     steps, starts = self._starts(step, count)
     starts = starts[:, lanes]
     inputs, targets = _pairs(self.file, starts, self.segment_len, _clip)

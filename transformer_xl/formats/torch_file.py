@@ -84,7 +84,7 @@ class TorchFile(NamedTuple):
     return named
 
   def array(self, value: Any) -> NDArray[Any] | None:
-    """Returns a pickled tensor or parameter; None for anything else."""
+    """Returns a pickled tensor or parameter of any shape; otherwise None."""
     if not isinstance(value, inert_pickle.Inert):
       return None
     name = value.origin.rpartition(".")[2]
@@ -102,7 +102,10 @@ class TorchFile(NamedTuple):
     shape: tuple[int, ...],
     strides: tuple[int, ...],
   ) -> NDArray[Any]:
-    """Returns a view of a storage; offset and strides count numbers."""
+    """Returns a view of a storage in this shape.
+
+    Offset and strides count numbers.
+    """
     values = self.values[storage.key]
     # Strides of 0 could make a small storage huge.
     too_many = math.prod(shape) > len(values)

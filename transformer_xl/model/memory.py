@@ -139,7 +139,7 @@ def merge_lanes(memories: Memory) -> Memory:
 
 
 def split_axis(array: jax.Array, axis: int, parts: int) -> jax.Array:
-  """Splits the lanes on one axis of an array as `split_lanes` does."""
+  """Splits the lanes on one axis, [.., B, ..], as `split_lanes` does."""
   lanes = array.shape[axis] // parts
   shape = (*array.shape[:axis], lanes, parts, *array.shape[axis + 1 :])
   return jnp.moveaxis(array.reshape(shape), axis + 1, 0)

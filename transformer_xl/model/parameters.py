@@ -17,7 +17,7 @@ from transformer_xl.model.kernels import dense
 
 
 def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:
-  """A matrix drawn from N(0, init_std)."""
+  """A matrix of a shape, drawn from N(0, init_std)."""
   init = nn.initializers.normal(module.config.init_std)
   value = module.param(name, init, shape, jnp.float32)
   return value.astype(module.config.dtype)
@@ -26,7 +26,7 @@ def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:
 def matrix(
   module: Any, name: str, shape: tuple[int, ...], *, deterministic: bool
 ) -> jax.Array:
-  """A `kernel` with dropout of single weights during training.
+  """A `kernel` of a shape, whose weights training may drop one by one.
 
   Dropout follows the cast, so that no array of the matrix's size is float32.
   """
@@ -36,7 +36,7 @@ def matrix(
 
 
 def vector(module: Any, name: str, size: int) -> jax.Array:
-  """A bias that starts from zeros."""
+  """A bias [size] that starts from zeros."""
   init = nn.initializers.zeros
   value = module.param(name, init, (size,), jnp.float32)
   return value.astype(module.config.dtype)

@@ -92,7 +92,16 @@ class EmptySlot:
     del memory
     return jnp.zeros_like(hidden)
 
-  def attend(self, module, queries, context, memory, **options):
+  def attend(
+    self,
+    module: Any,
+    queries: shapes.Hidden,
+    context: shapes.Context,
+    memory: None,
+    **options: Any,
+  ) -> tuple[
+    shapes.Queries, tuple[ring_lib.RingPositionKeys | None, LayerCache]
+  ]:
     """Keeps keys of distances, and the key and value of an empty slot."""
     del queries, memory, options
     query, empty = _project(module, context)

@@ -33,7 +33,7 @@ class Source(Protocol):
 
   @property
   def first_position(self) -> int | jax.Array:
-    """Position of the first token in its segment."""
+    """Position of the first token in its segment, a scalar."""
 
   def context(self, hidden: shapes.Hidden, memory: Any) -> shapes.Context:
     """The rows that keys and values are projected from; the segment is last.

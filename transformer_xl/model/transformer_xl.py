@@ -114,8 +114,8 @@ class TransformerXL(nn.Module):
 
     Args:
       inputs: token ids.
-      first_position: of the first token in its segment; matters only to
-        encodings that count from the start of a segment.
+      first_position: of the first token in its segment, a scalar; matters only
+        to encodings that count from the start of a segment.
       deterministic: without dropout.
     """
     config = self.config
@@ -251,7 +251,7 @@ def empty_memory(
 
 
 def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
-  """Draws all parameters in float32 from one random key."""
+  """Draws all parameters in float32 from one random key, a scalar."""
   model = TransformerXL(config, clamp_len=0, same_length=False)
   tokens = jnp.zeros((1, 1), jnp.int32)
   memory = empty_memory(config, batch_size=1, mem_len=0)

@@ -29,7 +29,7 @@ class Absolute(WithoutDistances):
     first_position: int | jax.Array,
     segment_len: int,
   ) -> shapes.SegmentPositions | None:
-    """Sinusoids of consecutive positions."""
+    """Sinusoids [T, D] of consecutive positions."""
     index = first_position + jnp.arange(segment_len, dtype=jnp.int32)
     encodings = distances.sinusoids(index.astype(jnp.float32), config.model_dim)
     return encodings.astype(config.dtype)

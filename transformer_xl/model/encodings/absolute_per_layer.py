@@ -21,7 +21,7 @@ class AbsolutePerLayer(absolute.WithoutDistances):
   def layer_positions(
     self, module: Any, first_position: int | jax.Array, segment_len: int
   ) -> shapes.SegmentPositions | None:
-    """Consecutive rows of the layer's table."""
+    """Consecutive rows of the layer's table, [T, D]."""
     config = module.config
     self.check_segment_len(config, segment_len)
     shape = (config.num_positions, config.model_dim)

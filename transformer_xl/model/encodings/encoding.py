@@ -95,11 +95,11 @@ class Encoding:
     first_position: int | jax.Array,
     segment_len: int,
   ) -> shapes.SegmentPositions | None:
-    """Vectors to add to the embeddings.
+    """Vectors [T, D] to add to the embeddings.
 
     Args:
       config: of the model.
-      first_position: position of the first token in its segment.
+      first_position: position of the first token in its segment, a scalar.
       segment_len: T.
     """
     del config, first_position, segment_len
@@ -108,7 +108,7 @@ class Encoding:
   def layer_positions(
     self, module: Any, first_position: int | jax.Array, segment_len: int
   ) -> shapes.SegmentPositions | None:
-    """Vectors to add to the input of one layer; see `embedding_positions`."""
+    """Vectors [T, D] to add to the input of one layer, likewise."""
     del module, first_position, segment_len
     return None
 
@@ -159,7 +159,7 @@ class Encoding:
     biases: shapes.BiasPair | None,
     **place: jax.Array,
   ) -> shapes.RingQueries:
-    """`attend` over a ring; `place` is reach and slot, see `kernels.ring`."""
+    """`attend` over a ring; `place` is reach [B, T] and slot, a scalar."""
     if biases is not None:
       biases = biases[0].astype(query.dtype), biases[1].astype(query.dtype)
     return dispatch.ring_attention(

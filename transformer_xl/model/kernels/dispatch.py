@@ -123,7 +123,7 @@ def ring_attention(
   reach: shapes.Reach,
   slot: jax.Array,
 ) -> shapes.RingQueries:
-  """`ring.ring_attention`, with the same arguments.
+  """`ring.ring_attention`, with the same arguments; `slot` is a scalar.
 
   A CPU takes one lane after the other, so that a lane's scores stay in its
   cache, unless lanes are split over several devices.
