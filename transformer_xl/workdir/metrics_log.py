@@ -7,6 +7,7 @@ dropped, because the run writes them again.
 import datetime
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -82,6 +83,24 @@ def write_json(path: str, value: Any) -> None:
     json.dump(value, file, indent=2)
     file.write("\n")
   os.replace(temporary, path)
+
+
+def append_lines(path: str, records: Sequence[Any]) -> None:
+  """Adds a line of JSON for each record; only in the first process.
+
+  All lines are one write, so calls at the same time do not mix. Half a line
+  that a full disk has left is ended first, and damages no line of this call.
+  """
+  if jax.process_index() != 0:
+    return
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  content = "".join(json.dumps(record) + "\n" for record in records).encode()
+  with open(path, "a+b", buffering=0) as file:
+    size = file.seek(0, os.SEEK_END)
+    if size:
+      file.seek(size - 1)
+      content = content if file.read(1) == b"\n" else b"\n" + content
+    file.write(content)
 
 
 def _drop_after(path: str, step: int) -> None:

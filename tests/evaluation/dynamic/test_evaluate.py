@@ -76,6 +76,8 @@ def test_dynamic_results_have_their_own_file_and_all_settings(
     "cards": [card],
   }
   assert set(card) == {*static, "dynamic", "cache"}
+  with open(f"{workdir}/results/cards.jsonl", encoding="utf-8") as file:
+    assert [json.loads(line) for line in file][-2:] == [static, card]
   assert card["dynamic"] == {
     "kind": "rms",
     "lanes": "apart",
