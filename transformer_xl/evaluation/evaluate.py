@@ -23,6 +23,7 @@ from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 
@@ -175,7 +176,13 @@ class Subject(NamedTuple):
 
 
 def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
-  """Loads the checkpoint that `config.eval` names."""
+  """Loads the checkpoint that `config.eval` names.
+
+  Raises:
+    UserError: it was trained with another vocabulary than the data have, or it
+      cannot be loaded.
+  """
+  run_record.check_vocabulary(config.data.dataset_dir, workdir)
   meta = token_file.read_meta(config.data.dataset_dir)
   config = load_lib.with_vocab_size(config, meta)
   model = trained_model.load(config, workdir, lanes=(config.eval.batch_size,))

@@ -55,6 +55,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     jax.set_mesh(mesh),
     preemption.StopSignal() as stop,
   ):
+    run_record.check_vocabulary(config.data.dataset_dir, workdir)
     stream = _open_stream(config)
     _report_clusters(config.model, stream.file)
     checkpoints = checkpoint.Checkpoints(
