@@ -158,11 +158,13 @@ def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
   """Whether the fused kernel serves such shapes, as each device sees them."""
   _, axes, sizes = _parts(query.shape)
   heads = query.shape[2] // math.prod(sizes[name] for name in axes or ())
-  local = (
-    jax.ShapeDtypeStruct((*array.shape[:2], heads, array.shape[3]), array.dtype)
-    for array in (query, key)
+  tiling = tiling_lib.make_tiling(
+    query_len=query.shape[1],
+    key_len=key.shape[1],
+    num_heads=heads,
+    head_dim=query.shape[3],
+    interpret=False,
   )
-  tiling = fused.make_tiling(*local, interpret=False)
   return (
     not device.device_kind().startswith(_NO_STRIDED_ROTATION)
     and query.shape[1] >= _MIN_SEGMENT_LEN
