@@ -18,6 +18,7 @@ but train also works on the configuration that a run saved in its workdir.
 
 import importlib
 import os
+import stat
 from typing import Any
 
 from absl import flags
@@ -97,12 +98,9 @@ def _start_devices(workdir: str) -> None:
     topology.compile_only()
   import jax
 
-  # Compiled programs are kept beside the workdir, unless the environment says
-  # where. Those for other devices than ours could be written but not read.
+  # Programs compiled for other devices than ours could be written but not read.
   if _MODE.value != "plan" and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    parent = os.path.dirname(os.path.abspath(workdir))
-    cache = os.path.join(parent, ".jax_cache")
-    jax.config.update("jax_compilation_cache_dir", cache)
+    jax.config.update("jax_compilation_cache_dir", _cache_folder(workdir))
   if _MULTIHOST.value or _COORDINATOR.value:
     jax.distributed.initialize(
       _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
@@ -114,6 +112,23 @@ def _start_devices(workdir: str) -> None:
     jax.process_index(),
     jax.process_count(),
   )
+
+
+def _cache_folder(workdir: str) -> str:
+  """Where compiled programs are kept, unless the environment says where.
+
+  Beside the workdir, so that runs share them. What is read from a cache is run,
+  so in a folder where everyone writes, such as /tmp, it is in the workdir.
+  """
+  workdir = os.path.abspath(workdir)
+  parent = os.path.dirname(workdir)
+  while not os.path.exists(parent):  # Anyone there may make it first.
+    parent = os.path.dirname(parent)
+  status = os.stat(parent)
+  is_open = status.st_mode & stat.S_IWOTH
+  is_ours = status.st_uid == os.getuid() and not is_open
+  folder = os.path.dirname(workdir) if is_ours else workdir
+  return os.path.join(folder, ".jax_cache")
 
 
 def _prepare_data(data) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import jax
 import numpy as np
+from absl import logging
 from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
@@ -115,6 +116,38 @@ def make_mesh(
   return jax.sharding.Mesh(
     grid, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES)
   )
+
+
+def evaluation_devices(
+  config: Axes, *, lanes: tuple[int, ...]
+) -> Sequence[jax.Device]:
+  """The devices that evaluate: fewer than all where lanes are fewer.
+
+  One lane is the published protocol of dynamic evaluation, whatever the
+  machine. As many devices as divide the lanes are used, with a warning, if
+  `mesh.data` is -1. Several processes use all devices, since each needs some.
+
+  Args:
+    config: number of devices along each axis.
+    lanes: numbers of lanes, as for `make_mesh`.
+  """
+  devices, fixed = jax.devices(), config.fsdp * config.tensor
+  data, rest = divmod(len(devices), fixed)
+  is_free = config.data == -1 and rest == 0 and jax.process_count() == 1
+  if not is_free or not lanes or min(lanes) >= data * config.fsdp:
+    return devices
+  for part in range(data - 1, 0, -1):
+    is_even = data % part == 0
+    if is_even and all(count % (part * config.fsdp) == 0 for count in lanes):
+      used = part * fixed
+      logging.warning(
+        "%d of %d devices stay idle: there are no more lanes than %d.",
+        len(devices) - used,
+        len(devices),
+        min(lanes),
+      )
+      return devices[:used]
+  return devices
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:

@@ -1,6 +1,7 @@
 """Scores of a split against one pass over the whole text."""
 
 import functools
+import hashlib
 import json
 
 import jax
@@ -18,8 +19,10 @@ from transformer_xl.evaluation import units
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
+from transformer_xl.workdir import trained_model
 
 CARD = {  # The contract, then what comes on top of it.
+  *("dataset", "dataset_sha256"),
   *("split", "num_tokens", "nll", "perplexity", "bits_per_character"),
   *("segment_len", "mem_len", "clamp_len", "same_length", "memory_start"),
   *("batch_size", "dtype", "checkpoint_step", "num_parameters"),
@@ -52,6 +55,10 @@ def train_state(config, step):
   params = tiny.params(config.model, seed=step)
   average = tiny.params(config.model, seed=10 + step)
   return run_state.TrainState(jnp.int32(step), params, (), average)
+
+
+def split_of(**sizes):
+  return token_file.TokenFile(np.arange(2), np.array([0]), "5ad1", sizes)
 
 
 def score(config, *, mem_len, seed=0):
@@ -192,6 +199,34 @@ def test_the_checkpoint_and_the_average_are_chosen_by_name(
   assert card["nll"] == score(config, mem_len=8, seed=seed).nll / 149
 
 
+def test_a_card_names_the_text_that_was_read(tmp_path):
+  """Two texts with the same vocabulary; each call leaves its card behind."""
+  data_dir, workdir = str(tmp_path / "data"), str(tmp_path / "run")
+  for name in (corpus.NAME, "other"):
+    corpus.write(data_dir, name=name)
+  other = tmp_path / "data" / "other"
+  ids = np.load(other / "test.npy")
+  np.save(other / "test.npy", np.where(ids == 1, 2, ids).astype(ids.dtype))
+  digest = hashlib.sha256((other / "test.npy").read_bytes()).hexdigest()
+  meta = json.loads((other / "meta.json").read_text())
+  meta["splits"]["test"]["sha256"] = digest
+  (other / "meta.json").write_text(json.dumps(meta))
+  configs = [
+    corpus.config(data_dir, **{"data.name": name})
+    for name in (corpus.NAME, "other")
+  ]
+  params = tiny.params(configs[0].model)
+  trained_model.save_params(workdir, params, step=1)
+  cards = [evaluate.evaluate_checkpoint(c, workdir)[0] for c in configs]
+  assert [card["dataset"] for card in cards] == [corpus.NAME, "other"]
+  assert cards[1]["dataset_sha256"] == digest != cards[0]["dataset_sha256"]
+  results = tmp_path / "run" / "results"
+  lines = (results / "cards.jsonl").read_text().splitlines()
+  assert [json.loads(line) for line in lines] == cards
+  last = json.loads((results / "eval_test.json").read_text())
+  assert last == {"cards": cards[1:]}
+
+
 def test_words_have_no_bits_per_character(data_dir):
   values = evaluate.card(
     evaluate.Score(nll=200.0, num_tokens=100, seconds=1.0),
@@ -199,7 +234,7 @@ def test_words_have_no_bits_per_character(data_dir):
     split="test",
     mem_len=8,
     unit="word",
-    meta={"num_bytes": 400, "num_words": 80},
+    file=split_of(num_bytes=400, num_words=80),
     checkpoint_step=1,
     num_parameters=1,
   )
@@ -219,7 +254,7 @@ def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
       split="test",
       mem_len=8,
       unit="byte",
-      meta={"num_bytes": 100, "num_words": 20},
+      file=split_of(num_bytes=100, num_words=20),
       checkpoint_step=7,
       num_parameters=1,
     )

@@ -239,3 +239,33 @@ def test_a_token_copies_no_rings(lanes):
   sizes = [math.prod(map(int, shape.split(","))) for shape in copied if shape]
   assert "while" in text
   assert max(sizes, default=0) < state.layers[0].keys.size
+
+
+@pytest.mark.parametrize(
+  "variant", [{}, {"cutoffs": (9,), "div_val": 2}, {"tie_weights": False}]
+)
+def test_no_step_casts_a_matrix_that_could_be_cast_once(variant, monkeypatch):
+  config = tiny.model_config(dtype="bfloat16", **variant)
+  reader = kv_cache.Reader(
+    config, mem_len=6, segment_len=3, clamp_len=0, same_length=False
+  )
+  params, (tokens, _, _) = tiny.params(config), tiny.inputs(config)
+  step = jax.jit(reader.step)
+
+  def read():
+    frozen = reader.freeze(params)
+    state = reader.start(frozen, batch_size=tiny.LANES)
+    return frozen, step(frozen, state, tokens)
+
+  frozen, found = read()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(
+    (frozen.params, frozen.layers)
+  ):
+    is_wide = path[-1].key.endswith("bias") or path[-1].key == "scale"
+    assert leaf.dtype == ("float32" if is_wide else "bfloat16")
+  monkeypatch.setattr(kv_cache, "_in_compute_type", lambda params, _: params)
+  _, expected = read()
+  for leaf, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    np.testing.assert_array_equal(
+      np.asarray(leaf, "float32"), np.asarray(other, "float32")
+    )

@@ -18,6 +18,7 @@ from transformer_xl import errors
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
+from transformer_xl.training import hooks as hooks_lib
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint_items
@@ -190,6 +191,27 @@ def test_an_evaluation_that_a_signal_prevents_is_made_up_for(
 
   assert losses("parts") == losses("whole")
   assert len(losses("whole")) == 3
+
+
+def test_an_evaluation_made_up_for_twice_is_one_line(
+  data_dir, tmp_path, monkeypatch
+):
+  """Killed before it is saved that the evaluation was made."""
+  config = corpus.config(data_dir, **{"train.eval_every_steps": 4})
+  send_signal_at(8, monkeypatch)
+  assert not loop.train(config, str(tmp_path))
+  monkeypatch.undo()
+
+  def killed(self, run, writer):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(hooks_lib.Saving, "__call__", killed)
+  with pytest.raises(KeyboardInterrupt):
+    loop.train(config, str(tmp_path))
+  monkeypatch.undo()
+  assert [r["step"] for r in lines(tmp_path) if "split" in r][:2] == [4, 8]
+  assert loop.train(config, str(tmp_path))
+  assert [r["step"] for r in lines(tmp_path) if "split" in r] == [4, 8, 12]
 
 
 def test_a_second_interrupt_interrupts(data_dir, tmp_path, monkeypatch):

@@ -162,6 +162,58 @@ def test_weight_decay_pulls_only_what_the_mask_names(name):
   assert np.all(np.asarray(updates["kernel"]) < -0.05)
 
 
+def test_lamb_takes_the_trust_ratio_of_each_layer():
+  """Against NumPy, with a second layer a hundred times as large."""
+  params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
+  params = params | {
+    "layers": jax.tree.map(
+      lambda leaf: leaf.at[1].multiply(100.0), params["layers"]
+    )
+  }
+  config = train_config(
+    optimizer="lamb",
+    schedule="constant",
+    learning_rate=0.1,
+    weight_decay=0.01,
+    clip_norm=0.0,
+    adam_b1=0.5,  # Exact in float32, unlike the defaults.
+    adam_b2=0.75,
+  )
+  optimizer = optimizer_lib.make_optimizer(config)
+  state, gradients = optimizer.init(params), []
+  for seed in (1, 2):
+    gradients.append(tiny.draw(params, seed=seed))
+    updates, state = optimizer.update(gradients[-1], state, params)
+  decays = optimizer_lib.decayed_parameters(params)
+  rows = [params, decays, updates, *gradients]
+  found = map(jax.tree_util.tree_leaves_with_path, rows)
+  for leaves in zip(*found, strict=True):
+    name = leaves[0][0][0].key
+    param, is_decayed, update, *slopes = (
+      np.float64(leaf) for _, leaf in leaves
+    )
+    arrays = (param, update, *slopes)
+    if name != "layers":
+      arrays = tuple(array[None] for array in arrays)
+    for one, moved, *slope in zip(*arrays, strict=True):
+      expected = lamb(one, slope, config, decay=0.01 * is_decayed)
+      np.testing.assert_allclose(moved, -0.1 * expected, rtol=1e-5, atol=1e-6)
+
+
+def lamb(param, slopes, config, *, decay):
+  """The direction of the last update of one layer, in float64."""
+  b1, b2, mean, square = config.adam_b1, config.adam_b2, 0.0, 0.0
+  for slope in slopes:
+    mean = b1 * mean + (1 - b1) * slope
+    square = b2 * square + (1 - b2) * slope**2
+  mean, square = (
+    moment / (1 - rate ** len(slopes))
+    for moment, rate in ((mean, b1), (square, b2))
+  )
+  step = mean / (np.sqrt(square) + config.adam_epsilon) + decay * param
+  return step * np.linalg.norm(param) / np.linalg.norm(step)
+
+
 @pytest.mark.parametrize("name", ["adam", "adamw", "lamb", "sgd"])
 def test_every_optimizer_descends(name):
   rate = {"sgd": 0.1, "lamb": 0.05}.get(name, 0.1)

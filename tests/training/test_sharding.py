@@ -185,6 +185,29 @@ def test_lanes_that_do_not_divide_name_the_nearest(monkeypatch):
     mesh_lib.make_mesh(mesh_config(), lanes=(3,))
 
 
+@pytest.mark.parametrize(
+  ("axes", "lanes", "used"),
+  [
+    ({}, (), 8),
+    ({}, (16,), 8),
+    ({}, (12,), 8),  # Refused by `make_mesh`, which names 8 and 16.
+    ({}, (1,), 1),
+    ({}, (6,), 2),  # The devices of a smaller box; 3 or 6 are none.
+    ({"tensor": 2}, (2,), 4),
+    ({"fsdp": 2}, (2,), 2),
+    ({"fsdp": 2}, (1,), 8),  # Parameters that need two devices, and one lane.
+    ({"data": 8}, (1,), 8),
+  ],
+)
+def test_few_lanes_are_evaluated_on_as_many_devices(
+  monkeypatch, caplog, axes, lanes, used
+):
+  monkeypatch.setattr(jax, "devices", lambda: [*range(8)])
+  found = mesh_lib.evaluation_devices(mesh_config(**axes), lanes=lanes)
+  assert found == [*range(used)]
+  assert ("stay idle" in caplog.text) == (used < 8)
+
+
 def test_what_the_optimizer_keeps_is_split_as_its_parameters(tmp_path):
   config = corpus.config(corpus.write(tmp_path), **{"train.ema_decay": 0.9})
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())

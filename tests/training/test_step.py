@@ -162,14 +162,17 @@ def test_the_moving_average_follows_the_parameters():
   config = make_config(**EVERYTHING)
   update = compiled(step_lib.train_segment, config)
   state, memory = start(config)
-  expected = jax.tree.map(np.asarray, state.average)
+  seen, weights = [], []
   for i in range(3):
     (state, memory), _ = update(state, memory, at(make_segments(), i), 0)
-    expected = jax.tree.map(
-      lambda old, new: 0.75 * old + 0.25 * np.asarray(new),
-      expected,
-      state.params,
-    )
+    seen.append(jax.device_get(state.params))
+    weights = [*(0.75 * weight for weight in weights), 0.25]
+    if i == 0:  # Nothing is left of the parameters before training.
+      assert_equal(state.average, state.params, rtol=1e-6, atol=1e-6)
+  weights = np.array(weights) / sum(weights)
+  expected = jax.tree.map(
+    lambda *leaves: sum(map(np.multiply, weights, leaves)), *seen
+  )
   assert distance(state.average, state.params) > 1e-2
   assert_equal(state.average, expected, rtol=1e-6, atol=1e-6)
 

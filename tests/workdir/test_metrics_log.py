@@ -118,3 +118,18 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
   with pytest.raises(TypeError):
     metrics_log.write_json(str(path), {"a": object()})
   assert json.loads(path.read_text()) == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("cut", ["", '{"a":'])
+def test_added_lines_leave_earlier_ones_alone(tmp_path, cut):
+  path = tmp_path / "results" / "cards.jsonl"
+  metrics_log.append_lines(str(path), [{"a": 1}])
+  path.write_text(path.read_text() + cut)
+  metrics_log.append_lines(str(path), [{"a": 2}, {"a": 3}])
+  written = path.read_text().splitlines()
+  assert written == [
+    '{"a": 1}',
+    *([cut] if cut else []),
+    '{"a": 2}',
+    '{"a": 3}',
+  ]

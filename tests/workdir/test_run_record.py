@@ -1,5 +1,7 @@
 """What a run was made with is kept, and what changed since is said."""
 
+import functools
+import hashlib
 import json
 import pathlib
 import re
@@ -9,10 +11,15 @@ import pytest
 
 from experiments import saved
 from tests import corpus
+from tests import tiny
 from transformer_xl import errors
+from transformer_xl.analysis import context_losses
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary
+from transformer_xl.evaluation import evaluate
+from transformer_xl.training import loop
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +103,85 @@ def test_the_vocabulary_is_kept_with_the_run(data_dir, tmp_path):
   run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", str(tmp_path))
   kept = vocabulary.load(str(tmp_path / run_record.VOCABULARY))
   assert kept.symbols == corpus.SYMBOLS
+
+
+def test_another_vocabulary_of_the_same_size_is_refused(data_dir, tmp_path):
+  folder, other = str(tmp_path), write_reversed(tmp_path / "data")
+  run_record.check_vocabulary(other, folder)  # Nothing is kept yet.
+  run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", folder)
+  run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", folder)
+  for refused in (run_record.check_vocabulary, run_record.keep_vocabulary):
+    with pytest.raises(errors.UserError, match="is not the one that") as caught:
+      refused(other, folder)
+    assert "\n" not in str(caught.value)
+  kept = vocabulary.load(str(tmp_path / run_record.VOCABULARY))
+  assert kept.symbols == corpus.SYMBOLS
+
+
+def test_the_same_symbols_may_be_spelled_in_two_ways(tmp_path):
+  """As an import and data_prep write the byte 0xe9."""
+  folders = []
+  for name, lines in (("import", "a\n\u00e9\n"), ("prepared", "a\n\\xe9\n")):
+    folders.append(tmp_path / name)
+    folders[-1].mkdir()
+    (folders[-1] / "vocabulary.txt").write_text(lines, encoding="utf-8")
+    meta = {
+      "tokenizer": {"kind": "byte", "lower_case": False},
+      "vocabulary": {
+        "file": "vocabulary.txt",
+        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
+      },
+    }
+    (folders[-1] / "meta.json").write_text(json.dumps(meta))
+  run = str(tmp_path / "run")
+  for folder in folders:
+    run_record.keep_vocabulary(str(folder), run)
+  kept = tmp_path / "run" / run_record.VOCABULARY / "vocabulary.txt"
+  assert kept.read_bytes() == (folders[0] / "vocabulary.txt").read_bytes()
+
+
+@pytest.mark.parametrize("damage", [None, "{", "[]", '{"vocabulary": {}}'])
+def test_half_a_copy_of_the_vocabulary_is_completed(data_dir, tmp_path, damage):
+  folder = tmp_path / run_record.VOCABULARY
+  folder.mkdir()
+  if damage is not None:
+    (folder / "meta.json").write_text(damage)
+  run_record.keep_vocabulary(f"{data_dir}/{corpus.NAME}", str(tmp_path))
+  assert vocabulary.load(str(folder)).symbols == corpus.SYMBOLS
+
+
+def test_no_mode_reads_a_text_with_another_vocabulary(data_dir, tmp_path):
+  """Its loss would be a number like any other."""
+  config = corpus.config(data_dir)
+  workdir = str(tmp_path / "run")
+  params = tiny.params(config.model)
+  trained_model.save_params(workdir, params, step=1)
+  run_record.keep_vocabulary(config.data.dataset_dir, workdir)
+  write_reversed(tmp_path / "data")
+  other = corpus.config(str(tmp_path / "data"))
+  assert other.model == config.model
+  modes = (
+    loop.train,
+    evaluate.evaluate_checkpoint,
+    functools.partial(context_losses.run_losses, contexts=[4]),
+  )
+  for mode in modes:
+    with pytest.raises(errors.UserError, match="is not the one that"):
+      mode(other, workdir)
+  assert not (tmp_path / "run" / "config.json").exists()
+  assert not (tmp_path / "run" / "results").exists()
+
+
+def write_reversed(data_dir):
+  """The tiny dataset with its symbols in reverse; returns its folder."""
+  folder = pathlib.Path(corpus.write(data_dir)) / corpus.NAME
+  lines = (folder / "vocabulary.txt").read_text().splitlines()
+  content = "".join(f"{line}\n" for line in reversed(lines)).encode()
+  (folder / "vocabulary.txt").write_bytes(content)
+  meta = json.loads((folder / "meta.json").read_text())
+  meta["vocabulary"]["sha256"] = hashlib.sha256(content).hexdigest()
+  (folder / "meta.json").write_text(json.dumps(meta))
+  return str(folder)
 
 
 def test_without_git_there_is_no_commit(data_dir, tmp_path, monkeypatch):

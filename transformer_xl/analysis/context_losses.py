@@ -34,6 +34,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import sums
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.encodings import table
+from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 
@@ -76,9 +77,10 @@ def run_losses(
   """Losses of a run's checkpoint at each context length, in rising order.
 
   Raises:
-    UserError: the split is too short, or the model does not support the kind
-      of context.
+    UserError: the split is too short, the model does not support the kind of
+      context, or it was trained with another vocabulary.
   """
+  run_record.check_vocabulary(config.data.dataset_dir, workdir)
   config = load.with_vocab_size(
     config, token_file.read_meta(config.data.dataset_dir)
   )

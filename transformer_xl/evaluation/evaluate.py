@@ -23,6 +23,7 @@ from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 
@@ -110,7 +111,7 @@ def card(
   split: str,
   mem_len: int,
   unit: str,
-  meta: dict[str, Any],
+  file: token_file.TokenFile,
   checkpoint_step: int,
   num_parameters: int,
 ) -> dict[str, Any]:
@@ -118,11 +119,14 @@ def card(
 
   `bits_per_character` is null unless tokens are characters or bytes.
   `bits_per_byte` and `word_perplexity` use the size of the original text, so
-  they compare models with different vocabularies.
+  they compare models with different vocabularies. `dataset_sha256` is that of
+  the split's token file.
   """
-  nll = score.nll / score.num_tokens
+  nll, meta = score.nll / score.num_tokens, file.meta
   has_characters = unit in ("byte", "character")
   return {
+    "dataset": config.data.name,
+    "dataset_sha256": file.sha256,
     "split": split,
     "num_tokens": score.num_tokens,
     "nll": nll,
@@ -165,14 +169,20 @@ class Subject(NamedTuple):
       split=self.config.eval.split,
       mem_len=mem_len,
       unit=self.unit,
-      meta=file.meta,
+      file=file,
       checkpoint_step=self.step,
       num_parameters=transformer_xl.num_parameters(self.params),
     )
 
 
 def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
-  """Loads the checkpoint that `config.eval` names."""
+  """Loads the checkpoint that `config.eval` names.
+
+  Raises:
+    UserError: it was trained with another vocabulary than the data have, or it
+      cannot be loaded.
+  """
+  run_record.check_vocabulary(config.data.dataset_dir, workdir)
   meta = token_file.read_meta(config.data.dataset_dir)
   config = load_lib.with_vocab_size(config, meta)
   model = trained_model.load(config, workdir, lanes=(config.eval.batch_size,))
@@ -185,7 +195,8 @@ def evaluate_checkpoint(
   """Evaluates a checkpoint at each memory length.
 
   Returns:
-    One card for each length, also written to `results/eval_<split>.json`.
+    One card for each length, also written to `results/eval_<split>.json`, and
+    added to `results/cards.jsonl`, which keeps those of earlier calls.
   """
   return evaluate_loaded(load(config, workdir), workdir)
 
@@ -200,17 +211,24 @@ def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
       score = evaluator(subject.params)
       cards.append(subject.card(score, evaluator.file, mem_len))
       log_card(cards[-1])
-  path = os.path.join(workdir, "results", f"eval_{split}.json")
-  metrics_log.write_json(path, {"cards": cards})
+  keep_cards(workdir, f"eval_{split}", {"cards": cards})
   return cards
+
+
+def keep_cards(workdir: str, name: str, result: dict[str, Any]) -> None:
+  """Writes `results/<name>.json`; adds its cards to `results/cards.jsonl`."""
+  folder = os.path.join(workdir, "results")
+  metrics_log.append_lines(os.path.join(folder, "cards.jsonl"), result["cards"])
+  metrics_log.write_json(os.path.join(folder, f"{name}.json"), result)
 
 
 def log_card(values: dict[str, Any]) -> None:
   """Prints a result with the settings that it depends on."""
   bpc = values["bits_per_character"]
   logging.info(
-    "%s: nll %.4f  perplexity %.3f%s over %d tokens  [segment %d, memory %d, "
-    "clamp %d, same_length %s, start %s, batch %d, %s, step %d]",
+    "%s %s: nll %.4f  perplexity %.3f%s over %d tokens  [segment %d, memory "
+    "%d, clamp %d, same_length %s, start %s, batch %d, %s, step %d]",
+    values["dataset"],
     values["split"],
     values["nll"],
     values["perplexity"],

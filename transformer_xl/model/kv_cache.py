@@ -131,6 +131,7 @@ class Reader:
   def freeze(self, params: shapes.PyTree) -> Frozen:
     """Computes everything that does not depend on the text."""
     config = self.config
+    params = _in_compute_type(params, config)
     outside = {name: tree for name, tree in params.items() if name != "layers"}
     layers = tuple(
       ring_source.joined(
@@ -271,6 +272,19 @@ def repeat_lane(state: State, count: int) -> State:
   )
   length = jnp.repeat(state.length, count)
   return state._replace(layers=layers, length=length)
+
+
+def _in_compute_type(
+  params: shapes.PyTree, config: schema.ModelConfig
+) -> shapes.PyTree:
+  """Casts the matrices and tables, which the model would cast in every call."""
+
+  def cast(path, leaf):
+    name = path[-1].key
+    is_wide = name.endswith("bias") or name == "scale"  # Used in float32.
+    return leaf if is_wide else leaf.astype(config.dtype)
+
+  return jax.tree_util.tree_map_with_path(cast, params)
 
 
 def _read_layer(config, params, hidden, memory, source):

@@ -1,10 +1,11 @@
-"""The average of the parameters over the last part of training (ASGD).
+"""Averages of the parameters: the mean of the last part of training, or moving.
 
-Averaging starts after a configured step, or as soon as the validation loss
-stops improving (NT-ASGD, Merity et al. 2017, algorithm 1). The step is part of
-the train state; a moving average (EMA) needs none of this.
+The mean is that of ASGD. It starts after a configured step, or as soon as the
+validation loss stops improving (NT-ASGD, Merity et al. 2017, algorithm 1). The
+train state keeps that step. A moving average (EMA) has no start.
 """
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -91,3 +92,27 @@ def mean_since(
   """
   count = jnp.maximum(step - start, 1)
   return optax.incremental_update(params, mean, 1 / count)
+
+
+def moving(
+  average: shapes.PyTree,
+  params: shapes.PyTree,
+  step: jax.Array,
+  *,
+  decay: float,
+) -> shapes.PyTree:
+  """The moving average of the parameters after the updates 1 to `step`.
+
+  It is corrected for its start as Adam's moments are (Kingma and Ba 2015,
+  section 3): the parameters of update k weigh in by decay^(step - k), and the
+  random ones that training began with not at all.
+
+  Args:
+    average: up to the previous update; the first update ignores it.
+    params: after this update.
+    step: of this update, counted from 1.
+    decay: b, in (0, 1).
+  """
+  # 1 - b^step, in which float32 would lose the digits of the first updates.
+  total = -jnp.expm1(step * math.log(decay))
+  return optax.incremental_update(params, average, (1 - decay) / total)

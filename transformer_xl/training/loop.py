@@ -55,6 +55,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     jax.set_mesh(mesh),
     preemption.StopSignal() as stop,
   ):
+    run_record.check_vocabulary(config.data.dataset_dir, workdir)
     stream = _open_stream(config)
     _report_clusters(config.model, stream.file)
     checkpoints = checkpoint.Checkpoints(
@@ -93,7 +94,10 @@ def _open_writer(config, workdir, run) -> Iterator[metrics_log.Writer]:
   """Drops lines beyond the run's step, except for events of divergence."""
   step = int(run.state.step)
   writer = metrics_log.Writer(
-    workdir, step=step, num_steps=config.train.num_steps
+    workdir,
+    step=step,
+    num_steps=config.train.num_steps,
+    owes_evaluation=run.metadata.owes_evaluation,
   )
   with contextlib.closing(writer):
     guard = divergence.Guard(config, run.metadata.guard)

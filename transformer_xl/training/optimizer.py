@@ -55,13 +55,44 @@ def make_optimizer(
   update = {
     "adam": lambda: optax.adam(rate, **moments),
     "adamw": lambda: optax.adamw(rate, **moments, **decay),
-    "lamb": lambda: optax.lamb(rate, **moments, **decay),
+    "lamb": lambda: _lamb(rate, moments, decay),
     "sgd": lambda: optax.sgd(rate),
   }[config.optimizer]()
   clip = optax.identity()  # Same state, so a resumed run may change clipping.
   if config.clip_norm > 0:
     clip = optax.clip_by_global_norm(config.clip_norm)
   return optax.chain(clip, update)
+
+
+def _lamb(rate, moments, decay) -> optax.GradientTransformation:
+  """LAMB (You et al. 2020, algorithm 2), with one trust ratio for each layer.
+
+  The state is that of `optax.lamb`, which takes one ratio for each array, and
+  so for all layers at once where an array stacks them.
+  """
+  return optax.chain(
+    optax.scale_by_adam(**moments),
+    optax.add_decayed_weights(**decay),
+    _scale_by_layer_trust_ratio(),
+    optax.scale_by_learning_rate(rate),
+  )
+
+
+def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
+  whole = optax.scale_by_trust_ratio()
+
+  def scale_layer(update, param):
+    return whole.update(update, whole.init(param), param)[0]
+
+  def scale(path, update, param):
+    stacks_layers = path[0].key == "layers"
+    each = jax.vmap(scale_layer) if stacks_layers else scale_layer
+    return each(update, param)
+
+  def update(updates, state, params=None):
+    return jax.tree_util.tree_map_with_path(scale, updates, params), state
+
+  return optax.GradientTransformation(whole.init, update)
 
 
 def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:

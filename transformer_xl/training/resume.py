@@ -115,7 +115,8 @@ def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
       f"the training text of {current['name']} (SHA-256 "
       f"{current['sha256'][:12]}) is not the one that this run was trained on "
       f"({saved['sha256'][:12]}): restore that text, start over in another "
-      "--workdir, or continue with other text under another --config.data.name."
+      "--workdir, or prepare other text with this run's vocabulary under "
+      "another --config.data.name."
     )
   logging.warning(
     "The data, the lanes or the segment length changed: lanes continue "

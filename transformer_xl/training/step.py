@@ -94,7 +94,7 @@ def train_segment(
   if state.average_start is not None:
     average = averaging.mean_since(state.average_start, average, params, step)
   elif average is not None:
-    average = optax.incremental_update(params, average, 1 - training.ema_decay)
+    average = averaging.moving(average, params, step, decay=training.ema_decay)
   metrics = UpdateMetrics(sums, optax.global_norm(gradient), rate)
   state = run_state.TrainState(
     step, params, opt_state, average, state.average_start

@@ -7,6 +7,7 @@ dropped, because the run writes them again.
 import datetime
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,20 +17,29 @@ from absl import logging
 class Writer:
   """Writes metrics of training and evaluation."""
 
-  def __init__(self, workdir: str, *, step: int, num_steps: int):
+  def __init__(
+    self,
+    workdir: str,
+    *,
+    step: int,
+    num_steps: int,
+    owes_evaluation: bool = False,
+  ):
     """Opens the files.
 
     Args:
       workdir: gets `metrics.jsonl` and event files.
       step: completed updates; lines after it are dropped.
       num_steps: of the whole run.
+      owes_evaluation: whether the evaluation at `step` is still to come; a line
+        of it is dropped too. A run that was killed after it has left one.
     """
     self._num_steps = num_steps
     self._is_first = jax.process_index() == 0
     if not self._is_first:
       return
     path = os.path.join(workdir, "metrics.jsonl")
-    _drop_after(path, step)
+    _drop_after(path, step, owes_evaluation=owes_evaluation)
     self._lines = open(path, "a", encoding="utf-8")  # noqa: SIM115
     # Late: only training writes events, and tensorboardX imports PyTorch where
     # it is installed.
@@ -84,7 +94,25 @@ def write_json(path: str, value: Any) -> None:
   os.replace(temporary, path)
 
 
-def _drop_after(path: str, step: int) -> None:
+def append_lines(path: str, records: Sequence[Any]) -> None:
+  """Adds a line of JSON for each record; only in the first process.
+
+  All lines are one write, so calls at the same time do not mix. Half a line
+  that a full disk has left is ended first, and damages no line of this call.
+  """
+  if jax.process_index() != 0:
+    return
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  content = "".join(json.dumps(record) + "\n" for record in records).encode()
+  with open(path, "a+b", buffering=0) as file:
+    size = file.seek(0, os.SEEK_END)
+    if size:
+      file.seek(size - 1)
+      content = content if file.read(1) == b"\n" else b"\n" + content
+    file.write(content)
+
+
+def _drop_after(path: str, step: int, *, owes_evaluation: bool) -> None:
   """Keeps whole lines up to a step; a kill may have left half a line."""
   if not os.path.exists(path):
     return
@@ -92,7 +120,9 @@ def _drop_after(path: str, step: int) -> None:
   with open(path, "rb") as file:
     for line in file:
       try:
-        is_kept = json.loads(line.decode("utf-8"))["step"] <= step
+        record = json.loads(line.decode("utf-8"))
+        is_again = owes_evaluation and "split" in record
+        is_kept = record["step"] < step + (not is_again)
       except (ValueError, LookupError, TypeError, RecursionError):
         continue
       if is_kept:

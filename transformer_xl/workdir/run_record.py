@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from absl import logging
 
+from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.workdir import metrics_log
@@ -56,16 +57,67 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
   Args:
     data_dir: folder of a prepared dataset.
     workdir: gets a folder `vocabulary` with `meta.json` and the vocabulary.
+
+  Raises:
+    UserError: it keeps another vocabulary already, which stays.
   """
-  if jax.process_index() != 0:
-    return
+  check_vocabulary(data_dir, workdir)
   target = os.path.join(workdir, VOCABULARY)
+  if jax.process_index() != 0 or _vocabulary_hash(target) not in (
+    None,
+    _vocabulary_hash(data_dir),
+  ):
+    return
   os.makedirs(target, exist_ok=True)
   path = os.path.join(data_dir, "meta.json")
   with open(path, encoding="utf-8") as file:
     name = os.path.basename(json.load(file)["vocabulary"]["file"])
-  for source in (path, os.path.join(data_dir, name)):
-    shutil.copy(source, target)
+  # `meta.json` last and whole, since a kept vocabulary is known by it.
+  shutil.copy(os.path.join(data_dir, name), target)
+  temporary = os.path.join(target, "meta.json.tmp")
+  shutil.copy(path, temporary)
+  os.replace(temporary, os.path.join(target, "meta.json"))
+
+
+def check_vocabulary(data_dir: str, workdir: str) -> None:
+  """Compares the vocabulary of a dataset with the one that a run has kept.
+
+  Two vocabularies of one size can give the same ids to other symbols. A workdir
+  without a vocabulary, or with a damaged one, agrees with any dataset. Where
+  the files differ, their symbols decide: an import may escape other bytes.
+
+  Args:
+    data_dir: folder of a prepared dataset.
+    workdir: of the run.
+
+  Raises:
+    UserError: an id means another symbol.
+  """
+  kept = os.path.join(workdir, VOCABULARY)
+  trained, found = _vocabulary_hash(kept), _vocabulary_hash(data_dir)
+  if trained is None or trained == found:
+    return
+  # Late: training needs no library of tokenizers.
+  from transformer_xl.data import vocabulary
+
+  one, other = vocabulary.load(kept), vocabulary.load(data_dir)
+  if one.symbols != other.symbols:
+    raise errors.UserError(
+      f"the vocabulary of {data_dir} (SHA-256 {str(found)[:12]}) is not the "
+      f"one that {workdir} was trained with ({trained[:12]}): ids would mean "
+      "other symbols. Prepare the text with data_prep.main "
+      f"--vocabulary_file={kept} under another --name, or use another "
+      "--workdir."
+    )
+
+
+def _vocabulary_hash(folder: str) -> str | None:
+  """SHA-256 of a vocabulary by its `meta.json`; None if that is not there."""
+  try:
+    with open(os.path.join(folder, "meta.json"), encoding="utf-8") as file:
+      return str(json.load(file)["vocabulary"]["sha256"])
+  except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    return None
 
 
 def _git_commit() -> str | None:

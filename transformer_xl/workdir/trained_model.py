@@ -37,12 +37,13 @@ def load(
     config: model, mesh, and which checkpoint and parameters to take.
     workdir: of the run.
     lanes: numbers of lanes that have to divide among the devices.
-    devices: to load onto; all of them by default.
+    devices: to load onto; by default all, or fewer if there are fewer lanes.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged or of another model,
       or the mesh does not fit.
   """
+  devices = devices or mesh_lib.evaluation_devices(config.mesh, lanes=lanes)
   mesh = mesh_lib.make_mesh(config.mesh, lanes=lanes, devices=devices)
   params = transformer_xl.abstract_params(config.model)
   with jax.set_mesh(mesh):

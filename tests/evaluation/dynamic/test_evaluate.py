@@ -2,6 +2,10 @@
 
 import itertools
 import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +80,8 @@ def test_dynamic_results_have_their_own_file_and_all_settings(
     "cards": [card],
   }
   assert set(card) == {*static, "dynamic", "cache"}
+  with open(f"{workdir}/results/cards.jsonl", encoding="utf-8") as file:
+    assert [json.loads(line) for line in file][-2:] == [static, card]
   assert card["dynamic"] == {
     "kind": "rms",
     "lanes": "apart",
@@ -210,6 +216,36 @@ def test_an_invalid_setting_is_one_line(updates, says):
 def test_unused_settings_are_not_a_sweep():
   config = tiny.config_dict(**{"eval.cache.share": (0.1, 0.2)})
   assert load.from_config_dict(config).eval.num_settings == 1
+
+
+@pytest.mark.slow
+def test_one_lane_leaves_devices_idle(data_dir, workdir):
+  """The published protocol, on a machine with four devices."""
+  updates = {**DYNAMIC, "eval.batch_size": 1}
+  config = corpus.config(data_dir, **updates)
+  _, alone = dynamic_evaluate.run(config, workdir)
+  result = subprocess.run(
+    [
+      *(sys.executable, "-m", "transformer_xl.main", "--mode=eval"),
+      *("--config=experiments/base.py", f"--workdir={workdir}"),
+      *corpus.config_flags(data_dir, **updates),
+    ],
+    cwd=pathlib.Path(__file__).parents[3],
+    env={
+      **os.environ,
+      "JAX_PLATFORMS": "cpu",
+      "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+    },
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 0, result.stderr
+  assert "3 of 4 devices stay idle" in result.stderr
+  (card,) = results(workdir, "dynamic_test")["cards"]
+  # Other options of XLA, so other rounding.
+  assert card["nll"] == pytest.approx(alone["nll"], rel=1e-5)
 
 
 def test_any_number_of_lanes_learns(data_dir):

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.model.kernels import cases
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import dispatch
 
@@ -42,6 +44,18 @@ def test_auto_on_tpu_is_fused_where_that_can_serve(monkeypatch):
   assert _choose(_shapes(1, 128, 3800, 1, 128)) == "pallas"
   assert _choose(_shapes(1, 1, 3800, 1, 128)) == "chunked"  # One token.
   assert _choose(_shapes(1, 128, 90_000, 1, 128)) == "chunked"  # Too large.
+
+
+def test_auto_on_a_mesh_asks_for_the_heads_of_one_device(monkeypatch):
+  """Four heads of width 32 make twice the scores of two."""
+  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  large = _shapes(1, 384, 3616, 16, 32)
+  for tensor, expected in ((1, "chunked"), (4, "chunked"), (8, "pallas")):
+    mesh = jax.sharding.AbstractMesh((2, 1, tensor), mesh_lib.AXES)
+    with jax.sharding.use_abstract_mesh(mesh):
+      assert _choose(large) == expected
+  assert _choose(_shapes(1, 384, 3616, 2, 32)) == "pallas"
+  assert _choose(large) == "chunked"
 
 
 def test_old_tpus_cannot_run_the_kernel(monkeypatch):

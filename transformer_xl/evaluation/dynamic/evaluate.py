@@ -8,7 +8,6 @@ once per setting, and writes those results to a separate file
 
 import itertools
 import math
-import os
 import time
 from typing import Any
 
@@ -27,7 +26,6 @@ from transformer_xl.evaluation.dynamic import gradient
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
-from transformer_xl.workdir import metrics_log
 
 
 class AdaptiveEvaluator:
@@ -136,8 +134,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
         _log(cards[-1])
   if len(cards) > 1:
     _log_best(cards)
-  path = os.path.join(workdir, "results", f"dynamic_{config.eval.split}.json")
-  metrics_log.write_json(path, {"static": static, "cards": cards})
+  result = {"static": static, "cards": cards}
+  evaluate.keep_cards(workdir, f"dynamic_{config.eval.split}", result)
   return static + cards
 
 

@@ -56,19 +56,22 @@ def read(
 def loss_gradient(
   params: shapes.PyTree,
   memory: memory_lib.Memory,
-  text: TextSegment,
+  segment: segment_lib.Segment,
   *,
   model: transformer_xl.TransformerXL,
 ) -> tuple[shapes.PyTree, SegmentOutputs]:
-  """Gradient of the mean loss over real tokens, scored or not.
+  """Gradient of the mean loss over the tokens that have weight.
 
-  It is zero if there are none.
+  These are the ones that are scored, so nothing is learned that has not been
+  scored: the warm-up of a lane is text that another lane scores later. The
+  gradient is zero if there are none.
   """
+  weights = segment.loss_weights()
 
   def loss(params):
-    outputs = read(params, memory, text.segment, model=model)
-    total = jnp.sum(jnp.where(text.is_text, outputs.nll, 0.0))
-    return total / jnp.maximum(jnp.sum(text.is_text), 1), outputs
+    outputs = read(params, memory, segment, model=model)
+    total = jnp.sum(weights * outputs.nll)
+    return total / jnp.maximum(jnp.sum(weights), 1), outputs
 
   return jax.grad(loss, has_aux=True)(params)
 
@@ -76,7 +79,7 @@ def loss_gradient(
 def mean_squares(
   params: shapes.PyTree,
   memory: memory_lib.Memory,
-  texts: TextSegment,
+  segments: segment_lib.Segment,
   *,
   model: transformer_xl.TransformerXL,
   is_per_lane: bool,
@@ -87,25 +90,25 @@ def mean_squares(
     params: of the model.
     memory: before the first segment; per lane, a stack [B, ...] of memories of
       one lane.
-    texts: [S, B, T], or [S, B, 1, T] per lane.
+    segments: [S, B, T], or [S, B, 1, T] per lane.
     model: the network.
     is_per_lane: square the gradient of each lane instead of the gradient of
       all lanes' mean loss.
   """
 
-  def squares(memory, text):
-    gradients, outputs = loss_gradient(params, memory, text, model=model)
+  def squares(memory, segment):
+    gradients, outputs = loss_gradient(params, memory, segment, model=model)
     return jax.tree.map(jnp.square, gradients), outputs.memory
 
-  def body(carry, text):
+  def body(carry, segment):
     total, memory = carry
     if is_per_lane:
-      new, memory = jax.vmap(squares)(memory, text)
+      new, memory = jax.vmap(squares)(memory, segment)
       new = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), new)
     else:
-      new, memory = squares(memory, text)
+      new, memory = squares(memory, segment)
     return (jax.tree.map(jnp.add, total, new), memory), None
 
   zeros = jax.tree.map(jnp.zeros_like, params)
-  (total, _), _ = jax.lax.scan(body, (zeros, memory), texts)
-  return jax.tree.map(lambda leaf: leaf / len(texts.is_text), total)
+  (total, _), _ = jax.lax.scan(body, (zeros, memory), segments)
+  return jax.tree.map(lambda leaf: leaf / len(segments.inputs), total)

@@ -1,8 +1,9 @@
 """Compiled functions of dynamic evaluation and of the neural cache.
 
-Each segment is scored first; then the parameters (in dynamic evaluation) and
-the cache learn from it. Hidden states that are already in memory or cache keep
-the values that earlier parameters gave them (Krause et al. 2019).
+Each segment is scored first. Then the parameters (in dynamic evaluation) learn
+from the tokens that were scored, and the cache takes all of its text. Hidden
+states that are already in memory or cache keep the values that earlier
+parameters gave them (Krause et al. 2019).
 
     adaptive = scorer.AdaptiveScorer(config, mesh, mem_len=150)
     steps = adaptive.steps(rule, params)  # For "rms": (rule, mean_squares).
@@ -120,7 +121,7 @@ def score_segment(
     outputs = gradient.read(trained, state.memory, segment, model=model)
   else:
     gradients, outputs = gradient.loss_gradient(
-      state.params, state.memory, text, model=model
+      state.params, state.memory, segment, model=model
     )
     params = update.update(
       state.params, gradients, trained=trained, steps=steps
@@ -170,12 +171,10 @@ def score_chunk(
 
 def _mean_squares(params, state, segments, *, model, is_per_lane):
   """Mean squares of the gradients that updates would use, on training text."""
-  is_text = jnp.ones(segments.inputs.shape, bool)
-  texts = gradient.TextSegment(segments, is_text)
   if is_per_lane:
-    texts = _one_lane_each(texts)
+    segments = _one_lane_each(segments)
   return gradient.mean_squares(
-    params, state.memory, texts, model=model, is_per_lane=is_per_lane
+    params, state.memory, segments, model=model, is_per_lane=is_per_lane
   )
 
 

@@ -13,6 +13,7 @@ Scores without a term of the distance (`content_attention`) are whole matrices
 in XLA, and a ring of cached keys (`ring_attention`) has one form for all.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -154,8 +155,16 @@ def ring_attention(
 
 
 def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
-  """Whether the fused kernel serves such shapes on this device."""
-  tiling = fused.make_tiling(query, key, interpret=False)
+  """Whether the fused kernel serves such shapes, as each device sees them."""
+  _, axes, sizes = _parts(query.shape)
+  heads = query.shape[2] // math.prod(sizes[name] for name in axes or ())
+  tiling = tiling_lib.make_tiling(
+    query_len=query.shape[1],
+    key_len=key.shape[1],
+    num_heads=heads,
+    head_dim=query.shape[3],
+    interpret=False,
+  )
   return (
     not device.device_kind().startswith(_NO_STRIDED_ROTATION)
     and query.shape[1] >= _MIN_SEGMENT_LEN
@@ -203,16 +212,9 @@ def _fused(
 
 def _split(attend, shape) -> Callable[..., jax.Array]:
   """`attend` inside `shard_map`, if the ambient mesh is for the partitioner."""
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.size <= 1 or mesh.manual_axes:
+  lanes, heads, sizes = _parts(shape)
+  if not sizes:
     return attend
-  axes = {name: mesh.shape[name] for name in mesh.axis_names}
-  lanes = mesh_lib.dividing_axes(
-    shape[0], [name for name in mesh_lib.LANES if name in axes], axes
-  )
-  heads = mesh_lib.dividing_axes(
-    shape[2], ["tensor"] if "tensor" in axes else [], axes
-  )
   of_text = PartitionSpec(lanes, None, heads)
   of_heads = PartitionSpec(heads)
   return jax.shard_map(
@@ -227,4 +229,24 @@ def _split(attend, shape) -> Callable[..., jax.Array]:
     out_specs=of_text,
     # Kernels do not declare which axes their results vary over.
     check_vma=False,
+  )
+
+
+def _parts(
+  shape: tuple[int, ...],
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, dict[str, int]]:
+  """The mesh axes that split lanes and heads of [B, T, H, Dh], and their sizes.
+
+  There are no sizes if the ambient mesh splits nothing, or not any more.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.size <= 1 or mesh.manual_axes:
+    return None, None, {}
+  sizes = {name: mesh.shape[name] for name in mesh.axis_names}
+  lanes = [name for name in mesh_lib.LANES if name in sizes]
+  heads = ["tensor"] if "tensor" in sizes else []
+  return (
+    mesh_lib.dividing_axes(shape[0], lanes, sizes),
+    mesh_lib.dividing_axes(shape[2], heads, sizes),
+    sizes,
   )
