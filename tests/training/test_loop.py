@@ -192,6 +192,51 @@ def test_an_evaluation_that_a_signal_prevents_is_made_up_for(
   assert len(losses("whole")) == 3
 
 
+def test_an_owed_evaluation_ranks_its_checkpoint(
+  data_dir, tmp_path, monkeypatch
+):
+  updates = {
+    "train.eval_every_steps": 4,
+    "checkpoint.keep_latest": 1,
+    "checkpoint.keep_best": 1,
+  }
+  score_until = evaluate.Evaluator.score_until
+  scores = iter([3.0, 2.0, 2.0, 2.5])
+
+  def scored(self, params, *, should_stop):
+    score = score_until(self, params, should_stop=should_stop)
+    return score and score._replace(nll=next(scores) * score.num_tokens)
+
+  config = corpus.config(data_dir, **updates)
+  send_signal_at(8, monkeypatch)
+  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
+  assert not loop.train(config, str(tmp_path))
+  monkeypatch.undo()
+  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
+  # It is killed once more, between the checkpoint's loss and its metadata.
+  write_json = metrics_log.write_json
+
+  def killed(path, value):
+    if path.endswith("metadata"):
+      raise KeyboardInterrupt
+    write_json(path, value)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics_log, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+      loop.train(config, str(tmp_path))
+  assert loop.train(
+    corpus.config(data_dir, **updates | {"train.num_steps": 8}), str(tmp_path)
+  )
+  evaluated = [(r["step"], r["nll"]) for r in lines(tmp_path) if "split" in r]
+  assert evaluated == [(4, 3.0), (8, 2.0)]
+  assert loop.train(config, str(tmp_path))
+  assert next(scores, None) is None  # Step 8 was not scored again.
+  best = corpus.config(data_dir, **updates | {"eval.checkpoint": "best"})
+  assert evaluate.load(best, str(tmp_path)).step == 8
+  assert steps(tmp_path) == [8, 12]
+
+
 def test_a_second_interrupt_interrupts(data_dir, tmp_path, monkeypatch):
   def again(self, record):
     signal.raise_signal(signal.SIGINT)

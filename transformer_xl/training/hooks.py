@@ -158,6 +158,24 @@ class Evaluation:
     return averaging.with_start(state, new)
 
 
+class OwedEvaluation:
+  """Evaluates a restored state, which a signal had prevented."""
+
+  def __init__(
+    self, evaluation: Evaluation, checkpoints: checkpoint.Checkpoints
+  ):
+    self._evaluation, self._checkpoints = evaluation, checkpoints
+
+  def __call__(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
+    """Adds the loss to the run and its checkpoint, which is ranked by it."""
+    run = self._evaluation(run, writer)
+    if not run.metadata.owes_evaluation:
+      self._checkpoints.add_evaluation(run)
+    return run
+
+
 class Saving:
   """Saves by the policy, after each evaluation, and at the end or a signal."""
 
@@ -203,7 +221,7 @@ class Hooks(NamedTuple):
 
   on_metrics: list[MetricsHook]
   on_run: list[RunHook]
-  evaluation: Evaluation | None  # Also the first of `on_run`.
+  owed_evaluation: OwedEvaluation | None  # None without evaluations.
 
 
 def make(
@@ -213,11 +231,12 @@ def make(
   stop: preemption.StopSignal,
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
-  evaluation = None
+  evaluation, owed = None, None
   on_run: list[RunHook] = []
   if config.train.eval_every_steps:
     evaluation = Evaluation(config, mesh, stop)
+    owed = OwedEvaluation(evaluation, checkpoints)
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
   on_run.append(Saving(config, checkpoints, stop, evaluation))
-  return Hooks([LogLine(config)], on_run, evaluation)
+  return Hooks([LogLine(config)], on_run, owed)

@@ -93,7 +93,10 @@ def _open_writer(config, workdir, run) -> Iterator[metrics_log.Writer]:
   """Drops lines beyond the run's step, except for events of divergence."""
   step = int(run.state.step)
   writer = metrics_log.Writer(
-    workdir, step=step, num_steps=config.train.num_steps
+    workdir,
+    step=step,
+    num_steps=config.train.num_steps,
+    is_evaluated=not run.metadata.owes_evaluation,
   )
   with contextlib.closing(writer):
     guard = divergence.Guard(config, run.metadata.guard)
@@ -141,8 +144,8 @@ def _advance(
   guard = divergence.Guard(config, run.metadata.guard)
   window = log_window.Window(run.metadata.log_window)
   update = _compiled_update(config, mesh, guard.answer.rate_factor)
-  if hooks.evaluation and run.metadata.owes_evaluation:
-    run = hooks.evaluation(run, writer)
+  if hooks.owed_evaluation and run.metadata.owes_evaluation:
+    run = hooks.owed_evaluation(run, writer)
   compiled_lens: set[int] = set()
   pending: tuple[int, step_lib.UpdateMetrics] | None = None
   step, num_steps = int(run.state.step), config.train.num_steps

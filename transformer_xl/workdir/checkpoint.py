@@ -78,6 +78,21 @@ class Checkpoints:
       force=True,
     )
 
+  def add_evaluation(self, run: run_state.RunState) -> None:
+    """Adds the validation loss of a saved state to its checkpoint.
+
+    The checkpoint then is what it would have been, had the evaluation come
+    before the save: its rank, and all that an evaluation changes in a run.
+    """
+    self._manager.wait_until_finished()
+    step = int(run.state.step)
+    if jax.process_index() == 0:
+      checkpoint_items.add_evaluation(
+        os.path.join(self._directory, str(step)), run
+      )
+    multihost_utils.sync_global_devices(f"checkpoint {step} is evaluated")
+    self._manager.reload()
+
   def restore_newest(
     self, state: run_state.TrainState, memory: memory_lib.Memory
   ) -> run_state.RunState | None:

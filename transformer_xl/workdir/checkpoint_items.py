@@ -6,6 +6,7 @@ arrays, because Orbax stores them without: most flipped bits would come back as
 other numbers and no error.
 """
 
+import json
 import os
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 DIRECTORY = "checkpoints"
@@ -75,6 +77,29 @@ def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
   if digest not in (None, checksums.of_json(metadata)):
     raise ValueError("the metadata are not what was saved")
   return metadata
+
+
+def add_evaluation(folder: str, run: run_state.RunState) -> None:
+  """Adds a validation loss to a written checkpoint.
+
+  The metadata are replaced last. If the process is killed before that, the
+  checkpoint still owes its evaluation.
+
+  Args:
+    folder: of the checkpoint.
+    run: its state, after the evaluation.
+  """
+  path = os.path.join(folder, "metadata", "metadata")
+  with open(path, encoding="utf-8") as file:
+    metadata = json.load(file)
+  evaluated = run_state.to_json(run)
+  for name in run_state.CHANGED_BY_EVALUATION:
+    metadata[name] = evaluated[name]
+  metadata.pop("digest", None)
+  metadata["digest"] = checksums.of_json(metadata)
+  metrics = os.path.join(folder, "metrics", "metrics")
+  metrics_log.write_json(metrics, {"nll": run.validation_loss})
+  metrics_log.write_json(path, metadata)
 
 
 def damaged_arrays(

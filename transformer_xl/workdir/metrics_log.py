@@ -16,20 +16,29 @@ from absl import logging
 class Writer:
   """Writes metrics of training and evaluation."""
 
-  def __init__(self, workdir: str, *, step: int, num_steps: int):
+  def __init__(
+    self,
+    workdir: str,
+    *,
+    step: int,
+    num_steps: int,
+    is_evaluated: bool = True,
+  ):
     """Opens the files.
 
     Args:
       workdir: gets `metrics.jsonl` and event files.
       step: completed updates; lines after it are dropped.
       num_steps: of the whole run.
+      is_evaluated: whether to keep the evaluation of `step`. A run that was
+        killed while it made up for one writes that line again.
     """
     self._num_steps = num_steps
     self._is_first = jax.process_index() == 0
     if not self._is_first:
       return
     path = os.path.join(workdir, "metrics.jsonl")
-    _drop_after(path, step)
+    _drop_after(path, step, is_evaluated=is_evaluated)
     self._lines = open(path, "a", encoding="utf-8")  # noqa: SIM115
     # Late: only training writes events, and tensorboardX imports PyTorch where
     # it is installed.
@@ -84,7 +93,7 @@ def write_json(path: str, value: Any) -> None:
   os.replace(temporary, path)
 
 
-def _drop_after(path: str, step: int) -> None:
+def _drop_after(path: str, step: int, *, is_evaluated: bool) -> None:
   """Keeps whole lines up to a step; a kill may have left half a line."""
   if not os.path.exists(path):
     return
@@ -92,7 +101,9 @@ def _drop_after(path: str, step: int) -> None:
   with open(path, "rb") as file:
     for line in file:
       try:
-        is_kept = json.loads(line.decode("utf-8"))["step"] <= step
+        record = json.loads(line.decode("utf-8"))
+        owed = record["step"] == step and "split" in record
+        is_kept = record["step"] <= step and (is_evaluated or not owed)
       except (ValueError, LookupError, TypeError, RecursionError):
         continue
       if is_kept:

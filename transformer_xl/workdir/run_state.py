@@ -9,6 +9,8 @@ from transformer_xl import shapes
 from transformer_xl.model import memory as memory_lib
 
 NEVER = 2**31 - 1  # A step that no run reaches.
+# Names in `to_json`.
+CHANGED_BY_EVALUATION = ("owes_evaluation", "averaging")
 
 
 class TrainState(NamedTuple):
