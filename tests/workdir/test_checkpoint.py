@@ -1,5 +1,6 @@
 """When checkpoints are saved, what is kept, what comes back."""
 
+import errno
 import json
 import pathlib
 import shutil
@@ -189,6 +190,55 @@ def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(tmp_path, harm):
   assert aside.name.startswith("6.")
   save(tmp_path, [make_state(6)])  # Its step is free for the next run.
   assert_same(restore(tmp_path, make_state(0)).state, make_state(6))
+
+
+def _fail(monkeypatch, *failures):
+  """The first reads end in these errors; counts the tries."""
+  restore, tries, left = checkpoint._restore, [], list(failures)
+
+  def failing(manager, step, *target):
+    tries.append(step)
+    if left:
+      raise left.pop(0)
+    return restore(manager, step, *target)
+
+  monkeypatch.setattr(checkpoint, "_restore", failing)
+  monkeypatch.setattr(checkpoint, "RETRY_AFTER_SECONDS", (0.0, 0.0))
+  return tries
+
+
+PASSING = {
+  "i/o": OSError(errno.EIO, "Input/output error"),
+  "timeout": TimeoutError("timed out"),
+  "memory": MemoryError(),
+  "storage": ValueError("UNAVAILABLE: error reading params/d/0"),
+  "text": ValueError("Error opening kvstore: Stale file handle"),
+  "devices": RuntimeError("out of memory"),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_an_error_that_passes_moves_no_checkpoint(tmp_path, monkeypatch, name):
+  save(tmp_path, [make_state(3), make_state(6)])
+  tries = _fail(monkeypatch, PASSING[name])
+  assert_same(restore(tmp_path, make_state(0)).state, make_state(6))
+  assert tries == [6, 6]
+  assert steps(tmp_path) == [3, 6]
+  assert not (tmp_path / "damaged").exists()
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_an_error_that_stays_without_damage_is_one_line(
+  tmp_path, monkeypatch, name
+):
+  save(tmp_path, [make_state(3), make_state(6)])
+  tries = _fail(monkeypatch, *[PASSING[name]] * 3)
+  with pytest.raises(errors.UserError, match="checkpoint 6") as caught:
+    restore(tmp_path, make_state(0))
+  assert "\n" not in str(caught.value)
+  assert tries == [6, 6, 6]
+  assert steps(tmp_path) == [3, 6]
+  assert not (tmp_path / "damaged").exists()
 
 
 def test_another_width_is_one_line_and_moves_nothing(tmp_path):
