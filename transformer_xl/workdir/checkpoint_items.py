@@ -25,7 +25,7 @@ DIRECTORY = "checkpoints"
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _DAMAGE = (
   *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
-  *(EOFError, *_MISSING),
+  *(EOFError, NotImplementedError, ArithmeticError, AssertionError, *_MISSING),
 )
 _SIGNS_OF_STORAGE = (
   *("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"),
