@@ -351,6 +351,7 @@ def test_metadata_is_plain_json(tmp_path):
     "guard": None,
     "data": None,
     "owes_evaluation": False,
+    "tokens_read": 0,
     "averaging": {"step": run_state.NEVER, "losses": []},
     "memory_shape": [2, 2, 3, 4],
   }

@@ -17,6 +17,7 @@ import optax
 from absl import logging
 
 from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import memory_share
 from transformer_xl.evaluation import units
@@ -70,7 +71,9 @@ class LogLine:
     """Writes and prints the line; starts a new window."""
     record = window.record(step, self._config)
     writer.write(record)
-    writer.progress(record)
+    lanes = self._config.train.batch_size
+    mean_len = segment_lengths.of(self._config).mean
+    writer.progress(record, tokens_per_update=lanes * mean_len)
 
 
 class Evaluation:

@@ -142,12 +142,14 @@ def _advance(
     Diverged: the loss has diverged.
   """
   guard = divergence.Guard(config, run.metadata.guard)
-  window = log_window.Window(run.metadata.log_window)
+  window = log_window.Window(
+    run.metadata.log_window, tokens_read=run.metadata.tokens_read or 0
+  )
   update = _compiled_update(config, mesh, guard.answer.rate_factor)
   if hooks.owed_evaluation and run.metadata.owes_evaluation:
     run = hooks.owed_evaluation(run, writer)
-  compiled_lens: set[int] = set()
-  pending: tuple[int, step_lib.UpdateMetrics] | None = None
+  compiled: set[tuple[int, ...]] = set()
+  pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
   step, num_steps = int(run.state.step), config.train.num_steps
   while step < num_steps and not stop.requested:
     per_call = config.train.segments_per_call
@@ -156,20 +158,22 @@ def _advance(
     segments = streams.device_segments(
       stream, first, count, mesh_lib.segments(mesh)
     )
-    with _log_compiling(stream.length_at(first), compiled_lens, window):
+    with _log_compiling(segments.inputs.shape, compiled, window):
       state, memory, metrics = update(run.state, run.memory, segments)
     run = run_state.RunState(state, memory, run.metadata)
     if pending is not None:
       _read(*pending, guard, window, hooks, writer)
     step += count
-    pending = (step, metrics)
+    pending = (step, metrics, segments.inputs.size)
     stop.poll()
     due = [hook for hook in hooks.on_run if hook.is_due(step)]
     if due:
       _read(*pending, guard, window, hooks, writer)
       pending = None
       metadata = run.metadata._replace(
-        log_window=window.sums, guard=guard.metadata()
+        log_window=window.sums,
+        guard=guard.metadata(),
+        tokens_read=window.tokens_read,
       )
       run = run._replace(metadata=metadata)
       for hook in due:
@@ -187,26 +191,28 @@ def _compiled_update(config, mesh, rate_factor) -> jax.stages.Wrapped:
 
 
 @contextlib.contextmanager
-def _log_compiling(segment_len, compiled_lens, window) -> Iterator[None]:
-  """Logs how long the first update with a segment length compiles."""
+def _log_compiling(shape, compiled, window) -> Iterator[None]:
+  """Logs how long the first update on segments [S, B, T] compiles."""
   start = time.perf_counter()
   yield  # Returns before the devices are done, but after compiling.
-  if segment_len in compiled_lens:
+  if shape in compiled:
     return
-  seconds = time.perf_counter() - start
+  count, _, segment_len = shape
   logging.info(
-    "Compiled the update in %.1f s, for segments of %d.", seconds, segment_len
+    "Compiled the update in %.1f s, for %d segments of %d.",
+    time.perf_counter() - start,
+    count,
+    segment_len,
   )
-  if compiled_lens:
-    window.continue_timing()
-  compiled_lens.add(segment_len)
+  window.leave_untimed()
+  compiled.add(shape)
 
 
-def _read(step, metrics, guard, window, hooks, writer) -> None:
+def _read(step, metrics, tokens_read, guard, window, hooks, writer) -> None:
   """Waits for the metrics of the chunk that ended at `step`."""
   metrics = jax.device_get(metrics)
   guard.watch(metrics, step)
-  window.add(metrics)
+  window.add(metrics, tokens_read=tokens_read)
   for hook in hooks.on_metrics:
     if hook.is_due(step):
       hook(step, window, writer)

@@ -7,6 +7,7 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import averaging
@@ -55,6 +56,9 @@ def start(
     guard.forget_losses()
     metadata = metadata._replace(guard=guard.metadata())
   evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
+  if metadata.tokens_read is None:
+    tokens_read = _tokens_read(metadata.data or data, step, config.seed)
+    metadata = metadata._replace(tokens_read=tokens_read)
   metadata = metadata._replace(data=data, owes_evaluation=evaluates)
   return run_state.RunState(state, memory, metadata)
 
@@ -99,6 +103,17 @@ def _describe_data(
     description["segment_lens"] = list(train.segment_lens)
     description["segments_per_call"] = train.segments_per_call
   return description
+
+
+def _tokens_read(data: dict[str, Any], step: int, seed: int) -> int:
+  """The tokens of all updates up to a step that read the data alike."""
+  lengths = segment_lengths.SegmentLengths(
+    tuple(data.get("segment_lens", [data["segment_len"]])),
+    data.get("segments_per_call", 1),
+    seed,
+  )
+  tokens: int = data["batch_size"] * lengths.tokens_before(step)
+  return tokens
 
 
 def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:

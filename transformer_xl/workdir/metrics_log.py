@@ -58,7 +58,9 @@ class Writer:
         self._events.add(prefix + name, value, record["step"])
     self._events.flush()
 
-  def progress(self, record: dict[str, Any]) -> None:
+  def progress(
+    self, record: dict[str, Any], *, tokens_per_update: float
+  ) -> None:
     """Logs a training record with the time that remains."""
     step, speed = record["step"], record["tokens_per_second"]
     text = (
@@ -67,7 +69,7 @@ class Writer:
       f"  gradient norm {record['gradient_norm']:.3f}"
     )
     if speed is not None:
-      tokens_left = (self._num_steps - step) * record["tokens"] / step
+      tokens_left = (self._num_steps - step) * tokens_per_update
       left = datetime.timedelta(seconds=round(tokens_left / speed))
       text += f"  {speed:.0f} tokens/s  {left} left"
     if record["mfu"] is not None:
