@@ -365,6 +365,38 @@ def test_speed_with_several_segment_lengths_is_never_too_high(
   assert found <= {2 * 4 * length / 2.0 for length in (8, 4, 6)}
 
 
+@pytest.mark.parametrize(
+  ("change", "keeps"),
+  [
+    ({"train.learning_rate": 1e-3}, True),
+    ({"train.segment_len": 4}, False),
+    ({"data.name": "other"}, False),
+    ({"data.rotate_epochs": True}, False),
+  ],
+)
+def test_memory_is_kept_only_where_its_text_precedes(
+  data_dir, tmp_path, monkeypatch, change, keeps
+):
+  if "data.name" in change and not (pathlib.Path(data_dir) / "other").exists():
+    corpus.write(data_dir, name="other")
+  loop.train(corpus.config(data_dir, **{"train.num_steps": 4}), str(tmp_path))
+  update, lengths = programs.update, []
+
+  def recorded(config, mesh):
+    compiled = update(config, mesh)
+
+    def call(state, memory, segments):
+      lengths.append(jax.device_get(memory.length))
+      return compiled(state, memory, segments)
+
+    return call
+
+  monkeypatch.setattr(programs, "update", recorded)
+  changed = corpus.config(data_dir, **{"train.num_steps": 6} | change)
+  assert loop.train(changed, str(tmp_path))
+  np.testing.assert_array_equal(lengths, [[8 if keeps else 0] * 4])
+
+
 def test_another_width_is_refused_before_anything_is_written(
   data_dir, tmp_path
 ):

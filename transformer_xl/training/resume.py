@@ -46,12 +46,14 @@ def start(
     )
     state = averaging.with_start(state, average_start)
   logging.info("Resuming after step %d.", step)
-  memory = run.memory
-  if memory is None:
-    logging.warning("Lanes or memory length changed: memory starts empty.")
+  memory, metadata = run.memory, run.metadata
+  moved = _lanes_moved(metadata.data or {}, data)
+  if memory is None or moved:  # It would be of text that does not precede.
+    logging.warning(
+      "The text, its lanes or the memory length changed: memory starts empty."
+    )
     memory = create_memory()
-  metadata = run.metadata
-  if _lanes_moved(metadata.data or {}, data):
+  if moved:
     guard = divergence.Guard(config, metadata.guard)
     guard.forget_losses()
     metadata = metadata._replace(guard=guard.metadata())
@@ -93,11 +95,14 @@ def _describe_data(
 ) -> dict[str, Any]:
   """What determines where in which text a step reads."""
   train = config.train
+  draws = config.data.rotate_epochs or bool(train.segment_lens)
   description = {
     "name": config.data.name,
     "sha256": stream.file.sha256,
     "batch_size": train.batch_size,
     "segment_len": train.segment_len,
+    "rotate_epochs": config.data.rotate_epochs,
+    "seed": config.seed if draws else None,
   }
   if train.segment_lens:
     description["segment_lens"] = list(train.segment_lens)
@@ -122,7 +127,9 @@ def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
   Raises:
     UserError: the text has changed but not its name.
   """
-  saved = {"name": current["name"]} | saved  # Older checkpoints have no name.
+  # Older checkpoints do not have all of these.
+  newer = {name: current[name] for name in ("name", "rotate_epochs", "seed")}
+  saved = newer | saved
   if saved == current:
     return False
   if saved["name"] == current["name"] and saved["sha256"] != current["sha256"]:
