@@ -20,6 +20,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import log_window
 from transformer_xl.training import loop
+from transformer_xl.training import preemption
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import lock
@@ -238,14 +239,62 @@ def test_an_owed_evaluation_ranks_its_checkpoint(
   assert steps(tmp_path) == [8, 12]
 
 
-def test_a_second_interrupt_interrupts(data_dir, tmp_path, monkeypatch):
-  def again(self, record):
-    signal.raise_signal(signal.SIGINT)
+WAITING = """
+import hashlib
+from absl import logging
+from transformer_xl.training import preemption
 
+logging.use_absl_handler()
+with preemption.StopSignal():
+  print("waiting", flush=True)
+  hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # As for the devices.
+"""
+
+
+def test_interrupts_are_answered_while_python_waits():
+  with subprocess.Popen(
+    [sys.executable, "-c", WAITING],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    try:
+      assert process.stdout.readline() == "waiting\n"
+      process.send_signal(signal.SIGINT)
+      lines = [process.stderr.readline() for _ in range(2)]
+      assert "SIGINT: stopping after this chunk, with a checkpoint" in lines[1]
+      assert process.poll() is None
+      process.send_signal(signal.SIGINT)
+      (last,) = process.stderr.read().splitlines()
+      assert last.startswith("error: interrupted twice;")
+      assert process.wait() == preemption.INTERRUPTED
+    finally:
+      process.kill()
+
+
+def test_a_stopped_run_says_where_it_is_saved(
+  data_dir, tmp_path, monkeypatch, caplog
+):
   send_signal_at(4, monkeypatch, signal.SIGINT)
-  monkeypatch.setattr(metrics_log.Writer, "progress", again)
-  with pytest.raises(KeyboardInterrupt):
-    loop.train(corpus.config(data_dir), str(tmp_path))
+  assert not loop.train(corpus.config(data_dir), str(tmp_path))
+  *_, last = [r.getMessage() for r in caplog.records if r.name == "absl"]
+  assert (
+    last == f"Saved at step {steps(tmp_path)[-1]}; the same command continues."
+  )
+
+
+@pytest.mark.parametrize("num_steps", [12, 8])
+def test_a_finished_run_says_that_there_is_nothing_to_do(
+  data_dir, tmp_path, caplog, num_steps
+):
+  assert loop.train(corpus.config(data_dir), str(tmp_path))
+  before = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+  assert len(before) == 2
+  changed = {"train.num_steps": num_steps, "train.learning_rate": 0.5}
+  caplog.set_level("INFO")
+  assert loop.train(corpus.config(data_dir, **changed), str(tmp_path))
+  assert f"train.num_steps={num_steps}: there is nothing to do" in caplog.text
+  assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_loss_that_is_no_number_names_the_last_good_checkpoint(

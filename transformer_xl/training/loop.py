@@ -61,19 +61,42 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
     )
     with contextlib.closing(checkpoints):
-      hooks = hooks_lib.make(config, mesh, checkpoints, stop)
       run = resume.start(config, mesh, checkpoints, stream)
+      if _is_finished(run, config.train):
+        return True
+      hooks = hooks_lib.make(config, mesh, checkpoints, stop)
       run_record.record(config, workdir)
       run_record.keep_vocabulary(config.data.dataset_dir, workdir)
       while True:
         with _open_writer(config, workdir, run) as writer:
           try:
-            return _advance(run, hooks, writer, config, mesh, stream, stop)
+            is_done = _advance(run, hooks, writer, config, mesh, stream, stop)
+            break
           except divergence.Diverged as trouble:
             guard = divergence.Guard(config, run.metadata.guard)
             answer = guard.respond(trouble, checkpoints.steps())
         del run  # There may not be room for two.
         run = resume.rewind(answer, config, mesh, checkpoints, stream)
+      saved = checkpoints.steps()
+    if not is_done:  # The last save is complete now.
+      logging.warning(
+        "Saved at step %d; the same command continues.", max(saved, default=0)
+      )
+    return is_done
+
+
+def _is_finished(run: run_state.RunState, config: schema.TrainConfig) -> bool:
+  """Whether there is nothing to do, which is then logged."""
+  step = int(run.state.step)
+  if step < config.num_steps or run.metadata.owes_evaluation:
+    return False
+  logging.info(
+    "The run has %d steps and train.num_steps=%d: there is nothing to do. To "
+    "continue, set a higher --config.train.num_steps.",
+    step,
+    config.num_steps,
+  )
+  return True
 
 
 def _open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
