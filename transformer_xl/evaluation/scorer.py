@@ -55,7 +55,9 @@ class Scorer:
     self._memory = self._placed(functions.start, self._frozen)
     shardings = functools.partial(jax.tree.map, lambda leaf: leaf.sharding)
     places = shardings(self._frozen)
-    self.freeze = jax.jit(functions.freeze, out_shardings=places)
+    self.freeze: Callable[[shapes.PyTree], shapes.PyTree] = jax.jit(
+      functions.freeze, out_shardings=places
+    )
     if functions.freeze is _unchanged:  # Compiled, it would copy every array.
       self.freeze = functools.partial(jax.device_put, device=places)
     self.start = jax.jit(functions.start, out_shardings=shardings(self._memory))
