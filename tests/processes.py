@@ -20,6 +20,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from tests import corpus
+from transformer_xl import errors
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -52,7 +53,18 @@ def by_one(folder):
 
 
 def by_two(folder):
+  _refuse_folders_of_their_own(folder)
   run(folder, "two", (1, 2, 1), num_steps=SAVED)
+
+
+def _refuse_folders_of_their_own(folder):
+  """They are found out before anything waits for the other process."""
+  try:
+    run(folder, f"own.{jax.process_index()}", (2, 1, 1))
+  except errors.UserError as error:
+    logging.info("Refused: %s", error)
+  else:
+    raise AssertionError("each process trained in a folder of its own")
 
 
 def by_both(folder):

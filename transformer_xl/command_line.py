@@ -36,8 +36,8 @@ def run(
   """Runs a command and ends the process.
 
   The exit status is 0 for `--help`, 2 after a user's mistake, 1 after
-  divergence or where the machine refuses. Other exceptions are bugs and keep
-  their traceback.
+  divergence or where the machine refuses, 130 after Ctrl-C. Other exceptions
+  are bugs and keep their traceback.
 
   Args:
     main: takes the arguments that are not flags.
@@ -74,6 +74,8 @@ def _one_line() -> Iterator[None]:
     _exit(str(error), status=2)
   except errors.DivergenceError as error:
     _exit(str(error), status=1)
+  except KeyboardInterrupt:
+    _exit("interrupted; the same command starts it again.", status=130)
   except BrokenPipeError:
     if not _reader_left():
       raise

@@ -95,6 +95,18 @@ def test_without_a_choice_the_device_decides(data_dir, variant):
   assert found["auto"][1] == found["key_value"][1]
 
 
+def test_hidden_states_are_scored_without_a_copy_of_the_parameters(data_dir):
+  config = corpus.config(data_dir, **{"eval.memory": "hidden"})
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  with jax.set_mesh(mesh):
+    made = scorer.Scorer(config, mesh, mem_len=8)
+    params = tiny.params(config.model)
+    params = jax.device_put(params, mesh_lib.parameters(mesh, params))
+    frozen = made.freeze(params)
+  for one, other in zip(*map(jax.tree.leaves, (params, frozen)), strict=True):
+    assert one.unsafe_buffer_pointer() == other.unsafe_buffer_pointer()
+
+
 def test_segments_past_the_end_leave_sums_alone(data_dir):
   config = corpus.config(data_dir, **{"eval.memory": "key_value"})
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())

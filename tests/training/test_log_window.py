@@ -137,12 +137,12 @@ def test_utilisation_is_null_where_the_peak_is_unknown():
 
 def test_a_window_is_the_mean_over_tokens_of_all_its_updates():
   window = log_window.Window()
-  window.add(update_metrics([8.0, 30.0], [4, 10], norm=9.0))
-  window.add(update_metrics([2.0], [6], norm=3.0, rate=0.25))
+  window.add(update_metrics([8.0, 30.0], [4, 10], norm=9.0), tokens_read=64)
+  window.add(update_metrics([2.0], [6], norm=3.0, rate=0.25), tokens_read=32)
   record = window.record(30, run_config())
   assert record["loss"] == pytest.approx(40 / 20)
   assert record["step"] == 30
-  assert record["tokens"] == 30 * 4 * 8
+  assert record["tokens"] == 96
   assert record["gradient_norm"] == 3.0
   assert record["learning_rate"] == 0.25
   assert record["mfu"] is None
@@ -151,17 +151,18 @@ def test_a_window_is_the_mean_over_tokens_of_all_its_updates():
 
 def test_a_window_goes_on_from_saved_sums():
   window = log_window.Window()
-  window.add(update_metrics([8.0], [4]))
-  resumed = log_window.Window(dict(window.sums))
+  window.add(update_metrics([8.0], [4]), tokens_read=4)
+  resumed = log_window.Window(dict(window.sums), tokens_read=4)
   for each in (window, resumed):
-    each.add(update_metrics([3.0], [7]))
-  assert window.record(2, run_config())["loss"] == 1.0
-  assert resumed.record(2, run_config())["loss"] == 1.0
+    each.add(update_metrics([3.0], [7]), tokens_read=7)
+  for each in (window, resumed):
+    record = each.record(2, run_config())
+    assert (record["loss"], record["tokens"]) == (1.0, 11)
 
 
 def test_sums_of_a_window_do_not_lose_small_terms():
   window = log_window.Window({"nll": 2.0**25, "num_tokens": 2.0**25})
-  window.add(update_metrics([1.0], [1]))
+  window.add(update_metrics([1.0], [1]), tokens_read=1)
   assert window.sums == {"nll": 2.0**25 + 1, "num_tokens": 2.0**25 + 1}
 
 
@@ -170,12 +171,24 @@ def test_speed_leaves_out_the_first_chunk_and_pauses(monkeypatch):
   monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
   window = log_window.Window()
   now[0] = 100.0  # Compiling.
-  window.add(update_metrics([1.0], [50]))
+  window.add(update_metrics([1.0], [25]), tokens_read=50)
   assert window.record(1, run_config())["tokens_per_second"] is None
   now[0] = 102.0
-  window.add(update_metrics([1.0], [50]))
+  window.add(update_metrics([1.0], [25]), tokens_read=50)
   now[0] = 500.0  # An evaluation.
   window.continue_timing()
   now[0] = 503.0
-  window.add(update_metrics([1.0], [50]))
+  window.add(update_metrics([1.0], [25]), tokens_read=50)
   assert window.record(3, run_config())["tokens_per_second"] == 100 / 5
+
+
+def test_a_chunk_beside_which_the_host_compiled_has_no_speed(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
+  window = log_window.Window()
+  for ready, compiles in ((10, False), (40, True), (43, False), (90, True)):
+    if compiles:  # Another length, while the chunk before it runs.
+      window.leave_untimed()
+    now[0] = float(ready)
+    window.add(update_metrics([1.0], [50]), tokens_read=60)
+  assert window.record(4, run_config())["tokens_per_second"] == 60 / 3

@@ -18,8 +18,9 @@ from transformer_xl import errors
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
-from transformer_xl.training import hooks as hooks_lib
+from transformer_xl.training import log_window
 from transformer_xl.training import loop
+from transformer_xl.training import preemption
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import lock
@@ -193,35 +194,107 @@ def test_an_evaluation_that_a_signal_prevents_is_made_up_for(
   assert len(losses("whole")) == 3
 
 
-def test_an_evaluation_made_up_for_twice_is_one_line(
+def test_an_owed_evaluation_ranks_its_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):
-  """Killed before it is saved that the evaluation was made."""
-  config = corpus.config(data_dir, **{"train.eval_every_steps": 4})
+  updates = {
+    "train.eval_every_steps": 4,
+    "checkpoint.keep_latest": 1,
+    "checkpoint.keep_best": 1,
+  }
+  score_until = evaluate.Evaluator.score_until
+  scores = iter([3.0, 2.0, 2.0, 2.5])
+
+  def scored(self, params, *, should_stop):
+    score = score_until(self, params, should_stop=should_stop)
+    return score and score._replace(nll=next(scores) * score.num_tokens)
+
+  config = corpus.config(data_dir, **updates)
   send_signal_at(8, monkeypatch)
+  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
   assert not loop.train(config, str(tmp_path))
   monkeypatch.undo()
+  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
+  # It is killed once more, between the checkpoint's loss and its metadata.
+  write_json = metrics_log.write_json
 
-  def killed(self, run, writer):
-    raise KeyboardInterrupt
+  def killed(path, value):
+    if path.endswith("metadata"):
+      raise KeyboardInterrupt
+    write_json(path, value)
 
-  monkeypatch.setattr(hooks_lib.Saving, "__call__", killed)
-  with pytest.raises(KeyboardInterrupt):
-    loop.train(config, str(tmp_path))
-  monkeypatch.undo()
-  assert [r["step"] for r in lines(tmp_path) if "split" in r][:2] == [4, 8]
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics_log, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+      loop.train(config, str(tmp_path))
+  assert loop.train(
+    corpus.config(data_dir, **updates | {"train.num_steps": 8}), str(tmp_path)
+  )
+  evaluated = [(r["step"], r["nll"]) for r in lines(tmp_path) if "split" in r]
+  assert evaluated == [(4, 3.0), (8, 2.0)]
   assert loop.train(config, str(tmp_path))
-  assert [r["step"] for r in lines(tmp_path) if "split" in r] == [4, 8, 12]
+  assert next(scores, None) is None  # Step 8 was not scored again.
+  best = corpus.config(data_dir, **updates | {"eval.checkpoint": "best"})
+  assert evaluate.load(best, str(tmp_path)).step == 8
+  assert steps(tmp_path) == [8, 12]
 
 
-def test_a_second_interrupt_interrupts(data_dir, tmp_path, monkeypatch):
-  def again(self, record):
-    signal.raise_signal(signal.SIGINT)
+WAITING = """
+import hashlib
+from absl import logging
+from transformer_xl.training import preemption
 
+logging.use_absl_handler()
+with preemption.StopSignal():
+  print("waiting", flush=True)
+  hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # As for the devices.
+"""
+
+
+def test_interrupts_are_answered_while_python_waits():
+  with subprocess.Popen(
+    [sys.executable, "-c", WAITING],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    try:
+      assert process.stdout.readline() == "waiting\n"
+      process.send_signal(signal.SIGINT)
+      lines = [process.stderr.readline() for _ in range(2)]
+      assert "SIGINT: stopping after this chunk, with a checkpoint" in lines[1]
+      assert process.poll() is None
+      process.send_signal(signal.SIGINT)
+      (last,) = process.stderr.read().splitlines()
+      assert last.startswith("error: interrupted twice;")
+      assert process.wait() == preemption.INTERRUPTED
+    finally:
+      process.kill()
+
+
+def test_a_stopped_run_says_where_it_is_saved(
+  data_dir, tmp_path, monkeypatch, caplog
+):
   send_signal_at(4, monkeypatch, signal.SIGINT)
-  monkeypatch.setattr(metrics_log.Writer, "progress", again)
-  with pytest.raises(KeyboardInterrupt):
-    loop.train(corpus.config(data_dir), str(tmp_path))
+  assert not loop.train(corpus.config(data_dir), str(tmp_path))
+  *_, last = [r.getMessage() for r in caplog.records if r.name == "absl"]
+  assert (
+    last == f"Saved at step {steps(tmp_path)[-1]}; the same command continues."
+  )
+
+
+@pytest.mark.parametrize("num_steps", [12, 8])
+def test_a_finished_run_says_that_there_is_nothing_to_do(
+  data_dir, tmp_path, caplog, num_steps
+):
+  assert loop.train(corpus.config(data_dir), str(tmp_path))
+  before = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
+  assert len(before) == 2
+  changed = {"train.num_steps": num_steps, "train.learning_rate": 0.5}
+  caplog.set_level("INFO")
+  assert loop.train(corpus.config(data_dir, **changed), str(tmp_path))
+  assert f"train.num_steps={num_steps}: there is nothing to do" in caplog.text
+  assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_loss_that_is_no_number_names_the_last_good_checkpoint(
@@ -289,6 +362,88 @@ def test_other_lanes_start_with_empty_memory_and_a_warning(
   assert "continue elsewhere in the text" in caplog.text
   assert "config.train.batch_size 4 -> 8" in caplog.text
   assert steps(tmp_path)[-1] == 12
+
+
+@pytest.mark.parametrize("loss_on", ["all", "recent_half"])
+def test_tokens_and_speed_count_all_tokens_that_are_read(
+  data_dir, tmp_path, monkeypatch, loss_on
+):
+  now = [0.0]
+  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
+  add = log_window.Window.add
+
+  def added(self, *args, **kwargs):
+    now[0] += 2.0
+    add(self, *args, **kwargs)
+
+  monkeypatch.setattr(log_window.Window, "add", added)
+  updates = {"train.loss_on": loss_on, "train.log_every_steps": 4}
+  short = corpus.config(data_dir, **updates | {"train.num_steps": 4})
+  assert loop.train(short, str(tmp_path))
+  wide = corpus.config(data_dir, **updates | {"train.batch_size": 8})
+  assert loop.train(wide, str(tmp_path))
+  records = lines(tmp_path)
+  tokens = [4 * 4 * 8, 4 * 4 * 8 + 4 * 8 * 8, 4 * 4 * 8 + 8 * 8 * 8]
+  assert [record["tokens"] for record in records] == tokens
+  speeds = [record["tokens_per_second"] for record in records]
+  assert speeds[1:] == [2 * 8 * 8 / 2.0] * 2  # Two updates in 2 s.
+
+
+def test_speed_with_several_segment_lengths_is_never_too_high(
+  data_dir, tmp_path, monkeypatch
+):
+  """Each chunk takes 2 s and each compilation 30 s, by this clock."""
+  now, lens = [0.0], {"train.segment_lens": (8, 4, 6)}
+  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
+  leave_untimed, add = log_window.Window.leave_untimed, log_window.Window.add
+
+  def compiled(self):
+    now[0] += 30.0
+    leave_untimed(self)
+
+  def added(self, *args, **kwargs):
+    now[0] += 2.0
+    add(self, *args, **kwargs)
+
+  monkeypatch.setattr(log_window.Window, "leave_untimed", compiled)
+  monkeypatch.setattr(log_window.Window, "add", added)
+  assert loop.train(corpus.config(data_dir, **lens), str(tmp_path))
+  speeds = [record["tokens_per_second"] for record in lines(tmp_path)]
+  found = {speed for speed in speeds if speed is not None}
+  assert found
+  assert found <= {2 * 4 * length / 2.0 for length in (8, 4, 6)}
+
+
+@pytest.mark.parametrize(
+  ("change", "keeps"),
+  [
+    ({"train.learning_rate": 1e-3}, True),
+    ({"train.segment_len": 4}, False),
+    ({"data.name": "other"}, False),
+    ({"data.rotate_epochs": True}, False),
+  ],
+)
+def test_memory_is_kept_only_where_its_text_precedes(
+  data_dir, tmp_path, monkeypatch, change, keeps
+):
+  if "data.name" in change and not (pathlib.Path(data_dir) / "other").exists():
+    corpus.write(data_dir, name="other")
+  loop.train(corpus.config(data_dir, **{"train.num_steps": 4}), str(tmp_path))
+  update, lengths = programs.update, []
+
+  def recorded(config, mesh):
+    compiled = update(config, mesh)
+
+    def call(state, memory, segments):
+      lengths.append(jax.device_get(memory.length))
+      return compiled(state, memory, segments)
+
+    return call
+
+  monkeypatch.setattr(programs, "update", recorded)
+  changed = corpus.config(data_dir, **{"train.num_steps": 6} | change)
+  assert loop.train(changed, str(tmp_path))
+  np.testing.assert_array_equal(lengths, [[8 if keeps else 0] * 4])
 
 
 def test_another_width_is_refused_before_anything_is_written(

@@ -119,6 +119,18 @@ def test_losses_are_those_of_one_process(folder, name):
 
 
 @pytest.mark.slow
+def test_a_workdir_that_is_not_shared_is_refused_at_the_start(folder):
+  logs = [*folder.glob("by_both.*.log")] or [*folder.glob("by_two.*.log")]
+  assert len(logs) == 2
+  for path in logs:
+    assert (
+      "Refused: processes [1] do not see what process 0" in path.read_text()
+    )
+  for process in range(2):
+    assert list((folder / f"own.{process}").iterdir()) == []
+
+
+@pytest.mark.slow
 def test_evaluation_is_that_of_one_process(folder):
   alone, many = (
     json.loads((folder / name / "results" / "eval_test.json").read_text())

@@ -1,5 +1,7 @@
 """When checkpoints are saved, what is kept, what comes back."""
 
+import errno
+import itertools
 import json
 import pathlib
 import shutil
@@ -111,6 +113,50 @@ def test_a_clock_of_zero_minutes_never_saves():
   assert not policy.is_due(11)
 
 
+class Store:
+  """A coordination service, as JAX has one."""
+
+  def __init__(self):
+    self.values = {}
+
+  def key_value_set(self, key, value):
+    assert key not in self.values
+    self.values[key] = value
+
+  def key_value_dir_get(self, key):
+    return [item for item in self.values.items() if item[0].startswith(key)]
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_several_processes_save_by_the_clock_of_the_first(monkeypatch, behind):
+  """Nothing waits for devices, and no process is behind by two calls."""
+  now, process, store = [0.0], [0], Store()
+  monkeypatch.setattr(jax, "process_index", lambda: process[0])
+  config = options(every_steps=50, every_minutes=1.0)
+  monkeypatch.setattr(save_policy, "_instances", itertools.repeat(0))
+  policies = [
+    save_policy.SavePolicy(config, clock=clock, store=store)
+    for clock in (lambda: now[0], lambda: -now[0])
+  ]
+
+  def saves(index, step):
+    process[0] = index
+    due = policies[index].is_due(step)
+    if due:
+      policies[index].saved()
+    return due
+
+  found = [], []
+  for step in range(1, 120):
+    now[0] = 10.0 * step
+    for index, current in ((0, step), (1, step - behind)):
+      if current and saves(index, current):
+        found[index].append(current)
+  # Six steps in each minute and two ahead, from each save or step 50 on.
+  assert found[0][:8] == [8, 16, 24, 32, 40, 48, 50, 58]
+  assert found[1] == [step for step in found[0] if step <= 119 - behind]
+
+
 def test_everything_comes_back_as_it_was_saved(tmp_path):
   state, memory = make_state(7, average=True), make_memory()
   save(tmp_path, [state], memory=memory)
@@ -189,6 +235,55 @@ def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(tmp_path, harm):
   assert aside.name.startswith("6.")
   save(tmp_path, [make_state(6)])  # Its step is free for the next run.
   assert_same(restore(tmp_path, make_state(0)).state, make_state(6))
+
+
+def _fail(monkeypatch, *failures):
+  """The first reads end in these errors; counts the tries."""
+  restore, tries, left = checkpoint._restore, [], list(failures)
+
+  def failing(manager, step, *target):
+    tries.append(step)
+    if left:
+      raise left.pop(0)
+    return restore(manager, step, *target)
+
+  monkeypatch.setattr(checkpoint, "_restore", failing)
+  monkeypatch.setattr(checkpoint, "RETRY_AFTER_SECONDS", (0.0, 0.0))
+  return tries
+
+
+PASSING = {
+  "i/o": OSError(errno.EIO, "Input/output error"),
+  "timeout": TimeoutError("timed out"),
+  "memory": MemoryError(),
+  "storage": ValueError("UNAVAILABLE: error reading params/d/0"),
+  "text": ValueError("Error opening kvstore: Stale file handle"),
+  "devices": RuntimeError("out of memory"),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_an_error_that_passes_moves_no_checkpoint(tmp_path, monkeypatch, name):
+  save(tmp_path, [make_state(3), make_state(6)])
+  tries = _fail(monkeypatch, PASSING[name])
+  assert_same(restore(tmp_path, make_state(0)).state, make_state(6))
+  assert tries == [6, 6]
+  assert steps(tmp_path) == [3, 6]
+  assert not (tmp_path / "damaged").exists()
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_an_error_that_stays_without_damage_is_one_line(
+  tmp_path, monkeypatch, name
+):
+  save(tmp_path, [make_state(3), make_state(6)])
+  tries = _fail(monkeypatch, *[PASSING[name]] * 3)
+  with pytest.raises(errors.UserError, match="checkpoint 6") as caught:
+    restore(tmp_path, make_state(0))
+  assert "\n" not in str(caught.value)
+  assert tries == [6, 6, 6]
+  assert steps(tmp_path) == [3, 6]
+  assert not (tmp_path / "damaged").exists()
 
 
 def test_another_width_is_one_line_and_moves_nothing(tmp_path):
@@ -301,6 +396,7 @@ def test_metadata_is_plain_json(tmp_path):
     "guard": None,
     "data": None,
     "owes_evaluation": False,
+    "tokens_read": 0,
     "averaging": {"step": run_state.NEVER, "losses": []},
     "memory_shape": [2, 2, 3, 4],
   }

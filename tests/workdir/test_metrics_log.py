@@ -8,6 +8,8 @@ from tensorboardX.proto import event_pb2
 
 from transformer_xl.workdir import metrics_log
 
+NO_SPEED = {"tokens_per_second": None, "mfu": None}
+
 
 def write(folder, records, *, step=0):
   writer = metrics_log.Writer(str(folder), step=step, num_steps=100)
@@ -94,9 +96,9 @@ def test_zeros_that_a_crash_has_left_are_dropped(tmp_path):
 def test_progress_tells_people_how_long_it_will_take(tmp_path, caplog):
   caplog.set_level("INFO")
   writer = metrics_log.Writer(str(tmp_path), step=0, num_steps=100)
-  values = {"learning_rate": 1e-3, "gradient_norm": 0.5, "tokens": 4000}
-  writer.progress(record(40, **values, tokens_per_second=100.0, mfu=0.413))
-  writer.progress(record(40, **values, tokens_per_second=None, mfu=None))
+  values = {"learning_rate": 1e-3, "gradient_norm": 0.5, "tokens": 9000}
+  for speed in ({"tokens_per_second": 100.0, "mfu": 0.413}, NO_SPEED):
+    writer.progress(record(40, **values, **speed), tokens_per_update=100)
   writer.close()
   first, second = (r.getMessage() for r in caplog.records[-2:])
   assert "step 40/100  loss 2.5000" in first

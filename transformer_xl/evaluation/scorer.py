@@ -54,9 +54,12 @@ class Scorer:
     self._frozen = self._placed(functions.freeze, params)
     self._memory = self._placed(functions.start, self._frozen)
     shardings = functools.partial(jax.tree.map, lambda leaf: leaf.sharding)
-    self.freeze = jax.jit(
-      functions.freeze, out_shardings=shardings(self._frozen)
+    places = shardings(self._frozen)
+    self.freeze: Callable[[shapes.PyTree], shapes.PyTree] = jax.jit(
+      functions.freeze, out_shardings=places
     )
+    if functions.freeze is _unchanged:  # Compiled, it would copy every array.
+      self.freeze = functools.partial(jax.device_put, device=places)
     self.start = jax.jit(functions.start, out_shardings=shardings(self._memory))
     self.score = jax.jit(
       functions.score,
@@ -97,7 +100,11 @@ def _hidden_states(config, mem_len) -> _Functions:
     )
 
   score = functools.partial(sums.score_chunk, model=model)
-  return _Functions(lambda params: params, start, score)
+  return _Functions(_unchanged, start, score)
+
+
+def _unchanged(params: shapes.PyTree) -> shapes.PyTree:
+  return params
 
 
 def _key_values(config, mem_len) -> _Functions:

@@ -17,6 +17,7 @@ import optax
 from absl import logging
 
 from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import memory_share
 from transformer_xl.evaluation import units
@@ -70,7 +71,9 @@ class LogLine:
     """Writes and prints the line; starts a new window."""
     record = window.record(step, self._config)
     writer.write(record)
-    writer.progress(record)
+    lanes = self._config.train.batch_size
+    mean_len = segment_lengths.of(self._config).mean
+    writer.progress(record, tokens_per_update=lanes * mean_len)
 
 
 class Evaluation:
@@ -158,6 +161,24 @@ class Evaluation:
     return averaging.with_start(state, new)
 
 
+class OwedEvaluation:
+  """Evaluates a restored state, which a signal had prevented."""
+
+  def __init__(
+    self, evaluation: Evaluation, checkpoints: checkpoint.Checkpoints
+  ):
+    self._evaluation, self._checkpoints = evaluation, checkpoints
+
+  def __call__(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
+    """Adds the loss to the run and its checkpoint, which is ranked by it."""
+    run = self._evaluation(run, writer)
+    if not run.metadata.owes_evaluation:
+      self._checkpoints.add_evaluation(run)
+    return run
+
+
 class Saving:
   """Saves by the policy, after each evaluation, and at the end or a signal."""
 
@@ -203,7 +224,7 @@ class Hooks(NamedTuple):
 
   on_metrics: list[MetricsHook]
   on_run: list[RunHook]
-  evaluation: Evaluation | None  # Also the first of `on_run`.
+  owed_evaluation: OwedEvaluation | None  # None without evaluations.
 
 
 def make(
@@ -213,11 +234,12 @@ def make(
   stop: preemption.StopSignal,
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
-  evaluation = None
+  evaluation, owed = None, None
   on_run: list[RunHook] = []
   if config.train.eval_every_steps:
     evaluation = Evaluation(config, mesh, stop)
+    owed = OwedEvaluation(evaluation, checkpoints)
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
   on_run.append(Saving(config, checkpoints, stop, evaluation))
-  return Hooks([LogLine(config)], on_run, evaluation)
+  return Hooks([LogLine(config)], on_run, owed)

@@ -13,34 +13,56 @@ class Window:
   """Metrics since the last log line.
 
   Checkpoints hold the sums, so that a resumed run logs the numbers of the
-  uninterrupted one. The speed excludes compilation, evaluation and saving.
+  uninterrupted one. The speed excludes compilation, evaluation and saving. It
+  counts all tokens that updates read, also those without loss.
   """
 
-  def __init__(self, sums: dict[str, float] | None = None):
-    """Starts a window, from the sums of a checkpoint if there are any."""
+  def __init__(
+    self, sums: dict[str, float] | None = None, *, tokens_read: int = 0
+  ):
+    """Starts a window.
+
+    Args:
+      sums: of a checkpoint, if there are any.
+      tokens_read: by all earlier updates of the run.
+    """
     self.sums = dict(sums) if sums else {"nll": 0.0, "num_tokens": 0.0}
+    self.tokens_read = tokens_read
     self._last: dict[str, float] = {}
     self._seconds, self._timed_tokens = 0.0, 0.0
-    self._clock: float | None = None  # None until the first chunk is done.
+    # The end of the last chunk; None if the time since then does not count.
+    self._clock: float | None = None
 
-  def add(self, metrics: step_lib.UpdateMetrics) -> None:
-    """Adds the metrics of one chunk; they must be on the host already."""
+  def add(self, metrics: step_lib.UpdateMetrics, *, tokens_read: int) -> None:
+    """Adds one chunk.
+
+    Args:
+      metrics: of its updates, on the host already.
+      tokens_read: in all its segments, B * T * S.
+    """
     now = time.perf_counter()
-    tokens = float(metrics.sums.num_tokens.sum(dtype="float64"))
-    self.sums["nll"] += float(metrics.sums.nll.sum(dtype="float64"))
-    self.sums["num_tokens"] += tokens
+    for name, values in metrics.sums._asdict().items():
+      self.sums[name] += float(values.sum(dtype="float64"))
+    self.tokens_read += tokens_read
     self._last = {
       "learning_rate": float(metrics.learning_rate[-1]),
       "gradient_norm": float(metrics.gradient_norm[-1]),
     }
     if self._clock is not None:
       self._seconds += now - self._clock
-      self._timed_tokens += tokens
+      self._timed_tokens += tokens_read
     self._clock = now
 
   def continue_timing(self) -> None:
     """Excludes the time since the last chunk from the speed."""
     self._clock = time.perf_counter()
+
+  def leave_untimed(self) -> None:
+    """Excludes the chunk that the devices compute, with its tokens.
+
+    While the host compiled, the devices may have finished it long ago.
+    """
+    self._clock = None
 
   def record(
     self, step: int, config: schema.ExperimentConfig
@@ -52,7 +74,7 @@ class Window:
       speed = self._timed_tokens / self._seconds
     result = {
       "step": step,
-      "tokens": train.batch_size * lengths.tokens_before(step),
+      "tokens": self.tokens_read,
       "loss": self.sums["nll"] / self.sums["num_tokens"],
       **self._last,
       "tokens_per_second": speed,

@@ -62,19 +62,42 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
     )
     with contextlib.closing(checkpoints):
-      hooks = hooks_lib.make(config, mesh, checkpoints, stop)
       run = resume.start(config, mesh, checkpoints, stream)
+      if _is_finished(run, config.train):
+        return True
+      hooks = hooks_lib.make(config, mesh, checkpoints, stop)
       run_record.record(config, workdir)
       run_record.keep_vocabulary(config.data.dataset_dir, workdir)
       while True:
         with _open_writer(config, workdir, run) as writer:
           try:
-            return _advance(run, hooks, writer, config, mesh, stream, stop)
+            is_done = _advance(run, hooks, writer, config, mesh, stream, stop)
+            break
           except divergence.Diverged as trouble:
             guard = divergence.Guard(config, run.metadata.guard)
             answer = guard.respond(trouble, checkpoints.steps())
         del run  # There may not be room for two.
         run = resume.rewind(answer, config, mesh, checkpoints, stream)
+      saved = checkpoints.steps()
+    if not is_done:  # The last save is complete now.
+      logging.warning(
+        "Saved at step %d; the same command continues.", max(saved, default=0)
+      )
+    return is_done
+
+
+def _is_finished(run: run_state.RunState, config: schema.TrainConfig) -> bool:
+  """Whether there is nothing to do, which is then logged."""
+  step = int(run.state.step)
+  if step < config.num_steps or run.metadata.owes_evaluation:
+    return False
+  logging.info(
+    "The run has %d steps and train.num_steps=%d: there is nothing to do. To "
+    "continue, set a higher --config.train.num_steps.",
+    step,
+    config.num_steps,
+  )
+  return True
 
 
 def _open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
@@ -97,7 +120,7 @@ def _open_writer(config, workdir, run) -> Iterator[metrics_log.Writer]:
     workdir,
     step=step,
     num_steps=config.train.num_steps,
-    owes_evaluation=run.metadata.owes_evaluation,
+    is_evaluated=not run.metadata.owes_evaluation,
   )
   with contextlib.closing(writer):
     guard = divergence.Guard(config, run.metadata.guard)
@@ -143,12 +166,14 @@ def _advance(
     Diverged: the loss has diverged.
   """
   guard = divergence.Guard(config, run.metadata.guard)
-  window = log_window.Window(run.metadata.log_window)
+  window = log_window.Window(
+    run.metadata.log_window, tokens_read=run.metadata.tokens_read or 0
+  )
   update = _compiled_update(config, mesh, guard.answer.rate_factor)
-  if hooks.evaluation and run.metadata.owes_evaluation:
-    run = hooks.evaluation(run, writer)
-  compiled_lens: set[int] = set()
-  pending: tuple[int, step_lib.UpdateMetrics] | None = None
+  if hooks.owed_evaluation and run.metadata.owes_evaluation:
+    run = hooks.owed_evaluation(run, writer)
+  compiled: set[tuple[int, ...]] = set()
+  pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
   step, num_steps = int(run.state.step), config.train.num_steps
   while step < num_steps and not stop.requested:
     per_call = config.train.segments_per_call
@@ -157,20 +182,22 @@ def _advance(
     segments = streams.device_segments(
       stream, first, count, mesh_lib.segments(mesh)
     )
-    with _log_compiling(stream.length_at(first), compiled_lens, window):
+    with _log_compiling(segments.inputs.shape, compiled, window):
       state, memory, metrics = update(run.state, run.memory, segments)
     run = run_state.RunState(state, memory, run.metadata)
     if pending is not None:
       _read(*pending, guard, window, hooks, writer)
     step += count
-    pending = (step, metrics)
+    pending = (step, metrics, segments.inputs.size)
     stop.poll()
     due = [hook for hook in hooks.on_run if hook.is_due(step)]
     if due:
       _read(*pending, guard, window, hooks, writer)
       pending = None
       metadata = run.metadata._replace(
-        log_window=window.sums, guard=guard.metadata()
+        log_window=window.sums,
+        guard=guard.metadata(),
+        tokens_read=window.tokens_read,
       )
       run = run._replace(metadata=metadata)
       for hook in due:
@@ -188,26 +215,28 @@ def _compiled_update(config, mesh, rate_factor) -> jax.stages.Wrapped:
 
 
 @contextlib.contextmanager
-def _log_compiling(segment_len, compiled_lens, window) -> Iterator[None]:
-  """Logs how long the first update with a segment length compiles."""
+def _log_compiling(shape, compiled, window) -> Iterator[None]:
+  """Logs how long the first update on segments [S, B, T] compiles."""
   start = time.perf_counter()
   yield  # Returns before the devices are done, but after compiling.
-  if segment_len in compiled_lens:
+  if shape in compiled:
     return
-  seconds = time.perf_counter() - start
+  count, _, segment_len = shape
   logging.info(
-    "Compiled the update in %.1f s, for segments of %d.", seconds, segment_len
+    "Compiled the update in %.1f s, for %d segments of %d.",
+    time.perf_counter() - start,
+    count,
+    segment_len,
   )
-  if compiled_lens:
-    window.continue_timing()
-  compiled_lens.add(segment_len)
+  window.leave_untimed()
+  compiled.add(shape)
 
 
-def _read(step, metrics, guard, window, hooks, writer) -> None:
+def _read(step, metrics, tokens_read, guard, window, hooks, writer) -> None:
   """Waits for the metrics of the chunk that ended at `step`."""
   metrics = jax.device_get(metrics)
   guard.watch(metrics, step)
-  window.add(metrics)
+  window.add(metrics, tokens_read=tokens_read)
   for hook in hooks.on_metrics:
     if hook.is_due(step):
       hook(step, window, writer)

@@ -7,6 +7,7 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import averaging
@@ -45,16 +46,21 @@ def start(
     )
     state = averaging.with_start(state, average_start)
   logging.info("Resuming after step %d.", step)
-  memory = run.memory
-  if memory is None:
-    logging.warning("Lanes or memory length changed: memory starts empty.")
+  memory, metadata = run.memory, run.metadata
+  moved = _lanes_moved(metadata.data or {}, data)
+  if memory is None or moved:  # It would be of text that does not precede.
+    logging.warning(
+      "The text, its lanes or the memory length changed: memory starts empty."
+    )
     memory = create_memory()
-  metadata = run.metadata
-  if _lanes_moved(metadata.data or {}, data):
+  if moved:
     guard = divergence.Guard(config, metadata.guard)
     guard.forget_losses()
     metadata = metadata._replace(guard=guard.metadata())
   evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
+  if metadata.tokens_read is None:
+    tokens_read = _tokens_read(metadata.data or data, step, config.seed)
+    metadata = metadata._replace(tokens_read=tokens_read)
   metadata = metadata._replace(data=data, owes_evaluation=evaluates)
   return run_state.RunState(state, memory, metadata)
 
@@ -89,16 +95,30 @@ def _describe_data(
 ) -> dict[str, Any]:
   """What determines where in which text a step reads."""
   train = config.train
+  draws = config.data.rotate_epochs or bool(train.segment_lens)
   description = {
     "name": config.data.name,
     "sha256": stream.file.sha256,
     "batch_size": train.batch_size,
     "segment_len": train.segment_len,
+    "rotate_epochs": config.data.rotate_epochs,
+    "seed": config.seed if draws else None,
   }
   if train.segment_lens:
     description["segment_lens"] = list(train.segment_lens)
     description["segments_per_call"] = train.segments_per_call
   return description
+
+
+def _tokens_read(data: dict[str, Any], step: int, seed: int) -> int:
+  """The tokens of all updates up to a step that read the data alike."""
+  lengths = segment_lengths.SegmentLengths(
+    tuple(data.get("segment_lens", [data["segment_len"]])),
+    data.get("segments_per_call", 1),
+    seed,
+  )
+  tokens: int = data["batch_size"] * lengths.tokens_before(step)
+  return tokens
 
 
 def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
@@ -107,7 +127,9 @@ def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
   Raises:
     UserError: the text has changed but not its name.
   """
-  saved = {"name": current["name"]} | saved  # Older checkpoints have no name.
+  # Older checkpoints do not have all of these.
+  newer = {name: current[name] for name in ("name", "rotate_epochs", "seed")}
+  saved = newer | saved
   if saved == current:
     return False
   if saved["name"] == current["name"] and saved["sha256"] != current["sha256"]:

@@ -25,6 +25,9 @@ from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
 
+# Waits between tries to read what nothing proves to be damaged.
+RETRY_AFTER_SECONDS = (1.0, 5.0, 15.0)
+
 
 class Checkpoints:
   """Saves in the background and restores the newest undamaged checkpoint."""
@@ -78,6 +81,21 @@ class Checkpoints:
       force=True,
     )
 
+  def add_evaluation(self, run: run_state.RunState) -> None:
+    """Adds the validation loss of a saved state to its checkpoint.
+
+    The checkpoint then is what it would have been, had the evaluation come
+    before the save: its rank, and all that an evaluation changes in a run.
+    """
+    self._manager.wait_until_finished()
+    step = int(run.state.step)
+    if jax.process_index() == 0:
+      checkpoint_items.add_evaluation(
+        os.path.join(self._directory, str(step)), run
+      )
+    multihost_utils.sync_global_devices(f"checkpoint {step} is evaluated")
+    self._manager.reload()
+
   def restore_newest(
     self, state: run_state.TrainState, memory: memory_lib.Memory
   ) -> run_state.RunState | None:
@@ -88,20 +106,13 @@ class Checkpoints:
       memory: likewise; if its shape differs, memory is restored as None.
 
     Raises:
-      UserError: it is of another model or optimizer, or none can be read.
+      UserError: it is of another model or optimizer, none can be read, or the
+        storage refuses to say whether the newest is damaged.
     """
     damaged: list[int] = []
     for step in sorted(self._manager.all_steps(), reverse=True):
-      run = None
-      metadata: dict[str, Any] = {}
-      try:
-        run, metadata = _restore(self._manager, step, state, memory)
-      except errors.UserError:
-        raise
-      except Exception as error:  # Orbax has no common type for damage.
-        logging.warning("Checkpoint %d cannot be read: %s", step, error)
-      # All processes compute checksums, or none does.
-      if _in_all_processes(run is not None) and _is_intact(run, metadata, step):
+      run, metadata = self._try_to_restore(step, state, memory)
+      if run is not None and _is_intact(run, metadata, step):
         for newer in damaged:
           self._put_aside(newer)
         return run
@@ -112,6 +123,45 @@ class Checkpoints:
         "(the log says why); fix that, or start over in another --workdir."
       )
     return None
+
+  def _try_to_restore(
+    self,
+    step: int,
+    state: run_state.TrainState,
+    memory: memory_lib.Memory,
+  ) -> tuple[run_state.RunState | None, dict[str, Any]]:
+    """Reads a checkpoint; None in all processes if it is damaged for one.
+
+    Raises:
+      UserError: it is of another model or optimizer, or an error that does not
+        prove damage stays.
+    """
+    for seconds in (*RETRY_AFTER_SECONDS, None):
+      restored, failure = None, None
+      try:
+        restored = _restore(self._manager, step, state, memory)
+      except errors.UserError:
+        raise
+      except Exception as error:  # Orbax has no common type for damage.
+        logging.warning("Checkpoint %d cannot be read: %s", step, error)
+        failure = error
+      if _in_all_processes(restored is not None):
+        assert restored is not None
+        return restored
+      passing = failure and not checkpoint_items.proves_damage(failure)
+      if _in_all_processes(not passing):
+        return None, {}
+      if seconds is not None:
+        logging.warning("Trying again in %g s: this may pass.", seconds)
+        time.sleep(seconds)
+    if failure is not None and errors.refusal(failure):
+      raise failure
+    reason = " ".join(str(failure or "by another process").split())[:100]
+    raise errors.UserError(
+      f"checkpoint {step} in {self._directory} cannot be read ({reason}), and "
+      "nothing shows that it is damaged: run the same command again when the "
+      "storage answers, or move that folder away to continue from an older one."
+    )
 
   def _put_aside(self, step: int) -> None:
     """Moves a damaged checkpoint away, so that its step can be saved again."""

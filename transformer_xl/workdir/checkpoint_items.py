@@ -6,6 +6,8 @@ arrays, because Orbax stores them without: most flipped bits would come back as
 other numbers and no error.
 """
 
+import errno
+import json
 import os
 from typing import Any
 
@@ -16,9 +18,27 @@ from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 DIRECTORY = "checkpoints"
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_DAMAGE = (
+  *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
+  *(EOFError, NotImplementedError, ArithmeticError, AssertionError, *_MISSING),
+)
+_SIGNS_OF_STORAGE = (
+  *("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"),
+  *("CANCELLED", "PERMISSION_DENIED", "UNAUTHENTICATED"),
+  *(
+    os.strerror(code)
+    for code in (
+      *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENOMEM),
+      *(errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM),
+      *(errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN),
+    )
+  ),
+)
 ITEMS = ("params", "average", "optimizer", "memory")
 
 
@@ -75,6 +95,53 @@ def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
   if digest not in (None, checksums.of_json(metadata)):
     raise ValueError("the metadata are not what was saved")
   return metadata
+
+
+def add_evaluation(folder: str, run: run_state.RunState) -> None:
+  """Adds a validation loss to a written checkpoint.
+
+  The metadata are replaced last. If the process is killed before that, the
+  checkpoint still owes its evaluation.
+
+  Args:
+    folder: of the checkpoint.
+    run: its state, after the evaluation.
+  """
+  path = os.path.join(folder, "metadata", "metadata")
+  with open(path, encoding="utf-8") as file:
+    metadata = json.load(file)
+  evaluated = run_state.to_json(run)
+  for name in run_state.CHANGED_BY_EVALUATION:
+    metadata[name] = evaluated[name]
+  metadata.pop("digest", None)
+  metadata["digest"] = checksums.of_json(metadata)
+  metrics = os.path.join(folder, "metrics", "metrics")
+  metrics_log.write_json(metrics, {"nll": run.validation_loss})
+  metrics_log.write_json(path, metadata)
+
+
+def proves_damage(error: BaseException) -> bool:
+  """Whether an error of reading shows that the stored bytes are wrong.
+
+  Missing parts and bytes of another format do: a checkpoint gets its name when
+  it is complete. Refusals of the storage and lack of memory do not.
+  """
+  causes: list[BaseException] = [error]
+  while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+    causes.append(cause)
+  if any(_may_pass(cause) for cause in causes):
+    return False
+  return isinstance(error, _DAMAGE)
+
+
+def _may_pass(error: BaseException) -> bool:
+  if isinstance(error, OSError):
+    return not isinstance(error, _MISSING)
+  # TensorStore raises ValueError with the code of the storage in its text.
+  text = str(error)
+  return isinstance(error, MemoryError) or any(
+    sign in text for sign in _SIGNS_OF_STORAGE
+  )
 
 
 def damaged_arrays(

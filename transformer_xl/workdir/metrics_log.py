@@ -23,7 +23,7 @@ class Writer:
     *,
     step: int,
     num_steps: int,
-    owes_evaluation: bool = False,
+    is_evaluated: bool = True,
   ):
     """Opens the files.
 
@@ -31,15 +31,15 @@ class Writer:
       workdir: gets `metrics.jsonl` and event files.
       step: completed updates; lines after it are dropped.
       num_steps: of the whole run.
-      owes_evaluation: whether the evaluation at `step` is still to come; a line
-        of it is dropped too. A run that was killed after it has left one.
+      is_evaluated: whether to keep the evaluation of `step`. A run that was
+        killed while it made up for one writes that line again.
     """
     self._num_steps = num_steps
     self._is_first = jax.process_index() == 0
     if not self._is_first:
       return
     path = os.path.join(workdir, "metrics.jsonl")
-    _drop_after(path, step, owes_evaluation=owes_evaluation)
+    _drop_after(path, step, is_evaluated=is_evaluated)
     self._lines = open(path, "a", encoding="utf-8")  # noqa: SIM115
     # Late: only training writes events, and tensorboardX imports PyTorch where
     # it is installed.
@@ -59,7 +59,9 @@ class Writer:
         self._events.add(prefix + name, value, record["step"])
     self._events.flush()
 
-  def progress(self, record: dict[str, Any]) -> None:
+  def progress(
+    self, record: dict[str, Any], *, tokens_per_update: float
+  ) -> None:
     """Logs a training record with the time that remains."""
     step, speed = record["step"], record["tokens_per_second"]
     text = (
@@ -68,7 +70,7 @@ class Writer:
       f"  gradient norm {record['gradient_norm']:.3f}"
     )
     if speed is not None:
-      tokens_left = (self._num_steps - step) * record["tokens"] / step
+      tokens_left = (self._num_steps - step) * tokens_per_update
       left = datetime.timedelta(seconds=round(tokens_left / speed))
       text += f"  {speed:.0f} tokens/s  {left} left"
     if record["mfu"] is not None:
@@ -112,7 +114,7 @@ def append_lines(path: str, records: Sequence[Any]) -> None:
     file.write(content)
 
 
-def _drop_after(path: str, step: int, *, owes_evaluation: bool) -> None:
+def _drop_after(path: str, step: int, *, is_evaluated: bool) -> None:
   """Keeps whole lines up to a step; a kill may have left half a line."""
   if not os.path.exists(path):
     return
@@ -121,8 +123,8 @@ def _drop_after(path: str, step: int, *, owes_evaluation: bool) -> None:
     for line in file:
       try:
         record = json.loads(line.decode("utf-8"))
-        is_again = owes_evaluation and "split" in record
-        is_kept = record["step"] < step + (not is_again)
+        owed = record["step"] == step and "split" in record
+        is_kept = record["step"] <= step and (is_evaluated or not owed)
       except (ValueError, LookupError, TypeError, RecursionError):
         continue
       if is_kept:

@@ -9,6 +9,8 @@ from transformer_xl import shapes
 from transformer_xl.model import memory as memory_lib
 
 NEVER = 2**31 - 1  # A step that no run reaches.
+# Names in `to_json`.
+CHANGED_BY_EVALUATION = ("owes_evaluation", "averaging")
 
 
 class TrainState(NamedTuple):
@@ -30,6 +32,7 @@ class Metadata(NamedTuple):
   data: dict[str, Any] | None = None  # The training text and how it is cut.
   owes_evaluation: bool = False  # A signal prevented the one of this step.
   validation_losses: tuple[float, ...] = ()  # In nats, oldest first.
+  tokens_read: int | None = 0  # By all updates; None in older checkpoints.
 
 
 class RunState(NamedTuple):
@@ -51,6 +54,7 @@ def to_json(run: RunState) -> dict[str, Any]:
     "guard": metadata.guard,
     "data": metadata.data,
     "owes_evaluation": metadata.owes_evaluation,
+    "tokens_read": metadata.tokens_read,
     "averaging": {
       "step": NEVER if start is None else int(start),
       "losses": list(metadata.validation_losses),
@@ -67,5 +71,6 @@ def from_json(stored: dict[str, Any]) -> tuple[Metadata, int]:
     data=stored.get("data"),
     owes_evaluation=stored.get("owes_evaluation", False),
     validation_losses=tuple(averaging["losses"]),
+    tokens_read=stored.get("tokens_read"),
   )
   return metadata, averaging["step"]
