@@ -18,6 +18,7 @@ but train also works on the configuration that a run saved in its workdir.
 
 import importlib
 import os
+import re
 from typing import Any
 
 from absl import flags
@@ -103,10 +104,7 @@ def _start_devices(workdir: str) -> None:
     parent = os.path.dirname(os.path.abspath(workdir))
     cache = os.path.join(parent, ".jax_cache")
     jax.config.update("jax_compilation_cache_dir", cache)
-  if _MULTIHOST.value or _COORDINATOR.value:
-    jax.distributed.initialize(
-      _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
-    )
+  _join_processes()
   logging.info(
     "%d x %s, process %d of %d.",
     jax.device_count(),
@@ -114,6 +112,32 @@ def _start_devices(workdir: str) -> None:
     jax.process_index(),
     jax.process_count(),
   )
+
+
+def _join_processes() -> None:
+  """Joins the other processes that flags or the cluster name."""
+  import jax
+
+  address, numbers = _COORDINATOR.value, (_PROCESSES.value, _PROCESS.value)
+  how = (
+    "give every process --coordinator=HOST:PORT, --num_processes=N and its own "
+    "--process_id from 0 to N-1, or --multihost alone on a Cloud TPU slice."
+  )
+  if not (_MULTIHOST.value or address):
+    if numbers != (None, None):
+      raise errors.UserError(
+        f"--num_processes and --process_id need --coordinator: {how}"
+      )
+    return
+  if address and not re.fullmatch(r".+:\d+", address):
+    raise errors.UserError(f"--coordinator={address} has no port: {how}")
+  try:
+    jax.distributed.initialize(address, *numbers)
+  except ValueError as error:  # Before anything is contacted.
+    reason = str(error).rstrip(".")
+    raise errors.UserError(
+      f"cannot join other processes ({reason}): {how}"
+    ) from error
 
 
 def _prepare_data(data) -> None:
