@@ -93,6 +93,9 @@ def commands(folder):
   damaged = f"--config.data.dir={folder}/truncated"
   return {
     "train": [*flags, run, short, ends],
+    "interpreted": [
+      *(saved, "--mode=eval", "--config.model.attention=pallas"),
+    ],
     "saved": [saved, "--mode=eval", "--config.eval.mem_len=(0,16)"],
     "generate": [saved, "--mode=generate", "--config.generate.prompt=abc"],
     "score": [saved, "--mode=score", f"--config.score.file={folder}/texts"],
@@ -157,7 +160,12 @@ def results(folder):
   process = subprocess.run(
     [sys.executable, "-m", "tests.commands"],
     cwd=ROOT,
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    env={
+      **os.environ,
+      "JAX_PLATFORMS": "cpu",
+      # A fast machine compiles such a model in less than the default.
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    },
     input=json.dumps(
       [
         {"arguments": arguments} | ORDINARY | SETTINGS.get(name, {})
@@ -219,6 +227,13 @@ def test_training_may_end_within_a_call(results, folder):
   assert results["shorter last call"]["status"] == 0
   kept = [path.name for path in (folder / "three" / "checkpoints").iterdir()]
   assert kept == ["3"]
+
+
+def test_a_kernel_for_tpus_is_not_interpreted_without_a_word(results):
+  result, warning = results["interpreted"], "interpreted, slowly, on cpu"
+  assert result["status"] == 0, result["stderr"]
+  assert warning in result["stderr"]
+  assert warning not in results["train"]["stderr"]
 
 
 def test_a_reader_that_leaves_ends_the_command_without_a_word(results):

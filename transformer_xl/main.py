@@ -79,7 +79,7 @@ def main(argv: list[str]) -> None:
     ("config.data.dir", config.data.dir),
   ):
     _require_folder(name, path)
-  _start_devices(workdir)
+  _start_devices(workdir, config.model.attention)
   if _MODE.value != "train":
     _run(_MODE.value, config, workdir)
     return
@@ -90,8 +90,13 @@ def main(argv: list[str]) -> None:
       _run(mode, config, workdir)
 
 
-def _start_devices(workdir: str) -> None:
-  """Joins other processes and logs the devices; JAX is loaded here."""
+def _start_devices(workdir: str, attention: str) -> None:
+  """Joins other processes and logs the devices; JAX is loaded here.
+
+  Args:
+    workdir: beside which compiled programs are kept.
+    attention: implementation that the configuration names.
+  """
   if _MODE.value == "plan":
     from transformer_xl.planning import topology
 
@@ -112,6 +117,13 @@ def _start_devices(workdir: str) -> None:
     jax.process_index(),
     jax.process_count(),
   )
+  is_tpu = jax.devices()[0].platform == "tpu"
+  if attention == "pallas" and not is_tpu and _MODE.value != "plan":
+    logging.warning(
+      "The kernel of model.attention=pallas is for TPUs and is interpreted, "
+      "slowly, on %s; --config.model.attention=auto takes what suits it.",
+      jax.devices()[0].device_kind,
+    )
 
 
 def _join_processes() -> None:
@@ -158,7 +170,15 @@ def _run(mode: str, config, workdir: str) -> Any:
   module, function = MODES[mode]
   options = {"topology": _TOPOLOGY.value} if mode == "plan" else {}
   loaded = importlib.import_module(f"transformer_xl.{module}")
-  return getattr(loaded, function)(config, workdir, **options)
+  try:
+    return getattr(loaded, function)(config, workdir, **options)
+  except RuntimeError as error:
+    from transformer_xl.planning import shortage
+
+    text = shortage.explain(config, mode, error)
+    if text is None:
+      raise
+    raise errors.UserError(text) from error
 
 
 def _workdir() -> str:
