@@ -62,6 +62,10 @@ FAILURES = {  # What is said, and the status.
     "python -m data_prep.main --dataset=text --source=YOUR_TEXT --name=tiny",
     2,
   ),
+  "misspelt data": (
+    "--dataset=text --source=YOUR_TEXT --name=tyni",
+    2,
+  ),
   "truncated": ("train.npy is truncated", 2),
   "width": ("table_0 has shape (23, 8) there and (23, 12) in this", 2),
   "nothing to evaluate": ("there are no checkpoints in", 2),
@@ -129,6 +133,10 @@ def commands(folder):
     "shorter last call": [
       *(*flags, f"--workdir={folder}/three", "--config.train.num_steps=3"),
     ],
+    "guarded": [
+      *(*flags, f"--workdir={folder}/guarded", "--config.train.num_steps=2"),
+      "--config.model.dropout_rate=0.1",
+    ],
     "nobody reads": [saved, "--mode=generate", "--config.generate.prompt=abc"],
     "help": ["--help"],
     "help with a file": [
@@ -145,6 +153,9 @@ def commands(folder):
     "no coordinator": [*flags, new, "--num_processes=2"],
     "nothing to join": [*flags, new, "--multihost"],
     "no data": [*flags, new, f"--config.data.dir={folder}/nowhere"],
+    "misspelt data": [
+      *(*flags, new, "--config.data.prepare=True", "--config.data.name=tyni"),
+    ],
     "truncated": [*flags, new, damaged],
     "width": [*flags, run, "--config.model.model_dim=12"],
     "nothing to evaluate": [*flags, new, "--mode=eval"],
@@ -234,6 +245,17 @@ def test_a_kernel_for_tpus_is_not_interpreted_without_a_word(results):
   assert result["status"] == 0, result["stderr"]
   assert warning in result["stderr"]
   assert warning not in results["train"]["stderr"]
+
+
+def test_a_run_that_may_overfit_unnoticed_is_warned(results):
+  warning = "no validation and no dropout, so it may overfit tiny"
+  assert warning in results["train"]["stderr"]
+  assert warning not in results["guarded"]["stderr"]
+
+
+def test_results_say_which_files_they_are_in(results, folder):
+  log = results["saved"]["stderr"]
+  assert f"Wrote {folder}/run/results/eval_test.json." in log
 
 
 def test_a_reader_that_leaves_ends_the_command_without_a_word(results):

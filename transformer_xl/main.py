@@ -30,6 +30,7 @@ from transformer_xl.config import config_flag
 from transformer_xl.config import help as help_lib
 from transformer_xl.config import load
 from transformer_xl.config import rules
+from transformer_xl.data import token_file
 
 # The module of each mode and its function, loaded when the mode is run.
 MODES = {
@@ -85,6 +86,7 @@ def main(argv: list[str]) -> None:
     return
   if config.data.prepare:
     _prepare_data(config.data)
+  _warn_of_overfitting(config)
   if _run("train", config, workdir):
     for mode in config.train.finish_with:
       _run(mode, config, workdir)
@@ -157,6 +159,9 @@ def _prepare_data(data) -> None:
   import jax
   from jax.experimental import multihost_utils
 
+  # Other text is prepared by a command of its own, which the next error names.
+  if data.name not in token_file.BENCHMARKS:
+    return
   missing = not os.path.exists(os.path.join(data.dataset_dir, "meta.json"))
   if missing and jax.process_index() == 0:
     from data_prep import preparation  # Only this needs its libraries.
@@ -164,6 +169,23 @@ def _prepare_data(data) -> None:
     logging.info("Preparing %s in %s.", data.name, data.dir)
     preparation.prepare(dataset=data.name, data_dir=data.dir)
   multihost_utils.sync_global_devices("data is prepared")
+
+
+def _warn_of_overfitting(config) -> None:
+  """Warns of settings for python_stdlib that a run on other text inherits."""
+  rates = (
+    getattr(config.model, name)
+    for name in vars(config.model)
+    if name.endswith("dropout_rate")
+  )
+  is_own = config.data.name not in token_file.BENCHMARKS
+  if is_own and not config.train.eval_every_steps and not any(rates):
+    logging.warning(
+      "This run has no validation and no dropout, so it may overfit %s "
+      "unnoticed; try --config.train.eval_every_steps=100 "
+      "--config.model.dropout_rate=0.1.",
+      config.data.name,
+    )
 
 
 def _run(mode: str, config, workdir: str) -> Any:
