@@ -44,9 +44,11 @@ def test_a_length_of_the_paper_has_its_ratio():
   assert eval_speed._row(801, seconds)["paper_times_faster"] is None
 
 
-def test_memories_are_carried_and_give_the_same_losses():
+@pytest.mark.parametrize("encoding", ["relative", "shaw"])
+def test_memories_are_carried_and_give_the_same_losses(encoding):
   """The second segment of each method sees the first."""
-  config = load.from_config_dict(tiny.config_dict(**{"eval.segment_len": 3}))
+  updates = {"eval.segment_len": 3, "model.encoding": encoding}
+  config = load.from_config_dict(tiny.config_dict(**updates))
   text = np.random.default_rng(0).integers(23, size=40)
   twin = vanilla.twin(config.model)
   methods = eval_speed._methods(config, twin, text, 6)
@@ -64,12 +66,6 @@ def test_memories_are_carried_and_give_the_same_losses():
   np.testing.assert_allclose(
     losses["recomputed"][0][0, 0], losses["hidden"][1][0, 2], atol=1e-5
   )
-
-
-def test_a_model_whose_keys_are_not_cached_is_one_line(data_dir, tmp_path):
-  config = corpus.config(data_dir, **{"model.encoding": "shaw"})
-  with pytest.raises(errors.UserError, match="encoding=relative only"):
-    eval_speed.run(config, str(tmp_path))
 
 
 def test_a_length_below_one_is_one_line(data_dir, tmp_path):
