@@ -62,10 +62,7 @@ FAILURES = {  # What is said, and the status.
     "python -m data_prep.main --dataset=text --source=YOUR_TEXT --name=tiny",
     2,
   ),
-  "misspelt data": (
-    "--dataset=text --source=YOUR_TEXT --name=tyni",
-    2,
-  ),
+  "misspelt data": ("--dataset=text --source=YOUR_TEXT --name=tyni", 2),
   "truncated": ("train.npy is truncated", 2),
   "width": ("table_0 has shape (23, 8) there and (23, 12) in this", 2),
   "nothing to evaluate": ("there are no checkpoints in", 2),
