@@ -93,6 +93,8 @@ def main(argv: list[str]) -> None:
       print(describe.describe(folder.expanduser()))
     else:
       print(f"{preparation.prepare(**given)} is ready")
+  except BrokenPipeError:
+    raise  # Nobody reads the description any more.
   except OSError as error:
     where = error.filename or given["data_dir"]
     raise errors.UserError(

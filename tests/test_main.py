@@ -54,10 +54,16 @@ FAILURES = {  # What is said, and the status.
   "no effect": ("has no effect without train.optimizer=adamw or train", 2),
   "no average": ("set --config.train.ema_decay, or --config.eval.param", 2),
   "unknown mode": ("mode", 2),
+  "coordinator alone": ("(Number of processes must be defined): give every", 2),
+  "coordinator without a port": ("--coordinator=localhost has no port", 2),
+  "no such process": ("with process_id < num_processes", 2),
+  "no coordinator": ("--num_processes and --process_id need --coordinator", 2),
+  "nothing to join": ("(coordinator_address should be defined): give", 2),
   "no data": (
     "python -m data_prep.main --dataset=text --source=YOUR_TEXT --name=tiny",
     2,
   ),
+  "misspelt data": ("--dataset=text --source=YOUR_TEXT --name=tyni", 2),
   "truncated": ("train.npy is truncated", 2),
   "width": ("table_0 has shape (23, 8) there and (23, 12) in this", 2),
   "nothing to evaluate": ("there are no checkpoints in", 2),
@@ -89,6 +95,9 @@ def commands(folder):
   damaged = f"--config.data.dir={folder}/truncated"
   return {
     "train": [*flags, run, short, ends],
+    "interpreted": [
+      *(saved, "--mode=eval", "--config.model.attention=pallas"),
+    ],
     "saved": [saved, "--mode=eval", "--config.eval.mem_len=(0,16)"],
     "generate": [saved, "--mode=generate", "--config.generate.prompt=abc"],
     "score": [saved, "--mode=score", f"--config.score.file={folder}/texts"],
@@ -122,6 +131,10 @@ def commands(folder):
     "shorter last call": [
       *(*flags, f"--workdir={folder}/three", "--config.train.num_steps=3"),
     ],
+    "guarded": [
+      *(*flags, f"--workdir={folder}/guarded", "--config.train.num_steps=2"),
+      "--config.model.dropout_rate=0.1",
+    ],
     "nobody reads": [saved, "--mode=generate", "--config.generate.prompt=abc"],
     "help": ["--help"],
     "help with a file": [
@@ -129,7 +142,18 @@ def commands(folder):
     ],
     "help with a wrong file": ["--help", "--config=experiments/missing.py"],
     "unknown mode": [*flags, new, "--mode=sing"],
+    "coordinator alone": [*flags, new, "--coordinator=localhost:9"],
+    "coordinator without a port": [*flags, new, "--coordinator=localhost"],
+    "no such process": [
+      *(*flags, new, "--coordinator=localhost:9"),
+      *("--num_processes=2", "--process_id=2"),
+    ],
+    "no coordinator": [*flags, new, "--num_processes=2"],
+    "nothing to join": [*flags, new, "--multihost"],
     "no data": [*flags, new, f"--config.data.dir={folder}/nowhere"],
+    "misspelt data": [
+      *(*flags, new, "--config.data.prepare=True", "--config.data.name=tyni"),
+    ],
     "truncated": [*flags, new, damaged],
     "width": [*flags, run, "--config.model.model_dim=12"],
     "nothing to evaluate": [*flags, new, "--mode=eval"],
@@ -234,6 +258,24 @@ def test_training_may_end_within_a_call(results, folder):
   assert results["shorter last call"]["status"] == 0
   kept = [path.name for path in (folder / "three" / "checkpoints").iterdir()]
   assert kept == ["3"]
+
+
+def test_a_kernel_for_tpus_is_not_interpreted_without_a_word(results):
+  result, warning = results["interpreted"], "interpreted, slowly, on cpu"
+  assert result["status"] == 0, result["stderr"]
+  assert warning in result["stderr"]
+  assert warning not in results["train"]["stderr"]
+
+
+def test_a_run_that_may_overfit_unnoticed_is_warned(results):
+  warning = "no validation and no dropout, so it may overfit tiny"
+  assert warning in results["train"]["stderr"]
+  assert warning not in results["guarded"]["stderr"]
+
+
+def test_results_say_which_files_they_are_in(results, folder):
+  log = results["saved"]["stderr"]
+  assert f"Wrote {folder}/run/results/eval_test.json." in log
 
 
 def test_a_reader_that_leaves_ends_the_command_without_a_word(results):

@@ -18,6 +18,7 @@ but train also works on the configuration that a run saved in its workdir.
 
 import importlib
 import os
+import re
 import stat
 from typing import Any
 
@@ -30,6 +31,7 @@ from transformer_xl.config import config_flag
 from transformer_xl.config import help as help_lib
 from transformer_xl.config import load
 from transformer_xl.config import rules
+from transformer_xl.data import token_file
 
 # The module of each mode and its function, loaded when the mode is run.
 MODES = {
@@ -79,19 +81,25 @@ def main(argv: list[str]) -> None:
     ("config.data.dir", config.data.dir),
   ):
     _require_folder(name, path)
-  _start_devices(workdir)
+  _start_devices(workdir, config.model.attention)
   if _MODE.value != "train":
     _run(_MODE.value, config, workdir)
     return
   if config.data.prepare:
     _prepare_data(config.data)
+  _warn_of_overfitting(config)
   if _run("train", config, workdir):
     for mode in config.train.finish_with:
       _run(mode, config, workdir)
 
 
-def _start_devices(workdir: str) -> None:
-  """Joins other processes and logs the devices; JAX is loaded here."""
+def _start_devices(workdir: str, attention: str) -> None:
+  """Joins other processes and logs the devices; JAX is loaded here.
+
+  Args:
+    workdir: beside which compiled programs are kept.
+    attention: implementation that the configuration names.
+  """
   if _MODE.value == "plan":
     from transformer_xl.planning import topology
 
@@ -101,10 +109,7 @@ def _start_devices(workdir: str) -> None:
   # Programs compiled for other devices than ours could be written but not read.
   if _MODE.value != "plan" and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     jax.config.update("jax_compilation_cache_dir", _cache_folder(workdir))
-  if _MULTIHOST.value or _COORDINATOR.value:
-    jax.distributed.initialize(
-      _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
-    )
+  _join_processes()
   logging.info(
     "%d x %s, process %d of %d.",
     jax.device_count(),
@@ -112,6 +117,39 @@ def _start_devices(workdir: str) -> None:
     jax.process_index(),
     jax.process_count(),
   )
+  is_tpu = jax.devices()[0].platform == "tpu"
+  if attention == "pallas" and not is_tpu and _MODE.value != "plan":
+    logging.warning(
+      "The kernel of model.attention=pallas is for TPUs and is interpreted, "
+      "slowly, on %s; --config.model.attention=auto takes what suits it.",
+      jax.devices()[0].device_kind,
+    )
+
+
+def _join_processes() -> None:
+  """Joins the other processes that flags or the cluster name."""
+  import jax
+
+  address, numbers = _COORDINATOR.value, (_PROCESSES.value, _PROCESS.value)
+  how = (
+    "give every process --coordinator=HOST:PORT, --num_processes=N and its own "
+    "--process_id from 0 to N-1, or --multihost alone on a Cloud TPU slice."
+  )
+  if not (_MULTIHOST.value or address):
+    if numbers != (None, None):
+      raise errors.UserError(
+        f"--num_processes and --process_id need --coordinator: {how}"
+      )
+    return
+  if address and not re.fullmatch(r".+:\d+", address):
+    raise errors.UserError(f"--coordinator={address} has no port: {how}")
+  try:
+    jax.distributed.initialize(address, *numbers)
+  except ValueError as error:  # Before anything is contacted.
+    reason = str(error).rstrip(".")
+    raise errors.UserError(
+      f"cannot join other processes ({reason}): {how}"
+    ) from error
 
 
 def _cache_folder(workdir: str) -> str:
@@ -136,6 +174,9 @@ def _prepare_data(data) -> None:
   import jax
   from jax.experimental import multihost_utils
 
+  # Other text is prepared by a command of its own, which the next error names.
+  if data.name not in token_file.BENCHMARKS:
+    return
   missing = not os.path.exists(os.path.join(data.dataset_dir, "meta.json"))
   if missing and jax.process_index() == 0:
     from data_prep import preparation  # Only this needs its libraries.
@@ -145,11 +186,36 @@ def _prepare_data(data) -> None:
   multihost_utils.sync_global_devices("data is prepared")
 
 
+def _warn_of_overfitting(config) -> None:
+  """Warns of settings for python_stdlib that a run on other text inherits."""
+  rates = (
+    getattr(config.model, name)
+    for name in vars(config.model)
+    if name.endswith("dropout_rate")
+  )
+  is_own = config.data.name not in token_file.BENCHMARKS
+  if is_own and not config.train.eval_every_steps and not any(rates):
+    logging.warning(
+      "This run has no validation and no dropout, so it may overfit %s "
+      "unnoticed; try --config.train.eval_every_steps=100 "
+      "--config.model.dropout_rate=0.1.",
+      config.data.name,
+    )
+
+
 def _run(mode: str, config, workdir: str) -> Any:
   module, function = MODES[mode]
   options = {"topology": _TOPOLOGY.value} if mode == "plan" else {}
   loaded = importlib.import_module(f"transformer_xl.{module}")
-  return getattr(loaded, function)(config, workdir, **options)
+  try:
+    return getattr(loaded, function)(config, workdir, **options)
+  except RuntimeError as error:
+    from transformer_xl.planning import shortage
+
+    text = shortage.explain(config, mode, error)
+    if text is None:
+      raise
+    raise errors.UserError(text) from error
 
 
 def _workdir() -> str:

@@ -18,7 +18,8 @@ def data_dir(tmp_path_factory):
   return corpus.write(tmp_path_factory.mktemp("data"))
 
 
-def test_ratios_are_written_and_drawn(data_dir, tmp_path):
+def test_ratios_are_written_and_drawn(data_dir, tmp_path, caplog):
+  caplog.set_level("INFO")
   config = corpus.config(data_dir, **{"analysis.speed_lens": (12, 20)})
   result = eval_speed.run(config, str(tmp_path))
   folder = tmp_path / "results"
@@ -31,6 +32,8 @@ def test_ratios_are_written_and_drawn(data_dir, tmp_path):
     assert row["times_faster_than_vanilla"]["hidden"] == pytest.approx(
       milliseconds["vanilla"] / milliseconds["hidden"]
     )
+  for name in ("eval_speed.json", "eval_speed.png"):
+    assert f"Wrote {folder / name}." in caplog.text
 
 
 def test_a_length_of_the_paper_has_its_ratio():

@@ -103,6 +103,13 @@ def test_a_misspelled_dataset_is_answered_with_the_right_name(tmp_path):
   with pytest.raises(errors.UserError) as caught:
     token_file.read_meta(str(tmp_path / "bokks"))
   assert "did you mean books?" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", token_file.BENCHMARKS)
+def test_a_benchmark_is_no_misspelling_of_itself(tmp_path, name):
+  with pytest.raises(errors.UserError, match="no prepared data") as caught:
+    token_file.read_meta(str(tmp_path / name))
+  assert "did you mean" not in str(caught.value)
   assert "--dataset=bokks" not in str(caught.value)
   with pytest.raises(errors.UserError) as caught:
     token_file.read_meta(str(tmp_path / "ptb"))

@@ -1,5 +1,6 @@
 """Bad input and full disks: one clear line, and a whole dataset or none."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -54,6 +55,25 @@ def test_a_users_mistake_is_one_line_on_standard_error_and_status_two(tmp_path):
     "error: --source=/nowhere/at/all does not exist;"
   )
   assert result.stdout == ""
+
+
+def test_a_reader_that_leaves_ends_the_description_without_a_word(tmp_path):
+  source = tmp_path / "lines.txt"
+  source.write_text("".join(f"{n}\n" for n in range(3000)))
+  prepare_text(tmp_path, source)
+  reader, writer = os.pipe()
+  os.close(reader)
+  result = subprocess.run(
+    [
+      *(sys.executable, "-m", "data_prep.main", "--describe"),
+      *("--dataset=text", f"--data_dir={tmp_path / 'data'}"),
+    ],
+    stdout=writer,
+    stderr=subprocess.PIPE,
+    check=False,
+  )
+  os.close(writer)
+  assert (result.returncode, result.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_the_page_of_memory_reads_a_stream():
   resets = jnp.array([[False], [True]])
   names = {
     "config": config,
-    "inference": kv_cache,
+    "kv_cache": kv_cache,
     "jax": jax,
     "params": tiny.params(config.model),
     "stream": [(jnp.tile(token, (2, 1)), resets) for token in tokens],

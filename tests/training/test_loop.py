@@ -66,10 +66,10 @@ def send_signal_at(step, monkeypatch, number=signal.SIGTERM):
 
 def compile_to_the_bit(monkeypatch):
   """For runs of several programs: see `tiny.TO_THE_BIT`."""
-  compiled_update = programs.update
+  make_update = programs.update
 
   def compiled(config, mesh):
-    update, made = compiled_update(config, mesh), []
+    update, made = make_update(config, mesh), []
 
     def call(*arguments):
       if not made:
@@ -107,6 +107,19 @@ def test_training_learns_logs_and_saves(data_dir, tmp_path):
   assert all(record["num_tokens"] == 210 for record in valid)
   best = min(valid, key=lambda record: record["nll"])["step"]
   assert steps(tmp_path) == sorted({best, 50, 60})
+
+
+def test_the_last_update_is_logged_in_a_run_shorter_than_the_period(
+  data_dir, tmp_path
+):
+  updates = {"train.num_steps": 6, "train.log_every_steps": 4}
+  assert loop.train(corpus.config(data_dir, **updates), str(tmp_path / "six"))
+  assert [record["step"] for record in lines(tmp_path / "six")] == [4, 6]
+  updates["train.num_steps"] = 2
+  assert loop.train(corpus.config(data_dir, **updates), str(tmp_path / "two"))
+  (record,) = lines(tmp_path / "two")
+  assert record["step"] == 2
+  assert math.isfinite(record["loss"])
 
 
 def test_a_finished_run_does_nothing_more(data_dir, tmp_path):

@@ -364,6 +364,14 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
     )
 
 
+def test_a_run_that_saved_nothing_yet_is_told_to_train(tmp_path):
+  (tmp_path / checkpoint_items.DIRECTORY).mkdir()
+  with pytest.raises(errors.UserError, match="there are no checkpoints in"):
+    trained_model.restore_params(
+      str(tmp_path), which="latest", average=False, target=make_state(0).params
+    )
+
+
 def test_an_error_in_the_background_comes_to_light(tmp_path, monkeypatch):
   def finalize(*_):
     raise OSError("no space left")

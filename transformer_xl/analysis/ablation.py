@@ -223,8 +223,10 @@ def _write(config, workdir, results) -> None:
   table = _table(config, results)
   folder = os.path.join(workdir, "results")
   metrics_log.write_json(os.path.join(folder, "ablation.json"), table)
-  with open(os.path.join(folder, "ablation.md"), "w", encoding="utf-8") as file:
+  path = os.path.join(folder, "ablation.md")
+  with open(path, "w", encoding="utf-8") as file:
     file.write(markdown(results))
+  logging.info("Wrote %s.", path)
   plotting.save(
     draw(results), os.path.join(folder, "ablation.png"), table["made_by"]
   )

@@ -223,7 +223,7 @@ def _write(result, maps, vocabulary, folder) -> None:
   metrics_log.write_json(os.path.join(folder, "attention.json"), result)
   chosen = widest(maps.by_distance)
   layers, heads = zip(*chosen, strict=True)
-  np.savez_compressed(
+  plotting.save_arrays(
     os.path.join(folder, "attention.npz"),
     by_distance=maps.by_distance,
     memory_mass=maps.memory_mass,

@@ -5,6 +5,8 @@ import sys
 from typing import Any
 
 import matplotlib
+import numpy as np
+from absl import logging
 from matplotlib import pyplot
 
 matplotlib.use("Agg")  # Training machines have no screen.
@@ -35,6 +37,13 @@ def save(figure: Any, path: str, command: str) -> None:
   os.makedirs(os.path.dirname(path), exist_ok=True)
   figure.savefig(path, dpi=150, metadata={"Description": command})
   pyplot.close(figure)
+  logging.info("Wrote %s.", path)
+
+
+def save_arrays(path: str, **arrays: Any) -> None:
+  """Writes an archive of the arrays that a figure or a table sums up."""
+  np.savez_compressed(path, **arrays)
+  logging.info("Wrote %s.", path)
 
 
 def made_by() -> str:

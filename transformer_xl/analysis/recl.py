@@ -114,7 +114,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   _log(result)
   folder = os.path.join(workdir, "results")
   metrics_log.write_json(os.path.join(folder, "recl.json"), result)
-  np.savez_compressed(
+  plotting.save_arrays(
     os.path.join(folder, "recl.npz"),
     losses=losses.astype(np.float32),
     contexts=contexts,

@@ -181,6 +181,8 @@ def _suggestion(directory: str) -> str:
   parent, name = os.path.split(os.path.normpath(directory))
   prepared = glob.glob(os.path.join(glob.escape(parent), "*", "meta.json"))
   names = [os.path.basename(os.path.dirname(path)) for path in prepared]
+  if name in BENCHMARKS:
+    return ""
   close = difflib.get_close_matches(name, [*names, *BENCHMARKS], n=1)
   return f"did you mean {close[0]}? Otherwise " if close else ""
 

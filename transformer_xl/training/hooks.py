@@ -56,14 +56,15 @@ class RunHook(Protocol):
 
 
 class LogLine:
-  """Writes a line of training metrics every `train.log_every_steps`."""
+  """A line every `train.log_every_steps`, and after the last update."""
 
   def __init__(self, config: schema.ExperimentConfig):
     self._config = config
 
   def is_due(self, step: int) -> bool:
-    """At multiples of the period."""
-    return step % self._config.train.log_every_steps == 0
+    """At multiples of the period, and at the end."""
+    train = self._config.train
+    return step >= train.num_steps or step % train.log_every_steps == 0
 
   def __call__(
     self, step: int, window: log_window.Window, writer: metrics_log.Writer

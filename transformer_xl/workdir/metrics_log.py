@@ -94,6 +94,7 @@ def write_json(path: str, value: Any) -> None:
     json.dump(value, file, indent=2)
     file.write("\n")
   os.replace(temporary, path)
+  logging.info("Wrote %s.", path)
 
 
 def append_lines(path: str, records: Sequence[Any]) -> None:

@@ -74,10 +74,7 @@ def restore_params(
     UserError: there is no such checkpoint, it is damaged, or its shapes differ.
   """
   if not os.path.isdir(checkpoint_items.directory(workdir)):
-    raise errors.UserError(
-      f"there are no checkpoints in {workdir}; train there first, or set "
-      "--config=experiments/saved.py:WORKDIR to a folder that has some."
-    )
+    raise _no_checkpoints(workdir)
   with checkpoint_items.open_manager(workdir, read_only=True) as manager:
     step = _find(manager, which, workdir)
     item = "average" if average else "params"
@@ -108,8 +105,17 @@ def save_params(workdir: str, params: shapes.PyTree, *, step: int) -> None:
     )
 
 
+def _no_checkpoints(workdir: str) -> errors.UserError:
+  return errors.UserError(
+    f"there are no checkpoints in {workdir}; train there first, or set "
+    "--config=experiments/saved.py:WORKDIR to a folder that has some."
+  )
+
+
 def _find(manager: ocp.CheckpointManager, which: str, workdir: str) -> int:
   steps = sorted(manager.all_steps())
+  if not steps:
+    raise _no_checkpoints(workdir)
   step = {"latest": manager.latest_step, "best": manager.best_step}.get(
     which, lambda: int(which) if which.isdigit() else None
   )()

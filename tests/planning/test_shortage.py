@@ -1,0 +1,70 @@
+"""A device without memory is answered with settings that need less."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests import corpus
+from tests import tiny
+from transformer_xl import errors
+from transformer_xl import main
+from transformer_xl.config import load
+from transformer_xl.planning import shortage
+
+
+def config(**updates):
+  return load.from_config_dict(tiny.config_dict(**updates))
+
+
+def exhaust(*arguments):
+  del arguments
+  return jnp.zeros((1 << 46,), jnp.int8)
+
+
+def exhausted():
+  with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+    exhaust()
+  return caught.value
+
+
+@pytest.mark.parametrize("vocab_size", [0, 23])
+def test_training_names_what_an_update_holds_and_what_needs_less(
+  tmp_path, vocab_size
+):
+  updates = {
+    "data.dir": str(corpus.write(tmp_path)),
+    "data.name": corpus.NAME,
+    "model.vocab_size": vocab_size,
+    "train.segments_per_call": 1,
+  }
+  text = shortage.explain(config(**updates), "train", exhausted())
+  assert "70368744177664 bytes" in text
+  assert " GiB on each device" in text
+  assert "first: --config.model.remat=attention; or " in text
+  assert "--config.train.accumulation_steps=2" in text
+
+
+@pytest.mark.parametrize(
+  ("mode", "field"),
+  [
+    ("generate", "generate.num_samples"),
+    ("score", "score.batch_size"),
+    ("eval", "eval.batch_size"),
+    ("recl", "eval.batch_size"),
+  ],
+)
+def test_other_modes_name_their_own_sizes(mode, field):
+  assert f"--config.{field}," in shortage.explain(config(), mode, exhausted())
+
+
+def test_other_errors_are_not_explained():
+  other = jax.errors.JaxRuntimeError("INTERNAL: a bug")
+  assert shortage.explain(config(), "train", other) is None
+  assert shortage.explain(config(), "train", MemoryError("full")) is None
+
+
+def test_a_mode_that_runs_out_of_memory_ends_in_a_users_error(monkeypatch):
+  monkeypatch.setitem(main.MODES, "score", ("planning.shortage", "exhaust"))
+  monkeypatch.setattr(shortage, "exhaust", exhaust, raising=False)
+  with pytest.raises(errors.UserError, match=r"lower one of --config\.score"):
+    main._run("score", config(), "workdir")

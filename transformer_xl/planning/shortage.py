@@ -1,0 +1,69 @@
+"""What to change when a device has run out of memory."""
+
+import itertools
+
+import jax
+
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import token_file
+from transformer_xl.planning import alternatives
+from transformer_xl.planning import plan
+
+_NUM_ALTERNATIVES = 4
+# Fields whose smaller values need less memory, by mode.
+_FIELDS = {
+  "generate": ("generate.num_samples", "generate.mem_len"),
+  "score": ("score.batch_size", "score.mem_len"),
+}
+_EVALUATION = ("eval.batch_size", "eval.segment_len", "eval.mem_len")
+
+
+def explain(
+  config: schema.ExperimentConfig, mode: str, error: BaseException
+) -> str | None:
+  """Describes an error of a device without memory.
+
+  Args:
+    config: of the command; its vocabulary may still be that of the data.
+    mode: of the command.
+    error: from any part of the program.
+
+  Returns:
+    What the device said, the memory that an update holds, and settings that
+    need less; None if the error has another cause.
+  """
+  text = " ".join(str(error).split())
+  is_from_device = isinstance(error, jax.errors.JaxRuntimeError)
+  if not is_from_device or "RESOURCE_EXHAUSTED" not in text:
+    return None
+  said = f"a device has too little memory ({text[:200]})"
+  if mode != "train":
+    names = _FIELDS.get(mode, _EVALUATION)
+    fields = ", ".join(f"--config.{name}" for name in names)
+    return f"{said}; lower one of {fields}."
+  tries = itertools.islice(
+    alternatives.smaller(config, num_devices=jax.device_count()),
+    _NUM_ALTERNATIVES,
+  )
+  changes = [flags for flags, _ in tries] or ["a lower --config.train.mem_len"]
+  return (
+    f"{said}{_held(config)}. These need less, the smallest change first: "
+    f"{'; or '.join(changes)}. The same command with one of them resumes from "
+    "the last checkpoint."
+  )
+
+
+def _held(config: schema.ExperimentConfig) -> str:
+  """The memory of the compiled updates and of a device, where known."""
+  if not config.model.vocab_size:
+    meta = token_file.read_meta(config.data.dataset_dir)
+    config = load.with_vocab_size(config, meta)
+  try:
+    count = config.train.segments_per_call
+    held = plan.held_bytes(plan.lower_updates(config, count=count).compile())
+  except jax.errors.JaxRuntimeError:
+    return ""
+  result = f"; an update holds {held / 2**30:.2f} GiB on each device"
+  limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+  return result + (f", which has {limit / 2**30:.2f} GiB" if limit else "")
