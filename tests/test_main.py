@@ -11,7 +11,6 @@ import sys
 import pytest
 
 from tests import corpus
-from transformer_xl import main
 from transformer_xl.config import schema
 from transformer_xl.config import training_fields
 
@@ -207,28 +206,6 @@ def test_training_ends_with_the_modes_that_finish_it(results, folder):
   assert "Compiled the update in" in log  # Which no speed includes.
   assert any((folder / ".jax_cache").iterdir())  # Beside the workdir.
   assert "orbax" not in log
-
-
-@pytest.mark.parametrize(
-  ("mode", "is_shared"), [(0o755, True), (0o775, True), (0o1777, False)]
-)
-def test_runs_share_compiled_programs_only_where_nobody_else_writes(
-  tmp_path, mode, is_shared
-):
-  parent = tmp_path / "parent"
-  parent.mkdir()
-  parent.chmod(mode)
-  for workdir in (parent / "run", parent / "new" / "run"):
-    found = main._cache_folder(str(workdir))
-    expected = workdir.parent if is_shared else workdir
-    assert found == str(expected / ".jax_cache")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
-def test_compiled_programs_of_another_user_are_not_run(tmp_path):
-  os.chown(tmp_path, 12345, -1)
-  found = main._cache_folder(str(tmp_path / "run"))
-  assert found == str(tmp_path / "run" / ".jax_cache")
 
 
 def test_a_workdir_is_enough_to_evaluate(results, folder):

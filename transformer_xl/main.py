@@ -19,7 +19,6 @@ but train also works on the configuration that a run saved in its workdir.
 import importlib
 import os
 import re
-import stat
 from typing import Any
 
 from absl import flags
@@ -32,6 +31,7 @@ from transformer_xl.config import help as help_lib
 from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.data import token_file
+from transformer_xl.workdir import compile_cache
 
 # The module of each mode and its function, loaded when the mode is run.
 MODES = {
@@ -108,7 +108,8 @@ def _start_devices(workdir: str, attention: str) -> None:
 
   # Programs compiled for other devices than ours could be written but not read.
   if _MODE.value != "plan" and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    jax.config.update("jax_compilation_cache_dir", _cache_folder(workdir))
+    folder = compile_cache.folder(workdir)
+    jax.config.update("jax_compilation_cache_dir", folder)
   _join_processes()
   logging.info(
     "%d x %s, process %d of %d.",
@@ -150,23 +151,6 @@ def _join_processes() -> None:
     raise errors.UserError(
       f"cannot join other processes ({reason}): {how}"
     ) from error
-
-
-def _cache_folder(workdir: str) -> str:
-  """Where compiled programs are kept, unless the environment says where.
-
-  Beside the workdir, so that runs share them. What is read from a cache is run,
-  so in a folder where everyone writes, such as /tmp, it is in the workdir.
-  """
-  workdir = os.path.abspath(workdir)
-  parent = os.path.dirname(workdir)
-  while not os.path.exists(parent):  # Anyone there may make it first.
-    parent = os.path.dirname(parent)
-  status = os.stat(parent)
-  is_open = status.st_mode & stat.S_IWOTH
-  is_ours = status.st_uid == os.getuid() and not is_open
-  folder = os.path.dirname(workdir) if is_ours else workdir
-  return os.path.join(folder, ".jax_cache")
 
 
 def _prepare_data(data) -> None:

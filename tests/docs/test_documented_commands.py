@@ -164,7 +164,7 @@ def test_text_of_ones_own_is_prepared_and_described(tmp_path):
   prepare, describe = (
     line
     for line in lines(ROOT / "README.md")
-    if line.startswith("python -m data_prep.main")
+    if line.startswith("python -m data_prep.main --dataset=text")
   )
   binaries = os.path.dirname(sys.executable)
   finished = subprocess.run(

@@ -101,7 +101,7 @@ def moving(
   *,
   decay: float,
 ) -> shapes.PyTree:
-  """The moving average of the parameters after the updates 1 to `step`.
+  """The moving average of the parameters after updates 1 to `step`, a scalar.
 
   It is corrected for its start as Adam's moments are (Kingma and Ba 2015,
   section 3): the parameters of update k weigh in by decay^(step - k), and the
