@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from data_prep import preparation
 from experiments import quickstart
 from tests import broken_runs
 from tests.training import test_resume
@@ -22,7 +23,9 @@ STEPS, MORE = 40, 80  # Targets one token late show later.
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
   """The text that the curve is of; another Python has another one."""
-  return str(tmp_path_factory.mktemp("data"))
+  folder = str(tmp_path_factory.mktemp("data"))
+  preparation.prepare(dataset="python_stdlib", data_dir=folder)
+  return folder
 
 
 def judged(folder, data_dir, fault, monkeypatch, steps=STEPS):
