@@ -21,7 +21,7 @@ from transformer_xl.model.encodings import table as encodings
 
 LEARNED = ("shaw", "absolute_per_layer")
 ABSOLUTE = ("absolute", "absolute_per_layer")
-OTHERS = (*LEARNED, "absolute")
+OTHERS = (*LEARNED, "absolute", "relative_tied")
 # Absolute positions change with the cuts; these hold for any encoding.
 CHECKS = (
   checks.future_does_not_leak,
@@ -66,7 +66,8 @@ def test_only_relative_attention_has_what_its_terms_need():
   plain = {"query", "key", "value", "output"}
   assert names["relative"] == plain | {"position"}
   assert names["shaw"] == plain | {"distances"}
-  assert names["absolute"] == names["absolute_per_layer"] == plain
+  for encoding in ("absolute", "absolute_per_layer", "relative_tied"):
+    assert names[encoding] == plain
   for encoding in OTHERS:
     assert "content_bias" not in tiny.params(small(encoding))
   assert "positions" in tiny.params(small("absolute_per_layer"))["layers"]

@@ -15,6 +15,7 @@ class Facts(NamedTuple):
 
 FACTS = {
   "relative": Facts(clamps=True),
+  "relative_tied": Facts(clamps=True),
   "shaw": Facts(clamps=False),
   "absolute": Facts(clamps=False),
   "absolute_per_layer": Facts(clamps=False),

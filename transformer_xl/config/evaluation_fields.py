@@ -79,6 +79,9 @@ class EvalConfig:
   )
   batch_size: int = field(8, "Number of lanes, over all devices.", POSITIVE)
   segment_len: int = field(128, "Length of a segment in tokens.", POSITIVE)
+  context_len: int = field(
+    0, "Tokens before a segment that are read again with it.", NOT_NEGATIVE
+  )
   mem_len: tuple[int, ...] = field(
     (128,),
     "Length of the memory in tokens, or several to compare.",
@@ -96,6 +99,11 @@ class EvalConfig:
     -1,
     "Unscored tokens that fill a lane's memory before its first scored token; "
     "-1 for as many as the memory holds.",
+  )
+  temperature: tuple[float, ...] = field(
+    (1.0,),
+    "Divides the logits, or several to compare on the validation split.",
+    several(ABOVE_ZERO),
   )
   memory: str = field(
     "auto",
@@ -120,9 +128,9 @@ class EvalConfig:
 
   @property
   def num_settings(self) -> int:
-    """Number of settings of dynamic evaluation and cache to compare."""
+    """Number of temperatures and settings of adaptation to compare."""
     dynamic, cache = self.dynamic, self.cache
-    result = 1
+    result = len(self.temperature)
     if dynamic.kind != "none":
       result *= len(dynamic.learning_rate) * len(dynamic.decay)
     if cache.size:

@@ -77,18 +77,24 @@ class ModelConfig:
     POSITIVE,
   )
   # Dropout: docs/ptb.md measures the kinds.
-  dropout_rate: float = field(
-    0.1, "Dropout of position encodings and inside all layers.", FRACTION
-  )
+  dropout_rate: float = field(0.1, "Dropout inside all layers.", FRACTION)
   input_dropout_rate: float = field(
     SameAs("dropout_rate"),
     "Dropout of the embeddings that enter the first layer.",
+    FRACTION,
+  )
+  position_dropout_rate: float = field(
+    SameAs("dropout_rate"),
+    "Dropout of the encodings of distances that all layers project.",
     FRACTION,
   )
   output_dropout_rate: float = field(
     SameAs("dropout_rate"),
     "Dropout of the states that leave the last layer.",
     FRACTION,
+  )
+  projection_dropout_rate: float = field(
+    0.0, "Dropout of queries, keys and values, after projection.", FRACTION
   )
   attention_dropout_rate: float = field(
     0.0, "Dropout of attention weights.", FRACTION

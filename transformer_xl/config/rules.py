@@ -24,6 +24,11 @@ NEEDED = {
   "train.adam_b2": _ADAM,
   "train.adam_epsilon": _ADAM,
   "train.min_learning_rate_ratio": ("train.schedule=cosine",),
+  "train.decay_steps": ("train.schedule=cosine",),
+  "train.penalise_before_dropout": ("train.activation_penalty>0",),
+  "train.average_rate_factor": (
+    *("train.asgd_start_step>0", "train.asgd_patience>0"),
+  ),
   "train.schedule_convention": ("train.warmup_steps>0",),
   "train.eval_mem_len": _VALIDATION,
   "train.log_memory_use": _VALIDATION,
@@ -138,12 +143,42 @@ def _check_model(model: schema.ModelConfig) -> None:
 
 def _check_lengths(config: schema.ExperimentConfig) -> None:
   _check_clamp(config)
+  _check_without_memory(config)
   lanes, parts = config.train.batch_size, config.train.accumulation_steps
   if lanes % parts:
     raise errors.UserError(
       f"train.batch_size={lanes} must be a multiple of "
       f"train.accumulation_steps={parts}; try "
       f"--config.train.batch_size={_nearest_multiple(lanes, parts)}."
+    )
+
+
+def _check_without_memory(config: schema.ExperimentConfig) -> None:
+  """Padding must not be remembered, nor what is read again."""
+  train, evaluation = config.train, config.eval
+  for name, lengths in (
+    ("train.context_len", {train.mem_len}),
+    ("train.segment_len_std", {train.mem_len}),
+    ("eval.context_len", {*evaluation.mem_len, train.eval_mem_len}),
+  ):
+    value, group = fields.get(config, name), name.partition(".")[0]
+    if value and lengths != {0}:
+      raise errors.UserError(
+        f"{name}={value} needs {group}.mem_len=0, and train.eval_mem_len=0 "
+        f"for evaluation: they are {sorted(lengths)}; set "
+        f"--config.{group}.mem_len=0 or --config.{name}=0."
+      )
+  reads_again = train.context_len or evaluation.context_len
+  if reads_again and config.model.memory_start == "zeros":
+    raise errors.UserError(
+      "context_len needs a start of the text before which nothing is seen: "
+      "set --config.model.memory_start=masked."
+    )
+  if train.segment_len_std and (train.segment_lens or train.loss_on != "all"):
+    raise errors.UserError(
+      f"train.segment_len_std={train.segment_len_std:g} draws the lengths, "
+      "so set --config.train.segment_lens='()' and "
+      "--config.train.loss_on=all."
     )
 
 
@@ -187,15 +222,18 @@ def _check_schedule(config: schema.ExperimentConfig) -> None:
         f"{name}={value} must be a multiple of train.segments_per_call="
         f"{every}; try --config.{name}={_nearest_multiple(value, every)}."
       )
-  if train.segment_lens and config.data.rotate_epochs:
+  varied = train.segment_lens or train.segment_len_std
+  if varied and config.data.rotate_epochs:
     raise errors.UserError(
-      "train.segment_lens already cuts every epoch differently, so "
+      "lengths that vary already cut every epoch differently, so "
       "data.rotate_epochs has no effect; set --config.data.rotate_epochs=False."
     )
-  if train.warmup_steps and train.warmup_steps >= train.num_steps:
+  last = min(train.num_steps, train.decay_steps)
+  if train.warmup_steps and train.warmup_steps >= last:
     raise errors.UserError(
       f"train.warmup_steps={train.warmup_steps} must be below "
-      f"train.num_steps={train.num_steps}."
+      f"train.num_steps={train.num_steps} and "
+      f"train.decay_steps={train.decay_steps}."
     )
 
 
@@ -238,17 +276,16 @@ def _check_test_time(config: schema.ExperimentConfig) -> None:
   """Rules of dynamic evaluation and the neural cache: docs/dynamic.md."""
   evaluation = config.eval
   dynamic, cache = evaluation.dynamic, evaluation.cache
-  if dynamic.kind == "none" and not cache.size:
-    return
-  if evaluation.memory == "key_value":
+  adapts = dynamic.kind != "none" or cache.size
+  if adapts and evaluation.memory == "key_value":
     raise errors.UserError(
       "dynamic evaluation and the neural cache need hidden states in memory, "
       "not keys and values: set --config.eval.memory=auto."
     )
   if evaluation.split == "test" and evaluation.num_settings > 1:
     raise errors.UserError(
-      f"{evaluation.num_settings} settings of eval.dynamic and eval.cache may "
-      "not be compared on the test split: compare them with "
+      f"{evaluation.num_settings} settings of eval.temperature, eval.dynamic "
+      "and eval.cache may not be compared on the test split: compare them with "
       "--config.eval.split=valid and evaluate one on test."
     )
 

@@ -2,6 +2,7 @@
 
 import os
 
+from transformer_xl.config.fields import ABOVE_ZERO
 from transformer_xl.config.fields import FRACTION
 from transformer_xl.config.fields import NOT_NEGATIVE
 from transformer_xl.config.fields import OPEN_FRACTION
@@ -62,6 +63,18 @@ class TrainConfig:
     "in proportion to length / segment_len; () always uses segment_len.",
     each(POSITIVE),
   )
+  segment_len_std: float = field(
+    0.0,
+    "Standard deviation of segment lengths around segment_len, in tokens, "
+    "drawn per update; one in twenty is drawn around half of it; 0 for none.",
+    NOT_NEGATIVE,
+  )
+  context_len: int = field(
+    0,
+    "Tokens before a segment that are read again with it, with gradient and "
+    "without loss.",
+    NOT_NEGATIVE,
+  )
   mem_len: int = field(128, "Length of the memory in tokens.", NOT_NEGATIVE)
   clamp_len: int = field(
     0,
@@ -88,6 +101,9 @@ class TrainConfig:
     "neighbouring tokens (TAR, Merity et al. 2017).",
     NOT_NEGATIVE,
   )
+  penalise_before_dropout: bool = field(
+    False, "Take the mean square of activation_penalty before dropout."
+  )
   segments_per_call: int = field(
     10, "Number of updates in one compiled call.", POSITIVE
   )
@@ -104,6 +120,17 @@ class TrainConfig:
   learning_rate: float = field(2.5e-4, "Peak learning rate.", NOT_NEGATIVE)
   min_learning_rate_ratio: float = field(
     0.0, "Last learning rate of the cosine, relative to its peak.", FRACTION
+  )
+  decay_steps: int = field(
+    SameAs("num_steps"),
+    "Number of updates after which the cosine is at its end.",
+    POSITIVE,
+  )
+  embedding_rate_factor: float = field(
+    1.0,
+    "Factor on the peak learning rate of the embedding tables; the cosine "
+    "ends at the same rate.",
+    ABOVE_ZERO,
   )
   schedule: str = field(
     "cosine",
@@ -125,6 +152,12 @@ class TrainConfig:
   )
   weight_decay: float = field(
     0.0, "Weight decay of matrices, for adamw and lamb.", NOT_NEGATIVE
+  )
+  l2_penalty: float = field(
+    0.0,
+    "Added to the clipped gradient, times all parameters; unlike weight_decay "
+    "it goes through Adam's moments.",
+    NOT_NEGATIVE,
   )
   adam_b1: float = field(
     0.9, "Decay per update of Adam's mean of gradients.", FRACTION
@@ -152,6 +185,11 @@ class TrainConfig:
     "Number of validation losses without improvement after which the mean of "
     "the parameters is kept (NT-ASGD, Merity et al. 2017); 0 for none.",
     NOT_NEGATIVE,
+  )
+  average_rate_factor: float = field(
+    1.0,
+    "Factor on the learning rate while the mean of the parameters is kept.",
+    ABOVE_ZERO,
   )
   # What happens every n steps, and at the end.
   log_every_steps: int = field(

@@ -41,11 +41,13 @@ class TransformerXL(nn.Module):
     config: shapes of the parameters, and how they are used.
     clamp_len: larger distances share its encoding; 0 for no limit.
     same_length: all queries see the same number of keys.
+    temperature: that logits are divided by.
   """
 
   config: schema.ModelConfig
   clamp_len: int
   same_length: bool
+  temperature: float = 1.0
 
   def setup(self) -> None:
     """Names the submodules and shared parameters."""
@@ -60,7 +62,8 @@ class TransformerXL(nn.Module):
     )
     # All lanes share one mask; if locked, so do all distances.
     self.position_dropout = nn.Dropout(
-      config.dropout_rate, broadcast_dims=(0,) if config.locked_dropout else ()
+      config.position_dropout_rate,
+      broadcast_dims=(0,) if config.locked_dropout else (),
     )
     self.word_dropout = nn.Dropout(config.embedding_dropout_rate)
 
@@ -169,25 +172,30 @@ class TransformerXL(nn.Module):
   def nll(
     self,
     inputs: shapes.Tokens,
-    targets: shapes.Tokens,
+    targets: shapes.Targets,
     memory: memory_lib.Memory,
     resets: shapes.Resets | None = None,
     *,
     deterministic: bool = True,
   ) -> tuple[shapes.Losses, memory_lib.Memory]:
-    """Negative log-probability of each target, in nats and token order."""
+    """Negative log-probability of each target, in nats and token order.
+
+    The U targets are those of the last inputs.
+    """
     hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
+    hidden = hidden[:, -targets.shape[1] :]
     return adaptive_softmax.nll(hidden, targets, self.head()), memory
 
   def penalised_nll(
     self,
     inputs: shapes.Tokens,
-    targets: shapes.Tokens,
+    targets: shapes.Targets,
     memory: memory_lib.Memory,
     resets: shapes.Resets,
     *,
     activation: float,
     temporal: float,
+    before_dropout: bool = False,
     deterministic: bool = False,
   ) -> tuple[shapes.Losses, shapes.Losses, memory_lib.Memory]:
     """`nll`, and the penalties that training adds to each token's loss.
@@ -199,11 +207,12 @@ class TransformerXL(nn.Module):
 
     Args:
       inputs: token ids.
-      targets: ids of the tokens to predict.
+      targets: ids of the tokens to predict, those of the last inputs.
       memory: of the tokens before.
       resets: where documents start.
       activation: weight of the mean square.
       temporal: weight of the change.
+      before_dropout: take the mean square of the states before dropout, too.
       deterministic: without dropout.
 
     Returns:
@@ -211,9 +220,13 @@ class TransformerXL(nn.Module):
     """
     hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     output = self.output_dropout(hidden, deterministic=deterministic)
-    penalties = jnp.zeros(inputs.shape, jnp.float32)
+    hidden, output, resets = (
+      array[:, -targets.shape[1] :] for array in (hidden, output, resets)
+    )
+    penalties = jnp.zeros(targets.shape, jnp.float32)
     if activation:
-      penalties += activation * _mean_square(output)
+      large = hidden if before_dropout else output
+      penalties += activation * _mean_square(large)
     if temporal:
       change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
       change = jnp.where(resets[:, 1:], 0.0, change)
@@ -233,7 +246,10 @@ class TransformerXL(nn.Module):
 
   def head(self) -> adaptive_softmax.Projection:
     """The weights of the softmax."""
-    return self.softmax(self.embedding.tables, self.embedding.projections)
+    weights = self.softmax(self.embedding.tables, self.embedding.projections)
+    return weights._replace(
+      temperature=adaptive_softmax.Temperature(self.temperature)
+    )
 
 
 def empty_memory(

@@ -38,7 +38,7 @@ class Window:
 
     Args:
       metrics: of its updates, on the host already.
-      tokens_read: in all its segments, B * T * S.
+      tokens_read: in all its segments, without padding and context.
     """
     now = time.perf_counter()
     for name, values in metrics.sums._asdict().items():
@@ -83,7 +83,7 @@ class Window:
         speed,
         config.model,
         segment_len=round(lengths.mean),
-        mem_len=train.mem_len,
+        mem_len=train.mem_len + train.context_len,
       ),
     }
     self.sums = {"nll": 0.0, "num_tokens": 0.0}

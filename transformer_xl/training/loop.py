@@ -109,6 +109,7 @@ def _open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
     rotate=config.data.rotate_epochs,
     seed=config.seed,
     lengths=segment_lengths.of(config),
+    context_len=config.train.context_len,
   )
 
 
@@ -188,7 +189,7 @@ def _advance(
     if pending is not None:
       _read(*pending, guard, window, hooks, writer)
     step += count
-    pending = (step, metrics, segments.inputs.size)
+    pending = (step, metrics, stream.num_tokens(first, count))
     stop.poll()
     due = [hook for hook in hooks.on_run if hook.is_due(step)]
     if due:

@@ -1,5 +1,7 @@
 """Learning-rate schedules and the chain of gradient transformations."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -52,16 +54,61 @@ def make_optimizer(
     "eps": config.adam_epsilon,
   }
   decay = {"weight_decay": config.weight_decay, "mask": decayed_parameters}
-  update = {
+  optimize = {
     "adam": lambda: optax.adam(rate, **moments),
     "adamw": lambda: optax.adamw(rate, **moments, **decay),
     "lamb": lambda: _lamb(rate, moments, decay),
     "sgd": lambda: optax.sgd(rate),
   }[config.optimizer]()
-  clip = optax.identity()  # Same state, so a resumed run may change clipping.
-  if config.clip_norm > 0:
-    clip = optax.clip_by_global_norm(config.clip_norm)
-  return optax.chain(clip, update)
+  return optax.chain(_clip(config), optimize)
+
+
+def _clip(config: schema.TrainConfig) -> optax.GradientTransformation:
+  """Clips, then adds the L2 penalty; no state, so a resumed run may change."""
+  clip = optax.clip_by_global_norm(config.clip_norm or jnp.inf)
+
+  def update(gradient, params):
+    if config.clip_norm:
+      gradient, _ = clip.update(gradient, optax.EmptyState())
+    if config.l2_penalty:
+      gradient = jax.tree.map(
+        lambda slope, value: slope + config.l2_penalty * value, gradient, params
+      )
+    return gradient
+
+  return optax.stateless(update)
+
+
+def scale_update(
+  update: shapes.PyTree,
+  config: schema.TrainConfig,
+  count: jax.Array,
+  factor: float | jax.Array,
+) -> shapes.PyTree:
+  """Scales an update, that of the embedding tables by their own rate as well.
+
+  Every optimizer's update is linear in the learning rate.
+
+  Args:
+    update: at the rate of `learning_rate_schedule`.
+    config: of training.
+    count: of the update, from 0.
+    factor: on all rates.
+  """
+  result = jax.tree.map(lambda leaf: factor * leaf, update)
+  if config.embedding_rate_factor == 1:
+    return result
+  tables = dataclasses.replace(
+    config,
+    learning_rate=config.learning_rate * config.embedding_rate_factor,
+    min_learning_rate_ratio=(
+      config.min_learning_rate_ratio / config.embedding_rate_factor
+    ),
+  )
+  rate = learning_rate_schedule(config)(count)
+  own = learning_rate_schedule(tables)(count) / jnp.where(rate == 0, 1, rate)
+  embedding = jax.tree.map(lambda leaf: own * leaf, result["embedding"])
+  return {**result, "embedding": embedding}
 
 
 def _lamb(rate, moments, decay) -> optax.GradientTransformation:
@@ -106,7 +153,7 @@ def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:
 
 
 def _cosine(config):
-  warmup, total = config.warmup_steps, config.num_steps
+  warmup, total = config.warmup_steps, config.decay_steps
   start = 0 if config.schedule_convention == "pytorch" else warmup
   floor = config.min_learning_rate_ratio
 

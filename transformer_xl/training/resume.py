@@ -95,7 +95,9 @@ def _describe_data(
 ) -> dict[str, Any]:
   """What determines where in which text a step reads."""
   train = config.train
-  draws = config.data.rotate_epochs or bool(train.segment_lens)
+  draws = (
+    config.data.rotate_epochs or train.segment_lens or train.segment_len_std
+  )
   description = {
     "name": config.data.name,
     "sha256": stream.file.sha256,
@@ -107,12 +109,14 @@ def _describe_data(
   if train.segment_lens:
     description["segment_lens"] = list(train.segment_lens)
     description["segments_per_call"] = train.segments_per_call
+  if train.segment_len_std:
+    description["segment_len_std"] = train.segment_len_std
   return description
 
 
 def _tokens_read(data: dict[str, Any], step: int, seed: int) -> int:
   """The tokens of all updates up to a step that read the data alike."""
-  lengths = segment_lengths.SegmentLengths(
+  lengths = segment_lengths.ListedLengths(
     tuple(data.get("segment_lens", [data["segment_len"]])),
     data.get("segments_per_call", 1),
     seed,

@@ -44,6 +44,7 @@ class Training(NamedTuple):
   temporal_activation_penalty: float
   # Segment length T that the learning rate is for; 0 if it does not scale.
   rated_len: int
+  config: schema.TrainConfig
 
 
 def make_training(config: schema.ExperimentConfig) -> Training:
@@ -62,7 +63,10 @@ def make_training(config: schema.ExperimentConfig) -> Training:
     loss_on=config.train.loss_on,
     activation_penalty=config.train.activation_penalty,
     temporal_activation_penalty=config.train.temporal_activation_penalty,
-    rated_len=config.train.segment_len if config.train.segment_lens else 0,
+    rated_len=config.train.segment_len
+    if config.train.segment_lens or config.train.segment_len_std
+    else 0,
+    config=config.train,
   )
 
 
@@ -74,6 +78,8 @@ def train_segment(
   training: Training,
 ) -> tuple[tuple[run_state.TrainState, memory_lib.Memory], UpdateMetrics]:
   """One update on one segment of all lanes."""
+  config, weights = training.config, segment.loss_weights()
+  length = jnp.sum(weights[0])  # Of every lane, without padding.
   segment = _with_loss_weights(segment, training.loss_on)
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
   key = jax.random.fold_in(jax.random.key(training.seed), 1)
@@ -84,11 +90,14 @@ def train_segment(
   updates, opt_state = training.optimizer.update(
     gradient, state.opt_state, state.params
   )
-  rate = training.learning_rate(state.step)
-  if training.rated_len:  # Every optimizer's update is linear in the rate.
-    share = segment.inputs.shape[1] / training.rated_len
-    updates = jax.tree.map(lambda update: share * update, updates)
-    rate = share * rate
+  rate, factor = training.learning_rate(state.step), jnp.ones(())
+  if training.rated_len:
+    factor *= length / training.rated_len
+  if state.average_start is not None and config.average_rate_factor != 1:
+    is_averaging = state.step >= state.average_start
+    factor *= jnp.where(is_averaging, config.average_rate_factor, 1.0)
+  updates = optimizer_lib.scale_update(updates, config, state.step, factor)
+  rate *= factor
   params = optax.apply_updates(state.params, updates)
   step, average = state.step + 1, state.average
   if state.average_start is not None:
@@ -136,6 +145,7 @@ def _gradient(params, memory, segment, key, training):
       segment.resets,
       activation=training.activation_penalty,
       temporal=training.temporal_activation_penalty,
+      before_dropout=training.config.penalise_before_dropout,
       rngs={"dropout": key},
       method="penalised_nll",
     )
