@@ -96,6 +96,12 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
         f"{name}={value} has no effect without {' or '.join(needed)}; set "
         f"that, or --config.{name}={default}."
       )
+  train = config.train
+  if mode == "train" and train.eval_every_steps:
+    _check_no_memory(
+      *(config, "eval.context_len", "train.eval_mem_len"),
+      (train.eval_mem_len,),
+    )
   average, kind = config.eval.parameters, config.train.average_kind
   if mode in _TRAINING and average != "raw" and not kind:
     keeps = {
@@ -156,18 +162,12 @@ def _check_lengths(config: schema.ExperimentConfig) -> None:
 def _check_without_memory(config: schema.ExperimentConfig) -> None:
   """Padding must not be remembered, nor what is read again."""
   train, evaluation = config.train, config.eval
-  for name, lengths in (
-    ("train.context_len", {train.mem_len}),
-    ("train.segment_len_std", {train.mem_len}),
-    ("eval.context_len", {*evaluation.mem_len, train.eval_mem_len}),
+  for name, memory, lengths in (
+    ("train.context_len", "train.mem_len", (train.mem_len,)),
+    ("train.segment_len_std", "train.mem_len", (train.mem_len,)),
+    ("eval.context_len", "eval.mem_len", evaluation.mem_len),
   ):
-    value, group = fields.get(config, name), name.partition(".")[0]
-    if value and lengths != {0}:
-      raise errors.UserError(
-        f"{name}={value} needs {group}.mem_len=0, and train.eval_mem_len=0 "
-        f"for evaluation: they are {sorted(lengths)}; set "
-        f"--config.{group}.mem_len=0 or --config.{name}=0."
-      )
+    _check_no_memory(config, name, memory, lengths)
   reads_again = train.context_len or evaluation.context_len
   if reads_again and config.model.memory_start == "zeros":
     raise errors.UserError(
@@ -179,6 +179,15 @@ def _check_without_memory(config: schema.ExperimentConfig) -> None:
       f"train.segment_len_std={train.segment_len_std:g} draws the lengths, "
       "so set --config.train.segment_lens='()' and "
       "--config.train.loss_on=all."
+    )
+
+
+def _check_no_memory(config, name, memory, lengths) -> None:
+  value = fields.get(config, name)
+  if value and any(lengths):
+    raise errors.UserError(
+      f"{name}={value} is for models without memory, but {memory} is "
+      f"{max(lengths)}; set --config.{memory}=0 or --config.{name}=0."
     )
 
 

@@ -115,7 +115,7 @@ def card(
   *,
   split: str,
   mem_len: int,
-  temperature: float,
+  temperature: float = 1.0,
   unit: str,
   file: token_file.TokenFile,
   checkpoint_step: int,

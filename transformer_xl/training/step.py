@@ -42,8 +42,6 @@ class Training(NamedTuple):
   loss_on: str
   activation_penalty: float
   temporal_activation_penalty: float
-  # Segment length T that the learning rate is for; 0 if it does not scale.
-  rated_len: int
   config: schema.TrainConfig
 
 
@@ -63,9 +61,6 @@ def make_training(config: schema.ExperimentConfig) -> Training:
     loss_on=config.train.loss_on,
     activation_penalty=config.train.activation_penalty,
     temporal_activation_penalty=config.train.temporal_activation_penalty,
-    rated_len=config.train.segment_len
-    if config.train.segment_lens or config.train.segment_len_std
-    else 0,
     config=config.train,
   )
 
@@ -78,8 +73,8 @@ def train_segment(
   training: Training,
 ) -> tuple[tuple[run_state.TrainState, memory_lib.Memory], UpdateMetrics]:
   """One update on one segment of all lanes."""
-  config, weights = training.config, segment.loss_weights()
-  length = jnp.sum(weights[0])  # Of every lane, without padding.
+  config = training.config
+  factor = _rate_factor(state, segment, config)
   segment = _with_loss_weights(segment, training.loss_on)
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
   key = jax.random.fold_in(jax.random.key(training.seed), 1)
@@ -90,14 +85,8 @@ def train_segment(
   updates, opt_state = training.optimizer.update(
     gradient, state.opt_state, state.params
   )
-  rate, factor = training.learning_rate(state.step), jnp.ones(())
-  if training.rated_len:
-    factor *= length / training.rated_len
-  if state.average_start is not None and config.average_rate_factor != 1:
-    is_averaging = state.step >= state.average_start
-    factor *= jnp.where(is_averaging, config.average_rate_factor, 1.0)
   updates = optimizer_lib.scale_update(updates, config, state.step, factor)
-  rate *= factor
+  rate = factor * training.learning_rate(state.step)
   params = optax.apply_updates(state.params, updates)
   step, average = state.step + 1, state.average
   if state.average_start is not None:
@@ -109,6 +98,19 @@ def train_segment(
     step, params, opt_state, average, state.average_start
   )
   return (state, memory), metrics
+
+
+def _rate_factor(state, segment, config) -> float | jax.Array:
+  """What the learning rate of the schedule is multiplied by in this update."""
+  factor: float | jax.Array = 1.0
+  if config.segment_len_std:  # Padding has no weight.
+    factor = jnp.sum(segment.weights[0]) / config.segment_len
+  elif config.segment_lens:
+    factor = segment.targets.shape[1] / config.segment_len
+  if state.average_start is not None and config.average_rate_factor != 1:
+    is_averaging = state.step >= state.average_start
+    factor *= jnp.where(is_averaging, config.average_rate_factor, 1.0)
+  return factor
 
 
 def train_chunk(

@@ -40,7 +40,7 @@ class AdaptiveEvaluator:
     mesh: jax.sharding.Mesh,
     *,
     mem_len: int,
-    temperature: float,
+    temperature: float = 1.0,
   ):
     evaluation = config.eval
     self._config, self._mesh = config, mesh

@@ -61,7 +61,7 @@ class AdaptiveScorer:
     mesh: jax.sharding.Mesh,
     *,
     mem_len: int,
-    temperature: float,
+    temperature: float = 1.0,
   ):
     evaluation = config.eval
     is_dynamic = evaluation.dynamic.kind != "none"
