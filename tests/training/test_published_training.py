@@ -185,14 +185,13 @@ def test_the_penalty_can_be_taken_before_dropout():
     model = step_lib.make_training(config).model
     empty = programs.init_memory(config)
     params = {"params": tiny.params(config.model)}
-    _, losses[before_dropout], _ = model.apply(
+    _, activity, _ = model.apply(
       *(params, segment.inputs, segment.targets, empty, segment.resets),
-      activation=1.0,
-      temporal=0.0,
       before_dropout=before_dropout,
       rngs={"dropout": jax.random.key(0)},
-      method="penalised_nll",
+      method="nll_and_activity",
     )
+    losses[before_dropout] = activity.size
     hidden, _ = model.apply(params, segment.inputs, empty)
   squares = jnp.mean(hidden[:, CONTEXT:] ** 2, axis=2)
   np.testing.assert_allclose(losses[True], squares, rtol=1e-5)

@@ -8,6 +8,7 @@ serves any of them.
 """
 
 import math
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -32,6 +33,16 @@ REMAT_POLICIES = {
     "attention_output", "feed_forward_hidden"
   ),
 }
+
+
+class Activity(NamedTuple):
+  """Mean squares over the width of the states that enter the softmax.
+
+  Activation regularisation penalises both (Merity et al. 2017, section 4.6).
+  """
+
+  size: shapes.Losses
+  change: shapes.Losses  # From the token before; 0 where a text begins.
 
 
 class TransformerXL(nn.Module):
@@ -186,53 +197,41 @@ class TransformerXL(nn.Module):
     hidden = hidden[:, -targets.shape[1] :]
     return adaptive_softmax.nll(hidden, targets, self.head()), memory
 
-  def penalised_nll(
+  def nll_and_activity(
     self,
     inputs: shapes.Tokens,
     targets: shapes.Targets,
     memory: memory_lib.Memory,
     resets: shapes.Resets,
     *,
-    activation: float,
-    temporal: float,
-    before_dropout: bool = False,
+    before_dropout: bool,
     deterministic: bool = False,
-  ) -> tuple[shapes.Losses, shapes.Losses, memory_lib.Memory]:
-    """`nll`, and the penalties that training adds to each token's loss.
-
-    Activation regularisation and its temporal form, from AWD-LSTM (Merity et
-    al. 2017, section 4.6): the mean square of the states that enter the
-    softmax, and of their change from the token before, if that is in the same
-    segment and document. A weight of 0 leaves its term out of the program.
+  ) -> tuple[shapes.Losses, Activity, memory_lib.Memory]:
+    """`nll`, and what activation regularisation penalises.
 
     Args:
       inputs: token ids.
       targets: ids of the tokens to predict, those of the last inputs.
       memory: of the tokens before.
       resets: where documents start.
-      activation: weight of the mean square.
-      temporal: weight of the change.
-      before_dropout: take the mean square of the states before dropout, too.
+      before_dropout: take the size of the states before dropout, too.
       deterministic: without dropout.
 
     Returns:
-      Losses, penalties, and the memory for the next segment.
+      Losses, squares, and the memory for the next segment.
     """
     hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     output = self.output_dropout(hidden, deterministic=deterministic)
     hidden, output, resets = (
       array[:, -targets.shape[1] :] for array in (hidden, output, resets)
     )
-    penalties = jnp.zeros(targets.shape, jnp.float32)
-    if activation:
-      large = hidden if before_dropout else output
-      penalties += activation * _mean_square(large)
-    if temporal:
-      change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
-      change = jnp.where(resets[:, 1:], 0.0, change)
-      penalties = penalties.at[:, 1:].add(temporal * change)
-    losses = adaptive_softmax.nll(output, targets, self.head())
-    return losses, penalties, memory
+    change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
+    change = jnp.where(resets[:, 1:], 0.0, change)
+    activity = Activity(
+      _mean_square(hidden if before_dropout else output),
+      jnp.pad(change, ((0, 0), (1, 0))),
+    )
+    return adaptive_softmax.nll(output, targets, self.head()), activity, memory
 
   def log_probs(
     self,

@@ -40,8 +40,6 @@ class Training(NamedTuple):
   accumulation_steps: int
   ema_decay: float
   loss_on: str
-  activation_penalty: float
-  temporal_activation_penalty: float
   config: schema.TrainConfig
 
 
@@ -59,8 +57,6 @@ def make_training(config: schema.ExperimentConfig) -> Training:
     accumulation_steps=config.train.accumulation_steps,
     ema_decay=config.train.ema_decay,
     loss_on=config.train.loss_on,
-    activation_penalty=config.train.activation_penalty,
-    temporal_activation_penalty=config.train.temporal_activation_penalty,
     config=config.train,
   )
 
@@ -136,26 +132,32 @@ def _gradient(params, memory, segment, key, training):
   Accumulation splits the lanes into parts, each with its own memory. The mean
   is over the tokens of all parts.
   """
+  config = training.config
   total = jnp.maximum(jnp.sum(segment.weights), 1.0)
+  is_change = ~segment.resets[:, -segment.targets.shape[1] :][:, 1:]
+  num_changes = jnp.maximum(jnp.sum(segment.weights[:, 1:] * is_change), 1.0)
 
   def loss(params, memory, segment, key):
-    nll, penalties, memory = training.model.apply(
+    nll, activity, memory = training.model.apply(
       {"params": params},
       segment.inputs,
       segment.targets,
       memory,
       segment.resets,
-      activation=training.activation_penalty,
-      temporal=training.temporal_activation_penalty,
-      before_dropout=training.config.penalise_before_dropout,
+      before_dropout=config.penalise_before_dropout,
       rngs={"dropout": key},
-      method="penalised_nll",
+      method="nll_and_activity",
     )
     sums = sums_lib.weighted(nll, segment.weights)
-    objective = sums.nll
-    if training.activation_penalty or training.temporal_activation_penalty:
-      objective += sums_lib.weighted(penalties, segment.weights).nll
-    return objective / total, (sums, memory)
+    objective = sums.nll / total
+    for weight, squares, count in (
+      (config.activation_penalty, activity.size, total),
+      (config.temporal_activation_penalty, activity.change, num_changes),
+    ):
+      if weight:
+        squares = sums_lib.weighted(squares, segment.weights).nll
+        objective += weight * squares / count
+    return objective, (sums, memory)
 
   gradient = jax.grad(loss, has_aux=True)
   parts = training.accumulation_steps
