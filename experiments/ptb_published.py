@@ -1,9 +1,9 @@
 r"""The published Penn Treebank recipe: 175 epochs, 24,040,400 parameters.
 
-Of Z. Dai's program of April 2020, as its four public logs ran it. Published:
-test 55.26 to 55.60 with four seeds (paper: 54.52), valid 59.5 to 60.1; valid
-after epochs 1, 2 and 5: 361 to 374, 232 to 238 and 147.2 to 148.9. Measured
-here: not yet. docs/ptb.md says what differs.
+The program of Z. Dai, April 2020, as its four public logs ran it; docs/ptb.md.
+Paper: 54.52 test. Logs: test 55.26 to 55.60, valid 59.5 to 60.1; valid after
+epochs 1, 2 and 5: 361 to 374, 232 to 238 and 147.2 to 148.9.
+Measured: nothing yet.
 
 Cost: 240,100 updates of 10 lanes of 70 tokens after 70 that are read again.
 Run: python -m transformer_xl.main --config=experiments/ptb_published.py \

@@ -92,8 +92,8 @@ def scale_update(
   Args:
     update: at the rate of `learning_rate_schedule`.
     config: of training.
-    count: of the update, from 0.
-    factor: on all rates.
+    count: of the update, from 0; a scalar.
+    factor: on all rates, likewise.
   """
   result = jax.tree.map(lambda leaf: factor * leaf, update)
   if config.embedding_rate_factor == 1:
