@@ -1,5 +1,6 @@
 """A run beside the losses of others: on track, off track, or neither."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -12,7 +13,6 @@ from tests import broken_runs
 from tests import corpus
 from tests.training import test_resume
 from transformer_xl import errors
-from transformer_xl.config import load
 from transformer_xl.training import loop
 from transformer_xl.training.reference_curves import comparison
 from transformer_xl.training.reference_curves import curve as curve_lib
@@ -40,7 +40,7 @@ def write_run(folder, data_dir, *, seed=0, every=10, change=None, **updates):
   config = corpus.config(data_dir, seed=seed, **updates)
   (folder / "vocabulary").mkdir(parents=True)
   (folder / "config.json").write_text(
-    json.dumps({"config": load.to_dict(config), "versions": {"jax": "1"}})
+    json.dumps({"config": dataclasses.asdict(config), "versions": {"jax": "1"}})
   )
   meta = (
     test_resume.pathlib.Path(data_dir) / corpus.NAME / "meta.json"

@@ -1,13 +1,16 @@
 """The text of `--help`: experiments, flags and every configuration field."""
 
+import itertools
+import operator
 import textwrap
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
+import ml_collections
 from absl import flags
 
-from transformer_xl.config import experiments
+from transformer_xl.config import config_flag
 from transformer_xl.config import fields
 from transformer_xl.config import schema
 
@@ -15,7 +18,7 @@ from transformer_xl.config import schema
 def text(
   introduction: str,
   options: Iterable[flags.FlagHolder],
-  values: dict[str, Any],
+  config: ml_collections.ConfigDict,
   source: str,
 ) -> str:
   """All that `--help` prints, in lines of at most 80 columns.
@@ -23,11 +26,11 @@ def text(
   Args:
     introduction: what the command does, with examples.
     options: the flags that are not fields.
-    values: of the configuration, as nested dictionaries.
-    source: the file that the values come from.
+    config: gives the values of the fields.
+    source: the file that it comes from.
   """
   lines = [introduction.rstrip(), "", "Experiments"]
-  for path, summary in experiments.summaries().items():
+  for path, summary in config_flag.summaries().items():
     lines += [f"  {path}", *_wrap(summary, indent=6)]
   lines += ["", "Flags"]
   for option in options:
@@ -35,21 +38,18 @@ def text(
     remark = flags.FLAGS[option.name].help or ""
     lines += [f"  --{option.name}{value}", *_wrap(remark, indent=6)]
   lines += ["", f"Fields with the values of {source}"]
-  return "\n".join([*lines, *_group(schema.ExperimentConfig, values, "config")])
+  by_group = itertools.groupby(schema.FIELDS.values(), lambda f: f.group)
+  for group, members in by_group:
+    declared = list(members)
+    prefix, _, _ = f"config.{declared[0].name}".rpartition(".")
+    lines += ["", prefix, *_wrap(group.__doc__, indent=2), ""]
+    for field in declared:
+      lines += _field(field, operator.attrgetter(field.name)(config))
+  return "\n".join(lines)
 
 
-def _group(kind: Any, values: dict[str, Any], prefix: str) -> Iterator[str]:
-  """Heading and fields of a group, then the groups in it."""
-  yield from ("", prefix, *_wrap(kind.__doc__, indent=2), "")
-  for declared in fields.walk(kind):
-    if declared.name in values:
-      yield from _field(declared, values[declared.name], prefix)
-  for name, inner in fields.groups(kind):
-    yield from _group(inner, values[name], f"{prefix}.{name}")
-
-
-def _field(declared: fields.Field, value: Any, prefix: str) -> Iterator[str]:
-  line, default = f"{prefix}.{declared.name} = {value!r}", declared.default
+def _field(declared: fields.Field, value: Any) -> Iterator[str]:
+  line, default = f"config.{declared.name} = {value!r}", declared.default
   if isinstance(default, fields.SameAs):
     line += f"  (default: that of {default.leader})"
   elif value != default:
@@ -64,10 +64,11 @@ def _field(declared: fields.Field, value: Any, prefix: str) -> Iterator[str]:
 
 
 def _wrap(line: str, *, indent: int) -> list[str]:
+  margin = " " * indent
   return textwrap.wrap(
     line,
     width=80,
-    initial_indent=" " * indent,
-    subsequent_indent=" " * indent,
+    initial_indent=margin,
+    subsequent_indent=margin,
     break_on_hyphens=False,
   )

@@ -1,5 +1,6 @@
 """The record of a run: `config.json`, and its vocabulary."""
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -11,7 +12,6 @@ import jax
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.workdir import metrics_log
 
@@ -22,7 +22,7 @@ VOCABULARY = "vocabulary"
 def record(config: schema.ExperimentConfig, workdir: str) -> None:
   """Writes `config.json`; logs the differences from an existing one."""
   path = os.path.join(workdir, "config.json")
-  current = load.to_dict(config)
+  current = dataclasses.asdict(config)
   saved = _saved(path) if os.path.exists(path) else {}
   if saved:
     for name, value in _flat(json.loads(json.dumps(current))).items():

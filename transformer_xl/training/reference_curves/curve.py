@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 
 from transformer_xl import errors
-from transformer_xl.config import defaults
 from transformer_xl.config import load as load_lib
-from transformer_xl.config import saved
 from transformer_xl.config import schema
 from transformer_xl.training.reference_curves import logged_run
 
@@ -122,7 +120,7 @@ def save(curve: Curve, path: str, **about: Any) -> None:
     "seeds": curve.seeds,
     "data_sha256": curve.data_sha256,
     "steps_covered": curve.steps[-1],
-    "config": load_lib.to_dict(curve.config),
+    "config": dataclasses.asdict(curve.config),
     "steps": curve.steps,
     "losses": np.round(curve.losses, 5).tolist(),
     "validation_steps": curve.validation_steps,
@@ -145,7 +143,7 @@ def load(path: str) -> Curve:
   try:
     with open(path, encoding="utf-8") as file:
       content = json.load(file)
-    config = saved.updated(defaults.get_config(), content["config"])
+    config = load_lib.updated(load_lib.default(), content["config"])
     curve = Curve(
       load_lib.from_config_dict(config),
       content["data_sha256"],

@@ -1,5 +1,6 @@
 """A run as its workdir records it: configuration, text and logged losses."""
 
+import dataclasses
 import json
 import os
 from typing import Any
@@ -7,7 +8,6 @@ from typing import NamedTuple
 
 from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.config import saved
 from transformer_xl.config import schema
 
 # Fields of these sections affect the training loss, except for the ones in
@@ -46,7 +46,7 @@ def read(workdir: str) -> Run:
   Raises:
     UserError: a file of the workdir is missing or damaged.
   """
-  config = load.from_config_dict(saved.get_config(workdir))
+  config = load.from_config_dict(load.saved(workdir))
   with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
     versions = json.load(file).get("versions", {})
   path = os.path.join(workdir, "vocabulary", "meta.json")
@@ -106,7 +106,7 @@ def fields(config: schema.ExperimentConfig) -> dict[str, Any]:
   """Every field of the sections by its name, such as `train.num_steps`."""
   return {
     f"{section}.{name}": value
-    for section, values in load.to_dict(config).items()
+    for section, values in dataclasses.asdict(config).items()
     if isinstance(values, dict)
     for name, value in values.items()
   }
