@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from transformer_xl import shapes
@@ -42,22 +41,8 @@ def resumed_start(config: schema.TrainConfig, saved: int, *, step: int) -> int:
   return start
 
 
-def with_start(state: run_state.TrainState, start: int) -> run_state.TrainState:
-  """Sets the start of averaging, unless there is none to set."""
-  if state.average_start is None:
-    return state
-  value = np.asarray(start, np.int32)
-  value = jax.device_put(value, state.average_start.sharding)
-  return state._replace(average_start=value)
-
-
 def start_after_loss(
-  start: int,
-  losses: Sequence[float],
-  nll: float,
-  *,
-  step: int,
-  patience: int,
+  start: int, losses: Sequence[float], nll: float, *, step: int, patience: int
 ) -> int:
   """The start of averaging after an evaluation.
 
@@ -77,18 +62,15 @@ def start_after_loss(
 
 
 def mean_since(
-  start: jax.Array,
-  mean: shapes.PyTree,
-  params: shapes.PyTree,
-  step: jax.Array,
+  start: jax.Array, mean: shapes.PyTree, params: shapes.PyTree, step: jax.Array
 ) -> shapes.PyTree:
   """The mean of the parameters after the updates `start` + 1 to `step`.
 
   Args:
-    start: of averaging; up to the next update the mean is `params`.
+    start: of averaging, a scalar; up to the next update the mean is `params`.
     mean: up to the previous update.
     params: after this update.
-    step: of this update, counted from 1; a scalar like `start`.
+    step: of this update, counted from 1; a scalar.
   """
   count = jnp.maximum(step - start, 1)
   return optax.incremental_update(params, mean, 1 / count)
@@ -106,13 +88,7 @@ def moving(
   It is corrected for its start as Adam's moments are (Kingma and Ba 2015,
   section 3): the parameters of update k weigh in by decay^(step - k), and the
   random ones that training began with not at all.
-
-  Args:
-    average: up to the previous update; the first update ignores it.
-    params: after this update.
-    step: of this update, counted from 1.
-    decay: b, in (0, 1).
   """
-  # 1 - b^step, in which float32 would lose the digits of the first updates.
+  # 1 - decay^step, in which float32 would lose the digits of the first updates.
   total = -jnp.expm1(step * math.log(decay))
   return optax.incremental_update(params, average, (1 - decay) / total)

@@ -1,16 +1,14 @@
 """Hooks: the log lines, evaluations and checkpoints between updates.
 
-Metrics hooks run as soon as the metrics of a chunk are on the host, while the
-devices compute the next chunk. Run hooks get the whole run while the devices
-wait. All metrics have been read before, so a run hook never sees a state whose
+The log line is written as soon as the metrics of a chunk are on the host, while
+the devices compute the next chunk. Hooks on the run get all of it while the
+devices wait. All metrics have been read before, so they never see a state whose
 loss is not finite. Due hooks are called in the order of their list.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
-from typing import Protocol
 
 import jax
 import optax
@@ -31,74 +29,49 @@ from transformer_xl.workdir import run_state
 from transformer_xl.workdir import save_policy
 
 
-class MetricsHook(Protocol):
-  """Called with the metrics since the last log line."""
+class Hook:
+  """What happens every `every` updates, and after the last one."""
 
-  def is_due(self, step: int) -> bool:
-    """Whether to call it after `step` updates."""
-
-  def __call__(
-    self, step: int, window: log_window.Window, writer: metrics_log.Writer
-  ) -> None:
-    """Reports the window."""
-
-
-class RunHook(Protocol):
-  """Called with the run, which it can change."""
+  def __init__(self, config: schema.ExperimentConfig, every: int):
+    self._config, self._every = config, every
 
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates; the same in all processes."""
-
-  def __call__(
-    self, run: run_state.RunState, writer: metrics_log.Writer
-  ) -> run_state.RunState:
-    """Returns the run to continue with."""
+    return step >= self._config.train.num_steps or step % self._every == 0
 
 
-class LogLine:
-  """A line every `train.log_every_steps`, and after the last update."""
-
-  def __init__(self, config: schema.ExperimentConfig):
-    self._config = config
-
-  def is_due(self, step: int) -> bool:
-    """At multiples of the period, and at the end."""
-    train = self._config.train
-    return step >= train.num_steps or step % train.log_every_steps == 0
+class LogLine(Hook):
+  """Writes and prints the metrics since the last log line."""
 
   def __call__(
     self, step: int, window: log_window.Window, writer: metrics_log.Writer
   ) -> None:
-    """Writes and prints the line; starts a new window."""
+    """Reports the window, and starts a new one."""
     record = window.record(step, self._config)
     writer.write(record)
-    lanes = self._config.train.batch_size
     mean_len = segment_lengths.of(self._config).mean
-    writer.progress(record, tokens_per_update=lanes * mean_len)
+    tokens = self._config.train.batch_size * mean_len
+    writer.progress(record, tokens_per_update=tokens)
 
 
-class Evaluation:
-  """Scores the validation split every `train.eval_every_steps`."""
+class Evaluation(Hook):
+  """Scores the validation split."""
 
   def __init__(
     self,
     config: schema.ExperimentConfig,
     mesh: jax.sharding.Mesh,
+    checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
   ):
-    self._config, self._stop = config, stop
-    self._mem_len = config.train.eval_mem_len
+    super().__init__(config, config.train.eval_every_steps)
+    self._checkpoints, self._stop = checkpoints, stop
     self._evaluator = evaluate.Evaluator(
-      config, mesh, split="valid", mem_len=self._mem_len
+      config, mesh, split="valid", mem_len=config.train.eval_mem_len
     )
-    self._memory_use: Callable[..., dict[str, float]] = lambda params: {}
+    self._memory_use = None
     if config.train.log_memory_use:
       self._memory_use = memory_share.Report(config, mesh)
-
-  def is_due(self, step: int) -> bool:
-    """At multiples of the period, and at the end."""
-    train = self._config.train
-    return step >= train.num_steps or step % train.eval_every_steps == 0
 
   def __call__(
     self, run: run_state.RunState, writer: metrics_log.Writer
@@ -108,8 +81,8 @@ class Evaluation:
     Raises:
       Diverged: the loss is not finite.
     """
-    metadata = run.metadata
-    record = None if self._stop.requested else self._score(run.state)
+    metadata, state = run.metadata, run.state
+    record = None if self._stop.requested else self._score(state)
     if record is None:
       return run._replace(metadata=metadata._replace(owes_evaluation=True))
     writer.write(record)
@@ -118,11 +91,30 @@ class Evaluation:
       *(record[name] for name in ("step", "nll", "perplexity", "mem_len")),
     )
     losses, nll = metadata.validation_losses, record["nll"]
+    if state.average_start is not None:
+      old, patience = int(state.average_start), self._config.train.asgd_patience
+      start = averaging.start_after_loss(
+        old, losses, nll, step=record["step"], patience=patience
+      )
+      if start != old:
+        logging.info("Averaging starts: this loss is no longer the best.")
+        state = run_state.with_average_start(state, start)
     metadata = metadata._replace(
       owes_evaluation=False, validation_losses=(*losses, nll)
     )
-    state = self._with_average(run.state, losses, nll)
     return run._replace(state=state, metadata=metadata, validation_loss=nll)
+
+  def make_up(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
+    """Evaluates a restored state, which a signal had prevented.
+
+    The loss is added to its checkpoint as well, which is ranked by it.
+    """
+    run = self(run, writer)
+    if not run.metadata.owes_evaluation:
+      self._checkpoints.add_evaluation(run)
+    return run
 
   def _score(self, state: run_state.TrainState) -> dict[str, Any] | None:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
@@ -140,47 +132,12 @@ class Evaluation:
       "nll": nll,
       "perplexity": units.perplexity(nll),
       "num_tokens": score.num_tokens,
-      "mem_len": self._mem_len,
-      **self._memory_use(params),
+      "mem_len": self._config.train.eval_mem_len,
+      **(self._memory_use(params) if self._memory_use else {}),
     }
 
-  def _with_average(self, state, losses, nll) -> run_state.TrainState:
-    """Starts averaging where the validation loss stops improving."""
-    if state.average_start is None:
-      return state
-    start = int(state.average_start)
-    new = averaging.start_after_loss(
-      start,
-      losses,
-      nll,
-      step=int(state.step),
-      patience=self._config.train.asgd_patience,
-    )
-    if new == start:
-      return state
-    logging.info("Averaging starts: this loss is no longer the best.")
-    return averaging.with_start(state, new)
 
-
-class OwedEvaluation:
-  """Evaluates a restored state, which a signal had prevented."""
-
-  def __init__(
-    self, evaluation: Evaluation, checkpoints: checkpoint.Checkpoints
-  ):
-    self._evaluation, self._checkpoints = evaluation, checkpoints
-
-  def __call__(
-    self, run: run_state.RunState, writer: metrics_log.Writer
-  ) -> run_state.RunState:
-    """Adds the loss to the run and its checkpoint, which is ranked by it."""
-    run = self._evaluation(run, writer)
-    if not run.metadata.owes_evaluation:
-      self._checkpoints.add_evaluation(run)
-    return run
-
-
-class Saving:
+class Saving(Hook):
   """Saves by the policy, after each evaluation, and at the end or a signal."""
 
   def __init__(
@@ -190,13 +147,14 @@ class Saving:
     stop: preemption.StopSignal,
     evaluation: Evaluation | None,
   ):
-    self._num_steps, self._evaluation = config.train.num_steps, evaluation
+    super().__init__(config, config.checkpoint.every_steps)
     self._checkpoints, self._stop = checkpoints, stop
+    self._evaluation = evaluation
     self._policy = save_policy.SavePolicy(config.checkpoint)
 
   def is_due(self, step: int) -> bool:
     """Whether the run ends here, or the policy or an evaluation asks for it."""
-    is_last = step >= self._num_steps or self._stop.requested
+    is_last = step >= self._config.train.num_steps or self._stop.requested
     evaluates = self._evaluation is not None and self._evaluation.is_due(step)
     return is_last or self._policy.is_due(step) or evaluates
 
@@ -223,9 +181,9 @@ class Saving:
 class Hooks(NamedTuple):
   """The hooks of a run."""
 
-  on_metrics: list[MetricsHook]
-  on_run: list[RunHook]
-  owed_evaluation: OwedEvaluation | None  # None without evaluations.
+  log_line: LogLine
+  evaluation: Evaluation | None
+  on_run: list[Evaluation | Saving]  # All but the log line.
 
 
 def make(
@@ -235,12 +193,12 @@ def make(
   stop: preemption.StopSignal,
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
-  evaluation, owed = None, None
-  on_run: list[RunHook] = []
+  on_run: list[Evaluation | Saving] = []
+  evaluation = None
   if config.train.eval_every_steps:
-    evaluation = Evaluation(config, mesh, stop)
-    owed = OwedEvaluation(evaluation, checkpoints)
+    evaluation = Evaluation(config, mesh, checkpoints, stop)
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
   on_run.append(Saving(config, checkpoints, stop, evaluation))
-  return Hooks([LogLine(config)], on_run, owed)
+  log_line = LogLine(config, config.train.log_every_steps)
+  return Hooks(log_line, evaluation, on_run)

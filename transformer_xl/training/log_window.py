@@ -20,10 +20,10 @@ class Window:
   def __init__(
     self, sums: dict[str, float] | None = None, *, tokens_read: int = 0
   ):
-    """Starts a window.
+    """Starts a window with the sums of a checkpoint, if there are any.
 
     Args:
-      sums: of a checkpoint, if there are any.
+      sums: of losses in nats and of tokens with a loss.
       tokens_read: by all earlier updates of the run.
     """
     self.sums = dict(sums) if sums else {"nll": 0.0, "num_tokens": 0.0}
@@ -68,23 +68,18 @@ class Window:
     self, step: int, config: schema.ExperimentConfig
   ) -> dict[str, Any]:
     """Returns the log line after `step` updates and starts a new window."""
-    train, speed = config.train, None
-    lengths = segment_lengths.of(config)
-    if self._seconds:
-      speed = self._timed_tokens / self._seconds
+    speed = self._timed_tokens / self._seconds if self._seconds else None
+    lengths = {
+      "segment_len": round(segment_lengths.of(config).mean),
+      "mem_len": config.train.mem_len,
+    }
     result = {
       "step": step,
       "tokens": self.tokens_read,
       "loss": self.sums["nll"] / self.sums["num_tokens"],
       **self._last,
       "tokens_per_second": speed,
-      "mfu": speed
-      and flops.mfu(
-        speed,
-        config.model,
-        segment_len=round(lengths.mean),
-        mem_len=train.mem_len,
-      ),
+      "mfu": speed and flops.mfu(speed, config.model, **lengths),
     }
     self.sums = {"nll": 0.0, "num_tokens": 0.0}
     self._seconds, self._timed_tokens = 0.0, 0.0

@@ -123,8 +123,7 @@ def _open_writer(config, workdir, run) -> Iterator[metrics_log.Writer]:
     is_evaluated=not run.metadata.owes_evaluation,
   )
   with contextlib.closing(writer):
-    guard = divergence.Guard(config, run.metadata.guard)
-    for event in guard.answer.events:
+    for event in divergence.Guard(config, run.metadata.guard).answer.events:
       if event["step"] > step:
         writer.write(event)
     yield writer
@@ -139,8 +138,10 @@ def _report_clusters(
   shares = token_file.tail_shares(file, model.cutoffs)
   logging.info(
     "The tail clusters have %s of the tokens, and room for %s.",
-    ", ".join(f"{share:.1%}" for share in shares),
-    ", ".join(f"{room:.1%}" for room in model.cluster_capacities),
+    *(
+      ", ".join(f"{share:.1%}" for share in row)
+      for row in (shares, model.cluster_capacities)
+    ),
   )
   tight = zip(shares, model.cluster_capacities, strict=True)
   if any(room < 1.5 * share for share, room in tight):
@@ -169,21 +170,29 @@ def _advance(
   window = log_window.Window(
     run.metadata.log_window, tokens_read=run.metadata.tokens_read or 0
   )
-  update = _compiled_update(config, mesh, guard.answer.rate_factor)
-  if hooks.owed_evaluation and run.metadata.owes_evaluation:
-    run = hooks.owed_evaluation(run, writer)
+  rate = guard.answer.rate_factor * config.train.learning_rate
+  train = dataclasses.replace(config.train, learning_rate=rate)
+  update = programs.update(dataclasses.replace(config, train=train), mesh)
+  if hooks.evaluation and run.metadata.owes_evaluation:
+    run = hooks.evaluation.make_up(run, writer)
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
-  step, num_steps = int(run.state.step), config.train.num_steps
-  while step < num_steps and not stop.requested:
-    per_call = config.train.segments_per_call
-    count = min(per_call - step % per_call, num_steps - step)
+  step, per_call = int(run.state.step), train.segments_per_call
+  while step < train.num_steps and not stop.requested:
+    count = min(per_call - step % per_call, train.num_steps - step)
     first = step + guard.answer.skipped
     segments = streams.device_segments(
       stream, first, count, mesh_lib.segments(mesh)
     )
-    with _log_compiling(segments.inputs.shape, compiled, window):
-      state, memory, metrics = update(run.state, run.memory, segments)
+    start, shape = time.perf_counter(), segments.inputs.shape
+    state, memory, metrics = update(run.state, run.memory, segments)
+    if shape not in compiled:  # Compiling is done, if not the update.
+      logging.info(
+        "Compiled the update in %.1f s, for %d segments of %d.",
+        *(time.perf_counter() - start, count, shape[2]),
+      )
+      window.leave_untimed()
+      compiled.add(shape)
     run = run_state.RunState(state, memory, run.metadata)
     if pending is not None:
       _read(*pending, guard, window, hooks, writer)
@@ -205,31 +214,7 @@ def _advance(
       window.continue_timing()
   if pending is not None:
     _read(*pending, guard, window, hooks, writer)
-  return not stop.poll() and step >= num_steps
-
-
-def _compiled_update(config, mesh, rate_factor) -> jax.stages.Wrapped:
-  rate = rate_factor * config.train.learning_rate
-  train = dataclasses.replace(config.train, learning_rate=rate)
-  return programs.update(dataclasses.replace(config, train=train), mesh)
-
-
-@contextlib.contextmanager
-def _log_compiling(shape, compiled, window) -> Iterator[None]:
-  """Logs how long the first update on segments [S, B, T] compiles."""
-  start = time.perf_counter()
-  yield  # Returns before the devices are done, but after compiling.
-  if shape in compiled:
-    return
-  count, _, segment_len = shape
-  logging.info(
-    "Compiled the update in %.1f s, for %d segments of %d.",
-    time.perf_counter() - start,
-    count,
-    segment_len,
-  )
-  window.leave_untimed()
-  compiled.add(shape)
+  return not stop.poll() and step >= train.num_steps
 
 
 def _read(step, metrics, tokens_read, guard, window, hooks, writer) -> None:
@@ -237,6 +222,5 @@ def _read(step, metrics, tokens_read, guard, window, hooks, writer) -> None:
   metrics = jax.device_get(metrics)
   guard.watch(metrics, step)
   window.add(metrics, tokens_read=tokens_read)
-  for hook in hooks.on_metrics:
-    if hook.is_due(step):
-      hook(step, window, writer)
+  if hooks.log_line.is_due(step):
+    hooks.log_line(step, window, writer)

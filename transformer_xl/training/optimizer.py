@@ -41,44 +41,31 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
   return rate
 
 
-def make_optimizer(
-  config: schema.TrainConfig,
-) -> optax.GradientTransformation:
+def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
   """Clipping by the global norm, then the optimizer with its schedule."""
-  rate = learning_rate_schedule(config)
-  moments = {
-    "b1": config.adam_b1,
-    "b2": config.adam_b2,
-    "eps": config.adam_epsilon,
-  }
-  decay = {"weight_decay": config.weight_decay, "mask": decayed_parameters}
-  update = {
-    "adam": lambda: optax.adam(rate, **moments),
-    "adamw": lambda: optax.adamw(rate, **moments, **decay),
-    "lamb": lambda: _lamb(rate, moments, decay),
-    "sgd": lambda: optax.sgd(rate),
-  }[config.optimizer]()
+  adam = optax.scale_by_adam(
+    config.adam_b1, config.adam_b2, config.adam_epsilon
+  )
+  decay = optax.add_decayed_weights(config.weight_decay, decayed_parameters)
+  parts = {
+    "adam": [adam],
+    "adamw": [adam, decay],
+    "lamb": [adam, decay, _scale_by_layer_trust_ratio()],
+    "sgd": [optax.identity()],
+  }[config.optimizer]
   clip = optax.identity()  # Same state, so a resumed run may change clipping.
   if config.clip_norm > 0:
     clip = optax.clip_by_global_norm(config.clip_norm)
-  return optax.chain(clip, update)
-
-
-def _lamb(rate, moments, decay) -> optax.GradientTransformation:
-  """LAMB (You et al. 2020, algorithm 2), with one trust ratio for each layer.
-
-  The state is that of `optax.lamb`, which takes one ratio for each array, and
-  so for all layers at once where an array stacks them.
-  """
-  return optax.chain(
-    optax.scale_by_adam(**moments),
-    optax.add_decayed_weights(**decay),
-    _scale_by_layer_trust_ratio(),
-    optax.scale_by_learning_rate(rate),
-  )
+  rate = optax.scale_by_learning_rate(learning_rate_schedule(config))
+  return optax.chain(clip, optax.chain(*parts, rate))
 
 
 def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
+  """The trust ratio of LAMB (You et al. 2020, algorithm 2), one for each layer.
+
+  The state is that of `optax.scale_by_trust_ratio`, which takes one ratio for
+  each array, and so for all layers at once where an array stacks them.
+  """
   whole = optax.scale_by_trust_ratio()
 
   def scale_layer(update, param):

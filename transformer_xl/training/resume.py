@@ -38,15 +38,14 @@ def start(
     count = transformer_xl.num_parameters(run.state.params)
     logging.info("Starting with %d new parameters.", count)
     return run
-  step = int(run.state.step)
+  memory, metadata, step = run.memory, run.metadata, int(run.state.step)
   state = run.state
   if state.average_start is not None:
     average_start = averaging.resumed_start(
       config.train, int(state.average_start), step=step
     )
-    state = averaging.with_start(state, average_start)
+    state = run_state.with_average_start(state, average_start)
   logging.info("Resuming after step %d.", step)
-  memory, metadata = run.memory, run.metadata
   moved = _lanes_moved(metadata.data or {}, data)
   if memory is None or moved:  # It would be of text that does not precede.
     logging.warning(
@@ -57,10 +56,10 @@ def start(
     guard = divergence.Guard(config, metadata.guard)
     guard.forget_losses()
     metadata = metadata._replace(guard=guard.metadata())
-  evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
   if metadata.tokens_read is None:
     tokens_read = _tokens_read(metadata.data or data, step, config.seed)
     metadata = metadata._replace(tokens_read=tokens_read)
+  evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
   metadata = metadata._replace(data=data, owes_evaluation=evaluates)
   return run_state.RunState(state, memory, metadata)
 
@@ -75,10 +74,10 @@ def rewind(
   """The run before it diverged, with what the guard has decided."""
   event = answer.events[-1]
   logging.warning(
-    "Step %d: %s so back to step %d, try %d: %s (%d segments skipped so "
-    "far, learning rate times %g).",
-    *(event[name] for name in ("detected_at", "divergence", "rewound_to")),
-    *(event[name] for name in ("tries", "action", "skipped", "rate_factor")),
+    "Step %(detected_at)d: %(divergence)s so back to step %(rewound_to)d, try "
+    "%(tries)d: %(action)s (%(skipped)d segments skipped so far, learning rate "
+    "times %(rate_factor)g).",
+    event,
   )
   checkpoints.drop_after(event["rewound_to"])
   run = start(config, mesh, checkpoints, stream)
@@ -117,8 +116,7 @@ def _tokens_read(data: dict[str, Any], step: int, seed: int) -> int:
     data.get("segments_per_call", 1),
     seed,
   )
-  tokens: int = data["batch_size"] * lengths.tokens_before(step)
-  return tokens
+  return int(data["batch_size"]) * lengths.tokens_before(step)
 
 
 def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:

@@ -1,9 +1,8 @@
 """A run as its workdir records it: configuration, text and logged losses."""
 
-import dataclasses
 import json
+import operator
 import os
-from typing import Any
 from typing import NamedTuple
 
 from transformer_xl import errors
@@ -57,18 +56,13 @@ def read(workdir: str) -> Run:
     raise errors.UserError(
       f"{path} does not say which text it was; train in another --workdir."
     ) from None
-  losses, validation = _read_losses(os.path.join(workdir, "metrics.jsonl"))
-  return Run(config, digest, losses, validation, versions)
-
-
-def _read_losses(path: str) -> tuple[dict[int, float], dict[int, float]]:
   losses: dict[int, float] = {}
   validation: dict[int, float] = {}
-  try:
+  path = os.path.join(workdir, "metrics.jsonl")
+  lines = []
+  if os.path.exists(path):  # There may be no log line yet.
     with open(path, encoding="utf-8") as file:
       lines = file.read().splitlines()
-  except OSError:
-    return losses, validation  # There is no log line yet.
   for line in lines:
     try:
       record = json.loads(line)
@@ -78,7 +72,7 @@ def _read_losses(path: str) -> tuple[dict[int, float], dict[int, float]]:
       validation[record["step"]] = record["nll"]
     elif "loss" in record:  # A line of divergence has none.
       losses[record["step"]] = record["loss"]
-  return losses, validation
+  return Run(config, digest, losses, validation, versions)
 
 
 def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
@@ -89,24 +83,14 @@ def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
     config: of the reference.
     sha256: of the reference's training text.
   """
-  others = fields(config)
-  for name, value in fields(run.config).items():
+  for name in schema.FIELDS:
+    value, other = map(operator.attrgetter(name), (run.config, config))
     matters = name.partition(".")[0] in SECTIONS and name not in IRRELEVANT
-    if matters and value != others[name]:
-      return f"config.{name} is {value!r}, the reference has {others[name]!r}."
+    if matters and value != other:
+      return f"config.{name} is {value!r}, the reference has {other!r}."
   if run.data_sha256 != sha256:
     return (
       f"its training text (SHA-256 {run.data_sha256[:12]}) is not the "
       f"reference's ({sha256[:12]})."
     )
   return ""
-
-
-def fields(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """Every field of the sections by its name, such as `train.num_steps`."""
-  return {
-    f"{section}.{name}": value
-    for section, values in dataclasses.asdict(config).items()
-    if isinstance(values, dict)
-    for name, value in values.items()
-  }
