@@ -48,11 +48,10 @@ class Checkpoints:
         names, among the ones at multiples of `config.every_steps`.
     """
     self._directory = checkpoint_items.directory(workdir)
+    kept = _kept(config, keep_regular)
     self._manager = checkpoint_items.open_manager(
       workdir,
-      preservation_policy=preservation_policy.AnyPreservationPolicy(
-        _kept(config, keep_regular)
-      ),
+      preservation_policy=preservation_policy.AnyPreservationPolicy(kept),
       cleanup_tmp_directories=True,
     )
 
@@ -62,12 +61,9 @@ class Checkpoints:
     if step in self._manager.all_steps():
       return
     items = checkpoint_items.of(run.state, run.memory)
-    arguments = {
-      name: ocp.args.StandardSave(item) for name, item in items.items()
-    }
+    assert run.memory is not None
     # Copied, since the caller may change it while it is being written.
     metadata = copy.deepcopy(run_state.to_json(run))
-    assert run.memory is not None
     metadata["memory_shape"] = run.memory.sizes
     metadata["fingerprints"] = checksums.of(items)
     metadata["digest"] = checksums.of_json(metadata)
@@ -75,7 +71,8 @@ class Checkpoints:
     self._manager.save(
       step,
       args=ocp.args.Composite(
-        metadata=ocp.args.JsonSave(metadata), **arguments
+        metadata=ocp.args.JsonSave(metadata),
+        **{name: ocp.args.StandardSave(item) for name, item in items.items()},
       ),
       metrics=None if nll is None else {"nll": nll},
       force=True,
@@ -110,9 +107,9 @@ class Checkpoints:
         storage refuses to say whether the newest is damaged.
     """
     damaged: list[int] = []
-    for step in sorted(self._manager.all_steps(), reverse=True):
-      run, metadata = self._try_to_restore(step, state, memory)
-      if run is not None and _is_intact(run, metadata, step):
+    for step in reversed(self.steps()):
+      run = self._try_to_restore(step, state, memory)
+      if run is not None:
         for newer in damaged:
           self._put_aside(newer)
         return run
@@ -125,11 +122,8 @@ class Checkpoints:
     return None
 
   def _try_to_restore(
-    self,
-    step: int,
-    state: run_state.TrainState,
-    memory: memory_lib.Memory,
-  ) -> tuple[run_state.RunState | None, dict[str, Any]]:
+    self, step: int, state: run_state.TrainState, memory: memory_lib.Memory
+  ) -> run_state.RunState | None:
     """Reads a checkpoint; None in all processes if it is damaged for one.
 
     Raises:
@@ -147,10 +141,11 @@ class Checkpoints:
         failure = error
       if _in_all_processes(restored is not None):
         assert restored is not None
-        return restored
+        run, metadata = restored
+        return run if _is_intact(run, metadata, step) else None
       passing = failure and not checkpoint_items.proves_damage(failure)
       if _in_all_processes(not passing):
-        return None, {}
+        return None
       if seconds is not None:
         logging.warning("Trying again in %g s: this may pass.", seconds)
         time.sleep(seconds)
@@ -200,10 +195,9 @@ def _kept(
     preservation_policy.LatestN(config.keep_latest)
   ]
   if keep_regular:
+    every = config.every_steps
     policies.append(
-      preservation_policy.EveryNSteps(
-        config.every_steps, max_to_keep=keep_regular
-      )
+      preservation_policy.EveryNSteps(every, max_to_keep=keep_regular)
     )
   if config.keep_best:
     policies.append(
@@ -243,29 +237,21 @@ def _restore(
     restored_memory = jax.tree.map(_zeros, memory)
   metadata, average_start = run_state.from_json(stored)
   restored_state = run_state.TrainState(
-    restored["optimizer"]["step"],
-    restored["params"],
-    restored["optimizer"]["opt_state"],
-    average,
-    _placed_like(state.average_start, average_start),
+    **restored["optimizer"],
+    params=restored["params"],
+    average=average,
+    average_start=state.average_start,
   )
+  restored_state = run_state.with_average_start(restored_state, average_start)
   return run_state.RunState(restored_state, restored_memory, metadata), stored
 
 
-def _placed_like(target: Any, value: int) -> Any:
-  """A number on the devices of `target`; None if that is None."""
-  if target is None:
-    return None
-  return jax.device_put(np.asarray(value, target.dtype), target.sharding)
-
-
 def _is_intact(
-  run: run_state.RunState | None, metadata: dict[str, Any], step: int
+  run: run_state.RunState, metadata: dict[str, Any], step: int
 ) -> bool:
   """Whether all arrays have the checksums with which they were saved."""
-  assert run is not None
   items = checkpoint_items.of(run.state, run.memory)
-  damaged = checkpoint_items.damaged_arrays(items, metadata)
+  damaged = checksums.differ(items, metadata.get("fingerprints", {}))
   if damaged:
     logging.warning("Checkpoint %d: %s is not what was saved.", step, damaged)
   return not damaged

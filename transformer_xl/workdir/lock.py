@@ -15,7 +15,6 @@ from jax.experimental import multihost_utils
 from transformer_xl import errors
 
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EBADF)
-
 _SHARING_SECONDS = 10.0  # Until a new file is seen on all hosts.
 
 

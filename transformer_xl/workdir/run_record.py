@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 from absl import logging
+from flax import traverse_util
 
 from transformer_xl import errors
 from transformer_xl.config import schema
@@ -26,8 +27,8 @@ def record(config: schema.ExperimentConfig, workdir: str) -> None:
   saved = _saved(path) if os.path.exists(path) else {}
   if saved:
     for name, value in _flat(json.loads(json.dumps(current))).items():
-      if saved.get(name) != value:
-        old = saved.get(name, "absent")
+      old = saved.get(name, "absent")
+      if old != value:
         logging.warning(
           "Changed since the last run: %s %s -> %s", name, old, value
         )
@@ -46,9 +47,14 @@ def _saved(path: str) -> dict[str, Any]:
   try:
     with open(path, encoding="utf-8") as file:
       return _flat(json.load(file)["config"])
-  except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+  except (ValueError, LookupError, TypeError, RecursionError):
     logging.warning("%s is damaged and will be rewritten.", path)
     return {}
+
+
+def _flat(tree: dict[str, Any]) -> dict[str, Any]:
+  """Values by names such as `config.model.num_layers`."""
+  return traverse_util.flatten_dict({"config": dict(tree)}, sep=".")
 
 
 def keep_vocabulary(data_dir: str, workdir: str) -> None:
@@ -63,10 +69,8 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
   """
   check_vocabulary(data_dir, workdir)
   target = os.path.join(workdir, VOCABULARY)
-  if jax.process_index() != 0 or _vocabulary_hash(target) not in (
-    None,
-    _vocabulary_hash(data_dir),
-  ):
+  kept = _vocabulary_hash(target) or _vocabulary_hash(data_dir)
+  if jax.process_index() != 0 or kept != _vocabulary_hash(data_dir):
     return
   os.makedirs(target, exist_ok=True)
   path = os.path.join(data_dir, "meta.json")
@@ -123,27 +127,11 @@ def _vocabulary_hash(folder: str) -> str | None:
 def _git_commit() -> str | None:
   """The commit of this code, marked as dirty if there are changes."""
   folder = os.path.dirname(os.path.abspath(__file__))
-  command = [
-    "git",
-    "-C",
-    folder,
-    "describe",
-    "--always",
-    "--dirty",
-    "--abbrev=40",
-  ]
+  command = ["git", "-C", folder, "describe", "--always", "--dirty"]
   try:
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+      [*command, "--abbrev=40"], capture_output=True, text=True, check=True
+    )
   except (OSError, subprocess.CalledProcessError):
     return None  # Installed from a package.
   return result.stdout.strip()
-
-
-def _flat(tree: dict[str, Any], prefix: str = "config") -> dict[str, Any]:
-  result = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      result.update(_flat(value, f"{prefix}.{name}"))
-    else:
-      result[f"{prefix}.{name}"] = value
-  return result

@@ -14,6 +14,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint_items
+from transformer_xl.workdir import checksums
 
 
 class TrainedModel(NamedTuple):
@@ -135,7 +136,8 @@ def _restore_item(manager, step, item, target) -> shapes.PyTree:
   restored = manager.restore(
     step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})
   )
-  damaged = checkpoint_items.damaged_arrays({item: restored[item]}, metadata)
+  saved = metadata.get("fingerprints", {})
+  damaged = checksums.differ({item: restored[item]}, saved)
   if damaged:
     raise ValueError(f"{damaged[0]} is not what was saved")
   return restored[item]
