@@ -17,7 +17,7 @@ from transformer_xl.config import schema
 
 def text(
   introduction: str,
-  options: Iterable[flags.FlagHolder],
+  options: Iterable[flags.Flag],
   config: ml_collections.ConfigDict,
   source: str,
 ) -> str:
@@ -35,8 +35,7 @@ def text(
   lines += ["", "Flags"]
   for option in options:
     value = "" if option.default is None else f"={option.default}"
-    remark = flags.FLAGS[option.name].help or ""
-    lines += [f"  --{option.name}{value}", *_wrap(remark, indent=6)]
+    lines += [f"  --{option.name}{value}", *_wrap(option.help or "", indent=6)]
   lines += ["", f"Fields with the values of {source}"]
   by_group = itertools.groupby(schema.FIELDS.values(), lambda f: f.group)
   for group, members in by_group:
