@@ -23,22 +23,15 @@ def configured_start(config: schema.TrainConfig) -> int:
 
 
 def resumed_start(config: schema.TrainConfig, saved: int, *, step: int) -> int:
-  """Where averaging starts in a run that continues, maybe reconfigured.
+  """Where averaging starts in a run that continues at `step`.
 
-  An average that has begun continues, unless the configuration starts it later
-  than `step`. Overdue averaging starts at `step`.
-
-  Args:
-    config: of the continued run.
-    saved: the start in the checkpoint, or NEVER.
-    step: of the checkpoint.
+  An average that has begun, at the `saved` step, continues, unless the
+  configuration starts it later than `step`. Overdue averaging starts at `step`.
   """
   start = configured_start(config)
   if start <= step:
     return min(saved, step)
-  if config.asgd_patience and saved <= step:
-    return saved
-  return start
+  return saved if config.asgd_patience and saved <= step else start
 
 
 def start_after_loss(

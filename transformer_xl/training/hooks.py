@@ -1,27 +1,22 @@
-"""Hooks: the log lines, evaluations and checkpoints between updates.
+"""Hooks: the evaluations and checkpoints between updates.
 
-The log line is written as soon as the metrics of a chunk are on the host, while
-the devices compute the next chunk. Hooks on the run get all of it while the
-devices wait. All metrics have been read before, so they never see a state whose
-loss is not finite. Due hooks are called in the order of their list.
+They get the whole run while the devices wait. All metrics have been read
+before, so they never see a state whose loss is not finite.
 """
 
 import math
 from typing import Any
-from typing import NamedTuple
 
 import jax
 import optax
 from absl import logging
 
 from transformer_xl.config import schema
-from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import memory_share
 from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
-from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
@@ -29,33 +24,8 @@ from transformer_xl.workdir import run_state
 from transformer_xl.workdir import save_policy
 
 
-class Hook:
-  """What happens every `every` updates, and after the last one."""
-
-  def __init__(self, config: schema.ExperimentConfig, every: int):
-    self._config, self._every = config, every
-
-  def is_due(self, step: int) -> bool:
-    """Whether to call it after `step` updates; the same in all processes."""
-    return step >= self._config.train.num_steps or step % self._every == 0
-
-
-class LogLine(Hook):
-  """Writes and prints the metrics since the last log line."""
-
-  def __call__(
-    self, step: int, window: log_window.Window, writer: metrics_log.Writer
-  ) -> None:
-    """Reports the window, and starts a new one."""
-    record = window.record(step, self._config)
-    writer.write(record)
-    mean_len = segment_lengths.of(self._config).mean
-    tokens = self._config.train.batch_size * mean_len
-    writer.progress(record, tokens_per_update=tokens)
-
-
-class Evaluation(Hook):
-  """Scores the validation split."""
+class Evaluation:
+  """Scores the validation split every `train.eval_every_steps`."""
 
   def __init__(
     self,
@@ -64,14 +34,18 @@ class Evaluation(Hook):
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
   ):
-    super().__init__(config, config.train.eval_every_steps)
-    self._checkpoints, self._stop = checkpoints, stop
+    self._config, self._checkpoints, self._stop = config, checkpoints, stop
     self._evaluator = evaluate.Evaluator(
       config, mesh, split="valid", mem_len=config.train.eval_mem_len
     )
     self._memory_use = None
     if config.train.log_memory_use:
       self._memory_use = memory_share.Report(config, mesh)
+
+  def is_due(self, step: int) -> bool:
+    """Whether to call it after `step` updates: also after the last one."""
+    train = self._config.train
+    return step >= train.num_steps or step % train.eval_every_steps == 0
 
   def __call__(
     self, run: run_state.RunState, writer: metrics_log.Writer
@@ -137,7 +111,7 @@ class Evaluation(Hook):
     }
 
 
-class Saving(Hook):
+class Saving:
   """Saves by the policy, after each evaluation, and at the end or a signal."""
 
   def __init__(
@@ -147,14 +121,16 @@ class Saving(Hook):
     stop: preemption.StopSignal,
     evaluation: Evaluation | None,
   ):
-    super().__init__(config, config.checkpoint.every_steps)
+    self._num_steps, self._evaluation = config.train.num_steps, evaluation
     self._checkpoints, self._stop = checkpoints, stop
-    self._evaluation = evaluation
     self._policy = save_policy.SavePolicy(config.checkpoint)
 
   def is_due(self, step: int) -> bool:
-    """Whether the run ends here, or the policy or an evaluation asks for it."""
-    is_last = step >= self._config.train.num_steps or self._stop.requested
+    """Whether the run ends here, or the policy or an evaluation asks for it.
+
+    The same in all processes.
+    """
+    is_last = step >= self._num_steps or self._stop.requested
     evaluates = self._evaluation is not None and self._evaluation.is_due(step)
     return is_last or self._policy.is_due(step) or evaluates
 
@@ -176,29 +152,3 @@ class Saving(Hook):
     self._checkpoints.save(run)
     self._policy.saved()
     return run
-
-
-class Hooks(NamedTuple):
-  """The hooks of a run."""
-
-  log_line: LogLine
-  evaluation: Evaluation | None
-  on_run: list[Evaluation | Saving]  # All but the log line.
-
-
-def make(
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  checkpoints: checkpoint.Checkpoints,
-  stop: preemption.StopSignal,
-) -> Hooks:
-  """The hooks of a configuration, in the order in which they are called."""
-  on_run: list[Evaluation | Saving] = []
-  evaluation = None
-  if config.train.eval_every_steps:
-    evaluation = Evaluation(config, mesh, checkpoints, stop)
-    on_run.append(evaluation)
-  # Last, so that a checkpoint has the validation loss of its own step.
-  on_run.append(Saving(config, checkpoints, stop, evaluation))
-  log_line = LogLine(config, config.train.log_every_steps)
-  return Hooks(log_line, evaluation, on_run)

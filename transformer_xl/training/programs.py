@@ -31,12 +31,9 @@ def make_mesh(
   evaluates: bool = False,
   devices: Sequence[Any] | None = None,
 ) -> jax.sharding.Mesh:
-  """The mesh of training.
+  """The mesh of training, over this machine's devices or others.
 
-  Args:
-    config: of the run.
-    evaluates: whether lanes of evaluation are split over it as well.
-    devices: to compile for; this machine's by default.
+  With `evaluates`, the lanes of evaluation are split over it as well.
 
   Raises:
     UserError: devices or lanes do not divide.

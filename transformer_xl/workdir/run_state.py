@@ -73,11 +73,9 @@ def from_json(stored: dict[str, Any]) -> tuple[Metadata, int]:
   """The metadata of a checkpoint, and the start of its ASGD average."""
   averaging = stored.get("averaging") or {"step": NEVER, "losses": []}
   metadata = Metadata(
-    log_window=stored.get("window"),
-    guard=stored.get("guard"),
-    data=stored.get("data"),
-    owes_evaluation=stored.get("owes_evaluation", False),
-    validation_losses=tuple(averaging["losses"]),
-    tokens_read=stored.get("tokens_read"),
+    *(stored.get(name) for name in ("window", "guard", "data")),
+    stored.get("owes_evaluation", False),
+    tuple(averaging["losses"]),
+    stored.get("tokens_read"),
   )
   return metadata, averaging["step"]
