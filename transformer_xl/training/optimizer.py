@@ -72,9 +72,8 @@ def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     return whole.update(update, whole.init(param), param)[0]
 
   def scale(path, update, param):
-    stacks_layers = path[0].key == "layers"
-    each = jax.vmap(scale_layer) if stacks_layers else scale_layer
-    return each(update, param)
+    is_stack = path[0].key == "layers"
+    return (jax.vmap(scale_layer) if is_stack else scale_layer)(update, param)
 
   def update(updates, state, params=None):
     return jax.tree_util.tree_map_with_path(scale, updates, params), state
@@ -84,23 +83,20 @@ def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
 def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:
   """True for matrices and tables, False for biases and layer norms."""
-
-  def is_decayed(path, _):
-    name = path[-1].key
-    return not (name.endswith("bias") or name == "scale")
-
-  return jax.tree_util.tree_map_with_path(is_decayed, params)
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: not path[-1].key.endswith(("bias", "scale")), params
+  )
 
 
 def _cosine(config):
-  warmup, total = config.warmup_steps, config.num_steps
-  start = 0 if config.schedule_convention == "pytorch" else warmup
-  floor = config.min_learning_rate_ratio
+  published = config.schedule_convention == "pytorch"
+  start = 0 if published else config.warmup_steps
+  peak, floor = config.learning_rate, config.min_learning_rate_ratio
 
   def rate(update):
-    done = jnp.clip((update - start) / (total - start), 0, 1)
+    done = jnp.clip((update - start) / (config.num_steps - start), 0, 1)
     wave = 0.5 * (1 + jnp.cos(jnp.pi * done))
-    return config.learning_rate * ((1 - floor) * wave + floor)
+    return peak * ((1 - floor) * wave + floor)
 
   return rate
 
@@ -109,11 +105,8 @@ def _inverse_sqrt(config):
   """Peak at the end of warm-up; in the PyTorch code it is peak/sqrt(W)."""
   published = config.schedule_convention == "pytorch"
   warmup = 1 if published else max(config.warmup_steps, 1)
-
-  def rate(update):
-    return config.learning_rate * jnp.sqrt(warmup / jnp.maximum(update, warmup))
-
-  return rate
+  peak = config.learning_rate
+  return lambda update: peak * jnp.sqrt(warmup / jnp.maximum(update, warmup))
 
 
 def _constant(config):

@@ -73,7 +73,9 @@ def from_json(stored: dict[str, Any]) -> tuple[Metadata, int]:
   """The metadata of a checkpoint, and the start of its ASGD average."""
   averaging = stored.get("averaging") or {"step": NEVER, "losses": []}
   metadata = Metadata(
-    *(stored.get(name) for name in ("window", "guard", "data")),
+    stored.get("window"),
+    stored.get("guard"),
+    stored.get("data"),
     stored.get("owes_evaluation", False),
     tuple(averaging["losses"]),
     stored.get("tokens_read"),
