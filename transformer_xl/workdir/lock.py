@@ -26,9 +26,6 @@ def locked(folder: str) -> Iterator[None]:
   it no longer. Of several processes the first locks for all. File systems
   without locks keep nobody out. All processes must see the same folder.
 
-  Args:
-    folder: its path.
-
   Raises:
     UserError: another run is in it, or several processes do not share it.
   """

@@ -60,9 +60,8 @@ def _flat(tree: dict[str, Any]) -> dict[str, Any]:
 def keep_vocabulary(data_dir: str, workdir: str) -> None:
   """Copies the vocabulary, so that the workdir alone serves text modes.
 
-  Args:
-    data_dir: folder of a prepared dataset.
-    workdir: gets a folder `vocabulary` with `meta.json` and the vocabulary.
+  Its folder `vocabulary` gets the `meta.json` and the vocabulary of the
+  prepared dataset in `data_dir`.
 
   Raises:
     UserError: it keeps another vocabulary already, which stays.
@@ -73,14 +72,13 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
   if jax.process_index() != 0 or kept != _vocabulary_hash(data_dir):
     return
   os.makedirs(target, exist_ok=True)
-  path = os.path.join(data_dir, "meta.json")
-  with open(path, encoding="utf-8") as file:
+  source, final = (os.path.join(d, "meta.json") for d in (data_dir, target))
+  with open(source, encoding="utf-8") as file:
     name = os.path.basename(json.load(file)["vocabulary"]["file"])
   # `meta.json` last and whole, since a kept vocabulary is known by it.
   shutil.copy(os.path.join(data_dir, name), target)
-  temporary = os.path.join(target, "meta.json.tmp")
-  shutil.copy(path, temporary)
-  os.replace(temporary, os.path.join(target, "meta.json"))
+  shutil.copy(source, f"{final}.tmp")
+  os.replace(f"{final}.tmp", final)
 
 
 def check_vocabulary(data_dir: str, workdir: str) -> None:
@@ -89,10 +87,6 @@ def check_vocabulary(data_dir: str, workdir: str) -> None:
   Two vocabularies of one size can give the same ids to other symbols. A workdir
   without a vocabulary, or with a damaged one, agrees with any dataset. Where
   the files differ, their symbols decide: an import may escape other bytes.
-
-  Args:
-    data_dir: folder of a prepared dataset.
-    workdir: of the run.
 
   Raises:
     UserError: an id means another symbol.
@@ -104,8 +98,7 @@ def check_vocabulary(data_dir: str, workdir: str) -> None:
   # Late: training needs no library of tokenizers.
   from transformer_xl.data import vocabulary
 
-  one, other = vocabulary.load(kept), vocabulary.load(data_dir)
-  if one.symbols != other.symbols:
+  if vocabulary.load(kept).symbols != vocabulary.load(data_dir).symbols:
     raise errors.UserError(
       f"the vocabulary of {data_dir} (SHA-256 {str(found)[:12]}) is not the "
       f"one that {workdir} was trained with ({trained[:12]}): ids would mean "
