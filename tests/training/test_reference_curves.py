@@ -28,11 +28,6 @@ TRAINED = {
 PACKAGE = "transformer_xl.training.reference_curves"
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def write_run(folder, data_dir, *, seed=0, every=10, change=None, **updates):
   """A workdir whose losses fall from 3 with a little noise of the seed."""
   updates = {"train.num_steps": 200, "train.log_every_steps": every} | updates
