@@ -4,7 +4,6 @@ import itertools
 import operator
 import textwrap
 from collections.abc import Iterable
-from collections.abc import Iterator
 from typing import Any
 
 import ml_collections
@@ -37,29 +36,29 @@ def text(
     value = "" if option.default is None else f"={option.default}"
     lines += [f"  --{option.name}{value}", *_wrap(option.help or "", indent=6)]
   lines += ["", f"Fields with the values of {source}"]
-  by_group = itertools.groupby(schema.FIELDS.values(), lambda f: f.group)
-  for group, members in by_group:
+  for group, members in itertools.groupby(
+    schema.FIELDS.values(), lambda field: field.group
+  ):
     declared = list(members)
     prefix, _, _ = f"config.{declared[0].name}".rpartition(".")
     lines += ["", prefix, *_wrap(group.__doc__, indent=2), ""]
     for field in declared:
-      lines += _field(field, operator.attrgetter(field.name)(config))
+      lines += _describe(field, operator.attrgetter(field.name)(config))
   return "\n".join(lines)
 
 
-def _field(declared: fields.Field, value: Any) -> Iterator[str]:
+def _describe(declared: fields.Field, value: Any) -> list[str]:
   line, default = f"config.{declared.name} = {value!r}", declared.default
   if isinstance(default, fields.SameAs):
     line += f"  (default: that of {default.leader})"
   elif value != default:
     line += f"  (default: {default!r})"
-  yield from _wrap(line, indent=2)
   remark, rule = declared.remark, declared.rule
   if rule is not None and rule.choices:
     remark += f" One of {', '.join(rule.choices)}."
   elif rule is not None:
     remark += f" Must be {rule.text}."
-  yield from _wrap(remark, indent=6)
+  return [*_wrap(line, indent=2), *_wrap(remark, indent=6)]
 
 
 def _wrap(line: str, *, indent: int) -> list[str]:

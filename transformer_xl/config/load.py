@@ -81,7 +81,7 @@ def updated(
 def from_config_dict(
   config: ml_collections.ConfigDict,
 ) -> schema.ExperimentConfig:
-  """Freezes a configuration and checks it.
+  """Freezes and checks a configuration.
 
   Raises:
     UserError: a field is missing, unknown, of the wrong type or out of range.
@@ -99,16 +99,14 @@ def _freeze(kind: Any, values: Any, prefix: str) -> Any:
       near = difflib.get_close_matches(name, types, n=1)
       hint = f"; did you mean {prefix}.{near[0]}?" if near else "."
       raise errors.UserError(f"there is no field {prefix}.{name}{hint}")
-  missing = sorted(set(types) - set(values))
+  missing = ", ".join(sorted(set(types) - set(values)))
   if missing:
     raise errors.UserError(
-      f"{prefix} lacks {', '.join(missing)}; start from experiments/base.py."
+      f"{prefix} lacks {missing}; start from experiments/base.py."
     )
-  converted = {
-    name: _convert(values[name], field_type, f"{prefix}.{name}")
-    for name, field_type in types.items()
-  }
-  return kind(**converted)
+  return kind(
+    *(_convert(values[n], type_, f"{prefix}.{n}") for n, type_ in types.items())
+  )
 
 
 def _convert(value: Any, kind: Any, name: str) -> Any:
@@ -141,6 +139,6 @@ def with_vocab_size(
       "data again."
     )
   model = dataclasses.replace(config.model, vocab_size=size)
-  result = dataclasses.replace(config, model=model)
-  rules.check(result)
-  return result
+  config = dataclasses.replace(config, model=model)
+  rules.check(config)
+  return config

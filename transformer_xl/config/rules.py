@@ -73,30 +73,24 @@ def check(config: schema.ExperimentConfig) -> None:
         f"{name}={value} must be a multiple of {divisor}={by}; try "
         f"--config.{name}={max(1, round(value / by)) * by}."
       )
-  _check_model(config.model)
-  _check_clamp(config)
+  _check_model(config)
   _check_mesh(config)
   _check_training(config)
-  _check_average(config)
   _check_test_time(config.eval)
-  generate = config.generate
-  if generate.no_repeat_ngram > generate.repetition_window:
+  size = config.generate.no_repeat_ngram
+  if size > config.generate.repetition_window:
     raise errors.UserError(
-      f"generate.no_repeat_ngram={generate.no_repeat_ngram} must fit into "
-      f"generate.repetition_window={generate.repetition_window}; set "
-      f"--config.generate.repetition_window={generate.no_repeat_ngram}."
+      f"generate.no_repeat_ngram={size} must fit into generate."
+      f"repetition_window={config.generate.repetition_window}; set "
+      f"--config.generate.repetition_window={size}."
     )
 
 
 def check_command(config: schema.ExperimentConfig, mode: str) -> None:
-  """Raises a UserError for a setting that would change nothing.
+  """Raises a UserError for a setting that would change nothing in a mode.
 
   For what a person asks for, not for the configurations that programs derive
   from it, where such a setting is harmless.
-
-  Args:
-    config: one that `check` accepts.
-    mode: of the command.
   """
   for name, needed in NEEDED.items():
     value, default = _get(config, name), schema.FIELDS[name].default
@@ -132,7 +126,8 @@ def _holds(config: schema.ExperimentConfig, condition: str) -> bool:
   return actual > int(value) if sign == ">" else actual == value
 
 
-def _check_model(model: schema.ModelConfig) -> None:
+def _check_model(config: schema.ExperimentConfig) -> None:
+  model = config.model
   if model.model_dim % 2:
     raise errors.UserError(
       "model.model_dim must be even, for a sine and a cosine per frequency: "
@@ -144,28 +139,24 @@ def _check_model(model: schema.ModelConfig) -> None:
       "model.cutoffs must rise between 0 and the vocabulary size: they are "
       f"{model.cutoffs} with model.vocab_size={model.vocab_size}."
     )
-  shares = model.cluster_capacities
-  if shares and len(shares) != len(model.cutoffs):
+  shares, tails = model.cluster_capacities, len(model.cutoffs)
+  if shares and len(shares) != tails:
     raise errors.UserError(
       "model.cluster_capacities must be () or one share for each tail cluster: "
       f"there are {len(shares)} for model.cutoffs={model.cutoffs}."
     )
-  if model.embed_dim < model.div_val ** len(model.cutoffs):
+  if model.embed_dim < model.div_val**tails:
     raise errors.UserError(
-      f"model.embed_dim={model.embed_dim} divided {len(model.cutoffs)} times "
-      f"by model.div_val={model.div_val} leaves no width; set a lower "
+      f"model.embed_dim={model.embed_dim} divided {tails} times by model."
+      f"div_val={model.div_val} leaves no width; set a lower "
       "--config.model.div_val."
     )
-
-
-def _check_clamp(config: schema.ExperimentConfig) -> None:
-  encoding = config.model.encoding
   for name in ("train.clamp_len", "eval.clamp_len"):
     length = _get(config, name)
-    if length and not model_fields.CLAMPS[encoding]:
+    if length and not model_fields.CLAMPS[model.encoding]:
       raise errors.UserError(
         f"{name}={length} clamps distances for model.encoding=relative only, "
-        f"but it is {encoding}; set --config.{name}=0."
+        f"but it is {model.encoding}; set --config.{name}=0."
       )
 
 
@@ -208,9 +199,6 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       "--config.data.reset_at_documents=False."
     )
 
-
-def _check_average(config: schema.ExperimentConfig) -> None:
-  train, wanted = config.train, config.eval.parameters
   chosen = [f"{n}={_get(config, n)}" for n in _AVERAGES if _get(config, n)]
   if len(chosen) > 1:
     raise errors.UserError(
@@ -222,7 +210,7 @@ def _check_average(config: schema.ExperimentConfig) -> None:
       f"train.asgd_patience={train.asgd_patience} counts validation losses; "
       "set --config.train.eval_every_steps."
     )
-  kind = train.average_kind
+  kind, wanted = train.average_kind, config.eval.parameters
   if kind and wanted not in ("raw", kind):
     raise errors.UserError(
       f"eval.parameters={wanted}, but training keeps the average {kind!r}; "
