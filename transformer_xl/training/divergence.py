@@ -59,8 +59,7 @@ class Guard:
     saved = saved or {"losses": [], "lowest": None, "answer": []}
     self._config = config.divergence
     self._every_steps = config.checkpoint.every_steps
-    self._losses: list[float] = list(saved["losses"])
-    self._lowest: float | None = saved["lowest"]
+    self._losses, self._lowest = list(saved["losses"]), saved["lowest"]
     self.answer = Answer(*saved["answer"])
 
   def metadata(self) -> dict[str, Any]:
@@ -70,10 +69,6 @@ class Guard:
       "lowest": self._lowest,
       "answer": list(self.answer),
     }
-
-  def forget_losses(self) -> None:
-    """Forgets losses on other data, which are not comparable."""
-    self._losses, self._lowest = [], None
 
   def watch(self, metrics: step_lib.UpdateMetrics, step: int) -> None:
     """Adds the metrics [S] of the updates up to `step`, read from devices.
