@@ -37,17 +37,11 @@ def resumed_start(config: schema.TrainConfig, saved: int, *, step: int) -> int:
 def start_after_loss(
   start: int, losses: Sequence[float], nll: float, *, step: int, patience: int
 ) -> int:
-  """The start of averaging after an evaluation.
+  """The start of averaging after the evaluation of `step`, `start` so far.
 
-  Averaging starts once, when a validation loss is above the best of those that
-  are more than `patience` evaluations old.
-
-  Args:
-    start: so far.
-    losses: of earlier evaluations, oldest first.
-    nll: of this one.
-    step: that was evaluated.
-    patience: in evaluations; 0 turns the rule off.
+  Averaging starts once, when the loss `nll` is above the best of the earlier
+  `losses`, oldest first, that are more than `patience` evaluations old. A
+  patience of 0 turns the rule off.
   """
   older = losses[: len(losses) - patience]
   stalled = patience > 0 and len(older) > 0 and nll > min(older)
@@ -57,24 +51,17 @@ def start_after_loss(
 def mean_since(
   start: jax.Array, mean: shapes.PyTree, params: shapes.PyTree, step: jax.Array
 ) -> shapes.PyTree:
-  """The mean of the parameters after the updates `start` + 1 to `step`.
+  """The mean of the parameters after updates `start` + 1 to `step`, scalars.
 
-  Args:
-    start: of averaging, a scalar; up to the next update the mean is `params`.
-    mean: up to the previous update.
-    params: after this update.
-    step: of this update, counted from 1; a scalar.
+  Of these updates, `params` is after the last and `mean` is over the others.
+  Up to update `start` + 1 the result is `params`.
   """
   count = jnp.maximum(step - start, 1)
   return optax.incremental_update(params, mean, 1 / count)
 
 
 def moving(
-  average: shapes.PyTree,
-  params: shapes.PyTree,
-  step: jax.Array,
-  *,
-  decay: float,
+  average: shapes.PyTree, params: shapes.PyTree, step: jax.Array, decay: float
 ) -> shapes.PyTree:
   """The moving average of the parameters after updates 1 to `step`, a scalar.
 

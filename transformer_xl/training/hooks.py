@@ -112,38 +112,30 @@ class Evaluation:
 
 
 class Saving:
-  """Saves by the policy, after each evaluation, and at the end or a signal."""
+  """Saves by the policy, and at the end or a signal."""
 
   def __init__(
     self,
     config: schema.ExperimentConfig,
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
-    evaluation: Evaluation | None,
   ):
-    self._num_steps, self._evaluation = config.train.num_steps, evaluation
-    self._checkpoints, self._stop = checkpoints, stop
+    self._num_steps, self._stop = config.train.num_steps, stop
+    self._checkpoints = checkpoints
     self._policy = save_policy.SavePolicy(config.checkpoint)
 
   def is_due(self, step: int) -> bool:
-    """Whether the run ends here, or the policy or an evaluation asks for it.
-
-    The same in all processes.
-    """
+    """Whether the run ends here or the policy asks; all processes must ask."""
     is_last = step >= self._num_steps or self._stop.requested
-    evaluates = self._evaluation is not None and self._evaluation.is_due(step)
-    return is_last or self._policy.is_due(step) or evaluates
+    return is_last or self._policy.is_due(step)
 
-  def __call__(
-    self, run: run_state.RunState, writer: metrics_log.Writer
-  ) -> run_state.RunState:
+  def __call__(self, run: run_state.RunState) -> None:
     """Starts to save.
 
     Raises:
       Diverged: a parameter is not finite; the loss was computed before the
         last update.
     """
-    del writer
     norm = jax.jit(optax.global_norm)(run.state.params)
     if not math.isfinite(norm):
       raise divergence.Diverged(
@@ -151,4 +143,3 @@ class Saving:
       )
     self._checkpoints.save(run)
     self._policy.saved()
-    return run

@@ -8,6 +8,8 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.model import flops
 from transformer_xl.training import step as step_lib
 
+_NOTHING = {"nll": 0.0, "num_tokens": 0.0}  # The loss in nats.
+
 
 class Window:
   """Metrics since the last log line.
@@ -20,13 +22,8 @@ class Window:
   def __init__(
     self, sums: dict[str, float] | None = None, *, tokens_read: int = 0
   ):
-    """Starts a window with the sums of a checkpoint, if there are any.
-
-    Args:
-      sums: of losses in nats and of tokens with a loss.
-      tokens_read: by all earlier updates of the run.
-    """
-    self.sums = dict(sums) if sums else {"nll": 0.0, "num_tokens": 0.0}
+    """Starts with the sums of a checkpoint and the tokens of all updates."""
+    self.sums = dict(sums or _NOTHING)
     self.tokens_read = tokens_read
     self._last: dict[str, float] = {}
     self._seconds, self._timed_tokens = 0.0, 0.0
@@ -34,12 +31,7 @@ class Window:
     self._clock: float | None = None
 
   def add(self, metrics: step_lib.UpdateMetrics, *, tokens_read: int) -> None:
-    """Adds one chunk.
-
-    Args:
-      metrics: of its updates, on the host already.
-      tokens_read: in all its segments, B * T * S.
-    """
+    """Adds a chunk: its metrics [S], on the host, and its S * B * T tokens."""
     now = time.perf_counter()
     for name, values in metrics.sums._asdict().items():
       self.sums[name] += float(values.sum(dtype="float64"))
@@ -81,6 +73,6 @@ class Window:
       "tokens_per_second": speed,
       "mfu": speed and flops.mfu(speed, config.model, **lengths),
     }
-    self.sums = {"nll": 0.0, "num_tokens": 0.0}
+    self.sums = dict(_NOTHING)
     self._seconds, self._timed_tokens = 0.0, 0.0
     return result

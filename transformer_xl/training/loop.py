@@ -42,8 +42,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   Raises:
     UserError: data, configuration and checkpoints do not fit together, or
       another run is in the workdir.
-    DivergenceError: the loss has diverged, and so have all the retries that
-      `config.divergence` allows; the last checkpoint is good.
+    DivergenceError: the loss has diverged in all tries; the last checkpoint is
+      good.
   """
   data_dir = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
@@ -72,7 +72,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       evaluation = None
       if config.train.eval_every_steps:
         evaluation = hooks.Evaluation(config, mesh, checkpoints, stop)
-      saving = hooks.Saving(config, checkpoints, stop, evaluation)
+      saving = hooks.Saving(config, checkpoints, stop)
       run_record.record(config, workdir)
       run_record.keep_vocabulary(data_dir, workdir)
       while True:
@@ -194,9 +194,8 @@ def _advance(
     step += count
     pending = (step, metrics, segments.inputs.size)
     stop.poll()
-    # Saving is last, so that a checkpoint has the validation loss of its step.
-    due = [hook for hook in (evaluation, saving) if hook and hook.is_due(step)]
-    if due:
+    due = evaluation if evaluation and evaluation.is_due(step) else None
+    if saving.is_due(step) or due:
       _read(*pending, guard, window, writer, config)
       pending = None
       metadata = run.metadata._replace(
@@ -205,8 +204,9 @@ def _advance(
         tokens_read=window.tokens_read,
       )
       run = run._replace(metadata=metadata)
-      for hook in due:
-        run = hook(run, writer)
+      if due:
+        run = due(run, writer)
+      saving(run)  # Last: a checkpoint has the validation loss of its step.
       window.continue_timing()
   if pending is not None:
     _read(*pending, guard, window, writer, config)

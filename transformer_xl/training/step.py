@@ -49,7 +49,12 @@ def train_segment(
 ) -> tuple[tuple[run_state.TrainState, memory_lib.Memory], UpdateMetrics]:
   """One update on one segment [B, T] of all lanes."""
   train = config.train
-  segment = _with_loss_weights(segment, train.loss_on)
+  weights = segment.loss_weights()
+  if train.loss_on == "recent_half":  # Table 6 of the paper.
+    segment_len = weights.shape[1]
+    is_recent = jnp.arange(segment_len) >= segment_len // 2
+    weights = jnp.where(is_recent[None], weights, 0.0)
+  segment = segment._replace(weights=weights)
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
   key = jax.random.fold_in(jax.random.key(config.seed), 1)
   key = jax.random.fold_in(key, state.step)
@@ -67,7 +72,7 @@ def train_segment(
   if state.average_start is not None:
     average = averaging.mean_since(state.average_start, average, params, step)
   elif average is not None:
-    average = averaging.moving(average, params, step, decay=train.ema_decay)
+    average = averaging.moving(average, params, step, train.ema_decay)
   metrics = UpdateMetrics(sums, optax.global_norm(gradient), rate)
   state = run_state.TrainState(
     step, params, opt_state, average, state.average_start
@@ -144,15 +149,3 @@ def _gradient(params, memory, segment, key, config):
     body, zeros, (jnp.arange(parts), memories, segments)
   )
   return result, sums, memory_lib.merge_lanes(memories)
-
-
-def _with_loss_weights(
-  segment: segment_lib.Segment, loss_on: str
-) -> segment_lib.Segment:
-  """Fills in the weights; "recent_half" has 0 in the first half (table 6)."""
-  weights = segment.loss_weights()
-  if loss_on != "all":
-    segment_len = weights.shape[1]
-    is_recent = jnp.arange(segment_len) >= segment_len // 2
-    weights = jnp.where(is_recent[None], weights, 0.0)
-  return segment._replace(weights=weights)

@@ -41,11 +41,8 @@ class Checkpoints:
   ):
     """Opens the folder of checkpoints.
 
-    Args:
-      workdir: of the run.
-      config: when to save and what to keep.
-      keep_regular: number of checkpoints to keep, besides those that `config`
-        names, among the ones at multiples of `config.every_steps`.
+    Besides those that `config` names, `keep_regular` of the checkpoints at
+    multiples of `config.every_steps` are kept.
     """
     self._directory = checkpoint_items.directory(workdir)
     kept = _kept(config, keep_regular)
@@ -98,9 +95,8 @@ class Checkpoints:
   ) -> run_state.RunState | None:
     """Restores the newest undamaged checkpoint; None if there are none at all.
 
-    Args:
-      state: shapes, types and shardings to restore into.
-      memory: likewise; if its shape differs, memory is restored as None.
+    The arguments are shapes, types and shardings to restore into. If the shape
+    of the memory differs, it is restored as None.
 
     Raises:
       UserError: it is of another model or optimizer, none can be read, or the
@@ -234,7 +230,10 @@ def _restore(
     average = jax.tree.map(lambda leaf: leaf.copy(), restored["params"])
   restored_memory = restored.get("memory")
   if memory.is_empty:
-    restored_memory = jax.tree.map(_zeros, memory)
+    restored_memory = jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding),
+      memory,
+    )
   metadata, average_start = run_state.from_json(stored)
   restored_state = run_state.TrainState(
     **restored["optimizer"],
@@ -255,10 +254,6 @@ def _is_intact(
   if damaged:
     logging.warning("Checkpoint %d: %s is not what was saved.", step, damaged)
   return not damaged
-
-
-def _zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-  return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
 
 
 def _in_all_processes(holds: bool) -> bool:

@@ -53,6 +53,12 @@ class Comparison(NamedTuple):
   low: float
   high: float
 
+  @property
+  def room(self) -> float:
+    """Distance to the nearer bound, as a share of the band."""
+    to_edge = min(self.value - self.low, self.high - self.value)
+    return to_edge / (self.high - self.low)
+
   def __str__(self) -> str:
     return (
       f"{self.what} {self.value:.4f} at step {self.step}, expected "
@@ -167,7 +173,7 @@ def compare(run: logged_run.Run, curve: Curve) -> tuple[int, str]:
     )
   outside = [one for one in found if not one.low <= one.value <= one.high]
   if not outside:
-    closest = min(found, key=_room)
+    closest = min(found, key=lambda one: one.room)
     lines = sum(one.what == "loss" for one in found)
     others = len(found) - lines
     return 0, (
@@ -239,8 +245,3 @@ def _bands(
   pooled = near @ variance / near.sum(axis=1)
   half = DEVIATIONS * np.sqrt(pooled * (1 + 1 / count)) + SHARE * mean
   return mean - half, mean + half
-
-
-def _room(one: Comparison) -> float:
-  """Distance to the nearer bound, as a share of the band."""
-  return min(one.value - one.low, one.high - one.value) / (one.high - one.low)
