@@ -14,12 +14,7 @@ from transformer_xl.config.fields import one_of
 
 # The modes that may follow training.
 FINISHES = (
-  "eval",
-  "generate",
-  "score",
-  "recl",
-  "attention",
-  "eval_speed",
+  *("eval", "generate", "score", "recl", "attention", "eval_speed"),
   "ablation",
 )
 

@@ -45,7 +45,20 @@ class Checkpoints:
     multiples of `config.every_steps` are kept.
     """
     self._directory = checkpoint_items.directory(workdir)
-    kept = _kept(config, keep_regular)
+    kept: list[preservation_policy.PreservationPolicy] = [
+      preservation_policy.LatestN(config.keep_latest),
+      preservation_policy.BestN(
+        get_metric_fn=checkpoint_items.validation_loss,
+        reverse=True,
+        n=config.keep_best,
+        keep_checkpoints_without_metrics=False,
+      ),
+    ]
+    if keep_regular:
+      every = config.every_steps
+      kept.append(
+        preservation_policy.EveryNSteps(every, max_to_keep=keep_regular)
+      )
     self._manager = checkpoint_items.open_manager(
       workdir,
       preservation_policy=preservation_policy.AnyPreservationPolicy(kept),
@@ -157,12 +170,11 @@ class Checkpoints:
   def _put_aside(self, step: int) -> None:
     """Moves a damaged checkpoint away, so that its step can be saved again."""
     if jax.process_index() == 0:
-      aside = os.path.join(os.path.dirname(self._directory), "damaged")
-      os.makedirs(aside, exist_ok=True)
-      name = f"{step}.{int(time.time())}"
-      source = os.path.join(self._directory, str(step))
-      shutil.move(source, os.path.join(aside, name))
-      logging.warning("Moved it to %s.", os.path.join(aside, name))
+      folder = os.path.join(os.path.dirname(self._directory), "damaged")
+      os.makedirs(folder, exist_ok=True)
+      aside = os.path.join(folder, f"{step}.{int(time.time())}")
+      shutil.move(os.path.join(self._directory, str(step)), aside)
+      logging.warning("Moved it to %s.", aside)
     multihost_utils.sync_global_devices(f"checkpoint {step} is out of the way")
     self._manager.reload()
 
@@ -181,30 +193,6 @@ class Checkpoints:
     """Waits for the last save; its error is raised here."""
     self._manager.wait_until_finished()
     self._manager.close()
-
-
-def _kept(
-  config: schema.CheckpointConfig, keep_regular: int
-) -> list[preservation_policy.PreservationPolicy]:
-  """Orbax's policies; a checkpoint that one of them keeps is kept."""
-  policies: list[preservation_policy.PreservationPolicy] = [
-    preservation_policy.LatestN(config.keep_latest)
-  ]
-  if keep_regular:
-    every = config.every_steps
-    policies.append(
-      preservation_policy.EveryNSteps(every, max_to_keep=keep_regular)
-    )
-  if config.keep_best:
-    policies.append(
-      preservation_policy.BestN(
-        get_metric_fn=checkpoint_items.validation_loss,
-        reverse=True,
-        n=config.keep_best,
-        keep_checkpoints_without_metrics=False,
-      )
-    )
-  return policies
 
 
 def _restore(
