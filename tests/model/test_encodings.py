@@ -13,8 +13,8 @@ from tests import tiny
 from tests.conformance import adapters
 from tests.conformance import checks
 from transformer_xl import errors
-from transformer_xl.config import encodings as facts
 from transformer_xl.config import load
+from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 from transformer_xl.model import kv_cache
 from transformer_xl.model.encodings import table as encodings
@@ -150,10 +150,10 @@ def test_a_reader_of_too_long_segments_is_one_line():
 
 
 def test_the_table_and_the_rules_know_the_same_encodings():
-  assert set(encodings.ENCODINGS) == set(facts.FACTS)
+  assert set(encodings.ENCODINGS) == set(model_fields.CLAMPS)
   assert set(encodings.ENCODINGS) == set(schema.choices("model.encoding"))
   for name, encoding in encodings.ENCODINGS.items():
-    assert encoding.clamps == facts.FACTS[name].clamps
+    assert encoding.clamps == model_fields.CLAMPS[name]
     assert encoding.counts_from_segment == (name in ABSOLUTE)
 
 

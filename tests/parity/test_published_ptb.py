@@ -126,9 +126,10 @@ def test_losses_and_updates_are_the_published_ones(config):
     average=params,
     average_start=np.int32(published.MEAN_START),
   )
-  training = step_lib.make_training(config)
-  update = jax.jit(functools.partial(step_lib.train_segment, training=training))
-  nll = jax.jit(functools.partial(training.model.apply, method="nll"))
+  update = jax.jit(functools.partial(step_lib.train_segment, config=config))
+  nll = jax.jit(
+    functools.partial(step_lib.make_model(config).apply, method="nll")
+  )
   memory, stored = programs.init_memory(config), published.stored()
   steps = zip(segments(), published.LENGTHS, TOLERANCES, strict=True)
   for index, (segment, length, tolerance) in enumerate(steps):

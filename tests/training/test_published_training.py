@@ -48,8 +48,7 @@ def update(config, segment, *, step=0):
   if state.average is not None:
     state = state._replace(average=params, average_start=np.int32(2))
   memory = programs.init_memory(config)
-  training = step_lib.make_training(config)
-  run = jax.jit(functools.partial(step_lib.train_segment, training=training))
+  run = jax.jit(functools.partial(step_lib.train_segment, config=config))
   (after, _), metrics = run(state, memory, segment)
   return params, after.params, metrics
 
@@ -182,7 +181,7 @@ def test_the_penalty_can_be_taken_before_dropout():
       **{"train.activation_penalty": 1.0},
       **{"train.penalise_before_dropout": before_dropout},
     )
-    model = step_lib.make_training(config).model
+    model = step_lib.make_model(config)
     empty = programs.init_memory(config)
     params = {"params": tiny.params(config.model)}
     _, activity, _ = model.apply(
