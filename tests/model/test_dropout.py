@@ -178,11 +178,11 @@ def test_projection_dropout_has_a_mask_for_each_projection(encoding, locked):
     config.num_heads * config.head_dim,
     tiny.MEMORY + tiny.SEGMENT,
   )
-  # Query, key, value; keys of distances; if tied, the query of distance 0.
   expected = [
-    (tiny.LANES, length, width) for length in (tiny.SEGMENT, *[context] * 2)
+    (tiny.LANES, length, width) for length in (tiny.SEGMENT, context, context)
   ]
-  expected += [(context, width)] + [(1, width)] * (encoding == "relative_tied")
+  if encoding == "relative_tied":  # Keys of distances; query of distance 0.
+    expected += [(context, width), (1, width)]
   shapes = sorted(mask.shape for mask in rows)
   assert shapes == sorted(expected * config.num_layers)
   seen = {mask[..., 0, :].tobytes() for mask in rows}

@@ -115,7 +115,10 @@ def test_what_leaves_the_band_is_off_track(
     ({"train.learning_rate": 0.1}, "config.train.learning_rate is 0.1, the"),
     ({"train.mem_len": 4}, "config.train.mem_len is 4, the reference has 8"),
     ({"model.num_layers": 3}, "config.model.num_layers is 3"),
-    ({"train.log_every_steps": 4}, "no log line that begins and ends"),
+    (
+      {"train.log_every_steps": 4},
+      "no loss that the reference has; wait for one every 10 steps",
+    ),
   ],
 )
 def test_what_differs_is_named_and_not_judged(
@@ -140,8 +143,36 @@ def test_another_text_is_not_judged(reference, data_dir, tmp_path):
 
 def test_what_changes_no_loss_is_no_difference(reference, data_dir, tmp_path):
   free = {"train.segments_per_call": 1, "model.remat": "full", "seed": 8}
+  free["model.dtype"] = "bfloat16"
   run = write_run(tmp_path / "run", data_dir, **free)
   assert curve_lib.compare(run, reference)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["ptb_published", "wikitext2_published"])
+def test_each_published_run_is_on_the_track_of_the_others(name):
+  path = test_resume.ROOT / f"experiments/reference_curves/{name}.json"
+  curve = curve_lib.load(str(path))
+  assert len(curve.seeds) >= 3
+  for left_out, losses in enumerate(curve.validation):
+    others = curve._replace(
+      seeds=curve.seeds[1:],
+      losses=curve.losses[1:],
+      validation=np.delete(curve.validation, left_out, axis=0),
+    )
+    for change, status, says in (
+      (0.0, 0, f"on track: 0 log lines and {len(losses)} evaluations"),
+      (0.1, 1, "off track from"),
+      (-0.5, 1, "Too good"),
+    ):
+      values = dict(zip(curve.validation_steps, losses + change, strict=True))
+      run = logged_run.Run(curve.config, curve.data_sha256, {}, values, {})
+      found, text = curve_lib.compare(run, others)
+      assert found == status, text
+      assert says in text
+    begun = logged_run.Run(curve.config, curve.data_sha256, {9: 5.0}, {}, {})
+    found, text = curve_lib.compare(begun, others)
+    assert found == 2
+    assert "wait for one every" in text
 
 
 def test_a_run_that_went_back_is_judged_by_its_losses(data_dir, tmp_path):

@@ -65,6 +65,7 @@ class Projections:
     rows: jt.Float[shapes.Array, "*rows D"],
     *,
     num_kernels: int = 1,
+    drops: bool = True,
   ) -> jt.Float[shapes.Array, "*rows H width"]:
     """Projects states to heads.
 
@@ -73,6 +74,7 @@ class Projections:
       rows: states.
       num_kernels: how many kernels lie side by side in each head; the width of
         the result is that many times Dh.
+      drops: apply dropout of projections, if there is any.
     """
     config = self._module.config
     width = num_kernels * config.head_dim
@@ -82,5 +84,6 @@ class Projections:
         self._module, name, shape, deterministic=self._deterministic
       )
     projected = dense.times(rows, self._kernels[name])
-    projected = self._drop(projected, deterministic=self._deterministic)
+    deterministic = self._deterministic or not drops
+    projected = self._drop(projected, deterministic=deterministic)
     return projected.reshape(*rows.shape[:-1], config.num_heads, width)

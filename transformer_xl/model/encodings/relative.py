@@ -56,7 +56,9 @@ class Relative(Sinusoidal):
     del module, context_len
     assert positions is not None
     assert biases is not None
-    return encoding.DistanceTerms(project("position", positions), biases)
+    # The published programs have no dropout here.
+    keys = project("position", positions, drops=False)
+    return encoding.DistanceTerms(keys, biases)
 
 
 def _biases(module) -> shapes.BiasPair:

@@ -28,7 +28,8 @@ DEVIATIONS, SHARE = 4.0, 0.005
 # Fields that affect the validation loss, apart from the parameters.
 VALIDATION = (
   *("train.eval_mem_len", "eval.segment_len", "eval.clamp_len"),
-  *("eval.same_length", "eval.warmup_len", "eval.parameters"),
+  *("eval.same_length", "eval.warmup_len", "eval.context_len"),
+  "eval.parameters",
 )
 
 
@@ -112,7 +113,7 @@ def save(curve: Curve, path: str, **about: Any) -> None:
     **about,
     "seeds": curve.seeds,
     "data_sha256": curve.data_sha256,
-    "steps_covered": curve.steps[-1],
+    "steps_covered": max((*curve.steps, *curve.validation_steps)),
     "config": dataclasses.asdict(curve.config),
     "steps": curve.steps,
     "losses": np.round(curve.losses, 5).tolist(),
@@ -167,9 +168,8 @@ def compare(run: logged_run.Run, curve: Curve) -> tuple[int, str]:
   found = _comparisons(run, curve)
   if not found:
     return 2, (
-      "cannot be judged: the run has no log line that begins and ends where "
-      f"the reference's do, every {curve.steps[0]} steps to {curve.steps[-1]}; "
-      "wait for it, or set --config.train.log_every_steps."
+      "cannot be judged: the run has no loss that the reference has; "
+      f"{_expected(curve)}."
     )
   outside = [one for one in found if not one.low <= one.value <= one.high]
   if not outside:
@@ -189,6 +189,18 @@ def compare(run: logged_run.Run, curve: Curve) -> tuple[int, str]:
   return 1, (
     f"off track from step {first.step} on: the {first}; {len(outside)} of "
     f"{len(found)} are outside.{hint}"
+  )
+
+
+def _expected(curve: Curve) -> str:
+  """When a run has a loss to compare."""
+  if curve.steps:
+    first, last, name = curve.steps[0], curve.steps[-1], "log_every_steps"
+  else:
+    first, last = curve.validation_steps[0], curve.validation_steps[-1]
+    name = "eval_every_steps"
+  return (
+    f"wait for one every {first} steps to {last}, or set --config.train.{name}"
   )
 
 
@@ -221,7 +233,7 @@ def _mean_losses(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
   """
   every = run.config.train.log_every_steps
   ends = np.array(curve.steps)
-  starts = np.concatenate([[0], ends[:-1]])
+  starts = np.array([0, *ends])[: len(ends)]
   lines = {}
   for step in sorted(run.losses):
     lengths = (ends - starts) * ((starts >= step - every) & (ends <= step))

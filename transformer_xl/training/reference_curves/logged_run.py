@@ -13,7 +13,7 @@ from transformer_xl.config import schema
 # IRRELEVANT, which change at most rounding and the draw of dropout.
 SECTIONS = ("model", "data", "train")
 IRRELEVANT = {
-  *("model.attention", "model.remat", "model.scan_unroll"),
+  *("model.attention", "model.dtype", "model.remat", "model.scan_unroll"),
   *("data.name", "data.dir", "data.prepare"),  # The text's hash is compared.
   *("train.segments_per_call", "train.accumulation_steps"),
   *("train.log_every_steps", "train.eval_every_steps", "train.eval_mem_len"),
