@@ -4,6 +4,6 @@ The fields are declared in `transformer_xl/config/`; `--help` lists them. This
 model is a placeholder: it is not meant to be trained.
 """
 
-from transformer_xl.config import defaults
+from transformer_xl.config import load
 
-get_config = defaults.get_config
+get_config = load.default

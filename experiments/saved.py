@@ -3,6 +3,6 @@
 Every mode but train works on it alone; flags can override its fields.
 """
 
-from transformer_xl.config import saved
+from transformer_xl.config import load
 
-get_config = saved.get_config
+get_config = load.saved

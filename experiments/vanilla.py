@@ -25,5 +25,7 @@ def get_config(name: str = "") -> ml_collections.ConfigDict:
       f"there is no experiments/{name}.py to make a vanilla Transformer from; "
       "name an experiment, as in --config=experiments/vanilla.py:ptb_small."
     ) from None
-  vanilla.make_vanilla(config)
+  config.model.update(vanilla.changes(config.model))
+  config.train.update({"mem_len": 0, "clamp_len": 0})
+  config.eval.update({"mem_len": (0,), "clamp_len": 0})
   return config

@@ -14,7 +14,8 @@ m is what the lane has seen, not what it may at most see. Tokens are [B, T].
 package's tree, as arrays of any kind; N layers are stacked in front:
 
     embedding/table_{b}, projection_{b}            [V_b, E_b], [E_b, D]
-    layers/attention/query, key, value, position   [N, D, H*Dh], no bias
+    layers/attention/query, key, value             [N, D, H*Dh], no bias
+    layers/attention/position                      [N, D, H*Dh]: "relative"
     layers/attention/output                        [N, H*Dh, D], no bias
     layers/attention/distances                     [N, R, H*Dh]: only "shaw"
     layers/positions           [N, R, D]: only "absolute_per_layer"
@@ -234,14 +235,19 @@ def _attend(reader: Reader, params, context, remembered: int):
     return projected.reshape(*rows.shape[:-1], config.num_heads, -1)
 
   def position_key(distance):
+    row = encoding(distance, config.model_dim, reader.clamp_len)
     if config.encoding == "relative":
-      row = encoding(distance, config.model_dim, reader.clamp_len)
       return heads("position", row)
+    if config.encoding == "relative_tied":
+      return heads("key", row)
     if config.encoding == "shaw":
       row = own["distances"][min(distance, config.num_positions - 1)]
       return row.reshape(none.shape)
     return none
 
+  if config.encoding == "relative_tied":
+    bias = heads("query", encoding(0, config.model_dim, reader.clamp_len))
+    biases = {"content_bias": bias, "position_bias": bias}
   position_keys = [position_key(distance) for distance in range(len(context))]
   values = attention(
     heads("query", context[remembered:]),

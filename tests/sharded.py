@@ -77,8 +77,7 @@ def stream(config):
 def plain(config):
   """The same updates on one device, without a mesh."""
   state, memory = jax.tree.map(jnp.asarray, first_values(config.data.dir))
-  training = step_lib.make_training(config)
-  update = jax.jit(functools.partial(step_lib.train_chunk, training=training))
+  update = jax.jit(functools.partial(step_lib.train_chunk, config=config))
   segments = stream(config).read(0, STEPS, slice(None))
   state, _, metrics = update(state, memory, jax.tree.map(jnp.asarray, segments))
   assert len(state.params["softmax"]["bias"].sharding.device_set) == 1

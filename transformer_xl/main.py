@@ -64,10 +64,6 @@ _PROCESSES = flags.DEFINE_integer(
 _PROCESS = flags.DEFINE_integer(
   "process_id", None, "Number of this process, with --coordinator."
 )
-_FLAGS = (
-  *(config_flag.CONFIG, _WORKDIR, _MODE, _TOPOLOGY),
-  *(_MULTIHOST, _COORDINATOR, _PROCESSES, _PROCESS),
-)
 
 
 def main(argv: list[str]) -> None:
@@ -75,12 +71,13 @@ def main(argv: list[str]) -> None:
   del argv
   config = load.from_config_dict(config_flag.CONFIG.value)
   rules.check_command(config, _MODE.value)
-  workdir = _workdir()
-  for name, path in (
-    ("workdir", workdir),
-    ("config.data.dir", config.data.dir),
-  ):
-    _require_folder(name, path)
+  workdir = _WORKDIR.value or config_flag.saved_workdir()
+  if not workdir:
+    raise errors.UserError(
+      "a run needs a folder to write to: set --workdir=FOLDER."
+    )
+  _require_folder("workdir", workdir)
+  _require_folder("config.data.dir", config.data.dir)
   _start_devices(workdir, config.model.attention)
   if _MODE.value != "train":
     _run(_MODE.value, config, workdir)
@@ -100,30 +97,29 @@ def _start_devices(workdir: str, attention: str) -> None:
     workdir: beside which compiled programs are kept.
     attention: implementation that the configuration names.
   """
-  if _MODE.value == "plan":
+  plans = _MODE.value == "plan"
+  if plans:
     from transformer_xl.planning import topology
 
     topology.compile_only()
   import jax
 
   # Programs compiled for other devices than ours could be written but not read.
-  if _MODE.value != "plan" and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  if not plans and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     folder = compile_cache.folder(workdir)
     jax.config.update("jax_compilation_cache_dir", folder)
   _join_processes()
+  device = jax.devices()[0]
   logging.info(
     "%d x %s, process %d of %d.",
-    jax.device_count(),
-    jax.devices()[0].device_kind,
-    jax.process_index(),
-    jax.process_count(),
+    *(jax.device_count(), device.device_kind),
+    *(jax.process_index(), jax.process_count()),
   )
-  is_tpu = jax.devices()[0].platform == "tpu"
-  if attention == "pallas" and not is_tpu and _MODE.value != "plan":
+  if attention == "pallas" and device.platform != "tpu" and not plans:
     logging.warning(
       "The kernel of model.attention=pallas is for TPUs and is interpreted, "
       "slowly, on %s; --config.model.attention=auto takes what suits it.",
-      jax.devices()[0].device_kind,
+      device.device_kind,
     )
 
 
@@ -202,15 +198,6 @@ def _run(mode: str, config, workdir: str) -> Any:
     raise errors.UserError(text) from error
 
 
-def _workdir() -> str:
-  workdir = _WORKDIR.value or config_flag.saved_workdir()
-  if not workdir:
-    raise errors.UserError(
-      "a run needs a folder to write to: set --workdir=FOLDER."
-    )
-  return workdir
-
-
 def _require_folder(name: str, path: str) -> None:
   """Buckets are reached as folders; os.path would make one named `gs:`."""
   if "://" in path:
@@ -225,7 +212,9 @@ def _require_folder(name: str, path: str) -> None:
 
 
 def _describe(argv: list[str]) -> str:
-  return help_lib.text(__doc__, _FLAGS, *config_flag.values(argv))
+  options = flags.FLAGS.get_key_flags_for_module(__name__)
+  values = config_flag.values(argv)
+  return help_lib.text(__doc__, [flags.FLAGS["config"], *options], *values)
 
 
 def run() -> None:

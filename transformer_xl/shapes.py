@@ -2,6 +2,7 @@
 
     B lanes              parallel streams of text, one row of memory each
     T segment length     tokens processed at once
+    U targets            the last of them, or all, which are predicted from
     M memory length      cached positions that a layer can attend to
     K context length     M + T, the keys that a query could see
     S segments           consecutive segments in one compiled call
@@ -20,10 +21,11 @@ Array = jt.Array
 PyTree = Any
 
 Tokens = jt.Int[Array, "B T"]
-Weights = jt.Float[Array, "B T"]
+Targets = jt.Int[Array, "B U"]
+Weights = jt.Float[Array, "B U"]
 Resets = jt.Bool[Array, "B T"]
 Reach = jt.Int[Array, "B T"]
-Losses = jt.Float[Array, "B T"]
+Losses = jt.Float[Array, "B U"]
 Hidden = jt.Float[Array, "B T D"]
 Context = jt.Float[Array, "B K D"]  # Memory, then segment.
 LayerMemory = jt.Float[Array, "B M D"]

@@ -1,5 +1,6 @@
 """Evaluation speed: all timed methods give the same losses."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -50,7 +51,7 @@ def test_memories_are_carried_and_give_the_same_losses(encoding):
   changes = {"eval.segment_len": 3, "model.encoding": encoding}
   config = load.from_config_dict(tiny.config_dict(**changes))
   text = np.random.default_rng(0).integers(23, size=40)
-  twin = vanilla.twin(config.model)
+  twin = dataclasses.replace(config.model, **vanilla.changes(config.model))
   methods = eval_speed._methods(config, twin, text, 6)
   losses = {
     name: [np.array(call(index)) for index in range(3)]

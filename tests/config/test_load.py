@@ -28,14 +28,14 @@ def test_the_base_experiment_converts_field_by_field():
   config = base.get_config()
   frozen = load.from_config_dict(config)
   # Tuples come back as tuples, whatever the dictionary made of them.
-  assert load.to_dict(frozen) == config.to_dict()
+  assert dataclasses.asdict(frozen) == config.to_dict()
   with pytest.raises(dataclasses.FrozenInstanceError):
     frozen.model.num_layers = 1
 
 
 def test_conversion_survives_a_round_trip():
   frozen = load.from_config_dict(tiny.config_dict())
-  again = ml_collections.ConfigDict(load.to_dict(frozen))
+  again = ml_collections.ConfigDict(dataclasses.asdict(frozen))
   assert load.from_config_dict(again) == frozen
 
 
@@ -192,6 +192,34 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {"train.segment_lens": (8, 4), "data.rotate_epochs": True},
       "set --config.data.rotate_epochs=False",
     ),
+    (
+      {"train.context_len": 3},
+      "but train.mem_len is 128; set --config.train.mem_len=0",
+    ),
+    ({"train.segment_len_std": 2.0}, "or --config.train.segment_len_std=0"),
+    ({"eval.context_len": 3}, "set --config.eval.mem_len=0 or"),
+    (
+      {
+        **{"eval.context_len": 3, "eval.mem_len": (0,)},
+        **{"train.mem_len": 0, "model.memory_start": "zeros"},
+      },
+      "set --config.model.memory_start=masked",
+    ),
+    (
+      {
+        **{"train.segment_len_std": 2.0, "train.mem_len": 0},
+        "train.segment_lens": (4, 8),
+      },
+      "--config.train.segment_lens='()'",
+    ),
+    (
+      {"eval.temperature": (1.0, 1.1), "eval.split": "test"},
+      "2 settings of eval.temperature",
+    ),
+    (
+      {"train.warmup_steps": 9, "train.decay_steps": 9},
+      "train.decay_steps=9",
+    ),
     ({"train.warmup_steps": 1000}, "must be below train.num_steps=1000"),
     (
       {"data.reset_at_documents": True, "model.memory_start": "zeros"},
@@ -289,6 +317,15 @@ NEEDED = [
     {"divergence.rate_factor": 0.1, "divergence.action": "skip"},
     {"divergence.action": "lower_rate"},
   ),
+  (
+    {"train.decay_steps": 9, "train.schedule": "constant"},
+    {"train.schedule": "cosine"},
+  ),
+  (
+    {"train.penalise_before_dropout": True},
+    {"train.activation_penalty": 2.0},
+  ),
+  ({"train.average_rate_factor": 0.5}, {"train.asgd_start_step": 5}),
   ({"eval.dynamic.lanes": "shared"}, {"eval.dynamic.kind": "sgd"}),
   ({"eval.dynamic.learning_rate": (1.0,)}, {"eval.dynamic.kind": "sgd"}),
   ({"eval.dynamic.decay": (1.0,)}, {"eval.dynamic.kind": "rms"}),

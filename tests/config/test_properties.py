@@ -20,6 +20,7 @@ from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.data import segment
+from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import scorer as evaluation_scorer
 from transformer_xl.evaluation.dynamic import gradient
 from transformer_xl.evaluation.dynamic import neural_cache
@@ -61,6 +62,8 @@ FIELDS = {
   "model.attention_dropout_rate": RATES,
   "model.embedding_dropout_rate": RATES,
   "model.weight_dropout_rate": RATES,
+  "model.position_dropout_rate": RATES,
+  "model.projection_dropout_rate": RATES,
   "model.scan_unroll": one_of(0, 1, 2, 9),
   "model.tie_weights": FLAGS,
   "model.project_equal_width": FLAGS,
@@ -72,24 +75,32 @@ FIELDS = {
   "train.accumulation_steps": one_of(1, 2, 2, 3),
   "train.segment_len": SIZES,
   "train.segment_lens": one_of((), (), (2, 3), (1,), (5, 5, 1)),
+  "train.segment_len_std": one_of(0.0, 0.0, 0.0, 0.5),
+  "train.context_len": one_of(0, 0, 0, 3),
   "train.mem_len": ROOM,
   "train.clamp_len": one_of(0, 0, 0, 2, 9),
   "train.same_length": FLAGS,
   "train.activation_penalty": one_of(0.0, 2.0),
   "train.temporal_activation_penalty": one_of(0.0, 1.0),
+  "train.penalise_before_dropout": FLAGS,
   "train.segments_per_call": one_of(1, 5),
   "train.learning_rate": one_of(0.0, 0.1),
   "train.min_learning_rate_ratio": RATES,
   "train.warmup_steps": one_of(0, 1, 999),
   "train.clip_norm": one_of(0.0, 0.25),
   "train.weight_decay": one_of(0.0, 0.1),
+  "train.l2_penalty": one_of(0.0, 0.1),
+  "train.embedding_rate_factor": one_of(1.0, 2.0),
+  "train.average_rate_factor": one_of(1.0, 0.5),
   "train.adam_b1": RATES,
   "train.ema_decay": one_of(0.0, 0.0, 0.9),
   "train.asgd_start_step": one_of(0, 0, 5),
   "train.asgd_patience": one_of(0, 0, 0, 2),
   "eval.batch_size": one_of(1, 2, 3),
   "eval.segment_len": SIZES,
+  "eval.context_len": one_of(0, 0, 0, 2),
   "eval.mem_len": one_of((0,), (1,), (5, 0)),
+  "eval.temperature": one_of((1.0,), (1.0,), (0.5, 2.0)),
   "eval.clamp_len": one_of(0, 0, 0, 3),
   "eval.same_length": FLAGS,
   "eval.split": one_of("valid", "valid", "test"),
@@ -123,11 +134,11 @@ def assert_helpful(error):
   assert any(name in message for name in DEFAULTS), message
 
 
-def segments(count, lanes, length, *weights):
-  types = (jnp.int32, jnp.int32, jnp.bool, *weights)
-  shape = (count, lanes, length)
+def segments(lanes, length, context_len):
+  read_len = context_len + length
+  kinds = ((read_len, jnp.int32), (length, jnp.int32), (read_len, jnp.bool))
   return segment.Segment(
-    *(jax.ShapeDtypeStruct(shape, dtype) for dtype in types)
+    *(jax.ShapeDtypeStruct((1, lanes, size), kind) for size, kind in kinds)
   )
 
 
@@ -140,9 +151,9 @@ def kinds(tree):
 
 def trace_training(config, mesh):
   train = config.train
-  length = (*train.segment_lens, train.segment_len)[0]
+  length = segment_lengths.of(config).longest
   state, memory = programs.abstract_state(config)
-  batch = segments(1, train.batch_size, length)
+  batch = segments(train.batch_size, length, train.context_len)
   update = programs.update(config, mesh)
   *after, metrics = jax.eval_shape(update, state, memory, batch)
   assert kinds(tuple(after)) == kinds((state, memory))
@@ -152,10 +163,17 @@ def trace_training(config, mesh):
 
 def trace_evaluation(config, mesh, params):
   evaluation = config.eval
-  scorer = evaluation_scorer.Scorer(config, mesh, mem_len=evaluation.mem_len[0])
+  scorer = evaluation_scorer.Scorer(
+    config,
+    mesh,
+    mem_len=evaluation.mem_len[0],
+    temperature=evaluation.temperature[0],
+  )
   frozen = jax.eval_shape(scorer.freeze, params)
   memory = jax.eval_shape(scorer.start, frozen)
-  batch = segments(1, evaluation.batch_size, evaluation.segment_len)
+  batch = segments(
+    evaluation.batch_size, evaluation.segment_len, evaluation.context_len
+  )
   after, sums = jax.eval_shape(scorer.score, frozen, memory, batch)
   assert kinds(after) == kinds(memory)
   assert sums.nll.shape == ()
@@ -167,7 +185,9 @@ def trace_learning_evaluation(config, mesh, params):
     config, mesh, mem_len=evaluation.mem_len[0]
   )
   state = jax.eval_shape(scorer.start, params)
-  batch = segments(1, evaluation.batch_size, evaluation.segment_len)
+  batch = segments(
+    evaluation.batch_size, evaluation.segment_len, evaluation.context_len
+  )
   steps, seen = None, params
   if evaluation.dynamic.kind == "rms":
     seen = jax.eval_shape(scorer.mean_squares, params, state, batch)
@@ -182,7 +202,7 @@ def trace_learning_evaluation(config, mesh, params):
     steps,
     neural_cache.Mixture(mixtures, mixtures),
     gradient.TextSegment(
-      batch, jax.ShapeDtypeStruct(batch.resets.shape, jnp.bool)
+      batch, jax.ShapeDtypeStruct(batch.targets.shape, jnp.bool)
     ),
   )
   assert kinds(after) == kinds(state)

@@ -1,5 +1,7 @@
 """The vanilla twin is one switch, and has as many parameters."""
 
+import dataclasses
+
 import jax
 import pytest
 
@@ -21,7 +23,9 @@ def count(model):
 def test_the_twin_has_as_many_parameters_and_no_recurrence():
   original = load.from_config_dict(ablation_ptb.get_config())
   twin = load.from_config_dict(experiments_vanilla.get_config("ablation_ptb"))
-  assert twin.model == config_vanilla.twin(original.model) != original.model
+  changes = config_vanilla.changes(original.model)
+  assert twin.model == dataclasses.replace(original.model, **changes)
+  assert twin.model != original.model
   assert (twin.train.mem_len, twin.eval.mem_len) == (0, (0,))
   assert twin.train.eval_mem_len == 0
   unit = 2 * original.model.model_dim + 1

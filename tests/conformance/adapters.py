@@ -107,4 +107,5 @@ IMPLEMENTATIONS = {
     embed_dim=6,
   ),
   "shaw": package(encoding="shaw", num_positions=4),
+  "relative_tied": package(encoding="relative_tied", pre_norm=True),
 }

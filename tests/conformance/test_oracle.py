@@ -53,6 +53,8 @@ CASES = (
   # The other encodings, with a table shorter and longer than the context.
   Case(3, 7, 0, None, {"encoding": "shaw", "num_positions": 4}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "shaw"}),
+  Case(3, 7, 2, None, {"encoding": "relative_tied"}),
+  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "relative_tied"}),
   Case(4, 0, 0, None, {"encoding": "absolute"}),
   Case(3, 7, 0, "mem_len", ZEROS | {"encoding": "absolute"}),
   Case(4, 0, 0, None, {"encoding": "absolute_per_layer", "num_positions": 4}),

@@ -83,6 +83,34 @@ def test_no_pair_is_read_more_often_than_another(pairs, lanes, length):
   assert counts == dict.fromkeys(range(pairs), lanes * length)
 
 
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_context_is_the_text_before_a_segment(lanes):
+  """With the same targets, and nothing from before the start of the text."""
+  file = corpus.positions(42, documents=DOCUMENTS)
+  sources = [
+    [
+      streams.TrainStream(file, lanes, 4, "wrap", False, 0, context_len=length),
+      streams.EvalStream(file, lanes, 4, 0, "wrap", context_len=length),
+    ]
+    for length in (0, 6)
+  ]
+  for plain, source in zip(*sources, strict=True):
+    count = getattr(plain, "num_steps", 30)
+    expected, found = (one.read(0, count, ALL) for one in (plain, source))
+    np.testing.assert_array_equal(found.targets, expected.targets)
+    np.testing.assert_array_equal(found.inputs[:, :, 6:], expected.inputs)
+    assert found.resets.shape == found.inputs.shape == (count, lanes, 10)
+    if expected.weights is not None:
+      np.testing.assert_array_equal(found.weights, expected.weights)
+    counts = np.asarray(found.loss_weights())[:, :, 0] > 0
+    for row, starts in zip(
+      found.inputs[counts], found.resets[counts], strict=True
+    ):
+      first = max(np.flatnonzero(starts[:7]), default=0)
+      text = row[first:7]
+      assert text.tolist() == list(range(text[0], text[0] + len(text)))
+
+
 def test_rotation_moves_all_lanes_by_one_offset_in_each_epoch():
   source = stream(61, 4, 5, rotate=True)
   plain = stream(61, 4, 5).read(0, 3, ALL).inputs

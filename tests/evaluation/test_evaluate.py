@@ -16,6 +16,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
+from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
@@ -28,6 +29,7 @@ CARD = {  # The contract, then what comes on top of it.
   *("batch_size", "dtype", "checkpoint_step", "num_parameters"),
   *("seconds", "tokens_per_second"),
   *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
+  *("context_len", "temperature"),
 }
 
 
@@ -61,11 +63,15 @@ def split_of(**sizes):
   return token_file.TokenFile(np.arange(2), np.array([0]), "5ad1", sizes)
 
 
-def score(config, *, mem_len, seed=0):
+def score(config, *, mem_len, seed=0, temperature=1.0):
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   with jax.set_mesh(mesh):
     evaluator = evaluate.Evaluator(
-      config, mesh, split=config.eval.split, mem_len=mem_len
+      config,
+      mesh,
+      split=config.eval.split,
+      mem_len=mem_len,
+      temperature=temperature,
     )
     return evaluator(tiny.params(config.model, seed=seed))
 
@@ -135,6 +141,78 @@ def test_longer_memory_is_another_number_and_needs_no_other_parameters(
   assert len(set(losses.values())) == 3
   expected = one_pass(config, mem_len=0, segment_len=8)
   assert losses[0] == pytest.approx(expected, rel=2e-6)
+
+
+@pytest.mark.parametrize("memory", ["hidden", "key_value"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
+  """Against windows of 13 + 8 tokens, each read alone."""
+  config = corpus.config(
+    data_dir,
+    **{"eval.context_len": 13, "eval.mem_len": (0,)},
+    **{"eval.memory": memory, "eval.batch_size": batch_size},
+  )
+  result = score(config, mem_len=0)
+  file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
+  tokens = np.asarray(file.tokens, np.int32)
+  model = transformer_xl.TransformerXL(
+    config.model, clamp_len=0, same_length=False
+  )
+  params = {"params": tiny.params(config.model)}
+  empty = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=0)
+  apply = jax.jit(functools.partial(model.apply, method="log_probs"))
+  total = 0.0
+  for first in range(0, 149, 8):
+    begin, end = max(first - 13, 0), min(first + 8, 149)
+    padded = np.zeros((1, 21), np.int32)
+    padded[0, : end - begin] = tokens[begin:end]
+    log_probs, _ = apply(params, jnp.asarray(padded), empty)
+    rows = np.arange(first - begin, end - begin)
+    total -= np.asarray(log_probs)[0, rows, tokens[first + 1 : end + 1]].sum()
+  assert result.num_tokens == 149
+  assert result.nll == pytest.approx(float(total), rel=2e-6)
+  without = score(corpus.config(data_dir), mem_len=0)
+  assert abs(result.nll - without.nll) > 1e-3 * without.nll
+
+
+@pytest.mark.parametrize("memory", ["hidden", "key_value"])
+@pytest.mark.parametrize(
+  "clusters", [{}, {"model.cutoffs": (5, 11), "model.div_val": 2}], ids=str
+)
+def test_the_temperature_divides_every_logit(
+  data_dir, memory, clusters, monkeypatch
+):
+  config = corpus.config(data_dir, **clusters, **{"eval.memory": memory})
+  heated = score(config, mem_len=8, temperature=2.0)
+  assert abs(heated.nll - score(config, mem_len=8).nll) > 1
+  softmax = adaptive_softmax.dense.logits
+  # The bias is part of the logits: tables and biases of half the size.
+  monkeypatch.setattr(
+    adaptive_softmax.dense, "logits", lambda *args: softmax(*args) / 2
+  )
+  params = tiny.params(config.model)
+  halved = {
+    name: leaf / 2 if name.endswith("bias") else leaf
+    for name, leaf in params["softmax"].items()
+  }
+  monkeypatch.setattr(
+    tiny, "params", lambda *_, **__: params | {"softmax": halved}
+  )
+  assert score(config, mem_len=8).nll == pytest.approx(heated.nll, rel=1e-6)
+
+
+def test_a_card_for_each_temperature_and_memory(data_dir, workdir):
+  config = corpus.config(
+    data_dir,
+    **{"eval.mem_len": (0, 8), "eval.temperature": (1.0, 1.5)},
+    **{"eval.split": "valid"},
+  )
+  cards = evaluate.evaluate_checkpoint(config, workdir)
+  settings = [(card["mem_len"], card["temperature"]) for card in cards]
+  assert settings == [(0, 1.0), (0, 1.5), (8, 1.0), (8, 1.5)]
+  assert len({card["nll"] for card in cards}) == 4
+  alone = score(config, mem_len=8, seed=3, temperature=1.5)
+  assert cards[3]["nll"] == alone.nll / alone.num_tokens
 
 
 def test_documents_are_scored_as_if_each_were_alone(data_dir):

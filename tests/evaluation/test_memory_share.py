@@ -22,6 +22,7 @@ CASES = {
   "relative": {},
   "untied_prenorm": {"untie_biases": True, "pre_norm": True},
   "shaw": {"encoding": "shaw", "num_positions": 4},
+  "relative_tied": {"encoding": "relative_tied"},
   "absolute": {"encoding": "absolute"},
   "absolute_per_layer": {"encoding": "absolute_per_layer"},
 }

@@ -20,6 +20,8 @@ CASES = (
   ("same_length", 10, 8),
   ("zeros", 3, 7),
   ("warm_up", 0, 8),
+  ("context", 0, 8),
+  ("relative_tied", 10, 8),
   ("shaw", 10, 8),
   ("absolute", 10, 8),
   ("absolute_per_layer", 10, 8),
@@ -35,6 +37,8 @@ VARIANTS = {
   },
   "zeros": {"model.memory_start": "zeros", "eval.same_length": True},
   "warm_up": {"eval.warmup_len": 20, "eval.segments_per_call": 3},
+  "context": {"eval.context_len": 6, "eval.mem_len": (0,)},
+  "relative_tied": {"model.encoding": "relative_tied"},
   "shaw": {"model.encoding": "shaw"},
   "absolute": {"model.encoding": "absolute", "eval.same_length": True},
   "absolute_per_layer": {

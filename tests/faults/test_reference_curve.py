@@ -10,7 +10,6 @@ from tests import broken_runs
 from tests.training import test_resume
 from transformer_xl.config import load
 from transformer_xl.training import loop
-from transformer_xl.training.reference_curves import comparison
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run
 
@@ -44,7 +43,7 @@ def judged(folder, data_dir, fault, monkeypatch, steps=STEPS):
   curve = curve_lib.load(str(test_resume.ROOT / CURVE))
   if run.data_sha256 != curve.data_sha256:
     pytest.skip("this Python's library is another text than the curve's")
-  return comparison.compare(run, curve)
+  return curve_lib.compare(run, curve)
 
 
 def test_a_healthy_run_is_on_track(data_dir, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Files that a run leaves."""
 
+import dataclasses
 import json
 
 from experiments import base
@@ -21,7 +22,7 @@ def readers() -> dict[str, campaign.Reader]:
 
 def _run_config() -> bytes:
   config = load.from_config_dict(base.get_config())
-  fields = {"config": load.to_dict(config), "versions": {}}
+  fields = {"config": dataclasses.asdict(config), "versions": {}}
   return json.dumps(fields).encode()
 
 

@@ -157,6 +157,42 @@ def test_what_enters_and_leaves_the_layers_has_rates_of_its_own():
     np.testing.assert_allclose(values, [0, 1 / (1 - rate)], rtol=1e-6)
 
 
+def test_position_encodings_have_a_rate_of_their_own():
+  config = tiny.model_config(position_dropout_rate=0.5)
+  (masks,) = _masks(config, keys=(0,))
+  assert set(masks) == {"position_dropout"}
+  (mask,) = masks["position_dropout"]
+  np.testing.assert_allclose(np.unique(mask), [0, 2])
+
+
+@pytest.mark.parametrize("encoding", ["relative", "relative_tied"])
+@pytest.mark.parametrize("locked", [False, True])
+def test_projection_dropout_has_a_mask_for_each_projection(encoding, locked):
+  config = tiny.model_config(
+    projection_dropout_rate=0.5, locked_dropout=locked, encoding=encoding
+  )
+  (masks,) = _masks(config, keys=(0,))
+  (rows,) = masks.values()
+  assert set(masks) == {"layers/attention/projection_dropout"}
+  width, context = (
+    config.num_heads * config.head_dim,
+    tiny.MEMORY + tiny.SEGMENT,
+  )
+  expected = [
+    (tiny.LANES, length, width) for length in (tiny.SEGMENT, context, context)
+  ]
+  if encoding == "relative_tied":  # Keys of distances; query of distance 0.
+    expected += [(context, width), (1, width)]
+  shapes = sorted(mask.shape for mask in rows)
+  assert shapes == sorted(expected * config.num_layers)
+  seen = {mask[..., 0, :].tobytes() for mask in rows}
+  assert len(seen) == len(rows)
+  for mask in rows:
+    np.testing.assert_allclose(np.unique(mask), [0, 2])
+    alike = (mask == mask[..., :1, :]).all()
+    assert alike == (locked or mask.shape[-2] == 1)
+
+
 def test_embedding_dropout_drops_a_word_wherever_it_stands():
   config = tiny.model_config(embedding_dropout_rate=0.5)
   params, (tokens, _, memory) = tiny.params(config), tiny.inputs(config)
@@ -245,6 +281,8 @@ def test_weight_dropout_drops_single_weights_of_the_layers_matrices():
     "output_dropout_rate",
     "embedding_dropout_rate",
     "weight_dropout_rate",
+    "position_dropout_rate",
+    "projection_dropout_rate",
   ],
 )
 def test_dropout_changes_training_and_not_evaluation(name):

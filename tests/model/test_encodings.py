@@ -13,15 +13,15 @@ from tests import tiny
 from tests.conformance import adapters
 from tests.conformance import checks
 from transformer_xl import errors
-from transformer_xl.config import encodings as facts
 from transformer_xl.config import load
+from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 from transformer_xl.model import kv_cache
 from transformer_xl.model.encodings import table as encodings
 
 LEARNED = ("shaw", "absolute_per_layer")
 ABSOLUTE = ("absolute", "absolute_per_layer")
-OTHERS = (*LEARNED, "absolute")
+OTHERS = (*LEARNED, "absolute", "relative_tied")
 # Absolute positions change with the cuts; these hold for any encoding.
 CHECKS = (
   checks.future_does_not_leak,
@@ -66,7 +66,8 @@ def test_only_relative_attention_has_what_its_terms_need():
   plain = {"query", "key", "value", "output"}
   assert names["relative"] == plain | {"position"}
   assert names["shaw"] == plain | {"distances"}
-  assert names["absolute"] == names["absolute_per_layer"] == plain
+  for encoding in ("absolute", "absolute_per_layer", "relative_tied"):
+    assert names[encoding] == plain
   for encoding in OTHERS:
     assert "content_bias" not in tiny.params(small(encoding))
   assert "positions" in tiny.params(small("absolute_per_layer"))["layers"]
@@ -149,10 +150,10 @@ def test_a_reader_of_too_long_segments_is_one_line():
 
 
 def test_the_table_and_the_rules_know_the_same_encodings():
-  assert set(encodings.ENCODINGS) == set(facts.FACTS)
+  assert set(encodings.ENCODINGS) == set(model_fields.CLAMPS)
   assert set(encodings.ENCODINGS) == set(schema.choices("model.encoding"))
   for name, encoding in encodings.ENCODINGS.items():
-    assert encoding.clamps == facts.FACTS[name].clamps
+    assert encoding.clamps == model_fields.CLAMPS[name]
     assert encoding.counts_from_segment == (name in ABSOLUTE)
 
 

@@ -24,6 +24,11 @@ VARIANTS = {
     {"encoding": "shaw", "pre_norm": True, "memory_start": "zeros"},
     True,
   ),
+  "tied": ({"encoding": "relative_tied"}, False),
+  "tied_zeros": (
+    {"encoding": "relative_tied", "pre_norm": True, "memory_start": "zeros"},
+    True,
+  ),
   "absolute": ({"encoding": "absolute"}, False),
   "absolute_zeros": (
     {
@@ -57,6 +62,8 @@ CASES = [
 OTHERS = [
   ("shaw", (7, 3)),
   ("shaw_zeros", (2, 4)),
+  ("tied", (7, 3)),
+  ("tied_zeros", (2, 4)),
   ("absolute", (7, 3)),
   ("absolute_zeros", (6, 3)),
   ("per_layer", (7, 3)),

@@ -1,8 +1,6 @@
 """A loss that is lost sends the run back, and never into a checkpoint."""
 
-import json
 import math
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +9,8 @@ import pytest
 
 from tests import corpus
 from tests.training import test_resume
+from tests.training.runs import lines
+from tests.training.runs import steps
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import streams
@@ -21,7 +21,6 @@ from transformer_xl.training import divergence
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
-from transformer_xl.workdir import checkpoint_items
 
 GUARDED = {
   "train.num_steps": 20,
@@ -37,23 +36,8 @@ GUARDED = {
 BAD_SEGMENT = 9  # In the data, not in the updates.
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
-def lines(workdir):
-  path = pathlib.Path(workdir) / "metrics.jsonl"
-  return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def events(workdir):
   return [record for record in lines(workdir) if "divergence" in record]
-
-
-def steps(workdir):
-  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
-  return sorted(int(path.name) for path in folder.iterdir())
 
 
 def poison(monkeypatch, harm, *, is_bad):

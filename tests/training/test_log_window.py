@@ -8,7 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+from tests import corpus
 from tests import tiny
+from tests.training.runs import lines
 from transformer_xl import hardware
 from transformer_xl.config import load
 from transformer_xl.evaluation import sums
@@ -16,6 +18,7 @@ from transformer_xl.evaluation import units
 from transformer_xl.model import flops
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import log_window
+from transformer_xl.training import loop
 from transformer_xl.training import step
 
 
@@ -192,3 +195,53 @@ def test_a_chunk_beside_which_the_host_compiled_has_no_speed(monkeypatch):
     now[0] = float(ready)
     window.add(update_metrics([1.0], [50]), tokens_read=60)
   assert window.record(4, run_config())["tokens_per_second"] == 60 / 3
+
+
+@pytest.mark.parametrize("loss_on", ["all", "recent_half"])
+def test_tokens_and_speed_count_all_tokens_that_are_read(
+  data_dir, tmp_path, monkeypatch, loss_on
+):
+  now = [0.0]
+  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
+  add = log_window.Window.add
+
+  def added(self, *args, **kwargs):
+    now[0] += 2.0
+    add(self, *args, **kwargs)
+
+  monkeypatch.setattr(log_window.Window, "add", added)
+  updates = {"train.loss_on": loss_on, "train.log_every_steps": 4}
+  short = corpus.config(data_dir, **updates | {"train.num_steps": 4})
+  assert loop.train(short, str(tmp_path))
+  wide = corpus.config(data_dir, **updates | {"train.batch_size": 8})
+  assert loop.train(wide, str(tmp_path))
+  records = lines(tmp_path)
+  tokens = [4 * 4 * 8, 4 * 4 * 8 + 4 * 8 * 8, 4 * 4 * 8 + 8 * 8 * 8]
+  assert [record["tokens"] for record in records] == tokens
+  speeds = [record["tokens_per_second"] for record in records]
+  assert speeds[1:] == [2 * 8 * 8 / 2.0] * 2  # Two updates in 2 s.
+
+
+def test_speed_with_several_segment_lengths_is_never_too_high(
+  data_dir, tmp_path, monkeypatch
+):
+  """Each chunk takes 2 s and each compilation 30 s, by this clock."""
+  now, lens = [0.0], {"train.segment_lens": (8, 4, 6)}
+  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
+  leave_untimed, add = log_window.Window.leave_untimed, log_window.Window.add
+
+  def compiled(self):
+    now[0] += 30.0
+    leave_untimed(self)
+
+  def added(self, *args, **kwargs):
+    now[0] += 2.0
+    add(self, *args, **kwargs)
+
+  monkeypatch.setattr(log_window.Window, "leave_untimed", compiled)
+  monkeypatch.setattr(log_window.Window, "add", added)
+  assert loop.train(corpus.config(data_dir, **lens), str(tmp_path))
+  speeds = [record["tokens_per_second"] for record in lines(tmp_path)]
+  found = {speed for speed in speeds if speed is not None}
+  assert found
+  assert found <= {2 * 4 * length / 2.0 for length in (8, 4, 6)}

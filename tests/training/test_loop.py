@@ -1,11 +1,7 @@
 """The training loop in one process: its order, its log, its end."""
 
-import json
 import math
 import pathlib
-import signal
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -14,17 +10,14 @@ import pytest
 from tests import corpus
 from tests import tiny
 from tests.training import test_step
+from tests.training.runs import lines
+from tests.training.runs import steps
 from transformer_xl import errors
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
-from transformer_xl.training import log_window
 from transformer_xl.training import loop
-from transformer_xl.training import preemption
 from transformer_xl.training import programs
-from transformer_xl.workdir import checkpoint_items
-from transformer_xl.workdir import lock
-from transformer_xl.workdir import metrics_log
 
 FIELDS = {
   "step",
@@ -35,33 +28,6 @@ FIELDS = {
   "tokens_per_second",
   "mfu",
 }
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
-def lines(workdir):
-  path = pathlib.Path(workdir) / "metrics.jsonl"
-  return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def steps(workdir):
-  folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
-  return sorted(int(path.name) for path in folder.iterdir())
-
-
-def send_signal_at(step, monkeypatch, number=signal.SIGTERM):
-  """Signals this process when the line of `step` is written."""
-  write = metrics_log.Writer.write
-
-  def written(self, record):
-    write(self, record)
-    if record["step"] == step and "split" not in record:
-      signal.raise_signal(number)
-
-  monkeypatch.setattr(metrics_log.Writer, "write", written)
 
 
 def compile_to_the_bit(monkeypatch):
@@ -129,171 +95,6 @@ def test_a_finished_run_does_nothing_more(data_dir, tmp_path):
   assert loop.train(config, str(tmp_path))
   assert lines(tmp_path) == before
   assert steps(tmp_path) == [8, 12]
-
-
-def test_two_runs_in_one_workdir_are_refused(data_dir, tmp_path):
-  """Else the second starts anew while the first still saves."""
-  config = corpus.config(data_dir, **{"train.num_steps": 4})
-  workdir = tmp_path / "run"
-  with lock.locked(str(workdir)):
-    with pytest.raises(errors.UserError, match="another process trains in"):
-      loop.train(config, str(workdir))
-    assert [path.name for path in workdir.iterdir()] == [".lock"]
-  assert not list(workdir.iterdir())
-  assert loop.train(config, str(workdir))
-  assert steps(workdir) == [4]
-
-
-def test_a_killed_run_keeps_nobody_out(tmp_path):
-  held = (
-    "import sys; from transformer_xl.workdir import lock\n"
-    "with lock.locked(sys.argv[1]):\n"
-    "  print('held', flush=True); sys.stdin.read()"
-  )
-  with subprocess.Popen(
-    [sys.executable, "-c", held, str(tmp_path)],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-  ) as process:
-    assert process.stdout.readline() == "held\n"
-    with pytest.raises(errors.UserError), lock.locked(str(tmp_path)):
-      pass
-    process.kill()
-  with lock.locked(str(tmp_path)):
-    pass
-
-
-def test_a_signal_ends_the_run_after_its_chunk_with_a_checkpoint(
-  data_dir, tmp_path, monkeypatch
-):
-  config = corpus.config(
-    data_dir, **{"train.eval_every_steps": 2, "checkpoint.every_steps": 12}
-  )
-  send_signal_at(4, monkeypatch)
-  assert not loop.train(config, str(tmp_path))
-  assert steps(tmp_path)[-1] == 4
-  assert [r["step"] for r in lines(tmp_path) if "split" in r] == [2]
-  assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(
-  data_dir, tmp_path, monkeypatch
-):
-  send_signal_at(12, monkeypatch)
-  config = corpus.config(data_dir)
-  assert not loop.train(config, str(tmp_path))
-  assert steps(tmp_path)[-1] == 12
-  monkeypatch.undo()
-  assert loop.train(config, str(tmp_path))
-
-
-def test_an_evaluation_that_a_signal_prevents_is_made_up_for(
-  data_dir, tmp_path, monkeypatch
-):
-  config = corpus.config(data_dir, **{"train.eval_every_steps": 4})
-  loop.train(config, str(tmp_path / "whole"))
-  send_signal_at(8, monkeypatch)
-  assert not loop.train(config, str(tmp_path / "parts"))
-  monkeypatch.undo()
-  assert [r["step"] for r in lines(tmp_path / "parts")][-1] == 8
-  assert loop.train(config, str(tmp_path / "parts"))
-
-  def losses(name):
-    records = [r for r in lines(tmp_path / name) if "split" in r]
-    return [(record["step"], record["nll"]) for record in records]
-
-  assert losses("parts") == losses("whole")
-  assert len(losses("whole")) == 3
-
-
-def test_an_owed_evaluation_ranks_its_checkpoint(
-  data_dir, tmp_path, monkeypatch
-):
-  updates = {
-    "train.eval_every_steps": 4,
-    "checkpoint.keep_latest": 1,
-    "checkpoint.keep_best": 1,
-  }
-  score_until = evaluate.Evaluator.score_until
-  scores = iter([3.0, 2.0, 2.0, 2.5])
-
-  def scored(self, params, *, should_stop):
-    score = score_until(self, params, should_stop=should_stop)
-    return score and score._replace(nll=next(scores) * score.num_tokens)
-
-  config = corpus.config(data_dir, **updates)
-  send_signal_at(8, monkeypatch)
-  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
-  assert not loop.train(config, str(tmp_path))
-  monkeypatch.undo()
-  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
-  # It is killed once more, between the checkpoint's loss and its metadata.
-  write_json = metrics_log.write_json
-
-  def killed(path, value):
-    if path.endswith("metadata"):
-      raise KeyboardInterrupt
-    write_json(path, value)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(metrics_log, "write_json", killed)
-    with pytest.raises(KeyboardInterrupt):
-      loop.train(config, str(tmp_path))
-  assert loop.train(
-    corpus.config(data_dir, **updates | {"train.num_steps": 8}), str(tmp_path)
-  )
-  evaluated = [(r["step"], r["nll"]) for r in lines(tmp_path) if "split" in r]
-  assert evaluated == [(4, 3.0), (8, 2.0)]
-  assert loop.train(config, str(tmp_path))
-  assert next(scores, None) is None  # Step 8 was not scored again.
-  best = corpus.config(data_dir, **updates | {"eval.checkpoint": "best"})
-  assert evaluate.load(best, str(tmp_path)).step == 8
-  assert steps(tmp_path) == [8, 12]
-
-
-WAITING = """
-import hashlib
-from absl import logging
-from transformer_xl.training import preemption
-
-logging.use_absl_handler()
-with preemption.StopSignal():
-  print("waiting", flush=True)
-  hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # As for the devices.
-"""
-
-
-def test_interrupts_are_answered_while_python_waits():
-  with subprocess.Popen(
-    [sys.executable, "-c", WAITING],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  ) as process:
-    try:
-      assert process.stdout.readline() == "waiting\n"
-      process.send_signal(signal.SIGINT)
-      lines = [process.stderr.readline() for _ in range(2)]
-      assert "SIGINT: stopping after this chunk, with a checkpoint" in lines[1]
-      assert process.poll() is None
-      process.send_signal(signal.SIGINT)
-      (last,) = process.stderr.read().splitlines()
-      assert last.startswith("error: interrupted twice;")
-      assert process.wait() == preemption.INTERRUPTED
-    finally:
-      process.kill()
-
-
-def test_a_stopped_run_says_where_it_is_saved(
-  data_dir, tmp_path, monkeypatch, caplog
-):
-  send_signal_at(4, monkeypatch, signal.SIGINT)
-  assert not loop.train(corpus.config(data_dir), str(tmp_path))
-  *_, last = [r.getMessage() for r in caplog.records if r.name == "absl"]
-  assert (
-    last == f"Saved at step {steps(tmp_path)[-1]}; the same command continues."
-  )
 
 
 @pytest.mark.parametrize("num_steps", [12, 8])
@@ -375,56 +176,6 @@ def test_other_lanes_start_with_empty_memory_and_a_warning(
   assert "continue elsewhere in the text" in caplog.text
   assert "config.train.batch_size 4 -> 8" in caplog.text
   assert steps(tmp_path)[-1] == 12
-
-
-@pytest.mark.parametrize("loss_on", ["all", "recent_half"])
-def test_tokens_and_speed_count_all_tokens_that_are_read(
-  data_dir, tmp_path, monkeypatch, loss_on
-):
-  now = [0.0]
-  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
-  add = log_window.Window.add
-
-  def added(self, *args, **kwargs):
-    now[0] += 2.0
-    add(self, *args, **kwargs)
-
-  monkeypatch.setattr(log_window.Window, "add", added)
-  updates = {"train.loss_on": loss_on, "train.log_every_steps": 4}
-  short = corpus.config(data_dir, **updates | {"train.num_steps": 4})
-  assert loop.train(short, str(tmp_path))
-  wide = corpus.config(data_dir, **updates | {"train.batch_size": 8})
-  assert loop.train(wide, str(tmp_path))
-  records = lines(tmp_path)
-  tokens = [4 * 4 * 8, 4 * 4 * 8 + 4 * 8 * 8, 4 * 4 * 8 + 8 * 8 * 8]
-  assert [record["tokens"] for record in records] == tokens
-  speeds = [record["tokens_per_second"] for record in records]
-  assert speeds[1:] == [2 * 8 * 8 / 2.0] * 2  # Two updates in 2 s.
-
-
-def test_speed_with_several_segment_lengths_is_never_too_high(
-  data_dir, tmp_path, monkeypatch
-):
-  """Each chunk takes 2 s and each compilation 30 s, by this clock."""
-  now, lens = [0.0], {"train.segment_lens": (8, 4, 6)}
-  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
-  leave_untimed, add = log_window.Window.leave_untimed, log_window.Window.add
-
-  def compiled(self):
-    now[0] += 30.0
-    leave_untimed(self)
-
-  def added(self, *args, **kwargs):
-    now[0] += 2.0
-    add(self, *args, **kwargs)
-
-  monkeypatch.setattr(log_window.Window, "leave_untimed", compiled)
-  monkeypatch.setattr(log_window.Window, "add", added)
-  assert loop.train(corpus.config(data_dir, **lens), str(tmp_path))
-  speeds = [record["tokens_per_second"] for record in lines(tmp_path)]
-  found = {speed for speed in speeds if speed is not None}
-  assert found
-  assert found <= {2 * 4 * length / 2.0 for length in (8, 4, 6)}
 
 
 @pytest.mark.parametrize(

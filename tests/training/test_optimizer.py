@@ -259,6 +259,28 @@ def test_adam_takes_the_configured_moments():
   assert float(updates["kernel"][0]) == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_l2_penalty_goes_through_the_moments_of_adam():
+  """Against NumPy: after clipping, and for biases as well."""
+  params = {"kernel": jnp.array([3.0, -4.0]), "bias": jnp.array([2.0])}
+  gradient = {"kernel": jnp.array([6.0, 0.0]), "bias": jnp.array([8.0])}
+  config = train_config(
+    optimizer="adam",
+    schedule="constant",
+    learning_rate=1.0,
+    clip_norm=5.0,
+    l2_penalty=0.5,
+    adam_b1=0.5,
+    adam_b2=0.75,
+    adam_epsilon=1.0,
+  )
+  optimizer = optimizer_lib.make_optimizer(config)
+  updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+  for name, param in params.items():
+    slope = np.asarray(gradient[name]) / 2 + 0.5 * np.asarray(param)
+    expected = -slope / (np.abs(slope) + 1)
+    np.testing.assert_allclose(updates[name], expected, rtol=1e-6)
+
+
 def test_clipping_can_be_switched_without_another_optimizer_state():
   params = {"kernel": jnp.zeros((2, 2))}
   states = [

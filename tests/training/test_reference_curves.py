@@ -1,5 +1,6 @@
 """A run beside the losses of others: on track, off track, or neither."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -12,9 +13,7 @@ from tests import broken_runs
 from tests import corpus
 from tests.training import test_resume
 from transformer_xl import errors
-from transformer_xl.config import load
 from transformer_xl.training import loop
-from transformer_xl.training.reference_curves import comparison
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run
 
@@ -29,18 +28,13 @@ TRAINED = {
 PACKAGE = "transformer_xl.training.reference_curves"
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def write_run(folder, data_dir, *, seed=0, every=10, change=None, **updates):
   """A workdir whose losses fall from 3 with a little noise of the seed."""
   updates = {"train.num_steps": 200, "train.log_every_steps": every} | updates
   config = corpus.config(data_dir, seed=seed, **updates)
   (folder / "vocabulary").mkdir(parents=True)
   (folder / "config.json").write_text(
-    json.dumps({"config": load.to_dict(config), "versions": {"jax": "1"}})
+    json.dumps({"config": dataclasses.asdict(config), "versions": {"jax": "1"}})
   )
   meta = (
     test_resume.pathlib.Path(data_dir) / corpus.NAME / "meta.json"
@@ -82,7 +76,7 @@ def test_another_seed_is_on_track_however_often_it_logs(
   reference, data_dir, tmp_path, every
 ):
   run = write_run(tmp_path / "run", data_dir, seed=9, every=every)
-  status, text = comparison.compare(run, reference)
+  status, text = curve_lib.compare(run, reference)
   assert status == 0, text
   lines = 200 // every
   assert text.startswith(f"on track: {lines} log lines and 2 evaluations to")
@@ -108,7 +102,7 @@ def test_what_leaves_the_band_is_off_track(
       change(record)
 
   run = write_run(tmp_path / "run", data_dir, seed=9, change=change_training)
-  status, text = comparison.compare(run, reference)
+  status, text = curve_lib.compare(run, reference)
   assert status == 1
   assert text.startswith("off track from")
   assert says in text
@@ -121,7 +115,10 @@ def test_what_leaves_the_band_is_off_track(
     ({"train.learning_rate": 0.1}, "config.train.learning_rate is 0.1, the"),
     ({"train.mem_len": 4}, "config.train.mem_len is 4, the reference has 8"),
     ({"model.num_layers": 3}, "config.model.num_layers is 3"),
-    ({"train.log_every_steps": 4}, "no log line that begins and ends"),
+    (
+      {"train.log_every_steps": 4},
+      "no loss that the reference has; wait for one every 10 steps",
+    ),
   ],
 )
 def test_what_differs_is_named_and_not_judged(
@@ -131,7 +128,7 @@ def test_what_differs_is_named_and_not_judged(
   run = write_run(tmp_path / "run", data_dir, every=every, **updates)
   if every == 4:
     run = run._replace(losses={4: 3.0}, validation={})
-  status, text = comparison.compare(run, reference)
+  status, text = curve_lib.compare(run, reference)
   assert status == 2
   assert says in text
 
@@ -139,15 +136,43 @@ def test_what_differs_is_named_and_not_judged(
 def test_another_text_is_not_judged(reference, data_dir, tmp_path):
   run = write_run(tmp_path / "run", data_dir)
   run = run._replace(data_sha256="0" * 64)
-  status, text = comparison.compare(run, reference)
+  status, text = curve_lib.compare(run, reference)
   assert status == 2
   assert "its training text (SHA-256 000000000000) is not" in text
 
 
 def test_what_changes_no_loss_is_no_difference(reference, data_dir, tmp_path):
   free = {"train.segments_per_call": 1, "model.remat": "full", "seed": 8}
+  free["model.dtype"] = "bfloat16"
   run = write_run(tmp_path / "run", data_dir, **free)
-  assert comparison.compare(run, reference)[0] == 0
+  assert curve_lib.compare(run, reference)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["ptb_published", "wikitext2_published"])
+def test_each_published_run_is_on_the_track_of_the_others(name):
+  path = test_resume.ROOT / f"experiments/reference_curves/{name}.json"
+  curve = curve_lib.load(str(path))
+  assert len(curve.seeds) >= 3
+  for left_out, losses in enumerate(curve.validation):
+    others = curve._replace(
+      seeds=curve.seeds[1:],
+      losses=curve.losses[1:],
+      validation=np.delete(curve.validation, left_out, axis=0),
+    )
+    for change, status, says in (
+      (0.0, 0, f"on track: 0 log lines and {len(losses)} evaluations"),
+      (0.1, 1, "off track from"),
+      (-0.5, 1, "Too good"),
+    ):
+      values = dict(zip(curve.validation_steps, losses + change, strict=True))
+      run = logged_run.Run(curve.config, curve.data_sha256, {}, values, {})
+      found, text = curve_lib.compare(run, others)
+      assert found == status, text
+      assert says in text
+    begun = logged_run.Run(curve.config, curve.data_sha256, {9: 5.0}, {}, {})
+    found, text = curve_lib.compare(begun, others)
+    assert found == 2
+    assert "wait for one every" in text
 
 
 def test_a_run_that_went_back_is_judged_by_its_losses(data_dir, tmp_path):
@@ -159,7 +184,7 @@ def test_a_run_that_went_back_is_judged_by_its_losses(data_dir, tmp_path):
 
 def test_other_evaluations_are_not_compared(reference, data_dir, tmp_path):
   run = write_run(tmp_path / "run", data_dir, **{"train.eval_mem_len": 2})
-  status, text = comparison.compare(run, reference)
+  status, text = curve_lib.compare(run, reference)
   assert status == 0
   assert "evaluation" not in text
 
@@ -248,7 +273,7 @@ def curve(data_dir, tmp_path_factory):
 def test_healthy_training_stays_in_the_band(
   curve, data_dir, tmp_path, monkeypatch
 ):
-  status, text = comparison.compare(
+  status, text = curve_lib.compare(
     train(tmp_path / "healthy", data_dir, monkeypatch, seed=3), curve
   )
   assert status == 0, text
@@ -268,5 +293,5 @@ def test_broken_training_leaves_the_band_early(
   curve, data_dir, tmp_path, monkeypatch, fault
 ):
   run = train(tmp_path / "run", data_dir, monkeypatch, seed=4, fault=fault)
-  status, text = comparison.compare(run, curve)
+  status, text = curve_lib.compare(run, curve)
   assert status == 1, (fault, text)

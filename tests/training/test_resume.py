@@ -56,11 +56,6 @@ RECIPE = {
 }
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def lines(workdir):
   path = pathlib.Path(workdir) / "metrics.jsonl"
   records = map(json.loads, path.read_text().splitlines())

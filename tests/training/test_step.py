@@ -1,5 +1,6 @@
 """Updates and scores as scans, against loops and direct computation."""
 
+import dataclasses
 import functools
 
 import jax
@@ -68,11 +69,10 @@ def start(config):
 @functools.cache
 def compiled(function, config, *, options=()):
   """`train_segment` or `train_chunk`; a seed to take the place of config's."""
-  training = step_lib.make_training(config)
 
   def call(state, memory, segments, seed):
-    seeded = training._replace(seed=seed)
-    return function(state, memory, segments, training=seeded)
+    seeded = dataclasses.replace(config, seed=seed)
+    return function(state, memory, segments, config=seeded)
 
   return jax.jit(call, compiler_options=dict(options))
 
@@ -84,7 +84,7 @@ def run(config, segments, *, options=()):
 
 
 def score(config, params, memory, segment):
-  model = step_lib.make_training(config).model
+  model = step_lib.make_model(config)
   return sums_lib.score_segment(params, memory, segment, model=model)
 
 
@@ -210,7 +210,7 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   config = make_config(**PLAIN, **{f"train.{penalty}_penalty": 0.5})
   state, memory = start(config)
   segment = at(make_segments(), 0)
-  model = step_lib.make_training(config).model
+  model = step_lib.make_model(config)
 
   def expected(params):
     hidden, _ = model.apply(
@@ -220,7 +220,8 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
     if penalty == "temporal_activation":
       change = jnp.mean((hidden[:, 1:] - hidden[:, :-1]) ** 2, axis=2)
       change = jnp.where(segment.resets[:, 1:], 0, change)
-      squares = jnp.pad(change, ((0, 0), (1, 0)))
+      counts = ~segment.resets[:, 1:] * segment.weights[:, 1:]
+      return 0.5 * jnp.sum(change * counts) / counts.sum()
     return 0.5 * jnp.sum(squares * segment.weights) / segment.weights.sum()
 
   results = [
@@ -332,7 +333,7 @@ def test_no_gradient_flows_into_memory():
 def test_scoring_a_chunk_is_scoring_segment_by_segment():
   config, segments = make_config(**PLAIN), make_segments()
   state, memory = start(config)
-  model = step_lib.make_training(config).model
+  model = step_lib.make_model(config)
   chunk = jax.jit(functools.partial(sums_lib.score_chunk, model=model))
   after, sums = chunk(state.params, memory, segments)
   single = jax.jit(functools.partial(score, config))

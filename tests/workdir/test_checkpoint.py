@@ -1,7 +1,6 @@
 """When checkpoints are saved, what is kept, what comes back."""
 
 import errno
-import itertools
 import json
 import pathlib
 import shutil
@@ -20,7 +19,6 @@ from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
-from transformer_xl.workdir import save_policy
 from transformer_xl.workdir import trained_model
 
 
@@ -86,75 +84,6 @@ def steps(workdir):
 def assert_same(one, other):
   assert jax.tree.structure(one) == jax.tree.structure(other)
   jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
-def test_saves_are_due_by_step_and_by_clock():
-  now = [100.0]
-  policy = save_policy.SavePolicy(
-    options(every_steps=10, every_minutes=2.0), clock=lambda: now[0]
-  )
-  assert policy.is_due(10)
-  assert not policy.is_due(11)
-  now[0] += 119.0
-  assert not policy.is_due(11)
-  now[0] += 1.0
-  assert policy.is_due(11)
-  policy.saved()
-  assert not policy.is_due(12)
-  assert policy.is_due(20)
-
-
-def test_a_clock_of_zero_minutes_never_saves():
-  now = [0.0]
-  policy = save_policy.SavePolicy(
-    options(every_steps=10, every_minutes=0.0), clock=lambda: now[0]
-  )
-  now[0] = 1e9
-  assert not policy.is_due(11)
-
-
-class Store:
-  """A coordination service, as JAX has one."""
-
-  def __init__(self):
-    self.values = {}
-
-  def key_value_set(self, key, value):
-    assert key not in self.values
-    self.values[key] = value
-
-  def key_value_dir_get(self, key):
-    return [item for item in self.values.items() if item[0].startswith(key)]
-
-
-@pytest.mark.parametrize("behind", [0, 1])
-def test_several_processes_save_by_the_clock_of_the_first(monkeypatch, behind):
-  """Nothing waits for devices, and no process is behind by two calls."""
-  now, process, store = [0.0], [0], Store()
-  monkeypatch.setattr(jax, "process_index", lambda: process[0])
-  config = options(every_steps=50, every_minutes=1.0)
-  monkeypatch.setattr(save_policy, "_instances", itertools.repeat(0))
-  policies = [
-    save_policy.SavePolicy(config, clock=clock, store=store)
-    for clock in (lambda: now[0], lambda: -now[0])
-  ]
-
-  def saves(index, step):
-    process[0] = index
-    due = policies[index].is_due(step)
-    if due:
-      policies[index].saved()
-    return due
-
-  found = [], []
-  for step in range(1, 120):
-    now[0] = 10.0 * step
-    for index, current in ((0, step), (1, step - behind)):
-      if current and saves(index, current):
-        found[index].append(current)
-  # Six steps in each minute and two ahead, from each save or step 50 on.
-  assert found[0][:8] == [8, 16, 24, 32, 40, 48, 50, 58]
-  assert found[1] == [step for step in found[0] if step <= 119 - behind]
 
 
 def test_everything_comes_back_as_it_was_saved(tmp_path):
@@ -328,48 +257,6 @@ def test_a_moving_average_can_be_added_and_left_out(tmp_path):
   restored = restore(tmp_path / "with", make_state(0))
   assert restored.state.average is None
   assert_same(restored.state.params, make_state(3).params)
-
-
-def test_parameters_of_the_average_are_read_by_name(tmp_path):
-  state = make_state(3, average=True)
-  save(tmp_path, [state])
-  target = make_state(0).params
-  params, _ = trained_model.restore_params(
-    str(tmp_path), which="latest", average=True, target=target
-  )
-  assert_same(params, state.average)
-  save(tmp_path / "without", [make_state(3)])
-  with pytest.raises(errors.UserError, match="no average of the"):
-    trained_model.restore_params(
-      str(tmp_path / "without"), which="latest", average=True, target=target
-    )
-
-
-def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
-  params = make_state(9).params
-  trained_model.save_params(str(tmp_path), params, step=9)
-  restored, step = trained_model.restore_params(
-    str(tmp_path), which="latest", average=False, target=make_state(0).params
-  )
-  assert step == 9
-  assert_same(restored, params)
-
-
-@pytest.mark.parametrize("which", ["best", "5", "newest"])
-def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
-  save(tmp_path, [make_state(3)])
-  with pytest.raises(errors.UserError, match=r"has the steps \[3\]"):
-    trained_model.restore_params(
-      str(tmp_path), which=which, average=False, target=make_state(0).params
-    )
-
-
-def test_a_run_that_saved_nothing_yet_is_told_to_train(tmp_path):
-  (tmp_path / checkpoint_items.DIRECTORY).mkdir()
-  with pytest.raises(errors.UserError, match="there are no checkpoints in"):
-    trained_model.restore_params(
-      str(tmp_path), which="latest", average=False, target=make_state(0).params
-    )
 
 
 def test_an_error_in_the_background_comes_to_light(tmp_path, monkeypatch):

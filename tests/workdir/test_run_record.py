@@ -22,11 +22,6 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def test_the_resolved_configuration_and_versions_are_kept(data_dir, tmp_path):
   config = corpus.config(data_dir)
   run_record.record(config, str(tmp_path))

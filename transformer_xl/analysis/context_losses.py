@@ -27,7 +27,6 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.analysis import context_windows
 from transformer_xl.config import load
-from transformer_xl.config import saved
 from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
@@ -52,7 +51,7 @@ def group(
 ) -> Iterator[tuple[str, schema.ExperimentConfig]]:
   """Yields the group's other runs, as saved, on the same data and split."""
   for workdir in config.analysis.group:
-    other = load.from_config_dict(saved.get_config(workdir))
+    other = load.from_config_dict(load.saved(workdir))
     evaluation = dataclasses.replace(
       other.eval,
       split=config.eval.split,

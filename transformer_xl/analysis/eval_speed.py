@@ -12,6 +12,7 @@ with one lane, alternating between them. Parameters are random: times do not
 depend on them, so no checkpoint is needed.
 """
 
+import dataclasses
 import functools
 import os
 import statistics
@@ -59,7 +60,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   directory = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(directory))
   tokens = token_file.open_split(directory, config.eval.split).tokens
-  twin = vanilla.twin(config.model)
+  twin = dataclasses.replace(config.model, **vanilla.changes(config.model))
   rows = []
   for length in config.analysis.speed_lens:
     if length < 1:

@@ -1,19 +1,23 @@
 """The flag --config=FILE, with --config.NAME=VALUE for single fields."""
 
+import ast
+import difflib
 import os
+import pathlib
 import re
-from typing import Any
 
+import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
 from transformer_xl import errors
-from transformer_xl.config import defaults
-from transformer_xl.config import experiments
+from transformer_xl.config import load
 
 CONFIG = config_flags.DEFINE_config_file(
   "config", None, "File in experiments/, with --config.NAME=VALUE overrides."
 )
+_FOLDER = pathlib.Path(__file__).parents[2] / "experiments"
+_EXPERIMENTS = sorted(_FOLDER.glob("[!_]*.py"))
 
 
 def parse(argv: list[str]) -> list[str]:
@@ -32,7 +36,7 @@ def parse(argv: list[str]) -> list[str]:
   if not os.path.isfile(file):
     raise errors.UserError(
       f"cannot read {file}: --config takes the path of a file, as in "
-      f"--config={experiments.nearest(file)}"
+      f"--config={_nearest(file)}"
     )
   try:
     rest = flags.FLAGS(argv)
@@ -49,16 +53,16 @@ def parse(argv: list[str]) -> list[str]:
     raise errors.UserError(f"cannot read {path}: {error}") from error
 
 
-def values(argv: list[str]) -> tuple[dict[str, Any], str]:
-  """The values that a command line gives to fields, and the file they are from.
+def values(argv: list[str]) -> tuple[ml_collections.ConfigDict, str]:
+  """The configuration of a command line, and the file that it is from.
 
   Without --config these are the defaults.
   """
   path = _path(argv)
   if path is None:
-    return defaults.get_config().to_dict(), "experiments/base.py"
+    return load.default(), "experiments/base.py"
   parse(argv)
-  return CONFIG.value.to_dict(), path
+  return CONFIG.value, path
 
 
 def saved_workdir() -> str:
@@ -66,6 +70,24 @@ def saved_workdir() -> str:
   path = config_flags.get_config_filename(flags.FLAGS["config"])
   _, _, workdir = path.partition("saved.py:")
   return workdir
+
+
+def summaries() -> dict[str, str]:
+  """The first line of each experiment's docstring, by path in the checkout."""
+  trees = [ast.parse(path.read_text("utf-8")) for path in _EXPERIMENTS]
+  return {
+    f"experiments/{path.name}": (ast.get_docstring(tree) or "").split("\n")[0]
+    for path, tree in zip(_EXPERIMENTS, trees, strict=True)
+  }
+
+
+def _nearest(file: str) -> str:
+  """The path of the experiment whose name is most like that of a file."""
+  names = [path.stem for path in _EXPERIMENTS]
+  near = difflib.get_close_matches(pathlib.Path(file).stem, names, n=1)
+  path = _FOLDER / f"{near[0] if near else 'quickstart'}.py"
+  relative = os.path.relpath(path)
+  return str(path) if relative.startswith("..") else relative
 
 
 def _path(argv: list[str]) -> str | None:

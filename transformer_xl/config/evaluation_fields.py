@@ -1,9 +1,10 @@
-"""Fields of `config.eval`."""
+"""Fields of `config.eval`, `generate`, `score` and `analysis`."""
 
 from transformer_xl.config.fields import ABOVE_ZERO
 from transformer_xl.config.fields import FRACTION
 from transformer_xl.config.fields import NOT_NEGATIVE
 from transformer_xl.config.fields import POSITIVE
+from transformer_xl.config.fields import SHARE
 from transformer_xl.config.fields import field
 from transformer_xl.config.fields import group
 from transformer_xl.config.fields import one_of
@@ -14,117 +15,182 @@ from transformer_xl.config.fields import several
 class DynamicConfig:
   """Dynamic evaluation, which docs/dynamic.md explains."""
 
-  kind: str = field(
-    "none",
-    "Rule by which parameters adapt to the text that was scored; rms divides "
-    "each step by the size of training gradients.",
-    one_of("none", "sgd", "rms"),
-  )
-  lanes: str = field(
-    "apart",
-    "Each lane adapts its own copy of the parameters (apart), or all lanes "
-    "adapt one copy and learn from each other's text (shared).",
-    one_of("apart", "shared"),
-  )
-  learning_rate: tuple[float, ...] = field(
-    (1e-4,),
-    "Learning rate, or several to compare on the validation split; sgd needs "
-    "rates some hundred times as large as rms.",
-    several(NOT_NEGATIVE),
-  )
-  decay: tuple[float, ...] = field(
-    (0.02,),
-    "Decay per segment towards the trained parameters, or several to compare.",
-    several(NOT_NEGATIVE),
-  )
-  epsilon: float = field(
-    1e-3,
-    "Added to the size of training gradients, which is almost zero for rare "
-    "words.",
-    ABOVE_ZERO,
-  )
-  statistics_segments: int = field(
-    50,
-    "Segments of each lane from which rms measures the size of training "
-    "gradients.",
-    POSITIVE,
-  )
+  kind: str = field("none", one_of("none", "sgd", "rms"))
+  """Rule by which parameters adapt to the text that was scored; rms divides
+  each step by the size of training gradients."""
+  lanes: str = field("apart", one_of("apart", "shared"))
+  """Each lane adapts its own copy of the parameters (apart), or all lanes adapt
+  one copy and learn from each other's text (shared)."""
+  learning_rate: tuple[float, ...] = field((1e-4,), several(NOT_NEGATIVE))
+  """Learning rate, or several to compare on the validation split; sgd needs
+  rates some hundred times as large as rms."""
+  decay: tuple[float, ...] = field((0.02,), several(NOT_NEGATIVE))
+  """Decay per segment towards the trained parameters, or several to compare."""
+  epsilon: float = field(1e-3, ABOVE_ZERO)
+  """Added to the size of training gradients, which is almost zero for rare
+  words."""
+  statistics_segments: int = field(50, POSITIVE)
+  """Segments of each lane from which rms measures the size of training
+  gradients."""
 
 
 @group
 class CacheConfig:
   """The neural cache, which docs/dynamic.md explains."""
 
-  size: int = field(
-    0, "Length of the cache in tokens; 0 for none.", NOT_NEGATIVE
-  )
-  flatness: tuple[float, ...] = field(
-    (0.1,),
-    "Factor theta on the similarity of states, or several to compare.",
-    several(NOT_NEGATIVE),
-  )
-  share: tuple[float, ...] = field(
-    (0.1,),
-    "Weight lambda of the cache in the mixture, or several to compare.",
-    several(FRACTION),
-  )
+  size: int = field(0, NOT_NEGATIVE)
+  """Length of the cache in tokens; 0 for none."""
+  flatness: tuple[float, ...] = field((0.1,), several(NOT_NEGATIVE))
+  """Factor theta on the similarity of states, or several to compare."""
+  share: tuple[float, ...] = field((0.1,), several(FRACTION))
+  """Weight lambda of the cache in the mixture, or several to compare."""
 
 
 @group
 class EvalConfig:
   """How a split is scored."""
 
-  split: str = field(
-    "test", "Split to score.", one_of("train", "valid", "test")
-  )
-  batch_size: int = field(8, "Number of lanes, over all devices.", POSITIVE)
-  segment_len: int = field(128, "Length of a segment in tokens.", POSITIVE)
-  mem_len: tuple[int, ...] = field(
-    (128,),
-    "Length of the memory in tokens, or several to compare.",
-    several(NOT_NEGATIVE),
-  )
-  clamp_len: int = field(
-    0,
-    "Distance in tokens from which all distances count as equal; 0 for none.",
-    NOT_NEGATIVE,
-  )
-  same_length: bool = field(
-    False, "Let every token attend to the same number of keys."
-  )
-  warmup_len: int = field(
-    -1,
-    "Unscored tokens that fill a lane's memory before its first scored token; "
-    "-1 for as many as the memory holds.",
-  )
-  memory: str = field(
-    "auto",
-    "Whether memory holds hidden states, or their keys and values, which "
-    "save their projection; the results are the same (docs/memory.md).",
-    one_of("auto", "hidden", "key_value"),
-  )
-  segments_per_call: int = field(
-    8, "Number of segments in one compiled call.", POSITIVE
-  )
-  parameters: str = field(
-    "raw",
-    "Evaluate the parameters themselves, or the average of them that training "
-    "kept: train.ema_decay, train.asgd_start_step, train.asgd_patience.",
-    one_of("raw", "ema", "asgd"),
-  )
-  checkpoint: str = field(
-    "latest", "Checkpoint to read: latest, best, or the number of its step."
-  )
+  split: str = field("test", one_of("train", "valid", "test"))
+  """Split to score."""
+  batch_size: int = field(8, POSITIVE)
+  """Number of lanes, over all devices."""
+  segment_len: int = field(128, POSITIVE)
+  """Length of a segment in tokens."""
+  context_len: int = field(0, NOT_NEGATIVE)
+  """Tokens before a segment that are read again with it."""
+  mem_len: tuple[int, ...] = field((128,), several(NOT_NEGATIVE))
+  """Length of the memory in tokens, or several to compare."""
+  clamp_len: int = field(0, NOT_NEGATIVE)
+  """Distance in tokens from which all distances count as equal; 0 for none."""
+  same_length: bool = field(False)
+  """Let every token attend to the same number of keys."""
+  warmup_len: int = field(-1)
+  """Unscored tokens that fill a lane's memory before its first scored token; -1
+  for as many as the memory holds."""
+  temperature: tuple[float, ...] = field((1.0,), several(ABOVE_ZERO))
+  """Divides the logits, or several to compare on the validation split."""
+  memory: str = field("auto", one_of("auto", "hidden", "key_value"))
+  """Whether memory holds hidden states, or their keys and values, which save
+  their projection; the results are the same (docs/memory.md)."""
+  segments_per_call: int = field(8, POSITIVE)
+  """Number of segments in one compiled call."""
+  parameters: str = field("raw", one_of("raw", "ema", "asgd"))
+  """Evaluate the parameters themselves, or the average of them that training
+  kept: train.ema_decay, train.asgd_start_step, train.asgd_patience."""
+  checkpoint: str = field("latest")
+  """Checkpoint to read: latest, best, or the number of its step."""
   dynamic: DynamicConfig
   cache: CacheConfig
 
   @property
   def num_settings(self) -> int:
-    """Number of settings of dynamic evaluation and cache to compare."""
+    """Number of temperatures and settings of adaptation to compare."""
     dynamic, cache = self.dynamic, self.cache
-    result = 1
+    result = len(self.temperature)
     if dynamic.kind != "none":
       result *= len(dynamic.learning_rate) * len(dynamic.decay)
     if cache.size:
       result *= len(cache.flatness) * len(cache.share)
     return result
+
+
+@group
+class GenerateConfig:
+  """How a prompt is continued."""
+
+  prompt: str = field("The")
+  """Text to continue."""
+  prompt_file: str = field("")
+  """File to read the prompt from instead; - for standard input."""
+  num_tokens: int = field(200, NOT_NEGATIVE)
+  """Number of tokens to draw."""
+  num_samples: int = field(1, POSITIVE)
+  """Number of continuations, drawn in one batch."""
+  temperature: float = field(1.0, NOT_NEGATIVE)
+  """Divides the log-probabilities; 0 always takes the likeliest token."""
+  top_k: int = field(40, NOT_NEGATIVE)
+  """Number of likeliest tokens to draw from; 0 for the whole vocabulary."""
+  top_p: float = field(1.0, SHARE)
+  """Draw from the likeliest of these whose probabilities add up to this."""
+  repetition_penalty: float = field(1.0, POSITIVE)
+  """Divides the probabilities of recent tokens; 1 for no penalty."""
+  no_repeat_ngram: int = field(0, NOT_NEGATIVE)
+  """Never repeat a recent sequence of this many tokens; 0 allows all."""
+  repetition_window: int = field(256, NOT_NEGATIVE)
+  """Number of tokens that count as recent."""
+  stop: str = field("")
+  """Text that ends a continuation; empty for none."""
+  tokens_per_call: int = field(16, POSITIVE)
+  """Number of tokens drawn in one compiled call, then printed."""
+  segment_len: int = field(128, POSITIVE)
+  """Length of the segments that the prompt is read in, in tokens."""
+  mem_len: int = field(512, NOT_NEGATIVE)
+  """Length of the memory in tokens."""
+
+
+@group
+class ScoreConfig:
+  """How the log-probabilities of given texts are computed."""
+
+  file: str = field("")
+  """File with a text or a JSON object on each line; - for standard input."""
+  memory: str = field("fresh", one_of("fresh", "carry"))
+  """Start each text with an empty memory, or carry it on from the text
+  before."""
+  prefix: str = field("\n")
+  """Text read before each text and not scored."""
+  top_k: int = field(0, NOT_NEGATIVE)
+  """Number of likeliest tokens to report at each position; 0 for none."""
+  batch_size: int = field(8, POSITIVE)
+  """Number of texts that are read at once."""
+  segment_len: int = field(128, POSITIVE)
+  """Length of a segment in tokens."""
+  mem_len: int = field(512, NOT_NEGATIVE)
+  """Length of the memory in tokens."""
+
+
+@group
+class AnalysisConfig:
+  """The paper's analyses, which docs/analyses.md explains."""
+
+  # Ablation.
+  rows: tuple[str, ...] = field(
+    (
+      "recurrent-relative-all",
+      "recurrent-shaw-all",
+      "recurrent-absolute-all",
+      "segment-relative-all",
+      "segment-shaw-all",
+      "segment-absolute-all",
+    )
+  )
+  """Rows of the ablation, each RECURRENCE-ENCODING-LOSS."""
+  attention_lens: tuple[int, ...] = field((32, 64, 128, 256))
+  """Attention lengths in tokens at which each row is evaluated."""
+  equal_memory: bool = field(False)
+  """Lengthen the segments of the rows without recurrence until all rows use as
+  much device memory."""
+  # Relative effective context length.
+  group: tuple[str, ...] = field(())
+  """Workdirs of the other models to compare with."""
+  context: str = field("tokens", one_of("tokens", "attention"))
+  """What limits the context: the tokens that are read, or the keys that each
+  layer attends to."""
+  context_start: int = field(16, POSITIVE)
+  """Shortest context in tokens."""
+  context_step: int = field(16, POSITIVE)
+  """Tokens by which the context grows at a time."""
+  context_stop: int = field(256)
+  """Longest context in tokens."""
+  fractions: tuple[float, ...] = field((0.1, 0.5, 1.0))
+  """Shares of the tokens, the hardest, that are compared."""
+  threshold: float = field(0.01)
+  """Relative gain below which a longer context counts as useless."""
+  num_tokens: int = field(2000, POSITIVE)
+  """Number of tokens that are scored for the context length, or shown to the
+  attention analysis."""
+  # Speed of evaluation, and attention.
+  speed_lens: tuple[int, ...] = field((800, 1800, 2800, 3800))
+  """Attention lengths in tokens at which evaluation is timed."""
+  text: str = field("")
+  """Text to show attention on; empty for the start of the split."""

@@ -1,12 +1,17 @@
-"""Declares configuration fields: default, remark and rule beside the type.
+"""Declares configuration fields: default and rule beside the type, then remark.
 
-    num_layers: int = field(4, "Number of layers.", POSITIVE)
+    num_layers: int = field(4, POSITIVE)
+    '''Number of layers.'''
 
 The defaults, the checks and the text of `--help` are all made from these
 declarations.
 """
 
+import ast
 import dataclasses
+import functools
+import inspect
+import itertools
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -18,17 +23,11 @@ T = TypeVar("T")
 
 
 class Rule(NamedTuple):
-  """A condition on one value.
+  """A condition on one value."""
 
-  Attributes:
-    text: completes the sentence "NAME must be ...".
-    holds: whether a value of the field's type satisfies it.
-    choices: the legal values, if they can be listed.
-  """
-
-  text: str
-  holds: Callable[[Any], bool]
-  choices: tuple[str, ...] = ()
+  text: str  # Completes the sentence "NAME must be ...".
+  holds: Callable[[Any], bool]  # Takes a value of the field's type.
+  choices: tuple[str, ...] = ()  # The legal values, if they can be listed.
 
 
 class SameAs(NamedTuple):
@@ -38,42 +37,45 @@ class SameAs(NamedTuple):
 
 
 class Field(NamedTuple):
-  """One field as declared.
+  """One field as declared."""
 
-  Attributes:
-    name: path below `config`, such as `model.num_layers`.
-    type: of its values.
-    default: a value or the field that it follows.
-    remark: one sentence for people.
-    rule: what values must satisfy by themselves, if anything.
-  """
-
-  name: str
+  group: Any  # The class that declares it.
+  name: str  # Path below `config`, such as `model.num_layers`.
   type: Any
-  default: Any
-  remark: str
-  rule: Rule | None
+  default: Any  # A value, or the field that it follows.
+  rule: Rule | None  # What values must satisfy by themselves, if anything.
+
+  @property
+  def remark(self) -> str:
+    """One sentence for people."""
+    return _remarks(self.group)[self.name.rpartition(".")[2]]
 
 
-def field(default: Any, remark: str, rule: Rule | None = None) -> Any:
+@functools.cache
+def _remarks(group: type) -> dict[str, str]:
+  """The literals below the fields of a group, read from its source."""
+  (declaration,) = ast.parse(inspect.getsource(group)).body
+  assert isinstance(declaration, ast.ClassDef)
+  return {
+    ast.unparse(above.target): " ".join(ast.literal_eval(below.value).split())
+    for above, below in itertools.pairwise(declaration.body)
+    if isinstance(above, ast.AnnAssign) and isinstance(below, ast.Expr)
+  }
+
+
+def field(default: Any, rule: Rule | None = None) -> Any:
   """Declares a field of a dataclass.
 
   The dataclass itself gets no default: a configuration that is built in code
   names every field, so none is forgotten without a word.
   """
-  metadata = {"default": default, "remark": remark, "rule": rule}
-  return dataclasses.field(metadata=metadata)
+  return dataclasses.field(metadata={"default": default, "rule": rule})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def group(kind: type[T]) -> type[T]:
   """Makes a class of declared fields a frozen dataclass."""
   return dataclasses.dataclass(frozen=True)(kind)
-
-
-def is_group(kind: Any) -> bool:
-  """Whether a field's type is a class of declared fields."""
-  return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def one_of(*choices: str) -> Rule:
@@ -88,9 +90,10 @@ def each(rule: Rule) -> Rule:
 
 def several(rule: Rule) -> Rule:
   """A tuple of one or more elements that satisfy the rule."""
+  holds = each(rule).holds
   return Rule(
     f"{rule.text}, one or several",
-    lambda values: len(values) > 0 and all(map(rule.holds, values)),
+    lambda values: values != () and holds(values),
   )
 
 
@@ -102,33 +105,11 @@ OPEN_FRACTION = Rule("in (0, 1)", lambda value: 0 < value < 1)
 SHARE = Rule("in (0, 1]", lambda value: 0 < value <= 1)
 
 
-def groups(kind: Any) -> Iterator[tuple[str, Any]]:
-  """Names and types of the groups in a group, in order."""
-  for declared in dataclasses.fields(kind):
-    if is_group(declared.type):
-      yield declared.name, declared.type
-
-
 def walk(kind: Any, prefix: str = "") -> Iterator[Field]:
   """All fields of a configuration in order, those of groups included."""
   for declared in dataclasses.fields(kind):
     name = prefix + declared.name
-    if is_group(declared.type):
+    if dataclasses.is_dataclass(declared.type):
       yield from walk(declared.type, f"{name}.")
     else:
-      yield Field(name, declared.type, **declared.metadata)
-
-
-def get(config: Any, name: str) -> Any:
-  """The value of a field by its path, such as `model.num_layers`."""
-  for part in name.split("."):
-    config = getattr(config, part)
-  return config
-
-
-def default(config: Any, declared: Field) -> Any:
-  """The default of a field, given the fields that it may follow."""
-  if not isinstance(declared.default, SameAs):
-    return declared.default
-  parent, _, _ = declared.name.rpartition(".")
-  return get(config, f"{parent}.{declared.default.leader}")
+      yield Field(kind, name, declared.type, **declared.metadata)

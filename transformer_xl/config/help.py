@@ -1,21 +1,23 @@
 """The text of `--help`: experiments, flags and every configuration field."""
 
+import itertools
+import operator
 import textwrap
 from collections.abc import Iterable
-from collections.abc import Iterator
 from typing import Any
 
+import ml_collections
 from absl import flags
 
-from transformer_xl.config import experiments
+from transformer_xl.config import config_flag
 from transformer_xl.config import fields
 from transformer_xl.config import schema
 
 
 def text(
   introduction: str,
-  options: Iterable[flags.FlagHolder],
-  values: dict[str, Any],
+  options: Iterable[flags.Flag],
+  config: ml_collections.ConfigDict,
   source: str,
 ) -> str:
   """All that `--help` prints, in lines of at most 80 columns.
@@ -23,51 +25,48 @@ def text(
   Args:
     introduction: what the command does, with examples.
     options: the flags that are not fields.
-    values: of the configuration, as nested dictionaries.
-    source: the file that the values come from.
+    config: gives the values of the fields.
+    source: the file that it comes from.
   """
   lines = [introduction.rstrip(), "", "Experiments"]
-  for path, summary in experiments.summaries().items():
+  for path, summary in config_flag.summaries().items():
     lines += [f"  {path}", *_wrap(summary, indent=6)]
   lines += ["", "Flags"]
   for option in options:
     value = "" if option.default is None else f"={option.default}"
-    remark = flags.FLAGS[option.name].help or ""
-    lines += [f"  --{option.name}{value}", *_wrap(remark, indent=6)]
+    lines += [f"  --{option.name}{value}", *_wrap(option.help or "", indent=6)]
   lines += ["", f"Fields with the values of {source}"]
-  return "\n".join([*lines, *_group(schema.ExperimentConfig, values, "config")])
+  for group, members in itertools.groupby(
+    schema.FIELDS.values(), lambda field: field.group
+  ):
+    declared = list(members)
+    prefix, _, _ = f"config.{declared[0].name}".rpartition(".")
+    lines += ["", prefix, *_wrap(group.__doc__, indent=2), ""]
+    for field in declared:
+      lines += _describe(field, operator.attrgetter(field.name)(config))
+  return "\n".join(lines)
 
 
-def _group(kind: Any, values: dict[str, Any], prefix: str) -> Iterator[str]:
-  """Heading and fields of a group, then the groups in it."""
-  yield from ("", prefix, *_wrap(kind.__doc__, indent=2), "")
-  for declared in fields.walk(kind):
-    if declared.name in values:
-      yield from _field(declared, values[declared.name], prefix)
-  for name, inner in fields.groups(kind):
-    yield from _group(inner, values[name], f"{prefix}.{name}")
-
-
-def _field(declared: fields.Field, value: Any, prefix: str) -> Iterator[str]:
-  line, default = f"{prefix}.{declared.name} = {value!r}", declared.default
+def _describe(declared: fields.Field, value: Any) -> list[str]:
+  line, default = f"config.{declared.name} = {value!r}", declared.default
   if isinstance(default, fields.SameAs):
     line += f"  (default: that of {default.leader})"
   elif value != default:
     line += f"  (default: {default!r})"
-  yield from _wrap(line, indent=2)
   remark, rule = declared.remark, declared.rule
   if rule is not None and rule.choices:
     remark += f" One of {', '.join(rule.choices)}."
   elif rule is not None:
     remark += f" Must be {rule.text}."
-  yield from _wrap(remark, indent=6)
+  return [*_wrap(line, indent=2), *_wrap(remark, indent=6)]
 
 
 def _wrap(line: str, *, indent: int) -> list[str]:
+  margin = " " * indent
   return textwrap.wrap(
     line,
     width=80,
-    initial_indent=" " * indent,
-    subsequent_indent=" " * indent,
+    initial_indent=margin,
+    subsequent_indent=margin,
     break_on_hyphens=False,
   )

@@ -2,7 +2,9 @@
 
 import dataclasses
 import difflib
+import json
 import math
+import os
 import sys
 from typing import Any
 
@@ -14,25 +16,82 @@ from transformer_xl.config import rules
 from transformer_xl.config import schema
 
 
+def default(
+  *, kind: Any = schema.ExperimentConfig
+) -> ml_collections.ConfigDict:
+  """A small model; the files in `experiments/` list what they change.
+
+  A default that follows another field does so until it is set itself.
+  """
+  group = ml_collections.ConfigDict()
+  for declared in dataclasses.fields(kind):
+    if dataclasses.is_dataclass(declared.type):
+      group[declared.name] = default(kind=declared.type)
+      continue
+    value = declared.metadata["default"]
+    if isinstance(value, fields.SameAs):
+      value = group.get_oneway_ref(value.leader)
+    group[declared.name] = value
+  return group
+
+
+def saved(workdir: str = "") -> ml_collections.ConfigDict:
+  """The configuration in a workdir; newer fields have their defaults.
+
+  Raises:
+    UserError: no workdir is named, or its `config.json` is missing, damaged or
+      of a newer version.
+  """
+  if not workdir:
+    raise errors.UserError(
+      "name the workdir of a run: --config=experiments/saved.py:WORKDIR"
+    )
+  path = os.path.join(workdir, "config.json")
+  try:
+    with open(path, encoding="utf-8") as file:
+      return updated(default(), json.load(file)["config"])
+  except FileNotFoundError:
+    raise errors.UserError(
+      f"{workdir} has no config.json; give a folder that a run wrote: "
+      "--config=experiments/saved.py:WORKDIR"
+    ) from None
+  except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    raise errors.UserError(
+      f"{path} is damaged; restore it, or train again in another workdir."
+    ) from None
+
+
+def updated(
+  config: ml_collections.ConfigDict, values: dict[str, Any]
+) -> ml_collections.ConfigDict:
+  """Replaces defaults by saved values; newer fields keep their defaults."""
+  for name, value in values.items():
+    if name not in config:
+      raise errors.UserError(
+        f"config.json has a field {name!r} that this version does not know; "
+        "evaluate with the version that wrote it (its git_commit is there)."
+      )
+    if isinstance(value, dict):
+      updated(config[name], value)
+    else:
+      config[name] = tuple(value) if isinstance(value, list) else value
+  return config
+
+
 def from_config_dict(
   config: ml_collections.ConfigDict,
 ) -> schema.ExperimentConfig:
-  """Freezes a configuration and checks it.
+  """Freezes and checks a configuration.
 
   Raises:
     UserError: a field is missing, unknown, of the wrong type or out of range.
   """
-  result = _freeze(schema.ExperimentConfig, config.to_dict(), prefix="config")
+  result = _freeze(schema.ExperimentConfig, config.to_dict(), "config")
   rules.check(result)
   return result
 
 
-def to_dict(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """The nested dictionary that `config.json` stores."""
-  return dataclasses.asdict(config)
-
-
-def _freeze(kind: Any, values: Any, *, prefix: str) -> Any:
+def _freeze(kind: Any, values: Any, prefix: str) -> Any:
   """Builds a dataclass from a dictionary with exactly its fields."""
   types = {field.name: field.type for field in dataclasses.fields(kind)}
   for name in values:
@@ -40,30 +99,24 @@ def _freeze(kind: Any, values: Any, *, prefix: str) -> Any:
       near = difflib.get_close_matches(name, types, n=1)
       hint = f"; did you mean {prefix}.{near[0]}?" if near else "."
       raise errors.UserError(f"there is no field {prefix}.{name}{hint}")
-  missing = sorted(set(types) - set(values))
+  missing = ", ".join(sorted(set(types) - set(values)))
   if missing:
     raise errors.UserError(
-      f"{prefix} lacks {', '.join(missing)}; start from experiments/base.py."
+      f"{prefix} lacks {missing}; start from experiments/base.py."
     )
   return kind(
-    **{
-      name: _convert(values[name], field_type, f"{prefix}.{name}")
-      for name, field_type in types.items()
-    }
+    *(_convert(values[n], type_, f"{prefix}.{n}") for n, type_ in types.items())
   )
 
 
 def _convert(value: Any, kind: Any, name: str) -> Any:
-  if fields.is_group(kind):
-    return _freeze(kind, value, prefix=name)
-  origin = getattr(kind, "__origin__", None)
-  if origin is tuple:
-    element = kind.__args__[0]
+  if dataclasses.is_dataclass(kind):
+    return _freeze(kind, value, name)
+  if getattr(kind, "__origin__", None) is tuple:
     items = value if isinstance(value, list | tuple) else (value,)
-    return tuple(_convert(item, element, name) for item in items)
-  if kind is float and isinstance(value, int) and not isinstance(value, bool):
-    is_small = abs(value) <= sys.float_info.max
-    value = float(value) if is_small else math.inf
+    return tuple(_convert(item, kind.__args__[0], name) for item in items)
+  if kind is float and type(value) is int:
+    value = float(value) if abs(value) <= sys.float_info.max else math.inf
   if type(value) is not kind or (kind is float and not math.isfinite(value)):
     raise errors.UserError(f"{name} must be a {kind.__name__}: {value!r}.")
   # Arrays hold signed integers of 32 bits. A random key has 32 bits too: some
@@ -81,11 +134,11 @@ def with_vocab_size(
   size, wanted = meta["vocabulary"]["size"], config.model.vocab_size
   if wanted not in (0, size):
     raise errors.UserError(
-      f"model.vocab_size={wanted}, but the data in {config.data.dir}/"
-      f"{config.data.name} has {size} symbols; set --config.model.vocab_size=0 "
-      "or prepare the data again."
+      f"model.vocab_size={wanted}, but the data in {config.data.dataset_dir} "
+      f"has {size} symbols; set --config.model.vocab_size=0 or prepare the "
+      "data again."
     )
   model = dataclasses.replace(config.model, vocab_size=size)
-  result = dataclasses.replace(config, model=model)
-  rules.check(result)
-  return result
+  config = dataclasses.replace(config, model=model)
+  rules.check(config)
+  return config

@@ -1,47 +1,39 @@
 """A run's configuration as frozen dataclasses, checked and hashable.
 
-The groups' files declare each field once, with its default, its remark and the
-rule for its value. Lengths are in tokens; batch sizes are in lanes and global.
+The groups' files declare each field once, with default, rule and remark.
+Lengths are in tokens; batch sizes are in lanes and global.
 """
 
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import fields
 from transformer_xl.config import model_fields
-from transformer_xl.config import text_fields
 from transformer_xl.config import training_fields
 
 ModelConfig = model_fields.ModelConfig
-DataConfig = training_fields.DataConfig
 TrainConfig = training_fields.TrainConfig
-DivergenceConfig = training_fields.DivergenceConfig
 EvalConfig = evaluation_fields.EvalConfig
-DynamicConfig = evaluation_fields.DynamicConfig
 CacheConfig = evaluation_fields.CacheConfig
 CheckpointConfig = training_fields.CheckpointConfig
 MeshConfig = training_fields.MeshConfig
-GenerateConfig = text_fields.GenerateConfig
-ScoreConfig = text_fields.ScoreConfig
-AnalysisConfig = text_fields.AnalysisConfig
+GenerateConfig = evaluation_fields.GenerateConfig
+AnalysisConfig = evaluation_fields.AnalysisConfig
 
 
 @fields.group
 class ExperimentConfig:
   """A run."""
 
-  seed: int = fields.field(
-    0,
-    "Seed of the parameters, of dropout and of the order of the data.",
-    fields.NOT_NEGATIVE,
-  )
+  seed: int = fields.field(0, fields.NOT_NEGATIVE)
+  """Seed of the parameters, of dropout and of the order of the data."""
   model: ModelConfig
-  data: DataConfig
+  data: training_fields.DataConfig
   train: TrainConfig
-  divergence: DivergenceConfig
+  divergence: training_fields.DivergenceConfig
   eval: EvalConfig
   checkpoint: CheckpointConfig
   mesh: MeshConfig
   generate: GenerateConfig
-  score: ScoreConfig
+  score: evaluation_fields.ScoreConfig
   analysis: AnalysisConfig
 
 

@@ -2,6 +2,7 @@
 
 import os
 
+from transformer_xl.config.fields import ABOVE_ZERO
 from transformer_xl.config.fields import FRACTION
 from transformer_xl.config.fields import NOT_NEGATIVE
 from transformer_xl.config.fields import OPEN_FRACTION
@@ -14,12 +15,7 @@ from transformer_xl.config.fields import one_of
 
 # The modes that may follow training.
 FINISHES = (
-  "eval",
-  "generate",
-  "score",
-  "recl",
-  "attention",
-  "eval_speed",
+  *("eval", "generate", "score", "recl", "attention", "eval_speed"),
   "ablation",
 )
 
@@ -28,18 +24,16 @@ FINISHES = (
 class DataConfig:
   """Which token files are read, and how lanes run through them."""
 
-  name: str = field("python_stdlib", "Folder of the prepared dataset in `dir`.")
-  dir: str = field("data", "Folder of the prepared datasets.")
-  prepare: bool = field(
-    False, "Prepare the dataset before training if it is missing."
-  )
-  reset_at_documents: bool = field(
-    False,
-    "Empty the memory where a document starts; the published models do not.",
-  )
-  rotate_epochs: bool = field(
-    False, "Start each epoch at a token drawn at random."
-  )
+  name: str = field("python_stdlib")
+  """Folder of the prepared dataset in `dir`."""
+  dir: str = field("data")
+  """Folder of the prepared datasets."""
+  prepare: bool = field(False)
+  """Prepare the dataset before training if it is missing."""
+  reset_at_documents: bool = field(False)
+  """Empty the memory where a document starts; the published models do not."""
+  rotate_epochs: bool = field(False)
+  """Start each epoch at a token drawn at random."""
 
   @property
   def dataset_dir(self) -> str:
@@ -51,130 +45,100 @@ class DataConfig:
 class TrainConfig:
   """Text, loss and optimizer of training, and what it does at intervals."""
 
-  num_steps: int = field(
-    1000, "Number of updates; each reads one segment of every lane.", POSITIVE
-  )
-  batch_size: int = field(16, "Number of lanes, over all devices.", POSITIVE)
-  segment_len: int = field(128, "Length of a segment in tokens.", POSITIVE)
-  segment_lens: tuple[int, ...] = field(
-    (),
-    "Segment lengths in tokens, drawn at random per call, with a learning rate "
-    "in proportion to length / segment_len; () always uses segment_len.",
-    each(POSITIVE),
-  )
-  mem_len: int = field(128, "Length of the memory in tokens.", NOT_NEGATIVE)
-  clamp_len: int = field(
-    0,
-    "Distance in tokens from which all distances count as equal; 0 for none.",
-    NOT_NEGATIVE,
-  )
-  same_length: bool = field(
-    False, "Let every token attend to the same number of keys."
-  )
-  loss_on: str = field(
-    "all",
-    "Targets that are learned: all of a segment, or its second half.",
-    one_of("all", "recent_half"),
-  )
-  activation_penalty: float = field(
-    0.0,
-    "Weight in the loss of the mean square of the states that enter the "
-    "softmax (AR, Merity et al. 2017).",
-    NOT_NEGATIVE,
-  )
-  temporal_activation_penalty: float = field(
-    0.0,
-    "Weight in the loss of the mean squared difference between the states of "
-    "neighbouring tokens (TAR, Merity et al. 2017).",
-    NOT_NEGATIVE,
-  )
-  segments_per_call: int = field(
-    10, "Number of updates in one compiled call.", POSITIVE
-  )
-  accumulation_steps: int = field(
-    1,
-    "Number of parts in which the lanes of an update are read, one after the "
-    "other, to save memory.",
-    POSITIVE,
-  )
+  num_steps: int = field(1000, POSITIVE)
+  """Number of updates; each reads one segment of every lane."""
+  batch_size: int = field(16, POSITIVE)
+  """Number of lanes, over all devices."""
+  segment_len: int = field(128, POSITIVE)
+  """Length of a segment in tokens."""
+  segment_lens: tuple[int, ...] = field((), each(POSITIVE))
+  """Segment lengths in tokens, drawn at random per call, with a learning rate
+  in proportion to length / segment_len; () always uses segment_len."""
+  segment_len_std: float = field(0.0, NOT_NEGATIVE)
+  """Standard deviation of segment lengths around segment_len, in tokens, drawn
+  per update; one in twenty is drawn around half of it; 0 for none."""
+  context_len: int = field(0, NOT_NEGATIVE)
+  """Tokens before a segment that are read again with it, with gradient and
+  without loss."""
+  mem_len: int = field(128, NOT_NEGATIVE)
+  """Length of the memory in tokens."""
+  clamp_len: int = field(0, NOT_NEGATIVE)
+  """Distance in tokens from which all distances count as equal; 0 for none."""
+  same_length: bool = field(False)
+  """Let every token attend to the same number of keys."""
+  loss_on: str = field("all", one_of("all", "recent_half"))
+  """Targets that are learned: all of a segment, or its second half."""
+  activation_penalty: float = field(0.0, NOT_NEGATIVE)
+  """Weight in the loss of the mean square of the states that enter the softmax
+  (AR, Merity et al. 2017)."""
+  temporal_activation_penalty: float = field(0.0, NOT_NEGATIVE)
+  """Weight in the loss of the mean squared difference between the states of
+  neighbouring tokens (TAR, Merity et al. 2017)."""
+  penalise_before_dropout: bool = field(False)
+  """Take the mean square of activation_penalty before dropout."""
+  segments_per_call: int = field(10, POSITIVE)
+  """Number of updates in one compiled call."""
+  accumulation_steps: int = field(1, POSITIVE)
+  """Number of parts in which the lanes of an update are read, one after the
+  other, to save memory."""
   # Optimizer.
-  optimizer: str = field(
-    "adam", "The optimizer.", one_of("adam", "adamw", "lamb", "sgd")
-  )
-  learning_rate: float = field(2.5e-4, "Peak learning rate.", NOT_NEGATIVE)
-  min_learning_rate_ratio: float = field(
-    0.0, "Last learning rate of the cosine, relative to its peak.", FRACTION
-  )
-  schedule: str = field(
-    "cosine",
-    "Learning rate after warm-up.",
-    one_of("cosine", "inverse_sqrt", "constant"),
-  )
+  optimizer: str = field("adam", one_of("adam", "adamw", "lamb", "sgd"))
+  """The optimizer."""
+  learning_rate: float = field(2.5e-4, NOT_NEGATIVE)
+  """Peak learning rate."""
+  min_learning_rate_ratio: float = field(0.0, FRACTION)
+  """Last learning rate of the cosine, relative to its peak."""
+  decay_steps: int = field(SameAs("num_steps"), POSITIVE)
+  """Number of updates after which the cosine is at its end."""
+  embedding_rate_factor: float = field(1.0, ABOVE_ZERO)
+  """Factor on the peak learning rate of the embedding tables; the cosine ends
+  at the same rate."""
+  schedule: str = field("cosine", one_of("cosine", "inverse_sqrt", "constant"))
+  """Learning rate after warm-up."""
   schedule_convention: str = field(
-    "next_step",
-    "Rate of update k, counted from 0, in W warm-up steps: (k+1)/W of the "
-    "peak for next_step, k/W for tensorflow; pytorch is k/W with a full first "
-    "update, and its cosine counts from 0 instead of W.",
-    one_of("next_step", "tensorflow", "pytorch"),
+    "next_step", one_of("next_step", "tensorflow", "pytorch")
   )
-  warmup_steps: int = field(
-    0, "Number of updates with a rising learning rate.", NOT_NEGATIVE
-  )
-  clip_norm: float = field(
-    0.25, "Largest global L2 norm of the gradient; 0 for none.", NOT_NEGATIVE
-  )
-  weight_decay: float = field(
-    0.0, "Weight decay of matrices, for adamw and lamb.", NOT_NEGATIVE
-  )
-  adam_b1: float = field(
-    0.9, "Decay per update of Adam's mean of gradients.", FRACTION
-  )
-  adam_b2: float = field(
-    0.999, "Decay per update of Adam's mean of squared gradients.", FRACTION
-  )
-  adam_epsilon: float = field(
-    1e-8, "Added to the root of Adam's mean of squares.", NOT_NEGATIVE
-  )
+  """Rate of update k, counted from 0, in W warm-up steps: (k+1)/W of the peak
+  for next_step, k/W for tensorflow; pytorch is k/W with a full first update,
+  and its cosine counts from 0 instead of W."""
+  warmup_steps: int = field(0, NOT_NEGATIVE)
+  """Number of updates with a rising learning rate."""
+  clip_norm: float = field(0.25, NOT_NEGATIVE)
+  """Largest global L2 norm of the gradient; 0 for none."""
+  weight_decay: float = field(0.0, NOT_NEGATIVE)
+  """Weight decay of matrices, for adamw and lamb."""
+  l2_penalty: float = field(0.0, NOT_NEGATIVE)
+  """Added to the clipped gradient, times all parameters; unlike weight_decay it
+  goes through Adam's moments."""
+  adam_b1: float = field(0.9, FRACTION)
+  """Decay per update of Adam's mean of gradients."""
+  adam_b2: float = field(0.999, FRACTION)
+  """Decay per update of Adam's mean of squared gradients."""
+  adam_epsilon: float = field(1e-8, NOT_NEGATIVE)
+  """Added to the root of Adam's mean of squares."""
   # Averages of the parameters, which eval.parameters chooses from.
-  ema_decay: float = field(
-    0.0,
-    "Decay per update of an exponential moving average of the parameters; "
-    "0 keeps none.",
-    FRACTION,
-  )
-  asgd_start_step: int = field(
-    0,
-    "Step after which the mean of the parameters is kept (ASGD); 0 for none.",
-    NOT_NEGATIVE,
-  )
-  asgd_patience: int = field(
-    0,
-    "Number of validation losses without improvement after which the mean of "
-    "the parameters is kept (NT-ASGD, Merity et al. 2017); 0 for none.",
-    NOT_NEGATIVE,
-  )
+  ema_decay: float = field(0.0, FRACTION)
+  """Decay per update of an exponential moving average of the parameters; 0
+  keeps none."""
+  asgd_start_step: int = field(0, NOT_NEGATIVE)
+  """Step after which the mean of the parameters is kept (ASGD); 0 for none."""
+  asgd_patience: int = field(0, NOT_NEGATIVE)
+  """Number of validation losses without improvement after which the mean of the
+  parameters is kept (NT-ASGD, Merity et al. 2017); 0 for none."""
+  average_rate_factor: float = field(1.0, ABOVE_ZERO)
+  """Factor on the learning rate while the mean of the parameters is kept."""
   # What happens every n steps, and at the end.
-  log_every_steps: int = field(
-    50, "Updates between two lines of the log.", POSITIVE
-  )
-  eval_every_steps: int = field(
-    500, "Updates between two validations; 0 for none.", NOT_NEGATIVE
-  )
-  eval_mem_len: int = field(
-    SameAs("mem_len"),
-    "Length of the memory in those validations, in tokens.",
-    NOT_NEGATIVE,
-  )
-  log_memory_use: bool = field(
-    False,
-    "Log with each validation the share of attention that goes to memory, and "
-    "the loss without memory.",
-  )
-  finish_with: tuple[str, ...] = field(
-    (),
-    "Modes to run after training, such as ('eval','generate').",
-    each(one_of(*FINISHES)),
-  )
+  log_every_steps: int = field(50, POSITIVE)
+  """Updates between two lines of the log."""
+  eval_every_steps: int = field(500, NOT_NEGATIVE)
+  """Updates between two validations; 0 for none."""
+  eval_mem_len: int = field(SameAs("mem_len"), NOT_NEGATIVE)
+  """Length of the memory in those validations, in tokens."""
+  log_memory_use: bool = field(False)
+  """Log with each validation the share of attention that goes to memory, and
+  the loss without memory."""
+  finish_with: tuple[str, ...] = field((), each(one_of(*FINISHES)))
+  """Modes to run after training, such as ('eval','generate')."""
 
   @property
   def average_kind(self) -> str:
@@ -188,65 +152,42 @@ class TrainConfig:
 class DivergenceConfig:
   """When divergence is declared, and what is done then."""
 
-  action: str = field(
-    "stop",
-    "Stop the run, or return to a checkpoint and either skip the text read "
-    "since or lower the learning rate (docs/checkpoints.md).",
-    one_of("stop", "skip", "lower_rate"),
-  )
-  spike_nats: float = field(
-    2.0,
-    "Declare divergence when the median loss exceeds its minimum by this many "
-    "nats; 0 declares it only for a loss that is not finite.",
-    NOT_NEGATIVE,
-  )
-  window: int = field(
-    100, "Number of updates over which the median loss is taken.", POSITIVE
-  )
-  tries: int = field(
-    3, "Retries at one place in training before the run stops.", POSITIVE
-  )
-  rate_factor: float = field(
-    0.5,
-    "Factor on the learning rate in each retry of lower_rate.",
-    OPEN_FRACTION,
-  )
+  action: str = field("stop", one_of("stop", "skip", "lower_rate"))
+  """Stop the run, or return to a checkpoint and either skip the text read since
+  or lower the learning rate (docs/checkpoints.md)."""
+  spike_nats: float = field(2.0, NOT_NEGATIVE)
+  """Declare divergence when the median loss exceeds its minimum by this many
+  nats; 0 declares it only for a loss that is not finite."""
+  window: int = field(100, POSITIVE)
+  """Number of updates over which the median loss is taken."""
+  tries: int = field(3, POSITIVE)
+  """Retries at one place in training before the run stops."""
+  rate_factor: float = field(0.5, OPEN_FRACTION)
+  """Factor on the learning rate in each retry of lower_rate."""
 
 
 @group
 class CheckpointConfig:
   """When checkpoints are saved, and which are kept."""
 
-  every_steps: int = field(
-    500, "Updates between two regular checkpoints.", POSITIVE
-  )
-  every_minutes: float = field(
-    30.0, "Minutes between two further checkpoints; 0 for none.", NOT_NEGATIVE
-  )
-  keep_latest: int = field(2, "Number of newest checkpoints to keep.", POSITIVE)
-  keep_best: int = field(
-    1,
-    "Number of checkpoints with the lowest validation loss to keep.",
-    NOT_NEGATIVE,
-  )
+  every_steps: int = field(500, POSITIVE)
+  """Updates between two regular checkpoints."""
+  every_minutes: float = field(30.0, NOT_NEGATIVE)
+  """Minutes between two further checkpoints; 0 for none."""
+  keep_latest: int = field(2, POSITIVE)
+  """Number of newest checkpoints to keep."""
+  keep_best: int = field(1, NOT_NEGATIVE)
+  """Number of checkpoints with the lowest validation loss to keep."""
 
 
 @group
 class MeshConfig:
   """How many devices lie along each axis of the mesh."""
 
-  data: int = field(
-    -1,
-    "Devices that lanes are split over, together with fsdp; -1 takes all that "
-    "the other axes leave.",
-  )
-  fsdp: int = field(
-    1,
-    "Devices that parameters and optimizer state are split over.",
-    POSITIVE,
-  )
-  tensor: int = field(
-    1,
-    "Devices that heads, feed-forward units and vocabulary are split over.",
-    POSITIVE,
-  )
+  data: int = field(-1)
+  """Devices that lanes are split over, together with fsdp; -1 takes all that
+  the other axes leave."""
+  fsdp: int = field(1, POSITIVE)
+  """Devices that parameters and optimizer state are split over."""
+  tensor: int = field(1, POSITIVE)
+  """Devices that heads, feed-forward units and vocabulary are split over."""

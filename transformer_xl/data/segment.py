@@ -15,17 +15,18 @@ Array = TypeVar("Array", bound=np.ndarray | jax.Array)
 class Segment(NamedTuple, Generic[Array]):
   """Tokens and their targets; NumPy from a stream, JAX on the devices.
 
-  The arrays are [B, T], or [S, B, T] for S consecutive segments.
+  The arrays are [B, T], or [S, B, T] for S consecutive segments. With context
+  that is read again, inputs are longer: only the last U have targets.
   """
 
   inputs: jt.Int[Array, "*S B T"]
-  targets: jt.Int[Array, "*S B T"]  # The model never shifts labels.
+  targets: jt.Int[Array, "*S B U"]  # The model never shifts labels.
   resets: jt.Bool[Array, "*S B T"]  # True at the first token of a document.
   # 0 where a target does not count; None where all of them count.
-  weights: jt.Float[Array, "*S B T"] | None = None
+  weights: jt.Float[Array, "*S B U"] | None = None
 
-  def loss_weights(self) -> jt.Float[jax.Array, "*S B T"]:
+  def loss_weights(self) -> jt.Float[jax.Array, "*S B U"]:
     """The weights, made on the device where none were shipped."""
     if self.weights is None:
-      return jnp.ones(self.inputs.shape, jnp.float32)
+      return jnp.ones(self.targets.shape, jnp.float32)
     return jnp.asarray(self.weights)

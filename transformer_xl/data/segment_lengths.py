@@ -1,19 +1,50 @@
 """Lengths of training segments, as a function of the step alone.
 
 Varying lengths move the boundaries of segments from epoch to epoch (Merity et
-al. 2017, section 4.1). Shapes are static in a compiled program, so there are
-only a few lengths, and all segments of a call share one.
+al. 2017, section 4.1). Shapes are static in a compiled program, so either all
+segments of a call share one of a few lengths, or each has a length of its own
+and is padded.
 """
 
 import dataclasses
+import functools
+import math
+from typing import Protocol
 
 import numpy as np
 
 from transformer_xl.config import schema
 
+_BLOCK = 4096  # Drawn lengths that are made at once.
+
+
+class Lengths(Protocol):
+  """The length T of each segment, in tokens."""
+
+  @property
+  def mean(self) -> float:
+    """The average length."""
+
+  @property
+  def longest(self) -> int:
+    """The most that a segment is padded to."""
+
+  @property
+  def is_padded(self) -> bool:
+    """Whether segments end in padding without weight."""
+
+  def shape_at(self, step: int) -> int:
+    """The length with padding, the same for all steps of a call."""
+
+  def at(self, step: int) -> int:
+    """The length of the segment at a step."""
+
+  def tokens_before(self, step: int) -> int:
+    """The number of tokens per lane that precede a step."""
+
 
 @dataclasses.dataclass(frozen=True)
-class SegmentLengths:
+class ListedLengths:
   """Lengths drawn per call: each round of calls is a random permutation.
 
   A length that is listed twice occurs twice as often.
@@ -22,21 +53,29 @@ class SegmentLengths:
   lens: tuple[int, ...]
   segments_per_call: int
   seed: int
+  is_padded = False
 
   def at(self, step: int) -> int:
-    """Returns the length T of the segment at a step."""
+    """The length of the segment at a step."""
     call = step // self.segments_per_call
     round_index, turn = divmod(call, len(self.lens))
     return int(self._order(round_index)[turn])
 
+  shape_at = at
+
   def tokens_before(self, step: int) -> int:
-    """Returns the number of tokens per lane that precede a step."""
+    """The number of tokens per lane that precede a step."""
     call, segments = divmod(step, self.segments_per_call)
     round_index, turns = divmod(call, len(self.lens))
     whole = (
       round_index * sum(self.lens) + self._order(round_index)[:turns].sum()
     )
     return int(whole) * self.segments_per_call + segments * self.at(step)
+
+  @property
+  def longest(self) -> int:
+    """The longest of the list."""
+    return max(self.lens)
 
   @property
   def mean(self) -> float:
@@ -50,8 +89,62 @@ class SegmentLengths:
     return np.random.Generator(bits).permutation(np.asarray(self.lens))
 
 
-def of(config: schema.ExperimentConfig) -> SegmentLengths:
-  """Returns the segment lengths of a configuration."""
+@dataclasses.dataclass(frozen=True)
+class DrawnLengths:
+  """Lengths drawn per update from a normal distribution, rounded down.
+
+  In one of twenty updates its mean is halved (Merity et al. 2017, section
+  4.1). A length is at least 5, and at most three standard deviations above
+  the mean, to which segments are padded; the published programs have no upper
+  bound.
+  """
+
+  segment_len: int
+  std: float
+  seed: int
+  is_padded = True
+
+  @property
+  def longest(self) -> int:
+    """Three standard deviations above the mean."""
+    return max(5, self.segment_len + math.ceil(3 * self.std))
+
+  @property
+  def mean(self) -> float:
+    """The average length, but for rounding and bounds."""
+    return 0.975 * self.segment_len
+
+  def shape_at(self, step: int) -> int:
+    """The length with padding."""
+    del step
+    return self.longest
+
+  def at(self, step: int) -> int:
+    """The length of the segment at a step."""
+    block, index = divmod(step, _BLOCK)
+    return int(_drawn(self, block)[index])
+
+  def tokens_before(self, step: int) -> int:
+    """The number of tokens per lane that precede a step."""
+    block, index = divmod(step, _BLOCK)
+    earlier = sum(int(_drawn(self, before).sum()) for before in range(block))
+    return earlier + int(_drawn(self, block)[:index].sum())
+
+
+@functools.lru_cache(maxsize=256)
+def _drawn(lengths: DrawnLengths, block: int) -> np.ndarray:
+  """The lengths of `_BLOCK` updates."""
+  generator = np.random.Generator(np.random.PCG64([lengths.seed, block]))
+  halved = generator.random(_BLOCK) >= 0.95
+  means = np.where(halved, lengths.segment_len / 2, lengths.segment_len)
+  drawn = np.floor(generator.normal(means, lengths.std)).astype(np.int64)
+  return np.clip(drawn, 5, lengths.longest)
+
+
+def of(config: schema.ExperimentConfig) -> Lengths:
+  """The segment lengths of a configuration."""
   train = config.train
+  if train.segment_len_std:
+    return DrawnLengths(train.segment_len, train.segment_len_std, config.seed)
   lens = train.segment_lens or (train.segment_len,)
-  return SegmentLengths(lens, train.segments_per_call, config.seed)
+  return ListedLengths(lens, train.segments_per_call, config.seed)

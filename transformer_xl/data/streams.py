@@ -31,6 +31,8 @@ class TrainStream:
   continues into the text of the next lane, and from the last pair to the first.
   No token is dropped, no lane jumps, and segment boundaries differ from epoch
   to epoch. With `rotate`, all lanes jump by one random offset at each epoch.
+  Each segment is read after the `context_len` tokens before it, which have no
+  targets; nothing before the start of the text is visible.
   """
 
   file: token_file.TokenFile
@@ -39,11 +41,12 @@ class TrainStream:
   resets: str  # "documents", "wrap" (where the text starts over) or "never".
   rotate: bool
   seed: int
-  # Segment lengths that vary from call to call; excludes `rotate`.
-  lengths: segment_lengths.SegmentLengths | None = None
+  # Segment lengths that vary; excludes `rotate`.
+  lengths: segment_lengths.Lengths | None = None
+  context_len: int = 0
 
   def __post_init__(self):
-    longest = max(self._lengths.lens)
+    longest = self._lengths.longest
     if self.pairs // self.num_lanes < longest:
       lanes = self.pairs // longest
       raise errors.UserError(
@@ -62,13 +65,14 @@ class TrainStream:
     """Number of segments until each lane reaches the start of the next one."""
     return math.ceil(self.pairs // self.num_lanes / self.segment_len)
 
-  def length_at(self, step: int) -> int:
-    """Segment length T of a read that starts at `step`."""
-    return self._lengths.at(step)
+  def num_tokens(self, step: int, count: int) -> int:
+    """Targets in the segments of steps [step, step + count)."""
+    before = self._lengths.tokens_before
+    return self.num_lanes * (before(step + count) - before(step))
 
   @property
-  def _lengths(self) -> segment_lengths.SegmentLengths:
-    return self.lengths or segment_lengths.SegmentLengths(
+  def _lengths(self) -> segment_lengths.Lengths:
+    return self.lengths or segment_lengths.ListedLengths(
       (self.segment_len,), 1, self.seed
     )
 
@@ -78,24 +82,36 @@ class TrainStream:
     """Reads the segments of steps [step, step + count) for some lanes.
 
     Returns:
-      Arrays [count, lanes, T] without weights: every target counts. All
-      segments of one read have the same length.
+      Arrays [count, lanes, T]. All segments of one read have the same shape,
+      and weights only if they are padded: otherwise every target counts.
     """
     steps = np.arange(step, step + count)[:, None]
     starts = np.arange(self.num_lanes)[lanes] * (self.pairs // self.num_lanes)
-    length = self.length_at(step)
+    length = self._lengths.shape_at(step)
     if self.rotate:
       epoch, steps = np.divmod(steps, self.steps_per_epoch)
       starts = starts + self._offsets(epoch) + steps * length
     else:
-      starts = starts + self._lengths.tokens_before(step)
-      starts = starts + (steps - step) * length
-    starts = starts % self.pairs  # [count, lanes]
+      before = self._lengths.tokens_before
+      starts = starts + np.vectorize(before, otypes=[np.int64])(steps)
+    starts = (starts - self.context_len) % self.pairs  # [count, lanes]
+    length += self.context_len
     inputs, targets = _pairs(self.file, starts, length, np.mod)
+    targets = targets[:, :, self.context_len :]
     resets = self._resets(starts, length)
     if self.rotate:
-      resets[:, :, 0] |= steps == 0
-    return segment.Segment(inputs, targets, resets)
+      resets[:, :, self.context_len] |= steps == 0
+    return segment.Segment(
+      inputs, targets, resets, self._weights(step, targets.shape)
+    )
+
+  def _weights(self, step: int, shape: tuple[int, ...]) -> np.ndarray | None:
+    if not self._lengths.is_padded:
+      return None
+    lengths = [self._lengths.at(step + index) for index in range(shape[0])]
+    is_text = np.arange(shape[2]) < np.array(lengths)[:, None]  # [count, T]
+    weights = np.broadcast_to(is_text[:, None], shape)
+    return weights.astype(np.float32)
 
   def _offsets(self, epochs: np.ndarray) -> np.ndarray:
     def offset(epoch: int) -> int:
@@ -123,7 +139,8 @@ class EvalStream:
   tokens whatever the number of lanes. Before its run, a lane can read the
   `warmup_len` tokens to the left of it, rounded up to whole segments, to fill
   its memory. Neither those tokens nor the padding of the last run have weight,
-  and no scored token depends on the padding.
+  and no scored token depends on the padding. Each segment is read after the
+  `context_len` tokens before it, as in `TrainStream`.
   """
 
   file: token_file.TokenFile
@@ -131,16 +148,12 @@ class EvalStream:
   segment_len: int
   warmup_len: int
   resets: str  # As in TrainStream, but the start of the text always resets.
+  context_len: int = 0
 
   @property
   def num_steps(self) -> int:
     """Number of segments in which the whole split is read."""
     return self._warmup_steps + self._run // self.segment_len
-
-  def length_at(self, step: int) -> int:
-    """Segment length T, the same at every step."""
-    del step
-    return self.segment_len
 
   @property
   def _warmup_steps(self) -> int:
@@ -156,10 +169,12 @@ class EvalStream:
   ) -> segment.Segment[np.ndarray]:
     """Segments [count, lanes, T], with weights: 0 in steps after the last."""
     steps, starts = self._starts(step, count)
-    starts = starts[:, lanes]
-    inputs, targets = _pairs(self.file, starts, self.segment_len, _clip)
+    starts = starts[:, lanes] - self.context_len
+    length = self.context_len + self.segment_len
+    inputs, targets = _pairs(self.file, starts, length, _clip)
+    targets = targets[:, :, self.context_len :]
     documents = _documents(self.file, self.resets)
-    resets = _document_starts(documents, starts, self.segment_len)
+    resets = _document_starts(documents, starts, length)
     in_run = (steps >= 0) & (steps * self.segment_len < self._run)
     counted = in_run[:, :, None] & self.is_text(step, count)[:, lanes]
     weights = counted.astype(np.float32)
@@ -238,7 +253,7 @@ def device_segments(
   sharding: jax.sharding.NamedSharding,
 ) -> segment.Segment[jax.Array]:
   """Global arrays [count, B, T]; each process reads its own lanes only."""
-  shape = (count, stream.num_lanes, stream.length_at(step))
+  shape = (count, stream.num_lanes, 1)
 
   @functools.cache  # Devices along other axes of the mesh share their lanes.
   def read(start: int, stop: int) -> segment.Segment[np.ndarray]:
@@ -251,7 +266,7 @@ def device_segments(
     shards.append(jax.device_put(read(start, stop), device))
   return jax.tree.map(
     lambda *arrays: jax.make_array_from_single_device_arrays(
-      shape, sharding, arrays
+      (*shape[:2], arrays[0].shape[2]), sharding, arrays
     ),
     *shards,
   )

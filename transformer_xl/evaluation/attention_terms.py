@@ -73,20 +73,20 @@ def read_segment(
 def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   """The terms of one layer, [B, H, T, K]."""
   factors = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), factors)
-  query, key, distance, biases = factors
+  query, key, distance = factors
   content = jnp.einsum("bthd,bkhd->bhtk", query, key)
   zeros = jnp.zeros_like(content)
   terms = Terms(content, zeros, zeros, zeros)
   if distance is not None:
-    scores = jnp.einsum("bthd,khd->bhtk", query, distance)
-    terms = terms._replace(distance=attention.rel_shift(scores))
-  if distance is not None and biases is not None:
+    keys, biases = distance
+    scores = jnp.einsum("bthd,khd->bhtk", query, keys)
     from_key = jnp.einsum("hd,bkhd->bhk", biases[0], key)[:, :, None]
-    from_distance = jnp.einsum("hd,khd->hk", biases[1], distance)
+    from_distance = jnp.einsum("hd,khd->hk", biases[1], keys)
     from_distance = jnp.broadcast_to(
       from_distance[None, :, None], content.shape
     )
     terms = terms._replace(
+      distance=attention.rel_shift(scores),
       content_bias=jnp.broadcast_to(from_key, content.shape),
       distance_bias=attention.rel_shift(from_distance),
     )

@@ -4,6 +4,7 @@ Every token is predicted exactly once, except the first of the split, which has
 no context. Sums are float32 within a call and float64 across calls.
 """
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -46,11 +47,12 @@ def open_stream(
     segment_len=config.eval.segment_len,
     warmup_len=mem_len if warmup < 0 else warmup,
     resets=streams.reset_rule(config),
+    context_len=config.eval.context_len,
   )
 
 
 class Evaluator:
-  """Scores one split at one memory length; compiles once."""
+  """Scores one split at one memory length and temperature; compiles once."""
 
   def __init__(
     self,
@@ -59,12 +61,15 @@ class Evaluator:
     *,
     split: str,
     mem_len: int,
+    temperature: float = 1.0,
   ):
     self._config, self._mesh = config, mesh
     self._is_compiled = False
     self._stream = open_stream(config, split=split, mem_len=mem_len)
     self.file = self._stream.file
-    self._scorer = scorer.Scorer(config, mesh, mem_len=mem_len)
+    self._scorer = scorer.Scorer(
+      config, mesh, mem_len=mem_len, temperature=temperature
+    )
 
   def __call__(self, params: shapes.PyTree) -> Score:
     """Scores the whole split."""
@@ -110,6 +115,7 @@ def card(
   *,
   split: str,
   mem_len: int,
+  temperature: float = 1.0,
   unit: str,
   file: token_file.TokenFile,
   checkpoint_step: int,
@@ -135,7 +141,9 @@ def card(
     "bits_per_byte": units.bits(score.nll) / meta["num_bytes"],
     "word_perplexity": units.perplexity(score.nll / meta["num_words"]),
     "segment_len": config.eval.segment_len,
+    "context_len": config.eval.context_len,
     "mem_len": mem_len,
+    "temperature": temperature,
     "clamp_len": config.eval.clamp_len,
     "same_length": config.eval.same_length,
     "memory_start": config.model.memory_start,
@@ -160,7 +168,12 @@ class Subject(NamedTuple):
   unit: str  # What a token is: "word", "character", "byte" or other.
 
   def card(
-    self, score: Score, file: token_file.TokenFile, mem_len: int
+    self,
+    score: Score,
+    file: token_file.TokenFile,
+    *,
+    mem_len: int,
+    temperature: float,
   ) -> dict:
     """The card of a score on `config.eval.split`."""
     return card(
@@ -168,6 +181,7 @@ class Subject(NamedTuple):
       self.config,
       split=self.config.eval.split,
       mem_len=mem_len,
+      temperature=temperature,
       unit=self.unit,
       file=file,
       checkpoint_step=self.step,
@@ -192,10 +206,10 @@ def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
 def evaluate_checkpoint(
   config: schema.ExperimentConfig, workdir: str
 ) -> list[dict]:
-  """Evaluates a checkpoint at each memory length.
+  """Evaluates a checkpoint at each memory length and temperature.
 
   Returns:
-    One card for each length, also written to `results/eval_<split>.json`, and
+    One card for each of them, also written to `results/eval_<split>.json`, and
     added to `results/cards.jsonl`, which keeps those of earlier calls.
   """
   return evaluate_loaded(load(config, workdir), workdir)
@@ -206,13 +220,19 @@ def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
   config, cards = subject.config, []
   split = config.eval.split
   with jax.set_mesh(subject.mesh):
-    for mem_len in config.eval.mem_len:
-      evaluator = Evaluator(config, subject.mesh, split=split, mem_len=mem_len)
+    for setting in settings(config.eval):
+      evaluator = Evaluator(config, subject.mesh, split=split, **setting)
       score = evaluator(subject.params)
-      cards.append(subject.card(score, evaluator.file, mem_len))
+      cards.append(subject.card(score, evaluator.file, **setting))
       log_card(cards[-1])
   keep_cards(workdir, f"eval_{split}", {"cards": cards})
   return cards
+
+
+def settings(config: schema.EvalConfig) -> list[dict[str, Any]]:
+  """Each memory length with each temperature, by name."""
+  pairs = itertools.product(config.mem_len, config.temperature)
+  return [{"mem_len": length, "temperature": heat} for length, heat in pairs]
 
 
 def keep_cards(workdir: str, name: str, result: dict[str, Any]) -> None:
@@ -227,7 +247,7 @@ def log_card(values: dict[str, Any]) -> None:
   bpc = values["bits_per_character"]
   logging.info(
     "%s %s: nll %.4f  perplexity %.3f%s over %d tokens  [segment %d, memory "
-    "%d, clamp %d, same_length %s, start %s, batch %d, %s, step %d]",
+    "%d, clamp %d, same_length %s, start %s, batch %d, %s, step %d%s]",
     values["dataset"],
     values["split"],
     values["nll"],
@@ -242,4 +262,9 @@ def log_card(values: dict[str, Any]) -> None:
     values["batch_size"],
     values["dtype"],
     values["checkpoint_step"],
+    "".join(
+      f", {name} {values[name]:g}"
+      for name, usual in (("context_len", 0), ("temperature", 1))
+      if values[name] != usual
+    ),
   )

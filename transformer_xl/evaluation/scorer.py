@@ -46,9 +46,10 @@ class Scorer:
     mesh: jax.sharding.Mesh,
     *,
     mem_len: int,
+    temperature: float = 1.0,
   ):
     self._mesh = mesh
-    functions = _functions(config, mesh, mem_len)
+    functions = _functions(config, mesh, mem_len, temperature)
     # Only shapes: the mesh's devices may belong to another machine.
     params = transformer_xl.abstract_params(config.model)
     self._frozen = self._placed(functions.freeze, params)
@@ -77,20 +78,21 @@ class Scorer:
     return mesh_lib.placed(tree, mesh_lib.parameters(self._mesh, tree))
 
 
-def _functions(config, mesh, mem_len) -> _Functions:
+def _functions(config, mesh, mem_len, temperature) -> _Functions:
   kind = config.eval.memory
   if kind == "auto":  # The fused kernel for TPU serves hidden states only.
     is_tpu = mesh.devices.flat[0].device_kind.startswith("TPU")
     kind = "hidden" if is_tpu else "key_value"
   make = _key_values if kind == "key_value" else _hidden_states
-  return make(config, mem_len)
+  return make(config, mem_len, temperature)
 
 
-def _hidden_states(config, mem_len) -> _Functions:
+def _hidden_states(config, mem_len, temperature) -> _Functions:
   model = transformer_xl.TransformerXL(
     config.model,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
+    temperature=temperature,
   )
 
   def start(params):
@@ -107,13 +109,14 @@ def _unchanged(params: shapes.PyTree) -> shapes.PyTree:
   return params
 
 
-def _key_values(config, mem_len) -> _Functions:
+def _key_values(config, mem_len, temperature) -> _Functions:
   reader = kv_cache.Reader(
     config.model,
     mem_len=mem_len,
-    segment_len=config.eval.segment_len,
+    segment_len=config.eval.context_len + config.eval.segment_len,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
+    temperature=temperature,
   )
 
   def score_segment(frozen, state, segment):

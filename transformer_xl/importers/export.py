@@ -21,7 +21,6 @@ from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import load
-from transformer_xl.config import saved
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
@@ -47,7 +46,7 @@ def export(workdir: str, target: str) -> None:
   """
   if os.path.exists(target):
     raise errors.UserError(f"{target} exists; choose another --target.")
-  config = load.from_config_dict(saved.get_config(workdir))
+  config = load.from_config_dict(load.saved(workdir))
   lengths = source.Lengths(
     segment_len=config.eval.segment_len,
     mem_len=config.eval.mem_len[0],

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import ml_collections
 
 from transformer_xl import errors
-from transformer_xl.config import defaults
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.importers import huggingface
@@ -127,7 +126,7 @@ def make_config(
   Raises:
     UserError: the source is not the named published model.
   """
-  config = defaults.get_config()
+  config = load.default()
   if published is not None:
     name = f"experiments.{PUBLISHED[published]}"
     config = importlib.import_module(name).get_config()

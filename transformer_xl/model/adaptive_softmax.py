@@ -42,6 +42,14 @@ class Capacities:
     return self.shares[tail] if self.shares else 1.0
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Temperature:
+  """What all logits are divided by, those of clusters included."""
+
+  value: float = 1.0
+
+
 class Projection(NamedTuple):
   """The weights that map hidden states to logits; None for the identity."""
 
@@ -51,6 +59,7 @@ class Projection(NamedTuple):
   cluster_kernel: jt.Float[shapes.Array, "C E"]
   cluster_bias: jt.Float[shapes.Array, "C"]
   capacities: Capacities = Capacities()
+  temperature: Temperature = Temperature()
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -226,10 +235,11 @@ def _head_logits(hidden, weights) -> tuple[jax.Array, ...]:
   narrow = adaptive_embedding.project(
     hidden, weights.projections[0], transpose=True
   )
-  words = _logits(narrow, weights.kernels[0], weights.bias[:size])
+  logits = functools.partial(_logits, narrow, temperature=weights.temperature)
+  words = logits(weights.kernels[0], weights.bias[:size])
   if weights.cluster_bias.size == 0:
     return (words,)
-  return words, _logits(narrow, weights.cluster_kernel, weights.cluster_bias)
+  return words, logits(weights.cluster_kernel, weights.cluster_bias)
 
 
 def _tail_logits(hidden, weights, index, start):
@@ -238,7 +248,7 @@ def _tail_logits(hidden, weights, index, start):
   narrow = adaptive_embedding.project(
     hidden, weights.projections[index], transpose=True
   )
-  return _logits(narrow, kernel, bias)
+  return _logits(narrow, kernel, bias, temperature=weights.temperature)
 
 
 def _tail_nll(weights, index, start, hidden, local, inside) -> jax.Array:
@@ -247,7 +257,8 @@ def _tail_nll(weights, index, start, hidden, local, inside) -> jax.Array:
   return jnp.where(inside, cross_entropy.cross_entropy((logits,), local), 0.0)
 
 
-def _logits(narrow, kernel, bias):
+def _logits(narrow, kernel, bias, *, temperature):
   """Logits in float32, whatever the hidden states' type."""
   product = dense.logits(narrow, kernel.astype(narrow.dtype))
-  return product + bias[None, None]
+  logits = product + bias[None, None]
+  return logits if temperature.value == 1 else logits / temperature.value

@@ -35,6 +35,7 @@ from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import ring_source
 from transformer_xl.model import transformer_xl
+from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import ring as ring_lib
 
@@ -61,7 +62,7 @@ class Frozen(NamedTuple):
 
   params: shapes.PyTree  # Those outside the layers.
   layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
-  position_keys: tuple[ring_lib.RingPositionKeys | None, ...]
+  distances: tuple[encoding.DistanceTerms | None, ...]
   empty: tuple[
     ring_source.LayerCache, ...
   ]  # [H, Dh, 1]: an empty slot, if attended.
@@ -86,6 +87,7 @@ class Reader:
     clamp_len: larger distances share its encoding; 0 for no limit.
     same_length: all queries see the same number of keys.
     max_step_len: the most tokens in a step; 0 for a segment.
+    temperature: that logits are divided by.
   """
 
   config: schema.ModelConfig
@@ -94,6 +96,7 @@ class Reader:
   clamp_len: int
   same_length: bool
   max_step_len: int = 0
+  temperature: float = 1.0
 
   def __post_init__(self):
     table.of(self.config).check_segment_len(self.config, self.segment_len)
@@ -115,16 +118,17 @@ class Reader:
     # The newest slots, oldest first; the next token overwrites the oldest.
     kept = (state.slot - reader.num_slots + slots) % self.num_slots
     layers = jax.tree.map(lambda ring: ring[..., kept], state.layers)
-    keys = tuple(
-      None
-      if key is None
-      else ring_lib.around(key.once[..., -reader.num_slots :])
-      for key in frozen.position_keys
+    distances = tuple(
+      terms
+      and terms._replace(
+        keys=ring_lib.around(terms.keys.once[..., -reader.num_slots :])
+      )
+      for terms in frozen.distances
     )
     start = jnp.zeros((), jnp.int32)
     return Continued(
       reader,
-      frozen._replace(position_keys=keys),
+      frozen._replace(distances=distances),
       state._replace(layers=layers, slot=start),
     )
 
@@ -133,13 +137,10 @@ class Reader:
     config = self.config
     params = _in_compute_type(params, config)
     outside = {name: tree for name, tree in params.items() if name != "layers"}
-    layers = tuple(
-      ring_source.joined(
-        jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"]),
-        config,
-      )
+    layers = [
+      jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"])
       for index in range(config.num_layers)
-    )
+    ]
     positions = table.of(config).positions(
       config, self.num_slots, clamp_len=self.clamp_len
     )
@@ -148,8 +149,9 @@ class Reader:
     )
     zeros = jnp.zeros((1, 1, config.model_dim), config.dtype)
     kept = [_read_layer(config, layer, zeros, None, source) for layer in layers]
-    position_keys, empty = zip(*(found for _, found in kept), strict=True)
-    return Frozen(outside, layers, position_keys, empty)
+    distances, empty = zip(*(found for _, found in kept), strict=True)
+    joined = tuple(ring_source.joined(layer, config) for layer in layers)
+    return Frozen(outside, joined, distances, empty)
 
   def start(self, frozen: Frozen, *, batch_size: int) -> State:
     """The memory before the first token."""
@@ -179,11 +181,12 @@ class Reader:
     frozen: Frozen,
     state: State,
     inputs: shapes.Tokens,
-    targets: shapes.Tokens,
+    targets: shapes.Targets,
     resets: shapes.Resets | None = None,
   ) -> tuple[shapes.Losses, State]:
     """Negative log-probabilities of the targets, and the next state."""
     hidden, state = self.read(frozen, state, inputs, resets)
+    hidden = hidden[:, -targets.shape[1] :]
     return adaptive_softmax.nll(hidden, targets, self.head(frozen)), state
 
   def read(
@@ -216,13 +219,13 @@ class Reader:
       window=config.same_length_window,
     )
     model = self._bound(frozen.params)
-    source = ring_source.Ring(model.biases, state.position, reach, state.slot)
+    source = ring_source.Ring(state.position, reach, state.slot)
     hidden = model.embed(tokens, first_position=state.position)
     layers = []
-    for layer, cache, position_keys in zip(
-      frozen.layers, state.layers, frozen.position_keys, strict=True
+    for layer, cache, distance in zip(
+      frozen.layers, state.layers, frozen.distances, strict=True
     ):
-      slots = ring_source.Slots(cache, position_keys)
+      slots = ring_source.Slots(cache, distance)
       hidden, cache = _read_layer(config, layer, hidden, slots, source)
       layers.append(cache)
     return hidden, State(
@@ -252,7 +255,10 @@ class Reader:
 
   def _bound(self, params: shapes.PyTree) -> transformer_xl.TransformerXL:
     model = transformer_xl.TransformerXL(
-      self.config, clamp_len=self.clamp_len, same_length=self.same_length
+      self.config,
+      clamp_len=self.clamp_len,
+      same_length=self.same_length,
+      temperature=self.temperature,
     )
     return model.bind({"params": params})
 

@@ -48,15 +48,11 @@ class Attention(nn.Module):
       A term to add to the segment's hidden states, and what the source keeps.
     """
     config = self.config
-    biases = source.biases
-    if biases is None:
-      biases = table.of(config).layer_biases(self)
     values, kept = source.attend(
       self,
       queries,
       context,
       memory,
-      biases=biases,
       dropout=_attention_dropout(self, queries.shape[0], deterministic),
       deterministic=deterministic,
     )

@@ -42,27 +42,48 @@ def vector(module: Any, name: str, size: int) -> jax.Array:
   return value.astype(module.config.dtype)
 
 
-def project(
-  module: Any,
-  name: str,
-  rows: jt.Float[shapes.Array, "*rows D"],
-  *,
-  deterministic: bool,
-  num_kernels: int = 1,
-) -> jt.Float[shapes.Array, "*rows H width"]:
-  """Projects states to heads.
+class Projections:
+  """The projections to heads of one attention module.
 
-  Args:
-    module: whose configuration gives the number of heads and their width.
-    name: of the kernel.
-    rows: states.
-    deterministic: without dropout of weights.
-    num_kernels: how many kernels lie side by side in each head; the width of
-      the result is that many times Dh.
+  A kernel is drawn when it is first used, and serves every later use. Each
+  use has a dropout mask of its own.
   """
-  config = module.config
-  width = num_kernels * config.head_dim
-  shape = (config.model_dim, config.num_heads * width)
-  weights = matrix(module, name, shape, deterministic=deterministic)
-  projected = dense.times(rows, weights)
-  return projected.reshape(*rows.shape[:-1], config.num_heads, width)
+
+  def __init__(self, module: Any, *, deterministic: bool):
+    self._module, self._deterministic = module, deterministic
+    self._kernels: dict[str, jax.Array] = {}
+    config = module.config
+    self._drop = nn.Dropout(
+      config.projection_dropout_rate,
+      broadcast_dims=(-2,) if config.locked_dropout else (),
+      name="projection_dropout",
+    )
+
+  def __call__(
+    self,
+    name: str,
+    rows: jt.Float[shapes.Array, "*rows D"],
+    *,
+    num_kernels: int = 1,
+    drops: bool = True,
+  ) -> jt.Float[shapes.Array, "*rows H width"]:
+    """Projects states to heads.
+
+    Args:
+      name: of the kernel.
+      rows: states.
+      num_kernels: how many kernels lie side by side in each head; the width of
+        the result is that many times Dh.
+      drops: apply dropout of projections, if there is any.
+    """
+    config = self._module.config
+    width = num_kernels * config.head_dim
+    if name not in self._kernels:
+      shape = (config.model_dim, config.num_heads * width)
+      self._kernels[name] = matrix(
+        self._module, name, shape, deterministic=self._deterministic
+      )
+    projected = dense.times(rows, self._kernels[name])
+    deterministic = self._deterministic or not drops
+    projected = self._drop(projected, deterministic=deterministic)
+    return projected.reshape(*rows.shape[:-1], config.num_heads, width)

@@ -16,6 +16,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import attention_dropout
 from transformer_xl.model import parameters
+from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import ring as ring_lib
 
@@ -31,13 +32,12 @@ class Slots(NamedTuple):
   """What one layer remembers."""
 
   cache: LayerCache
-  position_keys: ring_lib.RingPositionKeys | None
+  distance: encoding.DistanceTerms | None  # Keys are `ring.RingPositionKeys`.
 
 
 class Ring(NamedTuple):
   """A source of keys and values (`sources.Source`): slots of a ring."""
 
-  biases: shapes.BiasPair | None
   first_position: jt.Int[shapes.Array, ""]
   reach: shapes.Reach
   slot: jt.Int[shapes.Array, ""]
@@ -54,7 +54,6 @@ class Ring(NamedTuple):
     context: shapes.Context,
     memory: Slots,
     *,
-    biases: shapes.BiasPair | None,
     dropout: attention_dropout.Dropout | None,
     deterministic: bool,
   ) -> tuple[shapes.Queries, LayerCache]:
@@ -70,8 +69,7 @@ class Ring(NamedTuple):
     values = table.of(module.config).attend_ring(
       query,
       *cache,
-      memory.position_keys,
-      biases,
+      memory.distance,
       reach=self.reach,
       slot=self.slot,
     )
@@ -99,17 +97,20 @@ class EmptySlot:
     context: shapes.Context,
     memory: None,
     **options: Any,
-  ) -> tuple[
-    shapes.Queries, tuple[ring_lib.RingPositionKeys | None, LayerCache]
-  ]:
-    """Keeps keys of distances, and the key and value of an empty slot."""
+  ) -> tuple[shapes.Queries, tuple[encoding.DistanceTerms | None, LayerCache]]:
+    """Keeps terms of distances, and the key and value of an empty slot."""
     del queries, memory, options
-    query, empty = _project(module, context)
-    keys = table.of(module.config).distance_keys(
-      module, self.positions, self.num_slots, deterministic=True
+    order = table.of(module.config)
+    biases = self.biases or order.layer_biases(module)
+    project = parameters.Projections(module, deterministic=True)
+    query = project("query", context)
+    empty = LayerCache(*(_slots(project(n, context)) for n in ("key", "value")))
+    distance = order.distance_terms(
+      module, project, self.positions, self.num_slots, biases
     )
-    position_keys = None if keys is None else ring_lib.position_keys(keys)
-    return jnp.swapaxes(query, 1, 2), (position_keys, empty)
+    if distance is not None:
+      distance = distance._replace(keys=ring_lib.position_keys(distance.keys))
+    return query, (distance, empty)
 
 
 def joined(layer: shapes.PyTree, config: schema.ModelConfig) -> shapes.PyTree:
@@ -130,14 +131,14 @@ def joined(layer: shapes.PyTree, config: schema.ModelConfig) -> shapes.PyTree:
 
 def _project(module, rows) -> tuple[shapes.RingQueries, LayerCache]:
   """Queries [B, H, T, Dh]; keys and values [B * H, Dh, T]."""
-  rows = parameters.project(
-    module, "joined", rows, deterministic=True, num_kernels=3
-  )
+  project = parameters.Projections(module, deterministic=True)
+  rows = project("joined", rows, num_kernels=3)
   heads = rows.reshape(*rows.shape[:3], 3, -1)  # [B, T, H, 3, Dh]
-  heads = jnp.moveaxis(heads, 1, 3)  # [B, H, 3, T, Dh]
-  query, key, value = (heads[:, :, index] for index in range(3))
-  written = (
-    jnp.swapaxes(part, 2, 3).reshape(-1, part.shape[3], part.shape[2])
-    for part in (key, value)
-  )
-  return query, LayerCache(*written)
+  query, key, value = (heads[:, :, :, index] for index in range(3))
+  return jnp.swapaxes(query, 1, 2), LayerCache(_slots(key), _slots(value))
+
+
+def _slots(rows: shapes.Keys) -> shapes.Ring:
+  """[B, T, H, Dh] to [B * H, Dh, T]."""
+  heads = jnp.moveaxis(rows, 1, 3)  # [B, H, Dh, T]
+  return heads.reshape(-1, *heads.shape[2:])

@@ -28,10 +28,6 @@ class Source(Protocol):
   """What all layers share while they read a segment."""
 
   @property
-  def biases(self) -> shapes.BiasPair | None:
-    """u and v, if all layers share them."""
-
-  @property
   def first_position(self) -> int | jax.Array:
     """Position of the first token in its segment, a scalar."""
 
@@ -50,7 +46,6 @@ class Source(Protocol):
     context: shapes.Context,
     memory: Any,
     *,
-    biases: shapes.BiasPair | None,
     dropout: attention_dropout.Dropout | None,
     deterministic: bool,
   ) -> tuple[shapes.Queries, Any]:
@@ -61,7 +56,6 @@ class Source(Protocol):
       queries: rows of the segment, normalised if the model is pre-norm.
       context: of `context`, likewise.
       memory: what this layer remembers.
-      biases: u and v for this layer.
       dropout: of the probabilities.
       deterministic: without dropout of weights.
 
@@ -74,7 +68,7 @@ class HiddenStates(NamedTuple):
   """Keys and values of hidden states, those in memory projected again."""
 
   positions: shapes.Positions | None  # Encodings of the distances K-1 to 0.
-  biases: shapes.BiasPair | None
+  biases: shapes.BiasPair | None  # u and v, if all layers share them.
   reach: shapes.Reach
 
   @property
@@ -95,23 +89,20 @@ class HiddenStates(NamedTuple):
     context: shapes.Context,
     memory: shapes.LayerMemory,
     *,
-    biases: shapes.BiasPair | None,
     dropout: attention_dropout.Dropout | None,
     deterministic: bool,
   ) -> tuple[shapes.Queries, Any]:
     """Attends to memory and segment; see `Source.attend`."""
     del memory  # It is in `context`.
     order = table.of(module.config)
-
-    def project(name, rows):
-      return parameters.project(module, name, rows, deterministic=deterministic)
-
+    biases = self.biases or order.layer_biases(module)
+    project = parameters.Projections(module, deterministic=deterministic)
     query, key = project("query", queries), project("key", context)
     value = project("value", context)
-    distance_key = order.distance_keys(
-      module, self.positions, context.shape[1], deterministic=deterministic
+    distance = order.distance_terms(
+      module, project, self.positions, context.shape[1], biases
     )
-    factors = encoding.ScoreFactors(query, key, distance_key, biases)
+    factors = encoding.ScoreFactors(query, key, distance)
     values = order.attend(
       factors,
       value,

@@ -8,6 +8,7 @@ serves any of them.
 """
 
 import math
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -34,6 +35,16 @@ REMAT_POLICIES = {
 }
 
 
+class Activity(NamedTuple):
+  """Mean squares over the width of the states that enter the softmax.
+
+  Activation regularisation penalises both (Merity et al. 2017, section 4.6).
+  """
+
+  size: shapes.Losses
+  change: shapes.Losses  # From the token before; 0 where a text begins.
+
+
 class TransformerXL(nn.Module):
   """The language model.
 
@@ -41,11 +52,13 @@ class TransformerXL(nn.Module):
     config: shapes of the parameters, and how they are used.
     clamp_len: larger distances share its encoding; 0 for no limit.
     same_length: all queries see the same number of keys.
+    temperature: that logits are divided by.
   """
 
   config: schema.ModelConfig
   clamp_len: int
   same_length: bool
+  temperature: float = 1.0
 
   def setup(self) -> None:
     """Names the submodules and shared parameters."""
@@ -60,7 +73,8 @@ class TransformerXL(nn.Module):
     )
     # All lanes share one mask; if locked, so do all distances.
     self.position_dropout = nn.Dropout(
-      config.dropout_rate, broadcast_dims=(0,) if config.locked_dropout else ()
+      config.position_dropout_rate,
+      broadcast_dims=(0,) if config.locked_dropout else (),
     )
     self.word_dropout = nn.Dropout(config.embedding_dropout_rate)
 
@@ -169,57 +183,55 @@ class TransformerXL(nn.Module):
   def nll(
     self,
     inputs: shapes.Tokens,
-    targets: shapes.Tokens,
+    targets: shapes.Targets,
     memory: memory_lib.Memory,
     resets: shapes.Resets | None = None,
     *,
     deterministic: bool = True,
   ) -> tuple[shapes.Losses, memory_lib.Memory]:
-    """Negative log-probability of each target, in nats and token order."""
+    """Negative log-probability of each target, in nats and token order.
+
+    The U targets are those of the last inputs.
+    """
     hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
+    hidden = hidden[:, -targets.shape[1] :]
     return adaptive_softmax.nll(hidden, targets, self.head()), memory
 
-  def penalised_nll(
+  def nll_and_activity(
     self,
     inputs: shapes.Tokens,
-    targets: shapes.Tokens,
+    targets: shapes.Targets,
     memory: memory_lib.Memory,
     resets: shapes.Resets,
     *,
-    activation: float,
-    temporal: float,
+    before_dropout: bool,
     deterministic: bool = False,
-  ) -> tuple[shapes.Losses, shapes.Losses, memory_lib.Memory]:
-    """`nll`, and the penalties that training adds to each token's loss.
-
-    Activation regularisation and its temporal form, from AWD-LSTM (Merity et
-    al. 2017, section 4.6): the mean square of the states that enter the
-    softmax, and of their change from the token before, if that is in the same
-    segment and document. A weight of 0 leaves its term out of the program.
+  ) -> tuple[shapes.Losses, Activity, memory_lib.Memory]:
+    """`nll`, and what activation regularisation penalises.
 
     Args:
       inputs: token ids.
-      targets: ids of the tokens to predict.
+      targets: ids of the tokens to predict, those of the last inputs.
       memory: of the tokens before.
       resets: where documents start.
-      activation: weight of the mean square.
-      temporal: weight of the change.
+      before_dropout: take the size of the states before dropout, too.
       deterministic: without dropout.
 
     Returns:
-      Losses, penalties, and the memory for the next segment.
+      Losses, squares, and the memory for the next segment.
     """
     hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     output = self.output_dropout(hidden, deterministic=deterministic)
-    penalties = jnp.zeros(inputs.shape, jnp.float32)
-    if activation:
-      penalties += activation * _mean_square(output)
-    if temporal:
-      change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
-      change = jnp.where(resets[:, 1:], 0.0, change)
-      penalties = penalties.at[:, 1:].add(temporal * change)
-    losses = adaptive_softmax.nll(output, targets, self.head())
-    return losses, penalties, memory
+    hidden, output, resets = (
+      array[:, -targets.shape[1] :] for array in (hidden, output, resets)
+    )
+    change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
+    change = jnp.where(resets[:, 1:], 0.0, change)
+    activity = Activity(
+      _mean_square(hidden if before_dropout else output),
+      jnp.pad(change, ((0, 0), (1, 0))),
+    )
+    return adaptive_softmax.nll(output, targets, self.head()), activity, memory
 
   def log_probs(
     self,
@@ -233,7 +245,10 @@ class TransformerXL(nn.Module):
 
   def head(self) -> adaptive_softmax.Projection:
     """The weights of the softmax."""
-    return self.softmax(self.embedding.tables, self.embedding.projections)
+    weights = self.softmax(self.embedding.tables, self.embedding.projections)
+    return weights._replace(
+      temperature=adaptive_softmax.Temperature(self.temperature)
+    )
 
 
 def empty_memory(

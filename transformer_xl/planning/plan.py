@@ -85,7 +85,7 @@ def train_plan(
   useful = 3 * flops.forward_flops_per_token(
     config.model,
     segment_len=_longest(config),
-    mem_len=config.train.mem_len,
+    mem_len=config.train.mem_len + config.train.context_len,
   )
   tokens = config.train.batch_size * _longest(config)
   return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
@@ -101,14 +101,18 @@ def lower_updates(
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
     lanes, length = config.train.batch_size, _longest(config)
-    segments = _segments(mesh, count, lanes, length)
+    lengths = segment_lengths.of(config)
+    segments = _segments(
+      *(mesh, count, lanes, length, config.train.context_len),
+      has_weights=lengths.is_padded,
+    )
     arguments = (*programs.placed_state(config, mesh), segments)
     return programs.update(config, mesh).lower(*arguments)
 
 
 def _longest(config: schema.ExperimentConfig) -> int:
   """Returns the longest segment length of training."""
-  return max(segment_lengths.of(config).lens)
+  return segment_lengths.of(config).longest
 
 
 def held_bytes(compiled: Any) -> int:
@@ -136,23 +140,32 @@ def eval_plan(
   count = evaluation.segments_per_call
   with jax.set_mesh(mesh):
     segments = _segments(
-      mesh, count, evaluation.batch_size, evaluation.segment_len, np.float32
+      *(mesh, count, evaluation.batch_size, evaluation.segment_len),
+      evaluation.context_len,
+      has_weights=True,
     )
     lowered = scorer.Scorer(config, mesh, mem_len=mem_len).lower(segments)
   useful = flops.forward_flops_per_token(
-    config.model, segment_len=evaluation.segment_len, mem_len=mem_len
+    config.model,
+    segment_len=evaluation.segment_len,
+    mem_len=mem_len + evaluation.context_len,
   )
   tokens = evaluation.batch_size * evaluation.segment_len
   plan = _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
   return {**plan, "mem_len": mem_len}
 
 
-def _segments(mesh, count, lanes, segment_len, *types) -> segment.Segment:
-  """Shapes of inputs, targets and resets; of weights, if given their type."""
-  sharding, shape = mesh_lib.segments(mesh), (count, lanes, segment_len)
+def _segments(
+  mesh, count, lanes, segment_len, context_len, *, has_weights
+) -> segment.Segment:
+  """Shapes of the arrays of S segments."""
+  read_len, sharding = context_len + segment_len, mesh_lib.segments(mesh)
   fields: list[Any] = [
-    jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-    for dtype in (np.int32, np.int32, np.bool_, *types)
+    jax.ShapeDtypeStruct((count, lanes, length), dtype, sharding=sharding)
+    for length, dtype in (
+      *((read_len, np.int32), (segment_len, np.int32), (read_len, np.bool_)),
+      *([(segment_len, np.float32)] if has_weights else []),
+    )
   ]
   return segment.Segment(*fields)
 

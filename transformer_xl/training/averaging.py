@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from transformer_xl import shapes
@@ -24,52 +23,25 @@ def configured_start(config: schema.TrainConfig) -> int:
 
 
 def resumed_start(config: schema.TrainConfig, saved: int, *, step: int) -> int:
-  """Where averaging starts in a run that continues, maybe reconfigured.
+  """Where averaging starts in a run that continues at `step`.
 
-  An average that has begun continues, unless the configuration starts it later
-  than `step`. Overdue averaging starts at `step`.
-
-  Args:
-    config: of the continued run.
-    saved: the start in the checkpoint, or NEVER.
-    step: of the checkpoint.
+  An average that has begun, at the `saved` step, continues, unless the
+  configuration starts it later than `step`. Overdue averaging starts at `step`.
   """
   start = configured_start(config)
   if start <= step:
     return min(saved, step)
-  if config.asgd_patience and saved <= step:
-    return saved
-  return start
-
-
-def with_start(state: run_state.TrainState, start: int) -> run_state.TrainState:
-  """Sets the start of averaging, unless there is none to set."""
-  if state.average_start is None:
-    return state
-  value = np.asarray(start, np.int32)
-  value = jax.device_put(value, state.average_start.sharding)
-  return state._replace(average_start=value)
+  return saved if config.asgd_patience and saved <= step else start
 
 
 def start_after_loss(
-  start: int,
-  losses: Sequence[float],
-  nll: float,
-  *,
-  step: int,
-  patience: int,
+  start: int, losses: Sequence[float], nll: float, *, step: int, patience: int
 ) -> int:
-  """The start of averaging after an evaluation.
+  """The start of averaging after the evaluation of `step`, `start` so far.
 
-  Averaging starts once, when a validation loss is above the best of those that
-  are more than `patience` evaluations old.
-
-  Args:
-    start: so far.
-    losses: of earlier evaluations, oldest first.
-    nll: of this one.
-    step: that was evaluated.
-    patience: in evaluations; 0 turns the rule off.
+  Averaging starts once, when the loss `nll` is above the best of the earlier
+  `losses`, oldest first, that are more than `patience` evaluations old. A
+  patience of 0 turns the rule off.
   """
   older = losses[: len(losses) - patience]
   stalled = patience > 0 and len(older) > 0 and nll > min(older)
@@ -77,42 +49,26 @@ def start_after_loss(
 
 
 def mean_since(
-  start: jax.Array,
-  mean: shapes.PyTree,
-  params: shapes.PyTree,
-  step: jax.Array,
+  start: jax.Array, mean: shapes.PyTree, params: shapes.PyTree, step: jax.Array
 ) -> shapes.PyTree:
-  """The mean of the parameters after the updates `start` + 1 to `step`.
+  """The mean of the parameters after updates `start` + 1 to `step`, scalars.
 
-  Args:
-    start: of averaging; up to the next update the mean is `params`.
-    mean: up to the previous update.
-    params: after this update.
-    step: of this update, counted from 1; a scalar like `start`.
+  Of these updates, `params` is after the last and `mean` is over the others.
+  Up to update `start` + 1 the result is `params`.
   """
   count = jnp.maximum(step - start, 1)
   return optax.incremental_update(params, mean, 1 / count)
 
 
 def moving(
-  average: shapes.PyTree,
-  params: shapes.PyTree,
-  step: jax.Array,
-  *,
-  decay: float,
+  average: shapes.PyTree, params: shapes.PyTree, step: jax.Array, decay: float
 ) -> shapes.PyTree:
   """The moving average of the parameters after updates 1 to `step`, a scalar.
 
   It is corrected for its start as Adam's moments are (Kingma and Ba 2015,
   section 3): the parameters of update k weigh in by decay^(step - k), and the
   random ones that training began with not at all.
-
-  Args:
-    average: up to the previous update; the first update ignores it.
-    params: after this update.
-    step: of this update, counted from 1.
-    decay: b, in (0, 1).
   """
-  # 1 - b^step, in which float32 would lose the digits of the first updates.
+  # 1 - decay^step, in which float32 would lose the digits of the first updates.
   total = -jnp.expm1(step * math.log(decay))
   return optax.incremental_update(params, average, (1 - decay) / total)

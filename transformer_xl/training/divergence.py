@@ -23,6 +23,15 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.training import step as step_lib
 
+_LOWER = (
+  "Lower --config.train.learning_rate or --config.train.clip_norm or lengthen "
+  "--config.train.warmup_steps"
+)
+_REWIND = (
+  "Run again with --config.divergence.action=skip or lower_rate to rewind, or "
+  "with --config.divergence.spike_nats=0 to continue."
+)
+
 
 class Diverged(Exception):  # noqa: N818
   """Training has diverged at a step; the loop rewinds or stops."""
@@ -44,16 +53,13 @@ class Guard:
   """Detects divergence of one run and decides what to do."""
 
   def __init__(
-    self,
-    config: schema.ExperimentConfig,
-    saved: dict[str, Any] | None = None,
+    self, config: schema.ExperimentConfig, saved: dict[str, Any] | None = None
   ):
     """Starts with no losses, or from the metadata of a checkpoint."""
     saved = saved or {"losses": [], "lowest": None, "answer": []}
     self._config = config.divergence
     self._every_steps = config.checkpoint.every_steps
-    self._losses: list[float] = list(saved["losses"])
-    self._lowest: float | None = saved["lowest"]
+    self._losses, self._lowest = list(saved["losses"]), saved["lowest"]
     self.answer = Answer(*saved["answer"])
 
   def metadata(self) -> dict[str, Any]:
@@ -64,19 +70,14 @@ class Guard:
       "answer": list(self.answer),
     }
 
-  def forget_losses(self) -> None:
-    """Forgets losses on other data, which are not comparable."""
-    self._losses, self._lowest = [], None
-
   def watch(self, metrics: step_lib.UpdateMetrics, step: int) -> None:
     """Adds the metrics [S] of the updates up to `step`, read from devices.
 
     Raises:
       Diverged: a loss or gradient is not finite, or the loss has spiked.
     """
-    for nll, tokens, norm in zip(
-      *metrics.sums, metrics.gradient_norm, strict=True
-    ):
+    rows = zip(*metrics.sums, metrics.gradient_norm, strict=True)
+    for nll, tokens, norm in rows:
       if not (math.isfinite(nll) and math.isfinite(norm)):
         raise Diverged("the loss is not finite", step)
       if tokens:
@@ -109,24 +110,36 @@ class Guard:
       DivergenceError: the configuration says to stop, there were too many
         tries, or no checkpoint is old enough.
     """
-    if self._config.action == "stop":
-      raise _stopped(trouble, self._last_good(trouble, saved))
-    step = self._target(trouble.step, saved)
+    config, now = self._config, trouble.step
+    delay = config.window if trouble.spiked else 0
+    good = [step for step in saved if step <= now - delay]
+    last_good = f"step {good[-1]}" if good else "none"
+    if config.action == "stop":
+      mend = _REWIND if trouble.spiked else f"{_LOWER}, and run again."
+      raise errors.DivergenceError(
+        f"{trouble.what} at step {now}; the last good checkpoint is "
+        f"{last_good}. {mend}"
+      )
+    step = self._target(now, saved)
     # The run got past earlier events and saved a checkpoint after them.
     same = [e for e in self.answer.events if e["detected_at"] > (step or 0)]
-    if step is None or len(same) >= self._config.tries:
-      raise _given_up(trouble, len(same), self._last_good(trouble, saved))
+    if step is None or len(same) >= config.tries:
+      raise errors.DivergenceError(
+        f"{trouble.what} at step {now} after {len(same)} tries to get past it, "
+        f"or there is no older checkpoint; the last good one is {last_good}. "
+        f"{_LOWER}, or set a higher --config.divergence.tries, and run again."
+      )
     skipped, factor, events = self.answer
-    if self._config.action == "skip":
-      skipped += trouble.step - step
+    if config.action == "skip":
+      skipped += now - step
     else:
-      factor *= self._config.rate_factor
+      factor *= config.rate_factor
     event = {
       "step": step + 1,  # The first to be repeated.
       "divergence": trouble.what,
-      "detected_at": trouble.step,
+      "detected_at": now,
       "rewound_to": step,
-      "action": self._config.action,
+      "action": config.action,
       "skipped": skipped,
       "rate_factor": factor,
       "tries": len(same) + 1,
@@ -141,11 +154,6 @@ class Guard:
       return max(regular)
     return 0 if good < self._every_steps else None
 
-  def _last_good(self, trouble: Diverged, saved: Sequence[int]) -> str:
-    delay = self._config.window if trouble.spiked else 0
-    good = [step for step in saved if step <= trouble.step - delay]
-    return f"step {max(good)}" if good else "none"
-
 
 def num_kept(config: schema.ExperimentConfig) -> int:
   """Number of regular checkpoints to keep: those to rewind to, and one."""
@@ -153,30 +161,3 @@ def num_kept(config: schema.ExperimentConfig) -> int:
     return 0
   late = math.ceil(config.divergence.window / config.checkpoint.every_steps)
   return late + 2
-
-
-def _stopped(trouble: Diverged, good: str) -> errors.DivergenceError:
-  mend = (
-    "Lower --config.train.learning_rate or --config.train.clip_norm, or "
-    "lengthen --config.train.warmup_steps, and run again to continue from it."
-  )
-  if trouble.spiked:
-    mend = (
-      "Run again with --config.divergence.action=skip or lower_rate to "
-      "rewind, or with --config.divergence.spike_nats=0 to continue."
-    )
-  return errors.DivergenceError(
-    f"{trouble.what} at step {trouble.step}; the last good checkpoint is "
-    f"{good}. {mend}"
-  )
-
-
-def _given_up(
-  trouble: Diverged, tries: int, good: str
-) -> errors.DivergenceError:
-  return errors.DivergenceError(
-    f"{trouble.what} at step {trouble.step} after {tries} tries to get past "
-    f"it, or there is no older checkpoint; the last good one is {good}. Lower "
-    "--config.train.learning_rate or --config.train.clip_norm, or set a higher "
-    "--config.divergence.tries, and run again."
-  )

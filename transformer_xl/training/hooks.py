@@ -1,80 +1,27 @@
-"""Hooks: the log lines, evaluations and checkpoints between updates.
+"""Hooks: the evaluations and checkpoints between updates.
 
-Metrics hooks run as soon as the metrics of a chunk are on the host, while the
-devices compute the next chunk. Run hooks get the whole run while the devices
-wait. All metrics have been read before, so a run hook never sees a state whose
-loss is not finite. Due hooks are called in the order of their list.
+They get the whole run while the devices wait. All metrics have been read
+before, so they never see a state whose loss is not finite.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
-from typing import NamedTuple
-from typing import Protocol
 
 import jax
 import optax
 from absl import logging
 
 from transformer_xl.config import schema
-from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import memory_share
 from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
-from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import save_policy
-
-
-class MetricsHook(Protocol):
-  """Called with the metrics since the last log line."""
-
-  def is_due(self, step: int) -> bool:
-    """Whether to call it after `step` updates."""
-
-  def __call__(
-    self, step: int, window: log_window.Window, writer: metrics_log.Writer
-  ) -> None:
-    """Reports the window."""
-
-
-class RunHook(Protocol):
-  """Called with the run, which it can change."""
-
-  def is_due(self, step: int) -> bool:
-    """Whether to call it after `step` updates; the same in all processes."""
-
-  def __call__(
-    self, run: run_state.RunState, writer: metrics_log.Writer
-  ) -> run_state.RunState:
-    """Returns the run to continue with."""
-
-
-class LogLine:
-  """A line every `train.log_every_steps`, and after the last update."""
-
-  def __init__(self, config: schema.ExperimentConfig):
-    self._config = config
-
-  def is_due(self, step: int) -> bool:
-    """At multiples of the period, and at the end."""
-    train = self._config.train
-    return step >= train.num_steps or step % train.log_every_steps == 0
-
-  def __call__(
-    self, step: int, window: log_window.Window, writer: metrics_log.Writer
-  ) -> None:
-    """Writes and prints the line; starts a new window."""
-    record = window.record(step, self._config)
-    writer.write(record)
-    lanes = self._config.train.batch_size
-    mean_len = segment_lengths.of(self._config).mean
-    writer.progress(record, tokens_per_update=lanes * mean_len)
 
 
 class Evaluation:
@@ -84,19 +31,19 @@ class Evaluation:
     self,
     config: schema.ExperimentConfig,
     mesh: jax.sharding.Mesh,
+    checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
   ):
-    self._config, self._stop = config, stop
-    self._mem_len = config.train.eval_mem_len
+    self._config, self._checkpoints, self._stop = config, checkpoints, stop
     self._evaluator = evaluate.Evaluator(
-      config, mesh, split="valid", mem_len=self._mem_len
+      config, mesh, split="valid", mem_len=config.train.eval_mem_len
     )
-    self._memory_use: Callable[..., dict[str, float]] = lambda params: {}
+    self._memory_use = None
     if config.train.log_memory_use:
       self._memory_use = memory_share.Report(config, mesh)
 
   def is_due(self, step: int) -> bool:
-    """At multiples of the period, and at the end."""
+    """Whether to call it after `step` updates: also after the last one."""
     train = self._config.train
     return step >= train.num_steps or step % train.eval_every_steps == 0
 
@@ -108,8 +55,8 @@ class Evaluation:
     Raises:
       Diverged: the loss is not finite.
     """
-    metadata = run.metadata
-    record = None if self._stop.requested else self._score(run.state)
+    metadata, state = run.metadata, run.state
+    record = None if self._stop.requested else self._score(state)
     if record is None:
       return run._replace(metadata=metadata._replace(owes_evaluation=True))
     writer.write(record)
@@ -118,11 +65,30 @@ class Evaluation:
       *(record[name] for name in ("step", "nll", "perplexity", "mem_len")),
     )
     losses, nll = metadata.validation_losses, record["nll"]
+    if state.average_start is not None:
+      old, patience = int(state.average_start), self._config.train.asgd_patience
+      start = averaging.start_after_loss(
+        old, losses, nll, step=record["step"], patience=patience
+      )
+      if start != old:
+        logging.info("Averaging starts: this loss is no longer the best.")
+        state = run_state.with_average_start(state, start)
     metadata = metadata._replace(
       owes_evaluation=False, validation_losses=(*losses, nll)
     )
-    state = self._with_average(run.state, losses, nll)
     return run._replace(state=state, metadata=metadata, validation_loss=nll)
+
+  def make_up(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
+    """Evaluates a restored state, which a signal had prevented.
+
+    The loss is added to its checkpoint as well, which is ranked by it.
+    """
+    run = self(run, writer)
+    if not run.metadata.owes_evaluation:
+      self._checkpoints.add_evaluation(run)
+    return run
 
   def _score(self, state: run_state.TrainState) -> dict[str, Any] | None:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
@@ -140,76 +106,36 @@ class Evaluation:
       "nll": nll,
       "perplexity": units.perplexity(nll),
       "num_tokens": score.num_tokens,
-      "mem_len": self._mem_len,
-      **self._memory_use(params),
+      "mem_len": self._config.train.eval_mem_len,
+      **(self._memory_use(params) if self._memory_use else {}),
     }
-
-  def _with_average(self, state, losses, nll) -> run_state.TrainState:
-    """Starts averaging where the validation loss stops improving."""
-    if state.average_start is None:
-      return state
-    start = int(state.average_start)
-    new = averaging.start_after_loss(
-      start,
-      losses,
-      nll,
-      step=int(state.step),
-      patience=self._config.train.asgd_patience,
-    )
-    if new == start:
-      return state
-    logging.info("Averaging starts: this loss is no longer the best.")
-    return averaging.with_start(state, new)
-
-
-class OwedEvaluation:
-  """Evaluates a restored state, which a signal had prevented."""
-
-  def __init__(
-    self, evaluation: Evaluation, checkpoints: checkpoint.Checkpoints
-  ):
-    self._evaluation, self._checkpoints = evaluation, checkpoints
-
-  def __call__(
-    self, run: run_state.RunState, writer: metrics_log.Writer
-  ) -> run_state.RunState:
-    """Adds the loss to the run and its checkpoint, which is ranked by it."""
-    run = self._evaluation(run, writer)
-    if not run.metadata.owes_evaluation:
-      self._checkpoints.add_evaluation(run)
-    return run
 
 
 class Saving:
-  """Saves by the policy, after each evaluation, and at the end or a signal."""
+  """Saves by the policy, and at the end or a signal."""
 
   def __init__(
     self,
     config: schema.ExperimentConfig,
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
-    evaluation: Evaluation | None,
   ):
-    self._num_steps, self._evaluation = config.train.num_steps, evaluation
-    self._checkpoints, self._stop = checkpoints, stop
+    self._num_steps, self._stop = config.train.num_steps, stop
+    self._checkpoints = checkpoints
     self._policy = save_policy.SavePolicy(config.checkpoint)
 
   def is_due(self, step: int) -> bool:
-    """Whether the run ends here, or the policy or an evaluation asks for it."""
+    """Whether the run ends here or the policy asks; all processes must ask."""
     is_last = step >= self._num_steps or self._stop.requested
-    evaluates = self._evaluation is not None and self._evaluation.is_due(step)
-    return is_last or self._policy.is_due(step) or evaluates
+    return is_last or self._policy.is_due(step)
 
-  def __call__(
-    self, run: run_state.RunState, writer: metrics_log.Writer
-  ) -> run_state.RunState:
+  def __call__(self, run: run_state.RunState) -> None:
     """Starts to save.
 
     Raises:
       Diverged: a parameter is not finite; the loss was computed before the
         last update.
     """
-    del writer
     norm = jax.jit(optax.global_norm)(run.state.params)
     if not math.isfinite(norm):
       raise divergence.Diverged(
@@ -217,30 +143,3 @@ class Saving:
       )
     self._checkpoints.save(run)
     self._policy.saved()
-    return run
-
-
-class Hooks(NamedTuple):
-  """The hooks of a run."""
-
-  on_metrics: list[MetricsHook]
-  on_run: list[RunHook]
-  owed_evaluation: OwedEvaluation | None  # None without evaluations.
-
-
-def make(
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  checkpoints: checkpoint.Checkpoints,
-  stop: preemption.StopSignal,
-) -> Hooks:
-  """The hooks of a configuration, in the order in which they are called."""
-  evaluation, owed = None, None
-  on_run: list[RunHook] = []
-  if config.train.eval_every_steps:
-    evaluation = Evaluation(config, mesh, stop)
-    owed = OwedEvaluation(evaluation, checkpoints)
-    on_run.append(evaluation)
-  # Last, so that a checkpoint has the validation loss of its own step.
-  on_run.append(Saving(config, checkpoints, stop, evaluation))
-  return Hooks([LogLine(config)], on_run, owed)

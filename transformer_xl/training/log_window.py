@@ -8,6 +8,8 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.model import flops
 from transformer_xl.training import step as step_lib
 
+_NOTHING = {"nll": 0.0, "num_tokens": 0.0}  # The loss in nats.
+
 
 class Window:
   """Metrics since the last log line.
@@ -20,13 +22,8 @@ class Window:
   def __init__(
     self, sums: dict[str, float] | None = None, *, tokens_read: int = 0
   ):
-    """Starts a window.
-
-    Args:
-      sums: of a checkpoint, if there are any.
-      tokens_read: by all earlier updates of the run.
-    """
-    self.sums = dict(sums) if sums else {"nll": 0.0, "num_tokens": 0.0}
+    """Starts with the sums of a checkpoint and the tokens of all updates."""
+    self.sums = dict(sums or _NOTHING)
     self.tokens_read = tokens_read
     self._last: dict[str, float] = {}
     self._seconds, self._timed_tokens = 0.0, 0.0
@@ -34,12 +31,7 @@ class Window:
     self._clock: float | None = None
 
   def add(self, metrics: step_lib.UpdateMetrics, *, tokens_read: int) -> None:
-    """Adds one chunk.
-
-    Args:
-      metrics: of its updates, on the host already.
-      tokens_read: in all its segments, B * T * S.
-    """
+    """Adds a chunk: metrics [S], on the host, and tokens without padding."""
     now = time.perf_counter()
     for name, values in metrics.sums._asdict().items():
       self.sums[name] += float(values.sum(dtype="float64"))
@@ -68,24 +60,19 @@ class Window:
     self, step: int, config: schema.ExperimentConfig
   ) -> dict[str, Any]:
     """Returns the log line after `step` updates and starts a new window."""
-    train, speed = config.train, None
-    lengths = segment_lengths.of(config)
-    if self._seconds:
-      speed = self._timed_tokens / self._seconds
+    speed = self._timed_tokens / self._seconds if self._seconds else None
+    lengths = {
+      "segment_len": round(segment_lengths.of(config).mean),
+      "mem_len": config.train.mem_len + config.train.context_len,
+    }
     result = {
       "step": step,
       "tokens": self.tokens_read,
       "loss": self.sums["nll"] / self.sums["num_tokens"],
       **self._last,
       "tokens_per_second": speed,
-      "mfu": speed
-      and flops.mfu(
-        speed,
-        config.model,
-        segment_len=round(lengths.mean),
-        mem_len=train.mem_len,
-      ),
+      "mfu": speed and flops.mfu(speed, config.model, **lengths),
     }
-    self.sums = {"nll": 0.0, "num_tokens": 0.0}
+    self.sums = dict(_NOTHING)
     self._seconds, self._timed_tokens = 0.0, 0.0
     return result

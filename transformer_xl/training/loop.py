@@ -9,7 +9,6 @@ loop rewinds to an older state where the configuration allows it: divergence.py.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
 
 import jax
 from absl import logging
@@ -21,7 +20,7 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.training import divergence
-from transformer_xl.training import hooks as hooks_lib
+from transformer_xl.training import hooks
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.training import programs
@@ -43,19 +42,18 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   Raises:
     UserError: data, configuration and checkpoints do not fit together, or
       another run is in the workdir.
-    DivergenceError: the loss has diverged, and so have all the retries that
-      `config.divergence` allows; the last checkpoint is good.
+    DivergenceError: the loss has diverged in all tries; the last checkpoint is
+      good.
   """
-  config = load.with_vocab_size(
-    config, token_file.read_meta(config.data.dataset_dir)
-  )
+  data_dir = config.data.dataset_dir
+  config = load.with_vocab_size(config, token_file.read_meta(data_dir))
   mesh = programs.make_mesh(config, evaluates=config.train.eval_every_steps > 0)
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),
     preemption.StopSignal() as stop,
   ):
-    run_record.check_vocabulary(config.data.dataset_dir, workdir)
+    run_record.check_vocabulary(data_dir, workdir)
     stream = _open_stream(config)
     _report_clusters(config.model, stream.file)
     checkpoints = checkpoint.Checkpoints(
@@ -63,15 +61,27 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     )
     with contextlib.closing(checkpoints):
       run = resume.start(config, mesh, checkpoints, stream)
-      if _is_finished(run, config.train):
+      step, last = int(run.state.step), config.train.num_steps
+      if step >= last and not run.metadata.owes_evaluation:
+        logging.info(
+          "The run has %d steps and train.num_steps=%d: there is nothing to "
+          "do. To continue, set a higher --config.train.num_steps.",
+          *(step, last),
+        )
         return True
-      hooks = hooks_lib.make(config, mesh, checkpoints, stop)
+      evaluation = None
+      if config.train.eval_every_steps:
+        evaluation = hooks.Evaluation(config, mesh, checkpoints, stop)
+      saving = hooks.Saving(config, checkpoints, stop)
       run_record.record(config, workdir)
-      run_record.keep_vocabulary(config.data.dataset_dir, workdir)
+      run_record.keep_vocabulary(data_dir, workdir)
       while True:
-        with _open_writer(config, workdir, run) as writer:
+        with contextlib.closing(_open_writer(config, workdir, run)) as writer:
           try:
-            is_done = _advance(run, hooks, writer, config, mesh, stream, stop)
+            is_done = _advance(
+              *(run, evaluation, saving, writer),
+              *(config, mesh, stream, stop),
+            )
             break
           except divergence.Diverged as trouble:
             guard = divergence.Guard(config, run.metadata.guard)
@@ -86,20 +96,6 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     return is_done
 
 
-def _is_finished(run: run_state.RunState, config: schema.TrainConfig) -> bool:
-  """Whether there is nothing to do, which is then logged."""
-  step = int(run.state.step)
-  if step < config.num_steps or run.metadata.owes_evaluation:
-    return False
-  logging.info(
-    "The run has %d steps and train.num_steps=%d: there is nothing to do. To "
-    "continue, set a higher --config.train.num_steps.",
-    step,
-    config.num_steps,
-  )
-  return True
-
-
 def _open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
   return streams.TrainStream(
     token_file.open_split(config.data.dataset_dir, "train"),
@@ -109,11 +105,11 @@ def _open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
     rotate=config.data.rotate_epochs,
     seed=config.seed,
     lengths=segment_lengths.of(config),
+    context_len=config.train.context_len,
   )
 
 
-@contextlib.contextmanager
-def _open_writer(config, workdir, run) -> Iterator[metrics_log.Writer]:
+def _open_writer(config, workdir, run) -> metrics_log.Writer:
   """Drops lines beyond the run's step, except for events of divergence."""
   step = int(run.state.step)
   writer = metrics_log.Writer(
@@ -122,12 +118,10 @@ def _open_writer(config, workdir, run) -> Iterator[metrics_log.Writer]:
     num_steps=config.train.num_steps,
     is_evaluated=not run.metadata.owes_evaluation,
   )
-  with contextlib.closing(writer):
-    guard = divergence.Guard(config, run.metadata.guard)
-    for event in guard.answer.events:
-      if event["step"] > step:
-        writer.write(event)
-    yield writer
+  for event in divergence.Guard(config, run.metadata.guard).answer.events:
+    if event["step"] > step:
+      writer.write(event)
+  return writer
 
 
 def _report_clusters(
@@ -139,8 +133,10 @@ def _report_clusters(
   shares = token_file.tail_shares(file, model.cutoffs)
   logging.info(
     "The tail clusters have %s of the tokens, and room for %s.",
-    ", ".join(f"{share:.1%}" for share in shares),
-    ", ".join(f"{room:.1%}" for room in model.cluster_capacities),
+    *(
+      ", ".join(f"{share:.1%}" for share in row)
+      for row in (shares, model.cluster_capacities)
+    ),
   )
   tight = zip(shares, model.cluster_capacities, strict=True)
   if any(room < 1.5 * share for share, room in tight):
@@ -153,7 +149,8 @@ def _report_clusters(
 
 def _advance(
   run: run_state.RunState,
-  hooks: hooks_lib.Hooks,
+  evaluation: hooks.Evaluation | None,
+  saving: hooks.Saving,
   writer: metrics_log.Writer,
   config: schema.ExperimentConfig,
   mesh: jax.sharding.Mesh,
@@ -169,30 +166,38 @@ def _advance(
   window = log_window.Window(
     run.metadata.log_window, tokens_read=run.metadata.tokens_read or 0
   )
-  update = _compiled_update(config, mesh, guard.answer.rate_factor)
-  if hooks.owed_evaluation and run.metadata.owes_evaluation:
-    run = hooks.owed_evaluation(run, writer)
+  rate = guard.answer.rate_factor * config.train.learning_rate
+  train = dataclasses.replace(config.train, learning_rate=rate)
+  update = programs.update(dataclasses.replace(config, train=train), mesh)
+  if evaluation and run.metadata.owes_evaluation:
+    run = evaluation.make_up(run, writer)
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
-  step, num_steps = int(run.state.step), config.train.num_steps
-  while step < num_steps and not stop.requested:
-    per_call = config.train.segments_per_call
-    count = min(per_call - step % per_call, num_steps - step)
+  step, per_call = int(run.state.step), train.segments_per_call
+  while step < train.num_steps and not stop.requested:
+    count = min(per_call - step % per_call, train.num_steps - step)
     first = step + guard.answer.skipped
     segments = streams.device_segments(
       stream, first, count, mesh_lib.segments(mesh)
     )
-    with _log_compiling(segments.inputs.shape, compiled, window):
-      state, memory, metrics = update(run.state, run.memory, segments)
+    start, shape = time.perf_counter(), segments.inputs.shape
+    state, memory, metrics = update(run.state, run.memory, segments)
+    if shape not in compiled:  # Compiling is done, if not the update.
+      logging.info(
+        "Compiled the update in %.1f s, for %d segments of %d.",
+        *(time.perf_counter() - start, count, shape[2]),
+      )
+      window.leave_untimed()
+      compiled.add(shape)
     run = run_state.RunState(state, memory, run.metadata)
     if pending is not None:
-      _read(*pending, guard, window, hooks, writer)
+      _read(*pending, guard, window, writer, config)
     step += count
-    pending = (step, metrics, segments.inputs.size)
+    pending = (step, metrics, stream.num_tokens(first, count))
     stop.poll()
-    due = [hook for hook in hooks.on_run if hook.is_due(step)]
-    if due:
-      _read(*pending, guard, window, hooks, writer)
+    due = evaluation if evaluation and evaluation.is_due(step) else None
+    if saving.is_due(step) or due:
+      _read(*pending, guard, window, writer, config)
       pending = None
       metadata = run.metadata._replace(
         log_window=window.sums,
@@ -200,43 +205,23 @@ def _advance(
         tokens_read=window.tokens_read,
       )
       run = run._replace(metadata=metadata)
-      for hook in due:
-        run = hook(run, writer)
+      if due:
+        run = due(run, writer)
+      saving(run)  # Last: a checkpoint has the validation loss of its step.
       window.continue_timing()
   if pending is not None:
-    _read(*pending, guard, window, hooks, writer)
-  return not stop.poll() and step >= num_steps
+    _read(*pending, guard, window, writer, config)
+  return not stop.poll() and step >= train.num_steps
 
 
-def _compiled_update(config, mesh, rate_factor) -> jax.stages.Wrapped:
-  rate = rate_factor * config.train.learning_rate
-  train = dataclasses.replace(config.train, learning_rate=rate)
-  return programs.update(dataclasses.replace(config, train=train), mesh)
-
-
-@contextlib.contextmanager
-def _log_compiling(shape, compiled, window) -> Iterator[None]:
-  """Logs how long the first update on segments [S, B, T] compiles."""
-  start = time.perf_counter()
-  yield  # Returns before the devices are done, but after compiling.
-  if shape in compiled:
-    return
-  count, _, segment_len = shape
-  logging.info(
-    "Compiled the update in %.1f s, for %d segments of %d.",
-    time.perf_counter() - start,
-    count,
-    segment_len,
-  )
-  window.leave_untimed()
-  compiled.add(shape)
-
-
-def _read(step, metrics, tokens_read, guard, window, hooks, writer) -> None:
-  """Waits for the metrics of the chunk that ended at `step`."""
+def _read(step, metrics, tokens_read, guard, window, writer, config) -> None:
+  """Waits for the metrics of the chunk that ended at `step`; logs a line."""
   metrics = jax.device_get(metrics)
   guard.watch(metrics, step)
   window.add(metrics, tokens_read=tokens_read)
-  for hook in hooks.on_metrics:
-    if hook.is_due(step):
-      hook(step, window, writer)
+  train = config.train
+  if step >= train.num_steps or step % train.log_every_steps == 0:
+    record = window.record(step, config)
+    writer.write(record)
+    tokens = train.batch_size * segment_lengths.of(config).mean
+    writer.progress(record, tokens_per_update=tokens)

@@ -1,5 +1,7 @@
 """Learning-rate schedules and the chain of gradient transformations."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -41,53 +43,84 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
   return rate
 
 
-def make_optimizer(
-  config: schema.TrainConfig,
-) -> optax.GradientTransformation:
+def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
   """Clipping by the global norm, then the optimizer with its schedule."""
-  rate = learning_rate_schedule(config)
-  moments = {
-    "b1": config.adam_b1,
-    "b2": config.adam_b2,
-    "eps": config.adam_epsilon,
-  }
-  decay = {"weight_decay": config.weight_decay, "mask": decayed_parameters}
-  update = {
-    "adam": lambda: optax.adam(rate, **moments),
-    "adamw": lambda: optax.adamw(rate, **moments, **decay),
-    "lamb": lambda: _lamb(rate, moments, decay),
-    "sgd": lambda: optax.sgd(rate),
-  }[config.optimizer]()
-  clip = optax.identity()  # Same state, so a resumed run may change clipping.
-  if config.clip_norm > 0:
-    clip = optax.clip_by_global_norm(config.clip_norm)
-  return optax.chain(clip, update)
-
-
-def _lamb(rate, moments, decay) -> optax.GradientTransformation:
-  """LAMB (You et al. 2020, algorithm 2), with one trust ratio for each layer.
-
-  The state is that of `optax.lamb`, which takes one ratio for each array, and
-  so for all layers at once where an array stacks them.
-  """
-  return optax.chain(
-    optax.scale_by_adam(**moments),
-    optax.add_decayed_weights(**decay),
-    _scale_by_layer_trust_ratio(),
-    optax.scale_by_learning_rate(rate),
+  adam = optax.scale_by_adam(
+    config.adam_b1, config.adam_b2, config.adam_epsilon
   )
+  decay = optax.add_decayed_weights(config.weight_decay, decayed_parameters)
+  parts = {
+    "adam": [adam],
+    "adamw": [adam, decay],
+    "lamb": [adam, decay, _scale_by_layer_trust_ratio()],
+    "sgd": [optax.identity()],
+  }[config.optimizer]
+  rate = optax.scale_by_learning_rate(learning_rate_schedule(config))
+  return optax.chain(_clip(config), optax.chain(*parts, rate))
+
+
+def _clip(config: schema.TrainConfig) -> optax.GradientTransformation:
+  """Clips, then adds the L2 penalty; no state, so a resumed run may change."""
+  clip = optax.clip_by_global_norm(config.clip_norm or jnp.inf)
+
+  def update(gradient, params):
+    if config.clip_norm:
+      gradient, _ = clip.update(gradient, optax.EmptyState())
+    if config.l2_penalty:
+      gradient = jax.tree.map(
+        lambda slope, value: slope + config.l2_penalty * value, gradient, params
+      )
+    return gradient
+
+  return optax.stateless(update)
+
+
+def scale_update(
+  update: shapes.PyTree,
+  config: schema.TrainConfig,
+  count: jax.Array,
+  factor: float | jax.Array,
+) -> shapes.PyTree:
+  """Scales an update, that of the embedding tables by their own rate as well.
+
+  Every optimizer's update is linear in the learning rate.
+
+  Args:
+    update: at the rate of `learning_rate_schedule`.
+    config: of training.
+    count: of the update, from 0; a scalar.
+    factor: on all rates, likewise.
+  """
+  result = jax.tree.map(lambda leaf: factor * leaf, update)
+  if config.embedding_rate_factor == 1:
+    return result
+  tables = dataclasses.replace(
+    config,
+    learning_rate=config.learning_rate * config.embedding_rate_factor,
+    min_learning_rate_ratio=(
+      config.min_learning_rate_ratio / config.embedding_rate_factor
+    ),
+  )
+  rate = learning_rate_schedule(config)(count)
+  own = learning_rate_schedule(tables)(count) / jnp.where(rate == 0, 1, rate)
+  embedding = jax.tree.map(lambda leaf: own * leaf, result["embedding"])
+  return {**result, "embedding": embedding}
 
 
 def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
+  """The trust ratio of LAMB (You et al. 2020, algorithm 2), one for each layer.
+
+  The state is that of `optax.scale_by_trust_ratio`, which takes one ratio for
+  each array, and so for all layers at once where an array stacks them.
+  """
   whole = optax.scale_by_trust_ratio()
 
   def scale_layer(update, param):
     return whole.update(update, whole.init(param), param)[0]
 
   def scale(path, update, param):
-    stacks_layers = path[0].key == "layers"
-    each = jax.vmap(scale_layer) if stacks_layers else scale_layer
-    return each(update, param)
+    is_stack = path[0].key == "layers"
+    return (jax.vmap(scale_layer) if is_stack else scale_layer)(update, param)
 
   def update(updates, state, params=None):
     return jax.tree_util.tree_map_with_path(scale, updates, params), state
@@ -97,23 +130,20 @@ def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
 def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:
   """True for matrices and tables, False for biases and layer norms."""
-
-  def is_decayed(path, _):
-    name = path[-1].key
-    return not (name.endswith("bias") or name == "scale")
-
-  return jax.tree_util.tree_map_with_path(is_decayed, params)
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: not path[-1].key.endswith(("bias", "scale")), params
+  )
 
 
 def _cosine(config):
-  warmup, total = config.warmup_steps, config.num_steps
-  start = 0 if config.schedule_convention == "pytorch" else warmup
-  floor = config.min_learning_rate_ratio
+  published = config.schedule_convention == "pytorch"
+  start = 0 if published else config.warmup_steps
+  peak, floor = config.learning_rate, config.min_learning_rate_ratio
 
   def rate(update):
-    done = jnp.clip((update - start) / (total - start), 0, 1)
+    done = jnp.clip((update - start) / (config.decay_steps - start), 0, 1)
     wave = 0.5 * (1 + jnp.cos(jnp.pi * done))
-    return config.learning_rate * ((1 - floor) * wave + floor)
+    return peak * ((1 - floor) * wave + floor)
 
   return rate
 
@@ -122,11 +152,8 @@ def _inverse_sqrt(config):
   """Peak at the end of warm-up; in the PyTorch code it is peak/sqrt(W)."""
   published = config.schedule_convention == "pytorch"
   warmup = 1 if published else max(config.warmup_steps, 1)
-
-  def rate(update):
-    return config.learning_rate * jnp.sqrt(warmup / jnp.maximum(update, warmup))
-
-  return rate
+  peak = config.learning_rate
+  return lambda update: peak * jnp.sqrt(warmup / jnp.maximum(update, warmup))
 
 
 def _constant(config):

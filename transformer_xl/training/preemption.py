@@ -6,13 +6,16 @@ import socket
 import threading
 from types import FrameType
 from typing import Any
-from typing import NoReturn
 
 import jax
 from absl import logging
 from jax.experimental import multihost_utils
 
 INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
+_INTERRUPTED_TWICE = (
+  "error: interrupted twice; the same command continues from the last complete "
+  "checkpoint.\n"
+)
 
 
 class StopSignal:
@@ -28,8 +31,7 @@ class StopSignal:
 
   def __init__(self):
     self.requested = False  # As of the last `poll`.
-    self._received = False
-    self._polls = 0
+    self._received, self._polls = False, 0
     self._previous: dict[int, Any] = {}
 
   def __enter__(self) -> "StopSignal":
@@ -82,15 +84,6 @@ class StopSignal:
           signal.Signals(number).name,
         )
       elif number == signal.SIGINT:
-        _end()
+        os.write(2, _INTERRUPTED_TWICE.encode())
+        os._exit(INTERRUPTED)  # A half-written checkpoint is dropped later.
       answered = True
-
-
-def _end() -> NoReturn:
-  """Ends the process; a checkpoint that is half written is dropped later."""
-  message = (
-    "error: interrupted twice; the same command continues from the last "
-    "complete checkpoint.\n"
-  )
-  os.write(2, message.encode())
-  os._exit(INTERRUPTED)

@@ -21,6 +21,9 @@ from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import step
 from transformer_xl.workdir import run_state
 
+# What an update takes and returns; leaves may be shapes or shardings instead.
+Carry = tuple[run_state.TrainState, memory_lib.Memory]
+
 
 def make_mesh(
   config: schema.ExperimentConfig,
@@ -28,12 +31,9 @@ def make_mesh(
   evaluates: bool = False,
   devices: Sequence[Any] | None = None,
 ) -> jax.sharding.Mesh:
-  """The mesh of training.
+  """The mesh of training, over this machine's devices or others.
 
-  Args:
-    config: of the run.
-    evaluates: whether lanes of evaluation are split over it as well.
-    devices: to compile for; this machine's by default.
+  With `evaluates`, the lanes of evaluation are split over it as well.
 
   Raises:
     UserError: devices or lanes do not divide.
@@ -49,14 +49,14 @@ def init_state(config: schema.ExperimentConfig) -> run_state.TrainState:
   """Parameters drawn from the seed, with a new optimizer."""
   key = jax.random.fold_in(jax.random.key(config.seed), 0)
   params = transformer_xl.init_params(config.model, key)
-  optimizer = optimizer_lib.make_optimizer(config.train)
+  opt_state = optimizer_lib.make_optimizer(config.train).init(params)
   kind, average, start = config.train.average_kind, None, None
   if kind:  # A copy, since each donated buffer must appear once.
     average = jax.tree.map(jnp.copy, params)
   if kind == "asgd":
     start = jnp.asarray(averaging.configured_start(config.train), jnp.int32)
   return run_state.TrainState(
-    jnp.zeros((), jnp.int32), params, optimizer.init(params), average, start
+    jnp.zeros((), jnp.int32), params, opt_state, average, start
   )
 
 
@@ -69,36 +69,23 @@ def init_memory(config: schema.ExperimentConfig) -> memory_lib.Memory:
   )
 
 
-def abstract_state(
-  config: schema.ExperimentConfig,
-) -> tuple[run_state.TrainState, memory_lib.Memory]:
+def abstract_state(config: schema.ExperimentConfig) -> Carry:
   """State and memory as shapes and types."""
-  state, memory = (
-    jax.eval_shape(functools.partial(init, config))
-    for init in (init_state, init_memory)
-  )
-  return state, memory
+  return jax.eval_shape(lambda: (init_state(config), init_memory(config)))
 
 
 def placed_state(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> tuple[run_state.TrainState, memory_lib.Memory]:
+) -> Carry:
   """State and memory as shapes and types with their shardings."""
-  state, memory = abstract_state(config)
-  return (
-    mesh_lib.placed(state, mesh_lib.parameters(mesh, state)),
-    mesh_lib.placed(memory, mesh_lib.parameters(mesh, memory)),
-  )
+  return mesh_lib.placed(abstract_state(config), shardings(config, mesh))
 
 
 def shardings(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> tuple[run_state.TrainState, memory_lib.Memory]:
+) -> Carry:
   """The shardings of all arrays of state and memory."""
-  placed: tuple[run_state.TrainState, memory_lib.Memory] = jax.tree.map(
-    lambda leaf: leaf.sharding, placed_state(config, mesh)
-  )
-  return placed
+  return mesh_lib.parameters(mesh, abstract_state(config))
 
 
 def creators(
@@ -117,7 +104,7 @@ def update(
 ) -> jax.stages.Wrapped:
   """`step.train_chunk`, compiled; state and memory are donated."""
   return jax.jit(
-    functools.partial(step.train_chunk, training=step.make_training(config)),
+    functools.partial(step.train_chunk, config=config),
     donate_argnums=(0, 1),
     out_shardings=(*shardings(config, mesh), mesh_lib.replicated(mesh)),
     compiler_options=mesh_lib.compiler_options(mesh),

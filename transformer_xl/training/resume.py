@@ -32,35 +32,37 @@ def start(
   data = _describe_data(config, stream)
   run = checkpoints.restore_newest(*programs.placed_state(config, mesh))
   if run is None:
-    run = run_state.RunState(
-      create_state(), create_memory(), run_state.Metadata(data=data)
-    )
-    count = transformer_xl.num_parameters(run.state.params)
+    state = create_state()
+    count = transformer_xl.num_parameters(state.params)
     logging.info("Starting with %d new parameters.", count)
-    return run
-  step = int(run.state.step)
-  state = run.state
-  if state.average_start is not None:
-    average_start = averaging.resumed_start(
-      config.train, int(state.average_start), step=step
-    )
-    state = averaging.with_start(state, average_start)
+    metadata = run_state.Metadata(data=data)
+    return run_state.RunState(state, create_memory(), metadata)
+  state, memory, metadata, _ = run
+  step = int(state.step)
   logging.info("Resuming after step %d.", step)
-  memory, metadata = run.memory, run.metadata
+  if state.average_start is not None:
+    saved = int(state.average_start)
+    average_start = averaging.resumed_start(config.train, saved, step=step)
+    state = run_state.with_average_start(state, average_start)
+  old = metadata.data or data
   moved = _lanes_moved(metadata.data or {}, data)
   if memory is None or moved:  # It would be of text that does not precede.
     logging.warning(
       "The text, its lanes or the memory length changed: memory starts empty."
     )
     memory = create_memory()
-  if moved:
-    guard = divergence.Guard(config, metadata.guard)
-    guard.forget_losses()
-    metadata = metadata._replace(guard=guard.metadata())
-  evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
-  if metadata.tokens_read is None:
-    tokens_read = _tokens_read(metadata.data or data, step, config.seed)
+  if moved and metadata.guard:  # Losses on other data are not comparable.
+    guard = metadata.guard | {"losses": [], "lowest": None}
+    metadata = metadata._replace(guard=guard)
+  if metadata.tokens_read is None:  # All updates have read the data alike.
+    lengths = segment_lengths.ListedLengths(
+      tuple(old.get("segment_lens", [old["segment_len"]])),
+      old.get("segments_per_call", 1),
+      config.seed,
+    )
+    tokens_read = old["batch_size"] * lengths.tokens_before(step)
     metadata = metadata._replace(tokens_read=tokens_read)
+  evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
   metadata = metadata._replace(data=data, owes_evaluation=evaluates)
   return run_state.RunState(state, memory, metadata)
 
@@ -75,10 +77,10 @@ def rewind(
   """The run before it diverged, with what the guard has decided."""
   event = answer.events[-1]
   logging.warning(
-    "Step %d: %s so back to step %d, try %d: %s (%d segments skipped so "
-    "far, learning rate times %g).",
-    *(event[name] for name in ("detected_at", "divergence", "rewound_to")),
-    *(event[name] for name in ("tries", "action", "skipped", "rate_factor")),
+    "Step %(detected_at)d: %(divergence)s so back to step %(rewound_to)d, try "
+    "%(tries)d: %(action)s (%(skipped)d segments skipped so far, learning rate "
+    "times %(rate_factor)g).",
+    event,
   )
   checkpoints.drop_after(event["rewound_to"])
   run = start(config, mesh, checkpoints, stream)
@@ -95,7 +97,9 @@ def _describe_data(
 ) -> dict[str, Any]:
   """What determines where in which text a step reads."""
   train = config.train
-  draws = config.data.rotate_epochs or bool(train.segment_lens)
+  draws = (
+    config.data.rotate_epochs or train.segment_lens or train.segment_len_std
+  )
   description = {
     "name": config.data.name,
     "sha256": stream.file.sha256,
@@ -107,18 +111,9 @@ def _describe_data(
   if train.segment_lens:
     description["segment_lens"] = list(train.segment_lens)
     description["segments_per_call"] = train.segments_per_call
+  if train.segment_len_std:
+    description["segment_len_std"] = train.segment_len_std
   return description
-
-
-def _tokens_read(data: dict[str, Any], step: int, seed: int) -> int:
-  """The tokens of all updates up to a step that read the data alike."""
-  lengths = segment_lengths.SegmentLengths(
-    tuple(data.get("segment_lens", [data["segment_len"]])),
-    data.get("segments_per_call", 1),
-    seed,
-  )
-  tokens: int = data["batch_size"] * lengths.tokens_before(step)
-  return tokens
 
 
 def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:

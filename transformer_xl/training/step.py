@@ -4,6 +4,7 @@
 made at the end.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -30,39 +31,12 @@ class UpdateMetrics(NamedTuple):
   learning_rate: jt.Float[shapes.Array, ""]
 
 
-class Training(NamedTuple):
-  """What stays fixed during training."""
-
-  model: transformer_xl.TransformerXL
-  optimizer: optax.GradientTransformation
-  learning_rate: optax.Schedule
-  seed: int
-  accumulation_steps: int
-  ema_decay: float
-  loss_on: str
-  activation_penalty: float
-  temporal_activation_penalty: float
-  # Segment length T that the learning rate is for; 0 if it does not scale.
-  rated_len: int
-
-
-def make_training(config: schema.ExperimentConfig) -> Training:
-  """Builds what `train_segment` needs from a configuration."""
-  return Training(
-    model=transformer_xl.TransformerXL(
-      config.model,
-      clamp_len=config.train.clamp_len,
-      same_length=config.train.same_length,
-    ),
-    optimizer=optimizer_lib.make_optimizer(config.train),
-    learning_rate=optimizer_lib.learning_rate_schedule(config.train),
-    seed=config.seed,
-    accumulation_steps=config.train.accumulation_steps,
-    ema_decay=config.train.ema_decay,
-    loss_on=config.train.loss_on,
-    activation_penalty=config.train.activation_penalty,
-    temporal_activation_penalty=config.train.temporal_activation_penalty,
-    rated_len=config.train.segment_len if config.train.segment_lens else 0,
+def make_model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
+  """The model with the attention of train."""
+  return transformer_xl.TransformerXL(
+    config.model,
+    clamp_len=config.train.clamp_len,
+    same_length=config.train.same_length,
   )
 
 
@@ -71,30 +45,32 @@ def train_segment(
   memory: memory_lib.Memory,
   segment: segment_lib.Segment,
   *,
-  training: Training,
+  config: schema.ExperimentConfig,
 ) -> tuple[tuple[run_state.TrainState, memory_lib.Memory], UpdateMetrics]:
-  """One update on one segment of all lanes."""
-  segment = _with_loss_weights(segment, training.loss_on)
+  """One update on one segment [B, T] of all lanes."""
+  train = config.train
+  weights = segment.loss_weights()
+  if train.loss_on == "recent_half":  # Table 6 of the paper.
+    segment_len = weights.shape[1]
+    is_recent = jnp.arange(segment_len) >= segment_len // 2
+    weights = jnp.where(is_recent[None], weights, 0.0)
+  segment = segment._replace(weights=weights)
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
-  key = jax.random.fold_in(jax.random.key(training.seed), 1)
+  key = jax.random.fold_in(jax.random.key(config.seed), 1)
   key = jax.random.fold_in(key, state.step)
-  gradient, sums, memory = _gradient(
-    state.params, memory, segment, key, training
-  )
-  updates, opt_state = training.optimizer.update(
+  gradient, sums, memory = _gradient(state.params, memory, segment, key, config)
+  updates, opt_state = optimizer_lib.make_optimizer(train).update(
     gradient, state.opt_state, state.params
   )
-  rate = training.learning_rate(state.step)
-  if training.rated_len:  # Every optimizer's update is linear in the rate.
-    share = segment.inputs.shape[1] / training.rated_len
-    updates = jax.tree.map(lambda update: share * update, updates)
-    rate = share * rate
+  factor = _rate_factor(state, segment, train)
+  updates = optimizer_lib.scale_update(updates, train, state.step, factor)
+  rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
   params = optax.apply_updates(state.params, updates)
   step, average = state.step + 1, state.average
   if state.average_start is not None:
     average = averaging.mean_since(state.average_start, average, params, step)
   elif average is not None:
-    average = averaging.moving(average, params, step, decay=training.ema_decay)
+    average = averaging.moving(average, params, step, train.ema_decay)
   metrics = UpdateMetrics(sums, optax.global_norm(gradient), rate)
   state = run_state.TrainState(
     step, params, opt_state, average, state.average_start
@@ -102,51 +78,72 @@ def train_segment(
   return (state, memory), metrics
 
 
+def _rate_factor(state, segment, train) -> float | jax.Array:
+  """What the learning rate of the schedule is multiplied by in this update."""
+  factor: float | jax.Array = 1.0
+  if train.segment_len_std:  # Padding has no weight.
+    factor = jnp.sum(segment.weights[0]) / train.segment_len
+  elif train.segment_lens:
+    factor = segment.targets.shape[1] / train.segment_len
+  if state.average_start is not None and train.average_rate_factor != 1:
+    is_averaging = state.step >= state.average_start
+    factor *= jnp.where(is_averaging, train.average_rate_factor, 1.0)
+  return factor
+
+
 def train_chunk(
   state: run_state.TrainState,
   memory: memory_lib.Memory,
   segments: segment_lib.Segment,
   *,
-  training: Training,
+  config: schema.ExperimentConfig,
 ) -> tuple[run_state.TrainState, memory_lib.Memory, UpdateMetrics]:
   """S updates on S consecutive segments, [S, B, T]; metrics are [S]."""
 
   def body(carry, segment):
     state, memory = carry
-    return train_segment(state, memory, segment, training=training)
+    return train_segment(state, memory, segment, config=config)
 
   (state, memory), metrics = jax.lax.scan(body, (state, memory), segments)
   return state, memory, metrics
 
 
-def _gradient(params, memory, segment, key, training):
+def _gradient(params, memory, segment, key, config):
   """Gradient of the mean loss, its sums, and the next memory.
 
   Accumulation splits the lanes into parts, each with its own memory. The mean
   is over the tokens of all parts.
   """
+  model: Any = make_model(config)
+  train = config.train
   total = jnp.maximum(jnp.sum(segment.weights), 1.0)
+  is_change = ~segment.resets[:, -segment.targets.shape[1] :][:, 1:]
+  num_changes = jnp.maximum(jnp.sum(segment.weights[:, 1:] * is_change), 1.0)
 
   def loss(params, memory, segment, key):
-    nll, penalties, memory = training.model.apply(
+    nll, activity, memory = model.apply(
       {"params": params},
       segment.inputs,
       segment.targets,
       memory,
       segment.resets,
-      activation=training.activation_penalty,
-      temporal=training.temporal_activation_penalty,
+      before_dropout=train.penalise_before_dropout,
       rngs={"dropout": key},
-      method="penalised_nll",
+      method="nll_and_activity",
     )
     sums = sums_lib.weighted(nll, segment.weights)
-    objective = sums.nll
-    if training.activation_penalty or training.temporal_activation_penalty:
-      objective += sums_lib.weighted(penalties, segment.weights).nll
-    return objective / total, (sums, memory)
+    objective = sums.nll / total
+    for weight, squares, count in (
+      (train.activation_penalty, activity.size, total),
+      (train.temporal_activation_penalty, activity.change, num_changes),
+    ):
+      if weight:
+        squares = sums_lib.weighted(squares, segment.weights).nll
+        objective += weight * squares / count
+    return objective, (sums, memory)
 
   gradient = jax.grad(loss, has_aux=True)
-  parts = training.accumulation_steps
+  parts = train.accumulation_steps
   if parts == 1:
     result, (sums, memory) = gradient(params, memory, segment, key)
     return result, sums, memory
@@ -169,15 +166,3 @@ def _gradient(params, memory, segment, key, training):
     body, zeros, (jnp.arange(parts), memories, segments)
   )
   return result, sums, memory_lib.merge_lanes(memories)
-
-
-def _with_loss_weights(
-  segment: segment_lib.Segment, loss_on: str
-) -> segment_lib.Segment:
-  """Fills in the weights; "recent_half" has 0 in the first half (table 6)."""
-  weights = segment.loss_weights()
-  if loss_on != "all":
-    segment_len = weights.shape[1]
-    is_recent = jnp.arange(segment_len) >= segment_len // 2
-    weights = jnp.where(is_recent[None], weights, 0.0)
-  return segment._replace(weights=weights)

@@ -41,18 +41,27 @@ class Checkpoints:
   ):
     """Opens the folder of checkpoints.
 
-    Args:
-      workdir: of the run.
-      config: when to save and what to keep.
-      keep_regular: number of checkpoints to keep, besides those that `config`
-        names, among the ones at multiples of `config.every_steps`.
+    Besides those that `config` names, `keep_regular` of the checkpoints at
+    multiples of `config.every_steps` are kept.
     """
     self._directory = checkpoint_items.directory(workdir)
+    kept: list[preservation_policy.PreservationPolicy] = [
+      preservation_policy.LatestN(config.keep_latest),
+      preservation_policy.BestN(
+        get_metric_fn=checkpoint_items.validation_loss,
+        reverse=True,
+        n=config.keep_best,
+        keep_checkpoints_without_metrics=False,
+      ),
+    ]
+    if keep_regular:
+      every = config.every_steps
+      kept.append(
+        preservation_policy.EveryNSteps(every, max_to_keep=keep_regular)
+      )
     self._manager = checkpoint_items.open_manager(
       workdir,
-      preservation_policy=preservation_policy.AnyPreservationPolicy(
-        _kept(config, keep_regular)
-      ),
+      preservation_policy=preservation_policy.AnyPreservationPolicy(kept),
       cleanup_tmp_directories=True,
     )
 
@@ -62,12 +71,9 @@ class Checkpoints:
     if step in self._manager.all_steps():
       return
     items = checkpoint_items.of(run.state, run.memory)
-    arguments = {
-      name: ocp.args.StandardSave(item) for name, item in items.items()
-    }
+    assert run.memory is not None
     # Copied, since the caller may change it while it is being written.
     metadata = copy.deepcopy(run_state.to_json(run))
-    assert run.memory is not None
     metadata["memory_shape"] = run.memory.sizes
     metadata["fingerprints"] = checksums.of(items)
     metadata["digest"] = checksums.of_json(metadata)
@@ -75,7 +81,8 @@ class Checkpoints:
     self._manager.save(
       step,
       args=ocp.args.Composite(
-        metadata=ocp.args.JsonSave(metadata), **arguments
+        metadata=ocp.args.JsonSave(metadata),
+        **{name: ocp.args.StandardSave(item) for name, item in items.items()},
       ),
       metrics=None if nll is None else {"nll": nll},
       force=True,
@@ -101,18 +108,17 @@ class Checkpoints:
   ) -> run_state.RunState | None:
     """Restores the newest undamaged checkpoint; None if there are none at all.
 
-    Args:
-      state: shapes, types and shardings to restore into.
-      memory: likewise; if its shape differs, memory is restored as None.
+    The arguments are shapes, types and shardings to restore into. If the shape
+    of the memory differs, it is restored as None.
 
     Raises:
       UserError: it is of another model or optimizer, none can be read, or the
         storage refuses to say whether the newest is damaged.
     """
     damaged: list[int] = []
-    for step in sorted(self._manager.all_steps(), reverse=True):
-      run, metadata = self._try_to_restore(step, state, memory)
-      if run is not None and _is_intact(run, metadata, step):
+    for step in reversed(self.steps()):
+      run = self._try_to_restore(step, state, memory)
+      if run is not None:
         for newer in damaged:
           self._put_aside(newer)
         return run
@@ -125,11 +131,8 @@ class Checkpoints:
     return None
 
   def _try_to_restore(
-    self,
-    step: int,
-    state: run_state.TrainState,
-    memory: memory_lib.Memory,
-  ) -> tuple[run_state.RunState | None, dict[str, Any]]:
+    self, step: int, state: run_state.TrainState, memory: memory_lib.Memory
+  ) -> run_state.RunState | None:
     """Reads a checkpoint; None in all processes if it is damaged for one.
 
     Raises:
@@ -147,10 +150,11 @@ class Checkpoints:
         failure = error
       if _in_all_processes(restored is not None):
         assert restored is not None
-        return restored
+        run, metadata = restored
+        return run if _is_intact(run, metadata, step) else None
       passing = failure and not checkpoint_items.proves_damage(failure)
       if _in_all_processes(not passing):
-        return None, {}
+        return None
       if seconds is not None:
         logging.warning("Trying again in %g s: this may pass.", seconds)
         time.sleep(seconds)
@@ -166,12 +170,11 @@ class Checkpoints:
   def _put_aside(self, step: int) -> None:
     """Moves a damaged checkpoint away, so that its step can be saved again."""
     if jax.process_index() == 0:
-      aside = os.path.join(os.path.dirname(self._directory), "damaged")
-      os.makedirs(aside, exist_ok=True)
-      name = f"{step}.{int(time.time())}"
-      source = os.path.join(self._directory, str(step))
-      shutil.move(source, os.path.join(aside, name))
-      logging.warning("Moved it to %s.", os.path.join(aside, name))
+      folder = os.path.join(os.path.dirname(self._directory), "damaged")
+      os.makedirs(folder, exist_ok=True)
+      aside = os.path.join(folder, f"{step}.{int(time.time())}")
+      shutil.move(os.path.join(self._directory, str(step)), aside)
+      logging.warning("Moved it to %s.", aside)
     multihost_utils.sync_global_devices(f"checkpoint {step} is out of the way")
     self._manager.reload()
 
@@ -190,31 +193,6 @@ class Checkpoints:
     """Waits for the last save; its error is raised here."""
     self._manager.wait_until_finished()
     self._manager.close()
-
-
-def _kept(
-  config: schema.CheckpointConfig, keep_regular: int
-) -> list[preservation_policy.PreservationPolicy]:
-  """Orbax's policies; a checkpoint that one of them keeps is kept."""
-  policies: list[preservation_policy.PreservationPolicy] = [
-    preservation_policy.LatestN(config.keep_latest)
-  ]
-  if keep_regular:
-    policies.append(
-      preservation_policy.EveryNSteps(
-        config.every_steps, max_to_keep=keep_regular
-      )
-    )
-  if config.keep_best:
-    policies.append(
-      preservation_policy.BestN(
-        get_metric_fn=checkpoint_items.validation_loss,
-        reverse=True,
-        n=config.keep_best,
-        keep_checkpoints_without_metrics=False,
-      )
-    )
-  return policies
 
 
 def _restore(
@@ -240,39 +218,30 @@ def _restore(
     average = jax.tree.map(lambda leaf: leaf.copy(), restored["params"])
   restored_memory = restored.get("memory")
   if memory.is_empty:
-    restored_memory = jax.tree.map(_zeros, memory)
+    restored_memory = jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding),
+      memory,
+    )
   metadata, average_start = run_state.from_json(stored)
   restored_state = run_state.TrainState(
-    restored["optimizer"]["step"],
-    restored["params"],
-    restored["optimizer"]["opt_state"],
-    average,
-    _placed_like(state.average_start, average_start),
+    **restored["optimizer"],
+    params=restored["params"],
+    average=average,
+    average_start=state.average_start,
   )
+  restored_state = run_state.with_average_start(restored_state, average_start)
   return run_state.RunState(restored_state, restored_memory, metadata), stored
 
 
-def _placed_like(target: Any, value: int) -> Any:
-  """A number on the devices of `target`; None if that is None."""
-  if target is None:
-    return None
-  return jax.device_put(np.asarray(value, target.dtype), target.sharding)
-
-
 def _is_intact(
-  run: run_state.RunState | None, metadata: dict[str, Any], step: int
+  run: run_state.RunState, metadata: dict[str, Any], step: int
 ) -> bool:
   """Whether all arrays have the checksums with which they were saved."""
-  assert run is not None
   items = checkpoint_items.of(run.state, run.memory)
-  damaged = checkpoint_items.damaged_arrays(items, metadata)
+  damaged = checksums.differ(items, metadata.get("fingerprints", {}))
   if damaged:
     logging.warning("Checkpoint %d: %s is not what was saved.", step, damaged)
   return not damaged
-
-
-def _zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-  return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
 
 
 def _in_all_processes(holds: bool) -> bool:

@@ -11,7 +11,6 @@ import json
 import os
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 
 from transformer_xl import errors
@@ -49,16 +48,13 @@ def directory(workdir: str) -> str:
 
 def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
   """Orbax's manager of a run's checkpoints, with further options."""
-  handlers: dict[str, Any] = {
-    name: ocp.StandardCheckpointHandler() for name in ITEMS
-  }
-  handlers["metadata"] = ocp.JsonCheckpointHandler()
+  handlers = {name: ocp.StandardCheckpointHandler() for name in ITEMS}
   return ocp.CheckpointManager(
     directory(workdir),
     options=ocp.CheckpointManagerOptions(
       best_fn=validation_loss, best_mode="min", **options
     ),
-    item_handlers=handlers,
+    item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
   )
 
 
@@ -98,14 +94,10 @@ def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
 
 
 def add_evaluation(folder: str, run: run_state.RunState) -> None:
-  """Adds a validation loss to a written checkpoint.
+  """Adds the validation loss of an evaluated run to its checkpoint's folder.
 
   The metadata are replaced last. If the process is killed before that, the
   checkpoint still owes its evaluation.
-
-  Args:
-    folder: of the checkpoint.
-    run: its state, after the evaluation.
   """
   path = os.path.join(folder, "metadata", "metadata")
   with open(path, encoding="utf-8") as file:
@@ -126,11 +118,11 @@ def proves_damage(error: BaseException) -> bool:
   Missing parts and bytes of another format do: a checkpoint gets its name when
   it is complete. Refusals of the storage and lack of memory do not.
   """
-  causes: list[BaseException] = [error]
-  while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
-    causes.append(cause)
-  if any(_may_pass(cause) for cause in causes):
-    return False
+  cause: BaseException | None = error
+  while cause is not None:
+    if _may_pass(cause):
+      return False
+    cause = cause.__cause__ or cause.__context__
   return isinstance(error, _DAMAGE)
 
 
@@ -144,16 +136,6 @@ def _may_pass(error: BaseException) -> bool:
   )
 
 
-def damaged_arrays(
-  items: dict[str, shapes.PyTree], metadata: dict[str, Any]
-) -> list[str]:
-  """Names of arrays whose checksums are not those of the metadata.
-
-  Arrays without a saved checksum, as in older checkpoints, are not checked.
-  """
-  return checksums.differ(metadata.get("fingerprints", {}), checksums.of(items))
-
-
 def check_shapes(
   saved: Any, target: shapes.PyTree, step: int, *, kind: str
 ) -> None:
@@ -162,7 +144,10 @@ def check_shapes(
   Raises:
     UserError: a shape differs; names the first one.
   """
-  have, want = _shapes_by_name(saved), _shapes_by_name(target)
+  have, want = (
+    {name: tuple(leaf.shape) for name, leaf in checksums.by_path(tree).items()}
+    for tree in (saved, target)
+  )
   for name in sorted({*have, *want}):
     if have.get(name) != want.get(name):
       raise errors.UserError(
@@ -171,11 +156,3 @@ def check_shapes(
         "configuration; use another --workdir, or the configuration it was "
         "trained with (--config=experiments/saved.py:WORKDIR)."
       )
-
-
-def _shapes_by_name(tree: shapes.PyTree) -> dict[str, tuple[int, ...]]:
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
-    for path, leaf in leaves
-  }

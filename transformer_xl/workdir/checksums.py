@@ -16,27 +16,34 @@ import jax.numpy as jnp
 from transformer_xl import shapes
 
 
+def by_path(tree: shapes.PyTree) -> dict[str, Any]:
+  """The leaves of a tree by their paths, such as `params/softmax/bias`."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+    for path, leaf in leaves
+  }
+
+
 def of(tree: shapes.PyTree) -> dict[str, str]:
   """The checksum of each array, such as `float32 00c0ffee`, by its path.
 
   All processes must call it together, and all get the same result.
   """
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  numbers = jax.device_get(_numbers([leaf for _, leaf in leaves]))
+  leaves = by_path(tree)
+  numbers = jax.device_get(_numbers(leaves))
   return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): (
-      f"{leaf.dtype} {number:08x}"
-    )
-    for (path, leaf), number in zip(leaves, numbers, strict=True)
+    name: f"{leaf.dtype} {numbers[name]:08x}" for name, leaf in leaves.items()
   }
 
 
-def differ(saved: dict[str, str], now: dict[str, str]) -> list[str]:
-  """Names of arrays in both whose checksums differ.
+def differ(tree: shapes.PyTree, saved: dict[str, str]) -> list[str]:
+  """Names of arrays whose checksums are not the saved ones.
 
-  Arrays that were restored as another type cannot be compared; they are left
-  out.
+  Arrays that have none, as in older checkpoints, or that were restored as
+  another type cannot be compared; they are left out.
   """
+  now = of(tree)
   return [
     name
     for name in sorted(saved.keys() & now.keys())
@@ -52,8 +59,8 @@ def of_json(value: Any) -> str:
 
 
 @jax.jit
-def _numbers(leaves: list[jax.Array]) -> list[jax.Array]:
-  return [_number(leaf) for leaf in leaves]
+def _numbers(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
+  return {name: _number(leaf) for name, leaf in leaves.items()}
 
 
 def _number(array: jax.Array) -> jax.Array:

@@ -15,7 +15,6 @@ from jax.experimental import multihost_utils
 from transformer_xl import errors
 
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EBADF)
-
 _SHARING_SECONDS = 10.0  # Until a new file is seen on all hosts.
 
 
@@ -26,9 +25,6 @@ def locked(folder: str) -> Iterator[None]:
   The lock is a file in the folder, removed at the end. A killed process holds
   it no longer. Of several processes the first locks for all. File systems
   without locks keep nobody out. All processes must see the same folder.
-
-  Args:
-    folder: its path.
 
   Raises:
     UserError: another run is in it, or several processes do not share it.

@@ -25,10 +25,10 @@ class Writer:
     num_steps: int,
     is_evaluated: bool = True,
   ):
-    """Opens the files.
+    """Opens `metrics.jsonl` and an event file in the workdir.
 
     Args:
-      workdir: gets `metrics.jsonl` and event files.
+      workdir: of the run.
       step: completed updates; lines after it are dropped.
       num_steps: of the whole run.
       is_evaluated: whether to keep the evaluation of `step`. A run that was
@@ -59,9 +59,7 @@ class Writer:
         self._events.add(prefix + name, value, record["step"])
     self._events.flush()
 
-  def progress(
-    self, record: dict[str, Any], *, tokens_per_update: float
-  ) -> None:
+  def progress(self, record: dict[str, Any], tokens_per_update: float) -> None:
     """Logs a training record with the time that remains."""
     step, speed = record["step"], record["tokens_per_second"]
     text = (
@@ -89,11 +87,10 @@ def write_json(path: str, value: Any) -> None:
   if jax.process_index() != 0:
     return
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  temporary = f"{path}.tmp"
-  with open(temporary, "w", encoding="utf-8") as file:
+  with open(f"{path}.tmp", "w", encoding="utf-8") as file:
     json.dump(value, file, indent=2)
     file.write("\n")
-  os.replace(temporary, path)
+  os.replace(f"{path}.tmp", path)
   logging.info("Wrote %s.", path)
 
 
@@ -123,14 +120,13 @@ def _drop_after(path: str, step: int, *, is_evaluated: bool) -> None:
   with open(path, "rb") as file:
     for line in file:
       try:
-        record = json.loads(line.decode("utf-8"))
+        text = line.decode("utf-8").rstrip("\n")
+        record = json.loads(text)
         owed = record["step"] == step and "split" in record
-        is_kept = record["step"] <= step and (is_evaluated or not owed)
+        if record["step"] <= step and (is_evaluated or not owed):
+          kept.append(f"{text}\n")
       except (ValueError, LookupError, TypeError, RecursionError):
         continue
-      if is_kept:
-        kept.append(line.decode("utf-8").rstrip("\n") + "\n")
-  temporary = f"{path}.tmp"
-  with open(temporary, "w", encoding="utf-8") as file:
+  with open(f"{path}.tmp", "w", encoding="utf-8") as file:
     file.writelines(kept)
-  os.replace(temporary, path)
+  os.replace(f"{path}.tmp", path)

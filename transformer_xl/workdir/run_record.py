@@ -1,5 +1,6 @@
 """The record of a run: `config.json`, and its vocabulary."""
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -9,9 +10,9 @@ from typing import Any
 
 import jax
 from absl import logging
+from flax import traverse_util
 
 from transformer_xl import errors
-from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.workdir import metrics_log
 
@@ -22,12 +23,12 @@ VOCABULARY = "vocabulary"
 def record(config: schema.ExperimentConfig, workdir: str) -> None:
   """Writes `config.json`; logs the differences from an existing one."""
   path = os.path.join(workdir, "config.json")
-  current = load.to_dict(config)
+  current = dataclasses.asdict(config)
   saved = _saved(path) if os.path.exists(path) else {}
   if saved:
     for name, value in _flat(json.loads(json.dumps(current))).items():
-      if saved.get(name) != value:
-        old = saved.get(name, "absent")
+      old = saved.get(name, "absent")
+      if old != value:
         logging.warning(
           "Changed since the last run: %s %s -> %s", name, old, value
         )
@@ -46,37 +47,38 @@ def _saved(path: str) -> dict[str, Any]:
   try:
     with open(path, encoding="utf-8") as file:
       return _flat(json.load(file)["config"])
-  except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+  except (ValueError, LookupError, TypeError, RecursionError):
     logging.warning("%s is damaged and will be rewritten.", path)
     return {}
+
+
+def _flat(tree: dict[str, Any]) -> dict[str, Any]:
+  """Values by names such as `config.model.num_layers`."""
+  return traverse_util.flatten_dict({"config": dict(tree)}, sep=".")
 
 
 def keep_vocabulary(data_dir: str, workdir: str) -> None:
   """Copies the vocabulary, so that the workdir alone serves text modes.
 
-  Args:
-    data_dir: folder of a prepared dataset.
-    workdir: gets a folder `vocabulary` with `meta.json` and the vocabulary.
+  Its folder `vocabulary` gets the `meta.json` and the vocabulary of the
+  prepared dataset in `data_dir`.
 
   Raises:
     UserError: it keeps another vocabulary already, which stays.
   """
   check_vocabulary(data_dir, workdir)
   target = os.path.join(workdir, VOCABULARY)
-  if jax.process_index() != 0 or _vocabulary_hash(target) not in (
-    None,
-    _vocabulary_hash(data_dir),
-  ):
+  kept = _vocabulary_hash(target) or _vocabulary_hash(data_dir)
+  if jax.process_index() != 0 or kept != _vocabulary_hash(data_dir):
     return
   os.makedirs(target, exist_ok=True)
-  path = os.path.join(data_dir, "meta.json")
-  with open(path, encoding="utf-8") as file:
+  source, final = (os.path.join(d, "meta.json") for d in (data_dir, target))
+  with open(source, encoding="utf-8") as file:
     name = os.path.basename(json.load(file)["vocabulary"]["file"])
   # `meta.json` last and whole, since a kept vocabulary is known by it.
   shutil.copy(os.path.join(data_dir, name), target)
-  temporary = os.path.join(target, "meta.json.tmp")
-  shutil.copy(path, temporary)
-  os.replace(temporary, os.path.join(target, "meta.json"))
+  shutil.copy(source, f"{final}.tmp")
+  os.replace(f"{final}.tmp", final)
 
 
 def check_vocabulary(data_dir: str, workdir: str) -> None:
@@ -85,10 +87,6 @@ def check_vocabulary(data_dir: str, workdir: str) -> None:
   Two vocabularies of one size can give the same ids to other symbols. A workdir
   without a vocabulary, or with a damaged one, agrees with any dataset. Where
   the files differ, their symbols decide: an import may escape other bytes.
-
-  Args:
-    data_dir: folder of a prepared dataset.
-    workdir: of the run.
 
   Raises:
     UserError: an id means another symbol.
@@ -100,8 +98,7 @@ def check_vocabulary(data_dir: str, workdir: str) -> None:
   # Late: training needs no library of tokenizers.
   from transformer_xl.data import vocabulary
 
-  one, other = vocabulary.load(kept), vocabulary.load(data_dir)
-  if one.symbols != other.symbols:
+  if vocabulary.load(kept).symbols != vocabulary.load(data_dir).symbols:
     raise errors.UserError(
       f"the vocabulary of {data_dir} (SHA-256 {str(found)[:12]}) is not the "
       f"one that {workdir} was trained with ({trained[:12]}): ids would mean "
@@ -123,27 +120,11 @@ def _vocabulary_hash(folder: str) -> str | None:
 def _git_commit() -> str | None:
   """The commit of this code, marked as dirty if there are changes."""
   folder = os.path.dirname(os.path.abspath(__file__))
-  command = [
-    "git",
-    "-C",
-    folder,
-    "describe",
-    "--always",
-    "--dirty",
-    "--abbrev=40",
-  ]
+  command = ["git", "-C", folder, "describe", "--always", "--dirty"]
   try:
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+      [*command, "--abbrev=40"], capture_output=True, text=True, check=True
+    )
   except (OSError, subprocess.CalledProcessError):
     return None  # Installed from a package.
   return result.stdout.strip()
-
-
-def _flat(tree: dict[str, Any], prefix: str = "config") -> dict[str, Any]:
-  result = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      result.update(_flat(value, f"{prefix}.{name}"))
-    else:
-      result[f"{prefix}.{name}"] = value
-  return result

@@ -3,7 +3,9 @@
 from typing import Any
 from typing import NamedTuple
 
+import jax
 import jaxtyping as jt
+import numpy as np
 
 from transformer_xl import shapes
 from transformer_xl.model import memory as memory_lib
@@ -22,6 +24,15 @@ class TrainState(NamedTuple):
   average: shapes.PyTree  # EMA or ASGD average of the parameters, or None.
   # ASGD averages over the updates after this one; None without ASGD.
   average_start: jt.Int[shapes.Array, ""] | None = None
+
+
+def with_average_start(state: TrainState, start: int) -> TrainState:
+  """Sets the start of averaging, unless the state has none."""
+  old = state.average_start
+  if old is None:
+    return state
+  value = jax.device_put(np.asarray(start, np.int32), old.sharding)
+  return state._replace(average_start=value)
 
 
 class Metadata(NamedTuple):
@@ -47,18 +58,14 @@ class RunState(NamedTuple):
 
 def to_json(run: RunState) -> dict[str, Any]:
   """The metadata as a checkpoint stores them."""
-  start = run.state.average_start
-  metadata = run.metadata
+  start, stored = run.state.average_start, run.metadata._asdict()
   return {
-    "window": metadata.log_window,
-    "guard": metadata.guard,
-    "data": metadata.data,
-    "owes_evaluation": metadata.owes_evaluation,
-    "tokens_read": metadata.tokens_read,
+    "window": stored.pop("log_window"),
     "averaging": {
       "step": NEVER if start is None else int(start),
-      "losses": list(metadata.validation_losses),
+      "losses": list(stored.pop("validation_losses")),
     },
+    **stored,
   }
 
 
@@ -66,11 +73,11 @@ def from_json(stored: dict[str, Any]) -> tuple[Metadata, int]:
   """The metadata of a checkpoint, and the start of its ASGD average."""
   averaging = stored.get("averaging") or {"step": NEVER, "losses": []}
   metadata = Metadata(
-    log_window=stored.get("window"),
-    guard=stored.get("guard"),
-    data=stored.get("data"),
-    owes_evaluation=stored.get("owes_evaluation", False),
-    validation_losses=tuple(averaging["losses"]),
-    tokens_read=stored.get("tokens_read"),
+    stored.get("window"),
+    stored.get("guard"),
+    stored.get("data"),
+    stored.get("owes_evaluation", False),
+    tuple(averaging["losses"]),
+    stored.get("tokens_read"),
   )
   return metadata, averaging["step"]

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import jax
 
@@ -19,16 +19,6 @@ _AHEAD = 2
 _instances = itertools.count()  # The same in all processes.
 
 
-class Store(Protocol):
-  """What processes write for each other; JAX's coordination service."""
-
-  def key_value_set(self, key: str, value: str) -> None:
-    """Writes a new key."""
-
-  def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
-    """All keys of a folder, with their values."""
-
-
 class SavePolicy:
   """Decides when to save; the clock is that of the first process.
 
@@ -41,11 +31,10 @@ class SavePolicy:
     self,
     config: schema.CheckpointConfig,
     clock: Callable[[], float] = time.monotonic,
-    store: Store | None = None,
+    store: Any = None,
   ):
-    self._config = config
-    self._clock = clock
-    self._store = store
+    """Starts the clock; `store` replaces JAX's coordination service."""
+    self._config, self._clock, self._store = config, clock, store
     if store is None and jax.process_count() > 1:
       self._store = distributed.global_state.client
     self._folder = f"save_policy/{next(_instances)}"

@@ -14,6 +14,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint_items
+from transformer_xl.workdir import checksums
 
 
 class TrainedModel(NamedTuple):
@@ -31,7 +32,7 @@ def load(
   lanes: tuple[int, ...] = (),
   devices: Sequence[Any] | None = None,
 ) -> TrainedModel:
-  """Loads the parameters that `config.eval` names.
+  """Loads the parameters that `config.eval` names from a run.
 
   Args:
     config: model, mesh, and which checkpoint and parameters to take.
@@ -99,10 +100,9 @@ def restore_params(
 
 def save_params(workdir: str, params: shapes.PyTree, *, step: int) -> None:
   """Writes a checkpoint of parameters alone, which all modes but train read."""
+  item = ocp.args.StandardSave(params)
   with checkpoint_items.open_manager(workdir) as manager:
-    manager.save(
-      step, args=ocp.args.Composite(params=ocp.args.StandardSave(params))
-    )
+    manager.save(step, args=ocp.args.Composite(params=item))
 
 
 def _no_checkpoints(workdir: str) -> errors.UserError:
@@ -116,9 +116,8 @@ def _find(manager: ocp.CheckpointManager, which: str, workdir: str) -> int:
   steps = sorted(manager.all_steps())
   if not steps:
     raise _no_checkpoints(workdir)
-  step = {"latest": manager.latest_step, "best": manager.best_step}.get(
-    which, lambda: int(which) if which.isdigit() else None
-  )()
+  named = {"latest": manager.latest_step, "best": manager.best_step}
+  step = int(which) if which.isdigit() else named.get(which, lambda: None)()
   if step is None or step not in steps:
     raise errors.UserError(
       f"eval.checkpoint={which!r} is not in {workdir}, which has the steps "
@@ -132,10 +131,10 @@ def _restore_item(manager, step, item, target) -> shapes.PyTree:
   metadata: dict[str, Any] = {}
   if (manager.directory / str(step) / "metadata").exists():
     metadata = checkpoint_items.read_metadata(manager, step)
-  restored = manager.restore(
-    step, args=ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})
-  )
-  damaged = checkpoint_items.damaged_arrays({item: restored[item]}, metadata)
+  args = ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})
+  restored = manager.restore(step, args=args)[item]
+  saved = metadata.get("fingerprints", {})
+  damaged = checksums.differ({item: restored}, saved)
   if damaged:
     raise ValueError(f"{damaged[0]} is not what was saved")
-  return restored[item]
+  return restored

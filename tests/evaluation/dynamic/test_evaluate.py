@@ -202,7 +202,10 @@ def test_divergence_is_null(data_dir, workdir, caplog):
       {**DYNAMIC, "eval.dynamic.decay": (0.1, 0.2)},
       "--config.eval.split=valid",
     ),
-    ({**CACHE, "eval.cache.share": (0.1, 0.2)}, "2 settings of eval.dynamic"),
+    (
+      {**CACHE, "eval.cache.share": (0.1, 0.2)},
+      "2 settings of eval.temperature, eval.dynamic",
+    ),
   ],
   ids=str,
 )

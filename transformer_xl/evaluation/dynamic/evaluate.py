@@ -29,7 +29,10 @@ from transformer_xl.evaluation.dynamic import update
 
 
 class AdaptiveEvaluator:
-  """Scores a split at one memory length; compiles once for all settings."""
+  """Scores a split at one memory length and temperature.
+
+  It compiles once for all settings of dynamic evaluation and cache.
+  """
 
   def __init__(
     self,
@@ -37,6 +40,7 @@ class AdaptiveEvaluator:
     mesh: jax.sharding.Mesh,
     *,
     mem_len: int,
+    temperature: float = 1.0,
   ):
     evaluation = config.eval
     self._config, self._mesh = config, mesh
@@ -44,7 +48,9 @@ class AdaptiveEvaluator:
       config, split=evaluation.split, mem_len=mem_len
     )
     self.file = self._stream.file
-    self._scorer = scorer.AdaptiveScorer(config, mesh, mem_len=mem_len)
+    self._scorer = scorer.AdaptiveScorer(
+      config, mesh, mem_len=mem_len, temperature=temperature
+    )
     numbers = np.array(_mixtures(evaluation.cache), np.float32)
     self._mixtures = neural_cache.Mixture(*numbers.T)
     self._mean_squares: shapes.PyTree = None
@@ -91,6 +97,7 @@ class AdaptiveEvaluator:
         resets=streams.reset_rule(self._config),
         rotate=False,
         seed=0,
+        context_len=evaluation.context_len,
       )
       self._mean_squares = self._scorer.mean_squares(
         params,
@@ -126,10 +133,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
     return static
   config, cards = subject.config, []
   with jax.set_mesh(subject.mesh):
-    for mem_len in config.eval.mem_len:
-      evaluator = AdaptiveEvaluator(config, subject.mesh, mem_len=mem_len)
+    for setting in evaluate.settings(config.eval):
+      evaluator = AdaptiveEvaluator(config, subject.mesh, **setting)
       for score, options in _scores(evaluator, subject.params, config.eval):
-        values = subject.card(score, evaluator.file, mem_len)
+        values = subject.card(score, evaluator.file, **setting)
         cards.append(_finite(values) | options)
         _log(cards[-1])
   if len(cards) > 1:
@@ -206,7 +213,9 @@ def _settings(card: dict[str, Any]) -> str:
 def _log_best(cards: list[dict[str, Any]]) -> None:
   """Logs the flags of the setting with the lowest loss."""
   best = min(cards, key=lambda card: card["nll"] or math.inf)
-  flags = [f"--config.eval.mem_len={best['mem_len']}"]
+  flags = [
+    f"--config.eval.{name}={best[name]}" for name in ("mem_len", "temperature")
+  ]
   for group, names in (
     ("dynamic", ("learning_rate", "decay")),
     ("cache", ("flatness", "share")),

@@ -24,14 +24,14 @@ class TextSegment(NamedTuple):
   """A segment and a mask of its real targets."""
 
   segment: segment_lib.Segment
-  is_text: jt.Bool[shapes.Array, "B T"]  # False before and after the text.
+  is_text: jt.Bool[shapes.Array, "B U"]  # False before and after the text.
 
 
 class SegmentOutputs(NamedTuple):
   """Losses, last hidden states and next memory of one segment."""
 
   nll: shapes.Losses
-  hidden: shapes.Hidden
+  hidden: jt.Float[shapes.Array, "B U D"]  # Those with targets.
   memory: memory_lib.Memory
 
 
@@ -46,6 +46,7 @@ def read(
 
   def body(bound) -> SegmentOutputs:
     hidden, after = bound(segment.inputs, memory, segment.resets)
+    hidden = hidden[:, -segment.targets.shape[1] :]
     nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
     return SegmentOutputs(nll, hidden, after)
 

@@ -61,11 +61,12 @@ class AdaptiveScorer:
     mesh: jax.sharding.Mesh,
     *,
     mem_len: int,
+    temperature: float = 1.0,
   ):
     evaluation = config.eval
     is_dynamic = evaluation.dynamic.kind != "none"
     is_per_lane = is_dynamic and evaluation.dynamic.lanes == "apart"
-    model = _model(config, is_per_lane=is_per_lane)
+    model = _model(config, is_per_lane=is_per_lane, temperature=temperature)
     start = functools.partial(
       _start,
       config=config,
@@ -183,7 +184,7 @@ def _one_lane_each(tree: shapes.PyTree) -> shapes.PyTree:
   return jax.tree.map(lambda array: array[:, :, None], tree)
 
 
-def _model(config, *, is_per_lane) -> transformer_xl.TransformerXL:
+def _model(config, *, is_per_lane, temperature) -> transformer_xl.TransformerXL:
   """The model to score with, without dropout."""
   model = config.model
   if is_per_lane:  # The kernel cannot batch over parameters.
@@ -199,6 +200,7 @@ def _model(config, *, is_per_lane) -> transformer_xl.TransformerXL:
     model,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
+    temperature=temperature,
   )
 
 

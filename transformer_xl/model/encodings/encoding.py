@@ -17,8 +17,15 @@ import jax
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import attention_dropout
+from transformer_xl.model import parameters
 from transformer_xl.model.kernels import dispatch
-from transformer_xl.model.kernels import ring
+
+
+class DistanceTerms(NamedTuple):
+  """What attention needs for the terms of the distance and the biases."""
+
+  keys: Any  # [K, H, Dh] of the distances K-1 to 0; see `ring` for a ring's.
+  biases: shapes.BiasPair  # u and v.
 
 
 class ScoreFactors(NamedTuple):
@@ -26,8 +33,7 @@ class ScoreFactors(NamedTuple):
 
   query: shapes.Queries
   key: shapes.Keys  # Of memory and segment, oldest first.
-  distance_key: shapes.PositionKeys | None
-  biases: shapes.BiasPair | None  # u and v.
+  distance: DistanceTerms | None
 
 
 class Encoding:
@@ -70,23 +76,24 @@ class Encoding:
     del config, context_len, clamp_len
     return None
 
-  def distance_keys(
+  def distance_terms(
     self,
     module: Any,
+    project: parameters.Projections,
     positions: shapes.Positions | None,
     context_len: int,
-    *,
-    deterministic: bool,
-  ) -> shapes.PositionKeys | None:
-    """Keys of the distances K-1 to 0 in one attention module.
+    biases: shapes.BiasPair | None,
+  ) -> DistanceTerms | None:
+    """Keys of the distances K-1 to 0, and biases, in one attention module.
 
     Args:
       module: owner of the parameters, drawn after those of the values.
+      project: its projections.
       positions: of `positions`.
       context_len: K.
-      deterministic: without dropout of weights.
+      biases: of `shared_biases` or `layer_biases`.
     """
-    del module, positions, context_len, deterministic
+    del module, project, positions, context_len, biases
     return None
 
   def embedding_positions(
@@ -133,8 +140,8 @@ class Encoding:
     says what `implementation` chooses among. Without that term attention is
     computed in whole matrices.
     """
-    query, key, distance_key, biases = factors
-    if distance_key is None or biases is None:
+    query, key, distance = factors
+    if distance is None:
       return dispatch.content_attention(
         query, key, value, reach=reach, dropout=dropout
       )
@@ -142,9 +149,9 @@ class Encoding:
       query,
       key,
       value,
-      distance_key,
-      content_bias=biases[0].astype(query.dtype),
-      position_bias=biases[1].astype(query.dtype),
+      distance.keys,
+      content_bias=distance.biases[0].astype(query.dtype),
+      position_bias=distance.biases[1].astype(query.dtype),
       reach=reach,
       dropout=dropout,
       implementation=implementation,
@@ -155,13 +162,13 @@ class Encoding:
     query: shapes.RingQueries,
     key: shapes.Ring,
     value: shapes.Ring,
-    distance_key: ring.RingPositionKeys | None,
-    biases: shapes.BiasPair | None,
+    distance: DistanceTerms | None,
     **place: jax.Array,
   ) -> shapes.RingQueries:
     """`attend` over a ring; `place` is reach [B, T] and slot, a scalar."""
+    keys, biases = distance or (None, None)
     if biases is not None:
       biases = biases[0].astype(query.dtype), biases[1].astype(query.dtype)
     return dispatch.ring_attention(
-      query, key, value, distance_key, biases=biases, **place
+      query, key, value, keys, biases=biases, **place
     )

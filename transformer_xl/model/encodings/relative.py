@@ -16,20 +16,11 @@ from transformer_xl.model.encodings import distances
 from transformer_xl.model.encodings import encoding
 
 
-class Relative(encoding.Encoding):
-  """The encoding of Transformer-XL."""
+class Sinusoidal(encoding.Encoding):
+  """An encoding whose keys of distances are projected sinusoids."""
 
   clamps = True
-  is_published = True
   projects_distances = True
-
-  def shared_biases(self, module: Any) -> shapes.BiasPair | None:
-    """u and v in the model, unless every layer has its own."""
-    return None if module.config.untie_biases else _biases(module)
-
-  def layer_biases(self, module: Any) -> shapes.BiasPair | None:
-    """u and v of one layer."""
-    return _biases(module)
 
   def positions(
     self, config: schema.ModelConfig, context_len: int, *, clamp_len: int
@@ -39,20 +30,35 @@ class Relative(encoding.Encoding):
       context_len, config.model_dim, clamp_len=clamp_len
     ).astype(config.dtype)
 
-  def distance_keys(
+
+class Relative(Sinusoidal):
+  """The encoding of Transformer-XL."""
+
+  is_published = True
+
+  def shared_biases(self, module: Any) -> shapes.BiasPair | None:
+    """u and v in the model, unless every layer has its own."""
+    return None if module.config.untie_biases else _biases(module)
+
+  def layer_biases(self, module: Any) -> shapes.BiasPair | None:
+    """u and v of one layer."""
+    return _biases(module)
+
+  def distance_terms(
     self,
     module: Any,
+    project: parameters.Projections,
     positions: shapes.Positions | None,
     context_len: int,
-    *,
-    deterministic: bool,
-  ) -> shapes.PositionKeys | None:
-    """Projected sinusoids, with a kernel for each layer."""
-    del context_len
+    biases: shapes.BiasPair | None,
+  ) -> encoding.DistanceTerms | None:
+    """Sinusoids projected by a kernel of each layer; u and v are learned."""
+    del module, context_len
     assert positions is not None
-    return parameters.project(
-      module, "position", positions, deterministic=deterministic
-    )
+    assert biases is not None
+    # The published programs have no dropout here.
+    keys = project("position", positions, drops=False)
+    return encoding.DistanceTerms(keys, biases)
 
 
 def _biases(module) -> shapes.BiasPair:

@@ -17,23 +17,20 @@ from transformer_xl.model.encodings import encoding
 class Shaw(encoding.Encoding):
   """One learned vector for each distance, head and layer."""
 
-  def layer_biases(self, module: Any) -> shapes.BiasPair | None:
-    """Zeros: the kernels add biases, and this encoding has none."""
-    zeros = jnp.zeros((module.config.num_heads, module.config.head_dim))
-    return zeros, zeros
-
-  def distance_keys(
+  def distance_terms(
     self,
     module: Any,
+    project: parameters.Projections,
     positions: shapes.Positions | None,
     context_len: int,
-    *,
-    deterministic: bool,
-  ) -> shapes.PositionKeys | None:
-    """Rows of the layer's table."""
-    del positions, deterministic
+    biases: shapes.BiasPair | None,
+  ) -> encoding.DistanceTerms | None:
+    """Rows of the layer's table; no biases, so zeros for the kernels."""
+    del project, positions, biases
     config = module.config
     shape = (config.num_positions, config.num_heads * config.head_dim)
     table = parameters.kernel(module, "distances", shape)
     rows = distances.clipped_rows(table, context_len)
-    return rows.reshape(context_len, config.num_heads, config.head_dim)
+    zeros = jnp.zeros((config.num_heads, config.head_dim))
+    keys = rows.reshape(context_len, config.num_heads, config.head_dim)
+    return encoding.DistanceTerms(keys, (zeros, zeros))

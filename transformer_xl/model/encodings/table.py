@@ -11,10 +11,12 @@ from transformer_xl.model.encodings import absolute
 from transformer_xl.model.encodings import absolute_per_layer
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import relative
+from transformer_xl.model.encodings import relative_tied
 from transformer_xl.model.encodings import shaw
 
 ENCODINGS: Mapping[str, encoding.Encoding] = {
   "relative": relative.Relative(),
+  "relative_tied": relative_tied.RelativeTied(),
   "shaw": shaw.Shaw(),
   "absolute": absolute.Absolute(),
   "absolute_per_layer": absolute_per_layer.AbsolutePerLayer(),

@@ -23,7 +23,6 @@ from absl import flags
 
 from transformer_xl import command_line
 from transformer_xl import errors
-from transformer_xl.training.reference_curves import comparison
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run
 
@@ -39,32 +38,27 @@ _WRITE = flags.DEFINE_bool("write", False, "Make the reference of these runs.")
 def main(argv: list[str]) -> None:
   """Prints the comparison and exits with its status, or writes a reference."""
   del argv
-  runs = [logged_run.read(workdir) for workdir in _WORKDIR.value]
+  runs, path = [logged_run.read(d) for d in _WORKDIR.value], _REFERENCE.value
   if _WRITE.value:
-    write(runs, _REFERENCE.value)
+    curve = curve_lib.make(runs)
+    curve_lib.save(
+      curve,
+      path,
+      recorded=datetime.date.today().isoformat(),
+      versions=runs[0].versions,
+      machine=f"{platform.machine()}, Python {platform.python_version()}",
+    )
+    print(
+      f"{path}: {len(curve.seeds)} seeds, {len(curve.steps)} lines to step "
+      f"{curve.steps[-1]} of {curve.config.train.num_steps}, "
+      f"{len(curve.validation_steps)} evaluations."
+    )
     return
   if len(runs) > 1:
     raise errors.UserError("judge one --workdir at a time; --write takes more.")
-  status, text = comparison.compare(runs[0], curve_lib.load(_REFERENCE.value))
+  status, text = curve_lib.compare(runs[0], curve_lib.load(path))
   print(text)
   sys.exit(status)
-
-
-def write(runs: list[logged_run.Run], path: str) -> None:
-  """Makes a reference from runs, and writes it to `path`."""
-  curve = curve_lib.make(runs)
-  curve_lib.save(
-    curve,
-    path,
-    recorded=datetime.date.today().isoformat(),
-    versions=runs[0].versions,
-    machine=f"{platform.machine()}, Python {platform.python_version()}",
-  )
-  print(
-    f"{path}: {len(curve.seeds)} seeds, {len(curve.steps)} lines to step "
-    f"{curve.steps[-1]} of {curve.config.train.num_steps}, "
-    f"{len(curve.validation_steps)} evaluations."
-  )
 
 
 if __name__ == "__main__":

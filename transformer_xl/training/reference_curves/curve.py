@@ -2,7 +2,7 @@
 
 All seeds read the same text in the same order, so at each step their losses are
 close. A run of the same configuration that leaves their band is broken, in the
-code, the data or the machine.
+code, the data or the machine: it is off track.
 
 Shapes: K steps with a log line, S seeds.
 """
@@ -10,25 +10,30 @@ Shapes: K steps with a log line, S seeds.
 import dataclasses
 import json
 import math
+import operator
 import os
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from transformer_xl import errors
-from transformer_xl.config import defaults
 from transformer_xl.config import load as load_lib
-from transformer_xl.config import saved
 from transformer_xl.config import schema
 from transformer_xl.training.reference_curves import logged_run
 
 # Half the width of a band: standard deviations over seeds, plus a share of the
 # loss for the rounding of other devices and types.
 DEVIATIONS, SHARE = 4.0, 0.005
+# Fields that affect the validation loss, apart from the parameters.
+VALIDATION = (
+  *("train.eval_mem_len", "eval.segment_len", "eval.clamp_len"),
+  *("eval.same_length", "eval.warmup_len", "eval.context_len"),
+  "eval.parameters",
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
   """The losses of several seeds."""
 
   config: schema.ExperimentConfig
@@ -38,6 +43,28 @@ class Curve:
   losses: np.ndarray  # [S, K]
   validation_steps: list[int]
   validation: np.ndarray  # [S, evaluations]
+
+
+class Comparison(NamedTuple):
+  """One loss of a run, and the band of the reference at that step."""
+
+  what: str  # "loss" or "validation loss".
+  step: int
+  value: float
+  low: float
+  high: float
+
+  @property
+  def room(self) -> float:
+    """Distance to the nearer bound, as a share of the band."""
+    to_edge = min(self.value - self.low, self.high - self.value)
+    return to_edge / (self.high - self.low)
+
+  def __str__(self) -> str:
+    return (
+      f"{self.what} {self.value:.4f} at step {self.step}, expected "
+      f"{self.low:.4f} to {self.high:.4f}"
+    )
 
 
 def make(runs: list[logged_run.Run]) -> Curve:
@@ -54,7 +81,7 @@ def make(runs: list[logged_run.Run]) -> Curve:
         f"the runs must be alike but for seeds: {difference}"
       )
   seeds = [run.config.seed for run in runs]
-  if len(set(seeds)) < 2 or len(set(seeds)) < len(seeds):
+  if len(set(seeds)) < max(2, len(seeds)):
     raise errors.UserError(
       f"a reference needs two or more different seeds: these are {seeds}; "
       "train with --config.seed=..."
@@ -79,41 +106,6 @@ def make(runs: list[logged_run.Run]) -> Curve:
   )
 
 
-def mean_losses(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
-  """Mean losses of the seeds, [S], over the steps of each line of a run.
-
-  Lines of the run that do not begin and end where lines of the reference do are
-  left out.
-  """
-  every = run.config.train.log_every_steps
-  ends = np.array(curve.steps)
-  starts = np.concatenate([[0], ends[:-1]])
-  lines = {}
-  for step in run.losses:
-    inside = (starts >= step - every) & (ends <= step)
-    lengths = (ends - starts) * inside
-    if lengths.sum() == every:
-      lines[step] = curve.losses @ lengths / every
-  return lines
-
-
-def bands(
-  steps: list[int], losses: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """Lower and upper bounds, [K], for the losses of one more seed.
-
-  A few seeds determine their variance badly, so the variance at a step is the
-  mean over all steps between half and twice that step.
-  """
-  mean, count = losses.mean(axis=0), len(losses)
-  variance = losses.var(axis=0, ddof=1)
-  at = np.array(steps)
-  near = (at >= at[:, None] / 2) & (at <= at[:, None] * 2)  # [K, K]
-  pooled = near @ variance / near.sum(axis=1)
-  half = DEVIATIONS * np.sqrt(pooled * (1 + 1 / count)) + SHARE * mean
-  return mean - half, mean + half
-
-
 def save(curve: Curve, path: str, **about: Any) -> None:
   """Writes a reference with further fields `about` its origin."""
   content = {
@@ -121,8 +113,8 @@ def save(curve: Curve, path: str, **about: Any) -> None:
     **about,
     "seeds": curve.seeds,
     "data_sha256": curve.data_sha256,
-    "steps_covered": curve.steps[-1],
-    "config": load_lib.to_dict(curve.config),
+    "steps_covered": max((*curve.steps, *curve.validation_steps)),
+    "config": dataclasses.asdict(curve.config),
     "steps": curve.steps,
     "losses": np.round(curve.losses, 5).tolist(),
     "validation_steps": curve.validation_steps,
@@ -145,7 +137,7 @@ def load(path: str) -> Curve:
   try:
     with open(path, encoding="utf-8") as file:
       content = json.load(file)
-    config = saved.updated(defaults.get_config(), content["config"])
+    config = load_lib.updated(load_lib.default(), content["config"])
     curve = Curve(
       load_lib.from_config_dict(config),
       content["data_sha256"],
@@ -155,6 +147,9 @@ def load(path: str) -> Curve:
       content["validation_steps"],
       np.array(content["validation_losses"], float),
     )
+    shape = (len(curve.seeds), len(curve.steps))
+    if curve.losses.shape != shape or not math.isfinite(curve.losses.sum()):
+      raise ValueError("there are not as many losses as steps")
   except FileNotFoundError:
     raise errors.UserError(
       f"there is no {path}; experiments/reference_curves/ has some, and "
@@ -162,7 +157,103 @@ def load(path: str) -> Curve:
     ) from None
   except (ValueError, KeyError, TypeError, AttributeError):
     raise errors.UserError(f"{path} is damaged; make it again.") from None
-  shape = (len(curve.seeds), len(curve.steps))
-  if curve.losses.shape != shape or not math.isfinite(curve.losses.sum()):
-    raise errors.UserError(f"{path} is damaged; make it again.")
   return curve
+
+
+def compare(run: logged_run.Run, curve: Curve) -> tuple[int, str]:
+  """Returns one line of text with the exit status: 0 if on track, 1 if off."""
+  difference = logged_run.differs(run, curve.config, curve.data_sha256)
+  if difference:
+    return 2, f"cannot be judged: {difference}"
+  found = _comparisons(run, curve)
+  if not found:
+    return 2, (
+      "cannot be judged: the run has no loss that the reference has; "
+      f"{_expected(curve)}."
+    )
+  outside = [one for one in found if not one.low <= one.value <= one.high]
+  if not outside:
+    closest = min(found, key=lambda one: one.room)
+    lines = sum(one.what == "loss" for one in found)
+    others = len(found) - lines
+    return 0, (
+      f"on track: {lines} log lines"
+      + (f" and {others} evaluations" if others else "")
+      + f" to step {max(one.step for one in found)} are within the band of "
+      f"{len(curve.seeds)} seeds; closest to its edge is the {closest}."
+    )
+  first = min(outside, key=lambda one: one.step)
+  hint = ""
+  if first.value < first.low - (first.high - first.low):
+    hint = " Too good: does the model see what it is to predict?"
+  return 1, (
+    f"off track from step {first.step} on: the {first}; {len(outside)} of "
+    f"{len(found)} are outside.{hint}"
+  )
+
+
+def _expected(curve: Curve) -> str:
+  """When a run has a loss to compare."""
+  if curve.steps:
+    first, last, name = curve.steps[0], curve.steps[-1], "log_every_steps"
+  else:
+    first, last = curve.validation_steps[0], curve.validation_steps[-1]
+    name = "eval_every_steps"
+  return (
+    f"wait for one every {first} steps to {last}, or set --config.train.{name}"
+  )
+
+
+def _comparisons(run: logged_run.Run, curve: Curve) -> list[Comparison]:
+  """All losses of a run that have a band: of training, then of validation."""
+  lines, found = _mean_losses(run, curve), []
+  if lines:
+    rows = np.array(list(lines.values())).T
+    found += _compared("loss", run.losses, list(lines), rows)
+  fields = operator.attrgetter(*VALIDATION)
+  if curve.validation_steps and fields(run.config) == fields(curve.config):
+    steps, rows = curve.validation_steps, curve.validation
+    found += _compared("validation loss", run.validation, steps, rows)
+  return found
+
+
+def _compared(what, values, steps, rows) -> list[Comparison]:
+  return [
+    Comparison(what, step, values[step], low, high)
+    for step, low, high in zip(steps, *_bands(steps, rows), strict=True)
+    if step in values
+  ]
+
+
+def _mean_losses(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
+  """Mean losses of the seeds, [S], over the steps of each line of a run.
+
+  Lines of the run that do not begin and end where lines of the reference do are
+  left out.
+  """
+  every = run.config.train.log_every_steps
+  ends = np.array(curve.steps)
+  starts = np.array([0, *ends])[: len(ends)]
+  lines = {}
+  for step in sorted(run.losses):
+    lengths = (ends - starts) * ((starts >= step - every) & (ends <= step))
+    if lengths.sum() == every:
+      lines[step] = curve.losses @ lengths / every
+  return lines
+
+
+def _bands(
+  steps: list[int], losses: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Lower and upper bounds, [K], for the losses of one more seed.
+
+  A few seeds determine their variance badly, so the variance at a step is the
+  mean over all steps between half and twice that step.
+  """
+  mean, count = losses.mean(axis=0), len(losses)
+  variance = losses.var(axis=0, ddof=1)
+  at = np.array(steps)
+  near = (at >= at[:, None] / 2) & (at <= at[:, None] * 2)  # [K, K]
+  pooled = near @ variance / near.sum(axis=1)
+  half = DEVIATIONS * np.sqrt(pooled * (1 + 1 / count)) + SHARE * mean
+  return mean - half, mean + half

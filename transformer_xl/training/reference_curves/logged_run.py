@@ -1,32 +1,23 @@
 """A run as its workdir records it: configuration, text and logged losses."""
 
 import json
+import operator
 import os
-from typing import Any
 from typing import NamedTuple
 
 from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.config import saved
 from transformer_xl.config import schema
 
 # Fields of these sections affect the training loss, except for the ones in
 # IRRELEVANT, which change at most rounding and the draw of dropout.
 SECTIONS = ("model", "data", "train")
 IRRELEVANT = {
-  "model.attention",
-  "model.remat",
-  "model.scan_unroll",
-  "data.name",  # Its hash is compared.
-  "data.dir",
-  "data.prepare",
-  "train.segments_per_call",
-  "train.accumulation_steps",
-  "train.log_every_steps",
-  "train.eval_every_steps",
-  "train.eval_mem_len",
-  "train.log_memory_use",
-  "train.finish_with",
+  *("model.attention", "model.dtype", "model.remat", "model.scan_unroll"),
+  *("data.name", "data.dir", "data.prepare"),  # The text's hash is compared.
+  *("train.segments_per_call", "train.accumulation_steps"),
+  *("train.log_every_steps", "train.eval_every_steps", "train.eval_mem_len"),
+  *("train.log_memory_use", "train.finish_with"),
 }
 
 
@@ -46,7 +37,7 @@ def read(workdir: str) -> Run:
   Raises:
     UserError: a file of the workdir is missing or damaged.
   """
-  config = load.from_config_dict(saved.get_config(workdir))
+  config = load.from_config_dict(load.saved(workdir))
   with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
     versions = json.load(file).get("versions", {})
   path = os.path.join(workdir, "vocabulary", "meta.json")
@@ -57,18 +48,13 @@ def read(workdir: str) -> Run:
     raise errors.UserError(
       f"{path} does not say which text it was; train in another --workdir."
     ) from None
-  losses, validation = _read_losses(os.path.join(workdir, "metrics.jsonl"))
-  return Run(config, digest, losses, validation, versions)
-
-
-def _read_losses(path: str) -> tuple[dict[int, float], dict[int, float]]:
   losses: dict[int, float] = {}
   validation: dict[int, float] = {}
-  try:
+  path = os.path.join(workdir, "metrics.jsonl")
+  lines = []
+  if os.path.exists(path):  # There may be no log line yet.
     with open(path, encoding="utf-8") as file:
       lines = file.read().splitlines()
-  except OSError:
-    return losses, validation  # There is no log line yet.
   for line in lines:
     try:
       record = json.loads(line)
@@ -78,7 +64,7 @@ def _read_losses(path: str) -> tuple[dict[int, float], dict[int, float]]:
       validation[record["step"]] = record["nll"]
     elif "loss" in record:  # A line of divergence has none.
       losses[record["step"]] = record["loss"]
-  return losses, validation
+  return Run(config, digest, losses, validation, versions)
 
 
 def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
@@ -89,24 +75,14 @@ def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
     config: of the reference.
     sha256: of the reference's training text.
   """
-  others = fields(config)
-  for name, value in fields(run.config).items():
+  for name in schema.FIELDS:
+    value, other = map(operator.attrgetter(name), (run.config, config))
     matters = name.partition(".")[0] in SECTIONS and name not in IRRELEVANT
-    if matters and value != others[name]:
-      return f"config.{name} is {value!r}, the reference has {others[name]!r}."
+    if matters and value != other:
+      return f"config.{name} is {value!r}, the reference has {other!r}."
   if run.data_sha256 != sha256:
     return (
       f"its training text (SHA-256 {run.data_sha256[:12]}) is not the "
       f"reference's ({sha256[:12]})."
     )
   return ""
-
-
-def fields(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """Every field of the sections by its name, such as `train.num_steps`."""
-  return {
-    f"{section}.{name}": value
-    for section, values in load.to_dict(config).items()
-    if isinstance(values, dict)
-    for name, value in values.items()
-  }

@@ -1,0 +1,159 @@
+"""Signals stop a run on a checkpoint, and what they prevent is made up for."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests import corpus
+from tests.training.runs import lines
+from tests.training.runs import steps
+from transformer_xl.evaluation import evaluate
+from transformer_xl.training import loop
+from transformer_xl.training import preemption
+from transformer_xl.workdir import metrics_log
+
+
+def send_signal_at(step, monkeypatch, number=signal.SIGTERM):
+  """Signals this process when the line of `step` is written."""
+  write = metrics_log.Writer.write
+
+  def written(self, record):
+    write(self, record)
+    if record["step"] == step and "split" not in record:
+      signal.raise_signal(number)
+
+  monkeypatch.setattr(metrics_log.Writer, "write", written)
+
+
+def test_a_signal_ends_the_run_after_its_chunk_with_a_checkpoint(
+  data_dir, tmp_path, monkeypatch
+):
+  config = corpus.config(
+    data_dir, **{"train.eval_every_steps": 2, "checkpoint.every_steps": 12}
+  )
+  send_signal_at(4, monkeypatch)
+  assert not loop.train(config, str(tmp_path))
+  assert steps(tmp_path)[-1] == 4
+  assert [r["step"] for r in lines(tmp_path) if "split" in r] == [2]
+  assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(
+  data_dir, tmp_path, monkeypatch
+):
+  send_signal_at(12, monkeypatch)
+  config = corpus.config(data_dir)
+  assert not loop.train(config, str(tmp_path))
+  assert steps(tmp_path)[-1] == 12
+  monkeypatch.undo()
+  assert loop.train(config, str(tmp_path))
+
+
+def test_an_evaluation_that_a_signal_prevents_is_made_up_for(
+  data_dir, tmp_path, monkeypatch
+):
+  config = corpus.config(data_dir, **{"train.eval_every_steps": 4})
+  loop.train(config, str(tmp_path / "whole"))
+  send_signal_at(8, monkeypatch)
+  assert not loop.train(config, str(tmp_path / "parts"))
+  monkeypatch.undo()
+  assert [r["step"] for r in lines(tmp_path / "parts")][-1] == 8
+  assert loop.train(config, str(tmp_path / "parts"))
+
+  def losses(name):
+    records = [r for r in lines(tmp_path / name) if "split" in r]
+    return [(record["step"], record["nll"]) for record in records]
+
+  assert losses("parts") == losses("whole")
+  assert len(losses("whole")) == 3
+
+
+def test_an_owed_evaluation_ranks_its_checkpoint(
+  data_dir, tmp_path, monkeypatch
+):
+  updates = {
+    "train.eval_every_steps": 4,
+    "checkpoint.keep_latest": 1,
+    "checkpoint.keep_best": 1,
+  }
+  score_until = evaluate.Evaluator.score_until
+  scores = iter([3.0, 2.0, 2.0, 2.5])
+
+  def scored(self, params, *, should_stop):
+    score = score_until(self, params, should_stop=should_stop)
+    return score and score._replace(nll=next(scores) * score.num_tokens)
+
+  config = corpus.config(data_dir, **updates)
+  send_signal_at(8, monkeypatch)
+  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
+  assert not loop.train(config, str(tmp_path))
+  monkeypatch.undo()
+  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
+  # It is killed once more, between the checkpoint's loss and its metadata.
+  write_json = metrics_log.write_json
+
+  def killed(path, value):
+    if path.endswith("metadata"):
+      raise KeyboardInterrupt
+    write_json(path, value)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics_log, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+      loop.train(config, str(tmp_path))
+  assert loop.train(
+    corpus.config(data_dir, **updates | {"train.num_steps": 8}), str(tmp_path)
+  )
+  evaluated = [(r["step"], r["nll"]) for r in lines(tmp_path) if "split" in r]
+  assert evaluated == [(4, 3.0), (8, 2.0)]
+  assert loop.train(config, str(tmp_path))
+  assert next(scores, None) is None  # Step 8 was not scored again.
+  best = corpus.config(data_dir, **updates | {"eval.checkpoint": "best"})
+  assert evaluate.load(best, str(tmp_path)).step == 8
+  assert steps(tmp_path) == [8, 12]
+
+
+WAITING = """
+import hashlib
+from absl import logging
+from transformer_xl.training import preemption
+
+logging.use_absl_handler()
+with preemption.StopSignal():
+  print("waiting", flush=True)
+  hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # As for the devices.
+"""
+
+
+def test_interrupts_are_answered_while_python_waits():
+  with subprocess.Popen(
+    [sys.executable, "-c", WAITING],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    try:
+      assert process.stdout.readline() == "waiting\n"
+      process.send_signal(signal.SIGINT)
+      lines = [process.stderr.readline() for _ in range(2)]
+      assert "SIGINT: stopping after this chunk, with a checkpoint" in lines[1]
+      assert process.poll() is None
+      process.send_signal(signal.SIGINT)
+      (last,) = process.stderr.read().splitlines()
+      assert last.startswith("error: interrupted twice;")
+      assert process.wait() == preemption.INTERRUPTED
+    finally:
+      process.kill()
+
+
+def test_a_stopped_run_says_where_it_is_saved(
+  data_dir, tmp_path, monkeypatch, caplog
+):
+  send_signal_at(4, monkeypatch, signal.SIGINT)
+  assert not loop.train(corpus.config(data_dir), str(tmp_path))
+  *_, last = [r.getMessage() for r in caplog.records if r.name == "absl"]
+  assert (
+    last == f"Saved at step {steps(tmp_path)[-1]}; the same command continues."
+  )

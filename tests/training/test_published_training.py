@@ -1,0 +1,197 @@
+"""What the published Penn Treebank training adds to an update.
+
+Against plain functions, with SGD, so that an update is a gradient.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl.config import load
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.model import transformer_xl
+from transformer_xl.training import programs
+from transformer_xl.training import step as step_lib
+
+LANES, CONTEXT, LENGTH = 2, 4, 6
+PLAIN = {
+  **{"train.batch_size": LANES, "train.segment_len": LENGTH},
+  **{"train.optimizer": "sgd", "train.clip_norm": 0.0},
+  **{"train.learning_rate": 0.1, "train.schedule": "constant"},
+  **{"train.mem_len": 0, "train.segments_per_call": 1},
+}
+
+
+def make_config(**updates):
+  return load.from_config_dict(tiny.config_dict(**PLAIN | updates))
+
+
+def make_segment(num_inputs, num_targets, weights=None):
+  generator = np.random.default_rng(0)
+  inputs = generator.integers(0, 23, (LANES, num_inputs)).astype(np.int32)
+  targets = generator.integers(0, 23, (LANES, num_targets)).astype(np.int32)
+  resets = np.zeros(inputs.shape, bool)
+  segment = segment_lib.Segment(inputs, targets, resets, weights)
+  return jax.tree.map(jnp.asarray, segment)
+
+
+def update(config, segment, *, step=0):
+  """Parameters before and after an update, and its metrics."""
+  shapes = jax.eval_shape(functools.partial(programs.init_state, config))
+  state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+  params = tiny.params(config.model)
+  state = state._replace(params=params, step=np.int32(step))
+  if state.average is not None:
+    state = state._replace(average=params, average_start=np.int32(2))
+  memory = programs.init_memory(config)
+  run = jax.jit(functools.partial(step_lib.train_segment, config=config))
+  (after, _), metrics = run(state, memory, segment)
+  return params, after.params, metrics
+
+
+def assert_close(one, other, **tolerance):
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, **tolerance), one, other
+  )
+
+
+def change(before, after):
+  parts = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), before, after)
+  return max(map(float, jax.tree.leaves(parts)))
+
+
+def test_context_has_gradient_and_no_loss():
+  config = make_config(**{"train.context_len": CONTEXT})
+  segment = make_segment(CONTEXT + LENGTH, LENGTH)
+  model = transformer_xl.TransformerXL(
+    config.model, clamp_len=0, same_length=False
+  )
+  empty = transformer_xl.empty_memory(config.model, batch_size=LANES, mem_len=0)
+
+  def loss(params, context):
+    log_probs, _ = model.apply(
+      {"params": params},
+      jnp.concatenate([context, segment.inputs[:, CONTEXT:]], axis=1),
+      empty,
+      method="log_probs",
+    )
+    scored = log_probs[:, CONTEXT:]
+    return -jnp.mean(
+      jnp.take_along_axis(scored, segment.targets[..., None], axis=2)
+    )
+
+  before, after, metrics = update(config, segment)
+  value, gradient = jax.value_and_grad(loss)(
+    before, segment.inputs[:, :CONTEXT]
+  )
+  expected = jax.tree.map(lambda p, g: p - 0.1 * g, before, gradient)
+  assert change(before, after) > 1e-3
+  # Sums of float32 in another order.
+  assert_close(after, expected, rtol=1e-5, atol=1e-6)
+  assert float(metrics.sums.num_tokens) == LANES * LENGTH
+  mean = float(metrics.sums.nll / metrics.sums.num_tokens)
+  assert mean == pytest.approx(float(value), rel=1e-6)
+  other = loss(before, (segment.inputs[:, :CONTEXT] + 1) % 23)
+  assert abs(float(other - value)) > 1e-3
+
+
+def test_a_padded_update_is_that_of_the_drawn_length():
+  """Its rate, too, is in proportion to the length."""
+  weights = np.zeros((LANES, 8), np.float32)
+  weights[:, :LENGTH] = 1
+  padded = make_segment(8, 8, weights)
+  short = jax.tree.map(lambda array: array[:, :LENGTH], padded)
+  drawn = make_config(
+    **{"train.segment_len_std": 2.0, "train.segment_len": 2 * LENGTH}
+  )
+  before, one, metrics = update(drawn, padded)
+  _, other, plain = update(make_config(), short._replace(weights=None))
+  assert float(metrics.learning_rate) == pytest.approx(0.05)
+  assert float(metrics.sums.nll) == pytest.approx(float(plain.sums.nll))
+  half = jax.tree.map(lambda a, b: (a + b) / 2, before, other)
+  assert change(before, one) > 1e-3
+  assert_close(one, half, rtol=1e-5, atol=1e-6)
+
+
+def test_embedding_tables_have_a_rate_of_their_own():
+  segment = make_segment(LENGTH, LENGTH)
+  config = make_config(**{"train.embedding_rate_factor": 2.0})
+  before, one, metrics = update(config, segment)
+  _, other, plain = update(make_config(), segment)
+  assert float(metrics.learning_rate) == float(plain.learning_rate)
+  for name in before:
+    factor = 2 if name == "embedding" else 1
+    expected = jax.tree.map(
+      lambda p, q, factor=factor: p + factor * (q - p),
+      before[name],
+      other[name],
+    )
+    assert change(before[name], one[name]) > 1e-4
+    assert_close(one[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_both_rates_end_where_the_cosine_of_the_others_ends():
+  cosine = {
+    **{"train.schedule": "cosine", "train.num_steps": 20},
+    **{"train.decay_steps": 10, "train.min_learning_rate_ratio": 0.25},
+  }
+  segment = make_segment(LENGTH, LENGTH)
+  factor = {"train.embedding_rate_factor": 2.0}
+  for step in (0, 5, 10, 15):
+    before, one, metrics = update(
+      make_config(**cosine, **factor), segment, step=step
+    )
+    _, other, _ = update(make_config(**cosine), segment, step=step)
+    wave = 0.5 * (1 + np.cos(np.pi * min(step / 10, 1)))
+    rate, table_rate = (0.025 + (peak - 0.025) * wave for peak in (0.1, 0.2))
+    assert float(metrics.learning_rate) == pytest.approx(rate)
+    table, plain = (
+      tree["embedding"]["table_0"] - before["embedding"]["table_0"]
+      for tree in (one, other)
+    )
+    # Differences of parameters of size 1.
+    np.testing.assert_allclose(
+      table, plain * table_rate / rate, rtol=1e-3, atol=1e-6
+    )
+
+
+def test_the_rate_falls_where_the_mean_of_the_parameters_begins():
+  config = make_config(
+    **{"train.asgd_start_step": 2, "train.average_rate_factor": 0.5}
+  )
+  segment = make_segment(LENGTH, LENGTH)
+  results = [update(config, segment, step=step) for step in (1, 2)]
+  rates = [float(metrics.learning_rate) for _, _, metrics in results]
+  assert rates == pytest.approx([0.1, 0.05])
+  (before, one, _), (_, other, _) = results
+  half = jax.tree.map(lambda a, b: (a + b) / 2, before, one)
+  assert_close(other, half, rtol=1e-5, atol=1e-6)
+
+
+def test_the_penalty_can_be_taken_before_dropout():
+  segment = make_segment(CONTEXT + LENGTH, LENGTH)
+  losses = {}
+  for before_dropout in (False, True):
+    config = make_config(
+      **{"model.output_dropout_rate": 0.9, "train.context_len": CONTEXT},
+      **{"train.activation_penalty": 1.0},
+      **{"train.penalise_before_dropout": before_dropout},
+    )
+    model = step_lib.make_model(config)
+    empty = programs.init_memory(config)
+    params = {"params": tiny.params(config.model)}
+    _, activity, _ = model.apply(
+      *(params, segment.inputs, segment.targets, empty, segment.resets),
+      before_dropout=before_dropout,
+      rngs={"dropout": jax.random.key(0)},
+      method="nll_and_activity",
+    )
+    losses[before_dropout] = activity.size
+    hidden, _ = model.apply(params, segment.inputs, empty)
+  squares = jnp.mean(hidden[:, CONTEXT:] ** 2, axis=2)
+  np.testing.assert_allclose(losses[True], squares, rtol=1e-5)
+  assert jnp.max(jnp.abs(losses[False] - squares)) > 0.1

@@ -1,0 +1,52 @@
+"""The parameters of a run are read by name, step or rank."""
+
+import pytest
+
+from tests.workdir.test_checkpoint import assert_same
+from tests.workdir.test_checkpoint import make_state
+from tests.workdir.test_checkpoint import save
+from transformer_xl import errors
+from transformer_xl.workdir import checkpoint_items
+from transformer_xl.workdir import trained_model
+
+
+def test_parameters_of_the_average_are_read_by_name(tmp_path):
+  state = make_state(3, average=True)
+  save(tmp_path, [state])
+  target = make_state(0).params
+  params, _ = trained_model.restore_params(
+    str(tmp_path), which="latest", average=True, target=target
+  )
+  assert_same(params, state.average)
+  save(tmp_path / "without", [make_state(3)])
+  with pytest.raises(errors.UserError, match="no average of the"):
+    trained_model.restore_params(
+      str(tmp_path / "without"), which="latest", average=True, target=target
+    )
+
+
+def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
+  params = make_state(9).params
+  trained_model.save_params(str(tmp_path), params, step=9)
+  restored, step = trained_model.restore_params(
+    str(tmp_path), which="latest", average=False, target=make_state(0).params
+  )
+  assert step == 9
+  assert_same(restored, params)
+
+
+@pytest.mark.parametrize("which", ["best", "5", "newest"])
+def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
+  save(tmp_path, [make_state(3)])
+  with pytest.raises(errors.UserError, match=r"has the steps \[3\]"):
+    trained_model.restore_params(
+      str(tmp_path), which=which, average=False, target=make_state(0).params
+    )
+
+
+def test_a_run_that_saved_nothing_yet_is_told_to_train(tmp_path):
+  (tmp_path / checkpoint_items.DIRECTORY).mkdir()
+  with pytest.raises(errors.UserError, match="there are no checkpoints in"):
+    trained_model.restore_params(
+      str(tmp_path), which="latest", average=False, target=make_state(0).params
+    )

@@ -1,0 +1,32 @@
+"""Relative sinusoidal encodings projected by the kernels of the text.
+
+The attention of the published Penn Treebank model (docs/specification.md,
+section 4): keys of distances are projected by the kernel of the text's keys,
+and the biases u and v are the query of distance 0. The encoding has no
+parameters of its own.
+"""
+
+from typing import Any
+
+from transformer_xl import shapes
+from transformer_xl.model import parameters
+from transformer_xl.model.encodings import encoding
+from transformer_xl.model.encodings import relative
+
+
+class RelativeTied(relative.Sinusoidal):
+  """W_kR = W_kE and u = v = W_q R_0, in the paper's names."""
+
+  def distance_terms(
+    self,
+    module: Any,
+    project: parameters.Projections,
+    positions: shapes.Positions | None,
+    context_len: int,
+    biases: shapes.BiasPair | None,
+  ) -> encoding.DistanceTerms | None:
+    """Sinusoids projected as if they were hidden states."""
+    del module, context_len, biases
+    assert positions is not None
+    bias = project("query", positions[-1:])[0]
+    return encoding.DistanceTerms(project("key", positions), (bias, bias))
