@@ -2,28 +2,37 @@
 
 import importlib
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from data_prep import builder
-from data_prep import corpus as data_prep_corpus
+from data_prep import corpus as corpus_lib
 from data_prep import tfds_corpus
 from data_prep import tokenizer as tokenizer_lib
-from data_prep.text import corpus as text_corpus
 from transformer_xl import errors
 from transformer_xl.data import token_file
 
 # Each has a TFDS builder in the package of its name.
 BUILDERS = (*token_file.BENCHMARKS, "text")
 NAMES = (*BUILDERS, "tfds")
-_WITH_MODES = ("enwik8", "lm1b")
+# Variants, the usual one first, and what they are for.
+_MODES = {
+  "enwik8": {
+    "bytes": "the original text",
+    "newline_free": "the stream of the published results",
+  },
+  "lm1b": {
+    "standard": "one marker between sentences",
+    "double_marker": "two of them, to count as the TensorFlow results do",
+  },
+}
 _WITH_OPTIONS = ("text", "tfds")
 
 
 def builder_class(name: str) -> type[builder.CorpusBuilder]:
   """Returns the TFDS builder of one of BUILDERS."""
-  return importlib.import_module(
-    f"data_prep.{name}.{name}_dataset_builder"
-  ).Builder
+  module = importlib.import_module(f"data_prep.{name}.{name}_dataset_builder")
+  return module.Builder
 
 
 def open_corpus(
@@ -32,9 +41,9 @@ def open_corpus(
   source: str | None,
   mode: str | None,
   tokenizer: tokenizer_lib.Tokenizer,
-  options: text_corpus.Options | None,
+  options: Mapping[str, Any],
   cache: pathlib.Path,
-) -> data_prep_corpus.Corpus:
+) -> corpus_lib.Corpus:
   """Finds a corpus on disk, or downloads it.
 
   Args:
@@ -42,7 +51,7 @@ def open_corpus(
     source: Where the user has it, or None; for `tfds` the dataset's name.
     mode: Variant of a corpus that has several, or None for the usual one.
     tokenizer: Tokenizer of the user's own text; the others bring theirs.
-    options: Splits and fields of the user's own text; None for the others.
+    options: Arguments of `text.corpus.open_corpus`, for the user's own text.
     cache: Folder where downloads are kept.
 
   Raises:
@@ -52,21 +61,23 @@ def open_corpus(
     raise errors.UserError(
       f"there is no dataset {name!r}; use one of {', '.join(NAMES)}."
     )
-  if mode is not None and name not in _WITH_MODES:
+  modes = _MODES.get(name, {})
+  if mode is not None and not modes:
     raise errors.UserError(
-      f"--mode is for {' and '.join(_WITH_MODES)}; {name} has none."
+      f"--mode is for {' and '.join(_MODES)}; {name} has none."
     )
-  if options is not None and name not in _WITH_OPTIONS:
+  if mode not in (None, *modes):
+    uses = ", or ".join(f"{one} for {use}" for one, use in modes.items())
+    raise errors.UserError(
+      f"--mode={mode} is none of {name}'s modes; use {uses}."
+    )
+  if options and name not in _WITH_OPTIONS:
     raise errors.UserError(
       "field, valid_source, test_source, valid_fraction and test_fraction are"
       f" for --dataset=text and tfds; {name} has its own splits."
     )
   extra: dict[str, Any] = {} if mode is None else {"mode": mode}
   if name in _WITH_OPTIONS:
-    extra = {
-      "tokenizer": tokenizer,
-      "options": options or text_corpus.Options(),
-    }
-  if name == "tfds":
-    return tfds_corpus.open_corpus(path=source, cache=cache, **extra)
-  return builder_class(name).open_corpus(path=source, cache=cache, **extra)
+    extra = {"tokenizer": tokenizer, **options}
+  opener = tfds_corpus if name == "tfds" else builder_class(name)
+  return opener.open_corpus(path=source, cache=cache, **extra)

@@ -5,6 +5,7 @@ download manager neither continues a download that broke off nor times out.
 """
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Sequence
 
@@ -43,13 +44,13 @@ def published(dataset: str) -> tuple[Archive, ...]:
   rows = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
   return tuple(
     Archive(
-      filename=filename,
-      urls=tuple(url for url, *_, name in rows if name == filename),
-      size=size,
+      filename=name,
+      urls=tuple(url for url, *_ in same),
+      size=int(size),
       sha256=sha256,
     )
-    for filename, size, sha256 in dict.fromkeys(
-      (name, int(size), sha256) for _, size, sha256, name in rows
+    for (size, sha256, name), same in itertools.groupby(
+      rows, key=lambda row: row[1:]
     )
   )
 
@@ -66,18 +67,17 @@ def locate(
   """
   if path is None:
     fetched = [fetch(archive, cache) for archive in archives]
-    several = len(fetched) > 1
-    return source.locate(str(cache if several else fetched[0]))
-  found = source.locate(path)
+    return source.locate(cache if len(fetched) > 1 else fetched[0])
+  place = pathlib.Path(path).expanduser()
   for archive in archives:
     # The files of several are checked by their counts: other sources have the
     # same text.
-    inside = found.path / archive.filename
+    inside = place / archive.filename
     if len(archives) == 1 and inside.is_file():
-      found = source.locate(str(inside))
-    if found.path.name == archive.filename and found.path.is_file():
-      verify(found.path, archive)
-  return found
+      place = inside
+    if place.name == archive.filename and place.is_file():
+      verify(place, archive)
+  return source.locate(place)
 
 
 def verify(path: pathlib.Path, archive: Archive) -> None:
@@ -113,6 +113,7 @@ def fetch(archive: Archive, cache: pathlib.Path) -> pathlib.Path:
     try:
       _download(url, partial)
       verify(partial, archive)
+      return partial.rename(path)
     except errors.UserError as error:
       partial.unlink()
       reasons[url] = str(error)
@@ -120,9 +121,6 @@ def fetch(archive: Archive, cache: pathlib.Path) -> pathlib.Path:
       reasons[url] = "it leads to an address that is not https"
     except requests.RequestException as error:
       reasons[url] = str(error)
-    else:
-      partial.rename(path)
-      return path
   listed = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
   raise errors.UserError(
     f"{archive.filename} could not be downloaded ({listed}); fetch it on"
@@ -145,15 +143,14 @@ def _download(url: str, path: pathlib.Path) -> None:
     if response.status_code == requests.codes.requested_range_not_satisfiable:
       return  # Nothing is missing.
     response.raise_for_status()
-    continued = response.status_code == requests.codes.partial_content
+    if response.status_code != requests.codes.partial_content:
+      start = 0
     length = response.headers.get("Content-Length")
+    total = start + int(length) if length else None
+    label = f"downloading {url}"
     with (
-      open(path, "ab" if continued else "wb") as file,
-      piece.progress_bar(
-        f"downloading {url}",
-        initial=start if continued else 0,
-        total=length and int(length) + (start if continued else 0),
-      ) as bar,
+      open(path, "ab" if start else "wb") as file,
+      piece.progress_bar(label, initial=start, total=total) as bar,
     ):
       for block in response.iter_content(_BLOCK):
         file.write(block)

@@ -5,7 +5,6 @@ killed process leaves in `NAME.partial` is deleted by the next preparation.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
@@ -26,7 +25,7 @@ def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
     UserError: `final` holds something already, or another process is preparing
       it.
   """
-  refuse_existing(final)
+  _refuse_existing(final)
   partial = final.with_name(final.name + ".partial")
   partial.mkdir(parents=True, exist_ok=True)
   lock = filelock.FileLock(partial / "lock")
@@ -44,17 +43,11 @@ def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     yield folder
-    refuse_existing(final)
+    _refuse_existing(final)
     folder.rename(final)
   finally:
     shutil.rmtree(partial, ignore_errors=True)
     lock.release()
-
-
-def write_meta(folder: pathlib.Path, meta: dict[str, Any]) -> None:
-  """Writes meta.json, which makes a folder a dataset."""
-  content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
-  write(folder / "meta.json", content.encode("utf-8"))
 
 
 def write(path: pathlib.Path, content: bytes) -> None:
@@ -65,6 +58,12 @@ def write(path: pathlib.Path, content: bytes) -> None:
     os.fsync(file.fileno())
 
 
+def write_meta(folder: pathlib.Path, meta: dict[str, Any]) -> None:
+  """Writes meta.json, which makes a folder a dataset."""
+  content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
+  write(folder / "meta.json", content.encode("utf-8"))
+
+
 def read_meta(final: pathlib.Path) -> dict[str, Any]:
   """Returns meta.json as it was written; empty if there is no dataset."""
   try:
@@ -73,13 +72,7 @@ def read_meta(final: pathlib.Path) -> dict[str, Any]:
     return {}
 
 
-def recipe(key: dict[str, Any]) -> str:
-  """Returns a hash of all that a dataset depends on, kept in its meta.json."""
-  return hashlib.sha256(json.dumps(key).encode("utf-8")).hexdigest()
-
-
-def refuse_existing(final: pathlib.Path) -> None:
-  """Raises UserError if the folder exists and holds anything."""
+def _refuse_existing(final: pathlib.Path) -> None:
   if final.exists() and (not final.is_dir() or any(final.iterdir())):
     raise errors.UserError(
       f"{final} holds something else and is left as it is; delete it to"

@@ -5,13 +5,13 @@ import io
 import os
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow_datasets.public_api as tfds
 
-from data_prep import corpus as data_prep_corpus
+from data_prep import corpus as corpus_lib
 from data_prep import piece
 from data_prep import source
-from data_prep import tokenizer as tokenizer_lib
 from data_prep.text import corpus as text_corpus
 from data_prep.text import files
 from transformer_xl import errors
@@ -24,17 +24,21 @@ def open_corpus(
   *,
   path: str | None,
   cache: pathlib.Path,
-  tokenizer: tokenizer_lib.Tokenizer,
-  options: text_corpus.Options,
-) -> data_prep_corpus.Corpus:
+  field: str = "text",
+  valid_source: str | None = None,
+  test_source: str | None = None,
+  **options: Any,
+) -> corpus_lib.Corpus:
   """Returns the corpus; every record is a document.
 
   Args:
     path: NAME or NAME/CONFIG as in TFDS, or the folder of a prepared dataset.
     cache: Folder of downloads; prepared datasets are beside it.
-    tokenizer: How the text is cut into symbols.
-    options: The field with the text, and how much to hold out where the
-      dataset has no validation and test text.
+    field: The field with the text.
+    valid_source: Not for these datasets.
+    test_source: Not for these datasets.
+    **options: Tokenizer, and how much to hold out where the dataset has no
+      validation and test text, as in `text.corpus.of_splits`.
 
   Raises:
     UserError: there is no such dataset, or no text in it.
@@ -44,30 +48,32 @@ def open_corpus(
       "--dataset=tfds needs the dataset: --source=NAME, NAME/CONFIG, or the"
       " folder of a prepared one."
     )
-  if options.valid_source is not None or options.test_source is not None:
+  if valid_source is not None or test_source is not None:
     raise errors.UserError(
       "valid_source and test_source are for --dataset=text; splits of TFDS"
       " are used as they are."
     )
   builder = _open_builder(path, cache)
-  _check_field(builder, options.field, path)
-  splits = {}
-  for name in builder.info.splits:
-    if (split := files.split_named(name)) is not None:
-      splits[split] = functools.partial(read, builder, name, options.field)
+  features = builder.info.features
+  fields = [n for n, f in features.items() if isinstance(f, tfds.features.Text)]
+  if field not in fields:
+    raise errors.UserError(
+      f"{path} has no text in the field {field!r}, but in"
+      f" {', '.join(sorted(fields)) or 'none'}; name the field with --field."
+    )
+  named = {files.split_named(name): name for name in builder.info.splits}
+  splits = {s: named[s] for s in corpus_lib.SPLITS if s in named}
   if not splits:
     raise errors.UserError(
       f"{path} has the splits {', '.join(builder.info.splits)}, and none is"
       " called train, validation or test."
     )
-  folder = source.Folder(pathlib.Path(builder.data_dir))
   return text_corpus.of_splits(
-    {split: splits[split] for split in files.SPLITS if split in splits},
+    {s: functools.partial(read, builder, n, field) for s, n in splits.items()},
+    **options,
     name="tfds",
-    tokenizer=tokenizer,
-    options=options,
     source={"path": path, "dataset": builder.info.full_name},
-    fingerprint=folder.fingerprint(),
+    fingerprint=source.Source(pathlib.Path(builder.data_dir)).fingerprint(),
   )
 
 
@@ -110,10 +116,8 @@ def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:
       builder = tfds.builder(
         path, data_dir=root, file_format="array_record", try_gcs=False
       )
-      builder.download_and_prepare(
-        download_dir=cache,
-        download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-      )
+      config = tfds.download.DownloadConfig(try_download_gcs=False)
+      builder.download_and_prepare(download_dir=cache, download_config=config)
     for split in builder.info.splits:
       builder.as_data_source(split)
   except tfds.core.DatasetNotFoundError:
@@ -131,17 +135,3 @@ def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:
       " TensorFlow, and give its folder with --source."
     ) from None
   return builder
-
-
-def _check_field(
-  builder: tfds.core.DatasetBuilder, field: str, path: str
-) -> None:
-  features = builder.info.features
-  names = [
-    n for n in sorted(features) if isinstance(features[n], tfds.features.Text)
-  ]
-  if field not in names:
-    raise errors.UserError(
-      f"{path} has no text in the field {field!r}, but in"
-      f" {', '.join(names) or 'none'}; name the field with --field."
-    )

@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
-import tokenizers as tokenizers_library
-
 from data_prep import corpus as corpus_lib
-from data_prep import piece as piece_lib
 from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
@@ -30,8 +27,8 @@ class VocabularyFile(NamedTuple):
   @property
   def name(self) -> str:
     """The file's name in a dataset's folder."""
-    kind = self.tokenizer["kind"]
-    return "vocabulary.json" if kind == "subword" else "vocabulary.txt"
+    is_json = self.tokenizer["kind"] == "subword"
+    return "vocabulary.json" if is_json else "vocabulary.txt"
 
   @property
   def sha256(self) -> str:
@@ -44,37 +41,33 @@ class VocabularyFile(NamedTuple):
 
 
 def make(
-  corpus: corpus_lib.Corpus,
-  tokenizer: tokenizer_lib.Tokenizer,
-  counts: collections.Counter[str],
+  corpus: corpus_lib.Corpus, counts: collections.Counter[str]
 ) -> VocabularyFile:
   """Makes a vocabulary from the text.
 
   Args:
     corpus: The text, which is read again to train subwords.
-    tokenizer: What a symbol is.
     counts: How often each symbol occurs, in order of first occurrence.
 
   Raises:
     UserError: the corpus has another number of symbols than the published one.
   """
-  if tokenizer.max_size is not None and tokenizer.kind == "subword":
-    texts = _texts(corpus, tokenizer)
+  tokenizer = corpus.tokenizer
+  if tokenizer.kind == "subword" and tokenizer.max_size is not None:
+    texts = _texts(corpus)
     content = tokenizer_lib.train_subwords(texts, size=tokenizer.max_size)
     return VocabularyFile(content, tokenizer.meta())
-  if not tokenizer.counts_symbols:
-    symbols = list(vocabulary.ByteVocabulary().symbols)
-  else:
+  symbols = list(vocabulary.ByteVocabulary().symbols)
+  if tokenizer.counts_symbols:
     symbols = tokenizer_lib.order(counts, tokenizer)
-  expected = corpus.published_size
-  if tokenizer == corpus.tokenizer and expected not in (None, len(symbols)):
+  [expected] = corpus.published.get("symbols", [len(symbols)])
+  if len(symbols) != expected:
     raise errors.UserError(
       f"{corpus.source['path']} is not the published {corpus.name}: it has"
       f" {len(symbols)} different symbols, not {expected}; give the original"
       " files, or prepare other text with --dataset=text."
     )
-  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
-  return VocabularyFile(content, tokenizer.meta())
+  return _of_symbols(symbols, tokenizer)
 
 
 def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
@@ -86,6 +79,9 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
       word per line in the order of the ids, where anything after white space is
       ignored.
     tokenizer: The text's tokenizer; a prepared dataset brings its own.
+
+  Raises:
+    UserError: there is no vocabulary, or not one for this tokenizer.
   """
   place = pathlib.Path(path).expanduser()
   if place.is_dir():
@@ -99,43 +95,54 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
       " folder, a tokenizers .json, a published cache.pkl, or a file with one"
       " word per line."
     )
-  if place.suffix == ".json":
-    return _read_subwords(place, tokenizer)
-  return _from_symbols(_read_symbols(place, tokenizer), tokenizer, path)
-
-
-def _texts(
-  corpus: corpus_lib.Corpus, tokenizer: tokenizer_lib.Tokenizer
-) -> Iterator[str]:
-  for split in corpus.vocabulary_splits:
-    for piece in tokenizer_lib.pieces_of(corpus.splits[split], tokenizer):
-      text = piece_lib.text(piece)
-      yield text.lower() if tokenizer.lower_case else text
-
-
-def _read_subwords(
-  place: pathlib.Path, tokenizer: tokenizer_lib.Tokenizer
-) -> VocabularyFile:
-  if tokenizer.kind != "subword":
+  if (place.suffix == ".json") != (tokenizer.kind == "subword"):
     raise errors.UserError(
-      f"{place} is a file of subwords; use it with --tokenizer=subword."
+      f"{path} does not fit --tokenizer={tokenizer.kind}: subwords are in a"
+      " .json of the tokenizers library, other symbols in a list."
     )
-  content = place.read_bytes()
-  try:
-    tokenizers_library.Tokenizer.from_str(content.decode("utf-8"))
-  except Exception as error:  # The library raises nothing more special.
+  if tokenizer.kind == "subword":
+    file = VocabularyFile(place.read_bytes(), tokenizer.meta())
+    try:
+      file.load()
+    except ValueError as error:
+      raise errors.UserError(
+        f"{place} is not JSON of the HuggingFace tokenizers library ({error});"
+        " give a tokenizer.json."
+      ) from None
+    return file
+  symbols = _read_symbols(place, tokenizer.kind)
+  (twice, count), *_ = collections.Counter(symbols).most_common(1) or [("", 0)]
+  if count > 1:
     raise errors.UserError(
-      f"{place} is not JSON of the HuggingFace tokenizers library ({error});"
-      " give a tokenizer.json."
-    ) from None
+      f"{path} has {twice!r} more than once; a symbol has one id."
+    )
+  needed = (tokenizer.end_of_line, tokenizer.unk)
+  for symbol in needed if tokenizer.kind == "word" else ():
+    if symbol is not None and symbol not in symbols:
+      raise errors.UserError(
+        f"{path} lacks {symbol}, which this text needs; add a line with it."
+      )
+  return _of_symbols(symbols, tokenizer)
+
+
+def _of_symbols(
+  symbols: list[str], tokenizer: tokenizer_lib.Tokenizer
+) -> VocabularyFile:
+  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
   return VocabularyFile(content, tokenizer.meta())
 
 
-def _read_symbols(
-  place: pathlib.Path, tokenizer: tokenizer_lib.Tokenizer
-) -> list[str]:
+def _texts(corpus: corpus_lib.Corpus) -> Iterator[str]:
+  for split in corpus.vocabulary_splits:
+    for piece in corpus.pieces(split, "learning subwords of"):
+      text = piece.text()
+      yield text.lower() if corpus.tokenizer.lower_case else text
+
+
+def _read_symbols(place: pathlib.Path, kind: str) -> list[str]:
+  is_pickled = place.suffix in _PICKLED
   try:
-    if place.suffix in _PICKLED:
+    if is_pickled:
       symbols = list(published_vocabulary.read(str(place)).symbols)
     else:
       lines = place.read_text("utf-8").split("\n")
@@ -146,42 +153,16 @@ def _read_symbols(
       " nor UTF-8 text with one symbol per line; give another"
       " --vocabulary_file."
     ) from None
-  if tokenizer.kind == "character" and place.suffix in _PICKLED:
+  if kind == "character" and is_pickled:
     # The published text8 has an underscore for every space.
     return [" " if symbol == "_" else symbol for symbol in symbols]
+  if kind == "byte":
+    # The published enwik8 has decimal numbers.
+    for symbol in symbols:
+      if not symbol.isdecimal() or int(symbol) > 255:
+        raise errors.UserError(
+          f"{place} has {symbol!r}, which is not a byte from 0 to 255; bytes"
+          " are listed as decimal numbers."
+        )
+    return [chr(int(symbol)) for symbol in symbols]
   return symbols
-
-
-def _from_symbols(
-  symbols: list[str], tokenizer: tokenizer_lib.Tokenizer, path: str
-) -> VocabularyFile:
-  """Returns the file of symbols in a given order."""
-  if tokenizer.kind == "subword":
-    raise errors.UserError(
-      f"{path} is a list of symbols; subwords need a tokenizers .json."
-    )
-  if tokenizer.kind == "byte":
-    symbols = [_byte_of(symbol, path) for symbol in symbols]
-  twice = [s for s, n in collections.Counter(symbols).items() if n > 1]
-  if twice:
-    raise errors.UserError(
-      f"{path} has {twice[0]!r} more than once; a symbol has one id."
-    )
-  needed = (tokenizer.end_of_line, tokenizer.unk)
-  for symbol in needed if tokenizer.kind == "word" else ():
-    if symbol is not None and symbol not in symbols:
-      raise errors.UserError(
-        f"{path} lacks {symbol}, which this text needs; add a line with it."
-      )
-  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
-  return VocabularyFile(content, tokenizer.meta())
-
-
-def _byte_of(symbol: str, path: str) -> str:
-  """Returns the byte of a decimal number, as the published enwik8 has them."""
-  if not symbol.isdecimal() or int(symbol) > 255:
-    raise errors.UserError(
-      f"{path} has {symbol!r}, which is not a byte from 0 to 255; bytes are"
-      " listed as decimal numbers."
-    )
-  return chr(int(symbol))

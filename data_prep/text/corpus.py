@@ -1,6 +1,5 @@
 """Anybody's own text: files of text, records of text, and how it is split."""
 
-import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping
@@ -14,97 +13,82 @@ from data_prep.text import holdout
 from data_prep.text import readers
 from transformer_xl import errors
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-  """Where the text of each split is."""
-
-  # Validation and test text, or None to hold out a part of the source.
-  valid_source: str | None = None
-  test_source: str | None = None
-  valid_fraction: float = 0.05
-  test_fraction: float = 0.05
-  field: str = "text"  # The field of a record, or the column of a table.
+_BYTES = tokenizer_lib.of_text("byte")
 
 
 def open_corpus(
   *,
   path: str | None,
   cache: pathlib.Path | None = None,
-  tokenizer: tokenizer_lib.Tokenizer | None = None,
-  options: Options | None = None,
+  tokenizer: tokenizer_lib.Tokenizer = _BYTES,
+  field: str = "text",
+  valid_source: str | None = None,
+  test_source: str | None = None,
+  **fractions: float,
 ) -> corpus.Corpus:
   """Returns the corpus.
 
   Args:
     path: A file, a folder, or patterns separated by commas.
     cache: Not used: nothing is downloaded.
-    tokenizer: How the text is cut into symbols; bytes by default.
-    options: Where validation and test text are, and the field with text.
+    tokenizer: How the text is cut into symbols.
+    field: The field of a record, or the column of a table, with the text.
+    valid_source: Validation text like `path`, or None to hold out a part of it.
+    test_source: Test text, likewise.
+    **fractions: How much to hold out, as in `of_splits`.
 
   Raises:
     UserError: no text is where it should be.
   """
   del cache
-  options = options or Options()
   if path is None:
     raise errors.UserError(
       "--dataset=text needs your text: --source=FILE, FOLDER or 'books/*.txt'."
     )
   found, report = files.of_splits(
-    source=path,
-    valid_source=options.valid_source,
-    test_source=options.test_source,
+    source=path, valid_source=valid_source, test_source=test_source
   )
+  every = [file for files in found.values() for file in files]
   return of_splits(
     {
-      split: functools.partial(readers.read, paths, field=options.field)
+      split: functools.partial(readers.read, paths, field=field)
       for split, paths in found.items()
     },
+    **fractions,
     name="text",
-    tokenizer=tokenizer or tokenizer_lib.of_text("byte"),
-    options=options,
+    tokenizer=tokenizer,
     source={"path": path},
     report=report,
-    fingerprint=source_lib.fingerprint(
-      [p for ps in found.values() for p in ps]
-    ),
+    fingerprint=source_lib.fingerprint(every),
   )
 
 
 def of_splits(
   splits: Mapping[str, corpus.Split],
   *,
-  name: str,
+  valid_fraction: float = 0.05,
+  test_fraction: float = 0.05,
   tokenizer: tokenizer_lib.Tokenizer,
-  options: Options,
-  source: Mapping[str, Any],
-  fingerprint: str,
-  report: str | None = None,
+  **fields: Any,
 ) -> corpus.Corpus:
-  """Returns a corpus of splits; a part of the text is held out if it has one.
+  """Returns a corpus of splits; of training text alone a part is held out.
 
   Args:
     splits: Text by the name of its split.
-    name: Name of the corpus.
+    valid_fraction: How much to hold out for validation.
+    test_fraction: How much to hold out for the test.
     tokenizer: How the text is cut into symbols.
-    options: How much text to hold out.
-    source: Where the text is from, for people.
-    fingerprint: A string that changes when the source changes.
-    report: What was read, for people.
+    **fields: Other fields of the corpus.
   """
   if set(splits) == {"train"}:
     splits = holdout.divide(
-      splits["train"], valid=options.valid_fraction, test=options.test_fraction
+      splits["train"], valid=valid_fraction, test=test_fraction
     )
   # Characters of validation text need an id, too; for words there is <unk>.
-  counted = tuple(splits) if tokenizer.kind == "character" else ("train",)
+  train_alone = tokenizer.kind != "character" and "train" in splits
   return corpus.Corpus(
-    name=name,
     splits=splits,
     tokenizer=tokenizer,
-    vocabulary_splits=counted if "train" in splits else tuple(splits),
-    source=source,
-    fingerprint=fingerprint,
-    report=report,
+    vocabulary_splits=("train",) if train_alone else tuple(splits),
+    **fields,
   )

@@ -7,8 +7,8 @@ them; otherwise the end of the corpus, cut after a line.
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Mapping
 
 from data_prep import corpus
 from data_prep import piece as piece_lib
@@ -34,28 +34,26 @@ def divide(
   shares = {split: share for split, share in shares.items() if share > 0}
   if len(shares) == 1:
     return {"train": text}
-  num_documents, num_bytes = _measure(text)
-  if num_documents * min(shares.values()) >= _FEWEST:
-    return {s: functools.partial(_documents, text, shares, s) for s in shares}
-  cuts = [
-    _cut_at(text, at * num_bytes) for at in _upper_bounds(shares).values()
-  ]
-  return {
-    split: functools.partial(_stretch, text, start, stop)
-    for split, start, stop in zip(shares, [0, *cuts], cuts, strict=False)
-  }
+  num_documents = num_bytes = 0
+  for piece in text():
+    num_documents += piece.starts_document
+    num_bytes += len(piece.data)
+  # Where each split's part of [0, 1) ends.
+  ends = [*itertools.accumulate(shares.values())][:-1] + [1.0]
+  read: Callable[..., Iterator[piece_lib.Piece]] = _documents
+  if num_documents * min(shares.values()) < _FEWEST:
+    read, ends = _stretch, [_cut_at(text, end * num_bytes) for end in ends]
+  ranges = zip(shares, itertools.pairwise([0, *ends]), strict=True)
+  return {split: functools.partial(read, text, *r) for split, r in ranges}
 
 
 def _documents(
-  text: corpus.Split, shares: Mapping[str, float], split: str
+  text: corpus.Split, start: float, stop: float
 ) -> Iterator[piece_lib.Piece]:
-  """Yields the documents of one split."""
-  bounds = _upper_bounds(shares)
   number = -1
   for piece in text():
     number += piece.starts_document
-    place = number * _GOLDEN % 1
-    if split == next(name for name, end in bounds.items() if place < end):
+    if start <= number * _GOLDEN % 1 < stop:
       yield piece
 
 
@@ -85,19 +83,3 @@ def _line_end(data: bytes, near: int) -> int:
   while 0 < near < len(data) and data[near] & 0xC0 == 0x80:
     near -= 1  # Back to the first byte of a UTF-8 character.
   return near
-
-
-def _measure(text: corpus.Split) -> tuple[int, int]:
-  """Returns how many documents and bytes a text has."""
-  num_documents = num_bytes = 0
-  for piece in text():
-    num_documents += piece.starts_document
-    num_bytes += len(piece.data)
-  return num_documents, num_bytes
-
-
-def _upper_bounds(shares: Mapping[str, float]) -> dict[str, float]:
-  """Returns where each split's part of [0, 1) ends."""
-  sums = itertools.accumulate(shares.values())
-  bounds = dict(zip(shares, sums, strict=True))
-  return bounds | {next(reversed(bounds)): 1.0}

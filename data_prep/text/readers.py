@@ -38,17 +38,15 @@ def read(
       if name.endswith(".gz"):
         yield from _read_gzip(path)
       elif name.endswith(".jsonl"):
-        yield from _read_records(path, field=field)
+        yield from _read_records(path, field)
       elif name.endswith((".parquet", ".arrow")):
-        yield from _read_table(path, field=field)
+        yield from _read_table(path, field)
       else:
         with open(path, "rb") as stream:
           yield from piece_lib.cut(stream, origin=str(path))
 
 
-def document(
-  value: Any, *, field: str, origin: str
-) -> Iterator[piece_lib.Piece]:
+def _document(value: Any, field: str, origin: str) -> Iterator[piece_lib.Piece]:
   """Yields the text of one record; UserError if it is not text."""
   if not isinstance(value, str):
     raise errors.UserError(
@@ -68,33 +66,29 @@ def _read_gzip(path: pathlib.Path) -> Iterator[piece_lib.Piece]:
       yield piece
 
 
-def _read_records(
-  path: pathlib.Path, *, field: str
-) -> Iterator[piece_lib.Piece]:
+def _read_records(path: pathlib.Path, field: str) -> Iterator[piece_lib.Piece]:
+  number = 0
   with open(path, "rb") as stream:
-    number = 0
     while line := stream.readline(_LONGEST_RECORD):
       number += 1
       if not line.strip():
         continue
-      origin = f"line {number} of {path}"
+      origin, problem = f"line {number} of {path}", None
       if len(line) == _LONGEST_RECORD:
-        raise errors.UserError(
-          f"{origin} is longer than {_LONGEST_RECORD} bytes; a .jsonl file has"
-          " one record per line."
-        )
+        problem = f"longer than {_LONGEST_RECORD} bytes"
       try:
-        record = json.loads(line.decode("utf-8"))
+        record = None if problem else json.loads(line.decode("utf-8"))
       except (ValueError, RecursionError) as error:
+        problem = f"not JSON ({error})"
+      if problem:
         raise errors.UserError(
-          f"{origin} is not JSON ({error}); a .jsonl file has one record per"
-          " line."
-        ) from None
+          f"{origin} is {problem}; a .jsonl file has one record per line."
+        )
       value = record.get(field) if isinstance(record, dict) else None
-      yield from document(value, field=field, origin=origin)
+      yield from _document(value, field, origin)
 
 
-def _read_table(path: pathlib.Path, *, field: str) -> Iterator[piece_lib.Piece]:
+def _read_table(path: pathlib.Path, field: str) -> Iterator[piece_lib.Piece]:
   """Yields the rows of a Parquet file, or of an Arrow file of HuggingFace."""
   import pyarrow  # Takes as long to import as a small preparation.
   from pyarrow import parquet
@@ -122,5 +116,4 @@ def _read_table(path: pathlib.Path, *, field: str) -> Iterator[piece_lib.Piece]:
     batch.validate(full=True)
     for value in batch.column(field).to_pylist():
       number += 1
-      origin = f"row {number} of {path}"
-      yield from document(value, field=field, origin=origin)
+      yield from _document(value, field, f"row {number} of {path}")

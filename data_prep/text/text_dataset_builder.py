@@ -13,4 +13,3 @@ class Builder(builder.CorpusBuilder):
   splits.
   """
   open_corpus = staticmethod(corpus.open_corpus)
-  records = staticmethod(builder.by_document)

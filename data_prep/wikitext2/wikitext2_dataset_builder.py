@@ -1,16 +1,19 @@
 """TFDS builder of WikiText-2; needs no TensorFlow."""
 
-import functools
-
-from data_prep import builder
+from data_prep import download
 from data_prep import wikitext
 
+PUBLISHED = {
+  None: {
+    "num_words": (2_088_628, 217_646, 245_569),
+    "num_lines": (36_718, 3_760, 4_358),
+    "symbols": (33_278,),
+  }
+}
 
-class Builder(builder.CorpusBuilder):
+
+class Builder(wikitext.Builder):
   """Builds WikiText-2, one record per article."""
 
-  HOMEPAGE = "https://wikitext.smerity.com"
-  open_corpus = staticmethod(
-    functools.partial(wikitext.open_corpus, "wikitext2")
-  )
-  records = staticmethod(builder.by_document)
+  ARCHIVES = download.published("wikitext2")
+  PUBLISHED = PUBLISHED

@@ -9,7 +9,7 @@ import pytest
 from data_prep import download
 from data_prep import preparation
 from data_prep import source as source_lib
-from data_prep import wikitext
+from data_prep.wikitext103 import wikitext103_dataset_builder
 from tests.data_prep import layouts
 from transformer_xl import errors
 
@@ -36,7 +36,9 @@ def wikitext_zip(tmp_path, monkeypatch, *, sha256=None):
     size=path.stat().st_size,
     sha256=sha256,
   )
-  monkeypatch.setitem(wikitext.ARCHIVES, "wikitext103", archive)
+  monkeypatch.setattr(
+    wikitext103_dataset_builder.Builder, "ARCHIVES", [archive]
+  )
   return path
 
 
@@ -135,7 +137,7 @@ def test_links_in_an_archive_are_not_followed(tmp_path):
       link = tarfile.TarInfo(f"ptb.train.txt{kind.decode()}")
       link.type, link.linkname = kind, str(secret)
       archive.addfile(link)
-  assert source_lib.Tar(path).names() == []
+  assert source_lib.Tar(path).names == []
 
 
 def test_an_archive_cannot_write_outside_the_folder(tmp_path):
@@ -145,7 +147,7 @@ def test_an_archive_cannot_write_outside_the_folder(tmp_path):
   folder = source_lib.unpack(
     source_lib.Tar(path), tmp_path / "in" / "side", wanted=lambda name: True
   )
-  assert "news.en-00001-of-00100" in folder.names()
+  assert "news.en-00001-of-00100" in folder.names
   assert {p.name for p in tmp_path.iterdir()} == {"a.tgz", "in"}
 
 
@@ -165,7 +167,7 @@ def test_an_encrypted_zip_is_refused(tmp_path):
 def test_a_zip_is_known_by_its_content(tmp_path):
   path = layouts.write_zip(tmp_path / "no_suffix", {"text8": b"abc"})
   assert zipfile.is_zipfile(path)
-  assert source_lib.locate(str(path)).names() == ["text8"]
+  assert source_lib.locate(str(path)).names == ["text8"]
 
 
 def test_a_source_that_does_not_exist_is_refused(tmp_path):

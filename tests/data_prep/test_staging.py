@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
+from data_prep import corpus
 from data_prep import preparation
-from data_prep import tokenizer as tokenizer_lib
 from tests.data_prep import layouts
 from transformer_xl import errors
 
@@ -64,16 +64,16 @@ def test_two_processes_do_not_prepare_the_same_dataset(
   tmp_path, files, monkeypatch
 ):
   raised = []
-  genuine = tokenizer_lib.pieces_of
+  genuine = corpus.Corpus.pieces
 
-  def pieces_of(split, tokenizer):
+  def pieces(self, split, activity):
     if not raised:
       with pytest.raises(errors.UserError, match="another process") as error:
         prepare(tmp_path, files, "text")
       raised.append(error)
-    return genuine(split, tokenizer)
+    return genuine(self, split, activity)
 
-  monkeypatch.setattr(tokenizer_lib, "pieces_of", pieces_of)
+  monkeypatch.setattr(corpus.Corpus, "pieces", pieces)
   prepare(tmp_path, files, "text")
   assert len(raised) == 1
 

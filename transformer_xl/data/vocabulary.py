@@ -97,8 +97,7 @@ class ByteVocabulary(Vocabulary):
 
   def symbol(self, index: int) -> str:
     """Returns an ASCII character, or the byte as an escape."""
-    value = self.symbols[index]
-    return escape(value) if value.isascii() else f"\\x{ord(value):02x}"
+    return escape_byte(self.symbols[index])
 
   @functools.cached_property
   def _table(self) -> NDArray[np.uint32]:
@@ -278,6 +277,11 @@ def escape(symbol: str) -> str:
   if symbol.isalnum():  # The common case; every such character is printable.
     return symbol
   return "".join(_escape_character(c) for c in symbol)
+
+
+def escape_byte(value: str) -> str:
+  r"""Returns an ASCII character as `escape` does, another byte as \xNN."""
+  return escape(value) if value.isascii() else f"\\x{ord(value):02x}"
 
 
 def unescape(line: str) -> str:
