@@ -1,7 +1,6 @@
 """The datasets that can be prepared, by name."""
 
 import importlib
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,21 +37,19 @@ def builder_class(name: str) -> type[builder.CorpusBuilder]:
 def open_corpus(
   name: str,
   *,
-  source: str | None,
   mode: str | None,
   tokenizer: tokenizer_lib.Tokenizer,
   options: Mapping[str, Any],
-  cache: pathlib.Path,
+  **where: Any,
 ) -> corpus_lib.Corpus:
   """Finds a corpus on disk, or downloads it.
 
   Args:
     name: One of NAMES.
-    source: Where the user has it, or None; for `tfds` the dataset's name.
     mode: Variant of a corpus that has several, or None for the usual one.
     tokenizer: Tokenizer of the user's own text; the others bring theirs.
-    options: Arguments of `text.corpus.open_corpus`, for the user's own text.
-    cache: Folder where downloads are kept.
+    options: Options of the user's own text alone.
+    **where: `path` and `cache`, as every builder's `open_corpus` takes them.
 
   Raises:
     UserError: an argument does not fit the dataset, or its text is missing.
@@ -62,22 +59,21 @@ def open_corpus(
       f"there is no dataset {name!r}; use one of {', '.join(NAMES)}."
     )
   modes = _MODES.get(name, {})
-  if mode is not None and not modes:
+  if mode is not None and mode not in modes:
+    uses = (f"{mode} for {use}" for mode, use in modes.items())
     raise errors.UserError(
-      f"--mode is for {' and '.join(_MODES)}; {name} has none."
+      f"--mode={mode} is none of {name}'s modes; use {', or '.join(uses)}."
+      if modes
+      else f"--mode is for {' and '.join(_MODES)}; {name} has none."
     )
-  if mode not in (None, *modes):
-    uses = ", or ".join(f"{one} for {use}" for one, use in modes.items())
-    raise errors.UserError(
-      f"--mode={mode} is none of {name}'s modes; use {uses}."
-    )
-  if options and name not in _WITH_OPTIONS:
+  if name in _WITH_OPTIONS:
+    options = {"tokenizer": tokenizer, **options}
+  elif options:
     raise errors.UserError(
       "field, valid_source, test_source, valid_fraction and test_fraction are"
       f" for --dataset=text and tfds; {name} has its own splits."
     )
-  extra: dict[str, Any] = {} if mode is None else {"mode": mode}
-  if name in _WITH_OPTIONS:
-    extra = {"tokenizer": tokenizer, **options}
+  if mode is not None:
+    options = {"mode": mode}
   opener = tfds_corpus if name == "tfds" else builder_class(name)
-  return opener.open_corpus(path=source, cache=cache, **extra)
+  return opener.open_corpus(**where, **options)

@@ -52,10 +52,10 @@ def prepare(
     return final  # Without downloading it again to see that it is the same.
   corpus = catalog.open_corpus(
     dataset,
-    source=source,
     mode=mode,
     tokenizer=tokenizer_lib.of_text(tokenizer or "byte"),
     options=options,
+    path=source,
     cache=final.parent / "downloads",
   )
   cut = corpus.tokenizer

@@ -12,8 +12,8 @@ import tensorflow_datasets.public_api as tfds
 from data_prep import corpus as corpus_lib
 from data_prep import piece
 from data_prep import source
-from data_prep.text import corpus as text_corpus
 from data_prep.text import files
+from data_prep.text import holdout
 from transformer_xl import errors
 
 # Single records take over a millisecond each.
@@ -35,10 +35,10 @@ def open_corpus(
     path: NAME or NAME/CONFIG as in TFDS, or the folder of a prepared dataset.
     cache: Folder of downloads; prepared datasets are beside it.
     field: The field with the text.
-    valid_source: Not for these datasets.
-    test_source: Not for these datasets.
-    **options: Tokenizer, and how much to hold out where the dataset has no
-      validation and test text, as in `text.corpus.of_splits`.
+    valid_source: Must be None, and
+    test_source: as well: the splits of TFDS are used as they are.
+    **options: The tokenizer, and the fractions that are held out where there
+      is only training text, as in `holdout.of_splits`.
 
   Raises:
     UserError: there is no such dataset, or no text in it.
@@ -68,7 +68,7 @@ def open_corpus(
       f"{path} has the splits {', '.join(builder.info.splits)}, and none is"
       " called train, validation or test."
     )
-  return text_corpus.of_splits(
+  return holdout.of_splits(
     {s: functools.partial(read, builder, n, field) for s, n in splits.items()},
     **options,
     name="tfds",

@@ -41,9 +41,7 @@ class Tokenizer:
   @property
   def counts_symbols(self) -> bool:
     """Whether the vocabulary is made from the symbols of the text."""
-    if self.kind == "byte":
-      return not self.all_bytes
-    return self.kind != "subword"
+    return {"byte": not self.all_bytes, "subword": False}.get(self.kind, True)
 
   def meta(self) -> dict[str, Any]:
     """Returns the fields that `vocabulary.parse` needs to encode new text."""

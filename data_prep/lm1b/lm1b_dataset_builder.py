@@ -91,19 +91,17 @@ def vocabulary_file(*, path: str | None, cache: pathlib.Path) -> str:
     place = pathlib.Path(path).expanduser()
     folder = place if place.is_dir() else place.parent
     found = folder / VOCABULARY.filename
-  if not found.is_file():
-    raise errors.UserError(
-      f"{found} is missing, the published words of lm1b; put it there, give"
-      " another list with --vocabulary_file, or count words yourself with"
-      " --min_freq=3."
-    )
-  num_words = sum(map(bool, map(bytes.strip, found.read_bytes().split(b"\n"))))
-  if num_words != VOCABULARY_SIZE:
-    raise errors.UserError(
-      f"{found} has {num_words} words, not the published {VOCABULARY_SIZE};"
-      " fetch it again, or give it with --vocabulary_file to use it anyway."
-    )
-  return str(found)
+  problem = "is missing"
+  if found.is_file():
+    lines = found.read_bytes().split(b"\n")
+    num_words = sum(map(bool, map(bytes.strip, lines)))
+    if num_words == VOCABULARY_SIZE:
+      return str(found)
+    problem = f"has {num_words} words, not {VOCABULARY_SIZE}"
+  raise errors.UserError(
+    f"{found} {problem}; put the published words of lm1b there, give a list"
+    " with --vocabulary_file, or count words yourself with --min_freq=3."
+  )
 
 
 def names_of(source: source_lib.Source, split: str) -> list[str]:

@@ -9,9 +9,12 @@ import itertools
 import math
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 
-from data_prep import corpus
+from data_prep import corpus as corpus_lib
 from data_prep import piece as piece_lib
+from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 
 # Multiples of the golden ratio, modulo one, are spread evenly whatever their
@@ -21,9 +24,38 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _FEWEST = 2
 
 
+def of_splits(
+  splits: Mapping[str, corpus_lib.Split],
+  *,
+  valid_fraction: float = 0.05,
+  test_fraction: float = 0.05,
+  tokenizer: tokenizer_lib.Tokenizer,
+  **fields: Any,
+) -> corpus_lib.Corpus:
+  """Returns a corpus of splits; of training text alone a part is held out.
+
+  Args:
+    splits: Text by the name of its split.
+    valid_fraction: How much to hold out for validation.
+    test_fraction: How much to hold out for the test.
+    tokenizer: How the text is cut into symbols.
+    **fields: Other fields of the corpus_lib.
+  """
+  if set(splits) == {"train"}:
+    splits = divide(splits["train"], valid=valid_fraction, test=test_fraction)
+  # Characters of validation text need an id, too; for words there is <unk>.
+  train_alone = tokenizer.kind != "character" and "train" in splits
+  return corpus_lib.Corpus(
+    splits=splits,
+    tokenizer=tokenizer,
+    vocabulary_splits=("train",) if train_alone else tuple(splits),
+    **fields,
+  )
+
+
 def divide(
-  text: corpus.Split, *, valid: float, test: float
-) -> dict[str, corpus.Split]:
+  text: corpus_lib.Split, *, valid: float, test: float
+) -> dict[str, corpus_lib.Split]:
   """Returns the splits; one of fraction zero is left out."""
   if not (valid >= 0 and test >= 0 and valid + test < 1):
     raise errors.UserError(
@@ -48,7 +80,7 @@ def divide(
 
 
 def _documents(
-  text: corpus.Split, start: float, stop: float
+  text: corpus_lib.Split, start: float, stop: float
 ) -> Iterator[piece_lib.Piece]:
   number = -1
   for piece in text():
@@ -58,12 +90,12 @@ def _documents(
 
 
 def _stretch(
-  text: corpus.Split, start: int, stop: int
+  text: corpus_lib.Split, start: int, stop: int
 ) -> Iterator[piece_lib.Piece]:
   return piece_lib.stretch(text(), start, stop)
 
 
-def _cut_at(text: corpus.Split, target: float) -> int:
+def _cut_at(text: corpus_lib.Split, target: float) -> int:
   """Returns the end of the line that the byte number `target` is in."""
   position = 0
   for piece in text():

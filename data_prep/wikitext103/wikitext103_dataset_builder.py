@@ -1,7 +1,7 @@
 """TFDS builder of WikiText-103; needs no TensorFlow."""
 
 from data_prep import download
-from data_prep import wikitext
+from data_prep.wikitext2 import wikitext2_dataset_builder as wikitext2
 
 PUBLISHED = {
   None: {
@@ -12,7 +12,7 @@ PUBLISHED = {
 }
 
 
-class Builder(wikitext.Builder):
+class Builder(wikitext2.Builder):
   """Builds WikiText-103, one record per article."""
 
   ARCHIVES = download.published("wikitext103")

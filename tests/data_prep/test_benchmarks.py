@@ -8,7 +8,6 @@ import pytest
 
 from data_prep import preparation
 from data_prep import source as source_lib
-from data_prep import wikitext
 from data_prep.enwik8 import enwik8_dataset_builder
 from data_prep.ptb import ptb_dataset_builder as ptb
 from data_prep.text8 import text8_dataset_builder
@@ -72,7 +71,7 @@ def test_wikitext_files_alone_are_text_with_an_end_marker_a_line(tmp_path):
 def test_wikitext_has_sixty_articles_for_validation_and_for_the_test():
   source = source_lib.Source(layouts.shared("wikitext-2"))
   for split in ("valid", "test"):
-    pieces = list(wikitext.Builder.read(source, f"{split}.txt"))
+    pieces = list(wikitext103.Builder.read(source, f"{split}.txt"))
     text = (source.path / f"{split}.txt").read_bytes()
     assert len(pieces) == 60
     assert b"".join(piece.data for piece in pieces) == text
@@ -143,11 +142,11 @@ def test_articles_do_not_depend_on_how_the_text_is_cut(tmp_path, monkeypatch):
     layouts.write_files(tmp_path, layouts.wikitext_members())
   )
   name = "wikitext-103/wiki.train.tokens"
-  whole = list(wikitext.Builder.read(source, name))
+  whole = list(wikitext103.Builder.read(source, name))
   assert len(whole) == 2
   for block in (1, 7, 30):
     layouts.small_pieces(monkeypatch, block=block, longest=64)
-    assert list(wikitext.Builder.read(source, name)) == whole
+    assert list(wikitext103.Builder.read(source, name)) == whole
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pyarrow
 from pyarrow import parquet
 
 from data_prep import source as source_lib
-from data_prep import wikitext
 from data_prep.lm1b import lm1b_dataset_builder
 from data_prep.text import readers as readers_lib
+from data_prep.wikitext2 import wikitext2_dataset_builder
 from tests.data_prep import layouts
 from tests.fuzz import campaign
 from tests.fuzz import files
@@ -102,7 +102,7 @@ def _wikitext(content: bytes, folder: str) -> None:
   source = source_lib.locate(files.write(folder, "wikitext.zip", content))
   for split in layouts.WIKITEXT:
     name = source.member(f"wiki.{split}.tokens", needed="the archive")
-    for _ in wikitext.Builder.read(source, name):
+    for _ in wikitext2_dataset_builder.Builder.read(source, name):
       pass
 
 
