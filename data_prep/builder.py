@@ -8,7 +8,6 @@ sentence takes seven times as long (docs/measurements/data.md).
 import functools
 import pathlib
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -62,7 +61,7 @@ class CorpusBuilder(  # type: ignore[call-arg]
     super().__init__(data_dir=data_dir, **options)  # type: ignore[call-arg]
 
   @staticmethod
-  def records(pieces: Iterable[piece_lib.Piece]) -> Iterator[bytes]:
+  def records(pieces: Iterator[piece_lib.Piece]) -> Iterator[bytes]:
     """Cuts the text of a split into records, here one per document."""
     return piece_lib.documents(pieces)
 
@@ -131,6 +130,6 @@ class BenchmarkBuilder(CorpusBuilder):
     return source.read(file)
 
 
-def by_piece(pieces: Iterable[piece_lib.Piece]) -> Iterator[bytes]:
+def by_piece(pieces: Iterator[piece_lib.Piece]) -> Iterator[bytes]:
   """Yields records of about a megabyte, for text without documents."""
   return (piece.data for piece in pieces)

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,7 +85,7 @@ def write_split(
 
 
 def _encode(
-  text: Iterable[piece_lib.Piece], vocab: vocabulary.Vocabulary
+  text: Iterator[piece_lib.Piece], vocab: vocabulary.Vocabulary
 ) -> Iterator[_Encoded]:
   is_bytes, starts_document = vocab.unit == "byte", False
   for piece in text:
@@ -104,7 +103,7 @@ def _encode(
 
 
 def _sentences(
-  encoded: Iterable[_Encoded], marker: Any, num_markers: int
+  encoded: Iterator[_Encoded], marker: Any, num_markers: int
 ) -> Iterator[_Encoded]:
   """Yields lines as sentences, with markers between them and at both ends.
 

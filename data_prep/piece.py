@@ -7,7 +7,6 @@ in two, so they can be encoded one by one.
 import io
 import itertools
 import sys
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import IO
 from typing import Any
@@ -75,7 +74,7 @@ def cut(
     yield Piece(buffer, offset == 0, origin, offset)
 
 
-def stretch(text: Iterable[Piece], start: int, stop: int) -> Iterator[Piece]:
+def stretch(text: Iterator[Piece], start: int, stop: int) -> Iterator[Piece]:
   """Yields the bytes of a text from start to stop, as a document or more."""
   position, first = 0, True
   for piece in text:
@@ -93,7 +92,7 @@ def stretch(text: Iterable[Piece], start: int, stop: int) -> Iterator[Piece]:
 
 
 def separated(
-  pieces: Iterable[Piece], *, final_newline: bool
+  pieces: Iterator[Piece], *, final_newline: bool
 ) -> Iterator[Piece]:
   """Yields the pieces with a newline after every document without one.
 
@@ -109,7 +108,7 @@ def separated(
     yield piece
 
 
-def documents(pieces: Iterable[Piece]) -> Iterator[bytes]:
+def documents(pieces: Iterator[Piece]) -> Iterator[bytes]:
   """Yields whole documents."""
   parts: list[bytes] = []
   for piece in pieces:
@@ -121,7 +120,7 @@ def documents(pieces: Iterable[Piece]) -> Iterator[bytes]:
     yield b"".join(parts)
 
 
-def with_progress(pieces: Iterable[Piece], label: str) -> Iterator[Piece]:
+def with_progress(pieces: Iterator[Piece], label: str) -> Iterator[Piece]:
   """Yields the pieces and shows on standard error how much has been read."""
   with progress_bar(label) as bar:
     for piece in pieces:

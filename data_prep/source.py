@@ -18,7 +18,6 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import IO
 from typing import Any
@@ -87,7 +86,7 @@ class Source:
     path = {"path": str(self.path)}
     return {"source": path, "fingerprint": self.fingerprint()}
 
-  def _list(self) -> Iterable[str]:
+  def _list(self) -> Iterator[str]:
     if not self.path.is_dir():
       yield self.path.name
     for root, folders, files in os.walk(self.path):
@@ -103,10 +102,10 @@ class Source:
 class Zip(Source):
   """The files in a zip archive."""
 
-  def _list(self) -> Iterable[str]:
+  def _list(self) -> Iterator[str]:
     with zipfile.ZipFile(self.path) as archive:
       # `is_dir` fails where a name is empty.
-      return [name for name in archive.namelist() if not name.endswith("/")]
+      yield from (n for n in archive.namelist() if not n.endswith("/"))
 
   @contextlib.contextmanager
   def _open(self, name: str) -> Iterator[IO[bytes]]:
@@ -122,9 +121,9 @@ class Zip(Source):
 class Tar(Source):
   """The regular files in a tar archive; links are not followed."""
 
-  def _list(self) -> Iterable[str]:
+  def _list(self) -> Iterator[str]:
     with tarfile.open(self.path) as archive:
-      return [member.name for member in archive if member.isreg()]
+      yield from (member.name for member in archive if member.isreg())
 
   @contextlib.contextmanager
   def _open(self, name: str) -> Iterator[IO[bytes]]:
@@ -137,7 +136,7 @@ class Tar(Source):
         yield stream
 
 
-def fingerprint(paths: Iterable[pathlib.Path]) -> str:
+def fingerprint(paths: list[pathlib.Path]) -> str:
   """Returns a string that changes when one of the files changes."""
   stats = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
   return hashlib.sha256(repr(stats).encode()).hexdigest()

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,7 +106,7 @@ def order(counts: collections.Counter[str], tokenizer: Tokenizer) -> list[str]:
   return (special + ranked)[: tokenizer.max_size]
 
 
-def content(symbols: Iterable[str], *, kind: str) -> bytes:
+def content(symbols: list[str], *, kind: str) -> bytes:
   """Returns the vocabulary file of the symbols, one per line, escaped."""
   escape = vocabulary.escape_byte if kind == "byte" else vocabulary.escape
   return "".join(f"{escape(symbol)}\n" for symbol in symbols).encode("utf-8")

@@ -43,11 +43,10 @@ class VocabularyFile(NamedTuple):
 def make(
   corpus: corpus_lib.Corpus, counts: collections.Counter[str]
 ) -> VocabularyFile:
-  """Makes a vocabulary from the text.
+  """Makes the vocabulary of a corpus.
 
-  Args:
-    corpus: The text, which is read again to train subwords.
-    counts: How often each symbol occurs, in order of first occurrence.
+  Subwords are trained on its text; other symbols have been counted in order of
+  first occurrence.
 
   Raises:
     UserError: the corpus has another number of symbols than the published one.
@@ -67,7 +66,8 @@ def make(
       f" {len(symbols)} different symbols, not {expected}; give the original"
       " files, or prepare other text with --dataset=text."
     )
-  return _of_symbols(symbols, tokenizer)
+  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
+  return VocabularyFile(content, tokenizer.meta())
 
 
 def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
@@ -89,47 +89,26 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
     meta = json.loads((place / "meta.json").read_text("utf-8"))
     content = (place / meta["vocabulary"]["file"]).read_bytes()
     return VocabularyFile(content, meta["tokenizer"])
-  if not place.is_file():
-    raise errors.UserError(
-      f"--vocabulary_file={path} does not exist; give a prepared dataset's"
-      " folder, a tokenizers .json, a published cache.pkl, or a file with one"
-      " word per line."
-    )
-  if (place.suffix == ".json") != (tokenizer.kind == "subword"):
-    raise errors.UserError(
-      f"{path} does not fit --tokenizer={tokenizer.kind}: subwords are in a"
-      " .json of the tokenizers library, other symbols in a list."
-    )
-  if tokenizer.kind == "subword":
-    file = VocabularyFile(place.read_bytes(), tokenizer.meta())
-    try:
-      file.load()
-    except ValueError as error:
-      raise errors.UserError(
-        f"{place} is not JSON of the HuggingFace tokenizers library ({error});"
-        " give a tokenizer.json."
-      ) from None
+  try:
+    content = place.read_bytes()
+    if tokenizer.kind != "subword":
+      symbols = _symbols(place, tokenizer.kind)
+      content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
+    file = VocabularyFile(content, tokenizer.meta())
+    file.load()
     return file
-  symbols = _read_symbols(place, tokenizer.kind)
-  (twice, count), *_ = collections.Counter(symbols).most_common(1) or [("", 0)]
-  if count > 1:
-    raise errors.UserError(
-      f"{path} has {twice!r} more than once; a symbol has one id."
-    )
-  needed = (tokenizer.end_of_line, tokenizer.unk)
-  for symbol in needed if tokenizer.kind == "word" else ():
-    if symbol is not None and symbol not in symbols:
-      raise errors.UserError(
-        f"{path} lacks {symbol}, which this text needs; add a line with it."
-      )
-  return _of_symbols(symbols, tokenizer)
-
-
-def _of_symbols(
-  symbols: list[str], tokenizer: tokenizer_lib.Tokenizer
-) -> VocabularyFile:
-  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
-  return VocabularyFile(content, tokenizer.meta())
+  except FileNotFoundError:
+    problem = "it does not exist"
+  except errors.UserError:
+    problem = "it is no pickle of the published codes"
+  except ValueError as error:
+    problem = " ".join(str(error).split())
+  raise errors.UserError(
+    f"--vocabulary_file={path} is not a vocabulary for"
+    f" --tokenizer={tokenizer.kind}: {problem}; give a prepared dataset's"
+    " folder, a published cache.pkl, UTF-8 text with one symbol per line (bytes"
+    " as numbers from 0 to 255), or for subwords a tokenizers .json."
+  )
 
 
 def _texts(corpus: corpus_lib.Corpus) -> Iterator[str]:
@@ -139,30 +118,16 @@ def _texts(corpus: corpus_lib.Corpus) -> Iterator[str]:
       yield text.lower() if corpus.tokenizer.lower_case else text
 
 
-def _read_symbols(place: pathlib.Path, kind: str) -> list[str]:
-  is_pickled = place.suffix in _PICKLED
-  try:
-    if is_pickled:
-      symbols = list(published_vocabulary.read(str(place)).symbols)
-    else:
-      lines = place.read_text("utf-8").split("\n")
-      symbols = [line.split()[0] for line in lines if line.strip()]
-  except (errors.UserError, UnicodeDecodeError):
-    raise errors.UserError(
-      f"{place} is not a vocabulary: neither a pickle of the published codes"
-      " nor UTF-8 text with one symbol per line; give another"
-      " --vocabulary_file."
-    ) from None
+def _symbols(place: pathlib.Path, kind: str) -> list[str]:
+  """Returns the symbols of a file; a UserError or ValueError if it has none."""
+  if is_pickled := place.suffix in _PICKLED:
+    symbols = list(published_vocabulary.read(str(place)).symbols)
+  else:
+    lines = place.read_text("utf-8").split("\n")
+    symbols = [line.split()[0] for line in lines if line.strip()]
+  if kind == "byte":  # The published enwik8 has decimal numbers.
+    return list(bytes(map(int, symbols)).decode("latin-1"))
   if kind == "character" and is_pickled:
     # The published text8 has an underscore for every space.
     return [" " if symbol == "_" else symbol for symbol in symbols]
-  if kind == "byte":
-    # The published enwik8 has decimal numbers.
-    for symbol in symbols:
-      if not symbol.isdecimal() or int(symbol) > 255:
-        raise errors.UserError(
-          f"{place} has {symbol!r}, which is not a byte from 0 to 255; bytes"
-          " are listed as decimal numbers."
-        )
-    return [chr(int(symbol)) for symbol in symbols]
   return symbols

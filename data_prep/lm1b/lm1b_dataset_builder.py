@@ -10,7 +10,6 @@ TensorFlow results, has two, and the prediction of the second is free.
 import functools
 import pathlib
 import re
-from collections.abc import Iterable
 from collections.abc import Iterator
 
 from data_prep import builder
@@ -47,7 +46,7 @@ class Builder(builder.CorpusBuilder):
   ARCHIVES = download.published("lm1b")
 
   @staticmethod
-  def records(pieces: Iterable[piece_lib.Piece]) -> Iterator[bytes]:
+  def records(pieces: Iterator[piece_lib.Piece]) -> Iterator[bytes]:
     """Yields one record per line, without its end."""
     for piece in pieces:
       yield from piece.data.removesuffix(b"\n").split(b"\n")

@@ -186,8 +186,8 @@ def test_a_list_of_words_gives_the_ids(tmp_path):
 @pytest.mark.parametrize(
   ("listed", "message"),
   [
-    ("cat\n<unk>\n", "lacks <eos>"),
-    ("cat\n<eos>\n<unk>\ncat\n", "'cat' more than once"),
+    ("cat\n<unk>\n", "'<eos>' is missing"),
+    ("cat\n<eos>\n<unk>\ncat\n", "'cat' is there twice"),
   ],
 )
 def test_a_list_that_cannot_serve_is_refused(tmp_path, listed, message):

@@ -4,6 +4,7 @@ A prepared dataset keeps its vocabulary as plain text or JSON, beside a
 `meta.json` that states how text is split into symbols. Nothing is unpickled.
 """
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -261,11 +262,12 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
     return SubwordVocabulary(symbols, model, lower_case)
   symbols = tuple(map(unescape, text.removesuffix("\n").split("\n")))
   if len(set(symbols)) < len(symbols):
-    raise ValueError("a symbol is there twice")
+    [(twice, _)] = collections.Counter(symbols).most_common(1)
+    raise ValueError(f"{twice!r} is there twice")
   if kind == "word":
     end_of_line, unk = tokenizer["end_of_line"], tokenizer["unk"]
-    if not {end_of_line, unk} <= {*symbols, None}:
-      raise ValueError(f"{end_of_line!r} or {unk!r} is missing")
+    if missing := {end_of_line, unk} - {*symbols, None}:
+      raise ValueError(f"{missing.pop()!r} is missing")
     return WordVocabulary(symbols, lower_case, end_of_line, unk)
   if kind not in ("byte", "character"):
     raise ValueError(f"kind is {kind!r}")
