@@ -9,8 +9,6 @@ import functools
 import pathlib
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
 
@@ -25,7 +23,7 @@ from data_prep import tokenizer as tokenizer_lib
 # A key, which is the position in the split, and {"text": bytes}.
 Record = tuple[int, dict[str, Any]]
 # The published counts of each mode of a corpus, as `Corpus` has them.
-Published = Mapping[Any, Mapping[str, Sequence[int | None]]]
+Published = dict[Any, dict[str, tuple[int | None, ...]]]
 
 
 # TFDS states no types of its classes.
@@ -46,7 +44,7 @@ class CorpusBuilder(  # type: ignore[call-arg]
   """
   HOMEPAGE: ClassVar[str]
   # One archive, or the files that mirrors offer instead of it.
-  ARCHIVES: ClassVar[Sequence[download.Archive]] = ()
+  ARCHIVES: ClassVar[tuple[download.Archive, ...]] = ()
   # Takes `path`, a file or folder of the user's or None, and `cache`, the
   # folder of downloads; returns a Corpus.
   open_corpus: ClassVar[Callable[..., corpus_lib.Corpus]]
@@ -93,10 +91,10 @@ class BenchmarkBuilder(CorpusBuilder):
 
   # Last parts of the path of a split's file, the usual one first, with {} for
   # the split; and what the user may give instead, for messages.
-  FILES: ClassVar[Sequence[str]]
+  FILES: ClassVar[tuple[str, ...]]
   NEEDED: ClassVar[str]
   TOKENIZER: ClassVar[tokenizer_lib.Tokenizer]
-  VOCABULARY_SPLITS: ClassVar[Sequence[str]] = corpus_lib.SPLITS
+  VOCABULARY_SPLITS: ClassVar[tuple[str, ...]] = corpus_lib.SPLITS
   PUBLISHED: ClassVar[Published]  # The usual mode first.
 
   @classmethod
@@ -123,10 +121,9 @@ class BenchmarkBuilder(CorpusBuilder):
 
   @staticmethod
   def read(
-    source: source_lib.Source, file: str, split: str, mode: str | None
+    source: source_lib.Source, file: str, *unused: Any
   ) -> Iterator[piece_lib.Piece]:
-    """Yields the text of a split, which is in this file."""
-    del split, mode  # For other corpora.
+    """Yields the text of a split, which is in this file; its mode follows."""
     return source.read(file)
 
 

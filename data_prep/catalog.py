@@ -42,22 +42,16 @@ def open_corpus(
   options: Mapping[str, Any],
   **where: Any,
 ) -> corpus_lib.Corpus:
-  """Finds a corpus on disk, or downloads it.
+  """Finds a corpus on disk, or downloads it: `path` and `cache` say where.
 
-  Args:
-    name: One of NAMES.
-    mode: Variant of a corpus that has several, or None for the usual one.
-    tokenizer: Tokenizer of the user's own text; the others bring theirs.
-    options: Options of the user's own text alone.
-    **where: `path` and `cache`, as every builder's `open_corpus` takes them.
+  The tokenizer and the options are for the user's own text alone.
 
   Raises:
     UserError: an argument does not fit the dataset, or its text is missing.
   """
   if name not in NAMES:
-    raise errors.UserError(
-      f"there is no dataset {name!r}; use one of {', '.join(NAMES)}."
-    )
+    known = ", ".join(NAMES)
+    raise errors.UserError(f"there is no dataset {name!r}; use one of {known}.")
   modes = _MODES.get(name, {})
   if mode is not None and mode not in modes:
     uses = (f"{mode} for {use}" for mode, use in modes.items())

@@ -27,12 +27,8 @@ def suggest(counts: NDArray[np.int64]) -> list[int]:
   The first is the smallest that covers nine tokens in ten; the others are the
   best, if each tail cluster is a quarter as wide as the one before it, as in
   the published models with div_val=4, and is computed for its own tokens only.
-
-  Args:
-    counts: How often each id occurs [V]; ids in order of frequency.
-
-  Returns:
-    At most three numbers below V, or none for a small or even vocabulary.
+  They are at most three; a small or even vocabulary has none. `counts` [V] are
+  those of the ids, in order of frequency.
   """
   size = len(counts)
   covered = np.concatenate([[0], np.cumsum(counts)]) / max(counts.sum(), 1)

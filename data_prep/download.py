@@ -60,10 +60,8 @@ def locate(
 ) -> source.Source:
   """Returns the verified archive, or the folder of its files.
 
-  Args:
-    archives: One archive, or the files that mirrors offer instead of it.
-    path: Where the user has it, or None to download it.
-    cache: Folder where downloads are kept.
+  It is at the user's path, or in the folder of downloads if that is None. There
+  is one archive, or files that mirrors offer instead of it.
   """
   if path is None:
     fetched = [fetch(archive, cache) for archive in archives]

@@ -22,6 +22,8 @@ _LONGEST = 4 << 20
 # Progress is shown only for passes that take longer than this.
 _SECONDS_BEFORE_PROGRESS = 1.0
 
+Readable = IO[bytes] | io.BufferedIOBase
+
 
 class Piece(NamedTuple):
   """Some consecutive bytes of one file."""
@@ -31,12 +33,10 @@ class Piece(NamedTuple):
   origin: str  # The file, for messages.
   offset: int  # Where in the file `data` starts.
 
-  def part(
-    self, start: int, stop: int | None, *, starts_document: bool
-  ) -> "Piece":
-    """Returns the bytes from start to stop."""
+  def part(self, start: int, stop: int | None, is_first: bool) -> "Piece":
+    """Returns the bytes from start to stop, which may start a document."""
     data, offset = self.data[start:stop], self.offset + start
-    return Piece(data, starts_document, self.origin, offset)
+    return Piece(data, is_first, self.origin, offset)
 
   def text(self) -> str:
     """Returns the data as text; UserError names the first byte not in UTF-8."""
@@ -59,9 +59,7 @@ class Piece(NamedTuple):
       )
 
 
-def cut(
-  stream: IO[bytes] | io.BufferedIOBase, *, origin: str
-) -> Iterator[Piece]:
+def cut(stream: Readable, *, origin: str) -> Iterator[Piece]:
   """Yields a stream as a document, cut at ends of lines where there are any."""
   buffer, offset = b"", 0
   while block := stream.read(_BLOCK):
@@ -80,11 +78,8 @@ def stretch(text: Iterator[Piece], start: int, stop: int) -> Iterator[Piece]:
   for piece in text:
     if position >= stop:
       return
-    part = piece.part(
-      max(start - position, 0),
-      stop - position,
-      starts_document=piece.starts_document or first,
-    )
+    first = first or piece.starts_document
+    part = piece.part(max(start - position, 0), stop - position, first)
     position += len(piece.data)
     if part.data:
       yield part
@@ -94,12 +89,7 @@ def stretch(text: Iterator[Piece], start: int, stop: int) -> Iterator[Piece]:
 def separated(
   pieces: Iterator[Piece], *, final_newline: bool
 ) -> Iterator[Piece]:
-  """Yields the pieces with a newline after every document without one.
-
-  Args:
-    pieces: The text; a document may be several pieces.
-    final_newline: Whether the last document gets a newline, too.
-  """
+  """Yields the pieces with a newline after every document, or but the last."""
   ahead: Iterator[Any] = itertools.chain(pieces, [None])
   for piece, after in itertools.pairwise(ahead):
     ends = after.starts_document if after else final_newline

@@ -93,7 +93,8 @@ def prepare(
       "request": request,
       "recipe": recipe,
     }
-    staging.write_meta(folder, meta)
+    content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
+    staging.write(folder / "meta.json", content.encode("utf-8"))
   if corpus.report is not None:
     print(corpus.report, file=sys.stderr)
   if corpus.scratch is not None:

@@ -61,20 +61,14 @@ class Source:
   def member(self, *endings: str, needed: str) -> str:
     """Returns the first file whose path is, or ends in, one of these.
 
-    Args:
-      *endings: Last parts of paths, the usual one first.
-      needed: What the user may give instead, for the message.
-
-    Raises:
-      UserError: there is no such file.
+    If there is none, a UserError says what is needed instead.
     """
     for ending in endings:
       for name in self.names:
         if f"/{name}".endswith(f"/{ending}"):
           return name
-    raise errors.UserError(
-      f"{self.path} has no {' or '.join(endings)}; give {needed}."
-    )
+    wanted = " or ".join(endings)
+    raise errors.UserError(f"{self.path} has no {wanted}; give {needed}.")
 
   def fingerprint(self) -> str:
     """Returns a string that changes when the source changes."""
@@ -165,8 +159,8 @@ def unpack(
 ) -> Source:
   """Returns a folder with the wanted members, copied there in one pass.
 
-  For a large archive of many files, which in place would be decompressed from
-  its start for each of them. Of a member's path only the last part is used.
+  In place, an archive is decompressed from its start for each of them. Of a
+  member's path only the last part is used.
   """
   done, found = folder / "done", archive.fingerprint()
   if done.exists() and done.read_text() == found:

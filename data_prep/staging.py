@@ -58,12 +58,6 @@ def write(path: pathlib.Path, content: bytes) -> None:
     os.fsync(file.fileno())
 
 
-def write_meta(folder: pathlib.Path, meta: dict[str, Any]) -> None:
-  """Writes meta.json, which makes a folder a dataset."""
-  content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
-  write(folder / "meta.json", content.encode("utf-8"))
-
-
 def read_meta(final: pathlib.Path) -> dict[str, Any]:
   """Returns meta.json as it was written; empty if there is no dataset."""
   try:

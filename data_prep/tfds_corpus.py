@@ -31,27 +31,18 @@ def open_corpus(
 ) -> corpus_lib.Corpus:
   """Returns the corpus; every record is a document.
 
-  Args:
-    path: NAME or NAME/CONFIG as in TFDS, or the folder of a prepared dataset.
-    cache: Folder of downloads; prepared datasets are beside it.
-    field: The field with the text.
-    valid_source: Must be None, and
-    test_source: as well: the splits of TFDS are used as they are.
-    **options: The tokenizer, and the fractions that are held out where there
-      is only training text, as in `holdout.of_splits`.
+  The path is NAME or NAME/CONFIG as in TFDS, or the folder of a prepared
+  dataset. Other prepared datasets are beside the cache of downloads. The
+  options are those of `holdout.of_splits`.
 
   Raises:
     UserError: there is no such dataset, or no text in it.
   """
-  if path is None:
+  if path is None or (valid_source, test_source) != (None, None):
     raise errors.UserError(
       "--dataset=tfds needs the dataset: --source=NAME, NAME/CONFIG, or the"
-      " folder of a prepared one."
-    )
-  if valid_source is not None or test_source is not None:
-    raise errors.UserError(
-      "valid_source and test_source are for --dataset=text; splits of TFDS"
-      " are used as they are."
+      " folder of a prepared one. Its splits are used as they are:"
+      " valid_source and test_source are for --dataset=text."
     )
   builder = _open_builder(path, cache)
   features = builder.info.features

@@ -28,9 +28,8 @@ class Tokenizer:
 
   kind: str  # One of KINDS.
   lower_case: bool = False
-  # Words only: symbols with the first ids, in this order; the symbol of a
-  # newline; the symbol of words outside the vocabulary.
-  special: tuple[str, ...] = ("<eos>",)
+  # Words only: the symbols of a newline and of words outside the vocabulary,
+  # which have the first ids.
   end_of_line: str = "<eos>"
   unk: str | None = None
   min_freq: int = 0  # Words only: rarer ones are left out.
@@ -52,21 +51,15 @@ class Tokenizer:
 
 def of_text(kind: str) -> Tokenizer:
   """Returns the usual tokenizer of text that nobody else has prepared."""
-  if kind == "word":
-    return Tokenizer(kind=kind, special=("<eos>", "<unk>"), unk="<unk>")
-  return Tokenizer(kind=kind)
+  return Tokenizer(kind=kind, unk="<unk>" if kind == "word" else None)
 
 
 def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
-  """Returns the tokenizer with the changes that the user wants.
-
-  Args:
-    tokenizer: The usual one.
-    trained: Whether the user gives a vocabulary.
-    **chosen: `lower_case`, `min_freq` and `max_size`; None keeps the usual one.
+  """Returns a tokenizer with what the user chose of _OPTIONS, None elsewhere.
 
   Raises:
-    UserError: an option does not fit the tokenizer, or is missing.
+    UserError: an option does not fit the tokenizer, or subwords are neither
+      trained already nor is it known how many there shall be.
   """
   kind = tokenizer.kind
   changes = {name: value for name, value in chosen.items() if value is not None}
@@ -87,7 +80,7 @@ def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
   leaves_out = "min_freq" in changes or "max_size" in changes
   if kind == "word" and leaves_out and tokenizer.unk is None:
     # The words that are left out need an id.
-    changes |= {"special": (*tokenizer.special, "<unk>"), "unk": "<unk>"}
+    changes["unk"] = "<unk>"
   return dataclasses.replace(tokenizer, **changes)
 
 
@@ -97,7 +90,8 @@ def order(counts: collections.Counter[str], tokenizer: Tokenizer) -> list[str]:
   Special symbols come first, then the others by decreasing count. Ties are
   broken by first occurrence.
   """
-  special = list(tokenizer.special) if tokenizer.kind == "word" else []
+  special = [tokenizer.end_of_line] if tokenizer.kind == "word" else []
+  special += filter(None, [tokenizer.unk])
   ranked = [
     symbol
     for symbol, count in counts.most_common()

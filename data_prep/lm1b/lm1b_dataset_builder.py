@@ -68,7 +68,7 @@ class Builder(builder.CorpusBuilder):
         for split in corpus.SPLITS
       },
       tokenizer=tokenizer.Tokenizer(
-        kind="word", special=("<S>", "<UNK>"), end_of_line="<S>", unk="<UNK>"
+        kind="word", end_of_line="<S>", unk="<UNK>"
       ),
       vocabulary_splits=("train",),
       published=PUBLISHED,

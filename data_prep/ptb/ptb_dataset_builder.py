@@ -4,7 +4,7 @@ from data_prep import builder
 from data_prep import download
 from data_prep import tokenizer
 
-PUBLISHED = {
+PUBLISHED: builder.Published = {
   None: {"num_words": (929_589, 73_760, 82_430), "symbols": (10_000,)}
 }
 

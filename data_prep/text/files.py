@@ -20,8 +20,8 @@ _CODE = (
   *(".sql", ".swift", ".ts"),
 )
 SUFFIXES = DATA_SUFFIXES + _PROSE + _CODE
-_SKIPPED_FOLDERS = frozenset(
-  {".cache", ".git", ".hg", ".venv", "__pycache__", "node_modules"}
+_SKIPPED_FOLDERS = (
+  *(".cache", ".git", ".hg", ".venv", "__pycache__", "node_modules"),
 )
 SPLITS = {
   "train": ("train", "training"),
@@ -36,12 +36,9 @@ def of_splits(
 ) -> tuple[dict[str, list[pathlib.Path]], str]:
   """Returns the files of each split, and how many were read and skipped.
 
-  Splits are in the order train, valid, test. Files named for splits belong to
-  these, unless validation or test text is given.
-
-  Args:
-    **sources_of_flags: `source`, `valid_source` and `test_source`: a file, a
-      folder, patterns separated by commas, or None.
+  The flags `source`, `valid_source` and `test_source`, in this order, are a
+  file, a folder, patterns separated by commas, or None. Files named for splits
+  belong to these, unless validation or test text is given.
 
   Raises:
     UserError: one of them does not exist or has no files of text.

@@ -23,11 +23,9 @@ _ROWS_AT_ONCE = 1024
 def read(
   paths: Sequence[pathlib.Path], *, field: str
 ) -> Iterator[piece_lib.Piece]:
-  """Yields the documents of some files.
+  """Yields the documents of some files, each read by its suffix.
 
-  Args:
-    paths: Files, each read by its suffix; an unknown one is plain text.
-    field: Field of .jsonl records, or column of tables, that holds the text.
+  The field is that of records, or the column of tables, with the text.
 
   Raises:
     UserError: a file is damaged, or lacks the field.
@@ -35,15 +33,12 @@ def read(
   for path in paths:
     name = path.name.lower()
     with source.damage_reported(path):
-      if name.endswith(".gz"):
-        yield from _read_gzip(path)
-      elif name.endswith(".jsonl"):
+      if name.endswith(".jsonl"):
         yield from _read_records(path, field)
       elif name.endswith((".parquet", ".arrow")):
         yield from _read_table(path, field)
       else:
-        with open(path, "rb") as stream:
-          yield from piece_lib.cut(stream, origin=str(path))
+        yield from _read_text(path)
 
 
 def _document(value: Any, field: str, origin: str) -> Iterator[piece_lib.Piece]:
@@ -58,11 +53,11 @@ def _document(value: Any, field: str, origin: str) -> Iterator[piece_lib.Piece]:
   return piece_lib.cut(io.BytesIO(data), origin=origin)
 
 
-def _read_gzip(path: pathlib.Path) -> Iterator[piece_lib.Piece]:
-  packed = path.stat().st_size
-  with gzip.open(path) as stream:
+def _read_text(path: pathlib.Path) -> Iterator[piece_lib.Piece]:
+  is_packed, size = path.name.lower().endswith(".gz"), path.stat().st_size
+  with gzip.open(path) if is_packed else open(path, "rb") as stream:
     for piece in piece_lib.cut(stream, origin=str(path)):
-      source.refuse_bomb(path, piece.offset, packed=packed)
+      source.refuse_bomb(path, piece.offset, packed=size)
       yield piece
 
 

@@ -38,14 +38,9 @@ class Builder(builder.CorpusBuilder):
   ) -> corpus.Corpus:
     """Returns the corpus.
 
-    Args:
-      path: A file, a folder, or patterns separated by commas.
-      cache: Not used: nothing is downloaded.
-      field: The field of a record, or the column of a table, with the text.
-      valid_source: Validation text like `path`; None holds out a part of that.
-      test_source: Test text, likewise.
-      tokenizer: How the text is cut into symbols.
-      **fractions: How much is held out, as in `holdout.of_splits`.
+    The path and the other sources are a file, a folder, or patterns separated
+    by commas; the field is that of a record, or the column of a table, with the
+    text. Fractions are held out as in `holdout.of_splits`.
 
     Raises:
       UserError: no text is where it should be.

@@ -1,5 +1,6 @@
 """text8: 10^8 letters and spaces of Wikipedia, cut 90/5/5; 27 symbols."""
 
+from data_prep import builder
 from data_prep import download
 from data_prep import tokenizer
 from data_prep.enwik8 import enwik8_dataset_builder
@@ -13,7 +14,7 @@ ARCHIVE = download.Archive(
   ),
   size=31_344_016,
 )
-PUBLISHED = {
+PUBLISHED: builder.Published = {
   None: {"num_characters": (90_000_000, 5_000_000, 5_000_000), "symbols": (27,)}
 }
 

@@ -1,9 +1,10 @@
 """TFDS builder of WikiText-103; needs no TensorFlow."""
 
+from data_prep import builder
 from data_prep import download
 from data_prep.wikitext2 import wikitext2_dataset_builder as wikitext2
 
-PUBLISHED = {
+PUBLISHED: builder.Published = {
   None: {
     "num_words": (103_227_021, 217_646, 245_569),
     "num_lines": (1_801_350, 3_760, 4_358),

@@ -6,6 +6,7 @@ article; the blank line before it belongs to the article before.
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from data_prep import builder
 from data_prep import download
@@ -13,7 +14,7 @@ from data_prep import piece as piece_lib
 from data_prep import source as source_lib
 from data_prep import tokenizer
 
-PUBLISHED = {
+PUBLISHED: builder.Published = {
   None: {
     "num_words": (2_088_628, 217_646, 245_569),
     "num_lines": (36_718, 3_760, 4_358),
@@ -37,13 +38,9 @@ class Builder(builder.BenchmarkBuilder):
 
   @staticmethod
   def read(
-    source: source_lib.Source,
-    file: str,
-    split: str | None = None,
-    mode: str | None = None,
+    source: source_lib.Source, file: str, *unused: Any
   ) -> Iterator[piece_lib.Piece]:
     """Yields one piece per article, with the blank lines around it."""
-    del split, mode
     rest = None
     for piece in source.read(file):
       if rest is not None:
@@ -51,7 +48,7 @@ class Builder(builder.BenchmarkBuilder):
       # A heading at the very end is only recognised with the next piece.
       cuts = [match.start() for match in _HEADING.finditer(piece.data)]
       *articles, rest = (
-        piece.part(start, stop, starts_document=True)
+        piece.part(start, stop, True)
         for start, stop in zip([0, *cuts], [*cuts, None], strict=True)
       )
       yield from articles

@@ -50,11 +50,11 @@ def test_any_exception_leaves_nothing(tmp_path, files, monkeypatch):
   class Interrupted(BaseException):
     pass
 
-  def write_meta(folder, meta):
-    assert (folder / "train.npy").exists()
+  def suggest(counts):
+    assert len(list((tmp_path / "data").rglob("train.npy"))) == 1
     raise Interrupted
 
-  monkeypatch.setattr(preparation.staging, "write_meta", write_meta)
+  monkeypatch.setattr(preparation.cutoffs, "suggest", suggest)
   with pytest.raises(Interrupted):
     prepare(tmp_path, files, "text")
   assert list((tmp_path / "data").iterdir()) == []
