@@ -59,7 +59,7 @@ class CorpusBuilder(  # type: ignore[call-arg]
     super().__init__(data_dir=data_dir, **options)  # type: ignore[call-arg]
 
   @staticmethod
-  def records(pieces: Iterator[piece_lib.Piece]) -> Iterator[bytes]:
+  def records(pieces: piece_lib.Pieces) -> Iterator[bytes]:
     """Cuts the text of a split into records, here one per document."""
     return piece_lib.documents(pieces)
 
@@ -122,11 +122,11 @@ class BenchmarkBuilder(CorpusBuilder):
   @staticmethod
   def read(
     source: source_lib.Source, file: str, *unused: Any
-  ) -> Iterator[piece_lib.Piece]:
+  ) -> piece_lib.Pieces:
     """Yields the text of a split, which is in this file; its mode follows."""
     return source.read(file)
 
 
-def by_piece(pieces: Iterator[piece_lib.Piece]) -> Iterator[bytes]:
+def by_piece(pieces: piece_lib.Pieces) -> Iterator[bytes]:
   """Yields records of about a megabyte, for text without documents."""
   return (piece.data for piece in pieces)

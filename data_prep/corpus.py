@@ -3,7 +3,6 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from data_prep import tokenizer as tokenizer_lib
 
 SPLITS = ("train", "valid", "test")
 # A split can be read any number of times, always with the same result.
-Split = Callable[[], Iterator[piece_lib.Piece]]
+Split = Callable[[], piece_lib.Pieces]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ class Corpus:
       self, tokenizer=tokenizer, published=published, published_words=None
     )
 
-  def pieces(self, split: str, activity: str) -> Iterator[piece_lib.Piece]:
+  def pieces(self, split: str, activity: str) -> piece_lib.Pieces:
     """Yields a split's text as it is encoded, and shows its progress.
 
     A newline is added between documents where it is missing. Text of words also

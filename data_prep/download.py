@@ -23,12 +23,12 @@ _HEADERS = {
   # Sizes and hashes are of the file as it is stored.
   "Accept-Encoding": "identity",
 }
-_TIMEOUT_SECONDS = 30
+_TIMEOUT = 30  # Seconds.
 # The second try continues where the first broke off.
 _TRIES = 2
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Archive:
   """A file as its publisher offers it."""
 
@@ -42,16 +42,10 @@ def published(dataset: str) -> tuple[Archive, ...]:
   """Returns the archives in a dataset's checksums.tsv, in the order there."""
   path = pathlib.Path(__file__).with_name(dataset) / "checksums.tsv"
   rows = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+  mirrors = itertools.groupby(rows, lambda row: row[1:])
   return tuple(
-    Archive(
-      filename=name,
-      urls=tuple(url for url, *_ in same),
-      size=int(size),
-      sha256=sha256,
-    )
-    for (size, sha256, name), same in itertools.groupby(
-      rows, key=lambda row: row[1:]
-    )
+    Archive(name, tuple(url for url, *_ in same), int(size), sha256)
+    for (size, sha256, name), same in mirrors
   )
 
 
@@ -135,7 +129,7 @@ def _download(url: str, path: pathlib.Path) -> None:
   with (
     _session() as session,
     session.get(
-      url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS
+      url, headers=headers, stream=True, timeout=_TIMEOUT
     ) as response,
   ):
     if response.status_code == requests.codes.requested_range_not_satisfiable:

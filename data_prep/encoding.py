@@ -85,7 +85,7 @@ def write_split(
 
 
 def _encode(
-  text: Iterator[piece_lib.Piece], vocab: vocabulary.Vocabulary
+  text: piece_lib.Pieces, vocab: vocabulary.Vocabulary
 ) -> Iterator[_Encoded]:
   is_bytes, starts_document = vocab.unit == "byte", False
   for piece in text:

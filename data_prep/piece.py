@@ -59,7 +59,10 @@ class Piece(NamedTuple):
       )
 
 
-def cut(stream: Readable, *, origin: str) -> Iterator[Piece]:
+Pieces = Iterator[Piece]
+
+
+def cut(stream: Readable, *, origin: str) -> Pieces:
   """Yields a stream as a document, cut at ends of lines where there are any."""
   buffer, offset = b"", 0
   while block := stream.read(_BLOCK):
@@ -72,7 +75,7 @@ def cut(stream: Readable, *, origin: str) -> Iterator[Piece]:
     yield Piece(buffer, offset == 0, origin, offset)
 
 
-def stretch(text: Iterator[Piece], start: int, stop: int) -> Iterator[Piece]:
+def stretch(text: Pieces, start: int, stop: int) -> Pieces:
   """Yields the bytes of a text from start to stop, as a document or more."""
   position, first = 0, True
   for piece in text:
@@ -86,9 +89,7 @@ def stretch(text: Iterator[Piece], start: int, stop: int) -> Iterator[Piece]:
       first = False
 
 
-def separated(
-  pieces: Iterator[Piece], *, final_newline: bool
-) -> Iterator[Piece]:
+def separated(pieces: Pieces, *, final_newline: bool) -> Pieces:
   """Yields the pieces with a newline after every document, or but the last."""
   ahead: Iterator[Any] = itertools.chain(pieces, [None])
   for piece, after in itertools.pairwise(ahead):
@@ -98,7 +99,7 @@ def separated(
     yield piece
 
 
-def documents(pieces: Iterator[Piece]) -> Iterator[bytes]:
+def documents(pieces: Pieces) -> Iterator[bytes]:
   """Yields whole documents."""
   parts: list[bytes] = []
   for piece in pieces:
@@ -110,7 +111,7 @@ def documents(pieces: Iterator[Piece]) -> Iterator[bytes]:
     yield b"".join(parts)
 
 
-def with_progress(pieces: Iterator[Piece], label: str) -> Iterator[Piece]:
+def with_progress(pieces: Pieces, label: str) -> Pieces:
   """Yields the pieces and shows on standard error how much has been read."""
   with progress_bar(label) as bar:
     for piece in pieces:

@@ -58,11 +58,10 @@ def prepare(
     path=source,
     cache=final.parent / "downloads",
   )
-  cut = corpus.tokenizer
-  if tokenizer not in (None, cut.kind):
-    cut = tokenizer_lib.of_text(tokenizer)
+  kind = tokenizer or corpus.tokenizer.kind
+  is_usual = kind == corpus.tokenizer.kind
   cut = tokenizer_lib.refine(
-    cut,
+    corpus.tokenizer if is_usual else tokenizer_lib.of_text(kind),
     lower_case=lower_case,
     min_freq=min_freq,
     max_size=max_size,
@@ -117,6 +116,7 @@ def _write(
     split: encoding.write_split(corpus, split, vocab, folder) | {**size}
     for split, size in sizes.items()
   }
+  made = {"file": file.name, "size": vocab.size, "sha256": file.sha256}
   tokens = folder / f"{next(iter(splits))}.npy"
   counts = cutoffs.count(tokens, size=vocab.size)
   return {
@@ -125,11 +125,7 @@ def _write(
     "mode": corpus.mode,
     "tokenizer": file.tokenizer,
     "sentence_markers": corpus.sentence_markers,
-    "vocabulary": {
-      "file": file.name,
-      "size": vocab.size,
-      "sha256": file.sha256,
-    },
+    "vocabulary": made,
     "splits": splits,
     "suggested_cutoffs": cutoffs.suggest(counts),
     "source": dict(corpus.source),

@@ -51,7 +51,7 @@ class Source:
     with damage_reported(self.path), self._open(name) as stream:
       yield stream
 
-  def read(self, *names: str) -> Iterator[piece.Piece]:
+  def read(self, *names: str) -> piece.Pieces:
     """Yields the text of some files, each a document."""
     separator = "/" if self.path.is_dir() else ":"
     for name in names:

@@ -25,7 +25,11 @@ def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
     UserError: `final` holds something already, or another process is preparing
       it.
   """
-  _refuse_existing(final)
+  if final.exists() and (not final.is_dir() or any(final.iterdir())):
+    raise errors.UserError(
+      f"{final} holds something else and is left as it is; delete it to"
+      " prepare it again, or choose another --name."
+    )
   partial = final.with_name(final.name + ".partial")
   partial.mkdir(parents=True, exist_ok=True)
   lock = filelock.FileLock(partial / "lock")
@@ -43,8 +47,7 @@ def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     yield folder
-    _refuse_existing(final)
-    folder.rename(final)
+    folder.rename(final)  # Refused if there is something by now.
   finally:
     shutil.rmtree(partial, ignore_errors=True)
     lock.release()
@@ -64,11 +67,3 @@ def read_meta(final: pathlib.Path) -> dict[str, Any]:
     return json.loads((final / "meta.json").read_text("utf-8"))
   except (FileNotFoundError, NotADirectoryError, ValueError):
     return {}
-
-
-def _refuse_existing(final: pathlib.Path) -> None:
-  if final.exists() and (not final.is_dir() or any(final.iterdir())):
-    raise errors.UserError(
-      f"{final} holds something else and is left as it is; delete it to"
-      " prepare it again, or choose another --name."
-    )

@@ -4,7 +4,6 @@ import functools
 import io
 import os
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow_datasets.public_api as tfds
@@ -12,6 +11,7 @@ import tensorflow_datasets.public_api as tfds
 from data_prep import corpus as corpus_lib
 from data_prep import piece
 from data_prep import source
+from data_prep import tokenizer as tokenizer_lib
 from data_prep.text import files
 from data_prep.text import holdout
 from transformer_xl import errors
@@ -27,13 +27,14 @@ def open_corpus(
   field: str = "text",
   valid_source: str | None = None,
   test_source: str | None = None,
-  **options: Any,
+  tokenizer: tokenizer_lib.Tokenizer,
+  **fractions: Any,
 ) -> corpus_lib.Corpus:
   """Returns the corpus; every record is a document.
 
   The path is NAME or NAME/CONFIG as in TFDS, or the folder of a prepared
   dataset. Other prepared datasets are beside the cache of downloads. The
-  options are those of `holdout.of_splits`.
+  fractions are those of `holdout.divide`.
 
   Raises:
     UserError: there is no such dataset, or no text in it.
@@ -61,8 +62,9 @@ def open_corpus(
     )
   return holdout.of_splits(
     {s: functools.partial(read, builder, n, field) for s, n in splits.items()},
-    **options,
+    fractions,
     name="tfds",
+    tokenizer=tokenizer,
     source={"path": path, "dataset": builder.info.full_name},
     fingerprint=source.Source(pathlib.Path(builder.data_dir)).fingerprint(),
   )
@@ -70,28 +72,24 @@ def open_corpus(
 
 def read(
   builder: tfds.core.DatasetBuilder, split: str, field: str
-) -> Iterator[piece.Piece]:
+) -> piece.Pieces:
   """Yields the text of a split; UserError if a record file is damaged."""
   records = builder.as_data_source(split)
   for start in range(0, len(records), _RECORDS_AT_ONCE):
     numbers = range(start, min(start + _RECORDS_AT_ONCE, len(records)))
     try:
-      batch = records.__getitems__(list(numbers))
+      texts = [r[field] for r in records.__getitems__(list(numbers))]
+      if None in texts:
+        raise RuntimeError("it ends before the last record")
     except RuntimeError as error:
-      raise _damaged(builder, " ".join(str(error).split())[:200]) from None
-    for number, record in zip(numbers, batch, strict=True):
+      reason = " ".join(str(error).split())[:200]
+      raise errors.UserError(
+        f"{split} in {builder.data_dir} is damaged ({reason}); delete that and"
+        " prepare it again."
+      ) from None
+    for number, text in zip(numbers, texts, strict=True):
       origin = f"{builder.info.full_name}, record {number} of {split}"
-      if record[field] is None:  # The file ends before the record.
-        raise _damaged(builder, f"record {number} of {split} is missing")
-      yield from piece.cut(io.BytesIO(record[field]), origin=origin)
-
-
-def _damaged(
-  builder: tfds.core.DatasetBuilder, reason: str
-) -> errors.UserError:
-  return errors.UserError(
-    f"{builder.data_dir} is damaged ({reason}); delete it and prepare it again."
-  )
+      yield from piece.cut(io.BytesIO(text), origin=origin)
 
 
 def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:

@@ -7,8 +7,6 @@ newlines, which leaves 204. The two do not compare: newlines are easy to
 predict.
 """
 
-from collections.abc import Iterator
-
 from data_prep import builder
 from data_prep import download
 from data_prep import piece as piece_lib
@@ -47,7 +45,7 @@ class Builder(builder.BenchmarkBuilder):
   @staticmethod
   def read(
     source: source_lib.Source, file: str, split: str, mode: str | None
-  ) -> Iterator[piece_lib.Piece]:
+  ) -> piece_lib.Pieces:
     """Yields the bytes of a split, all or those that are no newlines."""
     removed = b"\n" if mode == "newline_free" else b""
     for piece in piece_lib.stretch(source.read(file), *SPLITS[split]):

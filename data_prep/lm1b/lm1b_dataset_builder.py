@@ -46,7 +46,7 @@ class Builder(builder.CorpusBuilder):
   ARCHIVES = download.published("lm1b")
 
   @staticmethod
-  def records(pieces: Iterator[piece_lib.Piece]) -> Iterator[bytes]:
+  def records(pieces: piece_lib.Pieces) -> Iterator[bytes]:
     """Yields one record per line, without its end."""
     for piece in pieces:
       yield from piece.data.removesuffix(b"\n").split(b"\n")

@@ -8,8 +8,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
 
 from data_prep import corpus as corpus_lib
@@ -25,24 +23,18 @@ _FEWEST = 2
 
 
 def of_splits(
-  splits: Mapping[str, corpus_lib.Split],
+  splits: dict[str, corpus_lib.Split],
+  fractions: dict[str, float],
   *,
-  valid_fraction: float = 0.05,
-  test_fraction: float = 0.05,
   tokenizer: tokenizer_lib.Tokenizer,
   **fields: Any,
 ) -> corpus_lib.Corpus:
-  """Returns a corpus of splits; of training text alone a part is held out.
+  """Returns a corpus of splits with its other fields.
 
-  Args:
-    splits: Text by the name of its split.
-    valid_fraction: How much to hold out for validation.
-    test_fraction: How much to hold out for the test.
-    tokenizer: How the text is cut into symbols.
-    **fields: Other fields of the corpus_lib.
+  Of training text alone, the fractions of `divide` are held out.
   """
   if set(splits) == {"train"}:
-    splits = divide(splits["train"], valid=valid_fraction, test=test_fraction)
+    splits = divide(splits["train"], **fractions)
   # Characters of validation text need an id, too; for words there is <unk>.
   train_alone = tokenizer.kind != "character" and "train" in splits
   return corpus_lib.Corpus(
@@ -54,13 +46,17 @@ def of_splits(
 
 
 def divide(
-  text: corpus_lib.Split, *, valid: float, test: float
+  text: corpus_lib.Split,
+  *,
+  valid_fraction: float = 0.05,
+  test_fraction: float = 0.05,
 ) -> dict[str, corpus_lib.Split]:
   """Returns the splits; one of fraction zero is left out."""
+  valid, test = valid_fraction, test_fraction
   if not (valid >= 0 and test >= 0 and valid + test < 1):
     raise errors.UserError(
-      f"valid_fraction={valid} and test_fraction={test} must be at least 0 and"
-      " their sum below 1; they are parts of the text."
+      f"{valid_fraction=} and {test_fraction=} must be at least 0 and their sum"
+      " below 1; they are parts of the text."
     )
   shares = {"train": 1 - valid - test, "valid": valid, "test": test}
   shares = {split: share for split, share in shares.items() if share > 0}
@@ -72,7 +68,7 @@ def divide(
     num_bytes += len(piece.data)
   # Where each split's part of [0, 1) ends.
   ends = [*itertools.accumulate(shares.values())][:-1] + [1.0]
-  read: Callable[..., Iterator[piece_lib.Piece]] = _documents
+  read: Callable[..., piece_lib.Pieces] = _documents
   if num_documents * min(shares.values()) < _FEWEST:
     read, ends = _stretch, [_cut_at(text, end * num_bytes) for end in ends]
   ranges = zip(shares, itertools.pairwise([0, *ends]), strict=True)
@@ -81,7 +77,7 @@ def divide(
 
 def _documents(
   text: corpus_lib.Split, start: float, stop: float
-) -> Iterator[piece_lib.Piece]:
+) -> piece_lib.Pieces:
   number = -1
   for piece in text():
     number += piece.starts_document
@@ -89,9 +85,7 @@ def _documents(
       yield piece
 
 
-def _stretch(
-  text: corpus_lib.Split, start: int, stop: int
-) -> Iterator[piece_lib.Piece]:
+def _stretch(text: corpus_lib.Split, start: int, stop: int) -> piece_lib.Pieces:
   return piece_lib.stretch(text(), start, stop)
 
 

@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import pathlib
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +19,7 @@ _LONGEST_RECORD = 1 << 28
 _ROWS_AT_ONCE = 1024
 
 
-def read(
-  paths: Sequence[pathlib.Path], *, field: str
-) -> Iterator[piece_lib.Piece]:
+def read(paths: Sequence[pathlib.Path], *, field: str) -> piece_lib.Pieces:
   """Yields the documents of some files, each read by its suffix.
 
   The field is that of records, or the column of tables, with the text.
@@ -41,7 +38,7 @@ def read(
         yield from _read_text(path)
 
 
-def _document(value: Any, field: str, origin: str) -> Iterator[piece_lib.Piece]:
+def _document(value: Any, field: str, origin: str) -> piece_lib.Pieces:
   """Yields the text of one record; UserError if it is not text."""
   if not isinstance(value, str):
     raise errors.UserError(
@@ -53,7 +50,7 @@ def _document(value: Any, field: str, origin: str) -> Iterator[piece_lib.Piece]:
   return piece_lib.cut(io.BytesIO(data), origin=origin)
 
 
-def _read_text(path: pathlib.Path) -> Iterator[piece_lib.Piece]:
+def _read_text(path: pathlib.Path) -> piece_lib.Pieces:
   is_packed, size = path.name.lower().endswith(".gz"), path.stat().st_size
   with gzip.open(path) if is_packed else open(path, "rb") as stream:
     for piece in piece_lib.cut(stream, origin=str(path)):
@@ -61,7 +58,7 @@ def _read_text(path: pathlib.Path) -> Iterator[piece_lib.Piece]:
       yield piece
 
 
-def _read_records(path: pathlib.Path, field: str) -> Iterator[piece_lib.Piece]:
+def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
   number = 0
   with open(path, "rb") as stream:
     while line := stream.readline(_LONGEST_RECORD):
@@ -83,7 +80,7 @@ def _read_records(path: pathlib.Path, field: str) -> Iterator[piece_lib.Piece]:
       yield from _document(value, field, origin)
 
 
-def _read_table(path: pathlib.Path, field: str) -> Iterator[piece_lib.Piece]:
+def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
   """Yields the rows of a Parquet file, or of an Arrow file of HuggingFace."""
   import pyarrow  # Takes as long to import as a small preparation.
   from pyarrow import parquet

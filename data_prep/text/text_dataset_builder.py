@@ -40,7 +40,7 @@ class Builder(builder.CorpusBuilder):
 
     The path and the other sources are a file, a folder, or patterns separated
     by commas; the field is that of a record, or the column of a table, with the
-    text. Fractions are held out as in `holdout.of_splits`.
+    text. Fractions are held out as in `holdout.divide`.
 
     Raises:
       UserError: no text is where it should be.
@@ -58,10 +58,10 @@ class Builder(builder.CorpusBuilder):
     read = functools.partial(readers.read, field=field)
     return holdout.of_splits(
       {split: functools.partial(read, paths) for split, paths in found.items()},
+      fractions,
       name="text",
       tokenizer=tokenizer,
       source={"path": path},
       report=report,
       fingerprint=source_lib.fingerprint(every),
-      **fractions,
     )

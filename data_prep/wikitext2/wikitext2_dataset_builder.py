@@ -5,7 +5,6 @@ article; the blank line before it belongs to the article before.
 """
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from data_prep import builder
@@ -39,7 +38,7 @@ class Builder(builder.BenchmarkBuilder):
   @staticmethod
   def read(
     source: source_lib.Source, file: str, *unused: Any
-  ) -> Iterator[piece_lib.Piece]:
+  ) -> piece_lib.Pieces:
     """Yields one piece per article, with the blank lines around it."""
     rest = None
     for piece in source.read(file):

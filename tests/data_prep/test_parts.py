@@ -80,7 +80,7 @@ def test_held_out_text_and_the_rest_are_the_whole_text(documents, valid, test):
   def text():
     return (document(data) for data in documents)
 
-  splits = holdout.divide(text, valid=valid, test=test)
+  splits = holdout.divide(text, valid_fraction=valid, test_fraction=test)
   parts = {s: [p.data for p in split()] for s, split in splits.items()}
   found = b"".join(data for part in parts.values() for data in part)
   assert sorted(found) == sorted(b"".join(documents))
