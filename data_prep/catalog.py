@@ -1,7 +1,6 @@
 """The datasets that can be prepared, by name."""
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
 
 from data_prep import builder
@@ -14,7 +13,6 @@ from transformer_xl.data import token_file
 # Each has a TFDS builder in the package of its name.
 BUILDERS = (*token_file.BENCHMARKS, "text")
 NAMES = (*BUILDERS, "tfds")
-# Variants, the usual one first, and what they are for.
 _MODES = {
   "enwik8": {
     "bytes": "the original text",
@@ -25,7 +23,12 @@ _MODES = {
     "double_marker": "two of them, to count as the TensorFlow results do",
   },
 }
-_WITH_OPTIONS = ("text", "tfds")
+_SHARED = ("field", "valid_fraction", "test_fraction")
+_OPTIONS = dict.fromkeys(NAMES, ()) | {
+  **dict.fromkeys(_MODES, ("mode",)),
+  "text": ("valid_source", "test_source", *_SHARED),
+  "tfds": _SHARED,
+}
 
 
 def builder_class(name: str) -> type[builder.CorpusBuilder]:
@@ -36,38 +39,29 @@ def builder_class(name: str) -> type[builder.CorpusBuilder]:
 
 def open_corpus(
   name: str,
+  options: dict[str, Any],
   *,
-  mode: str | None,
   tokenizer: tokenizer_lib.Tokenizer,
-  options: Mapping[str, Any],
   **where: Any,
 ) -> corpus_lib.Corpus:
   """Finds a corpus on disk, or downloads it: `path` and `cache` say where.
 
-  The tokenizer and the options are for the user's own text alone.
+  The tokenizer is for the user's own text alone; other text brings its own.
 
   Raises:
-    UserError: an argument does not fit the dataset, or its text is missing.
+    UserError: an option does not fit the dataset, or its text is missing.
   """
   if name not in NAMES:
     known = ", ".join(NAMES)
     raise errors.UserError(f"there is no dataset {name!r}; use one of {known}.")
+  tokenizer_lib.refuse_others([*options], _OPTIONS, "dataset", name)
   modes = _MODES.get(name, {})
-  if mode is not None and mode not in modes:
-    uses = (f"{mode} for {use}" for mode, use in modes.items())
+  if "mode" in options and options["mode"] not in modes:
+    uses = ", or ".join(f"{mode} for {use}" for mode, use in modes.items())
     raise errors.UserError(
-      f"--mode={mode} is none of {name}'s modes; use {', or '.join(uses)}."
-      if modes
-      else f"--mode is for {' and '.join(_MODES)}; {name} has none."
+      f"--mode={options['mode']} is none of {name}'s modes; use {uses}."
     )
-  if name in _WITH_OPTIONS:
+  if name in ("text", "tfds"):
     options = {"tokenizer": tokenizer, **options}
-  elif options:
-    raise errors.UserError(
-      "field, valid_source, test_source, valid_fraction and test_fraction are"
-      f" for --dataset=text and tfds; {name} has its own splits."
-    )
-  if mode is not None:
-    options = {"mode": mode}
   opener = tfds_corpus if name == "tfds" else builder_class(name)
   return opener.open_corpus(**where, **options)

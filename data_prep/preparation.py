@@ -52,9 +52,8 @@ def prepare(
     return final  # Without downloading it again to see that it is the same.
   corpus = catalog.open_corpus(
     dataset,
-    mode=mode,
+    options if mode is None else {"mode": mode, **options},
     tokenizer=tokenizer_lib.of_text(tokenizer or "byte"),
-    options=options,
     path=source,
     cache=final.parent / "downloads",
   )

@@ -25,8 +25,6 @@ def open_corpus(
   path: str | None,
   cache: pathlib.Path,
   field: str = "text",
-  valid_source: str | None = None,
-  test_source: str | None = None,
   tokenizer: tokenizer_lib.Tokenizer,
   **fractions: Any,
 ) -> corpus_lib.Corpus:
@@ -39,11 +37,10 @@ def open_corpus(
   Raises:
     UserError: there is no such dataset, or no text in it.
   """
-  if path is None or (valid_source, test_source) != (None, None):
+  if path is None:
     raise errors.UserError(
       "--dataset=tfds needs the dataset: --source=NAME, NAME/CONFIG, or the"
-      " folder of a prepared one. Its splits are used as they are:"
-      " valid_source and test_source are for --dataset=text."
+      " folder of a prepared one."
     )
   builder = _open_builder(path, cache)
   features = builder.info.features

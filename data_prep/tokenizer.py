@@ -63,12 +63,8 @@ def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
   """
   kind = tokenizer.kind
   changes = {name: value for name, value in chosen.items() if value is not None}
-  for name in changes:
-    if changes[name] and name not in _OPTIONS[kind]:
-      kinds = " or ".join(k for k in KINDS if name in _OPTIONS[k])
-      raise errors.UserError(
-        f"--{name} is for --tokenizer={kinds}, not {kind}."
-      )
+  wanted = [name for name in changes if changes[name]]
+  refuse_others(wanted, _OPTIONS, "tokenizer", kind)
   default = _FEWEST_SUBWORDS if trained else 0
   size = changes.get("max_size", default)
   if kind == "subword" and size < _FEWEST_SUBWORDS:
@@ -82,6 +78,16 @@ def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
     # The words that are left out need an id.
     changes["unk"] = "<unk>"
   return dataclasses.replace(tokenizer, **changes)
+
+
+def refuse_others(
+  names: list[str], options: dict[str, Any], flag: str, value: str
+) -> None:
+  """Raises UserError if one of the names is no option of the flag's value."""
+  for name in names:
+    if name not in options[value]:
+      others = " or ".join(v for v in options if name in options[v])
+      raise errors.UserError(f"--{name} is for --{flag}={others}, not {value}.")
 
 
 def order(counts: collections.Counter[str], tokenizer: Tokenizer) -> list[str]:

@@ -141,7 +141,7 @@ def test_what_our_own_builders_wrote_is_the_text_itself(tmp_path):
     ({"source": "no_such_dataset"}, "TFDS has no dataset 'no_such_dataset'"),
     ({"source": "../text"}, "cannot be prepared or read here"),
     ({"field": "stars"}, "no text in the field 'stars', but in body, text"),
-    ({"valid_source": "a.txt"}, "valid_source and test_source are for"),
+    ({"valid_source": "a.txt"}, "--valid_source is for --dataset=text, not"),
   ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, options, message):
