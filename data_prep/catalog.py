@@ -44,12 +44,10 @@ def open_corpus(
   tokenizer: tokenizer_lib.Tokenizer,
   **where: Any,
 ) -> corpus_lib.Corpus:
-  """Finds a corpus on disk, or downloads it: `path` and `cache` say where.
+  """Finds a corpus at the `path`, or downloads it to the folder `cache`.
 
-  The tokenizer is for the user's own text alone; other text brings its own.
-
-  Raises:
-    UserError: an option does not fit the dataset, or its text is missing.
+  The tokenizer is for the user's own text alone. A UserError is raised if an
+  option does not fit the dataset, or if its text is missing.
   """
   if name not in NAMES:
     known = ", ".join(NAMES)

@@ -27,8 +27,7 @@ def suggest(counts: NDArray[np.int64]) -> list[int]:
   The first is the smallest that covers nine tokens in ten; the others are the
   best, if each tail cluster is a quarter as wide as the one before it, as in
   the published models with div_val=4, and is computed for its own tokens only.
-  They are at most three; a small or even vocabulary has none. `counts` [V] are
-  those of the ids, in order of frequency.
+  A small or even vocabulary has none. `counts` [V] are in order of frequency.
   """
   size = len(counts)
   covered = np.concatenate([[0], np.cumsum(counts)]) / max(counts.sum(), 1)

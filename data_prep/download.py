@@ -81,18 +81,15 @@ def verify(path: pathlib.Path, archive: Archive) -> None:
     problem = f"its SHA-256 is {found}, not {archive.sha256}"
   if problem:
     raise errors.UserError(
-      f"{path} is not the published {archive.filename}: {problem}; fetch it"
-      " again."
+      f"{path} is not the published file: {problem}; fetch it again."
     )
 
 
 def fetch(archive: Archive, cache: pathlib.Path) -> pathlib.Path:
-  """Downloads the archive unless the cache has it; returns its path.
+  """Returns the path of the archive, downloaded unless the cache has it.
 
-  What a broken download leaves is continued, by this call or a later one.
-
-  Raises:
-    UserError: no address gives the published file.
+  What a broken download leaves is continued, by this call or a later one. If no
+  address gives the published file, a UserError says why.
   """
   path = cache / archive.filename
   if path.exists():

@@ -46,18 +46,10 @@ _FLAGS = (
     "tokenizer", None, tokenizer.KINDS, "What a token is; bytes for text."
   ),
   flags.DEFINE_bool("lower_case", None, "Make the text lower-case."),
-  flags.DEFINE_integer(
-    "min_freq", None, "Rarer words become <unk>.", lower_bound=1
-  ),
-  flags.DEFINE_integer(
-    "max_size", None, "Maximum number of words or subwords.", lower_bound=1
-  ),
-  flags.DEFINE_float(
-    "valid_fraction", None, "Part of the text held out for validation; 0.05."
-  ),
-  flags.DEFINE_float(
-    "test_fraction", None, "Part of the text held out for the test; 0.05."
-  ),
+  flags.DEFINE_integer("min_freq", None, "Rarer words become <unk>.", 1),
+  flags.DEFINE_integer("max_size", None, "Most words or subwords.", 1),
+  flags.DEFINE_float("valid_fraction", None, "Held out to validate; 0.05."),
+  flags.DEFINE_float("test_fraction", None, "Held out for the test; 0.05."),
 )
 _DESCRIBE = flags.DEFINE_bool(
   "describe", False, "Show a prepared dataset instead of preparing one."
@@ -65,11 +57,7 @@ _DESCRIBE = flags.DEFINE_bool(
 
 
 def main(argv: list[str]) -> None:
-  """Prepares or describes the dataset that the flags name.
-
-  Raises:
-    UserError: the flags, the source or the disk do not allow it.
-  """
+  """Prepares or describes a dataset; UserError if that is not possible."""
   if len(argv) > 1:
     raise errors.UserError(
       f"{argv[1]!r} belongs to no flag; write --flag=VALUE, with quotes around"

@@ -54,8 +54,7 @@ class Piece(NamedTuple):
     if len(self.data) > _LONGEST - 4 and not self.data[-1:].isspace():
       raise errors.UserError(
         f"{self.origin} has no white space in the {len(self.data)} bytes from"
-        f" offset {self.offset}, so it has no words; use"
-        " --tokenizer=byte or --tokenizer=character."
+        f" offset {self.offset}; use --tokenizer=byte or --tokenizer=character."
       )
 
 

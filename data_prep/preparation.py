@@ -34,14 +34,10 @@ def prepare(
   max_size: int | None = None,
   **options: Any,
 ) -> pathlib.Path:
-  """Prepares a dataset.
+  """Prepares a dataset and returns its folder, `data_dir`/`name`.
 
   The arguments are the flags of the same names; `options` are those of
-  --dataset=text and tfds alone.
-
-  Returns:
-    The dataset's folder, `data_dir`/`name`. A folder that the same call has
-    made is left as it is.
+  --dataset=text and tfds alone. What the same call has made is left as it is.
 
   Raises:
     UserError: the source, the text or an option is wrong; there is no folder.
@@ -109,13 +105,14 @@ def _write(
   count_symbols = given is None and corpus.tokenizer.counts_symbols
   sizes, symbols = survey.run(corpus, count_symbols=count_symbols)
   file = given or vocabulary_file_lib.make(corpus, symbols)
-  staging.write(folder / file.name, file.content)
   vocab = file.load()
+  name = f"vocabulary.{'json' if vocab.unit == 'subword' else 'txt'}"
+  staging.write(folder / name, file.content)
   splits = {
     split: encoding.write_split(corpus, split, vocab, folder) | {**size}
     for split, size in sizes.items()
   }
-  made = {"file": file.name, "size": vocab.size, "sha256": file.sha256}
+  made = {"file": name, "size": vocab.size, "sha256": file.sha256}
   tokens = folder / f"{next(iter(splits))}.npy"
   counts = cutoffs.count(tokens, size=vocab.size)
   return {

@@ -59,10 +59,7 @@ class Source:
         yield from piece.cut(stream, origin=f"{self.path}{separator}{name}")
 
   def member(self, *endings: str, needed: str) -> str:
-    """Returns the first file whose path is, or ends in, one of these.
-
-    If there is none, a UserError says what is needed instead.
-    """
+    """Returns the first file whose path ends so; UserError if there is none."""
     for ending in endings:
       for name in self.names:
         if f"/{name}".endswith(f"/{ending}"):
@@ -143,8 +140,7 @@ def locate(path: str | pathlib.Path) -> Source:
     return Source(place)
   if not place.is_file():
     raise errors.UserError(
-      f"--source={path} does not exist; give an archive as published, or a"
-      " folder with its files."
+      f"--source={path} does not exist; give the archive, or a folder of it."
     )
   with open(place, "rb") as file:
     # A zip that was cut short is a zip by its first bytes only.

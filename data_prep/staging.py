@@ -21,9 +21,8 @@ from transformer_xl import errors
 def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields an empty folder that becomes `final` unless an exception is raised.
 
-  Raises:
-    UserError: `final` holds something already, or another process is preparing
-      it.
+  UserError if `final` holds something already, or while another process makes
+  it.
   """
   if final.exists() and (not final.is_dir() or any(final.iterdir())):
     raise errors.UserError(
@@ -37,8 +36,7 @@ def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
     lock.acquire(blocking=False)
   except filelock.Timeout:
     raise errors.UserError(
-      f"another process is preparing {final}; wait for it, or choose another"
-      " --name."
+      f"another process is preparing {final}; wait, or give another --name."
     ) from None
   try:
     # The lock stays outside of the folder that is renamed, so that it is held

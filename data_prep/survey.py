@@ -16,15 +16,11 @@ from transformer_xl import errors
 def run(
   corpus: corpus_lib.Corpus, *, count_symbols: bool
 ) -> tuple[dict[str, Mapping[str, int]], collections.Counter[str]]:
-  """Reads every split once.
+  """Returns the size of each split, and how often each symbol occurs, if asked.
 
-  Returns:
-    The size of each split: bytes in UTF-8, characters, lines, and words between
-    white space plus one end marker per line. And how often each symbol occurs,
-    in order of first occurrence, if they are counted for a vocabulary.
-
-  Raises:
-    UserError: the text is empty, not UTF-8, or not the published one.
+  A word stands between white space, or is the end of a line. Symbols are in
+  order of first occurrence. UserError if the text is empty, not UTF-8, or not
+  the published one.
   """
   sizes: dict[str, Mapping[str, int]] = {}
   symbols: collections.Counter[str] = collections.Counter()

@@ -28,19 +28,14 @@ def open_corpus(
   tokenizer: tokenizer_lib.Tokenizer,
   **fractions: Any,
 ) -> corpus_lib.Corpus:
-  """Returns the corpus; every record is a document.
+  """Returns the corpus of NAME or NAME/CONFIG in TFDS, or of a prepared folder.
 
-  The path is NAME or NAME/CONFIG as in TFDS, or the folder of a prepared
-  dataset. Other prepared datasets are beside the cache of downloads. The
-  fractions are those of `holdout.divide`.
-
-  Raises:
-    UserError: there is no such dataset, or no text in it.
+  Every record is a document. Prepared datasets are beside the cache of
+  downloads. UserError if there is no such dataset, or no text in it.
   """
   if path is None:
     raise errors.UserError(
-      "--dataset=tfds needs the dataset: --source=NAME, NAME/CONFIG, or the"
-      " folder of a prepared one."
+      "--dataset=tfds needs the dataset: --source=NAME, NAME/CONFIG or FOLDER."
     )
   builder = _open_builder(path, cache)
   features = builder.info.features
@@ -81,8 +76,7 @@ def read(
     except RuntimeError as error:
       reason = " ".join(str(error).split())[:200]
       raise errors.UserError(
-        f"{split} in {builder.data_dir} is damaged ({reason}); delete that and"
-        " prepare it again."
+        f"{split} in {builder.data_dir} is damaged ({reason}); make it again."
       ) from None
     for number, text in zip(numbers, texts, strict=True):
       origin = f"{builder.info.full_name}, record {number} of {split}"

@@ -57,9 +57,8 @@ def of_text(kind: str) -> Tokenizer:
 def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
   """Returns a tokenizer with what the user chose of _OPTIONS, None elsewhere.
 
-  Raises:
-    UserError: an option does not fit the tokenizer, or subwords are neither
-      trained already nor is it known how many there shall be.
+  UserError if an option does not fit, or if it is not known how many subwords
+  there are.
   """
   kind = tokenizer.kind
   changes = {name: value for name, value in chosen.items() if value is not None}

@@ -25,12 +25,6 @@ class VocabularyFile(NamedTuple):
   tokenizer: dict[str, Any]  # As in meta.json.
 
   @property
-  def name(self) -> str:
-    """The file's name in a dataset's folder."""
-    is_json = self.tokenizer["kind"] == "subword"
-    return "vocabulary.json" if is_json else "vocabulary.txt"
-
-  @property
   def sha256(self) -> str:
     """The hash that meta.json states."""
     return hashlib.sha256(self.content).hexdigest()
@@ -43,13 +37,9 @@ class VocabularyFile(NamedTuple):
 def make(
   corpus: corpus_lib.Corpus, counts: collections.Counter[str]
 ) -> VocabularyFile:
-  """Makes the vocabulary of a corpus.
+  """Makes the vocabulary of a corpus, from its counts or as trained subwords.
 
-  Subwords are trained on its text; other symbols have been counted in order of
-  first occurrence.
-
-  Raises:
-    UserError: the corpus has another number of symbols than the published one.
+  UserError if the published one has another number of symbols.
   """
   tokenizer = corpus.tokenizer
   if tokenizer.kind == "subword" and tokenizer.max_size is not None:
@@ -71,17 +61,12 @@ def make(
 
 
 def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
-  """Reads a vocabulary that the user gives.
+  """Reads a vocabulary for the tokenizer; UserError if it does not fit.
 
-  Args:
-    path: The folder of a prepared dataset; a .json file of the HuggingFace
-      tokenizers library; a cache.pkl of the published TF code; or text with one
-      word per line in the order of the ids, where anything after white space is
-      ignored.
-    tokenizer: The text's tokenizer; a prepared dataset brings its own.
-
-  Raises:
-    UserError: there is no vocabulary, or not one for this tokenizer.
+  It is the folder of a prepared dataset, which has a tokenizer of its own; JSON
+  of the HuggingFace tokenizers library; a cache.pkl of the published TF code;
+  or text with one word per line in the order of the ids, where anything after
+  white space is ignored.
   """
   place = pathlib.Path(path).expanduser()
   if place.is_dir():

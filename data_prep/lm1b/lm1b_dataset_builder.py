@@ -30,6 +30,7 @@ PUBLISHED = {
   "num_lines": (30_301_028, 6_075, 6_075),
   "num_words": (None, 159_658, 159_658),
 }
+_TOKENIZER = tokenizer.Tokenizer(kind="word", end_of_line="<S>", unk="<UNK>")
 MARKERS = {"standard": 1, "double_marker": 2}
 _HELD_OUT = r"(?:.*/)?news\.en\.heldout-00000-of-00050"
 _FILES = {
@@ -61,20 +62,17 @@ class Builder(builder.CorpusBuilder):
     if isinstance(given, source_lib.Tar):
       scratch = cache / "lm1b"
       source = source_lib.unpack(given, scratch, wanted=_is_wanted)
+    words = functools.partial(vocabulary_file, path=path, cache=cache)
     return corpus.Corpus(
       name="lm1b",
       splits={
         split: functools.partial(source.read, *names_of(source, split))
         for split in corpus.SPLITS
       },
-      tokenizer=tokenizer.Tokenizer(
-        kind="word", end_of_line="<S>", unk="<UNK>"
-      ),
+      tokenizer=_TOKENIZER,
       vocabulary_splits=("train",),
       published=PUBLISHED,
-      published_words=functools.partial(
-        vocabulary_file, path=path, cache=cache
-      ),
+      published_words=words,
       mode=mode,
       sentence_markers=MARKERS[mode],
       scratch=scratch,

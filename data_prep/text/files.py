@@ -38,10 +38,8 @@ def of_splits(
 
   The flags `source`, `valid_source` and `test_source`, in this order, are a
   file, a folder, patterns separated by commas, or None. Files named for splits
-  belong to these, unless validation or test text is given.
-
-  Raises:
-    UserError: one of them does not exist or has no files of text.
+  belong to these, unless validation or test text is given. UserError if one of
+  them does not exist or has no files of text.
   """
   skipped: collections.Counter[str] = collections.Counter()
   flags = zip(SPLITS, sources_of_flags.items(), strict=True)
@@ -97,8 +95,7 @@ def _expand(
     paths = [place] if place.exists() else paths
     if not paths:
       raise errors.UserError(
-        f"--{flag}={pattern} does not exist; give a file, a folder, or a"
-        " pattern such as 'books/*.txt'."
+        f"--{flag}={pattern} does not exist; give FILE, FOLDER or '*.txt'."
       )
     found += paths
   if not found:

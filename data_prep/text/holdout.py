@@ -29,10 +29,7 @@ def of_splits(
   tokenizer: tokenizer_lib.Tokenizer,
   **fields: Any,
 ) -> corpus_lib.Corpus:
-  """Returns a corpus of splits with its other fields.
-
-  Of training text alone, the fractions of `divide` are held out.
-  """
+  """Returns a corpus; `divide` is applied if it has training text alone."""
   if set(splits) == {"train"}:
     splits = divide(splits["train"], **fractions)
   # Characters of validation text need an id, too; for words there is <unk>.
@@ -55,8 +52,8 @@ def divide(
   valid, test = valid_fraction, test_fraction
   if not (valid >= 0 and test >= 0 and valid + test < 1):
     raise errors.UserError(
-      f"{valid_fraction=} and {test_fraction=} must be at least 0 and their sum"
-      " below 1; they are parts of the text."
+      f"{valid_fraction=} and {test_fraction=} must be at least 0, and their"
+      " sum below 1; they are fractions of the text."
     )
   shares = {"train": 1 - valid - test, "valid": valid, "test": test}
   shares = {split: share for split, share in shares.items() if share > 0}

@@ -22,10 +22,7 @@ _ROWS_AT_ONCE = 1024
 def read(paths: Sequence[pathlib.Path], *, field: str) -> piece_lib.Pieces:
   """Yields the documents of some files, each read by its suffix.
 
-  The field is that of records, or the column of tables, with the text.
-
-  Raises:
-    UserError: a file is damaged, or lacks the field.
+  UserError if one is damaged, or lacks the field or column with the text.
   """
   for path in paths:
     name = path.name.lower()
@@ -42,8 +39,7 @@ def _document(value: Any, field: str, origin: str) -> piece_lib.Pieces:
   """Yields the text of one record; UserError if it is not text."""
   if not isinstance(value, str):
     raise errors.UserError(
-      f"{origin} has no text in the field {field!r}; name the field of the"
-      " text with --field."
+      f"{origin} has no text in the field {field!r}; name its --field."
     )
   # Half of a surrogate pair is valid JSON, but not a character.
   data = value.encode("utf-8", "replace")
@@ -59,10 +55,9 @@ def _read_text(path: pathlib.Path) -> piece_lib.Pieces:
 
 
 def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
-  number = 0
   with open(path, "rb") as stream:
-    while line := stream.readline(_LONGEST_RECORD):
-      number += 1
+    lines = iter(lambda: stream.readline(_LONGEST_RECORD), b"")
+    for number, line in enumerate(lines, start=1):
       if not line.strip():
         continue
       origin, problem = f"line {number} of {path}", None

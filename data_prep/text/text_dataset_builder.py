@@ -40,16 +40,13 @@ class Builder(builder.CorpusBuilder):
 
     The path and the other sources are a file, a folder, or patterns separated
     by commas; the field is that of a record, or the column of a table, with the
-    text. Fractions are held out as in `holdout.divide`.
-
-    Raises:
-      UserError: no text is where it should be.
+    text. Fractions are held out as in `holdout.divide`. UserError if no text is
+    where it should be.
     """
     del cache
     if path is None:
       raise errors.UserError(
-        "--dataset=text needs your text: --source=FILE, FOLDER or"
-        " 'books/*.txt'."
+        "--dataset=text needs your text: --source=FILE, FOLDER or '*.txt'."
       )
     found, report = files.of_splits(
       source=path, valid_source=valid_source, test_source=test_source

@@ -205,7 +205,7 @@ def test_a_list_that_cannot_serve_is_refused(tmp_path, listed, message):
     ({"max_size": 5}, "--max_size is for --tokenizer=word"),
     ({"min_freq": 5}, "--min_freq is for --tokenizer=word, not byte"),
     ({"lower_case": True}, "--lower_case is for .* not byte"),
-    ({"valid_fraction": 1.5}, "parts of the text"),
+    ({"valid_fraction": 1.5}, "fractions of the text"),
     ({"vocabulary_file": "missing"}, "does not exist"),
     ({"mode": "bytes"}, "--mode is for"),
     ({"valid_source": "missing"}, "--valid_source=missing does not exist"),
