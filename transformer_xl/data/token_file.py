@@ -44,9 +44,7 @@ class TokenFile:
 def read_meta(directory: str) -> dict[str, Any]:
   """Reads `meta.json` of a prepared dataset.
 
-  Raises:
-    UserError: it is missing or damaged; the error names the command that
-      prepares the dataset.
+  If it is missing or damaged, a UserError names the command that prepares it.
   """
   path = os.path.join(directory, "meta.json")
   try:
@@ -82,10 +80,7 @@ def open_split(directory: str, split: str) -> TokenFile:
   """Maps a split into memory and checks it against `meta.json`.
 
   Each process reads the whole file once for its hash, about one second per
-  gigabyte.
-
-  Raises:
-    UserError: the split is missing, truncated, or not what was prepared.
+  gigabyte. UserError if the split is missing or not what was prepared.
   """
   splits = read_meta(directory).get("splits", {})
   if split not in splits:

@@ -205,34 +205,25 @@ def load(directory: str) -> Vocabulary:
   """Reads the vocabulary of a prepared dataset; UserError if it is damaged."""
   folder = pathlib.Path(directory)
   command = "python -m data_prep.main"
-  again = f"delete {directory} and prepare it again with {command}."
   try:
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     name = meta["vocabulary"]["file"]
     path = folder / pathlib.PurePath(name).name  # Never outside the folder.
-    expected = meta["vocabulary"]["sha256"]
     content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != (expected := meta["vocabulary"]["sha256"]):
+      raise ValueError(f"{path} has the SHA-256 {digest}, expected {expected}")
+    return parse(content, tokenizer=meta["tokenizer"])
   except FileNotFoundError as error:
     raise errors.UserError(
       f"{directory} is not a prepared dataset: {error.filename} is missing;"
       f" prepare it with {command}."
     ) from None
-  except (ValueError, KeyError, TypeError, RecursionError, OSError):
+  except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
+    reason = " ".join(str(error).split())[:400]
     raise errors.UserError(
-      f"{folder / 'meta.json'} is damaged; {again}"
-    ) from None
-  digest = hashlib.sha256(content).hexdigest()
-  if digest != expected:
-    raise errors.UserError(
-      f"{path} is not the vocabulary of the prepared tokens: it has the SHA-256"
-      f" {digest}, expected {expected}; {again}"
-    )
-  try:
-    return parse(content, tokenizer=meta["tokenizer"])
-  except (ValueError, LookupError, TypeError) as error:
-    reason = " ".join(str(error).split())[:200]
-    raise errors.UserError(
-      f"{path} is not what meta.json describes ({reason}); {again}"
+      f"{folder / 'meta.json'} or its vocabulary is damaged ({reason}); delete"
+      f" {directory} and prepare it again with {command}."
     ) from None
 
 
@@ -242,8 +233,7 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
   Args:
     content: JSON of the tokenizers library for subwords; otherwise one symbol
       per line, as `escape` writes it.
-    tokenizer: as in `meta.json`: kind, lower_case and, for words, end_of_line
-      and unk.
+    tokenizer: as in `meta.json`.
 
   Raises:
     ValueError, LookupError, TypeError: content and fields do not match.
@@ -269,10 +259,8 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
     if missing := {end_of_line, unk} - {*symbols, None}:
       raise ValueError(f"{missing.pop()!r} is missing")
     return WordVocabulary(symbols, lower_case, end_of_line, unk)
-  if kind not in ("byte", "character"):
-    raise ValueError(f"kind is {kind!r}")
-  limit = ByteVocabulary.limit if kind == "byte" else CharacterVocabulary.limit
-  if not all(len(s) == 1 and ord(s) < limit for s in symbols):
+  limit = {"byte": ByteVocabulary.limit, "character": CharacterVocabulary.limit}
+  if not all(len(s) == 1 and ord(s) < limit[kind] for s in symbols):
     raise ValueError(f"not every line is one {kind}")
   if kind == "byte":
     return ByteVocabulary(symbols)
@@ -314,5 +302,5 @@ def _escape_character(character: str) -> str:
 
 
 def _as_indices(ids: Iterable[int]) -> NDArray[np.int64]:
-  array = ids if hasattr(ids, "dtype") else list(ids)
-  return np.asarray(array).astype(np.int64).ravel()
+  ids = ids if hasattr(ids, "dtype") else list(ids)
+  return np.asarray(ids).astype(np.int64).ravel()
