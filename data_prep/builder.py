@@ -20,8 +20,6 @@ from data_prep import piece as piece_lib
 from data_prep import source as source_lib
 from data_prep import tokenizer as tokenizer_lib
 
-# A key, which is the position in the split, and {"text": bytes}.
-Record = tuple[int, dict[str, Any]]
 # The published counts of each mode of a corpus, as `Corpus` has them.
 Published = dict[Any, dict[str, tuple[int | None, ...]]]
 
@@ -70,9 +68,7 @@ class CorpusBuilder(  # type: ignore[call-arg]
       disable_shuffling=True,
     )
 
-  def _split_generators(
-    self, dl_manager: tfds.download.DownloadManager
-  ) -> dict[str, Iterator[Record]]:
+  def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
     try:
       path = str(dl_manager.manual_dir)
     except AssertionError:  # What TFDS raises for a folder that is not there.
@@ -81,7 +77,8 @@ class CorpusBuilder(  # type: ignore[call-arg]
     corpus = self.open_corpus(path=path, cache=cache)
     return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
-  def _generate_examples(self, split: corpus_lib.Split) -> Iterator[Record]:
+  def _generate_examples(self, split: corpus_lib.Split) -> Iterator[Any]:
+    # The key is the position in the split.
     for key, text in enumerate(self.records(split())):
       yield key, {"text": text}
 

@@ -1,14 +1,9 @@
-"""Tokenizers: how text is cut into symbols, and the order of their ids."""
+"""Tokenizers: how text is cut into symbols, and which get ids."""
 
-import collections
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
-import tokenizers
-
 from transformer_xl import errors
-from transformer_xl.data import vocabulary
 
 # What can be chosen for each kind of symbol.
 _OPTIONS = {
@@ -87,43 +82,3 @@ def refuse_others(
     if name not in options[value]:
       others = " or ".join(v for v in options if name in options[v])
       raise errors.UserError(f"--{name} is for --{flag}={others}, not {value}.")
-
-
-def order(counts: collections.Counter[str], tokenizer: Tokenizer) -> list[str]:
-  """Returns the symbols in the order of their ids.
-
-  Special symbols come first, then the others by decreasing count. Ties are
-  broken by first occurrence.
-  """
-  special = [tokenizer.end_of_line] if tokenizer.kind == "word" else []
-  special += filter(None, [tokenizer.unk])
-  ranked = [
-    symbol
-    for symbol, count in counts.most_common()
-    if count >= tokenizer.min_freq and symbol not in special
-  ]
-  return (special + ranked)[: tokenizer.max_size]
-
-
-def content(symbols: list[str], *, kind: str) -> bytes:
-  """Returns the vocabulary file of the symbols, one per line, escaped."""
-  escape = vocabulary.escape_byte if kind == "byte" else vocabulary.escape
-  return "".join(f"{escape(symbol)}\n" for symbol in symbols).encode("utf-8")
-
-
-def train_subwords(texts: Iterator[str], *, size: int) -> bytes:
-  """Returns the JSON of a byte-level BPE trained on the texts.
-
-  Every byte is a symbol, so any text can be encoded and is restored exactly.
-  """
-  byte_level = tokenizers.pre_tokenizers.ByteLevel
-  model = tokenizers.Tokenizer(tokenizers.models.BPE())
-  model.pre_tokenizer = byte_level(add_prefix_space=False)
-  model.decoder = tokenizers.decoders.ByteLevel()
-  trainer = tokenizers.trainers.BpeTrainer(
-    vocab_size=size,
-    initial_alphabet=byte_level.alphabet(),
-    show_progress=False,
-  )
-  model.train_from_iterator(texts, trainer)
-  return model.to_str().encode("utf-8")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
+import tokenizers
+
 from data_prep import corpus as corpus_lib
 from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
@@ -39,16 +41,26 @@ def make(
 ) -> VocabularyFile:
   """Makes the vocabulary of a corpus, from its counts or as trained subwords.
 
-  UserError if the published one has another number of symbols.
+  Special symbols come first, then the others by decreasing count. Ties are
+  broken by first occurrence. UserError if the published one has another number
+  of symbols.
   """
   tokenizer = corpus.tokenizer
   if tokenizer.kind == "subword" and tokenizer.max_size is not None:
-    texts = _texts(corpus)
-    content = tokenizer_lib.train_subwords(texts, size=tokenizer.max_size)
-    return VocabularyFile(content, tokenizer.meta())
+    texts = (
+      piece.text().lower() if tokenizer.lower_case else piece.text()
+      for split in corpus.vocabulary_splits
+      for piece in corpus.pieces(split, "learning subwords of")
+    )
+    data = train_subwords(texts, tokenizer.max_size)
+    return VocabularyFile(data, tokenizer.meta())
   symbols = list(vocabulary.ByteVocabulary().symbols)
   if tokenizer.counts_symbols:
-    symbols = tokenizer_lib.order(counts, tokenizer)
+    special = [tokenizer.end_of_line] if tokenizer.kind == "word" else []
+    special += filter(None, [tokenizer.unk])
+    frequent = (s for s, n in counts.most_common() if n >= tokenizer.min_freq)
+    symbols = special + [s for s in frequent if s not in special]
+    symbols = symbols[: tokenizer.max_size]
   [expected] = corpus.published.get("symbols", [len(symbols)])
   if len(symbols) != expected:
     raise errors.UserError(
@@ -56,8 +68,29 @@ def make(
       f" {len(symbols)} different symbols, not {expected}; give the original"
       " files, or prepare other text with --dataset=text."
     )
-  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
-  return VocabularyFile(content, tokenizer.meta())
+  return VocabularyFile(content(symbols, tokenizer.kind), tokenizer.meta())
+
+
+def content(symbols: list[str], kind: str) -> bytes:
+  """Returns the vocabulary file of the symbols, one per line, escaped."""
+  escape = vocabulary.escape_byte if kind == "byte" else vocabulary.escape
+  return "".join(f"{escape(symbol)}\n" for symbol in symbols).encode("utf-8")
+
+
+def train_subwords(texts: Iterator[str], size: int) -> bytes:
+  """Returns the JSON of a byte-level BPE, which restores any text exactly."""
+  model = tokenizers.Tokenizer(tokenizers.models.BPE())
+  model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+    add_prefix_space=False
+  )
+  model.decoder = tokenizers.decoders.ByteLevel()
+  trainer = tokenizers.trainers.BpeTrainer(
+    vocab_size=size,
+    initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    show_progress=False,
+  )
+  model.train_from_iterator(texts, trainer)
+  return model.to_str().encode("utf-8")
 
 
 def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
@@ -72,14 +105,14 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
   if place.is_dir():
     vocabulary.load(path)  # Checks the hash.
     meta = json.loads((place / "meta.json").read_text("utf-8"))
-    content = (place / meta["vocabulary"]["file"]).read_bytes()
-    return VocabularyFile(content, meta["tokenizer"])
+    data = (place / meta["vocabulary"]["file"]).read_bytes()
+    return VocabularyFile(data, meta["tokenizer"])
+  kind = tokenizer.kind
   try:
-    content = place.read_bytes()
-    if tokenizer.kind != "subword":
-      symbols = _symbols(place, tokenizer.kind)
-      content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
-    file = VocabularyFile(content, tokenizer.meta())
+    data = place.read_bytes()
+    if kind != "subword":
+      data = content(_symbols(place, kind), kind)
+    file = VocabularyFile(data, tokenizer.meta())
     file.load()
     return file
   except FileNotFoundError:
@@ -90,17 +123,10 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
     problem = " ".join(str(error).split())
   raise errors.UserError(
     f"--vocabulary_file={path} is not a vocabulary for"
-    f" --tokenizer={tokenizer.kind}: {problem}; give a prepared dataset's"
+    f" --tokenizer={kind}: {problem}; give a prepared dataset's"
     " folder, a published cache.pkl, UTF-8 text with one symbol per line (bytes"
     " as numbers from 0 to 255), or for subwords a tokenizers .json."
   )
-
-
-def _texts(corpus: corpus_lib.Corpus) -> Iterator[str]:
-  for split in corpus.vocabulary_splits:
-    for piece in corpus.pieces(split, "learning subwords of"):
-      text = piece.text()
-      yield text.lower() if corpus.tokenizer.lower_case else text
 
 
 def _symbols(place: pathlib.Path, kind: str) -> list[str]:

@@ -50,11 +50,12 @@ def of_splits(
   }
   if len(found) == 1:
     every = found["train"]
-    data = [path for path in every if _has_suffix(path, DATA_SUFFIXES)]
+    data = [path for path in every if path.name.lower().endswith(DATA_SUFFIXES)]
     for group in (every, data):
       named = [(path, _split_of(path)) for path in group]
       if named and all(split for _, split in named):
-        skipped.update(_suffix(path) for path in set(every) - set(group))
+        others = set(every) - set(group)
+        skipped.update(path.suffix or "no suffix" for path in others)
         found = {s: [p for p, split in named if split == s] for s in SPLITS}
         found = {split: paths for split, paths in found.items() if paths}
         break
@@ -74,7 +75,7 @@ def _split_of(path: pathlib.Path) -> str | None:
   """Returns the split in a file's name; a table can be in a folder of one."""
   stem = path.name.split(".")[0]
   names = [_SHARD.sub("", stem)]
-  if _has_suffix(path, _TABLES):
+  if path.name.lower().endswith(_TABLES):
     # HuggingFace has default/train/0000.parquet and wikitext-train.arrow, too.
     names += [*reversed(re.split(r"[-_]", stem)), path.parent.name]
   return next(filter(None, map(split_named, names)), None)
@@ -115,10 +116,10 @@ def _in_folder(
   names = source.Source(folder, skip=_SKIPPED_FOLDERS).names
   found = []
   for path in (folder / name for name in names):
-    if _has_suffix(path, SUFFIXES) and not _is_cache(path):
+    if path.name.lower().endswith(SUFFIXES) and not _is_cache(path):
       found.append(path)
     else:
-      skipped[_suffix(path)] += 1
+      skipped[path.suffix or "no suffix"] += 1
   return found
 
 
@@ -137,14 +138,6 @@ def _is_cache(path: pathlib.Path) -> bool:
     raise errors.UserError(
       f"{state} is damaged; save the dataset again with save_to_disk."
     ) from None
-
-
-def _has_suffix(path: pathlib.Path, suffixes: tuple[str, ...]) -> bool:
-  return path.name.lower().endswith(suffixes)
-
-
-def _suffix(path: pathlib.Path) -> str:
-  return path.suffix or "no suffix"
 
 
 def _listed(skipped: collections.Counter[str]) -> str:
