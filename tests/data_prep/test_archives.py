@@ -1,5 +1,6 @@
 """Archives: truncated, changed, hostile, or simply to be read."""
 
+import functools
 import gzip
 import tarfile
 import zipfile
@@ -7,22 +8,14 @@ import zipfile
 import pytest
 
 from data_prep import download
-from data_prep import preparation
 from data_prep import source as source_lib
 from data_prep.wikitext103 import wikitext103_dataset_builder
 from tests.data_prep import layouts
 from transformer_xl import errors
 
-
-def remains(tmp_path):
-  folder = tmp_path / "data"
-  return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
-
-
-def prepare_text(tmp_path, path):
-  return preparation.prepare(
-    dataset="text", data_dir=str(tmp_path / "data"), source=str(path)
-  )
+prepare_text = functools.partial(layouts.prepare, "text")
+prepare_wikitext = functools.partial(layouts.prepare, "wikitext103")
+remains = layouts.remains
 
 
 def wikitext_zip(tmp_path, monkeypatch, *, sha256=None):
@@ -40,12 +33,6 @@ def wikitext_zip(tmp_path, monkeypatch, *, sha256=None):
     wikitext103_dataset_builder.Builder, "ARCHIVES", [archive]
   )
   return path
-
-
-def prepare_wikitext(tmp_path, path):
-  return preparation.prepare(
-    dataset="wikitext103", data_dir=str(tmp_path / "data"), source=str(path)
-  )
 
 
 def test_a_truncated_archive_is_refused_by_its_size(tmp_path, monkeypatch):

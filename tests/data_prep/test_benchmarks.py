@@ -1,12 +1,10 @@
 """The published corpora: what is read of them, and that it is them."""
 
-import json
 import pathlib
 
 import numpy as np
 import pytest
 
-from data_prep import preparation
 from data_prep import source as source_lib
 from data_prep.enwik8 import enwik8_dataset_builder
 from data_prep.ptb import ptb_dataset_builder as ptb
@@ -16,18 +14,11 @@ from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
 
-
-def prepare(dataset, tmp_path, source, **options):
-  return preparation.prepare(
-    dataset=dataset,
-    data_dir=str(tmp_path / "data"),
-    source=None if source is None else str(source),
-    **options,
-  )
+prepare = layouts.prepare
 
 
 def counts(folder):
-  meta = json.loads((folder / "meta.json").read_text())
+  meta = layouts.meta(folder)
   return {s: entry["num_tokens"] for s, entry in meta["splits"].items()}
 
 
@@ -176,7 +167,7 @@ def test_enwik8_is_all_bytes_or_the_published_stream(tmp_path, small_enwik8):
     assert text == (
       small_enwik8 if newlines else small_enwik8.replace(b"\n", b"")
     )
-    meta = json.loads((folder / "meta.json").read_text())
+    meta = layouts.meta(folder)
     assert meta["mode"] == mode
     # Bits per character are per symbol of the stream, in either mode.
     train = meta["splits"]["train"]
@@ -225,7 +216,7 @@ def test_the_standard_library_is_found_and_split_by_file(tmp_path):
     },
   )
   folder = prepare("python_stdlib", tmp_path, library)
-  meta = json.loads((folder / "meta.json").read_text())
+  meta = layouts.meta(folder)
   documents = {s: e["num_documents"] for s, e in meta["splits"].items()}
   assert sum(documents.values()) == 200
   assert set(documents) == {"train", "valid", "test"}

@@ -166,8 +166,7 @@ def test_a_description_shows_counts_symbols_and_a_sample(tmp_path, capsys):
     source=str(path),
     tokenizer="word",
     name="mine",
-    valid_fraction=0,
-    test_fraction=0,
+    **layouts.WHOLE,
   )
   shown = describe.describe(folder)
   assert "the cat-like dog, sat.\n" in shown
@@ -187,8 +186,7 @@ def test_a_description_shows_the_coverage_of_each_bin(tmp_path):
     data_dir=str(tmp_path),
     source=str(path),
     tokenizer="word",
-    valid_fraction=0,
-    test_fraction=0,
+    **layouts.WHOLE,
   )
   shown = describe.describe(folder)
   assert "suggested cutoffs [" in shown
