@@ -21,7 +21,7 @@ from data_prep import source as source_lib
 from data_prep import tokenizer as tokenizer_lib
 
 # The published counts of each mode of a corpus, as `Corpus` has them.
-Published = dict[Any, dict[str, tuple[int | None, ...]]]
+Published = dict[Any, corpus_lib.Published]
 
 
 # TFDS states no types of its classes.
@@ -101,7 +101,7 @@ class BenchmarkBuilder(CorpusBuilder):
     """Returns the corpus from its archive, or from a folder with its files."""
     mode = mode or next(iter(cls.PUBLISHED))
     source = download.locate(cls.ARCHIVES, path=path, cache=cache)
-    splits = {}
+    splits: dict[str, corpus_lib.Split] = {}
     for split in corpus_lib.SPLITS:
       names = [name.format(split) for name in cls.FILES]
       file = source.member(*names, needed=cls.NEEDED)

@@ -3,8 +3,6 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 from data_prep import piece as piece_lib
@@ -13,6 +11,9 @@ from data_prep import tokenizer as tokenizer_lib
 SPLITS = ("train", "valid", "test")
 # A split can be read any number of times, always with the same result.
 Split = Callable[[], piece_lib.Pieces]
+# Counts of each of SPLITS by field of meta.json, None where not known, and as
+# "symbols" the size of the usual vocabulary.
+Published = dict[str, tuple[int | None, ...]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,17 +21,13 @@ class Corpus:
   """A text to prepare, and how it is cut into tokens."""
 
   name: str
-  splits: Mapping[str, Split]  # In the order of SPLITS.
+  splits: dict[str, Split]  # In the order of SPLITS.
   tokenizer: tokenizer_lib.Tokenizer  # At first the usual one.
-  source: Mapping[str, Any]  # Where the text is from, for people.
+  source: dict[str, Any]  # Where the text is from, for people.
   fingerprint: str  # Changes when the source changes.
   # Splits whose symbols are counted for the vocabulary, in this order.
-  vocabulary_splits: Sequence[str] = SPLITS
-  # Published counts of each of SPLITS by field of meta.json, None where not
-  # known, and as "symbols" the size of the usual vocabulary.
-  published: Mapping[str, Sequence[int | None]] = dataclasses.field(
-    default_factory=dict
-  )
+  vocabulary_splits: tuple[str, ...] = SPLITS
+  published: Published = dataclasses.field(default_factory=dict)
   # Returns the path of the published list of words, if there is one.
   published_words: Callable[[], str] | None = None
   mode: str | None = None

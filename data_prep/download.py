@@ -7,7 +7,6 @@ download manager neither continues a download that broke off nor times out.
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Sequence
 
 import requests
 
@@ -50,12 +49,11 @@ def published(dataset: str) -> tuple[Archive, ...]:
 
 
 def locate(
-  archives: Sequence[Archive], *, path: str | None, cache: pathlib.Path
+  archives: tuple[Archive, ...], *, path: str | None, cache: pathlib.Path
 ) -> source.Source:
-  """Returns the verified archive, or the folder of its files.
+  """Returns the verified archive, or the folder of its files, or downloads it.
 
-  It is at the user's path, or in the folder of downloads if that is None. There
-  is one archive, or files that mirrors offer instead of it.
+  There is one archive, or files that mirrors offer instead of it.
   """
   if path is None:
     fetched = [fetch(archive, cache) for archive in archives]

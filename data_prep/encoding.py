@@ -20,10 +20,9 @@ _Encoded = tuple[NDArray[Any], Any]
 
 
 class ArrayFile:
-  """Appends numbers to a .npy file; memory use does not grow with length."""
+  """Appends numbers to a new .npy file, which is complete when it is closed."""
 
   def __init__(self, path: pathlib.Path, dtype: Any):
-    """Creates an empty array; it is complete once the file is closed."""
     self.dtype, self.length = np.dtype(dtype), 0
     self._file = open(path, "wb")  # noqa: SIM115
     self._write_header()

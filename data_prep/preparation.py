@@ -109,7 +109,7 @@ def _write(
   name = f"vocabulary.{'json' if vocab.unit == 'subword' else 'txt'}"
   staging.write(folder / name, file.content)
   splits = {
-    split: encoding.write_split(corpus, split, vocab, folder) | {**size}
+    split: encoding.write_split(corpus, split, vocab, folder) | dict(size)
     for split, size in sizes.items()
   }
   made = {"file": name, "size": vocab.size, "sha256": file.sha256}
@@ -124,5 +124,5 @@ def _write(
     "vocabulary": made,
     "splits": splits,
     "suggested_cutoffs": cutoffs.suggest(counts),
-    "source": dict(corpus.source),
+    "source": corpus.source,
   }

@@ -17,7 +17,6 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterator
 from typing import IO
 from typing import Any
@@ -32,12 +31,13 @@ _FREE_BYTES = 1 << 28
 
 
 class Source:
-  """Files by name: those of a folder and of the folders in it, or one file."""
+  """Files by name: those of a folder and of the folders in it, or one file.
 
-  def __init__(self, path: pathlib.Path, *, skip: Collection[str] = ()):
-    """Takes a path; folders of a name in `skip` are not entered."""
-    self.path = path
-    self._skip = skip
+  Folders of a name in `skip` are not entered.
+  """
+
+  def __init__(self, path: pathlib.Path, *, skip: tuple[str, ...] = ()):
+    self.path, self._skip = path, skip
 
   @functools.cached_property
   def names(self) -> list[str]:

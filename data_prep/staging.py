@@ -21,8 +21,7 @@ from transformer_xl import errors
 def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields an empty folder that becomes `final` unless an exception is raised.
 
-  UserError if `final` holds something already, or while another process makes
-  it.
+  UserError if `final` holds something, or while another process makes it.
   """
   if final.exists() and (not final.is_dir() or any(final.iterdir())):
     raise errors.UserError(

@@ -5,7 +5,6 @@ is written.
 """
 
 import collections
-from collections.abc import Mapping
 
 from data_prep import corpus as corpus_lib
 from data_prep import piece as piece_lib
@@ -15,14 +14,14 @@ from transformer_xl import errors
 
 def run(
   corpus: corpus_lib.Corpus, *, count_symbols: bool
-) -> tuple[dict[str, Mapping[str, int]], collections.Counter[str]]:
+) -> tuple[dict[str, dict[str, int]], collections.Counter[str]]:
   """Returns the size of each split, and how often each symbol occurs, if asked.
 
   A word stands between white space, or is the end of a line. Symbols are in
   order of first occurrence. UserError if the text is empty, not UTF-8, or not
   the published one.
   """
-  sizes: dict[str, Mapping[str, int]] = {}
+  sizes: dict[str, dict[str, int]] = {}
   symbols: collections.Counter[str] = collections.Counter()
   for split in corpus.splits:
     counted = count_symbols and split in corpus.vocabulary_splits
@@ -60,9 +59,7 @@ def _count(
   }
 
 
-def _check(
-  corpus: corpus_lib.Corpus, split: str, size: Mapping[str, int]
-) -> None:
+def _check(corpus: corpus_lib.Corpus, split: str, size: dict[str, int]) -> None:
   """Raises UserError unless the split has text, and its published counts."""
   path = corpus.source["path"]
   if not size["num_bytes"]:

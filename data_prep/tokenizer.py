@@ -52,8 +52,7 @@ def of_text(kind: str) -> Tokenizer:
 def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
   """Returns a tokenizer with what the user chose of _OPTIONS, None elsewhere.
 
-  UserError if an option does not fit, or if it is not known how many subwords
-  there are.
+  UserError if one does not fit, or the number of subwords is not known.
   """
   kind = tokenizer.kind
   changes = {name: value for name, value in chosen.items() if value is not None}

@@ -96,10 +96,9 @@ def train_subwords(texts: Iterator[str], size: int) -> bytes:
 def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
   """Reads a vocabulary for the tokenizer; UserError if it does not fit.
 
-  It is the folder of a prepared dataset, which has a tokenizer of its own; JSON
-  of the HuggingFace tokenizers library; a cache.pkl of the published TF code;
-  or text with one word per line in the order of the ids, where anything after
-  white space is ignored.
+  It is the folder of a prepared dataset with its own tokenizer, JSON of the
+  HuggingFace tokenizers library, a cache.pkl of the published TF code, or text
+  with a word per line, where anything after white space is ignored.
   """
   place = pathlib.Path(path).expanduser()
   if place.is_dir():

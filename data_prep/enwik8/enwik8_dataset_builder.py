@@ -20,10 +20,7 @@ SPLITS = {
   "test": (95_000_000, 100_000_000),
 }
 PUBLISHED: builder.Published = {
-  "bytes": {
-    "num_bytes": (90_000_000, 5_000_000, 5_000_000),
-    "symbols": (205,),
-  },
+  "bytes": {"num_bytes": (90_000_000, 5_000_000, 5_000_000), "symbols": (205,)},
   "newline_free": {
     "num_bytes": (88_982_818, 4_945_742, 4_943_417),
     "symbols": (204,),

@@ -26,7 +26,7 @@ VOCABULARY = download.Archive(
   urls=("https://github.com/rafaljozefowicz/lm/raw/master/1b_word_vocab.txt",),
 )
 VOCABULARY_SIZE = 793_470
-PUBLISHED = {
+PUBLISHED: corpus.Published = {
   "num_lines": (30_301_028, 6_075, 6_075),
   "num_words": (None, 159_658, 159_658),
 }

@@ -62,8 +62,7 @@ def of_splits(
   num_read = sum(map(len, found.values()))
   listed = f" ({_listed(skipped)})" if skipped else ""
   files = "file" if num_read == 1 else "files"
-  report = f"{num_read} {files} read, {skipped.total()} skipped{listed}"
-  return found, report
+  return found, f"{num_read} {files} read, {skipped.total()} skipped{listed}"
 
 
 def split_named(name: str) -> str | None:

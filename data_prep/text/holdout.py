@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from data_prep import corpus as corpus_lib
+from data_prep import corpus
 from data_prep import piece as piece_lib
 from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
@@ -23,18 +23,18 @@ _FEWEST = 2
 
 
 def of_splits(
-  splits: dict[str, corpus_lib.Split],
+  splits: dict[str, corpus.Split],
   fractions: dict[str, float],
   *,
   tokenizer: tokenizer_lib.Tokenizer,
   **fields: Any,
-) -> corpus_lib.Corpus:
+) -> corpus.Corpus:
   """Returns a corpus; `divide` is applied if it has training text alone."""
   if set(splits) == {"train"}:
     splits = divide(splits["train"], **fractions)
   # Characters of validation text need an id, too; for words there is <unk>.
   train_alone = tokenizer.kind != "character" and "train" in splits
-  return corpus_lib.Corpus(
+  return corpus.Corpus(
     splits=splits,
     tokenizer=tokenizer,
     vocabulary_splits=("train",) if train_alone else tuple(splits),
@@ -43,11 +43,8 @@ def of_splits(
 
 
 def divide(
-  text: corpus_lib.Split,
-  *,
-  valid_fraction: float = 0.05,
-  test_fraction: float = 0.05,
-) -> dict[str, corpus_lib.Split]:
+  text: corpus.Split, valid_fraction: float = 0.05, test_fraction: float = 0.05
+) -> dict[str, corpus.Split]:
   """Returns the splits; one of fraction zero is left out."""
   valid, test = valid_fraction, test_fraction
   if not (valid >= 0 and test >= 0 and valid + test < 1):
@@ -73,7 +70,7 @@ def divide(
 
 
 def _documents(
-  text: corpus_lib.Split, start: float, stop: float
+  text: corpus.Split, start: float, stop: float
 ) -> piece_lib.Pieces:
   number = -1
   for piece in text():
@@ -82,11 +79,11 @@ def _documents(
       yield piece
 
 
-def _stretch(text: corpus_lib.Split, start: int, stop: int) -> piece_lib.Pieces:
+def _stretch(text: corpus.Split, start: int, stop: int) -> piece_lib.Pieces:
   return piece_lib.stretch(text(), start, stop)
 
 
-def _cut_at(text: corpus_lib.Split, target: float) -> int:
+def _cut_at(text: corpus.Split, target: float) -> int:
   """Returns the end of the line that the byte number `target` is in."""
   position = 0
   for piece in text():

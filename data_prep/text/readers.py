@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from data_prep import piece as piece_lib
@@ -19,10 +18,10 @@ _LONGEST_RECORD = 1 << 28
 _ROWS_AT_ONCE = 1024
 
 
-def read(paths: Sequence[pathlib.Path], *, field: str) -> piece_lib.Pieces:
-  """Yields the documents of some files, each read by its suffix.
+def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
+  """Yields the documents of files, whose records have their text in a field.
 
-  UserError if one is damaged, or lacks the field or column with the text.
+  UserError if a file is damaged, or lacks the field.
   """
   for path in paths:
     name = path.name.lower()

@@ -38,10 +38,9 @@ class Builder(builder.CorpusBuilder):
   ) -> corpus.Corpus:
     """Returns the corpus.
 
-    The path and the other sources are a file, a folder, or patterns separated
-    by commas; the field is that of a record, or the column of a table, with the
-    text. Fractions are held out as in `holdout.divide`. UserError if no text is
-    where it should be.
+    A source is a file, a folder, or patterns separated by commas; the field is
+    that of a record, or the column of a table, with the text. Fractions are
+    held out as in `holdout.divide`. UserError if there is no text.
     """
     del cache
     if path is None:

@@ -1,6 +1,5 @@
 """One Billion Word: markers, modes and its own list of words."""
 
-
 import pytest
 
 from data_prep.lm1b import lm1b_dataset_builder

@@ -66,9 +66,7 @@ def _check_meta(meta: Any) -> None:
   """Raises a LookupError or TypeError if a field that is read is missing."""
   numbers = [meta["vocabulary"]["size"]]
   splits = meta.get("splits", {})  # A folder with only a vocabulary has none.
-  if not isinstance(splits, dict):
-    raise TypeError("the splits have no names")
-  for name, entry in splits.items():
+  for name, entry in dict.items(splits):  # A TypeError unless it is one.
     numbers.append(entry["num_tokens"])
     if not isinstance(entry["sha256"], str):
       raise TypeError(f"{name} has no sha256")

@@ -228,15 +228,11 @@ def load(directory: str) -> Vocabulary:
 
 
 def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
-  """Returns the vocabulary of a file's content and a tokenizer's fields.
+  """Returns the vocabulary of a file's content and a tokenizer of `meta.json`.
 
-  Args:
-    content: JSON of the tokenizers library for subwords; otherwise one symbol
-      per line, as `escape` writes it.
-    tokenizer: as in `meta.json`.
-
-  Raises:
-    ValueError, LookupError, TypeError: content and fields do not match.
+  The content is JSON of the tokenizers library for subwords, otherwise a symbol
+  per line, as `escape` writes it. ValueError, LookupError or TypeError if it
+  does not match the tokenizer.
   """
   text = content.decode("utf-8")
   kind, lower_case = tokenizer["kind"], tokenizer["lower_case"]
