@@ -1,10 +1,11 @@
-"""The base class of the TFDS builders, and the kinds of records.
+"""The base classes of the TFDS builders.
 
 A builder's records and the token files are made from the same `open_corpus`.
 Token files are not made from record files: to write and read a record for each
 sentence takes seven times as long (docs/measurements/data.md).
 """
 
+import functools
 import pathlib
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ from typing import ClassVar
 import tensorflow_datasets.public_api as tfds
 
 from data_prep import corpus as corpus_lib
+from data_prep import download
 from data_prep import piece as piece_lib
+from data_prep import source as source_lib
+from data_prep import tokenizer as tokenizer_lib
 
-# A key, which is the position in the split, and {"text": bytes}.
-Record = tuple[int, dict[str, Any]]
+# The published counts of each mode of a corpus, as `Corpus` has them.
+Published = dict[Any, corpus_lib.Published]
 
 
 # TFDS states no types of its classes.
@@ -37,11 +41,11 @@ class CorpusBuilder(  # type: ignore[call-arg]
   Otherwise the archive is downloaded.
   """
   HOMEPAGE: ClassVar[str]
+  # One archive, or the files that mirrors offer instead of it.
+  ARCHIVES: ClassVar[tuple[download.Archive, ...]] = ()
   # Takes `path`, a file or folder of the user's or None, and `cache`, the
   # folder of downloads; returns a Corpus.
   open_corpus: ClassVar[Callable[..., corpus_lib.Corpus]]
-  # One of the functions below.
-  records: ClassVar[Callable[..., Iterator[Record]]]
 
   def __init_subclass__(cls, **options: Any) -> None:
     """Keeps names such as lm1b in TFDS for its own datasets."""
@@ -52,6 +56,11 @@ class CorpusBuilder(  # type: ignore[call-arg]
     data_dir = data_dir or "data/tensorflow_datasets"
     super().__init__(data_dir=data_dir, **options)  # type: ignore[call-arg]
 
+  @staticmethod
+  def records(pieces: piece_lib.Pieces) -> Iterator[bytes]:
+    """Cuts the text of a split into records, here one per document."""
+    return piece_lib.documents(pieces)
+
   def _info(self) -> tfds.core.DatasetInfo:
     return self.dataset_info_from_configs(
       features=tfds.features.FeaturesDict({"text": tfds.features.Text()}),
@@ -59,9 +68,7 @@ class CorpusBuilder(  # type: ignore[call-arg]
       disable_shuffling=True,
     )
 
-  def _split_generators(
-    self, dl_manager: tfds.download.DownloadManager
-  ) -> dict[str, Iterator[Record]]:
+  def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
     try:
       path = str(dl_manager.manual_dir)
     except AssertionError:  # What TFDS raises for a folder that is not there.
@@ -70,28 +77,53 @@ class CorpusBuilder(  # type: ignore[call-arg]
     corpus = self.open_corpus(path=path, cache=cache)
     return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
-  def _generate_examples(self, split: corpus_lib.Split) -> Iterator[Record]:
-    return self.records(split)
+  def _generate_examples(self, split: corpus_lib.Split) -> Iterator[Any]:
+    # The key is the position in the split.
+    for key, text in enumerate(self.records(split())):
+      yield key, {"text": text}
 
 
-def by_piece(split: corpus_lib.Split) -> Iterator[Record]:
+class BenchmarkBuilder(CorpusBuilder):
+  """Builds a published corpus, of which each split is a file or part of one."""
+
+  # Last parts of the path of a split's file, the usual one first, with {} for
+  # the split; and what the user may give instead, for messages.
+  FILES: ClassVar[tuple[str, ...]]
+  NEEDED: ClassVar[str]
+  TOKENIZER: ClassVar[tokenizer_lib.Tokenizer]
+  VOCABULARY_SPLITS: ClassVar[tuple[str, ...]] = corpus_lib.SPLITS
+  PUBLISHED: ClassVar[Published]  # The usual mode first.
+
+  @classmethod
+  def open_corpus(
+    cls, *, path: str | None, cache: pathlib.Path, mode: str | None = None
+  ) -> corpus_lib.Corpus:
+    """Returns the corpus from its archive, or from a folder with its files."""
+    mode = mode or next(iter(cls.PUBLISHED))
+    source = download.locate(cls.ARCHIVES, path=path, cache=cache)
+    splits: dict[str, corpus_lib.Split] = {}
+    for split in corpus_lib.SPLITS:
+      names = [name.format(split) for name in cls.FILES]
+      file = source.member(*names, needed=cls.NEEDED)
+      splits[split] = functools.partial(cls.read, source, file, split, mode)
+    return corpus_lib.Corpus(
+      name=cls.name,
+      splits=splits,
+      tokenizer=cls.TOKENIZER,
+      vocabulary_splits=cls.VOCABULARY_SPLITS,
+      mode=mode,
+      published=cls.PUBLISHED[mode],
+      **source.description(),
+    )
+
+  @staticmethod
+  def read(
+    source: source_lib.Source, file: str, *unused: Any
+  ) -> piece_lib.Pieces:
+    """Yields the text of a split, which is in this file; its mode follows."""
+    return source.read(file)
+
+
+def by_piece(pieces: piece_lib.Pieces) -> Iterator[bytes]:
   """Yields records of about a megabyte, for text without documents."""
-  for key, piece in enumerate(split()):
-    yield key, {"text": piece.data}
-
-
-def by_document(split: corpus_lib.Split) -> Iterator[Record]:
-  """Yields one record per document."""
-  for key, document in enumerate(piece_lib.documents(split())):
-    yield key, {"text": document}
-
-
-def by_line(split: corpus_lib.Split) -> Iterator[Record]:
-  """Yields one record per line, without its end."""
-  lines = (
-    line
-    for piece in split()
-    for line in piece.data.removesuffix(b"\n").split(b"\n")
-  )
-  for key, line in enumerate(lines):
-    yield key, {"text": line}
+  return (piece.data for piece in pieces)

@@ -1,72 +1,65 @@
 """The datasets that can be prepared, by name."""
 
 import importlib
-import pathlib
 from typing import Any
 
 from data_prep import builder
-from data_prep import corpus as data_prep_corpus
+from data_prep import corpus as corpus_lib
 from data_prep import tfds_corpus
 from data_prep import tokenizer as tokenizer_lib
-from data_prep.text import corpus as text_corpus
 from transformer_xl import errors
 from transformer_xl.data import token_file
 
 # Each has a TFDS builder in the package of its name.
 BUILDERS = (*token_file.BENCHMARKS, "text")
 NAMES = (*BUILDERS, "tfds")
-_WITH_MODES = ("enwik8", "lm1b")
-_WITH_OPTIONS = ("text", "tfds")
+_MODES = {
+  "enwik8": {
+    "bytes": "the original text",
+    "newline_free": "the stream of the published results",
+  },
+  "lm1b": {
+    "standard": "one marker between sentences",
+    "double_marker": "two of them, to count as the TensorFlow results do",
+  },
+}
+_SHARED = ("field", "valid_fraction", "test_fraction")
+_OPTIONS = dict.fromkeys(NAMES, ()) | {
+  **dict.fromkeys(_MODES, ("mode",)),
+  "text": ("valid_source", "test_source", *_SHARED),
+  "tfds": _SHARED,
+}
 
 
 def builder_class(name: str) -> type[builder.CorpusBuilder]:
   """Returns the TFDS builder of one of BUILDERS."""
-  return importlib.import_module(
-    f"data_prep.{name}.{name}_dataset_builder"
-  ).Builder
+  module = importlib.import_module(f"data_prep.{name}.{name}_dataset_builder")
+  return module.Builder
 
 
 def open_corpus(
   name: str,
+  options: dict[str, Any],
   *,
-  source: str | None,
-  mode: str | None,
   tokenizer: tokenizer_lib.Tokenizer,
-  options: text_corpus.Options | None,
-  cache: pathlib.Path,
-) -> data_prep_corpus.Corpus:
-  """Finds a corpus on disk, or downloads it.
+  **where: Any,
+) -> corpus_lib.Corpus:
+  """Finds a corpus at the `path`, or downloads it to the folder `cache`.
 
-  Args:
-    name: One of NAMES.
-    source: Where the user has it, or None; for `tfds` the dataset's name.
-    mode: Variant of a corpus that has several, or None for the usual one.
-    tokenizer: Tokenizer of the user's own text; the others bring theirs.
-    options: Splits and fields of the user's own text; None for the others.
-    cache: Folder where downloads are kept.
-
-  Raises:
-    UserError: an argument does not fit the dataset, or its text is missing.
+  The tokenizer is for the user's own text alone. A UserError is raised if an
+  option does not fit the dataset, or if its text is missing.
   """
   if name not in NAMES:
+    known = ", ".join(NAMES)
+    raise errors.UserError(f"there is no dataset {name!r}; use one of {known}.")
+  tokenizer_lib.refuse_others([*options], _OPTIONS, "dataset", name)
+  modes = _MODES.get(name, {})
+  if "mode" in options and options["mode"] not in modes:
+    uses = ", or ".join(f"{mode} for {use}" for mode, use in modes.items())
     raise errors.UserError(
-      f"there is no dataset {name!r}; use one of {', '.join(NAMES)}."
+      f"--mode={options['mode']} is none of {name}'s modes; use {uses}."
     )
-  if mode is not None and name not in _WITH_MODES:
-    raise errors.UserError(
-      f"--mode is for {' and '.join(_WITH_MODES)}; {name} has none."
-    )
-  if options is not None and name not in _WITH_OPTIONS:
-    raise errors.UserError(
-      "field, valid_source, test_source, valid_fraction and test_fraction are"
-      f" for --dataset=text and tfds; {name} has its own splits."
-    )
-  extra: dict[str, Any] = {} if mode is None else {"mode": mode}
-  if name in _WITH_OPTIONS:
-    extra = {
-      "tokenizer": tokenizer,
-      "options": options or text_corpus.Options(),
-    }
-  if name == "tfds":
-    return tfds_corpus.open_corpus(path=source, cache=cache, **extra)
-  return builder_class(name).open_corpus(path=source, cache=cache, **extra)
+  if name in ("text", "tfds"):
+    options = {"tokenizer": tokenizer, **options}
+  opener = tfds_corpus if name == "tfds" else builder_class(name)
+  return opener.open_corpus(**where, **options)

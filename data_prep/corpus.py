@@ -3,43 +3,33 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
-from typing import NamedTuple
 
-from data_prep import piece
-from data_prep import tokenizer
+from data_prep import piece as piece_lib
+from data_prep import tokenizer as tokenizer_lib
 
+SPLITS = ("train", "valid", "test")
 # A split can be read any number of times, always with the same result.
-Split = Callable[[], Iterator[piece.Piece]]
-
-
-class Counts(NamedTuple):
-  """The size of a text before it is cut into tokens."""
-
-  num_bytes: int = 0  # Of the text in UTF-8.
-  num_characters: int = 0
-  num_words: int = 0  # Between white space, plus one end marker per line.
-  num_lines: int = 0
+Split = Callable[[], piece_lib.Pieces]
+# Counts of each of SPLITS by field of meta.json, None where not known, and as
+# "symbols" the size of the usual vocabulary.
+Published = dict[str, tuple[int | None, ...]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corpus:
-  """A text to prepare, and how it is usually cut into tokens."""
+  """A text to prepare, and how it is cut into tokens."""
 
   name: str
-  splits: Mapping[str, Split]  # In the order train, valid, test.
-  tokenizer: tokenizer.Tokenizer  # The usual one in the literature.
-  # Splits whose symbols are counted for the vocabulary, in this order.
-  vocabulary_splits: tuple[str, ...]
-  source: Mapping[str, Any]  # Where the text is from, for people.
+  splits: dict[str, Split]  # In the order of SPLITS.
+  tokenizer: tokenizer_lib.Tokenizer  # At first the usual one.
+  source: dict[str, Any]  # Where the text is from, for people.
   fingerprint: str  # Changes when the source changes.
-  # Published counts of each split, and the size of the usual vocabulary.
-  published: Mapping[str, Mapping[str, int]] = dataclasses.field(
-    default_factory=dict
-  )
-  published_size: int | None = None
+  # Splits whose symbols are counted for the vocabulary, in this order.
+  vocabulary_splits: tuple[str, ...] = SPLITS
+  published: Published = dataclasses.field(default_factory=dict)
+  # Returns the path of the published list of words, if there is one.
+  published_words: Callable[[], str] | None = None
   mode: str | None = None
   # 0: lines do not matter. 1: every line is a document, and one end marker
   # stands between two. 2: the same, with an end and a start marker.
@@ -47,3 +37,22 @@ class Corpus:
   report: str | None = None  # Shown when the dataset is complete.
   # Unpacked files, deleted when the dataset is complete.
   scratch: pathlib.Path | None = None
+
+  def cut_by(self, tokenizer: tokenizer_lib.Tokenizer) -> "Corpus":
+    """Returns the corpus with a tokenizer, which may be the usual one."""
+    if tokenizer == self.tokenizer:
+      return self
+    published = {k: n for k, n in self.published.items() if k != "symbols"}
+    return dataclasses.replace(
+      self, tokenizer=tokenizer, published=published, published_words=None
+    )
+
+  def pieces(self, split: str, activity: str) -> piece_lib.Pieces:
+    """Yields a split's text as it is encoded, and shows its progress.
+
+    A newline is added between documents where it is missing. Text of words also
+    ends in one, so that its last line has an end marker like the others.
+    """
+    is_words = self.tokenizer.kind == "word"
+    text = piece_lib.separated(self.splits[split](), final_newline=is_words)
+    return piece_lib.with_progress(text, f"{self.name}: {activity} {split}")

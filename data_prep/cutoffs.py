@@ -3,10 +3,10 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterable
-from typing import Any
+import pathlib
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 # Below this many symbols one full softmax is as fast.
@@ -18,6 +18,7 @@ _MOST_CUTOFFS = 3
 # Cutoffs are multiples of the width of an accelerator's matrix unit.
 _MULTIPLE = 128
 _NUM_CANDIDATES = 40
+_BLOCK = 1 << 20
 
 
 def suggest(counts: NDArray[np.int64]) -> list[int]:
@@ -26,12 +27,7 @@ def suggest(counts: NDArray[np.int64]) -> list[int]:
   The first is the smallest that covers nine tokens in ten; the others are the
   best, if each tail cluster is a quarter as wide as the one before it, as in
   the published models with div_val=4, and is computed for its own tokens only.
-
-  Args:
-    counts: How often each id occurs [V]; ids in order of frequency.
-
-  Returns:
-    At most three numbers below V, or none for a small or even vocabulary.
+  A small or even vocabulary has none. `counts` [V] are in order of frequency.
   """
   size = len(counts)
   covered = np.concatenate([[0], np.cumsum(counts)]) / max(counts.sum(), 1)
@@ -49,22 +45,24 @@ def suggest(counts: NDArray[np.int64]) -> list[int]:
   return list(min(choices, key=functools.partial(_cost, covered)))
 
 
-def count(tokens: Iterable[NDArray[Any]], *, size: int) -> NDArray[np.int64]:
-  """Returns how often each id occurs [size] in some arrays of ids."""
+def count(path: pathlib.Path, *, size: int) -> NDArray[np.int64]:
+  """Returns how often each id below `size` occurs in a token file [size].
+
+  One part at a time is in memory; a memory map would count as resident.
+  """
   counts = np.zeros(size, np.int64)
-  for block in tokens:
-    counts += np.bincount(block, minlength=size)
+  with open(path, "rb") as file:
+    npy.read_magic(file)
+    _, _, dtype = npy.read_array_header_1_0(file)
+    while len(block := np.fromfile(file, dtype, _BLOCK)):
+      counts += np.bincount(block, minlength=size)
   return counts
 
 
 def coverage(counts: NDArray[np.int64], cutoffs: list[int]) -> list[float]:
   """Returns the share of the tokens that is in each bin [len(cutoffs) + 1]."""
-  bounds = [0, *cutoffs, len(counts)]
-  total = max(int(counts.sum()), 1)
-  return [
-    float(counts[start:stop].sum() / total)
-    for start, stop in itertools.pairwise(bounds)
-  ]
+  shares = np.add.reduceat(counts, [0, *cutoffs]) / max(counts.sum(), 1)
+  return shares.tolist()
 
 
 def _cost(covered: NDArray[np.float64], cuts: tuple[int, ...]) -> float:

@@ -5,8 +5,8 @@ download manager neither continues a download that broke off nor times out.
 """
 
 import dataclasses
+import itertools
 import pathlib
-from collections.abc import Sequence
 
 import requests
 
@@ -22,12 +22,12 @@ _HEADERS = {
   # Sizes and hashes are of the file as it is stored.
   "Accept-Encoding": "identity",
 }
-_TIMEOUT_SECONDS = 30
+_TIMEOUT = 30  # Seconds.
 # The second try continues where the first broke off.
 _TRIES = 2
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Archive:
   """A file as its publisher offers it."""
 
@@ -41,43 +41,33 @@ def published(dataset: str) -> tuple[Archive, ...]:
   """Returns the archives in a dataset's checksums.tsv, in the order there."""
   path = pathlib.Path(__file__).with_name(dataset) / "checksums.tsv"
   rows = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+  mirrors = itertools.groupby(rows, lambda row: row[1:])
   return tuple(
-    Archive(
-      filename=filename,
-      urls=tuple(url for url, *_, name in rows if name == filename),
-      size=size,
-      sha256=sha256,
-    )
-    for filename, size, sha256 in dict.fromkeys(
-      (name, int(size), sha256) for _, size, sha256, name in rows
-    )
+    Archive(name, tuple(url for url, *_ in same), int(size), sha256)
+    for (size, sha256, name), same in mirrors
   )
 
 
 def locate(
-  archives: Sequence[Archive], *, path: str | None, cache: pathlib.Path
+  archives: tuple[Archive, ...], *, path: str | None, cache: pathlib.Path
 ) -> source.Source:
-  """Returns the verified archive, or the folder of its files.
+  """Returns the verified archive, or the folder of its files, or downloads it.
 
-  Args:
-    archives: One archive, or the files that mirrors offer instead of it.
-    path: Where the user has it, or None to download it.
-    cache: Folder where downloads are kept.
+  There is one archive, or files that mirrors offer instead of it.
   """
   if path is None:
     fetched = [fetch(archive, cache) for archive in archives]
-    several = len(fetched) > 1
-    return source.locate(str(cache if several else fetched[0]))
-  found = source.locate(path)
+    return source.locate(cache if len(fetched) > 1 else fetched[0])
+  place = pathlib.Path(path).expanduser()
   for archive in archives:
     # The files of several are checked by their counts: other sources have the
     # same text.
-    inside = found.path / archive.filename
+    inside = place / archive.filename
     if len(archives) == 1 and inside.is_file():
-      found = source.locate(str(inside))
-    if found.path.name == archive.filename and found.path.is_file():
-      verify(found.path, archive)
-  return found
+      place = inside
+    if place.name == archive.filename and place.is_file():
+      verify(place, archive)
+  return source.locate(place)
 
 
 def verify(path: pathlib.Path, archive: Archive) -> None:
@@ -89,18 +79,15 @@ def verify(path: pathlib.Path, archive: Archive) -> None:
     problem = f"its SHA-256 is {found}, not {archive.sha256}"
   if problem:
     raise errors.UserError(
-      f"{path} is not the published {archive.filename}: {problem}; fetch it"
-      " again."
+      f"{path} is not the published file: {problem}; fetch it again."
     )
 
 
 def fetch(archive: Archive, cache: pathlib.Path) -> pathlib.Path:
-  """Downloads the archive unless the cache has it; returns its path.
+  """Returns the path of the archive, downloaded unless the cache has it.
 
-  What a broken download leaves is continued, by this call or a later one.
-
-  Raises:
-    UserError: no address gives the published file.
+  What a broken download leaves is continued, by this call or a later one. If no
+  address gives the published file, a UserError says why.
   """
   path = cache / archive.filename
   if path.exists():
@@ -113,6 +100,7 @@ def fetch(archive: Archive, cache: pathlib.Path) -> pathlib.Path:
     try:
       _download(url, partial)
       verify(partial, archive)
+      return partial.rename(path)
     except errors.UserError as error:
       partial.unlink()
       reasons[url] = str(error)
@@ -120,9 +108,6 @@ def fetch(archive: Archive, cache: pathlib.Path) -> pathlib.Path:
       reasons[url] = "it leads to an address that is not https"
     except requests.RequestException as error:
       reasons[url] = str(error)
-    else:
-      partial.rename(path)
-      return path
   listed = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
   raise errors.UserError(
     f"{archive.filename} could not be downloaded ({listed}); fetch it on"
@@ -139,21 +124,20 @@ def _download(url: str, path: pathlib.Path) -> None:
   with (
     _session() as session,
     session.get(
-      url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS
+      url, headers=headers, stream=True, timeout=_TIMEOUT
     ) as response,
   ):
     if response.status_code == requests.codes.requested_range_not_satisfiable:
       return  # Nothing is missing.
     response.raise_for_status()
-    continued = response.status_code == requests.codes.partial_content
+    if response.status_code != requests.codes.partial_content:
+      start = 0
     length = response.headers.get("Content-Length")
+    total = start + int(length) if length else None
+    label = f"downloading {url}"
     with (
-      open(path, "ab" if continued else "wb") as file,
-      piece.progress_bar(
-        f"downloading {url}",
-        initial=start if continued else 0,
-        total=length and int(length) + (start if continued else 0),
-      ) as bar,
+      open(path, "ab" if start else "wb") as file,
+      piece.progress_bar(label, initial=start, total=total) as bar,
     ):
       for block in response.iter_content(_BLOCK):
         file.write(block)

@@ -1,48 +1,75 @@
 """The second pass over a corpus: from text to token ids on disk."""
 
+import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from data_prep import array_file
 from data_prep import corpus as corpus_lib
 from data_prep import piece as piece_lib
-from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
 
-
-def run(
-  corpus: corpus_lib.Corpus,
-  tokenizer: tokenizer_lib.Tokenizer,
-  vocab: vocabulary.Vocabulary,
-  folder: pathlib.Path,
-) -> dict[str, dict[str, Any]]:
-  """Writes the tokens of every split; returns their entries in meta.json."""
-  return {
-    split: _write_split(corpus, split, tokenizer, vocab, folder)
-    for split in corpus.splits
-  }
+# Ids [n], and where among them documents start.
+_Encoded = tuple[NDArray[Any], Any]
 
 
-def _write_split(
+class ArrayFile:
+  """Appends numbers to a new .npy file, which is complete when it is closed."""
+
+  def __init__(self, path: pathlib.Path, dtype: Any):
+    self.dtype, self.length = np.dtype(dtype), 0
+    self._file = open(path, "wb")  # noqa: SIM115
+    self._write_header()
+
+  def append(self, numbers: NDArray[Any]) -> None:
+    """Writes numbers [n] behind those written before."""
+    self._file.write(np.ascontiguousarray(numbers, self.dtype).data)
+    self.length += len(numbers)
+
+  def __enter__(self) -> "ArrayFile":
+    return self
+
+  def __exit__(self, *unused: object) -> None:
+    """Writes the final length into the header and waits for the disk."""
+    with self._file:
+      self._write_header()
+      self._file.flush()
+      os.fsync(self._file.fileno())
+
+  def _write_header(self) -> None:
+    # NumPy pads the header so that any length fits into the same bytes.
+    self._file.seek(0)
+    descr, shape = npy.dtype_to_descr(self.dtype), (self.length,)
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(self._file, header)
+
+
+def write_split(
   corpus: corpus_lib.Corpus,
   split: str,
-  tokenizer: tokenizer_lib.Tokenizer,
   vocab: vocabulary.Vocabulary,
   folder: pathlib.Path,
 ) -> dict[str, Any]:
+  """Writes the tokens of a split; returns its entry in meta.json."""
+  encoded = _encode(corpus.pieces(split, "encoding"), vocab)
+  # Only words have a symbol that ends a sentence.
+  if corpus.sentence_markers and vocab.unit == "word":
+    marker = vocab.encode(corpus.tokenizer.end_of_line)[0]
+    encoded = _sentences(encoded, marker, corpus.sentence_markers)
   path = folder / f"{split}.npy"
   with (
-    array_file.ArrayFile(path, vocab.dtype) as tokens,
-    array_file.ArrayFile(
-      folder / f"{split}_documents.npy", np.int64
-    ) as documents,
+    ArrayFile(path, vocab.dtype) as tokens,
+    ArrayFile(folder / f"{split}_documents.npy", np.int64) as documents,
   ):
-    _write(corpus, split, tokenizer, vocab, tokens, documents)
+    for ids, starts in encoded:
+      documents.append(np.array(starts, np.int64) + tokens.length)
+      tokens.append(ids)
   if tokens.length < 2:
     raise errors.UserError(
       f"the {split} split has {tokens.length} tokens, but nothing can be"
@@ -56,64 +83,39 @@ def _write_split(
   }
 
 
-def _write(
-  corpus: corpus_lib.Corpus,
-  split: str,
-  tokenizer: tokenizer_lib.Tokenizer,
-  vocab: vocabulary.Vocabulary,
-  tokens: array_file.ArrayFile,
-  documents: array_file.ArrayFile,
-) -> None:
-  """Appends the tokens of a split and the starts of its documents."""
-  # Only words have a symbol that ends a sentence.
-  num_markers = corpus.sentence_markers if vocab.unit == "word" else 0
-  marker = vocab.encode(tokenizer.end_of_line)[0] if num_markers else None
-  if num_markers:
-    tokens.append(np.array([marker]))
-    documents.append(np.array([0]))
-  text = tokenizer_lib.pieces_of(corpus.splits[split], tokenizer)
-  starts_document = False
-  for piece in piece_lib.with_progress(
-    text, f"{corpus.name}: encoding {split}"
-  ):
-    ids = _encode(vocab, piece)
-    starts_document = starts_document or piece.starts_document
-    starts = np.zeros(int(starts_document and len(ids) > 0), np.int64)
-    if num_markers:
-      ids, starts = _sentences(ids, marker, num_markers)
-    documents.append(starts + tokens.length)
-    tokens.append(ids)
-    starts_document = starts_document and not len(ids)
-  # The last marker starts no sentence.
-  if num_markers:
-    documents.drop_last()
-  if num_markers == 2:
-    tokens.drop_last()
-
-
 def _encode(
-  vocab: vocabulary.Vocabulary, piece: piece_lib.Piece
-) -> NDArray[Any]:
-  try:
-    if vocab.unit == "byte":
-      return vocab.encode_bytes(piece.data)
-    return vocab.encode(piece_lib.text(piece))
-  except errors.UserError as error:
-    raise errors.UserError(
-      f"{piece.origin}, after byte {piece.offset}: {error}"
-    ) from None
+  text: piece_lib.Pieces, vocab: vocabulary.Vocabulary
+) -> Iterator[_Encoded]:
+  is_bytes, starts_document = vocab.unit == "byte", False
+  for piece in text:
+    data: Any = piece.data if is_bytes else piece.text()
+    try:
+      ids = vocab.encode_bytes(data) if is_bytes else vocab.encode(data)
+    except errors.UserError as error:
+      raise errors.UserError(
+        f"{piece.origin}, after byte {piece.offset}: {error}"
+      ) from None
+    starts_document = starts_document or piece.starts_document
+    if len(ids):
+      yield ids, [0] * starts_document
+      starts_document = False
 
 
 def _sentences(
-  ids: NDArray[Any], marker: Any, num_markers: int
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-  """Returns the ids of lines with their markers, and where sentences start.
+  encoded: Iterator[_Encoded], marker: Any, num_markers: int
+) -> Iterator[_Encoded]:
+  """Yields lines as sentences, with markers between them and at both ends.
 
   A sentence starts at the marker from which its first word is predicted: its
   own if there are two between sentences, else the end of the previous one.
   """
-  ends = np.flatnonzero(ids == marker)
-  if num_markers == 1:
-    return ids, ends
-  doubled = np.repeat(ids, 1 + (ids == marker))
-  return doubled, ends + np.arange(1, len(ends) + 1)
+  last = marker
+  for number, (ids, _) in enumerate(encoded):
+    # The end of a line goes to the start of the next one.
+    ids, last = np.concatenate([[last], ids[:-1]]), ids[-1]
+    starts = ids == marker
+    repeats = np.where(starts, num_markers, 1)
+    if number == 0:
+      repeats[0] = 1
+    yield np.repeat(ids, repeats), np.cumsum(repeats)[starts] - 1
+  yield np.array([last]), []

@@ -17,6 +17,22 @@ from data_prep import tokenizer
 from transformer_xl import command_line
 from transformer_xl import errors
 
+_STRINGS = {
+  "source": (
+    "The archive as published, or a folder with its files, instead of a"
+    " download. For --dataset=text: a file, a folder, or patterns separated by"
+    " commas. For --dataset=tfds: NAME, NAME/CONFIG, or a prepared folder."
+  ),
+  "name": "The dataset's folder, if not --dataset.",
+  "mode": "enwik8: bytes or newline_free; lm1b: standard or double_marker.",
+  "vocabulary_file": (
+    "A vocabulary to use: a prepared dataset's folder, a tokenizers .json, or"
+    " text with one word per line."
+  ),
+  "field": "The field or column of records with the text; text.",
+  "valid_source": "Validation text, like --source.",
+  "test_source": "Test text, like --source.",
+}
 # The default of a flag that is not given is that of `prepare`.
 _FLAGS = (
   flags.DEFINE_enum(
@@ -25,72 +41,36 @@ _FLAGS = (
   flags.DEFINE_string(
     "data_dir", None, "The folder in which datasets are folders.", required=True
   ),
-  flags.DEFINE_string(
-    "source",
-    None,
-    "The archive as published, or a folder with its files, instead of a"
-    " download. For --dataset=text: a file, a folder, or patterns separated by"
-    " commas. For --dataset=tfds: NAME, NAME/CONFIG, or a prepared folder.",
-  ),
-  flags.DEFINE_string("name", None, "The dataset's folder, if not --dataset."),
-  flags.DEFINE_string(
-    "mode",
-    None,
-    "enwik8: bytes or newline_free; lm1b: standard or double_marker.",
-  ),
+  *(flags.DEFINE_string(name, None, help) for name, help in _STRINGS.items()),
   flags.DEFINE_enum(
     "tokenizer", None, tokenizer.KINDS, "What a token is; bytes for text."
   ),
-  flags.DEFINE_string(
-    "vocabulary_file",
-    None,
-    "A vocabulary to use: a prepared dataset's folder, a tokenizers .json, or"
-    " text with one word per line.",
-  ),
   flags.DEFINE_bool("lower_case", None, "Make the text lower-case."),
-  flags.DEFINE_integer(
-    "min_freq", None, "Rarer words become <unk>.", lower_bound=1
-  ),
-  flags.DEFINE_integer(
-    "max_size", None, "Maximum number of words or subwords.", lower_bound=1
-  ),
-  flags.DEFINE_string(
-    "field", None, "The field or column of records with the text; text."
-  ),
-  flags.DEFINE_string("valid_source", None, "Validation text, like --source."),
-  flags.DEFINE_string("test_source", None, "Test text, like --source."),
-  flags.DEFINE_float(
-    "valid_fraction", None, "Part of the text held out for validation; 0.05."
-  ),
-  flags.DEFINE_float(
-    "test_fraction", None, "Part of the text held out for the test; 0.05."
-  ),
+  flags.DEFINE_integer("min_freq", None, "Rarer words become <unk>.", 1),
+  flags.DEFINE_integer("max_size", None, "Most words or subwords.", 1),
+  flags.DEFINE_float("valid_fraction", None, "Held out to validate; 0.05."),
+  flags.DEFINE_float("test_fraction", None, "Held out for the test; 0.05."),
 )
-
 _DESCRIBE = flags.DEFINE_bool(
   "describe", False, "Show a prepared dataset instead of preparing one."
 )
 
 
 def main(argv: list[str]) -> None:
-  """Prepares or describes the dataset that the flags name.
-
-  Raises:
-    UserError: the flags, the source or the disk do not allow it.
-  """
+  """Prepares or describes a dataset; UserError if that is not possible."""
   if len(argv) > 1:
     raise errors.UserError(
       f"{argv[1]!r} belongs to no flag; write --flag=VALUE, with quotes around"
       " a value that has spaces or patterns."
     )
-  values: dict[str, Any] = {flag.name: flag.value for flag in _FLAGS}
-  given = {name: value for name, value in values.items() if value is not None}
+  given: dict[str, Any] = {
+    flag.name: flag.value for flag in _FLAGS if flag.value is not None
+  }
   try:
     if _DESCRIBE.value:
-      folder = pathlib.Path(
-        given["data_dir"], given.get("name", given["dataset"])
-      )
-      print(describe.describe(folder.expanduser()))
+      name = given.get("name", given["dataset"])
+      folder = pathlib.Path(given["data_dir"], name).expanduser()
+      print(describe.describe(folder))
     else:
       print(f"{preparation.prepare(**given)} is ready")
   except BrokenPipeError:

@@ -4,12 +4,13 @@ A piece fits in memory where a corpus may not. Pieces end where no word is cut
 in two, so they can be encoded one by one.
 """
 
+import io
+import itertools
 import sys
-from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import IO
 from typing import Any
 from typing import NamedTuple
-from typing import Protocol
 
 import tqdm
 
@@ -21,12 +22,7 @@ _LONGEST = 4 << 20
 # Progress is shown only for passes that take longer than this.
 _SECONDS_BEFORE_PROGRESS = 1.0
 
-
-class Readable(Protocol):
-  """A file open for reading bytes."""
-
-  def read(self, size: int, /) -> bytes:
-    """Returns at most `size` bytes; none at the end."""
+Readable = IO[bytes] | io.BufferedIOBase
 
 
 class Piece(NamedTuple):
@@ -37,63 +33,84 @@ class Piece(NamedTuple):
   origin: str  # The file, for messages.
   offset: int  # Where in the file `data` starts.
 
+  def part(self, start: int, stop: int | None, is_first: bool) -> "Piece":
+    """Returns the bytes from start to stop, which may start a document."""
+    data, offset = self.data[start:stop], self.offset + start
+    return Piece(data, is_first, self.origin, offset)
 
-def cut(stream: Readable, *, origin: str) -> Iterator[Piece]:
-  """Yields a stream as a document, cut at ends of lines where there are any.
+  def text(self) -> str:
+    """Returns the data as text; UserError names the first byte not in UTF-8."""
+    try:
+      return self.data.decode("utf-8")
+    except UnicodeDecodeError as error:
+      raise errors.UserError(
+        f"{self.origin} is not UTF-8: byte 0x{self.data[error.start]:02x} at"
+        f" offset {self.offset + error.start}; convert it, for example with"
+        " iconv -t UTF-8, or use --tokenizer=byte."
+      ) from None
 
-  Args:
-    stream: The text.
-    origin: The file's name, for messages.
-  """
-  buffer, starts_document, offset = b"", True, 0
+  def refuse_cut_word(self) -> None:
+    """Raises UserError if the data ends within a word too long to be one."""
+    if len(self.data) > _LONGEST - 4 and not self.data[-1:].isspace():
+      raise errors.UserError(
+        f"{self.origin} has no white space in the {len(self.data)} bytes from"
+        f" offset {self.offset}; use --tokenizer=byte or --tokenizer=character."
+      )
+
+
+Pieces = Iterator[Piece]
+
+
+def cut(stream: Readable, *, origin: str) -> Pieces:
+  """Yields a stream as a document, cut at ends of lines where there are any."""
+  buffer, offset = b"", 0
   while block := stream.read(_BLOCK):
     buffer += block
     if end := _boundary(buffer):
-      yield Piece(buffer[:end], starts_document, origin, offset)
-      starts_document = False
+      yield Piece(buffer[:end], offset == 0, origin, offset)
       offset += end
       buffer = buffer[end:]
   if buffer:
-    yield Piece(buffer, starts_document, origin, offset)
+    yield Piece(buffer, offset == 0, origin, offset)
 
 
-def stretch(text: Iterable[Piece], start: int, stop: int) -> Iterator[Piece]:
+def stretch(text: Pieces, start: int, stop: int) -> Pieces:
   """Yields the bytes of a text from start to stop, as a document or more."""
   position, first = 0, True
   for piece in text:
     if position >= stop:
       return
-    begin = max(start - position, 0)
-    data = piece.data[begin : stop - position]
+    first = first or piece.starts_document
+    part = piece.part(max(start - position, 0), stop - position, first)
     position += len(piece.data)
-    if data:
-      yield piece._replace(
-        data=data,
-        offset=piece.offset + begin,
-        starts_document=piece.starts_document or first,
-      )
+    if part.data:
+      yield part
       first = False
 
 
-def separated(
-  pieces: Iterator[Piece], *, final_newline: bool
-) -> Iterator[Piece]:
-  """Yields the pieces with a newline after every document without one.
+def separated(pieces: Pieces, *, final_newline: bool) -> Pieces:
+  """Yields the pieces with a newline after every document, or but the last."""
+  ahead: Iterator[Any] = itertools.chain(pieces, [None])
+  for piece, after in itertools.pairwise(ahead):
+    ends = after.starts_document if after else final_newline
+    if ends and not piece.data.endswith(b"\n"):
+      piece = piece._replace(data=piece.data + b"\n")
+    yield piece
 
-  Args:
-    pieces: The text; a document may be several pieces.
-    final_newline: Whether the last document gets a newline, too.
-  """
-  last = None
+
+def documents(pieces: Pieces) -> Iterator[bytes]:
+  """Yields whole documents."""
+  parts: list[bytes] = []
   for piece in pieces:
-    if last is not None:
-      yield _ended(last) if piece.starts_document else last
-    last = piece
-  if last is not None:
-    yield _ended(last) if final_newline else last
+    if piece.starts_document and parts:
+      yield b"".join(parts)
+      parts = []
+    parts.append(piece.data)
+  if parts:
+    yield b"".join(parts)
 
 
-def with_progress(pieces: Iterable[Piece], label: str) -> Iterator[Piece]:
+def with_progress(pieces: Pieces, label: str) -> Pieces:
   """Yields the pieces and shows on standard error how much has been read."""
   with progress_bar(label) as bar:
     for piece in pieces:
@@ -111,45 +128,6 @@ def progress_bar(label: str, **options: Any) -> tqdm.tqdm:
     mininterval=0.5 if sys.stderr.isatty() else 10,
     **options,
   )
-
-
-def documents(pieces: Iterable[Piece]) -> Iterator[bytes]:
-  """Yields whole documents."""
-  parts: list[bytes] = []
-  for piece in pieces:
-    if piece.starts_document and parts:
-      yield b"".join(parts)
-      parts = []
-    parts.append(piece.data)
-  if parts:
-    yield b"".join(parts)
-
-
-def text(piece: Piece) -> str:
-  """Returns a piece as text; UserError names the first byte not in UTF-8."""
-  try:
-    return piece.data.decode("utf-8")
-  except UnicodeDecodeError as error:
-    raise errors.UserError(
-      f"{piece.origin} is not UTF-8: byte 0x{piece.data[error.start]:02x} at"
-      f" offset {piece.offset + error.start}; convert it, for example with"
-      " iconv -t UTF-8, or use --tokenizer=byte."
-    ) from None
-
-
-def refuse_cut_word(piece: Piece) -> None:
-  """Raises UserError if the piece ends within a word too long to be one."""
-  if len(piece.data) > _LONGEST - 4 and not piece.data[-1:].isspace():
-    raise errors.UserError(
-      f"{piece.origin} has no white space in the {len(piece.data)} bytes from"
-      f" offset {piece.offset}, so it has no words; use"
-      " --tokenizer=byte or --tokenizer=character."
-    )
-
-
-def _ended(piece: Piece) -> Piece:
-  end = b"" if piece.data.endswith(b"\n") else b"\n"
-  return piece._replace(data=piece.data + end)
 
 
 def _boundary(buffer: bytes) -> int:

@@ -1,22 +1,21 @@
 """From a corpus to token files: the order of the steps."""
 
 import dataclasses
+import hashlib
+import json
 import pathlib
 import shutil
 import sys
 from typing import Any
 
-from data_prep import array_file
 from data_prep import catalog
-from data_prep import corpus as data_prep_corpus
+from data_prep import corpus as corpus_lib
 from data_prep import cutoffs
 from data_prep import encoding
 from data_prep import staging
-from data_prep import survey as survey_lib
+from data_prep import survey
 from data_prep import tokenizer as tokenizer_lib
 from data_prep import vocabulary_file as vocabulary_file_lib
-from data_prep.lm1b import lm1b_dataset_builder
-from data_prep.text import corpus as text_corpus
 
 FORMAT = 1
 
@@ -35,14 +34,10 @@ def prepare(
   max_size: int | None = None,
   **options: Any,
 ) -> pathlib.Path:
-  """Prepares a dataset.
+  """Prepares a dataset and returns its folder, `data_dir`/`name`.
 
   The arguments are the flags of the same names; `options` are those of
-  --dataset=text and tfds alone.
-
-  Returns:
-    The dataset's folder, `data_dir`/`name`. A folder that the same call has
-    made is left as it is.
+  --dataset=text and tfds alone. What the same call has made is left as it is.
 
   Raises:
     UserError: the source, the text or an option is wrong; there is no folder.
@@ -51,84 +46,74 @@ def prepare(
   final = pathlib.Path(data_dir).expanduser() / (name or dataset)
   if source is None and staging.read_meta(final).get("request") == request:
     return final  # Without downloading it again to see that it is the same.
-  cache = final.parent / "downloads"
   corpus = catalog.open_corpus(
     dataset,
-    source=source,
-    mode=mode,
+    options if mode is None else {"mode": mode, **options},
     tokenizer=tokenizer_lib.of_text(tokenizer or "byte"),
-    options=text_corpus.Options(**options) if options else None,
-    cache=cache,
+    path=source,
+    cache=final.parent / "downloads",
   )
-  cut = corpus.tokenizer
-  if tokenizer not in (None, cut.kind):
-    cut = tokenizer_lib.of_text(tokenizer)
+  kind = tokenizer or corpus.tokenizer.kind
+  is_usual = kind == corpus.tokenizer.kind
   cut = tokenizer_lib.refine(
-    cut,
+    corpus.tokenizer if is_usual else tokenizer_lib.of_text(kind),
     lower_case=lower_case,
     min_freq=min_freq,
     max_size=max_size,
     trained=vocabulary_file is not None,
   )
-  if vocabulary_file is None and dataset == "lm1b" and cut == corpus.tokenizer:
-    vocabulary_file = lm1b_dataset_builder.vocabulary_file(
-      path=source, cache=cache
-    )
+  corpus = corpus.cut_by(cut)
+  if corpus.published_words and vocabulary_file is None:
+    vocabulary_file = corpus.published_words()
   given = None
   if vocabulary_file is not None:
     given = vocabulary_file_lib.read(vocabulary_file, cut)
-    cut = dataclasses.replace(cut, **given.tokenizer)
-  _prepare(final, corpus, cut, given, request)
-  return final
-
-
-def _prepare(
-  final: pathlib.Path,
-  corpus: data_prep_corpus.Corpus,
-  tokenizer: tokenizer_lib.Tokenizer,
-  given: vocabulary_file_lib.VocabularyFile | None,
-  request: dict[str, Any],
-) -> None:
-  """Writes the dataset unless the same call has already made it."""
-  recipe = staging.recipe(
-    {
-      "format": FORMAT,
-      "request": request,
-      "source": corpus.fingerprint,
-      "vocabulary": given and given.sha256,
-    }
-  )
+    corpus = corpus.cut_by(dataclasses.replace(cut, **given.tokenizer))
+  # All that a dataset depends on.
+  key = {
+    "format": FORMAT,
+    "request": request,
+    "source": corpus.fingerprint,
+    "vocabulary": given and given.sha256,
+  }
+  recipe = hashlib.sha256(json.dumps(key).encode("utf-8")).hexdigest()
   if staging.read_meta(final).get("recipe") == recipe:
-    return
+    return final
   with staging.staged(final) as folder:
     meta = {
       "format": FORMAT,
       "name": final.name,
-      **_write(corpus, tokenizer, given, folder),
+      **_write(corpus, given, folder),
       "request": request,
       "recipe": recipe,
     }
-    staging.write_meta(folder, meta)
+    content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
+    staging.write(folder / "meta.json", content.encode("utf-8"))
   if corpus.report is not None:
     print(corpus.report, file=sys.stderr)
   if corpus.scratch is not None:
     shutil.rmtree(corpus.scratch)
+  return final
 
 
 def _write(
-  corpus: data_prep_corpus.Corpus,
-  tokenizer: tokenizer_lib.Tokenizer,
+  corpus: corpus_lib.Corpus,
   given: vocabulary_file_lib.VocabularyFile | None,
   folder: pathlib.Path,
 ) -> dict[str, Any]:
-  """Writes everything but meta.json, and returns that."""
-  count_symbols = given is None and tokenizer.counts_symbols
-  survey = survey_lib.run(corpus, tokenizer, count_symbols=count_symbols)
-  file = given or vocabulary_file_lib.make(corpus, tokenizer, survey.symbols)
-  staging.write(folder / file.name, file.content)
+  """Writes everything but meta.json, and returns what that says of it."""
+  count_symbols = given is None and corpus.tokenizer.counts_symbols
+  sizes, symbols = survey.run(corpus, count_symbols=count_symbols)
+  file = given or vocabulary_file_lib.make(corpus, symbols)
   vocab = file.load()
-  splits = encoding.run(corpus, tokenizer, vocab, folder)
-  tokens = array_file.blocks(folder / f"{next(iter(splits))}.npy")
+  name = f"vocabulary.{'json' if vocab.unit == 'subword' else 'txt'}"
+  staging.write(folder / name, file.content)
+  splits = {
+    split: encoding.write_split(corpus, split, vocab, folder) | dict(size)
+    for split, size in sizes.items()
+  }
+  made = {"file": name, "size": vocab.size, "sha256": file.sha256}
+  tokens = folder / f"{next(iter(splits))}.npy"
   counts = cutoffs.count(tokens, size=vocab.size)
   return {
     "dataset": corpus.name,
@@ -136,15 +121,8 @@ def _write(
     "mode": corpus.mode,
     "tokenizer": file.tokenizer,
     "sentence_markers": corpus.sentence_markers,
-    "vocabulary": {
-      "file": file.name,
-      "size": vocab.size,
-      "sha256": file.sha256,
-    },
-    "splits": {
-      split: entry | survey.counts[split]._asdict()
-      for split, entry in splits.items()
-    },
+    "vocabulary": made,
+    "splits": splits,
     "suggested_cutoffs": cutoffs.suggest(counts),
-    "source": dict(corpus.source),
+    "source": corpus.source,
   }

@@ -4,7 +4,6 @@ Members are read as streams and never unpacked by the archive's own paths, so
 an archive cannot write anywhere.
 """
 
-import abc
 import contextlib
 import errno
 import functools
@@ -18,11 +17,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import IO
+from typing import Any
 
+from data_prep import piece
 from transformer_xl import errors
 
 # Compression shrinks real text to about a fifth. An archive that exceeds both
@@ -31,28 +30,20 @@ _MOST_RATIO = 200
 _FREE_BYTES = 1 << 28
 
 
-class Source(abc.ABC):
-  """Files by name."""
+class Source:
+  """Files by name: those of a folder and of the folders in it, or one file.
 
-  def __init__(self, path: pathlib.Path):
-    self.path = path
+  Folders of a name in `skip` are not entered.
+  """
 
-  def names(self) -> list[str]:
-    """Returns the paths of the regular files within the source, sorted."""
-    return self._names
+  def __init__(self, path: pathlib.Path, *, skip: tuple[str, ...] = ()):
+    self.path, self._skip = path, skip
 
   @functools.cached_property
-  def _names(self) -> list[str]:
+  def names(self) -> list[str]:
+    """Paths of the regular files within the source, sorted."""
     with damage_reported(self.path):
       return sorted(self._list())
-
-  @abc.abstractmethod
-  def _list(self) -> Iterable[str]:
-    """Returns the names of the regular files."""
-
-  @abc.abstractmethod
-  def _open(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-    """Opens one of them."""
 
   @contextlib.contextmanager
   def open(self, name: str) -> Iterator[IO[bytes]]:
@@ -60,43 +51,35 @@ class Source(abc.ABC):
     with damage_reported(self.path), self._open(name) as stream:
       yield stream
 
+  def read(self, *names: str) -> piece.Pieces:
+    """Yields the text of some files, each a document."""
+    separator = "/" if self.path.is_dir() else ":"
+    for name in names:
+      with self.open(name) as stream:
+        yield from piece.cut(stream, origin=f"{self.path}{separator}{name}")
+
   def member(self, *endings: str, needed: str) -> str:
-    """Returns the first file whose path is, or ends in, one of these.
-
-    Args:
-      *endings: Last parts of paths, the usual one first.
-      needed: What the user may give instead, for the message.
-
-    Raises:
-      UserError: there is no such file.
-    """
+    """Returns the first file whose path ends so; UserError if there is none."""
     for ending in endings:
-      for name in self.names():
+      for name in self.names:
         if f"/{name}".endswith(f"/{ending}"):
           return name
-    raise errors.UserError(
-      f"{self.path} has no {' or '.join(endings)}; give {needed}."
-    )
+    wanted = " or ".join(endings)
+    raise errors.UserError(f"{self.path} has no {wanted}; give {needed}.")
 
   def fingerprint(self) -> str:
     """Returns a string that changes when the source changes."""
-    paths = [self.path]
-    if self.path.is_dir():
-      paths += [self.path / name for name in self.names()]
-    return fingerprint(paths)
+    inside = self.names if self.path.is_dir() else []
+    return fingerprint([self.path, *(self.path / name for name in inside)])
 
+  def description(self) -> dict[str, Any]:
+    """Returns the fields of a Corpus that say where its text is from."""
+    path = {"path": str(self.path)}
+    return {"source": path, "fingerprint": self.fingerprint()}
 
-class Folder(Source):
-  """The files of a folder and of the folders in it."""
-
-  def __init__(
-    self, path: pathlib.Path, *, skip: Collection[str] = frozenset()
-  ):
-    """Takes a folder; folders of a name in `skip` are not entered."""
-    super().__init__(path)
-    self._skip = skip
-
-  def _list(self) -> Iterable[str]:
+  def _list(self) -> Iterator[str]:
+    if not self.path.is_dir():
+      yield self.path.name
     for root, folders, files in os.walk(self.path):
       folders[:] = [name for name in folders if name not in self._skip]
       for path in (pathlib.Path(root, name) for name in files):
@@ -104,26 +87,16 @@ class Folder(Source):
           yield path.relative_to(self.path).as_posix()
 
   def _open(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-    return open(self.path / name, "rb")
-
-
-class File(Source):
-  """A single file."""
-
-  def _list(self) -> Iterable[str]:
-    return [self.path.name]
-
-  def _open(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-    return open(self.path, "rb")
+    return open(self.path / name if self.path.is_dir() else self.path, "rb")
 
 
 class Zip(Source):
   """The files in a zip archive."""
 
-  def _list(self) -> Iterable[str]:
+  def _list(self) -> Iterator[str]:
     with zipfile.ZipFile(self.path) as archive:
       # `is_dir` fails where a name is empty.
-      return [name for name in archive.namelist() if not name.endswith("/")]
+      yield from (n for n in archive.namelist() if not n.endswith("/"))
 
   @contextlib.contextmanager
   def _open(self, name: str) -> Iterator[IO[bytes]]:
@@ -139,9 +112,9 @@ class Zip(Source):
 class Tar(Source):
   """The regular files in a tar archive; links are not followed."""
 
-  def _list(self) -> Iterable[str]:
+  def _list(self) -> Iterator[str]:
     with tarfile.open(self.path) as archive:
-      return [member.name for member in archive if member.isreg()]
+      yield from (member.name for member in archive if member.isreg())
 
   @contextlib.contextmanager
   def _open(self, name: str) -> Iterator[IO[bytes]]:
@@ -154,55 +127,51 @@ class Tar(Source):
         yield stream
 
 
-def fingerprint(paths: Iterable[pathlib.Path]) -> str:
+def fingerprint(paths: list[pathlib.Path]) -> str:
   """Returns a string that changes when one of the files changes."""
   stats = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
   return hashlib.sha256(repr(stats).encode()).hexdigest()
 
 
-def locate(path: str) -> Source:
+def locate(path: str | pathlib.Path) -> Source:
   """Returns the source at a path, recognised by its content."""
   place = pathlib.Path(path).expanduser()
   if place.is_dir():
-    return Folder(place)
+    return Source(place)
   if not place.is_file():
     raise errors.UserError(
-      f"--source={path} does not exist; give an archive as published, or a"
-      " folder with its files."
+      f"--source={path} does not exist; give the archive, or a folder of it."
     )
   with open(place, "rb") as file:
-    start = file.read(4)
-  # A zip that was cut short is a zip by its first bytes only.
-  if start.startswith(b"PK\x03\x04"):
-    return Zip(place)
-  if place.name.endswith((".tar.gz", ".tgz", ".tar")):
-    return Tar(place)
-  return File(place)
+    # A zip that was cut short is a zip by its first bytes only.
+    if file.read(4) == b"PK\x03\x04":
+      return Zip(place)
+  is_tar = place.name.endswith((".tar.gz", ".tgz", ".tar"))
+  return Tar(place) if is_tar else Source(place)
 
 
 def unpack(
   archive: Tar, folder: pathlib.Path, *, wanted: Callable[[str], bool]
-) -> Folder:
+) -> Source:
   """Returns a folder with the wanted members, copied there in one pass.
 
-  For a large archive of many files, which in place would be decompressed from
-  its start for each of them. Of a member's path only the last part is used.
+  In place, an archive is decompressed from its start for each of them. Of a
+  member's path only the last part is used.
   """
-  done = folder / "done"
-  if done.exists() and done.read_text() == archive.fingerprint():
-    return Folder(folder)
+  done, found = folder / "done", archive.fingerprint()
+  if done.exists() and done.read_text() == found:
+    return Source(folder)
   folder.mkdir(parents=True, exist_ok=True)
+  packed = archive.path.stat().st_size
   with damage_reported(archive.path), tarfile.open(archive.path) as members:
     for member in members:
       stream = members.extractfile(member) if member.isreg() else None
       if stream is not None and wanted(member.name):
-        refuse_bomb(
-          archive.path, member.size, packed=archive.path.stat().st_size
-        )
+        refuse_bomb(archive.path, member.size, packed=packed)
         with stream, open(folder / member.name.split("/")[-1], "wb") as file:
           shutil.copyfileobj(stream, file, 1 << 20)
-  done.write_text(archive.fingerprint())
-  return Folder(folder)
+  done.write_text(found)
+  return Source(folder)
 
 
 @contextlib.contextmanager

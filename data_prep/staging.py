@@ -5,7 +5,6 @@ killed process leaves in `NAME.partial` is deleted by the next preparation.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
@@ -22,11 +21,13 @@ from transformer_xl import errors
 def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields an empty folder that becomes `final` unless an exception is raised.
 
-  Raises:
-    UserError: `final` holds something already, or another process is preparing
-      it.
+  UserError if `final` holds something, or while another process makes it.
   """
-  refuse_existing(final)
+  if final.exists() and (not final.is_dir() or any(final.iterdir())):
+    raise errors.UserError(
+      f"{final} holds something else and is left as it is; delete it to"
+      " prepare it again, or choose another --name."
+    )
   partial = final.with_name(final.name + ".partial")
   partial.mkdir(parents=True, exist_ok=True)
   lock = filelock.FileLock(partial / "lock")
@@ -34,8 +35,7 @@ def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
     lock.acquire(blocking=False)
   except filelock.Timeout:
     raise errors.UserError(
-      f"another process is preparing {final}; wait for it, or choose another"
-      " --name."
+      f"another process is preparing {final}; wait, or give another --name."
     ) from None
   try:
     # The lock stays outside of the folder that is renamed, so that it is held
@@ -44,17 +44,10 @@ def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     yield folder
-    refuse_existing(final)
-    folder.rename(final)
+    folder.rename(final)  # Refused if there is something by now.
   finally:
     shutil.rmtree(partial, ignore_errors=True)
     lock.release()
-
-
-def write_meta(folder: pathlib.Path, meta: dict[str, Any]) -> None:
-  """Writes meta.json, which makes a folder a dataset."""
-  content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
-  write(folder / "meta.json", content.encode("utf-8"))
 
 
 def write(path: pathlib.Path, content: bytes) -> None:
@@ -71,17 +64,3 @@ def read_meta(final: pathlib.Path) -> dict[str, Any]:
     return json.loads((final / "meta.json").read_text("utf-8"))
   except (FileNotFoundError, NotADirectoryError, ValueError):
     return {}
-
-
-def recipe(key: dict[str, Any]) -> str:
-  """Returns a hash of all that a dataset depends on, kept in its meta.json."""
-  return hashlib.sha256(json.dumps(key).encode("utf-8")).hexdigest()
-
-
-def refuse_existing(final: pathlib.Path) -> None:
-  """Raises UserError if the folder exists and holds anything."""
-  if final.exists() and (not final.is_dir() or any(final.iterdir())):
-    raise errors.UserError(
-      f"{final} holds something else and is left as it is; delete it to"
-      " prepare it again, or choose another --name."
-    )

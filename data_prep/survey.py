@@ -5,8 +5,6 @@ is written.
 """
 
 import collections
-import operator
-from typing import NamedTuple
 
 from data_prep import corpus as corpus_lib
 from data_prep import piece as piece_lib
@@ -14,90 +12,66 @@ from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 
 
-class Survey(NamedTuple):
-  """The result of the first pass."""
-
-  counts: dict[str, corpus_lib.Counts]  # By split.
-  symbols: collections.Counter[str]  # In order of first occurrence.
-
-
 def run(
-  corpus: corpus_lib.Corpus,
-  tokenizer: tokenizer_lib.Tokenizer,
-  *,
-  count_symbols: bool,
-) -> Survey:
-  """Reads every split once.
+  corpus: corpus_lib.Corpus, *, count_symbols: bool
+) -> tuple[dict[str, dict[str, int]], collections.Counter[str]]:
+  """Returns the size of each split, and how often each symbol occurs, if asked.
 
-  Args:
-    corpus: The text.
-    tokenizer: What a symbol is.
-    count_symbols: Whether the vocabulary is to be made from the counts.
-
-  Raises:
-    UserError: the text is empty, not UTF-8, or not the published one.
+  A word stands between white space, or is the end of a line. Symbols are in
+  order of first occurrence. UserError if the text is empty, not UTF-8, or not
+  the published one.
   """
-  survey = Survey({}, collections.Counter())
-  for split, read in corpus.splits.items():
+  sizes: dict[str, dict[str, int]] = {}
+  symbols: collections.Counter[str] = collections.Counter()
+  for split in corpus.splits:
     counted = count_symbols and split in corpus.vocabulary_splits
-    counter = survey.symbols if counted else None
-    counts = corpus_lib.Counts()
-    text = tokenizer_lib.pieces_of(read, tokenizer)
-    for piece in piece_lib.with_progress(
-      text, f"{corpus.name}: counting {split}"
-    ):
-      found = _count(piece, tokenizer, counter)
-      counts = corpus_lib.Counts(*map(operator.add, counts, found))
-    _check(corpus, split=split, counts=counts)
-    survey.counts[split] = counts
-  return survey
+    size: collections.Counter[str] = collections.Counter()
+    for piece in corpus.pieces(split, "counting"):
+      size.update(_count(piece, corpus.tokenizer, symbols if counted else None))
+    _check(corpus, split, size)
+    sizes[split] = size
+  return sizes, symbols
 
 
 def _count(
   piece: piece_lib.Piece,
   tokenizer: tokenizer_lib.Tokenizer,
-  counter: collections.Counter[str] | None,
-) -> corpus_lib.Counts:
-  """Returns the size of a piece and adds its symbols to the counter."""
-  if tokenizer.kind == "byte":
-    text = piece.data.decode("utf-8", "replace")
-  else:
-    text = piece_lib.text(piece)
+  symbols: collections.Counter[str] | None,
+) -> dict[str, int]:
+  """Returns the size of a piece and adds its symbols to those of others."""
+  is_bytes = tokenizer.kind == "byte"
+  text = piece.data.decode("utf-8", "replace") if is_bytes else piece.text()
   num_characters = len(text)
   text = text.lower() if tokenizer.lower_case else text
   words = text.split()
   if tokenizer.kind == "word":
-    piece_lib.refuse_cut_word(piece)
-  if counter is not None and tokenizer.kind == "word":
-    counter.update(words)
-  elif counter is not None and tokenizer.kind == "character":
-    counter.update(text)
-  elif counter is not None:
-    counter.update(piece.data.decode("latin-1"))
+    piece.refuse_cut_word()
+  if symbols is not None and is_bytes:
+    symbols.update(piece.data.decode("latin-1"))
+  elif symbols is not None:
+    symbols.update(words if tokenizer.kind == "word" else text)
   num_lines = piece.data.count(b"\n")
-  return corpus_lib.Counts(
-    num_bytes=len(piece.data),
-    num_characters=num_characters,
-    num_words=len(words) + num_lines,
-    num_lines=num_lines,
-  )
+  return {
+    "num_bytes": len(piece.data),
+    "num_characters": num_characters,
+    "num_words": len(words) + num_lines,
+    "num_lines": num_lines,
+  }
 
 
-def _check(
-  corpus: corpus_lib.Corpus, *, split: str, counts: corpus_lib.Counts
-) -> None:
+def _check(corpus: corpus_lib.Corpus, split: str, size: dict[str, int]) -> None:
   """Raises UserError unless the split has text, and its published counts."""
-  if counts.num_bytes == 0:
+  path = corpus.source["path"]
+  if not size["num_bytes"]:
     raise errors.UserError(
-      f"the {split} split of {corpus.source['path']} is empty; give it some"
-      " text, or leave a split of your own text out, for example with"
-      " --valid_fraction=0."
+      f"the {split} split of {path} is empty; give it some text, or leave a"
+      " split of your own text out, for example with --valid_fraction=0."
     )
-  for field, expected in corpus.published.get(split, {}).items():
-    if (found := getattr(counts, field)) != expected:
+  for field in filter(corpus.published.__contains__, size):
+    expected = corpus.published[field][corpus_lib.SPLITS.index(split)]
+    if expected not in (None, size[field]):
       raise errors.UserError(
-        f"{corpus.source['path']} is not the published {corpus.name}: its"
-        f" {split} split has {found} {field.removeprefix('num_')}, not"
-        f" {expected}; give the original files, or prepare other text with"
-        " --dataset=text."
+        f"{path} is not the published {corpus.name}: its {split} split has"
+        f" {size[field]} {field.removeprefix('num_')}, not {expected}; give"
+        " the original files, or prepare other text with --dataset=text."
       )

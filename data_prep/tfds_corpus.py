@@ -4,16 +4,16 @@ import functools
 import io
 import os
 import pathlib
-from collections.abc import Iterator
+from typing import Any
 
 import tensorflow_datasets.public_api as tfds
 
-from data_prep import corpus as data_prep_corpus
+from data_prep import corpus as corpus_lib
 from data_prep import piece
 from data_prep import source
 from data_prep import tokenizer as tokenizer_lib
-from data_prep.text import corpus as text_corpus
 from data_prep.text import files
+from data_prep.text import holdout
 from transformer_xl import errors
 
 # Single records take over a millisecond each.
@@ -24,77 +24,63 @@ def open_corpus(
   *,
   path: str | None,
   cache: pathlib.Path,
+  field: str = "text",
   tokenizer: tokenizer_lib.Tokenizer,
-  options: text_corpus.Options,
-) -> data_prep_corpus.Corpus:
-  """Returns the corpus; every record is a document.
+  **fractions: Any,
+) -> corpus_lib.Corpus:
+  """Returns the corpus of NAME or NAME/CONFIG in TFDS, or of a prepared folder.
 
-  Args:
-    path: NAME or NAME/CONFIG as in TFDS, or the folder of a prepared dataset.
-    cache: Folder of downloads; prepared datasets are beside it.
-    tokenizer: How the text is cut into symbols.
-    options: The field with the text, and how much to hold out where the
-      dataset has no validation and test text.
-
-  Raises:
-    UserError: there is no such dataset, or no text in it.
+  Every record is a document. Prepared datasets are beside the cache of
+  downloads. UserError if there is no such dataset, or no text in it.
   """
   if path is None:
     raise errors.UserError(
-      "--dataset=tfds needs the dataset: --source=NAME, NAME/CONFIG, or the"
-      " folder of a prepared one."
-    )
-  if options.valid_source is not None or options.test_source is not None:
-    raise errors.UserError(
-      "valid_source and test_source are for --dataset=text; splits of TFDS"
-      " are used as they are."
+      "--dataset=tfds needs the dataset: --source=NAME, NAME/CONFIG or FOLDER."
     )
   builder = _open_builder(path, cache)
-  _check_field(builder, options.field, path)
-  splits = {}
-  for name in builder.info.splits:
-    if (split := files.split_named(name)) is not None:
-      splits[split] = functools.partial(read, builder, name, options.field)
+  features = builder.info.features
+  fields = [n for n, f in features.items() if isinstance(f, tfds.features.Text)]
+  if field not in fields:
+    raise errors.UserError(
+      f"{path} has no text in the field {field!r}, but in"
+      f" {', '.join(sorted(fields)) or 'none'}; name the field with --field."
+    )
+  named = {files.split_named(name): name for name in builder.info.splits}
+  splits = {s: named[s] for s in corpus_lib.SPLITS if s in named}
   if not splits:
     raise errors.UserError(
       f"{path} has the splits {', '.join(builder.info.splits)}, and none is"
       " called train, validation or test."
     )
-  folder = source.Folder(pathlib.Path(builder.data_dir))
-  return text_corpus.of_splits(
-    {split: splits[split] for split in files.SPLITS if split in splits},
+  return holdout.of_splits(
+    {s: functools.partial(read, builder, n, field) for s, n in splits.items()},
+    fractions,
     name="tfds",
     tokenizer=tokenizer,
-    options=options,
     source={"path": path, "dataset": builder.info.full_name},
-    fingerprint=folder.fingerprint(),
+    fingerprint=source.Source(pathlib.Path(builder.data_dir)).fingerprint(),
   )
 
 
 def read(
   builder: tfds.core.DatasetBuilder, split: str, field: str
-) -> Iterator[piece.Piece]:
+) -> piece.Pieces:
   """Yields the text of a split; UserError if a record file is damaged."""
   records = builder.as_data_source(split)
   for start in range(0, len(records), _RECORDS_AT_ONCE):
     numbers = range(start, min(start + _RECORDS_AT_ONCE, len(records)))
     try:
-      batch = records.__getitems__(list(numbers))
+      texts = [r[field] for r in records.__getitems__(list(numbers))]
+      if None in texts:
+        raise RuntimeError("it ends before the last record")
     except RuntimeError as error:
-      raise _damaged(builder, " ".join(str(error).split())[:200]) from None
-    for number, record in zip(numbers, batch, strict=True):
+      reason = " ".join(str(error).split())[:200]
+      raise errors.UserError(
+        f"{split} in {builder.data_dir} is damaged ({reason}); make it again."
+      ) from None
+    for number, text in zip(numbers, texts, strict=True):
       origin = f"{builder.info.full_name}, record {number} of {split}"
-      if record[field] is None:  # The file ends before the record.
-        raise _damaged(builder, f"record {number} of {split} is missing")
-      yield from piece.cut(io.BytesIO(record[field]), origin=origin)
-
-
-def _damaged(
-  builder: tfds.core.DatasetBuilder, reason: str
-) -> errors.UserError:
-  return errors.UserError(
-    f"{builder.data_dir} is damaged ({reason}); delete it and prepare it again."
-  )
+      yield from piece.cut(io.BytesIO(text), origin=origin)
 
 
 def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:
@@ -110,10 +96,8 @@ def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:
       builder = tfds.builder(
         path, data_dir=root, file_format="array_record", try_gcs=False
       )
-      builder.download_and_prepare(
-        download_dir=cache,
-        download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-      )
+      config = tfds.download.DownloadConfig(try_download_gcs=False)
+      builder.download_and_prepare(download_dir=cache, download_config=config)
     for split in builder.info.splits:
       builder.as_data_source(split)
   except tfds.core.DatasetNotFoundError:
@@ -131,17 +115,3 @@ def _open_builder(path: str, cache: pathlib.Path) -> tfds.core.DatasetBuilder:
       " TensorFlow, and give its folder with --source."
     ) from None
   return builder
-
-
-def _check_field(
-  builder: tfds.core.DatasetBuilder, field: str, path: str
-) -> None:
-  features = builder.info.features
-  names = [
-    n for n in sorted(features) if isinstance(features[n], tfds.features.Text)
-  ]
-  if field not in names:
-    raise errors.UserError(
-      f"{path} has no text in the field {field!r}, but in"
-      f" {', '.join(names) or 'none'}; name the field with --field."
-    )

@@ -1,19 +1,18 @@
-"""Tokenizers: how text is cut into symbols, and the order of their ids."""
+"""Tokenizers: how text is cut into symbols, and which get ids."""
 
-import collections
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
 from typing import Any
 
-import tokenizers
-
-from data_prep import piece
 from transformer_xl import errors
-from transformer_xl.data import vocabulary
 
-KINDS = ("byte", "character", "word", "subword")
+# What can be chosen for each kind of symbol.
+_OPTIONS = {
+  "byte": (),
+  "character": ("lower_case",),
+  "word": ("lower_case", "min_freq", "max_size"),
+  "subword": ("lower_case", "max_size"),
+}
+KINDS = tuple(_OPTIONS)
 # Any text can be encoded because each byte is a subword.
 _FEWEST_SUBWORDS = 256
 
@@ -24,9 +23,8 @@ class Tokenizer:
 
   kind: str  # One of KINDS.
   lower_case: bool = False
-  # Words only: symbols with the first ids, in this order; the symbol of a
-  # newline; the symbol of words outside the vocabulary.
-  special: tuple[str, ...] = ("<eos>",)
+  # Words only: the symbols of a newline and of words outside the vocabulary,
+  # which have the first ids.
   end_of_line: str = "<eos>"
   unk: str | None = None
   min_freq: int = 0  # Words only: rarer ones are left out.
@@ -36,9 +34,7 @@ class Tokenizer:
   @property
   def counts_symbols(self) -> bool:
     """Whether the vocabulary is made from the symbols of the text."""
-    if self.kind == "byte":
-      return not self.all_bytes
-    return self.kind != "subword"
+    return {"byte": not self.all_bytes, "subword": False}.get(self.kind, True)
 
   def meta(self) -> dict[str, Any]:
     """Returns the fields that `vocabulary.parse` needs to encode new text."""
@@ -50,114 +46,38 @@ class Tokenizer:
 
 def of_text(kind: str) -> Tokenizer:
   """Returns the usual tokenizer of text that nobody else has prepared."""
-  if kind == "word":
-    special = ("<eos>", "<unk>")
-    return Tokenizer(kind=kind, special=special, unk="<unk>")
-  return Tokenizer(kind=kind)
+  return Tokenizer(kind=kind, unk="<unk>" if kind == "word" else None)
 
 
-def refine(
-  tokenizer: Tokenizer,
-  *,
-  lower_case: bool | None,
-  min_freq: int | None,
-  max_size: int | None,
-  trained: bool,
-) -> Tokenizer:
-  """Returns the tokenizer with the changes that the user wants.
+def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
+  """Returns a tokenizer with what the user chose of _OPTIONS, None elsewhere.
 
-  Args:
-    tokenizer: The usual one.
-    lower_case: None, here and below, keeps the usual value.
-    min_freq: Minimum count of a word.
-    max_size: Maximum number of symbols.
-    trained: Whether the user gives a vocabulary.
+  UserError if one does not fit, or the number of subwords is not known.
   """
-  if tokenizer.kind == "subword" and max_size is None and not trained:
+  kind = tokenizer.kind
+  changes = {name: value for name, value in chosen.items() if value is not None}
+  wanted = [name for name in changes if changes[name]]
+  refuse_others(wanted, _OPTIONS, "tokenizer", kind)
+  default = _FEWEST_SUBWORDS if trained else 0
+  size = changes.get("max_size", default)
+  if kind == "subword" and size < _FEWEST_SUBWORDS:
     raise errors.UserError(
       "--tokenizer=subword needs the number of subwords, such as"
-      " --max_size=16384, or a trained --vocabulary_file=tokenizer.json."
+      f" --max_size=16384, at least {_FEWEST_SUBWORDS} (each byte is one), or"
+      " a trained --vocabulary_file=tokenizer.json."
     )
-  if (
-    tokenizer.kind == "subword"
-    and max_size is not None
-    and max_size < _FEWEST_SUBWORDS
-  ):
-    raise errors.UserError(
-      f"--max_size={max_size} is too small for subwords: each of the 256 bytes"
-      f" is one, so give at least {_FEWEST_SUBWORDS}."
-    )
-  if lower_case and tokenizer.kind == "byte":
-    raise errors.UserError("bytes have no case; lower_case is for other units.")
-  if min_freq is not None and tokenizer.kind != "word":
-    raise errors.UserError("min_freq is for --tokenizer=word only.")
-  if max_size is not None and tokenizer.kind not in ("word", "subword"):
-    raise errors.UserError("max_size is for words and subwords only.")
-  if lower_case is not None:
-    tokenizer = dataclasses.replace(tokenizer, lower_case=lower_case)
-  if min_freq is None and max_size is None:
-    return tokenizer
-  if tokenizer.kind == "word" and tokenizer.unk is None:
+  leaves_out = "min_freq" in changes or "max_size" in changes
+  if kind == "word" and leaves_out and tokenizer.unk is None:
     # The words that are left out need an id.
-    special = (*tokenizer.special, "<unk>")
-    tokenizer = dataclasses.replace(tokenizer, special=special, unk="<unk>")
-  return dataclasses.replace(
-    tokenizer, min_freq=min_freq or 0, max_size=max_size
-  )
+    changes["unk"] = "<unk>"
+  return dataclasses.replace(tokenizer, **changes)
 
 
-def pieces_of(
-  split: Callable[[], Iterator[piece.Piece]], tokenizer: Tokenizer
-) -> Iterator[piece.Piece]:
-  """Returns a split's text as it is encoded.
-
-  A newline is added between documents where it is missing. Text of words also
-  ends in one, so that its last line has an end marker like the others.
-  """
-  return piece.separated(split(), final_newline=tokenizer.kind == "word")
-
-
-def order(counts: collections.Counter[str], tokenizer: Tokenizer) -> list[str]:
-  """Returns the symbols in the order of their ids.
-
-  Special symbols come first, then the others by decreasing count. Ties are
-  broken by first occurrence.
-  """
-  special = list(tokenizer.special) if tokenizer.kind == "word" else []
-  taken = set(special)
-  ranked = [
-    symbol
-    for symbol, count in counts.most_common()
-    if count >= tokenizer.min_freq and symbol not in taken
-  ]
-  return (special + ranked)[: tokenizer.max_size]
-
-
-def content(symbols: Iterable[str], *, kind: str) -> bytes:
-  """Returns the vocabulary file of the symbols, one per line, escaped."""
-  symbols = tuple(symbols)
-  if kind == "byte":
-    shown = vocabulary.ByteVocabulary(symbols).symbol
-    lines = [shown(i) for i in range(len(symbols))]
-  else:
-    lines = [vocabulary.escape(symbol) for symbol in symbols]
-  return "".join(line + "\n" for line in lines).encode("utf-8")
-
-
-def train_subwords(texts: Iterator[str], *, size: int) -> bytes:
-  """Returns the JSON of a byte-level BPE trained on the texts.
-
-  Every byte is a symbol, so any text can be encoded and is restored exactly.
-  """
-  model = tokenizers.Tokenizer(tokenizers.models.BPE())
-  model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
-    add_prefix_space=False
-  )
-  model.decoder = tokenizers.decoders.ByteLevel()
-  trainer = tokenizers.trainers.BpeTrainer(
-    vocab_size=size,
-    initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-    show_progress=False,
-  )
-  model.train_from_iterator(texts, trainer)
-  return model.to_str().encode("utf-8")
+def refuse_others(
+  names: list[str], options: dict[str, Any], flag: str, value: str
+) -> None:
+  """Raises UserError if one of the names is no option of the flag's value."""
+  for name in names:
+    if name not in options[value]:
+      others = " or ".join(v for v in options if name in options[v])
+      raise errors.UserError(f"--{name} is for --{flag}={others}, not {value}.")

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
-import tokenizers as tokenizers_library
+import tokenizers
 
 from data_prep import corpus as corpus_lib
-from data_prep import piece as piece_lib
 from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
@@ -28,12 +27,6 @@ class VocabularyFile(NamedTuple):
   tokenizer: dict[str, Any]  # As in meta.json.
 
   @property
-  def name(self) -> str:
-    """The file's name in a dataset's folder."""
-    kind = self.tokenizer["kind"]
-    return "vocabulary.json" if kind == "subword" else "vocabulary.txt"
-
-  @property
   def sha256(self) -> str:
     """The hash that meta.json states."""
     return hashlib.sha256(self.content).hexdigest()
@@ -44,144 +37,107 @@ class VocabularyFile(NamedTuple):
 
 
 def make(
-  corpus: corpus_lib.Corpus,
-  tokenizer: tokenizer_lib.Tokenizer,
-  counts: collections.Counter[str],
+  corpus: corpus_lib.Corpus, counts: collections.Counter[str]
 ) -> VocabularyFile:
-  """Makes a vocabulary from the text.
+  """Makes the vocabulary of a corpus, from its counts or as trained subwords.
 
-  Args:
-    corpus: The text, which is read again to train subwords.
-    tokenizer: What a symbol is.
-    counts: How often each symbol occurs, in order of first occurrence.
-
-  Raises:
-    UserError: the corpus has another number of symbols than the published one.
+  Special symbols come first, then the others by decreasing count. Ties are
+  broken by first occurrence. UserError if the published one has another number
+  of symbols.
   """
-  if tokenizer.max_size is not None and tokenizer.kind == "subword":
-    texts = _texts(corpus, tokenizer)
-    content = tokenizer_lib.train_subwords(texts, size=tokenizer.max_size)
-    return VocabularyFile(content, tokenizer.meta())
-  if not tokenizer.counts_symbols:
-    symbols = list(vocabulary.ByteVocabulary().symbols)
-  else:
-    symbols = tokenizer_lib.order(counts, tokenizer)
-  expected = corpus.published_size
-  if tokenizer == corpus.tokenizer and expected not in (None, len(symbols)):
+  tokenizer = corpus.tokenizer
+  if tokenizer.kind == "subword" and tokenizer.max_size is not None:
+    texts = (
+      piece.text().lower() if tokenizer.lower_case else piece.text()
+      for split in corpus.vocabulary_splits
+      for piece in corpus.pieces(split, "learning subwords of")
+    )
+    data = train_subwords(texts, tokenizer.max_size)
+    return VocabularyFile(data, tokenizer.meta())
+  symbols = list(vocabulary.ByteVocabulary().symbols)
+  if tokenizer.counts_symbols:
+    special = [tokenizer.end_of_line] if tokenizer.kind == "word" else []
+    special += filter(None, [tokenizer.unk])
+    frequent = (s for s, n in counts.most_common() if n >= tokenizer.min_freq)
+    symbols = special + [s for s in frequent if s not in special]
+    symbols = symbols[: tokenizer.max_size]
+  [expected] = corpus.published.get("symbols", [len(symbols)])
+  if len(symbols) != expected:
     raise errors.UserError(
       f"{corpus.source['path']} is not the published {corpus.name}: it has"
       f" {len(symbols)} different symbols, not {expected}; give the original"
       " files, or prepare other text with --dataset=text."
     )
-  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
-  return VocabularyFile(content, tokenizer.meta())
+  return VocabularyFile(content(symbols, tokenizer.kind), tokenizer.meta())
+
+
+def content(symbols: list[str], kind: str) -> bytes:
+  """Returns the vocabulary file of the symbols, one per line, escaped."""
+  escape = vocabulary.escape_byte if kind == "byte" else vocabulary.escape
+  return "".join(f"{escape(symbol)}\n" for symbol in symbols).encode("utf-8")
+
+
+def train_subwords(texts: Iterator[str], size: int) -> bytes:
+  """Returns the JSON of a byte-level BPE, which restores any text exactly."""
+  model = tokenizers.Tokenizer(tokenizers.models.BPE())
+  model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+    add_prefix_space=False
+  )
+  model.decoder = tokenizers.decoders.ByteLevel()
+  trainer = tokenizers.trainers.BpeTrainer(
+    vocab_size=size,
+    initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    show_progress=False,
+  )
+  model.train_from_iterator(texts, trainer)
+  return model.to_str().encode("utf-8")
 
 
 def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
-  """Reads a vocabulary that the user gives.
+  """Reads a vocabulary for the tokenizer; UserError if it does not fit.
 
-  Args:
-    path: The folder of a prepared dataset; a .json file of the HuggingFace
-      tokenizers library; a cache.pkl of the published TF code; or text with one
-      word per line in the order of the ids, where anything after white space is
-      ignored.
-    tokenizer: The text's tokenizer; a prepared dataset brings its own.
+  It is the folder of a prepared dataset with its own tokenizer, JSON of the
+  HuggingFace tokenizers library, a cache.pkl of the published TF code, or text
+  with a word per line, where anything after white space is ignored.
   """
   place = pathlib.Path(path).expanduser()
   if place.is_dir():
     vocabulary.load(path)  # Checks the hash.
     meta = json.loads((place / "meta.json").read_text("utf-8"))
-    content = (place / meta["vocabulary"]["file"]).read_bytes()
-    return VocabularyFile(content, meta["tokenizer"])
-  if not place.is_file():
-    raise errors.UserError(
-      f"--vocabulary_file={path} does not exist; give a prepared dataset's"
-      " folder, a tokenizers .json, a published cache.pkl, or a file with one"
-      " word per line."
-    )
-  if place.suffix == ".json":
-    return _read_subwords(place, tokenizer)
-  return _from_symbols(_read_symbols(place, tokenizer), tokenizer, path)
-
-
-def _texts(
-  corpus: corpus_lib.Corpus, tokenizer: tokenizer_lib.Tokenizer
-) -> Iterator[str]:
-  for split in corpus.vocabulary_splits:
-    for piece in tokenizer_lib.pieces_of(corpus.splits[split], tokenizer):
-      text = piece_lib.text(piece)
-      yield text.lower() if tokenizer.lower_case else text
-
-
-def _read_subwords(
-  place: pathlib.Path, tokenizer: tokenizer_lib.Tokenizer
-) -> VocabularyFile:
-  if tokenizer.kind != "subword":
-    raise errors.UserError(
-      f"{place} is a file of subwords; use it with --tokenizer=subword."
-    )
-  content = place.read_bytes()
+    data = (place / meta["vocabulary"]["file"]).read_bytes()
+    return VocabularyFile(data, meta["tokenizer"])
+  kind = tokenizer.kind
   try:
-    tokenizers_library.Tokenizer.from_str(content.decode("utf-8"))
-  except Exception as error:  # The library raises nothing more special.
-    raise errors.UserError(
-      f"{place} is not JSON of the HuggingFace tokenizers library ({error});"
-      " give a tokenizer.json."
-    ) from None
-  return VocabularyFile(content, tokenizer.meta())
+    data = place.read_bytes()
+    if kind != "subword":
+      data = content(_symbols(place, kind), kind)
+    file = VocabularyFile(data, tokenizer.meta())
+    file.load()
+    return file
+  except FileNotFoundError:
+    problem = "it does not exist"
+  except errors.UserError:
+    problem = "it is no pickle of the published codes"
+  except ValueError as error:
+    problem = " ".join(str(error).split())
+  raise errors.UserError(
+    f"--vocabulary_file={path} is not a vocabulary for"
+    f" --tokenizer={kind}: {problem}; give a prepared dataset's"
+    " folder, a published cache.pkl, UTF-8 text with one symbol per line (bytes"
+    " as numbers from 0 to 255), or for subwords a tokenizers .json."
+  )
 
 
-def _read_symbols(
-  place: pathlib.Path, tokenizer: tokenizer_lib.Tokenizer
-) -> list[str]:
-  try:
-    if place.suffix in _PICKLED:
-      symbols = list(published_vocabulary.read(str(place)).symbols)
-    else:
-      lines = place.read_text("utf-8").split("\n")
-      symbols = [line.split()[0] for line in lines if line.strip()]
-  except (errors.UserError, UnicodeDecodeError):
-    raise errors.UserError(
-      f"{place} is not a vocabulary: neither a pickle of the published codes"
-      " nor UTF-8 text with one symbol per line; give another"
-      " --vocabulary_file."
-    ) from None
-  if tokenizer.kind == "character" and place.suffix in _PICKLED:
+def _symbols(place: pathlib.Path, kind: str) -> list[str]:
+  """Returns the symbols of a file; a UserError or ValueError if it has none."""
+  if is_pickled := place.suffix in _PICKLED:
+    symbols = list(published_vocabulary.read(str(place)).symbols)
+  else:
+    lines = place.read_text("utf-8").split("\n")
+    symbols = [line.split()[0] for line in lines if line.strip()]
+  if kind == "byte":  # The published enwik8 has decimal numbers.
+    return list(bytes(map(int, symbols)).decode("latin-1"))
+  if kind == "character" and is_pickled:
     # The published text8 has an underscore for every space.
     return [" " if symbol == "_" else symbol for symbol in symbols]
   return symbols
-
-
-def _from_symbols(
-  symbols: list[str], tokenizer: tokenizer_lib.Tokenizer, path: str
-) -> VocabularyFile:
-  """Returns the file of symbols in a given order."""
-  if tokenizer.kind == "subword":
-    raise errors.UserError(
-      f"{path} is a list of symbols; subwords need a tokenizers .json."
-    )
-  if tokenizer.kind == "byte":
-    symbols = [_byte_of(symbol, path) for symbol in symbols]
-  twice = [s for s, n in collections.Counter(symbols).items() if n > 1]
-  if twice:
-    raise errors.UserError(
-      f"{path} has {twice[0]!r} more than once; a symbol has one id."
-    )
-  needed = (tokenizer.end_of_line, tokenizer.unk)
-  for symbol in needed if tokenizer.kind == "word" else ():
-    if symbol is not None and symbol not in symbols:
-      raise errors.UserError(
-        f"{path} lacks {symbol}, which this text needs; add a line with it."
-      )
-  content = tokenizer_lib.content(symbols, kind=tokenizer.kind)
-  return VocabularyFile(content, tokenizer.meta())
-
-
-def _byte_of(symbol: str, path: str) -> str:
-  """Returns the byte of a decimal number, as the published enwik8 has them."""
-  if not symbol.isdecimal() or int(symbol) > 255:
-    raise errors.UserError(
-      f"{path} has {symbol!r}, which is not a byte from 0 to 255; bytes are"
-      " listed as decimal numbers."
-    )
-  return chr(int(symbol))

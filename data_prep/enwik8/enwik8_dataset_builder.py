@@ -7,88 +7,43 @@ newlines, which leaves 204. The two do not compare: newlines are easy to
 predict.
 """
 
-import functools
-import pathlib
-from collections.abc import Iterator
-from collections.abc import Mapping
-
 from data_prep import builder
-from data_prep import corpus
 from data_prep import download
 from data_prep import piece as piece_lib
 from data_prep import source as source_lib
 from data_prep import tokenizer
-from transformer_xl import errors
 
-(ARCHIVE,) = download.published("enwik8")
 # Where each split starts and stops, in bytes.
 SPLITS = {
   "train": (0, 90_000_000),
   "valid": (90_000_000, 95_000_000),
   "test": (95_000_000, 100_000_000),
 }
-PUBLISHED: Mapping[str, Mapping[str, Mapping[str, int]]] = {
-  "bytes": {
-    "train": {"num_bytes": 90_000_000},
-    "valid": {"num_bytes": 5_000_000},
-    "test": {"num_bytes": 5_000_000},
-  },
+PUBLISHED: builder.Published = {
+  "bytes": {"num_bytes": (90_000_000, 5_000_000, 5_000_000), "symbols": (205,)},
   "newline_free": {
-    "train": {"num_bytes": 88_982_818},
-    "valid": {"num_bytes": 4_945_742},
-    "test": {"num_bytes": 4_943_417},
+    "num_bytes": (88_982_818, 4_945_742, 4_943_417),
+    "symbols": (204,),
   },
 }
-VOCABULARY_SIZES = {"bytes": 205, "newline_free": 204}
 
 
-class Builder(builder.CorpusBuilder):
+class Builder(builder.BenchmarkBuilder):
   """Builds enwik8, one record per megabyte."""
 
   HOMEPAGE = "https://mattmahoney.net/dc/textdata.html"
+  ARCHIVES = download.published("enwik8")
+  FILES = ("enwik8",)
+  NEEDED = "enwik8.zip or the file in it"
+  TOKENIZER = tokenizer.Tokenizer(kind="byte", all_bytes=False)
+  PUBLISHED = PUBLISHED
   records = staticmethod(builder.by_piece)
 
   @staticmethod
-  def open_corpus(
-    *, path: str | None, cache: pathlib.Path, mode: str = "bytes"
-  ) -> corpus.Corpus:
-    """Returns the corpus in the mode `bytes` or `newline_free`."""
-    if mode not in VOCABULARY_SIZES:
-      raise errors.UserError(
-        f"--mode={mode} is none of enwik8's modes; use bytes for the original"
-        " text, or newline_free for the stream of the published results."
-      )
-    source = download.locate([ARCHIVE], path=path, cache=cache)
-    name = source.member("enwik8", needed="enwik8.zip or the file in it")
-    return corpus.Corpus(
-      name="enwik8",
-      splits={
-        split: functools.partial(
-          read, source, name, *where, newlines=mode == "bytes"
-        )
-        for split, where in SPLITS.items()
-      },
-      tokenizer=tokenizer.Tokenizer(kind="byte", all_bytes=False),
-      vocabulary_splits=("train", "valid", "test"),
-      source={"path": str(source.path)},
-      fingerprint=source.fingerprint(),
-      published=PUBLISHED[mode],
-      published_size=VOCABULARY_SIZES[mode],
-      mode=mode,
-    )
-
-
-def read(
-  source: source_lib.Source,
-  name: str,
-  start: int,
-  stop: int,
-  *,
-  newlines: bool = True,
-) -> Iterator[piece_lib.Piece]:
-  """Yields the bytes from start to stop, with or without the newlines."""
-  with source.open(name) as stream:
-    text = piece_lib.cut(stream, origin=f"{source.path}:{name}")
-    for piece in piece_lib.stretch(text, start, stop):
-      data = piece.data if newlines else piece.data.replace(b"\n", b"")
-      yield piece._replace(data=data)
+  def read(
+    source: source_lib.Source, file: str, split: str, mode: str | None
+  ) -> piece_lib.Pieces:
+    """Yields the bytes of a split, all or those that are no newlines."""
+    removed = b"\n" if mode == "newline_free" else b""
+    for piece in piece_lib.stretch(source.read(file), *SPLITS[split]):
+      yield piece._replace(data=piece.data.translate(None, removed))

@@ -11,33 +11,32 @@ import functools
 import pathlib
 import re
 from collections.abc import Iterator
-from collections.abc import Sequence
 
 from data_prep import builder
 from data_prep import corpus
 from data_prep import download
-from data_prep import piece
+from data_prep import piece as piece_lib
 from data_prep import source as source_lib
 from data_prep import tokenizer
 from transformer_xl import errors
 
-(ARCHIVE,) = download.published("lm1b")
 # Its size and hash are not known; its words are counted.
 VOCABULARY = download.Archive(
   filename="1b_word_vocab.txt",
   urls=("https://github.com/rafaljozefowicz/lm/raw/master/1b_word_vocab.txt",),
 )
 VOCABULARY_SIZE = 793_470
-PUBLISHED = {
-  "train": {"num_lines": 30_301_028},
-  "valid": {"num_lines": 6_075, "num_words": 159_658},
-  "test": {"num_lines": 6_075, "num_words": 159_658},
+PUBLISHED: corpus.Published = {
+  "num_lines": (30_301_028, 6_075, 6_075),
+  "num_words": (None, 159_658, 159_658),
 }
+_TOKENIZER = tokenizer.Tokenizer(kind="word", end_of_line="<S>", unk="<UNK>")
 MARKERS = {"standard": 1, "double_marker": 2}
+_HELD_OUT = r"(?:.*/)?news\.en\.heldout-00000-of-00050"
 _FILES = {
-  "train": re.compile(r"(?:.*/)?news\.en-\d{5}-of-00100"),
-  "valid": re.compile(r"(?:.*/)?news\.en\.heldout-00000-of-00050"),
-  "test": re.compile(r"(?:.*/)?news\.en\.heldout-00000-of-00050"),
+  "train": r"(?:.*/)?news\.en-\d{5}-of-00100",
+  "valid": _HELD_OUT,
+  "test": _HELD_OUT,
 }
 
 
@@ -45,41 +44,39 @@ class Builder(builder.CorpusBuilder):
   """Builds the One Billion Word benchmark, one record per sentence."""
 
   HOMEPAGE = "https://www.statmt.org/lm-benchmark/"
-  records = staticmethod(builder.by_line)
+  ARCHIVES = download.published("lm1b")
+
+  @staticmethod
+  def records(pieces: piece_lib.Pieces) -> Iterator[bytes]:
+    """Yields one record per line, without its end."""
+    for piece in pieces:
+      yield from piece.data.removesuffix(b"\n").split(b"\n")
 
   @staticmethod
   def open_corpus(
     *, path: str | None, cache: pathlib.Path, mode: str = "standard"
   ) -> corpus.Corpus:
     """Returns the corpus in the mode `standard` or `double_marker`."""
-    if mode not in MARKERS:
-      raise errors.UserError(
-        f"--mode={mode} is none of lm1b's modes; use standard, or"
-        " double_marker to count as the TensorFlow results do."
-      )
-    given: source_lib.Source = download.locate(
-      [ARCHIVE], path=path, cache=cache
-    )
-    source, scratch = given, None
+    given = source = download.locate(Builder.ARCHIVES, path=path, cache=cache)
+    scratch = None
     if isinstance(given, source_lib.Tar):
       scratch = cache / "lm1b"
       source = source_lib.unpack(given, scratch, wanted=_is_wanted)
+    words = functools.partial(vocabulary_file, path=path, cache=cache)
     return corpus.Corpus(
       name="lm1b",
       splits={
-        split: functools.partial(read, source, names_of(source, split))
-        for split in _FILES
+        split: functools.partial(source.read, *names_of(source, split))
+        for split in corpus.SPLITS
       },
-      tokenizer=tokenizer.Tokenizer(
-        kind="word", special=("<S>", "<UNK>"), end_of_line="<S>", unk="<UNK>"
-      ),
+      tokenizer=_TOKENIZER,
       vocabulary_splits=("train",),
-      source={"path": str(given.path)},
-      fingerprint=given.fingerprint(),
       published=PUBLISHED,
+      published_words=words,
       mode=mode,
       sentence_markers=MARKERS[mode],
       scratch=scratch,
+      **given.description(),
     )
 
 
@@ -91,41 +88,29 @@ def vocabulary_file(*, path: str | None, cache: pathlib.Path) -> str:
     place = pathlib.Path(path).expanduser()
     folder = place if place.is_dir() else place.parent
     found = folder / VOCABULARY.filename
-  if not found.is_file():
-    raise errors.UserError(
-      f"{found} is missing, the published words of lm1b; put it there, give"
-      " another list with --vocabulary_file, or count words yourself with"
-      " --min_freq=3."
-    )
-  with open(found, "rb") as file:
-    num_words = sum(1 for line in file if line.strip())
-  if num_words != VOCABULARY_SIZE:
-    raise errors.UserError(
-      f"{found} has {num_words} words, not the published {VOCABULARY_SIZE};"
-      " fetch it again, or give it with --vocabulary_file to use it anyway."
-    )
-  return str(found)
+  problem = "is missing"
+  if found.is_file():
+    lines = found.read_bytes().split(b"\n")
+    num_words = sum(map(bool, map(bytes.strip, lines)))
+    if num_words == VOCABULARY_SIZE:
+      return str(found)
+    problem = f"has {num_words} words, not {VOCABULARY_SIZE}"
+  raise errors.UserError(
+    f"{found} {problem}; put the published words of lm1b there, give a list"
+    " with --vocabulary_file, or count words yourself with --min_freq=3."
+  )
 
 
 def names_of(source: source_lib.Source, split: str) -> list[str]:
   """Returns the files of a split, sorted; UserError if there are none."""
-  names = [name for name in source.names() if _FILES[split].fullmatch(name)]
+  names = [name for name in source.names if re.fullmatch(_FILES[split], name)]
   if not names:
     raise errors.UserError(
-      f"{source.path} has no {split} text of lm1b; give {ARCHIVE.filename} or"
-      " the folder in it."
+      f"{source.path} has no {split} text of lm1b; give"
+      f" {Builder.ARCHIVES[0].filename} or the folder in it."
     )
   return names
 
 
-def read(
-  source: source_lib.Source, names: Sequence[str]
-) -> Iterator[piece.Piece]:
-  """Yields the sentences of some files, one per line."""
-  for name in names:
-    with source.open(name) as stream:
-      yield from piece.cut(stream, origin=f"{source.path}/{name}")
-
-
 def _is_wanted(name: str) -> bool:
-  return any(pattern.fullmatch(name) for pattern in _FILES.values())
+  return any(re.fullmatch(pattern, name) for pattern in _FILES.values())

@@ -9,11 +9,9 @@ import hashlib
 import pathlib
 import platform
 import sysconfig
-from collections.abc import Iterator
 
 from data_prep import builder
 from data_prep import corpus
-from data_prep import piece
 from data_prep import source as source_lib
 from data_prep import tokenizer
 from transformer_xl import errors
@@ -21,29 +19,17 @@ from transformer_xl import errors
 # Tests, tables and generated text, third-party packages, and files that differ
 # between builds of the same Python.
 _LEFT_OUT = (
-  "__phello__",
-  "__pycache__",
-  "dist-packages",
-  "encodings",
-  "ensurepip",
-  "idle_test",
-  "lib-dynload",
-  "lib2to3",
-  "pydoc_data",
-  "site-packages",
-  "test",
-  "tests",
+  *("__phello__", "__pycache__", "dist-packages", "encodings", "ensurepip"),
+  *("idle_test", "lib-dynload", "lib2to3", "pydoc_data", "site-packages"),
+  *("test", "tests"),
 )
 _MACHINE_FILES = ("config-", "_sysconfigdata", "sitecustomize")
-# Percentage of the files in each of these splits.
-_SHARES = {"valid": 3, "test": 3}
 
 
 class Builder(builder.CorpusBuilder):
   """Builds the sources of the standard library, one record per file."""
 
   HOMEPAGE = "https://docs.python.org/3/library/"
-  records = staticmethod(builder.by_document)
 
   @staticmethod
   def open_corpus(
@@ -52,21 +38,19 @@ class Builder(builder.CorpusBuilder):
     """Returns the corpus, from this Python's library or the one at `path`."""
     del cache  # Nothing is downloaded.
     place = pathlib.Path(path or sysconfig.get_path("stdlib"))
-    source = source_lib.Folder(place, skip=_LEFT_OUT)
-    names = [name for name in source.names() if _is_library(name)]
-    if not names:
+    source = source_lib.Source(place, skip=_LEFT_OUT)
+    names: dict[str, list[str]] = {split: [] for split in corpus.SPLITS}
+    for name in source.names:
+      if name.endswith(".py") and not name.startswith(_MACHINE_FILES):
+        names[split_of(name)].append(name)
+    if not any(names.values()):
       raise errors.UserError(
         f"{place} has no Python sources; give a folder with them, or prepare"
         " your own text with --dataset=text."
       )
     return corpus.Corpus(
       name="python_stdlib",
-      splits={
-        split: functools.partial(
-          read, source, [name for name in names if split_of(name) == split]
-        )
-        for split in ("train", "valid", "test")
-      },
+      splits={s: functools.partial(source.read, *n) for s, n in names.items()},
       tokenizer=tokenizer.Tokenizer(kind="byte"),
       vocabulary_splits=("train",),
       source={"path": str(place), "python": platform.python_version()},
@@ -76,20 +60,7 @@ class Builder(builder.CorpusBuilder):
 
 def split_of(name: str) -> str:
   """Returns the split that a file is in, by a hash of its name."""
-  place = int(hashlib.sha256(name.encode()).hexdigest(), 16) % 100
-  for split, share in _SHARES.items():
-    if place < share:
-      return split
-    place -= share
-  return "train"
-
-
-def read(source: source_lib.Source, names: list[str]) -> Iterator[piece.Piece]:
-  """Yields the text of some files, each a document."""
-  for name in names:
-    with source.open(name) as stream:
-      yield from piece.cut(stream, origin=f"{source.path}/{name}")
-
-
-def _is_library(name: str) -> bool:
-  return name.endswith(".py") and not name.startswith(_MACHINE_FILES)
+  percent = int(hashlib.sha256(name.encode()).hexdigest(), 16) % 100
+  if percent < 3:
+    return "valid"
+  return "test" if percent < 6 else "train"

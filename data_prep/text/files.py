@@ -20,8 +20,8 @@ _CODE = (
   *(".sql", ".swift", ".ts"),
 )
 SUFFIXES = DATA_SUFFIXES + _PROSE + _CODE
-_SKIPPED_FOLDERS = frozenset(
-  {".cache", ".git", ".hg", ".venv", "__pycache__", "node_modules"}
+_SKIPPED_FOLDERS = (
+  *(".cache", ".git", ".hg", ".venv", "__pycache__", "node_modules"),
 )
 SPLITS = {
   "train": ("train", "training"),
@@ -36,53 +36,48 @@ def of_splits(
 ) -> tuple[dict[str, list[pathlib.Path]], str]:
   """Returns the files of each split, and how many were read and skipped.
 
-  Splits are in the order train, valid, test. Files named for splits belong to
-  these, unless validation or test text is given.
-
-  Args:
-    **sources_of_flags: `source`, `valid_source` and `test_source`: a file, a
-      folder, patterns separated by commas, or None.
-
-  Raises:
-    UserError: one of them does not exist or has no files of text.
+  The flags `source`, `valid_source` and `test_source`, in this order, are a
+  file, a folder, patterns separated by commas, or None. Files named for splits
+  belong to these, unless validation or test text is given. UserError if one of
+  them does not exist or has no files of text.
   """
   skipped: collections.Counter[str] = collections.Counter()
+  flags = zip(SPLITS, sources_of_flags.items(), strict=True)
   found = {
     split: _expand(flag, where, skipped)
-    for split, (flag, where) in zip(
-      SPLITS, sources_of_flags.items(), strict=True
-    )
+    for split, (flag, where) in flags
     if where is not None
   }
   if len(found) == 1:
     every = found["train"]
-    data = [path for path in every if _has_suffix(path, DATA_SUFFIXES)]
+    data = [path for path in every if path.name.lower().endswith(DATA_SUFFIXES)]
     for group in (every, data):
-      named = {path: _split_of(path) for path in group}
-      if named and all(named.values()):
-        skipped.update(_suffix(path) for path in set(every) - set(group))
-        found = {s: [p for p in group if named[p] == s] for s in SPLITS}
+      named = [(path, _split_of(path)) for path in group]
+      if named and all(split for _, split in named):
+        others = set(every) - set(group)
+        skipped.update(path.suffix or "no suffix" for path in others)
+        found = {s: [p for p, split in named if split == s] for s in SPLITS}
         found = {split: paths for split, paths in found.items() if paths}
         break
-  return found, _report(sum(map(len, found.values())), skipped)
+  num_read = sum(map(len, found.values()))
+  listed = f" ({_listed(skipped)})" if skipped else ""
+  files = "file" if num_read == 1 else "files"
+  return found, f"{num_read} {files} read, {skipped.total()} skipped{listed}"
 
 
 def split_named(name: str) -> str | None:
   """Returns train, valid or test for any usual name of one, or None."""
-  for split, names in SPLITS.items():
-    if name.lower() in names:
-      return split
-  return None
+  return next((s for s in SPLITS if name.lower() in SPLITS[s]), None)
 
 
 def _split_of(path: pathlib.Path) -> str | None:
   """Returns the split in a file's name; a table can be in a folder of one."""
   stem = path.name.split(".")[0]
   names = [_SHARD.sub("", stem)]
-  if _has_suffix(path, _TABLES):
+  if path.name.lower().endswith(_TABLES):
     # HuggingFace has default/train/0000.parquet and wikitext-train.arrow, too.
     names += [*reversed(re.split(r"[-_]", stem)), path.parent.name]
-  return next((s for name in names if (s := split_named(name))), None)
+  return next(filter(None, map(split_named, names)), None)
 
 
 def _expand(
@@ -93,16 +88,14 @@ def _expand(
   for pattern in where.split(","):
     place = pathlib.Path(pattern).expanduser()
     if place.is_dir():
-      paths = _in_folder(place, skipped)
-    elif place.exists():
-      paths = [place]
-    else:
-      matches = map(pathlib.Path, glob.glob(str(place), recursive=True))
-      paths = sorted(match for match in matches if match.is_file())
-    if not paths and not place.is_dir():
+      found += _in_folder(place, skipped)
+      continue
+    matches = map(pathlib.Path, glob.glob(str(place), recursive=True))
+    paths = sorted(match for match in matches if match.is_file())
+    paths = [place] if place.exists() else paths
+    if not paths:
       raise errors.UserError(
-        f"--{flag}={pattern} does not exist; give a file, a folder, or a"
-        " pattern such as 'books/*.txt'."
+        f"--{flag}={pattern} does not exist; give FILE, FOLDER or '*.txt'."
       )
     found += paths
   if not found:
@@ -119,13 +112,13 @@ def _in_folder(
   folder: pathlib.Path, skipped: collections.Counter[str]
 ) -> list[pathlib.Path]:
   """Returns the files of text below a folder, and counts all others."""
-  names = source.Folder(folder, skip=_SKIPPED_FOLDERS).names()
+  names = source.Source(folder, skip=_SKIPPED_FOLDERS).names
   found = []
   for path in (folder / name for name in names):
-    if _has_suffix(path, SUFFIXES) and not _is_cache(path):
+    if path.name.lower().endswith(SUFFIXES) and not _is_cache(path):
       found.append(path)
     else:
-      skipped[_suffix(path)] += 1
+      skipped[path.suffix or "no suffix"] += 1
   return found
 
 
@@ -146,19 +139,5 @@ def _is_cache(path: pathlib.Path) -> bool:
     ) from None
 
 
-def _has_suffix(path: pathlib.Path, suffixes: tuple[str, ...]) -> bool:
-  return path.name.lower().endswith(suffixes)
-
-
-def _suffix(path: pathlib.Path) -> str:
-  return path.suffix or "no suffix"
-
-
 def _listed(skipped: collections.Counter[str]) -> str:
   return ", ".join(f"{suffix}: {n}" for suffix, n in skipped.most_common())
-
-
-def _report(num_read: int, skipped: collections.Counter[str]) -> str:
-  listed = f" ({_listed(skipped)})" if skipped else ""
-  files = "file" if num_read == 1 else "files"
-  return f"{num_read} {files} read, {skipped.total()} skipped{listed}"

@@ -7,11 +7,12 @@ them; otherwise the end of the corpus, cut after a line.
 import functools
 import itertools
 import math
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 from data_prep import corpus
 from data_prep import piece as piece_lib
+from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 
 # Multiples of the golden ratio, modulo one, are spread evenly whatever their
@@ -21,47 +22,64 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _FEWEST = 2
 
 
+def of_splits(
+  splits: dict[str, corpus.Split],
+  fractions: dict[str, float],
+  *,
+  tokenizer: tokenizer_lib.Tokenizer,
+  **fields: Any,
+) -> corpus.Corpus:
+  """Returns a corpus; `divide` is applied if it has training text alone."""
+  if set(splits) == {"train"}:
+    splits = divide(splits["train"], **fractions)
+  # Characters of validation text need an id, too; for words there is <unk>.
+  train_alone = tokenizer.kind != "character" and "train" in splits
+  return corpus.Corpus(
+    splits=splits,
+    tokenizer=tokenizer,
+    vocabulary_splits=("train",) if train_alone else tuple(splits),
+    **fields,
+  )
+
+
 def divide(
-  text: corpus.Split, *, valid: float, test: float
+  text: corpus.Split, valid_fraction: float = 0.05, test_fraction: float = 0.05
 ) -> dict[str, corpus.Split]:
   """Returns the splits; one of fraction zero is left out."""
+  valid, test = valid_fraction, test_fraction
   if not (valid >= 0 and test >= 0 and valid + test < 1):
     raise errors.UserError(
-      f"valid_fraction={valid} and test_fraction={test} must be at least 0 and"
-      " their sum below 1; they are parts of the text."
+      f"{valid_fraction=} and {test_fraction=} must be at least 0, and their"
+      " sum below 1; they are fractions of the text."
     )
   shares = {"train": 1 - valid - test, "valid": valid, "test": test}
   shares = {split: share for split, share in shares.items() if share > 0}
   if len(shares) == 1:
     return {"train": text}
-  num_documents, num_bytes = _measure(text)
-  if num_documents * min(shares.values()) >= _FEWEST:
-    return {s: functools.partial(_documents, text, shares, s) for s in shares}
-  cuts = [
-    _cut_at(text, at * num_bytes) for at in _upper_bounds(shares).values()
-  ]
-  return {
-    split: functools.partial(_stretch, text, start, stop)
-    for split, start, stop in zip(shares, [0, *cuts], cuts, strict=False)
-  }
+  num_documents = num_bytes = 0
+  for piece in text():
+    num_documents += piece.starts_document
+    num_bytes += len(piece.data)
+  # Where each split's part of [0, 1) ends.
+  ends = [*itertools.accumulate(shares.values())][:-1] + [1.0]
+  read: Callable[..., piece_lib.Pieces] = _documents
+  if num_documents * min(shares.values()) < _FEWEST:
+    read, ends = _stretch, [_cut_at(text, end * num_bytes) for end in ends]
+  ranges = zip(shares, itertools.pairwise([0, *ends]), strict=True)
+  return {split: functools.partial(read, text, *r) for split, r in ranges}
 
 
 def _documents(
-  text: corpus.Split, shares: Mapping[str, float], split: str
-) -> Iterator[piece_lib.Piece]:
-  """Yields the documents of one split."""
-  bounds = _upper_bounds(shares)
+  text: corpus.Split, start: float, stop: float
+) -> piece_lib.Pieces:
   number = -1
   for piece in text():
     number += piece.starts_document
-    place = number * _GOLDEN % 1
-    if split == next(name for name, end in bounds.items() if place < end):
+    if start <= number * _GOLDEN % 1 < stop:
       yield piece
 
 
-def _stretch(
-  text: corpus.Split, start: int, stop: int
-) -> Iterator[piece_lib.Piece]:
+def _stretch(text: corpus.Split, start: int, stop: int) -> piece_lib.Pieces:
   return piece_lib.stretch(text(), start, stop)
 
 
@@ -85,19 +103,3 @@ def _line_end(data: bytes, near: int) -> int:
   while 0 < near < len(data) and data[near] & 0xC0 == 0x80:
     near -= 1  # Back to the first byte of a UTF-8 character.
   return near
-
-
-def _measure(text: corpus.Split) -> tuple[int, int]:
-  """Returns how many documents and bytes a text has."""
-  num_documents = num_bytes = 0
-  for piece in text():
-    num_documents += piece.starts_document
-    num_bytes += len(piece.data)
-  return num_documents, num_bytes
-
-
-def _upper_bounds(shares: Mapping[str, float]) -> dict[str, float]:
-  """Returns where each split's part of [0, 1) ends."""
-  sums = itertools.accumulate(shares.values())
-  bounds = dict(zip(shares, sums, strict=True))
-  return bounds | {next(reversed(bounds)): 1.0}

@@ -7,8 +7,6 @@ import gzip
 import io
 import json
 import pathlib
-from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 
 from data_prep import piece as piece_lib
@@ -20,81 +18,63 @@ _LONGEST_RECORD = 1 << 28
 _ROWS_AT_ONCE = 1024
 
 
-def read(
-  paths: Sequence[pathlib.Path], *, field: str
-) -> Iterator[piece_lib.Piece]:
-  """Yields the documents of some files.
+def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
+  """Yields the documents of files, whose records have their text in a field.
 
-  Args:
-    paths: Files, each read by its suffix; an unknown one is plain text.
-    field: Field of .jsonl records, or column of tables, that holds the text.
-
-  Raises:
-    UserError: a file is damaged, or lacks the field.
+  UserError if a file is damaged, or lacks the field.
   """
   for path in paths:
     name = path.name.lower()
     with source.damage_reported(path):
-      if name.endswith(".gz"):
-        yield from _read_gzip(path)
-      elif name.endswith(".jsonl"):
-        yield from _read_records(path, field=field)
+      if name.endswith(".jsonl"):
+        yield from _read_records(path, field)
       elif name.endswith((".parquet", ".arrow")):
-        yield from _read_table(path, field=field)
+        yield from _read_table(path, field)
       else:
-        with open(path, "rb") as stream:
-          yield from piece_lib.cut(stream, origin=str(path))
+        yield from _read_text(path)
 
 
-def document(
-  value: Any, *, field: str, origin: str
-) -> Iterator[piece_lib.Piece]:
+def _document(value: Any, field: str, origin: str) -> piece_lib.Pieces:
   """Yields the text of one record; UserError if it is not text."""
   if not isinstance(value, str):
     raise errors.UserError(
-      f"{origin} has no text in the field {field!r}; name the field of the"
-      " text with --field."
+      f"{origin} has no text in the field {field!r}; name its --field."
     )
   # Half of a surrogate pair is valid JSON, but not a character.
   data = value.encode("utf-8", "replace")
   return piece_lib.cut(io.BytesIO(data), origin=origin)
 
 
-def _read_gzip(path: pathlib.Path) -> Iterator[piece_lib.Piece]:
-  packed = path.stat().st_size
-  with gzip.open(path) as stream:
+def _read_text(path: pathlib.Path) -> piece_lib.Pieces:
+  is_packed, size = path.name.lower().endswith(".gz"), path.stat().st_size
+  with gzip.open(path) if is_packed else open(path, "rb") as stream:
     for piece in piece_lib.cut(stream, origin=str(path)):
-      source.refuse_bomb(path, piece.offset, packed=packed)
+      source.refuse_bomb(path, piece.offset, packed=size)
       yield piece
 
 
-def _read_records(
-  path: pathlib.Path, *, field: str
-) -> Iterator[piece_lib.Piece]:
+def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
   with open(path, "rb") as stream:
-    number = 0
-    while line := stream.readline(_LONGEST_RECORD):
-      number += 1
+    lines = iter(lambda: stream.readline(_LONGEST_RECORD), b"")
+    for number, line in enumerate(lines, start=1):
       if not line.strip():
         continue
-      origin = f"line {number} of {path}"
+      origin, problem = f"line {number} of {path}", None
       if len(line) == _LONGEST_RECORD:
-        raise errors.UserError(
-          f"{origin} is longer than {_LONGEST_RECORD} bytes; a .jsonl file has"
-          " one record per line."
-        )
+        problem = f"longer than {_LONGEST_RECORD} bytes"
       try:
-        record = json.loads(line.decode("utf-8"))
+        record = None if problem else json.loads(line.decode("utf-8"))
       except (ValueError, RecursionError) as error:
+        problem = f"not JSON ({error})"
+      if problem:
         raise errors.UserError(
-          f"{origin} is not JSON ({error}); a .jsonl file has one record per"
-          " line."
-        ) from None
+          f"{origin} is {problem}; a .jsonl file has one record per line."
+        )
       value = record.get(field) if isinstance(record, dict) else None
-      yield from document(value, field=field, origin=origin)
+      yield from _document(value, field, origin)
 
 
-def _read_table(path: pathlib.Path, *, field: str) -> Iterator[piece_lib.Piece]:
+def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
   """Yields the rows of a Parquet file, or of an Arrow file of HuggingFace."""
   import pyarrow  # Takes as long to import as a small preparation.
   from pyarrow import parquet
@@ -122,5 +102,4 @@ def _read_table(path: pathlib.Path, *, field: str) -> Iterator[piece_lib.Piece]:
     batch.validate(full=True)
     for value in batch.column(field).to_pylist():
       number += 1
-      origin = f"row {number} of {path}"
-      yield from document(value, field=field, origin=origin)
+      yield from _document(value, field, f"row {number} of {path}")

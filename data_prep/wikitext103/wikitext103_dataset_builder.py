@@ -1,16 +1,21 @@
 """TFDS builder of WikiText-103; needs no TensorFlow."""
 
-import functools
-
 from data_prep import builder
-from data_prep import wikitext
+from data_prep import download
+from data_prep.wikitext2 import wikitext2_dataset_builder as wikitext2
+
+PUBLISHED: builder.Published = {
+  None: {
+    "num_words": (103_227_021, 217_646, 245_569),
+    "num_lines": (1_801_350, 3_760, 4_358),
+    "symbols": (267_735,),
+  }
+}
 
 
-class Builder(builder.CorpusBuilder):
+class Builder(wikitext2.Builder):
   """Builds WikiText-103, one record per article."""
 
-  HOMEPAGE = "https://wikitext.smerity.com"
-  open_corpus = staticmethod(
-    functools.partial(wikitext.open_corpus, "wikitext103")
-  )
-  records = staticmethod(builder.by_document)
+  ARCHIVES = download.published("wikitext103")
+  VOCABULARY_SPLITS = ("train",)  # As published.
+  PUBLISHED = PUBLISHED

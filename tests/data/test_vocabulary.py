@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from data_prep import tokenizer as tokenizer_lib
+from data_prep import vocabulary_file
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
 
@@ -21,7 +21,7 @@ def words(*symbols, unk=None, lower_case=False):
 
 
 def reread(symbols, **tokenizer):
-  content = tokenizer_lib.content(symbols, kind=tokenizer["kind"])
+  content = vocabulary_file.content(symbols, tokenizer["kind"])
   return vocabulary.parse(content, tokenizer=tokenizer)
 
 
@@ -48,7 +48,7 @@ def test_every_unicode_plane_comes_back(kind):
   elif kind == "character":
     vocab = reread(sorted(set(text)), kind=kind, lower_case=False)
   else:
-    content = tokenizer_lib.train_subwords(iter(["some text"]), size=300)
+    content = vocabulary_file.train_subwords(iter(["some text"]), 300)
     meta = {"kind": kind, "lower_case": False}
     vocab = vocabulary.parse(content, tokenizer=meta)
   ids = vocab.encode(text)
@@ -61,7 +61,7 @@ def test_every_unicode_plane_comes_back(kind):
 
 @functools.cache
 def subwords():
-  content = tokenizer_lib.train_subwords(iter(["some text of words"]), size=300)
+  content = vocabulary_file.train_subwords(iter(["some text of words"]), 300)
   meta = {"kind": "subword", "lower_case": False}
   return vocabulary.parse(content, tokenizer=meta)
 
@@ -181,7 +181,7 @@ def test_a_datasets_vocabulary_is_loaded(tmp_path):
 
 def test_a_vocabulary_that_was_changed_is_refused(tmp_path):
   write_dataset(tmp_path, sha256="0" * 64)
-  with pytest.raises(errors.UserError, match="not the vocabulary of"):
+  with pytest.raises(errors.UserError, match=r"SHA-256 .* expected 0000"):
     vocabulary.load(str(tmp_path))
 
 

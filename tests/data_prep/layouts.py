@@ -1,6 +1,7 @@
 """Small corpora in the layouts in which the benchmarks are published."""
 
 import io
+import json
 import os
 import pathlib
 import tarfile
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from data_prep import piece
+from data_prep import preparation
 from transformer_xl.data import vocabulary
 
 _SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
@@ -30,6 +32,9 @@ LM1B = {
   "train": [["a cat .", "a dog ran ."], ["The end ."]],
   "heldout": ["a cat ran .", "a bird ."],
 }
+
+# Nothing is held out.
+WHOLE = {"valid_fraction": 0, "test_fraction": 0}
 
 
 def shared(name):
@@ -99,6 +104,33 @@ def lm1b_members():
 
 def _lines(sentences):
   return "".join(sentence + "\n" for sentence in sentences).encode()
+
+
+def prepare(dataset, tmp_path, source, **options):
+  """Prepares a dataset in the folder `data`."""
+  source = None if source is None else str(source)
+  return preparation.prepare(
+    dataset=dataset, data_dir=str(tmp_path / "data"), source=source, **options
+  )
+
+
+def remains(tmp_path):
+  """Returns what lies beside prepared datasets, and these."""
+  folder = tmp_path / "data"
+  return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
+
+
+def meta(folder):
+  return json.loads((folder / "meta.json").read_text())
+
+
+def everything(folder):
+  """Returns the bytes of each split."""
+  vocab = vocabulary.load(str(folder))
+  return {
+    split: vocab.decode_bytes(np.load(folder / f"{split}.npy"))
+    for split in meta(folder)["splits"]
+  }
 
 
 def read(folder, split):

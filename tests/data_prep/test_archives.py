@@ -1,5 +1,6 @@
 """Archives: truncated, changed, hostile, or simply to be read."""
 
+import functools
 import gzip
 import tarfile
 import zipfile
@@ -7,22 +8,14 @@ import zipfile
 import pytest
 
 from data_prep import download
-from data_prep import preparation
 from data_prep import source as source_lib
-from data_prep import wikitext
+from data_prep.wikitext103 import wikitext103_dataset_builder
 from tests.data_prep import layouts
 from transformer_xl import errors
 
-
-def remains(tmp_path):
-  folder = tmp_path / "data"
-  return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
-
-
-def prepare_text(tmp_path, path):
-  return preparation.prepare(
-    dataset="text", data_dir=str(tmp_path / "data"), source=str(path)
-  )
+prepare_text = functools.partial(layouts.prepare, "text")
+prepare_wikitext = functools.partial(layouts.prepare, "wikitext103")
+remains = layouts.remains
 
 
 def wikitext_zip(tmp_path, monkeypatch, *, sha256=None):
@@ -36,14 +29,10 @@ def wikitext_zip(tmp_path, monkeypatch, *, sha256=None):
     size=path.stat().st_size,
     sha256=sha256,
   )
-  monkeypatch.setitem(wikitext.ARCHIVES, "wikitext103", archive)
-  return path
-
-
-def prepare_wikitext(tmp_path, path):
-  return preparation.prepare(
-    dataset="wikitext103", data_dir=str(tmp_path / "data"), source=str(path)
+  monkeypatch.setattr(
+    wikitext103_dataset_builder.Builder, "ARCHIVES", [archive]
   )
+  return path
 
 
 def test_a_truncated_archive_is_refused_by_its_size(tmp_path, monkeypatch):
@@ -135,7 +124,7 @@ def test_links_in_an_archive_are_not_followed(tmp_path):
       link = tarfile.TarInfo(f"ptb.train.txt{kind.decode()}")
       link.type, link.linkname = kind, str(secret)
       archive.addfile(link)
-  assert source_lib.Tar(path).names() == []
+  assert source_lib.Tar(path).names == []
 
 
 def test_an_archive_cannot_write_outside_the_folder(tmp_path):
@@ -145,7 +134,7 @@ def test_an_archive_cannot_write_outside_the_folder(tmp_path):
   folder = source_lib.unpack(
     source_lib.Tar(path), tmp_path / "in" / "side", wanted=lambda name: True
   )
-  assert "news.en-00001-of-00100" in folder.names()
+  assert "news.en-00001-of-00100" in folder.names
   assert {p.name for p in tmp_path.iterdir()} == {"a.tgz", "in"}
 
 
@@ -165,7 +154,7 @@ def test_an_encrypted_zip_is_refused(tmp_path):
 def test_a_zip_is_known_by_its_content(tmp_path):
   path = layouts.write_zip(tmp_path / "no_suffix", {"text8": b"abc"})
   assert zipfile.is_zipfile(path)
-  assert source_lib.locate(str(path)).names() == ["text8"]
+  assert source_lib.locate(str(path)).names == ["text8"]
 
 
 def test_a_source_that_does_not_exist_is_refused(tmp_path):

@@ -1,33 +1,24 @@
 """The published corpora: what is read of them, and that it is them."""
 
-import json
 import pathlib
 
 import numpy as np
 import pytest
 
-from data_prep import preparation
 from data_prep import source as source_lib
-from data_prep import wikitext
 from data_prep.enwik8 import enwik8_dataset_builder
-from data_prep.ptb import ptb_dataset_builder
+from data_prep.ptb import ptb_dataset_builder as ptb
 from data_prep.text8 import text8_dataset_builder
+from data_prep.wikitext103 import wikitext103_dataset_builder as wikitext103
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
 
-
-def prepare(dataset, tmp_path, source, **options):
-  return preparation.prepare(
-    dataset=dataset,
-    data_dir=str(tmp_path / "data"),
-    source=None if source is None else str(source),
-    **options,
-  )
+prepare = layouts.prepare
 
 
 def counts(folder):
-  meta = json.loads((folder / "meta.json").read_text())
+  meta = layouts.meta(folder)
   return {s: entry["num_tokens"] for s, entry in meta["splits"].items()}
 
 
@@ -69,9 +60,9 @@ def test_wikitext_files_alone_are_text_with_an_end_marker_a_line(tmp_path):
 
 
 def test_wikitext_has_sixty_articles_for_validation_and_for_the_test():
-  source = source_lib.Folder(layouts.shared("wikitext-2"))
+  source = source_lib.Source(layouts.shared("wikitext-2"))
   for split in ("valid", "test"):
-    pieces = list(wikitext.read(source, f"{split}.txt"))
+    pieces = list(wikitext103.Builder.read(source, f"{split}.txt"))
     text = (source.path / f"{split}.txt").read_bytes()
     assert len(pieces) == 60
     assert b"".join(piece.data for piece in pieces) == text
@@ -80,10 +71,7 @@ def test_wikitext_has_sixty_articles_for_validation_and_for_the_test():
 @pytest.fixture
 def any_ptb(monkeypatch):
   """Takes any text for the Penn Treebank."""
-  monkeypatch.setattr(
-    ptb_dataset_builder, "PUBLISHED", {"train": {}, "valid": {}, "test": {}}
-  )
-  monkeypatch.setattr(ptb_dataset_builder, "VOCABULARY_SIZE", None)
+  monkeypatch.setattr(ptb.Builder, "PUBLISHED", {None: {}})
 
 
 @pytest.mark.usefixtures("any_ptb")
@@ -113,10 +101,7 @@ def test_text_with_other_counts_is_not_taken_for_a_benchmark(tmp_path):
 @pytest.fixture
 def any_wikitext(monkeypatch):
   """Takes any text for WikiText-103."""
-  monkeypatch.setitem(
-    wikitext.PUBLISHED, "wikitext103", {"train": {}, "valid": {}, "test": {}}
-  )
-  monkeypatch.setitem(wikitext.VOCABULARY_SIZES, "wikitext103", None)
+  monkeypatch.setattr(wikitext103.Builder, "PUBLISHED", {None: {}})
 
 
 @pytest.mark.usefixtures("any_wikitext")
@@ -144,33 +129,26 @@ def test_a_word_that_the_training_text_of_wikitext103_lacks_is_named(
 
 @pytest.mark.usefixtures("any_wikitext")
 def test_articles_do_not_depend_on_how_the_text_is_cut(tmp_path, monkeypatch):
-  source = source_lib.Folder(
+  source = source_lib.Source(
     layouts.write_files(tmp_path, layouts.wikitext_members())
   )
   name = "wikitext-103/wiki.train.tokens"
-  whole = list(wikitext.read(source, name))
+  whole = list(wikitext103.Builder.read(source, name))
   assert len(whole) == 2
   for block in (1, 7, 30):
     layouts.small_pieces(monkeypatch, block=block, longest=64)
-    assert list(wikitext.read(source, name)) == whole
+    assert list(wikitext103.Builder.read(source, name)) == whole
 
 
 @pytest.fixture
 def small_enwik8(monkeypatch):
   """Cuts enwik8 after 80, 90 and 100 bytes."""
   cuts = {"train": (0, 80), "valid": (80, 90), "test": (90, 100)}
-  for module in (enwik8_dataset_builder, text8_dataset_builder):
-    monkeypatch.setattr(module, "SPLITS", cuts)
+  monkeypatch.setattr(enwik8_dataset_builder, "SPLITS", cuts)
   data = (b"aab\nc " * 20)[:100]
   published = {"bytes": data, "newline_free": data.replace(b"\n", b"")}
-  monkeypatch.setattr(
-    enwik8_dataset_builder, "PUBLISHED", {m: {} for m in published}
-  )
-  monkeypatch.setattr(
-    enwik8_dataset_builder,
-    "VOCABULARY_SIZES",
-    {mode: len(set(text)) for mode, text in published.items()},
-  )
+  symbols = {m: {"symbols": [len(set(d))]} for m, d in published.items()}
+  monkeypatch.setattr(enwik8_dataset_builder.Builder, "PUBLISHED", symbols)
   return data
 
 
@@ -189,7 +167,7 @@ def test_enwik8_is_all_bytes_or_the_published_stream(tmp_path, small_enwik8):
     assert text == (
       small_enwik8 if newlines else small_enwik8.replace(b"\n", b"")
     )
-    meta = json.loads((folder / "meta.json").read_text())
+    meta = layouts.meta(folder)
     assert meta["mode"] == mode
     # Bits per character are per symbol of the stream, in either mode.
     train = meta["splits"]["train"]
@@ -206,8 +184,8 @@ def test_enwik8_of_another_length_is_refused(tmp_path):
 
 @pytest.mark.usefixtures("small_enwik8")
 def test_text8_keeps_every_character(tmp_path, monkeypatch):
-  monkeypatch.setattr(text8_dataset_builder, "PUBLISHED", {})
-  monkeypatch.setattr(text8_dataset_builder, "VOCABULARY_SIZE", 3)
+  published = {None: {"symbols": [3]}}
+  monkeypatch.setattr(text8_dataset_builder.Builder, "PUBLISHED", published)
   path = tmp_path / "text8"
   path.write_bytes(b" a b" * 25)
   folder = prepare("text8", tmp_path, path)
@@ -238,7 +216,7 @@ def test_the_standard_library_is_found_and_split_by_file(tmp_path):
     },
   )
   folder = prepare("python_stdlib", tmp_path, library)
-  meta = json.loads((folder / "meta.json").read_text())
+  meta = layouts.meta(folder)
   documents = {s: e["num_documents"] for s, e in meta["splits"].items()}
   assert sum(documents.values()) == 200
   assert set(documents) == {"train", "valid", "test"}

@@ -1,5 +1,6 @@
 """Bad input and full disks: one clear line, and a whole dataset or none."""
 
+import functools
 import os
 import resource
 import subprocess
@@ -11,6 +12,8 @@ from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
 
+prepare_text = functools.partial(layouts.prepare, "text")
+remains = layouts.remains
 NOT_UTF8 = b"fine\nnot \xff fine\n"
 
 
@@ -36,17 +39,6 @@ def error_line(result):
   assert result.returncode == 2, result.stderr
   assert len(lines) == 1, result.stderr
   return lines[0]
-
-
-def prepare_text(tmp_path, path, **options):
-  return preparation.prepare(
-    dataset="text", data_dir=str(tmp_path / "data"), source=str(path), **options
-  )
-
-
-def remains(tmp_path):
-  folder = tmp_path / "data"
-  return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
 
 
 def test_a_users_mistake_is_one_line_on_standard_error_and_status_two(tmp_path):
@@ -113,8 +105,7 @@ def test_text_that_is_not_utf8_is_refused_with_its_place(tmp_path):
 def test_text_that_is_not_utf8_is_fine_as_bytes(tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(NOT_UTF8)
-  options = {"valid_fraction": 0.0, "test_fraction": 0.0}
-  folder = prepare_text(tmp_path, path, **options)
+  folder = prepare_text(tmp_path, path, **layouts.WHOLE)
   assert (folder / "train.npy").read_bytes().endswith(NOT_UTF8)
 
 
@@ -130,7 +121,7 @@ def test_a_single_byte_is_refused_since_it_predicts_nothing(tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(b"a")
   with pytest.raises(errors.UserError, match="has 1 tokens"):
-    prepare_text(tmp_path, path, valid_fraction=0, test_fraction=0)
+    prepare_text(tmp_path, path, **layouts.WHOLE)
   assert remains(tmp_path) == []
 
 
@@ -138,9 +129,7 @@ def test_one_gigantic_line_is_cut_between_words(tmp_path, monkeypatch):
   layouts.small_pieces(monkeypatch, block=16, longest=64)
   path = tmp_path / "a.txt"
   path.write_text("wort \u00fc " * 500)
-  folder = prepare_text(
-    tmp_path, path, tokenizer="word", valid_fraction=0, test_fraction=0
-  )
+  folder = prepare_text(tmp_path, path, tokenizer="word", **layouts.WHOLE)
   tokens, documents = layouts.read(folder, "train")
   assert tokens == ["wort", "\u00fc"] * 500 + ["<eos>"]
   assert documents == [0]
@@ -153,10 +142,9 @@ def test_one_gigantic_word_is_text_for_bytes_and_characters_only(
   path = tmp_path / "a.txt"
   text = "\u00fc\U0001f600x" * 100
   path.write_text(text)
-  options = {"valid_fraction": 0.0, "test_fraction": 0.0}
   with pytest.raises(errors.UserError, match="no white space in the"):
-    prepare_text(tmp_path, path, tokenizer="word", **options)
-  folder = prepare_text(tmp_path, path, tokenizer="character", **options)
+    prepare_text(tmp_path, path, tokenizer="word", **layouts.WHOLE)
+  folder = prepare_text(tmp_path, path, tokenizer="character", **layouts.WHOLE)
   assert layouts.read(folder, "train")[0] == list(text)
 
 

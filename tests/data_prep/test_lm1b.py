@@ -1,23 +1,13 @@
 """One Billion Word: markers, modes and its own list of words."""
 
-import json
-
 import pytest
 
-from data_prep import preparation
 from data_prep.lm1b import lm1b_dataset_builder
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
 
-
-def prepare(dataset, tmp_path, source, **options):
-  return preparation.prepare(
-    dataset=dataset,
-    data_dir=str(tmp_path / "data"),
-    source=str(source),
-    **options,
-  )
+prepare = layouts.prepare
 
 
 @pytest.fixture
@@ -44,7 +34,7 @@ def test_lm1b_has_one_marker_between_sentences(tmp_path):
   sentences = "<S> a cat . <S> a dog ran . <S> <UNK> <UNK> . <S>"
   assert " ".join(tokens) == sentences
   assert documents == [0, 4, 9]
-  entry = json.loads((folder / "meta.json").read_text())["splits"]["train"]
+  entry = layouts.meta(folder)["splits"]["train"]
   # The first marker is given; every other token is predicted.
   assert entry["num_words"] == len(tokens) - 1
   assert entry["num_documents"] == entry["num_lines"] == 3

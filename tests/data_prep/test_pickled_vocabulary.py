@@ -9,7 +9,6 @@ import types
 import numpy as np
 import pytest
 
-from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
@@ -52,15 +51,8 @@ def write(tmp_path, monkeypatch, value):
 def prepare(tmp_path, path, kind, text="a b c\n"):
   source = tmp_path / "a.txt"
   source.write_text(text)
-  return preparation.prepare(
-    dataset="text",
-    data_dir=str(tmp_path),
-    source=str(source),
-    tokenizer=kind,
-    vocabulary_file=str(path),
-    valid_fraction=0,
-    test_fraction=0,
-  )
+  options = {"tokenizer": kind, "vocabulary_file": str(path)}
+  return layouts.prepare("text", tmp_path, source, **options, **layouts.WHOLE)
 
 
 def test_the_published_order_is_used_for_new_text(

@@ -1,5 +1,6 @@
 """A dataset is whole or absent, whatever happens while it is prepared."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -9,11 +10,12 @@ import time
 import numpy as np
 import pytest
 
+from data_prep import corpus
 from data_prep import preparation
-from data_prep import tokenizer as tokenizer_lib
 from tests.data_prep import layouts
 from transformer_xl import errors
 
+prepare = functools.partial(layouts.prepare, "text")
 SPLITS = ("train", "valid", "test")
 
 
@@ -24,15 +26,6 @@ def files(tmp_path):
   return layouts.write_files(tmp_path / "source", documents)
 
 
-def prepare(tmp_path, files, name):
-  return preparation.prepare(
-    dataset="text",
-    data_dir=str(tmp_path / "data"),
-    source=str(files),
-    name=name,
-  )
-
-
 def contents(folder):
   return {p.name: p.read_bytes() for p in folder.iterdir()}
 
@@ -40,9 +33,9 @@ def contents(folder):
 def test_what_a_killed_preparation_left_is_deleted(tmp_path, files):
   left = tmp_path / "data" / "text.partial" / "dataset"
   layouts.write_files(left, {"train.npy": b"half", "test_documents.npy": b"?"})
-  folder = prepare(tmp_path, files, "text")
+  folder = prepare(tmp_path, files)
   assert list((tmp_path / "data").iterdir()) == [folder]
-  fresh = prepare(tmp_path / "other", files, "text")
+  fresh = prepare(tmp_path / "other", files)
   assert contents(folder) == contents(fresh)
 
 
@@ -50,13 +43,13 @@ def test_any_exception_leaves_nothing(tmp_path, files, monkeypatch):
   class Interrupted(BaseException):
     pass
 
-  def write_meta(folder, meta):
-    assert (folder / "train.npy").exists()
+  def suggest(counts):
+    assert len(list((tmp_path / "data").rglob("train.npy"))) == 1
     raise Interrupted
 
-  monkeypatch.setattr(preparation.staging, "write_meta", write_meta)
+  monkeypatch.setattr(preparation.cutoffs, "suggest", suggest)
   with pytest.raises(Interrupted):
-    prepare(tmp_path, files, "text")
+    prepare(tmp_path, files)
   assert list((tmp_path / "data").iterdir()) == []
 
 
@@ -64,17 +57,17 @@ def test_two_processes_do_not_prepare_the_same_dataset(
   tmp_path, files, monkeypatch
 ):
   raised = []
-  genuine = tokenizer_lib.pieces_of
+  genuine = corpus.Corpus.pieces
 
-  def pieces_of(split, tokenizer):
+  def pieces(self, split, activity):
     if not raised:
       with pytest.raises(errors.UserError, match="another process") as error:
-        prepare(tmp_path, files, "text")
+        prepare(tmp_path, files)
       raised.append(error)
-    return genuine(split, tokenizer)
+    return genuine(self, split, activity)
 
-  monkeypatch.setattr(tokenizer_lib, "pieces_of", pieces_of)
-  prepare(tmp_path, files, "text")
+  monkeypatch.setattr(corpus.Corpus, "pieces", pieces)
+  prepare(tmp_path, files)
   assert len(raised) == 1
 
 

@@ -1,5 +1,6 @@
 """Text in Parquet files and in the folders of HuggingFace datasets."""
 
+import functools
 import json
 
 import numpy as np
@@ -7,28 +8,17 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
-from transformer_xl.data import vocabulary
 
-
-def prepare(tmp_path, source, **options):
-  return preparation.prepare(
-    dataset="text", data_dir=str(tmp_path / "data"), source=source, **options
-  )
+prepare = functools.partial(layouts.prepare, "text")
 
 
 def everything(folder):
   """Returns the text of each split, and where its documents start."""
-  meta = json.loads((folder / "meta.json").read_text())
-  vocab = vocabulary.load(str(folder))
   return {
-    split: (
-      vocab.decode_bytes(np.load(folder / f"{split}.npy")),
-      np.load(folder / f"{split}_documents.npy").tolist(),
-    )
-    for split in meta["splits"]
+    split: (text, np.load(folder / f"{split}_documents.npy").tolist())
+    for split, text in layouts.everything(folder).items()
   }
 
 
@@ -61,15 +51,13 @@ def write_arrow(folder, shards, *, stale=()):
 
 def test_every_row_of_a_parquet_file_is_a_document(tmp_path):
   path = write_parquet(tmp_path / "a.parquet", ["eins\n", "", "zw\u00f6lf"])
-  folder = prepare(tmp_path, str(path), valid_fraction=0, test_fraction=0)
+  folder = prepare(tmp_path, str(path), **layouts.WHOLE)
   assert everything(folder) == {"train": ("eins\nzw\u00f6lf".encode(), [0, 5])}
 
 
 def test_a_column_can_be_named_and_a_wrong_one_is_answered(tmp_path):
   path = write_parquet(tmp_path / "a.parquet", ["a\n"] * 9, column="content")
-  folder = prepare(
-    tmp_path, str(path), field="content", valid_fraction=0, test_fraction=0
-  )
+  folder = prepare(tmp_path, str(path), field="content", **layouts.WHOLE)
   assert everything(folder)["train"][0] == b"a\n" * 9
   with pytest.raises(errors.UserError, match="no column 'text', only id, cont"):
     prepare(tmp_path, str(path), name="other")
@@ -106,9 +94,7 @@ def test_files_of_the_hub_are_the_splits_that_they_are_named_for(
 
 def test_a_saved_dataset_is_read_without_its_stale_caches(tmp_path):
   write_arrow(tmp_path / "saved", [["a\n"] * 50, ["b\n"] * 50], stale=["no\n"])
-  folder = prepare(
-    tmp_path, str(tmp_path / "saved"), valid_fraction=0, test_fraction=0
-  )
+  folder = prepare(tmp_path, str(tmp_path / "saved"), **layouts.WHOLE)
   assert everything(folder)["train"][0] == b"a\n" * 50 + b"b\n" * 50
 
 
@@ -130,7 +116,7 @@ def test_arrow_files_with_a_footer_are_read_too(tmp_path):
   rows = table(["a\n", "b\n"])
   with pyarrow.ipc.new_file(str(path), rows.schema) as writer:
     writer.write_table(rows, max_chunksize=1)
-  folder = prepare(tmp_path, str(path), valid_fraction=0, test_fraction=0)
+  folder = prepare(tmp_path, str(path), **layouts.WHOLE)
   assert everything(folder) == {"train": (b"a\nb\n", [0, 2])}
 
 

@@ -1,29 +1,16 @@
 """Anybody's own text: how it is split and cut into tokens."""
 
-import json
+import functools
 
 import numpy as np
 import pytest
 
-from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
 
-
-def prepare(tmp_path, source, **options):
-  return preparation.prepare(
-    dataset="text", data_dir=str(tmp_path / "data"), source=source, **options
-  )
-
-
-def everything(folder):
-  meta = json.loads((folder / "meta.json").read_text())
-  vocab = vocabulary.load(str(folder))
-  return {
-    split: vocab.decode_bytes(np.load(folder / f"{split}.npy"))
-    for split in meta["splits"]
-  }
+prepare = functools.partial(layouts.prepare, "text")
+everything = layouts.everything
 
 
 def lines(start, stop):
@@ -79,9 +66,7 @@ def test_words_get_ids_by_frequency_and_the_rest_is_unknown(tmp_path):
 def test_equal_counts_keep_the_order_in_which_words_were_met(tmp_path):
   path = tmp_path / "a.txt"
   path.write_text("z y x y z x w\n")
-  prepared = prepare(
-    tmp_path, str(path), tokenizer="word", valid_fraction=0, test_fraction=0
-  )
+  prepared = prepare(tmp_path, str(path), tokenizer="word", **layouts.WHOLE)
   symbols = vocabulary.load(str(prepared)).symbols
   assert symbols == ("<eos>", "<unk>", "z", "y", "x", "w")
 
@@ -90,12 +75,7 @@ def test_max_size_counts_all_symbols(tmp_path):
   path = tmp_path / "a.txt"
   path.write_text("a a a b b c\n")
   prepared = prepare(
-    tmp_path,
-    str(path),
-    tokenizer="word",
-    max_size=3,
-    valid_fraction=0,
-    test_fraction=0,
+    tmp_path, str(path), tokenizer="word", max_size=3, **layouts.WHOLE
   )
   assert vocabulary.load(str(prepared)).symbols == ("<eos>", "<unk>", "a")
 
@@ -103,9 +83,7 @@ def test_max_size_counts_all_symbols(tmp_path):
 def test_a_last_line_without_newline_has_its_end_marker(tmp_path):
   path = tmp_path / "a.txt"
   path.write_text("a b\nc")
-  prepared = prepare(
-    tmp_path, str(path), tokenizer="word", valid_fraction=0, test_fraction=0
-  )
+  prepared = prepare(tmp_path, str(path), tokenizer="word", **layouts.WHOLE)
   tokens, _ = layouts.read(prepared, "train")
   assert tokens == ["a", "b", "<eos>", "c", "<eos>"]
 
@@ -121,15 +99,20 @@ def test_subwords_come_back_exactly_and_count_the_same_words(tmp_path):
   text = "low lower lowest \u00fc\U0001f600\n" * 50
   path = tmp_path / "a.txt"
   path.write_text(text)
-  options = {"valid_fraction": 0.0, "test_fraction": 0.0}
-  words = prepare(tmp_path, str(path), tokenizer="word", name="w", **options)
+  words = prepare(
+    tmp_path, str(path), tokenizer="word", name="w", **layouts.WHOLE
+  )
   subwords = prepare(
-    tmp_path, str(path), tokenizer="subword", max_size=300, name="s", **options
+    tmp_path,
+    str(path),
+    tokenizer="subword",
+    max_size=300,
+    name="s",
+    **layouts.WHOLE,
   )
   assert everything(subwords)["train"].decode() == text
   ours, theirs = (
-    json.loads((folder / "meta.json").read_text())["splits"]["train"]
-    for folder in (subwords, words)
+    layouts.meta(folder)["splits"]["train"] for folder in (subwords, words)
   )
   # What word perplexity and bits per byte are divided by.
   assert ours["num_words"] == theirs["num_words"] == 50 * 5
@@ -176,8 +159,7 @@ def test_a_list_of_words_gives_the_ids(tmp_path):
     str(path),
     tokenizer="word",
     vocabulary_file=str(listed),
-    valid_fraction=0,
-    test_fraction=0,
+    **layouts.WHOLE,
   )
   tokens = np.load(prepared / "train.npy").tolist()
   assert tokens == [3, 2, 0, 1]
@@ -186,8 +168,8 @@ def test_a_list_of_words_gives_the_ids(tmp_path):
 @pytest.mark.parametrize(
   ("listed", "message"),
   [
-    ("cat\n<unk>\n", "lacks <eos>"),
-    ("cat\n<eos>\n<unk>\ncat\n", "'cat' more than once"),
+    ("cat\n<unk>\n", "'<eos>' is missing"),
+    ("cat\n<eos>\n<unk>\ncat\n", "'cat' is there twice"),
   ],
 )
 def test_a_list_that_cannot_serve_is_refused(tmp_path, listed, message):
@@ -202,10 +184,10 @@ def test_a_list_that_cannot_serve_is_refused(tmp_path, listed, message):
   ("options", "message"),
   [
     ({"tokenizer": "subword"}, "number of subwords"),
-    ({"max_size": 5}, "max_size is for words"),
-    ({"min_freq": 5}, "min_freq is for"),
-    ({"lower_case": True}, "bytes have no case"),
-    ({"valid_fraction": 1.5}, "parts of the text"),
+    ({"max_size": 5}, "--max_size is for --tokenizer=word"),
+    ({"min_freq": 5}, "--min_freq is for --tokenizer=word, not byte"),
+    ({"lower_case": True}, "--lower_case is for .* not byte"),
+    ({"valid_fraction": 1.5}, "fractions of the text"),
     ({"vocabulary_file": "missing"}, "does not exist"),
     ({"mode": "bytes"}, "--mode is for"),
     ({"valid_source": "missing"}, "--valid_source=missing does not exist"),

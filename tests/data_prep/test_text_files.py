@@ -1,30 +1,17 @@
 """Which files of one's own are read, and which splits they are."""
 
+import functools
 import gzip
 import json
 
 import numpy as np
 import pytest
 
-from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
-from transformer_xl.data import vocabulary
 
-
-def prepare(tmp_path, source, **options):
-  return preparation.prepare(
-    dataset="text", data_dir=str(tmp_path / "data"), source=source, **options
-  )
-
-
-def everything(folder):
-  meta = json.loads((folder / "meta.json").read_text())
-  vocab = vocabulary.load(str(folder))
-  return {
-    split: vocab.decode_bytes(np.load(folder / f"{split}.npy"))
-    for split in meta["splits"]
-  }
+prepare = functools.partial(layouts.prepare, "text")
+everything = layouts.everything
 
 
 def lines(start, stop):
@@ -52,7 +39,7 @@ def test_prose_and_source_files_are_text_and_the_rest_is_reported(
     ".git/h.txt": b"no\n",
   }
   folder = layouts.write_files(tmp_path / "mine", files)
-  prepared = prepare(tmp_path, str(folder), valid_fraction=0, test_fraction=0)
+  prepared = prepare(tmp_path, str(folder), **layouts.WHOLE)
   expected = {"train": b"# prose\nmore\ncode\ntext\n"}
   assert everything(prepared) == expected
   report = "4 files read, 3 skipped (.pdf: 2, no suffix: 1)"
@@ -104,9 +91,7 @@ def test_gzip_and_json_lines_are_read_as_text(tmp_path):
   body = "\n".join(json.dumps(record) for record in records)
   files = {"b.jsonl": body.encode(), "a.txt.gz": gzip.compress(b"first\n")}
   layouts.write_files(folder, files)
-  prepared = prepare(
-    tmp_path, str(folder), field="body", valid_fraction=0.0, test_fraction=0.0
-  )
+  prepared = prepare(tmp_path, str(folder), field="body", **layouts.WHOLE)
   expected = "first\nerste\nzeile\nzweite \u00fc"
   assert everything(prepared) == {"train": expected.encode()}
   starts = np.load(prepared / "train_documents.npy").tolist()

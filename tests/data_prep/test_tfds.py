@@ -1,5 +1,6 @@
 """Datasets of TFDS, built here and read without TensorFlow."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from transformer_xl.data import vocabulary
 
 tfds = pytest.importorskip("tensorflow_datasets")
 tfds.disable_progress_bar()
+prepare = functools.partial(layouts.prepare, "tfds")
 
 TEXTS = {
   "train": ["first\n", "", "zw\u00f6lf", "third"],
@@ -66,12 +68,6 @@ def build(root, config="plain", file_format="array_record"):
   return builder
 
 
-def prepare(tmp_path, source, **options):
-  return preparation.prepare(
-    dataset="tfds", data_dir=str(tmp_path / "data"), source=source, **options
-  )
-
-
 def read(folder, split):
   vocab = vocabulary.load(str(folder))
   text = vocab.decode_bytes(np.load(folder / f"{split}.npy"))
@@ -84,7 +80,7 @@ def test_a_dataset_that_lies_below_the_folder_is_found_by_its_name(tmp_path):
   folder = prepare(tmp_path, "tiny_text/plain")
   assert read(folder, "train") == ("first\nzw\u00f6lf\nthird", [0, 6, 13])
   assert read(folder, "valid") == ("held out\n", [0])
-  meta = json.loads((folder / "meta.json").read_text())
+  meta = layouts.meta(folder)
   assert list(meta["splits"]) == ["train", "valid"]
   assert meta["source"]["dataset"] == "tiny_text/plain/2.0.0"
 
@@ -104,7 +100,7 @@ def test_text_is_held_out_where_the_dataset_has_none(tmp_path):
     valid_fraction=0.2,
     test_fraction=0,
   )
-  entries = json.loads((folder / "meta.json").read_text())["splits"]
+  entries = layouts.meta(folder)["splits"]
   documents = {s: entry["num_documents"] for s, entry in entries.items()}
   assert set(documents) == {"train", "valid"}
   assert sum(documents.values()) == 300
@@ -141,7 +137,7 @@ def test_what_our_own_builders_wrote_is_the_text_itself(tmp_path):
     ({"source": "no_such_dataset"}, "TFDS has no dataset 'no_such_dataset'"),
     ({"source": "../text"}, "cannot be prepared or read here"),
     ({"field": "stars"}, "no text in the field 'stars', but in body, text"),
-    ({"valid_source": "a.txt"}, "valid_source and test_source are for"),
+    ({"valid_source": "a.txt"}, "--valid_source is for --dataset=text, not"),
   ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, options, message):

@@ -12,10 +12,9 @@ import pyarrow
 from pyarrow import parquet
 
 from data_prep import source as source_lib
-from data_prep import wikitext
 from data_prep.lm1b import lm1b_dataset_builder
-from data_prep.ptb import ptb_dataset_builder
 from data_prep.text import readers as readers_lib
+from data_prep.wikitext2 import wikitext2_dataset_builder
 from tests.data_prep import layouts
 from tests.fuzz import campaign
 from tests.fuzz import files
@@ -103,7 +102,7 @@ def _wikitext(content: bytes, folder: str) -> None:
   source = source_lib.locate(files.write(folder, "wikitext.zip", content))
   for split in layouts.WIKITEXT:
     name = source.member(f"wiki.{split}.tokens", needed="the archive")
-    for _ in wikitext.read(source, name):
+    for _ in wikitext2_dataset_builder.Builder.read(source, name):
       pass
 
 
@@ -116,11 +115,9 @@ def _lm1b(content: bytes, folder: str) -> None:
     unpacked = source_lib.unpack(
       source, where, wanted=lm1b_dataset_builder._is_wanted
     )
-    for _ in lm1b_dataset_builder.read(unpacked, unpacked.names()):
+    for _ in unpacked.read(*unpacked.names):
       pass
-  for _ in lm1b_dataset_builder.read(
-    source, lm1b_dataset_builder.names_of(source, "train")
-  ):
+  for _ in source.read(*lm1b_dataset_builder.names_of(source, "train")):
     pass
-  for _ in ptb_dataset_builder.read(source, source.names()[0]):
+  for _ in source.read(source.names[0]):
     pass

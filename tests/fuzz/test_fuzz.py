@@ -151,7 +151,7 @@ def test_a_member_without_a_name_harms_no_archive(tmp_path):
   path.write_bytes(path.read_bytes().replace(b"@", b"\0"))
   with zipfile.ZipFile(path) as archive:
     assert [info.filename for info in archive.infolist()] == ["a.txt", ""]
-  assert source.Zip(path).names() == ["", "a.txt"]
+  assert source.Zip(path).names == ["", "a.txt"]
 
 
 @pytest.mark.parametrize("name", ["../secret.txt", "/etc/hostname"])

@@ -26,12 +26,7 @@ _DAMAGE = (
 
 # Datasets that data_prep makes under their own names.
 BENCHMARKS = (
-  "enwik8",
-  "lm1b",
-  "ptb",
-  "python_stdlib",
-  "text8",
-  "wikitext103",
+  *("enwik8", "lm1b", "ptb", "python_stdlib", "text8", "wikitext103"),
   "wikitext2",
 )
 
@@ -49,9 +44,7 @@ class TokenFile:
 def read_meta(directory: str) -> dict[str, Any]:
   """Reads `meta.json` of a prepared dataset.
 
-  Raises:
-    UserError: it is missing or damaged; the error names the command that
-      prepares the dataset.
+  If it is missing or damaged, a UserError names the command that prepares it.
   """
   path = os.path.join(directory, "meta.json")
   try:
@@ -66,18 +59,14 @@ def read_meta(directory: str) -> dict[str, Any]:
     ) from None
   except (ValueError, LookupError, TypeError, RecursionError) as error:
     reason = " ".join(str(error).split())[:200]
-    raise errors.UserError(
-      f"{path} is damaged ({reason}); {_again(directory)}"
-    ) from None
+    raise _damaged(path, f"is damaged ({reason})") from None
 
 
 def _check_meta(meta: Any) -> None:
   """Raises a LookupError or TypeError if a field that is read is missing."""
   numbers = [meta["vocabulary"]["size"]]
   splits = meta.get("splits", {})  # A folder with only a vocabulary has none.
-  if not isinstance(splits, dict):
-    raise TypeError("the splits have no names")
-  for name, entry in splits.items():
+  for name, entry in dict.items(splits):  # A TypeError unless it is one.
     numbers.append(entry["num_tokens"])
     if not isinstance(entry["sha256"], str):
       raise TypeError(f"{name} has no sha256")
@@ -89,10 +78,7 @@ def open_split(directory: str, split: str) -> TokenFile:
   """Maps a split into memory and checks it against `meta.json`.
 
   Each process reads the whole file once for its hash, about one second per
-  gigabyte.
-
-  Raises:
-    UserError: the split is missing, truncated, or not what was prepared.
+  gigabyte. UserError if the split is missing or not what was prepared.
   """
   splits = read_meta(directory).get("splits", {})
   if split not in splits:
@@ -101,26 +87,20 @@ def open_split(directory: str, split: str) -> TokenFile:
     )
   entry = splits[split]
   path = os.path.join(directory, f"{split}.npy")
-  tokens = _load(path)
-  documents = np.array(_load(os.path.join(directory, f"{split}_documents.npy")))
+  starts_path = os.path.join(directory, f"{split}_documents.npy")
+  tokens, documents = _load(path), np.array(_load(starts_path))
   if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
-    raise errors.UserError(
-      f"{directory}/{split}.npy has {len(tokens)} tokens where meta.json says "
-      f"{entry['num_tokens']}; {_again(directory)}"
-    )
+    counts = f"{len(tokens)} tokens where meta.json says {entry['num_tokens']}"
+    raise _damaged(path, f"has {counts}")
   status = os.stat(path)
   digest = _sha256_once(path, status.st_size, status.st_mtime_ns)
   if digest != entry["sha256"]:
-    raise errors.UserError(
-      f"{path} has the SHA-256 {digest[:12]} where meta.json says "
-      f"{entry['sha256'][:12]}: it was changed; {_again(directory)}"
-    )
+    hashes = f"{digest[:12]} where meta.json says {entry['sha256'][:12]}"
+    raise _damaged(path, f"has the SHA-256 {hashes}: it was changed")
   rises = np.all(documents[1:] > documents[:-1])
   if not rises or not np.all((documents >= 0) & (documents < len(tokens))):
-    raise errors.UserError(
-      f"{directory}/{split}_documents.npy must have rising positions below "
-      f"{len(tokens)}; {_again(directory)}"
-    )
+    wanted = f"must have rising positions below {len(tokens)}"
+    raise _damaged(starts_path, wanted)
   return TokenFile(tokens, documents, digest, entry)
 
 
@@ -129,11 +109,10 @@ def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
 
   In a long split only 64 evenly spaced samples are counted.
   """
-  starts = np.linspace(0, len(file.tokens), 64, endpoint=False, dtype=int)
-  parts = [file.tokens[start : start + (1 << 16)] for start in starts]
-  tokens = np.concatenate(
-    parts if len(file.tokens) > 1 << 22 else [file.tokens]
-  )
+  tokens = file.tokens
+  if len(tokens) > 1 << 22:
+    starts = np.linspace(0, len(tokens), 64, endpoint=False, dtype=int)
+    tokens = np.concatenate([tokens[at : at + (1 << 16)] for at in starts])
   cluster = np.searchsorted(cutoffs, tokens, side="right")
   counts = np.bincount(cluster, minlength=len(cutoffs) + 1)
   return tuple((counts[1:] / len(tokens)).tolist())
@@ -141,18 +120,15 @@ def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
 
 def _load(path: str) -> np.ndarray:
   """Maps a flat array of integers; a UserError if it is missing or damaged."""
-  again = _again(os.path.dirname(path))
   try:
     array = np.lib.format.open_memmap(path, mode="r")
     if array.ndim != 1 or array.dtype.kind not in "iu":
       raise ValueError
     return array
   except FileNotFoundError:
-    raise errors.UserError(f"{path} is missing; {again}") from None
+    raise _damaged(path, "is missing") from None
   except _DAMAGE:  # NumPy's own message suggests pickles.
-    raise errors.UserError(
-      f"{path} is truncated or not a token file; {again}"
-    ) from None
+    raise _damaged(path, "is truncated or not a token file") from None
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
@@ -187,7 +163,9 @@ def _suggestion(directory: str) -> str:
   return f"did you mean {close[0]}? Otherwise " if close else ""
 
 
-def _again(directory: str) -> str:
-  return (
-    f"delete {directory} and prepare it again: {_prepare_command(directory)}"
+def _damaged(path: str, problem: str) -> errors.UserError:
+  directory = os.path.dirname(path)
+  command = _prepare_command(directory)
+  return errors.UserError(
+    f"{path} {problem}; delete {directory} and prepare it again: {command}"
   )

@@ -4,7 +4,7 @@ A prepared dataset keeps its vocabulary as plain text or JSON, beside a
 `meta.json` that states how text is split into symbols. Nothing is unpickled.
 """
 
-import abc
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -21,14 +21,17 @@ import tokenizers
 from numpy.typing import NDArray
 
 from transformer_xl import errors
-from transformer_xl.data import lookup_table
 
-_LAST_CODE_POINT = 0x10FFFF
+_MISSING = np.iinfo(np.uint32).max
 
 
 @dataclasses.dataclass(frozen=True)
-class Vocabulary(abc.ABC):
-  """Symbols in the order of their ids; `unit` names their kind."""
+class Vocabulary:
+  """Symbols in the order of their ids; `unit` names their kind.
+
+  Subclasses encode text or its bytes, and decode ids to one of them; the other
+  follows from that.
+  """
 
   unit: ClassVar[str]  # byte, character, word or subword.
   symbols: tuple[str, ...]
@@ -43,91 +46,94 @@ class Vocabulary(abc.ABC):
     """The smallest unsigned integers that hold every id."""
     return np.min_scalar_type(self.size - 1)
 
-  @abc.abstractmethod
   def encode(self, text: str) -> NDArray[Any]:
     """Returns ids [num_tokens]; a UserError names a symbol without an id."""
-
-  @abc.abstractmethod
-  def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text of ids; bytes that are not UTF-8 become U+FFFD."""
-
-  def symbol(self, index: int) -> str:
-    """Returns a symbol for display: printable, without white space."""
-    return escape(self.symbols[index])
+    return self.encode_bytes(text.encode("utf-8", "surrogatepass"))
 
   def encode_bytes(self, data: bytes) -> NDArray[Any]:
     """Returns ids [num_tokens] of UTF-8; a byte vocabulary takes any bytes."""
     return self.encode(data.decode("utf-8"))
 
+  def decode(self, ids: Iterable[int]) -> str:
+    """Returns the text of ids; bytes that are not UTF-8 become U+FFFD."""
+    return self.decode_bytes(ids).decode("utf-8", "replace")
+
   def decode_bytes(self, ids: Iterable[int]) -> bytes:
     """Returns the exact bytes of ids."""
     return self.decode(ids).encode("utf-8", "surrogatepass")
 
+  def symbol(self, index: int) -> str:
+    """Returns a symbol for display: printable, without white space."""
+    return escape(self.symbols[index])
+
+
+class _PointVocabulary(Vocabulary):
+  """One id for each code point, or byte, found in a table."""
+
+  limit: ClassVar[int]  # All of them are below it.
+
+  @functools.cached_property
+  def _table(self) -> NDArray[np.uint32]:
+    table = np.full(self.limit, _MISSING, np.uint32)
+    table[[ord(symbol) for symbol in self.symbols]] = np.arange(self.size)
+    return table
+
+  def _find(self, points: NDArray[Any]) -> NDArray[Any]:
+    """Returns ids [num_points]; a UserError names a point without one."""
+    ids = self._table[points]
+    missing = ids == _MISSING
+    if missing.any():
+      at = int(np.argmax(missing))
+      point = int(points[at])
+      is_byte = self.unit == "byte"
+      name = f"the byte 0x{point:02x}" if is_byte else repr(chr(point))
+      raise errors.UserError(
+        f"{name} at position {at} of the text is not in the vocabulary; leave"
+        " it out or use a model with a larger vocabulary."
+      )
+    return ids.astype(self.dtype)
+
 
 @dataclasses.dataclass(frozen=True)
-class ByteVocabulary(Vocabulary):
+class ByteVocabulary(_PointVocabulary):
   """Bytes, each stored as the character of that code point.
 
   By default all 256 in order, so that an id is the byte's value.
   """
 
-  unit = "byte"
+  unit, limit = "byte", 256
   symbols: tuple[str, ...] = tuple(map(chr, range(256)))
-
-  def encode(self, text: str) -> NDArray[Any]:
-    """Returns ids [num_bytes] of a text in UTF-8."""
-    return self.encode_bytes(text.encode("utf-8", "surrogatepass"))
 
   def encode_bytes(self, data: bytes) -> NDArray[Any]:
     """Returns ids [num_bytes] of any bytes."""
-    values = np.frombuffer(data, np.uint8)
-    ids = lookup_table.find(
-      self._table, values, name=lambda value: f"the byte 0x{value:02x}"
-    )
-    return ids.astype(self.dtype)
+    return self._find(np.frombuffer(data, np.uint8))
 
   def decode_bytes(self, ids: Iterable[int]) -> bytes:
     """Returns the bytes of ids."""
     values = np.array([ord(s) for s in self.symbols], np.uint8)
     return values[_as_indices(ids)].tobytes()
 
-  def decode(self, ids: Iterable[int]) -> str:
-    """Returns the bytes as text; invalid UTF-8 becomes U+FFFD."""
-    return self.decode_bytes(ids).decode("utf-8", "replace")
-
   def symbol(self, index: int) -> str:
     """Returns an ASCII character, or the byte as an escape."""
-    value = self.symbols[index]
-    return escape(value) if value.isascii() else f"\\x{ord(value):02x}"
-
-  @functools.cached_property
-  def _table(self) -> NDArray[np.uint32]:
-    return lookup_table.make(self.symbols, length=256)
+    return escape_byte(self.symbols[index])
 
 
 @dataclasses.dataclass(frozen=True)
-class CharacterVocabulary(Vocabulary):
+class CharacterVocabulary(_PointVocabulary):
   """Unicode characters."""
 
-  unit = "character"
+  unit, limit = "character", 0x110000
   lower_case: bool
 
   def encode(self, text: str) -> NDArray[Any]:
     """Returns one id per character, [num_characters]."""
     text = text.lower() if self.lower_case else text
-    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    ids = lookup_table.find(
-      self._table, points, name=lambda point: repr(chr(point))
-    )
-    return ids.astype(self.dtype)
+    data = text.encode("utf-32-le", "surrogatepass")
+    return self._find(np.frombuffer(data, "<u4"))
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the characters of ids."""
     return "".join(self.symbols[i] for i in _as_indices(ids))
-
-  @functools.cached_property
-  def _table(self) -> NDArray[np.uint32]:
-    return lookup_table.make(self.symbols, length=_LAST_CODE_POINT + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,49 +204,35 @@ class SubwordVocabulary(Vocabulary):
 def load(directory: str) -> Vocabulary:
   """Reads the vocabulary of a prepared dataset; UserError if it is damaged."""
   folder = pathlib.Path(directory)
+  command = "python -m data_prep.main"
   try:
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     name = meta["vocabulary"]["file"]
     path = folder / pathlib.PurePath(name).name  # Never outside the folder.
-    expected = meta["vocabulary"]["sha256"]
     content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != (expected := meta["vocabulary"]["sha256"]):
+      raise ValueError(f"{path} has the SHA-256 {digest}, expected {expected}")
+    return parse(content, tokenizer=meta["tokenizer"])
   except FileNotFoundError as error:
     raise errors.UserError(
       f"{directory} is not a prepared dataset: {error.filename} is missing;"
-      " prepare it with python -m data_prep.main."
+      f" prepare it with {command}."
     ) from None
-  except (ValueError, KeyError, TypeError, RecursionError, OSError):
+  except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
+    reason = " ".join(str(error).split())[:400]
     raise errors.UserError(
-      f"{folder / 'meta.json'} is damaged; delete {directory} and prepare it"
-      " again with python -m data_prep.main."
-    ) from None
-  digest = hashlib.sha256(content).hexdigest()
-  if digest != expected:
-    raise errors.UserError(
-      f"{path} is not the vocabulary of the prepared tokens: it has the SHA-256"
-      f" {digest}, expected {expected}; delete {directory} and prepare again."
-    )
-  try:
-    return parse(content, tokenizer=meta["tokenizer"])
-  except (ValueError, LookupError, TypeError) as error:
-    reason = " ".join(str(error).split())[:200]
-    raise errors.UserError(
-      f"{path} is not what meta.json describes ({reason}); delete "
-      f"{directory} and prepare it again with python -m data_prep.main."
+      f"{folder / 'meta.json'} or its vocabulary is damaged ({reason}); delete"
+      f" {directory} and prepare it again with {command}."
     ) from None
 
 
 def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
-  """Returns the vocabulary of a file's content and a tokenizer's fields.
+  """Returns the vocabulary of a file's content and a tokenizer of `meta.json`.
 
-  Args:
-    content: JSON of the tokenizers library for subwords; otherwise one symbol
-      per line, as `escape` writes it.
-    tokenizer: as in `meta.json`: kind, lower_case and, for words, end_of_line
-      and unk.
-
-  Raises:
-    ValueError, LookupError, TypeError: content and fields do not match.
+  The content is JSON of the tokenizers library for subwords, otherwise a symbol
+  per line, as `escape` writes it. ValueError, LookupError or TypeError if it
+  does not match the tokenizer.
   """
   text = content.decode("utf-8")
   kind, lower_case = tokenizer["kind"], tokenizer["lower_case"]
@@ -254,23 +246,21 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
       raise ValueError(f"an id is {size - 1}")
     symbols = tuple(model.id_to_token(i) or "" for i in range(size))
     return SubwordVocabulary(symbols, model, lower_case)
-  symbols = tuple(unescape(s) for s in text.removesuffix("\n").split("\n"))
+  symbols = tuple(map(unescape, text.removesuffix("\n").split("\n")))
   if len(set(symbols)) < len(symbols):
-    raise ValueError("a symbol is there twice")
-  if kind in ("byte", "character"):
-    limit = 256 if kind == "byte" else _LAST_CODE_POINT + 1
-    if not all(len(s) == 1 and ord(s) < limit for s in symbols):
-      raise ValueError(f"not every line is one {kind}")
+    [(twice, _)] = collections.Counter(symbols).most_common(1)
+    raise ValueError(f"{twice!r} is there twice")
+  if kind == "word":
+    end_of_line, unk = tokenizer["end_of_line"], tokenizer["unk"]
+    if missing := {end_of_line, unk} - {*symbols, None}:
+      raise ValueError(f"{missing.pop()!r} is missing")
+    return WordVocabulary(symbols, lower_case, end_of_line, unk)
+  limit = {"byte": ByteVocabulary.limit, "character": CharacterVocabulary.limit}
+  if not all(len(s) == 1 and ord(s) < limit[kind] for s in symbols):
+    raise ValueError(f"not every line is one {kind}")
   if kind == "byte":
     return ByteVocabulary(symbols)
-  if kind == "character":
-    return CharacterVocabulary(symbols, lower_case)
-  if kind != "word":
-    raise ValueError(f"kind is {kind!r}")
-  end_of_line, unk = tokenizer["end_of_line"], tokenizer["unk"]
-  if not {end_of_line, unk} <= {*symbols, None}:
-    raise ValueError(f"{end_of_line!r} or {unk!r} is missing")
-  return WordVocabulary(symbols, lower_case, end_of_line, unk)
+  return CharacterVocabulary(symbols, lower_case)
 
 
 def escape(symbol: str) -> str:
@@ -278,6 +268,11 @@ def escape(symbol: str) -> str:
   if symbol.isalnum():  # The common case; every such character is printable.
     return symbol
   return "".join(_escape_character(c) for c in symbol)
+
+
+def escape_byte(value: str) -> str:
+  r"""Returns an ASCII character as `escape` does, another byte as \xNN."""
+  return escape(value) if value.isascii() else f"\\x{ord(value):02x}"
 
 
 def unescape(line: str) -> str:
@@ -303,5 +298,5 @@ def _escape_character(character: str) -> str:
 
 
 def _as_indices(ids: Iterable[int]) -> NDArray[np.int64]:
-  array = ids if hasattr(ids, "dtype") else list(ids)
-  return np.asarray(array).astype(np.int64).ravel()
+  ids = ids if hasattr(ids, "dtype") else list(ids)
+  return np.asarray(ids).astype(np.int64).ravel()
