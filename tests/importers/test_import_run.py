@@ -21,7 +21,6 @@ from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
-from transformer_xl.importers import report
 from transformer_xl.importers import source
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import generate
@@ -179,7 +178,7 @@ def test_the_report_is_kept_and_adds_up(wt103):
   made = json.loads((wt103 / "results" / "import.json").read_text())
   sizes = [np.prod(row["shape"], dtype=int) for row in made["tensors"]]
   assert sum(sizes) == made["num_parameters"]
-  lines = report.render(made).splitlines()
+  lines = import_run.render(made).splitlines()
   assert "  2 x transformer/layer_*/rel_attn/qkv/kernel [8, 24] -> " in (
     "\n".join(lines)
   )
@@ -203,7 +202,7 @@ def test_export_and_import_return_every_parameter(tmp_path, index):
     found.tensors,
     huggingface.layout(config),
     config,
-    ignored=import_run.FORMATS["huggingface"].ignored,
+    ignored=import_run.FORMATS["huggingface"].IGNORED,
   )
   jax.tree.map(np.testing.assert_array_equal, params, again)
 

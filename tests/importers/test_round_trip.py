@@ -17,8 +17,8 @@ from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
+from transformer_xl.importers import pytorch
 from transformer_xl.importers import source
-from transformer_xl.importers import torch_layout
 
 
 def one_of(*values):
@@ -91,7 +91,7 @@ def test_an_exported_model_is_imported_bit_for_bit(updates):
     found.tensors,
     huggingface.layout(read),
     read,
-    ignored=torch_layout.IGNORED,
+    ignored=pytorch.IGNORED,
   )
   again = traverse_util.flatten_dict(again, sep="/")
   assert again.keys() == params.keys()

@@ -5,10 +5,10 @@ directions: the same list imports, exports and maps gradients.
 """
 
 import functools
-import math
 import re
 from collections.abc import Iterable
 from collections.abc import Mapping
+from types import EllipsisType
 from typing import Any
 from typing import NamedTuple
 
@@ -21,22 +21,17 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import transformer_xl
 
-# Tensor names that an error lists at most.
-NUM_NAMED = 4
-
-
-class Piece(NamedTuple):
-  """A part of one of our parameters."""
-
-  parameter: str  # Path, such as "layers/attention/query".
-  at: int | slice | None = None  # A layer, some rows, or None for all.
+Shapes = dict[str, tuple[int, ...]]  # By the name of the array.
+QKV = ("attention/query", "attention/key", "attention/value")
+NUM_NAMED = 4  # Tensor names that an error lists at most.
 
 
 class Tensor(NamedTuple):
-  """One tensor of the other format: the concatenation of its pieces."""
+  """One tensor of the other format: our parameters, concatenated."""
 
   name: str
-  pieces: tuple[Piece, ...]
+  parameters: tuple[str, ...]  # Paths, such as "layers/attention/query".
+  at: int | slice | EllipsisType = ...  # A layer or some rows of each.
   axis: int = 0  # Axis of the concatenation, in the file.
   transpose: bool = False
   reverse: bool = False  # Reversed rows: PyTorch's clusters.
@@ -52,9 +47,7 @@ class Mapped(NamedTuple):
 
 
 @functools.cache
-def parameter_shapes(
-  config: schema.ModelConfig,
-) -> dict[str, tuple[int, ...]]:
+def parameter_shapes(config: schema.ModelConfig) -> Shapes:
   """Returns the shape of every parameter of a model by its path."""
   params = transformer_xl.abstract_params(config)
   flat = traverse_util.flatten_dict(params, sep="/")
@@ -63,11 +56,14 @@ def parameter_shapes(
 
 def tensor_shapes(
   layout: Iterable[Tensor], config: schema.ModelConfig
-) -> dict[str, tuple[int, ...]]:
+) -> Shapes:
   """Returns the shape of every tensor of a layout by its name in the file."""
-  expected = parameter_shapes(config)
+  params = {
+    name: np.broadcast_to(np.float32(0), shape)
+    for name, shape in parameter_shapes(config).items()
+  }
   return {
-    tensor.name: _file_shape(tensor, tensor.pieces, expected)
+    tensor.name: _joined(_views(params, tensor), tensor.axis)
     for tensor in layout
   }
 
@@ -96,60 +92,52 @@ def import_tensors(
   """
   layout = list(layout)
   _check_names(tensors, layout, ignored)
-  expected = parameter_shapes(config)
   params = {
-    name: np.empty(shape, np.float32) for name, shape in expected.items()
+    name: np.empty(shape, np.float32)
+    for name, shape in parameter_shapes(config).items()
   }
-  written = dict.fromkeys(expected, 0)
+  missing = {name: values.size for name, values in params.items()}
   rows = []
   for tensor in layout:
-    values = _shared_values(tensors, tensor)
-    _check_shape(tensor, values.shape, expected)
-    sizes = [
-      _file_shape(tensor, [p], expected)[tensor.axis] for p in tensor.pieces
-    ]
-    parts = np.split(values, np.cumsum(sizes)[:-1], axis=tensor.axis)
-    for piece, part in zip(tensor.pieces, parts, strict=True):
-      part = _reorient(part, tensor)
-      params[piece.parameter][_index(piece)] = part
-      written[piece.parameter] += part.size
-    names = tuple(dict.fromkeys(piece.parameter for piece in tensor.pieces))
-    rows.append(Mapped(tensor.name, values.shape, names))
-  for name, shape in expected.items():
-    if written[name] != math.prod(shape):
-      raise ValueError(f"the layout gives {written[name]} numbers of {name}")
+    values, views = _shared_values(tensors, tensor), _views(params, tensor)
+    wanted = _joined(views, tensor.axis)
+    if values.shape != wanted:
+      raise errors.UserError(
+        f"{tensor.name} has the shape {values.shape}, but the rest of the "
+        f"source requires {wanted}; its configuration is of another model."
+      )
+    ends = np.cumsum([view.shape[tensor.axis] for view in views])[:-1]
+    parts = np.split(values, ends, axis=tensor.axis)
+    for name, view, part in zip(tensor.parameters, views, parts, strict=True):
+      view[...] = part
+      missing[name] -= part.size
+    rows.append(Mapped(tensor.name, values.shape, tensor.parameters))
+  if any(missing.values()):
+    raise ValueError(f"the layout leaves out {missing} numbers")
   return traverse_util.unflatten_dict(params, sep="/"), rows
 
 
 def export_tensors(
-  params: shapes.PyTree,
-  layout: Iterable[Tensor],
+  params: shapes.PyTree, layout: Iterable[Tensor]
 ) -> dict[str, NDArray[Any]]:
   """Converts our parameters to the tensors of another format, each once."""
   flat = traverse_util.flatten_dict(params, sep="/")
-  result = {}
-  for tensor in layout:
-    parts = [
-      _reorient(np.asarray(flat[piece.parameter])[_index(piece)], tensor)
-      for piece in tensor.pieces
-    ]
-    values = np.concatenate(parts, axis=tensor.axis)
-    result[tensor.name] = np.ascontiguousarray(values)
-  return result
+  flat = {name: np.asarray(values) for name, values in flat.items()}
+  return {
+    tensor.name: np.ascontiguousarray(
+      np.concatenate(_views(flat, tensor), axis=tensor.axis)
+    )
+    for tensor in layout
+  }
 
 
 def _check_names(tensors, layout, ignored):
   """Raises a UserError if a tensor is missing or unused."""
-  known = {name for tensor in layout for name in (tensor.name, *tensor.aliases)}
-  missing = [
-    tensor.name
-    for tensor in layout
-    if not any(name in tensors for name in (tensor.name, *tensor.aliases))
-  ]
+  names = [(tensor.name, *tensor.aliases) for tensor in layout]
+  known = {name for group in names for name in group}
+  missing = [group[0] for group in names if tensors.keys().isdisjoint(group)]
   unused = [
-    name
-    for name in tensors
-    if name not in known and not re.search(ignored, name)
+    name for name in tensors if not (name in known or re.search(ignored, name))
   ]
   if missing or unused:
     raise errors.UserError(
@@ -178,32 +166,15 @@ def _shared_values(tensors, tensor: Tensor) -> NDArray[Any]:
   return values
 
 
-def _check_shape(tensor: Tensor, shape, expected) -> None:
-  wanted = _file_shape(tensor, tensor.pieces, expected)
-  if shape != wanted:
-    raise errors.UserError(
-      f"{tensor.name} has the shape {shape}, but the rest of the source "
-      f"requires {wanted}; its configuration is of another model."
-    )
+def _views(params, tensor: Tensor) -> list[NDArray[Any]]:
+  """Views of our parameters in the orientation of the file."""
+  views = [params[name][tensor.at] for name in tensor.parameters]
+  views = [view.T if tensor.transpose else view for view in views]
+  return [view[::-1] if tensor.reverse else view for view in views]
 
 
-def _file_shape(tensor: Tensor, pieces, expected) -> tuple[int, ...]:
-  """Shape of the concatenation of some pieces in the file."""
-  parts = []
-  for piece in pieces:
-    empty = np.broadcast_to(np.float32(0), expected[piece.parameter])
-    parts.append(_reorient(empty[_index(piece)], tensor).shape)
-  shape = list(parts[0])
-  shape[tensor.axis] = sum(part[tensor.axis] for part in parts)
+def _joined(views: list[NDArray[Any]], axis: int) -> tuple[int, ...]:
+  """Shape of the concatenation of some arrays."""
+  shape = list(views[0].shape)
+  shape[axis] = sum(view.shape[axis] for view in views)
   return tuple(shape)
-
-
-def _reorient(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
-  """Converts the file's orientation to ours, or back; it is an involution."""
-  if tensor.transpose:
-    values = values.T
-  return values[::-1] if tensor.reverse else values
-
-
-def _index(piece: Piece):
-  return ... if piece.at is None else piece.at

@@ -8,7 +8,6 @@ attributes of a pickled module; for a state dict the caller gives it.
 import itertools
 import os
 from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,23 @@ from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
 from transformer_xl.importers import source
-from transformer_xl.importers import torch_layout
+from transformer_xl.model import adaptive_embedding
 
+# Constant frequencies of the position encodings.
+IGNORED = r"(^|\.)pos_emb\.inv_freq$"
+LAYER = {
+  "dec_attn.qkv_net.weight": mapping.QKV,
+  "dec_attn.r_net.weight": ("attention/position",),
+  "dec_attn.o_net.weight": ("attention/output",),
+  "pos_ff.CoreNet.0.weight": ("feed_forward/in_kernel",),
+  "pos_ff.CoreNet.0.bias": ("feed_forward/in_bias",),
+  "pos_ff.CoreNet.3.weight": ("feed_forward/out_kernel",),
+  "pos_ff.CoreNet.3.bias": ("feed_forward/out_bias",),
+  "dec_attn.layer_norm.weight": ("attention_norm/scale",),
+  "dec_attn.layer_norm.bias": ("attention_norm/bias",),
+  "pos_ff.layer_norm.weight": ("feed_forward_norm/scale",),
+  "pos_ff.layer_norm.bias": ("feed_forward_norm/bias",),
+}
 VOCABULARIES = ("cache.pt", "vocab.pkl", "vocab.bin", "vocab.txt")
 PARALLEL = "module."  # Prefix added by torch.nn.DataParallel.
 
@@ -41,38 +55,109 @@ def read(
   if os.path.isdir(path):
     path = os.path.join(path, "model.pt")
   file = torch_file.read(path)
-  tensors = {
-    name.removeprefix(PARALLEL): values
-    for name, values in file.tensors().items()
-  }
+  named = file.tensors().items()
+  tensors = {name.removeprefix(PARALLEL): values for name, values in named}
+  given: dict[str, Any] = {"cutoffs": cutoffs, "pre_norm": pre_norm}
+  lengths = None
   try:
-    given: dict[str, Any] = {"cutoffs": cutoffs, "pre_norm": pre_norm}
-    lengths = None
     if file.attributes():
-      given, lengths = _attributes(file), _lengths(file)
+      given, lengths = _settings(file)
     fields = given | _model(tensors, path, given["cutoffs"])
   except LookupError as error:
     raise errors.UserError(
       f"{path} is not a language model of the original code with relative "
       f"attention (attn_type 0): {error} is missing; check --format."
     ) from None
-  return source.Source(
-    tensors=tensors,
-    files=(path,),
-    model=fields,
-    lengths=lengths,
-    vocabulary=source.find(os.path.dirname(path), VOCABULARIES),
-  )
+  vocabulary = source.find(os.path.dirname(path), VOCABULARIES)
+  return source.Source(tensors, (path,), fields, lengths, vocabulary)
 
 
-def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
-  """Lists the tensors of a language model; its head reverses the clusters."""
-  return torch_layout.layout(config, prefix="", reverse_clusters=True)
+def layout(
+  config: schema.ModelConfig, *, prefix: str = "", reverse_clusters: bool = True
+) -> Iterator[mapping.Tensor]:
+  """Lists all tensors of a language model, the original or HuggingFace's.
+
+  PyTorch's linear layers compute x W^T, so kernels are transposed; embedding
+  tables and softmax kernels are not.
+
+  Args:
+    config: of the model.
+    prefix: of tensor names outside the softmax.
+    reverse_clusters: the head lists the last cluster first, as in the original
+      code.
+  """
+  biases = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}
+  for theirs, ours in biases.items():  # u and v.
+    own = [
+      f"{prefix}layers.{layer}.dec_attn.{theirs}"
+      for layer in range(config.num_layers)
+    ]
+    if config.untie_biases:
+      for layer, name in enumerate(own):
+        yield mapping.Tensor(name, (f"layers/attention/{ours}",), layer)
+    else:
+      name = f"{prefix}{theirs}"
+      yield mapping.Tensor(name, (ours,), aliases=tuple(own))
+  for layer in range(config.num_layers):
+    for theirs, names in LAYER.items():
+      yield mapping.Tensor(
+        f"{prefix}layers.{layer}.{theirs}",
+        tuple(f"layers/{name}" for name in names),
+        layer,
+        transpose=True,  # Leaves vectors as they are.
+      )
+  yield from _embedding(config, f"{prefix}word_emb.")
+  yield from _softmax(config, reverse_clusters)
 
 
-def _model(
-  tensors: Mapping[str, NDArray[Any]], path: str, cutoffs: tuple[int, ...]
-) -> dict[str, Any]:
+def _embedding(config, prefix):
+  params = mapping.parameter_shapes(config)
+  clusters = range(len(config.cutoffs) + 1)
+  tables = clusters if config.div_val > 1 else range(1)
+  for index in tables:
+    name, tied = f"{prefix}emb_layers.{index}", f"crit.out_layers.{index}"
+    yield mapping.Tensor(
+      f"{name}.weight",
+      (f"embedding/table_{index}",),
+      aliases=(f"{tied}.weight",) if config.tie_weights else (),
+    )
+  for index in tables:
+    name = f"embedding/projection_{index}"
+    users = (index,) if config.div_val > 1 else clusters
+    shared = [i for i in users if f"softmax/projection_{i}" not in params]
+    if name in params:
+      yield mapping.Tensor(
+        f"{prefix}emb_projs.{index}",
+        (name,),
+        transpose=True,
+        aliases=tuple(f"crit.out_projs.{i}" for i in shared),
+      )
+
+
+def _softmax(config, reverse_clusters):
+  params = mapping.parameter_shapes(config)
+  clusters = adaptive_embedding.clusters(config)
+  if len(clusters) > 1:
+    for theirs, ours in (("weight", "kernel"), ("bias", "bias")):
+      name, path = f"crit.cluster_{theirs}", f"softmax/cluster_{ours}"
+      yield mapping.Tensor(name, (path,), reverse=reverse_clusters)
+  names = tuple(f"softmax/kernel_{index}" for index in range(len(clusters)))
+  rows, kernels = [slice(None)], [names]  # One layer for all clusters.
+  if config.div_val > 1:
+    rows = [slice(cluster.start, cluster.stop) for cluster in clusters]
+    kernels = [(name,) for name in names]
+  for index, at in enumerate(rows):
+    name = f"crit.out_layers.{index}.bias"
+    yield mapping.Tensor(name, ("softmax/bias",), at)
+  for index, kernel in enumerate(() if config.tie_weights else kernels):
+    yield mapping.Tensor(f"crit.out_layers.{index}.weight", kernel)
+  for index in range(len(clusters)):
+    name = f"softmax/projection_{index}"
+    if name in params:
+      yield mapping.Tensor(f"crit.out_projs.{index}", (name,), transpose=True)
+
+
+def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
   """Fields of our `ModelConfig`, from names, shapes and shared values."""
   num_heads, head_dim = tensors["r_w_bias"].shape
   model_dim = tensors["layers.0.dec_attn.qkv_net.weight"].shape[1]
@@ -120,47 +205,41 @@ def _model(
 def _tie_projections(tensors, projections, num_tails: int) -> str:
   if not projections:
     return "all_but_first"
-  shared = itertools.cycle(projections)  # A single one if div_val is 1.
+  # With div_val=1 all clusters have the same one.
+  each = (projections * (num_tails + 1))[: num_tails + 1]
   return source.tie_projections(
     [
       np.array_equal(projection, tensors[f"crit.out_projs.{index}"])
-      for index, projection in zip(range(num_tails + 1), shared, strict=False)
+      for index, projection in enumerate(each)
     ]
   )
 
 
-def _attributes(file: torch_file.TorchFile) -> dict[str, Any]:
-  """Settings that are attributes of a pickled module."""
-  attention = ("layers", "0", "dec_attn")
-  return {
+def _settings(
+  file: torch_file.TorchFile,
+) -> tuple[dict[str, Any], source.Lengths]:
+  """Fields and lengths of training, which are attributes of a module.
+
+  Published evaluations use other lengths (docs/specification.md, 19.3).
+  """
+  model, attention = file.attributes(), ("layers", "0", "dec_attn")
+  dropout = file.attributes("drop")["p"]
+  attention_dropout = file.attributes(*attention, "dropatt")["p"]
+  fields = {
     "cutoffs": tuple(file.attributes("crit")["cutoffs"][:-1]),
     "pre_norm": file.attributes(*attention)["pre_lnorm"],
-    "dropout_rate": float(file.attributes("drop")["p"]),
-    "attention_dropout_rate": float(
-      file.attributes(*attention, "dropatt")["p"]
-    ),
+    "dropout_rate": float(dropout),
+    "attention_dropout_rate": float(attention_dropout),
   }
-
-
-def _lengths(file: torch_file.TorchFile) -> source.Lengths:
-  """Lengths of training; published evaluations use others.
-
-  These are listed in docs/specification.md, section 19.3.
-  """
-  attributes = file.attributes()
-  return source.Lengths(
-    segment_len=attributes["tgt_len"],
-    mem_len=attributes["mem_len"],
-    clamp_len=max(attributes["clamp_len"], 0),
-    same_length=bool(attributes["same_length"]),
+  return fields, source.Lengths(
+    model["tgt_len"],
+    model["mem_len"],
+    clamp_len=max(model["clamp_len"], 0),
+    same_length=bool(model["same_length"]),
   )
 
 
-def _numbered(
-  tensors: Mapping[str, NDArray[Any]], pattern: str
-) -> list[NDArray[Any]]:
+def _numbered(tensors, pattern: str) -> list[NDArray[Any]]:
   """Tensors whose names are the pattern with 0, 1, ... filled in."""
-  names = itertools.takewhile(
-    tensors.__contains__, map(pattern.format, itertools.count())
-  )
-  return [tensors[name] for name in names]
+  names = map(pattern.format, itertools.count())
+  return [tensors[n] for n in itertools.takewhile(tensors.__contains__, names)]

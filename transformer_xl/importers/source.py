@@ -34,7 +34,12 @@ class Source(NamedTuple):
 def find(folder: str, names: Iterable[str]) -> str | None:
   """Returns the path of the first of the names that exists in a folder."""
   paths = (os.path.join(folder, name) for name in names)
-  return next((path for path in paths if os.path.exists(path)), None)
+  return next(filter(os.path.exists, paths), None)
+
+
+def shared_projections(style: str, count: int) -> list[bool]:
+  """Whether each cluster shares its projection, for `tie_projections`."""
+  return [style == "all"] + [style != "none"] * (count - 1)
 
 
 def tie_projections(tied: Sequence[bool]) -> str:
@@ -46,15 +51,9 @@ def tie_projections(tied: Sequence[bool]) -> str:
   Raises:
     UserError: no published model has this pattern.
   """
-  rest = len(tied) - 1
-  patterns = {
-    "all_but_first": [False] + [True] * rest,
-    "none": [False] + [False] * rest,
-    "all": [True] + [True] * rest,
-  }
-  for name, pattern in patterns.items():
-    if list(tied) == pattern:
-      return name
+  for style in ("all_but_first", "none", "all"):
+    if list(tied) == shared_projections(style, len(tied)):
+      return style
   raise errors.UserError(
     f"the softmax shares the projections of the clusters {list(tied)}; only "
     "none, all, and all but the first can be imported."
@@ -67,12 +66,8 @@ def div_val(widths: Sequence[int]) -> int:
   Raises:
     UserError: no factor gives these widths.
   """
-  if len(widths) == 1:
-    return 1
   for divisor in range(1, widths[0] + 1):
-    if all(
-      width == widths[0] // divisor**index for index, width in enumerate(widths)
-    ):
+    if all(width == widths[0] // divisor**i for i, width in enumerate(widths)):
       return divisor
   raise errors.UserError(
     f"the clusters' embeddings have the widths {list(widths)}, which no "

@@ -12,8 +12,8 @@ from transformer_xl.formats import published_vocabulary
 from transformer_xl.workdir import run_record
 
 FILE_NAME = "vocabulary.txt"
-ENDS_OF_LINE = ("<eos>", "<S>")
-UNKNOWN = ("<unk>", "<UNK>")
+# The first of each that a vocabulary of words has plays the role.
+ROLES = {"end_of_line": ("<eos>", "<S>"), "unk": ("<unk>", "<UNK>")}
 
 
 def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
@@ -26,20 +26,18 @@ def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
     size: of the model's vocabulary.
 
   Returns:
-    Path, unit and size, for the report of the import.
+    Path, unit and size, for the report.
 
   Raises:
     UserError: the file is damaged, or has another number of symbols.
   """
+  target = os.path.join(folder, run_record.VOCABULARY)
   if os.path.isdir(path):
     vocabulary.load(path)  # Raises if it is damaged.
     run_record.keep_vocabulary(path, folder)
   else:
-    _write(
-      published_vocabulary.read(path),
-      os.path.join(folder, run_record.VOCABULARY),
-    )
-  loaded = vocabulary.load(os.path.join(folder, run_record.VOCABULARY))
+    _write(published_vocabulary.read(path), target)
+  loaded = vocabulary.load(target)
   if loaded.size != size:
     raise errors.UserError(
       f"{path} has {loaded.size} symbols, but the model has {size}; name the "
@@ -60,10 +58,10 @@ def _write(published: published_vocabulary.Symbols, folder: str) -> None:
   lower_case = published.lower_case and kind != "byte"
   tokenizer: dict[str, Any] = {"kind": kind, "lower_case": lower_case}
   if kind == "word":
-    tokenizer["end_of_line"] = _first(ENDS_OF_LINE, symbols)
-    tokenizer["unk"] = _first(UNKNOWN, symbols)
-  lines = [f"{vocabulary.escape(symbol)}\n" for symbol in symbols]
-  content = "".join(lines).encode()
+    for role, names in ROLES.items():
+      found = (name for name in names if name in symbols)
+      tokenizer[role] = next(found, None)
+  content = "".join(f"{vocabulary.escape(s)}\n" for s in symbols).encode()
   os.makedirs(folder)
   with open(os.path.join(folder, FILE_NAME), "wb") as file:
     file.write(content)
@@ -81,7 +79,7 @@ def _write(published: published_vocabulary.Symbols, folder: str) -> None:
 
 
 def _kind(symbols: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-  """Returns the kind of the symbols, and the symbols as this package has them.
+  """The kind of the symbols, and the symbols as this package has them.
 
   enwik8 writes bytes as decimal numbers, text8 spaces as underscores.
   """
@@ -92,8 +90,3 @@ def _kind(symbols: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
       symbols = tuple(s if s != "_" else " " for s in symbols)
     return "character", symbols
   return "word", symbols
-
-
-def _first(names: tuple[str, ...], symbols: tuple[str, ...]) -> str | None:
-  """The first of the names that is a symbol."""
-  return next((name for name in names if name in symbols), None)

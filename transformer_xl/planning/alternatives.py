@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from transformer_xl.config import schema
 
@@ -19,41 +20,29 @@ def smaller(
   # memory of wt103_large at half the cost of recomputing everything.
   remat = {"model.remat": "full"}
   is_full = config.model.remat == "full"
-  recomputing = [] if is_full else [{"model.remat": "attention"}, remat]
   # The number of shards must divide the model's width.
   num_shards = math.gcd(num_devices, config.model.model_dim)
   split = {"mesh.data": -1, "mesh.fsdp": num_shards, "mesh.tensor": 1}
-  both = {**remat, **split}
-  tries: list[dict] = [*recomputing, split, both]
+  both: dict[str, Any] = {**remat, **split}
+  again = [] if is_full else [{"model.remat": "attention"}, remat]
+  tries: list[dict[str, Any]] = [*again, split, both]
+  lanes = config.train.batch_size
   for factor in (2, 4, 8):
     steps = factor * config.train.accumulation_steps
-    if config.train.batch_size % (steps * num_devices) == 0:
+    if lanes % (steps * num_devices) == 0:
       tries.append({**both, "train.accumulation_steps": steps})
   for divisor in (2, 4, 8):
-    if config.train.batch_size % (divisor * num_devices) == 0:
-      lanes = config.train.batch_size // divisor
-      steps = lanes // num_devices  # One lane per device at a time.
-      tries.append(
-        {
-          **both,
-          "train.batch_size": lanes,
-          "train.accumulation_steps": steps,
-        }
-      )
+    if lanes % (divisor * num_devices) == 0:
+      fewer = {"train.batch_size": lanes // divisor}
+      # One lane per device at a time.
+      steps = lanes // divisor // num_devices
+      tries.append({**both, **fewer, "train.accumulation_steps": steps})
   for fields in tries:
-    changed = _replaced(config, fields)
+    changed = config
+    for name, value in fields.items():
+      group, _, field = name.partition(".")
+      part = dataclasses.replace(getattr(changed, group), **{field: value})
+      changed = dataclasses.replace(changed, **{group: part})
     if changed != config:
-      yield _flags(fields), changed
-
-
-def _replaced(config, fields):
-  """The configuration with new values of fields named `group.name`."""
-  for name, value in fields.items():
-    group, _, field = name.partition(".")
-    changed = dataclasses.replace(getattr(config, group), **{field: value})
-    config = dataclasses.replace(config, **{group: changed})
-  return config
-
-
-def _flags(fields) -> str:
-  return " ".join(f"--config.{name}={value}" for name, value in fields.items())
+      flags = [f"--config.{name}={value}" for name, value in fields.items()]
+      yield " ".join(flags), changed

@@ -30,10 +30,6 @@ from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
 
 
-class DoesNotFitError(Exception):
-  """The program needs more than a chip's memory; the text is the compiler's."""
-
-
 def run(
   config: schema.ExperimentConfig, workdir: str, topology: str
 ) -> dict[str, Any]:
@@ -43,16 +39,19 @@ def run(
     UserError: the topology, or the size of the vocabulary, is unknown.
   """
   if not config.model.vocab_size:
-    config = load.with_vocab_size(
-      config, token_file.read_meta(config.data.dataset_dir)
-    )
+    meta = token_file.read_meta(config.data.dataset_dir)
+    config = load.with_vocab_size(config, meta)
   devices = topology_lib.slice_devices(topology)
   result = describe(config, topology, devices)
-  result["train"] = train_plan(config, devices)
-  if not result["train"]["fits"]:
-    result["train"]["nearest_that_fits"] = _nearest(config, devices)
+  result["train"] = train = train_plan(config, devices)
+  chosen = train if train["fits"] else _nearest(config, devices)
+  if not train["fits"]:
+    train["nearest_that_fits"] = chosen
   result["eval"] = eval_plan(config, devices)
-  result["hours"], result["chip_hours"] = _hours(config, result)
+  result["hours"] = result["chip_hours"] = None
+  if chosen:  # Of the whole run, without collectives.
+    hours = chosen["estimated_step_seconds"] * config.train.num_steps / 3600
+    result |= {"hours": hours, "chip_hours": hours * result["num_chips"]}
   _log(result)
   path = os.path.join(workdir, "results", "plan.json")
   metrics_log.write_json(path, result)
@@ -80,14 +79,12 @@ def train_plan(
   config: schema.ExperimentConfig, devices: list[Any]
 ) -> dict[str, Any]:
   """Plans the updates of training."""
-  count = config.train.segments_per_call
+  count, length = config.train.segments_per_call, _longest(config)
   lowered = lower_updates(config, count=count, devices=devices)
   useful = 3 * flops.forward_flops_per_token(
-    config.model,
-    segment_len=_longest(config),
-    mem_len=config.train.mem_len,
+    config.model, segment_len=length, mem_len=config.train.mem_len
   )
-  tokens = config.train.batch_size * _longest(config)
+  tokens = config.train.batch_size * length
   return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
 
 
@@ -100,14 +97,12 @@ def lower_updates(
   """Lowers `count` updates in one call, for this machine or given devices."""
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
-    lanes, length = config.train.batch_size, _longest(config)
-    segments = _segments(mesh, count, lanes, length)
-    arguments = (*programs.placed_state(config, mesh), segments)
-    return programs.update(config, mesh).lower(*arguments)
+    segments = _segments(mesh, count, config.train.batch_size, _longest(config))
+    state = programs.placed_state(config, mesh)
+    return programs.update(config, mesh).lower(*state, segments)
 
 
 def _longest(config: schema.ExperimentConfig) -> int:
-  """Returns the longest segment length of training."""
   return max(segment_lengths.of(config).lens)
 
 
@@ -158,15 +153,37 @@ def _segments(mesh, count, lanes, segment_len, *types) -> segment.Segment:
 
 
 def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
-  """Compiles a program and describes one step; bytes are per chip."""
-  chip = hardware.CHIPS[devices[0].device_kind]
+  """Compiles a program and describes one step; bytes are per chip.
+
+  A conditional counts as its cheapest branch, which is the expected one, and as
+  its most expensive in `estimated_step_seconds_at_most`. The compiler gives no
+  cycles for our kernels: `kernel_cycles` is the minimum that the matrix units
+  need, and is part of `estimated_cycles`.
+  """
   start = time.perf_counter()
   try:
-    compiled = _compile(lowered)
-  except DoesNotFitError as error:
-    return {"fits": False, "reason": str(error)}
-  memory, held = compiled.memory_analysis(), held_bytes(compiled)
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    text = str(error)
+    if "exceeds" not in text and "RESOURCE_EXHAUSTED" not in text:
+      raise
+    line = next(part for part in text.splitlines() if part.strip())
+    return {"fits": False, "reason": line[:300]}
   seconds = time.perf_counter() - start
+  kind, text = devices[0].device_kind, compiled.as_text()
+  memory, held = compiled.memory_analysis(), held_bytes(compiled)
+  chip = hardware.CHIPS[kind]
+  peak = hardware.PEAK_FLOPS[kind] / chip.devices
+
+  def cycles(cost):
+    return (cost.cycles + cost.kernel_flops * chip.clock / peak) / count
+
+  cost = hlo_cost.program_cost(text, branch=min)
+  step_seconds = cycles(cost) / chip.clock
+  at_most = cycles(hlo_cost.program_cost(text, branch=max)) / chip.clock
+  traffic = cost.traffic() / count * chip.devices
+  executed = (cost.flops + cost.kernel_flops) / count * len(devices)
+  num_chips, useful = len(devices) // chip.devices, useful * tokens
   return {
     "fits": held <= chip.hbm_bytes,
     "hbm_bytes_per_chip": held * chip.devices,
@@ -174,60 +191,22 @@ def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
     "argument_bytes": memory.argument_size_in_bytes * chip.devices,
     "output_bytes": memory.output_size_in_bytes * chip.devices,
     "temp_bytes": memory.temp_size_in_bytes * chip.devices,
-    **_work(compiled, devices, count=count, tokens=tokens, useful=useful),
-    "compile_seconds": seconds,
-  }
-
-
-def _work(compiled, devices, *, count, tokens, useful) -> dict[str, Any]:
-  """FLOPs, time and communication of one step.
-
-  A conditional counts as its cheapest branch, which is the expected one, and as
-  its most expensive in `estimated_step_seconds_at_most`. The compiler gives no
-  cycles for our kernels: `kernel_cycles` is the minimum that the matrix units
-  need, and is part of `estimated_cycles`.
-  """
-  kind = devices[0].device_kind
-  chip, text = hardware.CHIPS[kind], compiled.as_text()
-  cost = hlo_cost.program_cost(text, branch=min)
-  peak = hardware.PEAK_FLOPS[kind] / chip.devices
-
-  def cycles(cost):
-    return (cost.cycles + cost.kernel_flops * chip.clock / peak) / count
-
-  seconds = cycles(cost) / chip.clock
-  at_most = cycles(hlo_cost.program_cost(text, branch=max)) / chip.clock
-  executed = (cost.flops + cost.kernel_flops) / count * len(devices)
-  traffic = cost.traffic() / count * chip.devices
-  return {
-    "flops_per_step": useful * tokens,
+    "flops_per_step": useful,
     "executed_flops_per_step": executed,
-    "executed_over_useful": executed / (useful * tokens),
+    "executed_over_useful": executed / useful,
     "estimated_cycles": cycles(cost),
     "kernel_cycles": cost.kernel_flops * chip.clock / peak / count,
-    "estimated_step_seconds": seconds,
+    "estimated_step_seconds": step_seconds,
     "estimated_step_seconds_at_most": at_most,
-    "estimated_mfu": useful * tokens / (seconds * peak * len(devices)),
-    "estimated_tokens_per_second_per_chip": tokens
-    / seconds
-    / (len(devices) // chip.devices),
+    "estimated_mfu": useful / (step_seconds * peak * len(devices)),
+    "estimated_tokens_per_second_per_chip": tokens / step_seconds / num_chips,
     "collective_bytes": {
       name: size / count * chip.devices
       for name, size in cost.collective_bytes.items()
     },
     "collective_seconds": traffic / chip.link_bytes,
+    "compile_seconds": seconds,
   }
-
-
-def _compile(lowered: Any) -> Any:
-  try:
-    return lowered.compile()
-  except jax.errors.JaxRuntimeError as error:
-    text = str(error)
-    if "exceeds" not in text and "RESOURCE_EXHAUSTED" not in text:
-      raise
-    line = next(part for part in text.splitlines() if part.strip())
-    raise DoesNotFitError(line[:300]) from None
 
 
 def _nearest(config, devices) -> dict[str, Any] | None:
@@ -240,18 +219,7 @@ def _nearest(config, devices) -> dict[str, Any] | None:
   return None
 
 
-def _hours(config, result) -> tuple[float | None, float | None]:
-  """Hours of the whole run, and chip-hours, without collectives."""
-  plan = result["train"]
-  plan = plan if plan["fits"] else plan["nearest_that_fits"]
-  if plan is None:
-    return None, None
-  hours = plan["estimated_step_seconds"] * config.train.num_steps / 3600
-  return hours, hours * result["num_chips"]
-
-
 def _log(result: dict[str, Any]) -> None:
-  """Logs the plan."""
   logging.info(
     "%s, %d chips; %d parameters: %s",
     result["topology"],
