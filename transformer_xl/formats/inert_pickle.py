@@ -73,10 +73,10 @@ def load(
   *,
   persistent: Callable[[Any], Any] | None = None,
 ) -> Any:
-  """Reads one pickle.
+  """Reads one pickle, and nothing after it.
 
   Args:
-    file: opened for reading, or its content; reading stops after the pickle.
+    file: opened for reading, or its content.
     path: named in errors.
     persistent: resolves references to data outside the pickle.
 

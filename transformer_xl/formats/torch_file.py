@@ -24,24 +24,12 @@ from transformer_xl import errors
 from transformer_xl.formats import inert_pickle
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-DTYPES: dict[str, Any] = {
-  "BFloat16Storage": ml_dtypes.bfloat16,
-  "BoolStorage": np.bool_,
-  "ByteStorage": np.uint8,
-  "CharStorage": np.int8,
-  "DoubleStorage": np.float64,
-  "FloatStorage": np.float32,
-  "HalfStorage": np.float16,
-  "IntStorage": np.int32,
-  "LongStorage": np.int64,
-  "ShortStorage": np.int16,
-}
-_FAILURES = (
-  *(zipfile.BadZipFile, zlib.error, struct.error, OSError, RuntimeError),
-  *inert_pickle.FAILURES,
-)
-_MAX_MODULES = 100_000
+# By the name of a storage without its ending "Storage".
+DTYPES = {"Double": "f8", "Float": "f4", "Half": "f2", "Bool": "?"}
+DTYPES |= {"Byte": "u1", "Char": "i1", "Short": "i2", "Int": "i4", "Long": "i8"}
+DTYPES |= {"BFloat16": ml_dtypes.bfloat16}
 STATE_KEYS = ("model_state", "state_dict", "model")
+_MAX_MODULES = 100_000
 
 
 class Storage(NamedTuple):
@@ -149,7 +137,10 @@ def read(path: str) -> TorchFile:
       return _read_legacy(file, path)
   except FileNotFoundError:
     raise errors.UserError(f"{path} is missing; check --source.") from None
-  except _FAILURES:
+  except (
+    *(zipfile.BadZipFile, zlib.error, struct.error, OSError, RuntimeError),
+    *inert_pickle.FAILURES,
+  ):
     raise _damaged(path) from None
 
 
@@ -210,7 +201,8 @@ def _resolve(storages: dict[str, Storage], reference: Any) -> Any:
   if view and view[0] is not None:
     raise ValueError("a view of a storage, which PyTorch 0.3 wrote")
   key = inert_pickle.text(key)
-  storage = Storage(key, np.dtype(DTYPES[kind.__name__]), size)
+  dtype = np.dtype(DTYPES[kind.__name__.removesuffix("Storage")])
+  storage = Storage(key, dtype, size)
   return storages.setdefault(key, storage)
 
 

@@ -160,8 +160,7 @@ def make_config(
   config.model.update(found.model)
   # bfloat16 in training is a choice of our experiments, not of the source.
   config.model.dtype = "float32"
-  config.generate.mem_len = config.eval.mem_len[0]
-  config.score.mem_len = config.eval.mem_len[0]
+  config.generate.mem_len = config.score.mem_len = config.eval.mem_len[0]
   return load.from_config_dict(config)
 
 

@@ -77,11 +77,7 @@ def import_tensors(
 ) -> tuple[shapes.PyTree, list[Mapped]]:
   """Converts the tensors of another format to our parameters, in float32.
 
-  Args:
-    tensors: by their names in the other format.
-    layout: the format's tensors for this model.
-    config: of the model.
-    ignored: pattern of tensor names that hold no parameters.
+  Names that match the pattern `ignored` may be there, but hold no parameters.
 
   Returns:
     The parameters, and the destination of each tensor.
@@ -132,7 +128,6 @@ def export_tensors(
 
 
 def _check_names(tensors, layout, ignored):
-  """Raises a UserError if a tensor is missing or unused."""
   names = [(tensor.name, *tensor.aliases) for tensor in layout]
   known = {name for group in names for name in group}
   missing = [group[0] for group in names if tensors.keys().isdisjoint(group)]
@@ -148,13 +143,11 @@ def _check_names(tensors, layout, ignored):
 
 
 def _count(names: list[str]) -> str:
-  named = ", ".join(names[:NUM_NAMED])
-  more = ", ..." if len(names) > NUM_NAMED else ""
-  return f"{len(names)} ({named}{more})" if names else "none"
+  named = ", ".join(names[:NUM_NAMED] + ["..."] * (len(names) > NUM_NAMED))
+  return f"{len(names)} ({named})" if names else "none"
 
 
 def _shared_values(tensors, tensor: Tensor) -> NDArray[Any]:
-  """The values of a tensor; a UserError if its aliases differ."""
   found = [name for name in (tensor.name, *tensor.aliases) if name in tensors]
   values = np.asarray(tensors[found[0]])
   for name in found[1:]:

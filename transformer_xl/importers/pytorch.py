@@ -46,7 +46,7 @@ def read(
 
   Args:
     path: of the file or folder.
-    cutoffs: of a state dict with div_val=1; otherwise read from the file.
+    cutoffs: of a state dict with div_val=1; other files state them.
     pre_norm: of a state dict; a module states it.
 
   Raises:
@@ -78,13 +78,8 @@ def layout(
   """Lists all tensors of a language model, the original or HuggingFace's.
 
   PyTorch's linear layers compute x W^T, so kernels are transposed; embedding
-  tables and softmax kernels are not.
-
-  Args:
-    config: of the model.
-    prefix: of tensor names outside the softmax.
-    reverse_clusters: the head lists the last cluster first, as in the original
-      code.
+  tables and softmax kernels are not. Names outside the softmax begin with
+  `prefix`. With `reverse_clusters` the head lists the last cluster first.
   """
   biases = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}
   for theirs, ours in biases.items():  # u and v.
@@ -178,6 +173,15 @@ def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
       "dict does not state where they start: set --cutoffs (wt103: "
       "20000,40000,200000)."
     )
+
+  def shared(arrays, pattern):
+    names = map(pattern.format, range(len(arrays)))
+    pairs = zip(arrays, names, strict=True)
+    return [np.array_equal(array, tensors[name]) for array, name in pairs]
+
+  # With div_val=1 all clusters have the same one.
+  each = (projections * (num_tails + 1))[: num_tails + 1]
+  tied = shared(each, "crit.out_projs.{}") or [False]
   return {
     "vocab_size": sum(sizes),
     "num_layers": len(_numbered(tensors, "layers.{}.dec_attn.r_net.weight")),
@@ -188,11 +192,8 @@ def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
     "embed_dim": widths[0],
     "cutoffs": cutoffs,
     "div_val": div_val,
-    "tie_weights": all(
-      np.array_equal(table, tensors[f"crit.out_layers.{index}.weight"])
-      for index, table in enumerate(tables)
-    ),
-    "tie_projections": _tie_projections(tensors, projections, num_tails),
+    "tie_weights": all(shared(tables, "crit.out_layers.{}.weight")),
+    "tie_projections": source.tie_projections(tied),
     "project_equal_width": True,
     "untie_biases": False,
     "memory_start": "masked",
@@ -200,19 +201,6 @@ def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
     "layer_norm_epsilon": 1e-5,
     "init_style": "pytorch",
   }
-
-
-def _tie_projections(tensors, projections, num_tails: int) -> str:
-  if not projections:
-    return "all_but_first"
-  # With div_val=1 all clusters have the same one.
-  each = (projections * (num_tails + 1))[: num_tails + 1]
-  return source.tie_projections(
-    [
-      np.array_equal(projection, tensors[f"crit.out_projs.{index}"])
-      for index, projection in enumerate(each)
-    ]
-  )
 
 
 def _settings(

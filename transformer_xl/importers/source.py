@@ -38,15 +38,17 @@ def find(folder: str, names: Iterable[str]) -> str | None:
 
 
 def shared_projections(style: str, count: int) -> list[bool]:
-  """Whether each cluster shares its projection, for `tie_projections`."""
+  """Whether each cluster of the softmax shares the embedding's projection.
+
+  Args:
+    style: `model.tie_projections`.
+    count: of the clusters.
+  """
   return [style == "all"] + [style != "none"] * (count - 1)
 
 
 def tie_projections(tied: Sequence[bool]) -> str:
-  """Returns the value of `model.tie_projections` for a pattern.
-
-  Args:
-    tied: whether each cluster of the softmax shares the embedding's projection.
+  """The inverse of `shared_projections`.
 
   Raises:
     UserError: no published model has this pattern.

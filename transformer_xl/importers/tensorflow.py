@@ -40,9 +40,8 @@ LAYER = {
 def read(path: str) -> source.Source:
   """Reads a checkpoint.
 
-  Args:
-    path: the prefix (.../model.ckpt-0), its folder, or the published folder
-      that contains `model` and `data`.
+  The path is the prefix (.../model.ckpt-0), its folder, or the published folder
+  that contains `model` and `data`.
 
   Raises:
     UserError: files are missing or damaged, or the model is of another kind.
@@ -164,6 +163,12 @@ def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
   ] or ["adaptive_embed"]
   tables = [shape(f"{scope}/lookup_table") for scope in scopes]
   projects = [f"{SCOPE}/{scope}/proj_W" in shapes for scope in scopes]
+  names = [f"adaptive_softmax/cutoff_{i}/proj" for i in range(1, len(sizes))]
+  tied = "all_but_first"
+  if any(projects) and not sizes:  # The softmax has none of its own.
+    tied = "all"
+  elif any(projects) and any(f"{SCOPE}/{name}" in shapes for name in names):
+    tied = "none"
   return {
     "vocab_size": sum(table[0] for table in tables),
     "num_layers": count("layer_{}/rel_attn/r/kernel"),
@@ -175,7 +180,7 @@ def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     "cutoffs": tuple(itertools.accumulate(sizes))[:-1],
     "div_val": source.div_val([table[1] for table in tables]),
     "tie_weights": True,  # The flag of the published code has no effect.
-    "tie_projections": _tie_projections(shapes, projects, len(sizes)),
+    "tie_projections": tied,
     # Only narrowing embeddings leave a choice (specification, section 11).
     "project_equal_width": len(scopes) == 1 or projects[0],
     "untie_biases": len(biases) == 3,
@@ -185,12 +190,3 @@ def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     "layer_norm_epsilon": 1e-12,
     "init_style": "tensorflow",
   }
-
-
-def _tie_projections(shapes, projects: list[bool], count: int) -> str:
-  """Value of `model.tie_projections`, from the softmax's own projections."""
-  if any(projects) and count == 0:  # The softmax has none of its own.
-    return "all"
-  names = [f"adaptive_softmax/cutoff_{i}/proj" for i in range(1, count)]
-  has_own = any(f"{SCOPE}/{name}" in shapes for name in names)
-  return "none" if has_own and any(projects) else "all_but_first"

@@ -17,19 +17,13 @@ ROLES = {"end_of_line": ("<eos>", "<S>"), "unk": ("<unk>", "<UNK>")}
 
 
 def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
-  """Copies the vocabulary of a source into the folder of a run.
-
-  Args:
-    path: vocab.pkl, vocab.bin, vocab.txt, cache.pkl, cache.pt, or the folder
-      of a prepared dataset.
-    folder: of the run; its folder `vocabulary` is written.
-    size: of the model's vocabulary.
+  """Writes `vocabulary` in the folder of a run, from a file or a dataset.
 
   Returns:
     Path, unit and size, for the report.
 
   Raises:
-    UserError: the file is damaged, or has another number of symbols.
+    UserError: the file is damaged, or has not `size` symbols.
   """
   target = os.path.join(folder, run_record.VOCABULARY)
   if os.path.isdir(path):

@@ -29,10 +29,10 @@ from transformer_xl.planning import topology as topology_lib
 from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
 
+Plan = dict[str, Any]
 
-def run(
-  config: schema.ExperimentConfig, workdir: str, topology: str
-) -> dict[str, Any]:
+
+def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   """Plans training and evaluation, and writes `results/plan.json`.
 
   Raises:
@@ -60,7 +60,7 @@ def run(
 
 def describe(
   config: schema.ExperimentConfig, topology: str, devices: list[Any]
-) -> dict[str, Any]:
+) -> Plan:
   """Describes the slice and the parameters by group; compiles nothing."""
   params = transformer_xl.abstract_params(config.model)
   parameters = {
@@ -75,9 +75,7 @@ def describe(
   }
 
 
-def train_plan(
-  config: schema.ExperimentConfig, devices: list[Any]
-) -> dict[str, Any]:
+def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
   """Plans the updates of training."""
   count, length = config.train.segments_per_call, _longest(config)
   lowered = lower_updates(config, count=count, devices=devices)
@@ -120,9 +118,7 @@ def held_bytes(compiled: Any) -> int:
   )
 
 
-def eval_plan(
-  config: schema.ExperimentConfig, devices: list[Any]
-) -> dict[str, Any]:
+def eval_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
   """Plans evaluation with its longest memory."""
   evaluation, mem_len = config.eval, max(config.eval.mem_len)
   mesh = mesh_lib.make_mesh(
@@ -152,7 +148,7 @@ def _segments(mesh, count, lanes, segment_len, *types) -> segment.Segment:
   return segment.Segment(*fields)
 
 
-def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
+def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
   """Compiles a program and describes one step; bytes are per chip.
 
   A conditional counts as its cheapest branch, which is the expected one, and as
@@ -209,7 +205,7 @@ def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
   }
 
 
-def _nearest(config, devices) -> dict[str, Any] | None:
+def _nearest(config, devices) -> Plan | None:
   """The first smaller configuration that fits, with its plan, or None."""
   for change, smaller in alternatives.smaller(config, num_devices=len(devices)):
     logging.info("The configuration does not fit; trying %s.", change)
@@ -219,7 +215,7 @@ def _nearest(config, devices) -> dict[str, Any] | None:
   return None
 
 
-def _log(result: dict[str, Any]) -> None:
+def _log(result: Plan) -> None:
   logging.info(
     "%s, %d chips; %d parameters: %s",
     result["topology"],
