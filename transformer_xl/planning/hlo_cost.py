@@ -15,6 +15,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
 _INSTRUCTION = re.compile(
   r"^\s+(?:ROOT )?%(\S+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$"
@@ -243,15 +245,10 @@ def _num_products(size: int, kernel: int, result: int, options) -> int:
     int(options.get(name, 1)) for name in ("stride", "lhs_dilate", "rhs_dilate")
   )
   before = int(options.get("pad", "0_0").split("_")[0])
-  positions = (
-    out * stride + at * gap - before
-    for out in range(result)
-    for at in range(kernel)
-  )
-  return sum(
-    0 <= position <= (size - 1) * spread and position % spread == 0
-    for position in positions
-  )
+  outputs, taps = np.arange(result) * stride, np.arange(kernel) * gap
+  positions, between = np.divmod(np.add.outer(outputs, taps) - before, spread)
+  read = (between == 0) & (positions >= 0) & (positions < size)
+  return int(np.count_nonzero(read))
 
 
 def _sides(text: str) -> list[int]:

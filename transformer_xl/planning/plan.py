@@ -5,8 +5,11 @@ the shardings of its mesh, and reports the memory and work per chip according to
 the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 """
 
+import dataclasses
+import math
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -23,7 +26,6 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer
 from transformer_xl.model import flops
 from transformer_xl.model import transformer_xl
-from transformer_xl.planning import alternatives
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import topology as topology_lib
 from transformer_xl.training import programs
@@ -205,11 +207,51 @@ def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
   }
 
 
+def smaller(
+  config: schema.ExperimentConfig, *, num_devices: int
+) -> Iterator[tuple[str, schema.ExperimentConfig]]:
+  """Yields flags and the configuration that they give, smallest change first.
+
+  Rematerialisation, sharded parameters and gradient accumulation leave every
+  update the same up to rounding; a smaller batch does not.
+  """
+  # According to the plans in docs/tpu.md, recomputing attention halves the
+  # memory of wt103_large at half the cost of recomputing everything.
+  remat = {"model.remat": "full"}
+  is_full = config.model.remat == "full"
+  # The number of shards must divide the model's width.
+  num_shards = math.gcd(num_devices, config.model.model_dim)
+  split = {"mesh.data": -1, "mesh.fsdp": num_shards, "mesh.tensor": 1}
+  both: dict[str, Any] = {**remat, **split}
+  again = [] if is_full else [{"model.remat": "attention"}, remat]
+  tries: list[dict[str, Any]] = [*again, split, both]
+  lanes = config.train.batch_size
+  for factor in (2, 4, 8):
+    steps = factor * config.train.accumulation_steps
+    if lanes % (steps * num_devices) == 0:
+      tries.append({**both, "train.accumulation_steps": steps})
+  for divisor in (2, 4, 8):
+    if lanes % (divisor * num_devices) == 0:
+      fewer = {"train.batch_size": lanes // divisor}
+      # One lane per device at a time.
+      steps = lanes // divisor // num_devices
+      tries.append({**both, **fewer, "train.accumulation_steps": steps})
+  for fields in tries:
+    changed = config
+    for name, value in fields.items():
+      group, _, field = name.partition(".")
+      part = dataclasses.replace(getattr(changed, group), **{field: value})
+      changed = dataclasses.replace(changed, **{group: part})
+    if changed != config:
+      flags = [f"--config.{name}={value}" for name, value in fields.items()]
+      yield " ".join(flags), changed
+
+
 def _nearest(config, devices) -> Plan | None:
   """The first smaller configuration that fits, with its plan, or None."""
-  for change, smaller in alternatives.smaller(config, num_devices=len(devices)):
+  for change, changed in smaller(config, num_devices=len(devices)):
     logging.info("The configuration does not fit; trying %s.", change)
-    plan = train_plan(smaller, devices)
+    plan = train_plan(changed, devices)
     if plan["fits"]:
       return {"change": change, **plan}
   return None

@@ -7,7 +7,6 @@ import jax
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
-from transformer_xl.planning import alternatives
 from transformer_xl.planning import plan
 
 _NUM_ALTERNATIVES = 4
@@ -37,7 +36,7 @@ def explain(
     names = _FIELDS.get(mode, _EVALUATION)
     fields = ", ".join(f"--config.{name}" for name in names)
     return f"{said}; lower one of {fields}."
-  tries = alternatives.smaller(config, num_devices=jax.device_count())
+  tries = plan.smaller(config, num_devices=jax.device_count())
   changes = [flags for flags, _ in itertools.islice(tries, _NUM_ALTERNATIVES)]
   changes = changes or ["a lower --config.train.mem_len"]
   return (
