@@ -49,7 +49,9 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   chosen = train if train["fits"] else _nearest(config, devices)
   if not train["fits"]:
     train["nearest_that_fits"] = chosen
-  result["eval"] = eval_plan(config, devices)
+  result["eval"] = evaluation = eval_plan(config, devices)
+  held = _bytes_while_evaluating(config, devices, evaluation)
+  evaluation["hbm_bytes_while_evaluating"] = held
   result["hours"] = result["chip_hours"] = None
   if chosen:  # Of the whole run, without collectives.
     hours = chosen["estimated_step_seconds"] * config.train.num_steps / 3600
@@ -120,9 +122,15 @@ def held_bytes(compiled: Any) -> int:
   )
 
 
-def eval_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
-  """Plans evaluation with its longest memory."""
-  evaluation, mem_len = config.eval, max(config.eval.mem_len)
+def eval_plan(
+  config: schema.ExperimentConfig,
+  devices: list[Any],
+  *,
+  mem_len: int | None = None,
+) -> Plan:
+  """Plans evaluation, by default with its longest memory."""
+  evaluation = config.eval
+  mem_len = max(evaluation.mem_len) if mem_len is None else mem_len
   mesh = mesh_lib.make_mesh(
     config.mesh, lanes=(evaluation.batch_size,), devices=devices
   )
@@ -138,6 +146,28 @@ def eval_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
   tokens = evaluation.batch_size * evaluation.segment_len
   plan = _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
   return {**plan, "mem_len": mem_len}
+
+
+def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
+  """Bytes per chip during a validation, where the training state stays.
+
+  None if training never validates, or if evaluation does not fit by itself.
+  """
+  mem_len = config.train.eval_mem_len
+  if config.train.eval_every_steps and mem_len != evaluation["mem_len"]:
+    evaluation = eval_plan(config, devices, mem_len=mem_len)
+  held = evaluation.get("hbm_bytes_per_chip")
+  if not config.train.eval_every_steps or held is None:
+    return None
+  mesh = programs.make_mesh(config, evaluates=True, devices=devices)
+  state, memory = programs.placed_state(config, mesh)
+  if config.eval.memory != "key_value":  # Evaluation has counted them.
+    state = state._replace(params=None)
+  sizes = [
+    math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    for leaf in jax.tree.leaves((state, memory))
+  ]
+  return held + sum(sizes) * hardware.CHIPS[devices[0].device_kind].devices
 
 
 def _segments(mesh, count, lanes, segment_len, *types) -> segment.Segment:
@@ -258,13 +288,9 @@ def _nearest(config, devices) -> Plan | None:
 
 
 def _log(result: Plan) -> None:
-  logging.info(
-    "%s, %d chips; %d parameters: %s",
-    result["topology"],
-    result["num_chips"],
-    result["num_parameters"],
-    result["parameters"],
-  )
+  names = ("topology", "num_chips", "num_parameters", "parameters")
+  values = (result[name] for name in names)
+  logging.info("%s, %d chips; %d parameters: %s", *values)
   for kind in ("train", "eval"):
     plan = result[kind]
     if "hbm_bytes_per_chip" not in plan:
@@ -289,3 +315,5 @@ def _log(result: Plan) -> None:
       sum(plan["collective_bytes"].values()) / 1e6,
       plan["collective_seconds"] * 1e3,
     )
+  if held := result["eval"]["hbm_bytes_while_evaluating"]:
+    logging.info("Validation while training: %.2f GiB per chip", held / 2**30)
