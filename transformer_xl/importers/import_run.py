@@ -104,9 +104,8 @@ def make(
     }
     trained_model.save_params(folder, params, step=0)
     run_record.record(config, folder)
-    results = os.path.join(folder, "results")
-    os.makedirs(results)
-    metrics_log.write_json(os.path.join(results, "import.json"), report)
+    path = os.path.join(folder, "results", "import.json")
+    metrics_log.write_json(path, report)
   return report
 
 

@@ -29,7 +29,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CALLED = re.compile(r"(?:calls|to_apply)=%([^,\s]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TWO_BRANCHES = re.compile(
-  r"true_computation=(%[^,\s]+), false_computation=(%[^,\s]+)"
+  r"true_computation=%([^,\s]+), false_computation=%([^,\s]+)"
 )
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _ARRAY = re.compile(r"\b([a-z]+[0-9]*)\[([0-9,]*)\]")
@@ -152,9 +152,8 @@ class _Walk:
       total.add(self.cost(body), times=times)
     elif operation == "conditional":
       match = _BRANCHES.search(text)
-      names = match[1].split(",") if match else _found(_TWO_BRANCHES, text)
-      branches = (self.cost(name.strip().removeprefix("%")) for name in names)
-      total.add(self._branch(branches, key=_expense))
+      names = _NAME.findall(match[1]) if match else _found(_TWO_BRANCHES, text)
+      total.add(self._branch(map(self.cost, names), key=_expense))
     elif operation in ("call", "fusion", "async-start"):
       called = self.cost(_found(_CALLED, text)[0])
       # A fusion has its own estimate, but may contain a collective.

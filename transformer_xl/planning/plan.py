@@ -44,7 +44,14 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
     meta = token_file.read_meta(config.data.dataset_dir)
     config = load.with_vocab_size(config, meta)
   devices = topology_lib.slice_devices(topology)
-  result = describe(config, topology, devices)
+  groups = transformer_xl.abstract_params(config.model).items()
+  parameters = {n: transformer_xl.num_parameters(tree) for n, tree in groups}
+  result = {
+    "topology": topology,
+    "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
+    "parameters": parameters,
+    "num_parameters": sum(parameters.values()),
+  }
   result["train"] = train = train_plan(config, devices)
   chosen = train if train["fits"] else _nearest(config, devices)
   if not train["fits"]:
@@ -60,23 +67,6 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   path = os.path.join(workdir, "results", "plan.json")
   metrics_log.write_json(path, result)
   return result
-
-
-def describe(
-  config: schema.ExperimentConfig, topology: str, devices: list[Any]
-) -> Plan:
-  """Describes the slice and the parameters by group; compiles nothing."""
-  params = transformer_xl.abstract_params(config.model)
-  parameters = {
-    name: sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(group))
-    for name, group in params.items()
-  }
-  return {
-    "topology": topology,
-    "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
-    "parameters": parameters,
-    "num_parameters": sum(parameters.values()),
-  }
 
 
 def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
