@@ -19,7 +19,6 @@ from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
-from transformer_xl.importers import source
 
 
 def one_of(*values):
@@ -43,7 +42,7 @@ FIELDS = {
   "pre_norm": st.booleans(),
   "encoding": one_of(*["relative"] * 5, "shaw", "absolute_per_layer"),
 }
-LENGTHS = source.Lengths(
+LENGTHS = mapping.Lengths(
   segment_len=3, mem_len=4, clamp_len=0, same_length=False
 )
 KEPT = FIELDS.keys() - {"project_equal_width", "tie_projections"}
@@ -103,7 +102,7 @@ def test_an_exported_model_is_imported_bit_for_bit(updates):
 @pytest.mark.parametrize("index", range(6))
 def test_characteristic_models_are_imported_bit_for_bit(index):
   drawn = configurations.draw(index)
-  lengths = source.Lengths(4, drawn.mem_len, drawn.clamp_len, same_length=True)
+  lengths = mapping.Lengths(4, drawn.mem_len, drawn.clamp_len, same_length=True)
   fields = huggingface.config_fields(drawn.model, lengths)
   check(drawn.model, fields, lengths)
 

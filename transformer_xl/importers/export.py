@@ -9,6 +9,7 @@ The folder loads with `TransfoXLLMHeadModel.from_pretrained`.
 import dataclasses
 import json
 import os
+import pathlib
 
 import jax
 import numpy as np
@@ -25,7 +26,6 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -47,7 +47,7 @@ def export(workdir: str, target: str) -> None:
   if os.path.exists(target):
     raise errors.UserError(f"{target} exists; choose another --target.")
   config = load.from_config_dict(saved.get_config(workdir))
-  lengths = source.Lengths(
+  lengths = mapping.Lengths(
     config.eval.segment_len,
     config.eval.mem_len[0],
     config.eval.clamp_len,
@@ -63,12 +63,11 @@ def export(workdir: str, target: str) -> None:
   with import_run.new_folder(target) as folder:
     path = os.path.join(folder, "model.safetensors")
     write_weights(path, model.params, config.model)
-    with open(os.path.join(folder, "config.json"), "w") as file:
-      json.dump(fields, file, indent=2)
+    text = json.dumps(fields, indent=2)
+    pathlib.Path(folder, "config.json").write_text(text, "utf-8")
     if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
-      path = os.path.join(folder, "vocab.txt")
-      with open(path, "w", encoding="utf-8") as file:
-        file.writelines(f"{symbol}\n" for symbol in vocabulary.symbols)
+      text = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
+      pathlib.Path(folder, "vocab.txt").write_text(text, "utf-8")
 
 
 def write_weights(

@@ -5,6 +5,7 @@ The format is described in docs/specification.md, section 21.1.
 
 import json
 import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,6 @@ from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
-from transformer_xl.importers import source
 from transformer_xl.model.encodings import table
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -54,30 +54,30 @@ DEFAULTS = {theirs: default for theirs, (default, _) in FIELDS.items()}
 OURS = {theirs: ours for theirs, (_, ours) in FIELDS.items() if ours}
 
 
-def read(path: str) -> source.Source:
+def read(path: str) -> mapping.Source:
   """Reads a folder that `save_pretrained` wrote.
 
   Raises:
     UserError: a file is missing or damaged, or the model is of another kind.
   """
   fields = _read_config(os.path.join(path, "config.json"))
-  file = source.find(path, WEIGHTS)
+  file = mapping.find(path, WEIGHTS)
   if file is None:
     raise errors.UserError(
       f"{path} has no weights; it needs one of {', '.join(WEIGHTS)}."
     )
   is_torch = file.endswith(".bin")
-  return source.Source(
+  return mapping.Source(
     torch_file.read(file).tensors() if is_torch else read_safetensors(file),
     files=(file,),
     model=_model(fields, file),
-    lengths=source.Lengths(
+    lengths=mapping.Lengths(
       segment_len=fields.get("tgt_len") or 128,
       mem_len=fields["mem_len"],
       clamp_len=max(fields["clamp_len"], 0),
       same_length=fields["same_length"],
     ),
-    vocabulary=source.find(path, VOCABULARIES),
+    vocabulary=mapping.find(path, VOCABULARIES),
   )
 
 
@@ -98,7 +98,7 @@ def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
 
 
 def config_fields(
-  config: schema.ModelConfig, lengths: source.Lengths
+  config: schema.ModelConfig, lengths: mapping.Lengths
 ) -> dict[str, Any]:
   """Returns the fields of config.json for a model.
 
@@ -127,14 +127,13 @@ def config_fields(
     "clamp_len": lengths.clamp_len or -1,
     "same_length": lengths.same_length,
     "proj_share_all_but_first": style == "all_but_first",
-    "tie_projs": source.shared_projections(style, len(config.cutoffs) + 1),
+    "tie_projs": mapping.shared_projections(style, len(config.cutoffs) + 1),
   }
 
 
 def _read_config(path: str) -> dict[str, Any]:
   try:
-    with open(path, encoding="utf-8") as file:
-      fields = json.load(file)
+    fields = json.loads(pathlib.Path(path).read_text("utf-8"))
   except FileNotFoundError:
     raise errors.UserError(
       f"{path} is missing; --format=huggingface needs the folder that "
@@ -169,12 +168,12 @@ def _model(fields: dict[str, Any], path: str) -> dict[str, Any]:
     )
   cutoffs = tuple(fields["cutoffs"])
   style = "all_but_first" if fields["proj_share_all_but_first"] else "none"
-  tied = source.shared_projections(style, len(cutoffs) + 1)
+  tied = mapping.shared_projections(style, len(cutoffs) + 1)
   return {
     **{ours: fields[theirs] for theirs, ours in OURS.items()},
     "cutoffs": cutoffs,
     "attention_dropout_rate": float(fields["dropatt"]),
-    "tie_projections": source.tie_projections(fields.get("tie_projs", tied)),
+    "tie_projections": mapping.tie_projections(fields.get("tie_projs", tied)),
     "project_equal_width": True,
     "memory_start": "zeros",
     "same_length_window": "mem_len",

@@ -19,7 +19,6 @@ from transformer_xl.data import token_file
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
-from transformer_xl.importers import source as source_lib
 from transformer_xl.importers import tensorflow
 from transformer_xl.importers import vocabulary as vocabulary_lib
 from transformer_xl.model import transformer_xl
@@ -135,7 +134,7 @@ def render(report: dict[str, Any]) -> str:
 
 
 def make_config(
-  found: source_lib.Source, published: str | None
+  found: mapping.Source, published: str | None
 ) -> schema.ExperimentConfig:
   """Returns the configuration of the imported run.
 

@@ -1,13 +1,16 @@
-"""Mapping between the tensors of a foreign checkpoint and our parameters.
+"""Foreign checkpoints, and how their tensors map to our parameters.
 
-A layout lists every tensor that a format stores for a model. It works in both
-directions: the same list imports, exports and maps gradients.
+A format reads its files into a `Source`. Its layout lists every tensor that it
+stores for a model, and works in both directions: the same list imports, exports
+and maps gradients.
 """
 
 import functools
+import os
 import re
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any
 from typing import NamedTuple
@@ -21,9 +24,27 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import transformer_xl
 
-Shapes = dict[str, tuple[int, ...]]  # By the name of the array.
 QKV = ("attention/query", "attention/key", "attention/value")
 NUM_NAMED = 4  # Tensor names that an error lists at most.
+
+
+class Lengths(NamedTuple):
+  """Lengths of the source's evaluation, in tokens."""
+
+  segment_len: int
+  mem_len: int
+  clamp_len: int  # 0 for no clamping.
+  same_length: bool
+
+
+class Source(NamedTuple):
+  """A foreign checkpoint."""
+
+  tensors: Mapping[str, NDArray[Any]]  # By the names of the format.
+  files: tuple[str, ...]  # Paths of the files with the tensors.
+  model: dict[str, Any]  # Fields of our `ModelConfig`.
+  lengths: Lengths | None  # None if the source does not state them.
+  vocabulary: str | None  # A file or folder beside the weights, if any.
 
 
 class Tensor(NamedTuple):
@@ -47,25 +68,13 @@ class Mapped(NamedTuple):
 
 
 @functools.cache
-def parameter_shapes(config: schema.ModelConfig) -> Shapes:
+def parameter_shapes(
+  config: schema.ModelConfig,
+) -> dict[str, tuple[int, ...]]:
   """Returns the shape of every parameter of a model by its path."""
   params = transformer_xl.abstract_params(config)
   flat = traverse_util.flatten_dict(params, sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
-
-
-def tensor_shapes(
-  layout: Iterable[Tensor], config: schema.ModelConfig
-) -> Shapes:
-  """Returns the shape of every tensor of a layout by its name in the file."""
-  params = {
-    name: np.broadcast_to(np.float32(0), shape)
-    for name, shape in parameter_shapes(config).items()
-  }
-  return {
-    tensor.name: _joined(_views(params, tensor), tensor.axis)
-    for tensor in layout
-  }
 
 
 def import_tensors(
@@ -96,14 +105,14 @@ def import_tensors(
   rows = []
   for tensor in layout:
     values, views = _shared_values(tensors, tensor), _views(params, tensor)
-    wanted = _joined(views, tensor.axis)
-    if values.shape != wanted:
+    sizes, wanted = [v.shape[tensor.axis] for v in views], [*views[0].shape]
+    wanted[tensor.axis] = sum(sizes)
+    if values.shape != (shape := tuple(wanted)):
       raise errors.UserError(
         f"{tensor.name} has the shape {values.shape}, but the rest of the "
-        f"source requires {wanted}; its configuration is of another model."
+        f"source requires {shape}; its configuration is of another model."
       )
-    ends = np.cumsum([view.shape[tensor.axis] for view in views])[:-1]
-    parts = np.split(values, ends, axis=tensor.axis)
+    parts = np.split(values, np.cumsum(sizes)[:-1], axis=tensor.axis)
     for name, view, part in zip(tensor.parameters, views, parts, strict=True):
       view[...] = part
       missing[name] -= part.size
@@ -166,8 +175,47 @@ def _views(params, tensor: Tensor) -> list[NDArray[Any]]:
   return [view[::-1] if tensor.reverse else view for view in views]
 
 
-def _joined(views: list[NDArray[Any]], axis: int) -> tuple[int, ...]:
-  """Shape of the concatenation of some arrays."""
-  shape = list(views[0].shape)
-  shape[axis] = sum(view.shape[axis] for view in views)
-  return tuple(shape)
+def find(folder: str, names: Iterable[str]) -> str | None:
+  """Returns the path of the first of the names that exists in a folder."""
+  paths = (os.path.join(folder, name) for name in names)
+  return next(filter(os.path.exists, paths), None)
+
+
+def shared_projections(style: str, count: int) -> list[bool]:
+  """Whether each cluster of the softmax shares the embedding's projection.
+
+  Args:
+    style: `model.tie_projections`.
+    count: of the clusters.
+  """
+  return [style == "all"] + [style != "none"] * (count - 1)
+
+
+def tie_projections(tied: Sequence[bool]) -> str:
+  """The inverse of `shared_projections`.
+
+  Raises:
+    UserError: no published model has this pattern.
+  """
+  for style in ("all_but_first", "none", "all"):
+    if list(tied) == shared_projections(style, len(tied)):
+      return style
+  raise errors.UserError(
+    f"the softmax shares the projections of the clusters {list(tied)}; only "
+    "none, all, and all but the first can be imported."
+  )
+
+
+def div_val(widths: Sequence[int]) -> int:
+  """Returns the factor by which embeddings narrow from cluster to cluster.
+
+  Raises:
+    UserError: no factor gives these widths.
+  """
+  for divisor in range(1, widths[0] + 1):
+    if all(width == widths[0] // divisor**i for i, width in enumerate(widths)):
+      return divisor
+  raise errors.UserError(
+    f"the clusters' embeddings have the widths {list(widths)}, which no "
+    "div_val gives; the source is another kind of model."
+  )

@@ -17,7 +17,6 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source
 from transformer_xl.model import adaptive_embedding
 
 # Constant frequencies of the position encodings.
@@ -41,7 +40,7 @@ PARALLEL = "module."  # Prefix added by torch.nn.DataParallel.
 
 def read(
   path: str, *, cutoffs: tuple[int, ...], pre_norm: bool
-) -> source.Source:
+) -> mapping.Source:
   """Reads model.pt, a state dict, or a folder with model.pt.
 
   Args:
@@ -68,8 +67,8 @@ def read(
       f"{path} is not a language model of the original code with relative "
       f"attention (attn_type 0): {error} is missing; check --format."
     ) from None
-  vocabulary = source.find(os.path.dirname(path), VOCABULARIES)
-  return source.Source(tensors, (path,), fields, lengths, vocabulary)
+  vocabulary = mapping.find(os.path.dirname(path), VOCABULARIES)
+  return mapping.Source(tensors, (path,), fields, lengths, vocabulary)
 
 
 def layout(
@@ -101,55 +100,46 @@ def layout(
         layer,
         transpose=True,  # Leaves vectors as they are.
       )
-  yield from _embedding(config, f"{prefix}word_emb.")
-  yield from _softmax(config, reverse_clusters)
+  yield from _clusters(config, f"{prefix}word_emb.", reverse_clusters)
 
 
-def _embedding(config, prefix):
+def _clusters(config, prefix, reverse) -> Iterator[mapping.Tensor]:
+  """Tensors of the embedding and of the softmax."""
   params = mapping.parameter_shapes(config)
-  clusters = range(len(config.cutoffs) + 1)
-  tables = clusters if config.div_val > 1 else range(1)
-  for index in tables:
-    name, tied = f"{prefix}emb_layers.{index}", f"crit.out_layers.{index}"
+  parts = adaptive_embedding.clusters(config)
+  clusters = range(len(parts))
+  tables = [clusters[i : i + 1] for i in clusters]  # The clusters of each.
+  if config.div_val == 1:
+    tables = [clusters]
+  for index in range(len(tables)):
+    name, output = f"{prefix}emb_layers.{index}", f"crit.out_layers.{index}"
     yield mapping.Tensor(
       f"{name}.weight",
       (f"embedding/table_{index}",),
-      aliases=(f"{tied}.weight",) if config.tie_weights else (),
+      aliases=(f"{output}.weight",) if config.tie_weights else (),
     )
-  for index in tables:
-    name = f"embedding/projection_{index}"
-    users = (index,) if config.div_val > 1 else clusters
-    shared = [i for i in users if f"softmax/projection_{i}" not in params]
-    if name in params:
-      yield mapping.Tensor(
-        f"{prefix}emb_projs.{index}",
-        (name,),
-        transpose=True,
-        aliases=tuple(f"crit.out_projs.{i}" for i in shared),
-      )
-
-
-def _softmax(config, reverse_clusters):
-  params = mapping.parameter_shapes(config)
-  clusters = adaptive_embedding.clusters(config)
-  if len(clusters) > 1:
+  for index, table in enumerate(tables):
+    ours = f"embedding/projection_{index}"
+    shared = [i for i in table if f"softmax/projection_{i}" not in params]
+    names = tuple(f"crit.out_projs.{i}" for i in shared)
+    if ours in params:
+      name = f"{prefix}emb_projs.{index}"
+      yield mapping.Tensor(name, (ours,), transpose=True, aliases=names)
+  if len(parts) > 1:
     for theirs, ours in (("weight", "kernel"), ("bias", "bias")):
-      name, path = f"crit.cluster_{theirs}", f"softmax/cluster_{ours}"
-      yield mapping.Tensor(name, (path,), reverse=reverse_clusters)
-  names = tuple(f"softmax/kernel_{index}" for index in range(len(clusters)))
-  rows, kernels = [slice(None)], [names]  # One layer for all clusters.
-  if config.div_val > 1:
-    rows = [slice(cluster.start, cluster.stop) for cluster in clusters]
-    kernels = [(name,) for name in names]
-  for index, at in enumerate(rows):
+      name, ours = f"crit.cluster_{theirs}", f"softmax/cluster_{ours}"
+      yield mapping.Tensor(name, (ours,), reverse=reverse)
+  for index, table in enumerate(tables):
+    rows = slice(parts[table[0]].start, parts[table[-1]].stop)
     name = f"crit.out_layers.{index}.bias"
-    yield mapping.Tensor(name, ("softmax/bias",), at)
-  for index, kernel in enumerate(() if config.tie_weights else kernels):
-    yield mapping.Tensor(f"crit.out_layers.{index}.weight", kernel)
-  for index in range(len(clusters)):
-    name = f"softmax/projection_{index}"
-    if name in params:
-      yield mapping.Tensor(f"crit.out_projs.{index}", (name,), transpose=True)
+    yield mapping.Tensor(name, ("softmax/bias",), rows)
+  for index, table in enumerate(() if config.tie_weights else tables):
+    names = tuple(f"softmax/kernel_{i}" for i in table)
+    yield mapping.Tensor(f"crit.out_layers.{index}.weight", names)
+  for index in clusters:
+    ours = f"softmax/projection_{index}"
+    if ours in params:
+      yield mapping.Tensor(f"crit.out_projs.{index}", (ours,), transpose=True)
 
 
 def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
@@ -162,7 +152,7 @@ def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
   sizes = [len(table) for table in tables]
   if len(tables) > 1:
     cutoffs = tuple(itertools.accumulate(sizes))[:-1]
-  div_val = source.div_val(widths)
+  div_val = mapping.div_val(widths)
   if len(tables) == 1 and projections and widths[0] == model_dim:
     div_val = 2  # Equal widths are projected only if div_val > 1.
   num_tails = len(tensors.get("crit.cluster_bias", ()))
@@ -193,7 +183,7 @@ def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
     "cutoffs": cutoffs,
     "div_val": div_val,
     "tie_weights": all(shared(tables, "crit.out_layers.{}.weight")),
-    "tie_projections": source.tie_projections(tied),
+    "tie_projections": mapping.tie_projections(tied),
     "project_equal_width": True,
     "untie_biases": False,
     "memory_start": "masked",
@@ -205,7 +195,7 @@ def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
 
 def _settings(
   file: torch_file.TorchFile,
-) -> tuple[dict[str, Any], source.Lengths]:
+) -> tuple[dict[str, Any], mapping.Lengths]:
   """Fields and lengths of training, which are attributes of a module.
 
   Published evaluations use other lengths (docs/specification.md, 19.3).
@@ -219,7 +209,7 @@ def _settings(
     "dropout_rate": float(dropout),
     "attention_dropout_rate": float(attention_dropout),
   }
-  return fields, source.Lengths(
+  return fields, mapping.Lengths(
     model["tgt_len"],
     model["mem_len"],
     clamp_len=max(model["clamp_len"], 0),

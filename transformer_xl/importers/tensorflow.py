@@ -9,6 +9,7 @@ import glob
 import itertools
 import json
 import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,6 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.formats import tensor_bundle
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source
 from transformer_xl.model import adaptive_embedding
 
 # The optimizer's variables.
@@ -37,7 +37,7 @@ LAYER = {
 }
 
 
-def read(path: str) -> source.Source:
+def read(path: str) -> mapping.Source:
   """Reads a checkpoint.
 
   The path is the prefix (.../model.ckpt-0), its folder, or the published folder
@@ -61,7 +61,7 @@ def read(path: str) -> source.Source:
     _check_corpus(os.path.join(path, "corpus-info.json"), fields)
   names = [os.path.join(path, "cache.pkl") for path in folders]
   vocabulary = next(filter(os.path.exists, names), None)
-  return source.Source(bundle, bundle.files, fields, None, vocabulary)
+  return mapping.Source(bundle, bundle.files, fields, None, vocabulary)
 
 
 def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
@@ -126,8 +126,7 @@ def _check_corpus(path: str, fields: dict[str, Any]) -> None:
   if not os.path.exists(path):
     return
   try:
-    with open(path, encoding="utf-8") as file:
-      info = json.load(file)
+    info = json.loads(pathlib.Path(path).read_text("utf-8"))
     size, cutoffs = info["vocab_size"], tuple(info["cutoffs"][1:-1])
   except (ValueError, LookupError, TypeError, RecursionError) as error:
     raise errors.UserError(
@@ -178,7 +177,7 @@ def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     "ff_dim": shape("layer_0/ff/layer_1/bias")[0],
     "embed_dim": tables[0][1],
     "cutoffs": tuple(itertools.accumulate(sizes))[:-1],
-    "div_val": source.div_val([table[1] for table in tables]),
+    "div_val": mapping.div_val([table[1] for table in tables]),
     "tie_weights": True,  # The flag of the published code has no effect.
     "tie_projections": tied,
     # Only narrowing embeddings leave a choice (specification, section 11).

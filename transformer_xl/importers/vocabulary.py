@@ -4,6 +4,7 @@ import collections
 import hashlib
 import json
 import os
+import pathlib
 from typing import Any
 
 from transformer_xl import errors
@@ -57,8 +58,7 @@ def _write(published: published_vocabulary.Symbols, folder: str) -> None:
       tokenizer[role] = next(found, None)
   content = "".join(f"{vocabulary.escape(s)}\n" for s in symbols).encode()
   os.makedirs(folder)
-  with open(os.path.join(folder, FILE_NAME), "wb") as file:
-    file.write(content)
+  pathlib.Path(folder, FILE_NAME).write_bytes(content)
   meta = {
     "unit": kind,
     "tokenizer": tokenizer,
@@ -68,8 +68,8 @@ def _write(published: published_vocabulary.Symbols, folder: str) -> None:
       "sha256": hashlib.sha256(content).hexdigest(),
     },
   }
-  with open(os.path.join(folder, "meta.json"), "w", encoding="utf-8") as file:
-    json.dump(meta, file, indent=2)
+  text = json.dumps(meta, indent=2)
+  pathlib.Path(folder, "meta.json").write_text(text, "utf-8")
 
 
 def _kind(symbols: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

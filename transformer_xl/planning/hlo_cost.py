@@ -62,9 +62,9 @@ class Cost:
     self.cycles += times * other.cycles
     self.flops += times * other.flops
     self.kernel_flops += times * other.kernel_flops
+    sizes = self.collective_bytes
     for kind, size in other.collective_bytes.items():
-      total = self.collective_bytes.get(kind, 0.0) + times * size
-      self.collective_bytes[kind] = total
+      sizes[kind] = sizes.get(kind, 0.0) + times * size
 
   def traffic(self) -> float:
     """Lower bound on the bytes that a device sends, for many devices.
@@ -121,25 +121,21 @@ class _Walk:
     self._costs: dict[str, Cost] = {}
     # A collective that overlaps with products is listed in each of their
     # fusions; count it only where it starts.
-    self._started = {
-      channel
-      for computation in computations.values()
-      if _starts(computation)
-      for instruction in computation.values()
-      for channel in _CHANNEL.findall(instruction.text)
-    }
+    starting = filter(_starts, computations.values())
+    every = [i.text for found in starting for i in found.values()]
+    self._started = {_number(_CHANNEL, text) for text in every} - {None}
 
   def cost(self, name: str) -> Cost:
     if name not in self._costs:
       total = self._costs[name] = Cost()
       for instruction in self._computations.get(name, {}).values():
-        cycles = _number(_CYCLES, instruction.text)
-        total.cycles += cycles or 0
-        self._add(total, instruction, name, has_cycles=cycles is not None)
+        self._add(total, instruction, name)
     return self._costs[name]
 
-  def _add(self, total, instruction, name, *, has_cycles) -> None:
+  def _add(self, total, instruction, name) -> None:
     text, operation = instruction.text, instruction.operation
+    cycles = _number(_CYCLES, text)
+    total.cycles += cycles or 0
     if operation.removesuffix("-start") in COLLECTIVES:
       total.add(self._collective(instruction, name))
     elif operation in ("dot", "convolution"):
@@ -157,13 +153,13 @@ class _Walk:
     elif operation in ("call", "fusion", "async-start"):
       called = self.cost(_found(_CALLED, text)[0])
       # A fusion has its own estimate, but may contain a collective.
-      inner = 0.0 if has_cycles else called.cycles
+      inner = called.cycles if cycles is None else 0.0
       total.add(dataclasses.replace(called, cycles=inner))
 
   def _collective(self, instruction, name) -> Cost:
     computation = self._computations[name]
-    channel = _CHANNEL.search(instruction.text)
-    if channel and channel[1] in self._started and not _starts(computation):
+    channel = _number(_CHANNEL, instruction.text)
+    if channel in self._started and not _starts(computation):
       return Cost()
     operands = [computation[operand] for operand in instruction.operands]
     sent = sum(_num_bytes(operand.shape) for operand in operands)
