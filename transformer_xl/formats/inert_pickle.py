@@ -36,9 +36,6 @@ class Inert:
     self.arguments, self.state, self.contents = arguments, None, []
     return self
 
-  def __init__(self, *_: Any, **__: Any) -> None:
-    pass
-
   def __setstate__(self, state: Any) -> None:
     self.state = state
 

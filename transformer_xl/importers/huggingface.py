@@ -66,18 +66,14 @@ def read(path: str) -> mapping.Source:
     raise errors.UserError(
       f"{path} has no weights; it needs one of {', '.join(WEIGHTS)}."
     )
-  is_torch = file.endswith(".bin")
+  is_torch, clamp_len = file.endswith(".bin"), max(fields["clamp_len"], 0)
+  segment_len, mem_len = fields.get("tgt_len") or 128, fields["mem_len"]
   return mapping.Source(
     torch_file.read(file).tensors() if is_torch else read_safetensors(file),
-    files=(file,),
-    model=_model(fields, file),
-    lengths=mapping.Lengths(
-      segment_len=fields.get("tgt_len") or 128,
-      mem_len=fields["mem_len"],
-      clamp_len=max(fields["clamp_len"], 0),
-      same_length=fields["same_length"],
-    ),
-    vocabulary=mapping.find(path, VOCABULARIES),
+    (file,),
+    _model(fields, file),
+    mapping.Lengths(segment_len, mem_len, clamp_len, fields["same_length"]),
+    mapping.find(path, VOCABULARIES),
   )
 
 
