@@ -70,12 +70,9 @@ def load(
   *,
   persistent: Callable[[Any], Any] | None = None,
 ) -> Any:
-  """Reads one pickle, and nothing after it.
+  """Reads one pickle from an open file or bytes, and nothing after it.
 
-  Args:
-    file: opened for reading, or its content.
-    path: named in errors.
-    persistent: resolves references to data outside the pickle.
+  `persistent` resolves references to data outside it; errors name the path.
 
   Raises:
     UserError: the file is not a pickle, or is truncated.

@@ -26,14 +26,9 @@ TABLE_MAGIC = 0xDB4775248B80FB57
 FOOTER_SIZE = 48
 _LONGEST_NAME = 1 << 12
 _CRC_OFFSET = 0xA282EAD8
-DTYPES: dict[int, Any] = {  # From tensorflow/core/framework/types.proto.
-  1: np.float32,
-  2: np.float64,
-  3: np.int32,
-  9: np.int64,
-  14: ml_dtypes.bfloat16,
-  19: np.float16,
-}
+# By the numbers of tensorflow/core/framework/types.proto.
+DTYPES = {1: "f4", 2: "f8", 19: "f2", 3: "i4", 9: "i8"}
+DTYPES |= {14: ml_dtypes.bfloat16}
 
 
 class Entry(NamedTuple):
@@ -56,7 +51,6 @@ class Bundle(Mapping[str, NDArray[Any]]):
   """
 
   def __init__(self, prefix: str):
-    """Opens PREFIX.index and checks the lengths of the data files."""
     self.prefix = prefix
     self._entries, num_shards = _read_index(f"{prefix}.index")
     self.files = tuple(

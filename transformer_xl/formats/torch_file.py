@@ -83,13 +83,7 @@ class TorchFile(NamedTuple):
       return self.view(*value.arguments[:4])
     return None
 
-  def view(
-    self,
-    storage: Storage,
-    offset: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-  ) -> NDArray[Any]:
+  def view(self, storage: Storage, offset, shape, strides) -> NDArray[Any]:
     """Returns part of a storage; offset and strides count numbers."""
     values = self.values[storage.key]
     # Strides of 0 could make a small storage huge.

@@ -129,10 +129,8 @@ def export_tensors(
   flat = traverse_util.flatten_dict(params, sep="/")
   flat = {name: np.asarray(values) for name, values in flat.items()}
   return {
-    tensor.name: np.ascontiguousarray(
-      np.concatenate(_views(flat, tensor), axis=tensor.axis)
-    )
-    for tensor in layout
+    t.name: np.ascontiguousarray(np.concatenate(_views(flat, t), axis=t.axis))
+    for t in layout
   }
 
 
@@ -140,9 +138,7 @@ def _check_names(tensors, layout, ignored):
   names = [(tensor.name, *tensor.aliases) for tensor in layout]
   known = {name for group in names for name in group}
   missing = [group[0] for group in names if tensors.keys().isdisjoint(group)]
-  unused = [
-    name for name in tensors if not (name in known or re.search(ignored, name))
-  ]
+  unused = [n for n in tensors if n not in known and not re.search(ignored, n)]
   if missing or unused:
     raise errors.UserError(
       "the tensors in the source do not make up this model: "
@@ -182,12 +178,7 @@ def find(folder: str, names: Iterable[str]) -> str | None:
 
 
 def shared_projections(style: str, count: int) -> list[bool]:
-  """Whether each cluster of the softmax shares the embedding's projection.
-
-  Args:
-    style: `model.tie_projections`.
-    count: of the clusters.
-  """
+  """Which clusters of the softmax share projections, by `tie_projections`."""
   return [style == "all"] + [style != "none"] * (count - 1)
 
 

@@ -104,16 +104,14 @@ def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
 def _find_prefix(path: str) -> str:
   """Returns the prefix of the checkpoint in a folder, or the given prefix."""
   for folder in (path, os.path.join(path, "model")):
-    indices = sorted(glob.glob("*.index", root_dir=folder))
-    prefixes = [
-      os.path.join(folder, name)[: -len(".index")] for name in indices
-    ]
-    if len(indices) > 1:
+    found = sorted(glob.glob("*.index", root_dir=folder))
+    prefixes = [os.path.join(folder, name[: -len(".index")]) for name in found]
+    if len(found) > 1:
       raise errors.UserError(
-        f"{folder} has {len(indices)} checkpoints ({', '.join(indices)}); name "
+        f"{folder} has {len(found)} checkpoints ({', '.join(found)}); name "
         f"one: --source={prefixes[0]}."
       )
-    if indices:
+    if found:
       return prefixes[0]
   return path.removesuffix(".index")
 

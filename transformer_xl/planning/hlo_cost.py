@@ -213,12 +213,7 @@ def _trips(loop: _Instruction, condition: _Computation) -> int:
 
 
 def _convolution(text: str, *sides: list[int]) -> float:
-  """Multiply-adds of a convolution, without those on padding.
-
-  Args:
-    text: of the instruction.
-    *sides: of the operands and of the result.
-  """
+  """Multiply-adds of a convolution, without those on padding."""
   labels = _found(_LABELS, text)
   left, right, result = (
     dict(zip(*pair, strict=True)) for pair in zip(labels, sides, strict=True)
