@@ -99,16 +99,30 @@ def test_without_a_choice_the_device_decides(data_dir, variant):
   assert found["auto"][1] == found["key_value"][1]
 
 
-def test_hidden_states_are_scored_without_a_copy_of_the_parameters(data_dir):
-  config = corpus.config(data_dir, **{"eval.memory": "hidden"})
+@pytest.mark.parametrize(
+  ("memory", "dtype"),
+  [("hidden", "bfloat16"), ("key_value", "float32"), ("key_value", "bfloat16")],
+)
+def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
+  updates = {"eval.memory": memory, "model.dtype": dtype}
+  config = corpus.config(data_dir, **updates, **{"model.cutoffs": (5, 11)})
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   with jax.set_mesh(mesh):
     made = scorer.Scorer(config, mesh, mem_len=8)
     params = tiny.params(config.model)
     params = jax.device_put(params, mesh_lib.parameters(mesh, params))
     frozen = made.freeze(params)
-  for one, other in zip(*map(jax.tree.leaves, (params, frozen)), strict=True):
-    assert one.unsafe_buffer_pointer() == other.unsafe_buffer_pointer()
+  if memory == "key_value":  # Of layers the query, key and value are joined.
+    frozen, params = frozen.params, dict(params)
+    del params["layers"]
+  pairs = zip(*map(jax.tree.leaves, (params, frozen)), strict=True)
+  kept = [
+    given.unsafe_buffer_pointer() == found.unsafe_buffer_pointer()
+    for given, found in pairs
+    if given.dtype == found.dtype  # A cast is a copy.
+  ]
+  assert kept
+  assert all(kept)
 
 
 def test_segments_past_the_end_leave_sums_alone(data_dir):

@@ -10,6 +10,7 @@ from transformer_xl.formats import tensor_bundle
 
 PREFIX = "model.ckpt-7"
 DATA = f"{PREFIX}.data-00000-of-00001"
+INDEX = f"{PREFIX}.index"
 
 
 @pytest.fixture
@@ -47,21 +48,15 @@ def test_shapes_are_read_without_the_values():
   assert bundle.shapes == {name: bundle[name].shape for name in bundle}
 
 
-def test_a_changed_value_has_another_checksum(copied):
-  path = copied / DATA
-  data = bytearray(path.read_bytes())
-  data[100] ^= 1
-  path.write_bytes(data)
-  with pytest.raises(errors.UserError, match="do not have the checksum"):
-    read_all(copied)
-
-
-def test_a_changed_index_has_another_checksum(copied):
-  path = copied / f"{PREFIX}.index"
-  data = bytearray(path.read_bytes())
-  data[30] ^= 1
-  path.write_bytes(data)
-  with pytest.raises(errors.UserError, match="damaged"):
+@pytest.mark.parametrize(
+  ("name", "at", "message"),
+  [(DATA, 100, "do not have the checksum"), (INDEX, 30, "damaged")],
+)
+def test_a_changed_bit_changes_the_checksum(copied, name, at, message):
+  data = bytearray((copied / name).read_bytes())
+  data[at] ^= 1
+  (copied / name).write_bytes(data)
+  with pytest.raises(errors.UserError, match=message):
     read_all(copied)
 
 
@@ -74,7 +69,7 @@ def test_truncated_values_are_detected_before_any_is_read(copied):
 
 @pytest.mark.parametrize("keep", [0, 1, 40, 500, 3000])
 def test_a_truncated_index_is_one_line(copied, keep):
-  path = copied / f"{PREFIX}.index"
+  path = copied / INDEX
   assert keep < path.stat().st_size
   path.write_bytes(path.read_bytes()[:keep])
   with pytest.raises(errors.UserError, match="truncated") as caught:
@@ -82,7 +77,7 @@ def test_a_truncated_index_is_one_line(copied, keep):
   assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("missing", [DATA, f"{PREFIX}.index"])
+@pytest.mark.parametrize("missing", [DATA, INDEX])
 def test_a_missing_file_is_named(copied, missing):
   (copied / missing).unlink()
   with pytest.raises(errors.UserError, match=f"{missing} is missing"):
@@ -90,6 +85,6 @@ def test_a_missing_file_is_named(copied, missing):
 
 
 def test_text_in_place_of_an_index_is_one_line(copied):
-  (copied / f"{PREFIX}.index").write_text("no table at all\n" * 100)
+  (copied / INDEX).write_text("no table at all\n" * 100)
   with pytest.raises(errors.UserError, match="not an index"):
     tensor_bundle.Bundle(str(copied / PREFIX))

@@ -12,17 +12,12 @@ import tests.oracle
 from experiments import saved
 from tests.importers import stored_files
 from tests.parity import configurations
-from tests.parity import ours
 from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import evaluate
 from transformer_xl.importers import export
-from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
-from transformer_xl.importers import mapping
-from transformer_xl.importers import report
-from transformer_xl.importers import source
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import generate
 from transformer_xl.workdir import run_record
@@ -37,21 +32,18 @@ TENSORFLOW_RULES = ("zeros", "mem_len_plus_one", 1e-12)
 def load(workdir):
   """Loads configuration and parameters of a run, as every mode does."""
   config = load_lib.from_config_dict(saved.get_config(str(workdir)))
-  targets = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(
-      leaf.shape,
-      leaf.dtype,
-      sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]),
-    ),
-    jax.eval_shape(
-      lambda key: transformer_xl.init_params(config.model, key),
-      jax.random.key(0),
-    ),
+  return config, trained_model.load(config, str(workdir)).params
+
+
+def make(workdir, source, format_name="tensorflow", **options):
+  """Imports a source, and loads the run."""
+  made = import_run.make(
+    format_name=format_name,
+    source=str(source),
+    workdir=str(workdir),
+    **options,
   )
-  params, _ = trained_model.restore_params(
-    str(workdir), which="latest", average=False, target=targets
-  )
-  return config, params
+  return made, *load(workdir)
 
 
 def worst_difference(config, params):
@@ -85,22 +77,13 @@ def wt103(tmp_path_factory):
   """A run imported from the published layout."""
   folder = tmp_path_factory.mktemp("imported")
   workdir = folder / "run"
-  import_run.make(
-    format_name="tensorflow",
-    source=str(stored_files.as_published("wt103", folder / "source")),
-    workdir=str(workdir),
-  )
+  make(workdir, stored_files.as_published("wt103", folder / "source"))
   return workdir
 
 
 @pytest.mark.parametrize("name", stored_files.TENSORFLOW)
 def test_tensorflow_checkpoints_equal_the_numpy_model(tmp_path, name):
-  made = import_run.make(
-    format_name="tensorflow",
-    source=str(stored_files.tensorflow(name)),
-    workdir=str(tmp_path / "run"),
-  )
-  config, params = load(tmp_path / "run")
+  made, config, params = make(tmp_path / "run", stored_files.tensorflow(name))
   assert made["num_parameters"] == transformer_xl.num_parameters(params)
   model = config.model
   rules = model.memory_start, model.same_length_window, model.layer_norm_epsilon
@@ -113,13 +96,12 @@ def test_tensorflow_checkpoints_equal_the_numpy_model(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["model.pt", "state_dict.pt"])
 def test_original_pytorch_files_equal_the_numpy_model(tmp_path, name):
-  import_run.make(
-    format_name="pytorch",
-    source=str(stored_files.ORIGINAL / name),
-    workdir=str(tmp_path / "run"),
+  _, config, params = make(
+    tmp_path / "run",
+    stored_files.ORIGINAL / name,
+    "pytorch",
     vocabulary=stored_files.write_words(tmp_path, 21),
   )
-  config, params = load(tmp_path / "run")
   assert config.model.memory_start == "masked"
   assert config.model.same_length_window == "mem_len"
   assert worst_difference(config.model, params) < 1e-5
@@ -179,42 +161,18 @@ def test_the_report_is_kept_and_adds_up(wt103):
   made = json.loads((wt103 / "results" / "import.json").read_text())
   sizes = [np.prod(row["shape"], dtype=int) for row in made["tensors"]]
   assert sum(sizes) == made["num_parameters"]
-  lines = report.render(made).splitlines()
+  lines = import_run.render(made).splitlines()
   assert "  2 x transformer/layer_*/rel_attn/qkv/kernel [8, 24] -> " in (
     "\n".join(lines)
   )
   assert any("none missing, none unused" in line for line in lines)
 
 
-@pytest.mark.parametrize("index", range(6))
-def test_export_and_import_return_every_parameter(tmp_path, index):
-  drawn = configurations.draw(index)
-  params = ours.draw_params(drawn)
-  folder = tmp_path / "folder"
-  folder.mkdir()
-  export.write_weights(str(folder / "model.safetensors"), params, drawn.model)
-  lengths = source.Lengths(4, drawn.mem_len, drawn.clamp_len, True)
-  fields = huggingface.config_fields(drawn.model, lengths)
-  (folder / "config.json").write_text(json.dumps(fields))
-  found = huggingface.read(str(folder))
-  assert found.lengths == lengths._replace(segment_len=128)
-  config = import_run.make_config(found, None).model
-  again, _ = mapping.import_tensors(
-    found.tensors,
-    huggingface.layout(config),
-    config,
-    ignored=import_run.FORMATS["huggingface"].ignored,
-  )
-  jax.tree.map(np.testing.assert_array_equal, params, again)
-
-
 def test_a_run_survives_export_and_import(wt103, tmp_path):
   first, second = tmp_path / "huggingface", tmp_path / "run"
   export.export(str(wt103), str(first))
-  import_run.make(
-    format_name="huggingface", source=str(first), workdir=str(second)
-  )
-  (config, params), (again, same) = load(wt103), load(second)
+  config, params = load(wt103)
+  _, again, same = make(second, first, "huggingface")
   jax.tree.map(np.testing.assert_array_equal, params, same)
   assert again.eval == config.eval
   vocabularies = [
@@ -226,11 +184,7 @@ def test_a_run_survives_export_and_import(wt103, tmp_path):
 
 
 def test_a_model_that_huggingface_lacks_is_not_exported(tmp_path):
-  import_run.make(
-    format_name="tensorflow",
-    source=str(stored_files.tensorflow("lm1b")),
-    workdir=str(tmp_path / "run"),
-  )
+  make(tmp_path / "run", stored_files.tensorflow("lm1b"))
   with pytest.raises(errors.UserError, match="project_equal_width=False"):
     export.export(str(tmp_path / "run"), str(tmp_path / "folder"))
   assert not (tmp_path / "folder").exists()
@@ -239,9 +193,5 @@ def test_a_model_that_huggingface_lacks_is_not_exported(tmp_path):
 def test_a_folder_in_use_is_left_alone(wt103):
   before = sorted(os.listdir(wt103))
   with pytest.raises(errors.UserError, match="is not empty"):
-    import_run.make(
-      format_name="tensorflow",
-      source=str(stored_files.tensorflow("wt103")),
-      workdir=str(wt103),
-    )
+    make(wt103, stored_files.tensorflow("wt103"))
   assert sorted(os.listdir(wt103)) == before

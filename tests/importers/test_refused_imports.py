@@ -14,7 +14,7 @@ from transformer_xl import errors
 from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
-from transformer_xl.importers import source
+from transformer_xl.importers import mapping
 
 
 def write_huggingface(folder, **changes):
@@ -24,7 +24,9 @@ def write_huggingface(folder, **changes):
   export.write_weights(
     str(folder / "model.safetensors"), ours.draw_params(drawn), drawn.model
   )
-  fields = huggingface.config_fields(drawn.model, source.Lengths(4, 4, 0, True))
+  fields = huggingface.config_fields(
+    drawn.model, mapping.Lengths(4, 4, 0, True)
+  )
   (folder / "config.json").write_text(json.dumps(fields | changes))
   stored_files.write_words(folder, drawn.model.vocab_size)
   return folder

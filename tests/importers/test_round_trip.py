@@ -11,14 +11,14 @@ from flax import traverse_util
 from hypothesis import strategies as st
 
 from tests import tiny
+from tests.parity import configurations
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source
-from transformer_xl.importers import torch_layout
+from transformer_xl.importers import pytorch
 
 
 def one_of(*values):
@@ -42,18 +42,14 @@ FIELDS = {
   "pre_norm": st.booleans(),
   "encoding": one_of(*["relative"] * 5, "shaw", "absolute_per_layer"),
 }
-LENGTHS = source.Lengths(
+LENGTHS = mapping.Lengths(
   segment_len=3, mem_len=4, clamp_len=0, same_length=False
 )
-KEPT = [
-  name
-  for name in FIELDS
-  if name not in ("project_equal_width", "tie_projections")
-]
+KEPT = FIELDS.keys() - {"project_equal_width", "tie_projections"}
 
 
 def draw(config: schema.ModelConfig):
-  """Parameters with all numbers different."""
+  """Parameters with all numbers different, by their paths."""
   params, count = {}, 0
   for name, shape in mapping.parameter_shapes(config).items():
     size = int(np.prod(shape))
@@ -62,6 +58,32 @@ def draw(config: schema.ModelConfig):
     count += size
   assert count < 2**24  # All are exact in float32.
   return params
+
+
+def check(config, fields, lengths=LENGTHS):
+  """A model and its parameters survive export and import bit for bit."""
+  params = draw(config)
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "model.safetensors")
+    tree = traverse_util.unflatten_dict(params, sep="/")
+    export.write_weights(path, tree, config)
+    with open(os.path.join(folder, "config.json"), "w") as file:
+      json.dump(fields, file)
+    found = huggingface.read(folder)
+  assert found.lengths == lengths._replace(segment_len=128)
+  read = import_run.make_config(found, None).model
+  for name in KEPT:
+    assert getattr(read, name) == getattr(config, name), name
+  if config.cutoffs:  # Without clusters "none" and "all_but_first" are equal.
+    assert read.tie_projections == config.tie_projections
+  layout = huggingface.layout(read)
+  again, _ = mapping.import_tensors(
+    found.tensors, layout, read, ignored=pytorch.IGNORED
+  )
+  again = traverse_util.flatten_dict(again, sep="/")
+  assert again.keys() == params.keys()
+  for name, values in params.items():
+    np.testing.assert_array_equal(again[name], values, err_msg=name)
 
 
 # Every example traces a model or two.
@@ -74,29 +96,15 @@ def test_an_exported_model_is_imported_bit_for_bit(updates):
   except errors.UserError:
     assert config.encoding != "relative" or not config.project_equal_width
     return
-  params = draw(config)
-  with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, "model.safetensors")
-    tree = traverse_util.unflatten_dict(params, sep="/")
-    export.write_weights(path, tree, config)
-    with open(os.path.join(folder, "config.json"), "w") as file:
-      json.dump(fields, file)
-    found = huggingface.read(folder)
-  read = import_run.make_config(found, None).model
-  for name in KEPT:
-    assert getattr(read, name) == getattr(config, name), name
-  if config.cutoffs:  # Without clusters "none" and "all_but_first" are equal.
-    assert read.tie_projections == config.tie_projections
-  again, _ = mapping.import_tensors(
-    found.tensors,
-    huggingface.layout(read),
-    read,
-    ignored=torch_layout.IGNORED,
-  )
-  again = traverse_util.flatten_dict(again, sep="/")
-  assert again.keys() == params.keys()
-  for name, values in params.items():
-    np.testing.assert_array_equal(again[name], values, err_msg=name)
+  check(config, fields)
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_characteristic_models_are_imported_bit_for_bit(index):
+  drawn = configurations.draw(index)
+  lengths = mapping.Lengths(4, drawn.mem_len, drawn.clamp_len, same_length=True)
+  fields = huggingface.config_fields(drawn.model, lengths)
+  check(drawn.model, fields, lengths)
 
 
 @pytest.mark.parametrize("encoding", ["shaw", "absolute", "absolute_per_layer"])

@@ -32,9 +32,13 @@ class Run(NamedTuple):
 def draw_params(drawn: configurations.Drawn) -> dict:
   """The weights, drawn by HuggingFace's names and imported."""
   layout = list(huggingface.layout(drawn.model))
+  empty = jax.tree.map(
+    lambda leaf: np.zeros(leaf.shape, np.float32),
+    transformer_xl.abstract_params(drawn.model),
+  )
   tensors = {
-    name: weights.draw(drawn.index, name, shape)
-    for name, shape in mapping.tensor_shapes(layout, drawn.model).items()
+    name: weights.draw(drawn.index, name, values.shape)
+    for name, values in mapping.export_tensors(empty, layout).items()
   }
   params, _ = mapping.import_tensors(tensors, layout, drawn.model, ignored="$^")
   return params

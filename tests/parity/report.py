@@ -21,7 +21,6 @@ from tests.parity import differences
 from tests.parity import ours
 from tests.parity import theirs
 from transformer_xl.importers import import_run
-from transformer_xl.importers import report
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/parity.md"
 START, END = "<!-- parity: start -->", "<!-- parity: end -->"
@@ -97,7 +96,7 @@ def _example() -> str:
       source=str(stored_files.tensorflow("wt103")),
       workdir=f"{folder}/run",
     )
-  return f"```\n{report.render(made)}\n```"
+  return f"```\n{import_run.render(made)}\n```"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
-from transformer_xl.importers import torch_layout
+from transformer_xl.importers import pytorch
 
 REASON = "needs PyTorch and Transformers: pip install -e '.[parity]'"
 for name in ("torch", "transformers"):
@@ -67,7 +67,7 @@ def read(folder):
     found.tensors,
     huggingface.layout(config.model),
     config.model,
-    ignored=torch_layout.IGNORED,
+    ignored=pytorch.IGNORED,
   )
   assert len({row.name for row in rows}) == len(rows)
   return config, params

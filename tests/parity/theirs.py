@@ -12,7 +12,6 @@ from tests.parity import ours
 from tests.parity import weights
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source
 
 with warnings.catch_warnings():
   # Transformers 4.35 registers tree nodes in a way PyTorch no longer likes.
@@ -24,7 +23,7 @@ with warnings.catch_warnings():
 
 def make(drawn: configurations.Drawn) -> Any:
   """HuggingFace's model, with weights drawn by its own names."""
-  lengths = source.Lengths(
+  lengths = mapping.Lengths(
     drawn.segment_lens[0], drawn.mem_len, drawn.clamp_len, drawn.same_length
   )
   fields = huggingface.config_fields(drawn.model, lengths)

@@ -3,7 +3,6 @@
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.config import rules
-from transformer_xl.planning import alternatives
 from transformer_xl.planning import plan
 
 
@@ -13,7 +12,7 @@ def config(**updates):
 
 
 def test_the_least_change_is_tried_first():
-  tries = [flags for flags, _ in alternatives.smaller(config(), num_devices=8)]
+  tries = [flags for flags, _ in plan.smaller(config(), num_devices=8)]
   remat, split = "--config.model.remat=full", "--config.mesh.fsdp=8"
   assert tries[:2] == ["--config.model.remat=attention", remat]
   assert split in tries[2]
@@ -30,7 +29,7 @@ def test_the_least_change_is_tried_first():
 
 def test_every_alternative_is_a_valid_configuration():
   original = config()
-  found = list(alternatives.smaller(original, num_devices=8))
+  found = list(plan.smaller(original, num_devices=8))
   for flags, smaller in found:
     rules.check(smaller)
     assert smaller != original
@@ -42,15 +41,15 @@ def test_every_alternative_is_a_valid_configuration():
 
 def test_parameters_are_sharded_as_far_as_their_width_allows():
   narrow = config(**{"model.model_dim": 10})
-  _, smaller = list(alternatives.smaller(narrow, num_devices=8))[2]
+  _, smaller = list(plan.smaller(narrow, num_devices=8))[2]
   assert smaller.mesh.fsdp == 2
 
 
 def test_present_settings_are_not_alternatives():
   recomputed = config(**{"model.remat": "full"})
-  tries = alternatives.smaller(recomputed, num_devices=8)
+  tries = plan.smaller(recomputed, num_devices=8)
   assert all(smaller != recomputed for _, smaller in tries)
-  first, _ = next(alternatives.smaller(recomputed, num_devices=8))
+  first, _ = next(plan.smaller(recomputed, num_devices=8))
   assert "mesh.fsdp" in first
 
 

@@ -62,6 +62,7 @@ def test_a_plan_has_the_fields_of_its_contract(tmp_path):
     "--topology=v5e:2x2",
     "--config=experiments/base.py",
     *flags,
+    "--config.train.eval_every_steps=2",
   )
   assert done.returncode == 0, done.stderr
   path = tmp_path / "run" / "results" / "plan.json"
@@ -73,6 +74,11 @@ def test_a_plan_has_the_fields_of_its_contract(tmp_path):
     assert result[kind]["fits"]
     assert 0 < result[kind]["estimated_step_seconds"] < 1
     assert 1 < result[kind]["executed_over_useful"] < 4
+  evaluating = result["eval"]["hbm_bytes_while_evaluating"]
+  # Parameters and the two moments of Adam; of them evaluation has the first.
+  moments = 2 * 4 * result["num_parameters"]
+  assert evaluating > result["eval"]["hbm_bytes_per_chip"] + moments
+  assert evaluating < result["eval"]["hbm_bytes_per_chip"] + 2 * moments
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
+from transformer_xl.evaluation import pass_through
 from transformer_xl.evaluation import sums
 from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
@@ -55,12 +56,9 @@ class Scorer:
     self._frozen = self._placed(functions.freeze, params)
     self._memory = self._placed(functions.start, self._frozen)
     shardings = functools.partial(jax.tree.map, lambda leaf: leaf.sharding)
-    places = shardings(self._frozen)
-    self.freeze: Callable[[shapes.PyTree], shapes.PyTree] = jax.jit(
-      functions.freeze, out_shardings=places
+    self.freeze = pass_through.compiled(
+      functions.freeze, params, shardings(self._frozen)
     )
-    if functions.freeze is _unchanged:  # Compiled, it would copy every array.
-      self.freeze = functools.partial(jax.device_put, device=places)
     self.start = jax.jit(functions.start, out_shardings=shardings(self._memory))
     self.score = jax.jit(
       functions.score,

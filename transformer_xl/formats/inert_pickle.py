@@ -8,25 +8,17 @@ import io
 import os
 import pickle
 import pickletools
+import types
 from collections.abc import Callable
-from typing import IO
 from typing import Any
 from typing import BinaryIO
-from typing import cast
 
 from transformer_xl import errors
 
 # Exceptions of the standard reader on a damaged or hostile stream.
 FAILURES = (
-  pickle.UnpicklingError,
-  ArithmeticError,
-  AttributeError,
-  EOFError,
-  ImportError,
-  LookupError,
-  RecursionError,
-  TypeError,
-  ValueError,
+  *(pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError),
+  *(ImportError, LookupError, RecursionError, TypeError, ValueError),
 )
 
 
@@ -41,13 +33,8 @@ class Inert:
   def __new__(cls, *arguments: Any, **_: Any) -> "Inert":
     """Records positional arguments, however the pickle passes them."""
     self = super().__new__(cls)
-    self.arguments = arguments
-    self.state = None
-    self.contents = []
+    self.arguments, self.state, self.contents = arguments, None, []
     return self
-
-  def __init__(self, *_: Any, **__: Any) -> None:
-    pass
 
   def __setstate__(self, state: Any) -> None:
     self.state = state
@@ -83,12 +70,9 @@ def load(
   *,
   persistent: Callable[[Any], Any] | None = None,
 ) -> Any:
-  """Reads one pickle.
+  """Reads one pickle from an open file or bytes, and nothing after it.
 
-  Args:
-    file: opened for reading, or its content; reading stops after the pickle.
-    path: named in errors.
-    persistent: resolves references to data outside the pickle.
+  `persistent` resolves references to data outside it; errors name the path.
 
   Raises:
     UserError: the file is not a pickle, or is truncated.
@@ -104,36 +88,25 @@ def load(
     ) from None
 
 
-class _Bounded:
-  """A file whose reads never request more bytes than it has."""
-
-  def __init__(self, stream: BinaryIO):
-    at = stream.tell()
-    self.size = stream.seek(0, os.SEEK_END)
-    stream.seek(at)
-    self._stream = stream
-    self.readline = stream.readline
-    self.tell = stream.tell
-
-  def read(self, count: int) -> bytes:
-    return self._stream.read(min(count, self.size - self._stream.tell()))
-
-
 def _check_numbers(stream: BinaryIO) -> None:
   """Rejects sizes beyond the file's, which the reader would allocate.
 
-  Memo indices rise by one, and each takes some bytes, so a larger one is
-  damage.
+  Reads here never request more bytes than the file has. Memo indices rise by
+  one, and each takes some bytes, so a larger one is damage.
   """
   start = stream.tell()
-  bounded = _Bounded(stream)
-  for opcode, argument, _ in pickletools.genops(cast(IO[bytes], bounded)):
-    argument = cast(int, argument)
+  size = stream.seek(0, os.SEEK_END)
+  stream.seek(start)
+  bounded: Any = types.SimpleNamespace(
+    read=lambda count: stream.read(min(count, size - stream.tell())),
+    readline=stream.readline,
+    tell=stream.tell,
+  )
+  for opcode, number, _ in pickletools.genops(bounded):
     is_put = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
-    if is_put and argument > stream.tell() - start + 256:
+    limit = stream.tell() - start + 256 if is_put else size
+    if (is_put or opcode.name == "FRAME") and (number or 0) > limit:
       raise ValueError("a number that no pickler gives")
-    if opcode.name == "FRAME" and argument > bounded.size:
-      raise ValueError("a frame longer than the file")
   stream.seek(start)
 
 
@@ -143,10 +116,7 @@ def text(value: Any) -> Any:
 
 
 def mapping(value: Any) -> dict[Any, Any]:
-  """Returns the items of a pickled mapping, or an object's attributes.
-
-  Empty for anything else.
-  """
+  """Returns a pickled mapping, or an object's attributes; empty otherwise."""
   if isinstance(value, dict):
     return {text(key): item for key, item in value.items()}
   if not isinstance(value, Inert):

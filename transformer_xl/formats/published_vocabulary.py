@@ -6,7 +6,6 @@ Ids are positions in a pickled or plain list and cannot be rebuilt from the text
 """
 
 import zipfile
-from typing import Any
 from typing import NamedTuple
 
 from transformer_xl import errors
@@ -37,11 +36,18 @@ def read(path: str) -> Symbols:
         root = torch_file.read(path).root
       elif start == PICKLE_START:
         root = inert_pickle.load(file, path)
-      else:
-        return _read_text(file.read())
+      else:  # One symbol a line; counts may follow, as in 1b_word_vocab.txt.
+        lines = file.read().decode("utf-8").removesuffix("\n").split("\n")
+        return Symbols(tuple(line.split()[0] for line in lines), False)
     if root == torch_file.LEGACY_MAGIC:
       root = torch_file.read(path).root
-    return _from_pickle(root)
+    # A vocabulary, its attributes, or a corpus with a `vocab`.
+    fields = inert_pickle.mapping(root)
+    fields = inert_pickle.mapping(fields.get("vocab", root))
+    symbols = tuple(inert_pickle.text(symbol) for symbol in fields["idx2sym"])
+    if not all(isinstance(symbol, str) for symbol in symbols):
+      raise TypeError
+    return Symbols(symbols, bool(fields["lower_case"]))
   except FileNotFoundError:
     raise errors.UserError(f"{path} is missing; check --vocabulary.") from None
   except inert_pickle.FAILURES:
@@ -49,20 +55,3 @@ def read(path: str) -> Symbols:
       f"{path} is not a vocabulary: neither a pickled one with idx2sym nor one "
       "symbol a line; name another with --vocabulary=PATH."
     ) from None
-
-
-def _from_pickle(root: Any) -> Symbols:
-  """Symbols of a vocabulary, its attributes, or a corpus with a `vocab`."""
-  fields = inert_pickle.mapping(root)
-  if "vocab" in fields:
-    fields = inert_pickle.mapping(fields["vocab"])
-  symbols = tuple(inert_pickle.text(symbol) for symbol in fields["idx2sym"])
-  if not all(isinstance(symbol, str) for symbol in symbols):
-    raise TypeError
-  return Symbols(symbols, bool(fields["lower_case"]))
-
-
-def _read_text(content: bytes) -> Symbols:
-  """One symbol a line; counts may follow, as in 1b_word_vocab.txt."""
-  lines = content.decode("utf-8").removesuffix("\n").split("\n")
-  return Symbols(tuple(line.split()[0] for line in lines), lower_case=False)

@@ -8,6 +8,7 @@ another. Both carry checksums, and both are checked.
 import collections
 import math
 import os
+import pathlib
 import struct
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -25,25 +26,20 @@ TABLE_MAGIC = 0xDB4775248B80FB57
 FOOTER_SIZE = 48
 _LONGEST_NAME = 1 << 12
 _CRC_OFFSET = 0xA282EAD8
-DTYPES: dict[int, Any] = {  # From tensorflow/core/framework/types.proto.
-  1: np.float32,
-  2: np.float64,
-  3: np.int32,
-  9: np.int64,
-  14: ml_dtypes.bfloat16,
-  19: np.float16,
-}
+# By the numbers of tensorflow/core/framework/types.proto.
+DTYPES = {1: "f4", 2: "f8", 19: "f2", 3: "i4", 9: "i8"}
+DTYPES |= {14: ml_dtypes.bfloat16}
 
 
 class Entry(NamedTuple):
   """Type, shape and location of a variable's values."""
 
   dtype: int
-  shape: tuple[int, ...]
   shard: int
   offset: int  # Bytes.
   size: int  # Bytes.
   checksum: int  # Masked CRC-32C.
+  shape: tuple[int, ...]
   sliced: bool
 
 
@@ -55,7 +51,6 @@ class Bundle(Mapping[str, NDArray[Any]]):
   """
 
   def __init__(self, prefix: str):
-    """Opens PREFIX.index and checks the lengths of the data files."""
     self.prefix = prefix
     self._entries, num_shards = _read_index(f"{prefix}.index")
     self.files = tuple(
@@ -63,11 +58,9 @@ class Bundle(Mapping[str, NDArray[Any]]):
       for shard in range(num_shards)
     )
     self._shards = [_map_file(path) for path in self.files]
+    lengths = dict(enumerate(map(len, self._shards)))
     for name, entry in self._entries.items():
-      known = entry.shard < num_shards
-      if not known or entry.offset + entry.size > len(
-        self._shards[entry.shard]
-      ):
+      if entry.offset + entry.size > lengths.get(entry.shard, -1):
         raise errors.UserError(
           f"{prefix}.data-* ends before the values of {name}: the file is "
           "truncated; copy it again."
@@ -86,11 +79,9 @@ class Bundle(Mapping[str, NDArray[Any]]):
         f"{self.prefix}: {name} is a partitioned variable or not numeric "
         f"(type {entry.dtype}); save the checkpoint again without partitions."
       )
-    stop = entry.offset + entry.size
-    data = self._shards[entry.shard][entry.offset : stop]
+    data = self._shards[entry.shard][entry.offset :][: entry.size]
     dtype = np.dtype(DTYPES[entry.dtype])
-    count = math.prod(entry.shape)
-    if entry.size != count * dtype.itemsize:
+    if entry.size != math.prod(entry.shape) * dtype.itemsize:
       raise errors.UserError(
         f"{self.prefix}: {name} has {entry.size} bytes, which is not "
         f"{entry.shape} of {dtype}; the index is damaged: copy it again."
@@ -118,31 +109,27 @@ def masked_crc32c(data: bytes | NDArray[np.uint8]) -> int:
 def _map_file(path: str) -> NDArray[np.uint8]:
   if not os.path.exists(path):
     raise errors.UserError(f"{path} is missing; copy all of the checkpoint.")
-  if os.path.getsize(path) == 0:  # An empty file cannot be mapped.
-    return np.zeros(0, np.uint8)
-  return np.memmap(path, np.uint8, "r")
+  is_empty = os.path.getsize(path) == 0  # Which cannot be mapped.
+  return np.zeros(0, np.uint8) if is_empty else np.memmap(path, np.uint8, "r")
 
 
 def _read_index(path: str) -> tuple[dict[str, Entry], int]:
   """The entries and the number of data files."""
-  if not os.path.exists(path):
-    raise errors.UserError(
-      f"{path} is missing; --source needs a checkpoint of the format V2, a "
-      "prefix with PREFIX.index and PREFIX.data-*."
-    )
-  with open(path, "rb") as file:
-    table = file.read()
   try:
-    records = dict(_table_records(table, path))
+    records = dict(_table_records(pathlib.Path(path).read_bytes(), path))
     header = _fields(records.pop(b""))
-    if header[2]:  # Endianness; 0, little, is not stored.
-      raise ValueError
     entries = {
       name.decode(): _parse_entry(message) for name, message in records.items()
     }
-    if header[1][0] > len(entries):
-      raise ValueError  # Files without values.
+    # Big-endian (little is not stored), or more files than variables.
+    if header[2] or header[1][0] > len(entries):
+      raise ValueError
     return entries, header[1][0]
+  except FileNotFoundError:
+    raise errors.UserError(
+      f"{path} is missing; --source needs a checkpoint of the format V2, a "
+      "prefix with PREFIX.index and PREFIX.data-*."
+    ) from None
   except (IndexError, KeyError, TypeError, ValueError, struct.error):
     raise errors.UserError(
       f"{path} is not an index of a TensorFlow checkpoint, or is truncated; "
@@ -155,19 +142,17 @@ def _table_records(table: bytes, path: str) -> Iterator[tuple[bytes, bytes]]:
   footer = table[-FOOTER_SIZE:]
   if struct.unpack("<Q", footer[-8:])[0] != TABLE_MAGIC:
     raise ValueError
-  _, at = _block_handle(footer, 0)  # The meta-index, which is empty.
-  index, _ = _block_handle(footer, at)
-  for _, handle in _block_records(_block(table, index, path)):
-    data, _ = _block_handle(handle, 0)
-    yield from _block_records(_block(table, data, path))
+  _, at = _varints(footer, 0, 2)  # The meta-index, which is empty.
+  for _, handle in _block_records(_block(table, footer[at:], path)):
+    yield from _block_records(_block(table, handle, path))
 
 
-def _block(table: bytes, handle: tuple[int, int], path: str) -> bytes:
+def _block(table: bytes, handle: bytes, path: str) -> bytes:
   """Returns a block after checking its checksum."""
-  offset, size = handle
+  (offset, size), _ = _varints(handle, 0, 2)
   content = table[offset : offset + size + 1]  # Includes the byte of the type.
-  stored = struct.unpack_from("<I", table, offset + size + 1)[0]
-  if masked_crc32c(content) != stored:
+  stored = table[offset + size + 1 : offset + size + 5]
+  if masked_crc32c(content) != int.from_bytes(stored, "little"):
     raise errors.UserError(
       f"{path} does not match its own checksum; it is damaged: copy it again."
     )
@@ -178,12 +163,10 @@ def _block(table: bytes, handle: tuple[int, int], path: str) -> bytes:
 
 def _block_records(block: bytes) -> Iterator[tuple[bytes, bytes]]:
   """Yields key and value; keys share prefixes with their predecessors."""
-  num_restarts = struct.unpack("<I", block[-4:])[0]
+  [num_restarts] = struct.unpack("<I", block[-4:])
   end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
   while at < end:
-    shared, at = _varint(block, at)
-    own, at = _varint(block, at)
-    length, at = _varint(block, at)
+    (shared, own, length), at = _varints(block, at, 3)
     key = key[:shared] + block[at : at + own]
     if len(key) > _LONGEST_NAME:
       raise ValueError
@@ -192,33 +175,17 @@ def _block_records(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     at += length
 
 
-def _block_handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
-  offset, at = _varint(data, at)
-  size, at = _varint(data, at)
-  return (offset, size), at
-
-
 def _parse_entry(message: bytes) -> Entry:
-  """A BundleEntryProto."""
+  """Reads a BundleEntryProto."""
   fields = _fields(message)
-
-  def scalar(number: int) -> int:
-    value = fields[number][0] if fields[number] else 0
-    if not isinstance(value, int):
-      raise TypeError  # Bytes instead of a number.
-    return value
-
   dims = _fields(fields[2][0])[2] if fields[2] else []
-  sizes = [_fields(dim)[1] for dim in dims]
-  return Entry(
-    dtype=scalar(1),
-    shape=tuple(size[0] if size else 0 for size in sizes),
-    shard=scalar(3),
-    offset=scalar(4),
-    size=scalar(5),
-    checksum=scalar(6),
-    sliced=bool(fields[7]),
-  )
+  scalars = [fields[number][:1] or [0] for number in (1, 3, 4, 5, 6)]
+  sizes = [_fields(dim)[1][:1] or [0] for dim in dims]
+  if not all(isinstance(value, int) for [value] in scalars + sizes):
+    raise TypeError  # Bytes instead of a number.
+  shape = tuple(size for [size] in sizes)
+  values = (value for [value] in scalars)
+  return Entry._make((*values, shape, bool(fields[7])))
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
@@ -226,30 +193,30 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
   result: dict[int, list[Any]] = collections.defaultdict(list)
   at = 0
   while at < len(message):
-    tag, at = _varint(message, at)
-    number, wire = tag >> 3, tag & 7
-    value: int | bytes
-    if wire == 0:
-      value, at = _varint(message, at)
-    elif wire == 2:
-      length, at = _varint(message, at)
-      value, at = message[at : at + length], at + length
-    elif wire == 5:
+    [tag], at = _varints(message, at, 1)
+    value: Any
+    if tag & 7 == 5:
       value, at = struct.unpack_from("<I", message, at)[0], at + 4
+    elif tag & 7 in (0, 2):
+      [value], at = _varints(message, at, 1)
     else:
       raise ValueError
-    result[number].append(value)
+    if tag & 7 == 2:
+      value, at = message[at : at + value], at + value
+    result[tag >> 3].append(value)
   return result
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-  result = shift = 0
-  while True:
-    byte = data[at]
-    at += 1
-    result |= (byte & 0x7F) << shift
-    if byte < 0x80:
-      return result, at
-    shift += 7
-    if shift > 63:
+def _varints(data: bytes, at: int, count: int) -> tuple[list[int], int]:
+  """The next numbers, and where they end; each byte holds seven bits."""
+  numbers = []
+  for _ in range(count):
+    end = at
+    while data[end] & 0x80:
+      end += 1
+    if end - at > 9:
       raise ValueError  # Longer than any 64-bit number.
+    bits = [(byte & 0x7F) << 7 * i for i, byte in enumerate(data[at : end + 1])]
+    numbers.append(sum(bits))
+    at = end + 1
+  return numbers, at

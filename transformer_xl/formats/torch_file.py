@@ -5,13 +5,13 @@ sequence of pickles. The object may be a state dict, a dictionary that holds
 one, or a whole pickled module.
 """
 
+import functools
 import itertools
 import math
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
 from typing import Any
 from typing import BinaryIO
 from typing import NamedTuple
@@ -24,20 +24,12 @@ from transformer_xl import errors
 from transformer_xl.formats import inert_pickle
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-DTYPES: dict[str, Any] = {
-  "BFloat16Storage": ml_dtypes.bfloat16,
-  "BoolStorage": np.bool_,
-  "ByteStorage": np.uint8,
-  "CharStorage": np.int8,
-  "DoubleStorage": np.float64,
-  "FloatStorage": np.float32,
-  "HalfStorage": np.float16,
-  "IntStorage": np.int32,
-  "LongStorage": np.int64,
-  "ShortStorage": np.int16,
-}
-_MAX_MODULES = 100_000
+# By the name of a storage without its ending "Storage".
+DTYPES = {"Double": "f8", "Float": "f4", "Half": "f2", "Bool": "?"}
+DTYPES |= {"Byte": "u1", "Char": "i1", "Short": "i2", "Int": "i4", "Long": "i8"}
+DTYPES |= {"BFloat16": ml_dtypes.bfloat16}
 STATE_KEYS = ("model_state", "state_dict", "model")
+_MAX_MODULES = 100_000
 
 
 class Storage(NamedTuple):
@@ -57,8 +49,7 @@ class TorchFile(NamedTuple):
 
   def tensors(self) -> dict[str, NDArray[Any]]:
     """Returns the tensors of the state dict or module by their dotted names."""
-    root = self.root
-    named = inert_pickle.mapping(root)
+    root, named = self.root, inert_pickle.mapping(self.root)
     for key in STATE_KEYS:
       if key in named and "_modules" not in named:
         root = named[key]
@@ -85,27 +76,15 @@ class TorchFile(NamedTuple):
 
   def array(self, value: Any) -> NDArray[Any] | None:
     """Returns a pickled tensor or parameter of any shape; otherwise None."""
-    if not isinstance(value, inert_pickle.Inert):
-      return None
-    name = value.origin.rpartition(".")[2]
+    name = getattr(value, "origin", "").rpartition(".")[2]
     if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
       return self.array(value.arguments[0])
-    if name not in ("_rebuild_tensor", "_rebuild_tensor_v2"):
-      return None
-    storage, offset, shape, strides = value.arguments[:4]
-    return self.view(storage, offset, shape, strides)
+    if name in ("_rebuild_tensor", "_rebuild_tensor_v2"):
+      return self.view(*value.arguments[:4])
+    return None
 
-  def view(
-    self,
-    storage: Storage,
-    offset: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-  ) -> NDArray[Any]:
-    """Returns a view of a storage in this shape.
-
-    Offset and strides count numbers.
-    """
+  def view(self, storage: Storage, offset, shape, strides) -> NDArray[Any]:
+    """Returns part of a storage; offset and strides count numbers."""
     values = self.values[storage.key]
     # Strides of 0 could make a small storage huge.
     too_many = math.prod(shape) > len(values)
@@ -153,8 +132,7 @@ def read(path: str) -> TorchFile:
   except FileNotFoundError:
     raise errors.UserError(f"{path} is missing; check --source.") from None
   except (
-    *(zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError),
-    *(OSError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, OSError, RuntimeError),
     *inert_pickle.FAILURES,
   ):
     raise _damaged(path) from None
@@ -178,56 +156,48 @@ def _read_zip(file: BinaryIO, path: str) -> TorchFile:
         f"{path} was written by a big-endian machine; save it again on another."
       )
     storages: dict[str, Storage] = {}
-    root = inert_pickle.load(
-      archive.read(names["data.pkl"]), path, persistent=_collect(storages)
-    )
-    values = {}
-    for key, storage in storages.items():
-      # Reading all of a member checks its CRC-32.
-      data = archive.read(names[f"data/{key}"])
-      values[key] = _numbers(data, storage)
+    resolve = functools.partial(_resolve, storages)
+    pickled = archive.read(names["data.pkl"])
+    root = inert_pickle.load(pickled, path, persistent=resolve)
+    # Reading all of a member checks its CRC-32.
+    values = {
+      key: _numbers(archive.read(names[f"data/{key}"]), storage)
+      for key, storage in storages.items()
+    }
   return TorchFile(root, values, path)
 
 
 def _read_legacy(file: BinaryIO, path: str) -> TorchFile:
-  def unpickle(**options):
-    return inert_pickle.load(file, path, **options)
-
-  if unpickle() != LEGACY_MAGIC:
+  load = functools.partial(inert_pickle.load, file, path)
+  if load() != LEGACY_MAGIC:
     raise ValueError
-  unpickle()  # The protocol's version.
-  system = inert_pickle.mapping(unpickle())
-  if not system["little_endian"]:
+  load()  # The protocol's version.
+  if not inert_pickle.mapping(load())["little_endian"]:
     raise ValueError
   storages: dict[str, Storage] = {}
-  root = unpickle(persistent=_collect(storages))
+  root = load(persistent=functools.partial(_resolve, storages))
   values = {}
-  for key in unpickle():
+  for key in load():
     storage = storages[inert_pickle.text(key)]
-    if struct.unpack("<q", file.read(8))[0] != storage.size:
-      raise ValueError
     size = storage.size * storage.dtype.itemsize
-    if size > os.fstat(file.fileno()).st_size:
+    [count] = struct.unpack("<q", file.read(8))
+    if count != storage.size or size > os.fstat(file.fileno()).st_size:
       raise ValueError
-    data = file.read(size)
-    values[storage.key] = _numbers(data, storage)
+    values[storage.key] = _numbers(file.read(size), storage)
   return TorchFile(root, values, path)
 
 
-def _collect(storages: dict[str, Storage]) -> Callable[[Any], Any]:
-  """Returns a resolver of references to storages, which it collects."""
-
-  def persistent(reference):
-    if inert_pickle.text(reference[0]) == "module":  # With its source text.
-      return reference[1]
-    _, kind, key, _, size, *view = reference
-    if view and view[0] is not None:
-      raise ValueError("a view of a storage, which PyTorch 0.3 wrote")
-    key = inert_pickle.text(key)
-    storage = Storage(key, np.dtype(DTYPES[kind.__name__]), size)
-    return storages.setdefault(key, storage)
-
-  return persistent
+def _resolve(storages: dict[str, Storage], reference: Any) -> Any:
+  """Resolves a pickle's reference to a storage, which it collects."""
+  if inert_pickle.text(reference[0]) == "module":  # With its source text.
+    return reference[1]
+  _, kind, key, _, size, *view = reference
+  if view and view[0] is not None:
+    raise ValueError("a view of a storage, which PyTorch 0.3 wrote")
+  key = inert_pickle.text(key)
+  dtype = np.dtype(DTYPES[kind.__name__.removesuffix("Storage")])
+  storage = Storage(key, dtype, size)
+  return storages.setdefault(key, storage)
 
 
 def _numbers(data: bytes, storage: Storage) -> NDArray[Any]:

@@ -9,8 +9,7 @@ The folder loads with `TransfoXLLMHeadModel.from_pretrained`.
 import dataclasses
 import json
 import os
-import shutil
-import tempfile
+import pathlib
 
 import jax
 import numpy as np
@@ -24,8 +23,8 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
+from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -47,11 +46,11 @@ def export(workdir: str, target: str) -> None:
   if os.path.exists(target):
     raise errors.UserError(f"{target} exists; choose another --target.")
   config = load.from_config_dict(load.saved(workdir))
-  lengths = source.Lengths(
-    segment_len=config.eval.segment_len,
-    mem_len=config.eval.mem_len[0],
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
+  lengths = mapping.Lengths(
+    config.eval.segment_len,
+    config.eval.mem_len[0],
+    config.eval.clamp_len,
+    config.eval.same_length,
   )
   fields = huggingface.config_fields(config.model, lengths)
   # On one device, whatever mesh the run was trained on.
@@ -60,21 +59,14 @@ def export(workdir: str, target: str) -> None:
     dataclasses.replace(config, mesh=mesh), workdir, devices=jax.devices()[:1]
   )
   vocabulary = vocabulary_lib.load(os.path.join(workdir, run_record.VOCABULARY))
-  parent = os.path.dirname(os.path.abspath(target))
-  os.makedirs(parent, exist_ok=True)
-  with tempfile.TemporaryDirectory(dir=parent) as temporary:
-    folder = os.path.join(temporary, "folder")
-    os.mkdir(folder)
-    write_weights(
-      os.path.join(folder, "model.safetensors"), model.params, config.model
-    )
-    with open(os.path.join(folder, "config.json"), "w") as file:
-      json.dump(fields, file, indent=2)
+  with import_run.new_folder(target) as folder:
+    path = os.path.join(folder, "model.safetensors")
+    write_weights(path, model.params, config.model)
+    text = json.dumps(fields, indent=2)
+    pathlib.Path(folder, "config.json").write_text(text, "utf-8")
     if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
-      path = os.path.join(folder, "vocab.txt")
-      with open(path, "w", encoding="utf-8") as file:
-        file.writelines(f"{symbol}\n" for symbol in vocabulary.symbols)
-    shutil.move(folder, target)
+      text = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
+      pathlib.Path(folder, "vocab.txt").write_text(text, "utf-8")
 
 
 def write_weights(

@@ -5,8 +5,8 @@ The format is described in docs/specification.md, section 21.1.
 
 import json
 import os
+import pathlib
 from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
 
 import safetensors
@@ -17,78 +17,69 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source
-from transformer_xl.importers import torch_layout
+from transformer_xl.importers import pytorch
 from transformer_xl.model.encodings import table
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+IGNORED = pytorch.IGNORED
 VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
-# Defaults of transformers 4.35.2, for fields that a config.json omits.
-DEFAULTS = {
-  "vocab_size": 267735,
-  "cutoffs": [20000, 40000, 200000],
-  "d_model": 1024,
-  "d_embed": 1024,
-  "n_head": 16,
-  "d_head": 64,
-  "d_inner": 4096,
-  "div_val": 4,
-  "pre_lnorm": False,
-  "n_layer": 18,
-  "mem_len": 1600,
-  "clamp_len": 1000,
-  "same_length": True,
-  "proj_share_all_but_first": True,
-  "attn_type": 0,
-  "sample_softmax": -1,
-  "dropout": 0.1,
-  "dropatt": 0.0,
-  "untie_r": True,
-  "init_std": 0.02,
-  "proj_init_std": 0.01,
-  "layer_norm_epsilon": 1e-5,
-  "tie_word_embeddings": True,
+# By name: the default of transformers 4.35.2, for a config.json that omits it,
+# and our field of the same value.
+FIELDS: dict[str, tuple[Any, str | None]] = {
+  "vocab_size": (267735, "vocab_size"),
+  "cutoffs": ([20000, 40000, 200000], None),
+  "d_model": (1024, "model_dim"),
+  "d_embed": (1024, "embed_dim"),
+  "n_head": (16, "num_heads"),
+  "d_head": (64, "head_dim"),
+  "d_inner": (4096, "ff_dim"),
+  "div_val": (4, "div_val"),
+  "pre_lnorm": (False, "pre_norm"),
+  "n_layer": (18, "num_layers"),
+  "mem_len": (1600, None),
+  "clamp_len": (1000, None),
+  "same_length": (True, None),
+  "proj_share_all_but_first": (True, None),
+  "attn_type": (0, None),
+  "sample_softmax": (-1, None),
+  "dropout": (0.1, "dropout_rate"),
+  "dropatt": (0.0, "attention_dropout_rate"),
+  "untie_r": (True, "untie_biases"),
+  "init_std": (0.02, "init_std"),
+  "proj_init_std": (0.01, "projection_init_std"),
+  "layer_norm_epsilon": (1e-5, "layer_norm_epsilon"),
+  "tie_word_embeddings": (True, "tie_weights"),
 }
+DEFAULTS = {theirs: default for theirs, (default, _) in FIELDS.items()}
+OURS = {theirs: ours for theirs, (_, ours) in FIELDS.items() if ours}
 
 
-def read(path: str) -> source.Source:
+def read(path: str) -> mapping.Source:
   """Reads a folder that `save_pretrained` wrote.
 
   Raises:
     UserError: a file is missing or damaged, or the model is of another kind.
   """
   fields = _read_config(os.path.join(path, "config.json"))
-  weights = [
-    name for name in WEIGHTS if os.path.exists(os.path.join(path, name))
-  ]
-  if not weights:
+  file = mapping.find(path, WEIGHTS)
+  if file is None:
     raise errors.UserError(
       f"{path} has no weights; it needs one of {', '.join(WEIGHTS)}."
     )
-  file = os.path.join(path, weights[0])
-  if file.endswith(".bin"):
-    tensors: Mapping[str, NDArray[Any]] = torch_file.read(file).tensors()
-  else:
-    tensors = read_safetensors(file)
-  return source.Source(
-    tensors=tensors,
-    files=(file,),
-    model=_model(fields, file),
-    lengths=source.Lengths(
-      segment_len=fields.get("tgt_len") or 128,
-      mem_len=fields["mem_len"],
-      clamp_len=max(fields["clamp_len"], 0),
-      same_length=fields["same_length"],
-    ),
-    vocabulary=source.find(path, VOCABULARIES),
+  is_torch, clamp_len = file.endswith(".bin"), max(fields["clamp_len"], 0)
+  segment_len, mem_len = fields.get("tgt_len") or 128, fields["mem_len"]
+  return mapping.Source(
+    torch_file.read(file).tensors() if is_torch else read_safetensors(file),
+    (file,),
+    _model(fields, file),
+    mapping.Lengths(segment_len, mem_len, clamp_len, fields["same_length"]),
+    mapping.find(path, VOCABULARIES),
   )
 
 
 def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
   """Lists the tensors of a language model with its softmax."""
-  return torch_layout.layout(
-    config, prefix="transformer.", reverse_clusters=False
-  )
+  return pytorch.layout(config, prefix="transformer.", reverse_clusters=False)
 
 
 def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
@@ -103,14 +94,13 @@ def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
 
 
 def config_fields(
-  config: schema.ModelConfig, lengths: source.Lengths
+  config: schema.ModelConfig, lengths: mapping.Lengths
 ) -> dict[str, Any]:
   """Returns the fields of config.json for a model.
 
   Raises:
     UserError: HuggingFace's model cannot represent it.
   """
-  num_tails = len(config.cutoffs)
   if not table.of(config).is_published:
     raise errors.UserError(
       f"model.encoding={config.encoding} has no counterpart in HuggingFace's "
@@ -122,41 +112,24 @@ def config_fields(
       "model, which always has a projection if div_val > 1; such a model "
       "cannot be exported."
     )
-  tied = {"none": [False] * (num_tails + 1), "all": [True] * (num_tails + 1)}
+  style = config.tie_projections
   return {
     "architectures": ["TransfoXLLMHeadModel"],
     "model_type": "transfo-xl",
-    "vocab_size": config.vocab_size,
+    **DEFAULTS,
+    **{theirs: getattr(config, ours) for theirs, ours in OURS.items()},
     "cutoffs": list(config.cutoffs),
-    "d_model": config.model_dim,
-    "d_embed": config.embed_dim,
-    "n_head": config.num_heads,
-    "d_head": config.head_dim,
-    "d_inner": config.ff_dim,
-    "div_val": config.div_val,
-    "pre_lnorm": config.pre_norm,
-    "n_layer": config.num_layers,
     "mem_len": lengths.mem_len,
     "clamp_len": lengths.clamp_len or -1,
     "same_length": lengths.same_length,
-    "proj_share_all_but_first": config.tie_projections == "all_but_first",
-    "tie_projs": tied.get(config.tie_projections, [False] + [True] * num_tails),
-    "attn_type": 0,
-    "sample_softmax": -1,
-    "dropout": config.dropout_rate,
-    "dropatt": config.attention_dropout_rate,
-    "untie_r": config.untie_biases,
-    "init_std": config.init_std,
-    "proj_init_std": config.projection_init_std,
-    "layer_norm_epsilon": config.layer_norm_epsilon,
-    "tie_word_embeddings": config.tie_weights,
+    "proj_share_all_but_first": style == "all_but_first",
+    "tie_projs": mapping.shared_projections(style, len(config.cutoffs) + 1),
   }
 
 
 def _read_config(path: str) -> dict[str, Any]:
   try:
-    with open(path, encoding="utf-8") as file:
-      fields = json.load(file)
+    fields = json.loads(pathlib.Path(path).read_text("utf-8"))
   except FileNotFoundError:
     raise errors.UserError(
       f"{path} is missing; --format=huggingface needs the folder that "
@@ -190,29 +163,15 @@ def _model(fields: dict[str, Any], path: str) -> dict[str, Any]:
       "softmax (-1) can be imported."
     )
   cutoffs = tuple(fields["cutoffs"])
-  share = fields["proj_share_all_but_first"]
-  tied = fields.get("tie_projs", [False] + [bool(share)] * len(cutoffs))
+  style = "all_but_first" if fields["proj_share_all_but_first"] else "none"
+  tied = mapping.shared_projections(style, len(cutoffs) + 1)
   return {
-    "vocab_size": fields["vocab_size"],
-    "num_layers": fields["n_layer"],
-    "model_dim": fields["d_model"],
-    "num_heads": fields["n_head"],
-    "head_dim": fields["d_head"],
-    "ff_dim": fields["d_inner"],
-    "embed_dim": fields["d_embed"],
+    **{ours: fields[theirs] for theirs, ours in OURS.items()},
     "cutoffs": cutoffs,
-    "div_val": fields["div_val"],
-    "tie_weights": fields["tie_word_embeddings"],
-    "tie_projections": source.tie_projections(tied),
-    "project_equal_width": True,
-    "untie_biases": fields["untie_r"],
-    "pre_norm": fields["pre_lnorm"],
-    "dropout_rate": fields["dropout"],
     "attention_dropout_rate": float(fields["dropatt"]),
+    "tie_projections": mapping.tie_projections(fields.get("tie_projs", tied)),
+    "project_equal_width": True,
     "memory_start": "zeros",
     "same_length_window": "mem_len",
-    "layer_norm_epsilon": fields["layer_norm_epsilon"],
     "init_style": "pytorch",
-    "init_std": fields["init_std"],
-    "projection_init_std": fields["proj_init_std"],
   }

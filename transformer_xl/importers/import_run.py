@@ -2,67 +2,45 @@
 
 import contextlib
 import importlib
+import math
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
-from typing import NamedTuple
-
-import ml_collections
 
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import token_file
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
-from transformer_xl.importers import report
-from transformer_xl.importers import source as source_lib
 from transformer_xl.importers import tensorflow
-from transformer_xl.importers import torch_layout
 from transformer_xl.importers import vocabulary as vocabulary_lib
+from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
-# Experiment with the configuration of each published checkpoint.
-PUBLISHED = {
-  "enwik8": "enwik8_large",
-  "text8": "text8_large",
-  "wt103": "wt103_large",
-  "lm1b": "lm1b_large",
-}
+# Published checkpoints; the experiment NAME_large has the configuration.
+PUBLISHED = ("enwik8", "text8", "wt103", "lm1b")
 # Fields that a published model must have. The vocabulary's size is taken from
 # the file, since two sizes are quoted for lm1b.
 ARCHITECTURE = (
-  "num_layers",
-  "model_dim",
-  "num_heads",
-  "head_dim",
-  "ff_dim",
-  "embed_dim",
-  "cutoffs",
-  "div_val",
-  "tie_projections",
-  "project_equal_width",
+  *("num_layers", "model_dim", "num_heads", "head_dim", "ff_dim", "embed_dim"),
+  *("cutoffs", "div_val", "tie_projections", "project_equal_width"),
   "untie_biases",
 )
-
-
-class Format(NamedTuple):
-  """A foreign checkpoint format."""
-
-  layout: Callable[[schema.ModelConfig], Iterator[mapping.Tensor]]
-  ignored: str  # Pattern of tensor names that hold no parameters.
-
-
-FORMATS = {
-  "huggingface": Format(huggingface.layout, torch_layout.IGNORED),
-  "pytorch": Format(pytorch.layout, torch_layout.IGNORED),
-  "tensorflow": Format(tensorflow.layout, tensorflow.IGNORED),
+# Each has a function `layout` and a pattern IGNORED.
+FORMATS: dict[str, ModuleType] = {
+  "huggingface": huggingface,
+  "pytorch": pytorch,
+  "tensorflow": tensorflow,
 }
+_LAYER = re.compile(r"(?<=layers\.)\d+|(?<=transformer/layer_)\d+")
 
 
 def make(
@@ -78,7 +56,7 @@ def make(
   """Imports a checkpoint; the arguments are the flags of `importers.main`.
 
   Returns:
-    The report; see `report.make`.
+    The report, which the workdir keeps as `results/import.json`.
 
   Raises:
     UserError: the files are damaged or do not fit together, or the folder is
@@ -89,9 +67,18 @@ def make(
       f"{workdir} is not empty; an import makes a new run: choose "
       "another --workdir."
     )
-  found = _read(format_name, source, cutoffs=cutoffs, pre_norm=pre_norm)
-  config = make_config(found, published)
   kind = FORMATS[format_name]
+  if kind is pytorch:
+    found = pytorch.read(source, cutoffs=cutoffs, pre_norm=pre_norm)
+  elif cutoffs or pre_norm:
+    raise errors.UserError(
+      f"--cutoffs and --pre_norm are for --format=pytorch; {format_name} "
+      "files state both."
+    )
+  else:
+    found = kind.read(source)
+  config = make_config(found, published)
+  model = config.model
   path = vocabulary or found.vocabulary
   if path is None:
     raise errors.UserError(
@@ -99,27 +86,54 @@ def make(
       "dataset's folder, with --vocabulary=PATH."
     )
   params, rows = mapping.import_tensors(
-    found.tensors, kind.layout(config.model), config.model, ignored=kind.ignored
+    found.tensors, kind.layout(model), model, ignored=kind.IGNORED
   )
-  with _new_folder(workdir) as folder:
-    size = config.model.vocab_size
-    made = report.make(
-      rows,
-      params,
-      config.model,
-      format_name=format_name,
-      files=found.files,
-      vocabulary=vocabulary_lib.copy(path, folder, size=size),
-    )
+  with new_folder(workdir) as folder:
+    report = {
+      "format": format_name,
+      "files": {os.path.basename(p): token_file.sha256(p) for p in found.files},
+      "num_tensors": len(rows),
+      "num_parameters": transformer_xl.num_parameters(params),
+      "tensors": [row._asdict() for row in rows],
+      "vocabulary": vocabulary_lib.copy(path, folder, size=model.vocab_size),
+      "memory_start": model.memory_start,
+      "same_length_window": model.same_length_window,
+      "layer_norm_epsilon": model.layer_norm_epsilon,
+    }
     trained_model.save_params(folder, params, step=0)
     run_record.record(config, folder)
-    os.makedirs(os.path.join(folder, "results"))
-    metrics_log.write_json(os.path.join(folder, "results", "import.json"), made)
-  return made
+    path = os.path.join(folder, "results", "import.json")
+    metrics_log.write_json(path, report)
+  return report
+
+
+def render(report: dict[str, Any]) -> str:
+  """Formats a report; tensors that differ only by layer share a line."""
+  groups: dict[tuple[str, str, str], list[int]] = {}
+  for row in report["tensors"]:
+    shape, parameters = list(row["shape"]), ", ".join(row["parameters"])
+    key = (_LAYER.sub("*", row["name"]), str(shape), parameters)
+    groups.setdefault(key, []).append(math.prod(shape))
+  vocabulary = report["vocabulary"]
+  lines = [
+    f"{report['format']} checkpoint",
+    *(f"  {name}  sha256 {sha}" for name, sha in report["files"].items()),
+    *(
+      f"  {len(sizes):3} x {name} {shape} -> {parameters}: {sum(sizes):,}"
+      for (name, shape, parameters), sizes in groups.items()
+    ),
+    f"{report['num_tensors']} tensors, {report['num_parameters']:,} "
+    "parameters: the sum of the tensors; none missing, none unused.",
+    f"Vocabulary: {vocabulary['size']:,} {vocabulary['unit']}s.",
+    f"memory_start={report['memory_start']}, same_length_window="
+    f"{report['same_length_window']}, layer_norm_epsilon="
+    f"{report['layer_norm_epsilon']}",
+  ]
+  return "\n".join(lines)
 
 
 def make_config(
-  found: source_lib.Source, published: str | None
+  found: mapping.Source, published: str | None
 ) -> schema.ExperimentConfig:
   """Returns the configuration of the imported run.
 
@@ -128,56 +142,27 @@ def make_config(
   """
   config = load.default()
   if published is not None:
-    name = f"experiments.{PUBLISHED[published]}"
-    config = importlib.import_module(name).get_config()
-    _check_published(found.model, config.model, published)
+    experiment = importlib.import_module(f"experiments.{published}_large")
+    config = experiment.get_config()
+    for name in ARCHITECTURE:
+      value, wanted = found.model[name], config.model[name]
+      if value != wanted:
+        raise errors.UserError(
+          f"the source is not the published {published}: model.{name} is "
+          f"{value}, not {wanted}; leave out --published."
+        )
   elif found.lengths is not None:
-    _use_lengths(config, found.lengths)
+    mem_lens = (found.lengths.mem_len,)
+    config.eval.update(found.lengths._asdict() | {"mem_len": mem_lens})
   config.model.update(found.model)
   # bfloat16 in training is a choice of our experiments, not of the source.
   config.model.dtype = "float32"
-  config.generate.mem_len = config.eval.mem_len[0]
-  config.score.mem_len = config.eval.mem_len[0]
+  config.generate.mem_len = config.score.mem_len = config.eval.mem_len[0]
   return load.from_config_dict(config)
 
 
-def _read(
-  format_name: str, path: str, *, cutoffs: tuple[int, ...], pre_norm: bool
-) -> source_lib.Source:
-  if format_name == "pytorch":
-    return pytorch.read(path, cutoffs=cutoffs, pre_norm=pre_norm)
-  if cutoffs or pre_norm:
-    raise errors.UserError(
-      f"--cutoffs and --pre_norm are for --format=pytorch; {format_name} "
-      "files state both."
-    )
-  if format_name == "huggingface":
-    return huggingface.read(path)
-  return tensorflow.read(path)
-
-
-def _check_published(
-  have: dict[str, Any], want: ml_collections.ConfigDict, published: str
-) -> None:
-  for name in ARCHITECTURE:
-    if have[name] != want[name]:
-      raise errors.UserError(
-        f"the source is not the published {published}: model.{name} is "
-        f"{have[name]}, not {want[name]}; leave out --published."
-      )
-
-
-def _use_lengths(
-  config: ml_collections.ConfigDict, lengths: source_lib.Lengths
-) -> None:
-  config.eval.segment_len = lengths.segment_len
-  config.eval.mem_len = (lengths.mem_len,)
-  config.eval.clamp_len = lengths.clamp_len
-  config.eval.same_length = lengths.same_length
-
-
 @contextlib.contextmanager
-def _new_folder(path: str) -> Iterator[str]:
+def new_folder(path: str) -> Iterator[str]:
   """A temporary folder that becomes `path` if the block succeeds."""
   parent, name = os.path.split(os.path.abspath(path))
   os.makedirs(parent, exist_ok=True)

@@ -11,7 +11,6 @@ from absl import flags
 from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl.importers import import_run
-from transformer_xl.importers import report
 
 _FORMAT = flags.DEFINE_enum(
   "format", None, import_run.FORMATS, "Format of the source.", required=True
@@ -49,29 +48,26 @@ _PRE_NORM = flags.DEFINE_bool(
 def main(argv: list[str]) -> None:
   """Imports the checkpoint and prints the report."""
   del argv
-  made = import_run.make(
+  cutoffs = _CUTOFFS.value
+  if not all(cutoff.isdecimal() for cutoff in cutoffs):
+    raise errors.UserError(
+      f"--cutoffs={','.join(cutoffs)} must be numbers, such as "
+      "20000,40000,200000."
+    )
+  report = import_run.make(
     format_name=_FORMAT.value,
     source=_SOURCE.value,
     workdir=_WORKDIR.value,
     published=_PUBLISHED.value,
     vocabulary=_VOCABULARY.value,
-    cutoffs=_parse_cutoffs(_CUTOFFS.value),
+    cutoffs=tuple(map(int, cutoffs)),
     pre_norm=_PRE_NORM.value,
   )
-  print(report.render(made))
+  print(import_run.render(report))
   print(
     f"{_WORKDIR.value} is ready: python -m transformer_xl.main --mode=eval "
     f"--config=experiments/saved.py:{_WORKDIR.value}"
   )
-
-
-def _parse_cutoffs(items: list[str]) -> tuple[int, ...]:
-  if not all(item.isdecimal() for item in items):
-    raise errors.UserError(
-      f"--cutoffs={','.join(items)} must be numbers, such as "
-      "20000,40000,200000."
-    )
-  return tuple(map(int, items))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
-"""Mapping between the tensors of a foreign checkpoint and our parameters.
+"""Foreign checkpoints, and how their tensors map to our parameters.
 
-A layout lists every tensor that a format stores for a model. It works in both
-directions: the same list imports, exports and maps gradients.
+A format reads its files into a `Source`. Its layout lists every tensor that it
+stores for a model, and works in both directions: the same list imports, exports
+and maps gradients.
 """
 
 import functools
-import math
+import os
 import re
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
+from types import EllipsisType
 from typing import Any
 from typing import NamedTuple
 
@@ -21,22 +24,35 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import transformer_xl
 
-# Tensor names that an error lists at most.
-NUM_NAMED = 4
+QKV = ("attention/query", "attention/key", "attention/value")
+NUM_NAMED = 4  # Tensor names that an error lists at most.
 
 
-class Piece(NamedTuple):
-  """A part of one of our parameters."""
+class Lengths(NamedTuple):
+  """Lengths of the source's evaluation, in tokens."""
 
-  parameter: str  # Path, such as "layers/attention/query".
-  at: int | slice | None = None  # A layer, some rows, or None for all.
+  segment_len: int
+  mem_len: int
+  clamp_len: int  # 0 for no clamping.
+  same_length: bool
+
+
+class Source(NamedTuple):
+  """A foreign checkpoint."""
+
+  tensors: Mapping[str, NDArray[Any]]  # By the names of the format.
+  files: tuple[str, ...]  # Paths of the files with the tensors.
+  model: dict[str, Any]  # Fields of our `ModelConfig`.
+  lengths: Lengths | None  # None if the source does not state them.
+  vocabulary: str | None  # A file or folder beside the weights, if any.
 
 
 class Tensor(NamedTuple):
-  """One tensor of the other format: the concatenation of its pieces."""
+  """One tensor of the other format: our parameters, concatenated."""
 
   name: str
-  pieces: tuple[Piece, ...]
+  parameters: tuple[str, ...]  # Paths, such as "layers/attention/query".
+  at: int | slice | EllipsisType = ...  # A layer or some rows of each.
   axis: int = 0  # Axis of the concatenation, in the file.
   transpose: bool = False
   reverse: bool = False  # Reversed rows: PyTorch's clusters.
@@ -61,17 +77,6 @@ def parameter_shapes(
   return {path: leaf.shape for path, leaf in flat.items()}
 
 
-def tensor_shapes(
-  layout: Iterable[Tensor], config: schema.ModelConfig
-) -> dict[str, tuple[int, ...]]:
-  """Returns the shape of every tensor of a layout by its name in the file."""
-  expected = parameter_shapes(config)
-  return {
-    tensor.name: _file_shape(tensor, tensor.pieces, expected)
-    for tensor in layout
-  }
-
-
 def import_tensors(
   tensors: Mapping[str, NDArray[Any]],
   layout: Iterable[Tensor],
@@ -81,11 +86,7 @@ def import_tensors(
 ) -> tuple[shapes.PyTree, list[Mapped]]:
   """Converts the tensors of another format to our parameters, in float32.
 
-  Args:
-    tensors: by their names in the other format.
-    layout: the format's tensors for this model.
-    config: of the model.
-    ignored: pattern of tensor names that hold no parameters.
+  Names that match the pattern `ignored` may be there, but hold no parameters.
 
   Returns:
     The parameters, and the destination of each tensor.
@@ -96,61 +97,48 @@ def import_tensors(
   """
   layout = list(layout)
   _check_names(tensors, layout, ignored)
-  expected = parameter_shapes(config)
   params = {
-    name: np.empty(shape, np.float32) for name, shape in expected.items()
+    name: np.empty(shape, np.float32)
+    for name, shape in parameter_shapes(config).items()
   }
-  written = dict.fromkeys(expected, 0)
+  missing = {name: values.size for name, values in params.items()}
   rows = []
   for tensor in layout:
-    values = _shared_values(tensors, tensor)
-    _check_shape(tensor, values.shape, expected)
-    sizes = [
-      _file_shape(tensor, [p], expected)[tensor.axis] for p in tensor.pieces
-    ]
+    values, views = _shared_values(tensors, tensor), _views(params, tensor)
+    sizes, wanted = [v.shape[tensor.axis] for v in views], [*views[0].shape]
+    wanted[tensor.axis] = sum(sizes)
+    if values.shape != (shape := tuple(wanted)):
+      raise errors.UserError(
+        f"{tensor.name} has the shape {values.shape}, but the rest of the "
+        f"source requires {shape}; its configuration is of another model."
+      )
     parts = np.split(values, np.cumsum(sizes)[:-1], axis=tensor.axis)
-    for piece, part in zip(tensor.pieces, parts, strict=True):
-      part = _reorient(part, tensor)
-      params[piece.parameter][_index(piece)] = part
-      written[piece.parameter] += part.size
-    names = tuple(dict.fromkeys(piece.parameter for piece in tensor.pieces))
-    rows.append(Mapped(tensor.name, values.shape, names))
-  for name, shape in expected.items():
-    if written[name] != math.prod(shape):
-      raise ValueError(f"the layout gives {written[name]} numbers of {name}")
+    for name, view, part in zip(tensor.parameters, views, parts, strict=True):
+      view[...] = part
+      missing[name] -= part.size
+    rows.append(Mapped(tensor.name, values.shape, tensor.parameters))
+  if any(missing.values()):
+    raise ValueError(f"the layout leaves out {missing} numbers")
   return traverse_util.unflatten_dict(params, sep="/"), rows
 
 
 def export_tensors(
-  params: shapes.PyTree,
-  layout: Iterable[Tensor],
+  params: shapes.PyTree, layout: Iterable[Tensor]
 ) -> dict[str, NDArray[Any]]:
   """Converts our parameters to the tensors of another format, each once."""
   flat = traverse_util.flatten_dict(params, sep="/")
-  result = {}
-  for tensor in layout:
-    parts = [
-      _reorient(np.asarray(flat[piece.parameter])[_index(piece)], tensor)
-      for piece in tensor.pieces
-    ]
-    values = np.concatenate(parts, axis=tensor.axis)
-    result[tensor.name] = np.ascontiguousarray(values)
-  return result
+  flat = {name: np.asarray(values) for name, values in flat.items()}
+  return {
+    t.name: np.ascontiguousarray(np.concatenate(_views(flat, t), axis=t.axis))
+    for t in layout
+  }
 
 
 def _check_names(tensors, layout, ignored):
-  """Raises a UserError if a tensor is missing or unused."""
-  known = {name for tensor in layout for name in (tensor.name, *tensor.aliases)}
-  missing = [
-    tensor.name
-    for tensor in layout
-    if not any(name in tensors for name in (tensor.name, *tensor.aliases))
-  ]
-  unused = [
-    name
-    for name in tensors
-    if name not in known and not re.search(ignored, name)
-  ]
+  names = [(tensor.name, *tensor.aliases) for tensor in layout]
+  known = {name for group in names for name in group}
+  missing = [group[0] for group in names if tensors.keys().isdisjoint(group)]
+  unused = [n for n in tensors if n not in known and not re.search(ignored, n)]
   if missing or unused:
     raise errors.UserError(
       "the tensors in the source do not make up this model: "
@@ -160,13 +148,11 @@ def _check_names(tensors, layout, ignored):
 
 
 def _count(names: list[str]) -> str:
-  named = ", ".join(names[:NUM_NAMED])
-  more = ", ..." if len(names) > NUM_NAMED else ""
-  return f"{len(names)} ({named}{more})" if names else "none"
+  named = ", ".join(names[:NUM_NAMED] + ["..."] * (len(names) > NUM_NAMED))
+  return f"{len(names)} ({named})" if names else "none"
 
 
 def _shared_values(tensors, tensor: Tensor) -> NDArray[Any]:
-  """The values of a tensor; a UserError if its aliases differ."""
   found = [name for name in (tensor.name, *tensor.aliases) if name in tensors]
   values = np.asarray(tensors[found[0]])
   for name in found[1:]:
@@ -178,32 +164,49 @@ def _shared_values(tensors, tensor: Tensor) -> NDArray[Any]:
   return values
 
 
-def _check_shape(tensor: Tensor, shape, expected) -> None:
-  wanted = _file_shape(tensor, tensor.pieces, expected)
-  if shape != wanted:
-    raise errors.UserError(
-      f"{tensor.name} has the shape {shape}, but the rest of the source "
-      f"requires {wanted}; its configuration is of another model."
-    )
+def _views(params, tensor: Tensor) -> list[NDArray[Any]]:
+  """Views of our parameters in the orientation of the file."""
+  views = [params[name][tensor.at] for name in tensor.parameters]
+  views = [view.T if tensor.transpose else view for view in views]
+  return [view[::-1] if tensor.reverse else view for view in views]
 
 
-def _file_shape(tensor: Tensor, pieces, expected) -> tuple[int, ...]:
-  """Shape of the concatenation of some pieces in the file."""
-  parts = []
-  for piece in pieces:
-    empty = np.broadcast_to(np.float32(0), expected[piece.parameter])
-    parts.append(_reorient(empty[_index(piece)], tensor).shape)
-  shape = list(parts[0])
-  shape[tensor.axis] = sum(part[tensor.axis] for part in parts)
-  return tuple(shape)
+def find(folder: str, names: Iterable[str]) -> str | None:
+  """Returns the path of the first of the names that exists in a folder."""
+  paths = (os.path.join(folder, name) for name in names)
+  return next(filter(os.path.exists, paths), None)
 
 
-def _reorient(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
-  """Converts the file's orientation to ours, or back; it is an involution."""
-  if tensor.transpose:
-    values = values.T
-  return values[::-1] if tensor.reverse else values
+def shared_projections(style: str, count: int) -> list[bool]:
+  """Which clusters of the softmax share projections, by `tie_projections`."""
+  return [style == "all"] + [style != "none"] * (count - 1)
 
 
-def _index(piece: Piece):
-  return ... if piece.at is None else piece.at
+def tie_projections(tied: Sequence[bool]) -> str:
+  """The inverse of `shared_projections`.
+
+  Raises:
+    UserError: no published model has this pattern.
+  """
+  for style in ("all_but_first", "none", "all"):
+    if list(tied) == shared_projections(style, len(tied)):
+      return style
+  raise errors.UserError(
+    f"the softmax shares the projections of the clusters {list(tied)}; only "
+    "none, all, and all but the first can be imported."
+  )
+
+
+def div_val(widths: Sequence[int]) -> int:
+  """Returns the factor by which embeddings narrow from cluster to cluster.
+
+  Raises:
+    UserError: no factor gives these widths.
+  """
+  for divisor in range(1, widths[0] + 1):
+    if all(width == widths[0] // divisor**i for i, width in enumerate(widths)):
+      return divisor
+  raise errors.UserError(
+    f"the clusters' embeddings have the widths {list(widths)}, which no "
+    "div_val gives; the source is another kind of model."
+  )

@@ -8,7 +8,6 @@ attributes of a pickled module; for a state dict the caller gives it.
 import itertools
 import os
 from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,21 +17,35 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
-from transformer_xl.importers import source
-from transformer_xl.importers import torch_layout
+from transformer_xl.model import adaptive_embedding
 
+# Constant frequencies of the position encodings.
+IGNORED = r"(^|\.)pos_emb\.inv_freq$"
+LAYER = {
+  "dec_attn.qkv_net.weight": mapping.QKV,
+  "dec_attn.r_net.weight": ("attention/position",),
+  "dec_attn.o_net.weight": ("attention/output",),
+  "pos_ff.CoreNet.0.weight": ("feed_forward/in_kernel",),
+  "pos_ff.CoreNet.0.bias": ("feed_forward/in_bias",),
+  "pos_ff.CoreNet.3.weight": ("feed_forward/out_kernel",),
+  "pos_ff.CoreNet.3.bias": ("feed_forward/out_bias",),
+  "dec_attn.layer_norm.weight": ("attention_norm/scale",),
+  "dec_attn.layer_norm.bias": ("attention_norm/bias",),
+  "pos_ff.layer_norm.weight": ("feed_forward_norm/scale",),
+  "pos_ff.layer_norm.bias": ("feed_forward_norm/bias",),
+}
 VOCABULARIES = ("cache.pt", "vocab.pkl", "vocab.bin", "vocab.txt")
 PARALLEL = "module."  # Prefix added by torch.nn.DataParallel.
 
 
 def read(
   path: str, *, cutoffs: tuple[int, ...], pre_norm: bool
-) -> source.Source:
+) -> mapping.Source:
   """Reads model.pt, a state dict, or a folder with model.pt.
 
   Args:
     path: of the file or folder.
-    cutoffs: of a state dict with div_val=1; otherwise read from the file.
+    cutoffs: of a state dict with div_val=1; other files state them.
     pre_norm: of a state dict; a module states it.
 
   Raises:
@@ -41,38 +54,95 @@ def read(
   if os.path.isdir(path):
     path = os.path.join(path, "model.pt")
   file = torch_file.read(path)
-  tensors = {
-    name.removeprefix(PARALLEL): values
-    for name, values in file.tensors().items()
-  }
+  named = file.tensors().items()
+  tensors = {name.removeprefix(PARALLEL): values for name, values in named}
+  given: dict[str, Any] = {"cutoffs": cutoffs, "pre_norm": pre_norm}
+  lengths = None
   try:
-    given: dict[str, Any] = {"cutoffs": cutoffs, "pre_norm": pre_norm}
-    lengths = None
     if file.attributes():
-      given, lengths = _attributes(file), _lengths(file)
+      given, lengths = _settings(file)
     fields = given | _model(tensors, path, given["cutoffs"])
   except LookupError as error:
     raise errors.UserError(
       f"{path} is not a language model of the original code with relative "
       f"attention (attn_type 0): {error} is missing; check --format."
     ) from None
-  return source.Source(
-    tensors=tensors,
-    files=(path,),
-    model=fields,
-    lengths=lengths,
-    vocabulary=source.find(os.path.dirname(path), VOCABULARIES),
-  )
+  vocabulary = mapping.find(os.path.dirname(path), VOCABULARIES)
+  return mapping.Source(tensors, (path,), fields, lengths, vocabulary)
 
 
-def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
-  """Lists the tensors of a language model; its head reverses the clusters."""
-  return torch_layout.layout(config, prefix="", reverse_clusters=True)
+def layout(
+  config: schema.ModelConfig, *, prefix: str = "", reverse_clusters: bool = True
+) -> Iterator[mapping.Tensor]:
+  """Lists all tensors of a language model, the original or HuggingFace's.
+
+  PyTorch's linear layers compute x W^T, so kernels are transposed; embedding
+  tables and softmax kernels are not. Names outside the softmax begin with
+  `prefix`. With `reverse_clusters` the head lists the last cluster first.
+  """
+  biases = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}
+  for theirs, ours in biases.items():  # u and v.
+    own = [
+      f"{prefix}layers.{layer}.dec_attn.{theirs}"
+      for layer in range(config.num_layers)
+    ]
+    if config.untie_biases:
+      for layer, name in enumerate(own):
+        yield mapping.Tensor(name, (f"layers/attention/{ours}",), layer)
+    else:
+      name = f"{prefix}{theirs}"
+      yield mapping.Tensor(name, (ours,), aliases=tuple(own))
+  for layer in range(config.num_layers):
+    for theirs, names in LAYER.items():
+      yield mapping.Tensor(
+        f"{prefix}layers.{layer}.{theirs}",
+        tuple(f"layers/{name}" for name in names),
+        layer,
+        transpose=True,  # Leaves vectors as they are.
+      )
+  yield from _clusters(config, f"{prefix}word_emb.", reverse_clusters)
 
 
-def _model(
-  tensors: Mapping[str, NDArray[Any]], path: str, cutoffs: tuple[int, ...]
-) -> dict[str, Any]:
+def _clusters(config, prefix, reverse) -> Iterator[mapping.Tensor]:
+  """Tensors of the embedding and of the softmax."""
+  params = mapping.parameter_shapes(config)
+  parts = adaptive_embedding.clusters(config)
+  clusters = range(len(parts))
+  tables = [clusters[i : i + 1] for i in clusters]  # The clusters of each.
+  if config.div_val == 1:
+    tables = [clusters]
+  for index in range(len(tables)):
+    name, output = f"{prefix}emb_layers.{index}", f"crit.out_layers.{index}"
+    yield mapping.Tensor(
+      f"{name}.weight",
+      (f"embedding/table_{index}",),
+      aliases=(f"{output}.weight",) if config.tie_weights else (),
+    )
+  for index, table in enumerate(tables):
+    ours = f"embedding/projection_{index}"
+    shared = [i for i in table if f"softmax/projection_{i}" not in params]
+    names = tuple(f"crit.out_projs.{i}" for i in shared)
+    if ours in params:
+      name = f"{prefix}emb_projs.{index}"
+      yield mapping.Tensor(name, (ours,), transpose=True, aliases=names)
+  if len(parts) > 1:
+    for theirs, ours in (("weight", "kernel"), ("bias", "bias")):
+      name, ours = f"crit.cluster_{theirs}", f"softmax/cluster_{ours}"
+      yield mapping.Tensor(name, (ours,), reverse=reverse)
+  for index, table in enumerate(tables):
+    rows = slice(parts[table[0]].start, parts[table[-1]].stop)
+    name = f"crit.out_layers.{index}.bias"
+    yield mapping.Tensor(name, ("softmax/bias",), rows)
+  for index, table in enumerate(() if config.tie_weights else tables):
+    names = tuple(f"softmax/kernel_{i}" for i in table)
+    yield mapping.Tensor(f"crit.out_layers.{index}.weight", names)
+  for index in clusters:
+    ours = f"softmax/projection_{index}"
+    if ours in params:
+      yield mapping.Tensor(f"crit.out_projs.{index}", (ours,), transpose=True)
+
+
+def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
   """Fields of our `ModelConfig`, from names, shapes and shared values."""
   num_heads, head_dim = tensors["r_w_bias"].shape
   model_dim = tensors["layers.0.dec_attn.qkv_net.weight"].shape[1]
@@ -82,7 +152,7 @@ def _model(
   sizes = [len(table) for table in tables]
   if len(tables) > 1:
     cutoffs = tuple(itertools.accumulate(sizes))[:-1]
-  div_val = source.div_val(widths)
+  div_val = mapping.div_val(widths)
   if len(tables) == 1 and projections and widths[0] == model_dim:
     div_val = 2  # Equal widths are projected only if div_val > 1.
   num_tails = len(tensors.get("crit.cluster_bias", ()))
@@ -93,6 +163,15 @@ def _model(
       "dict does not state where they start: set --cutoffs (wt103: "
       "20000,40000,200000)."
     )
+
+  def shared(arrays, pattern):
+    names = map(pattern.format, range(len(arrays)))
+    pairs = zip(arrays, names, strict=True)
+    return [np.array_equal(array, tensors[name]) for array, name in pairs]
+
+  # With div_val=1 all clusters have the same one.
+  each = (projections * (num_tails + 1))[: num_tails + 1]
+  tied = shared(each, "crit.out_projs.{}") or [False]
   return {
     "vocab_size": sum(sizes),
     "num_layers": len(_numbered(tensors, "layers.{}.dec_attn.r_net.weight")),
@@ -103,11 +182,8 @@ def _model(
     "embed_dim": widths[0],
     "cutoffs": cutoffs,
     "div_val": div_val,
-    "tie_weights": all(
-      np.array_equal(table, tensors[f"crit.out_layers.{index}.weight"])
-      for index, table in enumerate(tables)
-    ),
-    "tie_projections": _tie_projections(tensors, projections, num_tails),
+    "tie_weights": all(shared(tables, "crit.out_layers.{}.weight")),
+    "tie_projections": mapping.tie_projections(tied),
     "project_equal_width": True,
     "untie_biases": False,
     "memory_start": "masked",
@@ -117,50 +193,31 @@ def _model(
   }
 
 
-def _tie_projections(tensors, projections, num_tails: int) -> str:
-  if not projections:
-    return "all_but_first"
-  shared = itertools.cycle(projections)  # A single one if div_val is 1.
-  return source.tie_projections(
-    [
-      np.array_equal(projection, tensors[f"crit.out_projs.{index}"])
-      for index, projection in zip(range(num_tails + 1), shared, strict=False)
-    ]
-  )
+def _settings(
+  file: torch_file.TorchFile,
+) -> tuple[dict[str, Any], mapping.Lengths]:
+  """Fields and lengths of training, which are attributes of a module.
 
-
-def _attributes(file: torch_file.TorchFile) -> dict[str, Any]:
-  """Settings that are attributes of a pickled module."""
-  attention = ("layers", "0", "dec_attn")
-  return {
+  Published evaluations use other lengths (docs/specification.md, 19.3).
+  """
+  model, attention = file.attributes(), ("layers", "0", "dec_attn")
+  dropout = file.attributes("drop")["p"]
+  attention_dropout = file.attributes(*attention, "dropatt")["p"]
+  fields = {
     "cutoffs": tuple(file.attributes("crit")["cutoffs"][:-1]),
     "pre_norm": file.attributes(*attention)["pre_lnorm"],
-    "dropout_rate": float(file.attributes("drop")["p"]),
-    "attention_dropout_rate": float(
-      file.attributes(*attention, "dropatt")["p"]
-    ),
+    "dropout_rate": float(dropout),
+    "attention_dropout_rate": float(attention_dropout),
   }
-
-
-def _lengths(file: torch_file.TorchFile) -> source.Lengths:
-  """Lengths of training; published evaluations use others.
-
-  These are listed in docs/specification.md, section 19.3.
-  """
-  attributes = file.attributes()
-  return source.Lengths(
-    segment_len=attributes["tgt_len"],
-    mem_len=attributes["mem_len"],
-    clamp_len=max(attributes["clamp_len"], 0),
-    same_length=bool(attributes["same_length"]),
+  return fields, mapping.Lengths(
+    model["tgt_len"],
+    model["mem_len"],
+    clamp_len=max(model["clamp_len"], 0),
+    same_length=bool(model["same_length"]),
   )
 
 
-def _numbered(
-  tensors: Mapping[str, NDArray[Any]], pattern: str
-) -> list[NDArray[Any]]:
+def _numbered(tensors, pattern: str) -> list[NDArray[Any]]:
   """Tensors whose names are the pattern with 0, 1, ... filled in."""
-  names = itertools.takewhile(
-    tensors.__contains__, map(pattern.format, itertools.count())
-  )
-  return [tensors[name] for name in names]
+  names = map(pattern.format, itertools.count())
+  return [tensors[n] for n in itertools.takewhile(tensors.__contains__, names)]

@@ -4,6 +4,7 @@ import collections
 import hashlib
 import json
 import os
+import pathlib
 from typing import Any
 
 from transformer_xl import errors
@@ -12,34 +13,26 @@ from transformer_xl.formats import published_vocabulary
 from transformer_xl.workdir import run_record
 
 FILE_NAME = "vocabulary.txt"
-ENDS_OF_LINE = ("<eos>", "<S>")
-UNKNOWN = ("<unk>", "<UNK>")
+# The first of each that a vocabulary of words has plays the role.
+ROLES = {"end_of_line": ("<eos>", "<S>"), "unk": ("<unk>", "<UNK>")}
 
 
 def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
-  """Copies the vocabulary of a source into the folder of a run.
-
-  Args:
-    path: vocab.pkl, vocab.bin, vocab.txt, cache.pkl, cache.pt, or the folder
-      of a prepared dataset.
-    folder: of the run; its folder `vocabulary` is written.
-    size: of the model's vocabulary.
+  """Writes `vocabulary` in the folder of a run, from a file or a dataset.
 
   Returns:
-    Path, unit and size, for the report of the import.
+    Path, unit and size, for the report.
 
   Raises:
-    UserError: the file is damaged, or has another number of symbols.
+    UserError: the file is damaged, or has not `size` symbols.
   """
+  target = os.path.join(folder, run_record.VOCABULARY)
   if os.path.isdir(path):
     vocabulary.load(path)  # Raises if it is damaged.
     run_record.keep_vocabulary(path, folder)
   else:
-    _write(
-      published_vocabulary.read(path),
-      os.path.join(folder, run_record.VOCABULARY),
-    )
-  loaded = vocabulary.load(os.path.join(folder, run_record.VOCABULARY))
+    _write(published_vocabulary.read(path), target)
+  loaded = vocabulary.load(target)
   if loaded.size != size:
     raise errors.UserError(
       f"{path} has {loaded.size} symbols, but the model has {size}; name the "
@@ -60,13 +53,12 @@ def _write(published: published_vocabulary.Symbols, folder: str) -> None:
   lower_case = published.lower_case and kind != "byte"
   tokenizer: dict[str, Any] = {"kind": kind, "lower_case": lower_case}
   if kind == "word":
-    tokenizer["end_of_line"] = _first(ENDS_OF_LINE, symbols)
-    tokenizer["unk"] = _first(UNKNOWN, symbols)
-  lines = [f"{vocabulary.escape(symbol)}\n" for symbol in symbols]
-  content = "".join(lines).encode()
+    for role, names in ROLES.items():
+      found = (name for name in names if name in symbols)
+      tokenizer[role] = next(found, None)
+  content = "".join(f"{vocabulary.escape(s)}\n" for s in symbols).encode()
   os.makedirs(folder)
-  with open(os.path.join(folder, FILE_NAME), "wb") as file:
-    file.write(content)
+  pathlib.Path(folder, FILE_NAME).write_bytes(content)
   meta = {
     "unit": kind,
     "tokenizer": tokenizer,
@@ -76,12 +68,12 @@ def _write(published: published_vocabulary.Symbols, folder: str) -> None:
       "sha256": hashlib.sha256(content).hexdigest(),
     },
   }
-  with open(os.path.join(folder, "meta.json"), "w", encoding="utf-8") as file:
-    json.dump(meta, file, indent=2)
+  text = json.dumps(meta, indent=2)
+  pathlib.Path(folder, "meta.json").write_text(text, "utf-8")
 
 
 def _kind(symbols: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-  """Returns the kind of the symbols, and the symbols as this package has them.
+  """The kind of the symbols, and the symbols as this package has them.
 
   enwik8 writes bytes as decimal numbers, text8 spaces as underscores.
   """
@@ -92,8 +84,3 @@ def _kind(symbols: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
       symbols = tuple(s if s != "_" else " " for s in symbols)
     return "character", symbols
   return "word", symbols
-
-
-def _first(names: tuple[str, ...], symbols: tuple[str, ...]) -> str | None:
-  """The first of the names that is a symbol."""
-  return next((name for name in names if name in symbols), None)

@@ -4,29 +4,45 @@ JAX's `cost_analysis` counts the body of a loop once. Here costs are summed over
 the instructions of the compiled text, with loops multiplied by their trip
 counts. Cycles are the compiler's own estimates, not measurements. It gives none
 for collectives, overlapped copies and custom calls.
+
+XLA prints computations one after another, with one instruction per line. Each
+line states the shape of its result; operands are names.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
-from transformer_xl.planning import hlo_parser
+import numpy as np
 
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
+_INSTRUCTION = re.compile(
+  r"^\s+(?:ROOT )?%(\S+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$"
+)
+_NAME = re.compile(r"%([^,\s)]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _LOOP = re.compile(r"condition=%([^,\s]+), body=%([^,\s]+)")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CALLED = re.compile(r"(?:calls|to_apply)=%([^,\s]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TWO_BRANCHES = re.compile(
   r"true_computation=%([^,\s]+), false_computation=%([^,\s]+)"
 )
 _CHANNEL = re.compile(r"channel_id=(\d+)")
+_ARRAY = re.compile(r"\b([a-z]+[0-9]*)\[([0-9,]*)\]")
+_CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
+_GROUPS = re.compile(r"(?:feature|batch)_group_count=(\d+)")
+# Bytes of a number of each type; 4 for the others.
+_WIDTHS = {"pred": 1, "s8": 1, "u8": 1} | {"f64": 8, "s64": 8, "u64": 8}
+_WIDTHS |= {"bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 _START = "AsyncCollectiveStart"
 COLLECTIVES = (
-  "all-reduce",
-  "all-gather",
-  "reduce-scatter",
-  "all-to-all",
+  *("all-reduce", "all-gather", "reduce-scatter", "all-to-all"),
   "collective-permute",
 )
 
@@ -46,9 +62,9 @@ class Cost:
     self.cycles += times * other.cycles
     self.flops += times * other.flops
     self.kernel_flops += times * other.kernel_flops
+    sizes = self.collective_bytes
     for kind, size in other.collective_bytes.items():
-      total = self.collective_bytes.get(kind, 0.0) + times * size
-      self.collective_bytes[kind] = total
+      sizes[kind] = sizes.get(kind, 0.0) + times * size
 
   def traffic(self) -> float:
     """Lower bound on the bytes that a device sends, for many devices.
@@ -56,9 +72,8 @@ class Cost:
     In a ring, every part of an array is sent once to gather or scatter it, and
     twice to reduce it for all devices.
     """
-    return sum(self.collective_bytes.values()) + self.collective_bytes.get(
-      "all-reduce", 0.0
-    )
+    sizes = self.collective_bytes
+    return sum(sizes.values()) + sizes.get("all-reduce", 0.0)
 
 
 def program_cost(text: str, *, branch: Callable[..., Cost] = max) -> Cost:
@@ -69,68 +84,86 @@ def program_cost(text: str, *, branch: Callable[..., Cost] = max) -> Cost:
     branch: which branch of a conditional counts: `max` for the most expensive,
       by cycles and then by FLOPs, or `min` for the cheapest.
   """
-  walk = _Walk(text, branch)
-  return walk.cost(walk.entry)
+  computations, entry = _parse(text)
+  return _Walk(computations, branch).cost(entry)
+
+
+class _Instruction(NamedTuple):
+  shape: str  # Of the result; may be a tuple of arrays.
+  operation: str
+  operands: tuple[str, ...]  # Names in the same computation.
+  text: str  # Everything after the operation's opening bracket.
+
+
+_Computation = dict[str, _Instruction]  # Instructions by name, in order.
+
+
+def _parse(text: str) -> tuple[dict[str, _Computation], str]:
+  """All computations by name, and the name of the entry computation."""
+  computations: dict[str, _Computation] = {}
+  entry, current = "", {}
+  for line in text.splitlines():
+    if start := _COMPUTATION.match(line):
+      current = computations.setdefault(start[1], {})
+      entry = start[1] if line.startswith("ENTRY") else entry
+    elif match := _INSTRUCTION.match(line):
+      name, shape, operation, rest = match.groups()
+      operands = tuple(_NAME.findall(rest.partition(")")[0]))
+      current[name] = _Instruction(shape, operation, operands, rest)
+  return computations, entry
 
 
 class _Walk:
   """Visits computations; each is costed once."""
 
-  def __init__(self, text: str, branch: Callable[..., Cost]):
-    self._computations, self.entry = hlo_parser.parse(text)
-    self._branch, self._costs = branch, dict[str, Cost]()
+  def __init__(self, computations: dict[str, _Computation], branch):
+    self._computations, self._branch = computations, branch
+    self._costs: dict[str, Cost] = {}
     # A collective that overlaps with products is listed in each of their
     # fusions; count it only where it starts.
-    self._started = {
-      channel
-      for computation in self._computations.values()
-      if _starts(computation)
-      for instruction in computation.values()
-      for channel in _CHANNEL.findall(instruction.text)
-    }
+    starting = filter(_starts, computations.values())
+    every = [i.text for found in starting for i in found.values()]
+    self._started = {_number(_CHANNEL, text) for text in every} - {None}
 
   def cost(self, name: str) -> Cost:
     if name not in self._costs:
       total = self._costs[name] = Cost()
       for instruction in self._computations.get(name, {}).values():
-        cycles = _CYCLES.search(instruction.text)
-        total.cycles += int(cycles[1]) if cycles else 0
-        self._add(total, instruction, name, has_cycles=bool(cycles))
+        self._add(total, instruction, name)
     return self._costs[name]
 
-  def _add(self, total, instruction, name, *, has_cycles) -> None:
+  def _add(self, total, instruction, name) -> None:
     text, operation = instruction.text, instruction.operation
+    cycles = _number(_CYCLES, text)
+    total.cycles += cycles or 0
     if operation.removesuffix("-start") in COLLECTIVES:
       total.add(self._collective(instruction, name))
     elif operation in ("dot", "convolution"):
-      computation = self._computations[name]
-      total.add(Cost(flops=hlo_parser.flops(instruction, computation)))
+      total.add(Cost(flops=_flops(instruction, self._computations[name])))
     elif operation == "custom-call":
-      flops = _KERNEL_FLOPS.search(text)
-      total.add(Cost(kernel_flops=int(flops[1]) if flops else 0))
+      total.add(Cost(kernel_flops=_number(_KERNEL_FLOPS, text) or 0))
     elif operation == "while":
-      condition, body = _named(_LOOP, text)
-      times = hlo_parser.trips(instruction, self._computations[condition])
+      condition, body = _found(_LOOP, text)
+      times = _trips(instruction, self._computations[condition])
       total.add(self.cost(body), times=times)
     elif operation == "conditional":
-      branches = map(self.cost, _branches(text))
-      total.add(self._branch(branches, key=_expense))
+      match = _BRANCHES.search(text)
+      names = _NAME.findall(match[1]) if match else _found(_TWO_BRANCHES, text)
+      total.add(self._branch(map(self.cost, names), key=_expense))
     elif operation in ("call", "fusion", "async-start"):
-      called = self.cost(_named(_CALLED, text)[0])
+      called = self.cost(_found(_CALLED, text)[0])
       # A fusion has its own estimate, but may contain a collective.
-      inner = 0.0 if has_cycles else called.cycles
+      inner = called.cycles if cycles is None else 0.0
       total.add(dataclasses.replace(called, cycles=inner))
 
   def _collective(self, instruction, name) -> Cost:
     computation = self._computations[name]
-    channel = _CHANNEL.search(instruction.text)
-    if channel and channel[1] in self._started and not _starts(computation):
+    channel = _number(_CHANNEL, instruction.text)
+    if channel in self._started and not _starts(computation):
       return Cost()
-    sent = sum(
-      hlo_parser.num_bytes(computation[operand].shape)
-      for operand in instruction.operands
-    )
-    result = hlo_parser.num_bytes(instruction.shape)
+    operands = [computation[operand] for operand in instruction.operands]
+    sent = sum(_num_bytes(operand.shape) for operand in operands)
+    result = _num_bytes(instruction.shape)
     kind = instruction.operation.removesuffix("-start")
     if kind != instruction.operation and kind != "all-reduce":
       result -= sent  # An asynchronous one also returns its operands.
@@ -139,7 +172,7 @@ class _Walk:
     return Cost(collective_bytes={kind: max(sent, result)})
 
 
-def _starts(computation: hlo_parser.Computation) -> bool:
+def _starts(computation: _Computation) -> bool:
   return any(_START in instruction.text for instruction in computation.values())
 
 
@@ -147,16 +180,78 @@ def _expense(cost: Cost) -> tuple[float, float]:
   return cost.cycles, cost.flops + cost.kernel_flops
 
 
-def _named(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
-  """Returns the names of the computations that an instruction calls."""
+def _num_bytes(shape: str) -> float:
+  """Size of an array, or of all arrays of a tuple, unpadded."""
+  arrays = _ARRAY.findall(shape)
+  sizes = [_WIDTHS.get(kind, 4) * math.prod(_sides(s)) for kind, s in arrays]
+  return float(sum(sizes))
+
+
+def _flops(instruction: _Instruction, computation: _Computation) -> float:
+  """FLOPs of a matrix product, which XLA writes as a convolution for TPUs."""
+  operands = [computation[name].shape for name in instruction.operands]
+  left, right, result = (
+    _sides(_found(_ARRAY, shape)[1]) for shape in (*operands, instruction.shape)
+  )
+  if instruction.operation == "convolution":
+    return 2.0 * _convolution(instruction.text, left, right, result)
+  contracted = _sides(_found(_CONTRACTED, instruction.text)[0])
+  return 2.0 * math.prod(result) * math.prod(left[axis] for axis in contracted)
+
+
+def _trips(loop: _Instruction, condition: _Computation) -> int:
+  """Trip count of a loop that counts from 0, as from a scan."""
+  known = _number(_TRIPS, loop.text)
+  if known is not None:
+    return known
+  for test in condition.values():
+    if test.operation == "compare" and "direction=LT" in test.text:
+      bound = condition[test.operands[1]]
+      if bound.operation == "constant":
+        return int(bound.text.partition(")")[0])
+  return 1
+
+
+def _convolution(text: str, *sides: list[int]) -> float:
+  """Multiply-adds of a convolution, without those on padding."""
+  labels = _found(_LABELS, text)
+  left, right, result = (
+    dict(zip(*pair, strict=True)) for pair in zip(labels, sides, strict=True)
+  )
+  match = _WINDOW.search(text)
+  # Options of the window, each with one value per spatial axis.
+  pairs = [part.split("=") for part in match[1].split()] if match else []
+  groups = math.prod(map(int, _GROUPS.findall(text)))
+  count = left["f"] * result["b"] * result["f"] / groups
+  for axis in filter(str.isdigit, labels[2]):
+    options = {name: values.split("x")[int(axis)] for name, values in pairs}
+    count *= _num_products(left[axis], right[axis], result[axis], options)
+  return count
+
+
+def _num_products(size: int, kernel: int, result: int, options) -> int:
+  """Pairs of a kernel and an output position that read an input element."""
+  stride, spread, gap = (
+    int(options.get(name, 1)) for name in ("stride", "lhs_dilate", "rhs_dilate")
+  )
+  before = int(options.get("pad", "0_0").split("_")[0])
+  outputs, taps = np.arange(result) * stride, np.arange(kernel) * gap
+  positions, between = np.divmod(np.add.outer(outputs, taps) - before, spread)
+  read = (between == 0) & (positions >= 0) & (positions < size)
+  return int(np.count_nonzero(read))
+
+
+def _sides(text: str) -> list[int]:
+  return [int(part) for part in text.split(",") if part]
+
+
+def _number(pattern: re.Pattern[str], text: str) -> int | None:
+  match = pattern.search(text)
+  return int(match[1]) if match else None
+
+
+def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
   match = pattern.search(text)
   if match is None:
     raise ValueError(f"unknown form of the compiler's text: {text[:200]}")
   return match.groups()
-
-
-def _branches(text: str) -> list[str]:
-  match = _BRANCHES.search(text)
-  if match:
-    return [name.strip().removeprefix("%") for name in match[1].split(",")]
-  return list(_named(_TWO_BRANCHES, text))

@@ -5,8 +5,11 @@ the shardings of its mesh, and reports the memory and work per chip according to
 the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 """
 
+import dataclasses
+import math
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -23,71 +26,58 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer
 from transformer_xl.model import flops
 from transformer_xl.model import transformer_xl
-from transformer_xl.planning import alternatives
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import topology as topology_lib
 from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
 
-
-class DoesNotFitError(Exception):
-  """The program needs more than a chip's memory; the text is the compiler's."""
+Plan = dict[str, Any]
 
 
-def run(
-  config: schema.ExperimentConfig, workdir: str, topology: str
-) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   """Plans training and evaluation, and writes `results/plan.json`.
 
   Raises:
     UserError: the topology, or the size of the vocabulary, is unknown.
   """
   if not config.model.vocab_size:
-    config = load.with_vocab_size(
-      config, token_file.read_meta(config.data.dataset_dir)
-    )
+    meta = token_file.read_meta(config.data.dataset_dir)
+    config = load.with_vocab_size(config, meta)
   devices = topology_lib.slice_devices(topology)
-  result = describe(config, topology, devices)
-  result["train"] = train_plan(config, devices)
-  if not result["train"]["fits"]:
-    result["train"]["nearest_that_fits"] = _nearest(config, devices)
-  result["eval"] = eval_plan(config, devices)
-  result["hours"], result["chip_hours"] = _hours(config, result)
+  groups = transformer_xl.abstract_params(config.model).items()
+  parameters = {n: transformer_xl.num_parameters(tree) for n, tree in groups}
+  result = {
+    "topology": topology,
+    "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
+    "parameters": parameters,
+    "num_parameters": sum(parameters.values()),
+  }
+  result["train"] = train = train_plan(config, devices)
+  chosen = train if train["fits"] else _nearest(config, devices)
+  if not train["fits"]:
+    train["nearest_that_fits"] = chosen
+  result["eval"] = evaluation = eval_plan(config, devices)
+  held = _bytes_while_evaluating(config, devices, evaluation)
+  evaluation["hbm_bytes_while_evaluating"] = held
+  result["hours"] = result["chip_hours"] = None
+  if chosen:  # Of the whole run, without collectives.
+    hours = chosen["estimated_step_seconds"] * config.train.num_steps / 3600
+    result |= {"hours": hours, "chip_hours": hours * result["num_chips"]}
   _log(result)
   path = os.path.join(workdir, "results", "plan.json")
   metrics_log.write_json(path, result)
   return result
 
 
-def describe(
-  config: schema.ExperimentConfig, topology: str, devices: list[Any]
-) -> dict[str, Any]:
-  """Describes the slice and the parameters by group; compiles nothing."""
-  params = transformer_xl.abstract_params(config.model)
-  parameters = {
-    name: sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(group))
-    for name, group in params.items()
-  }
-  return {
-    "topology": topology,
-    "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
-    "parameters": parameters,
-    "num_parameters": sum(parameters.values()),
-  }
-
-
-def train_plan(
-  config: schema.ExperimentConfig, devices: list[Any]
-) -> dict[str, Any]:
+def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
   """Plans the updates of training."""
-  count = config.train.segments_per_call
+  train, length = config.train, segment_lengths.of(config).longest
+  count = train.segments_per_call
   lowered = lower_updates(config, count=count, devices=devices)
   useful = 3 * flops.forward_flops_per_token(
-    config.model,
-    segment_len=_longest(config),
-    mem_len=config.train.mem_len + config.train.context_len,
+    config.model, segment_len=length, mem_len=train.mem_len + train.context_len
   )
-  tokens = config.train.batch_size * _longest(config)
+  tokens = train.batch_size * length
   return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
 
 
@@ -100,19 +90,12 @@ def lower_updates(
   """Lowers `count` updates in one call, for this machine or given devices."""
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
-    lanes, length = config.train.batch_size, _longest(config)
     lengths = segment_lengths.of(config)
     segments = _segments(
-      *(mesh, count, lanes, length, config.train.context_len),
-      has_weights=lengths.is_padded,
+      mesh, count, config.train, lengths.longest, has_weights=lengths.is_padded
     )
-    arguments = (*programs.placed_state(config, mesh), segments)
-    return programs.update(config, mesh).lower(*arguments)
-
-
-def _longest(config: schema.ExperimentConfig) -> int:
-  """Returns the longest segment length of training."""
-  return segment_lengths.of(config).longest
+    state = programs.placed_state(config, mesh)
+    return programs.update(config, mesh).lower(*state, segments)
 
 
 def held_bytes(compiled: Any) -> int:
@@ -130,19 +113,21 @@ def held_bytes(compiled: Any) -> int:
 
 
 def eval_plan(
-  config: schema.ExperimentConfig, devices: list[Any]
-) -> dict[str, Any]:
-  """Plans evaluation with its longest memory."""
-  evaluation, mem_len = config.eval, max(config.eval.mem_len)
+  config: schema.ExperimentConfig,
+  devices: list[Any],
+  *,
+  mem_len: int | None = None,
+) -> Plan:
+  """Plans evaluation, by default with its longest memory."""
+  evaluation = config.eval
+  mem_len = max(evaluation.mem_len) if mem_len is None else mem_len
   mesh = mesh_lib.make_mesh(
     config.mesh, lanes=(evaluation.batch_size,), devices=devices
   )
   count = evaluation.segments_per_call
   with jax.set_mesh(mesh):
     segments = _segments(
-      *(mesh, count, evaluation.batch_size, evaluation.segment_len),
-      evaluation.context_len,
-      has_weights=True,
+      mesh, count, evaluation, evaluation.segment_len, has_weights=True
     )
     lowered = scorer.Scorer(config, mesh, mem_len=mem_len).lower(segments)
   useful = flops.forward_flops_per_token(
@@ -155,13 +140,38 @@ def eval_plan(
   return {**plan, "mem_len": mem_len}
 
 
+def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
+  """Bytes per chip during a validation, where the training state stays.
+
+  None if training never validates, or if evaluation does not fit by itself.
+  """
+  mem_len = config.train.eval_mem_len
+  if config.train.eval_every_steps and mem_len != evaluation["mem_len"]:
+    evaluation = eval_plan(config, devices, mem_len=mem_len)
+  held = evaluation.get("hbm_bytes_per_chip")
+  if not config.train.eval_every_steps or held is None:
+    return None
+  mesh = programs.make_mesh(config, evaluates=True, devices=devices)
+  state, memory = programs.placed_state(config, mesh)
+  if config.eval.memory != "key_value":  # Evaluation has counted them.
+    state = state._replace(params=None)
+  sizes = [
+    math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    for leaf in jax.tree.leaves((state, memory))
+  ]
+  return held + sum(sizes) * hardware.CHIPS[devices[0].device_kind].devices
+
+
 def _segments(
-  mesh, count, lanes, segment_len, context_len, *, has_weights
+  mesh, count, group, segment_len, *, has_weights
 ) -> segment.Segment:
-  """Shapes of the arrays of S segments."""
-  read_len, sharding = context_len + segment_len, mesh_lib.segments(mesh)
+  """Shapes of the arrays of S segments of `config.train` or `config.eval`."""
+  read_len = group.context_len + segment_len
+  sharding = mesh_lib.segments(mesh)
   fields: list[Any] = [
-    jax.ShapeDtypeStruct((count, lanes, length), dtype, sharding=sharding)
+    jax.ShapeDtypeStruct(
+      (count, group.batch_size, length), dtype, sharding=sharding
+    )
     for length, dtype in (
       *((read_len, np.int32), (segment_len, np.int32), (read_len, np.bool_)),
       *([(segment_len, np.float32)] if has_weights else []),
@@ -170,16 +180,38 @@ def _segments(
   return segment.Segment(*fields)
 
 
-def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
-  """Compiles a program and describes one step; bytes are per chip."""
-  chip = hardware.CHIPS[devices[0].device_kind]
+def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
+  """Compiles a program and describes one step; bytes are per chip.
+
+  A conditional counts as its cheapest branch, which is the expected one, and as
+  its most expensive in `estimated_step_seconds_at_most`. The compiler gives no
+  cycles for our kernels: `kernel_cycles` is the minimum that the matrix units
+  need, and is part of `estimated_cycles`.
+  """
   start = time.perf_counter()
   try:
-    compiled = _compile(lowered)
-  except DoesNotFitError as error:
-    return {"fits": False, "reason": str(error)}
-  memory, held = compiled.memory_analysis(), held_bytes(compiled)
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    text = str(error)
+    if "exceeds" not in text and "RESOURCE_EXHAUSTED" not in text:
+      raise
+    line = next(part for part in text.splitlines() if part.strip())
+    return {"fits": False, "reason": line[:300]}
   seconds = time.perf_counter() - start
+  kind, text = devices[0].device_kind, compiled.as_text()
+  memory, held = compiled.memory_analysis(), held_bytes(compiled)
+  chip = hardware.CHIPS[kind]
+  peak = hardware.PEAK_FLOPS[kind] / chip.devices
+
+  def cycles(cost):
+    return (cost.cycles + cost.kernel_flops * chip.clock / peak) / count
+
+  cost = hlo_cost.program_cost(text, branch=min)
+  step_seconds = cycles(cost) / chip.clock
+  at_most = cycles(hlo_cost.program_cost(text, branch=max)) / chip.clock
+  traffic = cost.traffic() / count * chip.devices
+  executed = (cost.flops + cost.kernel_flops) / count * len(devices)
+  num_chips, useful = len(devices) // chip.devices, useful * tokens
   return {
     "fits": held <= chip.hbm_bytes,
     "hbm_bytes_per_chip": held * chip.devices,
@@ -187,91 +219,78 @@ def _plan(lowered, devices, *, count, tokens, useful) -> dict[str, Any]:
     "argument_bytes": memory.argument_size_in_bytes * chip.devices,
     "output_bytes": memory.output_size_in_bytes * chip.devices,
     "temp_bytes": memory.temp_size_in_bytes * chip.devices,
-    **_work(compiled, devices, count=count, tokens=tokens, useful=useful),
-    "compile_seconds": seconds,
-  }
-
-
-def _work(compiled, devices, *, count, tokens, useful) -> dict[str, Any]:
-  """FLOPs, time and communication of one step.
-
-  A conditional counts as its cheapest branch, which is the expected one, and as
-  its most expensive in `estimated_step_seconds_at_most`. The compiler gives no
-  cycles for our kernels: `kernel_cycles` is the minimum that the matrix units
-  need, and is part of `estimated_cycles`.
-  """
-  kind = devices[0].device_kind
-  chip, text = hardware.CHIPS[kind], compiled.as_text()
-  cost = hlo_cost.program_cost(text, branch=min)
-  peak = hardware.PEAK_FLOPS[kind] / chip.devices
-
-  def cycles(cost):
-    return (cost.cycles + cost.kernel_flops * chip.clock / peak) / count
-
-  seconds = cycles(cost) / chip.clock
-  at_most = cycles(hlo_cost.program_cost(text, branch=max)) / chip.clock
-  executed = (cost.flops + cost.kernel_flops) / count * len(devices)
-  traffic = cost.traffic() / count * chip.devices
-  return {
-    "flops_per_step": useful * tokens,
+    "flops_per_step": useful,
     "executed_flops_per_step": executed,
-    "executed_over_useful": executed / (useful * tokens),
+    "executed_over_useful": executed / useful,
     "estimated_cycles": cycles(cost),
     "kernel_cycles": cost.kernel_flops * chip.clock / peak / count,
-    "estimated_step_seconds": seconds,
+    "estimated_step_seconds": step_seconds,
     "estimated_step_seconds_at_most": at_most,
-    "estimated_mfu": useful * tokens / (seconds * peak * len(devices)),
-    "estimated_tokens_per_second_per_chip": tokens
-    / seconds
-    / (len(devices) // chip.devices),
+    "estimated_mfu": useful / (step_seconds * peak * len(devices)),
+    "estimated_tokens_per_second_per_chip": tokens / step_seconds / num_chips,
     "collective_bytes": {
       name: size / count * chip.devices
       for name, size in cost.collective_bytes.items()
     },
     "collective_seconds": traffic / chip.link_bytes,
+    "compile_seconds": seconds,
   }
 
 
-def _compile(lowered: Any) -> Any:
-  try:
-    return lowered.compile()
-  except jax.errors.JaxRuntimeError as error:
-    text = str(error)
-    if "exceeds" not in text and "RESOURCE_EXHAUSTED" not in text:
-      raise
-    line = next(part for part in text.splitlines() if part.strip())
-    raise DoesNotFitError(line[:300]) from None
+def smaller(
+  config: schema.ExperimentConfig, *, num_devices: int
+) -> Iterator[tuple[str, schema.ExperimentConfig]]:
+  """Yields flags and the configuration that they give, smallest change first.
+
+  Rematerialisation, sharded parameters and gradient accumulation leave every
+  update the same up to rounding; a smaller batch does not.
+  """
+  # According to the plans in docs/tpu.md, recomputing attention halves the
+  # memory of wt103_large at half the cost of recomputing everything.
+  remat = {"model.remat": "full"}
+  is_full = config.model.remat == "full"
+  # The number of shards must divide the model's width.
+  num_shards = math.gcd(num_devices, config.model.model_dim)
+  split = {"mesh.data": -1, "mesh.fsdp": num_shards, "mesh.tensor": 1}
+  both: dict[str, Any] = {**remat, **split}
+  again = [] if is_full else [{"model.remat": "attention"}, remat]
+  tries: list[dict[str, Any]] = [*again, split, both]
+  lanes = config.train.batch_size
+  for factor in (2, 4, 8):
+    steps = factor * config.train.accumulation_steps
+    if lanes % (steps * num_devices) == 0:
+      tries.append({**both, "train.accumulation_steps": steps})
+  for divisor in (2, 4, 8):
+    if lanes % (divisor * num_devices) == 0:
+      fewer = {"train.batch_size": lanes // divisor}
+      # One lane per device at a time.
+      steps = lanes // divisor // num_devices
+      tries.append({**both, **fewer, "train.accumulation_steps": steps})
+  for fields in tries:
+    changed = config
+    for name, value in fields.items():
+      group, _, field = name.partition(".")
+      part = dataclasses.replace(getattr(changed, group), **{field: value})
+      changed = dataclasses.replace(changed, **{group: part})
+    if changed != config:
+      flags = [f"--config.{name}={value}" for name, value in fields.items()]
+      yield " ".join(flags), changed
 
 
-def _nearest(config, devices) -> dict[str, Any] | None:
+def _nearest(config, devices) -> Plan | None:
   """The first smaller configuration that fits, with its plan, or None."""
-  for change, smaller in alternatives.smaller(config, num_devices=len(devices)):
+  for change, changed in smaller(config, num_devices=len(devices)):
     logging.info("The configuration does not fit; trying %s.", change)
-    plan = train_plan(smaller, devices)
+    plan = train_plan(changed, devices)
     if plan["fits"]:
       return {"change": change, **plan}
   return None
 
 
-def _hours(config, result) -> tuple[float | None, float | None]:
-  """Hours of the whole run, and chip-hours, without collectives."""
-  plan = result["train"]
-  plan = plan if plan["fits"] else plan["nearest_that_fits"]
-  if plan is None:
-    return None, None
-  hours = plan["estimated_step_seconds"] * config.train.num_steps / 3600
-  return hours, hours * result["num_chips"]
-
-
-def _log(result: dict[str, Any]) -> None:
-  """Logs the plan."""
-  logging.info(
-    "%s, %d chips; %d parameters: %s",
-    result["topology"],
-    result["num_chips"],
-    result["num_parameters"],
-    result["parameters"],
-  )
+def _log(result: Plan) -> None:
+  names = ("topology", "num_chips", "num_parameters", "parameters")
+  values = (result[name] for name in names)
+  logging.info("%s, %d chips; %d parameters: %s", *values)
   for kind in ("train", "eval"):
     plan = result[kind]
     if "hbm_bytes_per_chip" not in plan:
@@ -296,3 +315,5 @@ def _log(result: dict[str, Any]) -> None:
       sum(plan["collective_bytes"].values()) / 1e6,
       plan["collective_seconds"] * 1e3,
     )
+  if held := result["eval"]["hbm_bytes_while_evaluating"]:
+    logging.info("Validation while training: %.2f GiB per chip", held / 2**30)

@@ -7,7 +7,6 @@ import jax
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
-from transformer_xl.planning import alternatives
 from transformer_xl.planning import plan
 
 _NUM_ALTERNATIVES = 4
@@ -24,11 +23,6 @@ def explain(
 ) -> str | None:
   """Describes an error of a device without memory.
 
-  Args:
-    config: of the command; its vocabulary may still be that of the data.
-    mode: of the command.
-    error: from any part of the program.
-
   Returns:
     What the device said, the memory that an update holds, and settings that
     need less; None if the error has another cause.
@@ -42,11 +36,9 @@ def explain(
     names = _FIELDS.get(mode, _EVALUATION)
     fields = ", ".join(f"--config.{name}" for name in names)
     return f"{said}; lower one of {fields}."
-  tries = itertools.islice(
-    alternatives.smaller(config, num_devices=jax.device_count()),
-    _NUM_ALTERNATIVES,
-  )
-  changes = [flags for flags, _ in tries] or ["a lower --config.train.mem_len"]
+  tries = plan.smaller(config, num_devices=jax.device_count())
+  changes = [flags for flags, _ in itertools.islice(tries, _NUM_ALTERNATIVES)]
+  changes = changes or ["a lower --config.train.mem_len"]
   return (
     f"{said}{_held(config)}. These need less, the smallest change first: "
     f"{'; or '.join(changes)}. The same command with one of them resumes from "

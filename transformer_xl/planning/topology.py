@@ -16,12 +16,10 @@ def compile_only() -> None:
   Must be called before JAX creates its first array.
   """
   os.environ.update(
-    {
-      "TPU_SKIP_MDS_QUERY": "1",
-      "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-      "TPU_WORKER_HOSTNAMES": "localhost",
-      "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    }
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_ACCELERATOR_TYPE="v5litepod-16",
+    TPU_WORKER_HOSTNAMES="localhost",
+    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
   )
   jax.config.update("jax_platforms", "cpu")
 

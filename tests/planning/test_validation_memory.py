@@ -1,0 +1,56 @@
+"""What a validation needs beside the training state."""
+
+import jax
+import pytest
+
+from tests import tiny
+from transformer_xl import hardware
+from transformer_xl.config import load
+from transformer_xl.planning import plan
+from transformer_xl.training import programs
+
+
+def config(**updates):
+  return load.from_config_dict(tiny.config_dict(**updates))
+
+
+def num_bytes(tree):
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("memory", ["hidden", "key_value"])
+def test_validation_adds_to_the_training_state(monkeypatch, memory):
+  monkeypatch.setitem(hardware.CHIPS, "cpu", hardware.CHIPS["TPU v5 lite"])
+  updates = {"train.eval_every_steps": 10, "train.eval_mem_len": 3}
+  validating = config(**updates, **{"eval.memory": memory})
+  asked = []
+
+  def eval_plan(_, devices, *, mem_len):
+    asked.append(mem_len)
+    return {"mem_len": mem_len, "hbm_bytes_per_chip": 1000}
+
+  monkeypatch.setattr(plan, "eval_plan", eval_plan)
+  found = [
+    plan._bytes_while_evaluating(
+      validating,
+      jax.devices()[:1],
+      {"mem_len": mem_len, "hbm_bytes_per_chip": 1000},
+    )
+    for mem_len in (3, 5)
+  ]
+  assert asked == [3]  # Evaluation alone has been planned with another length.
+  kept = num_bytes(programs.abstract_state(validating))
+  if memory == "hidden":  # It reads the parameters of the state.
+    kept -= num_bytes(programs.abstract_state(validating)[0].params)
+  assert found == [1000 + kept] * 2
+
+
+def test_there_is_no_figure_without_validation_or_without_room():
+  fits = {"mem_len": 3, "hbm_bytes_per_chip": 1000}
+  never = config(**{"train.eval_every_steps": 0})
+  assert plan._bytes_while_evaluating(never, jax.devices(), fits) is None
+  updates = {"train.eval_every_steps": 10, "train.eval_mem_len": 3}
+  reason = {"mem_len": 3, "fits": False, "reason": "too large"}
+  sometimes = config(**updates)
+  found = plan._bytes_while_evaluating(sometimes, jax.devices(), reason)
+  assert found is None
