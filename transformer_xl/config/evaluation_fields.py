@@ -145,12 +145,9 @@ class AnalysisConfig:
   # Ablation.
   rows: tuple[str, ...] = field(
     (
-      "recurrent-relative-all",
-      "recurrent-shaw-all",
-      "recurrent-absolute-all",
-      "segment-relative-all",
-      "segment-shaw-all",
-      "segment-absolute-all",
+      *("recurrent-relative-all", "recurrent-shaw-all"),
+      *("recurrent-absolute-all", "segment-relative-all"),
+      *("segment-shaw-all", "segment-absolute-all"),
     )
   )
   """Rows of the ablation, each RECURRENCE-ENCODING-LOSS."""
