@@ -90,12 +90,7 @@ def main(argv: list[str]) -> None:
 
 
 def _start_devices(workdir: str, attention: str) -> None:
-  """Joins other processes and logs the devices; JAX is loaded here.
-
-  Args:
-    workdir: beside which compiled programs are kept.
-    attention: implementation that the configuration names.
-  """
+  """Joins other processes and logs the devices; JAX is loaded here."""
   plans = _MODE.value == "plan"
   if plans:
     from transformer_xl.planning import topology

@@ -64,11 +64,8 @@ def help_text(
 ) -> str:
   """All that `--help` prints, in lines of at most 80 columns.
 
-  Args:
-    introduction: what the command does, with examples.
-    options: the flags that are not fields.
-    argv: the command line, whose --config gives the values of the fields;
-      without it they are the defaults.
+  After the introduction and the flags that are not fields come the fields, with
+  the values of the command line's --config, or the defaults.
   """
   config, source = load.default(), _path(argv)
   if source is not None:

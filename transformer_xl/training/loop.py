@@ -34,10 +34,7 @@ from transformer_xl.workdir import run_state
 
 
 def train(config: schema.ExperimentConfig, workdir: str) -> bool:
-  """Starts or continues training; `--mode=train`.
-
-  Returns:
-    Whether all steps are done; False after SIGTERM, with a checkpoint.
+  """Starts or continues training; False if a signal stopped it on a checkpoint.
 
   Raises:
     UserError: data, configuration and checkpoints do not fit together, or

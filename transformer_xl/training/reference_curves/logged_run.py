@@ -68,13 +68,7 @@ def read(workdir: str) -> Run:
 
 
 def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
-  """Describes the first relevant difference; "" if there is none.
-
-  Args:
-    run: to check.
-    config: of the reference.
-    sha256: of the reference's training text.
-  """
+  """The first relevant difference from a reference's configuration and text."""
   for name in schema.FIELDS:
     value, other = map(operator.attrgetter(name), (run.config, config))
     matters = name.partition(".")[0] in SECTIONS and name not in IRRELEVANT
