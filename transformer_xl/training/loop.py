@@ -166,7 +166,7 @@ def _advance(
   train = dataclasses.replace(config.train, learning_rate=rate)
   update = programs.update(dataclasses.replace(config, train=train), mesh)
   if evaluation and run.metadata.owes_evaluation:
-    run = evaluation.make_up(run, writer)
+    run = evaluation(run, writer)
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
   step, per_call = int(run.state.step), train.segments_per_call
