@@ -76,8 +76,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
         with contextlib.closing(_open_writer(config, workdir, run)) as writer:
           try:
             is_done = _advance(
-              *(run, evaluation, saving, writer),
-              *(config, mesh, stream, stop),
+              *(run, evaluation, saving, writer), *(config, mesh, stream, stop)
             )
             break
           except divergence.Diverged as trouble:

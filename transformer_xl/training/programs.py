@@ -20,9 +20,6 @@ from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import step
 from transformer_xl.workdir import run_state
 
-# What an update takes and returns; leaves may be shapes or shardings instead.
-Carry = tuple[run_state.TrainState, memory_lib.Memory]
-
 
 def make_mesh(
   config: schema.ExperimentConfig,
@@ -68,21 +65,21 @@ def init_memory(config: schema.ExperimentConfig) -> memory_lib.Memory:
   )
 
 
-def abstract_state(config: schema.ExperimentConfig) -> Carry:
+def abstract_state(config: schema.ExperimentConfig) -> step.Carry:
   """State and memory as shapes and types."""
   return jax.eval_shape(lambda: (init_state(config), init_memory(config)))
 
 
 def placed_state(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> Carry:
+) -> step.Carry:
   """State and memory as shapes and types with their shardings."""
   return mesh_lib.placed(abstract_state(config), shardings(config, mesh))
 
 
 def shardings(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> Carry:
+) -> step.Carry:
   """The shardings of all arrays of state and memory."""
   return mesh_lib.parameters(mesh, abstract_state(config))
 

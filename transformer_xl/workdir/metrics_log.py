@@ -18,12 +18,7 @@ class Writer:
   """Writes metrics of training and evaluation."""
 
   def __init__(
-    self,
-    workdir: str,
-    *,
-    step: int,
-    num_steps: int,
-    is_evaluated: bool = True,
+    self, workdir: str, *, step: int, num_steps: int, is_evaluated: bool = True
   ):
     """Opens `metrics.jsonl` and an event file in the workdir.
 
