@@ -27,7 +27,6 @@ from absl import logging
 from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl.config import config_flag
-from transformer_xl.config import help as help_lib
 from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.data import token_file
@@ -91,12 +90,7 @@ def main(argv: list[str]) -> None:
 
 
 def _start_devices(workdir: str, attention: str) -> None:
-  """Joins other processes and logs the devices; JAX is loaded here.
-
-  Args:
-    workdir: beside which compiled programs are kept.
-    attention: implementation that the configuration names.
-  """
+  """Joins other processes and logs the devices; JAX is loaded here."""
   plans = _MODE.value == "plan"
   if plans:
     from transformer_xl.planning import topology
@@ -168,11 +162,8 @@ def _prepare_data(data) -> None:
 
 def _warn_of_overfitting(config) -> None:
   """Warns of settings for python_stdlib that a run on other text inherits."""
-  rates = (
-    getattr(config.model, name)
-    for name in vars(config.model)
-    if name.endswith("dropout_rate")
-  )
+  values = vars(config.model).items()
+  rates = (value for name, value in values if name.endswith("dropout_rate"))
   is_own = config.data.name not in token_file.BENCHMARKS
   if is_own and not config.train.eval_every_steps and not any(rates):
     logging.warning(
@@ -213,8 +204,8 @@ def _require_folder(name: str, path: str) -> None:
 
 def _describe(argv: list[str]) -> str:
   options = flags.FLAGS.get_key_flags_for_module(__name__)
-  values = config_flag.values(argv)
-  return help_lib.text(__doc__, [flags.FLAGS["config"], *options], *values)
+  options = [flags.FLAGS["config"], *options]
+  return config_flag.help_text(__doc__, options, argv)
 
 
 def run() -> None:

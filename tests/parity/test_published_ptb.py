@@ -140,7 +140,7 @@ def test_losses_and_updates_are_the_published_ones(config):
     expected = stored[f"losses_{index}"]
     found = np.asarray(losses)[:, :length]
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
-    (state, memory), metrics = update(state, memory, segment)
+    (state, memory), metrics = update((state, memory), segment)
     mean = float(metrics.sums.nll / metrics.sums.num_tokens)
     assert mean == pytest.approx(float(expected.mean()), rel=1e-4)
   for name, found in (("parameters", state.params), ("mean", state.average)):

@@ -89,8 +89,7 @@ def restored(saved_step, step, **updates):
 
 def test_a_run_that_had_no_mean_starts_one_where_it_is_told_to():
   # Runs without a mean save that theirs never starts.
-  never = averaging.configured_start(train_config())
-  assert never == run_state.NEVER
+  never = run_state.NEVER
   assert restored(never, 300, asgd_start_step=10) == 300
   assert restored(never, 300, asgd_start_step=300) == 300
   assert restored(never, 300, asgd_start_step=400) == 400

@@ -49,7 +49,7 @@ def update(config, segment, *, step=0):
     state = state._replace(average=params, average_start=np.int32(2))
   memory = programs.init_memory(config)
   run = jax.jit(functools.partial(step_lib.train_segment, config=config))
-  (after, _), metrics = run(state, memory, segment)
+  (after, _), metrics = run((state, memory), segment)
   return params, after.params, metrics
 
 

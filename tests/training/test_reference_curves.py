@@ -153,11 +153,11 @@ def test_each_published_run_is_on_the_track_of_the_others(name):
   path = test_resume.ROOT / f"experiments/reference_curves/{name}.json"
   curve = curve_lib.load(str(path))
   assert len(curve.seeds) >= 3
-  for left_out, losses in enumerate(curve.validation):
+  for left_out, losses in enumerate(curve.validation_losses):
     others = curve._replace(
       seeds=curve.seeds[1:],
       losses=curve.losses[1:],
-      validation=np.delete(curve.validation, left_out, axis=0),
+      validation_losses=np.delete(curve.validation_losses, left_out, axis=0),
     )
     for change, status, says in (
       (0.0, 0, f"on track: 0 log lines and {len(losses)} evaluations"),

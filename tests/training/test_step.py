@@ -72,6 +72,8 @@ def compiled(function, config, *, options=()):
 
   def call(state, memory, segments, seed):
     seeded = dataclasses.replace(config, seed=seed)
+    if function is step_lib.train_segment:
+      return function((state, memory), segments, config=seeded)
     return function(state, memory, segments, config=seeded)
 
   return jax.jit(call, compiler_options=dict(options))

@@ -1,17 +1,23 @@
-"""The flag --config=FILE, with --config.NAME=VALUE for single fields."""
+"""The flag --config=FILE, with --config.NAME=VALUE for single fields; help."""
 
 import ast
 import difflib
+import itertools
+import operator
 import os
 import pathlib
 import re
+import textwrap
+from collections.abc import Iterable
+from typing import Any
 
-import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
 from transformer_xl import errors
+from transformer_xl.config import fields
 from transformer_xl.config import load
+from transformer_xl.config import schema
 
 CONFIG = config_flags.DEFINE_config_file(
   "config", None, "File in experiments/, with --config.NAME=VALUE overrides."
@@ -53,16 +59,63 @@ def parse(argv: list[str]) -> list[str]:
     raise errors.UserError(f"cannot read {path}: {error}") from error
 
 
-def values(argv: list[str]) -> tuple[ml_collections.ConfigDict, str]:
-  """The configuration of a command line, and the file that it is from.
+def help_text(
+  introduction: str, options: Iterable[flags.Flag], argv: list[str]
+) -> str:
+  """All that `--help` prints, in lines of at most 80 columns.
 
-  Without --config these are the defaults.
+  After the introduction and the flags that are not fields come the fields, with
+  the values of the command line's --config, or the defaults.
   """
-  path = _path(argv)
-  if path is None:
-    return load.default(), "experiments/base.py"
-  parse(argv)
-  return CONFIG.value, path
+  config, source = load.default(), _path(argv)
+  if source is not None:
+    parse(argv)
+    config = CONFIG.value
+  lines = [introduction.rstrip(), "", "Experiments"]
+  for path in _EXPERIMENTS:
+    docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    summary, _, _ = docstring.partition("\n")
+    lines += [f"  experiments/{path.name}", *_wrap(summary, indent=6)]
+  lines += ["", "Flags"]
+  for option in options:
+    value = "" if option.default is None else f"={option.default}"
+    lines += [f"  --{option.name}{value}", *_wrap(option.help or "", indent=6)]
+  source = source or "experiments/base.py"
+  lines += ["", f"Fields with the values of {source}"]
+  for group, members in itertools.groupby(
+    schema.FIELDS.values(), lambda field: field.group
+  ):
+    declared = list(members)
+    prefix, _, _ = f"config.{declared[0].name}".rpartition(".")
+    lines += ["", prefix, *_wrap(group.__doc__, indent=2), ""]
+    for field in declared:
+      lines += _describe(field, operator.attrgetter(field.name)(config))
+  return "\n".join(lines)
+
+
+def _describe(declared: fields.Field, value: Any) -> list[str]:
+  line, default = f"config.{declared.name} = {value!r}", declared.default
+  if isinstance(default, fields.SameAs):
+    line += f"  (default: that of {default.leader})"
+  elif value != default:
+    line += f"  (default: {default!r})"
+  remark, rule = declared.remark, declared.rule
+  if rule is not None and rule.choices:
+    remark += f" One of {', '.join(rule.choices)}."
+  elif rule is not None:
+    remark += f" Must be {rule.text}."
+  return [*_wrap(line, indent=2), *_wrap(remark, indent=6)]
+
+
+def _wrap(line: str, *, indent: int) -> list[str]:
+  margin = " " * indent
+  return textwrap.wrap(
+    line,
+    width=80,
+    initial_indent=margin,
+    subsequent_indent=margin,
+    break_on_hyphens=False,
+  )
 
 
 def saved_workdir() -> str:
@@ -70,15 +123,6 @@ def saved_workdir() -> str:
   path = config_flags.get_config_filename(flags.FLAGS["config"])
   _, _, workdir = path.partition("saved.py:")
   return workdir
-
-
-def summaries() -> dict[str, str]:
-  """The first line of each experiment's docstring, by path in the checkout."""
-  trees = [ast.parse(path.read_text("utf-8")) for path in _EXPERIMENTS]
-  return {
-    f"experiments/{path.name}": (ast.get_docstring(tree) or "").split("\n")[0]
-    for path, tree in zip(_EXPERIMENTS, trees, strict=True)
-  }
 
 
 def _nearest(file: str) -> str:

@@ -1,35 +1,28 @@
 """Fields of `config.eval`, `generate`, `score` and `analysis`."""
 
-from transformer_xl.config.fields import ABOVE_ZERO
-from transformer_xl.config.fields import FRACTION
-from transformer_xl.config.fields import NOT_NEGATIVE
-from transformer_xl.config.fields import POSITIVE
-from transformer_xl.config.fields import SHARE
 from transformer_xl.config.fields import field
 from transformer_xl.config.fields import group
-from transformer_xl.config.fields import one_of
-from transformer_xl.config.fields import several
 
 
 @group
 class DynamicConfig:
   """Dynamic evaluation, which docs/dynamic.md explains."""
 
-  kind: str = field("none", one_of("none", "sgd", "rms"))
+  kind: str = field("none", ("none", "sgd", "rms"))
   """Rule by which parameters adapt to the text that was scored; rms divides
   each step by the size of training gradients."""
-  lanes: str = field("apart", one_of("apart", "shared"))
+  lanes: str = field("apart", ("apart", "shared"))
   """Each lane adapts its own copy of the parameters (apart), or all lanes adapt
   one copy and learn from each other's text (shared)."""
-  learning_rate: tuple[float, ...] = field((1e-4,), several(NOT_NEGATIVE))
+  learning_rate: tuple[float, ...] = field((1e-4,), "0 or more")
   """Learning rate, or several to compare on the validation split; sgd needs
   rates some hundred times as large as rms."""
-  decay: tuple[float, ...] = field((0.02,), several(NOT_NEGATIVE))
+  decay: tuple[float, ...] = field((0.02,), "0 or more")
   """Decay per segment towards the trained parameters, or several to compare."""
-  epsilon: float = field(1e-3, ABOVE_ZERO)
+  epsilon: float = field(1e-3, "above 0")
   """Added to the size of training gradients, which is almost zero for rare
   words."""
-  statistics_segments: int = field(50, POSITIVE)
+  statistics_segments: int = field(50, "at least 1")
   """Segments of each lane from which rms measures the size of training
   gradients."""
 
@@ -38,11 +31,11 @@ class DynamicConfig:
 class CacheConfig:
   """The neural cache, which docs/dynamic.md explains."""
 
-  size: int = field(0, NOT_NEGATIVE)
+  size: int = field(0, "0 or more")
   """Length of the cache in tokens; 0 for none."""
-  flatness: tuple[float, ...] = field((0.1,), several(NOT_NEGATIVE))
+  flatness: tuple[float, ...] = field((0.1,), "0 or more")
   """Factor theta on the similarity of states, or several to compare."""
-  share: tuple[float, ...] = field((0.1,), several(FRACTION))
+  share: tuple[float, ...] = field((0.1,), "in [0, 1)")
   """Weight lambda of the cache in the mixture, or several to compare."""
 
 
@@ -50,31 +43,31 @@ class CacheConfig:
 class EvalConfig:
   """How a split is scored."""
 
-  split: str = field("test", one_of("train", "valid", "test"))
+  split: str = field("test", ("train", "valid", "test"))
   """Split to score."""
-  batch_size: int = field(8, POSITIVE)
+  batch_size: int = field(8, "at least 1")
   """Number of lanes, over all devices."""
-  segment_len: int = field(128, POSITIVE)
+  segment_len: int = field(128, "at least 1")
   """Length of a segment in tokens."""
-  context_len: int = field(0, NOT_NEGATIVE)
+  context_len: int = field(0, "0 or more")
   """Tokens before a segment that are read again with it."""
-  mem_len: tuple[int, ...] = field((128,), several(NOT_NEGATIVE))
+  mem_len: tuple[int, ...] = field((128,), "0 or more")
   """Length of the memory in tokens, or several to compare."""
-  clamp_len: int = field(0, NOT_NEGATIVE)
+  clamp_len: int = field(0, "0 or more")
   """Distance in tokens from which all distances count as equal; 0 for none."""
   same_length: bool = field(False)
   """Let every token attend to the same number of keys."""
   warmup_len: int = field(-1)
   """Unscored tokens that fill a lane's memory before its first scored token; -1
   for as many as the memory holds."""
-  temperature: tuple[float, ...] = field((1.0,), several(ABOVE_ZERO))
+  temperature: tuple[float, ...] = field((1.0,), "above 0")
   """Divides the logits, or several to compare on the validation split."""
-  memory: str = field("auto", one_of("auto", "hidden", "key_value"))
+  memory: str = field("auto", ("auto", "hidden", "key_value"))
   """Whether memory holds hidden states, or their keys and values, which save
   their projection; the results are the same (docs/memory.md)."""
-  segments_per_call: int = field(8, POSITIVE)
+  segments_per_call: int = field(8, "at least 1")
   """Number of segments in one compiled call."""
-  parameters: str = field("raw", one_of("raw", "ema", "asgd"))
+  parameters: str = field("raw", ("raw", "ema", "asgd"))
   """Evaluate the parameters themselves, or the average of them that training
   kept: train.ema_decay, train.asgd_start_step, train.asgd_patience."""
   checkpoint: str = field("latest")
@@ -102,29 +95,29 @@ class GenerateConfig:
   """Text to continue."""
   prompt_file: str = field("")
   """File to read the prompt from instead; - for standard input."""
-  num_tokens: int = field(200, NOT_NEGATIVE)
+  num_tokens: int = field(200, "0 or more")
   """Number of tokens to draw."""
-  num_samples: int = field(1, POSITIVE)
+  num_samples: int = field(1, "at least 1")
   """Number of continuations, drawn in one batch."""
-  temperature: float = field(1.0, NOT_NEGATIVE)
+  temperature: float = field(1.0, "0 or more")
   """Divides the log-probabilities; 0 always takes the likeliest token."""
-  top_k: int = field(40, NOT_NEGATIVE)
+  top_k: int = field(40, "0 or more")
   """Number of likeliest tokens to draw from; 0 for the whole vocabulary."""
-  top_p: float = field(1.0, SHARE)
+  top_p: float = field(1.0, "in (0, 1]")
   """Draw from the likeliest of these whose probabilities add up to this."""
-  repetition_penalty: float = field(1.0, POSITIVE)
+  repetition_penalty: float = field(1.0, "at least 1")
   """Divides the probabilities of recent tokens; 1 for no penalty."""
-  no_repeat_ngram: int = field(0, NOT_NEGATIVE)
+  no_repeat_ngram: int = field(0, "0 or more")
   """Never repeat a recent sequence of this many tokens; 0 allows all."""
-  repetition_window: int = field(256, NOT_NEGATIVE)
+  repetition_window: int = field(256, "0 or more")
   """Number of tokens that count as recent."""
   stop: str = field("")
   """Text that ends a continuation; empty for none."""
-  tokens_per_call: int = field(16, POSITIVE)
+  tokens_per_call: int = field(16, "at least 1")
   """Number of tokens drawn in one compiled call, then printed."""
-  segment_len: int = field(128, POSITIVE)
+  segment_len: int = field(128, "at least 1")
   """Length of the segments that the prompt is read in, in tokens."""
-  mem_len: int = field(512, NOT_NEGATIVE)
+  mem_len: int = field(512, "0 or more")
   """Length of the memory in tokens."""
 
 
@@ -134,18 +127,18 @@ class ScoreConfig:
 
   file: str = field("")
   """File with a text or a JSON object on each line; - for standard input."""
-  memory: str = field("fresh", one_of("fresh", "carry"))
+  memory: str = field("fresh", ("fresh", "carry"))
   """Start each text with an empty memory, or carry it on from the text
   before."""
   prefix: str = field("\n")
   """Text read before each text and not scored."""
-  top_k: int = field(0, NOT_NEGATIVE)
+  top_k: int = field(0, "0 or more")
   """Number of likeliest tokens to report at each position; 0 for none."""
-  batch_size: int = field(8, POSITIVE)
+  batch_size: int = field(8, "at least 1")
   """Number of texts that are read at once."""
-  segment_len: int = field(128, POSITIVE)
+  segment_len: int = field(128, "at least 1")
   """Length of a segment in tokens."""
-  mem_len: int = field(512, NOT_NEGATIVE)
+  mem_len: int = field(512, "0 or more")
   """Length of the memory in tokens."""
 
 
@@ -156,12 +149,9 @@ class AnalysisConfig:
   # Ablation.
   rows: tuple[str, ...] = field(
     (
-      "recurrent-relative-all",
-      "recurrent-shaw-all",
-      "recurrent-absolute-all",
-      "segment-relative-all",
-      "segment-shaw-all",
-      "segment-absolute-all",
+      *("recurrent-relative-all", "recurrent-shaw-all"),
+      *("recurrent-absolute-all", "segment-relative-all"),
+      *("segment-shaw-all", "segment-absolute-all"),
     )
   )
   """Rows of the ablation, each RECURRENCE-ENCODING-LOSS."""
@@ -173,12 +163,12 @@ class AnalysisConfig:
   # Relative effective context length.
   group: tuple[str, ...] = field(())
   """Workdirs of the other models to compare with."""
-  context: str = field("tokens", one_of("tokens", "attention"))
+  context: str = field("tokens", ("tokens", "attention"))
   """What limits the context: the tokens that are read, or the keys that each
   layer attends to."""
-  context_start: int = field(16, POSITIVE)
+  context_start: int = field(16, "at least 1")
   """Shortest context in tokens."""
-  context_step: int = field(16, POSITIVE)
+  context_step: int = field(16, "at least 1")
   """Tokens by which the context grows at a time."""
   context_stop: int = field(256)
   """Longest context in tokens."""
@@ -186,7 +176,7 @@ class AnalysisConfig:
   """Shares of the tokens, the hardest, that are compared."""
   threshold: float = field(0.01)
   """Relative gain below which a longer context counts as useless."""
-  num_tokens: int = field(2000, POSITIVE)
+  num_tokens: int = field(2000, "at least 1")
   """Number of tokens that are scored for the context length, or shown to the
   attention analysis."""
   # Speed of evaluation, and attention.

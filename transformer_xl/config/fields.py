@@ -1,6 +1,6 @@
 """Declares configuration fields: default and rule beside the type, then remark.
 
-    num_layers: int = field(4, POSITIVE)
+    num_layers: int = field(4, "at least 1")
     '''Number of layers.'''
 
 The defaults, the checks and the text of `--help` are all made from these
@@ -63,46 +63,50 @@ def _remarks(group: type) -> dict[str, str]:
   }
 
 
-def field(default: Any, rule: Rule | None = None) -> Any:
+# Conditions on one value, by the text that completes "NAME must be ...".
+RULES: dict[str, Callable[[Any], bool]] = {
+  "at least 1": lambda value: value >= 1,
+  "0 or more": lambda value: value >= 0,
+  "above 0": lambda value: value > 0,
+  "in [0, 1)": lambda value: 0 <= value < 1,
+  "in (0, 1)": lambda value: 0 < value < 1,
+  "in (0, 1]": lambda value: 0 < value <= 1,
+}
+
+
+def field(default: Any, rule: str | tuple[str, ...] | None = None) -> Any:
   """Declares a field of a dataclass.
 
   The dataclass itself gets no default: a configuration that is built in code
   names every field, so none is forgotten without a word.
+
+  Args:
+    default: a value, or the field that it follows.
+    rule: one of RULES, or the legal values. For a tuple it holds for each
+      element, of which there may be none if the default has none.
   """
-  return dataclasses.field(metadata={"default": default, "rule": rule})
+  metadata = {"default": default, "rule": rule and _rule(default, rule)}
+  return dataclasses.field(metadata=metadata)
+
+
+def _rule(default: Any, given: str | tuple[str, ...]) -> Rule:
+  if isinstance(given, tuple):
+    rule = Rule(f"one of {given}", lambda value: value in given, given)
+  else:
+    rule = Rule(given, RULES[given])
+  if type(default) is not tuple:
+    return rule
+  least, text = (1, ", one or several") if default else (0, " each")
+  return Rule(
+    rule.text + text,
+    lambda values: len(values) >= least and all(map(rule.holds, values)),
+  )
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def group(kind: type[T]) -> type[T]:
   """Makes a class of declared fields a frozen dataclass."""
   return dataclasses.dataclass(frozen=True)(kind)
-
-
-def one_of(*choices: str) -> Rule:
-  """One of the listed words."""
-  return Rule(f"one of {choices}", lambda value: value in choices, choices)
-
-
-def each(rule: Rule) -> Rule:
-  """A tuple, possibly empty, whose elements satisfy the rule."""
-  return Rule(f"{rule.text} each", lambda values: all(map(rule.holds, values)))
-
-
-def several(rule: Rule) -> Rule:
-  """A tuple of one or more elements that satisfy the rule."""
-  holds = each(rule).holds
-  return Rule(
-    f"{rule.text}, one or several",
-    lambda values: values != () and holds(values),
-  )
-
-
-POSITIVE = Rule("at least 1", lambda value: value >= 1)
-NOT_NEGATIVE = Rule("0 or more", lambda value: value >= 0)
-ABOVE_ZERO = Rule("above 0", lambda value: value > 0)
-FRACTION = Rule("in [0, 1)", lambda value: 0 <= value < 1)
-OPEN_FRACTION = Rule("in (0, 1)", lambda value: 0 < value < 1)
-SHARE = Rule("in (0, 1]", lambda value: 0 < value <= 1)
 
 
 def walk(kind: Any, prefix: str = "") -> Iterator[Field]:

@@ -1,14 +1,8 @@
 """Fields of `config.model`."""
 
-from transformer_xl.config.fields import FRACTION
-from transformer_xl.config.fields import NOT_NEGATIVE
-from transformer_xl.config.fields import POSITIVE
-from transformer_xl.config.fields import SHARE
 from transformer_xl.config.fields import SameAs
-from transformer_xl.config.fields import each
 from transformer_xl.config.fields import field
 from transformer_xl.config.fields import group
-from transformer_xl.config.fields import one_of
 
 # The encodings of order, and whether distances beyond `clamp_len` can share one
 # encoding. They are in `model/encodings/`; a test holds that both agree.
@@ -25,34 +19,34 @@ CLAMPS = {
 class ModelConfig:
   """The parameters of the model and the function that they compute."""
 
-  vocab_size: int = field(0, NOT_NEGATIVE)
+  vocab_size: int = field(0, "0 or more")
   """Number of symbols; 0 takes it from the prepared data."""
-  num_layers: int = field(4, POSITIVE)
+  num_layers: int = field(4, "at least 1")
   """Number of layers."""
-  model_dim: int = field(256, POSITIVE)
+  model_dim: int = field(256, "at least 1")
   """Width of the hidden states; even."""
-  num_heads: int = field(4, POSITIVE)
+  num_heads: int = field(4, "at least 1")
   """Number of attention heads."""
-  head_dim: int = field(64, POSITIVE)
+  head_dim: int = field(64, "at least 1")
   """Width of one attention head."""
-  ff_dim: int = field(1024, POSITIVE)
+  ff_dim: int = field(1024, "at least 1")
   """Width of the feed-forward layers."""
-  embed_dim: int = field(SameAs("model_dim"), POSITIVE)
+  embed_dim: int = field(SameAs("model_dim"), "at least 1")
   """Width of the embedding vectors; a different width adds projections."""
   # The adaptive input and softmax.
   cutoffs: tuple[int, ...] = field(())
   """First token id of each tail cluster of the adaptive softmax; () makes it
   one ordinary softmax."""
-  div_val: int = field(1, POSITIVE)
+  div_val: int = field(1, "at least 1")
   """Factor by which each cluster's vectors are narrower."""
-  cluster_capacities: tuple[float, ...] = field((), each(SHARE))
+  cluster_capacities: tuple[float, ...] = field((), "in (0, 1]")
   """Share of a device's tokens that each tail cluster can take at full speed;
   about three times its share of the text is enough, and () is room for all
   tokens."""
   tie_weights: bool = field(True)
   """Use the embedding tables as the weights of the softmax."""
   tie_projections: str = field(
-    "all_but_first", one_of("none", "all", "all_but_first")
+    "all_but_first", ("none", "all", "all_but_first")
   )
   """Which clusters use the embedding's projection in the softmax as well."""
   project_equal_width: bool = field(True)
@@ -63,59 +57,59 @@ class ModelConfig:
   """Give each layer its own attention biases u and v."""
   pre_norm: bool = field(False)
   """Normalise the input of each sub-layer instead of its output."""
-  encoding: str = field("relative", one_of(*CLAMPS))
+  encoding: str = field("relative", tuple(CLAMPS))
   """How positions are encoded; docs/analyses.md compares the encodings."""
-  num_positions: int = field(256, POSITIVE)
+  num_positions: int = field(256, "at least 1")
   """Rows of a learned position table: distances for shaw, whose last row serves
   all longer ones; positions in a segment for absolute_per_layer."""
   # Dropout: docs/ptb.md measures the kinds.
-  dropout_rate: float = field(0.1, FRACTION)
+  dropout_rate: float = field(0.1, "in [0, 1)")
   """Dropout inside all layers."""
-  input_dropout_rate: float = field(SameAs("dropout_rate"), FRACTION)
+  input_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
   """Dropout of the embeddings that enter the first layer."""
-  position_dropout_rate: float = field(SameAs("dropout_rate"), FRACTION)
+  position_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
   """Dropout of the encodings of distances that all layers project."""
-  output_dropout_rate: float = field(SameAs("dropout_rate"), FRACTION)
+  output_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
   """Dropout of the states that leave the last layer."""
-  projection_dropout_rate: float = field(0.0, FRACTION)
+  projection_dropout_rate: float = field(0.0, "in [0, 1)")
   """Dropout of queries, keys and values, after projection."""
-  attention_dropout_rate: float = field(0.0, FRACTION)
+  attention_dropout_rate: float = field(0.0, "in [0, 1)")
   """Dropout of attention weights."""
-  embedding_dropout_rate: float = field(0.0, FRACTION)
+  embedding_dropout_rate: float = field(0.0, "in [0, 1)")
   """Dropout of whole words of the vocabulary."""
-  weight_dropout_rate: float = field(0.0, FRACTION)
+  weight_dropout_rate: float = field(0.0, "in [0, 1)")
   """Dropout of the entries of the layers' matrices (DropConnect)."""
   locked_dropout: bool = field(False)
   """Draw one dropout mask for all tokens of a segment."""
   # Attention.
-  memory_start: str = field("masked", one_of("masked", "zeros"))
+  memory_start: str = field("masked", ("masked", "zeros"))
   """Whether empty memory is masked, or attended as zeros as in the TensorFlow
   and HuggingFace models."""
   same_length_window: str = field(
-    "mem_len_plus_one", one_of("mem_len", "mem_len_plus_one")
+    "mem_len_plus_one", ("mem_len", "mem_len_plus_one")
   )
   """Number of keys that a token attends to with same_length; mem_len is the
   rule of the PyTorch and HuggingFace code."""
-  layer_norm_epsilon: float = field(1e-5, NOT_NEGATIVE)
+  layer_norm_epsilon: float = field(1e-5, "0 or more")
   """Added to the variance in layer norms; the TensorFlow code has 1e-12."""
   # Initialisation.
-  init_style: str = field("tensorflow", one_of("tensorflow", "pytorch"))
+  init_style: str = field("tensorflow", ("tensorflow", "pytorch"))
   """Whose initialisation is used for the scales of layer norms and the cluster
   weights of the softmax: 1 and 0 in TensorFlow, drawn in PyTorch."""
-  init_std: float = field(0.02, NOT_NEGATIVE)
+  init_std: float = field(0.02, "0 or more")
   """Standard deviation of initial parameters."""
-  projection_init_std: float = field(0.01, NOT_NEGATIVE)
+  projection_init_std: float = field(0.01, "0 or more")
   """Standard deviation of initial embedding projections."""
   # Computation.
-  dtype: str = field("float32", one_of("float32", "bfloat16"))
+  dtype: str = field("float32", ("float32", "bfloat16"))
   """Number format of the computation; parameters stay float32."""
   attention: str = field(
-    "auto", one_of("auto", "reference", "head_major", "chunked", "pallas")
+    "auto", ("auto", "reference", "head_major", "chunked", "pallas")
   )
   """Implementation of attention; auto chooses by device (docs/kernels.md)."""
-  remat: str = field("none", one_of("none", "full", "dots", "attention"))
+  remat: str = field("none", ("none", "full", "dots", "attention"))
   """What the backward pass computes again to save memory: nothing, whole
   layers, all but matrix products, or attention."""
-  scan_unroll: int = field(0, NOT_NEGATIVE)
+  scan_unroll: int = field(0, "0 or more")
   """Layers in one turn of the loop over layers; 0 takes all of them on a CPU
   and 1 elsewhere."""

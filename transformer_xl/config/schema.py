@@ -23,7 +23,7 @@ AnalysisConfig = evaluation_fields.AnalysisConfig
 class ExperimentConfig:
   """A run."""
 
-  seed: int = fields.field(0, fields.NOT_NEGATIVE)
+  seed: int = fields.field(0, "0 or more")
   """Seed of the parameters, of dropout and of the order of the data."""
   model: ModelConfig
   data: training_fields.DataConfig

@@ -2,16 +2,9 @@
 
 import os
 
-from transformer_xl.config.fields import ABOVE_ZERO
-from transformer_xl.config.fields import FRACTION
-from transformer_xl.config.fields import NOT_NEGATIVE
-from transformer_xl.config.fields import OPEN_FRACTION
-from transformer_xl.config.fields import POSITIVE
 from transformer_xl.config.fields import SameAs
-from transformer_xl.config.fields import each
 from transformer_xl.config.fields import field
 from transformer_xl.config.fields import group
-from transformer_xl.config.fields import one_of
 
 # The modes that may follow training.
 FINISHES = (
@@ -45,99 +38,99 @@ class DataConfig:
 class TrainConfig:
   """Text, loss and optimizer of training, and what it does at intervals."""
 
-  num_steps: int = field(1000, POSITIVE)
+  num_steps: int = field(1000, "at least 1")
   """Number of updates; each reads one segment of every lane."""
-  batch_size: int = field(16, POSITIVE)
+  batch_size: int = field(16, "at least 1")
   """Number of lanes, over all devices."""
-  segment_len: int = field(128, POSITIVE)
+  segment_len: int = field(128, "at least 1")
   """Length of a segment in tokens."""
-  segment_lens: tuple[int, ...] = field((), each(POSITIVE))
+  segment_lens: tuple[int, ...] = field((), "at least 1")
   """Segment lengths in tokens, drawn at random per call, with a learning rate
   in proportion to length / segment_len; () always uses segment_len."""
-  segment_len_std: float = field(0.0, NOT_NEGATIVE)
+  segment_len_std: float = field(0.0, "0 or more")
   """Standard deviation of segment lengths around segment_len, in tokens, drawn
   per update; one in twenty is drawn around half of it; 0 for none."""
-  context_len: int = field(0, NOT_NEGATIVE)
+  context_len: int = field(0, "0 or more")
   """Tokens before a segment that are read again with it, with gradient and
   without loss."""
-  mem_len: int = field(128, NOT_NEGATIVE)
+  mem_len: int = field(128, "0 or more")
   """Length of the memory in tokens."""
-  clamp_len: int = field(0, NOT_NEGATIVE)
+  clamp_len: int = field(0, "0 or more")
   """Distance in tokens from which all distances count as equal; 0 for none."""
   same_length: bool = field(False)
   """Let every token attend to the same number of keys."""
-  loss_on: str = field("all", one_of("all", "recent_half"))
+  loss_on: str = field("all", ("all", "recent_half"))
   """Targets that are learned: all of a segment, or its second half."""
-  activation_penalty: float = field(0.0, NOT_NEGATIVE)
+  activation_penalty: float = field(0.0, "0 or more")
   """Weight in the loss of the mean square of the states that enter the softmax
   (AR, Merity et al. 2017)."""
-  temporal_activation_penalty: float = field(0.0, NOT_NEGATIVE)
+  temporal_activation_penalty: float = field(0.0, "0 or more")
   """Weight in the loss of the mean squared difference between the states of
   neighbouring tokens (TAR, Merity et al. 2017)."""
   penalise_before_dropout: bool = field(False)
   """Take the mean square of activation_penalty before dropout."""
-  segments_per_call: int = field(10, POSITIVE)
+  segments_per_call: int = field(10, "at least 1")
   """Number of updates in one compiled call."""
-  accumulation_steps: int = field(1, POSITIVE)
+  accumulation_steps: int = field(1, "at least 1")
   """Number of parts in which the lanes of an update are read, one after the
   other, to save memory."""
   # Optimizer.
-  optimizer: str = field("adam", one_of("adam", "adamw", "lamb", "sgd"))
+  optimizer: str = field("adam", ("adam", "adamw", "lamb", "sgd"))
   """The optimizer."""
-  learning_rate: float = field(2.5e-4, NOT_NEGATIVE)
+  learning_rate: float = field(2.5e-4, "0 or more")
   """Peak learning rate."""
-  min_learning_rate_ratio: float = field(0.0, FRACTION)
+  min_learning_rate_ratio: float = field(0.0, "in [0, 1)")
   """Last learning rate of the cosine, relative to its peak."""
-  decay_steps: int = field(SameAs("num_steps"), POSITIVE)
+  decay_steps: int = field(SameAs("num_steps"), "at least 1")
   """Number of updates after which the cosine is at its end."""
-  embedding_rate_factor: float = field(1.0, ABOVE_ZERO)
+  embedding_rate_factor: float = field(1.0, "above 0")
   """Factor on the peak learning rate of the embedding tables; the cosine ends
   at the same rate."""
-  schedule: str = field("cosine", one_of("cosine", "inverse_sqrt", "constant"))
+  schedule: str = field("cosine", ("cosine", "inverse_sqrt", "constant"))
   """Learning rate after warm-up."""
   schedule_convention: str = field(
-    "next_step", one_of("next_step", "tensorflow", "pytorch")
+    "next_step", ("next_step", "tensorflow", "pytorch")
   )
   """Rate of update k, counted from 0, in W warm-up steps: (k+1)/W of the peak
   for next_step, k/W for tensorflow; pytorch is k/W with a full first update,
   and its cosine counts from 0 instead of W."""
-  warmup_steps: int = field(0, NOT_NEGATIVE)
+  warmup_steps: int = field(0, "0 or more")
   """Number of updates with a rising learning rate."""
-  clip_norm: float = field(0.25, NOT_NEGATIVE)
+  clip_norm: float = field(0.25, "0 or more")
   """Largest global L2 norm of the gradient; 0 for none."""
-  weight_decay: float = field(0.0, NOT_NEGATIVE)
+  weight_decay: float = field(0.0, "0 or more")
   """Weight decay of matrices, for adamw and lamb."""
-  l2_penalty: float = field(0.0, NOT_NEGATIVE)
+  l2_penalty: float = field(0.0, "0 or more")
   """Added to the clipped gradient, times all parameters; unlike weight_decay it
   goes through Adam's moments."""
-  adam_b1: float = field(0.9, FRACTION)
+  adam_b1: float = field(0.9, "in [0, 1)")
   """Decay per update of Adam's mean of gradients."""
-  adam_b2: float = field(0.999, FRACTION)
+  adam_b2: float = field(0.999, "in [0, 1)")
   """Decay per update of Adam's mean of squared gradients."""
-  adam_epsilon: float = field(1e-8, NOT_NEGATIVE)
+  adam_epsilon: float = field(1e-8, "0 or more")
   """Added to the root of Adam's mean of squares."""
   # Averages of the parameters, which eval.parameters chooses from.
-  ema_decay: float = field(0.0, FRACTION)
+  ema_decay: float = field(0.0, "in [0, 1)")
   """Decay per update of an exponential moving average of the parameters; 0
   keeps none."""
-  asgd_start_step: int = field(0, NOT_NEGATIVE)
+  asgd_start_step: int = field(0, "0 or more")
   """Step after which the mean of the parameters is kept (ASGD); 0 for none."""
-  asgd_patience: int = field(0, NOT_NEGATIVE)
+  asgd_patience: int = field(0, "0 or more")
   """Number of validation losses without improvement after which the mean of the
   parameters is kept (NT-ASGD, Merity et al. 2017); 0 for none."""
-  average_rate_factor: float = field(1.0, ABOVE_ZERO)
+  average_rate_factor: float = field(1.0, "above 0")
   """Factor on the learning rate while the mean of the parameters is kept."""
   # What happens every n steps, and at the end.
-  log_every_steps: int = field(50, POSITIVE)
+  log_every_steps: int = field(50, "at least 1")
   """Updates between two lines of the log."""
-  eval_every_steps: int = field(500, NOT_NEGATIVE)
+  eval_every_steps: int = field(500, "0 or more")
   """Updates between two validations; 0 for none."""
-  eval_mem_len: int = field(SameAs("mem_len"), NOT_NEGATIVE)
+  eval_mem_len: int = field(SameAs("mem_len"), "0 or more")
   """Length of the memory in those validations, in tokens."""
   log_memory_use: bool = field(False)
   """Log with each validation the share of attention that goes to memory, and
   the loss without memory."""
-  finish_with: tuple[str, ...] = field((), each(one_of(*FINISHES)))
+  finish_with: tuple[str, ...] = field((), FINISHES)
   """Modes to run after training, such as ('eval','generate')."""
 
   @property
@@ -152,17 +145,17 @@ class TrainConfig:
 class DivergenceConfig:
   """When divergence is declared, and what is done then."""
 
-  action: str = field("stop", one_of("stop", "skip", "lower_rate"))
+  action: str = field("stop", ("stop", "skip", "lower_rate"))
   """Stop the run, or return to a checkpoint and either skip the text read since
   or lower the learning rate (docs/checkpoints.md)."""
-  spike_nats: float = field(2.0, NOT_NEGATIVE)
+  spike_nats: float = field(2.0, "0 or more")
   """Declare divergence when the median loss exceeds its minimum by this many
   nats; 0 declares it only for a loss that is not finite."""
-  window: int = field(100, POSITIVE)
+  window: int = field(100, "at least 1")
   """Number of updates over which the median loss is taken."""
-  tries: int = field(3, POSITIVE)
+  tries: int = field(3, "at least 1")
   """Retries at one place in training before the run stops."""
-  rate_factor: float = field(0.5, OPEN_FRACTION)
+  rate_factor: float = field(0.5, "in (0, 1)")
   """Factor on the learning rate in each retry of lower_rate."""
 
 
@@ -170,13 +163,13 @@ class DivergenceConfig:
 class CheckpointConfig:
   """When checkpoints are saved, and which are kept."""
 
-  every_steps: int = field(500, POSITIVE)
+  every_steps: int = field(500, "at least 1")
   """Updates between two regular checkpoints."""
-  every_minutes: float = field(30.0, NOT_NEGATIVE)
+  every_minutes: float = field(30.0, "0 or more")
   """Minutes between two further checkpoints; 0 for none."""
-  keep_latest: int = field(2, POSITIVE)
+  keep_latest: int = field(2, "at least 1")
   """Number of newest checkpoints to keep."""
-  keep_best: int = field(1, NOT_NEGATIVE)
+  keep_best: int = field(1, "0 or more")
   """Number of checkpoints with the lowest validation loss to keep."""
 
 
@@ -187,7 +180,7 @@ class MeshConfig:
   data: int = field(-1)
   """Devices that lanes are split over, together with fsdp; -1 takes all that
   the other axes leave."""
-  fsdp: int = field(1, POSITIVE)
+  fsdp: int = field(1, "at least 1")
   """Devices that parameters and optimizer state are split over."""
-  tensor: int = field(1, POSITIVE)
+  tensor: int = field(1, "at least 1")
   """Devices that heads, feed-forward units and vocabulary are split over."""

@@ -80,10 +80,10 @@ class TorchFile(NamedTuple):
     if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
       return self.array(value.arguments[0])
     if name in ("_rebuild_tensor", "_rebuild_tensor_v2"):
-      return self.view(*value.arguments[:4])
+      return self._view(*value.arguments[:4])
     return None
 
-  def view(self, storage: Storage, offset, shape, strides) -> NDArray[Any]:
+  def _view(self, storage: Storage, offset, shape, strides) -> NDArray[Any]:
     """Returns part of a storage; offset and strides count numbers."""
     values = self.values[storage.key]
     # Strides of 0 could make a small storage huge.

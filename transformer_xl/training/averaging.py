@@ -17,18 +17,13 @@ from transformer_xl.config import schema
 from transformer_xl.workdir import run_state
 
 
-def configured_start(config: schema.TrainConfig) -> int:
-  """The update after which averaging starts, or NEVER if not known yet."""
-  return config.asgd_start_step or run_state.NEVER
-
-
 def resumed_start(config: schema.TrainConfig, saved: int, *, step: int) -> int:
   """Where averaging starts in a run that continues at `step`.
 
   An average that has begun, at the `saved` step, continues, unless the
   configuration starts it later than `step`. Overdue averaging starts at `step`.
   """
-  start = configured_start(config)
+  start = config.asgd_start_step or run_state.NEVER
   if start <= step:
     return min(saved, step)
   return saved if config.asgd_patience and saved <= step else start

@@ -102,9 +102,7 @@ class Guard:
   def respond(self, trouble: Diverged, saved: Sequence[int]) -> Answer:
     """Decides what to do; the last event says which step to rewind to.
 
-    Args:
-      trouble: what was detected.
-      saved: the steps of all checkpoints, ascending.
+    The `saved` steps are those of all checkpoints, ascending.
 
     Raises:
       DivergenceError: the configuration says to stop, there were too many

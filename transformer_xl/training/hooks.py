@@ -52,6 +52,9 @@ class Evaluation:
   ) -> run_state.RunState:
     """Adds the validation loss; owes it if a signal prevents the evaluation.
 
+    A loss that was owed is added to the checkpoint as well, which is ranked by
+    it.
+
     Raises:
       Diverged: the loss is not finite.
     """
@@ -73,20 +76,12 @@ class Evaluation:
       if start != old:
         logging.info("Averaging starts: this loss is no longer the best.")
         state = run_state.with_average_start(state, start)
+    was_owed = metadata.owes_evaluation
     metadata = metadata._replace(
       owes_evaluation=False, validation_losses=(*losses, nll)
     )
-    return run._replace(state=state, metadata=metadata, validation_loss=nll)
-
-  def make_up(
-    self, run: run_state.RunState, writer: metrics_log.Writer
-  ) -> run_state.RunState:
-    """Evaluates a restored state, which a signal had prevented.
-
-    The loss is added to its checkpoint as well, which is ranked by it.
-    """
-    run = self(run, writer)
-    if not run.metadata.owes_evaluation:
+    run = run._replace(state=state, metadata=metadata, validation_loss=nll)
+    if was_owed:
       self._checkpoints.add_evaluation(run)
     return run
 

@@ -34,10 +34,7 @@ from transformer_xl.workdir import run_state
 
 
 def train(config: schema.ExperimentConfig, workdir: str) -> bool:
-  """Starts or continues training; `--mode=train`.
-
-  Returns:
-    Whether all steps are done; False after SIGTERM, with a checkpoint.
+  """Starts or continues training; False if a signal stopped it on a checkpoint.
 
   Raises:
     UserError: data, configuration and checkpoints do not fit together, or
@@ -79,8 +76,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
         with contextlib.closing(_open_writer(config, workdir, run)) as writer:
           try:
             is_done = _advance(
-              *(run, evaluation, saving, writer),
-              *(config, mesh, stream, stop),
+              *(run, evaluation, saving, writer), *(config, mesh, stream, stop)
             )
             break
           except divergence.Diverged as trouble:
@@ -170,7 +166,7 @@ def _advance(
   train = dataclasses.replace(config.train, learning_rate=rate)
   update = programs.update(dataclasses.replace(config, train=train), mesh)
   if evaluation and run.metadata.owes_evaluation:
-    run = evaluation.make_up(run, writer)
+    run = evaluation(run, writer)
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
   step, per_call = int(run.state.step), train.segments_per_call

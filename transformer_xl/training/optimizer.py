@@ -22,23 +22,32 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
   - "pytorch": by k/W, except that the first update has the full rate (unless
     the schedule is the inverse square root); its cosine counts from 0, not W.
   """
-  after = {
-    "cosine": _cosine,
-    "inverse_sqrt": _inverse_sqrt,
-    "constant": _constant,
-  }[config.schedule](config)
   peak, warmup = config.learning_rate, config.warmup_steps
-  convention = config.schedule_convention
+  convention, schedule = config.schedule_convention, config.schedule
+  published = convention == "pytorch"
+
+  def after_warmup(update):
+    if schedule == "cosine":
+      start = 0 if published else warmup
+      done = jnp.clip((update - start) / (config.decay_steps - start), 0, 1)
+      wave, floor = jnp.cos(jnp.pi * done), config.min_learning_rate_ratio
+      return peak * ((1 - floor) * (0.5 * (1 + wave)) + floor)
+    if schedule == "inverse_sqrt":  # The PyTorch code reaches peak / sqrt(W).
+      start = 1 if published else max(warmup, 1)
+      return peak * jnp.sqrt(start / jnp.maximum(update, start))
+    # In the PyTorch code the constant is the last rate of the warm-up.
+    share = (warmup - 1) / warmup if published and warmup else 1.0
+    return jnp.full_like(update, peak * share)
 
   def rate(count: jax.Array) -> jax.Array:
     update = jnp.asarray(count, jnp.float32)
     done = update + 1 if convention == "next_step" else update
     warm = peak * done / max(warmup, 1)
-    if convention == "pytorch" and config.schedule == "inverse_sqrt":
+    if published and schedule == "inverse_sqrt":
       warm *= max(warmup, 1) ** -0.5
-    elif convention == "pytorch":
+    elif published:
       warm = jnp.where(update == 0, peak, warm)
-    return jnp.where(update < warmup, warm, after(update))
+    return jnp.where(update < warmup, warm, after_warmup(update))
 
   return rate
 
@@ -133,32 +142,3 @@ def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:
   return jax.tree_util.tree_map_with_path(
     lambda path, _: not path[-1].key.endswith(("bias", "scale")), params
   )
-
-
-def _cosine(config):
-  published = config.schedule_convention == "pytorch"
-  start = 0 if published else config.warmup_steps
-  peak, floor = config.learning_rate, config.min_learning_rate_ratio
-
-  def rate(update):
-    done = jnp.clip((update - start) / (config.decay_steps - start), 0, 1)
-    wave = 0.5 * (1 + jnp.cos(jnp.pi * done))
-    return peak * ((1 - floor) * wave + floor)
-
-  return rate
-
-
-def _inverse_sqrt(config):
-  """Peak at the end of warm-up; in the PyTorch code it is peak/sqrt(W)."""
-  published = config.schedule_convention == "pytorch"
-  warmup = 1 if published else max(config.warmup_steps, 1)
-  peak = config.learning_rate
-  return lambda update: peak * jnp.sqrt(warmup / jnp.maximum(update, warmup))
-
-
-def _constant(config):
-  """The peak; in the PyTorch code the last warm-up rate, (W-1)/W of it."""
-  rate = config.learning_rate
-  if config.schedule_convention == "pytorch" and config.warmup_steps:
-    rate *= (config.warmup_steps - 1) / config.warmup_steps
-  return lambda update: jnp.full_like(update, rate)

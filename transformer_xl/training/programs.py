@@ -16,13 +16,9 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import schema
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
-from transformer_xl.training import averaging
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import step
 from transformer_xl.workdir import run_state
-
-# What an update takes and returns; leaves may be shapes or shardings instead.
-Carry = tuple[run_state.TrainState, memory_lib.Memory]
 
 
 def make_mesh(
@@ -50,14 +46,14 @@ def init_state(config: schema.ExperimentConfig) -> run_state.TrainState:
   key = jax.random.fold_in(jax.random.key(config.seed), 0)
   params = transformer_xl.init_params(config.model, key)
   opt_state = optimizer_lib.make_optimizer(config.train).init(params)
-  kind, average, start = config.train.average_kind, None, None
+  state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
+  kind = config.train.average_kind
   if kind:  # A copy, since each donated buffer must appear once.
-    average = jax.tree.map(jnp.copy, params)
+    state = state._replace(average=jax.tree.map(jnp.copy, params))
   if kind == "asgd":
-    start = jnp.asarray(averaging.configured_start(config.train), jnp.int32)
-  return run_state.TrainState(
-    jnp.zeros((), jnp.int32), params, opt_state, average, start
-  )
+    start = config.train.asgd_start_step or run_state.NEVER
+    state = state._replace(average_start=jnp.asarray(start, jnp.int32))
+  return state
 
 
 def init_memory(config: schema.ExperimentConfig) -> memory_lib.Memory:
@@ -69,21 +65,21 @@ def init_memory(config: schema.ExperimentConfig) -> memory_lib.Memory:
   )
 
 
-def abstract_state(config: schema.ExperimentConfig) -> Carry:
+def abstract_state(config: schema.ExperimentConfig) -> step.Carry:
   """State and memory as shapes and types."""
   return jax.eval_shape(lambda: (init_state(config), init_memory(config)))
 
 
 def placed_state(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> Carry:
+) -> step.Carry:
   """State and memory as shapes and types with their shardings."""
   return mesh_lib.placed(abstract_state(config), shardings(config, mesh))
 
 
 def shardings(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> Carry:
+) -> step.Carry:
   """The shardings of all arrays of state and memory."""
   return mesh_lib.parameters(mesh, abstract_state(config))
 

@@ -4,6 +4,7 @@
 made at the end.
 """
 
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ from transformer_xl.training import averaging
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.workdir import run_state
 
+# What an update takes and returns; leaves may be shapes or shardings instead.
+Carry = tuple[run_state.TrainState, memory_lib.Memory]
+
 
 class UpdateMetrics(NamedTuple):
   """Metrics of one update, or [S] of a chunk."""
@@ -32,7 +36,7 @@ class UpdateMetrics(NamedTuple):
 
 
 def make_model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
-  """The model with the attention of train."""
+  """The model with the attention of training."""
   return transformer_xl.TransformerXL(
     config.model,
     clamp_len=config.train.clamp_len,
@@ -41,14 +45,10 @@ def make_model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
 
 
 def train_segment(
-  state: run_state.TrainState,
-  memory: memory_lib.Memory,
-  segment: segment_lib.Segment,
-  *,
-  config: schema.ExperimentConfig,
-) -> tuple[tuple[run_state.TrainState, memory_lib.Memory], UpdateMetrics]:
+  carry: Carry, segment: segment_lib.Segment, *, config: schema.ExperimentConfig
+) -> tuple[Carry, UpdateMetrics]:
   """One update on one segment [B, T] of all lanes."""
-  train = config.train
+  (state, memory), train = carry, config.train
   weights = segment.loss_weights()
   if train.loss_on == "recent_half":  # Table 6 of the paper.
     segment_len = weights.shape[1]
@@ -99,12 +99,8 @@ def train_chunk(
   config: schema.ExperimentConfig,
 ) -> tuple[run_state.TrainState, memory_lib.Memory, UpdateMetrics]:
   """S updates on S consecutive segments, [S, B, T]; metrics are [S]."""
-
-  def body(carry, segment):
-    state, memory = carry
-    return train_segment(state, memory, segment, config=config)
-
-  (state, memory), metrics = jax.lax.scan(body, (state, memory), segments)
+  update = functools.partial(train_segment, config=config)
+  (state, memory), metrics = jax.lax.scan(update, (state, memory), segments)
   return state, memory, metrics
 
 

@@ -5,6 +5,7 @@ of the step. Checkpoints that come back damaged are moved aside.
 """
 
 import copy
+import json
 import os
 import shutil
 import time
@@ -23,6 +24,7 @@ from transformer_xl.config import schema
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 # Waits between tries to read what nothing proves to be damaged.
@@ -92,14 +94,25 @@ class Checkpoints:
     """Adds the validation loss of a saved state to its checkpoint.
 
     The checkpoint then is what it would have been, had the evaluation come
-    before the save: its rank, and all that an evaluation changes in a run.
+    before the save: its rank, and all that an evaluation changes in a run. The
+    metadata are replaced last. If the process is killed before that, the
+    checkpoint still owes its evaluation.
     """
     self._manager.wait_until_finished()
     step = int(run.state.step)
     if jax.process_index() == 0:
-      checkpoint_items.add_evaluation(
-        os.path.join(self._directory, str(step)), run
-      )
+      folder = os.path.join(self._directory, str(step))
+      path = os.path.join(folder, "metadata", "metadata")
+      with open(path, encoding="utf-8") as file:
+        metadata = json.load(file)
+      evaluated = run_state.to_json(run)
+      for name in run_state.CHANGED_BY_EVALUATION:
+        metadata[name] = evaluated[name]
+      metadata.pop("digest", None)
+      metadata["digest"] = checksums.of_json(metadata)
+      metrics = os.path.join(folder, "metrics", "metrics")
+      metrics_log.write_json(metrics, {"nll": run.validation_loss})
+      metrics_log.write_json(path, metadata)
     multihost_utils.sync_global_devices(f"checkpoint {step} is evaluated")
     self._manager.reload()
 

@@ -1,13 +1,11 @@
 """The items of one checkpoint: their folder, shapes and checksums.
 
 A checkpoint has the items `params`, `average` (if there is one), `optimizer`
-(with the step), `memory` and `metadata`. The metadata hold checksums of all
-arrays, because Orbax stores them without: most flipped bits would come back as
-other numbers and no error.
+(with the step), `memory` and `metadata`, with checksums of all arrays.
 """
 
 import errno
-import json
+import operator
 import os
 from typing import Any
 
@@ -17,7 +15,6 @@ from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.workdir import checksums
-from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 DIRECTORY = "checkpoints"
@@ -39,6 +36,7 @@ _SIGNS_OF_STORAGE = (
   ),
 )
 ITEMS = ("params", "average", "optimizer", "memory")
+validation_loss = operator.itemgetter("nll")  # It ranks checkpoints.
 
 
 def directory(workdir: str) -> str:
@@ -56,11 +54,6 @@ def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
     ),
     item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
   )
-
-
-def validation_loss(metrics: dict[str, float]) -> float:
-  """The metric by which checkpoints are ranked; the lowest is best."""
-  return metrics["nll"]
 
 
 def of(
@@ -91,25 +84,6 @@ def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
   if digest not in (None, checksums.of_json(metadata)):
     raise ValueError("the metadata are not what was saved")
   return metadata
-
-
-def add_evaluation(folder: str, run: run_state.RunState) -> None:
-  """Adds the validation loss of an evaluated run to its checkpoint's folder.
-
-  The metadata are replaced last. If the process is killed before that, the
-  checkpoint still owes its evaluation.
-  """
-  path = os.path.join(folder, "metadata", "metadata")
-  with open(path, encoding="utf-8") as file:
-    metadata = json.load(file)
-  evaluated = run_state.to_json(run)
-  for name in run_state.CHANGED_BY_EVALUATION:
-    metadata[name] = evaluated[name]
-  metadata.pop("digest", None)
-  metadata["digest"] = checksums.of_json(metadata)
-  metrics = os.path.join(folder, "metrics", "metrics")
-  metrics_log.write_json(metrics, {"nll": run.validation_loss})
-  metrics_log.write_json(path, metadata)
 
 
 def proves_damage(error: BaseException) -> bool:

@@ -65,7 +65,11 @@ def _require_shared(folder: str) -> None:
   if jax.process_index() == 0:
     open(path, "x").close()
   multihost_utils.sync_global_devices("a file is in the workdir")
-  seen = multihost_utils.process_allgather(np.asarray(_appears(path)))
+  end = time.monotonic() + _SHARING_SECONDS
+  while not os.path.exists(path) and time.monotonic() < end:
+    time.sleep(0.1)
+  appears = np.asarray(os.path.exists(path))
+  seen = multihost_utils.process_allgather(appears)
   if jax.process_index() == 0:
     os.unlink(path)
   blind = np.flatnonzero(~seen).tolist()
@@ -75,12 +79,3 @@ def _require_shared(folder: str) -> None:
       "each writes its part of a checkpoint: set --workdir to a folder that "
       "all hosts share, such as NFS or a bucket mounted with gcsfuse."
     )
-
-
-def _appears(path: str) -> bool:
-  end = time.monotonic() + _SHARING_SECONDS
-  while not os.path.exists(path):
-    if time.monotonic() > end:
-      return False
-    time.sleep(0.1)
-  return True

@@ -18,21 +18,13 @@ class Writer:
   """Writes metrics of training and evaluation."""
 
   def __init__(
-    self,
-    workdir: str,
-    *,
-    step: int,
-    num_steps: int,
-    is_evaluated: bool = True,
+    self, workdir: str, *, step: int, num_steps: int, is_evaluated: bool = True
   ):
     """Opens `metrics.jsonl` and an event file in the workdir.
 
-    Args:
-      workdir: of the run.
-      step: completed updates; lines after it are dropped.
-      num_steps: of the whole run.
-      is_evaluated: whether to keep the evaluation of `step`. A run that was
-        killed while it made up for one writes that line again.
+    Lines after `step`, of `num_steps`, are dropped, and unless `is_evaluated`
+    its own evaluation: a run that was killed while it made up for one writes
+    that line again.
     """
     self._num_steps = num_steps
     self._is_first = jax.process_index() == 0

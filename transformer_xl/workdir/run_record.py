@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 from typing import Any
@@ -45,8 +46,7 @@ def record(config: schema.ExperimentConfig, workdir: str) -> None:
 def _saved(path: str) -> dict[str, Any]:
   """The configuration of the last run, flat; empty if it is damaged."""
   try:
-    with open(path, encoding="utf-8") as file:
-      return _flat(json.load(file)["config"])
+    return _flat(json.loads(pathlib.Path(path).read_text("utf-8"))["config"])
   except (ValueError, LookupError, TypeError, RecursionError):
     logging.warning("%s is damaged and will be rewritten.", path)
     return {}
@@ -67,18 +67,16 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
     UserError: it keeps another vocabulary already, which stays.
   """
   check_vocabulary(data_dir, workdir)
-  target = os.path.join(workdir, VOCABULARY)
-  kept = _vocabulary_hash(target) or _vocabulary_hash(data_dir)
-  if jax.process_index() != 0 or kept != _vocabulary_hash(data_dir):
+  source, target = pathlib.Path(data_dir), pathlib.Path(workdir, VOCABULARY)
+  kept = _vocabulary_hash(target) or _vocabulary_hash(source)
+  if jax.process_index() != 0 or kept != _vocabulary_hash(source):
     return
-  os.makedirs(target, exist_ok=True)
-  source, final = (os.path.join(d, "meta.json") for d in (data_dir, target))
-  with open(source, encoding="utf-8") as file:
-    name = os.path.basename(json.load(file)["vocabulary"]["file"])
+  target.mkdir(parents=True, exist_ok=True)
+  meta = json.loads((source / "meta.json").read_text("utf-8"))
+  shutil.copy(source / pathlib.Path(meta["vocabulary"]["file"]).name, target)
   # `meta.json` last and whole, since a kept vocabulary is known by it.
-  shutil.copy(os.path.join(data_dir, name), target)
-  shutil.copy(source, f"{final}.tmp")
-  os.replace(f"{final}.tmp", final)
+  shutil.copy(source / "meta.json", target / "meta.json.tmp")
+  os.replace(target / "meta.json.tmp", target / "meta.json")
 
 
 def check_vocabulary(data_dir: str, workdir: str) -> None:
@@ -91,14 +89,15 @@ def check_vocabulary(data_dir: str, workdir: str) -> None:
   Raises:
     UserError: an id means another symbol.
   """
-  kept = os.path.join(workdir, VOCABULARY)
-  trained, found = _vocabulary_hash(kept), _vocabulary_hash(data_dir)
+  kept = pathlib.Path(workdir, VOCABULARY)
+  trained = _vocabulary_hash(kept)
+  found = _vocabulary_hash(pathlib.Path(data_dir))
   if trained is None or trained == found:
     return
   # Late: training needs no library of tokenizers.
   from transformer_xl.data import vocabulary
 
-  if vocabulary.load(kept).symbols != vocabulary.load(data_dir).symbols:
+  if vocabulary.load(str(kept)).symbols != vocabulary.load(data_dir).symbols:
     raise errors.UserError(
       f"the vocabulary of {data_dir} (SHA-256 {str(found)[:12]}) is not the "
       f"one that {workdir} was trained with ({trained[:12]}): ids would mean "
@@ -108,22 +107,22 @@ def check_vocabulary(data_dir: str, workdir: str) -> None:
     )
 
 
-def _vocabulary_hash(folder: str) -> str | None:
+def _vocabulary_hash(folder: pathlib.Path) -> str | None:
   """SHA-256 of a vocabulary by its `meta.json`; None if that is not there."""
   try:
-    with open(os.path.join(folder, "meta.json"), encoding="utf-8") as file:
-      return str(json.load(file)["vocabulary"]["sha256"])
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    return str(meta["vocabulary"]["sha256"])
   except (OSError, ValueError, LookupError, TypeError, RecursionError):
     return None
 
 
 def _git_commit() -> str | None:
   """The commit of this code, marked as dirty if there are changes."""
-  folder = os.path.dirname(os.path.abspath(__file__))
-  command = ["git", "-C", folder, "describe", "--always", "--dirty"]
+  command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+  folder = pathlib.Path(__file__).parent
   try:
     result = subprocess.run(
-      [*command, "--abbrev=40"], capture_output=True, text=True, check=True
+      command, cwd=folder, capture_output=True, text=True, check=True
     )
   except (OSError, subprocess.CalledProcessError):
     return None  # Installed from a package.

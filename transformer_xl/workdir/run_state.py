@@ -21,7 +21,7 @@ class TrainState(NamedTuple):
   step: jt.Int[shapes.Array, ""]  # Completed updates; index of the next one.
   params: shapes.PyTree
   opt_state: shapes.PyTree
-  average: shapes.PyTree  # EMA or ASGD average of the parameters, or None.
+  average: shapes.PyTree = None  # EMA or ASGD average of the parameters.
   # ASGD averages over the updates after this one; None without ASGD.
   average_start: jt.Int[shapes.Array, ""] | None = None
 

@@ -34,11 +34,8 @@ def load(
 ) -> TrainedModel:
   """Loads the parameters that `config.eval` names from a run.
 
-  Args:
-    config: model, mesh, and which checkpoint and parameters to take.
-    workdir: of the run.
-    lanes: numbers of lanes that have to divide among the devices.
-    devices: to load onto; by default all, or fewer if there are fewer lanes.
+  They are placed on `devices`, by default all, or fewer if there are fewer
+  `lanes`: each of these numbers has to divide among the devices.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged or of another model,
@@ -60,16 +57,10 @@ def load(
 def restore_params(
   workdir: str, *, which: str, average: bool, target: shapes.PyTree
 ) -> tuple[shapes.PyTree, int]:
-  """Reads the parameters of one checkpoint.
+  """Reads the parameters of one checkpoint, or their average; with its step.
 
-  Args:
-    workdir: of the run.
-    which: "latest", "best" (by validation loss) or a step.
-    average: whether to read the average of the parameters instead.
-    target: shapes, types and shardings to restore into.
-
-  Returns:
-    The parameters, and the step of the checkpoint.
+  `which` is "latest", "best" (by validation loss) or a step; `target` has the
+  shapes, types and shardings to restore into.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged, or its shapes differ.

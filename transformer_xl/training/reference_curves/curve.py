@@ -42,7 +42,7 @@ class Curve(NamedTuple):
   steps: list[int]  # [K], the last step of each mean.
   losses: np.ndarray  # [S, K]
   validation_steps: list[int]
-  validation: np.ndarray  # [S, evaluations]
+  validation_losses: np.ndarray  # [S, evaluations]
 
 
 class Comparison(NamedTuple):
@@ -118,7 +118,7 @@ def save(curve: Curve, path: str, **about: Any) -> None:
     "steps": curve.steps,
     "losses": np.round(curve.losses, 5).tolist(),
     "validation_steps": curve.validation_steps,
-    "validation_losses": np.round(curve.validation, 5).tolist(),
+    "validation_losses": np.round(curve.validation_losses, 5).tolist(),
   }
   os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
   lines = (
@@ -138,15 +138,10 @@ def load(path: str) -> Curve:
     with open(path, encoding="utf-8") as file:
       content = json.load(file)
     config = load_lib.updated(load_lib.default(), content["config"])
-    curve = Curve(
-      load_lib.from_config_dict(config),
-      content["data_sha256"],
-      content["seeds"],
-      content["steps"],
-      np.array(content["losses"], float),
-      content["validation_steps"],
-      np.array(content["validation_losses"], float),
-    )
+    content["config"] = load_lib.from_config_dict(config)
+    for name in ("losses", "validation_losses"):
+      content[name] = np.array(content[name], float)
+    curve = Curve(*(content[name] for name in Curve._fields))
     shape = (len(curve.seeds), len(curve.steps))
     if curve.losses.shape != shape or not math.isfinite(curve.losses.sum()):
       raise ValueError("there are not as many losses as steps")
@@ -212,7 +207,7 @@ def _comparisons(run: logged_run.Run, curve: Curve) -> list[Comparison]:
     found += _compared("loss", run.losses, list(lines), rows)
   fields = operator.attrgetter(*VALIDATION)
   if curve.validation_steps and fields(run.config) == fields(curve.config):
-    steps, rows = curve.validation_steps, curve.validation
+    steps, rows = curve.validation_steps, curve.validation_losses
     found += _compared("validation loss", run.validation, steps, rows)
   return found
 

@@ -2,7 +2,7 @@
 
 import json
 import operator
-import os
+import pathlib
 from typing import NamedTuple
 
 from transformer_xl import errors
@@ -38,23 +38,20 @@ def read(workdir: str) -> Run:
     UserError: a file of the workdir is missing or damaged.
   """
   config = load.from_config_dict(load.saved(workdir))
-  with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
-    versions = json.load(file).get("versions", {})
-  path = os.path.join(workdir, "vocabulary", "meta.json")
+  folder = pathlib.Path(workdir)
+  record = json.loads((folder / "config.json").read_text("utf-8"))
+  versions = record.get("versions", {})
+  meta, log = folder / "vocabulary" / "meta.json", folder / "metrics.jsonl"
   try:
-    with open(path, encoding="utf-8") as file:
-      digest = json.load(file)["splits"]["train"]["sha256"]
+    splits = json.loads(meta.read_text("utf-8"))["splits"]
+    digest = splits["train"]["sha256"]
   except (OSError, ValueError, KeyError):
     raise errors.UserError(
-      f"{path} does not say which text it was; train in another --workdir."
+      f"{meta} does not say which text it was; train in another --workdir."
     ) from None
   losses: dict[int, float] = {}
   validation: dict[int, float] = {}
-  path = os.path.join(workdir, "metrics.jsonl")
-  lines = []
-  if os.path.exists(path):  # There may be no log line yet.
-    with open(path, encoding="utf-8") as file:
-      lines = file.read().splitlines()
+  lines = log.read_text("utf-8").splitlines() if log.exists() else []
   for line in lines:
     try:
       record = json.loads(line)
@@ -68,13 +65,7 @@ def read(workdir: str) -> Run:
 
 
 def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
-  """Describes the first relevant difference; "" if there is none.
-
-  Args:
-    run: to check.
-    config: of the reference.
-    sha256: of the reference's training text.
-  """
+  """The first relevant difference from a reference's configuration and text."""
   for name in schema.FIELDS:
     value, other = map(operator.attrgetter(name), (run.config, config))
     matters = name.partition(".")[0] in SECTIONS and name not in IRRELEVANT
