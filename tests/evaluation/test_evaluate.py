@@ -16,6 +16,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
+from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
@@ -55,10 +56,6 @@ def train_state(config, step):
   params = tiny.params(config.model, seed=step)
   average = tiny.params(config.model, seed=10 + step)
   return run_state.TrainState(jnp.int32(step), params, (), average)
-
-
-def split_of(**sizes):
-  return token_file.TokenFile(np.arange(2), np.array([0]), "5ad1", sizes)
 
 
 def score(config, *, mem_len, seed=0):
@@ -163,7 +160,7 @@ def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
   config = corpus.config(
     data_dir, **{"eval.mem_len": (0, 8), "eval.clamp_len": 6}
   )
-  cards = evaluate.evaluate_checkpoint(config, workdir)
+  cards = dynamic_evaluate.run(config, workdir)
   with open(f"{workdir}/results/eval_test.json", encoding="utf-8") as file:
     assert json.load(file) == {"cards": cards}
   assert all(set(card) == CARD for card in cards)
@@ -193,7 +190,7 @@ def test_the_checkpoint_and_the_average_are_chosen_by_name(
   config = corpus.config(
     data_dir, **{"eval.checkpoint": which, "eval.parameters": parameters}
   )
-  (card,) = evaluate.evaluate_checkpoint(config, workdir)
+  (card,) = dynamic_evaluate.run(config, workdir)
   assert card["checkpoint_step"] == (3 if which == "latest" else 2)
   assert card["parameters"] == parameters
   assert card["nll"] == score(config, mem_len=8, seed=seed).nll / 149
@@ -217,7 +214,7 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
   ]
   params = tiny.params(configs[0].model)
   trained_model.save_params(workdir, params, step=1)
-  cards = [evaluate.evaluate_checkpoint(c, workdir)[0] for c in configs]
+  cards = [dynamic_evaluate.run(c, workdir)[0] for c in configs]
   assert [card["dataset"] for card in cards] == [corpus.NAME, "other"]
   assert cards[1]["dataset_sha256"] == digest != cards[0]["dataset_sha256"]
   results = tmp_path / "run" / "results"
@@ -227,17 +224,18 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
   assert last == {"cards": cards[1:]}
 
 
-def test_words_have_no_bits_per_character(data_dir):
-  values = evaluate.card(
-    evaluate.Score(nll=200.0, num_tokens=100, seconds=1.0),
-    corpus.config(data_dir),
-    split="test",
-    mem_len=8,
-    unit="word",
-    file=split_of(num_bytes=400, num_words=80),
-    checkpoint_step=1,
-    num_parameters=1,
+def card(config, unit, nll):
+  """Of a hundred tokens, and a model with seven steps and one parameter."""
+  subject = evaluate.Subject(config, None, np.zeros(1), 7, unit)
+  file = token_file.TokenFile(
+    np.arange(2), np.array([0]), "5ad1", {"num_bytes": 400, "num_words": 80}
   )
+  score = evaluate.Score(nll=nll, num_tokens=100, seconds=1.0)
+  return subject.card(score, file, 8)
+
+
+def test_words_have_no_bits_per_character(data_dir):
+  values = card(corpus.config(data_dir), "word", 200.0)
   assert values["bits_per_character"] is None
   assert values["bits_per_byte"] == pytest.approx(0.5 / np.log(2))
   assert values["word_perplexity"] == pytest.approx(np.exp(2.5))
@@ -246,19 +244,7 @@ def test_words_have_no_bits_per_character(data_dir):
 
 def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
   caplog.set_level("INFO")
-  config = corpus.config(data_dir)
-  evaluate.log_card(
-    evaluate.card(
-      evaluate.Score(nll=100.0, num_tokens=100, seconds=1.0),
-      config,
-      split="test",
-      mem_len=8,
-      unit="byte",
-      file=split_of(num_bytes=100, num_words=20),
-      checkpoint_step=7,
-      num_parameters=1,
-    )
-  )
+  evaluate.log_card(card(corpus.config(data_dir), "byte", 100.0))
   assert f"perplexity {units.perplexity(1.0):.3f}" in caplog.text
   for part in ("segment 8", "memory 8", "step 7", "bits per character 1.4427"):
     assert part in caplog.text
@@ -266,6 +252,6 @@ def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
 
 def test_a_folder_without_checkpoints_is_one_line(data_dir, tmp_path):
   with pytest.raises(errors.UserError, match="no checkpoints") as caught:
-    evaluate.evaluate_checkpoint(corpus.config(data_dir), str(tmp_path))
+    dynamic_evaluate.run(corpus.config(data_dir), str(tmp_path))
   assert "\n" not in str(caught.value)
   assert list(tmp_path.iterdir()) == []

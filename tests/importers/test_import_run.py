@@ -16,7 +16,7 @@ from tests.parity import ours
 from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.data import vocabulary
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.importers import export
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
@@ -168,9 +168,7 @@ def test_evaluation_scores_every_token_of_an_imported_run(wt103, tmp_path):
   config = saved.get_config(str(wt103))
   config.data.update({"dir": str(tmp_path), "name": "text"})
   config.eval.update({"batch_size": 2, "segment_len": 8, "mem_len": (8,)})
-  (card,) = evaluate.evaluate_checkpoint(
-    load_lib.from_config_dict(config), str(wt103)
-  )
+  (card,) = evaluate.run(load_lib.from_config_dict(config), str(wt103))
   assert card["num_tokens"] == 49
   assert card["memory_start"] == "zeros"
 

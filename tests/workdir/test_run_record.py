@@ -16,7 +16,7 @@ from transformer_xl import errors
 from transformer_xl.analysis import context_losses
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.training import loop
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -162,7 +162,7 @@ def test_no_mode_reads_a_text_with_another_vocabulary(data_dir, tmp_path):
   assert other.model == config.model
   modes = (
     loop.train,
-    evaluate.evaluate_checkpoint,
+    evaluate.run,
     functools.partial(context_losses.run_losses, contexts=[4]),
   )
   for mode in modes:

@@ -24,18 +24,16 @@ import numpy as np
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
-from transformer_xl import shapes
 from transformer_xl.analysis import context_windows
 from transformer_xl.config import load
 from transformer_xl.config import saved
 from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import sums
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.encodings import table
-from transformer_xl.workdir import run_record
-from transformer_xl.workdir import trained_model
 
 
 class ContextLosses(NamedTuple):
@@ -53,18 +51,16 @@ def group(
   """Yields the group's other runs, as saved, on the same data and split."""
   for workdir in config.analysis.group:
     other = load.from_config_dict(saved.get_config(workdir))
-    evaluation = dataclasses.replace(
-      other.eval,
-      split=config.eval.split,
-      batch_size=config.eval.batch_size,
-      checkpoint=config.eval.checkpoint,
-    )
+    values = {
+      "eval.split": config.eval.split,
+      "eval.batch_size": config.eval.batch_size,
+      "eval.checkpoint": config.eval.checkpoint,
+    }
     yield (
       workdir,
       dataclasses.replace(
-        other,
+        load.replaced(other, values),
         data=config.data,
-        eval=evaluation,
         analysis=config.analysis,
         mesh=config.mesh,
       ),
@@ -80,76 +76,55 @@ def run_losses(
     UserError: the split is too short, the model does not support the kind of
       context, or it was trained with another vocabulary.
   """
-  run_record.check_vocabulary(config.data.dataset_dir, workdir)
-  config = load.with_vocab_size(
-    config, token_file.read_meta(config.data.dataset_dir)
-  )
-  model = trained_model.load(config, workdir, lanes=(config.eval.batch_size,))
-  mesh, params, step = model
+  subject = evaluate.load(config, workdir)
   read = by_tokens if config.analysis.context == "tokens" else by_attention
-  with jax.set_mesh(mesh):
-    losses = read(params, config, mesh, contexts=contexts)
-  count = transformer_xl.num_parameters(params)
-  return ContextLosses(losses, contexts[-1], step, count)
+  with jax.set_mesh(subject.mesh):
+    losses = read(subject, contexts)
+  count = transformer_xl.num_parameters(subject.params)
+  return ContextLosses(losses, contexts[-1], subject.step, count)
 
 
-def by_tokens(
-  params: shapes.PyTree,
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  *,
-  contexts: list[int],
-) -> np.ndarray:
+def by_tokens(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
   """Losses [C, T] from the longest context on, in separate windows."""
-  file = _split(config)
-  longest, count = contexts[-1], config.analysis.num_tokens
+  config = subject.config
+  split, longest, count = (
+    config.eval.split,
+    contexts[-1],
+    config.analysis.num_tokens,
+  )
+  text = token_file.open_split(config.data.dataset_dir, split).tokens
   needed = 2 * longest + count
-  if len(file.tokens) < needed:
+  if len(text) < needed:
     raise errors.UserError(
       f"analysis.num_tokens={count} with contexts up to {longest} needs "
-      f"{needed} tokens and {config.eval.split} has {len(file.tokens)}; lower "
-      "one of them."
+      f"{needed} tokens and {split} has {len(text)}; lower one of them."
     )
-  read = contexts
+  read = np.array(contexts)
   if table.of(config.model).counts_from_segment:
     # The model was not trained on positions beyond its segment.
-    read = [min(length, config.train.segment_len) for length in contexts]
-  wanted = np.unique(read)
-  starts = np.arange(longest + count - wanted[0])
+    read = np.minimum(read, config.train.segment_len)
+  wanted, columns = np.unique(read, return_inverse=True)
   found = context_windows.losses(
-    params,
-    file.tokens,
-    starts,
-    config=config,
-    mesh=mesh,
+    subject,
+    text,
+    np.arange(longest + count - wanted[0]),
     length=int(wanted[-1]),
     wanted=wanted - 1,
   )
   tokens = longest + np.arange(count)
-  columns = np.searchsorted(wanted, read)
-  return np.stack(
-    [
-      found[tokens - length, column]
-      for length, column in zip(read, columns, strict=True)
-    ]
-  )
+  return found[tokens - read[:, None], columns[:, None]]
 
 
-def by_attention(
-  params: shapes.PyTree,
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
-  *,
-  contexts: list[int],
-) -> np.ndarray:
+def by_attention(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
   """Losses [C, T] from the longest context on, through memory."""
+  config = subject.config
   if table.of(config.model).counts_from_segment:
     raise errors.UserError(
       "analysis.context=attention needs an encoding of distances, and a model "
       f"of the group has model.encoding={config.model.encoding}; set "
       "--config.analysis.context=tokens."
     )
-  passes = [_one_pass(params, config, mesh, length) for length in contexts]
+  passes = [_one_pass(subject, length) for length in contexts]
   if len(passes[0]) < contexts[-1]:
     raise errors.UserError(
       f"a context of {contexts[-1]} is longer than {config.eval.split}; lower "
@@ -158,45 +133,34 @@ def by_attention(
   return np.stack([losses[contexts[-1] - 1 :] for losses in passes])
 
 
-def _one_pass(params, config, mesh, length) -> np.ndarray:
+def _one_pass(subject, length) -> np.ndarray:
   """Losses of all tokens but the first, in order."""
-  model = transformer_xl.TransformerXL(
-    dataclasses.replace(config.model, same_length_window="mem_len"),
-    clamp_len=config.eval.clamp_len,
-    same_length=True,
-  )
-  stream = streams.EvalStream(
-    _split(config),
-    num_lanes=config.eval.batch_size,
-    segment_len=config.eval.segment_len,
+  config, mesh, params = subject[:3]
+  values = {
+    "model.same_length_window": "mem_len",
+    "eval.same_length": True,
     # All that a token can depend on, so that lanes make no difference.
-    warmup_len=length * config.model.num_layers,
-    resets=streams.reset_rule(config),
-  )
+    "eval.warmup_len": length * config.model.num_layers,
+  }
+  config, count = load.replaced(config, values), config.eval.segments_per_call
+  stream = evaluate.open_stream(config, split=config.eval.split, mem_len=length)
+  model = sums.make_model(config)
   score = functools.partial(sums.score_segment, params, model=model)
-  score_chunk = jax.jit(
+  read = jax.jit(
     functools.partial(jax.lax.scan, score),
     compiler_options=mesh_lib.compiler_options(mesh),
   )
   memory = transformer_xl.empty_memory(
     config.model, batch_size=config.eval.batch_size, mem_len=length
   )
-  losses, is_scored = [], []
-  count = config.eval.segments_per_call
+  losses, weights = [], []
   for step in range(0, stream.num_steps, count):
     segments = streams.device_segments(
       stream, step, count, mesh_lib.segments(mesh)
     )
-    memory, nll = score_chunk(memory, segments)
+    memory, nll = read(memory, segments)
     losses.append(np.asarray(nll))
-    is_scored.append(np.asarray(segments.weights) > 0)
+    weights.append(np.asarray(segments.weights))
   # Lanes are consecutive runs of the text.
-  return _by_lane(losses)[_by_lane(is_scored)]
-
-
-def _by_lane(parts: list[np.ndarray]) -> np.ndarray:
-  return np.concatenate(parts).transpose(1, 0, 2).reshape(-1)
-
-
-def _split(config: schema.ExperimentConfig) -> token_file.TokenFile:
-  return token_file.open_split(config.data.dataset_dir, config.eval.split)
+  lanes = [np.concatenate(x).swapaxes(0, 1) for x in (losses, weights)]
+  return lanes[0][lanes[1] > 0]

@@ -1,4 +1,7 @@
-"""Figures in one style; each file states the command that made it."""
+"""Figures in one style, and the files of a result.
+
+Each figure states the command that made it.
+"""
 
 import os
 import sys
@@ -8,6 +11,8 @@ import matplotlib
 import numpy as np
 from absl import logging
 from matplotlib import pyplot
+
+from transformer_xl.workdir import metrics_log
 
 matplotlib.use("Agg")  # Training machines have no screen.
 matplotlib.rcParams.update(
@@ -32,18 +37,33 @@ def new(
   return pyplot.subplots(1, columns, figsize=(width, height), sharey=share)
 
 
-def save(figure: Any, path: str, command: str) -> None:
-  """Writes a PNG with its command as metadata, and closes the figure."""
+def write(
+  workdir: str,
+  name: str,
+  result: dict[str, Any],
+  figures: dict[str, Any],
+  **arrays: Any,
+) -> None:
+  """Writes what an analysis has found.
+
+  Args:
+    workdir: gets the files, in its folder `results`.
+    name: of the files `<name>.json` and, if there are arrays, `<name>.npz`.
+    result: content of the JSON file; `made_by` goes into the figures, too.
+    figures: figure by the name of its PNG; they are closed.
+    **arrays: numbers that the result sums up.
+  """
+  path = os.path.join(workdir, "results", name)
+  metrics_log.write_json(f"{path}.json", result)
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  figure.savefig(path, dpi=150, metadata={"Description": command})
-  pyplot.close(figure)
-  logging.info("Wrote %s.", path)
-
-
-def save_arrays(path: str, **arrays: Any) -> None:
-  """Writes an archive of the arrays that a figure or a table sums up."""
-  np.savez_compressed(path, **arrays)
-  logging.info("Wrote %s.", path)
+  if arrays:
+    np.savez_compressed(f"{path}.npz", **arrays)
+    logging.info("Wrote %s.npz.", path)
+  for name, figure in figures.items():
+    path = os.path.join(workdir, "results", f"{name}.png")
+    figure.savefig(path, dpi=150, metadata={"Description": result["made_by"]})
+    pyplot.close(figure)
+    logging.info("Wrote %s.", path)
 
 
 def made_by() -> str:

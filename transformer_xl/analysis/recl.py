@@ -21,7 +21,6 @@ from transformer_xl.analysis import context_losses
 from transformer_xl.analysis import plotting
 from transformer_xl.config import schema
 from transformer_xl.evaluation import units
-from transformer_xl.workdir import metrics_log
 
 GroupLosses = jt.Float[np.ndarray, "G C T"]
 
@@ -112,15 +111,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "recl": _lengths(losses, contexts, config.analysis),
   }
   _log(result)
-  folder = os.path.join(workdir, "results")
-  metrics_log.write_json(os.path.join(folder, "recl.json"), result)
-  plotting.save_arrays(
-    os.path.join(folder, "recl.npz"),
-    losses=losses.astype(np.float32),
-    contexts=contexts,
-  )
-  picture = os.path.join(folder, "recl.png")
-  plotting.save(draw(result), picture, result["made_by"])
+  arrays = {"losses": losses.astype(np.float32), "contexts": contexts}
+  plotting.write(workdir, "recl", result, {"recl": draw(result)}, **arrays)
   return result
 
 

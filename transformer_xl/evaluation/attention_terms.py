@@ -72,23 +72,20 @@ def read_segment(
 
 def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   """The terms of one layer, [B, H, T, K]."""
-  factors = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), factors)
-  query, key, distance, biases = factors
+  query, key, distance, biases = jax.tree.map(jnp.float32, factors)
   content = jnp.einsum("bthd,bkhd->bhtk", query, key)
-  zeros = jnp.zeros_like(content)
-  terms = Terms(content, zeros, zeros, zeros)
+  terms = Terms(content, *[jnp.zeros_like(content)] * 3)
   if distance is not None:
     scores = jnp.einsum("bthd,khd->bhtk", query, distance)
     terms = terms._replace(distance=attention.rel_shift(scores))
   if distance is not None and biases is not None:
-    from_key = jnp.einsum("hd,bkhd->bhk", biases[0], key)[:, :, None]
-    from_distance = jnp.einsum("hd,khd->hk", biases[1], distance)
-    from_distance = jnp.broadcast_to(
-      from_distance[None, :, None], content.shape
+    u_key = jnp.einsum("hd,bkhd->bhk", biases[0], key)[:, :, None]
+    v_distance = jnp.einsum("hd,khd->hk", biases[1], distance)[None, :, None]
+    u_key, v_distance = (
+      jnp.broadcast_to(term, content.shape) for term in (u_key, v_distance)
     )
     terms = terms._replace(
-      content_bias=jnp.broadcast_to(from_key, content.shape),
-      distance_bias=attention.rel_shift(from_distance),
+      content_bias=u_key, distance_bias=attention.rel_shift(v_distance)
     )
   scale = query.shape[-1] ** -0.5
   return jax.tree.map(lambda term: term * scale, terms)

@@ -60,8 +60,8 @@ class Evaluator:
     split: str,
     mem_len: int,
   ):
-    self._config, self._mesh = config, mesh
-    self._is_compiled = False
+    self._count = config.eval.segments_per_call
+    self._sharding, self._is_compiled = mesh_lib.segments(mesh), False
     self._stream = open_stream(config, split=split, mem_len=mem_len)
     self.file = self._stream.file
     self._scorer = scorer.Scorer(config, mesh, mem_len=mem_len)
@@ -76,19 +76,17 @@ class Evaluator:
     self, params: shapes.PyTree, *, should_stop: Callable[[], bool]
   ) -> Score | None:
     """Scores the whole split; None if `should_stop` holds before its end."""
-    count = self._config.eval.segments_per_call
     frozen = self._scorer.freeze(params)
-    memory, parts = self._scorer.start(frozen), []
     if not self._is_compiled:
       # Compiles with a call past the end, in which every weight is 0.
-      self._run(frozen, self._stream.num_steps, count, memory)
-      memory = self._scorer.start(frozen)
+      self._score(frozen, self._scorer.start(frozen), self._stream.num_steps)
       self._is_compiled = True
+    memory, parts = self._scorer.start(frozen), []
     start = time.perf_counter()
-    for step in range(0, self._stream.num_steps, count):
+    for step in range(0, self._stream.num_steps, self._count):
       if should_stop():
         return None
-      memory, sums = self._run(frozen, step, count, memory)
+      memory, sums = self._score(frozen, memory, step)
       parts.append(sums)
     parts = jax.device_get(parts)
     return Score(
@@ -97,57 +95,11 @@ class Evaluator:
       seconds=time.perf_counter() - start,
     )
 
-  def _run(self, frozen, step, count, memory):
+  def _score(self, frozen, memory, step):
     segments = streams.device_segments(
-      self._stream, step, count, mesh_lib.segments(self._mesh)
+      self._stream, step, self._count, self._sharding
     )
     return self._scorer.score(frozen, memory, segments)
-
-
-def card(
-  score: Score,
-  config: schema.ExperimentConfig,
-  *,
-  split: str,
-  mem_len: int,
-  unit: str,
-  file: token_file.TokenFile,
-  checkpoint_step: int,
-  num_parameters: int,
-) -> dict[str, Any]:
-  """The evaluation card: a result with all settings that it depends on.
-
-  `bits_per_character` is null unless tokens are characters or bytes.
-  `bits_per_byte` and `word_perplexity` use the size of the original text, so
-  they compare models with different vocabularies. `dataset_sha256` is that of
-  the split's token file.
-  """
-  nll, meta = score.nll / score.num_tokens, file.meta
-  has_characters = unit in ("byte", "character")
-  return {
-    "dataset": config.data.name,
-    "dataset_sha256": file.sha256,
-    "split": split,
-    "num_tokens": score.num_tokens,
-    "nll": nll,
-    "perplexity": units.perplexity(nll),
-    "bits_per_character": units.bits(nll) if has_characters else None,
-    "bits_per_byte": units.bits(score.nll) / meta["num_bytes"],
-    "word_perplexity": units.perplexity(score.nll / meta["num_words"]),
-    "segment_len": config.eval.segment_len,
-    "mem_len": mem_len,
-    "clamp_len": config.eval.clamp_len,
-    "same_length": config.eval.same_length,
-    "memory_start": config.model.memory_start,
-    "batch_size": config.eval.batch_size,
-    "warmup_len": config.eval.warmup_len,
-    "parameters": config.eval.parameters,
-    "dtype": config.model.dtype,
-    "checkpoint_step": checkpoint_step,
-    "num_parameters": num_parameters,
-    "seconds": score.seconds,
-    "tokens_per_second": score.num_tokens / score.seconds,
-  }
 
 
 class Subject(NamedTuple):
@@ -161,18 +113,41 @@ class Subject(NamedTuple):
 
   def card(
     self, score: Score, file: token_file.TokenFile, mem_len: int
-  ) -> dict:
-    """The card of a score on `config.eval.split`."""
-    return card(
-      score,
-      self.config,
-      split=self.config.eval.split,
-      mem_len=mem_len,
-      unit=self.unit,
-      file=file,
-      checkpoint_step=self.step,
-      num_parameters=transformer_xl.num_parameters(self.params),
-    )
+  ) -> dict[str, Any]:
+    """The evaluation card: a score with all settings that it depends on.
+
+    `bits_per_character` is null unless tokens are characters or bytes.
+    `bits_per_byte` and `word_perplexity` use the size of the original text, so
+    they compare models with different vocabularies. `dataset_sha256` is that
+    of the split's token file.
+    """
+    model, evaluation, meta = self.config.model, self.config.eval, file.meta
+    nll = score.nll / score.num_tokens
+    has_characters = self.unit in ("byte", "character")
+    return {
+      "dataset": self.config.data.name,
+      "dataset_sha256": file.sha256,
+      "split": evaluation.split,
+      "num_tokens": score.num_tokens,
+      "nll": nll,
+      "perplexity": units.perplexity(nll),
+      "bits_per_character": units.bits(nll) if has_characters else None,
+      "bits_per_byte": units.bits(score.nll) / meta["num_bytes"],
+      "word_perplexity": units.perplexity(score.nll / meta["num_words"]),
+      "segment_len": evaluation.segment_len,
+      "mem_len": mem_len,
+      "clamp_len": evaluation.clamp_len,
+      "same_length": evaluation.same_length,
+      "memory_start": model.memory_start,
+      "batch_size": evaluation.batch_size,
+      "warmup_len": evaluation.warmup_len,
+      "parameters": evaluation.parameters,
+      "dtype": model.dtype,
+      "checkpoint_step": self.step,
+      "num_parameters": transformer_xl.num_parameters(self.params),
+      "seconds": score.seconds,
+      "tokens_per_second": score.num_tokens / score.seconds,
+    }
 
 
 def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
@@ -189,20 +164,13 @@ def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
   return Subject(config, *model, meta["unit"])
 
 
-def evaluate_checkpoint(
-  config: schema.ExperimentConfig, workdir: str
-) -> list[dict]:
-  """Evaluates a checkpoint at each memory length.
+def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
+  """Evaluates a checkpoint at each memory length, with fixed parameters.
 
   Returns:
     One card for each length, also written to `results/eval_<split>.json`, and
     added to `results/cards.jsonl`, which keeps those of earlier calls.
   """
-  return evaluate_loaded(load(config, workdir), workdir)
-
-
-def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
-  """`evaluate_checkpoint` for a loaded checkpoint."""
   config, cards = subject.config, []
   split = config.eval.split
   with jax.set_mesh(subject.mesh):
@@ -222,24 +190,14 @@ def keep_cards(workdir: str, name: str, result: dict[str, Any]) -> None:
   metrics_log.write_json(os.path.join(folder, f"{name}.json"), result)
 
 
-def log_card(values: dict[str, Any]) -> None:
+def log_card(card: dict[str, Any]) -> None:
   """Prints a result with the settings that it depends on."""
-  bpc = values["bits_per_character"]
-  logging.info(
-    "%s %s: nll %.4f  perplexity %.3f%s over %d tokens  [segment %d, memory "
-    "%d, clamp %d, same_length %s, start %s, batch %d, %s, step %d]",
-    values["dataset"],
-    values["split"],
-    values["nll"],
-    values["perplexity"],
-    "" if bpc is None else f"  bits per character {bpc:.4f}",
-    values["num_tokens"],
-    values["segment_len"],
-    values["mem_len"],
-    values["clamp_len"],
-    values["same_length"],
-    values["memory_start"],
-    values["batch_size"],
-    values["dtype"],
-    values["checkpoint_step"],
+  bpc = card["bits_per_character"]
+  bits = "" if bpc is None else f"  bits per character {bpc:.4f}"
+  text = (
+    "{dataset} {split}: nll {nll:.4f}  perplexity {perplexity:.3f}{bits} over "
+    "{num_tokens} tokens  [segment {segment_len}, memory {mem_len}, clamp "
+    "{clamp_len}, same_length {same_length}, start {memory_start}, batch "
+    "{batch_size}, {dtype}, step {checkpoint_step}]"
   )
+  logging.info("%s", text.format(**card, bits=bits))

@@ -3,7 +3,6 @@
 Results are sums; means are made at the end.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
@@ -25,6 +25,12 @@ class Sums(NamedTuple):
   num_tokens: jt.Float[shapes.Array, ""]
 
 
+def make_model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
+  """The model with the clamp length and attention window of evaluation."""
+  clamp_len, same_length = config.eval.clamp_len, config.eval.same_length
+  return transformer_xl.TransformerXL(config.model, clamp_len, same_length)
+
+
 def score_segment(
   params: shapes.PyTree,
   memory: memory_lib.Memory,
@@ -33,13 +39,9 @@ def score_segment(
   model: transformer_xl.TransformerXL,
 ) -> tuple[memory_lib.Memory, shapes.Losses]:
   """Negative log-probabilities of one segment's targets, unweighted."""
+  inputs, targets, resets, _ = segment
   scored: Any = model.apply(
-    {"params": params},
-    segment.inputs,
-    segment.targets,
-    memory,
-    segment.resets,
-    method="nll",
+    {"params": params}, inputs, targets, memory, resets, method="nll"
   )
   nll, memory = scored
   return memory, nll
@@ -47,30 +49,14 @@ def score_segment(
 
 def score_chunk(
   params: shapes.PyTree,
-  memory: memory_lib.Memory,
-  segments: segment_lib.Segment,
-  *,
-  model: transformer_xl.TransformerXL,
-) -> tuple[memory_lib.Memory, Sums]:
-  """Sums over the tokens of S consecutive segments, [S, B, T]."""
-  score = functools.partial(score_segment, model=model)
-  return sum_segments(params, memory, segments, score=score)
-
-
-def sum_segments(
-  params: shapes.PyTree,
   memory: shapes.PyTree,
   segments: segment_lib.Segment,
   *,
   score: Callable[..., tuple[shapes.PyTree, shapes.Losses]],
 ) -> tuple[shapes.PyTree, Sums]:
-  """`score_chunk` for any kind of memory.
+  """Scores S consecutive segments, [S, B, T]: the next memory, and sums.
 
-  Args:
-    params: first argument of `score`.
-    memory: second argument of `score`; each segment returns the next.
-    segments: [S, B, T].
-    score: has the signature of `score_segment`.
+  `score` has the arguments and results of `score_segment`, for any memory.
   """
 
   def body(memory, segment):

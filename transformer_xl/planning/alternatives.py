@@ -1,9 +1,9 @@
 """Configurations that need less memory, for plans that do not fit."""
 
-import dataclasses
 import math
 from collections.abc import Iterator
 
+from transformer_xl.config import load
 from transformer_xl.config import schema
 
 
@@ -41,18 +41,9 @@ def smaller(
         }
       )
   for fields in tries:
-    changed = _replaced(config, fields)
+    changed = load.replaced(config, fields)
     if changed != config:
       yield _flags(fields), changed
-
-
-def _replaced(config, fields):
-  """The configuration with new values of fields named `group.name`."""
-  for name, value in fields.items():
-    group, _, field = name.partition(".")
-    changed = dataclasses.replace(getattr(config, group), **{field: value})
-    config = dataclasses.replace(config, **{group: changed})
-  return config
 
 
 def _flags(fields) -> str:

@@ -46,13 +46,12 @@ def begin(
   vocab_size: int,
 ) -> Drawing:
   """Starts all samples from the state after the prompt, [num_tokens]."""
-  recent = np.full((window,), vocab_size, np.int32)
-  newest = prompt[max(0, len(prompt) - window) :]
-  recent[window - len(newest) :] = newest
+  text = np.concatenate([np.full(window, vocab_size), prompt])
+  recent = jnp.asarray(text[len(prompt) :], jnp.int32)
   return Drawing(
     kv_cache.repeat_lane(state, num_samples),
     jnp.repeat(hidden, num_samples, axis=0),
-    jnp.tile(jnp.asarray(recent)[None], (num_samples, 1)),
+    jnp.tile(recent[None], (num_samples, 1)),
     jnp.zeros((num_samples,), jnp.int32),
     jnp.zeros((num_samples,), bool),
   )
@@ -69,13 +68,13 @@ def decode(
   config: schema.GenerateConfig,
   stop: tuple[int, ...],
 ) -> tuple[Drawing, jt.Int[shapes.Array, "S C"]]:
-  """Draws up to `limit` tokens; fewer if all samples stop.
+  """Draws up to `limit` tokens per sample; fewer if all samples stop.
 
   Args:
     frozen: parameters as the reader needs them.
     head: weights of the softmax.
     drawing: state after the tokens so far.
-    keys: random keys, [S]; a sample depends on its own only.
+    keys: random keys, [S].
     limit: at most C = `config.tokens_per_call`.
     reader: the model.
     config: sampling settings.
@@ -84,19 +83,18 @@ def decode(
   Returns:
     The new state, and the tokens; columns from `limit` on are unused.
   """
-  choose = functools.partial(
-    _choose, config=config, vocab_size=reader.config.vocab_size
-  )
 
   def body(carry):
     index, drawing, tokens = carry
-    token = choose(head, drawing, keys)
-    tokens = jax.lax.dynamic_update_slice_in_dim(
-      tokens, token[:, None], index, axis=1
-    )
-    hidden, state = reader.read(frozen, drawing.state, token[:, None])
-    drawing = _append(drawing, token, stop)
-    return index + 1, drawing._replace(hidden=hidden, state=state), tokens
+    token = _choose(head, drawing, keys, config, reader.config.vocab_size)
+    tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token, index, axis=1)
+    hidden, state = reader.read(frozen, drawing.state, token)
+    recent = jnp.concatenate([drawing.recent, token], axis=1)[:, 1:]
+    length, done = drawing.length + ~drawing.done, drawing.done
+    if stop:
+      ends = recent[:, -len(stop) :] == jnp.asarray(stop, jnp.int32)[None]
+      done |= jnp.all(ends, axis=1) & (length >= len(stop))
+    return index + 1, Drawing(state, hidden, recent, length, done), tokens
 
   def should_continue(carry):
     index, drawing, _ = carry
@@ -108,8 +106,8 @@ def decode(
   return drawing, tokens
 
 
-def _choose(head, drawing, keys, *, config, vocab_size) -> jax.Array:
-  """The next token of each sample, [S]."""
+def _choose(head, drawing, keys, config, vocab_size) -> jax.Array:
+  """The next token of each sample, [S, 1]."""
   if config.top_k == 0:
     log_probs = adaptive_softmax.log_probs(drawing.hidden, head)[:, 0]
     tokens = jnp.arange(vocab_size, dtype=jnp.int32)[None]
@@ -128,25 +126,11 @@ def _choose(head, drawing, keys, *, config, vocab_size) -> jax.Array:
     recent = drawing.recent[:, -window(config) :]
     log_probs = jax.vmap(penalise)(log_probs, tokens, recent)
   pick = functools.partial(
-    draw,
-    temperature=config.temperature,
-    top_k=config.top_k,
-    top_p=config.top_p,
+    draw, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p
   )
   keys = jax.vmap(jax.random.fold_in)(keys, drawing.length)
   chosen = jax.vmap(pick)(log_probs, keys)
-  return jnp.take_along_axis(tokens, chosen[:, None], axis=1)[:, 0]
-
-
-def _append(drawing, token, stop) -> Drawing:
-  """Appends a token and checks whether the text stops with it."""
-  recent = jnp.concatenate([drawing.recent, token[:, None]], axis=1)[:, 1:]
-  length = drawing.length + ~drawing.done
-  done = drawing.done
-  if stop:
-    ends = recent[:, -len(stop) :] == jnp.asarray(stop, jnp.int32)[None]
-    done |= jnp.all(ends, axis=1) & (length >= len(stop))
-  return drawing._replace(recent=recent, length=length, done=done)
+  return jnp.take_along_axis(tokens, chosen[:, None], axis=1)
 
 
 def window(config: schema.GenerateConfig) -> int:

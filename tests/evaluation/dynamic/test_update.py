@@ -13,7 +13,6 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation.dynamic import gradient
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
@@ -52,7 +51,7 @@ def text_segments(config):
   )
   segments = stream.read(0, stream.num_steps, slice(None))
   is_text = stream.is_text(0, stream.num_steps)
-  return jax.tree.map(jnp.asarray, gradient.TextSegment(segments, is_text))
+  return jax.tree.map(jnp.asarray, scorer.TextSegment(segments, is_text))
 
 
 def training(config, count=3):

@@ -10,16 +10,23 @@ mean loss and a step back towards their trained values (Krause et al. 2018, and
     rms  rate = learning_rate / (r + eps)   pull = decay * r / mean(r)
 
 where r is the root mean squared gradient on training text. A pull is at most
-1, so that it never overshoots the trained parameters.
+1, so that it never overshoots the trained parameters. Dropout is off, so the
+loss that is differentiated is the one that is scored.
 """
 
+from typing import Any
 from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import transformer_xl
 
 
 class Rule(NamedTuple):
@@ -37,10 +44,59 @@ class Steps(NamedTuple):
   pulls: shapes.PyTree  # In [0, 1].
 
 
+class SegmentOutputs(NamedTuple):
+  """Losses, last hidden states and next memory of one segment."""
+
+  nll: shapes.Losses
+  hidden: shapes.Hidden
+  memory: memory_lib.Memory
+
+
+def read(
+  params: shapes.PyTree,
+  memory: memory_lib.Memory,
+  segment: segment_lib.Segment,
+  *,
+  model: transformer_xl.TransformerXL,
+) -> SegmentOutputs:
+  """Runs the model on a segment; `model.nll` that keeps the hidden states."""
+
+  def body(bound) -> SegmentOutputs:
+    hidden, after = bound(segment.inputs, memory, segment.resets)
+    nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
+    return SegmentOutputs(nll, hidden, after)
+
+  result: Any = nn.apply(body, model)({"params": params})
+  return result
+
+
+def loss_gradient(
+  params: shapes.PyTree,
+  memory: memory_lib.Memory,
+  segment: segment_lib.Segment,
+  *,
+  model: transformer_xl.TransformerXL,
+) -> tuple[shapes.PyTree, SegmentOutputs]:
+  """Gradient of the mean loss over the tokens that have weight.
+
+  These are the ones that are scored, so nothing is learned that has not been
+  scored: the warm-up of a lane is text that another lane scores later. The
+  gradient is zero if there are none.
+  """
+  weights = segment.loss_weights()
+
+  def loss(params):
+    outputs = read(params, memory, segment, model=model)
+    total = jnp.sum(weights * outputs.nll)
+    return total / jnp.maximum(jnp.sum(weights), 1), outputs
+
+  return jax.grad(loss, has_aux=True)(params)
+
+
 def sgd_steps(rule: Rule, params: shapes.PyTree) -> Steps:
   """The same rate and pull for all parameters."""
-  fill = lambda value: jax.tree.map(lambda _: value, params)  # noqa: E731
-  return Steps(fill(rule.learning_rate), fill(jnp.minimum(rule.decay, 1.0)))
+  values = rule.learning_rate, jnp.minimum(rule.decay, 1.0)
+  return Steps(*(jax.tree.map(lambda _, v=v: v, params) for v in values))
 
 
 def rms_steps(rule: Rule, mean_squares: shapes.PyTree) -> Steps:
@@ -54,9 +110,7 @@ def rms_steps(rule: Rule, mean_squares: shapes.PyTree) -> Steps:
   """
   roots = jax.tree.map(jnp.sqrt, mean_squares)
   leaves = jax.tree.leaves(roots)
-  mean = sum(jnp.sum(leaf) for leaf in leaves) / sum(
-    leaf.size for leaf in leaves
-  )
+  mean = sum(map(jnp.sum, leaves)) / sum(leaf.size for leaf in leaves)
   return Steps(
     jax.tree.map(lambda r: rule.learning_rate / (r + rule.epsilon), roots),
     jax.tree.map(lambda r: jnp.minimum(rule.decay * r / mean, 1.0), roots),
@@ -71,13 +125,8 @@ def update(
   steps: Steps,
 ) -> shapes.PyTree:
   """Returns the parameters for the next segment."""
-  return jax.tree.map(
-    lambda value, slope, start, rate, pull: (
-      value + pull * (start - value) - rate * slope
-    ),
-    params,
-    gradient,
-    trained,
-    steps.rates,
-    steps.pulls,
-  )
+
+  def move(value, slope, start, rate, pull):
+    return value + pull * (start - value) - rate * slope
+
+  return jax.tree.map(move, params, gradient, trained, *steps)
