@@ -99,12 +99,7 @@ def read(folder, contexts, **updates):
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   params = tiny.params(config.model)
   subject = evaluate.Subject(config, mesh, params, 0, "byte")
-  function = {
-    "tokens": context_losses.by_tokens,
-    "attention": context_losses.by_attention,
-  }[config.analysis.context]
-  with jax.set_mesh(mesh):
-    return config, function(subject, contexts)
+  return config, context_losses.measure(subject, contexts)
 
 
 def tokens_of(config):

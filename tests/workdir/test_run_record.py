@@ -1,6 +1,5 @@
 """What a run was made with is kept, and what changed since is said."""
 
-import functools
 import hashlib
 import json
 import pathlib
@@ -13,7 +12,7 @@ from experiments import saved
 from tests import corpus
 from tests import tiny
 from transformer_xl import errors
-from transformer_xl.analysis import context_losses
+from transformer_xl.analysis import recl
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation.dynamic import evaluate
@@ -160,12 +159,7 @@ def test_no_mode_reads_a_text_with_another_vocabulary(data_dir, tmp_path):
   write_reversed(tmp_path / "data")
   other = corpus.config(str(tmp_path / "data"))
   assert other.model == config.model
-  modes = (
-    loop.train,
-    evaluate.run,
-    functools.partial(context_losses.run_losses, contexts=[4]),
-  )
-  for mode in modes:
+  for mode in (loop.train, evaluate.run, recl.run):
     with pytest.raises(errors.UserError, match="is not the one that"):
       mode(other, workdir)
   assert not (tmp_path / "run" / "config.json").exists()

@@ -16,10 +16,8 @@ A context of c tokens has two meanings (`config.analysis.context`):
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import jax
-import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
@@ -34,15 +32,6 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import sums
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.encodings import table
-
-
-class ContextLosses(NamedTuple):
-  """Losses of one model."""
-
-  losses: jt.Float[np.ndarray, "C T"]  # Nats.
-  first_token: int  # Position in the split of the first loss.
-  step: int
-  num_parameters: int
 
 
 def group(
@@ -67,25 +56,22 @@ def group(
     )
 
 
-def run_losses(
-  config: schema.ExperimentConfig, workdir: str, *, contexts: list[int]
-) -> ContextLosses:
-  """Losses of a run's checkpoint at each context length, in rising order.
+def measure(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
+  """Losses [C, T], in nats, with each context length of a rising list.
+
+  The tokens start after the longest context.
 
   Raises:
-    UserError: the split is too short, the model does not support the kind of
-      context, or it was trained with another vocabulary.
+    UserError: the split is too short, or the model does not support the kind
+      of context.
   """
-  subject = evaluate.load(config, workdir)
-  read = by_tokens if config.analysis.context == "tokens" else by_attention
+  is_exact = subject.config.analysis.context == "tokens"
   with jax.set_mesh(subject.mesh):
-    losses = read(subject, contexts)
-  count = transformer_xl.num_parameters(subject.params)
-  return ContextLosses(losses, contexts[-1], subject.step, count)
+    return (_by_tokens if is_exact else _by_attention)(subject, contexts)
 
 
-def by_tokens(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
-  """Losses [C, T] from the longest context on, in separate windows."""
+def _by_tokens(subject, contexts) -> np.ndarray:
+  """`measure` in separate windows."""
   config = subject.config
   split, longest, count = (
     config.eval.split,
@@ -115,8 +101,8 @@ def by_tokens(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
   return found[tokens - read[:, None], columns[:, None]]
 
 
-def by_attention(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
-  """Losses [C, T] from the longest context on, through memory."""
+def _by_attention(subject, contexts) -> np.ndarray:
+  """`measure` through memory."""
   config = subject.config
   if table.of(config.model).counts_from_segment:
     raise errors.UserError(

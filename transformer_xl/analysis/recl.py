@@ -8,6 +8,7 @@ list.
 Shapes: G models, C contexts, T tokens.
 """
 
+import itertools
 import os
 from typing import Any
 from typing import NamedTuple
@@ -20,9 +21,9 @@ from transformer_xl import errors
 from transformer_xl.analysis import context_losses
 from transformer_xl.analysis import plotting
 from transformer_xl.config import schema
+from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
-
-GroupLosses = jt.Float[np.ndarray, "G C T"]
+from transformer_xl.model import transformer_xl
 
 
 class Gains(NamedTuple):
@@ -32,26 +33,23 @@ class Gains(NamedTuple):
   perplexity: jt.Float[np.ndarray, "G C-1"]  # Not normalised: figure 3.
 
 
-def gains(losses: GroupLosses, *, fraction: float) -> Gains:
+def gains(losses: jt.Float[np.ndarray, "G C T"], *, fraction: float) -> Gains:
   """Gains of each model from c to the next c', relative to the group's best.
 
   The baseline is the lowest loss of the group at c. A model's loss at c' counts
   only where it is below the baseline, on the given fraction of tokens with the
   highest baseline.
   """
-  num_models, num_contexts, num_tokens = losses.shape
-  count = max(1, round(fraction * num_tokens))
-  shape = (num_models, num_contexts - 1)
-  result = Gains(np.empty(shape), np.empty(shape))
-  for index in range(num_contexts - 1):
-    baseline = losses[:, index].min(axis=0)
+  count = max(1, round(fraction * losses.shape[2]))
+  columns = []
+  for now, later in itertools.pairwise(losses.swapaxes(0, 1)):
+    baseline = now.min(axis=0)
     hardest = np.argsort(-baseline, kind="stable")[:count]
     before = np.exp(baseline[hardest].mean())
-    after = np.minimum(baseline, losses[:, index + 1])[:, hardest]
+    after = np.minimum(baseline, later)[:, hardest]
     gained = before - np.exp(after.mean(axis=1))
-    result.perplexity[:, index] = gained
-    result.relative[:, index] = gained / before
-  return result
+    columns.append((gained / before, gained))
+  return Gains(*np.moveaxis(np.array(columns), 0, -1))
 
 
 def effective_length(
@@ -60,15 +58,12 @@ def effective_length(
   *,
   threshold: float,
 ) -> tuple[int, bool]:
-  """The first context whose next step gains less than the threshold.
+  """The first context whose next step gains less than the threshold, and True.
 
-  Returns:
-    That context and True; or the last context, a lower bound, and False.
+  Without one, the last context, a lower bound, and False.
   """
   below = np.flatnonzero(relative < threshold)
-  if len(below):
-    return contexts[int(below[0])], True
-  return contexts[-1], False
+  return (contexts[below[0]], True) if len(below) else (contexts[-1], False)
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
@@ -81,84 +76,77 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     UserError: the contexts are too few, the split is too short, or a model
       does not support the kind of context.
   """
-  contexts = _contexts(config.analysis)
-  runs = [(workdir, config), *context_losses.group(config)]
-  found = [
-    context_losses.run_losses(run_config, folder, contexts=contexts)
-    for folder, run_config in runs
-  ]
-  losses = np.stack([one.losses for one in found]).astype(np.float64)
-  result = {
-    "made_by": plotting.made_by(),
-    "split": config.eval.split,
-    "context": config.analysis.context,
-    "contexts": contexts,
-    "num_tokens": losses.shape[2],
-    "first_token": found[0].first_token,
-    "threshold": config.analysis.threshold,
-    "models": [
-      {
-        "name": os.path.basename(os.path.normpath(folder)),
-        "workdir": folder,
-        "checkpoint_step": one.step,
-        "num_parameters": one.num_parameters,
-        "perplexity": [
-          units.perplexity(float(nll)) for nll in one.losses.mean(axis=1)
-        ],
-      }
-      for (folder, _), one in zip(runs, found, strict=True)
-    ],
-    "recl": _lengths(losses, contexts, config.analysis),
-  }
-  _log(result)
-  arrays = {"losses": losses.astype(np.float32), "contexts": contexts}
-  plotting.write(workdir, "recl", result, {"recl": draw(result)}, **arrays)
-  return result
-
-
-def _contexts(analysis: schema.AnalysisConfig) -> list[int]:
+  analysis = config.analysis
   start, step = analysis.context_start, analysis.context_step
-  contexts = list(range(start, analysis.context_stop + 1, step))
+  contexts = [*range(start, analysis.context_stop + 1, step)]
   if len(contexts) < 2:
     raise errors.UserError(
       f"there is no context to compare with {start}: analysis.context_stop="
       f"{analysis.context_stop} must be at least context_start + context_step "
       f"= {start + step}."
     )
-  return contexts
-
-
-def _lengths(losses, contexts, analysis) -> list[dict[str, Any]]:
-  """Effective lengths for each fraction, in the order of the group."""
-  results = []
-  for fraction in analysis.fractions:
-    found = gains(losses, fraction=fraction)
-    ends = [
-      effective_length(row, contexts, threshold=analysis.threshold)
-      for row in found.relative
-    ]
-    results.append(
+  models, found = [], []
+  for folder, group_config in [
+    (workdir, config),
+    *context_losses.group(config),
+  ]:
+    subject = evaluate.load(group_config, folder)
+    found.append(context_losses.measure(subject, contexts))
+    means = found[-1].mean(axis=1)
+    models.append(
       {
-        "fraction": fraction,
-        "recl": [length for length, _ in ends],
-        "is_reached": [reached for _, reached in ends],
-        "relative_gains": found.relative.tolist(),
-        "perplexity_gains": found.perplexity.tolist(),
+        "name": os.path.basename(os.path.normpath(folder)),
+        "workdir": folder,
+        "checkpoint_step": subject.step,
+        "num_parameters": transformer_xl.num_parameters(subject.params),
+        "perplexity": [units.perplexity(float(nll)) for nll in means],
       }
     )
-  return results
-
-
-def _log(result: dict[str, Any]) -> None:
+  losses = np.stack(found).astype(np.float64)
+  result = {
+    "made_by": plotting.made_by(),
+    "split": config.eval.split,
+    "context": analysis.context,
+    "contexts": contexts,
+    "num_tokens": losses.shape[2],
+    "first_token": contexts[-1],
+    "threshold": analysis.threshold,
+    "models": models,
+    "recl": [
+      _entry(losses, fraction, contexts, threshold=analysis.threshold)
+      for fraction in analysis.fractions
+    ],
+  }
   for entry in result["recl"]:
-    for index, model in enumerate(result["models"]):
+    for model, length, is_reached in zip(
+      models, entry["recl"], entry["is_reached"], strict=True
+    ):
       logging.info(
         "RECL at r = %g of %s: %s%d",
         entry["fraction"],
         model["name"],
-        "" if entry["is_reached"][index] else "at least ",
-        entry["recl"][index],
+        "" if is_reached else "at least ",
+        length,
       )
+  arrays = {"losses": losses.astype(np.float32), "contexts": contexts}
+  plotting.write(workdir, "recl", result, {"recl": draw(result)}, **arrays)
+  return result
+
+
+def _entry(losses, fraction, contexts, *, threshold) -> dict[str, Any]:
+  """Effective lengths for a fraction, in the order of the group."""
+  found = gains(losses, fraction=fraction)
+  ends = [
+    effective_length(row, contexts, threshold=threshold)
+    for row in found.relative
+  ]
+  return {
+    "fraction": fraction,
+    "recl": [length for length, _ in ends],
+    "is_reached": [reached for _, reached in ends],
+    "relative_gains": found.relative.tolist(),
+    "perplexity_gains": found.perplexity.tolist(),
+  }
 
 
 def draw(result: dict[str, Any]) -> Any:
@@ -174,13 +162,8 @@ def draw(result: dict[str, Any]) -> Any:
       panel.plot(contexts[:-1], percent, marker=".")
       if entry["is_reached"][index]:
         # Shift each model's dashes, so that equal lengths stay visible.
-        dashes: Any = (5 * index, (5, 5))
-        panel.axvline(
-          entry["recl"][index],
-          color=f"C{index}",
-          linewidth=1.2,
-          linestyle=dashes,
-        )
+        style: Any = {"color": f"C{index}", "linestyle": (5 * index, (5, 5))}
+        panel.axvline(entry["recl"][index], linewidth=1.2, **style)
   axes[0].set_title("all tokens", fontsize=9)
   axes[0].set_ylabel("perplexity")
   axes[0].legend(fontsize=8)

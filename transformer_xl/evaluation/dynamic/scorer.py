@@ -98,22 +98,15 @@ class AdaptiveScorer:
       out_shardings=mesh_lib.parameters(mesh, params),
     )
     self.score = jax.jit(
-      functools.partial(score_chunk, **shared),
+      functools.partial(_score_chunk, **shared),
       donate_argnums=0,
       out_shardings=(shardings, mesh_lib.replicated(mesh)),
       compiler_options=mesh_lib.compiler_options(mesh),
     )
 
 
-def score_chunk(
-  state: AdaptiveState,
-  trained: shapes.PyTree,
-  steps: update.Steps | None,
-  mixtures: neural_cache.Mixture,
-  texts: TextSegment,
-  *,
-  model: transformer_xl.TransformerXL,
-  is_per_lane: bool,
+def _score_chunk(
+  state, trained, steps, mixtures, texts, *, model, is_per_lane
 ) -> tuple[AdaptiveState, LossSums]:
   """Scores S consecutive segments, [S, B, T], and learns from each.
 
@@ -128,30 +121,27 @@ def score_chunk(
   """
 
   def score(state, text):
-    segment, params = text.segment, None
+    (params, memory, cache), segment = state, text.segment
     if steps is None:
-      outputs = update.read(trained, state.memory, segment, model=model)
+      outputs = update.read(trained, memory, segment, model=model)
     else:
-      gradients, outputs = update.loss_gradient(
-        state.params, state.memory, segment, model=model
+      slopes, outputs = update.loss_gradient(
+        params, memory, segment, model=model
       )
-      params = update.update(
-        state.params, gradients, trained=trained, steps=steps
-      )
-    nll, cache = outputs.nll[None], None
-    if state.cache is not None:
+      params = update.update(params, slopes, trained=trained, steps=steps)
+    nll, hidden, memory = outputs
+    losses = nll[None]
+    if cache is not None:
       next_tokens = jnp.where(text.is_text, segment.targets, -1)
-      pairs, cache = neural_cache.append(
-        state.cache, outputs.hidden, next_tokens
-      )
-      similarities = neural_cache.similarity(outputs.hidden, pairs)
-      known = outputs.nll, segment.targets, pairs, similarities
+      pairs, cache = neural_cache.append(cache, hidden, next_tokens)
+      similarities = neural_cache.similarity(hidden, pairs)
+      known = nll, segment.targets, pairs, similarities
       mixed = functools.partial(neural_cache.losses, *known)
-      nll = jax.lax.map(mixed, mixtures)  # [C, B, T]
+      losses = jax.lax.map(mixed, mixtures)  # [C, B, T]
     weights = segment.loss_weights()
-    nll = jnp.sum(nll * weights[None], axis=2).T
-    sums = LossSums(nll, jnp.sum(weights, axis=1))  # [B, C] and [B].
-    return AdaptiveState(params, outputs.memory, cache), sums
+    sums = jnp.sum(losses * weights[None], axis=2).T  # [B, C]
+    state = AdaptiveState(params, memory, cache)
+    return state, LossSums(sums, jnp.sum(weights, axis=1))
 
   if not is_per_lane:
     return jax.lax.scan(score, state, texts)
@@ -167,10 +157,10 @@ def _mean_squares(params, state, segments, *, model, is_per_lane):
   """
 
   def squares(memory, segment):
-    gradients, outputs = update.loss_gradient(
+    slopes, (*_, memory) = update.loss_gradient(
       params, memory, segment, model=model
     )
-    return jax.tree.map(jnp.square, gradients), outputs.memory
+    return jax.tree.map(jnp.square, slopes), memory
 
   def body(carry, segment):
     total, memory = carry

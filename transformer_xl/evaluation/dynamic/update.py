@@ -44,12 +44,8 @@ class Steps(NamedTuple):
   pulls: shapes.PyTree  # In [0, 1].
 
 
-class SegmentOutputs(NamedTuple):
-  """Losses, last hidden states and next memory of one segment."""
-
-  nll: shapes.Losses
-  hidden: shapes.Hidden
-  memory: memory_lib.Memory
+# Losses, last hidden states and next memory of one segment.
+SegmentOutputs = tuple[shapes.Losses, shapes.Hidden, memory_lib.Memory]
 
 
 def read(
@@ -61,10 +57,10 @@ def read(
 ) -> SegmentOutputs:
   """Runs the model on a segment; `model.nll` that keeps the hidden states."""
 
-  def body(bound) -> SegmentOutputs:
+  def body(bound):
     hidden, after = bound(segment.inputs, memory, segment.resets)
     nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
-    return SegmentOutputs(nll, hidden, after)
+    return nll, hidden, after
 
   result: Any = nn.apply(body, model)({"params": params})
   return result
@@ -87,7 +83,7 @@ def loss_gradient(
 
   def loss(params):
     outputs = read(params, memory, segment, model=model)
-    total = jnp.sum(weights * outputs.nll)
+    total = jnp.sum(weights * outputs[0])
     return total / jnp.maximum(jnp.sum(weights), 1), outputs
 
   return jax.grad(loss, has_aux=True)(params)
