@@ -18,7 +18,6 @@ from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.analysis import context_losses
 from transformer_xl.analysis import recl
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
@@ -99,7 +98,7 @@ def read(folder, contexts, **updates):
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   params = tiny.params(config.model)
   subject = evaluate.Subject(config, mesh, params, 0, "byte")
-  return config, context_losses.measure(subject, contexts)
+  return config, recl.measure(subject, contexts)
 
 
 def tokens_of(config):

@@ -58,7 +58,14 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   config = load.with_vocab_size(config, meta)
   configs = [row_config(config, row) for row in rows]
   if config.analysis.equal_memory:
-    configs = _with_equal_memory(config, configs)
+    budget = equal_memory.bytes_of_step(row_config(config, parse(_REFERENCE)))
+    logging.info(
+      "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
+    )
+    lengthen = functools.partial(
+      equal_memory.with_longest_segment, budget=budget
+    )
+    configs = [one if one.train.mem_len else lengthen(one) for one in configs]
   table: dict[str, Any] = {
     "made_by": plotting.made_by(),
     "split": config.eval.split,
@@ -112,16 +119,6 @@ def row_config(
     "train.loss_on": row.loss_on,
   }
   return load.replaced(config, values)
-
-
-def _with_equal_memory(config, configs) -> list[schema.ExperimentConfig]:
-  """Gives rows without recurrence the longest segments of equal memory."""
-  budget = equal_memory.bytes_of_step(row_config(config, parse(_REFERENCE)))
-  logging.info(
-    "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
-  )
-  lengthen = functools.partial(equal_memory.with_longest_segment, budget=budget)
-  return [one if one.train.mem_len else lengthen(one) for one in configs]
 
 
 def _result(row, config, folder) -> dict[str, Any] | None:
@@ -246,7 +243,7 @@ def markdown(results: list[dict[str, Any]]) -> str:
 
 def draw(results: list[dict[str, Any]]) -> Any:
   """Plots perplexity against attention length, one line per row."""
-  figure, axes = plotting.new(width=6.5, height=4.0)
+  figure, axes = plotting.subplots(figsize=(6.5, 4.0))
   encodings = schema.choices("model.encoding")
 
   def line(points, *style, **options):

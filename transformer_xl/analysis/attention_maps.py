@@ -74,9 +74,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   tokens = _tokens(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
   mesh, params, step = trained_model.load(config, workdir)
   with jax.set_mesh(mesh):
-    maps = measure(
-      params, tokens, config, mem_len=mem_len, segment_len=segment_len
-    )
+    maps = _measure(params, tokens, config, mem_len, segment_len)
   chosen = widest(maps.by_distance)
   result = _summary(maps, chosen, config, vocabulary)
   result["checkpoint_step"] = step
@@ -118,14 +116,7 @@ def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
   return np.asarray(tokens, np.int32)
 
 
-def measure(
-  params: shapes.PyTree,
-  tokens: np.ndarray,
-  config: schema.ExperimentConfig,
-  *,
-  mem_len: int,
-  segment_len: int,
-) -> Maps:
+def _measure(params, tokens, config, mem_len, segment_len) -> Maps:
   """Reads tokens [num_tokens] and measures segments once memory is full."""
   model = sums.make_model(config)
   read = jax.jit(functools.partial(attention_terms.read_segment, model=model))

@@ -24,7 +24,7 @@ def distances(profile: jt.Float[np.ndarray, "N H R"]) -> Any:
   num_layers, num_heads, _ = profile.shape
   rows = profile.reshape(num_layers * num_heads, -1)
   height = min(1.2 + 0.16 * len(rows), 7.0)
-  figure, axes = plotting.new(width=6.5, height=height)
+  figure, axes = plotting.subplots(figsize=(6.5, height))
   # Logarithmic: distances 0 to 2 dominate, and the rest would be white.
   logarithms = np.log10(np.maximum(rows, 1e-5))
   image = _image(axes, logarithms, cmap="Blues", vmin=-4, vmax=0)
@@ -51,8 +51,8 @@ def memories(
   _, segment_len, context_len = weights.shape
   mem_len = context_len - segment_len
   count = min(NUM_TARGETS, segment_len)
-  figure, panels = plotting.new(
-    width=3.0 * len(chosen) + 0.9, height=3.6, columns=len(chosen), share=True
+  figure, panels = plotting.subplots(
+    1, len(chosen), figsize=(3.0 * len(chosen) + 0.9, 3.6), sharey=True
   )
   panels = np.atleast_1d(panels)  # One head gives a single panel.
   for panel, rows, (layer, head) in zip(panels, weights, chosen, strict=True):
@@ -81,9 +81,7 @@ def terms(parts: jt.Float[np.ndarray, "4 T K"], chosen: tuple[int, int]) -> Any:
   mem_len = context_len - segment_len
   query = np.arange(segment_len)[:, None]
   hidden = np.arange(context_len)[None] > mem_len + query
-  figure, panels = plotting.new(
-    width=8.6, height=2.8, columns=len(TERMS), share=True
-  )
+  figure, panels = plotting.subplots(1, 4, figsize=(8.6, 2.8), sharey=True)
   shown = np.where(hidden, np.nan, parts)
   for panel, values, title in zip(panels, shown, TERMS, strict=True):
     # Adding a constant to a row changes no attention: centre on the mean.

@@ -178,7 +178,7 @@ def _count(model: schema.ModelConfig) -> int:
 
 def draw(result: dict[str, Any]) -> Any:
   """Plots time per token and speed-up by attention length."""
-  figure, (left, right) = plotting.new(width=7.0, height=2.9, columns=2)
+  figure, (left, right) = plotting.subplots(1, 2, figsize=(7.0, 2.9))
   lengths = [row["attention_len"] for row in result["lengths"]]
 
   def line(axes, field, name, **style):

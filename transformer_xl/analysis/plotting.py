@@ -28,13 +28,7 @@ matplotlib.rcParams.update(
     "lines.linewidth": 1.4,
   }
 )
-
-
-def new(
-  *, width: float, height: float, columns: int = 1, share: bool = False
-) -> tuple[Any, Any]:
-  """Creates a figure, sized in inches, and its axes, which may share y."""
-  return pyplot.subplots(1, columns, figsize=(width, height), sharey=share)
+subplots = pyplot.subplots
 
 
 def write(
@@ -44,14 +38,10 @@ def write(
   figures: dict[str, Any],
   **arrays: Any,
 ) -> None:
-  """Writes what an analysis has found.
+  """Writes what an analysis has found to `results/` in the workdir.
 
-  Args:
-    workdir: gets the files, in its folder `results`.
-    name: of the files `<name>.json` and, if there are arrays, `<name>.npz`.
-    result: content of the JSON file; `made_by` goes into the figures, too.
-    figures: figure by the name of its PNG; they are closed.
-    **arrays: numbers that the result sums up.
+  The result is `<name>.json` and the arrays, if any, are `<name>.npz`. Figures
+  are PNG files by name, which state the result's `made_by`; they are closed.
   """
   path = os.path.join(workdir, "results", name)
   metrics_log.write_json(f"{path}.json", result)

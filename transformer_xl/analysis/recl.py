@@ -3,27 +3,46 @@
 The models of a group are compared on the tokens that are hardest for the best
 of them. The effective length is the context beyond which their loss there stops
 falling. Losses are measured with exactly c tokens of context, for each c of a
-list.
+list, which has two meanings (`config.analysis.context`):
+
+"tokens"     No layer sees anything before the last c tokens. A window that
+             starts at s gives the losses of the tokens s+1, s+2, ..., each with
+             all contexts up to its length, so one pass over all starts covers
+             every c. A model with absolute positions reads at most its training
+             segment, even where the context is longer.
+"attention"  Each layer attends to the last c tokens through a full memory: one
+             evaluation of the split per c. Keys of the second layer have seen c
+             tokens themselves, and so on: N layers see N (c - 1) + 1 tokens.
 
 Shapes: G models, C contexts, T tokens.
 """
 
+import dataclasses
+import functools
 import itertools
 import os
 from typing import Any
 from typing import NamedTuple
 
+import jax
 import jaxtyping as jt
 import numpy as np
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl.analysis import context_losses
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import plotting
+from transformer_xl.config import load
+from transformer_xl.config import saved
 from transformer_xl.config import schema
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
 from transformer_xl.model import transformer_xl
+from transformer_xl.model.encodings import table
 
 
 class Gains(NamedTuple):
@@ -86,12 +105,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       f"= {start + step}."
     )
   models, found = [], []
-  for folder, group_config in [
-    (workdir, config),
-    *context_losses.group(config),
-  ]:
-    subject = evaluate.load(group_config, folder)
-    found.append(context_losses.measure(subject, contexts))
+  runs = [(config, workdir), *((_like(config, x), x) for x in analysis.group)]
+  for run_config, folder in runs:
+    subject = evaluate.load(run_config, folder)
+    found.append(measure(subject, contexts))
     means = found[-1].mean(axis=1)
     models.append(
       {
@@ -133,6 +150,17 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   return result
 
 
+def _like(config, workdir) -> schema.ExperimentConfig:
+  """The configuration of another run, on the same data and split."""
+  other = load.from_config_dict(saved.get_config(workdir))
+  names = ("split", "batch_size", "checkpoint")
+  values = {f"eval.{name}": getattr(config.eval, name) for name in names}
+  shared = {
+    name: getattr(config, name) for name in ("data", "analysis", "mesh")
+  }
+  return dataclasses.replace(load.replaced(other, values), **shared)
+
+
 def _entry(losses, fraction, contexts, *, threshold) -> dict[str, Any]:
   """Effective lengths for a fraction, in the order of the group."""
   found = gains(losses, fraction=fraction)
@@ -149,12 +177,96 @@ def _entry(losses, fraction, contexts, *, threshold) -> dict[str, Any]:
   }
 
 
+def measure(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
+  """Losses [C, T] of the tokens after the longest context, in nats.
+
+  Raises:
+    UserError: the split is too short, or the model does not support the kind
+      of context.
+  """
+  is_exact = subject.config.analysis.context == "tokens"
+  with jax.set_mesh(subject.mesh):
+    return (_by_tokens if is_exact else _by_attention)(subject, contexts)
+
+
+def _by_tokens(subject, contexts) -> np.ndarray:
+  """`measure` in separate windows."""
+  config, split = subject.config, subject.config.eval.split
+  longest, count = contexts[-1], config.analysis.num_tokens
+  text = token_file.open_split(config.data.dataset_dir, split).tokens
+  needed = 2 * longest + count
+  if len(text) < needed:
+    raise errors.UserError(
+      f"analysis.num_tokens={count} with contexts up to {longest} needs "
+      f"{needed} tokens and {split} has {len(text)}; lower one of them."
+    )
+  read = np.array(contexts)
+  if table.of(config.model).counts_from_segment:
+    # The model was not trained on positions beyond its segment.
+    read = np.minimum(read, config.train.segment_len)
+  wanted, columns = np.unique(read, return_inverse=True)
+  found = context_windows.losses(
+    subject,
+    text,
+    np.arange(longest + count - wanted[0]),
+    length=int(wanted[-1]),
+    wanted=wanted - 1,
+  )
+  tokens = longest + np.arange(count)
+  return found[tokens - read[:, None], columns[:, None]]
+
+
+def _by_attention(subject, contexts) -> np.ndarray:
+  """`measure` through memory."""
+  config = subject.config
+  if table.of(config.model).counts_from_segment:
+    raise errors.UserError(
+      "analysis.context=attention needs an encoding of distances, and a model "
+      f"of the group has model.encoding={config.model.encoding}; set "
+      "--config.analysis.context=tokens."
+    )
+  passes = [_one_pass(subject, length) for length in contexts]
+  if len(passes[0]) < contexts[-1]:
+    raise errors.UserError(
+      f"a context of {contexts[-1]} is longer than {config.eval.split}; lower "
+      "analysis.context_stop."
+    )
+  return np.stack([losses[contexts[-1] - 1 :] for losses in passes])
+
+
+def _one_pass(subject, length) -> np.ndarray:
+  """Losses of all tokens but the first, in order."""
+  config, mesh, params = subject[:3]
+  values = {
+    "model.same_length_window": "mem_len",
+    "eval.same_length": True,
+    # All that a token can depend on, so that lanes make no difference.
+    "eval.warmup_len": length * config.model.num_layers,
+  }
+  config, count = load.replaced(config, values), config.eval.segments_per_call
+  stream = evaluate.open_stream(config, split=config.eval.split, mem_len=length)
+  functions = scorer.hidden_states(config, length)
+  read = jax.jit(
+    functools.partial(jax.lax.scan, functools.partial(functions.score, params)),
+    compiler_options=mesh_lib.compiler_options(mesh),
+  )
+  memory, sharding = functions.start(params), mesh_lib.segments(mesh)
+  losses, weights = [], []
+  for step in range(0, stream.num_steps, count):
+    segments = streams.device_segments(stream, step, count, sharding)
+    memory, nll = read(memory, segments)
+    losses.append(np.asarray(nll))
+    weights.append(np.asarray(segments.weights))
+  # Lanes are consecutive runs of the text.
+  lanes = [np.concatenate(x).swapaxes(0, 1) for x in (losses, weights)]
+  return lanes[0][lanes[1] > 0]
+
+
 def draw(result: dict[str, Any]) -> Any:
   """Plots perplexity and, for each r, gains by context (figures 3 and 4)."""
   entries, contexts = result["recl"], result["contexts"]
-  figure, axes = plotting.new(
-    width=2.6 * (len(entries) + 1), height=2.7, columns=len(entries) + 1
-  )
+  columns = len(entries) + 1
+  figure, axes = plotting.subplots(1, columns, figsize=(2.6 * columns, 2.7))
   for index, model in enumerate(result["models"]):
     axes[0].plot(contexts, model["perplexity"], marker=".", label=model["name"])
     for entry, panel in zip(entries, axes[1:], strict=True):

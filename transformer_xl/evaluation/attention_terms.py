@@ -3,10 +3,8 @@
 Shapes: as in `shapes`; all layers of a model are in front, N.
 """
 
-from typing import Any
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
@@ -49,14 +47,9 @@ def read_segment(
   model: transformer_xl.TransformerXL,
 ) -> Reading:
   """Reads a segment and shows its attention."""
-
-  def body(bound):
-    hidden, after, factors = bound.inspect(inputs, memory)
-    nll = adaptive_softmax.nll(hidden, targets, bound.head())
-    return nll, after, factors
-
-  read: Any = nn.apply(body, model)({"params": params})
-  nll, after, factors = read
+  bound = model.bind({"params": params})
+  hidden, after, factors = bound.inspect(inputs, memory)
+  nll = adaptive_softmax.nll(hidden, targets, bound.head())
   reach = memory_lib.reach(
     memory,
     jnp.zeros(inputs.shape, bool),

@@ -1,7 +1,5 @@
 """The share of a model's attention that goes to memory."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
@@ -14,8 +12,8 @@ from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import attention_terms
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import sums
-from transformer_xl.model import transformer_xl
 
 
 def memory_mass(
@@ -41,23 +39,18 @@ class Report:
         "--config.train.log_memory_use=False."
       )
     self._without = evaluate.Evaluator(config, mesh, split="valid", mem_len=0)
-    lanes, self._sharding = config.eval.batch_size, mesh_lib.segments(mesh)
+    self._sharding = mesh_lib.segments(mesh)
     segment_len = min(config.eval.segment_len, mem_len)
     self._stream = streams.EvalStream(
       token_file.open_split(config.data.dataset_dir, "valid"),
-      num_lanes=lanes,
+      num_lanes=config.eval.batch_size,
       segment_len=segment_len,
       warmup_len=0,
       resets="never",
     )
     filling = -(-mem_len // segment_len)
     self._num_steps = min(filling + 1, self._stream.num_steps)
-    self._start = functools.partial(
-      transformer_xl.empty_memory,
-      config.model,
-      batch_size=lanes,
-      mem_len=mem_len,
-    )
+    self._start = scorer.hidden_states(config, mem_len).start
 
     def read(params, memory, inputs, targets):
       found = attention_terms.read_segment(
@@ -69,7 +62,7 @@ class Report:
 
   def __call__(self, params: shapes.PyTree) -> dict[str, float]:
     """Returns each layer's share of attention, and the loss without memory."""
-    score, memory = self._without(params), self._start()
+    score, memory = self._without(params), self._start(params)
     for step in range(self._num_steps):
       segments = streams.device_segments(self._stream, step, 1, self._sharding)
       inputs, targets = segments.inputs[0], segments.targets[0]

@@ -15,6 +15,7 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -71,11 +72,7 @@ class Scorer:
   """
 
   def __init__(
-    self,
-    config: schema.ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    *,
-    mem_len: int,
+    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
     kind = config.eval.memory
     if kind == "auto":  # The fused kernel for TPU serves hidden states only.

@@ -70,15 +70,8 @@ def decode(
 ) -> tuple[Drawing, jt.Int[shapes.Array, "S C"]]:
   """Draws up to `limit` tokens per sample; fewer if all samples stop.
 
-  Args:
-    frozen: parameters as the reader needs them.
-    head: weights of the softmax.
-    drawing: state after the tokens so far.
-    keys: random keys, [S].
-    limit: at most C = `config.tokens_per_call`.
-    reader: the model.
-    config: sampling settings.
-    stop: token sequence that ends a sample.
+  C is `config.tokens_per_call`, and the limit at most that. There is a random
+  key for each sample, [S]. The token sequence `stop` ends a sample.
 
   Returns:
     The new state, and the tokens; columns from `limit` on are unused.
@@ -118,18 +111,12 @@ def _choose(head, drawing, keys, config, vocab_size) -> jax.Array:
     log_probs, tokens = best[0][:, 0], best[1][:, 0]
   if window(config):
     penalise = functools.partial(
-      penalise_repetition,
-      penalty=config.repetition_penalty,
-      ngram=config.no_repeat_ngram,
-      vocab_size=vocab_size,
+      penalise_repetition, config=config, vocab_size=vocab_size
     )
     recent = drawing.recent[:, -window(config) :]
     log_probs = jax.vmap(penalise)(log_probs, tokens, recent)
-  pick = functools.partial(
-    draw, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p
-  )
   keys = jax.vmap(jax.random.fold_in)(keys, drawing.length)
-  chosen = jax.vmap(pick)(log_probs, keys)
+  chosen = jax.vmap(functools.partial(draw, config=config))(log_probs, keys)
   return jnp.take_along_axis(tokens, chosen[:, None], axis=1)
 
 
@@ -144,27 +131,22 @@ def penalise_repetition(
   tokens: jt.Int[shapes.Array, "n"],
   recent: jt.Int[shapes.Array, "W"],
   *,
-  penalty: float,
-  ngram: int,
+  config: schema.GenerateConfig,
   vocab_size: int,
 ) -> jt.Float[shapes.Array, "n"]:
   """Lowers the log-probabilities of repetitions.
 
-  Args:
-    log_probs: of the candidates.
-    tokens: the candidates' ids.
-    recent: ids, newest last; `vocab_size` for no token.
-    penalty: divides the probabilities of recent tokens, before they are
-      normalised again. CTRL (Keskar et al. 2019, section 4.1) divides logits,
-      which an adaptive softmax does not have; multiplying log-probabilities
-      instead would leave a token of probability 1 unchanged.
-    ngram: excludes tokens that would complete an n-gram of this length that is
-      already in `recent` (Paulus et al. 2018, section 2.5); 0 for no rule.
-    vocab_size: V.
+  `repetition_penalty` divides the probabilities of recent tokens, before they
+  are normalised again. CTRL (Keskar et al. 2019, section 4.1) divides logits,
+  which an adaptive softmax does not have; multiplying log-probabilities instead
+  would leave a token of probability 1 unchanged. `no_repeat_ngram` excludes
+  tokens that would complete an n-gram of this length that is already in
+  `recent` (Paulus et al. 2018, section 2.5); 0 is for no rule.
+
+  Candidates have log-probabilities and ids. Recent ids are V for no token.
   """
-  lower = (
-    jnp.zeros((vocab_size,)).at[recent].set(math.log(penalty), mode="drop")
-  )
+  penalty, ngram = math.log(config.repetition_penalty), config.no_repeat_ngram
+  lower = jnp.zeros((vocab_size,)).at[recent].set(penalty, mode="drop")
   if ngram:
     starts = recent.shape[0] - ngram + 1
     matches = jnp.ones((starts,), bool)
@@ -179,33 +161,28 @@ def draw(
   log_probs: jt.Float[shapes.Array, "n"],
   key: jax.Array,
   *,
-  temperature: float,
-  top_k: int,
-  top_p: float,
+  config: schema.GenerateConfig,
 ) -> jt.Int[shapes.Array, ""]:
-  """Draws one of n candidates; returns its index.
+  """Draws one of n candidates with a scalar key; returns its index.
 
-  Args:
-    log_probs: of the candidates, up to a constant.
-    key: random key, a scalar.
-    temperature: divides the log-probabilities; 0 takes the likeliest, and the
-      first of equals.
-    top_k: keeps the k likeliest (40 in the paper's appendix E); 0 for all.
-    top_p: keeps the likeliest of these that together reach this probability
-      (Holtzman et al. 2020); 1 for all.
+  `temperature` divides the log-probabilities, which are known up to a constant;
+  0 takes the likeliest, and the first of equals. `top_k` keeps the k likeliest
+  (40 in the paper's appendix E); 0 keeps all. `top_p` keeps the likeliest of
+  these that together reach this probability (Holtzman et al. 2020).
   """
+  temperature, top_p = config.temperature, config.top_p
   if temperature < _MIN_TEMPERATURE:
     return jnp.argmax(log_probs).astype(jnp.int32)
   count = log_probs.shape[0]
-  kept = min(top_k, count) if top_k else count
+  kept = min(config.top_k or count, count)
   if kept == count and top_p == 1:
     chosen = jax.random.categorical(key, log_probs / temperature)
     return chosen.astype(jnp.int32)
   values, order = jax.lax.top_k(log_probs, kept)
   values = values / temperature
-  probabilities = jax.nn.softmax(values)
-  before = jnp.cumsum(probabilities) - probabilities
-  if top_p < 1:  # The likeliest is always kept.
-    before = before.at[0].set(0)
-    values = jnp.where(before < top_p, values, -jnp.inf)
+  if top_p < 1:
+    probabilities = jax.nn.softmax(values)
+    before = jnp.cumsum(probabilities) - probabilities
+    # The likeliest is always kept.
+    values = jnp.where(before.at[0].set(0) < top_p, values, -jnp.inf)
   return order[jax.random.categorical(key, values)].astype(jnp.int32)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -38,11 +39,7 @@ class AdaptiveEvaluator:
   """Scores a split at one memory length; compiles once for all settings."""
 
   def __init__(
-    self,
-    config: schema.ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    *,
-    mem_len: int,
+    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
     self._config, self._sharding = config, mesh_lib.segments(mesh)
     self._stream = evaluate.open_stream(

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -65,11 +66,7 @@ class AdaptiveScorer:
   """
 
   def __init__(
-    self,
-    config: schema.ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    *,
-    mem_len: int,
+    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
     dynamic = config.eval.dynamic
     is_per_lane = dynamic.kind != "none" and dynamic.lanes == "apart"
@@ -110,14 +107,9 @@ def _score_chunk(
 ) -> tuple[AdaptiveState, LossSums]:
   """Scores S consecutive segments, [S, B, T], and learns from each.
 
-  Args:
-    state: after the previous segment.
-    trained: trained parameters, towards which those of the state are pulled.
-    steps: rates and pulls; None without dynamic evaluation.
-    mixtures: flatness and share, [C] each.
-    texts: the segments.
-    model: the network.
-    is_per_lane: lanes have parameters of their own; otherwise they share them.
+  The parameters of the state are pulled towards the trained ones, and
+  `is_per_lane` if each lane has its own. There are no steps without dynamic
+  evaluation. Mixtures are [C].
   """
 
   def score(state, text):

@@ -14,10 +14,8 @@ where r is the root mean squared gradient on training text. A pull is at most
 loss that is differentiated is the one that is scored.
 """
 
-from typing import Any
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
@@ -56,14 +54,10 @@ def read(
   model: transformer_xl.TransformerXL,
 ) -> SegmentOutputs:
   """Runs the model on a segment; `model.nll` that keeps the hidden states."""
-
-  def body(bound):
-    hidden, after = bound(segment.inputs, memory, segment.resets)
-    nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
-    return nll, hidden, after
-
-  result: Any = nn.apply(body, model)({"params": params})
-  return result
+  bound = model.bind({"params": params})
+  hidden, memory = bound(segment.inputs, memory, segment.resets)
+  nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
+  return nll, hidden, memory
 
 
 def loss_gradient(
@@ -96,13 +90,10 @@ def sgd_steps(rule: Rule, params: shapes.PyTree) -> Steps:
 
 
 def rms_steps(rule: Rule, mean_squares: shapes.PyTree) -> Steps:
-  """Rates and pulls scaled by the size of training gradients.
+  """Rates and pulls scaled by mean squared training gradients.
 
-  Args:
-    rule: the hyperparameters.
-    mean_squares: mean squared training gradient of each parameter. Its roots
-      are averaged over all parameters; the authors' code averages the means of
-      its tensors, which depends on how layers are stacked.
+  Their roots are averaged over all parameters; the authors' code averages the
+  means of its tensors, which depends on how layers are stacked.
   """
   roots = jax.tree.map(jnp.sqrt, mean_squares)
   leaves = jax.tree.leaves(roots)
