@@ -10,6 +10,7 @@ workdir. Finished rows are not trained again.
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 from typing import Any
@@ -31,7 +32,6 @@ from transformer_xl.model import transformer_xl
 from transformer_xl.training import loop
 from transformer_xl.workdir import metrics_log
 
-RECURRENCE = ("recurrent", "segment")
 _REFERENCE = "recurrent-relative-all"
 
 
@@ -94,12 +94,10 @@ def parse(name: str) -> Row:
   Raises:
     UserError: it does not have three parts, or one of them is unknown.
   """
-  parts = name.split("-")
   fields = ("model.encoding", "train.loss_on")
-  choices = (RECURRENCE, *map(schema.choices, fields))
-  if len(parts) != len(choices) or any(
-    part not in known for part, known in zip(parts, choices, strict=True)
-  ):
+  choices = (("recurrent", "segment"), *map(schema.choices, fields))
+  parts = tuple(name.split("-"))
+  if parts not in itertools.product(*choices):
     text = "-".join(f"({'|'.join(known)})" for known in choices)
     raise errors.UserError(
       f"analysis.rows has {name!r}, which is not a row; rows are {text}."
@@ -128,7 +126,13 @@ def _result(row, config, folder) -> dict[str, Any] | None:
   if os.path.exists(path):
     with open(path, encoding="utf-8") as file:
       result = json.load(file)
-    _check_training(result["asked"], settings, folder)
+    for group in ("model", "train"):
+      for name, value in result["asked"][group].items():
+        if settings[group][name] != value:
+          raise errors.UserError(
+            f"{folder} was trained with {group}.{name}={value} and "
+            f"{settings[group][name]} is requested; use another --workdir."
+          )
     if result["asked"] == settings:
       logging.info("Row %s is finished.", row.name)
       return result
@@ -160,17 +164,6 @@ def _settings(config: schema.ExperimentConfig) -> dict[str, Any]:
     "attention_lens": config.analysis.attention_lens,
   }
   return json.loads(json.dumps(settings))
-
-
-def _check_training(saved, wanted, folder) -> None:
-  """Raises a UserError if the row was trained with other settings."""
-  for group in ("model", "train"):
-    for name, value in saved[group].items():
-      if wanted[group][name] != value:
-        raise errors.UserError(
-          f"{folder} was trained with {group}.{name}={value} and "
-          f"{wanted[group][name]} is requested; use another --workdir."
-        )
 
 
 def _scores(row, config, folder) -> dict[str, Any]:
@@ -255,7 +248,11 @@ def draw(results: list[dict[str, Any]]) -> Any:
     colour = f"C{encodings.index(row['encoding'])}"
     marker = "o" if row["loss_on"] == "all" else "^"
     style = f"{marker}-" if row["recurrence"] else f"{marker}--"
-    line(row["sweep"], style, color=colour, markersize=4, label=_label(row))
+    encoding = row["encoding"].replace("_", " ")
+    recurrence = "recurrence" if row["recurrence"] else "no recurrence"
+    half = "" if row["loss_on"] == "all" else ", recent half"
+    label = f"{encoding}, {recurrence}{half}"
+    line(row["sweep"], style, color=colour, markersize=4, label=label)
     line([row["init"]], marker, color=colour, markersize=9, fillstyle="none")
   axes.set_xscale("log", base=2)
   axes.xaxis.set_major_formatter("{x:.0f}")
@@ -267,9 +264,3 @@ def draw(results: list[dict[str, Any]]) -> Any:
   axes.set_ylim(0.99 * lowest, min(1.01 * highest, 1.25 * lowest))
   figure.legend(loc="outside right upper", fontsize=8)
   return figure
-
-
-def _label(row) -> str:
-  recurrence = "recurrence" if row["recurrence"] else "no recurrence"
-  half = "" if row["loss_on"] == "all" else ", recent half"
-  return f"{row['encoding'].replace('_', ' ')}, {recurrence}{half}"

@@ -31,8 +31,7 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.evaluation import attention_terms
-from transformer_xl.evaluation import memory_share
+from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import sums
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import run_record
@@ -119,7 +118,7 @@ def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
 def _measure(params, tokens, config, mem_len, segment_len) -> Maps:
   """Reads tokens [num_tokens] and measures segments once memory is full."""
   model = sums.make_model(config)
-  read = jax.jit(functools.partial(attention_terms.read_segment, model=model))
+  read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   score = jax.jit(functools.partial(model.apply, method="nll"))
   memory, empty = (
     transformer_xl.empty_memory(config.model, batch_size=1, mem_len=length)
@@ -134,7 +133,7 @@ def _measure(params, tokens, config, mem_len, segment_len) -> Maps:
     if start >= mem_len:
       without, _ = score({"params": params}, inputs, targets, empty)
       profile = by_distance(found.weights[:, 0])
-      mass = memory_share.memory_mass(found.weights)
+      mass = attention_use.memory_mass(found.weights)
       measured.append((profile, mass, found.nll, without))
       last = start
   profiles, masses, *losses = zip(*measured, strict=True)

@@ -35,14 +35,11 @@ def losses(
   length: int,
   wanted: np.ndarray,
 ) -> jt.Float[np.ndarray, "W C"]:
-  """Negative log-probabilities, in nats, of chosen targets in each window.
+  """Negative log-probabilities, in nats, of targets in each window.
 
-  Args:
-    subject: the model; `eval` sets how many tokens are read per call.
-    tokens: the split, [num_tokens].
-    starts: [W] first positions; L + 1 tokens must follow each.
-    length: L.
-    wanted: [C] indices of targets in a window, from 0.
+  Tokens are those of the split, [num_tokens]. Each of the first positions
+  `starts`, [W], must have L + 1 after it. Those of the targets in a window,
+  `wanted`, [C], count from 0.
   """
   config, mesh, params = subject[:3]
   model = sums.make_model(load.replaced(config, {"eval.same_length": False}))

@@ -99,9 +99,7 @@ def _methods(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
 
 def _window(model_config, params, text, length) -> Callable[[int], Any]:
   """Predicts one token from a window, read without memory."""
-  model = transformer_xl.TransformerXL(
-    model_config, clamp_len=0, same_length=False
-  )
+  model = transformer_xl.TransformerXL(model_config, 0, same_length=False)
   last = np.array([length - 1])
   read = jax.jit(
     functools.partial(context_windows.read_window, model=model, wanted=last)
@@ -181,35 +179,27 @@ def draw(result: dict[str, Any]) -> Any:
   figure, (left, right) = plotting.subplots(1, 2, figsize=(7.0, 2.9))
   lengths = [row["attention_len"] for row in result["lengths"]]
 
-  def line(axes, field, name, **style):
+  def line(axes, field, name):
     axes.plot(
       lengths,
       [row[field][name] for row in result["lengths"]],
-      marker="o",
+      "o-",
       markersize=4,
       color=f"C{list(LABELS).index(name)}",
       label=LABELS[name],
-      **style,
     )
 
   for name in LABELS:
     line(left, "milliseconds_per_token", name)
-  left.set_yscale("log")
-  left.set_ylabel("milliseconds a token")
+  tokens = "attention length (tokens)"
+  left.set(yscale="log", ylabel="milliseconds a token", xlabel=tokens)
   left.legend(fontsize=7, loc="center right")
   for name in ("hidden", "key_value"):
     line(right, "times_faster_than_vanilla", name)
   known = [one for one in lengths if one in PAPER]
-  right.plot(
-    known,
-    [PAPER[one] for one in known],
-    "k--",
-    marker="x",
-    label="paper (hidden states, GPU)",
-  )
-  right.set_ylabel("times faster than vanilla")
+  label = "paper (hidden states, GPU)"
+  right.plot(known, [PAPER[one] for one in known], "kx--", label=label)
+  right.set(ylabel="times faster than vanilla", xlabel=tokens)
   right.set_ylim(bottom=0)
   right.legend(fontsize=7)
-  for axes in (left, right):
-    axes.set_xlabel("attention length (tokens)")
   return figure

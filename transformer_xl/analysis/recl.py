@@ -72,10 +72,7 @@ def gains(losses: jt.Float[np.ndarray, "G C T"], *, fraction: float) -> Gains:
 
 
 def effective_length(
-  relative: jt.Float[np.ndarray, "C-1"],
-  contexts: list[int],
-  *,
-  threshold: float,
+  relative: jt.Float[np.ndarray, "C-1"], contexts: list[int], threshold: float
 ) -> tuple[int, bool]:
   """The first context whose next step gains less than the threshold, and True.
 
@@ -130,20 +127,16 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "threshold": analysis.threshold,
     "models": models,
     "recl": [
-      _entry(losses, fraction, contexts, threshold=analysis.threshold)
+      _entry(losses, fraction, contexts, analysis.threshold)
       for fraction in analysis.fractions
     ],
   }
   for entry in result["recl"]:
-    for model, length, is_reached in zip(
-      models, entry["recl"], entry["is_reached"], strict=True
-    ):
+    for index, model in enumerate(models):
+      bound = "" if entry["is_reached"][index] else "at least "
       logging.info(
         "RECL at r = %g of %s: %s%d",
-        entry["fraction"],
-        model["name"],
-        "" if is_reached else "at least ",
-        length,
+        *(entry["fraction"], model["name"], bound, entry["recl"][index]),
       )
   arrays = {"losses": losses.astype(np.float32), "contexts": contexts}
   plotting.write(workdir, "recl", result, {"recl": draw(result)}, **arrays)
@@ -161,13 +154,10 @@ def _like(config, workdir) -> schema.ExperimentConfig:
   return dataclasses.replace(load.replaced(other, values), **shared)
 
 
-def _entry(losses, fraction, contexts, *, threshold) -> dict[str, Any]:
+def _entry(losses, fraction, contexts, threshold) -> dict[str, Any]:
   """Effective lengths for a fraction, in the order of the group."""
   found = gains(losses, fraction=fraction)
-  ends = [
-    effective_length(row, contexts, threshold=threshold)
-    for row in found.relative
-  ]
+  ends = [effective_length(row, contexts, threshold) for row in found.relative]
   return {
     "fraction": fraction,
     "recl": [length for length, _ in ends],

@@ -36,12 +36,12 @@ class TokenScores(NamedTuple):
   top_tokens: Any  # [tokens, k].
 
 
-def _score_streams(model, parts, *, batch_size, top_k) -> list[TokenScores]:
+def _score_streams(model, parts, options) -> list[TokenScores]:
   """Scores streams in batches of similar length; compiles once."""
-  reader, lanes = model.reader, min(batch_size, len(parts))
+  reader, lanes = model.reader, min(options.batch_size, len(parts))
   segment_len = reader.segment_len
   call = jax.jit(
-    functools.partial(_read_segment, reader=reader, top_k=top_k),
+    functools.partial(_read_segment, reader=reader, top_k=options.top_k),
     donate_argnums=1,
   )
   order = sorted(range(len(parts)), key=lambda i: -len(parts[i].tokens))
@@ -81,10 +81,7 @@ def _read_segment(frozen, state, text, *, reader, top_k):
 def score(
   model: language_model.LanguageModel,
   texts: Sequence[inputs_lib.Text],
-  *,
-  prefix: str,
-  batch_size: int,
-  top_k: int = 0,
+  options: schema.ScoreConfig,
 ) -> list[dict[str, Any]]:
   """Scores texts; returns one JSON object per text, independent of the batch.
 
@@ -92,10 +89,10 @@ def score(
   without one, the first token of a fresh text has no context and is not scored.
   At each position the `top_k` likeliest tokens are reported.
   """
-  parts = inputs_lib.streams(texts, model.vocabulary, prefix=prefix)
-  scored = _score_streams(model, parts, batch_size=batch_size, top_k=top_k)
+  parts = inputs_lib.streams(texts, model.vocabulary, prefix=options.prefix)
+  scored = _score_streams(model, parts, options)
   card = {
-    "prefix": prefix,
+    "prefix": options.prefix,
     **model.settings(),
     "memory_start": model.reader.config.memory_start,
     "dtype": model.reader.config.dtype,
@@ -124,15 +121,15 @@ def _object(vocabulary, text, index, part, scores) -> dict[str, Any]:
     "log_probs": unscored + (-scores.nll[known]).tolist(),
   }
   if scores.top_tokens.shape[1]:
-    best = zip(scores.top_tokens, scores.top_log_probs, strict=True)
-    rows = [[*zip(*row, strict=True)] for row in best]
-    result["top"] = unscored + [
-      [
+
+    def candidates(i):
+      pairs = zip(scores.top_tokens[i], scores.top_log_probs[i], strict=True)
+      return [
         {"token": vocabulary.symbol(token), "log_prob": float(log_prob)}
-        for token, log_prob in rows[index]
+        for token, log_prob in pairs
       ]
-      for index in known
-    ]
+
+    result["top"] = unscored + [candidates(i) for i in known]
   return result
 
 
@@ -153,13 +150,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   model = language_model.load(
     config, workdir, mem_len=options.mem_len, segment_len=options.segment_len
   )
-  result = score(
-    model,
-    texts,
-    prefix=options.prefix,
-    batch_size=options.batch_size,
-    top_k=options.top_k,
-  )
+  result = score(model, texts, options)
   count = sum(text["num_tokens"] for text in result)
   nll = sum(text["nll"] for text in result) / max(count, 1)
   logging.info(

@@ -18,8 +18,8 @@ from absl import logging
 
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
+from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import memory_share
 from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
@@ -93,7 +93,7 @@ class Evaluation:
     )
     self._memory_use: Callable[..., dict[str, float]] = lambda params: {}
     if config.train.log_memory_use:
-      self._memory_use = memory_share.Report(config, mesh)
+      self._memory_use = attention_use.Report(config, mesh)
 
   def is_due(self, step: int) -> bool:
     """At multiples of the period, and at the end."""

@@ -29,10 +29,7 @@ from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
 
 # Settings of which several can be compared, by the group that a card has.
-_SWEPT = {
-  "dynamic": ("learning_rate", "decay"),
-  "cache": ("flatness", "share"),
-}
+_SWEPT = {"dynamic": ("learning_rate", "decay"), "cache": ("flatness", "share")}
 
 
 class AdaptiveEvaluator:

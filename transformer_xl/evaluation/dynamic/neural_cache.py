@@ -74,13 +74,8 @@ def losses(
 ) -> shapes.Losses:
   """Negative log-probabilities of the targets under the mixture, in nats.
 
-  Args:
-    nll: negative log-probabilities under the model.
-    targets: ids.
-    pairs: n of the past, then the T of this segment. Each position uses the n
-      pairs before its own.
-    similarities: `similarity` to the pairs.
-    mixture: flatness and share.
+  `nll` is that of the model. The pairs are n of the past, then the T of this
+  segment; each position uses the n before its own. `similarities` are to them.
   """
   segment_len, count = targets.shape[1], pairs.next_tokens.shape[1]
   later = jnp.arange(count)[None] - jnp.arange(segment_len)[:, None]  # [T, K]

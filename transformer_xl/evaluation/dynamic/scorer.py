@@ -30,6 +30,7 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update
+from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.kernels import device
@@ -115,12 +116,10 @@ def _score_chunk(
   def score(state, text):
     (params, memory, cache), segment = state, text.segment
     if steps is None:
-      outputs = update.read(trained, memory, segment, model=model)
+      outputs = _read(trained, memory, segment, model)
     else:
-      slopes, outputs = update.loss_gradient(
-        params, memory, segment, model=model
-      )
-      params = update.update(params, slopes, trained=trained, steps=steps)
+      slopes, outputs = _loss_gradient(params, memory, segment, model)
+      params = steps.update(params, slopes, trained)
     nll, hidden, memory = outputs
     losses = nll[None]
     if cache is not None:
@@ -149,9 +148,7 @@ def _mean_squares(params, state, segments, *, model, is_per_lane):
   """
 
   def squares(memory, segment):
-    slopes, (*_, memory) = update.loss_gradient(
-      params, memory, segment, model=model
-    )
+    slopes, (*_, memory) = _loss_gradient(params, memory, segment, model)
     return jax.tree.map(jnp.square, slopes), memory
 
   def body(carry, segment):
@@ -168,6 +165,32 @@ def _mean_squares(params, state, segments, *, model, is_per_lane):
   zeros = jax.tree.map(jnp.zeros_like, params)
   (total, _), _ = jax.lax.scan(body, (zeros, state.memory), segments)
   return jax.tree.map(lambda leaf: leaf / len(segments.inputs), total)
+
+
+def _read(params, memory, segment, model):
+  """Losses, last hidden states and next memory of one segment."""
+  bound = model.bind({"params": params})
+  hidden, memory = bound(segment.inputs, memory, segment.resets)
+  nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
+  return nll, hidden, memory
+
+
+def _loss_gradient(params, memory, segment, model):
+  """Gradient of the mean loss over the tokens that have weight, and `_read`.
+
+  These are the ones that are scored, so nothing is learned that has not been
+  scored: the warm-up of a lane is text that another lane scores later. The
+  gradient is zero if there are none. Dropout is off, so the loss that is
+  differentiated is the one that is scored.
+  """
+  weights = segment.loss_weights()
+
+  def loss(params):
+    nll, *rest = _read(params, memory, segment, model)
+    total = jnp.sum(weights * nll)
+    return total / jnp.maximum(jnp.sum(weights), 1), (nll, *rest)
+
+  return jax.grad(loss, has_aux=True)(params)
 
 
 def _one_lane_each(tree: shapes.PyTree) -> shapes.PyTree:

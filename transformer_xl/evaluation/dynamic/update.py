@@ -10,8 +10,7 @@ mean loss and a step back towards their trained values (Krause et al. 2018, and
     rms  rate = learning_rate / (r + eps)   pull = decay * r / mean(r)
 
 where r is the root mean squared gradient on training text. A pull is at most
-1, so that it never overshoots the trained parameters. Dropout is off, so the
-loss that is differentiated is the one that is scored.
+1, so that it never overshoots the trained parameters.
 """
 
 from typing import NamedTuple
@@ -21,10 +20,6 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
-from transformer_xl.data import segment as segment_lib
-from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import memory as memory_lib
-from transformer_xl.model import transformer_xl
 
 
 class Rule(NamedTuple):
@@ -41,46 +36,13 @@ class Steps(NamedTuple):
   rates: shapes.PyTree
   pulls: shapes.PyTree  # In [0, 1].
 
+  def update(self, params, gradient, trained) -> shapes.PyTree:
+    """Returns the parameters for the next segment."""
 
-# Losses, last hidden states and next memory of one segment.
-SegmentOutputs = tuple[shapes.Losses, shapes.Hidden, memory_lib.Memory]
+    def move(value, slope, start, rate, pull):
+      return value + pull * (start - value) - rate * slope
 
-
-def read(
-  params: shapes.PyTree,
-  memory: memory_lib.Memory,
-  segment: segment_lib.Segment,
-  *,
-  model: transformer_xl.TransformerXL,
-) -> SegmentOutputs:
-  """Runs the model on a segment; `model.nll` that keeps the hidden states."""
-  bound = model.bind({"params": params})
-  hidden, memory = bound(segment.inputs, memory, segment.resets)
-  nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
-  return nll, hidden, memory
-
-
-def loss_gradient(
-  params: shapes.PyTree,
-  memory: memory_lib.Memory,
-  segment: segment_lib.Segment,
-  *,
-  model: transformer_xl.TransformerXL,
-) -> tuple[shapes.PyTree, SegmentOutputs]:
-  """Gradient of the mean loss over the tokens that have weight.
-
-  These are the ones that are scored, so nothing is learned that has not been
-  scored: the warm-up of a lane is text that another lane scores later. The
-  gradient is zero if there are none.
-  """
-  weights = segment.loss_weights()
-
-  def loss(params):
-    outputs = read(params, memory, segment, model=model)
-    total = jnp.sum(weights * outputs[0])
-    return total / jnp.maximum(jnp.sum(weights), 1), outputs
-
-  return jax.grad(loss, has_aux=True)(params)
+    return jax.tree.map(move, params, gradient, trained, *self)
 
 
 def sgd_steps(rule: Rule, params: shapes.PyTree) -> Steps:
@@ -102,18 +64,3 @@ def rms_steps(rule: Rule, mean_squares: shapes.PyTree) -> Steps:
     jax.tree.map(lambda r: rule.learning_rate / (r + rule.epsilon), roots),
     jax.tree.map(lambda r: jnp.minimum(rule.decay * r / mean, 1.0), roots),
   )
-
-
-def update(
-  params: shapes.PyTree,
-  gradient: shapes.PyTree,
-  *,
-  trained: shapes.PyTree,
-  steps: Steps,
-) -> shapes.PyTree:
-  """Returns the parameters for the next segment."""
-
-  def move(value, slope, start, rate, pull):
-    return value + pull * (start - value) - rate * slope
-
-  return jax.tree.map(move, params, gradient, trained, *steps)
