@@ -32,8 +32,6 @@ from transformer_xl.model import transformer_xl
 from transformer_xl.training import loop
 from transformer_xl.workdir import metrics_log
 
-_REFERENCE = "recurrent-relative-all"
-
 
 class Row(NamedTuple):
   """One line of the table."""
@@ -58,7 +56,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   config = load.with_vocab_size(config, meta)
   configs = [row_config(config, row) for row in rows]
   if config.analysis.equal_memory:
-    budget = equal_memory.bytes_of_step(row_config(config, parse(_REFERENCE)))
+    reference = row_config(config, parse("recurrent-relative-all"))
+    budget = equal_memory.bytes_of_step(reference)
     logging.info(
       "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
     )
@@ -67,7 +66,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
     configs = [one if one.train.mem_len else lengthen(one) for one in configs]
   table: dict[str, Any] = {
-    "made_by": plotting.made_by(),
+    "made_by": plotting.MADE_BY,
     "split": config.eval.split,
     "equal_memory": config.analysis.equal_memory,
     "rows": [],

@@ -67,7 +67,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     rows.append(_row(length, _timed(_methods(config, twin, text, length))))
     _log(rows[-1])
   result = {
-    "made_by": plotting.made_by(),
+    "made_by": plotting.MADE_BY,
     "device": jax.devices()[0].device_kind,
     "num_parameters": _count(config.model),
     "vanilla_parameters": _count(twin),

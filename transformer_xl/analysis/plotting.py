@@ -28,6 +28,7 @@ matplotlib.rcParams.update(
     "lines.linewidth": 1.4,
   }
 )
+MADE_BY = " ".join(["python", *sys.orig_argv[1:]])  # This process.
 subplots = pyplot.subplots
 
 
@@ -54,8 +55,3 @@ def write(
     figure.savefig(path, dpi=150, metadata={"Description": result["made_by"]})
     pyplot.close(figure)
     logging.info("Wrote %s.", path)
-
-
-def made_by() -> str:
-  """The command line of this process."""
-  return " ".join(["python", *sys.orig_argv[1:]])

@@ -118,7 +118,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
   losses = np.stack(found).astype(np.float64)
   result = {
-    "made_by": plotting.made_by(),
+    "made_by": plotting.MADE_BY,
     "split": config.eval.split,
     "context": analysis.context,
     "contexts": contexts,

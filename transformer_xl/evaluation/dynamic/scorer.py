@@ -71,22 +71,17 @@ class AdaptiveScorer:
   ):
     dynamic = config.eval.dynamic
     is_per_lane = dynamic.kind != "none" and dynamic.lanes == "apart"
-    shared: dict[str, Any] = {
-      "model": _model(config, is_per_lane),
-      "is_per_lane": is_per_lane,
-    }
-    start = functools.partial(
-      _start, config=config, mem_len=mem_len, is_per_lane=is_per_lane
-    )
+    shared: dict[str, Any] = {"is_per_lane": is_per_lane}
+    start = functools.partial(_start, config=config, mem_len=mem_len, **shared)
+    shared["model"] = _model(config, is_per_lane)
     params = transformer_xl.abstract_params(config.model)
-    state, lanes = jax.eval_shape(start, params), mesh_lib.lanes(mesh)
+    state = jax.eval_shape(start, params)
+    by_lane = jax.tree.map(lambda _: mesh_lib.lanes(mesh), state)
     if is_per_lane:
-      shardings = jax.tree.map(lambda _: lanes, state)
-      shardings = shardings._replace(params=mesh_lib.lane_copies(mesh, params))
+      shardings = by_lane._replace(params=mesh_lib.lane_copies(mesh, params))
     else:
       shardings = mesh_lib.parameters(mesh, state)
-      by_lane = jax.tree.map(lambda _: lanes, state.cache)
-      shardings = shardings._replace(cache=by_lane)
+      shardings = shardings._replace(cache=by_lane.cache)
     self.start = jax.jit(start, out_shardings=shardings)
     self.steps = jax.jit(
       update.sgd_steps if dynamic.kind == "sgd" else update.rms_steps
@@ -211,14 +206,11 @@ def _model(config, is_per_lane) -> transformer_xl.TransformerXL:
 def _start(params, *, config, mem_len, is_per_lane) -> AdaptiveState:
   """The state before the first segment."""
   lanes, size, cache = config.eval.batch_size, config.eval.cache.size, None
-  batch_size = 1 if is_per_lane else lanes
+  batch = {"batch_size": 1 if is_per_lane else lanes}
   if size:
-    cache = neural_cache.empty(
-      batch_size=batch_size, size=size, model_dim=config.model.model_dim
-    )
-  memory = transformer_xl.empty_memory(
-    config.model, batch_size=batch_size, mem_len=mem_len
-  )
+    model_dim = config.model.model_dim
+    cache = neural_cache.empty(size=size, model_dim=model_dim, **batch)
+  memory = transformer_xl.empty_memory(config.model, mem_len=mem_len, **batch)
   is_dynamic = config.eval.dynamic.kind != "none"
   state = AdaptiveState(params if is_dynamic else None, memory, cache)
   if not is_per_lane:
