@@ -180,16 +180,15 @@ def _scores(row, config, folder) -> dict[str, Any]:
       logging.warning("%s: %s", row.name, error)
       continue
     nll = found.nll / found.num_tokens
+    perplexity = units.perplexity(nll)
+    logging.info("attention %d: perplexity %.2f", length, perplexity)
     sweep.append(
       {
         "attention_len": length,
         "nll": nll,
-        "perplexity": units.perplexity(nll),
+        "perplexity": perplexity,
         "num_tokens": found.num_tokens,
       }
-    )
-    logging.info(
-      "attention %d: perplexity %.2f", length, sweep[-1]["perplexity"]
     )
   return {
     "num_parameters": transformer_xl.num_parameters(subject.params),

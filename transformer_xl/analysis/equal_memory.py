@@ -43,14 +43,16 @@ def _with_segment(config, segment_len) -> schema.ExperimentConfig:
   train = config.train
   every, share = train.segments_per_call, train.segment_len / segment_len
   warmup_steps = round(train.warmup_steps * train.segment_len / segment_len)
+
+  def scaled(steps):
+    return math.ceil(steps * share / every) * every
+
   values = {
-    "train.num_steps": train.num_steps,
-    "train.log_every_steps": train.log_every_steps,
-    "train.eval_every_steps": train.eval_every_steps,
-    "checkpoint.every_steps": config.checkpoint.every_steps,
+    "train.segment_len": segment_len,
+    "train.num_steps": scaled(train.num_steps),
+    "train.warmup_steps": warmup_steps,
+    "train.log_every_steps": scaled(train.log_every_steps),
+    "train.eval_every_steps": scaled(train.eval_every_steps),
+    "checkpoint.every_steps": scaled(config.checkpoint.every_steps),
   }
-  for name, steps in values.items():
-    values[name] = math.ceil(steps * share / every) * every
-  values["train.segment_len"] = segment_len
-  values["train.warmup_steps"] = warmup_steps
   return load.replaced(config, values)

@@ -44,14 +44,15 @@ def write(
   The result is `<name>.json` and the arrays, if any, are `<name>.npz`. Figures
   are PNG files by name, which state the result's `made_by`; they are closed.
   """
-  path = os.path.join(workdir, "results", name)
-  metrics_log.write_json(f"{path}.json", result)
-  os.makedirs(os.path.dirname(path), exist_ok=True)
+  folder = os.path.join(workdir, "results")
+  os.makedirs(folder, exist_ok=True)
+  metrics_log.write_json(os.path.join(folder, f"{name}.json"), result)
   if arrays:
-    np.savez_compressed(f"{path}.npz", **arrays)
-    logging.info("Wrote %s.npz.", path)
+    path = os.path.join(folder, f"{name}.npz")
+    np.savez_compressed(path, **arrays)
+    logging.info("Wrote %s.", path)
   for name, figure in figures.items():
-    path = os.path.join(workdir, "results", f"{name}.png")
+    path = os.path.join(folder, f"{name}.png")
     figure.savefig(path, dpi=150, metadata={"Description": result["made_by"]})
     pyplot.close(figure)
     logging.info("Wrote %s.", path)

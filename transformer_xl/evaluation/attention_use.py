@@ -12,9 +12,9 @@ import jaxtyping as jt
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import streams
-from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import sums
@@ -117,12 +117,9 @@ class Report:
     self._without = evaluate.Evaluator(config, mesh, split="valid", mem_len=0)
     self._sharding = mesh_lib.segments(mesh)
     segment_len = min(config.eval.segment_len, mem_len)
-    self._stream = streams.EvalStream(
-      token_file.open_split(config.data.dataset_dir, "valid"),
-      num_lanes=config.eval.batch_size,
-      segment_len=segment_len,
-      warmup_len=0,
-      resets="never",
+    values = {"eval.segment_len": segment_len, "eval.warmup_len": 0}
+    self._stream = evaluate.open_stream(
+      load.replaced(config, values), split="valid", mem_len=mem_len
     )
     filling = -(-mem_len // segment_len)
     self._num_steps = min(filling + 1, self._stream.num_steps)

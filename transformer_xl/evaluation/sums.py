@@ -4,7 +4,6 @@ Results are sums; means are made at the end.
 """
 
 from collections.abc import Callable
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -40,10 +39,8 @@ def score_segment(
 ) -> tuple[memory_lib.Memory, shapes.Losses]:
   """Negative log-probabilities of one segment's targets, unweighted."""
   inputs, targets, resets, _ = segment
-  scored: Any = model.apply(
-    {"params": params}, inputs, targets, memory, resets, method="nll"
-  )
-  nll, memory = scored
+  bound = model.bind({"params": params})
+  nll, memory = bound.nll(inputs, targets, memory, resets)
   return memory, nll
 
 

@@ -131,10 +131,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: the prompt is empty or not in the vocabulary.
   """
-  options = config.generate
-  text, path = options.prompt, options.prompt_file
-  if path:
-    text = inputs.read_file(path, field="generate.prompt_file")
+  options, text = config.generate, config.generate.prompt
+  if options.prompt_file:
+    text = inputs.read_file(options.prompt_file, field="generate.prompt_file")
   model = language_model.load(
     config, workdir, mem_len=options.mem_len, segment_len=options.segment_len
   )
@@ -163,9 +162,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     _print(f"--- sample {index}\n{text}{other}\n")
   drawn: list[dict[str, Any]] = [
     {"text": text, "num_tokens": len(tokens), "stopped": stopped}
-    for text, tokens, stopped in zip(
-      texts, samples.tokens, samples.stopped, strict=True
-    )
+    for text, tokens, stopped in zip(texts, *samples[:2], strict=True)
   ]
   count = sum(sample["num_tokens"] for sample in drawn)
   names = (

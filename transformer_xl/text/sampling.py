@@ -176,8 +176,8 @@ def draw(
   count = log_probs.shape[0]
   kept = min(config.top_k or count, count)
   if kept == count and top_p == 1:
-    chosen = jax.random.categorical(key, log_probs / temperature)
-    return chosen.astype(jnp.int32)
+    index = jax.random.categorical(key, log_probs / temperature)
+    return index.astype(jnp.int32)
   values, order = jax.lax.top_k(log_probs, kept)
   values = values / temperature
   if top_p < 1:

@@ -8,6 +8,7 @@ once per setting, and writes those results to a separate file
 
 import dataclasses
 import itertools
+import json
 import math
 import time
 from typing import Any
@@ -113,8 +114,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
     for mem_len in config.eval.mem_len:
       evaluator = AdaptiveEvaluator(config, subject.mesh, mem_len=mem_len)
       for score, options in _scores(evaluator, subject.params, config.eval):
-        card = subject.card(score, evaluator.file, mem_len)
-        cards.append(_finite(card) | options)
+        text = json.dumps(subject.card(score, evaluator.file, mem_len))
+        # JSON lacks infinities and NaN, which become null.
+        card = json.loads(text, parse_constant=lambda _: None)
+        cards.append(card | options)
         _log(cards[-1])
   if len(cards) > 1:
     _log_best(cards)
@@ -146,16 +149,6 @@ def _mixtures(cache: schema.CacheConfig) -> list[tuple[float, float]]:
   """Flatness and share of each setting; without a cache, a share of 0."""
   settings = itertools.product(cache.flatness, cache.share)
   return [*settings] if cache.size else [(0.0, 0.0)]
-
-
-def _finite(card: dict[str, Any]) -> dict[str, Any]:
-  """Replaces infinities and NaN, which JSON lacks, by None."""
-  return {
-    name: None
-    if isinstance(value, float) and not math.isfinite(value)
-    else value
-    for name, value in card.items()
-  }
 
 
 def _log(card: dict[str, Any]) -> None:
