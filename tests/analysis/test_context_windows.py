@@ -16,11 +16,6 @@ from transformer_xl.evaluation import evaluate
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def make(data_dir, **updates):
   values = {"model.vocab_size": len(corpus.SYMBOLS)}
   config = corpus.config(data_dir, **values | updates)

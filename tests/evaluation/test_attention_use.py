@@ -111,11 +111,6 @@ def test_the_share_of_memory_excludes_the_segment():
   )
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def test_training_logs_the_use_of_memory(data_dir, tmp_path):
   config = corpus.config(
     data_dir,

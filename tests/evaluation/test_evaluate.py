@@ -33,11 +33,6 @@ CARD = {  # The contract, then what comes on top of it.
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
 def workdir(data_dir, tmp_path_factory):
   """A folder with three checkpoints, the second of which is the best."""
   folder = str(tmp_path_factory.mktemp("run"))

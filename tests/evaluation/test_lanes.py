@@ -16,11 +16,6 @@ from transformer_xl.training import programs
 MEMORY, LAYERS, TOKENS = 8, 2, 1003
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def make_config(data_dir, **updates):
   return corpus.config(
     data_dir, **{"model.num_layers": LAYERS, "eval.split": "train"}, **updates

@@ -44,11 +44,6 @@ VARIANTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def score(data_dir, memory, *, mem_len, segment_len, variant):
   """The split's score, and how its memory is kept."""
   config = corpus.config(

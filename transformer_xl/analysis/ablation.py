@@ -43,10 +43,7 @@ class Row(NamedTuple):
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Trains and evaluates each row; writes the table after each.
-
-  Returns:
-    The content of `results/ablation.json`.
+  """Trains and evaluates rows; returns `results/ablation.json`, their table.
 
   Raises:
     UserError: a row's name is unknown.

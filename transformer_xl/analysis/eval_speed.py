@@ -45,10 +45,7 @@ LABELS = {
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Times each method at each of `config.analysis.speed_lens`.
-
-  Returns:
-    The content of `results/eval_speed.json`; a figure lies beside it.
+  """Times each method at each length; returns `results/eval_speed.json`.
 
   Raises:
     UserError: a length is below 1.

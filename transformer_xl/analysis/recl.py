@@ -85,8 +85,8 @@ def effective_length(
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Compares the run with those of `config.analysis.group`.
 
-  Returns:
-    The content of `results/recl.json`; a figure and the losses lie beside it.
+  Returns the content of `results/recl.json`; a figure and the losses lie beside
+  it.
 
   Raises:
     UserError: the contexts are too few, the split is too short, or a model

@@ -32,11 +32,6 @@ CACHE = {"eval.cache.size": 20, "eval.cache.share": (0.2,)}
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
 def workdir(data_dir, tmp_path_factory):
   folder = str(tmp_path_factory.mktemp("run"))
   params = tiny.params(corpus.config(data_dir).model)

@@ -24,11 +24,6 @@ RATES = {"sgd": 0.05, "rms": 0.003}
 NO_CACHE = neural_cache.Mixture(jnp.zeros(1), jnp.zeros(1))
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def make_config(data_dir, **updates):
   values = {
     "eval.batch_size": LANES,
