@@ -11,10 +11,11 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.evaluation import splits
 from transformer_xl import errors
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import sums
 from transformer_xl.evaluation import units
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.model import transformer_xl
@@ -53,25 +54,12 @@ def train_state(config, step):
   return run_state.TrainState(jnp.int32(step), params, (), average)
 
 
-def score(config, *, mem_len, seed=0):
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  with jax.set_mesh(mesh):
-    evaluator = evaluate.Evaluator(
-      config, mesh, split=config.eval.split, mem_len=mem_len
-    )
-    return evaluator(tiny.params(config.model, seed=seed))
-
-
 @functools.cache
 def one_pass(config, *, mem_len, segment_len, seed=0):
   """Sum over the split, one lane, each target looked up in log_probs."""
   file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
-  model = transformer_xl.TransformerXL(
-    config.model,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
-  )
+  model = sums.make_model(config)
   memory = transformer_xl.empty_memory(
     config.model, batch_size=1, mem_len=mem_len
   )
@@ -96,7 +84,7 @@ def test_with_memory_for_all_a_split_scores_as_in_one_pass(
     data_dir,
     **{"eval.batch_size": batch_size, "eval.segment_len": segment_len},
   )
-  result = score(config, mem_len=150)
+  result = splits.score(config, mem_len=150)
   expected = one_pass(corpus.config(data_dir), mem_len=0, segment_len=149)
   assert result.num_tokens == 149
   # Float32 within the model: 149 terms of about 3 nats each.
@@ -114,7 +102,7 @@ def test_the_batch_does_not_matter_when_lanes_warm_up_in_full(data_dir, start):
     config = corpus.config(
       data_dir, **common, **{"eval.batch_size": batch_size}
     )
-    result = score(config, mem_len=5)
+    result = splits.score(config, mem_len=5)
     assert result.nll == pytest.approx(expected, rel=2e-6)
     assert result.num_tokens == 149
 
@@ -123,7 +111,9 @@ def test_longer_memory_is_another_number_and_needs_no_other_parameters(
   data_dir,
 ):
   config = corpus.config(data_dir)
-  losses = {length: score(config, mem_len=length).nll for length in (0, 8, 32)}
+  losses = {
+    length: splits.score(config, mem_len=length).nll for length in (0, 8, 32)
+  }
   assert len(set(losses.values())) == 3
   expected = one_pass(config, mem_len=0, segment_len=8)
   assert losses[0] == pytest.approx(expected, rel=2e-6)
@@ -131,11 +121,9 @@ def test_longer_memory_is_another_number_and_needs_no_other_parameters(
 
 def test_documents_are_scored_as_if_each_were_alone(data_dir):
   config = corpus.config(data_dir, **{"data.reset_at_documents": True})
-  result = score(config, mem_len=150)
+  result = splits.score(config, mem_len=150)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
-  model = transformer_xl.TransformerXL(
-    config.model, clamp_len=0, same_length=False
-  )
+  model = sums.make_model(config)
   params = {"params": tiny.params(config.model)}
   empty = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=0)
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))
@@ -161,7 +149,7 @@ def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
   assert all(set(card) == CARD for card in cards)
   assert [card["mem_len"] for card in cards] == [0, 8]
   card = cards[1]
-  alone = score(config, mem_len=8, seed=3)
+  alone = splits.score(config, mem_len=8, seed=3)
   assert card["nll"] == alone.nll / 149
   assert card["perplexity"] == pytest.approx(np.exp(card["nll"]))
   assert card["bits_per_character"] == pytest.approx(card["nll"] / np.log(2))
@@ -188,7 +176,7 @@ def test_the_checkpoint_and_the_average_are_chosen_by_name(
   (card,) = dynamic_evaluate.run(config, workdir)
   assert card["checkpoint_step"] == (3 if which == "latest" else 2)
   assert card["parameters"] == parameters
-  assert card["nll"] == score(config, mem_len=8, seed=seed).nll / 149
+  assert card["nll"] == splits.score(config, mem_len=8, seed=seed).nll / 149
 
 
 def test_a_card_names_the_text_that_was_read(tmp_path):

@@ -9,10 +9,10 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.evaluation import splits
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
@@ -241,10 +241,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
     data_dir, **{"eval.dynamic.kind": kind, "eval.dynamic.lanes": "shared"}
   )
   params, these = tiny.params(config.model), text_segments(config)
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  with jax.set_mesh(mesh):
-    static = evaluate.Evaluator(config, mesh, split="test", mem_len=MEMORY)
-    expected = static(params)
+  expected = splits.score(config, mem_len=MEMORY)
   found, state = score(config, these, rule, options=tiny.TO_THE_BIT)
   assert found.sum(dtype="float64") == pytest.approx(expected.nll, rel=1e-6)
   for before, after in zip(

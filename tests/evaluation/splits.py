@@ -1,0 +1,19 @@
+"""Scores of a split by the package, for tests to compare with."""
+
+import jax
+
+from tests import tiny
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.evaluation import evaluate
+
+
+def score(config, *, mem_len=8, params=None, seed=0):
+  """Of the split that the configuration names; random parameters by default."""
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  if params is None:
+    params = tiny.params(config.model, seed=seed)
+  with jax.set_mesh(mesh):
+    evaluator = evaluate.Evaluator(
+      config, mesh, split=config.eval.split, mem_len=mem_len
+    )
+    return evaluator(params)
