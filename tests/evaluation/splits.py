@@ -13,7 +13,4 @@ def score(config, *, mem_len=8, params=None, seed=0):
   if params is None:
     params = tiny.params(config.model, seed=seed)
   with jax.set_mesh(mesh):
-    evaluator = evaluate.Evaluator(
-      config, mesh, split=config.eval.split, mem_len=mem_len
-    )
-    return evaluator(params)
+    return evaluate.Evaluator(config, mesh, mem_len=mem_len)(params)

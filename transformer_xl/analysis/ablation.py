@@ -204,10 +204,8 @@ def _with_memory(subject, attention_len) -> evaluate.Score:
     "eval.same_length": True,
     "eval.segment_len": config.train.segment_len,
   }
-  config, split = load.replaced(config, values), config.eval.split
-  return evaluate.Evaluator(config, mesh, split=split, mem_len=attention_len)(
-    params
-  )
+  config = load.replaced(config, values)
+  return evaluate.Evaluator(config, mesh, mem_len=attention_len)(params)
 
 
 def markdown(results: list[dict[str, Any]]) -> str:

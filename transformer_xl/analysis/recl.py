@@ -234,7 +234,7 @@ def _one_pass(subject, length) -> np.ndarray:
     "eval.warmup_len": length * config.model.num_layers,
   }
   config, count = load.replaced(config, values), config.eval.segments_per_call
-  stream = evaluate.open_stream(config, split=config.eval.split, mem_len=length)
+  stream = evaluate.open_stream(config, length)
   functions = scorer.hidden_states(config, length)
   read = jax.jit(
     functools.partial(jax.lax.scan, functools.partial(functions.score, params)),

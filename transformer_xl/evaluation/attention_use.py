@@ -103,7 +103,7 @@ def memory_mass(
 class Report:
   """What `train.log_memory_use` adds to the log at each evaluation.
 
-  Reads as many validation segments as fill the memory, in all lanes of
+  Reads as many segments of the split as fill the memory, in all lanes of
   evaluation, and measures attention in the one after them.
   """
 
@@ -114,13 +114,12 @@ class Report:
         "train.log_memory_use needs a memory: train.eval_mem_len is 0; set "
         "--config.train.log_memory_use=False."
       )
-    self._without = evaluate.Evaluator(config, mesh, split="valid", mem_len=0)
+    self._without = evaluate.Evaluator(config, mesh, mem_len=0)
     self._sharding = mesh_lib.segments(mesh)
     segment_len = min(config.eval.segment_len, mem_len)
     values = {"eval.segment_len": segment_len, "eval.warmup_len": 0}
-    self._stream = evaluate.open_stream(
-      load.replaced(config, values), split="valid", mem_len=mem_len
-    )
+    reading = load.replaced(config, values)
+    self._stream = evaluate.open_stream(reading, mem_len)
     filling = -(-mem_len // segment_len)
     self._num_steps = min(filling + 1, self._stream.num_steps)
     self._start = scorer.hidden_states(config, mem_len).start

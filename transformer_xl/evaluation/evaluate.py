@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 from absl import logging
+from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -36,12 +37,12 @@ class Score(NamedTuple):
 
 
 def open_stream(
-  config: schema.ExperimentConfig, *, split: str, mem_len: int
+  config: schema.ExperimentConfig, mem_len: int
 ) -> streams.EvalStream:
   """The segments that an evaluation reads, including its warm-up."""
   warmup = config.eval.warmup_len
   return streams.EvalStream(
-    token_file.open_split(config.data.dataset_dir, split),
+    token_file.open_split(config.data.dataset_dir, config.eval.split),
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
     warmup_len=mem_len if warmup < 0 else warmup,
@@ -50,19 +51,14 @@ def open_stream(
 
 
 class Evaluator:
-  """Scores one split at one memory length; compiles once."""
+  """Scores `eval.split` at one memory length; compiles once."""
 
   def __init__(
-    self,
-    config: schema.ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    *,
-    split: str,
-    mem_len: int,
+    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
     self._count = config.eval.segments_per_call
     self._sharding, self._is_compiled = mesh_lib.segments(mesh), False
-    self._stream = open_stream(config, split=split, mem_len=mem_len)
+    self._stream = open_stream(config, mem_len)
     self.file = self._stream.file
     self._scorer = scorer.Scorer(config, mesh, mem_len=mem_len)
 
@@ -106,7 +102,7 @@ class Subject(NamedTuple):
   """A loaded checkpoint to evaluate."""
 
   config: schema.ExperimentConfig
-  mesh: jax.sharding.Mesh
+  mesh: Mesh
   params: shapes.PyTree
   step: int
   unit: str  # What a token is: "word", "character", "byte" or other.
@@ -172,14 +168,13 @@ def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
     added to `results/cards.jsonl`, which keeps those of earlier calls.
   """
   config, cards = subject.config, []
-  split = config.eval.split
   with jax.set_mesh(subject.mesh):
     for mem_len in config.eval.mem_len:
-      evaluator = Evaluator(config, subject.mesh, split=split, mem_len=mem_len)
+      evaluator = Evaluator(config, subject.mesh, mem_len=mem_len)
       score = evaluator(subject.params)
       cards.append(subject.card(score, evaluator.file, mem_len))
       log_card(cards[-1])
-  keep_cards(workdir, f"eval_{split}", {"cards": cards})
+  keep_cards(workdir, f"eval_{config.eval.split}", {"cards": cards})
   return cards
 
 

@@ -16,6 +16,7 @@ import jax
 import optax
 from absl import logging
 
+from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import attention_use
@@ -88,9 +89,8 @@ class Evaluation:
   ):
     self._config, self._stop = config, stop
     self._mem_len = config.train.eval_mem_len
-    self._evaluator = evaluate.Evaluator(
-      config, mesh, split="valid", mem_len=self._mem_len
-    )
+    config = load.replaced(config, {"eval.split": "valid"})
+    self._evaluator = evaluate.Evaluator(config, mesh, mem_len=self._mem_len)
     self._memory_use: Callable[..., dict[str, float]] = lambda params: {}
     if config.train.log_memory_use:
       self._memory_use = attention_use.Report(config, mesh)

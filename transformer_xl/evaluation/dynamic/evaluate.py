@@ -40,9 +40,7 @@ class AdaptiveEvaluator:
     self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
     self._config, self._sharding = config, mesh_lib.segments(mesh)
-    self._stream = evaluate.open_stream(
-      config, split=config.eval.split, mem_len=mem_len
-    )
+    self._stream = evaluate.open_stream(config, mem_len)
     self.file = self._stream.file
     self._scorer = scorer.AdaptiveScorer(config, mesh, mem_len=mem_len)
     numbers = np.array(_mixtures(config.eval.cache), np.float32)
