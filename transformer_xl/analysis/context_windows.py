@@ -37,9 +37,9 @@ def losses(
 ) -> jt.Float[np.ndarray, "W C"]:
   """Negative log-probabilities, in nats, of targets in each window.
 
-  Tokens are those of the split, [num_tokens]. Each of the first positions
-  `starts`, [W], must have L + 1 after it. Those of the targets in a window,
-  `wanted`, [C], count from 0.
+  `tokens` is the split, [num_tokens]. L + 1 tokens must follow each of the
+  first positions `starts`, [W]. `wanted`, [C], are indices of targets in a
+  window, from 0. `eval` sets how many tokens are read per call.
   """
   config, mesh, params = subject[:3]
   model = sums.make_model(load.replaced(config, {"eval.same_length": False}))

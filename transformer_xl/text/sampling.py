@@ -143,7 +143,8 @@ def penalise_repetition(
   tokens that would complete an n-gram of this length that is already in
   `recent` (Paulus et al. 2018, section 2.5); 0 is for no rule.
 
-  Candidates have log-probabilities and ids. Recent ids are V for no token.
+  The n candidates have log-probabilities and ids, `tokens`. In `recent`, newest
+  last, V stands for no token.
   """
   penalty, ngram = math.log(config.repetition_penalty), config.no_repeat_ngram
   lower = jnp.zeros((vocab_size,)).at[recent].set(penalty, mode="drop")

@@ -103,9 +103,9 @@ def _score_chunk(
 ) -> tuple[AdaptiveState, LossSums]:
   """Scores S consecutive segments, [S, B, T], and learns from each.
 
-  The parameters of the state are pulled towards the trained ones, and
-  `is_per_lane` if each lane has its own. There are no steps without dynamic
-  evaluation. Mixtures are [C].
+  `trained` are the parameters that steps pull back to; steps are None without
+  dynamic evaluation. Mixtures are [C]. With `is_per_lane`, each lane has its
+  own parameters.
   """
 
   def score(state, text):
