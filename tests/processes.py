@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 
 from tests import corpus
 from transformer_xl import errors
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 
@@ -45,7 +45,7 @@ def run(folder, name, mesh, *, num_steps=STEPS, evaluated=False):
   )
   assert loop.train(config, str(folder / name))
   if evaluated:
-    evaluate.evaluate_checkpoint(config, str(folder / name))
+    evaluate.run(config, str(folder / name))
 
 
 def by_one(folder):

@@ -20,11 +20,6 @@ RUN = {
 }
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def test_rows_are_trained_once_and_tabulated(data_dir, tmp_path, monkeypatch):
   config = corpus.config(data_dir, **RUN)
   trained = []

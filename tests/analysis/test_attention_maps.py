@@ -5,17 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from tests import corpus
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl.analysis import attention_maps
 
 PICTURES = ("attention_distance", "attention_widest", "attention_terms")
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
 
 
 def test_distance_is_from_the_query_to_the_key():

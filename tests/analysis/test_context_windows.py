@@ -10,15 +10,10 @@ from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import context_windows
-from transformer_xl.analysis import sliding_window
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
 
 
 def make(data_dir, **updates):
@@ -26,7 +21,9 @@ def make(data_dir, **updates):
   config = corpus.config(data_dir, **values | updates)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  return config, np.asarray(file.tokens), mesh
+  params = tiny.params(config.model)
+  subject = evaluate.Subject(config, mesh, params, 0, "byte")
+  return subject, np.asarray(file.tokens)
 
 
 def slow_loss(config, tokens, position, context_len):
@@ -40,46 +37,36 @@ def slow_loss(config, tokens, position, context_len):
 
 @pytest.mark.parametrize("encoding", ["relative", "absolute"])
 def test_nothing_before_a_window_matters(data_dir, encoding):
-  config, tokens, mesh = make(data_dir, **{"model.encoding": encoding})
+  subject, tokens = make(data_dir, **{"model.encoding": encoding})
   starts = np.array([0, 7, 50])
-  with jax.set_mesh(mesh):
+  with jax.set_mesh(subject.mesh):
     found = context_windows.losses(
-      tiny.params(config.model),
-      tokens,
-      starts,
-      config=config,
-      mesh=mesh,
-      length=9,
-      wanted=np.arange(9),
+      subject, tokens, starts, length=9, wanted=np.arange(9)
     )
   for row, start in zip(found, starts, strict=True):
     expected = [
-      slow_loss(config, tokens, start + length, length)
+      slow_loss(subject.config, tokens, start + length, length)
       for length in range(1, 10)
     ]
     np.testing.assert_allclose(row, expected, atol=ROUNDING)
 
 
 def test_a_sliding_window_scores_each_token_once(data_dir):
-  config, tokens, mesh = make(data_dir)
-  with jax.set_mesh(mesh):
-    score = sliding_window.score(
-      tiny.params(config.model), config, mesh, attention_len=8
-    )
+  subject, tokens = make(data_dir)
+  with jax.set_mesh(subject.mesh):
+    score = context_windows.score_sliding(subject, 8)
   assert score.num_tokens == len(tokens) - 1
   # Windows move by two; the last moves by one, to the end of the text.
   contexts = [*range(1, 9), *[7, 8] * 70, 8]
   assert len(contexts) == len(tokens) - 1
   expected = sum(
-    slow_loss(config, tokens, position, context_len)
+    slow_loss(subject.config, tokens, position, context_len)
     for position, context_len in enumerate(contexts, start=1)
   )
   assert score.nll == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_window_longer_than_the_text_is_one_line(data_dir):
-  config, _, mesh = make(data_dir)
+  subject, _ = make(data_dir)
   with pytest.raises(errors.UserError, match="more than the 149 pairs of test"):
-    sliding_window.score(
-      tiny.params(config.model), config, mesh, attention_len=150
-    )
+    context_windows.score_sliding(subject, 150)

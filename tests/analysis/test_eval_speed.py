@@ -14,11 +14,6 @@ from transformer_xl.config import load
 from transformer_xl.config import vanilla
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def test_ratios_are_written_and_drawn(data_dir, tmp_path, caplog):
   caplog.set_level("INFO")
   config = corpus.config(data_dir, **{"analysis.speed_lens": (12, 20)})

@@ -18,9 +18,9 @@ from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.analysis import context_losses
 from transformer_xl.analysis import recl
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
 from transformer_xl.model import transformer_xl
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
@@ -97,12 +97,8 @@ def read(folder, contexts, **updates):
   )
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   params = tiny.params(config.model)
-  function = {
-    "tokens": context_losses.by_tokens,
-    "attention": context_losses.by_attention,
-  }[config.analysis.context]
-  with jax.set_mesh(mesh):
-    return config, function(params, config, mesh, contexts=contexts)
+  subject = evaluate.Subject(config, mesh, params, 0, "byte")
+  return config, recl.measure(subject, contexts)
 
 
 def tokens_of(config):

@@ -22,7 +22,6 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import scorer as evaluation_scorer
-from transformer_xl.evaluation.dynamic import gradient
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer as dynamic_scorer
 from transformer_xl.evaluation.dynamic import update as update_lib
@@ -201,7 +200,7 @@ def trace_learning_evaluation(config, mesh, params):
     params,
     steps,
     neural_cache.Mixture(mixtures, mixtures),
-    gradient.TextSegment(
+    dynamic_scorer.TextSegment(
       batch, jax.ShapeDtypeStruct(batch.targets.shape, jnp.bool)
     ),
   )

@@ -11,11 +11,14 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.evaluation import splits
 from transformer_xl import errors
-from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import sums
 from transformer_xl.evaluation import units
+from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint
@@ -31,11 +34,6 @@ CARD = {  # The contract, then what comes on top of it.
   *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
   *("context_len", "temperature"),
 }
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
@@ -59,33 +57,12 @@ def train_state(config, step):
   return run_state.TrainState(jnp.int32(step), params, (), average)
 
 
-def split_of(**sizes):
-  return token_file.TokenFile(np.arange(2), np.array([0]), "5ad1", sizes)
-
-
-def score(config, *, mem_len, seed=0, temperature=1.0):
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  with jax.set_mesh(mesh):
-    evaluator = evaluate.Evaluator(
-      config,
-      mesh,
-      split=config.eval.split,
-      mem_len=mem_len,
-      temperature=temperature,
-    )
-    return evaluator(tiny.params(config.model, seed=seed))
-
-
 @functools.cache
 def one_pass(config, *, mem_len, segment_len, seed=0):
   """Sum over the split, one lane, each target looked up in log_probs."""
   file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
-  model = transformer_xl.TransformerXL(
-    config.model,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
-  )
+  model = sums.make_model(config)
   memory = transformer_xl.empty_memory(
     config.model, batch_size=1, mem_len=mem_len
   )
@@ -110,7 +87,7 @@ def test_with_memory_for_all_a_split_scores_as_in_one_pass(
     data_dir,
     **{"eval.batch_size": batch_size, "eval.segment_len": segment_len},
   )
-  result = score(config, mem_len=150)
+  result = splits.score(config, mem_len=150)
   expected = one_pass(corpus.config(data_dir), mem_len=0, segment_len=149)
   assert result.num_tokens == 149
   # Float32 within the model: 149 terms of about 3 nats each.
@@ -128,7 +105,7 @@ def test_the_batch_does_not_matter_when_lanes_warm_up_in_full(data_dir, start):
     config = corpus.config(
       data_dir, **common, **{"eval.batch_size": batch_size}
     )
-    result = score(config, mem_len=5)
+    result = splits.score(config, mem_len=5)
     assert result.nll == pytest.approx(expected, rel=2e-6)
     assert result.num_tokens == 149
 
@@ -137,7 +114,9 @@ def test_longer_memory_is_another_number_and_needs_no_other_parameters(
   data_dir,
 ):
   config = corpus.config(data_dir)
-  losses = {length: score(config, mem_len=length).nll for length in (0, 8, 32)}
+  losses = {
+    length: splits.score(config, mem_len=length).nll for length in (0, 8, 32)
+  }
   assert len(set(losses.values())) == 3
   expected = one_pass(config, mem_len=0, segment_len=8)
   assert losses[0] == pytest.approx(expected, rel=2e-6)
@@ -152,7 +131,7 @@ def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
     **{"eval.context_len": 13, "eval.mem_len": (0,)},
     **{"eval.memory": memory, "eval.batch_size": batch_size},
   )
-  result = score(config, mem_len=0)
+  result = splits.score(config, mem_len=0)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
   model = transformer_xl.TransformerXL(
@@ -171,7 +150,7 @@ def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
     total -= np.asarray(log_probs)[0, rows, tokens[first + 1 : end + 1]].sum()
   assert result.num_tokens == 149
   assert result.nll == pytest.approx(float(total), rel=2e-6)
-  without = score(corpus.config(data_dir), mem_len=0)
+  without = splits.score(corpus.config(data_dir), mem_len=0)
   assert abs(result.nll - without.nll) > 1e-3 * without.nll
 
 
@@ -183,8 +162,9 @@ def test_the_temperature_divides_every_logit(
   data_dir, memory, clusters, monkeypatch
 ):
   config = corpus.config(data_dir, **clusters, **{"eval.memory": memory})
-  heated = score(config, mem_len=8, temperature=2.0)
-  assert abs(heated.nll - score(config, mem_len=8).nll) > 1
+  hot = load.replaced(config, {"eval.temperature": (2.0,)})
+  heated = splits.score(hot, mem_len=8)
+  assert abs(heated.nll - splits.score(config, mem_len=8).nll) > 1
   softmax = adaptive_softmax.dense.logits
   # The bias is part of the logits: tables and biases of half the size.
   monkeypatch.setattr(
@@ -198,7 +178,9 @@ def test_the_temperature_divides_every_logit(
   monkeypatch.setattr(
     tiny, "params", lambda *_, **__: params | {"softmax": halved}
   )
-  assert score(config, mem_len=8).nll == pytest.approx(heated.nll, rel=1e-6)
+  assert splits.score(config, mem_len=8).nll == pytest.approx(
+    heated.nll, rel=1e-6
+  )
 
 
 def test_a_card_for_each_temperature_and_memory(data_dir, workdir):
@@ -207,21 +189,20 @@ def test_a_card_for_each_temperature_and_memory(data_dir, workdir):
     **{"eval.mem_len": (0, 8), "eval.temperature": (1.0, 1.5)},
     **{"eval.split": "valid"},
   )
-  cards = evaluate.evaluate_checkpoint(config, workdir)
+  cards = dynamic_evaluate.run(config, workdir)
   settings = [(card["mem_len"], card["temperature"]) for card in cards]
   assert settings == [(0, 1.0), (0, 1.5), (8, 1.0), (8, 1.5)]
   assert len({card["nll"] for card in cards}) == 4
-  alone = score(config, mem_len=8, seed=3, temperature=1.5)
+  hot = load.replaced(config, {"eval.temperature": (1.5,)})
+  alone = splits.score(hot, mem_len=8, seed=3)
   assert cards[3]["nll"] == alone.nll / alone.num_tokens
 
 
 def test_documents_are_scored_as_if_each_were_alone(data_dir):
   config = corpus.config(data_dir, **{"data.reset_at_documents": True})
-  result = score(config, mem_len=150)
+  result = splits.score(config, mem_len=150)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
-  model = transformer_xl.TransformerXL(
-    config.model, clamp_len=0, same_length=False
-  )
+  model = sums.make_model(config)
   params = {"params": tiny.params(config.model)}
   empty = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=0)
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))
@@ -241,13 +222,13 @@ def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
   config = corpus.config(
     data_dir, **{"eval.mem_len": (0, 8), "eval.clamp_len": 6}
   )
-  cards = evaluate.evaluate_checkpoint(config, workdir)
+  cards = dynamic_evaluate.run(config, workdir)
   with open(f"{workdir}/results/eval_test.json", encoding="utf-8") as file:
     assert json.load(file) == {"cards": cards}
   assert all(set(card) == CARD for card in cards)
   assert [card["mem_len"] for card in cards] == [0, 8]
   card = cards[1]
-  alone = score(config, mem_len=8, seed=3)
+  alone = splits.score(config, mem_len=8, seed=3)
   assert card["nll"] == alone.nll / 149
   assert card["perplexity"] == pytest.approx(np.exp(card["nll"]))
   assert card["bits_per_character"] == pytest.approx(card["nll"] / np.log(2))
@@ -271,10 +252,10 @@ def test_the_checkpoint_and_the_average_are_chosen_by_name(
   config = corpus.config(
     data_dir, **{"eval.checkpoint": which, "eval.parameters": parameters}
   )
-  (card,) = evaluate.evaluate_checkpoint(config, workdir)
+  (card,) = dynamic_evaluate.run(config, workdir)
   assert card["checkpoint_step"] == (3 if which == "latest" else 2)
   assert card["parameters"] == parameters
-  assert card["nll"] == score(config, mem_len=8, seed=seed).nll / 149
+  assert card["nll"] == splits.score(config, mem_len=8, seed=seed).nll / 149
 
 
 def test_a_card_names_the_text_that_was_read(tmp_path):
@@ -295,7 +276,7 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
   ]
   params = tiny.params(configs[0].model)
   trained_model.save_params(workdir, params, step=1)
-  cards = [evaluate.evaluate_checkpoint(c, workdir)[0] for c in configs]
+  cards = [dynamic_evaluate.run(c, workdir)[0] for c in configs]
   assert [card["dataset"] for card in cards] == [corpus.NAME, "other"]
   assert cards[1]["dataset_sha256"] == digest != cards[0]["dataset_sha256"]
   results = tmp_path / "run" / "results"
@@ -305,17 +286,18 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
   assert last == {"cards": cards[1:]}
 
 
-def test_words_have_no_bits_per_character(data_dir):
-  values = evaluate.card(
-    evaluate.Score(nll=200.0, num_tokens=100, seconds=1.0),
-    corpus.config(data_dir),
-    split="test",
-    mem_len=8,
-    unit="word",
-    file=split_of(num_bytes=400, num_words=80),
-    checkpoint_step=1,
-    num_parameters=1,
+def card(config, unit, nll):
+  """Of a hundred tokens, and a model with seven steps and one parameter."""
+  subject = evaluate.Subject(config, None, np.zeros(1), 7, unit)
+  file = token_file.TokenFile(
+    np.arange(2), np.array([0]), "5ad1", {"num_bytes": 400, "num_words": 80}
   )
+  score = evaluate.Score(nll=nll, num_tokens=100, seconds=1.0)
+  return subject.card(score, file, 8)
+
+
+def test_words_have_no_bits_per_character(data_dir):
+  values = card(corpus.config(data_dir), "word", 200.0)
   assert values["bits_per_character"] is None
   assert values["bits_per_byte"] == pytest.approx(0.5 / np.log(2))
   assert values["word_perplexity"] == pytest.approx(np.exp(2.5))
@@ -324,19 +306,7 @@ def test_words_have_no_bits_per_character(data_dir):
 
 def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
   caplog.set_level("INFO")
-  config = corpus.config(data_dir)
-  evaluate.log_card(
-    evaluate.card(
-      evaluate.Score(nll=100.0, num_tokens=100, seconds=1.0),
-      config,
-      split="test",
-      mem_len=8,
-      unit="byte",
-      file=split_of(num_bytes=100, num_words=20),
-      checkpoint_step=7,
-      num_parameters=1,
-    )
-  )
+  evaluate.log_card(card(corpus.config(data_dir), "byte", 100.0))
   assert f"perplexity {units.perplexity(1.0):.3f}" in caplog.text
   for part in ("segment 8", "memory 8", "step 7", "bits per character 1.4427"):
     assert part in caplog.text
@@ -344,6 +314,6 @@ def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
 
 def test_a_folder_without_checkpoints_is_one_line(data_dir, tmp_path):
   with pytest.raises(errors.UserError, match="no checkpoints") as caught:
-    evaluate.evaluate_checkpoint(corpus.config(data_dir), str(tmp_path))
+    dynamic_evaluate.run(corpus.config(data_dir), str(tmp_path))
   assert "\n" not in str(caught.value)
   assert list(tmp_path.iterdir()) == []

@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests.evaluation import splits
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import programs
 
 MEMORY, LAYERS, TOKENS = 8, 2, 1003
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
 
 
 def make_config(data_dir, **updates):
@@ -51,10 +46,7 @@ def mean_nll(data_dir, params, *, lanes, warmup_len):
   config = make_config(
     data_dir, **{"eval.batch_size": lanes, "eval.warmup_len": warmup_len}
   )
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  with jax.set_mesh(mesh):
-    evaluator = evaluate.Evaluator(config, mesh, split="train", mem_len=MEMORY)
-    score = evaluator(params)
+  score = splits.score(config, mem_len=MEMORY, params=params)
   assert score.num_tokens == TOKENS - 1
   return score.nll / score.num_tokens
 

@@ -6,10 +6,10 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.evaluation import splits
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import scorer
 
 # Memory in whole segments, in parts of one, shorter than one, and none; the
@@ -48,11 +48,6 @@ VARIANTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
 def score(data_dir, memory, *, mem_len, segment_len, variant):
   """The split's score, and how its memory is kept."""
   config = corpus.config(
@@ -61,12 +56,11 @@ def score(data_dir, memory, *, mem_len, segment_len, variant):
     **{"eval.memory": memory, "eval.segment_len": segment_len},
   )
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  params = tiny.params(config.model)
   with jax.set_mesh(mesh):
     made = scorer.Scorer(config, mesh, mem_len=mem_len)
-    start = made.start(made.freeze(params))
-    result = evaluate.Evaluator(config, mesh, split="test", mem_len=mem_len)
-    return result(params), jax.tree.map(np.shape, start)
+    start = made.start(made.freeze(tiny.params(config.model)))
+  result = splits.score(config, mem_len=mem_len)
+  return result, jax.tree.map(np.shape, start)
 
 
 @pytest.mark.parametrize(("variant", "mem_len", "segment_len"), CASES)

@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 from experiments import base
-from experiments import saved
 from tests.fuzz import campaign
 from tests.fuzz import files
 from transformer_xl.config import load
@@ -29,7 +28,7 @@ def _run_config() -> bytes:
 def _saved(content: bytes, folder: str) -> None:
   path = files.write(folder, "config.json", content)
   run_record._saved(path)
-  load.from_config_dict(saved.get_config(folder))
+  load.from_config_dict(load.saved(folder))
 
 
 def _metrics() -> bytes:

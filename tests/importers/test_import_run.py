@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 import tests.oracle
-from experiments import saved
 from tests.importers import stored_files
 from tests.parity import configurations
 from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.data import vocabulary
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.importers import export
 from transformer_xl.importers import import_run
 from transformer_xl.model import transformer_xl
@@ -31,7 +30,7 @@ TENSORFLOW_RULES = ("zeros", "mem_len_plus_one", 1e-12)
 
 def load(workdir):
   """Loads configuration and parameters of a run, as every mode does."""
-  config = load_lib.from_config_dict(saved.get_config(str(workdir)))
+  config = load_lib.from_config_dict(load_lib.saved(str(workdir)))
   return config, trained_model.load(config, str(workdir)).params
 
 
@@ -129,7 +128,7 @@ def test_the_original_cluster_order_is_reversed():
 
 
 def test_generation_runs_on_an_imported_run_alone(wt103):
-  config = saved.get_config(str(wt103))
+  config = load_lib.saved(str(wt103))
   config.generate.update({"prompt": "the caf\u00e9", "num_tokens": 3})
   result = generate.run(load_lib.from_config_dict(config), str(wt103))
   words = vocabulary.load(str(wt103 / "vocabulary"))
@@ -147,12 +146,10 @@ def test_evaluation_scores_every_token_of_an_imported_run(wt103, tmp_path):
   digest = hashlib.sha256((dataset / "test.npy").read_bytes()).hexdigest()
   meta["splits"] = {"test": counts | {"sha256": digest}}
   (dataset / "meta.json").write_text(json.dumps(meta))
-  config = saved.get_config(str(wt103))
+  config = load_lib.saved(str(wt103))
   config.data.update({"dir": str(tmp_path), "name": "text"})
   config.eval.update({"batch_size": 2, "segment_len": 8, "mem_len": (8,)})
-  (card,) = evaluate.evaluate_checkpoint(
-    load_lib.from_config_dict(config), str(wt103)
-  )
+  (card,) = evaluate.run(load_lib.from_config_dict(config), str(wt103))
   assert card["num_tokens"] == 49
   assert card["memory_start"] == "zeros"
 

@@ -31,9 +31,10 @@ def run(model, texts, *, memory="fresh", prefix="\n", batch_size=8, top_k=0):
     text if isinstance(text, inputs.Text) else inputs.Text(text, memory)
     for text in texts
   ]
-  return score.score(
-    model, entries, prefix=prefix, batch_size=batch_size, top_k=top_k
-  )
+  values = {"prefix": prefix, "batch_size": batch_size, "top_k": top_k}
+  values = {f"score.{name}": value for name, value in values.items()}
+  config = load.from_config_dict(tiny.config_dict(**values))
+  return score.score(model, entries, config.score)
 
 
 @pytest.fixture(scope="module")

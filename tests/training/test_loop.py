@@ -16,6 +16,7 @@ from transformer_xl import errors
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 
@@ -138,7 +139,7 @@ def test_the_evaluation_of_a_run_is_that_of_its_checkpoint(data_dir, tmp_path):
     data_dir, **{"train.eval_every_steps": 12, "eval.split": "valid"}
   )
   loop.train(config, str(tmp_path))
-  (card,) = evaluate.evaluate_checkpoint(config, str(tmp_path))
+  (card,) = dynamic_evaluate.run(config, str(tmp_path))
   last = lines(tmp_path)[-1]
   assert last["split"] == "valid"
   assert card["checkpoint_step"] == 12

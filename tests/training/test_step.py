@@ -336,7 +336,8 @@ def test_scoring_a_chunk_is_scoring_segment_by_segment():
   config, segments = make_config(**PLAIN), make_segments()
   state, memory = start(config)
   model = step_lib.make_model(config)
-  chunk = jax.jit(functools.partial(sums_lib.score_chunk, model=model))
+  one = functools.partial(sums_lib.score_segment, model=model)
+  chunk = jax.jit(functools.partial(sums_lib.score_chunk, score=one))
   after, sums = chunk(state.params, memory, segments)
   single = jax.jit(functools.partial(score, config))
   total = 0.0

@@ -1,6 +1,5 @@
 """What a run was made with is kept, and what changed since is said."""
 
-import functools
 import hashlib
 import json
 import pathlib
@@ -9,14 +8,13 @@ import re
 import jax
 import pytest
 
-from experiments import saved
 from tests import corpus
 from tests import tiny
 from transformer_xl import errors
-from transformer_xl.analysis import context_losses
+from transformer_xl.analysis import recl
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.training import loop
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -39,7 +37,7 @@ def test_a_saved_configuration_is_the_one_that_ran(data_dir, tmp_path):
     data_dir, **{"model.cutoffs": (5, 9), "eval.mem_len": (0, 4)}
   )
   run_record.record(config, str(tmp_path))
-  loaded = saved.get_config(str(tmp_path))
+  loaded = load.saved(str(tmp_path))
   assert load.from_config_dict(loaded) == config
 
 
@@ -62,7 +60,7 @@ def test_a_damaged_record_is_written_anew(damage, data_dir, tmp_path, caplog):
   run_record.record(config, str(tmp_path))
   (warning,) = [r.getMessage() for r in caplog.records]
   assert "is damaged and will be rewritten" in warning
-  loaded = saved.get_config(str(tmp_path))
+  loaded = load.saved(str(tmp_path))
   assert load.from_config_dict(loaded) == config
 
 
@@ -72,7 +70,7 @@ def test_a_field_that_came_later_is_named_as_absent(data_dir, tmp_path, caplog):
   content = json.loads(path.read_text())
   del content["config"]["train"]["ema_decay"]
   path.write_text(json.dumps(content))
-  loaded = saved.get_config(str(tmp_path))
+  loaded = load.saved(str(tmp_path))
   assert loaded.train.ema_decay == 0.0  # As in base.py.
   run_record.record(corpus.config(data_dir), str(tmp_path))
   assert "config.train.ema_decay absent -> 0.0" in caplog.text
@@ -90,7 +88,7 @@ def test_what_is_no_saved_configuration_is_one_line(tmp_path, content, says):
   if content is not None:
     (tmp_path / "config.json").write_text(content)
   with pytest.raises(errors.UserError, match=says) as caught:
-    saved.get_config(str(tmp_path))
+    load.saved(str(tmp_path))
   assert "\n" not in str(caught.value)
 
 
@@ -155,12 +153,7 @@ def test_no_mode_reads_a_text_with_another_vocabulary(data_dir, tmp_path):
   write_reversed(tmp_path / "data")
   other = corpus.config(str(tmp_path / "data"))
   assert other.model == config.model
-  modes = (
-    loop.train,
-    evaluate.evaluate_checkpoint,
-    functools.partial(context_losses.run_losses, contexts=[4]),
-  )
-  for mode in modes:
+  for mode in (loop.train, evaluate.run, recl.run):
     with pytest.raises(errors.UserError, match="is not the one that"):
       mode(other, workdir)
   assert not (tmp_path / "run" / "config.json").exists()

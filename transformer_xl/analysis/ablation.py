@@ -9,6 +9,8 @@ workdir. Finished rows are not trained again.
 """
 
 import dataclasses
+import functools
+import itertools
 import json
 import os
 from typing import Any
@@ -18,19 +20,17 @@ import jax
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import plotting
-from transformer_xl.analysis import sliding_window
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import loop
 from transformer_xl.workdir import metrics_log
-from transformer_xl.workdir import trained_model
-
-RECURRENCE = ("recurrent", "segment")
 
 
 class Row(NamedTuple):
@@ -43,31 +43,45 @@ class Row(NamedTuple):
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Trains and evaluates each row; writes the table after each.
-
-  Returns:
-    The content of `results/ablation.json`.
+  """Trains and evaluates rows; returns `results/ablation.json`, their table.
 
   Raises:
     UserError: a row's name is unknown.
   """
   rows = [parse(name) for name in config.analysis.rows]
-  config = load.with_vocab_size(
-    config, token_file.read_meta(config.data.dataset_dir)
-  )
+  meta = token_file.read_meta(config.data.dataset_dir)
+  config = load.with_vocab_size(config, meta)
   configs = [row_config(config, row) for row in rows]
   if config.analysis.equal_memory:
-    configs = _with_equal_memory(config, configs)
-  results: list[dict[str, Any]] = []
-  for row, row_settings in zip(rows, configs, strict=True):
+    reference = row_config(config, parse("recurrent-relative-all"))
+    budget = equal_memory.bytes_of_step(reference)
+    logging.info(
+      "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
+    )
+    lengthen = functools.partial(
+      equal_memory.with_longest_segment, budget=budget
+    )
+    configs = [one if one.train.mem_len else lengthen(one) for one in configs]
+  table: dict[str, Any] = {
+    "made_by": plotting.MADE_BY,
+    "split": config.eval.split,
+    "equal_memory": config.analysis.equal_memory,
+    "rows": [],
+  }
+  for row, settings in zip(rows, configs, strict=True):
     folder = os.path.join(workdir, row.name)
     logging.info("Row %s in %s.", row.name, folder)
-    result = _result(row, row_settings, folder)
+    result = _result(row, settings, folder)
     if result is None:
       break  # A signal stopped training: the same command resumes here.
-    results.append(result)
-    _write(config, workdir, results)
-  return _table(config, results)
+    table["rows"].append(result)
+    figures = {"ablation": draw(table["rows"])}
+    plotting.write(workdir, "ablation", table, figures)
+    path = os.path.join(workdir, "results", "ablation.md")
+    with open(path, "w", encoding="utf-8") as file:
+      file.write(markdown(table["rows"]))
+    logging.info("Wrote %s.", path)
+  return table
 
 
 def parse(name: str) -> Row:
@@ -76,15 +90,10 @@ def parse(name: str) -> Row:
   Raises:
     UserError: it does not have three parts, or one of them is unknown.
   """
-  parts = name.split("-")
-  choices = (
-    RECURRENCE,
-    schema.choices("model.encoding"),
-    schema.choices("train.loss_on"),
-  )
-  if len(parts) != len(choices) or any(
-    part not in known for part, known in zip(parts, choices, strict=True)
-  ):
+  fields = ("model.encoding", "train.loss_on")
+  choices = (("recurrent", "segment"), *map(schema.choices, fields))
+  parts = tuple(name.split("-"))
+  if parts not in itertools.product(*choices):
     text = "-".join(f"({'|'.join(known)})" for known in choices)
     raise errors.UserError(
       f"analysis.rows has {name!r}, which is not a row; rows are {text}."
@@ -97,47 +106,47 @@ def row_config(
 ) -> schema.ExperimentConfig:
   """Returns the experiment with a row's recurrence, encoding and loss."""
   mem_len = config.train.mem_len if row.is_recurrent else 0
-  return dataclasses.replace(
-    config,
-    model=dataclasses.replace(config.model, encoding=row.encoding),
-    train=dataclasses.replace(
-      config.train, mem_len=mem_len, eval_mem_len=mem_len, loss_on=row.loss_on
-    ),
-  )
-
-
-def _with_equal_memory(config, configs) -> list[schema.ExperimentConfig]:
-  """Gives rows without recurrence the longest segments of equal memory."""
-  budget = equal_memory.bytes_of_step(row_config(config, parse(_REFERENCE)))
-  logging.info(
-    "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
-  )
-  return [
-    chosen
-    if chosen.train.mem_len
-    else equal_memory.with_longest_segment(chosen, budget=budget)
-    for chosen in configs
-  ]
-
-
-_REFERENCE = "recurrent-relative-all"
+  values = {
+    "model.encoding": row.encoding,
+    "train.mem_len": mem_len,
+    "train.eval_mem_len": mem_len,
+    "train.loss_on": row.loss_on,
+  }
+  return load.replaced(config, values)
 
 
 def _result(row, config, folder) -> dict[str, Any] | None:
   """The row's result; trains and evaluates it if that is not done yet."""
-  path = os.path.join(folder, "results", "row.json")
+  path, train = os.path.join(folder, "results", "row.json"), config.train
   settings = _settings(config)
   if os.path.exists(path):
     with open(path, encoding="utf-8") as file:
       result = json.load(file)
-    _check_training(result["asked"], settings, folder)
+    for group in ("model", "train"):
+      for name, value in result["asked"][group].items():
+        if settings[group][name] != value:
+          raise errors.UserError(
+            f"{folder} was trained with {group}.{name}={value} and "
+            f"{settings[group][name]} is requested; use another --workdir."
+          )
     if result["asked"] == settings:
       logging.info("Row %s is finished.", row.name)
       return result
   if not loop.train(config, folder):
     return None
-  result = {**_description(row, config), **_scores(row, config, folder)}
-  result["asked"] = settings
+  result = {
+    "name": row.name,
+    "recurrence": row.is_recurrent,
+    "encoding": row.encoding,
+    "loss_on": row.loss_on,
+    "segment_len": train.segment_len,
+    "mem_len": train.mem_len,
+    "tokens": train.num_steps * train.batch_size * train.segment_len,
+    "learning_rate": train.learning_rate,
+    "planned_bytes": equal_memory.bytes_of_step(config),
+    **_scores(row, config, folder),
+    "asked": settings,
+  }
   metrics_log.write_json(path, result)
   return result
 
@@ -153,92 +162,50 @@ def _settings(config: schema.ExperimentConfig) -> dict[str, Any]:
   return json.loads(json.dumps(settings))
 
 
-def _check_training(saved, wanted, folder) -> None:
-  """Raises a UserError if the row was trained with other settings."""
-  for group in ("model", "train"):
-    for name, value in saved[group].items():
-      if wanted[group][name] != value:
-        raise errors.UserError(
-          f"{folder} was trained with {group}.{name}={value} and "
-          f"{wanted[group][name]} is requested; use another --workdir."
-        )
-
-
-def _description(row, config) -> dict[str, Any]:
-  train = config.train
-  return {
-    "name": row.name,
-    "recurrence": row.is_recurrent,
-    "encoding": row.encoding,
-    "loss_on": row.loss_on,
-    "segment_len": train.segment_len,
-    "mem_len": train.mem_len,
-    "tokens": train.num_steps * train.batch_size * train.segment_len,
-    "learning_rate": train.learning_rate,
-    "planned_bytes": equal_memory.bytes_of_step(config),
-  }
-
-
 def _scores(row, config, folder) -> dict[str, Any]:
   """Perplexities at training's attention length and at those of the sweep."""
   trained = config.train.segment_len + config.train.mem_len
   lengths = sorted({trained, *config.analysis.attention_lens})
-  model = trained_model.load(config, folder, lanes=(config.eval.batch_size,))
-  mesh, params, step = model
-  with jax.set_mesh(mesh):
-    sweep = []
-    for length in lengths:
-      score = (
-        sliding_window.score
-        if not row.is_recurrent
-        else sliding_window.score_recurrent
-      )
-      try:
-        found = score(params, config, mesh, attention_len=length)
-      except errors.UserError as error:  # More than the learned positions.
-        logging.warning("%s: %s", row.name, error)
-        continue
-      nll = found.nll / found.num_tokens
-      sweep.append(
-        {
-          "attention_len": length,
-          "nll": nll,
-          "perplexity": units.perplexity(nll),
-          "num_tokens": found.num_tokens,
-        }
-      )
-      logging.info(
-        "attention %d: perplexity %.2f", length, sweep[-1]["perplexity"]
-      )
+  score = _with_memory if row.is_recurrent else context_windows.score_sliding
+  subject = evaluate.load(config, folder)
+  sweep: list[dict[str, Any]] = []
+  for length in lengths:
+    try:
+      with jax.set_mesh(subject.mesh):
+        found = score(subject, length)
+    except errors.UserError as error:  # More than the learned positions.
+      logging.warning("%s: %s", row.name, error)
+      continue
+    nll = found.nll / found.num_tokens
+    perplexity = units.perplexity(nll)
+    logging.info("attention %d: perplexity %.2f", length, perplexity)
+    sweep.append(
+      {
+        "attention_len": length,
+        "nll": nll,
+        "perplexity": perplexity,
+        "num_tokens": found.num_tokens,
+      }
+    )
   return {
-    "num_parameters": transformer_xl.num_parameters(params),
-    "checkpoint_step": step,
+    "num_parameters": transformer_xl.num_parameters(subject.params),
+    "checkpoint_step": subject.step,
     "init": next(one for one in sweep if one["attention_len"] == trained),
     "best": min(sweep, key=lambda one: one["nll"]),
     "sweep": sweep,
   }
 
 
-def _write(config, workdir, results) -> None:
-  table = _table(config, results)
-  folder = os.path.join(workdir, "results")
-  metrics_log.write_json(os.path.join(folder, "ablation.json"), table)
-  path = os.path.join(folder, "ablation.md")
-  with open(path, "w", encoding="utf-8") as file:
-    file.write(markdown(results))
-  logging.info("Wrote %s.", path)
-  plotting.save(
-    draw(results), os.path.join(folder, "ablation.png"), table["made_by"]
-  )
-
-
-def _table(config, results) -> dict[str, Any]:
-  return {
-    "made_by": plotting.made_by(),
-    "split": config.eval.split,
-    "equal_memory": config.analysis.equal_memory,
-    "rows": results,
+def _with_memory(subject, attention_len) -> evaluate.Score:
+  """Scores with memory; a token's own key is one of `attention_len`."""
+  config, mesh, params = subject[:3]
+  values = {
+    "model.same_length_window": "mem_len",
+    "eval.same_length": True,
+    "eval.segment_len": config.train.segment_len,
   }
+  config = load.replaced(config, values)
+  return evaluate.Evaluator(config, mesh, mem_len=attention_len)(params)
 
 
 def markdown(results: list[dict[str, Any]]) -> str:
@@ -262,29 +229,24 @@ def markdown(results: list[dict[str, Any]]) -> str:
 
 def draw(results: list[dict[str, Any]]) -> Any:
   """Plots perplexity against attention length, one line per row."""
-  figure, axes = plotting.new(width=6.5, height=4.0)
+  figure, axes = plotting.subplots(figsize=(6.5, 4.0))
   encodings = schema.choices("model.encoding")
+
+  def line(points, *style, **options):
+    lengths = [one["attention_len"] for one in points]
+    perplexities = [one["perplexity"] for one in points]
+    axes.plot(lengths, perplexities, *style, **options)
+
   for row in results:
     colour = f"C{encodings.index(row['encoding'])}"
-    style = "-" if row["recurrence"] else "--"
     marker = "o" if row["loss_on"] == "all" else "^"
-    axes.plot(
-      [one["attention_len"] for one in row["sweep"]],
-      [one["perplexity"] for one in row["sweep"]],
-      style,
-      color=colour,
-      marker=marker,
-      markersize=4,
-      label=_label(row),
-    )
-    axes.plot(
-      row["init"]["attention_len"],
-      row["init"]["perplexity"],
-      marker,
-      color=colour,
-      markersize=9,
-      fillstyle="none",
-    )
+    style = f"{marker}-" if row["recurrence"] else f"{marker}--"
+    encoding = row["encoding"].replace("_", " ")
+    recurrence = "recurrence" if row["recurrence"] else "no recurrence"
+    half = "" if row["loss_on"] == "all" else ", recent half"
+    label = f"{encoding}, {recurrence}{half}"
+    line(row["sweep"], style, color=colour, markersize=4, label=label)
+    line([row["init"]], marker, color=colour, markersize=9, fillstyle="none")
   axes.set_xscale("log", base=2)
   axes.xaxis.set_major_formatter("{x:.0f}")
   axes.set_xlabel("attention length in evaluation (tokens; ring: in training)")
@@ -295,9 +257,3 @@ def draw(results: list[dict[str, Any]]) -> Any:
   axes.set_ylim(0.99 * lowest, min(1.01 * highest, 1.25 * lowest))
   figure.legend(loc="outside right upper", fontsize=8)
   return figure
-
-
-def _label(row) -> str:
-  recurrence = "recurrence" if row["recurrence"] else "no recurrence"
-  half = "" if row["loss_on"] == "all" else ", recent half"
-  return f"{row['encoding'].replace('_', ' ')}, {recurrence}{half}"

@@ -31,10 +31,9 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.evaluation import attention_terms
-from transformer_xl.evaluation import memory_share
+from transformer_xl.evaluation import attention_use
+from transformer_xl.evaluation import sums
 from transformer_xl.model import transformer_xl
-from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -74,12 +73,29 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   tokens = _tokens(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
   mesh, params, step = trained_model.load(config, workdir)
   with jax.set_mesh(mesh):
-    maps = measure(
-      params, tokens, config, mem_len=mem_len, segment_len=segment_len
-    )
-  result = _summary(maps, config, vocabulary, mem_len=mem_len)
+    maps = _measure(params, tokens, config, mem_len, segment_len)
+  chosen = widest(maps.by_distance)
+  result = _summary(maps, chosen, config, vocabulary)
   result["checkpoint_step"] = step
-  _write(result, maps, vocabulary, os.path.join(workdir, "results"))
+  layers, heads = zip(*chosen, strict=True)
+  words = [vocabulary.symbol(int(token)) for token in maps.context]
+  weights, terms = maps.weights[layers, heads], maps.terms[:, layers, heads]
+  plotting.write(
+    workdir,
+    "attention",
+    result,
+    {
+      "attention_distance": attention_plots.distances(maps.by_distance),
+      "attention_widest": attention_plots.memories(weights, chosen, words),
+      "attention_terms": attention_plots.terms(terms[:, 0], chosen[0]),
+    },
+    by_distance=maps.by_distance,
+    memory_mass=maps.memory_mass,
+    widest=chosen,
+    weights_of_widest=weights,
+    terms_of_widest=terms,
+    context=maps.context,
+  )
   return result
 
 
@@ -99,52 +115,38 @@ def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
   return np.asarray(tokens, np.int32)
 
 
-def measure(
-  params: shapes.PyTree,
-  tokens: np.ndarray,
-  config: schema.ExperimentConfig,
-  *,
-  mem_len: int,
-  segment_len: int,
-) -> Maps:
+def _measure(params, tokens, config, mem_len, segment_len) -> Maps:
   """Reads tokens [num_tokens] and measures segments once memory is full."""
-  model = transformer_xl.TransformerXL(
-    config.model,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
-  )
-  read = jax.jit(functools.partial(attention_terms.read_segment, model=model))
-  empty = functools.partial(
-    transformer_xl.empty_memory, config.model, batch_size=1
-  )
-  memory, losses, losses_without = empty(mem_len=mem_len), [], []
-  profiles, masses = [], []
+  model = sums.make_model(config)
+  read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   score = jax.jit(functools.partial(model.apply, method="nll"))
+  memory, empty = (
+    transformer_xl.empty_memory(config.model, batch_size=1, mem_len=length)
+    for length in (mem_len, 0)
+  )
+  measured = []
   for start in range(0, len(tokens) - segment_len, segment_len):
     inputs = tokens[None, start : start + segment_len]
     targets = tokens[None, start + 1 : start + segment_len + 1]
     found = read(params, memory, inputs, targets)
     memory = found.memory
-    if start < mem_len:
-      continue
-    losses.append(found.nll)
-    without = empty(mem_len=0)
-    losses_without.append(
-      score({"params": params}, inputs, targets, without)[0]
-    )
-    profiles.append(by_distance(found.weights[:, 0]))
-    masses.append(memory_share.memory_mass(found.weights))
-    last = start
-  context = tokens[last - mem_len : last + segment_len]
+    if start >= mem_len:
+      without, _ = score({"params": params}, inputs, targets, empty)
+      profile = by_distance(found.weights[:, 0])
+      mass = attention_use.memory_mass(found.weights)
+      measured.append((profile, mass, found.nll, without))
+      last = start
+  profiles, masses, *losses = zip(*measured, strict=True)
+  nll, nll_without_memory = (float(np.mean(part)) for part in losses)
   return Maps(
     by_distance=np.mean(profiles, axis=0),
     memory_mass=np.mean(masses, axis=0),
-    nll=float(np.mean(losses)),
-    nll_without_memory=float(np.mean(losses_without)),
-    num_tokens=len(losses) * segment_len,
+    nll=nll,
+    nll_without_memory=nll_without_memory,
+    num_tokens=len(measured) * segment_len,
     weights=np.asarray(found.weights[:, 0]),
     terms=np.stack([np.asarray(term[:, 0]) for term in found.terms]),
-    context=context,
+    context=tokens[last - mem_len : last + segment_len],
   )
 
 
@@ -175,13 +177,19 @@ def widest(profile: jt.Float[np.ndarray, "N H R"]) -> list[tuple[int, int]]:
   return [(int(n), int(h)) for n, h in zip(layers, heads, strict=True)]
 
 
-def _summary(maps, config, vocabulary, *, mem_len) -> dict[str, Any]:
-  reach = mean_distance(maps.by_distance)
-  result = {
-    "made_by": plotting.made_by(),
+def _summary(maps, chosen, config, vocabulary) -> dict[str, Any]:
+  reach, segment_len = mean_distance(maps.by_distance), maps.weights.shape[2]
+  logging.info(
+    "nll %.4f, %.4f without memory; attention to memory by layer: %s",
+    maps.nll,
+    maps.nll_without_memory,
+    ", ".join(f"{share:.1%}" for share in maps.memory_mass),
+  )
+  return {
+    "made_by": plotting.MADE_BY,
     "encoding": config.model.encoding,
-    "mem_len": mem_len,
-    "segment_len": maps.weights.shape[2],
+    "mem_len": len(maps.context) - segment_len,
+    "segment_len": segment_len,
     "num_tokens": maps.num_tokens,
     "memory_share_by_layer": maps.memory_mass.tolist(),
     "nll": maps.nll,
@@ -194,16 +202,9 @@ def _summary(maps, config, vocabulary, *, mem_len) -> dict[str, Any]:
         "mean_distance": float(reach[layer, head]),
         "targets": _top_of_memory(maps.weights[layer, head], maps, vocabulary),
       }
-      for layer, head in widest(maps.by_distance)
+      for layer, head in chosen
     ],
   }
-  logging.info(
-    "nll %.4f, %.4f without memory; attention to memory by layer: %s",
-    maps.nll,
-    maps.nll_without_memory,
-    ", ".join(f"{share:.1%}" for share in maps.memory_mass),
-  )
-  return result
 
 
 def _top_of_memory(weights, maps, vocabulary) -> list[dict[str, Any]]:
@@ -217,32 +218,3 @@ def _top_of_memory(weights, maps, vocabulary) -> list[dict[str, Any]]:
     tokens = [vocabulary.symbol(int(maps.context[at])) for at in best]
     result.append({"after": known[-60:], "top_of_memory": tokens})
   return result
-
-
-def _write(result, maps, vocabulary, folder) -> None:
-  metrics_log.write_json(os.path.join(folder, "attention.json"), result)
-  chosen = widest(maps.by_distance)
-  layers, heads = zip(*chosen, strict=True)
-  plotting.save_arrays(
-    os.path.join(folder, "attention.npz"),
-    by_distance=maps.by_distance,
-    memory_mass=maps.memory_mass,
-    widest=chosen,
-    weights_of_widest=maps.weights[layers, heads],
-    terms_of_widest=maps.terms[:, layers, heads],
-    context=maps.context,
-  )
-  words = [vocabulary.symbol(int(token)) for token in maps.context]
-  layer, head = chosen[0]
-  drawn = {
-    "distance": attention_plots.distances(maps.by_distance),
-    "widest": attention_plots.memories(
-      maps.weights[layers, heads], chosen, words
-    ),
-    "terms": attention_plots.terms(
-      maps.terms[:, layer, head], layer=layer, head=head
-    ),
-  }
-  for name, figure in drawn.items():
-    path = os.path.join(folder, f"attention_{name}.png")
-    plotting.save(figure, path, result["made_by"])

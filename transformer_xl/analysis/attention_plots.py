@@ -24,17 +24,10 @@ def distances(profile: jt.Float[np.ndarray, "N H R"]) -> Any:
   num_layers, num_heads, _ = profile.shape
   rows = profile.reshape(num_layers * num_heads, -1)
   height = min(1.2 + 0.16 * len(rows), 7.0)
-  figure, axes = plotting.new(width=6.5, height=height)
-  axes.grid(visible=False)
+  figure, axes = plotting.subplots(figsize=(6.5, height))
   # Logarithmic: distances 0 to 2 dominate, and the rest would be white.
-  image = axes.imshow(
-    np.log10(np.maximum(rows, 1e-5)),
-    aspect="auto",
-    cmap="Blues",
-    interpolation="nearest",
-    vmin=-4,
-    vmax=0,
-  )
+  logarithms = np.log10(np.maximum(rows, 1e-5))
+  image = _image(axes, logarithms, cmap="Blues", vmin=-4, vmax=0)
   axes.set_xlabel("distance from the query to the key (tokens)")
   axes.set_yticks(
     np.arange(num_layers) * num_heads + (num_heads - 1) / 2,
@@ -58,18 +51,16 @@ def memories(
   _, segment_len, context_len = weights.shape
   mem_len = context_len - segment_len
   count = min(NUM_TARGETS, segment_len)
-  figure, panels = plotting.new(
-    width=3.0 * len(chosen) + 0.9, height=3.6, columns=len(chosen), share=True
+  figure, panels = plotting.subplots(
+    1, len(chosen), figsize=(3.0 * len(chosen) + 0.9, 3.6), sharey=True
   )
   panels = np.atleast_1d(panels)  # One head gives a single panel.
   for panel, rows, (layer, head) in zip(panels, weights, chosen, strict=True):
     seen = rows[segment_len - count :, :mem_len]
-    panel.grid(visible=False)
-    image = panel.imshow(
+    image = _image(
+      panel,
       100 * seen,
-      aspect="auto",
       cmap="Blues",
-      interpolation="nearest",
       vmin=0,
       vmax=100 * np.quantile(seen, 0.995),
       extent=(-mem_len, 0, count - 0.5, -0.5),
@@ -84,28 +75,22 @@ def memories(
   return figure
 
 
-def terms(
-  parts: jt.Float[np.ndarray, "4 T K"], *, layer: int, head: int
-) -> Any:
-  """The terms of one head's scores (figure 7)."""
+def terms(parts: jt.Float[np.ndarray, "4 T K"], chosen: tuple[int, int]) -> Any:
+  """The terms of the scores of one head, (layer, head) (figure 7)."""
   _, segment_len, context_len = parts.shape
   mem_len = context_len - segment_len
   query = np.arange(segment_len)[:, None]
   hidden = np.arange(context_len)[None] > mem_len + query
-  figure, panels = plotting.new(
-    width=8.6, height=2.8, columns=len(TERMS), share=True
-  )
+  figure, panels = plotting.subplots(1, 4, figsize=(8.6, 2.8), sharey=True)
   shown = np.where(hidden, np.nan, parts)
   for panel, values, title in zip(panels, shown, TERMS, strict=True):
-    panel.grid(visible=False)
     # Adding a constant to a row changes no attention: centre on the mean.
     values = values - np.nanmean(values)
     bound = max(np.nanquantile(np.abs(values), 0.995), 1e-6)
-    image = panel.imshow(
+    image = _image(
+      panel,
       values,
-      aspect="auto",
       cmap="RdBu_r",
-      interpolation="nearest",
       vmin=-bound,
       vmax=bound,
       extent=(-mem_len, segment_len, segment_len - 0.5, -0.5),
@@ -115,12 +100,18 @@ def terms(
     panel.set_xlabel("key (position)")
     panel.axvline(0, color="black", linewidth=0.5)
   panels[0].set_ylabel("query (position)")
+  layer, head = chosen
   figure.suptitle(
     f"Layer {layer + 1}, head {head + 1}: score over keys, less its mean; "
     "keys left of the line are in memory",
     fontsize=9,
   )
   return figure
+
+
+def _image(axes, values, **options) -> Any:
+  axes.grid(visible=False)
+  return axes.imshow(values, aspect="auto", interpolation="nearest", **options)
 
 
 def _label(word: str) -> str:

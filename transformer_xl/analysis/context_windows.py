@@ -8,43 +8,43 @@ Shapes: W windows, B of them in a call, L their length.
 """
 
 import functools
+import time
 
 import jax
 import jaxtyping as jt
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
 
+from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import schema
+from transformer_xl.config import load
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import sums
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import transformer_xl
 
+STRIDES = 4  # Overlap of sliding windows: how many of them read each token.
+
 
 def losses(
-  params: shapes.PyTree,
+  subject: evaluate.Subject,
   tokens: np.ndarray,
   starts: np.ndarray,
   *,
-  config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
   length: int,
   wanted: np.ndarray,
 ) -> jt.Float[np.ndarray, "W C"]:
-  """Negative log-probabilities, in nats, of chosen targets in each window.
+  """Negative log-probabilities, in nats, of targets in each window.
 
-  Args:
-    params: parameters, placed on the mesh.
-    tokens: the split, [num_tokens].
-    starts: [W] first positions; L + 1 tokens must follow each.
-    config: its `eval` sets how many tokens are read per call.
-    mesh: windows are divided among its lanes.
-    length: L.
-    wanted: [C] indices of targets in a window, from 0.
+  `tokens` is the split, [num_tokens]. L + 1 tokens must follow each of the
+  first positions `starts`, [W]. `wanted`, [C], are indices of targets in a
+  window, from 0. `eval` sets how many tokens are read per call.
   """
+  config, mesh, params = subject[:3]
+  model = sums.make_model(load.replaced(config, {"eval.same_length": False}))
   read = jax.jit(
-    functools.partial(read_window, model=_model(config), wanted=wanted),
+    functools.partial(read_window, model=model, wanted=wanted),
     compiler_options=mesh_lib.compiler_options(mesh),
   )
   num_shards = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -52,14 +52,13 @@ def losses(
   num_segments = evaluation.batch_size * evaluation.segments_per_call
   lanes = max(num_segments * evaluation.segment_len // length, 1)
   lanes = -(-lanes // num_shards) * num_shards
-  sharding = NamedSharding(mesh, PartitionSpec(mesh_lib.LANES))
   result = np.empty((len(starts), len(wanted)), np.float32)
   for first in range(0, len(starts), lanes):
     chosen = starts[first : first + lanes]
     # The last call is padded with windows whose losses are dropped.
     filled = np.resize(chosen, lanes)
     text = tokens[filled[:, None] + np.arange(length + 1)].astype(np.int32)
-    found = read(params, jax.device_put(text, sharding))
+    found = read(params, jax.device_put(text, mesh_lib.lanes(mesh)))
     result[first : first + lanes] = np.asarray(found)[: len(chosen)]
   return result
 
@@ -82,7 +81,34 @@ def read_window(
   )
 
 
-def _model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
-  return transformer_xl.TransformerXL(
-    config.model, clamp_len=config.eval.clamp_len, same_length=False
-  )
+def score_sliding(
+  subject: evaluate.Subject, attention_len: int
+) -> evaluate.Score:
+  """Scores the split by a window of a given length that slides over it.
+
+  The window moves by a quarter of its length, so a token sees between three
+  quarters of a window and a whole one. Tokens of the first window see all that
+  precedes them.
+
+  Raises:
+    UserError: the window is longer than the split.
+  """
+  config, split = subject.config, subject.config.eval.split
+  tokens = token_file.open_split(config.data.dataset_dir, split).tokens
+  begin, pairs = time.perf_counter(), len(tokens) - 1
+  if pairs < attention_len:
+    raise errors.UserError(
+      f"analysis.attention_lens has {attention_len}, more than the {pairs} "
+      f"pairs of {split}; leave it out."
+    )
+  read = functools.partial(losses, subject, tokens, length=attention_len)
+  stride, indices = max(attention_len // STRIDES, 1), np.arange(attention_len)
+  starts = np.arange(0, pairs - attention_len + 1, stride)
+  first = read(starts[:1], wanted=indices)
+  # The last window ends with the text; skip what others have scored.
+  starts = np.append(starts[1:], pairs - attention_len)
+  rest = read(starts, wanted=indices[-stride:])
+  new = np.diff(starts, prepend=0)
+  parts = [row[len(row) - n :] for row, n in zip(rest, new, strict=True)]
+  nll = np.concatenate([first[0], *parts]).astype(np.float64)
+  return evaluate.Score(nll.sum(), pairs, time.perf_counter() - begin)

@@ -14,7 +14,6 @@ depend on them, so no checkpoint is needed.
 
 import dataclasses
 import functools
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -33,10 +32,8 @@ from transformer_xl.config import schema
 from transformer_xl.config import vanilla
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import sums
-from transformer_xl.model import kv_cache
+from transformer_xl.evaluation import scorer
 from transformer_xl.model import transformer_xl
-from transformer_xl.workdir import metrics_log
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.
 REPEATS = 5  # Windows, or segments, that are timed.
@@ -49,10 +46,7 @@ LABELS = {
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Times each method at each of `config.analysis.speed_lens`.
-
-  Returns:
-    The content of `results/eval_speed.json`; a figure lies beside it.
+  """Times each method at each length; returns `results/eval_speed.json`.
 
   Raises:
     UserError: a length is below 1.
@@ -71,7 +65,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     rows.append(_row(length, _timed(_methods(config, twin, text, length))))
     _log(rows[-1])
   result = {
-    "made_by": plotting.made_by(),
+    "made_by": plotting.MADE_BY,
     "device": jax.devices()[0].device_kind,
     "num_parameters": _count(config.model),
     "vanilla_parameters": _count(twin),
@@ -80,97 +74,51 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "num_segments_timed": REPEATS,
     "lengths": rows,
   }
-  folder = os.path.join(workdir, "results")
-  metrics_log.write_json(os.path.join(folder, "eval_speed.json"), result)
-  picture = os.path.join(folder, "eval_speed.png")
-  plotting.save(draw(result), picture, result["made_by"])
+  plotting.write(workdir, "eval_speed", result, {"eval_speed": draw(result)})
   return result
 
 
 def _methods(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
   """The function to time and the tokens it predicts per call, by method."""
-  segment_len = config.eval.segment_len
-  params = _random_params(config.model)
+  params, segment_len = _random_params(config.model), config.eval.segment_len
+  config, text = load.replaced(config, {"eval.batch_size": 1}), np.int32(text)
+
+  def with_memory(make):
+    call = _segments(make(config, length), params, text, segment_len)
+    return call, segment_len
+
   return {
     "vanilla": (_window(twin, _random_params(twin), text, length), 1),
     "recomputed": (_window(config.model, params, text, length), 1),
-    "hidden": (_hidden(config, params, text, length), segment_len),
-    "key_value": (_key_value(config, params, text, length), segment_len),
+    "hidden": with_memory(scorer.hidden_states),
+    "key_value": with_memory(scorer.keys_and_values),
   }
 
 
 def _window(model_config, params, text, length) -> Callable[[int], Any]:
   """Predicts one token from a window, read without memory."""
-  model = transformer_xl.TransformerXL(
-    model_config, clamp_len=0, same_length=False
-  )
+  model = transformer_xl.TransformerXL(model_config, 0, same_length=False)
+  last = np.array([length - 1])
   read = jax.jit(
-    functools.partial(
-      context_windows.read_window, model=model, wanted=np.array([length - 1])
-    )
+    functools.partial(context_windows.read_window, model=model, wanted=last)
   )
-
-  def call(index: int) -> jax.Array:
-    window = text[None, index : index + length + 1]
-    return read(params, window.astype(np.int32))
-
-  return call
+  return lambda index: read(params, text[None, index : index + length + 1])
 
 
-def _hidden(config, params, text, length) -> Callable[[int], Any]:
-  """Predicts one segment with a memory of hidden states."""
-  model = transformer_xl.TransformerXL(
-    config.model,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
-  )
-  score = jax.jit(
-    functools.partial(sums.score_segment, model=model), donate_argnums=1
-  )
-  memory = transformer_xl.empty_memory(
-    config.model, batch_size=1, mem_len=length
-  )
-  return _carried(
-    lambda memory, segment: score(params, memory, segment),
-    memory,
-    text,
-    config.eval.segment_len,
-  )
-
-
-def _key_value(config, params, text, length) -> Callable[[int], Any]:
-  """Predicts one segment with a ring of keys and values."""
-  reader = kv_cache.Reader(
-    config.model,
-    mem_len=length,
-    segment_len=config.eval.segment_len,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
-  )
-  frozen = jax.jit(reader.freeze)(params)
-  read = jax.jit(reader.nll, donate_argnums=1)
-
-  def score(state, segment):
-    nll, state = read(frozen, state, segment.inputs, segment.targets)
-    return state, nll
-
-  state = jax.jit(functools.partial(reader.start, batch_size=1))(frozen)
-  return _carried(score, state, text, config.eval.segment_len)
-
-
-def _carried(score, memory, text, segment_len) -> Callable[[int], Any]:
-  """Returns a function of the segment's index that carries the memory along."""
-  carry = [memory]
+def _segments(functions, params, text, segment_len) -> Callable[[int], Any]:
+  """Predicts the segment of an index, with the memory of the call before."""
+  if functions.freeze:
+    params = jax.jit(functions.freeze)(params)
+  score = jax.jit(functions.score, donate_argnums=1)
+  carry = [jax.jit(functions.start)(params)]
 
   def call(index: int) -> jax.Array:
     start = index * segment_len
-    part = jnp.asarray(text[None, start : start + segment_len + 1], jnp.int32)
-    segment = segment_lib.Segment(
-      part[:, :-1],
-      part[:, 1:],
-      resets=jnp.zeros((1, segment_len), bool),
-    )
-    carry[0], nll = score(carry[0], segment)
+    part = jnp.asarray(text[None, start : start + segment_len + 1])
+    # Without resets: emptying a memory may touch every slot of it.
+    resets: Any = None
+    segment = segment_lib.Segment(part[:, :-1], part[:, 1:], resets)
+    carry[0], nll = score(params, carry[0], segment)
     return nll
 
   return call
@@ -190,33 +138,27 @@ def _timed(methods: dict[str, tuple[Callable, int]]) -> dict[str, float]:
 
 
 def _row(length: int, seconds: dict[str, float]) -> dict[str, Any]:
+  def times_faster(base):
+    return {name: seconds[base] / seconds[name] for name in LABELS}
+
   return {
     "attention_len": length,
-    "milliseconds_per_token": {
-      name: 1e3 * value for name, value in seconds.items()
-    },
-    "times_faster_than_vanilla": {
-      name: seconds["vanilla"] / seconds[name] for name in LABELS
-    },
-    "times_faster_than_recomputed": {
-      name: seconds["recomputed"] / seconds[name] for name in LABELS
-    },
+    "milliseconds_per_token": {name: 1e3 * x for name, x in seconds.items()},
+    "times_faster_than_vanilla": times_faster("vanilla"),
+    "times_faster_than_recomputed": times_faster("recomputed"),
     "paper_times_faster": PAPER.get(length),
   }
 
 
 def _log(row: dict[str, Any]) -> None:
-  milliseconds = row["milliseconds_per_token"]
-  faster = row["times_faster_than_vanilla"]
+  names = "milliseconds_per_token", "times_faster_than_vanilla"
+  times, faster = (row[name] for name in names)
   logging.info(
     "attention %d: vanilla %.1f ms a token, hidden states %.3f (%.0f times "
     "faster), keys and values %.3f (%.0f times; paper: %s)",
-    row["attention_len"],
-    milliseconds["vanilla"],
-    milliseconds["hidden"],
-    faster["hidden"],
-    milliseconds["key_value"],
-    faster["key_value"],
+    *(row["attention_len"], times["vanilla"]),
+    *(times["hidden"], faster["hidden"]),
+    *(times["key_value"], faster["key_value"]),
     row["paper_times_faster"] or "-",
   )
 
@@ -232,38 +174,30 @@ def _count(model: schema.ModelConfig) -> int:
 
 def draw(result: dict[str, Any]) -> Any:
   """Plots time per token and speed-up by attention length."""
-  figure, (left, right) = plotting.new(width=7.0, height=2.9, columns=2)
+  figure, (left, right) = plotting.subplots(1, 2, figsize=(7.0, 2.9))
   lengths = [row["attention_len"] for row in result["lengths"]]
 
-  def line(axes, field, name, **style):
+  def line(axes, field, name):
     axes.plot(
       lengths,
       [row[field][name] for row in result["lengths"]],
-      marker="o",
+      "o-",
       markersize=4,
       color=f"C{list(LABELS).index(name)}",
       label=LABELS[name],
-      **style,
     )
 
   for name in LABELS:
     line(left, "milliseconds_per_token", name)
-  left.set_yscale("log")
-  left.set_ylabel("milliseconds a token")
+  tokens = "attention length (tokens)"
+  left.set(yscale="log", ylabel="milliseconds a token", xlabel=tokens)
   left.legend(fontsize=7, loc="center right")
   for name in ("hidden", "key_value"):
     line(right, "times_faster_than_vanilla", name)
   known = [one for one in lengths if one in PAPER]
-  right.plot(
-    known,
-    [PAPER[one] for one in known],
-    "k--",
-    marker="x",
-    label="paper (hidden states, GPU)",
-  )
-  right.set_ylabel("times faster than vanilla")
+  label = "paper (hidden states, GPU)"
+  right.plot(known, [PAPER[one] for one in known], "kx--", label=label)
+  right.set(ylabel="times faster than vanilla", xlabel=tokens)
   right.set_ylim(bottom=0)
   right.legend(fontsize=7)
-  for axes in (left, right):
-    axes.set_xlabel("attention length (tokens)")
   return figure

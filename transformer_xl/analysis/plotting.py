@@ -1,4 +1,7 @@
-"""Figures in one style; each file states the command that made it."""
+"""Figures in one style, and the files of a result.
+
+Each figure states the command that made it.
+"""
 
 import os
 import sys
@@ -8,6 +11,8 @@ import matplotlib
 import numpy as np
 from absl import logging
 from matplotlib import pyplot
+
+from transformer_xl.workdir import metrics_log
 
 matplotlib.use("Agg")  # Training machines have no screen.
 matplotlib.rcParams.update(
@@ -23,29 +28,31 @@ matplotlib.rcParams.update(
     "lines.linewidth": 1.4,
   }
 )
+MADE_BY = " ".join(["python", *sys.orig_argv[1:]])  # This process.
+subplots = pyplot.subplots
 
 
-def new(
-  *, width: float, height: float, columns: int = 1, share: bool = False
-) -> tuple[Any, Any]:
-  """Creates a figure, sized in inches, and its axes, which may share y."""
-  return pyplot.subplots(1, columns, figsize=(width, height), sharey=share)
+def write(
+  workdir: str,
+  name: str,
+  result: dict[str, Any],
+  figures: dict[str, Any],
+  **arrays: Any,
+) -> None:
+  """Writes what an analysis has found to `results/` in the workdir.
 
-
-def save(figure: Any, path: str, command: str) -> None:
-  """Writes a PNG with its command as metadata, and closes the figure."""
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  figure.savefig(path, dpi=150, metadata={"Description": command})
-  pyplot.close(figure)
-  logging.info("Wrote %s.", path)
-
-
-def save_arrays(path: str, **arrays: Any) -> None:
-  """Writes an archive of the arrays that a figure or a table sums up."""
-  np.savez_compressed(path, **arrays)
-  logging.info("Wrote %s.", path)
-
-
-def made_by() -> str:
-  """The command line of this process."""
-  return " ".join(["python", *sys.orig_argv[1:]])
+  The result is `<name>.json` and the arrays, if any, are `<name>.npz`. Figures
+  are PNG files by name, which state the result's `made_by`; they are closed.
+  """
+  folder = os.path.join(workdir, "results")
+  os.makedirs(folder, exist_ok=True)
+  metrics_log.write_json(os.path.join(folder, f"{name}.json"), result)
+  if arrays:
+    path = os.path.join(folder, f"{name}.npz")
+    np.savez_compressed(path, **arrays)
+    logging.info("Wrote %s.", path)
+  for name, figure in figures.items():
+    path = os.path.join(folder, f"{name}.png")
+    figure.savefig(path, dpi=150, metadata={"Description": result["made_by"]})
+    pyplot.close(figure)
+    logging.info("Wrote %s.", path)

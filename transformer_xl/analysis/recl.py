@@ -3,27 +3,45 @@
 The models of a group are compared on the tokens that are hardest for the best
 of them. The effective length is the context beyond which their loss there stops
 falling. Losses are measured with exactly c tokens of context, for each c of a
-list.
+list, which has two meanings (`config.analysis.context`):
+
+"tokens"     No layer sees anything before the last c tokens. A window that
+             starts at s gives the losses of the tokens s+1, s+2, ..., each with
+             all contexts up to its length, so one pass over all starts covers
+             every c. A model with absolute positions reads at most its training
+             segment, even where the context is longer.
+"attention"  Each layer attends to the last c tokens through a full memory: one
+             evaluation of the split per c. Keys of the second layer have seen c
+             tokens themselves, and so on: N layers see N (c - 1) + 1 tokens.
 
 Shapes: G models, C contexts, T tokens.
 """
 
+import dataclasses
+import functools
+import itertools
 import os
 from typing import Any
 from typing import NamedTuple
 
+import jax
 import jaxtyping as jt
 import numpy as np
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl.analysis import context_losses
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import plotting
+from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
-from transformer_xl.workdir import metrics_log
-
-GroupLosses = jt.Float[np.ndarray, "G C T"]
+from transformer_xl.model import transformer_xl
+from transformer_xl.model.encodings import table
 
 
 class Gains(NamedTuple):
@@ -33,148 +51,211 @@ class Gains(NamedTuple):
   perplexity: jt.Float[np.ndarray, "G C-1"]  # Not normalised: figure 3.
 
 
-def gains(losses: GroupLosses, *, fraction: float) -> Gains:
+def gains(losses: jt.Float[np.ndarray, "G C T"], *, fraction: float) -> Gains:
   """Gains of each model from c to the next c', relative to the group's best.
 
   The baseline is the lowest loss of the group at c. A model's loss at c' counts
   only where it is below the baseline, on the given fraction of tokens with the
   highest baseline.
   """
-  num_models, num_contexts, num_tokens = losses.shape
-  count = max(1, round(fraction * num_tokens))
-  shape = (num_models, num_contexts - 1)
-  result = Gains(np.empty(shape), np.empty(shape))
-  for index in range(num_contexts - 1):
-    baseline = losses[:, index].min(axis=0)
+  count = max(1, round(fraction * losses.shape[2]))
+  columns = []
+  for now, later in itertools.pairwise(losses.swapaxes(0, 1)):
+    baseline = now.min(axis=0)
     hardest = np.argsort(-baseline, kind="stable")[:count]
     before = np.exp(baseline[hardest].mean())
-    after = np.minimum(baseline, losses[:, index + 1])[:, hardest]
+    after = np.minimum(baseline, later)[:, hardest]
     gained = before - np.exp(after.mean(axis=1))
-    result.perplexity[:, index] = gained
-    result.relative[:, index] = gained / before
-  return result
+    columns.append((gained / before, gained))
+  return Gains(*np.moveaxis(np.array(columns), 0, -1))
 
 
 def effective_length(
-  relative: jt.Float[np.ndarray, "C-1"],
-  contexts: list[int],
-  *,
-  threshold: float,
+  relative: jt.Float[np.ndarray, "C-1"], contexts: list[int], threshold: float
 ) -> tuple[int, bool]:
-  """The first context whose next step gains less than the threshold.
+  """The first context whose next step gains less than the threshold, and True.
 
-  Returns:
-    That context and True; or the last context, a lower bound, and False.
+  Without one, the last context, a lower bound, and False.
   """
   below = np.flatnonzero(relative < threshold)
-  if len(below):
-    return contexts[int(below[0])], True
-  return contexts[-1], False
+  return (contexts[below[0]], True) if len(below) else (contexts[-1], False)
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Compares the run with those of `config.analysis.group`.
 
-  Returns:
-    The content of `results/recl.json`; a figure and the losses lie beside it.
+  Returns the content of `results/recl.json`; a figure and the losses lie beside
+  it.
 
   Raises:
     UserError: the contexts are too few, the split is too short, or a model
       does not support the kind of context.
   """
-  contexts = _contexts(config.analysis)
-  runs = [(workdir, config), *context_losses.group(config)]
-  found = [
-    context_losses.run_losses(run_config, folder, contexts=contexts)
-    for folder, run_config in runs
-  ]
-  losses = np.stack([one.losses for one in found]).astype(np.float64)
-  result = {
-    "made_by": plotting.made_by(),
-    "split": config.eval.split,
-    "context": config.analysis.context,
-    "contexts": contexts,
-    "num_tokens": losses.shape[2],
-    "first_token": found[0].first_token,
-    "threshold": config.analysis.threshold,
-    "models": [
-      {
-        "name": os.path.basename(os.path.normpath(folder)),
-        "workdir": folder,
-        "checkpoint_step": one.step,
-        "num_parameters": one.num_parameters,
-        "perplexity": [
-          units.perplexity(float(nll)) for nll in one.losses.mean(axis=1)
-        ],
-      }
-      for (folder, _), one in zip(runs, found, strict=True)
-    ],
-    "recl": _lengths(losses, contexts, config.analysis),
-  }
-  _log(result)
-  folder = os.path.join(workdir, "results")
-  metrics_log.write_json(os.path.join(folder, "recl.json"), result)
-  plotting.save_arrays(
-    os.path.join(folder, "recl.npz"),
-    losses=losses.astype(np.float32),
-    contexts=contexts,
-  )
-  picture = os.path.join(folder, "recl.png")
-  plotting.save(draw(result), picture, result["made_by"])
-  return result
-
-
-def _contexts(analysis: schema.AnalysisConfig) -> list[int]:
+  analysis = config.analysis
   start, step = analysis.context_start, analysis.context_step
-  contexts = list(range(start, analysis.context_stop + 1, step))
+  contexts = [*range(start, analysis.context_stop + 1, step)]
   if len(contexts) < 2:
     raise errors.UserError(
       f"there is no context to compare with {start}: analysis.context_stop="
       f"{analysis.context_stop} must be at least context_start + context_step "
       f"= {start + step}."
     )
-  return contexts
-
-
-def _lengths(losses, contexts, analysis) -> list[dict[str, Any]]:
-  """Effective lengths for each fraction, in the order of the group."""
-  results = []
-  for fraction in analysis.fractions:
-    found = gains(losses, fraction=fraction)
-    ends = [
-      effective_length(row, contexts, threshold=analysis.threshold)
-      for row in found.relative
-    ]
-    results.append(
+  models, found = [], []
+  runs = [(config, workdir), *((_like(config, x), x) for x in analysis.group)]
+  for run_config, folder in runs:
+    subject = evaluate.load(run_config, folder)
+    found.append(measure(subject, contexts))
+    means = found[-1].mean(axis=1)
+    models.append(
       {
-        "fraction": fraction,
-        "recl": [length for length, _ in ends],
-        "is_reached": [reached for _, reached in ends],
-        "relative_gains": found.relative.tolist(),
-        "perplexity_gains": found.perplexity.tolist(),
+        "name": os.path.basename(os.path.normpath(folder)),
+        "workdir": folder,
+        "checkpoint_step": subject.step,
+        "num_parameters": transformer_xl.num_parameters(subject.params),
+        "perplexity": [units.perplexity(float(nll)) for nll in means],
       }
     )
-  return results
-
-
-def _log(result: dict[str, Any]) -> None:
+  losses = np.stack(found).astype(np.float64)
+  result = {
+    "made_by": plotting.MADE_BY,
+    "split": config.eval.split,
+    "context": analysis.context,
+    "contexts": contexts,
+    "num_tokens": losses.shape[2],
+    "first_token": contexts[-1],
+    "threshold": analysis.threshold,
+    "models": models,
+    "recl": [
+      _entry(losses, fraction, contexts, analysis.threshold)
+      for fraction in analysis.fractions
+    ],
+  }
   for entry in result["recl"]:
-    for index, model in enumerate(result["models"]):
+    for index, model in enumerate(models):
+      bound = "" if entry["is_reached"][index] else "at least "
       logging.info(
         "RECL at r = %g of %s: %s%d",
-        entry["fraction"],
-        model["name"],
-        "" if entry["is_reached"][index] else "at least ",
-        entry["recl"][index],
+        *(entry["fraction"], model["name"], bound, entry["recl"][index]),
       )
+  arrays = {"losses": losses.astype(np.float32), "contexts": contexts}
+  plotting.write(workdir, "recl", result, {"recl": draw(result)}, **arrays)
+  return result
+
+
+def _like(config, workdir) -> schema.ExperimentConfig:
+  """The configuration of another run, on the same data and split."""
+  other = load.from_config_dict(load.saved(workdir))
+  names = ("split", "batch_size", "checkpoint")
+  values = {f"eval.{name}": getattr(config.eval, name) for name in names}
+  shared = {
+    name: getattr(config, name) for name in ("data", "analysis", "mesh")
+  }
+  return dataclasses.replace(load.replaced(other, values), **shared)
+
+
+def _entry(losses, fraction, contexts, threshold) -> dict[str, Any]:
+  """Effective lengths for a fraction, in the order of the group."""
+  found = gains(losses, fraction=fraction)
+  ends = [effective_length(row, contexts, threshold) for row in found.relative]
+  return {
+    "fraction": fraction,
+    "recl": [length for length, _ in ends],
+    "is_reached": [reached for _, reached in ends],
+    "relative_gains": found.relative.tolist(),
+    "perplexity_gains": found.perplexity.tolist(),
+  }
+
+
+def measure(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
+  """Losses [C, T] of the tokens after the longest context, in nats.
+
+  Raises:
+    UserError: the split is too short, or the model does not support the kind
+      of context.
+  """
+  is_exact = subject.config.analysis.context == "tokens"
+  with jax.set_mesh(subject.mesh):
+    return (_by_tokens if is_exact else _by_attention)(subject, contexts)
+
+
+def _by_tokens(subject, contexts) -> np.ndarray:
+  """`measure` in separate windows."""
+  config, split = subject.config, subject.config.eval.split
+  longest, count = contexts[-1], config.analysis.num_tokens
+  text = token_file.open_split(config.data.dataset_dir, split).tokens
+  needed = 2 * longest + count
+  if len(text) < needed:
+    raise errors.UserError(
+      f"analysis.num_tokens={count} with contexts up to {longest} needs "
+      f"{needed} tokens and {split} has {len(text)}; lower one of them."
+    )
+  read = np.array(contexts)
+  if table.of(config.model).counts_from_segment:
+    # The model was not trained on positions beyond its segment.
+    read = np.minimum(read, config.train.segment_len)
+  wanted, columns = np.unique(read, return_inverse=True)
+  found = context_windows.losses(
+    subject,
+    text,
+    np.arange(longest + count - wanted[0]),
+    length=int(wanted[-1]),
+    wanted=wanted - 1,
+  )
+  tokens = longest + np.arange(count)
+  return found[tokens - read[:, None], columns[:, None]]
+
+
+def _by_attention(subject, contexts) -> np.ndarray:
+  """`measure` through memory."""
+  config = subject.config
+  if table.of(config.model).counts_from_segment:
+    raise errors.UserError(
+      "analysis.context=attention needs an encoding of distances, and a model "
+      f"of the group has model.encoding={config.model.encoding}; set "
+      "--config.analysis.context=tokens."
+    )
+  passes = [_one_pass(subject, length) for length in contexts]
+  if len(passes[0]) < contexts[-1]:
+    raise errors.UserError(
+      f"a context of {contexts[-1]} is longer than {config.eval.split}; lower "
+      "analysis.context_stop."
+    )
+  return np.stack([losses[contexts[-1] - 1 :] for losses in passes])
+
+
+def _one_pass(subject, length) -> np.ndarray:
+  """Losses of all tokens but the first, in order."""
+  config, mesh, params = subject[:3]
+  values = {
+    "model.same_length_window": "mem_len",
+    "eval.same_length": True,
+    # All that a token can depend on, so that lanes make no difference.
+    "eval.warmup_len": length * config.model.num_layers,
+  }
+  config, count = load.replaced(config, values), config.eval.segments_per_call
+  stream = evaluate.open_stream(config, length)
+  functions = scorer.hidden_states(config, length)
+  read = jax.jit(
+    functools.partial(jax.lax.scan, functools.partial(functions.score, params)),
+    compiler_options=mesh_lib.compiler_options(mesh),
+  )
+  memory, sharding = functions.start(params), mesh_lib.segments(mesh)
+  losses, weights = [], []
+  for step in range(0, stream.num_steps, count):
+    segments = streams.device_segments(stream, step, count, sharding)
+    memory, nll = read(memory, segments)
+    losses.append(np.asarray(nll))
+    weights.append(np.asarray(segments.weights))
+  # Lanes are consecutive runs of the text.
+  lanes = [np.concatenate(x).swapaxes(0, 1) for x in (losses, weights)]
+  return lanes[0][lanes[1] > 0]
 
 
 def draw(result: dict[str, Any]) -> Any:
   """Plots perplexity and, for each r, gains by context (figures 3 and 4)."""
   entries, contexts = result["recl"], result["contexts"]
-  figure, axes = plotting.new(
-    width=2.6 * (len(entries) + 1), height=2.7, columns=len(entries) + 1
-  )
+  columns = len(entries) + 1
+  figure, axes = plotting.subplots(1, columns, figsize=(2.6 * columns, 2.7))
   for index, model in enumerate(result["models"]):
     axes[0].plot(contexts, model["perplexity"], marker=".", label=model["name"])
     for entry, panel in zip(entries, axes[1:], strict=True):
@@ -182,13 +263,8 @@ def draw(result: dict[str, Any]) -> Any:
       panel.plot(contexts[:-1], percent, marker=".")
       if entry["is_reached"][index]:
         # Shift each model's dashes, so that equal lengths stay visible.
-        dashes: Any = (5 * index, (5, 5))
-        panel.axvline(
-          entry["recl"][index],
-          color=f"C{index}",
-          linewidth=1.2,
-          linestyle=dashes,
-        )
+        style: Any = {"color": f"C{index}", "linestyle": (5 * index, (5, 5))}
+        panel.axvline(entry["recl"][index], linewidth=1.2, **style)
   axes[0].set_title("all tokens", fontsize=9)
   axes[0].set_ylabel("perplexity")
   axes[0].legend(fontsize=8)

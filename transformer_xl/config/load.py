@@ -138,7 +138,17 @@ def with_vocab_size(
       f"has {size} symbols; set --config.model.vocab_size=0 or prepare the "
       "data again."
     )
-  model = dataclasses.replace(config.model, vocab_size=size)
-  config = dataclasses.replace(config, model=model)
-  rules.check(config)
+  result = replaced(config, {"model.vocab_size": size})
+  rules.check(result)
+  return result
+
+
+def replaced(
+  config: schema.ExperimentConfig, values: dict[str, Any]
+) -> schema.ExperimentConfig:
+  """Returns the configuration with new values, `{"train.mem_len": 4}`."""
+  for path, value in values.items():
+    group, _, name = path.partition(".")
+    changed = dataclasses.replace(getattr(config, group), **{name: value})
+    config = dataclasses.replace(config, **{group: changed})
   return config

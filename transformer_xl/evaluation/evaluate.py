@@ -8,11 +8,13 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
 import jax
 from absl import logging
+from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -37,12 +39,12 @@ class Score(NamedTuple):
 
 
 def open_stream(
-  config: schema.ExperimentConfig, *, split: str, mem_len: int
+  config: schema.ExperimentConfig, mem_len: int
 ) -> streams.EvalStream:
   """The segments that an evaluation reads, including its warm-up."""
   warmup = config.eval.warmup_len
   return streams.EvalStream(
-    token_file.open_split(config.data.dataset_dir, split),
+    token_file.open_split(config.data.dataset_dir, config.eval.split),
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
     warmup_len=mem_len if warmup < 0 else warmup,
@@ -52,24 +54,16 @@ def open_stream(
 
 
 class Evaluator:
-  """Scores one split at one memory length and temperature; compiles once."""
+  """Scores `eval.split` at one memory length; compiles once."""
 
   def __init__(
-    self,
-    config: schema.ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    *,
-    split: str,
-    mem_len: int,
-    temperature: float = 1.0,
+    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
-    self._config, self._mesh = config, mesh
-    self._is_compiled = False
-    self._stream = open_stream(config, split=split, mem_len=mem_len)
+    self._count = config.eval.segments_per_call
+    self._sharding, self._is_compiled = mesh_lib.segments(mesh), False
+    self._stream = open_stream(config, mem_len)
     self.file = self._stream.file
-    self._scorer = scorer.Scorer(
-      config, mesh, mem_len=mem_len, temperature=temperature
-    )
+    self._scorer = scorer.Scorer(config, mesh, mem_len=mem_len)
 
   def __call__(self, params: shapes.PyTree) -> Score:
     """Scores the whole split."""
@@ -81,19 +75,17 @@ class Evaluator:
     self, params: shapes.PyTree, *, should_stop: Callable[[], bool]
   ) -> Score | None:
     """Scores the whole split; None if `should_stop` holds before its end."""
-    count = self._config.eval.segments_per_call
     frozen = self._scorer.freeze(params)
-    memory, parts = self._scorer.start(frozen), []
     if not self._is_compiled:
       # Compiles with a call past the end, in which every weight is 0.
-      self._run(frozen, self._stream.num_steps, count, memory)
-      memory = self._scorer.start(frozen)
+      self._score(frozen, self._scorer.start(frozen), self._stream.num_steps)
       self._is_compiled = True
+    memory, parts = self._scorer.start(frozen), []
     start = time.perf_counter()
-    for step in range(0, self._stream.num_steps, count):
+    for step in range(0, self._stream.num_steps, self._count):
       if should_stop():
         return None
-      memory, sums = self._run(frozen, step, count, memory)
+      memory, sums = self._score(frozen, memory, step)
       parts.append(sums)
     parts = jax.device_get(parts)
     return Score(
@@ -102,91 +94,67 @@ class Evaluator:
       seconds=time.perf_counter() - start,
     )
 
-  def _run(self, frozen, step, count, memory):
+  def _score(self, frozen, memory, step):
     segments = streams.device_segments(
-      self._stream, step, count, mesh_lib.segments(self._mesh)
+      self._stream, step, self._count, self._sharding
     )
     return self._scorer.score(frozen, memory, segments)
-
-
-def card(
-  score: Score,
-  config: schema.ExperimentConfig,
-  *,
-  split: str,
-  mem_len: int,
-  temperature: float = 1.0,
-  unit: str,
-  file: token_file.TokenFile,
-  checkpoint_step: int,
-  num_parameters: int,
-) -> dict[str, Any]:
-  """The evaluation card: a result with all settings that it depends on.
-
-  `bits_per_character` is null unless tokens are characters or bytes.
-  `bits_per_byte` and `word_perplexity` use the size of the original text, so
-  they compare models with different vocabularies. `dataset_sha256` is that of
-  the split's token file.
-  """
-  nll, meta = score.nll / score.num_tokens, file.meta
-  has_characters = unit in ("byte", "character")
-  return {
-    "dataset": config.data.name,
-    "dataset_sha256": file.sha256,
-    "split": split,
-    "num_tokens": score.num_tokens,
-    "nll": nll,
-    "perplexity": units.perplexity(nll),
-    "bits_per_character": units.bits(nll) if has_characters else None,
-    "bits_per_byte": units.bits(score.nll) / meta["num_bytes"],
-    "word_perplexity": units.perplexity(score.nll / meta["num_words"]),
-    "segment_len": config.eval.segment_len,
-    "context_len": config.eval.context_len,
-    "mem_len": mem_len,
-    "temperature": temperature,
-    "clamp_len": config.eval.clamp_len,
-    "same_length": config.eval.same_length,
-    "memory_start": config.model.memory_start,
-    "batch_size": config.eval.batch_size,
-    "warmup_len": config.eval.warmup_len,
-    "parameters": config.eval.parameters,
-    "dtype": config.model.dtype,
-    "checkpoint_step": checkpoint_step,
-    "num_parameters": num_parameters,
-    "seconds": score.seconds,
-    "tokens_per_second": score.num_tokens / score.seconds,
-  }
 
 
 class Subject(NamedTuple):
   """A loaded checkpoint to evaluate."""
 
   config: schema.ExperimentConfig
-  mesh: jax.sharding.Mesh
+  mesh: Mesh
   params: shapes.PyTree
   step: int
   unit: str  # What a token is: "word", "character", "byte" or other.
 
+  def at_each_temperature(self) -> Iterator["Subject"]:
+    """Itself, with each of `eval.temperature` as the only one."""
+    for value in self.config.eval.temperature:
+      changed = {"eval.temperature": (value,)}
+      yield self._replace(config=load_lib.replaced(self.config, changed))
+
   def card(
-    self,
-    score: Score,
-    file: token_file.TokenFile,
-    *,
-    mem_len: int,
-    temperature: float,
-  ) -> dict:
-    """The card of a score on `config.eval.split`."""
-    return card(
-      score,
-      self.config,
-      split=self.config.eval.split,
-      mem_len=mem_len,
-      temperature=temperature,
-      unit=self.unit,
-      file=file,
-      checkpoint_step=self.step,
-      num_parameters=transformer_xl.num_parameters(self.params),
-    )
+    self, score: Score, file: token_file.TokenFile, mem_len: int
+  ) -> dict[str, Any]:
+    """The evaluation card: a score with all settings that it depends on.
+
+    `bits_per_character` is null unless tokens are characters or bytes.
+    `bits_per_byte` and `word_perplexity` use the size of the original text, so
+    they compare models with different vocabularies. `dataset_sha256` is that
+    of the split's token file.
+    """
+    model, evaluation, meta = self.config.model, self.config.eval, file.meta
+    nll = score.nll / score.num_tokens
+    has_characters = self.unit in ("byte", "character")
+    return {
+      "dataset": self.config.data.name,
+      "dataset_sha256": file.sha256,
+      "split": evaluation.split,
+      "num_tokens": score.num_tokens,
+      "nll": nll,
+      "perplexity": units.perplexity(nll),
+      "bits_per_character": units.bits(nll) if has_characters else None,
+      "bits_per_byte": units.bits(score.nll) / meta["num_bytes"],
+      "word_perplexity": units.perplexity(score.nll / meta["num_words"]),
+      "segment_len": evaluation.segment_len,
+      "context_len": evaluation.context_len,
+      "mem_len": mem_len,
+      "temperature": evaluation.temperature[0],
+      "clamp_len": evaluation.clamp_len,
+      "same_length": evaluation.same_length,
+      "memory_start": model.memory_start,
+      "batch_size": evaluation.batch_size,
+      "warmup_len": evaluation.warmup_len,
+      "parameters": evaluation.parameters,
+      "dtype": model.dtype,
+      "checkpoint_step": self.step,
+      "num_parameters": transformer_xl.num_parameters(self.params),
+      "seconds": score.seconds,
+      "tokens_per_second": score.num_tokens / score.seconds,
+    }
 
 
 def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
@@ -203,36 +171,24 @@ def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
   return Subject(config, *model, meta["unit"])
 
 
-def evaluate_checkpoint(
-  config: schema.ExperimentConfig, workdir: str
-) -> list[dict]:
-  """Evaluates a checkpoint at each memory length and temperature.
+def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
+  """Evaluates a checkpoint with fixed parameters.
 
   Returns:
-    One card for each of them, also written to `results/eval_<split>.json`, and
-    added to `results/cards.jsonl`, which keeps those of earlier calls.
+    One card for each memory length and temperature, also written to
+    `results/eval_<split>.json` and added to `results/cards.jsonl`, which keeps
+    those of earlier calls.
   """
-  return evaluate_loaded(load(config, workdir), workdir)
-
-
-def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
-  """`evaluate_checkpoint` for a loaded checkpoint."""
   config, cards = subject.config, []
-  split = config.eval.split
+  each = itertools.product(config.eval.mem_len, subject.at_each_temperature())
   with jax.set_mesh(subject.mesh):
-    for setting in settings(config.eval):
-      evaluator = Evaluator(config, subject.mesh, split=split, **setting)
-      score = evaluator(subject.params)
-      cards.append(subject.card(score, evaluator.file, **setting))
+    for mem_len, one in each:
+      evaluator = Evaluator(one.config, one.mesh, mem_len=mem_len)
+      score = evaluator(one.params)
+      cards.append(one.card(score, evaluator.file, mem_len))
       log_card(cards[-1])
-  keep_cards(workdir, f"eval_{split}", {"cards": cards})
+  keep_cards(workdir, f"eval_{config.eval.split}", {"cards": cards})
   return cards
-
-
-def settings(config: schema.EvalConfig) -> list[dict[str, Any]]:
-  """Each memory length with each temperature, by name."""
-  pairs = itertools.product(config.mem_len, config.temperature)
-  return [{"mem_len": length, "temperature": heat} for length, heat in pairs]
 
 
 def keep_cards(workdir: str, name: str, result: dict[str, Any]) -> None:
@@ -242,29 +198,19 @@ def keep_cards(workdir: str, name: str, result: dict[str, Any]) -> None:
   metrics_log.write_json(os.path.join(folder, f"{name}.json"), result)
 
 
-def log_card(values: dict[str, Any]) -> None:
+def log_card(card: dict[str, Any]) -> None:
   """Prints a result with the settings that it depends on."""
-  bpc = values["bits_per_character"]
-  logging.info(
-    "%s %s: nll %.4f  perplexity %.3f%s over %d tokens  [segment %d, memory "
-    "%d, clamp %d, same_length %s, start %s, batch %d, %s, step %d%s]",
-    values["dataset"],
-    values["split"],
-    values["nll"],
-    values["perplexity"],
-    "" if bpc is None else f"  bits per character {bpc:.4f}",
-    values["num_tokens"],
-    values["segment_len"],
-    values["mem_len"],
-    values["clamp_len"],
-    values["same_length"],
-    values["memory_start"],
-    values["batch_size"],
-    values["dtype"],
-    values["checkpoint_step"],
-    "".join(
-      f", {name} {values[name]:g}"
-      for name, usual in (("context_len", 0), ("temperature", 1))
-      if values[name] != usual
-    ),
+  bpc = card["bits_per_character"]
+  bits = "" if bpc is None else f"  bits per character {bpc:.4f}"
+  text = (
+    "{dataset} {split}: nll {nll:.4f}  perplexity {perplexity:.3f}{bits} over "
+    "{num_tokens} tokens  [segment {segment_len}, memory {mem_len}, clamp "
+    "{clamp_len}, same_length {same_length}, start {memory_start}, batch "
+    "{batch_size}, {dtype}, step {checkpoint_step}{unusual}]"
   )
+  unusual = "".join(
+    f", {name} {card[name]:g}"
+    for name, usual in (("context_len", 0), ("temperature", 1))
+    if card[name] != usual
+  )
+  logging.info("%s", text.format(**card, bits=bits, unusual=unusual))

@@ -15,6 +15,7 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -26,12 +27,43 @@ from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
 
 
-class _Functions(NamedTuple):
+class Functions(NamedTuple):
   """Pure functions over one kind of memory."""
 
-  freeze: Callable[[shapes.PyTree], shapes.PyTree]
-  start: Callable[[shapes.PyTree], shapes.PyTree]
-  score: Callable[..., tuple[shapes.PyTree, sums.Sums]]
+  freeze: Callable[[shapes.PyTree], shapes.PyTree] | None  # None: unchanged.
+  start: Callable[[shapes.PyTree], shapes.PyTree]  # Of frozen parameters.
+  score: Callable[..., tuple[shapes.PyTree, shapes.Losses]]  # One segment.
+
+
+def hidden_states(config: schema.ExperimentConfig, mem_len: int) -> Functions:
+  """Memory of hidden states, whose keys and values are made again."""
+  model, lanes = sums.make_model(config), config.eval.batch_size
+  empty = functools.partial(
+    transformer_xl.empty_memory, batch_size=lanes, mem_len=mem_len
+  )
+  score = functools.partial(sums.score_segment, model=model)
+  return Functions(None, lambda params: empty(config.model), score)
+
+
+def keys_and_values(config: schema.ExperimentConfig, mem_len: int) -> Functions:
+  """Memory of cached keys and values."""
+  evaluation = config.eval
+  reader = kv_cache.Reader(
+    config.model,
+    mem_len=mem_len,
+    segment_len=evaluation.context_len + evaluation.segment_len,
+    clamp_len=evaluation.clamp_len,
+    same_length=evaluation.same_length,
+    temperature=evaluation.temperature[0],
+  )
+
+  def score(frozen, state, segment):
+    inputs, targets, resets, _ = segment
+    nll, state = reader.nll(frozen, state, inputs, targets, resets)
+    return state, nll
+
+  start = functools.partial(reader.start, batch_size=evaluation.batch_size)
+  return Functions(reader.freeze, start, score)
 
 
 class Scorer:
@@ -42,87 +74,37 @@ class Scorer:
   """
 
   def __init__(
-    self,
-    config: schema.ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    *,
-    mem_len: int,
-    temperature: float = 1.0,
+    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
-    self._mesh = mesh
-    functions = _functions(config, mesh, mem_len, temperature)
+    kind = config.eval.memory
+    if kind == "auto":  # The fused kernel for TPU serves hidden states only.
+      is_tpu = mesh.devices.flat[0].device_kind.startswith("TPU")
+      kind = "hidden" if is_tpu else "key_value"
+    make = keys_and_values if kind == "key_value" else hidden_states
+    functions = make(config, mem_len)
     # Only shapes: the mesh's devices may belong to another machine.
-    params = transformer_xl.abstract_params(config.model)
-    self._frozen = self._placed(functions.freeze, params)
-    self._memory = self._placed(functions.start, self._frozen)
-    shardings = functools.partial(jax.tree.map, lambda leaf: leaf.sharding)
-    self.freeze = pass_through.compiled(
-      functions.freeze, params, shardings(self._frozen)
+    params = frozen = transformer_xl.abstract_params(config.model)
+    if functions.freeze:
+      frozen = jax.eval_shape(functions.freeze, params)
+    frozen_at = mesh_lib.parameters(mesh, frozen)
+    self._frozen = mesh_lib.placed(frozen, frozen_at)
+    memory = jax.eval_shape(functions.start, self._frozen)
+    memory_at = mesh_lib.parameters(mesh, memory)
+    self._memory = mesh_lib.placed(memory, memory_at)
+    # Compiled, the identity would copy every array.
+    self.freeze: Callable[[shapes.PyTree], shapes.PyTree] = functools.partial(
+      jax.device_put, device=frozen_at
     )
-    self.start = jax.jit(functions.start, out_shardings=shardings(self._memory))
+    if functions.freeze:
+      self.freeze = pass_through.compiled(functions.freeze, params, frozen_at)
+    self.start = jax.jit(functions.start, out_shardings=memory_at)
     self.score = jax.jit(
-      functions.score,
+      functools.partial(sums.score_chunk, score=functions.score),
       donate_argnums=1,
-      out_shardings=(shardings(self._memory), mesh_lib.replicated(mesh)),
+      out_shardings=(memory_at, mesh_lib.replicated(mesh)),
       compiler_options=mesh_lib.compiler_options(mesh),
     )
 
   def lower(self, segments: segment_lib.Segment) -> Any:
     """`score` lowered for shapes, to compile for other machines' devices."""
     return self.score.lower(self._frozen, self._memory, segments)
-
-  def _placed(self, function, argument) -> shapes.PyTree:
-    tree = jax.eval_shape(function, argument)
-    return mesh_lib.placed(tree, mesh_lib.parameters(self._mesh, tree))
-
-
-def _functions(config, mesh, mem_len, temperature) -> _Functions:
-  kind = config.eval.memory
-  if kind == "auto":  # The fused kernel for TPU serves hidden states only.
-    is_tpu = mesh.devices.flat[0].device_kind.startswith("TPU")
-    kind = "hidden" if is_tpu else "key_value"
-  make = _key_values if kind == "key_value" else _hidden_states
-  return make(config, mem_len, temperature)
-
-
-def _hidden_states(config, mem_len, temperature) -> _Functions:
-  model = transformer_xl.TransformerXL(
-    config.model,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
-    temperature=temperature,
-  )
-
-  def start(params):
-    del params
-    return transformer_xl.empty_memory(
-      config.model, batch_size=config.eval.batch_size, mem_len=mem_len
-    )
-
-  score = functools.partial(sums.score_chunk, model=model)
-  return _Functions(_unchanged, start, score)
-
-
-def _unchanged(params: shapes.PyTree) -> shapes.PyTree:
-  return params
-
-
-def _key_values(config, mem_len, temperature) -> _Functions:
-  reader = kv_cache.Reader(
-    config.model,
-    mem_len=mem_len,
-    segment_len=config.eval.context_len + config.eval.segment_len,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
-    temperature=temperature,
-  )
-
-  def score_segment(frozen, state, segment):
-    nll, state = reader.nll(
-      frozen, state, segment.inputs, segment.targets, segment.resets
-    )
-    return state, nll
-
-  start = functools.partial(reader.start, batch_size=config.eval.batch_size)
-  score = functools.partial(sums.sum_segments, score=score_segment)
-  return _Functions(reader.freeze, start, score)

@@ -3,9 +3,7 @@
 Results are sums; means are made at the end.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -13,6 +11,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
@@ -25,6 +24,17 @@ class Sums(NamedTuple):
   num_tokens: jt.Float[shapes.Array, ""]
 
 
+def make_model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
+  """The model with the attention and the first temperature of evaluation."""
+  evaluation = config.eval
+  return transformer_xl.TransformerXL(
+    config.model,
+    evaluation.clamp_len,
+    evaluation.same_length,
+    evaluation.temperature[0],
+  )
+
+
 def score_segment(
   params: shapes.PyTree,
   memory: memory_lib.Memory,
@@ -33,44 +43,22 @@ def score_segment(
   model: transformer_xl.TransformerXL,
 ) -> tuple[memory_lib.Memory, shapes.Losses]:
   """Negative log-probabilities of one segment's targets, unweighted."""
-  scored: Any = model.apply(
-    {"params": params},
-    segment.inputs,
-    segment.targets,
-    memory,
-    segment.resets,
-    method="nll",
-  )
-  nll, memory = scored
+  inputs, targets, resets, _ = segment
+  bound = model.bind({"params": params})
+  nll, memory = bound.nll(inputs, targets, memory, resets)
   return memory, nll
 
 
 def score_chunk(
-  params: shapes.PyTree,
-  memory: memory_lib.Memory,
-  segments: segment_lib.Segment,
-  *,
-  model: transformer_xl.TransformerXL,
-) -> tuple[memory_lib.Memory, Sums]:
-  """Sums over the tokens of S consecutive segments, [S, B, T]."""
-  score = functools.partial(score_segment, model=model)
-  return sum_segments(params, memory, segments, score=score)
-
-
-def sum_segments(
   params: shapes.PyTree,
   memory: shapes.PyTree,
   segments: segment_lib.Segment,
   *,
   score: Callable[..., tuple[shapes.PyTree, shapes.Losses]],
 ) -> tuple[shapes.PyTree, Sums]:
-  """`score_chunk` for any kind of memory.
+  """Scores S consecutive segments, [S, B, T]: the next memory, and sums.
 
-  Args:
-    params: first argument of `score`.
-    memory: second argument of `score`; each segment returns the next.
-    segments: [S, B, T].
-    score: has the signature of `score_segment`.
+  `score` has the arguments and results of `score_segment`, for any memory.
   """
 
   def body(memory, segment):

@@ -41,17 +41,13 @@ class Samples(NamedTuple):
 def read_prompt(
   model: language_model.LanguageModel, prompt: np.ndarray
 ) -> tuple[kv_cache.State, jt.Float[shapes.Array, "1 1 D"]]:
-  """Reads a prompt [P], P > 0, in segments.
-
-  Returns:
-    The state after the prompt, and the last hidden state.
-  """
-  read = jax.jit(model.reader.read, donate_argnums=1)
-  state = model.reader.start(model.frozen, batch_size=1)
-  for start in range(0, len(prompt), model.reader.segment_len):
-    segment = prompt[None, start : start + model.reader.segment_len]
-    tokens = jnp.asarray(segment, jnp.int32)
-    hidden, state = read(model.frozen, state, tokens)
+  """Reads a prompt [P], P > 0; returns the state and last hidden state."""
+  reader, frozen = model.reader, model.frozen
+  read = jax.jit(reader.read, donate_argnums=1)
+  state = reader.start(frozen, batch_size=1)
+  for start in range(0, len(prompt), reader.segment_len):
+    segment = prompt[None, start : start + reader.segment_len]
+    hidden, state = read(frozen, state, jnp.asarray(segment, jnp.int32))
   return state, hidden[:, -1:]
 
 
@@ -65,12 +61,8 @@ def stream(
 ) -> Iterator[Samples]:
   """Draws `config.num_tokens` tokens per sample, in several calls.
 
-  Args:
-    model: from `language_model.load`.
-    prompt: ids [P], at least one.
-    config: sampling settings.
-    keys: random keys, [S].
-    stop: token sequence that ends a sample.
+  The prompt has at least one id, [P]; there is a random key for each sample,
+  [S]; the token sequence `stop` ends a sample.
 
   Yields:
     The samples so far: without tokens after compilation, then after each call.
@@ -85,20 +77,19 @@ def stream(
     window=max(sampling.window(config), len(stop)),
     vocab_size=model.vocabulary.size,
   )
-  head = reader.head(frozen)
+  fixed = frozen, reader.head(frozen)
   call = jax.jit(
     functools.partial(sampling.decode, reader=reader, config=config, stop=stop),
     donate_argnums=2,
   )
-  limit = np.int32(0)
-  compiled = call.lower(frozen, head, drawing, keys, limit).compile()
+  compiled = call.lower(*fixed, drawing, keys, np.int32(0)).compile()
   start, drawn = time.perf_counter(), np.zeros((len(keys), 0), prompt.dtype)
   samples = Samples(list(drawn), [False] * len(keys), 0.0)
   yield samples
   while drawn.shape[1] < config.num_tokens and not all(samples.stopped):
     missing = config.num_tokens - drawn.shape[1]
     limit = np.int32(min(config.tokens_per_call, missing))
-    drawing, tokens = compiled(frozen, head, drawing, keys, limit)
+    drawing, tokens = compiled(*fixed, drawing, keys, limit)
     drawn = np.concatenate([drawn, np.asarray(tokens)[:, :limit]], axis=1)
     lengths, done = jax.device_get((drawing.length, drawing.done))
     seconds = time.perf_counter() - start
@@ -121,17 +112,16 @@ def continuation(
   *,
   is_last: bool,
 ) -> str:
-  """Returns the text that tokens [count] add to a prompt [prompt_len].
+  """The text that tokens [num_tokens] add to a prompt [P].
 
   Unless `is_last`, an incomplete character at the end is left out, so that the
   result is a prefix of the text with more tokens.
   """
   before = vocabulary.decode(prompt)
   text = vocabulary.decode(np.concatenate([prompt, tokens]))
-  if text.startswith(before):  # Words include the space before them.
-    text = text[len(before) :]
-  else:
-    text = vocabulary.decode(tokens)
+  # Words include the space before them.
+  is_prefix = text.startswith(before)
+  text = text[len(before) :] if is_prefix else vocabulary.decode(tokens)
   return text if is_last else text.rstrip("\ufffd")
 
 
@@ -141,16 +131,11 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: the prompt is empty or not in the vocabulary.
   """
-  options = config.generate
-  text = options.prompt
+  options, text = config.generate, config.generate.prompt
   if options.prompt_file:
-    field = "generate.prompt_file"
-    text = inputs.read_file(options.prompt_file, field=field)
+    text = inputs.read_file(options.prompt_file, field="generate.prompt_file")
   model = language_model.load(
-    config,
-    workdir,
-    mem_len=options.mem_len,
-    segment_len=options.segment_len,
+    config, workdir, mem_len=options.mem_len, segment_len=options.segment_len
   )
   prompt = model.vocabulary.encode(text)
   if len(prompt) == 0:
@@ -175,47 +160,34 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   _print(texts[0][len(shown) :] + "\n")
   for index, other in enumerate(texts[1:], start=2):
     _print(f"--- sample {index}\n{text}{other}\n")
-  result = _result(config, model, text, texts, samples)
-  metrics_log.write_json(
-    os.path.join(workdir, "results", "generate.json"), result
+  drawn: list[dict[str, Any]] = [
+    {"text": text, "num_tokens": len(tokens), "stopped": stopped}
+    for text, tokens, stopped in zip(texts, *samples[:2], strict=True)
+  ]
+  count = sum(sample["num_tokens"] for sample in drawn)
+  names = (
+    *("temperature", "top_k", "top_p", "repetition_penalty"),
+    *("no_repeat_ngram", "repetition_window", "stop"),
   )
+  result = {
+    "prompt": text,
+    "text": texts[0],
+    "num_tokens": drawn[0]["num_tokens"],
+    "tokens_per_second": count / max(samples.seconds, 1e-9),
+    "seed": config.seed,
+    "samples": drawn,
+    **{name: getattr(options, name) for name in names},
+    **model.settings(),
+    "checkpoint_step": model.checkpoint_step,
+  }
+  path = os.path.join(workdir, "results", "generate.json")
+  metrics_log.write_json(path, result)
   return result
 
 
 def _print(text: str) -> None:
   if jax.process_index() == 0:
     print(text, end="", flush=True)
-
-
-def _result(config, model, prompt, texts, samples) -> dict[str, Any]:
-  """The result: the first sample, all samples, and the settings."""
-  options, reader = config.generate, model.reader
-  counts = [len(tokens) for tokens in samples.tokens]
-  return {
-    "prompt": prompt,
-    "text": texts[0],
-    "num_tokens": counts[0],
-    "tokens_per_second": sum(counts) / max(samples.seconds, 1e-9),
-    "seed": config.seed,
-    "samples": [
-      {"text": text, "num_tokens": count, "stopped": stopped}
-      for text, count, stopped in zip(
-        texts, counts, samples.stopped, strict=True
-      )
-    ],
-    "temperature": options.temperature,
-    "top_k": options.top_k,
-    "top_p": options.top_p,
-    "repetition_penalty": options.repetition_penalty,
-    "no_repeat_ngram": options.no_repeat_ngram,
-    "repetition_window": options.repetition_window,
-    "stop": options.stop,
-    "segment_len": reader.segment_len,
-    "mem_len": reader.mem_len,
-    "clamp_len": reader.clamp_len,
-    "same_length": reader.same_length,
-    "checkpoint_step": model.checkpoint_step,
-  }
 
 
 def stop_tokens(
@@ -229,9 +201,8 @@ def stop_tokens(
   if not text:
     return ()
   tokens = vocabulary.encode(text)
-  unknown = getattr(vocabulary, "unk", None)
-  known = [vocabulary.symbols[token] for token in tokens]
-  if not known or unknown in known:
+  symbols = [vocabulary.symbols[token] for token in tokens]
+  if not symbols or getattr(vocabulary, "unk", None) in symbols:
     raise errors.UserError(
       f"the stop text {text!r} has no tokens, or unknown words, in this "
       "vocabulary; set --config.generate.stop to text the model can draw."

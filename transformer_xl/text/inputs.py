@@ -31,12 +31,8 @@ class Stream(NamedTuple):
 def read_file(path: str, *, field: str) -> str:
   """Reads a file in UTF-8, or standard input for `-`.
 
-  Args:
-    path: of the file.
-    field: configuration field that an error names.
-
   Raises:
-    UserError: the file cannot be read, or is not UTF-8.
+    UserError: the file cannot be read, or is not UTF-8; it names the field.
   """
   try:
     if path == "-":
@@ -61,10 +57,6 @@ def parse(content: str, *, memory: str) -> list[Text]:
   The file is JSON if its first line starts an object. Then `text` is the text,
   which may contain newlines, and `memory` overrides the default.
 
-  Args:
-    content: of the file.
-    memory: default of the texts: fresh or carry.
-
   Raises:
     UserError: the file is empty, or a line is not JSON like the first.
   """
@@ -73,31 +65,25 @@ def parse(content: str, *, memory: str) -> list[Text]:
   lines = content.removesuffix("\n").split("\n")
   if not lines[0].startswith("{"):
     return [Text(line, memory) for line in lines]
-  return [
-    _parse_object(line, number, memory)
-    for number, line in enumerate(lines, start=1)
-  ]
+  return [_parse_object(*item, memory) for item in enumerate(lines, start=1)]
 
 
-def _parse_object(line: str, number: int, memory: str) -> Text:
+def _parse_object(number: int, line: str, memory: str) -> Text:
   try:
     value = json.loads(line)
-    result = Text(value["text"], value.get("memory", memory))
+    text = Text(value["text"], value.get("memory", memory))
+    if isinstance(text.text, str) and text.memory in POLICIES:
+      return text
   except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-    result = Text("", "")
-  if not isinstance(result.text, str) or result.memory not in POLICIES:
-    raise errors.UserError(
-      f'line {number} must be {{"text": "..."}}, since the first line is JSON, '
-      f'optionally with "memory": one of {POLICIES}.'
-    )
-  return result
+    pass  # Answered below.
+  raise errors.UserError(
+    f'line {number} must be {{"text": "..."}}, since the first line is JSON, '
+    f'optionally with "memory": one of {POLICIES}.'
+  )
 
 
 def streams(
-  texts: Sequence[Text],
-  vocabulary: vocabulary_lib.Vocabulary,
-  *,
-  prefix: str,
+  texts: Sequence[Text], vocabulary: vocabulary_lib.Vocabulary, *, prefix: str
 ) -> list[Stream]:
   """Encodes texts, each after the prefix; a fresh one starts a new stream.
 
@@ -105,25 +91,19 @@ def streams(
     UserError: a text has symbols outside the vocabulary.
   """
   before = _encode(vocabulary, prefix, "score.prefix")
-  tokens = [
-    np.concatenate([before, _encode(vocabulary, text, f"text {number}")])
-    for number, (text, _) in enumerate(texts, start=1)
-  ]
-  groups: list[list[int]] = []
-  for index, text in enumerate(texts):
-    if text.memory == "fresh" or not groups:
-      groups.append([])
-    groups[-1].append(index)
-  owners = [np.full(len(row), index) for index, row in enumerate(tokens)]
-  for row in owners:
-    row[: len(before)] = -1
+  nobody = np.full(len(before), -1)
+  groups: list[tuple[list, list, list]] = []  # Parts of each stream's fields.
+  for index, (text, memory) in enumerate(texts):
+    if memory == "fresh" or not groups:
+      groups.append(([], [], []))
+    encoded = _encode(vocabulary, text, f"text {index + 1}")
+    tokens, owners, indices = groups[-1]
+    tokens += [before, encoded]
+    owners += [nobody, np.full(len(encoded), index)]
+    indices.append(index)
   return [
-    Stream(
-      np.concatenate([tokens[index] for index in group]),
-      np.concatenate([owners[index] for index in group]),
-      group,
-    )
-    for group in groups
+    Stream(np.concatenate(tokens), np.concatenate(owners), indices)
+    for tokens, owners, indices in groups
   ]
 
 

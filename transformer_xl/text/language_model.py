@@ -1,5 +1,6 @@
 """Loads a trained model with its vocabulary, to generate and score text."""
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -21,6 +22,11 @@ class LanguageModel(NamedTuple):
   frozen: kv_cache.Frozen
   checkpoint_step: int
 
+  def settings(self) -> dict[str, Any]:
+    """How texts are read, as results state it."""
+    names = ("segment_len", "mem_len", "clamp_len", "same_length")
+    return {name: getattr(self.reader, name) for name in names}
+
 
 def load(
   config: schema.ExperimentConfig,
@@ -31,14 +37,8 @@ def load(
 ) -> LanguageModel:
   """Loads a run's model and vocabulary from its workdir alone.
 
-  Clamp length, attention window and choice of parameters are those of
-  `config.eval`.
-
-  Args:
-    config: of the run.
-    workdir: folder of the run.
-    mem_len: length of the memory, in tokens.
-    segment_len: most tokens per call of the reader.
+  It remembers `mem_len` tokens and reads at most `segment_len` in a call. Clamp
+  length, attention window and choice of parameters are those of `config.eval`.
 
   Raises:
     UserError: the workdir has no such checkpoint or no vocabulary, or the

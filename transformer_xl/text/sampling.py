@@ -46,13 +46,12 @@ def begin(
   vocab_size: int,
 ) -> Drawing:
   """Starts all samples from the state after the prompt, [num_tokens]."""
-  recent = np.full((window,), vocab_size, np.int32)
-  newest = prompt[max(0, len(prompt) - window) :]
-  recent[window - len(newest) :] = newest
+  text = np.concatenate([np.full(window, vocab_size), prompt])
+  recent = jnp.asarray(text[len(prompt) :], jnp.int32)
   return Drawing(
     kv_cache.repeat_lane(state, num_samples),
     jnp.repeat(hidden, num_samples, axis=0),
-    jnp.tile(jnp.asarray(recent)[None], (num_samples, 1)),
+    jnp.tile(recent[None], (num_samples, 1)),
     jnp.zeros((num_samples,), jnp.int32),
     jnp.zeros((num_samples,), bool),
   )
@@ -69,34 +68,26 @@ def decode(
   config: schema.GenerateConfig,
   stop: tuple[int, ...],
 ) -> tuple[Drawing, jt.Int[shapes.Array, "S C"]]:
-  """Draws up to `limit` tokens; fewer if all samples stop.
+  """Draws up to `limit` tokens per sample; fewer if all samples stop.
 
-  Args:
-    frozen: parameters as the reader needs them.
-    head: weights of the softmax.
-    drawing: state after the tokens so far.
-    keys: random keys, [S]; a sample depends on its own only.
-    limit: at most C = `config.tokens_per_call`.
-    reader: the model.
-    config: sampling settings.
-    stop: token sequence that ends a sample.
+  C is `config.tokens_per_call`, and the limit at most that. There is a random
+  key for each sample, [S]. The token sequence `stop` ends a sample.
 
   Returns:
     The new state, and the tokens; columns from `limit` on are unused.
   """
-  choose = functools.partial(
-    _choose, config=config, vocab_size=reader.config.vocab_size
-  )
 
   def body(carry):
     index, drawing, tokens = carry
-    token = choose(head, drawing, keys)
-    tokens = jax.lax.dynamic_update_slice_in_dim(
-      tokens, token[:, None], index, axis=1
-    )
-    hidden, state = reader.read(frozen, drawing.state, token[:, None])
-    drawing = _append(drawing, token, stop)
-    return index + 1, drawing._replace(hidden=hidden, state=state), tokens
+    token = _choose(head, drawing, keys, config, reader.config.vocab_size)
+    tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token, index, axis=1)
+    hidden, state = reader.read(frozen, drawing.state, token)
+    recent = jnp.concatenate([drawing.recent, token], axis=1)[:, 1:]
+    length, done = drawing.length + ~drawing.done, drawing.done
+    if stop:
+      ends = recent[:, -len(stop) :] == jnp.asarray(stop, jnp.int32)[None]
+      done |= jnp.all(ends, axis=1) & (length >= len(stop))
+    return index + 1, Drawing(state, hidden, recent, length, done), tokens
 
   def should_continue(carry):
     index, drawing, _ = carry
@@ -108,8 +99,8 @@ def decode(
   return drawing, tokens
 
 
-def _choose(head, drawing, keys, *, config, vocab_size) -> jax.Array:
-  """The next token of each sample, [S]."""
+def _choose(head, drawing, keys, config, vocab_size) -> jax.Array:
+  """The next token of each sample, [S, 1]."""
   if config.top_k == 0:
     log_probs = adaptive_softmax.log_probs(drawing.hidden, head)[:, 0]
     tokens = jnp.arange(vocab_size, dtype=jnp.int32)[None]
@@ -120,33 +111,13 @@ def _choose(head, drawing, keys, *, config, vocab_size) -> jax.Array:
     log_probs, tokens = best[0][:, 0], best[1][:, 0]
   if window(config):
     penalise = functools.partial(
-      penalise_repetition,
-      penalty=config.repetition_penalty,
-      ngram=config.no_repeat_ngram,
-      vocab_size=vocab_size,
+      penalise_repetition, config=config, vocab_size=vocab_size
     )
     recent = drawing.recent[:, -window(config) :]
     log_probs = jax.vmap(penalise)(log_probs, tokens, recent)
-  pick = functools.partial(
-    draw,
-    temperature=config.temperature,
-    top_k=config.top_k,
-    top_p=config.top_p,
-  )
   keys = jax.vmap(jax.random.fold_in)(keys, drawing.length)
-  chosen = jax.vmap(pick)(log_probs, keys)
-  return jnp.take_along_axis(tokens, chosen[:, None], axis=1)[:, 0]
-
-
-def _append(drawing, token, stop) -> Drawing:
-  """Appends a token and checks whether the text stops with it."""
-  recent = jnp.concatenate([drawing.recent, token[:, None]], axis=1)[:, 1:]
-  length = drawing.length + ~drawing.done
-  done = drawing.done
-  if stop:
-    ends = recent[:, -len(stop) :] == jnp.asarray(stop, jnp.int32)[None]
-    done |= jnp.all(ends, axis=1) & (length >= len(stop))
-  return drawing._replace(recent=recent, length=length, done=done)
+  chosen = jax.vmap(functools.partial(draw, config=config))(log_probs, keys)
+  return jnp.take_along_axis(tokens, chosen[:, None], axis=1)
 
 
 def window(config: schema.GenerateConfig) -> int:
@@ -160,27 +131,23 @@ def penalise_repetition(
   tokens: jt.Int[shapes.Array, "n"],
   recent: jt.Int[shapes.Array, "W"],
   *,
-  penalty: float,
-  ngram: int,
+  config: schema.GenerateConfig,
   vocab_size: int,
 ) -> jt.Float[shapes.Array, "n"]:
   """Lowers the log-probabilities of repetitions.
 
-  Args:
-    log_probs: of the candidates.
-    tokens: the candidates' ids.
-    recent: ids, newest last; `vocab_size` for no token.
-    penalty: divides the probabilities of recent tokens, before they are
-      normalised again. CTRL (Keskar et al. 2019, section 4.1) divides logits,
-      which an adaptive softmax does not have; multiplying log-probabilities
-      instead would leave a token of probability 1 unchanged.
-    ngram: excludes tokens that would complete an n-gram of this length that is
-      already in `recent` (Paulus et al. 2018, section 2.5); 0 for no rule.
-    vocab_size: V.
+  `repetition_penalty` divides the probabilities of recent tokens, before they
+  are normalised again. CTRL (Keskar et al. 2019, section 4.1) divides logits,
+  which an adaptive softmax does not have; multiplying log-probabilities instead
+  would leave a token of probability 1 unchanged. `no_repeat_ngram` excludes
+  tokens that would complete an n-gram of this length that is already in
+  `recent` (Paulus et al. 2018, section 2.5); 0 is for no rule.
+
+  The n candidates have log-probabilities and ids, `tokens`. In `recent`, newest
+  last, V stands for no token.
   """
-  lower = (
-    jnp.zeros((vocab_size,)).at[recent].set(math.log(penalty), mode="drop")
-  )
+  penalty, ngram = math.log(config.repetition_penalty), config.no_repeat_ngram
+  lower = jnp.zeros((vocab_size,)).at[recent].set(penalty, mode="drop")
   if ngram:
     starts = recent.shape[0] - ngram + 1
     matches = jnp.ones((starts,), bool)
@@ -195,33 +162,28 @@ def draw(
   log_probs: jt.Float[shapes.Array, "n"],
   key: jax.Array,
   *,
-  temperature: float,
-  top_k: int,
-  top_p: float,
+  config: schema.GenerateConfig,
 ) -> jt.Int[shapes.Array, ""]:
-  """Draws one of n candidates; returns its index.
+  """Draws one of n candidates with a scalar key; returns its index.
 
-  Args:
-    log_probs: of the candidates, up to a constant.
-    key: random key, a scalar.
-    temperature: divides the log-probabilities; 0 takes the likeliest, and the
-      first of equals.
-    top_k: keeps the k likeliest (40 in the paper's appendix E); 0 for all.
-    top_p: keeps the likeliest of these that together reach this probability
-      (Holtzman et al. 2020); 1 for all.
+  `temperature` divides the log-probabilities, which are known up to a constant;
+  0 takes the likeliest, and the first of equals. `top_k` keeps the k likeliest
+  (40 in the paper's appendix E); 0 keeps all. `top_p` keeps the likeliest of
+  these that together reach this probability (Holtzman et al. 2020).
   """
+  temperature, top_p = config.temperature, config.top_p
   if temperature < _MIN_TEMPERATURE:
     return jnp.argmax(log_probs).astype(jnp.int32)
   count = log_probs.shape[0]
-  kept = min(top_k, count) if top_k else count
+  kept = min(config.top_k or count, count)
   if kept == count and top_p == 1:
-    chosen = jax.random.categorical(key, log_probs / temperature)
-    return chosen.astype(jnp.int32)
+    index = jax.random.categorical(key, log_probs / temperature)
+    return index.astype(jnp.int32)
   values, order = jax.lax.top_k(log_probs, kept)
   values = values / temperature
-  probabilities = jax.nn.softmax(values)
-  before = jnp.cumsum(probabilities) - probabilities
-  if top_p < 1:  # The likeliest is always kept.
-    before = before.at[0].set(0)
-    values = jnp.where(before < top_p, values, -jnp.inf)
+  if top_p < 1:
+    probabilities = jax.nn.softmax(values)
+    before = jnp.cumsum(probabilities) - probabilities
+    # The likeliest is always kept.
+    values = jnp.where(before.at[0].set(0) < top_p, values, -jnp.inf)
   return order[jax.random.categorical(key, values)].astype(jnp.int32)

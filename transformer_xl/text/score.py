@@ -20,6 +20,7 @@ import numpy as np
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
 from transformer_xl.evaluation import units
 from transformer_xl.model import adaptive_softmax
@@ -36,58 +37,41 @@ class TokenScores(NamedTuple):
   top_tokens: Any  # [tokens, k].
 
 
-def score_streams(
-  model: language_model.LanguageModel,
-  parts: Sequence[inputs_lib.Stream],
-  *,
-  batch_size: int,
-  top_k: int,
-) -> list[TokenScores]:
+def _score_streams(model, parts, options) -> list[TokenScores]:
   """Scores streams in batches of similar length; compiles once."""
-  lanes = min(batch_size, len(parts))
+  reader, lanes = model.reader, min(options.batch_size, len(parts))
+  segment_len = reader.segment_len
   call = jax.jit(
-    functools.partial(_read_segment, reader=model.reader, top_k=top_k),
+    functools.partial(_read_segment, reader=reader, top_k=options.top_k),
     donate_argnums=1,
   )
   order = sorted(range(len(parts)), key=lambda i: -len(parts[i].tokens))
   result: dict[int, TokenScores] = {}
-  for start in range(0, len(order), lanes):
-    chosen = order[start : start + lanes]
-    rows = [parts[index].tokens for index in chosen]
-    rows += [np.zeros((0,), np.int32)] * (lanes - len(rows))
-    scores = _score_batch(model, rows, call)
-    for index, lane in zip(chosen, scores, strict=False):
-      result[index] = lane
+  for first in range(0, len(order), lanes):
+    chosen = {i: parts[i].tokens for i in order[first : first + lanes]}
+    longest = len(parts[order[first]].tokens) - 1
+    count = max(1, math.ceil(longest / segment_len))
+    tokens = np.zeros((lanes, count * segment_len + 1), np.int32)
+    for lane, row in zip(tokens, chosen.values(), strict=False):
+      lane[: len(row)] = row
+    state, found = reader.start(model.frozen, batch_size=lanes), []
+    for start in range(0, count * segment_len, segment_len):
+      text = jnp.asarray(tokens[:, start : start + segment_len + 1])
+      scores, state = call(model.frozen, state, text)
+      found.append(scores)
+    found = jax.device_get(found)
+    whole = [np.concatenate(part, axis=1) for part in zip(*found, strict=True)]
+    for lane, (index, row) in enumerate(chosen.items()):
+      end = max(0, len(row) - 1)
+      result[index] = TokenScores(*(array[lane, :end] for array in whole))
   return [result[index] for index in range(len(parts))]
 
 
-def _score_batch(model, rows, call) -> list[TokenScores]:
-  segment_len = model.reader.segment_len
-  count = max(1, math.ceil((len(rows[0]) - 1) / segment_len))
-  tokens = np.zeros((len(rows), count * segment_len + 1), np.int32)
-  for lane, row in zip(tokens, rows, strict=True):
-    lane[: len(row)] = row
-  state = model.reader.start(model.frozen, batch_size=len(rows))
-  parts = []
-  for start in range(0, count * segment_len, segment_len):
-    stop = start + segment_len
-    inputs = jnp.asarray(tokens[:, start:stop])
-    targets = jnp.asarray(tokens[:, start + 1 : stop + 1])
-    scores, state = call(model.frozen, state, inputs, targets)
-    parts.append(scores)
-  parts = jax.device_get(parts)
-  whole = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
-  return [
-    TokenScores(*(array[lane, : max(0, len(row) - 1)] for array in whole))
-    for lane, row in enumerate(rows)
-  ]
-
-
-def _read_segment(frozen, state, inputs, targets, *, reader, top_k):
-  """Scores of one segment, and the next state."""
-  hidden, state = reader.read(frozen, state, inputs)
+def _read_segment(frozen, state, text, *, reader, top_k):
+  """Scores of one segment, [B, T + 1] with its targets, and the next state."""
+  hidden, state = reader.read(frozen, state, text[:, :-1])
   head = reader.head(frozen)
-  nll = adaptive_softmax.nll(hidden, targets, head)
+  nll = adaptive_softmax.nll(hidden, text[:, 1:], head)
   best = (jnp.zeros((*nll.shape, 0)),) * 2
   if top_k:
     count = min(top_k, reader.config.vocab_size)
@@ -98,32 +82,21 @@ def _read_segment(frozen, state, inputs, targets, *, reader, top_k):
 def score(
   model: language_model.LanguageModel,
   texts: Sequence[inputs_lib.Text],
-  *,
-  prefix: str,
-  batch_size: int,
-  top_k: int = 0,
+  options: evaluation_fields.ScoreConfig,
 ) -> list[dict[str, Any]]:
   """Scores texts; returns one JSON object per text, independent of the batch.
 
-  Args:
-    model: from `language_model.load`.
-    texts: in the order in which memory is carried.
-    prefix: read before each text. Without it the first token of a fresh text
-      has no context and is not scored.
-    batch_size: lanes per batch.
-    top_k: number of likeliest tokens to report per position.
+  Memory is carried in the order of the texts. The prefix is read before each;
+  without one, the first token of a fresh text has no context and is not scored.
+  At each position the `top_k` likeliest tokens are reported.
   """
-  parts = inputs_lib.streams(texts, model.vocabulary, prefix=prefix)
-  scored = score_streams(model, parts, batch_size=batch_size, top_k=top_k)
-  reader = model.reader
+  parts = inputs_lib.streams(texts, model.vocabulary, prefix=options.prefix)
+  scored = _score_streams(model, parts, options)
   card = {
-    "prefix": prefix,
-    "segment_len": reader.segment_len,
-    "mem_len": reader.mem_len,
-    "clamp_len": reader.clamp_len,
-    "same_length": reader.same_length,
-    "memory_start": reader.config.memory_start,
-    "dtype": reader.config.dtype,
+    "prefix": options.prefix,
+    **model.settings(),
+    "memory_start": model.reader.config.memory_start,
+    "dtype": model.reader.config.dtype,
     "checkpoint_step": model.checkpoint_step,
   }
   return [
@@ -149,16 +122,15 @@ def _object(vocabulary, text, index, part, scores) -> dict[str, Any]:
     "log_probs": unscored + (-scores.nll[known]).tolist(),
   }
   if scores.top_tokens.shape[1]:
-    best = zip(
-      scores.top_tokens[known], scores.top_log_probs[known], strict=True
-    )
-    result["top"] = unscored + [
-      [
+
+    def candidates(i):
+      pairs = zip(scores.top_tokens[i], scores.top_log_probs[i], strict=True)
+      return [
         {"token": vocabulary.symbol(token), "log_prob": float(log_prob)}
-        for token, log_prob in zip(tokens, log_probs, strict=True)
+        for token, log_prob in pairs
       ]
-      for tokens, log_probs in best
-    ]
+
+    result["top"] = unscored + [candidates(i) for i in known]
   return result
 
 
@@ -177,31 +149,16 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   content = inputs_lib.read_file(options.file, field="score.file")
   texts = inputs_lib.parse(content, memory=options.memory)
   model = language_model.load(
-    config,
-    workdir,
-    mem_len=options.mem_len,
-    segment_len=options.segment_len,
+    config, workdir, mem_len=options.mem_len, segment_len=options.segment_len
   )
-  result = score(
-    model,
-    texts,
-    prefix=options.prefix,
-    batch_size=options.batch_size,
-    top_k=options.top_k,
-  )
+  result = score(model, texts, options)
   count = sum(text["num_tokens"] for text in result)
   nll = sum(text["nll"] for text in result) / max(count, 1)
   logging.info(
     "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %d, %s, segment "
     "%d, step %d]",
-    len(result),
-    count,
-    nll,
-    units.perplexity(nll),
-    options.mem_len,
-    options.memory,
-    options.segment_len,
-    model.checkpoint_step,
+    *(len(result), count, nll, units.perplexity(nll), options.mem_len),
+    *(options.memory, options.segment_len, model.checkpoint_step),
   )
   metrics_log.write_json(os.path.join(workdir, "results", "score.json"), result)
   return result

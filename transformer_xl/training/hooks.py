@@ -11,9 +11,10 @@ import jax
 import optax
 from absl import logging
 
+from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import memory_share
 from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
@@ -35,12 +36,13 @@ class Evaluation:
     stop: preemption.StopSignal,
   ):
     self._config, self._checkpoints, self._stop = config, checkpoints, stop
+    config = load.replaced(config, {"eval.split": "valid"})
     self._evaluator = evaluate.Evaluator(
-      config, mesh, split="valid", mem_len=config.train.eval_mem_len
+      config, mesh, mem_len=config.train.eval_mem_len
     )
     self._memory_use = None
     if config.train.log_memory_use:
-      self._memory_use = memory_share.Report(config, mesh)
+      self._memory_use = attention_use.Report(config, mesh)
 
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates: also after the last one."""

@@ -14,6 +14,7 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.evaluation import splits
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
@@ -32,11 +33,6 @@ CACHE = {"eval.cache.size": 20, "eval.cache.share": (0.2,)}
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
 def workdir(data_dir, tmp_path_factory):
   folder = str(tmp_path_factory.mktemp("run"))
   params = tiny.params(corpus.config(data_dir).model)
@@ -49,24 +45,21 @@ def results(workdir, name):
     return json.load(file)
 
 
-def scores(config, *, mem_len, rate):
+def scores(config, *, rate):
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   rule = update.Rule(*map(jnp.float32, (rate, 0.02, 1e-3)))
   with jax.set_mesh(mesh):
-    evaluator = dynamic_evaluate.AdaptiveEvaluator(
-      config, mesh, mem_len=mem_len
-    )
+    evaluator = dynamic_evaluate.AdaptiveEvaluator(config, mesh, mem_len=8)
     return evaluator(tiny.params(config.model), rule)
 
 
 def test_evaluation_is_static_by_default(data_dir, workdir):
   config = corpus.config(data_dir)
-  cards = dynamic_evaluate.run(config, workdir)
-  assert [set(card) for card in cards] == [
-    set(card)
-    for card in evaluation_evaluate.evaluate_checkpoint(config, workdir)
-  ]
-  assert "dynamic" not in cards[0]
+  (card,) = dynamic_evaluate.run(config, workdir)
+  subject = evaluation_evaluate.load(config, workdir)
+  (static,) = evaluation_evaluate.evaluate_loaded(subject, workdir)
+  assert set(card) == set(static)
+  assert "dynamic" not in card
 
 
 def test_dynamic_results_have_their_own_file_and_all_settings(
@@ -93,7 +86,7 @@ def test_dynamic_results_have_their_own_file_and_all_settings(
   assert card["cache"] == {"size": 20, "flatness": 0.1, "share": 0.2}
   assert card["num_tokens"] == static["num_tokens"] == 149
   assert card["nll"] != static["nll"]
-  (alone,) = scores(config, mem_len=8, rate=3e-3)
+  (alone,) = scores(config, rate=3e-3)
   assert card["nll"] == alone.nll / 149
 
 
@@ -106,26 +99,21 @@ def test_without_a_rate_every_token_scores_as_in_static_evaluation(
   config = corpus.config(
     data_dir, **DYNAMIC, **{"eval.dynamic.lanes": lanes, "eval.batch_size": 3}
   )
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  with jax.set_mesh(mesh):
-    evaluator = evaluation_evaluate.Evaluator(
-      config, mesh, split="test", mem_len=8
-    )
-    expected = evaluator(tiny.params(config.model))
-  (found,) = scores(config, mem_len=8, rate=0.0)
+  expected = splits.score(config)
+  (found,) = scores(config, rate=0.0)
   assert found.num_tokens == expected.num_tokens
   # Sums of the same float32 products in another order.
   assert found.nll == pytest.approx(expected.nll, rel=2e-6)
-  (moved,) = scores(config, mem_len=8, rate=3e-3)
+  (moved,) = scores(config, rate=3e-3)
   assert abs(moved.nll - expected.nll) > 1e-3 * expected.nll
 
 
 def test_learning_lowers_the_loss_of_a_text_that_repeats(data_dir):
   """Random parameters leave much to learn; the text has five letters."""
   config = corpus.config(data_dir, **DYNAMIC, **CACHE)
-  (still,) = scores(corpus.config(data_dir, **DYNAMIC), mem_len=8, rate=0.0)
-  (learned,) = scores(corpus.config(data_dir, **DYNAMIC), mem_len=8, rate=3e-3)
-  (both,) = scores(config, mem_len=8, rate=3e-3)
+  (still,) = scores(corpus.config(data_dir, **DYNAMIC), rate=0.0)
+  (learned,) = scores(corpus.config(data_dir, **DYNAMIC), rate=3e-3)
+  (both,) = scores(config, rate=3e-3)
   assert learned.nll < 0.98 * still.nll
   assert both.nll < learned.nll
 
@@ -256,7 +244,7 @@ def test_any_number_of_lanes_learns(data_dir):
   found = {}
   for lanes in (1, 2):
     config = corpus.config(data_dir, **DYNAMIC, **{"eval.batch_size": lanes})
-    (result,) = scores(config, mem_len=8, rate=3e-3)
+    (result,) = scores(config, rate=3e-3)
     assert result.num_tokens == 149
     found[lanes] = result.nll
   assert np.isfinite(list(found.values())).all()

@@ -9,11 +9,10 @@ import pytest
 
 from tests import corpus
 from tests import tiny
+from tests.evaluation import splits
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation.dynamic import gradient
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
@@ -23,11 +22,6 @@ MEMORY, SEGMENT, LANES = 6, 8, 3
 PAIRS = corpus.TOKENS["test"] - 1
 RATES = {"sgd": 0.05, "rms": 0.003}
 NO_CACHE = neural_cache.Mixture(jnp.zeros(1), jnp.zeros(1))
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
 
 
 def make_config(data_dir, **updates):
@@ -52,7 +46,7 @@ def text_segments(config):
   )
   segments = stream.read(0, stream.num_steps, slice(None))
   is_text = stream.is_text(0, stream.num_steps)
-  return jax.tree.map(jnp.asarray, gradient.TextSegment(segments, is_text))
+  return jax.tree.map(jnp.asarray, scorer.TextSegment(segments, is_text))
 
 
 def training(config, count=3):
@@ -247,10 +241,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
     data_dir, **{"eval.dynamic.kind": kind, "eval.dynamic.lanes": "shared"}
   )
   params, these = tiny.params(config.model), text_segments(config)
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
-  with jax.set_mesh(mesh):
-    static = evaluate.Evaluator(config, mesh, split="test", mem_len=MEMORY)
-    expected = static(params)
+  expected = splits.score(config, mem_len=MEMORY)
   found, state = score(config, these, rule, options=tiny.TO_THE_BIT)
   assert found.sum(dtype="float64") == pytest.approx(expected.nll, rel=1e-6)
   for before, after in zip(

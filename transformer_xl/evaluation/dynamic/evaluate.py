@@ -6,7 +6,9 @@ once per setting, and writes those results to a separate file
 (docs/dynamic.md).
 """
 
+import dataclasses
 import itertools
+import json
 import math
 import time
 from typing import Any
@@ -15,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -22,36 +25,25 @@ from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation.dynamic import gradient
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
 
+# Settings of which several can be compared, by the group that a card has.
+_SWEPT = {"dynamic": ("learning_rate", "decay"), "cache": ("flatness", "share")}
+
 
 class AdaptiveEvaluator:
-  """Scores a split at one memory length and temperature.
-
-  It compiles once for all settings of dynamic evaluation and cache.
-  """
+  """Scores a split at one memory length; compiles once for all settings."""
 
   def __init__(
-    self,
-    config: schema.ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    *,
-    mem_len: int,
-    temperature: float = 1.0,
+    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
-    evaluation = config.eval
-    self._config, self._mesh = config, mesh
-    self._stream = evaluate.open_stream(
-      config, split=evaluation.split, mem_len=mem_len
-    )
+    self._config, self._sharding = config, mesh_lib.segments(mesh)
+    self._stream = evaluate.open_stream(config, mem_len)
     self.file = self._stream.file
-    self._scorer = scorer.AdaptiveScorer(
-      config, mesh, mem_len=mem_len, temperature=temperature
-    )
-    numbers = np.array(_mixtures(evaluation.cache), np.float32)
+    self._scorer = scorer.AdaptiveScorer(config, mesh, mem_len=mem_len)
+    numbers = np.array(_mixtures(config.eval.cache), np.float32)
     self._mixtures = neural_cache.Mixture(*numbers.T)
     self._mean_squares: shapes.PyTree = None
     self._is_compiled = False
@@ -60,17 +52,16 @@ class AdaptiveEvaluator:
     self, params: shapes.PyTree, rule: update.Rule
   ) -> list[evaluate.Score]:
     """Scores the whole split under one rule and each mixture of the cache."""
-    count = self._config.eval.segments_per_call
-    steps, sums = self._steps(params, rule), []
+    num_steps, sums = self._stream.num_steps, []
+    fixed = params, self._steps(params, rule), self._mixtures
     if not self._is_compiled:
       # A call past the end scores nothing; its state is discarded.
-      state = self._scorer.start(params)
-      self._score_chunk(state, params, steps, self._num_steps)
+      self._score(self._scorer.start(params), fixed, num_steps)
       self._is_compiled = True
     state = self._scorer.start(params)
     start = time.perf_counter()
-    for step in range(0, self._num_steps, count):
-      state, chunk = self._score_chunk(state, params, steps, step)
+    for step in range(0, num_steps, self._config.eval.segments_per_call):
+      state, chunk = self._score(state, fixed, step)
       sums.append(chunk)
     sums = jax.device_get(sums)
     seconds = time.perf_counter() - start
@@ -78,18 +69,10 @@ class AdaptiveEvaluator:
     tokens = sum(chunk.num_tokens.sum(dtype="float64") for chunk in sums)
     return [evaluate.Score(float(n), round(tokens), seconds) for n in nll]
 
-  @property
-  def _num_steps(self) -> int:
-    return self._stream.num_steps
-
   def _steps(self, params, rule) -> update.Steps | None:
     evaluation = self._config.eval
     kind = evaluation.dynamic.kind
-    if kind == "none":
-      return None
-    if kind == "sgd":
-      return self._scorer.steps(rule, params)
-    if self._mean_squares is None:
+    if kind == "rms" and self._mean_squares is None:
       stream = streams.TrainStream(
         token_file.open_split(self._config.data.dataset_dir, "train"),
         num_lanes=evaluation.batch_size,
@@ -99,25 +82,19 @@ class AdaptiveEvaluator:
         seed=0,
         context_len=evaluation.context_len,
       )
-      self._mean_squares = self._scorer.mean_squares(
-        params,
-        self._scorer.start(params),
-        self._segments(stream, 0, evaluation.dynamic.statistics_segments),
-      )
-    return self._scorer.steps(rule, self._mean_squares)
+      count = evaluation.dynamic.statistics_segments
+      segments = streams.device_segments(stream, 0, count, self._sharding)
+      state = self._scorer.start(params)
+      self._mean_squares = self._scorer.mean_squares(params, state, segments)
+    basis = self._mean_squares if kind == "rms" else params
+    return None if kind == "none" else self._scorer.steps(rule, basis)
 
-  def _score_chunk(self, state, params, steps, step):
-    count = self._config.eval.segments_per_call
-    texts = gradient.TextSegment(
-      self._segments(self._stream, step, count),
-      jnp.asarray(self._stream.is_text(step, count)),
-    )
-    return self._scorer.score(state, params, steps, self._mixtures, texts)
-
-  def _segments(self, stream, step, count):
-    return streams.device_segments(
-      stream, step, count, mesh_lib.segments(self._mesh)
-    )
+  def _score(self, state, fixed, step):
+    stream, count = self._stream, self._config.eval.segments_per_call
+    segments = streams.device_segments(stream, step, count, self._sharding)
+    is_text = jnp.asarray(stream.is_text(step, count))
+    texts = scorer.TextSegment(segments, is_text)
+    return self._scorer.score(state, *fixed, texts)
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
@@ -132,12 +109,15 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
   if config.eval.dynamic.kind == "none" and not config.eval.cache.size:
     return static
   config, cards = subject.config, []
+  each = itertools.product(config.eval.mem_len, subject.at_each_temperature())
   with jax.set_mesh(subject.mesh):
-    for setting in evaluate.settings(config.eval):
-      evaluator = AdaptiveEvaluator(config, subject.mesh, **setting)
-      for score, options in _scores(evaluator, subject.params, config.eval):
-        values = subject.card(score, evaluator.file, **setting)
-        cards.append(_finite(values) | options)
+    for mem_len, one in each:
+      evaluator = AdaptiveEvaluator(one.config, one.mesh, mem_len=mem_len)
+      for score, options in _scores(evaluator, one.params, config.eval):
+        text = json.dumps(one.card(score, evaluator.file, mem_len))
+        # JSON lacks infinities and NaN, which become null.
+        card = json.loads(text, parse_constant=lambda _: None)
+        cards.append(card | options)
         _log(cards[-1])
   if len(cards) > 1:
     _log_best(cards)
@@ -149,65 +129,39 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
 def _scores(evaluator, params, evaluation: schema.EvalConfig):
   """Yields the score of each setting, and the setting as a card states it."""
   options, cache = evaluation.dynamic, evaluation.cache
-  is_dynamic = options.kind != "none"
-  rates, decays = options.learning_rate, options.decay
-  rules = itertools.product(rates, decays) if is_dynamic else [(0.0, 0.0)]
-  for rate, decay in rules:
+  dynamic = mixed = None
+  rules = itertools.product(options.learning_rate, options.decay)
+  for rate, decay in rules if options.kind != "none" else [(0.0, 0.0)]:
+    if options.kind != "none":
+      setting = {"learning_rate": rate, "decay": decay}
+      dynamic = dataclasses.asdict(options) | setting
+      if options.kind != "rms":
+        dynamic |= {"epsilon": None, "statistics_segments": None}
     rule = update.Rule(*map(jnp.float32, (rate, decay, options.epsilon)))
-    is_rms = options.kind == "rms"
-    dynamic = {
-      "kind": options.kind,
-      "lanes": options.lanes,
-      "learning_rate": rate,
-      "decay": decay,
-      "epsilon": options.epsilon if is_rms else None,
-      "statistics_segments": options.statistics_segments if is_rms else None,
-    }
     scores = evaluator(params, rule)
     for score, (flatness, share) in zip(scores, _mixtures(cache), strict=True):
-      mixed = {"size": cache.size, "flatness": flatness, "share": share}
-      yield (
-        score,
-        {
-          "dynamic": dynamic if is_dynamic else None,
-          "cache": mixed if cache.size else None,
-        },
-      )
+      if cache.size:
+        mixed = {"size": cache.size, "flatness": flatness, "share": share}
+      yield score, {"dynamic": dynamic, "cache": mixed}
 
 
 def _mixtures(cache: schema.CacheConfig) -> list[tuple[float, float]]:
   """Flatness and share of each setting; without a cache, a share of 0."""
-  if not cache.size:
-    return [(0.0, 0.0)]
-  return [*itertools.product(cache.flatness, cache.share)]
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-  """Replaces infinities and NaN, which JSON lacks, by None."""
-  return {
-    name: None
-    if isinstance(value, float) and not math.isfinite(value)
-    else value
-    for name, value in values.items()
-  }
+  settings = itertools.product(cache.flatness, cache.share)
+  return [*settings] if cache.size else [(0.0, 0.0)]
 
 
 def _log(card: dict[str, Any]) -> None:
   """Logs a result with its settings, so that it never looks static."""
-  text = f"{card['split']}, {_settings(card)}"
+  text = card["split"]
+  for name in _SWEPT:
+    if card[name]:
+      values = (f"{key} {value}" for key, value in card[name].items())
+      text += f", {name} ({', '.join(values)})"
   if card["nll"] is None:
     logging.info("%s: diverged", text)
   else:
     evaluate.log_card(card | {"split": text})
-
-
-def _settings(card: dict[str, Any]) -> str:
-  parts = []
-  for name in ("dynamic", "cache"):
-    if card[name]:
-      values = (f"{key} {value}" for key, value in card[name].items())
-      parts.append(f"{name} ({', '.join(values)})")
-  return ", ".join(parts)
 
 
 def _log_best(cards: list[dict[str, Any]]) -> None:
@@ -216,12 +170,10 @@ def _log_best(cards: list[dict[str, Any]]) -> None:
   flags = [
     f"--config.eval.{name}={best[name]}" for name in ("mem_len", "temperature")
   ]
-  for group, names in (
-    ("dynamic", ("learning_rate", "decay")),
-    ("cache", ("flatness", "share")),
-  ):
-    if best[group]:
-      flags += [
-        f"--config.eval.{group}.{name}={best[group][name]}" for name in names
-      ]
+  flags += [
+    f"--config.eval.{group}.{name}={best[group][name]}"
+    for group, names in _SWEPT.items()
+    for name in names
+    if best[group]
+  ]
   logging.info("lowest perplexity of %d: %s", len(cards), " ".join(flags))

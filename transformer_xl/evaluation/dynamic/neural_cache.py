@@ -13,6 +13,7 @@ empty, at the start of the text, the model predicts alone. Nothing is trained.
 Shapes: B lanes, T tokens, D model width, n cached pairs, K = n + T.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -47,22 +48,14 @@ def empty(*, batch_size: int, size: int, model_dim: int) -> Cache:
 def append(
   cache: Cache, hidden: shapes.Hidden, next_tokens: shapes.Tokens
 ) -> tuple[Cache, Cache]:
-  """Adds a segment's pairs.
-
-  Args:
-    cache: the n pairs before the segment.
-    hidden: the last layer's hidden states.
-    next_tokens: the target at each position; -1 outside the text.
+  """Adds a segment's pairs; targets outside the text are -1.
 
   Returns:
     All n + T pairs, which `losses` needs, and the last n of them.
   """
-  everything = Cache(
-    jnp.concatenate([cache.hiddens, hidden.astype(jnp.float32)], axis=1),
-    jnp.concatenate([cache.next_tokens, next_tokens.astype(jnp.int32)], axis=1),
-  )
-  segment_len = next_tokens.shape[1]
-  return everything, jax.tree.map(lambda x: x[:, segment_len:], everything)
+  new = Cache(hidden.astype(jnp.float32), next_tokens.astype(jnp.int32))
+  pairs = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), cache, new)
+  return pairs, jax.tree.map(lambda x: x[:, next_tokens.shape[1] :], pairs)
 
 
 def similarity(
@@ -81,23 +74,18 @@ def losses(
 ) -> shapes.Losses:
   """Negative log-probabilities of the targets under the mixture, in nats.
 
-  Args:
-    nll: negative log-probabilities under the model.
-    targets: ids.
-    pairs: n of the past, then the T of this segment. Each position uses the n
-      pairs before its own.
-    similarities: `similarity` to the pairs.
-    mixture: flatness and share.
+  `nll` is that of the model. The pairs are n of the past, then the T of this
+  segment; each position uses the n before its own. `similarities` are to them.
   """
   segment_len, count = targets.shape[1], pairs.next_tokens.shape[1]
   later = jnp.arange(count)[None] - jnp.arange(segment_len)[:, None]  # [T, K]
   in_reach = (later >= 0) & (later < count - segment_len)
   is_seen = in_reach[None] & (pairs.next_tokens >= 0)[:, None]  # [B, T, K]
   is_target = is_seen & (pairs.next_tokens[:, None] == targets[..., None])
-  scores = mixture.flatness * similarities
-  log_cache = jax.nn.logsumexp(
-    scores, axis=-1, where=is_target
-  ) - jax.nn.logsumexp(scores, axis=-1, where=is_seen)
+  total = functools.partial(
+    jax.nn.logsumexp, mixture.flatness * similarities, axis=-1
+  )
+  log_cache = total(where=is_target) - total(where=is_seen)
   mixed = jnp.logaddexp(
     jnp.log1p(-mixture.share) - nll, jnp.log(mixture.share) + log_cache
   )

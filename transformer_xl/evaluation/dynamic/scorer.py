@@ -13,23 +13,34 @@ parameters gave them (Krause et al. 2019).
 Shapes: S segments, B lanes, T tokens, C mixtures.
 """
 
-import dataclasses
 import functools
+from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.evaluation.dynamic import gradient
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update
+from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.kernels import device
+
+
+class TextSegment(NamedTuple):
+  """A segment and a mask of its real targets."""
+
+  segment: segment_lib.Segment
+  is_text: jt.Bool[shapes.Array, "B U"]  # False before and after the text.
 
 
 class AdaptiveState(NamedTuple):
@@ -56,114 +67,68 @@ class AdaptiveScorer:
   """
 
   def __init__(
-    self,
-    config: schema.ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    *,
-    mem_len: int,
-    temperature: float = 1.0,
+    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
-    evaluation = config.eval
-    is_dynamic = evaluation.dynamic.kind != "none"
-    is_per_lane = is_dynamic and evaluation.dynamic.lanes == "apart"
-    model = _model(config, is_per_lane=is_per_lane, temperature=temperature)
-    start = functools.partial(
-      _start,
-      config=config,
-      mem_len=mem_len,
-      is_dynamic=is_dynamic,
-      is_per_lane=is_per_lane,
-    )
+    dynamic = config.eval.dynamic
+    is_per_lane = dynamic.kind != "none" and dynamic.lanes == "apart"
+    shared: dict[str, Any] = {"is_per_lane": is_per_lane}
+    start = functools.partial(_start, config=config, mem_len=mem_len, **shared)
+    shared["model"] = _model(config, is_per_lane)
     params = transformer_xl.abstract_params(config.model)
-    shardings = _shardings(
-      mesh, jax.eval_shape(start, params), params, is_per_lane
-    )
-    by_parameter = mesh_lib.parameters(mesh, params)
+    state = jax.eval_shape(start, params)
+    by_lane = jax.tree.map(lambda _: mesh_lib.lanes(mesh), state)
+    if is_per_lane:
+      shardings = by_lane._replace(params=mesh_lib.lane_copies(mesh, params))
+    else:
+      shardings = mesh_lib.parameters(mesh, state)
+      shardings = shardings._replace(cache=by_lane.cache)
     self.start = jax.jit(start, out_shardings=shardings)
     self.steps = jax.jit(
-      update.sgd_steps if evaluation.dynamic.kind == "sgd" else update.rms_steps
+      update.sgd_steps if dynamic.kind == "sgd" else update.rms_steps
     )
     self.mean_squares = jax.jit(
-      functools.partial(_mean_squares, model=model, is_per_lane=is_per_lane),
-      out_shardings=by_parameter,
+      functools.partial(_mean_squares, **shared),
+      out_shardings=mesh_lib.parameters(mesh, params),
     )
     self.score = jax.jit(
-      functools.partial(score_chunk, model=model, is_per_lane=is_per_lane),
+      functools.partial(_score_chunk, **shared),
       donate_argnums=0,
       out_shardings=(shardings, mesh_lib.replicated(mesh)),
       compiler_options=mesh_lib.compiler_options(mesh),
     )
 
 
-def score_segment(
-  state: AdaptiveState,
-  text: gradient.TextSegment,
-  *,
-  trained: shapes.PyTree,
-  steps: update.Steps | None,
-  mixtures: neural_cache.Mixture,
-  model: transformer_xl.TransformerXL,
+def _score_chunk(
+  state, trained, steps, mixtures, texts, *, model, is_per_lane
 ) -> tuple[AdaptiveState, LossSums]:
-  """Scores one segment of lanes that share their parameters.
+  """Scores S consecutive segments, [S, B, T], and learns from each.
 
-  Args:
-    state: after the previous segment.
-    text: the segment.
-    trained: trained parameters, towards which those of the state are pulled.
-    steps: rates and pulls; None without dynamic evaluation.
-    mixtures: flatness and share, [C] each.
-    model: the network.
-
-  Returns:
-    The state for the next segment; sums [B, C] and counts [B] of this one.
+  `trained` are the parameters that steps pull back to; steps are None without
+  dynamic evaluation. Mixtures are [C]. With `is_per_lane`, each lane has its
+  own parameters.
   """
-  segment, params = text.segment, None
-  if steps is None:
-    outputs = gradient.read(trained, state.memory, segment, model=model)
-  else:
-    gradients, outputs = gradient.loss_gradient(
-      state.params, state.memory, segment, model=model
-    )
-    params = update.update(
-      state.params, gradients, trained=trained, steps=steps
-    )
-  nll, cache = outputs.nll[None], None
-  if state.cache is not None:
-    next_tokens = jnp.where(text.is_text, segment.targets, -1)
-    pairs, cache = neural_cache.append(state.cache, outputs.hidden, next_tokens)
-    mixed = functools.partial(
-      neural_cache.losses,
-      outputs.nll,
-      segment.targets,
-      pairs,
-      neural_cache.similarity(outputs.hidden, pairs),
-    )
-    nll = jax.lax.map(mixed, mixtures)  # [C, B, T]
-  weights = segment.loss_weights()
-  sums = LossSums(
-    jnp.sum(nll * weights[None], axis=2).T, jnp.sum(weights, axis=1)
-  )
-  return AdaptiveState(params, outputs.memory, cache), sums
 
+  def score(state, text):
+    (params, memory, cache), segment = state, text.segment
+    if steps is None:
+      outputs = _read(trained, memory, segment, model)
+    else:
+      slopes, outputs = _loss_gradient(params, memory, segment, model)
+      params = steps.update(params, slopes, trained)
+    nll, hidden, memory = outputs
+    losses = nll[None]
+    if cache is not None:
+      next_tokens = jnp.where(text.is_text, segment.targets, -1)
+      pairs, cache = neural_cache.append(cache, hidden, next_tokens)
+      similarities = neural_cache.similarity(hidden, pairs)
+      known = nll, segment.targets, pairs, similarities
+      mixed = functools.partial(neural_cache.losses, *known)
+      losses = jax.lax.map(mixed, mixtures)  # [C, B, T]
+    weights = segment.loss_weights()
+    sums = jnp.sum(losses * weights[None], axis=2).T  # [B, C]
+    state = AdaptiveState(params, memory, cache)
+    return state, LossSums(sums, jnp.sum(weights, axis=1))
 
-def score_chunk(
-  state: AdaptiveState,
-  trained: shapes.PyTree,
-  steps: update.Steps | None,
-  mixtures: neural_cache.Mixture,
-  texts: gradient.TextSegment,
-  *,
-  model: transformer_xl.TransformerXL,
-  is_per_lane: bool,
-) -> tuple[AdaptiveState, LossSums]:
-  """Scores S consecutive segments, [S, B, T], and learns from each."""
-  score = functools.partial(
-    score_segment,
-    trained=trained,
-    steps=steps,
-    mixtures=mixtures,
-    model=model,
-  )
   if not is_per_lane:
     return jax.lax.scan(score, state, texts)
   state, sums = jax.lax.scan(jax.vmap(score), state, _one_lane_each(texts))
@@ -171,12 +136,57 @@ def score_chunk(
 
 
 def _mean_squares(params, state, segments, *, model, is_per_lane):
-  """Mean squares of the gradients that updates would use, on training text."""
+  """Mean squares of the gradients that updates would use, on training text.
+
+  Segments are [S, B, T], the parameters fixed. Gradients are those of each
+  lane, or of the mean loss of all lanes.
+  """
+
+  def squares(memory, segment):
+    slopes, (*_, memory) = _loss_gradient(params, memory, segment, model)
+    return jax.tree.map(jnp.square, slopes), memory
+
+  def body(carry, segment):
+    total, memory = carry
+    if is_per_lane:
+      new, memory = jax.vmap(squares)(memory, segment)
+      new = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), new)
+    else:
+      new, memory = squares(memory, segment)
+    return (jax.tree.map(jnp.add, total, new), memory), None
+
   if is_per_lane:
     segments = _one_lane_each(segments)
-  return gradient.mean_squares(
-    params, state.memory, segments, model=model, is_per_lane=is_per_lane
-  )
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  (total, _), _ = jax.lax.scan(body, (zeros, state.memory), segments)
+  return jax.tree.map(lambda leaf: leaf / len(segments.inputs), total)
+
+
+def _read(params, memory, segment, model):
+  """Losses, last hidden states with targets, and next memory."""
+  bound = model.bind({"params": params})
+  hidden, memory = bound(segment.inputs, memory, segment.resets)
+  hidden = hidden[:, -segment.targets.shape[1] :]
+  nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
+  return nll, hidden, memory
+
+
+def _loss_gradient(params, memory, segment, model):
+  """Gradient of the mean loss over the tokens that have weight, and `_read`.
+
+  These are the ones that are scored, so nothing is learned that has not been
+  scored: the warm-up of a lane is text that another lane scores later. The
+  gradient is zero if there are none. Dropout is off, so the loss that is
+  differentiated is the one that is scored.
+  """
+  weights = segment.loss_weights()
+
+  def loss(params):
+    nll, *rest = _read(params, memory, segment, model)
+    total = jnp.sum(weights * nll)
+    return total / jnp.maximum(jnp.sum(weights), 1), (nll, *rest)
+
+  return jax.grad(loss, has_aux=True)(params)
 
 
 def _one_lane_each(tree: shapes.PyTree) -> shapes.PyTree:
@@ -184,37 +194,25 @@ def _one_lane_each(tree: shapes.PyTree) -> shapes.PyTree:
   return jax.tree.map(lambda array: array[:, :, None], tree)
 
 
-def _model(config, *, is_per_lane, temperature) -> transformer_xl.TransformerXL:
-  """The model to score with, without dropout."""
-  model = config.model
-  if is_per_lane:  # The kernel cannot batch over parameters.
-    uses_kernel = model.attention == "pallas" or (
-      model.attention == "auto" and device.device_kind().startswith("TPU")
-    )
-    model = dataclasses.replace(
-      model,
-      attention="chunked" if uses_kernel else model.attention,
-      cluster_capacities=(),
-    )
-  return transformer_xl.TransformerXL(
-    model,
-    clamp_len=config.eval.clamp_len,
-    same_length=config.eval.same_length,
-    temperature=temperature,
-  )
+def _model(config, is_per_lane) -> transformer_xl.TransformerXL:
+  if is_per_lane:
+    config = load.replaced(config, {"model.cluster_capacities": ()})
+    is_tpu = device.device_kind().startswith("TPU")
+    kernel = ("pallas", "auto") if is_tpu else ("pallas",)
+    if config.model.attention in kernel:  # It cannot batch over parameters.
+      config = load.replaced(config, {"model.attention": "chunked"})
+  return sums_lib.make_model(config)
 
 
-def _start(
-  params, *, config, mem_len, is_dynamic, is_per_lane
-) -> AdaptiveState:
+def _start(params, *, config, mem_len, is_per_lane) -> AdaptiveState:
   """The state before the first segment."""
-  lanes, cache = config.eval.batch_size, None
-  sizes = {"batch_size": 1 if is_per_lane else lanes}
-  if config.eval.cache.size:
-    cache = neural_cache.empty(
-      size=config.eval.cache.size, model_dim=config.model.model_dim, **sizes
-    )
-  memory = transformer_xl.empty_memory(config.model, mem_len=mem_len, **sizes)
+  lanes, size, cache = config.eval.batch_size, config.eval.cache.size, None
+  batch = {"batch_size": 1 if is_per_lane else lanes}
+  if size:
+    model_dim = config.model.model_dim
+    cache = neural_cache.empty(size=size, model_dim=model_dim, **batch)
+  memory = transformer_xl.empty_memory(config.model, mem_len=mem_len, **batch)
+  is_dynamic = config.eval.dynamic.kind != "none"
   state = AdaptiveState(params if is_dynamic else None, memory, cache)
   if not is_per_lane:
     # Copies: the state is donated to `score`, the parameters are not.
@@ -222,12 +220,3 @@ def _start(
   return jax.tree.map(
     lambda leaf: jnp.broadcast_to(leaf[None], (lanes, *leaf.shape)), state
   )
-
-
-def _shardings(mesh, state, params, is_per_lane) -> AdaptiveState:
-  lanes = mesh_lib.lanes(mesh)
-  if is_per_lane:
-    shardings = jax.tree.map(lambda _: lanes, state)
-    return shardings._replace(params=mesh_lib.lane_copies(mesh, params))
-  shardings = mesh_lib.parameters(mesh, state)
-  return shardings._replace(cache=jax.tree.map(lambda _: lanes, state.cache))

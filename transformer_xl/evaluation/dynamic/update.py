@@ -36,48 +36,31 @@ class Steps(NamedTuple):
   rates: shapes.PyTree
   pulls: shapes.PyTree  # In [0, 1].
 
+  def update(self, params, gradient, trained) -> shapes.PyTree:
+    """Returns the parameters for the next segment."""
+
+    def move(value, slope, start, rate, pull):
+      return value + pull * (start - value) - rate * slope
+
+    return jax.tree.map(move, params, gradient, trained, *self)
+
 
 def sgd_steps(rule: Rule, params: shapes.PyTree) -> Steps:
   """The same rate and pull for all parameters."""
-  fill = lambda value: jax.tree.map(lambda _: value, params)  # noqa: E731
-  return Steps(fill(rule.learning_rate), fill(jnp.minimum(rule.decay, 1.0)))
+  values = rule.learning_rate, jnp.minimum(rule.decay, 1.0)
+  return Steps(*(jax.tree.map(lambda _, v=v: v, params) for v in values))
 
 
 def rms_steps(rule: Rule, mean_squares: shapes.PyTree) -> Steps:
-  """Rates and pulls scaled by the size of training gradients.
+  """Rates and pulls scaled by mean squared training gradients.
 
-  Args:
-    rule: the hyperparameters.
-    mean_squares: mean squared training gradient of each parameter. Its roots
-      are averaged over all parameters; the authors' code averages the means of
-      its tensors, which depends on how layers are stacked.
+  Their roots are averaged over all parameters; the authors' code averages the
+  means of its tensors, which depends on how layers are stacked.
   """
   roots = jax.tree.map(jnp.sqrt, mean_squares)
   leaves = jax.tree.leaves(roots)
-  mean = sum(jnp.sum(leaf) for leaf in leaves) / sum(
-    leaf.size for leaf in leaves
-  )
+  mean = sum(map(jnp.sum, leaves)) / sum(leaf.size for leaf in leaves)
   return Steps(
     jax.tree.map(lambda r: rule.learning_rate / (r + rule.epsilon), roots),
     jax.tree.map(lambda r: jnp.minimum(rule.decay * r / mean, 1.0), roots),
-  )
-
-
-def update(
-  params: shapes.PyTree,
-  gradient: shapes.PyTree,
-  *,
-  trained: shapes.PyTree,
-  steps: Steps,
-) -> shapes.PyTree:
-  """Returns the parameters for the next segment."""
-  return jax.tree.map(
-    lambda value, slope, start, rate, pull: (
-      value + pull * (start - value) - rate * slope
-    ),
-    params,
-    gradient,
-    trained,
-    steps.rates,
-    steps.pulls,
   )

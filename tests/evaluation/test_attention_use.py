@@ -12,8 +12,7 @@ from tests import oracle
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh
-from transformer_xl.evaluation import attention_terms
-from transformer_xl.evaluation import memory_share
+from transformer_xl.evaluation import attention_use
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import loop
 
@@ -35,7 +34,7 @@ def read(config, **options):
   inputs, targets, memory = tiny.inputs(config)
   params = tiny.params(config)
   found = jax.jit(
-    lambda *arrays: attention_terms.read_segment(*arrays, model=model)
+    lambda *arrays: attention_use.read_segment(*arrays, model=model)
   )(params, memory, inputs, targets)
   return params, memory, inputs, found
 
@@ -109,13 +108,8 @@ def test_the_share_of_memory_excludes_the_segment():
   weights[0, ..., 0], weights[1, ..., 3] = 1, 1
   weights[1, ..., 1, :] = [0.25, 0.25, 0, 0.5, 0]
   np.testing.assert_allclose(
-    memory_share.memory_mass(jnp.asarray(weights)), [1, 0.25]
+    attention_use.memory_mass(jnp.asarray(weights)), [1, 0.25]
   )
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-  return corpus.write(tmp_path_factory.mktemp("data"))
 
 
 def test_training_logs_the_use_of_memory(data_dir, tmp_path):
@@ -146,4 +140,4 @@ def test_a_model_without_memory_is_refused(data_dir):
     },
   )
   with pytest.raises(errors.UserError, match="needs a memory"):
-    memory_share.Report(config, mesh.make_mesh(config.mesh, lanes=()))
+    attention_use.Report(config, mesh.make_mesh(config.mesh, lanes=()))

@@ -1,0 +1,16 @@
+"""Scores of a split by the package, for tests to compare with."""
+
+import jax
+
+from tests import tiny
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.evaluation import evaluate
+
+
+def score(config, *, mem_len=8, params=None, seed=0):
+  """Of the split that the configuration names; random parameters by default."""
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  if params is None:
+    params = tiny.params(config.model, seed=seed)
+  with jax.set_mesh(mesh):
+    return evaluate.Evaluator(config, mesh, mem_len=mem_len)(params)

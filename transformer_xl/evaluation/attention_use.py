@@ -1,0 +1,147 @@
+"""How a model uses its attention: the terms of scores, the share of memory.
+
+Shapes: as in `shapes`; all layers of a model are in front, N.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import streams
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import scorer
+from transformer_xl.evaluation import sums
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import attention
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import transformer_xl
+from transformer_xl.model.encodings import encoding
+
+
+class Terms(NamedTuple):
+  """The four scaled terms of a score (paper, section 3.3).
+
+  Terms that the encoding does not have are 0.
+  """
+
+  content: jt.Float[shapes.Array, "N B H T K"]  # (a) query and key.
+  distance: jt.Float[shapes.Array, "N B H T K"]  # (b) query and distance.
+  content_bias: jt.Float[shapes.Array, "N B H T K"]  # (c) u and key.
+  distance_bias: jt.Float[shapes.Array, "N B H T K"]  # (d) v and distance.
+
+
+class Reading(NamedTuple):
+  """A segment that was read, with its attention."""
+
+  memory: memory_lib.Memory  # For the next segment.
+  nll: shapes.Losses
+  terms: Terms
+  weights: jt.Float[shapes.Array, "N B H T K"]  # Of each key for each query.
+
+
+def read_segment(
+  params: shapes.PyTree,
+  memory: memory_lib.Memory,
+  inputs: shapes.Tokens,
+  targets: shapes.Tokens,
+  *,
+  model: transformer_xl.TransformerXL,
+) -> Reading:
+  """Reads a segment and shows its attention."""
+  bound = model.bind({"params": params})
+  hidden, after, factors = bound.inspect(inputs, memory)
+  nll = adaptive_softmax.nll(hidden, targets, bound.head())
+  reach = memory_lib.reach(
+    memory,
+    jnp.zeros(inputs.shape, bool),
+    same_length=model.same_length,
+    window=model.config.same_length_window,
+  )
+  terms = jax.lax.map(_layer_terms, factors)
+  total = terms.content + terms.distance
+  total += terms.content_bias + terms.distance_bias
+  weights = jax.vmap(attention.visible_softmax, in_axes=(0, None))(total, reach)
+  return Reading(after, nll, terms, weights)
+
+
+def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
+  """The terms of one layer, [B, H, T, K]."""
+  query, key, distance = jax.tree.map(jnp.float32, factors)
+  content = jnp.einsum("bthd,bkhd->bhtk", query, key)
+  terms = Terms(content, *[jnp.zeros_like(content)] * 3)
+  if distance is not None:
+    keys, (u, v) = distance
+    scores = jnp.einsum("bthd,khd->bhtk", query, keys)
+    u_key = jnp.einsum("hd,bkhd->bhk", u, key)[:, :, None]
+    v_distance = jnp.einsum("hd,khd->hk", v, keys)[None, :, None]
+    u_key, v_distance = (
+      jnp.broadcast_to(term, content.shape) for term in (u_key, v_distance)
+    )
+    terms = terms._replace(
+      distance=attention.rel_shift(scores),
+      content_bias=u_key,
+      distance_bias=attention.rel_shift(v_distance),
+    )
+  scale = query.shape[-1] ** -0.5
+  return jax.tree.map(lambda term: term * scale, terms)
+
+
+def memory_mass(
+  weights: jt.Float[shapes.Array, "N B H T K"],
+) -> jt.Float[shapes.Array, "N"]:
+  """The share of each layer's attention weights on memory, the first keys."""
+  mem_len = weights.shape[-1] - weights.shape[-2]
+  return jnp.mean(jnp.sum(weights[..., :mem_len], axis=-1), axis=(1, 2, 3))
+
+
+class Report:
+  """What `train.log_memory_use` adds to the log at each evaluation.
+
+  Reads as many segments of the split as fill the memory, in all lanes of
+  evaluation, and measures attention in the one after them.
+  """
+
+  def __init__(self, config: schema.ExperimentConfig, mesh: jax.sharding.Mesh):
+    mem_len = config.train.eval_mem_len
+    if not mem_len:
+      raise errors.UserError(
+        "train.log_memory_use needs a memory: train.eval_mem_len is 0; set "
+        "--config.train.log_memory_use=False."
+      )
+    self._without = evaluate.Evaluator(config, mesh, mem_len=0)
+    self._sharding = mesh_lib.segments(mesh)
+    segment_len = min(config.eval.segment_len, mem_len)
+    values = {"eval.segment_len": segment_len, "eval.warmup_len": 0}
+    reading = load.replaced(config, values)
+    self._stream = evaluate.open_stream(reading, mem_len)
+    filling = -(-mem_len // segment_len)
+    self._num_steps = min(filling + 1, self._stream.num_steps)
+    self._start = scorer.hidden_states(config, mem_len).start
+
+    def read(params, memory, inputs, targets):
+      found = read_segment(
+        params, memory, inputs, targets, model=sums.make_model(config)
+      )
+      return found.memory, memory_mass(found.weights)
+
+    self._read = jax.jit(read, compiler_options=mesh_lib.compiler_options(mesh))
+
+  def __call__(self, params: shapes.PyTree) -> dict[str, float]:
+    """Returns each layer's share of attention, and the loss without memory."""
+    score, memory = self._without(params), self._start(params)
+    for step in range(self._num_steps):
+      segments = streams.device_segments(self._stream, step, 1, self._sharding)
+      inputs, targets = segments.inputs[0], segments.targets[0]
+      memory, shares = self._read(params, memory, inputs, targets)
+    layers = {
+      f"memory_share_layer_{n}": float(share)
+      for n, share in enumerate(shares, start=1)
+    }
+    return {"nll_without_memory": score.nll / score.num_tokens, **layers}
