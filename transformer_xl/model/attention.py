@@ -40,10 +40,10 @@ def relative_attention(
   query: shapes.Queries,
   key: shapes.Keys,
   value: shapes.Keys,
-  position_key: shapes.PositionKeys,
+  position_key: shapes.PositionKeys | None = None,
   *,
-  content_bias: shapes.Biases,
-  position_bias: shapes.Biases,
+  content_bias: shapes.Biases | None = None,
+  position_bias: shapes.Biases | None = None,
   reach: shapes.Reach,
   dropout: attention_dropout.Dropout | None,
   first_query: int = 0,
@@ -54,7 +54,8 @@ def relative_attention(
     query: of the segment's T tokens.
     key: of memory and segment, oldest first.
     value: likewise.
-    position_key: projected encodings of the distances K-1 down to 0.
+    position_key: projected encodings of the distances K-1 down to 0; None for
+      scores that do not depend on the distance.
     content_bias: u, added to the query in the content term.
     position_bias: v, added to the query in the position term.
     reach: largest visible distance for each query.
@@ -62,42 +63,23 @@ def relative_attention(
     first_query: where in its segment the first query is, for dropout.
 
   Returns:
-    The weighted values, [B, T, H, Dh], in the type of `query`.
+    The weighted values, in the type of `query`.
   """
-  content = jnp.einsum(
-    "bthd,bkhd->bhtk",
-    query + content_bias[None, None],
-    key,
-    preferred_element_type=jnp.float32,
-  )
-  position = jnp.einsum(
-    "bthd,khd->bhtk",
-    query + position_bias[None, None],
-    position_key,
-    preferred_element_type=jnp.float32,
-  )
+
+  def term(bias, axes, keys):
+    biased = query if bias is None else query + bias[None, None]
+    return jnp.einsum(
+      f"bthd,{axes}->bhtk", biased, keys, preferred_element_type=jnp.float32
+    )
+
+  scores = term(content_bias, "bkhd", key)
+  if position_key is not None:
+    scores += rel_shift(term(position_bias, "khd", position_key))
   # The published code scales the sum, so u and v are scaled too.
-  scores = (content + rel_shift(position)) * query.shape[-1] ** -0.5
-  weights = visible_softmax(scores, reach).astype(query.dtype)
-  weights = attention_dropout.drop(weights, dropout, first_query=first_query)
-  return jnp.einsum("bhtk,bkhd->bthd", weights, value)
-
-
-def absolute_attention(
-  query: shapes.Queries,
-  key: shapes.Keys,
-  value: shapes.Keys,
-  *,
-  reach: shapes.Reach,
-  dropout: attention_dropout.Dropout | None,
-) -> shapes.Queries:
-  """`relative_attention` without the term of the distance and biases."""
-  scores = jnp.einsum(
-    "bthd,bkhd->bhtk", query, key, preferred_element_type=jnp.float32
+  weights = visible_softmax(scores * query.shape[-1] ** -0.5, reach)
+  weights = attention_dropout.drop(
+    weights.astype(query.dtype), dropout, first_query=first_query
   )
-  scores = scores * query.shape[-1] ** -0.5
-  weights = visible_softmax(scores, reach).astype(query.dtype)
-  weights = attention_dropout.drop(weights, dropout, first_query=0)
   return jnp.einsum("bhtk,bkhd->bthd", weights, value)
 
 

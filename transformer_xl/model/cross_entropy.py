@@ -1,7 +1,4 @@
-"""Cross-entropy of logits in several arrays, with its own gradient rule.
-
-Shapes: B lanes, T tokens, V_c logits of a part.
-"""
+"""Cross-entropy of logits in several arrays, with its own gradient rule."""
 
 import functools
 
@@ -32,7 +29,7 @@ def _forward(parts, targets):
   # a gather would.
   chosen = [
     jnp.sum(jnp.where(mask, part, 0.0), axis=-1)
-    for part, mask in zip(parts, _columns(parts, targets), strict=True)
+    for part, mask in _with_masks(parts, targets)
   ]
   losses = normaliser - functools.reduce(jnp.add, chosen)
   return losses, (parts, normaliser, targets)
@@ -42,18 +39,17 @@ def _backward(saved, gradient):
   parts, normaliser, targets = saved
   return tuple(
     gradient[..., None] * (jnp.exp(part - normaliser[..., None]) - mask)
-    for part, mask in zip(parts, _columns(parts, targets), strict=True)
+    for part, mask in _with_masks(parts, targets)
   ), None
 
 
 cross_entropy.defvjp(_forward, _backward)
 
 
-def _columns(parts, targets) -> list[jax.Array]:
-  """Where each part has the logits of the targets."""
-  result, start = [], 0
+def _with_masks(parts, targets):
+  """Each part, and where it has the logits of the targets."""
+  start = 0
   for part in parts:
     column = jax.lax.broadcasted_iota(targets.dtype, part.shape, 2)
-    result.append(column == targets[..., None] - start)
+    yield part, column == targets[..., None] - start
     start += part.shape[-1]
-  return result

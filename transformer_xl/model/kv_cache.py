@@ -19,13 +19,14 @@ the rings in a loop over tokens instead of writing into them.
 
 import dataclasses
 import math
+import operator
 from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax.sharding import PartitionSpec
+from jax import P
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -49,11 +50,9 @@ class State(NamedTuple):
 
   def partition_specs(self) -> "State":
     """How a mesh splits it: by lanes, and rings by heads as well."""
-    ring: Any = PartitionSpec((*mesh_lib.LANES, "tensor"))
-    lanes: Any = PartitionSpec(mesh_lib.LANES)
-    whole: Any = PartitionSpec()
-    layers = tuple(ring_source.LayerCache(ring, ring) for _ in self.layers)
-    return State(layers, lanes, whole, whole)
+    layers = jax.tree.map(lambda _: P((*mesh_lib.LANES, "tensor")), self.layers)
+    specs: Any = (layers, P(mesh_lib.LANES), P(), P())
+    return State(*specs)
 
 
 class Frozen(NamedTuple):
@@ -62,9 +61,8 @@ class Frozen(NamedTuple):
   params: shapes.PyTree  # Those outside the layers.
   layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
   position_keys: tuple[ring_lib.RingPositionKeys | None, ...]
-  empty: tuple[
-    ring_source.LayerCache, ...
-  ]  # [H, Dh, 1]: an empty slot, if attended.
+  # Keys and values [H, Dh, 1] of an empty slot, if attended.
+  empty: tuple[ring_source.LayerCache, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,42 +102,37 @@ class Reader:
     step_len = self.max_step_len or self.segment_len
     return (math.ceil(self.mem_len / step_len) + 1) * step_len
 
-  def for_tokens(self, frozen: Frozen, state: State) -> "Continued":
+  def for_tokens(
+    self, frozen: Frozen, state: State
+  ) -> tuple["Reader", Frozen, State]:
     """Continues with single tokens, in rings of M + 1 slots.
 
     Every token reads the whole ring, so slots for a full segment would only
-    cost time.
+    cost time. Returns a reader with its frozen parameters and state.
     """
     reader = dataclasses.replace(self, max_step_len=1)
-    slots = jnp.arange(reader.num_slots, dtype=jnp.int32)
+    count = reader.num_slots
     # The newest slots, oldest first; the next token overwrites the oldest.
-    kept = (state.slot - reader.num_slots + slots) % self.num_slots
+    slots = state.slot - count + jnp.arange(count, dtype=jnp.int32)
+    kept = slots % self.num_slots
     layers = jax.tree.map(lambda ring: ring[..., kept], state.layers)
     keys = tuple(
-      None
-      if key is None
-      else ring_lib.around(key.once[..., -reader.num_slots :])
+      key and ring_lib.around(key.once[..., -count:])
       for key in frozen.position_keys
     )
     start = jnp.zeros((), jnp.int32)
-    return Continued(
-      reader,
-      frozen._replace(position_keys=keys),
-      state._replace(layers=layers, slot=start),
-    )
+    state = state._replace(layers=layers, slot=start)
+    return reader, frozen._replace(position_keys=keys), state
 
   def freeze(self, params: shapes.PyTree) -> Frozen:
     """Computes everything that does not depend on the text."""
     config = self.config
     params = _in_compute_type(params, config)
     outside = {name: tree for name, tree in params.items() if name != "layers"}
-    layers = tuple(
-      ring_source.joined(
-        jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"]),
-        config,
-      )
-      for index in range(config.num_layers)
-    )
+    layers = []
+    for index in range(config.num_layers):
+      layer = jax.tree.map(operator.itemgetter(index), params["layers"])
+      layers.append(ring_source.joined(layer, config))
     positions = table.of(config).positions(
       config, self.num_slots, clamp_len=self.clamp_len
     )
@@ -147,17 +140,15 @@ class Reader:
       self._bound(outside).biases, positions, self.num_slots
     )
     zeros = jnp.zeros((1, 1, config.model_dim), config.dtype)
-    kept = [_read_layer(config, layer, zeros, None, source) for layer in layers]
-    position_keys, empty = zip(*(found for _, found in kept), strict=True)
-    return Frozen(outside, layers, position_keys, empty)
+    kept = [self._read(layer, zeros, None, source)[1] for layer in layers]
+    position_keys, empty = zip(*kept, strict=True)
+    return Frozen(outside, tuple(layers), position_keys, empty)
 
   def start(self, frozen: Frozen, *, batch_size: int) -> State:
     """The memory before the first token."""
     fill = 0 if self.config.memory_start == "masked" else self.mem_len
-    layers = jax.tree.map(
-      lambda slot: jnp.tile(slot, (batch_size, 1, self.num_slots)),
-      frozen.empty,
-    )
+    size = (batch_size, 1, self.num_slots)
+    layers = jax.tree.map(lambda slot: jnp.tile(slot, size), frozen.empty)
     length = jnp.full((batch_size,), fill, jnp.int32)
     # Two arrays, since a donated buffer can be given away only once.
     slot, position = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
@@ -195,14 +186,10 @@ class Reader:
   ) -> tuple[shapes.Hidden, State]:
     """The last layer's states, and the next state.
 
-    Args:
-      frozen: of `freeze`.
-      state: after the tokens before.
-      tokens: ids.
-      resets: True where a token is the first of a document. None saves the
-        work of a reset, which may touch every slot.
+    `resets` is True where a token is the first of a document. None saves the
+    work of a reset, which may touch every slot.
     """
-    config, segment_len = self.config, tokens.shape[1]
+    segment_len = tokens.shape[1]
     if resets is None:
       resets = jnp.zeros(tokens.shape, bool)
     else:
@@ -213,17 +200,15 @@ class Reader:
       resets,
       mem_len=self.mem_len,
       same_length=self.same_length,
-      window=config.same_length_window,
+      window=self.config.same_length_window,
     )
     model = self._bound(frozen.params)
     source = ring_source.Ring(model.biases, state.position, reach, state.slot)
     hidden = model.embed(tokens, first_position=state.position)
     layers = []
-    for layer, cache, position_keys in zip(
-      frozen.layers, state.layers, frozen.position_keys, strict=True
-    ):
-      slots = ring_source.Slots(cache, position_keys)
-      hidden, cache = _read_layer(config, layer, hidden, slots, source)
+    slots = map(ring_source.Slots, state.layers, frozen.position_keys)
+    for layer, memory in zip(frozen.layers, slots, strict=True):
+      hidden, cache = self._read(layer, hidden, memory, source)
       layers.append(cache)
     return hidden, State(
       tuple(layers),
@@ -241,14 +226,19 @@ class Reader:
     if self.config.memory_start == "masked":
       return state._replace(length=jnp.where(lanes, 0, state.length))
     rows = jnp.repeat(lanes, self.config.num_heads)[:, None, None]
-    layers = jax.tree.map(
-      lambda slots, empty: jnp.where(
-        rows, jnp.tile(empty, (lanes.shape[0], 1, 1)), slots
-      ),
-      state.layers,
-      frozen.empty,
-    )
+
+    def emptied(slots, empty):
+      return jnp.where(rows, jnp.tile(empty, (lanes.shape[0], 1, 1)), slots)
+
+    layers = jax.tree.map(emptied, state.layers, frozen.empty)
     return state._replace(layers=layers)
+
+  def _read(self, params, hidden, memory, source):
+    """One layer's output, and what the source keeps."""
+    output, (_, kept) = layers_lib.Block(self.config).apply(
+      {"params": params}, hidden, memory, source, True
+    )
+    return output, kept
 
   def _bound(self, params: shapes.PyTree) -> transformer_xl.TransformerXL:
     model = transformer_xl.TransformerXL(
@@ -257,21 +247,10 @@ class Reader:
     return model.bind({"params": params})
 
 
-class Continued(NamedTuple):
-  """A reader of single tokens, with its frozen parameters and state."""
-
-  reader: Reader
-  frozen: Frozen
-  state: State
-
-
 def repeat_lane(state: State, count: int) -> State:
   """The state of a single lane, in `count` lanes."""
-  layers = jax.tree.map(
-    lambda ring: jnp.tile(ring, (count, 1, 1)), state.layers
-  )
-  length = jnp.repeat(state.length, count)
-  return state._replace(layers=layers, length=length)
+  tiled = jax.tree.map(lambda ring: jnp.tile(ring, (count, 1, 1)), state.layers)
+  return state._replace(layers=tiled, length=jnp.repeat(state.length, count))
 
 
 def _in_compute_type(
@@ -285,11 +264,3 @@ def _in_compute_type(
     return leaf if is_wide else leaf.astype(config.dtype)
 
   return jax.tree_util.tree_map_with_path(cast, params)
-
-
-def _read_layer(config, params, hidden, memory, source):
-  """The layer's output, and what the source keeps."""
-  output, (_, kept) = layers_lib.Block(config).apply(
-    {"params": params}, hidden, memory, source, True
-  )
-  return output, kept

@@ -37,8 +37,7 @@ def matrix(
 
 def vector(module: Any, name: str, size: int) -> jax.Array:
   """A bias [size] that starts from zeros."""
-  init = nn.initializers.zeros
-  value = module.param(name, init, (size,), jnp.float32)
+  value = module.param(name, nn.initializers.zeros, (size,), jnp.float32)
   return value.astype(module.config.dtype)
 
 
@@ -50,15 +49,10 @@ def project(
   deterministic: bool,
   num_kernels: int = 1,
 ) -> jt.Float[shapes.Array, "*rows H width"]:
-  """Projects states to heads.
+  """Projects states to heads, with dropout of weights.
 
-  Args:
-    module: whose configuration gives the number of heads and their width.
-    name: of the kernel.
-    rows: states.
-    deterministic: without dropout of weights.
-    num_kernels: how many kernels lie side by side in each head; the width of
-      the result is that many times Dh.
+  `num_kernels` kernels lie side by side in each head, so the width of the
+  result is that many times Dh.
   """
   config = module.config
   width = num_kernels * config.head_dim

@@ -45,7 +45,6 @@ def with_room(
   rank = jnp.cumsum(inside, axis=1) - 1
   slots = rank[:, :, None] == jnp.arange(room)[None, None]
   slots &= inside[:, :, None]  # [G, tokens, room]
-  by_lane = (groups, lanes // groups, segment_len)
 
   def some(hidden, local):
     flat = hidden.reshape(groups, tokens, -1)
@@ -58,24 +57,22 @@ def with_room(
     local = local.reshape(groups, tokens, 1)
     local = jnp.sum(jnp.where(slots, local, 0), axis=1)
     # The logits are cheaper to compute twice than to keep.
-    keep = jax.checkpoint_policies.save_only_these_names(
+    policy = jax.checkpoint_policies.save_only_these_names(
       cross_entropy.NORMALISER
     )
-    losses = jax.checkpoint(tail, policy=keep)(
-      picked, local, jnp.any(slots, axis=1)
-    )
+    tail_again = jax.checkpoint(tail, policy=policy)
+    losses = tail_again(picked, local, jnp.any(slots, axis=1))
     return jnp.sum(jnp.where(slots, losses[:, None], 0.0), axis=2)
 
-  def every(hidden, local):
-    arrays = (
-      hidden.reshape(*by_lane, -1),
-      local.reshape(by_lane),
-      inside.reshape(by_lane),
-    )
+  def every(*arrays):
+    by_lane = (groups, lanes // groups, segment_len)
     # A lane of each device at a time, twice: logits of all would not fit.
     losses = jax.lax.map(
       jax.checkpoint(lambda lane: tail(*lane)),
-      jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), arrays),
+      tuple(
+        jnp.moveaxis(array.reshape(*by_lane, *array.shape[2:]), 1, 0)
+        for array in (*arrays, inside)
+      ),
     )
     return jnp.moveaxis(losses, 0, 1).reshape(groups, tokens)
 

@@ -7,7 +7,7 @@ segment's and the clamp are not parameter shapes, so one set of parameters
 serves any of them.
 """
 
-import math
+import functools
 
 import flax.linen as nn
 import jax
@@ -54,14 +54,12 @@ class TransformerXL(nn.Module):
     self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
     self.biases = table.of(config).shared_biases(self)
     self.layers = _scanned_blocks(config)(config)
-    self.input_dropout = layers.state_dropout(config, config.input_dropout_rate)
-    self.output_dropout = layers.state_dropout(
-      config, config.output_dropout_rate
-    )
+    dropout = functools.partial(layers.state_dropout, config)
+    self.input_dropout = dropout(config.input_dropout_rate)
+    self.output_dropout = dropout(config.output_dropout_rate)
     # All lanes share one mask; if locked, so do all distances.
-    self.position_dropout = nn.Dropout(
-      config.dropout_rate, broadcast_dims=(0,) if config.locked_dropout else ()
-    )
+    shared = (0,) if config.locked_dropout else ()
+    self.position_dropout = nn.Dropout(config.dropout_rate, shared)
     self.word_dropout = nn.Dropout(config.embedding_dropout_rate)
 
   def __call__(
@@ -72,7 +70,7 @@ class TransformerXL(nn.Module):
     *,
     deterministic: bool = True,
   ) -> tuple[shapes.Hidden, memory_lib.Memory]:
-    """Reads one segment.
+    """The last layer's states, and the memory for the next segment.
 
     Args:
       inputs: token ids.
@@ -80,9 +78,6 @@ class TransformerXL(nn.Module):
       resets: True where a token is the first of a document: from there on
         nothing before it is visible, here and in later segments.
       deterministic: without dropout; otherwise a "dropout" key is needed.
-
-    Returns:
-      The last layer's states, and the memory for the next segment.
     """
     hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     return self.output_dropout(hidden, deterministic=deterministic), memory
@@ -93,15 +88,11 @@ class TransformerXL(nn.Module):
     memory: memory_lib.Memory,
     resets: shapes.Resets | None = None,
   ) -> tuple[shapes.Hidden, memory_lib.Memory, encoding.ScoreFactors]:
-    """`__call__`, with what each layer's attention scores are computed from.
+    """`__call__`, with what attention scores are computed from.
 
-    Returns:
-      The last layer's states, the memory for the next segment, and the
-      factors of all layers, with N as their first axis.
+    The factors of all layers have N as their first axis.
     """
-    return self._read(
-      inputs, memory, resets, True, source=sources.InspectedStates
-    )
+    return self._read(inputs, memory, resets, True, sources.InspectedStates)
 
   def embed(
     self,
@@ -112,11 +103,8 @@ class TransformerXL(nn.Module):
   ) -> shapes.Hidden:
     """The input of the first layer.
 
-    Args:
-      inputs: token ids.
-      first_position: of the first token in its segment, a scalar; matters only
-        to encodings that count from the start of a segment.
-      deterministic: without dropout.
+    `first_position`, that of the first token in its segment, matters only to
+    encodings that count from the start of a segment.
     """
     config = self.config
     hidden = self.embedding(inputs)
@@ -132,12 +120,7 @@ class TransformerXL(nn.Module):
     return self.input_dropout(hidden, deterministic=deterministic)
 
   def _read(
-    self,
-    inputs,
-    memory,
-    resets,
-    deterministic,
-    source=sources.HiddenStates,
+    self, inputs, memory, resets, deterministic, source=sources.HiddenStates
   ):
     """`__call__` without the last dropout, and what the source keeps."""
     config = self.config
@@ -195,19 +178,8 @@ class TransformerXL(nn.Module):
     Activation regularisation and its temporal form, from AWD-LSTM (Merity et
     al. 2017, section 4.6): the mean square of the states that enter the
     softmax, and of their change from the token before, if that is in the same
-    segment and document. A weight of 0 leaves its term out of the program.
-
-    Args:
-      inputs: token ids.
-      targets: ids of the tokens to predict.
-      memory: of the tokens before.
-      resets: where documents start.
-      activation: weight of the mean square.
-      temporal: weight of the change.
-      deterministic: without dropout.
-
-    Returns:
-      Losses, penalties, and the memory for the next segment.
+    segment and document. `activation` and `temporal` are the weights of the
+    two; a weight of 0 leaves its term out of the program.
     """
     hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     output = self.output_dropout(hidden, deterministic=deterministic)
@@ -236,18 +208,7 @@ class TransformerXL(nn.Module):
     return self.softmax(self.embedding.tables, self.embedding.projections)
 
 
-def empty_memory(
-  config: schema.ModelConfig, *, batch_size: int, mem_len: int
-) -> memory_lib.Memory:
-  """The memory that a model starts from."""
-  return memory_lib.empty(
-    config.num_layers,
-    batch_size,
-    mem_len,
-    config.model_dim,
-    dtype=jnp.dtype(config.dtype),
-    start=config.memory_start,
-  )
+empty_memory = memory_lib.empty
 
 
 def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
@@ -260,21 +221,19 @@ def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
 
 def abstract_params(config: schema.ModelConfig) -> shapes.PyTree:
   """Shapes and types of all parameters; uses no device."""
-  return jax.eval_shape(
-    lambda: init_params(config, jax.random.key(0))  # The key is abstract, too.
-  )
+  return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
 
 
 def num_parameters(params: shapes.PyTree) -> int:
   """The number of trained parameters; shared ones count once."""
-  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+  return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def _scanned_blocks(config: schema.ModelConfig):
   """`Block` scanned over its parameters' and the memory's first axis."""
-  block, unroll = layers.Block, config.scan_unroll
-  if not unroll:
-    unroll = config.num_layers if device.device_kind() == "cpu" else 1
+  block = layers.Block
+  usual = config.num_layers if device.device_kind() == "cpu" else 1
+  unroll = config.scan_unroll or usual
   if config.remat != "none":
     block = nn.remat(
       layers.Block,

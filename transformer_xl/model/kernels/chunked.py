@@ -10,24 +10,14 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from transformer_xl import shapes
 from transformer_xl.model import attention
-from transformer_xl.model import attention_dropout
 
 BLOCK = 128  # Queries; see docs/kernels.md.
 
 
 def relative_attention(
-  query: shapes.Queries,
-  key: shapes.Keys,
-  value: shapes.Keys,
-  position_key: shapes.PositionKeys,
-  *,
-  content_bias: shapes.Biases,
-  position_bias: shapes.Biases,
-  reach: shapes.Reach,
-  dropout: attention_dropout.Dropout | None,
-) -> shapes.Queries:
+  query, key, value, position_key, *, reach, dropout, **biases
+) -> jax.Array:
   """`attention.relative_attention`, with the same arguments."""
   segment_len, context_len = query.shape[1], key.shape[1]
   blocks = []
@@ -39,13 +29,10 @@ def relative_attention(
     )
     blocks.append(
       jax.checkpoint(attend)(
-        query[:, block],
-        key[:, :seen],
-        value[:, :seen],
+        *(query[:, block], key[:, :seen], value[:, :seen]),
         position_key[context_len - seen :],
-        content_bias=content_bias,
-        position_bias=position_bias,
         reach=reach[:, block],
+        **biases,
       )
     )
   return jnp.concatenate(blocks, axis=1)

@@ -53,9 +53,7 @@ def _is_narrow_on_cpu(rows: jax.Array) -> bool:
 
 def _num_parts(kernel: jax.Array) -> int:
   """The number of products to split a product with one row into."""
-  if device.device_kind() != "cpu":
-    return 1
-  parts = _MAX_PARTS
+  parts = _MAX_PARTS if device.device_kind() == "cpu" else 1
   while parts > 1 and (kernel.shape[0] % parts or kernel.size < parts * _PART):
     parts //= 2
   return parts

@@ -6,47 +6,15 @@ n blocks of heads, G heads in a block.
 
 import functools
 import math
-from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from transformer_xl import shapes
 from transformer_xl.model.kernels import tiles
 from transformer_xl.model.kernels import tiling as tiling_lib
-
-_INPUTS = (
-  *("query", "key", "key", "position", "bias", "bias", "reach", "seeds"),
-  *("lse", "query", "query"),
-)
-_OUTPUTS = ("query", "key", "key", "position", "bias", "bias")
-
-
-class _Refs(NamedTuple):
-  """Inputs, then gradients of the first six, then sums over query blocks."""
-
-  query: Any
-  key: Any
-  value: Any
-  position_key: Any
-  content_bias: Any
-  position_bias: Any
-  reach: Any
-  seeds: Any
-  lse: Any
-  output: Any
-  output_gradient: Any
-  d_query: Any
-  d_key: Any
-  d_value: Any
-  d_position_key: Any
-  d_content_bias: Any
-  d_position_bias: Any
-  key_sum: Any
-  value_sum: Any
 
 
 class _Head(NamedTuple):
@@ -72,53 +40,29 @@ def backward(
 ) -> list[jax.Array]:
   """Gradients of the arrays, summed over lanes where lanes share an array.
 
-  Args:
-    arrays: of the forward pass; see `fused_forward.forward`.
-    reach: [B, T], T padded to whole blocks.
-    seeds: of dropout, [B, H].
-    output: of the forward pass, [B, T, n * C].
-    lse: of the forward pass.
-    output_gradient: likewise.
-    tiling: sizes.
+  The first three arguments are those of `fused_forward.forward`, and the next
+  two its results; the gradient is like the output, [B, T, n * C].
   """
-  query = arrays[0]
-  lanes, num_blocks = query.shape[0], query.shape[2] // tiling.block_width
-  specs = tiles.block_specs(tiling)
-  # Sums over lanes stay in float32 until they are whole.
-  dtypes = [*[array.dtype for array in arrays[:3]], *[jnp.float32] * 3]
-  outputs = [
-    jax.ShapeDtypeStruct(array.shape, dtype)
-    for array, dtype in zip(arrays, dtypes, strict=True)
-  ]
-  return pl.pallas_call(
-    functools.partial(_kernel, tiling=tiling),
-    name="relative_attention_gradient",
-    grid=(num_blocks, lanes),
-    in_specs=[specs[name] for name in _INPUTS],
-    out_specs=[specs[name] for name in _OUTPUTS],
-    out_shape=outputs,
-    scratch_shapes=[
-      pltpu.VMEM((tiling.key_len, tiling.block_width), jnp.float32)
-    ]
-    * 2,
-    compiler_params=tiles.compiler_params(tiling, query.dtype.itemsize),
-    cost_estimate=tiles.cost_estimate(
-      tiling,
-      (*arrays, output, output_gradient, *outputs),
-      steps=num_blocks * lanes,
-      products=(5, 3),
-    ),
-    interpret=tiling.interpret,
-  )(*arrays, reach[:, None], seeds, lse, output, output_gradient)
+  inputs = dict(zip(tiles.ARRAYS, arrays, strict=True))
+  outputs = {
+    # Sums over lanes stay in float32 until they are whole.
+    f"d_{name}": jax.ShapeDtypeStruct(
+      array.shape, array.dtype if array.ndim == 3 else jnp.float32
+    )
+    for name, array in inputs.items()
+  }
+  inputs |= {"reach": reach[:, None], "seeds": seeds, "lse": lse}
+  return tiles.call(
+    *(_kernel, "relative_attention_gradient", tiling),
+    inputs=inputs | {"output": output, "output_gradient": output_gradient},
+    outputs=outputs,
+    sums=("key_sum", "value_sum"),
+    products=(5, 3),
+  )
 
 
-def _kernel(*refs, tiling):
-  refs = _Refs(*refs)
-  for ref in refs.query, refs.output, refs.output_gradient:
-    tiles.clear_padding(ref, tiling.segment_len)
-  for ref in refs.key, refs.value:
-    tiles.clear_padding(ref, tiling.context_len)
-  tiles.clear_padding(refs.position_key, tiling.num_positions)
+def _kernel(refs, tiling):
+  tiles.clear_padding(refs, tiling, refs.output, refs.output_gradient)
 
   @pl.when(pl.program_id(1) == 0)
   def _start_sums_over_lanes():
@@ -145,19 +89,12 @@ def _query_block(refs, start, tiling):
   for index, lanes in enumerate(tiles.heads(tiling)):
     head = _head(refs, query, queries, lanes, index, tiling)
     drop = tiles.dropout(refs.seeds, index, start, tiling)
+    add = functools.partial(_add_tile, refs, head, drop, reach, start, tiling)
     carry = jnp.zeros_like(query), jnp.zeros_like(query)
-    for tile in tiling.tiles(start):
-      add = functools.partial(
-        _tile, head, drop, reach, refs, tile, start, tiling
-      )
-      carry = tiles.unless_hidden(
-        reach, tile, add, carry, position=tiling.mem_len + start
-      )
-    content, position = carry
+    content, position = tiles.over_tiles(add, carry, reach, start, tiling)
     content_total = jnp.where(lanes, content, content_total)
-    position_total = jnp.where(
-      lanes, tiles.upside_down(position), position_total
-    )
+    position = tiles.upside_down(position)
+    position_total = jnp.where(lanes, position, position_total)
   scale = 1 / math.sqrt(tiling.head_dim)
   total = (content_total + position_total) * scale
   refs.d_query[queries] = total.astype(refs.d_query.dtype)
@@ -166,39 +103,32 @@ def _query_block(refs, start, tiling):
 
 
 def _head(refs, query, queries, lanes, index, tiling):
-  scale = tiles.LOG2E / math.sqrt(tiling.head_dim)
   dtype = refs.key.dtype
   gradient = refs.output_gradient[queries].astype(jnp.float32)
   output = refs.output[queries].astype(jnp.float32)
   weighted = jnp.where(lanes, output * gradient, 0)
-  raised = gradient
   if tiling.dropout_rate:
-    raised = gradient * (1 / (1 - tiling.dropout_rate))
-  content = jnp.where(lanes, (query + refs.content_bias[...]) * scale, 0)
-  position = jnp.where(lanes, (query + refs.position_bias[...]) * scale, 0)
+    gradient = gradient * (1 / (1 - tiling.dropout_rate))
+  content = tiles.biased(query, refs.content_bias, lanes, tiling)
+  position = tiles.biased(query, refs.position_bias, lanes, tiling)
   return _Head(
     content.astype(dtype),
     position.astype(dtype),
     tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype),
-    jnp.where(lanes, raised, 0).astype(dtype),
+    jnp.where(lanes, gradient, 0).astype(dtype),
     jnp.sum(weighted, axis=1, keepdims=True),
     tiles.column(refs.lse[index : index + 1, queries]),
   )
 
 
-def _tile(head, drop, reach, refs, tile, start, tiling, carry):
+def _add_tile(refs, head, drop, reach, start, tiling, tile, carry):
   """Adds to the sums, and to the gradients of q + u and, reversed, of q + v."""
   content_gradient, position_gradient = carry
   key, window = refs.key[tile.keys], refs.position_key[tile.rows]
-  dtype = key.dtype
-  scores = tiles.scores(
-    head.content_query,
-    head.position_query,
-    key,
-    window,
-    interpret=tiling.interpret,
-  )
-  visible = tiles.visible(reach, tile, position=tiling.mem_len + start)
+  dtype, interpret = key.dtype, tiling.interpret
+  queries = head.content_query, head.position_query
+  scores = tiles.scores(*queries, key, window, interpret=interpret)
+  visible = tiles.visible(reach, tile, start, tiling)
   weights = jnp.where(visible, jnp.exp2(scores - head.lse), 0)
   kept = drop(weights, tile).astype(dtype)
   refs.value_sum[tile.keys] += tiles.matmul(
@@ -214,7 +144,7 @@ def _tile(head, drop, reach, refs, tile, start, tiling, carry):
   )
   content_gradient += tiles.matmul(narrow, key, tiles.ROWS_BY_COLUMNS)
   by_window = tiles.to_window_upside_down(
-    d_scores, tile.window_len, interpret=tiling.interpret
+    d_scores, tile.window_len, interpret=interpret
   ).astype(dtype)
   refs.d_position_key[tile.rows] += tiles.matmul(
     by_window, head.upside_down_query, tiles.COLUMNS_BY_COLUMNS

@@ -28,27 +28,22 @@ def product(left: jax.Array, right: jax.Array) -> jax.Array:
   return jnp.matmul(left, right, preferred_element_type=jnp.float32)
 
 
-def _product_forward(left, right):
-  return product(left, right), (left, right)
-
-
 def _product_backward(factors, gradient):
   left, right = factors
   gradient = gradient.astype(left.dtype)
   of_left = jnp.einsum(
     "...ln,...mn->...lm", gradient, right, preferred_element_type=jnp.float32
   )
-  if left.shape[-1] <= gradient.shape[-1]:
-    of_right = _transposed_product(left, gradient)
-  else:
-    of_right = jax.lax.optimization_barrier(_transposed_product(gradient, left))
-    of_right = jnp.swapaxes(of_right, -1, -2)
+  swaps = left.shape[-1] > gradient.shape[-1]
+  small, large = (gradient, left) if swaps else (left, gradient)
+  of_right = jnp.matmul(
+    transposed(small), large, preferred_element_type=jnp.float32
+  )
+  if swaps:
+    of_right = jnp.swapaxes(jax.lax.optimization_barrier(of_right), -1, -2)
   return of_left.astype(left.dtype), of_right.astype(right.dtype)
 
 
-def _transposed_product(left, right):
-  """The transpose of `left` by `right`."""
-  return jnp.matmul(transposed(left), right, preferred_element_type=jnp.float32)
-
-
-product.defvjp(_product_forward, _product_backward)
+product.defvjp(
+  lambda left, right: (product(left, right), (left, right)), _product_backward
+)

@@ -1,24 +1,31 @@
-"""Work on one tile of scores, for the forward and the backward kernel.
+"""Fused attention's kernels: how they are called, and work on a tile of scores.
 
-Everything runs inside a Pallas kernel, on values in registers and VMEM. Shapes:
-Bq queries and Bk keys of a tile, W rows of its window, C lanes of a block.
+Everything but `call` runs inside a Pallas kernel, on values in registers and
+VMEM. Shapes: Bq queries and Bk keys of a tile, W rows of its window, C lanes of
+a block of G heads. `reach` [Bq, 1] holds the queries' largest visible distances
+(see `memory.reach`), and `start` is the first query of their block.
 """
 
 import functools
 import math
+import types
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxtyping as jt
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from transformer_xl import shapes
 from transformer_xl.model import attention_dropout
 from transformer_xl.model.kernels import tiling as tiling_lib
 
+# Arrays to differentiate, in order.
+ARRAYS = (
+  *("query", "key", "value"),
+  *("position_key", "content_bias", "position_bias"),
+)
 # Scores are in units of log 2, as the hardware computes powers of two.
 LOG2E = math.log2(math.e)
 # Finite, since the difference of two infinities is not a number, and small
@@ -34,8 +41,95 @@ ROWS_BY_ROWS = (((1,), (1,)), ((), ()))  # a @ b.T
 COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))  # a.T @ b
 
 
-def heads(tiling: tiling_lib.Tiling) -> list[jt.Bool[shapes.Array, "1 C"]]:
-  """For each head of a block, which lanes are its own.
+def call(
+  kernel: Callable[[Any, tiling_lib.Tiling], None],
+  name: str,
+  tiling: tiling_lib.Tiling,
+  *,
+  inputs: Mapping[str, jax.Array],
+  outputs: Mapping[str, jax.ShapeDtypeStruct],
+  sums: tuple[str, ...] = (),
+  products: tuple[int, int],
+) -> list[jax.Array]:
+  """Runs a kernel for each block of heads in each lane of text.
+
+  Args:
+    kernel: of references by name, to inputs, outputs and sums.
+    name: of the kernel in a profile.
+    tiling: sizes.
+    inputs: arrays by name: `ARRAYS`, reach [B, 1, T], seeds of dropout [B, H],
+      and what is alike.
+    outputs: likewise; `d_` stands before the names of gradients.
+    sums: names of sums over queries in float32, [K, C].
+    products: how many matrix products there are of scores by key, and by row
+      of the window.
+  """
+  names = (*inputs, *outputs, *sums)
+  blocks, width = _block_specs(tiling), tiling.block_width
+  query, *_ = inputs.values()
+  grid = (query.shape[2] // width, query.shape[0])
+  steps = math.prod(grid)
+  by_key, by_window = tiling_lib.num_scores(tiling)
+  scores = products[0] * by_key + products[1] * by_window
+  small = ("reach", "seeds", "lse")
+  moved: list[Any] = [inputs[name] for name in inputs if name not in small]
+  moved += outputs.values()
+  vmem = tiling_lib.vmem_bytes(tiling, query.dtype.itemsize)
+
+  def run(*refs):
+    by_name = dict(zip(names, refs, strict=True))
+    kernel(types.SimpleNamespace(**by_name), tiling)
+
+  return pl.pallas_call(
+    run,
+    name=name,
+    grid=grid,
+    in_specs=[blocks[name] for name in inputs],
+    out_specs=[blocks[name.removeprefix("d_")] for name in outputs],
+    out_shape=[*outputs.values()],
+    scratch_shapes=[pltpu.VMEM((tiling.key_len, width), jnp.float32)]
+    * len(sums),
+    compiler_params=pltpu.CompilerParams(
+      # Lanes run in order, since sums over them are kept on the chip.
+      dimension_semantics=("parallel", "arbitrary"),
+      # The estimate is rough, and the compiler's default limit is 16 MiB.
+      vmem_limit_bytes=vmem + (8 << 20) if vmem > 8 << 20 else None,
+    ),
+    cost_estimate=pl.CostEstimate(  # For XLA's scheduler.
+      flops=2 * width * scores * steps,
+      transcendentals=by_key * steps,
+      bytes_accessed=sum(array.size * array.dtype.itemsize for array in moved),
+    ),
+    interpret=tiling.interpret,
+  )(*inputs.values())
+
+
+def _block_specs(tiling) -> dict[str, pl.BlockSpec]:
+  """Blocks of the arrays for a grid of [blocks of heads, lanes of text]."""
+  width = tiling.block_width
+
+  def per_lane(rows):
+    return pl.BlockSpec((None, rows, width), lambda head, b: (b, 0, head))
+
+  def shared(rows):
+    return pl.BlockSpec((rows, width), lambda head, b: (0, head))
+
+  lse = (None, None, tiling.heads_per_block, tiling.query_len)
+  reach = (None, 1, tiling.query_len)
+  queries = ("query", "output", "output_gradient")
+  return {
+    **dict.fromkeys(queries, per_lane(tiling.query_len)),
+    **dict.fromkeys(("key", "value"), per_lane(tiling.key_len)),
+    "position_key": shared(tiling.position_len),
+    **dict.fromkeys(("content_bias", "position_bias"), shared(1)),
+    "seeds": pl.BlockSpec(memory_space=pltpu.SMEM),
+    "reach": pl.BlockSpec(reach, lambda head, b: (b, 0, 0)),
+    "lse": pl.BlockSpec(lse, lambda head, b: (b, head, 0, 0)),
+  }
+
+
+def heads(tiling: tiling_lib.Tiling) -> list[jax.Array]:
+  """For each head of a block, which lanes are its own, [1, C].
 
   A head's numbers are never moved to other lanes. Zeros in the lanes of all
   other heads keep those out of its products, at no cost for the matrix unit.
@@ -47,51 +141,53 @@ def heads(tiling: tiling_lib.Tiling) -> list[jt.Bool[shapes.Array, "1 C"]]:
   ]
 
 
-def clear_padding(ref: Any, length: int) -> None:
-  """Zeros the rows from `length` on, where a block exceeds its array.
+def clear_padding(refs: Any, tiling: tiling_lib.Tiling, *more: Any) -> None:
+  """Zeros the rows of inputs that are longer than their arrays.
 
-  Those rows are uninitialised, and 0 times NaN is NaN.
+  Those rows are uninitialised, and 0 times NaN is NaN. `more` are references
+  to rows of queries.
   """
+  for ref in (refs.query, *more):
+    _clear(ref, tiling.segment_len)
+  for ref in (refs.key, refs.value):
+    _clear(ref, tiling.context_len)
+  _clear(refs.position_key, tiling.num_positions)
+
+
+def _clear(ref, length) -> None:
   start = length // tiling_lib.ROWS * tiling_lib.ROWS
-  if length >= ref.shape[0]:
-    return
-  shape = (ref.shape[0] - start, 1)
-  row = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + start
-  ref[start:] = jnp.where(row < length, ref[start:], jnp.zeros((), ref.dtype))
+  if length < ref.shape[0]:
+    shape = (ref.shape[0] - start, 1)
+    row = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + start
+    ref[start:] = jnp.where(row < length, ref[start:], jnp.zeros((), ref.dtype))
 
 
-def column(
-  row: jt.Shaped[shapes.Array, "1 Bq"],
-) -> jt.Shaped[shapes.Array, "Bq 1"]:
-  """Turns a row of numbers, one for each query, upright."""
+def column(row: jax.Array) -> jax.Array:
+  """Turns a row of numbers, one for each query, upright: [1, Bq] to [Bq, 1]."""
   return jnp.broadcast_to(row, (tiling_lib.LANES, row.shape[1])).T[:, :1]
 
 
-def row(
-  column: jt.Shaped[shapes.Array, "Bq 1"],
-) -> jt.Shaped[shapes.Array, "1 Bq"]:
+def row(column: jax.Array) -> jax.Array:
   """The inverse of `column`."""
   shape = (column.shape[0], tiling_lib.LANES)
   return jnp.broadcast_to(column, shape).T[:1]
 
 
-def visible(
-  reach: jt.Int[shapes.Array, "Bq 1"],
-  tile: tiling_lib.Tile,
-  *,
-  position: int,
-) -> jt.Bool[shapes.Array, "Bq Bk"]:
-  """Which keys each query may attend to; see `memory.reach`.
+def biased(query, bias_ref, lanes, tiling: tiling_lib.Tiling) -> jax.Array:
+  """A head's queries with u or v, [Bq, C], scaled to give scores."""
+  scale = LOG2E / math.sqrt(tiling.head_dim)
+  return jnp.where(lanes, (query + bias_ref[...]) * scale, 0)
 
-  Args:
-    reach: the queries' largest visible distances.
-    tile: of keys.
-    position: of the first query, counted like the keys'.
-  """
+
+def visible(
+  reach: jax.Array, tile: tiling_lib.Tile, start: int, tiling: tiling_lib.Tiling
+) -> jax.Array:
+  """Which keys of a tile each query may attend to, [Bq, Bk]."""
+  position = tiling.mem_len + start  # Counted like the keys'.
   query = jax.lax.broadcasted_iota(jnp.int32, reach.shape, 0) + position
   key = jax.lax.broadcasted_iota(jnp.int32, (1, tile.num_keys), 1) + tile.key
   result = key >= query - reach
-  if tile.key + tile.num_keys > position + 1:
+  if tile.keys.stop > position + 1:
     result &= key <= query
   return result
 
@@ -99,14 +195,7 @@ def visible(
 def dropout(
   seeds_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
 ) -> Callable[[jax.Array, tiling_lib.Tile], jax.Array]:
-  """A function that applies dropout to the values of a tile, [Bq, Bk].
-
-  Args:
-    seeds_ref: of all lanes and heads, [B, H].
-    head: of the block.
-    start: the block's first query.
-    tiling: sizes.
-  """
+  """A function that applies a head's dropout to the values of a tile."""
   if not tiling.dropout_rate:
     return lambda values, tile: values
   first = pl.program_id(0) * tiling.heads_per_block
@@ -123,42 +212,41 @@ def dropout(
   return drop
 
 
-def unless_hidden(
-  reach: jt.Int[shapes.Array, "Bq 1"],
-  tile: tiling_lib.Tile,
-  add: Callable[[shapes.PyTree], shapes.PyTree],
-  carry: shapes.PyTree,
-  *,
-  position: int,
-) -> shapes.PyTree:
-  """Lets a tile add to the carry, if any query of the block can see it.
+def over_tiles(
+  add: Callable[[tiling_lib.Tile, Any], Any],
+  carry: Any,
+  reach: jax.Array,
+  start: int,
+  tiling: tiling_lib.Tiling,
+) -> Any:
+  """Lets each tile add to the carry, if any query of the block can see it.
 
   Tiles with the block's own keys are always visible.
-
-  Args:
-    reach: the queries' largest visible distances.
-    tile: of keys.
-    add: computes the next carry.
-    carry: from the tiles before.
-    position: of the first query, counted like the keys'.
   """
-  end = tile.key + tile.num_keys
-  if end > position:
-    return add(carry)
-  query = jax.lax.broadcasted_iota(jnp.int32, reach.shape, 0) + position
-  farthest = jnp.min(query - reach)
-  return jax.lax.cond(farthest < end, add, lambda carry: carry, carry)
+  position = tiling.mem_len + start
+  for tile in tiling.tiles(start):
+    add_tile, end = functools.partial(add, tile), tile.keys.stop
+    if end > position:
+      carry = add_tile(carry)
+    else:
+      query = jax.lax.broadcasted_iota(jnp.int32, reach.shape, 0) + position
+      is_seen = jnp.min(query - reach) < end
+      carry = jax.lax.cond(is_seen, add_tile, lambda carry: carry, carry)
+  return carry
 
 
 def scores(
-  content_query: jt.Float[shapes.Array, "Bq C"],
-  position_query: jt.Float[shapes.Array, "Bq C"],
-  key: jt.Float[shapes.Array, "Bk C"],
-  window: jt.Float[shapes.Array, "W C"],
+  content_query: jax.Array,
+  position_query: jax.Array,
+  key: jax.Array,
+  window: jax.Array,
   *,
   interpret: bool,
-) -> jt.Float[shapes.Array, "Bq Bk"]:
-  """Content and position terms of one head, before the mask."""
+) -> jax.Array:
+  """Content and position terms of one head, before the mask, [Bq, Bk].
+
+  Queries are [Bq, C], keys [Bk, C] and the window's position keys [W, C].
+  """
   content = matmul(content_query, key, ROWS_BY_ROWS)
   position = matmul(position_query, window, ROWS_BY_ROWS)
   # Key j of row i is column Bq - 1 - i + j of the window.
@@ -168,12 +256,9 @@ def scores(
 
 
 def to_window_upside_down(
-  values: jt.Float[shapes.Array, "Bq Bk"],
-  window_len: int,
-  *,
-  interpret: bool,
-) -> jt.Float[shapes.Array, "Bq W"]:
-  """From columns of keys to those of the window, last query first.
+  values: jax.Array, window_len: int, *, interpret: bool
+) -> jax.Array:
+  """From columns of keys to those of the window, [Bq, W], last query first.
 
   The shift decreases from row to row, and the hardware only increases it.
   """
@@ -182,10 +267,8 @@ def to_window_upside_down(
   return roll_rows(wide, 0, interpret=interpret)
 
 
-def roll_rows(
-  values: jt.Float[shapes.Array, "Bq W"], shift: int, *, interpret: bool
-) -> jt.Float[shapes.Array, "Bq W"]:
-  """Rotates row i to the right by `shift` + i."""
+def roll_rows(values: jax.Array, shift: int, *, interpret: bool) -> jax.Array:
+  """Rotates row i of [Bq, W] to the right by `shift` + i."""
   if not interpret:
     return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)
   # A gather instead: interpreting a roll takes one operation for each row.
@@ -195,9 +278,7 @@ def roll_rows(
   return jnp.take_along_axis(values, source, axis=1)
 
 
-def upside_down(
-  values: jt.Float[shapes.Array, "Bq X"],
-) -> jt.Float[shapes.Array, "Bq X"]:
+def upside_down(values: jax.Array) -> jax.Array:
   """Reverses the rows, exactly; in float32, a multiple of 8 rows.
 
   Mosaic has no reversal, but shuffling a register's eight rows is free as
@@ -209,65 +290,3 @@ def upside_down(
     registers, _SUBLANES - 1 - sublane, axis=1, mode="promise_in_bounds"
   )
   return jnp.concatenate([*shuffled][::-1], axis=0)
-
-
-def block_specs(tiling: tiling_lib.Tiling) -> dict[str, pl.BlockSpec]:
-  """Blocks of the arrays for a grid of [blocks of heads, lanes of text]."""
-  width = tiling.block_width
-
-  def per_lane(rows):
-    return pl.BlockSpec((None, rows, width), lambda head, b: (b, 0, head))
-
-  def shared(rows):
-    return pl.BlockSpec((rows, width), lambda head, b: (0, head))
-
-  lse = (None, None, tiling.heads_per_block, tiling.query_len)
-  reach = (None, 1, tiling.query_len)
-  return {
-    "query": per_lane(tiling.query_len),
-    "key": per_lane(tiling.key_len),
-    "position": shared(tiling.position_len),
-    "bias": shared(1),
-    "seeds": pl.BlockSpec(memory_space=pltpu.SMEM),
-    "reach": pl.BlockSpec(reach, lambda head, b: (b, 0, 0)),
-    "lse": pl.BlockSpec(lse, lambda head, b: (b, head, 0, 0)),
-  }
-
-
-def compiler_params(
-  tiling: tiling_lib.Tiling, itemsize: int
-) -> pltpu.CompilerParams:
-  """Lanes run in order, since sums over them are kept on the chip."""
-  needed = tiling_lib.vmem_bytes(tiling, itemsize)
-  # The estimate is rough, and the compiler's default limit is 16 MiB.
-  limit = needed + (8 << 20) if needed > 8 << 20 else None
-  return pltpu.CompilerParams(
-    dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=limit
-  )
-
-
-def cost_estimate(
-  tiling: tiling_lib.Tiling,
-  arrays: tuple[jax.Array | jax.ShapeDtypeStruct, ...],
-  *,
-  steps: int,
-  products: tuple[int, int],
-) -> pl.CostEstimate:
-  """Cost of a kernel, for XLA's scheduler.
-
-  Args:
-    tiling: sizes.
-    arrays: all that is read or written, of any shapes.
-    steps: of the grid.
-    products: how many matrix products there are of scores by key, and by row
-      of the window.
-  """
-  by_key, by_window = tiling_lib.num_scores(tiling)
-  sums = products[0] * by_key + products[1] * by_window
-  return pl.CostEstimate(
-    flops=2 * tiling.block_width * sums * steps,
-    transcendentals=by_key * steps,
-    bytes_accessed=sum(
-      math.prod(array.shape) * array.dtype.itemsize for array in arrays
-    ),
-  )

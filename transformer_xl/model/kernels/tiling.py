@@ -51,19 +51,8 @@ class Tiling(NamedTuple):
   query_block: int
   key_len: int  # M + T, padded to whole registers.
   key_block: int
-  position_len: int  # Rows of position keys in all windows together.
   dropout_rate: float  # Of the softmax's weights.
   interpret: bool  # Run as ordinary JAX, without a TPU.
-
-  @property
-  def position_offset(self) -> int:
-    """Rows of padding before the farthest distance, M + T - 1."""
-    return self.query_len - self.segment_len
-
-  @property
-  def num_positions(self) -> int:
-    """Rows of position keys, with the padding before them."""
-    return min(self.position_offset + self.context_len, self.position_len)
 
   @property
   def context_len(self) -> int:
@@ -74,6 +63,16 @@ class Tiling(NamedTuple):
   def heads_per_block(self) -> int:
     """How many heads share a block."""
     return self.block_width // self.head_width
+
+  @property
+  def position_len(self) -> int:
+    """Rows of position keys in all windows together."""
+    return max(tile.rows.stop for tile in self.all_tiles())
+
+  @property
+  def num_positions(self) -> int:
+    """Rows of position keys, with the padding before the farthest distance."""
+    return min(self.mem_len + self.query_len, self.position_len)
 
   def query_starts(self) -> range:
     """First row of each block of queries."""
@@ -89,6 +88,10 @@ class Tiling(NamedTuple):
       window_len = num_keys + round_up(self.query_block, LANES)
       yield Tile(key, num_keys, window + key, window_len)
 
+  def all_tiles(self) -> list[Tile]:
+    """The tiles of every query block."""
+    return [tile for start in self.query_starts() for tile in self.tiles(start)]
+
 
 def make_tiling(
   *,
@@ -96,41 +99,31 @@ def make_tiling(
   key_len: int,
   num_heads: int,
   head_dim: int,
-  interpret: bool,
+  dropout_rate: float = 0.0,
+  interpret: bool = False,
 ) -> Tiling:
   """The tiling that was fastest in docs/kernels.md."""
   head_width = _head_width(num_heads, head_dim)
   block = _LONG_QUERY_BLOCK if query_len > 1024 else _QUERY_BLOCK
   block = min(block, round_up(query_len, ROWS))
-  padded = round_up(query_len, block)
-  tiling = Tiling(
+  return Tiling(
     mem_len=key_len - query_len,
     segment_len=query_len,
     head_dim=head_dim,
     head_width=head_width,
     block_width=max(head_width, LANES),
-    query_len=padded,
+    query_len=round_up(query_len, block),
     query_block=block,
     key_len=round_up(key_len, LANES),
     key_block=KEY_BLOCK,
-    position_len=0,
-    dropout_rate=0.0,
+    dropout_rate=dropout_rate,
     interpret=interpret,
   )
-  windows = [
-    tile.window + tile.window_len
-    for start in tiling.query_starts()
-    for tile in tiling.tiles(start)
-  ]
-  return tiling._replace(position_len=max(windows))
 
 
 def num_scores(tiling: Tiling) -> tuple[int, int]:
   """Scores of a block of heads by key, and by row of the windows."""
-  tiles = [
-    tile for start in tiling.query_starts() for tile in tiling.tiles(start)
-  ]
-  rows = tiling.query_block * tiling.heads_per_block
+  tiles, rows = tiling.all_tiles(), tiling.query_block * tiling.heads_per_block
   by_key = rows * sum(tile.num_keys for tile in tiles)
   return by_key, rows * sum(tile.window_len for tile in tiles)
 
@@ -143,15 +136,13 @@ def round_up(size: int, multiple: int) -> int:
 def vmem_bytes(tiling: Tiling, itemsize: int) -> int:
   """Upper estimate of the VMEM that the backward pass uses.
 
-  Args:
-    tiling: of the attention.
-    itemsize: bytes of a number in the inputs.
+  `itemsize` is the bytes of a number in the inputs.
   """
-  width = tiling.block_width
+  width, positions = tiling.block_width, tiling.position_len
   tile = min(tiling.key_block, tiling.key_len) + LANES
   # Inputs and outputs are held twice, so that copies overlap with work.
-  rows = 4 * tiling.query_len + 4 * tiling.key_len + tiling.position_len
-  blocks = 2 * width * (itemsize * rows + 4 * tiling.position_len)
+  rows = 4 * tiling.query_len + 4 * tiling.key_len + positions
+  blocks = 2 * width * (itemsize * rows + 4 * positions)
   sums = 2 * 4 * width * tiling.key_len
   return blocks + sums + 8 * 4 * tiling.query_block * tile
 
