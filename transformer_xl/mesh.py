@@ -136,10 +136,8 @@ def lanes(mesh: jax.sharding.Mesh) -> NamedSharding:
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
   """Shardings of parameters, trees that repeat their paths, and memory.
 
-  Args:
-    mesh: from `make_mesh`.
-    tree: arrays or their shapes. A node with a method `partition_specs` is
-      sharded as it says: it returns a tree of the same structure.
+  A node with a method `partition_specs` is sharded as it says: it returns a
+  tree of the same structure.
   """
   dividing = functools.partial(_dividing, mesh)
 
@@ -194,15 +192,9 @@ def placed(tree: shapes.PyTree, shardings: shapes.PyTree) -> shapes.PyTree:
 def dividing_axes(
   size: int, names: Sequence[str], sizes: Mapping[str, int]
 ) -> tuple[str, ...] | None:
-  """The longest prefix of mesh axes that divides an array's axis of a size.
+  """The longest prefix of the named mesh axes that divides a size, or None.
 
-  Args:
-    size: of the axis of the array.
-    names: of the mesh axes, in order; axes that the mesh lacks are left out.
-    sizes: of the mesh axes, by name.
-
-  Returns:
-    Names of mesh axes; None if none divides it.
+  Names that are not in `sizes`, those of the mesh's axes, are left out.
   """
   names = tuple(name for name in names if name in sizes)
   while names and size % math.prod(sizes[name] for name in names):

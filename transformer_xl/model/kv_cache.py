@@ -76,22 +76,14 @@ class Reader:
   steps that complete it, and restart after `segment_len` tokens: single tokens
   get the positions that they would have in whole segments. Such a model should
   be read in segments of the length that it was trained with.
-
-  Attributes:
-    config: of the model.
-    mem_len: M.
-    segment_len: tokens of a full segment.
-    clamp_len: larger distances share its encoding; 0 for no limit.
-    same_length: all queries see the same number of keys.
-    max_step_len: the most tokens in a step; 0 for a segment.
   """
 
   config: schema.ModelConfig
-  mem_len: int
-  segment_len: int
-  clamp_len: int
-  same_length: bool
-  max_step_len: int = 0
+  mem_len: int  # M.
+  segment_len: int  # Tokens of a full segment.
+  clamp_len: int  # Larger distances share its encoding; 0 for no limit.
+  same_length: bool  # All queries see the same number of keys.
+  max_step_len: int = 0  # The most tokens in a step; 0 for a segment.
 
   def __post_init__(self):
     table.of(self.config).check_segment_len(self.config, self.segment_len)

@@ -91,11 +91,9 @@ def append(
 ) -> Memory:
   """The last M of the old and the new states; gradients stop here.
 
-  Args:
-    memory: that the segment started from, after `reset` of whole lanes.
-    hiddens: the inputs of each layer during the segment.
-    resets: True where a new document starts inside the segment; everything
-      before the last reset is forgotten.
+  `memory` is what the segment started from, after `reset` of whole lanes, and
+  `hiddens` are the inputs of each layer. Everything before the segment's last
+  reset is forgotten.
   """
   if memory.mem_len == 0:
     return memory

@@ -35,17 +35,11 @@ REMAT_POLICIES = {
 
 
 class TransformerXL(nn.Module):
-  """The language model.
-
-  Attributes:
-    config: shapes of the parameters, and how they are used.
-    clamp_len: larger distances share its encoding; 0 for no limit.
-    same_length: all queries see the same number of keys.
-  """
+  """The language model."""
 
   config: schema.ModelConfig
-  clamp_len: int
-  same_length: bool
+  clamp_len: int  # Larger distances share its encoding; 0 for no limit.
+  same_length: bool  # All queries see the same number of keys.
 
   def setup(self) -> None:
     """Names the submodules and shared parameters."""
@@ -130,11 +124,9 @@ class TransformerXL(nn.Module):
     # ones split the segment and are masks.
     memory = memory_lib.reset(memory, resets[:, 0], start=config.memory_start)
     resets = resets.at[:, 0].set(False)
+    window = config.same_length_window
     reach = memory_lib.reach(
-      memory,
-      resets,
-      same_length=self.same_length,
-      window=config.same_length_window,
+      memory, resets, same_length=self.same_length, window=window
     )
     positions = table.of(config).positions(
       config, memory.mem_len + inputs.shape[1], clamp_len=self.clamp_len

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import ad_checkpoint
 
-from transformer_xl.model.kernels import fused_backward
-from transformer_xl.model.kernels import fused_forward
+from transformer_xl.model.kernels import fused_kernels
 from transformer_xl.model.kernels import tiling as tiling_lib
 
 
@@ -62,14 +61,14 @@ def _attend_forward(tiling, arrays, reach, seeds):
   # Named so that a rematerialisation policy can avoid a second forward pass.
   output, lse = (
     ad_checkpoint.checkpoint_name(array, "attention_output")
-    for array in fused_forward.forward(arrays, reach, seeds, tiling=tiling)
+    for array in fused_kernels.forward(arrays, reach, seeds, tiling=tiling)
   )
   return output, (arrays, reach, seeds, output, lse)
 
 
 def _attend_backward(tiling, residuals, gradient):
   inputs = (*residuals, gradient)
-  gradients = fused_backward.backward(*inputs, tiling=tiling)
+  gradients = fused_kernels.backward(*inputs, tiling=tiling)
   casts = zip(gradients, residuals[0], strict=True)
   return tuple(to.astype(array.dtype) for to, array in casts), None, None
 

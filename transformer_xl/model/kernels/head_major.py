@@ -2,7 +2,7 @@
 
 Heads come first, so that the position scores of all lanes are one matrix
 product for each head. Queries are scaled before the products, not the larger
-scores after them. Products and their gradients are those of `product.py`.
+scores after them. Products and their gradients are those of `dense`.
 """
 
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from transformer_xl.model import attention
 from transformer_xl.model import attention_dropout
-from transformer_xl.model.kernels import product
+from transformer_xl.model.kernels import dense
 
 
 def relative_attention(
@@ -19,7 +19,7 @@ def relative_attention(
   """`attention.relative_attention`, with the same arguments."""
   content_query = _scaled(query, biases["content_bias"])
   position_query = _scaled(query, biases["position_bias"])
-  scores = product.product(content_query, key.transpose(2, 0, 3, 1))
+  scores = dense.product(content_query, key.transpose(2, 0, 3, 1))
   scores += _position_scores(position_query, position_key.transpose(1, 2, 0))
   visible = attention.visible_keys(reach, key.shape[1])[None]  # [1, B, T, K]
   scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
@@ -27,7 +27,7 @@ def relative_attention(
   if dropout is not None:
     dropout = dropout._replace(seeds=dropout.seeds.T)  # Here heads come first.
   weights = attention_dropout.drop(weights, dropout, first_query=0)
-  values = product.product(weights, value.transpose(2, 0, 1, 3))
+  values = dense.product(weights, value.transpose(2, 0, 1, 3))
   return values.astype(query.dtype).transpose(1, 2, 0, 3)
 
 
@@ -49,7 +49,7 @@ def _position_scores(query: jax.Array, position_key: jax.Array) -> jax.Array:
   """
   heads, lanes, rows, width = query.shape
   padded = jnp.pad(position_key, ((0, 0), (0, 0), (1, 0)))
-  scores = product.product(query.reshape(heads, lanes * rows, width), padded)
+  scores = dense.product(query.reshape(heads, lanes * rows, width), padded)
   return _shift(scores.reshape(heads, lanes, rows, -1))
 
 

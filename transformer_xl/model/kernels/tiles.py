@@ -150,7 +150,7 @@ def clear_padding(refs: Any, tiling: tiling_lib.Tiling, *more: Any) -> None:
   for ref in (refs.query, *more):
     _clear(ref, tiling.segment_len)
   for ref in (refs.key, refs.value):
-    _clear(ref, tiling.context_len)
+    _clear(ref, tiling.mem_len + tiling.segment_len)
   _clear(refs.position_key, tiling.num_positions)
 
 
@@ -185,7 +185,9 @@ def visible(
   """Which keys of a tile each query may attend to, [Bq, Bk]."""
   position = tiling.mem_len + start  # Counted like the keys'.
   query = jax.lax.broadcasted_iota(jnp.int32, reach.shape, 0) + position
-  key = jax.lax.broadcasted_iota(jnp.int32, (1, tile.num_keys), 1) + tile.key
+  key = (
+    jax.lax.broadcasted_iota(jnp.int32, (1, tile.num_keys), 1) + tile.keys.start
+  )
   result = key >= query - reach
   if tile.keys.stop > position + 1:
     result &= key <= query
@@ -205,7 +207,7 @@ def dropout(
 
   def drop(values, tile):
     shape = (1, tile.num_keys)
-    key = jax.lax.broadcasted_iota(jnp.int32, shape, 1) + tile.key
+    key = jax.lax.broadcasted_iota(jnp.int32, shape, 1) + tile.keys.start
     kept = attention_dropout.kept(seed, query, key, rate=tiling.dropout_rate)
     return jnp.where(kept, values, 0)
 

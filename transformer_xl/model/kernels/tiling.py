@@ -23,20 +23,10 @@ _MAX_HEADS = 4  # In one block, for the same reason.
 class Tile(NamedTuple):
   """Some keys and the window of position keys that a block of queries needs."""
 
-  key: int  # The first.
+  keys: slice  # Rows of the keys.
   num_keys: int
-  window: int  # Its first row.
+  window: slice  # Rows of the position keys.
   window_len: int  # A multiple of 128.
-
-  @property
-  def keys(self) -> slice:
-    """Rows of the keys."""
-    return slice(self.key, self.key + self.num_keys)
-
-  @property
-  def rows(self) -> slice:
-    """Rows of the position keys."""
-    return slice(self.window, self.window + self.window_len)
 
 
 class Tiling(NamedTuple):
@@ -47,6 +37,7 @@ class Tiling(NamedTuple):
   head_dim: int  # Dh, unpadded: it scales the scores.
   head_width: int  # Lanes of a head.
   block_width: int  # Lanes of a block.
+  heads_per_block: int
   query_len: int  # T, padded to whole blocks.
   query_block: int
   key_len: int  # M + T, padded to whole registers.
@@ -55,19 +46,9 @@ class Tiling(NamedTuple):
   interpret: bool  # Run as ordinary JAX, without a TPU.
 
   @property
-  def context_len(self) -> int:
-    """K, without padding."""
-    return self.mem_len + self.segment_len
-
-  @property
-  def heads_per_block(self) -> int:
-    """How many heads share a block."""
-    return self.block_width // self.head_width
-
-  @property
   def position_len(self) -> int:
     """Rows of position keys in all windows together."""
-    return max(tile.rows.stop for tile in self.all_tiles())
+    return max(tile.window.stop for tile in self.all_tiles())
 
   @property
   def num_positions(self) -> int:
@@ -82,11 +63,15 @@ class Tiling(NamedTuple):
     """The tiles of the query block that begins at row `start`."""
     seen = self.mem_len + start + self.query_block  # By the last of them.
     end = min(self.key_len, round_up(seen, LANES))
-    window = self.query_len - start - self.query_block
     for key in range(0, end, self.key_block):
       num_keys = min(self.key_block, end - key)
       window_len = num_keys + round_up(self.query_block, LANES)
-      yield Tile(key, num_keys, window + key, window_len)
+      first = self.query_len - start - self.query_block + key
+      keys, window = (
+        slice(key, key + num_keys),
+        slice(first, first + window_len),
+      )
+      yield Tile(keys, num_keys, window, window_len)
 
   def all_tiles(self) -> list[Tile]:
     """The tiles of every query block."""
@@ -103,15 +88,17 @@ def make_tiling(
   interpret: bool = False,
 ) -> Tiling:
   """The tiling that was fastest in docs/kernels.md."""
-  head_width = _head_width(num_heads, head_dim)
+  width = _head_width(num_heads, head_dim)
+  block_width = max(width, LANES)
   block = _LONG_QUERY_BLOCK if query_len > 1024 else _QUERY_BLOCK
   block = min(block, round_up(query_len, ROWS))
   return Tiling(
     mem_len=key_len - query_len,
     segment_len=query_len,
     head_dim=head_dim,
-    head_width=head_width,
-    block_width=max(head_width, LANES),
+    head_width=width,
+    block_width=block_width,
+    heads_per_block=block_width // width,
     query_len=round_up(query_len, block),
     query_block=block,
     key_len=round_up(key_len, LANES),
