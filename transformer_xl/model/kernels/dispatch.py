@@ -42,13 +42,7 @@ _MIN_SEGMENT_LEN = 16  # The kernel computes at least 16 rows.
 
 
 def relative_attention(
-  query: shapes.Queries,
-  key: shapes.Keys,
-  value: shapes.Keys,
-  position_key: shapes.PositionKeys,
-  *,
-  implementation: str,
-  **options: Any,
+  query, key, value, position_key, *, implementation: str, **options
 ) -> shapes.Queries:
   """`attention.relative_attention`, with the same arguments and a choice."""
   choice = choose(implementation, query, key)
@@ -88,22 +82,17 @@ def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
   return "pallas" if fits else "chunked"
 
 
-def content_attention(
-  query: shapes.Queries, key: shapes.Keys, value: shapes.Keys, **options: Any
-) -> shapes.Queries:
-  """`attention.relative_attention`, without a term of the distance."""
-  values = attention.relative_attention(query, key, value, **options)
+def content_attention(*arrays: jax.Array, **options: Any) -> shapes.Queries:
+  """`attention.relative_attention`, without a term of the distance.
+
+  `arrays` are query, key and value.
+  """
+  values = attention.relative_attention(*arrays, **options)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 
 def ring_attention(
-  query: shapes.RingQueries,
-  key: shapes.Ring,
-  value: shapes.Ring,
-  position_key: ring.RingPositionKeys | None,
-  *,
-  reach: shapes.Reach,
-  **options: Any,
+  query, key, value, position_key, *, reach, **options
 ) -> shapes.RingQueries:
   """`ring.ring_attention`, with the same arguments.
 

@@ -4,25 +4,18 @@ Shapes: B lanes of text, T queries, K keys, C lanes of a block, R position keys,
 n blocks of heads, G heads in a block.
 """
 
-import functools
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from transformer_xl import shapes
 from transformer_xl.model.kernels import tiles
 from transformer_xl.model.kernels import tiling as tiling_lib
 
 
 def forward(
-  arrays: tuple[jax.Array, ...],
-  reach: shapes.Reach,
-  seeds: jax.Array,
-  *,
-  tiling: tiling_lib.Tiling,
+  arrays, reach, seeds, *, tiling: tiling_lib.Tiling
 ) -> list[jax.Array]:
   """The weighted values, and the normalisers that the backward pass needs.
 
@@ -79,9 +72,7 @@ def _attend(refs, query, lanes, reach, start, tiling, drop):
   def add(tile, carry):
     highest, total, values = carry
     key, window = refs.key[tile.keys], refs.position_key[tile.window]
-    scores = tiles.scores(
-      content, position, key, window, interpret=tiling.interpret
-    )
+    scores = tiles.scores(content, position, key, window, tiling)
     visible = tiles.visible(reach, tile, start, tiling)
     scores = jnp.where(visible, scores, tiles.MASKED)
     higher = jnp.maximum(highest, jnp.max(scores, axis=1, keepdims=True))
@@ -89,9 +80,8 @@ def _attend(refs, query, lanes, reach, start, tiling, drop):
     shrink = jnp.exp2(highest - higher)
     total = total * shrink + jnp.sum(weights, axis=1, keepdims=True)
     kept = drop(weights, tile).astype(dtype)
-    values = values * shrink + tiles.matmul(
-      kept, refs.value[tile.keys], tiles.ROWS_BY_COLUMNS
-    )
+    kept_values = tiles.product(kept, refs.value[tile.keys], 1, 0)
+    values = values * shrink + kept_values
     return higher, total, values
 
   carry = (
@@ -104,31 +94,13 @@ def _attend(refs, query, lanes, reach, start, tiling, drop):
   return values, highest + jnp.log2(total)
 
 
-class _Head(NamedTuple):
-  """Values that one head's tiles share; the lanes of other heads are 0."""
-
-  content_query: jax.Array  # [Bq, C], scaled to give scores.
-  position_query: jax.Array
-  upside_down_query: jax.Array  # The latter, without the factor `LOG2E`.
-  output_gradient: jax.Array  # Scaled up to compensate for dropout.
-  weighted: jax.Array  # Output times its gradient, summed; [Bq, 1].
-  lse: jax.Array  # [Bq, 1]
-
-
 def backward(
-  arrays: tuple[jax.Array, ...],
-  reach: shapes.Reach,
-  seeds: jax.Array,
-  output: jax.Array,
-  lse: jax.Array,
-  output_gradient: jax.Array,
-  *,
-  tiling: tiling_lib.Tiling,
+  arrays, reach, seeds, output, lse, gradient, *, tiling: tiling_lib.Tiling
 ) -> list[jax.Array]:
   """Gradients of the arrays, summed over lanes where lanes share an array.
 
-  The first three arguments are those of `forward`, and the next
-  two its results; the gradient is like the output, [B, T, n * C].
+  The first three arguments are those of `forward`, and the next two its
+  results; the gradient is like the output, [B, T, n * C].
   """
   inputs = dict(zip(tiles.ARRAYS, arrays, strict=True))
   outputs = {
@@ -141,7 +113,7 @@ def backward(
   inputs |= {"reach": reach[:, None], "seeds": seeds, "lse": lse}
   return tiles.call(
     *(_backward_kernel, "relative_attention_gradient", tiling),
-    inputs=inputs | {"output": output, "output_gradient": output_gradient},
+    inputs=inputs | {"output": output, "output_gradient": gradient},
     outputs=outputs,
     sums=("key_sum", "value_sum"),
     products=(5, 3),
@@ -171,14 +143,11 @@ def _query_block(refs, start, tiling):
   queries = slice(start, start + tiling.query_block)
   reach = tiles.column(refs.reach[:, queries])
   query = refs.query[queries].astype(jnp.float32)
-  content_total = jnp.zeros_like(query)
-  position_total = jnp.zeros_like(query)
-  for index, lanes in enumerate(tiles.heads(tiling)):
-    head = _head(refs, query, queries, lanes, index, tiling)
-    drop = tiles.dropout(refs.seeds, index, start, tiling)
-    add = functools.partial(_add_tile, refs, head, drop, reach, start, tiling)
-    carry = jnp.zeros_like(query), jnp.zeros_like(query)
-    content, position = tiles.over_tiles(add, carry, reach, start, tiling)
+  content_total = position_total = jnp.zeros_like(query)
+  for head, lanes in enumerate(tiles.heads(tiling)):
+    content, position = _head_gradients(
+      refs, queries, query, reach, head, lanes, tiling
+    )
     content_total = jnp.where(lanes, content, content_total)
     position = tiles.upside_down(position)
     position_total = jnp.where(lanes, position, position_total)
@@ -189,55 +158,48 @@ def _query_block(refs, start, tiling):
   refs.d_position_bias[...] += scale * _row_sum(position_total)
 
 
-def _head(refs, query, queries, lanes, index, tiling):
-  dtype = refs.key.dtype
+def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
+  """Adds to the sums of one head.
+
+  Returns the gradients of q + u and, last query first, of q + v.
+  """
+  dtype, start = refs.key.dtype, queries.start
+  drop = tiles.dropout(refs.seeds, head, start, tiling)
+  lse = tiles.column(refs.lse[head : head + 1, queries])
   gradient = refs.output_gradient[queries].astype(jnp.float32)
   output = refs.output[queries].astype(jnp.float32)
   weighted = jnp.where(lanes, output * gradient, 0)
+  weighted = jnp.sum(weighted, axis=1, keepdims=True)
   if tiling.dropout_rate:
     gradient = gradient * (1 / (1 - tiling.dropout_rate))
-  content = tiles.biased(query, refs.content_bias, lanes, tiling)
+  gradient = jnp.where(lanes, gradient, 0).astype(dtype)
+  content = tiles.biased(query, refs.content_bias, lanes, tiling).astype(dtype)
   position = tiles.biased(query, refs.position_bias, lanes, tiling)
-  return _Head(
-    content.astype(dtype),
-    position.astype(dtype),
-    tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype),
-    jnp.where(lanes, gradient, 0).astype(dtype),
-    jnp.sum(weighted, axis=1, keepdims=True),
-    tiles.column(refs.lse[index : index + 1, queries]),
-  )
+  upside_down = tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype)
+  position = position.astype(dtype)
 
+  def add(tile, carry):
+    d_content, d_position = carry
+    key, window = refs.key[tile.keys], refs.position_key[tile.window]
+    scores = tiles.scores(content, position, key, window, tiling)
+    visible = tiles.visible(reach, tile, start, tiling)
+    weights = jnp.where(visible, jnp.exp2(scores - lse), 0)
+    kept = drop(weights, tile).astype(dtype)
+    refs.value_sum[tile.keys] += tiles.product(kept, gradient, 0, 0)
+    d_weights = tiles.product(gradient, refs.value[tile.keys], 1, 1)
+    d_scores = weights * (drop(d_weights, tile) - weighted)
+    narrow = d_scores.astype(dtype)
+    refs.key_sum[tile.keys] += tiles.product(narrow, content, 0, 0)
+    d_content += tiles.product(narrow, key, 1, 0)
+    by_window = tiles.to_window_upside_down(d_scores, tile, tiling)
+    by_window = by_window.astype(dtype)
+    d_positions = tiles.product(by_window, upside_down, 0, 0)
+    refs.d_position_key[tile.window] += d_positions
+    d_position += tiles.product(by_window, window, 1, 0)
+    return d_content, d_position
 
-def _add_tile(refs, head, drop, reach, start, tiling, tile, carry):
-  """Adds to the sums, and to the gradients of q + u and, reversed, of q + v."""
-  content_gradient, position_gradient = carry
-  key, window = refs.key[tile.keys], refs.position_key[tile.window]
-  dtype, interpret = key.dtype, tiling.interpret
-  queries = head.content_query, head.position_query
-  scores = tiles.scores(*queries, key, window, interpret=interpret)
-  visible = tiles.visible(reach, tile, start, tiling)
-  weights = jnp.where(visible, jnp.exp2(scores - head.lse), 0)
-  kept = drop(weights, tile).astype(dtype)
-  refs.value_sum[tile.keys] += tiles.matmul(
-    kept, head.output_gradient, tiles.COLUMNS_BY_COLUMNS
-  )
-  d_weights = tiles.matmul(
-    head.output_gradient, refs.value[tile.keys], tiles.ROWS_BY_ROWS
-  )
-  d_scores = weights * (drop(d_weights, tile) - head.weighted)
-  narrow = d_scores.astype(dtype)
-  refs.key_sum[tile.keys] += tiles.matmul(
-    narrow, head.content_query, tiles.COLUMNS_BY_COLUMNS
-  )
-  content_gradient += tiles.matmul(narrow, key, tiles.ROWS_BY_COLUMNS)
-  by_window = tiles.to_window_upside_down(
-    d_scores, tile.window_len, interpret=interpret
-  ).astype(dtype)
-  refs.d_position_key[tile.window] += tiles.matmul(
-    by_window, head.upside_down_query, tiles.COLUMNS_BY_COLUMNS
-  )
-  position_gradient += tiles.matmul(by_window, window, tiles.ROWS_BY_COLUMNS)
-  return content_gradient, position_gradient
+  carry = jnp.zeros_like(query), jnp.zeros_like(query)
+  return tiles.over_tiles(add, carry, reach, start, tiling)
 
 
 def _row_sum(values):

@@ -10,7 +10,6 @@ import functools
 import math
 import types
 from collections.abc import Callable
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -33,23 +32,11 @@ LOG2E = math.log2(math.e)
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 _SUBLANES = 8
 
-matmul = functools.partial(
-  jax.lax.dot_general, preferred_element_type=jnp.float32
-)
-ROWS_BY_COLUMNS = (((1,), (0,)), ((), ()))  # a @ b
-ROWS_BY_ROWS = (((1,), (1,)), ((), ()))  # a @ b.T
-COLUMNS_BY_COLUMNS = (((0,), (0,)), ((), ()))  # a.T @ b
+_iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32)
 
 
 def call(
-  kernel: Callable[[Any, tiling_lib.Tiling], None],
-  name: str,
-  tiling: tiling_lib.Tiling,
-  *,
-  inputs: Mapping[str, jax.Array],
-  outputs: Mapping[str, jax.ShapeDtypeStruct],
-  sums: tuple[str, ...] = (),
-  products: tuple[int, int],
+  kernel, name, tiling, *, inputs, outputs, sums=(), products
 ) -> list[jax.Array]:
   """Runs a kernel for each block of heads in each lane of text.
 
@@ -59,7 +46,7 @@ def call(
     tiling: sizes.
     inputs: arrays by name: `ARRAYS`, reach [B, 1, T], seeds of dropout [B, H],
       and what is alike.
-    outputs: likewise; `d_` stands before the names of gradients.
+    outputs: their shapes; `d_` stands before the names of gradients.
     sums: names of sums over queries in float32, [K, C].
     products: how many matrix products there are of scores by key, and by row
       of the window.
@@ -72,7 +59,7 @@ def call(
   by_key, by_window = tiling_lib.num_scores(tiling)
   scores = products[0] * by_key + products[1] * by_window
   small = ("reach", "seeds", "lse")
-  moved: list[Any] = [inputs[name] for name in inputs if name not in small]
+  moved = [inputs[name] for name in inputs if name not in small]
   moved += outputs.values()
   vmem = tiling_lib.vmem_bytes(tiling, query.dtype.itemsize)
 
@@ -134,7 +121,7 @@ def heads(tiling: tiling_lib.Tiling) -> list[jax.Array]:
   A head's numbers are never moved to other lanes. Zeros in the lanes of all
   other heads keep those out of its products, at no cost for the matrix unit.
   """
-  lane = jax.lax.broadcasted_iota(jnp.int32, (1, tiling.block_width), 1)
+  lane = _iota((1, tiling.block_width), 1)
   starts = range(0, tiling.block_width, tiling.head_width)
   return [
     (lane >= start) & (lane < start + tiling.head_width) for start in starts
@@ -158,7 +145,7 @@ def _clear(ref, length) -> None:
   start = length // tiling_lib.ROWS * tiling_lib.ROWS
   if length < ref.shape[0]:
     shape = (ref.shape[0] - start, 1)
-    row = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + start
+    row = _iota(shape, 0) + start
     ref[start:] = jnp.where(row < length, ref[start:], jnp.zeros((), ref.dtype))
 
 
@@ -179,15 +166,11 @@ def biased(query, bias_ref, lanes, tiling: tiling_lib.Tiling) -> jax.Array:
   return jnp.where(lanes, (query + bias_ref[...]) * scale, 0)
 
 
-def visible(
-  reach: jax.Array, tile: tiling_lib.Tile, start: int, tiling: tiling_lib.Tiling
-) -> jax.Array:
+def visible(reach, tile, start, tiling: tiling_lib.Tiling) -> jax.Array:
   """Which keys of a tile each query may attend to, [Bq, Bk]."""
   position = tiling.mem_len + start  # Counted like the keys'.
-  query = jax.lax.broadcasted_iota(jnp.int32, reach.shape, 0) + position
-  key = (
-    jax.lax.broadcasted_iota(jnp.int32, (1, tile.num_keys), 1) + tile.keys.start
-  )
+  query = _iota(reach.shape, 0) + position
+  key = _iota((1, tile.num_keys), 1) + tile.keys.start
   result = key >= query - reach
   if tile.keys.stop > position + 1:
     result &= key <= query
@@ -203,25 +186,19 @@ def dropout(
   first = pl.program_id(0) * tiling.heads_per_block
   seed = seeds_ref[pl.program_id(1), first + head]
   shape = (tiling.query_block, 1)
-  query = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + start
+  query = _iota(shape, 0) + start
 
   def drop(values, tile):
     shape = (1, tile.num_keys)
-    key = jax.lax.broadcasted_iota(jnp.int32, shape, 1) + tile.keys.start
+    key = _iota(shape, 1) + tile.keys.start
     kept = attention_dropout.kept(seed, query, key, rate=tiling.dropout_rate)
     return jnp.where(kept, values, 0)
 
   return drop
 
 
-def over_tiles(
-  add: Callable[[tiling_lib.Tile, Any], Any],
-  carry: Any,
-  reach: jax.Array,
-  start: int,
-  tiling: tiling_lib.Tiling,
-) -> Any:
-  """Lets each tile add to the carry, if any query of the block can see it.
+def over_tiles(add, carry, reach, start, tiling: tiling_lib.Tiling):
+  """Carries `add(tile, carry)` over the tiles that a query of a block can see.
 
   Tiles with the block's own keys are always visible.
   """
@@ -231,42 +208,44 @@ def over_tiles(
     if end > position:
       carry = add_tile(carry)
     else:
-      query = jax.lax.broadcasted_iota(jnp.int32, reach.shape, 0) + position
+      query = _iota(reach.shape, 0) + position
       is_seen = jnp.min(query - reach) < end
       carry = jax.lax.cond(is_seen, add_tile, lambda carry: carry, carry)
   return carry
 
 
+def product(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
+  """Product of matrices, added up over an axis of each, in float32."""
+  axes = (((a_axis,), (b_axis,)), ((), ()))
+  return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
+
+
 def scores(
-  content_query: jax.Array,
-  position_query: jax.Array,
-  key: jax.Array,
-  window: jax.Array,
-  *,
-  interpret: bool,
+  content_query, position_query, key, window, tiling: tiling_lib.Tiling
 ) -> jax.Array:
   """Content and position terms of one head, before the mask, [Bq, Bk].
 
   Queries are [Bq, C], keys [Bk, C] and the window's position keys [W, C].
   """
-  content = matmul(content_query, key, ROWS_BY_ROWS)
-  position = matmul(position_query, window, ROWS_BY_ROWS)
+  content = product(content_query, key, 1, 1)
+  position = product(position_query, window, 1, 1)
   # Key j of row i is column Bq - 1 - i + j of the window.
   rows, columns = position.shape
-  shifted = roll_rows(position, columns - (rows - 1), interpret=interpret)
+  shift = columns - (rows - 1)
+  shifted = roll_rows(position, shift, interpret=tiling.interpret)
   return content + shifted[:, : key.shape[0]]
 
 
 def to_window_upside_down(
-  values: jax.Array, window_len: int, *, interpret: bool
+  values: jax.Array, tile: tiling_lib.Tile, tiling: tiling_lib.Tiling
 ) -> jax.Array:
   """From columns of keys to those of the window, [Bq, W], last query first.
 
   The shift decreases from row to row, and the hardware only increases it.
   """
-  padding = jnp.zeros((values.shape[0], window_len - values.shape[1]))
+  padding = jnp.zeros((values.shape[0], tile.window_len - values.shape[1]))
   wide = jnp.concatenate([upside_down(values), padding], axis=1)
-  return roll_rows(wide, 0, interpret=interpret)
+  return roll_rows(wide, 0, interpret=tiling.interpret)
 
 
 def roll_rows(values: jax.Array, shift: int, *, interpret: bool) -> jax.Array:
@@ -274,8 +253,8 @@ def roll_rows(values: jax.Array, shift: int, *, interpret: bool) -> jax.Array:
   if not interpret:
     return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)
   # A gather instead: interpreting a roll takes one operation for each row.
-  row = jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
-  column = jax.lax.broadcasted_iota(jnp.int32, values.shape, 1)
+  row = _iota(values.shape, 0)
+  column = _iota(values.shape, 1)
   source = (column - row - shift) % values.shape[1]
   return jnp.take_along_axis(values, source, axis=1)
 
@@ -287,7 +266,7 @@ def upside_down(values: jax.Array) -> jax.Array:
   part of a load.
   """
   registers = values.reshape(-1, _SUBLANES, values.shape[1])
-  sublane = jax.lax.broadcasted_iota(jnp.int32, registers.shape, 1)
+  sublane = _iota(registers.shape, 1)
   shuffled = jnp.take_along_axis(
     registers, _SUBLANES - 1 - sublane, axis=1, mode="promise_in_bounds"
   )
