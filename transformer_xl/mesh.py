@@ -50,16 +50,14 @@ _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 def make_mesh(
   config: Any, *, lanes: Sequence[int], devices: Sequence[Any] | None = None
 ) -> jax.sharding.Mesh:
-  """Makes the mesh of all devices.
+  """Makes the mesh of all devices, or of those given.
 
-  Args:
-    config: number of devices along each axis (`schema.MeshConfig`); -1 along
-      `data` for all remaining ones.
-    lanes: numbers of lanes, each of which data x fsdp has to divide.
-    devices: to use instead of all devices of this machine.
+  `config` has the number of devices along each axis (`schema.MeshConfig`); -1
+  along `data` stands for all remaining ones.
 
   Raises:
-    UserError: the axes do not use all devices, or do not divide the lanes.
+    UserError: the axes do not use all devices, or data x fsdp does not divide
+      one of the numbers of lanes.
   """
   available = len(devices) if devices else jax.device_count()
   fixed = config.fsdp * config.tensor
@@ -108,7 +106,7 @@ def evaluation_devices(
     return devices
   shared = math.gcd(*lanes)
   for part in range(data - 1, 0, -1):
-    if data % part == 0 and shared % (part * config.fsdp) == 0:
+    if data % part == shared % (part * config.fsdp) == 0:
       used = part * fixed
       logging.warning(
         "%d of %d devices stay idle: there are no more lanes than %d.",
@@ -141,8 +139,11 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
   """
   dividing = functools.partial(_dividing, mesh)
 
+  def knows(node):
+    return hasattr(node, "partition_specs")
+
   def shard(path, leaf):
-    if _knows_its_layout(leaf):
+    if knows(leaf):
       return jax.tree.map(dividing, leaf, leaf.partition_specs())
     name = "/".join(str(getattr(key, "key", key)) for key in path)
     for pattern, *choices in RULES:
@@ -157,9 +158,7 @@ def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
         )
     return replicated(mesh)
 
-  return jax.tree_util.tree_map_with_path(
-    shard, tree, is_leaf=_knows_its_layout
-  )
+  return jax.tree.map_with_path(shard, tree, is_leaf=knows)
 
 
 def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
@@ -180,13 +179,11 @@ def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
 
 def placed(tree: shapes.PyTree, shardings: shapes.PyTree) -> shapes.PyTree:
   """Shapes and types with shardings, to compile for or to restore into."""
-  return jax.tree.map(
-    lambda leaf, sharding: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=sharding
-    ),
-    tree,
-    shardings,
-  )
+
+  def place(leaf, sharding):
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+  return jax.tree.map(place, tree, shardings)
 
 
 def dividing_axes(
@@ -230,10 +227,6 @@ def _dividing(mesh, array, spec) -> NamedSharding:
     for size, axes in zip(array.shape, padded, strict=True)
   )
   return NamedSharding(mesh, P(*found))
-
-
-def _knows_its_layout(node) -> bool:
-  return hasattr(node, "partition_specs")
 
 
 def _names(axes) -> list[str]:

@@ -73,25 +73,22 @@ class AdaptiveSoftmax(nn.Module):
     elif config.div_val == 1:
       # Slices would each give a gradient as large as the table.
       tables = tuple(jnp.split(tables[0], list(config.cutoffs)))
+    if len(projections) == 1:
+      projections *= len(parts)
+    first_tied = {"none": len(parts), "all": 0, "all_but_first": 1}
+    untied = parts[: first_tied[config.tie_projections]]
+    own = [
+      adaptive_embedding.projection_parameter(self, index, part.width)
+      for index, part in enumerate(untied)
+    ]
     return Projection(
       kernels=tables,
-      projections=self._projections(parts, projections),
+      projections=(*own, *projections[len(own) :]),
       bias=self.param("bias", zeros, (config.vocab_size,), jnp.float32),
       cluster_kernel=cluster_kernel,
       cluster_bias=cluster_bias,
       capacities=Capacities(config.cluster_capacities),
     )
-
-  def _projections(self, parts, projections):
-    if len(projections) == 1:
-      projections *= len(parts)
-    first = {"none": len(parts), "all": 0, "all_but_first": 1}
-    first_tied = first[self.config.tie_projections]
-    own = (
-      adaptive_embedding.projection_parameter(self, index, part.width)
-      for index, part in enumerate(parts[:first_tied])
-    )
-    return (*own, *projections[first_tied:])
 
 
 def nll(

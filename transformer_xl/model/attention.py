@@ -61,9 +61,6 @@ def relative_attention(
     reach: largest visible distance for each query.
     dropout: of the probabilities, which are not re-normalised.
     first_query: where in its segment the first query is, for dropout.
-
-  Returns:
-    The weighted values, in the type of `query`.
   """
 
   def term(bias, axes, keys):

@@ -151,19 +151,14 @@ class Reader:
     frozen: Frozen,
     state: State,
     tokens: shapes.Tokens,
-    resets: shapes.Resets | None = None,
+    resets: Any = None,
   ) -> tuple[jt.Float[shapes.Array, "B T V"], State]:
     """Log-probabilities of every next token, and the next state."""
     hidden, state = self.read(frozen, state, tokens, resets)
     return adaptive_softmax.log_probs(hidden, self.head(frozen)), state
 
   def nll(
-    self,
-    frozen: Frozen,
-    state: State,
-    inputs: shapes.Tokens,
-    targets: shapes.Tokens,
-    resets: shapes.Resets | None = None,
+    self, frozen: Frozen, state: State, inputs, targets, resets=None
   ) -> tuple[shapes.Losses, State]:
     """Negative log-probabilities of the targets, and the next state."""
     hidden, state = self.read(frozen, state, inputs, resets)
@@ -174,12 +169,12 @@ class Reader:
     frozen: Frozen,
     state: State,
     tokens: shapes.Tokens,
-    resets: shapes.Resets | None = None,
+    resets: Any = None,
   ) -> tuple[shapes.Hidden, State]:
     """The last layer's states, and the next state.
 
-    `resets` is True where a token is the first of a document. None saves the
-    work of a reset, which may touch every slot.
+    `resets` [B, T] is True where a token is the first of a document. None saves
+    the work of a reset, which may touch every slot.
     """
     segment_len = tokens.shape[1]
     if resets is None:
@@ -255,4 +250,4 @@ def _in_compute_type(
     is_wide = name.endswith("bias") or name == "scale"  # Used in float32.
     return leaf if is_wide else leaf.astype(config.dtype)
 
-  return jax.tree_util.tree_map_with_path(cast, params)
+  return jax.tree.map_with_path(cast, params)

@@ -169,16 +169,12 @@ def visible_distance(
   """The largest distance at which each query may attend.
 
   A key is visible if and only if 0 <= distance <= reach, so one number per
-  query replaces all masks. A token always sees itself.
+  query replaces all masks. A token always sees itself. `length` is that of each
+  lane's visible memory, and `mem_len` is M.
 
-  Args:
-    length: of each lane's visible memory.
-    resets: True where a new document starts inside the segment.
-    mem_len: M.
-    same_length: all queries see the same number of keys, so that results do
-      not depend on how the text is cut into segments.
-    window: that number, "mem_len" (PyTorch, HuggingFace) or
-      "mem_len_plus_one" (TensorFlow, NVIDIA); only used with `same_length`.
+  With `same_length` all queries see the same number of keys, so that results do
+  not depend on how the text is cut into segments. `window` is that number,
+  "mem_len" (PyTorch, HuggingFace) or "mem_len_plus_one" (TensorFlow, NVIDIA).
   """
   position = jnp.arange(resets.shape[1], dtype=jnp.int32)
   result = length[:, None] + position[None, :]

@@ -24,16 +24,12 @@ def with_room(
 ) -> shapes.Losses:
   """`tail(hidden, local, inside)`, for fewer tokens if few are inside.
 
-  Each device has room for a share of its own tokens, so no token moves to
-  another. Tokens are picked by products with one-hot rows, whose gradients are
-  products too; the gradient of a gather is a scatter, which is slow on TPU.
+  `tail` computes losses of any number of tokens from their states, targets
+  counted within the cluster, and whether those are inside; 0 if they are not.
 
-  Args:
-    tail: losses of any number of tokens, 0 for those that are not inside.
-    hidden: their states.
-    local: their targets, counted within the cluster.
-    inside: whether a target is in the cluster.
-    capacity: the share of a device's tokens that it has room for.
+  Each device has room for `capacity`, a share of its own tokens, so no token
+  moves to another. Tokens are picked by products with one-hot rows, whose
+  gradients are products too; that of a gather is a scatter, slow on TPU.
   """
   lanes, segment_len = inside.shape
   groups = mesh.lane_groups(lanes)

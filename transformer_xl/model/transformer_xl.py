@@ -8,6 +8,7 @@ serves any of them.
 """
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -77,10 +78,7 @@ class TransformerXL(nn.Module):
     return self.output_dropout(hidden, deterministic=deterministic), memory
 
   def inspect(
-    self,
-    inputs: shapes.Tokens,
-    memory: memory_lib.Memory,
-    resets: shapes.Resets | None = None,
+    self, inputs: shapes.Tokens, memory: memory_lib.Memory, resets: Any = None
   ) -> tuple[shapes.Hidden, memory_lib.Memory, encoding.ScoreFactors]:
     """`__call__`, with what attention scores are computed from.
 
@@ -142,16 +140,13 @@ class TransformerXL(nn.Module):
     return hidden, memory_lib.append(memory, layer_inputs, resets), kept
 
   def nll(
-    self,
-    inputs: shapes.Tokens,
-    targets: shapes.Tokens,
-    memory: memory_lib.Memory,
-    resets: shapes.Resets | None = None,
-    *,
-    deterministic: bool = True,
+    self, inputs: shapes.Tokens, targets: shapes.Tokens, *rest: Any, **options
   ) -> tuple[shapes.Losses, memory_lib.Memory]:
-    """Negative log-probability of each target, in nats and token order."""
-    hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
+    """Negative log-probability of each target, in nats and token order.
+
+    The other arguments, and the memory it returns, are those of `__call__`.
+    """
+    hidden, memory = self(inputs, *rest, **options)
     return adaptive_softmax.nll(hidden, targets, self.head()), memory
 
   def penalised_nll(
@@ -186,10 +181,7 @@ class TransformerXL(nn.Module):
     return losses, penalties, memory
 
   def log_probs(
-    self,
-    inputs: shapes.Tokens,
-    memory: memory_lib.Memory,
-    resets: shapes.Resets | None = None,
+    self, inputs: shapes.Tokens, memory: memory_lib.Memory, resets: Any = None
   ) -> tuple[jt.Float[shapes.Array, "B T V"], memory_lib.Memory]:
     """Log-probabilities of every next token."""
     hidden, memory = self(inputs, memory, resets)

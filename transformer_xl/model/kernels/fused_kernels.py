@@ -19,16 +19,10 @@ def forward(
 ) -> list[jax.Array]:
   """The weighted values, and the normalisers that the backward pass needs.
 
-  Args:
-    arrays: query [B, T, n * C], key and value [B, K, n * C], position key
-      [R, n * C], u and v [1, n * C] in float32.
-    reach: [B, T], T padded to whole blocks.
-    seeds: of dropout, [B, H].
-    tiling: sizes.
-
-  Returns:
-    Values as `query`, and the logarithm to base 2 of each softmax's
-    denominator, [B, n, G, T], likewise.
+  The arrays are query [B, T, n * C], key and value [B, K, n * C], position key
+  [R, n * C], u and v [1, n * C] in float32; reach is [B, T], T padded to whole
+  blocks, and the seeds of dropout are [B, H]. Values are as the query, and the
+  normalisers [B, n, G, T] are logarithms to base 2 of a softmax's denominator.
   """
   query = arrays[0]
   lanes, _, width = query.shape

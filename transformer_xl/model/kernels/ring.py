@@ -49,17 +49,11 @@ def ring_attention(
 ) -> shapes.RingQueries:
   """Attention over a ring of R slots, in which nothing moves.
 
-  With slots as the last axis a CPU multiplies the row of a single token a
-  third faster.
-
-  Args:
-    query: of T tokens, whose keys are in the slots from `slot` on.
-    key: by slot; the slot after the newest token's has the oldest.
-    value: likewise.
-    position_key: None for scores without a term of the distance.
-    biases: u and v; None for none.
-    reach: largest visible distance for each query; below R - T + 1.
-    slot: of the first query; the T slots from there do not pass the end.
+  The T queries' own keys and values are in the slots from `slot` on, which do
+  not pass the end; the slot after them has the oldest. Each largest visible
+  distance in `reach` is below R - T + 1. Without `position_key`, scores have no
+  term of the distance. With slots as the last axis a CPU multiplies the row of
+  a single token a third faster.
   """
   slots, segment_len = key.shape[-1], query.shape[2]
   merged = (key.shape[0], segment_len)
