@@ -106,7 +106,7 @@ def evaluation_devices(
     return devices
   shared = math.gcd(*lanes)
   for part in range(data - 1, 0, -1):
-    if data % part == shared % (part * config.fsdp) == 0:
+    if data % part == 0 and shared % (part * config.fsdp) == 0:
       used = part * fixed
       logging.warning(
         "%d of %d devices stay idle: there are no more lanes than %d.",

@@ -240,9 +240,7 @@ def repeat_lane(state: State, count: int) -> State:
   return state._replace(layers=tiled, length=jnp.repeat(state.length, count))
 
 
-def _in_compute_type(
-  params: shapes.PyTree, config: schema.ModelConfig
-) -> shapes.PyTree:
+def _in_compute_type(params, config: schema.ModelConfig) -> shapes.PyTree:
   """Casts the matrices and tables, which the model would cast in every call."""
 
   def cast(path, leaf):

@@ -9,7 +9,6 @@ import jaxtyping as jt
 
 from transformer_xl import mesh
 from transformer_xl import shapes
-from transformer_xl.model import cross_entropy
 
 _ROWS = 16  # Rows of a bfloat16 tile on TPU.
 
@@ -53,9 +52,7 @@ def with_room(
     local = local.reshape(groups, tokens, 1)
     local = jnp.sum(jnp.where(slots, local, 0), axis=1)
     # The logits are cheaper to compute twice than to keep.
-    policy = jax.checkpoint_policies.save_only_these_names(
-      cross_entropy.NORMALISER
-    )
+    policy = jax.checkpoint_policies.save_only_these_names("normaliser")
     tail_again = jax.checkpoint(tail, policy=policy)
     losses = tail_again(picked, local, jnp.any(slots, axis=1))
     return jnp.sum(jnp.where(slots, losses[:, None], 0.0), axis=2)

@@ -40,9 +40,10 @@ def relative_attention(
     return padded.reshape(*array.shape[:-2], num_heads * tiling.head_width)
 
   # Keys beyond the farthest distance are never visible.
-  positions = jnp.pad(pack(position_key), ((padding, 0), (0, 0)))
+  before = ((padding, 0), (0, 0))
   arrays = (
-    *(pack(query), pack(key), pack(value), positions[: tiling.num_positions]),
+    *(pack(query), pack(key), pack(value)),
+    jnp.pad(pack(position_key), before)[: tiling.num_positions],
     pack(biases["content_bias"][None].astype(jnp.float32)),
     pack(biases["position_bias"][None].astype(jnp.float32)),
   )
