@@ -148,14 +148,15 @@ def test_upside_down_reverses_rows():
 def test_tiles_are_aligned_and_cover_what_can_be_seen(queries, remembered):
   keys = queries + remembered
   cut = tiling.make_tiling(
-    query_len=queries, key_len=keys, num_heads=4, head_dim=64, interpret=False
+    query_len=queries, key_len=keys, num_heads=4, head_dim=64
   )
   for start in cut.query_starts():
     end = 0
     for tile in cut.tiles(start):
-      assert tile.key == end
+      assert tile.keys == slice(end, end + tile.num_keys)
       end += tile.num_keys
-      for size in tile.num_keys, tile.window, tile.window_len:
+      for size in tile.num_keys, tile.window.start, tile.window_len:
         assert size % 128 == 0
-      assert tile.window + tile.window_len <= cut.position_len
+      assert tile.window.start + tile.window_len == tile.window.stop
+      assert tile.window.stop <= cut.position_len
     assert end >= min(remembered + start + cut.query_block, keys)

@@ -169,7 +169,7 @@ def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
   gradient = jnp.where(lanes, gradient, 0).astype(dtype)
   content = tiles.biased(query, refs.content_bias, lanes, tiling).astype(dtype)
   position = tiles.biased(query, refs.position_bias, lanes, tiling)
-  upside_down = tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype)
+  flipped = tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype)
   position = position.astype(dtype)
 
   def add(tile, carry):
@@ -187,8 +187,7 @@ def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
     d_content += tiles.product(narrow, key, 1, 0)
     by_window = tiles.to_window_upside_down(d_scores, tile, tiling)
     by_window = by_window.astype(dtype)
-    d_positions = tiles.product(by_window, upside_down, 0, 0)
-    refs.d_position_key[tile.window] += d_positions
+    refs.d_position_key[tile.window] += tiles.product(by_window, flipped, 0, 0)
     d_position += tiles.product(by_window, window, 1, 0)
     return d_content, d_position
 
