@@ -93,12 +93,10 @@ def project(
   return vectors @ (projection.T if transpose else projection)
 
 
-def projection_parameter(
-  module: Any, index: int, width: int
-) -> jax.Array | None:
-  """A cluster's projection [E_c, D], a parameter of the module, if it has one.
+def projection_parameter(module: Any, index: int, width: int) -> Any:
+  """The projection [E_c, D] of cluster `index`, if it has one.
 
-  `index` is that of the cluster, and `width` is E_c.
+  A parameter of the Linen module that calls; `width` is E_c.
   """
   config, shape = module.config, (width, module.config.model_dim)
   if shape[0] == shape[1] and (

@@ -3,12 +3,16 @@
 Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.model import attention_dropout
+
+BLOCK = 128  # Queries of `chunked_attention`; see docs/kernels.md.
 
 
 def rel_shift(
@@ -50,17 +54,12 @@ def relative_attention(
 ) -> shapes.Queries:
   """Attention with content and position terms, softmax in float32.
 
-  Args:
-    query: of the segment's T tokens.
-    key: of memory and segment, oldest first.
-    value: likewise.
-    position_key: projected encodings of the distances K-1 down to 0; None for
-      scores that do not depend on the distance.
-    content_bias: u, added to the query in the content term.
-    position_bias: v, added to the query in the position term.
-    reach: largest visible distance for each query.
-    dropout: of the probabilities, which are not re-normalised.
-    first_query: where in its segment the first query is, for dropout.
+  Keys and values are those of memory and segment, oldest first. `position_key`
+  has projected encodings of the distances K-1 down to 0; without it, scores do
+  not depend on the distance. The content term adds `content_bias`, u, to the
+  query, and the position term `position_bias`, v. `reach` is the largest
+  distance that each query may see. After dropout the probabilities are not
+  re-normalised; `first_query` is where in its segment the first query is.
   """
 
   def term(bias, axes, keys):
@@ -78,6 +77,33 @@ def relative_attention(
     weights.astype(query.dtype), dropout, first_query=first_query
   )
   return jnp.einsum("bhtk,bkhd->bthd", weights, value)
+
+
+def chunked_attention(
+  query, key, value, position_key, *, reach, dropout, **biases
+) -> shapes.Queries:
+  """`relative_attention`, a block of queries at a time.
+
+  Each block attends only to the keys that causality lets it see, and the
+  backward pass computes its scores again, so that memory never holds more than
+  one block of scores.
+  """
+  segment_len, context_len = query.shape[1], key.shape[1]
+  blocks = []
+  for start in range(0, segment_len, BLOCK):
+    block = slice(start, min(start + BLOCK, segment_len))
+    seen = context_len - segment_len + block.stop
+    attend = functools.partial(
+      relative_attention, dropout=dropout, first_query=start
+    )
+    values = jax.checkpoint(attend)(
+      *(query[:, block], key[:, :seen], value[:, :seen]),
+      position_key[context_len - seen :],
+      reach=reach[:, block],
+      **biases,
+    )
+    blocks.append(values)
+  return jnp.concatenate(blocks, axis=1)
 
 
 def visible_softmax(

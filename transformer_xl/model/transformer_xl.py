@@ -67,12 +67,9 @@ class TransformerXL(nn.Module):
   ) -> tuple[shapes.Hidden, memory_lib.Memory]:
     """The last layer's states, and the memory for the next segment.
 
-    Args:
-      inputs: token ids.
-      memory: of the tokens before; see `memory.empty`.
-      resets: True where a token is the first of a document: from there on
-        nothing before it is visible, here and in later segments.
-      deterministic: without dropout; otherwise a "dropout" key is needed.
+    The first memory is `memory.empty`. `resets` is True where a token is the
+    first of a document: from there on nothing before it is visible, here and in
+    later segments. If not `deterministic`, a "dropout" key is needed.
     """
     hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     return self.output_dropout(hidden, deterministic=deterministic), memory

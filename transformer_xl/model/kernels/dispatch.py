@@ -26,7 +26,6 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import attention_dropout
-from transformer_xl.model.kernels import chunked
 from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import fused
 from transformer_xl.model.kernels import head_major
@@ -55,7 +54,7 @@ def relative_attention(
 IN_XLA: dict[str, Callable[..., jax.Array]] = {
   "reference": attention.relative_attention,
   "head_major": head_major.relative_attention,
-  "chunked": chunked.relative_attention,
+  "chunked": attention.chunked_attention,
 }
 
 
@@ -83,10 +82,7 @@ def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
 
 
 def content_attention(*arrays: jax.Array, **options: Any) -> shapes.Queries:
-  """`attention.relative_attention`, without a term of the distance.
-
-  `arrays` are query, key and value.
-  """
+  """`attention.relative_attention` of query, key and value alone."""
   values = attention.relative_attention(*arrays, **options)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
@@ -129,6 +125,7 @@ def _fused(*arrays, reach, dropout, content_bias, position_bias) -> jax.Array:
   are passed side by side, [..., H * Dh]: given four axes, XLA would lay them
   out in another order and copy them for the kernel.
   """
+  interpret = not device.device_kind().startswith("TPU")
   lanes, _, heads, head_dim = shape = arrays[0].shape
   if dropout is None:
     seeds = jnp.zeros((lanes, heads), jnp.int32)
@@ -145,7 +142,7 @@ def _fused(*arrays, reach, dropout, content_bias, position_bias) -> jax.Array:
       position_bias=by_head[5],
       reach=reach,
       dropout=dropout._replace(seeds=seeds),
-      interpret=not device.device_kind().startswith("TPU"),
+      interpret=interpret,
     )
     return values.reshape(query.shape)
 

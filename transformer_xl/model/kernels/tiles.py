@@ -40,16 +40,10 @@ def call(
 ) -> list[jax.Array]:
   """Runs a kernel for each block of heads in each lane of text.
 
-  Args:
-    kernel: of references by name, to inputs, outputs and sums.
-    name: of the kernel in a profile.
-    tiling: sizes.
-    inputs: arrays by name: `ARRAYS`, reach [B, 1, T], seeds of dropout [B, H],
-      and what is alike.
-    outputs: their shapes; `d_` stands before the names of gradients.
-    sums: names of sums over queries in float32, [K, C].
-    products: how many matrix products there are of scores by key, and by row
-      of the window.
+  The kernel takes references by name: to the arrays `inputs`, first `ARRAYS`,
+  with reach [B, 1, T] and the seeds of dropout [B, H]; to `outputs` of given
+  shapes, gradients named `d_` and their array; and to `sums` [K, C] in float32.
+  It has two numbers of matrix `products`: by key, and by row of the window.
   """
   names = (*inputs, *outputs, *sums)
   blocks, width = _block_specs(tiling), tiling.block_width
@@ -144,8 +138,7 @@ def clear_padding(refs: Any, tiling: tiling_lib.Tiling, *more: Any) -> None:
 def _clear(ref, length) -> None:
   start = length // tiling_lib.ROWS * tiling_lib.ROWS
   if length < ref.shape[0]:
-    shape = (ref.shape[0] - start, 1)
-    row = _iota(shape, 0) + start
+    row = _iota((ref.shape[0] - start, 1), 0) + start
     ref[start:] = jnp.where(row < length, ref[start:], jnp.zeros((), ref.dtype))
 
 
@@ -177,20 +170,16 @@ def visible(reach, tile, start, tiling: tiling_lib.Tiling) -> jax.Array:
   return result
 
 
-def dropout(
-  seeds_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
-) -> Callable[[jax.Array, tiling_lib.Tile], jax.Array]:
+def dropout(seeds_ref, head, start, tiling: tiling_lib.Tiling) -> Callable:
   """A function that applies a head's dropout to the values of a tile."""
   if not tiling.dropout_rate:
     return lambda values, tile: values
   first = pl.program_id(0) * tiling.heads_per_block
   seed = seeds_ref[pl.program_id(1), first + head]
-  shape = (tiling.query_block, 1)
-  query = _iota(shape, 0) + start
+  query = _iota((tiling.query_block, 1), 0) + start
 
   def drop(values, tile):
-    shape = (1, tile.num_keys)
-    key = _iota(shape, 1) + tile.keys.start
+    key = _iota((1, tile.num_keys), 1) + tile.keys.start
     kept = attention_dropout.kept(seed, query, key, rate=tiling.dropout_rate)
     return jnp.where(kept, values, 0)
 
@@ -253,8 +242,7 @@ def roll_rows(values: jax.Array, shift: int, *, interpret: bool) -> jax.Array:
   if not interpret:
     return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)
   # A gather instead: interpreting a roll takes one operation for each row.
-  row = _iota(values.shape, 0)
-  column = _iota(values.shape, 1)
+  row, column = (_iota(values.shape, axis) for axis in (0, 1))
   source = (column - row - shift) % values.shape[1]
   return jnp.take_along_axis(values, source, axis=1)
 

@@ -10,6 +10,7 @@ Bq queries and Bk keys needs Bq + Bk - 1 consecutive rows: its window.
 """
 
 from collections.abc import Iterator
+from typing import Any
 from typing import NamedTuple
 
 LANES = 128  # Numbers in a row of a vector register, and of the matrix unit.
@@ -42,8 +43,8 @@ class Tiling(NamedTuple):
   query_block: int
   key_len: int  # M + T, padded to whole registers.
   key_block: int
-  dropout_rate: float  # Of the softmax's weights.
-  interpret: bool  # Run as ordinary JAX, without a TPU.
+  dropout_rate: float = 0.0  # Of the softmax's weights.
+  interpret: bool = False  # Run as ordinary JAX, without a TPU.
 
   @property
   def position_len(self) -> int:
@@ -79,13 +80,7 @@ class Tiling(NamedTuple):
 
 
 def make_tiling(
-  *,
-  query_len: int,
-  key_len: int,
-  num_heads: int,
-  head_dim: int,
-  dropout_rate: float = 0.0,
-  interpret: bool = False,
+  *, query_len: int, key_len: int, num_heads: int, head_dim: int, **options: Any
 ) -> Tiling:
   """The tiling that was fastest in docs/kernels.md."""
   width = _head_width(num_heads, head_dim)
@@ -103,8 +98,7 @@ def make_tiling(
     query_block=block,
     key_len=round_up(key_len, LANES),
     key_block=KEY_BLOCK,
-    dropout_rate=dropout_rate,
-    interpret=interpret,
+    **options,
   )
 
 
