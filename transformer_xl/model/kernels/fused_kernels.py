@@ -148,8 +148,10 @@ def _query_block(refs, start, tiling):
   scale = 1 / math.sqrt(tiling.head_dim)
   total = (content_total + position_total) * scale
   refs.d_query[queries] = total.astype(refs.d_query.dtype)
-  refs.d_content_bias[...] += scale * _row_sum(content_total)
-  refs.d_position_bias[...] += scale * _row_sum(position_total)
+  totals = (content_total, position_total)
+  biases = (refs.d_content_bias, refs.d_position_bias)
+  for ref, values in zip(biases, totals, strict=True):
+    ref[...] += scale * jnp.sum(values, axis=0, keepdims=True)
 
 
 def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
@@ -169,6 +171,7 @@ def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
   gradient = jnp.where(lanes, gradient, 0).astype(dtype)
   content = tiles.biased(query, refs.content_bias, lanes, tiling).astype(dtype)
   position = tiles.biased(query, refs.position_bias, lanes, tiling)
+  # For position keys' gradients, which have no factor LOG2E.
   flipped = tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype)
   position = position.astype(dtype)
 
@@ -193,7 +196,3 @@ def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
 
   carry = jnp.zeros_like(query), jnp.zeros_like(query)
   return tiles.over_tiles(add, carry, reach, start, tiling)
-
-
-def _row_sum(values):
-  return jnp.sum(values, axis=0, keepdims=True)
