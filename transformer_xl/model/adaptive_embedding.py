@@ -94,9 +94,9 @@ def project(
 
 
 def projection_parameter(module: Any, index: int, width: int) -> Any:
-  """The projection [E_c, D] of cluster `index`, if it has one.
+  """The projection [E_c, D] of cluster `index`; None if it has none.
 
-  A parameter of the Linen module that calls; `width` is E_c.
+  It is a parameter of the Linen module that calls; `width` is E_c.
   """
   config, shape = module.config, (width, module.config.model_dim)
   if shape[0] == shape[1] and (

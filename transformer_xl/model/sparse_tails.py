@@ -23,8 +23,8 @@ def with_room(
 ) -> shapes.Losses:
   """`tail(hidden, local, inside)`, for fewer tokens if few are inside.
 
-  `tail` computes losses of any number of tokens from their states, targets
-  counted within the cluster, and whether those are inside; 0 if they are not.
+  `tail` computes the losses of any number of tokens from their states, their
+  targets counted within the cluster, and whether those are inside; 0 otherwise.
 
   Each device has room for `capacity`, a share of its own tokens, so no token
   moves to another. Tokens are picked by products with one-hot rows, whose

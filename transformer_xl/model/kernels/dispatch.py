@@ -43,7 +43,7 @@ _MIN_SEGMENT_LEN = 16  # The kernel computes at least 16 rows.
 def relative_attention(
   query, key, value, position_key, *, implementation: str, **options
 ) -> shapes.Queries:
-  """`attention.relative_attention`, with the same arguments and a choice."""
+  """`attention.relative_attention`, computed in one of the ways above."""
   choice = choose(implementation, query, key)
   if choice == "pallas":
     return _fused(query, key, value, position_key, **options)

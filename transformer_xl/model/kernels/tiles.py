@@ -20,7 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 from transformer_xl.model import attention_dropout
 from transformer_xl.model.kernels import tiling as tiling_lib
 
-# Arrays to differentiate, in order.
+# The arrays that have gradients, in order.
 ARRAYS = (
   *("query", "key", "value"),
   *("position_key", "content_bias", "position_bias"),
@@ -40,10 +40,11 @@ def call(
 ) -> list[jax.Array]:
   """Runs a kernel for each block of heads in each lane of text.
 
-  The kernel takes references by name: to the arrays `inputs`, first `ARRAYS`,
+  The kernel takes references by name: to the arrays `inputs`, `ARRAYS` first,
   with reach [B, 1, T] and the seeds of dropout [B, H]; to `outputs` of given
-  shapes, gradients named `d_` and their array; and to `sums` [K, C] in float32.
-  It has two numbers of matrix `products`: by key, and by row of the window.
+  shapes, where `d_query` is the gradient of `query`; and to float32 scratch
+  space for `sums` [K, C]. `products` counts the kernel's matrix products of
+  scores by key, and by row of the window, for the estimate of its cost.
   """
   names = (*inputs, *outputs, *sums)
   blocks, width = _block_specs(tiling), tiling.block_width
@@ -126,7 +127,7 @@ def clear_padding(refs: Any, tiling: tiling_lib.Tiling, *more: Any) -> None:
   """Zeros the rows of inputs that are longer than their arrays.
 
   Those rows are uninitialised, and 0 times NaN is NaN. `more` are references
-  to rows of queries.
+  to other arrays with a row for each query.
   """
   for ref in (refs.query, *more):
     _clear(ref, tiling.segment_len)
@@ -187,9 +188,9 @@ def dropout(seeds_ref, head, start, tiling: tiling_lib.Tiling) -> Callable:
 
 
 def over_tiles(add, carry, reach, start, tiling: tiling_lib.Tiling):
-  """Carries `add(tile, carry)` over the tiles that a query of a block can see.
+  """Updates the carry to `add(tile, carry)` for each tile that a query can see.
 
-  Tiles with the block's own keys are always visible.
+  Tiles with the keys of the block's own queries are always visible.
   """
   position = tiling.mem_len + start
   for tile in tiling.tiles(start):
