@@ -151,18 +151,16 @@ def positions_since_reset(resets: shapes.Resets) -> shapes.Reach:
   return position - last
 
 
-def reach(memory: Memory, resets: shapes.Resets, **window: Any) -> shapes.Reach:
+def reach(memory: Memory, resets: shapes.Resets, **rule: Any) -> shapes.Reach:
   """`visible_distance` for a memory of hidden states."""
-  return visible_distance(
-    memory.length, resets, mem_len=memory.mem_len, **window
-  )
+  return visible_distance(memory.length, resets, memory.mem_len, **rule)
 
 
 def visible_distance(
   length: jt.Int[shapes.Array, "B"],
   resets: shapes.Resets,
-  *,
   mem_len: int,
+  *,
   same_length: bool,
   window: str,
 ) -> shapes.Reach:

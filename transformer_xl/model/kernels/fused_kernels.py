@@ -11,12 +11,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from transformer_xl.model.kernels import tiles
-from transformer_xl.model.kernels import tiling as tiling_lib
 
 
-def forward(
-  arrays, reach, seeds, *, tiling: tiling_lib.Tiling
-) -> list[jax.Array]:
+def forward(arrays, reach, seeds, *, tiling) -> list[jax.Array]:
   """The weighted values, and the normalisers that the backward pass needs.
 
   The arrays are query [B, T, n * C], key and value [B, K, n * C], position key
@@ -88,9 +85,7 @@ def _attend(refs, query, lanes, reach, start, tiling, drop):
   return values, highest + jnp.log2(total)
 
 
-def backward(
-  arrays, reach, seeds, output, lse, gradient, *, tiling: tiling_lib.Tiling
-) -> list[jax.Array]:
+def backward(arrays, reach, seeds, output, lse, gradient, *, tiling):
   """Gradients of the arrays, summed over lanes where lanes share an array.
 
   The first three arguments are those of `forward`, and the next two its
