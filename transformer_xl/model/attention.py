@@ -4,6 +4,7 @@ Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,18 @@ from transformer_xl import shapes
 from transformer_xl.model import attention_dropout
 
 BLOCK = 128  # Queries of `chunked_attention`; see docs/kernels.md.
+
+
+class Inputs(NamedTuple):
+  """What every implementation of `relative_attention` takes."""
+
+  query: shapes.Queries
+  key: shapes.Keys
+  value: shapes.Keys
+  position_key: shapes.PositionKeys
+  content_bias: shapes.Biases
+  position_bias: shapes.Biases
+  reach: shapes.Reach
 
 
 def rel_shift(
@@ -80,7 +93,7 @@ def relative_attention(
 
 
 def chunked_attention(
-  query, key, value, position_key, *, reach, dropout, **biases
+  inputs: Inputs, dropout: attention_dropout.Dropout | None
 ) -> shapes.Queries:
   """`relative_attention`, a block of queries at a time.
 
@@ -88,7 +101,7 @@ def chunked_attention(
   backward pass computes its scores again, so that memory never holds more than
   one block of scores.
   """
-  segment_len, context_len = query.shape[1], key.shape[1]
+  segment_len, context_len = inputs.query.shape[1], inputs.key.shape[1]
   blocks = []
   for start in range(0, segment_len, BLOCK):
     block = slice(start, min(start + BLOCK, segment_len))
@@ -96,13 +109,14 @@ def chunked_attention(
     attend = functools.partial(
       relative_attention, dropout=dropout, first_query=start
     )
-    values = jax.checkpoint(attend)(
-      *(query[:, block], key[:, :seen], value[:, :seen]),
-      position_key[context_len - seen :],
-      reach=reach[:, block],
-      **biases,
+    arrays = inputs._replace(
+      query=inputs.query[:, block],
+      key=inputs.key[:, :seen],
+      value=inputs.value[:, :seen],
+      position_key=inputs.position_key[context_len - seen :],
+      reach=inputs.reach[:, block],
     )
-    blocks.append(values)
+    blocks.append(jax.checkpoint(attend)(**arrays._asdict()))
   return jnp.concatenate(blocks, axis=1)
 
 

@@ -158,7 +158,12 @@ class Reader:
     return adaptive_softmax.log_probs(hidden, self.head(frozen)), state
 
   def nll(
-    self, frozen: Frozen, state: State, inputs, targets, resets=None
+    self,
+    frozen: Frozen,
+    state: State,
+    inputs: shapes.Tokens,
+    targets: shapes.Tokens,
+    resets: shapes.Resets | None = None,
   ) -> tuple[shapes.Losses, State]:
     """Negative log-probabilities of the targets, and the next state."""
     hidden, state = self.read(frozen, state, inputs, resets)

@@ -137,13 +137,13 @@ class TransformerXL(nn.Module):
     return hidden, memory_lib.append(memory, layer_inputs, resets), kept
 
   def nll(
-    self, inputs: shapes.Tokens, targets: shapes.Tokens, *rest: Any, **options
+    self, inputs: shapes.Tokens, targets: shapes.Tokens, *rest: Any, **more: Any
   ) -> tuple[shapes.Losses, memory_lib.Memory]:
     """Negative log-probability of each target, in nats and token order.
 
     The other arguments, and the memory it returns, are those of `__call__`.
     """
-    hidden, memory = self(inputs, *rest, **options)
+    hidden, memory = self(inputs, *rest, **more)
     return adaptive_softmax.nll(hidden, targets, self.head()), memory
 
   def penalised_nll(

@@ -9,6 +9,10 @@ from tests.model.kernels import cases
 from transformer_xl.model import attention
 
 
+def chunked(dropout, **arrays):
+  return attention.chunked_attention(attention.Inputs(**arrays), dropout)
+
+
 @pytest.mark.parametrize("rate", [None, 0.5])
 @pytest.mark.parametrize("sizes", [(2, 9, 0, 2, 4), (1, 8, 5, 3, 5)])
 def test_values_and_gradients_are_those_of_plain_attention(
@@ -18,7 +22,7 @@ def test_values_and_gradients_are_those_of_plain_attention(
   arrays = cases.arguments(*sizes)
   dropout = rate and cases.dropout(arrays, rate)
   plain = functools.partial(attention.relative_attention, dropout=dropout)
-  blocks = functools.partial(attention.chunked_attention, dropout=dropout)
+  blocks = functools.partial(chunked, dropout)
   cases.assert_close(
     cases.value_and_gradients(blocks, arrays),
     cases.value_and_gradients(plain, arrays),
@@ -41,5 +45,5 @@ def test_no_probabilities_are_kept_for_the_backward_pass(rate, monkeypatch):
     return max(leaf.size for leaf in jax.tree.leaves(shapes))
 
   largest = max(leaf.size for leaf in arrays.values())
-  assert residuals(attention.chunked_attention) <= largest
+  assert residuals(chunked) <= largest
   assert residuals(attention.relative_attention) >= 9 * 8 * 16 > largest

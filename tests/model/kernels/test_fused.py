@@ -19,9 +19,11 @@ _plain = functools.partial(attention.relative_attention, dropout=None)
 
 
 def _fused(**arrays):
-  return fused.relative_attention(
-    **arrays, dropout=cases.dropout(arrays, 0.0), interpret=True
-  )
+  return _dropping(cases.dropout(arrays, 0.0), **arrays)
+
+
+def _dropping(dropout, **arrays):
+  return fused.relative_attention(attention.Inputs(**arrays), dropout, True)
 
 
 def _assert_equal(arrays):
@@ -42,10 +44,7 @@ def test_the_same_weights_are_dropped_as_in_plain_attention(sizes):
     cases.value_and_gradients(
       functools.partial(function, dropout=dropout), arrays
     )
-    for function in (
-      functools.partial(fused.relative_attention, interpret=True),
-      attention.relative_attention,
-    )
+    for function in (_dropping, attention.relative_attention)
   )
   cases.assert_close(actual, expected)
   whole = cases.value_and_gradients(_plain, arrays)

@@ -41,18 +41,21 @@ _MIN_SEGMENT_LEN = 16  # The kernel computes at least 16 rows.
 
 
 def relative_attention(
-  query, key, value, position_key, *, implementation: str, **options
+  *arrays: shapes.Array, dropout: Any, implementation: str, **named: Any
 ) -> shapes.Queries:
   """`attention.relative_attention`, computed in one of the ways above."""
-  choice = choose(implementation, query, key)
+  inputs = attention.Inputs(*arrays, **named)
+  choice = choose(implementation, inputs.query, inputs.key)
   if choice == "pallas":
-    return _fused(query, key, value, position_key, **options)
-  values = IN_XLA[choice](query, key, value, position_key, **options)
+    return _fused(inputs, dropout)
+  values = IN_XLA[choice](inputs, dropout)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 
 IN_XLA: dict[str, Callable[..., jax.Array]] = {
-  "reference": attention.relative_attention,
+  "reference": lambda inputs, dropout: attention.relative_attention(
+    **inputs._asdict(), dropout=dropout
+  ),
   "head_major": head_major.relative_attention,
   "chunked": attention.chunked_attention,
 }
@@ -81,14 +84,20 @@ def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
   return "pallas" if fits else "chunked"
 
 
-def content_attention(*arrays: jax.Array, **options: Any) -> shapes.Queries:
+def content_attention(*arrays: shapes.Array, **options: Any) -> shapes.Queries:
   """`attention.relative_attention` of query, key and value alone."""
   values = attention.relative_attention(*arrays, **options)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 
 def ring_attention(
-  query, key, value, position_key, *, reach, **options
+  query: shapes.RingQueries,
+  key: shapes.Ring,
+  value: shapes.Ring,
+  position_key: ring.RingPositionKeys | None,
+  *,
+  reach: shapes.Reach,
+  **options: Any,
 ) -> shapes.RingQueries:
   """`ring.ring_attention`, with the same arguments.
 
@@ -118,7 +127,7 @@ def ring_attention(
   return jax.lax.map(attend_lane, (order, query, reach))
 
 
-def _fused(*arrays, reach, dropout, content_bias, position_bias) -> jax.Array:
+def _fused(inputs, dropout) -> jax.Array:
   """The kernel on each device's lanes and heads.
 
   The partitioner cannot look into a kernel, so the split is spelled out. Heads
@@ -126,25 +135,20 @@ def _fused(*arrays, reach, dropout, content_bias, position_bias) -> jax.Array:
   out in another order and copy them for the kernel.
   """
   interpret = not device.device_kind().startswith("TPU")
-  lanes, _, heads, head_dim = shape = arrays[0].shape
+  lanes, _, heads, head_dim = shape = inputs.query.shape
   if dropout is None:
     seeds = jnp.zeros((lanes, heads), jnp.int32)
     dropout = attention_dropout.Dropout(0.0, seeds)
 
-  def attend(query, key, value, position_key, u, v, reach, seeds):
-    by_head = [
-      array.reshape(*array.shape[:-1], -1, head_dim)
-      for array in (query, key, value, position_key, u, v)
-    ]
+  def attend(*arrays):
+    *flat, reach, seeds = arrays
+    by_head = [array.reshape(*array.shape[:-1], -1, head_dim) for array in flat]
     values = fused.relative_attention(
-      *by_head[:4],
-      content_bias=by_head[4],
-      position_bias=by_head[5],
-      reach=reach,
-      dropout=dropout._replace(seeds=seeds),
-      interpret=interpret,
+      attention.Inputs._make((*by_head, reach)),
+      dropout._replace(seeds=seeds),
+      interpret,
     )
-    return values.reshape(query.shape)
+    return values.reshape(flat[0].shape)
 
   by_lane, by_head, sizes = _split_axes(shape)
   if sizes:
@@ -159,10 +163,9 @@ def _fused(*arrays, reach, dropout, content_bias, position_bias) -> jax.Array:
       # Kernels do not declare which axes their results vary over.
       check_vma=False,
     )
-  arrays += (content_bias, position_bias)
+  *arrays, reach = inputs
   flat = (array.reshape(*array.shape[:-2], -1) for array in arrays)
-  inputs = (*flat, reach, dropout.seeds)
-  return attend(*inputs).reshape(shape)
+  return attend(*flat, reach, dropout.seeds).reshape(shape)
 
 
 def _split_axes(shape: tuple[int, ...]):

@@ -10,18 +10,22 @@ import jax
 import jax.numpy as jnp
 from jax import ad_checkpoint
 
+from transformer_xl import shapes
+from transformer_xl.model import attention
+from transformer_xl.model import attention_dropout
 from transformer_xl.model.kernels import fused_kernels
 from transformer_xl.model.kernels import tiling as tiling_lib
 
 
 def relative_attention(
-  query, key, value, position_key, *, reach, dropout, interpret, **biases
-) -> jax.Array:
+  inputs: attention.Inputs, dropout: attention_dropout.Dropout, interpret: bool
+) -> shapes.Queries:
   """`attention.relative_attention`, with the same arguments.
 
   There is always dropout, its rate possibly 0. `interpret` runs the kernels as
   ordinary JAX, without a TPU.
   """
+  query, key, value, position_key, content_bias, position_bias, reach = inputs
   num_heads, head_dim = query.shape[2:]
   tiling = tiling_lib.make_tiling(
     query_len=query.shape[1],
@@ -44,8 +48,8 @@ def relative_attention(
   arrays = (
     *(pack(query), pack(key), pack(value)),
     jnp.pad(pack(position_key), before)[: tiling.num_positions],
-    pack(biases["content_bias"][None].astype(jnp.float32)),
-    pack(biases["position_bias"][None].astype(jnp.float32)),
+    pack(content_bias[None].astype(jnp.float32)),
+    pack(position_bias[None].astype(jnp.float32)),
   )
   reach = jnp.pad(reach, ((0, 0), (0, padding))).astype(jnp.int32)
   output = _attend(tiling, arrays, reach, dropout.seeds)

@@ -5,15 +5,19 @@ n blocks of heads, G heads in a block.
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from transformer_xl.model.kernels import tiles
+from transformer_xl.model.kernels import tiling as tiling_lib
 
 
-def forward(arrays, reach, seeds, *, tiling) -> list[jax.Array]:
+def forward(
+  arrays: Any, reach: Any, seeds: Any, *, tiling: tiling_lib.Tiling
+) -> list[jax.Array]:
   """The weighted values, and the normalisers that the backward pass needs.
 
   The arrays are query [B, T, n * C], key and value [B, K, n * C], position key
@@ -85,12 +89,13 @@ def _attend(refs, query, lanes, reach, start, tiling, drop):
   return values, highest + jnp.log2(total)
 
 
-def backward(arrays, reach, seeds, output, lse, gradient, *, tiling):
+def backward(*residuals: Any, tiling: tiling_lib.Tiling) -> list[jax.Array]:
   """Gradients of the arrays, summed over lanes where lanes share an array.
 
   The first three arguments are those of `forward`, and the next two its
-  results; the gradient is like the output, [B, T, n * C].
+  results; the last, the gradient, is like the output, [B, T, n * C].
   """
+  arrays, reach, seeds, output, lse, gradient = residuals
   inputs = dict(zip(tiles.ARRAYS, arrays, strict=True))
   outputs = {
     # Sums over lanes stay in float32 until they are whole.

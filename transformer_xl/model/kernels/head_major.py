@@ -8,17 +8,19 @@ scores after them. Products and their gradients are those of `dense`.
 import jax
 import jax.numpy as jnp
 
+from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import attention_dropout
 from transformer_xl.model.kernels import dense
 
 
 def relative_attention(
-  query, key, value, position_key, *, reach, dropout, **biases
-) -> jax.Array:
+  inputs: attention.Inputs, dropout: attention_dropout.Dropout | None
+) -> shapes.Queries:
   """`attention.relative_attention`, with the same arguments."""
-  content_query = _scaled(query, biases["content_bias"])
-  position_query = _scaled(query, biases["position_bias"])
+  query, key, value, position_key, content_bias, position_bias, reach = inputs
+  content_query = _scaled(query, content_bias)
+  position_query = _scaled(query, position_bias)
   scores = dense.product(content_query, key.transpose(2, 0, 3, 1))
   scores += _position_scores(position_query, position_key.transpose(1, 2, 0))
   visible = attention.visible_keys(reach, key.shape[1])[None]  # [1, B, T, K]

@@ -36,7 +36,14 @@ _iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32)
 
 
 def call(
-  kernel, name, tiling, *, inputs, outputs, sums=(), products
+  kernel: Callable,
+  name: str,
+  tiling: tiling_lib.Tiling,
+  *,
+  inputs: dict[str, Any],
+  outputs: dict[str, Any],
+  sums: tuple[str, ...] = (),
+  products: tuple[int, int],
 ) -> list[jax.Array]:
   """Runs a kernel for each block of heads in each lane of text.
 
@@ -149,18 +156,22 @@ def column(row: jax.Array) -> jax.Array:
 
 
 def row(column: jax.Array) -> jax.Array:
-  """The inverse of `column`."""
+  """The inverse of `column`, [Bq, 1] to [1, Bq]."""
   shape = (column.shape[0], tiling_lib.LANES)
   return jnp.broadcast_to(column, shape).T[:1]
 
 
-def biased(query, bias_ref, lanes, tiling: tiling_lib.Tiling) -> jax.Array:
+def biased(
+  query: Any, bias_ref: Any, lanes: Any, tiling: tiling_lib.Tiling
+) -> jax.Array:
   """A head's queries with u or v, [Bq, C], scaled to give scores."""
   scale = LOG2E / math.sqrt(tiling.head_dim)
   return jnp.where(lanes, (query + bias_ref[...]) * scale, 0)
 
 
-def visible(reach, tile, start, tiling: tiling_lib.Tiling) -> jax.Array:
+def visible(
+  reach: Any, tile: tiling_lib.Tile, start: int, tiling: tiling_lib.Tiling
+) -> jax.Array:
   """Which keys of a tile each query may attend to, [Bq, Bk]."""
   position = tiling.mem_len + start  # Counted like the keys'.
   query = _iota(reach.shape, 0) + position
@@ -171,7 +182,9 @@ def visible(reach, tile, start, tiling: tiling_lib.Tiling) -> jax.Array:
   return result
 
 
-def dropout(seeds_ref, head, start, tiling: tiling_lib.Tiling) -> Callable:
+def dropout(
+  seeds_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
+) -> Callable:
   """A function that applies a head's dropout to the values of a tile."""
   if not tiling.dropout_rate:
     return lambda values, tile: values
@@ -187,7 +200,9 @@ def dropout(seeds_ref, head, start, tiling: tiling_lib.Tiling) -> Callable:
   return drop
 
 
-def over_tiles(add, carry, reach, start, tiling: tiling_lib.Tiling):
+def over_tiles(
+  add: Callable, carry: Any, reach: Any, start: int, tiling: tiling_lib.Tiling
+) -> Any:
   """Updates the carry to `add(tile, carry)` for each tile that a query can see.
 
   Tiles with the keys of the block's own queries are always visible.
@@ -205,20 +220,20 @@ def over_tiles(add, carry, reach, start, tiling: tiling_lib.Tiling):
 
 
 def product(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-  """Product of matrices, added up over an axis of each, in float32."""
+  """Product [.., ..] of matrices, over an axis of each, in float32."""
   axes = (((a_axis,), (b_axis,)), ((), ()))
   return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
 def scores(
-  content_query, position_query, key, window, tiling: tiling_lib.Tiling
+  content: Any, position: Any, key: Any, window: Any, tiling: tiling_lib.Tiling
 ) -> jax.Array:
   """Content and position terms of one head, before the mask, [Bq, Bk].
 
   Queries are [Bq, C], keys [Bk, C] and the window's position keys [W, C].
   """
-  content = product(content_query, key, 1, 1)
-  position = product(position_query, window, 1, 1)
+  content = product(content, key, 1, 1)
+  position = product(position, window, 1, 1)
   # Key j of row i is column Bq - 1 - i + j of the window.
   rows, columns = position.shape
   shift = columns - (rows - 1)
@@ -249,7 +264,7 @@ def roll_rows(values: jax.Array, shift: int, *, interpret: bool) -> jax.Array:
 
 
 def upside_down(values: jax.Array) -> jax.Array:
-  """Reverses the rows, exactly; in float32, a multiple of 8 rows.
+  """Reverses the rows of [Bq, W], exactly; in float32, a multiple of 8 rows.
 
   Mosaic has no reversal, but shuffling a register's eight rows is free as
   part of a load.
