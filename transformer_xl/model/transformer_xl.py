@@ -92,8 +92,8 @@ class TransformerXL(nn.Module):
   ) -> shapes.Hidden:
     """The input of the first layer.
 
-    `first_position`, that of the first token in its segment, matters only to
-    encodings that count from the start of a segment.
+    `first_position`, a scalar, is that of the first token in its segment; it
+    matters only to encodings that count from the start of a segment.
     """
     config = self.config
     hidden = self.embedding(inputs)
