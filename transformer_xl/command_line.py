@@ -86,7 +86,9 @@ def _one_line() -> Iterator[None]:
     sys.exit(1)
   except Exception as error:
     message, status = errors.refusal(error) or "", 1
-    if not message and isinstance(error, OSError) and error.filename:
+    if (
+      not message and isinstance(error, OSError) and error.filename is not None
+    ):
       fix = "fix that and run the same command again."
       message = f"cannot use {error.filename}: {error.strerror}; {fix}"
       status = 2
