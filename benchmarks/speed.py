@@ -2,8 +2,8 @@
 
 Peak bytes are those that XLA plans for arguments, results and temporaries. MFU
 is useful FLOPs over the device's peak, null if that is unknown. Useful,
-executed and repeated FLOPs are per token (`transformer_xl/model/flops.py`); in
-training they are three times those of the forward pass.
+executed and repeated FLOPs are per token (`executed_work.py`); in training they
+are three times those of the forward pass.
 """
 
 import json
@@ -15,10 +15,10 @@ import jax
 from absl import app
 from absl import flags
 
+from benchmarks import executed_work
 from benchmarks import ours
 from benchmarks import workload
 from transformer_xl import hardware
-from transformer_xl.model import flops as flops_lib
 from transformer_xl.model import kv_cache
 
 _REPEATS = flags.DEFINE_integer("repeats", 10, "Number of timed calls.")
@@ -70,7 +70,7 @@ def measure(work: workload.Workload) -> dict[str, Any]:
   }
 
 
-def _work(work: workload.Workload) -> flops_lib.Work:
+def _work(work: workload.Workload) -> executed_work.Work:
   """FLOPs per token, including the backward pass in training."""
   config = workload.experiment(work)
   slots = 0
@@ -82,7 +82,7 @@ def _work(work: workload.Workload) -> flops_lib.Work:
       clamp_len=0,
       same_length=False,
     ).num_slots
-  forward = flops_lib.forward_work(
+  forward = executed_work.forward_work(
     config.model,
     batch_size=work.batch_size,
     segment_len=work.segment_len,
@@ -90,4 +90,4 @@ def _work(work: workload.Workload) -> flops_lib.Work:
     num_slots=slots,
   )
   passes = 3 if work.task == "train" else 1
-  return flops_lib.Work(*(passes * flops for flops in forward))
+  return executed_work.Work(*(passes * flops for flops in forward))

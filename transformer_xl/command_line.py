@@ -8,7 +8,6 @@ import select
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
-from typing import NoReturn
 
 from absl import app
 from absl import flags
@@ -43,7 +42,7 @@ def run(
     main: takes the arguments that are not flags.
     parse: parses the flags of a command line and returns the other arguments.
     describe: makes the text of `--help` from a command line without it.
-    quiet: logs errors only.
+    quiet: log errors only.
   """
 
   def parse_or_help(argv: list[str]) -> list[str]:
@@ -71,41 +70,32 @@ def _one_line() -> Iterator[None]:
   try:
     yield
   except (errors.UserError, flags.Error) as error:
-    _exit(str(error), status=2)
+    message, status = str(error), 2
   except errors.DivergenceError as error:
-    _exit(str(error), status=1)
+    message, status = str(error), 1
   except KeyboardInterrupt:
-    _exit("interrupted; the same command starts it again.", status=130)
+    message, status = "interrupted; the same command starts it again.", 130
   except BrokenPipeError:
-    if not _reader_left():
+    output = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(output, 0)
+    if not poll.poll(0):  # Standard output still has a reader.
       raise
+    # Python flushes once more when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     sys.exit(1)
   except Exception as error:
-    refusal = errors.refusal(error)
-    if refusal is not None:
-      _exit(refusal, status=1)
-    if not isinstance(error, OSError) or error.filename is None:
+    message, status = errors.refusal(error) or "", 1
+    if (
+      not message and isinstance(error, OSError) and error.filename is not None
+    ):
+      fix = "fix that and run the same command again."
+      message = f"cannot use {error.filename}: {error.strerror}; {fix}"
+      status = 2
+    if not message:
       raise
-    _exit(
-      f"cannot use {error.filename}: {error.strerror}; fix that and run the "
-      "same command again.",
-      status=2,
-    )
-
-
-def _reader_left() -> bool:
-  """Whether nobody reads standard output any more, as after `head`."""
-  output = sys.stdout.fileno()
-  poll = select.poll()
-  poll.register(output, 0)
-  if not poll.poll(0):
-    return False
-  # Python flushes once more when it ends.
-  os.dup2(os.open(os.devnull, os.O_WRONLY), output)
-  return True
-
-
-def _exit(message: str, *, status: int) -> NoReturn:
+  else:
+    return
   print(f"error: {' '.join(message.split())}", file=sys.stderr)
   sys.exit(status)
 
@@ -117,8 +107,6 @@ def _is_not_noise(record: stdlib_logging.LogRecord) -> bool:
   """
   if not re.search(r"/(orbax|jax)/", record.pathname):
     return True
-  intended = ("did not provide metrics", "read_only=True", "is read only")
-  text = record.getMessage()
-  return record.levelname != "INFO" and not any(
-    part in text for part in intended
-  )
+  intended = r"did not provide metrics|read_only=True|is read only"
+  is_intended = re.search(intended, record.getMessage())
+  return record.levelname != "INFO" and not is_intended

@@ -4,16 +4,8 @@ import errno
 import os
 
 # Refusals of the file system, whichever library made the call.
-_REFUSALS = tuple(
-  os.strerror(code)
-  for code in (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-  )
-)
+_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_REFUSALS = tuple(map(os.strerror, _CODES))
 
 
 class UserError(Exception):
@@ -27,22 +19,20 @@ class DivergenceError(Exception):
   """The loss diverged; the text says what to resume from."""
 
 
-def refusal(error: BaseException) -> str | None:
-  """Describes an error whose cause is a full disk or a missing permission.
+def refusal(error: BaseException | None) -> str | None:
+  """One line on an error whose cause is a full disk or a missing permission.
 
-  Returns:
-    One line for people; None if the error has another cause.
+  None if the error has another cause.
   """
-  cause: BaseException | None = error
-  while cause is not None:
-    text = " ".join(str(cause).split())
+  while error is not None:
+    text = " ".join(str(error).split())
     for reason in _REFUSALS:
       if reason in text:
-        path = getattr(cause, "filename", None)
+        path = getattr(error, "filename", None)
         where = f" at {path}" if path else ""
         return (
           f"{reason}{where}; fix that and run the same command again: "
           "training resumes from its last complete checkpoint."
         )
-    cause = cause.__cause__ or cause.__context__
+    error = error.__cause__ or error.__context__
   return None

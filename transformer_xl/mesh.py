@@ -5,19 +5,19 @@ Lanes are sharded over `data` and `fsdp`; parameters and optimizer state over
 says itself how it is sharded, by a method `partition_specs`.
 """
 
+import functools
 import math
 import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import Protocol
 
 import jax
 import numpy as np
 from absl import logging
+from jax import NamedSharding
+from jax import P
 from jax.experimental import mesh_utils
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
 
 from transformer_xl import errors
 from transformer_xl import shapes
@@ -27,8 +27,7 @@ LANES = ("data", "fsdp")
 
 # Tables are sharded by words, or by width where the devices do not divide the
 # words. They are never padded, so that parameter counts are the published ones.
-_BY_WORDS = PartitionSpec(("tensor", "fsdp"))
-_BY_WIDTH = PartitionSpec("tensor", "fsdp")
+_BY_WORDS, _BY_WIDTH = P(("tensor", "fsdp")), P("tensor", "fsdp")
 # A table that is narrower than the chip's tiles is not sharded by width: it is
 # small, and sharding it makes every chip gather the gradients of all lanes'
 # embeddings (docs/tpu.md).
@@ -37,114 +36,81 @@ _NARROW = 128
 # first one with the smallest shards. Layers are stacked, so their arrays have
 # one more axis in front.
 RULES: tuple[tuple[Any, ...], ...] = (
-  (r"embedding/table_\d+$", _BY_WORDS, _BY_WIDTH),
-  (r"softmax/kernel_\d+$", _BY_WORDS, _BY_WIDTH),
-  (r"softmax/bias$", PartitionSpec(("tensor", "fsdp"))),
-  (r"projection_\d+$", PartitionSpec(None, "fsdp")),
-  (
-    r"attention/(query|key|value|position)$",
-    PartitionSpec(None, "fsdp", "tensor"),
-  ),
-  (r"attention/output$", PartitionSpec(None, "tensor", "fsdp")),
-  (r"attention/\w+_bias$", PartitionSpec(None, "tensor")),
-  (r"feed_forward/in_kernel$", PartitionSpec(None, "fsdp", "tensor")),
-  (r"feed_forward/in_bias$", PartitionSpec(None, "tensor")),
-  (r"feed_forward/out_kernel$", PartitionSpec(None, "tensor", "fsdp")),
+  (r"(embedding/table|softmax/kernel)_\d+$", _BY_WORDS, _BY_WIDTH),
+  (r"softmax/bias$", _BY_WORDS),
+  (r"projection_\d+$", P(None, "fsdp")),
+  (r"attention/(query|key|value|position)$", P(None, "fsdp", "tensor")),
+  (r"feed_forward/in_kernel$", P(None, "fsdp", "tensor")),
+  (r"(attention/output|feed_forward/out_kernel)$", P(None, "tensor", "fsdp")),
+  (r"(attention/\w+|feed_forward/in)_bias$", P(None, "tensor")),
 )
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 
 
-class Axes(Protocol):
-  """Number of devices along each axis; -1 for all remaining ones."""
-
-  @property
-  def data(self) -> int:
-    """Number of groups of devices that each hold all parameters."""
-
-  @property
-  def fsdp(self) -> int:
-    """Number of devices that parameters and lanes are sharded over."""
-
-  @property
-  def tensor(self) -> int:
-    """Number of devices that heads and vocabulary are sharded over."""
-
-
 def make_mesh(
-  config: Axes,
-  *,
-  lanes: tuple[int, ...],
-  devices: Sequence[Any] | None = None,
+  config: Any, *, lanes: Sequence[int], devices: Sequence[Any] | None = None
 ) -> jax.sharding.Mesh:
-  """Makes the mesh of all devices.
+  """Makes the mesh of all devices, or of those given.
 
-  Args:
-    config: number of devices along each axis.
-    lanes: numbers of lanes, each of which data x fsdp has to divide.
-    devices: to use instead of all devices of this machine.
+  `config` has the number of devices along each axis (`schema.MeshConfig`); -1
+  along `data` stands for all remaining ones.
 
   Raises:
-    UserError: the axes do not use all devices, or do not divide the lanes.
+    UserError: the axes do not use all devices, or data x fsdp does not divide
+      one of the numbers of lanes.
   """
   available = len(devices) if devices else jax.device_count()
   fixed = config.fsdp * config.tensor
   data = available // fixed if config.data == -1 else config.data
   if data * fixed != available:
-    legal = [n for n in range(1, available + 1) if available % n == 0]
+    legal = [str(n) for n in range(1, available + 1) if available % n == 0]
     raise errors.UserError(
       f"mesh.data={config.data} x mesh.fsdp={config.fsdp} x mesh.tensor="
       f"{config.tensor} must use all {available} devices; try "
       f"--config.mesh.data=-1 with an fsdp x tensor that divides {available}: "
-      f"{', '.join(map(str, legal))}."
+      f"{', '.join(legal)}."
     )
   parts = data * config.fsdp
   for count in lanes:
     if count % parts:
-      lower, upper = count // parts * parts, (count // parts + 1) * parts
+      lower = count // parts * parts
       raise errors.UserError(
         f"a batch of {count} lanes (train.batch_size / "
         "train.accumulation_steps, or eval.batch_size) must be a multiple of "
         f"the {parts} devices that share it; the nearest are "
-        f"{f'{lower} and ' if lower else ''}{upper}."
+        f"{f'{lower} and ' if lower else ''}{lower + parts}."
       )
-  # On v5p:4x8x8 an axis of 2 is part of a physical axis of 4.
   grid = mesh_utils.create_device_mesh(
     (data, config.fsdp, config.tensor),
     devices,
-    allow_split_physical_axes=True,
+    allow_split_physical_axes=True,  # Of v5p:4x8x8, an axis of 2 is part of 4.
   )
-  return jax.sharding.Mesh(
-    grid, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES)
-  )
+  types = (jax.sharding.AxisType.Auto,) * len(AXES)
+  return jax.sharding.Mesh(grid, AXES, axis_types=types)
 
 
 def evaluation_devices(
-  config: Axes, *, lanes: tuple[int, ...]
+  config: Any, *, lanes: Sequence[int]
 ) -> Sequence[jax.Device]:
   """The devices that evaluate: fewer than all where lanes are fewer.
 
   One lane is the published protocol of dynamic evaluation, whatever the
   machine. As many devices as divide the lanes are used, with a warning, if
   `mesh.data` is -1. Several processes use all devices, since each needs some.
-
-  Args:
-    config: number of devices along each axis.
-    lanes: numbers of lanes, as for `make_mesh`.
+  The arguments are those of `make_mesh`.
   """
   devices, fixed = jax.devices(), config.fsdp * config.tensor
   data, rest = divmod(len(devices), fixed)
   is_free = config.data == -1 and rest == 0 and jax.process_count() == 1
   if not is_free or not lanes or min(lanes) >= data * config.fsdp:
     return devices
+  shared = math.gcd(*lanes)
   for part in range(data - 1, 0, -1):
-    is_even = data % part == 0
-    if is_even and all(count % (part * config.fsdp) == 0 for count in lanes):
+    if data % part == 0 and shared % (part * config.fsdp) == 0:
       used = part * fixed
       logging.warning(
         "%d of %d devices stay idle: there are no more lanes than %d.",
-        len(devices) - used,
-        len(devices),
-        min(lanes),
+        *(len(devices) - used, len(devices), min(lanes)),
       )
       return devices[:used]
   return devices
@@ -152,51 +118,47 @@ def evaluation_devices(
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
   """Sharding with the whole array on each device."""
-  return NamedSharding(mesh, PartitionSpec())
+  return NamedSharding(mesh, P())
 
 
 def segments(mesh: jax.sharding.Mesh) -> NamedSharding:
   """Sharding of arrays [S, B, T]."""
-  return NamedSharding(mesh, PartitionSpec(None, LANES))
+  return NamedSharding(mesh, P(None, LANES))
 
 
 def lanes(mesh: jax.sharding.Mesh) -> NamedSharding:
   """Sharding of arrays [B, ...]."""
-  return NamedSharding(mesh, PartitionSpec(LANES))
+  return NamedSharding(mesh, P(LANES))
 
 
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
   """Shardings of parameters, trees that repeat their paths, and memory.
 
-  Args:
-    mesh: from `make_mesh`.
-    tree: arrays or their shapes. A node with a method `partition_specs` is
-      sharded as it says: it returns a tree of the same structure.
+  A node with a method `partition_specs` is sharded as it says: it returns a
+  tree of the same structure.
   """
+  dividing = functools.partial(_dividing, mesh)
+
+  def knows(node):
+    return hasattr(node, "partition_specs")
 
   def shard(path, leaf):
-    if _knows_its_layout(leaf):
-      return jax.tree.map(
-        lambda part, spec: _dividing(mesh, spec, part.shape),
-        leaf,
-        leaf.partition_specs(),
-      )
+    if knows(leaf):
+      return jax.tree.map(dividing, leaf, leaf.partition_specs())
     name = "/".join(str(getattr(key, "key", key)) for key in path)
     for pattern, *choices in RULES:
       if re.search(pattern, name):
         if _BY_WIDTH in choices and leaf.shape[-1] < _NARROW:
           choices.remove(_BY_WIDTH)
         if _ONE_LAYER.search(name):
-          choices = [PartitionSpec(*spec[1:]) for spec in choices]
+          choices = [P(*spec[1:]) for spec in choices]
         return min(
-          (_dividing(mesh, spec, leaf.shape) for spec in choices),
+          (dividing(leaf, spec) for spec in choices),
           key=lambda sharding: math.prod(sharding.shard_shape(leaf.shape)),
         )
     return replicated(mesh)
 
-  return jax.tree_util.tree_map_with_path(
-    shard, tree, is_leaf=_knows_its_layout
-  )
+  return jax.tree.map_with_path(shard, tree, is_leaf=knows)
 
 
 def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
@@ -210,36 +172,28 @@ def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
       tuple(name for name in _names(axes) if name not in LANES) or None
       for axes in sharding.spec
     )
-    return NamedSharding(mesh, PartitionSpec(LANES, *kept))
+    return NamedSharding(mesh, P(LANES, *kept))
 
   return jax.tree.map(shard, parameters(mesh, tree))
 
 
 def placed(tree: shapes.PyTree, shardings: shapes.PyTree) -> shapes.PyTree:
   """Shapes and types with shardings, to compile for or to restore into."""
-  return jax.tree.map(
-    lambda leaf, sharding: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=sharding
-    ),
-    tree,
-    shardings,
-  )
+
+  def place(leaf, sharding):
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+  return jax.tree.map(place, tree, shardings)
 
 
 def dividing_axes(
   size: int, names: Sequence[str], sizes: Mapping[str, int]
 ) -> tuple[str, ...] | None:
-  """The longest prefix of some mesh axes that divides an axis of an array.
+  """The longest prefix of the named mesh axes that divides a size, or None.
 
-  Args:
-    size: of the axis of the array.
-    names: of the mesh axes, in order.
-    sizes: of the mesh axes, by name.
-
-  Returns:
-    Names of mesh axes; None if none divides it.
+  Names that are not in `sizes`, those of the mesh's axes, are left out.
   """
-  names = tuple(names)
+  names = tuple(name for name in names if name in sizes)
   while names and size % math.prod(sizes[name] for name in names):
     names = names[:-1]
   return names or None
@@ -250,9 +204,8 @@ def lane_groups(lanes: int) -> int:
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.manual_axes:  # Inside `shard_map`, a device sees its own lanes only.
     return 1
-  axes = {name: mesh.shape[name] for name in LANES if name in mesh.shape}
-  names = dividing_axes(lanes, tuple(axes), axes) or ()
-  return math.prod(axes[name] for name in names)
+  names = dividing_axes(lanes, LANES, mesh.shape) or ()
+  return math.prod(mesh.shape[name] for name in names)
 
 
 def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, Any] | None:
@@ -266,19 +219,14 @@ def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, Any] | None:
   return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
-def _dividing(mesh, spec, shape) -> NamedSharding:
+def _dividing(mesh, array, spec) -> NamedSharding:
   """Shards only those axes that the devices divide."""
-
-  def axes(size, names):
-    return dividing_axes(size, _names(names), mesh.shape)
-
-  padded = (*spec, *[None] * (len(shape) - len(spec)))
-  found = (axes(size, names) for size, names in zip(shape, padded, strict=True))
-  return NamedSharding(mesh, PartitionSpec(*found))
-
-
-def _knows_its_layout(node) -> bool:
-  return hasattr(node, "partition_specs")
+  padded = (*spec, *[None] * (array.ndim - len(spec)))
+  found = (
+    dividing_axes(size, _names(axes), mesh.shape)
+    for size, axes in zip(array.shape, padded, strict=True)
+  )
+  return NamedSharding(mesh, P(*found))
 
 
 def _names(axes) -> list[str]:

@@ -160,11 +160,11 @@ def test_single_tokens_have_the_positions_that_they_have_in_segments(variant):
   for start in (0, 4, 8):  # The last one in part.
     chunk = tokens[:, start : min(start + 4, 10)]
     _, state = step(frozen, state, chunk)
-  single = reader.for_tokens(frozen, state)
-  step, state = jax.jit(single.reader.step), single.state
+  reader, frozen, state = reader.for_tokens(frozen, state)
+  step = jax.jit(reader.step)
   for index in range(10, 24):
     token = tokens[:, index : index + 1]
-    got, state = step(single.frozen, state, token)
+    got, state = step(frozen, state, token)
     np.testing.assert_allclose(
       got[:, 0], expected[:, index], rtol=1e-5, atol=2e-5
     )
@@ -221,13 +221,13 @@ def test_tokens_go_on_in_rings_without_slots_to_spare(variant, tokens_before):
     count = min(reader.segment_len, tokens_before - read)
     _, state = step(frozen, state, tokens[:, read : read + count])
     read += count
-  tight = reader.for_tokens(frozen, state)
-  assert tight.reader.num_slots == 7 < reader.num_slots == 12
-  tight_step, tight_state = jax.jit(tight.reader.step), tight.state
+  tight, tight_frozen, tight_state = reader.for_tokens(frozen, state)
+  assert tight.num_slots == 7 < reader.num_slots == 12
+  tight_step = jax.jit(tight.step)
   for index in range(tokens_before, 40):
     token = tokens[:, index : index + 1]
     want, state = step(frozen, state, token)
-    got, tight_state = tight_step(tight.frozen, tight_state, token)
+    got, tight_state = tight_step(tight_frozen, tight_state, token)
     # The same sums, of which some have fewer zeros in them.
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
+from tests import tiny
 from transformer_xl.model import memory as memory_lib
 
 LANES, LAYERS, WIDTH = 2, 2, 2
@@ -28,9 +29,10 @@ def _read(memory, hiddens, resets, *, same_length=False, window="mem_len"):
 
 
 def _empty(mem_len, start="masked", dtype="float32"):
-  return memory_lib.empty(
-    LAYERS, LANES, mem_len, WIDTH, dtype=jnp.dtype(dtype), start=start
+  config = tiny.model_config(
+    num_layers=LAYERS, model_dim=WIDTH, dtype=dtype, memory_start=start
   )
+  return memory_lib.empty(config, batch_size=LANES, mem_len=mem_len)
 
 
 def _states(numbers):

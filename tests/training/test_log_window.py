@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import executed_work
 from tests import corpus
 from tests import tiny
 from tests.training.runs import lines
@@ -66,7 +67,7 @@ def test_executed_and_repeated_work_is_counted_by_hand():
     num_layers=3, model_dim=8, num_heads=2, head_dim=5, ff_dim=12
   )
   lengths = {"batch_size": 2, "segment_len": 4, "mem_len": 6}
-  work = flops.forward_work(config, **lengths)
+  work = executed_work.forward_work(config, **lengths)
   # Multiply-adds of a segment of 4 in one lane.
   again = 2 * 6 * 8 * 10  # Keys and values of 6 states.
   query_key_value_output = 4 * 4 * 8 * 10
@@ -80,7 +81,7 @@ def test_executed_and_repeated_work_is_counted_by_hand():
   assert work.useful == flops.forward_flops_per_token(
     config, segment_len=4, mem_len=6
   )
-  cached = flops.forward_work(config, **lengths, num_slots=12)
+  cached = executed_work.forward_work(config, **lengths, num_slots=12)
   products = 4 * 10 * (12 + 12 + 15)  # Content, values; position.
   layer = query_key_value_output + products + feed_forward
   assert cached.executed == pytest.approx(2 * (3 * layer + softmax) / 4)
@@ -107,7 +108,7 @@ def test_executed_work_is_what_xla_counts():
   score = jax.jit(functools.partial(model.apply, method="nll"))
   compiled = score.lower({"params": params}, tokens, tokens, memory).compile()
   counted = compiled.cost_analysis()["flops"] / tokens.size
-  work = flops.forward_work(config, segment_len=32, **lengths)
+  work = executed_work.forward_work(config, segment_len=32, **lengths)
   # XLA counts softmax, layer norms and activations as well.
   assert 1 < counted / work.executed < 1.1
   assert work.executed > 1.2 * work.useful

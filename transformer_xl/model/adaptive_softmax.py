@@ -10,36 +10,30 @@ E_c width and V_c size of cluster c.
 
 import dataclasses
 import functools
+import itertools
 from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+from jax import ad_checkpoint
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_embedding
-from transformer_xl.model import cross_entropy
 from transformer_xl.model import sparse_tails
 from transformer_xl.model.kernels import dense
 
 
 @jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class Capacities:
+class Capacities(tuple[float, ...]):
   """For each tail cluster, the share of a device's tokens it has room for.
 
   A cluster then computes only the logits of its own targets. If there are more
   than it has room for, it computes those of all tokens, so the result is the
   same. Without shares, every cluster computes all tokens.
   """
-
-  shares: tuple[float, ...] = ()
-
-  def of(self, tail: int) -> float:
-    """The share of one tail cluster, the first being 0."""
-    return self.shares[tail] if self.shares else 1.0
 
 
 @jax.tree_util.register_static
@@ -73,56 +67,37 @@ class AdaptiveSoftmax(nn.Module):
     config = self.config
     parts = adaptive_embedding.clusters(config)
     zeros = nn.initializers.zeros
-    tails = len(parts) - 1
-    cluster_kernel = jnp.zeros((0, config.embed_dim), jnp.float32)
-    cluster_bias = jnp.zeros((0,), jnp.float32)
-    if tails:
-      init = zeros
-      if config.init_style == "pytorch":
-        init = nn.initializers.normal(config.init_std)
-      shape = (tails, config.embed_dim)
+    normal = nn.initializers.normal(config.init_std)
+    shape = (len(parts) - 1, config.embed_dim)
+    cluster_kernel = jnp.zeros(shape, jnp.float32)
+    cluster_bias = jnp.zeros(shape[:1], jnp.float32)
+    if config.cutoffs:
+      init = normal if config.init_style == "pytorch" else zeros
       cluster_kernel = self.param("cluster_kernel", init, shape, jnp.float32)
-      cluster_bias = self.param("cluster_bias", zeros, (tails,), jnp.float32)
+      cluster_bias = self.param("cluster_bias", zeros, shape[:1], jnp.float32)
+    if not config.tie_weights:
+      tables = tuple(
+        self.param(f"kernel_{index}", normal, part.shape, jnp.float32)
+        for index, part in enumerate(parts)
+      )
+    elif config.div_val == 1:
+      # Slices would each give a gradient as large as the table.
+      tables = tuple(jnp.split(tables[0], list(config.cutoffs)))
+    if len(projections) == 1:
+      projections *= len(parts)
+    first_tied = {"none": len(parts), "all": 0, "all_but_first": 1}
+    untied = parts[: first_tied[config.tie_projections]]
+    own = [
+      adaptive_embedding.projection_parameter(self, index, part.width)
+      for index, part in enumerate(untied)
+    ]
     return Projection(
-      kernels=self._kernels(parts, tables),
-      projections=self._projections(parts, projections),
+      kernels=tables,
+      projections=(*own, *projections[len(own) :]),
       bias=self.param("bias", zeros, (config.vocab_size,), jnp.float32),
       cluster_kernel=cluster_kernel,
       cluster_bias=cluster_bias,
       capacities=Capacities(config.cluster_capacities),
-    )
-
-  def _kernels(self, parts, tables):
-    config = self.config
-    if not config.tie_weights:
-      init = nn.initializers.normal(config.init_std)
-      return tuple(
-        self.param(
-          f"kernel_{index}",
-          init,
-          (part.stop - part.start, part.width),
-          jnp.float32,
-        )
-        for index, part in enumerate(parts)
-      )
-    if config.div_val == 1:
-      # Slices would each give a gradient as large as the table.
-      return tuple(jnp.split(tables[0], [part.start for part in parts[1:]]))
-    return tables
-
-  def _projections(self, parts, projections):
-    config = self.config
-    tied = {"none": (), "all": range(len(parts))}.get(
-      config.tie_projections, range(1, len(parts))
-    )
-    shared = len(projections) == 1
-    return tuple(
-      projections[0 if shared else index]
-      if index in tied
-      else adaptive_embedding.projection_parameter(
-        self, config, index, part.width
-      )
-      for index, part in enumerate(parts)
     )
 
 
@@ -130,38 +105,33 @@ def nll(
   hidden: shapes.Hidden, targets: shapes.Tokens, weights: Projection
 ) -> shapes.Losses:
   """Negative log-probability of each target in nats, in token order."""
-  shortlist = weights.kernels[0].shape[0]
-  start, column = shortlist, targets
+  shortlist, *tails = _bounds(weights)
+  shares = weights.capacities or (1.0,) * len(tails)
+  column = targets
   result = jnp.zeros(targets.shape, jnp.float32)
-  for index, kernel in enumerate(weights.kernels[1:], start=1):
-    inside = (targets >= start) & (targets < start + kernel.shape[0])
-    column = jnp.where(inside, shortlist + index - 1, column)
+  for index, (start, stop) in enumerate(tails, start=1):
+    inside = (targets >= start) & (targets < stop)
+    column = jnp.where(inside, shortlist[1] + index - 1, column)
     local = jnp.where(inside, targets - start, 0)
     tail = functools.partial(_tail_nll, weights, index, start)
     result += sparse_tails.with_room(
-      tail,
-      hidden,
-      local,
-      inside,
-      capacity=weights.capacities.of(index - 1),
+      tail, hidden, local, inside, capacity=shares[index - 1]
     )
-    start += kernel.shape[0]
-  return result + cross_entropy.cross_entropy(
-    _head_logits(hidden, weights), column
-  )
+  head = _head_logits(hidden, weights)
+  return result + _cross_entropy(head, column)
 
 
 def log_probs(
   hidden: shapes.Hidden, weights: Projection
 ) -> jt.Float[shapes.Array, "B T V"]:
   """Log-probabilities of the whole vocabulary, in order of the ids."""
-  shortlist = weights.kernels[0].shape[0]
+  (_, size), *tails = _bounds(weights)
   head = _head_log_probs(hidden, weights)
-  parts, start = [head[..., :shortlist]], shortlist
-  for index, kernel in enumerate(weights.kernels[1:], start=1):
-    parts.append(_tail_log_probs(hidden, weights, head, index, start))
-    start += kernel.shape[0]
-  return jnp.concatenate(parts, axis=-1)
+  parts = [
+    _tail_log_probs(hidden, weights, head, index, start)
+    for index, (start, _) in enumerate(tails, start=1)
+  ]
+  return jnp.concatenate([head[..., :size], *parts], axis=-1)
 
 
 def top_k(
@@ -169,46 +139,42 @@ def top_k(
 ) -> tuple[
   jt.Float[shapes.Array, "B T count"], jt.Int[shapes.Array, "B T count"]
 ]:
-  """The k likeliest tokens, likeliest first; ties go to the lower id.
+  """Log-probabilities and ids of the k likeliest tokens, likeliest first.
 
-  Equal to the k largest of `log_probs`. No token is likelier than its cluster,
-  so a tail is computed only if in some position the cluster itself is likelier
-  than the k-th token so far.
-
-  Returns:
-    Log-probabilities and ids.
+  Equal to the k largest of `log_probs`; ties go to the lower id. No token is
+  likelier than its cluster, so a tail is computed only if in some position the
+  cluster itself is likelier than the k-th token so far.
 
   Raises:
     ValueError: k is not between 1 and the size of the vocabulary.
   """
   if not 0 < k <= weights.bias.shape[0]:
     raise ValueError(f"k={k} is not in [1, {weights.bias.shape[0]}].")
-  start = weights.kernels[0].shape[0]
+  (_, size), *tails = _bounds(weights)
   head = _head_log_probs(hidden, weights)
   shape = (*head.shape[:-1], k)
   best = (jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32))
-  best = _merge_best(best, head[..., :start], 0)
-  bounds = head[..., start:]
-  for index, kernel in enumerate(weights.kernels[1:], start=1):
+  best = _merge_best(best, head[..., :size], 0)
+  for index, (start, _) in enumerate(tails, start=1):
 
     def with_tail(best, index=index, start=start):
       tail = _tail_log_probs(hidden, weights, head, index, start)
       return _merge_best(best, tail, start)
 
-    is_needed = jnp.any(bounds[..., index - 1] > best[0][..., -1])
+    cluster = head[..., size + index - 1]
+    is_needed = jnp.any(cluster > best[0][..., -1])
     best = jax.lax.cond(is_needed, with_tail, lambda best: best, best)
-    start += kernel.shape[0]
   return best
 
 
-def _merge_best(best, log_probs, start):
-  """The k likeliest of those found so far and of one cluster.
+def _bounds(weights) -> list[tuple[int, int]]:
+  """The first id of each cluster, and the id after its last."""
+  ends = itertools.accumulate(kernel.shape[0] for kernel in weights.kernels)
+  return list(itertools.pairwise((0, *ends)))
 
-  Args:
-    best: log-probabilities and ids so far.
-    log_probs: of the cluster's tokens.
-    start: id of its first token.
-  """
+
+def _merge_best(best, log_probs, start):
+  """The k likeliest of those found so far and of the cluster from `start`."""
   k = best[0].shape[-1]
   values, local = jax.lax.top_k(log_probs, min(k, log_probs.shape[-1]))
   tokens = jnp.concatenate([best[1], local.astype(jnp.int32) + start], axis=-1)
@@ -231,30 +197,32 @@ def _tail_log_probs(hidden, weights, head, index, start) -> jax.Array:
 
 def _head_logits(hidden, weights) -> tuple[jax.Array, ...]:
   """Logits of the shortlist and of clusters 1, 2, ... in this order."""
-  size = weights.kernels[0].shape[0]
-  narrow = adaptive_embedding.project(
-    hidden, weights.projections[0], transpose=True
-  )
+  narrow = _narrow(hidden, weights, 0)
   logits = functools.partial(_logits, narrow, temperature=weights.temperature)
-  words = logits(weights.kernels[0], weights.bias[:size])
+  kernel = weights.kernels[0]
+  words = logits(kernel, weights.bias[: kernel.shape[0]])
   if weights.cluster_bias.size == 0:
     return (words,)
   return words, logits(weights.cluster_kernel, weights.cluster_bias)
 
 
-def _tail_logits(hidden, weights, index, start):
-  kernel = weights.kernels[index]
-  bias = weights.bias[start : start + kernel.shape[0]]
-  narrow = adaptive_embedding.project(
-    hidden, weights.projections[index], transpose=True
-  )
-  return _logits(narrow, kernel, bias, temperature=weights.temperature)
-
-
 def _tail_nll(weights, index, start, hidden, local, inside) -> jax.Array:
   """Losses within one cluster, 0 for targets outside of it."""
   logits = _tail_logits(hidden, weights, index, start)
-  return jnp.where(inside, cross_entropy.cross_entropy((logits,), local), 0.0)
+  return jnp.where(inside, _cross_entropy((logits,), local), 0.0)
+
+
+def _tail_logits(hidden, weights, index, start):
+  kernel = weights.kernels[index]
+  bias = weights.bias[start : start + kernel.shape[0]]
+  narrow = _narrow(hidden, weights, index)
+  return _logits(narrow, kernel, bias, temperature=weights.temperature)
+
+
+def _narrow(hidden, weights, index):
+  """Hidden states in the width of a cluster, [B, T, E_c]."""
+  projection = weights.projections[index]
+  return adaptive_embedding.project(hidden, projection, transpose=True)
 
 
 def _logits(narrow, kernel, bias, *, temperature):
@@ -262,3 +230,47 @@ def _logits(narrow, kernel, bias, *, temperature):
   product = dense.logits(narrow, kernel.astype(narrow.dtype))
   logits = product + bias[None, None]
   return logits if temperature.value == 1 else logits / temperature.value
+
+
+@jax.custom_vjp
+def _cross_entropy(parts, targets) -> jax.Array:
+  """Losses [B, T] for logits in several arrays, each [B, T, V_c].
+
+  The rule for the gradient saves memory: JAX's own keeps the exponentials and
+  the mask beside the logits. Joining the arrays would copy them.
+  """
+  return _loss_forward(parts, targets)[0]
+
+
+def _loss_forward(parts, targets):
+  normalisers = [jax.nn.logsumexp(part, axis=-1) for part in parts]
+  normaliser = functools.reduce(jnp.logaddexp, normalisers)
+  normaliser = ad_checkpoint.checkpoint_name(normaliser, "normaliser")
+  # If the vocabulary is split over devices, a sum over a mask moves no logits;
+  # a gather would.
+  chosen = [
+    jnp.sum(jnp.where(mask, part, 0.0), axis=-1)
+    for part, mask in _with_masks(parts, targets)
+  ]
+  losses = normaliser - functools.reduce(jnp.add, chosen)
+  return losses, (parts, normaliser, targets)
+
+
+def _loss_backward(saved, gradient):
+  parts, normaliser, targets = saved
+  return tuple(
+    gradient[..., None] * (jnp.exp(part - normaliser[..., None]) - mask)
+    for part, mask in _with_masks(parts, targets)
+  ), None
+
+
+_cross_entropy.defvjp(_loss_forward, _loss_backward)
+
+
+def _with_masks(parts, targets):
+  """Each part, and where it has the logits of the targets."""
+  start = 0
+  for part in parts:
+    column = jax.lax.broadcasted_iota(targets.dtype, part.shape, 2)
+    yield part, column == targets[..., None] - start
+    start += part.shape[-1]

@@ -3,12 +3,29 @@
 Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
 """
 
+import functools
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.model import attention_dropout
+
+BLOCK = 128  # Queries of `chunked_attention`; see docs/kernels.md.
+
+
+class Inputs(NamedTuple):
+  """What every implementation of `relative_attention` takes."""
+
+  query: shapes.Queries
+  key: shapes.Keys
+  value: shapes.Keys
+  position_key: shapes.PositionKeys
+  content_bias: shapes.Biases
+  position_bias: shapes.Biases
+  reach: shapes.Reach
 
 
 def rel_shift(
@@ -40,65 +57,67 @@ def relative_attention(
   query: shapes.Queries,
   key: shapes.Keys,
   value: shapes.Keys,
-  position_key: shapes.PositionKeys,
+  position_key: shapes.PositionKeys | None = None,
   *,
-  content_bias: shapes.Biases,
-  position_bias: shapes.Biases,
+  content_bias: shapes.Biases | None = None,
+  position_bias: shapes.Biases | None = None,
   reach: shapes.Reach,
   dropout: attention_dropout.Dropout | None,
   first_query: int = 0,
 ) -> shapes.Queries:
   """Attention with content and position terms, softmax in float32.
 
-  Args:
-    query: of the segment's T tokens.
-    key: of memory and segment, oldest first.
-    value: likewise.
-    position_key: projected encodings of the distances K-1 down to 0.
-    content_bias: u, added to the query in the content term.
-    position_bias: v, added to the query in the position term.
-    reach: largest visible distance for each query.
-    dropout: of the probabilities, which are not re-normalised.
-    first_query: where in its segment the first query is, for dropout.
-
-  Returns:
-    The weighted values, [B, T, H, Dh], in the type of `query`.
+  Keys and values are those of memory and segment, oldest first. `position_key`
+  has projected encodings of the distances K-1 down to 0; without it, scores do
+  not depend on the distance. The content term adds `content_bias`, u, to the
+  query, and the position term `position_bias`, v. `reach` is the largest
+  distance that each query may see. After dropout the probabilities are not
+  re-normalised; `first_query` is where in its segment the first query is.
   """
-  content = jnp.einsum(
-    "bthd,bkhd->bhtk",
-    query + content_bias[None, None],
-    key,
-    preferred_element_type=jnp.float32,
-  )
-  position = jnp.einsum(
-    "bthd,khd->bhtk",
-    query + position_bias[None, None],
-    position_key,
-    preferred_element_type=jnp.float32,
-  )
+
+  def term(bias, axes, keys):
+    biased = query if bias is None else query + bias[None, None]
+    return jnp.einsum(
+      f"bthd,{axes}->bhtk", biased, keys, preferred_element_type=jnp.float32
+    )
+
+  scores = term(content_bias, "bkhd", key)
+  if position_key is not None:
+    scores += rel_shift(term(position_bias, "khd", position_key))
   # The published code scales the sum, so u and v are scaled too.
-  scores = (content + rel_shift(position)) * query.shape[-1] ** -0.5
-  weights = visible_softmax(scores, reach).astype(query.dtype)
-  weights = attention_dropout.drop(weights, dropout, first_query=first_query)
-  return jnp.einsum("bhtk,bkhd->bthd", weights, value)
-
-
-def absolute_attention(
-  query: shapes.Queries,
-  key: shapes.Keys,
-  value: shapes.Keys,
-  *,
-  reach: shapes.Reach,
-  dropout: attention_dropout.Dropout | None,
-) -> shapes.Queries:
-  """`relative_attention` without the term of the distance and biases."""
-  scores = jnp.einsum(
-    "bthd,bkhd->bhtk", query, key, preferred_element_type=jnp.float32
+  weights = visible_softmax(scores * query.shape[-1] ** -0.5, reach)
+  weights = attention_dropout.drop(
+    weights.astype(query.dtype), dropout, first_query=first_query
   )
-  scores = scores * query.shape[-1] ** -0.5
-  weights = visible_softmax(scores, reach).astype(query.dtype)
-  weights = attention_dropout.drop(weights, dropout, first_query=0)
   return jnp.einsum("bhtk,bkhd->bthd", weights, value)
+
+
+def chunked_attention(
+  inputs: Inputs, dropout: attention_dropout.Dropout | None
+) -> shapes.Queries:
+  """`relative_attention`, a block of queries at a time.
+
+  Each block attends only to the keys that causality lets it see, and the
+  backward pass computes its scores again, so that memory never holds more than
+  one block of scores.
+  """
+  segment_len, context_len = inputs.query.shape[1], inputs.key.shape[1]
+  blocks = []
+  for start in range(0, segment_len, BLOCK):
+    block = slice(start, min(start + BLOCK, segment_len))
+    seen = context_len - segment_len + block.stop
+    attend = functools.partial(
+      relative_attention, dropout=dropout, first_query=start
+    )
+    arrays = inputs._replace(
+      query=inputs.query[:, block],
+      key=inputs.key[:, :seen],
+      value=inputs.value[:, :seen],
+      position_key=inputs.position_key[context_len - seen :],
+      reach=inputs.reach[:, block],
+    )
+    blocks.append(jax.checkpoint(attend)(**arrays._asdict()))
+  return jnp.concatenate(blocks, axis=1)
 
 
 def visible_softmax(

@@ -48,17 +48,11 @@ def kept(
 ) -> jax.Array:
   """Whether dropout keeps the weight between a query and a key.
 
-  A hash of three numbers, cheap enough for use inside a kernel: each query
-  has its own start, from which keys are numbered.
-
-  Args:
-    seed: random bits of lane and head, int32 as all three.
-    query: index in the segment.
-    key: index in memory and segment; all three broadcast to the shape of
-      the result.
-    rate: share of the weights that are dropped.
+  A hash of three int32 numbers, cheap enough for use inside a kernel: random
+  bits of lane and head, and the indices of query (in the segment) and key (in
+  memory and segment). They broadcast to the shape of the result.
   """
-  start = _mixed(seed + query * _STRIDE)
+  start = _mixed(seed + query * _STRIDE)  # From where a query's keys count.
   bits = _mixed(start ^ (key * _STRIDE))
   return bits >= int(rate * 2**32) - 2**31
 

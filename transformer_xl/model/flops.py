@@ -1,7 +1,5 @@
 """Floating-point operations of one token's prediction."""
 
-from typing import NamedTuple
-
 import jax
 
 from transformer_xl import hardware
@@ -23,81 +21,23 @@ def forward_flops_per_token(
   """
   width = config.num_heads * config.head_dim
   keys = mem_len + (segment_len + 1) / 2
-  layer: float = (
-    8 * config.model_dim * width + 4 * config.model_dim * config.ff_dim
-  )
-  layer += 2 * table.of(config).score_products * width * keys
+  layer = 4 * config.model_dim * (2 * width + config.ff_dim)
+  attention = 2 * table.of(config).score_products * width * keys
   ends = (*config.cutoffs, config.vocab_size)
   head = 2 * config.embed_dim * (ends[0] + len(config.cutoffs))
-  return config.num_layers * layer + head
-
-
-class Work(NamedTuple):
-  """Operations of one token's forward pass; a training step has three."""
-
-  useful: float  # `forward_flops_per_token`.
-  executed: float  # In matrix products, masked ones included.
-  reprojection: float  # Part of `executed`: keys and values of memory.
-
-
-def forward_work(
-  config: schema.ModelConfig,
-  *,
-  batch_size: int,
-  segment_len: int,
-  mem_len: int,
-  num_slots: int = 0,
-) -> Work:
-  """Operations for a token with attention in whole matrices.
-
-  Each of the encoding's p products covers all K = M + T keys, 2 p H Dh K. A
-  segment of T tokens projects K keys, K values and, if the encoding does so,
-  K distances for all lanes at once. Tail clusters are not counted.
-
-  Args:
-    config: of the model.
-    batch_size: B; lanes share the projections of distances.
-    segment_len: T.
-    mem_len: M.
-    num_slots: R, if keys and values are cached; then none is projected
-      again, and the product with distances has R + T - 1 columns.
-  """
-  lengths = {"segment_len": segment_len, "mem_len": mem_len}
-  useful = forward_flops_per_token(config, **lengths)
-  encoding = table.of(config)
-  width = config.num_heads * config.head_dim
-  product = 2 * encoding.score_products * width  # For each key.
-  seen = mem_len + (segment_len + 1) / 2
-  dense = useful - config.num_layers * product * seen
-  if num_slots:
-    products = product * num_slots
-    if encoding.score_products > 2:
-      products += 2 * width * (segment_len - 1)
-    return Work(useful, dense + config.num_layers * products, 0.0)
-  keys = mem_len + segment_len
-  again = 4 * config.model_dim * width * mem_len / segment_len
-  layer = product * keys + again
-  if encoding.projects_distances:
-    layer += 2 * config.model_dim * width * keys / (batch_size * segment_len)
-  executed = dense + config.num_layers * layer
-  return Work(useful, executed, config.num_layers * again)
+  return config.num_layers * (layer + attention) + head
 
 
 def mfu(
-  tokens_per_second: float,
-  config: schema.ModelConfig,
-  *,
-  segment_len: int,
-  mem_len: int,
+  tokens_per_second: float, config: schema.ModelConfig, **lengths: int
 ) -> float | None:
   """Useful training FLOPs (three forward passes) over the devices' peak.
 
-  None where the peak of the device is not known.
+  None where the peak of the device is not known. The lengths are those of
+  `forward_flops_per_token`.
   """
   peak = hardware.PEAK_FLOPS.get(jax.devices()[0].device_kind)
   if peak is None:
     return None
-  flops = 3 * forward_flops_per_token(
-    config, segment_len=segment_len, mem_len=mem_len
-  )
+  flops = 3 * forward_flops_per_token(config, **lengths)
   return tokens_per_second * flops / (peak * jax.device_count())

@@ -19,13 +19,14 @@ the rings in a loop over tokens instead of writing into them.
 
 import dataclasses
 import math
+import operator
 from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax.sharding import PartitionSpec
+from jax import P
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -50,11 +51,9 @@ class State(NamedTuple):
 
   def partition_specs(self) -> "State":
     """How a mesh splits it: by lanes, and rings by heads as well."""
-    ring: Any = PartitionSpec((*mesh_lib.LANES, "tensor"))
-    lanes: Any = PartitionSpec(mesh_lib.LANES)
-    whole: Any = PartitionSpec()
-    layers = tuple(ring_source.LayerCache(ring, ring) for _ in self.layers)
-    return State(layers, lanes, whole, whole)
+    layers = jax.tree.map(lambda _: P((*mesh_lib.LANES, "tensor")), self.layers)
+    specs: Any = (layers, P(mesh_lib.LANES), P(), P())
+    return State(*specs)
 
 
 class Frozen(NamedTuple):
@@ -63,9 +62,8 @@ class Frozen(NamedTuple):
   params: shapes.PyTree  # Those outside the layers.
   layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
   distances: tuple[encoding.DistanceTerms | None, ...]
-  empty: tuple[
-    ring_source.LayerCache, ...
-  ]  # [H, Dh, 1]: an empty slot, if attended.
+  # Keys and values [H, Dh, 1] of an empty slot, if attended.
+  empty: tuple[ring_source.LayerCache, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,24 +77,15 @@ class Reader:
   steps that complete it, and restart after `segment_len` tokens: single tokens
   get the positions that they would have in whole segments. Such a model should
   be read in segments of the length that it was trained with.
-
-  Attributes:
-    config: of the model.
-    mem_len: M.
-    segment_len: tokens of a full segment.
-    clamp_len: larger distances share its encoding; 0 for no limit.
-    same_length: all queries see the same number of keys.
-    max_step_len: the most tokens in a step; 0 for a segment.
-    temperature: that logits are divided by.
   """
 
   config: schema.ModelConfig
-  mem_len: int
-  segment_len: int
-  clamp_len: int
-  same_length: bool
-  max_step_len: int = 0
-  temperature: float = 1.0
+  mem_len: int  # M.
+  segment_len: int  # Tokens of a full segment.
+  clamp_len: int  # Larger distances share its encoding; 0 for no limit.
+  same_length: bool  # All queries see the same number of keys.
+  max_step_len: int = 0  # The most tokens in a step; 0 for a segment.
+  temperature: float = 1.0  # Divides the logits.
 
   def __post_init__(self):
     table.of(self.config).check_segment_len(self.config, self.segment_len)
@@ -107,30 +96,28 @@ class Reader:
     step_len = self.max_step_len or self.segment_len
     return (math.ceil(self.mem_len / step_len) + 1) * step_len
 
-  def for_tokens(self, frozen: Frozen, state: State) -> "Continued":
+  def for_tokens(
+    self, frozen: Frozen, state: State
+  ) -> tuple["Reader", Frozen, State]:
     """Continues with single tokens, in rings of M + 1 slots.
 
     Every token reads the whole ring, so slots for a full segment would only
-    cost time.
+    cost time. Returns a reader with its frozen parameters and state.
     """
     reader = dataclasses.replace(self, max_step_len=1)
-    slots = jnp.arange(reader.num_slots, dtype=jnp.int32)
+    count = reader.num_slots
     # The newest slots, oldest first; the next token overwrites the oldest.
-    kept = (state.slot - reader.num_slots + slots) % self.num_slots
+    slots = state.slot - count + jnp.arange(count, dtype=jnp.int32)
+    kept = slots % self.num_slots
     layers = jax.tree.map(lambda ring: ring[..., kept], state.layers)
     distances = tuple(
       terms
-      and terms._replace(
-        keys=ring_lib.around(terms.keys.once[..., -reader.num_slots :])
-      )
+      and terms._replace(keys=ring_lib.around(terms.keys.once[..., -count:]))
       for terms in frozen.distances
     )
     start = jnp.zeros((), jnp.int32)
-    return Continued(
-      reader,
-      frozen._replace(distances=distances),
-      state._replace(layers=layers, slot=start),
-    )
+    state = state._replace(layers=layers, slot=start)
+    return reader, frozen._replace(distances=distances), state
 
   def freeze(self, params: shapes.PyTree) -> Frozen:
     """Computes everything that does not depend on the text."""
@@ -138,7 +125,7 @@ class Reader:
     params = _in_compute_type(params, config)
     outside = {name: tree for name, tree in params.items() if name != "layers"}
     layers = [
-      jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"])
+      jax.tree.map(operator.itemgetter(index), params["layers"])
       for index in range(config.num_layers)
     ]
     positions = table.of(config).positions(
@@ -148,18 +135,16 @@ class Reader:
       self._bound(outside).biases, positions, self.num_slots
     )
     zeros = jnp.zeros((1, 1, config.model_dim), config.dtype)
-    kept = [_read_layer(config, layer, zeros, None, source) for layer in layers]
-    distances, empty = zip(*(found for _, found in kept), strict=True)
+    kept = [self._read(layer, zeros, None, source)[1] for layer in layers]
+    distances, empty = zip(*kept, strict=True)
     joined = tuple(ring_source.joined(layer, config) for layer in layers)
     return Frozen(outside, joined, distances, empty)
 
   def start(self, frozen: Frozen, *, batch_size: int) -> State:
     """The memory before the first token."""
     fill = 0 if self.config.memory_start == "masked" else self.mem_len
-    layers = jax.tree.map(
-      lambda slot: jnp.tile(slot, (batch_size, 1, self.num_slots)),
-      frozen.empty,
-    )
+    size = (batch_size, 1, self.num_slots)
+    layers = jax.tree.map(lambda slot: jnp.tile(slot, size), frozen.empty)
     length = jnp.full((batch_size,), fill, jnp.int32)
     # Two arrays, since a donated buffer can be given away only once.
     slot, position = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
@@ -170,7 +155,7 @@ class Reader:
     frozen: Frozen,
     state: State,
     tokens: shapes.Tokens,
-    resets: shapes.Resets | None = None,
+    resets: Any = None,
   ) -> tuple[jt.Float[shapes.Array, "B T V"], State]:
     """Log-probabilities of every next token, and the next state."""
     hidden, state = self.read(frozen, state, tokens, resets)
@@ -194,18 +179,14 @@ class Reader:
     frozen: Frozen,
     state: State,
     tokens: shapes.Tokens,
-    resets: shapes.Resets | None = None,
+    resets: Any = None,
   ) -> tuple[shapes.Hidden, State]:
     """The last layer's states, and the next state.
 
-    Args:
-      frozen: of `freeze`.
-      state: after the tokens before.
-      tokens: ids.
-      resets: True where a token is the first of a document. None saves the
-        work of a reset, which may touch every slot.
+    `resets` [B, T] is True where a token is the first of a document. None saves
+    the work of a reset, which may touch every slot.
     """
-    config, segment_len = self.config, tokens.shape[1]
+    segment_len = tokens.shape[1]
     if resets is None:
       resets = jnp.zeros(tokens.shape, bool)
     else:
@@ -216,17 +197,15 @@ class Reader:
       resets,
       mem_len=self.mem_len,
       same_length=self.same_length,
-      window=config.same_length_window,
+      window=self.config.same_length_window,
     )
     model = self._bound(frozen.params)
     source = ring_source.Ring(state.position, reach, state.slot)
     hidden = model.embed(tokens, first_position=state.position)
     layers = []
-    for layer, cache, distance in zip(
-      frozen.layers, state.layers, frozen.distances, strict=True
-    ):
-      slots = ring_source.Slots(cache, distance)
-      hidden, cache = _read_layer(config, layer, hidden, slots, source)
+    slots = map(ring_source.Slots, state.layers, frozen.distances)
+    for layer, memory in zip(frozen.layers, slots, strict=True):
+      hidden, cache = self._read(layer, hidden, memory, source)
       layers.append(cache)
     return hidden, State(
       tuple(layers),
@@ -244,14 +223,19 @@ class Reader:
     if self.config.memory_start == "masked":
       return state._replace(length=jnp.where(lanes, 0, state.length))
     rows = jnp.repeat(lanes, self.config.num_heads)[:, None, None]
-    layers = jax.tree.map(
-      lambda slots, empty: jnp.where(
-        rows, jnp.tile(empty, (lanes.shape[0], 1, 1)), slots
-      ),
-      state.layers,
-      frozen.empty,
-    )
+
+    def emptied(slots, empty):
+      return jnp.where(rows, jnp.tile(empty, (lanes.shape[0], 1, 1)), slots)
+
+    layers = jax.tree.map(emptied, state.layers, frozen.empty)
     return state._replace(layers=layers)
+
+  def _read(self, params, hidden, memory, source):
+    """One layer's output, and what the source keeps."""
+    output, (_, kept) = layers_lib.Block(self.config).apply(
+      {"params": params}, hidden, memory, source, True
+    )
+    return output, kept
 
   def _bound(self, params: shapes.PyTree) -> transformer_xl.TransformerXL:
     model = transformer_xl.TransformerXL(
@@ -263,26 +247,13 @@ class Reader:
     return model.bind({"params": params})
 
 
-class Continued(NamedTuple):
-  """A reader of single tokens, with its frozen parameters and state."""
-
-  reader: Reader
-  frozen: Frozen
-  state: State
-
-
 def repeat_lane(state: State, count: int) -> State:
   """The state of a single lane, in `count` lanes."""
-  layers = jax.tree.map(
-    lambda ring: jnp.tile(ring, (count, 1, 1)), state.layers
-  )
-  length = jnp.repeat(state.length, count)
-  return state._replace(layers=layers, length=length)
+  tiled = jax.tree.map(lambda ring: jnp.tile(ring, (count, 1, 1)), state.layers)
+  return state._replace(layers=tiled, length=jnp.repeat(state.length, count))
 
 
-def _in_compute_type(
-  params: shapes.PyTree, config: schema.ModelConfig
-) -> shapes.PyTree:
+def _in_compute_type(params, config: schema.ModelConfig) -> shapes.PyTree:
   """Casts the matrices and tables, which the model would cast in every call."""
 
   def cast(path, leaf):
@@ -290,12 +261,4 @@ def _in_compute_type(
     is_wide = name.endswith("bias") or name == "scale"  # Used in float32.
     return leaf if is_wide else leaf.astype(config.dtype)
 
-  return jax.tree_util.tree_map_with_path(cast, params)
-
-
-def _read_layer(config, params, hidden, memory, source):
-  """The layer's output, and what the source keeps."""
-  output, (_, kept) = layers_lib.Block(config).apply(
-    {"params": params}, hidden, memory, source, True
-  )
-  return output, kept
+  return jax.tree.map_with_path(cast, params)

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax.sharding import PartitionSpec
+from jax import P
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import schema
 
 
 class Memory(NamedTuple):
@@ -48,39 +49,28 @@ class Memory(NamedTuple):
     partitioner of jax 0.10.2 computes other gradients on a mesh of 2 x 2 x 2
     (test_sharding.py).
     """
-    lanes = mesh_lib.LANES
-    specs: Any = PartitionSpec(None, lanes), PartitionSpec(lanes)
+    specs: Any = P(None, mesh_lib.LANES), P(mesh_lib.LANES)
     return Memory(*specs)
 
 
-_AXES: Any = (1, 0)
-_LANE_AXES = Memory(*_AXES)
+_LANE_AXES = (1, 0)  # Of `Memory`.
 
 
 def empty(
-  num_layers: int,
-  batch_size: int,
-  mem_len: int,
-  model_dim: int,
-  *,
-  dtype: jnp.dtype,
-  start: str,
+  config: schema.ModelConfig, *, batch_size: int, mem_len: int
 ) -> Memory:
-  """Memory before the first token.
+  """Memory before the first token; with M = 0 a model has no recurrence.
 
-  Args:
-    num_layers: N.
-    batch_size: B.
-    mem_len: M; zero gives a model without recurrence.
-    model_dim: D.
-    dtype: of the hidden states; the model's compute type.
-    start: "masked" hides the empty positions; the original PyTorch code
-      starts without any. "zeros" lets queries attend to M zero vectors, as
-      TensorFlow and HuggingFace do (docs/specification.md, section 7).
+  If `memory_start` is "masked" the empty positions are hidden; the original
+  PyTorch code starts without any. "zeros" lets queries attend to M zero
+  vectors, as TensorFlow and HuggingFace do (docs/specification.md, section 7).
   """
-  hiddens = jnp.zeros((num_layers, batch_size, mem_len, model_dim), dtype)
-  length = mem_len if start == "zeros" else 0
-  return Memory(hiddens, jnp.full((batch_size,), length, jnp.int32))
+  shape = (config.num_layers, batch_size, mem_len, config.model_dim)
+  length = mem_len if config.memory_start == "zeros" else 0
+  return Memory(
+    jnp.zeros(shape, jnp.dtype(config.dtype)),
+    jnp.full((batch_size,), length, jnp.int32),
+  )
 
 
 def reset(
@@ -101,19 +91,16 @@ def append(
 ) -> Memory:
   """The last M of the old and the new states; gradients stop here.
 
-  Args:
-    memory: that the segment started from, after `reset` of whole lanes.
-    hiddens: the inputs of each layer during the segment.
-    resets: True where a new document starts inside the segment; everything
-      before the last reset is forgotten.
+  `memory` is what the segment started from, after `reset` of whole lanes, and
+  `hiddens` are the inputs of each layer. Everything before the segment's last
+  reset is forgotten.
   """
-  mem_len, segment_len = memory.mem_len, hiddens.shape[2]
-  if mem_len == 0:
+  if memory.mem_len == 0:
     return memory
   new = jax.lax.stop_gradient(hiddens).astype(memory.hiddens.dtype)
   both = jnp.concatenate([memory.hiddens, new], axis=2)  # [N, B, M+T, D]
-  length = next_length(memory.length, resets, mem_len=mem_len)
-  return Memory(both[:, :, segment_len:], length)
+  length = next_length(memory.length, resets, mem_len=memory.mem_len)
+  return Memory(both[:, :, hiddens.shape[2] :], length)
 
 
 def split_lanes(memory: Memory, parts: int) -> Memory:
@@ -121,9 +108,15 @@ def split_lanes(memory: Memory, parts: int) -> Memory:
 
   Neighbouring lanes go to different parts, so that no lane leaves its device.
   """
-  return jax.tree.map(
-    lambda array, axis: split_axis(array, axis, parts), memory, _LANE_AXES
-  )
+  arrays = zip(memory, _LANE_AXES, strict=True)
+  return Memory(*(split_axis(array, axis, parts) for array, axis in arrays))
+
+
+def split_axis(array: jax.Array, axis: int, parts: int) -> jax.Array:
+  """Splits the lanes on one axis, [.., B, ..], as `split_lanes` does."""
+  lanes = array.shape[axis] // parts
+  shape = (*array.shape[:axis], lanes, parts, *array.shape[axis + 1 :])
+  return jnp.moveaxis(array.reshape(shape), axis + 1, 0)
 
 
 def merge_lanes(memories: Memory) -> Memory:
@@ -135,14 +128,7 @@ def merge_lanes(memories: Memory) -> Memory:
     shape = (*moved.shape[:axis], lanes, *moved.shape[axis + 2 :])
     return moved.reshape(shape)
 
-  return jax.tree.map(merge, memories, _LANE_AXES)
-
-
-def split_axis(array: jax.Array, axis: int, parts: int) -> jax.Array:
-  """Splits the lanes on one axis, [.., B, ..], as `split_lanes` does."""
-  lanes = array.shape[axis] // parts
-  shape = (*array.shape[:axis], lanes, parts, *array.shape[axis + 1 :])
-  return jnp.moveaxis(array.reshape(shape), axis + 1, 0)
+  return Memory(*map(merge, memories, _LANE_AXES))
 
 
 def next_length(
@@ -165,44 +151,28 @@ def positions_since_reset(resets: shapes.Resets) -> shapes.Reach:
   return position - last
 
 
-def reach(
-  memory: Memory,
-  resets: shapes.Resets,
-  *,
-  same_length: bool,
-  window: str,
-) -> shapes.Reach:
+def reach(memory: Memory, resets: shapes.Resets, **rule: Any) -> shapes.Reach:
   """`visible_distance` for a memory of hidden states."""
-  return visible_distance(
-    memory.length,
-    resets,
-    mem_len=memory.mem_len,
-    same_length=same_length,
-    window=window,
-  )
+  return visible_distance(memory.length, resets, memory.mem_len, **rule)
 
 
 def visible_distance(
   length: jt.Int[shapes.Array, "B"],
   resets: shapes.Resets,
-  *,
   mem_len: int,
+  *,
   same_length: bool,
   window: str,
 ) -> shapes.Reach:
-  """The largest distance at which each query may attend, [B, T].
+  """The largest distance at which each query may attend.
 
   A key is visible if and only if 0 <= distance <= reach, so one number per
-  query replaces all masks. A token always sees itself.
+  query replaces all masks. A token always sees itself. `length` is that of each
+  lane's visible memory, and `mem_len` is M.
 
-  Args:
-    length: of each lane's visible memory.
-    resets: True where a new document starts inside the segment.
-    mem_len: M.
-    same_length: all queries see the same number of keys, so that results do
-      not depend on how the text is cut into segments.
-    window: that number, "mem_len" (PyTorch, HuggingFace) or
-      "mem_len_plus_one" (TensorFlow, NVIDIA); only used with `same_length`.
+  With `same_length` all queries see the same number of keys, so that results do
+  not depend on how the text is cut into segments. `window` is that number,
+  "mem_len" (PyTorch, HuggingFace) or "mem_len_plus_one" (TensorFlow, NVIDIA).
   """
   position = jnp.arange(resets.shape[1], dtype=jnp.int32)
   result = length[:, None] + position[None, :]

@@ -37,8 +37,7 @@ def matrix(
 
 def vector(module: Any, name: str, size: int) -> jax.Array:
   """A bias [size] that starts from zeros."""
-  init = nn.initializers.zeros
-  value = module.param(name, init, (size,), jnp.float32)
+  value = module.param(name, nn.initializers.zeros, (size,), jnp.float32)
   return value.astype(module.config.dtype)
 
 

@@ -9,7 +9,6 @@ import jaxtyping as jt
 
 from transformer_xl import mesh
 from transformer_xl import shapes
-from transformer_xl.model import cross_entropy
 
 _ROWS = 16  # Rows of a bfloat16 tile on TPU.
 
@@ -24,16 +23,12 @@ def with_room(
 ) -> shapes.Losses:
   """`tail(hidden, local, inside)`, for fewer tokens if few are inside.
 
-  Each device has room for a share of its own tokens, so no token moves to
-  another. Tokens are picked by products with one-hot rows, whose gradients are
-  products too; the gradient of a gather is a scatter, which is slow on TPU.
+  `tail` computes the losses of any number of tokens from their states, their
+  targets counted within the cluster, and whether those are inside; 0 otherwise.
 
-  Args:
-    tail: losses of any number of tokens, 0 for those that are not inside.
-    hidden: their states.
-    local: their targets, counted within the cluster.
-    inside: whether a target is in the cluster.
-    capacity: the share of a device's tokens that it has room for.
+  Each device has room for `capacity`, a share of its own tokens, so no token
+  moves to another. Tokens are picked by products with one-hot rows, whose
+  gradients are products too; that of a gather is a scatter, slow on TPU.
   """
   lanes, segment_len = inside.shape
   groups = mesh.lane_groups(lanes)
@@ -45,7 +40,6 @@ def with_room(
   rank = jnp.cumsum(inside, axis=1) - 1
   slots = rank[:, :, None] == jnp.arange(room)[None, None]
   slots &= inside[:, :, None]  # [G, tokens, room]
-  by_lane = (groups, lanes // groups, segment_len)
 
   def some(hidden, local):
     flat = hidden.reshape(groups, tokens, -1)
@@ -58,24 +52,20 @@ def with_room(
     local = local.reshape(groups, tokens, 1)
     local = jnp.sum(jnp.where(slots, local, 0), axis=1)
     # The logits are cheaper to compute twice than to keep.
-    keep = jax.checkpoint_policies.save_only_these_names(
-      cross_entropy.NORMALISER
-    )
-    losses = jax.checkpoint(tail, policy=keep)(
-      picked, local, jnp.any(slots, axis=1)
-    )
+    policy = jax.checkpoint_policies.save_only_these_names("normaliser")
+    tail_again = jax.checkpoint(tail, policy=policy)
+    losses = tail_again(picked, local, jnp.any(slots, axis=1))
     return jnp.sum(jnp.where(slots, losses[:, None], 0.0), axis=2)
 
-  def every(hidden, local):
-    arrays = (
-      hidden.reshape(*by_lane, -1),
-      local.reshape(by_lane),
-      inside.reshape(by_lane),
-    )
+  def every(*arrays):
+    by_lane = (groups, lanes // groups, segment_len)
     # A lane of each device at a time, twice: logits of all would not fit.
     losses = jax.lax.map(
       jax.checkpoint(lambda lane: tail(*lane)),
-      jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), arrays),
+      tuple(
+        jnp.moveaxis(array.reshape(*by_lane, *array.shape[2:]), 1, 0)
+        for array in (*arrays, inside)
+      ),
     )
     return jnp.moveaxis(losses, 0, 1).reshape(groups, tokens)
 

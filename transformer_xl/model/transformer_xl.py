@@ -7,7 +7,8 @@ segment's and the clamp are not parameter shapes, so one set of parameters
 serves any of them.
 """
 
-import math
+import functools
+from typing import Any
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -46,19 +47,12 @@ class Activity(NamedTuple):
 
 
 class TransformerXL(nn.Module):
-  """The language model.
-
-  Attributes:
-    config: shapes of the parameters, and how they are used.
-    clamp_len: larger distances share its encoding; 0 for no limit.
-    same_length: all queries see the same number of keys.
-    temperature: that logits are divided by.
-  """
+  """The language model."""
 
   config: schema.ModelConfig
-  clamp_len: int
-  same_length: bool
-  temperature: float = 1.0
+  clamp_len: int  # Larger distances share its encoding; 0 for no limit.
+  same_length: bool  # All queries see the same number of keys.
+  temperature: float = 1.0  # Divides the logits.
 
   def setup(self) -> None:
     """Names the submodules and shared parameters."""
@@ -67,15 +61,12 @@ class TransformerXL(nn.Module):
     self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
     self.biases = table.of(config).shared_biases(self)
     self.layers = _scanned_blocks(config)(config)
-    self.input_dropout = layers.state_dropout(config, config.input_dropout_rate)
-    self.output_dropout = layers.state_dropout(
-      config, config.output_dropout_rate
-    )
+    dropout = functools.partial(layers.state_dropout, config)
+    self.input_dropout = dropout(config.input_dropout_rate)
+    self.output_dropout = dropout(config.output_dropout_rate)
     # All lanes share one mask; if locked, so do all distances.
-    self.position_dropout = nn.Dropout(
-      config.position_dropout_rate,
-      broadcast_dims=(0,) if config.locked_dropout else (),
-    )
+    shared = (0,) if config.locked_dropout else ()
+    self.position_dropout = nn.Dropout(config.position_dropout_rate, shared)
     self.word_dropout = nn.Dropout(config.embedding_dropout_rate)
 
   def __call__(
@@ -86,36 +77,23 @@ class TransformerXL(nn.Module):
     *,
     deterministic: bool = True,
   ) -> tuple[shapes.Hidden, memory_lib.Memory]:
-    """Reads one segment.
+    """The last layer's states, and the memory for the next segment.
 
-    Args:
-      inputs: token ids.
-      memory: of the tokens before; see `memory.empty`.
-      resets: True where a token is the first of a document: from there on
-        nothing before it is visible, here and in later segments.
-      deterministic: without dropout; otherwise a "dropout" key is needed.
-
-    Returns:
-      The last layer's states, and the memory for the next segment.
+    The first memory is `memory.empty`. `resets` is True where a token is the
+    first of a document: from there on nothing before it is visible, here and in
+    later segments. If not `deterministic`, a "dropout" key is needed.
     """
     hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     return self.output_dropout(hidden, deterministic=deterministic), memory
 
   def inspect(
-    self,
-    inputs: shapes.Tokens,
-    memory: memory_lib.Memory,
-    resets: shapes.Resets | None = None,
+    self, inputs: shapes.Tokens, memory: memory_lib.Memory, resets: Any = None
   ) -> tuple[shapes.Hidden, memory_lib.Memory, encoding.ScoreFactors]:
-    """`__call__`, with what each layer's attention scores are computed from.
+    """`__call__`, with what attention scores are computed from.
 
-    Returns:
-      The last layer's states, the memory for the next segment, and the
-      factors of all layers, with N as their first axis.
+    The factors of all layers have N as their first axis.
     """
-    return self._read(
-      inputs, memory, resets, True, source=sources.InspectedStates
-    )
+    return self._read(inputs, memory, resets, True, sources.InspectedStates)
 
   def embed(
     self,
@@ -126,11 +104,8 @@ class TransformerXL(nn.Module):
   ) -> shapes.Hidden:
     """The input of the first layer.
 
-    Args:
-      inputs: token ids.
-      first_position: of the first token in its segment, a scalar; matters only
-        to encodings that count from the start of a segment.
-      deterministic: without dropout.
+    `first_position`, a scalar, is that of the first token in its segment; it
+    matters only to encodings that count from the start of a segment.
     """
     config = self.config
     hidden = self.embedding(inputs)
@@ -146,12 +121,7 @@ class TransformerXL(nn.Module):
     return self.input_dropout(hidden, deterministic=deterministic)
 
   def _read(
-    self,
-    inputs,
-    memory,
-    resets,
-    deterministic,
-    source=sources.HiddenStates,
+    self, inputs, memory, resets, deterministic, source=sources.HiddenStates
   ):
     """`__call__` without the last dropout, and what the source keeps."""
     config = self.config
@@ -161,11 +131,9 @@ class TransformerXL(nn.Module):
     # ones split the segment and are masks.
     memory = memory_lib.reset(memory, resets[:, 0], start=config.memory_start)
     resets = resets.at[:, 0].set(False)
+    window = config.same_length_window
     reach = memory_lib.reach(
-      memory,
-      resets,
-      same_length=self.same_length,
-      window=config.same_length_window,
+      memory, resets, same_length=self.same_length, window=window
     )
     positions = table.of(config).positions(
       config, memory.mem_len + inputs.shape[1], clamp_len=self.clamp_len
@@ -184,16 +152,15 @@ class TransformerXL(nn.Module):
     self,
     inputs: shapes.Tokens,
     targets: shapes.Targets,
-    memory: memory_lib.Memory,
-    resets: shapes.Resets | None = None,
-    *,
-    deterministic: bool = True,
+    *rest: Any,
+    **more: Any,
   ) -> tuple[shapes.Losses, memory_lib.Memory]:
     """Negative log-probability of each target, in nats and token order.
 
-    The U targets are those of the last inputs.
+    The U targets are those of the last inputs. The other arguments, and the
+    memory that it returns, are those of `__call__`.
     """
-    hidden, memory = self(inputs, memory, resets, deterministic=deterministic)
+    hidden, memory = self(inputs, *rest, **more)
     hidden = hidden[:, -targets.shape[1] :]
     return adaptive_softmax.nll(hidden, targets, self.head()), memory
 
@@ -209,16 +176,7 @@ class TransformerXL(nn.Module):
   ) -> tuple[shapes.Losses, Activity, memory_lib.Memory]:
     """`nll`, and what activation regularisation penalises.
 
-    Args:
-      inputs: token ids.
-      targets: ids of the tokens to predict, those of the last inputs.
-      memory: of the tokens before.
-      resets: where documents start.
-      before_dropout: take the size of the states before dropout, too.
-      deterministic: without dropout.
-
-    Returns:
-      Losses, squares, and the memory for the next segment.
+    With `before_dropout`, the size of the states is that before dropout, too.
     """
     hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
     output = self.output_dropout(hidden, deterministic=deterministic)
@@ -234,10 +192,7 @@ class TransformerXL(nn.Module):
     return adaptive_softmax.nll(output, targets, self.head()), activity, memory
 
   def log_probs(
-    self,
-    inputs: shapes.Tokens,
-    memory: memory_lib.Memory,
-    resets: shapes.Resets | None = None,
+    self, inputs: shapes.Tokens, memory: memory_lib.Memory, resets: Any = None
   ) -> tuple[jt.Float[shapes.Array, "B T V"], memory_lib.Memory]:
     """Log-probabilities of every next token."""
     hidden, memory = self(inputs, memory, resets)
@@ -251,18 +206,7 @@ class TransformerXL(nn.Module):
     )
 
 
-def empty_memory(
-  config: schema.ModelConfig, *, batch_size: int, mem_len: int
-) -> memory_lib.Memory:
-  """The memory that a model starts from."""
-  return memory_lib.empty(
-    config.num_layers,
-    batch_size,
-    mem_len,
-    config.model_dim,
-    dtype=jnp.dtype(config.dtype),
-    start=config.memory_start,
-  )
+empty_memory = memory_lib.empty
 
 
 def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
@@ -275,21 +219,19 @@ def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
 
 def abstract_params(config: schema.ModelConfig) -> shapes.PyTree:
   """Shapes and types of all parameters; uses no device."""
-  return jax.eval_shape(
-    lambda: init_params(config, jax.random.key(0))  # The key is abstract, too.
-  )
+  return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
 
 
 def num_parameters(params: shapes.PyTree) -> int:
   """The number of trained parameters; shared ones count once."""
-  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+  return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def _scanned_blocks(config: schema.ModelConfig):
   """`Block` scanned over its parameters' and the memory's first axis."""
-  block, unroll = layers.Block, config.scan_unroll
-  if not unroll:
-    unroll = config.num_layers if device.device_kind() == "cpu" else 1
+  block = layers.Block
+  usual = config.num_layers if device.device_kind() == "cpu" else 1
+  unroll = config.scan_unroll or usual
   if config.remat != "none":
     block = nn.remat(
       layers.Block,

@@ -7,7 +7,10 @@ import pytest
 
 from tests.model.kernels import cases
 from transformer_xl.model import attention
-from transformer_xl.model.kernels import chunked
+
+
+def chunked(dropout, **arrays):
+  return attention.chunked_attention(attention.Inputs(**arrays), dropout)
 
 
 @pytest.mark.parametrize("rate", [None, 0.5])
@@ -15,11 +18,11 @@ from transformer_xl.model.kernels import chunked
 def test_values_and_gradients_are_those_of_plain_attention(
   sizes, rate, monkeypatch
 ):
-  monkeypatch.setattr(chunked, "BLOCK", 4)
+  monkeypatch.setattr(attention, "BLOCK", 4)
   arrays = cases.arguments(*sizes)
   dropout = rate and cases.dropout(arrays, rate)
   plain = functools.partial(attention.relative_attention, dropout=dropout)
-  blocks = functools.partial(chunked.relative_attention, dropout=dropout)
+  blocks = functools.partial(chunked, dropout)
   cases.assert_close(
     cases.value_and_gradients(blocks, arrays),
     cases.value_and_gradients(plain, arrays),
@@ -28,7 +31,7 @@ def test_values_and_gradients_are_those_of_plain_attention(
 
 @pytest.mark.parametrize("rate", [None, 0.5])
 def test_no_probabilities_are_kept_for_the_backward_pass(rate, monkeypatch):
-  monkeypatch.setattr(chunked, "BLOCK", 4)
+  monkeypatch.setattr(attention, "BLOCK", 4)
   # Scores have far more numbers than any argument.
   arrays = cases.arguments(1, 8, 8, 9, 1)
   dropout = rate and cases.dropout(arrays, rate)
@@ -42,5 +45,5 @@ def test_no_probabilities_are_kept_for_the_backward_pass(rate, monkeypatch):
     return max(leaf.size for leaf in jax.tree.leaves(shapes))
 
   largest = max(leaf.size for leaf in arrays.values())
-  assert residuals(chunked.relative_attention) <= largest
+  assert residuals(chunked) <= largest
   assert residuals(attention.relative_attention) >= 9 * 8 * 16 > largest

@@ -7,7 +7,6 @@ import pytest
 
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.kernels import device
-from transformer_xl.model.kernels import product
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_only_bfloat16_on_a_cpu_is_added_up_in_float32(monkeypatch):
 def test_what_is_transposed_is_the_transpose():
   matrix = jnp.arange(24.0).reshape(2, 3, 4)
   for dtype in ("float32", "bfloat16"):
-    result = jax.jit(product.transposed)(matrix.astype(dtype))
+    result = jax.jit(dense.transposed)(matrix.astype(dtype))
     np.testing.assert_array_equal(
       np.asarray(result, np.float32), np.swapaxes(matrix, 1, 2)
     )

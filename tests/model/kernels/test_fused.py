@@ -19,9 +19,11 @@ _plain = functools.partial(attention.relative_attention, dropout=None)
 
 
 def _fused(**arrays):
-  return fused.relative_attention(
-    **arrays, dropout=cases.dropout(arrays, 0.0), interpret=True
-  )
+  return _dropping(cases.dropout(arrays, 0.0), **arrays)
+
+
+def _dropping(dropout, **arrays):
+  return fused.relative_attention(attention.Inputs(**arrays), dropout, True)
 
 
 def _assert_equal(arrays):
@@ -42,10 +44,7 @@ def test_the_same_weights_are_dropped_as_in_plain_attention(sizes):
     cases.value_and_gradients(
       functools.partial(function, dropout=dropout), arrays
     )
-    for function in (
-      functools.partial(fused.relative_attention, interpret=True),
-      attention.relative_attention,
-    )
+    for function in (_dropping, attention.relative_attention)
   )
   cases.assert_close(actual, expected)
   whole = cases.value_and_gradients(_plain, arrays)
@@ -148,14 +147,15 @@ def test_upside_down_reverses_rows():
 def test_tiles_are_aligned_and_cover_what_can_be_seen(queries, remembered):
   keys = queries + remembered
   cut = tiling.make_tiling(
-    query_len=queries, key_len=keys, num_heads=4, head_dim=64, interpret=False
+    query_len=queries, key_len=keys, num_heads=4, head_dim=64
   )
   for start in cut.query_starts():
     end = 0
     for tile in cut.tiles(start):
-      assert tile.key == end
+      assert tile.keys == slice(end, end + tile.num_keys)
       end += tile.num_keys
-      for size in tile.num_keys, tile.window, tile.window_len:
+      for size in tile.num_keys, tile.window.start, tile.window_len:
         assert size % 128 == 0
-      assert tile.window + tile.window_len <= cut.position_len
+      assert tile.window.start + tile.window_len == tile.window.stop
+      assert tile.window.stop <= cut.position_len
     assert end >= min(remembered + start + cut.query_block, keys)

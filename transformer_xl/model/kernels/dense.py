@@ -1,15 +1,26 @@
-"""Products with matrices of parameters, in the form a device is fast at."""
+"""Matrix products, in the form that a device is fast at.
+
+XLA on CPU is slow at a product that adds up over the rows of both factors, as
+the gradient of a kernel does: the smaller factor is transposed before it. And
+it multiplies bfloat16 in its own type only if both factors lie as they are
+multiplied and the sums are float32; all else it does in float32, which takes
+processors with bfloat16 units longer (docs/kernels.md).
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 
 from transformer_xl.model.kernels import device
-from transformer_xl.model.kernels import product
 
 # XLA's CPU backend gives a thread at least this many multiplications.
 _PART = 1 << 16
 _MAX_PARTS = 4
 _MIN_ROWS = 64  # From this many rows on, transposing the table pays.
+
+_matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
+_einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -29,7 +40,7 @@ def times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
     )
     result = jnp.sum(result, axis=0)
   elif _is_narrow_on_cpu(rows):
-    result = product.product(flat, kernel).astype(rows.dtype)
+    result = product(flat, kernel).astype(rows.dtype)
   else:
     result = flat @ kernel
   return result.reshape(*rows.shape[:-1], kernel.shape[-1])
@@ -39,11 +50,9 @@ def logits(rows: jax.Array, table: jax.Array) -> jax.Array:
   """[..., D] by the rows of [V, D], added up in float32."""
   flat = rows.reshape(-1, rows.shape[-1])
   if _is_narrow_on_cpu(rows) and flat.shape[0] >= _MIN_ROWS:
-    result = product.product(flat, product.transposed(table))
+    result = product(flat, transposed(table))
     return result.reshape(*rows.shape[:-1], table.shape[0])
-  return jnp.einsum(
-    "...d,vd->...v", rows, table, preferred_element_type=jnp.float32
-  )
+  return _einsum("...d,vd->...v", rows, table)
 
 
 def _is_narrow_on_cpu(rows: jax.Array) -> bool:
@@ -53,9 +62,41 @@ def _is_narrow_on_cpu(rows: jax.Array) -> bool:
 
 def _num_parts(kernel: jax.Array) -> int:
   """The number of products to split a product with one row into."""
-  if device.device_kind() != "cpu":
-    return 1
-  parts = _MAX_PARTS
+  parts = _MAX_PARTS if device.device_kind() == "cpu" else 1
   while parts > 1 and (kernel.shape[0] % parts or kernel.size < parts * _PART):
     parts //= 2
   return parts
+
+
+def transposed(matrix: jax.Array) -> jax.Array:
+  """Transposes [..., M, N] in memory, not inside the operation that reads."""
+  *outer, rows, columns = matrix.shape
+  result = jnp.swapaxes(matrix, -1, -2)
+  # XLA would keep the old layout; through a flat array it cannot.
+  if matrix.dtype == jnp.bfloat16:
+    result = result.reshape(*outer, columns * rows)
+  result = jax.lax.optimization_barrier(result)
+  return result.reshape(*outer, columns, rows)
+
+
+@jax.custom_vjp
+def product(left: jax.Array, right: jax.Array) -> jax.Array:
+  """[..., L, M] by [..., M, N], added up in float32."""
+  return _matmul(left, right)
+
+
+def _product_backward(factors, gradient):
+  left, right = factors
+  gradient = gradient.astype(left.dtype)
+  of_left = _einsum("...ln,...mn->...lm", gradient, right)
+  if left.shape[-1] <= gradient.shape[-1]:
+    of_right = _matmul(transposed(left), gradient)
+  else:
+    of_right = _matmul(transposed(gradient), left)
+    of_right = jnp.swapaxes(jax.lax.optimization_barrier(of_right), -1, -2)
+  return of_left.astype(left.dtype), of_right.astype(right.dtype)
+
+
+product.defvjp(
+  lambda left, right: (product(left, right), (left, right)), _product_backward
+)

@@ -15,17 +15,17 @@ in XLA, and a ring of cached keys (`ring_attention`) has one form for all.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import P
 from jax import ad_checkpoint
-from jax.sharding import PartitionSpec
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import attention_dropout
-from transformer_xl.model.kernels import chunked
 from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import fused
 from transformer_xl.model.kernels import head_major
@@ -41,51 +41,23 @@ _MIN_SEGMENT_LEN = 16  # The kernel computes at least 16 rows.
 
 
 def relative_attention(
-  query: shapes.Queries,
-  key: shapes.Keys,
-  value: shapes.Keys,
-  position_key: shapes.PositionKeys,
-  *,
-  content_bias: shapes.Biases,
-  position_bias: shapes.Biases,
-  reach: shapes.Reach,
-  dropout: attention_dropout.Dropout | None,
-  implementation: str,
+  *arrays: shapes.Array, dropout: Any, implementation: str, **named: Any
 ) -> shapes.Queries:
-  """`attention.relative_attention`, with the same arguments and one more.
-
-  Args:
-    query: of the segment's T tokens.
-    key: of memory and segment, oldest first.
-    value: likewise.
-    position_key: projected encodings of the distances K-1 down to 0.
-    content_bias: u.
-    position_bias: v.
-    reach: largest visible distance for each query.
-    dropout: of the probabilities.
-    implementation: one of the above.
-  """
-  choice = choose(implementation, query, key)
-  arrays = (query, key, value, position_key, content_bias, position_bias, reach)
+  """`attention.relative_attention`, computed in one of the ways above."""
+  inputs = attention.Inputs(*arrays, **named)
+  choice = choose(implementation, inputs.query, inputs.key)
   if choice == "pallas":
-    return _fused(arrays, dropout)
-  values = IN_XLA[choice](
-    query,
-    key,
-    value,
-    position_key,
-    content_bias=content_bias,
-    position_bias=position_bias,
-    reach=reach,
-    dropout=dropout,
-  )
+    return _fused(inputs, dropout)
+  values = IN_XLA[choice](inputs, dropout)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 
 IN_XLA: dict[str, Callable[..., jax.Array]] = {
-  "reference": attention.relative_attention,
+  "reference": lambda inputs, dropout: attention.relative_attention(
+    **inputs._asdict(), dropout=dropout
+  ),
   "head_major": head_major.relative_attention,
-  "chunked": chunked.relative_attention,
+  "chunked": attention.chunked_attention,
 }
 
 
@@ -96,21 +68,25 @@ def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
   kind = device.device_kind()
   if not kind.startswith("TPU"):
     return "head_major" if kind == "cpu" else "reference"
-  return "pallas" if serves(query, key) else "chunked"
-
-
-def content_attention(
-  query: shapes.Queries,
-  key: shapes.Keys,
-  value: shapes.Keys,
-  *,
-  reach: shapes.Reach,
-  dropout: attention_dropout.Dropout | None,
-) -> shapes.Queries:
-  """`attention.absolute_attention`, with the same arguments."""
-  values = attention.absolute_attention(
-    query, key, value, reach=reach, dropout=dropout
+  is_old = kind.startswith(_NO_STRIDED_ROTATION)
+  if is_old or query.shape[1] < _MIN_SEGMENT_LEN:
+    return "chunked"
+  _, axes, sizes = _split_axes(query.shape)
+  tiling = tiling_lib.make_tiling(
+    query_len=query.shape[1],
+    key_len=key.shape[1],
+    num_heads=query.shape[2] // math.prod(sizes[name] for name in axes or ()),
+    head_dim=query.shape[3],
   )
+  bytes_needed = tiling_lib.vmem_bytes(tiling, query.dtype.itemsize)
+  num_scores, _ = tiling_lib.num_scores(tiling)
+  fits = bytes_needed <= _VMEM_BYTES and num_scores <= _MAX_SCORES
+  return "pallas" if fits else "chunked"
+
+
+def content_attention(*arrays: shapes.Array, **options: Any) -> shapes.Queries:
+  """`attention.relative_attention` of query, key and value alone."""
+  values = attention.relative_attention(*arrays, **options)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 
@@ -120,22 +96,20 @@ def ring_attention(
   value: shapes.Ring,
   position_key: ring.RingPositionKeys | None,
   *,
-  biases: shapes.BiasPair | None,
   reach: shapes.Reach,
-  slot: jax.Array,
+  **options: Any,
 ) -> shapes.RingQueries:
-  """`ring.ring_attention`, with the same arguments; `slot` is a scalar.
+  """`ring.ring_attention`, with the same arguments.
 
   A CPU takes one lane after the other, so that a lane's scores stay in its
   cache, unless lanes are split over several devices.
   """
+  lanes, heads, segment_len, _ = query.shape
 
   def attend(query, key, value, reach):
     return ring.ring_attention(
-      query, key, value, position_key, biases=biases, reach=reach, slot=slot
+      query, key, value, position_key, reach=reach, **options
     )
-
-  lanes, heads, segment_len, _ = query.shape
 
   def attend_lane(inputs):
     lane, query, reach = inputs
@@ -146,95 +120,55 @@ def ring_attention(
     return attend(query[None], keys, values, reach[None])[0]
 
   is_split = jax.sharding.get_abstract_mesh().size > 1
-  if (
-    device.device_kind() != "cpu" or is_split or lanes == 1 or segment_len == 1
-  ):
+  has_lanes = lanes > 1 and segment_len > 1 and not is_split
+  if device.device_kind() != "cpu" or not has_lanes:
     return attend(query, key, value, reach)
   order = jnp.arange(lanes, dtype=jnp.int32)
   return jax.lax.map(attend_lane, (order, query, reach))
 
 
-def serves(query: shapes.Queries, key: shapes.Keys) -> bool:
-  """Whether the fused kernel serves such shapes, as each device sees them."""
-  _, axes, sizes = _parts(query.shape)
-  heads = query.shape[2] // math.prod(sizes[name] for name in axes or ())
-  tiling = tiling_lib.make_tiling(
-    query_len=query.shape[1],
-    key_len=key.shape[1],
-    num_heads=heads,
-    head_dim=query.shape[3],
-    interpret=False,
-  )
-  return (
-    not device.device_kind().startswith(_NO_STRIDED_ROTATION)
-    and query.shape[1] >= _MIN_SEGMENT_LEN
-    and tiling_lib.vmem_bytes(tiling, query.dtype.itemsize) <= _VMEM_BYTES
-    and tiling_lib.num_scores(tiling)[0] <= _MAX_SCORES
-  )
-
-
-def _fused(
-  arrays: tuple[jax.Array, ...], dropout: attention_dropout.Dropout | None
-) -> jax.Array:
+def _fused(inputs, dropout) -> jax.Array:
   """The kernel on each device's lanes and heads.
 
   The partitioner cannot look into a kernel, so the split is spelled out. Heads
   are passed side by side, [..., H * Dh]: given four axes, XLA would lay them
   out in another order and copy them for the kernel.
   """
-  shape = arrays[0].shape
   interpret = not device.device_kind().startswith("TPU")
-  rate = 0.0 if dropout is None else dropout.rate
-  seeds = (
-    jnp.zeros((shape[0], shape[2]), jnp.int32)
-    if dropout is None
-    else dropout.seeds
-  )
+  lanes, _, heads, head_dim = shape = inputs.query.shape
+  if dropout is None:
+    seeds = jnp.zeros((lanes, heads), jnp.int32)
+    dropout = attention_dropout.Dropout(0.0, seeds)
 
-  def attend(query, key, value, position_key, u, v, reach, seeds):
-    heads = [
-      array.reshape(*array.shape[:-1], -1, shape[-1])
-      for array in (query, key, value, position_key, u, v)
-    ]
+  def attend(*arrays):
+    *flat, reach, seeds = arrays
+    by_head = [array.reshape(*array.shape[:-1], -1, head_dim) for array in flat]
     values = fused.relative_attention(
-      *heads[:4],
-      content_bias=heads[4],
-      position_bias=heads[5],
-      reach=reach,
-      dropout=attention_dropout.Dropout(rate, seeds),
-      interpret=interpret,
+      attention.Inputs._make((*by_head, reach)),
+      dropout._replace(seeds=seeds),
+      interpret,
     )
-    return values.reshape(query.shape)
+    return values.reshape(flat[0].shape)
 
-  flat = [array.reshape(*array.shape[:-2], -1) for array in arrays[:-1]]
-  return _split(attend, shape)(*flat, arrays[-1], seeds).reshape(shape)
-
-
-def _split(attend, shape) -> Callable[..., jax.Array]:
-  """`attend` inside `shard_map`, if the ambient mesh is for the partitioner."""
-  lanes, heads, sizes = _parts(shape)
-  if not sizes:
-    return attend
-  of_text = PartitionSpec(lanes, None, heads)
-  of_heads = PartitionSpec(heads)
-  return jax.shard_map(
-    attend,
-    in_specs=(
-      *[of_text] * 3,
-      PartitionSpec(None, heads),
-      *[of_heads] * 2,
-      PartitionSpec(lanes),
-      PartitionSpec(lanes, heads),
-    ),
-    out_specs=of_text,
-    # Kernels do not declare which axes their results vary over.
-    check_vma=False,
-  )
+  by_lane, by_head, sizes = _split_axes(shape)
+  if sizes:
+    rows, biases = P(by_lane, None, by_head), P(by_head)
+    attend = jax.shard_map(
+      attend,
+      in_specs=(
+        *(rows, rows, rows, P(None, by_head), biases, biases),
+        *(P(by_lane), P(by_lane, by_head)),
+      ),
+      out_specs=rows,
+      # Kernels do not declare which axes their results vary over.
+      check_vma=False,
+    )
+  *arrays, reach = inputs
+  flat = (array.reshape(*array.shape[:-2], -1) for array in arrays)
+  return attend(*flat, reach, dropout.seeds).reshape(shape)
 
 
-def _parts(
-  shape: tuple[int, ...],
-) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, dict[str, int]]:
+def _split_axes(shape: tuple[int, ...]):
   """The mesh axes that split lanes and heads of [B, T, H, Dh], and their sizes.
 
   There are no sizes if the ambient mesh splits nothing, or not any more.
@@ -242,11 +176,8 @@ def _parts(
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.size <= 1 or mesh.manual_axes:
     return None, None, {}
-  sizes = {name: mesh.shape[name] for name in mesh.axis_names}
-  lanes = [name for name in mesh_lib.LANES if name in sizes]
-  heads = ["tensor"] if "tensor" in sizes else []
   return (
-    mesh_lib.dividing_axes(shape[0], lanes, sizes),
-    mesh_lib.dividing_axes(shape[2], heads, sizes),
-    sizes,
+    mesh_lib.dividing_axes(shape[0], mesh_lib.LANES, mesh.shape),
+    mesh_lib.dividing_axes(shape[2], ("tensor",), mesh.shape),
+    mesh.shape,
   )

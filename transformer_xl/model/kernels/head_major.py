@@ -2,7 +2,7 @@
 
 Heads come first, so that the position scores of all lanes are one matrix
 product for each head. Queries are scaled before the products, not the larger
-scores after them. Products and their gradients are those of `product.py`.
+scores after them. Products and their gradients are those of `dense`.
 """
 
 import jax
@@ -11,50 +11,37 @@ import jax.numpy as jnp
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import attention_dropout
-from transformer_xl.model.kernels import product
+from transformer_xl.model.kernels import dense
 
 
 def relative_attention(
-  query: shapes.Queries,
-  key: shapes.Keys,
-  value: shapes.Keys,
-  position_key: shapes.PositionKeys,
-  *,
-  content_bias: shapes.Biases,
-  position_bias: shapes.Biases,
-  reach: shapes.Reach,
-  dropout: attention_dropout.Dropout | None,
+  inputs: attention.Inputs, dropout: attention_dropout.Dropout | None
 ) -> shapes.Queries:
-  """`attention.relative_attention`, with the same arguments.
-
-  The axes within are [H, B, T or K, Dh].
-  """
+  """`attention.relative_attention`, with the same arguments."""
+  query, key, value, position_key, content_bias, position_bias, reach = inputs
   content_query = _scaled(query, content_bias)
   position_query = _scaled(query, position_bias)
-  scores = product.product(
-    content_query.transpose(2, 0, 1, 3), key.transpose(2, 0, 3, 1)
-  ) + _position_scores(
-    position_query.transpose(2, 0, 1, 3), position_key.transpose(1, 2, 0)
-  )
+  scores = dense.product(content_query, key.transpose(2, 0, 3, 1))
+  scores += _position_scores(position_query, position_key.transpose(1, 2, 0))
   visible = attention.visible_keys(reach, key.shape[1])[None]  # [1, B, T, K]
   scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
   weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
   if dropout is not None:
     dropout = dropout._replace(seeds=dropout.seeds.T)  # Here heads come first.
   weights = attention_dropout.drop(weights, dropout, first_query=0)
-  values = product.product(weights, value.transpose(2, 0, 1, 3))
+  values = dense.product(weights, value.transpose(2, 0, 1, 3))
   return values.astype(query.dtype).transpose(1, 2, 0, 3)
 
 
 def _scaled(query: jax.Array, bias: jax.Array) -> jax.Array:
-  """The sum of [B, T, H, Dh] and [H, Dh], divided by the root of Dh.
+  """The sum of [B, T, H, Dh] and [H, Dh] over the root of Dh, [H, B, T, Dh].
 
   With matrices of float32 XLA sums the gradient of the bias faster.
   """
   flat = query.reshape(-1, bias.size).astype(jnp.float32)
   wide = flat + bias.reshape(1, -1).astype(jnp.float32)
   wide = wide.reshape(query.shape) * query.shape[-1] ** -0.5
-  return wide.astype(query.dtype)
+  return wide.astype(query.dtype).transpose(2, 0, 1, 3)
 
 
 def _position_scores(query: jax.Array, position_key: jax.Array) -> jax.Array:
@@ -63,11 +50,9 @@ def _position_scores(query: jax.Array, position_key: jax.Array) -> jax.Array:
   A column of zeros in front makes the relative shift one slice.
   """
   heads, lanes, rows, width = query.shape
-  columns = position_key.shape[-1]
   padded = jnp.pad(position_key, ((0, 0), (0, 0), (1, 0)))
-  flat = query.reshape(heads, lanes * rows, width)
-  scores = product.product(flat, padded)
-  return _shift(scores.reshape(heads, lanes, rows, columns + 1))
+  scores = dense.product(query.reshape(heads, lanes * rows, width), padded)
+  return _shift(scores.reshape(heads, lanes, rows, -1))
 
 
 @jax.custom_vjp
@@ -76,10 +61,6 @@ def _shift(scores: jax.Array) -> jax.Array:
   *outer, rows, columns = scores.shape
   flat = scores.reshape(*outer, rows * columns)
   return flat[..., rows:].reshape(*outer, rows, columns - 1)
-
-
-def _shift_forward(scores):
-  return _shift(scores), None
 
 
 def _shift_backward(_, gradient):
@@ -92,4 +73,4 @@ def _shift_backward(_, gradient):
   return (joined.reshape(*outer, rows, columns + 1),)
 
 
-_shift.defvjp(_shift_forward, _shift_backward)
+_shift.defvjp(lambda scores: (_shift(scores), None), _shift_backward)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax.sharding import PartitionSpec
+from jax import P
 
 from transformer_xl import shapes
 
@@ -23,14 +23,13 @@ class RingPositionKeys(NamedTuple):
 
   def partition_specs(self) -> "RingPositionKeys":
     """How a mesh splits them: by heads."""
-    heads: Any = PartitionSpec("tensor")
+    heads: Any = P("tensor")
     return RingPositionKeys(heads, heads)
 
 
 def position_keys(distance_key: shapes.PositionKeys) -> RingPositionKeys:
   """Arranges keys of the distances R-1 to 0, [R, H, Dh], for a ring."""
-  once = jnp.transpose(distance_key, (1, 2, 0))
-  return around(once)
+  return around(jnp.transpose(distance_key, (1, 2, 0)))
 
 
 def around(once: jt.Float[shapes.Array, "H Dh R"]) -> RingPositionKeys:
@@ -50,18 +49,11 @@ def ring_attention(
 ) -> shapes.RingQueries:
   """Attention over a ring of R slots, in which nothing moves.
 
-  With slots as the last axis a CPU multiplies the row of a single token a
-  third faster.
-
-  Args:
-    query: of T tokens, whose keys are in the slots from `slot` on.
-    key: by slot; the slot after the newest token's has the oldest.
-    value: likewise.
-    position_key: keys of the distances; None for scores without a term of
-      the distance.
-    biases: u and v; None for none.
-    reach: largest visible distance for each query; below R - T + 1.
-    slot: of the first query; the T slots from there do not pass the end.
+  The T queries' own keys and values are in the slots from `slot` on, which do
+  not pass the end; the slot after them has the oldest. Each largest visible
+  distance in `reach` is below R - T + 1. Without `position_key`, scores have no
+  term of the distance. With slots as the last axis a CPU multiplies the row of
+  a single token a third faster.
   """
   slots, segment_len = key.shape[-1], query.shape[2]
   merged = (key.shape[0], segment_len)
@@ -103,17 +95,17 @@ def _ring_positions(query, position_key, slots, slot):
   """
   batch, heads, rows, width = query.shape
   start, columns = slots - slot - rows, slots + rows - 1
+
+  def in_window(array):
+    return jax.lax.dynamic_slice_in_dim(array, start, columns, axis=2)
+
   # With heads first, one product serves all lanes of a head.
   query = jnp.swapaxes(query, 0, 1).reshape(heads, batch * rows, width)
   if batch * rows < width:  # The scores are smaller than the keys.
     scores = _products(query, position_key.once)
-    scores = jnp.concatenate([scores, scores], axis=-1)
-    window = jax.lax.dynamic_slice_in_dim(scores, start, columns, axis=2)
+    window = in_window(jnp.concatenate([scores, scores], axis=-1))
   else:
-    keys = jax.lax.dynamic_slice_in_dim(
-      position_key.twice, start, columns, axis=2
-    )
-    window = _products(query, keys)
+    window = _products(query, in_window(position_key.twice))
   if rows > 1:
     last = rows - 1 + rows * (columns - 1)
     flat = window.reshape(heads, batch, rows * columns)[..., rows - 1 : last]

@@ -10,6 +10,7 @@ Bq queries and Bk keys needs Bq + Bk - 1 consecutive rows: its window.
 """
 
 from collections.abc import Iterator
+from typing import Any
 from typing import NamedTuple
 
 LANES = 128  # Numbers in a row of a vector register, and of the matrix unit.
@@ -23,20 +24,10 @@ _MAX_HEADS = 4  # In one block, for the same reason.
 class Tile(NamedTuple):
   """Some keys and the window of position keys that a block of queries needs."""
 
-  key: int  # The first.
+  keys: slice  # Rows of the keys.
   num_keys: int
-  window: int  # Its first row.
+  window: slice  # Rows of the position keys.
   window_len: int  # A multiple of 128.
-
-  @property
-  def keys(self) -> slice:
-    """Rows of the keys."""
-    return slice(self.key, self.key + self.num_keys)
-
-  @property
-  def rows(self) -> slice:
-    """Rows of the position keys."""
-    return slice(self.window, self.window + self.window_len)
 
 
 class Tiling(NamedTuple):
@@ -47,33 +38,23 @@ class Tiling(NamedTuple):
   head_dim: int  # Dh, unpadded: it scales the scores.
   head_width: int  # Lanes of a head.
   block_width: int  # Lanes of a block.
+  heads_per_block: int
   query_len: int  # T, padded to whole blocks.
   query_block: int
   key_len: int  # M + T, padded to whole registers.
   key_block: int
-  position_len: int  # Rows of position keys in all windows together.
-  dropout_rate: float  # Of the softmax's weights.
-  interpret: bool  # Run as ordinary JAX, without a TPU.
+  dropout_rate: float = 0.0  # Of the softmax's weights.
+  interpret: bool = False  # Run as ordinary JAX, without a TPU.
 
   @property
-  def position_offset(self) -> int:
-    """Rows of padding before the farthest distance, M + T - 1."""
-    return self.query_len - self.segment_len
+  def position_len(self) -> int:
+    """Rows of position keys in all windows together."""
+    return max(tile.window.stop for tile in self.all_tiles())
 
   @property
   def num_positions(self) -> int:
-    """Rows of position keys, with the padding before them."""
-    return min(self.position_offset + self.context_len, self.position_len)
-
-  @property
-  def context_len(self) -> int:
-    """K, without padding."""
-    return self.mem_len + self.segment_len
-
-  @property
-  def heads_per_block(self) -> int:
-    """How many heads share a block."""
-    return self.block_width // self.head_width
+    """Rows of position keys, with the padding before the farthest distance."""
+    return min(self.mem_len + self.query_len, self.position_len)
 
   def query_starts(self) -> range:
     """First row of each block of queries."""
@@ -83,54 +64,47 @@ class Tiling(NamedTuple):
     """The tiles of the query block that begins at row `start`."""
     seen = self.mem_len + start + self.query_block  # By the last of them.
     end = min(self.key_len, round_up(seen, LANES))
-    window = self.query_len - start - self.query_block
     for key in range(0, end, self.key_block):
       num_keys = min(self.key_block, end - key)
       window_len = num_keys + round_up(self.query_block, LANES)
-      yield Tile(key, num_keys, window + key, window_len)
+      first = self.query_len - start - self.query_block + key
+      keys, window = (
+        slice(key, key + num_keys),
+        slice(first, first + window_len),
+      )
+      yield Tile(keys, num_keys, window, window_len)
+
+  def all_tiles(self) -> list[Tile]:
+    """The tiles of every query block."""
+    return [tile for start in self.query_starts() for tile in self.tiles(start)]
 
 
 def make_tiling(
-  *,
-  query_len: int,
-  key_len: int,
-  num_heads: int,
-  head_dim: int,
-  interpret: bool,
+  *, query_len: int, key_len: int, num_heads: int, head_dim: int, **options: Any
 ) -> Tiling:
   """The tiling that was fastest in docs/kernels.md."""
-  head_width = _head_width(num_heads, head_dim)
+  width = _head_width(num_heads, head_dim)
+  block_width = max(width, LANES)
   block = _LONG_QUERY_BLOCK if query_len > 1024 else _QUERY_BLOCK
   block = min(block, round_up(query_len, ROWS))
-  padded = round_up(query_len, block)
-  tiling = Tiling(
+  return Tiling(
     mem_len=key_len - query_len,
     segment_len=query_len,
     head_dim=head_dim,
-    head_width=head_width,
-    block_width=max(head_width, LANES),
-    query_len=padded,
+    head_width=width,
+    block_width=block_width,
+    heads_per_block=block_width // width,
+    query_len=round_up(query_len, block),
     query_block=block,
     key_len=round_up(key_len, LANES),
     key_block=KEY_BLOCK,
-    position_len=0,
-    dropout_rate=0.0,
-    interpret=interpret,
+    **options,
   )
-  windows = [
-    tile.window + tile.window_len
-    for start in tiling.query_starts()
-    for tile in tiling.tiles(start)
-  ]
-  return tiling._replace(position_len=max(windows))
 
 
 def num_scores(tiling: Tiling) -> tuple[int, int]:
   """Scores of a block of heads by key, and by row of the windows."""
-  tiles = [
-    tile for start in tiling.query_starts() for tile in tiling.tiles(start)
-  ]
-  rows = tiling.query_block * tiling.heads_per_block
+  tiles, rows = tiling.all_tiles(), tiling.query_block * tiling.heads_per_block
   by_key = rows * sum(tile.num_keys for tile in tiles)
   return by_key, rows * sum(tile.window_len for tile in tiles)
 
@@ -143,15 +117,13 @@ def round_up(size: int, multiple: int) -> int:
 def vmem_bytes(tiling: Tiling, itemsize: int) -> int:
   """Upper estimate of the VMEM that the backward pass uses.
 
-  Args:
-    tiling: of the attention.
-    itemsize: bytes of a number in the inputs.
+  `itemsize` is the bytes of a number in the inputs.
   """
-  width = tiling.block_width
+  width, positions = tiling.block_width, tiling.position_len
   tile = min(tiling.key_block, tiling.key_len) + LANES
   # Inputs and outputs are held twice, so that copies overlap with work.
-  rows = 4 * tiling.query_len + 4 * tiling.key_len + tiling.position_len
-  blocks = 2 * width * (itemsize * rows + 4 * tiling.position_len)
+  rows = 4 * tiling.query_len + 4 * tiling.key_len + positions
+  blocks = 2 * width * (itemsize * rows + 4 * positions)
   sums = 2 * 4 * width * tiling.key_len
   return blocks + sums + 8 * 4 * tiling.query_block * tile
 

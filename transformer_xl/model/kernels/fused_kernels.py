@@ -1,0 +1,198 @@
+"""Kernels of fused attention, each for a block of heads in a lane of text.
+
+Shapes: B lanes of text, T queries, K keys, C lanes of a block, R position keys,
+n blocks of heads, G heads in a block.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from transformer_xl.model.kernels import tiles
+from transformer_xl.model.kernels import tiling as tiling_lib
+
+
+def forward(
+  arrays: Any, reach: Any, seeds: Any, *, tiling: tiling_lib.Tiling
+) -> list[jax.Array]:
+  """The weighted values, and the normalisers that the backward pass needs.
+
+  The arrays are query [B, T, n * C], key and value [B, K, n * C], position key
+  [R, n * C], u and v [1, n * C] in float32; reach is [B, T], T padded to whole
+  blocks, and the seeds of dropout are [B, H]. Values are as the query, and the
+  normalisers [B, n, G, T] are logarithms to base 2 of a softmax's denominator.
+  """
+  query = arrays[0]
+  lanes, _, width = query.shape
+  blocks, heads = width // tiling.block_width, tiling.heads_per_block
+  lse = (lanes, blocks, heads, tiling.query_len)
+  inputs = dict(zip(tiles.ARRAYS, arrays, strict=True))
+  return tiles.call(
+    *(_forward_kernel, "relative_attention", tiling),
+    inputs=inputs | {"reach": reach[:, None], "seeds": seeds},
+    outputs={
+      "output": jax.ShapeDtypeStruct(query.shape, query.dtype),
+      "lse": jax.ShapeDtypeStruct(lse, jnp.float32),
+    },
+    products=(2, 1),
+  )
+
+
+def _forward_kernel(refs, tiling):
+  tiles.clear_padding(refs, tiling)
+  for start in tiling.query_starts():
+    queries = slice(start, start + tiling.query_block)
+    reach = tiles.column(refs.reach[:, queries])
+    query = refs.query[queries].astype(jnp.float32)
+    output = jnp.zeros_like(query)
+    for head, lanes in enumerate(tiles.heads(tiling)):
+      drop = tiles.dropout(refs.seeds, head, start, tiling)
+      values, lse = _attend(refs, query, lanes, reach, start, tiling, drop)
+      output = jnp.where(lanes, values, output)
+      refs.lse[head : head + 1, queries] = tiles.row(lse)
+    refs.output[queries] = output.astype(refs.output.dtype)
+
+
+def _attend(refs, query, lanes, reach, start, tiling, drop):
+  """Softmax over the tiles of one head, online."""
+  dtype = refs.key.dtype
+  content, position = (
+    tiles.biased(query, bias_ref, lanes, tiling).astype(dtype)
+    for bias_ref in (refs.content_bias, refs.position_bias)
+  )
+
+  def add(tile, carry):
+    highest, total, values = carry
+    key, window = refs.key[tile.keys], refs.position_key[tile.window]
+    scores = tiles.scores(content, position, key, window, tiling)
+    visible = tiles.visible(reach, tile, start, tiling)
+    scores = jnp.where(visible, scores, tiles.MASKED)
+    higher = jnp.maximum(highest, jnp.max(scores, axis=1, keepdims=True))
+    weights = jnp.exp2(scores - higher)
+    shrink = jnp.exp2(highest - higher)
+    total = total * shrink + jnp.sum(weights, axis=1, keepdims=True)
+    kept = drop(weights, tile).astype(dtype)
+    kept_values = tiles.product(kept, refs.value[tile.keys], 1, 0)
+    values = values * shrink + kept_values
+    return higher, total, values
+
+  carry = (
+    jnp.full(reach.shape, tiles.MASKED, jnp.float32),
+    jnp.zeros(reach.shape, jnp.float32),
+    jnp.zeros_like(query),
+  )
+  highest, total, values = tiles.over_tiles(add, carry, reach, start, tiling)
+  values /= total * (1 - tiling.dropout_rate)
+  return values, highest + jnp.log2(total)
+
+
+def backward(*residuals: Any, tiling: tiling_lib.Tiling) -> list[jax.Array]:
+  """Gradients of the arrays, summed over lanes where lanes share an array.
+
+  The first three arguments are those of `forward`, and the next two its
+  results; the last, the gradient, is like the output, [B, T, n * C].
+  """
+  arrays, reach, seeds, output, lse, gradient = residuals
+  inputs = dict(zip(tiles.ARRAYS, arrays, strict=True))
+  outputs = {
+    # Sums over lanes stay in float32 until they are whole.
+    f"d_{name}": jax.ShapeDtypeStruct(
+      array.shape, array.dtype if array.ndim == 3 else jnp.float32
+    )
+    for name, array in inputs.items()
+  }
+  inputs |= {"reach": reach[:, None], "seeds": seeds, "lse": lse}
+  return tiles.call(
+    *(_backward_kernel, "relative_attention_gradient", tiling),
+    inputs=inputs | {"output": output, "output_gradient": gradient},
+    outputs=outputs,
+    sums=("key_sum", "value_sum"),
+    products=(5, 3),
+  )
+
+
+def _backward_kernel(refs, tiling):
+  tiles.clear_padding(refs, tiling, refs.output, refs.output_gradient)
+
+  @pl.when(pl.program_id(1) == 0)
+  def _start_sums_over_lanes():
+    for ref in refs.d_position_key, refs.d_content_bias, refs.d_position_bias:
+      ref[...] = jnp.zeros_like(ref)
+
+  for ref in refs.key_sum, refs.value_sum:
+    ref[...] = jnp.zeros_like(ref)
+  for start in tiling.query_starts():
+    _query_block(refs, start, tiling)
+  # The keys' gradient was computed from queries with the factor LOG2E.
+  key_gradient = refs.key_sum[...] * (1 / tiles.LOG2E)
+  refs.d_key[...] = key_gradient.astype(refs.d_key.dtype)
+  refs.d_value[...] = refs.value_sum[...].astype(refs.d_value.dtype)
+
+
+def _query_block(refs, start, tiling):
+  """Adds the contribution of the queries from row `start` on."""
+  queries = slice(start, start + tiling.query_block)
+  reach = tiles.column(refs.reach[:, queries])
+  query = refs.query[queries].astype(jnp.float32)
+  content_total = position_total = jnp.zeros_like(query)
+  for head, lanes in enumerate(tiles.heads(tiling)):
+    content, position = _head_gradients(
+      refs, queries, query, reach, head, lanes, tiling
+    )
+    content_total = jnp.where(lanes, content, content_total)
+    position = tiles.upside_down(position)
+    position_total = jnp.where(lanes, position, position_total)
+  scale = 1 / math.sqrt(tiling.head_dim)
+  total = (content_total + position_total) * scale
+  refs.d_query[queries] = total.astype(refs.d_query.dtype)
+  totals = (content_total, position_total)
+  biases = (refs.d_content_bias, refs.d_position_bias)
+  for ref, values in zip(biases, totals, strict=True):
+    ref[...] += scale * jnp.sum(values, axis=0, keepdims=True)
+
+
+def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
+  """Adds to the sums of one head.
+
+  Returns the gradients of q + u and, last query first, of q + v.
+  """
+  dtype, start = refs.key.dtype, queries.start
+  drop = tiles.dropout(refs.seeds, head, start, tiling)
+  lse = tiles.column(refs.lse[head : head + 1, queries])
+  gradient = refs.output_gradient[queries].astype(jnp.float32)
+  output = refs.output[queries].astype(jnp.float32)
+  weighted = jnp.where(lanes, output * gradient, 0)
+  weighted = jnp.sum(weighted, axis=1, keepdims=True)
+  if tiling.dropout_rate:
+    gradient = gradient * (1 / (1 - tiling.dropout_rate))
+  gradient = jnp.where(lanes, gradient, 0).astype(dtype)
+  content = tiles.biased(query, refs.content_bias, lanes, tiling).astype(dtype)
+  position = tiles.biased(query, refs.position_bias, lanes, tiling)
+  # For position keys' gradients, which have no factor LOG2E.
+  flipped = tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype)
+  position = position.astype(dtype)
+
+  def add(tile, carry):
+    d_content, d_position = carry
+    key, window = refs.key[tile.keys], refs.position_key[tile.window]
+    scores = tiles.scores(content, position, key, window, tiling)
+    visible = tiles.visible(reach, tile, start, tiling)
+    weights = jnp.where(visible, jnp.exp2(scores - lse), 0)
+    kept = drop(weights, tile).astype(dtype)
+    refs.value_sum[tile.keys] += tiles.product(kept, gradient, 0, 0)
+    d_weights = tiles.product(gradient, refs.value[tile.keys], 1, 1)
+    d_scores = weights * (drop(d_weights, tile) - weighted)
+    narrow = d_scores.astype(dtype)
+    refs.key_sum[tile.keys] += tiles.product(narrow, content, 0, 0)
+    d_content += tiles.product(narrow, key, 1, 0)
+    by_window = tiles.to_window_upside_down(d_scores, tile, tiling)
+    by_window = by_window.astype(dtype)
+    refs.d_position_key[tile.window] += tiles.product(by_window, flipped, 0, 0)
+    d_position += tiles.product(by_window, window, 1, 0)
+    return d_content, d_position
+
+  carry = jnp.zeros_like(query), jnp.zeros_like(query)
+  return tiles.over_tiles(add, carry, reach, start, tiling)
