@@ -14,13 +14,13 @@ import pytest
 from tests import corpus
 from tests import tiny
 from tests.training import test_step
+from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import log_window
 from transformer_xl.training import loop
-from transformer_xl.training import preemption
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import lock
@@ -280,7 +280,7 @@ def test_interrupts_are_answered_while_python_waits():
       process.send_signal(signal.SIGINT)
       (last,) = process.stderr.read().splitlines()
       assert last.startswith("error: interrupted twice;")
-      assert process.wait() == preemption.INTERRUPTED
+      assert process.wait() == command_line.INTERRUPTED
     finally:
       process.kill()
 

@@ -16,6 +16,7 @@ import jax
 import optax
 from absl import logging
 
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import evaluate
@@ -86,7 +87,7 @@ class Evaluation:
     mesh: jax.sharding.Mesh,
     stop: preemption.StopSignal,
   ):
-    self._config, self._stop = config, stop
+    self._config, self._mesh, self._stop = config, mesh, stop
     self._mem_len = config.train.eval_mem_len
     self._evaluator = evaluate.Evaluator(
       config, mesh, split="valid", mem_len=self._mem_len
@@ -109,7 +110,10 @@ class Evaluation:
       Diverged: the loss is not finite.
     """
     metadata = run.metadata
-    record = None if self._stop.requested else self._score(run.state)
+    record = None
+    if not self._stop.requested:
+      with jax.set_mesh(self._mesh):
+        record = self._score(run.state)
     if record is None:
       return run._replace(metadata=metadata._replace(owes_evaluation=True))
     writer.write(record)
@@ -128,6 +132,8 @@ class Evaluation:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
     is_raw = self._config.eval.parameters == "raw"
     params = state.params if is_raw else state.average
+    # Copies only where the mesh leaves devices of training idle.
+    params = jax.device_put(params, mesh_lib.parameters(self._mesh, params))
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:
       return None
@@ -230,15 +236,23 @@ class Hooks(NamedTuple):
 
 def make(
   config: schema.ExperimentConfig,
-  mesh: jax.sharding.Mesh,
+  evaluation_mesh: jax.sharding.Mesh | None,
   checkpoints: checkpoint.Checkpoints,
   stop: preemption.StopSignal,
 ) -> Hooks:
-  """The hooks of a configuration, in the order in which they are called."""
+  """The hooks of a configuration, in the order in which they are called.
+
+  Args:
+    config: of the run.
+    evaluation_mesh: may have fewer devices than training; None for no
+      evaluations.
+    checkpoints: of the run.
+    stop: requests to stop.
+  """
   evaluation, owed = None, None
   on_run: list[RunHook] = []
-  if config.train.eval_every_steps:
-    evaluation = Evaluation(config, mesh, stop)
+  if evaluation_mesh is not None:
+    evaluation = Evaluation(config, evaluation_mesh, stop)
     owed = OwedEvaluation(evaluation, checkpoints)
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.

@@ -49,7 +49,9 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   config = load.with_vocab_size(
     config, token_file.read_meta(config.data.dataset_dir)
   )
-  mesh = programs.make_mesh(config, evaluates=config.train.eval_every_steps > 0)
+  mesh, evaluation_mesh = programs.make_mesh(config), None
+  if config.train.eval_every_steps:
+    evaluation_mesh = programs.make_evaluation_mesh(config)
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),
@@ -65,7 +67,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       run = resume.start(config, mesh, checkpoints, stream)
       if _is_finished(run, config.train):
         return True
-      hooks = hooks_lib.make(config, mesh, checkpoints, stop)
+      hooks = hooks_lib.make(config, evaluation_mesh, checkpoints, stop)
       run_record.record(config, workdir)
       run_record.keep_vocabulary(config.data.dataset_dir, workdir)
       while True:
