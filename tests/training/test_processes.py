@@ -43,20 +43,28 @@ def start_both(workdir, flags):
   ]
 
 
-# Four command lines, each for itself, and 2000 updates.
+# Four command lines, each for itself, and 2000 updates. One host is taken away
+# by SIGTERM; a terminal sends SIGINT to all.
 @pytest.mark.rest
 @pytest.mark.slow
-def test_two_processes_stop_together_and_one_goes_on_where_they_were(tmp_path):
+@pytest.mark.parametrize(
+  ("number", "receivers"), [(signal.SIGTERM, [1]), (signal.SIGINT, [0, 1])]
+)
+def test_two_processes_stop_together_and_one_goes_on_where_they_were(
+  tmp_path, number, receivers
+):
   data_dir = corpus.write(tmp_path / "data")
   flags = corpus.config_flags(data_dir, **UPDATES)
   alone, together = tmp_path / "alone", tmp_path / "together"
   test_resume.finish(test_resume.start(alone, flags), alone)
-  first, second = start_both(together, flags)
-  test_resume.wait_for_step(together, SIGNALLED, first)
-  second.send_signal(signal.SIGTERM)  # One host is taken away, both stop.
-  test_resume.finish(first, together)
-  test_resume.finish(second, together)
+  both = start_both(together, flags)
+  test_resume.wait_for_step(together, SIGNALLED, both[0])
+  for receiver in receivers:
+    both[receiver].send_signal(number)
+  for process in both:
+    test_resume.finish(process, together)
   log = pathlib.Path(f"{together}.log").read_text()
+  assert "Traceback" not in log
   assert "process 0 of 2" in log
   assert "process 1 of 2" in log
   stopped = max(
