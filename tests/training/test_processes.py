@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -94,8 +95,14 @@ def compare(alone, together):
 def folder(request, tmp_path_factory):
   """What `tests/processes.py` leaves of so many processes."""
   folder = tmp_path_factory.mktemp("processes")
+  finish_processes(folder, str(request.param))
+  return folder
+
+
+def finish_processes(folder, count):
+  """Runs `tests/processes.py`, which leaves what it does in the folder."""
   process = subprocess.run(
-    [sys.executable, "-m", "tests.processes", str(folder), f"{request.param}"],
+    [sys.executable, "-m", "tests.processes", str(folder), count],
     cwd=test_resume.ROOT,
     env={
       **os.environ,
@@ -108,7 +115,42 @@ def folder(request, tmp_path_factory):
   )
   logs = "".join(path.read_text()[-3000:] for path in folder.glob("*.log"))
   assert process.returncode == 0, process.stderr + logs
-  return folder
+
+
+TIMING = {"seconds", "made_by", "workdir", "num_windows_timed"}
+
+
+def numbers(value, path=""):
+  """All values of a result by their path, without timing."""
+  if isinstance(value, dict | list):
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, item in items:
+      is_timing = name in TIMING or re.search(
+        "per_(second|token)|times_", str(name)
+      )
+      if not is_timing:
+        yield from numbers(item, f"{path}/{name}")
+  else:
+    yield path, value
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+def test_every_mode_gives_two_processes_the_results_of_one(tmp_path):
+  finish_processes(tmp_path, "modes")
+  one, two = (tmp_path / "run.1", tmp_path / "run.2")
+  files = [
+    {path.relative_to(run) for path in run.rglob("*") if path.is_file()}
+    for run in (one, two)
+  ]
+  assert files[0] == files[1]
+  results = [path for path in files[0] if path.match("results/*.json")]
+  assert len(results) > len(processes.MODES)
+  for path in results:
+    first, second = (
+      dict(numbers(json.loads((run / path).read_text()))) for run in (one, two)
+    )
+    assert second == pytest.approx(first, rel=1e-5), path
 
 
 @pytest.mark.slow
