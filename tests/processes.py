@@ -179,6 +179,7 @@ def compiled_by_all(config, mesh):
         wait(key=f"compiled_{next(counter)}", timeout_ms=300_000)
     return compiled[0](*arguments)
 
+  call.lower = update.lower
   return call
 
 
@@ -211,6 +212,8 @@ def _become(work, folder, address, index, count, arguments):
     if count > 1:
       jax.distributed.initialize(address, count, index)
     work(folder, *arguments)
+    if count > 1:
+      jax.distributed.shutdown()  # As at the end of a command.
     status = 0
   except BaseException:
     traceback.print_exc()

@@ -140,7 +140,7 @@ def test_every_mode_gives_two_processes_the_results_of_one(tmp_path):
   finish_processes(tmp_path, "modes")
   one, two = (tmp_path / "run.1", tmp_path / "run.2")
   files = [
-    {path.relative_to(run) for path in run.rglob("*") if path.is_file()}
+    {path.relative_to(run) for path in run.rglob("results/*")}
     for run in (one, two)
   ]
   assert files[0] == files[1]

@@ -220,6 +220,8 @@ def _scores(row, config, folder) -> dict[str, Any]:
 
 
 def _write(config, workdir, results) -> None:
+  if jax.process_index() != 0:
+    return
   table = _table(config, results)
   folder = os.path.join(workdir, "results")
   metrics_log.write_json(os.path.join(folder, "ablation.json"), table)

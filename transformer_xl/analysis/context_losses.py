@@ -174,12 +174,14 @@ def _one_pass(params, config, mesh, length) -> np.ndarray:
     resets=streams.reset_rule(config),
   )
   score = functools.partial(sums.score_segment, params, model=model)
-  score_chunk = jax.jit(
-    functools.partial(jax.lax.scan, score),
-    compiler_options=mesh_lib.compiler_options(mesh),
-  )
   memory = transformer_xl.empty_memory(
     config.model, batch_size=config.eval.batch_size, mem_len=length
+  )
+  places = mesh_lib.parameters(mesh, memory), mesh_lib.replicated(mesh)
+  score_chunk = jax.jit(
+    functools.partial(jax.lax.scan, score),
+    out_shardings=places,  # Every process reads all losses.
+    compiler_options=mesh_lib.compiler_options(mesh),
   )
   losses, is_scored = [], []
   count = config.eval.segments_per_call
@@ -189,7 +191,7 @@ def _one_pass(params, config, mesh, length) -> np.ndarray:
     )
     memory, nll = score_chunk(memory, segments)
     losses.append(np.asarray(nll))
-    is_scored.append(np.asarray(segments.weights) > 0)
+    is_scored.append(stream.read(step, count, slice(None)).weights > 0)
   # Lanes are consecutive runs of the text.
   return _by_lane(losses)[_by_lane(is_scored)]
 

@@ -4,6 +4,7 @@ import os
 import sys
 from typing import Any
 
+import jax
 import matplotlib
 import numpy as np
 from absl import logging
@@ -33,17 +34,22 @@ def new(
 
 
 def save(figure: Any, path: str, command: str) -> None:
-  """Writes a PNG with its command as metadata, and closes the figure."""
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  figure.savefig(path, dpi=150, metadata={"Description": command})
+  """Writes a PNG with its command as metadata, and closes the figure.
+
+  As other results, it is written by the first process only.
+  """
+  if jax.process_index() == 0:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    figure.savefig(path, dpi=150, metadata={"Description": command})
+    logging.info("Wrote %s.", path)
   pyplot.close(figure)
-  logging.info("Wrote %s.", path)
 
 
 def save_arrays(path: str, **arrays: Any) -> None:
   """Writes an archive of the arrays that a figure or a table sums up."""
-  np.savez_compressed(path, **arrays)
-  logging.info("Wrote %s.", path)
+  if jax.process_index() == 0:
+    np.savez_compressed(path, **arrays)
+    logging.info("Wrote %s.", path)
 
 
 def made_by() -> str:

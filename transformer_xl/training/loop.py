@@ -64,10 +64,11 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
     )
     with contextlib.closing(checkpoints):
+      # First, since it refuses what cannot be evaluated and compiles nothing.
+      hooks = hooks_lib.make(config, evaluation_mesh, checkpoints, stop)
       run = resume.start(config, mesh, checkpoints, stream)
       if _is_finished(run, config.train):
         return True
-      hooks = hooks_lib.make(config, evaluation_mesh, checkpoints, stop)
       run_record.record(config, workdir)
       run_record.keep_vocabulary(config.data.dataset_dir, workdir)
       while True:
