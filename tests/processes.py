@@ -95,13 +95,13 @@ def by_two(folder):
 
 def write_runs(folder):
   for count in (1, 2):
-    runs.write(str(folder / "data"), folder / f"run.{count}", **RUN)
+    runs.write(str(folder / "data"), folder / str(count) / "run", **RUN)
   (folder / "texts").write_text("abc\nde fgh\nabcdefgh\n")
 
 
 def in_mode(folder, mode):
   """Runs it on a run of its own; two processes share one."""
-  workdir = str(folder / f"run.{jax.process_count()}")
+  workdir = str(folder / str(jax.process_count()) / "run")
   texts = {"score.file": str(folder / "texts")}
   MODES[mode](corpus.config(str(folder / "data"), **RUN | texts), workdir)
 

@@ -138,7 +138,7 @@ def numbers(value, path=""):
 @pytest.mark.slow
 def test_every_mode_gives_two_processes_the_results_of_one(tmp_path):
   finish_processes(tmp_path, "modes")
-  one, two = (tmp_path / "run.1", tmp_path / "run.2")
+  one, two = (tmp_path / "1", tmp_path / "2")
   files = [
     {path.relative_to(run) for path in run.rglob("results/*")}
     for run in (one, two)

@@ -191,7 +191,8 @@ def _one_pass(params, config, mesh, length) -> np.ndarray:
     )
     memory, nll = score_chunk(memory, segments)
     losses.append(np.asarray(nll))
-    is_scored.append(stream.read(step, count, slice(None)).weights > 0)
+    weights = stream.read(step, count, slice(None)).weights
+    is_scored.append(np.asarray(weights) > 0)
   # Lanes are consecutive runs of the text.
   return _by_lane(losses)[_by_lane(is_scored)]
 
