@@ -13,7 +13,7 @@ SMOKE := tests/evaluation/test_evaluate.py tests/model/test_attention.py \
   tests/training/test_step.py tests/workdir/test_checkpoint.py
 
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
-.PHONY: parity bench plan-table lock fuzz audit
+.PHONY: parity bench plan-table lock fuzz fuzz-runs audit
 
 quickstart: $(VENV)/installed
 	$(BIN)/python -m transformer_xl.main --config=experiments/quickstart.py \
@@ -86,6 +86,11 @@ audit: $(VENV)/installed
 # docs/measurements/reliability.md.
 fuzz: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m tests.fuzz --inputs=1000000
+
+# Random configurations: each is refused, or trains, evaluates and resumes.
+fuzz-runs: $(VENV)/installed
+	JAX_PLATFORMS=cpu CONFIGURATIONS=300 $(BIN)/python -m pytest -s \
+	  tests/fuzz/test_configurations.py -m rest
 
 # Pins what pyproject.toml allows, for every supported Python at once.
 lock:

@@ -1,9 +1,9 @@
 """Runs command lines in forks of one process, which has imported the modes.
 
 python -m tests.commands < CASES > RESULTS, both JSON: a case has `arguments`,
-an `environment`, the `folder` to run in (or null), and whether `nobody_reads`
-standard output; its result has `status` and `stderr`, which includes standard
-output if somebody reads.
+an `environment`, the `folder` to run in (or null), the `num_hosts` that JAX
+finds, and whether `nobody_reads` standard output; its result has `status` and
+`stderr`, which includes standard output if somebody reads.
 """
 
 import importlib
@@ -13,6 +13,8 @@ import sys
 import tempfile
 import traceback
 from typing import Any
+
+import jax
 
 from transformer_xl import main
 
@@ -36,6 +38,8 @@ def _become(case, log):
     reader, writer = os.pipe()
     os.close(reader)
     os.dup2(writer, sys.stdout.fileno())
+  if case["num_hosts"] > 1:
+    jax.process_count = lambda: case["num_hosts"]
   os.environ.update(case["environment"])
   os.chdir(case["folder"] or os.curdir)
   sys.argv = ["transformer_xl/main.py", *case["arguments"]]

@@ -1,9 +1,10 @@
 """What test_processes.py judges: runs by one, two and four processes.
 
 python -m tests.processes FOLDER COUNT leaves workdirs, and a log of each
-process, in FOLDER; COUNT is 2 or 4, the most processes at once. Processes are
-forks of one that has imported everything, since imports take longest; nothing
-has started JAX before.
+process, in FOLDER; COUNT is 2 or 4, the most processes at once. With "modes"
+in place of COUNT, one process and two run each mode on a finished run.
+Processes are forks of one that has imported everything, since imports take
+longest; nothing has started JAX before.
 """
 
 import itertools
@@ -20,8 +21,15 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from tests import corpus
+from tests.analysis import runs
 from transformer_xl import errors
+from transformer_xl.analysis import ablation
+from transformer_xl.analysis import attention_maps
+from transformer_xl.analysis import eval_speed
+from transformer_xl.analysis import recl
 from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.text import generate
+from transformer_xl.text import score
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 
@@ -31,6 +39,33 @@ UPDATES = {
   "train.optimizer": "sgd",  # Adam magnifies rounding near gradients of 0.
   "train.learning_rate": 1.0,
   "checkpoint.every_steps": SAVED,
+}
+
+RUN = {
+  "eval.mem_len": (8, 4),
+  "eval.dynamic.kind": "sgd",
+  "eval.cache.size": 5,
+  "generate.prompt": "abc",
+  "generate.num_tokens": 12,
+  "generate.num_samples": 2,
+  "score.top_k": 2,
+  "train.num_steps": 4,
+  "analysis.rows": ("recurrent-relative-all", "segment-absolute-all"),
+  "analysis.attention_lens": (8,),
+  "analysis.context_start": 2,
+  "analysis.context_step": 3,
+  "analysis.context_stop": 8,
+  "analysis.num_tokens": 40,
+  "analysis.speed_lens": (4,),
+}
+MODES = {
+  "eval": evaluate.run,
+  "generate": generate.run,
+  "score": score.run,
+  "recl": recl.run,
+  "attention": attention_maps.run,
+  "eval_speed": eval_speed.run,
+  "ablation": ablation.run,
 }
 
 
@@ -55,6 +90,19 @@ def by_one(folder):
 def by_two(folder):
   _refuse_folders_of_their_own(folder)
   run(folder, "two", (1, 2, 1), num_steps=SAVED)
+
+
+def write_runs(folder):
+  for count in (1, 2):
+    runs.write(str(folder / "data"), folder / str(count) / "run", **RUN)
+  (folder / "texts").write_text("abc\nde fgh\nabcdefgh\n")
+
+
+def in_mode(folder, mode):
+  """Runs it on a run of its own; two processes share one."""
+  workdir = str(folder / str(jax.process_count()) / "run")
+  texts = {"score.file": str(folder / "texts")}
+  MODES[mode](corpus.config(str(folder / "data"), **RUN | texts), workdir)
 
 
 def _refuse_folders_of_their_own(folder):
@@ -130,6 +178,7 @@ def compiled_by_all(config, mesh):
         wait(key=f"compiled_{next(counter)}", timeout_ms=300_000)
     return compiled[0](*arguments)
 
+  call.lower = update.lower
   return call
 
 
@@ -137,7 +186,7 @@ counter = itertools.count()
 compile_update = programs.update
 
 
-def together(work, folder, count):
+def together(work, folder, count, *arguments):
   """Runs `work` in so many processes that know of each other."""
   with socket.socket() as listener:
     listener.bind(("localhost", 0))
@@ -146,22 +195,24 @@ def together(work, folder, count):
   for index in range(count):
     child = os.fork()
     if child == 0:
-      _become(work, folder, address, index, count)
+      _become(work, folder, address, index, count, arguments)
     children.append(child)
-  for child in children:
-    _, status = os.waitpid(child, 0)
-    assert status == 0, f"see the logs of {work.__name__}"
+  statuses = [os.waitpid(child, 0)[1] for child in children]
+  assert not any(statuses), f"see the logs of {work.__name__}"
 
 
-def _become(work, folder, address, index, count):
-  log = (folder / f"{work.__name__}.{index}.log").open("w")
+def _become(work, folder, address, index, count, arguments):
+  name = ".".join([work.__name__, *arguments, str(index)])
+  log = (folder / f"{name}.log").open("w")
   os.dup2(log.fileno(), sys.stderr.fileno())
   os.dup2(log.fileno(), sys.stdout.fileno())
   status = 1
   try:
     if count > 1:
       jax.distributed.initialize(address, count, index)
-    work(folder)
+    work(folder, *arguments)
+    if count > 1:
+      jax.distributed.shutdown()  # As at the end of a command.
     status = 0
   except BaseException:
     traceback.print_exc()
@@ -174,6 +225,12 @@ def main(folder, count):
   logging.set_verbosity(logging.INFO)
   programs.update = compiled_by_all
   corpus.write(folder / "data")
+  if count == "modes":
+    together(write_runs, folder, 1)
+    for mode, number in itertools.product(MODES, (1, 2)):
+      together(in_mode, folder, number, mode)
+    return
+  count = int(count)
   together(by_one, folder, 1)
   if count == 2:
     together(by_both, folder, 2)
@@ -185,4 +242,4 @@ def main(folder, count):
 
 
 if __name__ == "__main__":
-  main(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+  main(pathlib.Path(sys.argv[1]), sys.argv[2])

@@ -26,8 +26,12 @@ SETTINGS = {
   },
   "outside the root": {"folder": "tests"},
   "nobody reads": {"nobody_reads": True},
+  "slice": {"num_hosts": 4},
 }
-ORDINARY = {"environment": {}, "folder": None, "nobody_reads": False}
+ORDINARY = {
+  **{"environment": {}, "folder": None},
+  **{"nobody_reads": False, "num_hosts": 1},
+}
 FAILURES = {  # What is said, and the status.
   "misspelt": ("no field num_layer", 2),
   "misspelt hint": ("num_layers", 2),
@@ -57,6 +61,7 @@ FAILURES = {  # What is said, and the status.
   "coordinator without a port": ("--coordinator=localhost has no port", 2),
   "no such process": ("with process_id < num_processes", 2),
   "no coordinator": ("--num_processes and --process_id need --coordinator", 2),
+  "slice": ("one of 4 of a slice: give every process --coordinator=", 2),
   "nothing to join": ("(coordinator_address should be defined): give", 2),
   "no data": (
     "python -m data_prep.main --dataset=text --source=YOUR_TEXT --name=tiny",
@@ -148,6 +153,7 @@ def commands(folder):
       *("--num_processes=2", "--process_id=2"),
     ],
     "no coordinator": [*flags, new, "--num_processes=2"],
+    "slice": [*flags, new],
     "nothing to join": [*flags, new, "--multihost"],
     "no data": [*flags, new, f"--config.data.dir={folder}/nowhere"],
     "misspelt data": [

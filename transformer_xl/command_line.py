@@ -5,9 +5,14 @@ import logging as stdlib_logging
 import os
 import re
 import select
+import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable
 from collections.abc import Iterator
+from typing import Any
+from typing import NoReturn
 
 from absl import app
 from absl import flags
@@ -15,7 +20,65 @@ from absl import logging
 
 from transformer_xl import errors
 
+INTERRUPTION = "interrupted; the same command starts it again."
+INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
+
+
+class Answers:
+  """Answers signals at once, from a thread, until it is closed.
+
+  Python runs signal handlers between its own instructions, so not while it
+  waits for the devices or the compiler.
+  """
+
+  def __init__(
+    self,
+    numbers: tuple[signal.Signals, ...],
+    answer: Callable[[signal.Signals], None],
+    handler: Callable[[int, Any], None] = lambda *_: None,
+  ):
+    """Replaces handlers; only in the main thread.
+
+    Args:
+      numbers: the signals.
+      answer: called in the thread for each that arrives.
+      handler: called by Python, when it comes to it.
+    """
+    self._numbers, self._answer = numbers, answer
+    self._arrivals, self._wakeup = socket.socketpair()
+    self._wakeup.setblocking(False)
+    self._previous_wakeup = signal.set_wakeup_fd(
+      self._wakeup.fileno(), warn_on_full_buffer=False
+    )
+    self._thread = threading.Thread(target=self._listen, daemon=True)
+    self._thread.start()
+    self._previous = {n: signal.signal(n, handler) for n in numbers}
+
+  def close(self) -> None:
+    """Restores the previous handlers."""
+    for number, handler in self._previous.items():
+      signal.signal(number, handler)
+    signal.set_wakeup_fd(self._previous_wakeup)
+    self._wakeup.close()  # Which ends the thread.
+    self._thread.join()
+    self._arrivals.close()
+
+  def _listen(self) -> None:
+    while arrived := self._arrivals.recv(1):
+      if arrived[0] in self._numbers:
+        self._answer(signal.Signals(arrived[0]))
+
+
+def end_at_interrupts() -> None:
+  """Lets Ctrl-C end the process at once, with one line."""
+  Answers((signal.SIGINT,), lambda _: end(INTERRUPTION))
+
+
+def end(message: str) -> NoReturn:
+  """Ends the process at once, as interrupted."""
+  os.write(2, f"error: {message}\n".encode())
+  os._exit(INTERRUPTED)
 
 
 def describe(argv: list[str]) -> str:
@@ -74,7 +137,7 @@ def _one_line() -> Iterator[None]:
   except errors.DivergenceError as error:
     message, status = str(error), 1
   except KeyboardInterrupt:
-    message, status = "interrupted; the same command starts it again.", 130
+    message, status = INTERRUPTION, INTERRUPTED
   except BrokenPipeError:
     output = sys.stdout.fileno()
     poll = select.poll()

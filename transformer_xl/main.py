@@ -16,6 +16,11 @@ but train also works on the configuration that a run saved in its workdir.
       --config=experiments/enwik8_large.py --workdir=runs/plan
 """
 
+from transformer_xl import command_line
+
+if __name__ == "__main__":  # Before the imports that take long.
+  command_line.end_at_interrupts()
+
 import importlib
 import os
 import re
@@ -24,7 +29,6 @@ from typing import Any
 from absl import flags
 from absl import logging
 
-from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl.config import config_flag
 from transformer_xl.config import load
@@ -130,6 +134,10 @@ def _join_processes() -> None:
     if numbers != (None, None):
       raise errors.UserError(
         f"--num_processes and --process_id need --coordinator: {how}"
+      )
+    if jax.process_count() > 1:  # They could neither save nor stop together.
+      raise errors.UserError(
+        f"this host is one of {jax.process_count()} of a slice: {how}"
       )
     return
   if address and not re.fullmatch(r".+:\d+", address):

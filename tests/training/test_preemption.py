@@ -9,9 +9,9 @@ import pytest
 from tests import corpus
 from tests.training.runs import lines
 from tests.training.runs import steps
+from transformer_xl import command_line
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
-from transformer_xl.training import preemption
 from transformer_xl.workdir import metrics_log
 
 
@@ -143,7 +143,7 @@ def test_interrupts_are_answered_while_python_waits():
       process.send_signal(signal.SIGINT)
       (last,) = process.stderr.read().splitlines()
       assert last.startswith("error: interrupted twice;")
-      assert process.wait() == preemption.INTERRUPTED
+      assert process.wait() == command_line.INTERRUPTED
     finally:
       process.kill()
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -43,20 +44,28 @@ def start_both(workdir, flags):
   ]
 
 
-# Four command lines, each for itself, and 2000 updates.
+# Four command lines, each for itself, and 2000 updates. One host is taken away
+# by SIGTERM; a terminal sends SIGINT to all.
 @pytest.mark.rest
 @pytest.mark.slow
-def test_two_processes_stop_together_and_one_goes_on_where_they_were(tmp_path):
+@pytest.mark.parametrize(
+  ("number", "receivers"), [(signal.SIGTERM, [1]), (signal.SIGINT, [0, 1])]
+)
+def test_two_processes_stop_together_and_one_goes_on_where_they_were(
+  tmp_path, number, receivers
+):
   data_dir = corpus.write(tmp_path / "data")
   flags = corpus.config_flags(data_dir, **UPDATES)
   alone, together = tmp_path / "alone", tmp_path / "together"
   test_resume.finish(test_resume.start(alone, flags), alone)
-  first, second = start_both(together, flags)
-  test_resume.wait_for_step(together, SIGNALLED, first)
-  second.send_signal(signal.SIGTERM)  # One host is taken away, both stop.
-  test_resume.finish(first, together)
-  test_resume.finish(second, together)
+  both = start_both(together, flags)
+  test_resume.wait_for_step(together, SIGNALLED, both[0])
+  for receiver in receivers:
+    both[receiver].send_signal(number)
+  for process in both:
+    test_resume.finish(process, together)
   log = pathlib.Path(f"{together}.log").read_text()
+  assert "Traceback" not in log
   assert "process 0 of 2" in log
   assert "process 1 of 2" in log
   stopped = max(
@@ -86,8 +95,14 @@ def compare(alone, together):
 def folder(request, tmp_path_factory):
   """What `tests/processes.py` leaves of so many processes."""
   folder = tmp_path_factory.mktemp("processes")
+  finish_processes(folder, str(request.param))
+  return folder
+
+
+def finish_processes(folder, count):
+  """Runs `tests/processes.py`, which leaves what it does in the folder."""
   process = subprocess.run(
-    [sys.executable, "-m", "tests.processes", str(folder), f"{request.param}"],
+    [sys.executable, "-m", "tests.processes", str(folder), count],
     cwd=test_resume.ROOT,
     env={
       **os.environ,
@@ -100,7 +115,46 @@ def folder(request, tmp_path_factory):
   )
   logs = "".join(path.read_text()[-3000:] for path in folder.glob("*.log"))
   assert process.returncode == 0, process.stderr + logs
-  return folder
+
+
+# What depends on the machine, the folder or the number of devices.
+ELSEWHERE = {"seconds", "made_by", "workdir", "planned_bytes"}
+
+
+def numbers(value, path=""):
+  """All values of a result by their path, without timing and memory."""
+  if isinstance(value, dict | list):
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, item in items:
+      is_timing = name in ELSEWHERE or re.search(
+        "per_(second|token)|times_", str(name)
+      )
+      if not is_timing:
+        yield from numbers(item, f"{path}/{name}")
+  else:
+    yield path, value
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+def test_every_mode_gives_two_processes_the_results_of_one(tmp_path):
+  finish_processes(tmp_path, "modes")
+  one, two = (tmp_path / "1", tmp_path / "2")
+  files = [
+    {path.relative_to(run) for path in run.rglob("results/*")}
+    for run in (one, two)
+  ]
+  assert files[0] == files[1]
+  results = [path for path in files[0] if path.match("results/*.json")]
+  assert len(results) > len(processes.MODES)
+  for path in results:
+    first, second = (
+      dict(numbers(json.loads((run / path).read_text()))) for run in (one, two)
+    )
+    assert first.keys() == second.keys(), path
+    for name, value in first.items():
+      found = second[name]
+      assert found == value or found == pytest.approx(value, rel=1e-5), name
 
 
 @pytest.mark.slow

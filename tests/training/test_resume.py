@@ -15,6 +15,7 @@ import pytest
 
 from tests import corpus
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.training import hooks
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -156,6 +157,27 @@ def finish(process, workdir):
     assert process.wait(300) == 0, pathlib.Path(f"{workdir}.log").read_text()
   finally:
     process.kill()
+
+
+@pytest.mark.slow
+def test_validation_of_few_lanes_leaves_devices_idle(
+  data_dir, tmp_path, monkeypatch
+):
+  updates = {
+    **{"train.num_steps": 4, "train.eval_every_steps": 4},
+    **{"train.log_memory_use": True, "eval.batch_size": 1},
+  }
+  four = "--xla_force_host_platform_device_count=4"
+  monkeypatch.setenv("XLA_FLAGS", four)
+  workdir = tmp_path / "run"
+  finish(start(workdir, corpus.config_flags(data_dir, **updates)), workdir)
+  said = pathlib.Path(f"{workdir}.log").read_text()
+  assert "4 x cpu" in said
+  assert "3 of 4 devices stay idle" in said
+  config = corpus.config(data_dir, **updates, **{"eval.split": "valid"})
+  (card,) = evaluate.run(config, str(workdir))
+  # Other options of XLA, so other rounding.
+  assert lines(workdir)[-1]["nll"] == pytest.approx(card["nll"], rel=1e-5)
 
 
 # Five processes; those of tests/faults, which are forks, are always tried.

@@ -78,9 +78,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     figures = {"ablation": draw(table["rows"])}
     plotting.write(workdir, "ablation", table, figures)
     path = os.path.join(workdir, "results", "ablation.md")
-    with open(path, "w", encoding="utf-8") as file:
-      file.write(markdown(table["rows"]))
-    logging.info("Wrote %s.", path)
+    if jax.process_index() == 0:
+      with open(path, "w", encoding="utf-8") as file:
+        file.write(markdown(table["rows"]))
+      logging.info("Wrote %s.", path)
   return table
 
 

@@ -45,6 +45,7 @@ def losses(
   model = sums.make_model(load.replaced(config, {"eval.same_length": False}))
   read = jax.jit(
     functools.partial(read_window, model=model, wanted=wanted),
+    out_shardings=mesh_lib.replicated(mesh),  # Every process reads all.
     compiler_options=mesh_lib.compiler_options(mesh),
   )
   num_shards = mesh.shape["data"] * mesh.shape["fsdp"]

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+import jax
 import matplotlib
 import numpy as np
 from absl import logging
@@ -43,7 +44,12 @@ def write(
 
   The result is `<name>.json` and the arrays, if any, are `<name>.npz`. Figures
   are PNG files by name, which state the result's `made_by`; they are closed.
+  Only the first process writes.
   """
+  if jax.process_index() != 0:
+    for figure in figures.values():
+      pyplot.close(figure)
+    return
   folder = os.path.join(workdir, "results")
   os.makedirs(folder, exist_ok=True)
   metrics_log.write_json(os.path.join(folder, f"{name}.json"), result)

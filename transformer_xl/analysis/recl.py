@@ -235,17 +235,19 @@ def _one_pass(subject, length) -> np.ndarray:
   config, count = load.replaced(config, values), config.eval.segments_per_call
   stream = evaluate.open_stream(config, length)
   functions = scorer.hidden_states(config, length)
+  memory, sharding = functions.start(params), mesh_lib.segments(mesh)
+  places = mesh_lib.parameters(mesh, memory), mesh_lib.replicated(mesh)
   read = jax.jit(
     functools.partial(jax.lax.scan, functools.partial(functions.score, params)),
+    out_shardings=places,  # Every process reads all losses.
     compiler_options=mesh_lib.compiler_options(mesh),
   )
-  memory, sharding = functions.start(params), mesh_lib.segments(mesh)
   losses, weights = [], []
   for step in range(0, stream.num_steps, count):
     segments = streams.device_segments(stream, step, count, sharding)
     memory, nll = read(memory, segments)
     losses.append(np.asarray(nll))
-    weights.append(np.asarray(segments.weights))
+    weights.append(np.asarray(stream.read(step, count, slice(None)).weights))
   # Lanes are consecutive runs of the text.
   lanes = [np.concatenate(x).swapaxes(0, 1) for x in (losses, weights)]
   return lanes[0][lanes[1] > 0]

@@ -151,7 +151,7 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
   held = evaluation.get("hbm_bytes_per_chip")
   if not config.train.eval_every_steps or held is None:
     return None
-  mesh = programs.make_mesh(config, evaluates=True, devices=devices)
+  mesh = programs.make_mesh(config, devices=devices)
   state, memory = programs.placed_state(config, mesh)
   if config.eval.memory != "key_value":  # Evaluation has counted them.
     state = state._replace(params=None)

@@ -11,6 +11,7 @@ import jax
 import optax
 from absl import logging
 
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import attention_use
@@ -19,6 +20,7 @@ from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
 from transformer_xl.training import preemption
+from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
@@ -26,16 +28,19 @@ from transformer_xl.workdir import save_policy
 
 
 class Evaluation:
-  """Scores the validation split every `train.eval_every_steps`."""
+  """Scores the validation split every `train.eval_every_steps`.
+
+  Its mesh may have fewer devices than training.
+  """
 
   def __init__(
     self,
     config: schema.ExperimentConfig,
-    mesh: jax.sharding.Mesh,
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
   ):
     self._config, self._checkpoints, self._stop = config, checkpoints, stop
+    self._mesh = mesh = programs.make_evaluation_mesh(config)
     config = load.replaced(config, {"eval.split": "valid"})
     self._evaluator = evaluate.Evaluator(
       config, mesh, mem_len=config.train.eval_mem_len
@@ -61,7 +66,10 @@ class Evaluation:
       Diverged: the loss is not finite.
     """
     metadata, state = run.metadata, run.state
-    record = None if self._stop.requested else self._score(state)
+    record = None
+    if not self._stop.requested:
+      with jax.set_mesh(self._mesh):
+        record = self._score(state)
     if record is None:
       return run._replace(metadata=metadata._replace(owes_evaluation=True))
     writer.write(record)
@@ -91,6 +99,8 @@ class Evaluation:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
     is_raw = self._config.eval.parameters == "raw"
     params = state.params if is_raw else state.average
+    # Copies only where the mesh leaves devices of training idle.
+    params = jax.device_put(params, mesh_lib.parameters(self._mesh, params))
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:
       return None

@@ -44,7 +44,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   """
   data_dir = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
-  mesh = programs.make_mesh(config, evaluates=config.train.eval_every_steps > 0)
+  mesh, evaluation = programs.make_mesh(config), None
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),
@@ -57,6 +57,9 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
     )
     with contextlib.closing(checkpoints):
+      # First, since it refuses what cannot be evaluated and compiles nothing.
+      if config.train.eval_every_steps:
+        evaluation = hooks.Evaluation(config, checkpoints, stop)
       run = resume.start(config, mesh, checkpoints, stream)
       step, last = int(run.state.step), config.train.num_steps
       if step >= last and not run.metadata.owes_evaluation:
@@ -66,9 +69,6 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
           *(step, last),
         )
         return True
-      evaluation = None
-      if config.train.eval_every_steps:
-        evaluation = hooks.Evaluation(config, mesh, checkpoints, stop)
       saving = hooks.Saving(config, checkpoints, stop)
       run_record.record(config, workdir)
       run_record.keep_vocabulary(data_dir, workdir)

@@ -24,20 +24,25 @@ from transformer_xl.workdir import run_state
 def make_mesh(
   config: schema.ExperimentConfig,
   *,
-  evaluates: bool = False,
   devices: Sequence[Any] | None = None,
 ) -> jax.sharding.Mesh:
   """The mesh of training, over this machine's devices or others.
 
-  With `evaluates`, the lanes of evaluation are split over it as well.
+  Raises:
+    UserError: devices or lanes do not divide.
+  """
+  lanes = (config.train.batch_size // config.train.accumulation_steps,)
+  return mesh_lib.make_mesh(config.mesh, lanes=lanes, devices=devices)
+
+
+def make_evaluation_mesh(config: schema.ExperimentConfig) -> jax.sharding.Mesh:
+  """The mesh of validations, which may leave devices of training idle.
 
   Raises:
     UserError: devices or lanes do not divide.
   """
-  train = config.train
-  lanes: tuple[int, ...] = (train.batch_size // train.accumulation_steps,)
-  if evaluates:
-    lanes += (config.eval.batch_size,)
+  lanes = (config.eval.batch_size,)
+  devices = mesh_lib.evaluation_devices(config.mesh, lanes=lanes)
   return mesh_lib.make_mesh(config.mesh, lanes=lanes, devices=devices)
 
 

@@ -1,0 +1,329 @@
+"""Every field of the configuration changes what a tiny run does.
+
+Compared are the lines of the log, the checkpoints, the program of an update,
+the cards and texts, all without timing. Each field is set to one value beside
+its default; the exceptions are listed with the reason.
+"""
+
+import functools
+import itertools
+import json
+import os
+import pathlib
+
+import jax
+import pytest
+
+from tests import corpus
+from tests.analysis import runs
+from tests.training import test_resume
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.analysis import ablation
+from transformer_xl.analysis import attention_maps
+from transformer_xl.analysis import eval_speed
+from transformer_xl.analysis import recl
+from transformer_xl.config import schema
+from transformer_xl.data import streams
+from transformer_xl.evaluation import evaluate as static_evaluate
+from transformer_xl.evaluation import scorer
+from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.planning import plan
+from transformer_xl.text import generate
+from transformer_xl.text import score
+from transformer_xl.training import loop
+
+pytestmark = [pytest.mark.slow, pytest.mark.rest]
+
+RUN = {
+  "model.num_layers": 1,
+  "train.num_steps": 8,
+  "train.eval_every_steps": 4,
+  "generate.prompt": "abc",
+  "generate.num_tokens": 12,
+  "analysis.context_start": 2,
+  "analysis.context_step": 3,
+  "analysis.context_stop": 8,
+  "analysis.num_tokens": 40,
+  "analysis.speed_lens": (4,),
+  "analysis.rows": ("segment-absolute-all",),
+  "analysis.attention_lens": (8,),
+}
+TAILS = {"model.cutoffs": (7, 12), "model.div_val": 2}
+DEEP = {"model.num_layers": 2}
+SHORT_EPOCHS = {"train.batch_size": 16, "train.segment_len": 16}
+SPIKY = {
+  "train.learning_rate": 0.3,
+  "train.segments_per_call": 2,
+  "divergence.spike_nats": 0.05,
+  "divergence.window": 2,
+}
+SGD, RMS = ({"eval.dynamic.kind": kind} for kind in ("sgd", "rms"))
+CACHE = {"eval.cache.size": 9}
+WITHOUT_MEMORY = {"train.mem_len": 0, "train.eval_mem_len": 0}
+AVERAGE = {"train.ema_decay": 0.5}
+LOWER = {**SPIKY, "divergence.action": "lower_rate"}
+
+# The value of a field, and what it needs beside it.
+CASES = {
+  "seed": (1, {}),
+  "model.num_layers": (3, {}),
+  "model.model_dim": (12, {}),
+  "model.num_heads": (1, {}),
+  "model.head_dim": (5, {}),
+  "model.ff_dim": (7, {}),
+  "model.embed_dim": (6, {}),
+  "model.cutoffs": ((7,), {}),
+  "model.div_val": (2, {"model.cutoffs": (7,)}),
+  "model.cluster_capacities": ((0.5, 0.5), TAILS),
+  "model.tie_weights": (False, {}),
+  "model.tie_projections": ("none", TAILS),
+  "model.project_equal_width": (False, TAILS),
+  "model.untie_biases": (True, DEEP),
+  "model.pre_norm": (True, {}),
+  "model.encoding": ("shaw", {}),
+  "model.num_positions": (3, {"model.encoding": "shaw"}),
+  "model.dropout_rate": (0.2, {}),
+  "model.input_dropout_rate": (0.2, {}),
+  "model.position_dropout_rate": (0.2, {}),
+  "model.output_dropout_rate": (0.2, {}),
+  "model.projection_dropout_rate": (0.2, {}),
+  "model.attention_dropout_rate": (0.2, {}),
+  "model.embedding_dropout_rate": (0.2, {}),
+  "model.weight_dropout_rate": (0.2, {}),
+  "model.locked_dropout": (True, {"model.dropout_rate": 0.2}),
+  "model.memory_start": ("zeros", {}),
+  "model.same_length_window": ("mem_len", {"train.same_length": True}),
+  "model.layer_norm_epsilon": (0.1, {}),
+  "model.init_style": ("pytorch", {}),
+  "model.init_std": (0.1, {}),
+  "model.projection_init_std": (0.1, {"model.embed_dim": 6}),
+  "model.dtype": ("bfloat16", {}),
+  "model.attention": ("reference", {}),
+  "model.remat": ("full", {}),
+  "model.scan_unroll": (2, DEEP),
+  "data.reset_at_documents": (True, {}),
+  "data.rotate_epochs": (True, SHORT_EPOCHS),
+  "train.num_steps": (6, {}),
+  "train.batch_size": (2, {}),
+  "train.segment_len": (4, {}),
+  "train.segment_lens": ((4,), {}),
+  "train.segment_len_std": (1.0, WITHOUT_MEMORY),
+  "train.context_len": (3, WITHOUT_MEMORY),
+  "train.mem_len": (4, {}),
+  "train.clamp_len": (2, {}),
+  "train.same_length": (True, {}),
+  "train.loss_on": ("recent_half", {}),
+  "train.activation_penalty": (1.0, {}),
+  "train.temporal_activation_penalty": (1.0, {}),
+  "train.penalise_before_dropout": (
+    *(
+      True,
+      {"train.activation_penalty": 1.0, "model.output_dropout_rate": 0.5},
+    ),
+  ),
+  "train.segments_per_call": (1, {}),
+  "train.accumulation_steps": (2, {}),
+  "train.optimizer": ("sgd", {}),
+  "train.learning_rate": (0.1, {}),
+  "train.min_learning_rate_ratio": (0.5, {"train.schedule": "cosine"}),
+  "train.decay_steps": (4, {"train.schedule": "cosine"}),
+  "train.embedding_rate_factor": (2.0, {}),
+  "train.schedule": ("inverse_sqrt", {"train.warmup_steps": 2}),
+  "train.schedule_convention": ("tensorflow", {"train.warmup_steps": 2}),
+  "train.warmup_steps": (2, {}),
+  "train.clip_norm": (0.01, {"train.optimizer": "sgd"}),
+  "train.weight_decay": (0.5, {"train.optimizer": "adamw"}),
+  "train.l2_penalty": (0.1, {}),
+  "train.adam_b1": (0.5, {}),
+  "train.adam_b2": (0.5, {}),
+  "train.adam_epsilon": (0.1, {}),
+  "train.ema_decay": (0.9, {**AVERAGE, "eval.parameters": "ema"}),
+  "train.asgd_start_step": (
+    *(2, {"train.asgd_start_step": 6, "eval.parameters": "asgd"}),
+  ),
+  "train.asgd_patience": (1, {}),
+  "train.average_rate_factor": (0.5, {"train.asgd_start_step": 4}),
+  "train.log_every_steps": (4, {}),
+  "train.eval_every_steps": (2, {}),
+  "train.eval_mem_len": (4, {}),
+  "train.log_memory_use": (True, {}),
+  "divergence.action": ("skip", SPIKY),
+  "divergence.spike_nats": (9.0, SPIKY),
+  "divergence.window": (3, SPIKY),
+  "divergence.tries": (1, {**LOWER, "divergence.rate_factor": 0.99}),
+  "divergence.rate_factor": (0.1, LOWER),
+  "checkpoint.every_steps": (2, {}),
+  "checkpoint.every_minutes": (1e-9, {}),
+  "checkpoint.keep_latest": (1, {"checkpoint.keep_best": 0}),
+  "checkpoint.keep_best": (3, {"train.eval_every_steps": 2}),
+  "eval.split": ("valid", {}),
+  "eval.batch_size": (2, {"eval.warmup_len": 0}),
+  "eval.segment_len": (4, {"eval.same_length": False}),
+  "eval.context_len": (3, {"eval.mem_len": (0,)}),
+  "eval.mem_len": ((4,), {}),
+  "eval.temperature": ((2.0,), {}),
+  "eval.clamp_len": (2, {}),
+  "eval.same_length": (True, {}),
+  "eval.warmup_len": (0, {}),
+  "eval.memory": ("hidden", {}),
+  "eval.segments_per_call": (2, {}),
+  "eval.parameters": ("ema", {}),
+  "eval.checkpoint": ("7", {}),
+  "eval.dynamic.kind": ("sgd", {}),
+  "eval.dynamic.lanes": ("shared", SGD),
+  "eval.dynamic.learning_rate": ((0.1,), SGD),
+  "eval.dynamic.decay": ((0.5,), SGD),
+  "eval.dynamic.epsilon": (1.0, RMS),
+  "eval.dynamic.statistics_segments": (2, RMS),
+  "eval.cache.size": (9, {}),
+  "eval.cache.flatness": ((1.0,), CACHE),
+  "eval.cache.share": ((0.5,), CACHE),
+  "mesh.data": (2, {}),
+  "mesh.fsdp": (2, {}),
+  "mesh.tensor": (2, {}),
+  "generate.prompt": ("b", {}),
+  "generate.prompt_file": ("/dev/null", {}),
+  "generate.num_tokens": (3, {}),
+  "generate.num_samples": (2, {}),
+  "generate.temperature": (0.0, {}),
+  "generate.top_k": (1, {}),
+  "generate.top_p": (0.01, {}),
+  "generate.repetition_penalty": (50.0, {}),
+  "generate.no_repeat_ngram": (1, {}),
+  "generate.repetition_window": (1, {"generate.repetition_penalty": 50.0}),
+  "generate.mem_len": (0, {}),
+  "score.file": ("/dev/null", {}),
+  "score.memory": ("carry", {}),
+  "score.prefix": ("a", {}),
+  "score.top_k": (2, {}),
+  "score.mem_len": (0, {"score.segment_len": 2}),
+  "analysis.rows": (("segment-absolute-recent_half",), {}),
+  "analysis.attention_lens": ((4,), {}),
+  "analysis.equal_memory": (True, {}),
+  "analysis.group": (("run",), {}),
+  "analysis.context": ("attention", {}),
+  "analysis.context_start": (4, {}),
+  "analysis.context_step": (2, {}),
+  "analysis.context_stop": (12, {}),
+  "analysis.fractions": ((0.3,), {}),
+  "analysis.threshold": (0.5, {}),
+  "analysis.num_tokens": (50, {}),
+  "analysis.speed_lens": ((4, 6), {}),
+  "analysis.text": ("abcdefghij abcdefghij klmnopqr abcde", {}),
+}
+# A refusal is the effect: of what other data, checkpoints or devices allow.
+REFUSED = {
+  *("eval.parameters", "eval.checkpoint", "generate.prompt_file"),
+  *("mesh.data", "mesh.fsdp", "mesh.tensor", "score.file"),
+}
+WITHOUT = {
+  "model.vocab_size": "the size of the data's vocabulary; any other is refused",
+  "data.name": "tests/test_main.py: a folder that is missing is refused",
+  "data.dir": "tests/test_main.py: a folder that is missing is refused",
+  "data.prepare": "tests/test_main.py: only `main` prepares, and benchmarks",
+  "train.finish_with": "tests/test_main.py: only `main` runs other modes",
+  "generate.stop": "tests/text/test_generate.py: what is drawn is random",
+  "generate.tokens_per_call": "how often text is printed; the same text",
+  "generate.segment_len": "how a prompt is cut; the same text",
+  "score.batch_size": "texts that are read at once; the same scores",
+  "score.segment_len": "how texts are cut; the same scores",
+}
+MODES = {
+  "eval": evaluate.run,
+  "generate": generate.run,
+  "score": score.run,
+  "analysis": recl.run,
+  "analysis.text": attention_maps.run,
+  "analysis.speed_lens": eval_speed.run,
+} | dict.fromkeys(
+  ("analysis.rows", "analysis.attention_lens", "analysis.equal_memory"),
+  ablation.run,
+)
+# What a result has beside its settings and its timing.
+FOUND = {
+  *("nll", "samples", "log_probs", "top", "recl", "perplexity_gains"),
+  *("widest", "attention_len", "best", "sweep", "planned_bytes"),
+}
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+  """What a run with some fields does, as the mode of the field shows it."""
+  count = itertools.count()
+
+  @functools.cache
+  def of(group, items):
+    updates = RUN | {"score.file": "texts"} | dict(items)
+    try:
+      config = corpus.config("data", **updates)
+      if group not in MODES:
+        return trained(config, f"run{next(count)}")
+      is_trained = MODES[group] is not ablation.run
+      workdir = "run" if is_trained else f"run{next(count)}"
+      result = [*found(MODES[group](config, workdir))]
+      return result + [score_program(config)] * (group == "eval")
+    except errors.UserError as error:
+      return f"refused: {error}"
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(tmp_path_factory.mktemp("effects"))
+    runs.write(corpus.write("data"), "run", **RUN)
+    pathlib.Path("texts").write_text("abc\nde fgh\n")
+    yield lambda group, updates: of(group, tuple(updates.items()))
+
+
+def found(result):
+  """What a result has beside its settings and its timing, in order."""
+  if isinstance(result, list):
+    for item in result:
+      yield from found(item)
+  elif isinstance(result, dict):
+    for name, item in result.items():
+      if name in FOUND:
+        yield name, json.dumps(item)
+      else:
+        yield from found(item)
+
+
+def trained(config, workdir):
+  """Log, checkpoints and program of a run; the reason if it diverges."""
+  end = ""
+  jax.clear_caches()  # Of the runs before, which would pile up.
+  try:
+    loop.train(config, workdir)
+  except errors.DivergenceError as error:
+    end = str(error)
+  saved = sorted(os.listdir(f"{workdir}/checkpoints"))
+  count = config.train.segments_per_call
+  program = plan.lower_updates(config, count=count).as_text()
+  return test_resume.lines(workdir), saved, end, program
+
+
+def score_program(config):
+  """The program that scores a chunk of a split."""
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  mem_len = max(config.eval.mem_len)
+  stream = static_evaluate.open_stream(config, mem_len)
+  with jax.set_mesh(mesh):
+    segments = streams.device_segments(
+      stream, 0, config.eval.segments_per_call, mesh_lib.segments(mesh)
+    )
+    made = scorer.Scorer(config, mesh, mem_len=mem_len)
+    return made.lower(segments).as_text()
+
+
+def test_every_field_has_a_case_or_a_reason():
+  assert {*CASES} | {*WITHOUT} == {*schema.FIELDS}
+  assert not {*CASES} & {*WITHOUT}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_field_changes_something(outcome, name):
+  value, needed = CASES[name]
+  group = name if name in MODES else name.partition(".")[0]
+  before = outcome(group, needed)
+  after = outcome(group, needed | {name: value})
+  assert not str(before).startswith("refused"), before
+  assert str(after).startswith("refused") == (name in REFUSED), after
+  assert before != after

@@ -1,0 +1,86 @@
+"""Ctrl-C ends every command with one line, whatever it is doing."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from tests import corpus
+from tests import test_main
+from tests.analysis import runs
+from transformer_xl import command_line
+
+pytestmark = pytest.mark.slow
+
+ROOT = pathlib.Path(__file__).parents[1]
+# A module that takes long to import, before the command's own code is there.
+SLOW_MODULE = 'import time\nprint("here", flush=True)\ntime.sleep(60)\n'
+# The command, which says when it scores and then waits as for the devices.
+SCORING = """
+import hashlib, runpy
+from transformer_xl.evaluation import evaluate
+
+score = evaluate.Evaluator._score
+
+def wait(*arguments):
+  score(*arguments)
+  print("here", flush=True)
+  hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+evaluate.Evaluator._score = wait
+runpy.run_module("transformer_xl.main", run_name="__main__")
+"""
+
+
+def interrupted(program, flags, **environment):
+  """What a command says that is interrupted as soon as it says "here"."""
+  with subprocess.Popen(
+    [sys.executable, *program, "--mode=eval", *flags],
+    cwd=ROOT,
+    env=os.environ
+    | {
+      "JAX_PLATFORMS": "cpu",
+      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+    }
+    | environment,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    try:
+      assert process.stdout.readline() == "here\n"
+      process.send_signal(signal.SIGINT)
+      _, errors = process.communicate(timeout=10)
+    finally:
+      process.kill()
+  assert process.returncode == command_line.INTERRUPTED, errors
+  return errors.splitlines()
+
+
+LAST = f"error: {command_line.INTERRUPTION}"
+
+
+def test_ctrl_c_during_the_imports_is_one_line(tmp_path):
+  (tmp_path / "ml_collections.py").write_text(SLOW_MODULE)
+  path = os.pathsep.join([str(tmp_path), str(ROOT)])
+  said = interrupted(["-m", "transformer_xl.main"], [], PYTHONPATH=path)
+  assert said == [LAST]
+
+
+def test_ctrl_c_in_an_evaluation_is_one_line_and_keeps_results(tmp_path):
+  data_dir = corpus.write(tmp_path / "data")
+  workdir = tmp_path / "run"
+  runs.write(data_dir, workdir)
+  results = workdir / "results"
+  results.mkdir()
+  (results / "eval_test.json").write_text("of the call before")
+  flags = [f"--config=experiments/saved.py:{workdir}"]
+  *log, last = interrupted(["-c", SCORING], flags)
+  assert last == LAST
+  assert all(test_main.LOG_LINE.match(line) for line in log), log
+  assert [path.name for path in results.iterdir()] == ["eval_test.json"]
+  assert (results / "eval_test.json").read_text() == "of the call before"
