@@ -166,7 +166,6 @@ def trace_evaluation(config, mesh, params):
     config,
     mesh,
     mem_len=evaluation.mem_len[0],
-    temperature=evaluation.temperature[0],
   )
   frozen = jax.eval_shape(scorer.freeze, params)
   memory = jax.eval_shape(scorer.start, frozen)

@@ -80,11 +80,17 @@ class TorchFile(NamedTuple):
     if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
       return self.array(value.arguments[0])
     if name in ("_rebuild_tensor", "_rebuild_tensor_v2"):
-      return self._view(*value.arguments[:4])
+      return self.view(*value.arguments[:4])
     return None
 
-  def _view(self, storage: Storage, offset, shape, strides) -> NDArray[Any]:
-    """Returns part of a storage; offset and strides count numbers."""
+  def view(
+    self,
+    storage: Storage,
+    offset: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+  ) -> NDArray[Any]:
+    """Part of a storage in this shape; offset and strides count numbers."""
     values = self.values[storage.key]
     # Strides of 0 could make a small storage huge.
     too_many = math.prod(shape) > len(values)

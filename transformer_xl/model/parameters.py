@@ -83,6 +83,6 @@ class Projections:
         self._module, name, shape, deterministic=self._deterministic
       )
     projected = dense.times(rows, self._kernels[name])
-    deterministic = self._deterministic or not drops
-    projected = self._drop(projected, deterministic=deterministic)
+    if drops:
+      projected = self._drop(projected, deterministic=self._deterministic)
     return projected.reshape(*rows.shape[:-1], config.num_heads, width)

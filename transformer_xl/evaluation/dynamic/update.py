@@ -36,7 +36,9 @@ class Steps(NamedTuple):
   rates: shapes.PyTree
   pulls: shapes.PyTree  # In [0, 1].
 
-  def update(self, params, gradient, trained) -> shapes.PyTree:
+  def update(
+    self, params: shapes.PyTree, gradient: shapes.PyTree, trained: shapes.PyTree
+  ) -> shapes.PyTree:
     """Returns the parameters for the next segment."""
 
     def move(value, slope, start, rate, pull):

@@ -1,6 +1,6 @@
 """The encodings by name. A new one is a file and a line here.
 
-Its name also goes into `config/encodings.py`, which has the facts that the
+Its name also goes into `CLAMPS` of `config/model_fields.py`, which the
 rules of a configuration need.
 """
 
