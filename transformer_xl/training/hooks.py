@@ -1,11 +1,15 @@
-"""Hooks: the evaluations and checkpoints between updates.
+"""Hooks: the log lines, evaluations and checkpoints between updates.
 
-They get the whole run while the devices wait. All metrics have been read
-before, so they never see a state whose loss is not finite.
+Hooks on metrics run as soon as the metrics of a chunk are on the host, while
+the devices compute the next chunk. Hooks on the run get all of it while the
+devices wait. All metrics have been read before, so they never see a state whose
+loss is not finite. Those that are due are called in the order of their list.
 """
 
 import math
 from typing import Any
+from typing import NamedTuple
+from typing import Protocol
 
 import jax
 import optax
@@ -14,17 +18,65 @@ from absl import logging
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
+from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import save_policy
+
+
+class MetricsHook(Protocol):
+  """Called with the metrics since the last log line."""
+
+  def is_due(self, step: int) -> bool:
+    """Whether to call it after `step` updates."""
+
+  def __call__(
+    self, step: int, window: log_window.Window, writer: metrics_log.Writer
+  ) -> None:
+    """Reports the window."""
+
+
+class RunHook(Protocol):
+  """Called with the run, which it can change."""
+
+  def is_due(self, step: int) -> bool:
+    """Whether to call it after `step` updates; the same in all processes."""
+
+  def __call__(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
+    """Returns the run to continue with."""
+
+
+class LogLine:
+  """A line every `train.log_every_steps`, and after the last update."""
+
+  def __init__(self, config: schema.ExperimentConfig):
+    self._config = config
+
+  def is_due(self, step: int) -> bool:
+    """At multiples of the period, and at the end."""
+    train = self._config.train
+    return step >= train.num_steps or step % train.log_every_steps == 0
+
+  def __call__(
+    self, step: int, window: log_window.Window, writer: metrics_log.Writer
+  ) -> None:
+    """Writes and prints the line; starts a new window."""
+    record = window.record(step, self._config)
+    writer.write(record)
+    lanes = self._config.train.batch_size
+    tokens = lanes * segment_lengths.of(self._config).mean
+    writer.progress(record, tokens_per_update=tokens)
 
 
 class Evaluation:
@@ -119,30 +171,35 @@ class Evaluation:
 
 
 class Saving:
-  """Saves by the policy, and at the end or a signal."""
+  """Saves by the policy, after each evaluation, and at the end or a signal."""
 
   def __init__(
     self,
     config: schema.ExperimentConfig,
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
+    evaluation: Evaluation | None,
   ):
     self._num_steps, self._stop = config.train.num_steps, stop
-    self._checkpoints = checkpoints
+    self._checkpoints, self._evaluation = checkpoints, evaluation
     self._policy = save_policy.SavePolicy(config.checkpoint)
 
   def is_due(self, step: int) -> bool:
-    """Whether the run ends here or the policy asks; all processes must ask."""
+    """Whether the run ends here, or the policy or an evaluation asks for it."""
     is_last = step >= self._num_steps or self._stop.requested
-    return is_last or self._policy.is_due(step)
+    evaluates = self._evaluation is not None and self._evaluation.is_due(step)
+    return is_last or self._policy.is_due(step) or evaluates
 
-  def __call__(self, run: run_state.RunState) -> None:
+  def __call__(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
     """Starts to save.
 
     Raises:
       Diverged: a parameter is not finite; the loss was computed before the
         last update.
     """
+    del writer
     norm = jax.jit(optax.global_norm)(run.state.params)
     if not math.isfinite(norm):
       raise divergence.Diverged(
@@ -150,3 +207,27 @@ class Saving:
       )
     self._checkpoints.save(run)
     self._policy.saved()
+    return run
+
+
+class Hooks(NamedTuple):
+  """The hooks of a run."""
+
+  on_metrics: list[MetricsHook]
+  on_run: list[RunHook]
+  evaluation: Evaluation | None  # Also in `on_run`.
+
+
+def make(
+  config: schema.ExperimentConfig,
+  checkpoints: checkpoint.Checkpoints,
+  stop: preemption.StopSignal,
+) -> Hooks:
+  """The hooks of a configuration, in the order in which they are called."""
+  evaluation, on_run = None, list[RunHook]()
+  if config.train.eval_every_steps:
+    evaluation = Evaluation(config, checkpoints, stop)
+    on_run.append(evaluation)
+  # Last, so that a checkpoint has the validation loss of its own step.
+  on_run.append(Saving(config, checkpoints, stop, evaluation))
+  return Hooks([LogLine(config)], on_run, evaluation)

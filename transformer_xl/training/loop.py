@@ -20,7 +20,7 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.training import divergence
-from transformer_xl.training import hooks
+from transformer_xl.training import hooks as hooks_lib
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.training import programs
@@ -44,7 +44,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   """
   data_dir = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
-  mesh, evaluation = programs.make_mesh(config), None
+  mesh = programs.make_mesh(config)
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),
@@ -58,8 +58,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     )
     with contextlib.closing(checkpoints):
       # First, since it refuses what cannot be evaluated and compiles nothing.
-      if config.train.eval_every_steps:
-        evaluation = hooks.Evaluation(config, checkpoints, stop)
+      hooks = hooks_lib.make(config, checkpoints, stop)
       run = resume.start(config, mesh, checkpoints, stream)
       step, last = int(run.state.step), config.train.num_steps
       if step >= last and not run.metadata.owes_evaluation:
@@ -69,15 +68,12 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
           *(step, last),
         )
         return True
-      saving = hooks.Saving(config, checkpoints, stop)
       run_record.record(config, workdir)
       run_record.keep_vocabulary(data_dir, workdir)
       while True:
         with contextlib.closing(_open_writer(config, workdir, run)) as writer:
           try:
-            is_done = _advance(
-              *(run, evaluation, saving, writer), *(config, mesh, stream, stop)
-            )
+            is_done = _advance(run, hooks, writer, config, mesh, stream, stop)
             break
           except divergence.Diverged as trouble:
             guard = divergence.Guard(config, run.metadata.guard)
@@ -145,8 +141,7 @@ def _report_clusters(
 
 def _advance(
   run: run_state.RunState,
-  evaluation: hooks.Evaluation | None,
-  saving: hooks.Saving,
+  hooks: hooks_lib.Hooks,
   writer: metrics_log.Writer,
   config: schema.ExperimentConfig,
   mesh: jax.sharding.Mesh,
@@ -165,8 +160,8 @@ def _advance(
   rate = guard.answer.rate_factor * config.train.learning_rate
   train = dataclasses.replace(config.train, learning_rate=rate)
   update = programs.update(dataclasses.replace(config, train=train), mesh)
-  if evaluation and run.metadata.owes_evaluation:
-    run = evaluation(run, writer)
+  if hooks.evaluation and run.metadata.owes_evaluation:
+    run = hooks.evaluation(run, writer)
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
   step, per_call = int(run.state.step), train.segments_per_call
@@ -187,13 +182,13 @@ def _advance(
       compiled.add(shape)
     run = run_state.RunState(state, memory, run.metadata)
     if pending is not None:
-      _read(*pending, guard, window, writer, config)
+      _read(*pending, guard, window, hooks, writer)
     step += count
     pending = (step, metrics, stream.num_tokens(first, count))
     stop.poll()
-    due = evaluation if evaluation and evaluation.is_due(step) else None
-    if saving.is_due(step) or due:
-      _read(*pending, guard, window, writer, config)
+    due = [hook for hook in hooks.on_run if hook.is_due(step)]
+    if due:
+      _read(*pending, guard, window, hooks, writer)
       pending = None
       metadata = run.metadata._replace(
         log_window=window.sums,
@@ -201,23 +196,19 @@ def _advance(
         tokens_read=window.tokens_read,
       )
       run = run._replace(metadata=metadata)
-      if due:
-        run = due(run, writer)
-      saving(run)  # Last: a checkpoint has the validation loss of its step.
+      for hook in due:
+        run = hook(run, writer)
       window.continue_timing()
   if pending is not None:
-    _read(*pending, guard, window, writer, config)
+    _read(*pending, guard, window, hooks, writer)
   return not stop.poll() and step >= train.num_steps
 
 
-def _read(step, metrics, tokens_read, guard, window, writer, config) -> None:
-  """Waits for the metrics of the chunk that ended at `step`; logs a line."""
+def _read(step, metrics, tokens_read, guard, window, hooks, writer) -> None:
+  """Waits for the metrics of the chunk that ended at `step`."""
   metrics = jax.device_get(metrics)
   guard.watch(metrics, step)
   window.add(metrics, tokens_read=tokens_read)
-  train = config.train
-  if step >= train.num_steps or step % train.log_every_steps == 0:
-    record = window.record(step, config)
-    writer.write(record)
-    tokens = train.batch_size * segment_lengths.of(config).mean
-    writer.progress(record, tokens_per_update=tokens)
+  for hook in hooks.on_metrics:
+    if hook.is_due(step):
+      hook(step, window, writer)
