@@ -5,6 +5,11 @@
 Only flags are here; programs call `preparation.prepare`.
 """
 
+from transformer_xl import command_line
+
+if __name__ == "__main__":  # Before the imports that take long.
+  early = command_line.end_at_interrupts()
+
 import pathlib
 from typing import Any
 
@@ -14,7 +19,6 @@ from data_prep import catalog
 from data_prep import describe
 from data_prep import preparation
 from data_prep import tokenizer
-from transformer_xl import command_line
 from transformer_xl import errors
 
 _STRINGS = {
@@ -84,4 +88,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+  early.close()  # From here on what was begun is cleaned up.
   command_line.run(main)

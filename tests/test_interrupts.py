@@ -36,10 +36,10 @@ runpy.run_module("transformer_xl.main", run_name="__main__")
 """
 
 
-def interrupted(program, flags, **environment):
+def interrupted(program, flags=(), **environment):
   """What a command says that is interrupted as soon as it says "here"."""
   with subprocess.Popen(
-    [sys.executable, *program, "--mode=eval", *flags],
+    [sys.executable, *program, *flags],
     cwd=ROOT,
     env=os.environ
     | {
@@ -64,11 +64,14 @@ def interrupted(program, flags, **environment):
 LAST = f"error: {command_line.INTERRUPTION}"
 
 
-def test_ctrl_c_during_the_imports_is_one_line(tmp_path):
-  (tmp_path / "ml_collections.py").write_text(SLOW_MODULE)
+@pytest.mark.parametrize(
+  "module",
+  ["transformer_xl.main", "data_prep.main", "transformer_xl.importers.main"],
+)
+def test_ctrl_c_during_the_imports_is_one_line(tmp_path, module):
+  (tmp_path / "numpy.py").write_text(SLOW_MODULE)
   path = os.pathsep.join([str(tmp_path), str(ROOT)])
-  said = interrupted(["-m", "transformer_xl.main"], [], PYTHONPATH=path)
-  assert said == [LAST]
+  assert interrupted(["-m", module], PYTHONPATH=path) == [LAST]
 
 
 def test_ctrl_c_in_an_evaluation_is_one_line_and_keeps_results(tmp_path):
@@ -78,7 +81,7 @@ def test_ctrl_c_in_an_evaluation_is_one_line_and_keeps_results(tmp_path):
   results = workdir / "results"
   results.mkdir()
   (results / "eval_test.json").write_text("of the call before")
-  flags = [f"--config=experiments/saved.py:{workdir}"]
+  flags = ["--mode=eval", f"--config=experiments/saved.py:{workdir}"]
   *log, last = interrupted(["-c", SCORING], flags)
   assert last == LAST
   assert all(test_main.LOG_LINE.match(line) for line in log), log

@@ -70,9 +70,9 @@ class Answers:
         self._answer(signal.Signals(arrived[0]))
 
 
-def end_at_interrupts() -> None:
-  """Lets Ctrl-C end the process at once, with one line."""
-  Answers((signal.SIGINT,), lambda _: end(INTERRUPTION))
+def end_at_interrupts() -> Answers:
+  """Lets Ctrl-C end the process at once, with one line, until it is closed."""
+  return Answers((signal.SIGINT,), lambda _: end(INTERRUPTION))
 
 
 def end(message: str) -> NoReturn:

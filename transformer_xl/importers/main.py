@@ -6,9 +6,13 @@ r"""Command line: converts a foreign checkpoint to a run.
 The run evaluates, generates and scores like one that was trained here.
 """
 
+from transformer_xl import command_line
+
+if __name__ == "__main__":  # Before the imports that take long.
+  early = command_line.end_at_interrupts()
+
 from absl import flags
 
-from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl.importers import import_run
 
@@ -71,4 +75,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+  early.close()  # From here on what was begun is cleaned up.
   command_line.run(main)
