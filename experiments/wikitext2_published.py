@@ -6,7 +6,8 @@ Paper: none for WikiText-2. Logs: test perplexity 63.13 to 63.43 with seeds
 Measured: nothing yet.
 
 Their softmax has two more clusters, both empty: 802 parameters more.
-Cost: not measured; 125,000 updates of 32 lanes of 150 tokens.
+Cost: 125,000 updates; by --mode=plan 22 ms each, 46 minutes in all, on a
+v5e:2x2 in bfloat16, without collectives.
 Run: python -m transformer_xl.main --config=experiments/wikitext2_published.py \
   --workdir=/tmp/wikitext2_published
 """
