@@ -289,7 +289,7 @@ def found(result):
 def trained(config, workdir):
   """Log, checkpoints and program of a run; the reason if it diverges."""
   end = ""
-  jax.clear_caches()  # Of the runs before, which would pile up.
+  jax.clear_caches()  # Programs of earlier runs would fill the memory.
   try:
     loop.train(config, workdir)
   except errors.DivergenceError as error:

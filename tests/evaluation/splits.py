@@ -8,7 +8,7 @@ from transformer_xl.evaluation import evaluate
 
 
 def score(config, *, mem_len=8, params=None, seed=0):
-  """Of the split that the configuration names; random parameters by default."""
+  """Scores the split in `config`, with random parameters by default."""
   mesh = mesh_lib.make_mesh(config.mesh, lanes=())
   if params is None:
     params = tiny.params(config.model, seed=seed)

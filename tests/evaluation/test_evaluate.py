@@ -287,7 +287,7 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
 
 
 def card(config, unit, nll):
-  """Of a hundred tokens, and a model with seven steps and one parameter."""
+  """The card of a score over 100 tokens, for a model with one parameter."""
   subject = evaluate.Subject(config, None, np.zeros(1), 7, unit)
   file = token_file.TokenFile(
     np.arange(2), np.array([0]), "5ad1", {"num_bytes": 400, "num_words": 80}

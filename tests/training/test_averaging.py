@@ -1,14 +1,19 @@
-"""The mean of the parameters: over which updates, and since when."""
+"""Averages of the parameters: over which updates, and since when."""
 
+import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import tiny
+from tests.training import test_step
 from transformer_xl.config import load
 from transformer_xl.training import averaging
+from transformer_xl.training import programs
+from transformer_xl.training import step as step_lib
 from transformer_xl.workdir import run_state
 
 
@@ -109,3 +114,51 @@ def test_a_mean_begins_anew_at_a_later_step_and_ends_with_its_option():
   assert restored(400, 300, asgd_start_step=500) == 500
   assert restored(400, 300, asgd_patience=2) == run_state.NEVER
   assert restored(100, 300) == run_state.NEVER
+
+
+def test_the_moving_average_follows_the_parameters():
+  config = test_step.make_config(**test_step.EVERYTHING)
+  update = test_step.compiled(step_lib.train_segment, config)
+  state, memory = test_step.start(config)
+  seen, weights = [], []
+  for i in range(3):
+    (state, memory), _ = update(
+      state, memory, test_step.at(test_step.make_segments(), i), 0
+    )
+    seen.append(jax.device_get(state.params))
+    weights = [*(0.75 * weight for weight in weights), 0.25]
+    if i == 0:  # Nothing is left of the parameters before training.
+      test_step.assert_equal(state.average, state.params, rtol=1e-6, atol=1e-6)
+  weights = np.array(weights) / sum(weights)
+  expected = jax.tree.map(
+    lambda *leaves: sum(map(np.multiply, weights, leaves)), *seen
+  )
+  assert test_step.distance(state.average, state.params) > 1e-2
+  test_step.assert_equal(state.average, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_average_starts_as_a_copy_and_not_as_the_same_buffers():
+  config = test_step.make_config(**{"train.ema_decay": 0.9})
+  state = jax.jit(functools.partial(programs.init_state, config))()
+  test_step.assert_equal(state.average, state.params)
+  leaves = map(jax.tree.leaves, (state.average, state.params))
+  for one, other in zip(*leaves, strict=True):
+    assert one.unsafe_buffer_pointer() != other.unsafe_buffer_pointer()
+
+
+def test_the_mean_of_the_parameters_begins_after_its_first_step():
+  config = test_step.make_config(**{"train.asgd_start_step": 2})
+  update = test_step.compiled(step_lib.train_segment, config)
+  state, memory = test_step.start(config)
+  state = state._replace(average_start=jnp.int32(2))
+  seen = []
+  for i in range(4):
+    (state, memory), _ = update(
+      state, memory, test_step.at(test_step.make_segments(), i), 0
+    )
+    seen.append(state.params)
+    if i < 2:
+      test_step.assert_equal(state.average, state.params)
+  mean = jax.tree.map(lambda *leaves: sum(leaves) / 2, *seen[2:])
+  assert test_step.distance(mean, state.params) > 1e-3
+  test_step.assert_equal(state.average, mean, rtol=1e-5, atol=1e-6)

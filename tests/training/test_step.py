@@ -160,50 +160,6 @@ def test_each_part_of_an_update_drops_other_units():
   assert distance(after.hiddens[:, 0], after.hiddens[:, 1]) > 1e-3
 
 
-def test_the_moving_average_follows_the_parameters():
-  config = make_config(**EVERYTHING)
-  update = compiled(step_lib.train_segment, config)
-  state, memory = start(config)
-  seen, weights = [], []
-  for i in range(3):
-    (state, memory), _ = update(state, memory, at(make_segments(), i), 0)
-    seen.append(jax.device_get(state.params))
-    weights = [*(0.75 * weight for weight in weights), 0.25]
-    if i == 0:  # Nothing is left of the parameters before training.
-      assert_equal(state.average, state.params, rtol=1e-6, atol=1e-6)
-  weights = np.array(weights) / sum(weights)
-  expected = jax.tree.map(
-    lambda *leaves: sum(map(np.multiply, weights, leaves)), *seen
-  )
-  assert distance(state.average, state.params) > 1e-2
-  assert_equal(state.average, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_the_average_starts_as_a_copy_and_not_as_the_same_buffers():
-  config = make_config(**{"train.ema_decay": 0.9})
-  state = jax.jit(functools.partial(programs.init_state, config))()
-  assert_equal(state.average, state.params)
-  leaves = map(jax.tree.leaves, (state.average, state.params))
-  for one, other in zip(*leaves, strict=True):
-    assert one.unsafe_buffer_pointer() != other.unsafe_buffer_pointer()
-
-
-def test_the_mean_of_the_parameters_begins_after_its_first_step():
-  config = make_config(**{"train.asgd_start_step": 2})
-  update = compiled(step_lib.train_segment, config)
-  state, memory = start(config)
-  state = state._replace(average_start=jnp.int32(2))
-  seen = []
-  for i in range(4):
-    (state, memory), _ = update(state, memory, at(make_segments(), i), 0)
-    seen.append(state.params)
-    if i < 2:
-      assert_equal(state.average, state.params)
-  mean = jax.tree.map(lambda *leaves: sum(leaves) / 2, *seen[2:])
-  assert distance(mean, state.params) > 1e-3
-  assert_equal(state.average, mean, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("penalty", ["activation", "temporal_activation"])
 def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   penalty,

@@ -127,11 +127,17 @@ class DrawnLengths:
   def tokens_before(self, step: int) -> int:
     """The number of tokens per lane that precede a step."""
     block, index = divmod(step, _BLOCK)
-    earlier = sum(int(_drawn(self, before).sum()) for before in range(block))
+    earlier = sum(_total(self, before) for before in range(block))
     return earlier + int(_drawn(self, block)[:index].sum())
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache  # Every read asks for those of all blocks before it.
+def _total(lengths: DrawnLengths, block: int) -> int:
+  """The tokens in `_BLOCK` updates."""
+  return int(_drawn(lengths, block).sum())
+
+
+@functools.lru_cache(maxsize=8)
 def _drawn(lengths: DrawnLengths, block: int) -> np.ndarray:
   """The lengths of `_BLOCK` updates."""
   generator = np.random.Generator(np.random.PCG64([lengths.seed, block]))

@@ -1,0 +1,269 @@
+"""Values that break a rule are named in one line, alone or together."""
+
+import typing
+
+import pytest
+
+from tests import tiny
+from tests.config.test_load import refusal
+from transformer_xl import errors
+from transformer_xl.config import fields
+from transformer_xl.config import load
+from transformer_xl.config import rules
+from transformer_xl.config import schema
+
+WRONG = {
+  "at least 1": [0],
+  "0 or more": [-1],
+  "above 0": [0.0],
+  "in [0, 1)": [-0.5, 1.0],
+  "in (0, 1)": [0.0, 1.0],
+  "in (0, 1]": [0.0, 1.5],
+}
+
+
+def wrong_values(field):
+  """Values of the field's type that its rule forbids."""
+  values = WRONG.get(field.rule.text, ["no such"])
+  if typing.get_origin(field.type) is tuple:
+    wrong = {float: -0.5, int: -1, str: "no such"}[field.type.__args__[0]]
+    return [(wrong,), (*field.default, wrong)]
+  return values
+
+
+RULES = [
+  (name, value)
+  for name, field in schema.FIELDS.items()
+  if field.rule is not None
+  for value in wrong_values(field)
+]
+
+
+def test_every_rule_is_broken_by_some_value():
+  used = {field.rule.text for field in schema.FIELDS.values() if field.rule}
+  assert used >= set(WRONG) == set(fields.RULES)
+  assert len(RULES) > 80
+
+
+@pytest.mark.parametrize(("name", "value"), RULES)
+def test_a_value_out_of_range_is_named_with_its_field(name, value):
+  message = refusal(tiny.config_dict(**{name: value}))
+  assert message.startswith(f"{name} must be ")
+  assert f"set --config.{name}." in message
+
+
+@pytest.mark.parametrize(
+  ("updates", "said"),
+  [
+    ({"model.model_dim": 7}, "model.model_dim must be even"),
+    ({"model.cutoffs": (9, 5)}, "model.cutoffs must rise"),
+    ({"model.cutoffs": (5, 23)}, "model.vocab_size=23"),
+    ({"model.cutoffs": (0, 5)}, "model.cutoffs must rise"),
+    ({"model.cutoffs": (5, 9), "model.div_val": 4}, "leaves no width"),
+    ({"eval.mem_len": (4, -1)}, "eval.mem_len must be 0 or more"),
+    ({"eval.mem_len": ()}, "must be 0 or more, one or several: it is ()"),
+    (
+      {"train.batch_size": 6, "train.accumulation_steps": 4},
+      "--config.train.batch_size=8",
+    ),
+    ({"train.log_every_steps": 7}, "train.segments_per_call=10"),
+    ({"train.eval_every_steps": 15}, "train.eval_every_steps=15"),
+    ({"checkpoint.every_steps": 3}, "try --config.checkpoint.every_steps=10"),
+    (
+      {"train.ema_decay": 0.9, "train.asgd_patience": 5},
+      "not train.ema_decay=0.9 and train.asgd_patience=5",
+    ),
+    (
+      {"train.asgd_patience": 5, "train.eval_every_steps": 0},
+      "train.asgd_patience=5 counts validation losses",
+    ),
+    (
+      {"train.ema_decay": 0.9, "eval.parameters": "asgd"},
+      "set --config.eval.parameters=ema or raw",
+    ),
+    ({"train.segment_lens": (8, 0)}, "must be at least 1 each: it is (8, 0)"),
+    (
+      {"train.segment_lens": (8, 4), "data.rotate_epochs": True},
+      "set --config.data.rotate_epochs=False",
+    ),
+    (
+      {"train.context_len": 3},
+      "but train.mem_len is 128; set --config.train.mem_len=0",
+    ),
+    ({"train.segment_len_std": 2.0}, "or --config.train.segment_len_std=0"),
+    ({"eval.context_len": 3}, "set --config.eval.mem_len=0 or"),
+    (
+      {
+        **{"eval.context_len": 3, "eval.mem_len": (0,)},
+        **{"train.mem_len": 0, "model.memory_start": "zeros"},
+      },
+      "set --config.model.memory_start=masked",
+    ),
+    (
+      {
+        **{"train.segment_len_std": 2.0, "train.mem_len": 0},
+        "train.segment_lens": (4, 8),
+      },
+      "--config.train.segment_lens='()'",
+    ),
+    (
+      {"eval.temperature": (1.0, 1.1), "eval.split": "test"},
+      "2 settings of eval.temperature",
+    ),
+    (
+      {"train.warmup_steps": 9, "train.decay_steps": 9},
+      "train.decay_steps=9",
+    ),
+    ({"train.warmup_steps": 1000}, "must be below train.num_steps=1000"),
+    (
+      {"data.reset_at_documents": True, "model.memory_start": "zeros"},
+      "--config.model.memory_start=masked",
+    ),
+  ],
+  ids=str,
+)
+def test_fields_that_contradict_each_other_are_named(updates, said):
+  assert said in refusal(tiny.config_dict(**updates))
+
+
+@pytest.mark.parametrize(
+  ("axis", "parts", "says"),
+  [
+    ("fsdp", 3, "must divide model.model_dim=8; the nearest that do are 2 and"),
+    ("tensor", 4, "num_heads=2 and model.ff_dim=12; the nearest that do are 1"),
+  ],
+)
+def test_a_mesh_that_would_leave_matrices_whole_names_the_nearest(
+  axis, parts, says
+):
+  config = tiny.config_dict(**{f"mesh.{axis}": parts})
+  assert says in refusal(config)
+
+
+def test_what_divides_a_large_model_is_found_at_once():
+  config = tiny.config_dict(**{"model.model_dim": 2**30, "mesh.fsdp": 3})
+  assert "the nearest that do are 2 and 4" in refusal(config)
+
+
+def command_error(mode="train", **updates):
+  config = load.from_config_dict(tiny.config_dict(**updates))
+  with pytest.raises(errors.UserError) as caught:
+    rules.check_command(config, mode)
+  message = str(caught.value)
+  assert "\n" not in message
+  return message
+
+
+# A setting without effect, and the one that gives it an effect.
+NEEDED = [
+  ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
+  (
+    {"train.adam_b1": 0.5, "train.optimizer": "sgd"},
+    {"train.optimizer": "adam"},
+  ),
+  (
+    {"train.adam_b2": 0.5, "train.optimizer": "sgd"},
+    {"train.optimizer": "lamb"},
+  ),
+  (
+    {"train.adam_epsilon": 0.1, "train.optimizer": "sgd"},
+    {"train.optimizer": "adam"},
+  ),
+  (
+    {"train.min_learning_rate_ratio": 0.1, "train.schedule": "constant"},
+    {"train.schedule": "cosine"},
+  ),
+  ({"train.schedule_convention": "pytorch"}, {"train.warmup_steps": 10}),
+  (
+    {"train.eval_mem_len": 5, "train.eval_every_steps": 0},
+    {"train.eval_every_steps": 100},
+  ),
+  (
+    {"train.log_memory_use": True, "train.eval_every_steps": 0},
+    {"train.eval_every_steps": 100},
+  ),
+  (
+    {"checkpoint.keep_best": 2, "train.eval_every_steps": 0},
+    {"train.eval_every_steps": 100},
+  ),
+  ({"divergence.tries": 5}, {"divergence.action": "skip"}),
+  (
+    {"divergence.rate_factor": 0.1, "divergence.action": "skip"},
+    {"divergence.action": "lower_rate"},
+  ),
+  (
+    {"train.decay_steps": 9, "train.schedule": "constant"},
+    {"train.schedule": "cosine"},
+  ),
+  (
+    {"train.penalise_before_dropout": True},
+    {"train.activation_penalty": 2.0},
+  ),
+  ({"train.average_rate_factor": 0.5}, {"train.asgd_start_step": 5}),
+  ({"eval.dynamic.lanes": "shared"}, {"eval.dynamic.kind": "sgd"}),
+  ({"eval.dynamic.learning_rate": (1.0,)}, {"eval.dynamic.kind": "sgd"}),
+  ({"eval.dynamic.decay": (1.0,)}, {"eval.dynamic.kind": "rms"}),
+  (
+    {"eval.dynamic.epsilon": 1.0, "eval.dynamic.kind": "sgd"},
+    {"eval.dynamic.kind": "rms"},
+  ),
+  (
+    {"eval.dynamic.statistics_segments": 2, "eval.dynamic.kind": "sgd"},
+    {"eval.dynamic.kind": "rms"},
+  ),
+  ({"eval.cache.flatness": (1.0,)}, {"eval.cache.size": 10}),
+  ({"eval.cache.share": (0.5,)}, {"eval.cache.size": 10}),
+  (
+    {"generate.top_k": 5, "generate.temperature": 0.0},
+    {"generate.temperature": 0.5},
+  ),
+  (
+    {"generate.top_p": 0.5, "generate.temperature": 0.0},
+    {"generate.temperature": 0.5},
+  ),
+  ({"generate.repetition_window": 9}, {"generate.no_repeat_ngram": 2}),
+]
+
+
+@pytest.mark.parametrize(("useless", "remedy"), NEEDED, ids=str)
+def test_a_setting_without_effect_is_refused(useless, remedy):
+  name, value = next(iter(useless.items()))
+  message = command_error(**useless)
+  assert message.startswith(f"{name}={value} has no effect without ")
+  assert next(iter(remedy)) in message
+  assert f"--config.{name}=" in message
+  config = load.from_config_dict(tiny.config_dict(**useless | remedy))
+  rules.check_command(config, "train")
+
+
+def test_every_setting_that_needs_another_is_tested():
+  tested = {next(iter(useless)) for useless, _ in NEEDED}
+  assert tested == {*rules.NEEDED}
+
+
+@pytest.mark.parametrize("mode", ["train", "ablation"])
+@pytest.mark.parametrize(
+  ("kind", "keeps"),
+  [("ema", "train.ema_decay"), ("asgd", "train.asgd_patience")],
+)
+def test_training_keeps_the_average_that_it_evaluates(mode, kind, keeps):
+  message = command_error(mode, **{"eval.parameters": kind})
+  assert f"eval.parameters={kind}, but training keeps no average" in message
+  assert f"--config.{keeps}" in message
+  assert "or --config.eval.parameters=raw" in message
+
+
+def test_evaluation_may_know_nothing_of_the_average_that_training_kept():
+  config = load.from_config_dict(tiny.config_dict(**{"eval.parameters": "ema"}))
+  rules.check_command(config, "eval")
+
+
+@pytest.mark.parametrize("modes", [("",), ("evaluate",), ("eval", "plan")])
+def test_training_ends_with_modes_that_exist(modes):
+  message = refusal(tiny.config_dict(**{"train.finish_with": modes}))
+  assert f"'ablation') each: it is {modes}" in message
+
+
+def test_the_last_call_of_training_may_be_shorter():
+  config = tiny.config_dict(**{"train.num_steps": 1005})
+  assert load.from_config_dict(config).train.num_steps == 1005
