@@ -134,6 +134,7 @@ CASES = {
   "train.warmup_steps": (2, {}),
   "train.clip_norm": (0.01, {"train.optimizer": "sgd"}),
   "train.weight_decay": (0.5, {"train.optimizer": "adamw"}),
+  "train.lamb_norm_limit": (0.1, {"train.optimizer": "lamb"}),
   "train.l2_penalty": (0.1, {}),
   "train.adam_b1": (0.5, {}),
   "train.adam_b2": (0.5, {}),

@@ -162,7 +162,8 @@ def test_weight_decay_pulls_only_what_the_mask_names(name):
   assert np.all(np.asarray(updates["kernel"]) < -0.05)
 
 
-def test_lamb_takes_the_trust_ratio_of_each_layer():
+@pytest.mark.parametrize("limit", [0.0, 1.5])
+def test_lamb_takes_the_trust_ratio_of_each_layer(limit):
   """Against NumPy, with a second layer a hundred times as large."""
   params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
   params = params | {
@@ -178,6 +179,7 @@ def test_lamb_takes_the_trust_ratio_of_each_layer():
     clip_norm=0.0,
     adam_b1=0.5,  # Exact in float32, unlike the defaults.
     adam_b2=0.75,
+    lamb_norm_limit=limit,
   )
   optimizer = optimizer_lib.make_optimizer(config)
   state, gradients = optimizer.init(params), []
@@ -185,8 +187,9 @@ def test_lamb_takes_the_trust_ratio_of_each_layer():
     gradients.append(tiny.draw(params, seed=seed))
     updates, state = optimizer.update(gradients[-1], state, params)
   decays = optimizer_lib.decayed_parameters(params)
-  rows = [params, decays, updates, *gradients]
-  found = map(jax.tree_util.tree_leaves_with_path, rows)
+  rows = map(joined, [params, decays, updates, *gradients])
+  found = list(map(jax.tree_util.tree_leaves_with_path, rows))
+  assert len(found[0]) == len(jax.tree.leaves(params)) - 2
   for leaves in zip(*found, strict=True):
     name = leaves[0][0][0].key
     param, is_decayed, update, *slopes = (
@@ -196,8 +199,16 @@ def test_lamb_takes_the_trust_ratio_of_each_layer():
     if name != "layers":
       arrays = tuple(array[None] for array in arrays)
     for one, moved, *slope in zip(*arrays, strict=True):
-      expected = lamb(one, slope, config, decay=0.01 * is_decayed)
+      expected = lamb(one, slope, config, decay=0.01 * np.max(is_decayed))
       np.testing.assert_allclose(moved, -0.1 * expected, rtol=1e-5, atol=1e-6)
+
+
+def joined(tree):
+  """Query, key and value as one array, which published programs have."""
+  attention = dict(tree["layers"]["attention"])
+  parts = [attention.pop(name) for name in ("query", "key", "value")]
+  attention["qkv"] = np.stack(parts, axis=1 if np.ndim(parts[0]) else 0)
+  return tree | {"layers": tree["layers"] | {"attention": attention}}
 
 
 def lamb(param, slopes, config, *, decay):
@@ -211,7 +222,9 @@ def lamb(param, slopes, config, *, decay):
     for moment, rate in ((mean, b1), (square, b2))
   )
   step = mean / (np.sqrt(square) + config.adam_epsilon) + decay * param
-  return step * np.linalg.norm(param) / np.linalg.norm(step)
+  norm = np.linalg.norm(param)
+  limit = config.lamb_norm_limit or norm
+  return step * min(norm, limit) / np.linalg.norm(step)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "lamb", "sgd"])

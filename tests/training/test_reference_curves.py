@@ -175,6 +175,25 @@ def test_each_published_run_is_on_the_track_of_the_others(name):
     assert "wait for one every" in text
 
 
+def test_a_published_table_is_a_band():
+  """The mean is on track; a tenth of it more or less is not."""
+  path = (
+    test_resume.ROOT / "experiments/reference_curves/wt103_base_nvidia.json"
+  )
+  curve = curve_lib.load(str(path))
+  [mean] = curve.validation_losses
+  assert len(curve.seeds) == 16
+  np.testing.assert_allclose(np.exp(mean[[0, -1]]), [42.62, 22.93], rtol=1e-4)
+  for change, status in ((0.0, 0), (0.1, 1), (-0.1, 1)):
+    values = dict(zip(curve.validation_steps, mean + change, strict=True))
+    run = logged_run.Run(curve.config, "any text", {}, values, {})
+    assert curve_lib.compare(run, curve)[0] == status
+  data = dataclasses.replace(run.config.data, name="ptb")
+  other = run._replace(config=dataclasses.replace(run.config, data=data))
+  status, text = curve_lib.compare(other, curve)
+  assert (status, "its text is 'ptb'" in text) == (2, True)
+
+
 def test_a_run_that_went_back_is_judged_by_its_losses(data_dir, tmp_path):
   run = write_run(tmp_path / "run", data_dir)
   with open(tmp_path / "run" / "metrics.jsonl", "a") as file:

@@ -19,6 +19,7 @@ _DYNAMIC = "eval.dynamic.kind=sgd or eval.dynamic.kind=rms"
 # What a setting needs to have an effect.
 NEEDED = {
   "train.weight_decay": "train.optimizer=adamw or train.optimizer=lamb",
+  "train.lamb_norm_limit": "train.optimizer=lamb",
   "train.adam_b1": _ADAM,
   "train.adam_b2": _ADAM,
   "train.adam_epsilon": _ADAM,

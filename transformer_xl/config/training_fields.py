@@ -103,6 +103,8 @@ class TrainConfig:
   l2_penalty: float = field(0.0, "0 or more")
   """Added to the clipped gradient, times all parameters; unlike weight_decay it
   goes through Adam's moments."""
+  lamb_norm_limit: float = field(0.0, "0 or more")
+  """Largest norm of an array's parameters in LAMB's trust ratio; 0 for none."""
   adam_b1: float = field(0.9, "in [0, 1)")
   """Decay per update of Adam's mean of gradients."""
   adam_b2: float = field(0.999, "in [0, 1)")

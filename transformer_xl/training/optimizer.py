@@ -1,5 +1,6 @@
 """Learning-rate schedules and the chain of gradient transformations."""
 
+import collections
 import dataclasses
 
 import jax
@@ -61,7 +62,7 @@ def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
   parts = {
     "adam": [adam],
     "adamw": [adam, decay],
-    "lamb": [adam, decay, _scale_by_layer_trust_ratio()],
+    "lamb": [adam, decay, _scale_by_trust_ratio(config.lamb_norm_limit)],
     "sgd": [optax.identity()],
   }[config.optimizer]
   rate = optax.scale_by_learning_rate(learning_rate_schedule(config))
@@ -116,25 +117,47 @@ def scale_update(
   return {**result, "embedding": embedding}
 
 
-def _scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-  """The trust ratio of LAMB (You et al. 2020, algorithm 2), one for each layer.
+def _scale_by_trust_ratio(limit: float) -> optax.GradientTransformation:
+  """The trust ratio of LAMB (You et al. 2020, algorithm 2).
 
-  The state is that of `optax.scale_by_trust_ratio`, which takes one ratio for
-  each array, and so for all layers at once where an array stacks them.
+  Each array of each layer has a ratio, and query, key and value have one
+  together, because published programs keep them in one array. `limit` bounds
+  the norm of the parameters; 0 does not. `optax.scale_by_trust_ratio`, whose
+  state this has, takes one ratio for all layers that an array stacks.
   """
-  whole = optax.scale_by_trust_ratio()
-
-  def scale_layer(update, param):
-    return whole.update(update, whole.init(param), param)[0]
-
-  def scale(path, update, param):
-    is_stack = path[0].key == "layers"
-    return (jax.vmap(scale_layer) if is_stack else scale_layer)(update, param)
 
   def update(updates, state, params=None):
-    return jax.tree_util.tree_map_with_path(scale, updates, params), state
+    norms, lengths = _norms(params), _norms(updates)
 
-  return optax.GradientTransformation(whole.init, update)
+    def scale(path, leaf):
+      group = _group(path)
+      norm, length = norms[group], lengths[group]
+      norm = jnp.minimum(norm, limit) if limit else norm
+      is_zero = (norm == 0) | (length == 0)
+      ratio = jnp.where(is_zero, 1.0, norm / jnp.where(is_zero, 1.0, length))
+      return leaf * jnp.expand_dims(ratio, tuple(range(ratio.ndim, leaf.ndim)))
+
+    return jax.tree_util.tree_map_with_path(scale, updates), state
+
+  return optax.GradientTransformation(optax.scale_by_trust_ratio().init, update)
+
+
+def _norms(tree: shapes.PyTree) -> dict[str, jax.Array]:
+  """L2 norms by group: scalars, or one for each layer of stacked arrays."""
+  squares: dict[str, jax.Array] = collections.defaultdict(lambda: jnp.zeros(()))
+  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    first = 1 if path[0].key == "layers" else 0
+    axes = tuple(range(first, leaf.ndim))
+    squares[_group(path)] += jnp.sum(jnp.square(leaf), axes)
+  return {group: jnp.sqrt(square) for group, square in squares.items()}
+
+
+def _group(path: jax.tree_util.KeyPath) -> str:
+  """The name of the arrays that share a trust ratio."""
+  *outer, name = (key.key for key in path)
+  return "/".join(
+    [*outer, "qkv" if name in ("query", "key", "value") else name]
+  )
 
 
 def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:

@@ -37,12 +37,14 @@ class Curve(NamedTuple):
   """The losses of several seeds."""
 
   config: schema.ExperimentConfig
-  data_sha256: str
+  data_sha256: str  # "" if unknown; then the name of the dataset counts.
   seeds: list[int]
   steps: list[int]  # [K], the last step of each mean.
   losses: np.ndarray  # [S, K]
   validation_steps: list[int]
-  validation_losses: np.ndarray  # [S, evaluations]
+  validation_losses: np.ndarray  # [S, evaluations], or [1, ...]: their mean.
+  # Standard deviation over seeds, [evaluations], where only that is published.
+  validation_deviations: np.ndarray | None = None
 
 
 class Comparison(NamedTuple):
@@ -120,6 +122,9 @@ def save(curve: Curve, path: str, **about: Any) -> None:
     "validation_steps": curve.validation_steps,
     "validation_losses": np.round(curve.validation_losses, 5).tolist(),
   }
+  if curve.validation_deviations is not None:
+    rounded = np.round(curve.validation_deviations, 5).tolist()
+    content["validation_deviations"] = rounded
   os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
   lines = (
     f'  "{name}": {json.dumps(value)}' for name, value in content.items()
@@ -139,9 +144,10 @@ def load(path: str) -> Curve:
       content = json.load(file)
     config = load_lib.updated(load_lib.default(), content["config"])
     content["config"] = load_lib.from_config_dict(config)
-    for name in ("losses", "validation_losses"):
+    arrays = ("losses", "validation_losses", "validation_deviations")
+    for name in content.keys() & set(arrays):
       content[name] = np.array(content[name], float)
-    curve = Curve(*(content[name] for name in Curve._fields))
+    curve = Curve(*(content.get(name) for name in Curve._fields))
     shape = (len(curve.seeds), len(curve.steps))
     if curve.losses.shape != shape or not math.isfinite(curve.losses.sum()):
       raise ValueError("there are not as many losses as steps")
@@ -204,18 +210,23 @@ def _comparisons(run: logged_run.Run, curve: Curve) -> list[Comparison]:
   lines, found = _mean_losses(run, curve), []
   if lines:
     rows = np.array(list(lines.values())).T
-    found += _compared("loss", run.losses, list(lines), rows)
+    bands = _bands(list(lines), rows, rows.std(axis=0, ddof=1), len(rows))
+    found += _compared("loss", run.losses, list(lines), bands)
   fields = operator.attrgetter(*VALIDATION)
   if curve.validation_steps and fields(run.config) == fields(curve.config):
     steps, rows = curve.validation_steps, curve.validation_losses
-    found += _compared("validation loss", run.validation, steps, rows)
+    deviations = curve.validation_deviations
+    if deviations is None:
+      deviations = rows.std(axis=0, ddof=1)
+    bands = _bands(steps, rows, deviations, len(curve.seeds))
+    found += _compared("validation loss", run.validation, steps, bands)
   return found
 
 
-def _compared(what, values, steps, rows) -> list[Comparison]:
+def _compared(what, values, steps, bands) -> list[Comparison]:
   return [
     Comparison(what, step, values[step], low, high)
-    for step, low, high in zip(steps, *_bands(steps, rows), strict=True)
+    for step, low, high in zip(steps, *bands, strict=True)
     if step in values
   ]
 
@@ -238,15 +249,14 @@ def _mean_losses(run: logged_run.Run, curve: Curve) -> dict[int, np.ndarray]:
 
 
 def _bands(
-  steps: list[int], losses: np.ndarray
+  steps: list[int], losses: np.ndarray, deviations: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Lower and upper bounds, [K], for the losses of one more seed.
+  """Lower and upper bounds, [K], for the losses of one seed beside `count`.
 
   A few seeds determine their variance badly, so the variance at a step is the
   mean over all steps between half and twice that step.
   """
-  mean, count = losses.mean(axis=0), len(losses)
-  variance = losses.var(axis=0, ddof=1)
+  mean, variance = losses.mean(axis=0), deviations**2
   at = np.array(steps)
   near = (at >= at[:, None] / 2) & (at <= at[:, None] * 2)  # [K, K]
   pooled = near @ variance / near.sum(axis=1)

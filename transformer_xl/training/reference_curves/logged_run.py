@@ -71,7 +71,12 @@ def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
     matters = name.partition(".")[0] in SECTIONS and name not in IRRELEVANT
     if matters and value != other:
       return f"config.{name} is {value!r}, the reference has {other!r}."
-  if run.data_sha256 != sha256:
+  if not sha256 and run.config.data.name != config.data.name:
+    return (
+      f"its text is {run.config.data.name!r}, that of the reference "
+      f"{config.data.name!r}."
+    )
+  if sha256 and run.data_sha256 != sha256:
     return (
       f"its training text (SHA-256 {run.data_sha256[:12]}) is not the "
       f"reference's ({sha256[:12]})."
