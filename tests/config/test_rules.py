@@ -157,6 +157,7 @@ def command_error(mode="train", **updates):
 # A setting without effect, and the one that gives it an effect.
 NEEDED = [
   ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
+  ({"train.lamb_norm_limit": 0.1}, {"train.optimizer": "lamb"}),
   (
     {"train.adam_b1": 0.5, "train.optimizer": "sgd"},
     {"train.optimizer": "adam"},
