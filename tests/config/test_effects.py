@@ -180,6 +180,8 @@ CASES = {
   "eval.cache.size": (9, {}),
   "eval.cache.flatness": ((1.0,), CACHE),
   "eval.cache.share": ((0.5,), CACHE),
+  "profile.start_step": (4, {"profile.num_steps": 2}),
+  "profile.num_steps": (2, {"profile.start_step": 4}),
   "mesh.data": (2, {}),
   "mesh.fsdp": (2, {}),
   "mesh.tensor": (2, {}),
@@ -298,7 +300,8 @@ def trained(config, workdir):
   saved = sorted(os.listdir(f"{workdir}/checkpoints"))
   count = config.train.segments_per_call
   program = plan.lower_updates(config, count=count).as_text()
-  return test_resume.lines(workdir), saved, end, program
+  traces = pathlib.Path(workdir, "profile").exists()
+  return test_resume.lines(workdir), saved, end, program, traces
 
 
 def score_program(config):

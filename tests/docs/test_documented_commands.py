@@ -31,7 +31,7 @@ PAGES = [
   ),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-NOT_OURS = {"help", "spot"}  # Of absl and of gcloud.
+NOT_OURS = {"help", "logdir", "spot"}  # Of absl, XProf and gcloud.
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
   "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],

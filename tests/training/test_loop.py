@@ -104,7 +104,7 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(
 ):
   assert loop.train(corpus.config(data_dir), str(tmp_path))
   before = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
-  assert len(before) == 2
+  assert len(before) == 3
   changed = {"train.num_steps": num_steps, "train.learning_rate": 0.5}
   caplog.set_level("INFO")
   assert loop.train(corpus.config(data_dir, **changed), str(tmp_path))

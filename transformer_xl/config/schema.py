@@ -31,6 +31,7 @@ class ExperimentConfig:
   divergence: training_fields.DivergenceConfig
   eval: EvalConfig
   checkpoint: CheckpointConfig
+  profile: training_fields.ProfileConfig
   mesh: MeshConfig
   generate: GenerateConfig
   score: evaluation_fields.ScoreConfig

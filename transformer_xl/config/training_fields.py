@@ -176,6 +176,17 @@ class CheckpointConfig:
 
 
 @group
+class ProfileConfig:
+  """A trace of some updates, in the workdir's folder `profile`."""
+
+  start_step: int = field(20, "at least 1")
+  """Number of updates before the trace; rounded up to calls of
+  train.segments_per_call."""
+  num_steps: int = field(0, "0 or more")
+  """Number of updates in the trace, rounded up likewise; 0 for none."""
+
+
+@group
 class MeshConfig:
   """How many devices lie along each axis of the mesh."""
 

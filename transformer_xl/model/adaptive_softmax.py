@@ -195,6 +195,7 @@ def _tail_log_probs(hidden, weights, head, index, start) -> jax.Array:
   return cluster + jax.nn.log_softmax(tail, axis=-1)
 
 
+@jax.named_scope("head")
 def _head_logits(hidden, weights) -> tuple[jax.Array, ...]:
   """Logits of the shortlist and of clusters 1, 2, ... in this order."""
   narrow = _narrow(hidden, weights, 0)
@@ -215,8 +216,9 @@ def _tail_nll(weights, index, start, hidden, local, inside) -> jax.Array:
 def _tail_logits(hidden, weights, index, start):
   kernel = weights.kernels[index]
   bias = weights.bias[start : start + kernel.shape[0]]
-  narrow = _narrow(hidden, weights, index)
-  return _logits(narrow, kernel, bias, temperature=weights.temperature)
+  with jax.named_scope(f"tail_{index}"):
+    narrow = _narrow(hidden, weights, index)
+    return _logits(narrow, kernel, bias, temperature=weights.temperature)
 
 
 def _narrow(hidden, weights, index):

@@ -81,15 +81,18 @@ def relative_attention(
       f"bthd,{axes}->bhtk", biased, keys, preferred_element_type=jnp.float32
     )
 
-  scores = term(content_bias, "bkhd", key)
+  with jax.named_scope("content_scores"):
+    scores = term(content_bias, "bkhd", key)
   if position_key is not None:
-    scores += rel_shift(term(position_bias, "khd", position_key))
+    with jax.named_scope("position_scores"):
+      scores += rel_shift(term(position_bias, "khd", position_key))
   # The published code scales the sum, so u and v are scaled too.
   weights = visible_softmax(scores * query.shape[-1] ** -0.5, reach)
   weights = attention_dropout.drop(
     weights.astype(query.dtype), dropout, first_query=first_query
   )
-  return jnp.einsum("bhtk,bkhd->bthd", weights, value)
+  with jax.named_scope("attention_values"):
+    return jnp.einsum("bhtk,bkhd->bthd", weights, value)
 
 
 def chunked_attention(
@@ -120,6 +123,7 @@ def chunked_attention(
   return jnp.concatenate(blocks, axis=1)
 
 
+@jax.named_scope("attention_softmax")
 def visible_softmax(
   scores: jt.Float[shapes.Array, "B H T K"], reach: shapes.Reach
 ) -> jt.Float[shapes.Array, "B H T K"]:

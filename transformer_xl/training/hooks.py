@@ -24,8 +24,10 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
+from transformer_xl.training import goodput as goodput_lib
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
+from transformer_xl.training import profiling
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
@@ -47,6 +49,8 @@ class MetricsHook(Protocol):
 
 class RunHook(Protocol):
   """Called with the run, which it can change."""
+
+  activity: str  # One of `goodput.ACTIVITIES`.
 
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates; the same in all processes."""
@@ -84,6 +88,8 @@ class Evaluation:
 
   Its mesh may have fewer devices than training.
   """
+
+  activity = "evaluating"
 
   def __init__(
     self,
@@ -173,14 +179,18 @@ class Evaluation:
 class Saving:
   """Saves by the policy, after each evaluation, and at the end or a signal."""
 
+  activity = "saving"
+
   def __init__(
     self,
     config: schema.ExperimentConfig,
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
     evaluation: Evaluation | None,
+    goodput: goodput_lib.Goodput,
   ):
     self._num_steps, self._stop = config.train.num_steps, stop
+    self._goodput = goodput
     self._checkpoints, self._evaluation = checkpoints, evaluation
     self._policy = save_policy.SavePolicy(config.checkpoint)
 
@@ -207,6 +217,7 @@ class Saving:
       )
     self._checkpoints.save(run)
     self._policy.saved()
+    self._goodput.record(int(run.state.step))
     return run
 
 
@@ -220,14 +231,18 @@ class Hooks(NamedTuple):
 
 def make(
   config: schema.ExperimentConfig,
+  workdir: str,
   checkpoints: checkpoint.Checkpoints,
   stop: preemption.StopSignal,
+  goodput: goodput_lib.Goodput,
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
   evaluation, on_run = None, list[RunHook]()
+  if config.profile.num_steps:  # First, so that the trace has updates alone.
+    on_run.append(profiling.Trace(config, workdir, stop))
   if config.train.eval_every_steps:
     evaluation = Evaluation(config, checkpoints, stop)
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
-  on_run.append(Saving(config, checkpoints, stop, evaluation))
+  on_run.append(Saving(config, checkpoints, stop, evaluation, goodput))
   return Hooks([LogLine(config)], on_run, evaluation)

@@ -20,6 +20,7 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.training import divergence
+from transformer_xl.training import goodput as goodput_lib
 from transformer_xl.training import hooks as hooks_lib
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
@@ -51,6 +52,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     preemption.StopSignal() as stop,
   ):
     run_record.check_vocabulary(data_dir, workdir)
+    goodput = goodput_lib.Goodput(workdir)
     stream = _open_stream(config)
     _report_clusters(config.model, stream.file)
     checkpoints = checkpoint.Checkpoints(
@@ -58,8 +60,9 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     )
     with contextlib.closing(checkpoints):
       # First, since it refuses what cannot be evaluated and compiles nothing.
-      hooks = hooks_lib.make(config, checkpoints, stop)
-      run = resume.start(config, mesh, checkpoints, stream)
+      hooks = hooks_lib.make(config, workdir, checkpoints, stop, goodput)
+      with goodput.spent("starting"):
+        run = resume.start(config, mesh, checkpoints, stream)
       step, last = int(run.state.step), config.train.num_steps
       if step >= last and not run.metadata.owes_evaluation:
         logging.info(
@@ -73,7 +76,9 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       while True:
         with contextlib.closing(_open_writer(config, workdir, run)) as writer:
           try:
-            is_done = _advance(run, hooks, writer, config, mesh, stream, stop)
+            is_done = _advance(
+              run, hooks, writer, config, mesh, stream, stop, goodput
+            )
             break
           except divergence.Diverged as trouble:
             guard = divergence.Guard(config, run.metadata.guard)
@@ -81,6 +86,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
         del run  # There may not be room for two.
         run = resume.rewind(answer, config, mesh, checkpoints, stream)
       saved = checkpoints.steps()
+    logging.info("Time of the run: %s.", goodput)
     if not is_done:  # The last save is complete now.
       logging.warning(
         "Saved at step %d; the same command continues.", max(saved, default=0)
@@ -147,6 +153,7 @@ def _advance(
   mesh: jax.sharding.Mesh,
   stream: streams.TrainStream,
   stop: preemption.StopSignal,
+  goodput: goodput_lib.Goodput,
 ) -> bool:
   """Updates until the last step or a signal; whether all steps are done.
 
@@ -168,15 +175,22 @@ def _advance(
   while step < train.num_steps and not stop.requested:
     count = min(per_call - step % per_call, train.num_steps - step)
     first = step + guard.answer.skipped
+    # Devices that still compute do not wait for this.
+    is_idle = pending is None or _is_ready(pending[1])
+    start = time.perf_counter()
     segments = streams.device_segments(
       stream, first, count, mesh_lib.segments(mesh)
     )
+    if is_idle:
+      goodput.add("waiting for data", time.perf_counter() - start)
     start, shape = time.perf_counter(), segments.inputs.shape
     state, memory, metrics = update(run.state, run.memory, segments)
     if shape not in compiled:  # Compiling is done, if not the update.
+      seconds = time.perf_counter() - start
+      goodput.add("compiling", seconds)
       logging.info(
         "Compiled the update in %.1f s, for %d segments of %d.",
-        *(time.perf_counter() - start, count, shape[2]),
+        *(seconds, count, shape[2]),
       )
       window.leave_untimed()
       compiled.add(shape)
@@ -197,11 +211,17 @@ def _advance(
       )
       run = run._replace(metadata=metadata)
       for hook in due:
-        run = hook(run, writer)
+        with goodput.spent(hook.activity):
+          run = hook(run, writer)
       window.continue_timing()
   if pending is not None:
     _read(*pending, guard, window, hooks, writer)
   return not stop.poll() and step >= train.num_steps
+
+
+def _is_ready(metrics: step_lib.UpdateMetrics) -> bool:
+  """Whether the devices have computed a chunk."""
+  return metrics.learning_rate.is_ready()  # type: ignore[attr-defined]
 
 
 def _read(step, metrics, tokens_read, guard, window, hooks, writer) -> None:

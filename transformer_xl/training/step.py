@@ -59,13 +59,14 @@ def train_segment(
   key = jax.random.fold_in(jax.random.key(config.seed), 1)
   key = jax.random.fold_in(key, state.step)
   gradient, sums, memory = _gradient(state.params, memory, segment, key, config)
-  updates, opt_state = optimizer_lib.make_optimizer(train).update(
-    gradient, state.opt_state, state.params
-  )
   factor = _rate_factor(state, segment, train)
-  updates = optimizer_lib.scale_update(updates, train, state.step, factor)
   rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
-  params = optax.apply_updates(state.params, updates)
+  with jax.named_scope("optimizer"):
+    updates, opt_state = optimizer_lib.make_optimizer(train).update(
+      gradient, state.opt_state, state.params
+    )
+    updates = optimizer_lib.scale_update(updates, train, state.step, factor)
+    params = optax.apply_updates(state.params, updates)
   step, average = state.step + 1, state.average
   if state.average_start is not None:
     average = averaging.mean_since(state.average_start, average, params, step)

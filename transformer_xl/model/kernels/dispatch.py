@@ -47,7 +47,8 @@ def relative_attention(
   inputs = attention.Inputs(*arrays, **named)
   choice = choose(implementation, inputs.query, inputs.key)
   if choice == "pallas":
-    return _fused(inputs, dropout)
+    with jax.named_scope("fused_attention"):
+      return _fused(inputs, dropout)
   values = IN_XLA[choice](inputs, dropout)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 

@@ -21,15 +21,19 @@ def relative_attention(
   query, key, value, position_key, content_bias, position_bias, reach = inputs
   content_query = _scaled(query, content_bias)
   position_query = _scaled(query, position_bias)
-  scores = dense.product(content_query, key.transpose(2, 0, 3, 1))
-  scores += _position_scores(position_query, position_key.transpose(1, 2, 0))
-  visible = attention.visible_keys(reach, key.shape[1])[None]  # [1, B, T, K]
-  scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-  weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+  with jax.named_scope("content_scores"):
+    scores = dense.product(content_query, key.transpose(2, 0, 3, 1))
+  with jax.named_scope("position_scores"):
+    scores += _position_scores(position_query, position_key.transpose(1, 2, 0))
+  with jax.named_scope("attention_softmax"):
+    visible = attention.visible_keys(reach, key.shape[1])[None]  # [1, B, T, K]
+    scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
   if dropout is not None:
     dropout = dropout._replace(seeds=dropout.seeds.T)  # Here heads come first.
   weights = attention_dropout.drop(weights, dropout, first_query=0)
-  values = dense.product(weights, value.transpose(2, 0, 1, 3))
+  with jax.named_scope("attention_values"):
+    values = dense.product(weights, value.transpose(2, 0, 1, 3))
   return values.astype(query.dtype).transpose(1, 2, 0, 3)
 
 

@@ -1,0 +1,59 @@
+"""A trace of some updates for XProf and TensorBoard: `config.profile`."""
+
+import os
+
+import jax
+from absl import logging
+
+from transformer_xl.config import schema
+from transformer_xl.training import preemption
+from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_state
+
+FOLDER = "profile"  # In the workdir.
+
+
+class Trace:
+  """A hook that starts the profiler and stops it again.
+
+  It works between calls of several updates, so that the first and the last
+  traced update are rounded up to whole calls. A run that resumes within the
+  window writes no trace of it.
+  """
+
+  activity = "profiling"
+
+  def __init__(
+    self,
+    config: schema.ExperimentConfig,
+    workdir: str,
+    stop: preemption.StopSignal,
+  ):
+    self._folder, self._stop = os.path.join(workdir, FOLDER), stop
+    per_call, profile = config.train.segments_per_call, config.profile
+    self._first = -(-profile.start_step // per_call) * per_call
+    self._last = self._first + -(-profile.num_steps // per_call) * per_call
+    self._end = config.train.num_steps
+    self._is_tracing = False
+
+  def is_due(self, step: int) -> bool:
+    """After the updates before the window, and at its end or the run's."""
+    if not self._is_tracing:
+      return step == self._first < self._end
+    return step >= min(self._last, self._end) or self._stop.requested
+
+  def __call__(
+    self, run: run_state.RunState, writer: metrics_log.Writer
+  ) -> run_state.RunState:
+    """Starts or stops the profiler; the run stays as it is."""
+    del writer
+    if self._is_tracing:
+      jax.profiler.stop_trace()
+      logging.info(
+        "Traced updates %d to %d: xprof --logdir=%s shows them.",
+        *(self._first + 1, int(run.state.step), self._folder),
+      )
+    else:
+      jax.profiler.start_trace(self._folder)
+    self._is_tracing = not self._is_tracing
+    return run
