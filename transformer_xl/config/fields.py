@@ -12,6 +12,8 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import math
+import re
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -63,6 +65,16 @@ def _remarks(group: type) -> dict[str, str]:
   }
 
 
+def _is_pattern_and_factor(text: str) -> bool:
+  """Whether it is a regular expression and a number that is not negative."""
+  pattern, _, factor = text.rpartition("=")
+  try:
+    re.compile(pattern)
+    return bool(pattern) and 0 <= float(factor) < math.inf
+  except (re.error, ValueError):
+    return False
+
+
 # Conditions on one value, by the text that completes "NAME must be ...".
 RULES: dict[str, Callable[[Any], bool]] = {
   "at least 1": lambda value: value >= 1,
@@ -71,6 +83,7 @@ RULES: dict[str, Callable[[Any], bool]] = {
   "in [0, 1)": lambda value: 0 <= value < 1,
   "in (0, 1)": lambda value: 0 < value < 1,
   "in (0, 1]": lambda value: 0 < value <= 1,
+  "PATTERN=FACTOR": _is_pattern_and_factor,
 }
 
 

@@ -18,6 +18,8 @@ _ADAM = "train.optimizer=adam or train.optimizer=adamw or train.optimizer=lamb"
 _DYNAMIC = "eval.dynamic.kind=sgd or eval.dynamic.kind=rms"
 # What a setting needs to have an effect.
 NEEDED = {
+  "train.init_parameters": "train.init_from",
+  "train.init_checkpoint": "train.init_from",
   "train.weight_decay": "train.optimizer=adamw or train.optimizer=lamb",
   "train.lamb_norm_limit": "train.optimizer=lamb",
   "train.adam_b1": _ADAM,
@@ -138,8 +140,11 @@ def _get(config: schema.ExperimentConfig, name: str) -> Any:
 
 
 def _holds(config: schema.ExperimentConfig, condition: str) -> bool:
-  name, sign, value = re.split("([=>])", condition)
+  name, *rest = re.split("([=>])", condition)
   actual = _get(config, name)
+  if not rest:
+    return bool(actual)
+  sign, value = rest
   return actual > int(value) if sign == ">" else actual == value
 
 

@@ -38,6 +38,13 @@ class DataConfig:
 class TrainConfig:
   """Text, loss and optimizer of training, and what it does at intervals."""
 
+  init_from: str = field("")
+  """Workdir of a run or an import whose parameters a new run starts from;
+  everything else starts afresh (docs/finetuning.md)."""
+  init_parameters: str = field("raw", ("raw", "ema", "asgd"))
+  """Take its parameters themselves, or the average of them that it kept."""
+  init_checkpoint: str = field("latest")
+  """Checkpoint of it to take: latest, best, or the number of its step."""
   num_steps: int = field(1000, "at least 1")
   """Number of updates; each reads one segment of every lane."""
   batch_size: int = field(16, "at least 1")
@@ -86,6 +93,9 @@ class TrainConfig:
   embedding_rate_factor: float = field(1.0, "above 0")
   """Factor on the peak learning rate of the embedding tables; the cosine ends
   at the same rate."""
+  learning_rate_factors: tuple[str, ...] = field((), "PATTERN=FACTOR")
+  """Factors on the learning rate of parameters whose whole names match regular
+  expressions, the first that matches; 0 freezes (docs/finetuning.md)."""
   schedule: str = field("cosine", ("cosine", "inverse_sqrt", "constant"))
   """Learning rate after warm-up."""
   schedule_convention: str = field(

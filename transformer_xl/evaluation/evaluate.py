@@ -109,6 +109,7 @@ class Subject(NamedTuple):
   params: shapes.PyTree
   step: int
   unit: str  # What a token is: "word", "character", "byte" or other.
+  initialised_from: dict[str, Any] | None = None  # As in `config.json`.
 
   def at_each_temperature(self) -> Iterator["Subject"]:
     """Itself, with each of `eval.temperature` as the only one."""
@@ -151,6 +152,7 @@ class Subject(NamedTuple):
       "parameters": evaluation.parameters,
       "dtype": model.dtype,
       "checkpoint_step": self.step,
+      "initialised_from": self.initialised_from,
       "num_parameters": transformer_xl.num_parameters(self.params),
       "seconds": score.seconds,
       "tokens_per_second": score.num_tokens / score.seconds,
@@ -168,7 +170,8 @@ def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
   meta = token_file.read_meta(config.data.dataset_dir)
   config = load_lib.with_vocab_size(config, meta)
   model = trained_model.load(config, workdir, lanes=(config.eval.batch_size,))
-  return Subject(config, *model, meta["unit"])
+  source = run_record.initialised_from(workdir)
+  return Subject(config, *model, meta["unit"], source)
 
 
 def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:

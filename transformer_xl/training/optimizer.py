@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import optax
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.training import rate_factors
 
 
 def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
@@ -54,7 +56,11 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
 
 
 def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
-  """Clipping by the global norm, then the optimizer with its schedule."""
+  """Clipping by the global norm, then the optimizer with its schedule.
+
+  There is no state for arrays that are frozen: their updates mean nothing
+  before `scale_update`.
+  """
   adam = optax.scale_by_adam(
     config.adam_b1, config.adam_b2, config.adam_epsilon
   )
@@ -66,7 +72,11 @@ def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
     "sgd": [optax.identity()],
   }[config.optimizer]
   rate = optax.scale_by_learning_rate(learning_rate_schedule(config))
-  return optax.chain(_clip(config), optax.chain(*parts, rate))
+  main = optax.chain(*parts, rate)
+  if rate_factors.freezes(config):
+    trained = functools.partial(rate_factors.trained, config=config)
+    main = optax.masked(main, trained)
+  return optax.chain(_clip(config), main)
 
 
 def _clip(config: schema.TrainConfig) -> optax.GradientTransformation:
@@ -91,7 +101,7 @@ def scale_update(
   count: jax.Array,
   factor: float | jax.Array,
 ) -> shapes.PyTree:
-  """Scales an update, that of the embedding tables by their own rate as well.
+  """Scales an update: all of it, the embedding tables', and by patterns.
 
   Every optimizer's update is linear in the learning rate.
 
@@ -102,6 +112,9 @@ def scale_update(
     factor: on all rates, likewise.
   """
   result = jax.tree.map(lambda leaf: factor * leaf, update)
+  if config.learning_rate_factors:
+    factors = rate_factors.of(update, config)
+    result = jax.tree.map(jnp.multiply, result, factors)
   if config.embedding_rate_factor == 1:
     return result
   tables = dataclasses.replace(

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
@@ -46,10 +47,13 @@ def make_evaluation_mesh(config: schema.ExperimentConfig) -> jax.sharding.Mesh:
   return mesh_lib.make_mesh(config.mesh, lanes=lanes, devices=devices)
 
 
-def init_state(config: schema.ExperimentConfig) -> run_state.TrainState:
-  """Parameters drawn from the seed, with a new optimizer."""
-  key = jax.random.fold_in(jax.random.key(config.seed), 0)
-  params = transformer_xl.init_params(config.model, key)
+def init_state(
+  config: schema.ExperimentConfig, params: shapes.PyTree = None
+) -> run_state.TrainState:
+  """Parameters, by default drawn from the seed, with a new optimizer."""
+  if params is None:
+    key = jax.random.fold_in(jax.random.key(config.seed), 0)
+    params = transformer_xl.init_params(config.model, key)
   opt_state = optimizer_lib.make_optimizer(config.train).init(params)
   state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
   kind = config.train.average_kind
@@ -91,11 +95,17 @@ def shardings(
 
 def creators(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> tuple[Callable[[], run_state.TrainState], Callable[[], memory_lib.Memory]]:
-  """Compiled functions that make the first state and an empty memory."""
+) -> tuple[
+  Callable[..., run_state.TrainState], Callable[[], memory_lib.Memory]
+]:
+  """Compiled functions that make the first state and an empty memory.
+
+  The first takes the parameters, which are donated, or draws them.
+  """
   state, memory = shardings(config, mesh)
+  create = functools.partial(init_state, config)
   return (
-    jax.jit(functools.partial(init_state, config), out_shardings=state),
+    jax.jit(create, out_shardings=state, donate_argnums=0),
     jax.jit(functools.partial(init_memory, config), out_shardings=memory),
   )
 

@@ -1,5 +1,6 @@
 """The run that training starts from: a new one, or the newest checkpoint."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from transformer_xl.data import streams
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
+from transformer_xl.training import initial_parameters
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
@@ -23,19 +25,18 @@ def start(
   checkpoints: checkpoint.Checkpoints,
   stream: streams.TrainStream,
 ) -> run_state.RunState:
-  """Restores the newest checkpoint, or draws parameters.
+  """Restores the newest checkpoint, or starts a new run.
 
   Raises:
-    UserError: the checkpoint is of another model, optimizer or training text.
+    UserError: the checkpoint is of another model, optimizer or training text,
+      or a new run cannot start from the parameters that it names.
   """
   create_state, create_memory = programs.creators(config, mesh)
   data = _describe_data(config, stream)
   run = checkpoints.restore_newest(*programs.placed_state(config, mesh))
   if run is None:
-    state = create_state()
-    count = transformer_xl.num_parameters(state.params)
-    logging.info("Starting with %d new parameters.", count)
-    metadata = run_state.Metadata(data=data)
+    state, metadata = _new(config, mesh, create_state)
+    metadata = metadata._replace(data=data)
     return run_state.RunState(state, create_memory(), metadata)
   state, memory, metadata, _ = run
   step = int(state.step)
@@ -65,6 +66,34 @@ def start(
   evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
   metadata = metadata._replace(data=data, owes_evaluation=evaluates)
   return run_state.RunState(state, memory, metadata)
+
+
+def _new(
+  config: schema.ExperimentConfig,
+  mesh: jax.sharding.Mesh,
+  create_state: Callable[..., run_state.TrainState],
+) -> tuple[run_state.TrainState, run_state.Metadata]:
+  """The state of a new run, with drawn parameters or those of another run.
+
+  Parameters that were trained are evaluated before the first update.
+  """
+  if not config.train.init_from:
+    state = create_state()
+    count = transformer_xl.num_parameters(state.params)
+    logging.info("Starting with %d new parameters.", count)
+    return state, run_state.Metadata()
+  params, source = initial_parameters.load(config, mesh)
+  state = create_state(params)
+  count = transformer_xl.num_parameters(state.params)
+  logging.info(
+    "Starting with the %d parameters of %s after step %d, and %d new symbols.",
+    *(count, source["workdir"], source["checkpoint_step"]),
+    source["new_symbols"],
+  )
+  evaluates = config.train.eval_every_steps > 0
+  return state, run_state.Metadata(
+    owes_evaluation=evaluates, initialised_from=source
+  )
 
 
 def rewind(

@@ -21,6 +21,7 @@ from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import averaging
 from transformer_xl.training import optimizer as optimizer_lib
+from transformer_xl.training import rate_factors
 from transformer_xl.workdir import run_state
 
 # What an update takes and returns; leaves may be shapes or shardings instead.
@@ -59,6 +60,7 @@ def train_segment(
   key = jax.random.fold_in(jax.random.key(config.seed), 1)
   key = jax.random.fold_in(key, state.step)
   gradient, sums, memory = _gradient(state.params, memory, segment, key, config)
+  gradient = rate_factors.without_frozen(gradient, train)
   factor = _rate_factor(state, segment, train)
   rate = factor * optimizer_lib.learning_rate_schedule(train)(state.step)
   with jax.named_scope("optimizer"):

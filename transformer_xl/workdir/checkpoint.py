@@ -91,7 +91,7 @@ class Checkpoints:
     )
 
   def add_evaluation(self, run: run_state.RunState) -> None:
-    """Adds the validation loss of a saved state to its checkpoint.
+    """Adds the validation loss of a state to its checkpoint, if it is saved.
 
     The checkpoint then is what it would have been, had the evaluation come
     before the save: its rank, and all that an evaluation changes in a run. The
@@ -100,6 +100,8 @@ class Checkpoints:
     """
     self._manager.wait_until_finished()
     step = int(run.state.step)
+    if step not in self._manager.all_steps():  # Before the first update.
+      return
     if jax.process_index() == 0:
       folder = os.path.join(self._directory, str(step))
       path = os.path.join(folder, "metadata", "metadata")
@@ -213,6 +215,7 @@ def _restore(
 ) -> tuple[run_state.RunState, dict[str, Any]]:
   """The run state of a checkpoint, and the metadata as they are stored."""
   saved, items = manager.item_metadata(step), checkpoint_items.of(state, memory)
+  checkpoint_items.check_trains(manager.directory, step)
   for name, kind in (("params", "model"), ("optimizer", "optimizer")):
     checkpoint_items.check_shapes(
       saved[name].tree, items[name], step, kind=kind

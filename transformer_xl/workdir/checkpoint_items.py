@@ -86,6 +86,22 @@ def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
   return metadata
 
 
+def check_trains(folder: Any, step: int) -> None:
+  """Refuses a checkpoint of parameters alone, such as an import makes.
+
+  Raises:
+    UserError: neither optimizer nor metadata were saved.
+  """
+  saved = os.listdir(os.path.join(folder, str(step)))
+  if "params" in saved and not {"optimizer", "metadata"} & {*saved}:
+    workdir = os.path.dirname(str(folder))
+    raise errors.UserError(
+      f"checkpoint {step} in {workdir} has parameters alone, as an import "
+      "has, so there is no run to continue: start a new one from them with "
+      f"--config.train.init_from={workdir} and another --workdir."
+    )
+
+
 def proves_damage(error: BaseException) -> bool:
   """Whether an error of reading shows that the stored bytes are wrong.
 

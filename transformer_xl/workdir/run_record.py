@@ -21,8 +21,17 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 VOCABULARY = "vocabulary"
 
 
-def record(config: schema.ExperimentConfig, workdir: str) -> None:
-  """Writes `config.json`; logs the differences from an existing one."""
+def record(
+  config: schema.ExperimentConfig,
+  workdir: str,
+  *,
+  initialised_from: dict[str, Any] | None = None,
+) -> None:
+  """Writes `config.json`; logs the differences from an existing one.
+
+  `initialised_from` says where the first parameters are from; None if they were
+  drawn, or imported.
+  """
   path = os.path.join(workdir, "config.json")
   current = dataclasses.asdict(config)
   saved = _saved(path) if os.path.exists(path) else {}
@@ -39,8 +48,18 @@ def record(config: schema.ExperimentConfig, workdir: str) -> None:
       "config": current,
       "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
       "git_commit": _git_commit(),
+      "initialised_from": initialised_from,
     },
   )
+
+
+def initialised_from(workdir: str) -> dict[str, Any] | None:
+  """Where the first parameters of a run are from; None if nothing says so."""
+  try:
+    path = pathlib.Path(workdir, "config.json")
+    return json.loads(path.read_text("utf-8"))["initialised_from"]
+  except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    return None
 
 
 def _saved(path: str) -> dict[str, Any]:
@@ -79,12 +98,15 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
   os.replace(target / "meta.json.tmp", target / "meta.json")
 
 
-def check_vocabulary(data_dir: str, workdir: str) -> None:
+def check_vocabulary(
+  data_dir: str, workdir: str, *, may_be_extended: bool = False
+) -> None:
   """Compares the vocabulary of a dataset with the one that a run has kept.
 
   Two vocabularies of one size can give the same ids to other symbols. A workdir
   without a vocabulary, or with a damaged one, agrees with any dataset. Where
   the files differ, their symbols decide: an import may escape other bytes.
+  If it `may_be_extended`, the dataset may have more symbols behind the run's.
 
   Raises:
     UserError: an id means another symbol.
@@ -97,7 +119,17 @@ def check_vocabulary(data_dir: str, workdir: str) -> None:
   # Late: training needs no library of tokenizers.
   from transformer_xl.data import vocabulary
 
-  if vocabulary.load(str(kept)).symbols != vocabulary.load(data_dir).symbols:
+  old, new = vocabulary.load(str(kept)), vocabulary.load(data_dir)
+  if may_be_extended:
+    if old.unit == new.unit and old.symbols == new.symbols[: old.size]:
+      return
+    raise errors.UserError(
+      f"the vocabulary of {data_dir} is neither that of {workdir} nor an "
+      "extension of it: ids would mean other symbols. Prepare the text with "
+      f"data_prep.main --vocabulary_file={workdir} under another --name, with "
+      "--extend_vocabulary to add its new symbols."
+    )
+  if old.symbols != new.symbols:
     raise errors.UserError(
       f"the vocabulary of {data_dir} (SHA-256 {str(found)[:12]}) is not the "
       f"one that {workdir} was trained with ({trained[:12]}): ids would mean "

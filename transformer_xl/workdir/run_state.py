@@ -44,6 +44,8 @@ class Metadata(NamedTuple):
   owes_evaluation: bool = False  # A signal prevented the one of this step.
   validation_losses: tuple[float, ...] = ()  # In nats, oldest first.
   tokens_read: int | None = 0  # By all updates; None in older checkpoints.
+  # Where the first parameters are from; None if they were drawn.
+  initialised_from: dict[str, Any] | None = None
 
 
 class RunState(NamedTuple):
@@ -79,5 +81,6 @@ def from_json(stored: dict[str, Any]) -> tuple[Metadata, int]:
     stored.get("owes_evaluation", False),
     tuple(averaging["losses"]),
     stored.get("tokens_read"),
+    stored.get("initialised_from"),
   )
   return metadata, averaging["step"]

@@ -55,12 +55,18 @@ def load(
 
 
 def restore_params(
-  workdir: str, *, which: str, average: bool, target: shapes.PyTree
+  workdir: str,
+  *,
+  which: str,
+  average: bool,
+  target: shapes.PyTree,
+  fields: str = "eval.",
 ) -> tuple[shapes.PyTree, int]:
   """Reads the parameters of one checkpoint, or their average; with its step.
 
   `which` is "latest", "best" (by validation loss) or a step; `target` has the
-  shapes, types and shardings to restore into.
+  shapes, types and shardings to restore into. Errors name `fields` followed by
+  `parameters` or `checkpoint`.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged, or its shapes differ.
@@ -68,13 +74,13 @@ def restore_params(
   if not os.path.isdir(checkpoint_items.directory(workdir)):
     raise _no_checkpoints(workdir)
   with checkpoint_items.open_manager(workdir, read_only=True) as manager:
-    step = _find(manager, which, workdir)
+    step = _find(manager, which, workdir, f"{fields}checkpoint")
     item = "average" if average else "params"
     saved = manager.item_metadata(step).get(item)
     if saved is None:
       raise errors.UserError(
         f"checkpoint {step} has no average of the parameters; set "
-        "--config.eval.parameters=raw, or train with train.ema_decay or "
+        f"--config.{fields}parameters=raw, or train with train.ema_decay or "
         "train.asgd_start_step."
       )
     checkpoint_items.check_shapes(saved.tree, target, step, kind="model")
@@ -84,7 +90,7 @@ def restore_params(
       reason = str(error).partition("\n")[0][:100]
       raise errors.UserError(
         f"checkpoint {step} in {workdir} cannot be read ({reason}); name "
-        "another one: --config.eval.checkpoint=STEP."
+        f"another one: --config.{fields}checkpoint=STEP."
       ) from error
   return params, step
 
@@ -103,7 +109,9 @@ def _no_checkpoints(workdir: str) -> errors.UserError:
   )
 
 
-def _find(manager: ocp.CheckpointManager, which: str, workdir: str) -> int:
+def _find(
+  manager: ocp.CheckpointManager, which: str, workdir: str, field: str
+) -> int:
   steps = sorted(manager.all_steps())
   if not steps:
     raise _no_checkpoints(workdir)
@@ -111,8 +119,8 @@ def _find(manager: ocp.CheckpointManager, which: str, workdir: str) -> int:
   step = int(which) if which.isdigit() else named.get(which, lambda: None)()
   if step is None or step not in steps:
     raise errors.UserError(
-      f"eval.checkpoint={which!r} is not in {workdir}, which has the steps "
-      f"{steps}; name one of them, 'latest' or 'best'."
+      f"{field}={which!r} is not in {workdir}, which has the steps {steps}; "
+      "name one of them, 'latest' or 'best'."
     )
   return step
 

@@ -1,0 +1,52 @@
+"""Parameters of a model whose vocabulary gets more symbols.
+
+The new symbols have the ids after the old ones, so they join the last cluster,
+or the whole vocabulary if there are no clusters. Formulas and what happens to
+the probabilities of old symbols: docs/specification.md, section 12.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+
+# The new symbols together are at most this likely, relative to the old symbols
+# of their cluster.
+ODDS = 1e-3
+
+
+def add_symbols(
+  params: shapes.PyTree, config: schema.ModelConfig, count: int
+) -> shapes.PyTree:
+  """Adds `count` symbols to the parameters of the model `config`.
+
+  Old rows and biases keep their values. A new symbol's vectors are the means of
+  those in its cluster. Its bias is the cluster's mean bias plus
+  log(ODDS V_c / count) for V_c old symbols in the cluster; then, by Jensen's
+  inequality, `ODDS` holds after every text.
+  """
+  first = (0, *config.cutoffs)[-1]  # Lowest id of the last cluster.
+  last = len(config.cutoffs)
+  num_old = config.vocab_size - first
+  softmax, embedding = dict(params["softmax"]), dict(params["embedding"])
+  bias = _with_means(softmax["bias"], first, count)
+  shift = math.log(ODDS * num_old / count)
+  softmax["bias"] = bias.at[config.vocab_size :].add(shift)
+  if not config.tie_weights:
+    name = f"kernel_{last}"
+    softmax[name] = _with_means(softmax[name], 0, count)
+  # With equal widths, all clusters share one table.
+  name, row = (
+    ("table_0", first) if config.div_val == 1 else (f"table_{last}", 0)
+  )
+  embedding[name] = _with_means(embedding[name], row, count)
+  return {**params, "softmax": softmax, "embedding": embedding}
+
+
+def _with_means(rows: jax.Array, first: int, count: int) -> jax.Array:
+  """Appends `count` times the mean of the rows from `first` on."""
+  mean = jnp.mean(rows[first:], axis=0, keepdims=True)
+  return jnp.concatenate([rows, jnp.repeat(mean, count, axis=0)])

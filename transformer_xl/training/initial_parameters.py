@@ -1,0 +1,96 @@
+"""The parameters of a new run that are those of another: `train.init_from`."""
+
+import functools
+import os
+from typing import Any
+
+import jax
+
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import load as load_lib
+from transformer_xl.config import schema
+from transformer_xl.model import extension
+from transformer_xl.model import transformer_xl
+from transformer_xl.workdir import checksums
+from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
+
+# Fields of `config.model` that may differ from the source's. All others decide
+# which parameters there are, or what they mean.
+FREE = frozenset(
+  (
+    *(name for name in schema.FIELDS if name.endswith("dropout_rate")),
+    *("model.locked_dropout", "model.memory_start", "model.same_length_window"),
+    *("model.cluster_capacities", "model.init_style", "model.init_std"),
+    *("model.projection_init_std", "model.dtype", "model.attention"),
+    *("model.remat", "model.scan_unroll"),
+  )
+)
+
+
+def load(
+  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+) -> tuple[shapes.PyTree, dict[str, Any]]:
+  """Reads the parameters that `config.train.init_from` names.
+
+  They are restored into the shardings of the mesh. If the data have more
+  symbols than the source, these are added (`extension.add_symbols`).
+
+  Returns:
+    The parameters, and the record of where they are from.
+
+  Raises:
+    UserError: the source has another model or vocabulary, or no such
+      checkpoint, or it is damaged.
+  """
+  train, source = config.train, config.train.init_from
+  run_record.check_vocabulary(
+    config.data.dataset_dir, source, may_be_extended=True
+  )
+  model = _checked_model(config)
+  shape = transformer_xl.abstract_params(model)
+  params, step = trained_model.restore_params(
+    source,
+    which=train.init_checkpoint,
+    average=train.init_parameters != "raw",
+    target=mesh_lib.placed(shape, mesh_lib.parameters(mesh, shape)),
+    fields="train.init_",
+  )
+  count = config.model.vocab_size - model.vocab_size
+  record = {
+    "workdir": os.path.abspath(source),
+    "checkpoint_step": step,
+    "parameters": train.init_parameters,
+    "params_sha256": checksums.of_json(checksums.of(params)),
+    "new_symbols": count,
+  }
+  if count:
+    grown = transformer_xl.abstract_params(config.model)
+    add = functools.partial(extension.add_symbols, config=model, count=count)
+    params = jax.jit(add, out_shardings=mesh_lib.parameters(mesh, grown))(
+      params
+    )
+  return params, record
+
+
+def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
+  """The source's model.
+
+  Raises:
+    UserError: its parameters do not fit, or mean something else.
+  """
+  source = config.train.init_from
+  saved = load_lib.from_config_dict(load_lib.saved(source)).model
+  known = os.path.join(source, run_record.VOCABULARY, "meta.json")
+  free = FREE | ({"model.vocab_size"} if os.path.exists(known) else set())
+  for name, value in vars(saved).items():
+    wanted = getattr(config.model, name)
+    if value != wanted and f"model.{name}" not in free:
+      raise errors.UserError(
+        f"train.init_from={source} was trained with model.{name}={value}, but "
+        f"this run has {wanted}: set --config.model.{name}={value}, or take the "
+        f"model from there with --config=experiments/saved.py:{source}."
+      )
+  return saved

@@ -1,0 +1,84 @@
+"""Factors on the learning rate of parameters whose names match patterns.
+
+A parameter has the name of its path, such as `softmax/bias`. The layers are
+stacked in one array, and each has a name of its own: `layers/0/attention/query`
+is the first layer's. A factor of 0 freezes.
+"""
+
+import difflib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_xl import errors
+from transformer_xl import shapes
+from transformer_xl.config import schema
+
+
+def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
+  """The factor of each parameter, as NumPy arrays that broadcast to it.
+
+  Of `train.learning_rate_factors`, the first pattern that matches the whole
+  name counts; without one the factor is 1.
+
+  Raises:
+    UserError: a pattern is the first for no parameter.
+  """
+  rules = [rule.rpartition("=") for rule in config.learning_rate_factors]
+  unused = {pattern for pattern, _, _ in rules}
+  seen: list[str] = []
+
+  def find(name: str) -> float:
+    seen.append(name)
+    for pattern, _, factor in rules:
+      if re.fullmatch(pattern, name):
+        unused.discard(pattern)
+        return float(factor)
+    return 1.0
+
+  def find_all(path, leaf):
+    first, *rest = (key.key for key in path)
+    if first != "layers":
+      return np.float32(find("/".join([first, *rest])))
+    names = ("/".join([first, str(n), *rest]) for n in range(leaf.shape[0]))
+    factors = np.array([*map(find, names)], np.float32)
+    return factors.reshape(-1, *[1] * (leaf.ndim - 1))
+
+  factors = jax.tree.map_with_path(find_all, params)
+  for pattern in sorted(unused):
+    near = difflib.get_close_matches(pattern, seen, n=3, cutoff=0)
+    raise errors.UserError(
+      f"train.learning_rate_factors: {pattern!r} matches no parameter that an "
+      f"earlier pattern leaves; near names are {', '.join(near)}: correct it, "
+      "as in 'layers/.*=0.1'."
+    )
+  return factors
+
+
+def freezes(config: schema.TrainConfig) -> bool:
+  """Whether some pattern has the factor 0."""
+  return any(
+    float(rule.rpartition("=")[2]) == 0 for rule in config.learning_rate_factors
+  )
+
+
+def trained(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
+  """False for each array that is frozen as a whole."""
+  return jax.tree.map(lambda factor: bool(factor.any()), of(params, config))
+
+
+def without_frozen(
+  gradient: shapes.PyTree, config: schema.TrainConfig
+) -> shapes.PyTree:
+  """A gradient that is zero for what is frozen, so that its norm leaves it out."""
+  if not freezes(config):
+    return gradient
+
+  def keep(slope, factor):
+    if not factor.any():  # No product, so that nothing of it is computed.
+      return jnp.zeros_like(slope)
+    return slope if factor.all() else jnp.where(factor != 0, slope, 0)
+
+  return jax.tree.map(keep, gradient, of(gradient, config))
