@@ -82,6 +82,11 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
     UserError: its parameters do not fit, or mean something else.
   """
   source = config.train.init_from
+  if not os.path.exists(os.path.join(source, "config.json")):
+    raise errors.UserError(
+      f"train.init_from={source} has no config.json; name the workdir of a run "
+      "or of an import."
+    )
   saved = load_lib.from_config_dict(load_lib.saved(source)).model
   known = os.path.join(source, run_record.VOCABULARY, "meta.json")
   free = FREE | ({"model.vocab_size"} if os.path.exists(known) else set())
@@ -89,8 +94,8 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
     wanted = getattr(config.model, name)
     if value != wanted and f"model.{name}" not in free:
       raise errors.UserError(
-        f"train.init_from={source} was trained with model.{name}={value}, but "
-        f"this run has {wanted}: set --config.model.{name}={value}, or take the "
-        f"model from there with --config=experiments/saved.py:{source}."
+        f"model.{name} is {value} in train.init_from={source} and {wanted} in "
+        f"this run: set --config.model.{name}={value}, or start from its "
+        f"configuration, --config=experiments/saved.py:{source}."
       )
   return saved

@@ -72,7 +72,7 @@ def trained(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
 def without_frozen(
   gradient: shapes.PyTree, config: schema.TrainConfig
 ) -> shapes.PyTree:
-  """A gradient that is zero for what is frozen, so that its norm leaves it out."""
+  """Sets the gradient of what is frozen to zero, also for its norm."""
   if not freezes(config):
     return gradient
 
