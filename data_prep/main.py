@@ -30,8 +30,8 @@ _STRINGS = {
   "name": "The dataset's folder, if not --dataset.",
   "mode": "enwik8: bytes or newline_free; lm1b: standard or double_marker.",
   "vocabulary_file": (
-    "A vocabulary to use: a prepared dataset's folder, a tokenizers .json, or"
-    " text with one word per line."
+    "A vocabulary to use: that of a run's workdir or of a prepared dataset's"
+    " folder, a tokenizers .json, or text with one word per line."
   ),
   "field": "The field or column of records with the text; text.",
   "valid_source": "Validation text, like --source.",
@@ -48,6 +48,9 @@ _FLAGS = (
   *(flags.DEFINE_string(name, None, help) for name, help in _STRINGS.items()),
   flags.DEFINE_enum(
     "tokenizer", None, tokenizer.KINDS, "What a token is; bytes for text."
+  ),
+  flags.DEFINE_bool(
+    "extend_vocabulary", None, "Add new symbols behind --vocabulary_file's."
   ),
   flags.DEFINE_bool("lower_case", None, "Make the text lower-case."),
   flags.DEFINE_integer("min_freq", None, "Rarer words become <unk>.", 1),

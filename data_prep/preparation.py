@@ -16,6 +16,7 @@ from data_prep import staging
 from data_prep import survey
 from data_prep import tokenizer as tokenizer_lib
 from data_prep import vocabulary_file as vocabulary_file_lib
+from transformer_xl import errors
 
 FORMAT = 1
 
@@ -29,6 +30,7 @@ def prepare(
   mode: str | None = None,
   tokenizer: str | None = None,
   vocabulary_file: str | None = None,
+  extend_vocabulary: bool = False,
   lower_case: bool | None = None,
   min_freq: int | None = None,
   max_size: int | None = None,
@@ -43,9 +45,13 @@ def prepare(
     UserError: the source, the text or an option is wrong; there is no folder.
   """
   request = {k: v for k, v in locals().items() if k not in ("data_dir", "name")}
+  if not extend_vocabulary:  # Datasets older than the option lack it.
+    del request["extend_vocabulary"]
   final = pathlib.Path(data_dir).expanduser() / (name or dataset)
   if source is None and staging.read_meta(final).get("request") == request:
     return final  # Without downloading it again to see that it is the same.
+  if vocabulary_file is not None:
+    tokenizer = tokenizer or vocabulary_file_lib.kept_kind(vocabulary_file)
   corpus = catalog.open_corpus(
     dataset,
     options if mode is None else {"mode": mode, **options},
@@ -63,6 +69,8 @@ def prepare(
     trained=vocabulary_file is not None,
   )
   corpus = corpus.cut_by(cut)
+  if extend_vocabulary:
+    _check_extension(vocabulary_file, kind)
   if corpus.published_words and vocabulary_file is None:
     vocabulary_file = corpus.published_words()
   given = None
@@ -83,7 +91,7 @@ def prepare(
     meta = {
       "format": FORMAT,
       "name": final.name,
-      **_write(corpus, given, folder),
+      **_write(corpus, given, folder, extends=extend_vocabulary),
       "request": request,
       "recipe": recipe,
     }
@@ -96,15 +104,34 @@ def prepare(
   return final
 
 
+def _check_extension(vocabulary_file: str | None, kind: str) -> None:
+  """Raises UserError unless there is a vocabulary to which symbols can go."""
+  if vocabulary_file is None:
+    raise errors.UserError(
+      "--extend_vocabulary needs the vocabulary to extend:"
+      " --vocabulary_file=WORKDIR."
+    )
+  if kind == "subword":
+    raise errors.UserError(
+      "--extend_vocabulary is for bytes, characters and words, not subwords,"
+      " which are cut by rules that were learned; leave it out: pieces of"
+      " subwords spell new words."
+    )
+
+
 def _write(
   corpus: corpus_lib.Corpus,
   given: vocabulary_file_lib.VocabularyFile | None,
   folder: pathlib.Path,
+  *,
+  extends: bool,
 ) -> dict[str, Any]:
   """Writes everything but meta.json, and returns what that says of it."""
-  count_symbols = given is None and corpus.tokenizer.counts_symbols
+  count_symbols = extends if given else corpus.tokenizer.counts_symbols
   sizes, symbols = survey.run(corpus, count_symbols=count_symbols)
   file = given or vocabulary_file_lib.make(corpus, symbols)
+  if extends:
+    file = vocabulary_file_lib.extend(file, symbols, corpus.tokenizer)
   vocab = file.load()
   name = f"vocabulary.{'json' if vocab.unit == 'subword' else 'txt'}"
   staging.write(folder / name, file.content)

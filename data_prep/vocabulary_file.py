@@ -77,6 +77,29 @@ def content(symbols: list[str], kind: str) -> bytes:
   return "".join(f"{escape(symbol)}\n" for symbol in symbols).encode("utf-8")
 
 
+def extend(
+  file: VocabularyFile,
+  counts: collections.Counter[str],
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> VocabularyFile:
+  """Appends the symbols of a corpus that a vocabulary lacks, by its counts.
+
+  They are ordered and limited as in `make`; old ids stay. UserError if the old
+  symbols alone exceed the limit.
+  """
+  old = file.load().symbols
+  if tokenizer.max_size is not None and tokenizer.max_size < len(old):
+    raise errors.UserError(
+      f"--max_size={tokenizer.max_size} is for all symbols, but the vocabulary"
+      f" to extend has {len(old)}; set a higher one."
+    )
+  known = {*old}
+  frequent = (s for s, n in counts.most_common() if n >= tokenizer.min_freq)
+  symbols = [*old, *(s for s in frequent if s not in known)]
+  symbols = symbols[: tokenizer.max_size]
+  return VocabularyFile(content(symbols, tokenizer.kind), file.tokenizer)
+
+
 def train_subwords(texts: Iterator[str], size: int) -> bytes:
   """Returns the JSON of a byte-level BPE, which restores any text exactly."""
   model = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -96,13 +119,14 @@ def train_subwords(texts: Iterator[str], size: int) -> bytes:
 def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
   """Reads a vocabulary for the tokenizer; UserError if it does not fit.
 
-  It is the folder of a prepared dataset with its own tokenizer, JSON of the
-  HuggingFace tokenizers library, a cache.pkl of the published TF code, or text
-  with a word per line, where anything after white space is ignored.
+  It is the workdir of a run or the folder of a prepared dataset with its own
+  tokenizer, JSON of the HuggingFace tokenizers library, a cache.pkl of the
+  published TF code, or text with a word per line, where anything after white
+  space is ignored.
   """
-  place = pathlib.Path(path).expanduser()
+  place = _place(path)
   if place.is_dir():
-    vocabulary.load(path)  # Checks the hash.
+    vocabulary.load(str(place))  # Checks the hash.
     meta = json.loads((place / "meta.json").read_text("utf-8"))
     data = (place / meta["vocabulary"]["file"]).read_bytes()
     return VocabularyFile(data, meta["tokenizer"])
@@ -122,10 +146,23 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
     problem = " ".join(str(error).split())
   raise errors.UserError(
     f"--vocabulary_file={path} is not a vocabulary for"
-    f" --tokenizer={kind}: {problem}; give a prepared dataset's"
-    " folder, a published cache.pkl, UTF-8 text with one symbol per line (bytes"
-    " as numbers from 0 to 255), or for subwords a tokenizers .json."
+    f" --tokenizer={kind}: {problem}; give a run's workdir, a prepared"
+    " dataset's folder, a published cache.pkl, UTF-8 text with a symbol per"
+    " line (bytes as numbers from 0 to 255), or for subwords a tokenizers .json."
   )
+
+
+def kept_kind(path: str) -> str | None:
+  """The kind of tokens of a run or a prepared dataset; None for a file."""
+  place = _place(path)
+  return vocabulary.load(str(place)).unit if place.is_dir() else None
+
+
+def _place(path: str) -> pathlib.Path:
+  """The file, or the folder with `meta.json`: a run keeps one below its own."""
+  place = pathlib.Path(path).expanduser()
+  kept = place / "vocabulary"
+  return kept if (kept / "meta.json").is_file() else place
 
 
 def _symbols(place: pathlib.Path, kind: str) -> list[str]:
