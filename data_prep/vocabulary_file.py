@@ -148,7 +148,8 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
     f"--vocabulary_file={path} is not a vocabulary for"
     f" --tokenizer={kind}: {problem}; give a run's workdir, a prepared"
     " dataset's folder, a published cache.pkl, UTF-8 text with a symbol per"
-    " line (bytes as numbers from 0 to 255), or for subwords a tokenizers .json."
+    " line (bytes as numbers from 0 to 255), or a tokenizers .json for"
+    " subwords."
   )
 
 

@@ -1,0 +1,251 @@
+"""A new run starts from the parameters of another, and from nothing else."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests import tiny
+from tests.analysis import runs
+from tests.config import test_effects
+from tests.training import runs as finished
+from tests.training import test_resume
+from transformer_xl import errors
+from transformer_xl.config import schema
+from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.model import extension
+from transformer_xl.model import transformer_xl
+from transformer_xl.training import initial_parameters
+from transformer_xl.training import loop
+from transformer_xl.training import programs
+from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import run_record
+from transformer_xl.workdir import run_state
+from transformer_xl.workdir import trained_model
+
+SHORT = {"train.num_steps": 4, "train.eval_every_steps": 4}
+AVERAGE = {"train.ema_decay": 0.5}
+
+
+@pytest.fixture(scope="module")
+def source(data_dir, tmp_path_factory):
+  """A run that was saved with an average."""
+  workdir = str(tmp_path_factory.mktemp("source") / "run")
+  config = corpus.config(data_dir, **AVERAGE)
+  state, memory = programs.abstract_state(config)
+  state, memory = jax.tree.map(
+    lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state, memory)
+  )
+  state = state._replace(
+    step=jnp.int32(4),
+    params=tiny.params(config.model),
+    average=tiny.params(config.model, seed=1),
+  )
+  checkpoints = checkpoint.Checkpoints(workdir, config.checkpoint)
+  checkpoints.save(run_state.RunState(state, memory))
+  checkpoints.close()
+  run_record.record(config, workdir)
+  run_record.keep_vocabulary(config.data.dataset_dir, workdir)
+  return workdir
+
+
+def load(config):
+  """Parameters and record, on the mesh of training."""
+  mesh = programs.make_mesh(config)
+  with jax.set_mesh(mesh):
+    return initial_parameters.load(config, mesh)
+
+
+@pytest.mark.slow
+def test_a_run_starts_where_the_evaluation_of_its_source_is(
+  source, data_dir, tmp_path
+):
+  own, workdir = str(tmp_path / "source"), str(tmp_path / "run")
+  shutil.copytree(source, own)
+  updates = {
+    **SHORT,
+    **{"train.init_from": own, "train.init_parameters": "ema"},
+    **{"train.learning_rate_factors": ("layers/0/.*=0",)},
+  }
+  config = corpus.config(data_dir, **updates)
+  assert loop.train(config, workdir)
+  first, *_ = finished.lines(workdir)
+  scored = corpus.config(
+    data_dir,
+    **{"eval.split": "valid", "eval.parameters": "ema", **AVERAGE},
+  )
+  (card,) = evaluate.run(scored, own)
+  assert (first["step"], first["split"]) == (0, "valid")
+  assert first["nll"] == card["nll"]  # The same program, to the bit.
+  raw = dataclasses.replace(scored.eval, parameters="raw")
+  (other,) = evaluate.run(dataclasses.replace(scored, eval=raw), own)
+  assert other["nll"] != card["nll"]
+  # It is a new run otherwise, which no longer needs its source.
+  assert finished.steps(workdir) == [4]
+  shutil.rmtree(own)
+  longer = dataclasses.replace(config.train, num_steps=6)
+  assert loop.train(dataclasses.replace(config, train=longer), workdir)
+  assert int(test_resume.newest(workdir, config).state.step) == 6
+  record = json.loads(pathlib.Path(workdir, "config.json").read_text())
+  found = record["initialised_from"]
+  assert found["workdir"] == own
+  assert found["checkpoint_step"] == 4
+  assert (found["parameters"], found["new_symbols"]) == ("ema", 0)
+  assert record["config"]["train"]["init_from"] == own
+  (card,) = evaluate.run(config, workdir)
+  assert card["initialised_from"] == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parameters", ["raw", "ema"])
+def test_the_parameters_are_those_of_the_source(source, data_dir, parameters):
+  updates = {"train.init_from": source, "train.init_parameters": parameters}
+  config = corpus.config(data_dir, **updates)
+  params, record = load(config)
+  expected = trained_model.load(
+    corpus.config(data_dir, **{"eval.parameters": parameters}, **AVERAGE),
+    source,
+  )
+  jax.tree.map(np.testing.assert_array_equal, params, expected.params)
+  assert record["checkpoint_step"] == expected.step == 4
+  # The record tells the two apart.
+  other = "ema" if parameters == "raw" else "raw"
+  train = dataclasses.replace(config.train, init_parameters=other)
+  _, others = load(dataclasses.replace(config, train=train))
+  assert len(record["params_sha256"]) == 64
+  assert record["params_sha256"] != others["params_sha256"]
+  # Nothing else is: a new state of step 0.
+  state, _ = programs.creators(config, programs.make_mesh(config))
+  state = state(params)
+  assert int(state.step) == 0
+  moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim]
+  assert moments
+  assert not any(np.any(leaf) for leaf in moments)
+
+
+@pytest.fixture(scope="module")
+def imported(data_dir, tmp_path_factory):
+  """A workdir with parameters alone, as imports are."""
+  workdir = str(tmp_path_factory.mktemp("imported") / "run")
+  runs.write(data_dir, workdir)
+  return workdir
+
+
+class FitsError(Exception):
+  """The configuration and the vocabulary were found to fit."""
+
+
+@pytest.mark.parametrize(
+  "name", [name for name in schema.FIELDS if name.startswith("model.")]
+)
+def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
+  name, imported, data_dir, monkeypatch
+):
+  if name == "model.vocab_size":
+    pytest.skip("the vocabulary decides")
+  value, _ = test_effects.CASES[name]
+  config = corpus.config(data_dir, **{"train.init_from": imported})
+  field = name.removeprefix("model.")
+  trained = getattr(config.model, field)
+  model = dataclasses.replace(config.model, **{field: value})
+
+  def restore(*unused, **options):
+    raise FitsError
+
+  monkeypatch.setattr(trained_model, "restore_params", restore)
+  monkeypatch.setattr(transformer_xl, "abstract_params", lambda model: {})
+  is_free = name in initial_parameters.FREE
+  with pytest.raises(FitsError if is_free else errors.UserError) as refusal:
+    load(dataclasses.replace(config, model=model))
+  if not is_free:
+    message = str(refusal.value)
+    assert f"{name} is {trained} in train.init_from={imported}" in message
+    assert f"and {value} in this run: set --config.{name}={trained}" in message
+
+
+def test_what_is_free_is_a_field():
+  assert not initial_parameters.FREE - {*schema.FIELDS}
+  shaping = {"model.num_layers", "model.encoding", "model.tie_weights"}
+  assert not initial_parameters.FREE & shaping
+
+
+def refusal(data_dir, **updates):
+  with pytest.raises(errors.UserError) as caught:
+    load(corpus.config(data_dir, **updates))
+  assert "\n" not in str(caught.value)
+  return str(caught.value)
+
+
+def test_another_vocabulary_is_refused(imported, tmp_path, monkeypatch):
+  monkeypatch.setattr(corpus, "SYMBOLS", corpus.SYMBOLS[::-1])
+  message = refusal(corpus.write(tmp_path), **{"train.init_from": imported})
+  assert f"data_prep.main --vocabulary_file={imported} " in message
+  assert "--extend_vocabulary" in message
+
+
+def test_a_smaller_vocabulary_is_refused(imported, tmp_path, monkeypatch):
+  monkeypatch.setattr(corpus, "SYMBOLS", corpus.SYMBOLS[:-1])
+  message = refusal(corpus.write(tmp_path), **{"train.init_from": imported})
+  assert f"data_prep.main --vocabulary_file={imported} " in message
+
+
+def test_without_a_kept_vocabulary_the_sizes_have_to_agree(
+  imported, data_dir, tmp_path, monkeypatch
+):
+  bare = tmp_path / "bare"
+  shutil.copytree(imported, bare, ignore=shutil.ignore_patterns("vocabulary"))
+  load(corpus.config(data_dir, **{"train.init_from": str(bare)}))
+  monkeypatch.setattr(corpus, "SYMBOLS", (*corpus.SYMBOLS, "v"))
+  message = refusal(corpus.write(tmp_path), **{"train.init_from": str(bare)})
+  size = len(corpus.SYMBOLS) - 1
+  assert f"model.vocab_size is {size} in train.init_from={bare}" in message
+
+
+@pytest.mark.parametrize(
+  ("updates", "message"),
+  [
+    ({"train.init_from": "nowhere"}, "train.init_from=nowhere has no config"),
+    ({"train.init_parameters": "ema"}, "--config.train.init_parameters=raw"),
+    ({"train.init_checkpoint": "7"}, "train.init_checkpoint='7' is not in"),
+  ],
+)
+def test_a_source_that_is_not_there_is_refused(
+  imported, data_dir, updates, message
+):
+  updates = {"train.init_from": imported} | updates
+  assert message in refusal(data_dir, **updates)
+
+
+def test_new_symbols_are_added(imported, data_dir, tmp_path, monkeypatch):
+  symbols = (*corpus.SYMBOLS, "v", "w")
+  monkeypatch.setattr(corpus, "SYMBOLS", symbols)
+  config = corpus.config(
+    corpus.write(tmp_path), **{"train.init_from": imported}
+  )
+  params, record = load(config)
+  assert record["new_symbols"] == 2
+  old = dataclasses.replace(config.model, vocab_size=len(symbols) - 2)
+  expected = extension.add_symbols(tiny.params(old), old, 2)
+  # Compiled and not.
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
+    *(params, expected),
+  )
+  assert params["softmax"]["bias"].shape == (len(symbols),)
+
+
+def test_training_in_an_import_names_the_field(imported, data_dir):
+  config = corpus.config(data_dir)
+  with pytest.raises(errors.UserError) as caught:
+    loop.train(config, imported)
+  message = str(caught.value)
+  assert "\n" not in message
+  assert f"--config.train.init_from={imported} and another" in message
+  assert os.path.isdir(f"{imported}/checkpoints/3")

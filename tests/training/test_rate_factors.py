@@ -1,0 +1,128 @@
+"""Factors on the learning rate by patterns over names; 0 freezes."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from tests import tiny
+from tests.training import test_published_training as updates
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load
+from transformer_xl.training import optimizer
+from transformer_xl.training import programs
+from transformer_xl.training import rate_factors
+
+FIELD = "train.learning_rate_factors"
+SEGMENT = functools.partial(
+  updates.make_segment, updates.LENGTH, updates.LENGTH
+)
+RULES = ("layers/0/.*=0", "layers/.*=0.5", "embedding/table_0=2")
+
+
+def test_each_parameter_gets_the_factor_of_the_first_pattern_that_matches():
+  plain = updates.make_config()
+  config = updates.make_config(**{FIELD: RULES})
+  before, one, metrics = updates.update(config, SEGMENT())
+  _, other, others = updates.update(plain, SEGMENT())
+  for name in before:
+    for old, new, whole in zip(
+      *(jax.tree.leaves(tree[name]) for tree in (before, one, other)),
+      strict=True,
+    ):
+      factor = np.float32(2 if name == "embedding" else 1)
+      if name == "layers":
+        factor = np.array([0, 0.5]).reshape(-1, *[1] * (old.ndim - 1))
+      assert np.abs(whole - old).max() > 1e-5
+      # Differences of parameters of size 1 in float32.
+      np.testing.assert_allclose(
+        new, old + factor * (whole - old), rtol=1e-5, atol=1e-6
+      )
+  assert float(metrics.learning_rate) == float(others.learning_rate)
+  # The norm, by which gradients are clipped, leaves out what is frozen.
+  assert float(metrics.gradient_norm) < float(others.gradient_norm)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_what_is_frozen_stays_to_the_bit_and_has_no_state(name):
+  decays = {
+    **{"train.optimizer": name, "train.weight_decay": 0.5},
+    **{"train.l2_penalty": 0.1, "train.clip_norm": 0.25},
+  }
+  frozen = ("layers/.*=0", "embedding/.*=0")
+  config = updates.make_config(**decays, **{FIELD: frozen})
+  before, one, metrics = updates.update(config, SEGMENT())
+  for part in ("layers", "embedding"):
+    jax.tree.map(np.testing.assert_array_equal, before[part], one[part])
+  assert updates.change(before["softmax"], one["softmax"]) > 1e-3
+  assert float(metrics.gradient_norm) > 0
+  state = optimizer.make_optimizer(config.train).init(before)
+  sizes = [leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim]
+  trained = sum(
+    leaf.size
+    for part in before
+    if part not in ("layers", "embedding")
+    for leaf in jax.tree.leaves(before[part])
+  )
+  assert sum(sizes) == 2 * trained  # Adam's two moments.
+
+
+def test_what_is_kept_of_the_others_is_split_as_they_are():
+  values = {"train.optimizer": "adam", FIELD: ("embedding/.*=0",)}
+  config = updates.make_config(**values)
+  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  state, _ = programs.shardings(config, mesh)
+  moments = optax.tree_utils.tree_get(state.opt_state, "mu")
+  assert moments["layers"] == state.params["layers"]
+  assert moments["softmax"] == state.params["softmax"]
+  assert not jax.tree.leaves(moments["embedding"])
+
+
+@pytest.mark.parametrize(
+  ("rules", "message"),
+  [
+    (("layer/.*=0",), "'layer/.*' matches no parameter .* layers/0/"),
+    (("layers/2/.*=0",), "'layers/2/.*' matches no parameter"),
+    (("softmax=2",), "near names are softmax/bias"),
+    (("softmax/.*=1", "softmax/bias=2"), "'softmax/bias' matches no .*earlier"),
+  ],
+)
+def test_a_pattern_without_a_parameter_is_refused(rules, message):
+  config = updates.make_config(**{FIELD: rules})
+  with pytest.raises(errors.UserError, match=message) as refusal:
+    programs.abstract_state(config)
+  assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+  "rule", ["layers/.*", "layers/.*=-1", "=1", "(=1", "x=nan", "x=inf", "x=y"]
+)
+def test_what_is_no_pattern_and_factor_is_refused(rule):
+  with pytest.raises(errors.UserError, match="must be PATTERN=FACTOR"):
+    load.from_config_dict(tiny.config_dict(**{FIELD: (rule,)}))
+
+
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    ("layers/.*=0.1", ("layers/.*=0.1",)),
+    (
+      "('layers/[01]/.*=0','softmax/.*=2')",
+      ("layers/[01]/.*=0", "softmax/.*=2"),
+    ),
+  ],
+)
+def test_the_command_line_sets_one_or_several(text, expected):
+  values = flags.FlagValues()
+  holder = config_flags.DEFINE_config_dict(
+    "config", tiny.config_dict(), flag_values=values
+  )
+  values(["command", f"--config.{FIELD}={text}"])
+  config = load.from_config_dict(holder.value)
+  assert config.train.learning_rate_factors == expected
+  assert rate_factors.freezes(config.train) == ("=0'" in text)
