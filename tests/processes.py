@@ -33,7 +33,7 @@ from transformer_xl.text import score
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 
-SAVED, STEPS = 8, 16
+SAVED, STEPS, TUNED = 8, 16, 4
 UPDATES = {
   "model.dropout_rate": 0.1,
   "train.optimizer": "sgd",  # Adam magnifies rounding near gradients of 0.
@@ -69,7 +69,7 @@ MODES = {
 }
 
 
-def run(folder, name, mesh, *, num_steps=STEPS, evaluated=False):
+def run(folder, name, mesh, *, num_steps=STEPS, evaluated=False, **updates):
   """Trains, or goes on."""
   names = ("mesh.data", "mesh.fsdp", "mesh.tensor")
   config = corpus.config(
@@ -77,14 +77,22 @@ def run(folder, name, mesh, *, num_steps=STEPS, evaluated=False):
     **UPDATES,
     **dict(zip(names, mesh, strict=True)),
     **{"train.num_steps": num_steps},
+    **updates,
   )
   assert loop.train(config, str(folder / name))
   if evaluated:
     evaluate.run(config, str(folder / name))
 
 
+def tune(folder, name, mesh):
+  """Starts from the parameters of a run of one process."""
+  updates = {"train.init_from": str(folder / "alone")}
+  run(folder, name, mesh, num_steps=TUNED, **updates)
+
+
 def by_one(folder):
   run(folder, "alone", (1, 1, 1), evaluated=True)
+  tune(folder, "tuned_alone", (1, 1, 1))
 
 
 def by_two(folder):
@@ -120,6 +128,7 @@ def by_both(folder):
   by_two(folder)
   _when_done(_copy_two, folder)
   _go_on(folder, (2, 1, 1), (1, 2, 1))
+  tune(folder, "tuned", (1, 2, 1))
 
 
 def by_four(folder):

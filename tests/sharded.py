@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests import corpus
+from tests.analysis import runs
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
@@ -24,6 +25,7 @@ from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import scorer as dynamic_scorer
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.model import sparse_tails
+from transformer_xl.training import initial_parameters
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 from transformer_xl.workdir import checkpoint
@@ -233,10 +235,38 @@ def adaptive_evaluation(data_dir, mesh):
   }
 
 
+def initial(data_dir, folder, mesh):
+  """Parameters of another run, with one more symbol."""
+  source, larger = (os.path.join(folder, name) for name in ("source", "larger"))
+  if not os.path.exists(source):
+    runs.write(data_dir, source, **CONFIG)
+    symbols, corpus.SYMBOLS = corpus.SYMBOLS, (*corpus.SYMBOLS, "v")
+    corpus.write(larger)
+    corpus.SYMBOLS = symbols
+  config = make_config(larger, mesh, **{"train.init_from": source})
+  devices = jax.devices()[: math.prod(mesh)]
+  device_mesh = mesh_lib.make_mesh(config.mesh, lanes=(16,), devices=devices)
+  with jax.set_mesh(device_mesh):
+    params, record = initial_parameters.load(config, device_mesh)
+  tables = params["embedding"]
+  return jax.device_get(params), {
+    "sha256": record["params_sha256"],
+    "shards": {
+      name: table.addressable_shards[0].data.shape
+      for name, table in tables.items()
+      if name.startswith("table")
+    },
+  }
+
+
 def characteristic(data_dir, folder, expected):
   first = first_values(data_dir)[0].params, expected[1]
   split = drawn(make_config(data_dir, MIXED)), expected[1]
+  alone, whole = initial(data_dir, folder, (1, 1, 1))
+  spread, halves = initial(data_dir, folder, MIXED)
+  moved = differences((alone, expected[1]), (spread, expected[1]))
   return {
+    "initial": {"whole": whole, "halves": halves, "moved": moved["parameters"]},
     "moved": differences(first, expected)["parameters"],
     "drawn": differences(first, split)["parameters"],
     "mixed": compare(data_dir, expected, MIXED)

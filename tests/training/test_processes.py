@@ -173,6 +173,25 @@ def test_losses_are_those_of_one_process(folder, name):
 
 
 @pytest.mark.slow
+def test_several_processes_start_from_the_parameters_of_another_run(folder):
+  if not (folder / "tuned").exists():
+    pytest.skip("two processes show it")
+  alone, both = (
+    test_resume.lines(folder / name) for name in ("tuned_alone", "tuned")
+  )
+  assert [line["step"] for line in both] == [2, 4]
+  first, *_ = test_resume.lines(folder / "alone")
+  assert both[0]["loss"] < first["loss"]
+  for one, two in zip(alone, both, strict=True):
+    assert two == pytest.approx(one, rel=TOLERANCE)
+  one, other = (
+    json.loads((folder / name / "config.json").read_text())["initialised_from"]
+    for name in ("tuned_alone", "tuned")
+  )
+  assert one == other
+
+
+@pytest.mark.slow
 def test_a_workdir_that_is_not_shared_is_refused_at_the_start(folder):
   logs = [*folder.glob("by_both.*.log")] or [*folder.glob("by_two.*.log")]
   assert len(logs) == 2

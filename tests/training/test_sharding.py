@@ -83,6 +83,16 @@ def test_parameters_do_not_depend_on_where_they_are_drawn(result):
   assert result["drawn"] == 0
 
 
+@pytest.mark.slow
+def test_parameters_of_another_run_are_split_as_those_of_the_mesh(result):
+  found = result["initial"]
+  # The table of the tail has 7 rows in the source, and 8 with a new symbol.
+  assert found["whole"]["shards"] == {"table_0": [16, 16], "table_1": [8, 8]}
+  assert found["halves"]["shards"] == {"table_0": [4, 16], "table_1": [2, 8]}
+  assert found["whole"]["sha256"] == found["halves"]["sha256"]
+  assert found["moved"] < 1e-6  # Means of rows of size 1, in another order.
+
+
 @pytest.mark.rest
 @pytest.mark.slow
 def test_arrays_are_split_on_either_axis_alone(result):

@@ -18,6 +18,7 @@ from transformer_xl.config import schema
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import optimizer as optimizer_lib
+from transformer_xl.training import rate_factors
 from transformer_xl.training import step
 from transformer_xl.workdir import run_state
 
@@ -54,6 +55,7 @@ def init_state(
   if params is None:
     key = jax.random.fold_in(jax.random.key(config.seed), 0)
     params = transformer_xl.init_params(config.model, key)
+  rate_factors.of(params, config.train)  # Refuses patterns that match nothing.
   opt_state = optimizer_lib.make_optimizer(config.train).init(params)
   state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
   kind = config.train.average_kind
