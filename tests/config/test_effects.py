@@ -104,6 +104,9 @@ CASES = {
   "model.scan_unroll": (2, DEEP),
   "data.reset_at_documents": (True, {}),
   "data.rotate_epochs": (True, SHORT_EPOCHS),
+  "train.init_from": ("run", {}),
+  "train.init_parameters": ("ema", {"train.init_from": "run"}),
+  "train.init_checkpoint": ("7", {"train.init_from": "run"}),
   "train.num_steps": (6, {}),
   "train.batch_size": (2, {}),
   "train.segment_len": (4, {}),
@@ -129,6 +132,7 @@ CASES = {
   "train.min_learning_rate_ratio": (0.5, {"train.schedule": "cosine"}),
   "train.decay_steps": (4, {"train.schedule": "cosine"}),
   "train.embedding_rate_factor": (2.0, {}),
+  "train.learning_rate_factors": (("layers/.*=0.5",), {}),
   "train.schedule": ("inverse_sqrt", {"train.warmup_steps": 2}),
   "train.schedule_convention": ("tensorflow", {"train.warmup_steps": 2}),
   "train.warmup_steps": (2, {}),
@@ -218,6 +222,7 @@ CASES = {
 # A refusal is the effect: of what other data, checkpoints or devices allow.
 REFUSED = {
   *("eval.parameters", "eval.checkpoint", "generate.prompt_file"),
+  *("train.init_parameters", "train.init_checkpoint"),
   *("mesh.data", "mesh.fsdp", "mesh.tensor", "score.file"),
 }
 WITHOUT = {

@@ -1,6 +1,7 @@
 """Every mistake in a configuration ends in one line that names the fix."""
 
 import dataclasses
+import json
 
 import ml_collections
 import pytest
@@ -133,3 +134,15 @@ def test_a_default_follows_its_leader_and_not_the_reverse(follower, leader):
   assert config.to_dict()[leader.split(".")[0]][follower.split(".")[1]] == 96
   config.update_from_flattened_dict({follower: 48})
   assert config.to_dict()[leader.split(".")[0]][leader.split(".")[1]] == 96
+
+
+def test_saved_fields_that_follow_others_still_do(tmp_path):
+  config = tiny.config_dict(**{"train.num_steps": 50, "train.mem_len": 7})
+  config.train.eval_mem_len = 9
+  content = {"config": dataclasses.asdict(load.from_config_dict(config))}
+  (tmp_path / "config.json").write_text(json.dumps(content))
+  saved = load.saved(str(tmp_path))
+  assert saved.to_dict() == config.to_dict()
+  saved.train.update({"num_steps": 20, "mem_len": 3})
+  assert saved.train.decay_steps == 20
+  assert saved.train.eval_mem_len == 9  # It was set by itself.

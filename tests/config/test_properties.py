@@ -90,6 +90,7 @@ FIELDS = {
   "train.weight_decay": one_of(0.0, 0.1),
   "train.l2_penalty": one_of(0.0, 0.1),
   "train.embedding_rate_factor": one_of(1.0, 2.0),
+  "train.learning_rate_factors": one_of((), (), ("layers/.*=0", "s.*=2")),
   "train.average_rate_factor": one_of(1.0, 0.5),
   "train.adam_b1": RATES,
   "train.ema_decay": one_of(0.0, 0.0, 0.9),

@@ -62,18 +62,28 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
 
 
 def updated(
-  config: ml_collections.ConfigDict, values: dict[str, Any]
+  config: ml_collections.ConfigDict,
+  values: dict[str, Any],
+  *,
+  kind: Any = schema.ExperimentConfig,
 ) -> ml_collections.ConfigDict:
-  """Replaces defaults by saved values; newer fields keep their defaults."""
+  """Replaces defaults by saved values; newer fields keep their defaults.
+
+  A field that follows another one still does where both were saved alike.
+  """
+  declared = {field.name: field for field in dataclasses.fields(kind)}
   for name, value in values.items():
     if name not in config:
       raise errors.UserError(
         f"config.json has a field {name!r} that this version does not know; "
         "evaluate with the version that wrote it (its git_commit is there)."
       )
+    default = declared[name].metadata.get("default")
     if isinstance(value, dict):
-      updated(config[name], value)
-    else:
+      updated(config[name], value, kind=declared[name].type)
+    elif not isinstance(default, fields.SameAs) or (
+      value != values.get(default.leader)
+    ):
       config[name] = tuple(value) if isinstance(value, list) else value
   return config
 

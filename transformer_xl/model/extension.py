@@ -7,7 +7,6 @@ the probabilities of old symbols: docs/specification.md, section 12.
 
 import math
 
-import jax
 import jax.numpy as jnp
 
 from transformer_xl import shapes
@@ -32,9 +31,8 @@ def add_symbols(
   last = len(config.cutoffs)
   num_old = config.vocab_size - first
   softmax, embedding = dict(params["softmax"]), dict(params["embedding"])
-  bias = _with_means(softmax["bias"], first, count)
   shift = math.log(ODDS * num_old / count)
-  softmax["bias"] = bias.at[config.vocab_size :].add(shift)
+  softmax["bias"] = _with_means(softmax["bias"], first, count, shift=shift)
   if not config.tie_weights:
     name = f"kernel_{last}"
     softmax[name] = _with_means(softmax[name], 0, count)
@@ -46,7 +44,11 @@ def add_symbols(
   return {**params, "softmax": softmax, "embedding": embedding}
 
 
-def _with_means(rows: jax.Array, first: int, count: int) -> jax.Array:
-  """Appends `count` times the mean of the rows from `first` on."""
-  mean = jnp.mean(rows[first:], axis=0, keepdims=True)
+def _with_means(rows, first: int, count: int, *, shift: float = 0.0):
+  """Appends `count` times the mean of the rows from `first` on, shifted.
+
+  Not by an update of a slice: of sharded arrays, XLA's partitioner for CPUs
+  changes the last row of each shard then.
+  """
+  mean = jnp.mean(rows[first:], axis=0, keepdims=True) + shift
   return jnp.concatenate([rows, jnp.repeat(mean, count, axis=0)])
