@@ -10,7 +10,6 @@ import pytest
 
 from tests import tiny
 from transformer_xl.model import extension
-from transformer_xl.model import transformer_xl
 
 OLD, NEW = tiny.MODEL["vocab_size"], 50
 ODDS = extension.ODDS
@@ -22,6 +21,7 @@ MODELS = {
   "untied_clusters": {"cutoffs": (7,), "tie_weights": False},
   "untied_narrow": {"cutoffs": (7,), "tie_weights": False, "div_val": 2},
 }
+REST = ("untied", "narrow", "untied_clusters")
 
 
 def both(updates):
@@ -39,17 +39,13 @@ def log_probs(config, params):
   return np.asarray(result, np.float64).reshape(-1, config.vocab_size)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_shapes_are_those_of_the_larger_model(name):
-  _, new, _, grown = both(MODELS[name])
-  expected = transformer_xl.abstract_params(new)
-  found = jax.eval_shape(lambda: grown)
-  assert jax.tree.map(lambda x: x.shape, found) == jax.tree.map(
-    lambda x: x.shape, expected
-  )
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=pytest.mark.rest if name in REST else ())
+    for name in MODELS
+  ],
+)
 def test_old_symbols_keep_rows_biases_and_probabilities(name):
   old, new, params, grown = both(MODELS[name])
   jax.tree.map(
@@ -73,15 +69,9 @@ def test_old_symbols_keep_rows_biases_and_probabilities(name):
   ]
   np.testing.assert_allclose(*given, **exact)
   np.testing.assert_allclose(np.exp(after).sum(1), 1, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_new_symbols_are_unlikely_after_every_text(name):
-  old, new, _, grown = both(MODELS[name])
-  after, first = log_probs(new, grown), (0, *old.cutoffs)[-1]
-  odds = np.exp(after[:, OLD:]).sum(1) / np.exp(after[:, first:OLD]).sum(1)
+  # The new ones are unlikely after every text, and can still be learned.
   assert (odds < ODDS).all()
-  assert (odds > ODDS / 100).all()  # They can still be learned.
+  assert (odds > ODDS / 100).all()
 
 
 def test_the_bound_is_met_where_old_symbols_are_alike():
