@@ -81,6 +81,7 @@ def main(argv: list[str]) -> None:
     )
   _require_folder("workdir", workdir)
   _require_folder("config.data.dir", config.data.dir)
+  _require_folder("config.train.init_from", config.train.init_from)
   _start_devices(workdir, config.model.attention)
   if _MODE.value != "train":
     _run(_MODE.value, config, workdir)

@@ -78,11 +78,11 @@ def updated(
         f"config.json has a field {name!r} that this version does not know; "
         "evaluate with the version that wrote it (its git_commit is there)."
       )
-    default = declared[name].metadata.get("default")
+    usual = declared[name].metadata.get("default")
     if isinstance(value, dict):
       updated(config[name], value, kind=declared[name].type)
-    elif not isinstance(default, fields.SameAs) or (
-      value != values.get(default.leader)
+    elif not isinstance(usual, fields.SameAs) or (
+      value != values.get(usual.leader)
     ):
       config[name] = tuple(value) if isinstance(value, list) else value
   return config

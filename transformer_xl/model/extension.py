@@ -47,8 +47,8 @@ def add_symbols(
 def _with_means(rows, first: int, count: int, *, shift: float = 0.0):
   """Appends `count` times the mean of the rows from `first` on, shifted.
 
-  Not by an update of a slice: of sharded arrays, XLA's partitioner for CPUs
-  changes the last row of each shard then.
+  Not by an update of a slice: with jaxlib 0.10.2 on CPUs, that of a sharded
+  array also changes the last row of each shard.
   """
   mean = jnp.mean(rows[first:], axis=0, keepdims=True) + shift
   return jnp.concatenate([rows, jnp.repeat(mean, count, axis=0)])

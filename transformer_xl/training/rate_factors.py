@@ -47,7 +47,8 @@ def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
     return factors.reshape(-1, *[1] * (leaf.ndim - 1))
 
   factors = jax.tree.map_with_path(find_all, params)
-  for pattern in sorted(unused):
+  if unused:
+    pattern = min(unused)
     near = difflib.get_close_matches(pattern, seen, n=3, cutoff=0)
     raise errors.UserError(
       f"train.learning_rate_factors: {pattern!r} matches no parameter that an "
