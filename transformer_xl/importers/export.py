@@ -6,12 +6,10 @@ r"""Command line: exports a run's checkpoint as a HuggingFace folder.
 The folder loads with `TransfoXLLMHeadModel.from_pretrained`.
 """
 
-import dataclasses
 import json
 import os
 import pathlib
 
-import jax
 import numpy as np
 import safetensors.numpy
 from absl import flags
@@ -53,11 +51,7 @@ def export(workdir: str, target: str) -> None:
     config.eval.same_length,
   )
   fields = huggingface.config_fields(config.model, lengths)
-  # On one device, whatever mesh the run was trained on.
-  mesh = schema.MeshConfig(data=1, fsdp=1, tensor=1)
-  model = trained_model.load(
-    dataclasses.replace(config, mesh=mesh), workdir, devices=jax.devices()[:1]
-  )
+  model = trained_model.load_on_one_device(config, workdir)
   vocabulary = vocabulary_lib.load(os.path.join(workdir, run_record.VOCABULARY))
   with import_run.new_folder(target) as folder:
     path = os.path.join(folder, "model.safetensors")
