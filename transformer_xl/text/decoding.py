@@ -134,6 +134,13 @@ def _top_k(frozen, hidden, *, reader, k):
 
 def _only_drawing(config: schema.GenerateConfig) -> schema.GenerateConfig:
   """Makes settings equal that differ only in what is not compiled."""
-  texts = {"prompt": "", "prompt_file": "", "stop": ""}
-  counts = {"num_tokens": 0, "num_samples": 1, "segment_len": 1, "mem_len": 0}
-  return dataclasses.replace(config, **texts, **counts)
+  return dataclasses.replace(
+    config,
+    prompt="",
+    prompt_file="",
+    stop="",
+    num_tokens=0,
+    num_samples=1,
+    segment_len=1,
+    mem_len=0,
+  )

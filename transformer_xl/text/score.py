@@ -132,7 +132,8 @@ def _text_score(model, text, index, part, scores) -> TextScore:
       for i in known
     ]
   return TextScore(
-    *text,
+    text.text,
+    text.memory,
     nll,
     len(known),
     units.perplexity(nll / len(known)) if len(known) else None,
