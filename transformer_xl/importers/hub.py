@@ -48,6 +48,11 @@ def download(address: str) -> Snapshot:
     _fetch(name, commit, (weights,))
     if mapping.find(folder, (weights,)):
       break
+  else:
+    raise errors.UserError(
+      f"{address} has no weights; it needs one of "
+      f"{', '.join(huggingface.WEIGHTS)}."
+    )
   pinned = f"{PREFIX}{name}@{commit}"
   logging.info("%s is %s.", address, pinned)
   return Snapshot(folder, pinned)
@@ -84,7 +89,11 @@ def _fetch(name: str, revision: str | None, files: Sequence[str]) -> str:
       "cannot be reached; check the network, or download the folder elsewhere "
       "and load that."
     )
-  except hub_errors.HfHubHTTPError as error:
+  # Of the transport, and of the disk.
+  except (hub_errors.HTTPError, OSError) as error:
     reason = str(error).partition("\n")[0]
-    text = f"{model} was refused ({reason}); try again later."
+    text = (
+      f"{model} could not be downloaded ({reason}); try again: files that have "
+      "arrived are kept."
+    )
   raise errors.UserError(text)
