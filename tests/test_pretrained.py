@@ -13,8 +13,11 @@ from tests import saved_runs
 from tests import tiny
 from transformer_xl.config import load as load_lib
 from transformer_xl.model import transformer_xl as model_lib
+from transformer_xl.text import decoding
 from transformer_xl.text import generate
+from transformer_xl.text import hidden_states
 from transformer_xl.text import score
+from transformer_xl.text import streaming
 
 LONG = "abc def abc ghi jkl mno"  # Longer than several segments.
 LENGTHS = {"mem_len": 40, "segment_len": 4}
@@ -157,7 +160,8 @@ def test_other_texts_of_the_same_shapes_compile_nothing(model):
     model.generate(text, num_tokens=3, num_samples=2)
     model.next_tokens(text)
     model.hidden_states(text)
-    model.step(model.init_state(), model.vocabulary.encode(text[:2])[None])
+    state, ids = model.init_state(), model.vocabulary.encode(text[:2])[None]
+    model.step(model.step(state, ids)[0], ids)
 
   compiled = []
   listen = lambda name, _, **__: compiled.append(name)  # noqa: E731
@@ -166,6 +170,10 @@ def test_other_texts_of_the_same_shapes_compile_nothing(model):
   use("abcdef")
   is_compile = "/jax/core/compile/backend_compile_duration"
   assert is_compile in compiled  # So a compilation would be noticed.
+  kept = [decoding._read_part, decoding._decode, score._read_segment]
+  kept += [hidden_states._read_segment, streaming.step]
+  # Not again for the results of the first call.
+  assert [function._cache_size() for function in kept] == [1] * len(kept)
   compiled.clear()
   use("gh ijklmn")
   jax.monitoring.unregister_event_duration_listener(listen)

@@ -17,7 +17,9 @@ from typing import Any
 
 import jaxtyping as jt
 import numpy as np
+from absl import logging
 
+from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import load as load_lib
@@ -114,7 +116,7 @@ class PretrainedModel:
   def init_state(self, batch_size: int = 1) -> kv_cache.State:
     """The memory of B lanes before their first token, for `step`."""
     reader, frozen = self._tokens
-    return reader.start(frozen, batch_size=batch_size)
+    return language_model.start(reader, frozen, batch_size)
 
   def step(
     self, state: kv_cache.State, tokens: Any, resets: Any = None
@@ -148,8 +150,8 @@ class PretrainedModel:
   @functools.cached_property
   def _tokens(self) -> tuple[kv_cache.Reader, kv_cache.Frozen]:
     """What reads single tokens."""
-    state = self.trained.reader.start(self.trained.frozen, batch_size=1)
-    return self.trained.reader.for_tokens(self.trained.frozen, state)[:2]
+    reader, frozen = self.trained.reader, self.trained.frozen
+    return reader.for_tokens(frozen, self.trained.start(1))[:2]
 
   def _generate(self, prompt, seed, options):
     chosen = self._options("generate", options)
@@ -192,6 +194,7 @@ def load(
   Raises:
     UserError: there is no such model, or it cannot be loaded.
   """
+  logging.get_absl_logger().addFilter(command_line.is_not_noise)
   folder = address = os.fspath(source)
   if address.startswith("hf://"):
     from transformer_xl.importers import hub  # Only this needs its library.

@@ -38,6 +38,7 @@ class Samples(NamedTuple):
 _read_part = jax.jit(
   kv_cache.Reader.read_part, static_argnums=0, donate_argnums=2
 )
+_begin = jax.jit(sampling.begin, static_argnames="num_samples")
 _decode = jax.jit(
   sampling.decode,
   static_argnames=("reader", "config", "stop"),
@@ -50,7 +51,7 @@ def read_prompt(
 ) -> tuple[kv_cache.State, jt.Float[shapes.Array, "1 1 D"]]:
   """Reads a prompt [P], P > 0; returns the state and last hidden state."""
   segment_len = model.reader.segment_len
-  state = model.reader.start(model.frozen, batch_size=1)
+  state = model.start(1)
   for start in range(0, len(prompt), segment_len):
     part = prompt[start : start + segment_len]
     tokens = np.zeros((1, segment_len), np.int32)
@@ -91,14 +92,12 @@ def stream(
   """
   state, hidden = read_prompt(model, prompt)
   reader, frozen, state = model.reader.for_tokens(model.frozen, state)
-  drawing = sampling.begin(
-    state,
-    hidden,
+  recent = sampling.newest(
     prompt,
-    num_samples=len(keys),
     window=max(sampling.window(config), len(stop)),
     vocab_size=model.vocabulary.size,
   )
+  drawing = _begin(state, hidden, recent, num_samples=len(keys))
   call = functools.partial(
     _decode, frozen, reader.head(frozen), keys=keys, stop=stop, reader=reader
   )

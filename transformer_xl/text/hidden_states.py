@@ -46,7 +46,7 @@ def read(
   length, segment_len = len(ids), model.reader.segment_len
   padded = np.zeros((1, length + -length % segment_len), np.int32)
   padded[0, :length] = ids
-  state, parts = model.reader.start(model.frozen, batch_size=1), []
+  state, parts = model.start(1), []
   for start in range(0, length, segment_len):
     segment = padded[:, start : start + segment_len]
     found, state = _read_segment(

@@ -1,5 +1,6 @@
 """Loads a trained model with its vocabulary, to generate and score text."""
 
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -36,6 +37,10 @@ class LanguageModel(NamedTuple):
     names = ("segment_len", "mem_len", "clamp_len", "same_length")
     return {name: getattr(self.reader, name) for name in names}
 
+  def start(self, batch_size: int) -> kv_cache.State:
+    """The memory of B lanes before their first token."""
+    return start(self.reader, self.frozen, batch_size)
+
   def candidates(self, ids: Any, log_probs: Any) -> list[Candidate]:
     """Candidates of k ids [k] and their log-probabilities [k]."""
     pairs = zip(ids, log_probs, strict=True)
@@ -43,6 +48,17 @@ class LanguageModel(NamedTuple):
       Candidate(self.vocabulary.symbol(token), int(token), float(log_prob))
       for token, log_prob in pairs
     ]
+
+
+@functools.partial(jax.jit, static_argnames=("reader", "batch_size"))
+def start(
+  reader: kv_cache.Reader, frozen: kv_cache.Frozen, batch_size: int
+) -> kv_cache.State:
+  """`Reader.start`, on the devices where the next states will be.
+
+  Otherwise functions of states would be compiled for both places.
+  """
+  return reader.start(frozen, batch_size=batch_size)
 
 
 def load(

@@ -64,7 +64,7 @@ def _score_streams(model, parts, options) -> list[TokenScores]:
     tokens = np.zeros((lanes, count * segment_len + 1), np.int32)
     for lane, row in zip(tokens, chosen.values(), strict=False):
       lane[: len(row)] = row
-    state, found = reader.start(model.frozen, batch_size=lanes), []
+    state, found = model.start(lanes), []
     for start in range(0, count * segment_len, segment_len):
       text = jnp.asarray(tokens[:, start : start + segment_len + 1])
       scores, state = _read_segment(
