@@ -83,6 +83,7 @@ def test_texts_of_any_lengths_are_scored_as_if_alone(model):
   assert model.score([]) == []
 
 
+@pytest.mark.rest
 def test_scores_and_text_are_those_of_the_commands(folder, tmp_path):
   config = load_lib.saved(folder)
   (tmp_path / "texts").write_text(f"{LONG}\nab\n")
@@ -107,7 +108,7 @@ def test_a_stream_of_pieces_is_the_text(model):
   found = model.generate("abc", **options)
   assert "".join(pieces) == found.text
   assert model.vocabulary.decode(found.tokens) == found.text
-  assert found.text != model.generate("abc", seed=4, num_tokens=20).text
+  assert found.text != model.generate("abc", **options | {"seed": 4}).text
 
 
 def test_hidden_states_carry_memory_over_segments(model):
@@ -134,7 +135,7 @@ def test_steps_read_a_stream_in_any_pieces(model):
   expected, _ = whole_text(model, LONG)
   ids = np.tile(model.vocabulary.encode(LONG), (2, 1))
   state, parts = model.init_state(batch_size=2), []
-  for start, stop in [(0, 9), (9, 10), (10, 23)]:
+  for start, stop in [(0, 11), (11, 12), (12, 23)]:
     state, log_probs = model.step(state, ids[:, start:stop])
     parts.append(log_probs)
   for lane in np.concatenate(parts, axis=1):
@@ -147,7 +148,7 @@ def test_a_reset_empties_the_memory_of_its_lane_alone(model):
   resets[1, 9] = True
   before = model.init_state(batch_size=2)
   _, found = model.step(before, ids, resets)
-  _, expected = model.step(before, ids)  # The state stays valid.
+  _, expected = model.step(before, ids, resets & False)  # It stays valid.
   np.testing.assert_allclose(found[0], expected[0], **ROUNDING)
   alone, _ = whole_text(model, LONG[9:])
   np.testing.assert_allclose(found[1, 9:], alone, **ROUNDING)
@@ -156,12 +157,12 @@ def test_a_reset_empties_the_memory_of_its_lane_alone(model):
 
 def test_other_texts_of_the_same_shapes_compile_nothing(model):
   def use(text):
-    model.score([text, text[:2]])
-    model.generate(text, num_tokens=3, num_samples=2)
-    model.next_tokens(text)
-    model.hidden_states(text)
-    state, ids = model.init_state(), model.vocabulary.encode(text[:2])[None]
-    model.step(model.step(state, ids)[0], ids)
+    model.score([text, text[:2], text[:3], text[:5]], top_k=3)
+    model.generate(text, num_tokens=8, tokens_per_call=6)
+    model.next_tokens(text, k=4)
+    model.hidden_states(text, layers=(0, 1, -1))
+    ids = np.tile(model.vocabulary.encode(text[:1]), (2, 1))
+    model.step(model.step(model.init_state(2), ids)[0], ids)
 
   compiled = []
   listen = lambda name, _, **__: compiled.append(name)  # noqa: E731
@@ -180,6 +181,7 @@ def test_other_texts_of_the_same_shapes_compile_nothing(model):
   assert is_compile not in compiled
 
 
+@pytest.mark.rest
 def test_a_model_keeps_less_memory_if_it_is_asked_to(folder, model):
   short = transformer_xl.load(folder, mem_len=1, segment_len=1)
   (one,), (other,) = short.score([LONG]), model.score([LONG])

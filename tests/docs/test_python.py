@@ -4,12 +4,14 @@ import pathlib
 import re
 
 import jax.numpy as jnp
+import pytest
 
 from tests import saved_runs
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/python.md"
 
 
+@pytest.mark.rest
 def test_the_examples_run_as_they_stand(tmp_path, monkeypatch, capsys):
   examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
   assert len(examples) == 8

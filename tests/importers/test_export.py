@@ -39,7 +39,16 @@ def exported(folder, **fields):
   return run, folder / "exported"
 
 
-@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize(
+  "kind",
+  [
+    "byte",
+    *(
+      pytest.param(kind, marks=pytest.mark.rest)
+      for kind in ("character", "word", "subword")
+    ),
+  ],
+)
 def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
   run, folder = exported(tmp_path, kind=kind)
   first, second = transformer_xl.load(run), transformer_xl.load(folder)
@@ -51,6 +60,7 @@ def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
   assert first.source != second.source
 
 
+@pytest.mark.rest
 def test_the_rules_of_huggingface_would_score_otherwise(tmp_path):
   """Without our entry, memory starts from zeros and the window is shorter."""
   _, folder = exported(tmp_path)
@@ -129,6 +139,7 @@ def test_a_damaged_entry_is_one_line(tmp_path, entry):
   assert "\n" not in str(caught.value)
 
 
+@pytest.mark.rest
 def test_a_model_in_bfloat16_stays_in_it(tmp_path):
   run, folder = exported(tmp_path, **{"model.dtype": "bfloat16"})
   (one,), (other,) = (
