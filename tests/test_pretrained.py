@@ -216,7 +216,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path, folder):
   with pytest.raises(transformer_xl.UserError, match=r"No such file.*hf://"):
     transformer_xl.load(tmp_path / "nowhere")
   with pytest.raises(transformer_xl.UserError, match=r"steps \[7\]"):
-    transformer_xl.load(folder, checkpoint="3")
+    transformer_xl.load(folder, checkpoint=3)
   (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
   with pytest.raises(transformer_xl.UserError, match="only 'transfo-xl'"):
     transformer_xl.load(tmp_path)

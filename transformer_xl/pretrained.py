@@ -37,7 +37,7 @@ from transformer_xl.text import streaming
 
 # The same for all calls of a model: they are shapes of its memory.
 _OF_LOAD = ("mem_len", "segment_len")
-_FILES = ("file", "prompt", "prompt_file")
+_FILES = ("file", "prompt_file")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +177,7 @@ def load(
   *,
   mem_len: int | None = None,
   segment_len: int | None = None,
-  checkpoint: str | None = None,
+  checkpoint: str | int | None = None,
   parameters: str | None = None,
 ) -> PretrainedModel:
   """Loads a trained model onto the first device.
@@ -203,7 +203,7 @@ def load(
   given = {
     "score.mem_len": mem_len,
     "score.segment_len": segment_len,
-    "eval.checkpoint": checkpoint,
+    "eval.checkpoint": checkpoint and str(checkpoint),
     "eval.parameters": parameters,
   }
   values = {name: one for name, one in given.items() if one is not None}
