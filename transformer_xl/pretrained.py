@@ -203,7 +203,7 @@ def load(
   given = {
     "score.mem_len": mem_len,
     "score.segment_len": segment_len,
-    "eval.checkpoint": checkpoint and str(checkpoint),
+    "eval.checkpoint": None if checkpoint is None else str(checkpoint),
     "eval.parameters": parameters,
   }
   values = {name: one for name, one in given.items() if one is not None}
@@ -213,7 +213,7 @@ def load(
     lengths = _lengths(config)
     model = language_model.load(config, folder, one_device=True, **lengths)
     return PretrainedModel(address, config, model)
-  if checkpoint or parameters:
+  if (checkpoint, parameters) != (None, None):
     raise errors.UserError(
       f"{address} is no run: it has one set of parameters; leave out "
       "checkpoint and parameters."
