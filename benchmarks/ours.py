@@ -120,10 +120,8 @@ class _Generation:
     drawing = sampling.begin(
       state,
       jnp.zeros((1, 1, work.model_dim)),
-      np.zeros((1,), np.int32),
+      np.zeros((sampling.window(options),), np.int32),
       num_samples=work.batch_size,
-      window=sampling.window(options),
-      vocab_size=work.vocab_size,
     )
     call = jax.jit(
       functools.partial(

@@ -117,7 +117,7 @@ def run(
     sys.exit(0)
 
   def guarded(argv: list[str]) -> None:
-    logging.get_absl_handler().addFilter(_is_not_noise)
+    logging.get_absl_handler().addFilter(is_not_noise)
     if quiet:
       logging.set_verbosity(logging.ERROR)
     with _one_line():
@@ -163,7 +163,7 @@ def _one_line() -> Iterator[None]:
   sys.exit(status)
 
 
-def _is_not_noise(record: stdlib_logging.LogRecord) -> bool:
+def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
   """Drops what libraries log about themselves, but keeps their warnings.
 
   Orbax logs about fifty lines for each save, and warns of what is intended.

@@ -29,9 +29,11 @@ def test_the_commands_import_and_export(tmp_path):
   exported = run("export", f"--workdir={workdir}", f"--target={folder}")
   assert exported.returncode == 0, exported.stderr
   assert sorted(path.name for path in folder.iterdir()) == [
+    "README.md",
     "config.json",
     "model.safetensors",
     "vocab.txt",
+    "vocabulary",
   ]
 
 

@@ -15,6 +15,7 @@ from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.model import transformer_xl
+from transformer_xl.text import decoding
 from transformer_xl.text import generate
 
 PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.uint8)
@@ -35,7 +36,7 @@ def draw(model, *, seeds=(0,), stop=(), **updates):
   keys = jnp.stack([jax.random.key(seed) for seed in seeds])
   config = options(**updates)
   return list(
-    generate.stream(model, PROMPT, config=config, keys=keys, stop=stop)
+    decoding.stream(model, PROMPT, config=config, keys=keys, stop=stop)
   )
 
 
@@ -47,7 +48,7 @@ def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory():
   hidden = []
   for segment_len in (3, 5):
     model = models.make(mem_len=4, segment_len=segment_len, same_length=True)
-    state, last = generate.read_prompt(model, PROMPT)
+    state, last = decoding.read_prompt(model, PROMPT)
     assert int(state.length[0]) < len(PROMPT)
     hidden.append(last)
   # The same sums in another order; states are about 1.
@@ -88,9 +89,9 @@ def test_a_sample_depends_on_its_key_alone_and_comes_in_parts():
 
 
 def test_seeds_give_keys_and_more_samples_keep_the_first():
-  few, many = generate.sample_keys(3, 2), generate.sample_keys(3, 4)
+  few, many = decoding.sample_keys(3, 2), decoding.sample_keys(3, 4)
   assert (few == many[:2]).all()
-  assert (few != generate.sample_keys(4, 2)).any()
+  assert (few != decoding.sample_keys(4, 2)).any()
 
 
 def test_few_candidates_are_enough_against_repetition():
@@ -129,8 +130,8 @@ def test_longer_texts_compile_nothing():
   compiled = []
   listen = lambda name, _, **__: compiled.append(name)  # noqa: E731
   config = options(num_tokens=83)
-  parts = generate.stream(
-    model, PROMPT, config=config, keys=generate.sample_keys(0, 2)
+  parts = decoding.stream(
+    model, PROMPT, config=config, keys=decoding.sample_keys(0, 2)
   )
   jax.monitoring.register_event_duration_secs_listener(listen)
   next(parts)

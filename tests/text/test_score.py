@@ -34,7 +34,8 @@ def run(model, texts, *, memory="fresh", prefix="\n", batch_size=8, top_k=0):
   values = {"prefix": prefix, "batch_size": batch_size, "top_k": top_k}
   values = {f"score.{name}": value for name, value in values.items()}
   config = load.from_config_dict(tiny.config_dict(**values))
-  return score.score(model, entries, config.score)
+  scores = score.score(model, entries, config.score)
+  return [one._asdict() for one in scores]
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +79,9 @@ def test_scores_equal_those_of_the_model_on_the_whole_text():
     result["tokens"], result["top"], log_probs[0], strict=True
   ):
     assert len(best) == config.vocab_size  # All there are.
-    values = [entry["log_prob"] for entry in best]
+    values = [entry.log_prob for entry in best]
     np.testing.assert_allclose(values, np.sort(row)[::-1], **ROUNDING)
-    assert token in {entry["token"] for entry in best}
+    assert token in {entry.token for entry in best}
   short = run(make_model(mem_len=1), [LONG])[0]["log_probs"]
   assert np.abs(np.subtract(short, result["log_probs"])).max() > 0.01
 

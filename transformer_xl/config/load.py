@@ -101,6 +101,23 @@ def from_config_dict(
   return result
 
 
+def changed(
+  config: schema.ExperimentConfig, values: dict[str, Any]
+) -> schema.ExperimentConfig:
+  """`replaced` for values that a person gave: checks names, types and rules.
+
+  Raises:
+    UserError: a field is unknown, of the wrong type or out of range.
+  """
+  tree = dataclasses.asdict(config)
+  for path, value in values.items():
+    group, _, name = path.partition(".")
+    tree[group][name] = value
+  result = _freeze(schema.ExperimentConfig, tree, "config")
+  rules.check(result)
+  return result
+
+
 def _freeze(kind: Any, values: Any, prefix: str) -> Any:
   """Builds a dataclass from a dictionary with exactly its fields."""
   types = {field.name: field.type for field in dataclasses.fields(kind)}

@@ -3,15 +3,14 @@ r"""Command line: exports a run's checkpoint as a HuggingFace folder.
     python -m transformer_xl.importers.export --workdir=runs/wt103 \
       --target=wt103_huggingface
 
-The folder loads with `TransfoXLLMHeadModel.from_pretrained`.
+The folder loads with `transformer_xl.load`, also after an upload to the Hub,
+and with `TransfoXLLMHeadModel.from_pretrained`.
 """
 
-import dataclasses
 import json
 import os
 import pathlib
 
-import jax
 import numpy as np
 import safetensors.numpy
 from absl import flags
@@ -25,6 +24,8 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
+from transformer_xl.importers import model_card
+from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -35,9 +36,11 @@ _TARGET = flags.DEFINE_string("target", None, "Folder to make.", required=True)
 
 
 def export(workdir: str, target: str) -> None:
-  """Writes model.safetensors, config.json and, for words, vocab.txt.
+  """Writes the newest checkpoint, or the one that the run's `eval` names.
 
-  The lengths in config.json are those of the run's evaluation.
+  The folder has model.safetensors, config.json, the vocabulary, a model card
+  and the evaluation cards of these parameters. `mem_len` in config.json is the
+  longest memory of the run's evaluation.
 
   Raises:
     UserError: the run has no checkpoint, HuggingFace's model cannot represent
@@ -48,25 +51,50 @@ def export(workdir: str, target: str) -> None:
   config = load.from_config_dict(load.saved(workdir))
   lengths = mapping.Lengths(
     config.eval.segment_len,
-    config.eval.mem_len[0],
+    max(config.eval.mem_len),
     config.eval.clamp_len,
     config.eval.same_length,
   )
   fields = huggingface.config_fields(config.model, lengths)
-  # On one device, whatever mesh the run was trained on.
-  mesh = schema.MeshConfig(data=1, fsdp=1, tensor=1)
-  model = trained_model.load(
-    dataclasses.replace(config, mesh=mesh), workdir, devices=jax.devices()[:1]
-  )
-  vocabulary = vocabulary_lib.load(os.path.join(workdir, run_record.VOCABULARY))
+  fields[huggingface.OWN] = huggingface.own_fields(config)
+  model = trained_model.load_on_one_device(config, workdir)
   with import_run.new_folder(target) as folder:
     path = os.path.join(folder, "model.safetensors")
     write_weights(path, model.params, config.model)
-    text = json.dumps(fields, indent=2)
-    pathlib.Path(folder, "config.json").write_text(text, "utf-8")
-    if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
-      text = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
-      pathlib.Path(folder, "vocab.txt").write_text(text, "utf-8")
+    _write(folder, "config.json", json.dumps(fields, indent=2))
+    vocabulary = _write_vocabulary(workdir, folder)
+    cards = model_card.evaluations(
+      workdir, step=model.step, parameters=config.eval.parameters
+    )
+    if cards:
+      lines = "".join(f"{json.dumps(card)}\n" for card in cards)
+      _write(folder, "evaluation_cards.jsonl", lines)
+    text = model_card.render(
+      os.path.basename(os.path.abspath(target)),
+      config,
+      cards,
+      step=model.step,
+      num_parameters=transformer_xl.num_parameters(model.params),
+      unit=vocabulary.unit,
+    )
+    _write(folder, "README.md", text)
+
+
+def _write_vocabulary(workdir: str, folder: str) -> vocabulary_lib.Vocabulary:
+  """Writes the folder that `load` reads, and what HuggingFace reads."""
+  source = os.path.join(workdir, run_record.VOCABULARY)
+  vocabulary = vocabulary_lib.load(source)
+  run_record.keep_vocabulary(source, folder)
+  if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
+    lines = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
+    _write(folder, "vocab.txt", lines)
+  if isinstance(vocabulary, vocabulary_lib.SubwordVocabulary):
+    _write(folder, "tokenizer.json", vocabulary.model.to_str())
+  return vocabulary
+
+
+def _write(folder: str, name: str, text: str) -> None:
+  pathlib.Path(folder, name).write_text(text, "utf-8")
 
 
 def write_weights(
@@ -85,7 +113,10 @@ def main(argv: list[str]) -> None:
   """Exports the run that the flags name."""
   del argv
   export(_WORKDIR.value, _TARGET.value)
-  print(f"{_TARGET.value} is ready for TransfoXLLMHeadModel.from_pretrained")
+  print(
+    f"{_TARGET.value} is ready for transformer_xl.load and "
+    "TransfoXLLMHeadModel.from_pretrained"
+  )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,10 @@ from transformer_xl.model.encodings import table
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 IGNORED = pytorch.IGNORED
-VOCABULARIES = ("vocab.pkl", "vocab.bin", "vocab.txt")
+VOCABULARY = "vocabulary"  # A folder that an export adds: it is of any kind.
+VOCABULARIES = (VOCABULARY, "vocab.pkl", "vocab.bin", "vocab.txt")
+# The entry of config.json for fields of ours without a counterpart.
+OWN = "transformer_xl"
 # By name: the default of transformers 4.35.2, for a config.json that omits it,
 # and our field of the same value.
 FIELDS: dict[str, tuple[Any, str | None]] = {
@@ -60,7 +63,7 @@ def read(path: str) -> mapping.Source:
   Raises:
     UserError: a file is missing or damaged, or the model is of another kind.
   """
-  fields = _read_config(os.path.join(path, "config.json"))
+  fields = read_config(path)
   file = mapping.find(path, WEIGHTS)
   if file is None:
     raise errors.UserError(
@@ -74,6 +77,7 @@ def read(path: str) -> mapping.Source:
     _model(fields, file),
     mapping.Lengths(segment_len, mem_len, clamp_len, fields["same_length"]),
     mapping.find(path, VOCABULARIES),
+    fields.get(OWN, {}),
   )
 
 
@@ -91,6 +95,22 @@ def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
       f"{path} is truncated, damaged or no safetensors file ({error}); copy "
       "it again."
     ) from None
+
+
+def own_fields(config: schema.ExperimentConfig) -> dict[str, Any]:
+  """What `load` needs and config.json has no names for, by group."""
+  model = ("memory_start", "same_length_window", "dtype")
+  lengths = ("segment_len", "mem_len")
+  names = {
+    "model": model,
+    "eval": lengths,
+    "score": lengths,
+    "generate": lengths,
+  }
+  return {
+    group: {name: getattr(getattr(config, group), name) for name in names}
+    for group, names in names.items()
+  }
 
 
 def config_fields(
@@ -127,7 +147,13 @@ def config_fields(
   }
 
 
-def _read_config(path: str) -> dict[str, Any]:
+def read_config(folder: str) -> dict[str, Any]:
+  """Reads config.json; fields that it omits have HuggingFace's defaults.
+
+  Raises:
+    UserError: it is missing or damaged, or the model is of another kind.
+  """
+  path = os.path.join(folder, "config.json")
   try:
     fields = json.loads(pathlib.Path(path).read_text("utf-8"))
   except FileNotFoundError:

@@ -10,8 +10,10 @@ import tempfile
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
+from typing import NamedTuple
 
 from transformer_xl import errors
+from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -43,15 +45,18 @@ FORMATS: dict[str, ModuleType] = {
 _LAYER = re.compile(r"(?<=layers\.)\d+|(?<=transformer/layer_)\d+")
 
 
+class Imported(NamedTuple):
+  """A foreign checkpoint as this package has it."""
+
+  files: tuple[str, ...]  # Paths of the files with the tensors.
+  config: schema.ExperimentConfig
+  params: shapes.PyTree  # NumPy arrays in float32.
+  rows: list[mapping.Mapped]  # What became of each tensor.
+  vocabulary: str  # Path of its file or folder.
+
+
 def make(
-  *,
-  format_name: str,
-  source: str,
-  workdir: str,
-  published: str | None = None,
-  vocabulary: str | None = None,
-  cutoffs: tuple[int, ...] = (),
-  pre_norm: bool = False,
+  *, format_name: str, source: str, workdir: str, **options: Any
 ) -> dict[str, Any]:
   """Imports a checkpoint; the arguments are the flags of `importers.main`.
 
@@ -67,6 +72,43 @@ def make(
       f"{workdir} is not empty; an import makes a new run: choose "
       "another --workdir."
     )
+  found = read(format_name=format_name, source=source, **options)
+  model, rows = found.config.model, found.rows
+  with new_folder(workdir) as folder:
+    report = {
+      "format": format_name,
+      "files": {os.path.basename(p): token_file.sha256(p) for p in found.files},
+      "num_tensors": len(rows),
+      "num_parameters": transformer_xl.num_parameters(found.params),
+      "tensors": [row._asdict() for row in rows],
+      "vocabulary": vocabulary_lib.copy(
+        found.vocabulary, folder, size=model.vocab_size
+      ),
+      "memory_start": model.memory_start,
+      "same_length_window": model.same_length_window,
+      "layer_norm_epsilon": model.layer_norm_epsilon,
+    }
+    trained_model.save_params(folder, found.params, step=0)
+    run_record.record(found.config, folder)
+    path = os.path.join(folder, "results", "import.json")
+    metrics_log.write_json(path, report)
+  return report
+
+
+def read(
+  *,
+  format_name: str,
+  source: str,
+  published: str | None = None,
+  vocabulary: str | None = None,
+  cutoffs: tuple[int, ...] = (),
+  pre_norm: bool = False,
+) -> Imported:
+  """Reads a checkpoint and writes nothing; for the arguments see `make`.
+
+  Raises:
+    UserError: the files are damaged or do not fit together.
+  """
   kind = FORMATS[format_name]
   if kind is pytorch:
     found = pytorch.read(source, cutoffs=cutoffs, pre_norm=pre_norm)
@@ -78,7 +120,6 @@ def make(
   else:
     found = kind.read(source)
   config = make_config(found, published)
-  model = config.model
   path = vocabulary or found.vocabulary
   if path is None:
     raise errors.UserError(
@@ -86,25 +127,12 @@ def make(
       "dataset's folder, with --vocabulary=PATH."
     )
   params, rows = mapping.import_tensors(
-    found.tensors, kind.layout(model), model, ignored=kind.IGNORED
+    found.tensors,
+    kind.layout(config.model),
+    config.model,
+    ignored=kind.IGNORED,
   )
-  with new_folder(workdir) as folder:
-    report = {
-      "format": format_name,
-      "files": {os.path.basename(p): token_file.sha256(p) for p in found.files},
-      "num_tensors": len(rows),
-      "num_parameters": transformer_xl.num_parameters(params),
-      "tensors": [row._asdict() for row in rows],
-      "vocabulary": vocabulary_lib.copy(path, folder, size=model.vocab_size),
-      "memory_start": model.memory_start,
-      "same_length_window": model.same_length_window,
-      "layer_norm_epsilon": model.layer_norm_epsilon,
-    }
-    trained_model.save_params(folder, params, step=0)
-    run_record.record(config, folder)
-    path = os.path.join(folder, "results", "import.json")
-    metrics_log.write_json(path, report)
-  return report
+  return Imported(found.files, config, params, rows, path)
 
 
 def render(report: dict[str, Any]) -> str:
@@ -158,6 +186,13 @@ def make_config(
   # bfloat16 in training is a choice of our experiments, not of the source.
   config.model.dtype = "float32"
   config.generate.mem_len = config.score.mem_len = config.eval.mem_len[0]
+  try:
+    load.updated(config, dict(found.own))
+  except (ValueError, LookupError, TypeError, AttributeError) as error:
+    raise errors.UserError(
+      f"{huggingface.OWN!r} in config.json is damaged ({error}); restore the "
+      "file that the export wrote."
+    ) from None
   return load.from_config_dict(config)
 
 

@@ -8,6 +8,7 @@ and maps gradients.
 import functools
 import os
 import re
+import types
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ class Source(NamedTuple):
   model: dict[str, Any]  # Fields of our `ModelConfig`.
   lengths: Lengths | None  # None if the source does not state them.
   vocabulary: str | None  # A file or folder beside the weights, if any.
+  # Fields of our configuration, by group, that the format has no name for.
+  own: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class Tensor(NamedTuple):

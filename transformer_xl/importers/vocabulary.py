@@ -26,22 +26,37 @@ def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
   Raises:
     UserError: the file is damaged, or has not `size` symbols.
   """
-  target = os.path.join(folder, run_record.VOCABULARY)
+  loaded = read(path, size=size)  # Raises if it is damaged.
   if os.path.isdir(path):
-    vocabulary.load(path)  # Raises if it is damaged.
     run_record.keep_vocabulary(path, folder)
   else:
-    _write(published_vocabulary.read(path), target)
-  loaded = vocabulary.load(target)
+    target = os.path.join(folder, run_record.VOCABULARY)
+    _write(*_converted(path), target)
+  return {"path": path, "unit": loaded.unit, "size": loaded.size}
+
+
+def read(path: str, *, size: int) -> vocabulary.Vocabulary:
+  """Reads the file or folder of a vocabulary.
+
+  Raises:
+    UserError: the file is damaged, or has not `size` symbols.
+  """
+  if os.path.isdir(path):
+    loaded = vocabulary.load(path)
+  else:
+    content, tokenizer = _converted(path)
+    loaded = vocabulary.parse(content, tokenizer=tokenizer)
   if loaded.size != size:
     raise errors.UserError(
       f"{path} has {loaded.size} symbols, but the model has {size}; name the "
       "model's vocabulary with --vocabulary=PATH."
     )
-  return {"path": path, "unit": loaded.unit, "size": loaded.size}
+  return loaded
 
 
-def _write(published: published_vocabulary.Symbols, folder: str) -> None:
+def _converted(path: str) -> tuple[bytes, dict[str, Any]]:
+  """A published vocabulary as this package's file and tokenizer."""
+  published = published_vocabulary.read(path)
   kind, symbols = _kind(published.symbols)
   [(most_common, count)] = collections.Counter(symbols).most_common(1)
   if count > 1:
@@ -56,15 +71,19 @@ def _write(published: published_vocabulary.Symbols, folder: str) -> None:
     for role, names in ROLES.items():
       found = (name for name in names if name in symbols)
       tokenizer[role] = next(found, None)
-  content = "".join(f"{vocabulary.escape(s)}\n" for s in symbols).encode()
+  lines = (f"{vocabulary.escape(symbol)}\n" for symbol in symbols)
+  return "".join(lines).encode(), tokenizer
+
+
+def _write(content: bytes, tokenizer: dict[str, Any], folder: str) -> None:
   os.makedirs(folder)
   pathlib.Path(folder, FILE_NAME).write_bytes(content)
   meta = {
-    "unit": kind,
+    "unit": tokenizer["kind"],
     "tokenizer": tokenizer,
     "vocabulary": {
       "file": FILE_NAME,
-      "size": len(symbols),
+      "size": content.count(b"\n"),
       "sha256": hashlib.sha256(content).hexdigest(),
     },
   }

@@ -186,6 +186,37 @@ class Reader:
     `resets` [B, T] is True where a token is the first of a document. None saves
     the work of a reset, which may touch every slot.
     """
+    outputs, state = self.read_layers(frozen, state, tokens, resets)
+    return outputs[-1], state
+
+  def read_part(
+    self,
+    frozen: Frozen,
+    state: State,
+    tokens: shapes.Tokens,
+    count: jt.Int[shapes.Array, ""],
+  ) -> tuple[shapes.Hidden, State]:
+    """`read` for the first `count` tokens; the others are padding.
+
+    So segments of all lengths share one compiled function. Padding comes after
+    the tokens that count, and its slots are the next to be written: no token
+    looks back that far.
+    """
+    hidden, padded = self.read(frozen, state, tokens)
+    return hidden, padded._replace(
+      length=jnp.minimum(state.length + count, self.mem_len),
+      slot=(state.slot + count) % self.num_slots,
+      position=(state.position + count) % self.segment_len,
+    )
+
+  def read_layers(
+    self,
+    frozen: Frozen,
+    state: State,
+    tokens: shapes.Tokens,
+    resets: Any = None,
+  ) -> tuple[tuple[shapes.Hidden, ...], State]:
+    """`read` with the states of all layers, N + 1: first the embeddings."""
     segment_len = tokens.shape[1]
     if resets is None:
       resets = jnp.zeros(tokens.shape, bool)
@@ -201,13 +232,14 @@ class Reader:
     )
     model = self._bound(frozen.params)
     source = ring_source.Ring(state.position, reach, state.slot)
-    hidden = model.embed(tokens, first_position=state.position)
+    outputs = [model.embed(tokens, first_position=state.position)]
     layers = []
     slots = map(ring_source.Slots, state.layers, frozen.distances)
     for layer, memory in zip(frozen.layers, slots, strict=True):
-      hidden, cache = self._read(layer, hidden, memory, source)
+      hidden, cache = self._read(layer, outputs[-1], memory, source)
+      outputs.append(hidden)
       layers.append(cache)
-    return hidden, State(
+    return tuple(outputs), State(
       tuple(layers),
       memory_lib.next_length(state.length, resets, mem_len=self.mem_len),
       (state.slot + segment_len) % self.num_slots,

@@ -1,108 +1,117 @@
-"""Continues a text token by token; `--mode=generate`.
-
-The prompt is read in segments. Then a compiled loop draws some tokens per call
-with cached keys and values, so that the cost of a token does not depend on the
-length of the text. The tokens of each call are printed at once.
-
-Shapes: S samples, P tokens of the prompt, D model width.
-"""
+"""Continues a text; `--mode=generate` prints it while it is drawn."""
 
 import functools
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
-from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kv_cache
+from transformer_xl.text import decoding
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
-from transformer_xl.text import sampling
 from transformer_xl.workdir import metrics_log
 
 
-class Samples(NamedTuple):
-  """The continuations so far."""
+class Sample(NamedTuple):
+  """One continuation of a prompt."""
 
-  tokens: list[np.ndarray]  # One array per sample.
-  stopped: list[bool]  # Whether a sample ended with the stop text.
-  seconds: float  # Spent drawing, without compilation and the prompt.
-
-
-def read_prompt(
-  model: language_model.LanguageModel, prompt: np.ndarray
-) -> tuple[kv_cache.State, jt.Float[shapes.Array, "1 1 D"]]:
-  """Reads a prompt [P], P > 0; returns the state and last hidden state."""
-  reader, frozen = model.reader, model.frozen
-  read = jax.jit(reader.read, donate_argnums=1)
-  state = reader.start(frozen, batch_size=1)
-  for start in range(0, len(prompt), reader.segment_len):
-    segment = prompt[None, start : start + reader.segment_len]
-    hidden, state = read(frozen, state, jnp.asarray(segment, jnp.int32))
-  return state, hidden[:, -1:]
+  text: str  # Without the prompt.
+  tokens: np.ndarray  # Ids [num_tokens].
+  stopped: bool  # Whether it ended with the stop text.
 
 
-def stream(
-  model: language_model.LanguageModel,
-  prompt: np.ndarray,
-  *,
-  config: schema.GenerateConfig,
-  keys: jax.Array,
-  stop: tuple[int, ...] = (),
-) -> Iterator[Samples]:
-  """Draws `config.num_tokens` tokens per sample, in several calls.
+class Generation(NamedTuple):
+  """A prompt and its continuations."""
 
-  The prompt has at least one id, [P]; there is a random key for each sample,
-  [S]; the token sequence `stop` ends a sample.
+  prompt: str
+  samples: list[Sample]
+  tokens_per_second: float  # Of all samples, without compilation and prompt.
 
-  Yields:
-    The samples so far: without tokens after compilation, then after each call.
+  @property
+  def text(self) -> str:
+    """The text of the first sample."""
+    return self.samples[0].text
+
+  @property
+  def tokens(self) -> np.ndarray:
+    """The ids [num_tokens] of the first sample."""
+    return self.samples[0].tokens
+
+
+def next_tokens(
+  model: language_model.LanguageModel, text: str, k: int
+) -> list[language_model.Candidate]:
+  """The k likeliest tokens after a text, the likeliest first.
+
+  Raises:
+    UserError: the text is empty or not in the vocabulary, or k is below 1.
   """
-  state, hidden = read_prompt(model, prompt)
-  reader, frozen, state = model.reader.for_tokens(model.frozen, state)
-  drawing = sampling.begin(
-    state,
-    hidden,
+  if k < 1:
+    raise errors.UserError(f"k={k} must be at least 1.")
+  prompt = _encode_prompt(model, text)
+  return decoding.likeliest(model, prompt, min(k, model.vocabulary.size))
+
+
+def generate(
+  model: language_model.LanguageModel,
+  text: str,
+  options: schema.GenerateConfig,
+  *,
+  seed: int,
+) -> Iterator[tuple[str, Generation]]:
+  """Continues a text as `options` say, but for their prompt.
+
+  Returns:
+    An iterator over what the first sample gained and all that there is so far;
+    the first comes, without text, when everything is compiled.
+
+  Raises:
+    UserError: the text is empty, or it or the stop text is not in the
+      vocabulary.
+  """
+  prompt = _encode_prompt(model, text)
+  parts = decoding.stream(
+    model,
     prompt,
-    num_samples=len(keys),
-    window=max(sampling.window(config), len(stop)),
-    vocab_size=model.vocabulary.size,
+    config=options,
+    keys=decoding.sample_keys(seed, options.num_samples),
+    stop=stop_tokens(model.vocabulary, options.stop),
   )
-  fixed = frozen, reader.head(frozen)
-  call = jax.jit(
-    functools.partial(sampling.decode, reader=reader, config=config, stop=stop),
-    donate_argnums=2,
-  )
-  compiled = call.lower(*fixed, drawing, keys, np.int32(0)).compile()
-  start, drawn = time.perf_counter(), np.zeros((len(keys), 0), prompt.dtype)
-  samples = Samples(list(drawn), [False] * len(keys), 0.0)
-  yield samples
-  while drawn.shape[1] < config.num_tokens and not all(samples.stopped):
-    missing = config.num_tokens - drawn.shape[1]
-    limit = np.int32(min(config.tokens_per_call, missing))
-    drawing, tokens = compiled(*fixed, drawing, keys, limit)
-    drawn = np.concatenate([drawn, np.asarray(tokens)[:, :limit]], axis=1)
-    lengths, done = jax.device_get((drawing.length, drawing.done))
-    seconds = time.perf_counter() - start
-    rows = [row[:n] for row, n in zip(drawn, lengths, strict=True)]
-    samples = Samples(rows, done.tolist(), seconds)
-    yield samples
+  show = functools.partial(continuation, model.vocabulary, prompt)
+  return _texts(text, parts, show)
 
 
-def sample_keys(seed: int, num_samples: int) -> jax.Array:
-  """Returns keys [num_samples]; more samples leave the first keys unchanged."""
-  key = jax.random.fold_in(jax.random.key(seed), 2)  # Training uses 0 and 1.
-  indices = jnp.arange(num_samples)
-  return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, indices)
+def _texts(prompt, parts, show) -> Iterator[tuple[str, Generation]]:
+  shown = ""
+
+  def generation(samples, *, is_last):
+    texts = [show(tokens, is_last=is_last) for tokens in samples.tokens]
+    rows = zip(texts, samples.tokens, samples.stopped, strict=True)
+    count = sum(map(len, samples.tokens))
+    speed = count / max(samples.seconds, 1e-9)
+    return Generation(prompt, [Sample(*row) for row in rows], speed)
+
+  for samples in parts:
+    now = generation(samples, is_last=False)
+    yield now.text[len(shown) :], now
+    shown = now.text
+  last = generation(samples, is_last=True)
+  yield last.text[len(shown) :], last
+
+
+def _encode_prompt(model, text: str) -> np.ndarray:
+  prompt = model.vocabulary.encode(text)
+  if len(prompt) == 0:
+    raise errors.UserError(
+      "the prompt is empty; set --config.generate.prompt='...'"
+    )
+  return prompt
 
 
 def continuation(
@@ -137,43 +146,30 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   model = language_model.load(
     config, workdir, mem_len=options.mem_len, segment_len=options.segment_len
   )
-  prompt = model.vocabulary.encode(text)
-  if len(prompt) == 0:
-    raise errors.UserError(
-      "the prompt is empty; set --config.generate.prompt='...'"
-    )
-  parts = stream(
-    model,
-    prompt,
-    config=options,
-    keys=sample_keys(config.seed, options.num_samples),
-    stop=stop_tokens(model.vocabulary, options.stop),
-  )
+  parts = generate(model, text, options, seed=config.seed)
   _print(text)
-  show = functools.partial(continuation, model.vocabulary, prompt)
-  shown = ""
-  for samples in parts:
-    now = show(samples.tokens[0], is_last=False)
-    _print(now[len(shown) :])
-    shown = now
-  texts = [show(tokens, is_last=True) for tokens in samples.tokens]
-  _print(texts[0][len(shown) :] + "\n")
-  for index, other in enumerate(texts[1:], start=2):
-    _print(f"--- sample {index}\n{text}{other}\n")
+  for piece, found in parts:  # noqa: B007 - the last has everything.
+    _print(piece)
+  _print("\n")
+  for index, sample in enumerate(found.samples[1:], start=2):
+    _print(f"--- sample {index}\n{text}{sample.text}\n")
   drawn: list[dict[str, Any]] = [
-    {"text": text, "num_tokens": len(tokens), "stopped": stopped}
-    for text, tokens, stopped in zip(texts, *samples[:2], strict=True)
+    {
+      "text": sample.text,
+      "num_tokens": len(sample.tokens),
+      "stopped": sample.stopped,
+    }
+    for sample in found.samples
   ]
-  count = sum(sample["num_tokens"] for sample in drawn)
   names = (
     *("temperature", "top_k", "top_p", "repetition_penalty"),
     *("no_repeat_ngram", "repetition_window", "stop"),
   )
   result = {
     "prompt": text,
-    "text": texts[0],
-    "num_tokens": drawn[0]["num_tokens"],
-    "tokens_per_second": count / max(samples.seconds, 1e-9),
+    "text": found.text,
+    "num_tokens": len(found.tokens),
+    "tokens_per_second": found.tokens_per_second,
     "seed": config.seed,
     "samples": drawn,
     **{name: getattr(options, name) for name in names},

@@ -1,10 +1,12 @@
 """Loads a trained model with its vocabulary, to generate and score text."""
 
+import functools
 from typing import Any
 from typing import NamedTuple
 
 import jax
 
+from transformer_xl import shapes
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -12,6 +14,14 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.model import kv_cache
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
+
+
+class Candidate(NamedTuple):
+  """A token that may come next."""
+
+  token: str  # Printable, without white space.
+  id: int
+  log_prob: float  # In nats.
 
 
 class LanguageModel(NamedTuple):
@@ -27,6 +37,29 @@ class LanguageModel(NamedTuple):
     names = ("segment_len", "mem_len", "clamp_len", "same_length")
     return {name: getattr(self.reader, name) for name in names}
 
+  def start(self, batch_size: int) -> kv_cache.State:
+    """The memory of B lanes before their first token."""
+    return start(self.reader, self.frozen, batch_size)
+
+  def candidates(self, ids: Any, log_probs: Any) -> list[Candidate]:
+    """Candidates of k ids [k] and their log-probabilities [k]."""
+    pairs = zip(ids, log_probs, strict=True)
+    return [
+      Candidate(self.vocabulary.symbol(token), int(token), float(log_prob))
+      for token, log_prob in pairs
+    ]
+
+
+@functools.partial(jax.jit, static_argnames=("reader", "batch_size"))
+def start(
+  reader: kv_cache.Reader, frozen: kv_cache.Frozen, batch_size: int
+) -> kv_cache.State:
+  """`Reader.start`, on the devices where the next states will be.
+
+  Otherwise functions of states would be compiled for both places.
+  """
+  return reader.start(frozen, batch_size=batch_size)
+
 
 def load(
   config: schema.ExperimentConfig,
@@ -34,11 +67,12 @@ def load(
   *,
   mem_len: int,
   segment_len: int,
+  one_device: bool = False,
 ) -> LanguageModel:
   """Loads a run's model and vocabulary from its workdir alone.
 
-  It remembers `mem_len` tokens and reads at most `segment_len` in a call. Clamp
-  length, attention window and choice of parameters are those of `config.eval`.
+  It is placed on the mesh of `config.mesh`, or on the first device. For the
+  rest see `make`.
 
   Raises:
     UserError: the workdir has no such checkpoint or no vocabulary, or the
@@ -47,6 +81,29 @@ def load(
   folder = f"{workdir}/{run_record.VOCABULARY}"
   vocabulary = vocabulary_lib.load(folder)
   config = load_lib.with_vocab_size(config, token_file.read_meta(folder))
+  load_params = (
+    trained_model.load_on_one_device if one_device else trained_model.load
+  )
+  model = load_params(config, workdir)
+  lengths = {"mem_len": mem_len, "segment_len": segment_len}
+  with jax.set_mesh(model.mesh):
+    return make(config, model.params, vocabulary, step=model.step, **lengths)
+
+
+def make(
+  config: schema.ExperimentConfig,
+  params: shapes.PyTree,
+  vocabulary: vocabulary_lib.Vocabulary,
+  *,
+  step: int,
+  mem_len: int,
+  segment_len: int,
+) -> LanguageModel:
+  """Prepares the parameters of checkpoint `step` for reading text.
+
+  The model remembers `mem_len` tokens and reads at most `segment_len` in a
+  call. Clamp length and attention window are those of `config.eval`.
+  """
   reader = kv_cache.Reader(
     config.model,
     mem_len=mem_len,
@@ -54,7 +111,5 @@ def load(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  model = trained_model.load(config, workdir)
-  with jax.set_mesh(model.mesh):
-    frozen = jax.jit(reader.freeze)(model.params)
-  return LanguageModel(vocabulary, reader, frozen, model.step)
+  frozen = jax.jit(reader.freeze)(params)
+  return LanguageModel(vocabulary, reader, frozen, step)

@@ -39,15 +39,11 @@ class Drawing(NamedTuple):
 def begin(
   state: kv_cache.State,
   hidden: jt.Float[shapes.Array, "1 1 D"],
-  prompt: np.ndarray,
+  recent: jt.Int[shapes.Array, "W"],
   *,
   num_samples: int,
-  window: int,
-  vocab_size: int,
 ) -> Drawing:
-  """Starts all samples from the state after the prompt, [num_tokens]."""
-  text = np.concatenate([np.full(window, vocab_size), prompt])
-  recent = jnp.asarray(text[len(prompt) :], jnp.int32)
+  """Starts all samples from the state after the prompt."""
   return Drawing(
     kv_cache.repeat_lane(state, num_samples),
     jnp.repeat(hidden, num_samples, axis=0),
@@ -55,6 +51,12 @@ def begin(
     jnp.zeros((num_samples,), jnp.int32),
     jnp.zeros((num_samples,), bool),
   )
+
+
+def newest(prompt: np.ndarray, *, window: int, vocab_size: int) -> np.ndarray:
+  """The last tokens [W] of a prompt [num_tokens]; V where there is none."""
+  text = np.concatenate([np.full(window, vocab_size), prompt])
+  return text[len(prompt) :].astype(np.int32)
 
 
 def decode(

@@ -29,6 +29,20 @@ from transformer_xl.text import language_model
 from transformer_xl.workdir import metrics_log
 
 
+class TextScore(NamedTuple):
+  """The score of a text; entries are None for a token without context."""
+
+  text: str
+  memory: str  # fresh | carry
+  nll: float  # Minus the sum of the log-probabilities, in nats.
+  num_tokens: int  # In that sum.
+  perplexity: float | None  # None without tokens.
+  tokens: list[str]  # Printable, without white space.
+  log_probs: list[float | None]  # Of each token, in nats.
+  # The likeliest tokens in the place of each; None unless asked for.
+  top: list[list[language_model.Candidate] | None] | None
+
+
 class TokenScores(NamedTuple):
   """Scores of all tokens of a stream but the first, which has no context."""
 
@@ -38,13 +52,9 @@ class TokenScores(NamedTuple):
 
 
 def _score_streams(model, parts, options) -> list[TokenScores]:
-  """Scores streams in batches of similar length; compiles once."""
+  """Scores streams in batches of similar length."""
   reader, lanes = model.reader, min(options.batch_size, len(parts))
   segment_len = reader.segment_len
-  call = jax.jit(
-    functools.partial(_read_segment, reader=reader, top_k=options.top_k),
-    donate_argnums=1,
-  )
   order = sorted(range(len(parts)), key=lambda i: -len(parts[i].tokens))
   result: dict[int, TokenScores] = {}
   for first in range(0, len(order), lanes):
@@ -54,10 +64,12 @@ def _score_streams(model, parts, options) -> list[TokenScores]:
     tokens = np.zeros((lanes, count * segment_len + 1), np.int32)
     for lane, row in zip(tokens, chosen.values(), strict=False):
       lane[: len(row)] = row
-    state, found = reader.start(model.frozen, batch_size=lanes), []
+    state, found = model.start(lanes), []
     for start in range(0, count * segment_len, segment_len):
       text = jnp.asarray(tokens[:, start : start + segment_len + 1])
-      scores, state = call(model.frozen, state, text)
+      scores, state = _read_segment(
+        model.frozen, state, text, reader=reader, top_k=options.top_k
+      )
       found.append(scores)
     found = jax.device_get(found)
     whole = [np.concatenate(part, axis=1) for part in zip(*found, strict=True)]
@@ -67,6 +79,10 @@ def _score_streams(model, parts, options) -> list[TokenScores]:
   return [result[index] for index in range(len(parts))]
 
 
+# Compiled once for each shape, whichever texts are scored.
+@functools.partial(
+  jax.jit, static_argnames=("reader", "top_k"), donate_argnames="state"
+)
 def _read_segment(frozen, state, text, *, reader, top_k):
   """Scores of one segment, [B, T + 1] with its targets, and the next state."""
   hidden, state = reader.read(frozen, state, text[:, :-1])
@@ -83,54 +99,58 @@ def score(
   model: language_model.LanguageModel,
   texts: Sequence[inputs_lib.Text],
   options: evaluation_fields.ScoreConfig,
-) -> list[dict[str, Any]]:
-  """Scores texts; returns one JSON object per text, independent of the batch.
+) -> list[TextScore]:
+  """Scores texts, each independent of the batch.
 
   Memory is carried in the order of the texts. The prefix is read before each;
   without one, the first token of a fresh text has no context and is not scored.
   At each position the `top_k` likeliest tokens are reported.
+
+  Raises:
+    UserError: a text has symbols outside the vocabulary.
   """
+  if not texts:
+    return []
   parts = inputs_lib.streams(texts, model.vocabulary, prefix=options.prefix)
   scored = _score_streams(model, parts, options)
-  card = {
-    "prefix": options.prefix,
-    **model.settings(),
-    "memory_start": model.reader.config.memory_start,
-    "dtype": model.reader.config.dtype,
-    "checkpoint_step": model.checkpoint_step,
-  }
   return [
-    _object(model.vocabulary, texts[index], index, part, scores) | card
+    _text_score(model, texts[index], index, part, scores)
     for part, scores in zip(parts, scored, strict=True)
     for index in part.texts
   ]
 
 
-def _object(vocabulary, text, index, part, scores) -> dict[str, Any]:
-  """The result for one text; null for a token without context."""
+def _text_score(model, text, index, part, scores) -> TextScore:
   positions = np.flatnonzero(part.owners == index)
   known = positions[positions > 0] - 1
   nll = float(np.sum(scores.nll[known], dtype=np.float64))
   unscored = [None] * (len(positions) - len(known))
-  result = {
-    "text": text.text,
-    "memory": text.memory,
-    "nll": nll,
-    "num_tokens": len(known),
-    "perplexity": units.perplexity(nll / len(known)) if len(known) else None,
-    "tokens": [vocabulary.symbol(i) for i in part.tokens[positions]],
-    "log_probs": unscored + (-scores.nll[known]).tolist(),
-  }
+  top = None
   if scores.top_tokens.shape[1]:
+    top = unscored + [
+      model.candidates(scores.top_tokens[i], scores.top_log_probs[i])
+      for i in known
+    ]
+  return TextScore(
+    text.text,
+    text.memory,
+    nll,
+    len(known),
+    units.perplexity(nll / len(known)) if len(known) else None,
+    [model.vocabulary.symbol(i) for i in part.tokens[positions]],
+    unscored + (-scores.nll[known]).tolist(),
+    top,
+  )
 
-    def candidates(i):
-      pairs = zip(scores.top_tokens[i], scores.top_log_probs[i], strict=True)
-      return [
-        {"token": vocabulary.symbol(token), "log_prob": float(log_prob)}
-        for token, log_prob in pairs
-      ]
 
-    result["top"] = unscored + [candidates(i) for i in known]
+def _json(score: TextScore) -> dict[str, Any]:
+  result = score._asdict()
+  if score.top is None:
+    del result["top"]
+  else:
+    result["top"] = [
+      best and [candidate._asdict() for candidate in best] for best in score.top
+    ]
   return result
 
 
@@ -151,14 +171,22 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   model = language_model.load(
     config, workdir, mem_len=options.mem_len, segment_len=options.segment_len
   )
-  result = score(model, texts, options)
-  count = sum(text["num_tokens"] for text in result)
-  nll = sum(text["nll"] for text in result) / max(count, 1)
+  scores = score(model, texts, options)
+  count = sum(one.num_tokens for one in scores)
+  nll = sum(one.nll for one in scores) / max(count, 1)
   logging.info(
     "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %d, %s, segment "
     "%d, step %d]",
-    *(len(result), count, nll, units.perplexity(nll), options.mem_len),
+    *(len(scores), count, nll, units.perplexity(nll), options.mem_len),
     *(options.memory, options.segment_len, model.checkpoint_step),
   )
+  card = {
+    "prefix": options.prefix,
+    **model.settings(),
+    "memory_start": model.reader.config.memory_start,
+    "dtype": model.reader.config.dtype,
+    "checkpoint_step": model.checkpoint_step,
+  }
+  result = [_json(one) | card for one in scores]
   metrics_log.write_json(os.path.join(workdir, "results", "score.json"), result)
   return result

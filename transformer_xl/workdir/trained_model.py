@@ -1,5 +1,6 @@
 """The parameters of a finished run, and nothing else of its checkpoints."""
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -52,6 +53,15 @@ def load(
       target=mesh_lib.placed(params, mesh_lib.parameters(mesh, params)),
     )
   return TrainedModel(mesh, params, step)
+
+
+def load_on_one_device(
+  config: schema.ExperimentConfig, workdir: str
+) -> TrainedModel:
+  """`load` on the first device, whatever mesh the run was trained on."""
+  mesh = schema.MeshConfig(data=1, fsdp=1, tensor=1)
+  config = dataclasses.replace(config, mesh=mesh)
+  return load(config, workdir, devices=jax.devices()[:1])
 
 
 def restore_params(

@@ -1,0 +1,150 @@
+"""An exported folder is the run: `load` gives the same scores bit for bit."""
+
+import json
+import os
+
+import huggingface_hub
+import numpy as np
+import pytest
+import tokenizers
+
+import transformer_xl
+from tests import saved_runs
+from transformer_xl import errors
+from transformer_xl.importers import export
+from transformer_xl.importers import import_run
+
+TEXTS = {
+  "byte": ["abc def\nghi", "a"],
+  "character": ["ABC def\nghi", "a"],
+  "word": ["the cat sat\non a dog", "mat"],
+  "subword": ["the cat sat\non a d\u00f6g", "mat"],
+}
+# What config.json of HuggingFace has no names for, away from what it implies.
+FIELDS = {
+  "model.cutoffs": (3, 5),
+  "model.memory_start": "masked",
+  "model.same_length_window": "mem_len_plus_one",
+  "eval.same_length": True,
+  "eval.clamp_len": 3,
+  "eval.mem_len": (0, 4),
+  "score.segment_len": 2,
+  "score.mem_len": 4,
+}
+
+
+def exported(folder, **fields):
+  run = saved_runs.write(folder / "run", **FIELDS | fields)
+  export.export(run, str(folder / "exported"))
+  return run, folder / "exported"
+
+
+@pytest.mark.parametrize(
+  "kind",
+  [
+    "byte",
+    *(
+      pytest.param(kind, marks=pytest.mark.rest)
+      for kind in ("character", "word", "subword")
+    ),
+  ],
+)
+def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
+  run, folder = exported(tmp_path, kind=kind)
+  first, second = transformer_xl.load(run), transformer_xl.load(folder)
+  assert first.trained.settings() == second.trained.settings()
+  assert first.vocabulary.symbols == second.vocabulary.symbols
+  one, other = (model.score(TEXTS[kind]) for model in (first, second))
+  assert one == other
+  assert one[0].num_tokens > 4
+  assert first.source != second.source
+
+
+@pytest.mark.rest
+def test_the_rules_of_huggingface_would_score_otherwise(tmp_path):
+  """Without our entry, memory starts from zeros and the window is shorter."""
+  _, folder = exported(tmp_path)
+  before = transformer_xl.load(folder).score(TEXTS["byte"])[0].nll
+  path = folder / "config.json"
+  fields = json.loads(path.read_text())
+  del fields["transformer_xl"]
+  path.write_text(json.dumps(fields))
+  model = transformer_xl.load(folder)
+  assert model.config.model.memory_start == "zeros"
+  assert model.trained.reader.mem_len == 4  # The longest of the evaluation.
+  assert abs(model.score(TEXTS["byte"])[0].nll - before) > 1e-3
+
+
+def test_an_exported_folder_is_imported_with_any_vocabulary(tmp_path):
+  _, folder = exported(tmp_path, kind="subword")
+  report = import_run.make(
+    format_name="huggingface", source=str(folder), workdir=str(tmp_path / "new")
+  )
+  assert report["vocabulary"]["unit"] == "subword"
+  assert (tmp_path / "new/vocabulary/meta.json").exists()
+  reader = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+  ids = transformer_xl.load(folder).vocabulary.encode("the cat")
+  assert reader.encode("the cat").ids == ids.tolist()
+
+
+def test_the_card_has_the_evaluations_of_these_parameters(tmp_path):
+  run = saved_runs.write(tmp_path / "run", **FIELDS)
+  card = {
+    "dataset": "books",
+    "split": "test",
+    "num_tokens": 150,
+    "perplexity": 12.34567,
+    "bits_per_character": None,
+    "segment_len": 8,
+    "mem_len": 512,
+    "clamp_len": 0,
+    "same_length": False,
+    "parameters": "raw",
+    "checkpoint_step": saved_runs.STEP,
+  }
+  others = [{"checkpoint_step": 1}, {"parameters": "ema"}]
+  os.mkdir(f"{run}/results")
+  with open(f"{run}/results/cards.jsonl", "w") as file:
+    for one in (card, *({**card, **other} for other in others)):
+      file.write(json.dumps(one) + "\n")
+  folder = tmp_path / "exported"
+  export.export(run, str(folder))
+  (line,) = (folder / "evaluation_cards.jsonl").read_text().splitlines()
+  assert json.loads(line) == card
+  read = huggingface_hub.ModelCard.load(folder / "README.md")
+  (result,) = read.data.eval_results
+  assert (result.metric_value, result.dataset_name) == (12.3457, "books")
+  assert "| books | test | 150 | 12.346 | - | 8 | 512 |" in read.text
+  assert "after 7 updates" in read.text
+
+
+def test_a_run_without_evaluations_says_so(tmp_path):
+  _, folder = exported(tmp_path)
+  read = huggingface_hub.ModelCard.load(folder / "README.md")
+  assert "It was not evaluated." in read.text
+  assert read.data.library_name == "transformer_xl"
+  assert not (folder / "evaluation_cards.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+  "entry", [5, {"model": {"dtype": 3}}, {"model": {"colour": 1}}, {"score": 1}]
+)
+def test_a_damaged_entry_is_one_line(tmp_path, entry):
+  _, folder = exported(tmp_path)
+  path = folder / "config.json"
+  fields = json.loads(path.read_text()) | {"transformer_xl": entry}
+  path.write_text(json.dumps(fields))
+  with pytest.raises(errors.UserError, match=r"config\.json") as caught:
+    transformer_xl.load(folder)
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.rest
+def test_a_model_in_bfloat16_stays_in_it(tmp_path):
+  run, folder = exported(tmp_path, **{"model.dtype": "bfloat16"})
+  (one,), (other,) = (
+    transformer_xl.load(path).score(["abc def"]) for path in (run, folder)
+  )
+  assert one == other
+  states = transformer_xl.load(folder).hidden_states("abc").states
+  assert states.dtype == np.float32

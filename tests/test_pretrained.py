@@ -1,0 +1,224 @@
+"""`transformer_xl.load` as its users call it: nothing else is imported."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_xl
+from tests import saved_runs
+from tests import tiny
+from transformer_xl.config import load as load_lib
+from transformer_xl.model import transformer_xl as model_lib
+from transformer_xl.text import decoding
+from transformer_xl.text import generate
+from transformer_xl.text import hidden_states
+from transformer_xl.text import score
+from transformer_xl.text import streaming
+
+LONG = "abc def abc ghi jkl mno"  # Longer than several segments.
+LENGTHS = {"mem_len": 40, "segment_len": 4}
+FIELDS = {"model.cutoffs": (5, 11), "model.tie_weights": False}
+# Sums in another order, in float32, of log-probabilities down to -30.
+ROUNDING = {"rtol": 1e-5, "atol": 2e-5}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return saved_runs.write(tmp_path_factory.mktemp("run"), **FIELDS)
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+  return transformer_xl.load(folder, **LENGTHS)
+
+
+def whole_text(model, text):
+  """What the model of hidden states gives for a text, in one segment."""
+  config = model.config.model
+  ids = np.asarray(model.vocabulary.encode(text), np.int32)[None]
+  memory = model_lib.empty_memory(config, batch_size=1, mem_len=ids.size)
+  outputs, memory = tiny.apply(config, tiny.params(config), ids, memory)
+  inputs = memory.hiddens[:, 0]
+  log_probs, _ = tiny.apply(
+    config,
+    tiny.params(config),
+    ids,
+    memory._replace(length=0 * memory.length),
+    method="log_probs",
+  )
+  return np.asarray(log_probs[0]), np.concatenate([inputs, outputs])
+
+
+def test_the_import_is_quick_and_touches_no_device():
+  code = (
+    "import sys, time; start = time.perf_counter(); import transformer_xl; "
+    "seconds = time.perf_counter() - start; early = 'jax' in sys.modules; "
+    "import transformer_xl.pretrained; from jax._src import xla_bridge; "
+    "print(seconds, early, xla_bridge.backends_are_initialized())"
+  )
+  printed = subprocess.check_output([sys.executable, "-c", code], text=True)
+  seconds, *touched = printed.split()
+  assert float(seconds) < 2
+  assert touched == ["False", "False"]
+
+
+def test_texts_of_any_lengths_are_scored_as_if_alone(model):
+  texts = ["ab", LONG, "", "q"]
+  scores = model.score(texts, top_k=3)
+  assert [one.text for one in scores] == texts
+  for one in scores:
+    (alone,) = model.score([one.text])
+    np.testing.assert_allclose(one.log_probs, alone.log_probs, **ROUNDING)
+    assert one.num_tokens == len(one.tokens) == len(one.text)
+    assert one.nll == pytest.approx(-sum(one.log_probs))
+  expected, _ = whole_text(model, "\n" + LONG)
+  ids = model.vocabulary.encode(LONG)
+  expected = expected[np.arange(len(ids)), ids]
+  np.testing.assert_allclose(scores[1].log_probs, expected, **ROUNDING)
+  assert [len(best) for best in scores[0].top] == [3, 3]
+  assert model.score([]) == []
+
+
+@pytest.mark.rest
+def test_scores_and_text_are_those_of_the_commands(folder, tmp_path):
+  config = load_lib.saved(folder)
+  (tmp_path / "texts").write_text(f"{LONG}\nab\n")
+  config.score.update({"file": str(tmp_path / "texts"), "top_k": 2})
+  config.generate.update({"prompt": "abc", "num_tokens": 20, "num_samples": 2})
+  config = load_lib.from_config_dict(config)
+  model = transformer_xl.load(folder)
+  scores = model.score([LONG, "ab"], top_k=2)
+  for one, entry in zip(scores, score.run(config, folder), strict=True):
+    assert (one.nll, one.log_probs) == (entry["nll"], entry["log_probs"])
+  printed = generate.run(config, folder)
+  found = model.generate("abc", num_tokens=20, num_samples=2)
+  assert found.text == printed["text"]
+  texts = [sample["text"] for sample in printed["samples"]]
+  assert [sample.text for sample in found.samples] == texts
+
+
+def test_a_stream_of_pieces_is_the_text(model):
+  options = {"seed": 3, "num_tokens": 20, "tokens_per_call": 6}
+  pieces = list(model.stream("abc", **options))
+  assert [len(piece) for piece in pieces] == [6, 6, 6, 2]
+  found = model.generate("abc", **options)
+  assert "".join(pieces) == found.text
+  assert model.vocabulary.decode(found.tokens) == found.text
+  assert found.text != model.generate("abc", **options | {"seed": 4}).text
+
+
+def test_hidden_states_carry_memory_over_segments(model):
+  _, expected = whole_text(model, LONG)
+  found = model.hidden_states(LONG, layers=(0, 1, -1))
+  assert found.layers == (0, 1, 2)
+  assert len(found.tokens) == len(LONG) > 5 * LENGTHS["segment_len"]
+  # The same sums in another order; states are about 1.
+  np.testing.assert_allclose(found.states, expected, rtol=1e-5, atol=1e-5)
+  assert model.hidden_states("").states.shape == (1, 0, 8)
+
+
+def test_next_tokens_are_the_likeliest(model):
+  expected, _ = whole_text(model, LONG)
+  found = model.next_tokens(LONG, k=4)
+  values = [one.log_prob for one in found]
+  np.testing.assert_allclose(values, np.sort(expected[-1])[:-5:-1], **ROUNDING)
+  assert found[0].id == np.argmax(expected[-1])
+  assert found[0].token == model.vocabulary.symbol(found[0].id)
+  assert len(model.next_tokens("a", k=1000)) == model.vocabulary.size
+
+
+def test_steps_read_a_stream_in_any_pieces(model):
+  expected, _ = whole_text(model, LONG)
+  ids = np.tile(model.vocabulary.encode(LONG), (2, 1))
+  state, parts = model.init_state(batch_size=2), []
+  for start, stop in [(0, 11), (11, 12), (12, 23)]:
+    state, log_probs = model.step(state, ids[:, start:stop])
+    parts.append(log_probs)
+  for lane in np.concatenate(parts, axis=1):
+    np.testing.assert_allclose(lane, expected, **ROUNDING)
+
+
+def test_a_reset_empties_the_memory_of_its_lane_alone(model):
+  ids = np.tile(model.vocabulary.encode(LONG), (2, 1))
+  resets = np.zeros(ids.shape, bool)
+  resets[1, 9] = True
+  before = model.init_state(batch_size=2)
+  _, found = model.step(before, ids, resets)
+  _, expected = model.step(before, ids, resets & False)  # It stays valid.
+  np.testing.assert_allclose(found[0], expected[0], **ROUNDING)
+  alone, _ = whole_text(model, LONG[9:])
+  np.testing.assert_allclose(found[1, 9:], alone, **ROUNDING)
+  assert np.abs(found[1, 9:] - expected[1, 9:]).max() > 0.01
+
+
+def test_other_texts_of_the_same_shapes_compile_nothing(model):
+  def use(text):
+    model.score([text, text[:2], text[:3], text[:5]], top_k=3)
+    model.generate(text, num_tokens=8, tokens_per_call=6)
+    model.next_tokens(text, k=4)
+    model.hidden_states(text, layers=(0, 1, -1))
+    ids = np.tile(model.vocabulary.encode(text[:1]), (2, 1))
+    model.step(model.step(model.init_state(2), ids)[0], ids)
+
+  compiled = []
+  listen = lambda name, _, **__: compiled.append(name)  # noqa: E731
+  jax.clear_caches()
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  use("abcdef")
+  is_compile = "/jax/core/compile/backend_compile_duration"
+  assert is_compile in compiled  # So a compilation would be noticed.
+  kept = [decoding._read_part, decoding._decode, score._read_segment]
+  kept += [hidden_states._read_segment, streaming.step]
+  # Not again for the results of the first call.
+  assert [function._cache_size() for function in kept] == [1] * len(kept)
+  compiled.clear()
+  use("gh ijklmn")
+  jax.monitoring.unregister_event_duration_listener(listen)
+  assert is_compile not in compiled
+
+
+@pytest.mark.rest
+def test_a_model_keeps_less_memory_if_it_is_asked_to(folder, model):
+  short = transformer_xl.load(folder, mem_len=1, segment_len=1)
+  (one,), (other,) = short.score([LONG]), model.score([LONG])
+  assert abs(one.nll - other.nll) > 0.01
+  assert "mem_len=1," in repr(short)
+
+
+@pytest.mark.parametrize(
+  ("use", "says"),
+  [
+    (lambda m: m.score("ab"), r"model\.score\(\[text\]\)"),
+    (lambda m: m.score(["ab"], topk=3), "did you mean config.score.top_k"),
+    (lambda m: m.score(["ab", "aZ"]), "text 2: the byte 0x5a at position 1"),
+    (lambda m: m.generate("a", mem_len=3), r"transformer_xl\.load\(\.\.\."),
+    (lambda m: m.generate("a", prompt_file="x"), "prompt_file is for commands"),
+    (lambda m: m.generate("a", temperature=-1), "must be 0 or more: it is -1"),
+    (lambda m: m.generate("a", top_k="5"), "generate.top_k must be a int"),
+    (lambda m: m.generate(""), "the prompt is empty"),
+    (lambda m: m.next_tokens("a", k=0), "k=0 must be at least 1"),
+    (lambda m: m.hidden_states("a", layers=(3,)), r"must be in \[-3, 2\]"),
+    (lambda m: m.step(m.init_state(2), [[1]]), r"the shape \(1, 1\)"),
+    (lambda m: m.step(m.init_state(), [[1]], [True]), r"shape \(1,\), tokens"),
+  ],
+)
+def test_a_mistake_is_one_line(model, use, says):
+  with pytest.raises(transformer_xl.UserError, match=says) as caught:
+    use(model)
+  assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path, folder):
+  with pytest.raises(transformer_xl.UserError, match=r"No such file.*hf://"):
+    transformer_xl.load(tmp_path / "nowhere")
+  with pytest.raises(transformer_xl.UserError, match=r"steps \[7\]"):
+    transformer_xl.load(folder, checkpoint=3)
+  (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+  with pytest.raises(transformer_xl.UserError, match="only 'transfo-xl'"):
+    transformer_xl.load(tmp_path)
+  with pytest.raises(transformer_xl.UserError, match="leave out checkpoint"):
+    transformer_xl.load(tmp_path, parameters="ema")

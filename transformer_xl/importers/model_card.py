@@ -1,0 +1,121 @@
+"""The README.md of an exported model, with the metadata that the Hub reads."""
+
+import json
+import os
+from typing import Any
+
+import huggingface_hub
+
+from transformer_xl.config import schema
+
+# Columns of the table of evaluations, by fields of an evaluation card.
+_COLUMNS = {
+  "dataset": "data",
+  "split": "split",
+  "num_tokens": "tokens",
+  "perplexity": "perplexity",
+  "bits_per_character": "bits per character",
+  "segment_len": "segment",
+  "mem_len": "memory",
+  "clamp_len": "clamp",
+  "same_length": "same length",
+  "memory_start": "start",
+  "batch_size": "lanes",
+  "dtype": "type",
+}
+_METRICS = {
+  "perplexity": "Perplexity",
+  "bits_per_character": "Bits per character",
+}
+_LIBRARY = "transformer_xl"
+
+
+def evaluations(workdir: str, *, step: int, parameters: str) -> list[dict]:
+  """The cards of `results/cards.jsonl` that these parameters were given."""
+  path = os.path.join(workdir, "results", "cards.jsonl")
+  if not os.path.exists(path):
+    return []
+  with open(path, encoding="utf-8") as file:
+    cards = [json.loads(line) for line in file]
+  wanted = (step, parameters)
+  return [
+    card
+    for card in cards
+    if (card["checkpoint_step"], card["parameters"]) == wanted
+  ]
+
+
+def render(
+  name: str,
+  config: schema.ExperimentConfig,
+  cards: list[dict[str, Any]],
+  *,
+  step: int,
+  num_parameters: int,
+  unit: str,
+) -> str:
+  """The text of README.md: metadata, sizes, how to load, evaluations."""
+  model = config.model
+  metadata = huggingface_hub.ModelCardData(
+    model_name=name,
+    library_name=_LIBRARY,
+    pipeline_tag="text-generation",
+    tags=["transformer-xl", "transfo-xl", "jax"],
+    eval_results=[result for card in cards for result in _results(card)],
+  )
+  return f"""---
+{metadata.to_yaml()}
+---
+
+# {name}
+
+A Transformer-XL language model (Dai et al. 2019) with {num_parameters:,}
+parameters, after {step:,} updates on `{config.data.name}`: {model.num_layers}
+layers of width {model.model_dim} with {model.num_heads} heads, and a vocabulary
+of {model.vocab_size:,} {unit}s.
+
+```python
+import transformer_xl
+
+model = transformer_xl.load("PATH")  # This folder, or hf://OWNER/NAME.
+print(model.generate("PROMPT").text)
+```
+
+{_table(cards)}
+"""
+
+
+def _results(card: dict[str, Any]) -> list[huggingface_hub.EvalResult]:
+  settings = {
+    name: card[name]
+    for name in ("segment_len", "mem_len", "clamp_len", "same_length")
+  }
+  return [
+    huggingface_hub.EvalResult(
+      task_type="text-generation",
+      dataset_type=card["dataset"],
+      dataset_name=card["dataset"],
+      dataset_split=card["split"],
+      dataset_args=settings,
+      metric_type=metric,
+      metric_name=f"{title}, memory {card['mem_len']}",
+      metric_value=round(card[metric], 4),
+      metric_args=settings,
+    )
+    for metric, title in _METRICS.items()
+    if card.get(metric) is not None
+  ]
+
+
+def _table(cards: list[dict[str, Any]]) -> str:
+  if not cards:
+    return "It was not evaluated."
+  rows = [list(_COLUMNS.values()), ["---"] * len(_COLUMNS)]
+  rows += [[_cell(card.get(name)) for name in _COLUMNS] for card in cards]
+  return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(value: Any) -> str:
+  if value is None:
+    return "-"
+  return f"{value:.3f}" if isinstance(value, float) else f"{value}"

@@ -1,0 +1,145 @@
+"""Reads prompts and draws tokens.
+
+A prompt is read in segments. Then a compiled loop draws some tokens per call
+with cached keys and values, so that the cost of a token does not depend on the
+length of the text.
+
+Shapes: S samples, P tokens of the prompt, D model width, k likeliest tokens.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+import numpy as np
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import kv_cache
+from transformer_xl.text import language_model
+from transformer_xl.text import sampling
+
+
+class Samples(NamedTuple):
+  """The tokens drawn so far."""
+
+  tokens: list[np.ndarray]  # One array per sample.
+  stopped: list[bool]  # Whether a sample ended with the stop text.
+  seconds: float  # Spent drawing, without compilation and the prompt.
+
+
+# Compiled once for each shape, whichever prompts are continued.
+_read_part = jax.jit(
+  kv_cache.Reader.read_part, static_argnums=0, donate_argnums=2
+)
+_begin = jax.jit(sampling.begin, static_argnames="num_samples")
+_decode = jax.jit(
+  sampling.decode,
+  static_argnames=("reader", "config", "stop"),
+  donate_argnames="drawing",
+)
+
+
+def read_prompt(
+  model: language_model.LanguageModel, prompt: np.ndarray
+) -> tuple[kv_cache.State, jt.Float[shapes.Array, "1 1 D"]]:
+  """Reads a prompt [P], P > 0; returns the state and last hidden state."""
+  segment_len = model.reader.segment_len
+  state = model.start(1)
+  for start in range(0, len(prompt), segment_len):
+    part = prompt[start : start + segment_len]
+    tokens = np.zeros((1, segment_len), np.int32)
+    tokens[0, : len(part)] = part
+    hidden, state = _read_part(
+      model.reader, model.frozen, state, tokens, np.int32(len(part))
+    )
+  return state, jax.lax.dynamic_slice_in_dim(
+    hidden, np.int32(len(part) - 1), 1, axis=1
+  )
+
+
+def likeliest(
+  model: language_model.LanguageModel, prompt: np.ndarray, k: int
+) -> list[language_model.Candidate]:
+  """The k likeliest tokens after a prompt [P], P > 0; the likeliest first."""
+  _, hidden = read_prompt(model, prompt)
+  best = _top_k(model.frozen, hidden, reader=model.reader, k=k)
+  log_probs, ids = jax.device_get(best)
+  return model.candidates(ids[0, 0], log_probs[0, 0])
+
+
+def stream(
+  model: language_model.LanguageModel,
+  prompt: np.ndarray,
+  *,
+  config: schema.GenerateConfig,
+  keys: jax.Array,
+  stop: tuple[int, ...] = (),
+) -> Iterator[Samples]:
+  """Draws `config.num_tokens` tokens per sample, in several calls.
+
+  The prompt has at least one id, [P]; there is a random key for each sample,
+  [S]; the token sequence `stop` ends a sample.
+
+  Yields:
+    The samples so far: without tokens after compilation, then after each call.
+  """
+  state, hidden = read_prompt(model, prompt)
+  reader, frozen, state = model.reader.for_tokens(model.frozen, state)
+  recent = sampling.newest(
+    prompt,
+    window=max(sampling.window(config), len(stop)),
+    vocab_size=model.vocabulary.size,
+  )
+  drawing = _begin(state, hidden, recent, num_samples=len(keys))
+  call = functools.partial(
+    _decode, frozen, reader.head(frozen), keys=keys, stop=stop, reader=reader
+  )
+  call = functools.partial(call, config=_only_drawing(config))
+  # Draws nothing, but is compiled if it was not.
+  drawing, _ = jax.block_until_ready(call(drawing, limit=np.int32(0)))
+  start, drawn = time.perf_counter(), np.zeros((len(keys), 0), prompt.dtype)
+  samples = Samples(list(drawn), [False] * len(keys), 0.0)
+  yield samples
+  while drawn.shape[1] < config.num_tokens and not all(samples.stopped):
+    missing = config.num_tokens - drawn.shape[1]
+    limit = np.int32(min(config.tokens_per_call, missing))
+    drawing, tokens = call(drawing, limit=limit)
+    drawn = np.concatenate([drawn, np.asarray(tokens)[:, :limit]], axis=1)
+    lengths, done = jax.device_get((drawing.length, drawing.done))
+    seconds = time.perf_counter() - start
+    rows = [row[:n] for row, n in zip(drawn, lengths, strict=True)]
+    samples = Samples(rows, done.tolist(), seconds)
+    yield samples
+
+
+def sample_keys(seed: int, num_samples: int) -> jax.Array:
+  """Returns keys [num_samples]; more samples leave the first keys unchanged."""
+  key = jax.random.fold_in(jax.random.key(seed), 2)  # Training uses 0 and 1.
+  indices = jnp.arange(num_samples)
+  return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, indices)
+
+
+@functools.partial(jax.jit, static_argnames=("reader", "k"))
+def _top_k(frozen, hidden, *, reader, k):
+  return adaptive_softmax.top_k(hidden, reader.head(frozen), k)
+
+
+def _only_drawing(config: schema.GenerateConfig) -> schema.GenerateConfig:
+  """Makes settings equal that differ only in what is not compiled."""
+  return dataclasses.replace(
+    config,
+    prompt="",
+    prompt_file="",
+    stop="",
+    num_tokens=0,
+    num_samples=1,
+    segment_len=1,
+    mem_len=0,
+  )

@@ -1,0 +1,44 @@
+"""Reads several lanes of tokens, a few at a time, for as long as one likes.
+
+Shapes: B lanes, T tokens of a call, V vocabulary.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.model import kv_cache
+
+
+# The state is not donated: a caller may go on from it in several ways.
+@functools.partial(jax.jit, static_argnames="reader")
+def step(
+  frozen: kv_cache.Frozen,
+  state: kv_cache.State,
+  tokens: shapes.Tokens,
+  resets: Any,
+  *,
+  reader: kv_cache.Reader,
+) -> tuple[kv_cache.State, jt.Float[shapes.Array, "B T V"]]:
+  """Reads tokens one by one, so that T may change from call to call.
+
+  The reader and its state are those of `Reader.for_tokens`. `resets` [B, T] is
+  True where a token is the first of a document; None is for nowhere.
+
+  Returns:
+    The next state, and the log-probabilities of every next token.
+  """
+
+  def read(state, column):
+    token, reset = column
+    reset = None if reset is None else reset[:, None]
+    log_probs, state = reader.step(frozen, state, token[:, None], reset)
+    return state, log_probs[:, 0]
+
+  columns = tokens.T, None if resets is None else resets.T
+  state, log_probs = jax.lax.scan(read, state, columns)
+  return state, jnp.swapaxes(log_probs, 0, 1)
