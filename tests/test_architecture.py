@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "transformer_xl"
 # From the top to the bottom; the face of the package stands beside `main`.
 ROOMS = (
-  *("main", "analysis", "importers", "planning", "text", "training"),
+  *("main", "report", "analysis", "importers", "planning", "text", "training"),
   *("evaluation", "workdir", "model", "data", "config", "formats"),
 )
 GROUND_FLOOR = ("command_line", "errors", "hardware", "mesh", "shapes")
@@ -30,7 +30,7 @@ MAY_GO_OUTSIDE = {
 MOST_LINES = 320
 # Libraries that training never needs, or only when it writes its events.
 NOT_FOR_TRAINING = (
-  *("matplotlib", "pyarrow", "safetensors", "tensorboardX"),
+  *("bokeh", "jinja2", "matplotlib", "pyarrow", "safetensors", "tensorboardX"),
   *("tensorflow_datasets", "tokenizers"),
 )
 MEASURED = (PACKAGE, "data_prep", "experiments", "benchmarks")

@@ -71,7 +71,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
           *(step, last),
         )
         return True
-      run_record.record(config, workdir)
+      run_record.record(config, workdir, step=step)
       run_record.keep_vocabulary(data_dir, workdir)
       while True:
         with contextlib.closing(_open_writer(config, workdir, run)) as writer:
