@@ -5,10 +5,10 @@ distance.
 """
 
 import base64
-import math
 from typing import Any
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import jaxtyping as jt
 import numpy as np
@@ -31,8 +31,8 @@ class Attention(NamedTuple):
 
 
 def bins(most: int) -> list[int]:
-  """The first distance of each bin, up to `most`: 0, 1, 2, 4, 8, ..."""
-  return [0, *(2**n for n in range(max(most, 1).bit_length()))]
+  """The first distance of each bin: 0, 1, 2, 4, 8, ... up to `most`."""
+  return [0, *(2**n for n in range(most.bit_length()))]
 
 
 def summary(
@@ -83,8 +83,8 @@ def packed(attention: Attention, starts: tuple[int, ...]) -> dict[str, Any]:
     for array, kind in zip(attention, _TYPES, strict=True)
   )
   count = min(len(attention.weights), MOST_BYTES // each)
-  newest = Attention(
-    *(np.asarray(array[len(array) - count :]) for array in attention)
+  newest = jax.tree.map(
+    lambda array: np.asarray(array[len(array) - count :]), attention
   )
   scales = np.abs(newest.terms).max(axis=(0, -1), initial=1e-9)  # [4, N, H]
   values = newest._replace(
@@ -94,6 +94,7 @@ def packed(attention: Attention, starts: tuple[int, ...]) -> dict[str, Any]:
     on_memory=_roots(newest.on_memory),
   )
   _, num_layers, num_heads, num_keys = newest.weights.shape
+  has_term = np.abs(newest.terms).max((0, 2, 3, 4), initial=0) > 0
   arrays = zip(Attention._fields, values, _TYPES, strict=True)
   return {
     "num_queries": count,
@@ -103,7 +104,7 @@ def packed(attention: Attention, starts: tuple[int, ...]) -> dict[str, Any]:
     "bin_starts": list(starts),
     "term_scales": scales.round(4).tolist(),
     # Terms that the encoding does not have are 0 everywhere.
-    "has_term": (np.abs(newest.terms).max((0, 2, 3, 4), initial=0) > 0).tolist(),
+    "has_term": has_term.tolist(),
     **{name: _base64(array, kind) for name, array, kind in arrays},
   }
 

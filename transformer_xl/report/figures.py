@@ -4,6 +4,7 @@ Colours are legible on a light and on a dark page. Dragging is off until a tool
 is chosen, so that a finger on a figure scrolls the page.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +20,8 @@ COLOURS = (
   *("#3b82c4", "#e07b39", "#3f9f6b", "#b561b8", "#c9a227", "#d1495b"),
   *("#4fb3bf", "#8d7b68"),
 )
-MOST_POINTS = 2000  # Drawn of a curve; shared out if there are several runs.
-_GREY = "#878d96"
+MOST_POINTS = 2000  # Of a curve; a quarter of them for each of several runs.
+_GREY, _RED = "#878d96", "#d1495b"
 # Title, unit, field of a training line, and the scale.
 _CURVES = (
   ("Loss", "nats per token", "loss", "linear"),
@@ -42,7 +43,7 @@ def thinned(
     return x, y
   kept = set[int]()
   edges = np.linspace(0, len(x), most // 4 + 1).astype(int)
-  for low, high in zip(edges[:-1], edges[1:], strict=True):
+  for low, high in itertools.pairwise(edges.tolist()):
     part = y[low:high]
     kept |= {low, low + int(part.argmin()), low + int(part.argmax()), high - 1}
   index = sorted(kept)
@@ -63,28 +64,28 @@ def training(runs: Sequence[run_history.History]) -> list[Any]:
 
 def _draw_run(figure, run, field, colour, *, is_alone) -> None:
   """The curve of one run, its validation, and where it was interrupted."""
-  most = max(4 * len(COLOURS), MOST_POINTS // (1 if is_alone else 3))
-  name = "training" if is_alone else run.name
+  most = MOST_POINTS if is_alone else MOST_POINTS // 4
+
+  def legend(label: str) -> dict[str, Any]:
+    return {"legend_label": label} if field == "loss" else {}
+
   x, y = thinned(*run.training(field), most=most)
   if len(x):
-    label = {"legend_label": name} if field == "loss" else {}
-    alpha = 0.9 if is_alone or field != "loss" else 0.7
-    figure.line(x, y, color=colour, line_width=1.6, alpha=alpha, **label)
-  if field == "loss":
-    x, y = thinned(*run.validation(), most=most)
-    if len(x):
-      label = "validation" if is_alone else f"{run.name}, validation"
-      dark = COLOURS[1] if is_alone else colour
-      options: Any = {"color": dark, "legend_label": label}
-      figure.line(x, y, line_dash=[6, 3], line_width=1.6, **options)
-      figure.scatter(x, y, size=5, **options)
-  label = {"legend_label": "resumed"} if field == "loss" else {}
-  if len(run.resumes()):
-    dashes: Any = {"line_dash": "dotted", "line_width": 1.3}
-    figure.vspan(x=run.resumes(), color=_GREY, **dashes, **label)
-  label = {"legend_label": "rewound"} if field == "loss" else {}
-  if len(run.rewinds()):
-    figure.vspan(x=run.rewinds(), color="#d1495b", line_width=1.3, **label)
+    style = legend("training" if is_alone else run.name)
+    figure.line(x, y, color=colour, line_width=1.6, **style)
+  x, y = thinned(*run.validation(), most=most)
+  if len(x) and field == "loss":
+    style = legend("validation" if is_alone else f"{run.name}, validation")
+    style["color"] = COLOURS[1] if is_alone else colour
+    figure.line(x, y, line_dash=[6, 3], line_width=1.6, **style)
+    figure.scatter(x, y, size=5, **style)
+  for steps, label, colour, dash in (
+    (run.resumes(), "resumed", _GREY, "dotted"),
+    (run.rewinds(), "rewound", _RED, "solid"),
+  ):
+    if steps:
+      style = legend(label) | {"color": colour, "line_dash": dash}
+      figure.vspan(x=steps, line_width=1.3, **style)
 
 
 def loss_by_memory(runs: Sequence[run_history.History]) -> list[Any]:
@@ -96,9 +97,7 @@ def loss_by_memory(runs: Sequence[run_history.History]) -> list[Any]:
   ]
   if not curves:
     return []
-  figure = _figure(
-    "Loss by memory length", "nats per token", "memory (tokens)"
-  )
+  figure = _figure("Loss by memory length", "nats per token", "memory (tokens)")
   for (label, curve), colour in zip(curves, _colours(curves), strict=True):
     options: Any = {"color": colour, "legend_label": label}
     figure.line(*curve, line_width=1.6, **options)
@@ -141,7 +140,7 @@ def attention(result: dict[str, Any]) -> list[Any]:
   return [distances, memory]
 
 
-def items(figures: Sequence[Any]) -> list[dict[str, Any]]:
+def items(figures: Sequence[Any]) -> list[Any]:
   """Figures as JSON, for `Bokeh.embed.embed_item`."""
   for figure in figures:
     # Only now do legends exist. Bokeh warns of changing one that does not.
@@ -160,6 +159,7 @@ def items(figures: Sequence[Any]) -> list[dict[str, Any]]:
 
 def _figure(title: str, unit: str, x_label: str, **options: Any) -> Any:
   figure = plotting.figure(
+    title=f"{title} ({unit})" if unit else title,
     height=270,
     sizing_mode="stretch_width",
     tools="pan,box_zoom,wheel_zoom,reset,save",
@@ -174,8 +174,8 @@ def _figure(title: str, unit: str, x_label: str, **options: Any) -> Any:
     **options,
   )
   figure.toolbar.logo, figure.toolbar.autohide = None, True
-  figure.title.text = f"{title} ({unit})" if unit else title
-  figure.title.text_color, figure.title.text_font_size = _GREY, "13px"
+  heading: Any = figure.title
+  heading.update(text_color=_GREY, text_font_size="13px")
   figure.xaxis.axis_label = x_label
   figure.add_tools(models.HoverTool(tooltips=[("", "@x{0,0}: @y{0,0.[0000]}")]))
   figure.grid.grid_line_color, figure.grid.grid_line_alpha = _GREY, 0.2

@@ -13,6 +13,7 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
@@ -61,10 +62,11 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
   mem_len = min(max(config.eval.mem_len), len(tokens) - 1)
   segment_len = min(config.eval.segment_len, len(tokens) - 1)
-  bins = tuple(attention_lib.bins(mem_len + segment_len - 1))
+  farthest = min(mem_len + segment_len, len(tokens) - 1) - 1
+  bins = tuple(attention_lib.bins(farthest))
   mesh, params, step = trained_model.load(config, workdir)
   with jax.set_mesh(mesh):
-    found = _read_text(params, tokens, config, mem_len, segment_len, bins)
+    found = _read_text(params, mesh, tokens, config, mem_len, segment_len, bins)
   return {
     "dataset": config.data.name,
     "split": split,
@@ -81,7 +83,9 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   }
 
 
-def _read_text(params, tokens, config, mem_len, segment_len, bins) -> Segment:
+def _read_text(
+  params, mesh, tokens, config, mem_len, segment_len, bins
+) -> Segment:
   """A text [S + 1], its segments joined; T is S."""
   model, count = sums.make_model(config), len(tokens) - 1
   call = jax.jit(
@@ -90,7 +94,8 @@ def _read_text(params, tokens, config, mem_len, segment_len, bins) -> Segment:
       model=model,
       bins=bins,
       num_alternatives=min(NUM_ALTERNATIVES, config.model.vocab_size),
-    )
+    ),
+    out_shardings=mesh_lib.replicated(mesh),  # The first process writes all.
   )
   memory = transformer_xl.empty_memory(
     config.model, batch_size=1, mem_len=mem_len

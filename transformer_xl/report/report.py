@@ -40,7 +40,10 @@ _MISSING = {
     "Nothing has been evaluated yet. This evaluates several memory lengths:",
     "--mode=eval --config.eval.mem_len='(0,128,512)'",
   ),
-  "sample": ("No sample has been drawn yet. This draws one:", "--mode=generate"),
+  "sample": (
+    "No sample has been drawn yet. This draws one:",
+    "--mode=generate",
+  ),
   "recl": (
     "The effective context length has not been measured. This measures it:",
     "--mode=recl",
@@ -82,7 +85,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
       file.write(page)
     os.replace(f"{path}.tmp", path)
-    logging.info("Wrote %s, %.1f MB: open it in a browser.", path, len(page) / 1e6)
+    logging.info(
+      "Wrote %s, %.1f MB: open it in a browser.", path, len(page) / 1e6
+    )
   result = {
     "made_by": plotting.MADE_BY,
     "file": FILE,
@@ -95,7 +100,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     },
     "text": text and {name: text[name] for name in _ABOUT_TEXT},
   }
-  metrics_log.write_json(os.path.join(workdir, "results", "report.json"), result)
+  metrics_log.write_json(
+    os.path.join(workdir, "results", "report.json"), result
+  )
   return result
 
 

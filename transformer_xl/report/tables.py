@@ -16,13 +16,15 @@ _FIRST = (
   *("checkpoint_step", "segment_len", "num_tokens"),
 )
 
+_HASH = "dataset_sha256"  # Its first digits tell texts apart.
+
 
 class Table(NamedTuple):
   """Cells are text."""
 
   columns: list[str]
   rows: list[list[str]]
-  shared: dict[str, str] = {}  # Fields that have one value in all rows.
+  shared: dict[str, str]  # Fields that have one value in all rows.
 
 
 class Setting(NamedTuple):
@@ -35,7 +37,7 @@ class Setting(NamedTuple):
 
 
 def cards(runs: Sequence[run_history.History]) -> Table:
-  """The evaluation cards, newest first; what all have in common is set apart."""
+  """The evaluation cards, newest first; what they share is set apart."""
   found = [
     ({"run": run.name} if len(runs) > 1 else {}) | card
     for run in runs
@@ -48,7 +50,7 @@ def cards(runs: Sequence[run_history.History]) -> Table:
     if not any(values):
       continue
     if len(set(values)) == 1 and (len(found) > 1 or name not in _FIRST):
-      shared[name] = values[0]
+      shared[name] = values[0][:12] if name == _HASH else values[0]
     else:
       columns.append(name)
   rows = [[text(card.get(name)) for name in columns] for card in found]
@@ -61,6 +63,7 @@ def differences(runs: Sequence[run_history.History]) -> Table:
   return Table(
     ["field", *(run.name for run in runs)],
     [[name, *map(literal, values)] for name, values in rows.items()],
+    {},
   )
 
 
@@ -74,7 +77,7 @@ def effective_lengths(result: dict[str, Any]) -> Table:
     ]
     rows.append([model["name"], *cells])
   shares = [f"hardest {entry['fraction']:.0%}" for entry in result["recl"]]
-  return Table(["model", *shares], rows)
+  return Table(["model", *shares], rows, {})
 
 
 def facts(run: run_history.History) -> list[tuple[str, str]]:
@@ -93,8 +96,9 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
   cards = [card for card in run.cards if isinstance(card.get("nll"), float)]
   if cards:
     best = min(cards, key=lambda card: card["nll"])
+    memory = f"{best.get('split')} loss, memory {best.get('mem_len')}"
     found += [
-      (f"Best on {best['split']}", f"{best['nll']:.4f} nats"),
+      (memory.capitalize(), f"{best['nll']:.4f} nats"),
       ("Parameters", text(best.get("num_parameters"))),
     ]
   return found

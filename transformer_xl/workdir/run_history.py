@@ -72,7 +72,7 @@ class History(NamedTuple):
     The newest card counts. A label names the split, the step, and the settings
     in which cards of one split and step differ.
     """
-    groups: dict[str, dict[int, float]] = {}
+    groups: dict[str, dict[int, Any]] = {}
     for card, label in zip(self.cards, _labels(self.cards), strict=True):
       mem_len, nll = card.get("mem_len"), card.get("nll")
       if isinstance(mem_len, int) and _is_number(nll):

@@ -21,6 +21,11 @@ function percent(share) {
   return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
 }
 
+function signed(value) {
+  const size = Math.abs(value).toFixed(1);
+  return Number(size) ? (value < 0 ? "−" : "+") + size : size;
+}
+
 // A token by itself, with white space made visible.
 function label(piece) {
   const shown = piece.replace(/\n/g, "↵").replace(/\t/g, "⇥");
@@ -110,6 +115,7 @@ class Reader {
     tokens.addEventListener("click", (event) => this.point(event, true));
     tokens.addEventListener("keydown", (event) => this.step(event));
     this.show(Math.max(1, text.num_tokens - Math.floor(text.segment_len / 2)));
+    tokens.scrollTop = this.spans[this.at].offsetTop - tokens.clientHeight / 2;
   }
 
   span(piece, at) {
@@ -222,8 +228,7 @@ class Reader {
       bins.forEach((share, i) => {
         const cell = make("td", "cell");
         cell.style.setProperty("--mass", Math.sqrt(share).toFixed(2));
-        const last = i + 1 < starts.length ? starts[i + 1] : starts[i] + 1;
-        const range = last - starts[i] > 1 ? `${starts[i] + 1} to ${last}` : `${starts[i] + 1}`;
+        const range = i + 1 < starts.length ? `${starts[i] + 1} to ${starts[i + 1]}` : `${starts[i] + 1} or more`;
         cell.title = `${range} back: ${percent(share)}`;
         row.append(cell);
       });
@@ -260,7 +265,7 @@ class Reader {
       row.append(make("td", "", key.at < start ? "memory" : "segment"), make("td", "number", percent(key.weight)));
       for (const [, , index] of kinds) {
         const value = key.terms[index];
-        const cell = make("td", `number ${value < 0 ? "negative" : "positive"}`, (value < 0 ? "−" : "+") + Math.abs(value).toFixed(1));
+        const cell = make("td", `number ${value < 0 ? "negative" : "positive"}`, signed(value));
         cell.style.setProperty("--size", ((0.7 * Math.abs(value)) / largest).toFixed(2));
         row.append(cell);
       }
@@ -273,10 +278,19 @@ class Reader {
   }
 }
 
-const data = JSON.parse(document.getElementById("data").textContent);
-for (const [group, items] of Object.entries(data.figures)) {
-  items.forEach((item, index) => Bokeh.embed.embed_item(item, `${group}-${index}`));
+// One figure after the other, so that the page answers in between.
+async function draw(figures) {
+  Bokeh.set_log_level("warn");
+  for (const [group, items] of Object.entries(figures)) {
+    for (const [index, item] of items.entries()) {
+      await Bokeh.embed.embed_item(item, `${group}-${index}`);
+    }
+  }
+  document.body.dataset.drawn = "true";
 }
+
+const data = JSON.parse(document.getElementById("data").textContent);
 if (data.text) {
   new Reader(data.text, document.getElementById("tokens"), document.getElementById("details"));
 }
+draw(data.figures);
