@@ -47,26 +47,24 @@ def summary(
   mem_len = num_keys - num_queries
   query, key = jnp.arange(num_queries)[:, None], jnp.arange(num_keys)[None]
   distances = jnp.maximum(mem_len + query - key, 0)  # Of visible keys.
-  terms = jnp.stack([term[:, 0] for term in reading.terms])
-  is_visible = weights > 0
-  mean = jnp.sum(terms * is_visible, -1) / jnp.sum(is_visible, -1)
-  # Adding a constant to the scores of a query changes no attention.
-  terms = terms - mean[..., None]
   largest = jnp.argsort(-weights, axis=-1)[..., :NUM_KEYS]
 
   def kept(values):
-    values = jnp.broadcast_to(values, (*values.shape[:-4], *weights.shape))
-    chosen = jnp.broadcast_to(largest, (*values.shape[:-1], largest.shape[-1]))
-    return jnp.take_along_axis(values, chosen, axis=-1)
+    values = jnp.broadcast_to(values, weights.shape)
+    return jnp.take_along_axis(values, largest, axis=-1)
+
+  def centred(term):  # A constant on the scores of a query changes nothing.
+    mean = jnp.mean(term, axis=-1, keepdims=True, where=weights > 0)
+    return term - mean
 
   index = jnp.searchsorted(jnp.array(starts), distances, side="right") - 1
-  members = index[..., None] == jnp.arange(len(starts))
+  members = jax.nn.one_hot(index, len(starts))
   found = Attention(
     kept(weights),
     kept(distances[None, None]),
-    kept(terms),
-    jnp.einsum("nhtk,tkd->nhtd", weights, members.astype(weights.dtype)),
-    weights[..., :mem_len].sum(-1),
+    jnp.stack([kept(centred(term[:, 0])) for term in reading.terms]),
+    jnp.einsum("nhtk,tkd->nhtd", weights, members),
+    jnp.sum(weights[..., :mem_len], axis=-1),
   )
   axes = (2, 2, 3, 2, 2)
   return Attention(*map(jnp.moveaxis, found, axes, [0] * len(axes)))

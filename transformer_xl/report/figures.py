@@ -134,7 +134,8 @@ def attention(result: dict[str, Any]) -> list[Any]:
   shares = [100 * share for share in result["memory_share_by_layer"]]
   memory = _figure("Attention to memory", "%", "layer")
   layers = [*range(1, len(shares) + 1)]
-  memory.vbar(x=layers, top=shares, width=0.7, color=COLOURS[0])
+  bars = {"x": layers, "y": shares}
+  memory.vbar(x="x", top="y", source=bars, width=0.7, color=COLOURS[0])
   for figure in (distances, memory):
     figure.xaxis.ticker = models.FixedTicker(ticks=layers)
   return [distances, memory]
@@ -143,6 +144,12 @@ def attention(result: dict[str, Any]) -> list[Any]:
 def items(figures: Sequence[Any]) -> list[Any]:
   """Figures as JSON, for `Bokeh.embed.embed_item`."""
   for figure in figures:
+    hover = figure.select_one(models.HoverTool)
+    hover.renderers = [
+      drawn
+      for drawn in figure.renderers
+      if not isinstance(drawn.glyph, models.VSpan)  # It has no value.
+    ]
     # Only now do legends exist. Bokeh warns of changing one that does not.
     for legend in figure.legend:
       legend.update(
@@ -177,7 +184,11 @@ def _figure(title: str, unit: str, x_label: str, **options: Any) -> Any:
   heading: Any = figure.title
   heading.update(text_color=_GREY, text_font_size="13px")
   figure.xaxis.axis_label = x_label
-  figure.add_tools(models.HoverTool(tooltips=[("", "@x{0,0}: @y{0,0.[0000]}")]))
+  figure.add_tools(
+    models.HoverTool(
+      tooltips=[("", "@x{0,0}: @y{%.4g}")], formatters={"@y": "printf"}
+    )
+  )
   figure.grid.grid_line_color, figure.grid.grid_line_alpha = _GREY, 0.2
   for axis in figure.axis:
     axis.update(

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import jax
 import jinja2
-import markupsafe
 from absl import logging
 from bokeh import resources
 
@@ -92,7 +91,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "made_by": plotting.MADE_BY,
     "file": FILE,
     "num_bytes": len(page.encode()),
-    "runs": [run.workdir for run in runs],
+    "runs": [{"name": run.name, "workdir": run.workdir} for run in runs],
     "differences": run_history.differences(runs),
     "shown": shown,
     "missing": {
@@ -155,7 +154,7 @@ def _page(
     missing=missing,
     made_by=plotting.MADE_BY,
     nonce=secrets.token_urlsafe(16),
-    bokeh=markupsafe.Markup("".join(_BOKEH.js_raw)),
+    bokeh="".join(_BOKEH.js_raw),
     data={"figures": items, "text": text},
   )
   return page, [name for name, content in parts.items() if content]
@@ -196,7 +195,5 @@ def _template() -> jinja2.Template:
   environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
   source = (folder / "page.html").read_text("utf-8")
   template = environment.from_string(source)
-  template.globals["source"] = lambda name: markupsafe.Markup(
-    (folder / name).read_text("utf-8")
-  )
+  template.globals["source"] = lambda name: (folder / name).read_text("utf-8")
   return template

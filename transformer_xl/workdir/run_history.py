@@ -5,8 +5,8 @@ still training, or was killed, can be read.
 """
 
 import json
-import math
 import pathlib
+import sys
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -56,15 +56,15 @@ class History(NamedTuple):
 
   def rewinds(self) -> list[int]:
     """Steps to which the run went back after it had diverged."""
-    found = [line.get("rewound_to") for line in self.lines]
-    return [step for step in found if isinstance(step, int)]
+    found = (line.get("rewound_to") for line in self.lines)
+    return [step for step in found if _is_count(step)]
 
   def resumes(self) -> list[int]:
     """Steps after which training was resumed, in order and once each."""
     sessions = self.record.get("sessions")
     sessions = sessions if isinstance(sessions, list) else []
     steps = (one.get("step") for one in sessions if isinstance(one, dict))
-    return sorted({step for step in steps if isinstance(step, int) and step})
+    return sorted({step for step in steps if _is_count(step) and step})
 
   def loss_by_memory(self) -> dict[str, Curve]:
     """The loss in nats at each memory length, by what else the cards state.
@@ -75,7 +75,7 @@ class History(NamedTuple):
     groups: dict[str, dict[int, Any]] = {}
     for card, label in zip(self.cards, _labels(self.cards), strict=True):
       mem_len, nll = card.get("mem_len"), card.get("nll")
-      if isinstance(mem_len, int) and _is_number(nll):
+      if _is_count(mem_len) and _is_number(nll):
         groups.setdefault(label, {})[mem_len] = nll
     return {label: _sorted(points) for label, points in groups.items()}
 
@@ -92,7 +92,7 @@ def read(workdir: str) -> History:
   lines = [
     line
     for line in _objects(folder / "metrics.jsonl")
-    if isinstance(line.get("step"), int)
+    if _is_count(line.get("step"))
   ]
   return History(folder.resolve().name, workdir, record, lines, _cards(folder))
 
@@ -172,9 +172,12 @@ def _sorted(points: dict[int, float]) -> Curve:
   return Curve(np.array(steps, np.int64), np.array(values, np.float64))
 
 
+def _is_count(value: Any) -> bool:
+  return type(value) is int and 0 <= value < 2**53
+
+
 def _is_number(value: Any) -> bool:
-  is_number = isinstance(value, int | float) and not isinstance(value, bool)
-  return is_number and math.isfinite(value)
+  return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _labels(cards: list[dict[str, Any]]) -> list[str]:
