@@ -1,14 +1,18 @@
 """A finished run with a log, cards and a sample, and its report."""
 
+import hashlib
 import json
 
 import pytest
 
 from tests import corpus
 from tests.analysis import runs
+from transformer_xl.data import vocabulary
 
 # Of a corpus, a run's name or a sample: to be shown, never to be run.
-HOSTILE = "</script><script>document.title='owned'</script><!-- \"'&\\\x00\u2028"
+HOSTILE = (
+  "</script><script>document.title='owned'</script><!-- \"'&\\\x00\u2028"
+)
 
 
 @pytest.fixture(scope="package")
@@ -44,3 +48,36 @@ def write_run(data_dir, workdir, *, num_lines=40, **updates):
   sample = {"prompt": "abc", "samples": [{"text": HOSTILE}], "seed": 0}
   (results / "generate.json").write_text(json.dumps(sample))
   return config
+
+
+def write_hostile(data_dir):
+  """A dataset whose words are parts of a page."""
+  corpus.write(data_dir)
+  folder = data_dir / corpus.NAME
+  words = [HOSTILE.replace(" ", "_"), "<b>", "&lt;", "'\"`${1}", "a\u202eb"]
+  words += [f"w{n}" for n in range(len(corpus.SYMBOLS) - len(words))]
+  content = "".join(vocabulary.escape(word) + "\n" for word in words).encode()
+  (folder / "vocabulary.txt").write_bytes(content)
+  meta = json.loads((folder / "meta.json").read_text())
+  meta["unit"] = "word"
+  meta["tokenizer"] = {"kind": "word", "lower_case": False}
+  meta["tokenizer"] |= {"end_of_line": None, "unk": None}
+  meta["vocabulary"]["sha256"] = hashlib.sha256(content).hexdigest()
+  (folder / "meta.json").write_text(json.dumps(meta))
+  return str(data_dir)
+
+
+RECL = {
+  "contexts": [4, 8, 12],
+  "models": [{"name": HOSTILE, "perplexity": [9.0, 8.0, 7.5]}],
+  "recl": [
+    {
+      **{"fraction": 0.1, "recl": [12], "is_reached": [False]},
+      "relative_gains": [[0.2, 0.1]],
+    }
+  ],
+}
+ATTENTION = {
+  "mean_distance": [[1.0, 2.0], [3.0, 4.0]],
+  "memory_share_by_layer": [0.25, 0.5],
+}

@@ -92,7 +92,7 @@ def test_hostile_text_is_shown_and_not_run(run):
 
 def test_hostile_tokens_stay_in_their_json(run, monkeypatch):
   folder, *_ = run
-  text = {name: 0 for name in report._ABOUT_TEXT} | {"tokens": [HOSTILE]}
+  text = dict.fromkeys(report._ABOUT_TEXT, 0) | {"tokens": [HOSTILE]}
   monkeypatch.setattr(report.reading, "read", lambda *_: text)
   config = load.from_config_dict(load.saved(str(folder)))
   report.run(config, str(folder))
@@ -163,5 +163,5 @@ def test_the_page_of_several_runs_names_what_differs(data_dir, tmp_path):
   assert "config.train.learning_rate" in page.text
   assert "What differs" in page.text
   missing = {"report.runs": (str(tmp_path / "c"),)}
-  with pytest.raises(errors.UserError, match="c has no config.json"):
+  with pytest.raises(errors.UserError, match=r"c has no config\.json"):
     report.run(load.replaced(config, missing), str(tmp_path / "b"))

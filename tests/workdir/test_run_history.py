@@ -96,5 +96,5 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(data_dir, tmp_path):
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path):
-  with pytest.raises(errors.UserError, match="has no config.json"):
+  with pytest.raises(errors.UserError, match=r"has no config\.json"):
     run_history.read(str(tmp_path))
