@@ -7,8 +7,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common import by
 from selenium.webdriver.common import keys
-from selenium.webdriver.support import wait
 
+from benchmarks import report_page
 from tests.report import conftest
 from transformer_xl.config import load
 from transformer_xl.report import report
@@ -17,26 +17,11 @@ pytestmark = pytest.mark.skipif(
   not (shutil.which("chromium") and shutil.which("chromedriver")),
   reason="Debian's packages chromium and chromium-driver are not installed",
 )
-OPTIONS = (
-  *("--no-sandbox", "--headless=new", "--disable-gpu", "--no-first-run"),
-  *("--disable-background-networking", "--disable-component-update"),
-  *("--disable-sync", "--disable-dev-shm-usage"),
-)
-PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-DESKTOP = PHONE | {"width": 1180, "height": 900, "mobile": False}
-SECONDS = 60  # On a busy machine.
 
 
 @pytest.fixture(scope="module")
 def browser():
-  options = webdriver.ChromeOptions()
-  options.binary_location = shutil.which("chromium")
-  for option in OPTIONS:
-    options.add_argument(option)
-  logs = {"browser": "ALL", "performance": "ALL"}
-  options.set_capability("goog:loggingPrefs", logs)
-  service = webdriver.ChromeService(shutil.which("chromedriver"))
-  driver = webdriver.Chrome(options=options, service=service)
+  driver = report_page.start_browser()
   yield driver
   driver.quit()
 
@@ -62,19 +47,10 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def page(browser, folder):
   """The page as a desktop shows it, after the last figure is drawn."""
-  show(browser, folder, DESKTOP)
-  return browser
-
-
-def show(browser, folder, device):
-  browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
   for log in ("browser", "performance"):
     browser.get_log(log)  # Forgets the page before.
-  browser.get((folder / "report.html").as_uri())
-  script = "return document.body.dataset.drawn"
-  wait.WebDriverWait(browser, SECONDS).until(
-    lambda driver: driver.execute_script(script)
-  )
+  report_page.show(browser, folder, report_page.DESKTOP)
+  return browser
 
 
 def find(page, selector):
@@ -170,7 +146,7 @@ def test_hostile_words_are_words(page):
 
 
 def test_a_phone_scrolls_in_one_direction(browser, folder):
-  show(browser, folder, PHONE)
+  report_page.show(browser, folder, report_page.PHONE)
   width = "return document.documentElement.scrollWidth"
   assert browser.execute_script(width) == 390
   click(find(browser, "#tokens span[data-at]")[40])

@@ -86,10 +86,12 @@ class Attention {
     };
   }
 
-  // The head that looks at memory most.
-  widest() {
+  // The head that looks most at single tokens in memory.
+  sharpest() {
     const sums = new Float64Array(this.numHeads);
-    this.onMemory.forEach((value, i) => { sums[i % this.numHeads] += value; });
+    this.onMemory.forEach((share, row) => {
+      sums[row % this.numHeads] += share * this.weights[row * this.num_keys];
+    });
     return sums.indexOf(Math.max(...sums));
   }
 
@@ -105,7 +107,7 @@ class Reader {
     this.tokens = tokens;
     this.details = details;
     this.attention = new Attention(text.attention, text.num_tokens);
-    this.head = this.attention.widest();
+    this.head = this.attention.sharpest();
     this.isPinned = false;
     this.bits = text.nll.map((nll) => nll / Math.LN2);
     this.spans = text.tokens.map((piece, at) => this.span(piece, at));
@@ -159,9 +161,7 @@ class Reader {
 
   choose(head) {
     this.head = head;
-    const scrolled = this.details.querySelector(".heads").scrollTop;
     this.show(this.at);
-    this.details.querySelector(".heads").scrollTop = scrolled;
   }
 
   // The token at a position, as its last query predicted it.
@@ -181,6 +181,12 @@ class Reader {
       else span.style.removeProperty("--seen");
     });
     this.details.replaceChildren(...this.prediction(at), ...(has ? this.looks(query, keys) : this.untold()));
+    const heads = this.details.querySelector(".heads");
+    if (heads) {
+      const chosen = heads.querySelector(".chosen");
+      heads.scrollTop = this.scrolled ?? chosen.offsetTop - heads.clientHeight / 2;
+      heads.addEventListener("scroll", () => { this.scrolled = heads.scrollTop; });
+    }
   }
 
   prediction(at) {
