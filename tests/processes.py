@@ -28,6 +28,7 @@ from transformer_xl.analysis import attention_maps
 from transformer_xl.analysis import eval_speed
 from transformer_xl.analysis import recl
 from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.report import report
 from transformer_xl.text import generate
 from transformer_xl.text import score
 from transformer_xl.training import loop
@@ -66,6 +67,7 @@ MODES = {
   "attention": attention_maps.run,
   "eval_speed": eval_speed.run,
   "ablation": ablation.run,
+  "report": report.run,
 }
 
 

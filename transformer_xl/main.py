@@ -47,6 +47,7 @@ MODES = {
   "attention": ("analysis.attention_maps", "run"),
   "eval_speed": ("analysis.eval_speed", "run"),
   "ablation": ("analysis.ablation", "run"),
+  "report": ("report.report", "run"),
 }
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."

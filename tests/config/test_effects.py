@@ -29,6 +29,7 @@ from transformer_xl.evaluation import evaluate as static_evaluate
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.planning import plan
+from transformer_xl.report import report
 from transformer_xl.text import generate
 from transformer_xl.text import score
 from transformer_xl.training import loop
@@ -218,6 +219,8 @@ CASES = {
   "analysis.num_tokens": (50, {}),
   "analysis.speed_lens": ((4, 6), {}),
   "analysis.text": ("abcdefghij abcdefghij klmnopqr abcde", {}),
+  "report.runs": (("other",), {}),
+  "report.num_tokens": (20, {}),
 }
 # A refusal is the effect: of what other data, checkpoints or devices allow.
 REFUSED = {
@@ -244,6 +247,7 @@ MODES = {
   "analysis": recl.run,
   "analysis.text": attention_maps.run,
   "analysis.speed_lens": eval_speed.run,
+  "report": report.run,
 } | dict.fromkeys(
   ("analysis.rows", "analysis.attention_lens", "analysis.equal_memory"),
   ablation.run,
@@ -252,6 +256,7 @@ MODES = {
 FOUND = {
   *("nll", "samples", "log_probs", "top", "recl", "perplexity_gains"),
   *("widest", "attention_len", "best", "sweep", "planned_bytes"),
+  *("runs", "mean_nll"),
 }
 
 
@@ -277,6 +282,7 @@ def outcome(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.chdir(tmp_path_factory.mktemp("effects"))
     runs.write(corpus.write("data"), "run", **RUN)
+    runs.write("data", "other", **RUN)
     pathlib.Path("texts").write_text("abc\nde fgh\n")
     yield lambda group, updates: of(group, tuple(updates.items()))
 

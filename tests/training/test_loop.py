@@ -19,6 +19,7 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.training import loop
 from transformer_xl.training import programs
+from transformer_xl.workdir import run_history
 
 FIELDS = {
   "step",
@@ -96,6 +97,14 @@ def test_a_finished_run_does_nothing_more(data_dir, tmp_path):
   assert loop.train(config, str(tmp_path))
   assert lines(tmp_path) == before
   assert steps(tmp_path) == [8, 12]
+  assert run_history.read(str(tmp_path)).resumes() == []
+
+
+def test_a_resumed_run_records_after_which_step(data_dir, tmp_path):
+  for count in (4, 6):
+    config = corpus.config(data_dir, **{"train.num_steps": count})
+    assert loop.train(config, str(tmp_path))
+  assert run_history.read(str(tmp_path)).resumes() == [4]
 
 
 @pytest.mark.parametrize("num_steps", [12, 8])

@@ -118,7 +118,7 @@ def finish_processes(folder, count):
 
 
 # What depends on the machine, the folder or the number of devices.
-ELSEWHERE = {"seconds", "made_by", "workdir", "planned_bytes"}
+ELSEWHERE = {"seconds", "made_by", "workdir", "planned_bytes", "num_bytes"}
 
 
 def numbers(value, path=""):

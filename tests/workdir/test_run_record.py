@@ -53,7 +53,18 @@ def test_changes_since_the_last_run_are_named(data_dir, tmp_path, caplog):
   assert content["config"]["train"]["learning_rate"] == 0.5
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"config": 3}'])
+def test_every_session_is_kept(data_dir, tmp_path):
+  for step in (0, 8):
+    run_record.record(corpus.config(data_dir), str(tmp_path), step=step)
+  sessions = json.loads((tmp_path / "config.json").read_text())["sessions"]
+  assert [session["step"] for session in sessions] == [0, 8]
+  assert all(session["time"].endswith("+00:00") for session in sessions)
+
+
+@pytest.mark.parametrize(
+  "damage",
+  ["", "{", "[]", '{"config": 3}', '{"config": {}, "sessions": 3}'],
+)
 def test_a_damaged_record_is_written_anew(damage, data_dir, tmp_path, caplog):
   config = corpus.config(data_dir)
   (tmp_path / "config.json").write_text(damage)

@@ -1,4 +1,4 @@
-"""Fields of `config.eval`, `generate`, `score` and `analysis`."""
+"""Fields of `config.eval`, `generate`, `score`, `analysis` and `report`."""
 
 from transformer_xl.config.fields import field
 from transformer_xl.config.fields import group
@@ -184,3 +184,13 @@ class AnalysisConfig:
   """Attention lengths in tokens at which evaluation is timed."""
   text: str = field("")
   """Text to show attention on; empty for the start of the split."""
+
+
+@group
+class ReportConfig:
+  """The page about a run, which docs/report.md explains."""
+
+  runs: tuple[str, ...] = field(())
+  """Workdirs of other runs to show beside it."""
+  num_tokens: int = field(512, "in [1, 4000]")
+  """Length of the text that is shown with its surprisal, in tokens."""

@@ -84,6 +84,7 @@ RULES: dict[str, Callable[[Any], bool]] = {
   "in (0, 1)": lambda value: 0 < value < 1,
   "in (0, 1]": lambda value: 0 < value <= 1,
   "PATTERN=FACTOR": _is_pattern_and_factor,
+  "in [1, 4000]": lambda value: 1 <= value <= 4000,
 }
 
 

@@ -36,6 +36,7 @@ class ExperimentConfig:
   generate: GenerateConfig
   score: evaluation_fields.ScoreConfig
   analysis: AnalysisConfig
+  report: evaluation_fields.ReportConfig
 
 
 FIELDS = {field.name: field for field in fields.walk(ExperimentConfig)}

@@ -72,7 +72,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
         )
         return True
       source = run.metadata.initialised_from
-      run_record.record(config, workdir, initialised_from=source)
+      run_record.record(config, workdir, step=step, initialised_from=source)
       run_record.keep_vocabulary(data_dir, workdir)
       while True:
         with contextlib.closing(_open_writer(config, workdir, run)) as writer:

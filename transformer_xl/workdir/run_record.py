@@ -1,6 +1,7 @@
 """The record of a run: `config.json`, and its vocabulary."""
 
 import dataclasses
+import datetime
 import importlib.metadata
 import json
 import os
@@ -25,18 +26,20 @@ def record(
   config: schema.ExperimentConfig,
   workdir: str,
   *,
+  step: int = 0,
   initialised_from: dict[str, Any] | None = None,
 ) -> None:
   """Writes `config.json`; logs the differences from an existing one.
 
-  `initialised_from` says where the first parameters are from; None if they were
-  drawn, or imported.
+  Its `sessions` keep the time, and the `step` after which training started or
+  was resumed, of every call. `initialised_from` says where the first parameters
+  are from; None if they were drawn, or imported.
   """
   path = os.path.join(workdir, "config.json")
   current = dataclasses.asdict(config)
-  saved = _saved(path) if os.path.exists(path) else {}
+  saved, sessions = _saved(path) if os.path.exists(path) else ({}, [])
   if saved:
-    for name, value in _flat(json.loads(json.dumps(current))).items():
+    for name, value in flat(json.loads(json.dumps(current))).items():
       old = saved.get(name, "absent")
       if old != value:
         logging.warning(
@@ -49,6 +52,7 @@ def record(
       "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
       "git_commit": _git_commit(),
       "initialised_from": initialised_from,
+      "sessions": [*sessions, {"step": step, "time": _now()}],
     },
   )
 
@@ -62,16 +66,26 @@ def initialised_from(workdir: str) -> dict[str, Any] | None:
     return None
 
 
-def _saved(path: str) -> dict[str, Any]:
-  """The configuration of the last run, flat; empty if it is damaged."""
+def _now() -> str:
+  """The time in UTC, to the second."""
+  now = datetime.datetime.now(datetime.UTC)
+  return now.isoformat(timespec="seconds")
+
+
+def _saved(path: str) -> tuple[dict[str, Any], list[Any]]:
+  """The flat configuration of the last run, and all sessions.
+
+  Both are empty if the file is damaged.
+  """
   try:
-    return _flat(json.loads(pathlib.Path(path).read_text("utf-8"))["config"])
-  except (ValueError, LookupError, TypeError, RecursionError):
+    content = json.loads(pathlib.Path(path).read_text("utf-8"))
+    return flat(content["config"]), list(content.get("sessions", []))
+  except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
     logging.warning("%s is damaged and will be rewritten.", path)
-    return {}
+    return {}, []
 
 
-def _flat(tree: dict[str, Any]) -> dict[str, Any]:
+def flat(tree: dict[str, Any]) -> dict[str, Any]:
   """Values by names such as `config.model.num_layers`."""
   return traverse_util.flatten_dict({"config": dict(tree)}, sep=".")
 

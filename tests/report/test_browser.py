@@ -1,0 +1,163 @@
+"""The page in headless Chromium: drawn, answering, silent and offline."""
+
+import json
+import shutil
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common import by
+from selenium.webdriver.common import keys
+
+from benchmarks import report_page
+from tests.report import conftest
+from transformer_xl.config import load
+from transformer_xl.report import report
+
+pytestmark = pytest.mark.skipif(
+  not (shutil.which("chromium") and shutil.which("chromedriver")),
+  reason="Debian's packages chromium and chromium-driver are not installed",
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+  driver = report_page.start_browser()
+  yield driver
+  driver.quit()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """The workdir of a run on hostile text, beside another of 100,000 lines."""
+  top = tmp_path_factory.mktemp("pages")
+  data_dir = conftest.write_hostile(top / "data")
+  conftest.write_run(data_dir, top / "long", num_lines=100_000)
+  config = conftest.write_run(data_dir, top / "run")
+  for name, content in (
+    ("recl", conftest.RECL),
+    ("attention", conftest.ATTENTION),
+  ):
+    path = top / "run" / "results" / f"{name}.json"
+    path.write_text(json.dumps(content))
+  values = {"report.num_tokens": 149, "report.runs": (str(top / "long"),)}
+  report.run(load.replaced(config, values), str(top / "run"))
+  return top / "run"
+
+
+@pytest.fixture
+def page(browser, folder):
+  """The page as a desktop shows it, after the last figure is drawn."""
+  for log in ("browser", "performance"):
+    browser.get_log(log)  # Forgets the page before.
+  report_page.show(browser, folder, report_page.DESKTOP)
+  return browser
+
+
+def find(page, selector):
+  return page.find_elements(by.By.CSS_SELECTOR, selector)
+
+
+def details(page):
+  return find(page, "#details")[0].text
+
+
+def click(element):
+  """Scrolls there first; a person would."""
+  element.parent.execute_script(
+    "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})",
+    element,
+  )
+  element.click()
+
+
+def test_the_console_is_silent_and_nothing_is_fetched(page):
+  said = [
+    entry for entry in page.get_log("browser") if entry["level"] != "INFO"
+  ]
+  assert said == []
+  messages = (
+    json.loads(entry["message"])["message"]
+    for entry in page.get_log("performance")
+  )
+  fetched = [
+    message["params"]["request"]["url"]
+    for message in messages
+    if message["method"] == "Network.requestWillBeSent"
+  ]
+  assert len(fetched) >= 1
+  assert not [
+    url for url in fetched if not url.startswith(("file:", "data:", "blob:"))
+  ]
+
+
+def test_every_part_is_drawn(page):
+  figures = find(page, ".figure")
+  assert len(figures) == 4 + 1 + 2 + 2
+  for figure in figures:
+    assert find(figure, ".bk-Figure"), figure.get_attribute("id")
+  assert len(find(page, "#tokens span[data-at]")) == 150
+  assert len(find(page, "#differences")) == 1
+  assert len(find(page, "#evaluation tbody tr")) == 6
+
+
+def test_a_click_on_a_token_shows_its_prediction(page):
+  tokens = find(page, "#tokens span[data-at]")
+  click(tokens[20])
+  first = details(page)
+  assert "Position 20, pinned" in first
+  assert len(find(page, ".bars i")) == 8
+  click(tokens[30])
+  assert "Position 30, pinned" in details(page)
+  assert details(page) != first
+  page.find_element(by.By.ID, "tokens").send_keys(keys.Keys.ARROW_RIGHT)
+  assert "Position 31, pinned" in details(page)
+
+
+def test_pointing_at_a_token_shows_it_until_another_is_pointed_at(page):
+  tokens = find(page, "#tokens span[data-at]")
+  webdriver.ActionChains(page).move_to_element(tokens[25]).perform()
+  assert "Position 25." in details(page)
+  webdriver.ActionChains(page).move_to_element(tokens[26]).perform()
+  assert "Position 26." in details(page)
+
+
+def test_a_click_on_a_head_shows_what_it_saw(page):
+  heads = find(page, ".heads tbody tr")
+  assert len(heads) == 4
+  for index, name in ((0, "layer 1, head 1"), (3, "layer 2, head 2")):
+    click(find(page, ".heads tbody tr")[index])
+    assert f"What {name} saw" in details(page)
+    assert len(find(page, ".keys tbody tr")) == 8
+  terms = [cell.text for cell in find(page, ".keys thead th")][-4:]
+  assert terms == ["(a)", "(b)", "(c)", "(d)"]
+  places = {cell.text for cell in find(page, ".keys td:nth-child(3)")}
+  assert places == {"memory", "segment"}
+  assert len(find(page, "#tokens span[style*='--seen']")) >= 8
+
+
+def test_hostile_words_are_words(page):
+  assert page.title == "run · report"
+  text = page.find_element(by.By.ID, "tokens").text
+  assert "document.title='owned'" in text
+  assert "<b>" in text
+  assert "&lt;" in text
+  assert not find(page, "#tokens b")
+  assert "document.title='owned'" in find(page, ".sample")[0].text
+
+
+def test_a_phone_scrolls_in_one_direction(browser, folder):
+  report_page.show(browser, folder, report_page.PHONE)
+  width = "return document.documentElement.scrollWidth"
+  assert browser.execute_script(width) == 390
+  click(find(browser, "#tokens span[data-at]")[40])
+  assert "Position 40, pinned" in details(browser)
+  assert browser.execute_script(width) == 390
+
+
+def test_a_dark_page_is_dark(page):
+  colour = "return getComputedStyle(document.body).backgroundColor"
+  light = page.execute_script(colour)
+  dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+  page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": dark})
+  assert light == "rgb(255, 255, 255)" != page.execute_script(colour)
+  page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -1,0 +1,167 @@
+"""The page as a file: what is on it, what it lacks, and what it never runs."""
+
+import html.parser
+import json
+
+import pytest
+
+from tests.analysis import runs
+from tests.report.conftest import HOSTILE
+from tests.report.conftest import write_run
+from transformer_xl import errors
+from transformer_xl.analysis import compare
+from transformer_xl.config import load
+from transformer_xl.report import report
+
+PARTS = ("training", "cards", "text", "sample")
+MOST_BYTES = 5_000_000
+SHORT = {"report.num_tokens": 40}
+
+
+class Page(html.parser.HTMLParser):
+  """Scripts, what is fetched, and the text of a page."""
+
+  def __init__(self, path):
+    super().__init__()
+    self.scripts, self.fetched, self.text, self._tag = [], [], "", ""
+    self.feed(path.read_text("utf-8"))
+
+  def handle_starttag(self, tag, attrs):
+    self._tag = tag
+    if tag == "script":
+      self.scripts.append("")
+    for name, value in attrs:
+      if name in ("src", "href") and not value.startswith(("#", "data:")):
+        self.fetched.append(value)
+
+  def handle_endtag(self, tag):
+    self._tag = ""
+
+  def handle_data(self, data):
+    if self._tag == "script":
+      self.scripts[-1] += data
+    elif self._tag != "style":
+      self.text += data
+
+
+def files(folder):
+  return {
+    path: (path.read_bytes(), path.stat().st_mtime_ns)
+    for path in sorted(folder.rglob("*"))
+    if path.is_file()
+  }
+
+
+@pytest.fixture(scope="module")
+def run(data_dir, tmp_path_factory):
+  """The folder of a run, what its report returned, and the page."""
+  folder = tmp_path_factory.mktemp("run") / "<b>&'run"
+  config = write_run(data_dir, folder, **SHORT)
+  before = files(folder / "checkpoints")
+  result = report.run(config, str(folder))
+  assert files(folder / "checkpoints") == before != {}
+  return folder, result, Page(folder / "report.html")
+
+
+def test_the_page_shows_what_the_workdir_has(run):
+  folder, result, page = run
+  saved = json.loads((folder / "results" / "report.json").read_text())
+  assert saved == result
+  assert result["shown"] == [*PARTS]
+  assert [*result["missing"]] == ["recl", "attention"]
+  assert f"experiments/saved.py:{folder} --mode=recl" in page.text
+  assert "<b>&'run" in page.text
+  assert result["text"]["num_tokens"] == 40
+
+
+def test_the_page_needs_no_network_and_is_small(run):
+  folder, result, page = run
+  size = (folder / "report.html").stat().st_size
+  assert page.fetched == []
+  assert result["num_bytes"] == size < MOST_BYTES
+
+
+def test_hostile_text_is_shown_and_not_run(run):
+  """Two scripts are ours, one is Bokeh's; NUL is not legal in HTML."""
+  _, _, page = run
+  assert len(page.scripts) == 3
+  assert HOSTILE.replace("\x00", "") in page.text.replace("\x00", "")
+  data = json.loads(page.scripts[0])
+  assert [*data["figures"]] == ["training", "memory", "recl", "attention"]
+
+
+def test_hostile_tokens_stay_in_their_json(run, monkeypatch):
+  folder, *_ = run
+  text = dict.fromkeys(report._ABOUT_TEXT, 0) | {"tokens": [HOSTILE]}
+  monkeypatch.setattr(report.reading, "read", lambda *_: text)
+  config = load.from_config_dict(load.saved(str(folder)))
+  report.run(config, str(folder))
+  page = Page(folder / "report.html")
+  assert len(page.scripts) == 3
+  assert json.loads(page.scripts[0])["text"]["tokens"] == [HOSTILE]
+
+
+def test_a_bare_checkpoint_gets_the_commands_that_fill_its_page(
+  data_dir, tmp_path
+):
+  config = runs.write(data_dir, tmp_path / "run")
+  config = load.replaced(config, {"data.dir": str(tmp_path / "nowhere")})
+  result = report.run(config, str(tmp_path / "run"))
+  assert result["shown"] == []
+  assert [*result["missing"]] == [
+    *("training", "cards", "sample", "recl", "attention", "text"),
+  ]
+  page = Page(tmp_path / "run" / "report.html")
+  for mode in ("eval", "generate", "recl", "attention"):
+    assert f"--mode={mode}" in page.text
+  assert "nowhere" in result["missing"]["text"]
+
+
+def test_a_damaged_result_is_left_out(data_dir, tmp_path):
+  config = write_run(data_dir, tmp_path, **SHORT)
+  for name in ("recl", "attention"):
+    (tmp_path / "results" / f"{name}.json").write_text('{"models": 3}')
+  assert report.run(config, str(tmp_path))["shown"] == [*PARTS]
+
+
+def test_a_long_log_makes_no_large_page(data_dir, tmp_path, monkeypatch):
+  monkeypatch.setattr(report.reading, "read", _no_text)
+  for name in "ab":
+    config = write_run(data_dir, tmp_path / name, num_lines=100_000)
+  config = load.replaced(config, {"report.runs": (str(tmp_path / "a"),)})
+  result = report.run(config, str(tmp_path / "b"))
+  assert result["num_bytes"] < 2_000_000
+
+
+def _no_text(*_):
+  raise errors.UserError("this test shows none.")
+
+
+def test_runs_are_compared_as_json_and_as_a_picture(data_dir, tmp_path):
+  for name, rate in (("a", 0.1), ("b", 0.2)):
+    write_run(data_dir, tmp_path / name, **{"train.learning_rate": rate})
+  folders = [str(tmp_path / name) for name in "ab"]
+  result = compare.compare(folders, str(tmp_path / "both"))
+  path = tmp_path / "both" / "results" / "compare.json"
+  assert json.loads(path.read_text()) == result
+  assert path.with_suffix(".png").stat().st_size > 10_000
+  assert result["differences"] == {"config.train.learning_rate": [0.1, 0.2]}
+  first = result["runs"][0]
+  assert (first["step"], first["best_validation"]) == (40, 2.5)
+  assert first["loss_by_memory"]["test, step 3"][-1] == [16, 2.84]
+
+
+def test_the_page_of_several_runs_names_what_differs(data_dir, tmp_path):
+  for name, rate in (("a", 0.1), ("b", 0.2)):
+    config = write_run(
+      data_dir, tmp_path / name, **SHORT, **{"train.learning_rate": rate}
+    )
+  config = load.replaced(config, {"report.runs": (str(tmp_path / "a"),)})
+  result = report.run(config, str(tmp_path / "b"))
+  assert [run["name"] for run in result["runs"]] == ["b", "a"]
+  page = Page(tmp_path / "b" / "report.html")
+  assert "config.train.learning_rate" in page.text
+  assert "What differs" in page.text
+  missing = {"report.runs": (str(tmp_path / "c"),)}
+  with pytest.raises(errors.UserError, match=r"c has no config\.json"):
+    report.run(load.replaced(config, missing), str(tmp_path / "b"))

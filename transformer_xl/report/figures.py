@@ -1,0 +1,207 @@
+"""Interactive figures of runs, drawn by Bokeh in the browser.
+
+Colours are legible on a light and on a dark page. Dragging is off until a tool
+is chosen, so that a finger on a figure scrolls the page.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jaxtyping as jt
+import numpy as np
+from bokeh import embed
+from bokeh import models
+from bokeh import plotting
+
+from transformer_xl.workdir import run_history
+
+COLOURS = (
+  *("#3b82c4", "#e07b39", "#3f9f6b", "#b561b8", "#c9a227", "#d1495b"),
+  *("#4fb3bf", "#8d7b68"),
+)
+MOST_POINTS = 2000  # Of a curve; a quarter of them for each of several runs.
+_GREY, _RED = "#878d96", "#d1495b"
+# Title, unit, field of a training line, and the scale.
+_CURVES = (
+  ("Loss", "nats per token", "loss", "linear"),
+  ("Learning rate", "", "learning_rate", "linear"),
+  ("Gradient norm", "global L2 norm", "gradient_norm", "log"),
+  ("Speed", "tokens per second", "tokens_per_second", "linear"),
+)
+
+
+def thinned(
+  x: jt.Num[np.ndarray, "K"], y: jt.Num[np.ndarray, "K"], *, most: int
+) -> tuple[jt.Num[np.ndarray, "P"], jt.Num[np.ndarray, "P"]]:
+  """At most `most` points, 4 or more, that look the same when drawn.
+
+  Of each stretch of the curve the first, the lowest, the highest and the last
+  point stay, so no spike is lost.
+  """
+  if len(x) <= most:
+    return x, y
+  kept = set[int]()
+  edges = np.linspace(0, len(x), most // 4 + 1).astype(int)
+  for low, high in itertools.pairwise(edges.tolist()):
+    part = y[low:high]
+    kept |= {low, low + int(part.argmin()), low + int(part.argmax()), high - 1}
+  index = sorted(kept)
+  return x[index], y[index]
+
+
+def training(runs: Sequence[run_history.History]) -> list[Any]:
+  """Curves of the log by step, those of all runs in each figure."""
+  figures = []
+  for title, unit, field, scale in _CURVES:
+    figure = _figure(title, unit, "step", y_axis_type=scale)
+    for run, colour in zip(runs, _colours(runs), strict=True):
+      _draw_run(figure, run, field, colour, is_alone=len(runs) == 1)
+    if figure.renderers:
+      figures.append(figure)
+  return figures
+
+
+def _draw_run(figure, run, field, colour, *, is_alone) -> None:
+  """The curve of one run, its validation, and where it was interrupted."""
+  most = MOST_POINTS if is_alone else MOST_POINTS // 4
+
+  def legend(label: str) -> dict[str, Any]:
+    return {"legend_label": label} if field == "loss" else {}
+
+  x, y = thinned(*run.training(field), most=most)
+  if len(x):
+    style = legend("training" if is_alone else run.name)
+    figure.line(x, y, color=colour, line_width=1.6, **style)
+  x, y = thinned(*run.validation(), most=most)
+  if len(x) and field == "loss":
+    style = legend("validation" if is_alone else f"{run.name}, validation")
+    style["color"] = COLOURS[1] if is_alone else colour
+    figure.line(x, y, line_dash=[6, 3], line_width=1.6, **style)
+    figure.scatter(x, y, size=5, **style)
+  for steps, label, colour, dash in (
+    (run.resumes(), "resumed", _GREY, "dotted"),
+    (run.rewinds(), "rewound", _RED, "solid"),
+  ):
+    if steps:
+      style = legend(label) | {"color": colour, "line_dash": dash}
+      figure.vspan(x=steps, line_width=1.3, **style)
+
+
+def loss_by_memory(runs: Sequence[run_history.History]) -> list[Any]:
+  """Loss at each memory length that was evaluated; no figure without any."""
+  curves = [
+    (label if len(runs) == 1 else f"{run.name}: {label}", curve)
+    for run in runs
+    for label, curve in run.loss_by_memory().items()
+  ]
+  if not curves:
+    return []
+  figure = _figure("Loss by memory length", "nats per token", "memory (tokens)")
+  for (label, curve), colour in zip(curves, _colours(curves), strict=True):
+    options: Any = {"color": colour, "legend_label": label}
+    figure.line(*curve, line_width=1.6, **options)
+    figure.scatter(*curve, size=7, **options)
+  return [figure]
+
+
+def effective_context(result: dict[str, Any]) -> list[Any]:
+  """Perplexity and gains by context, of the content of `recl.json`."""
+  contexts, rows = result["contexts"], result["models"]
+  perplexity = _figure("Perplexity by context", "", "context (tokens)")
+  gains = _figure(
+    "Gain from a longer context", "%, hardest tokens", "context (tokens)"
+  )
+  hardest = min(result["recl"], key=lambda entry: entry["fraction"])
+  for index, (row, colour) in enumerate(zip(rows, _colours(rows), strict=True)):
+    options: Any = {"color": colour, "legend_label": row["name"]}
+    perplexity.line(contexts, row["perplexity"], line_width=1.6, **options)
+    percent = [100 * gain for gain in hardest["relative_gains"][index]]
+    gains.line(contexts[:-1], percent, line_width=1.6, **options)
+  return [perplexity, gains]
+
+
+def attention(result: dict[str, Any]) -> list[Any]:
+  """Distances of the heads and shares of memory, of `attention.json`."""
+  reach = result["mean_distance"]  # [N, H]
+  points = [
+    (layer, distance)
+    for layer, row in enumerate(reach, start=1)
+    for distance in row
+  ]
+  distances = _figure("Mean distance of each head", "tokens", "layer")
+  distances.scatter(*zip(*points, strict=True), size=9, color=COLOURS[0])
+  shares = [100 * share for share in result["memory_share_by_layer"]]
+  memory = _figure("Attention to memory", "%", "layer")
+  layers = [*range(1, len(shares) + 1)]
+  bars = {"x": layers, "y": shares}
+  memory.vbar(x="x", top="y", source=bars, width=0.7, color=COLOURS[0])
+  for figure in (distances, memory):
+    figure.xaxis.ticker = models.FixedTicker(ticks=layers)
+  return [distances, memory]
+
+
+def items(figures: Sequence[Any]) -> list[Any]:
+  """Figures as JSON, for `Bokeh.embed.embed_item`."""
+  for figure in figures:
+    hover = figure.select_one(models.HoverTool)
+    hover.renderers = [
+      drawn
+      for drawn in figure.renderers
+      if not isinstance(drawn.glyph, models.VSpan)  # It has no value.
+    ]
+    # Only now do legends exist. Bokeh warns of changing one that does not.
+    for legend in figure.legend:
+      legend.update(
+        background_fill_alpha=0.0,
+        border_line_color=None,
+        click_policy="hide",
+        label_text_color=_GREY,
+        label_text_font_size="11px",
+        padding=2,
+        spacing=0,
+      )
+  return [embed.json_item(figure) for figure in figures]
+
+
+def _figure(title: str, unit: str, x_label: str, **options: Any) -> Any:
+  figure = plotting.figure(
+    title=f"{title} ({unit})" if unit else title,
+    height=270,
+    sizing_mode="stretch_width",
+    tools="pan,box_zoom,wheel_zoom,reset,save",
+    active_drag=None,
+    active_scroll=None,
+    toolbar_location="above",
+    background_fill_color=None,
+    border_fill_color=None,
+    outline_line_color=None,
+    min_border_right=12,
+    output_backend="canvas",
+    **options,
+  )
+  figure.toolbar.logo, figure.toolbar.autohide = None, True
+  heading: Any = figure.title
+  heading.update(text_color=_GREY, text_font_size="13px")
+  figure.xaxis.axis_label = x_label
+  figure.add_tools(
+    models.HoverTool(
+      tooltips=[("", "@x{0,0}: @y{%.4g}")], formatters={"@y": "printf"}
+    )
+  )
+  figure.grid.grid_line_color, figure.grid.grid_line_alpha = _GREY, 0.2
+  for axis in figure.axis:
+    axis.update(
+      axis_label_text_color=_GREY,
+      axis_label_text_font_size="12px",
+      axis_label_text_font_style="normal",
+      axis_line_color=_GREY,
+      major_label_text_color=_GREY,
+      major_tick_line_color=_GREY,
+      minor_tick_line_color=None,
+    )
+  return figure
+
+
+def _colours(items: Sequence[Any]) -> list[str]:
+  return [COLOURS[index % len(COLOURS)] for index in range(len(items))]

@@ -1,0 +1,142 @@
+"""A text as the model reads it: surprisal, alternatives and attention.
+
+Shapes: T tokens of a segment, A alternatives, S predicted tokens of the text.
+"""
+
+import functools
+import os
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jaxtyping as jt
+import numpy as np
+
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.evaluation import attention_use
+from transformer_xl.evaluation import sums
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import transformer_xl
+from transformer_xl.report import attention as attention_lib
+from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
+
+NUM_ALTERNATIVES = 8
+
+
+class Segment(NamedTuple):
+  """What a page shows of the tokens that a segment predicts."""
+
+  nll: jt.Float[shapes.Array, "T"]
+  top_log_probs: jt.Float[shapes.Array, "T A"]
+  top_tokens: jt.Int[shapes.Array, "T A"]
+  attention: attention_lib.Attention
+
+
+def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+  """Reads the start of `eval.split`; returns what the page embeds as JSON.
+
+  The model reads as in evaluation, from an empty memory, with the longest
+  memory of `eval.mem_len`.
+
+  Raises:
+    UserError: the data or the checkpoint are missing, or do not fit.
+  """
+  data_dir, split = config.data.dataset_dir, config.eval.split
+  run_record.check_vocabulary(data_dir, workdir)
+  folder = os.path.join(workdir, run_record.VOCABULARY)
+  vocabulary = vocabulary_lib.load(folder)
+  config = load.with_vocab_size(config, token_file.read_meta(folder))
+  file = token_file.open_split(data_dir, split)
+  tokens = np.asarray(file.tokens[: config.report.num_tokens + 1], np.int32)
+  if len(tokens) < 2:
+    raise errors.UserError(
+      f"{split} of {config.data.name} has no token to predict; name another "
+      "split: --config.eval.split."
+    )
+  mem_len = min(max(config.eval.mem_len), len(tokens) - 1)
+  segment_len = min(config.eval.segment_len, len(tokens) - 1)
+  farthest = min(mem_len + segment_len, len(tokens) - 1) - 1
+  bins = tuple(attention_lib.bins(farthest))
+  mesh, params, step = trained_model.load(config, workdir)
+  with jax.set_mesh(mesh):
+    found = _read_text(params, mesh, tokens, config, mem_len, segment_len, bins)
+  return {
+    "dataset": config.data.name,
+    "split": split,
+    "unit": vocabulary.unit,
+    "checkpoint_step": step,
+    "mem_len": mem_len,
+    "segment_len": segment_len,
+    "num_tokens": len(found.nll),
+    "mean_nll": float(found.nll.mean()),
+    "tokens": [piece(vocabulary, token) for token in tokens],
+    "nll": found.nll.round(4).tolist(),
+    **_alternatives(vocabulary, found),
+    "attention": attention_lib.packed(found.attention, bins),
+  }
+
+
+def _read_text(
+  params, mesh, tokens, config, mem_len, segment_len, bins
+) -> Segment:
+  """A text [S + 1], its segments joined; T is S."""
+  model, count = sums.make_model(config), len(tokens) - 1
+  call = jax.jit(
+    functools.partial(
+      _read_segment,
+      model=model,
+      bins=bins,
+      num_alternatives=min(NUM_ALTERNATIVES, config.model.vocab_size),
+    ),
+    out_shardings=mesh_lib.replicated(mesh),  # The first process writes all.
+  )
+  memory = transformer_xl.empty_memory(
+    config.model, batch_size=1, mem_len=mem_len
+  )
+  padded = np.pad(tokens, (0, -count % segment_len))
+  parts = []
+  for start in range(0, count, segment_len):
+    memory, part = call(params, memory, padded[start : start + segment_len + 1])
+    parts.append(jax.device_get(part))
+  return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
+
+
+def _read_segment(params, memory, text, *, model, bins, num_alternatives):
+  """Reads a segment, [T + 1] with its targets; returns the next memory."""
+  inputs, targets = text[None, :-1], text[None, 1:]
+  found = attention_use.read_segment(
+    params, memory, inputs, targets, model=model
+  )
+  bound = model.bind({"params": params})
+  hidden, _ = bound(inputs, memory)  # The same again; XLA computes it once.
+  best = adaptive_softmax.top_k(hidden, bound.head(), num_alternatives)
+  log_probs, top = (array[0] for array in best)
+  summary = attention_lib.summary(found, bins)
+  return found.memory, Segment(found.nll[0], log_probs, top, summary)
+
+
+def _alternatives(vocabulary, found: Segment) -> dict[str, Any]:
+  used = np.unique(found.top_tokens)
+  return {
+    "symbols": {int(token): piece(vocabulary, token) for token in used},
+    "top_tokens": found.top_tokens.tolist(),
+    "top_log_probs": found.top_log_probs.round(3).tolist(),
+  }
+
+
+def piece(vocabulary: vocabulary_lib.Vocabulary, token: int) -> str:
+  """The text of one token; escaped unless it is printable or white space."""
+  text = vocabulary.decode([token])
+  if vocabulary.unit == "word":
+    # A line's end decodes to a newline; words are set apart from each other.
+    return text if text == "\n" else f"{vocabulary.symbol(token)} "
+  is_plain = all(c.isprintable() or c in "\n\t" for c in text)
+  has_all = text and "\ufffd" not in text
+  return text if is_plain and has_all else vocabulary.symbol(token)

@@ -1,0 +1,199 @@
+"""One page about a run that needs no network; `--mode=report`.
+
+Writes `<workdir>/report.html`, and what it shows as `results/report.json`, from
+what the workdir has. A section that lacks its input says which command makes
+it.
+"""
+
+import importlib.resources
+import os
+import secrets
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jinja2
+from absl import logging
+from bokeh import resources
+
+from transformer_xl import errors
+from transformer_xl.analysis import plotting
+from transformer_xl.config import schema
+from transformer_xl.report import figures
+from transformer_xl.report import reading
+from transformer_xl.report import tables
+from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_history
+
+FILE = "report.html"
+# Without its widgets, tables and mathematics.
+_BOKEH = resources.Resources(mode="inline", components=["bokeh"])
+MOST_CHARACTERS = 20_000  # Of each sample.
+MOST_SAMPLES = 10
+# Where a section is empty: a sentence, and flags that make its input.
+_MISSING = {
+  "training": ("This workdir has no training log.", ""),
+  "cards": (
+    "Nothing has been evaluated yet. This evaluates several memory lengths:",
+    "--mode=eval --config.eval.mem_len='(0,128,512)'",
+  ),
+  "sample": (
+    "No sample has been drawn yet. This draws one:",
+    "--mode=generate",
+  ),
+  "recl": (
+    "The effective context length has not been measured. This measures it:",
+    "--mode=recl",
+  ),
+  "attention": (
+    "Attention by distance has not been measured. This measures it:",
+    "--mode=attention",
+  ),
+}
+
+
+class Missing(NamedTuple):
+  """Why a part of the page is empty, and the command that fills it, if any."""
+
+  text: str
+  command: str
+
+
+def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+  """Writes the page; returns the content of `results/report.json`.
+
+  Only the first process writes. No checkpoint is changed.
+
+  Raises:
+    UserError: the workdir, or one of `config.report.runs`, has no configuration
+      or a damaged one.
+  """
+  runs = run_history.read_all([workdir, *config.report.runs])
+  missing = {name: _missing(name, workdir) for name in _MISSING}
+  text = None
+  try:  # All processes load the checkpoint together.
+    text = reading.read(config, workdir)
+  except errors.UserError as error:
+    missing["text"] = Missing(f"No text can be shown: {error}", "")
+    logging.warning("The report shows no text: %s", error)
+  page, shown = _page(runs, text, missing)
+  path = os.path.join(workdir, FILE)
+  if jax.process_index() == 0:
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+      file.write(page)
+    os.replace(f"{path}.tmp", path)
+    logging.info(
+      "Wrote %s, %.1f MB: open it in a browser.", path, len(page) / 1e6
+    )
+  result = {
+    "made_by": plotting.MADE_BY,
+    "file": FILE,
+    "num_bytes": len(page.encode()),
+    "runs": [{"name": run.name, "workdir": run.workdir} for run in runs],
+    "differences": run_history.differences(runs),
+    "shown": shown,
+    "missing": {
+      name: why.text for name, why in missing.items() if name not in shown
+    },
+    "text": text and {name: text[name] for name in _ABOUT_TEXT},
+  }
+  metrics_log.write_json(
+    os.path.join(workdir, "results", "report.json"), result
+  )
+  return result
+
+
+_ABOUT_TEXT = (
+  *("dataset", "split", "checkpoint_step", "mem_len", "segment_len"),
+  *("num_tokens", "mean_nll"),
+)
+
+
+def _missing(name: str, workdir: str) -> Missing:
+  text, flags = _MISSING[name]
+  command = (
+    "python -m transformer_xl.main --config=experiments/saved.py:"
+    f"{workdir} {flags}"
+  )
+  return Missing(text, command if flags else "")
+
+
+def _page(
+  runs: Sequence[run_history.History],
+  text: dict[str, Any] | None,
+  missing: dict[str, Missing],
+) -> tuple[str, list[str]]:
+  """The page, and the parts that are on it."""
+  main = runs[0]
+  drawn = {
+    "training": figures.training(runs),
+    "memory": figures.loss_by_memory(runs),
+    "recl": _of_result("recl", main, figures.effective_context) or [],
+    "attention": _of_result("attention", main, figures.attention) or [],
+  }
+  cards, sample = tables.cards(runs), _of_result("generate", main, _sample)
+  parts = {
+    **{"training": drawn["training"], "cards": cards.rows, "text": text},
+    **{"recl": drawn["recl"], "attention": drawn["attention"]},
+    "sample": sample,
+  }
+  items = {group: figures.items(made) for group, made in drawn.items()}
+  page = _template().render(
+    name=main.name,
+    facts=tables.facts(main),
+    num_figures={group: len(made) for group, made in items.items()},
+    differences=tables.differences(runs) if len(runs) > 1 else None,
+    cards=cards,
+    recl=_of_result("recl", main, tables.effective_lengths),
+    text=text,
+    sample=sample,
+    configuration=tables.configuration(main),
+    provenance=tables.provenance(main),
+    missing=missing,
+    made_by=plotting.MADE_BY,
+    nonce=secrets.token_urlsafe(16),
+    bokeh="".join(_BOKEH.js_raw),
+    data={"figures": items, "text": text},
+  )
+  return page, [name for name, content in parts.items() if content]
+
+
+def _of_result(
+  name: str, run: run_history.History, make: Callable[[dict[str, Any]], Any]
+) -> Any:
+  """What is made of `results/<name>.json`; None if it is missing or damaged."""
+  result = run_history.result(run.workdir, name)
+  try:
+    return make(result) if result else None
+  except (LookupError, TypeError, ValueError):
+    logging.warning("results/%s.json is damaged and not shown.", name)
+    return None
+
+
+def _sample(result: dict[str, Any]) -> dict[str, Any]:
+  """The prompt, the texts that continue it, and how they were drawn."""
+  texts = [str(drawn["text"]) for drawn in result["samples"][:MOST_SAMPLES]]
+  longer = {"prompt", "text", "samples", "num_tokens"}
+  return {
+    "prompt": str(result["prompt"])[-MOST_CHARACTERS:],
+    "texts": [text[:MOST_CHARACTERS] for text in texts],
+    "settings": {
+      name: tables.text(value)
+      for name, value in result.items()
+      if name not in longer and value != ""
+    },
+  }
+
+
+def _template() -> jinja2.Template:
+  """The page; what is put into it is escaped."""
+  folder = importlib.resources.files(__package__) / "page"
+  environment = jinja2.Environment(autoescape=True, trim_blocks=True)
+  # Bokeh reads its objects in their order.
+  environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+  source = (folder / "page.html").read_text("utf-8")
+  template = environment.from_string(source)
+  template.globals["source"] = lambda name: (folder / name).read_text("utf-8")
+  return template

@@ -1,0 +1,156 @@
+"""Tables of a report: evaluation cards, differences, configuration."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+from transformer_xl.config import fields
+from transformer_xl.config import schema
+from transformer_xl.workdir import run_history
+
+MOST_CARDS = 200  # The newest of a run.
+# The first columns of the cards; the others follow as the cards have them.
+_FIRST = (
+  *("run", "split", "mem_len", "nll", "perplexity", "bits_per_character"),
+  *("checkpoint_step", "segment_len", "num_tokens"),
+)
+
+_HASH = "dataset_sha256"  # Its first digits tell texts apart.
+
+
+class Table(NamedTuple):
+  """Cells are text."""
+
+  columns: list[str]
+  rows: list[list[str]]
+  shared: dict[str, str]  # Fields that have one value in all rows.
+
+
+class Setting(NamedTuple):
+  """A field of the configuration."""
+
+  name: str  # Without `config.` and the group.
+  value: str
+  default: str  # Empty if it has its default.
+  remark: str
+
+
+def cards(runs: Sequence[run_history.History]) -> Table:
+  """The evaluation cards, newest first; what they share is set apart."""
+  found = [
+    ({"run": run.name} if len(runs) > 1 else {}) | card
+    for run in runs
+    for card in reversed(run.cards[-MOST_CARDS:])
+  ]
+  names = dict.fromkeys(name for card in found for name in (*_FIRST, *card))
+  columns, shared = [], {}
+  for name in names:
+    values = [text(card.get(name)) for card in found]
+    if not any(values):
+      continue
+    if len(set(values)) == 1 and (len(found) > 1 or name not in _FIRST):
+      shared[name] = values[0][:12] if name == _HASH else values[0]
+    else:
+      columns.append(name)
+  rows = [[text(card.get(name)) for name in columns] for card in found]
+  return Table(columns, rows, shared)
+
+
+def differences(runs: Sequence[run_history.History]) -> Table:
+  """The fields in which the configurations of runs differ."""
+  rows = run_history.differences(runs)
+  return Table(
+    ["field", *(run.name for run in runs)],
+    [[name, *map(literal, values)] for name, values in rows.items()],
+    {},
+  )
+
+
+def effective_lengths(result: dict[str, Any]) -> Table:
+  """The lengths that `recl.json` states, by share of the hardest tokens."""
+  rows = []
+  for index, model in enumerate(result["models"]):
+    cells = [
+      ("" if entry["is_reached"][index] else "≥ ") + text(entry["recl"][index])
+      for entry in result["recl"]
+    ]
+    rows.append([model["name"], *cells])
+  shares = [f"hardest {entry['fraction']:.0%}" for entry in result["recl"]]
+  return Table(["model", *shares], rows, {})
+
+
+def facts(run: run_history.History) -> list[tuple[str, str]]:
+  """What matters most about a run, as far as it is known."""
+  settings, loss, valid = run.settings, run.training("loss"), run.validation()
+  found = [("Data", text(settings.get("config.data.name")))]
+  if len(loss.x):
+    total = text(settings.get("config.train.num_steps"))
+    found += [
+      ("Steps", f"{loss.x[-1]:,} of {total}"),
+      ("Tokens read", text(int(run.training("tokens").y[-1]))),
+      ("Training loss", f"{loss.y[-1]:.4f} nats"),
+    ]
+  if len(valid.x):
+    found.append(("Best validation loss", f"{valid.y.min():.4f} nats"))
+  cards = [card for card in run.cards if isinstance(card.get("nll"), float)]
+  if cards:
+    best = min(cards, key=lambda card: card["nll"])
+    memory = f"{best.get('split')} loss, memory {best.get('mem_len')}"
+    found += [
+      (memory.capitalize(), f"{best['nll']:.4f} nats"),
+      ("Parameters", text(best.get("num_parameters"))),
+    ]
+  return found
+
+
+def configuration(run: run_history.History) -> dict[str, list[Setting]]:
+  """The saved configuration by group, with what differs from the defaults."""
+  groups: dict[str, list[Setting]] = {}
+  for path, value in run.settings.items():
+    group, _, name = path.removeprefix("config.").rpartition(".")
+    declared = schema.FIELDS.get(path.removeprefix("config."))
+    default, remark = "", ""
+    if declared is not None:
+      remark, standard = declared.remark, declared.default
+      if isinstance(standard, fields.SameAs):
+        standard = run.settings.get(f"config.{group}.{standard.leader}")
+      if literal(standard) != literal(value):
+        default = literal(standard) or "empty"
+    setting = Setting(name, literal(value), default, remark)
+    groups.setdefault(group or "run", []).append(setting)
+  return groups
+
+
+def provenance(run: run_history.History) -> dict[str, str]:
+  """All that `config.json` has beside the configuration, flat."""
+  rows: dict[str, str] = {"workdir": run.workdir}
+  for name, value in run.record.items():
+    if isinstance(value, dict) and name != "config":
+      rows |= {f"{name} {key}": text(part) for key, part in value.items()}
+    elif isinstance(value, list):
+      rows |= {
+        f"{name.removesuffix('s')} {number}": text(part)
+        for number, part in enumerate(value, start=1)
+      }
+    elif name != "config":
+      rows[name] = text(value)
+  return rows
+
+
+def text(value: Any) -> str:
+  """A number or word for people; empty for none."""
+  if isinstance(value, float):
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
+  if isinstance(value, int) and not isinstance(value, bool):
+    return f"{value:,}"
+  if isinstance(value, dict):
+    return ", ".join(f"{key} {text(part)}" for key, part in value.items())
+  return literal(value)
+
+
+def literal(value: Any) -> str:
+  """A value as a flag takes it; empty for none."""
+  if value is None:
+    return ""
+  return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,212 @@
+"""What runs have left in their workdirs: curves, events, cards, configuration.
+
+Damaged lines and values that are not numbers are left out, so a run that is
+still training, or was killed, can be read.
+"""
+
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import jaxtyping as jt
+import numpy as np
+
+from transformer_xl.config import load
+from transformer_xl.workdir import run_record
+
+# What an evaluation measures; all else on its card are settings.
+_MEASURED = (
+  *("nll", "perplexity", "bits_per_character", "bits_per_byte"),
+  *("word_perplexity", "seconds", "tokens_per_second"),
+)
+
+
+class Curve(NamedTuple):
+  """Values by step, or by memory length in tokens."""
+
+  x: jt.Int[np.ndarray, "K"]
+  y: jt.Float[np.ndarray, "K"]
+
+
+class History(NamedTuple):
+  """One run."""
+
+  name: str  # The last part of its path, or all of it to tell runs apart.
+  workdir: str
+  record: dict[str, Any]  # The content of `config.json`.
+  lines: list[dict[str, Any]]  # The content of `metrics.jsonl`.
+  cards: list[dict[str, Any]]  # Every evaluation card, oldest first.
+
+  @property
+  def settings(self) -> dict[str, Any]:
+    """The configuration by names such as `config.model.num_layers`."""
+    return run_record.flat(self.record["config"])
+
+  def training(self, name: str) -> Curve:
+    """A field of the training lines, such as "loss"."""
+    return _curve(self.lines, name, lambda line: "split" not in line)
+
+  def validation(self, name: str = "nll") -> Curve:
+    """A field of the validation lines, by default the loss in nats."""
+    return _curve(self.lines, name, lambda line: line.get("split") == "valid")
+
+  def rewinds(self) -> list[int]:
+    """Steps to which the run went back after it had diverged."""
+    found = (line.get("rewound_to") for line in self.lines)
+    return [step for step in found if _is_count(step)]
+
+  def resumes(self) -> list[int]:
+    """Steps after which training was resumed, in order and once each."""
+    sessions = self.record.get("sessions")
+    sessions = sessions if isinstance(sessions, list) else []
+    steps = (one.get("step") for one in sessions if isinstance(one, dict))
+    return sorted({step for step in steps if _is_count(step) and step})
+
+  def loss_by_memory(self) -> dict[str, Curve]:
+    """The loss in nats at each memory length, by what else the cards state.
+
+    The newest card counts. A label names the split, the step, and the settings
+    in which cards of one split and step differ.
+    """
+    groups: dict[str, dict[int, Any]] = {}
+    for card, label in zip(self.cards, _labels(self.cards), strict=True):
+      mem_len, nll = card.get("mem_len"), card.get("nll")
+      if _is_count(mem_len) and _is_number(nll):
+        groups.setdefault(label, {})[mem_len] = nll
+    return {label: _sorted(points) for label, points in groups.items()}
+
+
+def read(workdir: str) -> History:
+  """Reads a run that is finished, still training, or an import.
+
+  Raises:
+    UserError: its `config.json` is missing or damaged.
+  """
+  load.saved(workdir)
+  folder = pathlib.Path(workdir)
+  record = json.loads((folder / "config.json").read_text("utf-8"))
+  lines = [
+    line
+    for line in _objects(folder / "metrics.jsonl")
+    if _is_count(line.get("step"))
+  ]
+  return History(folder.resolve().name, workdir, record, lines, _cards(folder))
+
+
+def read_all(workdirs: Sequence[str]) -> list[History]:
+  """Reads runs and gives them different names.
+
+  Raises:
+    UserError: a `config.json` is missing or damaged.
+  """
+  runs = [read(workdir) for workdir in dict.fromkeys(workdirs)]
+  if len({run.name for run in runs}) < len(runs):
+    runs = [run._replace(name=run.workdir) for run in runs]
+  return runs
+
+
+def differences(runs: Sequence[History]) -> dict[str, list[Any]]:
+  """The fields in which configurations differ, with the value of each run.
+
+  A field that is newer than a run is None there.
+  """
+  settings = [run.settings for run in runs]
+  names = dict.fromkeys(name for one in settings for name in one)
+  rows = {name: [one.get(name) for one in settings] for name in names}
+  return {
+    name: values
+    for name, values in rows.items()
+    if any(value != values[0] for value in values)
+  }
+
+
+def result(workdir: str, name: str) -> dict[str, Any] | None:
+  """The content of `results/<name>.json`; None without it, or if damaged."""
+  path = pathlib.Path(workdir, "results", f"{name}.json")
+  try:
+    content = json.loads(path.read_text("utf-8"))
+  except (OSError, ValueError, RecursionError):
+    return None
+  return content if isinstance(content, dict) else None
+
+
+def _cards(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """Of `cards.jsonl`, then those that only `eval_<split>.json` has."""
+  cards = [*_objects(folder / "results" / "cards.jsonl")]
+  for path in sorted((folder / "results").glob("eval_*.json")):
+    found = (result(str(folder), path.stem) or {}).get("cards")
+    for card in found if isinstance(found, list) else []:
+      if isinstance(card, dict) and card not in cards:
+        cards.append(card)
+  return cards
+
+
+def _objects(path: pathlib.Path) -> Iterator[dict[str, Any]]:
+  """The objects in a file that has one on each line."""
+  if not path.exists():
+    return
+  with open(path, "rb") as file:
+    for line in file:
+      try:
+        value = json.loads(line)
+      except (ValueError, RecursionError):
+        continue  # Half a line, which is still being written.
+      if isinstance(value, dict):
+        yield value
+
+
+def _curve(lines, name, belongs) -> Curve:
+  chosen = (line for line in lines if belongs(line))
+  return _sorted(
+    {line["step"]: line[name] for line in chosen if _is_number(line.get(name))}
+  )
+
+
+def _sorted(points: dict[int, float]) -> Curve:
+  steps = sorted(points)
+  values = [float(points[step]) for step in steps]
+  return Curve(np.array(steps, np.int64), np.array(values, np.float64))
+
+
+def _is_count(value: Any) -> bool:
+  return type(value) is int and 0 <= value < 2**53
+
+
+def _is_number(value: Any) -> bool:
+  return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _labels(cards: list[dict[str, Any]]) -> list[str]:
+  """Names of the curves that cards belong to."""
+  first = ("split", "checkpoint_step")
+  places: dict[tuple, list[dict[str, Any]]] = {}
+  for card in cards:
+    place = tuple(json.dumps(card.get(name)) for name in first)
+    places.setdefault(place, []).append(card)
+  varying = {place: _varying(group) for place, group in places.items()}
+  labels = []
+  for card in cards:
+    place = tuple(json.dumps(card.get(name)) for name in first)
+    others = [
+      f"{name} {card[name]}"
+      for name in varying[place]
+      if card.get(name) is not None
+    ]
+    start = f"{card.get('split')}, step {card.get('checkpoint_step')}"
+    labels.append(", ".join([start, *others]))
+  return labels
+
+
+def _varying(cards: list[dict[str, Any]]) -> list[str]:
+  """The settings apart from the memory in which cards differ."""
+  names = dict.fromkeys(name for card in cards for name in card)
+  return [
+    name
+    for name in names
+    if name not in (*_MEASURED, "mem_len")
+    and any(card.get(name) != cards[0].get(name) for card in cards)
+  ]
