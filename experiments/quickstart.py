@@ -21,28 +21,30 @@ def get_config() -> ml_collections.ConfigDict:
   config.data.prepare = True
   config.model.update(
     {
-      "num_layers": 4,
-      "model_dim": 192,
+      "num_layers": 3,
+      "model_dim": 128,
       "num_heads": 4,
-      "head_dim": 48,
-      "ff_dim": 768,
+      "head_dim": 32,
+      "ff_dim": 512,
+      "pre_norm": True,
       "dropout_rate": 0.0,
     }
   )
   config.train.update(
     {
-      "num_steps": 600,
-      "batch_size": 16,
-      "segment_len": 128,
-      "mem_len": 128,
-      "learning_rate": 1e-3,
-      "warmup_steps": 50,
+      "num_steps": 1600,
+      "batch_size": 8,
+      "segment_len": 256,
+      "mem_len": 64,
+      "learning_rate": 3e-3,
+      "warmup_steps": 100,
       "eval_every_steps": 0,
       "finish_with": ("eval", "generate"),
     }
   )
-  config.eval.mem_len = (0, 128, 512)
-  config.checkpoint.every_steps = 200
-  config.generate.prompt = "def "
-  config.generate.num_tokens = 400
+  config.eval.update({"segment_len": 64, "mem_len": (0, 64, 256, 1024)})
+  config.checkpoint.every_steps = 400
+  config.generate.update(
+    {"prompt": "def ", "num_tokens": 400, "mem_len": 256, "temperature": 0.8}
+  )
   return config

@@ -100,8 +100,9 @@ def words() -> str:
   *python, last = sys.orig_argv[:count]
   if "-m" in python:
     return shlex.join([*python, last])
-  script = os.path.basename(last)
-  return script if shutil.which(script) else shlex.quote(last)
+  name = os.path.basename(last)
+  is_on_path = shutil.which(name) == os.path.abspath(last)
+  return name if is_on_path else shlex.quote(last)
 
 
 def describe(argv: list[str]) -> str:

@@ -40,7 +40,7 @@ MODULES = {
   "transformer-xl-data": ("data_prep.main",),
 }
 STARTS = {
-  "script": ["/env/bin/python", "/env/bin/transformer-xl"],
+  "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
   "module": [".venv/bin/python", "-m", "transformer_xl.main"],
 }
 NOT_OURS = {"help", "logdir", "spot"}  # Of absl, XProf and gcloud.
@@ -78,7 +78,7 @@ def is_field(name):
 
 def commands(page):
   """Words of the commands with arguments, from the module's name on."""
-  pattern = r"(python -m|transformer-xl(?:-data)?) (\S[^;`|]+)"
+  pattern = r"(python -m|transformer-xl(?:-data)?(?= --)) ([^;`|]+)"
   for program, text in found(pattern, page):
     words = command(program, text)
     if any(word.startswith("--") for word in words):
@@ -205,7 +205,7 @@ def test_text_of_ones_own_is_prepared_and_described(tmp_path):
   prepare, describe = (
     line
     for line in lines(ROOT / "README.md")
-    if line.startswith("python -m data_prep.main --dataset=text")
+    if line.startswith("transformer-xl-data --dataset=text")
   )
   binaries = os.path.dirname(sys.executable)
   finished = subprocess.run(

@@ -43,9 +43,7 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
       of a newer version.
   """
   if not workdir:
-    raise errors.UserError(
-      "name the workdir of a run: --config=saved:WORKDIR"
-    )
+    raise errors.UserError("name the workdir of a run: --config=saved:WORKDIR")
   path = os.path.join(workdir, "config.json")
   try:
     with open(path, encoding="utf-8") as file:
