@@ -5,7 +5,7 @@ a single field) and writes its results to a folder (--workdir=FOLDER). Every
 mode but train also works on the configuration that a run saved in its workdir
 (--config=saved:FOLDER).
 
-Examples
+For example
 
     python -m transformer_xl.main --config=quickstart \
       --workdir=runs/quickstart --config.train.num_steps=1000
