@@ -16,8 +16,7 @@ SMOKE := tests/evaluation/test_evaluate.py tests/model/test_attention.py \
 .PHONY: parity bench plan-table lock fuzz fuzz-runs audit
 
 quickstart: $(VENV)/installed
-	$(BIN)/python -m transformer_xl.main --config=experiments/quickstart.py \
-	  --workdir=runs/quickstart
+	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
 
 # Ten minutes on two cores.
 test: $(VENV)/installed

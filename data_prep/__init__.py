@@ -1,1 +1,8 @@
 """Turns corpora into token files."""
+
+from transformer_xl import command_line
+
+
+def command() -> None:
+  """The console script `transformer-xl-data`."""
+  command_line.start("data_prep.main")

@@ -1,4 +1,4 @@
-"""The configuration of an earlier run: --config=experiments/saved.py:WORKDIR.
+"""The configuration of an earlier run: --config=saved:WORKDIR.
 
 Every mode but train works on it alone; flags can override its fields.
 """

@@ -43,6 +43,7 @@ def _become(case, log):
   os.environ.update(case["environment"])
   os.chdir(case["folder"] or os.curdir)
   sys.argv = ["transformer_xl/main.py", *case["arguments"]]
+  sys.orig_argv = ["python", "-m", "transformer_xl.main", *case["arguments"]]
   status = 0
   try:
     main.run()

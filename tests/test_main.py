@@ -18,13 +18,14 @@ pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[1]
 BASE = "--config=experiments/base.py"
-LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \w+\.py:\d+\] ")
+LOG_LINE = re.compile(r"\d\d:\d\d:\d\d (warning: )?\S")
 # What a case has beside its arguments.
 SETTINGS = {
   "lanes": {
     "environment": {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
   },
   "outside the root": {"folder": "tests"},
+  "a name outside the root": {"folder": "tests"},
   "nobody reads": {"nobody_reads": True},
   "slice": {"num_hosts": 4},
 }
@@ -46,9 +47,11 @@ FAILURES = {  # What is said, and the status.
   "no config": ("name an experiment", 2),
   "missing config file": ("cannot read experiments/missing.py", 2),
   "missing config file, override": ("cannot read experiments/missing.py", 2),
-  "misspelt config file": ("as in --config=experiments/quickstart.py", 2),
-  "outside the root": (f"as in --config={ROOT}/experiments/base.py", 2),
-  "saved without a workdir": ("--config=experiments/saved.py:WORKDIR", 2),
+  "misspelt config file": ("as in --config=quickstart", 2),
+  "misspelt name": ("cannot read quikstart: --config takes the name of an", 2),
+  "another folder": ("cannot read configs/quickstart.py", 2),
+  "a word that is no flag": ("'eval' belongs to no flag; write --flag=", 2),
+  "saved without a workdir": ("--config=saved:WORKDIR", 2),
   "vanilla without a name": ("--config=experiments/vanilla.py:ptb_small", 2),
   "workdir is a file": ("/texts must be a folder, but it is a file", 2),
   "data folder is a file": ("/texts must be a folder, but it is", 2),
@@ -105,6 +108,14 @@ def commands(folder):
     "saved": [saved, "--mode=eval", "--config.eval.mem_len=(0,16)"],
     "generate": [saved, "--mode=generate", "--config.generate.prompt=abc"],
     "score": [saved, "--mode=score", f"--config.score.file={folder}/texts"],
+    "outside the root": [
+      *(saved, "--mode=eval", "--config.eval.split=valid"),
+      "--config.eval.mem_len=3",
+    ],
+    "a name outside the root": [
+      *("--mode", "eval", f"--config=saved:{folder}/run"),
+      *("--config.eval.split=valid", "--config.eval.mem_len=5"),
+    ],
     "no texts": [saved, "--mode=score"],
     "misspelt": [BASE, new, "--config.model.num_layer=4"],
     "misspelt hint": [BASE, new, "--config.model.num_layer=4"],
@@ -119,7 +130,9 @@ def commands(folder):
       *("--config=experiments/missing.py", "--config.seed=1", new),
     ],
     "misspelt config file": ["--config=experiments/quikstart.py", new],
-    "outside the root": [BASE, "--config.seed=1", new],
+    "misspelt name": ["--config=quikstart", new],
+    "another folder": ["--config=configs/quickstart.py", new],
+    "a word that is no flag": ["eval", *flags, new],
     "saved without a workdir": ["--config=experiments/saved.py"],
     "vanilla without a name": ["--config=experiments/vanilla.py", new],
     "workdir is a file": [*flags, f"--workdir={folder}/texts"],
@@ -256,9 +269,30 @@ def test_a_run_that_may_overfit_unnoticed_is_warned(results):
   assert warning not in results["guarded"]["stderr"]
 
 
-def test_results_say_which_files_they_are_in(results, folder):
-  log = results["saved"]["stderr"]
-  assert f"Wrote {folder}/run/results/eval_test.json." in log
+@pytest.mark.parametrize(
+  "case", ["saved", "outside the root", "a name outside the root"]
+)
+def test_a_configuration_is_found_from_any_directory(results, case):
+  assert results[case]["status"] == 0, results[case]["stderr"]
+  lengths = {"saved": 16, "outside the root": 3, "a name outside the root": 5}
+  assert f"memory {lengths[case]}, clamp" in results[case]["stderr"]
+
+
+def test_the_last_line_says_which_files_everything_is_in(results, folder):
+  *_, last = results["saved"]["stderr"].splitlines()
+  written = "results/cards.jsonl, results/eval_test.json."
+  assert last.endswith(f" Everything is in {folder}/run: {written}")
+  *_, last = results["train"]["stderr"].splitlines()
+  assert f"/run: metrics.jsonl, checkpoints, {written}" in last
+
+
+def test_training_names_commands_for_what_it_made(results, folder):
+  *_, block = results["train"]["stderr"].split("Next:\n")
+  saved = f"--config=saved:{folder}/run"
+  program = "    python -m transformer_xl.main"
+  assert f"{program} --mode=eval {saved} --config.eval.mem_len=" in block
+  assert f"{program} --mode=generate {saved} " in block
+  assert "Next:" not in results["saved"]["stderr"]
 
 
 def test_a_reader_that_leaves_ends_the_command_without_a_word(results):
@@ -271,7 +305,7 @@ def test_a_reader_that_leaves_ends_the_command_without_a_word(results):
 @pytest.mark.parametrize(
   ("case", "source"),
   [
-    ("help", "experiments/base.py"),
+    ("help", "base"),
     ("help with a file", "experiments/ptb.py"),
   ],
 )
@@ -284,7 +318,7 @@ def test_help_has_every_experiment_and_field(results, case, source):
     assert f" config.{name} = " in text
     assert " ".join(field.remark.split()) in text
   for path in (ROOT / "experiments").glob("[a-z]*.py"):
-    assert f" experiments/{path.name} " in text
+    assert f" {path.stem} " in text
   assert f"<train|{'|'.join(training_fields.FINISHES[:3])}|plan|" in text
   assert max(map(len, result["stderr"].splitlines())) <= 80
 

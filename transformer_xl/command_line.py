@@ -4,7 +4,10 @@ import contextlib
 import logging as stdlib_logging
 import os
 import re
+import runpy
 import select
+import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -81,6 +84,27 @@ def end(message: str) -> NoReturn:
   os._exit(INTERRUPTED)
 
 
+def start(module: str) -> None:
+  """Runs a module as `python -m` does; for the console scripts."""
+  runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def transformer_xl() -> None:
+  """The console script `transformer-xl`."""
+  start("transformer_xl.main")
+
+
+def words() -> str:
+  """How this command was started, up to its flags, as one would type it."""
+  count = len(sys.orig_argv) - len(sys.argv) + 1
+  *python, last = sys.orig_argv[:count]
+  if "-m" in python:
+    return shlex.join([*python, last])
+  name = os.path.basename(last)
+  is_on_path = shutil.which(name) == os.path.abspath(last)
+  return name if is_on_path else shlex.quote(last)
+
+
 def describe(argv: list[str]) -> str:
   """The docstring of the command's module, and its flags."""
   del argv
@@ -118,6 +142,8 @@ def run(
 
   def guarded(argv: list[str]) -> None:
     logging.get_absl_handler().addFilter(is_not_noise)
+    logging.get_absl_handler().addFilter(_label)
+    format_log()
     if quiet:
       logging.set_verbosity(logging.ERROR)
     with _one_line():
@@ -125,6 +151,16 @@ def run(
       sys.stdout.flush()
 
   app.run(guarded, flags_parser=parse_or_help)
+
+
+def format_log(process: int | None = None) -> None:
+  """Starts log lines with the time, and the number of one of many processes."""
+  number = "" if process is None else f"[{process}] "
+  logging.get_absl_handler().setFormatter(
+    stdlib_logging.Formatter(
+      f"%(asctime)s {number}%(label)s%(message)s", "%H:%M:%S"
+    )
+  )
 
 
 @contextlib.contextmanager
@@ -173,3 +209,10 @@ def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
   intended = r"did not provide metrics|read_only=True|is read only"
   is_intended = re.search(intended, record.getMessage())
   return record.levelname != "INFO" and not is_intended
+
+
+def _label(record: stdlib_logging.LogRecord) -> bool:
+  """Marks what is more than information."""
+  level = record.levelname.lower()
+  record.label = "" if record.levelno <= stdlib_logging.INFO else f"{level}: "
+  return True

@@ -1,19 +1,20 @@
 r"""Trains Transformer-XL, evaluates it, generates and scores text.
 
-Each mode reads a configuration (--config=FILE, where --config.NAME=VALUE sets a
-single field) and writes its results to a folder (--workdir=FOLDER). Every mode
-but train also works on the configuration that a run saved in its workdir.
+Each mode reads a configuration (--config=NAME, where --config.FIELD=VALUE sets
+a single field) and writes its results to a folder (--workdir=FOLDER). Every
+mode but train also works on the configuration that a run saved in its workdir
+(--config=saved:FOLDER).
 
-    python -m transformer_xl.main --config=experiments/quickstart.py \
+For example
+
+    python -m transformer_xl.main --config=quickstart \
       --workdir=runs/quickstart --config.train.num_steps=1000
     python -m transformer_xl.main --mode=eval \
-      --config=experiments/saved.py:runs/quickstart \
-      --config.eval.mem_len='(0,128,512)'
+      --config=saved:runs/quickstart --config.eval.mem_len='(0,128,512)'
     python -m transformer_xl.main --mode=generate \
-      --config=experiments/saved.py:runs/quickstart \
-      --config.generate.prompt='import '
+      --config=saved:runs/quickstart --config.generate.prompt='import '
     python -m transformer_xl.main --mode=plan --topology=v5e:4x8 \
-      --config=experiments/enwik8_large.py --workdir=runs/plan
+      --config=enwik8_large --workdir=runs/plan
 """
 
 from transformer_xl import command_line
@@ -84,15 +85,28 @@ def main(argv: list[str]) -> None:
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)
   _start_devices(workdir, config.model.attention)
+  from transformer_xl.workdir import closing  # JAX is loaded now.
+
+  before = closing.changes(workdir)
   if _MODE.value != "train":
     _run(_MODE.value, config, workdir)
-    return
+  elif _train(config, workdir):
+    closing.print_next(config, workdir)
+  else:
+    return  # The log says how to continue.
+  closing.log_files(workdir, before)
+
+
+def _train(config, workdir: str) -> bool:
+  """Trains, and runs the modes that follow; False if a signal came."""
   if config.data.prepare:
     _prepare_data(config.data)
   _warn_of_overfitting(config)
-  if _run("train", config, workdir):
-    for mode in config.train.finish_with:
-      _run(mode, config, workdir)
+  if not _run("train", config, workdir):
+    return False
+  for mode in config.train.finish_with:
+    _run(mode, config, workdir)
+  return True
 
 
 def _start_devices(workdir: str, attention: str) -> None:
@@ -109,6 +123,8 @@ def _start_devices(workdir: str, attention: str) -> None:
     folder = compile_cache.folder(workdir)
     jax.config.update("jax_compilation_cache_dir", folder)
   _join_processes()
+  if jax.process_count() > 1:
+    command_line.format_log(jax.process_index())
   device = jax.devices()[0]
   logging.info(
     "%d x %s, process %d of %d.",
@@ -215,7 +231,9 @@ def _require_folder(name: str, path: str) -> None:
 def _describe(argv: list[str]) -> str:
   options = flags.FLAGS.get_key_flags_for_module(__name__)
   options = [flags.FLAGS["config"], *options]
-  return config_flag.help_text(__doc__, options, argv)
+  program = command_line.words()
+  text = __doc__.replace("python -m transformer_xl.main", program)
+  return config_flag.help_text(text, options, argv)
 
 
 def run() -> None:

@@ -18,6 +18,9 @@ import sys
 import pytest
 
 from experiments import base
+from experiments import quickstart
+from transformer_xl.config import load
+from transformer_xl.workdir import closing
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [
@@ -31,6 +34,15 @@ PAGES = [
   ),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+# Of the console scripts.
+MODULES = {
+  "transformer-xl": ("transformer_xl.main",),
+  "transformer-xl-data": ("data_prep.main",),
+}
+STARTS = {
+  "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
+  "module": [".venv/bin/python", "-m", "transformer_xl.main"],
+}
 NOT_OURS = {"help", "logdir", "spot"}  # Of absl, XProf and gcloud.
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
@@ -65,18 +77,34 @@ def is_field(name):
 
 
 def commands(page):
-  """Words after `python -m` of the commands with arguments."""
-  for text in found(r"python -m ([^;`|]+)", page):
-    if text.count("'") % 2:  # It closes what the shell of another machine runs.
-      text, _, _ = text.rpartition("'")
-    # Optional flags, and the end of a sentence.
-    text = re.sub(r"[\[\]]|\.*$|\.\.\.", "", text)
-    text = text.replace("$seed", "0")
-    # Of a run that exists; any is like the defaults here.
-    text = re.sub(r"experiments/saved\.py:\S+", "experiments/base.py", text)
-    words = shlex.split(text)
+  """Words of the commands with arguments, from the module's name on."""
+  pattern = r"(python -m|transformer-xl(?:-data)?(?= --)) ([^;`|]+)"
+  for program, text in found(pattern, page):
+    words = command(program, text)
     if any(word.startswith("--") for word in words):
       yield words
+
+
+def command(program, text):
+  """The words after a program's name, those of its module first."""
+  if text.count("'") % 2:  # It closes what the shell of another machine runs.
+    text, _, _ = text.rpartition("'")
+  # Optional flags, and the end of a sentence.
+  text = re.sub(r"[\[\]]|\.*$|\.\.\.", "", text)
+  text = text.replace("$seed", "0")
+  # Of a run that exists; any is like the defaults here.
+  text = re.sub(r"=(experiments/saved\.py|saved):\S+", "=base", text)
+  return [*MODULES.get(program, ()), *shlex.split(text)]
+
+
+def after_training(program, monkeypatch):
+  """Words of the commands that a run of the quickstart names at its end."""
+  config = load.from_config_dict(quickstart.get_config())
+  monkeypatch.setattr(sys, "argv", ["main.py", "--config=quickstart"])
+  monkeypatch.setattr(sys, "orig_argv", [*program, "--config=quickstart"])
+  for line in closing.commands(config, "runs/quickstart").values():
+    start = re.match(r".*python -m|\S*transformer-xl(-data)?", line)[0]
+    yield command(os.path.basename(start), line[len(start) :])
 
 
 def overrides(page):
@@ -97,6 +125,9 @@ def results():
     for words in [*commands(page), *overrides(page)]
   ]
   cases += [(*OVERRIDDEN, *words) for words in WRONG.values()]
+  with pytest.MonkeyPatch.context() as patch:
+    for start in STARTS.values():
+      cases += map(tuple, after_training(start, patch))
   cases = [*dict.fromkeys(cases)]
   finished = subprocess.run(
     [sys.executable, "-m", "tests.docs.parsed_commands"],
@@ -142,6 +173,16 @@ def test_commands_would_start(page, results):
     assert not results[tuple(words)]["error"], words
 
 
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_commands_that_training_names_would_start(start, results, monkeypatch):
+  named = [*after_training(start, monkeypatch)]
+  assert [words[0] for words in named] == [
+    *("transformer_xl.main", "transformer_xl.main", "data_prep.main"),
+  ]
+  for words in named:
+    assert not results[tuple(words)]["error"], words
+
+
 @pytest.mark.parametrize("error", WRONG)
 def test_wrong_commands_would_not_start(error, results):
   assert error in results[(*OVERRIDDEN, *WRONG[error])]["error"]
@@ -164,7 +205,7 @@ def test_text_of_ones_own_is_prepared_and_described(tmp_path):
   prepare, describe = (
     line
     for line in lines(ROOT / "README.md")
-    if line.startswith("python -m data_prep.main --dataset=text")
+    if line.startswith("transformer-xl-data --dataset=text")
   )
   binaries = os.path.dirname(sys.executable)
   finished = subprocess.run(

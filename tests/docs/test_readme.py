@@ -7,6 +7,7 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tests import tiny
 from transformer_xl.config import load
@@ -60,9 +61,18 @@ def test_the_page_of_memory_reads_a_segment():
   assert (names["memory"].hiddens != memory.hiddens).any()
 
 
+def test_the_readme_has_the_first_example_of_the_page_on_python():
+  """Which runs there."""
+  page = ROOT / "docs/python.md"
+  if not page.exists():
+    pytest.skip("the page is not there yet")
+  (example,) = examples("README.md")
+  assert example == examples(page)[0]
+
+
 def test_other_pages_have_no_examples():
   """Nor commands of >>>: who adds one runs it here."""
   for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
-    is_run = path.name in ("memory.md", "python.md")
+    is_run = path.name in ("README.md", "memory.md", "python.md")
     assert is_run or not examples(path), path
     assert ">>> " not in path.read_text("utf-8"), path

@@ -13,6 +13,7 @@ import numpy as np
 from absl import logging
 from matplotlib import pyplot
 
+from transformer_xl import command_line
 from transformer_xl.workdir import metrics_log
 
 matplotlib.use("Agg")  # Training machines have no screen.
@@ -29,7 +30,7 @@ matplotlib.rcParams.update(
     "lines.linewidth": 1.4,
   }
 )
-MADE_BY = " ".join(["python", *sys.orig_argv[1:]])  # This process.
+MADE_BY = " ".join([command_line.words(), *sys.argv[1:]])  # This process.
 subplots = pyplot.subplots
 
 

@@ -1,4 +1,4 @@
-"""The flag --config=FILE, with --config.NAME=VALUE for single fields; help."""
+"""The flag --config=NAME, with --config.FIELD=VALUE for single fields; help."""
 
 import ast
 import difflib
@@ -20,7 +20,10 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 
 CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "File in experiments/, with --config.NAME=VALUE overrides."
+  "config",
+  None,
+  "Name of an experiment, or the path of a file like those in experiments/; "
+  "--config.FIELD=VALUE sets a field.",
 )
 _FOLDER = pathlib.Path(__file__).parents[2] / "experiments"
 _EXPERIMENTS = sorted(_FOLDER.glob("[!_]*.py"))
@@ -33,30 +36,29 @@ def parse(argv: list[str]) -> list[str]:
     UserError: --config is missing, or there is no such file or field.
     flags.Error: another flag is wrong.
   """
-  path = _path(argv)
-  if path is None:
-    raise errors.UserError(
-      "name an experiment: --config=experiments/quickstart.py"
-    )
-  file, _, _ = path.partition(":")
-  if not os.path.isfile(file):
-    raise errors.UserError(
-      f"cannot read {file}: --config takes the path of a file, as in "
-      f"--config={_nearest(file)}"
-    )
+  name, rest = _split(argv)
+  if name is None:
+    raise errors.UserError("name an experiment: --config=quickstart")
+  file, *argument = name.split(":", 1)
+  path = ":".join([_find(file), *argument])
   try:
-    rest = flags.FLAGS(argv)
+    rest = flags.FLAGS([argv[0], f"--config={path}", *rest])
     CONFIG.value.keys()  # Some errors in the file show on first use only.
-    return rest
   except (AttributeError, KeyError) as error:
     # The text is a quoted name, quoted again, and a hint on a second line.
-    name, *hint = re.sub(r"[\\']", "", str(error.args[0])).split("nDid", 1)
+    field, *hint = re.sub(r"[\\']", "", str(error.args[0])).split("nDid", 1)
     raise errors.UserError(
-      f"the configuration has no field {name}"
+      f"the configuration has no field {field}"
       + "".join(f". Did{text}" for text in hint)
     ) from error
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
+  if rest[1:]:
+    raise errors.UserError(
+      f"{rest[1]!r} belongs to no flag; write --flag=VALUE, as in --mode=eval, "
+      "with quotes around a value that has spaces."
+    )
+  return rest
 
 
 def help_text(
@@ -67,7 +69,7 @@ def help_text(
   After the introduction and the flags that are not fields come the fields, with
   the values of the command line's --config, or the defaults.
   """
-  config, source = load.default(), _path(argv)
+  config, (source, _) = load.default(), _split(argv)
   if source is not None:
     parse(argv)
     config = CONFIG.value
@@ -75,12 +77,12 @@ def help_text(
   for path in _EXPERIMENTS:
     docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     summary, _, _ = docstring.partition("\n")
-    lines += [f"  experiments/{path.name}", *_wrap(summary, indent=6)]
+    lines += [f"  {path.stem}", *_wrap(summary, indent=6)]
   lines += ["", "Flags"]
   for option in options:
     value = "" if option.default is None else f"={option.default}"
     lines += [f"  --{option.name}{value}", *_wrap(option.help or "", indent=6)]
-  source = source or "experiments/base.py"
+  source = source or "base"
   lines += ["", f"Fields with the values of {source}"]
   for group, members in itertools.groupby(
     schema.FIELDS.values(), lambda field: field.group
@@ -119,24 +121,41 @@ def _wrap(line: str, *, indent: int) -> list[str]:
 
 
 def saved_workdir() -> str:
-  """WORKDIR in --config=experiments/saved.py:WORKDIR; "" for other files."""
+  """WORKDIR in --config=saved:WORKDIR; "" for other experiments."""
   path = config_flags.get_config_filename(flags.FLAGS["config"])
   _, _, workdir = path.partition("saved.py:")
   return workdir
 
 
-def _nearest(file: str) -> str:
-  """The path of the experiment whose name is most like that of a file."""
-  names = [path.stem for path in _EXPERIMENTS]
-  near = difflib.get_close_matches(pathlib.Path(file).stem, names, n=1)
-  path = _FOLDER / f"{near[0] if near else 'quickstart'}.py"
-  relative = os.path.relpath(path)
-  return str(path) if relative.startswith("..") else relative
+def _find(file: str) -> str:
+  """The path of a file, or of the experiment that its name is.
+
+  A path that is not there, such as experiments/quickstart.py from another
+  folder, is the experiment of that name.
+
+  Raises:
+    UserError: there is neither.
+  """
+  if os.path.isfile(file):
+    return file
+  names = {path.stem: str(path) for path in _EXPERIMENTS}
+  folder, name = os.path.split(file.removesuffix(".py"))
+  if name in names and folder in ("", "experiments"):
+    return names[name]
+  near = [*difflib.get_close_matches(name, names, n=1), "quickstart"][0]
+  raise errors.UserError(
+    f"cannot read {file}: --config takes the name of an experiment or the path "
+    f"of a file, as in --config={near}; --help lists the experiments."
+  )
 
 
-def _path(argv: list[str]) -> str | None:
-  """The value of --config, found before the flags of its fields exist."""
+def _split(argv: list[str]) -> tuple[str | None, list[str]]:
+  """The value of --config, and the other words after the command's name.
+
+  It is needed before the flags of its fields exist.
+  """
   only_config = flags.FlagValues()
+  only_config.set_gnu_getopt(True)  # Values of other flags may be words.
   flags.DEFINE_string("config", None, "", flag_values=only_config)
-  only_config(argv, known_only=True)
-  return only_config.config
+  _, *rest = only_config(argv, known_only=True)
+  return only_config.config, rest

@@ -43,9 +43,7 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
       of a newer version.
   """
   if not workdir:
-    raise errors.UserError(
-      "name the workdir of a run: --config=experiments/saved.py:WORKDIR"
-    )
+    raise errors.UserError("name the workdir of a run: --config=saved:WORKDIR")
   path = os.path.join(workdir, "config.json")
   try:
     with open(path, encoding="utf-8") as file:
@@ -53,7 +51,7 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
   except FileNotFoundError:
     raise errors.UserError(
       f"{workdir} has no config.json; give a folder that a run wrote: "
-      "--config=experiments/saved.py:WORKDIR"
+      "--config=saved:WORKDIR"
     ) from None
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
     raise errors.UserError(

@@ -144,5 +144,5 @@ def check_shapes(
         f"checkpoint {step} is of another {kind}: {name} has shape "
         f"{have.get(name, 'none')} there and {want.get(name, 'none')} in this "
         "configuration; use another --workdir, or the configuration it was "
-        "trained with (--config=experiments/saved.py:WORKDIR)."
+        "trained with (--config=saved:WORKDIR)."
       )

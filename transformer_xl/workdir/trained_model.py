@@ -115,7 +115,7 @@ def save_params(workdir: str, params: shapes.PyTree, *, step: int) -> None:
 def _no_checkpoints(workdir: str) -> errors.UserError:
   return errors.UserError(
     f"there are no checkpoints in {workdir}; train there first, or set "
-    "--config=experiments/saved.py:WORKDIR to a folder that has some."
+    "--config=saved:WORKDIR to a folder that has some."
   )
 
 

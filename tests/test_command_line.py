@@ -1,0 +1,54 @@
+"""Lines of the log are short, and how a program was started is known."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests import test_main
+from transformer_xl import command_line
+
+LOGGING = """
+from absl import logging
+from transformer_xl import command_line
+
+def main(argv):
+  logging.info("of one")
+  command_line.format_log(3)
+  logging.info("of many")
+  logging.warning("look")
+
+command_line.run(main, quiet=False)
+"""
+
+
+def test_a_line_has_the_time_the_process_and_what_is_no_information():
+  finished = subprocess.run(
+    [sys.executable, "-c", LOGGING],
+    capture_output=True,
+    check=True,
+    cwd=test_main.ROOT,
+    text=True,
+  )
+  lines = finished.stderr.splitlines()
+  assert all(test_main.LOG_LINE.match(line) for line in lines)
+  said = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines]
+  assert said == ["of one", "[3] of many", "[3] warning: look"]
+
+
+@pytest.mark.parametrize(
+  ("line", "words"),
+  [
+    (["python", "-m", "a.main", "--x=1", "y"], "python -m a.main"),
+    (["my env/python", "-m", "a.main"], "'my env/python' -m a.main"),
+    (["/bin/python", "/nowhere/bin/tool", "--x=1"], "/nowhere/bin/tool"),
+    (["/bin/sh", "/bin/sh", "-c"], "sh"),
+  ],
+)
+def test_a_program_is_named_as_one_types_it(monkeypatch, line, words):
+  start = 3 if "-m" in line else 2
+  monkeypatch.setattr(sys, "orig_argv", line)
+  monkeypatch.setattr(sys, "argv", ["main.py", *line[start:]])
+  monkeypatch.setenv("PATH", "/bin:/usr/bin")
+  assert command_line.words() == words

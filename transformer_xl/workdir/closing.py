@@ -1,0 +1,79 @@
+"""What a command says last: what to type next, and where its files are."""
+
+import os
+import shlex
+
+import jax
+from absl import logging
+
+from transformer_xl import command_line
+from transformer_xl.config import schema
+
+OWN_TEXT = "--dataset=text --source=YOUR_TEXT --data_dir=data --name=mine"
+
+
+def changes(workdir: str) -> dict[str, int]:
+  """When the files that people look at were changed, in nanoseconds."""
+  results = os.path.join(workdir, "results")
+  names = ["report.html", "metrics.jsonl", "checkpoints"]
+  if os.path.isdir(results):
+    names += [f"results/{name}" for name in sorted(os.listdir(results))]
+  paths = {name: os.path.join(workdir, name) for name in names}
+  return {
+    name: os.stat(path).st_mtime_ns
+    for name, path in paths.items()
+    if os.path.exists(path)
+  }
+
+
+def log_files(workdir: str, before: dict[str, int]) -> None:
+  """Says where everything is, and what has changed since `before`.
+
+  Only the first process does.
+  """
+  if jax.process_index() != 0:
+    return
+  now = changes(workdir)
+  written = [name for name in now if now[name] != before.get(name)]
+  names = f": {', '.join(written)}" if written else ""
+  logging.info("Everything is in %s%s.", workdir, names)
+  if "report.html" in written:
+    page = os.path.join(workdir, "report.html")
+    logging.info("Open %s in a browser.", page)
+
+
+def print_next(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Prints what to type after training; only in the first process."""
+  if jax.process_index() == 0:
+    print("\nNext:")
+    for purpose, command in commands(config, workdir).items():
+      print(f"  {purpose}:\n    {command}")
+    print(flush=True)
+
+
+def commands(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
+  """Commands for a trained model, by what they do.
+
+  They begin as this program was started: with a console script, or with Python.
+  """
+  program = command_line.words()
+  saved = shlex.quote(f"--config=saved:{workdir}")
+  longer = 2 * max(1, *config.eval.mem_len)
+  prompt = shlex.quote(config.generate.prompt)
+  result = {
+    "evaluate with a longer memory": (
+      f"{program} --mode=eval {saved} --config.eval.mem_len={longer}"
+    ),
+    "continue a prompt": (
+      f"{program} --mode=generate {saved} --config.generate.prompt={prompt}"
+    ),
+  }
+  if config.data.name == "python_stdlib":
+    is_module = " -m " in program
+    prepare = (
+      program.replace("transformer_xl.main", "data_prep.main")
+      if is_module
+      else f"{program}-data"
+    )
+    result["prepare your own text, to train on it"] = f"{prepare} {OWN_TEXT}"
+  return result
