@@ -56,8 +56,8 @@ class WandbRun:
     self._thread.join(_CLOSING_SECONDS)
     if self._thread.is_alive():
       logging.warning(
-        "wandb did not finish in %g s. metrics.jsonl has all records, and `wandb "
-        "sync` uploads what wandb has on disk.",
+        "wandb did not finish in %g s. metrics.jsonl has all records; `wandb "
+        "sync` uploads those that wandb has on disk.",
         _CLOSING_SECONDS,
       )
 
@@ -78,7 +78,7 @@ class WandbRun:
 def _start(workdir: pathlib.Path) -> Any:
   import wandb
 
-  mode = os.environ.get("WANDB_MODE", "online")
+  mode: Any = os.environ.get("WANDB_MODE", "online")
   if mode == "online" and not wandb.login(prompt=False):
     logging.warning(
       "wandb is not logged in, so this run is kept offline; `wandb login` and "
