@@ -72,8 +72,9 @@ def commands(page):
     # Optional flags, and the end of a sentence.
     text = re.sub(r"[\[\]]|\.*$|\.\.\.", "", text)
     text = text.replace("$seed", "0")
-    # Of a run that exists; any is like the defaults here.
-    text = re.sub(r"experiments/saved\.py:\S+", "experiments/base.py", text)
+    # Of a run or a text that exists; any is like the defaults here.
+    exists = r"experiments/(saved|own_text)\.py:\S+"
+    text = re.sub(exists, "experiments/base.py", text)
     words = shlex.split(text)
     if any(word.startswith("--") for word in words):
       yield words
