@@ -25,7 +25,8 @@ class _Size(NamedTuple):
 
   below: float
   num_layers: int
-  model_dim: int  # The heads' widths add up to it.
+  model_dim: int  # The widths of the heads add up to it.
+  num_heads: int
   dropout_rate: float
   batch_size: int
   segment_len: int
@@ -34,10 +35,10 @@ class _Size(NamedTuple):
 
 # Little text needs more dropout, and small updates, so that there are enough.
 _SIZES = (
-  _Size(1e6, 4, 192, 0.1, 8, 64, 1e-3),
-  _Size(1e7, 4, 256, 0.1, 16, 128, 1e-3),
-  _Size(1e8, 6, 384, 0.1, 32, 128, 5e-4),
-  _Size(float("inf"), 12, 512, 0.1, 32, 256, 2.5e-4),
+  _Size(1e6, 4, 192, 4, 0.1, 8, 64, 1e-3),
+  _Size(1e7, 4, 256, 4, 0.1, 16, 128, 1e-3),
+  _Size(1e8, 6, 384, 6, 0.1, 32, 128, 5e-4),
+  _Size(float("inf"), 12, 512, 8, 0.1, 32, 256, 2.5e-4),
 )
 
 
@@ -67,8 +68,8 @@ def _set_model(model, size: _Size, cutoffs: tuple[int, ...]) -> None:
     {
       "num_layers": size.num_layers,
       "model_dim": size.model_dim,
-      "num_heads": size.model_dim // 64,
-      "head_dim": 64,
+      "num_heads": size.num_heads,
+      "head_dim": size.model_dim // size.num_heads,
       "ff_dim": 4 * size.model_dim,
       "dropout_rate": size.dropout_rate,
       "cutoffs": cutoffs,
