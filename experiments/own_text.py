@@ -71,6 +71,7 @@ def _set_model(model, size: _Size, cutoffs: tuple[int, ...]) -> None:
       "num_heads": size.num_heads,
       "head_dim": size.model_dim // size.num_heads,
       "ff_dim": 4 * size.model_dim,
+      "pre_norm": True,  # It learns sooner, also with a short warm-up.
       "dropout_rate": size.dropout_rate,
       "cutoffs": cutoffs,
       "div_val": 2 if cutoffs else 1,
