@@ -34,6 +34,7 @@ from transformer_xl import errors
 from transformer_xl.config import config_flag
 from transformer_xl.config import load
 from transformer_xl.config import rules
+from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.workdir import compile_cache
 
@@ -50,6 +51,7 @@ MODES = {
   "ablation": ("analysis.ablation", "run"),
   "report": ("report.report", "run"),
 }
+_MANY_READS = 10  # From here on, a run is warned that it may overfit.
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
 )
@@ -187,16 +189,28 @@ def _prepare_data(data) -> None:
 
 
 def _warn_of_overfitting(config) -> None:
-  """Warns of settings for python_stdlib that a run on other text inherits."""
+  """Warns of a run on other text than a benchmark that may overfit it."""
+  data, train = config.data, config.train
+  if data.name in token_file.BENCHMARKS:
+    return
   values = vars(config.model).items()
   rates = (value for name, value in values if name.endswith("dropout_rate"))
-  is_own = config.data.name not in token_file.BENCHMARKS
-  if is_own and not config.train.eval_every_steps and not any(rates):
+  if not train.eval_every_steps and not any(rates):
     logging.warning(
       "This run has no validation and no dropout, so it may overfit %s "
       "unnoticed; try --config.train.eval_every_steps=100 "
       "--config.model.dropout_rate=0.1.",
-      config.data.name,
+      data.name,
+    )
+  num_tokens = len(token_file.open_split(data.dataset_dir, "train").tokens)
+  per_update = train.batch_size * segment_lengths.of(config).mean
+  reads = train.num_steps * per_update / num_tokens
+  if reads > _MANY_READS:
+    logging.warning(
+      "This run reads the %d training tokens of %s %.1f times and may overfit "
+      "them; --config.train.num_steps=%d reads them %d times.",
+      *(num_tokens, data.name, reads),
+      *(_MANY_READS * num_tokens // per_update, _MANY_READS),
     )
 
 

@@ -233,6 +233,7 @@ WITHOUT = {
   "data.name": "tests/test_main.py: a folder that is missing is refused",
   "data.dir": "tests/test_main.py: a folder that is missing is refused",
   "data.prepare": "tests/test_main.py: only `main` prepares, and benchmarks",
+  "train.tracker": "tests/workdir/test_wandb_run.py: beside the run's own log",
   "train.finish_with": "tests/test_main.py: only `main` runs other modes",
   "generate.stop": "tests/text/test_generate.py: what is drawn is random",
   "generate.tokens_per_call": "how often text is printed; the same text",

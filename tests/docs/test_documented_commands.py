@@ -92,8 +92,9 @@ def command(program, text):
   # Optional flags, and the end of a sentence.
   text = re.sub(r"[\[\]]|\.*$|\.\.\.", "", text)
   text = text.replace("$seed", "0")
-  # Of a run that exists; any is like the defaults here.
-  text = re.sub(r"=(experiments/saved\.py|saved):\S+", "=base", text)
+  # Of a run or a text that exists; any is like the defaults here.
+  exists = r"=(experiments/(saved|own_text)\.py|saved|own_text):\S+"
+  text = re.sub(exists, "=base", text)
   return [*MODULES.get(program, ()), *shlex.split(text)]
 
 

@@ -142,6 +142,9 @@ class TrainConfig:
   log_memory_use: bool = field(False)
   """Log with each validation the share of attention that goes to memory, and
   the loss without memory."""
+  tracker: str = field("none", ("none", "wandb"))
+  """Where metrics go besides metrics.jsonl and TensorBoard's event files
+  (docs/training_log.md)."""
   finish_with: tuple[str, ...] = field((), FINISHES)
   """Modes to run after training, such as ('eval','generate')."""
 

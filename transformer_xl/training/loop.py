@@ -32,17 +32,20 @@ from transformer_xl.workdir import lock
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_state
+from transformer_xl.workdir import wandb_run
 
 
 def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   """Starts or continues training; False if a signal stopped it on a checkpoint.
 
   Raises:
-    UserError: data, configuration and checkpoints do not fit together, or
-      another run is in the workdir.
+    UserError: data, configuration and checkpoints do not fit together, another
+      run is in the workdir, or the tracker is not installed.
     DivergenceError: the loss has diverged in all tries; the last checkpoint is
       good.
   """
+  if config.train.tracker == "wandb":
+    wandb_run.require_installed()
   data_dir = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
   mesh = programs.make_mesh(config)
@@ -116,6 +119,7 @@ def _open_writer(config, workdir, run) -> metrics_log.Writer:
     step=step,
     num_steps=config.train.num_steps,
     is_evaluated=not run.metadata.owes_evaluation,
+    tracker=config.train.tracker,
   )
   for event in divergence.Guard(config, run.metadata.guard).answer.events:
     if event["step"] > step:

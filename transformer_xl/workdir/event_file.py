@@ -8,6 +8,8 @@ from tensorboardX import event_file_writer
 from tensorboardX import summary
 from tensorboardX.proto import event_pb2
 
+from transformer_xl.workdir import tracker
+
 
 class EventFile:
   """A new file of TensorBoard scalars, written in the calling thread.
@@ -20,13 +22,16 @@ class EventFile:
   def __init__(self, folder: str, *, step: int):
     os.makedirs(folder, exist_ok=True)
     self._file = event_file_writer.EventsWriter(os.path.join(folder, "events"))
-    self.flush, self.close = self._file.flush, self._file.close
+    self.close = self._file.close
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     self._write(step=step + 1, session_log=start)
 
-  def add(self, name: str, value: float, step: int) -> None:
-    """Adds one number."""
-    self._write(step=step, summary=summary.scalar(name, value))
+  def record(self, record: dict[str, Any]) -> None:
+    """Adds the numbers of a record."""
+    for name, value in tracker.scalars(record).items():
+      scalar = summary.scalar(name, value)
+      self._write(step=record["step"], summary=scalar)
+    self._file.flush()
 
   def _write(self, **content: Any) -> None:
     event = event_pb2.Event(wall_time=time.time(), **content)

@@ -1,7 +1,7 @@
-"""The metrics of a run: `metrics.jsonl`, TensorBoard events, a progress line.
+"""The metrics of a run: what trackers keep, and a progress line.
 
-Only the first process writes. On resuming, lines after the restored step are
-dropped, because the run writes them again.
+Only the first process writes. On resuming, lines of `metrics.jsonl` after the
+restored step are dropped, because the run writes them again.
 """
 
 import datetime
@@ -13,43 +13,63 @@ from typing import Any
 import jax
 from absl import logging
 
+from transformer_xl.workdir import tracker as tracker_lib
+from transformer_xl.workdir import wandb_run
 
-class Writer:
-  """Writes metrics of training and evaluation."""
 
-  def __init__(
-    self, workdir: str, *, step: int, num_steps: int, is_evaluated: bool = True
-  ):
-    """Opens `metrics.jsonl` and an event file in the workdir.
+class JsonLines:
+  """`metrics.jsonl`, a line for each record."""
 
-    Lines after `step`, of `num_steps`, are dropped, and unless `is_evaluated`
-    its own evaluation: a run that was killed while it made up for one writes
-    that line again.
+  def __init__(self, workdir: str, *, step: int, is_evaluated: bool = True):
+    """Opens the file and drops lines after `step`.
+
+    Unless `is_evaluated`, the evaluation of `step` is dropped as well: a run
+    that was killed while it made up for one writes that line again.
     """
-    self._num_steps = num_steps
-    self._is_first = jax.process_index() == 0
-    if not self._is_first:
-      return
     path = os.path.join(workdir, "metrics.jsonl")
     _drop_after(path, step, is_evaluated=is_evaluated)
-    self._lines = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    self.close = self._file.close
+
+  def record(self, record: dict[str, Any]) -> None:
+    """Writes a line."""
+    self._file.write(json.dumps(record) + "\n")
+    self._file.flush()
+
+
+class Writer:
+  """Reports metrics of training and evaluation to all trackers."""
+
+  def __init__(
+    self,
+    workdir: str,
+    *,
+    step: int,
+    num_steps: int,
+    is_evaluated: bool = True,
+    tracker: str = "none",
+  ):
+    """Opens the trackers of a run that is at `step` of `num_steps`.
+
+    `tracker` names the one beside JSON lines and TensorBoard.
+    """
+    self._num_steps = num_steps
+    self._trackers: list[tracker_lib.Tracker] = []
+    if jax.process_index() != 0:
+      return
     # Late: only training writes events, and tensorboardX imports PyTorch where
     # it is installed.
     from transformer_xl.workdir import event_file
 
-    self._events = event_file.EventFile(workdir, step=step)
+    lines = JsonLines(workdir, step=step, is_evaluated=is_evaluated)
+    self._trackers = [lines, event_file.EventFile(workdir, step=step)]
+    if tracker == "wandb":
+      self._trackers.append(wandb_run.WandbRun(workdir))
 
   def write(self, record: dict[str, Any]) -> None:
-    """Writes a line; its numbers become scalars at `step`."""
-    if not self._is_first:
-      return
-    self._lines.write(json.dumps(record) + "\n")
-    self._lines.flush()
-    prefix = f"{record['split']}/" if "split" in record else "train/"
-    for name, value in record.items():
-      if isinstance(value, int | float) and name != "step":
-        self._events.add(prefix + name, value, record["step"])
-    self._events.flush()
+    """Reports a record."""
+    for tracker in self._trackers:
+      tracker.record(record)
 
   def progress(self, record: dict[str, Any], tokens_per_update: float) -> None:
     """Logs a training record with the time that remains."""
@@ -68,10 +88,9 @@ class Writer:
     logging.info("%s", text)
 
   def close(self) -> None:
-    """Closes the files."""
-    if self._is_first:
-      self._lines.close()
-      self._events.close()
+    """Closes the trackers."""
+    for tracker in self._trackers:
+      tracker.close()
 
 
 def write_json(path: str, value: Any) -> None:

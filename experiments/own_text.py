@@ -1,0 +1,120 @@
+"""Your own text: settings that fit the size of the prepared text.
+
+Paper: no such model. Measured on WikiText-2 as bytes, validation in nats per
+byte beside that of quickstart.py after reading as much:
+
+    training bytes  tokens read    ours  quickstart
+           180,702      819,200  SMALLV       2.025
+         1,982,683      307,200   2.104       2.191
+
+The first row are whole runs of 1600 and 400 updates: an update of ours reads a
+quarter. The second row is update 150 of 400, where ours was stopped. Both had
+--config.train.warmup_steps=100 or 50 as quickstart has.
+Cost: not measured on an idle machine; the log says how long a run takes.
+Run: python -m transformer_xl.main --config=experiments/own_text.py:books \
+  --workdir=runs/books
+"""
+
+import os
+from typing import NamedTuple
+
+import ml_collections
+
+from experiments import base
+from transformer_xl import errors
+from transformer_xl.data import token_file
+
+_MOST_READS = 10  # Validation seldom improves after more.
+_MOST_STEPS = 100_000
+_CALL = 10  # Updates in one compiled call, which intervals are multiples of.
+
+
+class _Size(NamedTuple):
+  """Settings for texts of fewer training tokens than `below`."""
+
+  below: float
+  num_layers: int
+  model_dim: int  # The widths of the heads add up to it.
+  num_heads: int
+  dropout_rate: float
+  batch_size: int
+  segment_len: int
+  learning_rate: float
+
+
+# Little text needs more dropout, and small updates so that there are enough.
+_SIZES = (
+  _Size(1e6, 4, 192, 4, 0.2, 8, 64, 1e-3),
+  _Size(1e7, 4, 256, 4, 0.1, 16, 128, 1e-3),
+  _Size(1e8, 6, 384, 6, 0.1, 32, 128, 5e-4),
+  _Size(float("inf"), 12, 512, 8, 0.1, 32, 256, 2.5e-4),
+)
+
+
+def get_config(dataset: str = "") -> ml_collections.ConfigDict:
+  if not dataset:
+    raise errors.UserError(
+      "name the folder of the prepared text in data/, as in "
+      "--config=experiments/own_text.py:books, or its path."
+    )
+  folder, name = os.path.split(os.path.normpath(dataset))
+  config = base.get_config()
+  config.data.update({"name": name, "dir": folder or config.data.dir})
+  prepared = os.path.join(config.data.dir, name)
+  meta = token_file.read_meta(prepared)
+  num_tokens = len(token_file.open_split(prepared, "train").tokens)
+  size = next(size for size in _SIZES if num_tokens < size.below)
+  _set_model(config.model, size, tuple(meta.get("suggested_cutoffs", ())))
+  _set_lengths(config, size, num_tokens)
+  _set_held_out(config, meta["splits"])
+  config.generate.update({"prompt": "\n", "num_tokens": 400})
+  return config
+
+
+def _set_model(model, size: _Size, cutoffs: tuple[int, ...]) -> None:
+  """Sets the shape; a vocabulary with rare symbols gets narrower tails."""
+  model.update(
+    {
+      "num_layers": size.num_layers,
+      "model_dim": size.model_dim,
+      "num_heads": size.num_heads,
+      "head_dim": size.model_dim // size.num_heads,
+      "ff_dim": 4 * size.model_dim,
+      "pre_norm": True,  # It learns sooner, also with a short warm-up.
+      "dropout_rate": size.dropout_rate,
+      "cutoffs": cutoffs,
+      "div_val": 2 if cutoffs else 1,
+    }
+  )
+
+
+def _set_lengths(config, size: _Size, num_tokens: int) -> None:
+  """Sets lengths in tokens and in updates."""
+  per_update = size.batch_size * size.segment_len
+  calls = _MOST_READS * num_tokens // (per_update * _CALL)
+  num_steps = _CALL * min(max(calls, 2), _MOST_STEPS // _CALL)
+  memory = 2 * size.segment_len
+  config.train.update(
+    {
+      "num_steps": num_steps,
+      "batch_size": size.batch_size,
+      "segment_len": size.segment_len,
+      "mem_len": memory,
+      "learning_rate": size.learning_rate,
+      "warmup_steps": min(1000, num_steps // 20),
+      "segments_per_call": _CALL,
+    }
+  )
+  config.eval.mem_len = (0, memory, 4 * memory)
+
+
+def _set_held_out(config, splits) -> None:
+  """Validates twenty times and reports the best checkpoint, where it can."""
+  train = config.train
+  every_steps = _CALL * max(1, train.num_steps // (20 * _CALL))
+  config.checkpoint.every_steps = every_steps
+  train.eval_every_steps = every_steps if "valid" in splits else 0
+  train.finish_with = (
+    ("eval", "generate") if "test" in splits else ("generate",)
+  )
+  config.eval.checkpoint = "best" if "valid" in splits else "latest"

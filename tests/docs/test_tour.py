@@ -1,0 +1,64 @@
+"""docs/tour.ipynb runs from its first cell to its last."""
+
+import json
+import os
+import pathlib
+import re
+import sys
+
+import nbclient
+import nbformat
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+NOTEBOOK = ROOT / "docs" / "tour.ipynb"
+STEPS = 40  # Of training, which are seconds; the notebook has 800.
+
+
+def outputs(notebook):
+  """The outputs of every cell with code."""
+  return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def has_errors(found):
+  return any(
+    output.output_type == "error" or "error: " in output.get("text", "")
+    for cell in found
+    for output in cell
+  )
+
+
+def test_the_notebook_is_kept_with_its_outputs():
+  found = outputs(nbformat.read(NOTEBOOK, 4))
+  assert all(found)
+  assert not has_errors(found)
+  text = json.dumps(found)
+  assert text.count("image/png") == 2
+  assert len(text) < 200_000
+  assert not re.search(r"(^|[\s\"'=])/\w+/", text)  # A path of some machine.
+
+
+@pytest.mark.slow
+@pytest.mark.rest
+@pytest.mark.filterwarnings("ignore")  # Of Jupyter, about its own parts.
+def test_the_notebook_runs(tmp_path, monkeypatch):
+  binaries = os.path.dirname(sys.executable)
+  for name, value in {
+    "PATH": f"{binaries}:{os.environ['PATH']}",
+    "PYTHONPATH": str(ROOT),
+    "TOUR_FOLDER": str(tmp_path),
+    "TOUR_STEPS": str(STEPS),
+  }.items():
+    monkeypatch.setenv(name, value)
+  notebook = nbformat.read(NOTEBOOK, 4)
+  nbclient.NotebookClient(
+    notebook,
+    kernel_name="python3",
+    resources={"metadata": {"path": str(NOTEBOOK.parent)}},
+    timeout=600,
+  ).execute()
+  found = outputs(notebook)
+  assert all(found)
+  assert not has_errors(found)
+  for run in ("library", "tuned", "afresh"):
+    assert (tmp_path / run / "metrics.jsonl").exists()

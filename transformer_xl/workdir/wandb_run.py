@@ -1,0 +1,110 @@
+"""Weights & Biases as a tracker, which can neither stop nor slow training."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import queue
+import secrets
+import threading
+from typing import Any
+
+from absl import logging
+
+from transformer_xl import errors
+from transformer_xl.workdir import tracker
+
+_CLOSING_SECONDS = 10.0  # A preempted host has about 30.
+
+
+def require_installed() -> None:
+  """Raises a UserError if wandb cannot be imported."""
+  found = importlib.util.find_spec("wandb")
+  # A folder that wandb has written has the same name, and no origin.
+  if found is None or found.origin is None:
+    raise errors.UserError(
+      "train.tracker=wandb needs the package wandb: install it with pip "
+      "install -e '.[wandb]', or set --config.train.tracker=none."
+    )
+
+
+class WandbRun:
+  """A run of wandb, whose id is kept in the workdir and continued.
+
+  Everything that wandb does happens in a thread, so training waits for it at
+  the end only, and not for long. Its own steps may not go backwards, which
+  those of a resumed or rewound run do. So `step` is a metric, which is the
+  x-axis of all others, and repeated steps are drawn twice.
+  """
+
+  def __init__(self, workdir: str):
+    """Starts or continues the run; its configuration is `config.json`."""
+    self._records = queue.SimpleQueue[dict[str, Any] | None]()
+    self._thread = threading.Thread(
+      target=self._report, args=(workdir,), daemon=True
+    )
+    self._thread.start()
+
+  def record(self, record: dict[str, Any]) -> None:
+    """Passes the numbers of a record on."""
+    self._records.put({"step": record["step"], **tracker.scalars(record)})
+
+  def close(self) -> None:
+    """Ends the run; gives up on an upload that takes long."""
+    self._records.put(None)
+    self._thread.join(_CLOSING_SECONDS)
+    if self._thread.is_alive():
+      logging.warning(
+        "wandb did not finish in %g s. metrics.jsonl has all records; `wandb "
+        "sync` uploads those that wandb has on disk.",
+        _CLOSING_SECONDS,
+      )
+
+  def _report(self, workdir: str) -> None:
+    try:
+      run = _start(pathlib.Path(workdir))
+      while (numbers := self._records.get()) is not None:
+        run.log(numbers)
+      run.finish()
+    except Exception as error:
+      reason = " ".join(str(error).split())[:200]
+      logging.warning(
+        "wandb failed (%s: %s); training continues without it.",
+        *(type(error).__name__, reason),
+      )
+
+
+def _start(workdir: pathlib.Path) -> Any:
+  import wandb
+
+  mode: Any = os.environ.get("WANDB_MODE", "online")
+  if mode == "online" and not wandb.login(prompt=False):
+    logging.warning(
+      "wandb is not logged in, so this run is kept offline; `wandb login` and "
+      "`wandb sync` upload it."
+    )
+    mode = "offline"
+  run = wandb.init(
+    id=_run_id(workdir / "wandb_id.txt"),
+    resume="allow",
+    reinit="create_new",  # Leaves other runs of the process alone.
+    mode=mode,
+    dir=os.environ.get("WANDB_DIR", workdir),
+    project=os.environ.get("WANDB_PROJECT", "transformer-xl"),
+    name=os.environ.get("WANDB_NAME", workdir.resolve().name),
+    config=json.loads((workdir / "config.json").read_text("utf-8")),
+    settings=wandb.Settings(console="off", finish_timeout=_CLOSING_SECONDS),
+  )
+  run.define_metric("*", step_metric="step")
+  return run
+
+
+def _run_id(path: pathlib.Path) -> str:
+  """The id in a file, or a new one that is kept there."""
+  with contextlib.suppress(FileNotFoundError):
+    if kept := path.read_text("utf-8").strip():
+      return kept
+  new = secrets.token_hex(4)
+  path.write_text(f"{new}\n", "utf-8")
+  return new
