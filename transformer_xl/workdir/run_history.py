@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import TypeGuard
 
 import jaxtyping as jt
 import numpy as np
@@ -172,7 +173,7 @@ def _sorted(points: dict[int, float]) -> Curve:
   return Curve(np.array(steps, np.int64), np.array(values, np.float64))
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
   return type(value) is int and 0 <= value < 2**53
 
 
