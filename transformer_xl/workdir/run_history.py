@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import TypeGuard
 
 import jaxtyping as jt
 import numpy as np
@@ -74,9 +75,8 @@ class History(NamedTuple):
     """
     groups: dict[str, dict[int, Any]] = {}
     for card, label in zip(self.cards, _labels(self.cards), strict=True):
-      mem_len, nll = card.get("mem_len"), card.get("nll")
-      if _is_count(mem_len) and _is_number(nll):
-        groups.setdefault(label, {})[mem_len] = nll
+      if _is_count(card.get("mem_len")) and _is_number(card.get("nll")):
+        groups.setdefault(label, {})[card["mem_len"]] = card["nll"]
     return {label: _sorted(points) for label, points in groups.items()}
 
 
@@ -172,7 +172,7 @@ def _sorted(points: dict[int, float]) -> Curve:
   return Curve(np.array(steps, np.int64), np.array(values, np.float64))
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
   return type(value) is int and 0 <= value < 2**53
 
 
