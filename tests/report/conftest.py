@@ -11,7 +11,7 @@ from transformer_xl.data import vocabulary
 
 # Of a corpus, a run's name or a sample: to be shown, never to be run.
 HOSTILE = (
-  "</script><script>document.title='owned'</script><!-- \"'&\\\x00\u2028"
+  "</script><script>document.title='owned'</script><!-- \"'&\\\x00\u2028\ud800"
 )
 
 

@@ -32,6 +32,11 @@ FILE = "report.html"
 _BOKEH = resources.Resources(mode="inline", components=["bokeh"])
 MOST_CHARACTERS = 20_000  # Of each sample.
 MOST_SAMPLES = 10
+# What the summary says of the text.
+_ABOUT_TEXT = (
+  *("dataset", "split", "checkpoint_step", "mem_len", "segment_len"),
+  *("num_tokens", "mean_nll"),
+)
 # Where a section is empty: a sentence, and flags that make its input.
 _MISSING = {
   "training": ("This workdir has no training log.", ""),
@@ -79,18 +84,21 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     missing["text"] = Missing(f"No text can be shown: {error}", "")
     logging.warning("The report shows no text: %s", error)
   page, shown = _page(runs, text, missing)
+  content = page.encode(
+    "utf-8", "replace"
+  )  # Half a surrogate pair has no code.
   path = os.path.join(workdir, FILE)
   if jax.process_index() == 0:
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-      file.write(page)
+    with open(f"{path}.tmp", "wb") as file:
+      file.write(content)
     os.replace(f"{path}.tmp", path)
     logging.info(
-      "Wrote %s, %.1f MB: open it in a browser.", path, len(page) / 1e6
+      "Wrote %s, %.1f MB: open it in a browser.", path, len(content) / 1e6
     )
   result = {
     "made_by": plotting.MADE_BY,
     "file": FILE,
-    "num_bytes": len(page.encode()),
+    "num_bytes": len(content),
     "runs": [{"name": run.name, "workdir": run.workdir} for run in runs],
     "differences": run_history.differences(runs),
     "shown": shown,
@@ -103,12 +111,6 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     os.path.join(workdir, "results", "report.json"), result
   )
   return result
-
-
-_ABOUT_TEXT = (
-  *("dataset", "split", "checkpoint_step", "mem_len", "segment_len"),
-  *("num_tokens", "mean_nll"),
-)
 
 
 def _missing(name: str, workdir: str) -> Missing:

@@ -75,9 +75,8 @@ class History(NamedTuple):
     """
     groups: dict[str, dict[int, Any]] = {}
     for card, label in zip(self.cards, _labels(self.cards), strict=True):
-      mem_len, nll = card.get("mem_len"), card.get("nll")
-      if _is_count(mem_len) and _is_number(nll):
-        groups.setdefault(label, {})[mem_len] = nll
+      if _is_count(card.get("mem_len")) and _is_number(card.get("nll")):
+        groups.setdefault(label, {})[card["mem_len"]] = card["nll"]
     return {label: _sorted(points) for label, points in groups.items()}
 
 
