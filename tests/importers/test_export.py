@@ -11,7 +11,7 @@ import tokenizers
 import transformer_xl
 from tests import saved_runs
 from transformer_xl import errors
-from transformer_xl.importers import export
+from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
 
 TEXTS = {
@@ -35,7 +35,7 @@ FIELDS = {
 
 def exported(folder, **fields):
   run = saved_runs.write(folder / "run", **FIELDS | fields)
-  export.export(run, str(folder / "exported"))
+  export_run.export(run, str(folder / "exported"))
   return run, folder / "exported"
 
 
@@ -108,7 +108,7 @@ def test_the_card_has_the_evaluations_of_these_parameters(tmp_path):
     for one in (card, *({**card, **other} for other in others)):
       file.write(json.dumps(one) + "\n")
   folder = tmp_path / "exported"
-  export.export(run, str(folder))
+  export_run.export(run, str(folder))
   (line,) = (folder / "evaluation_cards.jsonl").read_text().splitlines()
   assert json.loads(line) == card
   read = huggingface_hub.ModelCard.load(folder / "README.md")

@@ -14,7 +14,7 @@ from tests.training import runs as finished
 from transformer_xl.config import load as load_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation.dynamic import evaluate
-from transformer_xl.importers import export
+from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
 from transformer_xl.model import extension
 from transformer_xl.model import transformer_xl
@@ -74,7 +74,7 @@ def folder(tmp_path_factory):
   prepare(data, "old", sentences(900, seed=0), tokenizer="word")
   config = make_config(data, "old", **{"train.num_steps": 300})
   assert loop.train(config, str(folder / "source"))
-  export.export(str(folder / "source"), str(folder / "huggingface"))
+  export_run.export(str(folder / "source"), str(folder / "huggingface"))
   import_run.make(
     format_name="huggingface",
     source=str(folder / "huggingface"),

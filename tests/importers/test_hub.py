@@ -11,7 +11,7 @@ import safetensors.numpy
 import transformer_xl
 from tests import saved_runs
 from tests.importers import hub
-from transformer_xl.importers import export
+from transformer_xl.importers import export_run
 
 MAIN, OLD = hub.COMMITS["main"], hub.COMMITS["v1"]
 CASES = {
@@ -36,7 +36,7 @@ def served(tmp_path_factory):
   """The folder of models, and the result of each case."""
   folder = tmp_path_factory.mktemp("hub")
   run = saved_runs.write(tmp_path_factory.mktemp("run"))
-  export.export(run, str(folder / "me" / "tiny" / "main"))
+  export_run.export(run, str(folder / "me" / "tiny" / "main"))
   tiny = folder / "me" / "tiny"
   (tiny / "main" / "train.bin").write_bytes(b"not needed")
   shutil.copytree(tiny / "main", tiny / "v1")

@@ -15,7 +15,7 @@ from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation.dynamic import evaluate
-from transformer_xl.importers import export
+from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import generate
@@ -167,7 +167,7 @@ def test_the_report_is_kept_and_adds_up(wt103):
 
 def test_a_run_survives_export_and_import(wt103, tmp_path):
   first, second = tmp_path / "huggingface", tmp_path / "run"
-  export.export(str(wt103), str(first))
+  export_run.export(str(wt103), str(first))
   config, params = load(wt103)
   _, again, same = make(second, first, "huggingface")
   jax.tree.map(np.testing.assert_array_equal, params, same)
@@ -177,13 +177,13 @@ def test_a_run_survives_export_and_import(wt103, tmp_path):
   ]
   assert vocabularies[0].symbols == vocabularies[1].symbols
   with pytest.raises(errors.UserError, match="exists"):
-    export.export(str(wt103), str(first))
+    export_run.export(str(wt103), str(first))
 
 
 def test_a_model_that_huggingface_lacks_is_not_exported(tmp_path):
   make(tmp_path / "run", stored_files.tensorflow("lm1b"))
   with pytest.raises(errors.UserError, match="project_equal_width=False"):
-    export.export(str(tmp_path / "run"), str(tmp_path / "folder"))
+    export_run.export(str(tmp_path / "run"), str(tmp_path / "folder"))
   assert not (tmp_path / "folder").exists()
 
 

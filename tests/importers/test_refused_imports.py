@@ -11,7 +11,7 @@ from tests.importers import stored_files
 from tests.parity import configurations
 from tests.parity import ours
 from transformer_xl import errors
-from transformer_xl.importers import export
+from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
@@ -21,7 +21,7 @@ def write_huggingface(folder, **changes):
   """A folder as `save_pretrained` writes it, with some fields changed."""
   drawn = configurations.draw(5)
   folder.mkdir()
-  export.write_weights(
+  export_run.write_weights(
     str(folder / "model.safetensors"), ours.draw_params(drawn), drawn.model
   )
   fields = huggingface.config_fields(

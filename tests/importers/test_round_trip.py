@@ -14,7 +14,7 @@ from tests import tiny
 from tests.parity import configurations
 from transformer_xl import errors
 from transformer_xl.config import schema
-from transformer_xl.importers import export
+from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
@@ -66,7 +66,7 @@ def check(config, fields, lengths=LENGTHS):
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "model.safetensors")
     tree = traverse_util.unflatten_dict(params, sep="/")
-    export.write_weights(path, tree, config)
+    export_run.write_weights(path, tree, config)
     with open(os.path.join(folder, "config.json"), "w") as file:
       json.dump(fields, file)
     found = huggingface.read(folder)

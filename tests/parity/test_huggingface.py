@@ -9,7 +9,7 @@ from flax import traverse_util
 from tests.parity import configurations
 from tests.parity import differences
 from tests.parity import ours
-from transformer_xl.importers import export
+from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
@@ -78,7 +78,7 @@ def test_huggingface_reads_what_is_exported(tmp_path, index):
   drawn = configurations.draw(index)
   model = theirs.make(drawn)
   theirs.save(model, tmp_path, safe=True)
-  export.write_weights(
+  export_run.write_weights(
     str(tmp_path / "model.safetensors"), ours.draw_params(drawn), drawn.model
   )
   loaded = theirs.load(tmp_path)

@@ -1,0 +1,95 @@
+"""A run's checkpoint as a folder in HuggingFace's format, and its weights."""
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import safetensors.numpy
+
+from transformer_xl import errors
+from transformer_xl import shapes
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.importers import huggingface
+from transformer_xl.importers import import_run
+from transformer_xl.importers import mapping
+from transformer_xl.importers import model_card
+from transformer_xl.model import transformer_xl
+from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
+
+
+def export(workdir: str, target: str) -> None:
+  """Writes the newest checkpoint, or the one that the run's `eval` names.
+
+  The folder has model.safetensors, config.json, the vocabulary, a model card
+  and the evaluation cards of these parameters. `mem_len` in config.json is the
+  longest memory of the run's evaluation.
+
+  Raises:
+    UserError: the run has no checkpoint, HuggingFace's model cannot represent
+      it, or the target exists.
+  """
+  if os.path.exists(target):
+    raise errors.UserError(f"{target} exists; choose another --target.")
+  config = load.from_config_dict(load.saved(workdir))
+  lengths = mapping.Lengths(
+    config.eval.segment_len,
+    max(config.eval.mem_len),
+    config.eval.clamp_len,
+    config.eval.same_length,
+  )
+  fields = huggingface.config_fields(config.model, lengths)
+  fields[huggingface.OWN] = huggingface.own_fields(config)
+  model = trained_model.load_on_one_device(config, workdir)
+  with import_run.new_folder(target) as folder:
+    path = os.path.join(folder, "model.safetensors")
+    write_weights(path, model.params, config.model)
+    _write(folder, "config.json", json.dumps(fields, indent=2))
+    vocabulary = _write_vocabulary(workdir, folder)
+    cards = model_card.evaluations(
+      workdir, step=model.step, parameters=config.eval.parameters
+    )
+    if cards:
+      lines = "".join(f"{json.dumps(card)}\n" for card in cards)
+      _write(folder, "evaluation_cards.jsonl", lines)
+    text = model_card.render(
+      os.path.basename(os.path.abspath(target)),
+      config,
+      cards,
+      step=model.step,
+      num_parameters=transformer_xl.num_parameters(model.params),
+      unit=vocabulary.unit,
+    )
+    _write(folder, "README.md", text)
+
+
+def _write_vocabulary(workdir: str, folder: str) -> vocabulary_lib.Vocabulary:
+  """Writes the folder that `load` reads, and what HuggingFace reads."""
+  source = os.path.join(workdir, run_record.VOCABULARY)
+  vocabulary = vocabulary_lib.load(source)
+  run_record.keep_vocabulary(source, folder)
+  if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
+    lines = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
+    _write(folder, "vocab.txt", lines)
+  if isinstance(vocabulary, vocabulary_lib.SubwordVocabulary):
+    _write(folder, "tokenizer.json", vocabulary.model.to_str())
+  return vocabulary
+
+
+def _write(folder: str, name: str, text: str) -> None:
+  pathlib.Path(folder, name).write_text(text, "utf-8")
+
+
+def write_weights(
+  path: str, params: shapes.PyTree, config: schema.ModelConfig
+) -> None:
+  """Writes every tensor once, under its HuggingFace name."""
+  tensors = mapping.export_tensors(params, huggingface.layout(config))
+  # A constant buffer that HuggingFace's model expects.
+  exponents = np.arange(0, config.model_dim, 2) / config.model_dim
+  frequencies = (10000**-exponents).astype(np.float32)
+  tensors["transformer.pos_emb.inv_freq"] = frequencies
+  safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
