@@ -129,6 +129,7 @@ def test_a_damaged_result_is_left_out(data_dir, tmp_path):
   assert report.run(config, str(tmp_path))["shown"] == [*PARTS]
 
 
+@pytest.mark.rest  # test_browser.py opens one.
 def test_a_long_log_makes_no_large_page(data_dir, tmp_path, monkeypatch):
   monkeypatch.setattr(report.reading, "read", _no_text)
   for name in "ab":
