@@ -69,11 +69,8 @@ def commands(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
     ),
   }
   if config.data.name == "python_stdlib":
-    is_module = " -m " in program
-    prepare = (
-      program.replace("transformer_xl.main", "data_prep.main")
-      if is_module
-      else f"{program}-data"
-    )
+    prepare = f"{program}-data"
+    if " -m " in program:
+      prepare = program.replace("-m transformer_xl.", "-m data_prep.")
     result["prepare your own text, to train on it"] = f"{prepare} {OWN_TEXT}"
   return result
