@@ -50,7 +50,7 @@ def get_config() -> ml_collections.ConfigDict:
       "learning_rate": 3e-3,
       "warmup_steps": 100,
       "eval_every_steps": 0,
-      "finish_with": ("eval", "generate"),
+      "finish_with": ("eval", "generate", "report"),
     }
   )
   config.eval.update({"segment_len": 64, "mem_len": (0, 64, 256, 1024)})

@@ -292,6 +292,7 @@ def test_metadata_is_plain_json(tmp_path):
     "data": None,
     "owes_evaluation": False,
     "tokens_read": 0,
+    "initialised_from": None,
     "averaging": {"step": run_state.NEVER, "losses": []},
     "memory_shape": [2, 2, 3, 4],
   }
