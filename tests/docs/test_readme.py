@@ -7,7 +7,6 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from tests import tiny
 from transformer_xl.config import load
