@@ -1,12 +1,12 @@
 r"""Size and opening time of a run's report, in headless Chromium.
 
-    python -m benchmarks.report_page --workdir=runs/quickstart
+    python -m benchmarks.report_page --run=runs/quickstart
 
 makes the report of a copy of the run, opens it and waits until every figure is
 drawn. --num_lines=100000 gives the copy a log of that many lines first.
 --pictures=docs also writes report_desktop.png and report_phone.png there:
 
-    python -m benchmarks.report_page --workdir=runs/quickstart \
+    python -m benchmarks.report_page --run=runs/quickstart \
       --num_tokens=1000 --pictures=docs
 """
 
@@ -29,7 +29,7 @@ from selenium.webdriver.support import wait
 from transformer_xl.config import load
 from transformer_xl.report import report
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "The run.", required=True)
+_RUN = flags.DEFINE_string("run", None, "Workdir of the run.", required=True)
 _NUM_LINES = flags.DEFINE_integer(
   "num_lines", 0, "Lines of the log; 0 for the run's own."
 )
@@ -52,8 +52,8 @@ def main(argv: list[str]) -> None:
   """Measures, and prints the result as JSON."""
   del argv
   with tempfile.TemporaryDirectory() as top:
-    folder = pathlib.Path(top, pathlib.Path(_WORKDIR.value).resolve().name)
-    copy(pathlib.Path(_WORKDIR.value).resolve(), folder)
+    folder = pathlib.Path(top, pathlib.Path(_RUN.value).resolve().name)
+    copy(pathlib.Path(_RUN.value).resolve(), folder)
     config = load.saved(str(folder))
     config.report.num_tokens = _NUM_TOKENS.value
     config = load.from_config_dict(config)

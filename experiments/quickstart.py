@@ -39,16 +39,18 @@ def get_config() -> ml_collections.ConfigDict:
       "ff_dim": 512,
       "pre_norm": True,
       "dropout_rate": 0.0,
+      "init_std": 0.06,
     }
   )
   config.train.update(
     {
-      "num_steps": 1600,
+      "num_steps": 1400,
       "batch_size": 8,
       "segment_len": 256,
       "mem_len": 64,
       "learning_rate": 3e-3,
       "warmup_steps": 100,
+      "adam_b2": 0.98,
       "eval_every_steps": 0,
       "finish_with": ("eval", "generate", "report"),
     }

@@ -9,7 +9,7 @@ from tests.analysis import runs
 from tests.report.conftest import HOSTILE
 from tests.report.conftest import write_run
 from transformer_xl import errors
-from transformer_xl.analysis import compare
+from transformer_xl.analysis import comparison
 from transformer_xl.config import load
 from transformer_xl.report import report
 
@@ -147,7 +147,7 @@ def test_runs_are_compared_as_json_and_as_a_picture(data_dir, tmp_path):
   for name, rate in (("a", 0.1), ("b", 0.2)):
     write_run(data_dir, tmp_path / name, **{"train.learning_rate": rate})
   folders = [str(tmp_path / name) for name in "ab"]
-  result = compare.compare(folders, str(tmp_path / "both"))
+  result = comparison.compare(folders, str(tmp_path / "both"))
   path = tmp_path / "both" / "results" / "compare.json"
   assert json.loads(path.read_text()) == result
   assert path.with_suffix(".png").stat().st_size > 10_000

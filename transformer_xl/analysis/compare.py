@@ -7,75 +7,15 @@ or in --workdir. The JSON also names the settings in which the runs differ. It
 reads logs and evaluation cards only, also while the runs continue.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 from absl import flags
 
 from transformer_xl import command_line
 from transformer_xl import errors
-from transformer_xl.analysis import plotting
-from transformer_xl.workdir import run_history
+from transformer_xl.analysis import comparison
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for the results; that of the first run by default."
 )
-
-
-def compare(workdirs: Sequence[str], workdir: str) -> dict[str, Any]:
-  """Writes `results/compare.json` and `.png`; returns the JSON's content.
-
-  Raises:
-    UserError: a run has no configuration, or a damaged one.
-  """
-  runs = run_history.read_all(workdirs)
-  result = {
-    "made_by": plotting.MADE_BY,
-    "runs": [_summary(run) for run in runs],
-    "differences": run_history.differences(runs),
-  }
-  plotting.write(workdir, "compare", result, {"compare": draw(runs)})
-  return result
-
-
-def _summary(run: run_history.History) -> dict[str, Any]:
-  loss, validation = run.training("loss"), run.validation()
-  return {
-    "name": run.name,
-    "workdir": run.workdir,
-    "step": int(loss.x[-1]) if len(loss.x) else None,
-    "loss": float(loss.y[-1]) if len(loss.y) else None,
-    "validation": _points(validation),
-    "best_validation": float(validation.y.min()) if len(validation.y) else None,
-    "loss_by_memory": {
-      label: _points(curve) for label, curve in run.loss_by_memory().items()
-    },
-  }
-
-
-def _points(curve: run_history.Curve) -> list[list[float]]:
-  return [*map(list, zip(curve.x.tolist(), curve.y.tolist(), strict=True))]
-
-
-def draw(runs: Sequence[run_history.History]) -> Any:
-  """Plots training loss, validation loss, and loss by memory length."""
-  figure, panels = plotting.subplots(1, 3, figsize=(10.5, 3.2))
-  training, validation, memory = panels
-  for index, run in enumerate(runs):
-    style: Any = {"color": f"C{index}", "label": run.name}
-    training.plot(*run.training("loss"), linewidth=1.0, **style)
-    validation.plot(*run.validation(), marker=".", **style)
-    for number, (label, curve) in enumerate(run.loss_by_memory().items()):
-      style = {"color": f"C{index}", "label": f"{run.name}: {label}"}
-      line = ("-", "--", ":", "-.")[number % 4]
-      memory.plot(*curve, marker=".", linestyle=line, **style)
-  for panel, title in zip(panels, ("training", "validation", ""), strict=True):
-    panel.set_title(title, fontsize=9)
-    panel.set_xlabel("step" if title else "memory length (tokens)")
-    if panel.lines:
-      panel.legend(fontsize=7)
-  training.set_ylabel("loss (nats per token)")
-  return figure
 
 
 def main(argv: list[str]) -> None:
@@ -85,7 +25,7 @@ def main(argv: list[str]) -> None:
       "name the workdirs of the runs: python -m "
       "transformer_xl.analysis.compare runs/a runs/b"
     )
-  compare(argv[1:], _WORKDIR.value or argv[1])
+  comparison.compare(argv[1:], _WORKDIR.value or argv[1])
 
 
 if __name__ == "__main__":
