@@ -44,7 +44,7 @@ def get_config() -> ml_collections.ConfigDict:
   )
   config.train.update(
     {
-      "num_steps": 1400,
+      "num_steps": 2000,
       "batch_size": 8,
       "segment_len": 256,
       "mem_len": 64,
@@ -56,7 +56,7 @@ def get_config() -> ml_collections.ConfigDict:
     }
   )
   config.eval.update({"segment_len": 64, "mem_len": (0, 64, 256, 1024)})
-  config.checkpoint.every_steps = 400
+  config.checkpoint.every_steps = 500
   config.generate.update(
     {"prompt": "def ", "num_tokens": 400, "mem_len": 256, "temperature": 0.8}
   )

@@ -158,7 +158,9 @@ def test_what_a_run_records_has_no_environment_and_no_command_line(
   config = load.from_config_dict(tiny.config_dict())
   run_record.record(config, str(tmp_path))
   content = (tmp_path / "config.json").read_text()
-  assert set(json.loads(content)) == {"config", "versions", "git_commit"}
+  assert set(json.loads(content)) == {
+    *("config", "versions", "git_commit", "initialised_from", "sessions")
+  }
   assert "hunter2" not in content
 
 

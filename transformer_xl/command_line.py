@@ -97,6 +97,8 @@ def transformer_xl() -> None:
 def words() -> str:
   """How this command was started, up to its flags, as one would type it."""
   count = len(sys.orig_argv) - len(sys.argv) + 1
+  if count < 1 or sys.orig_argv[count:] != sys.argv[1:]:  # Another program's.
+    return "transformer-xl"
   *python, last = sys.orig_argv[:count]
   if "-m" in python:
     return shlex.join([*python, last])
