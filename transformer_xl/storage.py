@@ -1,0 +1,243 @@
+"""Folders on disk and in buckets: `gs://BUCKET/PATH` wherever a folder goes.
+
+The small files of a bucket's folder, such as logs and results, are read and
+written in a copy on disk. It is downloaded when it is first needed, and
+`publish` uploads what has changed. A bucket cannot append to a file, and each
+process has copies of its own, so none overwrites what another one writes.
+
+Two kinds of files do not go through a copy: checkpoints, which Orbax writes to
+the bucket itself, and token files, whose copies outlive the process (`cached`).
+"""
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import os
+import pathlib
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+from absl import logging
+from etils import epath
+
+from transformer_xl import errors
+
+# What other processes write has to be seen at once.
+fsspec.config.conf.setdefault("gs", {}).setdefault("use_listings_cache", False)
+# An experiment of gcsfs that asks another service about each bucket first.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+_SCHEME = "gs://"
+_NOT_COPIED = ("checkpoints", "damaged", "profile", "wandb")
+_TEMPORARY = (".tmp", ".lock")
+
+
+class _Copy:
+  """The copy of one folder, and what the bucket has of it."""
+
+  def __init__(self, address: str):
+    self._address = epath.Path(address)
+    self.path = tempfile.mkdtemp(prefix="transformer_xl.")
+    self._published: dict[str, tuple[int, int]] = {}
+    atexit.register(self._remove)
+    for name in _files(self._address):
+      self.download(name)
+
+  def download(self, name: str) -> None:
+    """Replaces one file, by its path in the folder."""
+    target = pathlib.Path(self.path, name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes((self._address / name).read_bytes())
+    self._published[name] = _state(target)
+
+  def upload(self) -> None:
+    """Uploads the files that have changed."""
+    root = pathlib.Path(self.path)
+    for path in sorted(root.rglob("*")):
+      if path.is_dir() or path.suffix in _TEMPORARY:
+        continue
+      name, state = str(path.relative_to(root)), _state(path)
+      if self._published.get(name) != state:
+        (self._address / name).write_bytes(path.read_bytes())
+        self._published[name] = state
+
+  def keep(self) -> None:
+    """Leaves the copy on disk when the process ends."""
+    atexit.unregister(self._remove)
+
+  def _remove(self) -> None:
+    shutil.rmtree(self.path, ignore_errors=True)
+
+
+def is_bucket(path: str) -> bool:
+  """Whether a path is an address in a bucket."""
+  return path.startswith(_SCHEME)
+
+
+def bucket(path: str) -> str:
+  """The address of the bucket of an address."""
+  return _SCHEME + path.removeprefix(_SCHEME).partition("/")[0]
+
+
+def absolute(path: str) -> str:
+  """The absolute path; addresses stay."""
+  return path.rstrip("/") if is_bucket(path) else os.path.abspath(path)
+
+
+def local(folder: str) -> str:
+  """The folder itself, or the copy on disk of a bucket's folder.
+
+  A folder that does not exist yet is an empty copy.
+
+  Raises:
+    UserError: the bucket cannot be read.
+  """
+  return _copy(absolute(folder)).path if is_bucket(folder) else folder
+
+
+def refresh(folder: str, name: str) -> None:
+  """Downloads one small file again, which another process may have changed."""
+  if is_bucket(folder):
+    with _explained("read", folder), contextlib.suppress(FileNotFoundError):
+      _copy(absolute(folder)).download(name)
+
+
+def publish(folder: str, *, is_last: bool = False) -> None:
+  """Uploads what has changed in the copy of a bucket's folder.
+
+  Raises:
+    UserError: the bucket refuses. If this is the last call of the process, the
+      copy stays on disk.
+  """
+  if not is_bucket(folder):
+    return
+  copy = _copy(absolute(folder))
+  try:
+    with _explained("write to", folder):
+      copy.upload()
+  except errors.UserError as error:
+    if not is_last:
+      raise
+    copy.keep()
+    raise errors.UserError(
+      f"{error} What this command wrote is in {copy.path}."
+    ) from error
+
+
+def require_writable(folder: str) -> None:
+  """Writes a small file to a bucket and deletes it again.
+
+  Raises:
+    UserError: the bucket does not exist, or refuses.
+  """
+  if is_bucket(folder):
+    probe = epath.Path(folder) / f".probe.{secrets.token_hex(4)}"
+    with _explained("write to", folder):
+      probe.write_text("")
+      probe.unlink()
+
+
+def cached(folder: str, name: str, sha256: str) -> str:
+  """The path on disk of a large file in a folder.
+
+  One in a bucket is copied once and shared by all processes: the copy is known
+  by the SHA-256 that the file should have, or that of the file it belongs to.
+  The caller compares. Copies are in XDG_CACHE_HOME, by default `~/.cache`.
+
+  Raises:
+    UserError: the bucket cannot be read.
+  """
+  if not is_bucket(folder):
+    return os.path.join(folder, name)
+  caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+  target = pathlib.Path(caches, "transformer_xl", sha256, name)
+  if not target.exists():
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_suffix(f".{secrets.token_hex(4)}.part")
+    logging.info("Copying %s/%s to %s.", folder, name, target)
+    try:
+      with _explained("read", folder):
+        (epath.Path(folder) / name).copy(part)
+      os.replace(part, target)
+    finally:
+      part.unlink(missing_ok=True)
+  return str(target)
+
+
+def move(source: str, target: str) -> None:
+  """Moves a folder to a path where there is none."""
+  if not is_bucket(source):
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.move(source, target)
+    return
+  root = epath.Path(source)  # A bucket has no folders that it could rename.
+  for name in _files(root, leave_out=()):
+    (root / name).copy(epath.Path(target) / name)
+  root.rmtree()
+
+
+@functools.cache
+def _copy(address: str) -> _Copy:
+  with _explained("read", address):
+    return _Copy(address)
+
+
+def _files(folder: Any, *, leave_out: tuple[str, ...] = _NOT_COPIED):
+  """Paths, inside a folder, of its files and those of its folders."""
+  for path in folder.iterdir() if folder.is_dir() else ():
+    if path.name in leave_out or path.name.startswith("."):
+      continue
+    if path.is_dir():
+      yield from (
+        f"{path.name}/{name}" for name in _files(path, leave_out=leave_out)
+      )
+    elif path.suffix != ".npy" or not leave_out:
+      yield path.name
+
+
+def _state(path: pathlib.Path) -> tuple[int, int]:
+  status = path.stat()
+  return status.st_size, status.st_mtime_ns
+
+
+@contextlib.contextmanager
+def _explained(action: str, path: str) -> Iterator[None]:
+  """Turns what a bucket refuses into a UserError."""
+  if importlib.util.find_spec("gcsfs") is None:
+    raise errors.UserError(
+      f"{path} is in a bucket, which needs the package gcsfs: "
+      "pip install 'transformer-xl[gcs]'."
+    )
+  try:
+    yield
+  except FileNotFoundError as error:
+    raise errors.UserError(
+      f"cannot {action} {path}: there is no such bucket or file; check the "
+      "name, or create the bucket: gcloud storage buckets create "
+      f"{bucket(path)}"
+    ) from error
+  except Exception as error:  # The libraries have no common type.
+    raise errors.UserError(_reason(action, path, error)) from error
+
+
+def _reason(action: str, path: str, error: Exception) -> str:
+  """One line on what a bucket refused, and what helps."""
+  text = " ".join(str(error).split())[:200] or type(error).__name__
+  cause = f"cannot {action} {path} ({text}):"
+  status = getattr(error, "code", None)
+  if "Anonymous caller" in text or status in (401, "401"):
+    return f"{cause} log in with `gcloud auth application-default login`."
+  if "Forbidden" in text or status in (403, "403"):
+    return (
+      f"{cause} this account needs the role roles/storage.objectUser for "
+      f"{bucket(path)}."
+    )
+  return (
+    f"{cause} run the same command again when the storage answers; training "
+    "resumes from its last complete checkpoint."
+  )
