@@ -31,6 +31,7 @@ from absl import flags
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import config_flag
 from transformer_xl.config import load
 from transformer_xl.config import rules
@@ -84,18 +85,22 @@ def main(argv: list[str]) -> None:
       "a run needs a folder to write to: set --workdir=FOLDER."
     )
   _require_folder("workdir", workdir)
+  storage.require_writable(workdir)
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)
   _start_devices(workdir, config.model.attention)
   from transformer_xl.workdir import closing  # JAX is loaded now.
 
   before = closing.changes(workdir)
-  if _MODE.value != "train":
-    _run(_MODE.value, config, workdir)
-  elif _train(config, workdir):
-    closing.print_next(config, workdir)
-  else:
-    return  # The log says how to continue.
+  try:
+    if _MODE.value != "train":
+      _run(_MODE.value, config, workdir)
+    elif _train(config, workdir):
+      closing.print_next(config, workdir)
+    else:
+      return  # The log says how to continue.
+  finally:
+    storage.publish(workdir, is_last=True)
   closing.log_files(workdir, before)
 
 
@@ -179,13 +184,16 @@ def _prepare_data(data) -> None:
   # Other text is prepared by a command of its own, which the next error names.
   if data.name not in token_file.BENCHMARKS:
     return
-  missing = not os.path.exists(os.path.join(data.dataset_dir, "meta.json"))
+  folder = storage.local(data.dataset_dir)
+  missing = not os.path.exists(os.path.join(folder, "meta.json"))
   if missing and jax.process_index() == 0:
     from data_prep import preparation  # Only this needs its libraries.
 
     logging.info("Preparing %s in %s.", data.name, data.dir)
     preparation.prepare(dataset=data.name, data_dir=data.dir)
   multihost_utils.sync_global_devices("data is prepared")
+  if missing:
+    storage.forget(data.dataset_dir)
 
 
 def _warn_of_overfitting(config) -> None:
@@ -230,11 +238,11 @@ def _run(mode: str, config, workdir: str) -> Any:
 
 
 def _require_folder(name: str, path: str) -> None:
-  """Buckets are reached as folders; os.path would make one named `gs:`."""
-  if "://" in path:
+  """Refuses a file, and the addresses of other storage than Google's."""
+  if "://" in path and not storage.is_bucket(path):
     raise errors.UserError(
-      f"--{name}={path} must be a folder: mount the bucket with gcsfuse on "
-      "every host and name the mount (docs/tpu.md)."
+      f"--{name}={path} must be a folder, or gs://BUCKET/FOLDER in a bucket of "
+      "Google Cloud Storage."
     )
   if os.path.isfile(path):
     raise errors.UserError(

@@ -11,7 +11,6 @@ the bucket itself, and token files, whose copies outlive the process (`cached`).
 
 import atexit
 import contextlib
-import functools
 import importlib.util
 import os
 import pathlib
@@ -74,6 +73,9 @@ class _Copy:
     shutil.rmtree(self.path, ignore_errors=True)
 
 
+_copies: dict[str, _Copy] = {}
+
+
 def is_bucket(path: str) -> bool:
   """Whether a path is an address in a bucket."""
   return path.startswith(_SCHEME)
@@ -98,6 +100,12 @@ def local(folder: str) -> str:
     UserError: the bucket cannot be read.
   """
   return _copy(absolute(folder)).path if is_bucket(folder) else folder
+
+
+def forget(folder: str) -> None:
+  """Lets the next `local` download the bucket's folder again."""
+  if is_bucket(folder):
+    _copies.pop(absolute(folder), None)
 
 
 def refresh(folder: str, name: str) -> None:
@@ -169,6 +177,36 @@ def cached(folder: str, name: str, sha256: str) -> str:
   return str(target)
 
 
+def read_text(path: str) -> str:
+  """The content of a file on disk or in a bucket, in UTF-8."""
+  return epath.Path(path).read_text()
+
+
+def create_text(path: str, text: str) -> None:
+  """Writes a new file, of several processes in one of them only.
+
+  Raises:
+    FileExistsError: there is one.
+  """
+  if is_bucket(path):
+    with _explained("write to", path):
+      fsspec.filesystem("gs").pipe_file(path, text.encode(), mode="create")
+    return
+  with open(path, "x", encoding="utf-8") as file:
+    file.write(text)
+
+
+def write_text(path: str, text: str) -> None:
+  """Writes a file on disk or in a bucket completely or not at all."""
+  if is_bucket(path):
+    epath.Path(path).write_text(text)
+    return
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+    file.write(text)
+  os.replace(f"{path}.tmp", path)
+
+
 def move(source: str, target: str) -> None:
   """Moves a folder to a path where there is none."""
   if not is_bucket(source):
@@ -181,10 +219,11 @@ def move(source: str, target: str) -> None:
   root.rmtree()
 
 
-@functools.cache
 def _copy(address: str) -> _Copy:
-  with _explained("read", address):
-    return _Copy(address)
+  if address not in _copies:
+    with _explained("read", address):
+      _copies[address] = _Copy(address)
+  return _copies[address]
 
 
 def _files(folder: Any, *, leave_out: tuple[str, ...] = _NOT_COPIED):
@@ -215,6 +254,8 @@ def _explained(action: str, path: str) -> Iterator[None]:
     )
   try:
     yield
+  except FileExistsError:
+    raise
   except FileNotFoundError as error:
     raise errors.UserError(
       f"cannot {action} {path}: there is no such bucket or file; check the "

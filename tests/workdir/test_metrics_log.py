@@ -110,24 +110,24 @@ def test_progress_tells_people_how_long_it_will_take(tmp_path, caplog):
 def test_other_processes_than_the_first_write_nothing(tmp_path, monkeypatch):
   monkeypatch.setattr(metrics_log.jax, "process_index", lambda: 1)
   write(tmp_path, [record(2)])
-  metrics_log.write_json(str(tmp_path / "results" / "a.json"), {"a": 1})
+  metrics_log.write_json(str(tmp_path), "results/a.json", {"a": 1})
   assert list(tmp_path.iterdir()) == []
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
   path = tmp_path / "results" / "card.json"
-  metrics_log.write_json(str(path), {"a": [1, 2]})
+  metrics_log.write_json(str(tmp_path), "results/card.json", {"a": [1, 2]})
   with pytest.raises(TypeError):
-    metrics_log.write_json(str(path), {"a": object()})
+    metrics_log.write_json(str(tmp_path), "results/card.json", {"a": object()})
   assert json.loads(path.read_text()) == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize("cut", ["", '{"a":'])
 def test_added_lines_leave_earlier_ones_alone(tmp_path, cut):
   path = tmp_path / "results" / "cards.jsonl"
-  metrics_log.append_lines(str(path), [{"a": 1}])
+  metrics_log.append_lines(str(path.parent), path.name, [{"a": 1}])
   path.write_text(path.read_text() + cut)
-  metrics_log.append_lines(str(path), [{"a": 2}, {"a": 3}])
+  metrics_log.append_lines(str(path.parent), path.name, [{"a": 2}, {"a": 3}])
   written = path.read_text().splitlines()
   assert written == [
     '{"a": 1}',

@@ -20,6 +20,7 @@ import jax
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import plotting
@@ -118,7 +119,8 @@ def row_config(
 
 def _result(row, config, folder) -> dict[str, Any] | None:
   """The row's result; trains and evaluates it if that is not done yet."""
-  path, train = os.path.join(folder, "results", "row.json"), config.train
+  path = os.path.join(storage.local(folder), "results", "row.json")
+  train = config.train
   settings = _settings(config)
   if os.path.exists(path):
     with open(path, encoding="utf-8") as file:
@@ -148,7 +150,8 @@ def _result(row, config, folder) -> dict[str, Any] | None:
     **_scores(row, config, folder),
     "asked": settings,
   }
-  metrics_log.write_json(path, result)
+  metrics_log.write_json(folder, "results/row.json", result)
+  storage.publish(folder)
   return result
 
 

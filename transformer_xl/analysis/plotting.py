@@ -53,7 +53,7 @@ def write(
     return
   folder = os.path.join(workdir, "results")
   os.makedirs(folder, exist_ok=True)
-  metrics_log.write_json(os.path.join(folder, f"{name}.json"), result)
+  metrics_log.write_json(workdir, f"results/{name}.json", result)
   if arrays:
     path = os.path.join(folder, f"{name}.npz")
     np.savez_compressed(path, **arrays)

@@ -5,7 +5,6 @@ no context. Sums are float32 within a call and float64 across calls.
 """
 
 import itertools
-import os
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import streams
@@ -196,9 +196,9 @@ def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
 
 def keep_cards(workdir: str, name: str, result: dict[str, Any]) -> None:
   """Writes `results/<name>.json`; adds its cards to `results/cards.jsonl`."""
-  folder = os.path.join(workdir, "results")
-  metrics_log.append_lines(os.path.join(folder, "cards.jsonl"), result["cards"])
-  metrics_log.write_json(os.path.join(folder, f"{name}.json"), result)
+  storage.refresh(workdir, "results/cards.jsonl")
+  metrics_log.append_lines(workdir, "results/cards.jsonl", result["cards"])
+  metrics_log.write_json(workdir, f"results/{name}.json", result)
 
 
 def log_card(card: dict[str, Any]) -> None:

@@ -90,8 +90,7 @@ def make(
     }
     trained_model.save_params(folder, found.params, step=0)
     run_record.record(found.config, folder)
-    path = os.path.join(folder, "results", "import.json")
-    metrics_log.write_json(path, report)
+    metrics_log.write_json(folder, "results/import.json", report)
   return report
 
 

@@ -7,7 +7,6 @@ the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -64,8 +63,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
     hours = chosen["estimated_step_seconds"] * config.train.num_steps / 3600
     result |= {"hours": hours, "chip_hours": hours * result["num_chips"]}
   _log(result)
-  path = os.path.join(workdir, "results", "plan.json")
-  metrics_log.write_json(path, result)
+  metrics_log.write_json(workdir, "results/plan.json", result)
   return result
 
 

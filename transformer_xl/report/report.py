@@ -107,9 +107,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     },
     "text": text and {name: text[name] for name in _ABOUT_TEXT},
   }
-  metrics_log.write_json(
-    os.path.join(workdir, "results", "report.json"), result
-  )
+  metrics_log.write_json(workdir, "results/report.json", result)
   return result
 
 

@@ -1,7 +1,6 @@
 """Continues a text; `--mode=generate` prints it while it is drawn."""
 
 import functools
-import os
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
@@ -176,8 +175,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     **model.settings(),
     "checkpoint_step": model.checkpoint_step,
   }
-  path = os.path.join(workdir, "results", "generate.json")
-  metrics_log.write_json(path, result)
+  metrics_log.write_json(workdir, "results/generate.json", result)
   return result
 
 

@@ -9,7 +9,6 @@ Shapes: B lanes, T tokens of a segment, k likeliest tokens.
 
 import functools
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -188,5 +187,5 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
     "checkpoint_step": model.checkpoint_step,
   }
   result = [_json(one) | card for one in scores]
-  metrics_log.write_json(os.path.join(workdir, "results", "score.json"), result)
+  metrics_log.write_json(workdir, "results/score.json", result)
   return result

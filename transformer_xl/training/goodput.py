@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 
+from transformer_xl import storage
 from transformer_xl.workdir import metrics_log
 
 # What is not an update. A run that is stopped loses the time from its last
@@ -14,6 +15,7 @@ ACTIVITIES = (
   *("starting", "compiling", "waiting for data", "evaluating", "saving"),
   *("profiling", "lost to restarts"),
 )
+_FILE = "goodput.jsonl"
 
 
 class Goodput:
@@ -21,8 +23,9 @@ class Goodput:
 
   def __init__(self, workdir: str):
     """Continues with the seconds of the last checkpoint, if there is one."""
-    self._path = os.path.join(workdir, "goodput.jsonl")
-    self._begin, last = time.time(), _last_record(self._path)
+    self._workdir = workdir
+    path = os.path.join(storage.local(workdir), _FILE)
+    self._begin, last = time.time(), _last_record(path)
     self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
     self._before = 0.0  # Seconds of the run until now.
     if last is not None:
@@ -52,7 +55,7 @@ class Goodput:
       "total_seconds": self._total(),
       "seconds": self._seconds,
     }
-    metrics_log.append_lines(self._path, [line])
+    metrics_log.append_lines(self._workdir, _FILE, [line])
 
   def __str__(self) -> str:
     total = max(self._total(), 1e-9)

@@ -215,9 +215,9 @@ class Saving:
       raise divergence.Diverged(
         "the norm of the parameters is not finite", int(run.state.step)
       )
+    self._goodput.record(int(run.state.step))
     self._checkpoints.save(run)
     self._policy.saved()
-    self._goodput.record(int(run.state.step))
     return run
 
 

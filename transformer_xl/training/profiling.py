@@ -5,6 +5,7 @@ import os
 import jax
 from absl import logging
 
+from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.training import preemption
 from transformer_xl.workdir import metrics_log
@@ -29,7 +30,11 @@ class Trace:
     workdir: str,
     stop: preemption.StopSignal,
   ):
-    self._folder, self._stop = os.path.join(workdir, FOLDER), stop
+    self._folder, self._stop = (
+      os.path.join(storage.local(workdir), FOLDER),
+      stop,
+    )
+    self._shown = os.path.join(workdir, FOLDER)
     per_call, profile = config.train.segments_per_call, config.profile
     self._first = -(-profile.start_step // per_call) * per_call
     self._last = self._first + -(-profile.num_steps // per_call) * per_call
@@ -51,7 +56,7 @@ class Trace:
       jax.profiler.stop_trace()
       logging.info(
         "Traced updates %d to %d: xprof --logdir=%s shows them.",
-        *(self._first + 1, int(run.state.step), self._folder),
+        *(self._first + 1, int(run.state.step), self._shown),
       )
     else:
       jax.profiler.start_trace(self._folder)

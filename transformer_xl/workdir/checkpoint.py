@@ -7,7 +7,6 @@ of the step. Checkpoints that come back damaged are moved aside.
 import copy
 import json
 import os
-import shutil
 import time
 from typing import Any
 
@@ -20,11 +19,11 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
-from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 # Waits between tries to read what nothing proves to be damaged.
@@ -46,6 +45,7 @@ class Checkpoints:
     Besides those that `config` names, `keep_regular` of the checkpoints at
     multiples of `config.every_steps` are kept.
     """
+    self._workdir = workdir
     self._directory = checkpoint_items.directory(workdir)
     kept: list[preservation_policy.PreservationPolicy] = [
       preservation_policy.LatestN(config.keep_latest),
@@ -80,6 +80,7 @@ class Checkpoints:
     metadata["fingerprints"] = checksums.of(items)
     metadata["digest"] = checksums.of_json(metadata)
     nll = run.validation_loss
+    self._publish_logs()
     self._manager.save(
       step,
       args=ocp.args.Composite(
@@ -102,21 +103,33 @@ class Checkpoints:
     step = int(run.state.step)
     if step not in self._manager.all_steps():  # Before the first update.
       return
+    self._publish_logs()
     if jax.process_index() == 0:
       folder = os.path.join(self._directory, str(step))
       path = os.path.join(folder, "metadata", "metadata")
-      with open(path, encoding="utf-8") as file:
-        metadata = json.load(file)
+      metadata = json.loads(storage.read_text(path))
       evaluated = run_state.to_json(run)
       for name in run_state.CHANGED_BY_EVALUATION:
         metadata[name] = evaluated[name]
       metadata.pop("digest", None)
       metadata["digest"] = checksums.of_json(metadata)
       metrics = os.path.join(folder, "metrics", "metrics")
-      metrics_log.write_json(metrics, {"nll": run.validation_loss})
-      metrics_log.write_json(path, metadata)
+      loss = {"nll": run.validation_loss}
+      storage.write_text(metrics, json.dumps(loss))
+      storage.write_text(path, json.dumps(metadata))
     multihost_utils.sync_global_devices(f"checkpoint {step} is evaluated")
     self._manager.reload()
+
+  def _publish_logs(self) -> None:
+    """Uploads the logs of a run in a bucket before its checkpoint is there.
+
+    A run that resumes drops lines after its checkpoint, but could not make up
+    for missing ones.
+    """
+    try:
+      storage.publish(self._workdir)
+    except errors.UserError as error:
+      logging.warning("The logs follow with the next checkpoint: %s", error)
 
   def restore_newest(
     self, state: run_state.TrainState, memory: memory_lib.Memory
@@ -186,9 +199,8 @@ class Checkpoints:
     """Moves a damaged checkpoint away, so that its step can be saved again."""
     if jax.process_index() == 0:
       folder = os.path.join(os.path.dirname(self._directory), "damaged")
-      os.makedirs(folder, exist_ok=True)
       aside = os.path.join(folder, f"{step}.{int(time.time())}")
-      shutil.move(os.path.join(self._directory, str(step)), aside)
+      storage.move(os.path.join(self._directory, str(step)), aside)
       logging.warning("Moved it to %s.", aside)
     multihost_utils.sync_global_devices(f"checkpoint {step} is out of the way")
     self._manager.reload()

@@ -10,9 +10,11 @@ import os
 from typing import Any
 
 import orbax.checkpoint as ocp
+from etils import epath
 
 from transformer_xl import errors
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
@@ -41,7 +43,7 @@ validation_loss = operator.itemgetter("nll")  # It ranks checkpoints.
 
 def directory(workdir: str) -> str:
   """The folder of a run's checkpoints."""
-  return os.path.join(os.path.abspath(workdir), DIRECTORY)
+  return os.path.join(storage.absolute(workdir), DIRECTORY)
 
 
 def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
@@ -92,7 +94,7 @@ def check_trains(folder: Any, step: int) -> None:
   Raises:
     UserError: neither optimizer nor metadata were saved.
   """
-  saved = os.listdir(os.path.join(folder, str(step)))
+  saved = [path.name for path in (epath.Path(folder) / str(step)).iterdir()]
   if "params" in saved and not {"optimizer", "metadata"} & {*saved}:
     workdir = os.path.dirname(str(folder))
     raise errors.UserError(

@@ -7,6 +7,7 @@ import jax
 from absl import logging
 
 from transformer_xl import command_line
+from transformer_xl import storage
 from transformer_xl.config import schema
 
 OWN_TEXT = "--dataset=text --source=YOUR_TEXT --data_dir=data --name=mine"
@@ -14,11 +15,12 @@ OWN_TEXT = "--dataset=text --source=YOUR_TEXT --data_dir=data --name=mine"
 
 def changes(workdir: str) -> dict[str, int]:
   """When the files that people look at were changed, in nanoseconds."""
-  results = os.path.join(workdir, "results")
+  folder = storage.local(workdir)
+  results = os.path.join(folder, "results")
   names = ["report.html", "metrics.jsonl", "checkpoints"]
   if os.path.isdir(results):
     names += [f"results/{name}" for name in sorted(os.listdir(results))]
-  paths = {name: os.path.join(workdir, name) for name in names}
+  paths = {name: os.path.join(folder, name) for name in names}
   return {
     name: os.stat(path).st_mtime_ns
     for name, path in paths.items()

@@ -2,20 +2,29 @@
 
 import contextlib
 import errno
+import json
 import os
 import secrets
+import socket
+import threading
 import time
 from collections.abc import Iterator
 
 import filelock
 import jax
 import numpy as np
+from absl import logging
+from etils import epath
 from jax.experimental import multihost_utils
 
+from transformer_xl import command_line
 from transformer_xl import errors
+from transformer_xl import storage
 
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EBADF)
 _SHARING_SECONDS = 10.0  # Until a new file is seen on all hosts.
+# A run renews its lock in a bucket. One that was killed does not.
+RENEWED_AFTER_SECONDS, LEFT_AFTER_SECONDS = 15.0, 60.0
 
 
 @contextlib.contextmanager
@@ -23,36 +32,144 @@ def locked(folder: str) -> Iterator[None]:
   """Makes a folder and keeps other runs out of it.
 
   The lock is a file in the folder, removed at the end. A killed process holds
-  it no longer. Of several processes the first locks for all. File systems
-  without locks keep nobody out. All processes must see the same folder.
+  it no longer; in a bucket that shows after `LEFT_AFTER_SECONDS`. Of several
+  processes the first locks for all. File systems without locks keep nobody out.
+  All processes must see the same folder. What was written to the copy of a
+  bucket's folder is uploaded before the lock is removed.
 
   Raises:
     UserError: another run is in it, or several processes do not share it.
   """
-  os.makedirs(folder, exist_ok=True)
-  if jax.process_index() > 0:
+  hold = _bucket_lock if storage.is_bucket(folder) else _file_lock
+  is_first = jax.process_index() == 0
+  with hold(folder) if is_first else contextlib.nullcontext():
+    storage.forget(folder)  # The last run may have written until now.
     _require_shared(folder)
-    yield
-    return
+    try:
+      yield
+    finally:
+      storage.publish(folder, is_last=True)
+
+
+@contextlib.contextmanager
+def _file_lock(folder: str) -> Iterator[None]:
+  os.makedirs(folder, exist_ok=True)
   lock = filelock.FileLock(os.path.join(folder, ".lock"))
   try:
     lock.acquire(blocking=False)
   except filelock.Timeout:
-    raise errors.UserError(
-      f"another process trains in {folder}, and two would overwrite each "
-      "other's checkpoints: wait for its end, which a save may delay, or set "
-      "another --workdir."
-    ) from None
+    raise _taken(folder) from None
   except OSError as error:
     if error.errno not in _NO_LOCKS:
       raise
   try:
-    _require_shared(folder)
     yield
   finally:
     if lock.is_locked:  # Removed while it is held, so that nobody waits on it.
       os.unlink(lock.lock_file)
       lock.release()
+
+
+@contextlib.contextmanager
+def _bucket_lock(folder: str) -> Iterator[None]:
+  path = os.path.join(storage.absolute(folder), ".lock")
+  owner = {
+    "token": secrets.token_hex(8),
+    "host": socket.gethostname(),
+    "process": os.getpid(),
+  }
+  _wait_until_left(path, folder)
+  try:
+    storage.create_text(path, json.dumps(owner | {"renewed": time.time()}))
+  except FileExistsError:
+    raise _taken(folder) from None
+  is_over = threading.Event()
+  renewal = threading.Thread(
+    target=_renew, args=(path, owner, is_over), daemon=True
+  )
+  renewal.start()
+  try:
+    yield
+  finally:
+    is_over.set()
+    renewal.join()
+    with contextlib.suppress(Exception):  # Left behind, it is soon too old.
+      epath.Path(path).unlink()
+
+
+def _wait_until_left(path: str, folder: str) -> None:
+  """Removes the lock of a killed run: one that nobody renews.
+
+  Raises:
+    UserError: somebody does.
+  """
+  first = _read(path)
+  if first is None:
+    return
+  if not _is_dead(first):
+    logging.info(
+      "A run on %s was in %s; waiting up to %.0f s to see if it still is.",
+      *(first.get("host"), folder, LEFT_AFTER_SECONDS),
+    )
+    end = time.monotonic() + LEFT_AFTER_SECONDS
+    while time.monotonic() < end:
+      time.sleep(min(1.0, LEFT_AFTER_SECONDS / 10))
+      now = _read(path)
+      if now is None:
+        return
+      if now != first:
+        raise _taken(folder)
+  epath.Path(path).unlink(missing_ok=True)
+
+
+def _is_dead(owner: dict) -> bool:
+  """Whether it is a process of this machine that has ended."""
+  if owner.get("host") != socket.gethostname():
+    return False
+  try:
+    os.kill(int(owner["process"]), 0)
+  except ProcessLookupError:
+    return True
+  except (OSError, LookupError, TypeError, ValueError):
+    return False
+  return False
+
+
+def _read(path: str) -> dict | None:
+  """The content of a bucket's lock; empty if it is damaged."""
+  try:
+    owner = json.loads(storage.read_text(path))
+  except FileNotFoundError:
+    return None
+  except ValueError:
+    return {}
+  return owner if isinstance(owner, dict) else {}
+
+
+def _renew(path: str, owner: dict, is_over: threading.Event) -> None:
+  """Shows that the run is alive; ends the process if it has lost the lock.
+
+  That happens to a machine that was suspended: by now another run may write.
+  """
+  while not is_over.wait(RENEWED_AFTER_SECONDS):
+    try:
+      found = _read(path)
+      if found is not None and found.get("token") != owner["token"]:
+        command_line.end(
+          f"another run has taken over {os.path.dirname(path)} while this one "
+          "was suspended."
+        )
+      storage.write_text(path, json.dumps(owner | {"renewed": time.time()}))
+    except Exception as error:  # The libraries have no common type.
+      logging.warning("The lock %s could not be renewed: %s", path, error)
+
+
+def _taken(folder: str) -> errors.UserError:
+  return errors.UserError(
+    f"another process trains in {folder}, and two would overwrite each "
+    "other's checkpoints: wait for its end, which a save may delay, or set "
+    "another --workdir."
+  )
 
 
 def _require_shared(folder: str) -> None:
@@ -61,21 +178,21 @@ def _require_shared(folder: str) -> None:
     return
   number = np.asarray(secrets.randbits(31), np.int32)
   name = f".shared.{int(multihost_utils.broadcast_one_to_all(number)):08x}"
-  path = os.path.join(folder, name)
+  path = epath.Path(folder) / name
   if jax.process_index() == 0:
-    open(path, "x").close()
+    path.write_text("")
   multihost_utils.sync_global_devices("a file is in the workdir")
   end = time.monotonic() + _SHARING_SECONDS
-  while not os.path.exists(path) and time.monotonic() < end:
+  while not path.exists() and time.monotonic() < end:
     time.sleep(0.1)
-  appears = np.asarray(os.path.exists(path))
+  appears = np.asarray(path.exists())
   seen = multihost_utils.process_allgather(appears)
   if jax.process_index() == 0:
-    os.unlink(path)
+    path.unlink()
   blind = np.flatnonzero(~seen).tolist()
   if blind:
     raise errors.UserError(
       f"processes {blind} do not see what process 0 writes to {folder}, and "
       "each writes its part of a checkpoint: set --workdir to a folder that "
-      "all hosts share, such as NFS or a bucket mounted with gcsfuse."
+      "all hosts share, such as gs://BUCKET/FOLDER or NFS."
     )

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from absl import logging
 
+from transformer_xl import storage
 from transformer_xl.workdir import tracker as tracker_lib
 from transformer_xl.workdir import wandb_run
 
@@ -26,7 +27,7 @@ class JsonLines:
     Unless `is_evaluated`, the evaluation of `step` is dropped as well: a run
     that was killed while it made up for one writes that line again.
     """
-    path = os.path.join(workdir, "metrics.jsonl")
+    path = os.path.join(storage.local(workdir), "metrics.jsonl")
     _drop_after(path, step, is_evaluated=is_evaluated)
     self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
     self.close = self._file.close
@@ -62,9 +63,10 @@ class Writer:
     from transformer_xl.workdir import event_file
 
     lines = JsonLines(workdir, step=step, is_evaluated=is_evaluated)
-    self._trackers = [lines, event_file.EventFile(workdir, step=step)]
+    events = event_file.EventFile(storage.local(workdir), step=step)
+    self._trackers = [lines, events]
     if tracker == "wandb":
-      self._trackers.append(wandb_run.WandbRun(workdir))
+      self._trackers.append(wandb_run.WandbRun(storage.local(workdir)))
 
   def write(self, record: dict[str, Any]) -> None:
     """Reports a record."""
@@ -93,26 +95,27 @@ class Writer:
       tracker.close()
 
 
-def write_json(path: str, value: Any) -> None:
-  """Writes a file completely or not at all; only in the first process."""
+def write_json(workdir: str, name: str, value: Any) -> None:
+  """Writes a file of a workdir completely or not at all.
+
+  Only the first process writes, as in `append_lines`.
+  """
   if jax.process_index() != 0:
     return
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-    json.dump(value, file, indent=2)
-    file.write("\n")
-  os.replace(f"{path}.tmp", path)
-  logging.info("Wrote %s.", path)
+  path = os.path.join(storage.local(workdir), name)
+  storage.write_text(path, json.dumps(value, indent=2) + "\n")
+  logging.info("Wrote %s.", os.path.join(workdir, name))
 
 
-def append_lines(path: str, records: Sequence[Any]) -> None:
-  """Adds a line of JSON for each record; only in the first process.
+def append_lines(workdir: str, name: str, records: Sequence[Any]) -> None:
+  """Adds a line of JSON to a file of a workdir for each record.
 
   All lines are one write, so calls at the same time do not mix. Half a line
   that a full disk has left is ended first, and damages no line of this call.
   """
   if jax.process_index() != 0:
     return
+  path = os.path.join(storage.local(workdir), name)
   os.makedirs(os.path.dirname(path), exist_ok=True)
   content = "".join(json.dumps(record) + "\n" for record in records).encode()
   with open(path, "a+b", buffering=0) as file:

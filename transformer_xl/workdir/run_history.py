@@ -16,6 +16,7 @@ from typing import TypeGuard
 import jaxtyping as jt
 import numpy as np
 
+from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.workdir import run_record
 
@@ -87,14 +88,15 @@ def read(workdir: str) -> History:
     UserError: its `config.json` is missing or damaged.
   """
   load.saved(workdir)
-  folder = pathlib.Path(workdir)
+  folder = pathlib.Path(storage.local(workdir))
   record = json.loads((folder / "config.json").read_text("utf-8"))
   lines = [
     line
     for line in _objects(folder / "metrics.jsonl")
     if _is_count(line.get("step"))
   ]
-  return History(folder.resolve().name, workdir, record, lines, _cards(folder))
+  name = pathlib.PurePath(storage.absolute(workdir)).name
+  return History(name, workdir, record, lines, _cards(folder))
 
 
 def read_all(workdirs: Sequence[str]) -> list[History]:
@@ -126,7 +128,7 @@ def differences(runs: Sequence[History]) -> dict[str, list[Any]]:
 
 def result(workdir: str, name: str) -> dict[str, Any] | None:
   """The content of `results/<name>.json`; None without it, or if damaged."""
-  path = pathlib.Path(workdir, "results", f"{name}.json")
+  path = pathlib.Path(storage.local(workdir), "results", f"{name}.json")
   try:
     content = json.loads(path.read_text("utf-8"))
   except (OSError, ValueError, RecursionError):

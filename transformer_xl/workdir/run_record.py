@@ -15,6 +15,7 @@ from absl import logging
 from flax import traverse_util
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.workdir import metrics_log
 
@@ -35,7 +36,7 @@ def record(
   was resumed, of every call. `initialised_from` says where the first parameters
   are from; None if they were drawn, or imported.
   """
-  path = os.path.join(workdir, "config.json")
+  path = os.path.join(storage.local(workdir), "config.json")
   current = dataclasses.asdict(config)
   saved, sessions = _saved(path) if os.path.exists(path) else ({}, [])
   if saved:
@@ -46,7 +47,8 @@ def record(
           "Changed since the last run: %s %s -> %s", name, old, value
         )
   metrics_log.write_json(
-    path,
+    workdir,
+    "config.json",
     {
       "config": current,
       "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
@@ -60,7 +62,7 @@ def record(
 def initialised_from(workdir: str) -> dict[str, Any] | None:
   """Where the first parameters of a run are from; None if nothing says so."""
   try:
-    path = pathlib.Path(workdir, "config.json")
+    path = pathlib.Path(storage.local(workdir), "config.json")
     return json.loads(path.read_text("utf-8"))["initialised_from"]
   except (OSError, ValueError, LookupError, TypeError, RecursionError):
     return None
@@ -100,7 +102,8 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
     UserError: it keeps another vocabulary already, which stays.
   """
   check_vocabulary(data_dir, workdir)
-  source, target = pathlib.Path(data_dir), pathlib.Path(workdir, VOCABULARY)
+  source = pathlib.Path(storage.local(data_dir))
+  target = pathlib.Path(storage.local(workdir), VOCABULARY)
   kept = _vocabulary_hash(target) or _vocabulary_hash(source)
   if jax.process_index() != 0 or kept != _vocabulary_hash(source):
     return
@@ -125,9 +128,9 @@ def check_vocabulary(
   Raises:
     UserError: an id means another symbol.
   """
-  kept = pathlib.Path(workdir, VOCABULARY)
+  kept = pathlib.Path(storage.local(workdir), VOCABULARY)
   trained = _vocabulary_hash(kept)
-  found = _vocabulary_hash(pathlib.Path(data_dir))
+  found = _vocabulary_hash(pathlib.Path(storage.local(data_dir)))
   if trained is None or trained == found:
     return
   # Late: training needs no library of tokenizers.
@@ -148,7 +151,7 @@ def check_vocabulary(
       f"the vocabulary of {data_dir} (SHA-256 {str(found)[:12]}) is not the "
       f"one that {workdir} was trained with ({trained[:12]}): ids would mean "
       "other symbols. Prepare the text with data_prep.main "
-      f"--vocabulary_file={kept} under another --name, or use another "
+      f"--vocabulary_file={workdir} under another --name, or use another "
       "--workdir."
     )
 

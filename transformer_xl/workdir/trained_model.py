@@ -1,13 +1,13 @@
 """The parameters of a finished run, and nothing else of its checkpoints."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
@@ -81,7 +81,7 @@ def restore_params(
   Raises:
     UserError: there is no such checkpoint, it is damaged, or its shapes differ.
   """
-  if not os.path.isdir(checkpoint_items.directory(workdir)):
+  if not epath.Path(checkpoint_items.directory(workdir)).is_dir():
     raise _no_checkpoints(workdir)
   with checkpoint_items.open_manager(workdir, read_only=True) as manager:
     step = _find(manager, which, workdir, f"{fields}checkpoint")
