@@ -51,7 +51,10 @@ class _Copy:
     """Replaces one file, by its path in the folder."""
     target = pathlib.Path(self.path, name)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes((self._address / name).read_bytes())
+    source = self._address / name
+    target.write_bytes(source.read_bytes())
+    times = (source.stat().mtime,) * 2
+    os.utime(target, times)  # The same in every copy.
     self._published[name] = _state(target)
 
   def upload(self) -> None:

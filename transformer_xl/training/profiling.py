@@ -30,11 +30,8 @@ class Trace:
     workdir: str,
     stop: preemption.StopSignal,
   ):
-    self._folder, self._stop = (
-      os.path.join(storage.local(workdir), FOLDER),
-      stop,
-    )
-    self._shown = os.path.join(workdir, FOLDER)
+    self._folder = os.path.join(storage.local(workdir), FOLDER)
+    self._shown, self._stop = os.path.join(workdir, FOLDER), stop
     per_call, profile = config.train.segments_per_call, config.profile
     self._first = -(-profile.start_step // per_call) * per_call
     self._last = self._first + -(-profile.num_steps // per_call) * per_call
