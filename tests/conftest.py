@@ -4,6 +4,7 @@ import gc
 import importlib.metadata
 import os
 import pathlib
+import re
 
 # Tests compile much and run little; what XLA makes of the arrays is unchanged,
 # only its machine code is less refined. Set before JAX is imported, for the
@@ -20,6 +21,8 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
+
+from tests import emulator
 
 # Before the first import of the modules that it checks. Only functions on
 # arrays are in them: under the hook, annotated fields of `flax.struct` break
@@ -71,3 +74,24 @@ def strict_dtypes():
   """No implicit promotion; for the model alone, Optax does not hold to it."""
   with jax.numpy_dtype_promotion("strict"):
     yield
+
+
+@pytest.fixture(scope="session")
+def bucket_server(tmp_path_factory):
+  """The port of an emulated bucket, which the environment points at."""
+  folder = tmp_path_factory.mktemp("bucket")
+  with (
+    emulator.serving(folder / "log") as port,
+    pytest.MonkeyPatch.context() as patch,
+  ):
+    for name, value in emulator.environment(port).items():
+      patch.setenv(name, value)
+    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    yield port
+
+
+@pytest.fixture
+def bucket(bucket_server, request):
+  """The address of a folder that no other test uses."""
+  name = re.sub(r"\W+", "-", request.node.nodeid).strip("-")
+  return f"{emulator.BUCKET}/{name}"
