@@ -12,6 +12,7 @@ the bucket itself, and token files, whose copies outlive the process (`cached`).
 import atexit
 import contextlib
 import importlib.util
+import logging as standard_logging
 import os
 import pathlib
 import secrets
@@ -30,6 +31,8 @@ from transformer_xl import errors
 fsspec.config.conf.setdefault("gs", {}).setdefault("use_listings_cache", False)
 # An experiment of gcsfs that asks another service about each bucket first.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+# What it logs with a traceback is raised as well.
+standard_logging.getLogger("gcsfs").setLevel(standard_logging.CRITICAL)
 
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "damaged", "profile", "wandb")
@@ -44,7 +47,10 @@ class _Copy:
     self.path = tempfile.mkdtemp(prefix="transformer_xl.")
     self._published: dict[str, tuple[int, int]] = {}
     atexit.register(self._remove)
-    for name in _files(self._address):
+    names = [*_files(address)]
+    if not names:  # The folder is new; the bucket may be missing as well.
+      _filesystem().ls(bucket(address))
+    for name in names:
       self.download(name)
 
   def download(self, name: str) -> None:
@@ -112,7 +118,11 @@ def forget(folder: str) -> None:
 
 
 def refresh(folder: str, name: str) -> None:
-  """Downloads one small file again, which another process may have changed."""
+  """Downloads one small file again, which another process may have changed.
+
+  Raises:
+    UserError: the bucket cannot be read.
+  """
   if is_bucket(folder):
     with _explained("read", folder), contextlib.suppress(FileNotFoundError):
       _copy(absolute(folder)).download(name)
@@ -193,7 +203,7 @@ def create_text(path: str, text: str) -> None:
   """
   if is_bucket(path):
     with _explained("write to", path):
-      fsspec.filesystem("gs").pipe_file(path, text.encode(), mode="create")
+      _filesystem().pipe_file(path, text.encode(), mode="create")
     return
   with open(path, "x", encoding="utf-8") as file:
     file.write(text)
@@ -211,15 +221,20 @@ def write_text(path: str, text: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-  """Moves a folder to a path where there is none."""
+  """Moves a folder to a path where there is none.
+
+  Raises:
+    UserError: the bucket refuses; nothing is lost.
+  """
   if not is_bucket(source):
     os.makedirs(os.path.dirname(target), exist_ok=True)
     shutil.move(source, target)
     return
   root = epath.Path(source)  # A bucket has no folders that it could rename.
-  for name in _files(root, leave_out=()):
-    (root / name).copy(epath.Path(target) / name)
-  root.rmtree()
+  with _explained("move", source):
+    for name in _files(source, leave_out=()):
+      (root / name).copy(epath.Path(target) / name)
+    root.rmtree()
 
 
 def _copy(address: str) -> _Copy:
@@ -229,17 +244,30 @@ def _copy(address: str) -> _Copy:
   return _copies[address]
 
 
-def _files(folder: Any, *, leave_out: tuple[str, ...] = _NOT_COPIED):
-  """Paths, inside a folder, of its files and those of its folders."""
-  for path in folder.iterdir() if folder.is_dir() else ():
-    if path.name in leave_out or path.name.startswith("."):
+def _filesystem() -> Any:
+  return fsspec.filesystem("gs")
+
+
+def _files(
+  folder: str, *, leave_out: tuple[str, ...] = _NOT_COPIED
+) -> Iterator[str]:
+  """Paths, inside a folder, of its files and those of its folders.
+
+  Epath's `is_dir` would not do: if the bucket does not answer, it is False.
+  """
+  try:
+    entries = _filesystem().ls(folder, detail=True)
+  except FileNotFoundError:
+    return
+  for entry in entries:
+    name = entry["name"].rpartition("/")[2]
+    if not name or name in leave_out or name.startswith("."):
       continue
-    if path.is_dir():
-      yield from (
-        f"{path.name}/{name}" for name in _files(path, leave_out=leave_out)
-      )
-    elif path.suffix != ".npy" or not leave_out:
-      yield path.name
+    if entry["type"] == "directory":
+      inside = _files(f"{folder}/{name}", leave_out=leave_out)
+      yield from (f"{name}/{path}" for path in inside)
+    elif not name.endswith(".npy") or not leave_out:
+      yield name
 
 
 def _state(path: pathlib.Path) -> tuple[int, int]:
@@ -257,7 +285,7 @@ def _explained(action: str, path: str) -> Iterator[None]:
     )
   try:
     yield
-  except FileExistsError:
+  except (errors.UserError, FileExistsError):
     raise
   except FileNotFoundError as error:
     raise errors.UserError(
