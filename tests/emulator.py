@@ -5,6 +5,7 @@ memory, and ends with its standard input, so it outlives no process of tests.
 """
 
 import contextlib
+import http.server
 import pathlib
 import subprocess
 import sys
@@ -42,6 +43,7 @@ def serving(log):
 
 
 def main():
+  http.server.HTTPServer.request_queue_size = 128  # Many files at once.
   name = BUCKET.removeprefix("gs://")
   emulator = server.create_server(
     "127.0.0.1", 0, in_memory=True, default_bucket=name
