@@ -23,6 +23,7 @@ import jaxtyping
 import pytest
 
 from tests import emulator
+from tests import faulty_server
 
 # Before the first import of the modules that it checks. Only functions on
 # arrays are in them: under the hook, annotated fields of `flax.struct` break
@@ -95,3 +96,13 @@ def bucket(bucket_server, request):
   """The address of a folder that no other test uses."""
   name = re.sub(r"\W+", "-", request.node.nodeid).strip("-")
   return f"{emulator.BUCKET}/{name}"
+
+
+@pytest.fixture
+def faulty(bucket_server, monkeypatch):
+  """A server before the bucket, which the environment points at."""
+  server = faulty_server.FaultyServer(bucket_server)
+  for name, value in emulator.environment(server.port).items():
+    monkeypatch.setenv(name, value)
+  yield server
+  server.refuse()

@@ -10,6 +10,7 @@ import http.server
 import json
 import threading
 import time
+import urllib.parse
 
 UPLOADS = ("POST", "PUT")
 ALL = (*UPLOADS, "GET", "PATCH", "DELETE")
@@ -50,6 +51,7 @@ class FaultyServer:
 
   def __init__(self, port):
     self.emulator, self.fault = port, None
+    self.requests = []  # The method and the address of each.
     self.port, self._lock = 0, threading.Lock()
     self.accept()
 
@@ -70,9 +72,10 @@ class FaultyServer:
     self._server.shutdown()
     self._server.server_close()
 
-  def take(self, method):
+  def take(self, method, path):
     """The fault that happens to a request, or None."""
     with self._lock:
+      self.requests.append((method, urllib.parse.unquote(path)))
       fault = self.fault
       return fault if fault and fault.takes(method) else None
 
@@ -87,7 +90,7 @@ class FaultyServer:
 class _Handler(http.server.BaseHTTPRequestHandler):
   def _serve(self):
     size = int(self.headers.get("Content-Length") or 0)
-    fault = self.server.faulty.take(self.command)
+    fault = self.server.faulty.take(self.command, self.path)
     kind = fault.kind if fault else None
     if kind == "drop" and size:
       self.rfile.read(size // 2)
