@@ -15,6 +15,7 @@ import importlib.util
 import logging as standard_logging
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import tempfile
@@ -261,7 +262,7 @@ def _files(
     return
   for entry in entries:
     name = entry["name"].rpartition("/")[2]
-    if not name or name in leave_out or name.startswith("."):
+    if not name or (leave_out and (name in leave_out or name[0] == ".")):
       continue
     if entry["type"] == "directory":
       inside = _files(f"{folder}/{name}", leave_out=leave_out)
@@ -299,7 +300,8 @@ def _explained(action: str, path: str) -> Iterator[None]:
 
 def _reason(action: str, path: str, error: Exception) -> str:
   """One line on what a bucket refused, and what helps."""
-  text = " ".join(str(error).split())[:200] or type(error).__name__
+  text = re.sub(r"^Forbidden: \S+\n", "Forbidden: ", str(error))
+  text = " ".join(text.split())[:240] or type(error).__name__
   cause = f"cannot {action} {path} ({text}):"
   status = getattr(error, "code", None)
   if "Anonymous caller" in text or status in (401, "401"):
