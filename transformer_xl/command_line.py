@@ -206,7 +206,7 @@ def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
 
   Orbax logs about fifty lines for each save, and warns of what is intended.
   """
-  if not re.search(r"/(orbax|jax|gcsfs)/", record.pathname):
+  if not re.search(r"/(orbax|jax|fsspec|gcsfs)/", record.pathname):
     return True
   intended = r"did not provide metrics|read_only=True|is read only"
   is_intended = re.search(intended, record.getMessage())
