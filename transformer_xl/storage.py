@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import fsspec
+import psutil
 from absl import logging
 from etils import epath
 
@@ -94,6 +95,19 @@ def is_bucket(path: str) -> bool:
 def bucket(path: str) -> str:
   """The address of the bucket of an address."""
   return _SCHEME + path.removeprefix(_SCHEME).partition("/")[0]
+
+
+def is_mounted_bucket(folder: str) -> bool:
+  """Whether a folder is in a bucket that is mounted with gcsfuse."""
+  folder = os.path.join(os.path.realpath(folder), "")
+  around = [
+    mount
+    for mount in psutil.disk_partitions(all=True)
+    if folder.startswith(os.path.join(mount.mountpoint, ""))
+  ]
+  if not around:
+    return False
+  return max(around, key=lambda m: len(m.mountpoint)).fstype == "fuse.gcsfuse"
 
 
 def absolute(path: str) -> str:

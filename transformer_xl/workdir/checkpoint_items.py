@@ -7,9 +7,11 @@ A checkpoint has the items `params`, `average` (if there is one), `optimizer`
 import errno
 import operator
 import os
+import pathlib
 from typing import Any
 
 import orbax.checkpoint as ocp
+from absl import logging
 from etils import epath
 
 from transformer_xl import errors
@@ -37,6 +39,7 @@ _SIGNS_OF_STORAGE = (
     )
   ),
 )
+_COMMITTED = "commit_success.txt"  # Orbax writes it last.
 ITEMS = ("params", "average", "optimizer", "memory")
 validation_loss = operator.itemgetter("nll")  # It ranks checkpoints.
 
@@ -49,13 +52,38 @@ def directory(workdir: str) -> str:
 def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
   """Orbax's manager of a run's checkpoints, with further options."""
   handlers = {name: ocp.StandardCheckpointHandler() for name in ITEMS}
+  mode = ocp.options.AtomicityMode.AUTO
+  if not storage.is_bucket(workdir) and storage.is_mounted_bucket(workdir):
+    # Gcsfuse refuses to rename a folder, unless it is told otherwise.
+    mode = ocp.options.AtomicityMode.COMMIT_FILE
+    _warn_of_uncommitted(directory(workdir))
   return ocp.CheckpointManager(
     directory(workdir),
     options=ocp.CheckpointManagerOptions(
-      best_fn=validation_loss, best_mode="min", **options
+      best_fn=validation_loss,
+      best_mode="min",
+      atomicity_options=ocp.options.AtomicityOptions(mode=mode),
+      **options,
     ),
     item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
   )
+
+
+def _warn_of_uncommitted(folder: str) -> None:
+  """Names the checkpoints that the mode of mounted buckets does not see."""
+  steps = sorted(
+    path.parent.name
+    for path in pathlib.Path(folder).glob("[0-9]*/*")
+    if path.name == "_CHECKPOINT_METADATA"
+    and not (path.parent / _COMMITTED).exists()
+  )
+  if steps:
+    logging.warning(
+      "The checkpoints %s in the mounted bucket %s are left out: they are "
+      "incomplete, or older than this way of writing there. An empty file %s "
+      "in a folder makes a complete one count.",
+      *(", ".join(steps), folder, _COMMITTED),
+    )
 
 
 def of(
