@@ -47,15 +47,20 @@ def directory(workdir: str) -> str:
 
 
 def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
-  """Orbax's manager of a run's checkpoints, with further options."""
+  """Orbax's manager of a run's checkpoints, with further options.
+
+  Raises:
+    UserError: it is in a bucket that refuses.
+  """
   handlers = {name: ocp.StandardCheckpointHandler() for name in ITEMS}
-  return ocp.CheckpointManager(
-    directory(workdir),
-    options=ocp.CheckpointManagerOptions(
-      best_fn=validation_loss, best_mode="min", **options
-    ),
-    item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
-  )
+  with errors.of_bucket("read", workdir):
+    return ocp.CheckpointManager(
+      directory(workdir),
+      options=ocp.CheckpointManagerOptions(
+        best_fn=validation_loss, best_mode="min", **options
+      ),
+      item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
+    )
 
 
 def of(
