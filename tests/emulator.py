@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 
+from etils import epath
 from gcp_storage_emulator import server
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -40,6 +41,14 @@ def serving(log):
   ):
     yield int(process.stdout.readline())
     process.stdin.close()
+
+
+def upload(folder, address):
+  """Writes the files of a folder, and of those in it, to a bucket."""
+  for path in pathlib.Path(folder).rglob("*"):
+    if path.is_file():
+      target = epath.Path(address) / str(path.relative_to(folder))
+      target.write_bytes(path.read_bytes())
 
 
 def main():

@@ -11,11 +11,9 @@ the bucket itself, and token files, whose copies outlive the process (`cached`).
 
 import atexit
 import contextlib
-import importlib.util
 import logging as standard_logging
 import os
 import pathlib
-import re
 import secrets
 import shutil
 import tempfile
@@ -68,12 +66,15 @@ class _Copy:
   def upload(self) -> None:
     """Uploads the files that have changed."""
     root = pathlib.Path(self.path)
-    for path in sorted(root.rglob("*")):
+    # A prepared dataset is known by its `meta.json`, which so comes last.
+    paths = sorted(root.rglob("*"), key=lambda p: (p.name == "meta.json", p))
+    for path in paths:
       if path.is_dir() or path.suffix in _TEMPORARY:
         continue
       name, state = str(path.relative_to(root)), _state(path)
       if self._published.get(name) != state:
-        (self._address / name).write_bytes(path.read_bytes())
+        # Whole or not at all, also if a signal comes.
+        _filesystem().put_file(str(path), str(self._address / name))
         self._published[name] = state
 
   def keep(self) -> None:
@@ -115,6 +116,13 @@ def absolute(path: str) -> str:
   return path.rstrip("/") if is_bucket(path) else os.path.abspath(path)
 
 
+def split(path: str) -> tuple[str, str]:
+  """The folder of a path, and its name there."""
+  return os.path.split(
+    absolute(path) if is_bucket(path) else os.path.normpath(path)
+  )
+
+
 def local(folder: str) -> str:
   """The folder itself, or the copy on disk of a bucket's folder.
 
@@ -139,7 +147,10 @@ def refresh(folder: str, name: str) -> None:
     UserError: the bucket cannot be read.
   """
   if is_bucket(folder):
-    with _explained("read", folder), contextlib.suppress(FileNotFoundError):
+    with (
+      errors.of_bucket("read", folder),
+      contextlib.suppress(FileNotFoundError),
+    ):
       _copy(absolute(folder)).download(name)
 
 
@@ -154,7 +165,7 @@ def publish(folder: str, *, is_last: bool = False) -> None:
     return
   copy = _copy(absolute(folder))
   try:
-    with _explained("write to", folder):
+    with errors.of_bucket("write to", folder):
       copy.upload()
   except errors.UserError as error:
     if not is_last:
@@ -173,9 +184,23 @@ def require_writable(folder: str) -> None:
   """
   if is_bucket(folder):
     probe = epath.Path(folder) / f".probe.{secrets.token_hex(4)}"
-    with _explained("write to", folder):
+    with errors.of_bucket("write to", folder):
       probe.write_text("")
       probe.unlink()
+
+
+def names(folder: str) -> list[str]:
+  """Names of what is in a folder; none if there is no such folder."""
+  if is_bucket(folder):
+    with errors.of_bucket("read", folder):
+      return [name for name, _ in _entries(absolute(folder))]
+  return os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+
+
+def cache() -> pathlib.Path:
+  """The folder of files that are downloaded once, by default in `~/.cache`."""
+  caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+  return pathlib.Path(caches, "transformer_xl")
 
 
 def cached(folder: str, name: str, sha256: str) -> str:
@@ -190,19 +215,27 @@ def cached(folder: str, name: str, sha256: str) -> str:
   """
   if not is_bucket(folder):
     return os.path.join(folder, name)
-  caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-  target = pathlib.Path(caches, "transformer_xl", sha256, name)
+  target = cache() / sha256 / name
   if not target.exists():
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{secrets.token_hex(4)}.part")
     logging.info("Copying %s/%s to %s.", folder, name, target)
     try:
-      with _explained("read", folder):
-        (epath.Path(folder) / name).copy(part)
+      download(f"{absolute(folder)}/{name}", part)
       os.replace(part, target)
     finally:
       part.unlink(missing_ok=True)
   return str(target)
+
+
+def download(address: str, target: pathlib.Path) -> None:
+  """Copies one file from a bucket.
+
+  Raises:
+    UserError: the bucket cannot be read.
+  """
+  with errors.of_bucket("read", address):
+    _filesystem().get_file(address, str(target))
 
 
 def read_text(path: str) -> str:
@@ -217,7 +250,7 @@ def create_text(path: str, text: str) -> None:
     FileExistsError: there is one.
   """
   if is_bucket(path):
-    with _explained("write to", path):
+    with errors.of_bucket("write to", path):
       _filesystem().pipe_file(path, text.encode(), mode="create")
     return
   with open(path, "x", encoding="utf-8") as file:
@@ -246,7 +279,7 @@ def move(source: str, target: str) -> None:
     shutil.move(source, target)
     return
   root = epath.Path(source)  # A bucket has no folders that it could rename.
-  with _explained("move", source):
+  with errors.of_bucket("move", source):
     for name in _files(source, leave_out=()):
       (root / name).copy(epath.Path(target) / name)
     root.rmtree()
@@ -254,7 +287,7 @@ def move(source: str, target: str) -> None:
 
 def _copy(address: str) -> _Copy:
   if address not in _copies:
-    with _explained("read", address):
+    with errors.of_bucket("read", address):
       _copies[address] = _Copy(address)
   return _copies[address]
 
@@ -266,66 +299,29 @@ def _filesystem() -> Any:
 def _files(
   folder: str, *, leave_out: tuple[str, ...] = _NOT_COPIED
 ) -> Iterator[str]:
-  """Paths, inside a folder, of its files and those of its folders.
-
-  Epath's `is_dir` would not do: if the bucket does not answer, it is False.
-  """
-  try:
-    entries = _filesystem().ls(folder, detail=True)
-  except FileNotFoundError:
-    return
-  for entry in entries:
-    name = entry["name"].rpartition("/")[2]
-    if not name or (leave_out and (name in leave_out or name[0] == ".")):
+  """Paths, inside a folder, of its files and those of its folders."""
+  for name, is_folder in _entries(folder):
+    if leave_out and (name in leave_out or name[0] == "."):
       continue
-    if entry["type"] == "directory":
+    if is_folder:
       inside = _files(f"{folder}/{name}", leave_out=leave_out)
       yield from (f"{name}/{path}" for path in inside)
     elif not name.endswith(".npy") or not leave_out:
       yield name
 
 
+def _entries(folder: str) -> Iterator[tuple[str, bool]]:
+  """Names in a bucket's folder, and whether they are folders.
+
+  Epath's `is_dir` would not do: if the bucket does not answer, it is False.
+  """
+  with contextlib.suppress(FileNotFoundError):
+    for entry in _filesystem().ls(folder, detail=True):
+      path = f"{_SCHEME}{entry['name'].rstrip('/')}"
+      if path != folder:  # A file, or the mark of an empty folder.
+        yield path.rpartition("/")[2], entry["type"] == "directory"
+
+
 def _state(path: pathlib.Path) -> tuple[int, int]:
   status = path.stat()
   return status.st_size, status.st_mtime_ns
-
-
-@contextlib.contextmanager
-def _explained(action: str, path: str) -> Iterator[None]:
-  """Turns what a bucket refuses into a UserError."""
-  if importlib.util.find_spec("gcsfs") is None:
-    raise errors.UserError(
-      f"{path} is in a bucket, which needs the package gcsfs: "
-      "pip install 'transformer-xl[gcs]'."
-    )
-  try:
-    yield
-  except (errors.UserError, FileExistsError):
-    raise
-  except FileNotFoundError as error:
-    raise errors.UserError(
-      f"cannot {action} {path}: there is no such bucket or file; check the "
-      "name, or create the bucket: gcloud storage buckets create "
-      f"{bucket(path)}"
-    ) from error
-  except Exception as error:  # The libraries have no common type.
-    raise errors.UserError(_reason(action, path, error)) from error
-
-
-def _reason(action: str, path: str, error: Exception) -> str:
-  """One line on what a bucket refused, and what helps."""
-  text = re.sub(r"^Forbidden: \S+\n", "Forbidden: ", str(error))
-  text = " ".join(text.split())[:240] or type(error).__name__
-  cause = f"cannot {action} {path} ({text}):"
-  status = getattr(error, "code", None)
-  if "Anonymous caller" in text or status in (401, "401"):
-    return f"{cause} log in with `gcloud auth application-default login`."
-  if "Forbidden" in text or status in (403, "403"):
-    return (
-      f"{cause} this account needs the role roles/storage.objectUser for "
-      f"{bucket(path)}."
-    )
-  return (
-    f"{cause} run the same command again when the storage answers; training "
-    "resumes from its last complete checkpoint."
-  )
