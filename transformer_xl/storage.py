@@ -37,6 +37,7 @@ standard_logging.getLogger("gcsfs").setLevel(standard_logging.CRITICAL)
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "damaged", "profile", "wandb")
 _TEMPORARY = (".tmp", ".lock")
+_BLOCK = 1 << 20  # Bytes in memory of a file that is uploaded.
 
 
 class _Copy:
@@ -73,8 +74,8 @@ class _Copy:
         continue
       name, state = str(path.relative_to(root)), _state(path)
       if self._published.get(name) != state:
-        # Whole or not at all, also if a signal comes.
-        _filesystem().put_file(str(path), str(self._address / name))
+        with path.open("rb") as file, (self._address / name).open("wb") as to:
+          shutil.copyfileobj(file, to, _BLOCK)
         self._published[name] = state
 
   def keep(self) -> None:

@@ -3,7 +3,6 @@
 import functools
 import json
 
-import fsspec
 import pytest
 from etils import epath
 
@@ -58,19 +57,18 @@ def test_other_files_are_not_overwritten(bucket, source):
 def test_an_interrupted_upload_is_no_dataset(
   bucket, tmp_path, source, monkeypatch
 ):
-  address, buckets = f"{bucket}/text", fsspec.filesystem("gs")
-  put = buckets.put_file
+  address, copy = f"{bucket}/text", storage.shutil.copyfileobj
 
-  def put_some(path, target):
+  def copy_some(file, target, length):
     if len(storage.names(address)) == 4:
       raise OSError("connection lost")
-    put(path, target)
+    copy(file, target, length)
 
   with monkeypatch.context() as patch:
-    patch.setattr(buckets, "put_file", put_some)
+    patch.setattr(storage.shutil, "copyfileobj", copy_some)
     with pytest.raises(errors.UserError, match="connection lost"):
       prepare(data_dir=bucket, source=source)
-  assert len(storage.names(address)) == 4
+  assert len(storage.names(address)) in (4, 5)  # The last one is empty.
   # Not for this process, which has the whole copy, nor for another one.
   for _ in range(2):
     with pytest.raises(errors.UserError, match="there is no prepared data"):
