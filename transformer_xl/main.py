@@ -87,8 +87,13 @@ def main(argv: list[str]) -> None:
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)
   _start_devices(workdir, config.model.attention)
-  from transformer_xl.workdir import closing  # JAX is loaded now.
+  from transformer_xl.workdir import agreement  # JAX is loaded now.
+  from transformer_xl.workdir import closing
 
+  agreement.require_same_command(config, workdir, _MODE.value)
+  if _MODE.value == "train" and config.data.prepare:
+    _prepare_data(config.data)
+  agreement.require_same_data(config.data.dataset_dir)
   before = closing.changes(workdir)
   if _MODE.value != "train":
     _run(_MODE.value, config, workdir)
@@ -101,8 +106,6 @@ def main(argv: list[str]) -> None:
 
 def _train(config, workdir: str) -> bool:
   """Trains, and runs the modes that follow; False if a signal came."""
-  if config.data.prepare:
-    _prepare_data(config.data)
   _warn_of_overfitting(config)
   if not _run("train", config, workdir):
     return False
