@@ -20,7 +20,7 @@ For example
 from transformer_xl import command_line
 
 if __name__ == "__main__":  # Before the imports that take long.
-  command_line.end_at_interrupts()
+  command_line.end_at_interrupts(keeps_running=True)
 
 import importlib
 import os
@@ -109,6 +109,7 @@ def _train(config, workdir: str) -> bool:
   _warn_of_overfitting(config)
   if not _run("train", config, workdir):
     return False
+  command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
   for mode in config.train.finish_with:
     _run(mode, config, workdir)
   return True

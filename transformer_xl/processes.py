@@ -19,7 +19,7 @@ _HOW = (
   "--process_id from 0 to N-1; a Cloud TPU slice, SLURM and Open MPI 4 need "
   "none of these."
 )
-_ELSE = f"{_HOW} --nomultihost starts a process that is alone."
+_ELSE = f"{_HOW} --multihost=false starts a process that is alone."
 _WORKERS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 _SLICES = (
   *("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES"),
