@@ -91,7 +91,8 @@ def _require_same(mine: dict[str, str]) -> None:
     shown = differences[:_MOST_DIFFERENCES] + [f"and {more} more"] * (more > 0)
     raise errors.UserError(
       f"the processes of a run must agree, but {'; '.join(shown)}: give all "
-      "the same command, data and packages, or --multihost=false to separate runs."
+      "the same command, data and packages, or --multihost=false to separate "
+      "runs."
     )
 
 
