@@ -20,8 +20,8 @@ from transformer_xl.config import schema
 def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
   """The factor of each parameter, as NumPy arrays that broadcast to it.
 
-  Of `train.learning_rate_factors`, the first pattern that matches the whole
-  name counts; without one the factor is 1.
+  The first pattern of `train.learning_rate_factors` that matches the whole name
+  counts; without one the factor is 1.
 
   Raises:
     UserError: a pattern is the first for no parameter.

@@ -135,7 +135,7 @@ def result(workdir: str, name: str) -> dict[str, Any] | None:
 
 
 def _cards(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Of `cards.jsonl`, then those that only `eval_<split>.json` has."""
+  """Cards of `cards.jsonl`, then those that only `eval_<split>.json` has."""
   cards = [*_objects(folder / "results" / "cards.jsonl")]
   for path in sorted((folder / "results").glob("eval_*.json")):
     found = (result(str(folder), path.stem) or {}).get("cards")
