@@ -7,7 +7,6 @@ still training, or was killed, can be read.
 import json
 import pathlib
 import sys
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -17,6 +16,7 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl.config import load
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
 # What an evaluation measures; all else on its card are settings.
@@ -91,7 +91,7 @@ def read(workdir: str) -> History:
   record = json.loads((folder / "config.json").read_text("utf-8"))
   lines = [
     line
-    for line in _objects(folder / "metrics.jsonl")
+    for line in metrics_log.read_lines(folder / "metrics.jsonl")
     if _is_count(line.get("step"))
   ]
   return History(folder.resolve().name, workdir, record, lines, _cards(folder))
@@ -136,27 +136,13 @@ def result(workdir: str, name: str) -> dict[str, Any] | None:
 
 def _cards(folder: pathlib.Path) -> list[dict[str, Any]]:
   """Cards of `cards.jsonl`, then those that only `eval_<split>.json` has."""
-  cards = [*_objects(folder / "results" / "cards.jsonl")]
+  cards = [*metrics_log.read_lines(folder / "results" / "cards.jsonl")]
   for path in sorted((folder / "results").glob("eval_*.json")):
     found = (result(str(folder), path.stem) or {}).get("cards")
     for card in found if isinstance(found, list) else []:
       if isinstance(card, dict) and card not in cards:
         cards.append(card)
   return cards
-
-
-def _objects(path: pathlib.Path) -> Iterator[dict[str, Any]]:
-  """The objects in a file that has one on each line."""
-  if not path.exists():
-    return
-  with open(path, "rb") as file:
-    for line in file:
-      try:
-        value = json.loads(line)
-      except (ValueError, RecursionError):
-        continue  # Half a line, which is still being written.
-      if isinstance(value, dict):
-        yield value
 
 
 def _curve(lines, name, belongs) -> Curve:
