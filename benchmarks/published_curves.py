@@ -64,7 +64,7 @@ def from_table(config, text: str, *, seeds: int) -> curve.Curve:
     np.zeros((seeds, 0)),
     steps.astype(int).tolist(),
     np.log(means)[None],
-    deviations / means,  # Of the logarithm, to the first order.
+    deviations / means,  # Deviation of the logarithm, to first order.
   )
 
 

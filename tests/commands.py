@@ -1,11 +1,13 @@
 """Runs command lines in forks of one process, which has imported the modes.
 
-python -m tests.commands < CASES > RESULTS, both JSON: a case has `arguments`,
-an `environment`, the `folder` to run in (or null), the `num_hosts` that JAX
-finds, and whether `nobody_reads` standard output; its result has `status` and
-`stderr`, which includes standard output if somebody reads.
+python -m tests.commands < GROUPS > RESULTS, both JSON: the cases of a group run
+at the same time. A case has `arguments`, an `environment`, the `folder` to run
+in (or null), the `num_hosts` that JAX finds, and whether `nobody_reads`
+standard output; its result has `status` and `stderr`, which includes standard
+output if somebody reads.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -18,16 +20,32 @@ import jax
 
 from transformer_xl import main
 
+# What a case has beside its arguments, unless it says otherwise.
+ORDINARY = {
+  **{"environment": {}, "folder": None},
+  **{"nobody_reads": False, "num_hosts": 1},
+}
 
-def run(case: dict[str, Any]) -> dict[str, Any]:
-  """Runs one command line as a shell would."""
-  with tempfile.TemporaryFile() as log:
-    child = os.fork()
-    if child == 0:
-      _become(case, log.fileno())
-    _, status = os.waitpid(child, 0)
-    log.seek(0)
-    text = log.read().decode()
+
+def run(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+  """Runs command lines at the same time, each as a shell would."""
+  with contextlib.ExitStack() as stack:
+    logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in cases]
+    children = [_start(*pair) for pair in zip(cases, logs, strict=True)]
+    return [_finish(*pair) for pair in zip(children, logs, strict=True)]
+
+
+def _start(case, log):
+  child = os.fork()
+  if child == 0:
+    _become(ORDINARY | case, log.fileno())
+  return child
+
+
+def _finish(child, log):
+  _, status = os.waitpid(child, 0)
+  log.seek(0)
+  text = log.read().decode()
   return {"status": os.waitstatus_to_exitcode(status), "stderr": text}
 
 
@@ -60,4 +78,4 @@ def _become(case, log):
 if __name__ == "__main__":
   for mode in ("train", "eval", "generate", "score"):
     importlib.import_module(f"transformer_xl.{main.MODES[mode][0]}")
-  print(json.dumps([run(case) for case in json.load(sys.stdin)]))
+  print(json.dumps([run(group) for group in json.load(sys.stdin)]))

@@ -15,11 +15,8 @@ import pathlib
 import subprocess
 import sys
 
-<<<<<<< HEAD
-from gcp_storage_emulator import exceptions
-=======
 from etils import epath
->>>>>>> bucket-data
+from gcp_storage_emulator import exceptions
 from gcp_storage_emulator import server
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -53,7 +50,6 @@ def serving(log):
     process.stdin.close()
 
 
-<<<<<<< HEAD
 def with_generations(handle):
   """A handler that answers only if the object has the generation asked for."""
 
@@ -88,14 +84,14 @@ def _generation(request, storage):
   except exceptions.NotFound:
     return "0"
   return found["generation"]
-=======
+
+
 def upload(folder, address):
   """Writes the files of a folder, and of those in it, to a bucket."""
   for path in pathlib.Path(folder).rglob("*"):
     if path.is_file():
       target = epath.Path(address) / str(path.relative_to(folder))
       target.write_bytes(path.read_bytes())
->>>>>>> bucket-data
 
 
 def main():

@@ -167,7 +167,7 @@ def attention(
 
 
 def log_probs(params, config, hidden) -> np.ndarray:
-  """Of the whole vocabulary, [T, V], for hidden states [T, D]."""
+  """Log-probabilities of all words, [T, V], for hidden states [T, D]."""
   ends = [*config.cutoffs, config.vocab_size]
   softmax = params["softmax"]
   kernel, bias, vectors = _output(params, config, 0, hidden)

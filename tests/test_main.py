@@ -29,10 +29,6 @@ SETTINGS = {
   "nobody reads": {"nobody_reads": True},
   "slice": {"num_hosts": 4},
 }
-ORDINARY = {
-  **{"environment": {}, "folder": None},
-  **{"nobody_reads": False, "num_hosts": 1},
-}
 FAILURES = {  # What is said, and the status.
   "misspelt": ("no field num_layer", 2),
   "misspelt hint": ("num_layers", 2),
@@ -201,7 +197,7 @@ def results(folder):
     },
     input=json.dumps(
       [
-        {"arguments": arguments} | ORDINARY | SETTINGS.get(name, {})
+        [{"arguments": arguments} | SETTINGS.get(name, {})]
         for name, arguments in cases.items()
       ]
     ),
@@ -209,7 +205,8 @@ def results(folder):
     text=True,
     check=True,
   )
-  return dict(zip(cases, json.loads(process.stdout), strict=True))
+  groups = json.loads(process.stdout)
+  return {name: result for name, (result,) in zip(cases, groups, strict=True)}
 
 
 @pytest.mark.parametrize("case", FAILURES)

@@ -165,7 +165,7 @@ def test_what_a_run_records_has_no_environment_and_no_command_line(
 
 
 def test_every_published_file_is_checked_by_hash_or_by_counts():
-  """Of text8 and lm1b's list of words no hash is known: they are counted."""
+  """No hash is known for text8 and lm1b's list of words: they are counted."""
   from data_prep import catalog
   from data_prep.lm1b import lm1b_dataset_builder as lm1b
   from data_prep.text8 import text8_dataset_builder as text8

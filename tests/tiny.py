@@ -93,14 +93,14 @@ def apply(config, params, *args, key=None, method="__call__"):
   """With dropout if there is a key."""
   model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
   options = {}
-  if key is not None:  # Of a kind that compiles in half the time.
+  if key is not None:  # This kind compiles in half the time.
     rngs = {"dropout": jax.random.key(key, impl="rbg")}
     options = {"rngs": rngs, "deterministic": False}
   return model.apply({"params": params}, *args, method=method, **options)
 
 
 def mean_nll(config: schema.ModelConfig, params: dict, *, key=None):
-  """Of one segment; with dropout if there is a key."""
+  """The mean loss of one segment; with dropout if there is a key."""
   tokens, targets, memory = inputs(config)
   losses, _ = apply(
     config, params, tokens, targets, memory, key=key, method="nll"

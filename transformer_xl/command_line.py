@@ -1,6 +1,8 @@
 """How every command starts and ends: flags, help, one line for a mistake."""
 
 import contextlib
+import errno
+import functools
 import logging as stdlib_logging
 import os
 import re
@@ -73,9 +75,50 @@ class Answers:
         self._answer(signal.Signals(arrived[0]))
 
 
-def end_at_interrupts() -> Answers:
-  """Lets Ctrl-C end the process at once, with one line, until it is closed."""
-  return Answers((signal.SIGINT,), lambda _: end(INTERRUPTION))
+def end_at_interrupts(*, keeps_running: bool = False) -> Answers:
+  """Lets Ctrl-C end the process at once, with one line, until it is closed.
+
+  If it `keeps_running`, losing the terminal does not end it.
+  """
+
+  def answer(number: signal.Signals) -> None:
+    if number == signal.SIGHUP:
+      continue_without_terminal()
+    else:
+      end(INTERRUPTION)
+
+  numbers = (signal.SIGINT, signal.SIGHUP)
+  return Answers(numbers if keeps_running else numbers[:1], answer)
+
+
+def continue_without_terminal() -> None:
+  """Continues as under nohup, and says so once; the answer to SIGHUP."""
+  drop_unread_output()
+  _log_hangup()
+
+
+@functools.cache
+def _log_hangup() -> None:
+  logging.warning(
+    "SIGHUP: the terminal is gone, and this command continues without it."
+  )
+
+
+def drop_unread_output() -> bool:
+  """Discards output that has lost its reader; whether there was any.
+
+  Writing to a closed terminal or pipe would end the command.
+  """
+  poll = select.poll()
+  for descriptor in (1, 2):
+    poll.register(descriptor, 0)
+  lost = select.POLLERR | select.POLLHUP
+  unread = [number for number, events in poll.poll(0) if events & lost]
+  for number in unread:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
+  return bool(unread)
 
 
 def end(message: str) -> NoReturn:
@@ -176,16 +219,9 @@ def _one_line() -> Iterator[None]:
     message, status = str(error), 1
   except KeyboardInterrupt:
     message, status = INTERRUPTION, INTERRUPTED
-  except BrokenPipeError:
-    output = sys.stdout.fileno()
-    poll = select.poll()
-    poll.register(output, 0)
-    if not poll.poll(0):  # Standard output still has a reader.
-      raise
-    # Python flushes once more when it ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
-    sys.exit(1)
   except Exception as error:
+    if _is_lost_output(error) and drop_unread_output():
+      sys.exit(1)
     message, status = errors.refusal(error) or "", 1
     if (
       not message and isinstance(error, OSError) and error.filename is not None
@@ -199,6 +235,11 @@ def _one_line() -> Iterator[None]:
     return
   print(f"error: {' '.join(message.split())}", file=sys.stderr)
   sys.exit(status)
+
+
+def _is_lost_output(error: Exception) -> bool:
+  codes = (errno.EPIPE, errno.EIO)  # A pipe's reader or the terminal is gone.
+  return isinstance(error, OSError) and error.errno in codes
 
 
 def is_not_noise(record: stdlib_logging.LogRecord) -> bool:

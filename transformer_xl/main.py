@@ -20,17 +20,17 @@ For example
 from transformer_xl import command_line
 
 if __name__ == "__main__":  # Before the imports that take long.
-  command_line.end_at_interrupts()
+  command_line.end_at_interrupts(keeps_running=True)
 
 import importlib
 import os
-import re
 from typing import Any
 
 from absl import flags
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import processes
 from transformer_xl import storage
 from transformer_xl.config import config_flag
 from transformer_xl.config import load
@@ -61,7 +61,7 @@ _TOPOLOGY = flags.DEFINE_string(
   "topology", "v5e:4x4", "TPU slice that --mode=plan compiles for."
 )
 _MULTIHOST = flags.DEFINE_bool(
-  "multihost", False, "Join the other hosts of a Cloud TPU slice."
+  "multihost", None, "Join other hosts; by default where there are some."
 )
 _COORDINATOR = flags.DEFINE_string(
   "coordinator", None, "HOST:PORT of process 0, outside a Cloud TPU."
@@ -89,8 +89,13 @@ def main(argv: list[str]) -> None:
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)
   _start_devices(workdir, config.model.attention)
-  from transformer_xl.workdir import closing  # JAX is loaded now.
+  from transformer_xl.workdir import agreement  # JAX is loaded now.
+  from transformer_xl.workdir import closing
 
+  agreement.require_same_command(config, workdir, _MODE.value)
+  if _MODE.value == "train" and config.data.prepare:
+    _prepare_data(config.data)
+  agreement.require_same_data(config.data.dataset_dir)
   before = closing.changes(workdir)
   try:
     if _MODE.value != "train":
@@ -106,11 +111,10 @@ def main(argv: list[str]) -> None:
 
 def _train(config, workdir: str) -> bool:
   """Trains, and runs the modes that follow; False if a signal came."""
-  if config.data.prepare:
-    _prepare_data(config.data)
   _warn_of_overfitting(config)
   if not _run("train", config, workdir):
     return False
+  command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
   for mode in config.train.finish_with:
     _run(mode, config, workdir)
   return True
@@ -129,7 +133,10 @@ def _start_devices(workdir: str, attention: str) -> None:
   if not plans and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     folder = compile_cache.folder(workdir)
     jax.config.update("jax_compilation_cache_dir", folder)
-  _join_processes()
+  processes.join(
+    *(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value),
+    multihost=_MULTIHOST.value,
+  )
   if jax.process_count() > 1:
     command_line.format_log(jax.process_index())
   device = jax.devices()[0]
@@ -144,36 +151,6 @@ def _start_devices(workdir: str, attention: str) -> None:
       "slowly, on %s; --config.model.attention=auto takes what suits it.",
       device.device_kind,
     )
-
-
-def _join_processes() -> None:
-  """Joins the other processes that flags or the cluster name."""
-  import jax
-
-  address, numbers = _COORDINATOR.value, (_PROCESSES.value, _PROCESS.value)
-  how = (
-    "give every process --coordinator=HOST:PORT, --num_processes=N and its own "
-    "--process_id from 0 to N-1, or --multihost alone on a Cloud TPU slice."
-  )
-  if not (_MULTIHOST.value or address):
-    if numbers != (None, None):
-      raise errors.UserError(
-        f"--num_processes and --process_id need --coordinator: {how}"
-      )
-    if jax.process_count() > 1:  # They could neither save nor stop together.
-      raise errors.UserError(
-        f"this host is one of {jax.process_count()} of a slice: {how}"
-      )
-    return
-  if address and not re.fullmatch(r".+:\d+", address):
-    raise errors.UserError(f"--coordinator={address} has no port: {how}")
-  try:
-    jax.distributed.initialize(address, *numbers)
-  except ValueError as error:  # Before anything is contacted.
-    reason = str(error).rstrip(".")
-    raise errors.UserError(
-      f"cannot join other processes ({reason}): {how}"
-    ) from error
 
 
 def _prepare_data(data) -> None:

@@ -80,7 +80,7 @@ def test_three_segments_equal_the_oracle(case, strict_dtypes):
 
 
 def worst_difference(adapter, *, segment_len: int) -> float:
-  """Of log-probabilities and memory, with a reset in the third segment."""
+  """Worst over log-probabilities and memory; the third segment has a reset."""
   params, memory, lanes = adapter.init(0), adapter.fresh(2), None
   generator, worst = np.random.default_rng(2), 0.0
   for index in range(4):

@@ -34,7 +34,7 @@ PAGES = [
   ),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-# Of the console scripts.
+# Modules behind the console scripts.
 MODULES = {
   "transformer-xl": ("transformer_xl.main",),
   "transformer-xl-data": ("data_prep.main",),
@@ -43,7 +43,7 @@ STARTS = {
   "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
   "module": [".venv/bin/python", "-m", "transformer_xl.main"],
 }
-NOT_OURS = {"help", "logdir", "spot"}  # Of absl, XProf and gcloud.
+NOT_OURS = {"help", "logdir", "spot"}  # Flags of absl, XProf and gcloud.
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
   "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],
@@ -55,7 +55,7 @@ WRONG = {
 
 
 def lines(page):
-  """Of a page, or of a module's docstring, with continued ones joined."""
+  """Lines of a page or of a module's docstring, with continued ones joined."""
   text = page.read_text("utf-8")
   if page.suffix == ".py":
     text = ast.get_docstring(ast.parse(text)) or ""
@@ -92,7 +92,7 @@ def command(program, text):
   # Optional flags, and the end of a sentence.
   text = re.sub(r"[\[\]]|\.*$|\.\.\.", "", text)
   text = text.replace("$seed", "0")
-  # Of a run or a text that exists; any is like the defaults here.
+  # The name of a run or a text that exists; the defaults stand for any.
   exists = r"=(experiments/(saved|own_text)\.py|saved|own_text):\S+"
   text = re.sub(exists, "=base", text)
   return [*MODULES.get(program, ()), *shlex.split(text)]

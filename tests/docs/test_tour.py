@@ -12,7 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "tour.ipynb"
-STEPS = 40  # Of training, which are seconds; the notebook has 800.
+STEPS = 40  # Training steps, which take seconds; the notebook has 800.
 
 
 def outputs(notebook):
@@ -41,7 +41,7 @@ def test_the_notebook_is_kept_with_its_outputs():
 
 @pytest.mark.slow
 @pytest.mark.rest
-@pytest.mark.filterwarnings("ignore")  # Of Jupyter, about its own parts.
+@pytest.mark.filterwarnings("ignore")  # Jupyter warns about its own parts.
 def test_the_notebook_runs(tmp_path, monkeypatch):
   binaries = os.path.dirname(sys.executable)
   for name, value in {

@@ -24,7 +24,7 @@ def make_config(data_dir, **updates):
 
 @pytest.fixture(scope="module")
 def params(data_dir):
-  """Of a model that has learned to look five letters back."""
+  """Parameters that have learned to look five letters back."""
   config = make_config(data_dir, **{"train.batch_size": 8})
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "train")
   stream = streams.TrainStream(

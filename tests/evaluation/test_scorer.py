@@ -106,7 +106,7 @@ def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
     params = tiny.params(config.model)
     params = jax.device_put(params, mesh_lib.parameters(mesh, params))
     frozen = made.freeze(params)
-  if memory == "key_value":  # Of layers the query, key and value are joined.
+  if memory == "key_value":  # Query, key and value of layers are joined.
     frozen, params = frozen.params, dict(params)
     del params["layers"]
   pairs = zip(*map(jax.tree.leaves, (params, frozen)), strict=True)

@@ -1,4 +1,4 @@
-"""Of two processes one is killed: the other ends, and both go on."""
+"""One of two processes is killed: the other ends, and both continue."""
 
 import shutil
 import time

@@ -140,7 +140,7 @@ class Bench:
 
 
 def steps(workdir):
-  """Of the checkpoints that are completely written."""
+  """Steps of the checkpoints that are completely written."""
   folder = pathlib.Path(workdir) / checkpoint_items.DIRECTORY
   if not folder.exists():
     return []

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from tests.fuzz import mutations
 from transformer_xl import errors
 
-SECONDS = 5  # Of the processor, for one file; usual are a few thousandths.
+SECONDS = 5  # Processor time for one file; usual are a few thousandths.
 MEGABYTES = 256  # That memory may grow by, whatever the files say.
 _ADDRESS_SPACE = 4 << 30  # Beyond what is there at the start.
 _BATCH = 5000  # Files that one process reads.
@@ -43,7 +43,7 @@ class Reader(NamedTuple):
 
   seeds: Sequence[bytes]  # Valid files.
   read: Callable[[bytes, str], Any]  # Takes a content and a folder to use.
-  share: int  # Of the files, in thousandths.
+  share: int  # Share of the files, in thousandths.
 
 
 class Tally(NamedTuple):

@@ -92,7 +92,7 @@ def test_dropout_is_in_each_published_place(masks):
     (tiny.LANES, tiny.SEGMENT, DROPPING.model_dim),
     tiny.MEMORY + tiny.SEGMENT,
   )
-  # Of the position encodings, for all lanes and layers; embedding; output.
+  # Position encodings, for all lanes and layers; embedding; output.
   for name, shape in (
     ("position_dropout", (context, DROPPING.model_dim)),
     ("input_dropout", states),
@@ -268,7 +268,7 @@ def test_weight_dropout_drops_single_weights_of_the_layers_matrices():
   for place, (one, other) in masks.items():
     _, module, name = place.removesuffix("_dropout").split("/")
     assert one.shape == kernels[module][name].shape[1:]
-    assert (one != other).any()  # Of two layers.
+    assert (one != other).any()  # Two layers differ.
     np.testing.assert_allclose(np.unique(one), [0, 2])
 
 

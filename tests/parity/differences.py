@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.parity import ours
 
-# Of the issue of parity: absolute, in float32, and relative for gradients.
+# What parity allows: absolute, in float32, and relative for gradients.
 TOLERANCES = {"log_probs": 1e-4, "memories": 1e-4, "gradients": 1e-3}
 
 

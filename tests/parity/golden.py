@@ -23,7 +23,7 @@ def summary(run: ours.Run) -> dict[str, np.ndarray]:
   return {
     "loss": np.array(run.loss),
     "log_probs": run.log_probs[-1],
-    "memory": run.memories[-1][-1],  # Of the last layer.
+    "memory": run.memories[-1][-1],  # The last layer's.
     "gradient_norms": np.array(norms),
   }
 

@@ -26,7 +26,7 @@ class Run(NamedTuple):
   log_probs: list[np.ndarray]  # [B, T, V] of each segment.
   memories: list[np.ndarray]  # [N, B, M, D] after each segment.
   loss: float  # Mean over all tokens of all segments.
-  gradients: dict[str, np.ndarray]  # Of `loss`, by path of the parameter.
+  gradients: dict[str, np.ndarray]  # Gradients of `loss`, by path.
 
 
 def draw_params(drawn: configurations.Drawn) -> dict:

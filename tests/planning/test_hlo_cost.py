@@ -59,7 +59,7 @@ def test_loops_multiply_and_conditionals_take_the_given_branch():
   for found in (cost, expected):
     assert found.collective_bytes == {
       "all-reduce": 5 * 4 * 8 * 2,
-      "all-gather": 16 * 4,  # Of an asynchronous one, its result.
+      "all-gather": 16 * 4,  # The result of an asynchronous one.
     }
     assert found.traffic() == 2 * 5 * 4 * 8 * 2 + 16 * 4
 

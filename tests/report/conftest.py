@@ -9,7 +9,7 @@ from tests import corpus
 from tests.analysis import runs
 from transformer_xl.data import vocabulary
 
-# Of a corpus, a run's name or a sample: to be shown, never to be run.
+# As a corpus, a run's name or a sample: to be shown, never to be run.
 HOSTILE = (
   "</script><script>document.title='owned'</script><!-- \"'&\\\x00\u2028\ud800"
 )

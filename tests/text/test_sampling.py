@@ -123,7 +123,7 @@ def draws(temperature, top_k, top_p):
 def kept_by_sorting(log_probs, temperature, top_k, top_p):
   """Tokens that must be possible, and those that rounding may add.
 
-  Of equals the one with the lower index is the likelier.
+  Among equals the one with the lower index is the likelier.
   """
   order = np.argsort(-log_probs, kind="stable")[: top_k or len(log_probs)]
   values = (log_probs[order] - log_probs.max()) / temperature

@@ -74,7 +74,7 @@ def reads(data_dir, segment):
 
 
 def scramble(leaf):
-  """Of the same size as training leaves it, and worth nothing."""
+  """A leaf as large as training leaves it, and worth nothing."""
   return 3.0 * jnp.sign(leaf) + 10.0 * leaf
 
 

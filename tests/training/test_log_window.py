@@ -24,7 +24,7 @@ from transformer_xl.training import step
 
 
 def update_metrics(nll, num_tokens, norm=1.0, rate=0.5):
-  """Of one chunk; `nll` and `num_tokens` are lists with one entry a step."""
+  """Metrics of one chunk; `nll` and `num_tokens` have one entry a step."""
   count = len(nll)
   return step.UpdateMetrics(
     sums.Sums(np.float32(nll), np.float32(num_tokens)),

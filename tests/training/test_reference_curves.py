@@ -280,7 +280,7 @@ def train(folder, data_dir, monkeypatch, *, seed, fault=broken_runs.nothing):
 
 @pytest.fixture(scope="module")
 def curve(data_dir, tmp_path_factory):
-  """Of three seeds that were trained."""
+  """The curve of three trained seeds."""
   folder = tmp_path_factory.mktemp("trained")
   with pytest.MonkeyPatch.context() as patch:
     return curve_lib.make(

@@ -1,6 +1,5 @@
 """The README.md of an exported model, with the metadata that the Hub reads."""
 
-import json
 import os
 from typing import Any
 
@@ -8,6 +7,7 @@ import huggingface_hub
 
 from transformer_xl import storage
 from transformer_xl.config import schema
+from transformer_xl.workdir import metrics_log
 
 # Columns of the table of evaluations, by fields of an evaluation card.
 _COLUMNS = {
@@ -34,14 +34,10 @@ _LIBRARY = "transformer_xl"
 def evaluations(workdir: str, *, step: int, parameters: str) -> list[dict]:
   """The cards of `results/cards.jsonl` that these parameters were given."""
   path = os.path.join(storage.local(workdir), "results", "cards.jsonl")
-  if not os.path.exists(path):
-    return []
-  with open(path, encoding="utf-8") as file:
-    cards = [json.loads(line) for line in file]
   wanted = (step, parameters)
   return [
     card
-    for card in cards
+    for card in metrics_log.read_lines(path)
     if (card["checkpoint_step"], card["parameters"]) == wanted
   ]
 

@@ -17,7 +17,7 @@ from transformer_xl import shapes
 from transformer_xl.evaluation import attention_use
 
 NUM_KEYS = 16  # That are kept for each head and query.
-MOST_BYTES = 1_800_000  # Of the packed arrays, before base64 adds a third.
+MOST_BYTES = 1_800_000  # Packed arrays, before base64 adds a third.
 
 
 class Attention(NamedTuple):
@@ -26,7 +26,7 @@ class Attention(NamedTuple):
   weights: jt.Float[shapes.Array, "T N H C"]  # The largest, descending.
   distances: jt.Int[shapes.Array, "T N H C"]
   terms: jt.Float[shapes.Array, "T 4 N H C"]  # Less their mean over all keys.
-  profile: jt.Float[shapes.Array, "T N H D"]  # Of all weights, in `bins`.
+  profile: jt.Float[shapes.Array, "T N H D"]  # All weights, in `bins`.
   on_memory: jt.Float[shapes.Array, "T N H"]  # Share of all weights.
 
 
@@ -46,7 +46,7 @@ def summary(
   num_queries, num_keys = weights.shape[-2:]
   mem_len = num_keys - num_queries
   query, key = jnp.arange(num_queries)[:, None], jnp.arange(num_keys)[None]
-  distances = jnp.maximum(mem_len + query - key, 0)  # Of visible keys.
+  distances = jnp.maximum(mem_len + query - key, 0)  # Masked keys get 0.
   largest = jnp.argsort(-weights, axis=-1)[..., :NUM_KEYS]
 
   def kept(values):
@@ -107,7 +107,7 @@ def packed(attention: Attention, starts: tuple[int, ...]) -> dict[str, Any]:
   }
 
 
-_TYPES = ("u1", "<u2", "i1", "u1", "u1")  # Of the fields of `Attention`.
+_TYPES = ("u1", "<u2", "i1", "u1", "u1")  # Fields of `Attention`.
 
 
 def _roots(values):

@@ -20,7 +20,7 @@ COLOURS = (
   *("#3b82c4", "#e07b39", "#3f9f6b", "#b561b8", "#c9a227", "#d1495b"),
   *("#4fb3bf", "#8d7b68"),
 )
-MOST_POINTS = 2000  # Of a curve; a quarter of them for each of several runs.
+MOST_POINTS = 2000  # Per curve; a quarter of them if there are several runs.
 _GREY, _RED = "#878d96", "#d1495b"
 # Title, unit, field of a training line, and the scale.
 _CURVES = (
@@ -36,8 +36,8 @@ def thinned(
 ) -> tuple[jt.Num[np.ndarray, "P"], jt.Num[np.ndarray, "P"]]:
   """At most `most` points, 4 or more, that look the same when drawn.
 
-  Of each stretch of the curve the first, the lowest, the highest and the last
-  point stay, so no spike is lost.
+  The first, lowest, highest and last point of each stretch of the curve stay,
+  so no spike is lost.
   """
   if len(x) <= most:
     return x, y

@@ -31,7 +31,7 @@ from transformer_xl.workdir import run_history
 FILE = "report.html"
 # Without its widgets, tables and mathematics.
 _BOKEH = resources.Resources(mode="inline", components=["bokeh"])
-MOST_CHARACTERS = 20_000  # Of each sample.
+MOST_CHARACTERS = 20_000  # Per sample.
 MOST_SAMPLES = 10
 # What the summary says of the text.
 _ABOUT_TEXT = (

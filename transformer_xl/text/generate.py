@@ -30,7 +30,7 @@ class Generation(NamedTuple):
 
   prompt: str
   samples: list[Sample]
-  tokens_per_second: float  # Of all samples, without compilation and prompt.
+  tokens_per_second: float  # All samples, without compilation and prompt.
 
   @property
   def text(self) -> str:

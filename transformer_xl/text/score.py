@@ -37,7 +37,7 @@ class TextScore(NamedTuple):
   num_tokens: int  # In that sum.
   perplexity: float | None  # None without tokens.
   tokens: list[str]  # Printable, without white space.
-  log_probs: list[float | None]  # Of each token, in nats.
+  log_probs: list[float | None]  # One per token, in nats.
   # The likeliest tokens in the place of each; None unless asked for.
   top: list[list[language_model.Candidate] | None] | None
 

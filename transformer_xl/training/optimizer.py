@@ -167,10 +167,9 @@ def _norms(tree: shapes.PyTree) -> dict[str, jax.Array]:
 
 def _group(path: jax.tree_util.KeyPath) -> str:
   """The name of the arrays that share a trust ratio."""
-  *outer, name = (key.key for key in path)
-  return "/".join(
-    [*outer, "qkv" if name in ("query", "key", "value") else name]
-  )
+  name = jax.tree_util.keystr(path, simple=True, separator="/")
+  outer, _, last = name.rpartition("/")
+  return f"{outer}/qkv" if last in ("query", "key", "value") else name
 
 
 def decayed_parameters(params: shapes.PyTree) -> shapes.PyTree:

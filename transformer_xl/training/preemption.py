@@ -17,6 +17,7 @@ class StopSignal:
   A context manager that restores the previous handlers at its end. With several
   processes JAX handles SIGTERM: once one process has received it, the same call
   of `poll` returns True in all of them. There a SIGINT is passed on as SIGTERM.
+  SIGHUP, as from a dropped connection, stops nothing.
   """
 
   def __init__(self):
@@ -27,8 +28,10 @@ class StopSignal:
 
   def __enter__(self) -> "StopSignal":
     self._is_alone = jax.process_count() == 1
-    numbers = (signal.SIGINT, signal.SIGTERM)[: 1 + self._is_alone]
-    self._answers = command_line.Answers(numbers, self._answer, self._handle)
+    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+    self._answers = command_line.Answers(
+      numbers[: 2 + self._is_alone], self._answer, self._handle
+    )
     return self
 
   def __exit__(self, *_: object) -> None:
@@ -43,12 +46,14 @@ class StopSignal:
     self.requested = self._received
     return self.requested
 
-  def _handle(self, *_: Any) -> None:
-    self._received |= self._is_alone
+  def _handle(self, number: int, *_: Any) -> None:
+    self._received |= self._is_alone and number != signal.SIGHUP
 
   def _answer(self, number: signal.Signals) -> None:
     """Says what follows, for each signal as it arrives."""
-    if not self._answered:
+    if number == signal.SIGHUP:
+      command_line.continue_without_terminal()
+    elif not self._answered:
       self._answered = True
       logging.warning(
         "%s: stopping after this chunk, with a checkpoint. Ctrl-C ends at "

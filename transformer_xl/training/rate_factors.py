@@ -20,29 +20,30 @@ from transformer_xl.config import schema
 def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
   """The factor of each parameter, as NumPy arrays that broadcast to it.
 
-  Of `train.learning_rate_factors`, the first pattern that matches the whole
-  name counts; without one the factor is 1.
+  The first pattern of `train.learning_rate_factors` that matches the whole name
+  counts; without one the factor is 1.
 
   Raises:
     UserError: a pattern is the first for no parameter.
   """
-  rules = [rule.rpartition("=") for rule in config.learning_rate_factors]
-  unused = {pattern for pattern, _, _ in rules}
+  rules = _rules(config)
+  unused = {pattern for pattern, _ in rules}
   seen: list[str] = []
 
   def find(name: str) -> float:
     seen.append(name)
-    for pattern, _, factor in rules:
+    for pattern, factor in rules:
       if re.fullmatch(pattern, name):
         unused.discard(pattern)
-        return float(factor)
+        return factor
     return 1.0
 
   def find_all(path, leaf):
-    first, *rest = (key.key for key in path)
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    first, _, rest = name.partition("/")
     if first != "layers":
-      return np.float32(find("/".join([first, *rest])))
-    names = ("/".join([first, str(n), *rest]) for n in range(leaf.shape[0]))
+      return np.float32(find(name))
+    names = (f"{first}/{n}/{rest}" for n in range(leaf.shape[0]))
     factors = np.array([*map(find, names)], np.float32)
     return factors.reshape(-1, *[1] * (leaf.ndim - 1))
 
@@ -58,11 +59,15 @@ def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
   return factors
 
 
+def _rules(config: schema.TrainConfig) -> list[tuple[str, float]]:
+  """Patterns and factors, from rules such as `layers/.*=0.1`."""
+  split = (rule.rpartition("=") for rule in config.learning_rate_factors)
+  return [(pattern, float(factor)) for pattern, _, factor in split]
+
+
 def freezes(config: schema.TrainConfig) -> bool:
   """Whether some pattern has the factor 0."""
-  return any(
-    float(rule.rpartition("=")[2]) == 0 for rule in config.learning_rate_factors
-  )
+  return any(factor == 0 for _, factor in _rules(config))
 
 
 def trained(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:

@@ -7,6 +7,7 @@ restored step are dropped, because the run writes them again.
 import datetime
 import json
 import os
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -124,6 +125,24 @@ def append_lines(workdir: str, name: str, records: Sequence[Any]) -> None:
       file.seek(size - 1)
       content = content if file.read(1) == b"\n" else b"\n" + content
     file.write(content)
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+  """The objects in a file that has one on each line; none without the file.
+
+  Damaged lines are left out: a kill or a full disk may have cut one short, or
+  it is still being written.
+  """
+  if not os.path.exists(path):
+    return
+  with open(path, "rb") as file:
+    for line in file:
+      try:
+        value = json.loads(line)
+      except (ValueError, RecursionError):
+        continue
+      if isinstance(value, dict):
+        yield value
 
 
 def _drop_after(path: str, step: int, *, is_evaluated: bool) -> None:

@@ -7,7 +7,6 @@ still training, or was killed, can be read.
 import json
 import pathlib
 import sys
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 
 from transformer_xl import storage
 from transformer_xl.config import load
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
 # What an evaluation measures; all else on its card are settings.
@@ -92,7 +92,7 @@ def read(workdir: str) -> History:
   record = json.loads((folder / "config.json").read_text("utf-8"))
   lines = [
     line
-    for line in _objects(folder / "metrics.jsonl")
+    for line in metrics_log.read_lines(folder / "metrics.jsonl")
     if _is_count(line.get("step"))
   ]
   name = pathlib.PurePath(storage.absolute(workdir)).name
@@ -137,28 +137,14 @@ def result(workdir: str, name: str) -> dict[str, Any] | None:
 
 
 def _cards(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Of `cards.jsonl`, then those that only `eval_<split>.json` has."""
-  cards = [*_objects(folder / "results" / "cards.jsonl")]
+  """Cards of `cards.jsonl`, then those that only `eval_<split>.json` has."""
+  cards = [*metrics_log.read_lines(folder / "results" / "cards.jsonl")]
   for path in sorted((folder / "results").glob("eval_*.json")):
     found = (result(str(folder), path.stem) or {}).get("cards")
     for card in found if isinstance(found, list) else []:
       if isinstance(card, dict) and card not in cards:
         cards.append(card)
   return cards
-
-
-def _objects(path: pathlib.Path) -> Iterator[dict[str, Any]]:
-  """The objects in a file that has one on each line."""
-  if not path.exists():
-    return
-  with open(path, "rb") as file:
-    for line in file:
-      try:
-        value = json.loads(line)
-      except (ValueError, RecursionError):
-        continue  # Half a line, which is still being written.
-      if isinstance(value, dict):
-        yield value
 
 
 def _curve(lines, name, belongs) -> Curve:

@@ -9,6 +9,7 @@ from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.workdir import metrics_log
 
 # Fields of these sections affect the training loss, except for the ones in
 # IRRELEVANT, which change at most rounding and the draw of dropout.
@@ -53,16 +54,11 @@ def read(workdir: str) -> Run:
     ) from None
   losses: dict[int, float] = {}
   validation: dict[int, float] = {}
-  lines = log.read_text("utf-8").splitlines() if log.exists() else []
-  for line in lines:
-    try:
-      record = json.loads(line)
-    except json.JSONDecodeError:
-      continue  # The last line is still being written.
-    if "split" in record:
-      validation[record["step"]] = record["nll"]
-    elif "loss" in record:  # A line of divergence has none.
-      losses[record["step"]] = record["loss"]
+  for line in metrics_log.read_lines(log):
+    if "split" in line:
+      validation[line["step"]] = line["nll"]
+    elif "loss" in line:  # A line of divergence has none.
+      losses[line["step"]] = line["loss"]
   return Run(config, digest, losses, validation, versions)
 
 

@@ -1,0 +1,113 @@
+"""All processes of a run have one workdir, configuration, text and software."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests import corpus
+from tests import test_main
+from tests.training import test_processes
+from tests.training.runs import steps
+
+pytestmark = pytest.mark.slow
+
+DIFFERENCES = {  # What the last process of so many has, and what all say of it.
+  "fields": (
+    3,
+    ["--config.seed=7", "--config.mesh.fsdp=2", "--config.train.num_steps=9"],
+    "config.train.num_steps is 4 in process 0 (HOST), process 1 (HOST) and 9 "
+    "in process 2 (HOST);",
+  ),
+  "mode and workdir": (
+    *(2, ["--mode=eval", "--workdir=FOLDER/other"]),
+    "--mode is train in process 0 (HOST) and eval in process 1 (HOST); "
+    "--workdir is FOLDER/run in process 0 (HOST) and FOLDER/other in process 1",
+  ),
+  "data": (
+    *(3, ["--config.data.dir=FOLDER/changed"]),
+    "SHA-256 of valid.npy in config.data.dir is ",
+  ),
+  "no data": (
+    *(2, ["--config.data.dir=FOLDER/nowhere"]),
+    "and missing in process 1 (HOST)",
+  ),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("agreement")
+  corpus.write(folder / "data")
+  for name in ("copied", "changed"):
+    shutil.copytree(folder / "data", folder / name)
+  meta = folder / "changed" / corpus.NAME / "meta.json"
+  content = json.loads(meta.read_text())
+  content["splits"]["valid"]["sha256"] = "0" * 64
+  meta.write_text(json.dumps(content))
+  return folder
+
+
+def group(folder, count, last):
+  """Command lines of processes, where the last one has other flags."""
+  flags = [
+    *(test_main.BASE, f"--workdir={folder}/run"),
+    *corpus.config_flags(f"{folder}/data", **{"train.num_steps": 4}),
+    f"--coordinator=localhost:{test_processes.free_port()}",
+    f"--num_processes={count}",
+  ]
+  own = [[]] * (count - 1) + [
+    [flag.replace("FOLDER", str(folder)) for flag in last]
+  ]
+  return [
+    {"arguments": [*flags, *extra, f"--process_id={index}"]}
+    for index, extra in enumerate(own)
+  ]
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+  groups = {
+    name: group(folder, count, last)
+    for name, (count, last, _) in DIFFERENCES.items()
+  }
+  groups["none"] = group(folder, 2, ["--config.data.dir=FOLDER/copied"])
+  process = subprocess.run(
+    [sys.executable, "-m", "tests.commands"],
+    cwd=test_main.ROOT,
+    env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    input=json.dumps([*groups.values()]),
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  return dict(zip(groups, json.loads(process.stdout), strict=True))
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_difference_ends_all_processes_with_the_same_line(
+  results, folder, name
+):
+  count, _, says = DIFFERENCES[name]
+  said = {result["stderr"].splitlines()[-1] for result in results[name]}
+  assert len(results[name]) == count
+  assert len(said) == 1, said
+  (line,) = said
+  assert line.startswith("error: the processes of a run must agree, but ")
+  says = says.replace("FOLDER", str(folder)).replace(
+    "HOST", os.uname().nodename
+  )
+  assert says in line
+  for result in results[name]:
+    assert result["status"] == 2
+    assert "Compiled" not in result["stderr"]
+  assert not (folder / "other").exists()
+
+
+def test_processes_that_agree_train_on_copies_of_the_data(results, folder):
+  for result in results["none"]:
+    assert result["status"] == 0, result["stderr"]
+  assert steps(folder / "run") == [4]
