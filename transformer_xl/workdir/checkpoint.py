@@ -204,9 +204,13 @@ class Checkpoints:
     """The saved steps, oldest first."""
     return sorted(self._manager.all_steps())
 
-  def close(self) -> None:
+  def wait(self) -> None:
     """Waits for the last save; its error is raised here."""
     self._manager.wait_until_finished()
+
+  def close(self) -> None:
+    """The same; nothing can be saved afterwards."""
+    self.wait()
     self._manager.close()
 
 

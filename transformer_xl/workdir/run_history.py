@@ -1,4 +1,4 @@
-"""What runs have left in their workdirs: curves, events, cards, configuration.
+"""What runs have left in their workdirs: curves, cards, times, configuration.
 
 Damaged lines and values that are not numbers are left out, so a run that is
 still training, or was killed, can be read.
@@ -17,6 +17,7 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl.config import load
+from transformer_xl.workdir import goodput
 from transformer_xl.workdir import run_record
 
 # What an evaluation measures; all else on its card are settings.
@@ -41,6 +42,7 @@ class History(NamedTuple):
   record: dict[str, Any]  # The content of `config.json`.
   lines: list[dict[str, Any]]  # The content of `metrics.jsonl`.
   cards: list[dict[str, Any]]  # Every evaluation card, oldest first.
+  time: goodput.Record | None  # At the newest checkpoint; older runs have none.
 
   @property
   def settings(self) -> dict[str, Any]:
@@ -94,7 +96,15 @@ def read(workdir: str) -> History:
     for line in _objects(folder / "metrics.jsonl")
     if _is_count(line.get("step"))
   ]
-  return History(folder.resolve().name, workdir, record, lines, _cards(folder))
+  times = goodput.read(workdir)
+  return History(
+    folder.resolve().name,
+    workdir,
+    record,
+    lines,
+    _cards(folder),
+    times[-1] if times else None,
+  )
 
 
 def read_all(workdirs: Sequence[str]) -> list[History]:
