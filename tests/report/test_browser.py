@@ -101,7 +101,7 @@ def test_every_part_is_drawn(page):
 
 
 def test_the_time_of_each_run_is_a_bar_and_a_column(page):
-  """Of 4000 s, 2999 are updates; less than 0.05 % are not shown."""
+  """2999 of 4000 s are updates; less than 0.05 % is not shown."""
   bars = find(page, "#time .shares")
   assert len(bars) == 2
   parts = bars[0].find_elements(by.By.TAG_NAME, "i")

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
 FEWER = {"two": 2, "four": 4}
 
 
-REST = ("data", "fsdp", "tensor", *FEWER)
+REST = ("data", "fsdp", "tensor", "collectives", *FEWER)
 
 
 def marked(names):
@@ -102,6 +103,15 @@ def test_arrays_are_split_on_either_axis_alone(result):
   assert fsdp["query"] == [2, 2, 16]
   assert fsdp["output"] == [2, 16, 2]
   assert fsdp["table_0"] == [2, 16]
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+def test_every_collective_has_the_name_of_what_needs_it(result):
+  found = result["collectives"]
+  assert len(found) > 20
+  name = re.compile(r'op_name="jit\(train_chunk\)/.*(layers|head|optimizer)')
+  assert not [line for line in found if not name.search(line)]
 
 
 @pytest.mark.slow

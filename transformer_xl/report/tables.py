@@ -1,5 +1,6 @@
 """Tables of a report: evaluation cards, differences, configuration."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -59,11 +60,12 @@ def cards(runs: Sequence[run_history.History]) -> Table:
 
 
 class Share(NamedTuple):
-  """A part of a run's time."""
+  """A part of a run's time; the texts are empty below 0.05 %."""
 
   activity: str
   share: float
-  text: str
+  percent: str
+  duration: str
 
 
 class Time(NamedTuple):
@@ -81,27 +83,28 @@ def times(runs: Sequence[run_history.History]) -> list[Time]:
   An activity is left out if it has less than 0.05 % in every run.
   """
   known = {run.name: run.time for run in runs if run.time is not None}
-  shown = [
-    name
-    for name in goodput.ACTIVITIES
-    if any(_share(one, name) >= 0.0005 for one in known.values())
-  ]
+  columns = {name: _shares(one) for name, one in known.items()}
+  rows = zip(*columns.values(), strict=True)
+  shown = [any(part.percent for part in row) for row in rows]
   return [
     Time(
       name,
       one.step,
       duration(sum(one.seconds.values())),
-      [
-        Share(part, _share(one, part), duration(one.seconds[part]))
-        for part in shown
-      ],
+      [*itertools.compress(columns[name], shown)],
     )
     for name, one in known.items()
   ]
 
 
-def _share(record: goodput.Record, activity: str) -> float:
-  return record.seconds[activity] / max(sum(record.seconds.values()), 1e-9)
+def _shares(record: goodput.Record) -> list[Share]:
+  total = max(sum(record.seconds.values()), 1e-9)
+  return [
+    Share(name, seconds / total, f"{seconds / total:.1%}", duration(seconds))
+    if seconds / total >= 0.0005
+    else Share(name, 0.0, "", "")
+    for name, seconds in record.seconds.items()
+  ]
 
 
 def differences(runs: Sequence[run_history.History]) -> Table:
@@ -141,9 +144,9 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
   if len(valid.x):
     found.append(("Best validation loss", f"{valid.y.min():.4f} nats"))
   if run.time is not None:
-    total = duration(sum(run.time.seconds.values()))
-    share = _share(run.time, goodput.UPDATES)
-    found.append(("Time in updates", f"{share:.0%} of {total}"))
+    total = sum(run.time.seconds.values())
+    share = run.time.seconds[goodput.UPDATES] / max(total, 1e-9)
+    found.append((f"Updates' share of {duration(total)}", f"{share:.0%}"))
   cards = [card for card in run.cards if isinstance(card.get("nll"), float)]
   if cards:
     best = min(cards, key=lambda card: card["nll"])
