@@ -144,9 +144,9 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
   if len(valid.x):
     found.append(("Best validation loss", f"{valid.y.min():.4f} nats"))
   if run.time is not None:
-    total = sum(run.time.seconds.values())
-    share = run.time.seconds[goodput.UPDATES] / max(total, 1e-9)
-    found.append((f"Updates' share of {duration(total)}", f"{share:.0%}"))
+    seconds = sum(run.time.seconds.values())
+    share = run.time.seconds[goodput.UPDATES] / max(seconds, 1e-9)
+    found.append((f"Updates' share of {duration(seconds)}", f"{share:.0%}"))
   cards = [card for card in run.cards if isinstance(card.get("nll"), float)]
   if cards:
     best = min(cards, key=lambda card: card["nll"])
