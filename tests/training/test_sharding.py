@@ -110,8 +110,11 @@ def test_arrays_are_split_on_either_axis_alone(result):
 def test_every_collective_has_the_name_of_what_needs_it(result):
   found = result["collectives"]
   assert len(found) > 20
-  name = re.compile(r'op_name="jit\(train_chunk\)/.*(layers|head|optimizer)')
-  assert not [line for line in found if not name.search(line)]
+  assert all('op_name="jit(train_chunk)/' in line for line in found)
+  gathered = [line for line in found if " all-gather(" in line]
+  parts = re.compile("/(embedding|layers|head|softmax|tail_1|optimizer)/")
+  assert len(gathered) > 10
+  assert not [line for line in gathered if not parts.search(line)]
 
 
 @pytest.mark.slow
