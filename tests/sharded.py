@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import os
+import re
 import sys
 
 import jax
@@ -25,6 +26,7 @@ from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import scorer as dynamic_scorer
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.model import sparse_tails
+from transformer_xl.planning import plan
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
@@ -165,6 +167,13 @@ def compare(data_dir, expected, mesh, **changes):
   }
 
 
+def collectives(data_dir, mesh):
+  """The instructions of an update that gather or reduce."""
+  lowered = plan.lower_updates(make_config(data_dir, mesh), count=COUNT)
+  lines = lowered.compile().as_text().splitlines()
+  return [line for line in lines if re.search(r" all-(gather|reduce)\(", line)]
+
+
 def move(data_dir, folder):
   """Saves on eight devices, goes on there and on four of them."""
   config = make_config(data_dir, (2, 2, 2))
@@ -290,6 +299,7 @@ def others(data_dir, folder, expected):
   }
   for name, mesh in FEWER.items():
     result[name] = compare(data_dir, expected, mesh)
+  result["collectives"] = collectives(data_dir, MESHES["fsdp"])
   return result
 
 

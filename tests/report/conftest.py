@@ -35,6 +35,11 @@ def write_run(data_dir, workdir, *, num_lines=40, **updates):
       file.write(json.dumps(line) + "\n")
     file.write(json.dumps({"step": 30, "split": "valid", "nll": 2.5}) + "\n")
     file.write(json.dumps({"step": 21, "rewound_to": 20}) + "\n")
+  time = {
+    **{"step": 40, "saved_at": 5000.0, "total_seconds": 4000.0},
+    "seconds": {"compiling": 100.0, "lost to restarts": 900.0, "saving": 1.0},
+  }
+  (workdir / "goodput.jsonl").write_text(f"{json.dumps(time)}\n{{")
   cards = [
     {
       **{"split": "test", "nll": 3.0 - mem_len / 100, "mem_len": mem_len},

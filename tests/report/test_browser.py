@@ -100,6 +100,25 @@ def test_every_part_is_drawn(page):
   assert len(find(page, "#evaluation tbody tr")) == 6
 
 
+def test_the_time_of_each_run_is_a_bar_and_a_column(page):
+  """2999 of 4000 s are updates; less than 0.05 % is not shown."""
+  bars = find(page, "#time .shares")
+  assert len(bars) == 2
+  parts = bars[0].find_elements(by.By.TAG_NAME, "i")
+  assert [part.get_attribute("title") for part in parts] == [
+    "updates: 75.0%, 49 min 59 s",
+    "compiling: 2.5%, 1 min 40 s",
+    "lost to restarts: 22.5%, 15 min",
+  ]
+  width = bars[0].size["width"] - 2  # Two gaps of one pixel.
+  widths = [part.size["width"] / width for part in parts]
+  assert widths == pytest.approx([0.74975, 0.025, 0.225], abs=0.003)
+  colours = {part.value_of_css_property("background-color") for part in parts}
+  assert len(colours) == 3
+  rows = [row.text for row in find(page, "#time tbody tr")]
+  assert rows[2] == "lost to restarts 22.5% 15 min 22.5% 15 min"
+
+
 def test_a_click_on_a_token_shows_its_prediction(page):
   tokens = find(page, "#tokens span[data-at]")
   click(tokens[20])

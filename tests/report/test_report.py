@@ -16,7 +16,7 @@ from transformer_xl.analysis import comparison
 from transformer_xl.config import load
 from transformer_xl.report import report
 
-PARTS = ("training", "cards", "text", "sample")
+PARTS = ("training", "time", "cards", "text", "sample")
 MOST_BYTES = 5_000_000
 SHORT = {"report.num_tokens": 40}
 
@@ -130,6 +130,18 @@ def test_a_damaged_result_is_left_out(data_dir, tmp_path):
   for name in ("recl", "attention"):
     (tmp_path / "results" / f"{name}.json").write_text('{"models": 3}')
   assert report.run(config, str(tmp_path))["shown"] == [*PARTS]
+
+
+def test_an_older_run_has_no_times(data_dir, tmp_path, monkeypatch):
+  monkeypatch.setattr(report.reading, "read", _no_text)
+  for name in "ab":
+    config = write_run(data_dir, tmp_path / name)
+  (tmp_path / "a" / "goodput.jsonl").unlink()
+  assert "time" not in report.run(config, str(tmp_path / "a"))["shown"]
+  page = Page(tmp_path / "a" / "report.html")
+  assert "Where the time went" not in page.text
+  both = load.replaced(config, {"report.runs": (str(tmp_path / "b"),)})
+  assert "time" in report.run(both, str(tmp_path / "a"))["shown"]
 
 
 @pytest.mark.rest  # test_browser.py opens one.

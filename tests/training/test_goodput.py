@@ -1,61 +1,76 @@
-"""The shares of a run's time, over restarts."""
+"""Training accounts for all of its time."""
 
-import json
 import re
+import shutil
+import time
 
 import pytest
 
 from tests import corpus
-from transformer_xl.training import goodput as goodput_lib
+from tests.analysis import runs
 from transformer_xl.training import loop
+from transformer_xl.workdir import goodput
+from transformer_xl.workdir import metrics_log
 
 
-class Clock:
-  """Time that passes when a test says so."""
-
-  def __init__(self, monkeypatch):
-    self.now = 1000.0
-    for name in ("time", "perf_counter"):
-      monkeypatch.setattr(goodput_lib.time, name, lambda: self.now)
-
-
-def test_a_restart_loses_the_time_since_the_checkpoint(monkeypatch, tmp_path):
-  clock = Clock(monkeypatch)
-  goodput = goodput_lib.Goodput(str(tmp_path))
-  with goodput.spent("compiling"):
-    clock.now += 10
-  clock.now += 60
-  with goodput.spent("evaluating"):
-    clock.now += 10
-  goodput.record(5)
-  clock.now += 20  # Lost, with what follows.
-  with open(tmp_path / "goodput.jsonl", "a") as file:
-    file.write('{"step": 6, "sav')
-  again = goodput_lib.Goodput(str(tmp_path))
-  clock.now += 100
-  assert str(again) == (
-    "updates 80.0%, compiling 5.0%, evaluating 5.0%, lost to restarts 10.0% of "
-    "200 s"
-  )
-
-
-@pytest.mark.parametrize("text", ["", "[]\n", '{"seconds": 3}\n', "\xff"])
-def test_a_damaged_record_is_no_record(tmp_path, text):
-  (tmp_path / "goodput.jsonl").write_text(text, "latin-1")
-  goodput = goodput_lib.Goodput(str(tmp_path))
-  assert str(goodput).startswith("updates 100.0% of 0 s")
-
-
-def test_training_accounts_for_its_time(data_dir, tmp_path, caplog):
+def test_a_run_logs_and_records_its_time(data_dir, tmp_path, caplog):
   caplog.set_level("INFO")
-  config = corpus.config(data_dir)
-  assert loop.train(config, str(tmp_path))
+  assert loop.train(corpus.config(data_dir), str(tmp_path))
   (line,) = re.findall(r"Time of the run: (.*)\.$", caplog.text, re.MULTILINE)
   shares = [float(share) for share in re.findall(r"([\d.]+)%", line)]
   assert sum(shares) == pytest.approx(100, abs=1)
   assert "compiling" in line
-  text = (tmp_path / "goodput.jsonl").read_text()
-  records = [json.loads(record) for record in text.splitlines()]
-  assert records[-1]["step"] == config.train.num_steps
+  records = goodput.read(str(tmp_path))
+  assert [record.step for record in records] == [4, 8, 12]
+  assert [record.is_last for record in records] == [False, False, True]
   for record in records:
-    assert 0 < sum(record["seconds"].values()) < record["total_seconds"]
+    for activity in ("updates", "starting", "compiling", "saving"):
+      assert record.seconds[activity] > 0
+    assert record.seconds["evaluating"] == 0
+    assert f"step {record.step}  saved  updates " in caplog.text
+
+
+def test_a_killed_run_loses_the_time_since_its_checkpoint(
+  data_dir, tmp_path, monkeypatch
+):
+  """The kill leaves the record of a checkpoint that is never complete."""
+  write = metrics_log.Writer.write
+
+  def killed(self, record):
+    if record["step"] == 10:
+      raise KeyboardInterrupt
+    write(self, record)
+
+  config = corpus.config(data_dir)
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics_log.Writer, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+      loop.train(config, str(tmp_path))
+  first, second = goodput.read(str(tmp_path))
+  assert second.step == 8
+  shutil.rmtree(tmp_path / "checkpoints" / "8")
+  before = time.time()
+  assert loop.train(config, str(tmp_path))
+  *_, again, last = goodput.read(str(tmp_path))
+  lost = last.seconds["lost to restarts"]
+  assert before - first.saved_at < lost < again.saved_at - first.saved_at
+  assert again.seconds["lost to restarts"] == lost
+  assert again.step == 8
+  assert again.seconds["compiling"] > first.seconds["compiling"]
+
+
+def test_the_first_evaluation_of_a_fine_tuned_run_is_no_update(
+  data_dir, tmp_path
+):
+  runs.write(data_dir, tmp_path / "source")
+  updates = {
+    "train.init_from": str(tmp_path / "source"),
+    "train.num_steps": 4,
+    "train.eval_every_steps": 4,
+    "checkpoint.every_steps": 2,
+  }
+  config = corpus.config(data_dir, **updates)
+  assert loop.train(config, str(tmp_path / "run"))
+  first, last = goodput.read(str(tmp_path / "run"))
+  assert first.step == 2  # Only that of step 0 has been made.
+  assert 0 < first.seconds["evaluating"] < last.seconds["evaluating"]

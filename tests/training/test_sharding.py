@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
 FEWER = {"two": 2, "four": 4}
 
 
-REST = ("data", "fsdp", "tensor", *FEWER)
+REST = ("data", "fsdp", "tensor", "collectives", *FEWER)
 
 
 def marked(names):
@@ -102,6 +103,18 @@ def test_arrays_are_split_on_either_axis_alone(result):
   assert fsdp["query"] == [2, 2, 16]
   assert fsdp["output"] == [2, 16, 2]
   assert fsdp["table_0"] == [2, 16]
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+def test_every_collective_has_the_name_of_what_needs_it(result):
+  found = result["collectives"]
+  assert len(found) > 20
+  assert all('op_name="jit(train_chunk)/' in line for line in found)
+  gathered = [line for line in found if " all-gather(" in line]
+  parts = re.compile("/(embedding|layers|head|softmax|tail_1|optimizer)/")
+  assert len(gathered) > 10
+  assert not [line for line in gathered if not parts.search(line)]
 
 
 @pytest.mark.slow

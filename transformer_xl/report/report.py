@@ -25,6 +25,7 @@ from transformer_xl.config import schema
 from transformer_xl.report import figures
 from transformer_xl.report import reading
 from transformer_xl.report import tables
+from transformer_xl.workdir import goodput
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_history
 
@@ -33,6 +34,14 @@ FILE = "report.html"
 _BOKEH = resources.Resources(mode="inline", components=["bokeh"])
 MOST_CHARACTERS = 20_000  # Per sample.
 MOST_SAMPLES = 10
+# The last activity, which is time lost, is red.
+_COLOURS = dict(
+  zip(
+    goodput.ACTIVITIES,
+    (*figures.COLOURS[:5], *figures.COLOURS[:4:-1]),
+    strict=True,
+  )
+)
 # What the summary says of the text.
 _ABOUT_TEXT = (
   *("dataset", "split", "checkpoint_step", "mem_len", "segment_len"),
@@ -136,8 +145,10 @@ def _page(
     "attention": _of_result("attention", main, figures.attention) or [],
   }
   cards, sample = tables.cards(runs), _of_result("generate", main, _sample)
+  times = tables.times(runs)
   parts = {
-    **{"training": drawn["training"], "cards": cards.rows, "text": text},
+    **{"training": drawn["training"], "time": times},
+    **{"cards": cards.rows, "text": text},
     **{"recl": drawn["recl"], "attention": drawn["attention"]},
     "sample": sample,
   }
@@ -147,6 +158,8 @@ def _page(
     facts=tables.facts(main),
     num_figures={group: len(made) for group, made in items.items()},
     differences=tables.differences(runs) if len(runs) > 1 else None,
+    times=times,
+    colours=_COLOURS,
     cards=cards,
     recl=_of_result("recl", main, tables.effective_lengths),
     text=text,

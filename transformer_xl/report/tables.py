@@ -1,5 +1,6 @@
 """Tables of a report: evaluation cards, differences, configuration."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import NamedTuple
 
 from transformer_xl.config import fields
 from transformer_xl.config import schema
+from transformer_xl.workdir import goodput
 from transformer_xl.workdir import run_history
 
 MOST_CARDS = 200  # The newest of a run.
@@ -57,6 +59,54 @@ def cards(runs: Sequence[run_history.History]) -> Table:
   return Table(columns, rows, shared)
 
 
+class Share(NamedTuple):
+  """A part of a run's time; the texts are empty below 0.05 %."""
+
+  activity: str
+  share: float
+  percent: str
+  duration: str
+
+
+class Time(NamedTuple):
+  """Where the time of a run went until its newest checkpoint."""
+
+  run: str
+  step: int
+  total: str
+  shares: list[Share]  # The same activities for all runs.
+
+
+def times(runs: Sequence[run_history.History]) -> list[Time]:
+  """The time of each run that has recorded it.
+
+  An activity is left out if it has less than 0.05 % in every run.
+  """
+  known = {run.name: run.time for run in runs if run.time is not None}
+  columns = {name: _shares(one) for name, one in known.items()}
+  rows = zip(*columns.values(), strict=True)
+  shown = [any(part.percent for part in row) for row in rows]
+  return [
+    Time(
+      name,
+      one.step,
+      duration(sum(one.seconds.values())),
+      [*itertools.compress(columns[name], shown)],
+    )
+    for name, one in known.items()
+  ]
+
+
+def _shares(record: goodput.Record) -> list[Share]:
+  total = max(sum(record.seconds.values()), 1e-9)
+  return [
+    Share(name, seconds / total, f"{seconds / total:.1%}", duration(seconds))
+    if seconds / total >= 0.0005
+    else Share(name, 0.0, "", "")
+    for name, seconds in record.seconds.items()
+  ]
+
+
 def differences(runs: Sequence[run_history.History]) -> Table:
   """The fields in which the configurations of runs differ."""
   rows = run_history.differences(runs)
@@ -93,6 +143,10 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
     ]
   if len(valid.x):
     found.append(("Best validation loss", f"{valid.y.min():.4f} nats"))
+  if run.time is not None:
+    seconds = sum(run.time.seconds.values())
+    share = run.time.seconds[goodput.UPDATES] / max(seconds, 1e-9)
+    found.append((f"Updates' share of {duration(seconds)}", f"{share:.0%}"))
   cards = [card for card in run.cards if isinstance(card.get("nll"), float)]
   if cards:
     best = min(cards, key=lambda card: card["nll"])
@@ -147,6 +201,19 @@ def text(value: Any) -> str:
   if isinstance(value, dict):
     return ", ".join(f"{key} {text(part)}" for key, part in value.items())
   return literal(value)
+
+
+def duration(seconds: float) -> str:
+  """A time in its two largest units, such as "3 min 9 s"."""
+  if seconds < 9.95:
+    return f"{seconds:.1f} s"
+  minutes, rest = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  days, hours = divmod(hours, 24)
+  units = ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s"))
+  first = next(index for index, (count, _) in enumerate(units) if count)
+  parts = units[first : first + 2]
+  return " ".join(f"{count} {unit}" for count, unit in parts if count)
 
 
 def literal(value: Any) -> str:

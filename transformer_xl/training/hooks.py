@@ -24,12 +24,12 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
-from transformer_xl.training import goodput as goodput_lib
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.training import profiling
 from transformer_xl.training import programs
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import goodput as goodput_lib
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import save_policy
@@ -50,7 +50,7 @@ class MetricsHook(Protocol):
 class RunHook(Protocol):
   """Called with the run, which it can change."""
 
-  activity: str  # One of `goodput.ACTIVITIES`.
+  activity: str  # One of `goodput.OVERHEAD`.
 
   def is_due(self, step: int) -> bool:
     """Whether to call it after `step` updates; the same in all processes."""
@@ -215,9 +215,12 @@ class Saving:
       raise divergence.Diverged(
         "the norm of the parameters is not finite", int(run.state.step)
       )
-    self._goodput.record(int(run.state.step))
+    step = int(run.state.step)
+    # Before, so that a bucket has the line with its checkpoint.
+    self._goodput.record(step, is_last=step >= self._num_steps)
     self._checkpoints.save(run)
     self._policy.saved()
+    logging.info("step %d  saved  %s", step, self._goodput)
     return run
 
 

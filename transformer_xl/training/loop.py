@@ -20,7 +20,6 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.training import divergence
-from transformer_xl.training import goodput as goodput_lib
 from transformer_xl.training import hooks as hooks_lib
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
@@ -28,6 +27,7 @@ from transformer_xl.training import programs
 from transformer_xl.training import resume
 from transformer_xl.training import step as step_lib
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import goodput as goodput_lib
 from transformer_xl.workdir import lock
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
@@ -64,9 +64,9 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     with contextlib.closing(checkpoints):
       # First, since it refuses what cannot be evaluated and compiles nothing.
       hooks = hooks_lib.make(config, workdir, checkpoints, stop, goodput)
-      with goodput.spent("starting"):
-        run = resume.start(config, mesh, checkpoints, stream)
+      run = resume.start(config, mesh, checkpoints, stream)
       step, last = int(run.state.step), config.train.num_steps
+      goodput.started(step)
       if step >= last and not run.metadata.owes_evaluation:
         logging.info(
           "The run has %d steps and train.num_steps=%d: there is nothing to "
@@ -89,6 +89,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
             answer = guard.respond(trouble, checkpoints.steps())
         del run  # There may not be room for two.
         run = resume.rewind(answer, config, mesh, checkpoints, stream)
+      with goodput.spent("saving"):
+        checkpoints.wait()
       saved = checkpoints.steps()
     logging.info("Time of the run: %s.", goodput)
     if not is_done:  # The last save is complete now.
@@ -173,7 +175,8 @@ def _advance(
   train = dataclasses.replace(config.train, learning_rate=rate)
   update = programs.update(dataclasses.replace(config, train=train), mesh)
   if hooks.evaluation and run.metadata.owes_evaluation:
-    run = hooks.evaluation(run, writer)
+    with goodput.spent(hooks.evaluation.activity):
+      run = hooks.evaluation(run, writer)
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
   step, per_call = int(run.state.step), train.segments_per_call

@@ -56,6 +56,8 @@ class Trace:
         *(self._first + 1, int(run.state.step), self._shown),
       )
     else:
-      jax.profiler.start_trace(self._folder)
+      options = jax.profiler.ProfileOptions()
+      options.python_tracer_level = 0  # Nearly all of the events, and slow.
+      jax.profiler.start_trace(self._folder, profiler_options=options)
     self._is_tracing = not self._is_tracing
     return run

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.metadata
 import json
-import os
 import socket
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.workdir import run_record
@@ -35,7 +35,7 @@ def require_same_command(
   if jax.process_count() == 1:
     return
   fields = run_record.flat(dataclasses.asdict(config))
-  folder = workdir if "://" in workdir else os.path.abspath(workdir)
+  folder = storage.absolute(workdir)
   _require_same(
     {"--mode": mode, "--workdir": folder}
     | {name: str(fields[name]) for name in fields if name != _LOCAL}

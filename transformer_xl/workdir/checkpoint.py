@@ -102,7 +102,7 @@ class Checkpoints:
     metadata are replaced last. If the process is killed before that, the
     checkpoint still owes its evaluation.
     """
-    self._wait()
+    self.wait()
     step = int(run.state.step)
     if step not in self._manager.all_steps():  # Before the first update.
       return
@@ -210,7 +210,7 @@ class Checkpoints:
 
   def drop_after(self, step: int) -> None:
     """Deletes all checkpoints that are newer than a step."""
-    self._wait()
+    self.wait()
     with errors.of_bucket("delete checkpoints of", self._workdir):
       for newer in self.steps():
         if newer > step:
@@ -220,14 +220,15 @@ class Checkpoints:
     """The saved steps, oldest first."""
     return sorted(self._manager.all_steps())
 
-  def close(self) -> None:
+  def wait(self) -> None:
     """Waits for the last save; its error is raised here."""
-    self._wait()
-    self._manager.close()
-
-  def _wait(self) -> None:
     with errors.of_bucket("write to", self._directory):
       self._manager.wait_until_finished()
+
+  def close(self) -> None:
+    """The same; nothing can be saved afterwards."""
+    self.wait()
+    self._manager.close()
 
   def _reload(self) -> None:
     with errors.of_bucket("read", self._directory):

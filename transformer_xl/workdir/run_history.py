@@ -1,4 +1,4 @@
-"""What runs have left in their workdirs: curves, events, cards, configuration.
+"""What runs have left in their workdirs: curves, cards, times, configuration.
 
 Damaged lines and values that are not numbers are left out, so a run that is
 still training, or was killed, can be read.
@@ -17,6 +17,7 @@ import numpy as np
 
 from transformer_xl import storage
 from transformer_xl.config import load
+from transformer_xl.workdir import goodput
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
@@ -42,6 +43,7 @@ class History(NamedTuple):
   record: dict[str, Any]  # The content of `config.json`.
   lines: list[dict[str, Any]]  # The content of `metrics.jsonl`.
   cards: list[dict[str, Any]]  # Every evaluation card, oldest first.
+  time: goodput.Record | None  # At the newest checkpoint; older runs have none.
 
   @property
   def settings(self) -> dict[str, Any]:
@@ -96,7 +98,8 @@ def read(workdir: str) -> History:
     if _is_count(line.get("step"))
   ]
   name = pathlib.PurePath(storage.absolute(workdir)).name
-  return History(name, workdir, record, lines, _cards(folder))
+  newest = [None, *goodput.read(workdir)][-1]
+  return History(name, workdir, record, lines, _cards(folder), newest)
 
 
 def read_all(workdirs: Sequence[str]) -> list[History]:
