@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import fsspec
-import psutil
 from absl import logging
 from etils import epath
 
@@ -92,19 +91,6 @@ _copies: dict[str, _Copy] = {}
 def is_bucket(path: str) -> bool:
   """Whether a path is an address in a bucket."""
   return path.startswith(_SCHEME)
-
-
-def is_mounted_bucket(folder: str) -> bool:
-  """Whether a folder is in a bucket that is mounted with gcsfuse."""
-  folder = os.path.join(os.path.realpath(folder), "")
-  around = [
-    mount
-    for mount in psutil.disk_partitions(all=True)
-    if folder.startswith(os.path.join(mount.mountpoint, ""))
-  ]
-  if not around:
-    return False
-  return max(around, key=lambda m: len(m.mountpoint)).fstype == "fuse.gcsfuse"
 
 
 def absolute(path: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from tests import corpus
 from tests.training.runs import steps
-from transformer_xl import storage
 from transformer_xl.training import loop
+from transformer_xl.workdir import checkpoint_items
 
 
 @pytest.fixture
@@ -71,6 +71,6 @@ def test_a_damaged_checkpoint_in_a_mounted_bucket_is_put_aside(
 def test_only_what_is_under_the_mount_is_in_the_bucket(mounted, tmp_path):
   inside = mounted / "run" / "deeper"
   outside = tmp_path / "mounted_elsewhere"
-  assert storage.is_mounted_bucket(str(inside))
-  assert storage.is_mounted_bucket(str(mounted))
-  assert not storage.is_mounted_bucket(str(outside))
+  assert checkpoint_items.is_mounted_bucket(str(inside))
+  assert checkpoint_items.is_mounted_bucket(str(mounted))
+  assert not checkpoint_items.is_mounted_bucket(str(outside))

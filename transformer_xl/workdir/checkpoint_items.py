@@ -11,6 +11,7 @@ import pathlib
 from typing import Any
 
 import orbax.checkpoint as ocp
+import psutil
 from absl import logging
 from etils import epath
 
@@ -57,7 +58,7 @@ def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
   """
   handlers = {name: ocp.StandardCheckpointHandler() for name in ITEMS}
   mode = ocp.options.AtomicityMode.AUTO
-  if not storage.is_bucket(workdir) and storage.is_mounted_bucket(workdir):
+  if not storage.is_bucket(workdir) and is_mounted_bucket(workdir):
     # Gcsfuse refuses to rename a folder, unless it is told otherwise.
     mode = ocp.options.AtomicityMode.COMMIT_FILE
     _warn_of_uncommitted(directory(workdir))
@@ -72,6 +73,19 @@ def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
       ),
       item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
     )
+
+
+def is_mounted_bucket(folder: str) -> bool:
+  """Whether a folder is in a bucket that is mounted with gcsfuse."""
+  folder = os.path.join(os.path.realpath(folder), "")
+  around = [
+    mount
+    for mount in psutil.disk_partitions(all=True)
+    if folder.startswith(os.path.join(mount.mountpoint, ""))
+  ]
+  if not around:
+    return False
+  return max(around, key=lambda m: len(m.mountpoint)).fstype == "fuse.gcsfuse"
 
 
 def _warn_of_uncommitted(folder: str) -> None:
