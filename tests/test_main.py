@@ -11,8 +11,6 @@ import sys
 import pytest
 
 from tests import corpus
-from transformer_xl.config import schema
-from transformer_xl.config import training_fields
 
 pytestmark = pytest.mark.slow
 
@@ -40,17 +38,7 @@ FAILURES = {  # What is said, and the status.
   ),
   "no workdir": ("set --workdir=FOLDER", 2),
   "bucket": ("--workdir=gs://bucket/run must be a folder", 2),
-  "no config": ("name an experiment", 2),
-  "missing config file": ("cannot read experiments/missing.py", 2),
-  "missing config file, override": ("cannot read experiments/missing.py", 2),
-  "misspelt config file": ("as in --config=quickstart", 2),
-  "misspelt name": ("cannot read quikstart: --config takes the name of an", 2),
-  "another folder": ("cannot read configs/quickstart.py", 2),
   "a word that is no flag": ("'eval' belongs to no flag; write --flag=", 2),
-  "saved without a workdir": ("--config=saved:WORKDIR", 2),
-  "vanilla without a name": ("--config=experiments/vanilla.py:ptb_small", 2),
-  "own text without a name": ("--config=experiments/own_text.py:books", 2),
-  "own text that is not there": ("no prepared data in nowhere/books", 2),
   "workdir is a file": ("/texts must be a folder, but it is a file", 2),
   "data folder is a file": ("/texts must be a folder, but it is", 2),
   "finish with nothing": ("train.finish_with must be one of ('eval', ", 2),
@@ -77,6 +65,35 @@ FAILURES = {  # What is said, and the status.
   "prompt": ("the byte 0x54 at position 0 of the text is not", 2),
   "diverged": ("the last good checkpoint is none", 1),
 }
+
+
+def finished(cases):
+  """What became of the command line of each case, one after another."""
+  groups = [
+    [{"arguments": arguments} | SETTINGS.get(name, {})]
+    for name, arguments in cases.items()
+  ]
+  results = finished_groups(groups)
+  return {name: one for name, (one,) in zip(cases, results, strict=True)}
+
+
+def finished_groups(groups):
+  """The same for groups of cases that run at the same time."""
+  process = subprocess.run(
+    [sys.executable, "-m", "tests.commands"],
+    cwd=ROOT,
+    env=os.environ
+    | {
+      "JAX_PLATFORMS": "cpu",
+      # Tiny programs are kept, too, however fast they compile.
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    },
+    input=json.dumps(groups),
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  return json.loads(process.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -122,21 +139,7 @@ def commands(folder):
     "lanes": [*flags, new, "--config.train.batch_size=7"],
     "no workdir": flags,
     "bucket": [*flags, "--workdir=gs://bucket/run"],
-    "no config": [new],
-    "missing config file": ["--config=experiments/missing.py", new],
-    "missing config file, override": [
-      *("--config=experiments/missing.py", "--config.seed=1", new),
-    ],
-    "misspelt config file": ["--config=experiments/quikstart.py", new],
-    "misspelt name": ["--config=quikstart", new],
-    "another folder": ["--config=configs/quickstart.py", new],
     "a word that is no flag": ["eval", *flags, new],
-    "saved without a workdir": ["--config=experiments/saved.py"],
-    "vanilla without a name": ["--config=experiments/vanilla.py", new],
-    "own text without a name": ["--config=experiments/own_text.py", new],
-    "own text that is not there": [
-      *("--config=experiments/own_text.py:nowhere/books", new),
-    ],
     "workdir is a file": [*flags, f"--workdir={folder}/texts"],
     "data folder is a file": [*flags, new, f"--config.data.dir={folder}/texts"],
     "finish with nothing": [*flags, new, "--config.train.finish_with="],
@@ -155,11 +158,6 @@ def commands(folder):
       "--config.model.dropout_rate=0.1",
     ],
     "nobody reads": [saved, "--mode=generate", "--config.generate.prompt=abc"],
-    "help": ["--help"],
-    "help with a file": [
-      *("--config=experiments/ptb.py", "--config.seed=7", "--help"),
-    ],
-    "help with a wrong file": ["--help", "--config=experiments/missing.py"],
     "unknown mode": [*flags, new, "--mode=sing"],
     "coordinator alone": [*flags, new, "--coordinator=localhost:9"],
     "coordinator without a port": [*flags, new, "--coordinator=localhost"],
@@ -185,28 +183,7 @@ def commands(folder):
 
 @pytest.fixture(scope="module")
 def results(folder):
-  cases = commands(folder)
-  process = subprocess.run(
-    [sys.executable, "-m", "tests.commands"],
-    cwd=ROOT,
-    env=os.environ
-    | {
-      "JAX_PLATFORMS": "cpu",
-      # Tiny programs are kept, too, however fast they compile.
-      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    },
-    input=json.dumps(
-      [
-        [{"arguments": arguments} | SETTINGS.get(name, {})]
-        for name, arguments in cases.items()
-      ]
-    ),
-    stdout=subprocess.PIPE,
-    text=True,
-    check=True,
-  )
-  groups = json.loads(process.stdout)
-  return {name: result for name, (result,) in zip(cases, groups, strict=True)}
+  return finished(commands(folder))
 
 
 @pytest.mark.parametrize("case", FAILURES)
@@ -303,55 +280,6 @@ def test_a_reader_that_leaves_ends_the_command_without_a_word(results):
   assert result["status"] == 1
   lines = result["stderr"].splitlines()
   assert all(LOG_LINE.match(line) for line in lines), result["stderr"]
-
-
-@pytest.mark.parametrize(
-  ("case", "source"),
-  [
-    ("help", "base"),
-    ("help with a file", "experiments/ptb.py"),
-  ],
-)
-def test_help_has_every_experiment_and_field(results, case, source):
-  result = results[case]
-  assert result["status"] == 0, result["stderr"]
-  text = " ".join(result["stderr"].split())
-  assert f"Fields with the values of {source}" in text
-  for name, field in schema.FIELDS.items():
-    assert f" config.{name} = " in text
-    assert " ".join(field.remark.split()) in text
-  for path in (ROOT / "experiments").glob("[a-z]*.py"):
-    assert f" {path.stem} " in text
-  assert f"<train|{'|'.join(training_fields.FINISHES[:3])}|plan|" in text
-  assert max(map(len, result["stderr"].splitlines())) <= 80
-
-
-def test_help_shows_the_values_of_a_file_and_what_they_differ_from(results):
-  lines = results["help with a file"]["stderr"].splitlines()
-  assert "  config.seed = 7  (default: 0)" in lines
-  assert "  config.model.num_layers = 6  (default: 4)" in lines
-  assert "  config.model.embed_dim = 560  (default: that of model_dim)" in lines
-  assert "  config.model.num_layers = 4" in results["help"]["stderr"].split(
-    "\n"
-  )
-
-
-def test_help_with_a_wrong_file_is_one_line(results):
-  result = results["help with a wrong file"]
-  assert result["status"] == 2
-  assert result["stderr"].startswith("error: cannot read experiments/missing")
-  assert len(result["stderr"].splitlines()) == 1
-
-
-def test_help_needs_no_jax():
-  program = (
-    "import sys; sys.modules['jax'] = None; sys.argv = ['main.py', '--help']; "
-    "from transformer_xl import main; main.run()"
-  )
-  command = [sys.executable, "-c", program]
-  finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-  assert finished.returncode == 0, finished.stderr
-  assert "config.model.num_layers = 4" in finished.stdout
 
 
 def test_mistakes_leave_no_checkpoints_behind(results, folder):

@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import shlex
 
 import pytest
 from etils import epath
@@ -10,6 +11,7 @@ from tests import emulator
 from tests.analysis import runs
 from tests.report.conftest import HOSTILE
 from tests.report.conftest import write_run
+from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.analysis import comparison
@@ -72,7 +74,8 @@ def test_the_page_shows_what_the_workdir_has(run):
   assert saved == result
   assert result["shown"] == [*PARTS]
   assert [*result["missing"]] == ["recl", "attention"]
-  assert f"experiments/saved.py:{folder} --mode=recl" in page.text
+  saved = shlex.quote(f"--config=saved:{folder}")
+  assert f"{command_line.words()} {saved} --mode=recl" in page.text
   assert "<b>&'run" in page.text
   assert result["text"]["num_tokens"] == 40
 

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -75,16 +73,8 @@ def results(folder):
     for name, (count, last, _) in DIFFERENCES.items()
   }
   groups["none"] = group(folder, 2, ["--config.data.dir=FOLDER/copied"])
-  process = subprocess.run(
-    [sys.executable, "-m", "tests.commands"],
-    cwd=test_main.ROOT,
-    env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    input=json.dumps([*groups.values()]),
-    stdout=subprocess.PIPE,
-    text=True,
-    check=True,
-  )
-  return dict(zip(groups, json.loads(process.stdout), strict=True))
+  finished = test_main.finished_groups([*groups.values()])
+  return dict(zip(groups, finished, strict=True))
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)

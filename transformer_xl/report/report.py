@@ -8,6 +8,7 @@ it.
 import importlib.resources
 import os
 import secrets
+import shlex
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ import jinja2
 from absl import logging
 from bokeh import resources
 
+from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.analysis import plotting
@@ -94,9 +96,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     missing["text"] = Missing(f"No text can be shown: {error}", "")
     logging.warning("The report shows no text: %s", error)
   page, shown = _page(runs, text, missing)
-  content = page.encode(
-    "utf-8", "replace"
-  )  # Half a surrogate pair has no code.
+  # Half a surrogate pair has no code.
+  content = page.encode("utf-8", "replace")
   path = os.path.join(storage.local(workdir), FILE)
   if jax.process_index() == 0:
     with open(f"{path}.tmp", "wb") as file:
@@ -124,10 +125,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
 
 def _missing(name: str, workdir: str) -> Missing:
   text, flags = _MISSING[name]
-  command = (
-    "python -m transformer_xl.main --config=experiments/saved.py:"
-    f"{workdir} {flags}"
-  )
+  saved = shlex.quote(f"--config=saved:{workdir}")
+  command = f"{command_line.words()} {saved} {flags}"
   return Missing(text, command if flags else "")
 
 
