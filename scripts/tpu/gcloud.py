@@ -1,5 +1,6 @@
 """Calls `gcloud`, and tells refusals that may pass from a user's mistakes."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -108,7 +109,8 @@ def call(*words: str, seconds: float = 900) -> str:
   try:
     output, said = process.communicate(timeout=seconds)
   except BaseException as error:
-    os.killpg(process.pid, signal.SIGKILL)  # The ssh below gcloud as well.
+    with contextlib.suppress(ProcessLookupError):  # It has ended.
+      os.killpg(process.pid, signal.SIGKILL)  # The ssh below gcloud as well.
     process.communicate()
     if isinstance(error, subprocess.TimeoutExpired):
       raise RefusedError(f"gcloud took longer than {seconds:.0f} s") from None

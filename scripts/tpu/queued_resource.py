@@ -121,7 +121,7 @@ def ensure(slice_: Slice) -> None:
   Raises:
     UserError: the request is refused for good.
   """
-  tries, last = pauses(slice_), None
+  tries, last = pauses(slice_), ""
   while True:
     found = patiently(slice_, "cannot be seen", lambda: request(slice_))
     now = found["state"]["state"] if found else None
