@@ -76,7 +76,7 @@ def cost(name: str, tier: str, given: float | None, hours: float | None) -> str:
   hourly = chips * dollars
   total = f"${hourly * 24:,.2f} a day"
   if hours is not None:
-    total = f"${hourly * hours:,.2f} in {hours:g} hours"
+    total = f"${hourly * hours:,.2f} in {hours:g} h"
   return (
     f"{name}, {tier}: {chips} chips x ${dollars:.4g} a chip-hour ({source}) = "
     f"${hourly:,.2f} an hour, {total}. Storage and traffic come on top."

@@ -31,7 +31,7 @@ echo $status > {folder}/status
 _START = """
 mkdir -p {folder} && cd {folder} || exit
 exec 9>>lock
-flock -w 10 9 || {{ echo 'job: running'; exit 0; }}
+flock -w 2 9 || {{ echo 'job: running'; exit 0; }}
 if [ -f log ]; then mv log log.previous; fi
 rm -f status pid
 printf %s {script} > run.sh

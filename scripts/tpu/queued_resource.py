@@ -18,6 +18,7 @@ _REQUESTS = ("compute", "tpus", "queued-resources")
 _NODES = ("compute", "tpus", "tpu-vm")
 # From these a request may still become ACTIVE.
 _COMING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
+_LOOKS = 10  # After so many without machines, an active request is lost.
 _MOST_PAUSES = 20  # The longest pause is so many intervals.
 
 
@@ -121,26 +122,32 @@ def ensure(slice_: Slice) -> None:
   Raises:
     UserError: the request is refused for good.
   """
-  tries, last = pauses(slice_), ""
+  looks, last = 0, ""
+  tries = pauses(slice_)
   while True:
     found = patiently(slice_, "cannot be seen", lambda: request(slice_))
-    now = found["state"]["state"] if found else None
+    now = found["state"]["state"] if found else "asking for it"
     if now != last:
-      log(f"{slice_.name}: {now or 'asking for it'}.")
+      log(f"{slice_.name}: {now}.")
       last = now
     if found is None:
       _create(slice_)
       continue
     if now == "ACTIVE" and _is_ready(slice_):
       return
-    if now not in (*_COMING, "ACTIVE", "DELETING"):
+    looks = looks + 1 if now == "ACTIVE" else 0
+    if looks > _LOOKS or now not in (*_COMING, "ACTIVE", "DELETING"):
       _explain(slice_, found)
       delete(slice_)
-      pause = next(tries)
-      log(f"{slice_.name}: asking again in {pause:g} s.")
-      time.sleep(pause)
-      continue
-    time.sleep(slice_.interval)
+      looks = 0
+      time.sleep(next(tries))
+    else:
+      time.sleep(slice_.interval)
+
+
+def _is_ready(slice_: Slice) -> bool:
+  found = patiently(slice_, "cannot be seen", lambda: node(slice_))
+  return found is not None and found.state == "READY"
 
 
 def _create(slice_: Slice) -> None:
@@ -161,16 +168,6 @@ def _create(slice_: Slice) -> None:
       gcloud.call(*words)
 
   patiently(slice_, "not granted", create)
-
-
-def _is_ready(slice_: Slice) -> bool:
-  """Whether the machines of an active request are; a broken one is deleted."""
-  found = patiently(slice_, "cannot be seen", lambda: node(slice_))
-  if found is None or found.state in ("PREEMPTED", "TERMINATED"):
-    log(f"{slice_.name}: active, but its machines are gone.")
-    delete(slice_)
-    return False
-  return found.state == "READY"
 
 
 def _explain(slice_: Slice, found: dict[str, Any]) -> None:

@@ -22,6 +22,14 @@ cp {folder}/bin/program .venv/bin/python
 """
 
 
+def pytest_addoption(parser):
+  parser.addoption(
+    "--tpu-transcript",
+    action="store_true",
+    help="Write the session of real training into docs/measurements/.",
+  )
+
+
 @pytest.fixture
 def cloud(tmp_path):
   """A cloud without requests, and a checkout whose commits can be installed."""

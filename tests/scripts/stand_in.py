@@ -1,8 +1,8 @@
-"""Stands in for `gcloud`: a cloud in a folder, whose workers are processes here.
+"""Stands in for `gcloud`: a cloud in a folder, with workers that are processes.
 
 A request advances by one state with each look at it. A worker is a folder, its
-home, and ssh runs a shell in it. What goes wrong is in the queue `faults` of the
-state: a command, a kind, and optionally a text that the call has to contain.
+home, and ssh runs a shell in it. What goes wrong is in `faults` of the state: a
+command, a kind, and optionally a text that the call has to contain.
 """
 
 import argparse
@@ -49,17 +49,15 @@ SAID = {
   ),
   "stockout": (
     '{\n  "code": 8,\n  "message": "There is no more capacity in the zone '
-    '\\"us-central1-a\\"; you can try in another zone where Cloud TPU Nodes are '
-    'offered (see https://cloud.google.com/tpu/docs/regions)"\n}'
+    '\\"us-central1-a\\"; you can try in another zone where Cloud TPU Nodes '
+    'are offered (see https://cloud.google.com/tpu/docs/regions)"\n}'
   ),
   "permission": (
     "PERMISSION_DENIED: Permission 'tpu.queuedresources.create' denied on "
     "'projects/p/locations/us-central1-a'."
   ),
   "unavailable": "UNAVAILABLE: The service is currently unavailable.",
-  "refused": (
-    "[/usr/bin/ssh] exited with return code [255]."
-  ),
+  "refused": ("[/usr/bin/ssh] exited with return code [255]."),
 }
 
 
@@ -124,7 +122,9 @@ class Cloud:
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
       with contextlib.suppress(OSError):
-        if any(m in (path / "environ").read_bytes().split(b"\0") for m in marks):
+        if any(
+          m in (path / "environ").read_bytes().split(b"\0") for m in marks
+        ):
           found.append(int(path.name))
     return found
 

@@ -156,7 +156,9 @@ def test_the_verbs_one_by_one(cloud, bucket):
   assert counted(bucket) == list(range(1, STEPS + 1))
   assert said(logs, "train is finished")
   assert len(said(logs, "arguments:")) == 1
-  assert verb("delete")[-1] == "xl does not exist and costs nothing; buckets do."
+  assert (
+    verb("delete")[-1] == "xl does not exist and costs nothing; buckets do."
+  )
 
 
 def test_a_mistake_in_the_command_is_not_repeated_and_nothing_is_left(
