@@ -13,7 +13,7 @@ SMOKE := tests/evaluation/test_evaluate.py tests/model/test_attention.py \
   tests/training/test_step.py tests/workdir/test_checkpoint.py
 
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
-.PHONY: parity bench plan-table lock fuzz fuzz-runs audit
+.PHONY: parity bench plan-table lock fuzz fuzz-runs audit tpu-session
 
 quickstart: $(VENV)/installed
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
@@ -76,6 +76,12 @@ bench: $(VENV)/installed
 plan-table: $(VENV)/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
+
+# A run on a stand-in for Cloud TPU that is preempted twice; writes
+# docs/measurements/tpu_operations.md.
+tpu-session: $(VENV)/installed
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/scripts/test_training.py \
+	  -m rest --tpu-transcript
 
 # Known vulnerabilities of what requirements.lock pins.
 audit: $(VENV)/installed

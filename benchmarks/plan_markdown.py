@@ -9,23 +9,20 @@ GIB = 2**30
 KEY = ("program", "experiment", "topology", "remat")
 
 
-def write(page: str, lines: list[dict[str, Any]]) -> None:
-  """Replaces the tables of a page."""
+def write(page: str, text: str) -> None:
+  """Replaces what is between the marks of a page."""
   with open(page, encoding="utf-8") as file:
-    text = file.read()
-  before, _, rest = text.partition(BEGIN)
+    old = file.read()
+  before, _, rest = old.partition(BEGIN)
   _, _, after = rest.partition(END)
   with open(page, "w", encoding="utf-8") as file:
-    file.write(f"{before}{BEGIN}\n{tables(lines)}\n{END}{after}")
+    file.write(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 def tables(lines: list[dict[str, Any]]) -> str:
   """All tables; the last of several plans of the same row counts."""
-  newest = {tuple(line.get(name, "") for name in KEY): line for line in lines}
-  ordered = sorted(newest.values(), key=_order)
+  ordered, train = _newest(lines), _train_lines(lines)
   policies = [line for line in ordered if line.get("remat")]
-  ordered = [line for line in ordered if not line.get("remat")]
-  train = [line for line in ordered if line["program"] == "train"]
   evaluation = [line for line in ordered if line["program"] == "eval"]
   parts = [
     "Training:\n",
@@ -43,6 +40,43 @@ def tables(lines: list[dict[str, Any]]) -> str:
   return "\n".join(parts)
 
 
+def summary(lines: list[dict[str, Any]], slices: dict[str, str]) -> str:
+  """A table with one row for each experiment, on the slice of its name."""
+  chosen = [
+    line
+    for line in _train_lines(lines)
+    if slices.get(line["experiment"]) == line["topology"]
+  ]
+  columns = [TRAIN.index(name) for name in SUMMARY]
+  rows = [[_train(line)[column] for column in columns] for line in chosen]
+  return _table(SUMMARY, rows)
+
+
+def _newest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+  """The last of several plans of the same row, in order."""
+  newest = {tuple(line.get(name, "") for name in KEY): line for line in lines}
+  return sorted(newest.values(), key=_order)
+
+
+def _train_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+  """Plans of training as in the experiments."""
+  return [
+    line
+    for line in _newest(lines)
+    if line["program"] == "train" and not line.get("remat")
+  ]
+
+
+SUMMARY = (
+  "configuration",
+  "slice",
+  "lanes",
+  "HBM GiB a chip",
+  "tokens/s/chip",
+  "MFU",
+  "hours",
+  "chip-hours",
+)
 TRAIN = (
   "configuration",
   "slice",

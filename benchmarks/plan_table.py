@@ -6,7 +6,7 @@ Needs no TPU, only the `tpu` extra. Each plan is a line of
 docs/measurements/plans.jsonl. Only missing plans are compiled, the most
 important first, so the command can be stopped at any time. After a change of
 the model, delete the lines of its experiment from that file. The tables are in
-docs/measurements/tpu.md.
+docs/measurements/tpu.md, a summary in docs/tpu.md.
 """
 
 import importlib
@@ -37,6 +37,7 @@ _ONLY = flags.DEFINE_string("only", "", "Plan this experiment only.")
 
 PLANS = "docs/measurements/plans.jsonl"
 PAGE = "docs/measurements/tpu.md"
+GUIDE = "docs/tpu.md"
 # Lanes per chip on every slice, chosen so that 8, 16, 32 or 64 chips have the
 # published batch. The 60 lanes of wt103_base do not divide evenly; 64 do.
 LANES = {
@@ -175,7 +176,18 @@ def main(argv: list[str]) -> None:
     line = planned(row)
     with open(PLANS, "a", encoding="utf-8") as file:
       file.write(json.dumps(line) + "\n")
-  plan_markdown.write(PAGE, stored())
+  write_pages()
+
+
+def write_pages() -> None:
+  """Writes all stored plans to the page of measurements, some to the guide."""
+  plan_markdown.write(PAGE, plan_markdown.tables(stored()))
+  # The first v5e slice of each experiment is that of the published batch.
+  slices: dict[str, str] = {}
+  for row in rows():
+    if row.program == "train" and row.topology.startswith("v5e"):
+      slices.setdefault(row.experiment, row.topology)
+  plan_markdown.write(GUIDE, plan_markdown.summary(stored(), slices))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ GROUND_FLOOR = (
   *("command_line", "errors", "hardware", "input_files", "mesh", "processes"),
   *("shapes", "storage"),
 )
-OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
+OUTSIDE = ("data_prep", "experiments", "benchmarks", "scripts", "tests")
 # `main` prepares data and reads experiments; `--published` of the importers
 # compares a checkpoint with the experiment of its name.
 MAY_GO_OUTSIDE = {
@@ -39,11 +39,11 @@ NOT_FOR_TRAINING = (
   *("safetensors", "tensorboardX"),
   *("tensorflow_datasets", "tokenizers"),
 )
-MEASURED = (PACKAGE, "data_prep", "experiments", "benchmarks")
+MEASURED = (PACKAGE, "data_prep", "experiments", "benchmarks", "scripts")
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
   *("benchmarks", "conformance", "data_prep", "docs", "experiments"),
-  *("faults", "fuzz", "parity"),
+  *("faults", "fuzz", "parity", "scripts"),
 )
 
 

@@ -78,7 +78,7 @@ def test_tables_are_replaced(tmp_path):
   more = {**line()["plan"], "executed_flops_per_step": 16.16e9}
   lines = [line(), line(topology="v5e:4x4", num_chips=16, plan=more)]
   for _ in range(2):
-    plan_markdown.write(str(page), lines)
+    plan_markdown.write(str(page), plan_markdown.tables(lines))
   text = page.read_text()
   assert text.startswith("Before.\n")
   assert text.endswith("After.")
@@ -89,6 +89,14 @@ def test_tables_are_replaced(tmp_path):
   assert (
     text.count("| v5e:4x4 | 1.0 | +1.00% | 3.0 | 2.0 | 0.0 | 0.0 | 1.0 |") == 1
   )
+
+
+def test_the_summary_has_one_row_for_each_experiment():
+  lines = [line(), line(remat="full"), line(topology="v5e:4x4", num_chips=16)]
+  text = plan_markdown.summary(lines, {"ptb": "v5e:2x4"})
+  row = "| ptb | v5e:2x4 | 32 | 1.00 of 16.00 | 1,000 | 0.25 | 1.2 | 10 |\n"
+  assert text.endswith(f"| --- |\n{row}")
+  assert text.count("\n") == 3
 
 
 def test_policies_follow_their_baseline_in_one_table():

@@ -69,9 +69,16 @@ def _parse(main, argv=None, flags_parser=flags.FLAGS) -> NoReturn:
   sys.exit(0)
 
 
-def _parse_argparse(parser: argparse.ArgumentParser) -> NoReturn:
-  parser.parse_known_args()[1] and parser.error("unknown arguments")
-  print(*(name.lstrip("-") for name in parser._option_string_actions))
+def _parse_argparse(
+  parser: argparse.ArgumentParser, words: list[str] | None = None
+) -> NoReturn:
+  parser.parse_known_args(words)[1] and parser.error("unknown arguments")
+  parsers = [parser]
+  for action in parser._actions:
+    if isinstance(action, argparse._SubParsersAction):
+      parsers += action.choices.values()
+  for each in parsers:
+    print(*(name.lstrip("-") for name in each._option_string_actions))
   sys.exit(0)
 
 

@@ -28,7 +28,9 @@ PAGES = [
   *sorted((ROOT / "docs").rglob("*.md")),
   *(
     path
-    for folder in ("experiments", "transformer_xl", "data_prep", "benchmarks")
+    for folder in (
+      *("experiments", "transformer_xl", "data_prep", "benchmarks", "scripts"),
+    )
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "python -m " in path.read_text("utf-8")
   ),
@@ -38,6 +40,11 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 MODULES = {
   "transformer-xl": ("transformer_xl.main",),
   "transformer-xl-data": ("data_prep.main",),
+}
+# By verbs of scripts.tpu.main.
+WORKERS = {
+  **dict.fromkeys(("run", "start"), "transformer_xl.main"),
+  "data": "data_prep.main",
 }
 STARTS = {
   "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
@@ -83,6 +90,9 @@ def commands(page):
     words = command(program, text)
     if any(word.startswith("--") for word in words):
       yield words
+    if "--" in words:  # What workers of a slice run.
+      module = WORKERS[words[1]]
+      yield [module, *words[words.index("--") + 1 :]]
 
 
 def command(program, text):

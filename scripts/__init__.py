@@ -1,0 +1,1 @@
+"""Programs for whoever operates runs; they need no more than Python."""

@@ -1,0 +1,1 @@
+"""Runs on Cloud TPU slices, by `gcloud`."""
