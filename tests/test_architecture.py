@@ -21,7 +21,9 @@ ROOMS = (
   *(*FACES, "report", "analysis", "importers", "planning", "text", "training"),
   *("evaluation", "workdir", "model", "data", "config", "formats"),
 )
-GROUND_FLOOR = ("command_line", "errors", "hardware", "mesh", "shapes")
+GROUND_FLOOR = (
+  *("command_line", "errors", "hardware", "mesh", "mesh_axes", "shapes"),
+)
 OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
 # `main` prepares data and reads experiments; `--published` of the importers
 # compares a checkpoint with the experiment of its name.

@@ -119,6 +119,6 @@ def test_a_mesh_may_split_the_axes_of_a_slice():
   topology.compile_only()
   devices = topology.slice_devices("v5p:4x8x8")  # No axis has 2 chips.
   config = schema.MeshConfig(data=-1, fsdp=2, tensor=1)
-  mesh = mesh_lib.make_mesh(config, lanes=(256,), devices=devices)
+  mesh = mesh_lib.make_mesh(config, devices=devices)
   assert dict(mesh.shape) == {"data": 128, "fsdp": 2, "tensor": 1}
   assert len({device.id for device in mesh.devices.flat}) == 256

@@ -30,3 +30,19 @@ class Segment(NamedTuple, Generic[Array]):
     if self.weights is None:
       return jnp.ones(self.targets.shape, jnp.float32)
     return jnp.asarray(self.weights)
+
+
+def with_empty_lanes(
+  found: Segment[np.ndarray], num_lanes: int
+) -> Segment[np.ndarray]:
+  """A segment [S, B, T] with `num_lanes` lanes, the last ones without weight.
+
+  Their tokens and targets are 0, which every vocabulary has.
+  """
+  if found.weights is None:
+    ones = np.ones(found.targets.shape, np.float32)
+    found = found._replace(weights=ones)
+  missing = num_lanes - found.inputs.shape[1]
+  return jax.tree.map(
+    lambda array: np.pad(array, ((0, 0), (0, missing), (0, 0))), found
+  )

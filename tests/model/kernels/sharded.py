@@ -28,7 +28,7 @@ def main():
       functools.partial(attend, implementation="reference"), arrays
     )
     mesh = mesh_lib.make_mesh(
-      schema.MeshConfig(data=2, fsdp=2, tensor=2), lanes=()
+      schema.MeshConfig(data=2, fsdp=2, tensor=2)
     )
     with jax.set_mesh(mesh):
       together = cases.value_and_gradients(
