@@ -110,9 +110,7 @@ def test_every_choice_uses_all_devices_inside_slices(demand, num_slices):
 
 def test_only_data_parallelism_crosses_slices():
   devices = chips.make("v5e", (4, 4), slices=2)
-  mesh = mesh_lib.make_mesh(
-    schema.MeshConfig(-1, 4, 2), devices=devices[::-1]
-  )
+  mesh = mesh_lib.make_mesh(schema.MeshConfig(-1, 4, 2), devices=devices[::-1])
   assert mesh.devices.shape == (4, 4, 2)
   assert {chip.id for chip in mesh.devices.flat} == {*range(32)}
   found = [{chip.slice_index for chip in part.flat} for part in mesh.devices]
@@ -126,5 +124,7 @@ def test_neighbours_in_a_slice_share_parameters(kind):
   devices = chips.make(kind, shape)
   mesh = mesh_lib.make_mesh(schema.MeshConfig(-1, 4, 1), devices=devices)
   for group in mesh.devices.reshape(-1, 4):
-    spread = [max(x) - min(x) for x in zip(*(c.coords for c in group))]
+    spread = [
+      max(x) - min(x) for x in zip(*(c.coords for c in group), strict=True)
+    ]
     assert sum(spread) <= 3

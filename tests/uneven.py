@@ -40,7 +40,9 @@ CONFIG = sharded.CONFIG | {
 
 def make_config(data_dir, axes):
   names = ("mesh.data", "mesh.fsdp", "mesh.tensor")
-  return corpus.config(data_dir, **CONFIG, **dict(zip(names, axes, strict=True)))
+  return corpus.config(
+    data_dir, **CONFIG, **dict(zip(names, axes, strict=True))
+  )
 
 
 def train(config, mesh):

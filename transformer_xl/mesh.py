@@ -49,7 +49,7 @@ _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 def make_mesh(
   config: Any,
   *,
-  demand: mesh_axes.Demand = mesh_axes.Demand(),
+  demand: mesh_axes.Demand = mesh_axes.SMALL,
   devices: Sequence[Any] | None = None,
 ) -> jax.sharding.Mesh:
   """Makes the mesh of all devices, or of those given.
@@ -95,12 +95,12 @@ def describe(mesh: jax.sharding.Mesh, lanes: int) -> str:
   return text + "."
 
 
-def num_shards(mesh: jax.sharding.Mesh) -> int:
+def num_shards(mesh: Any) -> int:
   """Number of shards of a batch of lanes."""
   return math.prod(mesh.shape[name] for name in LANES)
 
 
-def padded_lanes(mesh: jax.sharding.Mesh, lanes: int, *, parts: int = 1) -> int:
+def padded_lanes(mesh: Any, lanes: int, *, parts: int = 1) -> int:
   """Lanes with the empty ones that fill every shard of each of the parts."""
   group = num_shards(mesh) * parts
   return math.ceil(lanes / group) * group

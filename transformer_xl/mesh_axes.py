@@ -31,13 +31,16 @@ class Axes(NamedTuple):
 
 
 class Demand(NamedTuple):
-  """What a program puts on the devices; by default, something small."""
+  """What a program puts on the devices."""
 
   lanes: int = 1  # Read at the same time.
   width: int = 1  # What `fsdp` must divide.
   heads: int = 1  # What `tensor` must divide.
   state_bytes: int = 0  # Arrays that `fsdp` and `tensor` split.
   most_bytes: int = 1 << 28  # Of them, on a device, before they are split.
+
+
+SMALL = Demand()  # Needs nothing but data parallelism.
 
 
 def choose(

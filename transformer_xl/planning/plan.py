@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 
 from transformer_xl import hardware
@@ -95,7 +94,7 @@ def lower_updates(
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
     lengths = segment_lengths.of(config)
-    segments = _segments(
+    segments = segment.placed(
       mesh,
       count,
       config.train,
@@ -134,7 +133,7 @@ def eval_plan(
   mesh = mesh or trained_model.make_mesh(config, devices=devices)
   count = evaluation.segments_per_call
   with jax.set_mesh(mesh):
-    segments = _segments(
+    segments = segment.placed(
       mesh, count, evaluation, evaluation.segment_len, has_weights=True
     )
     lowered = scorer.Scorer(config, mesh, mem_len=mem_len).lower(segments)
@@ -170,24 +169,6 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
     for leaf in jax.tree.leaves((state, memory))
   ]
   return held + sum(sizes) * hardware.CHIPS[devices[0].device_kind].devices
-
-
-def _segments(
-  mesh, count, group, segment_len, *, parts=1, has_weights
-) -> segment.Segment:
-  """Shapes of the arrays of S segments of `config.train` or `config.eval`."""
-  read_len = group.context_len + segment_len
-  sharding = mesh_lib.segments(mesh)
-  lanes = mesh_lib.padded_lanes(mesh, group.batch_size, parts=parts)
-  has_weights = has_weights or lanes > group.batch_size
-  fields: list[Any] = [
-    jax.ShapeDtypeStruct((count, lanes, length), dtype, sharding=sharding)
-    for length, dtype in (
-      *((read_len, np.int32), (segment_len, np.int32), (read_len, np.bool_)),
-      *([(segment_len, np.float32)] if has_weights else []),
-    )
-  ]
-  return segment.Segment(*fields)
 
 
 def _plan(lowered, devices, *, count, tokens, useful) -> Plan:

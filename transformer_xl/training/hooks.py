@@ -15,7 +15,6 @@ import jax
 import optax
 from absl import logging
 
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths

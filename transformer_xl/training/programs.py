@@ -45,7 +45,6 @@ def make_mesh(
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
 
 
-@functools.cache
 def _state_bytes(config: schema.ExperimentConfig) -> int:
   """Size of parameters, optimizer state and averages."""
   state, _ = abstract_state(config)
@@ -80,6 +79,7 @@ def init_memory(config: schema.ExperimentConfig) -> memory_lib.Memory:
   )
 
 
+@functools.cache
 def abstract_state(config: schema.ExperimentConfig) -> step.Carry:
   """State and memory as shapes and types."""
   return jax.eval_shape(lambda: (init_state(config), init_memory(config)))
