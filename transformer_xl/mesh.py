@@ -85,14 +85,12 @@ def _num_slices(devices: Sequence[Any]) -> int:
   return len({getattr(device, "slice_index", None) for device in devices})
 
 
-def describe(mesh: jax.sharding.Mesh, lanes: int) -> str:
-  """The axes of a mesh, and what becomes of so many lanes on it."""
+def describe(mesh: jax.sharding.Mesh, lanes: int, *, parts: int = 1) -> str:
+  """The axes of a mesh, and the lanes that are read on it."""
   axes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items())
-  shards, padded = num_shards(mesh), padded_lanes(mesh, lanes)
-  text = f"Mesh of {mesh.size} devices: {axes}; {lanes} lanes"
-  if padded > lanes:
-    text += f" and {padded - lanes} empty ones, {padded // shards} a shard"
-  return text + "."
+  padded = padded_lanes(mesh, lanes, parts=parts)
+  empty = f", {padded - lanes} of them empty" if padded > lanes else ""
+  return f"Mesh of {mesh.size} devices: {axes}; {padded} lanes{empty}."
 
 
 def num_shards(mesh: Any) -> int:

@@ -172,7 +172,7 @@ def test_validation_has_fewer_lanes_than_devices(
   workdir = tmp_path / "run"
   finish(start(workdir, corpus.config_flags(data_dir, **updates)), workdir)
   said = pathlib.Path(f"{workdir}.log").read_text()
-  assert "4 x cpu" in said
+  assert "Mesh of 4 devices: data 4, fsdp 1, tensor 1; 4 lanes." in said
   config = corpus.config(data_dir, **updates, **{"eval.split": "valid"})
   (card,) = evaluate.run(config, str(workdir))
   # Other options of XLA, so other rounding.

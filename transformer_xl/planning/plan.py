@@ -16,7 +16,6 @@ import jax
 from absl import logging
 
 from transformer_xl import hardware
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment
@@ -45,7 +44,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
     config = load.with_vocab_size(config, meta)
   devices = topology_lib.slice_devices(topology)
   mesh = programs.make_mesh(config, devices=devices)
-  logging.info("%s", mesh_lib.describe(mesh, config.train.batch_size))
+  logging.info("%s", programs.describe_mesh(config, mesh))
   groups = transformer_xl.abstract_params(config.model).items()
   parameters = {n: transformer_xl.num_parameters(tree) for n, tree in groups}
   result = {

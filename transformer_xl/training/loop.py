@@ -49,7 +49,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   data_dir = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
   mesh = programs.make_mesh(config)
-  logging.info("%s", mesh_lib.describe(mesh, config.train.batch_size))
+  logging.info("%s", programs.describe_mesh(config, mesh))
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),

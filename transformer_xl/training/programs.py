@@ -45,6 +45,16 @@ def make_mesh(
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
 
 
+def describe_mesh(
+  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+) -> str:
+  """`mesh.describe` for the lanes of training."""
+  train = config.train
+  return mesh_lib.describe(
+    mesh, train.batch_size, parts=train.accumulation_steps
+  )
+
+
 def _state_bytes(config: schema.ExperimentConfig) -> int:
   """Size of parameters, optimizer state and averages."""
   state, _ = abstract_state(config)
