@@ -56,7 +56,7 @@ class _Training:
 
   def __init__(self, work, count):
     config = workload.experiment(work)
-    self._mesh = mesh_lib.make_mesh(config.mesh, lanes=(work.batch_size,))
+    self._mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(self._mesh):
       state, memory = (
         create() for create in programs.creators(config, self._mesh)
@@ -81,7 +81,7 @@ class _Evaluation:
 
   def __init__(self, work, count):
     config = workload.experiment(work)
-    mesh = mesh_lib.make_mesh(config.mesh, lanes=(work.batch_size,))
+    mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
       made = scorer.Scorer(config, mesh, mem_len=work.mem_len)
       self._frozen = made.freeze(_params(config))

@@ -123,7 +123,7 @@ def first_values(data_dir):
 
 def drawn(config):
   """Parameters that are split from the beginning."""
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   create, _ = programs.creators(config, mesh)
   with jax.set_mesh(mesh):
     state = create()
@@ -145,7 +145,7 @@ def differences(expected, found):
 def compare(data_dir, expected, mesh, **changes):
   config = make_config(data_dir, mesh, **changes)
   devices = jax.devices()[: math.prod(mesh)]
-  device_mesh = mesh_lib.make_mesh(config.mesh, lanes=(16,), devices=devices)
+  device_mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
   before = start(config, device_mesh)
   state, memory, metrics = updates(config, device_mesh, *before)
   after = jax.device_get((state.params, metrics))
@@ -177,7 +177,7 @@ def collectives(data_dir, mesh):
 def move(data_dir, folder):
   """Saves on eight devices, goes on there and on four of them."""
   config = make_config(data_dir, (2, 2, 2))
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=(16,))
+  mesh = mesh_lib.make_mesh(config.mesh)
   state, memory, _ = updates(config, mesh, *start(config, mesh), end=2)
   checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
   checkpoints.save(run_state.RunState(state, memory))
@@ -209,7 +209,7 @@ def evaluations(data_dir, mesh):
     config = make_config(
       data_dir, mesh, **{"eval.memory": memory, "eval.batch_size": 8}
     )
-    device_mesh = mesh_lib.make_mesh(config.mesh, lanes=(8,))
+    device_mesh = mesh_lib.make_mesh(config.mesh)
     params = start(config, device_mesh)[0].params
     with jax.set_mesh(device_mesh):
       evaluator = evaluation_evaluate.Evaluator(config, device_mesh, mem_len=12)
@@ -228,7 +228,7 @@ def adaptive_evaluation(data_dir, mesh):
   }
   config = make_config(data_dir, mesh, **updates)
   devices = jax.devices()[: math.prod(mesh)]
-  device_mesh = mesh_lib.make_mesh(config.mesh, lanes=(4,), devices=devices)
+  device_mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
   params = start(config, device_mesh)[0].params
   rule = update_lib.Rule(*map(jnp.float32, (0.1, 0.02, 1e-3)))
   with jax.set_mesh(device_mesh):
@@ -254,7 +254,7 @@ def initial(data_dir, folder, mesh):
     corpus.SYMBOLS = symbols
   config = make_config(larger, mesh, **{"train.init_from": source})
   devices = jax.devices()[: math.prod(mesh)]
-  device_mesh = mesh_lib.make_mesh(config.mesh, lanes=(16,), devices=devices)
+  device_mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
   with jax.set_mesh(device_mesh):
     params, record = initial_parameters.load(config, device_mesh)
   tables = params["embedding"]

@@ -14,15 +14,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 from jax import NamedSharding
 from jax import P
 from jax.experimental import mesh_utils
 
-from transformer_xl import errors
+from transformer_xl import mesh_axes
 from transformer_xl import shapes
 
-AXES = ("data", "fsdp", "tensor")
+AXES = mesh_axes.Axes._fields
 LANES = ("data", "fsdp")
 
 # Tables are sharded by words, or by width where the devices do not divide the
@@ -48,72 +47,61 @@ _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 
 
 def make_mesh(
-  config: Any, *, lanes: Sequence[int], devices: Sequence[Any] | None = None
+  config: Any,
+  *,
+  demand: mesh_axes.Demand = mesh_axes.SMALL,
+  devices: Sequence[Any] | None = None,
 ) -> jax.sharding.Mesh:
   """Makes the mesh of all devices, or of those given.
 
-  `config` has the number of devices along each axis (`schema.MeshConfig`); -1
-  along `data` stands for all remaining ones.
+  `config` has the number of devices along each axis (`schema.MeshConfig`), or
+  -1 to have it chosen for the demand. Slices lie along `data`, so only that
+  axis crosses the slow network between them.
 
   Raises:
-    UserError: the axes do not use all devices, or data x fsdp does not divide
-      one of the numbers of lanes.
+    UserError: the axes do not use all devices, or they cross slices.
   """
-  available = len(devices) if devices else jax.device_count()
-  fixed = config.fsdp * config.tensor
-  data = available // fixed if config.data == -1 else config.data
-  if data * fixed != available:
-    legal = [str(n) for n in range(1, available + 1) if available % n == 0]
-    raise errors.UserError(
-      f"mesh.data={config.data} x mesh.fsdp={config.fsdp} x mesh.tensor="
-      f"{config.tensor} must use all {available} devices; try "
-      f"--config.mesh.data=-1 with an fsdp x tensor that divides {available}: "
-      f"{', '.join(legal)}."
-    )
-  parts = data * config.fsdp
-  for count in lanes:
-    if count % parts:
-      lower = count // parts * parts
-      raise errors.UserError(
-        f"a batch of {count} lanes (train.batch_size / "
-        "train.accumulation_steps, or eval.batch_size) must be a multiple of "
-        f"the {parts} devices that share it; the nearest are "
-        f"{f'{lower} and ' if lower else ''}{lower + parts}."
-      )
-  grid = mesh_utils.create_device_mesh(
-    (data, config.fsdp, config.tensor),
-    devices,
-    allow_split_physical_axes=True,  # Of v5p:4x8x8, an axis of 2 is part of 4.
+  devices = devices or jax.devices()
+  slices = _num_slices(devices)
+  axes = mesh_axes.choose(
+    config, demand, num_devices=len(devices), num_slices=slices
   )
+  # For v5p:4x8x8, an axis of 2 is a part of 4.
+  options: Any = {"devices": devices, "allow_split_physical_axes": True}
+  if slices > 1:
+    grid = mesh_utils.create_hybrid_device_mesh(
+      (axes.data // slices, axes.fsdp, axes.tensor), (slices, 1, 1), **options
+    )
+  else:
+    grid = mesh_utils.create_device_mesh(axes, **options)
   types = (jax.sharding.AxisType.Auto,) * len(AXES)
   return jax.sharding.Mesh(grid, AXES, axis_types=types)
 
 
-def evaluation_devices(
-  config: Any, *, lanes: Sequence[int]
-) -> Sequence[jax.Device]:
-  """The devices that evaluate: fewer than all where lanes are fewer.
+def _num_slices(devices: Sequence[Any]) -> int:
+  """Number of TPU slices; other devices count as one."""
+  if not devices[0].device_kind.startswith("TPU"):
+    return 1
+  return len({getattr(device, "slice_index", None) for device in devices})
 
-  One lane is the published protocol of dynamic evaluation, whatever the
-  machine. As many devices as divide the lanes are used, with a warning, if
-  `mesh.data` is -1. Several processes use all devices, since each needs some.
-  The arguments are those of `make_mesh`.
-  """
-  devices, fixed = jax.devices(), config.fsdp * config.tensor
-  data, rest = divmod(len(devices), fixed)
-  is_free = config.data == -1 and rest == 0 and jax.process_count() == 1
-  if not is_free or not lanes or min(lanes) >= data * config.fsdp:
-    return devices
-  shared = math.gcd(*lanes)
-  for part in range(data - 1, 0, -1):
-    if data % part == 0 and shared % (part * config.fsdp) == 0:
-      used = part * fixed
-      logging.warning(
-        "%d of %d devices stay idle: there are no more lanes than %d.",
-        *(len(devices) - used, len(devices), min(lanes)),
-      )
-      return devices[:used]
-  return devices
+
+def describe(mesh: jax.sharding.Mesh, lanes: int, *, parts: int = 1) -> str:
+  """The axes of a mesh, and the lanes that are read on it."""
+  axes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items())
+  padded = padded_lanes(mesh, lanes, parts=parts)
+  empty = f", {padded - lanes} of them empty" if padded > lanes else ""
+  return f"Mesh of {mesh.size} devices: {axes}; {padded} lanes{empty}."
+
+
+def num_shards(mesh: Any) -> int:
+  """Number of shards of a batch of lanes."""
+  return math.prod(mesh.shape[name] for name in LANES)
+
+
+def padded_lanes(mesh: Any, lanes: int, *, parts: int = 1) -> int:
+  """Lanes with the empty ones that fill every shard of each of the parts."""
+  group = num_shards(mesh) * parts
+  return math.ceil(lanes / group) * group
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:

@@ -20,7 +20,7 @@ def make(data_dir, **updates):
   values = {"model.vocab_size": len(corpus.SYMBOLS)}
   config = corpus.config(data_dir, **values | updates)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   params = tiny.params(config.model)
   subject = evaluate.Subject(config, mesh, params, 0, "byte")
   return subject, np.asarray(file.tokens)

@@ -95,7 +95,7 @@ def read(folder, contexts, **updates):
     folder / "-".join(map(str, itertools.chain(*updates.items()))),
     **{"eval.segment_len": 5, "analysis.num_tokens": 40} | updates,
   )
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   params = tiny.params(config.model)
   subject = evaluate.Subject(config, mesh, params, 0, "byte")
   return config, recl.measure(subject, contexts)

@@ -318,7 +318,7 @@ def trained(config, workdir):
 
 def score_program(config):
   """The program that scores a chunk of a split."""
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=(config.eval.batch_size,))
+  mesh = mesh_lib.make_mesh(config.mesh)
   mem_len = max(config.eval.mem_len)
   stream = static_evaluate.open_stream(config, mem_len)
   with jax.set_mesh(mesh):

@@ -211,9 +211,8 @@ def trace_learning_evaluation(config, mesh, params):
 
 def trace(config):
   """Raises what a run would."""
-  train, evaluation = config.train, config.eval
-  lanes = (train.batch_size // train.accumulation_steps, evaluation.batch_size)
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=lanes)
+  evaluation = config.eval
+  mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
     params = trace_training(config, mesh)
     trace_evaluation(config, mesh, params)

@@ -14,6 +14,7 @@ from transformer_xl.config import schema
 
 WRONG = {
   "at least 1": [0],
+  "-1 or at least 1": [0, -2],
   "0 or more": [-1],
   "above 0": [0.0],
   "in [0, 1)": [-0.5, 1.0],

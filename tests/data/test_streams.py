@@ -195,7 +195,7 @@ def test_parts_of_the_lanes_are_the_batch(kind):
 
 def test_device_segments_are_what_the_stream_reads(tmp_path):
   config = corpus.config(corpus.write(tmp_path))
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=(4,))
+  mesh = mesh_lib.make_mesh(config.mesh)
   source = stream(90, 4, 5)
   segments = streams.device_segments(source, 3, 2, mesh_lib.segments(mesh))
   whole = source.read(3, 2, ALL)

@@ -9,7 +9,7 @@ from transformer_xl.evaluation import evaluate
 
 def score(config, *, mem_len=8, params=None, seed=0):
   """Scores the split in `config`, with random parameters by default."""
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   if params is None:
     params = tiny.params(config.model, seed=seed)
   with jax.set_mesh(mesh):

@@ -140,4 +140,4 @@ def test_a_model_without_memory_is_refused(data_dir):
     },
   )
   with pytest.raises(errors.UserError, match="needs a memory"):
-    attention_use.Report(config, mesh.make_mesh(config.mesh, lanes=()))
+    attention_use.Report(config, mesh.make_mesh(config.mesh))

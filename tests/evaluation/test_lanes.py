@@ -33,7 +33,7 @@ def params(data_dir):
   state = programs.init_state(config)
   memory = transformer_xl.empty_memory(config.model, batch_size=8, mem_len=8)
   segments = jax.tree.map(jnp.asarray, stream.read(0, 300, slice(None)))
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
     update = programs.update(config, mesh)
     state, _, metrics = update(state, memory, segments)

@@ -55,7 +55,7 @@ def score(data_dir, memory, *, mem_len, segment_len, variant):
     **VARIANTS[variant],
     **{"eval.memory": memory, "eval.segment_len": segment_len},
   )
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
     made = scorer.Scorer(config, mesh, mem_len=mem_len)
     start = made.start(made.freeze(tiny.params(config.model)))
@@ -100,7 +100,7 @@ def test_without_a_choice_the_device_decides(data_dir, variant):
 def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
   updates = {"eval.memory": memory, "model.dtype": dtype}
   config = corpus.config(data_dir, **updates, **{"model.cutoffs": (5, 11)})
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
     made = scorer.Scorer(config, mesh, mem_len=8)
     params = tiny.params(config.model)
@@ -121,7 +121,7 @@ def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
 
 def test_segments_past_the_end_leave_sums_alone(data_dir):
   config = corpus.config(data_dir, **{"eval.memory": "key_value"})
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   stream = streams.EvalStream(
     file, num_lanes=4, segment_len=8, warmup_len=8, resets="wrap"

@@ -115,10 +115,19 @@ def test_an_unknown_slice_is_one_line(tmp_path):
   assert "Traceback" not in done.stderr
 
 
+def test_several_slices_are_data_parallel():
+  topology.compile_only()
+  devices = topology.slice_devices("v5e:2x2x2slices")
+  config = schema.MeshConfig(data=-1, fsdp=4, tensor=1)
+  mesh = mesh_lib.make_mesh(config, devices=devices)
+  found = [[chip.slice_index for chip in row.flat] for row in mesh.devices]
+  assert found == [[0] * 4, [1] * 4]
+
+
 def test_a_mesh_may_split_the_axes_of_a_slice():
   topology.compile_only()
   devices = topology.slice_devices("v5p:4x8x8")  # No axis has 2 chips.
   config = schema.MeshConfig(data=-1, fsdp=2, tensor=1)
-  mesh = mesh_lib.make_mesh(config, lanes=(256,), devices=devices)
+  mesh = mesh_lib.make_mesh(config, devices=devices)
   assert dict(mesh.shape) == {"data": 128, "fsdp": 2, "tensor": 1}
   assert len({device.id for device in mesh.devices.flat}) == 256

@@ -9,6 +9,8 @@ from transformer_xl.config import load
 from transformer_xl.planning import plan
 from transformer_xl.training import programs
 
+ONE = {"data": 1, "fsdp": 1, "tensor": 1}
+
 
 def config(**updates):
   return load.from_config_dict(tiny.config_dict(**updates))
@@ -25,16 +27,16 @@ def test_validation_adds_to_the_training_state(monkeypatch, memory):
   validating = config(**updates, **{"eval.memory": memory})
   asked = []
 
-  def eval_plan(_, devices, *, mem_len):
+  def eval_plan(_, devices, *, mem_len, mesh):
     asked.append(mem_len)
-    return {"mem_len": mem_len, "hbm_bytes_per_chip": 1000}
+    return {"hbm_bytes_per_chip": 1000}
 
   monkeypatch.setattr(plan, "eval_plan", eval_plan)
   found = [
     plan._bytes_while_evaluating(
       validating,
       jax.devices()[:1],
-      {"mem_len": mem_len, "hbm_bytes_per_chip": 1000},
+      {"mem_len": mem_len, "mesh": ONE, "hbm_bytes_per_chip": 1000},
     )
     for mem_len in (3, 5)
   ]
@@ -46,11 +48,11 @@ def test_validation_adds_to_the_training_state(monkeypatch, memory):
 
 
 def test_there_is_no_figure_without_validation_or_without_room():
-  fits = {"mem_len": 3, "hbm_bytes_per_chip": 1000}
+  fits = {"mem_len": 3, "mesh": ONE, "hbm_bytes_per_chip": 1000}
   never = config(**{"train.eval_every_steps": 0})
   assert plan._bytes_while_evaluating(never, jax.devices(), fits) is None
   updates = {"train.eval_every_steps": 10, "train.eval_mem_len": 3}
-  reason = {"mem_len": 3, "fits": False, "reason": "too large"}
+  reason = {"mem_len": 3, "mesh": ONE, "fits": False, "reason": "too large"}
   sometimes = config(**updates)
   found = plan._bytes_while_evaluating(sometimes, jax.devices(), reason)
   assert found is None

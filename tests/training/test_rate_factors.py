@@ -78,7 +78,7 @@ def test_what_is_frozen_stays_to_the_bit_and_has_no_state(name):
 def test_what_is_kept_of_the_others_is_split_as_they_are():
   values = {"train.optimizer": "adam", FIELD: ("embedding/.*=0",)}
   config = updates.make_config(**values)
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   state, _ = programs.shardings(config, mesh)
   moments = optax.tree_utils.tree_get(state.opt_state, "mu")
   assert moments["layers"] == state.params["layers"]

@@ -196,44 +196,13 @@ def mesh_config(**updates):
 )
 def test_a_mesh_of_other_than_all_devices_is_one_line(axes, says):
   with pytest.raises(errors.UserError, match=says) as caught:
-    mesh_lib.make_mesh(mesh_config(**axes), lanes=())
+    mesh_lib.make_mesh(mesh_config(**axes))
   assert "\n" not in str(caught.value)
-
-
-def test_lanes_that_do_not_divide_name_the_nearest(monkeypatch):
-  monkeypatch.setattr(jax, "device_count", lambda: 4)
-  with pytest.raises(errors.UserError, match="nearest are 4 and 8"):
-    mesh_lib.make_mesh(mesh_config(), lanes=(8, 7))
-  with pytest.raises(errors.UserError, match="nearest are 4\\."):
-    mesh_lib.make_mesh(mesh_config(), lanes=(3,))
-
-
-@pytest.mark.parametrize(
-  ("axes", "lanes", "used"),
-  [
-    ({}, (), 8),
-    ({}, (16,), 8),
-    ({}, (12,), 8),  # Refused by `make_mesh`, which names 8 and 16.
-    ({}, (1,), 1),
-    ({}, (6,), 2),  # The devices of a smaller box; 3 or 6 are none.
-    ({"tensor": 2}, (2,), 4),
-    ({"fsdp": 2}, (2,), 2),
-    ({"fsdp": 2}, (1,), 8),  # Parameters that need two devices, and one lane.
-    ({"data": 8}, (1,), 8),
-  ],
-)
-def test_few_lanes_are_evaluated_on_as_many_devices(
-  monkeypatch, caplog, axes, lanes, used
-):
-  monkeypatch.setattr(jax, "devices", lambda: [*range(8)])
-  found = mesh_lib.evaluation_devices(mesh_config(**axes), lanes=lanes)
-  assert found == [*range(used)]
-  assert ("stay idle" in caplog.text) == (used < 8)
 
 
 def test_what_the_optimizer_keeps_is_split_as_its_parameters(tmp_path):
   config = corpus.config(corpus.write(tmp_path), **{"train.ema_decay": 0.9})
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   state, _ = programs.placed_state(config, mesh)
   names = ("mu", "nu", "average", "params")
   found = {name: {} for name in names}

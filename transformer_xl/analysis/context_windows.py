@@ -48,11 +48,10 @@ def losses(
     out_shardings=mesh_lib.replicated(mesh),  # Every process reads all.
     compiler_options=mesh_lib.compiler_options(mesh),
   )
-  num_shards = mesh.shape["data"] * mesh.shape["fsdp"]
   evaluation = config.eval  # As many tokens per call as evaluation reads.
   num_segments = evaluation.batch_size * evaluation.segments_per_call
   lanes = max(num_segments * evaluation.segment_len // length, 1)
-  lanes = -(-lanes // num_shards) * num_shards
+  lanes = mesh_lib.padded_lanes(mesh, lanes)
   result = np.empty((len(starts), len(wanted)), np.float32)
   for first in range(0, len(starts), lanes):
     chosen = starts[first : first + lanes]

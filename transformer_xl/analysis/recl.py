@@ -234,7 +234,7 @@ def _one_pass(subject, length) -> np.ndarray:
   }
   config, count = load.replaced(config, values), config.eval.segments_per_call
   stream = evaluate.open_stream(config, length)
-  functions = scorer.hidden_states(config, length)
+  functions = scorer.hidden_states(scorer.padded(config, mesh), length)
   memory, sharding = functions.start(params), mesh_lib.segments(mesh)
   places = mesh_lib.parameters(mesh, memory), mesh_lib.replicated(mesh)
   read = jax.jit(
@@ -246,7 +246,7 @@ def _one_pass(subject, length) -> np.ndarray:
   for step in range(0, stream.num_steps, count):
     segments = streams.device_segments(stream, step, count, sharding)
     memory, nll = read(memory, segments)
-    losses.append(np.asarray(nll))
+    losses.append(np.asarray(nll)[:, : stream.num_lanes])
     weights.append(np.asarray(stream.read(step, count, slice(None)).weights))
   # Lanes are consecutive runs of the text.
   lanes = [np.concatenate(x).swapaxes(0, 1) for x in (losses, weights)]

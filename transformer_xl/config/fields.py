@@ -78,6 +78,7 @@ def _is_pattern_and_factor(text: str) -> bool:
 # Conditions on one value, by the text that completes "NAME must be ...".
 RULES: dict[str, Callable[[Any], bool]] = {
   "at least 1": lambda value: value >= 1,
+  "-1 or at least 1": lambda value: value == -1 or value >= 1,
   "0 or more": lambda value: value >= 0,
   "above 0": lambda value: value > 0,
   "in [0, 1)": lambda value: 0 <= value < 1,

@@ -201,7 +201,7 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
   ):
     sizes = {f"model.{name}": getattr(config.model, name) for name in names}
     parts, common = getattr(config.mesh, axis), math.gcd(*sizes.values())
-    if common % parts:
+    if common % parts:  # -1 divides everything.
       small = [n for n in range(1, math.isqrt(common) + 1) if common % n == 0]
       legal = {*small, *(common // n for n in small)}
       near = sorted(sorted(legal), key=lambda n: abs(n - parts))[:2]

@@ -203,10 +203,12 @@ class ProfileConfig:
 class MeshConfig:
   """How many devices lie along each axis of the mesh."""
 
-  data: int = field(-1)
+  data: int = field(-1, "-1 or at least 1")
   """Devices that lanes are split over, together with fsdp; -1 takes all that
   the other axes leave."""
-  fsdp: int = field(1, "at least 1")
-  """Devices that parameters and optimizer state are split over."""
-  tensor: int = field(1, "at least 1")
-  """Devices that heads, feed-forward units and vocabulary are split over."""
+  fsdp: int = field(-1, "-1 or at least 1")
+  """Devices that parameters and optimizer state are split over; -1 chooses by
+  their size (docs/tpu.md)."""
+  tensor: int = field(-1, "-1 or at least 1")
+  """Devices that heads, feed-forward units and vocabulary are split over; -1 is
+  1 unless there are twice as many devices as lanes."""

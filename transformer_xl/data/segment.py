@@ -1,5 +1,6 @@
 """One segment of all lanes, as the loader emits it."""
 
+from typing import Any
 from typing import Generic
 from typing import NamedTuple
 from typing import TypeVar
@@ -8,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import jaxtyping as jt
 import numpy as np
+
+from transformer_xl import mesh as mesh_lib
 
 Array = TypeVar("Array", bound=np.ndarray | jax.Array)
 
@@ -30,3 +33,44 @@ class Segment(NamedTuple, Generic[Array]):
     if self.weights is None:
       return jnp.ones(self.targets.shape, jnp.float32)
     return jnp.asarray(self.weights)
+
+
+def placed(
+  mesh: jax.sharding.Mesh,
+  count: int,
+  group: Any,
+  segment_len: int,
+  *,
+  parts: int = 1,
+  has_weights: bool,
+) -> Segment[Any]:
+  """Shapes of S segments with their shardings, as `streams.device_segments`.
+
+  `group` is `config.train`, with its number of parts, or `config.eval`.
+  """
+  read_len, sharding = group.context_len + segment_len, mesh_lib.segments(mesh)
+  lanes = mesh_lib.padded_lanes(mesh, group.batch_size, parts=parts)
+  lengths = [(read_len, np.int32), (segment_len, np.int32), (read_len, np.bool)]
+  if has_weights or lanes > group.batch_size:
+    lengths.append((segment_len, np.float32))
+  fields: list[Any] = [
+    jax.ShapeDtypeStruct((count, lanes, length), dtype, sharding=sharding)
+    for length, dtype in lengths
+  ]
+  return Segment(*fields)
+
+
+def with_empty_lanes(
+  found: Segment[np.ndarray], num_lanes: int
+) -> Segment[np.ndarray]:
+  """A segment [S, B, T] with `num_lanes` lanes, the last ones without weight.
+
+  Their tokens and targets are 0, which every vocabulary has.
+  """
+  if found.weights is None:
+    ones = np.ones(found.targets.shape, np.float32)
+    found = found._replace(weights=ones)
+  missing = num_lanes - found.inputs.shape[1]
+  return jax.tree.map(
+    lambda array: np.pad(array, ((0, 0), (0, missing), (0, 0))), found
+  )

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
@@ -251,18 +252,30 @@ def device_segments(
   step: int,
   count: int,
   sharding: jax.sharding.NamedSharding,
+  *,
+  parts: int = 1,
 ) -> segment.Segment[jax.Array]:
-  """Global arrays [count, B, T]; each process reads its own lanes only."""
-  shape = (count, stream.num_lanes, 1)
+  """Global arrays [count, B, T]; each process reads its own lanes only.
+
+  Where shards times `parts` do not divide the lanes, empty lanes without weight
+  follow, so B is `mesh.padded_lanes`.
+  """
+  num_lanes = mesh_lib.padded_lanes(
+    sharding.mesh, stream.num_lanes, parts=parts
+  )
+  shape = (count, num_lanes, 1)
 
   @functools.cache  # Devices along other axes of the mesh share their lanes.
   def read(start: int, stop: int) -> segment.Segment[np.ndarray]:
-    return stream.read(step, count, slice(start, stop))
+    found = stream.read(step, count, slice(start, stop))
+    if num_lanes == stream.num_lanes:
+      return found
+    return segment.with_empty_lanes(found, stop - start)
 
   shards = []
   for device, index in sharding.addressable_devices_indices_map(shape).items():
     assert index is not None
-    start, stop, _ = index[1].indices(stream.num_lanes)
+    start, stop, _ = index[1].indices(num_lanes)
     shards.append(jax.device_put(read(start, stop), device))
   return jax.tree.map(
     lambda *arrays: jax.make_array_from_single_device_arrays(

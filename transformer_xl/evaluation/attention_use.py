@@ -123,13 +123,15 @@ class Report:
     self._stream = evaluate.open_stream(reading, mem_len)
     filling = -(-mem_len // segment_len)
     self._num_steps = min(filling + 1, self._stream.num_steps)
-    self._start = scorer.hidden_states(config, mem_len).start
+    lanes = config.eval.batch_size
+    padded = scorer.padded(config, mesh)
+    self._start = scorer.hidden_states(padded, mem_len).start
 
     def read(params, memory, inputs, targets):
       found = read_segment(
         params, memory, inputs, targets, model=sums.make_model(config)
       )
-      return found.memory, memory_mass(found.weights)
+      return found.memory, memory_mass(found.weights[:, :lanes])
 
     self._read = jax.jit(read, compiler_options=mesh_lib.compiler_options(mesh))
 

@@ -169,7 +169,8 @@ def load(config: schema.ExperimentConfig, workdir: str) -> Subject:
   run_record.check_vocabulary(config.data.dataset_dir, workdir)
   meta = token_file.read_meta(config.data.dataset_dir)
   config = load_lib.with_vocab_size(config, meta)
-  model = trained_model.load(config, workdir, lanes=(config.eval.batch_size,))
+  model = trained_model.load(config, workdir)
+  logging.info("%s", mesh_lib.describe(model.mesh, config.eval.batch_size))
   source = run_record.initialised_from(workdir)
   return Subject(config, *model, meta["unit"], source)
 

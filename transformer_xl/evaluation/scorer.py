@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import pass_through
@@ -66,6 +67,14 @@ def keys_and_values(config: schema.ExperimentConfig, mem_len: int) -> Functions:
   return Functions(reader.freeze, start, score)
 
 
+def padded(
+  config: schema.ExperimentConfig, mesh: Mesh
+) -> schema.ExperimentConfig:
+  """Adds the empty lanes that `streams.device_segments` adds."""
+  lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)
+  return load.replaced(config, {"eval.batch_size": lanes})
+
+
 class Scorer:
   """Compiled functions that score segments of a split on a mesh.
 
@@ -76,7 +85,7 @@ class Scorer:
   def __init__(
     self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
-    kind = config.eval.memory
+    config, kind = padded(config, mesh), config.eval.memory
     if kind == "auto":  # The fused kernel for TPU serves hidden states only.
       is_tpu = mesh.devices.flat[0].device_kind.startswith("TPU")
       kind = "hidden" if is_tpu else "key_value"

@@ -131,6 +131,22 @@ def merge_lanes(memories: Memory) -> Memory:
   return Memory(*map(merge, memories, _LANE_AXES))
 
 
+def with_lanes(memory: Memory, lanes: int) -> Memory:
+  """Drops the last lanes or adds empty ones, split by lanes over the mesh."""
+
+  def resize(array, axis, spec):
+    missing = lanes - array.shape[axis]
+    if missing < 0:
+      return jax.lax.slice_in_dim(array, 0, lanes, axis=axis)
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, missing)
+    return jax.lax.with_sharding_constraint(jnp.pad(array, widths), spec)
+
+  if lanes == memory.length.shape[0]:
+    return memory
+  return Memory(*map(resize, memory, _LANE_AXES, memory.partition_specs()))
+
+
 def next_length(
   length: jt.Int[shapes.Array, "B"], resets: shapes.Resets, *, mem_len: int
 ) -> jt.Int[shapes.Array, "B"]:

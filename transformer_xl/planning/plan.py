@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 
 from transformer_xl import hardware
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment
@@ -29,6 +27,7 @@ from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import topology as topology_lib
 from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import trained_model
 
 Plan = dict[str, Any]
 
@@ -43,6 +42,8 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
     meta = token_file.read_meta(config.data.dataset_dir)
     config = load.with_vocab_size(config, meta)
   devices = topology_lib.slice_devices(topology)
+  mesh = programs.make_mesh(config, devices=devices)
+  logging.info("%s", programs.describe_mesh(config, mesh))
   groups = transformer_xl.abstract_params(config.model).items()
   parameters = {n: transformer_xl.num_parameters(tree) for n, tree in groups}
   result = {
@@ -50,6 +51,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
     "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
     "parameters": parameters,
     "num_parameters": sum(parameters.values()),
+    "mesh": dict(mesh.shape),
   }
   result["train"] = train = train_plan(config, devices)
   chosen = train if train["fits"] else _nearest(config, devices)
@@ -89,8 +91,13 @@ def lower_updates(
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
     lengths = segment_lengths.of(config)
-    segments = _segments(
-      mesh, count, config.train, lengths.longest, has_weights=lengths.is_padded
+    segments = segment.placed(
+      mesh,
+      count,
+      config.train,
+      lengths.longest,
+      parts=config.train.accumulation_steps,
+      has_weights=lengths.is_padded,
     )
     state = programs.placed_state(config, mesh)
     return programs.update(config, mesh).lower(*state, segments)
@@ -115,16 +122,15 @@ def eval_plan(
   devices: list[Any],
   *,
   mem_len: int | None = None,
+  mesh: jax.sharding.Mesh | None = None,
 ) -> Plan:
-  """Plans evaluation, by default with its longest memory."""
+  """Plans evaluation, by default that of `--mode=eval` with longest memory."""
   evaluation = config.eval
   mem_len = max(evaluation.mem_len) if mem_len is None else mem_len
-  mesh = mesh_lib.make_mesh(
-    config.mesh, lanes=(evaluation.batch_size,), devices=devices
-  )
+  mesh = mesh or trained_model.make_mesh(config, devices=devices)
   count = evaluation.segments_per_call
   with jax.set_mesh(mesh):
-    segments = _segments(
+    segments = segment.placed(
       mesh, count, evaluation, evaluation.segment_len, has_weights=True
     )
     lowered = scorer.Scorer(config, mesh, mem_len=mem_len).lower(segments)
@@ -135,7 +141,7 @@ def eval_plan(
   )
   tokens = evaluation.batch_size * evaluation.segment_len
   plan = _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
-  return {**plan, "mem_len": mem_len}
+  return {**plan, "mem_len": mem_len, "mesh": dict(mesh.shape)}
 
 
 def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
@@ -143,13 +149,15 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
 
   None if training never validates, or if evaluation does not fit by itself.
   """
-  mem_len = config.train.eval_mem_len
-  if config.train.eval_every_steps and mem_len != evaluation["mem_len"]:
-    evaluation = eval_plan(config, devices, mem_len=mem_len)
-  held = evaluation.get("hbm_bytes_per_chip")
-  if not config.train.eval_every_steps or held is None:
+  if not config.train.eval_every_steps:
     return None
+  mem_len = config.train.eval_mem_len
   mesh = programs.make_mesh(config, devices=devices)
+  if (mem_len, dict(mesh.shape)) != (evaluation["mem_len"], evaluation["mesh"]):
+    evaluation = eval_plan(config, devices, mem_len=mem_len, mesh=mesh)
+  held = evaluation.get("hbm_bytes_per_chip")
+  if held is None:
+    return None
   state, memory = programs.placed_state(config, mesh)
   if config.eval.memory != "key_value":  # Evaluation has counted them.
     state = state._replace(params=None)
@@ -158,24 +166,6 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
     for leaf in jax.tree.leaves((state, memory))
   ]
   return held + sum(sizes) * hardware.CHIPS[devices[0].device_kind].devices
-
-
-def _segments(
-  mesh, count, group, segment_len, *, has_weights
-) -> segment.Segment:
-  """Shapes of the arrays of S segments of `config.train` or `config.eval`."""
-  read_len = group.context_len + segment_len
-  sharding = mesh_lib.segments(mesh)
-  fields: list[Any] = [
-    jax.ShapeDtypeStruct(
-      (count, group.batch_size, length), dtype, sharding=sharding
-    )
-    for length, dtype in (
-      *((read_len, np.int32), (segment_len, np.int32), (read_len, np.bool_)),
-      *([(segment_len, np.float32)] if has_weights else []),
-    )
-  ]
-  return segment.Segment(*fields)
 
 
 def _plan(lowered, devices, *, count, tokens, useful) -> Plan:

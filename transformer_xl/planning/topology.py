@@ -1,6 +1,7 @@
 """Devices of a TPU slice that this machine does not have."""
 
 import os
+import re
 from typing import Any
 
 import jax
@@ -27,17 +28,24 @@ def compile_only() -> None:
 def slice_devices(topology: str) -> list[Any]:
   """Returns the devices of a named slice, to compile for.
 
+  `v5e:4x4x2slices` are two slices `v5e:4x4`.
+
   Raises:
     UserError: libtpu is not installed or does not know the slice.
   """
+  several = re.fullmatch(r"(.+)x(\d+)slices", topology)
+  name, options = topology, {}
+  if several:
+    name, options = several[1], {"num_slices": int(several[2])}
   try:
     found: list[Any] = topologies.get_topology_desc(
-      platform="tpu", topology_name=topology
+      platform="tpu", topology_name=name, **options
     ).devices
   except Exception as error:  # JAX passes on any error of libtpu.
     raise errors.UserError(
       f"libtpu knows no TPU slice {topology!r} ({error}); names are like "
-      "v4:2x2x1, v5e:4x4, v5p:2x2x1, v6e:4x4, and need pip install '.[tpu]'."
+      "v4:2x2x1, v5e:4x4, v5p:2x2x1, v6e:4x4, v5e:4x4x2slices, and need pip "
+      "install '.[tpu]'."
     ) from None
   if found[0].device_kind not in hardware.CHIPS:
     raise errors.UserError(

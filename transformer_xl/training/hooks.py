@@ -15,7 +15,6 @@ import jax
 import optax
 from absl import logging
 
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
@@ -84,10 +83,7 @@ class LogLine:
 
 
 class Evaluation:
-  """Scores the validation split every `train.eval_every_steps`.
-
-  Its mesh may have fewer devices than training.
-  """
+  """Scores the validation split every `train.eval_every_steps`."""
 
   activity = "evaluating"
 
@@ -98,7 +94,7 @@ class Evaluation:
     stop: preemption.StopSignal,
   ):
     self._config, self._checkpoints, self._stop = config, checkpoints, stop
-    self._mesh = mesh = programs.make_evaluation_mesh(config)
+    mesh = programs.make_mesh(config)
     config = load.replaced(config, {"eval.split": "valid"})
     self._evaluator = evaluate.Evaluator(
       config, mesh, mem_len=config.train.eval_mem_len
@@ -126,8 +122,7 @@ class Evaluation:
     metadata, state = run.metadata, run.state
     record = None
     if not self._stop.requested:
-      with jax.set_mesh(self._mesh):
-        record = self._score(state)
+      record = self._score(state)
     if record is None:
       return run._replace(metadata=metadata._replace(owes_evaluation=True))
     writer.write(record)
@@ -157,8 +152,6 @@ class Evaluation:
     """The line of `metrics.jsonl`; None if a signal comes meanwhile."""
     is_raw = self._config.eval.parameters == "raw"
     params = state.params if is_raw else state.average
-    # Copies only where the mesh leaves devices of training idle.
-    params = jax.device_put(params, mesh_lib.parameters(self._mesh, params))
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:
       return None

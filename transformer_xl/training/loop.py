@@ -49,6 +49,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   data_dir = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
   mesh = programs.make_mesh(config)
+  logging.info("%s", programs.describe_mesh(config, mesh))
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),
@@ -187,7 +188,11 @@ def _advance(
     is_idle = pending is None or _is_ready(pending[1])
     start = time.perf_counter()
     segments = streams.device_segments(
-      stream, first, count, mesh_lib.segments(mesh)
+      stream,
+      first,
+      count,
+      mesh_lib.segments(mesh),
+      parts=train.accumulation_steps,
     )
     if is_idle:
       goodput.add("waiting for data", time.perf_counter() - start)

@@ -5,6 +5,7 @@ planned and timed is what trains.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer_xl import mesh as mesh_lib
+from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import memory as memory_lib
@@ -31,21 +33,32 @@ def make_mesh(
   """The mesh of training, over this machine's devices or others.
 
   Raises:
-    UserError: devices or lanes do not divide.
+    UserError: the axes that the configuration gives do not suit the devices.
   """
-  lanes = (config.train.batch_size // config.train.accumulation_steps,)
-  return mesh_lib.make_mesh(config.mesh, lanes=lanes, devices=devices)
+  model, train = config.model, config.train
+  demand = mesh_axes.Demand(
+    lanes=train.batch_size // train.accumulation_steps,
+    width=model.model_dim,
+    heads=math.gcd(model.num_heads, model.ff_dim),
+    state_bytes=_state_bytes(config),
+  )
+  return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
 
 
-def make_evaluation_mesh(config: schema.ExperimentConfig) -> jax.sharding.Mesh:
-  """The mesh of validations, which may leave devices of training idle.
+def describe_mesh(
+  config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
+) -> str:
+  """`mesh.describe` for the lanes of training."""
+  train = config.train
+  return mesh_lib.describe(
+    mesh, train.batch_size, parts=train.accumulation_steps
+  )
 
-  Raises:
-    UserError: devices or lanes do not divide.
-  """
-  lanes = (config.eval.batch_size,)
-  devices = mesh_lib.evaluation_devices(config.mesh, lanes=lanes)
-  return mesh_lib.make_mesh(config.mesh, lanes=lanes, devices=devices)
+
+def _state_bytes(config: schema.ExperimentConfig) -> int:
+  """Size of parameters, optimizer state and averages."""
+  state, _ = abstract_state(config)
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def init_state(
@@ -76,6 +89,7 @@ def init_memory(config: schema.ExperimentConfig) -> memory_lib.Memory:
   )
 
 
+@functools.cache
 def abstract_state(config: schema.ExperimentConfig) -> step.Carry:
   """State and memory as shapes and types."""
   return jax.eval_shape(lambda: (init_state(config), init_memory(config)))

@@ -101,9 +101,15 @@ def train_chunk(
   *,
   config: schema.ExperimentConfig,
 ) -> tuple[run_state.TrainState, memory_lib.Memory, UpdateMetrics]:
-  """S updates on S consecutive segments, [S, B, T]; metrics are [S]."""
+  """S updates on S consecutive segments, [S, B, T]; metrics are [S].
+
+  Segments may end with empty lanes, which memory and checkpoints do not have.
+  """
   update = functools.partial(train_segment, config=config)
-  (state, memory), metrics = jax.lax.scan(update, (state, memory), segments)
+  lanes = segments.inputs.shape[1]
+  carry = state, memory_lib.with_lanes(memory, lanes)
+  (state, padded), metrics = jax.lax.scan(update, carry, segments)
+  memory = memory_lib.with_lanes(padded, memory.length.shape[0])
   return state, memory, metrics
 
 

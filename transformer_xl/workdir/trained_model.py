@@ -11,11 +11,14 @@ from etils import epath
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
+from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
+
+_MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
 
 
 class TrainedModel(NamedTuple):
@@ -30,20 +33,17 @@ def load(
   config: schema.ExperimentConfig,
   workdir: str,
   *,
-  lanes: tuple[int, ...] = (),
   devices: Sequence[Any] | None = None,
 ) -> TrainedModel:
   """Loads the parameters that `config.eval` names from a run.
 
-  They are placed on `devices`, by default all, or fewer if there are fewer
-  `lanes`: each of these numbers has to divide among the devices.
+  They are placed on `devices`, by default all.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged or of another model,
       or the mesh does not fit.
   """
-  devices = devices or mesh_lib.evaluation_devices(config.mesh, lanes=lanes)
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=lanes, devices=devices)
+  mesh = make_mesh(config, devices=devices)
   params = transformer_xl.abstract_params(config.model)
   with jax.set_mesh(mesh):
     params, step = restore_params(
@@ -53,6 +53,25 @@ def load(
       target=mesh_lib.placed(params, mesh_lib.parameters(mesh, params)),
     )
   return TrainedModel(mesh, params, step)
+
+
+def make_mesh(
+  config: schema.ExperimentConfig, *, devices: Sequence[Any] | None = None
+) -> jax.sharding.Mesh:
+  """The mesh of all modes but training, which hold nothing but parameters.
+
+  Chosen axes keep parameters whole, to gather none, unless they are very large.
+
+  Raises:
+    UserError: the axes that the configuration gives do not suit the devices.
+  """
+  params = transformer_xl.abstract_params(config.model)
+  demand = mesh_axes.Demand(
+    width=config.model.model_dim,
+    state_bytes=4 * transformer_xl.num_parameters(params),
+    most_bytes=_MOST_BYTES,
+  )
+  return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
 
 
 def load_on_one_device(

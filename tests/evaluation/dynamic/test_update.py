@@ -63,7 +63,7 @@ def training(config, count=3):
 
 @functools.cache
 def make_scorer(config):
-  mesh = mesh_lib.make_mesh(config.mesh, lanes=())
+  mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
     return scorer.AdaptiveScorer(config, mesh, mem_len=MEMORY)
 

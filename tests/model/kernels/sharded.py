@@ -27,9 +27,7 @@ def main():
     alone = cases.value_and_gradients(
       functools.partial(attend, implementation="reference"), arrays
     )
-    mesh = mesh_lib.make_mesh(
-      schema.MeshConfig(data=2, fsdp=2, tensor=2), lanes=()
-    )
+    mesh = mesh_lib.make_mesh(schema.MeshConfig(data=2, fsdp=2, tensor=2))
     with jax.set_mesh(mesh):
       together = cases.value_and_gradients(
         functools.partial(attend, implementation="pallas"), arrays

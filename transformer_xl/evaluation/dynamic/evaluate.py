@@ -92,8 +92,9 @@ class AdaptiveEvaluator:
   def _score(self, state, fixed, step):
     stream, count = self._stream, self._config.eval.segments_per_call
     segments = streams.device_segments(stream, step, count, self._sharding)
-    is_text = jnp.asarray(stream.is_text(step, count))
-    texts = scorer.TextSegment(segments, is_text)
+    empty = segments.targets.shape[1] - stream.num_lanes
+    is_text = np.pad(stream.is_text(step, count), ((0, 0), (0, empty), (0, 0)))
+    texts = scorer.TextSegment(segments, jnp.asarray(is_text))
     return self._scorer.score(state, *fixed, texts)
 
 

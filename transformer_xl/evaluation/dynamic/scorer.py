@@ -27,6 +27,7 @@ from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
+from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update
@@ -69,7 +70,8 @@ class AdaptiveScorer:
   def __init__(
     self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
-    dynamic = config.eval.dynamic
+    dynamic, lanes = config.eval.dynamic, config.eval.batch_size
+    config = scorer.padded(config, mesh)
     is_per_lane = dynamic.kind != "none" and dynamic.lanes == "apart"
     shared: dict[str, Any] = {"is_per_lane": is_per_lane}
     start = functools.partial(_start, config=config, mem_len=mem_len, **shared)
@@ -87,7 +89,7 @@ class AdaptiveScorer:
       update.sgd_steps if dynamic.kind == "sgd" else update.rms_steps
     )
     self.mean_squares = jax.jit(
-      functools.partial(_mean_squares, **shared),
+      functools.partial(_mean_squares, **shared, lanes=lanes),
       out_shardings=mesh_lib.parameters(mesh, params),
     )
     self.score = jax.jit(
@@ -135,11 +137,12 @@ def _score_chunk(
   return state, jax.tree.map(lambda array: array[:, :, 0], sums)
 
 
-def _mean_squares(params, state, segments, *, model, is_per_lane):
+def _mean_squares(params, state, segments, *, model, is_per_lane, lanes):
   """Mean squares of the gradients that updates would use, on training text.
 
   Segments are [S, B, T], the parameters fixed. Gradients are those of each
-  lane, or of the mean loss of all lanes.
+  lane, or of the mean loss of all lanes. Beyond `lanes`, lanes are empty and
+  have none.
   """
 
   def squares(memory, segment):
@@ -150,7 +153,7 @@ def _mean_squares(params, state, segments, *, model, is_per_lane):
     total, memory = carry
     if is_per_lane:
       new, memory = jax.vmap(squares)(memory, segment)
-      new = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), new)
+      new = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / lanes, new)
     else:
       new, memory = squares(memory, segment)
     return (jax.tree.map(jnp.add, total, new), memory), None

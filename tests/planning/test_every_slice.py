@@ -1,0 +1,129 @@
+"""Every experiment trains and evaluates on slices of 8 to 256 chips.
+
+Nothing is compiled: shapes and shardings on chips that do not exist.
+"""
+
+import functools
+import importlib
+import math
+import types
+
+import jax
+import pytest
+
+from experiments import own_text
+from tests import chips
+from tests import corpus
+from tests.config import test_experiments
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load
+from transformer_xl.data import segment
+from transformer_xl.data import segment_lengths
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import scorer
+from transformer_xl.training import programs
+from transformer_xl.workdir import trained_model
+
+NAMES = (*test_experiments.NAMES, "vanilla:ablation_ptb", "own_text:1e9")
+COUNTS = (8, 16, 32, 64, 128, 256)
+# The most chips of which more than half have lanes of the published batch, if
+# fewer than 256: beyond, the heads cannot be divided further.
+USEFUL = {
+  **{"base": 64, "quickstart": 32, "ablation_ptb": 64, "ptb_small": 64},
+  **{"vanilla:ablation_ptb": 64, "ptb": 128, "ptb_published": 32},
+  **{"wikitext2_published": 64, "wt103_base": 128},
+}
+
+
+@pytest.fixture(scope="module")
+def make_config(tmp_path_factory):
+  """The configuration of an experiment, with a vocabulary."""
+  data_dir = corpus.write(tmp_path_factory.mktemp("data"))
+
+  @functools.cache
+  def make(name):
+    name, _, argument = name.partition(":")
+    module = importlib.import_module(f"experiments.{name}")
+    if module is own_text:
+      file = types.SimpleNamespace(tokens=range(int(float(argument))))
+      with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_file, "open_split", lambda *_: file)
+        config = module.get_config(f"{data_dir}/{corpus.NAME}")
+    else:
+      config = module.get_config(*filter(None, [argument]))
+    config.model.vocab_size = config.model.vocab_size or 256
+    return load.from_config_dict(config)
+
+  return make
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_chip_has_its_share_of_lanes_and_state(make_config, name):
+  config = make_config(name)
+  lanes = config.train.batch_size // config.train.accumulation_steps
+  carry = programs.abstract_state(config)
+  for kind, shape, count in chips.every_slice():
+    mesh = programs.make_mesh(config, devices=chips.make(kind, shape))
+    assert mesh.size == count
+    is_useful = count <= USEFUL.get(name, 256)
+    assert (2 * lanes > mesh_lib.num_shards(mesh)) == is_useful, count
+    # No more than an eighth of the smallest chip.
+    assert _bytes_per_chip(carry, mesh_lib.parameters(mesh, carry)) < 2**31
+
+
+def _bytes_per_chip(tree, shardings):
+  """Raises where a sharding does not divide an array."""
+  sizes = jax.tree.map(
+    lambda leaf, sharding: (
+      math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    ),
+    *(tree, shardings),
+  )
+  return sum(jax.tree.leaves(sizes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("name", "count"),
+  [
+    pytest.param(name, count, marks=pytest.mark.rest if count != 256 else ())
+    for name in NAMES
+    for count in COUNTS
+  ],
+)
+def test_programs_can_be_traced(make_config, name, count):
+  config = make_config(name)
+  (shape,) = (s for s in chips.SLICES["v5e"] if math.prod(s) == count)
+  devices = chips.make("v5e", shape)
+  mesh, train = programs.make_mesh(config, devices=devices), config.train
+  with jax.set_mesh(mesh):
+    before = programs.placed_state(config, mesh)
+    lengths = segment_lengths.of(config)
+    segments = segment.placed(
+      mesh,
+      *(train.segments_per_call, train, lengths.longest),
+      parts=train.accumulation_steps,
+      has_weights=lengths.is_padded,
+    )
+    *after, metrics = jax.eval_shape(
+      programs.update(config, mesh), *before, segments
+    )
+  assert _shapes(tuple(after)) == _shapes(before)
+  assert metrics.sums.nll.shape == (train.segments_per_call,)
+  mesh, evaluation = (
+    trained_model.make_mesh(config, devices=devices),
+    config.eval,
+  )
+  with jax.set_mesh(mesh):
+    made = scorer.Scorer(config, mesh, mem_len=max(evaluation.mem_len))
+    segments = segment.placed(
+      mesh,
+      *(evaluation.segments_per_call, evaluation, evaluation.segment_len),
+      has_weights=True,
+    )
+    _, sums = jax.eval_shape(made.score, made._frozen, made._memory, segments)
+  assert sums.nll.shape == ()
+
+
+def _shapes(tree):
+  return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)

@@ -1,0 +1,60 @@
+"""Lanes that the devices do not divide, in training and evaluation."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from tests.training import test_resume
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+  """What `tests/uneven.py` finds, by mesh."""
+  folder = tmp_path_factory.mktemp("uneven")
+  process = subprocess.run(
+    [sys.executable, "-m", "tests.uneven", str(folder)],
+    cwd=test_resume.ROOT,
+    env={
+      **os.environ,
+      "JAX_PLATFORMS": "cpu",
+      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+    },
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.returncode == 0, process.stderr
+  return json.loads((folder / "result.json").read_text())
+
+
+@pytest.mark.slow
+def test_empty_lanes_change_no_update(found):
+  alone, mixed = found["alone"], found["mixed"]
+  # Four shards in each of two parts.
+  assert (alone["lanes_read"], mixed["lanes_read"]) == (6, 8)
+  assert np.shape(mixed["memory"])[1] == 6
+  assert mixed["num_tokens"] == alone["num_tokens"]
+  assert max(alone["losses"]) - min(alone["losses"]) > 0.1
+  # The same dropout, and sums of the same numbers in another order.
+  for name in ("losses", "query", "memory"):
+    np.testing.assert_allclose(mixed[name], alone[name], rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fixed", "learning"])
+def test_every_token_is_scored_once_on_any_number_of_devices(found, kind):
+  (nll, num_tokens), (other_nll, other) = (
+    found[mesh][kind] for mesh in ("alone", "mixed")
+  )
+  assert num_tokens == other == 149
+  assert other_nll == pytest.approx(nll, rel=1e-6 if kind == "fixed" else 1e-5)
+
+
+@pytest.mark.slow
+def test_empty_lanes_do_not_count_in_the_use_of_memory(found):
+  assert found["mixed"]["use"] == pytest.approx(found["alone"]["use"], rel=1e-5)

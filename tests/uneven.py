@@ -1,0 +1,101 @@
+"""What test_uneven_lanes.py judges: lanes that eight devices do not divide.
+
+python -m tests.uneven FOLDER writes FOLDER/result.json. All is done on one
+device, which has no empty lanes, and on a mesh, which has.
+"""
+
+import json
+import math
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+
+from tests import corpus
+from tests import sharded  # Also forces eight devices.
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import streams
+from transformer_xl.evaluation import attention_use
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
+from transformer_xl.evaluation.dynamic import update as update_lib
+from transformer_xl.training import programs
+
+LANES, PARTS, SEGMENTS = 6, 2, 4
+MESHES = {"alone": (1, 1, 1), "mixed": (2, 2, 2)}
+CONFIG = sharded.CONFIG | {
+  "train.batch_size": LANES,
+  "train.accumulation_steps": PARTS,
+  "train.eval_mem_len": 12,
+  "model.dropout_rate": 0.1,
+  "model.attention_dropout_rate": 0.1,
+  "eval.batch_size": LANES - 1,
+  # Only the evaluation that learns looks at these.
+  "eval.dynamic.kind": "rms",
+  "eval.dynamic.statistics_segments": 3,
+  "eval.cache.size": 12,
+}
+
+
+def make_config(data_dir, axes):
+  names = ("mesh.data", "mesh.fsdp", "mesh.tensor")
+  return corpus.config(
+    data_dir, **CONFIG, **dict(zip(names, axes, strict=True))
+  )
+
+
+def train(config, mesh):
+  """What some updates lead to; also the parameters by themselves."""
+  create_state, create_memory = programs.creators(config, mesh)
+  state, memory = create_state(), create_memory()
+  segments = streams.device_segments(
+    sharded.stream(config),
+    0,
+    SEGMENTS,
+    mesh_lib.segments(mesh),
+    parts=PARTS,
+  )
+  update = programs.update(config, mesh)
+  state, memory, metrics = update(state, memory, segments)
+  result = {
+    "losses": metrics.sums.nll,
+    "num_tokens": metrics.sums.num_tokens,
+    "memory": memory.hiddens,
+    "query": state.params["layers"]["attention"]["query"],
+  }
+  read = segments.inputs.shape[1]
+  return state.params, result | {"lanes_read": read}
+
+
+def evaluations(config, mesh, params):
+  """Sums of losses with numbers of tokens, and the use of memory."""
+  fixed = evaluate.Evaluator(config, mesh, mem_len=12)(params)
+  rule = update_lib.Rule(*map(jnp.float32, (1e-4, 0.02, 1e-3)))
+  adaptive = dynamic_evaluate.AdaptiveEvaluator(config, mesh, mem_len=12)
+  (learning,) = adaptive(params, rule)
+  return {
+    "fixed": fixed[:2],
+    "learning": learning[:2],
+    "use": [*attention_use.Report(config, mesh)(params).values()],
+  }
+
+
+def main(folder):
+  data_dir, result = corpus.write(os.path.join(folder, "data")), {}
+  for name, axes in MESHES.items():
+    config = make_config(data_dir, axes)
+    devices = jax.devices()[: math.prod(axes)]
+    mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
+    with jax.set_mesh(mesh):
+      params, trained = train(config, mesh)
+      result[name] = trained | evaluations(config, mesh, params)
+  plain = jax.tree.map(
+    lambda leaf: leaf.tolist() if hasattr(leaf, "tolist") else leaf, result
+  )
+  with open(os.path.join(folder, "result.json"), "w") as file:
+    json.dump(plain, file)
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])

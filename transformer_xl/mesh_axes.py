@@ -1,0 +1,98 @@
+"""How many devices lie along each axis of the mesh.
+
+The configuration gives a number for each axis, or -1 to have it chosen:
+
+1. `tensor` is 1, unless there are at least twice as many devices as lanes.
+   Then that many devices share a lane, as far as heads and feed-forward width
+   can be divided.
+2. `fsdp` is the smallest number that leaves at most `most_bytes` of the state
+   on a device, as far as the model's width can be divided.
+3. `data` is the rest.
+
+Several slices are data parallel: `fsdp` and `tensor` stay inside a slice.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+from transformer_xl import errors
+
+CHOSEN = -1
+
+
+class Axes(NamedTuple):
+  """Number of devices along each axis."""
+
+  data: int
+  fsdp: int
+  tensor: int
+
+
+class Demand(NamedTuple):
+  """What a program puts on the devices."""
+
+  lanes: int = 1  # Read at the same time.
+  width: int = 1  # What `fsdp` must divide.
+  heads: int = 1  # What `tensor` must divide.
+  state_bytes: int = 0  # Arrays that `fsdp` and `tensor` split.
+  most_bytes: int = 1 << 28  # Of them, on a device, before they are split.
+
+
+SMALL = Demand()  # Needs nothing but data parallelism.
+
+
+def choose(
+  config: Any, demand: Demand, *, num_devices: int, num_slices: int = 1
+) -> Axes:
+  """Fills in the axes that are -1 in `config` (`schema.MeshConfig`).
+
+  Raises:
+    UserError: the given axes cannot use all devices, or those inside a slice do
+      not divide its devices.
+  """
+  given = Axes(config.data, config.fsdp, config.tensor)
+  fixed = [size for size in given if size != CHOSEN]
+  free, rest = divmod(num_devices, math.prod(fixed))
+  if rest or (len(fixed) == len(given) and free > 1):
+    raise errors.UserError(_must_use_all(given, num_devices))
+  in_slice = num_devices // num_slices
+  _, fsdp, tensor = given
+  takes_rest = given.data != CHOSEN
+  if tensor == CHOSEN:
+    room = math.gcd(free, in_slice // max(fsdp, 1), demand.heads)
+    tensor = _smallest(room, lambda n: num_devices // n < 2 * demand.lanes)
+    if takes_rest and fsdp != CHOSEN:
+      tensor = free
+    free //= tensor
+  if fsdp == CHOSEN:
+    room = math.gcd(free, in_slice // tensor, demand.width)
+    most = demand.most_bytes * tensor
+    fsdp = _smallest(room, lambda n: demand.state_bytes <= most * n)
+    fsdp = free if takes_rest else fsdp
+  if in_slice % (fsdp * tensor):
+    raise errors.UserError(
+      f"mesh.fsdp={fsdp} x mesh.tensor={tensor} must divide the {in_slice} "
+      "devices of a slice, since slices are data parallel; set a smaller "
+      "--config.mesh.fsdp or --config.mesh.tensor."
+    )
+  return Axes(num_devices // (fsdp * tensor), fsdp, tensor)
+
+
+def _smallest(number: int, is_enough: Callable[[int], bool]) -> int:
+  """The smallest divisor that is enough, or else the largest."""
+  divisors = (n for n in range(1, number) if number % n == 0)
+  return next(filter(is_enough, divisors), number)
+
+
+def _must_use_all(given: Axes, num_devices: int) -> str:
+  legal = [n for n in range(1, num_devices + 1) if num_devices % n == 0]
+  product = " x ".join(
+    f"mesh.{name}={size}" for name, size in given._asdict().items()
+  )
+  return (
+    f"{product} must use all {num_devices} devices; try "
+    f"--config.mesh.data=-1 with an fsdp x tensor that divides {num_devices}: "
+    f"{', '.join(map(str, legal))}."
+  )
