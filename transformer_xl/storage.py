@@ -37,7 +37,6 @@ standard_logging.getLogger("gcsfs").setLevel(standard_logging.CRITICAL)
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "damaged", "profile", "wandb")
 _TEMPORARY = (".tmp", ".lock")
-_BLOCK = 1 << 20  # Bytes in memory of a file that is uploaded.
 
 
 class _Copy:
@@ -75,7 +74,7 @@ class _Copy:
       name, state = str(path.relative_to(root)), _state(path)
       if self._published.get(name) != state:
         with path.open("rb") as file, (self._address / name).open("wb") as to:
-          shutil.copyfileobj(file, to, _BLOCK)
+          shutil.copyfileobj(file, to)
         self._published[name] = state
 
   def keep(self) -> None:
@@ -110,13 +109,6 @@ def is_mounted_bucket(folder: str) -> bool:
 def absolute(path: str) -> str:
   """The absolute path; addresses stay."""
   return path.rstrip("/") if is_bucket(path) else os.path.abspath(path)
-
-
-def split(path: str) -> tuple[str, str]:
-  """The folder of a path, and its name there."""
-  return os.path.split(
-    absolute(path) if is_bucket(path) else os.path.normpath(path)
-  )
 
 
 def local(folder: str) -> str:
