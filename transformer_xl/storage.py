@@ -203,27 +203,18 @@ def cached(folder: str, name: str, sha256: str) -> str:
   """
   if not is_bucket(folder):
     return os.path.join(folder, name)
-  target = cache() / sha256 / name
+  source, target = f"{absolute(folder)}/{name}", cache() / sha256 / name
   if not target.exists():
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{secrets.token_hex(4)}.part")
-    logging.info("Copying %s/%s to %s.", folder, name, target)
+    logging.info("Copying %s to %s.", source, target)
     try:
-      download(f"{absolute(folder)}/{name}", part)
+      with errors.of_bucket("read", source):
+        _filesystem().get_file(source, str(part))
       os.replace(part, target)
     finally:
       part.unlink(missing_ok=True)
   return str(target)
-
-
-def download(address: str, target: pathlib.Path) -> None:
-  """Copies one file from a bucket.
-
-  Raises:
-    UserError: the bucket cannot be read.
-  """
-  with errors.of_bucket("read", address):
-    _filesystem().get_file(address, str(target))
 
 
 def read_text(path: str) -> str:
