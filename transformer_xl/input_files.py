@@ -11,6 +11,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+from etils import epath
+
 from transformer_xl import errors
 from transformer_xl import storage
 
@@ -47,5 +49,6 @@ def _copy(path: str) -> str:
   target.mkdir()
   for name in storage.names(folder):
     if name.startswith(start):
-      storage.download(f"{folder}/{name}", target / name)
+      with errors.of_bucket("read", f"{folder}/{name}"):
+        (epath.Path(folder) / name).copy(target / name)
   return str(target / start)

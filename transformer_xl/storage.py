@@ -36,7 +36,6 @@ standard_logging.getLogger("gcsfs").setLevel(standard_logging.CRITICAL)
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "damaged", "profile", "wandb")
 _TEMPORARY = (".tmp", ".lock")
-_BLOCK = 1 << 20  # Bytes in memory of a file that is uploaded.
 
 
 class _Copy:
@@ -74,7 +73,7 @@ class _Copy:
       name, state = str(path.relative_to(root)), _state(path)
       if self._published.get(name) != state:
         with path.open("rb") as file, (self._address / name).open("wb") as to:
-          shutil.copyfileobj(file, to, _BLOCK)
+          shutil.copyfileobj(file, to)
         self._published[name] = state
 
   def keep(self) -> None:
@@ -96,13 +95,6 @@ def is_bucket(path: str) -> bool:
 def absolute(path: str) -> str:
   """The absolute path; addresses stay."""
   return path.rstrip("/") if is_bucket(path) else os.path.abspath(path)
-
-
-def split(path: str) -> tuple[str, str]:
-  """The folder of a path, and its name there."""
-  return os.path.split(
-    absolute(path) if is_bucket(path) else os.path.normpath(path)
-  )
 
 
 def local(folder: str) -> str:
@@ -197,27 +189,18 @@ def cached(folder: str, name: str, sha256: str) -> str:
   """
   if not is_bucket(folder):
     return os.path.join(folder, name)
-  target = cache() / sha256 / name
+  source, target = f"{absolute(folder)}/{name}", cache() / sha256 / name
   if not target.exists():
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{secrets.token_hex(4)}.part")
-    logging.info("Copying %s/%s to %s.", folder, name, target)
+    logging.info("Copying %s to %s.", source, target)
     try:
-      download(f"{absolute(folder)}/{name}", part)
+      with errors.of_bucket("read", source):
+        _filesystem().get_file(source, str(part))
       os.replace(part, target)
     finally:
       part.unlink(missing_ok=True)
   return str(target)
-
-
-def download(address: str, target: pathlib.Path) -> None:
-  """Copies one file from a bucket.
-
-  Raises:
-    UserError: the bucket cannot be read.
-  """
-  with errors.of_bucket("read", address):
-    _filesystem().get_file(address, str(target))
 
 
 def read_text(path: str) -> str:

@@ -59,10 +59,10 @@ def test_an_interrupted_upload_is_no_dataset(
 ):
   address, copy = f"{bucket}/text", storage.shutil.copyfileobj
 
-  def copy_some(file, target, length):
+  def copy_some(file, target):
     if len(storage.names(address)) == 4:
       raise OSError("connection lost")
-    copy(file, target, length)
+    copy(file, target)
 
   with monkeypatch.context() as patch:
     patch.setattr(storage.shutil, "copyfileobj", copy_some)

@@ -167,7 +167,7 @@ def _sha256_once(path: str, size: int, changed_ns: int) -> str:
 
 
 def _prepare_command(directory: str) -> str:
-  parent, name = storage.split(directory)
+  parent, name = os.path.split(directory.rstrip("/"))
   dataset = f"--dataset={name}"
   if name not in BENCHMARKS:
     dataset = f"--dataset=text --source=YOUR_TEXT --name={name}"
@@ -176,7 +176,7 @@ def _prepare_command(directory: str) -> str:
 
 def _suggestion(directory: str) -> str:
   """The dataset that was probably meant, of those prepared and the known."""
-  parent, name = storage.split(directory)
+  parent, name = os.path.split(directory.rstrip("/"))
   if name in BENCHMARKS:
     return ""
   prepared = [
