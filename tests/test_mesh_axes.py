@@ -11,7 +11,9 @@ from transformer_xl import mesh_axes
 from transformer_xl.config import schema
 
 GIB = 1 << 30
-LARGE = mesh_axes.Demand(lanes=128, width=1024, heads=16, state_bytes=3 * GIB)
+LARGE = mesh_axes.Demand(
+  lanes=128, width=1024, heads=16, state_bytes=3 * GIB, most_bytes=GIB // 4
+)
 
 
 def choose(num_devices, demand=LARGE, *, num_slices=1, **given):
@@ -29,7 +31,7 @@ def choose(num_devices, demand=LARGE, *, num_slices=1, **given):
   [
     (1, (1, 1, 1)),
     (8, (1, 8, 1)),  # Not small enough yet, but there are no more.
-    (16, (1, 16, 1)),  # 3 GiB / 16 are less than 256 MiB.
+    (16, (1, 16, 1)),  # 3 GiB / 16 are less than GiB / 4.
     (64, (4, 16, 1)),
     (128, (8, 16, 1)),
     (256, (16, 8, 2)),  # Two devices share a lane, and what they hold.
