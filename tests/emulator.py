@@ -2,14 +2,18 @@
 
 python -m tests.emulator prints the port on which it serves a bucket from
 memory, and ends with its standard input, so it outlives no process of tests.
+Unlike the package alone it heeds generations, as locks and Orbax rely on them.
 """
 
 import contextlib
+import functools
+import http
 import http.server
 import pathlib
 import subprocess
 import sys
 
+from gcp_storage_emulator import exceptions
 from gcp_storage_emulator import server
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -42,7 +46,44 @@ def serving(log):
     process.stdin.close()
 
 
+def with_generations(handle):
+  """A handler that answers only if the object has the generation asked for."""
+
+  @functools.wraps(handle)
+  def answer(request, response, storage):
+    generation = _generation(request, storage)
+    wanted = request.query.get("ifGenerationMatch", [generation])
+    known = request.query.get("ifGenerationNotMatch", [None])
+    if wanted != [generation]:
+      _ = request.data  # A client does not listen before it has sent all.
+      response.status = http.HTTPStatus.PRECONDITION_FAILED
+    elif known == [generation]:
+      response.status = http.HTTPStatus.NOT_MODIFIED
+    else:
+      response["X-Goog-Generation"] = generation
+      handle(request, response, storage)
+
+  return answer
+
+
+def _generation(request, storage):
+  """The number of the object that a request names; 0 if there is none."""
+  name = request.params.get("object_id") or request.query.get("name", [""])[0]
+  try:
+    found = storage.get_file_obj(request.params.get("bucket_name"), name)
+  except exceptions.NotFound:
+    return "0"
+  return found["generation"]
+
+
 def main():
+  server.HANDLERS = tuple(
+    (
+      path,
+      {name: with_generations(handle) for name, handle in methods.items()},
+    )
+    for path, methods in server.HANDLERS
+  )
   http.server.HTTPServer.request_queue_size = 128  # Many files at once.
   name = BUCKET.removeprefix("gs://")
   emulator = server.create_server(
