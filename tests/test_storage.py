@@ -93,7 +93,7 @@ def test_a_folder_on_disk_is_itself(tmp_path):
 def test_addresses_and_paths():
   assert storage.is_bucket("gs://b/c")
   assert not storage.is_bucket("/gs://b")
-  assert storage.bucket("gs://b/c/d") == storage.bucket("gs://b") == "gs://b"
+  assert errors.bucket("gs://b/c/d") == errors.bucket("gs://b") == "gs://b"
   assert storage.absolute("gs://b/c/") == "gs://b/c"
   assert storage.absolute("c") == os.path.abspath("c")
 

@@ -205,12 +205,14 @@ def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
   """Drops what libraries log about themselves, but keeps their warnings.
 
   Orbax logs about fifty lines for each save, and warns of what is intended.
+  Errors that they log with a traceback are raised as well.
   """
   if not re.search(r"/(orbax|jax|fsspec|gcsfs)/", record.pathname):
     return True
   intended = r"did not provide metrics|read_only=True|is read only"
   is_intended = re.search(intended, record.getMessage())
-  return record.levelname != "INFO" and not is_intended
+  is_raised = bool(record.exc_info)
+  return record.levelname != "INFO" and not (is_intended or is_raised)
 
 
 def _label(record: stdlib_logging.LogRecord) -> bool:

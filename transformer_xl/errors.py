@@ -1,7 +1,11 @@
 """Errors that end in one line: a user's mistake, or the machine's refusal."""
 
+import contextlib
 import errno
+import importlib.util
 import os
+import re
+from collections.abc import Iterator
 
 # Refusals of the file system, whichever library made the call.
 _CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -36,3 +40,60 @@ def refusal(error: BaseException | None) -> str | None:
         )
     error = error.__cause__ or error.__context__
   return None
+
+
+def bucket(path: str) -> str:
+  """The address of the bucket of an address."""
+  return "/".join(path.split("/")[:3])
+
+
+@contextlib.contextmanager
+def of_bucket(
+  action: str, path: str, *, unless: type[Exception] = FileExistsError
+) -> Iterator[None]:
+  """Turns what a bucket refuses into a UserError; for a path on disk, nothing.
+
+  Args:
+    action: what the block does with the path, as in "cannot read".
+    path: a folder or a file.
+    unless: an error that the caller handles.
+  """
+  if not path.startswith("gs://"):
+    yield
+    return
+  if importlib.util.find_spec("gcsfs") is None:
+    raise UserError(
+      f"{path} is in a bucket, which needs the package gcsfs: "
+      "pip install 'transformer-xl[gcs]'."
+    )
+  try:
+    yield
+  except (UserError, unless):
+    raise
+  except FileNotFoundError as error:
+    raise UserError(
+      f"cannot {action} {path}: there is no such bucket or file; check the "
+      "name, or create the bucket: gcloud storage buckets create "
+      f"{bucket(path)}"
+    ) from error
+  except Exception as error:  # The libraries have no common type.
+    raise UserError(_refused(action, path, error)) from error
+
+
+def _refused(action: str, path: str, error: Exception) -> str:
+  """One line on what a bucket refused, and what helps."""
+  text = re.sub(r"^Forbidden: \S+\n", "Forbidden: ", str(error))
+  text = " ".join(text.split())[:240] or type(error).__name__
+  cause = f"cannot {action} {path} ({text}):"
+  status = getattr(error, "code", None)
+  if "Anonymous caller" in text or status in (401, "401"):
+    return f"{cause} log in with `gcloud auth application-default login`."
+  if re.match("Forbidden|PERMISSION_DENIED", text) or status in (403, "403"):
+    return (
+      f"{cause} this account needs the role roles/storage.objectUser for "
+      f"{bucket(path)}."
+    )
+  return (
+    f"{cause} run the same command again when the storage answers; training "
+    "resumes from its last complete checkpoint."
+  )

@@ -11,11 +11,9 @@ the bucket itself, and token files, whose copies outlive the process (`cached`).
 
 import atexit
 import contextlib
-import importlib.util
 import logging as standard_logging
 import os
 import pathlib
-import re
 import secrets
 import shutil
 import tempfile
@@ -51,7 +49,7 @@ class _Copy:
     atexit.register(self._remove)
     names = [*_files(address)]
     if not names:  # The folder is new; the bucket may be missing as well.
-      _filesystem().ls(bucket(address))
+      _filesystem().ls(errors.bucket(address))
     for name in names:
       self.download(name)
 
@@ -90,11 +88,6 @@ _copies: dict[str, _Copy] = {}
 def is_bucket(path: str) -> bool:
   """Whether a path is an address in a bucket."""
   return path.startswith(_SCHEME)
-
-
-def bucket(path: str) -> str:
-  """The address of the bucket of an address."""
-  return _SCHEME + path.removeprefix(_SCHEME).partition("/")[0]
 
 
 def is_mounted_bucket(folder: str) -> bool:
@@ -139,7 +132,10 @@ def refresh(folder: str, name: str) -> None:
     UserError: the bucket cannot be read.
   """
   if is_bucket(folder):
-    with _explained("read", folder), contextlib.suppress(FileNotFoundError):
+    with (
+      errors.of_bucket("read", folder),
+      contextlib.suppress(FileNotFoundError),
+    ):
       _copy(absolute(folder)).download(name)
 
 
@@ -154,7 +150,7 @@ def publish(folder: str, *, is_last: bool = False) -> None:
     return
   copy = _copy(absolute(folder))
   try:
-    with _explained("write to", folder):
+    with errors.of_bucket("write to", folder):
       copy.upload()
   except errors.UserError as error:
     if not is_last:
@@ -173,7 +169,7 @@ def require_writable(folder: str) -> None:
   """
   if is_bucket(folder):
     probe = epath.Path(folder) / f".probe.{secrets.token_hex(4)}"
-    with _explained("write to", folder):
+    with errors.of_bucket("write to", folder):
       probe.write_text("")
       probe.unlink()
 
@@ -197,7 +193,7 @@ def cached(folder: str, name: str, sha256: str) -> str:
     part = target.with_suffix(f".{secrets.token_hex(4)}.part")
     logging.info("Copying %s/%s to %s.", folder, name, target)
     try:
-      with _explained("read", folder):
+      with errors.of_bucket("read", folder):
         (epath.Path(folder) / name).copy(part)
       os.replace(part, target)
     finally:
@@ -206,8 +202,14 @@ def cached(folder: str, name: str, sha256: str) -> str:
 
 
 def read_text(path: str) -> str:
-  """The content of a file on disk or in a bucket, in UTF-8."""
-  return epath.Path(path).read_text()
+  """The content of a file on disk or in a bucket, in UTF-8.
+
+  Raises:
+    FileNotFoundError: there is none.
+    UserError: the bucket cannot be read.
+  """
+  with errors.of_bucket("read", path, unless=FileNotFoundError):
+    return epath.Path(path).read_text()
 
 
 def create_text(path: str, text: str) -> None:
@@ -217,7 +219,7 @@ def create_text(path: str, text: str) -> None:
     FileExistsError: there is one.
   """
   if is_bucket(path):
-    with _explained("write to", path):
+    with errors.of_bucket("write to", path):
       _filesystem().pipe_file(path, text.encode(), mode="create")
     return
   with open(path, "x", encoding="utf-8") as file:
@@ -225,9 +227,14 @@ def create_text(path: str, text: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-  """Writes a file on disk or in a bucket completely or not at all."""
+  """Writes a file on disk or in a bucket completely or not at all.
+
+  Raises:
+    UserError: the bucket refuses.
+  """
   if is_bucket(path):
-    epath.Path(path).write_text(text)
+    with errors.of_bucket("write to", path):
+      epath.Path(path).write_text(text)
     return
   os.makedirs(os.path.dirname(path), exist_ok=True)
   with open(f"{path}.tmp", "w", encoding="utf-8") as file:
@@ -246,7 +253,7 @@ def move(source: str, target: str) -> None:
     shutil.move(source, target)
     return
   root = epath.Path(source)  # A bucket has no folders that it could rename.
-  with _explained("move", source):
+  with errors.of_bucket("move", source):
     for name in _files(source, leave_out=()):
       (root / name).copy(epath.Path(target) / name)
     root.rmtree()
@@ -254,7 +261,7 @@ def move(source: str, target: str) -> None:
 
 def _copy(address: str) -> _Copy:
   if address not in _copies:
-    with _explained("read", address):
+    with errors.of_bucket("read", address):
       _copies[address] = _Copy(address)
   return _copies[address]
 
@@ -288,44 +295,3 @@ def _files(
 def _state(path: pathlib.Path) -> tuple[int, int]:
   status = path.stat()
   return status.st_size, status.st_mtime_ns
-
-
-@contextlib.contextmanager
-def _explained(action: str, path: str) -> Iterator[None]:
-  """Turns what a bucket refuses into a UserError."""
-  if importlib.util.find_spec("gcsfs") is None:
-    raise errors.UserError(
-      f"{path} is in a bucket, which needs the package gcsfs: "
-      "pip install 'transformer-xl[gcs]'."
-    )
-  try:
-    yield
-  except (errors.UserError, FileExistsError):
-    raise
-  except FileNotFoundError as error:
-    raise errors.UserError(
-      f"cannot {action} {path}: there is no such bucket or file; check the "
-      "name, or create the bucket: gcloud storage buckets create "
-      f"{bucket(path)}"
-    ) from error
-  except Exception as error:  # The libraries have no common type.
-    raise errors.UserError(_reason(action, path, error)) from error
-
-
-def _reason(action: str, path: str, error: Exception) -> str:
-  """One line on what a bucket refused, and what helps."""
-  text = re.sub(r"^Forbidden: \S+\n", "Forbidden: ", str(error))
-  text = " ".join(text.split())[:240] or type(error).__name__
-  cause = f"cannot {action} {path} ({text}):"
-  status = getattr(error, "code", None)
-  if "Anonymous caller" in text or status in (401, "401"):
-    return f"{cause} log in with `gcloud auth application-default login`."
-  if "Forbidden" in text or status in (403, "403"):
-    return (
-      f"{cause} this account needs the role roles/storage.objectUser for "
-      f"{bucket(path)}."
-    )
-  return (
-    f"{cause} run the same command again when the storage answers; training "
-    "resumes from its last complete checkpoint."
-  )

@@ -80,16 +80,19 @@ class Checkpoints:
     metadata["fingerprints"] = checksums.of(items)
     metadata["digest"] = checksums.of_json(metadata)
     nll = run.validation_loss
+    arguments = {
+      name: ocp.args.StandardSave(item) for name, item in items.items()
+    }
     self._publish_logs()
-    self._manager.save(
-      step,
-      args=ocp.args.Composite(
-        metadata=ocp.args.JsonSave(metadata),
-        **{name: ocp.args.StandardSave(item) for name, item in items.items()},
-      ),
-      metrics=None if nll is None else {"nll": nll},
-      force=True,
-    )
+    with errors.of_bucket("write to", self._directory):
+      self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          metadata=ocp.args.JsonSave(metadata), **arguments
+        ),
+        metrics=None if nll is None else {"nll": nll},
+        force=True,
+      )
 
   def add_evaluation(self, run: run_state.RunState) -> None:
     """Adds the validation loss of a state to its checkpoint, if it is saved.
@@ -99,7 +102,7 @@ class Checkpoints:
     metadata are replaced last. If the process is killed before that, the
     checkpoint still owes its evaluation.
     """
-    self._manager.wait_until_finished()
+    self._wait()
     step = int(run.state.step)
     if step not in self._manager.all_steps():  # Before the first update.
       return
@@ -118,7 +121,7 @@ class Checkpoints:
       storage.write_text(metrics, json.dumps(loss))
       storage.write_text(path, json.dumps(metadata))
     multihost_utils.sync_global_devices(f"checkpoint {step} is evaluated")
-    self._manager.reload()
+    self._reload()
 
   def _publish_logs(self) -> None:
     """Uploads the logs of a run in a bucket before its checkpoint is there.
@@ -203,14 +206,15 @@ class Checkpoints:
       storage.move(os.path.join(self._directory, str(step)), aside)
       logging.warning("Moved it to %s.", aside)
     multihost_utils.sync_global_devices(f"checkpoint {step} is out of the way")
-    self._manager.reload()
+    self._reload()
 
   def drop_after(self, step: int) -> None:
     """Deletes all checkpoints that are newer than a step."""
-    self._manager.wait_until_finished()
-    for newer in self.steps():
-      if newer > step:
-        self._manager.delete(newer)
+    self._wait()
+    with errors.of_bucket("delete checkpoints of", self._workdir):
+      for newer in self.steps():
+        if newer > step:
+          self._manager.delete(newer)
 
   def steps(self) -> list[int]:
     """The saved steps, oldest first."""
@@ -218,8 +222,16 @@ class Checkpoints:
 
   def close(self) -> None:
     """Waits for the last save; its error is raised here."""
-    self._manager.wait_until_finished()
+    self._wait()
     self._manager.close()
+
+  def _wait(self) -> None:
+    with errors.of_bucket("write to", self._directory):
+      self._manager.wait_until_finished()
+
+  def _reload(self) -> None:
+    with errors.of_bucket("read", self._directory):
+      self._manager.reload()
 
 
 def _restore(

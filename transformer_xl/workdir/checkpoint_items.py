@@ -50,23 +50,28 @@ def directory(workdir: str) -> str:
 
 
 def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
-  """Orbax's manager of a run's checkpoints, with further options."""
+  """Orbax's manager of a run's checkpoints, with further options.
+
+  Raises:
+    UserError: it is in a bucket that refuses.
+  """
   handlers = {name: ocp.StandardCheckpointHandler() for name in ITEMS}
   mode = ocp.options.AtomicityMode.AUTO
   if not storage.is_bucket(workdir) and storage.is_mounted_bucket(workdir):
     # Gcsfuse refuses to rename a folder, unless it is told otherwise.
     mode = ocp.options.AtomicityMode.COMMIT_FILE
     _warn_of_uncommitted(directory(workdir))
-  return ocp.CheckpointManager(
-    directory(workdir),
-    options=ocp.CheckpointManagerOptions(
-      best_fn=validation_loss,
-      best_mode="min",
-      atomicity_options=ocp.options.AtomicityOptions(mode=mode),
-      **options,
-    ),
-    item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
-  )
+  with errors.of_bucket("read", workdir):
+    return ocp.CheckpointManager(
+      directory(workdir),
+      options=ocp.CheckpointManagerOptions(
+        best_fn=validation_loss,
+        best_mode="min",
+        atomicity_options=ocp.options.AtomicityOptions(mode=mode),
+        **options,
+      ),
+      item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
+    )
 
 
 def _warn_of_uncommitted(folder: str) -> None:

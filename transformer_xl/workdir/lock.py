@@ -78,7 +78,8 @@ def _bucket_lock(folder: str) -> Iterator[None]:
     "host": socket.gethostname(),
     "process": os.getpid(),
   }
-  _wait_until_left(path, folder)
+  with errors.of_bucket("write to", folder):
+    _wait_until_left(path, folder)
   try:
     storage.create_text(path, json.dumps(owner | {"renewed": time.time()}))
   except FileExistsError:
