@@ -2,13 +2,15 @@
 
 python -m tests.emulator prints the port on which it serves a bucket from
 memory, and ends with its standard input, so it outlives no process of tests.
-Unlike the package alone it heeds generations, as locks and Orbax rely on them.
+Unlike the package alone it heeds generations, as locks and Orbax rely on them,
+and tells a client that asks again that its upload is complete.
 """
 
 import contextlib
 import functools
 import http
 import http.server
+import json
 import pathlib
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from gcp_storage_emulator import server
 
 ROOT = pathlib.Path(__file__).parents[1]
 BUCKET = "gs://emulated"
+completed = {}  # What was answered to uploads in several requests.
 
 
 def environment(port):
@@ -54,7 +57,11 @@ def with_generations(handle):
     generation = _generation(request, storage)
     wanted = request.query.get("ifGenerationMatch", [generation])
     known = request.query.get("ifGenerationNotMatch", [None])
-    if wanted != [generation]:
+    upload = request.query.get("upload_id", [None])[0]
+    if upload in completed:
+      _ = request.data
+      response.json(completed[upload])
+    elif wanted != [generation]:
       _ = request.data  # A client does not listen before it has sent all.
       response.status = http.HTTPStatus.PRECONDITION_FAILED
     elif known == [generation]:
@@ -62,6 +69,8 @@ def with_generations(handle):
     else:
       response["X-Goog-Generation"] = generation
       handle(request, response, storage)
+      if upload and response.status == http.HTTPStatus.OK:
+        completed[upload] = json.loads(response._content)
 
   return answer
 
