@@ -45,7 +45,8 @@ class Victim:
     self._from = self.log.stat().st_size if self.log.exists() else 0
     self._ear, mouth = context.Pipe(duplex=False)
     arguments = ["--config=experiments/base.py", f"--workdir={workdir}", *flags]
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    # That of the server which forks is older.
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)}
     self.process = context.Process(
       target=_become,
       args=(arguments, environment, str(self.log), mouth, user, clock),
