@@ -12,9 +12,11 @@ import http
 import http.server
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
+import fsspec
 from gcp_storage_emulator import exceptions
 from gcp_storage_emulator import server
 
@@ -32,6 +34,22 @@ def environment(port):
     "NO_GCE_CHECK": "true",  # Do not look for the credentials of a machine.
     "GOOGLE_CLOUD_PROJECT": "emulated",
   }
+
+
+def download(address, folder):
+  """Copies a bucket's folder, with all that is in it, to a new one; returns it.
+
+  What is not in the bucket is not in the copy either.
+  """
+  shutil.rmtree(folder, ignore_errors=True)
+  folder.mkdir()
+  bucket = fsspec.filesystem("gs")
+  for path in bucket.find(address):
+    name = path.removeprefix(address.removeprefix("gs://")).lstrip("/")
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(bucket.cat_file(path))
+  return folder
 
 
 @contextlib.contextmanager

@@ -146,6 +146,7 @@ def run(
     logging.get_absl_handler().addFilter(is_not_noise)
     logging.get_absl_handler().addFilter(_label)
     format_log()
+    sys.excepthook = _print_exception
     if quiet:
       logging.set_verbosity(logging.ERROR)
     with _one_line():
@@ -199,6 +200,15 @@ def _one_line() -> Iterator[None]:
     return
   print(f"error: {' '.join(message.split())}", file=sys.stderr)
   sys.exit(status)
+
+
+def _print_exception(kind, error, trace) -> None:
+  """Prints what ends a thread, except the threads of a save that has failed.
+
+  They tell their end to a loop of events that Orbax has closed by then.
+  """
+  if str(error) != "Event loop is closed":
+    sys.__excepthook__(kind, error, trace)
 
 
 def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
