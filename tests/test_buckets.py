@@ -24,10 +24,10 @@ UPDATES = {
 
 
 def files(folder):
-  """Names of the files of a run; those of events have the time in it."""
+  """Names of a run's files, to the items of checkpoints, without the time."""
   paths = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
-  names = (re.sub(r"tfevents.*", "tfevents", str(path)) for path in paths)
-  return sorted(name for name in names if "ocdbt" not in name)
+  short = ("/".join(p.parts[:3]) for p in paths)
+  return sorted({re.sub("tfevents.*", "tfevents", name) for name in short})
 
 
 def results(folder):

@@ -85,8 +85,10 @@ def test_the_bucket_cannot_be_reached_during_a_save(
 
 
 # Where nothing can be listed, no checkpoint may be taken for none.
-@pytest.mark.parametrize("stage", ["starting", "building", "restoring"])
-@pytest.mark.parametrize("seconds", [5, 60])
+@pytest.mark.parametrize(
+  ("stage", "seconds"),
+  [("starting", 60), ("building", 60), ("restoring", 60), ("restoring", 5)],
+)
 def test_the_bucket_fails_while_a_run_resumes(
   run, faulty, trying_bucket, stage, seconds
 ):
