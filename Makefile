@@ -94,7 +94,7 @@ fuzz-runs: $(VENV)/installed
 # Pins what pyproject.toml allows, for every supported Python at once.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
-	  --extra test --extra tpu --extra cuda --extra wandb \
+	  --extra test --extra tpu --extra cuda --extra gcs --extra wandb \
 	  --extra tensorboard --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock

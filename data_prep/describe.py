@@ -10,6 +10,7 @@ import numpy as np
 
 from data_prep import cutoffs
 from data_prep import staging
+from transformer_xl import storage
 from transformer_xl.data import vocabulary
 
 _NUM_SYMBOLS = 10
@@ -40,8 +41,10 @@ def _lines(
   for split, entry in meta["splits"].items():
     numbers = (f"{entry[f'num_{unit}']:>14,}" for unit in _UNITS)
     yield f"{split:8}" + "".join(numbers)
-  split = next(iter(meta["splits"]))
-  path = folder / f"{split}.npy"
+  split, entry = next(iter(meta["splits"].items()))
+  path = pathlib.Path(
+    storage.cached(str(folder), f"{split}.npy", entry["sha256"])
+  )
   counts = cutoffs.count(path, size=vocab.size)
   yield f"vocabulary: {vocab.size:,} symbols (id, symbol, count in {split})"
   head = range(min(_NUM_SYMBOLS, vocab.size))

@@ -10,7 +10,6 @@ from transformer_xl import command_line
 if __name__ == "__main__":  # Before the imports that take long.
   early = command_line.end_at_interrupts()
 
-import pathlib
 from typing import Any
 
 from absl import flags
@@ -18,6 +17,7 @@ from absl import flags
 from data_prep import catalog
 from data_prep import describe
 from data_prep import preparation
+from data_prep import staging
 from data_prep import tokenizer
 from transformer_xl import errors
 
@@ -43,7 +43,10 @@ _FLAGS = (
     "dataset", None, catalog.NAMES, "The corpus.", required=True
   ),
   flags.DEFINE_string(
-    "data_dir", None, "The folder in which datasets are folders.", required=True
+    "data_dir",
+    None,
+    "Folder of the datasets; gs://BUCKET/FOLDER.",
+    required=True,
   ),
   *(flags.DEFINE_string(name, None, help) for name, help in _STRINGS.items()),
   flags.DEFINE_enum(
@@ -76,7 +79,7 @@ def main(argv: list[str]) -> None:
   try:
     if _DESCRIBE.value:
       name = given.get("name", given["dataset"])
-      folder = pathlib.Path(given["data_dir"], name).expanduser()
+      folder = staging.folder_of(given["data_dir"], name)
       print(describe.describe(folder))
     else:
       print(f"{preparation.prepare(**given)} is ready")

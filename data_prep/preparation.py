@@ -17,6 +17,7 @@ from data_prep import survey
 from data_prep import tokenizer as tokenizer_lib
 from data_prep import vocabulary_file as vocabulary_file_lib
 from transformer_xl import errors
+from transformer_xl import storage
 
 FORMAT = 1
 
@@ -40,6 +41,7 @@ def prepare(
 
   The arguments are the flags of the same names; `options` are those of
   --dataset=text and tfds alone. What the same call has made is left as it is.
+  `data_dir` may be in a bucket (gs://BUCKET/FOLDER).
 
   Raises:
     UserError: the source, the text or an option is wrong; there is no folder.
@@ -47,9 +49,10 @@ def prepare(
   request = {k: v for k, v in locals().items() if k not in ("data_dir", "name")}
   if not extend_vocabulary:  # Datasets older than the option lack it.
     del request["extend_vocabulary"]
-  final = pathlib.Path(data_dir).expanduser() / (name or dataset)
+  final = staging.folder_of(data_dir, name or dataset)
   if source is None and staging.read_meta(final).get("request") == request:
     return final  # Without downloading it again to see that it is the same.
+  storage.require_writable(str(final))  # Before the work.
   if vocabulary_file is not None:
     tokenizer = tokenizer or vocabulary_file_lib.kept_kind(vocabulary_file)
   corpus = catalog.open_corpus(
@@ -57,7 +60,7 @@ def prepare(
     options if mode is None else {"mode": mode, **options},
     tokenizer=tokenizer_lib.of_text(tokenizer or "byte"),
     path=source,
-    cache=final.parent / "downloads",
+    cache=staging.downloads(final),
   )
   kind = tokenizer or corpus.tokenizer.kind
   is_usual = kind == corpus.tokenizer.kind

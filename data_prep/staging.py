@@ -2,6 +2,9 @@
 
 The finished folder is renamed, so `NAME` is either whole or absent. What a
 killed process leaves in `NAME.partial` is deleted by the next preparation.
+
+For a bucket it is written to a copy on disk. It is known by its `meta.json`,
+which is uploaded last, so an interrupted upload leaves no dataset.
 """
 
 import contextlib
@@ -13,8 +16,27 @@ from collections.abc import Iterator
 from typing import Any
 
 import filelock
+from etils import epath
 
 from transformer_xl import errors
+from transformer_xl import storage
+
+# Suffixes of what an interrupted upload leaves.
+_UPLOADED = (".npy", "vocabulary.txt", "vocabulary.json")
+
+
+def folder_of(data_dir: str, name: str) -> pathlib.Path:
+  """The folder of a dataset; an `epath.Path`, which is alike, in a bucket."""
+  path: Any = pathlib.Path(data_dir).expanduser()
+  if storage.is_bucket(str(data_dir)):
+    path = epath.Path(data_dir)
+  return path / name
+
+
+def downloads(final: pathlib.Path) -> pathlib.Path:
+  """Where archives are kept: beside the dataset; for a bucket, the cache."""
+  is_bucket = storage.is_bucket(str(final))
+  return (storage.cache() if is_bucket else final.parent) / "downloads"
 
 
 @contextlib.contextmanager
@@ -23,11 +45,40 @@ def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
 
   UserError if `final` holds something, or while another process makes it.
   """
-  if final.exists() and (not final.is_dir() or any(final.iterdir())):
+  address = str(final)
+  if os.path.isfile(address) or _strangers(address):
     raise errors.UserError(
       f"{final} holds something else and is left as it is; delete it to"
       " prepare it again, or choose another --name."
     )
+  make = _uploaded(address) if storage.is_bucket(address) else _renamed(final)
+  with make as folder:
+    yield folder
+
+
+def _strangers(address: str) -> list[str]:
+  """What is in a folder already and is in the way of a dataset."""
+  names = storage.names(address)
+  if not storage.is_bucket(address):
+    return names
+  return [name for name in names if not name.endswith(_UPLOADED)]
+
+
+@contextlib.contextmanager
+def _uploaded(address: str) -> Iterator[pathlib.Path]:
+  folder = pathlib.Path(storage.local(address))
+  try:
+    for path in folder.iterdir():  # What an interrupted upload left.
+      path.unlink()
+    yield folder
+    storage.publish(address)
+  except BaseException:
+    storage.forget(address)  # It is not what is in the bucket.
+    raise
+
+
+@contextlib.contextmanager
+def _renamed(final: pathlib.Path) -> Iterator[pathlib.Path]:
   partial = final.with_name(final.name + ".partial")
   partial.mkdir(parents=True, exist_ok=True)
   lock = filelock.FileLock(partial / "lock")
@@ -61,6 +112,7 @@ def write(path: pathlib.Path, content: bytes) -> None:
 def read_meta(final: pathlib.Path) -> dict[str, Any]:
   """Returns meta.json as it was written; empty if there is no dataset."""
   try:
-    return json.loads((final / "meta.json").read_text("utf-8"))
+    path = pathlib.Path(storage.local(str(final)), "meta.json")
+    return json.loads(path.read_text("utf-8"))
   except (FileNotFoundError, NotADirectoryError, ValueError):
     return {}

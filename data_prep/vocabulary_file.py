@@ -13,6 +13,7 @@ import tokenizers
 from data_prep import corpus as corpus_lib
 from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
+from transformer_xl import input_files
 from transformer_xl.data import vocabulary
 from transformer_xl.formats import published_vocabulary
 
@@ -161,7 +162,8 @@ def kept_kind(path: str) -> str | None:
 
 def _place(path: str) -> pathlib.Path:
   """The file, or the folder with `meta.json`: a run keeps one below its own."""
-  place = pathlib.Path(path).expanduser()
+  with input_files.on_disk(path) as copy:
+    place = pathlib.Path(copy).expanduser()
   kept = place / "vocabulary"
   return kept if (kept / "meta.json").is_file() else place
 

@@ -24,6 +24,7 @@ import ml_collections
 
 from experiments import base
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.data import token_file
 
 _MOST_READS = 10  # Validation seldom improves after more.
@@ -60,7 +61,7 @@ def get_config(dataset: str = "") -> ml_collections.ConfigDict:
       "name the folder of the prepared text in data/, as in "
       "--config=experiments/own_text.py:books, or its path."
     )
-  folder, name = os.path.split(os.path.normpath(dataset))
+  folder, name = storage.split(dataset)
   config = base.get_config()
   config.data.update({"name": name, "dir": folder or config.data.dir})
   prepared = os.path.join(config.data.dir, name)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 
 import fsspec
+from etils import epath
 from gcp_storage_emulator import exceptions
 from gcp_storage_emulator import server
 
@@ -65,6 +66,14 @@ def serving(log):
   ):
     yield int(process.stdout.readline())
     process.stdin.close()
+
+
+def upload(folder, address):
+  """Writes the files of a folder, and of those in it, to a bucket."""
+  for path in pathlib.Path(folder).rglob("*"):
+    if path.is_file():
+      target = epath.Path(address) / str(path.relative_to(folder))
+      target.write_bytes(path.read_bytes())
 
 
 def with_generations(handle):

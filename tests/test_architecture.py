@@ -22,7 +22,8 @@ ROOMS = (
   *("evaluation", "workdir", "model", "data", "config", "formats"),
 )
 GROUND_FLOOR = (
-  *("command_line", "errors", "hardware", "mesh", "shapes", "storage"),
+  *("command_line", "errors", "hardware", "input_files", "mesh", "shapes"),
+  "storage",
 )
 OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
 # `main` prepares data and reads experiments; `--published` of the importers

@@ -22,6 +22,7 @@ from absl import logging
 from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
@@ -184,7 +185,8 @@ def load(
 
   Args:
     source: the workdir of a run or an import, a folder with a HuggingFace
-      model of the type `transfo-xl`, or `hf://OWNER/NAME[@REVISION]`.
+      model of the type `transfo-xl`, both also as `gs://BUCKET/FOLDER`, or
+      `hf://OWNER/NAME[@REVISION]`.
     mem_len: length of the memory in tokens; by default `config.score.mem_len`.
     segment_len: tokens that are read at once; by default
       `config.score.segment_len`.
@@ -235,15 +237,16 @@ def _lengths(config: schema.ExperimentConfig) -> dict[str, int]:
 
 def _is_run(folder: str) -> bool:
   """Whether a folder is a workdir; otherwise it is of HuggingFace."""
-  path = os.path.join(folder, "config.json")
+  path = os.path.join(storage.local(folder), "config.json")
   try:
     with open(path, encoding="utf-8") as file:
       fields = json.load(file)
     return "model_type" not in fields
   except OSError as error:
     raise errors.UserError(
-      f"{path} cannot be read ({error.strerror}); name the folder of a run, of "
-      "an import or of a HuggingFace model, or hf://OWNER/NAME."
+      f"{os.path.join(folder, 'config.json')} cannot be read "
+      f"({error.strerror}); name the folder of a run, of an import or of a "
+      "HuggingFace model, or hf://OWNER/NAME."
     ) from None
   except (ValueError, TypeError, RecursionError):
     return True  # Loading a run says what is damaged.

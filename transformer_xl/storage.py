@@ -37,6 +37,7 @@ standard_logging.getLogger("gcsfs").setLevel(standard_logging.CRITICAL)
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "damaged", "profile", "wandb")
 _TEMPORARY = (".tmp", ".lock")
+_BLOCK = 1 << 20  # Bytes in memory of a file that is uploaded.
 
 
 class _Copy:
@@ -66,12 +67,15 @@ class _Copy:
   def upload(self) -> None:
     """Uploads the files that have changed."""
     root = pathlib.Path(self.path)
-    for path in sorted(root.rglob("*")):
+    # A prepared dataset is known by its `meta.json`, which so comes last.
+    paths = sorted(root.rglob("*"), key=lambda p: (p.name == "meta.json", p))
+    for path in paths:
       if path.is_dir() or path.suffix in _TEMPORARY:
         continue
       name, state = str(path.relative_to(root)), _state(path)
       if self._published.get(name) != state:
-        (self._address / name).write_bytes(path.read_bytes())
+        with path.open("rb") as file, (self._address / name).open("wb") as to:
+          shutil.copyfileobj(file, to, _BLOCK)
         self._published[name] = state
 
   def keep(self) -> None:
@@ -106,6 +110,13 @@ def is_mounted_bucket(folder: str) -> bool:
 def absolute(path: str) -> str:
   """The absolute path; addresses stay."""
   return path.rstrip("/") if is_bucket(path) else os.path.abspath(path)
+
+
+def split(path: str) -> tuple[str, str]:
+  """The folder of a path, and its name there."""
+  return os.path.split(
+    absolute(path) if is_bucket(path) else os.path.normpath(path)
+  )
 
 
 def local(folder: str) -> str:
@@ -174,6 +185,20 @@ def require_writable(folder: str) -> None:
       probe.unlink()
 
 
+def names(folder: str) -> list[str]:
+  """Names of what is in a folder; none if there is no such folder."""
+  if is_bucket(folder):
+    with errors.of_bucket("read", folder):
+      return [name for name, _ in _entries(absolute(folder))]
+  return os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+
+
+def cache() -> pathlib.Path:
+  """The folder of files that are downloaded once, by default in `~/.cache`."""
+  caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+  return pathlib.Path(caches, "transformer_xl")
+
+
 def cached(folder: str, name: str, sha256: str) -> str:
   """The path on disk of a large file in a folder.
 
@@ -186,19 +211,27 @@ def cached(folder: str, name: str, sha256: str) -> str:
   """
   if not is_bucket(folder):
     return os.path.join(folder, name)
-  caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-  target = pathlib.Path(caches, "transformer_xl", sha256, name)
+  target = cache() / sha256 / name
   if not target.exists():
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{secrets.token_hex(4)}.part")
     logging.info("Copying %s/%s to %s.", folder, name, target)
     try:
-      with errors.of_bucket("read", folder):
-        (epath.Path(folder) / name).copy(part)
+      download(f"{absolute(folder)}/{name}", part)
       os.replace(part, target)
     finally:
       part.unlink(missing_ok=True)
   return str(target)
+
+
+def download(address: str, target: pathlib.Path) -> None:
+  """Copies one file from a bucket.
+
+  Raises:
+    UserError: the bucket cannot be read.
+  """
+  with errors.of_bucket("read", address):
+    _filesystem().get_file(address, str(target))
 
 
 def read_text(path: str) -> str:
@@ -273,23 +306,27 @@ def _filesystem() -> Any:
 def _files(
   folder: str, *, leave_out: tuple[str, ...] = _NOT_COPIED
 ) -> Iterator[str]:
-  """Paths, inside a folder, of its files and those of its folders.
-
-  Epath's `is_dir` would not do: if the bucket does not answer, it is False.
-  """
-  try:
-    entries = _filesystem().ls(folder, detail=True)
-  except FileNotFoundError:
-    return
-  for entry in entries:
-    name = entry["name"].rpartition("/")[2]
-    if not name or (leave_out and (name in leave_out or name[0] == ".")):
+  """Paths, inside a folder, of its files and those of its folders."""
+  for name, is_folder in _entries(folder):
+    if leave_out and (name in leave_out or name[0] == "."):
       continue
-    if entry["type"] == "directory":
+    if is_folder:
       inside = _files(f"{folder}/{name}", leave_out=leave_out)
       yield from (f"{name}/{path}" for path in inside)
     elif not name.endswith(".npy") or not leave_out:
       yield name
+
+
+def _entries(folder: str) -> Iterator[tuple[str, bool]]:
+  """Names in a bucket's folder, and whether they are folders.
+
+  Epath's `is_dir` would not do: if the bucket does not answer, it is False.
+  """
+  with contextlib.suppress(FileNotFoundError):
+    for entry in _filesystem().ls(folder, detail=True):
+      path = f"{_SCHEME}{entry['name'].rstrip('/')}"
+      if path != folder:  # A file, or the mark of an empty folder.
+        yield path.rpartition("/")[2], entry["type"] == "directory"
 
 
 def _state(path: pathlib.Path) -> tuple[int, int]:

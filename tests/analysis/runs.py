@@ -5,6 +5,7 @@ from typing import Any
 
 from tests import corpus
 from tests import tiny
+from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -19,4 +20,5 @@ def write(
   trained_model.save_params(str(workdir), tiny.params(config.model), step=3)
   run_record.record(config, str(workdir))
   run_record.keep_vocabulary(os.path.join(data_dir, corpus.NAME), str(workdir))
+  storage.publish(str(workdir))
   return config

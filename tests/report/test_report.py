@@ -4,11 +4,14 @@ import html.parser
 import json
 
 import pytest
+from etils import epath
 
+from tests import emulator
 from tests.analysis import runs
 from tests.report.conftest import HOSTILE
 from tests.report.conftest import write_run
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.analysis import comparison
 from transformer_xl.config import load
 from transformer_xl.report import report
@@ -171,3 +174,29 @@ def test_the_page_of_several_runs_names_what_differs(data_dir, tmp_path):
   missing = {"report.runs": (str(tmp_path / "c"),)}
   with pytest.raises(errors.UserError, match=r"c has no config\.json"):
     report.run(load.replaced(config, missing), str(tmp_path / "b"))
+
+
+@pytest.mark.slow
+def test_the_report_of_a_run_in_a_bucket_is_that_of_a_folder(
+  bucket, data_dir, tmp_path
+):
+  config, workdir = (
+    write_run(data_dir, tmp_path / "run", **SHORT),
+    f"{bucket}/run",
+  )
+  runs.write(data_dir, workdir, **SHORT)
+  emulator.upload(tmp_path / "run" / "results", f"{workdir}/results")
+  log = epath.Path(workdir) / "metrics.jsonl"
+  log.write_bytes((tmp_path / "run" / "metrics.jsonl").read_bytes())
+  storage.forget(workdir)
+  expected = report.run(config, str(tmp_path / "run"))
+  result = report.run(config, workdir)
+  for name in ("shown", "missing", "text"):
+    assert result[name] == expected[name]
+  assert result["runs"] == [{"name": "run", "workdir": workdir}]
+  storage.publish(workdir)
+  page = epath.Path(workdir) / "report.html"
+  assert page.stat().length == result["num_bytes"]
+  assert f"experiments/saved.py:{workdir} --mode=recl" in Page(page).text
+  saved = (epath.Path(workdir) / "results" / "report.json").read_text()
+  assert json.loads(saved) == result

@@ -220,6 +220,18 @@ def test_a_source_that_is_not_there_is_refused(
   assert message in refusal(data_dir, **updates)
 
 
+def test_a_source_in_a_bucket_gives_its_parameters(bucket, data_dir):
+  source = f"{bucket}/run"
+  runs.write(data_dir, source)
+  config = corpus.config(data_dir, **{"train.init_from": source})
+  params, record = load(config)
+  expected = tiny.params(config.model)
+  jax.tree.map(np.testing.assert_array_equal, params, expected)
+  assert (record["workdir"], record["checkpoint_step"]) == (source, 3)
+  message = refusal(data_dir, **{"train.init_from": f"{bucket}/none"})
+  assert message.startswith(f"train.init_from={bucket}/none has no config.json")
+
+
 def test_new_symbols_are_added(imported, data_dir, tmp_path, monkeypatch):
   symbols = (*corpus.SYMBOLS, "v", "w")
   monkeypatch.setattr(corpus, "SYMBOLS", symbols)

@@ -78,11 +78,11 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     table["rows"].append(result)
     figures = {"ablation": draw(table["rows"])}
     plotting.write(workdir, "ablation", table, figures)
-    path = os.path.join(workdir, "results", "ablation.md")
+    path = os.path.join(storage.local(workdir), "results", "ablation.md")
     if jax.process_index() == 0:
       with open(path, "w", encoding="utf-8") as file:
         file.write(markdown(table["rows"]))
-      logging.info("Wrote %s.", path)
+      logging.info("Wrote %s/results/ablation.md.", workdir)
   return table
 
 

@@ -25,6 +25,7 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.analysis import attention_plots
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
@@ -60,7 +61,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: the memory is empty, or the text is too short.
   """
-  folder = os.path.join(workdir, run_record.VOCABULARY)
+  folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
   vocabulary = vocabulary_lib.load(folder)
   config = load.with_vocab_size(config, token_file.read_meta(folder))
   mem_len = max(config.eval.mem_len)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from transformer_xl import storage
 from transformer_xl.analysis import plotting
 from transformer_xl.workdir import run_history
 
@@ -20,6 +21,7 @@ def compare(workdirs: Sequence[str], workdir: str) -> dict[str, Any]:
     "differences": run_history.differences(runs),
   }
   plotting.write(workdir, "compare", result, {"compare": draw(runs)})
+  storage.publish(workdir)
   return result
 
 

@@ -14,6 +14,7 @@ from absl import logging
 from matplotlib import pyplot
 
 from transformer_xl import command_line
+from transformer_xl import storage
 from transformer_xl.workdir import metrics_log
 
 matplotlib.use("Agg")  # Training machines have no screen.
@@ -51,15 +52,14 @@ def write(
     for figure in figures.values():
       pyplot.close(figure)
     return
-  folder = os.path.join(workdir, "results")
+  folder = os.path.join(storage.local(workdir), "results")
   os.makedirs(folder, exist_ok=True)
   metrics_log.write_json(workdir, f"results/{name}.json", result)
   if arrays:
-    path = os.path.join(folder, f"{name}.npz")
-    np.savez_compressed(path, **arrays)
-    logging.info("Wrote %s.", path)
+    np.savez_compressed(os.path.join(folder, f"{name}.npz"), **arrays)
+    logging.info("Wrote %s/results/%s.npz.", workdir, name)
   for name, figure in figures.items():
     path = os.path.join(folder, f"{name}.png")
     figure.savefig(path, dpi=150, metadata={"Description": result["made_by"]})
     pyplot.close(figure)
-    logging.info("Wrote %s.", path)
+    logging.info("Wrote %s/results/%s.png.", workdir, name)

@@ -11,6 +11,7 @@ from typing import Any
 import ml_collections
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import fields
 from transformer_xl.config import rules
 from transformer_xl.config import schema
@@ -44,7 +45,7 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
   """
   if not workdir:
     raise errors.UserError("name the workdir of a run: --config=saved:WORKDIR")
-  path = os.path.join(workdir, "config.json")
+  path = os.path.join(storage.local(workdir), "config.json")
   try:
     with open(path, encoding="utf-8") as file:
       return updated(default(), json.load(file)["config"])
@@ -55,7 +56,8 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
     ) from None
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
     raise errors.UserError(
-      f"{path} is damaged; restore it, or train again in another workdir."
+      f"{os.path.join(workdir, 'config.json')} is damaged; restore it, or "
+      "train again in another workdir."
     ) from None
 
 

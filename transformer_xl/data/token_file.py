@@ -7,16 +7,17 @@ document starts lie beside it, and `meta.json` describes both.
 import dataclasses
 import difflib
 import functools
-import glob
 import hashlib
 import json
 import os
+import pathlib
 import tokenize
 from typing import Any
 
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import storage
 
 # Raised by NumPy for damaged headers, which it parses as Python literals.
 _DAMAGE = (
@@ -46,7 +47,7 @@ def read_meta(directory: str) -> dict[str, Any]:
 
   If it is missing or damaged, a UserError names the command that prepares it.
   """
-  path = os.path.join(directory, "meta.json")
+  path = os.path.join(storage.local(directory), "meta.json")
   try:
     with open(path, encoding="utf-8") as file:
       meta = json.load(file)
@@ -59,7 +60,7 @@ def read_meta(directory: str) -> dict[str, Any]:
     ) from None
   except (ValueError, LookupError, TypeError, RecursionError) as error:
     reason = " ".join(str(error).split())[:200]
-    raise _damaged(path, f"is damaged ({reason})") from None
+    raise _damaged(directory, "meta.json", f"is damaged ({reason})") from None
 
 
 def _check_meta(meta: Any) -> None:
@@ -78,30 +79,50 @@ def open_split(directory: str, split: str) -> TokenFile:
   """Maps a split into memory and checks it against `meta.json`.
 
   Each process reads the whole file once for its hash, about one second per
-  gigabyte. UserError if the split is missing or not what was prepared.
+  gigabyte. A file in a bucket is copied to the cache (`storage.cached`) once,
+  and again if the copy is damaged.
+
+  Raises:
+    UserError: the split is missing or not what was prepared.
   """
   splits = read_meta(directory).get("splits", {})
   if split not in splits:
     raise errors.UserError(
       f"{directory} has no split {split!r}, only {', '.join(splits)}."
     )
-  entry = splits[split]
-  path = os.path.join(directory, f"{split}.npy")
-  starts_path = os.path.join(directory, f"{split}_documents.npy")
-  tokens, documents = _load(path), np.array(_load(starts_path))
+  try:
+    return _open(directory, split, splits[split])
+  except errors.UserError:
+    if not storage.is_bucket(directory):
+      raise
+  for path in _paths(directory, split, splits[split]):
+    pathlib.Path(path).unlink(missing_ok=True)
+  return _open(directory, split, splits[split])
+
+
+def _open(directory: str, split: str, entry: dict[str, Any]) -> TokenFile:
+  path, starts_path = _paths(directory, split, entry)
+  tokens, documents = (_load(directory, one) for one in (path, starts_path))
   if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
     counts = f"{len(tokens)} tokens where meta.json says {entry['num_tokens']}"
-    raise _damaged(path, f"has {counts}")
+    raise _damaged(directory, path, f"has {counts}")
   status = os.stat(path)
   digest = _sha256_once(path, status.st_size, status.st_mtime_ns)
   if digest != entry["sha256"]:
     hashes = f"{digest[:12]} where meta.json says {entry['sha256'][:12]}"
-    raise _damaged(path, f"has the SHA-256 {hashes}: it was changed")
+    raise _damaged(directory, path, f"has the SHA-256 {hashes}: it was changed")
+  documents = np.array(documents)
   rises = np.all(documents[1:] > documents[:-1])
   if not rises or not np.all((documents >= 0) & (documents < len(tokens))):
     wanted = f"must have rising positions below {len(tokens)}"
-    raise _damaged(starts_path, wanted)
+    raise _damaged(directory, starts_path, wanted)
   return TokenFile(tokens, documents, digest, entry)
+
+
+def _paths(directory: str, split: str, entry: dict[str, Any]) -> list[str]:
+  """Paths on disk of the tokens and of the documents' starts."""
+  names = (f"{split}.npy", f"{split}_documents.npy")
+  return [storage.cached(directory, name, entry["sha256"]) for name in names]
 
 
 def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
@@ -118,7 +139,7 @@ def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
   return tuple((counts[1:] / len(tokens)).tolist())
 
 
-def _load(path: str) -> np.ndarray:
+def _load(directory: str, path: str) -> np.ndarray:
   """Maps a flat array of integers; a UserError if it is missing or damaged."""
   try:
     array = np.lib.format.open_memmap(path, mode="r")
@@ -126,9 +147,10 @@ def _load(path: str) -> np.ndarray:
       raise ValueError
     return array
   except FileNotFoundError:
-    raise _damaged(path, "is missing") from None
+    raise _damaged(directory, path, "is missing") from None
   except _DAMAGE:  # NumPy's own message suggests pickles.
-    raise _damaged(path, "is truncated or not a token file") from None
+    problem = "is truncated or not a token file"
+    raise _damaged(directory, path, problem) from None
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
@@ -145,7 +167,7 @@ def _sha256_once(path: str, size: int, changed_ns: int) -> str:
 
 
 def _prepare_command(directory: str) -> str:
-  parent, name = os.path.split(os.path.normpath(directory))
+  parent, name = storage.split(directory)
   dataset = f"--dataset={name}"
   if name not in BENCHMARKS:
     dataset = f"--dataset=text --source=YOUR_TEXT --name={name}"
@@ -154,18 +176,22 @@ def _prepare_command(directory: str) -> str:
 
 def _suggestion(directory: str) -> str:
   """The dataset that was probably meant, of those prepared and the known."""
-  parent, name = os.path.split(os.path.normpath(directory))
-  prepared = glob.glob(os.path.join(glob.escape(parent), "*", "meta.json"))
-  names = [os.path.basename(os.path.dirname(path)) for path in prepared]
+  parent, name = storage.split(directory)
   if name in BENCHMARKS:
     return ""
-  close = difflib.get_close_matches(name, [*names, *BENCHMARKS], n=1)
+  prepared = [
+    other
+    for other in storage.names(parent)
+    if "meta.json" in storage.names(os.path.join(parent, other))
+  ]
+  close = difflib.get_close_matches(name, [*prepared, *BENCHMARKS], n=1)
   return f"did you mean {close[0]}? Otherwise " if close else ""
 
 
-def _damaged(path: str, problem: str) -> errors.UserError:
-  directory = os.path.dirname(path)
+def _damaged(directory: str, path: str, problem: str) -> errors.UserError:
+  """Names the file in the folder of the dataset, not its copy."""
+  name = os.path.join(directory, os.path.basename(path))
   command = _prepare_command(directory)
   return errors.UserError(
-    f"{path} {problem}; delete {directory} and prepare it again: {command}"
+    f"{name} {problem}; delete {directory} and prepare it again: {command}"
   )

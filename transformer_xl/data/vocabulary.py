@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 import pathlib
 import re
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from transformer_xl import errors
+from transformer_xl import storage
 
 _MISSING = np.iinfo(np.uint32).max
 
@@ -203,7 +205,7 @@ class SubwordVocabulary(Vocabulary):
 
 def load(directory: str) -> Vocabulary:
   """Reads the vocabulary of a prepared dataset; UserError if it is damaged."""
-  folder = pathlib.Path(directory)
+  folder = pathlib.Path(storage.local(directory))
   command = "python -m data_prep.main"
   try:
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
@@ -212,18 +214,19 @@ def load(directory: str) -> Vocabulary:
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if digest != (expected := meta["vocabulary"]["sha256"]):
-      raise ValueError(f"{path} has the SHA-256 {digest}, expected {expected}")
+      raise ValueError(f"{name} has the SHA-256 {digest}, expected {expected}")
     return parse(content, tokenizer=meta["tokenizer"])
   except FileNotFoundError as error:
+    missing = os.path.join(directory, os.path.basename(error.filename))
     raise errors.UserError(
-      f"{directory} is not a prepared dataset: {error.filename} is missing;"
+      f"{directory} is not a prepared dataset: {missing} is missing;"
       f" prepare it with {command}."
     ) from None
   except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
     reason = " ".join(str(error).split())[:400]
     raise errors.UserError(
-      f"{folder / 'meta.json'} or its vocabulary is damaged ({reason}); delete"
-      f" {directory} and prepare it again with {command}."
+      f"{os.path.join(directory, 'meta.json')} or its vocabulary is damaged "
+      f"({reason}); delete {directory} and prepare it again with {command}."
     ) from None
 
 

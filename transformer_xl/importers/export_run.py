@@ -9,6 +9,7 @@ import safetensors.numpy
 
 from transformer_xl import errors
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
@@ -32,8 +33,9 @@ def export(workdir: str, target: str) -> None:
     UserError: the run has no checkpoint, HuggingFace's model cannot represent
       it, or the target exists.
   """
-  if os.path.exists(target):
+  if os.path.exists(target) or storage.names(target):
     raise errors.UserError(f"{target} exists; choose another --target.")
+  storage.require_writable(target)
   config = load.from_config_dict(load.saved(workdir))
   lengths = mapping.Lengths(
     config.eval.segment_len,
@@ -45,7 +47,7 @@ def export(workdir: str, target: str) -> None:
   fields[huggingface.OWN] = huggingface.own_fields(config)
   model = trained_model.load_on_one_device(config, workdir)
   with import_run.new_folder(target) as folder:
-    path = os.path.join(folder, "model.safetensors")
+    path = os.path.join(storage.local(folder), "model.safetensors")
     write_weights(path, model.params, config.model)
     _write(folder, "config.json", json.dumps(fields, indent=2))
     vocabulary = _write_vocabulary(workdir, folder)
@@ -56,7 +58,7 @@ def export(workdir: str, target: str) -> None:
       lines = "".join(f"{json.dumps(card)}\n" for card in cards)
       _write(folder, "evaluation_cards.jsonl", lines)
     text = model_card.render(
-      os.path.basename(os.path.abspath(target)),
+      os.path.basename(storage.absolute(target)),
       config,
       cards,
       step=model.step,
@@ -68,7 +70,7 @@ def export(workdir: str, target: str) -> None:
 
 def _write_vocabulary(workdir: str, folder: str) -> vocabulary_lib.Vocabulary:
   """Writes the folder that `load` reads, and what HuggingFace reads."""
-  source = os.path.join(workdir, run_record.VOCABULARY)
+  source = os.path.join(storage.local(workdir), run_record.VOCABULARY)
   vocabulary = vocabulary_lib.load(source)
   run_record.keep_vocabulary(source, folder)
   if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
@@ -80,7 +82,7 @@ def _write_vocabulary(workdir: str, folder: str) -> vocabulary_lib.Vocabulary:
 
 
 def _write(folder: str, name: str, text: str) -> None:
-  pathlib.Path(folder, name).write_text(text, "utf-8")
+  pathlib.Path(storage.local(folder), name).write_text(text, "utf-8")
 
 
 def write_weights(

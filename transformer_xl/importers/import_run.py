@@ -13,7 +13,9 @@ from typing import Any
 from typing import NamedTuple
 
 from transformer_xl import errors
+from transformer_xl import input_files
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -67,11 +69,12 @@ def make(
     UserError: the files are damaged or do not fit together, or the folder is
       already in use. In that case nothing is written.
   """
-  if os.path.isdir(workdir) and os.listdir(workdir):
+  if storage.names(workdir):
     raise errors.UserError(
       f"{workdir} is not empty; an import makes a new run: choose "
       "another --workdir."
     )
+  storage.require_writable(workdir)
   found = read(format_name=format_name, source=source, **options)
   model, rows = found.config.model, found.rows
   with new_folder(workdir) as folder:
@@ -108,30 +111,36 @@ def read(
   Raises:
     UserError: the files are damaged or do not fit together.
   """
-  kind = FORMATS[format_name]
-  if kind is pytorch:
-    found = pytorch.read(source, cutoffs=cutoffs, pre_norm=pre_norm)
-  elif cutoffs or pre_norm:
+  if format_name != "pytorch" and (cutoffs or pre_norm):
     raise errors.UserError(
       f"--cutoffs and --pre_norm are for --format=pytorch; {format_name} "
       "files state both."
     )
-  else:
-    found = kind.read(source)
-  config = make_config(found, published)
-  path = vocabulary or found.vocabulary
-  if path is None:
-    raise errors.UserError(
-      f"there is no vocabulary beside {source}; name its file, or a prepared "
-      "dataset's folder, with --vocabulary=PATH."
+  kind = FORMATS[format_name]
+  given = {"cutoffs": cutoffs, "pre_norm": pre_norm} if kind is pytorch else {}
+  with input_files.on_disk(source) as place:
+    found = kind.read(place, **given)
+    config = make_config(found, published)
+    path = vocabulary or _address(found.vocabulary, place, source)
+    if path is None:
+      raise errors.UserError(
+        f"there is no vocabulary beside {source}; name its file, or a prepared "
+        "dataset's folder, with --vocabulary=PATH."
+      )
+    params, rows = mapping.import_tensors(
+      found.tensors,
+      kind.layout(config.model),
+      config.model,
+      ignored=kind.IGNORED,
     )
-  params, rows = mapping.import_tensors(
-    found.tensors,
-    kind.layout(config.model),
-    config.model,
-    ignored=kind.IGNORED,
-  )
   return Imported(found.files, config, params, rows, path)
+
+
+def _address(path: str | None, place: str, source: str) -> str | None:
+  """A path in the copy of a source as one in the source itself."""
+  if path is None or place == source:
+    return path
+  return os.path.normpath(path).replace(place, storage.absolute(source))
 
 
 def render(report: dict[str, Any]) -> str:
@@ -197,7 +206,18 @@ def make_config(
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-  """A temporary folder that becomes `path` if the block succeeds."""
+  """A temporary folder that becomes `path` if the block succeeds.
+
+  In a bucket it is `path` itself, and of what goes through the copy of it
+  (`storage.local`) nothing is uploaded unless the block succeeds.
+  """
+  if storage.is_bucket(path):
+    try:
+      yield path
+      storage.publish(path)
+    finally:
+      storage.forget(path)
+    return
   parent, name = os.path.split(os.path.abspath(path))
   os.makedirs(parent, exist_ok=True)
   with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as temporary:

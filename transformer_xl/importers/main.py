@@ -27,7 +27,7 @@ _SOURCE = flags.DEFINE_string(
   required=True,
 )
 _WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the run to make.", required=True
+  "workdir", None, "Folder of the run to make; gs:// too.", required=True
 )
 _PUBLISHED = flags.DEFINE_enum(
   "published",

@@ -6,6 +6,7 @@ from typing import Any
 
 import huggingface_hub
 
+from transformer_xl import storage
 from transformer_xl.config import schema
 
 # Columns of the table of evaluations, by fields of an evaluation card.
@@ -32,7 +33,7 @@ _LIBRARY = "transformer_xl"
 
 def evaluations(workdir: str, *, step: int, parameters: str) -> list[dict]:
   """The cards of `results/cards.jsonl` that these parameters were given."""
-  path = os.path.join(workdir, "results", "cards.jsonl")
+  path = os.path.join(storage.local(workdir), "results", "cards.jsonl")
   if not os.path.exists(path):
     return []
   with open(path, encoding="utf-8") as file:

@@ -8,6 +8,8 @@ import pathlib
 from typing import Any
 
 from transformer_xl import errors
+from transformer_xl import input_files
+from transformer_xl import storage
 from transformer_xl.data import vocabulary
 from transformer_xl.formats import published_vocabulary
 from transformer_xl.workdir import run_record
@@ -27,11 +29,12 @@ def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
     UserError: the file is damaged, or has not `size` symbols.
   """
   loaded = read(path, size=size)  # Raises if it is damaged.
-  if os.path.isdir(path):
-    run_record.keep_vocabulary(path, folder)
-  else:
-    target = os.path.join(folder, run_record.VOCABULARY)
-    _write(*_converted(path), target)
+  with input_files.on_disk(path) as place:
+    if os.path.isdir(place):
+      run_record.keep_vocabulary(place, folder)
+    else:
+      target = os.path.join(storage.local(folder), run_record.VOCABULARY)
+      _write(*_converted(place), target)
   return {"path": path, "unit": loaded.unit, "size": loaded.size}
 
 
@@ -41,11 +44,12 @@ def read(path: str, *, size: int) -> vocabulary.Vocabulary:
   Raises:
     UserError: the file is damaged, or has not `size` symbols.
   """
-  if os.path.isdir(path):
-    loaded = vocabulary.load(path)
-  else:
-    content, tokenizer = _converted(path)
-    loaded = vocabulary.parse(content, tokenizer=tokenizer)
+  with input_files.on_disk(path) as place:
+    if os.path.isdir(place):
+      loaded = vocabulary.load(place)
+    else:
+      content, tokenizer = _converted(place)
+      loaded = vocabulary.parse(content, tokenizer=tokenizer)
   if loaded.size != size:
     raise errors.UserError(
       f"{path} has {loaded.size} symbols, but the model has {size}; name the "

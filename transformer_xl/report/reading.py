@@ -15,6 +15,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -50,7 +51,7 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """
   data_dir, split = config.data.dataset_dir, config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
-  folder = os.path.join(workdir, run_record.VOCABULARY)
+  folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
   vocabulary = vocabulary_lib.load(folder)
   config = load.with_vocab_size(config, token_file.read_meta(folder))
   file = token_file.open_split(data_dir, split)

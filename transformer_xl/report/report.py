@@ -19,6 +19,7 @@ from absl import logging
 from bokeh import resources
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.analysis import plotting
 from transformer_xl.config import schema
 from transformer_xl.report import figures
@@ -87,13 +88,14 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   content = page.encode(
     "utf-8", "replace"
   )  # Half a surrogate pair has no code.
-  path = os.path.join(workdir, FILE)
+  path = os.path.join(storage.local(workdir), FILE)
   if jax.process_index() == 0:
     with open(f"{path}.tmp", "wb") as file:
       file.write(content)
     os.replace(f"{path}.tmp", path)
     logging.info(
-      "Wrote %s, %.1f MB: open it in a browser.", path, len(content) / 1e6
+      "Wrote %s, %.1f MB: open it in a browser.",
+      *(os.path.join(workdir, FILE), len(content) / 1e6),
     )
   result = {
     "made_by": plotting.MADE_BY,

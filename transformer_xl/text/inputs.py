@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import input_files
 from transformer_xl.data import vocabulary as vocabulary_lib
 
 POLICIES = ("fresh", "carry")
@@ -37,7 +38,7 @@ def read_file(path: str, *, field: str) -> str:
   try:
     if path == "-":
       return sys.stdin.buffer.read().decode("utf-8")
-    with open(path, "rb") as file:
+    with input_files.on_disk(path) as place, open(place, "rb") as file:
       return file.read().decode("utf-8")
   except OSError as error:
     raise errors.UserError(

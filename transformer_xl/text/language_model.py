@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -78,7 +79,7 @@ def load(
     UserError: the workdir has no such checkpoint or no vocabulary, or the
       model's keys cannot be cached.
   """
-  folder = f"{workdir}/{run_record.VOCABULARY}"
+  folder = f"{storage.local(workdir)}/{run_record.VOCABULARY}"
   vocabulary = vocabulary_lib.load(folder)
   config = load_lib.with_vocab_size(config, token_file.read_meta(folder))
   load_params = (

@@ -9,6 +9,7 @@ import jax
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.model import extension
@@ -60,7 +61,7 @@ def load(
   )
   count = config.model.vocab_size - model.vocab_size
   record = {
-    "workdir": os.path.abspath(source),
+    "workdir": storage.absolute(source),
     "checkpoint_step": step,
     "parameters": train.init_parameters,
     "params_sha256": checksums.of_json(checksums.of(params)),
@@ -82,13 +83,14 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
     UserError: its parameters do not fit, or mean something else.
   """
   source = config.train.init_from
-  if not os.path.exists(os.path.join(source, "config.json")):
+  folder = storage.local(source)
+  if not os.path.exists(os.path.join(folder, "config.json")):
     raise errors.UserError(
       f"train.init_from={source} has no config.json; name the workdir of a run "
       "or of an import."
     )
   saved = load_lib.from_config_dict(load_lib.saved(source)).model
-  known = os.path.join(source, run_record.VOCABULARY, "meta.json")
+  known = os.path.join(folder, run_record.VOCABULARY, "meta.json")
   free = FREE | ({"model.vocab_size"} if os.path.exists(known) else set())
   for name, value in vars(saved).items():
     wanted = getattr(config.model, name)

@@ -6,6 +6,7 @@ import pathlib
 from typing import NamedTuple
 
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 
@@ -38,7 +39,7 @@ def read(workdir: str) -> Run:
     UserError: a file of the workdir is missing or damaged.
   """
   config = load.from_config_dict(load.saved(workdir))
-  folder = pathlib.Path(workdir)
+  folder = pathlib.Path(storage.local(workdir))
   record = json.loads((folder / "config.json").read_text("utf-8"))
   versions = record.get("versions", {})
   meta, log = folder / "vocabulary" / "meta.json", folder / "metrics.jsonl"
@@ -47,7 +48,8 @@ def read(workdir: str) -> Run:
     digest = splits["train"]["sha256"]
   except (OSError, ValueError, KeyError):
     raise errors.UserError(
-      f"{meta} does not say which text it was; train in another --workdir."
+      f"the vocabulary in {workdir} does not say which text it was; train in "
+      "another --workdir."
     ) from None
   losses: dict[int, float] = {}
   validation: dict[int, float] = {}
