@@ -146,7 +146,7 @@ def run(
     logging.get_absl_handler().addFilter(is_not_noise)
     logging.get_absl_handler().addFilter(_label)
     format_log()
-    sys.excepthook = _print_exception
+    sys.unraisablehook = _print_unraisable
     if quiet:
       logging.set_verbosity(logging.ERROR)
     with _one_line():
@@ -202,13 +202,13 @@ def _one_line() -> Iterator[None]:
   sys.exit(status)
 
 
-def _print_exception(kind, error, trace) -> None:
-  """Prints what ends a thread, except the threads of a save that has failed.
+def _print_unraisable(problem) -> None:
+  """Prints what no code can catch, except what follows a save that failed.
 
-  They tell their end to a loop of events that Orbax has closed by then.
+  Tensorstore then tells the end of other writes to a loop that is closed.
   """
-  if str(error) != "Event loop is closed":
-    sys.__excepthook__(kind, error, trace)
+  if str(problem.exc_value) != "Event loop is closed":
+    sys.__unraisablehook__(problem)
 
 
 def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
