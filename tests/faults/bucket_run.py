@@ -2,6 +2,7 @@
 
 from tests import emulator
 from tests.faults import victim
+from transformer_xl.workdir import checkpoint_items
 
 UPDATES = {
   **victim.UPDATES,
@@ -33,6 +34,11 @@ class BucketRun:
     """A copy on disk of all that is in the bucket."""
     return emulator.download(self.address, self._folder / "copy")
 
+  def steps(self):
+    """The checkpoints in the bucket that are completely written."""
+    folder = self.fetched() / checkpoint_items.DIRECTORY
+    return sorted(int(p.parent.name) for p in folder.glob("*/commit_success*"))
+
   def finish(self, process):
     """Waits for its end, and for that of the same command if need be.
 
@@ -48,10 +54,9 @@ class BucketRun:
 
   def assert_continues(self):
     """The same command resumes from the newest checkpoint, as if unharmed."""
-    copy = self.fetched()
-    before = victim.lines_so_far(copy)
+    before = victim.lines_so_far(self.fetched())
     assert before == self.bench.lines[: len(before)]
-    after = max(victim.steps(copy), default=0)
+    after = max(self.steps(), default=0)
     process = self.start()
     assert process.end() == 0, process.says()
     expected = f"Resuming after step {after}." if after else "Starting with"

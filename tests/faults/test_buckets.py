@@ -47,7 +47,7 @@ KILLS = {
   "after saving": (3, 2.0),
   "closing": (1, 0.5),
 }
-KILLS_EACH = 2
+KILLS_EACH = 1
 MANY_STEPS = "--config.train.num_steps=1000000"
 
 
@@ -104,10 +104,10 @@ def test_the_bucket_fails_while_a_run_resumes(
 
 def killed_after_saving(run):
   """Leaves a run with at least one checkpoint."""
-  process = run.start_to("saving", 2)
+  process = run.start_to("saving", 3)  # The first is complete by then.
   process.hit(victim.SIGKILL)
   process.end()
-  assert victim.steps(run.fetched())
+  assert run.steps()
 
 
 def test_logs_that_could_not_be_uploaded_follow(run, faulty, trying_bucket):
