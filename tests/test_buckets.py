@@ -43,9 +43,10 @@ def results(folder):
 @pytest.mark.slow
 def test_a_run_that_was_stopped_and_evaluated(bucket, tmp_path, monkeypatch):
   data_dir = corpus.write(tmp_path / "data")
-  config = corpus.config(data_dir, **UPDATES)
+  emulator.upload(data_dir, f"{bucket}/data")
   run, address = tmp_path / "run", f"{bucket}/run"
-  for workdir in (str(run), address):
+  for workdir, data in ((str(run), data_dir), (address, f"{bucket}/data")):
+    config = corpus.config(data, **UPDATES)
     with monkeypatch.context() as patch:
       test_resume.stop_at(6, patch)
       assert not loop.train(config, workdir)
@@ -67,9 +68,10 @@ def test_every_mode_has_the_results_of_the_run_on_disk(mode, bucket, tmp_path):
   texts = tmp_path / "texts"
   texts.write_text("abc\nde fgh\nabcdefgh\n")
   run, address = tmp_path / "run", f"{bucket}/run"
+  emulator.upload(data_dir, f"{bucket}/data")
   updates = processes.RUN | {"score.file": str(texts)}
-  for workdir in (str(run), address):
-    config = runs.write(data_dir, workdir, **updates)
+  for workdir, data in ((str(run), data_dir), (address, f"{bucket}/data")):
+    config = runs.write(data, workdir, **updates)
     storage.publish(workdir)
     storage.forget(workdir)  # Another process has none of the files.
     processes.MODES[mode](config, workdir)

@@ -14,15 +14,19 @@ ENDS = "ends in one line; the same command resumes"
 
 
 class BucketRun:
-  """A workdir in a bucket; `bench` has the same run on disk."""
+  """Data and a workdir in a bucket; `bench` has the same run on disk."""
 
-  def __init__(self, bench, address, folder):
-    self.bench, self.address, self._folder = bench, address, folder
+  def __init__(self, bench, bucket, folder):
+    self.bench, self.address, self._folder = bench, f"{bucket}/run", folder
+    emulator.upload(bench.data_dir, f"{bucket}/data")
+    self.flags = (
+      f"--workdir={self.address}",
+      f"--config.data.dir={bucket}/data",
+    )
 
   def start(self, *more):
     """Starts the command; what all calls say is in one file."""
-    flag = f"--workdir={self.address}"
-    return self.bench.start(self._folder / "run", flag, *more)
+    return self.bench.start(self._folder / "run", *self.flags, *more)
 
   def start_to(self, stage, occurrence=1):
     """Starts the command, and waits until it enters a stage."""

@@ -59,7 +59,7 @@ def bench(tmp_path_factory):
 
 @pytest.fixture
 def run(bench, bucket, tmp_path):
-  return bucket_run.BucketRun(bench, f"{bucket}/run", tmp_path)
+  return bucket_run.BucketRun(bench, bucket, tmp_path)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -178,8 +178,8 @@ def whole(bench, tmp_path_factory):
 def test_one_of_two_processes_is_killed(
   run, bench, whole, tmp_path, trying_bucket, killed
 ):
-  flag = f"--workdir={run.address}"
-  both = test_two_processes.start_both(bench, tmp_path / "run", flag)
+  log = tmp_path / "run"
+  both = test_two_processes.start_both(bench, log, *run.flags)
   assert both[killed].wait_for("after saving", 2), both[killed].says()
   both[killed].hit(victim.SIGKILL)
   with trying_bucket("training", "one of two processes killed") as note:
