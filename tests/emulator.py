@@ -12,9 +12,11 @@ import http
 import http.server
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
+import fsspec
 from etils import epath
 from gcp_storage_emulator import exceptions
 from gcp_storage_emulator import server
@@ -35,6 +37,22 @@ def environment(port):
   }
 
 
+def download(address, folder):
+  """Copies a bucket's folder, with all that is in it, to a new one; returns it.
+
+  What is not in the bucket is not in the copy either.
+  """
+  shutil.rmtree(folder, ignore_errors=True)
+  folder.mkdir()
+  bucket = fsspec.filesystem("gs")
+  for path in bucket.find(address):
+    name = path.removeprefix(address.removeprefix("gs://")).lstrip("/")
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(bucket.cat_file(path))
+  return folder
+
+
 @contextlib.contextmanager
 def serving(log):
   """Yields the port. Clients that leave early make noise, which `log` gets."""
@@ -48,6 +66,14 @@ def serving(log):
   ):
     yield int(process.stdout.readline())
     process.stdin.close()
+
+
+def upload(folder, address):
+  """Writes the files of a folder, and of those in it, to a bucket."""
+  for path in pathlib.Path(folder).rglob("*"):
+    if path.is_file():
+      target = epath.Path(address) / str(path.relative_to(folder))
+      target.write_bytes(path.read_bytes())
 
 
 def with_generations(handle):
@@ -84,14 +110,6 @@ def _generation(request, storage):
   except exceptions.NotFound:
     return "0"
   return found["generation"]
-
-
-def upload(folder, address):
-  """Writes the files of a folder, and of those in it, to a bucket."""
-  for path in pathlib.Path(folder).rglob("*"):
-    if path.is_file():
-      target = epath.Path(address) / str(path.relative_to(folder))
-      target.write_bytes(path.read_bytes())
 
 
 def main():

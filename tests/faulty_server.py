@@ -30,6 +30,7 @@ class Fault:
   message: str = "We encountered an internal error. Please try again."
   delay: float = 0.0
   methods: tuple[str, ...] = ALL
+  path: str = ""  # A part of the address.
   requests: int = 1_000_000
   seconds: float = 1_000_000.0
   hits: int = 0
@@ -37,13 +38,12 @@ class Fault:
   def __post_init__(self):
     self._end = time.monotonic() + self.seconds
 
-  def takes(self, method):
+  def takes(self, method, path):
     """Whether it happens to this request."""
     is_due = self.hits < self.requests and time.monotonic() < self._end
-    if not is_due or method not in self.methods:
-      return False
-    self.hits += 1
-    return True
+    is_meant = method in self.methods and self.path in path
+    self.hits += is_due and is_meant
+    return is_due and is_meant
 
 
 class FaultyServer:
@@ -75,9 +75,9 @@ class FaultyServer:
   def take(self, method, path):
     """The fault that happens to a request, or None."""
     with self._lock:
-      self.requests.append((method, urllib.parse.unquote(path)))
-      fault = self.fault
-      return fault if fault and fault.takes(method) else None
+      path, fault = urllib.parse.unquote(path), self.fault
+      self.requests.append((method, path))
+      return fault if fault and fault.takes(method, path) else None
 
   @contextlib.contextmanager
   def failing(self, kind, **fields):

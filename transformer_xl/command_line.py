@@ -189,6 +189,7 @@ def run(
     logging.get_absl_handler().addFilter(is_not_noise)
     logging.get_absl_handler().addFilter(_label)
     format_log()
+    sys.unraisablehook = _print_unraisable
     if quiet:
       logging.set_verbosity(logging.ERROR)
     with _one_line():
@@ -240,6 +241,15 @@ def _one_line() -> Iterator[None]:
 def _is_lost_output(error: Exception) -> bool:
   codes = (errno.EPIPE, errno.EIO)  # A pipe's reader or the terminal is gone.
   return isinstance(error, OSError) and error.errno in codes
+
+
+def _print_unraisable(problem) -> None:
+  """Prints what no code can catch, except what follows a save that failed.
+
+  Tensorstore then tells the end of other writes to a loop that is closed.
+  """
+  if str(problem.exc_value) != "Event loop is closed":
+    sys.__unraisablehook__(problem)
 
 
 def is_not_noise(record: stdlib_logging.LogRecord) -> bool:

@@ -1,4 +1,7 @@
-"""The table of faults: what was tried, what survived, what was lost."""
+"""The tables of faults: what was tried, what survived, what was lost.
+
+Faults of runs on disk are in one table, those of runs in buckets in another.
+"""
 
 import collections
 import contextlib
@@ -13,16 +16,18 @@ import pytest
 from tests.faults import victim
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/reliability.md"
-START, END = "<!-- faults: start -->", "<!-- faults: end -->"
 PACKAGES = ("jax", "flax", "orbax-checkpoint", "numpy")
-TRIED, LOST = collections.Counter(), collections.Counter()
+BUCKET_PACKAGES = ("gcsfs", "tensorstore", "gcp-storage-emulator")
+# How each try ended, by table and row; None if something was lost.
+FAULTS = collections.defaultdict(list)
+BUCKETS = collections.defaultdict(list)
 
 
 def pytest_addoption(parser):
   parser.addoption(
     "--fault-table",
     action="store_true",
-    help="Write the table of faults into docs/measurements/reliability.md.",
+    help="Write the tables of faults into docs/measurements/reliability.md.",
   )
 
 
@@ -32,21 +37,42 @@ def trying(request):
 
   @contextlib.contextmanager
   def count(fault):
-    outcome = [fault, False]
-    # So it reaches the process that writes the table.
-    request.node.user_properties.append(("fault", outcome))
-    yield
-    outcome[1] = True
+    with _noted(request, "fault", [fault]) as note:
+      yield
+      note("survived")
 
   return count
+
+
+@pytest.fixture
+def trying_bucket(request):
+  """The same for a fault of a bucket; the block says how the run went on."""
+
+  def count(operation, fault):
+    return _noted(request, "bucket fault", [operation, fault])
+
+  return count
+
+
+@contextlib.contextmanager
+def _noted(request, table, row):
+  outcome = [row, None]
+  # So it reaches the process that writes the table.
+  request.node.user_properties.append((table, outcome))
+
+  def note(text):
+    outcome[1] = text
+
+  yield note
 
 
 def pytest_runtest_logreport(report):
   if report.when == "call":
     for name, outcome in report.user_properties:
-      if name == "fault":
-        TRIED[outcome[0]] += 1
-        LOST[outcome[0]] += not outcome[1]
+      table = {"fault": FAULTS, "bucket fault": BUCKETS}.get(name)
+      if table is not None:
+        row, end = outcome
+        table[tuple(row)].append(end)
 
 
 @pytest.fixture(scope="session")
@@ -56,29 +82,56 @@ def bench(tmp_path_factory):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-  if not TRIED:
-    return
-  table = "\n".join(_rows())
-  terminalreporter.write_line(table)
-  if config.getoption("fault_table", False):
-    text = PAGE.read_text("utf-8")
-    before, rest = text.split(START)
-    _, after = rest.split(END)
-    parts = (f"{before}{START}", _versions(), table, f"{END}{after}")
-    PAGE.write_text("\n\n".join(parts), "utf-8")
+  for name, table, rows, packages in (
+    ("faults", FAULTS, _rows(), PACKAGES),
+    ("buckets", BUCKETS, _bucket_rows(), (*PACKAGES, *BUCKET_PACKAGES)),
+  ):
+    if table:
+      text = "\n".join(rows)
+      terminalreporter.write_line(text)
+      if config.getoption("fault_table", False):
+        _write(name, text, packages)
+
+
+def _write(name, table, packages):
+  """Replaces one of the tables in the page."""
+  start, end = f"<!-- {name}: start -->", f"<!-- {name}: end -->"
+  text = PAGE.read_text("utf-8")
+  before, rest = text.split(start)
+  _, after = rest.split(end)
+  parts = (f"{before}{start}", _versions(packages), table, f"{end}{after}")
+  PAGE.write_text("\n\n".join(parts), "utf-8")
 
 
 def _rows():
   yield "| fault | tried | survived | lost |"
   yield "|---|---|---|---|"
-  for fault, tried in sorted(TRIED.items()):
-    yield f"| {fault} | {tried} | {tried - LOST[fault]} | {LOST[fault]} |"
-  tried, lost = TRIED.total(), LOST.total()
+  for (fault,), ends in sorted(FAULTS.items()):
+    lost = ends.count(None)
+    yield f"| {fault} | {len(ends)} | {len(ends) - lost} | {lost} |"
+  tried, lost = _totals(FAULTS)
   yield f"| **all** | **{tried}** | **{tried - lost}** | **{lost}** |"
 
 
-def _versions():
-  versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
+def _bucket_rows():
+  yield "| while | fault | outcome | tried | lost |"
+  yield "|---|---|---|---|---|"
+  for (operation, fault), ends in sorted(BUCKETS.items()):
+    outcome = " or ".join(sorted({end for end in ends if end}))
+    lost = ends.count(None)
+    yield f"| {operation} | {fault} | {outcome} | {len(ends)} | {lost} |"
+  tried, lost = _totals(BUCKETS)
+  yield f"| **all** | | | **{tried}** | **{lost}** |"
+
+
+def _totals(table):
+  """How many faults were tried, and how many lost something."""
+  ends = [end for found in table.values() for end in found]
+  return len(ends), ends.count(None)
+
+
+def _versions(packages):
+  versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
   return (
     f"Written by `make test-faults` on {datetime.date.today()} with "
     f"{', '.join(versions)} and Python {platform.python_version()} on "

@@ -13,13 +13,10 @@ from tests.training import test_resume
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 
-def start_both(bench, workdir):
-  flags = ["--num_processes=2", "--coordinator"]
+def start_both(bench, workdir, *more):
   address = f"localhost:{test_processes.free_port()}"
-  return [
-    bench.start(workdir, flags[0], f"{flags[1]}={address}", f"--process_id={i}")
-    for i in range(2)
-  ]
+  flags = ["--num_processes=2", f"--coordinator={address}", *more]
+  return [bench.start(workdir, *flags, f"--process_id={i}") for i in range(2)]
 
 
 @pytest.fixture(scope="module")

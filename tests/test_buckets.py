@@ -1,0 +1,82 @@
+"""A run in a bucket has the files and the numbers of the run on disk."""
+
+import json
+import re
+
+import pytest
+
+from tests import corpus
+from tests import emulator
+from tests import processes
+from tests.analysis import runs
+from tests.training import test_processes
+from tests.training import test_resume
+from transformer_xl import storage
+from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.training import loop
+
+UPDATES = {
+  "model.num_layers": 1,
+  "train.num_steps": 8,
+  "train.eval_every_steps": 4,
+  "eval.split": "valid",
+}
+
+
+def files(folder):
+  """Names of a run's files, to the items of checkpoints, without the time."""
+  paths = (p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+  short = ("/".join(p.parts[:3]) for p in paths)
+  return sorted({re.sub("tfevents.*", "tfevents", name) for name in short})
+
+
+def results(folder):
+  """Numbers of all results, without timing, by the file and the path in it."""
+  return {
+    str(path.relative_to(folder)): dict(
+      test_processes.numbers(json.loads(path.read_text()))
+    )
+    for path in folder.rglob("results/*.json")
+  }
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_and_evaluated(bucket, tmp_path, monkeypatch):
+  data_dir = corpus.write(tmp_path / "data")
+  emulator.upload(data_dir, f"{bucket}/data")
+  run, address = tmp_path / "run", f"{bucket}/run"
+  for workdir, data in ((str(run), data_dir), (address, f"{bucket}/data")):
+    config = corpus.config(data, **UPDATES)
+    with monkeypatch.context() as patch:
+      test_resume.stop_at(6, patch)
+      assert not loop.train(config, workdir)
+    assert loop.train(config, workdir)
+    evaluate.run(config, workdir)
+    storage.publish(workdir)
+  copy = emulator.download(address, tmp_path / "copy")
+  test_resume.assert_same_run(run, copy, config)
+  assert results(run) == results(copy)
+  assert len(results(copy)) == 1
+  assert files(run) == files(copy)
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", processes.MODES)
+def test_every_mode_has_the_results_of_the_run_on_disk(mode, bucket, tmp_path):
+  data_dir = corpus.write(tmp_path / "data")
+  texts = tmp_path / "texts"
+  texts.write_text("abc\nde fgh\nabcdefgh\n")
+  run, address = tmp_path / "run", f"{bucket}/run"
+  emulator.upload(data_dir, f"{bucket}/data")
+  updates = processes.RUN | {"score.file": str(texts)}
+  for workdir, data in ((str(run), data_dir), (address, f"{bucket}/data")):
+    config = runs.write(data, workdir, **updates)
+    storage.publish(workdir)
+    storage.forget(workdir)  # Another process has none of the files.
+    processes.MODES[mode](config, workdir)
+    storage.publish(workdir)
+  copy = emulator.download(address, tmp_path / "copy")
+  assert results(run) == results(copy)
+  assert files(run) == files(copy)
+  assert len(files(run)) > 3
