@@ -19,7 +19,7 @@ BASE = "--config=experiments/base.py"
 LOG_LINE = re.compile(r"\d\d:\d\d:\d\d (warning: )?\S")
 # What a case has beside its arguments.
 SETTINGS = {
-  "lanes": {
+  "devices": {
     "environment": {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
   },
   "outside the root": {"folder": "tests"},
@@ -32,12 +32,9 @@ FAILURES = {  # What is said, and the status.
   "misspelt hint": ("num_layers", 2),
   "wrong type": ("num_layers", 2),
   "out of range": ("train.batch_size must be at least 1: it is 0", 2),
-  "lanes": (
-    "multiple of the 2 devices that share it; the nearest are 6 and 8",
-    2,
-  ),
+  "devices": ("must use all 2 devices; try --config.mesh.data=-1", 2),
   "no workdir": ("set --workdir=FOLDER", 2),
-  "bucket": ("--workdir=gs://bucket/run must be a folder", 2),
+  "bucket": ("--workdir=s3://bucket/run must be a folder", 2),
   "a word that is no flag": ("'eval' belongs to no flag; write --flag=", 2),
   "workdir is a file": ("/texts must be a folder, but it is a file", 2),
   "data folder is a file": ("/texts must be a folder, but it is", 2),
@@ -136,9 +133,9 @@ def commands(folder):
     "misspelt hint": [BASE, new, "--config.model.num_layer=4"],
     "wrong type": [BASE, new, "--config.model.num_layers=four"],
     "out of range": [*flags, new, "--config.train.batch_size=0"],
-    "lanes": [*flags, new, "--config.train.batch_size=7"],
+    "devices": [*flags, new, "--config.mesh.data=3"],
     "no workdir": flags,
-    "bucket": [*flags, "--workdir=gs://bucket/run"],
+    "bucket": [*flags, "--workdir=s3://bucket/run"],
     "a word that is no flag": ["eval", *flags, new],
     "workdir is a file": [*flags, f"--workdir={folder}/texts"],
     "data folder is a file": [*flags, new, f"--config.data.dir={folder}/texts"],
