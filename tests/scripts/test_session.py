@@ -54,8 +54,10 @@ def counted(bucket):
 
 
 def wait_for(process, condition):
+  hung = time.monotonic() + 300
   while not condition():
     assert process.poll() is None, process.stdout.read()
+    assert time.monotonic() < hung
     time.sleep(0.02)
 
 
