@@ -250,7 +250,7 @@ def _price_flags(parser: argparse.ArgumentParser) -> None:
 def _request_flags(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--runtime_version", help="If not that of Google's table for the type.")
-  add("--valid_for", default="", help="How long to wait for it, such as 6h.")
+  add("--valid_for", default="", help="Give up after waiting, such as 6h.")
   add(
     "--yes", action="store_true", help="Do not ask whether the cost is right."
   )

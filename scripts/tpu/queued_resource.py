@@ -171,13 +171,19 @@ def _create(slice_: Slice) -> None:
 
 
 def _explain(slice_: Slice, found: dict[str, Any]) -> None:
-  """Logs why a request failed; ends if it never can succeed."""
+  """Logs why a request failed; ends if it is not to be made again."""
   error = found["state"].get("failedData", {}).get("error", {})
   if message := error.get("message"):
     log(f"{slice_.name}: {message}")
     refused = gcloud.refusal(f"ERROR: {message}")
     if isinstance(refused, errors.UserError):
       raise refused
+  if slice_.valid_for and found["state"]["state"] == "FAILED":
+    delete(slice_)
+    raise errors.UserError(
+      f"{slice_.name} was not granted in {slice_.valid_for}: wait longer, or "
+      "take another --type, --tier or --zone."
+    )
 
 
 def delete(slice_: Slice) -> None:

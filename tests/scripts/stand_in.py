@@ -56,6 +56,7 @@ SAID = {
     "PERMISSION_DENIED: Permission 'tpu.queuedresources.create' denied on "
     "'projects/p/locations/us-central1-a'."
   ),
+  "late": "Insufficient capacity.",
   "unavailable": "UNAVAILABLE: The service is currently unavailable.",
   "refused": ("[/usr/bin/ssh] exited with return code [255]."),
 }
@@ -87,7 +88,8 @@ class Cloud:
     """The words of all calls so far."""
     path = self.folder / "calls"
     lines = path.read_text().splitlines() if path.exists() else []
-    return [words for words in map(json.loads, lines) if verb in words]
+    found = map(json.loads, lines)
+    return [words for words in found if not verb or verb in words]
 
   def home(self, worker):
     return self.folder / f"worker-{worker}"
@@ -138,10 +140,10 @@ def main(folder, words):
     fault = next((f for f in state["faults"] if hits(f, command, words)), None)
     if fault:
       state["faults"].remove(fault)
-      if fault[1] in SAID:
+      if fault[1] in SAID and fault[1] != "late":
         fail(command, SAID[fault[1]])
     if command == "queued-resources create":
-      create(cloud, state, options)
+      create(state, options, fails=fault is not None)
     elif command == "queued-resources delete":
       delete(cloud, state, options)
     elif command == "queued-resources describe":
@@ -185,13 +187,14 @@ def fail(command, text):
   sys.exit(1)
 
 
-def create(cloud, state, options):
+def create(state, options, *, fails):
   name = options["name"]
   if name in state["requests"]:
     fail("queued-resources create", "ALREADY_EXISTS: Resource already exists.")
   state["requests"][name] = {
     "state": "WAITING_FOR_RESOURCES",
     "type": options["accelerator_type"],
+    "fails": fails,
   }
   print("Create request issued.", file=sys.stderr)
 
@@ -204,8 +207,8 @@ def find(state, command, name):
 
 def describe(cloud, state, options):
   request = find(state, "queued-resources describe", options["name"])
-  if request.get("fails"):
-    error = {"code": 8, "message": request["fails"]}
+  if request["fails"] and request["state"] == "PROVISIONING":
+    error = {"code": 8, "message": SAID["late"]}
     return {"state": {"state": "FAILED", "failedData": {"error": error}}}
   shown = request["state"]
   request["state"] = ADVANCES.get(shown, shown)
@@ -240,11 +243,12 @@ def node(state, options):
 def delete(cloud, state, options):
   request = find(state, "queued-resources delete", options["name"])
   if request["state"] == "PROVISIONING" or not options["force"]:
-    fail(
-      "queued-resources delete",
+    said = (
       f"not supported when state is {request['state']}; must be one of "
-      "[ACCEPTED WAITING_FOR_RESOURCES SUSPENDED FAILED]",
+      "[ACCEPTED WAITING_FOR_RESOURCES SUSPENDED FAILED]"
     )
+    request["state"] = "SUSPENDED"  # The refusal ends the provisioning.
+    fail("queued-resources delete", said)
   cloud.destroy(state["num_workers"])
   del state["requests"][options["name"]]
 

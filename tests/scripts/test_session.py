@@ -54,8 +54,10 @@ def counted(bucket):
 
 
 def wait_for(process, condition):
+  hung = time.monotonic() + 300
   while not condition():
     assert process.poll() is None, process.stdout.read()
+    assert time.monotonic() < hung
     time.sleep(0.02)
 
 
@@ -169,6 +171,70 @@ def test_a_mistake_in_the_command_is_not_repeated_and_nothing_is_left(
   lines = conftest.finish(process, status=2)
   assert said(lines, "error: the command was refused, see the log above")
   assert len(said(lines, "train is started")) == 1
+  assert lines[-1] == "xl does not exist and costs nothing; buckets do."
+
+
+def test_a_run_that_a_signal_stops_is_not_finished(cloud, bucket):
+  held = gate(bucket, 4)
+  process = conftest.start(cloud, "run", *ASKED, *COMMAND)
+  try:
+    wait_for(process, lambda: len(counted(bucket)) == 4)
+    cloud.signal([0, 1], signal.SIGTERM)  # Its status is 0.
+    held.unlink()
+    lines = conftest.finish(process)
+  finally:
+    process.kill()
+  assert said(lines, "Saved at step 4; the same command continues.")
+  assert said(lines, "xl: a signal stopped the run.")
+  assert len(said(lines, "train is started")) == 2
+  assert len(said(lines, "xl: ACTIVE.")) == 2  # The same slice, seen again.
+  assert len(cloud.calls("create")) == 1
+  assert counted(bucket) == list(range(1, STEPS + 1))
+
+
+@pytest.mark.rest
+def test_workers_that_outlast_a_failed_one_are_ended(cloud, bucket):
+  held = gate(bucket, 4)
+  process = conftest.start(cloud, "run", *ASKED, *COMMAND)
+  try:
+    wait_for(process, lambda: len(counted(bucket)) == 4)
+    cloud.signal([1], signal.SIGKILL)
+    wait_for(
+      process,
+      lambda: any("kill -KILL" in " ".join(words) for words in cloud.calls()),
+    )
+    held.unlink()
+    lines = conftest.finish(process)
+  finally:
+    process.kill()
+  assert said(lines, "the run failed with status killed; starting it again")
+  assert len(said(lines, "train is started")) == 2
+  assert counted(bucket) == list(range(1, STEPS + 1))
+
+
+@pytest.mark.rest
+def test_a_request_that_fails_late_is_made_again_or_given_up(cloud, bucket):
+  late = ["queued-resources create", "late"]
+  with cloud.state() as state:
+    state["faults"] = [late]
+  lines = conftest.finish(conftest.start(cloud, "create", *ASKED))
+  assert said(lines, "xl: FAILED.")
+  assert said(lines, "xl: Insufficient capacity.")
+  assert len(said(lines, "xl: asking for it.")) == 2
+  conftest.finish(conftest.start(cloud, "delete"))
+  with cloud.state() as state:
+    state["faults"] = [late]
+  process = conftest.start(cloud, "create", *ASKED, "--valid_for=6h")
+  lines = conftest.finish(process, status=2)
+  assert said(lines, "error: xl was not granted in 6h: wait longer")
+  assert lines[-1] == "xl does not exist and costs nothing; buckets do."
+
+
+def test_a_request_is_deleted_when_the_cloud_allows_it(cloud):
+  with cloud.state() as state:
+    state["requests"]["xl"] = {"state": "PROVISIONING", "fails": False}
+  lines = conftest.finish(conftest.start(cloud, "delete"))
+  assert said(lines, "not supported when state is PROVISIONING")
   assert lines[-1] == "xl does not exist and costs nothing; buckets do."
 
 

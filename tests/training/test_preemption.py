@@ -1,11 +1,13 @@
 """Signals stop a run on a checkpoint, and what they prevent is made up for."""
 
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from scripts.tpu import job
 from tests import corpus
 from tests.training.runs import lines
 from tests.training.runs import steps
@@ -157,3 +159,5 @@ def test_a_stopped_run_says_where_it_is_saved(
   assert (
     last == f"Saved at step {steps(tmp_path)[-1]}; the same command continues."
   )
+  # A session on a slice knows by it that the run is not finished.
+  assert re.match(job.STOPPED, last)
