@@ -33,7 +33,7 @@ test-all: $(VENV)/installed
 test-smoke: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) $(SMOKE)
 
-# Hurts runs in every way; writes the table in docs/measurements/reliability.md.
+# Hurts runs in every way; writes the tables in docs/measurements/reliability.md.
 test-faults: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/faults \
 	  -m "faults or rest or slow" --numprocesses 2 --fault-table

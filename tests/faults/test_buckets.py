@@ -185,7 +185,7 @@ def test_one_of_two_processes_is_killed(
   with trying_bucket("training", "one of two processes killed") as note:
     assert both[killed].end() == -victim.SIGKILL
     assert both[1 - killed].end(seconds=200) != 0
-    for process in test_two_processes.start_both(bench, tmp_path / "run", flag):
+    for process in test_two_processes.start_both(bench, log, *run.flags):
       assert process.end() == 0, process.says()
     copy = run.fetched()
     assert test_resume.lines(copy) == test_resume.lines(whole)
