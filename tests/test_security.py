@@ -81,9 +81,12 @@ def test_the_check_would_find_it(line):
 
 
 def test_addresses_are_https():
+  # The server of a cloud machine about itself is on that machine.
+  itself = "http://{server}/computeMetadata/"
   for folder in FOLDERS:
     for path in (ROOT / folder).rglob("*.py"):
-      assert "http://" not in path.read_text("utf-8"), path
+      text = path.read_text("utf-8").replace(itself, "")
+      assert "http://" not in text, path
 
 
 def _member(name, kind=tarfile.REGTYPE, link=""):

@@ -201,8 +201,9 @@ def test_the_report_of_a_run_in_a_bucket_is_that_of_a_folder(
   )
   runs.write(data_dir, workdir, **SHORT)
   emulator.upload(tmp_path / "run" / "results", f"{workdir}/results")
-  log = epath.Path(workdir) / "metrics.jsonl"
-  log.write_bytes((tmp_path / "run" / "metrics.jsonl").read_bytes())
+  for name in ("metrics.jsonl", "goodput.jsonl"):
+    log = epath.Path(workdir) / name
+    log.write_bytes((tmp_path / "run" / name).read_bytes())
   storage.forget(workdir)
   expected = report.run(config, str(tmp_path / "run"))
   result = report.run(config, workdir)
@@ -212,6 +213,6 @@ def test_the_report_of_a_run_in_a_bucket_is_that_of_a_folder(
   storage.publish(workdir)
   page = epath.Path(workdir) / "report.html"
   assert page.stat().length == result["num_bytes"]
-  assert f"experiments/saved.py:{workdir} --mode=recl" in Page(page).text
+  assert f"--config=saved:{workdir} --mode=recl" in Page(page).text
   saved = (epath.Path(workdir) / "results" / "report.json").read_text()
   assert json.loads(saved) == result

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -87,7 +88,13 @@ def start(cloud, *words):
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,
+    # A background job of a shell ignores Ctrl-C, and so would this.
+    preexec_fn=_hear_ctrl_c,
   )
+
+
+def _hear_ctrl_c():
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process, *, status=0):

@@ -12,6 +12,7 @@ from tests import corpus
 from tests.training.runs import lines
 from tests.training.runs import steps
 from transformer_xl import command_line
+from transformer_xl import storage
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
 from transformer_xl.workdir import metrics_log
@@ -94,15 +95,15 @@ def test_an_owed_evaluation_ranks_its_checkpoint(
   monkeypatch.undo()
   monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
   # It is killed once more, between the checkpoint's loss and its metadata.
-  write_json = metrics_log.write_json
+  write_text = storage.write_text
 
-  def killed(path, value):
+  def killed(path, text):
     if path.endswith("metadata"):
       raise KeyboardInterrupt
-    write_json(path, value)
+    write_text(path, text)
 
   with monkeypatch.context() as patch:
-    patch.setattr(metrics_log, "write_json", killed)
+    patch.setattr(storage, "write_text", killed)
     with pytest.raises(KeyboardInterrupt):
       loop.train(config, str(tmp_path))
   assert loop.train(

@@ -239,7 +239,9 @@ def smaller(
   is_full = config.model.remat == "full"
   # The number of shards must divide the model's width.
   num_shards = math.gcd(num_devices, config.model.model_dim)
-  split = {"mesh.data": -1, "mesh.fsdp": num_shards, "mesh.tensor": 1}
+  split: dict[str, Any] = {}
+  if num_shards > 1:
+    split = {"mesh.data": -1, "mesh.fsdp": num_shards, "mesh.tensor": 1}
   both: dict[str, Any] = {**remat, **split}
   again = [] if is_full else [{"model.remat": "attention"}, remat]
   tries: list[dict[str, Any]] = [*again, split, both]

@@ -40,6 +40,8 @@ def locked(folder: str) -> Iterator[None]:
   Raises:
     UserError: another run is in it, or several processes do not share it.
   """
+  if not storage.is_bucket(folder):
+    os.makedirs(folder, exist_ok=True)
   hold = _bucket_lock if storage.is_bucket(folder) else _file_lock
   is_first = jax.process_index() == 0
   with hold(folder) if is_first else contextlib.nullcontext():
@@ -53,7 +55,6 @@ def locked(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_lock(folder: str) -> Iterator[None]:
-  os.makedirs(folder, exist_ok=True)
   lock = filelock.FileLock(os.path.join(folder, ".lock"))
   try:
     lock.acquire(blocking=False)
