@@ -36,6 +36,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests import oracle_encodings
+
 Lane = list  # One array [m, D] for each layer.
 
 
@@ -142,11 +144,20 @@ def encoding(distance: int, model_dim: int, clamp_len: int) -> np.ndarray:
 
 
 def attention(
-  query, key, value, position_key, content_bias, position_bias, *, window
+  query,
+  key,
+  value,
+  position_key,
+  content_bias,
+  position_bias,
+  slopes=None,
+  *,
+  window,
 ) -> np.ndarray:
   """Four-term attention of T queries to K = m + T keys, [T, H, Dh].
 
-  `position_key` maps a distance to a projected encoding [H, Dh].
+  `position_key` maps a distance to a projected encoding [H, Dh]. With `slopes`,
+  one a head, every token of distance lowers a scaled score by its slope.
   """
   length, heads, width = query.shape
   remembered = len(key) - length
@@ -160,7 +171,8 @@ def attention(
         towards = query[i, head] + position_bias[head]
         position = towards @ position_key(distance)[head]
         visible.append(j)
-        scores.append((content + position) / math.sqrt(width))
+        penalty = 0 if slopes is None else slopes[head] * distance
+        scores.append((content + position) / math.sqrt(width) - penalty)
     weights = np.exp(np.array(scores) - max(scores))
     result[i, head] = weights / weights.sum() @ value[visible, head]
   return result
@@ -249,13 +261,22 @@ def _attend(reader: Reader, params, context, remembered: int):
     bias = heads("query", encoding(0, config.model_dim, reader.clamp_len))
     biases = {"content_bias": bias, "position_bias": bias}
   position_keys = [position_key(distance) for distance in range(len(context))]
+  query, key = heads("query", context), heads("key", context)
+  slopes = None
+  if config.encoding == "rope":
+    places = range(len(context))
+    query, key = (oracle_encodings.rope(rows, places) for rows in (query, key))
+  if config.encoding == "alibi":
+    count = config.num_heads
+    slopes = [oracle_encodings.alibi_slope(h, count) for h in range(count)]
   values = attention(
-    heads("query", context[remembered:]),
-    heads("key", context),
+    query[remembered:],
+    key,
     heads("value", context),
     position_keys.__getitem__,
     biases["content_bias"],
     biases["position_bias"],
+    slopes,
     window=reader.window,
   )
   return values.reshape(len(values), -1) @ own["output"]

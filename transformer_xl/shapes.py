@@ -33,6 +33,7 @@ Positions = jt.Float[Array, "K D"]
 Queries = jt.Float[Array, "B T H Dh"]
 Keys = jt.Float[Array, "B K H Dh"]
 PositionKeys = jt.Float[Array, "K H Dh"]
+DistanceScores = jt.Float[Array, "H K"]  # Of the distances K-1 to 0.
 Biases = jt.Float[Array, "H Dh"]
 BiasPair = tuple[Biases, Biases]  # u and v of the paper.
 SegmentPositions = jt.Float[Array, "T D"]

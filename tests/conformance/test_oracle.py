@@ -59,6 +59,12 @@ CASES = (
   Case(3, 7, 0, "mem_len", ZEROS | {"encoding": "absolute"}),
   Case(4, 0, 0, None, {"encoding": "absolute_per_layer", "num_positions": 4}),
   Case(3, 7, 0, None, {"encoding": "absolute_per_layer", "pre_norm": True}),
+  Case(3, 7, 0, None, {"encoding": "rope"}),
+  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "rope", "pre_norm": True}),
+  Case(3, 7, 0, None, {"encoding": "alibi", "num_heads": 3}),
+  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "alibi", "pre_norm": True}),
+  Case(3, 7, 0, None, {"encoding": "none"}),
+  Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "none"}),
 )
 
 

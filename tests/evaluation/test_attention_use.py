@@ -24,6 +24,8 @@ CASES = {
   "relative_tied": {"encoding": "relative_tied"},
   "absolute": {"encoding": "absolute"},
   "absolute_per_layer": {"encoding": "absolute_per_layer"},
+  "rope": {"encoding": "rope"},
+  "alibi": {"encoding": "alibi", "num_heads": 3},
 }
 
 

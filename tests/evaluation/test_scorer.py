@@ -25,6 +25,8 @@ CASES = (
   ("shaw", 10, 8),
   ("absolute", 10, 8),
   ("absolute_per_layer", 10, 8),
+  ("rope", 10, 8),
+  ("alibi", 10, 8),
 )
 VARIANTS = {
   "masked": {"model.untie_biases": True, "eval.clamp_len": 5},
@@ -41,6 +43,8 @@ VARIANTS = {
   "relative_tied": {"model.encoding": "relative_tied"},
   "shaw": {"model.encoding": "shaw"},
   "absolute": {"model.encoding": "absolute", "eval.same_length": True},
+  "rope": {"model.encoding": "rope", "data.reset_at_documents": True},
+  "alibi": {"model.encoding": "alibi", "eval.same_length": True},
   "absolute_per_layer": {
     "model.encoding": "absolute_per_layer",
     "model.memory_start": "zeros",

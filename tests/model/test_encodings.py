@@ -21,7 +21,8 @@ from transformer_xl.model.encodings import table as encodings
 
 LEARNED = ("shaw", "absolute_per_layer")
 ABSOLUTE = ("absolute", "absolute_per_layer")
-OTHERS = (*LEARNED, "absolute", "relative_tied")
+CONSTANT = ("absolute", "relative_tied", "rope", "alibi", "none")
+OTHERS = (*LEARNED, *CONSTANT)
 # Absolute positions change with the cuts; these hold for any encoding.
 CHECKS = (
   checks.future_does_not_leak,
@@ -66,7 +67,7 @@ def test_only_relative_attention_has_what_its_terms_need():
   plain = {"query", "key", "value", "output"}
   assert names["relative"] == plain | {"position"}
   assert names["shaw"] == plain | {"distances"}
-  for encoding in ("absolute", "absolute_per_layer", "relative_tied"):
+  for encoding in ("absolute_per_layer", *CONSTANT):
     assert names[encoding] == plain
   for encoding in OTHERS:
     assert "content_bias" not in tiny.params(small(encoding))
@@ -150,11 +151,30 @@ def test_a_reader_of_too_long_segments_is_one_line():
 
 
 def test_the_table_and_the_rules_know_the_same_encodings():
-  assert set(encodings.ENCODINGS) == set(model_fields.CLAMPS)
+  assert set(encodings.ENCODINGS) == set(model_fields.ENCODINGS)
   assert set(encodings.ENCODINGS) == set(schema.choices("model.encoding"))
   for name, encoding in encodings.ENCODINGS.items():
-    assert encoding.clamps == model_fields.CLAMPS[name]
+    rules = model_fields.ENCODINGS[name]
+    assert encoding.clamps == rules.clamps
+    # Kernels multiply queries by keys of distances, too.
+    assert rules.has_kernels == (encoding.score_products > 2)
     assert encoding.counts_from_segment == (name in ABSOLUTE)
+
+
+@pytest.mark.parametrize("encoding", [*ABSOLUTE, "rope", "alibi", "none"])
+def test_a_kernel_that_cannot_serve_is_one_line(encoding):
+  for attention in ("pallas", "chunked", "head_major"):
+    config = tiny.config_dict(
+      **{"model.encoding": encoding, "model.attention": attention}
+    )
+    with pytest.raises(errors.UserError, match="needs an encoding with keys"):
+      load.from_config_dict(config)
+
+
+def test_rotated_heads_have_an_even_width():
+  config = tiny.config_dict(**{"model.encoding": "rope", "model.head_dim": 5})
+  with pytest.raises(errors.UserError, match="it is 5; try 6"):
+    load.from_config_dict(config)
 
 
 @pytest.mark.parametrize("length", ["train.clamp_len", "eval.clamp_len"])

@@ -47,6 +47,17 @@ VARIANTS = {
     },
     True,
   ),
+  "rope": ({"encoding": "rope"}, False),
+  "rope_zeros": (
+    {"encoding": "rope", "pre_norm": True, "memory_start": "zeros"},
+    True,
+  ),
+  "alibi": ({"encoding": "alibi", "num_heads": 3}, False),
+  "alibi_zeros": (
+    {"encoding": "alibi", "pre_norm": True, "memory_start": "zeros"},
+    True,
+  ),
+  "none": ({"encoding": "none", "same_length_window": "mem_len"}, True),
 }
 # Memory longer and shorter than the segment, in whole segments and not; none.
 LENGTHS = ((6, 3), (7, 3), (2, 4), (0, 3))
@@ -68,6 +79,11 @@ OTHERS = [
   ("absolute_zeros", (6, 3)),
   ("per_layer", (7, 3)),
   ("per_layer_zeros", (2, 4)),
+  ("rope", (7, 3)),
+  ("rope_zeros", (2, 4)),
+  ("alibi", (7, 3)),
+  ("alibi_zeros", (2, 4)),
+  ("none", (7, 3)),
 ]
 
 
@@ -206,7 +222,15 @@ def test_a_loop_reads_as_single_steps_do(lanes):
 
 
 @pytest.mark.parametrize(
-  ("variant", "tokens_before"), [("masked", 2), ("masked", 21), ("zeros", 7)]
+  ("variant", "tokens_before"),
+  [
+    ("masked", 2),
+    ("masked", 21),
+    ("zeros", 7),
+    ("rope", 21),
+    ("rope_zeros", 7),
+    ("alibi", 21),
+  ],
 )
 def test_tokens_go_on_in_rings_without_slots_to_spare(variant, tokens_before):
   _, reader = both(variant, 6, 4)

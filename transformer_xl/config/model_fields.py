@@ -1,17 +1,30 @@
 """Fields of `config.model`."""
 
+from typing import NamedTuple
+
 from transformer_xl.config.fields import SameAs
 from transformer_xl.config.fields import field
 from transformer_xl.config.fields import group
 
-# The encodings of order, and whether distances beyond `clamp_len` can share one
-# encoding. They are in `model/encodings/`; a test holds that both agree.
-CLAMPS = {
-  "relative": True,
-  "relative_tied": True,
-  "shaw": False,
-  "absolute": False,
-  "absolute_per_layer": False,
+
+class EncodingRules(NamedTuple):
+  """What the rules need to know about an encoding of order."""
+
+  clamps: bool = False  # Distances beyond `clamp_len` can share one encoding.
+  has_kernels: bool = False  # Every value of `attention` can serve it.
+  rotates: bool = False  # Pairs of a head's channels.
+
+
+# The encodings are in `model/encodings/`; a test holds that both agree.
+ENCODINGS = {
+  "relative": EncodingRules(clamps=True, has_kernels=True),
+  "relative_tied": EncodingRules(clamps=True, has_kernels=True),
+  "shaw": EncodingRules(has_kernels=True),
+  "absolute": EncodingRules(),
+  "absolute_per_layer": EncodingRules(),
+  "rope": EncodingRules(rotates=True),
+  "alibi": EncodingRules(),
+  "none": EncodingRules(),
 }
 
 
@@ -57,7 +70,7 @@ class ModelConfig:
   """Give each layer its own attention biases u and v."""
   pre_norm: bool = field(False)
   """Normalise the input of each sub-layer instead of its output."""
-  encoding: str = field("relative", tuple(CLAMPS))
+  encoding: str = field("relative", tuple(ENCODINGS))
   """How positions are encoded; docs/analyses.md compares the encodings."""
   num_positions: int = field(256, "at least 1")
   """Rows of a learned position table: distances for shaw, whose last row serves

@@ -184,13 +184,27 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       f"div_val={model.div_val} leaves no width; set a lower "
       "--config.model.div_val."
     )
+  encoding = model_fields.ENCODINGS[model.encoding]
   for name in ("train.clamp_len", "eval.clamp_len"):
     length = _get(config, name)
-    if length and not model_fields.CLAMPS[model.encoding]:
+    if length and not encoding.clamps:
       raise errors.UserError(
         f"{name}={length} clamps distances for relative encodings only, "
         f"but model.encoding is {model.encoding}; set --config.{name}=0."
       )
+  if encoding.rotates and model.head_dim % 2:
+    raise errors.UserError(
+      f"model.head_dim must be even for model.encoding={model.encoding}, which "
+      f"rotates pairs of channels: it is {model.head_dim}; try "
+      f"{model.head_dim + 1}."
+    )
+  plain = ("auto", "reference")
+  if model.attention not in plain and not encoding.has_kernels:
+    raise errors.UserError(
+      f"model.attention={model.attention} needs an encoding with keys of "
+      f"distances, but model.encoding is {model.encoding}; set "
+      "--config.model.attention=auto."
+    )
 
 
 def _check_mesh(config: schema.ExperimentConfig) -> None:

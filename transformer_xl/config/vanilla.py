@@ -16,4 +16,8 @@ def changes(model: Any) -> dict[str, Any]:
   """
   attention_dim = model.num_heads * model.head_dim
   units = round(model.model_dim * attention_dim / (2 * model.model_dim + 1))
-  return {"encoding": "absolute", "ff_dim": model.ff_dim + units}
+  return {
+    "encoding": "absolute",
+    "attention": "auto",  # The kernels do not serve absolute encodings.
+    "ff_dim": model.ff_dim + units,
+  }

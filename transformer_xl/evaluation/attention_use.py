@@ -34,7 +34,8 @@ class Terms(NamedTuple):
   content: jt.Float[shapes.Array, "N B H T K"]  # (a) query and key.
   distance: jt.Float[shapes.Array, "N B H T K"]  # (b) query and distance.
   content_bias: jt.Float[shapes.Array, "N B H T K"]  # (c) u and key.
-  distance_bias: jt.Float[shapes.Array, "N B H T K"]  # (d) v and distance.
+  # (d) v and distance, or what the encoding adds for a distance.
+  distance_bias: jt.Float[shapes.Array, "N B H T K"]
 
 
 class Reading(NamedTuple):
@@ -76,8 +77,8 @@ def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   query, key, distance = jax.tree.map(jnp.float32, factors)
   content = jnp.einsum("bthd,bkhd->bhtk", query, key)
   terms = Terms(content, *[jnp.zeros_like(content)] * 3)
-  if distance is not None:
-    keys, (u, v) = distance
+  if distance is not None and distance.keys is not None:
+    keys, (u, v) = distance.keys, distance.biases
     scores = jnp.einsum("bthd,khd->bhtk", query, keys)
     u_key = jnp.einsum("hd,bkhd->bhk", u, key)[:, :, None]
     v_distance = jnp.einsum("hd,khd->hk", v, keys)[None, :, None]
@@ -90,7 +91,11 @@ def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
       distance_bias=attention.rel_shift(v_distance),
     )
   scale = query.shape[-1] ** -0.5
-  return jax.tree.map(lambda term: term * scale, terms)
+  terms = jax.tree.map(lambda term: term * scale, terms)
+  if distance is None or distance.scores is None:
+    return terms
+  added = attention.by_distance(distance.scores, query.shape[1])
+  return terms._replace(distance_bias=jnp.broadcast_to(added, content.shape))
 
 
 def memory_mass(

@@ -43,6 +43,15 @@ def rel_shift(
   return folded[:, :, 1:].reshape(scores.shape)
 
 
+def by_distance(
+  scores: shapes.DistanceScores, segment_len: int
+) -> jt.Float[shapes.Array, "1 H T K"]:
+  """Scores of distances alone, in columns of keys; see `rel_shift`."""
+  heads, context_len = scores.shape
+  shape = (1, heads, segment_len, context_len)
+  return rel_shift(jnp.broadcast_to(scores[None, :, None], shape))
+
+
 def visible_keys(
   reach: shapes.Reach, context_len: int
 ) -> jt.Bool[shapes.Array, "B T K"]:
@@ -64,15 +73,17 @@ def relative_attention(
   reach: shapes.Reach,
   dropout: attention_dropout.Dropout | None,
   first_query: int = 0,
+  distance_scores: shapes.DistanceScores | None = None,
 ) -> shapes.Queries:
   """Attention with content and position terms, softmax in float32.
 
   Keys and values are those of memory and segment, oldest first. `position_key`
   has projected encodings of the distances K-1 down to 0; without it, scores do
-  not depend on the distance. The content term adds `content_bias`, u, to the
-  query, and the position term `position_bias`, v. `reach` is the largest
-  distance that each query may see. After dropout the probabilities are not
-  re-normalised; `first_query` is where in its segment the first query is.
+  not have a position term. The content term adds `content_bias`, u, to the
+  query, and the position term `position_bias`, v. `distance_scores` are added
+  to scaled scores. `reach` is the largest distance that each query may see.
+  After dropout the probabilities are not re-normalised; `first_query` is where
+  in its segment the first query is.
   """
 
   def term(bias, axes, keys):
@@ -87,7 +98,10 @@ def relative_attention(
     with jax.named_scope("position_scores"):
       scores += rel_shift(term(position_bias, "khd", position_key))
   # The published code scales the sum, so u and v are scaled too.
-  weights = visible_softmax(scores * query.shape[-1] ** -0.5, reach)
+  scores *= query.shape[-1] ** -0.5
+  if distance_scores is not None:
+    scores += by_distance(distance_scores, query.shape[1])
+  weights = visible_softmax(scores, reach)
   weights = attention_dropout.drop(
     weights.astype(query.dtype), dropout, first_query=first_query
   )

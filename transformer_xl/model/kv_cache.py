@@ -38,7 +38,6 @@ from transformer_xl.model import ring_source
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
-from transformer_xl.model.kernels import ring as ring_lib
 
 
 class State(NamedTuple):
@@ -111,9 +110,7 @@ class Reader:
     kept = slots % self.num_slots
     layers = jax.tree.map(lambda ring: ring[..., kept], state.layers)
     distances = tuple(
-      terms
-      and terms._replace(keys=ring_lib.around(terms.keys.once[..., -count:]))
-      for terms in frozen.distances
+      ring_source.nearest(terms, count) for terms in frozen.distances
     )
     start = jnp.zeros((), jnp.int32)
     state = state._replace(layers=layers, slot=start)

@@ -108,9 +108,22 @@ class EmptySlot:
     distance = order.distance_terms(
       module, project, self.positions, self.num_slots, biases
     )
-    if distance is not None:
+    if distance is not None and distance.keys is not None:
       distance = distance._replace(keys=ring_lib.position_keys(distance.keys))
     return query, (distance, empty)
+
+
+def nearest(
+  terms: encoding.DistanceTerms | None, count: int
+) -> encoding.DistanceTerms | None:
+  """The terms of a ring with fewer slots, `count`."""
+  if terms is None:
+    return None
+  keys, scores = terms.keys, terms.scores
+  return terms._replace(
+    keys=keys and ring_lib.around(keys.once[..., -count:]),
+    scores=None if scores is None else scores[:, -count:],
+  )
 
 
 def joined(layer: shapes.PyTree, config: schema.ModelConfig) -> shapes.PyTree:

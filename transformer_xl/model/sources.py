@@ -102,7 +102,7 @@ class HiddenStates(NamedTuple):
     distance = order.distance_terms(
       module, project, self.positions, context.shape[1], biases
     )
-    factors = encoding.ScoreFactors(query, key, distance)
+    factors = encoding.ScoreFactors(*order.placed(query, key), distance)
     values = order.attend(
       factors,
       value,

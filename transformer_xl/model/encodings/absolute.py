@@ -10,18 +10,13 @@ import jax.numpy as jnp
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model.encodings import distances
-from transformer_xl.model.encodings import encoding
+from transformer_xl.model.encodings import none
 
 
-class WithoutDistances(encoding.Encoding):
-  """Attention that depends on the contents of queries and keys alone."""
+class Absolute(none.WithoutDistances):
+  """Sinusoids added once."""
 
   counts_from_segment = True
-  score_products = 2
-
-
-class Absolute(WithoutDistances):
-  """Sinusoids added once."""
 
   def embedding_positions(
     self,

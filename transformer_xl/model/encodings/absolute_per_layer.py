@@ -12,11 +12,13 @@ from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import parameters
-from transformer_xl.model.encodings import absolute
+from transformer_xl.model.encodings import none
 
 
-class AbsolutePerLayer(absolute.WithoutDistances):
+class AbsolutePerLayer(none.WithoutDistances):
   """A table of `num_positions` vectors for each layer."""
+
+  counts_from_segment = True
 
   def layer_positions(
     self, module: Any, first_position: int | jax.Array, segment_len: int

@@ -1,5 +1,7 @@
 """Functions of distances and positions that encodings share."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import jaxtyping as jt
 
@@ -38,3 +40,39 @@ def clipped_rows(
   """Learned rows of the distances K-1 to 0; the last is for all beyond."""
   distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.int32)
   return table[jnp.minimum(distance, table.shape[0] - 1)]
+
+
+def linear_penalties(
+  slopes: Sequence[float], context_len: int
+) -> shapes.DistanceScores:
+  """Minus slope times distance, for the distances K-1 to 0 (ALiBi)."""
+  distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.float32)
+  return -jnp.asarray(slopes, jnp.float32)[:, None] * distance[None]
+
+
+def rotary_angles(
+  ages: jt.Int[shapes.Array, "R"], head_dim: int
+) -> jt.Float[shapes.Array, "R E"]:
+  """Angles of the pairs of channels, E = Dh / 2, for tokens of some age.
+
+  The age is the distance to the newest token, whose angles are 0.
+  """
+  channels = jnp.arange(0, head_dim, 2, dtype=jnp.float32)
+  frequencies = 10000.0 ** (-channels / head_dim)
+  return -ages.astype(jnp.float32)[:, None] * frequencies[None, :]
+
+
+def rotated(
+  rows: jt.Float[shapes.Array, "..."],
+  angles: jt.Float[shapes.Array, "..."],
+  *,
+  axis: int = -1,
+) -> jt.Float[shapes.Array, "..."]:
+  """Rotates the channels k and k + Dh / 2 of `axis` in their plane, in float32.
+
+  `angles` have half the channels and broadcast against half of `rows`.
+  """
+  first, second = jnp.split(rows.astype(jnp.float32), 2, axis=axis)
+  cosine, sine = jnp.cos(angles), jnp.sin(angles)
+  turned = (first * cosine - second * sine, second * cosine + first * sine)
+  return jnp.concatenate(turned, axis=axis).astype(rows.dtype)

@@ -1,9 +1,10 @@
 """The interface of an encoding: all that the model needs to know about it.
 
 An encoding may add vectors to the embeddings or to the input of each layer,
-and may give attention a term that depends on the distance between query and
-key. Each method below returns None, or the plain choice, where an encoding
-has nothing to add, so a new encoding overrides only what makes it different.
+change queries and keys by their places, and give attention a term that depends
+on the distance between query and key. Each method below returns None, or the
+plain choice, where an encoding has nothing to add, so a new encoding overrides
+only what makes it different.
 
 Shapes: B lanes, T queries, K keys, R slots of a ring, H heads, Dh head width,
 D model width.
@@ -22,16 +23,22 @@ from transformer_xl.model.kernels import dispatch
 
 
 class DistanceTerms(NamedTuple):
-  """What attention needs for the terms of the distance and the biases."""
+  """What attention needs for the terms of the distance and the biases.
 
-  keys: Any  # [K, H, Dh] of the distances K-1 to 0; see `ring` for a ring's.
-  biases: shapes.BiasPair  # u and v.
+  An encoding has keys and biases, or scores.
+  """
+
+  # [K, H, Dh] of the distances K-1 to 0; see `ring` for a ring's.
+  keys: Any = None
+  biases: shapes.BiasPair | None = None  # u and v.
+  # Added to scaled scores, whatever query and key are.
+  scores: shapes.DistanceScores | None = None
 
 
 class ScoreFactors(NamedTuple):
   """What one layer's attention scores are computed from."""
 
-  query: shapes.Queries
+  query: shapes.Queries  # These two as `Encoding.placed` returns them.
   key: shapes.Keys  # Of memory and segment, oldest first.
   distance: DistanceTerms | None
 
@@ -84,7 +91,7 @@ class Encoding:
     context_len: int,
     biases: shapes.BiasPair | None,
   ) -> DistanceTerms | None:
-    """Keys of the distances K-1 to 0, and biases, in one attention module.
+    """Terms of the distances K-1 to 0, and biases, in one attention module.
 
     Args:
       module: owner of the parameters, drawn after those of the values.
@@ -125,6 +132,15 @@ class Encoding:
     """Raises a UserError if the encoding cannot read such a segment."""
     del config, segment_len
 
+  def placed(
+    self, query: shapes.Queries, key: shapes.Keys
+  ) -> tuple[shapes.Queries, shapes.Keys]:
+    """Queries and keys of a window, oldest first, with their places in it.
+
+    The last query and the last key are those of the same token.
+    """
+    return query, key
+
   def attend(
     self,
     factors: ScoreFactors,
@@ -136,15 +152,21 @@ class Encoding:
   ) -> shapes.Queries:
     """Attention over memory and segment.
 
-    Every kernel serves scores with a term of the distance; `kernels.dispatch`
-    says what `implementation` chooses among. Without that term attention is
-    computed in whole matrices.
+    Every kernel serves keys of distances; `kernels.dispatch` says what
+    `implementation` chooses among. Without such keys attention is computed in
+    whole matrices.
     """
     query, key, distance = factors
-    if distance is None:
+    if distance is None or distance.keys is None:
       return dispatch.content_attention(
-        query, key, value, reach=reach, dropout=dropout
+        query,
+        key,
+        value,
+        distance_scores=distance and distance.scores,
+        reach=reach,
+        dropout=dropout,
       )
+    assert distance.biases is not None
     return dispatch.relative_attention(
       query,
       key,
@@ -166,9 +188,9 @@ class Encoding:
     **place: jax.Array,
   ) -> shapes.RingQueries:
     """`attend` over a ring; `place` is reach [B, T] and slot, a scalar."""
-    keys, biases = distance or (None, None)
+    keys, biases, scores = distance or DistanceTerms()
     if biases is not None:
       biases = biases[0].astype(query.dtype), biases[1].astype(query.dtype)
     return dispatch.ring_attention(
-      query, key, value, keys, biases=biases, **place
+      query, key, value, keys, biases=biases, distance_scores=scores, **place
     )

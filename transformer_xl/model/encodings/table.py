@@ -1,6 +1,6 @@
 """The encodings by name. A new one is a file and a line here.
 
-Its name also goes into `CLAMPS` of `config/model_fields.py`, which the
+Its name also goes into `ENCODINGS` of `config/model_fields.py`, which the
 rules of a configuration need.
 """
 
@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from transformer_xl.config import schema
 from transformer_xl.model.encodings import absolute
 from transformer_xl.model.encodings import absolute_per_layer
+from transformer_xl.model.encodings import alibi
 from transformer_xl.model.encodings import encoding
+from transformer_xl.model.encodings import none
 from transformer_xl.model.encodings import relative
 from transformer_xl.model.encodings import relative_tied
+from transformer_xl.model.encodings import rope
 from transformer_xl.model.encodings import shaw
 
 ENCODINGS: Mapping[str, encoding.Encoding] = {
@@ -20,6 +23,9 @@ ENCODINGS: Mapping[str, encoding.Encoding] = {
   "shaw": shaw.Shaw(),
   "absolute": absolute.Absolute(),
   "absolute_per_layer": absolute_per_layer.AbsolutePerLayer(),
+  "rope": rope.Rope(),
+  "alibi": alibi.Alibi(),
+  "none": none.WithoutDistances(),
 }
 
 

@@ -9,8 +9,8 @@ pallas     one fused kernel on TPU; elsewhere interpreted, for tests
 auto       pallas on TPU where it can serve, else chunked there; head_major
            on CPU and reference on all other devices
 
-Scores without a term of the distance (`content_attention`) are whole matrices
-in XLA, and a ring of cached keys (`ring_attention`) has one form for all.
+Scores without keys of distances (`content_attention`) are whole matrices in
+XLA, and a ring of cached keys (`ring_attention`) has one form for all.
 """
 
 import math
@@ -86,7 +86,7 @@ def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
 
 
 def content_attention(*arrays: shapes.Array, **options: Any) -> shapes.Queries:
-  """`attention.relative_attention` of query, key and value alone."""
+  """`attention.relative_attention` without keys of distances."""
   values = attention.relative_attention(*arrays, **options)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
 

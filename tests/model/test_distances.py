@@ -1,0 +1,90 @@
+"""Slopes and rotations against what their papers print."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import oracle_encodings
+from transformer_xl.model.encodings import alibi
+from transformer_xl.model.encodings import distances
+
+WIDTH = 6
+
+
+def test_slopes_are_those_that_the_paper_prints():
+  """Press et al. 2021, section 3, for 8 and for 16 heads."""
+  assert alibi.slopes(8) == [1 / 2**power for power in range(1, 9)]
+  sixteen = [1 / 2 ** (power / 2) for power in range(1, 17)]
+  np.testing.assert_allclose(alibi.slopes(16), sixteen, rtol=1e-12)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5, 7, 12, 20])
+def test_slopes_for_any_number_of_heads(heads):
+  expected = [oracle_encodings.alibi_slope(h, heads) for h in range(heads)]
+  np.testing.assert_allclose(alibi.slopes(heads), expected, rtol=1e-12)
+  assert len(set(alibi.slopes(heads))) == heads
+
+
+def test_three_heads_have_the_slopes_of_the_published_program():
+  """`get_slopes(3)` of ofirpress/attention_with_linear_biases."""
+  np.testing.assert_allclose(alibi.slopes(3), [2**-4, 2**-8, 2**-2])
+
+
+def test_penalties_fall_to_zero_at_the_query():
+  actual = distances.linear_penalties([0.5, 0.25], 4)
+  np.testing.assert_array_equal(
+    actual, [[-1.5, -1.0, -0.5, 0.0], [-0.75, -0.5, -0.25, 0.0]]
+  )
+
+
+def test_rotation_is_the_matrix_of_the_paper():
+  """Su et al. 2021, equation 15, whose pairs are neighbouring channels.
+
+  Here the first channels of all pairs come before the second ones.
+  """
+  row = np.random.default_rng(0).standard_normal(WIDTH).astype(np.float32)
+  order = [0, 3, 1, 4, 2, 5]  # Channels by pair.
+  for age in (0, 1, 7, 300):
+    matrix = np.zeros((WIDTH, WIDTH))
+    for k in range(WIDTH // 2):
+      angle = -age * 10000 ** (-2 * k / WIDTH)
+      cosine, sine = np.cos(angle), np.sin(angle)
+      pair = slice(2 * k, 2 * k + 2)
+      matrix[pair, pair] = [[cosine, -sine], [sine, cosine]]
+    angles = distances.rotary_angles(jnp.array([age], jnp.int32), WIDTH)
+    actual = distances.rotated(jnp.asarray(row)[None], angles)[0]
+    # Angles of 300 are rounded to 2e-5 in float32.
+    np.testing.assert_allclose(
+      actual[jnp.array(order)], matrix @ row[order], atol=5e-5
+    )
+
+
+@pytest.mark.parametrize("distance", [0, 1, 6])
+def test_products_depend_on_the_difference_of_positions_alone(distance):
+  generator = np.random.default_rng(1)
+  query, key = generator.standard_normal((2, 1, WIDTH)).astype(np.float32)
+
+  def product(age):
+    rotated_query, rotated_key = (
+      distances.rotated(
+        jnp.asarray(row), distances.rotary_angles(jnp.array([at]), WIDTH)
+      )
+      for row, at in ((query, age), (key, age + distance))
+    )
+    return jnp.sum(rotated_query * rotated_key)
+
+  expected = np.sum(
+    oracle_encodings.rope(query[None], [distance])
+    * oracle_encodings.rope(key[None], [0])
+  )
+  for age in (0, 3, 50):
+    np.testing.assert_allclose(product(age), expected, atol=2e-5)
+
+
+def test_channels_may_be_any_axis():
+  rows = jnp.asarray(np.random.default_rng(2).standard_normal((5, WIDTH)))
+  angles = distances.rotary_angles(jnp.arange(5), WIDTH)
+  np.testing.assert_array_equal(
+    distances.rotated(rows.T, angles.T, axis=0).T,
+    distances.rotated(rows, angles),
+  )

@@ -1,0 +1,49 @@
+"""Attention with linear biases (Press et al. 2021).
+
+A score falls by a slope of its head for every token of distance. The slopes
+are constants, so there is nothing to learn and no longest distance.
+"""
+
+from typing import Any
+
+from transformer_xl import shapes
+from transformer_xl.model import parameters
+from transformer_xl.model.encodings import distances
+from transformer_xl.model.encodings import encoding
+
+
+class Alibi(encoding.Encoding):
+  """A penalty proportional to the distance, added to scaled scores."""
+
+  score_products = 2
+
+  def distance_terms(
+    self,
+    module: Any,
+    project: parameters.Projections,
+    positions: shapes.Positions | None,
+    context_len: int,
+    biases: shapes.BiasPair | None,
+  ) -> encoding.DistanceTerms | None:
+    """The penalties of all heads, in float32."""
+    del project, positions, biases
+    heads = module.config.num_heads
+    return encoding.DistanceTerms(
+      scores=distances.linear_penalties(slopes(heads), context_len)
+    )
+
+
+def slopes(num_heads: int) -> list[float]:
+  """What each head subtracts from a score for a token of distance.
+
+  For n heads, a power of two: 2^(-8/n), 2^(-16/n), ..., 2^-8. Other numbers of
+  heads have the slopes of the power below, then every other slope of the power
+  above, as in the authors' program.
+  """
+  power = 1 << (num_heads.bit_length() - 1)  # The largest up to `num_heads`.
+  first, more = (_geometric(count) for count in (power, 2 * power))
+  return first + more[::2][: num_heads - power]
+
+
+def _geometric(count: int) -> list[float]:
+  return [2.0 ** (-8 * (index + 1) / count) for index in range(count)]
