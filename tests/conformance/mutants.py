@@ -138,6 +138,27 @@ def interleave_sines_and_cosines(monkeypatch):
   monkeypatch.setattr(distances_lib, "sinusoids", sinusoids)
 
 
+def rotate_neighbours(monkeypatch):
+  """Pairs of neighbouring channels, of parameters with pairs across halves."""
+  original = distances_lib.rotated
+
+  def rotated(rows, angles):
+    pairs = rows.reshape(*rows.shape[:-1], -1, 2)
+    return original(pairs.swapaxes(-1, -2).reshape(rows.shape), angles)
+
+  monkeypatch.setattr(distances_lib, "rotated", rotated)
+
+
+def scale_penalties(monkeypatch):
+  """By 1 / sqrt(4), the width of a head, as the other terms of scores."""
+  original = distances_lib.linear_penalties
+  monkeypatch.setattr(
+    distances_lib,
+    "linear_penalties",
+    lambda slopes, context_len: original(slopes, context_len) / 2,
+  )
+
+
 def shift_one_column_less(monkeypatch):
   original = attention.rel_shift
   monkeypatch.setattr(

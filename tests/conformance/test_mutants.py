@@ -81,3 +81,13 @@ def test_spoilt_model_differs_from_the_oracle(mutate, sound, monkeypatch):
   spoilt = _differ_from_oracle()
   assert sound < test_oracle.ROUNDING
   assert spoilt > 0.01
+
+
+@pytest.mark.parametrize(
+  ("mutate", "encoding"),
+  [(mutants.rotate_neighbours, "rope"), (mutants.scale_penalties, "alibi")],
+)
+def test_spoilt_encoding_differs_from_the_oracle(mutate, encoding, monkeypatch):
+  mutate(monkeypatch)
+  adapter = adapters.Package(mem_len=3, same_length=True, encoding=encoding)
+  assert test_oracle.worst_difference(adapter, segment_len=4) > 0.01
