@@ -107,7 +107,10 @@ def test_characteristic_models_are_imported_bit_for_bit(index):
   check(drawn.model, fields, lengths)
 
 
-@pytest.mark.parametrize("encoding", ["shaw", "absolute", "absolute_per_layer"])
+@pytest.mark.parametrize(
+  "encoding",
+  ["shaw", "absolute", "absolute_per_layer", "rope", "alibi", "none"],
+)
 def test_another_encoding_cannot_be_exported(encoding):
   config = tiny.model_config(encoding=encoding)
   with pytest.raises(errors.UserError, match=f"model.encoding={encoding} has"):
