@@ -188,7 +188,7 @@ def _warn_of_overfitting(config) -> None:
       data.name,
     )
   num_tokens = len(token_file.open_split(data.dataset_dir, "train").tokens)
-  per_update = train.batch_size * segment_lengths.of(config).mean
+  per_update = segment_lengths.tokens_per_update(config)
   reads = train.num_steps * per_update / num_tokens
   if reads > _MANY_READS:
     logging.warning(

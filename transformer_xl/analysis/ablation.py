@@ -26,6 +26,7 @@ from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
@@ -137,6 +138,7 @@ def _result(row, config, folder) -> dict[str, Any] | None:
       return result
   if not loop.train(config, folder):
     return None
+  per_update = segment_lengths.tokens_per_update(config)
   result = {
     "name": row.name,
     "recurrence": row.is_recurrent,
@@ -144,7 +146,7 @@ def _result(row, config, folder) -> dict[str, Any] | None:
     "loss_on": row.loss_on,
     "segment_len": train.segment_len,
     "mem_len": train.mem_len,
-    "tokens": train.num_steps * train.batch_size * train.segment_len,
+    "tokens": round(train.num_steps * per_update),
     "learning_rate": train.learning_rate,
     "planned_bytes": equal_memory.bytes_of_step(config),
     **_scores(row, config, folder),

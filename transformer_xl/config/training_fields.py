@@ -46,7 +46,7 @@ class TrainConfig:
   init_checkpoint: str = field("latest")
   """Checkpoint of it to take: latest, best, or the number of its step."""
   num_steps: int = field(1000, "at least 1")
-  """Number of updates; each reads one segment of every lane."""
+  """Number of updates; each reads gradient_segments segments of every lane."""
   batch_size: int = field(16, "at least 1")
   """Number of lanes, over all devices."""
   segment_len: int = field(128, "at least 1")
@@ -56,12 +56,15 @@ class TrainConfig:
   in proportion to length / segment_len; () always uses segment_len."""
   segment_len_std: float = field(0.0, "0 or more")
   """Standard deviation of segment lengths around segment_len, in tokens, drawn
-  per update; one in twenty is drawn around half of it; 0 for none."""
+  per segment; one in twenty is drawn around half of it; 0 for none."""
   context_len: int = field(0, "0 or more")
   """Tokens before a segment that are read again with it, with gradient and
   without loss."""
   mem_len: int = field(128, "0 or more")
   """Length of the memory in tokens."""
+  gradient_segments: int = field(1, "at least 1")
+  """Number of consecutive segments in an update, whose gradient flows through
+  the memory between them (docs/memory.md)."""
   clamp_len: int = field(0, "0 or more")
   """Distance in tokens from which all distances count as equal; 0 for none."""
   same_length: bool = field(False)

@@ -91,9 +91,9 @@ class ListedLengths:
 
 @dataclasses.dataclass(frozen=True)
 class DrawnLengths:
-  """Lengths drawn per update from a normal distribution, rounded down.
+  """Lengths drawn per segment from a normal distribution, rounded down.
 
-  In one of twenty updates its mean is halved (Merity et al. 2017, section
+  For one of twenty segments its mean is halved (Merity et al. 2017, section
   4.1). A length is at least 5, and at most three standard deviations above
   the mean, to which segments are padded; the published programs have no upper
   bound.
@@ -133,13 +133,13 @@ class DrawnLengths:
 
 @functools.cache  # Every read asks for those of all blocks before it.
 def _total(lengths: DrawnLengths, block: int) -> int:
-  """The tokens in `_BLOCK` updates."""
+  """The tokens in `_BLOCK` segments."""
   return int(_drawn(lengths, block).sum())
 
 
 @functools.lru_cache(maxsize=8)
 def _drawn(lengths: DrawnLengths, block: int) -> np.ndarray:
-  """The lengths of `_BLOCK` updates."""
+  """The lengths of `_BLOCK` segments."""
   generator = np.random.Generator(np.random.PCG64([lengths.seed, block]))
   halved = generator.random(_BLOCK) >= 0.95
   means = np.where(halved, lengths.segment_len / 2, lengths.segment_len)
@@ -153,4 +153,11 @@ def of(config: schema.ExperimentConfig) -> Lengths:
   if train.segment_len_std:
     return DrawnLengths(train.segment_len, train.segment_len_std, config.seed)
   lens = train.segment_lens or (train.segment_len,)
-  return ListedLengths(lens, train.segments_per_call, config.seed)
+  segments_per_call = train.segments_per_call * train.gradient_segments
+  return ListedLengths(lens, segments_per_call, config.seed)
+
+
+def tokens_per_update(config: schema.ExperimentConfig) -> float:
+  """The average number of tokens that an update reads in all lanes."""
+  train = config.train
+  return train.batch_size * train.gradient_segments * of(config).mean

@@ -88,16 +88,19 @@ def append(
   memory: Memory,
   hiddens: jt.Float[shapes.Array, "N B T D"],
   resets: shapes.Resets,
+  *,
+  with_gradient: bool = False,
 ) -> Memory:
-  """The last M of the old and the new states; gradients stop here.
+  """The last M of the old and the new states; gradients stop at the new ones.
 
   `memory` is what the segment started from, after `reset` of whole lanes, and
   `hiddens` are the inputs of each layer. Everything before the segment's last
-  reset is forgotten.
+  reset is forgotten. `with_gradient` lets gradients pass.
   """
   if memory.mem_len == 0:
     return memory
-  new = jax.lax.stop_gradient(hiddens).astype(memory.hiddens.dtype)
+  new = hiddens if with_gradient else jax.lax.stop_gradient(hiddens)
+  new = new.astype(memory.hiddens.dtype)
   both = jnp.concatenate([memory.hiddens, new], axis=2)  # [N, B, M+T, D]
   length = next_length(memory.length, resets, mem_len=memory.mem_len)
   return Memory(both[:, :, hiddens.shape[2] :], length)

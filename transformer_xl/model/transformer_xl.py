@@ -53,6 +53,7 @@ class TransformerXL(nn.Module):
   clamp_len: int  # Larger distances share its encoding; 0 for no limit.
   same_length: bool  # All queries see the same number of keys.
   temperature: float = 1.0  # Divides the logits.
+  gradient_through_memory: bool = False  # Into the segments before.
 
   def setup(self) -> None:
     """Names the submodules and shared parameters."""
@@ -140,13 +141,17 @@ class TransformerXL(nn.Module):
     )
     if positions is not None:
       positions = self.position_dropout(positions, deterministic=deterministic)
+    remembered, passes = memory.hiddens, self.gradient_through_memory
     hidden, (layer_inputs, kept) = self.layers(
       self.embed(inputs, deterministic=deterministic),
-      jax.lax.stop_gradient(memory.hiddens),
+      remembered if passes else jax.lax.stop_gradient(remembered),
       source(positions, self.biases, reach),
       deterministic,
     )
-    return hidden, memory_lib.append(memory, layer_inputs, resets), kept
+    memory = memory_lib.append(
+      memory, layer_inputs, resets, with_gradient=passes
+    )
+    return hidden, memory, kept
 
   def nll(
     self,

@@ -77,7 +77,7 @@ def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
   useful = 3 * flops.forward_flops_per_token(
     config.model, segment_len=length, mem_len=train.mem_len + train.context_len
   )
-  tokens = train.batch_size * length
+  tokens = train.batch_size * train.gradient_segments * length
   return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
 
 
@@ -93,7 +93,7 @@ def lower_updates(
     lengths = segment_lengths.of(config)
     segments = segment.placed(
       mesh,
-      count,
+      count * config.train.gradient_segments,
       config.train,
       lengths.longest,
       parts=config.train.accumulation_steps,

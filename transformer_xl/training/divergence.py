@@ -44,7 +44,7 @@ class Diverged(Exception):  # noqa: N818
 class Answer(NamedTuple):
   """What the run has done about divergence so far."""
 
-  skipped: int = 0  # In segments; update k reads segment k + skipped.
+  skipped: int = 0  # Segments; update k reads S from k S + skipped on.
   rate_factor: float = 1.0  # Multiplies the configured learning rate.
   events: tuple[dict[str, Any], ...] = ()  # As in `metrics.jsonl`.
 
@@ -59,6 +59,7 @@ class Guard:
     saved = saved or {"losses": [], "lowest": None, "answer": []}
     self._config = config.divergence
     self._every_steps = config.checkpoint.every_steps
+    self._segments = config.train.gradient_segments
     self._losses, self._lowest = list(saved["losses"]), saved["lowest"]
     self.answer = Answer(*saved["answer"])
 
@@ -129,7 +130,7 @@ class Guard:
       )
     skipped, factor, events = self.answer
     if config.action == "skip":
-      skipped += now - step
+      skipped += (now - step) * self._segments
     else:
       factor *= config.rate_factor
     event = {

@@ -77,8 +77,7 @@ class LogLine:
     """Writes and prints the line; starts a new window."""
     record = window.record(step, self._config)
     writer.write(record)
-    lanes = self._config.train.batch_size
-    tokens = lanes * segment_lengths.of(self._config).mean
+    tokens = segment_lengths.tokens_per_update(self._config)
     writer.progress(record, tokens_per_update=tokens)
 
 

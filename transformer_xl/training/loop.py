@@ -181,16 +181,17 @@ def _advance(
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
   step, per_call = int(run.state.step), train.segments_per_call
+  each = train.gradient_segments
   while step < train.num_steps and not stop.requested:
     count = min(per_call - step % per_call, train.num_steps - step)
-    first = step + guard.answer.skipped
+    first, read = step * each + guard.answer.skipped, count * each
     # Devices that still compute do not wait for this.
     is_idle = pending is None or _is_ready(pending[1])
     start = time.perf_counter()
     segments = streams.device_segments(
       stream,
       first,
-      count,
+      read,
       mesh_lib.segments(mesh),
       parts=train.accumulation_steps,
     )
@@ -203,7 +204,7 @@ def _advance(
       goodput.add("compiling", seconds)
       logging.info(
         "Compiled the update in %.1f s, for %d segments of %d.",
-        *(seconds, count, shape[2]),
+        *(seconds, read, shape[2]),
       )
       window.leave_untimed()
       compiled.add(shape)
@@ -211,7 +212,7 @@ def _advance(
     if pending is not None:
       _read(*pending, guard, window, hooks, writer)
     step += count
-    pending = (step, metrics, stream.num_tokens(first, count))
+    pending = (step, metrics, stream.num_tokens(first, read))
     stop.poll()
     due = [hook for hook in hooks.on_run if hook.is_due(step)]
     if due:

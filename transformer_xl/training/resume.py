@@ -142,6 +142,8 @@ def _describe_data(
     description["segments_per_call"] = train.segments_per_call
   if train.segment_len_std:
     description["segment_len_std"] = train.segment_len_std
+  if train.gradient_segments > 1:
+    description["gradient_segments"] = train.gradient_segments
   return description
 
 

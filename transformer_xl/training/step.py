@@ -1,6 +1,7 @@
 """What training does in a step: one update on one segment of all lanes.
 
-`train_chunk` scans S of them in one compiled call. Metrics are sums; means are
+With `train.gradient_segments` above 1, an update takes S consecutive segments.
+`train_chunk` scans C updates in one compiled call. Metrics are sums; means are
 made at the end.
 """
 
@@ -29,7 +30,7 @@ Carry = tuple[run_state.TrainState, memory_lib.Memory]
 
 
 class UpdateMetrics(NamedTuple):
-  """Metrics of one update, or [S] of a chunk."""
+  """Metrics of one update, or [C] of a chunk."""
 
   sums: sums_lib.Sums
   gradient_norm: jt.Float[shapes.Array, ""]  # Before clipping.
@@ -42,19 +43,21 @@ def make_model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
     config.model,
     clamp_len=config.train.clamp_len,
     same_length=config.train.same_length,
+    gradient_through_memory=config.train.gradient_segments > 1,
   )
 
 
 def train_segment(
   carry: Carry, segment: segment_lib.Segment, *, config: schema.ExperimentConfig
 ) -> tuple[Carry, UpdateMetrics]:
-  """One update on one segment [B, T] of all lanes."""
+  """One update on one segment [B, T] of all lanes, or on [S, B, T]."""
   (state, memory), train = carry, config.train
   weights = segment.loss_weights()
   if train.loss_on == "recent_half":  # Table 6 of the paper.
-    segment_len = weights.shape[1]
+    segment_len = weights.shape[-1]
     is_recent = jnp.arange(segment_len) >= segment_len // 2
-    weights = jnp.where(is_recent[None], weights, 0.0)
+    is_recent = jnp.expand_dims(is_recent, range(weights.ndim - 1))
+    weights = jnp.where(is_recent, weights, 0.0)
   segment = segment._replace(weights=weights)
   # Parameters are drawn from stream 0 of the seed, dropout from stream 1.
   key = jax.random.fold_in(jax.random.key(config.seed), 1)
@@ -85,9 +88,10 @@ def _rate_factor(state, segment, train) -> float | jax.Array:
   """What the learning rate of the schedule is multiplied by in this update."""
   factor: float | jax.Array = 1.0
   if train.segment_len_std:  # Padding has no weight.
-    factor = jnp.sum(segment.weights[0]) / train.segment_len
+    num_tokens = jnp.sum(segment.weights[..., 0, :])
+    factor = num_tokens / (train.segment_len * train.gradient_segments)
   elif train.segment_lens:
-    factor = segment.targets.shape[1] / train.segment_len
+    factor = segment.targets.shape[-1] / train.segment_len
   if state.average_start is not None and train.average_rate_factor != 1:
     is_averaging = state.step >= state.average_start
     factor *= jnp.where(is_averaging, train.average_rate_factor, 1.0)
@@ -101,12 +105,16 @@ def train_chunk(
   *,
   config: schema.ExperimentConfig,
 ) -> tuple[run_state.TrainState, memory_lib.Memory, UpdateMetrics]:
-  """S updates on S consecutive segments, [S, B, T]; metrics are [S].
+  """C updates on C S consecutive segments, [C S, B, T]; metrics are [C].
 
   Segments may end with empty lanes, which memory and checkpoints do not have.
   """
   update = functools.partial(train_segment, config=config)
-  lanes = segments.inputs.shape[1]
+  lanes, each = segments.inputs.shape[1], config.train.gradient_segments
+  if each > 1:
+    segments = jax.tree.map(
+      lambda array: array.reshape(-1, each, *array.shape[1:]), segments
+    )
   carry = state, memory_lib.with_lanes(memory, lanes)
   (state, padded), metrics = jax.lax.scan(update, carry, segments)
   memory = memory_lib.with_lanes(padded, memory.length.shape[0])
@@ -117,13 +125,13 @@ def _gradient(params, memory, segment, key, config):
   """Gradient of the mean loss, its sums, and the next memory.
 
   Accumulation splits the lanes into parts, each with its own memory. The mean
-  is over the tokens of all parts.
+  is over the tokens of all parts and of all S segments.
   """
   model: Any = make_model(config)
   train = config.train
   total = jnp.maximum(jnp.sum(segment.weights), 1.0)
-  is_change = ~segment.resets[:, -segment.targets.shape[1] :][:, 1:]
-  num_changes = jnp.maximum(jnp.sum(segment.weights[:, 1:] * is_change), 1.0)
+  is_change = ~segment.resets[..., -segment.targets.shape[-1] :][..., 1:]
+  num_changes = jnp.maximum(jnp.sum(segment.weights[..., 1:] * is_change), 1.0)
 
   def loss(params, memory, segment, key):
     nll, activity, memory = model.apply(
@@ -147,7 +155,23 @@ def _gradient(params, memory, segment, key, config):
         objective += weight * squares / count
     return objective, (sums, memory)
 
-  gradient = jax.grad(loss, has_aux=True)
+  def loss_of_all(params, memory, segments, key):
+    """`loss` of S segments; only the memories between them are kept."""
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # A scan prevents it.
+    def read(memory, part):
+      index, segment = part
+      part_key = jax.random.fold_in(key, index)
+      objective, (sums, memory) = loss(params, memory, segment, part_key)
+      return memory, (objective, sums)
+
+    count = jnp.arange(train.gradient_segments)
+    memory, parts = jax.lax.scan(read, memory, (count, segments))
+    objective, sums = jax.tree.map(jnp.sum, parts)
+    return objective, (sums, memory)
+
+  several = train.gradient_segments > 1
+  gradient = jax.grad(loss_of_all if several else loss, has_aux=True)
   parts = train.accumulation_steps
   if parts == 1:
     result, (sums, memory) = gradient(params, memory, segment, key)
@@ -165,7 +189,7 @@ def _gradient(params, memory, segment, key, config):
   )
   memories = memory_lib.split_lanes(memory, parts)
   segments = jax.tree.map(
-    lambda array: memory_lib.split_axis(array, 0, parts), segment
+    lambda array: memory_lib.split_axis(array, array.ndim - 2, parts), segment
   )
   (result, sums), memories = jax.lax.scan(
     body, zeros, (jnp.arange(parts), memories, segments)

@@ -1,0 +1,278 @@
+"""Updates whose gradient flows through memory, against a float64 oracle."""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import oracle
+from tests import tiny
+from transformer_xl.config import load
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.model import memory as memory_lib
+from transformer_xl.training import divergence
+from transformer_xl.training import programs
+from transformer_xl.training import step as step_lib
+
+ROOT = pathlib.Path(__file__).parents[2]
+LANES, LENGTH, MEMORY, SEGMENTS = 2, 4, 6, 3
+# A high rate, so that little of the gradient is lost in the parameters.
+RATE = 8.0
+UPDATES = {
+  "train.batch_size": LANES,
+  "train.segment_len": LENGTH,
+  "train.mem_len": MEMORY,
+  "train.optimizer": "sgd",
+  "train.clip_norm": 0.0,
+  "train.learning_rate": RATE,
+  "train.schedule": "constant",
+}
+
+
+@functools.cache
+def make_config(*, segments=SEGMENTS, **updates):
+  fields = UPDATES | {"train.gradient_segments": segments} | updates
+  return load.from_config_dict(tiny.config_dict(**fields))
+
+
+def make_segments(*, resets=(), weights=None):
+  """[S, B, T]; resets are triples of segment, lane and token."""
+  generator = np.random.default_rng(0)
+  shape = (SEGMENTS, LANES, LENGTH)
+  starts = np.zeros(shape, bool)
+  for place in resets:
+    starts[place] = True
+  drawn = (generator.random(shape) < 0.7).astype(np.float32)
+  segments = segment_lib.Segment(
+    generator.integers(0, 23, shape).astype(np.int32),
+    generator.integers(0, 23, shape).astype(np.int32),
+    starts,
+    drawn if weights is None else np.asarray(weights, np.float32),
+  )
+  return jax.tree.map(jnp.asarray, segments)
+
+
+def only_last():
+  weights = np.zeros((SEGMENTS, LANES, LENGTH))
+  weights[-1] = 1
+  return weights
+
+
+@functools.cache
+def start(config):
+  """State, and a memory of which one lane sees a part."""
+  state = jax.eval_shape(functools.partial(programs.init_state, config))
+  state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
+  state = state._replace(params=tiny.params(config.model))
+  shape = (config.model.num_layers, LANES, config.train.mem_len, 8)
+  hiddens = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+  is_masked = config.model.memory_start == "masked"
+  length = jnp.array([2 if is_masked else MEMORY, MEMORY], jnp.int32)
+  return state, memory_lib.Memory(jnp.asarray(hiddens), length)
+
+
+@functools.cache
+def compiled(config):
+  return jax.jit(functools.partial(step_lib.train_segment, config=config))
+
+
+def update(config, segment, *, memory=None):
+  """The gradient, as SGD applies it, the next memory and the metrics."""
+  state, first = start(config)
+  (after, memory), metrics = compiled(config)((state, memory or first), segment)
+  gradient = jax.tree.map(
+    lambda old, new: (np.float64(old) - new) / RATE, state.params, after.params
+  )
+  return gradient, memory, metrics
+
+
+def one_by_one(segments):
+  """What `update` finds for each segment alone, at the same parameters."""
+  config, found = make_config(segments=1), []
+  _, memory = start(config)
+  for index in range(SEGMENTS):
+    segment = jax.tree.map(lambda array, i=index: array[i], segments)
+    found.append(update(config, segment, memory=memory))
+    memory = found[-1][1]
+  return found
+
+
+def oracle_loss(config, params, segments):
+  """The mean loss of all segments, one function of the parameters."""
+  _, memory = start(config)
+  lanes = [
+    [
+      np.float64(layer[lane, MEMORY - memory.length[lane] :])
+      for layer in memory.hiddens
+    ]
+    for lane in range(LANES)
+  ]
+  total = 0.0
+  for index in range(SEGMENTS):
+    inputs, targets, resets, weights = (array[index] for array in segments)
+    log_probs, lanes = oracle.segment(
+      params, config.model, inputs, lanes, mem_len=MEMORY, resets=resets
+    )
+    chosen = np.take_along_axis(log_probs, targets[:, :, None], 2)[:, :, 0]
+    total -= np.sum(chosen * np.float64(weights))
+  return total / np.float64(segments.weights).sum()
+
+
+def assert_is_slope(gradient, config, segments):
+  """Along a random direction for each array of parameters."""
+  params = jax.tree.map(np.float64, start(config)[0].params)
+  segments = jax.tree.map(np.asarray, segments)
+  leaves, structure = jax.tree.flatten(params)
+  generator, size = np.random.default_rng(1), 1e-5
+  for index, leaf in enumerate(leaves):
+    direction = generator.standard_normal(leaf.shape)
+
+    def loss(distance, index=index, direction=direction):
+      moved = [*leaves]
+      moved[index] = moved[index] + distance * direction
+      return oracle_loss(config, structure.unflatten(moved), segments)
+
+    slope = (loss(size) - loss(-size)) / (2 * size)
+    found = np.sum(jax.tree.leaves(gradient)[index] * direction)
+    # The difference quotient is exact to 1e-9, the gradient is float32.
+    assert found == pytest.approx(slope, rel=2e-5, abs=2e-6)
+
+
+def distance(one, other):
+  parts = jax.tree.map(lambda a, b: np.max(np.abs(a - b)), one, other)
+  return max(map(float, jax.tree.leaves(parts)))
+
+
+ZEROS = {"model.memory_start": "zeros"}
+# One lane starts over between segments, the other one within a segment.
+RESETS = ((1, 0, 0), (2, 1, 2))
+
+
+@pytest.mark.parametrize(
+  ("updates", "resets"),
+  [
+    ({}, RESETS),
+    ({"model.remat": "full", "model.untie_biases": True}, RESETS),
+    ({"model.pre_norm": True, "train.accumulation_steps": 2}, RESETS),
+    (ZEROS, RESETS[:1]),
+  ],
+  ids=["plain", "recomputed", "accumulated", "zeros"],
+)
+def test_the_gradient_is_that_of_one_long_function(updates, resets):
+  config, segments = make_config(**updates), make_segments(resets=resets)
+  gradient, _, metrics = update(config, segments)
+  assert_is_slope(gradient, config, segments)
+  sums, params = metrics.sums, start(config)[0].params
+  expected = oracle_loss(config, params, jax.tree.map(np.asarray, segments))
+  assert float(sums.nll / sums.num_tokens) == pytest.approx(expected, rel=1e-6)
+  assert float(sums.num_tokens) == float(segments.weights.sum())
+  squares = [np.sum(np.square(leaf)) for leaf in jax.tree.leaves(gradient)]
+  norm = np.sqrt(np.sum(squares))
+  assert float(metrics.gradient_norm) == pytest.approx(norm, rel=1e-5)
+
+
+def test_memory_carries_the_gradient_into_earlier_segments():
+  config, segments = make_config(), make_segments(weights=only_last())
+  gradient, memory, metrics = update(config, segments)
+  assert_is_slope(gradient, config, segments)
+  # The last segment by itself has the same loss, but memory is a constant.
+  parts = one_by_one(segments)
+  stopped, last, alone = parts[-1]
+  sums = metrics.sums.nll, alone.sums.nll
+  assert float(sums[0]) == pytest.approx(float(sums[1]), rel=1e-6)
+  assert distance(memory.hiddens, last.hiddens) < 1e-5
+  assert distance(gradient, stopped) > 1e-2
+  with pytest.raises(AssertionError):
+    assert_is_slope(stopped, config, segments)
+
+
+def test_resets_between_segments_cut_the_gradient():
+  starts = [(s, lane, 0) for s in range(1, SEGMENTS) for lane in range(LANES)]
+  for resets, is_cut in ((starts, True), (starts[:-1], False)):
+    segments = make_segments(resets=resets)
+    gradient, _, _ = update(make_config(), segments)
+    parts = one_by_one(segments)
+    counts = [float(metrics.sums.num_tokens) for _, _, metrics in parts]
+    mean = jax.tree.map(
+      lambda *rows, counts=counts: np.average(rows, axis=0, weights=counts),
+      *(found for found, _, _ in parts),
+    )
+    # Float32 sums in another order.
+    assert (distance(gradient, mean) < 2e-6) == is_cut
+
+
+def test_a_chunk_is_a_loop_of_updates():
+  config = make_config(
+    **{"model.dropout_rate": 0.1, "train.learning_rate": 0.1}
+  )
+  (state, memory), losses = start(config), []
+  one, other = make_segments(), make_segments(weights=only_last())
+  for segments in (one, other):
+    (state, memory), metrics = compiled(config)((state, memory), segments)
+    losses.append(float(metrics.sums.nll))
+  both = jax.tree.map(lambda *parts: jnp.concatenate(parts), one, other)
+  chunk = jax.jit(functools.partial(step_lib.train_chunk, config=config))
+  after, remembered, metrics = chunk(*start(config), both)
+  assert int(after.step) == int(state.step) == 2
+  np.testing.assert_allclose(metrics.sums.nll, losses, rtol=1e-5)
+  assert distance(after.params, start(config)[0].params) > 1e-2
+  # Two programs may round differently.
+  assert distance(after.params, state.params) < 1e-5
+  assert distance(remembered.hiddens, memory.hiddens) < 1e-5
+
+
+def test_dropout_is_a_function_of_seed_step_and_segment():
+  config = make_config(
+    segments=2, **{"train.mem_len": 0, "model.dropout_rate": 0.3}
+  )
+  segments = jax.tree.map(lambda array: array[:1].repeat(2, 0), make_segments())
+  state, memory = start(config)
+
+  def loss(*weights, step=0):
+    factors = jnp.array(weights)[:, None, None]
+    weighed = segments._replace(weights=segments.weights * factors)
+    carry = state._replace(step=jnp.int32(step)), memory
+    return float(compiled(config)(carry, weighed)[1].sums.nll)
+
+  assert loss(1.0, 0.0) == loss(1.0, 0.0)
+  assert len({loss(1.0, 0.0), loss(0.0, 1.0), loss(1.0, 0.0, step=1)}) == 3
+  parts = loss(1.0, 0.0) + loss(0.0, 1.0)
+  assert loss(1.0, 1.0) == pytest.approx(parts, rel=1e-6)
+
+
+def test_skipping_updates_skips_all_their_segments():
+  config = make_config(**{"divergence.action": "skip", "divergence.window": 10})
+  guard = divergence.Guard(config)
+  trouble = divergence.Diverged("the loss is not finite", 530)
+  answer = guard.respond(trouble, [0, 500])
+  assert answer.skipped == 30 * SEGMENTS
+
+
+@pytest.mark.slow
+def test_a_mesh_makes_the_updates_of_one_device(tmp_path):
+  process = subprocess.run(
+    [sys.executable, "-m", "tests.segments_on_mesh", str(tmp_path)],
+    cwd=ROOT,
+    env={
+      **os.environ,
+      "JAX_PLATFORMS": "cpu",
+      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+    },
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.returncode == 0, process.stderr
+  result = json.loads((tmp_path / "result.json").read_text())
+  assert result["moved"] > 1e-2
+  for name in ("mesh", "accumulated"):
+    # As in test_sharding.py.
+    assert result[name]["loss"] < 4e-7
+    assert result[name]["parameters"] < 1e-6
