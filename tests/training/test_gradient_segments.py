@@ -1,11 +1,6 @@
 """Updates whose gradient flows through memory, against a float64 oracle."""
 
 import functools
-import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import oracle
+from tests import own_process
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
@@ -21,7 +17,6 @@ from transformer_xl.training import divergence
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 
-ROOT = pathlib.Path(__file__).parents[2]
 LANES, LENGTH, MEMORY, SEGMENTS = 2, 4, 6, 3
 # A high rate, so that little of the gradient is lost in the parameters.
 RATE = 8.0
@@ -257,20 +252,7 @@ def test_skipping_updates_skips_all_their_segments():
 
 @pytest.mark.slow
 def test_a_mesh_makes_the_updates_of_one_device(tmp_path):
-  process = subprocess.run(
-    [sys.executable, "-m", "tests.segments_on_mesh", str(tmp_path)],
-    cwd=ROOT,
-    env={
-      **os.environ,
-      "JAX_PLATFORMS": "cpu",
-      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
-    },
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert process.returncode == 0, process.stderr
-  result = json.loads((tmp_path / "result.json").read_text())
+  result = own_process.result("segments_on_mesh", tmp_path)
   assert result["moved"] > 1e-2
   for name in ("mesh", "accumulated"):
     # As in test_sharding.py.

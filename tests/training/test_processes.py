@@ -1,19 +1,17 @@
 """Several processes train as one: same losses, one stop, one checkpoint."""
 
 import json
-import os
 import pathlib
 import re
 import signal
 import socket
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 
 from tests import corpus
+from tests import own_process
 from tests import processes
 from tests.training import test_resume
 
@@ -95,26 +93,8 @@ def compare(alone, together):
 def folder(request, tmp_path_factory):
   """What `tests/processes.py` leaves of so many processes."""
   folder = tmp_path_factory.mktemp("processes")
-  finish_processes(folder, str(request.param))
+  own_process.finish("processes", folder, str(request.param))
   return folder
-
-
-def finish_processes(folder, count):
-  """Runs `tests/processes.py`, which leaves what it does in the folder."""
-  process = subprocess.run(
-    [sys.executable, "-m", "tests.processes", str(folder), count],
-    cwd=test_resume.ROOT,
-    env={
-      **os.environ,
-      "JAX_PLATFORMS": "cpu",
-      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
-    },
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  logs = "".join(path.read_text()[-3000:] for path in folder.glob("*.log"))
-  assert process.returncode == 0, process.stderr + logs
 
 
 # What depends on the machine, the folder or the number of devices.
@@ -138,7 +118,7 @@ def numbers(value, path=""):
 @pytest.mark.rest
 @pytest.mark.slow
 def test_every_mode_gives_two_processes_the_results_of_one(tmp_path):
-  finish_processes(tmp_path, "modes")
+  own_process.finish("processes", tmp_path, "modes")
   one, two = (tmp_path / "1", tmp_path / "2")
   files = [
     {path.relative_to(run) for path in run.rglob("results/*")}

@@ -1,23 +1,18 @@
 """Meshes of two, four and eight devices against one; what is split."""
 
-import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import pytest
 
 from tests import corpus
+from tests import own_process
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.training import programs
 
-ROOT = pathlib.Path(__file__).parents[2]
 MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
 FEWER = {"two": 2, "four": 4}
 
@@ -33,23 +28,6 @@ def marked(names):
   ]
 
 
-def run(folder, group):
-  process = subprocess.run(
-    [sys.executable, "-m", "tests.sharded", str(folder), group],
-    cwd=ROOT,
-    env={
-      **os.environ,
-      "JAX_PLATFORMS": "cpu",
-      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
-    },
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert process.returncode == 0, process.stderr
-  return json.loads((folder / "result.json").read_text())
-
-
 class Results(dict):
   """What `tests/sharded.py` finds; a group is run when it is asked for."""
 
@@ -58,7 +36,8 @@ class Results(dict):
 
   def __missing__(self, name):
     group = "others" if name in REST else "characteristic"
-    self.update(run(self.make_folder("sharded"), group))
+    folder = self.make_folder("sharded")
+    self.update(own_process.result("sharded", folder, group))
     return self[name]
 
 

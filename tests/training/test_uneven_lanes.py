@@ -1,35 +1,16 @@
 """Lanes that the devices do not divide, in training and evaluation."""
 
-import json
-import os
-import subprocess
-import sys
-
-import jax
 import numpy as np
 import pytest
 
-from tests.training import test_resume
+from tests import own_process
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
   """What `tests/uneven.py` finds, by mesh."""
   folder = tmp_path_factory.mktemp("uneven")
-  process = subprocess.run(
-    [sys.executable, "-m", "tests.uneven", str(folder)],
-    cwd=test_resume.ROOT,
-    env={
-      **os.environ,
-      "JAX_PLATFORMS": "cpu",
-      "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
-    },
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert process.returncode == 0, process.stderr
-  return json.loads((folder / "result.json").read_text())
+  return own_process.result("uneven", folder)
 
 
 @pytest.mark.slow
