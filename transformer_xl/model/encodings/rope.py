@@ -39,7 +39,10 @@ class Rope(none.WithoutDistances):
     distance: encoding.DistanceTerms | None,
     **place: jax.Array,
   ) -> shapes.RingQueries:
-    """Rotates the step's queries and the keys of all slots."""
+    """Rotates the step's queries and the keys of all slots.
+
+    `place` is reach [B, T] and slot, a scalar.
+    """
     segment_len, head_dim = query.shape[2:]
     num_slots = key.shape[-1]
     newest = place["slot"] + segment_len - 1
