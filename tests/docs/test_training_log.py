@@ -26,7 +26,7 @@ EVERYTHING = {
 def documented():
   """The fields in the tables of each kind of line."""
   kinds = {}
-  for section in PAGE.read_text("utf-8").split("\n**"):
+  for section in re.split(r"\n(?:\*\*|## )", PAGE.read_text("utf-8")):
     kind, *_ = section.partition("**")
     kinds[kind] = set(re.findall(r"^\| `(\w+)`", section, re.M))
   return {
