@@ -37,7 +37,7 @@ class Demand(NamedTuple):
   width: int = 1  # What `fsdp` must divide.
   heads: int = 1  # What `tensor` must divide.
   state_bytes: int = 0  # Arrays that `fsdp` and `tensor` split.
-  most_bytes: int = 1 << 26  # Of them, on a device, before they are split.
+  most_bytes: int = 1 << 26  # On a device, before they are split.
 
 
 SMALL = Demand()  # Needs nothing but data parallelism.

@@ -64,7 +64,7 @@ class Job(NamedTuple):
   slice_: queued_resource.Slice
   name: str
   worker: str  # all, or a number.
-  command: str  # Of a shell, in the checkout.
+  command: str  # For a shell, in the checkout.
 
   @property
   def folder(self) -> str:

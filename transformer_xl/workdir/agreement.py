@@ -21,7 +21,7 @@ _PACKAGES = ("jax", "jaxlib", "transformer-xl")
 _LOCAL = "config.data.dir"
 _MOST_DIFFERENCES = 5
 _MOST_PROCESSES = 8  # That are named one by one.
-_MOST_CHARACTERS = 80  # Of a value.
+_MOST_CHARACTERS = 80  # In a value.
 
 
 def require_same_command(
