@@ -33,8 +33,8 @@ def locked(folder: str) -> Iterator[None]:
 
   The lock is a file in the folder, removed at the end. A killed process holds
   it no longer; in a bucket that shows after `LEFT_AFTER_SECONDS`. The first
-  of several processes locks for all. File systems without locks keep nobody out.
-  All processes must see the same folder. What was written to the copy of a
+  of several processes locks for all, and all must see the same folder. File
+  systems without locks keep nobody out. What was written to the copy of a
   bucket's folder is uploaded before the lock is removed.
 
   Raises:
