@@ -50,3 +50,16 @@ def test_a_run_that_saved_nothing_yet_is_told_to_train(tmp_path):
     trained_model.restore_params(
       str(tmp_path), which="latest", average=False, target=make_state(0).params
     )
+
+
+def test_a_bucket_that_refuses_is_not_one_without_checkpoints(bucket, faulty):
+  with (
+    faulty.failing("answer", status=403),
+    pytest.raises(errors.UserError, match=r"roles/storage\.objectUser"),
+  ):
+    trained_model.restore_params(
+      f"{bucket}/run",
+      which="latest",
+      average=False,
+      target=make_state(0).params,
+    )

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
-from etils import epath
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
 from transformer_xl import shapes
+from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint_items
@@ -98,9 +98,10 @@ def restore_params(
   `parameters` or `checkpoint`.
 
   Raises:
-    UserError: there is no such checkpoint, it is damaged, or its shapes differ.
+    UserError: there is no such checkpoint, it is damaged, or its shapes differ;
+      or its bucket refuses, which is no sign that there are none.
   """
-  if not epath.Path(checkpoint_items.directory(workdir)).is_dir():
+  if not storage.names(checkpoint_items.directory(workdir)):
     raise _no_checkpoints(workdir)
   with checkpoint_items.open_manager(workdir, read_only=True) as manager:
     step = _find(manager, which, workdir, f"{fields}checkpoint")
