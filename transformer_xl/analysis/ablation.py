@@ -81,8 +81,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     plotting.write(workdir, "ablation", table, figures)
     path = os.path.join(storage.local(workdir), "results", "ablation.md")
     if jax.process_index() == 0:
-      with open(path, "w", encoding="utf-8") as file:
-        file.write(markdown(table["rows"]))
+      storage.write_text(path, markdown(table["rows"]))
       logging.info("Wrote %s/results/ablation.md.", workdir)
   return table
 

@@ -160,6 +160,4 @@ def _drop_after(path: str, step: int, *, is_evaluated: bool) -> None:
           kept.append(f"{text}\n")
       except (ValueError, LookupError, TypeError, RecursionError):
         continue
-  with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-    file.writelines(kept)
-  os.replace(f"{path}.tmp", path)
+  storage.write_text(path, "".join(kept))
