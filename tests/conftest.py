@@ -33,7 +33,7 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.model.adaptive_softmax",
     "transformer_xl.model.sparse_tails",
     "transformer_xl.model.attention",
-    "transformer_xl.model.attention_dropout",
+    "transformer_xl.model.dropout",
     "transformer_xl.model.encodings.distances",
     "transformer_xl.model.kernels.ring",
     "transformer_xl.model.layers",

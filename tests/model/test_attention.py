@@ -11,7 +11,7 @@ import pytest
 
 from tests import oracle
 from transformer_xl.model import attention
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.encodings import distances
 
 HEADS, WIDTH, LANES, MODEL_DIM = 2, 4, 2, 8
@@ -163,7 +163,7 @@ def test_dropout_acts_on_probabilities_and_is_not_renormalised():
     )
 
   seeds = jnp.arange(LANES * HEADS).reshape(LANES, HEADS)
-  whole, part = attend(None), attend(attention_dropout.Dropout(0.5, seeds))
+  whole, part = attend(None), attend(dropout_lib.AttentionDropout(0.5, seeds))
   np.testing.assert_allclose(whole.sum(-1), 1, atol=ROUNDING)
   kept = part != 0
   assert 0.3 < kept[whole > 0].mean() < 0.7
@@ -178,9 +178,7 @@ def test_what_dropout_keeps_looks_like_chance(rate):
   key = jnp.arange(1024, dtype=jnp.int32)[None]
 
   def scores(seed):
-    kept = np.asarray(
-      attention_dropout.kept(seed, query, key, rate=rate), float
-    )
+    kept = np.asarray(dropout_lib.kept(seed, query, key, rate=rate), float)
     return (kept - (1 - rate)) / np.sqrt(rate * (1 - rate))
 
   one = scores(seed)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import transformer_xl
 
 DROPPING = tiny.model_config(dropout_rate=0.25, attention_dropout_rate=0.5)
@@ -36,11 +36,14 @@ def _masks(config, *, keys) -> list[dict[str, list[np.ndarray]]]:
     return jax.pure_callback(record, jax.typeof(mask), mask)
 
   def intercept(call, args, kwargs, context):
-    drops = isinstance(context.module, nn.Dropout) and context.module.rate
+    drops = (
+      isinstance(context.module, dropout_lib.Dropout) and context.module.rate
+    )
     if not drops:
       return call(*args, **kwargs)
-    mask = call(jnp.ones_like(args[0]), *args[1:], **kwargs)
-    return args[0] * recorded(mask, "/".join(context.module.path))
+    mask = call(jnp.ones_like(args[0]), **kwargs)
+    values = nn.relu(args[0]) if kwargs.get("relu") else args[0]
+    return values * recorded(mask, "/".join(context.module.path))
 
   def intercepted_drop(weights, dropout, **options):
     if dropout is None:
@@ -54,12 +57,12 @@ def _masks(config, *, keys) -> list[dict[str, list[np.ndarray]]]:
     with nn.intercept_methods(intercept):
       return tiny.apply(config, params, inputs, memory, key=key)
 
-  drop = attention_dropout.drop
-  attention_dropout.drop = intercepted_drop
+  drop = dropout_lib.drop_weights
+  dropout_lib.drop_weights = intercepted_drop
   try:
     return _recorded_masks(run, tiny.params(config), masks, keys)
   finally:
-    attention_dropout.drop = drop
+    dropout_lib.drop_weights = drop
 
 
 def _recorded_masks(run, params, masks, keys):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 
 BLOCK = 128  # Queries of `chunked_attention`; see docs/kernels.md.
 
@@ -71,7 +71,7 @@ def relative_attention(
   content_bias: shapes.Biases | None = None,
   position_bias: shapes.Biases | None = None,
   reach: shapes.Reach,
-  dropout: attention_dropout.Dropout | None,
+  dropout: dropout_lib.AttentionDropout | None,
   first_query: int = 0,
   distance_scores: shapes.DistanceScores | None = None,
 ) -> shapes.Queries:
@@ -102,7 +102,7 @@ def relative_attention(
   if distance_scores is not None:
     scores += by_distance(distance_scores, query.shape[1])
   weights = visible_softmax(scores, reach)
-  weights = attention_dropout.drop(
+  weights = dropout_lib.drop_weights(
     weights.astype(query.dtype), dropout, first_query=first_query
   )
   with jax.named_scope("attention_values"):
@@ -110,7 +110,7 @@ def relative_attention(
 
 
 def chunked_attention(
-  inputs: Inputs, dropout: attention_dropout.Dropout | None
+  inputs: Inputs, dropout: dropout_lib.AttentionDropout | None
 ) -> shapes.Queries:
   """`relative_attention`, a block of queries at a time.
 

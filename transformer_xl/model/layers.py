@@ -14,7 +14,7 @@ from jax import ad_checkpoint
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import sources
 from transformer_xl.model.encodings import table
@@ -87,7 +87,7 @@ class FeedForward(nn.Module):
     inner = dense.times(hidden, kernel)
     inner = inner + offset("in_bias", config.ff_dim)[None, None]
     inner = ad_checkpoint.checkpoint_name(inner, "feed_forward_hidden")
-    inner = dropout(nn.relu(inner))
+    inner = dropout(inner, relu=True)
     kernel = matrix("out_kernel", (config.ff_dim, config.model_dim))
     output = dense.times(inner, kernel)
     output = output + offset("out_bias", config.model_dim)[None, None]
@@ -114,15 +114,43 @@ class LayerNorm(nn.Module):
     width = (hidden.shape[-1],)
     scale = self.param("scale", scale_init, width, jnp.float32)
     offset = self.param("bias", nn.initializers.zeros, width, jnp.float32)
-    wide = hidden.astype(jnp.float32)
-    centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    # A row of zeros (a dropped word that sees no other) stays zero. Otherwise
-    # every norm would multiply its gradient by 1 / sqrt(epsilon), to infinity.
-    factor = jax.lax.rsqrt(variance + config.layer_norm_epsilon)
-    normal = centred * jnp.where(variance > 0, factor, 0.0)
-    result = normal * scale[None, None] + offset[None, None]
-    return result.astype(hidden.dtype)
+    return _normalised(hidden, scale, offset, config.layer_norm_epsilon)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _normalised(hidden, scale, offset, epsilon):
+  return _norm_forward(hidden, scale, offset, epsilon)[0]
+
+
+def _norm_forward(hidden, scale, offset, epsilon):
+  """Keeps nothing that is wider than its input."""
+  wide = hidden.astype(jnp.float32)
+  mean = jnp.mean(wide, axis=-1, keepdims=True)
+  variance = jnp.mean(jnp.square(wide - mean), axis=-1, keepdims=True)
+  # A row of zeros (a dropped word that sees no other) stays zero. Otherwise
+  # every norm would multiply its gradient by 1 / sqrt(epsilon), to infinity.
+  factor = jnp.where(variance > 0, jax.lax.rsqrt(variance + epsilon), 0.0)
+  result = (wide - mean) * factor * scale[None, None] + offset[None, None]
+  return result.astype(hidden.dtype), (hidden, scale, mean, factor)
+
+
+def _norm_backward(epsilon, residuals, gradient):
+  del epsilon  # It is in the factor.
+  hidden, scale, mean, factor = residuals
+  normal = (hidden.astype(jnp.float32) - mean) * factor
+  gradient = gradient.astype(jnp.float32)
+  of_normal = gradient * scale[None, None]
+  along = jnp.mean(of_normal * normal, axis=-1, keepdims=True)
+  across = of_normal - jnp.mean(of_normal, axis=-1, keepdims=True)
+  of_hidden = factor * (across - normal * along)
+  return (
+    of_hidden.astype(hidden.dtype),
+    jnp.sum(gradient * normal, axis=(0, 1)),
+    jnp.sum(gradient, axis=(0, 1)),
+  )
+
+
+_normalised.defvjp(_norm_forward, _norm_backward)
 
 
 class Block(nn.Module):
@@ -178,7 +206,7 @@ class Block(nn.Module):
 
 def state_dropout(
   config: schema.ModelConfig, rate: float | None = None
-) -> nn.Dropout:
+) -> dropout_lib.Dropout:
   """Dropout of states [B, T, D].
 
   Args:
@@ -186,21 +214,18 @@ def state_dropout(
       mask.
     rate: `dropout_rate` unless another is given.
   """
-  shared = (1,) if config.locked_dropout else ()
   rate = config.dropout_rate if rate is None else rate
-  return nn.Dropout(rate, broadcast_dims=shared)
+  return dropout_lib.Dropout(rate, config.locked_dropout)
 
 
 def _attention_dropout(
   module: nn.Module, lanes: int, deterministic: bool
-) -> attention_dropout.Dropout | None:
+) -> dropout_lib.AttentionDropout | None:
   config: schema.ModelConfig = module.config  # type: ignore[attr-defined]
-  if config.attention_dropout_rate == 0 or deterministic:
+  rate = config.attention_dropout_rate
+  if rate == 0 or deterministic:
     return None
-  shape = (lanes, config.num_heads)
-  bits = jax.random.bits(module.make_rng("dropout"), shape)
-  seeds = jax.lax.bitcast_convert_type(bits, jnp.int32)
-  return attention_dropout.Dropout(config.attention_dropout_rate, seeds)
+  return dropout_lib.of_attention(module, rate, (lanes, config.num_heads))
 
 
 def _normal_around_one(std: float):

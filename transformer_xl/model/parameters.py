@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dense
 
 
@@ -31,7 +32,9 @@ def matrix(
   Dropout follows the cast, so that no array of the matrix's size is float32.
   """
   weights = kernel(module, name, shape)
-  drop = nn.Dropout(module.config.weight_dropout_rate, name=f"{name}_dropout")
+  drop = dropout_lib.Dropout(
+    module.config.weight_dropout_rate, name=f"{name}_dropout"
+  )
   return drop(weights, deterministic=deterministic)
 
 
@@ -52,9 +55,9 @@ class Projections:
     self._module, self._deterministic = module, deterministic
     self._kernels: dict[str, jax.Array] = {}
     config = module.config
-    self._drop = nn.Dropout(
+    self._drop = dropout_lib.Dropout(
       config.projection_dropout_rate,
-      broadcast_dims=(-2,) if config.locked_dropout else (),
+      config.locked_dropout,
       name="projection_dropout",
     )
 

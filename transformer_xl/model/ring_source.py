@@ -14,7 +14,7 @@ import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
@@ -54,7 +54,7 @@ class Ring(NamedTuple):
     context: shapes.Context,
     memory: Slots,
     *,
-    dropout: attention_dropout.Dropout | None,
+    dropout: dropout_lib.AttentionDropout | None,
     deterministic: bool,
   ) -> tuple[shapes.Queries, LayerCache]:
     """Writes new keys and values into the ring, and attends to all of it."""

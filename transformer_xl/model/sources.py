@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer_xl import shapes
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
@@ -46,7 +46,7 @@ class Source(Protocol):
     context: shapes.Context,
     memory: Any,
     *,
-    dropout: attention_dropout.Dropout | None,
+    dropout: dropout_lib.AttentionDropout | None,
     deterministic: bool,
   ) -> tuple[shapes.Queries, Any]:
     """Attends from the segment.
@@ -89,7 +89,7 @@ class HiddenStates(NamedTuple):
     context: shapes.Context,
     memory: shapes.LayerMemory,
     *,
-    dropout: attention_dropout.Dropout | None,
+    dropout: dropout_lib.AttentionDropout | None,
     deterministic: bool,
   ) -> tuple[shapes.Queries, Any]:
     """Attends to memory and segment; see `Source.attend`."""

@@ -20,6 +20,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_embedding
 from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import layers
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import sources
@@ -66,9 +67,10 @@ class TransformerXL(nn.Module):
     self.input_dropout = dropout(config.input_dropout_rate)
     self.output_dropout = dropout(config.output_dropout_rate)
     # All lanes share one mask; if locked, so do all distances.
-    shared = (0,) if config.locked_dropout else ()
-    self.position_dropout = nn.Dropout(config.position_dropout_rate, shared)
-    self.word_dropout = nn.Dropout(config.embedding_dropout_rate)
+    self.position_dropout = dropout_lib.Dropout(
+      config.position_dropout_rate, config.locked_dropout
+    )
+    self.word_dropout = dropout_lib.Dropout(config.embedding_dropout_rate)
 
   def __call__(
     self,
@@ -111,9 +113,9 @@ class TransformerXL(nn.Module):
     config = self.config
     hidden = self.embedding(inputs)
     if config.embedding_dropout_rate and not deterministic:
-      words = jnp.ones((config.vocab_size,), hidden.dtype)
+      words = jnp.ones((config.vocab_size, 1), hidden.dtype)
       words = self.word_dropout(words, deterministic=False)
-      hidden = hidden * words[inputs][:, :, None]
+      hidden = hidden * words[inputs]
     positions = table.of(config).embedding_positions(
       config, first_position, inputs.shape[1]
     )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 
 ROUNDING = 1e-5  # Float32 sums in another order, relative to the largest.
 
@@ -44,11 +44,11 @@ def arguments(
 
 def dropout(
   arrays: dict[str, jax.Array], rate: float
-) -> attention_dropout.Dropout:
+) -> dropout_lib.AttentionDropout:
   """Seeds for the lanes and heads of such arrays."""
   shape = arrays["query"].shape[0], arrays["query"].shape[2]
   seeds = np.random.default_rng(2).integers(-(2**31), 2**31, size=shape)
-  return attention_dropout.Dropout(rate, jnp.asarray(seeds, jnp.int32))
+  return dropout_lib.AttentionDropout(rate, jnp.asarray(seeds, jnp.int32))
 
 
 def widened(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -17,7 +17,7 @@ import jax
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model.kernels import dispatch
 
@@ -147,7 +147,7 @@ class Encoding:
     value: shapes.Keys,
     *,
     reach: shapes.Reach,
-    dropout: attention_dropout.Dropout | None,
+    dropout: dropout_lib.AttentionDropout | None,
     implementation: str,
   ) -> shapes.Queries:
     """Attention over memory and segment.

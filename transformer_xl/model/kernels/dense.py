@@ -30,6 +30,8 @@ def times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
   for the gradient of the kernel, and takes a third longer for it. A single row
   it multiplies in one thread, and the products of a batch in several.
   """
+  if device.device_kind() != "cpu":
+    return rows @ kernel  # Flat, autodiff would keep the rows a second time.
   flat = rows.reshape(-1, rows.shape[-1])
   parts = _num_parts(kernel) if flat.shape[0] == 1 else 1
   if parts > 1:

@@ -25,7 +25,7 @@ from jax import ad_checkpoint
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import attention
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import fused
 from transformer_xl.model.kernels import head_major
@@ -139,7 +139,7 @@ def _fused(inputs, dropout) -> jax.Array:
   lanes, _, heads, head_dim = shape = inputs.query.shape
   if dropout is None:
     seeds = jnp.zeros((lanes, heads), jnp.int32)
-    dropout = attention_dropout.Dropout(0.0, seeds)
+    dropout = dropout_lib.AttentionDropout(0.0, seeds)
 
   def attend(*arrays):
     *flat, reach, seeds = arrays

@@ -12,13 +12,15 @@ from jax import ad_checkpoint
 
 from transformer_xl import shapes
 from transformer_xl.model import attention
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import fused_kernels
 from transformer_xl.model.kernels import tiling as tiling_lib
 
 
 def relative_attention(
-  inputs: attention.Inputs, dropout: attention_dropout.Dropout, interpret: bool
+  inputs: attention.Inputs,
+  dropout: dropout_lib.AttentionDropout,
+  interpret: bool,
 ) -> shapes.Queries:
   """`attention.relative_attention`, with the same arguments.
 

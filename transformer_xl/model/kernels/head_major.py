@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from transformer_xl import shapes
 from transformer_xl.model import attention
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dense
 
 
 def relative_attention(
-  inputs: attention.Inputs, dropout: attention_dropout.Dropout | None
+  inputs: attention.Inputs, dropout: dropout_lib.AttentionDropout | None
 ) -> shapes.Queries:
   """`attention.relative_attention`, with the same arguments."""
   query, key, value, position_key, content_bias, position_bias, reach = inputs
@@ -31,7 +31,7 @@ def relative_attention(
     weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
   if dropout is not None:
     dropout = dropout._replace(seeds=dropout.seeds.T)  # Here heads come first.
-  weights = attention_dropout.drop(weights, dropout, first_query=0)
+  weights = dropout_lib.drop_weights(weights, dropout, first_query=0)
   with jax.named_scope("attention_values"):
     values = dense.product(weights, value.transpose(2, 0, 1, 3))
   return values.astype(query.dtype).transpose(1, 2, 0, 3)

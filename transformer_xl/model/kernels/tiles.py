@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import tiling as tiling_lib
 
 # The arrays that have gradients, in order.
@@ -194,7 +194,7 @@ def dropout(
 
   def drop(values, tile):
     key = _iota((1, tile.num_keys), 1) + tile.keys.start
-    kept = attention_dropout.kept(seed, query, key, rate=tiling.dropout_rate)
+    kept = dropout_lib.kept(seed, query, key, rate=tiling.dropout_rate)
     return jnp.where(kept, values, 0)
 
   return drop
