@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+from jax import ad_checkpoint
 
 from transformer_xl import shapes
 
@@ -110,7 +111,8 @@ def _relu(values, seeds, rate, locked):
 
 
 def _relu_forward(*arguments):
-  output = _relu(*arguments)
+  # Named so that a policy can keep it: where it is positive says all.
+  output = ad_checkpoint.checkpoint_name(_relu(*arguments), "activation")
   return output, output
 
 

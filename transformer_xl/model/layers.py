@@ -86,7 +86,6 @@ class FeedForward(nn.Module):
     kernel = matrix("in_kernel", (config.model_dim, config.ff_dim))
     inner = dense.times(hidden, kernel)
     inner = inner + offset("in_bias", config.ff_dim)[None, None]
-    inner = ad_checkpoint.checkpoint_name(inner, "feed_forward_hidden")
     inner = dropout(inner, relu=True)
     kernel = matrix("out_kernel", (config.ff_dim, config.model_dim))
     output = dense.times(inner, kernel)
@@ -124,9 +123,14 @@ def _normalised(hidden, scale, offset, epsilon):
 
 def _norm_forward(hidden, scale, offset, epsilon):
   """Keeps nothing that is wider than its input."""
+  hidden = ad_checkpoint.checkpoint_name(hidden, "norm_input")
   wide = hidden.astype(jnp.float32)
   mean = jnp.mean(wide, axis=-1, keepdims=True)
-  variance = jnp.mean(jnp.square(wide - mean), axis=-1, keepdims=True)
+  if hidden.dtype == jnp.float32:
+    variance = jnp.mean(jnp.square(wide - mean), axis=-1, keepdims=True)
+  else:  # One pass; the rows have far fewer digits than the difference loses.
+    squares = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+    variance = jnp.maximum(squares - jnp.square(mean), 0)
   # A row of zeros (a dropped word that sees no other) stays zero. Otherwise
   # every norm would multiply its gradient by 1 / sqrt(epsilon), to infinity.
   factor = jnp.where(variance > 0, jax.lax.rsqrt(variance + epsilon), 0.0)

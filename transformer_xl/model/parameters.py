@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+from jax import ad_checkpoint
 
 from transformer_xl import shapes
 from transformer_xl.model import dropout as dropout_lib
@@ -68,6 +69,7 @@ class Projections:
     *,
     num_kernels: int = 1,
     drops: bool = True,
+    recent: int = 0,
   ) -> jt.Float[shapes.Array, "*rows H width"]:
     """Projects states to heads.
 
@@ -85,7 +87,13 @@ class Projections:
       self._kernels[name] = matrix(
         self._module, name, shape, deterministic=self._deterministic
       )
-    projected = dense.times(rows, self._kernels[name])
+    projected = (
+      dense.times_recent(rows, self._kernels[name], recent)
+      if recent
+      else dense.times(rows, self._kernels[name])
+    )
     if drops:
       projected = self._drop(projected, deterministic=self._deterministic)
+    if drops:
+      projected = ad_checkpoint.checkpoint_name(projected, "projection")
     return projected.reshape(*rows.shape[:-1], config.num_heads, width)

@@ -97,8 +97,11 @@ class HiddenStates(NamedTuple):
     order = table.of(module.config)
     biases = self.biases or order.layer_biases(module)
     project = parameters.Projections(module, deterministic=deterministic)
-    query, key = project("query", queries), project("key", context)
-    value = project("value", context)
+    query, key = (
+      project("query", queries),
+      project("key", context, recent=queries.shape[1]),
+    )
+    value = project("value", context, recent=queries.shape[1])
     distance = order.distance_terms(
       module, project, self.positions, context.shape[1], biases
     )

@@ -32,7 +32,10 @@ REMAT_POLICIES = {
   "full": None,
   "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
   "attention": jax.checkpoint_policies.save_only_these_names(
-    "attention_output", "feed_forward_hidden"
+    "attention_output", "activation"
+  ),
+  "cheap": jax.checkpoint_policies.save_only_these_names(
+    "attention_output", "activation", "norm_input", "projection"
   ),
 }
 

@@ -102,3 +102,27 @@ def _product_backward(factors, gradient):
 product.defvjp(
   lambda left, right: (product(left, right), (left, right)), _product_backward
 )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def times_recent(rows: jax.Array, kernel: jax.Array, recent: int) -> jax.Array:
+  """`times`, with gradients of the last rows of [B, K, D] alone."""
+  del recent
+  return times(rows, kernel)
+
+
+def _recent_forward(rows, kernel, recent):
+  return times_recent(rows, kernel, recent), (rows, kernel)
+
+
+def _recent_backward(recent, factors, gradient):
+  rows, kernel = factors
+  past = rows.shape[1] - recent
+  _, of_kernel = jax.vjp(lambda kernel: times(rows, kernel), kernel)
+  _, of_rows = jax.vjp(lambda rows: times(rows, kernel), rows[:, past:])
+  (result,) = of_rows(gradient[:, past:])
+  result = jnp.pad(result, ((0, 0), (past, 0), (0, 0)))
+  return result, *of_kernel(gradient)
+
+
+times_recent.defvjp(_recent_forward, _recent_backward)
