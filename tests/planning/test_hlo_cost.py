@@ -14,6 +14,8 @@ HloModule jit_f, is_scheduled=true
 
 %body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
   %a = f32[8]{0:T(256)} fusion(%p), kind=kLoop, calls=%fused, \
+metadata={op_name="jit(f)/transpose(jvp(TransformerXL.nll))/while/body/layers\
+/feed_forward/dot_general"}, \
 backend_config={"estimated_cycles":"10"}
   %r = bf16[4,8]{1,0} all-reduce(%a), to_apply=%add
   ROOT %t = (s32[], f32[8]) tuple(%p)
@@ -62,6 +64,13 @@ def test_loops_multiply_and_conditionals_take_the_given_branch():
       "all-gather": 16 * 4,  # The result of an asynchronous one.
     }
     assert found.traffic() == 2 * 5 * 4 * 8 * 2 + 16 * 4
+
+
+def test_cycles_are_those_of_the_parts_of_the_model():
+  parts = hlo_cost.program_cost(PROGRAM).by_part(steps=2)
+  assert parts.pop("other") == {"forward": 100 / 2, "backward": 0}
+  assert parts.pop("feed-forward") == {"forward": 0, "backward": 5 * 10 / 2}
+  assert not any(value for part in parts.values() for value in part.values())
 
 
 def test_a_loop_of_another_bound_costs_accordingly():

@@ -120,7 +120,7 @@ class ModelConfig:
     "auto", ("auto", "reference", "head_major", "chunked", "pallas")
   )
   """Implementation of attention; auto chooses by device (docs/kernels.md)."""
-  remat: str = field("none", ("none", "full", "dots", "attention", "cheap"))
+  remat: str = field("none", ("none", "full", "dots", "attention"))
   """What the backward pass computes again to save memory: nothing, whole
   layers, all but matrix products, or attention."""
   scan_unroll: int = field(0, "0 or more")

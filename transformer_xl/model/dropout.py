@@ -111,8 +111,8 @@ def _relu(values, seeds, rate, locked):
 
 
 def _relu_forward(*arguments):
-  # Named so that a policy can keep it: where it is positive says all.
-  output = ad_checkpoint.checkpoint_name(_relu(*arguments), "activation")
+  output = _relu(*arguments)
+  output = ad_checkpoint.checkpoint_name(output, "feed_forward_hidden")
   return output, output
 
 

@@ -8,13 +8,11 @@ import functools
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
-from jax import ad_checkpoint
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import layer_norm
 from transformer_xl.model import parameters
 from transformer_xl.model import sources
 from transformer_xl.model.encodings import table
@@ -93,70 +91,6 @@ class FeedForward(nn.Module):
     return dropout(output)
 
 
-class LayerNorm(nn.Module):
-  """Layer norm with statistics in float32.
-
-  The scale starts from 1, or from N(1, init_std) with `init_style="pytorch"`.
-  """
-
-  config: schema.ModelConfig
-
-  @nn.compact
-  def __call__(self, hidden: jax.Array) -> jax.Array:
-    """Normalises the last axis of [B, T, D]."""
-    config = self.config
-    scale_init = (
-      _normal_around_one(config.init_std)
-      if config.init_style == "pytorch"
-      else nn.initializers.ones
-    )
-    width = (hidden.shape[-1],)
-    scale = self.param("scale", scale_init, width, jnp.float32)
-    offset = self.param("bias", nn.initializers.zeros, width, jnp.float32)
-    return _normalised(hidden, scale, offset, config.layer_norm_epsilon)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _normalised(hidden, scale, offset, epsilon):
-  return _norm_forward(hidden, scale, offset, epsilon)[0]
-
-
-def _norm_forward(hidden, scale, offset, epsilon):
-  """Keeps nothing that is wider than its input."""
-  hidden = ad_checkpoint.checkpoint_name(hidden, "norm_input")
-  wide = hidden.astype(jnp.float32)
-  mean = jnp.mean(wide, axis=-1, keepdims=True)
-  if hidden.dtype == jnp.float32:
-    variance = jnp.mean(jnp.square(wide - mean), axis=-1, keepdims=True)
-  else:  # One pass; the rows have far fewer digits than the difference loses.
-    squares = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    variance = jnp.maximum(squares - jnp.square(mean), 0)
-  # A row of zeros (a dropped word that sees no other) stays zero. Otherwise
-  # every norm would multiply its gradient by 1 / sqrt(epsilon), to infinity.
-  factor = jnp.where(variance > 0, jax.lax.rsqrt(variance + epsilon), 0.0)
-  result = (wide - mean) * factor * scale[None, None] + offset[None, None]
-  return result.astype(hidden.dtype), (hidden, scale, mean, factor)
-
-
-def _norm_backward(epsilon, residuals, gradient):
-  del epsilon  # It is in the factor.
-  hidden, scale, mean, factor = residuals
-  normal = (hidden.astype(jnp.float32) - mean) * factor
-  gradient = gradient.astype(jnp.float32)
-  of_normal = gradient * scale[None, None]
-  along = jnp.mean(of_normal * normal, axis=-1, keepdims=True)
-  across = of_normal - jnp.mean(of_normal, axis=-1, keepdims=True)
-  of_hidden = factor * (across - normal * along)
-  return (
-    of_hidden.astype(hidden.dtype),
-    jnp.sum(gradient * normal, axis=(0, 1)),
-    jnp.sum(gradient, axis=(0, 1)),
-  )
-
-
-_normalised.defvjp(_norm_forward, _norm_backward)
-
-
 class Block(nn.Module):
   """One layer; the body of the scan over layers."""
 
@@ -183,8 +117,8 @@ class Block(nn.Module):
       the source keeps.
     """
     config = self.config
-    attention_norm = LayerNorm(config, name="attention_norm")
-    feed_forward_norm = LayerNorm(config, name="feed_forward_norm")
+    attention_norm = layer_norm.LayerNorm(config, name="attention_norm")
+    feed_forward_norm = layer_norm.LayerNorm(config, name="feed_forward_norm")
     attend = Attention(config, name="attention")
     feed_forward = FeedForward(config, name="feed_forward")
     segment_len = hidden.shape[1]
@@ -230,7 +164,3 @@ def _attention_dropout(
   if rate == 0 or deterministic:
     return None
   return dropout_lib.of_attention(module, rate, (lanes, config.num_heads))
-
-
-def _normal_around_one(std: float):
-  return lambda *args: 1 + nn.initializers.normal(std)(*args)

@@ -11,7 +11,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax import ad_checkpoint
 
 from transformer_xl import shapes
 from transformer_xl.model import dropout as dropout_lib
@@ -69,7 +68,7 @@ class Projections:
     *,
     num_kernels: int = 1,
     drops: bool = True,
-    recent: int = 0,
+    num_constant: int = 0,
   ) -> jt.Float[shapes.Array, "*rows H width"]:
     """Projects states to heads.
 
@@ -79,6 +78,8 @@ class Projections:
       num_kernels: how many kernels lie side by side in each head; the width of
         the result is that many times Dh.
       drops: apply dropout of projections, if there is any.
+      num_constant: how many states of [B, K, D], the first, are constants:
+        their gradient is not computed.
     """
     config = self._module.config
     width = num_kernels * config.head_dim
@@ -87,13 +88,7 @@ class Projections:
       self._kernels[name] = matrix(
         self._module, name, shape, deterministic=self._deterministic
       )
-    projected = (
-      dense.times_recent(rows, self._kernels[name], recent)
-      if recent
-      else dense.times(rows, self._kernels[name])
-    )
+    projected = dense.times(rows, self._kernels[name], num_constant)
     if drops:
       projected = self._drop(projected, deterministic=self._deterministic)
-    if drops:
-      projected = ad_checkpoint.checkpoint_name(projected, "projection")
     return projected.reshape(*rows.shape[:-1], config.num_heads, width)

@@ -72,6 +72,11 @@ class HiddenStates(NamedTuple):
   reach: shapes.Reach
 
   @property
+  def stops_gradient(self) -> bool:
+    """Whether the states in memory are constants."""
+    return True
+
+  @property
   def first_position(self) -> int:
     """A call reads a segment from its start."""
     return 0
@@ -80,6 +85,8 @@ class HiddenStates(NamedTuple):
     self, hidden: shapes.Hidden, memory: shapes.LayerMemory
   ) -> shapes.Context:
     """Memory, then segment, [B, K, D]."""
+    if self.stops_gradient:
+      memory = jax.lax.stop_gradient(memory)
     return jnp.concatenate([memory, hidden], axis=1)
 
   def attend(
@@ -97,11 +104,12 @@ class HiddenStates(NamedTuple):
     order = table.of(module.config)
     biases = self.biases or order.layer_biases(module)
     project = parameters.Projections(module, deterministic=deterministic)
-    query, key = (
-      project("query", queries),
-      project("key", context, recent=queries.shape[1]),
-    )
-    value = project("value", context, recent=queries.shape[1])
+    # The norm of a pre-norm model is trained by the rows of memory as well.
+    is_constant = self.stops_gradient and not module.config.pre_norm
+    constant = context.shape[1] - queries.shape[1] if is_constant else 0
+    query = project("query", queries)
+    key = project("key", context, num_constant=constant)
+    value = project("value", context, num_constant=constant)
     distance = order.distance_terms(
       module, project, self.positions, context.shape[1], biases
     )
@@ -118,6 +126,15 @@ class HiddenStates(NamedTuple):
   def kept(self, factors: encoding.ScoreFactors) -> Any:
     """Nothing: training needs only the values."""
     del factors
+
+
+class TrainedStates(HiddenStates):
+  """`HiddenStates` that lets gradients pass into the memory."""
+
+  @property
+  def stops_gradient(self) -> bool:
+    """They are not."""
+    return False
 
 
 class InspectedStates(HiddenStates):

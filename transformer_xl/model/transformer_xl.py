@@ -32,10 +32,7 @@ REMAT_POLICIES = {
   "full": None,
   "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
   "attention": jax.checkpoint_policies.save_only_these_names(
-    "attention_output", "activation"
-  ),
-  "cheap": jax.checkpoint_policies.save_only_these_names(
-    "attention_output", "activation", "norm_input", "projection"
+    "attention_output", "feed_forward_hidden"
   ),
 }
 
@@ -126,11 +123,11 @@ class TransformerXL(nn.Module):
       hidden = hidden + positions[None]
     return self.input_dropout(hidden, deterministic=deterministic)
 
-  def _read(
-    self, inputs, memory, resets, deterministic, source=sources.HiddenStates
-  ):
+  def _read(self, inputs, memory, resets, deterministic, source: Any = None):
     """`__call__` without the last dropout, and what the source keeps."""
-    config = self.config
+    config, passes = self.config, self.gradient_through_memory
+    if source is None:
+      source = sources.TrainedStates if passes else sources.HiddenStates
     if resets is None:
       resets = jnp.zeros(inputs.shape, bool)
     # A reset at the first token concerns the whole lane and its memory; later
@@ -146,10 +143,9 @@ class TransformerXL(nn.Module):
     )
     if positions is not None:
       positions = self.position_dropout(positions, deterministic=deterministic)
-    remembered, passes = memory.hiddens, self.gradient_through_memory
     hidden, (layer_inputs, kept) = self.layers(
       self.embed(inputs, deterministic=deterministic),
-      remembered if passes else jax.lax.stop_gradient(remembered),
+      memory.hiddens,
       source(positions, self.biases, reach),
       deterministic,
     )

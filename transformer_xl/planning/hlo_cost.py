@@ -40,6 +40,20 @@ _GROUPS = re.compile(r"(?:feature|batch)_group_count=(\d+)")
 # Bytes of a number of each type; 4 for the others.
 _WIDTHS = {"pred": 1, "s8": 1, "u8": 1} | {"f64": 8, "s64": 8, "u64": 8}
 _WIDTHS |= {"bf16": 2, "f16": 2, "s16": 2, "u16": 2}
+_OPERATION = re.compile(r'op_name="([^"]*)"')
+# Parts of a model by what occurs in JAX's name of an operation; the first
+# that does. What is outside the layers and has no other part is the softmax.
+_PARTS = {
+  "optimizer": "/optimizer/",
+  "saved for the backward pass": "/jit(dynamic_update_index_in_dim)/",
+  "read of one layer from all": "/jit(dynamic_index_in_dim)/",
+  "norms": "_norm/",
+  "attention": "/attention/",
+  "feed-forward": "/feed_forward/",
+  "embedding": "/embedding/",
+  "other": "TransformerXL._read/",
+  "softmax": "TransformerXL",
+}
 _START = "AsyncCollectiveStart"
 COLLECTIVES = (
   *("all-reduce", "all-gather", "reduce-scatter", "all-to-all"),
@@ -56,15 +70,28 @@ class Cost:
   kernel_flops: float = 0.0  # As stated by kernels, which have no cycles.
   # Sizes of whole gathered or reduced arrays, by kind.
   collective_bytes: dict[str, float] = dataclasses.field(default_factory=dict)
+  # Of each part of the model and "forward" or "backward".
+  part_cycles: dict[tuple[str, str], float] = dataclasses.field(
+    default_factory=dict
+  )
 
   def add(self, other: "Cost", *, times: int = 1) -> None:
     """Adds the cost of something that runs `times` times."""
     self.cycles += times * other.cycles
     self.flops += times * other.flops
     self.kernel_flops += times * other.kernel_flops
-    sizes = self.collective_bytes
-    for kind, size in other.collective_bytes.items():
-      sizes[kind] = sizes.get(kind, 0.0) + times * size
+    for field in ("collective_bytes", "part_cycles"):
+      totals = getattr(self, field)
+      for name, value in getattr(other, field).items():
+        totals[name] = totals.get(name, 0.0) + times * value
+
+  def by_part(self, *, steps: int = 1) -> dict[str, dict[str, float]]:
+    """Cycles of one of so many steps, forward and backward, most first."""
+    total = {part: {"forward": 0.0, "backward": 0.0} for part in _PARTS}
+    for (part, direction), cycles in self.part_cycles.items():
+      total[part][direction] += cycles / steps
+    order = sorted(total, key=lambda part: -sum(total[part].values()))
+    return {part: total[part] for part in order}
 
   def traffic(self) -> float:
     """Lower bound on the bytes that a device sends, for many devices.
@@ -135,7 +162,8 @@ class _Walk:
   def _add(self, total, instruction, name) -> None:
     text, operation = instruction.text, instruction.operation
     cycles = _number(_CYCLES, text)
-    total.cycles += cycles or 0
+    if cycles:
+      total.add(Cost(cycles, part_cycles={_part(text): cycles}))
     if operation.removesuffix("-start") in COLLECTIVES:
       total.add(self._collective(instruction, name))
     elif operation in ("dot", "convolution"):
@@ -153,8 +181,9 @@ class _Walk:
     elif operation in ("call", "fusion", "async-start"):
       called = self.cost(_found(_CALLED, text)[0])
       # A fusion has its own estimate, but may contain a collective.
-      inner = called.cycles if cycles is None else 0.0
-      total.add(dataclasses.replace(called, cycles=inner))
+      if cycles is not None:
+        called = dataclasses.replace(called, cycles=0.0, part_cycles={})
+      total.add(called)
 
   def _collective(self, instruction, name) -> Cost:
     computation = self._computations[name]
@@ -170,6 +199,15 @@ class _Walk:
     if name.startswith("all-reduce-scatter"):
       kind = "reduce-scatter"  # The fusion as a whole reduces and scatters.
     return Cost(collective_bytes={kind: max(sent, result)})
+
+
+def _part(text: str) -> tuple[str, str]:
+  """The part of the model that an instruction belongs to, and its pass."""
+  match = _OPERATION.search(text)
+  name = match[1] if match else ""
+  parts = (part for part, mark in _PARTS.items() if mark in name)
+  direction = "backward" if "transpose(" in name else "forward"
+  return next(parts, "other"), direction
 
 
 def _starts(computation: _Computation) -> bool:

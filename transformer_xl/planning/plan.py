@@ -212,6 +212,7 @@ def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
     "executed_over_useful": executed / useful,
     "estimated_cycles": cycles(cost),
     "kernel_cycles": cost.kernel_flops * chip.clock / peak / count,
+    "cycles_by_part": cost.by_part(steps=count),
     "estimated_step_seconds": step_seconds,
     "estimated_step_seconds_at_most": at_most,
     "estimated_mfu": useful / (step_seconds * peak * len(devices)),
@@ -277,6 +278,18 @@ def _nearest(config, devices) -> Plan | None:
   return None
 
 
+def _table(plan: Plan) -> str:
+  """What each part of the model takes, in millions of cycles."""
+  lines = [f"{'':30}{'forward':>9}{'backward':>9}"]
+  for part, cycles in plan["cycles_by_part"].items():
+    both = (cycles[name] / 1e6 for name in ("forward", "backward"))
+    lines.append(f"{part:30}" + "".join(f"{value:9.2f}" for value in both))
+  lines.append(
+    f"{'kernels, both at least':30}{plan['kernel_cycles'] / 1e6:9.2f}"
+  )
+  return "\n".join(lines)
+
+
 def _log(result: Plan) -> None:
   names = ("topology", "num_chips", "num_parameters", "parameters")
   values = (result[name] for name in names)
@@ -305,5 +318,6 @@ def _log(result: Plan) -> None:
       sum(plan["collective_bytes"].values()) / 1e6,
       plan["collective_seconds"] * 1e3,
     )
+    logging.info("M cycles of %s\n%s", kind, _table(plan))
   if held := result["eval"]["hbm_bytes_while_evaluating"]:
     logging.info("Validation while training: %.2f GiB per chip", held / 2**30)

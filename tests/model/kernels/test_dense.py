@@ -110,3 +110,29 @@ def _factors(shape, dtype):
   kernel = random.standard_normal((inner, columns))
   weights = random.standard_normal((*rows.shape[:2], columns))
   return tuple(jnp.asarray(array, dtype) for array in (rows, kernel, weights))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_constant_rows_have_no_gradient_and_change_no_other(dtype):
+  generator = np.random.default_rng(0)
+  rows, kernel, weights = (
+    jnp.asarray(generator.standard_normal(shape), dtype)
+    for shape in ((2, 7, 24), (24, 40), (2, 7, 40))
+  )
+
+  def gradients(*count):
+    def loss(rows, kernel):
+      return jnp.sum(
+        (dense.times(rows, kernel, *count) * weights).astype(float)
+      )
+
+    return jax.jit(jax.grad(loss, argnums=(0, 1)))(rows, kernel)
+
+  (every, of_kernel), (some, same) = gradients(), gradients(3)
+  np.testing.assert_array_equal(some[:, :3], 0)
+  assert every[:, :3].any()
+  # Another number of rows may be summed in another order.
+  rounding = 2e-6 if dtype == "float32" else 2**-7
+  for got, want in ((some[:, 3:], every[:, 3:]), (same, of_kernel)):
+    got, want = np.asarray(got, float), np.asarray(want, float)
+    np.testing.assert_allclose(got, want, atol=rounding * np.abs(want).max())

@@ -23,8 +23,23 @@ _matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
 _einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
-def times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
+def times(
+  rows: jax.Array, kernel: jax.Array, num_constant: int = 0
+) -> jax.Array:
   """[..., D] by [D, F], as matrices.
+
+  Args:
+    rows: factors; [B, K, D] with `num_constant`.
+    kernel: of a dense layer.
+    num_constant: how many of K, the first, need no gradient.
+  """
+  if num_constant:
+    return _times_constant(rows, kernel, num_constant)
+  return _times(rows, kernel)
+
+
+def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
+  """`times` for this kind of device.
 
   With the lanes as an axis of their own, XLA on CPU copies what it multiplies
   for the gradient of the kernel, and takes a third longer for it. A single row
@@ -55,6 +70,29 @@ def logits(rows: jax.Array, table: jax.Array) -> jax.Array:
     result = product(flat, transposed(table))
     return result.reshape(*rows.shape[:-1], table.shape[0])
   return _einsum("...d,vd->...v", rows, table)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _times_constant(rows, kernel, num_constant):
+  del num_constant
+  return _times(rows, kernel)
+
+
+def _times_constant_backward(num_constant, factors, gradient):
+  """XLA would compute the gradient of all rows and drop most of it."""
+  rows, kernel = factors
+  _, of_kernel = jax.vjp(functools.partial(_times, rows), kernel)
+  recent, of_recent = rows[:, num_constant:], gradient[:, num_constant:]
+  _, of_rows = jax.vjp(lambda rows: _times(rows, kernel), recent)
+  (result,) = of_rows(of_recent)
+  result = jnp.pad(result, ((0, 0), (num_constant, 0), (0, 0)))
+  return result, *of_kernel(gradient)
+
+
+_times_constant.defvjp(
+  lambda rows, kernel, count: (_times(rows, kernel), (rows, kernel)),
+  _times_constant_backward,
+)
 
 
 def _is_narrow_on_cpu(rows: jax.Array) -> bool:
@@ -102,27 +140,3 @@ def _product_backward(factors, gradient):
 product.defvjp(
   lambda left, right: (product(left, right), (left, right)), _product_backward
 )
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def times_recent(rows: jax.Array, kernel: jax.Array, recent: int) -> jax.Array:
-  """`times`, with gradients of the last rows of [B, K, D] alone."""
-  del recent
-  return times(rows, kernel)
-
-
-def _recent_forward(rows, kernel, recent):
-  return times_recent(rows, kernel, recent), (rows, kernel)
-
-
-def _recent_backward(recent, factors, gradient):
-  rows, kernel = factors
-  past = rows.shape[1] - recent
-  _, of_kernel = jax.vjp(lambda kernel: times(rows, kernel), kernel)
-  _, of_rows = jax.vjp(lambda rows: times(rows, kernel), rows[:, past:])
-  (result,) = of_rows(gradient[:, past:])
-  result = jnp.pad(result, ((0, 0), (past, 0), (0, 0)))
-  return result, *of_kernel(gradient)
-
-
-times_recent.defvjp(_recent_forward, _recent_backward)
