@@ -21,7 +21,7 @@ def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:
   """A matrix of a shape, drawn from N(0, init_std)."""
   init = nn.initializers.normal(module.config.init_std)
   value = module.param(name, init, shape, jnp.float32)
-  return value.astype(module.config.dtype)
+  return jnp.asarray(value, module.config.dtype)
 
 
 def matrix(

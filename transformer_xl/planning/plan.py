@@ -24,6 +24,7 @@ from transformer_xl.evaluation import scorer
 from transformer_xl.model import flops
 from transformer_xl.model import transformer_xl
 from transformer_xl.planning import hlo_cost
+from transformer_xl.planning import plan_log
 from transformer_xl.planning import topology as topology_lib
 from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
@@ -64,7 +65,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   if chosen:  # Of the whole run, without collectives.
     hours = chosen["estimated_step_seconds"] * config.train.num_steps / 3600
     result |= {"hours": hours, "chip_hours": hours * result["num_chips"]}
-  _log(result)
+  plan_log.log(result)
   metrics_log.write_json(workdir, "results/plan.json", result)
   return result
 
@@ -276,48 +277,3 @@ def _nearest(config, devices) -> Plan | None:
     if plan["fits"]:
       return {"change": change, **plan}
   return None
-
-
-def _table(plan: Plan) -> str:
-  """What each part of the model takes, in millions of cycles."""
-  lines = [f"{'':30}{'forward':>9}{'backward':>9}"]
-  for part, cycles in plan["cycles_by_part"].items():
-    both = (cycles[name] / 1e6 for name in ("forward", "backward"))
-    lines.append(f"{part:30}" + "".join(f"{value:9.2f}" for value in both))
-  lines.append(
-    f"{'kernels, both at least':30}{plan['kernel_cycles'] / 1e6:9.2f}"
-  )
-  return "\n".join(lines)
-
-
-def _log(result: Plan) -> None:
-  names = ("topology", "num_chips", "num_parameters", "parameters")
-  values = (result[name] for name in names)
-  logging.info("%s, %d chips; %d parameters: %s", *values)
-  for kind in ("train", "eval"):
-    plan = result[kind]
-    if "hbm_bytes_per_chip" not in plan:
-      logging.info("%s does not fit: %s", kind, plan["reason"])
-      continue
-    logging.info(
-      "%s: %s, %.2f of %.2f GiB per chip (arguments %.2f, temporaries %.2f); "
-      "estimated by the compiler, without collectives: %.1f M cycles, %.1f ms "
-      "(%.1f at most) per step, %.0f tokens/s/chip; %.2f times the useful "
-      "FLOPs; collectives at least %.1f MB and %.1f ms",
-      kind,
-      "fits" if plan["fits"] else "does not fit",
-      plan["hbm_bytes_per_chip"] / 2**30,
-      plan["hbm_capacity_bytes"] / 2**30,
-      plan["argument_bytes"] / 2**30,
-      plan["temp_bytes"] / 2**30,
-      plan["estimated_cycles"] / 1e6,
-      plan["estimated_step_seconds"] * 1e3,
-      plan["estimated_step_seconds_at_most"] * 1e3,
-      plan["estimated_tokens_per_second_per_chip"],
-      plan["executed_over_useful"],
-      sum(plan["collective_bytes"].values()) / 1e6,
-      plan["collective_seconds"] * 1e3,
-    )
-    logging.info("M cycles of %s\n%s", kind, _table(plan))
-  if held := result["eval"]["hbm_bytes_while_evaluating"]:
-    logging.info("Validation while training: %.2f GiB per chip", held / 2**30)
