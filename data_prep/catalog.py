@@ -28,6 +28,7 @@ _OPTIONS = dict.fromkeys(NAMES, ()) | {
   **dict.fromkeys(_MODES, ("mode",)),
   "text": ("valid_source", "test_source", *_SHARED),
   "tfds": _SHARED,
+  "recall": ("seed", "num_tokens", "num_keys", "max_distance"),
 }
 
 

@@ -37,6 +37,12 @@ _STRINGS = {
   "valid_source": "Validation text, like --source.",
   "test_source": "Test text, like --source.",
 }
+_NUMBERS = {
+  "seed": "recall: seed of the text; 0.",
+  "num_tokens": "recall: length of the training text; 1000000.",
+  "num_keys": "recall: number of keys, up to 26; 3.",
+  "max_distance": "recall: longest distance from a pair to its query; 96.",
+}
 # The default of a flag that is not given is that of `prepare`.
 _FLAGS = (
   flags.DEFINE_enum(
@@ -58,6 +64,7 @@ _FLAGS = (
   flags.DEFINE_bool("lower_case", None, "Make the text lower-case."),
   flags.DEFINE_integer("min_freq", None, "Rarer words become <unk>.", 1),
   flags.DEFINE_integer("max_size", None, "Most words or subwords.", 1),
+  *(flags.DEFINE_integer(name, None, help) for name, help in _NUMBERS.items()),
   flags.DEFINE_float("valid_fraction", None, "Held out to validate; 0.05."),
   flags.DEFINE_float("test_fraction", None, "Held out for the test; 0.05."),
 )

@@ -50,6 +50,7 @@ MODES = {
   "attention": ("analysis.attention_maps", "run"),
   "eval_speed": ("analysis.eval_speed", "run"),
   "ablation": ("analysis.ablation", "run"),
+  "recall": ("analysis.recall", "run"),
   "report": ("report.report", "run"),
 }
 _MANY_READS = 10  # From here on, a run is warned that it may overfit.

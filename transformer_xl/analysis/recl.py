@@ -17,8 +17,6 @@ list, which has two meanings (`config.analysis.context`):
 Shapes: G models, C contexts, T tokens.
 """
 
-import dataclasses
-import functools
 import itertools
 import os
 from typing import Any
@@ -30,12 +28,11 @@ import numpy as np
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import context_windows
+from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import scorer
@@ -101,9 +98,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       f"= {start + step}."
     )
   models, found = [], []
-  runs = [(config, workdir), *((_like(config, x), x) for x in analysis.group)]
-  for run_config, folder in runs:
-    subject = evaluate.load(run_config, folder)
+  for folder, subject in group.subjects(config, workdir):
     found.append(measure(subject, contexts))
     means = found[-1].mean(axis=1)
     models.append(
@@ -140,17 +135,6 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   arrays = {"losses": losses.astype(np.float32), "contexts": contexts}
   plotting.write(workdir, "recl", result, {"recl": draw(result)}, **arrays)
   return result
-
-
-def _like(config, workdir) -> schema.ExperimentConfig:
-  """The configuration of another run, on the same data and split."""
-  other = load.from_config_dict(load.saved(workdir))
-  names = ("split", "batch_size", "checkpoint")
-  values = {f"eval.{name}": getattr(config.eval, name) for name in names}
-  shared = {
-    name: getattr(config, name) for name in ("data", "analysis", "mesh")
-  }
-  return dataclasses.replace(load.replaced(other, values), **shared)
 
 
 def _entry(losses, fraction, contexts, threshold) -> dict[str, Any]:
@@ -225,32 +209,18 @@ def _by_attention(subject, contexts) -> np.ndarray:
 
 def _one_pass(subject, length) -> np.ndarray:
   """Losses of all tokens but the first, in order."""
-  config, mesh, params = subject[:3]
+  config = subject.config
   values = {
     "model.same_length_window": "mem_len",
     "eval.same_length": True,
     # All that a token can depend on, so that lanes make no difference.
     "eval.warmup_len": length * config.model.num_layers,
   }
-  config, count = load.replaced(config, values), config.eval.segments_per_call
-  stream = evaluate.open_stream(config, length)
-  functions = scorer.hidden_states(scorer.padded(config, mesh), length)
-  memory, sharding = functions.start(params), mesh_lib.segments(mesh)
-  places = mesh_lib.parameters(mesh, memory), mesh_lib.replicated(mesh)
-  read = jax.jit(
-    functools.partial(jax.lax.scan, functools.partial(functions.score, params)),
-    out_shardings=places,  # Every process reads all losses.
-    compiler_options=mesh_lib.compiler_options(mesh),
+  subject = subject._replace(config=load.replaced(config, values))
+  functions = scorer.hidden_states(
+    scorer.padded(subject.config, subject.mesh), length
   )
-  losses, weights = [], []
-  for step in range(0, stream.num_steps, count):
-    segments = streams.device_segments(stream, step, count, sharding)
-    memory, nll = read(memory, segments)
-    losses.append(np.asarray(nll)[:, : stream.num_lanes])
-    weights.append(np.asarray(stream.read(step, count, slice(None)).weights))
-  # Lanes are consecutive runs of the text.
-  lanes = [np.concatenate(x).swapaxes(0, 1) for x in (losses, weights)]
-  return lanes[0][lanes[1] > 0]
+  return evaluate.per_token(subject, functions, length)
 
 
 def draw(result: dict[str, Any]) -> Any:

@@ -27,8 +27,8 @@ _DAMAGE = (
 
 # Datasets that data_prep makes under their own names.
 BENCHMARKS = (
-  *("enwik8", "lm1b", "ptb", "python_stdlib", "text8", "wikitext103"),
-  "wikitext2",
+  *("enwik8", "lm1b", "ptb", "python_stdlib", "recall", "text8"),
+  *("wikitext103", "wikitext2"),
 )
 
 

@@ -4,14 +4,17 @@ Every token is predicted exactly once, except the first of the split, which has
 no context. Sums are float32 within a call and float64 across calls.
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 
@@ -157,6 +160,40 @@ class Subject(NamedTuple):
       "seconds": score.seconds,
       "tokens_per_second": score.num_tokens / score.seconds,
     }
+
+
+def per_token(
+  subject: Subject, functions: scorer.Functions, mem_len: int
+) -> Any:
+  """Reads `eval.split` once and returns what `functions.score` finds.
+
+  Its arrays [B, T] become [num_tokens - 1]: one entry for each token of the
+  split but the first, in order. `functions` are for `scorer.padded` lanes.
+  """
+  config, mesh, params = subject[:3]
+  stream, count = open_stream(config, mem_len), config.eval.segments_per_call
+  memory, sharding = functions.start(params), mesh_lib.segments(mesh)
+  places = mesh_lib.parameters(mesh, memory), mesh_lib.replicated(mesh)
+  read = jax.jit(
+    functools.partial(jax.lax.scan, functools.partial(functions.score, params)),
+    out_shardings=places,  # Every process reads all of it.
+    compiler_options=mesh_lib.compiler_options(mesh),
+  )
+  parts, weights = [], []
+  for step in range(0, stream.num_steps, count):
+    segments = streams.device_segments(stream, step, count, sharding)
+    memory, found = read(memory, segments)
+    parts.append(jax.tree.map(np.asarray, found))
+    weights.append(np.asarray(stream.read(step, count, slice(None)).weights))
+  scored = _lanes(weights, stream.num_lanes) > 0
+  return jax.tree.map(
+    lambda *arrays: _lanes(arrays, stream.num_lanes)[scored], *parts
+  )
+
+
+def _lanes(arrays: Sequence[np.ndarray], num_lanes: int) -> np.ndarray:
+  """Joins calls [S, B, T] to lanes [B, steps, T], consecutive runs of text."""
+  return np.concatenate(arrays)[:, :num_lanes].swapaxes(0, 1)
 
 
 def load(config: schema.ExperimentConfig, workdir: str) -> Subject:

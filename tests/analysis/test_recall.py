@@ -1,0 +1,136 @@
+"""Recall: what counts as right, at which distance, and with which memory."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from data_prep import preparation
+from tests import corpus
+from tests import oracle
+from tests.analysis import runs
+from transformer_xl import errors
+from transformer_xl.analysis import recall
+from transformer_xl.data import recall as recall_data
+from transformer_xl.data import vocabulary
+from transformer_xl.evaluation import evaluate
+
+ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
+LONGEST = 32
+RUN = {
+  "model.vocab_size": 0,
+  "eval.segment_len": 5,
+  "eval.batch_size": 3,
+  "eval.mem_len": (4, 8),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  """The folder of a short text, its test tokens and their queries."""
+  folder = preparation.prepare(
+    dataset="recall",
+    data_dir=str(tmp_path_factory.mktemp("data")),
+    name=corpus.NAME,
+    num_tokens=8_000,
+    num_keys=16,
+    max_distance=LONGEST,
+  )
+  tokens = np.load(folder / "test.npy")
+  words = vocabulary.load(str(folder))
+  return str(folder.parent), tokens, recall_data.queries(tokens, words)
+
+
+def test_a_model_of_known_accuracy_is_measured_exactly(
+  data, tmp_path, monkeypatch
+):
+  """Right up to twice its memory; beyond, one answer in two, and a loss."""
+  data_dir, tokens, queries = data
+  missed = {}
+
+  def guess(subject, mem_len, *, warmup_len):
+    assert warmup_len == LONGEST
+    likeliest, nll = tokens[1:].astype(np.int32), np.zeros(len(tokens) - 1)
+    far = np.flatnonzero(queries.distances > 2 * mem_len)[::2]
+    likeliest[queries.positions[far]] += 1
+    nll[queries.positions[far]] = 4.0
+    missed[mem_len] = queries.distances[far].tolist()
+    return recall.Guess(nll, likeliest)
+
+  monkeypatch.setattr(recall, "guess", guess)
+  config = runs.write(data_dir, tmp_path, **RUN)
+  result = recall.run(config, str(tmp_path))
+  folder = tmp_path / "results"
+  assert json.loads((folder / "recall.json").read_text()) == result
+  assert result["chance"] == 0.1
+  assert result["distances"][0][0] == 4
+  assert result["distances"][-1] == [27, LONGEST]
+  distances = queries.distances.tolist()
+  for curve in result["curves"]:
+    seen = 0
+    for index, (low, high) in enumerate(result["distances"]):
+      count = sum(low <= one <= high for one in distances)
+      wrong = sum(low <= one <= high for one in missed[curve["mem_len"]])
+      assert result["num_answers"][index] == count
+      assert curve["accuracy"][index] == (count - wrong) / count
+      assert curve["nll"][index] == pytest.approx(4 * wrong / count)
+      assert high <= low * 2**0.25 * 1.01
+      seen += count
+    assert seen == len(distances)
+  near, far = result["curves"]
+  assert (near["reach"], far["reach"]) == (4 + 2 * 4, 4 + 2 * 8)
+  lines = (folder / "recall.md").read_text().splitlines()
+  assert len(lines) == 4
+  assert lines[2].startswith(f"| {tmp_path.name} | 5 | 4 | ")
+  assert result["made_by"].encode() in (folder / "recall.png").read_bytes()
+
+
+def test_the_end_of_a_curve_is_where_it_first_falls_below_a_half():
+  result = {"distances": [[4, 4], [5, 6], [7, 9], [10, 12]]}
+  for accuracy, expected in (
+    ([1.0, 0.5, 0.4, 0.9], 6),
+    ([1.0] * 4, 12),
+    ([0.4, 1.0, 1.0, 1.0], 0),
+  ):
+    assert recall.answers_up_to(result, {"accuracy": accuracy}) == expected
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_guesses_are_those_of_the_equations(data, tmp_path, lanes):
+  """And they do not depend on lanes if these read enough text before."""
+  data_dir, tokens, _ = data
+  updates = RUN | {"eval.batch_size": lanes, "model.num_layers": 2}
+  config = runs.write(data_dir, tmp_path, **updates)
+  subject = evaluate.load(config, str(tmp_path))
+  found = recall.guess(subject, 4, warmup_len=2 * 5)
+  assert len(found.nll) == len(tokens) - 1
+  lane = oracle.start(config.model, batch_size=1, mem_len=4)
+  params = jax.device_get(subject.params)
+  for start in range(0, 100, 5):
+    log_probs, lane = oracle.segment(
+      params, config.model, tokens[None, start : start + 5], lane, mem_len=4
+    )
+    part = slice(start, start + 5)
+    targets = tokens[start + 1 : start + 6]
+    expected = -log_probs[0, np.arange(5), targets]
+    np.testing.assert_allclose(found.nll[part], expected, atol=ROUNDING)
+    assert found.likeliest[part].tolist() == log_probs[0].argmax(-1).tolist()
+
+
+def test_runs_are_compared_with_their_own_memories(data, tmp_path):
+  data_dir, *_ = data
+  config = runs.write(
+    data_dir, tmp_path / "a", **RUN, **{"analysis.group": (f"{tmp_path}/b",)}
+  )
+  runs.write(data_dir, tmp_path / "b", **RUN | {"eval.mem_len": (0,)})
+  result = recall.run(config, str(tmp_path / "a"))
+  curves = [(one["name"], one["mem_len"]) for one in result["curves"]]
+  assert curves == [("a", 4), ("a", 8), ("b", 0)]
+
+
+def test_other_text_is_one_line(tmp_path):
+  data_dir = corpus.write(tmp_path / "data")
+  config = runs.write(data_dir, tmp_path / "run")
+  with pytest.raises(errors.UserError, match=r"test of .*tiny has no query"):
+    recall.run(config, str(tmp_path / "run"))

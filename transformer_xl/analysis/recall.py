@@ -1,0 +1,211 @@
+"""Recall: how far back a model can look a value up; `--mode=recall`.
+
+A text of `data_prep --dataset=recall` asks for values at known distances. An
+answer is right if it is the likeliest token there. Each run of the group and
+each length of `eval.mem_len` has a curve of right answers by distance.
+"""
+
+import functools
+import itertools
+import math
+import os
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jaxtyping as jt
+import numpy as np
+from absl import logging
+
+from transformer_xl import errors
+from transformer_xl import shapes
+from transformer_xl import storage
+from transformer_xl.analysis import group
+from transformer_xl.analysis import plotting
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import recall
+from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import scorer
+from transformer_xl.evaluation import sums
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import transformer_xl
+
+
+class Guess(NamedTuple):
+  """What a model expects in the place of each token."""
+
+  nll: shapes.Losses  # Of the token, in nats.
+  likeliest: shapes.Tokens
+
+
+def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+  """Measures the run and those of `config.analysis.group`.
+
+  Returns the content of `results/recall.json`; a table and a figure lie beside
+  it.
+
+  Raises:
+    UserError: the split has no queries.
+  """
+  directory, split = config.data.dataset_dir, config.eval.split
+  tokens = np.asarray(token_file.open_split(directory, split).tokens)
+  queries = recall.queries(tokens, vocabulary.load(directory))
+  if not len(queries.positions):
+    raise errors.UserError(
+      f"--mode=recall needs words of data_prep's --dataset={recall.NAME}, and "
+      f"{split} of {directory} has no query; set --config.data.name."
+    )
+  bins = by_distance(queries.distances)
+  result: dict[str, Any] = {
+    "made_by": plotting.MADE_BY,
+    "dataset": config.data.name,
+    "split": split,
+    "chance": 1 / len(np.unique(tokens[queries.positions + 1])),
+    "distances": [
+      [int(limit(queries.distances[one])) for limit in (np.min, np.max)]
+      for one in bins
+    ],
+    "num_answers": [len(one) for one in bins],
+    "curves": [],
+  }
+  for folder, subject in group.subjects(config, workdir):
+    for mem_len in subject.config.eval.mem_len:
+      guesses = guess(subject, mem_len, warmup_len=result["distances"][-1][1])
+      curve = _settings(subject, folder, mem_len)
+      curve |= found(guesses, tokens, queries.positions, bins)
+      result["curves"].append(curve)
+      logging.info(
+        "%s, memory %d: at least half of the answers are right up to a "
+        "distance of %d",
+        *(curve["name"], mem_len, answers_up_to(result, curve)),
+      )
+  plotting.write(workdir, "recall", result, {"recall": draw(result)})
+  if jax.process_index() == 0:
+    path = os.path.join(storage.local(workdir), "results", "recall.md")
+    storage.write_text(path, markdown(result))
+    logging.info("Wrote %s/results/recall.md.", workdir)
+  return result
+
+
+def guess(subject: evaluate.Subject, mem_len: int, *, warmup_len: int) -> Guess:
+  """What a model expects for each token of the split but the first, in order.
+
+  Lanes read `warmup_len` tokens first, unless `eval.warmup_len` says how many.
+  """
+  config = subject.config
+  if config.eval.warmup_len < 0:
+    config = load.replaced(config, {"eval.warmup_len": warmup_len})
+  functions = scorer.hidden_states(scorer.padded(config, subject.mesh), mem_len)
+  score = functools.partial(_guess_segment, model=sums.make_model(config))
+  with jax.set_mesh(subject.mesh):
+    return evaluate.per_token(
+      subject._replace(config=config), functions._replace(score=score), mem_len
+    )
+
+
+def _guess_segment(params, memory, segment, *, model):
+  """Reads one segment: the next memory, and guesses [B, U]."""
+  targets, bound = segment.targets, model.bind({"params": params})
+  hidden, memory = bound(segment.inputs, memory, segment.resets)
+  hidden, head = hidden[:, -targets.shape[1] :], bound.head()
+  _, best = adaptive_softmax.top_k(hidden, head, 1)
+  nll = adaptive_softmax.nll(hidden, targets, head)
+  return memory, Guess(nll, best[..., 0])
+
+
+def by_distance(
+  distances: jt.Int[np.ndarray, "Q"],
+) -> list[jt.Int[np.ndarray, "?"]]:
+  """Indices of queries in bins of a quarter of an octave, near ones first.
+
+  The last bin ends with the longest distance.
+  """
+  bins = np.ceil(4 * np.log2(distances / distances.max()))
+  return [np.flatnonzero(bins == one) for one in np.unique(bins)]
+
+
+def found(
+  guesses: Guess,
+  tokens: jt.Int[np.ndarray, "T"],
+  positions: jt.Int[np.ndarray, "Q"],
+  bins: list[np.ndarray],
+) -> dict[str, list[float]]:
+  """The share of right answers and their mean loss, in each bin of queries.
+
+  `guesses` are for all tokens but the first.
+  """
+  nll, likeliest = (array[positions] for array in guesses)
+  is_right = likeliest == tokens[positions + 1]
+  return {
+    "accuracy": [float(is_right[one].mean()) for one in bins],
+    "nll": [float(nll[one].mean(dtype=np.float64)) for one in bins],
+  }
+
+
+def answers_up_to(result: dict[str, Any], curve: dict[str, Any]) -> int:
+  """The distance up to which at least half of the answers are right, or 0."""
+  pairs = zip(result["distances"], curve["accuracy"], strict=True)
+  right = itertools.takewhile(lambda pair: pair[1] >= 0.5, pairs)
+  return max((longest for (_, longest), _ in right), default=0)
+
+
+def _settings(subject, folder, mem_len) -> dict[str, Any]:
+  """What a curve depends on, and how far it could reach."""
+  config = subject.config
+  return {
+    "name": os.path.basename(os.path.normpath(folder)),
+    "workdir": folder,
+    "checkpoint_step": subject.step,
+    "num_parameters": transformer_xl.num_parameters(subject.params),
+    "num_layers": config.model.num_layers,
+    "segment_len": config.eval.segment_len,
+    "mem_len": mem_len,
+    # The farthest token on which a query's guess can depend.
+    "reach": config.eval.segment_len - 1 + config.model.num_layers * mem_len,
+    "clamp_len": config.eval.clamp_len,
+    "same_length": config.eval.same_length,
+  }
+
+
+def markdown(result: dict[str, Any]) -> str:
+  """Right answers in per cent, a row for each curve."""
+  heads = ["model", "segment", "memory", "half right up to"]
+  heads += [_name(distances) for distances in result["distances"]]
+  lines = [heads, ["---"] * len(heads)]
+  for curve in result["curves"]:
+    lengths = (curve["segment_len"], curve["mem_len"])
+    numbers = [*lengths, answers_up_to(result, curve)]
+    shares = [f"{100 * share:.0f}" for share in curve["accuracy"]]
+    lines.append([curve["name"], *map(str, numbers), *shares])
+  return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _name(distances: list[int]) -> str:
+  return "-".join(map(str, sorted({*distances})))
+
+
+def draw(result: dict[str, Any]) -> Any:
+  """Plots accuracy by distance, and where each `reach` ends."""
+  figure, axes = plotting.subplots(figsize=(6.5, 3.4))
+  middles = [math.sqrt(low * high) for low, high in result["distances"]]
+  for curve in result["curves"]:
+    label = f"{curve['name']}, memory {curve['mem_len']}"
+    percent = 100 * np.array(curve["accuracy"])
+    axes.plot(middles, percent, ".-", label=label)
+  style: Any = {"color": "grey", "linewidth": 0.8}
+  ends = {curve["reach"] for curve in result["curves"]}
+  for end in ends & {*range(result["distances"][-1][1])}:
+    axes.axvline(end, linestyle="--", **style)
+  axes.plot([], [], "--", label="layers x memory + segment", **style)
+  chance = 100 * result["chance"]
+  axes.axhline(chance, label="chance", **style)
+  axes.set_xscale("log", base=2)
+  axes.xaxis.set_major_formatter("{x:.0f}")
+  axes.set_xlabel("distance from a pair to its query (tokens)")
+  axes.set_ylabel("right answers (%)")
+  axes.set_ylim(0, 103)
+  axes.legend(fontsize=7)
+  return figure
