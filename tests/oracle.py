@@ -264,7 +264,7 @@ def _attend(reader: Reader, params, context, remembered: int):
   query, key = heads("query", context), heads("key", context)
   slopes = None
   if config.encoding == "rope":
-    places = range(len(context))
+    places = [config.position_scale * i for i in range(len(context))]
     query, key = (oracle_encodings.rope(rows, places) for rows in (query, key))
   if config.encoding == "alibi":
     count = config.num_heads

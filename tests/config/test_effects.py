@@ -84,6 +84,10 @@ CASES = {
   "model.pre_norm": (True, {}),
   "model.encoding": ("shaw", {}),
   "model.num_positions": (3, {"model.encoding": "shaw"}),
+  "model.position_scale": (
+    0.5,
+    {"model.encoding": "rope", "model.head_dim": 4},
+  ),
   "model.dropout_rate": (0.2, {}),
   "model.input_dropout_rate": (0.2, {}),
   "model.position_dropout_rate": (0.2, {}),

@@ -110,7 +110,11 @@ IMPLEMENTATIONS = {
   "relative_tied": package(encoding="relative_tied", pre_norm=True),
   "rope": package(encoding="rope", same_length_window="mem_len"),
   "rope_zeros": package(
-    encoding="rope", memory_start="zeros", pre_norm=True, head_dim=6
+    encoding="rope",
+    position_scale=0.3,
+    memory_start="zeros",
+    pre_norm=True,
+    head_dim=6,
   ),
   "alibi": package(encoding="alibi", num_heads=3),
   "none": package(encoding="none"),

@@ -61,6 +61,7 @@ CASES = (
   Case(3, 7, 0, None, {"encoding": "absolute_per_layer", "pre_norm": True}),
   Case(3, 7, 0, None, {"encoding": "rope"}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "rope", "pre_norm": True}),
+  Case(3, 7, 0, None, {"encoding": "rope", "position_scale": 0.3}),
   Case(3, 7, 0, None, {"encoding": "alibi", "num_heads": 3}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "alibi", "pre_norm": True}),
   Case(3, 7, 0, None, {"encoding": "none"}),

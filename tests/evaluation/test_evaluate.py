@@ -32,7 +32,7 @@ CARD = {  # The contract, then what comes on top of it.
   *("batch_size", "dtype", "checkpoint_step", "num_parameters"),
   *("seconds", "tokens_per_second"),
   *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
-  *("context_len", "temperature", "initialised_from"),
+  *("context_len", "temperature", "initialised_from", "position_scale"),
 }
 
 

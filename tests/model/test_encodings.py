@@ -3,6 +3,8 @@
 That their numbers are right is in `conformance/test_oracle.py`.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,10 +19,12 @@ from transformer_xl.config import load
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 from transformer_xl.model import kv_cache
+from transformer_xl.model import transformer_xl
 from transformer_xl.model.encodings import table as encodings
 
 LEARNED = ("shaw", "absolute_per_layer")
 ABSOLUTE = ("absolute", "absolute_per_layer")
+ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 CONSTANT = ("absolute", "relative_tied", "rope", "alibi", "none")
 OTHERS = (*LEARNED, *CONSTANT)
 # Absolute positions change with the cuts; these hold for any encoding.
@@ -174,6 +178,50 @@ def test_a_kernel_that_cannot_serve_is_one_line(encoding):
 def test_rotated_heads_have_an_even_width():
   config = tiny.config_dict(**{"model.encoding": "rope", "model.head_dim": 5})
   with pytest.raises(errors.UserError, match="it is 5; try 6"):
+    load.from_config_dict(config)
+
+
+def test_interpolated_positions_equal_the_equations_in_both_memories():
+  fields = {"encoding": "rope", "position_scale": 0.3}
+  config, plain = (
+    tiny.model_config(**fields),
+    tiny.model_config(encoding="rope"),
+  )
+  params, mem_len, segment_len = tiny.params(config), 7, 3
+  lengths = {"clamp_len": 0, "same_length": False}
+  model = transformer_xl.TransformerXL(config, **lengths)
+  reader = kv_cache.Reader(
+    config, mem_len=mem_len, segment_len=segment_len, **lengths
+  )
+  frozen = reader.freeze(params)
+  state = reader.start(frozen, batch_size=2)
+  memory = transformer_xl.empty_memory(config, batch_size=2, mem_len=mem_len)
+  lanes = unscaled = oracle.start(config, batch_size=2, mem_len=mem_len)
+  text = np.random.default_rng(0).integers(config.vocab_size, size=(4, 2, 3))
+  read = jax.jit(functools.partial(model.apply, method="log_probs"))
+  for tokens in jnp.asarray(text, jnp.int32):
+    expected, lanes = oracle.segment(
+      params, config, tokens, lanes, mem_len=mem_len
+    )
+    other, unscaled = oracle.segment(
+      params, plain, tokens, unscaled, mem_len=mem_len
+    )
+    found, memory = read({"params": params}, tokens, memory)
+    cached, state = reader.step(frozen, state, tokens, jnp.zeros((2, 3), bool))
+    np.testing.assert_allclose(found, expected, atol=ROUNDING)
+    np.testing.assert_allclose(cached, expected, atol=ROUNDING)
+  assert np.abs(other - expected).max() > 1000 * ROUNDING
+
+
+@pytest.mark.parametrize("encoding", ["relative", "alibi", "absolute"])
+def test_nothing_but_rotations_is_interpolated(encoding):
+  config = tiny.config_dict(
+    **{"model.encoding": encoding, "model.position_scale": 0.5}
+  )
+  text = (
+    f"position_scale=0.5 is for model.encoding=rope, but that is {encoding}"
+  )
+  with pytest.raises(errors.UserError, match=text):
     load.from_config_dict(config)
 
 

@@ -75,6 +75,9 @@ class ModelConfig:
   num_positions: int = field(256, "at least 1")
   """Rows of a learned position table: distances for shaw, whose last row serves
   all longer ones; positions in a segment for absolute_per_layer."""
+  position_scale: float = field(1.0, "in (0, 1]")
+  """Factor on the positions of rope; below 1, a longer memory than in training
+  has no larger distances (docs/memory.md)."""
   # Dropout: docs/ptb.md measures the kinds.
   dropout_rate: float = field(0.1, "in [0, 1)")
   """Dropout inside all layers."""

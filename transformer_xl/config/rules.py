@@ -198,6 +198,12 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       f"rotates pairs of channels: it is {model.head_dim}; try "
       f"{model.head_dim + 1}."
     )
+  if model.position_scale != 1 and not encoding.rotates:
+    raise errors.UserError(
+      f"model.position_scale={model.position_scale:g} is for "
+      f"model.encoding=rope, but that is {model.encoding}; set "
+      "--config.model.position_scale=1."
+    )
   plain = ("auto", "reference")
   if model.attention not in plain and not encoding.has_kernels:
     raise errors.UserError(

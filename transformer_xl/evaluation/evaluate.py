@@ -148,6 +148,7 @@ class Subject(NamedTuple):
       "mem_len": mem_len,
       "temperature": evaluation.temperature[0],
       "clamp_len": evaluation.clamp_len,
+      "position_scale": model.position_scale,
       "same_length": evaluation.same_length,
       "memory_start": model.memory_start,
       "batch_size": evaluation.batch_size,
@@ -239,6 +240,10 @@ def keep_cards(workdir: str, name: str, result: dict[str, Any]) -> None:
   metrics_log.write_json(workdir, f"results/{name}.json", result)
 
 
+# Printed where they differ.
+_USUAL = {"context_len": 0, "position_scale": 1, "temperature": 1}
+
+
 def log_card(card: dict[str, Any]) -> None:
   """Prints a result with the settings that it depends on."""
   bpc = card["bits_per_character"]
@@ -251,7 +256,7 @@ def log_card(card: dict[str, Any]) -> None:
   )
   unusual = "".join(
     f", {name} {card[name]:g}"
-    for name, usual in (("context_len", 0), ("temperature", 1))
+    for name, usual in _USUAL.items()
     if card[name] != usual
   )
   logging.info("%s", text.format(**card, bits=bits, unusual=unusual))

@@ -67,6 +67,7 @@ class Ring(NamedTuple):
       )
     )
     values = table.of(module.config).attend_ring(
+      module.config,
       query,
       *cache,
       memory.distance,

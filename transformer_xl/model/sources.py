@@ -113,7 +113,8 @@ class HiddenStates(NamedTuple):
     distance = order.distance_terms(
       module, project, self.positions, context.shape[1], biases
     )
-    factors = encoding.ScoreFactors(*order.placed(query, key), distance)
+    placed = order.placed(module.config, query, key)
+    factors = encoding.ScoreFactors(*placed, distance)
     values = order.attend(
       factors,
       value,

@@ -26,7 +26,7 @@ FREE = frozenset(
     *("model.locked_dropout", "model.memory_start", "model.same_length_window"),
     *("model.cluster_capacities", "model.init_style", "model.init_std"),
     *("model.projection_init_std", "model.dtype", "model.attention"),
-    *("model.remat", "model.scan_unroll"),
+    *("model.remat", "model.scan_unroll", "model.position_scale"),
   )
 )
 

@@ -51,14 +51,17 @@ def linear_penalties(
 
 
 def rotary_angles(
-  ages: jt.Int[shapes.Array, "R"], head_dim: int
+  ages: jt.Int[shapes.Array, "R"], head_dim: int, *, scale: float = 1.0
 ) -> jt.Float[shapes.Array, "R E"]:
   """Angles of the pairs of channels, E = Dh / 2, for tokens of some age.
 
-  The age is the distance to the newest token, whose angles are 0.
+  The age is the distance to the newest token, whose angles are 0; it is
+  multiplied by the scale.
   """
   channels = jnp.arange(0, head_dim, 2, dtype=jnp.float32)
   frequencies = 10000.0 ** (-channels / head_dim)
+  if scale != 1:
+    frequencies *= scale
   return -ages.astype(jnp.float32)[:, None] * frequencies[None, :]
 
 

@@ -133,12 +133,16 @@ class Encoding:
     del config, segment_len
 
   def placed(
-    self, query: shapes.Queries, key: shapes.Keys
+    self,
+    config: schema.ModelConfig,
+    query: shapes.Queries,
+    key: shapes.Keys,
   ) -> tuple[shapes.Queries, shapes.Keys]:
     """Queries and keys of a window, oldest first, with their places in it.
 
     The last query and the last key are those of the same token.
     """
+    del config
     return query, key
 
   def attend(
@@ -181,6 +185,7 @@ class Encoding:
 
   def attend_ring(
     self,
+    config: schema.ModelConfig,
     query: shapes.RingQueries,
     key: shapes.Ring,
     value: shapes.Ring,
@@ -188,6 +193,7 @@ class Encoding:
     **place: jax.Array,
   ) -> shapes.RingQueries:
     """`attend` over a ring; `place` is reach [B, T] and slot, a scalar."""
+    del config
     keys, biases, scores = distance or DistanceTerms()
     if biases is not None:
       biases = biases[0].astype(query.dtype), biases[1].astype(query.dtype)
