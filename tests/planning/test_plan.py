@@ -69,11 +69,17 @@ def test_a_plan_has_the_fields_of_its_contract(tmp_path):
   result = json.loads(path.read_text())
   assert result["num_chips"] == 4
   assert result["num_parameters"] == sum(result["parameters"].values())
-  for kind in ("train", "eval"):
+  for kind in ("train", "eval", "generate"):
+    parts = result[kind]["cycles_by_part"].values()
+    cycles = sum(value for part in parts for value in part.values())
+    cycles += result[kind]["kernel_cycles"]
+    assert cycles == pytest.approx(result[kind]["estimated_cycles"])
     assert set(result[kind]) >= CONTRACT
     assert result[kind]["fits"]
     assert 0 < result[kind]["estimated_step_seconds"] < 1
-    assert 1 < result[kind]["executed_over_useful"] < 4
+    # A generated token takes eight rows of the matrix units.
+    at_most = 16 if kind == "generate" else 4
+    assert 1 < result[kind]["executed_over_useful"] < at_most
   evaluating = result["eval"]["hbm_bytes_while_evaluating"]
   # Parameters and the two moments of Adam; of them evaluation has the first.
   moments = 2 * 4 * result["num_parameters"]

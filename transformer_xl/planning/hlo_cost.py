@@ -43,17 +43,19 @@ _WIDTHS |= {"bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 _OPERATION = re.compile(r'op_name="([^"]*)"')
 # Parts of a model by what occurs in JAX's name of an operation; the first
 # that does. What is outside the layers and has no other part is the softmax.
-_PARTS = {
-  "optimizer": "/optimizer/",
-  "saved for the backward pass": "/jit(dynamic_update_index_in_dim)/",
-  "read of one layer from all": "/jit(dynamic_index_in_dim)/",
-  "norms": "_norm/",
-  "attention": "/attention/",
-  "feed-forward": "/feed_forward/",
-  "embedding": "/embedding/",
-  "other": "TransformerXL._read/",
-  "softmax": "TransformerXL",
-}
+_PARTS = (
+  ("optimizer", "/optimizer/"),
+  ("saved for the backward pass", "/jit(dynamic_update_index_in_dim)/"),
+  ("read of one layer from all", "/jit(dynamic_index_in_dim)/"),
+  ("norms", "_norm/"),
+  ("attention", "/attention/"),
+  ("feed-forward", "/feed_forward/"),
+  ("embedding", "/embedding/"),
+  ("softmax", "/head/"),
+  ("softmax", "/tail_"),
+  ("other", "TransformerXL._read/"),
+  ("softmax", "TransformerXL."),
+)
 _START = "AsyncCollectiveStart"
 COLLECTIVES = (
   *("all-reduce", "all-gather", "reduce-scatter", "all-to-all"),
@@ -87,9 +89,10 @@ class Cost:
 
   def by_part(self, *, steps: int = 1) -> dict[str, dict[str, float]]:
     """Cycles of one of so many steps, forward and backward, most first."""
-    total = {part: {"forward": 0.0, "backward": 0.0} for part in _PARTS}
+    total: dict[str, dict[str, float]] = {}
     for (part, direction), cycles in self.part_cycles.items():
-      total[part][direction] += cycles / steps
+      passes = total.setdefault(part, {"forward": 0.0, "backward": 0.0})
+      passes[direction] = cycles / steps
     order = sorted(total, key=lambda part: -sum(total[part].values()))
     return {part: total[part] for part in order}
 
@@ -205,7 +208,7 @@ def _part(text: str) -> tuple[str, str]:
   """The part of the model that an instruction belongs to, and its pass."""
   match = _OPERATION.search(text)
   name = match[1] if match else ""
-  parts = (part for part, mark in _PARTS.items() if mark in name)
+  parts = (part for part, mark in _PARTS if mark in name)
   direction = "backward" if "transpose(" in name else "forward"
   return next(parts, "other"), direction
 

@@ -23,6 +23,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer
 from transformer_xl.model import flops
 from transformer_xl.model import transformer_xl
+from transformer_xl.planning import generation
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import plan_log
 from transformer_xl.planning import topology as topology_lib
@@ -61,6 +62,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   result["eval"] = evaluation = eval_plan(config, devices)
   held = _bytes_while_evaluating(config, devices, evaluation)
   evaluation["hbm_bytes_while_evaluating"] = held
+  result["generate"] = _generation_plan(config, devices[0])
   result["hours"] = result["chip_hours"] = None
   if chosen:  # Of the whole run, without collectives.
     hours = chosen["estimated_step_seconds"] * config.train.num_steps / 3600
@@ -143,6 +145,18 @@ def eval_plan(
   tokens = evaluation.batch_size * evaluation.segment_len
   plan = _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
   return {**plan, "mem_len": mem_len, "mesh": dict(mesh.shape)}
+
+
+def _generation_plan(config: schema.ExperimentConfig, device: Any) -> Plan:
+  """Plans a token of each sample, on one device; times are per token."""
+  settings = config.generate
+  useful = flops.forward_flops_per_token(
+    config.model, segment_len=1, mem_len=settings.mem_len
+  )
+  lowered = generation.lower(config, device)
+  tokens = settings.num_samples
+  plan = _plan(lowered, [device], count=1, tokens=tokens, useful=useful)
+  return {**plan, "mem_len": settings.mem_len, "num_samples": tokens}
 
 
 def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:

@@ -10,7 +10,7 @@ def log(result: dict[str, Any]) -> None:
   names = ("topology", "num_chips", "num_parameters", "parameters")
   values = (result[name] for name in names)
   logging.info("%s, %d chips; %d parameters: %s", *values)
-  for kind in ("train", "eval"):
+  for kind in ("train", "eval", "generate"):
     plan = result[kind]
     if "hbm_bytes_per_chip" not in plan:
       logging.info("%s does not fit: %s", kind, plan["reason"])

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Iterator
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -117,6 +118,18 @@ def stream(
     rows = [row[:n] for row, n in zip(drawn, lengths, strict=True)]
     samples = Samples(rows, done.tolist(), seconds)
     yield samples
+
+
+def lower(*arrays: Any, reader: kv_cache.Reader, config: Any) -> Any:
+  """Lowers the compiled loop of `stream` for abstract arguments.
+
+  Args:
+    *arrays: those of `sampling.decode`, in order, as shapes.
+    reader: of single tokens.
+    config: `schema.GenerateConfig`.
+  """
+  options: Any = {"reader": reader, "config": _only_drawing(config)}
+  return _decode.lower(*arrays, stop=(), **options)
 
 
 def sample_keys(seed: int, num_samples: int) -> jax.Array:

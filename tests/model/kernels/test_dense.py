@@ -136,3 +136,21 @@ def test_constant_rows_have_no_gradient_and_change_no_other(dtype):
   for got, want in ((some[:, 3:], every[:, 3:]), (same, of_kernel)):
     got, want = np.asarray(got, float), np.asarray(want, float)
     np.testing.assert_allclose(got, want, atol=rounding * np.abs(want).max())
+
+
+def test_a_tpu_multiplies_a_row_on_its_matrix_units(monkeypatch):
+  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  generator = np.random.default_rng(0)
+  row, kernel = (
+    jnp.asarray(generator.standard_normal(shape), jnp.float32)
+    for shape in ((2, 1, 24), (24, 40))
+  )
+  want = np.asarray(row, np.float64) @ np.asarray(kernel, np.float64)
+  for product in (
+    jax.jit(lambda row: dense.times(row, kernel)),
+    jax.jit(lambda row: dense.logits(row, kernel.T)),
+  ):
+    assert "2,8,24]" in str(jax.make_jaxpr(product)(row))
+    result = product(row)
+    assert result.shape == (2, 1, 40)
+    np.testing.assert_allclose(result, want, atol=2e-5)  # 24 of order 1.

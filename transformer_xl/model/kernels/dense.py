@@ -17,6 +17,7 @@ from transformer_xl.model.kernels import device
 # XLA's CPU backend gives a thread at least this many multiplications.
 _PART = 1 << 16
 _MAX_PARTS = 4
+_TPU_ROWS = 8  # A register of a TPU has as many.
 _MIN_ROWS = 64  # From this many rows on, transposing the table pays.
 
 _matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
@@ -46,7 +47,8 @@ def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
   it multiplies in one thread, and the products of a batch in several.
   """
   if device.device_kind() != "cpu":
-    return rows @ kernel  # Flat, autodiff would keep the rows a second time.
+    # Flat, autodiff would keep the rows a second time.
+    return (on_matrix_units(rows) @ kernel)[..., : rows.shape[-2], :]
   flat = rows.reshape(-1, rows.shape[-1])
   parts = _num_parts(kernel) if flat.shape[0] == 1 else 1
   if parts > 1:
@@ -63,13 +65,27 @@ def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
   return result.reshape(*rows.shape[:-1], kernel.shape[-1])
 
 
+def on_matrix_units(rows: jax.Array) -> jax.Array:
+  """[..., 1, D] as _TPU_ROWS equal rows on a TPU; all else as it is.
+
+  XLA multiplies a single row on the vector units, which read a kernel several
+  times as slowly as the memory gives it.
+  """
+  if rows.shape[-2] > 1 or not device.device_kind().startswith("TPU"):
+    return rows
+  rows = jnp.broadcast_to(rows, (*rows.shape[:-2], _TPU_ROWS, rows.shape[-1]))
+  return jax.lax.optimization_barrier(rows)  # Else XLA sees they are one.
+
+
 def logits(rows: jax.Array, table: jax.Array) -> jax.Array:
   """[..., D] by the rows of [V, D], added up in float32."""
   flat = rows.reshape(-1, rows.shape[-1])
   if _is_narrow_on_cpu(rows) and flat.shape[0] >= _MIN_ROWS:
     result = product(flat, transposed(table))
     return result.reshape(*rows.shape[:-1], table.shape[0])
-  return _einsum("...d,vd->...v", rows, table)
+  return _einsum("...d,vd->...v", on_matrix_units(rows), table)[
+    ..., : rows.shape[-2], :
+  ]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -13,6 +13,7 @@ import jaxtyping as jt
 from jax import P
 
 from transformer_xl import shapes
+from transformer_xl.model.kernels import dense
 
 
 class RingPositionKeys(NamedTuple):
@@ -66,12 +67,8 @@ def ring_attention(
     return (query if bias is None else query + bias[None, :, None]) * scale
 
   content_bias, position_bias = biases or (None, None)
-  scores = jnp.einsum(
-    "btd,bdr->btr",
-    scaled(content_bias).reshape(*merged, -1),
-    key,
-    preferred_element_type=jnp.float32,
-  ).reshape(*query.shape[:3], slots)
+  scores = _products(scaled(content_bias).reshape(*merged, -1), key)
+  scores = scores.reshape(*query.shape[:3], slots)
   if position_key is not None:
     position_query = scaled(position_bias)
     scores += _ring_positions(position_query, position_key, slots, slot)
@@ -83,9 +80,8 @@ def ring_attention(
   visible = distance[None] <= reach[:, :, None]  # [B, T, R]
   scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-  values = jnp.einsum(
-    "btr,bdr->btd", probabilities.reshape(*merged, slots), value
-  )
+  rows = dense.on_matrix_units(probabilities.reshape(*merged, slots))
+  values = jnp.einsum("btr,bdr->btd", rows, value)[:, :segment_len]
   return values.reshape(query.shape)
 
 
@@ -119,7 +115,11 @@ def _ring_positions(query, position_key, slots, slot):
 
 
 def _products(rows, keys):
-  """Multiplies [H, I, Dh] by [H, Dh, J]."""
-  return jnp.einsum(
-    "hid,hdj->hij", rows, keys, preferred_element_type=jnp.float32
+  """Multiplies [H, I, Dh] by [H, Dh, J], added up in float32."""
+  result = jnp.einsum(
+    "hid,hdj->hij",
+    dense.on_matrix_units(rows),
+    keys,
+    preferred_element_type=jnp.float32,
   )
+  return result[:, : rows.shape[1]]

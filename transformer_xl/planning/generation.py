@@ -1,0 +1,56 @@
+"""Generation for a TPU slice: the loop that draws tokens, on one device."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import schema
+from transformer_xl.model import kv_cache
+from transformer_xl.model import transformer_xl
+from transformer_xl.text import decoding
+from transformer_xl.text import sampling
+
+
+def lower(config: schema.ExperimentConfig, device: Any) -> Any:
+  """Lowers `--mode=generate` with its settings, for one device.
+
+  The loop ends when the program says so, so its costs are those of one token
+  of each sample.
+  """
+  generate = config.generate
+  reader = kv_cache.Reader(
+    config.model,
+    mem_len=generate.mem_len,
+    segment_len=generate.segment_len,
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+    max_step_len=1,
+  )
+  alone = schema.MeshConfig(data=1, fsdp=1, tensor=1)
+  mesh = mesh_lib.make_mesh(alone, devices=[device])
+
+  def prepared(params, keys):
+    """What the loop starts from, after a token."""
+    frozen = reader.freeze(params)
+    state = reader.start(frozen, batch_size=1)
+    hidden, state = reader.read(frozen, state, jnp.zeros((1, 1), jnp.int32))
+    recent = jnp.zeros((sampling.window(generate),), jnp.int32)
+    count = generate.num_samples
+    drawing = sampling.begin(state, hidden, recent, num_samples=count)
+    return frozen, reader.head(frozen), drawing, keys, jnp.zeros((), jnp.int32)
+
+  with jax.set_mesh(mesh):
+    shapes = jax.eval_shape(
+      prepared,
+      transformer_xl.abstract_params(config.model),
+      jax.eval_shape(
+        functools.partial(decoding.sample_keys, 0, generate.num_samples)
+      ),
+    )
+    arguments = mesh_lib.placed(
+      shapes, jax.tree.map(lambda _: mesh_lib.replicated(mesh), shapes)
+    )
+    return decoding.lower(*arguments, reader=reader, config=generate)
