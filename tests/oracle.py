@@ -8,7 +8,9 @@
 It shares no code with the package: each pair of query and key is visited, and
 distance and visibility are computed by their definition. Memory is, for each
 lane, a list with one array [m, D] of true states for each layer, oldest first;
-m is what the lane has seen, not what it may at most see. Tokens are [B, T].
+m is what the lane has seen, not what it may at most see. With a compressed
+memory they are all states of the document, and slots are made of them anew for
+each segment. Tokens are [B, T].
 
 `config` is a `ModelConfig`, or anything with its attributes. `params` is the
 package's tree, as arrays of any kind; N layers are stacked in front:
@@ -24,6 +26,7 @@ package's tree, as arrays of any kind; N layers are stacked in front:
     layers/feed_forward/in_kernel, in_bias         [N, D, F], [N, F]
     layers/feed_forward/out_kernel, out_bias       [N, F, D], [N, D]
     layers/*_norm/scale, bias                      [N, D]
+    compression_kernel, compression_bias           [N, c, D, D], [N, D]
     softmax/bias                                   [V], in order of the ids
     softmax/cluster_kernel, cluster_bias           [C, E], [C]: cluster 1 first
     softmax/kernel_{b}, projection_{b}             where they are not tied
@@ -49,6 +52,7 @@ class Reader(NamedTuple):
   mem_len: int
   clamp_len: int
   window: float  # The largest visible distance.
+  compressed_len: int
 
 
 def start(config, *, batch_size: int, mem_len: int) -> list[Lane]:
@@ -69,18 +73,26 @@ def segment(
   mem_len: int,
   clamp_len: int = 0,
   same_length: bool = False,
+  compressed_len: int = 0,
+  waiting: int = 0,
   resets=None,
 ) -> tuple[np.ndarray, list[Lane]]:
-  """Log-probabilities [B, T, V] of each next token, and the next memory."""
+  """Log-probabilities [B, T, V] of each next token, and the next memory.
+
+  Memory holds `waiting` more states, which are not enough for another slot.
+  """
   tokens = np.asarray(tokens)
   if resets is None:
     resets = np.zeros(tokens.shape, bool)
   window = math.inf
   if same_length:
-    window = mem_len if config.same_length_window != "mem_len" else mem_len - 1
+    window = mem_len + compressed_len
+    window -= config.same_length_window == "mem_len"
   # A query sees itself even where the rule gives a window of no keys.
   reader = Reader(
-    _float64(params), config, mem_len, clamp_len, window=max(window, 0)
+    *(_float64(params), config, mem_len + waiting, clamp_len),
+    window=max(window, 0),
+    compressed_len=compressed_len,
   )
   lanes = [
     _read_documents(reader, row, starts, lane)
@@ -111,14 +123,40 @@ def _read(reader: Reader, tokens, lane: Lane, begin: int):
     width = reader.config.model_dim
     hidden = hidden + [encoding(place, width, 0) for place in places]
   next_lane = []
-  for layer, remembered in enumerate(lane):
+  for layer, past in enumerate(lane):
     if reader.config.encoding == "absolute_per_layer":
       vectors = reader.params["layers"]["positions"][layer]
       hidden = hidden + np.stack([vectors[place] for place in places])
-    context = np.concatenate([remembered, hidden])
-    next_lane.append(context[max(len(context) - reader.mem_len, 0) :])
-    hidden = _block(reader, layer, hidden, remembered)
+    states = np.concatenate([past, hidden])
+    first = max(len(states) - reader.mem_len, 0)
+    next_lane.append(states if reader.compressed_len else states[first:])
+    hidden = _block(reader, layer, hidden, _remembered(reader, layer, past))
   return log_probs(reader.params, reader.config, hidden), next_lane
+
+
+def _remembered(reader: Reader, layer: int, past) -> np.ndarray:
+  """Memory behind the slots of whole blocks before it, newest blocks last."""
+  end = max(len(past) - reader.mem_len, 0)
+  rows, rate = [*past[end:]], reader.config.compression_rate
+  for _ in range(reader.compressed_len):
+    if end >= rate:
+      rows.insert(0, _compressed(reader, layer, past[end - rate : end]))
+      end -= rate
+  return np.array(rows).reshape(-1, reader.config.model_dim)
+
+
+def _compressed(reader: Reader, layer: int, block) -> np.ndarray:
+  """One slot [D] of a block [c, D] (Rae et al. 2020, section 3.2)."""
+  kind, columns = reader.config.compression, list(block.T)
+  if kind == "mean":
+    return np.array([sum(column) / len(block) for column in columns])
+  if kind == "max":
+    return np.array([max(column) for column in columns])
+  kernel = reader.params["compression_kernel"][layer]
+  slot = reader.params["compression_bias"][layer]
+  for state, matrix in zip(block, kernel, strict=True):
+    slot = slot + state @ matrix
+  return slot
 
 
 def embed(params, config, tokens) -> np.ndarray:

@@ -52,6 +52,11 @@ CONFIG = {
   "train.clip_norm": 0.25,
   "train.learning_rate": 0.5,
 }
+COMPRESSED = {
+  "model.compression": "conv",
+  "model.compression_rate": 2,
+  "train.compressed_len": 6,
+}
 MIXED = (2, 2, 2)
 MESHES = {
   "data": (8, 1, 1),
@@ -300,6 +305,11 @@ def others(data_dir, folder, expected):
   for name, mesh in FEWER.items():
     result[name] = compare(data_dir, expected, mesh)
   result["collectives"] = collectives(data_dir, MESHES["fsdp"])
+  CONFIG.update(COMPRESSED)
+  first_values.cache_clear()
+  expected = plain(make_config(data_dir))
+  accumulation = {"train.accumulation_steps": 2}
+  result["compressed"] = compare(data_dir, expected, MIXED, **accumulation)
   return result
 
 

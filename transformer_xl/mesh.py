@@ -41,6 +41,7 @@ RULES: tuple[tuple[Any, ...], ...] = (
   (r"attention/(query|key|value|position)$", P(None, "fsdp", "tensor")),
   (r"feed_forward/in_kernel$", P(None, "fsdp", "tensor")),
   (r"(attention/output|feed_forward/out_kernel)$", P(None, "tensor", "fsdp")),
+  (r"compression_kernel$", P(None, None, None, "fsdp")),
   (r"(attention/\w+|feed_forward/in)_bias$", P(None, "tensor")),
 )
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.

@@ -36,8 +36,6 @@ from transformer_xl.text import language_model
 from transformer_xl.text import score as score_lib
 from transformer_xl.text import streaming
 
-# The same for all calls of a model: they are shapes of its memory.
-_OF_LOAD = ("mem_len", "segment_len")
 _FILES = ("file", "prompt_file")
 
 
@@ -162,7 +160,7 @@ class PretrainedModel:
   def _options(self, group: str, values: dict[str, Any]) -> Any:
     """The run's group of settings with some changed."""
     for name in values:
-      if name in _OF_LOAD:
+      if name in language_model.LENGTHS:
         raise errors.UserError(
           f"{name} is the same for all calls of a model; set it in "
           f"transformer_xl.load(..., {name}={values[name]!r})."
@@ -178,6 +176,7 @@ def load(
   *,
   mem_len: int | None = None,
   segment_len: int | None = None,
+  compressed_len: int | None = None,
   checkpoint: str | int | None = None,
   parameters: str | None = None,
 ) -> PretrainedModel:
@@ -190,6 +189,8 @@ def load(
     mem_len: length of the memory in tokens; by default `config.score.mem_len`.
     segment_len: tokens that are read at once; by default
       `config.score.segment_len`.
+    compressed_len: length of the compressed memory in slots; by default
+      `config.score.compressed_len`.
     checkpoint: of a run: latest, best, or the number of its step.
     parameters: of a run: raw, ema or asgd.
 
@@ -205,6 +206,7 @@ def load(
   given = {
     "score.mem_len": mem_len,
     "score.segment_len": segment_len,
+    "score.compressed_len": compressed_len,
     "eval.checkpoint": None if checkpoint is None else str(checkpoint),
     "eval.parameters": parameters,
   }
@@ -212,7 +214,7 @@ def load(
   if _is_run(folder):
     config = load_lib.from_config_dict(load_lib.saved(folder))
     config = load_lib.changed(config, values)
-    lengths = _lengths(config)
+    lengths = language_model.lengths(config.score)
     model = language_model.load(config, folder, one_device=True, **lengths)
     return PretrainedModel(address, config, model)
   if (checkpoint, parameters) != (None, None):
@@ -225,14 +227,11 @@ def load(
   vocabulary = imported_vocabulary.read(
     found.vocabulary, size=config.model.vocab_size
   )
+  lengths = language_model.lengths(config.score)
   model = language_model.make(
-    config, found.params, vocabulary, step=0, **_lengths(config)
+    config, found.params, vocabulary, step=0, **lengths
   )
   return PretrainedModel(address, config, model)
-
-
-def _lengths(config: schema.ExperimentConfig) -> dict[str, int]:
-  return {name: getattr(config.score, name) for name in _OF_LOAD}
 
 
 def _is_run(folder: str) -> bool:

@@ -62,6 +62,7 @@ SPIKY = {
 SGD, RMS = ({"eval.dynamic.kind": kind} for kind in ("sgd", "rms"))
 CACHE = {"eval.cache.size": 9}
 WITHOUT_MEMORY = {"train.mem_len": 0, "train.eval_mem_len": 0}
+MEAN = {"model.compression": "mean", "model.compression_rate": 2}
 AVERAGE = {"train.ema_decay": 0.5}
 LOWER = {**SPIKY, "divergence.action": "lower_rate"}
 
@@ -99,6 +100,8 @@ CASES = {
   "model.locked_dropout": (True, {"model.dropout_rate": 0.2}),
   "model.memory_start": ("zeros", {}),
   "model.same_length_window": ("mem_len", {"train.same_length": True}),
+  "model.compression": ("max", {**MEAN, "train.compressed_len": 4}),
+  "model.compression_rate": (4, {**MEAN, "train.compressed_len": 4}),
   "model.layer_norm_epsilon": (0.1, {}),
   "model.init_style": ("pytorch", {}),
   "model.init_std": (0.1, {}),
@@ -119,6 +122,7 @@ CASES = {
   "train.segment_len_std": (1.0, WITHOUT_MEMORY),
   "train.context_len": (3, WITHOUT_MEMORY),
   "train.mem_len": (4, {}),
+  "train.compressed_len": (4, MEAN),
   "train.gradient_segments": (2, {}),
   "train.clamp_len": (2, {}),
   "train.same_length": (True, {}),
@@ -173,6 +177,7 @@ CASES = {
   "eval.segment_len": (4, {"eval.same_length": False}),
   "eval.context_len": (3, {"eval.mem_len": (0,)}),
   "eval.mem_len": ((4,), {}),
+  "eval.compressed_len": (4, MEAN),
   "eval.temperature": ((2.0,), {}),
   "eval.clamp_len": (2, {}),
   "eval.same_length": (True, {}),
@@ -206,11 +211,15 @@ CASES = {
   "generate.no_repeat_ngram": (1, {}),
   "generate.repetition_window": (1, {"generate.repetition_penalty": 50.0}),
   "generate.mem_len": (0, {}),
+  "generate.compressed_len": (4, {**MEAN, "generate.mem_len": 2}),
   "score.file": ("/dev/null", {}),
   "score.memory": ("carry", {}),
   "score.prefix": ("a", {}),
   "score.top_k": (2, {}),
   "score.mem_len": (0, {"score.segment_len": 2}),
+  "score.compressed_len": (
+    *(4, {**MEAN, "score.segment_len": 2, "score.mem_len": 2}),
+  ),
   "analysis.rows": (("segment-absolute-recent_half",), {}),
   "analysis.attention_lens": ((4,), {}),
   "analysis.equal_memory": (True, {}),

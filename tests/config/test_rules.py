@@ -34,6 +34,7 @@ def wrong_values(field):
   return values
 
 
+MEAN = {"model.compression": "mean"}
 RULES = [
   (name, value)
   for name, field in schema.FIELDS.items()
@@ -88,6 +89,24 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {"train.ema_decay": 0.9, "eval.parameters": "asgd"},
       "set --config.eval.parameters=ema or raw",
     ),
+    (
+      {**MEAN, "model.compression_rate": 3},
+      "train.segment_len=128 must be a multiple of model.compression_rate=3; "
+      "try --config.train.segment_len=129",
+    ),
+    (
+      {**MEAN, "model.compression_rate": 4, "train.segment_lens": (8, 5)},
+      "try --config.train.segment_lens=(8, 4)",
+    ),
+    (
+      {**MEAN, "model.memory_start": "zeros"},
+      "set --config.model.memory_start",
+    ),
+    (
+      {**MEAN, "train.gradient_segments": 2},
+      "train.gradient_segments=2 cannot",
+    ),
+    ({"eval.compressed_len": 4}, "set that, or --config.eval.compressed_len=0"),
     ({"train.segment_lens": (8, 0)}, "must be at least 1 each: it is (8, 0)"),
     (
       {"train.segment_lens": (8, 4), "data.rotate_epochs": True},
@@ -163,6 +182,15 @@ def command_error(mode="train", **updates):
 
 # A setting without effect, and the one that gives it an effect.
 NEEDED = [
+  ({"model.compression": "mean"}, {"train.compressed_len": 2}),
+  (
+    {"model.compression_rate": 2},
+    {"model.compression": "max", "train.compressed_len": 2},
+  ),
+  (
+    {"train.compressed_len": 2, "train.mem_len": 0, "model.compression": "max"},
+    {"train.mem_len": 4},
+  ),
   ({"train.init_parameters": "ema"}, {"train.init_from": "run"}),
   ({"train.init_checkpoint": "best"}, {"train.init_from": "run"}),
   ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),

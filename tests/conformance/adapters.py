@@ -55,12 +55,14 @@ class Package:
     mem_len: int,
     same_length: bool,
     clamp_len: int = 0,
+    compressed_len: int = 0,
     **model: Any,
   ):
     self.config = tiny.model_config(**model)
     self.mem_len = mem_len
     self.same_length = same_length
     self.clamp_len = clamp_len
+    self.compressed_len = compressed_len
     self.vocab_size = self.config.vocab_size
     self.masks_empty = self.config.memory_start == "masked"
     self.step = jax.jit(self.read)
@@ -70,7 +72,10 @@ class Package:
 
   def fresh(self, batch_size: int) -> memory_lib.Memory:
     return transformer_xl.empty_memory(
-      self.config, batch_size=batch_size, mem_len=self.mem_len
+      self.config,
+      batch_size=batch_size,
+      mem_len=self.mem_len,
+      compressed_len=self.compressed_len,
     )
 
   def read(self, params, tokens, memory, resets):

@@ -83,10 +83,10 @@ def window_too_long(monkeypatch):
   """Beyond what memory holds, so that it depends on the cuts."""
   original = memory_lib.reach
 
-  def reach(memory, resets, *, same_length, window):
+  def reach(memory, resets, *, same_length, **rule):
     if not same_length:
-      return original(memory, resets, same_length=False, window=window)
-    far = original(memory, resets, same_length=False, window=window)
+      return original(memory, resets, same_length=False, **rule)
+    far = original(memory, resets, same_length=False, **rule)
     return jnp.minimum(far, memory.hiddens.shape[2] + 1)
 
   monkeypatch.setattr(memory_lib, "reach", reach)
@@ -96,8 +96,8 @@ def empty_window(monkeypatch):
   """HuggingFace's: nothing is visible, hence everything evenly."""
   original = memory_lib.reach
 
-  def reach(memory, resets, *, same_length, window):
-    far = original(memory, resets, same_length=same_length, window=window)
+  def reach(memory, resets, *, same_length, **rule):
+    far = original(memory, resets, same_length=same_length, **rule)
     if same_length:
       far = jnp.minimum(far, memory.hiddens.shape[2] - 1)
     return far

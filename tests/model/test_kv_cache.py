@@ -10,6 +10,7 @@ import pytest
 
 from tests import tiny
 from transformer_xl.model import kv_cache
+from transformer_xl.model import parameters
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.encodings import table
 
@@ -294,7 +295,7 @@ def test_no_step_casts_a_matrix_that_could_be_cast_once(variant, monkeypatch):
   ):
     is_wide = path[-1].key.endswith("bias") or path[-1].key == "scale"
     assert leaf.dtype == ("float32" if is_wide else "bfloat16")
-  monkeypatch.setattr(kv_cache, "_in_compute_type", lambda params, _: params)
+  monkeypatch.setattr(parameters, "in_compute_type", lambda params, _: params)
   _, expected = read()
   for leaf, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     np.testing.assert_array_equal(

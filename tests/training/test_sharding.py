@@ -17,7 +17,7 @@ MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
 FEWER = {"two": 2, "four": 4}
 
 
-REST = ("data", "fsdp", "tensor", "collectives", *FEWER)
+REST = ("data", "fsdp", "tensor", "collectives", "compressed", *FEWER)
 
 
 def marked(names):
@@ -47,7 +47,7 @@ def result(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", marked([*MESHES, *FEWER]))
+@pytest.mark.parametrize("mesh", marked([*MESHES, *FEWER, "compressed"]))
 def test_every_mesh_makes_the_updates_of_one_device(result, mesh):
   assert result[mesh]["devices"] == FEWER.get(mesh, 8)
   assert result["moved"] > 1e-2

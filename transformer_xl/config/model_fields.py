@@ -106,6 +106,11 @@ class ModelConfig:
   )
   """Number of keys that a token attends to with same_length; mem_len is the
   rule of the PyTorch and HuggingFace code."""
+  compression: str = field("", ("", "mean", "max", "conv"))
+  """What makes compressed slots of the states that leave memory: their mean,
+  their largest channels or a convolution; empty for none (docs/memory.md)."""
+  compression_rate: int = field(1, "at least 1")
+  """Number of states in one compressed slot."""
   layer_norm_epsilon: float = field(1e-5, "0 or more")
   """Added to the variance in layer norms; the TensorFlow code has 1e-12."""
   # Initialisation.

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformer_xl import errors
 from transformer_xl.config import fields
+from transformer_xl.config import memory_rules
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 
@@ -18,6 +19,9 @@ _ADAM = "train.optimizer=adam or train.optimizer=adamw or train.optimizer=lamb"
 _DYNAMIC = "eval.dynamic.kind=sgd or eval.dynamic.kind=rms"
 # What a setting needs to have an effect.
 NEEDED = {
+  "model.compression": "train.compressed_len>0 or eval.compressed_len>0",
+  "model.compression_rate": "model.compression",
+  "train.compressed_len": "train.mem_len>0",
   "train.init_parameters": "train.init_from",
   "train.init_checkpoint": "train.init_from",
   "train.weight_decay": "train.optimizer=adamw or train.optimizer=lamb",
@@ -50,8 +54,11 @@ NEEDED = {
     "generate.repetition_penalty>1 or generate.no_repeat_ngram>0"
   ),
 }
-# What a field must be a multiple of.
+# What a field must be a multiple of; as many states leave memory as come.
 _MULTIPLES = {
+  "train.segment_len": "model.compression_rate",
+  "train.segment_lens": "model.compression_rate",
+  "eval.segment_len": "model.compression_rate",
   "train.batch_size": "train.accumulation_steps",
   "train.log_every_steps": "train.segments_per_call",
   "train.eval_every_steps": "train.segments_per_call",
@@ -83,13 +90,16 @@ def check(config: schema.ExperimentConfig) -> None:
       )
   for name, divisor in _MULTIPLES.items():
     value, by = _get(config, name), _get(config, divisor)
-    if value % by:
+    values = value if isinstance(value, tuple) else (value,)
+    if any(one % by for one in values):
+      near = tuple(max(1, round(one / by)) * by for one in values)
       raise errors.UserError(
         f"{name}={value} must be a multiple of {divisor}={by}; try "
-        f"--config.{name}={max(1, round(value / by)) * by}."
+        f"--config.{name}={near if values is value else near[0]}."
       )
   for name, memory in _WITHOUT_MEMORY.items():
     _check_no_memory(config, name, memory)
+  memory_rules.check(config)
   _check_model(config)
   _check_mesh(config)
   _check_training(config)
@@ -265,7 +275,6 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       "set --config.model.memory_start=masked or "
       "--config.data.reset_at_documents=False."
     )
-
   chosen = [f"{n}={_get(config, n)}" for n in _AVERAGES if _get(config, n)]
   if len(chosen) > 1:
     raise errors.UserError(

@@ -62,6 +62,7 @@ def read_segment(
   reach = memory_lib.reach(
     memory,
     jnp.zeros(inputs.shape, bool),
+    rate=model.config.compression_rate,
     same_length=model.same_length,
     window=model.config.same_length_window,
   )

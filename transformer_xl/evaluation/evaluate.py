@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -45,12 +46,14 @@ def open_stream(
   config: schema.ExperimentConfig, mem_len: int
 ) -> streams.EvalStream:
   """The segments that an evaluation reads, including its warm-up."""
-  warmup = config.eval.warmup_len
+  warmup, capacity = config.eval.warmup_len, mem_len
+  if mem_len:  # Else there is nothing to compress.
+    capacity += config.eval.compressed_len * config.model.compression_rate
   return streams.EvalStream(
     token_file.open_split(config.data.dataset_dir, config.eval.split),
     num_lanes=config.eval.batch_size,
     segment_len=config.eval.segment_len,
-    warmup_len=mem_len if warmup < 0 else warmup,
+    warmup_len=capacity if warmup < 0 else warmup,
     resets=streams.reset_rule(config),
     context_len=config.eval.context_len,
   )
@@ -146,6 +149,7 @@ class Subject(NamedTuple):
       "segment_len": evaluation.segment_len,
       "context_len": evaluation.context_len,
       "mem_len": mem_len,
+      **compressed(self.config, mem_len),
       "temperature": evaluation.temperature[0],
       "clamp_len": evaluation.clamp_len,
       "position_scale": model.position_scale,
@@ -244,13 +248,32 @@ def keep_cards(workdir: str, name: str, result: dict[str, Any]) -> None:
 _USUAL = {"context_len": 0, "position_scale": 1, "temperature": 1}
 
 
+def compressed(config: schema.ExperimentConfig, mem_len: int) -> dict[str, Any]:
+  """What a card says of a compressed memory, if there is one."""
+  if not mem_len or not config.eval.compressed_len:
+    return {}
+  return {
+    "compression": config.model.compression,
+    "compression_rate": config.model.compression_rate,
+    "compressed_len": config.eval.compressed_len,
+  }
+
+
+def memory_text(record: Mapping[str, Any]) -> str:
+  """The memory behind a loss, for people."""
+  text = "{mem_len}"
+  if "compressed_len" in record:
+    text += " and {compressed_len} slots of {compression_rate} ({compression})"
+  return text.format(**record)
+
+
 def log_card(card: dict[str, Any]) -> None:
   """Prints a result with the settings that it depends on."""
   bpc = card["bits_per_character"]
   bits = "" if bpc is None else f"  bits per character {bpc:.4f}"
   text = (
     "{dataset} {split}: nll {nll:.4f}  perplexity {perplexity:.3f}{bits} over "
-    "{num_tokens} tokens  [segment {segment_len}, memory {mem_len}, clamp "
+    "{num_tokens} tokens  [segment {segment_len}, memory {memory}, clamp "
     "{clamp_len}, same_length {same_length}, start {memory_start}, batch "
     "{batch_size}, {dtype}, step {checkpoint_step}{unusual}]"
   )
@@ -259,4 +282,7 @@ def log_card(card: dict[str, Any]) -> None:
     for name, usual in _USUAL.items()
     if card[name] != usual
   )
-  logging.info("%s", text.format(**card, bits=bits, unusual=unusual))
+  logging.info(
+    "%s",
+    text.format(**card, bits=bits, unusual=unusual, memory=memory_text(card)),
+  )

@@ -40,7 +40,10 @@ def hidden_states(config: schema.ExperimentConfig, mem_len: int) -> Functions:
   """Memory of hidden states, whose keys and values are made again."""
   model, lanes = sums.make_model(config), config.eval.batch_size
   empty = functools.partial(
-    transformer_xl.empty_memory, batch_size=lanes, mem_len=mem_len
+    transformer_xl.empty_memory,
+    batch_size=lanes,
+    mem_len=mem_len,
+    compressed_len=config.eval.compressed_len,
   )
   score = functools.partial(sums.score_segment, model=model)
   return Functions(None, lambda params: empty(config.model), score)
@@ -56,6 +59,7 @@ def keys_and_values(config: schema.ExperimentConfig, mem_len: int) -> Functions:
     clamp_len=evaluation.clamp_len,
     same_length=evaluation.same_length,
     temperature=evaluation.temperature[0],
+    compressed_len=evaluation.compressed_len,
   )
 
   def score(frozen, state, segment):

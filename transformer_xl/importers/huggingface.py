@@ -132,6 +132,11 @@ def config_fields(
       "model, which always has a projection if div_val > 1; such a model "
       "cannot be exported."
     )
+  if config.compression:
+    raise errors.UserError(
+      f"model.compression={config.compression} has no counterpart in "
+      "HuggingFace's model; such a model cannot be exported."
+    )
   style = config.tie_projections
   return {
     "architectures": ["TransfoXLLMHeadModel"],

@@ -15,13 +15,16 @@ def forward_flops_per_token(
   Counted are the projections of query, key, value and output, 8 D H Dh; the
   feed-forward layers, 4 D F; the encoding's p products of attention,
   2 p H Dh k, over the k keys that a token sees on average, M + (T + 1) / 2;
-  and the softmax over the shortlist. Not counted are masked keys, projecting
-  memory and distances again for every segment, and tail clusters, which most
-  tokens do not need.
+  a convolution that compresses memory, 2 D^2; and the softmax over the
+  shortlist. `mem_len` includes compressed slots. Not counted are masked keys,
+  projecting memory and distances again for every segment, and tail clusters,
+  which most tokens do not need.
   """
   width = config.num_heads * config.head_dim
   keys = mem_len + (segment_len + 1) / 2
   layer = 4 * config.model_dim * (2 * width + config.ff_dim)
+  if config.compression == "conv":
+    layer += 2 * config.model_dim**2
   attention = 2 * table.of(config).score_products * width * keys
   ends = (*config.cutoffs, config.vocab_size)
   head = 2 * config.embed_dim * (ends[0] + len(config.cutoffs))

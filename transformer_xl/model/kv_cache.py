@@ -32,8 +32,11 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import compressed_ring
+from transformer_xl.model import compression
 from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import parameters
 from transformer_xl.model import ring_source
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.encodings import encoding
@@ -43,14 +46,14 @@ from transformer_xl.model.encodings import table
 class State(NamedTuple):
   """What one step hands to the next."""
 
-  layers: tuple[ring_source.LayerCache, ...]
-  length: jt.Int[shapes.Array, "B"]  # Of the memory that is visible.
+  layers: tuple[ring_source.LayerCache | compressed_ring.LayerCache, ...]
+  length: jt.Int[shapes.Array, "B"]  # Of the memory that is visible, in tokens.
   slot: jt.Int[shapes.Array, ""]  # Where the next token goes.
   position: jt.Int[shapes.Array, ""]  # Of the next token in its segment.
 
   def partition_specs(self) -> "State":
     """How a mesh splits it: by lanes, and rings by heads as well."""
-    layers = jax.tree.map(lambda _: P((*mesh_lib.LANES, "tensor")), self.layers)
+    layers = tuple(layer.partition_specs() for layer in self.layers)
     specs: Any = (layers, P(mesh_lib.LANES), P(), P())
     return State(*specs)
 
@@ -63,6 +66,7 @@ class Frozen(NamedTuple):
   distances: tuple[encoding.DistanceTerms | None, ...]
   # Keys and values [H, Dh, 1] of an empty slot, if attended.
   empty: tuple[ring_source.LayerCache, ...]
+  compression: tuple[compression.Weights | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +89,24 @@ class Reader:
   same_length: bool  # All queries see the same number of keys.
   max_step_len: int = 0  # The most tokens in a step; 0 for a segment.
   temperature: float = 1.0  # Divides the logits.
+  compressed_len: int = 0  # C, slots of compressed states.
 
   def __post_init__(self):
     table.of(self.config).check_segment_len(self.config, self.segment_len)
 
   @property
+  def layout(self) -> compressed_ring.Layout | None:
+    """Where slots are, if there is a compressed memory."""
+    lengths = self.mem_len, self.compressed_len
+    layout = compressed_ring.Layout(self.config, *lengths)
+    return layout if all(lengths) else None
+
+  @property
   def num_slots(self) -> int:
-    """R: memory and one step, in whole steps."""
+    """R: memory and one step, in whole steps unless it is compressed."""
     step_len = self.max_step_len or self.segment_len
+    if self.layout is not None:
+      return self.layout.num_slots(step_len)
     return (math.ceil(self.mem_len / step_len) + 1) * step_len
 
   def for_tokens(
@@ -101,8 +115,11 @@ class Reader:
     """Continues with single tokens, in rings of M + 1 slots.
 
     Every token reads the whole ring, so slots for a full segment would only
-    cost time. Returns a reader with its frozen parameters and state.
+    cost time; those of a compressed memory stay. Returns a reader with its
+    frozen parameters and state.
     """
+    if self.layout is not None:
+      return self, frozen, state
     reader = dataclasses.replace(self, max_step_len=1)
     count = reader.num_slots
     # The newest slots, oldest first; the next token overwrites the oldest.
@@ -119,12 +136,14 @@ class Reader:
   def freeze(self, params: shapes.PyTree) -> Frozen:
     """Computes everything that does not depend on the text."""
     config = self.config
-    params = _in_compute_type(params, config)
+    params = parameters.in_compute_type(params, config)
     outside = {name: tree for name, tree in params.items() if name != "layers"}
-    layers = [
-      jax.tree.map(operator.itemgetter(index), params["layers"])
+    stacked = params["layers"], self._bound(outside).compression
+    each = [
+      jax.tree.map(operator.itemgetter(index), stacked)
       for index in range(config.num_layers)
     ]
+    layers, compressions = zip(*each, strict=True)
     positions = table.of(config).positions(
       config, self.num_slots, clamp_len=self.clamp_len
     )
@@ -135,7 +154,7 @@ class Reader:
     kept = [self._read(layer, zeros, None, source)[1] for layer in layers]
     distances, empty = zip(*kept, strict=True)
     joined = tuple(ring_source.joined(layer, config) for layer in layers)
-    return Frozen(outside, joined, distances, empty)
+    return Frozen(outside, joined, distances, empty, compressions)
 
   def start(self, frozen: Frozen, *, batch_size: int) -> State:
     """The memory before the first token."""
@@ -145,6 +164,8 @@ class Reader:
     length = jnp.full((batch_size,), fill, jnp.int32)
     # Two arrays, since a donated buffer can be given away only once.
     slot, position = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+    if self.layout is not None:
+      layers, slot = self.layout.start(layers), slot + self.layout.first
     return State(layers, length, slot, position)
 
   def step(
@@ -199,12 +220,8 @@ class Reader:
     the tokens that count, and its slots are the next to be written: no token
     looks back that far.
     """
-    hidden, padded = self.read(frozen, state, tokens)
-    return hidden, padded._replace(
-      length=jnp.minimum(state.length + count, self.mem_len),
-      slot=(state.slot + count) % self.num_slots,
-      position=(state.position + count) % self.segment_len,
-    )
+    outputs, state = self.read_layers(frozen, state, tokens, count=count)
+    return outputs[-1], state
 
   def read_layers(
     self,
@@ -212,36 +229,54 @@ class Reader:
     state: State,
     tokens: shapes.Tokens,
     resets: Any = None,
+    count: int | jax.Array | None = None,
   ) -> tuple[tuple[shapes.Hidden, ...], State]:
-    """`read` with the states of all layers, N + 1: first the embeddings."""
-    segment_len = tokens.shape[1]
+    """`read`, or `read_part`, with the states of all layers, N + 1.
+
+    First are the embeddings.
+    """
+    count = tokens.shape[1] if count is None else count
     if resets is None:
       resets = jnp.zeros(tokens.shape, bool)
     else:
       state = self._reset(frozen, state, resets[:, 0])
       resets = resets.at[:, 0].set(False)
-    reach = memory_lib.visible_distance(
-      state.length,
-      resets,
-      mem_len=self.mem_len,
-      same_length=self.same_length,
-      window=self.config.same_length_window,
-    )
+    place = None
+    if self.layout is not None:
+      place = self.layout.place(state.slot, state.length, count)
+    source = self._source(state, place, resets)
     model = self._bound(frozen.params)
-    source = ring_source.Ring(state.position, reach, state.slot)
     outputs = [model.embed(tokens, first_position=state.position)]
     layers = []
-    slots = map(ring_source.Slots, state.layers, frozen.distances)
+    slots = map(
+      ring_source.Slots, state.layers, frozen.distances, frozen.compression
+    )
     for layer, memory in zip(frozen.layers, slots, strict=True):
       hidden, cache = self._read(layer, outputs[-1], memory, source)
       outputs.append(hidden)
       layers.append(cache)
-    return tuple(outputs), State(
-      tuple(layers),
-      memory_lib.next_length(state.length, resets, mem_len=self.mem_len),
-      (state.slot + segment_len) % self.num_slots,
-      (state.position + segment_len) % self.segment_len,
+    length = memory_lib.next_length(
+      *(state.length, resets, count),
+      mem_len=self.mem_len if place is None else place.capacity,
     )
+    slot = (state.slot + count) % self.num_slots
+    position = (state.position + count) % self.segment_len
+    slot = slot if place is None else place.next_slot
+    return tuple(outputs), State(tuple(layers), length, slot, position)
+
+  def _source(self, state: State, place: Any, resets: Any) -> Any:
+    """Where keys and values of a step come from."""
+    reach = memory_lib.visible_distance(
+      state.length if place is None else place.visible,
+      resets,
+      mem_len=self.mem_len if self.layout is None else self.layout.first,
+      same_length=self.same_length,
+      window=self.config.same_length_window,
+    )
+    ring = ring_source.Ring(state.position, reach, state.slot)
+    if self.layout is None:
+      return ring
+    return compressed_ring.CompressedRing(ring, self.layout, place)
 
   def head(self, frozen: Frozen) -> adaptive_softmax.Projection:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
@@ -261,9 +296,11 @@ class Reader:
 
   def _read(self, params, hidden, memory, source):
     """One layer's output, and what the source keeps."""
-    output, (_, kept) = layers_lib.Block(self.config).apply(
-      {"params": params}, hidden, memory, source, True
-    )
+    block: Any = layers_lib.Block(self.config)
+    arguments = hidden, memory, source, True
+    output, (entered, kept) = block.apply({"params": params}, *arguments)
+    if isinstance(source, compressed_ring.CompressedRing):
+      kept = source.kept(kept, memory, entered)
     return output, kept
 
   def _bound(self, params: shapes.PyTree) -> transformer_xl.TransformerXL:
@@ -280,14 +317,3 @@ def repeat_lane(state: State, count: int) -> State:
   """The state of a single lane, in `count` lanes."""
   tiled = jax.tree.map(lambda ring: jnp.tile(ring, (count, 1, 1)), state.layers)
   return state._replace(layers=tiled, length=jnp.repeat(state.length, count))
-
-
-def _in_compute_type(params, config: schema.ModelConfig) -> shapes.PyTree:
-  """Casts the matrices and tables, which the model would cast in every call."""
-
-  def cast(path, leaf):
-    name = path[-1].key
-    is_wide = name.endswith("bias") or name == "scale"  # Used in float32.
-    return leaf if is_wide else leaf.astype(config.dtype)
-
-  return jax.tree.map_with_path(cast, params)

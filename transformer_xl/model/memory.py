@@ -2,12 +2,15 @@
 
 Memory is a value. A segment takes one and returns the next; there is no other
 state. Hidden states are right-aligned, newest last, and `length` is how many
-of them a lane may see, so a lane forgets by setting a number. This file alone
-knows how the arrays are laid out.
+of them a lane may see, so a lane forgets by setting a number. A compressed
+memory holds the states before them (Rae et al. 2020). This file alone knows how
+the arrays are laid out.
 
-Shapes: N layers, B lanes, M memory length, T segment length, D model width.
+Shapes: N layers, B lanes, M memory length, C compressed slots, c states in each
+of them, T segment length, D model width.
 """
 
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -25,7 +28,10 @@ class Memory(NamedTuple):
   """What one segment hands to the next."""
 
   hiddens: jt.Float[shapes.Array, "N B M D"]  # Inputs of each layer.
-  length: jt.Int[shapes.Array, "B"]  # Visible positions, from the right.
+  # Visible tokens, from the right: one a hidden state, c a compressed slot.
+  length: jt.Int[shapes.Array, "B"]
+  # The states before `hiddens`, newest last.
+  compressed: jt.Float[shapes.Array, "N B C D"] | None = None
 
   @property
   def mem_len(self) -> int:
@@ -33,14 +39,33 @@ class Memory(NamedTuple):
     return self.hiddens.shape[2]
 
   @property
+  def compressed_len(self) -> int:
+    """C."""
+    return 0 if self.compressed is None else self.compressed.shape[2]
+
+  @property
+  def states(self) -> jt.Float[shapes.Array, "N B P D"]:
+    """The P = C + M positions of memory, oldest first."""
+    if self.compressed is None:
+      return self.hiddens
+    return jnp.concatenate([self.compressed, self.hiddens], axis=2)
+
+  @property
   def is_empty(self) -> bool:
     """Whether there is nothing to store, because M is 0."""
     return self.hiddens.size == 0
 
   @property
+  def arrays(self) -> dict[str, Any]:
+    """What there is to save, by name."""
+    arrays = self._asdict()
+    return {name: arrays[name] for name in arrays if arrays[name] is not None}
+
+  @property
   def sizes(self) -> list[int]:
-    """N, B, M and D, for a checkpoint's metadata."""
-    return list(self.hiddens.shape)
+    """N, B, M, D and C if there is one, for a checkpoint's metadata."""
+    compressed = [] if self.compressed is None else [self.compressed_len]
+    return [*self.hiddens.shape, *compressed]
 
   def partition_specs(self) -> "Memory":
     """How a mesh splits it: by lanes.
@@ -49,27 +74,43 @@ class Memory(NamedTuple):
     partitioner of jax 0.10.2 computes other gradients on a mesh of 2 x 2 x 2
     (test_sharding.py).
     """
-    specs: Any = P(None, mesh_lib.LANES), P(mesh_lib.LANES)
-    return Memory(*specs)
+    states: Any = P(None, mesh_lib.LANES)
+    length: Any = P(mesh_lib.LANES)
+    compressed = None if self.compressed is None else states
+    return Memory(states, length, compressed)
 
 
-_LANE_AXES = (1, 0)  # Of `Memory`.
+def _map_lanes(function, memory: Memory, *others: Any) -> Memory:
+  """Applies `function(array, axis of the lanes, ...)` to all arrays."""
+  axes: Any = 1, 0, None if memory.compressed is None else 1
+  return jax.tree.map(function, memory, Memory(*axes), *others)
 
 
 def empty(
-  config: schema.ModelConfig, *, batch_size: int, mem_len: int
+  config: schema.ModelConfig,
+  *,
+  batch_size: int,
+  mem_len: int,
+  compressed_len: int = 0,
 ) -> Memory:
-  """Memory before the first token; with M = 0 a model has no recurrence.
+  """Memory before the first token.
+
+  With M = 0 a model has no recurrence, and nothing to compress.
 
   If `memory_start` is "masked" the empty positions are hidden; the original
   PyTorch code starts without any. "zeros" lets queries attend to M zero
   vectors, as TensorFlow and HuggingFace do (docs/specification.md, section 7).
   """
-  shape = (config.num_layers, batch_size, mem_len, config.model_dim)
+
+  def zeros(count):
+    shape = (config.num_layers, batch_size, count, config.model_dim)
+    return jnp.zeros(shape, jnp.dtype(config.dtype))
+
   length = mem_len if config.memory_start == "zeros" else 0
   return Memory(
-    jnp.zeros(shape, jnp.dtype(config.dtype)),
+    zeros(mem_len),
     jnp.full((batch_size,), length, jnp.int32),
+    zeros(compressed_len) if mem_len and compressed_len else None,
   )
 
 
@@ -90,20 +131,42 @@ def append(
   resets: shapes.Resets,
   *,
   with_gradient: bool = False,
+  compress: Callable[[jax.Array], jax.Array] | None = None,
 ) -> Memory:
   """The last M of the old and the new states; gradients stop at the new ones.
 
   `memory` is what the segment started from, after `reset` of whole lanes, and
   `hiddens` are the inputs of each layer. Everything before the segment's last
-  reset is forgotten. `with_gradient` lets gradients pass.
+  reset is forgotten. `with_gradient` lets gradients pass. Of the T states that
+  leave, [N, B, T, D], `compress` makes compressed ones, [N, B, T / c, D].
   """
   if memory.mem_len == 0:
     return memory
   new = hiddens if with_gradient else jax.lax.stop_gradient(hiddens)
-  new = new.astype(memory.hiddens.dtype)
-  both = jnp.concatenate([memory.hiddens, new], axis=2)  # [N, B, M+T, D]
-  length = next_length(memory.length, resets, mem_len=memory.mem_len)
-  return Memory(both[:, :, hiddens.shape[2] :], length)
+  both = _with_new(memory, new)
+  segment_len, capacity = hiddens.shape[2], memory.mem_len
+  compressed = None
+  if memory.compressed is not None:
+    assert compress is not None
+    slots = compress(both[:, :, :segment_len])
+    capacity += memory.compressed_len * (segment_len // slots.shape[2])
+    slots = jnp.concatenate([memory.compressed, slots], axis=2)
+    compressed = slots[:, :, -memory.compressed_len :]
+  length = next_length(memory.length, resets, segment_len, mem_len=capacity)
+  return Memory(both[:, :, segment_len:], length, compressed)
+
+
+def leaving(
+  memory: Memory, hiddens: jt.Float[shapes.Array, "N B T D"]
+) -> jt.Float[shapes.Array, "N B T D"]:
+  """The states that `append` drops from M, oldest first."""
+  return _with_new(memory, hiddens)[:, :, : hiddens.shape[2]]
+
+
+def _with_new(memory, hiddens):
+  """[N, B, M+T, D]."""
+  new = hiddens.astype(memory.hiddens.dtype)
+  return jnp.concatenate([memory.hiddens, new], axis=2)
 
 
 def split_lanes(memory: Memory, parts: int) -> Memory:
@@ -111,8 +174,11 @@ def split_lanes(memory: Memory, parts: int) -> Memory:
 
   Neighbouring lanes go to different parts, so that no lane leaves its device.
   """
-  arrays = zip(memory, _LANE_AXES, strict=True)
-  return Memory(*(split_axis(array, axis, parts) for array, axis in arrays))
+
+  def split(array, axis):
+    return split_axis(array, axis, parts)
+
+  return _map_lanes(split, memory)
 
 
 def split_axis(array: jax.Array, axis: int, parts: int) -> jax.Array:
@@ -131,7 +197,7 @@ def merge_lanes(memories: Memory) -> Memory:
     shape = (*moved.shape[:axis], lanes, *moved.shape[axis + 2 :])
     return moved.reshape(shape)
 
-  return Memory(*map(merge, memories, _LANE_AXES))
+  return _map_lanes(merge, memories)
 
 
 def with_lanes(memory: Memory, lanes: int) -> Memory:
@@ -147,16 +213,38 @@ def with_lanes(memory: Memory, lanes: int) -> Memory:
 
   if lanes == memory.length.shape[0]:
     return memory
-  return Memory(*map(resize, memory, _LANE_AXES, memory.partition_specs()))
+  return _map_lanes(resize, memory, memory.partition_specs())
 
 
 def next_length(
-  length: jt.Int[shapes.Array, "B"], resets: shapes.Resets, *, mem_len: int
+  length: jt.Int[shapes.Array, "B"],
+  resets: shapes.Resets,
+  count: int | jax.Array,
+  *,
+  mem_len: int | jax.Array,
 ) -> jt.Int[shapes.Array, "B"]:
-  """Visible length of the memory after a segment."""
+  """Visible length, at most `mem_len`, after `count` tokens of a segment.
+
+  If they are not all of it, it has no resets.
+  """
   document_len = positions_since_reset(resets)[:, -1] + 1
-  length = jnp.minimum(length + resets.shape[1], document_len)
+  length = jnp.minimum(length + count, document_len)
   return jnp.minimum(length, mem_len)
+
+
+def whole_slots(
+  length: jt.Int[shapes.Array, "B"], mem_len: int | jax.Array, *, rate: int
+) -> jt.Int[shapes.Array, "B"]:
+  """Visible compressed slots: those whose c states are all visible."""
+  return jnp.maximum(length - mem_len, 0) // rate
+
+
+def visible_positions(
+  length: jt.Int[shapes.Array, "B"], mem_len: int | jax.Array, *, rate: int
+) -> jt.Int[shapes.Array, "B"]:
+  """Visible hidden states and compressed slots, for a length in tokens."""
+  slots = whole_slots(length, mem_len, rate=rate)
+  return jnp.minimum(length, mem_len) + slots
 
 
 def positions_since_reset(resets: shapes.Resets) -> shapes.Reach:
@@ -170,9 +258,15 @@ def positions_since_reset(resets: shapes.Resets) -> shapes.Reach:
   return position - last
 
 
-def reach(memory: Memory, resets: shapes.Resets, **rule: Any) -> shapes.Reach:
-  """`visible_distance` for a memory of hidden states."""
-  return visible_distance(memory.length, resets, memory.mem_len, **rule)
+def reach(
+  memory: Memory, resets: shapes.Resets, *, rate: int = 1, **rule: Any
+) -> shapes.Reach:
+  """`visible_distance` for a memory of hidden states; `rate` is c."""
+  length = memory.length
+  if memory.compressed is not None:
+    length = visible_positions(length, memory.mem_len, rate=rate)
+  positions = memory.compressed_len + memory.mem_len
+  return visible_distance(length, resets, positions, **rule)
 
 
 def visible_distance(
@@ -187,7 +281,8 @@ def visible_distance(
 
   A key is visible if and only if 0 <= distance <= reach, so one number per
   query replaces all masks. A token always sees itself. `length` is that of each
-  lane's visible memory, and `mem_len` is M.
+  lane's visible memory, and `mem_len` its largest, both in positions: M, or
+  C + M.
 
   With `same_length` all queries see the same number of keys, so that results do
   not depend on how the text is cut into segments. `window` is that number,

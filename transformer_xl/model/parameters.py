@@ -13,8 +13,22 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
+from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dense
+
+
+def in_compute_type(
+  params: shapes.PyTree, config: schema.ModelConfig
+) -> shapes.PyTree:
+  """Casts the matrices and tables, which the model would cast in every call."""
+
+  def cast(path, leaf):
+    name = path[-1].key
+    is_wide = name.endswith("bias") or name == "scale"  # Used in float32.
+    return leaf if is_wide else leaf.astype(config.dtype)
+
+  return jax.tree.map_with_path(cast, params)
 
 
 def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:

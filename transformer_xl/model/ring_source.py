@@ -11,9 +11,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+from jax import P
 
+from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import compression
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import encoding
@@ -27,12 +30,18 @@ class LayerCache(NamedTuple):
   keys: shapes.Ring
   values: shapes.Ring
 
+  def partition_specs(self) -> "LayerCache":
+    """How a mesh splits it: by lanes and heads."""
+    spec: Any = P((*mesh_lib.LANES, "tensor"))
+    return LayerCache(spec, spec)
+
 
 class Slots(NamedTuple):
   """What one layer remembers."""
 
-  cache: LayerCache
+  cache: Any  # A `LayerCache`, or that of `compressed_ring`.
   distance: encoding.DistanceTerms | None  # Keys are `ring.RingPositionKeys`.
+  weights: compression.Weights | None  # Of the convolution that compresses.
 
 
 class Ring(NamedTuple):
@@ -59,7 +68,16 @@ class Ring(NamedTuple):
   ) -> tuple[shapes.Queries, LayerCache]:
     """Writes new keys and values into the ring, and attends to all of it."""
     del queries, dropout, deterministic
-    query, written = _project(module, context)
+    return self.write_and_attend(module, *projected(module, context), memory)
+
+  def write_and_attend(
+    self,
+    module: Any,
+    query: shapes.RingQueries,
+    written: LayerCache,
+    memory: Slots,
+  ) -> tuple[shapes.Queries, LayerCache]:
+    """`attend`, for what was projected from the segment."""
     cache = LayerCache(
       *(
         jax.lax.dynamic_update_slice_in_dim(old, new, self.slot, axis=-1)
@@ -143,7 +161,9 @@ def joined(layer: shapes.PyTree, config: schema.ModelConfig) -> shapes.PyTree:
   return {**layer, "attention": attention_params}
 
 
-def _project(module, rows) -> tuple[shapes.RingQueries, LayerCache]:
+def projected(
+  module: Any, rows: shapes.Context
+) -> tuple[shapes.RingQueries, LayerCache]:
   """Queries [B, H, T, Dh]; keys and values [B * H, Dh, T]."""
   project = parameters.Projections(module, deterministic=True)
   rows = project("joined", rows, num_kernels=3)

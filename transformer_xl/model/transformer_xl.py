@@ -20,6 +20,7 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_embedding
 from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import compression
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import layers
 from transformer_xl.model import memory as memory_lib
@@ -38,13 +39,16 @@ REMAT_POLICIES = {
 
 
 class Activity(NamedTuple):
-  """Mean squares over the width of the states that enter the softmax.
+  """Mean squares that training may add to the loss of each token.
 
-  Activation regularisation penalises both (Merity et al. 2017, section 4.6).
+  Of the states that enter the softmax, activation regularisation penalises both
+  (Merity et al. 2017, section 4.6).
   """
 
   size: shapes.Losses
   change: shapes.Losses  # From the token before; 0 where a text begins.
+  # What attention loses by a convolution: `compression.reconstruction`.
+  reconstruction: shapes.Losses | None
 
 
 class TransformerXL(nn.Module):
@@ -62,6 +66,7 @@ class TransformerXL(nn.Module):
     self.embedding = adaptive_embedding.AdaptiveEmbedding(config)
     self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
     self.biases = table.of(config).shared_biases(self)
+    self.compression = compression.weights(self)
     self.layers = _scanned_blocks(config)(config)
     dropout = functools.partial(layers.state_dropout, config)
     self.input_dropout = dropout(config.input_dropout_rate)
@@ -86,7 +91,7 @@ class TransformerXL(nn.Module):
     first of a document: from there on nothing before it is visible, here and in
     later segments. If not `deterministic`, a "dropout" key is needed.
     """
-    hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
+    hidden, memory, *_ = self._read(inputs, memory, resets, deterministic)
     return self.output_dropout(hidden, deterministic=deterministic), memory
 
   def inspect(
@@ -96,7 +101,8 @@ class TransformerXL(nn.Module):
 
     The factors of all layers have N as their first axis.
     """
-    return self._read(inputs, memory, resets, True, sources.InspectedStates)
+    reading = self._read(inputs, memory, resets, True, sources.InspectedStates)
+    return reading[:3]
 
   def embed(
     self,
@@ -124,7 +130,10 @@ class TransformerXL(nn.Module):
     return self.input_dropout(hidden, deterministic=deterministic)
 
   def _read(self, inputs, memory, resets, deterministic, source: Any = None):
-    """`__call__` without the last dropout, and what the source keeps."""
+    """`__call__` without the last dropout.
+
+    Besides it returns what the source keeps, and the inputs of the layers.
+    """
     config, passes = self.config, self.gradient_through_memory
     if source is None:
       source = sources.TrainedStates if passes else sources.HiddenStates
@@ -136,23 +145,56 @@ class TransformerXL(nn.Module):
     resets = resets.at[:, 0].set(False)
     window = config.same_length_window
     reach = memory_lib.reach(
-      memory, resets, same_length=self.same_length, window=window
+      memory,
+      resets,
+      rate=config.compression_rate,
+      same_length=self.same_length,
+      window=window,
     )
+    remembered = memory.states
+    context_len = remembered.shape[2] + inputs.shape[1]
     positions = table.of(config).positions(
-      config, memory.mem_len + inputs.shape[1], clamp_len=self.clamp_len
+      config, context_len, clamp_len=self.clamp_len
     )
     if positions is not None:
       positions = self.position_dropout(positions, deterministic=deterministic)
     hidden, (layer_inputs, kept) = self.layers(
       self.embed(inputs, deterministic=deterministic),
-      memory.hiddens,
+      remembered,
       source(positions, self.biases, reach),
       deterministic,
     )
     memory = memory_lib.append(
-      memory, layer_inputs, resets, with_gradient=passes
+      memory,
+      layer_inputs,
+      resets,
+      with_gradient=passes,
+      compress=self._compress,
     )
-    return hidden, memory, kept
+    return hidden, memory, kept, layer_inputs
+
+  def _compress(self, states):
+    """[N, B, T, D] to [N, B, T / c, D]."""
+    each = functools.partial(compression.compress, config=self.config)
+    return jax.vmap(each)(states, self.compression)
+
+  def _reconstruction(self, layer_inputs, before, after):
+    """`compression.reconstruction` for the memory around a segment."""
+    if self.compression is None or before.compressed is None:
+      return None
+    leaving = memory_lib.leaving(before, layer_inputs)
+    leaving = jax.lax.stop_gradient(leaving)
+    num_slots = memory_lib.whole_slots(
+      after.length, before.mem_len, rate=self.config.compression_rate
+    )
+    return compression.reconstruction(
+      self.layers.variables["params"],
+      layer_inputs,
+      leaving,
+      self._compress(leaving),
+      num_slots,
+      config=self.config,
+    )
 
   def nll(
     self,
@@ -180,11 +222,15 @@ class TransformerXL(nn.Module):
     before_dropout: bool,
     deterministic: bool = False,
   ) -> tuple[shapes.Losses, Activity, memory_lib.Memory]:
-    """`nll`, and what activation regularisation penalises.
+    """`nll`, and what training may add to it.
 
     With `before_dropout`, the size of the states is that before dropout, too.
     """
-    hidden, memory, _ = self._read(inputs, memory, resets, deterministic)
+    before = memory
+    hidden, memory, _, layer_inputs = self._read(
+      inputs, memory, resets, deterministic
+    )
+    reconstruction = self._reconstruction(layer_inputs, before, memory)
     output = self.output_dropout(hidden, deterministic=deterministic)
     hidden, output, resets = (
       array[:, -targets.shape[1] :] for array in (hidden, output, resets)
@@ -194,6 +240,7 @@ class TransformerXL(nn.Module):
     activity = Activity(
       _mean_square(hidden if before_dropout else output),
       jnp.pad(change, ((0, 0), (1, 0))),
+      reconstruction,
     )
     return adaptive_softmax.nll(output, targets, self.head()), activity, memory
 

@@ -155,4 +155,5 @@ def _only_drawing(config: schema.GenerateConfig) -> schema.GenerateConfig:
     num_samples=1,
     segment_len=1,
     mem_len=0,
+    compressed_len=0,
   )

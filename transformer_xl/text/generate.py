@@ -143,7 +143,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   if options.prompt_file:
     text = inputs.read_file(options.prompt_file, field="generate.prompt_file")
   model = language_model.load(
-    config, workdir, mem_len=options.mem_len, segment_len=options.segment_len
+    config, workdir, **language_model.lengths(options)
   )
   parts = generate(model, text, options, seed=config.seed)
   _print(text)

@@ -8,6 +8,7 @@ import jax
 
 from transformer_xl import shapes
 from transformer_xl import storage
+from transformer_xl.config import evaluation_fields
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -15,6 +16,9 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.model import kv_cache
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
+
+# What the memory's shapes follow from.
+LENGTHS = ("segment_len", "mem_len", "compressed_len")
 
 
 class Candidate(NamedTuple):
@@ -36,7 +40,12 @@ class LanguageModel(NamedTuple):
   def settings(self) -> dict[str, Any]:
     """How texts are read, as results state it."""
     names = ("segment_len", "mem_len", "clamp_len", "same_length")
-    return {name: getattr(self.reader, name) for name in names}
+    settings = {name: getattr(self.reader, name) for name in names}
+    if self.reader.layout is not None:
+      settings["compressed_len"] = self.reader.compressed_len
+      for name in ("compression", "compression_rate"):
+        settings[name] = getattr(self.reader.config, name)
+    return settings
 
   def start(self, batch_size: int) -> kv_cache.State:
     """The memory of B lanes before their first token."""
@@ -62,18 +71,24 @@ def start(
   return reader.start(frozen, batch_size=batch_size)
 
 
+def lengths(
+  options: evaluation_fields.GenerateConfig | evaluation_fields.ScoreConfig,
+) -> dict[str, Any]:
+  """The lengths that a group of the configuration gives."""
+  return {name: getattr(options, name) for name in LENGTHS}
+
+
 def load(
   config: schema.ExperimentConfig,
   workdir: str,
   *,
-  mem_len: int,
-  segment_len: int,
   one_device: bool = False,
+  **lengths: Any,
 ) -> LanguageModel:
   """Loads a run's model and vocabulary from its workdir alone.
 
   It is placed on the mesh of `config.mesh`, or on the first device. For the
-  rest see `make`.
+  lengths see `make`.
 
   Raises:
     UserError: the workdir has no such checkpoint or no vocabulary, or the
@@ -86,7 +101,6 @@ def load(
     trained_model.load_on_one_device if one_device else trained_model.load
   )
   model = load_params(config, workdir)
-  lengths = {"mem_len": mem_len, "segment_len": segment_len}
   with jax.set_mesh(model.mesh):
     return make(config, model.params, vocabulary, step=model.step, **lengths)
 
@@ -99,11 +113,13 @@ def make(
   step: int,
   mem_len: int,
   segment_len: int,
+  compressed_len: int,
 ) -> LanguageModel:
   """Prepares the parameters of checkpoint `step` for reading text.
 
-  The model remembers `mem_len` tokens and reads at most `segment_len` in a
-  call. Clamp length and attention window are those of `config.eval`.
+  The model remembers `mem_len` tokens, and `compressed_len` slots of those
+  before them, and reads at most `segment_len` in a call. Clamp length and
+  attention window are those of `config.eval`.
   """
   reader = kv_cache.Reader(
     config.model,
@@ -111,6 +127,7 @@ def make(
     segment_len=segment_len,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
+    compressed_len=compressed_len,
   )
   frozen = jax.jit(reader.freeze)(params)
   return LanguageModel(vocabulary, reader, frozen, step)

@@ -21,6 +21,7 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
+from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.text import inputs as inputs_lib
@@ -168,16 +169,21 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   content = inputs_lib.read_file(options.file, field="score.file")
   texts = inputs_lib.parse(content, memory=options.memory)
   model = language_model.load(
-    config, workdir, mem_len=options.mem_len, segment_len=options.segment_len
+    config, workdir, **language_model.lengths(options)
   )
   scores = score(model, texts, options)
   count = sum(one.num_tokens for one in scores)
   nll = sum(one.nll for one in scores) / max(count, 1)
   logging.info(
-    "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %d, %s, segment "
+    "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %s, %s, segment "
     "%d, step %d]",
-    *(len(scores), count, nll, units.perplexity(nll), options.mem_len),
-    *(options.memory, options.segment_len, model.checkpoint_step),
+    *(len(scores), count, nll, units.perplexity(nll)),
+    *(
+      evaluate.memory_text(model.settings()),
+      options.memory,
+      options.segment_len,
+      model.checkpoint_step,
+    ),
   )
   card = {
     "prefix": options.prefix,

@@ -94,10 +94,14 @@ class Evaluation:
   ):
     self._config, self._checkpoints, self._stop = config, checkpoints, stop
     mesh = programs.make_mesh(config)
-    config = load.replaced(config, {"eval.split": "valid"})
-    self._evaluator = evaluate.Evaluator(
-      config, mesh, mem_len=config.train.eval_mem_len
-    )
+    values = {
+      "eval.split": "valid",
+      "eval.compressed_len": config.train.compressed_len,
+    }
+    config = load.replaced(config, values)
+    mem_len = config.train.eval_mem_len
+    self._evaluator = evaluate.Evaluator(config, mesh, mem_len=mem_len)
+    self._compressed = evaluate.compressed(config, mem_len)
     self._memory_use = None
     if config.train.log_memory_use:
       self._memory_use = attention_use.Report(config, mesh)
@@ -126,8 +130,9 @@ class Evaluation:
       return run._replace(metadata=metadata._replace(owes_evaluation=True))
     writer.write(record)
     logging.info(
-      "step %d  valid nll %.4f  perplexity %.3f  [memory %d]",
-      *(record[name] for name in ("step", "nll", "perplexity", "mem_len")),
+      "step %d  valid nll %.4f  perplexity %.3f  [memory %s]",
+      *(record[name] for name in ("step", "nll", "perplexity")),
+      evaluate.memory_text(record),
     )
     losses, nll = metadata.validation_losses, record["nll"]
     if state.average_start is not None:
@@ -164,6 +169,7 @@ class Evaluation:
       "perplexity": units.perplexity(nll),
       "num_tokens": score.num_tokens,
       "mem_len": self._config.train.eval_mem_len,
+      **self._compressed,
       **(self._memory_use(params) if self._memory_use else {}),
     }
 

@@ -86,6 +86,7 @@ def init_memory(config: schema.ExperimentConfig) -> memory_lib.Memory:
     config.model,
     batch_size=config.train.batch_size,
     mem_len=config.train.mem_len,
+    compressed_len=config.train.compressed_len,
   )
 
 

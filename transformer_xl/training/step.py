@@ -153,6 +153,9 @@ def _gradient(params, memory, segment, key, config):
       if weight:
         squares = sums_lib.weighted(squares, segment.weights).nll
         objective += weight * squares / count
+    if activity.reconstruction is not None:  # Only the convolution learns it.
+      squares = sums_lib.weighted(activity.reconstruction, segment.weights).nll
+      objective += squares / total
     return objective, (sums, memory)
 
   def loss_of_all(params, memory, segments, key):

@@ -257,7 +257,8 @@ def _restore(
   average = restored.get("average")
   if average is None and state.average is not None:
     average = jax.tree.map(lambda leaf: leaf.copy(), restored["params"])
-  restored_memory = restored.get("memory")
+  arrays = restored.get("memory")
+  restored_memory = None if arrays is None else memory_lib.Memory(**arrays)
   if memory.is_empty:
     restored_memory = jax.tree.map(
       lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding),

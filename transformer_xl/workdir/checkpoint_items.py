@@ -114,7 +114,7 @@ def of(
     "optimizer": {"step": state.step, "opt_state": state.opt_state},
   }
   if memory is not None and not memory.is_empty:  # Orbax saves no empty ones.
-    items["memory"] = memory
+    items["memory"] = memory.arrays
   if state.average is not None:
     items["average"] = state.average
   return items

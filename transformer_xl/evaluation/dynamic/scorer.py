@@ -214,7 +214,12 @@ def _start(params, *, config, mem_len, is_per_lane) -> AdaptiveState:
   if size:
     model_dim = config.model.model_dim
     cache = neural_cache.empty(size=size, model_dim=model_dim, **batch)
-  memory = transformer_xl.empty_memory(config.model, mem_len=mem_len, **batch)
+  memory = transformer_xl.empty_memory(
+    config.model,
+    mem_len=mem_len,
+    compressed_len=config.eval.compressed_len,
+    **batch,
+  )
   is_dynamic = config.eval.dynamic.kind != "none"
   state = AdaptiveState(params if is_dynamic else None, memory, cache)
   if not is_per_lane:
