@@ -26,7 +26,7 @@ import numpy as np
 from absl import app
 from absl import flags
 
-from transformer_xl.model import attention_dropout
+from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import tiling as tiling_lib
 from transformer_xl.planning import hlo_cost
@@ -145,7 +145,7 @@ def _attend(shape, implementation, reach, seeds, *arrays):
     content_bias=content_bias,
     position_bias=position_bias,
     reach=reach,
-    dropout=attention_dropout.Dropout(_DROPOUT.value, seeds)
+    dropout=dropout_lib.AttentionDropout(_DROPOUT.value, seeds)
     if _DROPOUT.value
     else None,
     implementation=implementation,
