@@ -18,8 +18,8 @@ from benchmarks import workload
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import segment
 from transformer_xl.evaluation import scorer
+from transformer_xl.model import kinds
 from transformer_xl.model import kv_cache
-from transformer_xl.model import transformer_xl
 from transformer_xl.planning import plan
 from transformer_xl.text import sampling
 from transformer_xl.training import programs
@@ -147,9 +147,7 @@ class _Generation:
 
 def _params(config):
   key = jax.random.key(config.seed)
-  return jax.jit(functools.partial(transformer_xl.init_params, config.model))(
-    key
-  )
+  return jax.jit(functools.partial(kinds.init_params, config.model))(key)
 
 
 def _full(memory: Any, mem_len: int) -> Any:

@@ -26,7 +26,7 @@ from absl import logging
 
 from benchmarks import plan_markdown
 from transformer_xl.config import load
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.planning import plan
 from transformer_xl.planning import topology as topology_lib
 
@@ -145,14 +145,14 @@ def planned(row: Row) -> dict[str, Any]:
   published = values.train.num_steps * values.train.batch_size
   values.update_from_flattened_dict(changed)
   config = load.from_config_dict(values)
-  params = transformer_xl.abstract_params(config.model)
+  params = kinds.abstract_params(config.model)
   make = plan.train_plan if row.program == "train" else plan.eval_plan
   return {
     **row._asdict(),
     **versions(),
     "changes": changed,
     "date": time.strftime("%Y-%m-%d"),
-    "num_parameters": transformer_xl.num_parameters(params),
+    "num_parameters": kinds.num_parameters(params),
     "num_chips": len(devices),
     "capacity": list(config.model.cluster_capacities),
     "published_tokens": published * config.train.segment_len,

@@ -37,6 +37,8 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.model.encodings.distances",
     "transformer_xl.model.kernels.ring",
     "transformer_xl.model.layers",
+    "transformer_xl.model.network",
+    "transformer_xl.model.recurrent",
     "transformer_xl.model.memory",
     "transformer_xl.model.transformer_xl",
     "transformer_xl.evaluation.dynamic.neural_cache",

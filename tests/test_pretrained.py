@@ -12,7 +12,7 @@ import transformer_xl
 from tests import saved_runs
 from tests import tiny
 from transformer_xl.config import load as load_lib
-from transformer_xl.model import transformer_xl as model_lib
+from transformer_xl.model import kinds
 from transformer_xl.text import decoding
 from transformer_xl.text import generate
 from transformer_xl.text import hidden_states
@@ -40,7 +40,7 @@ def whole_text(model, text):
   """What the model of hidden states gives for a text, in one segment."""
   config = model.config.model
   ids = np.asarray(model.vocabulary.encode(text), np.int32)[None]
-  memory = model_lib.empty_memory(config, batch_size=1, mem_len=ids.size)
+  memory = kinds.empty_memory(config, batch_size=1, mem_len=ids.size)
   outputs, memory = tiny.apply(config, tiny.params(config), ids, memory)
   inputs = memory.hiddens[:, 0]
   log_probs, _ = tiny.apply(

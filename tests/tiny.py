@@ -12,7 +12,7 @@ import numpy as np
 from experiments import base
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 
 LANES, SEGMENT, MEMORY = 2, 3, 4
 MODEL = {
@@ -47,6 +47,7 @@ def model_config(**updates: Any) -> schema.ModelConfig:
   """A tiny model; updates name fields of the model."""
   config = base.get_config()
   config.model.update(MODEL | updates)
+  config.train.mem_len, config.eval.mem_len = 1, (1,)  # All kinds know these.
   return load.from_config_dict(config).model
 
 
@@ -54,7 +55,7 @@ def model_config(**updates: Any) -> schema.ModelConfig:
 def params(config: schema.ModelConfig, *, seed: int = 0) -> dict:
   """The model's, as `draw` makes them."""
   shapes = jax.eval_shape(
-    lambda key: transformer_xl.init_params(config, key), jax.random.key(0)
+    lambda key: kinds.init_params(config, key), jax.random.key(0)
   )
   return draw(shapes, seed=seed)
 
@@ -76,9 +77,7 @@ def inputs(config: schema.ModelConfig, *, mem_len: int = MEMORY):
   tokens = np.random.default_rng(3).integers(
     config.vocab_size, size=(LANES, SEGMENT + 1), dtype=np.int32
   )
-  memory = transformer_xl.empty_memory(
-    config, batch_size=LANES, mem_len=mem_len
-  )
+  memory = kinds.empty_memory(config, batch_size=LANES, mem_len=mem_len)
   # Something to remember, so that the way memory takes is tested, too.
   hiddens = np.random.default_rng(4).standard_normal(memory.hiddens.shape)
   memory = memory._replace(
@@ -91,7 +90,8 @@ def inputs(config: schema.ModelConfig, *, mem_len: int = MEMORY):
 @functools.partial(jax.jit, static_argnames=("config", "method"))
 def apply(config, params, *args, key=None, method="__call__"):
   """With dropout if there is a key."""
-  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
+  kind = kinds.of(config)
+  model = kind.network(config, clamp_len=0, same_length=False)
   options = {}
   if key is not None:  # This kind compiles in half the time.
     rngs = {"dropout": jax.random.key(key, impl="rbg")}

@@ -43,6 +43,7 @@ RULES: tuple[tuple[Any, ...], ...] = (
   (r"(attention/output|feed_forward/out_kernel)$", P(None, "tensor", "fsdp")),
   (r"compression_kernel$", P(None, None, None, "fsdp")),
   (r"(attention/\w+|feed_forward/in)_bias$", P(None, "tensor")),
+  (r"layers_\d+/(.*/)?kernel$", P("fsdp")),  # Of recurrent networks.
 )
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 

@@ -28,7 +28,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import import_run
 from transformer_xl.importers import vocabulary as imported_vocabulary
-from transformer_xl.model import kv_cache
+from transformer_xl.model import kinds
 from transformer_xl.text import generate as generate_lib
 from transformer_xl.text import hidden_states as hidden_states_lib
 from transformer_xl.text import inputs
@@ -112,14 +112,14 @@ class PretrainedModel:
     """
     return hidden_states_lib.read(self.trained, text, layers)
 
-  def init_state(self, batch_size: int = 1) -> kv_cache.State:
+  def init_state(self, batch_size: int = 1) -> kinds.State:
     """The memory of B lanes before their first token, for `step`."""
     reader, frozen = self._tokens
     return language_model.start(reader, frozen, batch_size)
 
   def step(
-    self, state: kv_cache.State, tokens: Any, resets: Any = None
-  ) -> tuple[kv_cache.State, jt.Float[shapes.Array, "B T V"]]:
+    self, state: kinds.State, tokens: Any, resets: Any = None
+  ) -> tuple[kinds.State, jt.Float[shapes.Array, "B T V"]]:
     """Reads the next tokens of each lane; any number may be read at a time.
 
     Args:
@@ -131,7 +131,7 @@ class PretrainedModel:
     Returns:
       The next state, and the log-probabilities of every next token.
     """
-    tokens, lanes = np.asarray(tokens, np.int32), len(state.length)
+    tokens, lanes = np.asarray(tokens, np.int32), state.num_lanes
     if tokens.ndim != 2 or len(tokens) != lanes:
       raise errors.UserError(
         f"tokens have the shape {tokens.shape}, but the state has {lanes} "
@@ -147,7 +147,7 @@ class PretrainedModel:
     return streaming.step(frozen, state, tokens, resets, reader=reader)
 
   @functools.cached_property
-  def _tokens(self) -> tuple[kv_cache.Reader, kv_cache.Frozen]:
+  def _tokens(self) -> tuple[kinds.Reader, shapes.PyTree]:
     """What reads single tokens."""
     reader, frozen = self.trained.reader, self.trained.frozen
     return reader.for_tokens(frozen, self.trained.start(1))[:2]

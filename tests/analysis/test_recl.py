@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests import corpus
 from tests import oracle
+from tests import oracle_recurrent
 from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
@@ -21,8 +22,10 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import recl
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
+from transformer_xl.model import kinds
 from transformer_xl.model import transformer_xl
 
+LSTM = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 
 
@@ -108,26 +111,38 @@ def tokens_of(config):
 
 
 @pytest.mark.parametrize(
-  ("encoding", "segment_len"), [("relative", 5), ("absolute", 8)]
+  ("fields", "segment_len"),
+  [
+    ({"model.encoding": "relative"}, 5),
+    ({"model.encoding": "absolute"}, 8),
+    (LSTM, 5),
+    (LSTM | {"model.kind": "qrnn"}, 5),
+  ],
 )
 def test_losses_are_those_of_single_tokens_with_a_truncated_context(
-  folder, encoding, segment_len
+  folder, fields, segment_len
 ):
   """Uses two layers, so that windows of keys reach twice as far."""
   contexts = [2, 5, 8]
   config, losses = read(
     folder,
     contexts,
-    **{"model.encoding": encoding, "train.segment_len": segment_len},
+    **fields | {"train.segment_len": segment_len},
   )
   tokens, params = tokens_of(config), tiny.params(config.model)
   assert losses.shape == (3, 40)
   for index, token in itertools.product(range(3), [8, 9, 20, 47]):
     known = tokens[None, token - contexts[index] : token]
-    memory = oracle.start(config.model, batch_size=1, mem_len=0)
-    log_probs, _ = oracle.segment(
-      params, config.model, known, memory, mem_len=0
-    )
+    if config.model.has_attention:
+      memory = oracle.start(config.model, batch_size=1, mem_len=0)
+      log_probs, _ = oracle.segment(
+        params, config.model, known, memory, mem_len=0
+      )
+    else:
+      states = oracle_recurrent.start(config.model, batch_size=1)
+      log_probs, _ = oracle_recurrent.segment(
+        params, config.model, known, states
+      )
     actual = losses[index, token - 8]
     assert actual == pytest.approx(
       -log_probs[0, -1, tokens[token]], abs=ROUNDING
@@ -155,9 +170,7 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
   step = jax.jit(functools.partial(model.apply, method="nll"))
   for index, context in enumerate(contexts):
     # Number of visible keys, including the token itself.
-    memory = transformer_xl.empty_memory(
-      config.model, batch_size=1, mem_len=context - 1
-    )
+    memory = kinds.empty_memory(config.model, batch_size=1, mem_len=context - 1)
     expected = []
     for token, target in itertools.pairwise(tokens):
       nll, memory = step(
@@ -181,11 +194,12 @@ def test_with_one_layer_both_contexts_are_the_same(folder):
 def test_a_group_is_compared_and_drawn(folder):
   twin = {"model.encoding": "absolute", "train.mem_len": 0}
   runs.write(f"{folder}/data", folder / "twin", **twin)
+  runs.write(f"{folder}/data", folder / "lstm", **LSTM)
   config = runs.write(
     f"{folder}/data",
     folder / "run",
     **{
-      "analysis.group": (f"{folder}/twin",),
+      "analysis.group": (f"{folder}/twin", f"{folder}/lstm"),
       "analysis.context_start": 2,
       "analysis.context_step": 3,
       "analysis.context_stop": 12,
@@ -194,12 +208,13 @@ def test_a_group_is_compared_and_drawn(folder):
   )
   result = recl.run(config, f"{folder}/run")
   assert result["contexts"] == [2, 5, 8, 11]
-  assert [model["name"] for model in result["models"]] == ["run", "twin"]
+  names = [model["name"] for model in result["models"]]
+  assert names == ["run", "twin", "lstm"]
   assert [entry["fraction"] for entry in result["recl"]] == [0.1, 0.5, 1.0]
   path = folder / "run" / "results"
   assert json.loads((path / "recl.json").read_text()) == result
   losses = np.load(path / "recl.npz")["losses"]
-  assert losses.shape == (2, 4, 60)
+  assert losses.shape == (3, 4, 60)
   assert result["made_by"].encode() in (path / "recl.png").read_bytes()
 
 
@@ -215,6 +230,10 @@ def test_a_group_is_compared_and_drawn(folder):
         "model.encoding": "absolute",
       },
       "needs an encoding of distances",
+    ),
+    (
+      LSTM | {"analysis.context": "attention"},
+      "analysis.context=attention needs attention, which a model with model.",
     ),
     (
       {

@@ -63,12 +63,14 @@ SGD, RMS = ({"eval.dynamic.kind": kind} for kind in ("sgd", "rms"))
 CACHE = {"eval.cache.size": 9}
 WITHOUT_MEMORY = {"train.mem_len": 0, "train.eval_mem_len": 0}
 MEAN = {"model.compression": "mean", "model.compression_rate": 2}
+ONE_STATE = {"train.mem_len": 1, "train.eval_mem_len": 1, "eval.mem_len": (1,)}
 AVERAGE = {"train.ema_decay": 0.5}
 LOWER = {**SPIKY, "divergence.action": "lower_rate"}
 
 # The value of a field, and what it needs beside it.
 CASES = {
   "seed": (1, {}),
+  "model.kind": ("lstm", ONE_STATE),
   "model.num_layers": (3, {}),
   "model.model_dim": (12, {}),
   "model.num_heads": (1, {}),

@@ -152,6 +152,40 @@ def test_fields_that_contradict_each_other_are_named(updates, said):
   assert said in refusal(tiny.config_dict(**updates))
 
 
+LSTM = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
+
+
+@pytest.mark.parametrize(
+  ("updates", "said"),
+  [
+    (
+      {"train.mem_len": 2},
+      "mem_len=2 has no meaning with model.kind=lstm",
+    ),
+    ({"train.eval_mem_len": 2}, "--config.train.eval_mem_len=1"),
+    ({"eval.mem_len": (0, 1, 8)}, "eval.mem_len=(0, 1, 8) has no meaning with"),
+    ({"eval.clamp_len": 4}, "has no attention; set --config.eval.clamp_len=0"),
+    ({"model.remat": "full"}, "model.remat=full has no effect with model.kind"),
+    (
+      {"mesh.tensor": 2},
+      "mesh.tensor=2 would leave the matrices of model",
+    ),
+    ({"train.finish_with": ("attention",)}, "attention in train.finish_with"),
+  ],
+  ids=str,
+)
+def test_a_recurrent_network_is_not_asked_for_attention(updates, said):
+  load.from_config_dict(tiny.config_dict(**LSTM))
+  assert said in refusal(tiny.config_dict(**LSTM | updates))
+
+
+@pytest.mark.parametrize("mode", ["attention", "eval_speed", "ablation"])
+def test_modes_that_need_attention_are_refused(mode):
+  message = command_error(mode, **LSTM)
+  assert message.startswith(f"--mode={mode} needs attention")
+  rules.check_command(load.from_config_dict(tiny.config_dict(**LSTM)), "recl")
+
+
 @pytest.mark.parametrize(
   ("axis", "parts", "says"),
   [

@@ -10,14 +10,14 @@ from experiments import vanilla as experiments_vanilla
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.config import vanilla as config_vanilla
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 
 
 def count(model):
   params = jax.eval_shape(
-    lambda key: transformer_xl.init_params(model, key), jax.random.key(0)
+    lambda key: kinds.init_params(model, key), jax.random.key(0)
   )
-  return transformer_xl.num_parameters(params)
+  return kinds.num_parameters(params)
 
 
 def test_the_twin_has_as_many_parameters_and_no_recurrence():

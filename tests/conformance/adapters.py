@@ -5,6 +5,7 @@ an adapter; the suite chooses the lengths. An adapter has these attributes:
 
     vocab_size     ids are 0 to vocab_size - 1
     masks_empty    an empty memory is invisible, rather than zeros to attend to
+    has_attention  it remembers tokens, and not one state
     init(seed) -> params
     fresh(batch_size) -> memory
     step(params, tokens, memory, resets) -> (log_probs, memory)
@@ -27,8 +28,7 @@ from typing import Protocol
 import jax
 
 from tests import tiny
-from transformer_xl.model import memory as memory_lib
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 
 
 class Adapter(Protocol):
@@ -36,6 +36,7 @@ class Adapter(Protocol):
 
   vocab_size: int
   masks_empty: bool
+  has_attention: bool
 
   def init(self, seed: int) -> Any: ...
 
@@ -65,13 +66,14 @@ class Package:
     self.compressed_len = compressed_len
     self.vocab_size = self.config.vocab_size
     self.masks_empty = self.config.memory_start == "masked"
+    self.has_attention = self.config.has_attention
     self.step = jax.jit(self.read)
 
   def init(self, seed: int) -> dict:
     return tiny.params(self.config, seed=seed)
 
-  def fresh(self, batch_size: int) -> memory_lib.Memory:
-    return transformer_xl.empty_memory(
+  def fresh(self, batch_size: int) -> kinds.Memory:
+    return kinds.empty_memory(
       self.config,
       batch_size=batch_size,
       mem_len=self.mem_len,
@@ -79,7 +81,7 @@ class Package:
     )
 
   def read(self, params, tokens, memory, resets):
-    model = transformer_xl.TransformerXL(
+    model = kinds.of(self.config).network(
       self.config, clamp_len=self.clamp_len, same_length=self.same_length
     )
     return model.apply(
@@ -87,7 +89,7 @@ class Package:
     )
 
 
-def package(kind: type[Package] = Package, **options: Any):
+def package(kind: type[Package] = Package, /, **options: Any):
   """Builds each adapter once, so that checks share its compiled steps."""
   return functools.cache(functools.partial(kind, **options))
 
@@ -123,4 +125,6 @@ IMPLEMENTATIONS = {
   ),
   "alibi": package(encoding="alibi", num_heads=3),
   "none": package(encoding="none"),
+  "lstm": package(kind="lstm", model_dim=12),
+  "qrnn": package(kind="qrnn"),
 }

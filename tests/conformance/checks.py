@@ -187,11 +187,15 @@ NEED_MASKED_MEMORY = (
   reset_inside_a_segment_equals_fresh,
   old_documents_never_leak,
 )
-ALL = (
-  *NEED_MASKED_MEMORY,
-  same_length_does_not_depend_on_the_cuts,
+# A state reaches back as far as it likes, and further than a window.
+NEED_ATTENTION = (
   same_length_limits_the_window,
   without_memory_same_length_sees_the_token_alone,
+)
+ALL = (
+  *NEED_MASKED_MEMORY,
+  *NEED_ATTENTION,
+  same_length_does_not_depend_on_the_cuts,
   without_memory_segments_are_independent,
   short_memory_makes_a_difference,
   future_does_not_leak,

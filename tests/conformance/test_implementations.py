@@ -8,9 +8,12 @@ from tests.conformance import checks
 
 def _cases():
   for name, build in adapters.IMPLEMENTATIONS.items():
-    masks_empty = build(mem_len=0, same_length=False).masks_empty
+    adapter = build(mem_len=0, same_length=False)
+    left_out = () if adapter.masks_empty else checks.NEED_MASKED_MEMORY
+    if not adapter.has_attention:
+      left_out = checks.NEED_ATTENTION
     for check in checks.ALL:
-      if masks_empty or check not in checks.NEED_MASKED_MEMORY:
+      if check not in left_out:
         yield pytest.param(build, check, id=f"{name}-{check.__name__}")
 
 

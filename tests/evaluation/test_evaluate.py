@@ -20,6 +20,7 @@ from transformer_xl.evaluation import sums
 from transformer_xl.evaluation import units
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import kinds
 from transformer_xl.model import transformer_xl
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
@@ -44,7 +45,7 @@ def workdir(data_dir, tmp_path_factory):
   checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
   for step, nll in ((1, 3.0), (2, 2.0), (3, 2.5)):
     state = train_state(config, step)
-    memory = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=1)
+    memory = kinds.empty_memory(config.model, batch_size=1, mem_len=1)
     run = run_state.RunState(state, memory, validation_loss=nll)
     checkpoints.save(run)
   checkpoints.close()
@@ -63,9 +64,7 @@ def one_pass(config, *, mem_len, segment_len, seed=0):
   file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
   model = sums.make_model(config)
-  memory = transformer_xl.empty_memory(
-    config.model, batch_size=1, mem_len=mem_len
-  )
+  memory = kinds.empty_memory(config.model, batch_size=1, mem_len=mem_len)
   params, total = {"params": tiny.params(config.model, seed=seed)}, 0.0
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))
   for start in range(0, len(tokens) - 1, segment_len):
@@ -138,7 +137,7 @@ def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
     config.model, clamp_len=0, same_length=False
   )
   params = {"params": tiny.params(config.model)}
-  empty = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=0)
+  empty = kinds.empty_memory(config.model, batch_size=1, mem_len=0)
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))
   total = 0.0
   for first in range(0, 149, 8):
@@ -204,7 +203,7 @@ def test_documents_are_scored_as_if_each_were_alone(data_dir):
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   model = sums.make_model(config)
   params = {"params": tiny.params(config.model)}
-  empty = transformer_xl.empty_memory(config.model, batch_size=1, mem_len=0)
+  empty = kinds.empty_memory(config.model, batch_size=1, mem_len=0)
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))
   total, ends = 0.0, [*file.documents[1:], len(file.tokens)]
   for start, end in zip(file.documents, ends, strict=True):

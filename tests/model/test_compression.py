@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from transformer_xl.model import kinds
 from transformer_xl.model import transformer_xl
 
 LANES, SEGMENT, MEMORY, SLOTS, RATE = 3, 4, 5, 3, 2
@@ -44,7 +45,7 @@ def learned(pre_norm):
   )
   model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
   params = tiny.params(config)
-  memory = transformer_xl.empty_memory(
+  memory = kinds.empty_memory(
     config, batch_size=LANES, mem_len=MEMORY, compressed_len=SLOTS
   )
   step = jax.jit(functools.partial(read, model), static_argnums=2)
@@ -136,9 +137,7 @@ def test_reconstruction_and_its_gradient_are_the_equations(pre_norm):
 
 
 def test_a_checkpoint_without_compression_has_what_it_had():
-  memory = transformer_xl.empty_memory(
-    tiny.model_config(), batch_size=1, mem_len=2
-  )
+  memory = kinds.empty_memory(tiny.model_config(), batch_size=1, mem_len=2)
   assert [*memory.arrays] == ["hiddens", "length"]
   assert len(memory.sizes) == 4
 

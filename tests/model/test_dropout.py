@@ -14,6 +14,7 @@ import pytest
 
 from tests import tiny
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import kinds
 from transformer_xl.model import transformer_xl
 
 DROPPING = tiny.model_config(dropout_rate=0.25, attention_dropout_rate=0.5)
@@ -275,8 +276,8 @@ def test_a_dropped_word_that_sees_no_other_leaves_the_gradient_finite(start):
   config = tiny.model_config(
     num_layers=12, embedding_dropout_rate=0.999, memory_start=start
   )
-  params = transformer_xl.init_params(config, jax.random.key(0))
-  memory = transformer_xl.empty_memory(config, batch_size=2, mem_len=3)
+  params = kinds.init_params(config, jax.random.key(0))
+  memory = kinds.empty_memory(config, batch_size=2, mem_len=3)
   tokens, _, _ = tiny.inputs(config)
 
   @jax.jit

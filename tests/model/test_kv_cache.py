@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from transformer_xl.model import kinds
 from transformer_xl.model import kv_cache
 from transformer_xl.model import parameters
 from transformer_xl.model import transformer_xl
@@ -127,7 +128,7 @@ def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
   params = tiny.params(model.config)
   frozen = jax.jit(reader.freeze)(params)
   state = reader.start(frozen, batch_size=LANES)
-  memory = transformer_xl.empty_memory(
+  memory = kinds.empty_memory(
     model.config, batch_size=LANES, mem_len=lengths[0]
   )
   assert len(jax.tree.leaves(state)) != len(jax.tree.leaves(memory))
@@ -158,9 +159,7 @@ def test_single_tokens_have_the_positions_that_they_have_in_segments(variant):
   tokens = jnp.asarray(
     np.random.default_rng(3).integers(23, size=(LANES, 24)), jnp.int32
   )
-  memory = transformer_xl.empty_memory(
-    model.config, batch_size=LANES, mem_len=6
-  )
+  memory = kinds.empty_memory(model.config, batch_size=LANES, mem_len=6)
   segment = jax.jit(
     lambda memory, tokens: model.apply(
       {"params": params}, tokens, memory, method="log_probs"

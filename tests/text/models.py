@@ -3,13 +3,18 @@
 from tests import corpus
 from tests import tiny
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kv_cache
+from transformer_xl.model import kinds
 from transformer_xl.text import language_model
+
+# Fields of each kind of network. Narrow recurrent ones repeat themselves: their
+# outputs are below 1.
+WIDE = {"model_dim": 48}
+KINDS = ({}, {"kind": "lstm", **WIDE}, {"kind": "qrnn", **WIDE})
 
 
 def make(*, mem_len, segment_len=3, same_length=False, **fields):
   config = tiny.model_config(**fields)
-  reader = kv_cache.Reader(
+  reader = kinds.of(config).reader(
     config,
     mem_len=mem_len,
     segment_len=segment_len,

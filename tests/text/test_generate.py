@@ -14,7 +14,7 @@ from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.text import decoding
 from transformer_xl.text import generate
 
@@ -55,13 +55,15 @@ def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory():
   np.testing.assert_allclose(*hidden, atol=1e-5)
 
 
-def test_greedy_decoding_is_the_argmax_of_the_model_on_the_whole_text():
+@pytest.mark.parametrize("fields", models.KINDS, ids=str)
+def test_greedy_decoding_is_the_argmax_of_the_model_on_the_whole_text(fields):
   # Tied, tiny models repeat themselves.
-  model = models.make(mem_len=32, tie_weights=False, cutoffs=(5, 11))
+  fields = {"tie_weights": False, "cutoffs": (5, 11), **fields}
+  model = models.make(mem_len=32, **fields)
   config = model.reader.config
   (tokens,) = draw(model, num_tokens=12, temperature=0.0)[-1].tokens
   text = np.concatenate([PROMPT, tokens])
-  empty = transformer_xl.empty_memory(config, batch_size=1, mem_len=0)
+  empty = kinds.empty_memory(config, batch_size=1, mem_len=0)
   log_probs, _ = tiny.apply(
     config,
     tiny.params(config),
@@ -71,7 +73,7 @@ def test_greedy_decoding_is_the_argmax_of_the_model_on_the_whole_text():
   )
   expected = np.argmax(np.asarray(log_probs[0]), axis=-1)[len(PROMPT) - 1 :]
   assert tokens.tolist() == expected.tolist()
-  short = models.make(mem_len=1, tie_weights=False, cutoffs=(5, 11))
+  short = models.make(mem_len=0, **fields)
   other = draw(short, num_tokens=12, temperature=0.0)[-1]
   assert lists(other) != [tokens.tolist()]  # So memory matters.
 

@@ -12,7 +12,7 @@ from tests import tiny
 from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.text import inputs
 from transformer_xl.text import score
 
@@ -61,8 +61,9 @@ def test_a_batch_scores_each_text_as_if_it_were_alone(fields):
   assert whole[2]["perplexity"] is None
 
 
-def test_scores_equal_those_of_the_model_on_the_whole_text():
-  model = make_model(mem_len=40)
+@pytest.mark.parametrize("fields", models.KINDS, ids=str)
+def test_scores_equal_those_of_the_model_on_the_whole_text(fields):
+  model = make_model(mem_len=40, **fields)
   config = model.reader.config
   (result,) = run(model, [LONG], top_k=30)
   ids = model.vocabulary.encode("\n" + LONG).astype(np.int32)
@@ -70,7 +71,7 @@ def test_scores_equal_those_of_the_model_on_the_whole_text():
     config,
     tiny.params(config),
     jnp.asarray(ids[None, :-1]),
-    transformer_xl.empty_memory(config, batch_size=1, mem_len=0),
+    kinds.empty_memory(config, batch_size=1, mem_len=0),
     method="log_probs",
   )
   chosen = np.take_along_axis(np.asarray(log_probs[0]), ids[1:, None], axis=1)
@@ -82,12 +83,13 @@ def test_scores_equal_those_of_the_model_on_the_whole_text():
     values = [entry.log_prob for entry in best]
     np.testing.assert_allclose(values, np.sort(row)[::-1], **ROUNDING)
     assert token in {entry.token for entry in best}
-  short = run(make_model(mem_len=1), [LONG])[0]["log_probs"]
+  short = run(make_model(mem_len=0, **fields), [LONG])[0]["log_probs"]
   assert np.abs(np.subtract(short, result["log_probs"])).max() > 0.01
 
 
-def test_carried_memory_reads_texts_as_one():
-  model = make_model(mem_len=40)
+@pytest.mark.parametrize("fields", models.KINDS, ids=str)
+def test_carried_memory_reads_texts_as_one(fields):
+  model = make_model(mem_len=40, **fields)
   pieces = (LONG[:4], "", LONG[4:9], LONG[9:])
   carried = run(model, pieces, memory="carry", prefix="")
   (whole,) = run(model, [LONG], prefix="")

@@ -17,6 +17,7 @@ from transformer_xl.config import load
 from transformer_xl.evaluation import sums
 from transformer_xl.evaluation import units
 from transformer_xl.model import flops
+from transformer_xl.model import kinds
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import log_window
 from transformer_xl.training import loop
@@ -100,10 +101,8 @@ def test_executed_work_is_what_xla_counts():
   )
   lengths = {"batch_size": 2, "mem_len": 48}
   model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
-  memory = transformer_xl.empty_memory(config, **lengths)
-  params = jax.eval_shape(
-    lambda: transformer_xl.init_params(config, jax.random.key(0))
-  )
+  memory = kinds.empty_memory(config, **lengths)
+  params = jax.eval_shape(lambda: kinds.init_params(config, jax.random.key(0)))
   tokens = np.zeros((2, 32), np.int32)
   score = jax.jit(functools.partial(model.apply, method="nll"))
   compiled = score.lower({"params": params}, tokens, tokens, memory).compile()

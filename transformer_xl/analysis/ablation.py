@@ -30,7 +30,7 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.training import loop
 from transformer_xl.workdir import metrics_log
 
@@ -193,7 +193,7 @@ def _scores(row, config, folder) -> dict[str, Any]:
       }
     )
   return {
-    "num_parameters": transformer_xl.num_parameters(subject.params),
+    "num_parameters": kinds.num_parameters(subject.params),
     "checkpoint_step": subject.step,
     "init": next(one for one in sweep if one["attention_len"] == trained),
     "best": min(sweep, key=lambda one: one["nll"]),

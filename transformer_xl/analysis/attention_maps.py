@@ -34,7 +34,7 @@ from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import sums
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -122,7 +122,7 @@ def _measure(params, tokens, config, mem_len, segment_len) -> Maps:
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   score = jax.jit(functools.partial(model.apply, method="nll"))
   memory, empty = (
-    transformer_xl.empty_memory(config.model, batch_size=1, mem_len=length)
+    kinds.empty_memory(config.model, batch_size=1, mem_len=length)
     for length in (mem_len, 0)
   )
   measured = []

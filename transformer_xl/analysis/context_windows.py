@@ -22,7 +22,8 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import sums
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 STRIDES = 4  # Overlap of sliding windows: how many of them read each token.
 
@@ -67,13 +68,11 @@ def read_window(
   params: shapes.PyTree,
   text: jt.Int[shapes.Array, "B L+1"],
   *,
-  model: transformer_xl.TransformerXL,
+  model: network.Network,
   wanted: np.ndarray,
 ) -> jt.Float[shapes.Array, "B C"]:
   """Losses of the targets `wanted`, [C], of each window."""
-  memory = transformer_xl.empty_memory(
-    model.config, batch_size=text.shape[0], mem_len=0
-  )
+  memory = kinds.empty_memory(model.config, batch_size=text.shape[0], mem_len=0)
   bound = model.bind({"params": params})
   hidden, _ = bound(text[:, :-1], memory)
   return adaptive_softmax.nll(

@@ -33,6 +33,7 @@ from transformer_xl.config import vanilla
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer
+from transformer_xl.model import kinds
 from transformer_xl.model import transformer_xl
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.
@@ -164,12 +165,12 @@ def _log(row: dict[str, Any]) -> None:
 
 
 def _random_params(model: schema.ModelConfig) -> Any:
-  create = functools.partial(transformer_xl.init_params, model)
+  create = functools.partial(kinds.init_params, model)
   return jax.jit(create)(jax.random.key(0))
 
 
 def _count(model: schema.ModelConfig) -> int:
-  return transformer_xl.num_parameters(transformer_xl.abstract_params(model))
+  return kinds.num_parameters(kinds.abstract_params(model))
 
 
 def draw(result: dict[str, Any]) -> Any:

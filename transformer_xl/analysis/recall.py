@@ -31,7 +31,7 @@ from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import sums
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 
 
 class Guess(NamedTuple):
@@ -159,7 +159,7 @@ def _settings(subject, folder, mem_len) -> dict[str, Any]:
     "name": os.path.basename(os.path.normpath(folder)),
     "workdir": folder,
     "checkpoint_step": subject.step,
-    "num_parameters": transformer_xl.num_parameters(subject.params),
+    "num_parameters": kinds.num_parameters(subject.params),
     "num_layers": config.model.num_layers,
     "segment_len": config.eval.segment_len,
     "mem_len": mem_len,

@@ -31,13 +31,14 @@ from transformer_xl import errors
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
+from transformer_xl.config import attention_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.model.encodings import table
 
 
@@ -106,7 +107,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "name": os.path.basename(os.path.normpath(folder)),
         "workdir": folder,
         "checkpoint_step": subject.step,
-        "num_parameters": transformer_xl.num_parameters(subject.params),
+        "num_parameters": kinds.num_parameters(subject.params),
         "perplexity": [units.perplexity(float(nll)) for nll in means],
       }
     )
@@ -192,6 +193,7 @@ def _by_tokens(subject, contexts) -> np.ndarray:
 def _by_attention(subject, contexts) -> np.ndarray:
   """`measure` through memory."""
   config = subject.config
+  attention_rules.require(config.model, "analysis.context=attention")
   if table.of(config.model).counts_from_segment:
     raise errors.UserError(
       "analysis.context=attention needs an encoding of distances, and a model "

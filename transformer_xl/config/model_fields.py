@@ -28,9 +28,17 @@ ENCODINGS = {
 }
 
 
+# The kinds of networks are in `model/kinds.py`; a test holds that both agree.
+KINDS = ("transformer_xl", "lstm", "qrnn")
+
+
 @group
 class ModelConfig:
   """The parameters of the model and the function that they compute."""
+
+  kind: str = field("transformer_xl", KINDS)
+  """The network: Transformer-XL, or one of those that it is compared with,
+  which have no attention (docs/analyses.md)."""
 
   vocab_size: int = field(0, "0 or more")
   """Number of symbols; 0 takes it from the prepared data."""
@@ -94,7 +102,8 @@ class ModelConfig:
   embedding_dropout_rate: float = field(0.0, "in [0, 1)")
   """Dropout of whole words of the vocabulary."""
   weight_dropout_rate: float = field(0.0, "in [0, 1)")
-  """Dropout of the entries of the layers' matrices (DropConnect)."""
+  """Dropout of the entries of the layers' matrices (DropConnect), in an lstm of
+  the recurrent ones."""
   locked_dropout: bool = field(False)
   """Draw one dropout mask for all tokens of a segment."""
   # Attention.
@@ -134,3 +143,8 @@ class ModelConfig:
   scan_unroll: int = field(0, "0 or more")
   """Layers in one turn of the loop over layers; 0 takes all of them on a CPU
   and 1 elsewhere."""
+
+  @property
+  def has_attention(self) -> bool:
+    """Whether it attends to tokens, rather than carry a state."""
+    return self.kind == "transformer_xl"

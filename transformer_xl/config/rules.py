@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from transformer_xl import errors
+from transformer_xl.config import attention_rules
 from transformer_xl.config import fields
 from transformer_xl.config import memory_rules
 from transformer_xl.config import model_fields
@@ -101,6 +102,7 @@ def check(config: schema.ExperimentConfig) -> None:
     _check_no_memory(config, name, memory)
   memory_rules.check(config)
   _check_model(config)
+  attention_rules.check(config)
   _check_mesh(config)
   _check_training(config)
   _check_test_time(config.eval)
@@ -130,6 +132,8 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
         f"{name}={value} has no effect without {needed}; set that, or "
         f"--config.{name}={default}."
       )
+  if mode in attention_rules.MODES:
+    attention_rules.require(config.model, f"--mode={mode}")
   if mode == "train" and config.train.eval_every_steps:
     _check_no_memory(config, "eval.context_len", "train.eval_mem_len")
   average = config.eval.parameters

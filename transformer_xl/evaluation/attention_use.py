@@ -3,6 +3,7 @@
 Shapes: as in `shapes`; all layers of a model are in front, N.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from transformer_xl.evaluation import sums
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import attention
 from transformer_xl.model import memory as memory_lib
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
 from transformer_xl.model.encodings import encoding
 
 
@@ -53,10 +54,10 @@ def read_segment(
   inputs: shapes.Tokens,
   targets: shapes.Tokens,
   *,
-  model: transformer_xl.TransformerXL,
+  model: network.Network,
 ) -> Reading:
   """Reads a segment and shows its attention."""
-  bound = model.bind({"params": params})
+  bound: Any = model.bind({"params": params})
   hidden, after, factors = bound.inspect(inputs, memory)
   nll = adaptive_softmax.nll(hidden, targets, bound.head())
   reach = memory_lib.reach(

@@ -28,7 +28,7 @@ from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -161,7 +161,7 @@ class Subject(NamedTuple):
       "dtype": model.dtype,
       "checkpoint_step": self.step,
       "initialised_from": self.initialised_from,
-      "num_parameters": transformer_xl.num_parameters(self.params),
+      "num_parameters": kinds.num_parameters(self.params),
       "seconds": score.seconds,
       "tokens_per_second": score.num_tokens / score.seconds,
     }

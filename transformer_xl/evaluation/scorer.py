@@ -24,8 +24,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import pass_through
 from transformer_xl.evaluation import sums
-from transformer_xl.model import kv_cache
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 
 
 class Functions(NamedTuple):
@@ -40,7 +39,7 @@ def hidden_states(config: schema.ExperimentConfig, mem_len: int) -> Functions:
   """Memory of hidden states, whose keys and values are made again."""
   model, lanes = sums.make_model(config), config.eval.batch_size
   empty = functools.partial(
-    transformer_xl.empty_memory,
+    kinds.empty_memory,
     batch_size=lanes,
     mem_len=mem_len,
     compressed_len=config.eval.compressed_len,
@@ -52,7 +51,7 @@ def hidden_states(config: schema.ExperimentConfig, mem_len: int) -> Functions:
 def keys_and_values(config: schema.ExperimentConfig, mem_len: int) -> Functions:
   """Memory of cached keys and values."""
   evaluation = config.eval
-  reader = kv_cache.Reader(
+  reader = kinds.of(config.model).reader(
     config.model,
     mem_len=mem_len,
     segment_len=evaluation.context_len + evaluation.segment_len,
@@ -96,7 +95,7 @@ class Scorer:
     make = keys_and_values if kind == "key_value" else hidden_states
     functions = make(config, mem_len)
     # Only shapes: the mesh's devices may belong to another machine.
-    params = frozen = transformer_xl.abstract_params(config.model)
+    params = frozen = kinds.abstract_params(config.model)
     if functions.freeze:
       frozen = jax.eval_shape(functions.freeze, params)
     frozen_at = mesh_lib.parameters(mesh, frozen)

@@ -13,8 +13,8 @@ import jaxtyping as jt
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.model import memory as memory_lib
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 
 class Sums(NamedTuple):
@@ -24,10 +24,10 @@ class Sums(NamedTuple):
   num_tokens: jt.Float[shapes.Array, ""]
 
 
-def make_model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
+def make_model(config: schema.ExperimentConfig) -> network.Network:
   """The model with the attention and the first temperature of evaluation."""
   evaluation = config.eval
-  return transformer_xl.TransformerXL(
+  return kinds.of(config.model).network(
     config.model,
     evaluation.clamp_len,
     evaluation.same_length,
@@ -37,11 +37,11 @@ def make_model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
 
 def score_segment(
   params: shapes.PyTree,
-  memory: memory_lib.Memory,
+  memory: kinds.Memory,
   segment: segment_lib.Segment,
   *,
-  model: transformer_xl.TransformerXL,
-) -> tuple[memory_lib.Memory, shapes.Losses]:
+  model: network.Network,
+) -> tuple[kinds.Memory, shapes.Losses]:
   """Negative log-probabilities of one segment's targets, unweighted."""
   inputs, targets, resets, _ = segment
   bound = model.bind({"params": params})

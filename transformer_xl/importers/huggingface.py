@@ -14,6 +14,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from transformer_xl import errors
+from transformer_xl.config import attention_rules
 from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
@@ -121,6 +122,7 @@ def config_fields(
   Raises:
     UserError: HuggingFace's model cannot represent it.
   """
+  attention_rules.require(config, "an export to HuggingFace's model")
   if not table.of(config).is_published:
     raise errors.UserError(
       f"model.encoding={config.encoding} has no counterpart in HuggingFace's "

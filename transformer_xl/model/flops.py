@@ -4,7 +4,7 @@ import jax
 
 from transformer_xl import hardware
 from transformer_xl.config import schema
-from transformer_xl.model.encodings import table
+from transformer_xl.model import kinds
 
 
 def forward_flops_per_token(
@@ -12,23 +12,15 @@ def forward_flops_per_token(
 ) -> float:
   """Useful operations, two for each multiply-add, of one token's prediction.
 
-  Counted are the projections of query, key, value and output, 8 D H Dh; the
-  feed-forward layers, 4 D F; the encoding's p products of attention,
-  2 p H Dh k, over the k keys that a token sees on average, M + (T + 1) / 2;
-  a convolution that compresses memory, 2 D^2; and the softmax over the
-  shortlist. `mem_len` includes compressed slots. Not counted are masked keys,
-  projecting memory and distances again for every segment, and tail clusters,
-  which most tokens do not need.
+  Counted are those of the layers, which their kind counts, and the softmax over
+  the shortlist. Not counted are tail clusters, which most tokens do not need.
   """
-  width = config.num_heads * config.head_dim
-  keys = mem_len + (segment_len + 1) / 2
-  layer = 4 * config.model_dim * (2 * width + config.ff_dim)
-  if config.compression == "conv":
-    layer += 2 * config.model_dim**2
-  attention = 2 * table.of(config).score_products * width * keys
+  layers = kinds.of(config).layer_flops(
+    config, segment_len=segment_len, mem_len=mem_len
+  )
   ends = (*config.cutoffs, config.vocab_size)
   head = 2 * config.embed_dim * (ends[0] + len(config.cutoffs))
-  return config.num_layers * (layer + attention) + head
+  return layers + head
 
 
 def mfu(

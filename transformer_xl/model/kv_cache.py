@@ -51,6 +51,16 @@ class State(NamedTuple):
   slot: jt.Int[shapes.Array, ""]  # Where the next token goes.
   position: jt.Int[shapes.Array, ""]  # Of the next token in its segment.
 
+  @property
+  def num_lanes(self) -> int:
+    """B."""
+    return self.length.shape[0]
+
+  def repeat_lane(self, count: int) -> "State":
+    """The state of a single lane, in `count` lanes."""
+    tiled = jax.tree.map(lambda r: jnp.tile(r, (count, 1, 1)), self.layers)
+    return self._replace(layers=tiled, length=jnp.repeat(self.length, count))
+
   def partition_specs(self) -> "State":
     """How a mesh splits it: by lanes, and rings by heads as well."""
     layers = tuple(layer.partition_specs() for layer in self.layers)
@@ -311,9 +321,3 @@ class Reader:
       temperature=self.temperature,
     )
     return model.bind({"params": params})
-
-
-def repeat_lane(state: State, count: int) -> State:
-  """The state of a single lane, in `count` lanes."""
-  tiled = jax.tree.map(lambda ring: jnp.tile(ring, (count, 1, 1)), state.layers)
-  return state._replace(layers=tiled, length=jnp.repeat(state.length, count))

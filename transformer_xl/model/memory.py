@@ -80,10 +80,15 @@ class Memory(NamedTuple):
     return Memory(states, length, compressed)
 
 
-def _map_lanes(function, memory: Memory, *others: Any) -> Memory:
-  """Applies `function(array, axis of the lanes, ...)` to all arrays."""
-  axes: Any = 1, 0, None if memory.compressed is None else 1
-  return jax.tree.map(function, memory, Memory(*axes), *others)
+def _map_lanes(function, memory: Any, *others: Any) -> Any:
+  """Applies `function(array, axis of the lanes, ...)` to all arrays.
+
+  The memory is of any kind that knows its `partition_specs`.
+  """
+  axes = jax.tree.map(
+    lambda spec: spec.index(mesh_lib.LANES), memory.partition_specs()
+  )
+  return jax.tree.map(function, memory, axes, *others)
 
 
 def empty(
@@ -169,7 +174,7 @@ def _with_new(memory, hiddens):
   return jnp.concatenate([memory.hiddens, new], axis=2)
 
 
-def split_lanes(memory: Memory, parts: int) -> Memory:
+def split_lanes(memory: shapes.PyTree, parts: int) -> shapes.PyTree:
   """Deals the lanes out to `parts` memories, stacked on a new first axis.
 
   Neighbouring lanes go to different parts, so that no lane leaves its device.
@@ -188,7 +193,7 @@ def split_axis(array: jax.Array, axis: int, parts: int) -> jax.Array:
   return jnp.moveaxis(array.reshape(shape), axis + 1, 0)
 
 
-def merge_lanes(memories: Memory) -> Memory:
+def merge_lanes(memories: shapes.PyTree) -> shapes.PyTree:
   """Undoes `split_lanes`."""
 
   def merge(array, axis):
@@ -200,19 +205,19 @@ def merge_lanes(memories: Memory) -> Memory:
   return _map_lanes(merge, memories)
 
 
-def with_lanes(memory: Memory, lanes: int) -> Memory:
+def with_lanes(memory: shapes.PyTree, lanes: int) -> shapes.PyTree:
   """Drops the last lanes or adds empty ones, split by lanes over the mesh."""
 
   def resize(array, axis, spec):
     missing = lanes - array.shape[axis]
+    if missing == 0:
+      return array
     if missing < 0:
       return jax.lax.slice_in_dim(array, 0, lanes, axis=axis)
     widths = [(0, 0)] * array.ndim
     widths[axis] = (0, missing)
     return jax.lax.with_sharding_constraint(jnp.pad(array, widths), spec)
 
-  if lanes == memory.length.shape[0]:
-    return memory
   return _map_lanes(resize, memory, memory.partition_specs())
 
 

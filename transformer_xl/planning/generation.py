@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import schema
-from transformer_xl.model import kv_cache
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.text import decoding
 from transformer_xl.text import sampling
 
@@ -21,7 +20,7 @@ def lower(config: schema.ExperimentConfig, device: Any) -> Any:
   of each sample.
   """
   generate = config.generate
-  reader = kv_cache.Reader(
+  reader = kinds.of(config.model).reader(
     config.model,
     mem_len=generate.mem_len,
     segment_len=generate.segment_len,
@@ -45,7 +44,7 @@ def lower(config: schema.ExperimentConfig, device: Any) -> Any:
   with jax.set_mesh(mesh):
     shapes = jax.eval_shape(
       prepared,
-      transformer_xl.abstract_params(config.model),
+      kinds.abstract_params(config.model),
       jax.eval_shape(
         functools.partial(decoding.sample_keys, 0, generate.num_samples)
       ),

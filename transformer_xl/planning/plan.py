@@ -22,7 +22,7 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer
 from transformer_xl.model import flops
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.planning import generation
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import plan_log
@@ -46,8 +46,8 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   devices = topology_lib.slice_devices(topology)
   mesh = programs.make_mesh(config, devices=devices)
   logging.info("%s", programs.describe_mesh(config, mesh))
-  groups = transformer_xl.abstract_params(config.model).items()
-  parameters = {n: transformer_xl.num_parameters(tree) for n, tree in groups}
+  groups = kinds.abstract_params(config.model).items()
+  parameters = {n: kinds.num_parameters(tree) for n, tree in groups}
   result = {
     "topology": topology,
     "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,

@@ -16,6 +16,7 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl import storage
+from transformer_xl.config import attention_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -23,7 +24,7 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import sums
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.report import attention as attention_lib
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -49,6 +50,7 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: the data or the checkpoint are missing, or do not fit.
   """
+  attention_rules.require(config.model, "showing a text with its attention")
   data_dir, split = config.data.dataset_dir, config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
   folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
@@ -98,9 +100,7 @@ def _read_text(
     ),
     out_shardings=mesh_lib.replicated(mesh),  # The first process writes all.
   )
-  memory = transformer_xl.empty_memory(
-    config.model, batch_size=1, mem_len=mem_len
-  )
+  memory = kinds.empty_memory(config.model, batch_size=1, mem_len=mem_len)
   padded = np.pad(tokens, (0, -count % segment_len))
   parts = []
   for start in range(0, count, segment_len):

@@ -22,7 +22,7 @@ import numpy as np
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kv_cache
+from transformer_xl.model import kinds
 from transformer_xl.text import language_model
 from transformer_xl.text import sampling
 
@@ -36,9 +36,11 @@ class Samples(NamedTuple):
 
 
 # Compiled once for each shape, whichever prompts are continued.
-_read_part = jax.jit(
-  kv_cache.Reader.read_part, static_argnums=0, donate_argnums=2
-)
+@functools.partial(jax.jit, static_argnames="reader", donate_argnames="state")
+def _read_part(reader, frozen, state, tokens, count):
+  return reader.read_part(frozen, state, tokens, count)
+
+
 _begin = jax.jit(sampling.begin, static_argnames="num_samples")
 _decode = jax.jit(
   sampling.decode,
@@ -49,7 +51,7 @@ _decode = jax.jit(
 
 def read_prompt(
   model: language_model.LanguageModel, prompt: np.ndarray
-) -> tuple[kv_cache.State, jt.Float[shapes.Array, "1 1 D"]]:
+) -> tuple[kinds.State, jt.Float[shapes.Array, "1 1 D"]]:
   """Reads a prompt [P], P > 0; returns the state and last hidden state."""
   segment_len = model.reader.segment_len
   state = model.start(1)
@@ -120,7 +122,7 @@ def stream(
     yield samples
 
 
-def lower(*arrays: Any, reader: kv_cache.Reader, config: Any) -> Any:
+def lower(*arrays: Any, reader: kinds.Reader, config: Any) -> Any:
   """Lowers the compiled loop of `stream` for abstract arguments.
 
   Args:

@@ -13,7 +13,7 @@ from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kv_cache
+from transformer_xl.model import kinds
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -33,8 +33,8 @@ class LanguageModel(NamedTuple):
   """A model with key/value cache, its parameters and its vocabulary."""
 
   vocabulary: vocabulary_lib.Vocabulary
-  reader: kv_cache.Reader
-  frozen: kv_cache.Frozen
+  reader: kinds.Reader
+  frozen: shapes.PyTree
   checkpoint_step: int
 
   def settings(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class LanguageModel(NamedTuple):
         settings[name] = getattr(self.reader.config, name)
     return settings
 
-  def start(self, batch_size: int) -> kv_cache.State:
+  def start(self, batch_size: int) -> kinds.State:
     """The memory of B lanes before their first token."""
     return start(self.reader, self.frozen, batch_size)
 
@@ -62,8 +62,8 @@ class LanguageModel(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("reader", "batch_size"))
 def start(
-  reader: kv_cache.Reader, frozen: kv_cache.Frozen, batch_size: int
-) -> kv_cache.State:
+  reader: kinds.Reader, frozen: shapes.PyTree, batch_size: int
+) -> kinds.State:
   """`Reader.start`, on the devices where the next states will be.
 
   Otherwise functions of states would be compiled for both places.
@@ -121,7 +121,7 @@ def make(
   before them, and reads at most `segment_len` in a call. Clamp length and
   attention window are those of `config.eval`.
   """
-  reader = kv_cache.Reader(
+  reader = kinds.of(config.model).reader(
     config.model,
     mem_len=mem_len,
     segment_len=segment_len,

@@ -19,7 +19,7 @@ import numpy as np
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kv_cache
+from transformer_xl.model import kinds
 
 _NEVER = 1e9  # Finite, so that a token is drawn even if all are excluded.
 # Below it, divided log-probabilities would overflow: take the likeliest.
@@ -29,7 +29,7 @@ _MIN_TEMPERATURE = 1e-30
 class Drawing(NamedTuple):
   """State carried from token to token."""
 
-  state: kv_cache.State
+  state: kinds.State
   hidden: jt.Float[shapes.Array, "S 1 D"]  # After the last token.
   recent: jt.Int[shapes.Array, "S W"]  # Newest last; V for no token.
   length: jt.Int[shapes.Array, "S"]  # Tokens drawn so far.
@@ -37,7 +37,7 @@ class Drawing(NamedTuple):
 
 
 def begin(
-  state: kv_cache.State,
+  state: kinds.State,
   hidden: jt.Float[shapes.Array, "1 1 D"],
   recent: jt.Int[shapes.Array, "W"],
   *,
@@ -45,7 +45,7 @@ def begin(
 ) -> Drawing:
   """Starts all samples from the state after the prompt."""
   return Drawing(
-    kv_cache.repeat_lane(state, num_samples),
+    state.repeat_lane(num_samples),
     jnp.repeat(hidden, num_samples, axis=0),
     jnp.tile(recent[None], (num_samples, 1)),
     jnp.zeros((num_samples,), jnp.int32),
@@ -60,13 +60,13 @@ def newest(prompt: np.ndarray, *, window: int, vocab_size: int) -> np.ndarray:
 
 
 def decode(
-  frozen: kv_cache.Frozen,
+  frozen: shapes.PyTree,
   head: adaptive_softmax.Projection,
   drawing: Drawing,
   keys: jax.Array,
   limit: jt.Int[shapes.Array, ""],
   *,
-  reader: kv_cache.Reader,
+  reader: kinds.Reader,
   config: schema.GenerateConfig,
   stop: tuple[int, ...],
 ) -> tuple[Drawing, jt.Int[shapes.Array, "S C"]]:

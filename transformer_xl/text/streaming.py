@@ -11,19 +11,19 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
-from transformer_xl.model import kv_cache
+from transformer_xl.model import kinds
 
 
 # The state is not donated: a caller may go on from it in several ways.
 @functools.partial(jax.jit, static_argnames="reader")
 def step(
-  frozen: kv_cache.Frozen,
-  state: kv_cache.State,
+  frozen: shapes.PyTree,
+  state: kinds.State,
   tokens: shapes.Tokens,
   resets: Any,
   *,
-  reader: kv_cache.Reader,
-) -> tuple[kv_cache.State, jt.Float[shapes.Array, "B T V"]]:
+  reader: kinds.Reader,
+) -> tuple[kinds.State, jt.Float[shapes.Array, "B T V"]]:
   """Reads tokens one by one, so that T may change from call to call.
 
   The reader and its state are those of `Reader.for_tokens`. `resets` [B, T] is

@@ -17,8 +17,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import memory as memory_lib
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import rate_factors
 from transformer_xl.training import step
@@ -39,7 +38,7 @@ def make_mesh(
   demand = mesh_axes.Demand(
     lanes=train.batch_size // train.accumulation_steps,
     width=model.model_dim,
-    heads=math.gcd(model.num_heads, model.ff_dim),
+    heads=math.gcd(model.num_heads, model.ff_dim) if model.has_attention else 1,
     state_bytes=_state_bytes(config),
   )
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
@@ -67,7 +66,7 @@ def init_state(
   """Parameters, by default drawn from the seed, with a new optimizer."""
   if params is None:
     key = jax.random.fold_in(jax.random.key(config.seed), 0)
-    params = transformer_xl.init_params(config.model, key)
+    params = kinds.init_params(config.model, key)
   rate_factors.of(params, config.train)  # Refuses patterns that match nothing.
   opt_state = optimizer_lib.make_optimizer(config.train).init(params)
   state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
@@ -80,9 +79,9 @@ def init_state(
   return state
 
 
-def init_memory(config: schema.ExperimentConfig) -> memory_lib.Memory:
+def init_memory(config: schema.ExperimentConfig) -> kinds.Memory:
   """Empty memory of the training lanes."""
-  return transformer_xl.empty_memory(
+  return kinds.empty_memory(
     config.model,
     batch_size=config.train.batch_size,
     mem_len=config.train.mem_len,
@@ -112,9 +111,7 @@ def shardings(
 
 def creators(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> tuple[
-  Callable[..., run_state.TrainState], Callable[[], memory_lib.Memory]
-]:
+) -> tuple[Callable[..., run_state.TrainState], Callable[[], kinds.Memory]]:
   """Compiled functions that make the first state and an empty memory.
 
   The first takes the parameters, which are donated, or draws them.

@@ -18,15 +18,16 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import sums as sums_lib
+from transformer_xl.model import kinds
 from transformer_xl.model import memory as memory_lib
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
 from transformer_xl.training import averaging
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import rate_factors
 from transformer_xl.workdir import run_state
 
 # What an update takes and returns; leaves may be shapes or shardings instead.
-Carry = tuple[run_state.TrainState, memory_lib.Memory]
+Carry = tuple[run_state.TrainState, kinds.Memory]
 
 
 class UpdateMetrics(NamedTuple):
@@ -37,9 +38,9 @@ class UpdateMetrics(NamedTuple):
   learning_rate: jt.Float[shapes.Array, ""]
 
 
-def make_model(config: schema.ExperimentConfig) -> transformer_xl.TransformerXL:
+def make_model(config: schema.ExperimentConfig) -> network.Network:
   """The model with the attention of training."""
-  return transformer_xl.TransformerXL(
+  return kinds.of(config.model).network(
     config.model,
     clamp_len=config.train.clamp_len,
     same_length=config.train.same_length,
@@ -100,11 +101,11 @@ def _rate_factor(state, segment, train) -> float | jax.Array:
 
 def train_chunk(
   state: run_state.TrainState,
-  memory: memory_lib.Memory,
+  memory: kinds.Memory,
   segments: segment_lib.Segment,
   *,
   config: schema.ExperimentConfig,
-) -> tuple[run_state.TrainState, memory_lib.Memory, UpdateMetrics]:
+) -> tuple[run_state.TrainState, kinds.Memory, UpdateMetrics]:
   """C updates on C S consecutive segments, [C S, B, T]; metrics are [C].
 
   Segments may end with empty lanes, which memory and checkpoints do not have.
@@ -117,7 +118,7 @@ def train_chunk(
     )
   carry = state, memory_lib.with_lanes(memory, lanes)
   (state, padded), metrics = jax.lax.scan(update, carry, segments)
-  memory = memory_lib.with_lanes(padded, memory.length.shape[0])
+  memory = memory_lib.with_lanes(padded, config.train.batch_size)
   return state, memory, metrics
 
 

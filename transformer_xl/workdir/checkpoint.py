@@ -21,7 +21,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.config import schema
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import kinds
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
@@ -135,7 +135,7 @@ class Checkpoints:
       logging.warning("The logs follow with the next checkpoint: %s", error)
 
   def restore_newest(
-    self, state: run_state.TrainState, memory: memory_lib.Memory
+    self, state: run_state.TrainState, memory: kinds.Memory
   ) -> run_state.RunState | None:
     """Restores the newest undamaged checkpoint; None if there are none at all.
 
@@ -162,7 +162,7 @@ class Checkpoints:
     return None
 
   def _try_to_restore(
-    self, step: int, state: run_state.TrainState, memory: memory_lib.Memory
+    self, step: int, state: run_state.TrainState, memory: kinds.Memory
   ) -> run_state.RunState | None:
     """Reads a checkpoint; None in all processes if it is damaged for one.
 
@@ -258,7 +258,7 @@ def _restore(
   if average is None and state.average is not None:
     average = jax.tree.map(lambda leaf: leaf.copy(), restored["params"])
   arrays = restored.get("memory")
-  restored_memory = None if arrays is None else memory_lib.Memory(**arrays)
+  restored_memory = None if arrays is None else type(memory)(**arrays)
   if memory.is_empty:
     restored_memory = jax.tree.map(
       lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding),

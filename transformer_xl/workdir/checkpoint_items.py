@@ -18,7 +18,7 @@ from etils import epath
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl import storage
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import kinds
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
 
@@ -106,7 +106,7 @@ def _warn_of_uncommitted(folder: str) -> None:
 
 
 def of(
-  state: run_state.TrainState, memory: memory_lib.Memory | None
+  state: run_state.TrainState, memory: kinds.Memory | None
 ) -> dict[str, shapes.PyTree]:
   """The arrays of each item; concrete, or shapes to restore into."""
   items = {

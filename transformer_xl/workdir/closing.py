@@ -60,16 +60,16 @@ def commands(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
   """
   program = command_line.words()
   saved = shlex.quote(f"--config=saved:{workdir}")
-  longer = 2 * max(1, *config.eval.mem_len)
-  prompt = shlex.quote(config.generate.prompt)
-  result = {
-    "evaluate with a longer memory": (
+  result = {}
+  if config.model.has_attention:
+    longer = 2 * max(1, *config.eval.mem_len)
+    result["evaluate with a longer memory"] = (
       f"{program} --mode=eval {saved} --config.eval.mem_len={longer}"
-    ),
-    "continue a prompt": (
-      f"{program} --mode=generate {saved} --config.generate.prompt={prompt}"
-    ),
-  }
+    )
+  prompt = shlex.quote(config.generate.prompt)
+  result["continue a prompt"] = (
+    f"{program} --mode=generate {saved} --config.generate.prompt={prompt}"
+  )
   if config.data.name == "python_stdlib":
     prepare = f"{program}-data"
     if " -m " in program:

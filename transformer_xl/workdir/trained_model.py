@@ -14,7 +14,7 @@ from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import schema
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 
@@ -44,7 +44,7 @@ def load(
       or the mesh does not fit.
   """
   mesh = make_mesh(config, devices=devices)
-  params = transformer_xl.abstract_params(config.model)
+  params = kinds.abstract_params(config.model)
   with jax.set_mesh(mesh):
     params, step = restore_params(
       workdir,
@@ -65,10 +65,10 @@ def make_mesh(
   Raises:
     UserError: the axes that the configuration gives do not suit the devices.
   """
-  params = transformer_xl.abstract_params(config.model)
+  params = kinds.abstract_params(config.model)
   demand = mesh_axes.Demand(
     width=config.model.model_dim,
-    state_bytes=4 * transformer_xl.num_parameters(params),
+    state_bytes=4 * kinds.num_parameters(params),
     most_bytes=_MOST_BYTES,
   )
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)

@@ -16,6 +16,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
+from transformer_xl.model import kinds
 from transformer_xl.model import transformer_xl
 
 MEMORY, SEGMENT, LANES = 6, 8, 3
@@ -111,7 +112,7 @@ def loop(config, these, rule, *, groups):
   result = np.zeros(these.is_text.shape[:2])
   for group in groups:
     leaves = [leaf.copy() for leaf in trained]
-    memory = transformer_xl.empty_memory(
+    memory = kinds.empty_memory(
       config.model, batch_size=len(group), mem_len=MEMORY
     )
     scored: set[int] = set()
@@ -147,7 +148,7 @@ def brute_mean_squares(config, groups):
   """Mean squares over three training segments and all groups of lanes."""
   total, count = None, 0
   for group in groups:
-    memory = transformer_xl.empty_memory(
+    memory = kinds.empty_memory(
       config.model, batch_size=len(group), mem_len=MEMORY
     )
     for step in range(3):

@@ -32,8 +32,8 @@ from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import memory as memory_lib
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model.kernels import device
 
 
@@ -48,7 +48,7 @@ class AdaptiveState(NamedTuple):
   """Carried from segment to segment; per lane, a stack of B states."""
 
   params: shapes.PyTree  # None without dynamic evaluation.
-  memory: memory_lib.Memory
+  memory: kinds.Memory
   cache: neural_cache.Cache | None
 
 
@@ -76,7 +76,7 @@ class AdaptiveScorer:
     shared: dict[str, Any] = {"is_per_lane": is_per_lane}
     start = functools.partial(_start, config=config, mem_len=mem_len, **shared)
     shared["model"] = _model(config, is_per_lane)
-    params = transformer_xl.abstract_params(config.model)
+    params = kinds.abstract_params(config.model)
     state = jax.eval_shape(start, params)
     by_lane = jax.tree.map(lambda _: mesh_lib.lanes(mesh), state)
     if is_per_lane:
@@ -197,7 +197,7 @@ def _one_lane_each(tree: shapes.PyTree) -> shapes.PyTree:
   return jax.tree.map(lambda array: array[:, :, None], tree)
 
 
-def _model(config, is_per_lane) -> transformer_xl.TransformerXL:
+def _model(config, is_per_lane) -> network.Network:
   if is_per_lane:
     config = load.replaced(config, {"model.cluster_capacities": ()})
     is_tpu = device.device_kind().startswith("TPU")
@@ -214,7 +214,7 @@ def _start(params, *, config, mem_len, is_per_lane) -> AdaptiveState:
   if size:
     model_dim = config.model.model_dim
     cache = neural_cache.empty(size=size, model_dim=model_dim, **batch)
-  memory = transformer_xl.empty_memory(
+  memory = kinds.empty_memory(
     config.model,
     mem_len=mem_len,
     compressed_len=config.eval.compressed_len,
