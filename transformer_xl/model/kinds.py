@@ -24,9 +24,7 @@ from transformer_xl.model import transformer_xl
 Memory = memory_lib.Memory | recurrent.State
 # The same for what reads with fixed parameters.
 State = kv_cache.State | recurrent.State
-Reader = (
-  Any  # `kv_cache.Reader` or `recurrent_reader.Reader`, with its own state.
-)
+Reader = Any  # Of `kv_cache` or `recurrent_reader`, with its own state.
 
 
 class Kind(NamedTuple):

@@ -315,9 +315,6 @@ class Reader:
 
   def _bound(self, params: shapes.PyTree) -> transformer_xl.TransformerXL:
     model = transformer_xl.TransformerXL(
-      self.config,
-      clamp_len=self.clamp_len,
-      same_length=self.same_length,
-      temperature=self.temperature,
+      self.config, self.clamp_len, self.same_length, self.temperature
     )
     return model.bind({"params": params})
