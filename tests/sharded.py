@@ -212,7 +212,7 @@ def evaluations(data_dir, mesh):
   result = {}
   for memory in ("hidden", "key_value"):
     config = make_config(
-      data_dir, mesh, **{"eval.memory": memory, "eval.batch_size": 8}
+      data_dir, mesh, **{"eval.memory": memory, "eval.batch_size": 16}
     )
     device_mesh = mesh_lib.make_mesh(config.mesh)
     params = start(config, device_mesh)[0].params

@@ -132,7 +132,7 @@ def test_evaluation_on_a_mesh_is_the_same_by_either_memory(result):
   found = result["mixed"]["evaluations"]
   # Sums of the same float32 numbers in another order.
   assert found["key_value"] == pytest.approx(found["hidden"], rel=2e-6)
-  assert found["shard"] == [4, 4, 24]
+  assert found["shard"] == [8, 4, 24]
 
 
 @pytest.mark.rest
@@ -146,7 +146,7 @@ def test_evaluation_is_the_same_on_every_mesh_and_by_either_memory(result):
     assert losses["key_value"] == pytest.approx(expected, rel=2e-6)
   # Lanes and heads, width, slots (of 12 in segments of 8, and one more).
   for name in ("data", "tensor", "mixed"):
-    assert found[name]["shard"] == [4, 4, 24]
+    assert found[name]["shard"] == [8, 4, 24]
 
 
 @pytest.mark.slow

@@ -102,30 +102,43 @@ def ring_attention(
 ) -> shapes.RingQueries:
   """`ring.ring_attention`, with the same arguments.
 
-  A CPU takes one lane after the other, so that a lane's scores stay in its
-  cache, unless lanes are split over several devices.
+  A device takes one lane after the other, so that a lane's scores stay in the
+  cache of a CPU, or in the vector memory of a TPU.
   """
-  lanes, heads, segment_len, _ = query.shape
-
-  def attend(query, key, value, reach):
+  lanes, _, segment_len, _ = query.shape
+  by_lane, _, sizes = _split_axes(query.shape)
+  own = lanes // math.prod(sizes[name] for name in by_lane or ())
+  # In a ring that is split by heads as well, lanes do not lie together.
+  is_whole = sizes.get("tensor", 1) == 1 and own > 1 and segment_len > 1
+  kind = device.device_kind()
+  if not is_whole or not (kind == "cpu" or kind.startswith("TPU")):
     return ring.ring_attention(
       query, key, value, position_key, reach=reach, **options
     )
 
-  def attend_lane(inputs):
-    lane, query, reach = inputs
-    keys, values = (
-      jax.lax.dynamic_slice_in_dim(rows, lane * heads, heads)
-      for rows in (key, value)
-    )
-    return attend(query[None], keys, values, reach[None])[0]
+  def attend(query, key, value, reach, position_key, options):
+    heads = query.shape[1]
 
-  is_split = jax.sharding.get_abstract_mesh().size > 1
-  has_lanes = lanes > 1 and segment_len > 1 and not is_split
-  if device.device_kind() != "cpu" or not has_lanes:
-    return attend(query, key, value, reach)
-  order = jnp.arange(lanes, dtype=jnp.int32)
-  return jax.lax.map(attend_lane, (order, query, reach))
+    def attend_lane(inputs):
+      lane, query, reach = inputs
+      keys, values = (
+        jax.lax.dynamic_slice_in_dim(rows, lane * heads, heads)
+        for rows in (key, value)
+      )
+      one = query[None], keys, values, position_key
+      return ring.ring_attention(*one, reach=reach[None], **options)[0]
+
+    order = jnp.arange(query.shape[0], dtype=jnp.int32)
+    return jax.lax.map(attend_lane, (order, query, reach))
+
+  if sizes:
+    rows = P(by_lane)
+    attend = jax.shard_map(
+      attend,
+      in_specs=(rows, rows, rows, rows, P(), P()),
+      out_specs=rows,
+    )
+  return attend(query, key, value, reach, position_key, options)
 
 
 def _fused(inputs, dropout) -> jax.Array:
