@@ -4,12 +4,12 @@ Mistakes inside the model are made by replacing a function while it is traced;
 the others spoil what goes into a step or comes out of it.
 """
 
-import jax
 import jax.numpy as jnp
 
 from tests.conformance import adapters
 from transformer_xl.model import attention
 from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import sources
 from transformer_xl.model.encodings import distances as distances_lib
 
 
@@ -76,7 +76,9 @@ def see_the_next_token(monkeypatch):
 
 
 def keep_gradients(monkeypatch):
+  """Where memory is made, and where it is read."""
   monkeypatch.setattr(jax.lax, "stop_gradient", lambda states: states)
+  monkeypatch.setattr(sources.HiddenStates, "stops_gradient", False)
 
 
 def window_too_long(monkeypatch):

@@ -31,7 +31,7 @@ COUNTS = (8, 16, 32, 64, 128, 256)
 USEFUL = {
   **{"base": 64, "quickstart": 32, "ablation_ptb": 64, "ptb_small": 64},
   **{"vanilla:ablation_ptb": 64, "ptb": 128, "ptb_published": 32},
-  **{"wikitext2_published": 64, "wt103_base": 128},
+  **{"wikitext2_published": 64, "wt103_base": 128, "recall": 64},
 }
 
 
@@ -101,7 +101,8 @@ def test_programs_can_be_traced(make_config, name, count):
     lengths = segment_lengths.of(config)
     segments = segment.placed(
       mesh,
-      *(train.segments_per_call, train, lengths.longest),
+      train.segments_per_call * train.gradient_segments,
+      *(train, lengths.longest),
       parts=train.accumulation_steps,
       has_weights=lengths.is_padded,
     )
