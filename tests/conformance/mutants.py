@@ -4,6 +4,7 @@ Mistakes inside the model are made by replacing a function while it is traced;
 the others spoil what goes into a step or comes out of it.
 """
 
+import jax
 import jax.numpy as jnp
 
 from tests.conformance import adapters
