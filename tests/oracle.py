@@ -10,7 +10,8 @@ distance and visibility are computed by their definition. Memory is, for each
 lane, a list with one array [m, D] of true states for each layer, oldest first;
 m is what the lane has seen, not what it may at most see. With a compressed
 memory they are all states of the document, and slots are made of them anew for
-each segment. Tokens are [B, T].
+each segment. Tokens are [B, T]. `mem_len` is a number for all layers, or one
+number for each.
 
 `config` is a `ModelConfig`, or anything with its attributes. `params` is the
 package's tree, as arrays of any kind; N layers are stacked in front:
@@ -49,19 +50,25 @@ class Reader(NamedTuple):
 
   params: dict
   config: Any
-  mem_len: int
+  mem_lens: list[int]  # Of each layer.
   clamp_len: int
-  window: float  # The largest visible distance.
+  windows: list[float]  # The largest visible distance in each layer.
   compressed_len: int
 
 
-def start(config, *, batch_size: int, mem_len: int) -> list[Lane]:
+def start(config, *, batch_size: int, mem_len) -> list[Lane]:
   """The memory before the first token."""
-  visible = mem_len if config.memory_start == "zeros" else 0
+  visible = _by_layer(config, mem_len)
+  if config.memory_start == "masked":
+    visible = [0] * config.num_layers
   return [
-    [np.zeros((visible, config.model_dim)) for _ in range(config.num_layers)]
+    [np.zeros((count, config.model_dim)) for count in visible]
     for _ in range(batch_size)
   ]
+
+
+def _by_layer(config, mem_len) -> list[int]:
+  return np.broadcast_to(mem_len, config.num_layers).tolist()
 
 
 def segment(
@@ -70,7 +77,7 @@ def segment(
   tokens,
   memory: list[Lane],
   *,
-  mem_len: int,
+  mem_len,
   clamp_len: int = 0,
   same_length: bool = False,
   compressed_len: int = 0,
@@ -84,14 +91,15 @@ def segment(
   tokens = np.asarray(tokens)
   if resets is None:
     resets = np.zeros(tokens.shape, bool)
-  window = math.inf
+  lens = _by_layer(config, mem_len)
+  windows = [math.inf] * len(lens)
   if same_length:
-    window = mem_len + compressed_len
-    window -= config.same_length_window == "mem_len"
-  # A query sees itself even where the rule gives a window of no keys.
+    fewer = 1 if config.same_length_window == "mem_len" else 0
+    # A query sees itself even where the rule gives a window of no keys.
+    windows = [max(m + compressed_len - fewer, 0) for m in lens]
   reader = Reader(
-    *(_float64(params), config, mem_len + waiting, clamp_len),
-    window=max(window, 0),
+    *(_float64(params), config, [m + waiting for m in lens], clamp_len),
+    windows=windows,
     compressed_len=compressed_len,
   )
   lanes = [
@@ -109,7 +117,7 @@ def _read_documents(reader: Reader, tokens, resets, lane: Lane):
   parts = []
   for begin, end in itertools.pairwise(cuts):
     if resets[begin]:
-      (lane,) = start(reader.config, batch_size=1, mem_len=reader.mem_len)
+      (lane,) = start(reader.config, batch_size=1, mem_len=reader.mem_lens)
     log_probs, lane = _read(reader, tokens[begin:end], lane, begin)
     parts.append(log_probs)
   return np.concatenate(parts), lane
@@ -128,7 +136,7 @@ def _read(reader: Reader, tokens, lane: Lane, begin: int):
       vectors = reader.params["layers"]["positions"][layer]
       hidden = hidden + np.stack([vectors[place] for place in places])
     states = np.concatenate([past, hidden])
-    first = max(len(states) - reader.mem_len, 0)
+    first = max(len(states) - reader.mem_lens[layer], 0)
     next_lane.append(states if reader.compressed_len else states[first:])
     hidden = _block(reader, layer, hidden, _remembered(reader, layer, past))
   return log_probs(reader.params, reader.config, hidden), next_lane
@@ -136,7 +144,7 @@ def _read(reader: Reader, tokens, lane: Lane, begin: int):
 
 def _remembered(reader: Reader, layer: int, past) -> np.ndarray:
   """Memory behind the slots of whole blocks before it, newest blocks last."""
-  end = max(len(past) - reader.mem_len, 0)
+  end = max(len(past) - reader.mem_lens[layer], 0)
   rows, rate = [*past[end:]], reader.config.compression_rate
   for _ in range(reader.compressed_len):
     if end >= rate:
@@ -262,18 +270,22 @@ def _block(reader: Reader, layer: int, hidden, remembered):
   def norm(name, rows):
     return _layer_norm(rows, params[name], reader.config.layer_norm_epsilon)
 
+  def attend(rows):
+    window = reader.windows[layer]
+    return _attend(reader, params, rows, len(remembered), window)
+
   if reader.config.pre_norm:
     normal = norm("attention_norm", context)
-    hidden = hidden + _attend(reader, params, normal, len(remembered))
+    hidden = hidden + attend(normal)
     inner = norm("feed_forward_norm", hidden)
     return hidden + _feed_forward(params["feed_forward"], inner)
-  attended = _attend(reader, params, context, len(remembered))
+  attended = attend(context)
   hidden = norm("attention_norm", hidden + attended)
   fed = _feed_forward(params["feed_forward"], hidden)
   return norm("feed_forward_norm", hidden + fed)
 
 
-def _attend(reader: Reader, params, context, remembered: int):
+def _attend(reader: Reader, params, context, remembered: int, window):
   config, own = reader.config, params["attention"]
   none = np.zeros((config.num_heads, config.head_dim))
   biases = {"content_bias": none, "position_bias": none}
@@ -315,7 +327,7 @@ def _attend(reader: Reader, params, context, remembered: int):
     biases["content_bias"],
     biases["position_bias"],
     slopes,
-    window=reader.window,
+    window=window,
   )
   return values.reshape(len(values), -1) @ own["output"]
 

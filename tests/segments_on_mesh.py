@@ -20,9 +20,11 @@ UPDATES, SEGMENTS = 2, 3
 
 def train(data_dir, axes, **updates):
   """Parameters and metrics after two updates of three segments each."""
-  config = sharded.make_config(
-    data_dir, axes, **{"train.gradient_segments": SEGMENTS}, **updates
-  )
+  fields = {
+    "train.gradient_segments": SEGMENTS,
+    "model.memory_lens": ((1, 3), (1, 0)),
+  }
+  config = sharded.make_config(data_dir, axes, **fields | updates)
   devices = jax.devices() if axes == sharded.MIXED else jax.devices()[:1]
   mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
   with jax.set_mesh(mesh):

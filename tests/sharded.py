@@ -112,8 +112,9 @@ compiled = functools.cache(programs.update)
 
 def start(config, mesh):
   """The same for every mesh, since drawing takes longest to compile."""
-  shardings = programs.shardings(config, mesh)
-  return jax.device_put(first_values(config.data.dir), shardings)
+  state, _ = first_values(config.data.dir)
+  first = state, programs.init_memory(config)
+  return jax.device_put(first, programs.shardings(config, mesh))
 
 
 @functools.cache

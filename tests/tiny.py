@@ -79,9 +79,14 @@ def inputs(config: schema.ModelConfig, *, mem_len: int = MEMORY):
   )
   memory = kinds.empty_memory(config, batch_size=LANES, mem_len=mem_len)
   # Something to remember, so that the way memory takes is tested, too.
-  hiddens = np.random.default_rng(4).standard_normal(memory.hiddens.shape)
+  generator = np.random.default_rng(4)
   memory = memory._replace(
-    hiddens=jnp.asarray(hiddens, memory.hiddens.dtype),
+    hiddens=jax.tree.map(
+      lambda empty: jnp.asarray(
+        generator.standard_normal(empty.shape), empty.dtype
+      ),
+      memory.hiddens,
+    ),
     length=jnp.full((LANES,), mem_len, jnp.int32),
   )
   return jnp.asarray(tokens[:, :-1]), jnp.asarray(tokens[:, 1:]), memory

@@ -10,7 +10,8 @@
     E embedding width    of one cluster; V vocabulary, R relative positions
 
 Tokens are [B, T], heads [B, T, H, Dh], scores [B, H, T, K] and the memory of
-all layers is one array [N, B, M, D].
+all layers is one array [N, B, M, D], or one for each group of layers that
+remember equally much.
 """
 
 from typing import Any
@@ -29,6 +30,7 @@ Losses = jt.Float[Array, "B U"]
 Hidden = jt.Float[Array, "B T D"]
 Context = jt.Float[Array, "B K D"]  # Memory, then segment.
 LayerMemory = jt.Float[Array, "B M D"]
+Hiddens = jt.Float[Array, "N B M D"] | tuple[jt.Float[Array, "_ B _ D"], ...]
 Positions = jt.Float[Array, "K D"]
 Queries = jt.Float[Array, "B T H Dh"]
 Keys = jt.Float[Array, "B K H Dh"]

@@ -101,6 +101,7 @@ CASES = {
   "model.weight_dropout_rate": (0.2, {}),
   "model.locked_dropout": (True, {"model.dropout_rate": 0.2}),
   "model.memory_start": ("zeros", {}),
+  "model.memory_lens": (((1, 3),), {}),
   "model.same_length_window": ("mem_len", {"train.same_length": True}),
   "model.compression": ("max", {**MEAN, "train.compressed_len": 4}),
   "model.compression_rate": (4, {**MEAN, "train.compressed_len": 4}),

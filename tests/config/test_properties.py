@@ -57,6 +57,7 @@ FIELDS = {
   "model.num_positions": one_of(1, 3, 8, 8),
   "model.compression": one_of("", "", "", "mean", "conv"),
   "model.compression_rate": one_of(1, 1, 1, 2),
+  "model.memory_lens": one_of((), (), ((1, 2),), ((1, 0), (1, 1))),
   "model.dropout_rate": RATES,
   "model.input_dropout_rate": RATES,
   "model.output_dropout_rate": RATES,

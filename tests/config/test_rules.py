@@ -22,6 +22,7 @@ WRONG = {
   "in (0, 1]": [0.0, 1.5],
   "PATTERN=FACTOR": ["no such"],
   "in [1, 4000]": [0, 4001],
+  "pairs (layers, most) of at least (1, 0)": [(0, 1), (1, -1), (1,)],
 }
 
 
@@ -29,7 +30,12 @@ def wrong_values(field):
   """Values of the field's type that its rule forbids."""
   values = WRONG.get(field.rule.text, ["no such"])
   if typing.get_origin(field.type) is tuple:
-    wrong = {float: -0.5, int: -1, str: "no such"}[field.type.__args__[0]]
+    kind = field.type.__args__[0]
+    if typing.get_origin(kind) is tuple:
+      return [
+        (wrong,) for wrong in WRONG[field.rule.text.removesuffix(" each")]
+      ]
+    wrong = {float: -0.5, int: -1, str: "no such"}[kind]
     return [(wrong,), (*field.default, wrong)]
   return values
 
@@ -65,6 +71,10 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
   [
     ({"model.model_dim": 7}, "model.model_dim must be even"),
     ({"model.cutoffs": (9, 5)}, "model.cutoffs must rise"),
+    (
+      {"model.memory_lens": ((2, 64), (1, 0))},
+      "is for 3 layers, which must divide model.num_layers=2",
+    ),
     ({"model.cutoffs": (5, 23)}, "model.vocab_size=23"),
     ({"model.cutoffs": (0, 5)}, "model.cutoffs must rise"),
     ({"model.cutoffs": (5, 9), "model.div_val": 4}, "leaves no width"),
@@ -101,6 +111,11 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
     (
       {**MEAN, "model.memory_start": "zeros"},
       "set --config.model.memory_start",
+    ),
+    (
+      {**MEAN, "model.memory_lens": ((1, 4), (1, 0))},
+      "model.memory_lens=((1, 4), (1, 0)) cannot be combined with "
+      "model.compression=mean; set --config.model.memory_lens=()",
     ),
     (
       {**MEAN, "train.gradient_segments": 2},
@@ -166,6 +181,7 @@ LSTM = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
     ({"eval.mem_len": (0, 1, 8)}, "eval.mem_len=(0, 1, 8) has no meaning with"),
     ({"eval.clamp_len": 4}, "has no attention; set --config.eval.clamp_len=0"),
     ({"model.remat": "full"}, "model.remat=full has no effect with model.kind"),
+    ({"model.memory_lens": ((1, 4),)}, "set --config.model.memory_lens=()"),
     (
       {"mesh.tensor": 2},
       "mesh.tensor=2 would leave the matrices of model",
@@ -227,6 +243,10 @@ NEEDED = [
   ),
   ({"train.init_parameters": "ema"}, {"train.init_from": "run"}),
   ({"train.init_checkpoint": "best"}, {"train.init_from": "run"}),
+  (
+    {"model.memory_lens": ((1, 4),), "train.mem_len": 0},
+    {"train.mem_len": 8},
+  ),
   ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
   ({"train.lamb_norm_limit": 0.1}, {"train.optimizer": "lamb"}),
   (

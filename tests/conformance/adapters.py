@@ -107,6 +107,7 @@ IMPLEMENTATIONS = {
   "adaptive": package(cutoffs=(5, 11), div_val=2, embed_dim=12),
   "attended_zeros": package(
     memory_start="zeros",
+    memory_lens=((1, 4), (1, 0)),
     untie_biases=True,
     layer_norm_epsilon=1e-12,
     cutoffs=(6,),

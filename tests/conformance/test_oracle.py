@@ -23,9 +23,10 @@ class Case(NamedTuple):
   clamp_len: int
   window: str | None
   model: dict
+  layer_lens: tuple[int, ...] = ()  # If they differ from `mem_len`.
 
 
-MASKED, ZEROS = {}, {"memory_start": "zeros"}
+MASKED, ZEROS, FEW = {}, {"memory_start": "zeros"}, ((1, 9), (1, 1), (1, 0))
 CASES = (
   # Memory longer than, as long as and shorter than the segment, and none.
   Case(3, 7, 0, None, MASKED),
@@ -66,6 +67,31 @@ CASES = (
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "alibi", "pre_norm": True}),
   Case(3, 7, 0, None, {"encoding": "none"}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "none"}),
+  # Layers that remember less, repeated, with a limit that is not reached.
+  Case(
+    3,
+    7,
+    4,
+    None,
+    {"num_layers": 6, "memory_lens": ((2, 2), (1, 0))},
+    (2, 2, 7, 2, 2, 7),
+  ),
+  Case(
+    4,
+    6,
+    0,
+    "mem_len",
+    ZEROS | {"encoding": "rope", "num_layers": 3, "memory_lens": FEW},
+    (6, 1, 6),
+  ),
+  Case(
+    2,
+    5,
+    0,
+    "mem_len_plus_one",
+    {"encoding": "shaw", "num_layers": 3, "memory_lens": FEW, "pre_norm": True},
+    (5, 1, 5),
+  ),
 )
 
 
@@ -83,11 +109,15 @@ def test_three_segments_equal_the_oracle(case, strict_dtypes):
     same_length_window=case.window or "mem_len",
     **case.model,
   )
-  assert worst_difference(adapter, segment_len=case.segment_len) < ROUNDING
+  worst = worst_difference(
+    adapter, segment_len=case.segment_len, mem_len=case.layer_lens
+  )
+  assert worst < ROUNDING
 
 
-def worst_difference(adapter, *, segment_len: int) -> float:
+def worst_difference(adapter, *, segment_len: int, mem_len=()) -> float:
   """Worst over log-probabilities and memory; the third segment has a reset."""
+  mem_len = mem_len or adapter.mem_len
   params, memory, lanes = adapter.init(0), adapter.fresh(2), None
   generator, worst = np.random.default_rng(2), 0.0
   for index in range(4):
@@ -99,21 +129,21 @@ def worst_difference(adapter, *, segment_len: int) -> float:
     actual, memory = adapter.step(
       params, jnp.asarray(tokens), memory, jnp.asarray(resets)
     )
-    expected, lanes = _expect(adapter, params, tokens, lanes, resets)
+    expected, lanes = _expect(adapter, params, tokens, lanes, resets, mem_len)
     worst = max(worst, np.abs(actual - expected).max())
     worst = max(worst, _difference_of_memory(memory, lanes))
   return float(worst)
 
 
-def _expect(adapter, params, tokens, lanes, resets):
+def _expect(adapter, params, tokens, lanes, resets, mem_len):
   if lanes is None:
-    lanes = oracle.start(adapter.config, batch_size=2, mem_len=adapter.mem_len)
+    lanes = oracle.start(adapter.config, batch_size=2, mem_len=mem_len)
   return oracle.segment(
     params,
     adapter.config,
     tokens,
     lanes,
-    mem_len=adapter.mem_len,
+    mem_len=mem_len,
     clamp_len=adapter.clamp_len,
     same_length=adapter.same_length,
     resets=resets,
@@ -123,10 +153,11 @@ def _expect(adapter, params, tokens, lanes, resets):
 def _difference_of_memory(memory, lanes) -> float:
   """Only what a lane may still see counts."""
   differences = [0.0]
+  layers = [layer for group in memory.groups for layer in group.hiddens]
   for row, lane in enumerate(lanes):
-    states = np.stack(lane)  # [N, m, D]
-    assert memory.length[row] == states.shape[1]
-    if states.size:
-      visible = memory.hiddens[:, row, -states.shape[1] :]
-      differences.append(np.abs(visible - states).max())
-  return max(differences)
+    assert memory.length[row] == max(map(len, lane))
+    for layer, states in zip(layers, lane, strict=True):  # [m, D]
+      if states.size:
+        visible = layer[row, -len(states) :]
+        differences.append(np.abs(visible - states).max())
+  return float(max(differences))

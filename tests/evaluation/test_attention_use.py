@@ -26,6 +26,7 @@ CASES = {
   "absolute_per_layer": {"encoding": "absolute_per_layer"},
   "rope": {"encoding": "rope"},
   "alibi": {"encoding": "alibi", "num_heads": 3},
+  "few": {"num_layers": 3, "memory_lens": ((1, 1), (1, 0), (1, 1))},
 }
 
 
@@ -54,10 +55,13 @@ def test_weights_are_those_of_the_oracle(case, monkeypatch):
     return original(query, key, value, *rest, window=window)
 
   monkeypatch.setattr(oracle, "attention", spy)
-  lanes = [list(np.asarray(memory.hiddens)[:, row]) for row in range(2)]
+  layers = [np.asarray(n) for group in memory.groups for n in group.hiddens]
+  lanes = [[layer[row] for layer in layers] for row in range(2)]
   oracle.segment(
     params, config, inputs, lanes, mem_len=tiny.MEMORY, clamp_len=5
   )
+  keys = tiny.MEMORY + tiny.SEGMENT  # No weight where a layer has forgotten.
+  seen = [np.pad(w, ((0, 0), (0, 0), (keys - w.shape[2], 0))) for w in seen]
   expected = np.stack(seen).reshape(2, config.num_layers, *seen[0].shape)
   actual = found.weights.swapaxes(0, 1)
   np.testing.assert_allclose(actual, expected, atol=ROUNDING)

@@ -34,6 +34,7 @@ CARD = {  # The contract, then what comes on top of it.
   *("seconds", "tokens_per_second"),
   *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
   *("context_len", "temperature", "initialised_from", "position_scale"),
+  "memory_lens",
 }
 
 

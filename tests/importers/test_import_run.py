@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tests.oracle
+from tests import tiny
 from tests.importers import stored_files
 from tests.parity import configurations
 from transformer_xl import errors
@@ -16,7 +17,9 @@ from transformer_xl.config import load as load_lib
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.importers import export_run
+from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
+from transformer_xl.importers import mapping
 from transformer_xl.model import kinds
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import generate
@@ -186,6 +189,13 @@ def test_a_model_that_huggingface_lacks_is_not_exported(tmp_path):
   with pytest.raises(errors.UserError, match="project_equal_width=False"):
     export_run.export(str(tmp_path / "run"), str(tmp_path / "folder"))
   assert not (tmp_path / "folder").exists()
+
+
+def test_layers_with_memories_of_their_own_are_not_exported():
+  config = tiny.model_config(memory_lens=((1, 4), (1, 0)))
+  lengths = mapping.Lengths(4, 8, 0, False)
+  with pytest.raises(errors.UserError, match="memory_lens="):
+    huggingface.config_fields(config, lengths)
 
 
 def test_a_folder_in_use_is_left_alone(wt103):

@@ -11,6 +11,7 @@ from hypothesis import strategies
 
 from tests import tiny
 from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import visibility
 
 LANES, LAYERS, WIDTH = 2, 2, 2
 # Memory longer than, as long as and shorter than the segment, and none.
@@ -129,6 +130,19 @@ def test_reset_makes_a_lane_as_good_as_empty(start):
     assert not actual.hiddens[:, 1].any()
 
 
+def test_neighbours_that_remember_equally_much_share_an_array():
+  def shape(num_layers, mem_len, *pairs):
+    config = tiny.model_config(num_layers=num_layers, memory_lens=pairs)
+    memory = memory_lib.empty(config, batch_size=LANES, mem_len=mem_len)
+    return jax.tree.map(lambda array: array.shape[::2], memory.hiddens)
+
+  assert shape(6, 9, (2, 4), (1, 0)) == ((2, 4), (1, 9), (2, 4), (1, 9))
+  assert shape(4, 9, (1, 4), (1, 0), (2, 12)) == ((1, 4), (3, 9))
+  # One array as without limits, where none or the same one applies.
+  assert shape(4, 4, (2, 4), (1, 0), (1, 12)) == (4, 4)
+  assert shape(4, 9, (2, 4)) == (4, 4)
+
+
 def test_gradients_stop_at_memory():
   def total(hiddens):
     resets = jnp.zeros((LANES, 3), bool)
@@ -149,7 +163,7 @@ def test_memory_keeps_its_type():
 
 def test_no_reset_is_farther_than_any_distance():
   resets = jnp.array([[False] * 4, [False, True, False, True]])
-  since = memory_lib.positions_since_reset(resets)
+  since = visibility.positions_since_reset(resets)
   assert since[1, 1:].tolist() == [0, 1, 0]
   assert since[0].min() > 10**6
   assert since[1, 0] > 10**6

@@ -38,6 +38,36 @@ def test_parameters_do_not_depend_on_lengths():
   assert long["params"] == short
 
 
+def test_groups_of_layers_are_the_layers_in_one_scan():
+  config = tiny.model_config(num_layers=3, untie_biases=True)
+  inputs, targets, memory = tiny.inputs(config)
+  hiddens = memory.hiddens[:1], memory.hiddens[1:]
+  groups = memory._replace(hiddens=hiddens)
+  assert len(memory.groups) == 1 < len(groups.groups) == 2
+
+  @jax.jit
+  def read(params, memory):
+    def loss(params):
+      losses, after = tiny.apply(
+        config, params, inputs, targets, memory, method="nll"
+      )
+      return jnp.mean(losses), after
+
+    return jax.value_and_grad(loss, has_aux=True)(params)
+
+  params = tiny.params(config)
+  one, several = read(params, memory), read(params, groups)
+  (_, after), _ = several
+  (value, _), gradient = several
+  several = (value, after._replace(hiddens=jnp.concatenate(after.hiddens)))
+  # The same sums in float32, compiled in another loop.
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
+    (*one[0], one[1]),
+    (*several, gradient),
+  )
+
+
 def test_bfloat16_is_close_to_float32_and_keeps_float32_parameters(
   strict_dtypes,
 ):

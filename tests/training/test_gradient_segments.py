@@ -66,11 +66,16 @@ def start(config):
   state = jax.eval_shape(functools.partial(programs.init_state, config))
   state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
   state = state._replace(params=tiny.params(config.model))
-  shape = (config.model.num_layers, LANES, config.train.mem_len, 8)
-  hiddens = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+  generator = np.random.default_rng(5)
+  hiddens = jax.tree.map(
+    lambda array: jnp.asarray(
+      generator.standard_normal(array.shape), "float32"
+    ),
+    programs.init_memory(config).hiddens,
+  )
   is_masked = config.model.memory_start == "masked"
   length = jnp.array([2 if is_masked else MEMORY, MEMORY], jnp.int32)
-  return state, memory_lib.Memory(jnp.asarray(hiddens), length)
+  return state, memory_lib.Memory(hiddens, length)
 
 
 @functools.cache
@@ -104,16 +109,20 @@ def oracle_loss(config, params, segments):
   _, memory = start(config)
   lanes = [
     [
-      np.float64(layer[lane, MEMORY - memory.length[lane] :])
-      for layer in memory.hiddens
+      np.float64(layer[lane, layer.shape[1] - group.length[lane] :])
+      for group in memory.groups
+      for layer in group.hiddens
     ]
     for lane in range(LANES)
   ]
+  lens = [MEMORY] * config.model.num_layers
+  if config.model.memory_lens:
+    lens = [MEMORY, 1, 3]
   total = 0.0
   for index in range(SEGMENTS):
     inputs, targets, resets, weights = (array[index] for array in segments)
     log_probs, lanes = oracle.segment(
-      params, config.model, inputs, lanes, mem_len=MEMORY, resets=resets
+      params, config.model, inputs, lanes, mem_len=lens, resets=resets
     )
     chosen = np.take_along_axis(log_probs, targets[:, :, None], 2)[:, :, 0]
     total -= np.sum(chosen * np.float64(weights))
@@ -146,6 +155,11 @@ def distance(one, other):
 
 
 ZEROS = {"model.memory_start": "zeros"}
+FEW = {
+  "model.num_layers": 3,
+  "model.memory_lens": ((1, 0), (1, 1), (1, 3)),
+  "train.accumulation_steps": 2,
+}
 # One lane starts over between segments, the other one within a segment.
 RESETS = ((1, 0, 0), (2, 1, 2))
 
@@ -157,8 +171,9 @@ RESETS = ((1, 0, 0), (2, 1, 2))
     ({"model.remat": "full", "model.untie_biases": True}, RESETS),
     ({"model.pre_norm": True, "train.accumulation_steps": 2}, RESETS),
     (ZEROS, RESETS[:1]),
+    pytest.param(FEW, RESETS, marks=pytest.mark.rest),
   ],
-  ids=["plain", "recomputed", "accumulated", "zeros"],
+  ids=["plain", "recomputed", "accumulated", "zeros", "few"],
 )
 def test_the_gradient_is_that_of_one_long_function(updates, resets):
   config, segments = make_config(**updates), make_segments(resets=resets)

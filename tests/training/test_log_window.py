@@ -1,5 +1,6 @@
 """Units, the work of a token by hand, and the window of a log line."""
 
+import dataclasses
 import functools
 import math
 from unittest import mock
@@ -61,6 +62,11 @@ def test_the_work_of_a_token_is_counted_by_hand():
   assert flops.forward_flops_per_token(
     config, segment_len=4, mem_len=6
   ) == pytest.approx(2 * (layers + softmax))
+  few = dataclasses.replace(config, memory_lens=((2, 1), (1, 0)))
+  forgotten = 2 * 3 * 10 * (6 - 1)  # Keys in two layers.
+  assert flops.forward_flops_per_token(
+    few, segment_len=4, mem_len=6
+  ) == pytest.approx(2 * (layers + softmax - forgotten))
 
 
 def test_executed_and_repeated_work_is_counted_by_hand():

@@ -55,6 +55,7 @@ RECIPE = {
   "train.eval_every_steps": 8,
   "eval.parameters": "asgd",
 }
+FEW = {**EVERYTHING, "model.memory_lens": ((1, 3), (1, 0))}
 
 
 def lines(workdir):
@@ -100,7 +101,11 @@ SELDOM_SAVED = {"checkpoint.every_steps": 24}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("updates", [EVERYTHING, RECIPE], ids=["all", "recipe"])
+@pytest.mark.parametrize(
+  "updates",
+  [EVERYTHING, RECIPE, pytest.param(FEW, marks=pytest.mark.rest)],
+  ids=["all", "recipe", "few"],
+)
 def test_a_run_in_three_parts_is_the_run_in_one(
   updates, data_dir, tmp_path, monkeypatch
 ):

@@ -86,6 +86,15 @@ def assert_same(one, other):
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+def test_memories_of_unequal_lengths_come_back(tmp_path):
+  memory = make_memory()
+  groups = memory._replace(hiddens=(memory.hiddens[:, :, 2:], memory.hiddens))
+  save(tmp_path, [make_state(7)], memory=groups)
+  assert_same(restore(tmp_path, make_state(0), groups).memory, groups)
+  # With equal lengths from now on it starts empty.
+  assert restore(tmp_path, make_state(0)).memory is None
+
+
 def test_everything_comes_back_as_it_was_saved(tmp_path):
   state, memory = make_state(7, average=True), make_memory()
   save(tmp_path, [state], memory=memory)

@@ -11,6 +11,7 @@ _OF_ATTENTION = {
   "model.attention_dropout_rate": 0.0,
   "model.projection_dropout_rate": 0.0,
   "model.compression": "",
+  "model.memory_lens": (),
   "model.remat": "none",
   "train.clamp_len": 0,
   "train.same_length": False,

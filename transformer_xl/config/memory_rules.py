@@ -1,4 +1,4 @@
-"""Rules of a compressed memory: docs/specification.md, section 7."""
+"""Rules of memory, unequal or compressed: docs/specification.md, section 7."""
 
 import operator
 
@@ -8,6 +8,7 @@ from transformer_xl.config import schema
 # What a compressed memory cannot be combined with anything but.
 _COMPRESSED = {
   "model.memory_start": "masked",
+  "model.memory_lens": (),
   "train.gradient_segments": 1,
   "train.log_memory_use": False,
 }
@@ -15,6 +16,14 @@ _COMPRESSED = {
 
 def check(config: schema.ExperimentConfig) -> None:
   """Raises a UserError for the first rule that the values break."""
+  pairs, num_layers = config.model.memory_lens, config.model.num_layers
+  layers = sum(count for count, _ in pairs)
+  if layers and num_layers % layers:
+    raise errors.UserError(
+      f"model.memory_lens={pairs} is for {layers} layers, which must divide "
+      f"model.num_layers={num_layers}, since it repeats; set "
+      "--config.model.memory_lens."
+    )
   kind = config.model.compression
   for group in ("train", "eval", "generate", "score"):
     length = getattr(config, group).compressed_len

@@ -110,6 +110,12 @@ class ModelConfig:
   memory_start: str = field("masked", ("masked", "zeros"))
   """Whether empty memory is masked, or attended as zeros as in the TensorFlow
   and HuggingFace models."""
+  memory_lens: tuple[tuple[int, ...], ...] = field(
+    (), "pairs (layers, most) of at least (1, 0)"
+  )
+  """Most positions that layers remember, where it is less than mem_len: so many
+  layers from the lowest up, and the most of each, with 0 for no limit; the
+  pairs repeat until all layers have one (docs/memory.md)."""
   same_length_window: str = field(
     "mem_len_plus_one", ("mem_len", "mem_len_plus_one")
   )

@@ -25,6 +25,7 @@ NEEDED = {
   "train.compressed_len": "train.mem_len>0",
   "train.init_parameters": "train.init_from",
   "train.init_checkpoint": "train.init_from",
+  "model.memory_lens": "train.mem_len>0",
   "train.weight_decay": "train.optimizer=adamw or train.optimizer=lamb",
   "train.lamb_norm_limit": "train.optimizer=lamb",
   "train.adam_b1": _ADAM,

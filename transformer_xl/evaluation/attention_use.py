@@ -60,17 +60,27 @@ def read_segment(
   bound: Any = model.bind({"params": params})
   hidden, after, factors = bound.inspect(inputs, memory)
   nll = adaptive_softmax.nll(hidden, targets, bound.head())
-  reach = memory_lib.reach(
-    memory,
-    jnp.zeros(inputs.shape, bool),
-    rate=model.config.compression_rate,
-    same_length=model.same_length,
-    window=model.config.same_length_window,
-  )
-  terms = jax.lax.map(_layer_terms, factors)
-  total = terms.content + terms.distance
-  total += terms.content_bias + terms.distance_bias
-  weights = jax.vmap(attention.visible_softmax, in_axes=(0, None))(total, reach)
+  found = []
+  for group, group_factors in zip(memory.groups, factors, strict=True):
+    reach = memory_lib.reach(
+      group,
+      jnp.zeros(inputs.shape, bool),
+      rate=model.config.compression_rate,
+      same_length=model.same_length,
+      window=model.config.same_length_window,
+    )
+    terms = jax.lax.map(_layer_terms, group_factors)
+    total = terms.content + terms.distance
+    total += terms.content_bias + terms.distance_bias
+    softmax = jax.vmap(attention.visible_softmax, in_axes=(0, None))
+    missing = memory.mem_len - group.mem_len  # Keys that these layers forgot.
+    pad = [*[(0, 0)] * 4, (missing, 0)]
+    found.append(
+      jax.tree.map(
+        lambda x, pad=pad: jnp.pad(x, pad), (terms, softmax(total, reach))
+      )
+    )
+  terms, weights = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
   return Reading(after, nll, terms, weights)
 
 

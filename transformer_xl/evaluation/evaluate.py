@@ -150,6 +150,7 @@ class Subject(NamedTuple):
       "context_len": evaluation.context_len,
       "mem_len": mem_len,
       **compressed(self.config, mem_len),
+      "memory_lens": model.memory_lens or None,
       "temperature": evaluation.temperature[0],
       "clamp_len": evaluation.clamp_len,
       "position_scale": model.position_scale,
@@ -282,6 +283,8 @@ def log_card(card: dict[str, Any]) -> None:
     for name, usual in _USUAL.items()
     if card[name] != usual
   )
+  if card["memory_lens"]:
+    unusual += f", memory_lens {card['memory_lens']}"
   logging.info(
     "%s",
     text.format(**card, bits=bits, unusual=unusual, memory=memory_text(card)),

@@ -139,6 +139,12 @@ def config_fields(
       f"model.compression={config.compression} has no counterpart in "
       "HuggingFace's model; such a model cannot be exported."
     )
+  if config.memory_lens:
+    raise errors.UserError(
+      f"model.memory_lens={config.memory_lens} has no counterpart in "
+      "HuggingFace's model, whose layers all have one mem_len; such a model "
+      "cannot be exported."
+    )
   style = config.tie_projections
   return {
     "architectures": ["TransfoXLLMHeadModel"],

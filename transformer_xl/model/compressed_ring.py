@@ -24,8 +24,8 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import compression
-from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import ring_source
+from transformer_xl.model import visibility
 
 States = jt.Float[shapes.Array, "B W D"]  # In the W = R - C slots from C on.
 
@@ -84,7 +84,7 @@ class Layout(NamedTuple):
     num_leaving = (held + count - self.mem_len) // rate
     after = held + count - num_leaving * rate
     return Place(
-      memory_lib.visible_positions(length, held, rate=rate),
+      visibility.visible_positions(length, held, rate=rate),
       num_leaving,
       after + self.compressed_len * rate,
       after + self.compressed_len,

@@ -8,16 +8,15 @@ from transformer_xl.model import kinds
 
 
 def forward_flops_per_token(
-  config: schema.ModelConfig, *, segment_len: int, mem_len: int
+  config: schema.ModelConfig, **lengths: int
 ) -> float:
   """Useful operations, two for each multiply-add, of one token's prediction.
 
-  Counted are those of the layers, which their kind counts, and the softmax over
-  the shortlist. Not counted are tail clusters, which most tokens do not need.
+  Counted are those of the layers, which their kind counts for these lengths,
+  and the softmax over the shortlist. Not counted are tail clusters, which most
+  tokens do not need.
   """
-  layers = kinds.of(config).layer_flops(
-    config, segment_len=segment_len, mem_len=mem_len
-  )
+  layers = kinds.of(config).layer_flops(config, **lengths)
   ends = (*config.cutoffs, config.vocab_size)
   head = 2 * config.embed_dim * (ends[0] + len(config.cutoffs))
   return layers + head

@@ -18,12 +18,13 @@ from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import network
 from transformer_xl.model import recurrent
 from transformer_xl.model import recurrent_reader
+from transformer_xl.model import ring_state
 from transformer_xl.model import transformer_xl
 
 # What a segment hands to the next, while parameters change.
 Memory = memory_lib.Memory | recurrent.State
 # The same for what reads with fixed parameters.
-State = kv_cache.State | recurrent.State
+State = ring_state.State | recurrent.State
 Reader = Any  # Of `kv_cache` or `recurrent_reader`, with its own state.
 
 

@@ -18,6 +18,7 @@ the rings in a loop over tokens instead of writing into them.
 """
 
 import dataclasses
+import functools
 import math
 import operator
 from typing import Any
@@ -26,9 +27,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
-from jax import P
+import numpy as np
 
-from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
@@ -38,34 +38,11 @@ from transformer_xl.model import layers as layers_lib
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import ring_source
+from transformer_xl.model import ring_state
 from transformer_xl.model import transformer_xl
+from transformer_xl.model import visibility
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
-
-
-class State(NamedTuple):
-  """What one step hands to the next."""
-
-  layers: tuple[ring_source.LayerCache | compressed_ring.LayerCache, ...]
-  length: jt.Int[shapes.Array, "B"]  # Of the memory that is visible, in tokens.
-  slot: jt.Int[shapes.Array, ""]  # Where the next token goes.
-  position: jt.Int[shapes.Array, ""]  # Of the next token in its segment.
-
-  @property
-  def num_lanes(self) -> int:
-    """B."""
-    return self.length.shape[0]
-
-  def repeat_lane(self, count: int) -> "State":
-    """The state of a single lane, in `count` lanes."""
-    tiled = jax.tree.map(lambda r: jnp.tile(r, (count, 1, 1)), self.layers)
-    return self._replace(layers=tiled, length=jnp.repeat(self.length, count))
-
-  def partition_specs(self) -> "State":
-    """How a mesh splits it: by lanes, and rings by heads as well."""
-    layers = tuple(layer.partition_specs() for layer in self.layers)
-    specs: Any = (layers, P(mesh_lib.LANES), P(), P())
-    return State(*specs)
 
 
 class Frozen(NamedTuple):
@@ -112,16 +89,27 @@ class Reader:
     return layout if all(lengths) else None
 
   @property
-  def num_slots(self) -> int:
-    """R: memory and one step, in whole steps unless it is compressed."""
+  def layer_lens(self) -> tuple[int, ...]:
+    """M of each layer."""
+    return memory_lib.layer_lens(self.config, self.mem_len)
+
+  @property
+  def layer_slots(self) -> list[int]:
+    """R of each layer: memory and a step, in whole steps if not compressed."""
     step_len = self.max_step_len or self.segment_len
     if self.layout is not None:
-      return self.layout.num_slots(step_len)
-    return (math.ceil(self.mem_len / step_len) + 1) * step_len
+      return [self.layout.num_slots(step_len)] * self.config.num_layers
+    return [(math.ceil(m / step_len) + 1) * step_len for m in self.layer_lens]
+
+  @property
+  def num_slots(self) -> int | np.ndarray:
+    """R, or [N] if layers differ."""
+    counts = self.layer_slots
+    return counts[0] if len({*counts}) == 1 else np.array(counts, np.int32)
 
   def for_tokens(
-    self, frozen: Frozen, state: State
-  ) -> tuple["Reader", Frozen, State]:
+    self, frozen: Frozen, state: ring_state.State
+  ) -> tuple["Reader", Frozen, ring_state.State]:
     """Continues with single tokens, in rings of M + 1 slots.
 
     Every token reads the whole ring, so slots for a full segment would only
@@ -131,21 +119,17 @@ class Reader:
     if self.layout is not None:
       return self, frozen, state
     reader = dataclasses.replace(self, max_step_len=1)
-    count = reader.num_slots
-    # The newest slots, oldest first; the next token overwrites the oldest.
-    slots = state.slot - count + jnp.arange(count, dtype=jnp.int32)
-    kept = slots % self.num_slots
-    layers = jax.tree.map(lambda ring: ring[..., kept], state.layers)
-    distances = tuple(
-      ring_source.nearest(terms, count) for terms in frozen.distances
-    )
-    start = jnp.zeros((), jnp.int32)
+    counts = reader.layer_slots
+    # The next token overwrites the oldest.
+    layers = tuple(map(ring_source.newest, state.layers, state.slots, counts))
+    distances = tuple(map(ring_source.nearest, frozen.distances, counts))
+    start = jnp.zeros(np.shape(reader.num_slots), jnp.int32)
     state = state._replace(layers=layers, slot=start)
     return reader, frozen._replace(distances=distances), state
 
   def freeze(self, params: shapes.PyTree) -> Frozen:
     """Computes everything that does not depend on the text."""
-    config = self.config
+    config, counts = self.config, self.layer_slots
     params = parameters.in_compute_type(params, config)
     outside = {name: tree for name, tree in params.items() if name != "layers"}
     stacked = params["layers"], self._bound(outside).compression
@@ -154,37 +138,42 @@ class Reader:
       for index in range(config.num_layers)
     ]
     layers, compressions = zip(*each, strict=True)
-    positions = table.of(config).positions(
-      config, self.num_slots, clamp_len=self.clamp_len
-    )
-    source = ring_source.EmptySlot(
-      self._bound(outside).biases, positions, self.num_slots
-    )
+    biases, order = self._bound(outside).biases, table.of(config)
+    sources = {
+      count: ring_source.EmptySlot(
+        biases, order.positions(config, count, clamp_len=self.clamp_len), count
+      )
+      for count in {*counts}
+    }
     zeros = jnp.zeros((1, 1, config.model_dim), config.dtype)
-    kept = [self._read(layer, zeros, None, source)[1] for layer in layers]
+    kept = [
+      self._read(layer, zeros, None, sources[count])[1]
+      for layer, count in zip(layers, counts, strict=True)
+    ]
     distances, empty = zip(*kept, strict=True)
     joined = tuple(ring_source.joined(layer, config) for layer in layers)
     return Frozen(outside, joined, distances, empty, compressions)
 
-  def start(self, frozen: Frozen, *, batch_size: int) -> State:
+  def start(self, frozen: Frozen, *, batch_size: int) -> ring_state.State:
     """The memory before the first token."""
-    fill = 0 if self.config.memory_start == "masked" else self.mem_len
-    size = (batch_size, 1, self.num_slots)
-    layers = jax.tree.map(lambda slot: jnp.tile(slot, size), frozen.empty)
+    fill = 0 if self.config.memory_start == "masked" else max(self.layer_lens)
+    filled = functools.partial(ring_source.filled, lanes=batch_size)
+    layers: Any = tuple(map(filled, frozen.empty, self.layer_slots))
     length = jnp.full((batch_size,), fill, jnp.int32)
     # Two arrays, since a donated buffer can be given away only once.
-    slot, position = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+    slot = jnp.zeros(np.shape(self.num_slots), jnp.int32)
+    position = jnp.zeros((), jnp.int32)
     if self.layout is not None:
       layers, slot = self.layout.start(layers), slot + self.layout.first
-    return State(layers, length, slot, position)
+    return ring_state.State(layers, length, slot, position)
 
   def step(
     self,
     frozen: Frozen,
-    state: State,
+    state: ring_state.State,
     tokens: shapes.Tokens,
     resets: Any = None,
-  ) -> tuple[jt.Float[shapes.Array, "B T V"], State]:
+  ) -> tuple[jt.Float[shapes.Array, "B T V"], ring_state.State]:
     """Log-probabilities of every next token, and the next state."""
     hidden, state = self.read(frozen, state, tokens, resets)
     return adaptive_softmax.log_probs(hidden, self.head(frozen)), state
@@ -192,11 +181,11 @@ class Reader:
   def nll(
     self,
     frozen: Frozen,
-    state: State,
+    state: ring_state.State,
     inputs: shapes.Tokens,
     targets: shapes.Targets,
     resets: shapes.Resets | None = None,
-  ) -> tuple[shapes.Losses, State]:
+  ) -> tuple[shapes.Losses, ring_state.State]:
     """Negative log-probabilities of the targets, and the next state."""
     hidden, state = self.read(frozen, state, inputs, resets)
     hidden = hidden[:, -targets.shape[1] :]
@@ -205,10 +194,10 @@ class Reader:
   def read(
     self,
     frozen: Frozen,
-    state: State,
+    state: ring_state.State,
     tokens: shapes.Tokens,
     resets: Any = None,
-  ) -> tuple[shapes.Hidden, State]:
+  ) -> tuple[shapes.Hidden, ring_state.State]:
     """The last layer's states, and the next state.
 
     `resets` [B, T] is True where a token is the first of a document. None saves
@@ -220,10 +209,10 @@ class Reader:
   def read_part(
     self,
     frozen: Frozen,
-    state: State,
+    state: ring_state.State,
     tokens: shapes.Tokens,
     count: jt.Int[shapes.Array, ""],
-  ) -> tuple[shapes.Hidden, State]:
+  ) -> tuple[shapes.Hidden, ring_state.State]:
     """`read` for the first `count` tokens; the others are padding.
 
     So segments of all lengths share one compiled function. Padding comes after
@@ -236,11 +225,11 @@ class Reader:
   def read_layers(
     self,
     frozen: Frozen,
-    state: State,
+    state: ring_state.State,
     tokens: shapes.Tokens,
     resets: Any = None,
     count: int | jax.Array | None = None,
-  ) -> tuple[tuple[shapes.Hidden, ...], State]:
+  ) -> tuple[tuple[shapes.Hidden, ...], ring_state.State]:
     """`read`, or `read_part`, with the states of all layers, N + 1.
 
     First are the embeddings.
@@ -249,60 +238,66 @@ class Reader:
     if resets is None:
       resets = jnp.zeros(tokens.shape, bool)
     else:
-      state = self._reset(frozen, state, resets[:, 0])
+      state = ring_state.reset(
+        state, resets[:, 0], frozen.empty, start=self.config.memory_start
+      )
       resets = resets.at[:, 0].set(False)
     place = None
     if self.layout is not None:
       place = self.layout.place(state.slot, state.length, count)
-    source = self._source(state, place, resets)
+    sources = self._sources(state, place, resets)
     model = self._bound(frozen.params)
     outputs = [model.embed(tokens, first_position=state.position)]
     layers = []
-    slots = map(
+    memories = map(
       ring_source.Slots, state.layers, frozen.distances, frozen.compression
     )
-    for layer, memory in zip(frozen.layers, slots, strict=True):
+    each = zip(frozen.layers, memories, sources, strict=True)
+    for layer, memory, source in each:
       hidden, cache = self._read(layer, outputs[-1], memory, source)
       outputs.append(hidden)
       layers.append(cache)
-    length = memory_lib.next_length(
+    length = visibility.next_length(
       *(state.length, resets, count),
-      mem_len=self.mem_len if place is None else place.capacity,
+      mem_len=max(self.layer_lens) if place is None else place.capacity,
     )
     slot = (state.slot + count) % self.num_slots
     position = (state.position + count) % self.segment_len
     slot = slot if place is None else place.next_slot
-    return tuple(outputs), State(tuple(layers), length, slot, position)
-
-  def _source(self, state: State, place: Any, resets: Any) -> Any:
-    """Where keys and values of a step come from."""
-    reach = memory_lib.visible_distance(
-      state.length if place is None else place.visible,
-      resets,
-      mem_len=self.mem_len if self.layout is None else self.layout.first,
-      same_length=self.same_length,
-      window=self.config.same_length_window,
+    return tuple(outputs), ring_state.State(
+      tuple(layers), length, slot, position
     )
-    ring = ring_source.Ring(state.position, reach, state.slot)
+
+  def _sources(
+    self, state: ring_state.State, place: Any, resets: Any
+  ) -> list[Any]:
+    """Where keys and values of a step come from, for each layer."""
+    length, lens = state.length, self.layer_lens
+    if self.layout is not None:
+      length, lens = place.visible, (self.layout.first,) * len(lens)
+    reaches = {
+      m: visibility.visible_distance(
+        length if m == max(lens) else jnp.minimum(length, m),
+        resets,
+        mem_len=m,
+        same_length=self.same_length,
+        window=self.config.same_length_window,
+      )
+      for m in {*lens}
+    }
+    rings = [
+      ring_source.Ring(state.position, reaches[m], slot)
+      for m, slot in zip(lens, state.slots, strict=True)
+    ]
     if self.layout is None:
-      return ring
-    return compressed_ring.CompressedRing(ring, self.layout, place)
+      return rings
+    return [
+      compressed_ring.CompressedRing(ring, self.layout, place) for ring in rings
+    ]
 
   def head(self, frozen: Frozen) -> adaptive_softmax.Projection:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
     return self._bound(frozen.params).head()
-
-  def _reset(self, frozen: Frozen, state: State, lanes: jax.Array) -> State:
-    """Empties the memory of some lanes, [B]."""
-    if self.config.memory_start == "masked":
-      return state._replace(length=jnp.where(lanes, 0, state.length))
-    rows = jnp.repeat(lanes, self.config.num_heads)[:, None, None]
-
-    def emptied(slots, empty):
-      return jnp.where(rows, jnp.tile(empty, (lanes.shape[0], 1, 1)), slots)
-
-    layers = jax.tree.map(emptied, state.layers, frozen.empty)
-    return state._replace(layers=layers)
 
   def _read(self, params, hidden, memory, source):
     """One layer's output, and what the source keeps."""

@@ -6,10 +6,16 @@ of them a lane may see, so a lane forgets by setting a number. A compressed
 memory holds the states before them (Rae et al. 2020). This file alone knows how
 the arrays are laid out.
 
-Shapes: N layers, B lanes, M memory length, C compressed slots, c states in each
-of them, T segment length, D model width.
+Layers may remember different lengths (`config.memory_lens`). Neighbours with
+equal lengths are a group. Hidden states are a tuple with an array for each
+group, or one array if all layers are one; only then can there be a compressed
+memory.
+
+Shapes: N layers, n of a group, B lanes, M memory length, C compressed slots, c
+states in each of them, T segment length, D model width.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -22,21 +28,32 @@ from jax import P
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import visibility
 
 
 class Memory(NamedTuple):
   """What one segment hands to the next."""
 
-  hiddens: jt.Float[shapes.Array, "N B M D"]  # Inputs of each layer.
+  hiddens: shapes.Hiddens  # [n, B, M, D], the inputs of each layer.
   # Visible tokens, from the right: one a hidden state, c a compressed slot.
   length: jt.Int[shapes.Array, "B"]
   # The states before `hiddens`, newest last.
   compressed: jt.Float[shapes.Array, "N B C D"] | None = None
 
   @property
+  def groups(self) -> list["Memory"]:
+    """The memory of each group of layers, from the lowest up."""
+    if not isinstance(self.hiddens, tuple):
+      return [self]
+    return [
+      Memory(group, jnp.minimum(self.length, group.shape[2]))
+      for group in self.hiddens
+    ]
+
+  @property
   def mem_len(self) -> int:
-    """M."""
-    return self.hiddens.shape[2]
+    """M, the longest of the groups."""
+    return max(group.shape[2] for group in jax.tree.leaves(self.hiddens))
 
   @property
   def compressed_len(self) -> int:
@@ -44,16 +61,17 @@ class Memory(NamedTuple):
     return 0 if self.compressed is None else self.compressed.shape[2]
 
   @property
-  def states(self) -> jt.Float[shapes.Array, "N B P D"]:
-    """The P = C + M positions of memory, oldest first."""
+  def states(self) -> jt.Float[shapes.Array, "n B P D"]:
+    """The P = C + M positions of a group's memory, oldest first."""
+    hiddens: Any = self.hiddens
     if self.compressed is None:
-      return self.hiddens
-    return jnp.concatenate([self.compressed, self.hiddens], axis=2)
+      return hiddens
+    return jnp.concatenate([self.compressed, hiddens], axis=2)
 
   @property
   def is_empty(self) -> bool:
     """Whether there is nothing to store, because M is 0."""
-    return self.hiddens.size == 0
+    return self.mem_len == 0
 
   @property
   def arrays(self) -> dict[str, Any]:
@@ -62,8 +80,10 @@ class Memory(NamedTuple):
     return {name: arrays[name] for name in arrays if arrays[name] is not None}
 
   @property
-  def sizes(self) -> list[int]:
-    """N, B, M, D and C if there is one, for a checkpoint's metadata."""
+  def sizes(self) -> list[Any]:
+    """N, B, M, D and C if there is one, or those of groups; for metadata."""
+    if isinstance(self.hiddens, tuple):
+      return [list(group.shape) for group in self.hiddens]
     compressed = [] if self.compressed is None else [self.compressed_len]
     return [*self.hiddens.shape, *compressed]
 
@@ -74,10 +94,8 @@ class Memory(NamedTuple):
     partitioner of jax 0.10.2 computes other gradients on a mesh of 2 x 2 x 2
     (test_sharding.py).
     """
-    states: Any = P(None, mesh_lib.LANES)
-    length: Any = P(mesh_lib.LANES)
-    compressed = None if self.compressed is None else states
-    return Memory(states, length, compressed)
+    specs: Any = jax.tree.map(lambda _: P(None, mesh_lib.LANES), self)
+    return specs._replace(length=P(mesh_lib.LANES))
 
 
 def _map_lanes(function, memory: Any, *others: Any) -> Any:
@@ -89,6 +107,14 @@ def _map_lanes(function, memory: Any, *others: Any) -> Any:
     lambda spec: spec.index(mesh_lib.LANES), memory.partition_specs()
   )
   return jax.tree.map(function, memory, axes, *others)
+
+
+def layer_lens(config: schema.ModelConfig, mem_len: int) -> tuple[int, ...]:
+  """M of each layer, N (docs/specification.md, section 7)."""
+  pairs = config.memory_lens or ((1, 0),)
+  pattern = [most for count, most in pairs for _ in range(count)]
+  repeats = config.num_layers // len(pattern)
+  return tuple(min(mem_len, most or mem_len) for most in pattern * repeats)
 
 
 def empty(
@@ -107,16 +133,26 @@ def empty(
   vectors, as TensorFlow and HuggingFace do (docs/specification.md, section 7).
   """
 
-  def zeros(count):
-    shape = (config.num_layers, batch_size, count, config.model_dim)
+  def zeros(layers, count):
+    shape = (layers, batch_size, count, config.model_dim)
     return jnp.zeros(shape, jnp.dtype(config.dtype))
 
-  length = mem_len if config.memory_start == "zeros" else 0
+  lens = layer_lens(config, mem_len)
+  groups = [
+    zeros(len([*layers]), own) for own, layers in itertools.groupby(lens)
+  ]
+  length = max(lens) if config.memory_start == "zeros" else 0
+  compressed = mem_len and compressed_len
   return Memory(
-    zeros(mem_len),
+    hiddens_of(groups),
     jnp.full((batch_size,), length, jnp.int32),
-    zeros(compressed_len) if mem_len and compressed_len else None,
+    zeros(config.num_layers, compressed_len) if compressed else None,
   )
+
+
+def hiddens_of(groups: list[jax.Array]) -> shapes.Hiddens:
+  """The hidden states of all layers from those of each group."""
+  return tuple(groups) if len(groups) > 1 else groups[0]
 
 
 def reset(
@@ -125,14 +161,17 @@ def reset(
   """Forgets the given lanes, as if their next token were the first."""
   if start == "zeros":
     forgotten = rows[None, :, None, None]
-    return memory._replace(hiddens=jnp.where(forgotten, 0, memory.hiddens))
+    hiddens = jax.tree.map(
+      lambda group: jnp.where(forgotten, 0, group), memory.hiddens
+    )
+    return memory._replace(hiddens=hiddens)
   # Old states stay in place, but no query can see past `length`.
   return memory._replace(length=jnp.where(rows, 0, memory.length))
 
 
 def append(
   memory: Memory,
-  hiddens: jt.Float[shapes.Array, "N B T D"],
+  hiddens: shapes.Hiddens,
   resets: shapes.Resets,
   *,
   with_gradient: bool = False,
@@ -141,15 +180,16 @@ def append(
   """The last M of the old and the new states; gradients stop at the new ones.
 
   `memory` is what the segment started from, after `reset` of whole lanes, and
-  `hiddens` are the inputs of each layer. Everything before the segment's last
-  reset is forgotten. `with_gradient` lets gradients pass. Of the T states that
-  leave, [N, B, T, D], `compress` makes compressed ones, [N, B, T / c, D].
+  `hiddens` [n, B, T, D] are the inputs of each layer. Everything before the
+  segment's last reset is forgotten. `with_gradient` lets gradients pass. Of the
+  T states that leave, [N, B, T, D], `compress` makes compressed ones,
+  [N, B, T / c, D].
   """
   if memory.mem_len == 0:
     return memory
   new = hiddens if with_gradient else jax.lax.stop_gradient(hiddens)
-  both = _with_new(memory, new)
-  segment_len, capacity = hiddens.shape[2], memory.mem_len
+  both = jax.tree.map(_with_new, memory.hiddens, new)
+  segment_len, capacity = resets.shape[1], memory.mem_len
   compressed = None
   if memory.compressed is not None:
     assert compress is not None
@@ -157,21 +197,23 @@ def append(
     capacity += memory.compressed_len * (segment_len // slots.shape[2])
     slots = jnp.concatenate([memory.compressed, slots], axis=2)
     compressed = slots[:, :, -memory.compressed_len :]
-  length = next_length(memory.length, resets, segment_len, mem_len=capacity)
-  return Memory(both[:, :, segment_len:], length, compressed)
+  length = visibility.next_length(
+    memory.length, resets, segment_len, mem_len=capacity
+  )
+  kept = jax.tree.map(lambda states: states[:, :, segment_len:], both)
+  return Memory(kept, length, compressed)
 
 
 def leaving(
   memory: Memory, hiddens: jt.Float[shapes.Array, "N B T D"]
 ) -> jt.Float[shapes.Array, "N B T D"]:
   """The states that `append` drops from M, oldest first."""
-  return _with_new(memory, hiddens)[:, :, : hiddens.shape[2]]
+  return _with_new(memory.hiddens, hiddens)[:, :, : hiddens.shape[2]]
 
 
-def _with_new(memory, hiddens):
-  """[N, B, M+T, D]."""
-  new = hiddens.astype(memory.hiddens.dtype)
-  return jnp.concatenate([memory.hiddens, new], axis=2)
+def _with_new(hiddens, new):
+  """[n, B, M+T, D]."""
+  return jnp.concatenate([hiddens, new.astype(hiddens.dtype)], axis=2)
 
 
 def split_lanes(memory: shapes.PyTree, parts: int) -> shapes.PyTree:
@@ -221,82 +263,12 @@ def with_lanes(memory: shapes.PyTree, lanes: int) -> shapes.PyTree:
   return _map_lanes(resize, memory, memory.partition_specs())
 
 
-def next_length(
-  length: jt.Int[shapes.Array, "B"],
-  resets: shapes.Resets,
-  count: int | jax.Array,
-  *,
-  mem_len: int | jax.Array,
-) -> jt.Int[shapes.Array, "B"]:
-  """Visible length, at most `mem_len`, after `count` tokens of a segment.
-
-  If they are not all of it, it has no resets.
-  """
-  document_len = positions_since_reset(resets)[:, -1] + 1
-  length = jnp.minimum(length + count, document_len)
-  return jnp.minimum(length, mem_len)
-
-
-def whole_slots(
-  length: jt.Int[shapes.Array, "B"], mem_len: int | jax.Array, *, rate: int
-) -> jt.Int[shapes.Array, "B"]:
-  """Visible compressed slots: those whose c states are all visible."""
-  return jnp.maximum(length - mem_len, 0) // rate
-
-
-def visible_positions(
-  length: jt.Int[shapes.Array, "B"], mem_len: int | jax.Array, *, rate: int
-) -> jt.Int[shapes.Array, "B"]:
-  """Visible hidden states and compressed slots, for a length in tokens."""
-  slots = whole_slots(length, mem_len, rate=rate)
-  return jnp.minimum(length, mem_len) + slots
-
-
-def positions_since_reset(resets: shapes.Resets) -> shapes.Reach:
-  """Distance from each token back to the start of its document.
-
-  Larger than any distance where no document has started in the segment yet.
-  """
-  position = jnp.arange(resets.shape[1], dtype=jnp.int32)[None]
-  never = jnp.iinfo(jnp.int32).max // 2
-  last = jax.lax.cummax(jnp.where(resets, position, -never), axis=1)
-  return position - last
-
-
 def reach(
   memory: Memory, resets: shapes.Resets, *, rate: int = 1, **rule: Any
 ) -> shapes.Reach:
-  """`visible_distance` for a memory of hidden states; `rate` is c."""
+  """`visible_distance` for a group's memory of hidden states; `rate` is c."""
   length = memory.length
   if memory.compressed is not None:
-    length = visible_positions(length, memory.mem_len, rate=rate)
+    length = visibility.visible_positions(length, memory.mem_len, rate=rate)
   positions = memory.compressed_len + memory.mem_len
-  return visible_distance(length, resets, positions, **rule)
-
-
-def visible_distance(
-  length: jt.Int[shapes.Array, "B"],
-  resets: shapes.Resets,
-  mem_len: int,
-  *,
-  same_length: bool,
-  window: str,
-) -> shapes.Reach:
-  """The largest distance at which each query may attend.
-
-  A key is visible if and only if 0 <= distance <= reach, so one number per
-  query replaces all masks. A token always sees itself. `length` is that of each
-  lane's visible memory, and `mem_len` its largest, both in positions: M, or
-  C + M.
-
-  With `same_length` all queries see the same number of keys, so that results do
-  not depend on how the text is cut into segments. `window` is that number,
-  "mem_len" (PyTorch, HuggingFace) or "mem_len_plus_one" (TensorFlow, NVIDIA).
-  """
-  position = jnp.arange(resets.shape[1], dtype=jnp.int32)
-  result = length[:, None] + position[None, :]
-  result = jnp.minimum(result, positions_since_reset(resets))
-  if same_length:
-    distance = mem_len if window == "mem_len_plus_one" else mem_len - 1
-    result = jnp.minimum(result, max(distance, 0))
-  return result
+  return visibility.visible_distance(length, resets, positions, **rule)

@@ -238,15 +238,13 @@ def empty(
   )
 
 
-def layer_flops(
-  config: schema.ModelConfig, *, segment_len: int, mem_len: int
-) -> float:
+def layer_flops(config: schema.ModelConfig, **lengths: int) -> float:
   """Operations of all layers for a token: those of their matrices.
 
   An LSTM has 8 D^2 entries a layer, a QRNN 3 D^2, and as many again in its
   first layer, for the token before.
   """
-  del segment_len, mem_len
+  del lengths
   blocks = 8 * config.num_layers
   if config.kind == "qrnn":
     blocks = 3 * (config.num_layers + 1)

@@ -132,6 +132,18 @@ class EmptySlot:
     return query, (distance, empty)
 
 
+def filled(empty: LayerCache, count: int, *, lanes: int) -> LayerCache:
+  """A ring of `count` empty slots, of which `empty` is one."""
+  return LayerCache(*(jnp.tile(slot, (lanes, 1, count)) for slot in empty))
+
+
+def newest(cache: Any, slot: jax.Array, count: int) -> LayerCache:
+  """The `count` slots before `slot`, oldest first."""
+  slots = slot - count + jnp.arange(count, dtype=jnp.int32)
+  kept = slots % cache.keys.shape[-1]
+  return LayerCache(*(ring[..., kept] for ring in cache))
+
+
 def nearest(
   terms: encoding.DistanceTerms | None, count: int
 ) -> encoding.DistanceTerms | None:

@@ -8,6 +8,7 @@ serves any of them.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -22,6 +23,7 @@ from transformer_xl.model import layers
 from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import network
 from transformer_xl.model import sources
+from transformer_xl.model import visibility
 from transformer_xl.model.encodings import encoding
 from transformer_xl.model.encodings import table
 from transformer_xl.model.kernels import device
@@ -44,7 +46,7 @@ class TransformerXL(network.Network):
     config = self.config
     self.biases = table.of(config).shared_biases(self)
     self.compression = compression.weights(self)
-    self.layers = _scanned_blocks(config)(config)
+    self.layers = _scanned_blocks(config, config.num_layers)(config)
     # All lanes share one mask; if locked, so do all distances.
     self.position_dropout = dropout_lib.Dropout(
       config.position_dropout_rate, config.locked_dropout
@@ -52,10 +54,11 @@ class TransformerXL(network.Network):
 
   def inspect(
     self, inputs: shapes.Tokens, memory: memory_lib.Memory, resets: Any = None
-  ) -> tuple[shapes.Hidden, memory_lib.Memory, encoding.ScoreFactors]:
+  ) -> tuple[shapes.Hidden, memory_lib.Memory, list[encoding.ScoreFactors]]:
     """`__call__`, with what attention scores are computed from.
 
-    The factors of all layers have N as their first axis.
+    There are factors for each group of `memory`; its layers are their first
+    axis.
     """
     reading = self._read(inputs, memory, resets, True, sources.InspectedStates)
     return reading[:3]
@@ -95,27 +98,41 @@ class TransformerXL(network.Network):
     # ones split the segment and are masks.
     memory = memory_lib.reset(memory, resets[:, 0], start=config.memory_start)
     resets = resets.at[:, 0].set(False)
-    window = config.same_length_window
-    reach = memory_lib.reach(
-      memory,
-      resets,
-      rate=config.compression_rate,
-      same_length=self.same_length,
-      window=window,
-    )
-    remembered = memory.states
-    context_len = remembered.shape[2] + inputs.shape[1]
+    groups = memory.groups
+    reaches = [
+      memory_lib.reach(
+        group,
+        resets,
+        rate=config.compression_rate,
+        same_length=self.same_length,
+        window=config.same_length_window,
+      )
+      for group in groups
+    ]
+    states = [group.states for group in groups]
+    context_lens = [rows.shape[2] + inputs.shape[1] for rows in states]
     positions = table.of(config).positions(
-      config, context_len, clamp_len=self.clamp_len
+      config, max(context_lens), clamp_len=self.clamp_len
     )
     if positions is not None:
       positions = self.position_dropout(positions, deterministic=deterministic)
-    hidden, (layer_inputs, kept) = self.layers(
-      self.embed(inputs, deterministic=deterministic),
-      remembered,
-      source(positions, self.biases, reach),
-      deterministic,
-    )
+    hidden, first = self.embed(inputs, deterministic=deterministic), 0
+    read, kept = [], []
+    each = zip(states, context_lens, reaches, strict=True)
+    for remembered, context_len, reach in each:
+      nearest = positions
+      if positions is not None:  # The smallest distances are last.
+        nearest = positions[-context_len:]
+      hidden, (group_inputs, factors) = self._group(first, len(remembered))(
+        hidden,
+        remembered,
+        source(nearest, self.biases, reach),
+        deterministic,
+      )
+      first += len(remembered)
+      read.append(group_inputs)
+      kept.append(factors)
+    layer_inputs = memory_lib.hiddens_of(read)
     memory = memory_lib.append(
       memory,
       layer_inputs,
@@ -124,6 +141,18 @@ class TransformerXL(network.Network):
       compress=self._compress,
     )
     return hidden, memory, kept, layer_inputs
+
+  def _group(self, first: int, count: int) -> Callable[..., Any]:
+    """Neighbouring layers, with their part of the stacked parameters."""
+    if count == self.config.num_layers:
+      return self.layers
+    stacked = self.layers.variables["params"]
+    params = jax.tree.map(lambda leaf: leaf[first : first + count], stacked)
+    rngs = {}
+    if self.has_rng("dropout"):
+      rngs["dropout"] = self.make_rng("dropout")
+    blocks = _scanned_blocks(self.config, count)(self.config, parent=None)
+    return functools.partial(blocks.apply, {"params": params}, rngs=rngs)
 
   def _compress(self, states):
     """[N, B, T, D] to [N, B, T / c, D]."""
@@ -137,7 +166,7 @@ class TransformerXL(network.Network):
       return None
     leaving = memory_lib.leaving(before, layer_inputs)
     leaving = jax.lax.stop_gradient(leaving)
-    num_slots = memory_lib.whole_slots(
+    num_slots = visibility.whole_slots(
       after.length, before.mem_len, rate=self.config.compression_rate
     )
     return compression.reconstruction(
@@ -151,19 +180,25 @@ class TransformerXL(network.Network):
 
 
 def layer_flops(
-  config: schema.ModelConfig, *, segment_len: int, mem_len: int
+  config: schema.ModelConfig,
+  *,
+  segment_len: int,
+  mem_len: int,
+  context_len: int = 0,
 ) -> float:
   """Useful operations of all layers for a token.
 
   Counted are the projections of query, key, value and output, 8 D H Dh; the
   feed-forward layers, 4 D F; the encoding's p products of attention,
-  2 p H Dh k, over the k keys that a token sees on average, M + (T + 1) / 2; and
-  a convolution that compresses memory, 2 D^2. `mem_len` includes compressed
+  2 p H Dh k, over the k keys that a token sees on average, M + (T + 1) / 2 with
+  the M of each layer, or with the context that is read again instead; and a
+  convolution that compresses memory, 2 D^2. `mem_len` includes compressed
   slots. Not counted are masked keys, and projecting memory and distances again
   for every segment.
   """
   width = config.num_heads * config.head_dim
-  keys = mem_len + (segment_len + 1) / 2
+  lens = memory_lib.layer_lens(config, mem_len)
+  keys = sum(lens) / len(lens) + context_len + (segment_len + 1) / 2
   layer = 4 * config.model_dim * (2 * width + config.ff_dim)
   if config.compression == "conv":
     layer += 2 * config.model_dim**2
@@ -171,16 +206,16 @@ def layer_flops(
   return config.num_layers * (layer + attention)
 
 
-def _scanned_blocks(config: schema.ModelConfig):
+def _scanned_blocks(config: schema.ModelConfig, count: int):
   """`Block` scanned over its parameters' and the memory's first axis."""
   block = layers.Block
-  usual = config.num_layers if device.device_kind() == "cpu" else 1
+  usual = count if device.device_kind() == "cpu" else 1
   unroll = config.scan_unroll or usual
   if config.remat != "none":
     block = nn.remat(
       layers.Block,
       policy=REMAT_POLICIES[config.remat],
-      prevent_cse=unroll >= config.num_layers,  # A scan already does.
+      prevent_cse=unroll >= count,  # A scan already does.
       static_argnums=(4,),  # `deterministic`; 0 is the module.
     )
   return nn.scan(
@@ -189,6 +224,6 @@ def _scanned_blocks(config: schema.ModelConfig):
     split_rngs={"params": True, "dropout": True},
     in_axes=(0, nn.broadcast, nn.broadcast),
     out_axes=0,
-    length=config.num_layers,
+    length=count,
     unroll=unroll,
   )

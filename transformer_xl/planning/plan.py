@@ -80,7 +80,8 @@ def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
   useful = 3 * flops.forward_flops_per_token(
     config.model,
     segment_len=length,
-    mem_len=train.mem_len + train.compressed_len + train.context_len,
+    mem_len=train.mem_len + train.compressed_len,
+    context_len=train.context_len,
   )
   tokens = train.batch_size * train.gradient_segments * length
   return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
@@ -142,7 +143,8 @@ def eval_plan(
   useful = flops.forward_flops_per_token(
     config.model,
     segment_len=evaluation.segment_len,
-    mem_len=mem_len + evaluation.compressed_len + evaluation.context_len,
+    mem_len=mem_len + evaluation.compressed_len,
+    context_len=evaluation.context_len,
   )
   tokens = evaluation.batch_size * evaluation.segment_len
   plan = _plan(lowered, devices, count=count, tokens=tokens, useful=useful)

@@ -63,10 +63,8 @@ class Window:
     speed = self._timed_tokens / self._seconds if self._seconds else None
     lengths = {
       "segment_len": round(segment_lengths.of(config).mean),
-      "mem_len": sum(
-        getattr(config.train, name)
-        for name in ("mem_len", "compressed_len", "context_len")
-      ),
+      "mem_len": config.train.mem_len + config.train.compressed_len,
+      "context_len": config.train.context_len,
     }
     result = {
       "step": step,
