@@ -135,7 +135,7 @@ def found(
 ) -> dict[str, list[float]]:
   """The share of right answers and their mean loss, in each bin of queries.
 
-  `guesses` are for all tokens but the first.
+  `guesses` are for all tokens but the first, and each bin has indices [?].
   """
   nll, likeliest = (array[positions] for array in guesses)
   is_right = likeliest == tokens[positions + 1]

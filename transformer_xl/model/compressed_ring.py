@@ -78,7 +78,10 @@ class Layout(NamedTuple):
     length: jt.Int[shapes.Array, "B"],
     count: int | jax.Array,
   ) -> "Place":
-    """Where a step of `count` tokens is, for a visible `length` in tokens."""
+    """Where a step of `count` tokens is, for a visible `length` in tokens.
+
+    The count is a scalar.
+    """
     rate = self.config.compression_rate
     held = slot - self.compressed_len
     num_leaving = (held + count - self.mem_len) // rate
@@ -110,7 +113,7 @@ class CompressedRing:
 
   @property
   def first_position(self) -> jax.Array:
-    """Of the ring."""
+    """Of the ring, a scalar."""
     return self.ring.first_position
 
   def context(

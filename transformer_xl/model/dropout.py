@@ -40,7 +40,7 @@ class Dropout(nn.Module):
   def __call__(
     self, values: jax.Array, *, deterministic: bool, relu: bool = False
   ) -> jax.Array:
-    """Drops elements of any array, after a ReLU if `relu`.
+    """Drops elements of any array [..., F], after a ReLU if `relu`.
 
     Without dropout if `deterministic`; else a "dropout" key is needed.
     """

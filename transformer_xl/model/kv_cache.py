@@ -232,7 +232,7 @@ class Reader:
   ) -> tuple[tuple[shapes.Hidden, ...], ring_state.State]:
     """`read`, or `read_part`, with the states of all layers, N + 1.
 
-    First are the embeddings.
+    First are the embeddings. The count is a scalar.
     """
     count = tokens.shape[1] if count is None else count
     if resets is None:

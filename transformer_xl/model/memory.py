@@ -151,7 +151,7 @@ def empty(
 
 
 def hiddens_of(groups: list[jax.Array]) -> shapes.Hiddens:
-  """The hidden states of all layers from those of each group."""
+  """The hidden states of all layers from those of each group, [n, B, M, D]."""
   return tuple(groups) if len(groups) > 1 else groups[0]
 
 

@@ -1,9 +1,13 @@
 """A recurrent network with fixed parameters; `kv_cache` has Transformer-XL."""
 
 import dataclasses
+from typing import Any
+
+import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import recurrent
 
 
@@ -46,28 +50,58 @@ class Reader:
       self.config, batch_size=batch_size, mem_len=self.mem_len
     )
 
-  def step(self, frozen, state, tokens, resets=None):
+  def step(
+    self,
+    frozen: shapes.PyTree,
+    state: recurrent.State,
+    tokens: shapes.Tokens,
+    resets: Any = None,
+  ) -> tuple[jt.Float[shapes.Array, "B T V"], recurrent.State]:
     """`Network.log_probs`."""
     return self._bound(frozen).log_probs(tokens, state, resets)
 
-  def nll(self, frozen, state, inputs, targets, resets=None):
+  def nll(
+    self,
+    frozen: shapes.PyTree,
+    state: recurrent.State,
+    inputs: shapes.Tokens,
+    targets: shapes.Targets,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Losses, recurrent.State]:
     """`Network.nll`."""
     return self._bound(frozen).nll(inputs, targets, state, resets)
 
-  def read(self, frozen, state, tokens, resets=None):
+  def read(
+    self,
+    frozen: shapes.PyTree,
+    state: recurrent.State,
+    tokens: shapes.Tokens,
+    resets: Any = None,
+  ) -> tuple[shapes.Hidden, recurrent.State]:
     """The last layer's states, and the next state."""
     return self._bound(frozen)(tokens, state, resets)
 
-  def read_part(self, frozen, state, tokens, count):
-    """`read` for the first `count` tokens, a scalar; the others are padding."""
+  def read_part(
+    self,
+    frozen: shapes.PyTree,
+    state: recurrent.State,
+    tokens: shapes.Tokens,
+    count: jt.Int[shapes.Array, ""],
+  ) -> tuple[shapes.Hidden, recurrent.State]:
+    """`read` for the first `count` tokens; the others are padding."""
     return self._bound(frozen)._read(tokens, state, None, True, count)[:2]
 
-  def read_layers(self, frozen, state, tokens):
+  def read_layers(
+    self,
+    frozen: shapes.PyTree,
+    state: recurrent.State,
+    tokens: shapes.Tokens,
+  ) -> tuple[tuple[shapes.Hidden, ...], recurrent.State]:
     """`read` with the states of all layers, N + 1: first the embeddings."""
     _, state, outputs = self._bound(frozen)._read(tokens, state, None, True)
     return outputs, state
 
-  def head(self, frozen):
+  def head(self, frozen: shapes.PyTree) -> adaptive_softmax.Projection:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
     return self._bound(frozen).head()
 

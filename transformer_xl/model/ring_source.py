@@ -138,7 +138,7 @@ def filled(empty: LayerCache, count: int, *, lanes: int) -> LayerCache:
 
 
 def newest(cache: Any, slot: jax.Array, count: int) -> LayerCache:
-  """The `count` slots before `slot`, oldest first."""
+  """The `count` slots before `slot`, a scalar; oldest first."""
   slots = slot - count + jnp.arange(count, dtype=jnp.int32)
   kept = slots % cache.keys.shape[-1]
   return LayerCache(*(ring[..., kept] for ring in cache))

@@ -38,7 +38,7 @@ class State(NamedTuple):
 
   @property
   def slots(self) -> list[jax.Array]:
-    """`slot` of each layer."""
+    """`slot` of each layer, a scalar."""
     return [*self.slot] if self.slot.ndim else [self.slot] * len(self.layers)
 
   def partition_specs(self) -> "State":

@@ -20,7 +20,7 @@ def next_length(
 ) -> jt.Int[shapes.Array, "B"]:
   """Visible length, at most `mem_len`, after `count` tokens of a segment.
 
-  If they are not all of it, it has no resets.
+  If they are not all of it, it has no resets. Both numbers are scalars.
   """
   document_len = positions_since_reset(resets)[:, -1] + 1
   length = jnp.minimum(length + count, document_len)
@@ -30,14 +30,20 @@ def next_length(
 def whole_slots(
   length: jt.Int[shapes.Array, "B"], mem_len: int | jax.Array, *, rate: int
 ) -> jt.Int[shapes.Array, "B"]:
-  """Visible compressed slots: those whose c states are all visible."""
+  """Visible compressed slots: those whose c states are all visible.
+
+  `mem_len` is a scalar.
+  """
   return jnp.maximum(length - mem_len, 0) // rate
 
 
 def visible_positions(
   length: jt.Int[shapes.Array, "B"], mem_len: int | jax.Array, *, rate: int
 ) -> jt.Int[shapes.Array, "B"]:
-  """Visible hidden states and compressed slots, for a length in tokens."""
+  """Visible hidden states and compressed slots, for a length in tokens.
+
+  `mem_len` is a scalar.
+  """
   slots = whole_slots(length, mem_len, rate=rate)
   return jnp.minimum(length, mem_len) + slots
 
