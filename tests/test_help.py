@@ -24,6 +24,7 @@ REFUSED = {
   "vanilla without a name": "--config=experiments/vanilla.py:ptb_small",
   "own text without a name": "--config=experiments/own_text.py:books",
   "own text that is not there": "no prepared data in nowhere/books",
+  "no such study": "experiments/beyond.py has no study 'shapes'; it has",
 }
 COMMANDS = {
   "no config": [NEW],
@@ -40,6 +41,7 @@ COMMANDS = {
   "own text that is not there": [
     *("--config=experiments/own_text.py:nowhere/books", NEW),
   ],
+  "no such study": ["--config=experiments/beyond.py:shapes", NEW],
   "help": ["--help"],
   "help with a file": [
     *("--config=experiments/ptb.py", "--config.seed=7", "--help"),

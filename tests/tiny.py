@@ -48,6 +48,8 @@ def model_config(**updates: Any) -> schema.ModelConfig:
   config = base.get_config()
   config.model.update(MODEL | updates)
   config.train.mem_len, config.eval.mem_len = 1, (1,)  # All kinds know these.
+  # Multiples of the usual rates of compression.
+  config.train.segment_len = config.eval.segment_len = 12
   return load.from_config_dict(config).model
 
 

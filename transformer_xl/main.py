@@ -50,6 +50,7 @@ MODES = {
   "attention": ("analysis.attention_maps", "run"),
   "eval_speed": ("analysis.eval_speed", "run"),
   "ablation": ("analysis.ablation", "run"),
+  "study": ("analysis.study", "run"),
   "recall": ("analysis.recall", "run"),
   "report": ("report.report", "run"),
 }

@@ -10,6 +10,7 @@ from tests import corpus
 from transformer_xl import errors
 from transformer_xl.analysis import ablation
 from transformer_xl.analysis import equal_memory
+from transformer_xl.analysis import rows
 from transformer_xl.training import loop
 
 RUN = {
@@ -52,10 +53,38 @@ def test_rows_are_trained_once_and_tabulated(data_dir, tmp_path, monkeypatch):
   assert second["made_by"].encode() in picture
 
 
+def test_a_row_of_several_seeds_is_their_mean(data_dir, tmp_path, monkeypatch):
+  losses = {0: [2.0, 3.0], 3: [2.2, 2.6]}
+
+  def result(row, config, folder):
+    assert folder == str(tmp_path / f"seed_{config.seed}" / row.name)
+    sweep = [
+      {"attention_len": 8 * (1 + i), "nll": nll, "perplexity": np.exp(nll)}
+      for i, nll in enumerate(losses[config.seed])
+    ]
+    fields = ("num_parameters", "segment_len", "planned_bytes")
+    return {
+      **dict.fromkeys(fields, 1),
+      **{"name": row.name, "recurrence": True},
+      **{"encoding": row.encoding, "loss_on": row.loss_on},
+      **{"init": sweep[1], "best": sweep[0], "sweep": sweep},
+    }
+
+  monkeypatch.setattr(ablation, "_result", result)
+  config = corpus.config(data_dir, **RUN, **{"analysis.seeds": (0, 3)})
+  first, _ = ablation.run(config, str(tmp_path))["rows"]
+  assert first["init"]["nll"] == pytest.approx(2.8)
+  assert first["best"]["perplexity"] == pytest.approx(np.exp(2.1))
+  assert first["spread"] == pytest.approx(0.4)
+  text = (tmp_path / "results" / "ablation.md").read_text()
+  # Half of exp(3.0) - exp(2.6), within what the mean loss changes.
+  assert "16.44 ± 3.31 (16) | 8.17 | 8 |" in text
+
+
 def test_a_row_trained_with_other_settings_is_refused(data_dir, tmp_path):
   config = corpus.config(data_dir, **RUN)
   row = ablation.parse(config.analysis.rows[0])
-  settings = ablation._settings(ablation.row_config(config, row))
+  settings = rows.settings(ablation.row_config(config, row), {})
   settings["train"]["learning_rate"] = 7.0
   path = tmp_path / row.name / "results" / "row.json"
   path.parent.mkdir(parents=True)

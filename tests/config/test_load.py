@@ -146,3 +146,16 @@ def test_saved_fields_that_follow_others_still_do(tmp_path):
   saved.train.update({"num_steps": 20, "mem_len": 3})
   assert saved.train.decay_steps == 20
   assert saved.train.eval_mem_len == 9  # It was set by itself.
+
+
+def test_a_follower_goes_on_following_what_is_changed():
+  config = load.from_config_dict(base.get_config())
+  steps = config.train.num_steps
+  longer = load.changed(config, {"train.num_steps": 2 * steps})
+  assert longer.train.decay_steps == 2 * steps
+  both = {"train.num_steps": 2 * steps, "train.decay_steps": steps}
+  assert load.changed(config, both).train.decay_steps == steps
+  # It does not follow any more once it was set apart.
+  apart = load.changed(config, {"train.decay_steps": steps // 2})
+  again = load.changed(apart, {"train.num_steps": 2 * steps})
+  assert again.train.decay_steps == steps // 2

@@ -5,14 +5,16 @@
 
 A row is named by recurrence, encoding and loss, as in "recurrent-shaw-all" or
 "segment-absolute-recent_half", and trained in a folder of that name below the
-workdir. Finished rows are not trained again.
+workdir. Finished rows are not trained again. With several
+`config.analysis.seeds` a row is the mean of its runs, each in the folder of the
+row below a folder of the seed, as in "seed_1/recurrent-shaw-all".
 """
 
-import dataclasses
 import functools
 import itertools
-import json
+import math
 import os
+import statistics
 from typing import Any
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ from transformer_xl import storage
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import plotting
+from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
@@ -31,8 +34,6 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.model import kinds
-from transformer_xl.training import loop
-from transformer_xl.workdir import metrics_log
 
 
 class Row(NamedTuple):
@@ -71,9 +72,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "rows": [],
   }
   for row, settings in zip(rows, configs, strict=True):
-    folder = os.path.join(workdir, row.name)
-    logging.info("Row %s in %s.", row.name, folder)
-    result = _result(row, settings, folder)
+    result = _of_seeds(row, settings, workdir)
     if result is None:
       break  # A signal stopped training: the same command resumes here.
     table["rows"].append(result)
@@ -117,54 +116,59 @@ def row_config(
   return load.replaced(config, values)
 
 
+def _of_seeds(row, config, workdir) -> dict[str, Any] | None:
+  """The row's result, the mean over `analysis.seeds` if there are some."""
+  results = []
+  for seeded, folder in rows_lib.with_seeds(config, workdir, row.name):
+    logging.info("Row %s in %s.", row.name, folder)
+    found = _result(row, seeded, folder)
+    if found is None:
+      return None
+    results.append(found)
+  return mean(results) if config.analysis.seeds else results[0]
+
+
+def mean(results: list[dict[str, Any]]) -> dict[str, Any]:
+  """Results of one row with several seeds as one, losses averaged.
+
+  `spread` is the range of the seeds' losses at training's attention length,
+  in nats.
+  """
+  first, init_len = results[0], results[0]["init"]["attention_len"]
+  sweep = []
+  for each in zip(*(one["sweep"] for one in results), strict=True):
+    nll = statistics.fmean(one["nll"] for one in each)
+    changed = {"nll": nll, "perplexity": units.perplexity(nll)}
+    sweep.append(each[0] | changed)
+  losses = [one["init"]["nll"] for one in results]
+  return first | {
+    "seeds": len(results),
+    "spread": max(losses) - min(losses),
+    **_extremes(sweep, init_len),
+  }
+
+
 def _result(row, config, folder) -> dict[str, Any] | None:
   """The row's result; trains and evaluates it if that is not done yet."""
-  path = os.path.join(storage.local(folder), "results", "row.json")
   train = config.train
-  settings = _settings(config)
-  if os.path.exists(path):
-    with open(path, encoding="utf-8") as file:
-      result = json.load(file)
-    for group in ("model", "train"):
-      for name, value in result["asked"][group].items():
-        if settings[group][name] != value:
-          raise errors.UserError(
-            f"{folder} was trained with {group}.{name}={value} and "
-            f"{settings[group][name]} is requested; use another --workdir."
-          )
-    if result["asked"] == settings:
-      logging.info("Row %s is finished.", row.name)
-      return result
-  if not loop.train(config, folder):
-    return None
   per_update = segment_lengths.tokens_per_update(config)
-  result = {
-    "name": row.name,
-    "recurrence": row.is_recurrent,
-    "encoding": row.encoding,
-    "loss_on": row.loss_on,
-    "segment_len": train.segment_len,
-    "mem_len": train.mem_len,
-    "tokens": round(train.num_steps * per_update),
-    "learning_rate": train.learning_rate,
-    "planned_bytes": equal_memory.bytes_of_step(config),
-    **_scores(row, config, folder),
-    "asked": settings,
-  }
-  metrics_log.write_json(folder, "results/row.json", result)
-  storage.publish(folder)
-  return result
 
+  def describe():
+    return {
+      "name": row.name,
+      "recurrence": row.is_recurrent,
+      "encoding": row.encoding,
+      "loss_on": row.loss_on,
+      "segment_len": train.segment_len,
+      "mem_len": train.mem_len,
+      "tokens": round(train.num_steps * per_update),
+      "learning_rate": train.learning_rate,
+      "planned_bytes": equal_memory.bytes_of_step(config),
+      **_scores(row, config, folder),
+    }
 
-def _settings(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """What a result depends on, as read back from JSON."""
-  settings = {
-    "model": dataclasses.asdict(config.model),
-    "train": dataclasses.asdict(config.train),
-    "split": config.eval.split,
-    "attention_lens": config.analysis.attention_lens,
-  }
-  return json.loads(json.dumps(settings))
+  asked = {"attention_lens": config.analysis.attention_lens}
+  return rows_lib.result(config, folder, asked=asked, describe=describe)
 
 
 def _scores(row, config, folder) -> dict[str, Any]:
@@ -195,6 +199,13 @@ def _scores(row, config, folder) -> dict[str, Any]:
   return {
     "num_parameters": kinds.num_parameters(subject.params),
     "checkpoint_step": subject.step,
+    **_extremes(sweep, trained),
+  }
+
+
+def _extremes(sweep, trained) -> dict[str, Any]:
+  """The sweep with its losses at training's length and at the best one."""
+  return {
     "init": next(one for one in sweep if one["attention_len"] == trained),
     "best": min(sweep, key=lambda one: one["nll"]),
     "sweep": sweep,
@@ -226,10 +237,17 @@ def markdown(results: list[dict[str, Any]]) -> str:
       f"| {'yes' if row['recurrence'] else 'no'} | {row['encoding']} "
       f"| {row['loss_on'].replace('_', ' ')} | {row['num_parameters']:,} "
       f"| {row['segment_len']} | {row['planned_bytes'] / 2**20:.0f} "
-      f"| {init['perplexity']:.2f} ({init['attention_len']}) "
+      f"| {init['perplexity']:.2f}{_spread(row)} ({init['attention_len']}) "
       f"| {best['perplexity']:.2f} | {best['attention_len']} |"
     )
   return "\n".join(lines) + "\n"
+
+
+def _spread(row) -> str:
+  """Half the range of the seeds' perplexities, if there are several."""
+  if "spread" not in row:
+    return ""
+  return f" ± {row['init']['perplexity'] * math.sinh(row['spread'] / 2):.2f}"
 
 
 def draw(results: list[dict[str, Any]]) -> Any:

@@ -166,6 +166,13 @@ class AnalysisConfig:
   equal_memory: bool = field(False)
   """Lengthen the segments of the rows without recurrence until all rows use as
   much device memory."""
+  seeds: tuple[int, ...] = field((), "0 or more")
+  """Seeds that each row or variant is trained with; config.seed if empty."""
+  # Study.
+  variants: tuple[str, ...] = field(())
+  """Variants to compare, each NAME: FIELD=VALUE; FIELD=VALUE."""
+  table: str = field("study")
+  """Name of the study's files in the results folder."""
   # Relative effective context length.
   group: tuple[str, ...] = field(())
   """Workdirs of the other models to compare with."""

@@ -106,10 +106,18 @@ def changed(
 ) -> schema.ExperimentConfig:
   """`replaced` for values that a person gave: checks names, types and rules.
 
+  A field that follows another one, and has its value, goes on following it.
+
   Raises:
     UserError: a field is unknown, of the wrong type or out of range.
   """
   tree = dataclasses.asdict(config)
+  for path, declared in schema.FIELDS.items():
+    if path not in values and isinstance(declared.default, fields.SameAs):
+      group, _, name = path.partition(".")
+      leader = declared.default.leader
+      if tree[group][name] == tree[group][leader]:
+        tree[group][name] = values.get(f"{group}.{leader}", tree[group][leader])
   for path, value in values.items():
     group, _, name = path.partition(".")
     tree[group][name] = value

@@ -138,7 +138,7 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
   if mode == "train" and config.train.eval_every_steps:
     _check_no_memory(config, "eval.context_len", "train.eval_mem_len")
   average = config.eval.parameters
-  updates = mode in ("train", "ablation")
+  updates = mode in ("train", "ablation", "study")
   if updates and average != "raw" and not config.train.average_kind:
     keeps = [
       f"--config.{n}" for n, kind in _AVERAGES.items() if kind == average

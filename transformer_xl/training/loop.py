@@ -57,7 +57,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   ):
     run_record.check_vocabulary(data_dir, workdir)
     goodput = goodput_lib.Goodput(workdir)
-    stream = _open_stream(config)
+    stream = open_stream(config)
     _report_clusters(config.model, stream.file)
     checkpoints = checkpoint.Checkpoints(
       workdir, config.checkpoint, keep_regular=divergence.num_kept(config)
@@ -101,7 +101,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
     return is_done
 
 
-def _open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
+def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
+  """The segments that a run trains on."""
   return streams.TrainStream(
     token_file.open_split(config.data.dataset_dir, "train"),
     num_lanes=config.train.batch_size,
