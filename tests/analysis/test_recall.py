@@ -1,5 +1,6 @@
 """Recall: what counts as right, at which distance, and with which memory."""
 
+import functools
 import json
 
 import jax
@@ -9,12 +10,16 @@ import pytest
 from data_prep import preparation
 from tests import corpus
 from tests import oracle
+from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl.analysis import recall
+from transformer_xl.config import load
 from transformer_xl.data import recall as recall_data
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import sums
+from transformer_xl.model import kinds
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 LONGEST = 32
@@ -79,7 +84,7 @@ def test_a_model_of_known_accuracy_is_measured_exactly(
       seen += count
     assert seen == len(distances)
   near, far = result["curves"]
-  assert (near["reach"], far["reach"]) == (4 + 2 * 4, 4 + 2 * 8)
+  assert (near["reach"], far["reach"]) == (4 + 4 + 5, 4 + 8 + 10)
   lines = (folder / "recall.md").read_text().splitlines()
   assert len(lines) == 4
   assert lines[2].startswith(f"| {tmp_path.name} | 5 | 4 | ")
@@ -96,11 +101,22 @@ def test_the_end_of_a_curve_is_where_it_first_falls_below_a_half():
     assert recall.answers_up_to(result, {"accuracy": accuracy}) == expected
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_guesses_are_those_of_the_equations(data, tmp_path, lanes):
+COMPRESSED = {
+  "model.compression": "mean",
+  "model.compression_rate": 5,
+  "eval.compressed_len": 2,
+  "train.segment_len": 10,  # A multiple of the rate.
+}
+
+
+@pytest.mark.parametrize(
+  ("lanes", "compressed"), [(1, {}), (3, {}), (1, COMPRESSED)]
+)
+def test_guesses_are_those_of_the_equations(data, tmp_path, lanes, compressed):
   """And they do not depend on lanes if these read enough text before."""
   data_dir, tokens, _ = data
   updates = RUN | {"eval.batch_size": lanes, "model.num_layers": 2}
+  updates |= compressed
   config = runs.write(data_dir, tmp_path, **updates)
   subject = evaluate.load(config, str(tmp_path))
   found = recall.guess(subject, 4, warmup_len=2 * 5)
@@ -109,7 +125,12 @@ def test_guesses_are_those_of_the_equations(data, tmp_path, lanes):
   params = jax.device_get(subject.params)
   for start in range(0, 100, 5):
     log_probs, lane = oracle.segment(
-      params, config.model, tokens[None, start : start + 5], lane, mem_len=4
+      params,
+      config.model,
+      tokens[None, start : start + 5],
+      lane,
+      mem_len=4,
+      compressed_len=config.eval.compressed_len,
     )
     part = slice(start, start + 5)
     targets = tokens[start + 1 : start + 6]
@@ -118,15 +139,80 @@ def test_guesses_are_those_of_the_equations(data, tmp_path, lanes):
     assert found.likeliest[part].tolist() == log_probs[0].argmax(-1).tolist()
 
 
+@pytest.mark.parametrize(
+  ("updates", "mem_len", "expected"),
+  [
+    ({}, 10, 4 + 2 * 10),
+    ({}, 4, 4 + 4 + 5),
+    ({}, 0, 4),
+    (COMPRESSED, 5, 4 + 2 * (5 + 2 * 5)),
+    (COMPRESSED, 4, 4 + (4 + 2 * 5) + 15),
+    (COMPRESSED, 0, 4),
+    ({"model.memory_lens": ((1, 5), (1, 0))}, 10, 4 + 5 + 10),
+    ({"model.memory_lens": ((1, 3), (1, 0))}, 8, 4 + 3 + 10),
+    ({"model.kind": "lstm", "eval.mem_len": (1,)}, 1, None),
+  ],
+)
+def test_a_query_reaches_through_the_memories_of_all_layers(
+  updates, mem_len, expected
+):
+  values = {"train.mem_len": 1, "eval.segment_len": 5} | updates
+  config = load.from_config_dict(tiny.config_dict(**values))
+  assert recall.reach(config, mem_len) == expected
+
+
+@pytest.mark.parametrize(
+  ("updates", "mem_len"),
+  [
+    ({}, 7),
+    (COMPRESSED, 4),
+    ({"model.memory_lens": ((1, 3), (1, 0))}, 8),
+  ],
+  ids=["plain", "compressed", "memory_lens"],
+)
+def test_the_farthest_token_that_matters_is_at_the_reach(updates, mem_len):
+  """The last guess of a segment depends on it, and on none before."""
+  values = {"train.mem_len": 1, "eval.segment_len": 5} | updates
+  config = load.from_config_dict(tiny.config_dict(**values))
+  model, end = sums.make_model(config), recall.reach(config, mem_len)
+  read = jax.jit(functools.partial(model.apply, method="log_probs"))
+
+  def last(text):
+    memory = kinds.empty_memory(
+      config.model,
+      batch_size=1,
+      mem_len=mem_len,
+      compressed_len=config.eval.compressed_len,
+    )
+    for part in np.split(text, 10, axis=1):
+      params = {"params": tiny.params(config.model)}
+      log_probs, memory = read(params, part, memory)
+    return np.asarray(log_probs[0, -1])
+
+  text = np.arange(50, dtype=np.int32)[None] % config.model.vocab_size
+  for distance, matters in ((end, True), (end + 1, False)):
+    changed = text.copy()
+    changed[0, -1 - distance] += 1
+    assert np.any(last(changed) != last(text)) == matters
+
+
 def test_runs_are_compared_with_their_own_memories(data, tmp_path):
   data_dir, *_ = data
-  config = runs.write(
-    data_dir, tmp_path / "a", **RUN, **{"analysis.group": (f"{tmp_path}/b",)}
-  )
-  runs.write(data_dir, tmp_path / "b", **RUN | {"eval.mem_len": (0,)})
+  group = {"analysis.group": (f"{tmp_path}/b",), "eval.mem_len": (4, 0)}
+  config = runs.write(data_dir, tmp_path / "a", **RUN | COMPRESSED | group)
+  other = {"model.memory_lens": ((1, 3), (1, 0)), "eval.mem_len": (8,)}
+  runs.write(data_dir, tmp_path / "b", **RUN | other)
   result = recall.run(config, str(tmp_path / "a"))
   curves = [(one["name"], one["mem_len"]) for one in result["curves"]]
-  assert curves == [("a", 4), ("a", 8), ("b", 0)]
+  assert curves == [("a", 4), ("a", 0), ("b", 8)]
+  memories = [
+    *("4 and 2 slots of 5 (mean)", "0", "8, memory_lens ((1, 3), (1, 0))"),
+  ]
+  _, labels = recall.draw(result).axes[0].get_legend_handles_labels()
+  names = zip("aab", memories, strict=True)
+  assert labels[:3] == [f"{name}, memory {text}" for name, text in names]
+  rows = recall.markdown(result).splitlines()[2:]
+  assert [row.split(" | ")[2] for row in rows] == memories
 
 
 def test_other_text_is_one_line(tmp_path):

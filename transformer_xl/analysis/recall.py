@@ -32,6 +32,7 @@ from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import sums
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import kinds
+from transformer_xl.model import memory as memory_lib
 
 
 class Guess(NamedTuple):
@@ -78,9 +79,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       curve |= found(guesses, tokens, queries.positions, bins)
       result["curves"].append(curve)
       logging.info(
-        "%s, memory %d: at least half of the answers are right up to a "
+        "%s, memory %s: at least half of the answers are right up to a "
         "distance of %d",
-        *(curve["name"], mem_len, answers_up_to(result, curve)),
+        *(curve["name"], _memory(curve), answers_up_to(result, curve)),
       )
   plotting.write(workdir, "recall", result, {"recall": draw(result)})
   if jax.process_index() == 0:
@@ -155,6 +156,7 @@ def answers_up_to(result: dict[str, Any], curve: dict[str, Any]) -> int:
 def _settings(subject, folder, mem_len) -> dict[str, Any]:
   """What a curve depends on, and how far it could reach."""
   config = subject.config
+  slots = evaluate.compressed(config, mem_len)
   return {
     "name": os.path.basename(os.path.normpath(folder)),
     "workdir": folder,
@@ -163,11 +165,38 @@ def _settings(subject, folder, mem_len) -> dict[str, Any]:
     "num_layers": config.model.num_layers,
     "segment_len": config.eval.segment_len,
     "mem_len": mem_len,
-    # The farthest token on which a query's guess can depend.
-    "reach": config.eval.segment_len - 1 + config.model.num_layers * mem_len,
+    "memory_lens": config.model.memory_lens or None,
+    **slots,
+    "reach": reach(config, mem_len),
     "clamp_len": config.eval.clamp_len,
     "same_length": config.eval.same_length,
   }
+
+
+def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
+  """Tokens back to the farthest on which a query's guess can depend.
+
+  The last query of a segment reaches through the memory of each layer, a
+  compressed slot counting as the states that it is made of. What the memory of
+  an upper layer holds was computed in segments, so it counts in whole ones.
+  None: the state of a recurrent network has no such limit.
+  """
+  model, segment_len = config.model, config.eval.segment_len
+  if not model.has_attention:
+    return None
+  compressed = config.eval.compressed_len * model.compression_rate
+  first, *others = (
+    length + (compressed if mem_len else 0)
+    for length in memory_lib.layer_lens(model, mem_len)
+  )
+  whole = sum(math.ceil(length / segment_len) for length in others)
+  return segment_len - 1 + first + whole * segment_len
+
+
+def _memory(curve: dict[str, Any]) -> str:
+  """The memory behind a curve, for people."""
+  text, pairs = evaluate.memory_text(curve), curve["memory_lens"]
+  return f"{text}, memory_lens {pairs}" if pairs else text
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -176,10 +205,10 @@ def markdown(result: dict[str, Any]) -> str:
   heads += [_name(distances) for distances in result["distances"]]
   lines = [heads, ["---"] * len(heads)]
   for curve in result["curves"]:
-    lengths = (curve["segment_len"], curve["mem_len"])
-    numbers = [*lengths, answers_up_to(result, curve)]
+    lengths = [str(curve["segment_len"]), _memory(curve)]
     shares = [f"{100 * share:.0f}" for share in curve["accuracy"]]
-    lines.append([curve["name"], *map(str, numbers), *shares])
+    lengths.append(str(answers_up_to(result, curve)))
+    lines.append([curve["name"], *lengths, *shares])
   return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -192,14 +221,14 @@ def draw(result: dict[str, Any]) -> Any:
   figure, axes = plotting.subplots(figsize=(6.5, 3.4))
   middles = [math.sqrt(low * high) for low, high in result["distances"]]
   for curve in result["curves"]:
-    label = f"{curve['name']}, memory {curve['mem_len']}"
+    label = f"{curve['name']}, memory {_memory(curve)}"
     percent = 100 * np.array(curve["accuracy"])
     axes.plot(middles, percent, ".-", label=label)
   style: Any = {"color": "grey", "linewidth": 0.8}
   ends = {curve["reach"] for curve in result["curves"]}
   for end in ends & {*range(result["distances"][-1][1])}:
     axes.axvline(end, linestyle="--", **style)
-  axes.plot([], [], "--", label="layers x memory + segment", **style)
+  axes.plot([], [], "--", label="memory of all layers + segment", **style)
   chance = 100 * result["chance"]
   axes.axhline(chance, label="chance", **style)
   axes.set_xscale("log", base=2)
