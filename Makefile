@@ -13,7 +13,7 @@ SMOKE := tests/evaluation/test_evaluate.py tests/model/test_attention.py \
   tests/training/test_step.py tests/workdir/test_checkpoint.py
 
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
-.PHONY: parity bench plan-table lock fuzz fuzz-runs audit tpu-session
+.PHONY: test-conformance parity bench plan-table lock fuzz fuzz-runs audit tpu-session
 
 quickstart: $(VENV)/installed
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
@@ -37,6 +37,11 @@ test-smoke: $(VENV)/installed
 test-faults: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/faults \
 	  -m "faults or rest or slow" --numprocesses 2 --fault-table
+
+# Every memory with every encoding; writes docs/measurements/conformance.md.
+test-conformance: $(VENV)/installed
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/conformance \
+	  -m "not faults" $(PARALLEL) --conformance-table
 
 check: $(VENV)/installed
 	$(BIN)/ruff format --check .

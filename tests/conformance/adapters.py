@@ -6,6 +6,10 @@ an adapter; the suite chooses the lengths. An adapter has these attributes:
     vocab_size     ids are 0 to vocab_size - 1
     masks_empty    an empty memory is invisible, rather than zeros to attend to
     has_attention  it remembers tokens, and not one state
+    own_positions  positions count from the start of each segment
+    unequal        layers remember different lengths
+    compresses     old states are remembered in fewer slots
+    gradient       through memory: "stops", "flows", or "none" to parameters
     init(seed) -> params
     fresh(batch_size) -> memory
     step(params, tokens, memory, resets) -> (log_probs, memory)
@@ -28,7 +32,13 @@ from typing import Protocol
 import jax
 
 from tests import tiny
+from transformer_xl.config import model_fields
 from transformer_xl.model import kinds
+from transformer_xl.model.encodings import table
+
+# Of compressed slots, and as many tokens as a segment of `checks` has.
+RATE = 3
+TEXT = 12  # As long as any step.
 
 
 class Adapter(Protocol):
@@ -37,6 +47,10 @@ class Adapter(Protocol):
   vocab_size: int
   masks_empty: bool
   has_attention: bool
+  own_positions: bool
+  unequal: bool
+  compresses: bool
+  gradient: str
 
   def init(self, seed: int) -> Any: ...
 
@@ -57,9 +71,11 @@ class Package:
     same_length: bool,
     clamp_len: int = 0,
     compressed_len: int = 0,
+    gradient: str = "stops",
     **model: Any,
   ):
     self.config = tiny.model_config(**model)
+    self.gradient = gradient
     self.mem_len = mem_len
     self.same_length = same_length
     self.clamp_len = clamp_len
@@ -67,7 +83,23 @@ class Package:
     self.vocab_size = self.config.vocab_size
     self.masks_empty = self.config.memory_start == "masked"
     self.has_attention = self.config.has_attention
+    self.own_positions = table.of(self.config).counts_from_segment
+    self.unequal = bool(self.config.memory_lens)
+    self.compresses = bool(self.config.compression)
     self.step = jax.jit(self.read)
+
+  @property
+  def memory(self) -> str:
+    """What the table of combinations calls this kind of memory."""
+    if not self.has_attention:
+      words = [self.config.kind]
+    elif self.compresses:
+      words = [f"compressive ({self.config.compression})"]
+    else:
+      words = ["`memory_lens`" if self.unequal else "hidden states"]
+    if self.gradient == "flows":
+      words.append("`gradient_segments`")
+    return ", ".join(words)
 
   def init(self, seed: int) -> dict:
     return tiny.params(self.config, seed=seed)
@@ -82,11 +114,59 @@ class Package:
 
   def read(self, params, tokens, memory, resets):
     model = kinds.of(self.config).network(
-      self.config, clamp_len=self.clamp_len, same_length=self.same_length
+      self.config,
+      clamp_len=self.clamp_len,
+      same_length=self.same_length,
+      gradient_through_memory=self.gradient == "flows",
     )
     return model.apply(
       {"params": params}, tokens, memory, resets, method="log_probs"
     )
+
+
+class Compressed(Package):
+  """Remembers `mem_len` tokens or a few more, all but a segment's in slots."""
+
+  def __init__(self, *, mem_len: int, **options: Any):
+    rows = min(mem_len, RATE)
+    slots = -((rows - mem_len) // RATE)
+    super().__init__(
+      mem_len=rows, compressed_len=slots, compression_rate=RATE, **options
+    )
+
+
+def reading(kind: type[Package]) -> type[Package]:
+  """The same memory, read with fixed parameters: keys and values in a ring."""
+
+  class Reading(kind):  # type: ignore
+    def __init__(self, **options):
+      super().__init__(**options, gradient="none")
+      self.reader = kinds.of(self.config).reader(
+        self.config,
+        mem_len=self.mem_len,
+        # Steps may not wrap around the ring, which has room for the text; where
+        # positions count from a segment, its length matters.
+        segment_len=RATE if self.own_positions else TEXT,
+        clamp_len=self.clamp_len,
+        same_length=self.same_length,
+        compressed_len=self.compressed_len,
+      )
+
+    @property
+    def memory(self):
+      return f"{super().memory}, key/value ring"
+
+    @functools.cache  # noqa: B019, one for each adapter.
+    def init(self, seed):
+      return jax.jit(self.reader.freeze)(super().init(seed))
+
+    def fresh(self, batch_size):
+      return self.reader.start(self.init(0), batch_size=batch_size)
+
+    def read(self, params, tokens, memory, resets):
+      return self.reader.step(params, memory, tokens, resets)
+
+  return Reading
 
 
 def package(kind: type[Package] = Package, /, **options: Any):
@@ -128,4 +208,33 @@ IMPLEMENTATIONS = {
   "none": package(encoding="none"),
   "lstm": package(kind="lstm", model_dim=12),
   "qrnn": package(kind="qrnn"),
+  "gradient_segments": package(gradient="flows", untie_biases=True),
 }
+# What `make test-rest` crosses with every encoding.
+UNEQUAL = {"memory_lens": ((1, 4), (1, 0))}
+FUNCTIONS = ("mean", "max", "conv")
+MEMORIES = [
+  *((kind, {}) for kind in (Package, reading(Package))),
+  *((kind, UNEQUAL) for kind in (Package, reading(Package))),
+  *(
+    (kind, {"compression": name})
+    for kind in (Compressed, reading(Compressed))
+    for name in FUNCTIONS
+  ),
+  (Package, {"gradient": "flows"}),
+]
+COMBINATIONS = [
+  *(
+    package(kind, **options, encoding=name)
+    for kind, options in MEMORIES
+    for name in model_fields.ENCODINGS
+  ),
+  *(
+    package(each, kind=name, model_dim=12, **options)
+    for name in ("lstm", "qrnn")
+    for each, options in (
+      *((Package, {}), (reading(Package), {})),
+      (Package, {"gradient": "flows"}),
+    )
+  ),
+]

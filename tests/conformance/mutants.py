@@ -60,6 +60,10 @@ class AttendsEmptyMemory(adapters.Package):
     return memory._replace(length=memory.length + self.mem_len)
 
 
+class StopsGradients(adapters.Package):
+  """As a model does whose updates have one segment."""
+
+
 class ForgetsToNormalise(adapters.Package):
   def read(self, params, tokens, memory, resets):
     result, after = super().read(params, tokens, memory, resets)

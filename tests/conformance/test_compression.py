@@ -1,4 +1,4 @@
-"""Compressed memory equals the oracle, in hidden states and in the ring."""
+"""Memory equals the oracle, in hidden states and in the ring."""
 
 import itertools
 from typing import NamedTuple
@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from tests import oracle
+from tests import tiny
 from tests.conformance import adapters
 from tests.conformance import test_oracle
 from transformer_xl.config import model_fields
 from transformer_xl.model import kv_cache
-from transformer_xl.model.encodings import table
 
 
 class Case(NamedTuple):
-  """A model and its lengths: T, M, C and c."""
+  """A model and its lengths: T, M, C and c; without slots c is 1."""
 
   compression: str
   encoding: str = "relative"
@@ -27,6 +27,7 @@ class Case(NamedTuple):
 
 
 PRE_NORM = (("pre_norm", True),)
+UNEQUAL = (("memory_lens", ((1, 3), (1, 0))),)
 ESSENTIAL = (
   # Memory that is no multiple of c, and longer than, as long as and shorter
   # than the segment; slots for less and for more than leave with a segment.
@@ -45,6 +46,12 @@ REST = (
     )
     if (kind, name) != ("mean", "relative")
   ),
+  # Without slots, and with layers that remember less.
+  *(Case("", name, (4, 6, 0, 1)) for name in model_fields.ENCODINGS),
+  *(
+    Case("", name, (4, 6, 0, 1), model=UNEQUAL)
+    for name in model_fields.ENCODINGS
+  ),
 )
 CASES = [
   *ESSENTIAL,
@@ -52,10 +59,10 @@ CASES = [
 ]
 
 
-def build(case):
+def build(case, kind=adapters.Package):
   """The adapter of a case."""
   _, mem_len, compressed_len, rate = case.lengths
-  return adapters.Package(
+  return kind(
     mem_len=mem_len,
     same_length=case.same_length,
     compressed_len=compressed_len,
@@ -68,8 +75,9 @@ def build(case):
 
 def steps(adapter, lengths):
   """Tokens and resets of steps, and what the oracle makes of them."""
-  generator, params = np.random.default_rng(2), adapter.init(0)
-  lanes = oracle.start(adapter.config, batch_size=2, mem_len=adapter.mem_len)
+  generator, params = np.random.default_rng(2), tiny.params(adapter.config)
+  mem_len = [3, adapter.mem_len] if adapter.unequal else adapter.mem_len
+  lanes = oracle.start(adapter.config, batch_size=2, mem_len=mem_len)
   tokens_read = 0
   for index, length in enumerate(lengths):
     shape = (2, length)
@@ -82,7 +90,7 @@ def steps(adapter, lengths):
       adapter.config,
       tokens,
       lanes,
-      mem_len=adapter.mem_len,
+      mem_len=mem_len,
       # They stay in memory until there are c to compress.
       waiting=tokens_read % adapter.config.compression_rate,
       same_length=adapter.same_length,
@@ -99,8 +107,9 @@ def assert_close(actual, expected):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_segments_equal_the_oracle(case, strict_dtypes):
+def test_segments_equal_the_oracle(case, strict_dtypes, counting):
   adapter = build(case)
+  counting("oracle", adapter)
   memory = adapter.fresh(2)
   for tokens, resets, expected in steps(adapter, [case.lengths[0]] * 11):
     log_probs, memory = adapter.step(adapter.init(0), tokens, memory, resets)
@@ -112,9 +121,10 @@ def test_segments_equal_the_oracle(case, strict_dtypes):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_steps_of_the_ring_equal_the_oracle(case, strict_dtypes):
+def test_steps_of_the_ring_equal_the_oracle(case, strict_dtypes, counting):
   """Segments, a part of one, single tokens, and a segment after them."""
   adapter, segment_len = build(case), case.lengths[0]
+  counting("oracle", build(case, adapters.reading(adapters.Package)))
   reader = kv_cache.Reader(
     adapter.config,
     mem_len=adapter.mem_len,
@@ -127,9 +137,11 @@ def test_steps_of_the_ring_equal_the_oracle(case, strict_dtypes):
   state = reader.start(frozen, batch_size=2)
   step = jax.jit(reader.step)
   lengths = [segment_len] * 10
-  if not table.of(adapter.config).counts_from_segment:
+  if not adapter.own_positions:
     rate = adapter.config.compression_rate
-    lengths += [1, *[1] * (2 * rate), segment_len]
+    lengths += [1, *[1] * (2 * rate)]
+    if adapter.compresses:  # Else it would wrap around the ring.
+      lengths.append(segment_len)
   for index, found in enumerate(steps(adapter, lengths)):
     tokens, resets, expected = found
     if index == 10:  # A segment of which one token counts.

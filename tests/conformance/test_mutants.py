@@ -22,6 +22,10 @@ CAUGHT = (
     mutants.AttendsEmptyMemory,
     checks.longer_memory_than_text_makes_no_difference,
   ),
+  (
+    mutants.StopsGradients,
+    checks.gradient_through_memory_is_that_of_one_pass,
+  ),
   (mutants.ForgetsToNormalise, checks.probabilities_sum_to_one),
 )
 CAUGHT_INSIDE = (

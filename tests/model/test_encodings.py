@@ -28,15 +28,13 @@ ABSOLUTE = ("absolute", "absolute_per_layer")
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 CONSTANT = ("absolute", "relative_tied", "rope", "alibi", "none")
 OTHERS = (*LEARNED, *CONSTANT)
-# Absolute positions change with the cuts; these hold for any encoding.
+# Absolute positions change with the cuts; these hold for any encoding. The
+# others are in the grid of `conformance`, for `make test-rest`.
 CHECKS = (
   checks.future_does_not_leak,
   checks.lanes_are_independent,
   checks.no_gradient_into_memory,
-  checks.old_documents_never_leak,
   checks.probabilities_sum_to_one,
-  checks.short_memory_makes_a_difference,
-  checks.without_memory_segments_are_independent,
 )
 
 

@@ -14,7 +14,15 @@ CHECKS = (
 )
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+# The last two share a compiled step.
+@pytest.mark.parametrize(
+  "check",
+  [
+    *(pytest.param(check, marks=pytest.mark.rest) for check in CHECKS[:2]),
+    *CHECKS[2:],
+  ],
+  ids=lambda check: check.__name__,
+)
 @pytest.mark.parametrize("implementation", ["reference", "chunked", "pallas"])
 def test_the_model_conforms(implementation, check):
   check(adapters.package(attention=implementation))
