@@ -1,8 +1,9 @@
 """What test_processes.py judges: runs by one, two and four processes.
 
 python -m tests.processes FOLDER COUNT leaves workdirs, and a log of each
-process, in FOLDER; COUNT is 2 or 4, the most processes at once. With "modes"
-in place of COUNT, one process and two run each mode on a finished run.
+process, in FOLDER; COUNT is 2 or 4, the most processes at once. In place of
+COUNT, "few" are the two processes' runs that `make test` has time for, and with
+"modes" one process and two run each mode on a finished run.
 Processes are forks of one that has imported everything, since imports take
 longest; nothing has started JAX before.
 """
@@ -97,6 +98,9 @@ def tune(folder, name, mesh):
 
 def by_one(folder):
   run(folder, "alone", (1, 1, 1), evaluated=True)
+
+
+def tuned_by_one(folder):
   tune(folder, "tuned_alone", (1, 1, 1))
 
 
@@ -126,6 +130,13 @@ def _refuse_folders_of_their_own(folder):
     logging.info("Refused: %s", error)
   else:
     raise AssertionError("each process trained in a folder of its own")
+
+
+def by_few(folder):
+  """By two, which then go on on another mesh."""
+  by_two(folder)
+  _when_done(_copy_two, folder)
+  run(folder, "to_many", (2, 1, 1), evaluated=True)
 
 
 def by_both(folder):
@@ -244,9 +255,12 @@ def main(folder, count):
     for mode, number in itertools.product(MODES, (1, 2)):
       together(in_mode, folder, number, mode)
     return
-  count = int(count)
   together(by_one, folder, 1)
-  if count == 2:
+  if count == "few":
+    together(by_few, folder, 2)
+    return
+  if count == "2":
+    together(tuned_by_one, folder, 1)
     together(by_both, folder, 2)
   else:
     together(by_two, folder, 2)

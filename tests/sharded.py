@@ -277,27 +277,20 @@ def initial(data_dir, folder, mesh):
 def characteristic(data_dir, folder, expected):
   first = first_values(data_dir)[0].params, expected[1]
   split = drawn(make_config(data_dir, MIXED)), expected[1]
-  alone, whole = initial(data_dir, folder, (1, 1, 1))
-  spread, halves = initial(data_dir, folder, MIXED)
-  moved = differences((alone, expected[1]), (spread, expected[1]))
   return {
-    "initial": {"whole": whole, "halves": halves, "moved": moved["parameters"]},
     "moved": differences(first, expected)["parameters"],
     "drawn": differences(first, split)["parameters"],
     "mixed": compare(data_dir, expected, MIXED)
-    | {
-      "evaluations": evaluations(data_dir, MIXED),
-      "adaptive": adaptive_evaluation(data_dir, MIXED),
-    },
-    "alone": {"adaptive": adaptive_evaluation(data_dir, (1, 1, 1))},
-    "accumulation": compare(
-      data_dir, expected, MIXED, **{"train.accumulation_steps": 4}
-    ),
+    | {"evaluations": evaluations(data_dir, MIXED)},
     "restored": move(data_dir, os.path.join(folder, "run")),
   }
 
 
 def others(data_dir, folder, expected):
+  first = first_values(data_dir)[0].params, expected[1]
+  alone, whole = initial(data_dir, folder, (1, 1, 1))
+  spread, halves = initial(data_dir, folder, MIXED)
+  moved = differences((alone, expected[1]), (spread, expected[1]))
   result = {
     name: compare(data_dir, expected, mesh)
     | {"evaluations": evaluations(data_dir, mesh)}
@@ -305,6 +298,17 @@ def others(data_dir, folder, expected):
   }
   for name, mesh in FEWER.items():
     result[name] = compare(data_dir, expected, mesh)
+  result["moved"] = differences(first, expected)["parameters"]
+  result["initial"] = {
+    **{"whole": whole, "halves": halves, "moved": moved["parameters"]},
+  }
+  result["adaptive"] = {
+    name: adaptive_evaluation(data_dir, mesh)
+    for name, mesh in (("alone", (1, 1, 1)), ("mixed", MIXED))
+  }
+  result["accumulation"] = compare(
+    data_dir, expected, MIXED, **{"train.accumulation_steps": 4}
+  )
   result["collectives"] = collectives(data_dir, MESHES["fsdp"])
   CONFIG.update(COMPRESSED)
   first_values.cache_clear()

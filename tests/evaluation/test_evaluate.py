@@ -37,6 +37,8 @@ CARD = {  # The contract, then what comes on top of it.
   "memory_lens",
 }
 
+CLUSTERS = {"model.cutoffs": (5, 11), "model.div_val": 2}
+
 
 @pytest.fixture(scope="module")
 def workdir(data_dir, tmp_path_factory):
@@ -78,7 +80,11 @@ def one_pass(config, *, mem_len, segment_len, seed=0):
 
 
 @pytest.mark.parametrize(
-  ("batch_size", "segment_len"), [(1, 149), (4, 8), (3, 16), (5, 7)]
+  ("batch_size", "segment_len"),
+  [
+    *((1, 149), (5, 7)),
+    *(pytest.param(*one, marks=pytest.mark.rest) for one in ((4, 8), (3, 16))),
+  ],
 )
 def test_with_memory_for_all_a_split_scores_as_in_one_pass(
   data_dir, batch_size, segment_len
@@ -122,8 +128,16 @@ def test_longer_memory_is_another_number_and_needs_no_other_parameters(
   assert losses[0] == pytest.approx(expected, rel=2e-6)
 
 
-@pytest.mark.parametrize("memory", ["hidden", "key_value"])
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(
+  ("memory", "batch_size"),
+  [
+    *(("hidden", 4), ("key_value", 1)),
+    *(
+      pytest.param(*one, marks=pytest.mark.rest)
+      for one in (("hidden", 1), ("key_value", 4))
+    ),
+  ],
+)
 def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
   """Against windows of 13 + 8 tokens, each read alone."""
   config = corpus.config(
@@ -154,9 +168,16 @@ def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
   assert abs(result.nll - without.nll) > 1e-3 * without.nll
 
 
-@pytest.mark.parametrize("memory", ["hidden", "key_value"])
 @pytest.mark.parametrize(
-  "clusters", [{}, {"model.cutoffs": (5, 11), "model.div_val": 2}], ids=str
+  ("memory", "clusters"),
+  [
+    *(("hidden", CLUSTERS), ("key_value", {})),
+    *(
+      pytest.param(*one, marks=pytest.mark.rest)
+      for one in (("hidden", {}), ("key_value", CLUSTERS))
+    ),
+  ],
+  ids=str,
 )
 def test_the_temperature_divides_every_logit(
   data_dir, memory, clusters, monkeypatch

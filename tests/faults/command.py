@@ -23,7 +23,7 @@ from transformer_xl.workdir import checkpoint
 # A process is in a stage from the call of its function on; the last one is
 # where it was when it was hit.
 STAGES = {
-  "building": (loop, "_open_stream"),
+  "building": (loop, "open_stream"),
   "restoring": (resume, "start"),
   "reading": (loop, "_read"),
   "evaluating": (hooks.Evaluation, "__call__"),

@@ -107,7 +107,9 @@ def test_a_resumed_run_records_after_which_step(data_dir, tmp_path):
   assert run_history.read(str(tmp_path)).resumes() == [4]
 
 
-@pytest.mark.parametrize("num_steps", [12, 8])
+@pytest.mark.parametrize(
+  "num_steps", [pytest.param(12, marks=pytest.mark.rest), 8]
+)
 def test_a_finished_run_says_that_there_is_nothing_to_do(
   data_dir, tmp_path, caplog, num_steps
 ):
@@ -155,6 +157,8 @@ def test_the_evaluation_of_a_run_is_that_of_its_checkpoint(data_dir, tmp_path):
   assert card["nll"] == last["nll"]
 
 
+# `test_averaging` has the rule without runs.
+@pytest.mark.rest
 def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
   data_dir, tmp_path, monkeypatch
 ):
@@ -192,9 +196,11 @@ def test_other_lanes_start_with_empty_memory_and_a_warning(
   ("change", "keeps"),
   [
     ({"train.learning_rate": 1e-3}, True),
-    ({"train.segment_len": 4}, False),
     ({"data.name": "other"}, False),
-    ({"data.rotate_epochs": True}, False),
+    *(
+      pytest.param(change, False, marks=pytest.mark.rest)
+      for change in ({"train.segment_len": 4}, {"data.rotate_epochs": True})
+    ),
   ],
 )
 def test_memory_is_kept_only_where_its_text_precedes(
@@ -231,7 +237,9 @@ def test_another_width_is_refused_before_anything_is_written(
   assert steps(tmp_path) == [4]
 
 
-@pytest.mark.parametrize("room", [0.99, 0.01])
+@pytest.mark.parametrize(
+  "room", [pytest.param(0.99, marks=pytest.mark.rest), 0.01]
+)
 def test_clusters_without_room_for_the_text_are_a_warning(
   room, data_dir, tmp_path, caplog
 ):

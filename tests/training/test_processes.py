@@ -87,14 +87,35 @@ def compare(alone, together):
     assert two == pytest.approx(one, rel=1e-5)
 
 
-@pytest.fixture(
-  scope="module", params=[2, pytest.param(4, marks=pytest.mark.rest)]
-)
-def folder(request, tmp_path_factory):
-  """What `tests/processes.py` leaves of so many processes."""
-  folder = tmp_path_factory.mktemp("processes")
-  own_process.finish("processes", folder, str(request.param))
-  return folder
+class Folders(dict):
+  """What `tests/processes.py` leaves, by its second argument."""
+
+  def __init__(self, make_folder):
+    self.make_folder = make_folder
+
+  def __missing__(self, count):
+    self[count] = self.make_folder("processes")
+    own_process.finish("processes", self[count], count)
+    return self[count]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  return Folders(tmp_path_factory.mktemp)
+
+
+# So many processes do everything, `few` what tells most.
+MANY = [pytest.param(count, marks=pytest.mark.rest) for count in "24"]
+
+
+@pytest.fixture(params=["few", *MANY])
+def folder(request, folders):
+  return folders[request.param]
+
+
+@pytest.fixture(params=MANY)
+def whole_folder(request, folders):
+  return folders[request.param]
 
 
 # What depends on the machine, the folder or the number of devices.
@@ -138,8 +159,18 @@ def test_every_mode_gives_two_processes_the_results_of_one(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["to_one", "to_many", "whole"])
-def test_losses_are_those_of_one_process(folder, name):
+def test_losses_are_those_of_one_process(folder):
+  assert_losses_of_one_process(folder, "to_many")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["to_one", "whole"])
+def test_losses_are_also_those_of_one_process(whole_folder, name):
+  """Where one process goes on, and without a stop."""
+  assert_losses_of_one_process(whole_folder, name)
+
+
+def assert_losses_of_one_process(folder, name):
   alone, other = (
     test_resume.lines(folder / "alone"),
     test_resume.lines(folder / name),
@@ -153,9 +184,9 @@ def test_losses_are_those_of_one_process(folder, name):
 
 
 @pytest.mark.slow
-def test_several_processes_start_from_the_parameters_of_another_run(folder):
-  if not (folder / "tuned").exists():
-    pytest.skip("two processes show it")
+@pytest.mark.rest
+def test_several_processes_start_from_the_parameters_of_another_run(folders):
+  folder = folders["2"]
   alone, both = (
     test_resume.lines(folder / name) for name in ("tuned_alone", "tuned")
   )
@@ -173,7 +204,11 @@ def test_several_processes_start_from_the_parameters_of_another_run(folder):
 
 @pytest.mark.slow
 def test_a_workdir_that_is_not_shared_is_refused_at_the_start(folder):
-  logs = [*folder.glob("by_both.*.log")] or [*folder.glob("by_two.*.log")]
+  (logs,) = (
+    found
+    for work in ("by_few", "by_both", "by_two")
+    if (found := [*folder.glob(f"{work}.*.log")])
+  )
   assert len(logs) == 2
   for path in logs:
     assert (
@@ -195,7 +230,8 @@ def test_evaluation_is_that_of_one_process(folder):
 
 
 @pytest.mark.slow
-def test_on_the_same_mesh_all_processes_go_on_bit_for_bit(folder):
+def test_on_the_same_mesh_all_processes_go_on_bit_for_bit(whole_folder):
+  folder = whole_folder
   config = corpus.config(str(folder / "data"), **processes.UPDATES)
   assert test_resume.lines(folder / "whole") == test_resume.lines(
     folder / "parts"
@@ -208,7 +244,8 @@ def test_on_the_same_mesh_all_processes_go_on_bit_for_bit(folder):
 
 
 @pytest.mark.slow
-def test_all_processes_choose_the_newest_checkpoint_that_is_whole(folder):
+def test_all_processes_choose_the_newest_checkpoint_that_is_whole(whole_folder):
+  folder = whole_folder
   logs = [*folder.glob("by_both.*.log"), *folder.glob("by_four.*.log")]
   assert len(logs) in (2, 4)
   for path in logs:

@@ -103,7 +103,10 @@ SELDOM_SAVED = {"checkpoint.every_steps": 24}
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "updates",
-  [EVERYTHING, RECIPE, pytest.param(FEW, marks=pytest.mark.rest)],
+  [
+    EVERYTHING,
+    *(pytest.param(one, marks=pytest.mark.rest) for one in (RECIPE, FEW)),
+  ],
   ids=["all", "recipe", "few"],
 )
 def test_a_run_in_three_parts_is_the_run_in_one(
@@ -164,6 +167,8 @@ def finish(process, workdir):
     process.kill()
 
 
+# `test_uneven_lanes` has them in one process.
+@pytest.mark.rest
 @pytest.mark.slow
 def test_validation_has_fewer_lanes_than_devices(
   data_dir, tmp_path, monkeypatch

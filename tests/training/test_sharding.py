@@ -17,7 +17,11 @@ MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
 FEWER = {"two": 2, "four": 4}
 
 
-REST = ("data", "fsdp", "tensor", "collectives", "compressed", *FEWER)
+# `accumulation` and `adaptive` are also in `test_uneven_lanes`.
+REST = (
+  *("data", "fsdp", "tensor", "accumulation", "adaptive", "collectives"),
+  *("compressed", "initial", *FEWER),
+)
 
 
 def marked(names):
@@ -63,6 +67,7 @@ def test_parameters_do_not_depend_on_where_they_are_drawn(result):
   assert result["drawn"] == 0
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_parameters_of_another_run_are_split_as_those_of_the_mesh(result):
   found = result["initial"]
@@ -149,9 +154,10 @@ def test_evaluation_is_the_same_on_every_mesh_and_by_either_memory(result):
     assert found[name]["shard"] == [8, 4, 24]
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_evaluation_that_learns_is_the_same_on_a_mesh(result):
-  alone, mixed = (result[name]["adaptive"] for name in ("alone", "mixed"))
+  alone, mixed = (result["adaptive"][name] for name in ("alone", "mixed"))
   # Sums in another order, in some twenty updates by SGD.
   assert mixed["nll"] == pytest.approx(alone["nll"], rel=1e-5)
   # Each lane has a copy of its own, which `tensor` alone splits.
