@@ -123,7 +123,7 @@ class _Side:
     command = [
       *(sys.executable, "-m", "benchmarks.contestant"),
       f"--who={'ours' if who == 'before' else who}",
-      f"--work={json.dumps(dataclasses.asdict(work))}",
+      f"--work={json.dumps(workload.changed(work))}",
       f"--count={count}",
       f"--cores={','.join(_CORES.value)}",
     ]

@@ -27,7 +27,7 @@ _SEGMENTS = flags.DEFINE_integer("segments", 4, "Segments per call.")
 
 def run_command(defaults: workload.Workload) -> None:
   """Measures a workload, changed by flags, and prints one JSON line."""
-  workload.define_flags(defaults)
+  workload.define_flags(workload.fields(defaults))
 
   def main(argv: list[str]) -> None:
     del argv

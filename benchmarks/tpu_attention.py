@@ -26,6 +26,7 @@ import numpy as np
 from absl import app
 from absl import flags
 
+from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import tiling as tiling_lib
@@ -137,19 +138,23 @@ def _arguments(shape, gradient, mesh):
 
 def _attend(shape, implementation, reach, seeds, *arrays):
   *rows, content_bias, position_bias = arrays
-  values = dispatch.relative_attention(
-    *[
-      array.reshape(*array.shape[:-1], shape.heads, shape.head_dim)
-      for array in rows
-    ],
+  query, key, value, position_key = (
+    array.reshape(*array.shape[:-1], shape.heads, shape.head_dim)
+    for array in rows
+  )
+  inputs = attention.Inputs(
+    query=query,
+    key=key,
+    value=value,
+    reach=reach,
+    position_key=position_key,
     content_bias=content_bias,
     position_bias=position_bias,
-    reach=reach,
-    dropout=dropout_lib.AttentionDropout(_DROPOUT.value, seeds)
-    if _DROPOUT.value
-    else None,
-    implementation=implementation,
   )
+  dropout = None
+  if _DROPOUT.value:
+    dropout = dropout_lib.AttentionDropout(_DROPOUT.value, seeds)
+  values = dispatch.relative_attention(inputs, dropout, implementation)
   return values.reshape(arrays[0].shape)
 
 

@@ -29,6 +29,7 @@ class Workload:
   segment_len: int
   mem_len: int
   dtype: str
+  encoding: str = "relative"
 
   @property
   def tokens(self) -> int:
@@ -62,9 +63,18 @@ def fields(work: Workload) -> dict[str, Any]:
   return values
 
 
-def define_flags(defaults: Workload) -> None:
-  """Defines a flag for each field but the task."""
-  for name, value in fields(defaults).items():
+def changed(work: Workload) -> dict[str, Any]:
+  """Fields by name, without those at a default, which older versions lack."""
+  return {
+    field.name: getattr(work, field.name)
+    for field in dataclasses.fields(work)
+    if getattr(work, field.name) != field.default
+  }
+
+
+def define_flags(defaults: dict[str, Any]) -> None:
+  """Defines a flag for each of these fields."""
+  for name, value in defaults.items():
     define = flags.DEFINE_integer if type(value) is int else flags.DEFINE_string
     define(name, value, "See benchmarks/workload.py.")
 
@@ -86,6 +96,7 @@ def experiment(work: Workload) -> schema.ExperimentConfig:
       "num_heads": work.num_heads,
       "head_dim": work.model_dim // work.num_heads,
       "ff_dim": work.ff_dim,
+      "encoding": work.encoding,
       "dropout_rate": 0.0,
       "same_length_window": "mem_len",
       "dtype": work.dtype,

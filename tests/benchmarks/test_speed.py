@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from benchmarks import encodings
 from benchmarks import ours
 from benchmarks import side_by_side
 from benchmarks import workload
@@ -44,3 +45,35 @@ def test_a_table_has_a_row_for_each_side():
   assert rows[3] == (
     "| train_small | 6, 256, 128, 8 | huggingface | 2.0 | 3.0 | 1.5 | 1.25 |"
   )
+
+
+def test_an_older_version_is_not_told_of_new_fields():
+  work = workload.make(workload.TRAIN, TINY)
+  assert "encoding" not in workload.changed(work)
+  assert workload.make(workload.changed(work)) == work
+  rotated = dataclasses.replace(work, encoding="rope")
+  assert workload.make(workload.changed(rotated)) == rotated
+
+
+def test_encodings_take_turns_and_make_a_table(monkeypatch):
+  turns = []
+
+  def make(work, *, count):
+    def run():
+      turns.append(work.encoding)
+
+    run.compile_seconds, run.peak_bytes = 0.0, count
+    return run
+
+  monkeypatch.setattr(ours, "make", make)
+  compared = ["relative", "rope"]
+  results = [
+    result
+    for task in encodings.TASKS
+    for result in encodings.compare(task, TINY, encodings=compared, rounds=2)
+  ]
+  assert turns == 3 * 2 * compared
+  assert results[0]["times_as_long"] == 1
+  rows = encodings.table(results).splitlines()
+  assert [row.split(" | ")[0] for row in rows[2:]] == ["| relative", "| rope"]
+  assert {row.count("|") for row in rows} == {8}

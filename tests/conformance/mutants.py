@@ -158,11 +158,11 @@ def rotate_neighbours(monkeypatch):
 
 def scale_penalties(monkeypatch):
   """By 1 / sqrt(4), the width of a head, as the other terms of scores."""
-  original = distances_lib.linear_penalties
+  original = attention.linear_penalties
   monkeypatch.setattr(
-    distances_lib,
+    attention,
     "linear_penalties",
-    lambda slopes, context_len: original(slopes, context_len) / 2,
+    lambda slopes, distance: original(slopes, distance) / 2,
   )
 
 

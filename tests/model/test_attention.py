@@ -72,6 +72,13 @@ def test_visible_keys_are_those_within_reach():
     assert actual[lane, i, j] == (0 <= distance <= reach[lane, i])
 
 
+def test_penalties_fall_to_zero_at_the_query():
+  distance = attention.distances(2, 4)
+  actual = attention.linear_penalties(jnp.array([0.5, 0.25]), distance)
+  expected = np.array([[[2, 1, 0, -1], [3, 2, 1, 0]]])
+  np.testing.assert_array_equal(actual, expected * [[[0.5]], [[0.25]]])
+
+
 @jax.jit
 def _attend(query, key, value, position_key, biases, reach):
   return attention.relative_attention(
@@ -117,6 +124,26 @@ def test_attention_equals_the_loops(queries, remembered, window):
       lambda distance: np.float64(position_key[::-1][distance]),
       *biases,
       window=window,
+    )
+    np.testing.assert_allclose(actual[lane], expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("slopes", [None, (0.5, 0.125)])
+def test_attention_without_keys_of_distances_equals_the_loops(slopes):
+  query, key, value, *_ = _arguments(3, 7)
+  zeros = np.zeros((HEADS, WIDTH))
+  actual = attention.relative_attention(
+    query,
+    key,
+    value,
+    slopes=slopes and jnp.array(slopes),
+    reach=jnp.full((LANES, 3), 5),
+    dropout=None,
+  )
+  for lane in range(LANES):
+    arrays = (np.float64(array[lane]) for array in (query, key, value))
+    expected = oracle.attention(
+      *arrays, lambda distance: zeros, zeros, zeros, slopes, window=5
     )
     np.testing.assert_allclose(actual[lane], expected, atol=ROUNDING)
 

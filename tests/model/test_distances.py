@@ -30,13 +30,6 @@ def test_three_heads_have_the_slopes_of_the_published_program():
   np.testing.assert_allclose(alibi.slopes(3), [2**-4, 2**-8, 2**-2])
 
 
-def test_penalties_fall_to_zero_at_the_query():
-  actual = distances.linear_penalties([0.5, 0.25], 4)
-  np.testing.assert_array_equal(
-    actual, [[-1.5, -1.0, -0.5, 0.0], [-0.75, -0.5, -0.25, 0.0]]
-  )
-
-
 def test_rotation_is_the_matrix_of_the_paper():
   """Su et al. 2021, equation 15, whose pairs are neighbouring channels.
 

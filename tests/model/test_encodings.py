@@ -159,19 +159,7 @@ def test_the_table_and_the_rules_know_the_same_encodings():
   for name, encoding in encodings.ENCODINGS.items():
     rules = model_fields.ENCODINGS[name]
     assert encoding.clamps == rules.clamps
-    # Kernels multiply queries by keys of distances, too.
-    assert rules.has_kernels == (encoding.score_products > 2)
     assert encoding.counts_from_segment == (name in ABSOLUTE)
-
-
-@pytest.mark.parametrize("encoding", [*ABSOLUTE, "rope", "alibi", "none"])
-def test_a_kernel_that_cannot_serve_is_one_line(encoding):
-  for attention in ("pallas", "chunked", "head_major"):
-    config = tiny.config_dict(
-      **{"model.encoding": encoding, "model.attention": attention}
-    )
-    with pytest.raises(errors.UserError, match="needs an encoding with keys"):
-      load.from_config_dict(config)
 
 
 def test_rotated_heads_have_an_even_width():

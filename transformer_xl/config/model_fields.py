@@ -11,15 +11,14 @@ class EncodingRules(NamedTuple):
   """What the rules need to know about an encoding of order."""
 
   clamps: bool = False  # Distances beyond `clamp_len` can share one encoding.
-  has_kernels: bool = False  # Every value of `attention` can serve it.
   rotates: bool = False  # Pairs of a head's channels.
 
 
 # The encodings are in `model/encodings/`; a test holds that both agree.
 ENCODINGS = {
-  "relative": EncodingRules(clamps=True, has_kernels=True),
-  "relative_tied": EncodingRules(clamps=True, has_kernels=True),
-  "shaw": EncodingRules(has_kernels=True),
+  "relative": EncodingRules(clamps=True),
+  "relative_tied": EncodingRules(clamps=True),
+  "shaw": EncodingRules(),
   "absolute": EncodingRules(),
   "absolute_per_layer": EncodingRules(),
   "rope": EncodingRules(rotates=True),

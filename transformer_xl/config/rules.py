@@ -219,13 +219,6 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       f"model.encoding=rope, but that is {model.encoding}; set "
       "--config.model.position_scale=1."
     )
-  plain = ("auto", "reference")
-  if model.attention not in plain and not encoding.has_kernels:
-    raise errors.UserError(
-      f"model.attention={model.attention} needs an encoding with keys of "
-      f"distances, but model.encoding is {model.encoding}; set "
-      "--config.model.attention=auto."
-    )
 
 
 def _check_mesh(config: schema.ExperimentConfig) -> None:

@@ -18,6 +18,5 @@ def changes(model: Any) -> dict[str, Any]:
   units = round(model.model_dim * attention_dim / (2 * model.model_dim + 1))
   return {
     "encoding": "absolute",
-    "attention": "auto",  # The kernels do not serve absolute encodings.
     "ff_dim": model.ff_dim + units,
   }

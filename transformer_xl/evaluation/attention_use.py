@@ -89,25 +89,28 @@ def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   query, key, distance = jax.tree.map(jnp.float32, factors)
   content = jnp.einsum("bthd,bkhd->bhtk", query, key)
   terms = Terms(content, *[jnp.zeros_like(content)] * 3)
-  if distance is not None and distance.keys is not None:
-    keys, (u, v) = distance.keys, distance.biases
+  keys, biases, slopes = distance or encoding.DistanceTerms()
+  if keys is not None:
     scores = jnp.einsum("bthd,khd->bhtk", query, keys)
-    u_key = jnp.einsum("hd,bkhd->bhk", u, key)[:, :, None]
-    v_distance = jnp.einsum("hd,khd->hk", v, keys)[None, :, None]
+    terms = terms._replace(distance=attention.rel_shift(scores))
+  if biases is not None:
+    u_key = jnp.einsum("hd,bkhd->bhk", biases[0], key)[:, :, None]
+    v_distance = jnp.einsum("hd,khd->hk", biases[1], keys)[None, :, None]
     u_key, v_distance = (
       jnp.broadcast_to(term, content.shape) for term in (u_key, v_distance)
     )
     terms = terms._replace(
-      distance=attention.rel_shift(scores),
-      content_bias=u_key,
-      distance_bias=attention.rel_shift(v_distance),
+      content_bias=u_key, distance_bias=attention.rel_shift(v_distance)
     )
   scale = query.shape[-1] ** -0.5
   terms = jax.tree.map(lambda term: term * scale, terms)
-  if distance is None or distance.scores is None:
+  if slopes is None:
     return terms
-  added = attention.by_distance(distance.scores, query.shape[1])
-  return terms._replace(distance_bias=jnp.broadcast_to(added, content.shape))
+  distance = attention.distances(*content.shape[2:])
+  penalties = attention.linear_penalties(slopes, distance)[None]
+  return terms._replace(
+    distance_bias=jnp.broadcast_to(-penalties, content.shape)
+  )
 
 
 def memory_mass(

@@ -1,5 +1,8 @@
 """Relative attention (Dai et al. 2019, section 3.3) on plain arrays.
 
+All terms of a score but that of query and key may be absent, so that this is
+the attention of every encoding.
+
 Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
 """
 
@@ -22,10 +25,11 @@ class Inputs(NamedTuple):
   query: shapes.Queries
   key: shapes.Keys
   value: shapes.Keys
-  position_key: shapes.PositionKeys
-  content_bias: shapes.Biases
-  position_bias: shapes.Biases
   reach: shapes.Reach
+  position_key: shapes.PositionKeys | None = None
+  content_bias: shapes.Biases | None = None
+  position_bias: shapes.Biases | None = None
+  slopes: shapes.Slopes | None = None  # Constants, without a gradient.
 
 
 def rel_shift(
@@ -43,22 +47,27 @@ def rel_shift(
   return folded[:, :, 1:].reshape(scores.shape)
 
 
-def by_distance(
-  scores: shapes.DistanceScores, segment_len: int
-) -> jt.Float[shapes.Array, "1 H T K"]:
-  """Scores of distances alone, in columns of keys; see `rel_shift`."""
-  heads, context_len = scores.shape
-  shape = (1, heads, segment_len, context_len)
-  return rel_shift(jnp.broadcast_to(scores[None, :, None], shape))
+def distances(
+  segment_len: int, context_len: int
+) -> jt.Int[shapes.Array, "T K"]:
+  """From each query back to each key; below 0 for keys after the query."""
+  query = jnp.arange(context_len - segment_len, context_len, dtype=jnp.int32)
+  key = jnp.arange(context_len, dtype=jnp.int32)
+  return query[:, None] - key[None]
+
+
+def linear_penalties(
+  slopes: shapes.Slopes, distance: jt.Int[shapes.Array, "T K"]
+) -> jt.Float[shapes.Array, "H T K"]:
+  """Slope times distance, to subtract from scaled scores (ALiBi)."""
+  return slopes[:, None, None] * distance[None].astype(jnp.float32)
 
 
 def visible_keys(
   reach: shapes.Reach, context_len: int
 ) -> jt.Bool[shapes.Array, "B T K"]:
   """Whether each query may attend to each key; see `memory.reach`."""
-  segment_len = reach.shape[1]
-  query = jnp.arange(context_len - segment_len, context_len)
-  distance = query[:, None] - jnp.arange(context_len)[None, :]  # [T, K]
+  distance = distances(reach.shape[1], context_len)
   return (distance >= 0)[None] & (distance[None] <= reach[:, :, None])
 
 
@@ -70,20 +79,20 @@ def relative_attention(
   *,
   content_bias: shapes.Biases | None = None,
   position_bias: shapes.Biases | None = None,
+  slopes: shapes.Slopes | None = None,
   reach: shapes.Reach,
   dropout: dropout_lib.AttentionDropout | None,
   first_query: int = 0,
-  distance_scores: shapes.DistanceScores | None = None,
 ) -> shapes.Queries:
   """Attention with content and position terms, softmax in float32.
 
   Keys and values are those of memory and segment, oldest first. `position_key`
   has projected encodings of the distances K-1 down to 0; without it, scores do
   not have a position term. The content term adds `content_bias`, u, to the
-  query, and the position term `position_bias`, v. `distance_scores` are added
-  to scaled scores. `reach` is the largest distance that each query may see.
-  After dropout the probabilities are not re-normalised; `first_query` is where
-  in its segment the first query is.
+  query, and the position term `position_bias`, v, if there are any. With
+  `slopes`, scaled scores fall in proportion to the distance. `reach` is the
+  largest distance that each query may see. After dropout the probabilities are
+  not re-normalised; `first_query` is where in its segment the first query is.
   """
 
   def term(bias, axes, keys):
@@ -99,8 +108,8 @@ def relative_attention(
       scores += rel_shift(term(position_bias, "khd", position_key))
   # The published code scales the sum, so u and v are scaled too.
   scores *= query.shape[-1] ** -0.5
-  if distance_scores is not None:
-    scores += by_distance(distance_scores, query.shape[1])
+  if slopes is not None:
+    scores -= linear_penalties(slopes, distances(*scores.shape[2:]))[None]
   weights = visible_softmax(scores, reach)
   weights = dropout_lib.drop_weights(
     weights.astype(query.dtype), dropout, first_query=first_query
@@ -130,9 +139,11 @@ def chunked_attention(
       query=inputs.query[:, block],
       key=inputs.key[:, :seen],
       value=inputs.value[:, :seen],
-      position_key=inputs.position_key[context_len - seen :],
       reach=inputs.reach[:, block],
     )
+    if inputs.position_key is not None:
+      nearest = inputs.position_key[context_len - seen :]
+      arrays = arrays._replace(position_key=nearest)
     blocks.append(jax.checkpoint(attend)(**arrays._asdict()))
   return jnp.concatenate(blocks, axis=1)
 

@@ -148,13 +148,10 @@ def nearest(
   terms: encoding.DistanceTerms | None, count: int
 ) -> encoding.DistanceTerms | None:
   """The terms of a ring with fewer slots, `count`."""
-  if terms is None:
-    return None
-  keys, scores = terms.keys, terms.scores
-  return terms._replace(
-    keys=keys and ring_lib.around(keys.once[..., -count:]),
-    scores=None if scores is None else scores[:, -count:],
-  )
+  if terms is None or terms.keys is None:
+    return terms
+  nearest_keys = terms.keys.once[..., -count:]
+  return terms._replace(keys=ring_lib.around(nearest_keys))
 
 
 def joined(layer: shapes.PyTree, config: schema.ModelConfig) -> shapes.PyTree:

@@ -7,9 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model.kernels import dispatch
 
 ROUNDING = 1e-5  # Float32 sums in another order, relative to the largest.
+# What attention has besides queries, keys and values, by encoding. To the
+# kernels, rope and the absolute encodings are as none.
+TERMS = {
+  "relative": ("position_key", "content_bias", "position_bias"),
+  "shaw": ("position_key",),
+  "alibi": ("slopes",),
+  "none": (),
+}
+CONSTANTS = ("reach", "slopes")
 
 
 def arguments(
@@ -19,6 +30,7 @@ def arguments(
   heads: int,
   width: int,
   *,
+  encoding: str = "relative",
   dtype: Any = jnp.float32,
   seed: int = 0,
 ) -> dict[str, jax.Array]:
@@ -31,15 +43,29 @@ def arguments(
 
   reach = generator.integers(0, keys + 1, size=(lanes, queries))
   reach[0, -1] = keys
-  return {
+  arrays = {
     "query": normal(lanes, queries, heads, width),
     "key": normal(lanes, keys, heads, width),
     "value": normal(lanes, keys, heads, width),
+    "reach": jnp.asarray(reach, jnp.int32),
+  }
+  terms = {
     "position_key": normal(keys, heads, width),
     "content_bias": normal(heads, width),
     "position_bias": normal(heads, width),
-    "reach": jnp.asarray(reach, jnp.int32),
+    "slopes": jnp.asarray(generator.uniform(0.01, 0.5, heads), jnp.float32),
   }
+  return arrays | {name: terms[name] for name in TERMS[encoding]}
+
+
+def dispatched(
+  implementation: str,
+  dropout: dropout_lib.AttentionDropout | None,
+  **arrays: jax.Array,
+) -> jax.Array:
+  """Attention, computed in one of the ways of `dispatch`."""
+  inputs = attention.Inputs(**arrays)
+  return dispatch.relative_attention(inputs, dropout, implementation)
 
 
 def dropout(
@@ -54,13 +80,13 @@ def dropout(
 def widened(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
   """The same numbers in float32."""
   return {
-    name: array if name == "reach" else array.astype(jnp.float32)
+    name: array if name in CONSTANTS else array.astype(jnp.float32)
     for name, array in arrays.items()
   }
 
 
 def value_and_gradients(function, arrays, seed=1):
-  """Attention's values, and gradients of everything but reach.
+  """Attention's values, and gradients of all that has any.
 
   Args:
     function: of the arrays; the same object for the same computation, since
@@ -69,15 +95,15 @@ def value_and_gradients(function, arrays, seed=1):
     seed: of the values' weights.
   """
   arrays = dict(arrays)
-  reach = arrays.pop("reach")
+  fixed = {name: arrays.pop(name) for name in CONSTANTS if name in arrays}
   shape = arrays["query"].shape
   weights = np.random.default_rng(seed).standard_normal(shape)
-  return _run(function, arrays, reach, jnp.asarray(weights, jnp.float32))
+  return _run(function, arrays, fixed, jnp.asarray(weights, jnp.float32))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _run(function, arrays, reach, weights):
-  values, pull = jax.vjp(lambda arrays: function(**arrays, reach=reach), arrays)
+def _run(function, arrays, fixed, weights):
+  values, pull = jax.vjp(lambda arrays: function(**arrays, **fixed), arrays)
   return values, pull(weights.astype(values.dtype))
 
 

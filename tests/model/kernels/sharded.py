@@ -11,7 +11,6 @@ import jax
 from tests.model.kernels import cases
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import schema
-from transformer_xl.model.kernels import dispatch
 
 os.environ["XLA_FLAGS"] = (
   os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -20,18 +19,22 @@ os.environ["XLA_FLAGS"] = (
 
 def main():
   # Lanes and heads that the devices divide, and those that they do not.
-  for lanes, heads in ((4, 2), (3, 3)):
-    arrays = cases.arguments(lanes, 3, 12, heads, 4)
+  for (lanes, heads), encoding in (
+    *(((4, 2), encoding) for encoding in cases.TERMS),
+    ((3, 3), "relative"),
+    ((3, 3), "alibi"),
+  ):
+    arrays = cases.arguments(lanes, 3, 12, heads, 4, encoding=encoding)
     dropout = cases.dropout(arrays, 0.4)
-    attend = functools.partial(dispatch.relative_attention, dropout=dropout)
-    alone = cases.value_and_gradients(
-      functools.partial(attend, implementation="reference"), arrays
-    )
+
+    def run(implementation, arrays=arrays, dropout=dropout):
+      attend = functools.partial(cases.dispatched, implementation, dropout)
+      return cases.value_and_gradients(attend, arrays)
+
+    alone = run("reference")
     mesh = mesh_lib.make_mesh(schema.MeshConfig(data=2, fsdp=2, tensor=2))
     with jax.set_mesh(mesh):
-      together = cases.value_and_gradients(
-        functools.partial(attend, implementation="pallas"), arrays
-      )
+      together = run("pallas")
     cases.assert_close(together, alone)
 
 

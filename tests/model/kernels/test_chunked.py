@@ -13,13 +13,26 @@ def chunked(dropout, **arrays):
   return attention.chunked_attention(attention.Inputs(**arrays), dropout)
 
 
-@pytest.mark.parametrize("rate", [None, 0.5])
-@pytest.mark.parametrize("sizes", [(2, 9, 0, 2, 4), (1, 8, 5, 3, 5)])
+@pytest.mark.parametrize(
+  ("sizes", "rate", "encoding"),
+  [
+    *(
+      (sizes, rate, "relative")
+      for sizes in ((2, 9, 0, 2, 4), (1, 8, 5, 3, 5))
+      for rate in (None, 0.5)
+    ),
+    ((1, 8, 5, 3, 5), 0.5, "alibi"),
+    *(
+      pytest.param((1, 8, 5, 3, 5), 0.5, encoding, marks=pytest.mark.rest)
+      for encoding in ("shaw", "none")
+    ),
+  ],
+)
 def test_values_and_gradients_are_those_of_plain_attention(
-  sizes, rate, monkeypatch
+  sizes, rate, encoding, monkeypatch
 ):
   monkeypatch.setattr(attention, "BLOCK", 4)
-  arrays = cases.arguments(*sizes)
+  arrays = cases.arguments(*sizes, encoding=encoding)
   dropout = rate and cases.dropout(arrays, rate)
   plain = functools.partial(attention.relative_attention, dropout=dropout)
   blocks = functools.partial(chunked, dropout)

@@ -12,22 +12,31 @@ import pytest
 
 from tests.model.kernels import cases
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.model import attention
 from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import dispatch
 
 EVERY = ("reference", "head_major", "chunked", "pallas")
 
 
-def _choose(arrays, implementation="auto"):
-  return dispatch.choose(implementation, arrays["query"], arrays["key"])
+def _choose(inputs, implementation="auto"):
+  return dispatch.choose(implementation, inputs)
 
 
-def _shapes(lanes, queries, remembered, heads, width):
+def _shapes(lanes, queries, remembered, heads, width, *, has_positions=True):
   keys = queries + remembered
-  return {
-    "query": jnp.broadcast_to(jnp.bfloat16(0), (lanes, queries, heads, width)),
-    "key": jnp.broadcast_to(jnp.bfloat16(0), (lanes, keys, heads, width)),
-  }
+
+  def zeros(*shape):
+    return jnp.broadcast_to(jnp.bfloat16(0), shape)
+
+  key = zeros(lanes, keys, heads, width)
+  return attention.Inputs(
+    query=zeros(lanes, queries, heads, width),
+    key=key,
+    value=key,
+    reach=jnp.zeros((lanes, queries), jnp.int32),
+    position_key=zeros(keys, heads, width) if has_positions else None,
+  )
 
 
 def test_auto_knows_cpu_and_tpu(monkeypatch):
@@ -44,6 +53,9 @@ def test_auto_on_tpu_is_fused_where_that_can_serve(monkeypatch):
   assert _choose(_shapes(1, 128, 3800, 1, 128)) == "pallas"
   assert _choose(_shapes(1, 1, 3800, 1, 128)) == "chunked"  # One token.
   assert _choose(_shapes(1, 128, 90_000, 1, 128)) == "chunked"  # Too large.
+  most = (1, 128, 10_000, 1, 128)  # Without room for keys of distances.
+  assert _choose(_shapes(*most)) == "chunked"
+  assert _choose(_shapes(*most, has_positions=False)) == "pallas"
 
 
 def test_auto_on_a_mesh_asks_for_the_heads_of_one_device(monkeypatch):
@@ -68,16 +80,19 @@ def test_a_named_choice_is_taken(name):
   assert _choose(_shapes(1, 1, 3, 1, 4), name) == name
 
 
-@pytest.mark.parametrize("rate", [None, 0.4])
-def test_all_implementations_agree(rate):
-  arrays = cases.arguments(2, 3, 12, 2, 4)
+@pytest.mark.parametrize(
+  ("encoding", "rate"),
+  [
+    *(("relative", rate) for rate in (None, 0.4)),
+    *((encoding, 0.4) for encoding in ("shaw", "alibi", "none")),
+  ],
+)
+def test_all_implementations_agree(encoding, rate):
+  arrays = cases.arguments(2, 3, 12, 2, 4, encoding=encoding)
   dropout = rate and cases.dropout(arrays, rate)
   expected, *others = [
     cases.value_and_gradients(
-      functools.partial(
-        dispatch.relative_attention, dropout=dropout, implementation=name
-      ),
-      arrays,
+      functools.partial(cases.dispatched, name, dropout), arrays
     )
     for name in EVERY
   ]

@@ -33,17 +33,23 @@ def _assert_equal(arrays):
   )
 
 
+def _rest(*values):
+  return pytest.param(*values, marks=pytest.mark.rest)
+
+
 # Lanes, queries, remembered, heads, head width.
 @pytest.mark.parametrize(
-  "sizes",
+  ("sizes", "encoding"),
   [
-    (2, 3, 12, 2, 4),
-    (2, 130, 70, 2, 64),
-    pytest.param((1, 20, 9, 3, 41), marks=pytest.mark.rest),
+    ((2, 3, 12, 2, 4), "relative"),
+    ((2, 130, 70, 2, 64), "relative"),
+    ((2, 3, 12, 2, 4), "alibi"),
+    *(_rest((1, 20, 9, 3, 41), encoding) for encoding in cases.TERMS),
+    _rest((2, 130, 70, 2, 64), "none"),
   ],
 )
-def test_the_same_weights_are_dropped_as_in_plain_attention(sizes):
-  arrays = cases.arguments(*sizes)
+def test_the_same_weights_are_dropped_as_in_plain_attention(sizes, encoding):
+  arrays = cases.arguments(*sizes, encoding=encoding)
   dropout = cases.dropout(arrays, 0.3)
   actual, expected = (
     cases.value_and_gradients(
@@ -56,23 +62,30 @@ def test_the_same_weights_are_dropped_as_in_plain_attention(sizes):
   assert np.abs(whole[0] - expected[0]).max() > 0.1
 
 
+PUBLISHED = (1, 20, 9, 3, 41)  # The width of the published base model.
+TWO_BLOCKS = (2, 130, 70, 2, 64)  # Of queries, both padded.
+MORE_SIZES = (
+  *((2, 12, 0, 2, 4), (2, 1, 5, 2, 4), (1, 17, 128, 4, 64)),
+  *((1, 16, 16, 1, 128), (1, 5, 6, 1, 130)),
+)
+
+
 @pytest.mark.parametrize(
-  "sizes",
+  ("sizes", "encoding"),
   [
-    (2, 3, 12, 2, 4),  # As in the conformance suite.
-    (1, 20, 9, 3, 41),  # The width of the published base model.
-    (2, 130, 70, 2, 64),  # Two blocks of queries, both padded.
-    *(
-      pytest.param(sizes, marks=pytest.mark.rest)
-      for sizes in (
-        *((2, 12, 0, 2, 4), (2, 1, 5, 2, 4), (1, 17, 128, 4, 64)),
-        *((1, 16, 16, 1, 128), (1, 5, 6, 1, 130)),
-      )
-    ),
+    ((2, 3, 12, 2, 4), "relative"),  # As in the conformance suite.
+    (PUBLISHED, "relative"),
+    (TWO_BLOCKS, "relative"),
+    ((2, 3, 12, 2, 4), "shaw"),
+    (TWO_BLOCKS, "alibi"),
+    ((2, 3, 12, 2, 4), "none"),
+    *(_rest(sizes, "relative") for sizes in MORE_SIZES),
+    *(_rest(sizes, "alibi") for sizes in (*MORE_SIZES, PUBLISHED)),
+    *(_rest(TWO_BLOCKS, encoding) for encoding in ("shaw", "none")),
   ],
 )
-def test_values_and_gradients_are_those_of_plain_attention(sizes):
-  _assert_equal(cases.arguments(*sizes))
+def test_values_and_gradients_are_those_of_plain_attention(sizes, encoding):
+  _assert_equal(cases.arguments(*sizes, encoding=encoding))
 
 
 @hypothesis.given(
@@ -81,15 +94,22 @@ def test_values_and_gradients_are_those_of_plain_attention(sizes):
   remembered=strategies.integers(0, 140),
   heads=strategies.integers(1, 3),
   width=strategies.sampled_from([8, 32, 33, 64]),
+  encoding=strategies.sampled_from([*cases.TERMS]),
 )
 @hypothesis.settings(max_examples=3)
-def test_any_sizes_will_do(lanes, queries, remembered, heads, width):
-  _assert_equal(cases.arguments(lanes, queries, remembered, heads, width))
+def test_any_sizes_will_do(lanes, queries, remembered, heads, width, encoding):
+  sizes = (lanes, queries, remembered, heads, width)
+  _assert_equal(cases.arguments(*sizes, encoding=encoding))
 
 
-def test_long_contexts_are_read_in_tiles_and_unseen_tiles_are_not(monkeypatch):
+@pytest.mark.parametrize(
+  "encoding", ["relative", "alibi", _rest("shaw"), _rest("none")]
+)
+def test_long_contexts_are_read_in_tiles_and_unseen_tiles_are_not(
+  encoding, monkeypatch
+):
   monkeypatch.setattr(tiling, "KEY_BLOCK", 128)
-  arrays = cases.arguments(2, 20, 250, 2, 64)
+  arrays = cases.arguments(2, 20, 250, 2, 64, encoding=encoding)
   position = jnp.arange(250, 270)
   # The first lane sees nothing of the first tile, the second lane all.
   arrays["reach"] = jnp.stack([position - 128, position])
@@ -103,8 +123,9 @@ def test_long_contexts_are_read_in_tiles_and_unseen_tiles_are_not(monkeypatch):
   jax.tree.map(np.testing.assert_array_equal, gradients, expected_gradients)
 
 
-def test_what_is_out_of_reach_cannot_be_felt():
-  arrays = cases.arguments(2, 3, 12, 2, 4)
+@pytest.mark.parametrize("encoding", ["relative", "alibi"])
+def test_what_is_out_of_reach_cannot_be_felt(encoding):
+  arrays = cases.arguments(2, 3, 12, 2, 4, encoding=encoding)
   arrays["reach"] = jnp.array([[1, 2, 3], [0, 1, 2]])
   stale = dict(arrays)
   stale["key"] = arrays["key"].at[:, :11].set(1e18)
@@ -123,9 +144,11 @@ def test_large_scores_stay_finite():
     assert np.all(np.isfinite(leaf))
 
 
-def test_bfloat16_stays_within_its_rounding():
+@pytest.mark.parametrize("encoding", ["relative", "alibi"])
+def test_bfloat16_stays_within_its_rounding(encoding):
   """A relative 2^-8 for each of a few roundings; no worse than plain."""
-  arrays = cases.arguments(2, 20, 30, 2, 64, dtype=jnp.bfloat16)
+  sizes = (2, 20, 30, 2, 64)
+  arrays = cases.arguments(*sizes, encoding=encoding, dtype=jnp.bfloat16)
   exact = cases.value_and_gradients(_plain, cases.widened(arrays))
   actual = cases.value_and_gradients(_fused, arrays)
   cases.assert_close(actual, exact, tolerance=0.03)

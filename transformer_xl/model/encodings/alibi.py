@@ -6,9 +6,10 @@ are constants, so there is nothing to learn and no longest distance.
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from transformer_xl import shapes
 from transformer_xl.model import parameters
-from transformer_xl.model.encodings import distances
 from transformer_xl.model.encodings import encoding
 
 
@@ -25,12 +26,10 @@ class Alibi(encoding.Encoding):
     context_len: int,
     biases: shapes.BiasPair | None,
   ) -> encoding.DistanceTerms | None:
-    """The penalties of all heads, in float32."""
-    del project, positions, biases
-    heads = module.config.num_heads
-    return encoding.DistanceTerms(
-      scores=distances.linear_penalties(slopes(heads), context_len)
-    )
+    """The slopes of all heads, in float32."""
+    del project, positions, context_len, biases
+    heads = slopes(module.config.num_heads)
+    return encoding.DistanceTerms(slopes=jnp.asarray(heads, jnp.float32))
 
 
 def slopes(num_heads: int) -> list[float]:

@@ -1,7 +1,5 @@
 """Functions of distances and positions that encodings share."""
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 import jaxtyping as jt
 
@@ -40,14 +38,6 @@ def clipped_rows(
   """Learned rows of the distances K-1 to 0; the last is for all beyond."""
   distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.int32)
   return table[jnp.minimum(distance, table.shape[0] - 1)]
-
-
-def linear_penalties(
-  slopes: Sequence[float], context_len: int
-) -> shapes.DistanceScores:
-  """Minus slope times distance, for the distances K-1 to 0 (ALiBi)."""
-  distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.float32)
-  return -jnp.asarray(slopes, jnp.float32)[:, None] * distance[None]
 
 
 def rotary_angles(

@@ -17,22 +17,25 @@ import jax
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model.kernels import dispatch
 
 
 class DistanceTerms(NamedTuple):
-  """What attention needs for the terms of the distance and the biases.
-
-  An encoding has keys and biases, or scores.
-  """
+  """What attention needs for the terms of the distance and the biases."""
 
   # [K, H, Dh] of the distances K-1 to 0; see `ring` for a ring's.
   keys: Any = None
   biases: shapes.BiasPair | None = None  # u and v.
-  # Added to scaled scores, whatever query and key are.
-  scores: shapes.DistanceScores | None = None
+  slopes: shapes.Slopes | None = None  # Less scaled score for a distance of 1.
+
+  def biases_in(self, dtype: Any) -> shapes.BiasPair | None:
+    """The biases in a type of numbers, that of the queries."""
+    if self.biases is None:
+      return None
+    return self.biases[0].astype(dtype), self.biases[1].astype(dtype)
 
 
 class ScoreFactors(NamedTuple):
@@ -156,32 +159,22 @@ class Encoding:
   ) -> shapes.Queries:
     """Attention over memory and segment.
 
-    Every kernel serves keys of distances; `kernels.dispatch` says what
-    `implementation` chooses among. Without such keys attention is computed in
-    whole matrices.
+    `kernels.dispatch` says what `implementation` chooses among.
     """
     query, key, distance = factors
-    if distance is None or distance.keys is None:
-      return dispatch.content_attention(
-        query,
-        key,
-        value,
-        distance_scores=distance and distance.scores,
-        reach=reach,
-        dropout=dropout,
-      )
-    assert distance.biases is not None
-    return dispatch.relative_attention(
-      query,
-      key,
-      value,
-      distance.keys,
-      content_bias=distance.biases[0].astype(query.dtype),
-      position_bias=distance.biases[1].astype(query.dtype),
+    distance = distance or DistanceTerms()
+    u, v = distance.biases_in(query.dtype) or (None, None)
+    inputs = attention.Inputs(
+      query=query,
+      key=key,
+      value=value,
       reach=reach,
-      dropout=dropout,
-      implementation=implementation,
+      position_key=distance.keys,
+      content_bias=u,
+      position_bias=v,
+      slopes=distance.slopes,
     )
+    return dispatch.relative_attention(inputs, dropout, implementation)
 
   def attend_ring(
     self,
@@ -194,9 +187,13 @@ class Encoding:
   ) -> shapes.RingQueries:
     """`attend` over a ring; `place` is reach [B, T] and slot, a scalar."""
     del config
-    keys, biases, scores = distance or DistanceTerms()
-    if biases is not None:
-      biases = biases[0].astype(query.dtype), biases[1].astype(query.dtype)
+    distance = distance or DistanceTerms()
     return dispatch.ring_attention(
-      query, key, value, keys, biases=biases, distance_scores=scores, **place
+      query,
+      key,
+      value,
+      distance.keys,
+      biases=distance.biases_in(query.dtype),
+      slopes=distance.slopes,
+      **place,
     )

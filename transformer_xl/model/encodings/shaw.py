@@ -6,8 +6,6 @@ keys of `num_positions` distances; larger distances share the last one.
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from transformer_xl import shapes
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import distances
@@ -25,12 +23,11 @@ class Shaw(encoding.Encoding):
     context_len: int,
     biases: shapes.BiasPair | None,
   ) -> encoding.DistanceTerms | None:
-    """Rows of the layer's table; no biases, so zeros for the kernels."""
+    """Rows of the layer's table, without biases."""
     del project, positions, biases
     config = module.config
     shape = (config.num_positions, config.num_heads * config.head_dim)
     table = parameters.kernel(module, "distances", shape)
     rows = distances.clipped_rows(table, context_len)
-    zeros = jnp.zeros((config.num_heads, config.head_dim))
     keys = rows.reshape(context_len, config.num_heads, config.head_dim)
-    return encoding.DistanceTerms(keys, (zeros, zeros))
+    return encoding.DistanceTerms(keys)

@@ -9,8 +9,8 @@ pallas     one fused kernel on TPU; elsewhere interpreted, for tests
 auto       pallas on TPU where it can serve, else chunked there; head_major
            on CPU and reference on all other devices
 
-Scores without keys of distances (`content_attention`) are whole matrices in
-XLA, and a ring of cached keys (`ring_attention`) has one form for all.
+Each serves every encoding. A ring of cached keys (`ring_attention`) has one
+form for all.
 """
 
 import math
@@ -41,11 +41,12 @@ _MIN_SEGMENT_LEN = 16  # The kernel computes at least 16 rows.
 
 
 def relative_attention(
-  *arrays: shapes.Array, dropout: Any, implementation: str, **named: Any
+  inputs: attention.Inputs,
+  dropout: dropout_lib.AttentionDropout | None,
+  implementation: str,
 ) -> shapes.Queries:
   """`attention.relative_attention`, computed in one of the ways above."""
-  inputs = attention.Inputs(*arrays, **named)
-  choice = choose(implementation, inputs.query, inputs.key)
+  choice = choose(implementation, inputs)
   if choice == "pallas":
     with jax.named_scope("fused_attention"):
       return _fused(inputs, dropout)
@@ -62,33 +63,28 @@ IN_XLA: dict[str, Callable[..., jax.Array]] = {
 }
 
 
-def choose(implementation: str, query: shapes.Queries, key: shapes.Keys) -> str:
+def choose(implementation: str, inputs: attention.Inputs) -> str:
   """The implementation; for "auto" the one that suits these arrays."""
   if implementation != "auto":
     return implementation
   kind = device.device_kind()
   if not kind.startswith("TPU"):
     return "head_major" if kind == "cpu" else "reference"
-  is_old = kind.startswith(_NO_STRIDED_ROTATION)
+  query, is_old = inputs.query, kind.startswith(_NO_STRIDED_ROTATION)
   if is_old or query.shape[1] < _MIN_SEGMENT_LEN:
     return "chunked"
   _, axes, sizes = _split_axes(query.shape)
   tiling = tiling_lib.make_tiling(
     query_len=query.shape[1],
-    key_len=key.shape[1],
+    key_len=inputs.key.shape[1],
     num_heads=query.shape[2] // math.prod(sizes[name] for name in axes or ()),
     head_dim=query.shape[3],
+    has_positions=inputs.position_key is not None,
   )
   bytes_needed = tiling_lib.vmem_bytes(tiling, query.dtype.itemsize)
   num_scores, _ = tiling_lib.num_scores(tiling)
   fits = bytes_needed <= _VMEM_BYTES and num_scores <= _MAX_SCORES
   return "pallas" if fits else "chunked"
-
-
-def content_attention(*arrays: shapes.Array, **options: Any) -> shapes.Queries:
-  """`attention.relative_attention` without keys of distances."""
-  values = attention.relative_attention(*arrays, **options)
-  return ad_checkpoint.checkpoint_name(values, "attention_output")
 
 
 def ring_attention(
@@ -149,37 +145,48 @@ def _fused(inputs, dropout) -> jax.Array:
   out in another order and copy them for the kernel.
   """
   interpret = not device.device_kind().startswith("TPU")
-  lanes, _, heads, head_dim = shape = inputs.query.shape
+  lanes, _, heads, head_dim = inputs.query.shape
   if dropout is None:
     seeds = jnp.zeros((lanes, heads), jnp.int32)
     dropout = dropout_lib.AttentionDropout(0.0, seeds)
 
-  def attend(*arrays):
-    *flat, reach, seeds = arrays
-    by_head = [array.reshape(*array.shape[:-1], -1, head_dim) for array in flat]
+  def attend(flat, seeds):
     values = fused.relative_attention(
-      attention.Inputs._make((*by_head, reach)),
+      _map_heads(lambda x: x.reshape(*x.shape[:-1], -1, head_dim), flat),
       dropout._replace(seeds=seeds),
       interpret,
     )
-    return values.reshape(flat[0].shape)
+    return values.reshape(flat.query.shape)
 
-  by_lane, by_head, sizes = _split_axes(shape)
+  by_lane, by_head, sizes = _split_axes(inputs.query.shape)
   if sizes:
-    rows, biases = P(by_lane, None, by_head), P(by_head)
+    rows, per_head = P(by_lane, None, by_head), P(by_head)
+    specs = attention.Inputs(
+      query=rows,
+      key=rows,
+      value=rows,
+      reach=P(by_lane),
+      position_key=P(None, by_head),
+      content_bias=per_head,
+      position_bias=per_head,
+      slopes=per_head,
+    )
     attend = jax.shard_map(
       attend,
-      in_specs=(
-        *(rows, rows, rows, P(None, by_head), biases, biases),
-        *(P(by_lane), P(by_lane, by_head)),
-      ),
+      in_specs=(specs, P(by_lane, by_head)),
       out_specs=rows,
       # Kernels do not declare which axes their results vary over.
       check_vma=False,
     )
-  *arrays, reach = inputs
-  flat = (array.reshape(*array.shape[:-2], -1) for array in arrays)
-  return attend(*flat, reach, dropout.seeds).reshape(shape)
+  flat = _map_heads(lambda x: x.reshape(*x.shape[:-2], -1), inputs)
+  return attend(flat, dropout.seeds).reshape(inputs.query.shape)
+
+
+def _map_heads(function, inputs: attention.Inputs) -> attention.Inputs:
+  """Applies a function to all arrays with heads and their channels."""
+  wide = inputs._replace(reach=None, slopes=None)
+  wide = jax.tree.map(function, wide)
+  return wide._replace(reach=inputs.reach, slopes=inputs.slopes)
 
 
 def _split_axes(shape: tuple[int, ...]):

@@ -1,4 +1,4 @@
-"""Fused relative attention for TPU, forward and backward, in Pallas.
+"""Fused attention for TPU, forward and backward, in Pallas.
 
 Lays the heads side by side, and gives the two kernels to autodiff as one
 function. Nothing of size segment x context leaves the chip.
@@ -14,6 +14,7 @@ from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import fused_kernels
+from transformer_xl.model.kernels import tiles
 from transformer_xl.model.kernels import tiling as tiling_lib
 
 
@@ -27,17 +28,17 @@ def relative_attention(
   There is always dropout, its rate possibly 0. `interpret` runs the kernels as
   ordinary JAX, without a TPU.
   """
-  query, key, value, position_key, content_bias, position_bias, reach = inputs
-  num_heads, head_dim = query.shape[2:]
+  _, segment_len, num_heads, head_dim = inputs.query.shape
   tiling = tiling_lib.make_tiling(
-    query_len=query.shape[1],
-    key_len=key.shape[1],
+    query_len=segment_len,
+    key_len=inputs.key.shape[1],
     num_heads=num_heads,
     head_dim=head_dim,
+    has_positions=inputs.position_key is not None,
     dropout_rate=dropout.rate,
     interpret=interpret,
   )
-  padding = tiling.query_len - query.shape[1]
+  padding = tiling.query_len - segment_len
 
   def pack(array):
     """[..., H, Dh] to [..., H * padded Dh]."""
@@ -45,39 +46,43 @@ def relative_attention(
     padded = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, lanes)])
     return padded.reshape(*array.shape[:-2], num_heads * tiling.head_width)
 
-  # Keys beyond the farthest distance are never visible.
-  before = ((padding, 0), (0, 0))
-  arrays = (
-    *(pack(query), pack(key), pack(value)),
-    jnp.pad(pack(position_key), before)[: tiling.num_positions],
-    pack(content_bias[None].astype(jnp.float32)),
-    pack(position_bias[None].astype(jnp.float32)),
-  )
-  reach = jnp.pad(reach, ((0, 0), (0, padding))).astype(jnp.int32)
-  output = _attend(tiling, arrays, reach, dropout.seeds)
+  arrays = {name: pack(getattr(inputs, name)) for name in tiles.ROWS}
+  if inputs.position_key is not None:
+    # Keys beyond the farthest distance are never visible.
+    rows = jnp.pad(pack(inputs.position_key), ((padding, 0), (0, 0)))
+    arrays["position_key"] = rows[: tiling.num_positions]
+  for name in tiles.BIASES:
+    bias = getattr(inputs, name)
+    if bias is not None:
+      arrays[name] = pack(bias[None].astype(jnp.float32))
+  reach = jnp.pad(inputs.reach, ((0, 0), (0, padding))).astype(jnp.int32)
+  constants = {"reach": reach[:, None], "seeds": dropout.seeds}
+  if inputs.slopes is not None:
+    constants["slopes"] = inputs.slopes
+  output = _attend(tiling, arrays, constants)
   heads = output.reshape(*output.shape[:-1], num_heads, tiling.head_width)
   return heads[..., :head_dim]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(tiling, arrays, reach, seeds):
-  return _attend_forward(tiling, arrays, reach, seeds)[0]
+def _attend(tiling, arrays, constants):
+  return _attend_forward(tiling, arrays, constants)[0]
 
 
-def _attend_forward(tiling, arrays, reach, seeds):
+def _attend_forward(tiling, arrays, constants):
   # Named so that a rematerialisation policy can avoid a second forward pass.
   output, lse = (
     ad_checkpoint.checkpoint_name(array, "attention_output")
-    for array in fused_kernels.forward(arrays, reach, seeds, tiling=tiling)
+    for array in fused_kernels.forward(arrays, constants, tiling=tiling)
   )
-  return output, (arrays, reach, seeds, output, lse)
+  return output, (arrays, constants, output, lse)
 
 
 def _attend_backward(tiling, residuals, gradient):
-  inputs = (*residuals, gradient)
-  gradients = fused_kernels.backward(*inputs, tiling=tiling)
-  casts = zip(gradients, residuals[0], strict=True)
-  return tuple(to.astype(array.dtype) for to, array in casts), None, None
+  arrays = residuals[0]
+  found = fused_kernels.backward(*residuals, gradient, tiling=tiling)
+  gradients = {name: found[name].astype(arrays[name].dtype) for name in arrays}
+  return gradients, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

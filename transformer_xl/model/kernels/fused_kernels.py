@@ -16,29 +16,34 @@ from transformer_xl.model.kernels import tiling as tiling_lib
 
 
 def forward(
-  arrays: Any, reach: Any, seeds: Any, *, tiling: tiling_lib.Tiling
-) -> list[jax.Array]:
+  arrays: dict[str, Any],
+  constants: dict[str, Any],
+  *,
+  tiling: tiling_lib.Tiling,
+) -> tuple[jax.Array, jax.Array]:
   """The weighted values, and the normalisers that the backward pass needs.
 
-  The arrays are query [B, T, n * C], key and value [B, K, n * C], position key
-  [R, n * C], u and v [1, n * C] in float32; reach is [B, T], T padded to whole
-  blocks, and the seeds of dropout are [B, H]. Values are as the query, and the
-  normalisers [B, n, G, T] are logarithms to base 2 of a softmax's denominator.
+  The arrays are query [B, T, n * C], key and value [B, K, n * C] and, if there
+  are any, position_key [R, n * C], content_bias and position_bias [1, n * C] in
+  float32. The constants are reach [B, 1, T], T padded to whole blocks, the
+  seeds of dropout [B, H] and perhaps slopes [H] in float32. Values are as the
+  query, and the normalisers [B, n, G, T] are logarithms to base 2 of a
+  softmax's denominator.
   """
-  query = arrays[0]
+  query = arrays["query"]
   lanes, _, width = query.shape
   blocks, heads = width // tiling.block_width, tiling.heads_per_block
   lse = (lanes, blocks, heads, tiling.query_len)
-  inputs = dict(zip(tiles.ARRAYS, arrays, strict=True))
-  return tiles.call(
+  found = tiles.call(
     *(_forward_kernel, "relative_attention", tiling),
-    inputs=inputs | {"reach": reach[:, None], "seeds": seeds},
+    inputs=arrays | constants,
     outputs={
       "output": jax.ShapeDtypeStruct(query.shape, query.dtype),
       "lse": jax.ShapeDtypeStruct(lse, jnp.float32),
     },
     products=(2, 1),
   )
+  return found["output"], found["lse"]
 
 
 def _forward_kernel(refs, tiling):
@@ -49,16 +54,17 @@ def _forward_kernel(refs, tiling):
     query = refs.query[queries].astype(jnp.float32)
     output = jnp.zeros_like(query)
     for head, lanes in enumerate(tiles.heads(tiling)):
-      drop = tiles.dropout(refs.seeds, head, start, tiling)
-      values, lse = _attend(refs, query, lanes, reach, start, tiling, drop)
+      values, lse = _attend(refs, queries, query, reach, head, lanes, tiling)
       output = jnp.where(lanes, values, output)
       refs.lse[head : head + 1, queries] = tiles.row(lse)
     refs.output[queries] = output.astype(refs.output.dtype)
 
 
-def _attend(refs, query, lanes, reach, start, tiling, drop):
+def _attend(refs, queries, query, reach, head, lanes, tiling):
   """Softmax over the tiles of one head, online."""
-  dtype = refs.key.dtype
+  dtype, start = refs.key.dtype, queries.start
+  drop = tiles.dropout(refs.seeds, head, start, tiling)
+  penalise = tiles.penalties(refs.slopes, head, start, tiling)
   content, position = (
     tiles.biased(query, bias_ref, lanes, tiling).astype(dtype)
     for bias_ref in (refs.content_bias, refs.position_bias)
@@ -66,8 +72,8 @@ def _attend(refs, query, lanes, reach, start, tiling, drop):
 
   def add(tile, carry):
     highest, total, values = carry
-    key, window = refs.key[tile.keys], refs.position_key[tile.window]
-    scores = tiles.scores(content, position, key, window, tiling)
+    scores = tiles.scores(refs, content, position, tile, tiling)
+    scores = penalise(scores, tile)
     visible = tiles.visible(reach, tile, start, tiling)
     scores = jnp.where(visible, scores, tiles.MASKED)
     higher = jnp.maximum(highest, jnp.max(scores, axis=1, keepdims=True))
@@ -89,29 +95,36 @@ def _attend(refs, query, lanes, reach, start, tiling, drop):
   return values, highest + jnp.log2(total)
 
 
-def backward(*residuals: Any, tiling: tiling_lib.Tiling) -> list[jax.Array]:
+def backward(
+  arrays: dict[str, Any],
+  constants: dict[str, Any],
+  output: jax.Array,
+  lse: jax.Array,
+  gradient: jax.Array,
+  *,
+  tiling: tiling_lib.Tiling,
+) -> dict[str, jax.Array]:
   """Gradients of the arrays, summed over lanes where lanes share an array.
 
-  The first three arguments are those of `forward`, and the next two its
-  results; the last, the gradient, is like the output, [B, T, n * C].
+  The first two arguments are those of `forward`, and the next two its results;
+  the last, the gradient, is like the output, [B, T, n * C].
   """
-  arrays, reach, seeds, output, lse, gradient = residuals
-  inputs = dict(zip(tiles.ARRAYS, arrays, strict=True))
+  results = {"output": output, "lse": lse, "output_gradient": gradient}
   outputs = {
     # Sums over lanes stay in float32 until they are whole.
     f"d_{name}": jax.ShapeDtypeStruct(
       array.shape, array.dtype if array.ndim == 3 else jnp.float32
     )
-    for name, array in inputs.items()
+    for name, array in arrays.items()
   }
-  inputs |= {"reach": reach[:, None], "seeds": seeds, "lse": lse}
-  return tiles.call(
+  found = tiles.call(
     *(_backward_kernel, "relative_attention_gradient", tiling),
-    inputs=inputs | {"output": output, "output_gradient": gradient},
+    inputs=arrays | constants | results,
     outputs=outputs,
     sums=("key_sum", "value_sum"),
     products=(5, 3),
   )
+  return {name: found[f"d_{name}"] for name in arrays}
 
 
 def _backward_kernel(refs, tiling):
@@ -120,7 +133,8 @@ def _backward_kernel(refs, tiling):
   @pl.when(pl.program_id(1) == 0)
   def _start_sums_over_lanes():
     for ref in refs.d_position_key, refs.d_content_bias, refs.d_position_bias:
-      ref[...] = jnp.zeros_like(ref)
+      if ref is not None:
+        ref[...] = jnp.zeros_like(ref)
 
   for ref in refs.key_sum, refs.value_sum:
     ref[...] = jnp.zeros_like(ref)
@@ -143,24 +157,29 @@ def _query_block(refs, start, tiling):
       refs, queries, query, reach, head, lanes, tiling
     )
     content_total = jnp.where(lanes, content, content_total)
-    position = tiles.upside_down(position)
-    position_total = jnp.where(lanes, position, position_total)
-  scale = 1 / math.sqrt(tiling.head_dim)
-  total = (content_total + position_total) * scale
-  refs.d_query[queries] = total.astype(refs.d_query.dtype)
+    if tiling.has_positions:
+      position = tiles.upside_down(position)
+      position_total = jnp.where(lanes, position, position_total)
+  scale, total = 1 / math.sqrt(tiling.head_dim), content_total
+  if tiling.has_positions:
+    total += position_total
+  refs.d_query[queries] = (total * scale).astype(refs.d_query.dtype)
   totals = (content_total, position_total)
   biases = (refs.d_content_bias, refs.d_position_bias)
   for ref, values in zip(biases, totals, strict=True):
-    ref[...] += scale * jnp.sum(values, axis=0, keepdims=True)
+    if ref is not None:
+      ref[...] += scale * jnp.sum(values, axis=0, keepdims=True)
 
 
 def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
   """Adds to the sums of one head.
 
-  Returns the gradients of q + u and, last query first, of q + v.
+  Returns the gradients of q + u and, last query first, of q + v; the latter is
+  0 without position keys.
   """
   dtype, start = refs.key.dtype, queries.start
   drop = tiles.dropout(refs.seeds, head, start, tiling)
+  penalise = tiles.penalties(refs.slopes, head, start, tiling)
   lse = tiles.column(refs.lse[head : head + 1, queries])
   gradient = refs.output_gradient[queries].astype(jnp.float32)
   output = refs.output[queries].astype(jnp.float32)
@@ -177,8 +196,8 @@ def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
 
   def add(tile, carry):
     d_content, d_position = carry
-    key, window = refs.key[tile.keys], refs.position_key[tile.window]
-    scores = tiles.scores(content, position, key, window, tiling)
+    scores = tiles.scores(refs, content, position, tile, tiling)
+    scores = penalise(scores, tile)
     visible = tiles.visible(reach, tile, start, tiling)
     weights = jnp.where(visible, jnp.exp2(scores - lse), 0)
     kept = drop(weights, tile).astype(dtype)
@@ -187,11 +206,14 @@ def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
     d_scores = weights * (drop(d_weights, tile) - weighted)
     narrow = d_scores.astype(dtype)
     refs.key_sum[tile.keys] += tiles.product(narrow, content, 0, 0)
-    d_content += tiles.product(narrow, key, 1, 0)
-    by_window = tiles.to_window_upside_down(d_scores, tile, tiling)
-    by_window = by_window.astype(dtype)
-    refs.d_position_key[tile.window] += tiles.product(by_window, flipped, 0, 0)
-    d_position += tiles.product(by_window, window, 1, 0)
+    d_content += tiles.product(narrow, refs.key[tile.keys], 1, 0)
+    if tiling.has_positions:
+      by_window = tiles.to_window_upside_down(d_scores, tile, tiling)
+      by_window = by_window.astype(dtype)
+      d_keys = tiles.product(by_window, flipped, 0, 0)
+      refs.d_position_key[tile.window] += d_keys
+      window = refs.position_key[tile.window]
+      d_position += tiles.product(by_window, window, 1, 0)
     return d_content, d_position
 
   carry = jnp.zeros_like(query), jnp.zeros_like(query)

@@ -1,4 +1,4 @@
-"""Relative attention in plain XLA, in the forms that a CPU multiplies fast.
+"""Attention in plain XLA, in the forms that a CPU multiplies fast.
 
 Heads come first, so that the position scores of all lanes are one matrix
 product for each head. Queries are scaled before the products, not the larger
@@ -18,15 +18,20 @@ def relative_attention(
   inputs: attention.Inputs, dropout: dropout_lib.AttentionDropout | None
 ) -> shapes.Queries:
   """`attention.relative_attention`, with the same arguments."""
-  query, key, value, position_key, content_bias, position_bias, reach = inputs
-  content_query = _scaled(query, content_bias)
-  position_query = _scaled(query, position_bias)
+  query, key, value = inputs.query, inputs.key, inputs.value
+  content_query = _scaled(query, inputs.content_bias)
   with jax.named_scope("content_scores"):
     scores = dense.product(content_query, key.transpose(2, 0, 3, 1))
-  with jax.named_scope("position_scores"):
-    scores += _position_scores(position_query, position_key.transpose(1, 2, 0))
+  if inputs.position_key is not None:
+    position_query = _scaled(query, inputs.position_bias)
+    with jax.named_scope("position_scores"):
+      position_key = inputs.position_key.transpose(1, 2, 0)
+      scores += _position_scores(position_query, position_key)
   with jax.named_scope("attention_softmax"):
-    visible = attention.visible_keys(reach, key.shape[1])[None]  # [1, B, T, K]
+    if inputs.slopes is not None:
+      distance = attention.distances(*scores.shape[2:])
+      scores -= attention.linear_penalties(inputs.slopes, distance)[:, None]
+    visible = attention.visible_keys(inputs.reach, key.shape[1])[None]
     scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
   if dropout is not None:
@@ -37,13 +42,15 @@ def relative_attention(
   return values.astype(query.dtype).transpose(1, 2, 0, 3)
 
 
-def _scaled(query: jax.Array, bias: jax.Array) -> jax.Array:
+def _scaled(query: jax.Array, bias: jax.Array | None) -> jax.Array:
   """The sum of [B, T, H, Dh] and [H, Dh] over the root of Dh, [H, B, T, Dh].
 
   With matrices of float32 XLA sums the gradient of the bias faster.
   """
-  flat = query.reshape(-1, bias.size).astype(jnp.float32)
-  wide = flat + bias.reshape(1, -1).astype(jnp.float32)
+  wide = query.astype(jnp.float32)
+  if bias is not None:
+    flat = wide.reshape(-1, bias.size)
+    wide = flat + bias.reshape(1, -1).astype(jnp.float32)
   wide = wide.reshape(query.shape) * query.shape[-1] ** -0.5
   return wide.astype(query.dtype).transpose(2, 0, 1, 3)
 

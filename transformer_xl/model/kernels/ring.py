@@ -13,6 +13,7 @@ import jaxtyping as jt
 from jax import P
 
 from transformer_xl import shapes
+from transformer_xl.model import attention
 from transformer_xl.model.kernels import dense
 
 
@@ -45,7 +46,7 @@ def ring_attention(
   position_key: RingPositionKeys | None,
   *,
   biases: shapes.BiasPair | None,
-  distance_scores: shapes.DistanceScores | None = None,
+  slopes: shapes.Slopes | None = None,
   reach: shapes.Reach,
   slot: jt.Int[shapes.Array, ""],
 ) -> shapes.RingQueries:
@@ -54,9 +55,9 @@ def ring_attention(
   The T queries' own keys and values are in the slots from `slot` on, which do
   not pass the end; the slot after them has the oldest. Each largest visible
   distance in `reach` is below R - T + 1. Without `position_key`, scores have no
-  position term; `distance_scores`, of the distances R-1 to 0, are added to
-  scaled scores. With slots as the last axis a CPU multiplies the row of a
-  single token a third faster.
+  position term; with `slopes`, scaled scores fall in proportion to the
+  distance. With slots as the last axis a CPU multiplies the row of a single
+  token a third faster.
   """
   slots, segment_len = key.shape[-1], query.shape[2]
   merged = (key.shape[0], segment_len)
@@ -75,8 +76,8 @@ def ring_attention(
   newest = slot + jnp.arange(segment_len, dtype=jnp.int32)
   distance = newest[:, None] - jnp.arange(slots, dtype=jnp.int32)[None]
   distance = jnp.where(distance < 0, distance + slots, distance)  # [T, R]
-  if distance_scores is not None:
-    scores += distance_scores[:, slots - 1 - distance][None]  # [1, H, T, R]
+  if slopes is not None:
+    scores -= attention.linear_penalties(slopes, distance)[None]
   visible = distance[None] <= reach[:, :, None]  # [B, T, R]
   scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)

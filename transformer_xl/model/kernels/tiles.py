@@ -20,11 +20,10 @@ from jax.experimental.pallas import tpu as pltpu
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import tiling as tiling_lib
 
-# The arrays that have gradients, in order.
-ARRAYS = (
-  *("query", "key", "value"),
-  *("position_key", "content_bias", "position_bias"),
-)
+# The arrays that have gradients; all but the rows of the text may be absent.
+ROWS = ("query", "key", "value")
+BIASES = ("content_bias", "position_bias")
+_OPTIONAL = ("position_key", *BIASES)
 # Scores are in units of log 2, as the hardware computes powers of two.
 LOG2E = math.log2(math.e)
 # Finite, since the difference of two infinities is not a number, and small
@@ -44,32 +43,33 @@ def call(
   outputs: dict[str, Any],
   sums: tuple[str, ...] = (),
   products: tuple[int, int],
-) -> list[jax.Array]:
+) -> dict[str, jax.Array]:
   """Runs a kernel for each block of heads in each lane of text.
 
-  The kernel takes references by name: to the arrays `inputs`, `ARRAYS` first,
-  with reach [B, 1, T] and the seeds of dropout [B, H]; to `outputs` of given
-  shapes, where `d_query` is the gradient of `query`; and to float32 scratch
-  space for `sums` [K, C]. `products` counts the kernel's matrix products of
-  scores by key, and by row of the window, for the estimate of its cost.
+  The kernel takes references by name: to the arrays `inputs`; to `outputs` of
+  given shapes, where `d_query` is the gradient of `query`; and to float32
+  scratch space for `sums` [K, C]. References to what is absent are None.
+  `products` counts the kernel's matrix products of scores by key, and by row of
+  the window, for the estimate of its cost.
   """
   names = (*inputs, *outputs, *sums)
+  absent = ("slopes", *_OPTIONAL, *(f"d_{name}" for name in _OPTIONAL))
   blocks, width = _block_specs(tiling), tiling.block_width
-  query, *_ = inputs.values()
+  query = inputs["query"]
   grid = (query.shape[2] // width, query.shape[0])
   steps = math.prod(grid)
   by_key, by_window = tiling_lib.num_scores(tiling)
   scores = products[0] * by_key + products[1] * by_window
-  small = ("reach", "seeds", "lse")
+  small = ("reach", "seeds", "slopes", "lse")
   moved = [inputs[name] for name in inputs if name not in small]
   moved += outputs.values()
   vmem = tiling_lib.vmem_bytes(tiling, query.dtype.itemsize)
 
   def run(*refs):
-    by_name = dict(zip(names, refs, strict=True))
+    by_name = dict.fromkeys(absent) | dict(zip(names, refs, strict=True))
     kernel(types.SimpleNamespace(**by_name), tiling)
 
-  return pl.pallas_call(
+  results = pl.pallas_call(
     run,
     name=name,
     grid=grid,
@@ -91,6 +91,7 @@ def call(
     ),
     interpret=tiling.interpret,
   )(*inputs.values())
+  return dict(zip(outputs, results, strict=True))
 
 
 def _block_specs(tiling) -> dict[str, pl.BlockSpec]:
@@ -110,8 +111,8 @@ def _block_specs(tiling) -> dict[str, pl.BlockSpec]:
     **dict.fromkeys(queries, per_lane(tiling.query_len)),
     **dict.fromkeys(("key", "value"), per_lane(tiling.key_len)),
     "position_key": shared(tiling.position_len),
-    **dict.fromkeys(("content_bias", "position_bias"), shared(1)),
-    "seeds": pl.BlockSpec(memory_space=pltpu.SMEM),
+    **dict.fromkeys(BIASES, shared(1)),
+    **dict.fromkeys(("seeds", "slopes"), pl.BlockSpec(memory_space=pltpu.SMEM)),
     "reach": pl.BlockSpec(reach, lambda head, b: (b, 0, 0)),
     "lse": pl.BlockSpec(lse, lambda head, b: (b, head, 0, 0)),
   }
@@ -140,7 +141,8 @@ def clear_padding(refs: Any, tiling: tiling_lib.Tiling, *more: Any) -> None:
     _clear(ref, tiling.segment_len)
   for ref in (refs.key, refs.value):
     _clear(ref, tiling.mem_len + tiling.segment_len)
-  _clear(refs.position_key, tiling.num_positions)
+  if refs.position_key is not None:
+    _clear(refs.position_key, tiling.num_positions)
 
 
 def _clear(ref, length) -> None:
@@ -165,8 +167,9 @@ def biased(
   query: Any, bias_ref: Any, lanes: Any, tiling: tiling_lib.Tiling
 ) -> jax.Array:
   """A head's queries with u or v, [Bq, C], scaled to give scores."""
-  scale = LOG2E / math.sqrt(tiling.head_dim)
-  return jnp.where(lanes, (query + bias_ref[...]) * scale, 0)
+  if bias_ref is not None:
+    query = query + bias_ref[...]
+  return jnp.where(lanes, query * (LOG2E / math.sqrt(tiling.head_dim)), 0)
 
 
 def visible(
@@ -200,6 +203,23 @@ def dropout(
   return drop
 
 
+def penalties(
+  slopes_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
+) -> Callable:
+  """A function that lowers a head's scores of a tile by their distances."""
+  if slopes_ref is None:
+    return lambda scores, tile: scores
+  first = pl.program_id(0) * tiling.heads_per_block
+  slope = slopes_ref[first + head] * LOG2E
+  query = _iota((tiling.query_block, 1), 0) + tiling.mem_len + start
+
+  def penalise(scores, tile):
+    key = _iota((1, tile.num_keys), 1) + tile.keys.start
+    return scores - slope * (query - key).astype(jnp.float32)
+
+  return penalise
+
+
 def over_tiles(
   add: Callable, carry: Any, reach: Any, start: int, tiling: tiling_lib.Tiling
 ) -> Any:
@@ -226,19 +246,25 @@ def product(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
 
 
 def scores(
-  content: Any, position: Any, key: Any, window: Any, tiling: tiling_lib.Tiling
+  refs: Any,
+  content: Any,
+  position: Any,
+  tile: tiling_lib.Tile,
+  tiling: tiling_lib.Tiling,
 ) -> jax.Array:
   """Content and position terms of one head, before the mask, [Bq, Bk].
 
-  Queries are [Bq, C], keys [Bk, C] and the window's position keys [W, C].
+  `content` and `position` are its queries for either, [Bq, C].
   """
-  content = product(content, key, 1, 1)
-  position = product(position, window, 1, 1)
+  content = product(content, refs.key[tile.keys], 1, 1)
+  if not tiling.has_positions:
+    return content
+  position = product(position, refs.position_key[tile.window], 1, 1)
   # Key j of row i is column Bq - 1 - i + j of the window.
   rows, columns = position.shape
   shift = columns - (rows - 1)
   shifted = roll_rows(position, shift, interpret=tiling.interpret)
-  return content + shifted[:, : key.shape[0]]
+  return content + shifted[:, : tile.num_keys]
 
 
 def to_window_upside_down(

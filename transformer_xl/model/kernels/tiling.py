@@ -43,13 +43,15 @@ class Tiling(NamedTuple):
   query_block: int
   key_len: int  # M + T, padded to whole registers.
   key_block: int
+  has_positions: bool = True  # Whether there are position keys.
   dropout_rate: float = 0.0  # Of the softmax's weights.
   interpret: bool = False  # Run as ordinary JAX, without a TPU.
 
   @property
   def position_len(self) -> int:
     """Rows of position keys in all windows together."""
-    return max(tile.window.stop for tile in self.all_tiles())
+    ends = [tile.window.stop for tile in self.all_tiles()]
+    return max(ends) if self.has_positions else 0
 
   @property
   def num_positions(self) -> int:
@@ -106,7 +108,8 @@ def num_scores(tiling: Tiling) -> tuple[int, int]:
   """Scores of a block of heads by key, and by row of the windows."""
   tiles, rows = tiling.all_tiles(), tiling.query_block * tiling.heads_per_block
   by_key = rows * sum(tile.num_keys for tile in tiles)
-  return by_key, rows * sum(tile.window_len for tile in tiles)
+  by_window = rows * sum(tile.window_len for tile in tiles)
+  return by_key, by_window if tiling.has_positions else 0
 
 
 def round_up(size: int, multiple: int) -> int:
