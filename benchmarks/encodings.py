@@ -21,11 +21,6 @@ from benchmarks import ours
 from benchmarks import workload
 from transformer_xl.model.encodings import table as table_lib
 
-_ENCODINGS = flags.DEFINE_multi_enum(
-  "encoding", [*table_lib.ENCODINGS], [*table_lib.ENCODINGS], "To compare."
-)
-_ROUNDS = flags.DEFINE_integer("rounds", 7, "Number of rounds.")
-_TABLE = flags.DEFINE_string("table", None, "Markdown file to write.")
 SIZES = workload.SMALL | {"dtype": "float32"}
 
 # Each task and its segments in one call.
@@ -36,19 +31,29 @@ TASKS = {
 }
 
 
+def define_flags() -> None:
+  """Defines the flags of `main`."""
+  workload.define_flags(SIZES)
+  names = [*table_lib.ENCODINGS]
+  flags.DEFINE_multi_enum("encoding", names, names, "To compare.")
+  flags.DEFINE_integer("rounds", 7, "Number of rounds.")
+  flags.DEFINE_string("table", None, "Markdown file to write.")
+
+
 def main(argv: list[str]) -> None:
   del argv
-  sizes = {name: flags.FLAGS[name].value for name in SIZES}
+  chosen = flags.FLAGS
+  sizes = {name: chosen[name].value for name in SIZES}
   results = []
   for task in TASKS:
     found = compare(
-      task, sizes, encodings=_ENCODINGS.value, rounds=_ROUNDS.value
+      task, sizes, encodings=chosen.encoding, rounds=chosen.rounds
     )
     for result in found:
       print(json.dumps(result), flush=True)
     results += found
-  if _TABLE.value:
-    with open(_TABLE.value, "w", encoding="utf-8") as file:
+  if chosen.table:
+    with open(chosen.table, "w", encoding="utf-8") as file:
       file.write(table(results))
 
 
@@ -116,5 +121,5 @@ def _seconds(runner: ours.Runner) -> float:
 
 
 if __name__ == "__main__":
-  workload.define_flags(SIZES)
+  define_flags()
   app.run(main)

@@ -1,6 +1,6 @@
 """Cycles and memory of one layer's attention, according to the TPU compiler.
 
-    python -m benchmarks.tpu_attention [--topology=v5e:2x2] [--shape=wt103_base]
+    python -m benchmarks.tpu_attention [--shape=wt103_base] [--encoding=alibi]
 
 Needs no TPU, only the `tpu` extra. Prints one JSON line per shape,
 implementation and pass. Cycles of XLA's code are the compiler's estimates,
@@ -51,6 +51,14 @@ SHAPES = {
   "enwik8_large_eval": Shape(1, 8, 128, 3800, 128),
 }
 IMPLEMENTATIONS = ("reference", "chunked", "pallas")
+# What attention takes besides queries, keys and values. For rope and absolute
+# encodings that is none.
+TERMS = {
+  "relative": ("position_key", "content_bias", "position_bias"),
+  "shaw": ("position_key",),
+  "alibi": ("slopes",),
+  "none": (),
+}
 
 _TOPOLOGY = flags.DEFINE_string(
   "topology", "v5e:2x2", "TPU slice to compile for."
@@ -63,6 +71,9 @@ _IMPLEMENTATIONS = flags.DEFINE_multi_enum(
 )
 _DROPOUT = flags.DEFINE_float(
   "dropout_rate", 0.0, "Dropout of attention weights."
+)
+_ENCODING = flags.DEFINE_enum(
+  "encoding", "relative", [*TERMS], "Encoding of positions."
 )
 _DTYPE = flags.DEFINE_enum(
   "dtype", "bfloat16", ["bfloat16", "float32"], "Type."
@@ -105,6 +116,7 @@ def _measure(shape, implementation, gradient, device, folder):
     "implementation": implementation,
     "pass": "forward_backward" if gradient else "forward",
     **shape._asdict(),
+    "encoding": _ENCODING.value,
     "dropout_rate": _DROPOUT.value,
     "dtype": _DTYPE.value,
     "cycles": round(xla + sum(kernels.values())),
@@ -131,36 +143,38 @@ def _arguments(shape, gradient, mesh):
   reach = array(shape.lanes, shape.segment_len, dtype="int32")
   bias = array(shape.heads, shape.head_dim)
   seeds = array(shape.lanes, shape.heads, dtype="int32")
-  arrays = (query, key, key, array(keys, width), bias, bias)
-  lead = (reach, seeds, query) if gradient else (reach, seeds)
-  return (*lead, *arrays)
+  terms = {
+    "position_key": array(keys, width),
+    "content_bias": bias,
+    "position_bias": bias,
+    "slopes": array(shape.heads, dtype="float32"),
+  }
+  arrays = {"query": query, "key": key, "value": key}
+  arrays |= {name: terms[name] for name in TERMS[_ENCODING.value]}
+  slopes = arrays.pop("slopes", None)
+  lead = (reach, seeds, slopes)
+  return (*lead, query, arrays) if gradient else (*lead, arrays)
 
 
-def _attend(shape, implementation, reach, seeds, *arrays):
-  *rows, content_bias, position_bias = arrays
-  query, key, value, position_key = (
-    array.reshape(*array.shape[:-1], shape.heads, shape.head_dim)
-    for array in rows
-  )
-  inputs = attention.Inputs(
-    query=query,
-    key=key,
-    value=value,
-    reach=reach,
-    position_key=position_key,
-    content_bias=content_bias,
-    position_bias=position_bias,
-  )
+def _attend(shape, implementation, reach, seeds, slopes, arrays):
+  def with_heads(name, array):
+    if name.endswith("_bias"):
+      return array
+    return array.reshape(*array.shape[:-1], shape.heads, shape.head_dim)
+
+  by_head = {name: with_heads(name, array) for name, array in arrays.items()}
+  inputs = attention.Inputs(reach=reach, slopes=slopes, **by_head)
   dropout = None
   if _DROPOUT.value:
     dropout = dropout_lib.AttentionDropout(_DROPOUT.value, seeds)
   values = dispatch.relative_attention(inputs, dropout, implementation)
-  return values.reshape(arrays[0].shape)
+  return values.reshape(arrays["query"].shape)
 
 
 def _with_gradient(function):
-  def both(reach, seeds, weights, *arrays):
-    values, pull = jax.vjp(functools.partial(function, reach, seeds), *arrays)
+  def both(reach, seeds, slopes, weights, arrays):
+    attend = functools.partial(function, reach, seeds, slopes)
+    values, pull = jax.vjp(attend, arrays)
     return values, pull(weights)
 
   return both

@@ -161,19 +161,15 @@ def _fused(inputs, dropout) -> jax.Array:
   by_lane, by_head, sizes = _split_axes(inputs.query.shape)
   if sizes:
     rows, per_head = P(by_lane, None, by_head), P(by_head)
-    specs = attention.Inputs(
-      query=rows,
-      key=rows,
-      value=rows,
-      reach=P(by_lane),
-      position_key=P(None, by_head),
-      content_bias=per_head,
-      position_bias=per_head,
-      slopes=per_head,
-    )
+    specs: dict[str, Any] = {
+      **dict.fromkeys(("query", "key", "value"), rows),
+      "reach": P(by_lane),
+      "position_key": P(None, by_head),
+      **dict.fromkeys(("content_bias", "position_bias", "slopes"), per_head),
+    }
     attend = jax.shard_map(
       attend,
-      in_specs=(specs, P(by_lane, by_head)),
+      in_specs=(attention.Inputs(**specs), P(by_lane, by_head)),
       out_specs=rows,
       # Kernels do not declare which axes their results vary over.
       check_vma=False,
@@ -184,9 +180,10 @@ def _fused(inputs, dropout) -> jax.Array:
 
 def _map_heads(function, inputs: attention.Inputs) -> attention.Inputs:
   """Applies a function to all arrays with heads and their channels."""
-  wide = inputs._replace(reach=None, slopes=None)
-  wide = jax.tree.map(function, wide)
-  return wide._replace(reach=inputs.reach, slopes=inputs.slopes)
+  arrays = inputs._asdict()
+  for name in ("reach", "slopes"):
+    del arrays[name]
+  return inputs._replace(**jax.tree.map(function, arrays))
 
 
 def _split_axes(shape: tuple[int, ...]):

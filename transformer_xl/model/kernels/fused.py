@@ -79,8 +79,10 @@ def _attend_forward(tiling, arrays, constants):
 
 
 def _attend_backward(tiling, residuals, gradient):
-  arrays = residuals[0]
-  found = fused_kernels.backward(*residuals, gradient, tiling=tiling)
+  arrays, constants, output, lse = residuals
+  found = fused_kernels.backward(
+    arrays, constants, output, lse, gradient, tiling=tiling
+  )
   gradients = {name: found[name].astype(arrays[name].dtype) for name in arrays}
   return gradients, None
 
