@@ -1,5 +1,6 @@
 """Slopes and rotations against what their papers print."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests import oracle_encodings
 from transformer_xl.model.encodings import alibi
 from transformer_xl.model.encodings import distances
+from transformer_xl.model.kernels import device
 
 WIDTH = 6
 
@@ -72,6 +74,31 @@ def test_products_depend_on_the_difference_of_positions_alone(distance):
   )
   for age in (0, 3, 50):
     np.testing.assert_allclose(product(age), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_tpu_moves_channels_by_a_product(dtype, monkeypatch):
+  generator = np.random.default_rng(3)
+  rows, weights = (
+    jnp.asarray(generator.standard_normal((5, 2, WIDTH)), dtype)
+    for _ in range(2)
+  )
+  angles = distances.rotary_angles(jnp.arange(5), WIDTH)[:, None]
+
+  def both():
+    rotated, pull = jax.vjp(lambda rows: distances.rotated(rows, angles), rows)
+    return rotated, *pull(weights)
+
+  expected, plain = both(), str(jax.make_jaxpr(lambda: both())())
+  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  actual, by_product = both(), str(jax.make_jaxpr(lambda: both())())
+  assert "dot_general" in by_product
+  assert "dot_general" not in plain
+  rounding = 1e-6 if dtype == "float32" else 2**-7
+  for array, want in zip(actual, expected, strict=True):
+    assert array.dtype == dtype
+    array, want = np.asarray(array, float), np.asarray(want, float)
+    np.testing.assert_allclose(array, want, atol=rounding * np.abs(want).max())
 
 
 def test_channels_may_be_any_axis():

@@ -1,9 +1,12 @@
 """Functions of distances and positions that encodings share."""
 
+import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+import numpy as np
 
 from transformer_xl import shapes
+from transformer_xl.model.kernels import device
 
 
 def sinusoids(
@@ -65,7 +68,34 @@ def rotated(
 
   `angles` have half the channels and broadcast against half of `rows`.
   """
+  if axis == -1 and device.device_kind().startswith("TPU"):
+    return _rotated_by_product(rows, angles)
   first, second = jnp.split(rows.astype(jnp.float32), 2, axis=axis)
   cosine, sine = jnp.cos(angles), jnp.sin(angles)
   turned = (first * cosine - second * sine, second * cosine + first * sine)
   return jnp.concatenate(turned, axis=axis).astype(rows.dtype)
+
+
+def _rotated_by_product(rows: jax.Array, angles: jax.Array) -> jax.Array:
+  """`rotated`, with channels moved by the matrix units.
+
+  XLA on TPU moves channels between the lanes of a register four times as
+  slowly. A product with a matrix of 0, 1 and -1 is exact.
+  """
+  width = rows.shape[-1]
+  swap = np.roll(np.eye(width), width // 2, axis=1)
+  swap[width // 2 :] *= -1  # [first, second] to [-second, first].
+  is_wide = rows.dtype == jnp.float32
+  moved = jnp.einsum(
+    "...d,de->...e",
+    rows,
+    jnp.asarray(swap, rows.dtype),
+    precision=jax.lax.Precision.HIGHEST if is_wide else None,
+    preferred_element_type=jnp.float32,
+  )
+  cosine, sine = (
+    jnp.concatenate([part, part], axis=-1)
+    for part in (jnp.cos(angles), jnp.sin(angles))
+  )
+  turned = rows.astype(jnp.float32) * cosine + moved * sine
+  return turned.astype(rows.dtype)
