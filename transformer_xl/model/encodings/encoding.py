@@ -186,7 +186,6 @@ class Encoding:
     **place: jax.Array,
   ) -> shapes.RingQueries:
     """`attend` over a ring; `place` is reach [B, T] and slot, a scalar."""
-    del config
     distance = distance or DistanceTerms()
     return dispatch.ring_attention(
       query,
@@ -195,5 +194,6 @@ class Encoding:
       distance.keys,
       biases=distance.biases_in(query.dtype),
       slopes=distance.slopes,
+      implementation=config.attention,
       **place,
     )

@@ -9,10 +9,11 @@ pallas     one fused kernel on TPU; elsewhere interpreted, for tests
 auto       pallas on TPU where it can serve, else chunked there; head_major
            on CPU and reference on all other devices
 
-Each serves every encoding. A ring of cached keys (`ring_attention`) has one
-form for all.
+Each serves every encoding. A ring of cached keys (`ring_attention`) has a kernel
+of its own on TPU, and one form in XLA.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,7 @@ from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import fused
+from transformer_xl.model.kernels import fused_ring
 from transformer_xl.model.kernels import head_major
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
@@ -94,47 +96,67 @@ def ring_attention(
   position_key: ring.RingPositionKeys | None,
   *,
   reach: shapes.Reach,
+  implementation: str,
   **options: Any,
 ) -> shapes.RingQueries:
-  """`ring.ring_attention`, with the same arguments.
+  """`ring.ring_attention`, with the same arguments, in one of three ways.
 
-  A device takes one lane after the other, so that a lane's scores stay in the
-  cache of a CPU, or in the vector memory of a TPU.
+  "pallas" is the kernel of `fused_ring` for sizes that it serves, and "auto"
+  takes it on TPU. Otherwise a device takes one lane after the other, so that a
+  lane's scores stay in the cache of a CPU, or in the vector memory of a TPU.
   """
   lanes, _, segment_len, _ = query.shape
   by_lane, _, sizes = _split_axes(query.shape)
   own = lanes // math.prod(sizes[name] for name in by_lane or ())
-  # In a ring that is split by heads as well, lanes do not lie together.
-  is_whole = sizes.get("tensor", 1) == 1 and own > 1 and segment_len > 1
   kind = device.device_kind()
-  if not is_whole or not (kind == "cpu" or kind.startswith("TPU")):
-    return ring.ring_attention(
-      query, key, value, position_key, reach=reach, **options
-    )
+  is_tpu = kind.startswith("TPU")
+  takes_kernel = implementation == "pallas" or (
+    implementation == "auto"
+    and is_tpu
+    and not kind.startswith(_NO_STRIDED_ROTATION)
+  )
+  if sizes.get("tensor", 1) > 1:
+    # Heads are split as well, so that lanes do not lie together.
+    attend = ring.ring_attention
+    by_lane, sizes = None, {}
+  elif takes_kernel and fused_ring.serves(query, key):
+    attend = functools.partial(fused_ring.ring_attention, interpret=not is_tpu)
+  elif own > 1 and segment_len > 1 and (kind == "cpu" or is_tpu):
+    attend = _lane_by_lane
+  else:
+    attend = ring.ring_attention
+    by_lane, sizes = None, {}
 
-  def attend(query, key, value, reach, position_key, options):
-    heads = query.shape[1]
-
-    def attend_lane(inputs):
-      lane, query, reach = inputs
-      keys, values = (
-        jax.lax.dynamic_slice_in_dim(rows, lane * heads, heads)
-        for rows in (key, value)
-      )
-      one = query[None], keys, values, position_key
-      return ring.ring_attention(*one, reach=reach[None], **options)[0]
-
-    order = jnp.arange(query.shape[0], dtype=jnp.int32)
-    return jax.lax.map(attend_lane, (order, query, reach))
+  def attend_all(query, key, value, reach, position_key, options):
+    return attend(query, key, value, position_key, reach=reach, **options)
 
   if sizes:
     rows = P(by_lane)
-    attend = jax.shard_map(
-      attend,
+    attend_all = jax.shard_map(
+      attend_all,
       in_specs=(rows, rows, rows, rows, P(), P()),
       out_specs=rows,
+      # Kernels do not declare which axes their results vary over.
+      check_vma=False,
     )
-  return attend(query, key, value, reach, position_key, options)
+  return attend_all(query, key, value, reach, position_key, options)
+
+
+def _lane_by_lane(query, key, value, position_key, *, reach, **options):
+  """`ring.ring_attention`, a lane at a time."""
+  heads = query.shape[1]
+
+  def attend_lane(inputs):
+    lane, query, reach = inputs
+    keys, values = (
+      jax.lax.dynamic_slice_in_dim(rows, lane * heads, heads)
+      for rows in (key, value)
+    )
+    one = query[None], keys, values, position_key
+    return ring.ring_attention(*one, reach=reach[None], **options)[0]
+
+  order = jnp.arange(query.shape[0], dtype=jnp.int32)
+  return jax.lax.map(attend_lane, (order, query, reach))
 
 
 def _fused(inputs, dropout) -> jax.Array:

@@ -1,0 +1,169 @@
+"""Fused attention over a ring for TPU, in Pallas: `ring.ring_attention`.
+
+The slot after the newest key has the oldest one. So scores by distance become
+scores by slot when each row is rotated, which the hardware does; and nothing of
+size segment x ring leaves the chip.
+
+Shapes: B lanes, T queries, R slots, H heads, Dh head width.
+"""
+
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from transformer_xl import shapes
+from transformer_xl.model.kernels import ring
+from transformer_xl.model.kernels import tiles
+from transformer_xl.model.kernels import tiling
+
+_ROWS = 16  # Of a tile in bfloat16.
+_BLOCK = 128  # Queries that are attended from at a time.
+_VMEM_BYTES = 48 << 20
+
+
+def serves(query: shapes.RingQueries, key: shapes.Ring) -> bool:
+  """Whether the sizes fill the hardware's tiles and fit into its memory."""
+  *_, segment_len, head_dim = query.shape
+  slots = key.shape[-1]
+  rows = min(segment_len, _BLOCK)
+  return (
+    segment_len % rows == rows % _ROWS == head_dim % _ROWS == 0
+    and slots % tiling.LANES == 0
+    and _vmem_bytes(rows, head_dim, slots, key.dtype.itemsize) <= _VMEM_BYTES
+  )
+
+
+def ring_attention(
+  query: shapes.RingQueries,
+  key: shapes.Ring,
+  value: shapes.Ring,
+  position_key: ring.RingPositionKeys | None,
+  *,
+  biases: shapes.BiasPair | None,
+  slopes: shapes.Slopes | None = None,
+  reach: shapes.Reach,
+  slot: jt.Int[shapes.Array, ""],
+  interpret: bool,
+) -> shapes.RingQueries:
+  """`ring.ring_attention`, with the same arguments, for sizes that it serves.
+
+  `interpret` runs the kernel as ordinary JAX, without a TPU.
+  """
+  lanes, heads, segment_len, head_dim = query.shape
+  slots, rows = key.shape[-1], min(segment_len, _BLOCK)
+  content_bias, position_bias = (
+    None if bias is None else bias[:, None].astype(jnp.float32)
+    for bias in biases or (None, None)
+  )
+  inputs = {
+    "query": query,
+    "key": key,
+    "value": value,
+    "reach": reach[..., None],
+    "position_key": position_key and position_key.once,
+    "content_bias": content_bias,
+    "position_bias": position_bias,
+    "slopes": slopes,
+  }
+  given = {name: each for name, each in inputs.items() if each is not None}
+  blocks = _block_specs(rows, heads, head_dim, slots)
+
+  def run(slot_ref, *refs):
+    by_name = dict.fromkeys(inputs) | dict(
+      zip((*given, "output"), refs, strict=True)
+    )
+    _kernel(slot_ref[0], types.SimpleNamespace(**by_name), interpret)
+
+  scores = lanes * heads * segment_len * slots
+  products = 2 + (position_key is not None)
+  vmem = _vmem_bytes(rows, head_dim, slots, key.dtype.itemsize)
+  return pl.pallas_call(
+    run,
+    name="ring_attention",
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=1,
+      # The keys of distances stay while the lanes of a head follow each other.
+      grid=(heads, lanes, segment_len // rows),
+      in_specs=[blocks[name] for name in given],
+      out_specs=blocks["query"],
+    ),
+    out_shape=jax.ShapeDtypeStruct(query.shape, query.dtype),
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=("parallel", "parallel", "arbitrary"),
+      # The estimate is rough, and the compiler's default limit is 16 MiB.
+      vmem_limit_bytes=vmem + (8 << 20) if vmem > 8 << 20 else None,
+    ),
+    cost_estimate=pl.CostEstimate(  # For XLA's scheduler.
+      flops=2 * products * head_dim * scores,
+      transcendentals=scores,
+      bytes_accessed=sum(each.nbytes for each in given.values()),
+    ),
+    interpret=interpret,
+  )(slot[None], *given.values())
+
+
+def _vmem_bytes(rows: int, head_dim: int, slots: int, itemsize: int) -> int:
+  """Keys, values and keys of distances twice, and four arrays of scores."""
+  return slots * (6 * head_dim * itemsize + 4 * rows * 4)
+
+
+def _block_specs(rows, heads, head_dim, slots) -> dict[str, pl.BlockSpec]:
+  """Blocks of the arrays for a grid of [heads, lanes, blocks of queries]."""
+
+  def of_head(*shape):
+    return pl.BlockSpec((None, *shape), lambda h, b, i, slot: (h, 0, 0))
+
+  per_slot = pl.BlockSpec(
+    (None, head_dim, slots), lambda h, b, i, slot: (b * heads + h, 0, 0)
+  )
+  return {
+    "query": pl.BlockSpec(
+      (None, None, rows, head_dim), lambda h, b, i, slot: (b, h, i, 0)
+    ),
+    "key": per_slot,
+    "value": per_slot,
+    "reach": pl.BlockSpec((None, rows, 1), lambda h, b, i, slot: (b, i, 0)),
+    "position_key": of_head(head_dim, slots),
+    "content_bias": of_head(1, head_dim),
+    "position_bias": of_head(1, head_dim),
+    "slopes": pl.BlockSpec(memory_space=pltpu.SMEM),
+  }
+
+
+def _kernel(slot, refs, interpret):
+  """Attention of a block of one head's queries in one lane."""
+  dtype = refs.key.dtype
+  query = refs.query[...].astype(jnp.float32)
+  rows, head_dim = query.shape
+  slots = refs.key.shape[1]
+  scale = tiles.LOG2E / math.sqrt(head_dim)
+
+  def scaled(bias):
+    biased = query if bias is None else query + bias[...]
+    return (biased * scale).astype(dtype)
+
+  scores = tiles.product(scaled(refs.content_bias), refs.key[...], 1, 0)
+  # Column j is of the distance R - 1 - j, so that the mask is simple here. A
+  # later query's key counts as the farthest, which is never visible.
+  distance = slots - 1 - jax.lax.broadcasted_iota(jnp.int32, (1, slots), 1)
+  by_distance = jnp.zeros((rows, slots), jnp.float32)
+  if refs.position_key is not None:
+    position = scaled(refs.position_bias)
+    by_distance = tiles.product(position, refs.position_key[...], 1, 0)
+  if refs.slopes is not None:
+    slope = refs.slopes[pl.program_id(0)] * tiles.LOG2E
+    by_distance -= slope * distance.astype(jnp.float32)
+  visible = distance <= refs.reach[...]
+  by_distance = jnp.where(visible, by_distance, tiles.MASKED)
+  # Row i has its distance 0 in slot `first` + i.
+  first = slot + pl.program_id(2) * rows
+  scores += tiles.roll_rows(by_distance, first + 1, interpret=interpret)
+  weights = jnp.exp2(scores - jnp.max(scores, axis=1, keepdims=True))
+  total = jnp.sum(weights, axis=1, keepdims=True)
+  values = tiles.product(weights.astype(dtype), refs.value[...], 1, 1)
+  refs.output[...] = (values / total).astype(refs.output.dtype)
