@@ -9,8 +9,8 @@ pallas     one fused kernel on TPU; elsewhere interpreted, for tests
 auto       pallas on TPU where it can serve, else chunked there; head_major
            on CPU and reference on all other devices
 
-Each serves every encoding. A ring of cached keys (`ring_attention`) has a kernel
-of its own on TPU, and one form in XLA.
+Each serves every encoding. A ring of cached keys (`ring_attention`) has a
+kernel of its own on TPU, and one form in XLA.
 """
 
 import functools

@@ -279,7 +279,9 @@ def to_window_upside_down(
   return roll_rows(wide, 0, interpret=tiling.interpret)
 
 
-def roll_rows(values: jax.Array, shift: int, *, interpret: bool) -> jax.Array:
+def roll_rows(
+  values: jax.Array, shift: int | jax.Array, *, interpret: bool
+) -> jax.Array:
   """Rotates row i of [Bq, W] to the right by `shift` + i."""
   if not interpret:
     return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)

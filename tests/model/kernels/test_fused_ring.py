@@ -1,0 +1,166 @@
+"""The kernel over a ring gives what XLA computes, interpreted."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl.model import kv_cache
+from transformer_xl.model.kernels import dispatch
+from transformer_xl.model.kernels import fused_ring
+from transformer_xl.model.kernels import ring
+
+LANES, HEADS, WIDTH = 2, 3, 16
+
+
+def arguments(segment_len, slots, *, encoding):
+  """Arguments of `ring_attention`, and the keyword ones of an encoding."""
+  draw = np.random.default_rng(0)
+
+  def normal(*shape):
+    return jnp.asarray(draw.normal(size=shape), jnp.float32)
+
+  arrays = [
+    normal(LANES, HEADS, segment_len, WIDTH),
+    *(normal(LANES * HEADS, WIDTH, slots) for _ in range(2)),
+  ]
+  reach = draw.integers(slots - segment_len, size=(LANES, segment_len))
+  options = {"biases": None, "reach": jnp.asarray(reach, jnp.int32)}
+  keys = ring.position_keys(normal(slots, HEADS, WIDTH))
+  if encoding == "relative":
+    options["biases"] = normal(HEADS, WIDTH), normal(HEADS, WIDTH)
+  elif encoding == "alibi":
+    options["slopes"] = jnp.asarray([0.5, 0.0625, 0.25])
+  return [*arrays, keys if encoding == "relative" else None], options
+
+
+@pytest.mark.parametrize("encoding", ["relative", "alibi", "none"])
+@pytest.mark.parametrize(
+  ("segment_len", "slot"),
+  [(32, 0), (32, 96), (32, 224), (256, 256)],
+  ids=["at_the_start", "inside", "at_the_end", "two_blocks_of_queries"],
+)
+def test_the_kernel_attends_as_xla_does(segment_len, slot, encoding):
+  slots = max(256, 2 * segment_len)
+  arrays, options = arguments(segment_len, slots, encoding=encoding)
+  assert fused_ring.serves(arrays[0], arrays[1])
+  attend = {
+    "xla": ring.ring_attention,
+    "kernel": functools.partial(fused_ring.ring_attention, interpret=True),
+  }
+  options["slot"] = jnp.int32(slot)
+  found = {who: each(*arrays, **options) for who, each in attend.items()}
+  # Sums of up to 512 values of about 1, in another order, in float32.
+  np.testing.assert_allclose(found["kernel"], found["xla"], atol=5e-6)
+  # Other places of the keys, or others of them visible, change the result.
+  moved = options | {"slot": jnp.int32(slot - segment_len + 16)}
+  if slot >= segment_len:
+    other = attend["xla"](*arrays, **moved)
+    assert np.abs(found["kernel"] - other).max() > 0.1
+  nearer = options | {"reach": options["reach"] // 2}
+  other = attend["xla"](*arrays, **nearer)
+  assert np.abs(found["kernel"] - other).max() > 0.1
+
+
+@pytest.mark.parametrize("encoding", ["relative", "alibi", "shaw", "rope"])
+@pytest.mark.parametrize("same_length", [True, False])
+def test_a_reader_with_the_kernel_is_one_without(
+  encoding, same_length, monkeypatch
+):
+  fields = {"shaw": {"num_positions": 8}}.get(encoding, {})
+  config = tiny.model_config(
+    encoding=encoding, model_dim=32, head_dim=16, num_heads=2, **fields
+  )
+  params = tiny.params(config)
+  calls = []
+  attend = fused_ring.ring_attention
+
+  def counted(*arrays, **options):
+    calls.append(arrays[0].shape)
+    return attend(*arrays, **options)
+
+  monkeypatch.setattr(fused_ring, "ring_attention", counted)
+  log_probs = {}
+  for implementation in ("reference", "pallas"):
+    reader = kv_cache.Reader(
+      dataclasses.replace(config, attention=implementation),
+      mem_len=90,
+      segment_len=32,
+      clamp_len=0,
+      same_length=same_length,
+    )
+    assert reader.num_slots == 128
+    log_probs[implementation] = read(reader, params)
+    assert len(calls) == (implementation == "pallas") * config.num_layers
+  # Sums in another order, in float32, of log-probabilities down to -30.
+  np.testing.assert_allclose(
+    log_probs["pallas"], log_probs["reference"], rtol=1e-5, atol=2e-5
+  )
+
+
+def read(reader, params):
+  """Log-probabilities of six segments, more than the ring holds."""
+  frozen = jax.jit(reader.freeze)(params)
+  state = reader.start(frozen, batch_size=LANES)
+  step = jax.jit(reader.step)
+  draw = np.random.default_rng(1)
+  found = []
+  for index in range(6):
+    shape = LANES, reader.segment_len
+    tokens = draw.integers(reader.config.vocab_size, size=shape)
+    resets = np.zeros(shape, bool)
+    resets[1, 5] = index == 4
+    values, state = step(
+      frozen, state, jnp.asarray(tokens, jnp.int32), jnp.asarray(resets)
+    )
+    found.append(values)
+  return np.concatenate(found, axis=1)
+
+
+@pytest.mark.parametrize(
+  ("segment_len", "width", "slots"),
+  [(1, 16, 128), (32, 16, 120), (32, 24, 128), (192, 16, 512)],
+  ids=["one_token", "slots", "width", "part_of_a_block"],
+)
+def test_sizes_that_do_not_fill_tiles_are_left_to_xla(
+  segment_len, width, slots
+):
+  query = jnp.zeros((1, 1, segment_len, width))
+  key = jnp.zeros((1, width, slots))
+  assert not fused_ring.serves(query, key)
+
+
+def test_a_ring_that_does_not_fit_is_left_to_xla():
+  query = jnp.zeros((1, 1, 128, 64))
+  fits = [
+    fused_ring.serves(query, jax.ShapeDtypeStruct((1, 64, slots), jnp.bfloat16))
+    for slots in (1_792, 128_000)
+  ]
+  assert fits == [True, False]
+
+
+def test_only_a_tpu_takes_the_kernel_by_itself(monkeypatch):
+  arrays, options = arguments(32, 256, encoding="none")
+
+  def attend(implementation):
+    return dispatch.ring_attention(
+      *arrays,
+      implementation=implementation,
+      slot=jnp.int32(32),
+      **options,
+    )
+
+  jaxprs = {
+    name: str(jax.make_jaxpr(functools.partial(attend, name))())
+    for name in ("auto", "pallas", "reference")
+  }
+  monkeypatch.setattr(dispatch.device, "device_kind", lambda: "TPU v5 lite")
+  jaxprs["auto_on_tpu"] = str(
+    jax.make_jaxpr(functools.partial(attend, "auto"))()
+  )
+  taken = {name for name, text in jaxprs.items() if "pallas_call" in text}
+  assert taken == {"pallas", "auto_on_tpu"}
