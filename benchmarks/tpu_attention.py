@@ -3,10 +3,11 @@
     python -m benchmarks.tpu_attention [--shape=wt103_base] [--encoding=alibi]
 
 Needs no TPU, only the `tpu` extra. Prints one JSON line per shape,
-implementation and pass. Cycles of XLA's code are the compiler's estimates,
-times the trip counts of loops. For Pallas kernels it gives none, so the
-instruction bundles of the final schedule are counted, times the steps of the
-grid: one bundle is issued per cycle unless something stalls. See
+implementation and pass; "ring" is that of an evaluation with cached keys and
+values, in XLA or by its kernel. Cycles of XLA's code are the compiler's
+estimates, times the trip counts of loops. For Pallas kernels it gives none, so
+the instruction bundles of the final schedule are counted, times the steps of
+the grid: one bundle is issued per cycle unless something stalls. See
 docs/measurements/kernels.md.
 """
 
@@ -14,6 +15,7 @@ import functools
 import glob
 import importlib.metadata
 import json
+import math
 import os
 import re
 import tempfile
@@ -29,6 +31,7 @@ from absl import flags
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dispatch
+from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import topology
@@ -49,8 +52,10 @@ SHAPES = {
   "enwik8_large": Shape(4, 8, 768, 768, 128),
   "wt103_base": Shape(8, 10, 150, 150, 41),
   "enwik8_large_eval": Shape(1, 8, 128, 3800, 128),
+  "wt103_large_eval": Shape(1, 16, 128, 1600, 64),
 }
-IMPLEMENTATIONS = ("reference", "chunked", "pallas")
+RINGS = {"ring": "reference", "ring_pallas": "pallas"}
+IMPLEMENTATIONS = ("reference", "chunked", "pallas", *RINGS)
 # What attention takes besides queries, keys and values. For rope and absolute
 # encodings that is none.
 TERMS = {
@@ -90,7 +95,7 @@ def main(argv: list[str]) -> None:
     device = topology.slice_devices(_TOPOLOGY.value)[0]
     for name in _SHAPES.value:
       for implementation in _IMPLEMENTATIONS.value:
-        for gradient in (False, True):
+        for gradient in (False, True)[: 1 if implementation in RINGS else 2]:
           result = _measure(
             SHAPES[name], implementation, gradient, device, folder
           )
@@ -103,14 +108,20 @@ def _measure(shape, implementation, gradient, device, folder):
     os.remove(path)
   start = time.perf_counter()
   with jax.set_mesh(mesh):
-    arguments = _arguments(shape, gradient, mesh)
-    function = functools.partial(_attend, shape, implementation)
-    function = _with_gradient(function) if gradient else function
+    if implementation in RINGS:
+      arguments = (_ring_arguments(shape, mesh),)
+      function = functools.partial(_attend_ring, RINGS[implementation])
+      steps = shape.lanes * shape.heads
+    else:
+      arguments = _arguments(shape, gradient, mesh)
+      function = functools.partial(_attend, shape, implementation)
+      function = _with_gradient(function) if gradient else function
+      steps = _grid(shape)
     compiled = jax.jit(function).lower(*arguments).compile()
   seconds = time.perf_counter() - start
   xla = hlo_cost.program_cost(compiled.as_text()).cycles
   bundles = _bundles(folder)
-  kernels = {name: count * _grid(shape) for name, count in bundles.items()}
+  kernels = {name: count * steps for name, count in bundles.items()}
   return {
     "device": device.device_kind,
     "implementation": implementation,
@@ -132,11 +143,7 @@ def _measure(shape, implementation, gradient, device, folder):
 
 def _arguments(shape, gradient, mesh):
   """Arguments as projections produce them, with the heads side by side."""
-  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-
-  def array(*sizes, dtype=_DTYPE.value):
-    return jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype), sharding=sharding)
-
+  array = _shapes_on(mesh)
   keys, width = shape.mem_len + shape.segment_len, shape.heads * shape.head_dim
   query = array(shape.lanes, shape.segment_len, width)
   key = array(shape.lanes, keys, width)
@@ -154,6 +161,43 @@ def _arguments(shape, gradient, mesh):
   slopes = arrays.pop("slopes", None)
   lead = (reach, seeds, slopes)
   return (*lead, query, arrays) if gradient else (*lead, arrays)
+
+
+def _shapes_on(mesh):
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+  def array(*sizes, dtype=_DTYPE.value):
+    return jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype), sharding=sharding)
+
+  return array
+
+
+def _ring_arguments(shape, mesh):
+  """Arguments of attention over a ring that holds whole segments."""
+  array, segment_len = _shapes_on(mesh), shape.segment_len
+  slots = (math.ceil(shape.mem_len / segment_len) + 1) * segment_len
+  rows = array(shape.lanes * shape.heads, shape.head_dim, slots)
+  once = array(shape.heads, shape.head_dim, slots)
+  twice = array(shape.heads, shape.head_dim, 2 * slots)
+  bias = array(shape.heads, shape.head_dim)
+  terms = TERMS[_ENCODING.value]
+  slopes = array(shape.heads, dtype="float32")
+  return {
+    "query": array(shape.lanes, shape.heads, segment_len, shape.head_dim),
+    "key": rows,
+    "value": rows,
+    "position_key": ring.RingPositionKeys(once, twice)
+    if "position_key" in terms
+    else None,
+    "biases": (bias, bias) if "content_bias" in terms else None,
+    "slopes": slopes if "slopes" in terms else None,
+    "reach": array(shape.lanes, segment_len, dtype="int32"),
+    "slot": array(dtype="int32"),
+  }
+
+
+def _attend_ring(implementation, arrays):
+  return dispatch.ring_attention(**arrays, implementation=implementation)
 
 
 def _attend(shape, implementation, reach, seeds, slopes, arrays):
@@ -183,7 +227,7 @@ def _with_gradient(function):
 def _bundles(folder) -> dict[str, int]:
   """Bundles in the final schedule of each attention kernel."""
   result = {}
-  pattern = "*relative_attention*schedule-analysis_final_bundles.txt"
+  pattern = "*_attention*schedule-analysis_final_bundles.txt"
   for path in glob.glob(os.path.join(folder, pattern)):
     kind = "backward" if "gradient" in os.path.basename(path) else "forward"
     with open(path, encoding="utf-8") as file:
