@@ -1,5 +1,7 @@
 """Evaluation on cached keys and values against memory of hidden states."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from tests import corpus
 from tests import tiny
 from tests.evaluation import splits
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer
@@ -50,6 +53,9 @@ VARIANTS = {
     "model.memory_start": "zeros",
   },
 }
+
+
+RECURRENT = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
 
 
 def score(data_dir, memory, *, mem_len, segment_len, variant):
@@ -95,6 +101,37 @@ def test_without_a_choice_the_device_decides(data_dir, variant):
     for memory in ("auto", "key_value")
   }
   assert found["auto"][1] == found["key_value"][1]
+
+
+@pytest.mark.parametrize(
+  ("device", "tensor", "updates", "expected"),
+  [
+    ("cpu", 1, {}, "key_value"),
+    ("TPU v5 lite", 1, {}, "key_value"),
+    ("TPU v4", 1, {}, "hidden"),
+    ("TPU v5 lite", 2, {}, "hidden"),
+    ("TPU v5 lite", 1, {"eval.segment_len": 24}, "hidden"),  # R is 120.
+    ("TPU v5 lite", 1, {"model.attention": "reference"}, "hidden"),
+    ("TPU v5 lite", 1, {"eval.memory": "hidden"}, "hidden"),
+    ("TPU v4", 1, {"eval.memory": "key_value"}, "key_value"),
+    ("TPU v5 lite", 1, {"model.memory_lens": ((1, 30), (1, 0))}, "hidden"),
+    ("TPU v5 lite", 1, RECURRENT, "hidden"),
+    ("cpu", 1, RECURRENT, "key_value"),
+  ],
+)
+def test_a_tpu_keeps_keys_and_values_where_one_kernel_attends_to_them(
+  device, tensor, updates, expected
+):
+  defaults = {
+    **{"model.head_dim": 16, "eval.segment_len": 32, "eval.mem_len": (96,)},
+    **{"eval.warmup_len": 0, "model.attention": "auto"},
+  }
+  config = load.from_config_dict(tiny.config_dict(**defaults | updates))
+  mesh = types.SimpleNamespace(
+    devices=np.array([types.SimpleNamespace(device_kind=device)]),
+    shape={"data": 1, "fsdp": 1, "tensor": tensor},
+  )
+  assert scorer.memory_kind(config, mesh, mem_len=96) == expected
 
 
 @pytest.mark.parametrize(

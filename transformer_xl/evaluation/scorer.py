@@ -15,6 +15,7 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
@@ -25,6 +26,7 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import pass_through
 from transformer_xl.evaluation import sums
 from transformer_xl.model import kinds
+from transformer_xl.model.kernels import dispatch
 
 
 class Functions(NamedTuple):
@@ -50,8 +52,20 @@ def hidden_states(config: schema.ExperimentConfig, mem_len: int) -> Functions:
 
 def keys_and_values(config: schema.ExperimentConfig, mem_len: int) -> Functions:
   """Memory of cached keys and values."""
+  evaluation, reader = config.eval, _reader(config, mem_len)
+
+  def score(frozen, state, segment):
+    inputs, targets, resets, _ = segment
+    nll, state = reader.nll(frozen, state, inputs, targets, resets)
+    return state, nll
+
+  start = functools.partial(reader.start, batch_size=evaluation.batch_size)
+  return Functions(reader.freeze, start, score)
+
+
+def _reader(config, mem_len) -> kinds.Reader:
   evaluation = config.eval
-  reader = kinds.of(config.model).reader(
+  return kinds.of(config.model).reader(
     config.model,
     mem_len=mem_len,
     segment_len=evaluation.context_len + evaluation.segment_len,
@@ -61,13 +75,31 @@ def keys_and_values(config: schema.ExperimentConfig, mem_len: int) -> Functions:
     compressed_len=evaluation.compressed_len,
   )
 
-  def score(frozen, state, segment):
-    inputs, targets, resets, _ = segment
-    nll, state = reader.nll(frozen, state, inputs, targets, resets)
-    return state, nll
 
-  start = functools.partial(reader.start, batch_size=evaluation.batch_size)
-  return Functions(reader.freeze, start, score)
+def memory_kind(
+  config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
+) -> str:
+  """What memory holds, "hidden" or "key_value"; `eval.memory` if that says.
+
+  With "auto" a TPU takes keys and values where one kernel attends to each ring.
+  """
+  chosen, device = config.eval.memory, mesh.devices.flat[0].device_kind
+  if chosen != "auto":
+    return chosen
+  if not device.startswith("TPU"):
+    return "key_value"
+  model, reader = config.model, _reader(config, mem_len)
+  dtype, width = jnp.dtype(model.dtype), model.head_dim
+  query = jax.ShapeDtypeStruct((1, 1, reader.segment_len, width), dtype)
+  fused = [
+    dispatch.fuses_ring(
+      *(model.attention, device, query),
+      jax.ShapeDtypeStruct((1, width, slots), dtype),
+    )
+    for slots in reader.layer_slots
+  ]
+  is_split = mesh.shape["tensor"] > 1  # Then XLA attends.
+  return "key_value" if any(fused) and all(fused) and not is_split else "hidden"
 
 
 def padded(
@@ -88,10 +120,8 @@ class Scorer:
   def __init__(
     self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
-    config, kind = padded(config, mesh), config.eval.memory
-    if kind == "auto":  # The fused kernel for TPU serves hidden states only.
-      is_tpu = mesh.devices.flat[0].device_kind.startswith("TPU")
-      kind = "hidden" if is_tpu else "key_value"
+    config = padded(config, mesh)
+    kind = memory_kind(config, mesh, mem_len=mem_len)
     make = keys_and_values if kind == "key_value" else hidden_states
     functions = make(config, mem_len)
     # Only shapes: the mesh's devices may belong to another machine.

@@ -28,6 +28,7 @@ class Reader:
   compressed_len: int = 0
   temperature: float = 1.0  # Divides the logits.
   layout: None = None  # Of compressed slots.
+  layer_slots: tuple[()] = ()  # It has no rings.
 
   def __post_init__(self):
     # A longer memory is the same; results state what there is.

@@ -178,7 +178,8 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
   if held is None:
     return None
   state, memory = programs.placed_state(config, mesh)
-  if config.eval.memory != "key_value":  # Evaluation has counted them.
+  kind = scorer.memory_kind(config, mesh, mem_len=mem_len)
+  if kind == "hidden":  # Evaluation has counted them.
     state = state._replace(params=None)
   sizes = [
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -110,16 +110,11 @@ def ring_attention(
   own = lanes // math.prod(sizes[name] for name in by_lane or ())
   kind = device.device_kind()
   is_tpu = kind.startswith("TPU")
-  takes_kernel = implementation == "pallas" or (
-    implementation == "auto"
-    and is_tpu
-    and not kind.startswith(_NO_STRIDED_ROTATION)
-  )
   if sizes.get("tensor", 1) > 1:
     # Heads are split as well, so that lanes do not lie together.
     attend = ring.ring_attention
     by_lane, sizes = None, {}
-  elif takes_kernel and fused_ring.serves(query, key):
+  elif fuses_ring(implementation, kind, query, key):
     attend = functools.partial(fused_ring.ring_attention, interpret=not is_tpu)
   elif own > 1 and segment_len > 1 and (kind == "cpu" or is_tpu):
     attend = _lane_by_lane
@@ -140,6 +135,23 @@ def ring_attention(
       check_vma=False,
     )
   return attend_all(query, key, value, reach, position_key, options)
+
+
+def fuses_ring(
+  implementation: str,
+  device_kind: str,
+  query: shapes.RingQueries,
+  key: shapes.Ring,
+) -> bool:
+  """Whether such a device attends to such a ring in one kernel.
+
+  `query` and `key` may be shapes alone, with types.
+  """
+  is_able = device_kind.startswith("TPU") and not device_kind.startswith(
+    _NO_STRIDED_ROTATION
+  )
+  takes = implementation == "pallas" or (implementation == "auto" and is_able)
+  return takes and fused_ring.serves(query, key)
 
 
 def _lane_by_lane(query, key, value, position_key, *, reach, **options):
