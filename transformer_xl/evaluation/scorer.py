@@ -93,7 +93,9 @@ def memory_kind(
   query = jax.ShapeDtypeStruct((1, 1, reader.segment_len, width), dtype)
   fused = [
     dispatch.fuses_ring(
-      *(model.attention, device, query),
+      model.attention,
+      device,
+      query,
       jax.ShapeDtypeStruct((1, width, slots), dtype),
     )
     for slots in reader.layer_slots

@@ -140,13 +140,10 @@ def ring_attention(
 def fuses_ring(
   implementation: str,
   device_kind: str,
-  query: shapes.RingQueries,
-  key: shapes.Ring,
+  query: shapes.RingQueries | jax.ShapeDtypeStruct,
+  key: shapes.Ring | jax.ShapeDtypeStruct,
 ) -> bool:
-  """Whether such a device attends to such a ring in one kernel.
-
-  `query` and `key` may be shapes alone, with types.
-  """
+  """Whether such a device attends to such a ring in one kernel."""
   is_able = device_kind.startswith("TPU") and not device_kind.startswith(
     _NO_STRIDED_ROTATION
   )

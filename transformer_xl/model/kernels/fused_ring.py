@@ -26,7 +26,10 @@ _BLOCK = 128  # Queries that are attended from at a time.
 _VMEM_BYTES = 48 << 20
 
 
-def serves(query: shapes.RingQueries, key: shapes.Ring) -> bool:
+def serves(
+  query: shapes.RingQueries | jax.ShapeDtypeStruct,
+  key: shapes.Ring | jax.ShapeDtypeStruct,
+) -> bool:
   """Whether the sizes fill the hardware's tiles and fit into its memory."""
   *_, segment_len, head_dim = query.shape
   slots = key.shape[-1]
