@@ -226,6 +226,7 @@ CASES = {
   "analysis.rows": (("segment-absolute-recent_half",), {}),
   "analysis.attention_lens": ((4,), {}),
   "analysis.equal_memory": (True, {}),
+  "analysis.seeds": ((1,), {}),
   "analysis.group": (("run",), {}),
   "analysis.context": ("attention", {}),
   "analysis.context_start": (4, {}),
@@ -252,6 +253,8 @@ WITHOUT = {
   "data.prepare": "tests/test_main.py: only `main` prepares, and benchmarks",
   "train.tracker": "tests/workdir/test_wandb_run.py: beside the run's own log",
   "train.finish_with": "tests/test_main.py: only `main` runs other modes",
+  "analysis.variants": "tests/analysis/test_study.py: a study needs some",
+  "analysis.table": "tests/analysis/test_study.py: names files; the same text",
   "generate.stop": "tests/text/test_generate.py: what is drawn is random",
   "generate.tokens_per_call": "how often text is printed; the same text",
   "generate.segment_len": "how a prompt is cut; the same text",
@@ -267,7 +270,10 @@ MODES = {
   "analysis.speed_lens": eval_speed.run,
   "report": report.run,
 } | dict.fromkeys(
-  ("analysis.rows", "analysis.attention_lens", "analysis.equal_memory"),
+  (
+    *("analysis.rows", "analysis.attention_lens", "analysis.equal_memory"),
+    "analysis.seeds",
+  ),
   ablation.run,
 )
 # What a result has beside its settings and its timing.
