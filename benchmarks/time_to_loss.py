@@ -29,15 +29,6 @@ from data_prep import preparation
 from transformer_xl.data import token_file
 from transformer_xl.workdir import goodput
 
-_TRAINER = flags.DEFINE_string("trainer", None, "Checkout of nanoGPT.")
-_TEXT = flags.DEFINE_string("text", None, "Text file to train on.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of all runs.")
-_NUM_STEPS = flags.DEFINE_integer("num_steps", 500, "Our updates.")
-_MEM_LEN = flags.DEFINE_integer("mem_len", 256, "Our memory in validation.")
-_ROUNDS = flags.DEFINE_integer("rounds", 3, "Number of rounds.")
-_CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
-flags.mark_flags_as_required(["trainer", "text", "workdir"])
-
 _NAME = "time_to_loss"  # Of the dataset.
 _STEPS = 2000  # As many updates as in the trainer's README.
 # The rest of its command. Validation comes once more, before the first update.
@@ -48,16 +39,28 @@ _README = (
 )
 
 
+def define_flags() -> None:
+  """Defines the flags of `main`."""
+  flags.DEFINE_string("trainer", None, "Checkout of nanoGPT.", required=True)
+  flags.DEFINE_string("text", None, "Text file to train on.", required=True)
+  flags.DEFINE_string("workdir", None, "Folder of all runs.", required=True)
+  flags.DEFINE_integer("num_steps", 500, "Our updates.")
+  flags.DEFINE_integer("mem_len", 256, "Our memory in validation.")
+  flags.DEFINE_integer("rounds", 3, "Number of rounds.")
+  flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
+
+
 def main(argv: list[str]) -> None:
   del argv
-  os.sched_setaffinity(0, map(int, _CORES.value))
-  workdir = os.path.abspath(_WORKDIR.value)
+  chosen = flags.FLAGS
+  os.sched_setaffinity(0, map(int, chosen.cores))
+  workdir = os.path.abspath(chosen.workdir)
   data = os.path.join(workdir, "data")
   preparation.prepare(
     dataset="text",
     data_dir=data,
     name=_NAME,
-    source=_TEXT.value,
+    source=chosen.text,
     tokenizer="character",
     valid_fraction=0.1,
     test_fraction=0.0,
@@ -65,7 +68,7 @@ def main(argv: list[str]) -> None:
   copy = os.path.join(workdir, "trainer_data")
   write_for_trainer(os.path.join(data, _NAME), copy)
   rounds = []
-  for index in range(_ROUNDS.value):
+  for index in range(chosen.rounds):
     each = {
       "trainer": _trained_by_trainer(copy, os.path.join(workdir, "trainer")),
       "ours": _trained_by_us(data, os.path.join(workdir, f"ours_{index}")),
@@ -74,9 +77,9 @@ def main(argv: list[str]) -> None:
     rounds.append(each)
   settings = {
     "benchmark": _NAME,
-    "cores": len(_CORES.value),
-    "num_steps": _NUM_STEPS.value,
-    "mem_len": _MEM_LEN.value,
+    "cores": len(chosen.cores),
+    "num_steps": chosen.num_steps,
+    "mem_len": chosen.mem_len,
   }
   print(json.dumps(settings | summary(rounds)))
 
@@ -101,7 +104,7 @@ def _trained_by_trainer(data: str, folder: str) -> dict[str, Any]:
       f"--dataset={data}",
       f"--out_dir={folder}",
     ],
-    folder=_TRAINER.value,
+    folder=flags.FLAGS.trainer,
   )
   return parsed(output) | {"wall_seconds": seconds}
 
@@ -128,9 +131,12 @@ def _trained_by_us(data: str, folder: str) -> dict[str, Any]:
       *("-m", "transformer_xl.main", "--config=quickstart"),
       *(f"--workdir={folder}", f"--config.data.dir={data}"),
       *(f"--config.data.name={_NAME}", "--config.model.num_layers=4"),
-      f"--config.train.num_steps={_NUM_STEPS.value}",
+      f"--config.train.num_steps={flags.FLAGS.num_steps}",
       "--config.train.finish_with=('eval',)",
-      *("--config.eval.split=valid", f"--config.eval.mem_len={_MEM_LEN.value}"),
+      *(
+        "--config.eval.split=valid",
+        f"--config.eval.mem_len={flags.FLAGS.mem_len}",
+      ),
     ],
     folder=None,
   )
@@ -183,4 +189,5 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+  define_flags()
   app.run(main)

@@ -9,7 +9,7 @@ from transformer_xl.config.fields import group
 # The modes that may follow training.
 FINISHES = (
   *("eval", "generate", "score", "recl", "attention", "eval_speed"),
-  *("ablation", "recall", "report"),
+  *("ablation", "recall", "report", "study"),
 )
 
 
