@@ -2,6 +2,7 @@
 
 import gc
 import importlib.metadata
+import itertools
 import os
 import pathlib
 import re
@@ -47,6 +48,8 @@ _checks = jaxtyping.install_import_hook(
 )
 
 _CACHE = pathlib.Path(__file__).parents[1] / ".jax_cache"
+_COUNT = itertools.count(1)  # Of tests in this process.
+_MAPS = pathlib.Path("/proc/self/maps")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
@@ -70,6 +73,17 @@ def pytest_collection_finish():
   """What is imported stays: a tenth of the time went into looking at it."""
   gc.collect()
   gc.freeze()
+
+
+def pytest_runtest_teardown():
+  """Lets compiled programs go before a process has too many of them.
+
+  Each has memory maps of its own, and Linux ends what has more than 65,530. The
+  conformance checks alone make that many.
+  """
+  if next(_COUNT) % 50 == 0 and _MAPS.exists():
+    if len(_MAPS.read_bytes().splitlines()) > 30_000:
+      jax.clear_caches()
 
 
 @pytest.fixture
