@@ -1,8 +1,8 @@
 """A small model on WikiText-2, which docs/beyond.md compares others with.
 
 Paper: no such model.
-Measured: perplexity 287.2 on the test split, 1,070,960 parameters, mean of seeds
-0 and 1; all rows are in docs/beyond.md.
+Measured: perplexity 287.2 on the test split, 1,070,960 parameters, mean of two
+seeds; all rows are in docs/beyond.md.
 Cost: about two minutes for a row on one x86-64 core; jax 0.10.2, 24 November
 2026.
 Run: python -m transformer_xl.main --mode=ablation --workdir=/tmp/ablation \

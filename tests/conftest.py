@@ -81,9 +81,9 @@ def pytest_runtest_teardown():
   Each has memory maps of its own, and Linux ends what has more than 65,530. The
   conformance checks alone make that many.
   """
-  if next(_COUNT) % 50 == 0 and _MAPS.exists():
-    if len(_MAPS.read_bytes().splitlines()) > 30_000:
-      jax.clear_caches()
+  is_time = next(_COUNT) % 50 == 0 and _MAPS.exists()
+  if is_time and len(_MAPS.read_bytes().splitlines()) > 30_000:
+    jax.clear_caches()
 
 
 @pytest.fixture
