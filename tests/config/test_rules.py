@@ -353,7 +353,7 @@ def test_evaluation_may_know_nothing_of_the_average_that_training_kept():
 @pytest.mark.parametrize("modes", [("",), ("evaluate",), ("eval", "plan")])
 def test_training_ends_with_modes_that_exist(modes):
   message = refusal(tiny.config_dict(**{"train.finish_with": modes}))
-  assert f"'report') each: it is {modes}" in message
+  assert f"'study') each: it is {modes}" in message
 
 
 def test_the_last_call_of_training_may_be_shorter():
