@@ -14,6 +14,7 @@ from absl import app
 from absl import flags
 
 from benchmarks import workload
+from transformer_xl import command_line
 
 _WHO = flags.DEFINE_enum(
   "who", None, ["ours", "huggingface", "original"], "Implementation to run."
@@ -26,6 +27,8 @@ _ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
 
 def main(argv: list[str]) -> None:
   del argv
+  if _WHO.value == "ours":
+    command_line.use_huge_pages()  # As our commands do.
   # Must precede the threads that the libraries start.
   os.sched_setaffinity(0, map(int, _CORES.value))
   work = workload.make(json.loads(_WORK.value))

@@ -119,7 +119,7 @@ class _Generation:
     reader, frozen, state = reader.for_tokens(frozen, state)
     drawing = sampling.begin(
       state,
-      jnp.zeros((1, 1, work.model_dim)),
+      jnp.zeros((1, 1, work.model_dim), work.dtype),
       np.zeros((sampling.window(options),), np.int32),
       num_samples=work.batch_size,
     )

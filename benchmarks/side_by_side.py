@@ -8,7 +8,8 @@ Wall and CPU times are medians over the rounds; ratios are medians of the ratios
 of each round. Needs the `parity` extra. The original code takes part if its
 checkout is given: https://github.com/kimiyoung/transformer-xl. With
 --before=CHECKOUT, an older checkout of this repository, the two versions are
-compared instead.
+compared instead. Ours computes in --dtype; auto is what `model.dtype=auto`
+takes on this machine.
 """
 
 import dataclasses
@@ -23,11 +24,13 @@ from absl import app
 from absl import flags
 
 from benchmarks import workload
+from transformer_xl import hardware
 
 _ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
 _BEFORE = flags.DEFINE_string("before", None, "Older checkout, to compare.")
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Number of rounds.")
 _CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
+_DTYPE = flags.DEFINE_string("dtype", "auto", "Number format of our side.")
 _TABLE = flags.DEFINE_string("table", None, "Markdown file to write.")
 _CASES = flags.DEFINE_list("cases", [], "Names from CASES; all if empty.")
 
@@ -80,7 +83,8 @@ def table(results: list[dict[str, Any]]) -> str:
       faster = result["times_faster_than"]
       ratios = [faster[kind].get(who, "") for kind in faster]
       figures = [side["milliseconds"], side["cpu_milliseconds"], *ratios]
-      cells = [result["case"], size, who, *figures]
+      name = f"{who}, {side['dtype']}"
+      cells = [result["case"], size, name, *figures]
       lines.append("| " + " | ".join(map(str, cells)) + " |")
   return "\n".join(lines) + "\n"
 
@@ -106,7 +110,8 @@ def compare(name: str) -> dict[str, Any]:
     "cores": len(_CORES.value),
     "rounds": _ROUNDS.value,
     "sides": {
-      who: _summary([each[who] for each in rounds], sides[who].ready)
+      who: {"dtype": sides[who].dtype}
+      | _summary([each[who] for each in rounds], sides[who].ready)
       for who in names
     },
     "times_faster_than": {
@@ -120,6 +125,12 @@ class _Side:
   """The process of one side."""
 
   def __init__(self, who, work, count):
+    self.dtype = work.dtype
+    if who in ("ours", "before"):  # PyTorch computes in float32 by default.
+      self.dtype = _DTYPE.value
+      if self.dtype == "auto":
+        self.dtype = hardware.fast_dtype()
+    work = dataclasses.replace(work, dtype=self.dtype)
     command = [
       *(sys.executable, "-m", "benchmarks.contestant"),
       f"--who={'ours' if who == 'before' else who}",

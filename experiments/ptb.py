@@ -13,9 +13,9 @@ higher; validation 89.46 and 88.52.
 Dynamic evaluation lowers them to 74.54 and 73.94: docs/measurements/ptb.md.
 
 Cost: 90 to 100 minutes of two x86-64 cores with AMX; jax 0.10.2, 22 November
-2026. docs/kernels.md explains the environment variable.
-Run: GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python -m transformer_xl.main \
-  --config=experiments/ptb.py --workdir=/tmp/ptb
+2026.
+Run: python -m transformer_xl.main --config=experiments/ptb.py \
+  --workdir=/tmp/ptb
 """
 
 import ml_collections

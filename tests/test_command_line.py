@@ -1,5 +1,6 @@
 """Lines of the log are short, and how a program was started is known."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,18 @@ import pytest
 from tests import test_main
 from transformer_xl import command_line
 
+HUGE_PAGES = """
+import os
+import sys
+from transformer_xl import command_line
+
+count = int(os.environ.get("STARTED", "0"))
+os.environ["STARTED"] = str(count + 1)
+command_line.use_huge_pages()
+assert count < 2
+print("once")
+print(os.environ.get("GLIBC_TUNABLES"), sys.argv[1])
+"""
 LOGGING = """
 from absl import logging
 from transformer_xl import command_line
@@ -52,3 +65,30 @@ def test_a_program_is_named_as_one_types_it(monkeypatch, line, words):
   monkeypatch.setattr(sys, "argv", ["main.py", *line[start:]])
   monkeypatch.setenv("PATH", "/bin:/usr/bin")
   assert command_line.words() == words
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+@pytest.mark.parametrize(
+  ("platforms", "given", "expected"),
+  [
+    ("cpu", None, "glibc.malloc.hugetlb=1"),
+    ("cpu", "glibc.malloc.perturb=1", "glibc.malloc.perturb=1:{}"),
+    ("cpu", "glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+    ("tpu", None, "None"),
+  ],
+)
+def test_a_command_on_a_cpu_asks_for_huge_pages(platforms, given, expected):
+  environment = os.environ | {"JAX_PLATFORMS": platforms}
+  environment.pop("GLIBC_TUNABLES", None)
+  if given:
+    environment["GLIBC_TUNABLES"] = given
+  finished = subprocess.run(
+    [sys.executable, "-c", HUGE_PAGES, "an argument"],
+    capture_output=True,
+    check=True,
+    cwd=test_main.ROOT,
+    env=environment,
+    text=True,
+  )
+  expected = expected.format("glibc.malloc.hugetlb=1")
+  assert finished.stdout == f"once\n{expected} an argument\n"

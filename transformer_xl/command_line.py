@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import glob
 import logging as stdlib_logging
 import os
 import re
@@ -27,6 +28,13 @@ from transformer_xl import errors
 
 INTERRUPTION = "interrupted; the same command starts it again."
 INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
+# What Linux calls TPUs and GPUs.
+_ACCELERATORS = (
+  "/dev/accel*",
+  "/dev/vfio/[0-9]*",
+  "/dev/nvidia[0-9]*",
+  "/dev/kfd",
+)
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
 
@@ -73,6 +81,23 @@ class Answers:
     while arrived := self._arrivals.recv(1):
       if arrived[0] in self._numbers:
         self._answer(signal.Signals(arrived[0]))
+
+
+def use_huge_pages() -> None:
+  """Starts this command again with huge pages, on Linux without accelerator.
+
+  XLA's temporary memory goes back to Linux after every call, and a CPU would
+  fault it in again page by page. glibc only reads the setting when it starts.
+  """
+  setting, given = "glibc.malloc.hugetlb", os.environ.get("GLIBC_TUNABLES", "")
+  platforms = os.environ.get("JAX_PLATFORMS", "")
+  accelerators = any(map(glob.glob, _ACCELERATORS))
+  is_on_cpu = platforms == "cpu" if platforms else not accelerators
+  if sys.platform != "linux" or not is_on_cpu or setting in given:
+    return
+  tunables = [*filter(None, [given]), f"{setting}=1"]
+  os.environ["GLIBC_TUNABLES"] = ":".join(tunables)
+  os.execv(sys.executable, sys.orig_argv)
 
 
 def end_at_interrupts(*, keeps_running: bool = False) -> Answers:

@@ -1,6 +1,9 @@
-"""Published figures of accelerators: peak speed, memory, clock and links."""
+"""Published figures of accelerators, and what is fast on the devices here."""
 
+import pathlib
 from typing import NamedTuple
+
+import jax
 
 
 class Chip(NamedTuple):
@@ -35,3 +38,25 @@ PEAK_FLOPS = {
   "NVIDIA H100 80GB HBM3": 989e12,
   "NVIDIA H200": 989e12,
 }
+
+# x86-64 processors whose products of bfloat16 XLA computes in hardware.
+_BFLOAT16_FLAGS = {"amx_bf16", "avx512_bf16"}
+_CPU_INFO = pathlib.Path("/proc/cpuinfo")
+
+
+def fast_dtype() -> str:
+  """bfloat16 where the first device multiplies it in hardware, else float32.
+
+  TPUs do, NVIDIA GPUs from Ampere on, and processors that say so to Linux.
+  """
+  device = jax.devices()[0]
+  if device.platform == "cpu":
+    has_units = _CPU_INFO.exists() and bool(
+      _BFLOAT16_FLAGS.intersection(_CPU_INFO.read_text().split())
+    )
+  elif device.platform == "gpu":
+    capability = getattr(device, "compute_capability", "0")
+    has_units = float(capability) >= 8
+  else:
+    has_units = device.platform == "tpu"
+  return "bfloat16" if has_units else "float32"

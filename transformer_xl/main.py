@@ -20,6 +20,7 @@ For example
 from transformer_xl import command_line
 
 if __name__ == "__main__":  # Before the imports that take long.
+  command_line.use_huge_pages()
   command_line.end_at_interrupts(keeps_running=True)
 
 import importlib
@@ -35,6 +36,7 @@ from transformer_xl import storage
 from transformer_xl.config import config_flag
 from transformer_xl.config import load
 from transformer_xl.config import rules
+from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.workdir import compile_cache
@@ -91,6 +93,7 @@ def main(argv: list[str]) -> None:
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)
   _start_devices(workdir, config.model.attention)
+  config = with_dtype(config, workdir, _MODE.value)
   from transformer_xl.workdir import agreement  # JAX is loaded now.
   from transformer_xl.workdir import closing
 
@@ -153,6 +156,24 @@ def _start_devices(workdir: str, attention: str) -> None:
       "slowly, on %s; --config.model.attention=auto takes what suits it.",
       device.device_kind,
     )
+
+
+def with_dtype(
+  config: schema.ExperimentConfig, workdir: str, mode: str
+) -> schema.ExperimentConfig:
+  """Replaces the dtype `auto` by that of the run, or of these devices."""
+  if config.model.dtype != "auto":
+    return config
+  from transformer_xl import hardware
+
+  if mode == "plan":
+    dtype = "bfloat16"  # For TPUs.
+  elif os.path.exists(os.path.join(storage.local(workdir), "config.json")):
+    dtype = load.saved(workdir).model.dtype
+  else:
+    dtype = hardware.fast_dtype()
+  logging.info("model.dtype=auto is %s.", dtype)
+  return load.replaced(config, {"model.dtype": dtype})
 
 
 def _prepare_data(data) -> None:

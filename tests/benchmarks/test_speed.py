@@ -30,7 +30,11 @@ def test_every_task_runs_repeatedly(task):
 
 
 def test_a_table_has_a_row_for_each_side():
-  figures = {"milliseconds": 2.0, "cpu_milliseconds": 3.0}
+  figures = {
+    "dtype": "float32",
+    "milliseconds": 2.0,
+    "cpu_milliseconds": 3.0,
+  }
   result = {
     "case": "train_small",
     **dataclasses.asdict(workload.make(workload.TRAIN, workload.SMALL)),
@@ -43,7 +47,8 @@ def test_a_table_has_a_row_for_each_side():
   rows = side_by_side.table([result]).splitlines()
   assert len(rows) == 4
   assert rows[3] == (
-    "| train_small | 6, 256, 128, 8 | huggingface | 2.0 | 3.0 | 1.5 | 1.25 |"
+    "| train_small | 6, 256, 128, 8 | huggingface, float32 | 2.0 | 3.0 | 1.5 "
+    "| 1.25 |"
   )
 
 

@@ -136,8 +136,9 @@ class ModelConfig:
   projection_init_std: float = field(0.01, "0 or more")
   """Standard deviation of initial embedding projections."""
   # Computation.
-  dtype: str = field("float32", ("float32", "bfloat16"))
-  """Number format of the computation; parameters stay float32."""
+  dtype: str = field("float32", ("float32", "bfloat16", "auto"))
+  """Number format of the computation; parameters stay float32. A run that
+  starts with auto takes bfloat16 where its devices multiply it."""
   attention: str = field(
     "auto", ("auto", "reference", "head_major", "chunked", "pallas")
   )

@@ -1,0 +1,53 @@
+"""What the devices multiply fast, and the type that a run computes in."""
+
+import types
+
+import jax
+import pytest
+
+from tests import tiny
+from transformer_xl import hardware
+from transformer_xl import main
+from transformer_xl.config import load
+from transformer_xl.workdir import run_record
+
+
+@pytest.mark.parametrize(
+  ("device", "cpu_flags", "expected"),
+  [
+    ({"platform": "tpu"}, "", "bfloat16"),
+    ({"platform": "gpu", "compute_capability": "8.0"}, "", "bfloat16"),
+    ({"platform": "gpu", "compute_capability": "7.5"}, "amx_bf16", "float32"),
+    ({"platform": "cpu"}, "flags : fpu amx_bf16 sse", "bfloat16"),
+    ({"platform": "cpu"}, "flags : fpu avx512_bf16\n", "bfloat16"),
+    ({"platform": "cpu"}, "flags : fpu avx512f", "float32"),
+    ({"platform": "cpu"}, None, "float32"),
+  ],
+)
+def test_bfloat16_is_fast_where_hardware_multiplies_it(
+  monkeypatch, tmp_path, device, cpu_flags, expected
+):
+  path = tmp_path / "cpuinfo"
+  if cpu_flags is not None:
+    path.write_text(cpu_flags)
+  monkeypatch.setattr(hardware, "_CPU_INFO", path)
+  monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(**device)])
+  assert hardware.fast_dtype() == expected
+
+
+def test_a_run_goes_on_in_the_type_that_it_began_with(monkeypatch, tmp_path):
+  config = load.from_config_dict(tiny.config_dict(**{"model.dtype": "auto"}))
+  monkeypatch.setattr(hardware, "fast_dtype", lambda: "bfloat16")
+  begun = main.with_dtype(config, str(tmp_path), "train")
+  assert begun.model.dtype == "bfloat16"
+  run_record.record(begun, str(tmp_path))
+  monkeypatch.setattr(hardware, "fast_dtype", lambda: "float32")
+  assert main.with_dtype(config, str(tmp_path), "eval") == begun
+  elsewhere = main.with_dtype(config, str(tmp_path / "other"), "train")
+  assert elsewhere.model.dtype == "float32"
+  assert main.with_dtype(config, str(tmp_path), "plan") == begun  # For TPUs.
+
+
+def test_a_type_that_is_named_stays(tmp_path):
+  config = load.from_config_dict(tiny.config_dict())
+  assert main.with_dtype(config, str(tmp_path), "plan") is config
