@@ -140,7 +140,8 @@ class ModelConfig:
   """Number format of the computation; parameters stay float32. A run that
   starts with auto takes bfloat16 where its devices multiply it."""
   attention: str = field(
-    "auto", ("auto", "reference", "head_major", "chunked", "pallas")
+    "auto",
+    ("auto", "reference", "head_major", "chunked", "pallas", "cudnn"),
   )
   """Implementation of attention; auto chooses by device (docs/kernels.md)."""
   remat: str = field("none", ("none", "full", "dots", "attention"))

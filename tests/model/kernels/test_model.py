@@ -34,6 +34,9 @@ def test_the_model_conforms(implementation, check):
   [
     ("pallas", "alibi"),
     ("chunked", "rope"),
+    ("cudnn", "rope"),
+    ("cudnn", "none"),
+    ("cudnn", "absolute"),
     *(
       pytest.param(implementation, encoding, marks=pytest.mark.rest)
       for implementation in ("reference", "head_major", "chunked", "pallas")

@@ -6,11 +6,12 @@ reference  whole matrices of scores; `attention.relative_attention`
 head_major the same in the forms that a CPU multiplies fast, in plain XLA
 chunked    blocks of queries, in plain XLA
 pallas     one fused kernel on TPU; elsewhere interpreted, for tests
+cudnn      `cudnn.attention`: JAX's own, for some encodings, without dropout
 auto       pallas on TPU where it can serve, else chunked there; head_major
            on CPU and reference on all other devices
 
-Each serves every encoding. A ring of cached keys (`ring_attention`) has a
-kernel of its own on TPU, and one form in XLA.
+Each but cudnn serves every encoding. A ring of cached keys (`ring_attention`)
+has a kernel of its own on TPU, and one form in XLA.
 """
 
 import functools
@@ -27,6 +28,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model.kernels import cudnn
 from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import fused
 from transformer_xl.model.kernels import fused_ring
@@ -62,6 +64,7 @@ IN_XLA: dict[str, Callable[..., jax.Array]] = {
   ),
   "head_major": head_major.relative_attention,
   "chunked": attention.chunked_attention,
+  "cudnn": cudnn.relative_attention,
 }
 
 

@@ -1,0 +1,59 @@
+"""What JAX's own attention is asked, and what it cannot serve.
+
+Its numbers are compared in test_model.py, computed by XLA: no test has a GPU.
+"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer_xl import errors
+from transformer_xl.model import attention
+from transformer_xl.model import dropout
+from transformer_xl.model.kernels import cudnn
+from transformer_xl.model.kernels import device
+
+
+def _inputs(dtype=jnp.bfloat16, **terms):
+  key = jnp.ones((2, 5, 3, 4), dtype)
+  reach = jnp.full((2, 2), 3, jnp.int32)
+  return attention.Inputs(key[:, 3:], key, key, reach, **terms)
+
+
+@pytest.mark.parametrize(
+  ("terms", "drops", "expected"),
+  [
+    ({"position_key": jnp.ones((5, 3, 4))}, False, "has no scores by distance"),
+    ({"slopes": jnp.ones(3)}, False, "set --config.model.encoding=rope"),
+    ({}, True, "set --config.model.attention_dropout_rate=0"),
+    ({"dtype": jnp.float32}, False, "set --config.model.dtype=bfloat16"),
+  ],
+)
+def test_what_it_cannot_serve_is_refused(monkeypatch, terms, drops, expected):
+  monkeypatch.setattr(device, "device_kind", lambda: "NVIDIA H200")
+  dropped = dropout.AttentionDropout(0.5, jnp.zeros((2, 3), jnp.int32))
+  with pytest.raises(errors.UserError) as error:
+    cudnn.relative_attention(_inputs(**terms), dropped if drops else None)
+  assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ("kind", "expected"), [("NVIDIA H200", "cudnn"), ("cpu", "xla")]
+)
+def test_a_gpu_is_asked_for_cudnn(monkeypatch, kind, expected):
+  asked = []
+
+  def attend(query, key, value, *, mask, implementation):
+    asked.append((implementation, mask))
+    return query
+
+  monkeypatch.setattr(device, "device_kind", lambda: kind)
+  monkeypatch.setattr(jax.nn, "dot_product_attention", attend)
+  cudnn.relative_attention(_inputs(), None)
+  ((implementation, mask),) = asked
+  assert implementation == expected
+  # Row i may see its own key, which is 3 + i, and the three before it.
+  assert mask[0, 0].tolist() == [
+    [True, True, True, True, False],
+    [False, True, True, True, True],
+  ]
