@@ -149,9 +149,10 @@ def rotate_neighbours(monkeypatch):
   """Pairs of neighbouring channels, of parameters with pairs across halves."""
   original = distances_lib.rotated
 
-  def rotated(rows, angles):
+  def rotated(rows, angles, *, axis):
     pairs = rows.reshape(*rows.shape[:-1], -1, 2)
-    return original(pairs.swapaxes(-1, -2).reshape(rows.shape), angles)
+    rows = pairs.swapaxes(-1, -2).reshape(rows.shape)
+    return original(rows, angles, axis=axis)
 
   monkeypatch.setattr(distances_lib, "rotated", rotated)
 

@@ -39,32 +39,32 @@ def test_rotation_is_the_matrix_of_the_paper():
   """
   row = np.random.default_rng(0).standard_normal(WIDTH).astype(np.float32)
   order = [0, 3, 1, 4, 2, 5]  # Channels by pair.
-  for age in (0, 1, 7, 300):
+  for position in (0, 1, 7, -300):
     matrix = np.zeros((WIDTH, WIDTH))
     for k in range(WIDTH // 2):
-      angle = -age * 10000 ** (-2 * k / WIDTH)
+      angle = position * 10000 ** (-2 * k / WIDTH)
       cosine, sine = np.cos(angle), np.sin(angle)
       pair = slice(2 * k, 2 * k + 2)
       matrix[pair, pair] = [[cosine, -sine], [sine, cosine]]
-    angles = distances.rotary_angles(jnp.array([age], jnp.int32), WIDTH)
+    angles = distances.rotary_angles(jnp.array([[position]]), WIDTH)
     actual = distances.rotated(jnp.asarray(row)[None], angles)[0]
-    # Angles of 300 are rounded to 2e-5 in float32.
     np.testing.assert_allclose(
-      actual[jnp.array(order)], matrix @ row[order], atol=5e-5
+      actual[jnp.array(order)], matrix @ row[order], atol=1e-6
     )
 
 
 @pytest.mark.parametrize("distance", [0, 1, 6])
 def test_products_depend_on_the_difference_of_positions_alone(distance):
+  """However large they are, and where they overflow."""
   generator = np.random.default_rng(1)
   query, key = generator.standard_normal((2, 1, WIDTH)).astype(np.float32)
 
-  def product(age):
-    rotated_query, rotated_key = (
-      distances.rotated(
-        jnp.asarray(row), distances.rotary_angles(jnp.array([at]), WIDTH)
-      )
-      for row, at in ((query, age), (key, age + distance))
+  def product(position):
+    positions = jnp.array([[[position]]]) + jnp.array([[[distance]], [[0]]])
+    rotated_query, rotated_key = map(
+      distances.rotated,
+      jnp.asarray([query, key]),
+      distances.rotary_angles(positions, WIDTH),
     )
     return jnp.sum(rotated_query * rotated_key)
 
@@ -72,8 +72,8 @@ def test_products_depend_on_the_difference_of_positions_alone(distance):
     oracle_encodings.rope(query[None], [distance])
     * oracle_encodings.rope(key[None], [0])
   )
-  for age in (0, 3, 50):
-    np.testing.assert_allclose(product(age), expected, atol=2e-5)
+  for position in (0, 3, -50, 5_000_000, 2**31 - 3):
+    np.testing.assert_allclose(product(position), expected, atol=3e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -83,7 +83,7 @@ def test_a_tpu_moves_channels_by_a_product(dtype, monkeypatch):
     jnp.asarray(generator.standard_normal((5, 2, WIDTH)), dtype)
     for _ in range(2)
   )
-  angles = distances.rotary_angles(jnp.arange(5), WIDTH)[:, None]
+  angles = distances.rotary_angles(jnp.arange(5)[:, None, None], WIDTH)
 
   def both():
     rotated, pull = jax.vjp(lambda rows: distances.rotated(rows, angles), rows)
@@ -103,8 +103,10 @@ def test_a_tpu_moves_channels_by_a_product(dtype, monkeypatch):
 
 def test_channels_may_be_any_axis():
   rows = jnp.asarray(np.random.default_rng(2).standard_normal((5, WIDTH)))
-  angles = distances.rotary_angles(jnp.arange(5), WIDTH)
+  positions = jnp.arange(5)
+  angles = distances.rotary_angles(positions[:, None], WIDTH)
+  across = distances.rotary_angles(positions[None], WIDTH, axis=0)
   np.testing.assert_array_equal(
-    distances.rotated(rows.T, angles.T, axis=0).T,
+    distances.rotated(rows.T, across, axis=0).T,
     distances.rotated(rows, angles),
   )

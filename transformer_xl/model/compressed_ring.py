@@ -145,12 +145,14 @@ class CompressedRing:
       ring_source.LayerCache(*(rows[..., part] for rows in projected))
       for part in (slice(first), slice(first, None))
     )
-    values, ring = self.ring.write_and_attend(
-      module,
-      query[:, :, first:],
-      written,
-      memory._replace(cache=memory.cache.ring),
-    )
+    ring = self.ring.write(memory.cache.ring, written)
+    # Compressing changes distances, so that slots are the positions.
+    config, count = module.config, ring.keys.shape[-1]
+    positions = jnp.arange(count, dtype=jnp.int32)
+    placed = ring_source.placed_keys(config, ring, positions)
+    positions = self.ring.slot + positions[: queries.shape[1]]
+    query = ring_source.placed_queries(config, query[:, :, first:], positions)
+    values = self.ring.read(module, query, placed, memory.distance)
     return values, ring_source.LayerCache(*map(self._moved, ring, added))
 
   def kept(

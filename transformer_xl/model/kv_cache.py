@@ -157,15 +157,18 @@ class Reader:
   def start(self, frozen: Frozen, *, batch_size: int) -> ring_state.State:
     """The memory before the first token."""
     fill = 0 if self.config.memory_start == "masked" else max(self.layer_lens)
-    filled = functools.partial(ring_source.filled, lanes=batch_size)
-    layers: Any = tuple(map(filled, frozen.empty, self.layer_slots))
+    filled = functools.partial(
+      ring_source.filled, self.config, lanes=batch_size
+    )
+    before = [jnp.arange(-r, 0, dtype=jnp.int32) for r in self.layer_slots]
+    layers: Any = tuple(map(filled, frozen.empty, before))
     length = jnp.full((batch_size,), fill, jnp.int32)
-    # Two arrays, since a donated buffer can be given away only once.
+    # Own arrays, since a donated buffer can be given away only once.
     slot = jnp.zeros(np.shape(self.num_slots), jnp.int32)
-    position = jnp.zeros((), jnp.int32)
+    position, num_read = (jnp.zeros((), jnp.int32) for _ in range(2))
     if self.layout is not None:
       layers, slot = self.layout.start(layers), slot + self.layout.first
-    return ring_state.State(layers, length, slot, position)
+    return ring_state.State(layers, length, slot, position, num_read)
 
   def step(
     self,
@@ -238,9 +241,7 @@ class Reader:
     if resets is None:
       resets = jnp.zeros(tokens.shape, bool)
     else:
-      state = ring_state.reset(
-        state, resets[:, 0], frozen.empty, start=self.config.memory_start
-      )
+      state = ring_state.reset(state, resets[:, 0], frozen.empty, self.config)
       resets = resets.at[:, 0].set(False)
     place = None
     if self.layout is not None:
@@ -264,8 +265,9 @@ class Reader:
     slot = (state.slot + count) % self.num_slots
     position = (state.position + count) % self.segment_len
     slot = slot if place is None else place.next_slot
+    num_read = state.num_read + count
     return tuple(outputs), ring_state.State(
-      tuple(layers), length, slot, position
+      tuple(layers), length, slot, position, num_read
     )
 
   def _sources(
@@ -286,7 +288,7 @@ class Reader:
       for m in {*lens}
     }
     rings = [
-      ring_source.Ring(state.position, reaches[m], slot)
+      ring_source.Ring(state.position, reaches[m], slot, state.num_read)
       for m, slot in zip(lens, state.slots, strict=True)
     ]
     if self.layout is None:

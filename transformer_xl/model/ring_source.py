@@ -50,6 +50,7 @@ class Ring(NamedTuple):
   first_position: jt.Int[shapes.Array, ""]
   reach: shapes.Reach
   slot: jt.Int[shapes.Array, ""]
+  num_read: jt.Int[shapes.Array, ""]  # Position of the first token in the text.
 
   def context(self, hidden: shapes.Hidden, memory: Slots) -> shapes.Context:
     """Only the segment is projected."""
@@ -68,31 +69,40 @@ class Ring(NamedTuple):
   ) -> tuple[shapes.Queries, LayerCache]:
     """Writes new keys and values into the ring, and attends to all of it."""
     del queries, dropout, deterministic
-    return self.write_and_attend(module, *projected(module, context), memory)
+    config = module.config
+    query, written = projected(module, context)
+    positions = self.num_read + jnp.arange(query.shape[2], dtype=jnp.int32)
+    query = placed_queries(config, query, positions)
+    written = placed_keys(config, written, positions)
+    cache = self.write(memory.cache, written)
+    return self.read(module, query, cache, memory.distance), cache
 
-  def write_and_attend(
+  def write(self, cache: LayerCache, written: LayerCache) -> LayerCache:
+    """The ring with keys and values of the segment."""
+    return LayerCache(
+      *(
+        jax.lax.dynamic_update_slice_in_dim(old, new, self.slot, axis=-1)
+        for old, new in zip(cache, written, strict=True)
+      )
+    )
+
+  def read(
     self,
     module: Any,
     query: shapes.RingQueries,
-    written: LayerCache,
-    memory: Slots,
-  ) -> tuple[shapes.Queries, LayerCache]:
-    """`attend`, for what was projected from the segment."""
-    cache = LayerCache(
-      *(
-        jax.lax.dynamic_update_slice_in_dim(old, new, self.slot, axis=-1)
-        for old, new in zip(memory.cache, written, strict=True)
-      )
-    )
+    cache: LayerCache,
+    distance: encoding.DistanceTerms | None,
+  ) -> shapes.Queries:
+    """Attends to a ring with the segment in it, all with their positions."""
     values = table.of(module.config).attend_ring(
       module.config,
       query,
       *cache,
-      memory.distance,
+      distance,
       reach=self.reach,
       slot=self.slot,
     )
-    return jnp.swapaxes(values, 1, 2), cache
+    return jnp.swapaxes(values, 1, 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,9 +142,33 @@ class EmptySlot:
     return query, (distance, empty)
 
 
-def filled(empty: LayerCache, count: int, *, lanes: int) -> LayerCache:
-  """A ring of `count` empty slots, of which `empty` is one."""
-  return LayerCache(*(jnp.tile(slot, (lanes, 1, count)) for slot in empty))
+def placed_queries(
+  config: schema.ModelConfig, query: shapes.RingQueries, positions: jax.Array
+) -> shapes.RingQueries:
+  """Queries at the positions [T]."""
+  return table.of(config).placed(config, query, positions[None, None, :, None])
+
+
+def placed_keys(
+  config: schema.ModelConfig, cache: LayerCache, positions: jax.Array
+) -> LayerCache:
+  """Slots at the positions [R]."""
+  places = positions[None, None]
+  keys = table.of(config).placed(config, cache.keys, places, axis=1)
+  return cache._replace(keys=keys)
+
+
+def filled(
+  config: schema.ModelConfig,
+  empty: LayerCache,
+  positions: jax.Array,
+  *,
+  lanes: int,
+) -> LayerCache:
+  """A ring of empty slots, of which `empty` is one, at the positions [R]."""
+  tiling = (lanes, 1, positions.shape[0])
+  ring = LayerCache(*(jnp.tile(slot, tiling) for slot in empty))
+  return placed_keys(config, ring, positions)
 
 
 def newest(cache: Any, slot: jax.Array, count: int) -> LayerCache:

@@ -3,6 +3,7 @@
 Shapes: N layers, B lanes.
 """
 
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from jax import P
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import schema
 from transformer_xl.model import compressed_ring
 from transformer_xl.model import ring_source
 
@@ -25,6 +27,7 @@ class State(NamedTuple):
   # Where the next token goes, [N] if rings have different lengths.
   slot: jt.Int[shapes.Array, "..."]
   position: jt.Int[shapes.Array, ""]  # Of the next token in its segment.
+  num_read: jt.Int[shapes.Array, ""]  # Tokens; it may overflow.
 
   @property
   def num_lanes(self) -> int:
@@ -44,7 +47,7 @@ class State(NamedTuple):
   def partition_specs(self) -> "State":
     """How a mesh splits it: by lanes, and rings by heads as well."""
     layers = tuple(layer.partition_specs() for layer in self.layers)
-    specs: Any = (layers, P(mesh_lib.LANES), P(), P())
+    specs: Any = (layers, P(mesh_lib.LANES), P(), P(), P())
     return State(*specs)
 
 
@@ -52,16 +55,20 @@ def reset(
   state: State,
   lanes: jt.Bool[shapes.Array, "B"],
   empty: tuple[ring_source.LayerCache, ...],
-  *,
-  start: str,
+  config: schema.ModelConfig,
 ) -> State:
   """Empties the memory of some lanes; `empty` has a slot for each layer."""
-  if start == "masked":
+  if config.memory_start == "masked":
     return state._replace(length=jnp.where(lanes, 0, state.length))
   num_heads = empty[0].keys.shape[0]
   rows = jnp.repeat(lanes, num_heads)[:, None, None]
 
-  def emptied(slots, empty):
-    return jnp.where(rows, jnp.tile(empty, (lanes.shape[0], 1, 1)), slots)
+  def emptied(ring, empty, slot):
+    count = ring.keys.shape[-1]
+    age = (slot - 1 - jnp.arange(count, dtype=jnp.int32)) % count
+    positions = state.num_read - 1 - age
+    fresh = ring_source.filled(config, empty, positions, lanes=lanes.shape[0])
+    return jax.tree.map(functools.partial(jnp.where, rows), fresh, ring)
 
-  return state._replace(layers=jax.tree.map(emptied, state.layers, empty))
+  layers = tuple(map(emptied, state.layers, empty, state.slots))
+  return state._replace(layers=layers)

@@ -113,8 +113,14 @@ class HiddenStates(NamedTuple):
     distance = order.distance_terms(
       module, project, self.positions, context.shape[1], biases
     )
-    placed = order.placed(module.config, query, key)
-    factors = encoding.ScoreFactors(*placed, distance)
+    positions = jnp.arange(context.shape[1], dtype=jnp.int32)
+    positions = positions[None, :, None, None]
+    newest = positions[:, context.shape[1] - queries.shape[1] :]
+    factors = encoding.ScoreFactors(
+      order.placed(module.config, query, newest),
+      order.placed(module.config, key, positions),
+      distance,
+    )
     values = order.attend(
       factors,
       value,

@@ -44,18 +44,27 @@ def clipped_rows(
 
 
 def rotary_angles(
-  ages: jt.Int[shapes.Array, "R"], head_dim: int, *, scale: float = 1.0
-) -> jt.Float[shapes.Array, "R E"]:
-  """Angles of the pairs of channels, E = Dh / 2, for tokens of some age.
+  positions: jt.Int[shapes.Array, "..."],
+  head_dim: int,
+  *,
+  scale: float = 1.0,
+  axis: int = -1,
+) -> jt.Float[shapes.Array, "..."]:
+  """Angles of the pairs of channels, from -pi to pi, at scaled positions.
 
-  The age is the distance to the newest token, whose angles are 0; it is
-  multiplied by the scale.
+  `positions` has a single channel on `axis`, and the result Dh / 2.
+
+  A full turn is 2^32 units, so that integers overflow where angles repeat.
+  Differences of angles are then exact at any position, and a position may
+  overflow as well. A frequency is rounded by 7e-10 radians a token at most.
   """
-  channels = jnp.arange(0, head_dim, 2, dtype=jnp.float32)
-  frequencies = 10000.0 ** (-channels / head_dim)
-  if scale != 1:
-    frequencies *= scale
-  return -ages.astype(jnp.float32)[:, None] * frequencies[None, :]
+  frequencies = 10000.0 ** (-np.arange(0, head_dim, 2) / head_dim) * scale
+  units = np.round(frequencies / (2 * np.pi) * 2**32).astype(np.int64)
+  shape = [1] * positions.ndim
+  shape[axis] = -1
+  steps = jnp.asarray(units.astype(np.int32).reshape(shape))
+  turns = positions.astype(jnp.int32) * steps
+  return turns.astype(jnp.float32) * np.float32(2 * np.pi / 2**32)
 
 
 def rotated(

@@ -138,15 +138,23 @@ class Encoding:
   def placed(
     self,
     config: schema.ModelConfig,
-    query: shapes.Queries,
-    key: shapes.Keys,
-  ) -> tuple[shapes.Queries, shapes.Keys]:
-    """Queries and keys of a window, oldest first, with their places in it.
+    rows: jax.Array,
+    positions: jax.Array,
+    *,
+    axis: int = -1,
+  ) -> jax.Array:
+    """Queries or keys, changed by their positions.
 
-    The last query and the last key are those of the same token.
+    Only differences of positions may matter, which overflow like any int32.
+
+    Args:
+      config: of the model.
+      rows: of any shape, with the channels of a head on `axis`.
+      positions: integers that broadcast against `rows`, of size 1 on `axis`.
+      axis: of the channels.
     """
-    del config
-    return query, key
+    del config, positions, axis
+    return rows
 
   def attend(
     self,
