@@ -102,7 +102,7 @@ def apply(config, params, *args, key=None, method="__call__"):
   options = {}
   if key is not None:  # This kind compiles in half the time.
     rngs = {"dropout": jax.random.key(key, impl="rbg")}
-    options = {"rngs": rngs, "deterministic": False}
+    options = {"rngs": rngs, "dropout_lanes": jnp.arange(len(args[0]))}
   return model.apply({"params": params}, *args, method=method, **options)
 
 

@@ -24,6 +24,7 @@ PyTree = Any
 Tokens = jt.Int[Array, "B T"]
 Targets = jt.Int[Array, "B U"]
 Weights = jt.Float[Array, "B U"]
+Lanes = jt.Int[Array, "B"]  # Their numbers in the whole batch.
 Resets = jt.Bool[Array, "B T"]
 Reach = jt.Int[Array, "B T"]
 Losses = jt.Float[Array, "B U"]

@@ -32,7 +32,7 @@ def read(model, params, memory, index):
     memory,
     jnp.asarray(resets),
     before_dropout=False,
-    deterministic=True,
+    dropout_lanes=None,
     method="nll_and_activity",
   )
 

@@ -99,7 +99,7 @@ def test_the_gradient_has_the_same_mask_and_none_is_kept(locked, relu):
 
   def drop(values):
     key = jax.random.key(3)
-    options = {"deterministic": False, "relu": relu}
+    options = {"dropout_lanes": jnp.arange(3), "relu": relu}
     return dropout.apply({}, values, rngs={"dropout": key}, **options)
 
   output, backward = jax.vjp(drop, jnp.asarray(values))
@@ -116,8 +116,8 @@ def test_the_gradient_has_the_same_mask_and_none_is_kept(locked, relu):
     for lane in passed:
       assert_rows_alike(lane)
   kept = jax.tree.leaves(backward)
-  # Random bits, or the output, which the next product keeps anyway.
-  assert [leaf.size for leaf in kept] == [values.size if relu else 1]
+  # A seed for each lane, or the output, which the next product keeps anyway.
+  assert [leaf.size for leaf in kept] == [values.size if relu else 3]
 
 
 def test_dropout_is_in_each_published_place(masks):
@@ -255,7 +255,7 @@ def test_embedding_dropout_drops_a_word_wherever_it_stands():
         {"params": params},
         tokens,
         memory,
-        deterministic=False,
+        dropout_lanes=jnp.arange(len(tokens)),
         rngs={"dropout": key},
       )
     return seen[0]

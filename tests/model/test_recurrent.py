@@ -74,7 +74,7 @@ def test_one_mask_of_weights_serves_a_segment(kind):
     hidden, _ = model.apply(
       {"params": params},
       *(jnp.asarray(tokens), state),
-      deterministic=False,
+      dropout_lanes=jnp.arange(LANES),
       rngs={"dropout": jax.random.key(0)},
     )
   left = jax.tree.map(lambda leaf: leaf, params)

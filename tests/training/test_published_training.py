@@ -188,6 +188,7 @@ def test_the_penalty_can_be_taken_before_dropout():
     _, activity, _ = model.apply(
       *(params, segment.inputs, segment.targets, empty, segment.resets),
       before_dropout=before_dropout,
+      dropout_lanes=jnp.arange(len(segment.inputs)),
       rngs={"dropout": jax.random.key(0)},
       method="nll_and_activity",
     )

@@ -148,7 +148,7 @@ def test_dropout_is_a_function_of_seed_and_step():
   assert len({loss(0, 0), loss(0, 1), loss(0, 2), loss(1, 0)}) == 4
 
 
-def test_each_part_of_an_update_drops_other_units():
+def test_lanes_of_different_parts_drop_other_units():
   config = make_config(**EVERYTHING)
   state, memory = start(config)
   # Lanes 0 and 1 are alike and in different parts.

@@ -1,8 +1,10 @@
 """Dropout, as a function of the position in an array.
 
 Whether an element is dropped follows from random bits and its indices, by a
-hash. So every implementation drops the same elements on any mesh, and no mask
-is kept for the backward pass: it computes the mask again.
+hash. The index of a lane is its number in the whole batch, also when only a
+part of the batch is read. So every implementation drops the same elements, on
+any mesh and with any accumulation, and no mask is kept for the backward pass:
+it computes the mask again.
 """
 
 import functools
@@ -24,13 +26,15 @@ class AttentionDropout(NamedTuple):
   """Dropout of attention weights."""
 
   rate: float
-  seeds: jt.Int[shapes.Array, "B H"]  # Random bits.
+  seeds: jt.Int[shapes.Array, "B H"]
 
 
 class Dropout(nn.Module):
   """Zeros some elements and scales up the others to compensate.
 
   With `locked`, all indices of the second axis from the right share a mask.
+  States [B, T, F] have masks for each lane. A matrix [rows, F], such as weights
+  or encodings of distances, has one mask for all lanes.
   """
 
   rate: float
@@ -38,24 +42,34 @@ class Dropout(nn.Module):
 
   @nn.compact
   def __call__(
-    self, values: jax.Array, *, deterministic: bool, relu: bool = False
-  ) -> jax.Array:
-    """Drops elements of any array [..., F], after a ReLU if `relu`.
+    self,
+    values: jt.Float[shapes.Array, "*B rows F"],
+    *,
+    dropout_lanes: shapes.Lanes | None,
+    relu: bool = False,
+  ) -> jt.Float[shapes.Array, "*B rows F"]:
+    """Drops elements, after a ReLU if `relu`.
 
-    Without dropout if `deterministic`; else a "dropout" key is needed.
+    Without `dropout_lanes` nothing is dropped; else a "dropout" key is needed.
     """
-    rate = 0.0 if deterministic else self.rate
-    seed = _bits(self, ()) if rate else jnp.zeros((), jnp.int32)
+    assert values.ndim in (2, 3)
+    rate, seeds = 0.0, jnp.zeros((), jnp.int32)
+    if self.rate and dropout_lanes is not None:
+      rate, seeds = self.rate, _bits(self)
+      if values.ndim == 3:
+        seeds = _hashed(seeds, dropout_lanes)
     if relu:
-      return _relu(values, seed, rate, self.locked)
-    return _drop(values, seed, rate, self.locked, 0) if rate else values
+      return _relu(values, seeds, rate, self.locked)
+    return _drop(values, seeds, rate, self.locked, 0) if rate else values
 
 
 def of_attention(
-  module: nn.Module, rate: float, shape: tuple[int, int]
+  module: nn.Module, rate: float, dropout_lanes: shapes.Lanes, *, num_heads: int
 ) -> AttentionDropout:
-  """Dropout of attention weights, with new random bits for each [B, H]."""
-  return AttentionDropout(rate, _bits(module, shape))
+  """Dropout of attention weights; each lane and head has a seed."""
+  lanes = _hashed(_bits(module), dropout_lanes)
+  heads = jnp.arange(num_heads, dtype=jnp.int32)
+  return AttentionDropout(rate, _hashed(lanes[:, None], heads[None]))
 
 
 def drop_weights(
@@ -78,19 +92,19 @@ def kept(
   A hash of three int32 numbers, cheap enough for use inside a kernel: random
   bits and two indices. They broadcast to the shape of the result.
   """
-  start = _mixed(seed + row * _STRIDE)  # From where a row's columns count.
+  start = _hashed(seed, row)  # From where a row's columns count.
   bits = _mixed(start ^ (column * _STRIDE))
   return bits >= int(rate * 2**32) - 2**31
 
 
-def _bits(module: nn.Module, shape: tuple[int, ...]) -> jax.Array:
-  bits = jax.random.bits(module.make_rng("dropout"), shape)
+def _bits(module: nn.Module) -> jax.Array:
+  bits = jax.random.bits(module.make_rng("dropout"))
   return jax.lax.bitcast_convert_type(bits, jnp.int32)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _drop(values, seeds, rate, locked, first_row):
-  """Drops elements of an array whose first axes are those of `seeds`."""
+  """Drops elements of an array whose axes but two are those of `seeds`."""
   keeps = _kept_elements(values.shape, seeds, rate, locked, first_row)
   return jnp.where(keeps, values * (1 / (1 - rate)), 0).astype(values.dtype)
 
@@ -128,18 +142,16 @@ _relu.defvjp(_relu_forward, _relu_backward)
 
 def _kept_elements(shape, seeds, rate, locked, first_row) -> jax.Array:
   """Which elements dropout keeps; if locked, with a single row."""
-  sides = [*shape[:-2], 1 if locked else shape[-2], shape[-1]]
-  *rows, column = (
-    jax.lax.broadcasted_iota(
-      jnp.int32, [1] * axis + [side] + [1] * (len(sides) - axis - 1), axis
-    )
-    for axis, side in enumerate(sides)
-  )
-  outer, row = rows[seeds.ndim : -1], rows[-1] + first_row
-  seeds = seeds.reshape(seeds.shape + (1,) * (len(sides) - seeds.ndim))
-  for index in outer:
-    seeds = _mixed(seeds + index * _STRIDE)
-  return kept(seeds, row, column, rate=rate)
+  first, num_rows = seeds.ndim, 1 if locked else shape[-2]
+  iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32)
+  row = iota((1,) * first + (num_rows, 1), first)
+  column = iota((1,) * first + (1, shape[-1]), first + 1)
+  return kept(seeds[..., None, None], row + first_row, column, rate=rate)
+
+
+def _hashed(bits: jax.Array, index: jax.Array) -> jax.Array:
+  """Bits for each index of an axis; both broadcast to the result."""
+  return _mixed(bits + index * _STRIDE)
 
 
 def _mixed(bits: jax.Array) -> jax.Array:

@@ -304,7 +304,7 @@ class Reader:
   def _read(self, params, hidden, memory, source):
     """One layer's output, and what the source keeps."""
     block: Any = layers_lib.Block(self.config)
-    arguments = hidden, memory, source, True
+    arguments = hidden, memory, source, None
     output, (entered, kept) = block.apply({"params": params}, *arguments)
     if isinstance(source, compressed_ring.CompressedRing):
       kept = source.kept(kept, memory, entered)

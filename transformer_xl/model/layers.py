@@ -31,7 +31,7 @@ class Attention(nn.Module):
     context: shapes.Context,
     memory: Any,
     source: sources.Source,
-    deterministic: bool,
+    dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Hidden, Any]:
     """Attends from the segment.
 
@@ -40,7 +40,7 @@ class Attention(nn.Module):
       context: rows that the source projects to keys and values.
       memory: what the source remembers in this layer.
       source: of keys and values.
-      deterministic: without dropout.
+      dropout_lanes: numbers of the lanes in the batch; None without dropout.
 
     Returns:
       A term to add to the segment's hidden states, and what the source keeps.
@@ -51,16 +51,16 @@ class Attention(nn.Module):
       queries,
       context,
       memory,
-      dropout=_attention_dropout(self, queries.shape[0], deterministic),
-      deterministic=deterministic,
+      dropout=_attention_dropout(self, dropout_lanes),
+      dropout_lanes=dropout_lanes,
     )
     width = config.num_heads * config.head_dim
     values = values.reshape(*queries.shape[:-1], width)
     kernel = parameters.matrix(
-      self, "output", (width, config.model_dim), deterministic=deterministic
+      self, "output", (width, config.model_dim), dropout_lanes=dropout_lanes
     )
     output = dense.times(values, kernel)
-    return state_dropout(config)(output, deterministic=deterministic), kept
+    return state_dropout(config)(output, dropout_lanes=dropout_lanes), kept
 
 
 class FeedForward(nn.Module):
@@ -70,16 +70,16 @@ class FeedForward(nn.Module):
 
   @nn.compact
   def __call__(
-    self, hidden: shapes.Hidden, deterministic: bool
+    self, hidden: shapes.Hidden, dropout_lanes: shapes.Lanes | None
   ) -> shapes.Hidden:
     """Maps each position by itself."""
     config = self.config
     matrix = functools.partial(
-      parameters.matrix, self, deterministic=deterministic
+      parameters.matrix, self, dropout_lanes=dropout_lanes
     )
     offset = functools.partial(parameters.vector, self)
     dropout = functools.partial(
-      state_dropout(config), deterministic=deterministic
+      state_dropout(config), dropout_lanes=dropout_lanes
     )
     kernel = matrix("in_kernel", (config.model_dim, config.ff_dim))
     inner = dense.times(hidden, kernel)
@@ -102,7 +102,7 @@ class Block(nn.Module):
     hidden: shapes.Hidden,
     memory: Any,
     source: sources.Source,
-    deterministic: bool,
+    dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Hidden, tuple[shapes.Hidden, Any]]:
     """Reads a segment.
 
@@ -110,7 +110,7 @@ class Block(nn.Module):
       hidden: output of the layer below.
       memory: what the source remembers in this layer.
       source: of keys and values.
-      deterministic: without dropout.
+      dropout_lanes: numbers of the lanes in the batch; None without dropout.
 
     Returns:
       The layer's output; its input, for a memory of hidden states; and what
@@ -128,17 +128,17 @@ class Block(nn.Module):
     if positions is not None:
       hidden = hidden + positions[None]
     context = source.context(hidden, memory)  # [B, K, D]
-    shared = (memory, source, deterministic)
+    shared = (memory, source, dropout_lanes)
     if config.pre_norm:
       context = attention_norm(context)
       queries = context[:, context.shape[1] - segment_len :]
       values, kept = attend(queries, context, *shared)
       inner = hidden + values
-      output = inner + feed_forward(feed_forward_norm(inner), deterministic)
+      output = inner + feed_forward(feed_forward_norm(inner), dropout_lanes)
     else:
       values, kept = attend(hidden, context, *shared)
       inner = attention_norm(hidden + values)
-      output = feed_forward_norm(inner + feed_forward(inner, deterministic))
+      output = feed_forward_norm(inner + feed_forward(inner, dropout_lanes))
     return output, (hidden, kept)
 
 
@@ -157,10 +157,12 @@ def state_dropout(
 
 
 def _attention_dropout(
-  module: nn.Module, lanes: int, deterministic: bool
+  module: nn.Module, dropout_lanes: shapes.Lanes | None
 ) -> dropout_lib.AttentionDropout | None:
   config: schema.ModelConfig = module.config  # type: ignore[attr-defined]
   rate = config.attention_dropout_rate
-  if rate == 0 or deterministic:
+  if rate == 0 or dropout_lanes is None:
     return None
-  return dropout_lib.of_attention(module, rate, (lanes, config.num_heads))
+  return dropout_lib.of_attention(
+    module, rate, dropout_lanes, num_heads=config.num_heads
+  )

@@ -58,31 +58,37 @@ class Network(nn.Module):
     memory: Any,
     resets: shapes.Resets | None = None,
     *,
-    deterministic: bool = True,
+    dropout_lanes: shapes.Lanes | None = None,
   ) -> tuple[shapes.Hidden, Any]:
     """The last layer's states, and the memory for the next segment.
 
     The first memory is `memory.empty`. `resets` is True where a token is the
     first of a document: from there on nothing before it is visible, here and in
-    later segments. If not `deterministic`, a "dropout" key is needed.
+    later segments. `dropout_lanes` are the numbers of the lanes in the batch,
+    of which these may be a part: what a lane drops follows from its number and
+    from a "dropout" key. Without them there is no dropout.
     """
-    hidden, memory, *_ = self._read(inputs, memory, resets, deterministic)
-    return self.output_dropout(hidden, deterministic=deterministic), memory
+    hidden, memory, *_ = self._read(inputs, memory, resets, dropout_lanes)
+    return self.output_dropout(hidden, dropout_lanes=dropout_lanes), memory
 
   def words(
-    self, inputs: shapes.Tokens, *, deterministic: bool
+    self, inputs: shapes.Tokens, *, dropout_lanes: shapes.Lanes | None
   ) -> shapes.Hidden:
     """The vectors of the tokens, before dropout of the input."""
     config = self.config
     hidden = self.embedding(inputs)
-    if config.embedding_dropout_rate and not deterministic:
+    if config.embedding_dropout_rate and dropout_lanes is not None:
       words = jnp.ones((config.vocab_size, 1), hidden.dtype)
-      words = self.word_dropout(words, deterministic=False)
+      words = self.word_dropout(words, dropout_lanes=dropout_lanes)
       hidden = hidden * words[inputs]
     return hidden
 
   def _read(
-    self, inputs: Any, memory: Any, resets: Any, deterministic: bool
+    self,
+    inputs: Any,
+    memory: Any,
+    resets: Any,
+    dropout_lanes: shapes.Lanes | None,
   ) -> tuple[Any, ...]:
     """`__call__` without the last dropout, and what else the kind gives."""
     raise NotImplementedError
@@ -115,16 +121,16 @@ class Network(nn.Module):
     resets: shapes.Resets,
     *,
     before_dropout: bool,
-    deterministic: bool = False,
+    dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Losses, Activity, Any]:
     """`nll`, and what training may add to it.
 
     With `before_dropout`, the size of the states is that before dropout, too.
     """
     before = memory
-    hidden, memory, *read = self._read(inputs, memory, resets, deterministic)
+    hidden, memory, *read = self._read(inputs, memory, resets, dropout_lanes)
     reconstruction = self._reconstruction(before, memory, *read)
-    output = self.output_dropout(hidden, deterministic=deterministic)
+    output = self.output_dropout(hidden, dropout_lanes=dropout_lanes)
     hidden, output, resets = (
       array[:, -targets.shape[1] :] for array in (hidden, output, resets)
     )

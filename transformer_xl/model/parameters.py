@@ -39,7 +39,11 @@ def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:
 
 
 def matrix(
-  module: Any, name: str, shape: tuple[int, ...], *, deterministic: bool
+  module: Any,
+  name: str,
+  shape: tuple[int, ...],
+  *,
+  dropout_lanes: shapes.Lanes | None,
 ) -> jax.Array:
   """A `kernel` of a shape, whose weights training may drop one by one.
 
@@ -49,7 +53,7 @@ def matrix(
   drop = dropout_lib.Dropout(
     module.config.weight_dropout_rate, name=f"{name}_dropout"
   )
-  return drop(weights, deterministic=deterministic)
+  return drop(weights, dropout_lanes=dropout_lanes)
 
 
 def vector(module: Any, name: str, size: int) -> jax.Array:
@@ -65,8 +69,8 @@ class Projections:
   use has a dropout mask of its own.
   """
 
-  def __init__(self, module: Any, *, deterministic: bool):
-    self._module, self._deterministic = module, deterministic
+  def __init__(self, module: Any, *, dropout_lanes: shapes.Lanes | None):
+    self._module, self._dropout_lanes = module, dropout_lanes
     self._kernels: dict[str, jax.Array] = {}
     config = module.config
     self._drop = dropout_lib.Dropout(
@@ -100,9 +104,9 @@ class Projections:
     if name not in self._kernels:
       shape = (config.model_dim, config.num_heads * width)
       self._kernels[name] = matrix(
-        self._module, name, shape, deterministic=self._deterministic
+        self._module, name, shape, dropout_lanes=self._dropout_lanes
       )
     projected = dense.times(rows, self._kernels[name], num_constant)
     if drops:
-      projected = self._drop(projected, deterministic=self._deterministic)
+      projected = self._drop(projected, dropout_lanes=self._dropout_lanes)
     return projected.reshape(*rows.shape[:-1], config.num_heads, width)

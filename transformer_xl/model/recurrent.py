@@ -86,7 +86,7 @@ class LSTM(nn.Module):
     hidden: shapes.Hidden,
     start: jt.Float[shapes.Array, "B S D"],
     resets: shapes.Resets,
-    deterministic: bool,
+    dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Hidden, jt.Float[shapes.Array, "B T S D"]]:
     """Reads a segment; returns the outputs, and the state after each token."""
     config = self.config
@@ -101,7 +101,7 @@ class LSTM(nn.Module):
     drop = dropout_lib.Dropout(config.weight_dropout_rate)
     params = dict(self.param("cell", init))
     for name in ("hi", "hf", "hg", "ho"):
-      kernel = drop(params[name]["kernel"], deterministic=deterministic)
+      kernel = drop(params[name]["kernel"], dropout_lanes=dropout_lanes)
       params[name] = {**params[name], "kernel": kernel}
 
     def read(carry, column):
@@ -138,7 +138,7 @@ class QRNN(nn.Module):
     hidden: shapes.Hidden,
     start: jt.Float[shapes.Array, "B S D"],
     resets: shapes.Resets,
-    deterministic: bool,
+    dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Hidden, jt.Float[shapes.Array, "B T S D"]]:
     """Reads a segment; returns the outputs, and the state after each token."""
     config, rows = self.config, hidden
@@ -151,7 +151,7 @@ class QRNN(nn.Module):
     init = nn.initializers.lecun_normal()
     kernel = self.param("kernel", init, shape, jnp.float32)
     drop = dropout_lib.Dropout(config.weight_dropout_rate)
-    kernel = drop(kernel.astype(config.dtype), deterministic=deterministic)
+    kernel = drop(kernel.astype(config.dtype), dropout_lanes=dropout_lanes)
     gates = dense.times(rows, kernel)
     gates = gates + parameters.vector(self, "bias", shape[1])[None, None]
     new, forget, output = jnp.split(gates.astype(jnp.float32), 3, axis=2)
@@ -195,7 +195,7 @@ class Recurrent(network.Network):
     self.layers = _layers(self.config)
     self.layer_dropout = layers.state_dropout(self.config)
 
-  def _read(self, inputs, memory, resets, deterministic, count=None):
+  def _read(self, inputs, memory, resets, dropout_lanes, count=None):
     """`__call__` without the last dropout, and the outputs of all layers.
 
     The next state is that after the first `count` tokens, a scalar, or all.
@@ -205,17 +205,17 @@ class Recurrent(network.Network):
     if not self.gradient_through_memory:
       memory = jax.lax.stop_gradient(memory)
     last = inputs.shape[1] - 1 if count is None else count - 1
-    hidden = self.words(inputs, deterministic=deterministic)
-    hidden = self.input_dropout(hidden, deterministic=deterministic)
+    hidden = self.words(inputs, dropout_lanes=dropout_lanes)
+    hidden = self.input_dropout(hidden, dropout_lanes=dropout_lanes)
     outputs: list[shapes.Hidden] = [hidden]
     states: list[jax.Array] = []
     for layer, start in zip(self.layers, memory.layers, strict=True):
       if states:
-        hidden = self.layer_dropout(hidden, deterministic=deterministic)
+        hidden = self.layer_dropout(hidden, dropout_lanes=dropout_lanes)
       carried = start.shape[1]
       missing = layer.num_vectors - carried
       start = jnp.pad(start, ((0, 0), (0, missing), (0, 0)))
-      hidden, vectors = layer(hidden, start, resets, deterministic)
+      hidden, vectors = layer(hidden, start, resets, dropout_lanes)
       state = jax.lax.dynamic_index_in_dim(vectors, last, 1, keepdims=False)
       states.append(state[:, :carried])
       outputs.append(hidden)

@@ -90,7 +90,7 @@ class Reader:
     count: jt.Int[shapes.Array, ""],
   ) -> tuple[shapes.Hidden, recurrent.State]:
     """`read` for the first `count` tokens; the others are padding."""
-    return self._bound(frozen)._read(tokens, state, None, True, count)[:2]
+    return self._bound(frozen)._read(tokens, state, None, None, count)[:2]
 
   def read_layers(
     self,
@@ -99,7 +99,7 @@ class Reader:
     tokens: shapes.Tokens,
   ) -> tuple[tuple[shapes.Hidden, ...], recurrent.State]:
     """`read` with the states of all layers, N + 1: first the embeddings."""
-    _, state, outputs = self._bound(frozen)._read(tokens, state, None, True)
+    _, state, outputs = self._bound(frozen)._read(tokens, state, None, None)
     return outputs, state
 
   def head(self, frozen: shapes.PyTree) -> adaptive_softmax.Projection:

@@ -65,10 +65,10 @@ class Ring(NamedTuple):
     memory: Slots,
     *,
     dropout: dropout_lib.AttentionDropout | None,
-    deterministic: bool,
+    dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Queries, LayerCache]:
     """Writes new keys and values into the ring, and attends to all of it."""
-    del queries, dropout, deterministic
+    del queries, dropout, dropout_lanes
     config = module.config
     query, written = projected(module, context)
     positions = self.num_read + jnp.arange(query.shape[2], dtype=jnp.int32)
@@ -131,7 +131,7 @@ class EmptySlot:
     del queries, memory, options
     order = table.of(module.config)
     biases = self.biases or order.layer_biases(module)
-    project = parameters.Projections(module, deterministic=True)
+    project = parameters.Projections(module, dropout_lanes=None)
     query = project("query", context)
     empty = LayerCache(*(_slots(project(n, context)) for n in ("key", "value")))
     distance = order.distance_terms(
@@ -208,7 +208,7 @@ def projected(
   module: Any, rows: shapes.Context
 ) -> tuple[shapes.RingQueries, LayerCache]:
   """Queries [B, H, T, Dh]; keys and values [B * H, Dh, T]."""
-  project = parameters.Projections(module, deterministic=True)
+  project = parameters.Projections(module, dropout_lanes=None)
   rows = project("joined", rows, num_kernels=3)
   heads = rows.reshape(*rows.shape[:3], 3, -1)  # [B, T, H, 3, Dh]
   query, key, value = (heads[:, :, :, index] for index in range(3))

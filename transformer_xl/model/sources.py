@@ -47,7 +47,7 @@ class Source(Protocol):
     memory: Any,
     *,
     dropout: dropout_lib.AttentionDropout | None,
-    deterministic: bool,
+    dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Queries, Any]:
     """Attends from the segment.
 
@@ -57,7 +57,8 @@ class Source(Protocol):
       context: of `context`, likewise.
       memory: what this layer remembers.
       dropout: of the probabilities.
-      deterministic: without dropout of weights.
+      dropout_lanes: numbers of the lanes in the batch, for dropout of matrices
+        and projections; None without dropout.
 
     Returns:
       The weighted values, and what the source keeps of this layer.
@@ -97,13 +98,13 @@ class HiddenStates(NamedTuple):
     memory: shapes.LayerMemory,
     *,
     dropout: dropout_lib.AttentionDropout | None,
-    deterministic: bool,
+    dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Queries, Any]:
     """Attends to memory and segment; see `Source.attend`."""
     del memory  # It is in `context`.
     order = table.of(module.config)
     biases = self.biases or order.layer_biases(module)
-    project = parameters.Projections(module, deterministic=deterministic)
+    project = parameters.Projections(module, dropout_lanes=dropout_lanes)
     # The norm of a pre-norm model is trained by the rows of memory as well.
     is_constant = self.stops_gradient and not module.config.pre_norm
     constant = context.shape[1] - queries.shape[1] if is_constant else 0

@@ -60,7 +60,7 @@ class TransformerXL(network.Network):
     There are factors for each group of `memory`; its layers are their first
     axis.
     """
-    reading = self._read(inputs, memory, resets, True, sources.InspectedStates)
+    reading = self._read(inputs, memory, resets, None, sources.InspectedStates)
     return reading[:3]
 
   def embed(
@@ -68,7 +68,7 @@ class TransformerXL(network.Network):
     inputs: shapes.Tokens,
     *,
     first_position: int | jax.Array = 0,
-    deterministic: bool = True,
+    dropout_lanes: shapes.Lanes | None = None,
   ) -> shapes.Hidden:
     """The input of the first layer.
 
@@ -76,15 +76,15 @@ class TransformerXL(network.Network):
     matters only to encodings that count from the start of a segment.
     """
     config = self.config
-    hidden = self.words(inputs, deterministic=deterministic)
+    hidden = self.words(inputs, dropout_lanes=dropout_lanes)
     positions = table.of(config).embedding_positions(
       config, first_position, inputs.shape[1]
     )
     if positions is not None:
       hidden = hidden + positions[None]
-    return self.input_dropout(hidden, deterministic=deterministic)
+    return self.input_dropout(hidden, dropout_lanes=dropout_lanes)
 
-  def _read(self, inputs, memory, resets, deterministic, source: Any = None):
+  def _read(self, inputs, memory, resets, dropout_lanes, source: Any = None):
     """`__call__` without the last dropout.
 
     Besides it returns what the source keeps, and the inputs of the layers.
@@ -115,8 +115,8 @@ class TransformerXL(network.Network):
       config, max(context_lens), clamp_len=self.clamp_len
     )
     if positions is not None:
-      positions = self.position_dropout(positions, deterministic=deterministic)
-    hidden, first = self.embed(inputs, deterministic=deterministic), 0
+      positions = self.position_dropout(positions, dropout_lanes=dropout_lanes)
+    hidden, first = self.embed(inputs, dropout_lanes=dropout_lanes), 0
     read, kept = [], []
     each = zip(states, context_lens, reaches, strict=True)
     for remembered, context_len, reach in each:
@@ -127,7 +127,7 @@ class TransformerXL(network.Network):
         hidden,
         remembered,
         source(nearest, self.biases, reach),
-        deterministic,
+        dropout_lanes,
       )
       first += len(remembered)
       read.append(group_inputs)
@@ -216,7 +216,6 @@ def _scanned_blocks(config: schema.ModelConfig, count: int):
       layers.Block,
       policy=REMAT_POLICIES[config.remat],
       prevent_cse=unroll >= count,  # A scan already does.
-      static_argnums=(4,),  # `deterministic`; 0 is the module.
     )
   return nn.scan(
     block,

@@ -126,7 +126,8 @@ def _gradient(params, memory, segment, key, config):
   """Gradient of the mean loss, its sums, and the next memory.
 
   Accumulation splits the lanes into parts, each with its own memory. The mean
-  is over the tokens of all parts and of all S segments.
+  is over the tokens of all parts and of all S segments. Parts share the key of
+  dropout, so that a lane drops the same whatever part it is in.
   """
   model: Any = make_model(config)
   train = config.train
@@ -134,7 +135,7 @@ def _gradient(params, memory, segment, key, config):
   is_change = ~segment.resets[..., -segment.targets.shape[-1] :][..., 1:]
   num_changes = jnp.maximum(jnp.sum(segment.weights[..., 1:] * is_change), 1.0)
 
-  def loss(params, memory, segment, key):
+  def loss(params, memory, segment, lanes, key):
     nll, activity, memory = model.apply(
       {"params": params},
       segment.inputs,
@@ -142,6 +143,7 @@ def _gradient(params, memory, segment, key, config):
       memory,
       segment.resets,
       before_dropout=train.penalise_before_dropout,
+      dropout_lanes=lanes,
       rngs={"dropout": key},
       method="nll_and_activity",
     )
@@ -159,14 +161,14 @@ def _gradient(params, memory, segment, key, config):
       objective += squares / total
     return objective, (sums, memory)
 
-  def loss_of_all(params, memory, segments, key):
+  def loss_of_all(params, memory, segments, lanes, key):
     """`loss` of S segments; only the memories between them are kept."""
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # A scan prevents it.
     def read(memory, part):
       index, segment = part
-      part_key = jax.random.fold_in(key, index)
-      objective, (sums, memory) = loss(params, memory, segment, part_key)
+      own_key = jax.random.fold_in(key, index)
+      objective, (sums, memory) = loss(params, memory, segment, lanes, own_key)
       return memory, (objective, sums)
 
     count = jnp.arange(train.gradient_segments)
@@ -176,15 +178,14 @@ def _gradient(params, memory, segment, key, config):
 
   several = train.gradient_segments > 1
   gradient = jax.grad(loss_of_all if several else loss, has_aux=True)
+  lanes = jnp.arange(segment.inputs.shape[-2], dtype=jnp.int32)
   parts = train.accumulation_steps
   if parts == 1:
-    result, (sums, memory) = gradient(params, memory, segment, key)
+    result, (sums, memory) = gradient(params, memory, segment, lanes, key)
     return result, sums, memory
 
   def body(carry, part):
-    index, memory, segment = part
-    part_key = jax.random.fold_in(key, index)
-    result, (sums, memory) = gradient(params, memory, segment, part_key)
+    result, (sums, memory) = gradient(params, *part, key)
     return jax.tree.map(jnp.add, carry, (result, sums)), memory
 
   zeros = (
@@ -196,6 +197,6 @@ def _gradient(params, memory, segment, key, config):
     lambda array: memory_lib.split_axis(array, array.ndim - 2, parts), segment
   )
   (result, sums), memories = jax.lax.scan(
-    body, zeros, (jnp.arange(parts), memories, segments)
+    body, zeros, (memories, segments, memory_lib.split_axis(lanes, 0, parts))
   )
   return result, sums, memory_lib.merge_lanes(memories)

@@ -1,0 +1,108 @@
+"""Dropout of updates whose lanes are read in parts, against all at once."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny
+from transformer_xl.config import load
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.training import programs
+from transformer_xl.training import step as step_lib
+
+LANES, LENGTH, MEMORY = 8, 4, 8
+CONFIG = {
+  "train.batch_size": LANES,
+  "train.segment_len": LENGTH,
+  "train.mem_len": MEMORY,
+  "train.optimizer": "sgd",
+  "train.clip_norm": 0.0,
+  "train.learning_rate": 0.5,
+  "train.schedule": "constant",
+}
+STATES = {
+  "model.dropout_rate": 0.2,
+  "model.input_dropout_rate": 0.3,
+  "model.output_dropout_rate": 0.1,
+  "model.embedding_dropout_rate": 0.1,
+  "model.weight_dropout_rate": 0.2,
+}
+ALL = STATES | {
+  "model.position_dropout_rate": 0.2,
+  "model.projection_dropout_rate": 0.2,
+  "model.attention_dropout_rate": 0.3,
+}
+LOCKED = {"model.locked_dropout": True}
+RECURRENT = {**STATES, "train.mem_len": 1, "eval.mem_len": (1,)}
+NETWORKS = {
+  "relative": {**ALL, "model.attention": "reference"},
+  "kernel": {**ALL, "model.attention": "pallas", "model.remat": "attention"},
+  "relative_tied": {**ALL, **LOCKED, "model.encoding": "relative_tied"},
+  "groups": {**ALL, "model.memory_lens": ((1, 2), (1, 0))},
+  "several": {**ALL, **LOCKED, "train.gradient_segments": 2},
+  "lstm": {**RECURRENT, "model.kind": "lstm"},
+  "qrnn": {**RECURRENT, **LOCKED, "model.kind": "qrnn"},
+}
+ALWAYS = [
+  ("relative", 2),
+  *((name, 4) for name in ("relative_tied", "lstm", "qrnn")),
+]
+CASES = [
+  pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.rest)
+  for case in itertools.product(NETWORKS, (2, 4))
+]
+
+
+@functools.cache
+def update(name, parts):
+  """A compiled update, as a function of the seed."""
+  updates = CONFIG | NETWORKS[name] | {"train.accumulation_steps": parts}
+  config = load.from_config_dict(tiny.config_dict(**updates))
+
+  def run(carry, segment, seed):
+    seeded = dataclasses.replace(config, seed=seed)
+    return step_lib.train_segment(carry, segment, config=seeded)
+
+  return config, jax.jit(run)
+
+
+def after(name, parts, *, seed=0):
+  """The carry and the metrics after one update."""
+  config, run = update(name, parts)
+  state = jax.eval_shape(functools.partial(programs.init_state, config))
+  state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
+  state = state._replace(params=tiny.params(config.model))
+  generator = np.random.default_rng(0)
+  count = config.train.gradient_segments
+  shape = (count, LANES, LENGTH) if count > 1 else (LANES, LENGTH)
+  tokens = generator.integers(0, 23, (2, *shape)).astype(np.int32)
+  segment = segment_lib.Segment(
+    *tokens,
+    generator.random(shape) < 0.1,
+    (generator.random(shape) < 0.7).astype(np.float32),
+  )
+  carry = state, programs.init_memory(config)
+  return run(carry, jax.tree.map(jnp.asarray, segment), seed)
+
+
+def distance(one, other):
+  parts = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), one, other)
+  return max(map(float, jax.tree.leaves(parts)))
+
+
+@pytest.mark.parametrize(("name", "parts"), CASES)
+def test_a_lane_drops_the_same_in_every_part_of_an_update(name, parts):
+  (state, memory), metrics = after(name, 1)
+  (other, remembered), found = after(name, parts)
+  # Sums of float32 in another order; parameters and states are of size 1.
+  assert distance(other.params, state.params) < 2e-6
+  assert distance(remembered, memory) < 2e-6
+  np.testing.assert_allclose(found.sums.nll, metrics.sums.nll, rtol=1e-6)
+  # Other masks would lead elsewhere.
+  (other, _), _ = after(name, parts, seed=1)
+  assert distance(other.params, state.params) > 1e-3
