@@ -1,7 +1,8 @@
 """What test_uneven_lanes.py judges: lanes that eight devices do not divide.
 
 python -m tests.uneven FOLDER writes FOLDER/result.json. All is done on one
-device, which has no empty lanes, and on a mesh, which has.
+device, which has no empty lanes, and on a mesh, which has; updates on the mesh
+read their lanes in two parts.
 """
 
 import json
@@ -22,11 +23,11 @@ from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.training import programs
 
-LANES, PARTS, SEGMENTS = 6, 2, 4
+LANES, SEGMENTS = 6, 4
 MESHES = {"alone": (1, 1, 1), "mixed": (2, 2, 2)}
+PARTS = {"alone": 1, "mixed": 2}
 CONFIG = sharded.CONFIG | {
   "train.batch_size": LANES,
-  "train.accumulation_steps": PARTS,
   "train.eval_mem_len": 12,
   "model.dropout_rate": 0.1,
   "model.attention_dropout_rate": 0.1,
@@ -38,11 +39,11 @@ CONFIG = sharded.CONFIG | {
 }
 
 
-def make_config(data_dir, axes):
+def make_config(data_dir, name):
   names = ("mesh.data", "mesh.fsdp", "mesh.tensor")
-  return corpus.config(
-    data_dir, **CONFIG, **dict(zip(names, axes, strict=True))
-  )
+  axes = dict(zip(names, MESHES[name], strict=True))
+  parts = {"train.accumulation_steps": PARTS[name]}
+  return corpus.config(data_dir, **CONFIG, **axes, **parts)
 
 
 def train(config, mesh):
@@ -54,7 +55,7 @@ def train(config, mesh):
     0,
     SEGMENTS,
     mesh_lib.segments(mesh),
-    parts=PARTS,
+    parts=config.train.accumulation_steps,
   )
   update = programs.update(config, mesh)
   state, memory, metrics = update(state, memory, segments)
@@ -84,7 +85,7 @@ def evaluations(config, mesh, params):
 def main(folder):
   data_dir, result = corpus.write(os.path.join(folder, "data")), {}
   for name, axes in MESHES.items():
-    config = make_config(data_dir, axes)
+    config = make_config(data_dir, name)
     devices = jax.devices()[: math.prod(axes)]
     mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
     with jax.set_mesh(mesh):

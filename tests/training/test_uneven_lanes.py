@@ -16,7 +16,7 @@ def found(tmp_path_factory):
 @pytest.mark.slow
 def test_empty_lanes_change_no_update(found):
   alone, mixed = found["alone"], found["mixed"]
-  # Four shards in each of two parts.
+  # All lanes at once; four shards in each of two parts.
   assert (alone["lanes_read"], mixed["lanes_read"]) == (6, 8)
   assert np.shape(mixed["memory"])[1] == 6
   assert mixed["num_tokens"] == alone["num_tokens"]
