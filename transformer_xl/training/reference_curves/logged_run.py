@@ -12,7 +12,7 @@ from transformer_xl.config import schema
 from transformer_xl.workdir import metrics_log
 
 # Fields of these sections affect the training loss, except for the ones in
-# IRRELEVANT, which change at most rounding and the draw of dropout.
+# IRRELEVANT, which change at most rounding.
 SECTIONS = ("model", "data", "train")
 IRRELEVANT = {
   *("model.attention", "model.dtype", "model.remat", "model.scan_unroll"),
