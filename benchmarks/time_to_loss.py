@@ -8,8 +8,8 @@ as its README says for a CPU: 4 layers of 128 on characters, 2,000 updates.
 Ours is the quickstart's recipe with as many layers of the same width and half
 as long segments, on the same training and validation characters, for
 `--num_steps` updates, in bfloat16 where the processor multiplies it. Both run
-on the same cores, in turns. Seconds are those of updates, and those of the whole
-process with its start, its compilation and its last validation.
+on the same cores, in turns. Seconds are those of updates, and those of the
+whole process with its start, its compilation and its last validation.
 """
 
 import json
