@@ -17,7 +17,9 @@ from transformer_xl.workdir import run_record
   [
     ({"platform": "tpu"}, "", "bfloat16"),
     ({"platform": "gpu", "compute_capability": "8.0"}, "", "bfloat16"),
+    ({"platform": "gpu", "compute_capability": "10.0"}, "", "bfloat16"),
     ({"platform": "gpu", "compute_capability": "7.5"}, "amx_bf16", "float32"),
+    ({"platform": "gpu", "compute_capability": "gfx90a"}, "", "float32"),
     ({"platform": "cpu"}, "flags : fpu amx_bf16 sse", "bfloat16"),
     ({"platform": "cpu"}, "flags : fpu avx512_bf16\n", "bfloat16"),
     ({"platform": "cpu"}, "flags : fpu avx512f", "float32"),

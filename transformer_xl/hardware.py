@@ -55,8 +55,9 @@ def fast_dtype() -> str:
       _BFLOAT16_FLAGS.intersection(_CPU_INFO.read_text().split())
     )
   elif device.platform == "gpu":
-    capability = getattr(device, "compute_capability", "0")
-    has_units = float(capability) >= 8
+    capability = str(getattr(device, "compute_capability", ""))
+    major = capability.partition(".")[0]  # Not a number on AMD's.
+    has_units = major.isdecimal() and int(major) >= 8
   else:
     has_units = device.platform == "tpu"
   return "bfloat16" if has_units else "float32"
