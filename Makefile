@@ -12,6 +12,10 @@ SMOKE := tests/evaluation/test_evaluate.py tests/model/test_attention.py \
   tests/training/test_loop.py tests/training/test_resume.py \
   tests/training/test_step.py tests/workdir/test_checkpoint.py
 
+# With huge pages tests take less time: they fault much memory in.
+PYTEST := JAX_PLATFORMS=cpu GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
+  $(BIN)/python -m pytest
+
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-conformance parity bench plan-table lock fuzz fuzz-runs audit tpu-session
 
@@ -20,27 +24,27 @@ quickstart: $(VENV)/installed
 
 # Ten minutes on two cores.
 test: $(VENV)/installed
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL)
+	$(PYTEST) $(PARALLEL)
 
 # What `make test` leaves out: every combination where it tries some.
 test-rest: $(VENV)/installed
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) \
+	$(PYTEST) $(PARALLEL) \
 	  -m "rest and not faults"
 
 test-all: $(VENV)/installed
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) -m "not faults"
+	$(PYTEST) $(PARALLEL) -m "not faults"
 
 test-smoke: $(VENV)/installed
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) $(SMOKE)
+	$(PYTEST) $(PARALLEL) $(SMOKE)
 
 # Hurts runs in every way; writes the tables in docs/measurements/reliability.md.
 test-faults: $(VENV)/installed
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/faults \
+	$(PYTEST) tests/faults \
 	  -m "faults or rest or slow" --numprocesses 2 --fault-table
 
 # Every memory with every encoding; writes docs/measurements/conformance.md.
 test-conformance: $(VENV)/installed
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/conformance \
+	$(PYTEST) tests/conformance \
 	  -m "not faults" $(PARALLEL) --conformance-table
 
 check: $(VENV)/installed
@@ -49,7 +53,7 @@ check: $(VENV)/installed
 	$(BIN)/mypy
 	$(BIN)/python -m compileall -q transformer_xl data_prep experiments
 	.ci/audit
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(PARALLEL) \
+	$(PYTEST) $(PARALLEL) \
 	  -m "not (slow or rest or faults)"
 
 format: $(VENV)/installed
@@ -85,7 +89,7 @@ plan-table: $(VENV)/installed
 # A run on a stand-in for Cloud TPU that is preempted twice; writes
 # docs/measurements/tpu_operations.md.
 tpu-session: $(VENV)/installed
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest tests/scripts/test_training.py \
+	$(PYTEST) tests/scripts/test_training.py \
 	  -m rest --tpu-transcript
 
 # Known vulnerabilities of what requirements.lock pins.
