@@ -51,6 +51,18 @@ def test_a_line_has_the_time_the_process_and_what_is_no_information():
 
 
 @pytest.mark.parametrize(
+  "argv", [["main.py", "--config=base"], ["main.py", "more", "flags"]]
+)
+def test_a_program_that_runs_a_command_is_not_started_again(monkeypatch, argv):
+  monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+  monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+  monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "notebook", "x"])
+  monkeypatch.setattr(sys, "argv", argv)
+  monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started again"))
+  command_line.use_huge_pages()
+
+
+@pytest.mark.parametrize(
   ("line", "words"),
   [
     (["python", "-m", "a.main", "--x=1", "y"], "python -m a.main"),

@@ -95,6 +95,8 @@ def use_huge_pages() -> None:
   is_on_cpu = platforms == "cpu" if platforms else not accelerators
   if sys.platform != "linux" or not is_on_cpu or setting in given:
     return
+  if _own_words() is None or threading.active_count() > 1:
+    return  # Another program runs this one, such as a notebook.
   tunables = [*filter(None, [given]), f"{setting}=1"]
   os.environ["GLIBC_TUNABLES"] = ":".join(tunables)
   os.execv(sys.executable, sys.orig_argv)
@@ -164,15 +166,22 @@ def transformer_xl() -> None:
 
 def words() -> str:
   """How this command was started, up to its flags, as one would type it."""
-  count = len(sys.orig_argv) - len(sys.argv) + 1
-  if count < 1 or sys.orig_argv[count:] != sys.argv[1:]:  # Another program's.
+  own = _own_words()
+  if own is None:
     return "transformer-xl"
-  *python, last = sys.orig_argv[:count]
+  *python, last = own
   if "-m" in python:
     return shlex.join([*python, last])
   name = os.path.basename(last)
   is_on_path = shutil.which(name) == os.path.abspath(last)
   return name if is_on_path else shlex.quote(last)
+
+
+def _own_words() -> list[str] | None:
+  """How this process was started, up to the flags; None if not by them."""
+  count = len(sys.orig_argv) - len(sys.argv) + 1
+  is_own = count >= 1 and sys.orig_argv[count:] == sys.argv[1:]
+  return sys.orig_argv[:count] if is_own else None
 
 
 def describe(argv: list[str]) -> str:
