@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -51,13 +52,20 @@ def test_a_line_has_the_time_the_process_and_what_is_no_information():
 
 
 @pytest.mark.parametrize(
-  "argv", [["main.py", "--config=base"], ["main.py", "more", "flags"]]
+  ("line", "argv"),
+  [
+    (["python", "-m", "notebook", "x"], ["main.py", "--config=base"]),
+    (["python", "-m", "notebook"], ["main.py"]),
+    (["python", "train_all.py", "--config=base"], ["main.py", "--config=base"]),
+    (["python", "train_all.py"], ["main.py"]),
+  ],
 )
-def test_a_program_that_runs_a_command_is_not_started_again(monkeypatch, argv):
+def test_another_program_is_not_started_again(monkeypatch, line, argv):
   monkeypatch.setenv("JAX_PLATFORMS", "cpu")
   monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-  monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "notebook", "x"])
+  monkeypatch.setattr(sys, "orig_argv", line)
   monkeypatch.setattr(sys, "argv", argv)
+  monkeypatch.setattr(threading, "active_count", lambda: 1)
   monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started again"))
   command_line.use_huge_pages()
 

@@ -28,12 +28,9 @@ from transformer_xl import errors
 
 INTERRUPTION = "interrupted; the same command starts it again."
 INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
-# What Linux calls TPUs and GPUs.
+# Device files of TPUs and GPUs on Linux.
 _ACCELERATORS = (
-  "/dev/accel*",
-  "/dev/vfio/[0-9]*",
-  "/dev/nvidia[0-9]*",
-  "/dev/kfd",
+  *("/dev/accel*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*", "/dev/kfd"),
 )
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
@@ -84,7 +81,7 @@ class Answers:
 
 
 def use_huge_pages() -> None:
-  """Starts this command again with huge pages, on Linux without accelerator.
+  """Starts this command again with huge pages, on Linux without an accelerator.
 
   XLA's temporary memory goes back to Linux after every call, and a CPU would
   fault it in again page by page. glibc only reads the setting when it starts.
@@ -95,8 +92,8 @@ def use_huge_pages() -> None:
   is_on_cpu = platforms == "cpu" if platforms else not accelerators
   if sys.platform != "linux" or not is_on_cpu or setting in given:
     return
-  if _own_words() is None or threading.active_count() > 1:
-    return  # Another program runs this one, such as a notebook.
+  if not _is_own_process():
+    return  # Another program would start again.
   tunables = [*filter(None, [given]), f"{setting}=1"]
   os.environ["GLIBC_TUNABLES"] = ":".join(tunables)
   os.execv(sys.executable, sys.orig_argv)
@@ -175,6 +172,21 @@ def words() -> str:
   name = os.path.basename(last)
   is_on_path = shutil.which(name) == os.path.abspath(last)
   return name if is_on_path else shlex.quote(last)
+
+
+def _is_own_process() -> bool:
+  """Whether this process was started for the command that runs in it.
+
+  A notebook or a script may run it as well, with arguments of its own.
+  """
+  own = _own_words()
+  if own is None or threading.active_count() > 1:
+    return False
+  *_, option, last = ["", *own]
+  if option == "-m":
+    spec = sys.modules["__main__"].__spec__
+    return spec is not None and spec.name == last
+  return option == "-c" or os.path.basename(last) == "transformer-xl"
 
 
 def _own_words() -> list[str] | None:

@@ -3,6 +3,7 @@
 import operator
 
 from transformer_xl import errors
+from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 
 # Settings of attention, at the value that is nothing to a recurrent network.
@@ -33,8 +34,12 @@ def require(model: schema.ModelConfig, what: str) -> None:
 
 
 def check(config: schema.ExperimentConfig) -> None:
-  """Raises a UserError for what a recurrent network would silently ignore."""
+  """Raises a UserError for what a kernel or a network does not have.
+
+  A recurrent network would silently ignore it.
+  """
   if config.model.has_attention:
+    _check_cudnn(config.model)
     return
   kind = config.model.kind
   for name, value in _OF_ATTENTION.items():
@@ -59,4 +64,15 @@ def check(config: schema.ExperimentConfig) -> None:
     raise errors.UserError(
       f"mesh.tensor={config.mesh.tensor} would leave the matrices of model.kind"
       f"={kind} whole; set --config.mesh.tensor=1."
+    )
+
+
+def _check_cudnn(model: schema.ModelConfig) -> None:
+  """Raises for scores that `model.kernels.cudnn` cannot compute."""
+  encoding = model_fields.ENCODINGS[model.encoding]
+  if model.attention == "cudnn" and encoding.scores_distances:
+    raise errors.UserError(
+      "model.attention=cudnn has no scores by distance, which model.encoding="
+      f"{model.encoding} needs; set --config.model.encoding=rope, or "
+      "--config.model.attention=auto."
     )

@@ -12,17 +12,18 @@ class EncodingRules(NamedTuple):
 
   clamps: bool = False  # Distances beyond `clamp_len` can share one encoding.
   rotates: bool = False  # Pairs of a head's channels.
+  scores_distances: bool = False  # Scores have a term for the distance.
 
 
 # The encodings are in `model/encodings/`; a test holds that both agree.
 ENCODINGS = {
-  "relative": EncodingRules(clamps=True),
-  "relative_tied": EncodingRules(clamps=True),
-  "shaw": EncodingRules(),
+  "relative": EncodingRules(clamps=True, scores_distances=True),
+  "relative_tied": EncodingRules(clamps=True, scores_distances=True),
+  "shaw": EncodingRules(scores_distances=True),
   "absolute": EncodingRules(),
   "absolute_per_layer": EncodingRules(),
   "rope": EncodingRules(rotates=True),
-  "alibi": EncodingRules(),
+  "alibi": EncodingRules(scores_distances=True),
   "none": EncodingRules(),
 }
 
@@ -138,7 +139,7 @@ class ModelConfig:
   # Computation.
   dtype: str = field("float32", ("float32", "bfloat16", "auto"))
   """Number format of the computation; parameters stay float32. A run that
-  starts with auto takes bfloat16 where its devices multiply it."""
+  starts with auto takes bfloat16 where that is fast (docs/kernels.md)."""
   attention: str = field(
     "auto",
     ("auto", "reference", "head_major", "chunked", "pallas", "cudnn"),

@@ -14,26 +14,28 @@ from transformer_xl.model.kernels import cudnn
 from transformer_xl.model.kernels import device
 
 
-def _inputs(dtype=jnp.bfloat16, **terms):
-  key = jnp.ones((2, 5, 3, 4), dtype)
-  reach = jnp.full((2, 2), 3, jnp.int32)
-  return attention.Inputs(key[:, 3:], key, key, reach, **terms)
+def _inputs(dtype=jnp.bfloat16, head_dim=8, query_len=2):
+  key = jnp.ones((2, 6, 3, head_dim), dtype)
+  reach = jnp.full((2, query_len), 3, jnp.int32)
+  return attention.Inputs(key[:, 6 - query_len :], key, key, reach)
 
 
 @pytest.mark.parametrize(
-  ("terms", "drops", "expected"),
+  ("inputs", "drops", "expected"),
   [
-    ({"position_key": jnp.ones((5, 3, 4))}, False, "has no scores by distance"),
-    ({"slopes": jnp.ones(3)}, False, "set --config.model.encoding=rope"),
     ({}, True, "set --config.model.attention_dropout_rate=0"),
     ({"dtype": jnp.float32}, False, "set --config.model.dtype=bfloat16"),
+    ({"head_dim": 12}, False, "there are 12; change --config.model.head_dim"),
+    ({"head_dim": 136}, False, "a multiple of 8 channels up to 128"),
+    ({"query_len": 3}, False, "needs segments and memories of even lengths"),
   ],
 )
-def test_what_it_cannot_serve_is_refused(monkeypatch, terms, drops, expected):
+def test_what_it_cannot_serve_is_refused(monkeypatch, inputs, drops, expected):
   monkeypatch.setattr(device, "device_kind", lambda: "NVIDIA H200")
   dropped = dropout.AttentionDropout(0.5, jnp.zeros((2, 3), jnp.int32))
   with pytest.raises(errors.UserError) as error:
-    cudnn.relative_attention(_inputs(**terms), dropped if drops else None)
+    cudnn.relative_attention(_inputs(**inputs), dropped if drops else None)
+  assert "model.attention=cudnn" in str(error.value)
   assert expected in str(error.value)
 
 
@@ -52,8 +54,8 @@ def test_a_gpu_is_asked_for_cudnn(monkeypatch, kind, expected):
   cudnn.relative_attention(_inputs(), None)
   ((implementation, mask),) = asked
   assert implementation == expected
-  # Row i may see its own key, which is 3 + i, and the three before it.
+  # Row i may see its own key, which is 4 + i, and the three before it.
   assert mask[0, 0].tolist() == [
-    [True, True, True, True, False],
-    [False, True, True, True, True],
+    [False, True, True, True, True, False],
+    [False, False, True, True, True, True],
   ]

@@ -1,6 +1,7 @@
 """Attention by `jax.nn.dot_product_attention`: on an NVIDIA GPU, by cuDNN.
 
-It adds nothing to a score that depends on the distance and drops no weights.
+It has no scores by distance, which `config.attention_rules` refuses, and drops
+no weights.
 """
 
 import jax
@@ -19,16 +20,14 @@ def relative_attention(
   """`attention.relative_attention`, with the same arguments.
 
   Raises:
-    UserError: a score has a term for its distance, weights are dropped, or a
-      GPU is given float32.
+    UserError: weights are dropped, or cuDNN cannot serve the type, the width of
+      a head or the lengths.
   """
   is_gpu = device.device_kind().startswith("NVIDIA")
-  if inputs.position_key is not None or inputs.slopes is not None:
-    _refuse("has no scores by distance; set --config.model.encoding=rope")
   if dropout is not None:
     _refuse("drops no weights; set --config.model.attention_dropout_rate=0")
-  if is_gpu and inputs.query.dtype == jnp.float32:
-    _refuse("multiplies no float32; set --config.model.dtype=bfloat16")
+  if is_gpu:
+    _require_served(inputs)
   visible = attention.visible_keys(inputs.reach, inputs.key.shape[1])
   return jax.nn.dot_product_attention(
     inputs.query,
@@ -37,6 +36,23 @@ def relative_attention(
     mask=visible[:, None],
     implementation="cudnn" if is_gpu else "xla",
   )
+
+
+def _require_served(inputs: attention.Inputs) -> None:
+  """Raises a UserError for what JAX 0.10.2 refuses to give to cuDNN."""
+  head_dim, lengths = inputs.query.shape[3], (inputs.query, inputs.key)
+  if inputs.query.dtype == jnp.float32:
+    _refuse("multiplies no float32; set --config.model.dtype=bfloat16")
+  if head_dim % 8 or head_dim > 128:
+    _refuse(
+      f"needs heads of a multiple of 8 channels up to 128: there are {head_dim}"
+      "; change --config.model.head_dim"
+    )
+  if any(array.shape[1] % 2 for array in lengths):
+    _refuse(
+      "needs segments and memories of even lengths; change them, such as "
+      "--config.train.segment_len"
+    )
 
 
 def _refuse(what: str) -> None:

@@ -6,7 +6,7 @@ reference  whole matrices of scores; `attention.relative_attention`
 head_major the same in the forms that a CPU multiplies fast, in plain XLA
 chunked    blocks of queries, in plain XLA
 pallas     one fused kernel on TPU; elsewhere interpreted, for tests
-cudnn      `cudnn.attention`: JAX's own, for some encodings, without dropout
+cudnn      JAX's own on NVIDIA GPUs, for some encodings, without dropout
 auto       pallas on TPU where it can serve, else chunked there; head_major
            on CPU and reference on all other devices
 
