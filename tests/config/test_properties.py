@@ -44,6 +44,7 @@ FIELDS = {
   for name in schema.FIELDS
   if schema.choices(name) and not name.startswith(("analysis.", "score."))
 } | {
+  "model.dtype": one_of("float32", "bfloat16"),  # `main` replaces `auto`.
   "model.vocab_size": one_of(7, 23),
   "model.num_layers": one_of(1, 2, 3),
   "model.model_dim": one_of(2, 4, 8, 8, 6, 7),

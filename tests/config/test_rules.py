@@ -359,3 +359,25 @@ def test_training_ends_with_modes_that_exist(modes):
 def test_the_last_call_of_training_may_be_shorter():
   config = tiny.config_dict(**{"train.num_steps": 1005})
   assert load.from_config_dict(config).train.num_steps == 1005
+
+
+@pytest.mark.parametrize(
+  ("updates", "expected"),
+  [
+    ({}, "has no scores by distance, which model.encoding=relative needs"),
+    ({"model.encoding": "alibi"}, "set --config.model.encoding=rope"),
+    (
+      {"model.encoding": "rope", "model.attention_dropout_rate": 0.5},
+      "set --config.model.attention_dropout_rate=0.0",
+    ),
+  ],
+)
+def test_the_attention_of_cudnn_serves_some_models(updates, expected):
+  updates = {"model.attention": "cudnn", **updates}
+  assert expected in refusal(tiny.config_dict(**updates))
+
+
+def test_the_attention_of_cudnn_serves_rotations():
+  updates = {"model.attention": "cudnn", "model.encoding": "rope"}
+  config = load.from_config_dict(tiny.config_dict(**updates))
+  assert config.model.attention == "cudnn"

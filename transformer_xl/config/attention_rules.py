@@ -68,11 +68,19 @@ def check(config: schema.ExperimentConfig) -> None:
 
 
 def _check_cudnn(model: schema.ModelConfig) -> None:
-  """Raises for scores that `model.kernels.cudnn` cannot compute."""
-  encoding = model_fields.ENCODINGS[model.encoding]
-  if model.attention == "cudnn" and encoding.scores_distances:
+  """Raises for attention that `model.kernels.cudnn` cannot compute."""
+  if model.attention != "cudnn":
+    return
+  if model_fields.ENCODINGS[model.encoding].scores_distances:
     raise errors.UserError(
       "model.attention=cudnn has no scores by distance, which model.encoding="
       f"{model.encoding} needs; set --config.model.encoding=rope, or "
+      "--config.model.attention=auto."
+    )
+  if model.attention_dropout_rate:
+    raise errors.UserError(
+      "model.attention=cudnn drops no attention weights, but model."
+      f"attention_dropout_rate={model.attention_dropout_rate}; set "
+      "--config.model.attention_dropout_rate=0.0, or "
       "--config.model.attention=auto."
     )

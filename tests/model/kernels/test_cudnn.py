@@ -9,7 +9,6 @@ import pytest
 
 from transformer_xl import errors
 from transformer_xl.model import attention
-from transformer_xl.model import dropout
 from transformer_xl.model.kernels import cudnn
 from transformer_xl.model.kernels import device
 
@@ -21,20 +20,18 @@ def _inputs(dtype=jnp.bfloat16, head_dim=8, query_len=2):
 
 
 @pytest.mark.parametrize(
-  ("inputs", "drops", "expected"),
+  ("inputs", "expected"),
   [
-    ({}, True, "set --config.model.attention_dropout_rate=0"),
-    ({"dtype": jnp.float32}, False, "set --config.model.dtype=bfloat16"),
-    ({"head_dim": 12}, False, "there are 12; change --config.model.head_dim"),
-    ({"head_dim": 136}, False, "a multiple of 8 channels up to 128"),
-    ({"query_len": 3}, False, "needs segments and memories of even lengths"),
+    ({"dtype": jnp.float32}, "set --config.model.dtype=bfloat16"),
+    ({"head_dim": 12}, "there are 12; change --config.model.head_dim"),
+    ({"head_dim": 136}, "a multiple of 8 channels up to 128"),
+    ({"query_len": 3}, "needs segments and memories of even lengths"),
   ],
 )
-def test_what_it_cannot_serve_is_refused(monkeypatch, inputs, drops, expected):
+def test_what_it_cannot_serve_is_refused(monkeypatch, inputs, expected):
   monkeypatch.setattr(device, "device_kind", lambda: "NVIDIA H200")
-  dropped = dropout.AttentionDropout(0.5, jnp.zeros((2, 3), jnp.int32))
   with pytest.raises(errors.UserError) as error:
-    cudnn.relative_attention(_inputs(**inputs), dropped if drops else None)
+    cudnn.relative_attention(_inputs(**inputs), None)
   assert "model.attention=cudnn" in str(error.value)
   assert expected in str(error.value)
 

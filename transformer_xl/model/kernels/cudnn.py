@@ -1,7 +1,7 @@
 """Attention by `jax.nn.dot_product_attention`: on an NVIDIA GPU, by cuDNN.
 
-It has no scores by distance, which `config.attention_rules` refuses, and drops
-no weights.
+It has no scores by distance and drops no weights; `config.attention_rules`
+refuses both.
 """
 
 import jax
@@ -20,12 +20,10 @@ def relative_attention(
   """`attention.relative_attention`, with the same arguments.
 
   Raises:
-    UserError: weights are dropped, or cuDNN cannot serve the type, the width of
-      a head or the lengths.
+    UserError: cuDNN cannot serve the type, the width of a head or the lengths.
   """
+  del dropout  # None.
   is_gpu = device.device_kind().startswith("NVIDIA")
-  if dropout is not None:
-    _refuse("drops no weights; set --config.model.attention_dropout_rate=0")
   if is_gpu:
     _require_served(inputs)
   visible = attention.visible_keys(inputs.reach, inputs.key.shape[1])
