@@ -8,8 +8,8 @@ Wall and CPU times are medians over the rounds; ratios are medians of the ratios
 of each round. Needs the `parity` extra. The original code takes part if its
 checkout is given: https://github.com/kimiyoung/transformer-xl. With
 --before=CHECKOUT, an older checkout of this repository, the two versions are
-compared instead. Ours computes in --dtype; auto is what `model.dtype=auto`
-takes on this machine.
+compared instead, in float32. Ours otherwise computes in what `model.dtype=auto`
+takes on this machine, unless --dtype says what.
 """
 
 import dataclasses
@@ -30,7 +30,9 @@ _ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
 _BEFORE = flags.DEFINE_string("before", None, "Older checkout, to compare.")
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Number of rounds.")
 _CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
-_DTYPE = flags.DEFINE_string("dtype", "auto", "Number format of our side.")
+_DTYPE = flags.DEFINE_string(
+  "dtype", None, "Number format of our side; float32 with --before, else auto."
+)
 _TABLE = flags.DEFINE_string("table", None, "Markdown file to write.")
 _CASES = flags.DEFINE_list("cases", [], "Names from CASES; all if empty.")
 
@@ -127,7 +129,8 @@ class _Side:
   def __init__(self, who, work, count):
     self.dtype = work.dtype
     if who in ("ours", "before"):  # PyTorch computes in float32 by default.
-      self.dtype = _DTYPE.value
+      usual = "float32" if _BEFORE.value else "auto"
+      self.dtype = _DTYPE.value or usual
       if self.dtype == "auto":
         self.dtype = hardware.fast_dtype()
     work = dataclasses.replace(work, dtype=self.dtype)

@@ -39,15 +39,16 @@ def test_bfloat16_is_fast_where_hardware_multiplies_it(
 
 def test_a_run_goes_on_in_the_type_that_it_began_with(monkeypatch, tmp_path):
   config = load.from_config_dict(tiny.config_dict(**{"model.dtype": "auto"}))
-  monkeypatch.setattr(hardware, "fast_dtype", lambda: "bfloat16")
-  begun = main.with_dtype(config, str(tmp_path), "train")
-  assert begun.model.dtype == "bfloat16"
-  run_record.record(begun, str(tmp_path))
   monkeypatch.setattr(hardware, "fast_dtype", lambda: "float32")
+  begun = main.with_dtype(config, str(tmp_path), "train")
+  assert begun.model.dtype == "float32"
+  run_record.record(begun, str(tmp_path))
+  monkeypatch.setattr(hardware, "fast_dtype", lambda: "bfloat16")
   assert main.with_dtype(config, str(tmp_path), "eval") == begun
   elsewhere = main.with_dtype(config, str(tmp_path / "other"), "train")
-  assert elsewhere.model.dtype == "float32"
-  assert main.with_dtype(config, str(tmp_path), "plan") == begun  # For TPUs.
+  assert elsewhere.model.dtype == "bfloat16"
+  planned = main.with_dtype(config, str(tmp_path), "plan")  # For TPUs.
+  assert planned.model.dtype == "bfloat16"
 
 
 def test_a_type_that_is_named_stays(tmp_path):

@@ -50,7 +50,7 @@ class Ring(NamedTuple):
   first_position: jt.Int[shapes.Array, ""]
   reach: shapes.Reach
   slot: jt.Int[shapes.Array, ""]
-  num_read: jt.Int[shapes.Array, ""]  # Position of the first token in the text.
+  num_read: jt.Int[shapes.Array, ""]  # Tokens before the step.
 
   def context(self, hidden: shapes.Hidden, memory: Slots) -> shapes.Context:
     """Only the segment is projected."""

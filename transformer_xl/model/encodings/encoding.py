@@ -145,7 +145,7 @@ class Encoding:
   ) -> jax.Array:
     """Queries or keys, changed by their positions.
 
-    Only differences of positions may matter, which overflow like any int32.
+    Scores may depend on differences of positions alone, which wrap as int32.
 
     Args:
       config: of the model.
