@@ -56,7 +56,8 @@ def rotary_angles(
 
   A full turn is 2^32 units, so that integers overflow where angles repeat.
   Until they become floats, differences are exact at any position, and a
-  position may overflow as well. A frequency is rounded by 7e-10 radians a token at most.
+  position may overflow as well. A frequency is rounded by 7e-10 radians a token
+  at most.
   """
   frequencies = 10000.0 ** (-np.arange(0, head_dim, 2) / head_dim) * scale
   units = np.round(frequencies / (2 * np.pi) * 2**32).astype(np.int64)
