@@ -48,7 +48,7 @@ _checks = jaxtyping.install_import_hook(
 )
 
 _CACHE = pathlib.Path(__file__).parents[1] / ".jax_cache"
-_COUNT = itertools.count(1)  # Of tests in this process.
+_COUNT = itertools.count(1)  # Counts the tests that this process runs.
 _MAPS = pathlib.Path("/proc/self/maps")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
