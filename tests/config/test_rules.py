@@ -6,10 +6,8 @@ import pytest
 
 from tests import tiny
 from tests.config.test_load import refusal
-from transformer_xl import errors
 from transformer_xl.config import fields
 from transformer_xl.config import load
-from transformer_xl.config import rules
 from transformer_xl.config import schema
 
 WRONG = {
@@ -195,13 +193,6 @@ def test_a_recurrent_network_is_not_asked_for_attention(updates, said):
   assert said in refusal(tiny.config_dict(**LSTM | updates))
 
 
-@pytest.mark.parametrize("mode", ["attention", "eval_speed", "ablation"])
-def test_modes_that_need_attention_are_refused(mode):
-  message = command_error(mode, **LSTM)
-  assert message.startswith(f"--mode={mode} needs attention")
-  rules.check_command(load.from_config_dict(tiny.config_dict(**LSTM)), "recl")
-
-
 @pytest.mark.parametrize(
   ("axis", "parts", "says"),
   [
@@ -219,135 +210,6 @@ def test_a_mesh_that_would_leave_matrices_whole_names_the_nearest(
 def test_what_divides_a_large_model_is_found_at_once():
   config = tiny.config_dict(**{"model.model_dim": 2**30, "mesh.fsdp": 3})
   assert "the nearest that do are 2 and 4" in refusal(config)
-
-
-def command_error(mode="train", **updates):
-  config = load.from_config_dict(tiny.config_dict(**updates))
-  with pytest.raises(errors.UserError) as caught:
-    rules.check_command(config, mode)
-  message = str(caught.value)
-  assert "\n" not in message
-  return message
-
-
-# A setting without effect, and the one that gives it an effect.
-NEEDED = [
-  ({"model.compression": "mean"}, {"train.compressed_len": 2}),
-  (
-    {"model.compression_rate": 2},
-    {"model.compression": "max", "train.compressed_len": 2},
-  ),
-  (
-    {"train.compressed_len": 2, "train.mem_len": 0, "model.compression": "max"},
-    {"train.mem_len": 4},
-  ),
-  ({"train.init_parameters": "ema"}, {"train.init_from": "run"}),
-  ({"train.init_checkpoint": "best"}, {"train.init_from": "run"}),
-  (
-    {"model.memory_lens": ((1, 4),), "train.mem_len": 0},
-    {"train.mem_len": 8},
-  ),
-  ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
-  ({"train.lamb_norm_limit": 0.1}, {"train.optimizer": "lamb"}),
-  (
-    {"train.adam_b1": 0.5, "train.optimizer": "sgd"},
-    {"train.optimizer": "adam"},
-  ),
-  (
-    {"train.adam_b2": 0.5, "train.optimizer": "sgd"},
-    {"train.optimizer": "lamb"},
-  ),
-  (
-    {"train.adam_epsilon": 0.1, "train.optimizer": "sgd"},
-    {"train.optimizer": "adam"},
-  ),
-  (
-    {"train.min_learning_rate_ratio": 0.1, "train.schedule": "constant"},
-    {"train.schedule": "cosine"},
-  ),
-  ({"train.schedule_convention": "pytorch"}, {"train.warmup_steps": 10}),
-  (
-    {"train.eval_mem_len": 5, "train.eval_every_steps": 0},
-    {"train.eval_every_steps": 100},
-  ),
-  (
-    {"train.log_memory_use": True, "train.eval_every_steps": 0},
-    {"train.eval_every_steps": 100},
-  ),
-  (
-    {"checkpoint.keep_best": 2, "train.eval_every_steps": 0},
-    {"train.eval_every_steps": 100},
-  ),
-  ({"divergence.tries": 5}, {"divergence.action": "skip"}),
-  (
-    {"divergence.rate_factor": 0.1, "divergence.action": "skip"},
-    {"divergence.action": "lower_rate"},
-  ),
-  (
-    {"train.decay_steps": 9, "train.schedule": "constant"},
-    {"train.schedule": "cosine"},
-  ),
-  (
-    {"train.penalise_before_dropout": True},
-    {"train.activation_penalty": 2.0},
-  ),
-  ({"train.average_rate_factor": 0.5}, {"train.asgd_start_step": 5}),
-  ({"eval.dynamic.lanes": "shared"}, {"eval.dynamic.kind": "sgd"}),
-  ({"eval.dynamic.learning_rate": (1.0,)}, {"eval.dynamic.kind": "sgd"}),
-  ({"eval.dynamic.decay": (1.0,)}, {"eval.dynamic.kind": "rms"}),
-  (
-    {"eval.dynamic.epsilon": 1.0, "eval.dynamic.kind": "sgd"},
-    {"eval.dynamic.kind": "rms"},
-  ),
-  (
-    {"eval.dynamic.statistics_segments": 2, "eval.dynamic.kind": "sgd"},
-    {"eval.dynamic.kind": "rms"},
-  ),
-  ({"eval.cache.flatness": (1.0,)}, {"eval.cache.size": 10}),
-  ({"eval.cache.share": (0.5,)}, {"eval.cache.size": 10}),
-  (
-    {"generate.top_k": 5, "generate.temperature": 0.0},
-    {"generate.temperature": 0.5},
-  ),
-  (
-    {"generate.top_p": 0.5, "generate.temperature": 0.0},
-    {"generate.temperature": 0.5},
-  ),
-  ({"generate.repetition_window": 9}, {"generate.no_repeat_ngram": 2}),
-]
-
-
-@pytest.mark.parametrize(("useless", "remedy"), NEEDED, ids=str)
-def test_a_setting_without_effect_is_refused(useless, remedy):
-  name, value = next(iter(useless.items()))
-  message = command_error(**useless)
-  assert message.startswith(f"{name}={value} has no effect without ")
-  assert next(iter(remedy)) in message
-  assert f"--config.{name}=" in message
-  config = load.from_config_dict(tiny.config_dict(**useless | remedy))
-  rules.check_command(config, "train")
-
-
-def test_every_setting_that_needs_another_is_tested():
-  tested = {next(iter(useless)) for useless, _ in NEEDED}
-  assert tested == {*rules.NEEDED}
-
-
-@pytest.mark.parametrize("mode", ["train", "ablation"])
-@pytest.mark.parametrize(
-  ("kind", "keeps"),
-  [("ema", "train.ema_decay"), ("asgd", "train.asgd_patience")],
-)
-def test_training_keeps_the_average_that_it_evaluates(mode, kind, keeps):
-  message = command_error(mode, **{"eval.parameters": kind})
-  assert f"eval.parameters={kind}, but training keeps no average" in message
-  assert f"--config.{keeps}" in message
-  assert "or --config.eval.parameters=raw" in message
-
-
-def test_evaluation_may_know_nothing_of_the_average_that_training_kept():
-  config = load.from_config_dict(tiny.config_dict(**{"eval.parameters": "ema"}))
-  rules.check_command(config, "eval")
 
 
 @pytest.mark.parametrize("modes", [("",), ("evaluate",), ("eval", "plan")])
