@@ -1,8 +1,6 @@
 """Scores of a split against one pass over the whole text."""
 
 import functools
-import hashlib
-import json
 
 import jax
 import jax.numpy as jnp
@@ -12,53 +10,14 @@ import pytest
 from tests import corpus
 from tests import tiny
 from tests.evaluation import splits
-from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import sums
-from transformer_xl.evaluation import units
-from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import kinds
 from transformer_xl.model import transformer_xl
-from transformer_xl.workdir import checkpoint
-from transformer_xl.workdir import run_state
-from transformer_xl.workdir import trained_model
-
-CARD = {  # The contract, then what comes on top of it.
-  *("dataset", "dataset_sha256"),
-  *("split", "num_tokens", "nll", "perplexity", "bits_per_character"),
-  *("segment_len", "mem_len", "clamp_len", "same_length", "memory_start"),
-  *("batch_size", "dtype", "checkpoint_step", "num_parameters"),
-  *("seconds", "tokens_per_second"),
-  *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
-  *("context_len", "temperature", "initialised_from", "position_scale"),
-  "memory_lens",
-}
 
 CLUSTERS = {"model.cutoffs": (5, 11), "model.div_val": 2}
-
-
-@pytest.fixture(scope="module")
-def workdir(data_dir, tmp_path_factory):
-  """A folder with three checkpoints, the second of which is the best."""
-  folder = str(tmp_path_factory.mktemp("run"))
-  config = corpus.config(data_dir, **{"train.segments_per_call": 1})
-  checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
-  for step, nll in ((1, 3.0), (2, 2.0), (3, 2.5)):
-    state = train_state(config, step)
-    memory = kinds.empty_memory(config.model, batch_size=1, mem_len=1)
-    run = run_state.RunState(state, memory, validation_loss=nll)
-    checkpoints.save(run)
-  checkpoints.close()
-  return folder
-
-
-def train_state(config, step):
-  params = tiny.params(config.model, seed=step)
-  average = tiny.params(config.model, seed=10 + step)
-  return run_state.TrainState(jnp.int32(step), params, (), average)
 
 
 @functools.cache
@@ -204,21 +163,6 @@ def test_the_temperature_divides_every_logit(
   )
 
 
-def test_a_card_for_each_temperature_and_memory(data_dir, workdir):
-  config = corpus.config(
-    data_dir,
-    **{"eval.mem_len": (0, 8), "eval.temperature": (1.0, 1.5)},
-    **{"eval.split": "valid"},
-  )
-  cards = dynamic_evaluate.run(config, workdir)
-  settings = [(card["mem_len"], card["temperature"]) for card in cards]
-  assert settings == [(0, 1.0), (0, 1.5), (8, 1.0), (8, 1.5)]
-  assert len({card["nll"] for card in cards}) == 4
-  hot = load.replaced(config, {"eval.temperature": (1.5,)})
-  alone = splits.score(hot, mem_len=8, seed=3)
-  assert cards[3]["nll"] == alone.nll / alone.num_tokens
-
-
 def test_documents_are_scored_as_if_each_were_alone(data_dir):
   config = corpus.config(data_dir, **{"data.reset_at_documents": True})
   result = splits.score(config, mem_len=150)
@@ -237,104 +181,3 @@ def test_documents_are_scored_as_if_each_were_alone(data_dir):
     total -= np.asarray(log_probs)[0, np.arange(pairs), targets].sum()
   assert len(ends) > 2
   assert result.nll == pytest.approx(float(total), rel=2e-6)
-
-
-def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
-  config = corpus.config(
-    data_dir, **{"eval.mem_len": (0, 8), "eval.clamp_len": 6}
-  )
-  cards = dynamic_evaluate.run(config, workdir)
-  with open(f"{workdir}/results/eval_test.json", encoding="utf-8") as file:
-    assert json.load(file) == {"cards": cards}
-  assert all(set(card) == CARD for card in cards)
-  assert [card["mem_len"] for card in cards] == [0, 8]
-  card = cards[1]
-  alone = splits.score(config, mem_len=8, seed=3)
-  assert card["nll"] == alone.nll / 149
-  assert card["perplexity"] == pytest.approx(np.exp(card["nll"]))
-  assert card["bits_per_character"] == pytest.approx(card["nll"] / np.log(2))
-  assert card["bits_per_byte"] == pytest.approx(
-    card["nll"] * 149 / np.log(2) / 150
-  )
-  assert card["checkpoint_step"] == 3
-  assert card["split"] == "test"
-  assert card["clamp_len"] == 6
-  sizes = map(np.size, jax.tree.leaves(tiny.params(config.model)))
-  assert card["num_parameters"] == sum(sizes)
-
-
-@pytest.mark.parametrize(
-  ("which", "parameters", "seed"),
-  [("latest", "raw", 3), ("best", "raw", 2), ("2", "ema", 12)],
-)
-def test_the_checkpoint_and_the_average_are_chosen_by_name(
-  data_dir, workdir, which, parameters, seed
-):
-  config = corpus.config(
-    data_dir, **{"eval.checkpoint": which, "eval.parameters": parameters}
-  )
-  (card,) = dynamic_evaluate.run(config, workdir)
-  assert card["checkpoint_step"] == (3 if which == "latest" else 2)
-  assert card["parameters"] == parameters
-  assert card["nll"] == splits.score(config, mem_len=8, seed=seed).nll / 149
-
-
-def test_a_card_names_the_text_that_was_read(tmp_path):
-  """Two texts with the same vocabulary; each call leaves its card behind."""
-  data_dir, workdir = str(tmp_path / "data"), str(tmp_path / "run")
-  for name in (corpus.NAME, "other"):
-    corpus.write(data_dir, name=name)
-  other = tmp_path / "data" / "other"
-  ids = np.load(other / "test.npy")
-  np.save(other / "test.npy", np.where(ids == 1, 2, ids).astype(ids.dtype))
-  digest = hashlib.sha256((other / "test.npy").read_bytes()).hexdigest()
-  meta = json.loads((other / "meta.json").read_text())
-  meta["splits"]["test"]["sha256"] = digest
-  (other / "meta.json").write_text(json.dumps(meta))
-  configs = [
-    corpus.config(data_dir, **{"data.name": name})
-    for name in (corpus.NAME, "other")
-  ]
-  params = tiny.params(configs[0].model)
-  trained_model.save_params(workdir, params, step=1)
-  cards = [dynamic_evaluate.run(c, workdir)[0] for c in configs]
-  assert [card["dataset"] for card in cards] == [corpus.NAME, "other"]
-  assert cards[1]["dataset_sha256"] == digest != cards[0]["dataset_sha256"]
-  results = tmp_path / "run" / "results"
-  lines = (results / "cards.jsonl").read_text().splitlines()
-  assert [json.loads(line) for line in lines] == cards
-  last = json.loads((results / "eval_test.json").read_text())
-  assert last == {"cards": cards[1:]}
-
-
-def card(config, unit, nll):
-  """The card of a score over 100 tokens, for a model with one parameter."""
-  subject = evaluate.Subject(config, None, np.zeros(1), 7, unit)
-  file = token_file.TokenFile(
-    np.arange(2), np.array([0]), "5ad1", {"num_bytes": 400, "num_words": 80}
-  )
-  score = evaluate.Score(nll=nll, num_tokens=100, seconds=1.0)
-  return subject.card(score, file, 8)
-
-
-def test_words_have_no_bits_per_character(data_dir):
-  values = card(corpus.config(data_dir), "word", 200.0)
-  assert values["bits_per_character"] is None
-  assert values["bits_per_byte"] == pytest.approx(0.5 / np.log(2))
-  assert values["word_perplexity"] == pytest.approx(np.exp(2.5))
-  assert values["tokens_per_second"] == 100
-
-
-def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
-  caplog.set_level("INFO")
-  evaluate.log_card(card(corpus.config(data_dir), "byte", 100.0))
-  assert f"perplexity {units.perplexity(1.0):.3f}" in caplog.text
-  for part in ("segment 8", "memory 8", "step 7", "bits per character 1.4427"):
-    assert part in caplog.text
-
-
-def test_a_folder_without_checkpoints_is_one_line(data_dir, tmp_path):
-  with pytest.raises(errors.UserError, match="no checkpoints") as caught:
-    dynamic_evaluate.run(corpus.config(data_dir), str(tmp_path))
-  assert "\n" not in str(caught.value)
-  assert list(tmp_path.iterdir()) == []
