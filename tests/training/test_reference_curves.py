@@ -79,7 +79,7 @@ def test_another_seed_is_on_track_however_often_it_logs(
   status, text = curve_lib.compare(run, reference)
   assert status == 0, text
   lines = 200 // every
-  assert text.startswith(f"on track: {lines} log lines and 2 evaluations to")
+  assert f"training ({lines}) and of validation (2) are within" in text
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_each_published_run_is_on_the_track_of_the_others(name):
       validation_losses=np.delete(curve.validation_losses, left_out, axis=0),
     )
     for change, status, says in (
-      (0.0, 0, f"on track: 0 log lines and {len(losses)} evaluations"),
+      (0.0, 0, f"training (0) and of validation ({len(losses)}) are"),
       (0.1, 1, "off track from"),
       (-0.5, 1, "Too good"),
     ):
@@ -205,7 +205,7 @@ def test_other_evaluations_are_not_compared(reference, data_dir, tmp_path):
   run = write_run(tmp_path / "run", data_dir, **{"train.eval_mem_len": 2})
   status, text = curve_lib.compare(run, reference)
   assert status == 0
-  assert "evaluation" not in text
+  assert "validation (0)" in text
 
 
 def test_a_reference_is_of_runs_that_differ_in_seeds_alone(data_dir, tmp_path):
@@ -260,7 +260,8 @@ def test_the_command_tells_by_its_status(data_dir, tmp_path):
 
   both = f"--workdir={folders[0]},{folders[1]}"
   status, said, _ = command("--write", both, reference)
-  assert (status, said.count("2 seeds, 20 lines to step 200 of 200")) == (0, 1)
+  assert status == 0
+  assert "training (20) and of validation (2) of 2 seeds, to step 200" in said
   assert command(f"--workdir={folders[0]}", reference)[0] == 0
   status, said, _ = command(f"--workdir={folders[2]}", reference)
   assert status == 1

@@ -49,9 +49,9 @@ def main(argv: list[str]) -> None:
       machine=f"{platform.machine()}, Python {platform.python_version()}",
     )
     print(
-      f"{path}: {len(curve.seeds)} seeds, {len(curve.steps)} lines to step "
-      f"{curve.steps[-1]} of {curve.config.train.num_steps}, "
-      f"{len(curve.validation_steps)} evaluations."
+      f"{path}: losses of training ({len(curve.steps)}) and of validation "
+      f"({len(curve.validation_steps)}) of {len(curve.seeds)} seeds, to step "
+      f"{curve.steps[-1]} of {curve.config.train.num_steps}."
     )
     return
   if len(runs) > 1:

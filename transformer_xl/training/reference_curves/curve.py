@@ -175,13 +175,11 @@ def compare(run: logged_run.Run, curve: Curve) -> tuple[int, str]:
   outside = [one for one in found if not one.low <= one.value <= one.high]
   if not outside:
     closest = min(found, key=lambda one: one.room)
-    lines = sum(one.what == "loss" for one in found)
-    others = len(found) - lines
+    trained = sum(one.what == "loss" for one in found)
     return 0, (
-      f"on track: {lines} log lines"
-      + (f" and {others} evaluations" if others else "")
-      + f" to step {max(one.step for one in found)} are within the band of "
-      f"{len(curve.seeds)} seeds; closest to its edge is the {closest}."
+      f"on track to step {max(one.step for one in found)}: losses of training "
+      f"({trained}) and of validation ({len(found) - trained}) are within the "
+      f"band of {len(curve.seeds)} seeds; closest to its edge is the {closest}."
     )
   first = min(outside, key=lambda one: one.step)
   hint = ""
