@@ -5,8 +5,8 @@ Measured: perplexity 287.2 on the test split, 1,070,960 parameters, mean of two
 seeds; all rows are in docs/beyond.md.
 Cost: about two minutes for a row on one x86-64 core; jax 0.10.2, 24 November
 2026.
-Run: python -m transformer_xl.main --mode=ablation --workdir=/tmp/ablation \
-  --config=experiments/beyond.py
+Run: python -m transformer_xl.main --mode=ablation --workdir=/tmp/beyond \
+  --config=experiments/beyond.py --config.analysis.seeds="(0,1)"
 """
 
 from typing import Any

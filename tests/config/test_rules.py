@@ -20,7 +20,7 @@ WRONG = {
   "in (0, 1]": [0.0, 1.5],
   "PATTERN=FACTOR": ["no such"],
   "in [1, 4000]": [0, 4001],
-  "pairs (layers, most) of at least (1, 0)": [(0, 1), (1, -1), (1,)],
+  "pairs (layers, limit) of at least (1, 0)": [(0, 1), (1, -1), (1,)],
 }
 
 

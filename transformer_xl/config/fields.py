@@ -75,7 +75,7 @@ def _is_pattern_and_factor(text: str) -> bool:
     return False
 
 
-def _is_layers_and_most(pair: tuple[int, ...]) -> bool:
+def _is_layers_and_limit(pair: tuple[int, ...]) -> bool:
   """Whether it is a number of layers and one of positions."""
   return len(pair) == 2 and pair[0] >= 1 and pair[1] >= 0
 
@@ -90,7 +90,7 @@ RULES: dict[str, Callable[[Any], bool]] = {
   "in (0, 1)": lambda value: 0 < value < 1,
   "in (0, 1]": lambda value: 0 < value <= 1,
   "PATTERN=FACTOR": _is_pattern_and_factor,
-  "pairs (layers, most) of at least (1, 0)": _is_layers_and_most,
+  "pairs (layers, limit) of at least (1, 0)": _is_layers_and_limit,
   "in [1, 4000]": lambda value: 1 <= value <= 4000,
 }
 

@@ -111,11 +111,11 @@ class ModelConfig:
   """Whether empty memory is masked, or attended as zeros as in the TensorFlow
   and HuggingFace models."""
   memory_lens: tuple[tuple[int, ...], ...] = field(
-    (), "pairs (layers, most) of at least (1, 0)"
+    (), "pairs (layers, limit) of at least (1, 0)"
   )
-  """Most positions that layers remember, where it is less than mem_len: so many
-  layers from the lowest up, and the most of each, with 0 for no limit; the
-  pairs repeat until all layers have one (docs/memory.md)."""
+  """Limits below mem_len for the memory of single layers, in positions: pairs
+  (layers, limit) from the lowest layer up, 0 for no limit; the pairs repeat
+  until all layers have one (docs/memory.md)."""
   same_length_window: str = field(
     "mem_len_plus_one", ("mem_len", "mem_len_plus_one")
   )
