@@ -14,6 +14,7 @@ from tests.evaluation import splits
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
@@ -30,7 +31,7 @@ CARD = {  # The contract, then what comes on top of it.
   *("seconds", "tokens_per_second"),
   *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
   *("context_len", "temperature", "initialised_from", "position_scale"),
-  "memory_lens",
+  *("memory_lens", "same_length_window"),
 }
 
 
@@ -55,7 +56,8 @@ def train_state(config, step):
   return run_state.TrainState(jnp.int32(step), params, (), average)
 
 
-def test_a_card_for_each_temperature_and_memory(data_dir, workdir):
+def test_a_card_for_each_temperature_and_memory(data_dir, workdir, caplog):
+  caplog.set_level("INFO")
   config = corpus.config(
     data_dir,
     **{"eval.mem_len": (0, 8), "eval.temperature": (1.0, 1.5)},
@@ -65,6 +67,11 @@ def test_a_card_for_each_temperature_and_memory(data_dir, workdir):
   settings = [(card["mem_len"], card["temperature"]) for card in cards]
   assert settings == [(0, 1.0), (0, 1.5), (8, 1.0), (8, 1.5)]
   assert len({card["nll"] for card in cards}) == 4
+  best = min(cards, key=lambda card: card["nll"])
+  assert (
+    f"lowest perplexity of 4: --config.eval.mem_len={best['mem_len']} "
+    f"--config.eval.temperature={best['temperature']}"
+  ) in caplog.text
   hot = load.replaced(config, {"eval.temperature": (1.5,)})
   alone = splits.score(hot, mem_len=8, seed=3)
   assert cards[3]["nll"] == alone.nll / alone.num_tokens
@@ -156,9 +163,23 @@ def test_words_have_no_bits_per_character(data_dir):
   assert values["tokens_per_second"] == 100
 
 
+def test_a_card_prints_what_is_unusual(data_dir, caplog):
+  caplog.set_level("INFO")
+  unusual = {
+    **{"eval.parameters": "ema", "eval.warmup_len": 3, "train.ema_decay": 0.9},
+    **{"eval.temperature": (1.08,), "eval.same_length": True},
+  }
+  config = corpus.config(data_dir)
+  cards_lib.log(card(config, "byte", 100.0))
+  parts = ("parameters ema", "warmup_len 3", "temperature 1.08", "window mem_")
+  assert not any(part in caplog.text for part in parts)
+  cards_lib.log(card(load.replaced(config, unusual), "byte", 100.0))
+  assert all(part in caplog.text for part in parts)
+
+
 def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
   caplog.set_level("INFO")
-  evaluate.log_card(card(corpus.config(data_dir), "byte", 100.0))
+  cards_lib.log(card(corpus.config(data_dir), "byte", 100.0))
   assert f"perplexity {units.perplexity(1.0):.3f}" in caplog.text
   for part in ("segment 8", "memory 8", "step 7", "bits per character 1.4427"):
     assert part in caplog.text

@@ -87,7 +87,7 @@ def test_an_exported_folder_is_imported_with_any_vocabulary(tmp_path):
   assert reader.encode("the cat").ids == ids.tolist()
 
 
-def test_the_card_has_the_evaluations_of_these_parameters(tmp_path):
+def test_the_card_has_the_static_evaluations_of_these_parameters(tmp_path):
   run = saved_runs.write(tmp_path / "run", **FIELDS)
   card = {
     "dataset": "books",
@@ -97,12 +97,15 @@ def test_the_card_has_the_evaluations_of_these_parameters(tmp_path):
     "bits_per_character": None,
     "segment_len": 8,
     "mem_len": 512,
+    "context_len": 0,
+    "temperature": 0.9,
     "clamp_len": 0,
     "same_length": False,
     "parameters": "raw",
     "checkpoint_step": saved_runs.STEP,
   }
   others = [{"checkpoint_step": 1}, {"parameters": "ema"}]
+  others += [{"dynamic": {"kind": "rms"}}, {"cache": {"size": 100}}]
   os.mkdir(f"{run}/results")
   with open(f"{run}/results/cards.jsonl", "w") as file:
     for one in (card, *({**card, **other} for other in others)):
@@ -114,7 +117,9 @@ def test_the_card_has_the_evaluations_of_these_parameters(tmp_path):
   read = huggingface_hub.ModelCard.load(folder / "README.md")
   (result,) = read.data.eval_results
   assert (result.metric_value, result.dataset_name) == (12.3457, "books")
-  assert "| books | test | 150 | 12.346 | - | 8 | 512 |" in read.text
+  assert (
+    "| books | test | 150 | 12.346 | - | 8 | 512 | 0 | 0.900 |" in read.text
+  )
   assert "after 7 updates" in read.text
 
 

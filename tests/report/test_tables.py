@@ -1,8 +1,9 @@
-"""Numbers as a report writes them."""
+"""Numbers as a report writes and chooses them."""
 
 import pytest
 
 from transformer_xl.report import tables
+from transformer_xl.workdir import run_history
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,16 @@ from transformer_xl.report import tables
 )
 def test_a_duration_has_its_two_largest_units(seconds, text):
   assert tables.duration(seconds) == text
+
+
+def test_the_loss_of_a_run_is_its_lowest_static_one():
+  card = {"split": "test", "mem_len": 8, "temperature": 1.0}
+  cards = [
+    {**card, "nll": 3.0},
+    {**card, "nll": 2.9, "temperature": 1.1},
+    {**card, "nll": 2.0, "dynamic": {"kind": "rms"}, "cache": None},
+    {**card, "nll": 2.0, "dynamic": None, "cache": {"size": 100}},
+  ]
+  run = run_history.History("run", "run", {"config": {}}, [], cards, None)
+  expected = ("Test loss, memory 8, temperature 1.1", "2.9000 nats")
+  assert expected in tables.facts(run)

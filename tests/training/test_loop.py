@@ -145,16 +145,20 @@ def test_a_loss_that_is_no_number_names_the_last_good_checkpoint(
   assert [record["step"] for record in lines(tmp_path)] == [*range(2, 13, 2)]
 
 
-def test_the_evaluation_of_a_run_is_that_of_its_checkpoint(data_dir, tmp_path):
+def test_the_evaluation_of_a_run_is_that_of_its_checkpoint_at_temperature_1(
+  data_dir, tmp_path
+):
   config = corpus.config(
-    data_dir, **{"train.eval_every_steps": 12, "eval.split": "valid"}
+    data_dir,
+    **{"train.eval_every_steps": 12, "eval.split": "valid"},
+    **{"eval.temperature": (1.5, 1.0)},
   )
   loop.train(config, str(tmp_path))
-  (card,) = dynamic_evaluate.run(config, str(tmp_path))
+  hot, card = dynamic_evaluate.run(config, str(tmp_path))
   last = lines(tmp_path)[-1]
   assert last["split"] == "valid"
   assert card["checkpoint_step"] == 12
-  assert card["nll"] == last["nll"]
+  assert card["nll"] == last["nll"] != hot["nll"]
 
 
 # `test_averaging` has the rule without runs.

@@ -27,6 +27,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import recall
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
+from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import sums
@@ -156,7 +157,7 @@ def answers_up_to(result: dict[str, Any], curve: dict[str, Any]) -> int:
 def _settings(subject, folder, mem_len) -> dict[str, Any]:
   """What a curve depends on, and how far it could reach."""
   config = subject.config
-  slots = evaluate.compressed(config, mem_len)
+  slots = cards_lib.compressed(config, mem_len)
   return {
     "name": os.path.basename(os.path.normpath(folder)),
     "workdir": folder,
@@ -195,7 +196,7 @@ def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
 
 def _memory(curve: dict[str, Any]) -> str:
   """The memory behind a curve, for people."""
-  text, pairs = evaluate.memory_text(curve), curve["memory_lens"]
+  text, pairs = cards_lib.memory_text(curve), curve["memory_lens"]
   return f"{text}, memory_lens {pairs}" if pairs else text
 
 

@@ -9,7 +9,6 @@ import itertools
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -21,15 +20,14 @@ from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl import storage
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
 from transformer_xl.model import kinds
-from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -149,12 +147,13 @@ class Subject(NamedTuple):
       "segment_len": evaluation.segment_len,
       "context_len": evaluation.context_len,
       "mem_len": mem_len,
-      **compressed(self.config, mem_len),
+      **cards_lib.compressed(self.config, mem_len),
       "memory_lens": model.memory_lens or None,
       "temperature": evaluation.temperature[0],
       "clamp_len": evaluation.clamp_len,
       "position_scale": model.position_scale,
       "same_length": evaluation.same_length,
+      "same_length_window": model.same_length_window,
       "memory_start": model.memory_start,
       "batch_size": evaluation.batch_size,
       "warmup_len": evaluation.warmup_len,
@@ -233,59 +232,8 @@ def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
       evaluator = Evaluator(one.config, one.mesh, mem_len=mem_len)
       score = evaluator(one.params)
       cards.append(one.card(score, evaluator.file, mem_len))
-      log_card(cards[-1])
-  keep_cards(workdir, f"eval_{config.eval.split}", {"cards": cards})
+      cards_lib.log(cards[-1])
+  if len(config.eval.temperature) > 1:
+    cards_lib.log_best(cards)
+  cards_lib.keep(workdir, f"eval_{config.eval.split}", {"cards": cards})
   return cards
-
-
-def keep_cards(workdir: str, name: str, result: dict[str, Any]) -> None:
-  """Writes `results/<name>.json`; adds its cards to `results/cards.jsonl`."""
-  storage.refresh(workdir, "results/cards.jsonl")
-  metrics_log.append_lines(workdir, "results/cards.jsonl", result["cards"])
-  metrics_log.write_json(workdir, f"results/{name}.json", result)
-
-
-# Printed where they differ.
-_USUAL = {"context_len": 0, "position_scale": 1, "temperature": 1}
-
-
-def compressed(config: schema.ExperimentConfig, mem_len: int) -> dict[str, Any]:
-  """What a card says of a compressed memory, if there is one."""
-  if not mem_len or not config.eval.compressed_len:
-    return {}
-  return {
-    "compression": config.model.compression,
-    "compression_rate": config.model.compression_rate,
-    "compressed_len": config.eval.compressed_len,
-  }
-
-
-def memory_text(record: Mapping[str, Any]) -> str:
-  """The memory behind a loss, for people."""
-  text = "{mem_len}"
-  if "compressed_len" in record:
-    text += " and {compressed_len} slots of {compression_rate} ({compression})"
-  return text.format(**record)
-
-
-def log_card(card: dict[str, Any]) -> None:
-  """Prints a result with the settings that it depends on."""
-  bpc = card["bits_per_character"]
-  bits = "" if bpc is None else f"  bits per character {bpc:.4f}"
-  text = (
-    "{dataset} {split}: nll {nll:.4f}  perplexity {perplexity:.3f}{bits} over "
-    "{num_tokens} tokens  [segment {segment_len}, memory {memory}, clamp "
-    "{clamp_len}, same_length {same_length}, start {memory_start}, batch "
-    "{batch_size}, {dtype}, step {checkpoint_step}{unusual}]"
-  )
-  unusual = "".join(
-    f", {name} {card[name]:g}"
-    for name, usual in _USUAL.items()
-    if card[name] != usual
-  )
-  if card["memory_lens"]:
-    unusual += f", memory_lens {card['memory_lens']}"
-  logging.info(
-    "%s",
-    text.format(**card, bits=bits, unusual=unusual, memory=memory_text(card)),
-  )

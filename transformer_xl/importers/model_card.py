@@ -7,6 +7,7 @@ import huggingface_hub
 
 from transformer_xl import storage
 from transformer_xl.config import schema
+from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.workdir import metrics_log
 
 # Columns of the table of evaluations, by fields of an evaluation card.
@@ -18,6 +19,8 @@ _COLUMNS = {
   "bits_per_character": "bits per character",
   "segment_len": "segment",
   "mem_len": "memory",
+  "context_len": "context read again",
+  "temperature": "temperature",
   "clamp_len": "clamp",
   "same_length": "same length",
   "memory_start": "start",
@@ -28,17 +31,23 @@ _METRICS = {
   "perplexity": "Perplexity",
   "bits_per_character": "Bits per character",
 }
+# Fields of a card that the Hub shows beside its metrics.
+_SETTINGS = (
+  *("segment_len", "mem_len", "context_len", "temperature", "clamp_len"),
+  "same_length",
+)
 _LIBRARY = "transformer_xl"
 
 
 def evaluations(workdir: str, *, step: int, parameters: str) -> list[dict]:
-  """The cards of `results/cards.jsonl` that these parameters were given."""
+  """The static cards of `results/cards.jsonl` of these parameters."""
   path = os.path.join(storage.local(workdir), "results", "cards.jsonl")
   wanted = (step, parameters)
   return [
     card
     for card in metrics_log.read_lines(path)
     if (card["checkpoint_step"], card["parameters"]) == wanted
+    and cards_lib.is_static(card)
   ]
 
 
@@ -83,10 +92,7 @@ print(model.generate("PROMPT").text)
 
 
 def _results(card: dict[str, Any]) -> list[huggingface_hub.EvalResult]:
-  settings = {
-    name: card[name]
-    for name in ("segment_len", "mem_len", "clamp_len", "same_length")
-  }
+  settings = {name: card[name] for name in _SETTINGS if name in card}
   return [
     huggingface_hub.EvalResult(
       task_type="text-generation",

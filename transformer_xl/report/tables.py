@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from transformer_xl.config import fields
 from transformer_xl.config import schema
+from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.workdir import goodput
 from transformer_xl.workdir import run_history
 
@@ -147,12 +148,18 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
     seconds = sum(run.time.seconds.values())
     share = run.time.seconds[goodput.UPDATES] / max(seconds, 1e-9)
     found.append((f"Updates' share of {duration(seconds)}", f"{share:.0%}"))
-  cards = [card for card in run.cards if isinstance(card.get("nll"), float)]
+  cards = [
+    card
+    for card in run.cards
+    if isinstance(card.get("nll"), float) and cards_lib.is_static(card)
+  ]
   if cards:
     best = min(cards, key=lambda card: card["nll"])
-    memory = f"{best.get('split')} loss, memory {best.get('mem_len')}"
+    what = f"{best.get('split')} loss, memory {best.get('mem_len')}"
+    if best.get("temperature", 1) != 1:
+      what += f", temperature {best['temperature']}"
     found += [
-      (memory.capitalize(), f"{best['nll']:.4f} nats"),
+      (what.capitalize(), f"{best['nll']:.4f} nats"),
       ("Parameters", text(best.get("num_parameters"))),
     ]
   return found

@@ -19,6 +19,7 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import attention_use
+from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
@@ -97,11 +98,12 @@ class Evaluation:
     values = {
       "eval.split": "valid",
       "eval.compressed_len": config.train.compressed_len,
+      "eval.temperature": (1.0,),  # Those are for the split that is reported.
     }
     config = load.replaced(config, values)
     mem_len = config.train.eval_mem_len
     self._evaluator = evaluate.Evaluator(config, mesh, mem_len=mem_len)
-    self._compressed = evaluate.compressed(config, mem_len)
+    self._compressed = cards_lib.compressed(config, mem_len)
     self._memory_use = None
     if config.train.log_memory_use:
       self._memory_use = attention_use.Report(config, mesh)
@@ -132,7 +134,7 @@ class Evaluation:
     logging.info(
       "step %d  valid nll %.4f  perplexity %.3f  [memory %s]",
       *(record[name] for name in ("step", "nll", "perplexity")),
-      evaluate.memory_text(record),
+      cards_lib.memory_text(record),
     )
     losses, nll = metadata.validation_losses, record["nll"]
     if state.average_start is not None:

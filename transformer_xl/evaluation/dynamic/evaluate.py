@@ -9,7 +9,6 @@ once per setting, and writes those results to a separate file
 import dataclasses
 import itertools
 import json
-import math
 import time
 from typing import Any
 
@@ -24,13 +23,11 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
-
-# Settings of which several can be compared, by the group that a card has.
-_SWEPT = {"dynamic": ("learning_rate", "decay"), "cache": ("flatness", "share")}
 
 
 class AdaptiveEvaluator:
@@ -121,9 +118,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
         cards.append(card | options)
         _log(cards[-1])
   if len(cards) > 1:
-    _log_best(cards)
+    cards_lib.log_best(cards)
   result = {"static": static, "cards": cards}
-  evaluate.keep_cards(workdir, f"dynamic_{config.eval.split}", result)
+  cards_lib.keep(workdir, f"dynamic_{config.eval.split}", result)
   return static + cards
 
 
@@ -155,26 +152,11 @@ def _mixtures(cache: schema.CacheConfig) -> list[tuple[float, float]]:
 def _log(card: dict[str, Any]) -> None:
   """Logs a result with its settings, so that it never looks static."""
   text = card["split"]
-  for name in _SWEPT:
+  for name in cards_lib.ADAPTED:
     if card[name]:
       values = (f"{key} {value}" for key, value in card[name].items())
       text += f", {name} ({', '.join(values)})"
   if card["nll"] is None:
     logging.info("%s: diverged", text)
   else:
-    evaluate.log_card(card | {"split": text})
-
-
-def _log_best(cards: list[dict[str, Any]]) -> None:
-  """Logs the flags of the setting with the lowest loss."""
-  best = min(cards, key=lambda card: card["nll"] or math.inf)
-  flags = [
-    f"--config.eval.{name}={best[name]}" for name in ("mem_len", "temperature")
-  ]
-  flags += [
-    f"--config.eval.{group}.{name}={best[group][name]}"
-    for group, names in _SWEPT.items()
-    for name in names
-    if best[group]
-  ]
-  logging.info("lowest perplexity of %d: %s", len(cards), " ".join(flags))
+    cards_lib.log(card | {"split": text})
