@@ -24,9 +24,10 @@ import pathlib
 import re
 
 import numpy as np
-from absl import app
 from absl import flags
 
+from transformer_xl import command_line
+from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.training.reference_curves import curve
@@ -41,6 +42,7 @@ _REFERENCE = flags.DEFINE_string(
 _SEEDS = flags.DEFINE_integer("seeds", 0, "Seeds of a table; 0 for logs.")
 _EPOCH = re.compile(r"end of epoch +(\d+) .*valid ppl +([\d.]+)")
 _STEP = re.compile(r"at step +(\d+) .*valid ppl +([\d.]+)")
+_SEED = re.compile(r"^ +- seed : (\d+)$", re.MULTILINE)
 _ROW = re.compile(r"^(\d+) ([\d.]+) ([\d.]+)$", re.MULTILINE)
 
 
@@ -54,7 +56,15 @@ def read(text: str, *, steps_per_epoch: int) -> dict[int, float]:
 
 
 def from_table(config, text: str, *, seeds: int) -> curve.Curve:
-  """A reference of a table: step, mean and deviation of the perplexity."""
+  """A reference of a table: step, mean and deviation of the perplexity.
+
+  Raises:
+    UserError: no line is a row of such a table.
+  """
+  if not _ROW.search(text):
+    raise errors.UserError(
+      "the table has no row; a row is a step, a mean and a deviation."
+    )
   steps, means, deviations = np.array(_ROW.findall(text), float).T
   return curve.Curve(
     config,
@@ -68,20 +78,25 @@ def from_table(config, text: str, *, seeds: int) -> curve.Curve:
   )
 
 
-def from_logs(config, paths: list[str]) -> curve.Curve:
-  """A reference of logs."""
-  folder = os.path.join(_DATA_DIR.value, config.data.name)
-  meta = token_file.read_meta(folder)
-  logs = []
-  for path in paths:
-    with open(path, encoding="utf-8") as file:
-      every = config.train.eval_every_steps
-      logs.append(read(file.read(), steps_per_epoch=every))
+def from_logs(config, texts: list[str], sha256: str) -> curve.Curve:
+  """A reference of logs; two of them may have one seed.
+
+  Raises:
+    UserError: a log has no seed, or there is no step that all of them have.
+  """
+  every = config.train.eval_every_steps
+  logs = [read(text, steps_per_epoch=every) for text in texts]
+  seeds = [int(seed) for text in texts for seed in _SEED.findall(text)[:1]]
   steps = sorted(set.intersection(*map(set, logs)))
+  if len(seeds) < len(logs) or not steps:
+    raise errors.UserError(
+      f"{len(seeds)} of {len(logs)} logs have a line '- seed : N', and all of "
+      f"them have {len(steps)} validations: is each a log of train.py?"
+    )
   return curve.Curve(
     config,
-    meta["splits"]["train"]["sha256"],
-    list(range(len(logs))),
+    sha256,
+    seeds,
     [],
     np.zeros((len(logs), 0)),
     steps,
@@ -92,21 +107,25 @@ def from_logs(config, paths: list[str]) -> curve.Curve:
 def main(argv: list[str]) -> None:
   module = importlib.import_module(f"experiments.{_EXPERIMENT.value}")
   config = load.from_config_dict(module.get_config())
+  if len(argv) < 2:
+    raise errors.UserError("name the logs, or with --seeds the table.")
+  texts = [pathlib.Path(path).read_text("utf-8") for path in argv[1:]]
   if _SEEDS.value:
-    table = pathlib.Path(argv[1]).read_text("utf-8")
     source = "NVIDIA/DeepLearningExamples, Transformer-XL, README"
-    reference = from_table(config, table, seeds=_SEEDS.value)
+    reference = from_table(config, texts[0], seeds=_SEEDS.value)
   else:
     source = "ischlag/Fast-Weight-Memory-public, 64c077f"
-    reference = from_logs(config, argv[1:])
+    folder = os.path.join(_DATA_DIR.value, config.data.name)
+    meta = token_file.read_meta(folder)
+    reference = from_logs(config, texts, meta["splits"]["train"]["sha256"])
   today = datetime.date.today().isoformat()
   curve.save(reference, _REFERENCE.value, recorded=today, source=source)
   count, steps = len(reference.seeds), reference.validation_steps
   print(
-    f"{_REFERENCE.value}: {count} runs, {len(steps)} evaluations to step "
+    f"{_REFERENCE.value}: {count} runs, validations {len(steps)}, to step "
     f"{steps[-1]}."
   )
 
 
 if __name__ == "__main__":
-  app.run(main)
+  command_line.run(main)

@@ -13,6 +13,7 @@ from tests import broken_runs
 from tests import corpus
 from tests.training import test_resume
 from transformer_xl import errors
+from transformer_xl.config import load
 from transformer_xl.training import loop
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run
@@ -85,8 +86,18 @@ def test_another_seed_is_on_track_however_often_it_logs(
 @pytest.mark.parametrize(
   ("change", "says"),
   [
-    (lambda r: r["step"] >= 30 and r.update(loss=r["loss"] + 0.2), "step 30"),
-    (lambda r: r["step"] == 70 and r.update(loss=math.nan), "step 70"),
+    (
+      lambda r: r["step"] >= 30 and r.update(loss=r["loss"] + 0.2),
+      "at step 30 is above",
+    ),
+    (
+      lambda r: r["step"] == 70 and r.update(loss=math.nan),
+      "at step 70 is outside",
+    ),
+    (
+      lambda r: r["step"] >= 30 and r.update(loss=r["loss"] - 0.2),
+      "at step 30 is below",
+    ),
     (lambda r: r.update(loss=r["loss"] / 2), "does the model see what it is"),
     (
       lambda r: "nll" in r and r.update(nll=r["nll"] + 0.2),
@@ -117,7 +128,7 @@ def test_what_leaves_the_band_is_off_track(
     ({"model.num_layers": 3}, "config.model.num_layers is 3"),
     (
       {"train.log_every_steps": 4},
-      "no loss that the reference has; wait for one every 10 steps",
+      "every 10 steps to 200, and the run none of them; wait, or set --config",
     ),
   ],
 )
@@ -144,6 +155,7 @@ def test_another_text_is_not_judged(reference, data_dir, tmp_path):
 def test_what_changes_no_loss_is_no_difference(reference, data_dir, tmp_path):
   free = {"train.segments_per_call": 1, "model.remat": "full", "seed": 8}
   free["model.dtype"] = "bfloat16"
+  free |= {"train.num_steps": 300, "train.decay_steps": 200}
   run = write_run(tmp_path / "run", data_dir, **free)
   assert curve_lib.compare(run, reference)[0] == 0
 
@@ -172,7 +184,12 @@ def test_each_published_run_is_on_the_track_of_the_others(name):
     begun = logged_run.Run(curve.config, curve.data_sha256, {9: 5.0}, {}, {})
     found, text = curve_lib.compare(begun, others)
     assert found == 2
-    assert "wait for one every" in text
+    every = curve.validation_steps[0]
+    assert f"wait, or set --config.train.eval_every_steps={every}" in text
+    other = load.replaced(curve.config, {"eval.segment_len": 7})
+    found, text = curve_lib.compare(begun._replace(config=other), others)
+    assert found == 2
+    assert "validation losses alone, and config.eval.segment_len is 7" in text
 
 
 def test_a_published_table_is_a_band():
@@ -213,7 +230,7 @@ def test_a_reference_is_of_runs_that_differ_in_seeds_alone(data_dir, tmp_path):
   with pytest.raises(errors.UserError, match=r"seeds: these are \[0, 0\]"):
     curve_lib.make([one, one])
   other = write_run(tmp_path / "x", data_dir, seed=1, **{"train.mem_len": 4})
-  with pytest.raises(errors.UserError, match=r"but for seeds: config\.train"):
+  with pytest.raises(errors.UserError, match=r"seeds alone: config\.train"):
     curve_lib.make([one, other])
 
 
@@ -228,10 +245,27 @@ def test_a_reference_goes_as_far_as_all_its_runs(data_dir, tmp_path):
   assert curve.validation_steps == [100]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'])
-def test_a_damaged_reference_is_one_line(tmp_path, text):
+@pytest.mark.parametrize(
+  "damage",
+  [
+    lambda text: text[:100],
+    lambda text: "[]",
+    lambda text: '{"format": 1}',
+    lambda text: text.replace(
+      '"validation_steps": [', '"validation_steps": [7, '
+    ),
+    lambda text: text.replace(
+      '"validation_losses": [[', '"validation_losses": [[NaN, '
+    ),
+    lambda text: text.replace('"seeds": [', '"seeds": [7, '),
+  ],
+)
+def test_a_damaged_reference_is_one_line(tmp_path, damage):
   path = tmp_path / "curve.json"
-  path.write_text(text)
+  name = "experiments/reference_curves/quickstart.json"
+  whole = (test_resume.ROOT / name).read_text()
+  path.write_text(damage(whole))
+  assert path.read_text() != whole
   with pytest.raises(errors.UserError, match="is damaged; make it again"):
     curve_lib.load(str(path))
 
@@ -265,7 +299,7 @@ def test_the_command_tells_by_its_status(data_dir, tmp_path):
   assert command(f"--workdir={folders[0]}", reference)[0] == 0
   status, said, _ = command(f"--workdir={folders[2]}", reference)
   assert status == 1
-  assert said.startswith("off track from step 10 on: the loss 9.0000")
+  assert said.startswith("off track from step 10 on: the loss 9.0000 (perple")
   status, _, said = command(f"--workdir={tmp_path}/none", reference)
   assert status == 2
   assert said.count("\n") == 1

@@ -55,7 +55,9 @@ def main(argv: list[str]) -> None:
     )
     return
   if len(runs) > 1:
-    raise errors.UserError("judge one --workdir at a time; --write takes more.")
+    raise errors.UserError(
+      "compare one --workdir at a time; --write takes more."
+    )
   status, text = curve_lib.compare(runs[0], curve_lib.load(path))
   print(text)
   sys.exit(status)

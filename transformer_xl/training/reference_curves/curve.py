@@ -9,7 +9,6 @@ Shapes: K steps with a log line, S seeds.
 
 import dataclasses
 import json
-import math
 import operator
 import os
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
+from transformer_xl.evaluation import units
 from transformer_xl.training.reference_curves import logged_run
 
 # Half the width of a band: standard deviations over seeds, plus a share of the
@@ -62,10 +62,21 @@ class Comparison(NamedTuple):
     to_edge = min(self.value - self.low, self.high - self.value)
     return to_edge / (self.high - self.low)
 
+  @property
+  def side(self) -> str:
+    """Where the loss lies."""
+    if self.low <= self.value <= self.high:
+      return "within"
+    if self.value < self.low:
+      return "below"
+    return "above" if self.value > self.high else "outside"
+
   def __str__(self) -> str:
+    value, low, high = map(units.perplexity, (self.value, self.low, self.high))
     return (
-      f"{self.what} {self.value:.4f} at step {self.step}, expected "
-      f"{self.low:.4f} to {self.high:.4f}"
+      f"the {self.what} {self.value:.4f} (perplexity {value:.2f}) at step "
+      f"{self.step} is {self.side} {self.low:.4f} to {self.high:.4f} "
+      f"({low:.2f} to {high:.2f})"
     )
 
 
@@ -80,7 +91,7 @@ def make(runs: list[logged_run.Run]) -> Curve:
     difference = logged_run.differs(run, first.config, first.data_sha256)
     if difference:
       raise errors.UserError(
-        f"the runs must be alike but for seeds: {difference}"
+        f"the runs must differ in their seeds alone: {difference}"
       )
   seeds = [run.config.seed for run in runs]
   if len(set(seeds)) < max(2, len(seeds)):
@@ -148,9 +159,7 @@ def load(path: str) -> Curve:
     for name in content.keys() & set(arrays):
       content[name] = np.array(content[name], float)
     curve = Curve(*(content.get(name) for name in Curve._fields))
-    shape = (len(curve.seeds), len(curve.steps))
-    if curve.losses.shape != shape or not math.isfinite(curve.losses.sum()):
-      raise ValueError("there are not as many losses as steps")
+    _check(curve)
   except FileNotFoundError:
     raise errors.UserError(
       f"there is no {path}; experiments/reference_curves/ has some, and "
@@ -161,45 +170,60 @@ def load(path: str) -> Curve:
   return curve
 
 
+def _check(curve: Curve) -> None:
+  """Raises ValueError unless there is a finite loss for each step."""
+  arrays, steps = [curve.losses], [len(curve.steps)]
+  if len(curve.losses) != len(curve.seeds):
+    raise ValueError("there are not as many losses as runs")
+  for array in (curve.validation_losses, curve.validation_deviations):
+    if array is not None:
+      arrays.append(array)
+      steps.append(len(curve.validation_steps))
+  for array, count in zip(arrays, steps, strict=True):
+    if array.shape[-1:] != (count,) or not np.isfinite(array).all():
+      raise ValueError("there are not as many losses as steps")
+
+
 def compare(run: logged_run.Run, curve: Curve) -> tuple[int, str]:
   """Returns one line of text with the exit status: 0 if on track, 1 if off."""
   difference = logged_run.differs(run, curve.config, curve.data_sha256)
   if difference:
-    return 2, f"cannot be judged: {difference}"
+    return 2, f"cannot be compared: {difference}"
   found = _comparisons(run, curve)
   if not found:
-    return 2, (
-      "cannot be judged: the run has no loss that the reference has; "
-      f"{_expected(curve)}."
-    )
-  outside = [one for one in found if not one.low <= one.value <= one.high]
+    return 2, f"cannot be compared yet: {_expected(run, curve)}"
+  outside = [one for one in found if one.side != "within"]
   if not outside:
-    closest = min(found, key=lambda one: one.room)
     trained = sum(one.what == "loss" for one in found)
     return 0, (
       f"on track to step {max(one.step for one in found)}: losses of training "
       f"({trained}) and of validation ({len(found) - trained}) are within the "
-      f"band of {len(curve.seeds)} seeds; closest to its edge is the {closest}."
+      f"band of {len(curve.seeds)} runs. Closest to its edge, "
+      f"{min(found, key=lambda one: one.room)}."
     )
   first = min(outside, key=lambda one: one.step)
   hint = ""
   if first.value < first.low - (first.high - first.low):
     hint = " Too good: does the model see what it is to predict?"
   return 1, (
-    f"off track from step {first.step} on: the {first}; {len(outside)} of "
-    f"{len(found)} are outside.{hint}"
+    f"off track from step {first.step} on: {first}; {len(outside)} of "
+    f"{len(found)} losses are outside.{hint}"
   )
 
 
-def _expected(curve: Curve) -> str:
-  """When a run has a loss to compare."""
-  if curve.steps:
-    first, last, name = curve.steps[0], curve.steps[-1], "log_every_steps"
-  else:
-    first, last = curve.validation_steps[0], curve.validation_steps[-1]
-    name = "eval_every_steps"
+def _expected(run: logged_run.Run, curve: Curve) -> str:
+  """What a run lacks to be compared."""
+  steps, name = curve.steps, "log_every_steps"
+  if not steps:
+    difference = logged_run.first_difference(
+      run.config, curve.config, VALIDATION
+    )
+    if difference:
+      return f"the reference has validation losses alone, and {difference}"
+    steps, name = curve.validation_steps, "eval_every_steps"
   return (
-    f"wait for one every {first} steps to {last}, or set --config.train.{name}"
+    f"the reference has losses every {steps[0]} steps to {steps[-1]}, and the "
+    f"run none of them; wait, or set --config.train.{name}={steps[0]}."
   )
 
 

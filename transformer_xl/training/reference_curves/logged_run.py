@@ -3,6 +3,7 @@
 import json
 import operator
 import pathlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from transformer_xl import errors
@@ -16,10 +17,12 @@ from transformer_xl.workdir import metrics_log
 SECTIONS = ("model", "data", "train")
 IRRELEVANT = {
   *("model.attention", "model.dtype", "model.remat", "model.scan_unroll"),
+  "model.cluster_capacities",
   *("data.name", "data.dir", "data.prepare"),  # The text's hash is compared.
   *("train.segments_per_call", "train.accumulation_steps"),
+  "train.num_steps",  # `decay_steps` has its effect on the learning rate.
   *("train.log_every_steps", "train.eval_every_steps", "train.eval_mem_len"),
-  *("train.log_memory_use", "train.finish_with"),
+  *("train.log_memory_use", "train.finish_with", "train.tracker"),
 }
 
 
@@ -55,20 +58,38 @@ def read(workdir: str) -> Run:
   losses: dict[int, float] = {}
   validation: dict[int, float] = {}
   for line in metrics_log.read_lines(log):
-    if "split" in line:
+    if "step" not in line:
+      continue
+    if "split" in line and "nll" in line:
       validation[line["step"]] = line["nll"]
     elif "loss" in line:  # A line of divergence has none.
       losses[line["step"]] = line["loss"]
   return Run(config, digest, losses, validation, versions)
 
 
+def first_difference(
+  config: schema.ExperimentConfig,
+  reference: schema.ExperimentConfig,
+  names: Iterable[str],
+) -> str:
+  """The first of these fields in which a configuration is another one."""
+  for name in names:
+    value, other = map(operator.attrgetter(name), (config, reference))
+    if value != other:
+      return f"config.{name} is {value!r}, the reference has {other!r}."
+  return ""
+
+
 def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
   """The first relevant difference from a reference's configuration and text."""
-  for name in schema.FIELDS:
-    value, other = map(operator.attrgetter(name), (run.config, config))
-    matters = name.partition(".")[0] in SECTIONS and name not in IRRELEVANT
-    if matters and value != other:
-      return f"config.{name} is {value!r}, the reference has {other!r}."
+  names = (
+    name
+    for name in schema.FIELDS
+    if name.partition(".")[0] in SECTIONS and name not in IRRELEVANT
+  )
+  difference = first_difference(run.config, config, names)
+  if difference:
+    return difference
   if not sha256 and run.config.data.name != config.data.name:
     return (
       f"its text is {run.config.data.name!r}, that of the reference "
