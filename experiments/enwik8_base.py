@@ -4,6 +4,8 @@
 newlines, which is the text that 1.06 was measured on.
 Measured: not trained here.
 Cost: not measured; docs/tpu.md has the compiler's estimates.
+Data: python -m data_prep.main --dataset=enwik8 --mode=newline_free \
+  --data_dir=data
 Run: python -m transformer_xl.main --config=experiments/enwik8_base.py \
   --workdir=/tmp/enwik8_base
 """

@@ -5,6 +5,8 @@ newlines.
 Measured: not trained here.
 Cost: the paper's run took 32 TPU cores for 2 to 5 days; docs/tpu.md has the
 compiler's estimates.
+Data: python -m data_prep.main --dataset=enwik8 --mode=newline_free \
+  --data_dir=data
 Run: python -m transformer_xl.main --config=experiments/enwik8_large.py \
   --workdir=/tmp/enwik8_large
 """

@@ -11,6 +11,10 @@ the full rate, and it starts each epoch of each lane at another token.
 Cost: not measured here. NVIDIA: 76 minutes on eight A100.
 Run: python -m transformer_xl.main --config=experiments/wt103_base_nvidia.py \
   --workdir=/tmp/wt103_base_nvidia
+Test: python -m transformer_xl.main --mode=eval \
+  --config=saved:/tmp/wt103_base_nvidia --config.eval.segment_len=64 \
+  --config.eval.mem_len=640 --config.eval.clamp_len=400 \
+  --config.eval.same_length=True
 """
 
 import ml_collections

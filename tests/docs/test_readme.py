@@ -2,16 +2,17 @@
 
 import pathlib
 import re
-import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests import saved_runs
 from tests import tiny
 from transformer_xl.config import load
+from transformer_xl.model import kinds
 from transformer_xl.model import kv_cache
-from transformer_xl.model import transformer_xl
+from transformer_xl.workdir import trained_model
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -41,29 +42,42 @@ def test_the_page_of_memory_reads_a_stream():
   assert np.abs(log_probs[0] - log_probs[1]).max() > 0.01  # One starts anew.
 
 
-def test_the_page_of_memory_reads_a_segment():
+def test_the_page_of_memory_reads_a_segment(tmp_path, monkeypatch):
   example, _ = examples("docs/memory.md")
-  config = tiny.model_config()
-  inputs, _, memory = tiny.inputs(config)
-  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
+  monkeypatch.chdir(tmp_path)
+  saved_runs.write("runs/quickstart")
+  inputs = jnp.array([[1, 2, 3], [4, 5, 6]])
   names = {
-    "inputs": inputs,
-    "memory": memory,
-    # Compiled as a whole it takes a third of the time.
-    "model": types.SimpleNamespace(apply=jax.jit(model.apply)),
-    "params": tiny.params(config),
-    "resets": jnp.zeros(inputs.shape, bool),
+    **{"load": load, "kinds": kinds, "trained_model": trained_model},
+    **{"inputs": inputs, "resets": jnp.zeros(inputs.shape, bool)},
   }
   exec(example, names)
-  assert names["outputs"].shape == (*inputs.shape, config.model_dim)
-  assert names["memory"].hiddens.shape == memory.hiddens.shape
-  assert (names["memory"].hiddens != memory.hiddens).any()
+  config, memory = names["config"].model, names["memory"]
+  assert names["outputs"].shape == (2, 3, config.model_dim)
+  assert memory.hiddens.shape == (config.num_layers, 2, 256, config.model_dim)
+  assert memory.length.tolist() == [3, 3]
+  variables = {"params": names["params"]}
+  log_probs, _ = names["model"].apply(
+    variables, inputs, memory, method="log_probs"
+  )
+  losses, _ = names["model"].apply(
+    variables, inputs, inputs, memory, method="nll"
+  )
+  taken = jnp.take_along_axis(log_probs, inputs[..., None], axis=-1)[..., 0]
+  np.testing.assert_allclose(losses, -taken, atol=1e-5)  # Sums in float32.
 
 
 def test_the_readme_has_the_first_example_of_the_page_on_python():
   """Which runs there."""
-  (example,) = examples("README.md")
+  _, example = examples("README.md")
   assert example == examples("docs/python.md")[0]
+
+
+def test_the_experiment_of_the_readme_is_one():
+  example, _ = examples("README.md")
+  names = {}
+  exec(example, names)
+  assert load.from_config_dict(names["get_config"]()).model.num_layers == 6
 
 
 def test_other_pages_have_no_examples():

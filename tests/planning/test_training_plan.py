@@ -1,0 +1,28 @@
+"""What the plan of training counts as read."""
+
+import pytest
+
+from experiments import ptb_published
+from transformer_xl.config import load
+from transformer_xl.model import flops
+from transformer_xl.planning import plan
+
+
+@pytest.mark.parametrize(
+  ("lengths", "tokens"),
+  [
+    ({"segment_len_std": 5.0}, 68),  # 0.975 of 70; padded to 85.
+    ({"segment_len_std": 0.0, "segment_lens": (35, 70)}, 70),  # The longest.
+  ],
+)
+def test_padding_is_neither_read_nor_useful(monkeypatch, lengths, tokens):
+  monkeypatch.setattr(plan, "lower_updates", lambda *_, **__: None)
+  monkeypatch.setattr(plan, "_plan", lambda *_, **counted: counted)
+  config = load.from_config_dict(ptb_published.get_config())
+  fields = {f"train.{name}": value for name, value in lengths.items()}
+  counted = plan.train_plan(load.replaced(config, fields), [])
+  assert counted["tokens"] == 10 * tokens
+  useful = 3 * flops.forward_flops_per_token(
+    config.model, segment_len=tokens, mem_len=0, context_len=70
+  )
+  assert counted["useful"] == useful
