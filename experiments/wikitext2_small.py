@@ -28,33 +28,31 @@ def get_config() -> ml_collections.ConfigDict:
   config.model.update(
     {
       "vocab_size": 33_278,
-      "num_layers": 5,
-      "model_dim": 384,
-      "num_heads": 6,
+      "num_layers": 4,
+      "model_dim": 256,
+      "num_heads": 4,
       "head_dim": 64,
-      "ff_dim": 1536,
+      "ff_dim": 1024,
       "cutoffs": (2_000, 10_000),
       "div_val": 2,
       "cluster_capacities": (0.5, 0.3),
       "pre_norm": True,
-      "init_std": 0.03,
-      "dropout_rate": 0.15,
-      "output_dropout_rate": 0.2,
-      "attention_dropout_rate": 0.1,
+      "init_std": 0.06,
+      "dropout_rate": 0.1,
       "dtype": "bfloat16",
     }
   )
   config.train.update(
     {
-      "num_steps": 13_000,
+      "num_steps": 7400,
       "batch_size": 16,
       "segment_len": 64,
       "mem_len": 128,
-      "learning_rate": 1.5e-3,
-      "warmup_steps": 300,
+      "learning_rate": 2e-3,
+      "warmup_steps": 200,
       "adam_b2": 0.98,
       "log_every_steps": 50,
-      "eval_every_steps": 3250,
+      "eval_every_steps": 1480,
       "finish_with": ("eval",),
     }
   )
@@ -65,5 +63,5 @@ def get_config() -> ml_collections.ConfigDict:
       "same_length": False,
     }
   )
-  config.checkpoint.every_steps = 3250
+  config.checkpoint.every_steps = 1480
   return config
