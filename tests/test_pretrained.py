@@ -204,6 +204,9 @@ def test_a_model_keeps_less_memory_if_it_is_asked_to(folder, model):
     (lambda m: m.hidden_states("a", layers=(3,)), r"must be in \[-3, 2\]"),
     (lambda m: m.step(m.init_state(2), [[1]]), r"the shape \(1, 1\)"),
     (lambda m: m.step(m.init_state(), [[1]], [True]), r"shape \(1,\), tokens"),
+    (lambda m: m.step(m.init_state(), [[-1]]), "integers from 0 to .* from -1"),
+    (lambda m: m.step(m.init_state(), [[999]]), "are int64 from 0 to 999"),
+    (lambda m: m.step(m.init_state(), [[1.5]]), "these are float64 from 0"),
   ],
 )
 def test_a_mistake_is_one_line(model, use, says):

@@ -131,11 +131,18 @@ class PretrainedModel:
     Returns:
       The next state, and the log-probabilities of every next token.
     """
-    tokens, lanes = np.asarray(tokens, np.int32), state.num_lanes
+    tokens, lanes = np.asarray(tokens), state.num_lanes
     if tokens.ndim != 2 or len(tokens) != lanes:
       raise errors.UserError(
         f"tokens have the shape {tokens.shape}, but the state has {lanes} "
         f"lanes: pass ids [{lanes}, T]."
+      )
+    least, most = tokens.min(initial=0), tokens.max(initial=0)
+    size = self.vocabulary.size
+    if tokens.dtype.kind not in "iu" or least < 0 or most >= size:
+      raise errors.UserError(
+        f"tokens must be integers from 0 to {size - 1}; these are "
+        f"{tokens.dtype} from {least} to {most}."
       )
     resets = None if resets is None else np.asarray(resets, bool)
     if resets is not None and resets.shape != tokens.shape:
@@ -144,7 +151,8 @@ class PretrainedModel:
         "one for each token."
       )
     reader, frozen = self._tokens
-    return streaming.step(frozen, state, tokens, resets, reader=reader)
+    ids = tokens.astype(np.int32)
+    return streaming.step(frozen, state, ids, resets, reader=reader)
 
   @functools.cached_property
   def _tokens(self) -> tuple[kinds.Reader, shapes.PyTree]:

@@ -163,6 +163,17 @@ def test_words_have_no_bits_per_character(data_dir):
   assert values["tokens_per_second"] == 100
 
 
+def test_what_is_not_finite_is_null_and_printed(data_dir, caplog):
+  caplog.set_level("INFO")
+  huge = card(corpus.config(data_dir), "byte", 1e5)  # 1000 nats a token.
+  assert (huge["nll"], huge["perplexity"]) == (1000.0, None)
+  cards_lib.log(huge)
+  assert "test: diverged" in caplog.text
+  lost = card(corpus.config(data_dir), "byte", float("nan"))
+  assert (lost["nll"], lost["word_perplexity"]) == (None, None)
+  json.dumps([huge, lost], allow_nan=False)
+
+
 def test_a_card_prints_what_is_unusual(data_dir, caplog):
   caplog.set_level("INFO")
   unusual = {

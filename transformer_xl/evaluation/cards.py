@@ -26,6 +26,16 @@ _USUAL = {
 }
 
 
+def finite(card: dict[str, Any]) -> dict[str, Any]:
+  """A card with null for infinities and NaN, which JSON lacks."""
+  return {
+    name: None
+    if isinstance(value, float) and not math.isfinite(value)
+    else value
+    for name, value in card.items()
+  }
+
+
 def is_static(card: Mapping[str, Any]) -> bool:
   """Whether nothing adapted to the split.
 
@@ -63,12 +73,15 @@ def memory_text(record: Mapping[str, Any]) -> str:
 def log(card: Mapping[str, Any]) -> None:
   """Prints a result with the settings that it depends on."""
   bpc = card["bits_per_character"]
+  loss = "diverged"
+  if card["perplexity"] is not None:
+    loss = f"nll {card['nll']:.4f}  perplexity {card['perplexity']:.3f}"
   bits = "" if bpc is None else f"  bits per character {bpc:.4f}"
   text = (
-    "{dataset} {split}: nll {nll:.4f}  perplexity {perplexity:.3f}{bits} over "
-    "{num_tokens} tokens  [segment {segment_len}, memory {memory}, clamp "
-    "{clamp_len}, same_length {same_length}, start {memory_start}, batch "
-    "{batch_size}, {dtype}, step {checkpoint_step}{unusual}]"
+    "{dataset} {split}: {loss}{bits} over {num_tokens} tokens  [segment "
+    "{segment_len}, memory {memory}, clamp {clamp_len}, same_length "
+    "{same_length}, start {memory_start}, batch {batch_size}, {dtype}, step "
+    "{checkpoint_step}{unusual}]"
   )
   unusual = "".join(
     f", {name} {card[name]}"
@@ -81,7 +94,9 @@ def log(card: Mapping[str, Any]) -> None:
     unusual += f", window {card['same_length_window']}"
   logging.info(
     "%s",
-    text.format(**card, bits=bits, unusual=unusual, memory=memory_text(card)),
+    text.format(
+      **card, loss=loss, bits=bits, unusual=unusual, memory=memory_text(card)
+    ),
   )
 
 

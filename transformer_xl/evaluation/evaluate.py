@@ -129,12 +129,12 @@ class Subject(NamedTuple):
     `bits_per_character` is null unless tokens are characters or bytes.
     `bits_per_byte` and `word_perplexity` use the size of the original text, so
     they compare models with different vocabularies. `dataset_sha256` is that
-    of the split's token file.
+    of the split's token file. What is not finite is null.
     """
     model, evaluation, meta = self.config.model, self.config.eval, file.meta
     nll = score.nll / score.num_tokens
     has_characters = self.unit in ("byte", "character")
-    return {
+    card = {
       "dataset": self.config.data.name,
       "dataset_sha256": file.sha256,
       "split": evaluation.split,
@@ -165,6 +165,7 @@ class Subject(NamedTuple):
       "seconds": score.seconds,
       "tokens_per_second": score.num_tokens / score.seconds,
     }
+    return cards_lib.finite(card)
 
 
 def per_token(

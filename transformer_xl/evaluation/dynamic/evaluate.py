@@ -8,14 +8,12 @@ once per setting, and writes those results to a separate file
 
 import dataclasses
 import itertools
-import json
 import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
@@ -112,10 +110,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
     for mem_len, one in each:
       evaluator = AdaptiveEvaluator(one.config, one.mesh, mem_len=mem_len)
       for score, options in _scores(evaluator, one.params, config.eval):
-        text = json.dumps(one.card(score, evaluator.file, mem_len))
-        # JSON lacks infinities and NaN, which become null.
-        card = json.loads(text, parse_constant=lambda _: None)
-        cards.append(card | options)
+        cards.append(one.card(score, evaluator.file, mem_len) | options)
         _log(cards[-1])
   if len(cards) > 1:
     cards_lib.log_best(cards)
@@ -156,7 +151,4 @@ def _log(card: dict[str, Any]) -> None:
     if card[name]:
       values = (f"{key} {value}" for key, value in card[name].items())
       text += f", {name} ({', '.join(values)})"
-  if card["nll"] is None:
-    logging.info("%s: diverged", text)
-  else:
-    cards_lib.log(card | {"split": text})
+  cards_lib.log(card | {"split": text})
