@@ -46,7 +46,8 @@ _MISTAKES = (
   ),
   (r"quota|RESOURCE_EXHAUSTED|no more capacity", None),
   (
-    r"gcloud auth login|active account|invalid_grant|[Rr]eauthentication",
+    r"gcloud auth login|active account selected|invalid_grant|"
+    r"[Rr]eauthentication",
     "gcloud has no valid login; run: gcloud auth login",
   ),
   (
@@ -65,8 +66,8 @@ _MISTAKES = (
     "name a project that exists: --project=ID, or gcloud config set project ID",
   ),
   (
-    r"(property|attribute) \[(compute/)?zone\]|[Ll]ocation.*(not found|invalid|"
-    r"not available)|[Ii]nvalid zone",
+    r"(property|attribute) \[(compute/)?zone\]|[Ll]ocation\b.*(not found|"
+    r"invalid|not available)|[Ii]nvalid zone",
     "name a zone with TPUs: --zone=ZONE, or gcloud config set compute/zone "
     "ZONE; https://cloud.google.com/tpu/docs/regions-zones lists them",
   ),
@@ -76,6 +77,8 @@ _MISTAKES = (
     "accelerator-types list",
   ),
 )
+# Gcloud adds it to refusals, whatever their reason.
+_ACCOUNT = r"This command is authenticated as [^\n]*"
 _ABSENT = r"NOT_FOUND|\bnot found|[Cc]ould not fetch resource"
 _EXISTS = r"ALREADY_EXISTS|already exists"
 
@@ -122,6 +125,7 @@ def call(*words: str, seconds: float = 900) -> str:
 
 def refusal(said: str) -> Exception:
   """The error for what gcloud said."""
+  said = re.sub(_ACCOUNT, "", said)
   reason = summary(said)
   for pattern, fix in _MISTAKES:
     if re.search(pattern, said):
@@ -144,4 +148,4 @@ def summary(said: str) -> str:
   message = re.search(r'"message": "((?:[^"\\]|\\.)*)"', text)
   text = message[1].replace('\\"', '"') if message else text
   text = re.sub(r"^ERROR: (\([\w.-]+\) )?", "", text)
-  return text.rstrip(".")[:200] or "gcloud failed and said nothing"
+  return text.rstrip(". ")[:200] or "gcloud failed and said nothing"

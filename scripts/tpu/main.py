@@ -51,7 +51,7 @@ def main() -> None:
   except (gcloud.RefusedError, queued_resource.GoneError) as error:
     status = _failed(f"{error}.", 1)
   if "name" in options:
-    print(queued_resource.bill(_slice(options)), flush=True)
+    print(queued_resource.bill(_named(options)), flush=True)
   sys.exit(status)
 
 
@@ -80,16 +80,23 @@ def _check(options: argparse.Namespace) -> None:
   elif options.arguments:
     raise errors.UserError("this verb takes no flags behind --.")
   if "type" in options:
+    accelerator.kind(options.type)
     accelerator.price(options.type, options.tier, options.price)
 
 
-def _slice(options: argparse.Namespace) -> queued_resource.Slice:
+def _named(options: argparse.Namespace) -> queued_resource.Slice:
+  """The slice, as far as its name tells."""
   place = gcloud.Place(options.project, options.zone)
+  return queued_resource.Slice(options.name, place, options.interval)
+
+
+def _slice(options: argparse.Namespace) -> queued_resource.Slice:
+  slice_ = _named(options)
   if "type" not in options:
-    return queued_resource.Slice(options.name, place, options.interval)
+    return slice_
   usual = accelerator.kind(options.type).runtime_version
-  return queued_resource.Slice(
-    *(options.name, place, options.interval, options.type),
+  return slice_._replace(
+    type=options.type,
     runtime_version=options.runtime_version or usual,
     tier=options.tier,
     valid_for=options.valid_for,
@@ -118,9 +125,19 @@ def _create(options: argparse.Namespace) -> None:
 def _confirm(
   options: argparse.Namespace, slice_: queued_resource.Slice
 ) -> None:
-  """Says what a slice will cost and asks, unless it is there already."""
+  """Says what a slice will cost and asks, unless it is there or coming.
+
+  Raises:
+    UserError: it is there with another type, or was not confirmed.
+  """
   try:
-    if queued_resource.state(slice_) is not None:
+    found = queued_resource.request(slice_)
+    if found and queued_resource.is_up_or_coming(found):
+      if (type_ := queued_resource.type_of(found)) != slice_.type:
+        raise errors.UserError(
+          f"{slice_.name} is there as {type_}, and --type is {slice_.type}: "
+          "delete it first, or take another name."
+        )
       return
   except gcloud.RefusedError as error:
     queued_resource.log(f"{slice_.name}: cannot be seen: {error}.")
@@ -140,13 +157,13 @@ def _install(options: argparse.Namespace) -> None:
 def _data(options: argparse.Namespace) -> None:
   """Prepares data on worker 0, with the flags of data_prep.main behind --."""
   job = _job(options, "data")
-  session.start(job)
+  session.start_anew(job)
   _end(job, session.follow(job))
 
 
 def _start(options: argparse.Namespace) -> None:
   """Starts training, with the flags of transformer_xl.main behind --."""
-  session.start(_job(options, "train"))
+  session.start_anew(_job(options, "train"))
 
 
 def _logs(options: argparse.Namespace) -> None:

@@ -102,6 +102,16 @@ def state(slice_: Slice) -> str | None:
   return found["state"]["state"] if found else None
 
 
+def is_up_or_coming(found: dict[str, Any]) -> bool:
+  """Whether a request has machines, or waits for them."""
+  return found["state"]["state"] in (*_COMING, "ACTIVE")
+
+
+def type_of(found: dict[str, Any]) -> str:
+  """The accelerator type of a request."""
+  return found["tpu"]["nodeSpec"][0]["node"]["acceleratorType"]
+
+
 def node(slice_: Slice) -> Node | None:
   """The machines; None if there are none.
 
@@ -127,6 +137,7 @@ def ensure(slice_: Slice) -> None:
   while True:
     found = patiently(slice_, "cannot be seen", lambda: request(slice_))
     now = found["state"]["state"] if found else "asking for it"
+    is_old = not last
     if now != last:
       log(f"{slice_.name}: {now}.")
       last = now
@@ -137,7 +148,8 @@ def ensure(slice_: Slice) -> None:
       return
     looks = looks + 1 if now == "ACTIVE" else 0
     if looks > _LOOKS or now not in (*_COMING, "ACTIVE", "DELETING"):
-      _explain(slice_, found)
+      if not is_old:  # An old request says nothing about the next one.
+        _explain(slice_, found)
       delete(slice_)
       looks = 0
       time.sleep(next(tries))

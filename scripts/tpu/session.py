@@ -16,6 +16,10 @@ _LATE = 10  # Looks during which workers may outlast one that failed.
 RECENT = 4000  # Bytes of the log, when joining a job that runs already.
 
 
+class UnpreparedError(gcloud.RefusedError):
+  """The installation failed on a slice."""
+
+
 def run(job: job_lib.Job, commit: str) -> None:
   """Runs a job until it is finished; asks for a new slice when one is lost.
 
@@ -23,7 +27,7 @@ def run(job: job_lib.Job, commit: str) -> None:
     UserError: the slice is refused for good, the command is wrong, or it fails
       again and again.
   """
-  slice_, crashes = job.slice_, 0
+  slice_, crashes, unprepared = job.slice_, 0, 0
   while True:
     queued_resource.ensure(slice_)
     try:
@@ -34,6 +38,12 @@ def run(job: job_lib.Job, commit: str) -> None:
     except gcloud.RefusedError as error:
       queued_resource.log(f"{slice_.name}: given up: {error}.")
       queued_resource.delete(slice_)
+      is_unprepared = isinstance(error, UnpreparedError)
+      unprepared = unprepared + 1 if is_unprepared else 0
+      if unprepared == _MOST_CRASHES:
+        raise errors.UserError(
+          f"the installation failed on {unprepared} slices, last with: {error}"
+        ) from None
       continue
     if result == FINISHED:
       queued_resource.log(f"{slice_.name}: the run is finished.")
@@ -67,9 +77,30 @@ def _attempt(job: job_lib.Job, commit: str) -> str:
     return follow(job, most=RECENT)
   if "running" in found:  # The others wait for one that has failed.
     job_lib.kill(job)
-  software.install(job.slice_, commit)
+  try:
+    software.install(job.slice_, commit)
+  except gcloud.RefusedError as error:
+    raise UnpreparedError(str(error)) from None
   start(job)
   return follow(job)
+
+
+def start_anew(job: job_lib.Job) -> None:
+  """`start`, unless the job runs on all its workers.
+
+  Raises:
+    UserError: it runs, perhaps with other flags.
+    GoneError, RefusedError: as `start`.
+  """
+  found = queued_resource.patiently(
+    job.slice_, "no answer yet", lambda: job_lib.states(job), tries=_TRIES
+  )
+  if set(found) == {"running"}:
+    raise errors.UserError(
+      f"the job {job.name} runs already, with the flags it was started with; "
+      f"to follow it: logs {job.slice_.name} --job {job.name}"
+    )
+  start(job)
 
 
 def start(job: job_lib.Job) -> None:

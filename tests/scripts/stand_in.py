@@ -199,9 +199,17 @@ def create(state, options, *, fails):
   print("Create request issued.", file=sys.stderr)
 
 
+def absent(path):
+  return (
+    f"NOT_FOUND: Resource 'projects/p/locations/us-central1-a/{path}' was not "
+    "found. This command is authenticated as me@example.com which is the active"
+    " account specified by the [core/account] property."
+  )
+
+
 def find(state, command, name):
   if name not in state["requests"]:
-    fail(command, f"NOT_FOUND: Resource '{name}' was not found.")
+    fail(command, absent(f"queuedResources/{name}"))
   return state["requests"][name]
 
 
@@ -214,7 +222,8 @@ def describe(cloud, state, options):
   request["state"] = ADVANCES.get(shown, shown)
   if (shown, request["state"]) == ("PROVISIONING", "ACTIVE"):
     start_machines(cloud, state)
-  return {"state": {"state": shown}}
+  node = {"node": {"acceleratorType": request["type"]}}
+  return {"state": {"state": shown}, "tpu": {"nodeSpec": [node]}}
 
 
 def start_machines(cloud, state):
@@ -233,7 +242,7 @@ def up(state, name):
 def node(state, options):
   request = find(state, "tpu-vm describe", options["name"])
   if request["state"] not in ("ACTIVE", "SUSPENDED"):
-    fail("tpu-vm describe", "NOT_FOUND: Resource was not found.")
+    fail("tpu-vm describe", absent(f"nodes/{options['name']}"))
   is_up = request["state"] == "ACTIVE"
   endpoints = [{"ipAddress": "10.0.0.1"}] * state["num_workers"]
   shown = "READY" if is_up else "PREEMPTED"

@@ -45,6 +45,15 @@ def test_a_tier_without_list_price_needs_one(cloud):
   assert cloud.calls("create") == []
 
 
+@pytest.mark.parametrize("price", [(), ("--price=1",)])
+def test_a_mistyped_type_is_one_line(cloud, price):
+  flags = ("--type=v5e-16", "--yes", *price)
+  lines = conftest.finish(conftest.start(cloud, "create", *flags), status=2)
+  assert sum("v5e-16" in line for line in lines) == 1
+  assert not any("Traceback" in line for line in lines)
+  assert cloud.calls("create") == []
+
+
 def test_cost_asks_nobody(cloud):
   process = conftest.start(cloud, "cost", "--type=v6e-8", "--hours=2")
   (line,) = conftest.finish(process)

@@ -64,9 +64,10 @@ def test_what_may_pass_is_tried_again(text):
 
 
 def test_what_is_absent_or_there_already():
-  absent = gcloud.refusal(f"{PREFIX}NOT_FOUND: Resource 'xl' was not found")
+  absent = gcloud.refusal(PREFIX + stand_in.absent("queuedResources/xl"))
   exists = gcloud.refusal(f"{PREFIX}ALREADY_EXISTS: Resource already exists.")
   assert isinstance(absent, gcloud.AbsentError)
+  assert str(absent).endswith("queuedResources/xl' was not found")
   assert isinstance(exists, gcloud.ExistsError)
 
 

@@ -10,6 +10,7 @@ from tests.scripts import conftest
 ASKED = ("--type=v5litepod-16", "--tier=spot", "--yes")
 COMMAND = ("--", "--config=experiments/ptb.py", "--workdir=gs://bucket/run")
 STEPS = 24
+REQUEST = {"state": "ACTIVE", "fails": False, "type": "v5litepod-16"}
 # In place of Python: worker 0 counts to STEPS in a bucket, the others wait. It
 # does not go beyond a step at which there is a gate.
 PROGRAM = """#!/bin/bash
@@ -152,8 +153,11 @@ def test_the_verbs_one_by_one(cloud, bucket):
   assert said(data, "arguments: -m data_prep.main --dataset=ptb --data_dir=gs:")
   assert not (cloud.home(1) / "jobs").exists()
   bucket.write_text("")
-  for _ in range(2):  # The second one finds it running.
-    verb("start", *COMMAND)
+  held = gate(bucket, 4)
+  assert said(verb("start", *COMMAND), "train is started")
+  again = verb("start", *COMMAND, status=2)
+  assert said(again, "error: the job train runs already, with the flags it was")
+  held.unlink()
   logs = verb("logs")
   assert counted(bucket) == list(range(1, STEPS + 1))
   assert said(logs, "train is finished")
@@ -232,9 +236,40 @@ def test_a_request_that_fails_late_is_made_again_or_given_up(cloud, bucket):
 
 def test_a_request_is_deleted_when_the_cloud_allows_it(cloud):
   with cloud.state() as state:
-    state["requests"]["xl"] = {"state": "PROVISIONING", "fails": False}
+    state["requests"]["xl"] = REQUEST | {"state": "PROVISIONING"}
   lines = conftest.finish(conftest.start(cloud, "delete"))
   assert said(lines, "not supported when state is PROVISIONING")
+  assert lines[-1] == "xl does not exist and costs nothing; buckets do."
+
+
+def test_a_slice_of_another_type_is_not_taken_for_the_one_asked_for(cloud):
+  with cloud.state() as state:
+    state["requests"]["xl"] = dict(REQUEST)
+  flags = ("--type=v6e-8", "--yes")
+  lines = conftest.finish(conftest.start(cloud, "create", *flags), status=2)
+  assert said(lines, "error: xl is there as v5litepod-16, and --type is v6e-8")
+  assert cloud.calls("create") == []
+
+
+def test_a_slice_that_failed_before_is_not_replaced_without_a_yes(cloud):
+  with cloud.state() as state:
+    state["requests"]["xl"] = REQUEST | {"state": "FAILED"}
+  flags = ("--type=v5p-32", "--valid_for=6h")
+  lines = conftest.finish(conftest.start(cloud, "create", *flags), status=2)
+  assert said(lines, "not confirmed")
+  assert said(lines, "16 chips x $4.2 a chip-hour")
+  assert cloud.calls("create") == []
+  lines = conftest.finish(conftest.start(cloud, "create", *flags, "--yes"))
+  assert said(lines, "xl: ACTIVE.")
+
+
+@pytest.mark.rest
+def test_an_installation_that_always_fails_ends(cloud, bucket):
+  conftest.write_program(cloud.folder / "bin" / "uv", "#!/bin/sh\nexit 1\n")
+  process = conftest.start(cloud, "run", *ASKED, *COMMAND)
+  lines = conftest.finish(process, status=2)
+  assert said(lines, "error: the installation failed on 3 slices, last with")
+  assert len(said(lines, "xl: ACTIVE.")) == 3
   assert lines[-1] == "xl does not exist and costs nothing; buckets do."
 
 
