@@ -12,6 +12,7 @@ from tests.analysis import runs
 from tests.training import test_processes
 from tests.training import test_resume
 from transformer_xl import storage
+from transformer_xl.config import load
 from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.training import loop
 
@@ -51,13 +52,19 @@ def test_a_run_that_was_stopped_and_evaluated(bucket, tmp_path, monkeypatch):
       test_resume.stop_at(6, patch)
       assert not loop.train(config, workdir)
     assert loop.train(config, workdir)
-    evaluate.run(config, workdir)
-    storage.publish(workdir)
+    for cache_size in (0, 4):
+      adapted = load.replaced(config, {"eval.cache.size": cache_size})
+      evaluate.run(adapted, workdir)
+      storage.publish(workdir)
+      storage.forget(workdir)  # As another process would find it.
   copy = emulator.download(address, tmp_path / "copy")
   test_resume.assert_same_run(run, copy, config)
   assert results(run) == results(copy)
-  assert len(results(copy)) == 1
+  assert len(results(copy)) == 2
   assert files(run) == files(copy)
+  for folder in (run, copy):
+    cards = (folder / "results" / "cards.jsonl").read_text().splitlines()
+    assert ["cache" in json.loads(card) for card in cards] == [0, 0, 1]
 
 
 @pytest.mark.rest

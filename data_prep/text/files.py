@@ -38,8 +38,9 @@ def of_splits(
 
   The flags `source`, `valid_source` and `test_source`, in this order, are a
   file, a folder, patterns separated by commas, or None. Files named for splits
-  belong to these, unless validation or test text is given. UserError if one of
-  them does not exist or has no files of text.
+  belong to these, unless validation or test text is given; what is given there
+  is no training text. UserError if one of them does not exist or has no files
+  of text.
   """
   skipped: collections.Counter[str] = collections.Counter()
   flags = zip(SPLITS, sources_of_flags.items(), strict=True)
@@ -59,6 +60,21 @@ def of_splits(
         found = {s: [p for p, split in named if split == s] for s in SPLITS}
         found = {split: paths for split, paths in found.items() if paths}
         break
+  else:
+    held_out = {
+      path.resolve()
+      for split in found
+      if split != "train"
+      for path in found[split]
+    }
+    found["train"] = [
+      path for path in found["train"] if path.resolve() not in held_out
+    ]
+    if not found["train"]:
+      raise errors.UserError(
+        "all files of --source are validation or test text, too; name other "
+        "files of training text."
+      )
   num_read = sum(map(len, found.values()))
   listed = f" ({_listed(skipped)})" if skipped else ""
   files = "file" if num_read == 1 else "files"

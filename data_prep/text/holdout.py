@@ -29,9 +29,17 @@ def of_splits(
   tokenizer: tokenizer_lib.Tokenizer,
   **fields: Any,
 ) -> corpus.Corpus:
-  """Returns a corpus; `divide` is applied if it has training text alone."""
+  """Returns a corpus; `divide` is applied if it has training text alone.
+
+  UserError if it has other splits, too, and a fraction is asked for.
+  """
   if set(splits) == {"train"}:
     splits = divide(splits["train"], **fractions)
+  elif asked := [name for name, share in fractions.items() if share]:
+    raise errors.UserError(
+      f"--{asked[0]} holds a part of training text out where there is no other "
+      f"split, and this text has {', '.join(splits)}: leave it out."
+    )
   # Characters of validation text need an id, too; for words there is <unk>.
   train_alone = tokenizer.kind != "character" and "train" in splits
   return corpus.Corpus(

@@ -85,6 +85,27 @@ def test_splits_can_be_given_as_patterns(tmp_path):
   assert everything(prepared) == {"train": b"one\ntwo\n", "valid": b"three\n"}
 
 
+def test_held_out_files_are_no_training_text(tmp_path):
+  files = {"a.txt": b"one\n", "v.txt": b"two\n", "t.txt": b"three\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  held_out = {
+    "valid_source": f"{folder}/v.txt",
+    "test_source": f"{folder}/../mine/t.txt",
+  }
+  prepared = prepare(tmp_path, str(folder), **held_out)
+  expected = {"train": b"one\n", "valid": b"two\n", "test": b"three\n"}
+  assert everything(prepared) == expected
+  with pytest.raises(errors.UserError, match="all files of --source are valid"):
+    prepare(tmp_path / "b", str(folder / "v.txt"), **held_out)
+
+
+def test_a_fraction_of_text_with_splits_is_refused(tmp_path):
+  files = {"train.txt": b"one\n", "test.txt": b"two\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  with pytest.raises(errors.UserError, match="valid_fraction holds a part of"):
+    prepare(tmp_path, str(folder), valid_fraction=0.1)
+
+
 def test_gzip_and_json_lines_are_read_as_text(tmp_path):
   folder = tmp_path / "mine"
   records = [{"body": "erste\nzeile"}, {"body": "zweite \u00fc"}]

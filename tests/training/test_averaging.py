@@ -55,6 +55,8 @@ def test_the_mean_is_over_all_updates_since_the_start():
     ([5, 3, 2, 2.5, 2.6, 2.7], 2, 6),
     ([5, 3, 2, 2.5, 1.9], 2, None),
     ([5, 6, 7], 2, None),
+    ([5, 6, 7, 8], 3, None),  # Four losses, none of them old enough.
+    ([5, 6, 7, 8, 9], 3, 5),
   ],
 )
 def test_averaging_starts_when_validation_no_longer_improves(

@@ -71,7 +71,7 @@ def use(monkeypatch):
 
 def track(folder, *records):
   (folder / "config.json").write_text(json.dumps(CONFIG))
-  run = wandb_run.WandbRun(str(folder))
+  run = wandb_run.WandbRun(str(folder), name=folder.name)
   for record in records:
     run.record(record)
   run.close()

@@ -217,7 +217,10 @@ def _with_memory(subject, attention_len) -> evaluate.Score:
   config, mesh, params = subject[:3]
   values = {
     "model.same_length_window": "mem_len",
+    "model.memory_lens": (),
     "eval.same_length": True,
+    "eval.context_len": 0,
+    "eval.compressed_len": 0,
     "eval.segment_len": config.train.segment_len,
   }
   config = load.replaced(config, values)

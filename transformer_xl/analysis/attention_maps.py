@@ -120,7 +120,9 @@ def _measure(params, tokens, config, mem_len, segment_len) -> Maps:
   """Reads tokens [num_tokens] and measures segments once memory is full."""
   model = sums.make_model(config)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
-  score = jax.jit(functools.partial(model.apply, method="nll"))
+  # With `same_length`, a token without memory would see itself alone.
+  whole = sums.make_model(load.replaced(config, {"eval.same_length": False}))
+  score = jax.jit(functools.partial(whole.apply, method="nll"))
   memory, empty = (
     kinds.empty_memory(config.model, batch_size=1, mem_len=length)
     for length in (mem_len, 0)

@@ -162,6 +162,7 @@ def _settings(subject, folder, mem_len) -> dict[str, Any]:
     "name": os.path.basename(os.path.normpath(folder)),
     "workdir": folder,
     "checkpoint_step": subject.step,
+    "parameters": config.eval.parameters,
     "num_parameters": kinds.num_parameters(subject.params),
     "num_layers": config.model.num_layers,
     "segment_len": config.eval.segment_len,

@@ -107,6 +107,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "name": os.path.basename(os.path.normpath(folder)),
         "workdir": folder,
         "checkpoint_step": subject.step,
+        "parameters": subject.config.eval.parameters,
         "num_parameters": kinds.num_parameters(subject.params),
         "perplexity": [units.perplexity(float(nll)) for nll in means],
       }
@@ -214,7 +215,10 @@ def _one_pass(subject, length) -> np.ndarray:
   config = subject.config
   values = {
     "model.same_length_window": "mem_len",
+    "model.memory_lens": (),
     "eval.same_length": True,
+    "eval.context_len": 0,
+    "eval.compressed_len": 0,
     # All that a token can depend on, so that lanes make no difference.
     "eval.warmup_len": length * config.model.num_layers,
   }

@@ -42,13 +42,13 @@ def result(
   if os.path.exists(path):
     with open(path, encoding="utf-8") as file:
       found = json.load(file)
-    for group in ("model", "train"):
-      for name, value in found["asked"][group].items():
-        if wanted[group][name] != value:
-          raise errors.UserError(
-            f"{folder} was trained with {group}.{name}={value} and "
-            f"{wanted[group][name]} is requested; use another --workdir."
-          )
+    for name, value in _trained(found["asked"]).items():
+      now = _trained(wanted).get(name, value)
+      if now != value:
+        raise errors.UserError(
+          f"{folder} was trained with {name}={value} and {now} is requested; "
+          "use another --workdir."
+        )
     if found["asked"] == wanted:
       logging.info("%s is finished.", folder)
       return found
@@ -80,12 +80,27 @@ def settings(
   config: schema.ExperimentConfig, asked: dict[str, Any]
 ) -> dict[str, Any]:
   """What a result depends on, as read back from JSON."""
+  data = dataclasses.asdict(config.data)
+  for place in ("dir", "prepare"):  # Not what the data are.
+    del data[place]
   groups = {
     "model": dataclasses.asdict(config.model),
     "train": dataclasses.asdict(config.train),
-    "split": config.eval.split,
+    "data": data,
+    "seed": config.seed,
+    "eval": dataclasses.asdict(config.eval),
   }
   return json.loads(json.dumps(groups | asked))
+
+
+def _trained(asked: dict[str, Any]) -> dict[str, Any]:
+  """The settings that a row is trained with, by name."""
+  found = {
+    f"{group}.{name}": value
+    for group in ("model", "train", "data")
+    for name, value in asked.get(group, {}).items()  # Older rows have fewer.
+  }
+  return found | {name: asked[name] for name in ("seed",) if name in asked}
 
 
 def markdown(lines: list[list[str]]) -> str:

@@ -32,6 +32,7 @@ from transformer_xl.analysis import plotting
 from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.analysis import training_cost
 from transformer_xl.config import load
+from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
@@ -69,6 +70,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   meta = token_file.read_meta(config.data.dataset_dir)
   config = load.with_vocab_size(config, meta)
   configs = [load.changed(config, one.changes) for one in variants]
+  for changed in configs:
+    rules.check_command(changed, "study")
   found = []
   for variant, changed in zip(variants, configs, strict=True):
     results = _of_seeds(variant, changed, workdir)
@@ -108,6 +111,11 @@ def parse(text: str) -> Variant:
   pairs = [one.partition("=") for one in rest.split(";") if one.strip()]
   is_name = name.replace("-", "").replace("_", "").replace(".", "").isalnum()
   paths = [field.strip() for field, _, _ in pairs]
+  if "seed" in paths:
+    raise errors.UserError(
+      f"analysis.variants has {text!r}, but every variant has the same seeds; "
+      "set --config.analysis.seeds."
+    )
   if not (colon and is_name and all(path in schema.FIELDS for path in paths)):
     raise errors.UserError(
       f"analysis.variants has {text!r}, which is not 'NAME: FIELD=VALUE; "

@@ -2,8 +2,10 @@
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
+import operator
 import os
 import sys
 from typing import Any
@@ -119,8 +121,8 @@ def changed(
       if tree[group][name] == tree[group][leader]:
         tree[group][name] = values.get(f"{group}.{leader}", tree[group][leader])
   for path, value in values.items():
-    group, _, name = path.partition(".")
-    tree[group][name] = value
+    *groups, name = path.split(".")
+    functools.reduce(operator.getitem, groups, tree)[name] = value
   result = _freeze(schema.ExperimentConfig, tree, "config")
   rules.check(result)
   return result
@@ -183,7 +185,13 @@ def replaced(
 ) -> schema.ExperimentConfig:
   """Returns the configuration with new values, `{"train.mem_len": 4}`."""
   for path, value in values.items():
-    group, _, name = path.partition(".")
-    changed = dataclasses.replace(getattr(config, group), **{name: value})
-    config = dataclasses.replace(config, **{group: changed})
+    config = _replaced(config, path.split("."), value)
   return config
+
+
+def _replaced(group: Any, path: list[str], value: Any) -> Any:
+  """A group of settings with a new value at a path below it."""
+  name, *rest = path
+  if rest:
+    value = _replaced(getattr(group, name), rest, value)
+  return dataclasses.replace(group, **{name: value})

@@ -18,9 +18,13 @@ from transformer_xl.config import schema
 
 _ADAM = "train.optimizer=adam or train.optimizer=adamw or train.optimizer=lamb"
 _DYNAMIC = "eval.dynamic.kind=sgd or eval.dynamic.kind=rms"
+_AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
 # What a setting needs to have an effect.
 NEEDED = {
-  "model.compression": "train.compressed_len>0 or eval.compressed_len>0",
+  "model.compression": (
+    "train.compressed_len>0 or eval.compressed_len>0 or "
+    "generate.compressed_len>0 or score.compressed_len>0"
+  ),
   "model.compression_rate": "model.compression",
   "train.compressed_len": "train.mem_len>0",
   "train.init_parameters": "train.init_from",
@@ -135,6 +139,11 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
       )
   if mode in attention_rules.MODES:
     attention_rules.require(config.model, f"--mode={mode}")
+  if mode in _AT_TEMPERATURE_1 and config.eval.temperature != (1.0,):
+    raise errors.UserError(
+      f"--mode={mode} has temperature 1, and eval.temperature is "
+      f"{config.eval.temperature}; set --config.eval.temperature=1.0."
+    )
   if mode == "train" and config.train.eval_every_steps:
     _check_no_memory(config, "eval.context_len", "train.eval_mem_len")
   average = config.eval.parameters

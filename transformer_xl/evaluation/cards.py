@@ -49,6 +49,7 @@ def keep(workdir: str, name: str, result: dict[str, Any]) -> None:
   storage.refresh(workdir, "results/cards.jsonl")
   metrics_log.append_lines(workdir, "results/cards.jsonl", result["cards"])
   metrics_log.write_json(workdir, f"results/{name}.json", result)
+  storage.publish(workdir)  # Else the next `refresh` takes them away again.
 
 
 def compressed(config: schema.ExperimentConfig, mem_len: int) -> dict[str, Any]:

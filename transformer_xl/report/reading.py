@@ -56,6 +56,7 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
   vocabulary = vocabulary_lib.load(folder)
   config = load.with_vocab_size(config, token_file.read_meta(folder))
+  config = load.replaced(config, {"eval.temperature": (1.0,)})
   file = token_file.open_split(data_dir, split)
   tokens = np.asarray(file.tokens[: config.report.num_tokens + 1], np.int32)
   if len(tokens) < 2:

@@ -36,11 +36,13 @@ class LanguageModel(NamedTuple):
   reader: kinds.Reader
   frozen: shapes.PyTree
   checkpoint_step: int
+  parameters: str  # raw, ema or asgd.
 
   def settings(self) -> dict[str, Any]:
     """How texts are read, as results state it."""
     names = ("segment_len", "mem_len", "clamp_len", "same_length")
     settings = {name: getattr(self.reader, name) for name in names}
+    settings["parameters"] = self.parameters
     if self.reader.layout is not None:
       settings["compressed_len"] = self.reader.compressed_len
       for name in ("compression", "compression_rate"):
@@ -130,4 +132,5 @@ def make(
     compressed_len=compressed_len,
   )
   frozen = jax.jit(reader.freeze)(params)
-  return LanguageModel(vocabulary, reader, frozen, step)
+  parameters = config.eval.parameters
+  return LanguageModel(vocabulary, reader, frozen, step, parameters)

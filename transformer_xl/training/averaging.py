@@ -38,7 +38,7 @@ def start_after_loss(
   `losses`, oldest first, that are more than `patience` evaluations old. A
   patience of 0 turns the rule off.
   """
-  older = losses[: len(losses) - patience]
+  older = losses[: max(0, len(losses) - patience)]
   stalled = patience > 0 and len(older) > 0 and nll > min(older)
   return step if stalled and start == run_state.NEVER else start
 

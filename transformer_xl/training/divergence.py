@@ -119,6 +119,11 @@ class Guard:
         f"{trouble.what} at step {now}; the last good checkpoint is "
         f"{last_good}. {mend}"
       )
+    if now == 0:
+      raise errors.DivergenceError(
+        f"{trouble.what} at step 0, before any update: the parameters are "
+        "those of --config.train.init_from; start from others."
+      )
     step = self._target(now, saved)
     # The run got past earlier events and saved a checkpoint after them.
     same = [e for e in self.answer.events if e["detected_at"] > (step or 0)]

@@ -89,7 +89,14 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
       f"train.init_from={source} has no config.json; name the workdir of a run "
       "or of an import."
     )
-  saved = load_lib.from_config_dict(load_lib.saved(source)).model
+  whole = load_lib.from_config_dict(load_lib.saved(source))
+  saved, wanted = whole.model, config.train.init_parameters
+  kept = whole.train.average_kind
+  if wanted != "raw" and kept and wanted != kept:
+    raise errors.UserError(
+      f"train.init_parameters={wanted}, but train.init_from={source} kept "
+      f"{kept}; set --config.train.init_parameters={kept} or raw."
+    )
   known = os.path.join(folder, run_record.VOCABULARY, "meta.json")
   free = FREE | ({"model.vocab_size"} if os.path.exists(known) else set())
   for name, value in vars(saved).items():

@@ -67,7 +67,9 @@ class Writer:
     events = event_file.EventFile(storage.local(workdir), step=step)
     self._trackers = [lines, events]
     if tracker == "wandb":
-      self._trackers.append(wandb_run.WandbRun(storage.local(workdir)))
+      name = os.path.basename(storage.absolute(workdir))
+      tracker_run = wandb_run.WandbRun(storage.local(workdir), name=name)
+      self._trackers.append(tracker_run)
 
   def write(self, record: dict[str, Any]) -> None:
     """Reports a record."""

@@ -38,11 +38,11 @@ class WandbRun:
   x-axis of all others, and repeated steps are drawn twice.
   """
 
-  def __init__(self, workdir: str):
+  def __init__(self, workdir: str, *, name: str):
     """Starts or continues the run; its configuration is `config.json`."""
     self._records = queue.SimpleQueue[dict[str, Any] | None]()
     self._thread = threading.Thread(
-      target=self._report, args=(workdir,), daemon=True
+      target=self._report, args=(workdir, name), daemon=True
     )
     self._thread.start()
 
@@ -61,9 +61,9 @@ class WandbRun:
         _CLOSING_SECONDS,
       )
 
-  def _report(self, workdir: str) -> None:
+  def _report(self, workdir: str, name: str) -> None:
     try:
-      run = _start(pathlib.Path(workdir))
+      run = _start(pathlib.Path(workdir), name)
       while (numbers := self._records.get()) is not None:
         run.log(numbers)
       run.finish()
@@ -75,7 +75,7 @@ class WandbRun:
       )
 
 
-def _start(workdir: pathlib.Path) -> Any:
+def _start(workdir: pathlib.Path, name: str) -> Any:
   import wandb
 
   mode: Any = os.environ.get("WANDB_MODE", "online")
@@ -92,7 +92,7 @@ def _start(workdir: pathlib.Path) -> Any:
     mode=mode,
     dir=os.environ.get("WANDB_DIR", workdir),
     project=os.environ.get("WANDB_PROJECT", "transformer-xl"),
-    name=os.environ.get("WANDB_NAME", workdir.resolve().name),
+    name=os.environ.get("WANDB_NAME", name),
     config=json.loads((workdir / "config.json").read_text("utf-8")),
     settings=wandb.Settings(console="off", finish_timeout=_CLOSING_SECONDS),
   )

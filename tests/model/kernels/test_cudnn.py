@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests import tiny
 from transformer_xl import errors
 from transformer_xl.model import attention
+from transformer_xl.model import kinds
 from transformer_xl.model.kernels import cudnn
 from transformer_xl.model.kernels import device
 
@@ -34,6 +36,17 @@ def test_what_it_cannot_serve_is_refused(monkeypatch, inputs, expected):
     cudnn.relative_attention(_inputs(**inputs), None)
   assert "model.attention=cudnn" in str(error.value)
   assert expected in str(error.value)
+
+
+def test_parameters_are_drawn_whatever_it_serves(monkeypatch):
+  """One token has the odd length that it refuses."""
+  monkeypatch.setattr(device, "device_kind", lambda: "NVIDIA H200")
+  cudnn_config, other = (
+    tiny.model_config(attention=attention, encoding="rope")
+    for attention in ("cudnn", "reference")
+  )
+  shapes = kinds.abstract_params(cudnn_config)
+  assert shapes == kinds.abstract_params(other)
 
 
 @pytest.mark.parametrize(
