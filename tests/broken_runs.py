@@ -2,10 +2,7 @@
 
 import dataclasses
 
-import jax.numpy as jnp
-
 from transformer_xl.data import streams
-from transformer_xl.model import memory as memory_lib
 from transformer_xl.training import programs
 
 
@@ -46,17 +43,6 @@ def seen_labels(monkeypatch):
     return inputs, inputs
 
   monkeypatch.setattr(streams, "_pairs", same)
-
-
-def lost_memory(monkeypatch):
-  """No segment sees what was remembered of those before."""
-  append = memory_lib.append
-
-  def forget(*arguments, **options):
-    memory = append(*arguments, **options)
-    return memory._replace(length=jnp.zeros_like(memory.length))
-
-  monkeypatch.setattr(memory_lib, "append", forget)
 
 
 def _update_with(monkeypatch, section, changes):

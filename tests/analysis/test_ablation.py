@@ -11,6 +11,7 @@ from transformer_xl import errors
 from transformer_xl.analysis import ablation
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import rows
+from transformer_xl.config import load
 from transformer_xl.training import loop
 
 RUN = {
@@ -91,6 +92,34 @@ def test_a_row_trained_with_other_settings_is_refused(data_dir, tmp_path):
   path.write_text(json.dumps({"asked": settings}))
   with pytest.raises(errors.UserError, match=r"learning_rate=7.0 and 0.01 is"):
     ablation.run(config, str(tmp_path))
+
+
+def test_a_row_is_that_of_its_seed_data_and_evaluation(
+  data_dir, tmp_path, monkeypatch
+):
+  trained, described = [], []
+  monkeypatch.setattr(
+    rows.loop, "train", lambda config, folder: trained.append(folder) or True
+  )
+
+  def row(**updates):
+    config = load.replaced(corpus.config(data_dir, **RUN), updates)
+    return rows.result(
+      config,
+      str(tmp_path / "row"),
+      asked={},
+      describe=lambda: described.append(updates) or {"nll": len(described)},
+    )["nll"]
+
+  assert [row(), row(), row(**{"data.dir": "elsewhere"})] == [1, 1, 1]
+  assert row(**{"eval.clamp_len": 3}) == 2
+  assert row(**{"eval.clamp_len": 4}) == 3
+  for updates, text in (
+    ({"seed": 5}, "trained with seed=0 and 5 is"),
+    ({"data.name": "other"}, "data.name="),
+  ):
+    with pytest.raises(errors.UserError, match=text):
+      row(**updates)
 
 
 @pytest.mark.parametrize(

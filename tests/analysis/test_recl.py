@@ -183,6 +183,21 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
     np.testing.assert_allclose(losses[index], expected[5:], atol=ROUNDING)
 
 
+@pytest.mark.parametrize(
+  "updates",
+  [
+    {"model.memory_lens": ((1, 1), (1, 0))},
+    {"eval.context_len": 4, "eval.segment_len": 4, "eval.mem_len": (0,)},
+  ],
+)
+def test_no_other_length_changes_that_of_attention(folder, updates):
+  contexts = [2, 6]
+  attention = {"analysis.context": "attention"}
+  _, expected = read(folder, contexts, **attention)
+  _, losses = read(folder, contexts, **attention, **updates)
+  np.testing.assert_allclose(losses, expected, atol=ROUNDING)
+
+
 def test_with_one_layer_both_contexts_are_the_same(folder):
   contexts = [3, 7]
   one = {"model.num_layers": 1}

@@ -130,6 +130,9 @@ def test_values_are_literals_or_words():
     (("a: ", "a: train.mem_len=4"), "have one name"),
     (("a: train.mem_len=-4",), "train.mem_len must be 0 or more"),
     (("a: train.mem_len=x",), "train.mem_len must be a int"),
+    (("a: eval.cache.size=-1",), "eval.cache.size must be 0 or more"),
+    (("a: seed=1",), "set --config.analysis.seeds"),
+    (("a: train.weight_decay=0.1",), "no effect without train.optimizer"),
   ],
 )
 def test_a_study_that_cannot_be_is_one_line(

@@ -18,6 +18,14 @@ def command_error(mode="train", **updates):
   return message
 
 
+@pytest.mark.parametrize("mode", ["ablation", "attention", "recl", "study"])
+def test_analyses_are_at_temperature_1(mode):
+  message = command_error(mode, **{"eval.temperature": (1.08,)})
+  assert "set --config.eval.temperature=1.0" in message
+  config = tiny.config_dict(**{"eval.temperature": (1.08,)})
+  rules.check_command(load.from_config_dict(config), "eval")
+
+
 # A setting without effect, and the one that gives it an effect.
 NEEDED = [
   ({"model.compression": "mean"}, {"train.compressed_len": 2}),

@@ -12,7 +12,9 @@ from tests import oracle
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh
+from transformer_xl.config import load
 from transformer_xl.evaluation import attention_use
+from transformer_xl.evaluation import evaluate
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import loop
 
@@ -118,13 +120,16 @@ def test_the_share_of_memory_excludes_the_segment():
   )
 
 
-def test_training_logs_the_use_of_memory(data_dir, tmp_path):
+@pytest.mark.parametrize("same_length", [False, True])
+def test_training_logs_the_use_of_memory(data_dir, tmp_path, same_length):
   config = corpus.config(
     data_dir,
     **{
       "train.num_steps": 2,
       "train.eval_every_steps": 2,
       "train.log_memory_use": True,
+      "eval.same_length": same_length,
+      "eval.split": "valid",
     },
   )
   assert loop.train(config, str(tmp_path))
@@ -132,6 +137,13 @@ def test_training_logs_the_use_of_memory(data_dir, tmp_path):
   record = json.loads(lines[-1])
   assert record["split"] == "valid"
   assert record["nll_without_memory"] != record["nll"]
+  # Without memory a token still sees its segment.
+  whole = load.replaced(config, {"eval.same_length": False})
+  subject = evaluate.load(whole, str(tmp_path))
+  with jax.set_mesh(subject.mesh):
+    score = evaluate.Evaluator(whole, subject.mesh, mem_len=0)(subject.params)
+  expected = score.nll / score.num_tokens
+  assert record["nll_without_memory"] == pytest.approx(expected, rel=1e-6)
   assert 0 < record["memory_share_layer_1"] < 1
   assert 0 < record["memory_share_layer_2"] < 1
 
