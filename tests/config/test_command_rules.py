@@ -29,6 +29,8 @@ def test_analyses_are_at_temperature_1(mode):
 # A setting without effect, and the one that gives it an effect.
 NEEDED = [
   ({"model.compression": "mean"}, {"train.compressed_len": 2}),
+  ({"model.compression": "mean"}, {"generate.compressed_len": 2}),
+  ({"model.compression": "mean"}, {"score.compressed_len": 2}),
   (
     {"model.compression_rate": 2},
     {"model.compression": "max", "train.compressed_len": 2},

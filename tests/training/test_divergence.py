@@ -146,6 +146,8 @@ def test_with_nothing_old_enough_the_run_starts_anew_or_stops():
   assert (answer.skipped, answer.rate_factor) == (0, 0.25)
   with pytest.raises(errors.DivergenceError, match="no older"):
     watched.respond(divergence.Diverged("x", 60), [50, 60])
+  with pytest.raises(errors.DivergenceError, match="before any update: the"):
+    watched.respond(divergence.Diverged("x", 0), [0])
 
 
 def test_what_was_read_since_the_last_good_checkpoint_is_skipped(

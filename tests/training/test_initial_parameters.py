@@ -220,6 +220,14 @@ def test_a_source_that_is_not_there_is_refused(
   assert message in refusal(data_dir, **updates)
 
 
+def test_an_average_is_taken_for_what_it_is(data_dir, tmp_path):
+  source = str(tmp_path / "source")
+  runs.write(data_dir, source, **{"train.ema_decay": 0.9})
+  updates = {"train.init_from": source, "train.init_parameters": "asgd"}
+  message = refusal(data_dir, **updates)
+  assert "kept ema; set --config.train.init_parameters=ema or raw." in message
+
+
 def test_a_source_in_a_bucket_gives_its_parameters(bucket, data_dir):
   source = f"{bucket}/run"
   runs.write(data_dir, source)
