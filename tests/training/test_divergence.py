@@ -144,7 +144,9 @@ def test_with_nothing_old_enough_the_run_starts_anew_or_stops():
   answer = watched.respond(divergence.Diverged("x", 30), [10, 20, 30])
   assert answer.events[-1]["rewound_to"] == 0
   assert (answer.skipped, answer.rate_factor) == (0, 0.25)
-  with pytest.raises(errors.DivergenceError, match="no older"):
+  with pytest.raises(
+    errors.DivergenceError, match="no older checkpoint was kept"
+  ):
     watched.respond(divergence.Diverged("x", 60), [50, 60])
   with pytest.raises(errors.DivergenceError, match="before any update: the"):
     watched.respond(divergence.Diverged("x", 0), [0])
@@ -168,6 +170,28 @@ def test_what_was_read_since_the_last_good_checkpoint_is_skipped(
   state = test_resume.newest(tmp_path, config).state
   assert int(state.step) == 20
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
+
+
+def test_whole_calls_are_skipped_where_they_have_lengths(
+  data_dir, tmp_path, monkeypatch
+):
+  harmed = []
+  poison(
+    monkeypatch,
+    lambda leaf: leaf * np.nan,
+    # The last chunk is a part of a call.
+    is_bad=lambda step, _: step == 8 and not harmed and not harmed.append(step),
+  )
+  updates = {
+    **{"train.segment_lens": (8, 4, 2), "train.segments_per_call": 4},
+    **{"train.num_steps": 11, "train.eval_every_steps": 4},
+    "data.rotate_epochs": False,
+  }
+  config = corpus.config(data_dir, **GUARDED | updates)
+  assert loop.train(config, str(tmp_path))
+  (event,) = events(tmp_path)
+  assert (event["rewound_to"], event["skipped"]) == (4, 7)
+  assert lines(tmp_path)[-1]["step"] == 11
 
 
 def test_the_rate_is_lowered_until_the_loss_is_a_number(data_dir, tmp_path):

@@ -89,6 +89,7 @@ class TrainStream:
     steps = np.arange(step, step + count)[:, None]
     starts = np.arange(self.num_lanes)[lanes] * (self.pairs // self.num_lanes)
     length = self._lengths.shape_at(step)
+    assert length == self._lengths.shape_at(step + count - 1)
     if self.rotate:
       epoch, steps = np.divmod(steps, self.steps_per_epoch)
       starts = starts + self._offsets(epoch) + steps * length

@@ -35,6 +35,13 @@ def log(result: dict[str, Any]) -> None:
       plan["collective_seconds"] * 1e3,
     )
     logging.info("M cycles of %s\n%s", kind, _table(plan))
+  if nearest := result["train"].get("nearest_that_fits"):
+    logging.info("Training fits with %s", nearest["change"])
+  if result["hours"]:
+    logging.info(
+      "All updates: %.3g hours, %.3g chip-hours, without collectives.",
+      *(result["hours"], result["chip_hours"]),
+    )
   if held := result["eval"]["hbm_bytes_while_evaluating"]:
     logging.info("Validation while training: %.2f GiB per chip", held / 2**30)
 

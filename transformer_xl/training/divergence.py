@@ -127,11 +127,16 @@ class Guard:
     step = self._target(now, saved)
     # The run got past earlier events and saved a checkpoint after them.
     same = [e for e in self.answer.events if e["detected_at"] > (step or 0)]
-    if step is None or len(same) >= config.tries:
+    if step is None:
       raise errors.DivergenceError(
-        f"{trouble.what} at step {now} after {len(same)} tries to get past it, "
-        f"or there is no older checkpoint; the last good one is {last_good}. "
-        f"{_LOWER}, or set a higher --config.divergence.tries, and run again."
+        f"{trouble.what} at step {now}, and no older checkpoint was kept to "
+        f"rewind to; the last good one is {last_good}. {_LOWER}, and run again."
+      )
+    if len(same) >= config.tries:
+      raise errors.DivergenceError(
+        f"{trouble.what} at step {now} after {len(same)} tries to get past it; "
+        f"the last good checkpoint is {last_good}. {_LOWER}, or set a higher "
+        "--config.divergence.tries, and run again."
       )
     skipped, factor, events = self.answer
     if config.action == "skip":
