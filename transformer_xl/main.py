@@ -120,9 +120,22 @@ def _train(config, workdir: str) -> bool:
   if not _run("train", config, workdir):
     return False
   command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
+  if config.train.finish_with:
+    _share(workdir)
   for mode in config.train.finish_with:
     _run(mode, config, workdir)
   return True
+
+
+def _share(workdir: str) -> None:
+  """Lets all processes see what the first one has written to a bucket."""
+  import jax
+  from jax.experimental import multihost_utils
+
+  if storage.is_bucket(workdir) and jax.process_count() > 1:
+    multihost_utils.sync_global_devices("the run is in the bucket")
+    if jax.process_index() != 0:
+      storage.forget(workdir)
 
 
 def _start_devices(workdir: str, attention: str) -> None:

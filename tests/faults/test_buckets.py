@@ -165,6 +165,18 @@ def test_the_lock_of_a_machine_that_is_gone(run, trying_bucket):
     note("the same command resumes on another")
 
 
+def test_two_processes_finish_with_modes_in_a_new_workdir(run, bench, tmp_path):
+  modes = "--config.train.finish_with=('generate','report')"
+  flags = (*run.flags, modes, "--config.generate.prompt=a")
+  both = test_two_processes.start_both(bench, tmp_path / "run", *flags)
+  for process in both:
+    assert process.end() == 0, process.says()
+  copy = run.fetched()
+  assert (copy / "results" / "generate.json").exists()
+  assert (copy / "report.html").exists()
+  shutil.rmtree(copy)
+
+
 @pytest.fixture(scope="module")
 def whole(bench, tmp_path_factory):
   """What two processes write to a disk."""
