@@ -77,6 +77,18 @@ def test_a_copy_with_another_token_is_replaced(dataset, tmp_path):
   np.testing.assert_array_equal(again.tokens, TEXT)
 
 
+def test_documents_of_another_dataset_with_the_same_tokens_are_replaced(
+  dataset, tmp_path
+):
+  intact = token_file.open_split(dataset, "train").documents
+  [path] = copies(tmp_path)
+  starts = path.with_name("train_documents.npy")
+  np.save(starts, np.zeros(1, np.int64))
+  again = token_file.open_split(dataset, "train")
+  np.testing.assert_array_equal(again.documents, intact)
+  assert len(intact) > 1
+
+
 def test_text_that_changed_in_the_bucket_is_another_copy(dataset, tmp_path):
   old = token_file.open_split(dataset, "train")
   folder = tmp_path / corpus.NAME

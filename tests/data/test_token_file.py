@@ -69,9 +69,16 @@ def _disorder_documents(folder):
   np.save(path, np.load(path)[::-1])
 
 
+def _join_documents(folder):
+  """The same tokens, as fewer documents."""
+  path = folder / "train_documents.npy"
+  np.save(path, np.load(path)[:1])
+
+
 @pytest.mark.parametrize(
   ("harm", "says"),
   [
+    (_join_documents, "has 1 documents where meta.json says"),
     (_remove, "no prepared data in"),
     (_damage_meta, "meta.json is damaged"),
     (_truncate, "train.npy is truncated"),

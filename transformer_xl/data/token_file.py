@@ -112,6 +112,10 @@ def _open(directory: str, split: str, entry: dict[str, Any]) -> TokenFile:
     hashes = f"{digest[:12]} where meta.json says {entry['sha256'][:12]}"
     raise _damaged(directory, path, f"has the SHA-256 {hashes}: it was changed")
   documents = np.array(documents)
+  count = entry.get("num_documents", len(documents))
+  if len(documents) != count:  # Of other documents with the same tokens.
+    counts = f"{len(documents)} documents where meta.json says {count}"
+    raise _damaged(directory, starts_path, f"has {counts}")
   rises = np.all(documents[1:] > documents[:-1])
   if not rises or not np.all((documents >= 0) & (documents < len(tokens))):
     wanted = f"must have rising positions below {len(tokens)}"
