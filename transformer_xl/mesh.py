@@ -64,7 +64,7 @@ def make_mesh(
     UserError: the axes do not use all devices, or they cross slices.
   """
   devices = devices or jax.devices()
-  slices = _num_slices(devices)
+  slices = num_slices(devices)
   axes = mesh_axes.choose(
     config, demand, num_devices=len(devices), num_slices=slices
   )
@@ -80,7 +80,7 @@ def make_mesh(
   return jax.sharding.Mesh(grid, AXES, axis_types=types)
 
 
-def _num_slices(devices: Sequence[Any]) -> int:
+def num_slices(devices: Sequence[Any]) -> int:
   """Number of TPU slices; other devices count as one."""
   if not devices[0].device_kind.startswith("TPU"):
     return 1

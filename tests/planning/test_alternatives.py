@@ -1,6 +1,9 @@
 """Alternatives to a configuration that does not fit, and their order."""
 
+import jax
+
 from tests import tiny
+from tests.config.test_rules import LSTM
 from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.planning import plan
@@ -45,6 +48,19 @@ def test_parameters_are_sharded_as_far_as_their_width_allows():
   assert smaller.mesh.fsdp == 2
 
 
+def test_parameters_are_sharded_within_a_slice():
+  found = plan.smaller(config(), num_devices=16, num_slices=2)
+  assert {one.mesh.fsdp for _, one in found} - {config().mesh.fsdp} == {8}
+
+
+def test_a_recurrent_network_has_no_attention_to_compute_again():
+  recurrent = config(**LSTM)
+  found = [one for _, one in plan.smaller(recurrent, num_devices=8)]
+  for one in found:
+    rules.check(one)
+  assert {one.mesh.fsdp for one in found} == {8}
+
+
 def test_present_settings_are_not_alternatives():
   recomputed = config(**{"model.remat": "full"})
   tries = plan.smaller(recomputed, num_devices=8)
@@ -62,8 +78,8 @@ def test_the_first_alternative_that_fits_is_proposed(monkeypatch):
     return {"fits": config.train.accumulation_steps == 4}
 
   monkeypatch.setattr(plan, "train_plan", train_plan)
-  found = plan._nearest(config(), devices=[None] * 8)
+  found = plan._nearest(config(), devices=jax.devices()[:1] * 8)
   assert found["change"].endswith("--config.train.accumulation_steps=4")
   assert len(tried) == 6
   monkeypatch.setattr(plan, "train_plan", lambda *_: {"fits": False})
-  assert plan._nearest(config(), devices=[None] * 8) is None
+  assert plan._nearest(config(), devices=jax.devices()[:1] * 8) is None

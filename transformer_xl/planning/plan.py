@@ -5,7 +5,6 @@ the shardings of its mesh, and reports the memory and work per chip according to
 the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import jax
 from absl import logging
 
 from transformer_xl import hardware
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment
@@ -251,7 +251,7 @@ def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
 
 
 def smaller(
-  config: schema.ExperimentConfig, *, num_devices: int
+  config: schema.ExperimentConfig, *, num_devices: int, num_slices: int = 1
 ) -> Iterator[tuple[str, schema.ExperimentConfig]]:
   """Yields flags and the configuration that they give, smallest change first.
 
@@ -260,10 +260,11 @@ def smaller(
   """
   # According to the plans in docs/tpu.md, recomputing attention halves the
   # memory of wt103_large at half the cost of recomputing everything.
-  remat = {"model.remat": "full"}
-  is_full = config.model.remat == "full"
-  # The number of shards must divide the model's width.
-  num_shards = math.gcd(num_devices, config.model.model_dim)
+  can_remat = config.model.has_attention
+  remat: dict[str, Any] = {"model.remat": "full"} if can_remat else {}
+  is_full = not can_remat or config.model.remat == "full"
+  # The number of shards must divide the model's width, and a slice.
+  num_shards = math.gcd(num_devices // num_slices, config.model.model_dim)
   split: dict[str, Any] = {}
   if num_shards > 1:
     split = {"mesh.data": -1, "mesh.fsdp": num_shards, "mesh.tensor": 1}
@@ -282,11 +283,7 @@ def smaller(
       steps = lanes // divisor // num_devices
       tries.append({**both, **fewer, "train.accumulation_steps": steps})
   for fields in tries:
-    changed = config
-    for name, value in fields.items():
-      group, _, field = name.partition(".")
-      part = dataclasses.replace(getattr(changed, group), **{field: value})
-      changed = dataclasses.replace(changed, **{group: part})
+    changed = load.replaced(config, fields)
     if changed != config:
       flags = [f"--config.{name}={value}" for name, value in fields.items()]
       yield " ".join(flags), changed
@@ -294,7 +291,11 @@ def smaller(
 
 def _nearest(config, devices) -> Plan | None:
   """The first smaller configuration that fits, with its plan, or None."""
-  for change, changed in smaller(config, num_devices=len(devices)):
+  sizes = {
+    "num_devices": len(devices),
+    "num_slices": mesh_lib.num_slices(devices),
+  }
+  for change, changed in smaller(config, **sizes):
     logging.info("The configuration does not fit; trying %s.", change)
     plan = train_plan(changed, devices)
     if plan["fits"]:

@@ -4,6 +4,7 @@ import itertools
 
 import jax
 
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -36,7 +37,11 @@ def explain(
     names = _FIELDS.get(mode, _EVALUATION)
     fields = ", ".join(f"--config.{name}" for name in names)
     return f"{said}; lower one of {fields}."
-  tries = plan.smaller(config, num_devices=jax.device_count())
+  tries = plan.smaller(
+    config,
+    num_devices=jax.device_count(),
+    num_slices=mesh_lib.num_slices(jax.devices()),
+  )
   changes = [flags for flags, _ in itertools.islice(tries, _NUM_ALTERNATIVES)]
   changes = changes or ["a lower --config.train.mem_len"]
   return (
