@@ -105,7 +105,8 @@ def _meta() -> bytes:
     corpus.write(folder)
     path = pathlib.Path(folder, corpus.NAME, "meta.json")
     meta = json.loads(path.read_bytes())
-  meta["splits"]["train"]["num_tokens"] = 60
+  for name in ("num_tokens", "num_documents"):
+    meta["splits"]["train"][name] = 60
   digest = hashlib.sha256(_VALID["train.npy"]).hexdigest()
   meta["splits"]["train"]["sha256"] = digest
   return json.dumps(meta).encode()

@@ -5,7 +5,7 @@ import pytest
 
 from tests import corpus
 from tests.training import test_resume
-from transformer_xl.evaluation import evaluate as evaluate_lib
+from transformer_xl.evaluation import cards
 from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.text import generate
 from transformer_xl.training import loop
@@ -57,7 +57,7 @@ def test_hidden_states_score_what_validation_scored(workdir, data_dir):
   # Float32 sums in another order.
   assert card["nll"] == pytest.approx(validated["nll"], rel=1e-6)
   for result in (card, validated):
-    assert evaluate_lib.memory_text(result) == "8 and 6 slots of 2 (conv)"
+    assert cards.memory_text(result) == "8 and 6 slots of 2 (conv)"
 
 
 @pytest.mark.rest

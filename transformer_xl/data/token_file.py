@@ -114,7 +114,7 @@ def _open(directory: str, split: str, entry: dict[str, Any]) -> TokenFile:
   documents = np.array(documents)
   count = entry.get("num_documents", len(documents))
   if len(documents) != count:  # Of other documents with the same tokens.
-    counts = f"{len(documents)} documents where meta.json says {count}"
+    counts = f"{len(documents)} documents where meta.json says {count!r}"
     raise _damaged(directory, starts_path, f"has {counts}")
   rises = np.all(documents[1:] > documents[:-1])
   if not rises or not np.all((documents >= 0) & (documents < len(tokens))):
