@@ -2,6 +2,7 @@
 
 import collections
 import glob
+import itertools
 import json
 import pathlib
 import re
@@ -61,12 +62,8 @@ def of_splits(
         found = {split: paths for split, paths in found.items() if paths}
         break
   else:
-    held_out = {
-      path.resolve()
-      for split in found
-      if split != "train"
-      for path in found[split]
-    }
+    given = itertools.chain(found.get("valid", ()), found.get("test", ()))
+    held_out = {path.resolve() for path in given}
     found["train"] = [
       path for path in found["train"] if path.resolve() not in held_out
     ]

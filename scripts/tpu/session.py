@@ -69,9 +69,7 @@ def run(job: job_lib.Job, commit: str) -> None:
 
 def _attempt(job: job_lib.Job, commit: str) -> str:
   """Starts a job, or joins one that runs, and follows it to its end."""
-  found = queued_resource.patiently(
-    job.slice_, "no answer yet", lambda: job_lib.states(job), tries=_TRIES
-  )
+  found = _states(job)
   if set(found) == {"running"}:
     queued_resource.log(f"{job.slice_.name}: the run is there; following it.")
     return follow(job, most=RECENT)
@@ -85,6 +83,13 @@ def _attempt(job: job_lib.Job, commit: str) -> str:
   return follow(job)
 
 
+def _states(job: job_lib.Job) -> list[str]:
+  """What became of a job on each worker; raises as `start`."""
+  return queued_resource.patiently(
+    job.slice_, "no answer yet", lambda: job_lib.states(job), tries=_TRIES
+  )
+
+
 def start_anew(job: job_lib.Job) -> None:
   """`start`, unless the job runs on all its workers.
 
@@ -92,10 +97,7 @@ def start_anew(job: job_lib.Job) -> None:
     UserError: it runs, perhaps with other flags.
     GoneError, RefusedError: as `start`.
   """
-  found = queued_resource.patiently(
-    job.slice_, "no answer yet", lambda: job_lib.states(job), tries=_TRIES
-  )
-  if set(found) == {"running"}:
+  if set(_states(job)) == {"running"}:
     raise errors.UserError(
       f"the job {job.name} runs already, with the flags it was started with; "
       f"to follow it: logs {job.slice_.name} --job {job.name}"

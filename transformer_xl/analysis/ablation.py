@@ -28,6 +28,7 @@ from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import rows as rows_lib
 from transformer_xl.config import load
+from transformer_xl.config import memory_rules
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
@@ -216,11 +217,7 @@ def _with_memory(subject, attention_len) -> evaluate.Score:
   """Scores with memory; a token's own key is one of `attention_len`."""
   config, mesh, params = subject[:3]
   values = {
-    "model.same_length_window": "mem_len",
-    "model.memory_lens": (),
-    "eval.same_length": True,
-    "eval.context_len": 0,
-    "eval.compressed_len": 0,
+    **memory_rules.EXACT_LENGTH,
     "eval.segment_len": config.train.segment_len,
   }
   config = load.replaced(config, values)

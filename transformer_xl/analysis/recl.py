@@ -33,6 +33,7 @@ from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import attention_rules
 from transformer_xl.config import load
+from transformer_xl.config import memory_rules
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
@@ -214,11 +215,7 @@ def _one_pass(subject, length) -> np.ndarray:
   """Losses of all tokens but the first, in order."""
   config = subject.config
   values = {
-    "model.same_length_window": "mem_len",
-    "model.memory_lens": (),
-    "eval.same_length": True,
-    "eval.context_len": 0,
-    "eval.compressed_len": 0,
+    **memory_rules.EXACT_LENGTH,
     # All that a token can depend on, so that lanes make no difference.
     "eval.warmup_len": length * config.model.num_layers,
   }

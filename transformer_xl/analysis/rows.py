@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
+from flax import traverse_util
 
 from transformer_xl import errors
 from transformer_xl import storage
@@ -42,12 +43,12 @@ def result(
   if os.path.exists(path):
     with open(path, encoding="utf-8") as file:
       found = json.load(file)
-    for name, value in _trained(found["asked"]).items():
-      now = _trained(wanted).get(name, value)
-      if now != value:
+    before, now = map(_trained, (found["asked"], wanted))
+    for name, value in before.items():
+      if now.get(name, value) != value:
         raise errors.UserError(
-          f"{folder} was trained with {name}={value} and {now} is requested; "
-          "use another --workdir."
+          f"{folder} was trained with {name}={value} and {now[name]} is "
+          "requested; use another --workdir."
         )
     if found["asked"] == wanted:
       logging.info("%s is finished.", folder)
@@ -94,13 +95,10 @@ def settings(
 
 
 def _trained(asked: dict[str, Any]) -> dict[str, Any]:
-  """The settings that a row is trained with, by name."""
-  found = {
-    f"{group}.{name}": value
-    for group in ("model", "train", "data")
-    for name, value in asked.get(group, {}).items()  # Older rows have fewer.
-  }
-  return found | {name: asked[name] for name in ("seed",) if name in asked}
+  """The settings that a row is trained with, by name; older rows have fewer."""
+  groups = ("model", "train", "data", "seed")
+  kept = {name: asked[name] for name in groups if name in asked}
+  return traverse_util.flatten_dict(kept, sep=".")
 
 
 def markdown(lines: list[list[str]]) -> str:

@@ -12,6 +12,15 @@ _COMPRESSED = {
   "train.gradient_segments": 1,
   "train.log_memory_use": False,
 }
+# With these, each layer attends to as many keys as `mem_len`, a token's own
+# included, and to nothing else.
+EXACT_LENGTH = {
+  "model.same_length_window": "mem_len",
+  "model.memory_lens": (),
+  "eval.same_length": True,
+  "eval.context_len": 0,
+  "eval.compressed_len": 0,
+}
 
 
 def check(config: schema.ExperimentConfig) -> None:

@@ -18,6 +18,7 @@ from transformer_xl.config import schema
 
 _ADAM = "train.optimizer=adam or train.optimizer=adamw or train.optimizer=lamb"
 _DYNAMIC = "eval.dynamic.kind=sgd or eval.dynamic.kind=rms"
+# Modes whose results state no temperature.
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
 # What a setting needs to have an effect.
 NEEDED = {

@@ -112,8 +112,10 @@ def _open(directory: str, split: str, entry: dict[str, Any]) -> TokenFile:
     hashes = f"{digest[:12]} where meta.json says {entry['sha256'][:12]}"
     raise _damaged(directory, path, f"has the SHA-256 {hashes}: it was changed")
   documents = np.array(documents)
+  # A copy on disk is found by the hash of its tokens, which another dataset may
+  # cut into other documents.
   count = entry.get("num_documents", len(documents))
-  if len(documents) != count:  # Of other documents with the same tokens.
+  if len(documents) != count:
     counts = f"{len(documents)} documents where meta.json says {count!r}"
     raise _damaged(directory, starts_path, f"has {counts}")
   rises = np.all(documents[1:] > documents[:-1])

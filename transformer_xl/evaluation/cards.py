@@ -37,10 +37,7 @@ def finite(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_static(card: Mapping[str, Any]) -> bool:
-  """Whether nothing adapted to the split.
-
-  Static results and others are never listed together.
-  """
+  """Whether nothing adapted to the split, so that protocols are alike."""
   return not any(card.get(kind) for kind in ADAPTED)
 
 

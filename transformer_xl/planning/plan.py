@@ -282,9 +282,11 @@ def smaller(
       # One lane per device at a time.
       steps = lanes // divisor // num_devices
       tries.append({**both, **fewer, "train.accumulation_steps": steps})
+  seen = {config}
   for fields in tries:
     changed = load.replaced(config, fields)
-    if changed != config:
+    if changed not in seen:
+      seen.add(changed)
       flags = [f"--config.{name}={value}" for name, value in fields.items()]
       yield " ".join(flags), changed
 

@@ -171,17 +171,18 @@ def load(path: str) -> Curve:
 
 
 def _check(curve: Curve) -> None:
-  """Raises ValueError unless there is a finite loss for each step."""
-  arrays, steps = [curve.losses], [len(curve.steps)]
-  if len(curve.losses) != len(curve.seeds):
-    raise ValueError("there are not as many losses as runs")
-  for array in (curve.validation_losses, curve.validation_deviations):
-    if array is not None:
-      arrays.append(array)
-      steps.append(len(curve.validation_steps))
-  for array, count in zip(arrays, steps, strict=True):
-    if array.shape[-1:] != (count,) or not np.isfinite(array).all():
-      raise ValueError("there are not as many losses as steps")
+  """Raises ValueError unless each run has a finite loss for each step."""
+  num_runs, num_validations = len(curve.seeds), len(curve.validation_steps)
+  deviations = curve.validation_deviations
+  if curve.losses.shape != (num_runs, len(curve.steps)):
+    raise ValueError("there are not as many losses as steps")
+  for array in (curve.validation_losses, deviations):
+    if array is not None and array.shape[-1:] != (num_validations,):
+      raise ValueError("there are not as many validations as steps")
+    if array is not None and not np.isfinite(array).all():
+      raise ValueError("a validation is not finite")
+  if not np.isfinite(curve.losses).all():
+    raise ValueError("a loss is not finite")
 
 
 def compare(run: logged_run.Run, curve: Curve) -> tuple[int, str]:
