@@ -16,6 +16,7 @@ import socket
 import sys
 import traceback
 
+import filelock
 import jax
 import orbax.checkpoint as ocp
 from absl import logging
@@ -106,6 +107,7 @@ def tuned_by_one(folder):
 
 def by_two(folder):
   _refuse_folders_of_their_own(folder)
+  _refuse_a_folder_in_use(folder)
   run(folder, "two", (1, 2, 1), num_steps=SAVED)
 
 
@@ -124,12 +126,26 @@ def in_mode(folder, mode):
 
 def _refuse_folders_of_their_own(folder):
   """They are found out before anything waits for the other process."""
+  _refuse(folder, f"own.{jax.process_index()}")
+
+
+def _refuse_a_folder_in_use(folder):
+  """Only the first process locks it, and all must end."""
+  (folder / "used").mkdir(exist_ok=True)
+  used = filelock.FileLock(folder / "used" / ".lock")
+  if jax.process_index() == 0:
+    used.acquire()
+  _refuse(folder, "used")
+  used.release()
+
+
+def _refuse(folder, name):
   try:
-    run(folder, f"own.{jax.process_index()}", (2, 1, 1))
+    run(folder, name, (2, 1, 1))
   except errors.UserError as error:
     logging.info("Refused: %s", error)
   else:
-    raise AssertionError("each process trained in a folder of its own")
+    raise AssertionError(f"both processes trained in {name}")
 
 
 def by_few(folder):

@@ -203,17 +203,20 @@ def test_several_processes_start_from_the_parameters_of_another_run(folders):
 
 
 @pytest.mark.slow
-def test_a_workdir_that_is_not_shared_is_refused_at_the_start(folder):
+def test_a_workdir_that_is_in_use_or_not_shared_is_refused_in_all_processes(
+  folder,
+):
   (logs,) = (
     found
     for work in ("by_few", "by_both", "by_two")
     if (found := [*folder.glob(f"{work}.*.log")])
   )
   assert len(logs) == 2
-  for path in logs:
-    assert (
-      "Refused: processes [1] do not see what process 0" in path.read_text()
-    )
+  refused = ["another process trains in", "process 0 could not lock"]
+  for path, reason in zip(sorted(logs), refused, strict=True):
+    log = path.read_text()
+    assert "Refused: processes [1] do not see what process 0" in log
+    assert f"Refused: {reason}" in log
   for process in range(2):
     assert list((folder / f"own.{process}").iterdir()) == []
 

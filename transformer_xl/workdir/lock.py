@@ -38,13 +38,20 @@ def locked(folder: str) -> Iterator[None]:
   bucket's folder is uploaded before the lock is removed.
 
   Raises:
-    UserError: another run is in it, or several processes do not share it.
+    UserError: another run is in it, or several processes do not share it; in
+      all processes.
   """
   if not storage.is_bucket(folder):
     os.makedirs(folder, exist_ok=True)
   hold = _bucket_lock if storage.is_bucket(folder) else _file_lock
-  is_first = jax.process_index() == 0
-  with hold(folder) if is_first else contextlib.nullcontext():
+  refusal = None
+  with contextlib.ExitStack() as held:
+    if jax.process_index() == 0:
+      try:
+        held.enter_context(hold(folder))
+      except errors.UserError as error:
+        refusal = error
+    _require_held(refusal, folder)
     storage.forget(folder)  # The last run may have written until now.
     _require_shared(folder)
     try:
@@ -172,6 +179,17 @@ def _taken(folder: str) -> errors.UserError:
     "other's checkpoints: wait for its end, which a save may delay, or set "
     "another --workdir."
   )
+
+
+def _require_held(refusal: errors.UserError | None, folder: str) -> None:
+  """Raises in all processes what kept the first one out."""
+  is_refused = np.asarray(refusal is not None)
+  if jax.process_count() > 1:
+    is_refused = multihost_utils.broadcast_one_to_all(is_refused)
+  if is_refused:
+    raise refusal or errors.UserError(
+      f"process 0 could not lock {folder}; its own line says why."
+    )
 
 
 def _require_shared(folder: str) -> None:
