@@ -1,6 +1,7 @@
 """A loss that is lost sends the run back, and never into a checkpoint."""
 
 import math
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -192,6 +193,25 @@ def test_whole_calls_are_skipped_where_they_have_lengths(
   (event,) = events(tmp_path)
   assert (event["rewound_to"], event["skipped"]) == (4, 7)
   assert lines(tmp_path)[-1]["step"] == 11
+
+
+def test_a_source_that_is_gone_costs_the_run_no_checkpoint(
+  data_dir, tmp_path, monkeypatch
+):
+  source, workdir = tmp_path / "source", tmp_path / "run"
+  short = GUARDED | {"train.num_steps": 4}
+  assert loop.train(corpus.config(data_dir, **short), str(source))
+
+  def lose_the_source(step, _):
+    if step == 4:
+      shutil.rmtree(source)
+    return step == 4
+
+  poison(monkeypatch, lambda leaf: leaf * np.nan, is_bad=lose_the_source)
+  tuned = GUARDED | {"train.init_from": str(source), "divergence.window": 10}
+  with pytest.raises(errors.UserError, match="has no config"):
+    loop.train(corpus.config(data_dir, **tuned), str(workdir))
+  assert steps(workdir) == [4]
 
 
 def test_the_rate_is_lowered_until_the_loss_is_a_number(data_dir, tmp_path):

@@ -111,6 +111,8 @@ def rewind(
     "times %(rate_factor)g).",
     event,
   )
+  if not event["rewound_to"] and config.train.init_from:
+    initial_parameters.load(config, mesh)  # Else nothing would be left.
   checkpoints.drop_after(event["rewound_to"])
   run = start(config, mesh, checkpoints, stream)
   guard = divergence.Guard(config, run.metadata.guard)
