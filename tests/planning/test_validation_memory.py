@@ -20,18 +20,24 @@ def num_bytes(tree):
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("memory", ["hidden", "key_value"])
-def test_validation_adds_to_the_training_state(monkeypatch, memory):
-  monkeypatch.setitem(hardware.CHIPS, "cpu", hardware.CHIPS["TPU v5 lite"])
-  updates = {"train.eval_every_steps": 10, "train.eval_mem_len": 3}
-  validating = config(**updates, **{"eval.memory": memory})
+@pytest.fixture
+def asked(monkeypatch):
+  """The lengths of the evaluations that are planned, of 1000 bytes each."""
   asked = []
 
-  def eval_plan(_, devices, *, mem_len, mesh):
-    asked.append(mem_len)
+  def eval_plan(config, devices, *, mesh):
+    asked.append((*config.eval.mem_len, config.eval.compressed_len))
     return {"hbm_bytes_per_chip": 1000}
 
   monkeypatch.setattr(plan, "eval_plan", eval_plan)
+  return asked
+
+
+@pytest.mark.parametrize("memory", ["hidden", "key_value"])
+def test_validation_adds_to_the_training_state(monkeypatch, memory, asked):
+  monkeypatch.setitem(hardware.CHIPS, "cpu", hardware.CHIPS["TPU v5 lite"])
+  updates = {"train.eval_every_steps": 10, "train.eval_mem_len": 3}
+  validating = config(**updates, **{"eval.memory": memory})
   found = [
     plan._bytes_while_evaluating(
       validating,
@@ -40,11 +46,25 @@ def test_validation_adds_to_the_training_state(monkeypatch, memory):
     )
     for mem_len in (3, 5)
   ]
-  assert asked == [3]  # Evaluation alone has been planned with another length.
+  assert asked == [(3, 0)]  # Evaluation alone has been planned with another length.
   kept = num_bytes(programs.abstract_state(validating))
   if memory == "hidden":  # It reads the parameters of the state.
     kept -= num_bytes(programs.abstract_state(validating)[0].params)
   assert found == [1000 + kept] * 2
+
+
+def test_validation_has_the_compressed_memory_of_training(monkeypatch, asked):
+  monkeypatch.setitem(hardware.CHIPS, "cpu", hardware.CHIPS["TPU v5 lite"])
+  compressed = {"model.compression": "mean", "model.compression_rate": 2}
+  lengths = {"train.compressed_len": 4, "eval.compressed_len": 2}
+  both = config(**compressed, **lengths, **{"train.eval_every_steps": 10})
+  mem_len = both.train.eval_mem_len
+  plan._bytes_while_evaluating(
+    both,
+    jax.devices()[:1],
+    {"mem_len": mem_len, "mesh": ONE, "hbm_bytes_per_chip": 1000},
+  )
+  assert asked == [(mem_len, 4)]
 
 
 def test_there_is_no_figure_without_validation_or_without_room():

@@ -27,6 +27,7 @@ def lower(config: schema.ExperimentConfig, device: Any) -> Any:
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
     max_step_len=1,
+    compressed_len=generate.compressed_len,
   )
   alone = schema.MeshConfig(data=1, fsdp=1, tensor=1)
   mesh = mesh_lib.make_mesh(alone, devices=[device])

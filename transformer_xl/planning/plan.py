@@ -131,12 +131,11 @@ def eval_plan(
   config: schema.ExperimentConfig,
   devices: list[Any],
   *,
-  mem_len: int | None = None,
   mesh: jax.sharding.Mesh | None = None,
 ) -> Plan:
-  """Plans evaluation, by default that of `--mode=eval` with longest memory."""
+  """Plans evaluation with the longest memory, by default on its own mesh."""
   evaluation = config.eval
-  mem_len = max(evaluation.mem_len) if mem_len is None else mem_len
+  mem_len = max(evaluation.mem_len)
   mesh = mesh or trained_model.make_mesh(config, devices=devices)
   count = evaluation.segments_per_call
   with jax.set_mesh(mesh):
@@ -159,7 +158,9 @@ def _generation_plan(config: schema.ExperimentConfig, device: Any) -> Plan:
   """Plans a token of each sample, on one device; times are per token."""
   settings = config.generate
   useful = flops.forward_flops_per_token(
-    config.model, segment_len=1, mem_len=settings.mem_len
+    config.model,
+    segment_len=1,
+    mem_len=settings.mem_len + settings.compressed_len,
   )
   lowered = generation.lower(config, device)
   tokens = settings.num_samples
@@ -174,15 +175,17 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
   """
   if not config.train.eval_every_steps:
     return None
-  mem_len = config.train.eval_mem_len
   mesh = programs.make_mesh(config, devices=devices)
-  if (mem_len, dict(mesh.shape)) != (evaluation["mem_len"], evaluation["mesh"]):
-    evaluation = eval_plan(config, devices, mem_len=mem_len, mesh=mesh)
+  validation = programs.validation_config(config)
+  (mem_len,), slots = validation.eval.mem_len, validation.eval.compressed_len
+  planned = [evaluation["mem_len"], config.eval.compressed_len]
+  if [*planned, evaluation["mesh"]] != [mem_len, slots, dict(mesh.shape)]:
+    evaluation = eval_plan(validation, devices, mesh=mesh)
   held = evaluation.get("hbm_bytes_per_chip")
   if held is None:
     return None
   state, memory = programs.placed_state(config, mesh)
-  kind = scorer.memory_kind(config, mesh, mem_len=mem_len)
+  kind = scorer.memory_kind(validation, mesh, mem_len=mem_len)
   if kind == "hidden":  # Evaluation has counted them.
     state = state._replace(params=None)
   sizes = [

@@ -15,7 +15,6 @@ import jax
 import optax
 from absl import logging
 
-from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import attention_use
@@ -95,13 +94,8 @@ class Evaluation:
   ):
     self._config, self._checkpoints, self._stop = config, checkpoints, stop
     mesh = programs.make_mesh(config)
-    values = {
-      "eval.split": "valid",
-      "eval.compressed_len": config.train.compressed_len,
-      "eval.temperature": (1.0,),  # Those are for the split that is reported.
-    }
-    config = load.replaced(config, values)
-    mem_len = config.train.eval_mem_len
+    config = programs.validation_config(config)
+    (mem_len,) = config.eval.mem_len
     self._evaluator = evaluate.Evaluator(config, mesh, mem_len=mem_len)
     self._compressed = cards_lib.compressed(config, mem_len)
     self._memory_use = None

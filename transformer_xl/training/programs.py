@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
 from transformer_xl import shapes
+from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.model import kinds
 from transformer_xl.training import optimizer as optimizer_lib
@@ -42,6 +43,19 @@ def make_mesh(
     state_bytes=_state_bytes(config),
   )
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
+
+
+def validation_config(
+  config: schema.ExperimentConfig,
+) -> schema.ExperimentConfig:
+  """The configuration that validations during training are made with."""
+  values = {
+    "eval.split": "valid",
+    "eval.mem_len": (config.train.eval_mem_len,),
+    "eval.compressed_len": config.train.compressed_len,
+    "eval.temperature": (1.0,),  # Those are for the split that is reported.
+  }
+  return load.replaced(config, values)
 
 
 def describe_mesh(
