@@ -46,7 +46,8 @@ def test_validation_adds_to_the_training_state(monkeypatch, memory, asked):
     )
     for mem_len in (3, 5)
   ]
-  assert asked == [(3, 0)]  # Evaluation alone has been planned with another length.
+  # Evaluation alone has been planned with another length.
+  assert asked == [(3, 0)]
   kept = num_bytes(programs.abstract_state(validating))
   if memory == "hidden":  # It reads the parameters of the state.
     kept -= num_bytes(programs.abstract_state(validating)[0].params)
