@@ -40,14 +40,20 @@ class LanguageModel(NamedTuple):
 
   def settings(self) -> dict[str, Any]:
     """How texts are read, as results state it."""
-    names = ("segment_len", "mem_len", "clamp_len", "same_length")
-    settings = {name: getattr(self.reader, name) for name in names}
-    settings["parameters"] = self.parameters
+    of_reader = ["segment_len", "mem_len", "clamp_len", "same_length"]
+    of_model = ["memory_start", "position_scale", "dtype"]
+    if self.reader.same_length:
+      of_model.append("same_length_window")
     if self.reader.layout is not None:
-      settings["compressed_len"] = self.reader.compressed_len
-      for name in ("compression", "compression_rate"):
-        settings[name] = getattr(self.reader.config, name)
-    return settings
+      of_reader.append("compressed_len")
+      of_model += ["compression", "compression_rate"]
+    model = self.reader.config
+    return {
+      **{name: getattr(self.reader, name) for name in of_reader},
+      **{name: getattr(model, name) for name in of_model},
+      "memory_lens": model.memory_lens or None,
+      "parameters": self.parameters,
+    }
 
   def start(self, batch_size: int) -> kinds.State:
     """The memory of B lanes before their first token."""

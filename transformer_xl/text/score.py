@@ -188,8 +188,6 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   card = {
     "prefix": options.prefix,
     **model.settings(),
-    "memory_start": model.reader.config.memory_start,
-    "dtype": model.reader.config.dtype,
     "checkpoint_step": model.checkpoint_step,
   }
   result = [_json(one) | card for one in scores]
