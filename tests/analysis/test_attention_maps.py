@@ -8,6 +8,7 @@ import pytest
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl.analysis import attention_maps
+from transformer_xl.report import reading
 
 PICTURES = ("attention_distance", "attention_widest", "attention_terms")
 
@@ -43,6 +44,20 @@ def test_maps_are_written_and_drawn(data_dir, tmp_path, text):
   for name in PICTURES:
     picture = (folder / f"{name}.png").read_bytes()
     assert result["made_by"].encode() in picture
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_documents_are_those_of_evaluation(data_dir, tmp_path, resets):
+  """The loss is that of the report's text, which equals an evaluation's."""
+  updates = {"data.reset_at_documents": resets}
+  updates |= {"analysis.num_tokens": 80, "report.num_tokens": 80}
+  config = runs.write(data_dir, tmp_path, **updates)
+  found = attention_maps.run(config, str(tmp_path))
+  text = reading.read(config, str(tmp_path))
+  measured = text["nll"][found["mem_len"] :]
+  assert found["num_tokens"] == len(measured) == 72
+  # Losses of the report have four digits.
+  assert found["nll"] == pytest.approx(np.mean(measured), abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh
 from transformer_xl.config import load
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
 from transformer_xl.model import transformer_xl
@@ -32,15 +33,17 @@ CASES = {
 }
 
 
-def read(config, **options):
+def read(config, resets=None, **options):
   model = transformer_xl.TransformerXL(
     config, **({"clamp_len": 5, "same_length": False} | options)
   )
   inputs, targets, memory = tiny.inputs(config)
   params = tiny.params(config)
+  if resets is None:
+    resets = jnp.zeros(inputs.shape, bool)
   found = jax.jit(
     lambda *arrays: attention_use.read_segment(*arrays, model=model)
-  )(params, memory, inputs, targets)
+  )(params, memory, segment_lib.Segment(inputs, targets, resets))
   return params, memory, inputs, found
 
 
@@ -109,6 +112,19 @@ def test_outputs_equal_those_of_the_model():
   )
   np.testing.assert_allclose(found.nll, losses, atol=ROUNDING)
   np.testing.assert_allclose(found.memory.hiddens, after.hiddens, atol=ROUNDING)
+
+
+def test_no_attention_crosses_the_start_of_a_document():
+  """Lane 0 starts one at its second token, lane 1 with its first."""
+  resets = jnp.zeros((tiny.LANES, tiny.SEGMENT), bool)
+  resets = resets.at[0, 1].set(True).at[1, 0].set(True)
+  *_, found = read(tiny.model_config(), resets)
+  weights = np.asarray(found.weights).swapaxes(0, 1)  # [B, N, H, T, K]
+  for lane, first in ((weights[0, ..., 1:, :], 1), (weights[1], 0)):
+    first += tiny.MEMORY
+    assert not lane[..., :first].any()
+    np.testing.assert_allclose(lane[..., first:].sum(-1), 1, rtol=ROUNDING)
+  assert np.all(weights[0, ..., 0, : tiny.MEMORY] > 0)
 
 
 def test_the_share_of_memory_excludes_the_segment():

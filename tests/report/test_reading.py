@@ -12,6 +12,7 @@ from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
@@ -28,11 +29,19 @@ def unpacked(packed, name, kind, *shape):
   return data.reshape(packed["num_queries"], *shape, *sizes, -1)
 
 
-@pytest.mark.parametrize("encoding", ["relative", "absolute"])
-def test_the_loss_is_that_of_an_evaluation(data_dir, tmp_path, encoding):
+@pytest.mark.parametrize(
+  "updates",
+  [
+    {},
+    {"model.encoding": "absolute"},
+    {"data.reset_at_documents": True},
+    # More than the text: what is missing of it is attended to.
+    {"model.memory_start": "zeros", "eval.mem_len": (2 * ALL,)},
+  ],
+)
+def test_the_loss_is_that_of_an_evaluation(data_dir, tmp_path, updates):
   """One lane, which the evaluation reads with cached keys."""
-  updates = {"eval.batch_size": 1, "model.encoding": encoding}
-  updates["report.num_tokens"] = 4000
+  updates = updates | {"eval.batch_size": 1, "report.num_tokens": 4000}
   config = runs.write(data_dir, tmp_path, **updates)
   text = reading.read(config, str(tmp_path))
   subject = evaluate.load(config, str(tmp_path))
@@ -41,7 +50,8 @@ def test_the_loss_is_that_of_an_evaluation(data_dir, tmp_path, encoding):
   # The same sums in another order, in float32; nll is rounded for the page.
   np.testing.assert_allclose(text["mean_nll"], card["nll"], rtol=1e-5)
   np.testing.assert_allclose(np.mean(text["nll"]), card["nll"], rtol=1e-4)
-  assert text["attention"]["has_term"] == [True] + [encoding == "relative"] * 3
+  relative = config.model.encoding == "relative"
+  assert text["attention"]["has_term"] == [True] + [relative] * 3
 
 
 def test_an_alternative_that_came_has_its_surprisal(data_dir, tmp_path):
@@ -69,7 +79,8 @@ def segment():
   model, params = sums.make_model(config), tiny.params(config.model)
   tokens, targets, memory = tiny.inputs(config.model)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
-  found = read(params, memory, tokens, targets)
+  resets = np.zeros(tokens.shape, bool)
+  found = read(params, memory, segment_lib.Segment(tokens, targets, resets))
   lane = found._replace(
     weights=found.weights[:, :1],
     terms=jax.tree.map(lambda term: term[:, :1], found.terms),

@@ -12,6 +12,7 @@ Their numbers are in `attention.npz`, a summary in `attention.json`.
 Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 """
 
+import dataclasses
 import functools
 import os
 from typing import Any
@@ -71,10 +72,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       "--config.eval.mem_len to the memory of training."
     )
   segment_len = min(config.eval.segment_len, mem_len)
-  tokens = _tokens(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
+  text = _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
   mesh, params, step = trained_model.load(config, workdir)
   with jax.set_mesh(mesh):
-    maps = _measure(params, tokens, config, mem_len, segment_len)
+    maps = _measure(params, text, config, mem_len, segment_len)
   chosen = widest(maps.by_distance)
   result = _summary(maps, chosen, config, vocabulary)
   result["checkpoint_step"] = step
@@ -100,24 +101,26 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   return result
 
 
-def _tokens(config, vocabulary, *, at_least: int) -> np.ndarray:
-  """Tokens of the given text, or of the start of the split."""
+def _text(config, vocabulary, *, at_least: int) -> token_file.TokenFile:
+  """The given text, or the start of the split."""
   if config.analysis.text:
     tokens, source = vocabulary.encode(config.analysis.text), "analysis.text"
+    file = token_file.TokenFile(np.asarray(tokens), np.zeros(1, int), "", {})
   else:
     file = token_file.open_split(config.data.dataset_dir, config.eval.split)
     tokens, source = file.tokens[: config.analysis.num_tokens + 1], "the text"
+    file = dataclasses.replace(file, tokens=tokens)
   if len(tokens) < at_least:
     raise errors.UserError(
       f"{source} has {len(tokens)} tokens, but filling the memory and reading "
       f"a segment takes {at_least}; give more (analysis.num_tokens) or "
       "lower --config.eval.mem_len or --config.eval.segment_len."
     )
-  return np.asarray(tokens, np.int32)
+  return file
 
 
-def _measure(params, tokens, config, mem_len, segment_len) -> Maps:
-  """Reads tokens [num_tokens] and measures segments once memory is full."""
+def _measure(params, file, config, mem_len, segment_len) -> Maps:
+  """Reads a text and measures whole segments behind its first `mem_len`."""
   model = sums.make_model(config)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   # With `same_length`, a token without memory would see itself alone.
@@ -128,13 +131,14 @@ def _measure(params, tokens, config, mem_len, segment_len) -> Maps:
     for length in (mem_len, 0)
   )
   measured = []
-  for start in range(0, len(tokens) - segment_len, segment_len):
-    inputs = tokens[None, start : start + segment_len]
-    targets = tokens[None, start + 1 : start + segment_len + 1]
-    found = read(params, memory, inputs, targets)
+  starts = range(0, len(file.tokens) - segment_len, segment_len)
+  segments = attention_use.segments(file, config, segment_len)
+  for start, segment in zip(starts, segments, strict=False):  # Not the padded.
+    found = read(params, memory, segment)
     memory = found.memory
     if start >= mem_len:
-      without, _ = score({"params": params}, inputs, targets, empty)
+      inputs, targets, resets, _ = segment
+      without, _ = score({"params": params}, inputs, targets, empty, resets)
       profile = by_distance(found.weights[:, 0])
       mass = attention_use.memory_mass(found.weights)
       measured.append((profile, mass, found.nll, without))
@@ -149,7 +153,7 @@ def _measure(params, tokens, config, mem_len, segment_len) -> Maps:
     num_tokens=len(measured) * segment_len,
     weights=np.asarray(found.weights[:, 0]),
     terms=np.stack([np.asarray(term[:, 0]) for term in found.terms]),
-    context=tokens[last - mem_len : last + segment_len],
+    context=np.asarray(file.tokens[last - mem_len : last + segment_len]),
   )
 
 

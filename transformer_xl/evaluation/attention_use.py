@@ -3,19 +3,23 @@
 Shapes: as in `shapes`; all layers of a model are in front, N.
 """
 
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jaxtyping as jt
+import numpy as np
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
+from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import sums
@@ -48,31 +52,44 @@ class Reading(NamedTuple):
   weights: jt.Float[shapes.Array, "N B H T K"]  # Of each key for each query.
 
 
+def segments(
+  file: token_file.TokenFile,
+  config: schema.ExperimentConfig,
+  segment_len: int,
+) -> Iterator[segment_lib.Segment[np.ndarray]]:
+  """A text as one lane of evaluation reads it, from its start; B is 1.
+
+  The last segment is padded.
+  """
+  stream = streams.EvalStream(
+    file,
+    num_lanes=1,
+    segment_len=segment_len,
+    warmup_len=0,
+    resets=streams.reset_rule(config),
+  )
+  for step in range(stream.num_steps):
+    read = stream.read(step, 1, slice(0, 1))
+    yield jax.tree.map(lambda array: array[0], read)
+
+
 def read_segment(
   params: shapes.PyTree,
   memory: memory_lib.Memory,
-  inputs: shapes.Tokens,
-  targets: shapes.Tokens,
+  segment: segment_lib.Segment[jax.Array],
   *,
   model: network.Network,
 ) -> Reading:
   """Reads a segment and shows its attention."""
   bound: Any = model.bind({"params": params})
-  hidden, after, factors = bound.inspect(inputs, memory)
-  nll = adaptive_softmax.nll(hidden, targets, bound.head())
+  hidden, after, kept = bound.inspect(segment.inputs, memory, segment.resets)
+  nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
   found = []
-  for group, group_factors in zip(memory.groups, factors, strict=True):
-    reach = memory_lib.reach(
-      group,
-      jnp.zeros(inputs.shape, bool),
-      rate=model.config.compression_rate,
-      same_length=model.same_length,
-      window=model.config.same_length_window,
-    )
-    terms = jax.lax.map(_layer_terms, group_factors)
+  for group, (factors, reach) in zip(memory.groups, kept, strict=True):
+    terms = jax.lax.map(_layer_terms, factors)
     total = terms.content + terms.distance
     total += terms.content_bias + terms.distance_bias
-    softmax = jax.vmap(attention.visible_softmax, in_axes=(0, None))
+    softmax = jax.vmap(attention.visible_softmax)
     missing = memory.mem_len - group.mem_len  # Keys that these layers forgot.
     pad = [*[(0, 0)] * 4, (missing, 0)]
     found.append(
@@ -149,10 +166,9 @@ class Report:
     padded = scorer.padded(config, mesh)
     self._start = scorer.hidden_states(padded, mem_len).start
 
-    def read(params, memory, inputs, targets):
-      found = read_segment(
-        params, memory, inputs, targets, model=sums.make_model(config)
-      )
+    def read(params, memory, segment):
+      model = sums.make_model(config)
+      found = read_segment(params, memory, segment, model=model)
       return found.memory, memory_mass(found.weights[:, :lanes])
 
     self._read = jax.jit(read, compiler_options=mesh_lib.compiler_options(mesh))
@@ -161,9 +177,9 @@ class Report:
     """Returns each layer's share of attention, and the loss without memory."""
     score, memory = self._without(params), self._start(params)
     for step in range(self._num_steps):
-      segments = streams.device_segments(self._stream, step, 1, self._sharding)
-      inputs, targets = segments.inputs[0], segments.targets[0]
-      memory, shares = self._read(params, memory, inputs, targets)
+      read = streams.device_segments(self._stream, step, 1, self._sharding)
+      segment = jax.tree.map(lambda array: array[0], read)
+      memory, shares = self._read(params, memory, segment)
     layers = {
       f"memory_share_layer_{n}": float(share)
       for n, share in enumerate(shares, start=1)

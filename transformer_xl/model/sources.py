@@ -146,8 +146,10 @@ class TrainedStates(HiddenStates):
 
 
 class InspectedStates(HiddenStates):
-  """`HiddenStates` that keeps what scores are computed from."""
+  """`HiddenStates` that keeps what attention is computed from."""
 
-  def kept(self, factors: encoding.ScoreFactors) -> encoding.ScoreFactors:
-    """All factors."""
-    return factors
+  def kept(
+    self, factors: encoding.ScoreFactors
+  ) -> tuple[encoding.ScoreFactors, shapes.Reach]:
+    """All factors of the scores, and which keys they are for."""
+    return factors, self.reach

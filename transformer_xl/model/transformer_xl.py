@@ -54,11 +54,15 @@ class TransformerXL(network.Network):
 
   def inspect(
     self, inputs: shapes.Tokens, memory: memory_lib.Memory, resets: Any = None
-  ) -> tuple[shapes.Hidden, memory_lib.Memory, list[encoding.ScoreFactors]]:
-    """`__call__`, with what attention scores are computed from.
+  ) -> tuple[
+    shapes.Hidden,
+    memory_lib.Memory,
+    list[tuple[encoding.ScoreFactors, jax.Array]],
+  ]:
+    """`__call__`, with what attention is computed from.
 
-    There are factors for each group of `memory`; its layers are their first
-    axis.
+    That is the factors of scores and the reach of queries, `shapes.Reach`, for
+    each group of `memory`; its layers are their first axis.
     """
     reading = self._read(inputs, memory, resets, None, sources.InspectedStates)
     return reading[:3]

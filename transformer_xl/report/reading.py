@@ -3,6 +3,7 @@
 Shapes: T tokens of a segment, A alternatives, S predicted tokens of the text.
 """
 
+import dataclasses
 import functools
 import os
 from typing import Any
@@ -59,18 +60,23 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   config = load.replaced(config, {"eval.temperature": (1.0,)})
   file = token_file.open_split(data_dir, split)
   tokens = np.asarray(file.tokens[: config.report.num_tokens + 1], np.int32)
+  file = dataclasses.replace(file, tokens=tokens)
   if len(tokens) < 2:
     raise errors.UserError(
       f"{split} of {config.data.name} has no token to predict; name another "
       "split: --config.eval.split."
     )
-  mem_len = min(max(config.eval.mem_len), len(tokens) - 1)
+  mem_len = max(config.eval.mem_len)
   segment_len = min(config.eval.segment_len, len(tokens) - 1)
-  farthest = min(mem_len + segment_len, len(tokens) - 1) - 1
-  bins = tuple(attention_lib.bins(farthest))
+  num_keys = mem_len + segment_len
+  if config.model.memory_start == "masked":
+    # What is before the text takes room, and no attention.
+    mem_len = min(mem_len, len(tokens) - 1)
+    num_keys = min(num_keys, len(tokens) - 1)
+  bins = tuple(attention_lib.bins(num_keys - 1))
   mesh, params, step = trained_model.load(config, workdir)
   with jax.set_mesh(mesh):
-    found = _read_text(params, mesh, tokens, config, mem_len, segment_len, bins)
+    found = _read_text(params, mesh, file, config, mem_len, segment_len, bins)
   return {
     "dataset": config.data.name,
     "split": split,
@@ -88,10 +94,10 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
 
 
 def _read_text(
-  params, mesh, tokens, config, mem_len, segment_len, bins
+  params, mesh, file, config, mem_len, segment_len, bins
 ) -> Segment:
   """A text [S + 1], its segments joined; T is S."""
-  model, count = sums.make_model(config), len(tokens) - 1
+  model, count = sums.make_model(config), len(file.tokens) - 1
   call = jax.jit(
     functools.partial(
       _read_segment,
@@ -102,22 +108,19 @@ def _read_text(
     out_shardings=mesh_lib.replicated(mesh),  # The first process writes all.
   )
   memory = kinds.empty_memory(config.model, batch_size=1, mem_len=mem_len)
-  padded = np.pad(tokens, (0, -count % segment_len))
   parts = []
-  for start in range(0, count, segment_len):
-    memory, part = call(params, memory, padded[start : start + segment_len + 1])
+  for segment in attention_use.segments(file, config, segment_len):
+    memory, part = call(params, memory, segment)
     parts.append(jax.device_get(part))
   return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
 
 
-def _read_segment(params, memory, text, *, model, bins, num_alternatives):
-  """Reads a segment, [T + 1] with its targets; returns the next memory."""
-  inputs, targets = text[None, :-1], text[None, 1:]
-  found = attention_use.read_segment(
-    params, memory, inputs, targets, model=model
-  )
+def _read_segment(params, memory, segment, *, model, bins, num_alternatives):
+  """Reads a segment; returns the next memory, and what a page shows."""
+  found = attention_use.read_segment(params, memory, segment, model=model)
   bound = model.bind({"params": params})
-  hidden, _ = bound(inputs, memory)  # The same again; XLA computes it once.
+  # The same again; XLA computes it once.
+  hidden, _ = bound(segment.inputs, memory, segment.resets)
   best = adaptive_softmax.top_k(hidden, bound.head(), num_alternatives)
   log_probs, top = (array[0] for array in best)
   summary = attention_lib.summary(found, bins)
