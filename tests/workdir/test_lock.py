@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import filelock
+import jax
 import pytest
+from jax.experimental import multihost_utils
 
 from tests import corpus
 from tests.training.runs import steps
@@ -23,6 +26,34 @@ def test_two_runs_in_one_workdir_are_refused(data_dir, tmp_path):
   assert not list(workdir.iterdir())
   assert loop.train(config, str(workdir))
   assert steps(workdir) == [4]
+
+
+def test_what_keeps_the_first_process_out_is_told_to_all(tmp_path, monkeypatch):
+  """Else the others wait for it, long after it has ended."""
+
+  def unwritable(self, **kwargs):
+    raise PermissionError("read-only")
+
+  told = []
+  monkeypatch.setattr(filelock.FileLock, "acquire", unwritable)
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(
+    multihost_utils,
+    "broadcast_one_to_all",
+    lambda value: told.append(bool(value)) or value,
+  )
+  with pytest.raises(PermissionError), lock.locked(str(tmp_path)):
+    pass
+  assert told == [True]
+  monkeypatch.setattr(jax, "process_index", lambda: 1)
+  monkeypatch.setattr(
+    multihost_utils, "broadcast_one_to_all", lambda value: told[0]
+  )
+  with (
+    pytest.raises(errors.UserError, match="process 0 could not lock"),
+    lock.locked(str(tmp_path)),
+  ):
+    pass
 
 
 def test_a_killed_run_keeps_nobody_out(tmp_path):

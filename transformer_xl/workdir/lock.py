@@ -40,6 +40,8 @@ def locked(folder: str) -> Iterator[None]:
   Raises:
     UserError: another run is in it, or several processes do not share it; in
       all processes.
+    OSError: the lock cannot be written; in the first process, and a UserError
+      in all others.
   """
   if not storage.is_bucket(folder):
     os.makedirs(folder, exist_ok=True)
@@ -49,7 +51,7 @@ def locked(folder: str) -> Iterator[None]:
     if jax.process_index() == 0:
       try:
         held.enter_context(hold(folder))
-      except errors.UserError as error:
+      except Exception as error:  # Raised once all processes know of it.
         refusal = error
     _require_held(refusal, folder)
     storage.forget(folder)  # The last run may have written until now.
@@ -181,7 +183,7 @@ def _taken(folder: str) -> errors.UserError:
   )
 
 
-def _require_held(refusal: errors.UserError | None, folder: str) -> None:
+def _require_held(refusal: Exception | None, folder: str) -> None:
   """Raises in all processes what kept the first one out."""
   is_refused = np.asarray(refusal is not None)
   if jax.process_count() > 1:
