@@ -57,9 +57,9 @@ def segments(
   config: schema.ExperimentConfig,
   segment_len: int,
 ) -> Iterator[segment_lib.Segment[np.ndarray]]:
-  """A text as one lane of evaluation reads it, from its start; B is 1.
+  """Segments [1, T] of a text, from its start, as one lane of evaluation.
 
-  The last segment is padded.
+  The last one is padded.
   """
   stream = streams.EvalStream(
     file,
@@ -80,7 +80,7 @@ def read_segment(
   *,
   model: network.Network,
 ) -> Reading:
-  """Reads a segment and shows its attention."""
+  """Reads a segment, [B, T], and shows its attention."""
   bound: Any = model.bind({"params": params})
   hidden, after, kept = bound.inspect(segment.inputs, memory, segment.resets)
   nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
