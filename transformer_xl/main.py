@@ -44,7 +44,7 @@ from transformer_xl.workdir import compile_cache
 # The module of each mode and its function, loaded when the mode is run.
 MODES = {
   "train": ("training.loop", "train"),
-  "eval": ("evaluation.dynamic.evaluate", "run"),
+  "eval": ("evaluation.evaluate", "run"),
   "generate": ("text.generate", "run"),
   "score": ("text.score", "run"),
   "plan": ("planning.plan", "run"),

@@ -38,12 +38,12 @@ RULES: tuple[tuple[Any, ...], ...] = (
   (r"(embedding/table|softmax/kernel)_\d+$", _BY_WORDS, _BY_WIDTH),
   (r"softmax/bias$", _BY_WORDS),
   (r"projection_\d+$", P(None, "fsdp")),
-  (r"attention/(query|key|value|position)$", P(None, "fsdp", "tensor")),
-  (r"feed_forward/in_kernel$", P(None, "fsdp", "tensor")),
-  (r"(attention/output|feed_forward/out_kernel)$", P(None, "tensor", "fsdp")),
-  (r"compression_kernel$", P(None, None, None, "fsdp")),
-  (r"(attention/\w+|feed_forward/in)_bias$", P(None, "tensor")),
-  (r"layers_\d+/(.*/)?kernel$", P("fsdp")),  # Of recurrent networks.
+  (r"layers/\w+/(query|key|value|position)$", P(None, "fsdp", "tensor")),
+  (r"feed_forward\w*/in_kernel$", P(None, "fsdp", "tensor")),
+  (r"(layers/\w+/output|/out_kernel)$", P(None, "tensor", "fsdp")),
+  (r"compression/kernel$", P(None, None, None, "fsdp")),
+  (r"layers/\w+/(content|position|in)_bias$", P(None, "tensor")),
+  (r"layers/.*/kernel$", P(None, "fsdp")),  # Of recurrent cells.
 )
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 

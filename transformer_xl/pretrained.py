@@ -28,7 +28,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import import_run
 from transformer_xl.importers import vocabulary as imported_vocabulary
-from transformer_xl.model import kinds
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import generate as generate_lib
 from transformer_xl.text import hidden_states as hidden_states_lib
 from transformer_xl.text import inputs
@@ -112,14 +112,14 @@ class PretrainedModel:
     """
     return hidden_states_lib.read(self.trained, text, layers)
 
-  def init_state(self, batch_size: int = 1) -> kinds.State:
+  def init_state(self, batch_size: int = 1) -> reader_lib.State:
     """The memory of B lanes before their first token, for `step`."""
     reader, frozen = self._tokens
     return language_model.start(reader, frozen, batch_size)
 
   def step(
-    self, state: kinds.State, tokens: Any, resets: Any = None
-  ) -> tuple[kinds.State, jt.Float[shapes.Array, "B T V"]]:
+    self, state: reader_lib.State, tokens: Any, resets: Any = None
+  ) -> tuple[reader_lib.State, jt.Float[shapes.Array, "B T V"]]:
     """Reads the next tokens of each lane; any number may be read at a time.
 
     Args:
@@ -155,7 +155,7 @@ class PretrainedModel:
     return streaming.step(frozen, state, ids, resets, reader=reader)
 
   @functools.cached_property
-  def _tokens(self) -> tuple[kinds.Reader, shapes.PyTree]:
+  def _tokens(self) -> tuple[reader_lib.Reader, shapes.PyTree]:
     """What reads single tokens."""
     reader, frozen = self.trained.reader, self.trained.frozen
     return reader.for_tokens(frozen, self.trained.start(1))[:2]
@@ -184,7 +184,6 @@ def load(
   *,
   mem_len: int | None = None,
   segment_len: int | None = None,
-  compressed_len: int | None = None,
   checkpoint: str | int | None = None,
   parameters: str | None = None,
 ) -> PretrainedModel:
@@ -197,8 +196,6 @@ def load(
     mem_len: length of the memory in tokens; by default `config.score.mem_len`.
     segment_len: tokens that are read at once; by default
       `config.score.segment_len`.
-    compressed_len: length of the compressed memory in slots; by default
-      `config.score.compressed_len`.
     checkpoint: of a run: latest, best, or the number of its step.
     parameters: of a run: raw, ema or asgd.
 
@@ -214,7 +211,6 @@ def load(
   given = {
     "score.mem_len": mem_len,
     "score.segment_len": segment_len,
-    "score.compressed_len": compressed_len,
     "eval.checkpoint": None if checkpoint is None else str(checkpoint),
     "eval.parameters": parameters,
   }

@@ -33,8 +33,9 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import units
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 
 class Row(NamedTuple):
@@ -198,7 +199,7 @@ def _scores(row, config, folder) -> dict[str, Any]:
       }
     )
   return {
-    "num_parameters": kinds.num_parameters(subject.params),
+    "num_parameters": network.num_parameters(subject.params),
     "checkpoint_step": subject.step,
     **_extremes(sweep, trained),
   }
@@ -213,15 +214,15 @@ def _extremes(sweep, trained) -> dict[str, Any]:
   }
 
 
-def _with_memory(subject, attention_len) -> evaluate.Score:
+def _with_memory(subject, attention_len) -> evaluator.Score:
   """Scores with memory; a token's own key is one of `attention_len`."""
-  config, mesh, params = subject[:3]
   values = {
     **memory_rules.EXACT_LENGTH,
-    "eval.segment_len": config.train.segment_len,
+    "eval.segment_len": subject.config.train.segment_len,
   }
-  config = load.replaced(config, values)
-  return evaluate.Evaluator(config, mesh, mem_len=attention_len)(params)
+  config = load.replaced(subject.config, values)
+  score = evaluator.Evaluator(config, subject.mesh, mem_len=attention_len)
+  return score(subject.params)
 
 
 def markdown(results: list[dict[str, Any]]) -> str:

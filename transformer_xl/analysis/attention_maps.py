@@ -34,8 +34,8 @@ from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import sums
-from transformer_xl.model import kinds
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -73,12 +73,12 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
   segment_len = min(config.eval.segment_len, mem_len)
   text = _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
-  mesh, params, step = trained_model.load(config, workdir)
-  with jax.set_mesh(mesh):
-    maps = _measure(params, text, config, mem_len, segment_len)
+  model = trained_model.load(config, workdir)
+  with jax.set_mesh(model.mesh):
+    maps = _measure(model.params, text, config, mem_len, segment_len)
   chosen = widest(maps.by_distance)
   result = _summary(maps, chosen, config, vocabulary)
-  result["checkpoint_step"] = step
+  result["checkpoint_step"] = model.step
   layers, heads = zip(*chosen, strict=True)
   words = [vocabulary.symbol(int(token)) for token in maps.context]
   weights, terms = maps.weights[layers, heads], maps.terms[:, layers, heads]
@@ -121,13 +121,13 @@ def _text(config, vocabulary, *, at_least: int) -> token_file.TokenFile:
 
 def _measure(params, file, config, mem_len, segment_len) -> Maps:
   """Reads a text and measures whole segments behind its first `mem_len`."""
-  model = sums.make_model(config)
+  model = evaluator.make_network(config, inspects=True)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
-  # With `same_length`, a token without memory would see itself alone.
-  whole = sums.make_model(load.replaced(config, {"eval.same_length": False}))
-  score = jax.jit(functools.partial(whole.apply, method="nll"))
+  score = jax.jit(functools.partial(model.apply, method="nll"))
   memory, empty = (
-    kinds.empty_memory(config.model, batch_size=1, mem_len=length)
+    network.empty_state(
+      config.model, batch_size=1, mem_len=length, step_len=segment_len
+    )
     for length in (mem_len, 0)
   )
   measured = []

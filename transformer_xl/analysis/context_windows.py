@@ -17,19 +17,17 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import load
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import evaluator
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
 from transformer_xl.model import network
+from transformer_xl.workdir import trained_model
 
 STRIDES = 4  # Overlap of sliding windows: how many of them read each token.
 
 
 def losses(
-  subject: evaluate.Subject,
+  subject: trained_model.TrainedModel,
   tokens: np.ndarray,
   starts: np.ndarray,
   *,
@@ -42,8 +40,8 @@ def losses(
   first positions `starts`, [W]. `wanted`, [C], are indices of targets in a
   window, from 0. `eval` sets how many tokens are read per call.
   """
-  config, mesh, params = subject[:3]
-  model = sums.make_model(load.replaced(config, {"eval.same_length": False}))
+  config, mesh, params = subject.config, subject.mesh, subject.params
+  model = evaluator.make_network(config)
   read = jax.jit(
     functools.partial(read_window, model=model, wanted=wanted),
     out_shardings=mesh_lib.replicated(mesh),  # Every process reads all.
@@ -72,7 +70,12 @@ def read_window(
   wanted: np.ndarray,
 ) -> jt.Float[shapes.Array, "B C"]:
   """Losses of the targets `wanted`, [C], of each window."""
-  memory = kinds.empty_memory(model.config, batch_size=text.shape[0], mem_len=0)
+  memory = network.empty_state(
+    model.config,
+    batch_size=text.shape[0],
+    mem_len=0,
+    step_len=text.shape[1] - 1,
+  )
   bound = model.bind({"params": params})
   hidden, _ = bound(text[:, :-1], memory)
   return adaptive_softmax.nll(
@@ -81,8 +84,8 @@ def read_window(
 
 
 def score_sliding(
-  subject: evaluate.Subject, attention_len: int
-) -> evaluate.Score:
+  subject: trained_model.TrainedModel, attention_len: int
+) -> evaluator.Score:
   """Scores the split by a window of a given length that slides over it.
 
   The window moves by a quarter of its length, so a token sees between three
@@ -110,4 +113,4 @@ def score_sliding(
   new = np.diff(starts, prepend=0)
   parts = [row[len(row) - n :] for row, n in zip(rest, new, strict=True)]
   nll = np.concatenate([first[0], *parts]).astype(np.float64)
-  return evaluate.Score(nll.sum(), pairs, time.perf_counter() - begin)
+  return evaluator.Score(nll.sum(), pairs, time.perf_counter() - begin)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
+from transformer_xl.workdir import trained_model
 
 
 def subjects(
   config: schema.ExperimentConfig, workdir: str
-) -> Iterator[tuple[str, evaluate.Subject]]:
+) -> Iterator[tuple[str, trained_model.TrainedModel]]:
   """Yields each run's workdir and model, on the first one's data and split.
 
   Raises:

@@ -23,17 +23,17 @@ from transformer_xl import storage
 from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 from transformer_xl.data import recall
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
-from transformer_xl.evaluation import cards as cards_lib
-from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import scorer
-from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import network
+from transformer_xl.model.mixers import table
+from transformer_xl.workdir import trained_model
 
 
 class Guess(NamedTuple):
@@ -82,7 +82,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       logging.info(
         "%s, memory %s: at least half of the answers are right up to a "
         "distance of %d",
-        *(curve["name"], _memory(curve), answers_up_to(result, curve)),
+        *(curve["name"], settings_lib.memory_text(curve), answers_up_to(result, curve)),
       )
   plotting.write(workdir, "recall", result, {"recall": draw(result)})
   if jax.process_index() == 0:
@@ -92,7 +92,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   return result
 
 
-def guess(subject: evaluate.Subject, mem_len: int, *, warmup_len: int) -> Guess:
+def guess(subject: trained_model.TrainedModel, mem_len: int, *, warmup_len: int) -> Guess:
   """What a model expects for each token of the split but the first, in order.
 
   Lanes read `warmup_len` tokens first, unless `eval.warmup_len` says how many.
@@ -100,11 +100,16 @@ def guess(subject: evaluate.Subject, mem_len: int, *, warmup_len: int) -> Guess:
   config = subject.config
   if config.eval.warmup_len < 0:
     config = load.replaced(config, {"eval.warmup_len": warmup_len})
-  functions = scorer.hidden_states(scorer.padded(config, subject.mesh), mem_len)
-  score = functools.partial(_guess_segment, model=sums.make_model(config))
+  read_segment = functools.partial(
+    _guess_segment, model=evaluator.make_network(config)
+  )
   with jax.set_mesh(subject.mesh):
-    return evaluate.per_token(
-      subject._replace(config=config), functions._replace(score=score), mem_len
+    return evaluator.per_token(
+      config,
+      subject.mesh,
+      subject.params,
+      mem_len=mem_len,
+      read_segment=read_segment,
     )
 
 
@@ -154,24 +159,18 @@ def answers_up_to(result: dict[str, Any], curve: dict[str, Any]) -> int:
   return max((longest for (_, longest), _ in right), default=0)
 
 
-def _settings(subject, folder, mem_len) -> dict[str, Any]:
+def _settings(
+  model: trained_model.TrainedModel, folder: str, mem_len: int
+) -> dict[str, Any]:
   """What a curve depends on, and how far it could reach."""
-  config = subject.config
-  slots = cards_lib.compressed(config, mem_len)
   return {
     "name": os.path.basename(os.path.normpath(folder)),
     "workdir": folder,
-    "checkpoint_step": subject.step,
-    "parameters": config.eval.parameters,
-    "num_parameters": kinds.num_parameters(subject.params),
-    "num_layers": config.model.num_layers,
-    "segment_len": config.eval.segment_len,
-    "mem_len": mem_len,
-    "memory_lens": config.model.memory_lens or None,
-    **slots,
-    "reach": reach(config, mem_len),
-    "clamp_len": config.eval.clamp_len,
-    "same_length": config.eval.same_length,
+    "checkpoint_step": model.step,
+    "num_parameters": network.num_parameters(model.params),
+    "num_layers": model.config.model.num_layers,
+    **settings_lib.of_evaluation(model.config, mem_len),
+    "reach": reach(model.config, mem_len),
   }
 
 
@@ -183,22 +182,18 @@ def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
   an upper layer holds was computed in segments, so it counts in whole ones.
   None: the state of a recurrent network has no such limit.
   """
-  model, segment_len = config.model, config.eval.segment_len
-  if not model.has_attention:
-    return None
-  compressed = config.eval.compressed_len * model.compression_rate
-  first, *others = (
-    length + (compressed if mem_len else 0)
-    for length in memory_lib.layer_lens(model, mem_len)
-  )
-  whole = sum(math.ceil(length / segment_len) for length in others)
-  return segment_len - 1 + first + whole * segment_len
-
-
-def _memory(curve: dict[str, Any]) -> str:
-  """The memory behind a curve, for people."""
-  text, pairs = cards_lib.memory_text(curve), curve["memory_lens"]
-  return f"{text}, memory_lens {pairs}" if pairs else text
+  model = config.model
+  segment_len = config.eval.segment_len
+  lengths = []
+  for layer in table.all_layers(model):
+    if not mixer_fields.MIXERS[layer.name].attends:
+      return None
+    length = layer.mem_len(mem_len)
+    if layer.name == "compressive" and mem_len:
+      length += model.compressive.slots * model.compressive.rate
+    lengths.append(length)
+  whole = sum(math.ceil(length / segment_len) for length in lengths[1:])
+  return segment_len - 1 + lengths[0] + whole * segment_len
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -207,7 +202,7 @@ def markdown(result: dict[str, Any]) -> str:
   heads += [_name(distances) for distances in result["distances"]]
   lines = [heads, ["---"] * len(heads)]
   for curve in result["curves"]:
-    lengths = [str(curve["segment_len"]), _memory(curve)]
+    lengths = [str(curve["segment_len"]), settings_lib.memory_text(curve)]
     shares = [f"{100 * share:.0f}" for share in curve["accuracy"]]
     lengths.append(str(answers_up_to(result, curve)))
     lines.append([curve["name"], *lengths, *shares])
@@ -223,7 +218,7 @@ def draw(result: dict[str, Any]) -> Any:
   figure, axes = plotting.subplots(figsize=(6.5, 3.4))
   middles = [math.sqrt(low * high) for low, high in result["distances"]]
   for curve in result["curves"]:
-    label = f"{curve['name']}, memory {_memory(curve)}"
+    label = f"{curve['name']}, memory {settings_lib.memory_text(curve)}"
     percent = 100 * np.array(curve["accuracy"])
     axes.plot(middles, percent, ".-", label=label)
   style: Any = {"color": "grey", "linewidth": 0.8}

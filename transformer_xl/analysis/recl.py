@@ -36,11 +36,11 @@ from transformer_xl.config import load
 from transformer_xl.config import memory_rules
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import scorer
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import units
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model.encodings import table
+from transformer_xl.workdir import trained_model
 
 
 class Gains(NamedTuple):
@@ -109,7 +109,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "workdir": folder,
         "checkpoint_step": subject.step,
         "parameters": subject.config.eval.parameters,
-        "num_parameters": kinds.num_parameters(subject.params),
+        "num_parameters": network.num_parameters(subject.params),
         "perplexity": [units.perplexity(float(nll)) for nll in means],
       }
     )
@@ -153,7 +153,7 @@ def _entry(losses, fraction, contexts, threshold) -> dict[str, Any]:
   }
 
 
-def measure(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
+def measure(subject: trained_model.TrainedModel, contexts: list[int]) -> np.ndarray:
   """Losses [C, T] of the tokens after the longest context, in nats.
 
   Raises:
@@ -220,10 +220,9 @@ def _one_pass(subject, length) -> np.ndarray:
     "eval.warmup_len": length * config.model.num_layers,
   }
   subject = subject._replace(config=load.replaced(config, values))
-  functions = scorer.hidden_states(
-    scorer.padded(subject.config, subject.mesh), length
+  return evaluator.per_token(
+    subject.config, subject.mesh, subject.params, mem_len=length
   )
-  return evaluate.per_token(subject, functions, length)
 
 
 def draw(result: dict[str, Any]) -> Any:

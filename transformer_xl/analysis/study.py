@@ -38,7 +38,7 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import units
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 _STEPS = "train.num_steps"
 
@@ -153,11 +153,11 @@ def _of_seeds(variant, config, workdir) -> list[dict[str, Any]] | None:
 def _described(config, folder) -> dict[str, Any]:
   """Size, cost and losses of a trained model."""
   subject = evaluate.load(config, folder)
-  cards = evaluate.evaluate_loaded(subject, folder)
+  cards = evaluate.evaluate(subject)
   per_update = segment_lengths.tokens_per_update(config)
   return {
     "seed": config.seed,
-    "num_parameters": kinds.num_parameters(subject.params),
+    "num_parameters": network.num_parameters(subject.params),
     "tokens": round(config.train.num_steps * per_update),
     "nll": {str(card["mem_len"]): card["nll"] for card in cards},
   }

@@ -53,8 +53,6 @@ class EvalConfig:
   """Tokens before a segment that are read again with it."""
   mem_len: tuple[int, ...] = field((128,), "0 or more")
   """Length of the memory in tokens, or several to compare."""
-  compressed_len: int = field(0, "0 or more")
-  """Length of the compressed memory in slots; 0 for none."""
   clamp_len: int = field(0, "0 or more")
   """Distance in tokens from which all distances count as equal; 0 for none."""
   same_length: bool = field(False)
@@ -121,8 +119,6 @@ class GenerateConfig:
   """Length of the segments that the prompt is read in, in tokens."""
   mem_len: int = field(512, "0 or more")
   """Length of the memory in tokens."""
-  compressed_len: int = field(0, "0 or more")
-  """Length of the compressed memory in slots; 0 for none."""
 
 
 @group
@@ -144,8 +140,6 @@ class ScoreConfig:
   """Length of a segment in tokens."""
   mem_len: int = field(512, "0 or more")
   """Length of the memory in tokens."""
-  compressed_len: int = field(0, "0 or more")
-  """Length of the compressed memory in slots; 0 for none."""
 
 
 @group

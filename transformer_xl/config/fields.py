@@ -75,9 +75,9 @@ def _is_pattern_and_factor(text: str) -> bool:
     return False
 
 
-def _is_layers_and_limit(pair: tuple[int, ...]) -> bool:
-  """Whether it is a number of layers and one of positions."""
-  return len(pair) == 2 and pair[0] >= 1 and pair[1] >= 0
+def _is_mixer_and_limit(entry: str) -> bool:
+  """Whether it names a mixer, and maybe a number of positions."""
+  return re.fullmatch(r"[a-z_]+(:[1-9]\d{0,8})?", entry) is not None
 
 
 # Conditions on one value, by the text that completes "NAME must be ...".
@@ -90,7 +90,7 @@ RULES: dict[str, Callable[[Any], bool]] = {
   "in (0, 1)": lambda value: 0 < value < 1,
   "in (0, 1]": lambda value: 0 < value <= 1,
   "PATTERN=FACTOR": _is_pattern_and_factor,
-  "pairs (layers, limit) of at least (1, 0)": _is_layers_and_limit,
+  "MIXER or MIXER:LIMIT": _is_mixer_and_limit,
   "in [1, 4000]": lambda value: 1 <= value <= 4000,
 }
 

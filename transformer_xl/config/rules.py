@@ -22,15 +22,8 @@ _DYNAMIC = "eval.dynamic.kind=sgd or eval.dynamic.kind=rms"
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
 # What a setting needs to have an effect.
 NEEDED = {
-  "model.compression": (
-    "train.compressed_len>0 or eval.compressed_len>0 or "
-    "generate.compressed_len>0 or score.compressed_len>0"
-  ),
-  "model.compression_rate": "model.compression",
-  "train.compressed_len": "train.mem_len>0",
   "train.init_parameters": "train.init_from",
   "train.init_checkpoint": "train.init_from",
-  "model.memory_lens": "train.mem_len>0",
   "train.weight_decay": "train.optimizer=adamw or train.optimizer=lamb",
   "train.lamb_norm_limit": "train.optimizer=lamb",
   "train.adam_b1": _ADAM,
@@ -61,11 +54,8 @@ NEEDED = {
     "generate.repetition_penalty>1 or generate.no_repeat_ngram>0"
   ),
 }
-# What a field must be a multiple of; as many states leave memory as come.
+# What a field must be a multiple of.
 _MULTIPLES = {
-  "train.segment_len": "model.compression_rate",
-  "train.segment_lens": "model.compression_rate",
-  "eval.segment_len": "model.compression_rate",
   "train.batch_size": "train.accumulation_steps",
   "train.log_every_steps": "train.segments_per_call",
   "train.eval_every_steps": "train.segments_per_call",

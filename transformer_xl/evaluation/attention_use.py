@@ -3,9 +3,9 @@
 Shapes: as in `shapes`; all layers of a model are in front, N.
 """
 
+import functools
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,9 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import scorer
-from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import attention
-from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import network
 from transformer_xl.model.encodings import encoding
 
@@ -46,7 +43,7 @@ class Terms(NamedTuple):
 class Reading(NamedTuple):
   """A segment that was read, with its attention."""
 
-  memory: memory_lib.Memory  # For the next segment.
+  memory: network.State  # For the next segment.
   nll: shapes.Losses
   terms: Terms
   weights: jt.Float[shapes.Array, "N B H T K"]  # Of each key for each query.
@@ -75,29 +72,43 @@ def segments(
 
 def read_segment(
   params: shapes.PyTree,
-  memory: memory_lib.Memory,
+  memory: network.State,
   segment: segment_lib.Segment[jax.Array],
   *,
   model: network.Network,
 ) -> Reading:
-  """Reads a segment, [B, T], and shows its attention."""
+  """Reads a segment, [B, T], and shows its attention.
+
+  The model inspects. Layers without attention are left out.
+  """
   bound: Any = model.bind({"params": params})
-  hidden, after, kept = bound.inspect(segment.inputs, memory, segment.resets)
+  hidden, after, inspected = bound.inspect(
+    segment.inputs, memory, segment.resets
+  )
   nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
+
+  # The layers of each place of the pattern; keys that a layer does not have
+  # are in front of those that it has.
   found = []
-  for group, (factors, reach) in zip(memory.groups, kept, strict=True):
-    terms = jax.lax.map(_layer_terms, factors)
+  for place in inspected:
+    if place is None:
+      continue
+    terms = jax.lax.map(_layer_terms, place.factors)
     total = terms.content + terms.distance
     total += terms.content_bias + terms.distance_bias
-    softmax = jax.vmap(attention.visible_softmax)
-    missing = memory.mem_len - group.mem_len  # Keys that these layers forgot.
-    pad = [*[(0, 0)] * 4, (missing, 0)]
-    found.append(
-      jax.tree.map(
-        lambda x, pad=pad: jnp.pad(x, pad), (terms, softmax(total, reach))
-      )
-    )
-  terms, weights = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
+    weights = jax.vmap(attention.visible_softmax)(total, place.reach)
+    found.append((terms, weights))
+  longest = max(weights.shape[-1] for _, weights in found)
+
+  def in_order(*places: jax.Array) -> jax.Array:
+    padded = []
+    for array in places:
+      missing = longest - array.shape[-1]
+      padded.append(jnp.pad(array, [*[(0, 0)] * 4, (missing, 0)]))
+    stacked = jnp.stack(padded, axis=1)  # [turns, places, B, H, T, K]
+    return stacked.reshape(-1, *stacked.shape[2:])
+
+  terms, weights = jax.tree.map(in_order, *found)
   return Reading(after, nll, terms, weights)
 
 
@@ -152,22 +163,22 @@ class Report:
         "train.log_memory_use needs a memory: train.eval_mem_len is 0; set "
         "--config.train.log_memory_use=False."
       )
-    # With `same_length`, a token without memory would see itself alone.
-    whole = load.replaced(config, {"eval.same_length": False})
-    self._without = evaluate.Evaluator(whole, mesh, mem_len=0)
+    self._without = evaluator_lib.Evaluator(config, mesh, mem_len=0)
     self._sharding = mesh_lib.segments(mesh)
     segment_len = min(config.eval.segment_len, mem_len)
     values = {"eval.segment_len": segment_len, "eval.warmup_len": 0}
     reading = load.replaced(config, values)
-    self._stream = evaluate.open_stream(reading, mem_len)
+    self._stream = evaluator_lib.open_stream(reading, mem_len)
     filling = -(-mem_len // segment_len)
     self._num_steps = min(filling + 1, self._stream.num_steps)
     lanes = config.eval.batch_size
-    padded = scorer.padded(config, mesh)
-    self._start = scorer.hidden_states(padded, mem_len).start
+    model = evaluator_lib.make_network(reading, inspects=True)
+    reader = evaluator_lib.make_reader(reading, mem_len, streams=False)
+    self._start = functools.partial(
+      reader.start, batch_size=mesh_lib.padded_lanes(mesh, lanes)
+    )
 
     def read(params, memory, segment):
-      model = sums.make_model(config)
       found = read_segment(params, memory, segment, model=model)
       return found.memory, memory_mass(found.weights[:, :lanes])
 

@@ -1,7 +1,4 @@
-"""Evaluation cards: results beside all settings that they depend on.
-
-`evaluate.Subject.card` makes them.
-"""
+"""Evaluation cards: results beside all settings that they depend on."""
 
 import math
 from collections.abc import Mapping
@@ -11,8 +8,13 @@ from typing import Any
 from absl import logging
 
 from transformer_xl import storage
-from transformer_xl.config import schema
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings
+from transformer_xl.evaluation import units
+from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import trained_model
 
 # What adapts to a split, and the fields of it that can be compared.
 ADAPTED = {
@@ -21,9 +23,59 @@ ADAPTED = {
 }
 # Printed where they differ.
 _USUAL = {
-  **{"context_len": 0, "position_scale": 1, "temperature": 1},
-  **{"warmup_len": -1, "parameters": "raw"},
+  "context_len": 0,
+  "position_scale": 1,
+  "temperature": 1,
+  "warmup_len": -1,
+  "parameters": "raw",
+  "reset_at_documents": False,
 }
+
+
+def make(
+  model: trained_model.TrainedModel,
+  score: evaluator.Score,
+  file: token_file.TokenFile,
+  mem_len: int,
+) -> dict[str, Any]:
+  """The evaluation card: a score with all settings that it depends on.
+
+  `bits_per_character` is null unless tokens are characters or bytes.
+  `bits_per_byte` and `word_perplexity` use the size of the original text, so
+  they compare models with different vocabularies; they are null for a text
+  without. `dataset_sha256` is that of the split's token file. What is not
+  finite is null.
+  """
+  config = model.config
+  meta = file.meta
+  unit = token_file.read_meta(config.data.dataset_dir)["unit"]
+  nll = score.nll / score.num_tokens
+  bits_per_byte = word_perplexity = bits_per_character = None
+  if meta["num_bytes"]:
+    bits_per_byte = units.bits(score.nll) / meta["num_bytes"]
+  if meta["num_words"]:
+    word_perplexity = units.perplexity(score.nll / meta["num_words"])
+  if unit in ("byte", "character"):
+    bits_per_character = units.bits(nll)
+  return finite(
+    {
+      "dataset": config.data.name,
+      "dataset_sha256": file.sha256,
+      "split": config.eval.split,
+      "num_tokens": score.num_tokens,
+      "nll": nll,
+      "perplexity": units.perplexity(nll),
+      "bits_per_character": bits_per_character,
+      "bits_per_byte": bits_per_byte,
+      "word_perplexity": word_perplexity,
+      **settings.of_evaluation(config, mem_len),
+      "checkpoint_step": model.step,
+      "initialised_from": model.initialised_from,
+      "num_parameters": network.num_parameters(model.params),
+      "seconds": score.seconds,
+      "tokens_per_second": score.num_tokens / score.seconds,
+    }
+  )
 
 
 def finite(card: dict[str, Any]) -> dict[str, Any]:
@@ -49,25 +101,6 @@ def keep(workdir: str, name: str, result: dict[str, Any]) -> None:
   storage.publish(workdir)  # Else the next `refresh` takes them away again.
 
 
-def compressed(config: schema.ExperimentConfig, mem_len: int) -> dict[str, Any]:
-  """What a card says of a compressed memory, if there is one."""
-  if not mem_len or not config.eval.compressed_len:
-    return {}
-  return {
-    "compression": config.model.compression,
-    "compression_rate": config.model.compression_rate,
-    "compressed_len": config.eval.compressed_len,
-  }
-
-
-def memory_text(record: Mapping[str, Any]) -> str:
-  """The memory behind a loss, for people."""
-  text = "{mem_len}"
-  if "compressed_len" in record:
-    text += " and {compressed_len} slots of {compression_rate} ({compression})"
-  return text.format(**record)
-
-
 def log(card: Mapping[str, Any]) -> None:
   """Prints a result with the settings that it depends on."""
   bpc = card["bits_per_character"]
@@ -86,14 +119,12 @@ def log(card: Mapping[str, Any]) -> None:
     for name, usual in _USUAL.items()
     if card[name] != usual
   )
-  if card["memory_lens"]:
-    unusual += f", memory_lens {card['memory_lens']}"
   if card["same_length"]:
     unusual += f", window {card['same_length_window']}"
   logging.info(
     "%s",
     text.format(
-      **card, loss=loss, bits=bits, unusual=unusual, memory=memory_text(card)
+      **card, loss=loss, bits=bits, unusual=unusual, memory=settings.memory_text(dict(card))
     ),
   )
 

@@ -14,7 +14,6 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from transformer_xl import errors
-from transformer_xl.config import attention_rules
 from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
@@ -122,7 +121,6 @@ def config_fields(
   Raises:
     UserError: HuggingFace's model cannot represent it.
   """
-  attention_rules.require(config, "an export to HuggingFace's model")
   if not table.of(config).is_published:
     raise errors.UserError(
       f"model.encoding={config.encoding} has no counterpart in HuggingFace's "
@@ -134,16 +132,10 @@ def config_fields(
       "model, which always has a projection if div_val > 1; such a model "
       "cannot be exported."
     )
-  if config.compression:
+  if not config.attends_everywhere:
     raise errors.UserError(
-      f"model.compression={config.compression} has no counterpart in "
-      "HuggingFace's model; such a model cannot be exported."
-    )
-  if config.memory_lens:
-    raise errors.UserError(
-      f"model.memory_lens={config.memory_lens} has no counterpart in "
-      "HuggingFace's model, whose layers all have one mem_len; such a model "
-      "cannot be exported."
+      f"model.layers={config.layers} has no counterpart in HuggingFace's model, "
+      "whose layers all attend to one mem_len; such a model cannot be exported."
     )
   style = config.tie_projections
   return {

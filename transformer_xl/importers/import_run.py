@@ -24,7 +24,7 @@ from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
 from transformer_xl.importers import tensorflow
 from transformer_xl.importers import vocabulary as vocabulary_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -82,7 +82,7 @@ def make(
       "format": format_name,
       "files": {os.path.basename(p): token_file.sha256(p) for p in found.files},
       "num_tensors": len(rows),
-      "num_parameters": kinds.num_parameters(found.params),
+      "num_parameters": network.num_parameters(found.params),
       "tensors": [row._asdict() for row in rows],
       "vocabulary": vocabulary_lib.copy(
         found.vocabulary, folder, size=model.vocab_size

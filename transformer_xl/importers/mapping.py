@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 QKV = ("attention/query", "attention/key", "attention/value")
 NUM_NAMED = 4  # Tensor names that an error lists at most.
@@ -75,7 +75,7 @@ def parameter_shapes(
   config: schema.ModelConfig,
 ) -> dict[str, tuple[int, ...]]:
   """Returns the shape of every parameter of a model by its path."""
-  params = kinds.abstract_params(config)
+  params = network.abstract_params(config)
   flat = traverse_util.flatten_dict(params, sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
 

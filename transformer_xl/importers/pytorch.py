@@ -29,8 +29,8 @@ LAYER = {
   "pos_ff.CoreNet.0.bias": ("feed_forward/in_bias",),
   "pos_ff.CoreNet.3.weight": ("feed_forward/out_kernel",),
   "pos_ff.CoreNet.3.bias": ("feed_forward/out_bias",),
-  "dec_attn.layer_norm.weight": ("attention_norm/scale",),
-  "dec_attn.layer_norm.bias": ("attention_norm/bias",),
+  "dec_attn.layer_norm.weight": ("mixer_norm/scale",),
+  "dec_attn.layer_norm.bias": ("mixer_norm/bias",),
   "pos_ff.layer_norm.weight": ("feed_forward_norm/scale",),
   "pos_ff.layer_norm.bias": ("feed_forward_norm/bias",),
 }

@@ -17,6 +17,7 @@ import jaxtyping as jt
 from jax import ad_checkpoint
 
 from transformer_xl import shapes
+from transformer_xl.config import schema
 
 # Odd, so that distinct indices stay distinct; 2^32 divided by the golden ratio.
 _STRIDE = 0x9E3779B9 - (1 << 32)
@@ -61,6 +62,18 @@ class Dropout(nn.Module):
     if relu:
       return _relu(values, seeds, rate, self.locked)
     return _drop(values, seeds, rate, self.locked, 0) if rate else values
+
+
+def of_states(
+  config: schema.ModelConfig, rate: float | None = None
+) -> Dropout:
+  """Dropout of states [B, T, D], with `dropout_rate` unless one is given.
+
+  With `locked_dropout` all tokens of a lane share a mask.
+  """
+  if rate is None:
+    rate = config.dropout_rate
+  return Dropout(rate, config.locked_dropout)
 
 
 def of_attention(

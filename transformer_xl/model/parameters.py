@@ -5,6 +5,9 @@ from inside it. The order of the calls within a module decides which random
 numbers a parameter is drawn from.
 """
 
+import operator
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -16,6 +19,43 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dense
+
+
+def placed_name(name: str, place: int) -> str:
+  """The name of a submodule of one place in the pattern of layers.
+
+  The first place has plain names, so that a model whose layers are all alike
+  has no others.
+  """
+  return f"{name}_{place}" if place else name
+
+
+def split_name(name: str) -> tuple[str, int]:
+  """Undoes `placed_name`."""
+  match = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
+  assert match is not None
+  return match[1], int(match[2] or 0)
+
+
+def num_places(layers: Mapping[str, shapes.PyTree]) -> int:
+  """Places in the pattern of the stacked parameters of all layers."""
+  return 1 + max(split_name(name)[1] for name in layers)
+
+
+def of_layer(
+  layers: Mapping[str, shapes.PyTree], index: int
+) -> dict[str, shapes.PyTree]:
+  """One layer's parameters, with plain names, from those of all layers.
+
+  `layers` are stacked, with the turns of the pattern in front.
+  """
+  turn, place = divmod(index, num_places(layers))
+  result = {}
+  for name, tree in layers.items():
+    plain, own_place = split_name(name)
+    if own_place == place:
+      result[plain] = jax.tree.map(operator.itemgetter(turn), tree)
+  return result
 
 
 def in_compute_type(
@@ -110,3 +150,20 @@ class Projections:
     if drops:
       projected = self._drop(projected, dropout_lanes=self._dropout_lanes)
     return projected.reshape(*rows.shape[:-1], config.num_heads, width)
+
+
+def project_output(
+  module: Any,
+  values: shapes.Queries,
+  *,
+  dropout_lanes: shapes.Lanes | None,
+) -> shapes.Hidden:
+  """The weighted values of all heads as a term of the residual stream."""
+  config = module.config
+  width = config.num_heads * config.head_dim
+  weights = matrix(
+    module, "output", (width, config.model_dim), dropout_lanes=dropout_lanes
+  )
+  output = dense.times(values.reshape(*values.shape[:2], width), weights)
+  drop = dropout_lib.of_states(config)
+  return drop(output, dropout_lanes=dropout_lanes)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import decoding
 from transformer_xl.text import sampling
 
@@ -20,14 +21,13 @@ def lower(config: schema.ExperimentConfig, device: Any) -> Any:
   of each sample.
   """
   generate = config.generate
-  reader = kinds.of(config.model).reader(
+  reader = reader_lib.Reader(
     config.model,
     mem_len=generate.mem_len,
     segment_len=generate.segment_len,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
-    max_step_len=1,
-    compressed_len=generate.compressed_len,
+    step_len=1,
   )
   alone = schema.MeshConfig(data=1, fsdp=1, tensor=1)
   mesh = mesh_lib.make_mesh(alone, devices=[device])
@@ -45,7 +45,7 @@ def lower(config: schema.ExperimentConfig, device: Any) -> Any:
   with jax.set_mesh(mesh):
     shapes = jax.eval_shape(
       prepared,
-      kinds.abstract_params(config.model),
+      network.abstract_params(config.model),
       jax.eval_shape(
         functools.partial(decoding.sample_keys, 0, generate.num_samples)
       ),

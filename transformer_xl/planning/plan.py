@@ -20,9 +20,8 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import scorer
-from transformer_xl.model import flops
-from transformer_xl.model import kinds
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
 from transformer_xl.planning import generation
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import plan_log
@@ -46,8 +45,8 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   devices = topology_lib.slice_devices(topology)
   mesh = programs.make_mesh(config, devices=devices)
   logging.info("%s", programs.describe_mesh(config, mesh))
-  groups = kinds.abstract_params(config.model).items()
-  parameters = {n: kinds.num_parameters(tree) for n, tree in groups}
+  groups = network.abstract_params(config.model).items()
+  parameters = {n: network.num_parameters(tree) for n, tree in groups}
   result = {
     "topology": topology,
     "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
@@ -81,10 +80,10 @@ def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
   length = round(lengths.mean) if lengths.is_padded else lengths.longest
   count = train.segments_per_call
   lowered = lower_updates(config, count=count, devices=devices)
-  useful = 3 * flops.forward_flops_per_token(
+  useful = 3 * network.forward_flops_per_token(
     config.model,
     segment_len=length,
-    mem_len=train.mem_len + train.compressed_len,
+    mem_len=train.mem_len,
     context_len=train.context_len,
   )
   tokens = train.batch_size * train.gradient_segments * length
@@ -142,11 +141,11 @@ def eval_plan(
     segments = segment.placed(
       mesh, count, evaluation, evaluation.segment_len, has_weights=True
     )
-    lowered = scorer.Scorer(config, mesh, mem_len=mem_len).lower(segments)
-  useful = flops.forward_flops_per_token(
+    lowered = evaluator.Evaluator(config, mesh, mem_len=mem_len).lower(segments)
+  useful = network.forward_flops_per_token(
     config.model,
     segment_len=evaluation.segment_len,
-    mem_len=mem_len + evaluation.compressed_len,
+    mem_len=mem_len,
     context_len=evaluation.context_len,
   )
   tokens = evaluation.batch_size * evaluation.segment_len
@@ -157,10 +156,10 @@ def eval_plan(
 def _generation_plan(config: schema.ExperimentConfig, device: Any) -> Plan:
   """Plans a token of each sample, on one device; times are per token."""
   settings = config.generate
-  useful = flops.forward_flops_per_token(
+  useful = network.forward_flops_per_token(
     config.model,
     segment_len=1,
-    mem_len=settings.mem_len + settings.compressed_len,
+    mem_len=settings.mem_len,
   )
   lowered = generation.lower(config, device)
   tokens = settings.num_samples
@@ -177,16 +176,16 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
     return None
   mesh = programs.make_mesh(config, devices=devices)
   validation = programs.validation_config(config)
-  (mem_len,), slots = validation.eval.mem_len, validation.eval.compressed_len
-  planned = [evaluation["mem_len"], config.eval.compressed_len]
-  if [*planned, evaluation["mesh"]] != [mem_len, slots, dict(mesh.shape)]:
+  (mem_len,) = validation.eval.mem_len
+  planned = (evaluation["mem_len"], evaluation["mesh"])
+  if planned != (mem_len, dict(mesh.shape)):
     evaluation = eval_plan(validation, devices, mesh=mesh)
   held = evaluation.get("hbm_bytes_per_chip")
   if held is None:
     return None
   state, memory = programs.placed_state(config, mesh)
-  kind = scorer.memory_kind(validation, mesh, mem_len=mem_len)
-  if kind == "hidden":  # Evaluation has counted them.
+  if not evaluator.caches_keys(validation, mesh, mem_len=mem_len):
+    # Evaluation has counted the parameters.
     state = state._replace(params=None)
   sizes = [
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -263,9 +262,8 @@ def smaller(
   """
   # According to the plans in docs/tpu.md, recomputing attention halves the
   # memory of wt103_large at half the cost of recomputing everything.
-  can_remat = config.model.has_attention
-  remat: dict[str, Any] = {"model.remat": "full"} if can_remat else {}
-  is_full = not can_remat or config.model.remat == "full"
+  remat: dict[str, Any] = {"model.remat": "full"}
+  is_full = config.model.remat == "full"
   # The number of shards must divide the model's width, and a slice.
   num_shards = math.gcd(num_devices // num_slices, config.model.model_dim)
   split: dict[str, Any] = {}

@@ -23,9 +23,9 @@ from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import evaluator
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.report import attention as attention_lib
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -74,14 +74,16 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     mem_len = min(mem_len, len(tokens) - 1)
     num_keys = min(num_keys, len(tokens) - 1)
   bins = tuple(attention_lib.bins(num_keys - 1))
-  mesh, params, step = trained_model.load(config, workdir)
-  with jax.set_mesh(mesh):
-    found = _read_text(params, mesh, file, config, mem_len, segment_len, bins)
+  model = trained_model.load(config, workdir)
+  with jax.set_mesh(model.mesh):
+    found = _read_text(
+      model.params, model.mesh, file, config, mem_len, segment_len, bins
+    )
   return {
     "dataset": config.data.name,
     "split": split,
     "unit": vocabulary.unit,
-    "checkpoint_step": step,
+    "checkpoint_step": model.step,
     "mem_len": mem_len,
     "segment_len": segment_len,
     "num_tokens": len(found.nll),
@@ -97,7 +99,7 @@ def _read_text(
   params, mesh, file, config, mem_len, segment_len, bins
 ) -> Segment:
   """A text [S + 1], its segments joined; T is S."""
-  model, count = sums.make_model(config), len(file.tokens) - 1
+  model, count = evaluator.make_network(config, inspects=True), len(file.tokens) - 1
   call = jax.jit(
     functools.partial(
       _read_segment,
@@ -107,7 +109,9 @@ def _read_text(
     ),
     out_shardings=mesh_lib.replicated(mesh),  # The first process writes all.
   )
-  memory = kinds.empty_memory(config.model, batch_size=1, mem_len=mem_len)
+  memory = network.empty_state(
+    config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
+  )
   parts = []
   for segment in attention_use.segments(file, config, segment_len):
     memory, part = call(params, memory, segment)

@@ -22,7 +22,7 @@ import numpy as np
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import language_model
 from transformer_xl.text import sampling
 
@@ -38,7 +38,7 @@ class Samples(NamedTuple):
 # Compiled once for each shape, whichever prompts are continued.
 @functools.partial(jax.jit, static_argnames="reader", donate_argnames="state")
 def _read_part(reader, frozen, state, tokens, count):
-  return reader.read_part(frozen, state, tokens, count)
+  return reader.read(frozen, state, tokens, count=count)
 
 
 _begin = jax.jit(sampling.begin, static_argnames="num_samples")
@@ -51,7 +51,7 @@ _decode = jax.jit(
 
 def read_prompt(
   model: language_model.LanguageModel, prompt: np.ndarray
-) -> tuple[kinds.State, jt.Float[shapes.Array, "1 1 D"]]:
+) -> tuple[reader_lib.State, jt.Float[shapes.Array, "1 1 D"]]:
   """Reads a prompt [P], P > 0; returns the state and last hidden state."""
   segment_len = model.reader.segment_len
   state = model.start(1)
@@ -122,7 +122,7 @@ def stream(
     yield samples
 
 
-def lower(*arrays: Any, reader: kinds.Reader, config: Any) -> Any:
+def lower(*arrays: Any, reader: reader_lib.Reader, config: Any) -> Any:
   """Lowers the compiled loop of `stream` for abstract arguments.
 
   Args:
@@ -157,5 +157,4 @@ def _only_drawing(config: schema.GenerateConfig) -> schema.GenerateConfig:
     num_samples=1,
     segment_len=1,
     mem_len=0,
-    compressed_len=0,
   )

@@ -13,12 +13,13 @@ from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kinds
+from transformer_xl.evaluation import settings as settings_lib
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 # What the memory's shapes follow from.
-LENGTHS = ("segment_len", "mem_len", "compressed_len")
+LENGTHS = ("segment_len", "mem_len")
 
 
 class Candidate(NamedTuple):
@@ -33,29 +34,24 @@ class LanguageModel(NamedTuple):
   """A model with key/value cache, its parameters and its vocabulary."""
 
   vocabulary: vocabulary_lib.Vocabulary
-  reader: kinds.Reader
+  reader: reader_lib.Reader
   frozen: shapes.PyTree
   checkpoint_step: int
   parameters: str  # raw, ema or asgd.
 
   def settings(self) -> dict[str, Any]:
     """How texts are read, as results state it."""
-    of_reader = ["segment_len", "mem_len", "clamp_len", "same_length"]
-    of_model = ["memory_start", "position_scale", "dtype"]
-    if self.reader.same_length:
-      of_model.append("same_length_window")
-    if self.reader.layout is not None:
-      of_reader.append("compressed_len")
-      of_model += ["compression", "compression_rate"]
-    model = self.reader.config
-    return {
-      **{name: getattr(self.reader, name) for name in of_reader},
-      **{name: getattr(model, name) for name in of_model},
-      "memory_lens": model.memory_lens or None,
-      "parameters": self.parameters,
-    }
+    reader = self.reader
+    settings = settings_lib.of_reading(
+      reader.config,
+      segment_len=reader.segment_len,
+      mem_len=reader.mem_len,
+      clamp_len=reader.clamp_len,
+      same_length=reader.same_length,
+    )
+    return {**settings, "parameters": self.parameters}
 
-  def start(self, batch_size: int) -> kinds.State:
+  def start(self, batch_size: int) -> reader_lib.State:
     """The memory of B lanes before their first token."""
     return start(self.reader, self.frozen, batch_size)
 
@@ -70,8 +66,8 @@ class LanguageModel(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("reader", "batch_size"))
 def start(
-  reader: kinds.Reader, frozen: shapes.PyTree, batch_size: int
-) -> kinds.State:
+  reader: reader_lib.Reader, frozen: shapes.PyTree, batch_size: int
+) -> reader_lib.State:
   """`Reader.start`, on the devices where the next states will be.
 
   Otherwise functions of states would be compiled for both places.
@@ -121,21 +117,18 @@ def make(
   step: int,
   mem_len: int,
   segment_len: int,
-  compressed_len: int,
 ) -> LanguageModel:
   """Prepares the parameters of checkpoint `step` for reading text.
 
-  The model remembers `mem_len` tokens, and `compressed_len` slots of those
-  before them, and reads at most `segment_len` in a call. Clamp length and
-  attention window are those of `config.eval`.
+  The model remembers `mem_len` tokens, and reads at most `segment_len` in a
+  call. Clamp length and attention window are those of `config.eval`.
   """
-  reader = kinds.of(config.model).reader(
+  reader = reader_lib.Reader(
     config.model,
     mem_len=mem_len,
     segment_len=segment_len,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
-    compressed_len=compressed_len,
   )
   frozen = jax.jit(reader.freeze)(params)
   parameters = config.eval.parameters

@@ -19,7 +19,7 @@ import numpy as np
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
+from transformer_xl.model import reader as reader_lib
 
 _NEVER = 1e9  # Finite, so that a token is drawn even if all are excluded.
 # Below it, divided log-probabilities would overflow: take the likeliest.
@@ -29,7 +29,7 @@ _MIN_TEMPERATURE = 1e-30
 class Drawing(NamedTuple):
   """State carried from token to token."""
 
-  state: kinds.State
+  state: reader_lib.State
   hidden: jt.Float[shapes.Array, "S 1 D"]  # After the last token.
   recent: jt.Int[shapes.Array, "S W"]  # Newest last; V for no token.
   length: jt.Int[shapes.Array, "S"]  # Tokens drawn so far.
@@ -37,7 +37,7 @@ class Drawing(NamedTuple):
 
 
 def begin(
-  state: kinds.State,
+  state: reader_lib.State,
   hidden: jt.Float[shapes.Array, "1 1 D"],
   recent: jt.Int[shapes.Array, "W"],
   *,
@@ -66,7 +66,7 @@ def decode(
   keys: jax.Array,
   limit: jt.Int[shapes.Array, ""],
   *,
-  reader: kinds.Reader,
+  reader: reader_lib.Reader,
   config: schema.GenerateConfig,
   stop: tuple[int, ...],
 ) -> tuple[Drawing, jt.Int[shapes.Array, "S C"]]:

@@ -21,7 +21,7 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
-from transformer_xl.evaluation import cards as cards_lib
+from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.evaluation import units
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.text import inputs as inputs_lib
@@ -179,7 +179,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
     "%d, step %d]",
     *(len(scores), count, nll, units.perplexity(nll)),
     *(
-      cards_lib.memory_text(model.settings()),
+      settings_lib.memory_text(model.settings()),
       options.memory,
       options.segment_len,
       model.checkpoint_step,

@@ -11,19 +11,19 @@ import jax.numpy as jnp
 import jaxtyping as jt
 
 from transformer_xl import shapes
-from transformer_xl.model import kinds
+from transformer_xl.model import reader as reader_lib
 
 
 # The state is not donated: a caller may go on from it in several ways.
 @functools.partial(jax.jit, static_argnames="reader")
 def step(
   frozen: shapes.PyTree,
-  state: kinds.State,
+  state: reader_lib.State,
   tokens: shapes.Tokens,
   resets: Any,
   *,
-  reader: kinds.Reader,
-) -> tuple[kinds.State, jt.Float[shapes.Array, "B T V"]]:
+  reader: reader_lib.Reader,
+) -> tuple[reader_lib.State, jt.Float[shapes.Array, "B T V"]]:
   """Reads tokens one by one, so that T may change from call to call.
 
   The reader and its state are those of `Reader.for_tokens`. `resets` [B, T] is

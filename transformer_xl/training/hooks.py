@@ -18,8 +18,8 @@ from absl import logging
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import cards as cards_lib
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.evaluation import units
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
@@ -96,8 +96,8 @@ class Evaluation:
     mesh = programs.make_mesh(config)
     config = programs.validation_config(config)
     (mem_len,) = config.eval.mem_len
-    self._evaluator = evaluate.Evaluator(config, mesh, mem_len=mem_len)
-    self._compressed = cards_lib.compressed(config, mem_len)
+    self._evaluator = evaluator.Evaluator(config, mesh, mem_len=mem_len)
+    self._settings = settings_lib.of_evaluation(config, mem_len)
     self._memory_use = None
     if config.train.log_memory_use:
       self._memory_use = attention_use.Report(config, mesh)
@@ -128,7 +128,7 @@ class Evaluation:
     logging.info(
       "step %d  valid nll %.4f  perplexity %.3f  [memory %s]",
       *(record[name] for name in ("step", "nll", "perplexity")),
-      cards_lib.memory_text(record),
+      settings_lib.memory_text(self._settings),
     )
     losses, nll = metadata.validation_losses, record["nll"]
     if state.average_start is not None:
@@ -165,7 +165,6 @@ class Evaluation:
       "perplexity": units.perplexity(nll),
       "num_tokens": score.num_tokens,
       "mem_len": self._config.train.eval_mem_len,
-      **self._compressed,
       **(self._memory_use(params) if self._memory_use else {}),
     }
 

@@ -13,7 +13,7 @@ from transformer_xl import storage
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.model import extension
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -51,7 +51,7 @@ def load(
     config.data.dataset_dir, source, may_be_extended=True
   )
   model = _checked_model(config)
-  shape = kinds.abstract_params(model)
+  shape = network.abstract_params(model)
   params, step = trained_model.restore_params(
     source,
     which=train.init_checkpoint,
@@ -68,7 +68,7 @@ def load(
     "new_symbols": count,
   }
   if count:
-    grown = kinds.abstract_params(config.model)
+    grown = network.abstract_params(config.model)
     add = functools.partial(extension.add_symbols, config=model, count=count)
     params = jax.jit(add, out_shardings=mesh_lib.parameters(mesh, grown))(
       params

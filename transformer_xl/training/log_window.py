@@ -3,9 +3,12 @@
 import time
 from typing import Any
 
+import jax
+
+from transformer_xl import hardware
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
-from transformer_xl.model import flops
+from transformer_xl.model import network
 from transformer_xl.training import step as step_lib
 
 _NOTHING = {"nll": 0.0, "num_tokens": 0.0}  # The loss in nats.
@@ -63,7 +66,7 @@ class Window:
     speed = self._timed_tokens / self._seconds if self._seconds else None
     lengths = {
       "segment_len": round(segment_lengths.of(config).mean),
-      "mem_len": config.train.mem_len + config.train.compressed_len,
+      "mem_len": config.train.mem_len,
       "context_len": config.train.context_len,
     }
     result = {
@@ -72,8 +75,23 @@ class Window:
       "loss": self.sums["nll"] / self.sums["num_tokens"],
       **self._last,
       "tokens_per_second": speed,
-      "mfu": speed and flops.mfu(speed, config.model, **lengths),
+      "mfu": speed and _mfu(speed, config.model, **lengths),
     }
     self.sums = dict(_NOTHING)
     self._seconds, self._timed_tokens = 0.0, 0.0
     return result
+
+
+def _mfu(
+  tokens_per_second: float, model: schema.ModelConfig, **lengths: int
+) -> float | None:
+  """Useful training FLOPs (three forward passes) over the devices' peak.
+
+  None where the peak of the device is not known. The lengths are those of
+  `network.forward_flops_per_token`.
+  """
+  peak = hardware.PEAK_FLOPS.get(jax.devices()[0].device_kind)
+  if peak is None:
+    return None
+  useful = 3 * network.forward_flops_per_token(model, **lengths)
+  return tokens_per_second * useful / (peak * jax.device_count())

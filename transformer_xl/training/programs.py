@@ -18,7 +18,7 @@ from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import rate_factors
 from transformer_xl.training import step
@@ -39,7 +39,7 @@ def make_mesh(
   demand = mesh_axes.Demand(
     lanes=train.batch_size // train.accumulation_steps,
     width=model.model_dim,
-    heads=math.gcd(model.num_heads, model.ff_dim) if model.has_attention else 1,
+    heads=math.gcd(model.num_heads, model.ff_dim),
     state_bytes=_state_bytes(config),
   )
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
@@ -52,7 +52,6 @@ def validation_config(
   values = {
     "eval.split": "valid",
     "eval.mem_len": (config.train.eval_mem_len,),
-    "eval.compressed_len": config.train.compressed_len,
     "eval.temperature": (1.0,),  # Those are for the split that is reported.
   }
   return load.replaced(config, values)
@@ -80,7 +79,7 @@ def init_state(
   """Parameters, by default drawn from the seed, with a new optimizer."""
   if params is None:
     key = jax.random.fold_in(jax.random.key(config.seed), 0)
-    params = kinds.init_params(config.model, key)
+    params = network.init_params(config.model, key)
   rate_factors.of(params, config.train)  # Refuses patterns that match nothing.
   opt_state = optimizer_lib.make_optimizer(config.train).init(params)
   state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
@@ -93,13 +92,13 @@ def init_state(
   return state
 
 
-def init_memory(config: schema.ExperimentConfig) -> kinds.Memory:
+def init_memory(config: schema.ExperimentConfig) -> network.State:
   """Empty memory of the training lanes."""
-  return kinds.empty_memory(
+  return network.empty_state(
     config.model,
     batch_size=config.train.batch_size,
     mem_len=config.train.mem_len,
-    compressed_len=config.train.compressed_len,
+    step_len=config.train.context_len + config.train.segment_len,
   )
 
 
@@ -125,7 +124,7 @@ def shardings(
 
 def creators(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> tuple[Callable[..., run_state.TrainState], Callable[[], kinds.Memory]]:
+) -> tuple[Callable[..., run_state.TrainState], Callable[[], network.State]]:
   """Compiled functions that make the first state and an empty memory.
 
   The first takes the parameters, which are donated, or draws them.

@@ -15,6 +15,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import parameters
 
 
 def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
@@ -43,10 +44,17 @@ def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
     first, _, rest = name.partition("/")
     if first != "layers":
       return np.float32(find(name))
-    names = (f"{first}/{n}/{rest}" for n in range(leaf.shape[0]))
+    in_layer, _, rest = rest.partition("/")
+    plain, place = parameters.split_name(in_layer)
+    rest = f"{plain}/{rest}" if rest else plain
+    layers = (turn * num_places + place for turn in range(leaf.shape[0]))
+    names = (f"{first}/{layer}/{rest}" for layer in layers)
     factors = np.array([*map(find, names)], np.float32)
     return factors.reshape(-1, *[1] * (leaf.ndim - 1))
 
+  num_places = 1
+  if "layers" in params:
+    num_places = parameters.num_places(params["layers"])
   factors = jax.tree.map_with_path(find_all, params)
   if unused:
     pattern = min(unused)

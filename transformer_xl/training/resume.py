@@ -10,7 +10,7 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.training import averaging
 from transformer_xl.training import divergence
 from transformer_xl.training import initial_parameters
@@ -79,12 +79,12 @@ def _new(
   """
   if not config.train.init_from:
     state = create_state()
-    count = kinds.num_parameters(state.params)
+    count = network.num_parameters(state.params)
     logging.info("Starting with %d new parameters.", count)
     return state, run_state.Metadata()
   params, source = initial_parameters.load(config, mesh)
   state = create_state(params)
-  count = kinds.num_parameters(state.params)
+  count = network.num_parameters(state.params)
   logging.info(
     "Starting with the %d parameters of %s after step %d, and %d new symbols.",
     *(count, source["workdir"], source["checkpoint_step"]),

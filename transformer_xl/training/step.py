@@ -18,16 +18,16 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import sums as sums_lib
-from transformer_xl.model import kinds
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import lanes as lanes_lib
 from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
 from transformer_xl.training import averaging
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import rate_factors
 from transformer_xl.workdir import run_state
 
 # What an update takes and returns; leaves may be shapes or shardings instead.
-Carry = tuple[run_state.TrainState, kinds.Memory]
+Carry = tuple[run_state.TrainState, network.State]
 
 
 class UpdateMetrics(NamedTuple):
@@ -40,12 +40,13 @@ class UpdateMetrics(NamedTuple):
 
 def make_model(config: schema.ExperimentConfig) -> network.Network:
   """The model with the attention of training."""
-  return kinds.of(config.model).network(
-    config.model,
+  settings = mixer.Settings(
     clamp_len=config.train.clamp_len,
     same_length=config.train.same_length,
-    gradient_through_memory=config.train.gradient_segments > 1,
+    trains=True,
+    trains_memory=config.train.gradient_segments > 1,
   )
+  return network.Network(config.model, settings)
 
 
 def train_segment(
@@ -101,42 +102,59 @@ def _rate_factor(state, segment, train) -> float | jax.Array:
 
 def train_chunk(
   state: run_state.TrainState,
-  memory: kinds.Memory,
+  memory: network.State,
   segments: segment_lib.Segment,
   *,
   config: schema.ExperimentConfig,
-) -> tuple[run_state.TrainState, kinds.Memory, UpdateMetrics]:
-  """C updates on C S consecutive segments, [C S, B, T]; metrics are [C].
+) -> tuple[run_state.TrainState, network.State, UpdateMetrics]:
+  """Runs one update per segment with `lax.scan`, carrying state and memory.
 
-  Segments may end with empty lanes, which memory and checkpoints do not have.
+  Args:
+    state: what updates change, apart from memory.
+    memory: what the network remembers.
+    segments: consecutive segments [S, B, T]. An update takes
+      `train.gradient_segments` of them. Lanes may be padded so that devices
+      divide them; memory is padded to match and cut back at the end.
+    config: of the run.
+
+  Returns:
+    State and memory after the updates, and metrics with one entry an update.
   """
   update = functools.partial(train_segment, config=config)
-  lanes, each = segments.inputs.shape[1], config.train.gradient_segments
+  num_lanes = segments.inputs.shape[1]
+  each = config.train.gradient_segments
   if each > 1:
     segments = jax.tree.map(
       lambda array: array.reshape(-1, each, *array.shape[1:]), segments
     )
-  carry = state, memory_lib.with_lanes(memory, lanes)
+  carry = (state, lanes_lib.resize(memory, num_lanes))
   (state, padded), metrics = jax.lax.scan(update, carry, segments)
-  memory = memory_lib.with_lanes(padded, config.train.batch_size)
+  memory = lanes_lib.resize(padded, config.train.batch_size)
   return state, memory, metrics
 
 
-def _gradient(params, memory, segment, key, config):
+def _gradient(
+  params: shapes.PyTree,
+  memory: network.State,
+  segment: segment_lib.Segment,
+  key: jax.Array,
+  config: schema.ExperimentConfig,
+) -> tuple[shapes.PyTree, sums_lib.Sums, network.State]:
   """Gradient of the mean loss, its sums, and the next memory.
 
   Accumulation splits the lanes into parts, each with its own memory. The mean
-  is over the tokens of all parts and of all S segments. Parts share the key of
-  dropout, so that a lane drops the same whatever part it is in.
+  is over the tokens of all parts and of all segments of an update. Parts share
+  the key of dropout, so that a lane drops the same whatever part it is in.
   """
   model: Any = make_model(config)
   train = config.train
+  num_targets = segment.targets.shape[-1]
   total = jnp.maximum(jnp.sum(segment.weights), 1.0)
-  is_change = ~segment.resets[..., -segment.targets.shape[-1] :][..., 1:]
+  is_change = ~segment.resets[..., -num_targets:][..., 1:]
   num_changes = jnp.maximum(jnp.sum(segment.weights[..., 1:] * is_change), 1.0)
 
   def loss(params, memory, segment, lanes, key):
-    nll, activity, memory = model.apply(
+    nll, auxiliary, memory = model.apply(
       {"params": params},
       segment.inputs,
       segment.targets,
@@ -145,24 +163,26 @@ def _gradient(params, memory, segment, key, config):
       before_dropout=train.penalise_before_dropout,
       dropout_lanes=lanes,
       rngs={"dropout": key},
-      method="nll_and_activity",
+      method="training_losses",
     )
-    sums = sums_lib.weighted(nll, segment.weights)
+
+    def summed(losses: shapes.Losses) -> sums_lib.Sums:
+      return sums_lib.sum_losses(losses, segment.weights)
+
+    sums = summed(nll)
     objective = sums.nll / total
-    for weight, squares, count in (
-      (train.activation_penalty, activity.size, total),
-      (train.temporal_activation_penalty, activity.change, num_changes),
-    ):
-      if weight:
-        squares = sums_lib.weighted(squares, segment.weights).nll
-        objective += weight * squares / count
-    if activity.reconstruction is not None:  # Only the convolution learns it.
-      squares = sums_lib.weighted(activity.reconstruction, segment.weights).nll
-      objective += squares / total
+    if train.activation_penalty:
+      activation = summed(auxiliary.activation).nll / total
+      objective += train.activation_penalty * activation
+    if train.temporal_activation_penalty:
+      temporal = summed(auxiliary.temporal).nll / num_changes
+      objective += train.temporal_activation_penalty * temporal
+    if auxiliary.mixers is not None:
+      objective += summed(auxiliary.mixers).nll / total
     return objective, (sums, memory)
 
   def loss_of_all(params, memory, segments, lanes, key):
-    """`loss` of S segments; only the memories between them are kept."""
+    """`loss` of several segments; only the memories between them are kept."""
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # A scan prevents it.
     def read(memory, part):
@@ -171,8 +191,8 @@ def _gradient(params, memory, segment, key, config):
       objective, (sums, memory) = loss(params, memory, segment, lanes, own_key)
       return memory, (objective, sums)
 
-    count = jnp.arange(train.gradient_segments)
-    memory, parts = jax.lax.scan(read, memory, (count, segments))
+    indices = jnp.arange(train.gradient_segments)
+    memory, parts = jax.lax.scan(read, memory, (indices, segments))
     objective, sums = jax.tree.map(jnp.sum, parts)
     return objective, (sums, memory)
 
@@ -184,19 +204,23 @@ def _gradient(params, memory, segment, key, config):
     result, (sums, memory) = gradient(params, memory, segment, lanes, key)
     return result, sums, memory
 
-  def body(carry, part):
-    result, (sums, memory) = gradient(params, *part, key)
-    return jax.tree.map(jnp.add, carry, (result, sums)), memory
+  def add_part(carry, part):
+    own_memory, own_segment, own_lanes = part
+    result, (sums, next_memory) = gradient(
+      params, own_memory, own_segment, own_lanes, key
+    )
+    return jax.tree.map(jnp.add, carry, (result, sums)), next_memory
 
   zeros = (
     jax.tree.map(jnp.zeros_like, params),
     sums_lib.Sums(jnp.zeros(()), jnp.zeros(())),
   )
-  memories = memory_lib.split_lanes(memory, parts)
-  segments = jax.tree.map(
-    lambda array: memory_lib.split_axis(array, array.ndim - 2, parts), segment
+  by_part = (
+    lanes_lib.split(memory, parts),
+    jax.tree.map(
+      lambda array: lanes_lib.split_axis(array, array.ndim - 2, parts), segment
+    ),
+    lanes_lib.split_axis(lanes, 0, parts),
   )
-  (result, sums), memories = jax.lax.scan(
-    body, zeros, (memories, segments, memory_lib.split_axis(lanes, 0, parts))
-  )
-  return result, sums, memory_lib.merge_lanes(memories)
+  (result, sums), memories = jax.lax.scan(add_part, zeros, by_part)
+  return result, sums, lanes_lib.merge(memories)

@@ -10,6 +10,8 @@ import os
 import pathlib
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import psutil
 from absl import logging
@@ -18,7 +20,7 @@ from etils import epath
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl import storage
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
 
@@ -106,18 +108,49 @@ def _warn_of_uncommitted(folder: str) -> None:
 
 
 def of(
-  state: run_state.TrainState, memory: kinds.Memory | None
+  state: run_state.TrainState, memory: network.State | None
 ) -> dict[str, shapes.PyTree]:
   """The arrays of each item; concrete, or shapes to restore into."""
   items = {
     "params": state.params,
     "optimizer": {"step": state.step, "opt_state": state.opt_state},
   }
-  if memory is not None and not memory.is_empty:  # Orbax saves no empty ones.
-    items["memory"] = memory.arrays
+  if memory is not None:
+    arrays = memory_arrays(memory)
+    if arrays:
+      items["memory"] = arrays
   if state.average is not None:
     items["average"] = state.average
   return items
+
+
+def memory_arrays(memory: network.State) -> dict[str, Any]:
+  """The arrays of a memory by name, without empty ones, which Orbax refuses."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="."): leaf
+    for path, leaf in jax.tree.leaves_with_path(memory)
+    if leaf.size
+  }
+
+
+def memory_shapes(memory: network.State) -> dict[str, list[int]]:
+  """The shapes of all arrays of a memory, empty ones included, by name."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="."): list(leaf.shape)
+    for path, leaf in jax.tree.leaves_with_path(memory)
+  }
+
+
+def with_arrays(memory: network.State, arrays: dict[str, Any]) -> network.State:
+  """Undoes `memory_arrays` for a memory of such shapes and shardings."""
+
+  def find(path: Any, leaf: Any) -> jax.Array:
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    if leaf.size:
+      return arrays[name]
+    return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
+
+  return jax.tree.map_with_path(find, memory)
 
 
 def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import shapes
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 NEVER = 2**31 - 1  # A step that no run reaches.
 # Names in `to_json`.
@@ -53,7 +53,7 @@ class RunState(NamedTuple):
 
   state: TrainState
   # None after restoring where lanes or memory length have changed.
-  memory: kinds.Memory | None
+  memory: network.State | None
   metadata: Metadata = Metadata()
   validation_loss: float | None = None  # Of this very state, if evaluated.
 

@@ -14,19 +14,23 @@ from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import run_record
 
 _MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
 
 
 class TrainedModel(NamedTuple):
-  """Parameters of one checkpoint, placed on a mesh."""
+  """A model with the parameters of one checkpoint, placed on a mesh."""
 
+  config: schema.ExperimentConfig
   mesh: jax.sharding.Mesh
   params: shapes.PyTree
   step: int
+  # Where the first parameters of its run are from, as in `config.json`.
+  initialised_from: dict[str, Any] | None = None
 
 
 def load(
@@ -44,7 +48,7 @@ def load(
       or the mesh does not fit.
   """
   mesh = make_mesh(config, devices=devices)
-  params = kinds.abstract_params(config.model)
+  params = network.abstract_params(config.model)
   with jax.set_mesh(mesh):
     params, step = restore_params(
       workdir,
@@ -52,7 +56,8 @@ def load(
       average=config.eval.parameters != "raw",
       target=mesh_lib.placed(params, mesh_lib.parameters(mesh, params)),
     )
-  return TrainedModel(mesh, params, step)
+  source = run_record.initialised_from(workdir)
+  return TrainedModel(config, mesh, params, step, source)
 
 
 def make_mesh(
@@ -65,10 +70,10 @@ def make_mesh(
   Raises:
     UserError: the axes that the configuration gives do not suit the devices.
   """
-  params = kinds.abstract_params(config.model)
+  params = network.abstract_params(config.model)
   demand = mesh_axes.Demand(
     width=config.model.model_dim,
-    state_bytes=4 * kinds.num_parameters(params),
+    state_bytes=4 * network.num_parameters(params),
     most_bytes=_MOST_BYTES,
   )
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)

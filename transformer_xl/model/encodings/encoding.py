@@ -109,24 +109,36 @@ class Encoding:
   def embedding_positions(
     self,
     config: schema.ModelConfig,
-    first_position: int | jax.Array,
+    first_position: jax.Array | None,
     segment_len: int,
   ) -> shapes.SegmentPositions | None:
     """Vectors [T, D] to add to the embeddings.
 
     Args:
       config: of the model.
-      first_position: position of the first token in its segment, a scalar.
+      first_position: position of the first token in its segment, a scalar; None
+        for the start of the segment.
       segment_len: T.
     """
     del config, first_position, segment_len
     return None
 
   def layer_positions(
-    self, module: Any, first_position: int | jax.Array, segment_len: int
+    self,
+    module: Any,
+    name: str,
+    first_position: jax.Array | None,
+    segment_len: int,
   ) -> shapes.SegmentPositions | None:
-    """Vectors [T, D] to add to the input of one layer, likewise."""
-    del module, first_position, segment_len
+    """Vectors [T, D] to add to the input of one layer.
+
+    Args:
+      module: owner of the parameters.
+      name: of the parameter.
+      first_position: as for `embedding_positions`.
+      segment_len: T.
+    """
+    del module, name, first_position, segment_len
     return None
 
   def check_segment_len(

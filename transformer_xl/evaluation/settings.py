@@ -1,0 +1,68 @@
+"""What a result depends on, made in one place for all results.
+
+Evaluation cards, scores, texts and analyses state these settings. Whatever
+changes a number at evaluation time has to be here.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformer_xl.config import schema
+
+
+def of_reading(
+  model: schema.ModelConfig,
+  *,
+  segment_len: int,
+  mem_len: int,
+  clamp_len: int,
+  same_length: bool,
+) -> dict[str, Any]:
+  """How a model reads text."""
+  has_slots = "compressive" in model.mixers and mem_len > 0
+  return {
+    "layers": list(model.layers),
+    "segment_len": segment_len,
+    "mem_len": mem_len,
+    "compressive": dataclasses.asdict(model.compressive) if has_slots else None,
+    "clamp_len": clamp_len,
+    "position_scale": model.position_scale,
+    "same_length": same_length,
+    "same_length_window": model.same_length_window,
+    "memory_start": model.memory_start,
+    "dtype": model.dtype,
+  }
+
+
+def of_evaluation(
+  config: schema.ExperimentConfig, mem_len: int
+) -> dict[str, Any]:
+  """How a split is scored, with the first temperature."""
+  evaluation = config.eval
+  return {
+    **of_reading(
+      config.model,
+      segment_len=evaluation.segment_len,
+      mem_len=mem_len,
+      clamp_len=evaluation.clamp_len,
+      same_length=evaluation.same_length,
+    ),
+    "context_len": evaluation.context_len,
+    "reset_at_documents": config.data.reset_at_documents,
+    "temperature": evaluation.temperature[0],
+    "batch_size": evaluation.batch_size,
+    "warmup_len": evaluation.warmup_len,
+    "parameters": evaluation.parameters,
+  }
+
+
+def memory_text(settings: dict[str, Any]) -> str:
+  """The memory behind a number, for people."""
+  text = str(settings["mem_len"])
+  slots = settings.get("compressive")
+  if slots:
+    text += f" and {slots['slots']} slots of {slots['rate']}"
+    text += f" ({slots['function']})"
+  if settings.get("layers", ["attention"]) != ["attention"]:
+    text += f" in layers {','.join(settings['layers'])}"
+  return text
