@@ -284,7 +284,7 @@ def share(
   else:
     forgets = resets[:, 0]
     length = jnp.where(forgets, 0, length)
-  inside = resets.at[:, 0].set(False)
+  inside = jnp.asarray(resets).at[:, 0].set(False)
   return mixer_lib.Shared(
     resets=resets,
     forgets=forgets,

@@ -58,10 +58,11 @@ def visible_distance(
   With `same_length` all queries see the same number of keys, so that results do
   not depend on how the text is cut into segments. `window` is that number,
   "mem_len" (PyTorch, HuggingFace) or "mem_len_plus_one" (TensorFlow, NVIDIA).
+  Without a memory it has no effect: every token would see itself alone.
   """
   position = jnp.arange(since_reset.shape[1], dtype=jnp.int32)[None]
   result = jnp.minimum(length[:, None] + position, since_reset)
-  if same_length:
+  if same_length and mem_len > 0:
     distance = mem_len if window == "mem_len_plus_one" else mem_len - 1
-    result = jnp.minimum(result, max(distance, 0))
+    result = jnp.minimum(result, distance)
   return result
