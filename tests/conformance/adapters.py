@@ -76,6 +76,7 @@ class Package:
   ):
     self.config = tiny.model_config(**model)
     self.gradient = gradient
+    self.trains_memory = gradient == "flows"
     self.mem_len = mem_len
     self.same_length = same_length
     self.clamp_len = clamp_len
@@ -112,7 +113,7 @@ class Package:
     settings = mixer.Settings(
       clamp_len=self.clamp_len,
       same_length=self.same_length,
-      trains_memory=self.gradient == "flows",
+      trains_memory=self.trains_memory,
     )
     model = network.Network(self.config, settings)
     return model.apply(

@@ -62,6 +62,14 @@ class StopsGradients(adapters.Package):
   """As a model does whose updates have one segment."""
 
 
+class KeepsGradients(adapters.Package):
+  """As a model does whose updates have several segments."""
+
+  def read(self, params, tokens, memory, resets):
+    self.trains_memory = True
+    return super().read(params, tokens, memory, resets)
+
+
 class ForgetsToNormalise(adapters.Package):
   def read(self, params, tokens, memory, resets):
     result, after = super().read(params, tokens, memory, resets)
@@ -76,10 +84,6 @@ def see_the_next_token(monkeypatch):
     return visible | jnp.roll(visible, 1, axis=2)
 
   monkeypatch.setattr(attention, "visible_keys", visible_keys)
-
-
-def keep_gradients(monkeypatch):
-  monkeypatch.setattr(jax.lax, "stop_gradient", lambda states: states)
 
 
 def window_too_long(monkeypatch):
