@@ -204,7 +204,7 @@ IMPLEMENTATIONS = {
   ),
   "alibi": package(encoding="alibi", num_heads=3),
   "none": package(encoding="none"),
-  "lstm": package(layers=("lstm",), model_dim=12),
+  "lstm": package(layers=("lstm",), model_dim=12, pre_norm=True),
   "qrnn": package(layers=("qrnn",), pre_norm=True),
   "compressive": package(Compressed, layers=("compressive",)),
   "hybrid": package(layers=("qrnn", "attention"), pre_norm=True),
@@ -234,7 +234,7 @@ COMBINATIONS = [
     for name in model_fields.ENCODINGS
   ),
   *(
-    package(each, layers=(name,), model_dim=12, **options)
+    package(each, layers=(name,), pre_norm=True, **options)
     for name in ("lstm", "qrnn")
     for each, options in (
       *((Package, {}), (reading(Package), {})),
