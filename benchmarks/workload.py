@@ -36,9 +36,7 @@ class Workload:
 TASKS = {
   "train": Workload("train"),
   "evaluate": Workload("evaluate", mem_len=1600),
-  "generate": Workload(
-    "generate", batch_size=1, segment_len=1, mem_len=1600
-  ),
+  "generate": Workload("generate", batch_size=1, segment_len=1, mem_len=1600),
 }
 LARGE = {"num_layers": 12, "model_dim": 512, "ff_dim": 2048}
 
