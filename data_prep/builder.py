@@ -2,7 +2,7 @@
 
 A builder's records and the token files are made from the same `open_corpus`.
 Token files are not made from record files: to write and read a record for each
-sentence takes seven times as long (docs/measurements/data.md).
+sentence takes seven times as long.
 """
 
 import functools
