@@ -21,7 +21,7 @@ from transformer_xl import command_line
 _WHO = flags.DEFINE_enum(
   "who", None, ["ours", "huggingface", "original"], "Implementation to run."
 )
-_WORK = flags.DEFINE_string("work", None, "The workload, as JSON.")
+_WORK = flags.DEFINE_string("work", "{}", "The workload, as JSON.")
 _COUNT = flags.DEFINE_integer("count", 1, "Segments per call.")
 _CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
 _ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")

@@ -50,16 +50,15 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
   del argv
   chosen = flags.FLAGS
-  changes = {
+  changes: dict[str, Any] = {"dtype": chosen.dtype}
+  changes |= {
     name: chosen[name].value
     for name in _sizes()
     if chosen[name].value is not None
   }
   results = []
   for task in chosen.task:
-    work = dataclasses.replace(
-      workload.TASKS[task], dtype=chosen.dtype, **changes
-    )
+    work = dataclasses.replace(workload.TASKS[task], **changes)
     found = compare(work, encodings=chosen.encoding, rounds=chosen.rounds)
     for result in found:
       print(json.dumps(result), flush=True)
