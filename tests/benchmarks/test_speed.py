@@ -70,7 +70,7 @@ def tiny_case():
   side_by_side.define_flags()
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(side_by_side.CASES, "tiny", (tiny("train"), 1))
-    flags.FLAGS(["side_by_side"])
+    flags.FLAGS.mark_as_parsed()
     yield "tiny"
 
 
