@@ -51,6 +51,23 @@ def test_a_line_has_the_time_the_process_and_what_is_no_information():
   assert said == ["of one", "[3] of many", "[3] warning: look"]
 
 
+def test_a_character_that_the_terminal_lacks_is_escaped():
+  program = """
+from transformer_xl import command_line
+
+command_line.run(lambda argv: print("5 \u20ac"))
+"""
+  finished = subprocess.run(
+    [sys.executable, "-c", program],
+    capture_output=True,
+    check=False,
+    cwd=test_main.ROOT,
+    env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+  )
+  assert (finished.returncode, finished.stderr) == (0, b"")
+  assert finished.stdout == b"5 \\u20ac\n"
+
+
 @pytest.mark.parametrize(
   ("line", "argv"),
   [

@@ -242,6 +242,8 @@ def run(
       main(argv)
       sys.stdout.flush()
 
+  with contextlib.suppress(AttributeError):  # A notebook needs no escapes.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore
   app.run(guarded, flags_parser=parse_or_help)
 
 
@@ -308,8 +310,7 @@ def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
     return True
   intended = r"did not provide metrics|read_only=True|is read only"
   is_intended = re.search(intended, record.getMessage())
-  is_raised = bool(record.exc_info)
-  return record.levelname != "INFO" and not (is_intended or is_raised)
+  return record.levelname != "INFO" and not (is_intended or record.exc_info)
 
 
 def _label(record: stdlib_logging.LogRecord) -> bool:
