@@ -232,6 +232,11 @@ def run(
     sys.exit(0)
 
   def guarded(argv: list[str]) -> None:
+    # Late, so that Ctrl-C has an answer before anything is imported that takes
+    # long.
+    from transformer_xl import storage
+
+    storage.configure()
     logging.get_absl_handler().addFilter(is_not_noise)
     logging.get_absl_handler().addFilter(_label)
     format_log()

@@ -66,7 +66,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     rows.append(_row(length, _timed(_methods(config, twin, text, length))))
     _log(rows[-1])
   result = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "device": jax.devices()[0].device_kind,
     "num_parameters": _count(config.model),
     "vanilla_parameters": _count(twin),
@@ -173,6 +173,7 @@ def _count(model: schema.ModelConfig) -> int:
   return kinds.num_parameters(kinds.abstract_params(model))
 
 
+@plotting.in_style
 def draw(result: dict[str, Any]) -> Any:
   """Plots time per token and speed-up by attention length."""
   figure, (left, right) = plotting.subplots(1, 2, figsize=(7.0, 2.9))

@@ -62,7 +62,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
   bins = by_distance(queries.distances)
   result: dict[str, Any] = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "dataset": config.data.name,
     "split": split,
     "chance": 1 / len(np.unique(tokens[queries.positions + 1])),
@@ -218,6 +218,7 @@ def _name(distances: list[int]) -> str:
   return "-".join(map(str, sorted({*distances})))
 
 
+@plotting.in_style
 def draw(result: dict[str, Any]) -> Any:
   """Plots accuracy by distance, and where each `reach` ends."""
   figure, axes = plotting.subplots(figsize=(6.5, 3.4))

@@ -115,7 +115,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
   losses = np.stack(found).astype(np.float64)
   result = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "split": config.eval.split,
     "context": analysis.context,
     "contexts": contexts,
@@ -226,6 +226,7 @@ def _one_pass(subject, length) -> np.ndarray:
   return evaluate.per_token(subject, functions, length)
 
 
+@plotting.in_style
 def draw(result: dict[str, Any]) -> Any:
   """Plots perplexity and, for each r, gains by context (figures 3 and 4)."""
   entries, contexts = result["recl"], result["contexts"]
