@@ -40,14 +40,16 @@ def test_a_clock_of_zero_minutes_never_saves():
 # One of two processes; its minutes pass ten times as fast as the other's.
 TOGETHER = """
 import sys
+import types
+
 import jax
-from tests.workdir.test_save_policy import options
+
 from transformer_xl.workdir import save_policy
 
 index, address = int(sys.argv[1]), sys.argv[2]
 jax.distributed.initialize(address, 2, index)
 now, saved = [0.0], []
-config = options(every_steps=50, every_minutes=1.0)
+config = types.SimpleNamespace(every_steps=50, every_minutes=1.0)
 policy = save_policy.SavePolicy(config, clock=lambda: now[0])
 for step in range(1, 60):
   now[0] = step * (10.0 if index else 1.0)

@@ -43,7 +43,7 @@ class History(NamedTuple):
   record: dict[str, Any]  # The content of `config.json`.
   lines: list[dict[str, Any]]  # The content of `metrics.jsonl`.
   cards: list[dict[str, Any]]  # Every evaluation card, oldest first.
-  time: goodput.Record | None  # At the newest checkpoint; older runs have none.
+  time: goodput.Record | None  # At the newest checkpoint; an import has none.
 
   @property
   def settings(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def read_all(workdirs: Sequence[str]) -> list[History]:
 def differences(runs: Sequence[History]) -> dict[str, list[Any]]:
   """The fields in which configurations differ, with the value of each run.
 
-  A field that is newer than a run is None there.
+  A field that a run does not have is None there.
   """
   settings = [run.settings for run in runs]
   names = dict.fromkeys(name for one in settings for name in one)
