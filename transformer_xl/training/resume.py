@@ -44,7 +44,8 @@ def start(
     saved = int(state.average_start)
     average_start = averaging.resumed_start(config.train, saved, step=step)
     state = run_state.with_average_start(state, average_start)
-  moved = _lanes_moved(metadata.data or {}, data)
+  assert metadata.data is not None  # Every run has it.
+  moved = _lanes_moved(metadata.data, data)
   if memory is None or moved:  # It would be of text that does not precede.
     logging.warning(
       "The text, its lanes or the memory length changed: memory starts empty."
