@@ -56,9 +56,15 @@ def reset(
   lanes: jt.Bool[shapes.Array, "B"],
   empty: tuple[ring_source.LayerCache, ...],
   config: schema.ModelConfig,
+  *,
+  is_masked: bool,
 ) -> State:
-  """Empties the memory of some lanes; `empty` has a slot for each layer."""
-  if config.memory_start == "masked":
+  """Empties the memory of some lanes.
+
+  If `is_masked`, no query sees an empty memory. Otherwise its slots are those
+  of `empty`, which has one for each layer.
+  """
+  if is_masked:
     return state._replace(length=jnp.where(lanes, 0, state.length))
   num_heads = empty[0].keys.shape[0]
   rows = jnp.repeat(lanes, num_heads)[:, None, None]
