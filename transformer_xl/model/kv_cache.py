@@ -68,9 +68,8 @@ class Reader:
   get the positions that they would have in whole segments. Such a model should
   be read in segments of the length that it was trained with.
 
-  Without memory (M = 0) the steps that complete a segment see its beginning,
-  and after `segment_len` tokens nothing: the text is read as in whole segments,
-  whatever its steps.
+  Without memory, M = 0, a step sees what was read of its segment, so single
+  tokens are read as in whole segments, too.
   """
 
   config: schema.ModelConfig
@@ -119,8 +118,8 @@ class Reader:
     """Continues with single tokens, in rings of M + 1 slots.
 
     Every token reads the whole ring, so slots for a full segment would only
-    cost time; those of a compressed memory stay, and those of a segment without
-    memory. Returns a reader with its frozen parameters and state.
+    cost time; they stay without memory, and so do those of a compressed memory.
+    Returns a reader with its frozen parameters and state.
     """
     if self.layout is not None:
       return self, frozen, state
@@ -247,9 +246,8 @@ class Reader:
     if resets is None:
       resets = jnp.zeros(tokens.shape, bool)
     else:
-      is_masked = self.config.memory_start == "masked" or self.mem_len == 0
       state = ring_state.reset(
-        state, resets[:, 0], frozen.empty, self.config, is_masked=is_masked
+        state, resets[:, 0], frozen.empty, self.config, mem_len=self.mem_len
       )
       resets = resets.at[:, 0].set(False)
     place = None
@@ -269,16 +267,15 @@ class Reader:
       layers.append(cache)
     slot = (state.slot + count) % self.num_slots
     position = (state.position + count) % self.segment_len
-    most_visible: int | jax.Array = max(self.layer_lens)
-    if self.mem_len == 0:
-      most_visible = position  # The segment so far.
+    num_read = state.num_read + count
+    # Without memory, the segment so far.
+    most_visible = max(self.layer_lens) or position
     if place is not None:
       slot = place.next_slot
       most_visible = place.capacity
     length = visibility.next_length(
       state.length, resets, count, mem_len=most_visible
     )
-    num_read = state.num_read + count
     return tuple(outputs), ring_state.State(
       tuple(layers), length, slot, position, num_read
     )

@@ -57,14 +57,10 @@ def reset(
   empty: tuple[ring_source.LayerCache, ...],
   config: schema.ModelConfig,
   *,
-  is_masked: bool,
+  mem_len: int,
 ) -> State:
-  """Empties the memory of some lanes.
-
-  If `is_masked`, no query sees an empty memory. Otherwise its slots are those
-  of `empty`, which has one for each layer.
-  """
-  if is_masked:
+  """Empties the memory of some lanes; `empty` has a slot for each layer."""
+  if config.memory_start == "masked" or mem_len == 0:
     return state._replace(length=jnp.where(lanes, 0, state.length))
   num_heads = empty[0].keys.shape[0]
   rows = jnp.repeat(lanes, num_heads)[:, None, None]
