@@ -95,8 +95,7 @@ def segment(
   windows = [math.inf] * len(lens)
   if same_length:
     fewer = 1 if config.same_length_window == "mem_len" else 0
-    # A query sees itself even where the rule gives a window of no keys.
-    windows = [max(m + compressed_len - fewer, 0) for m in lens]
+    windows = [m + compressed_len - fewer if m else math.inf for m in lens]
   reader = Reader(
     *(_float64(params), config, [m + waiting for m in lens], clamp_len),
     windows=windows,

@@ -35,7 +35,7 @@ CAUGHT_INSIDE = (
   (mutants.window_too_long, checks.same_length_limits_the_window),
   (
     mutants.empty_window,
-    checks.without_memory_same_length_sees_the_token_alone,
+    checks.without_memory_same_length_has_no_effect,
   ),
 )
 CAUGHT_BY_ORACLE = (

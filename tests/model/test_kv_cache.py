@@ -120,15 +120,16 @@ def both(variant, mem_len, segment_len):
   return model, reader
 
 
-def chunks(config, segment_len, *, resets_inside):
+def chunks(config, mem_len, segment_len, *, resets_inside):
   """Segments, part of one, then single tokens, with documents in between.
 
-  Where positions count from the start of a segment the model of hidden states
-  cannot read single tokens, so there are only segments and part of one.
+  Where positions count from the start of a segment, or without memory, the
+  model of hidden states cannot read single tokens, so there are only segments
+  and part of one.
   """
   random, vocab_size = np.random.default_rng(0), config.vocab_size
   steps = [segment_len] * 4 + [2] + [1] * 16
-  if table.of(config).counts_from_segment:
+  if table.of(config).counts_from_segment or mem_len == 0:
     steps = [segment_len] * 9 + [2]
   for index, length in enumerate(steps):
     tokens = random.integers(vocab_size, size=(LANES, length), dtype=np.int32)
@@ -160,7 +161,7 @@ def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
   step = jax.jit(reader.step)
   tokens_read = 0
   inside = model.config.memory_start == "masked"
-  for tokens, resets in chunks(model.config, lengths[1], resets_inside=inside):
+  for tokens, resets in chunks(model.config, *lengths, resets_inside=inside):
     want, memory = expected(memory, tokens, resets)
     got, state = step(frozen, state, tokens, resets)
     # Sums in another order, in float32, of log-probabilities down to -30.
@@ -169,15 +170,28 @@ def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
   assert tokens_read > 2 * np.max(reader.num_slots)  # The ring went around.
 
 
-@pytest.mark.parametrize("variant", ["absolute_zeros", "per_layer_zeros"])
-def test_single_tokens_have_the_positions_that_they_have_in_segments(variant):
-  """With `same_length` nothing but positions depends on the cuts."""
-  model, reader = both(variant, 6, 4)
+@pytest.mark.parametrize(
+  ("variant", "mem_len"),
+  [
+    ("absolute_zeros", 6),
+    ("per_layer_zeros", 6),
+    ("absolute", 0),
+    ("masked", 0),
+    ("rope_zeros", 0),
+    ("alibi", 0),
+  ],
+)
+def test_single_tokens_read_as_whole_segments_do(variant, mem_len):
+  """Positions are those in segments, and without memory all that is seen.
+
+  With a memory and `same_length` nothing else depends on the cuts.
+  """
+  model, reader = both(variant, mem_len, 4)
   params = tiny.params(model.config)
   tokens = jnp.asarray(
     np.random.default_rng(3).integers(23, size=(LANES, 24)), jnp.int32
   )
-  memory = kinds.empty_memory(model.config, batch_size=LANES, mem_len=6)
+  memory = kinds.empty_memory(model.config, batch_size=LANES, mem_len=mem_len)
   segment = jax.jit(
     lambda memory, tokens: model.apply(
       {"params": params}, tokens, memory, method="log_probs"
@@ -202,6 +216,29 @@ def test_single_tokens_have_the_positions_that_they_have_in_segments(variant):
     np.testing.assert_allclose(
       got[:, 0], expected[:, index], rtol=1e-5, atol=2e-5
     )
+
+
+@pytest.mark.parametrize("variant", ["masked", "rope_zeros"])
+def test_a_reset_without_memory_hides_the_segment_so_far(variant):
+  _, reader = both(variant, 0, 8)
+  frozen = reader.freeze(tiny.params(reader.config))
+  reader, frozen, state = reader.for_tokens(
+    frozen, reader.start(frozen, batch_size=LANES)
+  )
+  fresh = state
+  step = jax.jit(reader.step)
+  tokens = jnp.asarray(
+    np.random.default_rng(4).integers(23, size=(LANES, 6)), jnp.int32
+  )
+  for index in range(6):
+    token = tokens[:, index : index + 1]
+    # The last two lanes start a document with their third token.
+    resets = jnp.zeros((LANES, 1), bool).at[1:].set(index == 2)
+    got, state = step(frozen, state, token, resets)
+    if index >= 2:
+      want, fresh = step(frozen, fresh, token)
+      np.testing.assert_allclose(got[1:], want[1:], rtol=1e-5, atol=2e-5)
+      assert index == 2 or np.abs(got[0] - want[0]).max() > 1e-3
 
 
 def test_a_layer_has_the_ring_of_its_own_memory():

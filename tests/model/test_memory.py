@@ -101,11 +101,11 @@ def test_same_length_limits_reach_by_either_rule(window, farthest):
 
 
 @pytest.mark.parametrize("window", ["mem_len", "mem_len_plus_one"])
-def test_without_memory_same_length_sees_itself(window):
+def test_without_memory_same_length_has_no_effect(window):
   resets = jnp.zeros((LANES, 3), bool)
   hiddens = _states(np.zeros((LANES, 3)))
   reach, _ = _read(_empty(0), hiddens, resets, same_length=True, window=window)
-  np.testing.assert_array_equal(reach, 0)
+  np.testing.assert_array_equal(reach, [[0, 1, 2]] * LANES)
 
 
 def test_empty_memory_is_hidden_or_all_visible():

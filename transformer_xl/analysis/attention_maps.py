@@ -123,9 +123,7 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
   """Reads a text and measures whole segments behind its first `mem_len`."""
   model = sums.make_model(config)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
-  # With `same_length`, a token without memory would see itself alone.
-  whole = sums.make_model(load.replaced(config, {"eval.same_length": False}))
-  score = jax.jit(functools.partial(whole.apply, method="nll"))
+  score = jax.jit(functools.partial(model.apply, method="nll"))
   memory, empty = (
     kinds.empty_memory(config.model, batch_size=1, mem_len=length)
     for length in (mem_len, 0)

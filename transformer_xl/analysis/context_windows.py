@@ -17,7 +17,6 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import sums
@@ -43,9 +42,10 @@ def losses(
   window, from 0. `eval` sets how many tokens are read per call.
   """
   config, mesh, params = subject[:3]
-  model = sums.make_model(load.replaced(config, {"eval.same_length": False}))
   read = jax.jit(
-    functools.partial(read_window, model=model, wanted=wanted),
+    functools.partial(
+      read_window, model=sums.make_model(config), wanted=wanted
+    ),
     out_shardings=mesh_lib.replicated(mesh),  # Every process reads all.
     compiler_options=mesh_lib.compiler_options(mesh),
   )

@@ -27,9 +27,9 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import plotting
+from transformer_xl.analysis import vanilla
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.config import vanilla
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import scorer

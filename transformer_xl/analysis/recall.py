@@ -34,6 +34,7 @@ from transformer_xl.evaluation import sums
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import kinds
 from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import visibility
 
 
 class Guess(NamedTuple):
@@ -171,7 +172,9 @@ def _settings(subject, folder, mem_len) -> dict[str, Any]:
     **slots,
     "reach": reach(config, mem_len),
     "clamp_len": config.eval.clamp_len,
-    "same_length": config.eval.same_length,
+    "same_length": visibility.has_window(
+      mem_len, same_length=config.eval.same_length
+    ),
   }
 
 

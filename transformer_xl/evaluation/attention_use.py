@@ -152,9 +152,7 @@ class Report:
         "train.log_memory_use needs a memory: train.eval_mem_len is 0; set "
         "--config.train.log_memory_use=False."
       )
-    # With `same_length`, a token without memory would see itself alone.
-    whole = load.replaced(config, {"eval.same_length": False})
-    self._without = evaluate.Evaluator(whole, mesh, mem_len=0)
+    self._without = evaluate.Evaluator(config, mesh, mem_len=0)
     self._sharding = mesh_lib.segments(mesh)
     segment_len = min(config.eval.segment_len, mem_len)
     values = {"eval.segment_len": segment_len, "eval.warmup_len": 0}

@@ -28,6 +28,7 @@ from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
 from transformer_xl.model import kinds
+from transformer_xl.model import visibility
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -152,7 +153,9 @@ class Subject(NamedTuple):
       "temperature": evaluation.temperature[0],
       "clamp_len": evaluation.clamp_len,
       "position_scale": model.position_scale,
-      "same_length": evaluation.same_length,
+      "same_length": visibility.has_window(
+        mem_len, same_length=evaluation.same_length
+      ),
       "same_length_window": model.same_length_window,
       "memory_start": model.memory_start,
       "batch_size": evaluation.batch_size,
@@ -227,6 +230,11 @@ def evaluate_loaded(subject: Subject, workdir: str) -> list[dict]:
     those of earlier calls.
   """
   config, cards = subject.config, []
+  trained_model.warn_of_untrained_positions(
+    config,
+    segment_len=config.eval.context_len + config.eval.segment_len,
+    mem_len=max(config.eval.mem_len),
+  )
   each = itertools.product(config.eval.mem_len, subject.at_each_temperature())
   with jax.set_mesh(subject.mesh):
     for mem_len, one in each:

@@ -67,6 +67,9 @@ class Reader:
   steps that complete it, and restart after `segment_len` tokens: single tokens
   get the positions that they would have in whole segments. Such a model should
   be read in segments of the length that it was trained with.
+
+  Without memory, M = 0, a step sees what was read of its segment, so single
+  tokens are read as in whole segments, too.
   """
 
   config: schema.ModelConfig
@@ -97,6 +100,8 @@ class Reader:
   def layer_slots(self) -> list[int]:
     """R of each layer: memory and a step, in whole steps if not compressed."""
     step_len = self.max_step_len or self.segment_len
+    if self.mem_len == 0:
+      step_len = self.segment_len  # A step sees the segment that it completes.
     if self.layout is not None:
       return [self.layout.num_slots(step_len)] * self.config.num_layers
     return [(math.ceil(m / step_len) + 1) * step_len for m in self.layer_lens]
@@ -113,8 +118,8 @@ class Reader:
     """Continues with single tokens, in rings of M + 1 slots.
 
     Every token reads the whole ring, so slots for a full segment would only
-    cost time; those of a compressed memory stay. Returns a reader with its
-    frozen parameters and state.
+    cost time; they stay without memory, and so do those of a compressed memory.
+    Returns a reader with its frozen parameters and state.
     """
     if self.layout is not None:
       return self, frozen, state
@@ -241,7 +246,9 @@ class Reader:
     if resets is None:
       resets = jnp.zeros(tokens.shape, bool)
     else:
-      state = ring_state.reset(state, resets[:, 0], frozen.empty, self.config)
+      state = ring_state.reset(
+        state, resets[:, 0], frozen.empty, self.config, mem_len=self.mem_len
+      )
       resets = resets.at[:, 0].set(False)
     place = None
     if self.layout is not None:
@@ -258,14 +265,17 @@ class Reader:
       hidden, cache = self._read(layer, outputs[-1], memory, source)
       outputs.append(hidden)
       layers.append(cache)
-    length = visibility.next_length(
-      *(state.length, resets, count),
-      mem_len=max(self.layer_lens) if place is None else place.capacity,
-    )
     slot = (state.slot + count) % self.num_slots
     position = (state.position + count) % self.segment_len
-    slot = slot if place is None else place.next_slot
     num_read = state.num_read + count
+    # Without memory, the segment so far.
+    most_visible = max(self.layer_lens) or position
+    if place is not None:
+      slot = place.next_slot
+      most_visible = place.capacity
+    length = visibility.next_length(
+      state.length, resets, count, mem_len=most_visible
+    )
     return tuple(outputs), ring_state.State(
       tuple(layers), length, slot, position, num_read
     )

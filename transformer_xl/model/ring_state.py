@@ -56,9 +56,11 @@ def reset(
   lanes: jt.Bool[shapes.Array, "B"],
   empty: tuple[ring_source.LayerCache, ...],
   config: schema.ModelConfig,
+  *,
+  mem_len: int,
 ) -> State:
   """Empties the memory of some lanes; `empty` has a slot for each layer."""
-  if config.memory_start == "masked":
+  if config.memory_start == "masked" or mem_len == 0:
     return state._replace(length=jnp.where(lanes, 0, state.length))
   num_heads = empty[0].keys.shape[0]
   rows = jnp.repeat(lanes, num_heads)[:, None, None]

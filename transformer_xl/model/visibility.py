@@ -77,11 +77,20 @@ def visible_distance(
   With `same_length` all queries see the same number of keys, so that results do
   not depend on how the text is cut into segments. `window` is that number,
   "mem_len" (PyTorch, HuggingFace) or "mem_len_plus_one" (TensorFlow, NVIDIA).
+  See `has_window` for a model without memory.
   """
   position = jnp.arange(resets.shape[1], dtype=jnp.int32)
   result = length[:, None] + position[None, :]
   result = jnp.minimum(result, positions_since_reset(resets))
-  if same_length:
+  if has_window(mem_len, same_length=same_length):
     distance = mem_len if window == "mem_len_plus_one" else mem_len - 1
-    result = jnp.minimum(result, max(distance, 0))
+    result = jnp.minimum(result, distance)
   return result
+
+
+def has_window(mem_len: int, *, same_length: bool) -> bool:
+  """Whether `same_length` limits what queries see.
+
+  It is off without memory, where a token would see itself alone.
+  """
+  return same_length and mem_len > 0

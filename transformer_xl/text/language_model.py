@@ -14,6 +14,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.model import kinds
+from transformer_xl.model import visibility
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -40,9 +41,12 @@ class LanguageModel(NamedTuple):
 
   def settings(self) -> dict[str, Any]:
     """How texts are read, as results state it."""
-    of_reader = ["segment_len", "mem_len", "clamp_len", "same_length"]
+    of_reader = ["segment_len", "mem_len", "clamp_len"]
     of_model = ["memory_start", "position_scale", "dtype"]
-    if self.reader.same_length:
+    has_window = visibility.has_window(
+      self.reader.mem_len, same_length=self.reader.same_length
+    )
+    if has_window:
       of_model.append("same_length_window")
     if self.reader.layout is not None:
       of_reader.append("compressed_len")
@@ -50,6 +54,7 @@ class LanguageModel(NamedTuple):
     model = self.reader.config
     return {
       **{name: getattr(self.reader, name) for name in of_reader},
+      "same_length": has_window,
       **{name: getattr(model, name) for name in of_model},
       "memory_lens": model.memory_lens or None,
       "parameters": self.parameters,
@@ -129,6 +134,9 @@ def make(
   before them, and reads at most `segment_len` in a call. Clamp length and
   attention window are those of `config.eval`.
   """
+  trained_model.warn_of_untrained_positions(
+    config, segment_len=segment_len, mem_len=mem_len
+  )
   reader = kinds.of(config.model).reader(
     config.model,
     mem_len=mem_len,

@@ -28,6 +28,12 @@ _MEASURED = (
 )
 
 
+# Settings of memory: a card without memory states none of them.
+_OF_MEMORY = (
+  *("same_length", "compression", "compression_rate", "compressed_len"),
+)
+
+
 class Curve(NamedTuple):
   """Values by step, or by memory length in tokens."""
 
@@ -195,9 +201,12 @@ def _labels(cards: list[dict[str, Any]]) -> list[str]:
 def _varying(cards: list[dict[str, Any]]) -> list[str]:
   """The settings apart from the memory in which cards differ."""
   names = dict.fromkeys(name for card in cards for name in card)
-  return [
-    name
-    for name in names
-    if name not in (*_MEASURED, "mem_len")
-    and any(card.get(name) != cards[0].get(name) for card in cards)
-  ]
+  varying = []
+  for name in names:
+    compared = cards
+    if name in _OF_MEMORY:  # So that a curve begins at memory 0.
+      compared = [card for card in cards if card.get("mem_len")]
+    different = {json.dumps(card.get(name)) for card in compared}
+    if len(different) > 1 and name not in (*_MEASURED, "mem_len"):
+      varying.append(name)
+  return varying
