@@ -77,12 +77,10 @@ parity: .venv-parity/installed
 	touch $@
 
 bench: $(VENV)/installed
-	$(BIN)/python -m benchmarks.train_step
-	$(BIN)/python -m benchmarks.evaluation
-	$(BIN)/python -m benchmarks.generation --segments=64
+	$(BIN)/python -m benchmarks.speed
 
-# Compiles what is missing in docs/measurements/plans.jsonl; may be stopped at
-# any time.
+# Plans what is missing in docs/measurements/plans.jsonl or was planned by older
+# code; may be stopped at any time.
 plan-table: $(VENV)/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
@@ -97,8 +95,7 @@ tpu-session: $(VENV)/installed
 audit: $(VENV)/installed
 	.ci/audit
 
-# A million damaged and hostile files to every reader:
-# docs/measurements/reliability.md.
+# A million damaged and hostile files to every reader.
 fuzz: $(VENV)/installed
 	JAX_PLATFORMS=cpu $(BIN)/python -m tests.fuzz --inputs=1000000
 

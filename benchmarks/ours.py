@@ -15,18 +15,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import workload
+from experiments import base
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load
+from transformer_xl.config import schema
 from transformer_xl.data import segment
-from transformer_xl.evaluation import scorer
-from transformer_xl.model import kinds
-from transformer_xl.model import kv_cache
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.planning import plan
 from transformer_xl.text import sampling
 from transformer_xl.training import programs
 
 
 class Runner(Protocol):
-  """Runs `count` segments per call; compiled, with a full memory."""
+  """Runs `count` segments per call; compiled, with a full memory.
+
+  Attributes:
+    compile_seconds: What compiling took.
+    peak_bytes: What XLA plans for arguments, results and temporaries.
+  """
 
   compile_seconds: float
   peak_bytes: int
@@ -37,8 +45,39 @@ class Runner(Protocol):
 
 def make(work: workload.Workload, *, count: int) -> Runner:
   """Creates the runner of a workload's task."""
-  kinds = {"train": _Training, "evaluate": _Evaluation, "generate": _Generation}
-  return kinds[work.task](work, count)
+  runners = {
+    "train": _Training,
+    "evaluate": _Evaluation,
+    "generate": _Generation,
+  }
+  return runners[work.task](work, count)
+
+
+def experiment(work: workload.Workload) -> schema.ExperimentConfig:
+  """The workload as a configuration: Adam, clipping, no dropout."""
+  config = base.get_config()
+  config.model.update(
+    {
+      "vocab_size": work.vocab_size,
+      "num_layers": work.num_layers,
+      "model_dim": work.model_dim,
+      "num_heads": work.num_heads,
+      "head_dim": work.model_dim // work.num_heads,
+      "ff_dim": work.ff_dim,
+      "encoding": work.encoding,
+      "dropout_rate": 0.0,
+      "same_length_window": "mem_len",
+      "dtype": work.dtype,
+    }
+  )
+  lengths = {
+    "batch_size": work.batch_size,
+    "segment_len": work.segment_len,
+    "mem_len": work.mem_len,
+  }
+  config.train.update(lengths)
+  config.eval.update({**lengths, "mem_len": (work.mem_len,)})
+  return load.from_config_dict(config)
 
 
 class _Compiled:
@@ -54,22 +93,23 @@ class _Compiled:
 class _Training:
   """Updates with Adam and gradient clipping."""
 
-  def __init__(self, work, count):
-    config = workload.experiment(work)
+  def __init__(self, work: workload.Workload, count: int):
+    config = experiment(work)
     self._mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(self._mesh):
-      state, memory = (
-        create() for create in programs.creators(config, self._mesh)
-      )
-      self._carry = state, _full(memory, work.mem_len)
+      create_state, create_memory = programs.creators(config, self._mesh)
+      state = create_state()
+      memory = _full(create_memory(), work.mem_len)
+      self._carry = state, memory
       self._segments = _segments(work, self._mesh, count)
       update = programs.update(config, self._mesh)
-      compiled = _Compiled(update, *self._carry, self._segments)
-    self._update, self.compile_seconds = compiled.call, compiled.seconds
+      compiled = _Compiled(update, state, memory, self._segments)
+    self._update = compiled.call
+    self.compile_seconds = compiled.seconds
     self.peak_bytes = compiled.peak_bytes
     self()
 
-  def __call__(self):
+  def __call__(self) -> float:
     state, memory, metrics = self._update(*self._carry, self._segments)
     self._carry = state, memory
     sums = jax.device_get(metrics.sums)
@@ -79,22 +119,23 @@ class _Training:
 class _Evaluation:
   """Scores segments, as in `--mode=eval`."""
 
-  def __init__(self, work, count):
-    config = workload.experiment(work)
+  def __init__(self, work: workload.Workload, count: int):
+    config = experiment(work)
     mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
-      made = scorer.Scorer(config, mesh, mem_len=work.mem_len)
+      made = evaluator.Evaluator(config, mesh, mem_len=work.mem_len)
       self._frozen = made.freeze(_params(config))
       self._memory = _full(made.start(self._frozen), work.mem_len)
       self._segments = _segments(work, mesh, count)
       compiled = _Compiled(
         made.score, self._frozen, self._memory, self._segments
       )
-    self._score, self.compile_seconds = compiled.call, compiled.seconds
+    self._score = compiled.call
+    self.compile_seconds = compiled.seconds
     self.peak_bytes = compiled.peak_bytes
     self()
 
-  def __call__(self):
+  def __call__(self) -> float:
     self._memory, sums = self._score(self._frozen, self._memory, self._segments)
     return float(sums.nll / sums.num_tokens)
 
@@ -102,12 +143,12 @@ class _Evaluation:
 class _Generation:
   """Draws the likeliest tokens one by one, as in `--mode=generate`."""
 
-  def __init__(self, work, count):
-    config = workload.experiment(work)
+  def __init__(self, work: workload.Workload, count: int):
+    config = experiment(work)
     options = dataclasses.replace(
       config.generate, temperature=0.0, tokens_per_call=count
     )
-    reader = kv_cache.Reader(
+    reader = reader_lib.Reader(
       config.model,
       mem_len=work.mem_len,
       segment_len=options.segment_len,
@@ -117,13 +158,13 @@ class _Generation:
     frozen = jax.jit(reader.freeze)(_params(config))
     state = _full(reader.start(frozen, batch_size=1), work.mem_len)
     reader, frozen, state = reader.for_tokens(frozen, state)
-    drawing = sampling.begin(
+    self._drawing = sampling.begin(
       state,
       jnp.zeros((1, 1, work.model_dim), work.dtype),
       np.zeros((sampling.window(options),), np.int32),
       num_samples=work.batch_size,
     )
-    call = jax.jit(
+    decode = jax.jit(
       functools.partial(
         sampling.decode, reader=reader, config=options, stop=()
       ),
@@ -131,13 +172,14 @@ class _Generation:
     )
     keys = jax.random.split(jax.random.key(0), work.batch_size)
     self._fixed = frozen, reader.head(frozen)
-    self._drawing, self._rest = drawing, (keys, np.int32(count))
-    compiled = _Compiled(call, *self._fixed, drawing, *self._rest)
-    self._decode, self.compile_seconds = compiled.call, compiled.seconds
+    self._rest = keys, np.int32(count)
+    compiled = _Compiled(decode, *self._fixed, self._drawing, *self._rest)
+    self._decode = compiled.call
+    self.compile_seconds = compiled.seconds
     self.peak_bytes = compiled.peak_bytes
     self()
 
-  def __call__(self):
+  def __call__(self) -> float:
     self._drawing, tokens = self._decode(
       *self._fixed, self._drawing, *self._rest
     )
@@ -145,9 +187,9 @@ class _Generation:
     return 0.0
 
 
-def _params(config):
+def _params(config: schema.ExperimentConfig) -> Any:
   key = jax.random.key(config.seed)
-  return jax.jit(functools.partial(kinds.init_params, config.model))(key)
+  return jax.jit(functools.partial(network.init_params, config.model))(key)
 
 
 def _full(memory: Any, mem_len: int) -> Any:
@@ -155,8 +197,11 @@ def _full(memory: Any, mem_len: int) -> Any:
   return memory._replace(length=jnp.full_like(memory.length, mem_len))
 
 
-def _segments(work, mesh, count) -> segment.Segment:
+def _segments(
+  work: workload.Workload, mesh: jax.sharding.Mesh, count: int
+) -> segment.Segment:
   ids = workload.tokens(work, count=count)
-  inputs, targets = ids[..., :-1], ids[..., 1:]
+  inputs = ids[..., :-1]
+  targets = ids[..., 1:]
   segments = segment.Segment(inputs, targets, np.zeros(inputs.shape, bool))
   return jax.device_put(segments, mesh_lib.segments(mesh))

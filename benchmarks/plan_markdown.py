@@ -1,34 +1,30 @@
 """Writes plans as Markdown tables between two marks of a page."""
 
 import math
+import pathlib
 from typing import Any
 
 BEGIN = "<!-- Written by `make plan-table`. -->\n"
 END = "<!-- The end of what it writes. -->\n"
 GIB = 2**30
-KEY = ("program", "experiment", "topology", "remat")
 
 
-def write(page: str, text: str) -> None:
+def write(page: pathlib.Path, text: str) -> None:
   """Replaces what is between the marks of a page."""
-  with open(page, encoding="utf-8") as file:
-    old = file.read()
-  before, _, rest = old.partition(BEGIN)
+  before, _, rest = page.read_text("utf-8").partition(BEGIN)
   _, _, after = rest.partition(END)
-  with open(page, "w", encoding="utf-8") as file:
-    file.write(f"{before}{BEGIN}\n{text}\n{END}{after}")
+  page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", "utf-8")
 
 
 def tables(lines: list[dict[str, Any]]) -> str:
-  """All tables; the last of several plans of the same row counts."""
-  ordered, train = _newest(lines), _train_lines(lines)
+  """All tables."""
+  ordered = sorted(lines, key=_order)
+  train = _train_lines(ordered)
   policies = [line for line in ordered if line.get("remat")]
   evaluation = [line for line in ordered if line["program"] == "eval"]
   parts = [
     "Training:\n",
     _table(TRAIN, map(_train, train)),
-    "\nWeak scaling, per chip and step:\n",
-    _table(SCALING, map(_scaling, _scaled(train))),
     "\nEvaluation:\n",
     _table(EVALUATION, map(_evaluation, evaluation)),
   ]
@@ -44,7 +40,7 @@ def summary(lines: list[dict[str, Any]], slices: dict[str, str]) -> str:
   """A table with one row for each experiment, on the slice of its name."""
   chosen = [
     line
-    for line in _train_lines(lines)
+    for line in _train_lines(sorted(lines, key=_order))
     if slices.get(line["experiment"]) == line["topology"]
   ]
   columns = [TRAIN.index(name) for name in SUMMARY]
@@ -52,17 +48,11 @@ def summary(lines: list[dict[str, Any]], slices: dict[str, str]) -> str:
   return _table(SUMMARY, rows)
 
 
-def _newest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-  """The last of several plans of the same row, in order."""
-  newest = {tuple(line.get(name, "") for name in KEY): line for line in lines}
-  return sorted(newest.values(), key=_order)
-
-
 def _train_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
   """Plans of training as in the experiments."""
   return [
     line
-    for line in _newest(lines)
+    for line in lines
     if line["program"] == "train" and not line.get("remat")
   ]
 
@@ -76,6 +66,7 @@ SUMMARY = (
   "MFU",
   "hours",
   "chip-hours",
+  "planned",
 )
 TRAIN = (
   "configuration",
@@ -90,17 +81,7 @@ TRAIN = (
   "executed / useful FLOPs",
   "hours",
   "chip-hours",
-)
-SCALING = (
-  "configuration",
-  "slice",
-  "executed GFLOP",
-  "against the smallest",
-  "collectives MB",
-  "all-gather",
-  "reduce-scatter",
-  "all-reduce",
-  "other",
+  "planned",
 )
 REMAT = (
   "configuration",
@@ -109,6 +90,7 @@ REMAT = (
   "HBM GiB a chip",
   "ms a step",
   "executed / useful FLOPs",
+  "planned",
 )
 EVALUATION = (
   "configuration",
@@ -118,6 +100,7 @@ EVALUATION = (
   "HBM GiB a chip",
   "tokens/s/chip",
   "MFU",
+  "planned",
 )
 
 
@@ -125,7 +108,7 @@ def _train(line) -> list[str]:
   plan, changed = line["plan"], line["changes"]
   cells = [line["experiment"], line["topology"], changed["train.batch_size"]]
   if "hbm_bytes_per_chip" not in plan:
-    return [*map(str, cells), "does not fit", *["-"] * 8]
+    return [*map(str, cells), "does not fit", *["-"] * 8, _planned(line)]
   speed = plan["estimated_tokens_per_second_per_chip"]
   chip_hours = line["published_tokens"] / speed / 3600
   return [
@@ -139,43 +122,8 @@ def _train(line) -> list[str]:
     f"{plan['executed_over_useful']:.2f}",
     _rounded(chip_hours / line["num_chips"]),
     _rounded(chip_hours),
+    _planned(line),
   ]
-
-
-def _scaled(lines) -> list[dict[str, Any]]:
-  """Plans of a configuration and chip for which there are several slices."""
-  groups: dict[tuple[str, str], list] = {}
-  for line in lines:
-    if "executed_flops_per_step" in line["plan"]:
-      kind = line["topology"].partition(":")[0]
-      groups.setdefault((line["experiment"], kind), []).append(line)
-  return [
-    {**line, "smallest": group[0]}
-    for group in groups.values()
-    if len(group) > 1
-    for line in group
-  ]
-
-
-def _scaling(line) -> list[str]:
-  flops = _flops_per_chip(line)
-  sizes = dict(line["plan"]["collective_bytes"])
-  total = sum(sizes.values())
-  named = [
-    sizes.pop(name, 0)
-    for name in ("all-gather", "reduce-scatter", "all-reduce")
-  ]
-  return [
-    line["experiment"],
-    line["topology"],
-    f"{flops / 1e9:,.1f}",
-    f"{flops / _flops_per_chip(line['smallest']) - 1:+.2%}",
-    *(f"{size / 1e6:,.1f}" for size in (total, *named, sum(sizes.values()))),
-  ]
-
-
-def _flops_per_chip(line) -> float:
-  return line["plan"]["executed_flops_per_step"] / line["num_chips"]
 
 
 def _compared(train, policies) -> list[dict[str, Any]]:
@@ -197,6 +145,7 @@ def _remat(line) -> list[str]:
     _memory(plan),
     f"{plan['estimated_step_seconds'] * 1e3:.0f}",
     f"{plan['executed_over_useful']:.2f}",
+    _planned(line),
   ]
 
 
@@ -211,7 +160,13 @@ def _evaluation(line) -> list[str]:
     _memory(plan) if fits else "does not fit",
     f"{plan['estimated_tokens_per_second_per_chip']:,.0f}" if fits else "-",
     f"{plan['estimated_mfu']:.2f}" if fits else "-",
+    _planned(line),
   ]
+
+
+def _planned(line) -> str:
+  """The date of a plan, and whether its code is not today's."""
+  return line["date"] if line["is_current"] else f"{line['date']}, older code"
 
 
 def _memory(plan) -> str:

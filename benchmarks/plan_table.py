@@ -3,18 +3,26 @@
     python -m benchmarks.plan_table [--minutes=60] [--only=wt103_large]
 
 Needs no TPU, only the `tpu` extra. Each plan is a line of
-docs/measurements/plans.jsonl. Only missing plans are compiled, the most
-important first, so the command can be stopped at any time. After a change of
-the model, delete the lines of its experiment from that file. The tables are in
-docs/measurements/tpu.md, a summary in docs/tpu.md.
+docs/measurements/plans.jsonl, with the versions of jax and libtpu and a hash of
+the code that was planned. Compiled are only plans that are missing there or
+were made by other code or versions, the most important first, so the command
+can be stopped at any time. The tables are in docs/measurements/tpu.md, and a
+summary is in docs/tpu.md. Their last column has the date of a plan, and "older
+code" where the code has changed since. After a change of the code,
+
+    python -m benchmarks.plan_table --only_mark
+
+compiles nothing and writes the tables again.
 """
 
+import functools
+import hashlib
 import importlib
 import importlib.metadata
 import itertools
 import json
 import math
-import os
+import pathlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +34,7 @@ from absl import logging
 
 from benchmarks import plan_markdown
 from transformer_xl.config import load
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.planning import plan
 from transformer_xl.planning import topology as topology_lib
 
@@ -34,10 +42,22 @@ _MINUTES = flags.DEFINE_float(
   "minutes", math.inf, "Start no plan after this time."
 )
 _ONLY = flags.DEFINE_string("only", "", "Plan this experiment only.")
+_ONLY_MARK = flags.DEFINE_bool(
+  "only_mark", False, "Compile nothing; mark what older code planned."
+)
 
-PLANS = "docs/measurements/plans.jsonl"
-PAGE = "docs/measurements/tpu.md"
-GUIDE = "docs/tpu.md"
+ROOT = pathlib.Path(__file__).parents[1]
+PLANS = ROOT / "docs/measurements/plans.jsonl"
+PAGE = ROOT / "docs/measurements/tpu.md"
+GUIDE = ROOT / "docs/tpu.md"
+# A change in these files may change a plan.
+PLANNED_CODE = (
+  "transformer_xl/model/**/*.py",
+  "transformer_xl/training/**/*.py",
+  "transformer_xl/evaluation/**/*.py",
+  "transformer_xl/planning/**/*.py",
+  "transformer_xl/mesh*.py",
+)
 # Lanes per chip on every slice, chosen so that 8, 16, 32 or 64 chips have the
 # published batch. The 60 lanes of wt103_base do not divide evenly; 64 do.
 LANES = {
@@ -54,9 +74,9 @@ LANES = {
 # Parameters are sharded over 8 chips and replicated beyond; the width 410 can
 # only be halved.
 FSDP = {"wt103_base": 2}
-# Slices of 8 and of 256 chips, with the same number of lanes per chip.
+# Slices of 8 chips of each kind, and one of 256 chips that shows what grows.
 SMALLEST = ("v5e:2x4", "v5p:2x2x2", "v6e:2x4")
-LARGEST = ("v5e:16x16", "v5p:4x8x8", "v6e:16x16")
+LARGEST = ("v5e:16x16",)
 EVALUATION = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
 # The most important: do the published batch and memory fit?
 FIRST = (
@@ -116,24 +136,54 @@ def versions() -> dict[str, str]:
   return {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}
 
 
+@functools.cache
+def code_hash(experiment: str) -> str:
+  """Hash of the code that a plan comes from, and of the experiment's values."""
+  digest = hashlib.sha256()
+  for pattern in PLANNED_CODE:
+    for path in sorted(ROOT.glob(pattern)):
+      digest.update(str(path.relative_to(ROOT)).encode())
+      digest.update(path.read_bytes())
+  digest.update(_config_dict(experiment).to_json(sort_keys=True).encode())
+  return digest.hexdigest()[:16]
+
+
 def stored() -> list[dict[str, Any]]:
-  """The plans that are stored."""
-  if not os.path.exists(PLANS):
-    return []
-  with open(PLANS, encoding="utf-8") as file:
-    return [json.loads(line) for line in file]
+  """The plans that are stored, each with whether today's code made it."""
+  lines = [json.loads(line) for line in PLANS.read_text("utf-8").splitlines()]
+  return [
+    {**line, "is_current": line.get("code") == code_hash(line["experiment"])}
+    for line in lines
+  ]
 
 
 def missing(only: str) -> Iterator[Row]:
-  """Rows that were not planned with the installed versions."""
-  have = {(_row(line), line["jax"], line["libtpu"]) for line in stored()}
+  """Rows without a plan by today's code and the installed versions."""
+  installed = versions()
+  have = {
+    row_of(line)
+    for line in stored()
+    if line["is_current"]
+    and all(line[name] == installed[name] for name in installed)
+  }
   for row in rows():
-    is_wanted = only in ("", row.experiment)
-    if is_wanted and (row, *versions().values()) not in have:
+    if only in ("", row.experiment) and row not in have:
       yield row
 
 
-def _row(line: dict[str, Any]) -> Row:
+def store(new: dict[str, Any]) -> None:
+  """Adds a plan, in place of an older one of the same row."""
+  lines = [line for line in stored() if row_of(line) != row_of(new)]
+  for line in lines:
+    del line["is_current"]
+  text = "".join(json.dumps(line) + "\n" for line in [*lines, new])
+  # A command that is stopped leaves the old file or the new one.
+  written = PLANS.with_suffix(".new")
+  written.write_text(text, "utf-8")
+  written.replace(PLANS)
+
+
+def row_of(line: dict[str, Any]) -> Row:
   return Row(**{name: line[name] for name in Row._fields if name in line})
 
 
@@ -145,14 +195,15 @@ def planned(row: Row) -> dict[str, Any]:
   published = values.train.num_steps * values.train.batch_size
   values.update_from_flattened_dict(changed)
   config = load.from_config_dict(values)
-  params = kinds.abstract_params(config.model)
+  params = network.abstract_params(config.model)
   make = plan.train_plan if row.program == "train" else plan.eval_plan
   return {
     **row._asdict(),
     **versions(),
+    "code": code_hash(row.experiment),
     "changes": changed,
     "date": time.strftime("%Y-%m-%d"),
-    "num_parameters": kinds.num_parameters(params),
+    "num_parameters": network.num_parameters(params),
     "num_chips": len(devices),
     "capacity": list(config.model.cluster_capacities),
     "published_tokens": published * config.train.segment_len,
@@ -166,28 +217,30 @@ def _config_dict(experiment: str) -> Any:
 
 def main(argv: list[str]) -> None:
   del argv
-  topology_lib.compile_only()
-  start = time.monotonic()
-  for row in missing(_ONLY.value):
-    if time.monotonic() - start > 60 * _MINUTES.value:
-      logging.info("Time is up; run the same command to continue.")
-      break
-    logging.info("Planning %s.", " ".join(row))
-    line = planned(row)
-    with open(PLANS, "a", encoding="utf-8") as file:
-      file.write(json.dumps(line) + "\n")
-  write_pages()
+  if not _ONLY_MARK.value:
+    topology_lib.compile_only()
+    start = time.monotonic()
+    for row in missing(_ONLY.value):
+      if time.monotonic() - start > 60 * _MINUTES.value:
+        logging.info("Time is up; run the same command to continue.")
+        break
+      logging.info("Planning %s.", " ".join(row))
+      store(planned(row))
+  for page, text in pages().items():
+    plan_markdown.write(page, text)
 
 
-def write_pages() -> None:
-  """Writes all stored plans to the page of measurements, some to the guide."""
-  plan_markdown.write(PAGE, plan_markdown.tables(stored()))
+def pages() -> dict[pathlib.Path, str]:
+  """The tables: all plans in the page of measurements, some in the guide."""
   # The first v5e slice of each experiment is that of the published batch.
   slices: dict[str, str] = {}
   for row in rows():
     if row.program == "train" and row.topology.startswith("v5e"):
       slices.setdefault(row.experiment, row.topology)
-  plan_markdown.write(GUIDE, plan_markdown.summary(stored(), slices))
+  return {
+    PAGE: plan_markdown.tables(stored()),
+    GUIDE: plan_markdown.summary(stored(), slices),
+  }
 
 
 if __name__ == "__main__":

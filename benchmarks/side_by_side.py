@@ -1,152 +1,214 @@
-r"""This package, HuggingFace and the original PyTorch code, side by side.
+r"""This package beside an older version of it, or beside PyTorch.
 
-    python -m benchmarks.side_by_side --original=transformer-xl \
-      --table=docs/measurements/side_by_side.md
+    python -m benchmarks.side_by_side --before=HEAD~10
 
-Each side is a process on the same cores, and they run alternately: A B C A B C.
-Wall and CPU times are medians over the rounds; ratios are medians of the ratios
-of each round. Needs the `parity` extra. The original code takes part if its
-checkout is given: https://github.com/kimiyoung/transformer-xl. With
---before=CHECKOUT, an older checkout of this repository, the two versions are
-compared instead, in float32. Ours otherwise computes in what `model.dtype=auto`
-takes on this machine, unless --dtype says what.
+compares the checkout with a commit, tag or branch of its repository, both in
+float32. Without --before, it is compared with HuggingFace's model and, if a
+checkout of https://github.com/kimiyoung/transformer-xl is given, with the
+original PyTorch code. That needs the `parity` extra:
+
+    .venv-parity/bin/python -m benchmarks.side_by_side \
+      --original=transformer-xl --table=side_by_side.md
+
+Ours then computes in what `model.dtype=auto` takes on this machine.
+
+Each side is a process on the same cores, and they take turns: A B, B A, A B.
+Wall and CPU times are medians over the rounds. Ratios are taken in each round;
+their median is given, and the quartiles, between which half of the rounds lie.
 """
 
 import dataclasses
+import io
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
+import tarfile
+import tempfile
 from typing import Any
 
-from absl import app
 from absl import flags
 
 from benchmarks import workload
+from transformer_xl import command_line
+from transformer_xl import errors
 from transformer_xl import hardware
 
-_ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
-_BEFORE = flags.DEFINE_string("before", None, "Older checkout, to compare.")
-_ROUNDS = flags.DEFINE_integer("rounds", 7, "Number of rounds.")
-_CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
-_DTYPE = flags.DEFINE_string(
-  "dtype", None, "Number format of our side; float32 with --before, else auto."
-)
-_TABLE = flags.DEFINE_string("table", None, "Markdown file to write.")
-_CASES = flags.DEFINE_list("cases", [], "Names from CASES; all if empty.")
+ROOT = pathlib.Path(__file__).parents[1]
+TRAIN = workload.TASKS["train"]
+EVALUATE = workload.TASKS["evaluate"]
+GENERATE = workload.TASKS["generate"]
+_change = dataclasses.replace
+# Each workload, and its segments in a turn.
+CASES = {
+  "train_small": (TRAIN, 2),
+  "train_large": (_change(TRAIN, batch_size=4, **workload.LARGE), 1),
+  "eval_small": (_change(EVALUATE, mem_len=128), 4),
+  "eval_small_1600_b1": (_change(EVALUATE, batch_size=1), 4),
+  "eval_small_1600_b8": (EVALUATE, 1),
+  "eval_large": (
+    _change(EVALUATE, mem_len=128, batch_size=4, **workload.LARGE),
+    2,
+  ),
+  "eval_large_1600_b1": (_change(EVALUATE, batch_size=1, **workload.LARGE), 1),
+  "generate_small": (GENERATE, 64),
+  "generate_large": (_change(GENERATE, **workload.LARGE), 16),
+}
+KINDS = ("seconds", "cpu_seconds")
 
 
-def _cases():
-  """Each workload, and its segments per round."""
-  make, small, large = workload.make, workload.SMALL, workload.LARGE
-  train, evaluate = workload.TRAIN, workload.EVALUATE
-  short, one = {"mem_len": 128}, {"batch_size": 1}
-  four = {"batch_size": 4}
-  return {
-    "train_small": (make(train, small), 2),
-    "eval_small": (make(evaluate, small, short), 4),
-    "eval_small_1600_b1": (make(evaluate, small, one), 4),
-    "eval_small_1600_b8": (make(evaluate, small), 1),
-    "generate_small": (make(workload.GENERATE, small), 16),
-    "generate_large": (make(workload.GENERATE, large), 4),
-    "eval_large_1600_b1": (make(evaluate, large, one), 1),
-    "train_large": (make(train, large, four), 1),
-    "eval_large": (make(evaluate, large, short, four), 2),
-    "eval_large_1600_b8": (make(evaluate, large), 1),
-  }
-
-
-CASES = _cases()
+def define_flags() -> None:
+  """Defines the flags of `main`."""
+  flags.DEFINE_string("original", None, "Checkout of the original.")
+  flags.DEFINE_string("before", None, "Commit, tag or branch to compare with.")
+  flags.DEFINE_integer("rounds", 7, "Number of rounds.", lower_bound=2)
+  flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
+  flags.DEFINE_string(
+    "dtype",
+    None,
+    "Number format of our sides; float32 with --before, else auto.",
+  )
+  flags.DEFINE_string("table", None, "Markdown file to write.")
+  flags.DEFINE_multi_enum("case", [*CASES], [*CASES], "To compare.")
 
 
 def main(argv: list[str]) -> None:
   del argv
-  results = []
-  for name in _CASES.value or CASES:
-    results.append(compare(name))
-    print(json.dumps(results[-1]), flush=True)
-    if _TABLE.value:  # After every case, in case the run is stopped.
-      with open(_TABLE.value, "w", encoding="utf-8") as file:
-        file.write(table(results))
+  chosen = flags.FLAGS
+  with tempfile.TemporaryDirectory() as folder:
+    if chosen.before:
+      check_out(chosen.before, folder)
+      folders = {"ours": str(ROOT), "before": folder}
+    else:
+      folders = {"ours": str(ROOT), "huggingface": str(ROOT)}
+      if chosen.original:
+        folders["original"] = str(ROOT)
+
+    results = []
+    for name in chosen.case:
+      results.append(compare(name, folders))
+      print(json.dumps(results[-1]), flush=True)
+      if chosen.table:  # After every case, in case the run is stopped.
+        pathlib.Path(chosen.table).write_text(table(results), "utf-8")
+
+
+def check_out(revision: str, folder: str) -> None:
+  """Writes the files of a revision into a folder.
+
+  Raises:
+    UserError: the repository has no such revision.
+  """
+  command = ["git", "-C", str(ROOT), "archive", "--format=tar", revision]
+  found = subprocess.run(command, capture_output=True)
+  if found.returncode:
+    raise errors.UserError(
+      f"--before={revision} is no commit, tag or branch of {ROOT}: "
+      f"{found.stderr.decode().strip()}"
+    )
+  with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
+    archive.extractall(folder, filter="data")
+
+
+def compare(case: str, folders: dict[str, str]) -> dict[str, Any]:
+  """Runs one case and returns its figures.
+
+  Args:
+    case: a name from `CASES`.
+    folders: of each side the checkout that it runs in, ours first.
+  """
+  chosen = flags.FLAGS
+  work, count = CASES[case]
+  sides = {who: _Side(who, folders[who], work, count) for who in folders}
+  rounds = []
+  for index in range(chosen.rounds):
+    order = [*sides] if index % 2 == 0 else [*reversed(sides)]
+    rounds.append({who: sides[who].take_turn() for who in order})
+  for side in sides.values():
+    side.close()
+
+  figures = {}
+  for who, side in sides.items():
+    turns = [each[who] for each in rounds]
+    medians = {
+      kind: statistics.median(turn[kind] for turn in turns) for kind in KINDS
+    }
+    figures[who] = {
+      "dtype": side.dtype,
+      "milliseconds": round(medians["seconds"] * 1e3, 2),
+      "cpu_milliseconds": round(medians["cpu_seconds"] * 1e3, 2),
+      "compile_seconds": round(side.ready["compile_seconds"], 2),
+      "peak_resident_megabytes": round(turns[-1]["resident_bytes"] / 1e6),
+    }
+    if who != "ours":
+      figures[who]["times_as_long_as_ours"] = {
+        kind: _ratio([each[who][kind] / each["ours"][kind] for each in rounds])
+        for kind in KINDS
+      }
+  return {
+    "benchmark": "side_by_side",
+    "case": case,
+    **dataclasses.asdict(work),
+    "cores": len(chosen.cores),
+    "rounds": chosen.rounds,
+    "sides": figures,
+  }
 
 
 def table(results: list[dict[str, Any]]) -> str:
-  """Markdown table: milliseconds per segment and speed-up, wall and CPU."""
+  """Markdown table: milliseconds per segment and ratios, wall and CPU."""
   lines = [
     "| case | layers, width, memory, batch | side | wall ms | CPU ms "
-    "| ours faster, wall | CPU |",
+    "| times as long as ours, wall | CPU |",
     "|---|---|---|---|---|---|---|",
   ]
   for result in results:
     sizes = ("num_layers", "model_dim", "mem_len", "batch_size")
     size = ", ".join(str(result[name]) for name in sizes)
     for who, side in result["sides"].items():
-      faster = result["times_faster_than"]
-      ratios = [faster[kind].get(who, "") for kind in faster]
-      figures = [side["milliseconds"], side["cpu_milliseconds"], *ratios]
-      name = f"{who}, {side['dtype']}"
-      cells = [result["case"], size, name, *figures]
-      lines.append("| " + " | ".join(map(str, cells)) + " |")
+      cells = [result["case"], size, f"{who}, {side['dtype']}"]
+      cells += [str(side["milliseconds"]), str(side["cpu_milliseconds"])]
+      ratios = side.get("times_as_long_as_ours", {})
+      for kind in KINDS:
+        cell = ""
+        if kind in ratios:
+          cell = "{median} ({lower} to {upper})".format(**ratios[kind])
+        cells.append(cell)
+      lines.append("| " + " | ".join(cells) + " |")
   return "\n".join(lines) + "\n"
-
-
-def compare(name: str) -> dict[str, Any]:
-  """Runs one case and returns its figures."""
-  work, count = CASES[name]
-  if _BEFORE.value:
-    names = ["ours", "before"]
-  else:
-    names = ["ours", "huggingface"] + ["original"] * bool(_ORIGINAL.value)
-  sides = {who: _Side(who, work, count) for who in names}
-  rounds = [
-    {who: side.take_turn() for who, side in sides.items()}
-    for _ in range(_ROUNDS.value)
-  ]
-  for side in sides.values():
-    side.close()
-  return {
-    "benchmark": "side_by_side",
-    "case": name,
-    **dataclasses.asdict(work),
-    "cores": len(_CORES.value),
-    "rounds": _ROUNDS.value,
-    "sides": {
-      who: {"dtype": sides[who].dtype}
-      | _summary([each[who] for each in rounds], sides[who].ready)
-      for who in names
-    },
-    "times_faster_than": {
-      kind: {who: _ratio(rounds, who, kind) for who in names if who != "ours"}
-      for kind in ("seconds", "cpu_seconds")
-    },
-  }
 
 
 class _Side:
   """The process of one side."""
 
-  def __init__(self, who, work, count):
-    self.dtype = work.dtype
-    if who in ("ours", "before"):  # PyTorch computes in float32 by default.
-      usual = "float32" if _BEFORE.value else "auto"
-      self.dtype = _DTYPE.value or usual
+  def __init__(
+    self, who: str, folder: str, work: workload.Workload, count: int
+  ):
+    chosen = flags.FLAGS
+    is_our_code = who in ("ours", "before")
+    self.dtype = work.dtype  # PyTorch computes in float32 by default.
+    if is_our_code:
+      usual = "float32" if chosen.before else "auto"
+      self.dtype = chosen.dtype or usual
       if self.dtype == "auto":
         self.dtype = hardware.fast_dtype()
-    work = dataclasses.replace(work, dtype=self.dtype)
-    command = [
-      *(sys.executable, "-m", "benchmarks.contestant"),
-      f"--who={'ours' if who == 'before' else who}",
-      f"--work={json.dumps(workload.changed(work))}",
+    fields = dataclasses.asdict(work) | {"dtype": self.dtype}
+    self._command = [
+      sys.executable,
+      "-m",
+      "benchmarks.contestant",
+      f"--who={'ours' if is_our_code else who}",
+      f"--work={json.dumps(fields)}",
       f"--count={count}",
-      f"--cores={','.join(_CORES.value)}",
+      f"--cores={','.join(chosen.cores)}",
     ]
-    if _ORIGINAL.value:
-      command.append(f"--original={_ORIGINAL.value}")
+    if chosen.original:
+      self._command.append(f"--original={os.path.abspath(chosen.original)}")
     self._process = subprocess.Popen(
-      command,
-      cwd=_BEFORE.value if who == "before" else None,
-      env=os.environ | {"JAX_PLATFORMS": "cpu"},
+      self._command,
+      cwd=folder,
+      env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": folder},
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
@@ -154,41 +216,34 @@ class _Side:
     self.ready = self._read()
 
   def take_turn(self) -> dict[str, Any]:
+    assert self._process.stdin
     self._process.stdin.write("\n")
     self._process.stdin.flush()
     return self._read()
 
   def close(self) -> None:
+    assert self._process.stdin
     self._process.stdin.close()
     self._process.wait()
 
-  def _read(self):
+  def _read(self) -> dict[str, Any]:
+    assert self._process.stdout
     line = self._process.stdout.readline()
     if not line:
-      raise RuntimeError(f"stopped: {' '.join(self._process.args)}")
+      raise RuntimeError(f"stopped: {' '.join(self._command)}")
     return json.loads(line)
 
 
-def _summary(turns, ready):
-  median = {
-    kind: statistics.median(turn[kind] for turn in turns)
-    for kind in ("seconds", "cpu_seconds")
-  }
+def _ratio(ratios: list[float]) -> dict[str, float]:
+  """Median and quartiles of one ratio a round."""
+  lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
   return {
-    "milliseconds": round(median["seconds"] * 1e3, 2),
-    "fastest_milliseconds": round(
-      min(turn["seconds"] for turn in turns) * 1e3, 2
-    ),
-    "cpu_milliseconds": round(median["cpu_seconds"] * 1e3, 2),
-    "compile_seconds": round(ready["compile_seconds"], 2),
-    "peak_resident_megabytes": round(turns[-1]["resident_bytes"] / 1e6),
+    "median": round(median, 3),
+    "lower": round(lower, 3),
+    "upper": round(upper, 3),
   }
-
-
-def _ratio(rounds, who, kind):
-  ratios = [each[who][kind] / each["ours"][kind] for each in rounds]
-  return round(statistics.median(ratios), 2)
 
 
 if __name__ == "__main__":
-  app.run(main)
+  define_flags()
+  command_line.run(main)

@@ -5,8 +5,7 @@ r"""Memory, open files and step time of a long run with many resumes.
 Trains a tiny model on the CPU, with checkpoints and evaluations. The first
 process does half of the steps, since leaks show only in a long life. The others
 divide the rest equally; each ends by SIGTERM. Resident memory, open files and
-the step are recorded every second. The result is soak.json and soak.png in
-docs/measurements/; --draw redraws the figure.
+the step are recorded every second. Prints medians of them as JSON.
 """
 
 import datetime
@@ -26,34 +25,21 @@ from absl import flags
 _STEPS = flags.DEFINE_integer("steps", 200_000, "Total number of updates.")
 _RESUMES = flags.DEFINE_integer("resumes", 20, "Processes after the first.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/soak", "Must be new.")
-_OUTPUT = flags.DEFINE_string(
-  "output", "docs/measurements/soak", "Without .json or .png."
-)
-_DRAW = flags.DEFINE_bool("draw", False, "Only redraw the figure.")
 _INTERVAL = 1.0  # Seconds.
 _WARM_UP = 0.4  # Share of a life that is ignored: docs/reliability.md.
 _CALL = 100
 
 
 def main(argv: list[str]) -> None:
-  """Measures, writes and draws."""
   del argv
-  path = f"{_OUTPUT.value}.json"
-  if _DRAW.value:
-    with open(path, encoding="utf-8") as file:
-      lives = json.load(file)["lives"]
-  else:
-    lives = measure(_WORKDIR.value)
-  result = summary(lives)
-  print(json.dumps(result, indent=2))
-  with open(path, "w", encoding="utf-8") as file:
-    json.dump(result | {"lives": lives}, file)
-  draw(lives, f"{_OUTPUT.value}.png")
+  print(json.dumps(summary(measure(_WORKDIR.value)), indent=2))
 
 
 def measure(workdir: str) -> list[list[dict[str, float]]]:
   """Runs all processes; returns the samples of each."""
-  half, rest = _STEPS.value // 2, _STEPS.value - _STEPS.value // 2
+  os.makedirs(os.path.dirname(os.path.abspath(workdir)), exist_ok=True)
+  half = _STEPS.value // 2
+  rest = _STEPS.value - half
   part = rest // max(_RESUMES.value, 1)
   ends = [half + part * index for index in range(_RESUMES.value)]
   return [_live(workdir, end) for end in [*ends, _STEPS.value]]
@@ -63,9 +49,14 @@ def _live(workdir: str, end: int) -> list[dict[str, float]]:
   """Runs one process until it has logged the step `end`, or finishes."""
   with open(f"{workdir}.log", "ab") as log:
     process = subprocess.Popen(
-      _command(workdir), stdout=log, stderr=log, env=_environment()
+      _command(workdir),
+      stdout=log,
+      stderr=log,
+      env=os.environ | {"JAX_PLATFORMS": "cpu"},
     )
-  start, samples, is_stopping = time.monotonic(), [], False
+  start = time.monotonic()
+  samples: list[dict[str, float]] = []
+  is_stopping = False
   while process.poll() is None:
     sample = _sample(process.pid, workdir)
     if sample:
@@ -106,15 +97,13 @@ def _command(workdir: str) -> list[str]:
     "checkpoint.every_steps": 10 * _CALL,
   }
   return [
-    *(sys.executable, "-m", "transformer_xl.main"),
-    "--config=experiments/base.py",
+    sys.executable,
+    "-m",
+    "transformer_xl.main",
+    "--config=base",
     f"--workdir={workdir}",
     *(f"--config.{name}={value}" for name, value in sizes.items()),
   ]
-
-
-def _environment() -> dict[str, str]:
-  return {**os.environ, "JAX_PLATFORMS": "cpu"}
 
 
 def _sample(pid: int, workdir: str) -> dict[str, float] | None:
@@ -146,8 +135,9 @@ def _last_step(workdir: str) -> int:
 def summary(lives: list[list[dict[str, float]]]) -> dict[str, Any]:
   """Figures for growth, slow-down and open files."""
   first = _warm(lives[0])
-  half = len(first) // 2
-  early, late = first[: half // 2], first[-half // 2 :]
+  quarter = len(first) // 4
+  early = first[:quarter]
+  late = first[-quarter:]
   others = [_warm(life) for life in lives[1:]]
   return {
     "measured": datetime.date.today().isoformat(),
@@ -184,32 +174,6 @@ def _cost(samples: list[dict[str, float]]) -> float:
   steps = samples[-1]["step"] - samples[0]["step"]
   seconds = samples[-1]["cpu_seconds"] - samples[0]["cpu_seconds"]
   return 1000 * seconds / max(steps, 1)
-
-
-def draw(lives: list[list[dict[str, float]]], path: str) -> None:
-  """Plots three curves over the steps, one colour per process."""
-  import matplotlib
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot as plt
-
-  figure, axes = plt.subplots(3, sharex=True, figsize=(8, 7))
-  for life in lives:
-    steps = [sample["step"] for sample in life]
-    axes[0].plot(steps, [sample["rss_mib"] for sample in life])
-    axes[1].plot(steps, [sample["handles"] for sample in life])
-    costs = [_cost([a, b]) for a, b in zip(life, life[20:], strict=False)]
-    axes[2].plot(steps[20:], costs)
-  for axis, label in zip(
-    axes, ("resident memory, MiB", "open files", "CPU ms a step"), strict=True
-  ):
-    axis.set_ylabel(label)
-    axis.set_ylim(bottom=0)  # The last is cut below the cost of start-up.
-    axis.grid(alpha=0.3)
-  axes[2].set_ylim(0, 5 * _cost(lives[0]))
-  axes[2].set_xlabel("step; each colour is one process")
-  figure.tight_layout()
-  figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ values, in XLA or by its kernel. Cycles of XLA's code are the compiler's
 estimates, times the trip counts of loops. For Pallas kernels it gives none, so
 the instruction bundles of the final schedule are counted, times the steps of
 the grid: one bundle is issued per cycle unless something stalls. See
-docs/measurements/kernels.md.
+docs/measurements/tpu.md.
 """
 
 import functools

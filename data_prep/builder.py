@@ -2,7 +2,7 @@
 
 A builder's records and the token files are made from the same `open_corpus`.
 Token files are not made from record files: to write and read a record for each
-sentence takes seven times as long (docs/measurements/data.md).
+sentence takes seven times as long.
 """
 
 import functools
@@ -75,6 +75,7 @@ class CorpusBuilder(  # type: ignore[call-arg]
       path = None
     cache = pathlib.Path(dl_manager.download_dir)
     corpus = self.open_corpus(path=path, cache=cache)
+    corpus = corpus.unpacked(cache / corpus.name)
     return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
   def _generate_examples(self, split: corpus_lib.Split) -> Iterator[Any]:
@@ -113,7 +114,8 @@ class BenchmarkBuilder(CorpusBuilder):
       vocabulary_splits=cls.VOCABULARY_SPLITS,
       mode=mode,
       published=cls.PUBLISHED[mode],
-      **source.description(),
+      source={"path": str(source.path)},
+      fingerprint=source.fingerprint,
     )
 
   @staticmethod

@@ -24,7 +24,10 @@ class Corpus:
   splits: dict[str, Split]  # In the order of SPLITS.
   tokenizer: tokenizer_lib.Tokenizer  # At first the usual one.
   source: dict[str, Any]  # Where the text is from, for people.
-  fingerprint: str  # Changes when the source changes.
+  # Returns a string that changes when the source changes.
+  fingerprint: Callable[[], str]
+  # What else the text depends on, apart from the mode.
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
   # Splits whose symbols are counted for the vocabulary, in this order.
   vocabulary_splits: tuple[str, ...] = SPLITS
   published: Published = dataclasses.field(default_factory=dict)
@@ -35,8 +38,15 @@ class Corpus:
   # stands between two. 2: the same, with an end and a start marker.
   sentence_markers: int = 0
   report: str | None = None  # Shown when the dataset is complete.
-  # Unpacked files, deleted when the dataset is complete.
-  scratch: pathlib.Path | None = None
+  # Unpacks an archive to a folder and returns the splits, which are missing
+  # above; None if the text is read in place.
+  unpack: Callable[[pathlib.Path], dict[str, Split]] | None = None
+
+  def unpacked(self, folder: pathlib.Path) -> "Corpus":
+    """Returns the corpus with its splits, unpacked to a folder if need be."""
+    if self.unpack is None:
+      return self
+    return dataclasses.replace(self, splits=self.unpack(folder), unpack=None)
 
   def cut_by(self, tokenizer: tokenizer_lib.Tokenizer) -> "Corpus":
     """Returns the corpus with a tokenizer, which may be the usual one."""

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from data_prep import cutoffs
-from data_prep import staging
+from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
 
 _NUM_SYMBOLS = 10
@@ -19,9 +18,24 @@ _UNITS = ("tokens", "documents", "bytes", "characters", "words", "lines")
 
 
 def describe(folder: pathlib.Path) -> str:
-  """Returns counts, vocabulary, coverage and a sample; UserError if damaged."""
+  """Returns counts, vocabulary, coverage and a sample; UserError if damaged.
+
+  Control characters are escaped.
+  """
   vocab = vocabulary.load(str(folder))  # UserError if it is not a dataset.
-  return "\n".join(_lines(folder, vocab, staging.read_meta(folder)))
+  meta = token_file.read_meta(str(folder))
+  if not meta.get("splits"):
+    raise errors.UserError(
+      f"{folder} has a vocabulary and no text; name the dataset to describe."
+    )
+  try:
+    return vocabulary.printable("\n".join(_lines(folder, vocab, meta)))
+  except (LookupError, TypeError, ValueError, AttributeError) as error:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    raise errors.UserError(
+      f"{folder}/meta.json is damaged or does not fit the dataset ({reason});"
+      f" delete {folder} and prepare it again."
+    ) from None
 
 
 def detokenize(text: str) -> str:
@@ -41,10 +55,11 @@ def _lines(
   for split, entry in meta["splits"].items():
     numbers = (f"{entry[f'num_{unit}']:>14,}" for unit in _UNITS)
     yield f"{split:8}" + "".join(numbers)
-  split, entry = next(iter(meta["splits"].items()))
-  path = pathlib.Path(
-    storage.cached(str(folder), f"{split}.npy", entry["sha256"])
-  )
+  files = {
+    split: token_file.open_split(str(folder), split) for split in meta["splits"]
+  }
+  split, file = next(iter(files.items()))
+  path = pathlib.Path(storage.cached(str(folder), f"{split}.npy", file.sha256))
   counts = cutoffs.count(path, size=vocab.size)
   yield f"vocabulary: {vocab.size:,} symbols (id, symbol, count in {split})"
   head = range(min(_NUM_SYMBOLS, vocab.size))
@@ -62,6 +77,5 @@ def _lines(
   else:
     yield "adaptive softmax: the vocabulary is too small to need one"
   yield f"start of {split}:"
-  tokens = np.load(path, mmap_mode="r")
-  sample = vocab.decode(tokens[: _SAMPLE_TOKENS[vocab.unit]])
+  sample = vocab.decode(file.tokens[: _SAMPLE_TOKENS[vocab.unit]])
   yield detokenize(sample) if vocab.unit == "word" else sample

@@ -6,8 +6,11 @@ download manager neither continues a download that broke off nor times out.
 
 import dataclasses
 import itertools
+import os
 import pathlib
+import sys
 
+import filelock
 import requests
 
 from data_prep import piece
@@ -94,13 +97,34 @@ def fetch(archive: Archive, cache: pathlib.Path) -> pathlib.Path:
     verify(path, archive)
     return path
   cache.mkdir(parents=True, exist_ok=True)
+  lock = filelock.FileLock(f"{path}.lock")
+  try:
+    lock.acquire(blocking=False)
+  except filelock.Timeout:
+    label = f"waiting for another process that downloads {archive.filename}"
+    print(label, file=sys.stderr)
+    lock.acquire()
+  try:
+    if not path.exists():
+      _fetch(archive, path)
+      return path
+  finally:
+    os.unlink(lock.lock_file)
+    lock.release()
+  verify(path, archive)
+  return path
+
+
+def _fetch(archive: Archive, path: pathlib.Path) -> None:
+  """Downloads and verifies an archive; UserError if no address gives it."""
   partial = path.with_name(path.name + ".partial")
   reasons = {}
   for url in archive.urls * _TRIES:
     try:
       _download(url, partial)
       verify(partial, archive)
-      return partial.rename(path)
+      partial.rename(path)
+      return
     except errors.UserError as error:
       partial.unlink()
       reasons[url] = str(error)

@@ -55,9 +55,21 @@ def write_split(
   split: str,
   vocab: vocabulary.Vocabulary,
   folder: pathlib.Path,
+  size: dict[str, int],
 ) -> dict[str, Any]:
-  """Writes the tokens of a split; returns its entry in meta.json."""
-  encoded = _encode(corpus.pieces(split, "encoding"), vocab)
+  """Writes the tokens of a split; returns its entry in meta.json.
+
+  UserError if the text no longer has the size that it had in the first pass.
+  """
+  num_bytes = 0
+
+  def counted() -> piece_lib.Pieces:
+    nonlocal num_bytes
+    for piece in corpus.pieces(split, "encoding"):
+      num_bytes += len(piece.data)
+      yield piece
+
+  encoded = _encode(counted(), vocab)
   # Only words have a symbol that ends a sentence.
   if corpus.sentence_markers and vocab.unit == "word":
     marker = vocab.encode(corpus.tokenizer.end_of_line)[0]
@@ -70,6 +82,8 @@ def write_split(
     for ids, starts in encoded:
       documents.append(np.array(starts, np.int64) + tokens.length)
       tokens.append(ids)
+  if num_bytes != size["num_bytes"]:
+    raise changed(corpus)
   if tokens.length < 2:
     raise errors.UserError(
       f"the {split} split has {tokens.length} tokens, but nothing can be"
@@ -80,7 +94,16 @@ def write_split(
     "num_documents": documents.length,
     "dtype": vocab.dtype.name,
     "sha256": token_file.sha256(path),
+    **size,
   }
+
+
+def changed(corpus: corpus_lib.Corpus) -> errors.UserError:
+  """Returns the error for a text that is not the one of the first pass."""
+  return errors.UserError(
+    f"{corpus.source['path']} changed while it was read; run the same command"
+    " again when no other program writes to it."
+  )
 
 
 def _encode(

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-import shutil
 import sys
 from typing import Any
 
@@ -18,6 +17,7 @@ from data_prep import tokenizer as tokenizer_lib
 from data_prep import vocabulary_file as vocabulary_file_lib
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.data import vocabulary
 
 FORMAT = 1
 
@@ -46,15 +46,40 @@ def prepare(
   Raises:
     UserError: the source, the text or an option is wrong; there is no folder.
   """
-  request = {k: v for k, v in locals().items() if k not in ("data_dir", "name")}
-  if not extend_vocabulary:  # Datasets older than the option lack it.
-    del request["extend_vocabulary"]
+  request = {
+    "dataset": dataset,
+    "source": source,
+    "mode": mode,
+    "tokenizer": tokenizer,
+    "vocabulary_file": vocabulary_file,
+    "extend_vocabulary": extend_vocabulary,
+    "lower_case": lower_case,
+    "min_freq": min_freq,
+    "max_size": max_size,
+    "options": options,
+  }
+  texts = {**request, **options, "data_dir": data_dir, "name": name}
+  for flag, value in texts.items():
+    if value == "":
+      raise errors.UserError(
+        f"--{flag} is empty; give it a value, or leave it out."
+      )
   final = staging.folder_of(data_dir, name or dataset)
   if source is None and staging.read_meta(final).get("request") == request:
     return final  # Without downloading it again to see that it is the same.
   storage.require_writable(str(final))  # Before the work.
+
+  # A prepared vocabulary comes with its tokenizer.
   if vocabulary_file is not None:
-    tokenizer = tokenizer or vocabulary_file_lib.kept_kind(vocabulary_file)
+    prepared = vocabulary_file_lib.prepared_tokenizer(vocabulary_file)
+    _check_vocabulary_options(
+      prepared,
+      extends=extend_vocabulary,
+      chosen={"tokenizer": tokenizer, "lower_case": lower_case},
+      limits={"min_freq": min_freq, "max_size": max_size},
+    )
+    if prepared is not None:
+      tokenizer = prepared["kind"]
   corpus = catalog.open_corpus(
     dataset,
     options if mode is None else {"mode": mode, **options},
@@ -62,6 +87,7 @@ def prepare(
     path=source,
     cache=staging.downloads(final),
   )
+  fingerprint = corpus.fingerprint()
   kind = tokenizer or corpus.tokenizer.kind
   is_usual = kind == corpus.tokenizer.kind
   cut = tokenizer_lib.refine(
@@ -80,31 +106,73 @@ def prepare(
   if vocabulary_file is not None:
     given = vocabulary_file_lib.read(vocabulary_file, cut)
     corpus = corpus.cut_by(dataclasses.replace(cut, **given.tokenizer))
-  # All that a dataset depends on.
+
+  # All that a dataset depends on, in whatever words it was asked for.
   key = {
     "format": FORMAT,
-    "request": request,
-    "source": corpus.fingerprint,
+    "dataset": corpus.name,
+    "mode": corpus.mode,
+    "source": fingerprint,
+    "options": corpus.options,
+    "tokenizer": dataclasses.asdict(corpus.tokenizer),
     "vocabulary": given and given.sha256,
+    "extends": extend_vocabulary,
   }
   recipe = hashlib.sha256(json.dumps(key).encode("utf-8")).hexdigest()
   if staging.read_meta(final).get("recipe") == recipe:
     return final
-  with staging.staged(final) as folder:
+  with staging.staged(final) as stage:
+    corpus = corpus.unpacked(stage.scratch)
     meta = {
       "format": FORMAT,
       "name": final.name,
-      **_write(corpus, given, folder, extends=extend_vocabulary),
+      **_write(corpus, given, stage.folder, extends=extend_vocabulary),
       "request": request,
       "recipe": recipe,
     }
+    if corpus.fingerprint() != fingerprint:
+      raise encoding.changed(corpus)
     content = json.dumps(meta, indent=2, ensure_ascii=False) + "\n"
-    staging.write(folder / "meta.json", content.encode("utf-8"))
+    # A path need not be Unicode; JSON has the same escapes as Python for it.
+    data = content.encode("utf-8", "backslashreplace")
+    staging.write(stage.folder / "meta.json", data)
   if corpus.report is not None:
-    print(corpus.report, file=sys.stderr)
-  if corpus.scratch is not None:
-    shutil.rmtree(corpus.scratch)
+    print(vocabulary.printable(corpus.report), file=sys.stderr)
   return final
+
+
+def _check_vocabulary_options(
+  prepared: dict[str, Any] | None,
+  *,
+  extends: bool,
+  chosen: dict[str, str | bool | None],
+  limits: dict[str, int | None],
+) -> None:
+  """Raises UserError if a flag could not have an effect with a vocabulary.
+
+  Args:
+    prepared: the tokenizer of a prepared vocabulary; None for a mere list.
+    extends: whether symbols are added to the vocabulary.
+    chosen: the flags that say how text is cut; None if not given.
+    limits: the flags that say how many symbols there are; None if not given.
+  """
+  for flag, limit in limits.items():
+    if limit is not None and not extends:
+      raise errors.UserError(
+        f"--{flag}={limit} limits a vocabulary that is made from the text, but"
+        " --vocabulary_file gives all of it; leave one of them out, or add new"
+        " symbols with --extend_vocabulary."
+      )
+  if prepared is None:
+    return
+  own = {"tokenizer": prepared["kind"], "lower_case": prepared["lower_case"]}
+  for flag, choice in chosen.items():
+    if choice is not None and choice != own[flag]:
+      raise errors.UserError(
+        f"--{flag} is {choice}, but the tokenizer of --vocabulary_file has"
+        f" {own[flag]}, which is used; leave --{flag} out, or make another"
+        " vocabulary."
+      )
 
 
 def _check_extension(vocabulary_file: str | None, kind: str) -> None:
@@ -139,7 +207,7 @@ def _write(
   name = f"vocabulary.{'json' if vocab.unit == 'subword' else 'txt'}"
   staging.write(folder / name, file.content)
   splits = {
-    split: encoding.write_split(corpus, split, vocab, folder) | dict(size)
+    split: encoding.write_split(corpus, split, vocab, folder, dict(size))
     for split, size in sizes.items()
   }
   made = {"file": name, "size": vocab.size, "sha256": file.sha256}

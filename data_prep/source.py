@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import IO
-from typing import Any
+from typing import NoReturn
 
 from data_prep import piece
 from transformer_xl import errors
@@ -72,15 +72,11 @@ class Source:
     inside = self.names if self.path.is_dir() else []
     return fingerprint([self.path, *(self.path / name for name in inside)])
 
-  def description(self) -> dict[str, Any]:
-    """Returns the fields of a Corpus that say where its text is from."""
-    path = {"path": str(self.path)}
-    return {"source": path, "fingerprint": self.fingerprint()}
-
   def _list(self) -> Iterator[str]:
     if not self.path.is_dir():
       yield self.path.name
-    for root, folders, files in os.walk(self.path):
+      return
+    for root, folders, files in os.walk(self.path, onerror=refuse_folder):
       folders[:] = [name for name in folders if name not in self._skip]
       for path in (pathlib.Path(root, name) for name in files):
         if path.is_file():
@@ -129,8 +125,12 @@ class Tar(Source):
 
 def fingerprint(paths: list[pathlib.Path]) -> str:
   """Returns a string that changes when one of the files changes."""
-  stats = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
-  return hashlib.sha256(repr(stats).encode()).hexdigest()
+  states = []
+  for path in paths:
+    status = path.stat()
+    place = os.path.abspath(path)  # The same from every working folder.
+    states.append((place, status.st_size, status.st_mtime_ns))
+  return hashlib.sha256(repr(states).encode()).hexdigest()
 
 
 def locate(path: str | pathlib.Path) -> Source:
@@ -158,9 +158,6 @@ def unpack(
   In place, an archive is decompressed from its start for each of them. Of a
   member's path only the last part is used.
   """
-  done, found = folder / "done", archive.fingerprint()
-  if done.exists() and done.read_text() == found:
-    return Source(folder)
   folder.mkdir(parents=True, exist_ok=True)
   packed = archive.path.stat().st_size
   with damage_reported(archive.path), tarfile.open(archive.path) as members:
@@ -170,8 +167,12 @@ def unpack(
         refuse_bomb(archive.path, member.size, packed=packed)
         with stream, open(folder / member.name.split("/")[-1], "wb") as file:
           shutil.copyfileobj(stream, file, 1 << 20)
-  done.write_text(found)
   return Source(folder)
+
+
+def refuse_folder(error: OSError) -> NoReturn:
+  """Raises what `os.walk` ignores, for example a missing permission."""
+  raise error
 
 
 @contextlib.contextmanager

@@ -12,8 +12,10 @@ import json
 import os
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Any
+from typing import NamedTuple
 
 import filelock
 from etils import epath
@@ -23,6 +25,15 @@ from transformer_xl import storage
 
 # Suffixes of what an interrupted upload leaves.
 _UPLOADED = (".npy", "vocabulary.txt", "vocabulary.json")
+# The Finder puts one into every folder that it shows, empty ones too.
+_OF_MACOS = ".DS_Store"
+
+
+class Stage(NamedTuple):
+  """Where a dataset is made: its files, and what is deleted in any case."""
+
+  folder: pathlib.Path
+  scratch: pathlib.Path
 
 
 def folder_of(data_dir: str, name: str) -> pathlib.Path:
@@ -40,7 +51,7 @@ def downloads(final: pathlib.Path) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
+def staged(final: pathlib.Path) -> Iterator[Stage]:
   """Yields an empty folder that becomes `final` unless an exception is raised.
 
   UserError if `final` holds something, or while another process makes it.
@@ -51,26 +62,30 @@ def staged(final: pathlib.Path) -> Iterator[pathlib.Path]:
       f"{final} holds something else and is left as it is; delete it to"
       " prepare it again, or choose another --name."
     )
-  make = _uploaded(address) if storage.is_bucket(address) else _renamed(final)
-  with make as folder:
-    yield folder
+  make = _uploaded(final) if storage.is_bucket(address) else _renamed(final)
+  with make as stage:
+    yield stage
 
 
 def _strangers(address: str) -> list[str]:
   """What is in a folder already and is in the way of a dataset."""
-  names = storage.names(address)
+  names = [name for name in storage.names(address) if name != _OF_MACOS]
   if not storage.is_bucket(address):
     return names
   return [name for name in names if not name.endswith(_UPLOADED)]
 
 
 @contextlib.contextmanager
-def _uploaded(address: str) -> Iterator[pathlib.Path]:
+def _uploaded(final: pathlib.Path) -> Iterator[Stage]:
+  address = str(final)
   folder = pathlib.Path(storage.local(address))
+  cache = downloads(final)
+  cache.mkdir(parents=True, exist_ok=True)
   try:
     for path in folder.iterdir():  # What an interrupted upload left.
       path.unlink()
-    yield folder
+    with tempfile.TemporaryDirectory(dir=cache, prefix="unpacked.") as scratch:
+      yield Stage(folder, pathlib.Path(scratch))
     storage.publish(address)
   except BaseException:
     storage.forget(address)  # It is not what is in the bucket.
@@ -78,7 +93,7 @@ def _uploaded(address: str) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def _renamed(final: pathlib.Path) -> Iterator[pathlib.Path]:
+def _renamed(final: pathlib.Path) -> Iterator[Stage]:
   partial = final.with_name(final.name + ".partial")
   partial.mkdir(parents=True, exist_ok=True)
   lock = filelock.FileLock(partial / "lock")
@@ -91,11 +106,13 @@ def _renamed(final: pathlib.Path) -> Iterator[pathlib.Path]:
   try:
     # The lock stays outside of the folder that is renamed, so that it is held
     # until the dataset has its name.
-    folder = partial / "dataset"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    yield folder
-    folder.rename(final)  # Refused if there is something by now.
+    stage = Stage(partial / "dataset", partial / "unpacked")
+    for folder in stage:
+      shutil.rmtree(folder, ignore_errors=True)
+      folder.mkdir()
+    yield stage
+    (final / _OF_MACOS).unlink(missing_ok=True)
+    stage.folder.rename(final)  # Refused if there is something by now.
   finally:
     shutil.rmtree(partial, ignore_errors=True)
     lock.release()
@@ -110,9 +127,10 @@ def write(path: pathlib.Path, content: bytes) -> None:
 
 
 def read_meta(final: pathlib.Path) -> dict[str, Any]:
-  """Returns meta.json as it was written; empty if there is no dataset."""
+  """Returns meta.json as it was written; empty if it is none or damaged."""
   try:
     path = pathlib.Path(storage.local(str(final)), "meta.json")
-    return json.loads(path.read_text("utf-8"))
-  except (FileNotFoundError, NotADirectoryError, ValueError):
+    meta = json.loads(path.read_text("utf-8"))
+  except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
     return {}
+  return meta if isinstance(meta, dict) else {}

@@ -46,6 +46,12 @@ def _count(
   words = text.split()
   if tokenizer.kind == "word":
     piece.refuse_cut_word()
+    if tokenizer.end_of_line in text and tokenizer.end_of_line in words:
+      raise errors.UserError(
+        f"{piece.origin} has the word {tokenizer.end_of_line!r}, which would be"
+        " taken for the end of a line; replace it in the text, or use another"
+        " --tokenizer."
+      )
   if symbols is not None and is_bytes:
     symbols.update(piece.data.decode("latin-1"))
   elif symbols is not None:

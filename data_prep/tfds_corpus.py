@@ -4,7 +4,6 @@ import functools
 import io
 import os
 import pathlib
-from typing import Any
 
 import tensorflow_datasets.public_api as tfds
 
@@ -12,8 +11,8 @@ from data_prep import corpus as corpus_lib
 from data_prep import piece
 from data_prep import source
 from data_prep import tokenizer as tokenizer_lib
-from data_prep.text import files
 from data_prep.text import holdout
+from data_prep.text import splits as splits_lib
 from transformer_xl import errors
 
 # Single records take over a millisecond each.
@@ -26,7 +25,8 @@ def open_corpus(
   cache: pathlib.Path,
   field: str = "text",
   tokenizer: tokenizer_lib.Tokenizer,
-  **fractions: Any,
+  valid_fraction: float | None = None,
+  test_fraction: float | None = None,
 ) -> corpus_lib.Corpus:
   """Returns the corpus of NAME or NAME/CONFIG in TFDS, or of a prepared folder.
 
@@ -45,7 +45,7 @@ def open_corpus(
       f"{path} has no text in the field {field!r}, but in"
       f" {', '.join(sorted(fields)) or 'none'}; name the field with --field."
     )
-  named = {files.split_named(name): name for name in builder.info.splits}
+  named = {splits_lib.split_named(name): name for name in builder.info.splits}
   splits = {s: named[s] for s in corpus_lib.SPLITS if s in named}
   if not splits:
     raise errors.UserError(
@@ -54,11 +54,13 @@ def open_corpus(
     )
   return holdout.of_splits(
     {s: functools.partial(read, builder, n, field) for s, n in splits.items()},
-    fractions,
+    valid_fraction=valid_fraction,
+    test_fraction=test_fraction,
     name="tfds",
     tokenizer=tokenizer,
     source={"path": path, "dataset": builder.info.full_name},
-    fingerprint=source.Source(pathlib.Path(builder.data_dir)).fingerprint(),
+    fingerprint=source.Source(pathlib.Path(builder.data_dir)).fingerprint,
+    options={"field": field},
   )
 
 

@@ -70,7 +70,15 @@ def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
   if kind == "word" and leaves_out and tokenizer.unk is None:
     # The words that are left out need an id.
     changes["unk"] = "<unk>"
-  return dataclasses.replace(tokenizer, **changes)
+  refined = dataclasses.replace(tokenizer, **changes)
+  if kind == "word" and refined.max_size is not None and not trained:
+    special = [s for s in (refined.end_of_line, refined.unk) if s is not None]
+    if refined.max_size <= len(special):
+      raise errors.UserError(
+        f"--max_size={refined.max_size} is for all symbols, also for"
+        f" {' and '.join(special)}; set at least {len(special) + 1}."
+      )
+  return refined
 
 
 def refuse_others(

@@ -3,6 +3,7 @@
 import collections
 import hashlib
 import json
+import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from data_prep import corpus as corpus_lib
 from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 from transformer_xl import input_files
+from transformer_xl import storage
 from transformer_xl.data import vocabulary
 from transformer_xl.formats import published_vocabulary
 
@@ -127,10 +129,7 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
   """
   place = _place(path)
   if place.is_dir():
-    vocabulary.load(str(place))  # Checks the hash.
-    meta = json.loads((place / "meta.json").read_text("utf-8"))
-    data = (place / meta["vocabulary"]["file"]).read_bytes()
-    return VocabularyFile(data, meta["tokenizer"])
+    return _read_prepared(place)
   kind = tokenizer.kind
   try:
     data = place.read_bytes()
@@ -154,14 +153,30 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
   )
 
 
-def kept_kind(path: str) -> str | None:
-  """The kind of tokens of a run or a prepared dataset; None for a file."""
+def prepared_tokenizer(path: str) -> dict[str, Any] | None:
+  """Returns the tokenizer of a run or a prepared dataset; None for a file."""
   place = _place(path)
-  return vocabulary.load(str(place)).unit if place.is_dir() else None
+  return _read_prepared(place).tokenizer if place.is_dir() else None
+
+
+def _read_prepared(folder: pathlib.Path) -> VocabularyFile:
+  """Reads the vocabulary of a prepared dataset; UserError if it is damaged."""
+  vocabulary.load(str(folder))  # Checks the hash.
+  meta = json.loads((folder / "meta.json").read_text("utf-8"))
+  data = (folder / meta["vocabulary"]["file"]).read_bytes()
+  return VocabularyFile(data, meta["tokenizer"])
 
 
 def _place(path: str) -> pathlib.Path:
-  """The file, or the folder with `meta.json`: a run keeps one below its own."""
+  """Returns the path of a file, or of the folder with `meta.json`.
+
+  A run keeps such a folder below its own. The vocabulary of a prepared dataset
+  is read by its `meta.json`, because its symbols are escaped.
+  """
+  folder, name = os.path.split(path)
+  beside = storage.names(os.path.expanduser(folder))
+  if name in ("vocabulary.txt", "vocabulary.json") and "meta.json" in beside:
+    path = folder or "."
   with input_files.on_disk(path) as copy:
     place = pathlib.Path(copy).expanduser()
   kept = place / "vocabulary"

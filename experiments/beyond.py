@@ -15,7 +15,8 @@ import ml_collections
 
 from experiments import base
 from transformer_xl import errors
-from transformer_xl.config import vanilla
+from transformer_xl.analysis import vanilla
+from transformer_xl.config import load
 
 # What each study compares with this model: values by field, by variant.
 # Twice and half as many tokens give the loss that it has at another time.
@@ -102,7 +103,8 @@ def get_config(study: str = "") -> ml_collections.ConfigDict:
     )
   variants = {"base": {}} | STUDIES[study] | _MORE_TOKENS
   if study == "networks":
-    for name, value in vanilla.changes(config.model).items():
+    model = load.from_config_dict(config).model
+    for name, value in vanilla.changes(model).items():
       variants["vanilla"][f"model.{name}"] = value
   config.analysis.variants = tuple(
     f"{name}: " + "; ".join(f"{path}={value}" for path, value in each.items())

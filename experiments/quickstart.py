@@ -15,7 +15,7 @@ The recipe before gained nothing from one longer than in training. What had to
 change: a third of the parameters and three times the text, normalised sub-layer
 inputs, larger initial weights and a higher learning rate, and segments much
 longer than the memory, so that tokens see 64 to 320 bytes in training:
-docs/measurements/quickstart.md.
+docs/measurements/training.md.
 
 Cost: 3 minutes and 9 seconds of two idle x86-64 cores, with preparation,
 evaluation, sample and report; jax 0.10.2, 23 November 2026. The text is that of

@@ -10,7 +10,7 @@ Measured: test perplexity 113.04 and 112.27 with seeds 0 and 1; validation
        512  114.02  112.82
 
 The training memory is worth 28 %, and four times as much gains nothing:
-docs/measurements/wikitext2.md.
+docs/measurements/training.md.
 
 Cost: the two seeds ran side by side, 215 minutes of a busy x86-64 core each,
 with AVX-512; by its rate one run takes two hours of both cores. jax 0.10.2, 24

@@ -25,6 +25,7 @@ import pytest
 
 from tests import emulator
 from tests import faulty_server
+from transformer_xl import storage
 
 # Before the first import of the modules that it checks. Only functions on
 # arrays are in them: under the hook, annotated fields of `flax.struct` break
@@ -53,6 +54,7 @@ _CACHE = pathlib.Path(__file__).parents[1] / ".jax_cache"
 _COUNT = itertools.count(1)  # Counts the tests that this process runs.
 _MAPS = pathlib.Path("/proc/self/maps")
 
+storage.configure()  # As every command does.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -32,14 +32,12 @@ MAY_GO_OUTSIDE = {
   f"{PACKAGE}.main": ("data_prep", "experiments"),
   f"{PACKAGE}.importers.import_run": ("experiments",),
 }
-MOST_LINES = 320
 # Libraries that training never needs, or only when it writes its events.
 NOT_FOR_TRAINING = (
   *("bokeh", "huggingface_hub", "jinja2", "matplotlib", "pyarrow"),
   *("safetensors", "tensorboardX"),
   *("tensorflow_datasets", "tokenizers"),
 )
-MEASURED = (PACKAGE, "data_prep", "experiments", "benchmarks", "scripts")
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
   *("benchmarks", "conformance", "data_prep", "docs", "experiments"),
@@ -147,17 +145,6 @@ def unknown_rooms(root):
   return sorted(folders - set(ROOMS))
 
 
-def long_files(root):
-  """Files of more lines than a reader holds in mind."""
-  found = {}
-  for folder in MEASURED:
-    for path in (root / folder).rglob("*.py"):
-      count = len(path.read_text("utf-8").splitlines())
-      if count > MOST_LINES:
-        found[str(path.relative_to(root))] = count
-  return found
-
-
 def stray_tests(root):
   """Test files in a folder that is neither a room nor named above."""
   wrong = []
@@ -203,10 +190,6 @@ def test_the_package_has_rooms_and_a_ground_floor():
     assert (ROOT / PACKAGE / f"{name}.py").exists(), name
 
 
-def test_no_file_is_too_long():
-  assert long_files(ROOT) == {}
-
-
 def test_tests_mirror_the_package():
   assert stray_tests(ROOT) == []
   assert all((ROOT / "tests" / name).is_dir() for name in ROOMS[len(FACES) :])
@@ -248,7 +231,6 @@ def test_a_tree_with_every_arrow_downwards_is_right(tmp_path):
   write(tmp_path, GOOD)
   assert turned_arrows(tmp_path) == []
   assert flat_modules(tmp_path) == unknown_rooms(tmp_path) == []
-  assert long_files(tmp_path) == {}
   assert stray_tests(tmp_path) == []
 
 
@@ -271,10 +253,8 @@ def test_what_lies_elsewhere_is_found(tmp_path):
     "transformer_xl/utils.py": "",
     "transformer_xl/cellar/x.py": "",
     "tests/cellar/test_x.py": "",
-    "experiments/long.py": "x = 0\n" * (MOST_LINES + 1),
   }
   write(tmp_path, GOOD | extra)
   assert flat_modules(tmp_path) == ["utils.py"]
   assert unknown_rooms(tmp_path) == ["cellar"]
   assert stray_tests(tmp_path) == ["tests/cellar/test_x.py"]
-  assert long_files(tmp_path) == {"experiments/long.py": MOST_LINES + 1}

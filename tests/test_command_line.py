@@ -35,6 +35,39 @@ def main(argv):
 
 command_line.run(main, quiet=False)
 """
+IMPORTS = """
+import copy
+import logging
+import os
+
+import fsspec
+import matplotlib
+
+def settings():
+  environment = [name for name in os.environ if name.startswith("GCSFS")]
+  level = logging.getLogger("gcsfs").level
+  plots = dict(matplotlib.rcParams)
+  return copy.deepcopy([environment, level, plots, fsspec.config.conf])
+
+before = settings()
+import transformer_xl.analysis.recl
+import transformer_xl.pretrained
+assert settings() == before
+"""
+
+
+def test_an_import_changes_no_settings_of_other_libraries():
+  environment = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith("GCSFS")
+  }
+  subprocess.run(
+    [sys.executable, "-c", IMPORTS],
+    check=True,
+    cwd=test_main.ROOT,
+    env=environment,
+  )
 
 
 def test_a_line_has_the_time_the_process_and_what_is_no_information():
@@ -49,6 +82,23 @@ def test_a_line_has_the_time_the_process_and_what_is_no_information():
   assert all(test_main.LOG_LINE.match(line) for line in lines)
   said = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines]
   assert said == ["of one", "[3] of many", "[3] warning: look"]
+
+
+def test_a_character_that_the_terminal_lacks_is_escaped():
+  program = """
+from transformer_xl import command_line
+
+command_line.run(lambda argv: print("5 \u20ac"))
+"""
+  finished = subprocess.run(
+    [sys.executable, "-c", program],
+    capture_output=True,
+    check=False,
+    cwd=test_main.ROOT,
+    env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+  )
+  assert (finished.returncode, finished.stderr) == (0, b"")
+  assert finished.stdout == b"5 \\u20ac\n"
 
 
 @pytest.mark.parametrize(

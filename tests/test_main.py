@@ -46,7 +46,7 @@ FAILURES = {  # What is said, and the status.
   "coordinator alone": ("(Number of processes must be defined): give every", 2),
   "coordinator without a port": ("--coordinator=localhost has no port", 2),
   "no such process": ("with process_id < num_processes", 2),
-  "no coordinator": ("--num_processes and --process_id need --coordinator", 2),
+  "no coordinator": ("(coordinator_address should be defined): give every", 2),
   "slice": ("one of 4 of a slice: give every process --coordinator=", 2),
   "nothing to join": ("(coordinator_address should be defined): give", 2),
   "no data": (

@@ -57,13 +57,15 @@ def test_the_import_is_quick_and_touches_no_device():
   code = (
     "import sys, time; start = time.perf_counter(); import transformer_xl; "
     "seconds = time.perf_counter() - start; early = 'jax' in sys.modules; "
-    "import transformer_xl.pretrained; from jax._src import xla_bridge; "
-    "print(seconds, early, xla_bridge.backends_are_initialized())"
+    "import transformer_xl.pretrained, jax; "
+    # JAX refuses this once it has looked for devices.
+    "jax.config.update('jax_num_cpu_devices', 3); "
+    "print(seconds, early)"
   )
   printed = subprocess.check_output([sys.executable, "-c", code], text=True)
-  seconds, *touched = printed.split()
+  seconds, has_imported_jax = printed.split()
   assert float(seconds) < 2
-  assert touched == ["False", "False"]
+  assert has_imported_jax == "False"
 
 
 def test_texts_of_any_lengths_are_scored_as_if_alone(model):

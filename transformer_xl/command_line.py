@@ -232,6 +232,11 @@ def run(
     sys.exit(0)
 
   def guarded(argv: list[str]) -> None:
+    # Late, so that Ctrl-C has an answer before anything is imported that takes
+    # long.
+    from transformer_xl import storage
+
+    storage.configure()
     logging.get_absl_handler().addFilter(is_not_noise)
     logging.get_absl_handler().addFilter(_label)
     format_log()
@@ -242,6 +247,8 @@ def run(
       main(argv)
       sys.stdout.flush()
 
+  with contextlib.suppress(AttributeError):  # A notebook needs no escapes.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore
   app.run(guarded, flags_parser=parse_or_help)
 
 
@@ -308,8 +315,7 @@ def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
     return True
   intended = r"did not provide metrics|read_only=True|is read only"
   is_intended = re.search(intended, record.getMessage())
-  is_raised = bool(record.exc_info)
-  return record.levelname != "INFO" and not (is_intended or is_raised)
+  return record.levelname != "INFO" and not (is_intended or record.exc_info)
 
 
 def _label(record: stdlib_logging.LogRecord) -> bool:

@@ -152,7 +152,9 @@ def _start_devices(workdir: str, attention: str) -> None:
     folder = compile_cache.folder(workdir)
     jax.config.update("jax_compilation_cache_dir", folder)
   processes.join(
-    *(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value),
+    coordinator=_COORDINATOR.value,
+    num_processes=_PROCESSES.value,
+    process_id=_PROCESS.value,
     multihost=_MULTIHOST.value,
   )
   if jax.process_count() > 1:

@@ -208,6 +208,8 @@ def load(
     from transformer_xl.importers import hub  # Only this needs its library.
 
     folder, address = hub.download(address)
+  if storage.is_bucket(folder):
+    storage.configure()
   given = {
     "score.mem_len": mem_len,
     "score.segment_len": segment_len,

@@ -26,13 +26,6 @@ from etils import epath
 
 from transformer_xl import errors
 
-# What other processes write has to be seen at once.
-fsspec.config.conf.setdefault("gs", {}).setdefault("use_listings_cache", False)
-# An experiment of gcsfs that asks another service about each bucket first.
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-# What it logs with a traceback is raised as well.
-standard_logging.getLogger("gcsfs").setLevel(standard_logging.CRITICAL)
-
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "damaged", "profile", "wandb")
 _TEMPORARY = (".tmp", ".lock")
@@ -85,6 +78,18 @@ class _Copy:
 
 
 _copies: dict[str, _Copy] = {}
+
+
+def configure() -> None:
+  """Sets up the libraries of buckets, when a command starts."""
+  # What other processes write has to be seen at once.
+  fsspec.config.conf.setdefault("gs", {}).setdefault(
+    "use_listings_cache", False
+  )
+  # An experiment of gcsfs that asks another service about each bucket first.
+  os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+  # What it logs with a traceback is raised as well.
+  standard_logging.getLogger("gcsfs").setLevel(standard_logging.CRITICAL)
 
 
 def is_bucket(path: str) -> bool:

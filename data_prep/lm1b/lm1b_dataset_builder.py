@@ -57,26 +57,26 @@ class Builder(builder.CorpusBuilder):
     *, path: str | None, cache: pathlib.Path, mode: str = "standard"
   ) -> corpus.Corpus:
     """Returns the corpus in the mode `standard` or `double_marker`."""
-    given = source = download.locate(Builder.ARCHIVES, path=path, cache=cache)
-    scratch = None
-    if isinstance(given, source_lib.Tar):
-      scratch = cache / "lm1b"
-      source = source_lib.unpack(given, scratch, wanted=_is_wanted)
+    source = download.locate(Builder.ARCHIVES, path=path, cache=cache)
+    splits: dict[str, corpus.Split] = {}
+    unpack = None
+    if isinstance(source, source_lib.Tar):
+      unpack = functools.partial(_unpack, source)
+    else:
+      splits = _splits_of(source)
     words = functools.partial(vocabulary_file, path=path, cache=cache)
     return corpus.Corpus(
       name="lm1b",
-      splits={
-        split: functools.partial(source.read, *names_of(source, split))
-        for split in corpus.SPLITS
-      },
+      splits=splits,
+      unpack=unpack,
       tokenizer=_TOKENIZER,
       vocabulary_splits=("train",),
       published=PUBLISHED,
       published_words=words,
       mode=mode,
       sentence_markers=MARKERS[mode],
-      scratch=scratch,
-      **given.description(),
+      source={"path": str(source.path)},
+      fingerprint=source.fingerprint,
     )
 
 
@@ -99,6 +99,19 @@ def vocabulary_file(*, path: str | None, cache: pathlib.Path) -> str:
     f"{found} {problem}; put the published words of lm1b there, give a list"
     " with --vocabulary_file, or count words yourself with --min_freq=3."
   )
+
+
+def _unpack(
+  archive: source_lib.Tar, folder: pathlib.Path
+) -> dict[str, corpus.Split]:
+  return _splits_of(source_lib.unpack(archive, folder, wanted=_is_wanted))
+
+
+def _splits_of(source: source_lib.Source) -> dict[str, corpus.Split]:
+  return {
+    split: functools.partial(source.read, *names_of(source, split))
+    for split in corpus.SPLITS
+  }
 
 
 def names_of(source: source_lib.Source, split: str) -> list[str]:

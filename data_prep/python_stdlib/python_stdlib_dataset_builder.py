@@ -54,13 +54,14 @@ class Builder(builder.CorpusBuilder):
       tokenizer=tokenizer.Tokenizer(kind="byte"),
       vocabulary_splits=("train",),
       source={"path": str(place), "python": platform.python_version()},
-      fingerprint=source.fingerprint(),
+      fingerprint=source.fingerprint,
     )
 
 
 def split_of(name: str) -> str:
   """Returns the split that a file is in, by a hash of its name."""
-  percent = int(hashlib.sha256(name.encode()).hexdigest(), 16) % 100
+  data = name.encode("utf-8", "surrogateescape")
+  percent = int(hashlib.sha256(data).hexdigest(), 16) % 100
   if percent < 3:
     return "valid"
   return "test" if percent < 6 else "train"

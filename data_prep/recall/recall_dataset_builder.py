@@ -64,7 +64,8 @@ class Builder(builder.CorpusBuilder):
       },
       tokenizer=tokenizer.Tokenizer(kind="word"),
       source={"path": "generated", **chosen},
-      fingerprint=f"{recall.NAME} {chosen}",
+      fingerprint=lambda: recall.NAME,  # There are no files.
+      options=chosen,
     )
 
 

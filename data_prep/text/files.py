@@ -1,122 +1,106 @@
-"""Which files are read as text, and which split each belongs to."""
+"""Which files are read as text."""
 
 import collections
 import glob
-import itertools
 import json
+import os
 import pathlib
 import re
+from typing import NamedTuple
 
-from data_prep import source
+from data_prep import source as source_lib
+from data_prep.text import splits as splits_lib
 from transformer_xl import errors
 
-# Formats that datasets come in; only these can be named for splits beside
-# other files of text, such as a README.md.
-DATA_SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".parquet", ".arrow")
-_TABLES = (".parquet", ".arrow")
 _PROSE = (".md", ".rst", ".adoc", ".org", ".tex")
 _CODE = (
   *(".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".java", ".jl", ".js"),
   *(".kt", ".lua", ".php", ".pl", ".py", ".r", ".rb", ".rs", ".scala", ".sh"),
   *(".sql", ".swift", ".ts"),
 )
-SUFFIXES = DATA_SUFFIXES + _PROSE + _CODE
-_SKIPPED_FOLDERS = (
-  *(".cache", ".git", ".hg", ".venv", "__pycache__", "node_modules"),
-)
-SPLITS = {
-  "train": ("train", "training"),
-  "valid": ("valid", "validation", "dev", "val"),
-  "test": ("test",),
-}
-_SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
+SUFFIXES = splits_lib.DATA_SUFFIXES + _PROSE + _CODE
+# Folders of programs; those whose names begin with a dot are skipped as well.
+_SKIPPED_FOLDERS = ("__MACOSX", "__pycache__", "node_modules")
 
 
-def of_splits(
-  **sources_of_flags: str | None,
-) -> tuple[dict[str, list[pathlib.Path]], str]:
-  """Returns the files of each split, and how many were read and skipped.
+class Selection(NamedTuple):
+  """The files of each split in the order of reading, and a report on them."""
 
-  The flags `source`, `valid_source` and `test_source`, in this order, are a
-  file, a folder, patterns separated by commas, or None. Files named for splits
-  belong to these, unless validation or test text is given; what is given there
-  is no training text. UserError if one of them does not exist or has no files
-  of text.
+  splits: dict[str, list[pathlib.Path]]
+  report: str
+
+
+def select(
+  *, source: str, valid_source: str | None, test_source: str | None
+) -> Selection:
+  """Finds the files of each split.
+
+  Each argument is a file, a folder, or patterns separated by commas. If neither
+  validation nor test text is given, the names of the files in `source` decide.
+
+  Raises:
+    UserError: there is no text, a file or a folder cannot be found, or text
+      that is named for validation or test would be training text.
   """
   skipped: collections.Counter[str] = collections.Counter()
-  flags = zip(SPLITS, sources_of_flags.items(), strict=True)
-  found = {
-    split: _expand(flag, where, skipped)
-    for split, (flag, where) in flags
-    if where is not None
-  }
+  found = {"train": _find("source", source, skipped)}
+  if valid_source is not None:
+    found["valid"] = _find("valid_source", valid_source, skipped)
+  if test_source is not None:
+    found["test"] = _find("test_source", test_source, skipped)
+
   if len(found) == 1:
-    every = found["train"]
-    data = [path for path in every if path.name.lower().endswith(DATA_SUFFIXES)]
-    for group in (every, data):
-      named = [(path, _split_of(path)) for path in group]
-      if named and all(split for _, split in named):
-        others = set(every) - set(group)
-        skipped.update(path.suffix or "no suffix" for path in others)
-        found = {s: [p for p, split in named if split == s] for s in SPLITS}
-        found = {split: paths for split, paths in found.items() if paths}
-        break
+    splits = splits_lib.by_name(source, [*found["train"].values()], skipped)
   else:
-    given = itertools.chain(found.get("valid", ()), found.get("test", ()))
-    held_out = {path.resolve() for path in given}
-    found["train"] = [
-      path for path in found["train"] if path.resolve() not in held_out
-    ]
-    if not found["train"]:
-      raise errors.UserError(
-        "all files of --source are validation or test text, too; name other "
-        "files of training text."
-      )
-  num_read = sum(map(len, found.values()))
-  listed = f" ({_listed(skipped)})" if skipped else ""
+    splits = splits_lib.without_held_out(found)
+
+  num_read = sum(map(len, splits.values()))
   files = "file" if num_read == 1 else "files"
-  return found, f"{num_read} {files} read, {skipped.total()} skipped{listed}"
+  reasons = f" ({_counted(skipped)})" if skipped else ""
+  lines = [f"{num_read} {files} read, {skipped.total()} skipped{reasons}"]
+  for split, paths in splits.items():
+    lines.append(f"{split}: {splits_lib.listed(path.name for path in paths)}")
+  return Selection(splits, "; ".join(lines))
 
 
-def split_named(name: str) -> str | None:
-  """Returns train, valid or test for any usual name of one, or None."""
-  return next((s for s in SPLITS if name.lower() in SPLITS[s]), None)
-
-
-def _split_of(path: pathlib.Path) -> str | None:
-  """Returns the split in a file's name; a table can be in a folder of one."""
-  stem = path.name.split(".")[0]
-  names = [_SHARD.sub("", stem)]
-  if path.name.lower().endswith(_TABLES):
-    # HuggingFace has default/train/0000.parquet and wikitext-train.arrow, too.
-    names += [*reversed(re.split(r"[-_]", stem)), path.parent.name]
-  return next(filter(None, map(split_named, names)), None)
-
-
-def _expand(
+def _find(
   flag: str, where: str, skipped: collections.Counter[str]
-) -> list[pathlib.Path]:
-  """Returns the files that a path or patterns stand for, sorted in each."""
-  found: list[pathlib.Path] = []
+) -> dict[str, splits_lib.TextFile]:
+  """Returns the files that a flag stands for, each once, by their real paths.
+
+  They are sorted in each folder and pattern. `skipped` counts all others.
+  """
+  found: dict[str, splits_lib.TextFile] = {}
   for pattern in where.split(","):
+    if not pattern.strip():
+      raise errors.UserError(
+        f"--{flag}={where} has an empty part between its commas; give FILE,"
+        " FOLDER or patterns, without a comma at the end."
+      )
     place = pathlib.Path(pattern).expanduser()
     if place.is_dir():
-      found += _in_folder(place, skipped)
-      continue
-    matches = map(pathlib.Path, glob.glob(str(place), recursive=True))
-    paths = sorted(match for match in matches if match.is_file())
-    paths = [place] if place.exists() else paths
-    if not paths:
-      raise errors.UserError(
-        f"--{flag}={pattern} does not exist; give FILE, FOLDER or '*.txt'."
-      )
-    found += paths
+      files = [
+        splits_lib.TextFile(path, path.relative_to(place))
+        for path in _in_folder(place, skipped)
+      ]
+    else:
+      files = [
+        splits_lib.TextFile(path, pathlib.PurePath(path.name))
+        for path in _matches(flag, place)
+      ]
+    for file in files:
+      real_path = os.path.realpath(file.path)
+      if real_path in found:
+        skipped["named twice"] += 1
+      else:
+        found[real_path] = file
   if not found:
-    others = f", but {_listed(skipped)}" if skipped else ""
+    others = f", but {_counted(skipped)}" if skipped else ""
+    suffixes = ", ".join(splits_lib.DATA_SUFFIXES + _PROSE)
     raise errors.UserError(
-      f"--{flag}={where} has no files of text{others}; text is in"
-      f" {', '.join(DATA_SUFFIXES + _PROSE)} and source files. A pattern such"
-      " as 'books/*.log' reads any other file as text."
+      f"--{flag}={where} has no files of text{others}; text is in {suffixes}"
+      " and source files. A pattern such as 'books/*.log' reads any other file"
+      " as text."
     )
   return found
 
@@ -124,15 +108,64 @@ def _expand(
 def _in_folder(
   folder: pathlib.Path, skipped: collections.Counter[str]
 ) -> list[pathlib.Path]:
-  """Returns the files of text below a folder, and counts all others."""
-  names = source.Source(folder, skip=_SKIPPED_FOLDERS).names
-  found = []
-  for path in (folder / name for name in names):
-    if path.name.lower().endswith(SUFFIXES) and not _is_cache(path):
-      found.append(path)
-    else:
-      skipped[path.suffix or "no suffix"] += 1
-  return found
+  """Returns the files of text below a folder, sorted, and counts all others.
+
+  Links to folders are followed, and each folder is read once.
+  """
+  found: list[pathlib.Path] = []
+  visited: set[str] = set()
+  tree = os.walk(folder, onerror=source_lib.refuse_folder, followlinks=True)
+  for root, folders, names in tree:
+    real_path = os.path.realpath(root)
+    if real_path in visited:
+      folders.clear()
+      continue
+    visited.add(real_path)
+
+    for name in [*folders]:
+      if name.startswith(".") or name in _SKIPPED_FOLDERS:
+        folders.remove(name)
+        skipped[f"{name}/"] += 1
+
+    for name in names:
+      path = pathlib.Path(root, name)
+      if name.startswith("."):
+        skipped["hidden"] += 1
+      elif not name.lower().endswith(SUFFIXES) or _is_cache(path):
+        skipped[path.suffix or "no suffix"] += 1
+      elif path.is_file():
+        found.append(path)
+      elif path.is_symlink():
+        raise errors.UserError(
+          f"{path} is a link to {os.readlink(path)}, which does not exist;"
+          " restore that file, or delete the link."
+        )
+      else:
+        skipped["not a file"] += 1
+  return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _matches(flag: str, place: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files that a path or a pattern stands for, sorted."""
+  if place.exists():
+    if not place.is_file():
+      raise errors.UserError(
+        f"--{flag}={place} is neither a file nor a folder, and text is read"
+        " more than once; write it to a file."
+      )
+    return [place]
+  start = os.path.dirname(re.split(r"[*?\[]", str(place))[0]) or "."
+  if "**" in str(place) and os.path.isdir(start):
+    # `glob` leaves folders out that it cannot read.
+    for _, folders, _ in os.walk(start, onerror=source_lib.refuse_folder):
+      folders[:] = [name for name in folders if not name.startswith(".")]
+  matches = map(pathlib.Path, glob.glob(str(place), recursive=True))
+  paths = sorted(match for match in matches if match.is_file())
+  if not paths:
+    raise errors.UserError(
+      f"--{flag}={place} does not exist; give FILE, FOLDER or '*.txt'."
+    )
+  return paths
 
 
 def _is_cache(path: pathlib.Path) -> bool:
@@ -152,5 +185,5 @@ def _is_cache(path: pathlib.Path) -> bool:
     ) from None
 
 
-def _listed(skipped: collections.Counter[str]) -> str:
-  return ", ".join(f"{suffix}: {n}" for suffix, n in skipped.most_common())
+def _counted(skipped: collections.Counter[str]) -> str:
+  return ", ".join(f"{reason}: {n}" for reason, n in skipped.most_common())

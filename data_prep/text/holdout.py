@@ -1,13 +1,13 @@
 """Held-out text: the part of a corpus that is kept for validation and test.
 
 Whole documents spread over the corpus are held out if there are enough of
-them; otherwise the end of the corpus, cut after a line.
+them and they hold about the fraction of the text that was asked for; otherwise
+the end of the corpus, cut after a line.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 from data_prep import corpus
@@ -20,24 +20,36 @@ from transformer_xl import errors
 _GOLDEN = (math.sqrt(5) - 1) / 2
 # A split must expect at least this many documents.
 _FEWEST = 2
+# They may hold this many times more or less text than their fraction.
+_MOST_RATIO = 2
+DEFAULT_FRACTION = 0.05  # Of validation, and of test text.
 
 
 def of_splits(
   splits: dict[str, corpus.Split],
-  fractions: dict[str, float],
   *,
+  valid_fraction: float | None,
+  test_fraction: float | None,
   tokenizer: tokenizer_lib.Tokenizer,
+  options: dict[str, Any],
   **fields: Any,
 ) -> corpus.Corpus:
   """Returns a corpus; `divide` is applied if it has training text alone.
 
-  UserError if it has other splits, too, and a fraction is asked for.
+  A fraction is None unless the user gave it. UserError if there are other
+  splits, too, and a fraction is asked for.
   """
   if set(splits) == {"train"}:
-    splits = divide(splits["train"], **fractions)
-  elif asked := [name for name, share in fractions.items() if share]:
+    if valid_fraction is None:
+      valid_fraction = DEFAULT_FRACTION
+    if test_fraction is None:
+      test_fraction = DEFAULT_FRACTION
+    splits = divide(splits["train"], valid_fraction, test_fraction)
+    options = {**options, "held_out": [valid_fraction, test_fraction]}
+  elif valid_fraction or test_fraction:
+    flag = "valid_fraction" if valid_fraction else "test_fraction"
     raise errors.UserError(
-      f"--{asked[0]} holds a part of training text out where there is no other "
+      f"--{flag} holds a part of training text out where there is no other "
       f"split, and this text has {', '.join(splits)}: leave it out."
     )
   # Characters of validation text need an id, too; for words there is <unk>.
@@ -46,35 +58,64 @@ def of_splits(
     splits=splits,
     tokenizer=tokenizer,
     vocabulary_splits=("train",) if train_alone else tuple(splits),
+    options=options,
     **fields,
   )
 
 
 def divide(
-  text: corpus.Split, valid_fraction: float = 0.05, test_fraction: float = 0.05
+  text: corpus.Split, valid_fraction: float, test_fraction: float
 ) -> dict[str, corpus.Split]:
   """Returns the splits; one of fraction zero is left out."""
-  valid, test = valid_fraction, test_fraction
-  if not (valid >= 0 and test >= 0 and valid + test < 1):
+  train_fraction = 1 - valid_fraction - test_fraction
+  if not (valid_fraction >= 0 and test_fraction >= 0 and train_fraction > 0):
     raise errors.UserError(
       f"{valid_fraction=} and {test_fraction=} must be at least 0, and their"
       " sum below 1; they are fractions of the text."
     )
-  shares = {"train": 1 - valid - test, "valid": valid, "test": test}
+  shares = {
+    "train": train_fraction,
+    "valid": valid_fraction,
+    "test": test_fraction,
+  }
   shares = {split: share for split, share in shares.items() if share > 0}
   if len(shares) == 1:
     return {"train": text}
-  num_documents = num_bytes = 0
-  for piece in text():
-    num_documents += piece.starts_document
-    num_bytes += len(piece.data)
-  # Where each split's part of [0, 1) ends.
+
+  # Where each split's part of [0, 1) starts and stops.
   ends = [*itertools.accumulate(shares.values())][:-1] + [1.0]
-  read: Callable[..., piece_lib.Pieces] = _documents
-  if num_documents * min(shares.values()) < _FEWEST:
-    read, ends = _stretch, [_cut_at(text, end * num_bytes) for end in ends]
-  ranges = zip(shares, itertools.pairwise([0, *ends]), strict=True)
-  return {split: functools.partial(read, text, *r) for split, r in ranges}
+  ranges = dict(zip(shares, itertools.pairwise([0.0, *ends]), strict=True))
+  num_bytes = dict.fromkeys(shares, 0)
+  number = -1
+  for piece in text():
+    number += piece.starts_document
+    for split, (start, stop) in ranges.items():
+      if start <= number * _GOLDEN % 1 < stop:
+        num_bytes[split] += len(piece.data)
+  total = sum(num_bytes.values())
+
+  # Documents of unequal length can be a larger or a smaller part of the text
+  # than of the documents.
+  held_out = [split for split in shares if split != "train"]
+  have_their_shares = all(
+    shares[split] * total / _MOST_RATIO
+    <= num_bytes[split]
+    <= shares[split] * total * _MOST_RATIO
+    for split in held_out
+  )
+  num_documents = number + 1
+  if num_documents * min(shares.values()) >= _FEWEST and have_their_shares:
+    return {
+      split: functools.partial(_documents, text, *limits)
+      for split, limits in ranges.items()
+    }
+  cuts = [0, *(_cut_at(text, end * total) for end in ends)]
+  return {
+    split: functools.partial(_stretch, text, start, stop)
+    for split, (start, stop) in zip(
+      shares, itertools.pairwise(cuts), strict=True
+    )
+  }
 
 
 def _documents(

@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import pathlib
-from typing import Any
 
 from data_prep import piece as piece_lib
 from data_prep import source
@@ -16,29 +15,72 @@ from transformer_xl import errors
 # A record of JSON must fit in memory.
 _LONGEST_RECORD = 1 << 28
 _ROWS_AT_ONCE = 1024
+# Bytes at a place in a file which show that it is not text.
+_NOT_TEXT = (
+  (0, b"PK\x03\x04", "a zip archive or an office document"),
+  (0, b"PK\x05\x06", "a zip archive"),
+  (0, b"\x1f\x8b", "compressed by gzip"),
+  (4, b"1AY&SY", "compressed by bzip2"),
+  (0, b"\xfd7zXZ\x00", "compressed by xz"),
+  (0, b"\x28\xb5\x2f\xfd", "compressed by zstd"),
+  (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+  (0, b"Rar!\x1a\x07", "a rar archive"),
+  (257, b"ustar", "a tar archive"),
+  (0, b"%PDF-", "a PDF document"),
+  (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an office document"),
+  (0, b"PAR1", "a Parquet table"),
+  (0, b"ARROW1\x00\x00", "an Arrow table"),
+  (0, b"\x93NUMPY", "a NumPy array"),
+  (0, b"SQLite format 3\x00", "a database"),
+  (0, b"\x00\x05\x16\x07", "what macOS keeps beside a file"),
+)
+_START = 512  # Bytes that are compared with these.
 
 
 def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
   """Yields the documents of files, whose records have their text in a field.
 
-  UserError if a file is damaged, or lacks the field.
+  UserError if a file is damaged, is not text, or lacks the field.
   """
   for path in paths:
-    name = path.name.lower()
     with source.damage_reported(path):
-      if name.endswith(".jsonl"):
-        yield from _read_records(path, field)
-      elif name.endswith((".parquet", ".arrow")):
+      if _is_table(path):
         yield from _read_table(path, field)
+      elif _is_records(path):
+        yield from _read_records(path, field)
       else:
         yield from _read_text(path)
 
 
-def _document(value: Any, field: str, origin: str) -> piece_lib.Pieces:
+def has_fields(path: pathlib.Path) -> bool:
+  """Whether a file is read as records or as a table."""
+  return _is_records(path) or _is_table(path)
+
+
+def _is_records(path: pathlib.Path) -> bool:
+  return path.name.lower().endswith((".jsonl", ".jsonl.gz"))
+
+
+def _is_table(path: pathlib.Path) -> bool:
+  return path.name.lower().endswith((".parquet", ".arrow"))
+
+
+def _open(path: pathlib.Path) -> gzip.GzipFile | io.BufferedReader:
+  is_packed = path.name.lower().endswith(".gz")
+  return gzip.open(path, "rb") if is_packed else open(path, "rb")
+
+
+def _document(value: object, field: str, origin: str) -> piece_lib.Pieces:
   """Yields the text of one record; UserError if it is not text."""
+  if value is None:
+    raise errors.UserError(
+      f"{origin} has no text in the field {field!r}, but null; delete the"
+      " record, or give it text, which may be empty."
+    )
   if not isinstance(value, str):
     raise errors.UserError(
-      f"{origin} has no text in the field {field!r}; name its --field."
+      f"{origin} has no text in the field {field!r}, but a value of the type"
+      f" {type(value).__name__}; name the field of the text with --field."
     )
   # Half of a surrogate pair is valid JSON, but not a character.
   data = value.encode("utf-8", "replace")
@@ -46,20 +88,31 @@ def _document(value: Any, field: str, origin: str) -> piece_lib.Pieces:
 
 
 def _read_text(path: pathlib.Path) -> piece_lib.Pieces:
-  is_packed, size = path.name.lower().endswith(".gz"), path.stat().st_size
-  with gzip.open(path) if is_packed else open(path, "rb") as stream:
+  packed = path.stat().st_size
+  with _open(path) as stream:
+    start = stream.read(_START)
+    for place, magic, kind in _NOT_TEXT:
+      if start.startswith(magic, place):
+        raise errors.UserError(
+          f"{path} is not text, but {kind}; unpack or convert it, and give the"
+          " files of text."
+        )
+    stream.seek(0)
     for piece in piece_lib.cut(stream, origin=str(path)):
-      source.refuse_bomb(path, piece.offset, packed=size)
+      source.refuse_bomb(path, piece.offset, packed=packed)
       yield piece
 
 
 def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
-  with open(path, "rb") as stream:
+  packed = path.stat().st_size
+  with _open(path) as stream:
     lines = iter(lambda: stream.readline(_LONGEST_RECORD), b"")
     for number, line in enumerate(lines, start=1):
+      source.refuse_bomb(path, stream.tell(), packed=packed)
       if not line.strip():
         continue
-      origin, problem = f"line {number} of {path}", None
+      origin = f"line {number} of {path}"
+      problem = None
       if len(line) == _LONGEST_RECORD:
         problem = f"longer than {_LONGEST_RECORD} bytes"
       try:
@@ -70,8 +123,13 @@ def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
         raise errors.UserError(
           f"{origin} is {problem}; a .jsonl file has one record per line."
         )
-      value = record.get(field) if isinstance(record, dict) else None
-      yield from _document(value, field, origin)
+      if not isinstance(record, dict) or field not in record:
+        names = ", ".join(record) if isinstance(record, dict) else ""
+        raise errors.UserError(
+          f"{origin} has no text in the field {field!r}, and its fields are"
+          f" {names[:200] or 'none'}; name the field of the text with --field."
+        )
+      yield from _document(record[field], field, origin)
 
 
 def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:

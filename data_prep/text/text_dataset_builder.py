@@ -1,11 +1,11 @@
 """TFDS builder of your own text; needs no TensorFlow."""
 
+import dataclasses
 import functools
 import pathlib
-from typing import Any
 
 from data_prep import builder
-from data_prep import corpus
+from data_prep import corpus as corpus_lib
 from data_prep import source as source_lib
 from data_prep import tokenizer as tokenizer_lib
 from data_prep.text import files
@@ -30,12 +30,13 @@ class Builder(builder.CorpusBuilder):
     *,
     path: str | None,
     cache: pathlib.Path | None = None,
-    field: str = "text",
+    field: str | None = None,
     valid_source: str | None = None,
     test_source: str | None = None,
     tokenizer: tokenizer_lib.Tokenizer = _BYTES,
-    **fractions: Any,
-  ) -> corpus.Corpus:
+    valid_fraction: float | None = None,
+    test_fraction: float | None = None,
+  ) -> corpus_lib.Corpus:
     """Returns the corpus.
 
     A source is a file, a folder, or patterns separated by commas; the field is
@@ -47,17 +48,35 @@ class Builder(builder.CorpusBuilder):
       raise errors.UserError(
         "--dataset=text needs your text: --source=FILE, FOLDER or '*.txt'."
       )
-    found, report = files.of_splits(
+    selection = files.select(
       source=path, valid_source=valid_source, test_source=test_source
     )
-    every = [file for files in found.values() for file in files]
-    read = functools.partial(readers.read, field=field)
-    return holdout.of_splits(
-      {split: functools.partial(read, paths) for split, paths in found.items()},
-      fractions,
+    every = [file for paths in selection.splits.values() for file in paths]
+    if field is not None and not any(map(readers.has_fields, every)):
+      raise errors.UserError(
+        f"--field={field} is for records and tables (.jsonl, .parquet, .arrow),"
+        f" and none is among the files that were found ({selection.report});"
+        " leave it out."
+      )
+    read = functools.partial(readers.read, field=field or "text")
+    corpus = holdout.of_splits(
+      {
+        s: functools.partial(read, paths)
+        for s, paths in selection.splits.items()
+      },
+      valid_fraction=valid_fraction,
+      test_fraction=test_fraction,
       name="text",
       tokenizer=tokenizer,
       source={"path": path},
-      report=report,
-      fingerprint=source_lib.fingerprint(every),
+      fingerprint=functools.partial(source_lib.fingerprint, every),
+      options={
+        "field": field or "text",
+        "num_files": {s: len(paths) for s, paths in selection.splits.items()},
+      },
     )
+    lines = [selection.report]
+    for split in corpus.splits:
+      if split not in selection.splits:
+        lines.append(f"{split}: held out")
+    return dataclasses.replace(corpus, report="; ".join(lines))

@@ -10,8 +10,8 @@ from tests import corpus
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl.analysis import eval_speed
+from transformer_xl.analysis import vanilla
 from transformer_xl.config import load
-from transformer_xl.config import vanilla
 
 
 def test_ratios_are_written_and_drawn(data_dir, tmp_path, caplog):

@@ -3,6 +3,8 @@
 import importlib
 import json
 
+import pytest
+
 from benchmarks import plan_markdown
 from benchmarks import plan_table
 from transformer_xl.config import load
@@ -29,6 +31,8 @@ def line(**updates):
     "changes": {"train.batch_size": 32},
     "num_chips": 8,
     "published_tokens": 36_000_000,
+    "date": "2026-11-21",
+    "is_current": True,
     "plan": plan,
   } | updates
 
@@ -52,22 +56,73 @@ def test_every_row_is_a_configuration_that_its_slice_divides():
     assert changes["eval.batch_size"] % devices == 0
 
 
-def test_plans_of_the_installed_versions_are_not_repeated(monkeypatch):
-  monkeypatch.setattr(
-    plan_table, "versions", lambda: {"jax": "1", "libtpu": "2"}
-  )
-  monkeypatch.setattr(
-    plan_table,
-    "stored",
-    lambda: [
-      line(jax="1", libtpu="2"),
-      line(jax="0", libtpu="2", topology="v6e:2x4"),
-    ],
-  )
+@pytest.fixture
+def plans(tmp_path, monkeypatch):
+  """The file of plans, with three of today's code and one of older code."""
+  path = tmp_path / "plans.jsonl"
+  monkeypatch.setattr(plan_table, "PLANS", path)
+  installed = {"jax": "1", "libtpu": "2"}
+  monkeypatch.setattr(plan_table, "versions", lambda: installed)
+  code = plan_table.code_hash("ptb")
+  lines = [
+    line(**installed, code=code),
+    line(**installed, code=code, topology="v5p:2x2x2"),
+    line(jax="0", libtpu="2", code=code, topology="v6e:2x4"),
+    line(**installed, code="1234", topology="v5e:16x16"),
+  ]
+  for each in lines:
+    del each["is_current"]
+  path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+  return path
+
+
+def test_plans_of_older_code_or_other_versions_are_made_again(plans):
   missing = list(plan_table.missing("ptb"))
   assert plan_table.Row("train", "ptb", "v5e:2x4") not in missing
+  assert plan_table.Row("train", "ptb", "v5p:2x2x2") not in missing
   assert plan_table.Row("train", "ptb", "v6e:2x4") in missing
+  assert plan_table.Row("train", "ptb", "v5e:16x16") in missing
   assert {row.experiment for row in missing} == {"ptb"}
+  marks = {each["topology"]: each["is_current"] for each in plan_table.stored()}
+  assert marks == {
+    "v5e:2x4": True,
+    "v5p:2x2x2": True,
+    "v6e:2x4": True,
+    "v5e:16x16": False,
+  }
+
+
+def test_a_new_plan_replaces_the_older_one_of_its_row(plans):
+  new = json.loads(plans.read_text().splitlines()[3])
+  new["code"] = plan_table.code_hash("ptb")
+  plan_table.store(new)
+  lines = [json.loads(each) for each in plans.read_text().splitlines()]
+  assert len(lines) == 4
+  assert lines[-1] == new
+  assert plan_table.Row("train", "ptb", "v5e:16x16") not in [
+    *plan_table.missing("ptb")
+  ]
+
+
+def test_code_is_that_of_the_model_and_of_the_experiment(tmp_path, monkeypatch):
+  monkeypatch.setattr(plan_table, "ROOT", tmp_path)
+  source = tmp_path / "transformer_xl" / "model" / "kernels" / "attention.py"
+  source.parent.mkdir(parents=True)
+  hashes = []
+  for experiment, text in (("ptb", "1"), ("ptb", "2"), ("enwik8_base", "2")):
+    source.write_text(text)
+    hashes.append(plan_table.code_hash.__wrapped__(experiment))
+  assert len(set(hashes)) == 3
+
+
+def test_the_pages_say_which_plans_are_of_older_code():
+  for page, text in plan_table.pages().items():
+    _, _, rest = page.read_text("utf-8").partition(plan_markdown.BEGIN)
+    written, _, _ = rest.partition(plan_markdown.END)
+    assert written.strip() == text.strip(), (
+      f"{page.name} is not what docs/measurements/plans.jsonl and the code "
+      "give: run `python -m benchmarks.plan_table --only_mark`"
+    )
 
 
 def test_tables_are_replaced(tmp_path):
@@ -75,34 +130,40 @@ def test_tables_are_replaced(tmp_path):
   page.write_text(
     f"Before.\n{plan_markdown.BEGIN}old\n{plan_markdown.END}After."
   )
-  more = {**line()["plan"], "executed_flops_per_step": 16.16e9}
-  lines = [line(), line(topology="v5e:4x4", num_chips=16, plan=more)]
+  lines = [
+    line(),
+    line(topology="v5e:4x4", num_chips=16, is_current=False),
+    line(program="eval", plan=line()["plan"] | {"mem_len": 64})
+    | {"changes": {"eval.batch_size": 8}},
+  ]
   for _ in range(2):
-    plan_markdown.write(str(page), plan_markdown.tables(lines))
+    plan_markdown.write(page, plan_markdown.tables(lines))
   text = page.read_text()
   assert text.startswith("Before.\n")
   assert text.endswith("After.")
-  assert "old" not in text
+  assert "old\n" not in text
   # 36 M tokens at 1000 per second and chip are 10 chip-hours.
   row = "| 1.00 of 16.00 | 100 | 200 | 1.0 | 1,000 | 0.25 | 1.50 | 1.2 | 10 |"
-  assert row in text
+  assert f"| ptb | v5e:2x4 | 32 {row} 2026-11-21 |\n" in text
+  assert text.count(" | 2026-11-21, older code |\n") == 1
   assert (
-    text.count("| v5e:4x4 | 1.0 | +1.00% | 3.0 | 2.0 | 0.0 | 0.0 | 1.0 |") == 1
+    "| ptb | v5e:2x4 | 64 | 8 | 1.00 of 16.00 | 1,000 | 0.25 | 2026-11-21 |\n"
+    in text
   )
 
 
 def test_the_summary_has_one_row_for_each_experiment():
   lines = [line(), line(remat="full"), line(topology="v5e:4x4", num_chips=16)]
   text = plan_markdown.summary(lines, {"ptb": "v5e:2x4"})
-  row = "| ptb | v5e:2x4 | 32 | 1.00 of 16.00 | 1,000 | 0.25 | 1.2 | 10 |\n"
-  assert text.endswith(f"| --- |\n{row}")
+  row = "| ptb | v5e:2x4 | 32 | 1.00 of 16.00 | 1,000 | 0.25 | 1.2 | 10 |"
+  assert text.endswith(f"| --- |\n{row} 2026-11-21 |\n")
   assert text.count("\n") == 3
 
 
 def test_policies_follow_their_baseline_in_one_table():
   policies = [line(remat=name) for name in ("dots", "full")]
   text = plan_markdown.tables([*policies, line()])
-  cells = "| 1.00 of 16.00 | 100 | 1.50 |"
+  cells = "| 1.00 of 16.00 | 100 | 1.50 | 2026-11-21 |"
   rows = [f"| ptb | v5e:2x4 | {name} {cells}" for name in ("none", "dots")]
   assert "\n".join(rows) in text
   assert text.count("| ptb | v5e:2x4 | 32 |") == 1
@@ -111,9 +172,3 @@ def test_policies_follow_their_baseline_in_one_table():
 def test_a_plan_that_does_not_fit_is_marked():
   lines = [line(plan={"fits": False, "reason": "too much"})]
   assert "| 32 | does not fit | - |" in plan_markdown.tables(lines)
-
-
-def test_the_stored_plans_can_be_read():
-  for stored in plan_table.stored():
-    json.dumps(stored)
-    assert stored["experiment"] in plan_table.LANES

@@ -22,7 +22,8 @@ token of a segment. `init` should draw all parameters well away from their usual
 small start: what is multiplied by almost nothing cannot be seen to be wrong.
 
 `mem_len` is how many positions before the segment a layer may attend to. With
-`same_length` all queries see equally many keys, either `mem_len` or one more.
+`same_length` all queries see equally many keys, either `mem_len` or one more;
+without memory it has no effect.
 """
 
 import functools
@@ -144,8 +145,9 @@ def reading(kind: type[Package]) -> type[Package]:
         self.config,
         mem_len=self.mem_len,
         # Steps may not wrap around the ring, which has room for the text; where
-        # positions count from a segment, its length matters.
-        segment_len=RATE if self.own_positions else TEXT,
+        # positions count from a segment, or nothing is remembered beyond it,
+        # its length matters.
+        segment_len=TEXT if self.mem_len and not self.own_positions else RATE,
         clamp_len=self.clamp_len,
         same_length=self.same_length,
       )

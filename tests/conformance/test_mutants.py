@@ -90,4 +90,6 @@ def test_spoilt_model_differs_from_the_oracle(mutate, sound, monkeypatch):
 def test_spoilt_encoding_differs_from_the_oracle(mutate, encoding, monkeypatch):
   mutate(monkeypatch)
   adapter = adapters.Package(mem_len=3, same_length=True, encoding=encoding)
-  assert test_oracle.worst_difference(adapter, [4] * 4) > 1000 * test_oracle.ROUNDING
+  assert (
+    test_oracle.worst_difference(adapter, [4] * 4) > 1000 * test_oracle.ROUNDING
+  )

@@ -1,5 +1,6 @@
 """The published corpora: what is read of them, and that it is them."""
 
+import os
 import pathlib
 
 import numpy as np
@@ -226,6 +227,21 @@ def test_the_standard_library_is_found_and_split_by_file(tmp_path):
   assert (folder / "train.npy").read_bytes() == (
     again / "train.npy"
   ).read_bytes()
+
+
+def test_the_split_of_a_file_does_not_need_a_name_in_unicode(tmp_path):
+  library = tmp_path / "lib"
+  for number in range(200):
+    name = os.fsencode(f"module{number}_") + b"\xff.py"
+    layouts.write_files(library, {os.fsdecode(name): b"x = %d\n" % number})
+  folder = prepare("python_stdlib", tmp_path, library)
+  entries = layouts.meta(folder)["splits"].values()
+  assert sum(entry["num_documents"] for entry in entries) == 200
+
+
+def test_an_empty_source_is_not_the_current_folder(tmp_path):
+  with pytest.raises(errors.UserError, match="--source is empty"):
+    prepare("ptb", tmp_path, "")
 
 
 def test_the_running_pythons_library_is_enough_to_train_on(tmp_path):

@@ -8,6 +8,7 @@ from etils import epath
 
 from data_prep import describe
 from data_prep import preparation
+from data_prep.lm1b import lm1b_dataset_builder
 from tests import emulator
 from tests.data_prep import layouts
 from transformer_xl import errors
@@ -86,18 +87,34 @@ def test_it_is_described_as_on_disk(bucket, tmp_path, source):
   assert text == describe.describe(expected)
 
 
-def test_the_vocabulary_of_a_run_in_a_bucket_is_used(bucket, tmp_path, source):
+@pytest.mark.parametrize("place", ["run", "run/vocabulary/vocabulary.txt"])
+def test_the_vocabulary_of_a_run_in_a_bucket_is_used(
+  bucket, tmp_path, source, place
+):
   words = prepare(
     data_dir=str(tmp_path / "data"), source=source, tokenizer="word"
   )
   emulator.upload(words, f"{bucket}/run/vocabulary")
-  options = {"source": source, "vocabulary_file": f"{bucket}/run"}
+  options = {"source": source, "vocabulary_file": f"{bucket}/{place}"}
   folder = prepare(data_dir=bucket, **options)
   found, expected = (
     json.loads((path / "meta.json").read_text()) for path in (folder, words)
   )
   assert found["vocabulary"] == expected["vocabulary"]
   assert found["unit"] == "word"
+
+
+def test_what_is_unpacked_does_not_go_to_the_bucket(
+  bucket, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(lm1b_dataset_builder, "PUBLISHED", {})
+  members = layouts.lm1b_members()
+  archive = str(layouts.write_tar(tmp_path / "lm.tar.gz", members))
+  options = {"dataset": "lm1b", "source": archive, "min_freq": 1}
+  folder = prepare(data_dir=bucket, **options)
+  expected = prepare(data_dir=str(tmp_path / "data"), **options)
+  assert contents(folder) == contents(expected)
+  assert not [*(storage.cache() / "downloads").iterdir()]
 
 
 @pytest.mark.usefixtures("bucket_server")

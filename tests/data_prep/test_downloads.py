@@ -1,8 +1,10 @@
 """Downloads from a local server that behaves as badly as others do."""
 
+import concurrent.futures
 import hashlib
 import http.server
 import threading
+import time
 
 import pytest
 import requests
@@ -44,6 +46,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     rest = content if kind == "whole" else content[start:]
     self.send_header("Content-Length", str(len(rest)))
     self.end_headers()
+    if kind == "slow":
+      time.sleep(0.5)
     # One that breaks off does so until somebody asks for the rest.
     breaks = kind == "breaking" and not start
     self.wfile.write(rest[: len(rest) // 2] if breaks else rest)
@@ -130,6 +134,17 @@ def test_a_later_command_continues_a_download(tmp_path, server):
   wanted = archive(content, ("https://one/long.zip",))
   assert download.fetch(wanted, tmp_path).read_bytes() == content
   assert server.asked == [("/one/long.zip", "bytes=1000000-")]
+
+
+def test_two_commands_share_one_download(tmp_path, server, capsys):
+  wanted = archive(SERVED["/long.zip"], ("https://slow/long.zip",))
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    fetched = [pool.submit(download.fetch, wanted, tmp_path) for _ in range(3)]
+  for path in fetched:
+    assert path.result().read_bytes() == SERVED["/long.zip"]
+  assert len(server.asked) == 1
+  assert remains_in(tmp_path) == ["a.zip"]
+  assert "waiting for another process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("left", [b"data", b"da", b"xx", b"something else"])

@@ -8,7 +8,10 @@ import sys
 
 import pytest
 
+from data_prep import encoding
 from data_prep import preparation
+from data_prep import source
+from data_prep import survey
 from tests.data_prep import layouts
 from transformer_xl import errors
 
@@ -167,6 +170,95 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
   assert remains(tmp_path) == ["text"]
 
 
+@pytest.mark.parametrize(
+  ("content", "split"), [(b"more text\n", "train"), (b"more text\n", "test")]
+)
+def test_text_that_changes_while_it_is_read_is_refused(
+  tmp_path, monkeypatch, content, split
+):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"some text\n" * 99)
+  genuine = encoding.write_split
+
+  def write_split(corpus, name, *arguments):
+    entry = genuine(corpus, name, *arguments)
+    if name == split:
+      with open(path, "ab") as file:
+        file.write(content)
+    return entry
+
+  with monkeypatch.context() as patch:
+    patch.setattr(encoding, "write_split", write_split)
+    with pytest.raises(errors.UserError, match=r"a\.txt changed while it was"):
+      prepare_text(tmp_path, path)
+  assert remains(tmp_path) == []
+  prepare_text(tmp_path, path)
+
+
+def test_text_that_grows_under_an_old_date_is_refused(tmp_path, monkeypatch):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"some text\n" * 99)
+  monkeypatch.setattr(source, "fingerprint", lambda paths: "the same")
+  genuine = survey.run
+
+  def run(corpus, **options):
+    found = genuine(corpus, **options)
+    path.write_bytes(b"some more text\n" * 99)
+    return found
+
+  monkeypatch.setattr(survey, "run", run)
+  with pytest.raises(errors.UserError, match=r"a\.txt changed while it was"):
+    prepare_text(tmp_path, path, **layouts.WHOLE)
+
+
+def test_a_dataset_may_be_asked_for_in_other_words(tmp_path, monkeypatch):
+  source = layouts.write_files(
+    tmp_path / "source", {f"{i:02d}.txt": b"one two\n" for i in range(99)}
+  )
+  folder = prepare_text(tmp_path, source)
+  before = (folder / "meta.json").read_bytes()
+  monkeypatch.chdir(tmp_path)
+  for path, options in (
+    ("source", {}),
+    ("./source", {"tokenizer": "byte"}),
+    (f"{source}/*.txt", {"valid_fraction": 0.05}),
+    ("../" + tmp_path.name + "/source", {"extend_vocabulary": False}),
+  ):
+    assert prepare_text(tmp_path, path, **options) == folder
+  for options in ({"tokenizer": "word"}, {"valid_fraction": 0.1}):
+    with pytest.raises(errors.UserError, match="holds something else"):
+      prepare_text(tmp_path, source, **options)
+  with pytest.raises(errors.UserError, match="holds something else"):
+    prepare_text(tmp_path, f"{source}/0*.txt")
+  assert (folder / "meta.json").read_bytes() == before
+
+
+def test_names_of_files_need_not_be_unicode(tmp_path):
+  source = tmp_path / os.fsdecode(b"mine\xff")
+  files = {os.fsdecode(b"a\xff.txt"): b"one two\n" * 99}
+  layouts.write_files(source, files)
+  name = os.fsdecode(b"text\xff")
+  arguments = ("--dataset=text", f"--source={source}", f"--name={name}")
+  result = command(tmp_path, *arguments)
+  assert result.returncode == 0, result.stderr
+  assert result.stdout.endswith("text\\udcff is ready\n")
+  meta = layouts.meta(tmp_path / "data" / name)
+  assert meta["request"]["source"] == str(source)
+  assert meta["name"] == name
+  result = command(tmp_path, *arguments, "--describe")
+  assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("content", ["[]", "[" * 100_000, '"text"', "{"])
+def test_a_damaged_description_is_not_a_dataset(tmp_path, content):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"one\n" * 99)
+  folder = prepare_text(tmp_path, path)
+  (folder / "meta.json").write_text(content)
+  with pytest.raises(errors.UserError, match="holds something else"):
+    prepare_text(tmp_path, path)
+
+
 def test_another_dataset_is_never_overwritten(tmp_path):
   one, two = tmp_path / "1.txt", tmp_path / "2.txt"
   one.write_bytes(b"one\n" * 99)
@@ -189,6 +281,18 @@ def test_a_downloaded_dataset_is_not_downloaded_again(tmp_path, monkeypatch):
   assert preparation.prepare(**options) == folder
   with pytest.raises(TypeError):  # Another request opens the corpus.
     preparation.prepare(**options, tokenizer="character")
+
+
+def test_a_folder_that_the_finder_has_shown_is_empty(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"one\n" * 99)
+  layouts.write_files(tmp_path / "data" / "text", {".DS_Store": b"\x00Bud1"})
+  folder = prepare_text(tmp_path, path)
+  assert sorted(p.suffix for p in folder.iterdir()) == [
+    ".json",
+    *[".npy"] * 6,
+    ".txt",
+  ]
 
 
 def test_a_folder_of_the_users_is_never_overwritten(tmp_path):

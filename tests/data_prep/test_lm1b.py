@@ -2,6 +2,7 @@
 
 import pytest
 
+from data_prep import corpus
 from data_prep.lm1b import lm1b_dataset_builder
 from tests.data_prep import layouts
 from transformer_xl import errors
@@ -66,6 +67,36 @@ def test_lm1b_does_not_depend_on_pieces_nor_on_the_archive(
     assert (whole / name).read_bytes() == (cut / name).read_bytes()
   # What was unpacked on the way is gone.
   assert not list((tmp_path / "data").rglob("news*"))
+
+
+def test_what_was_unpacked_is_deleted_after_an_error(tmp_path, monkeypatch):
+  monkeypatch.setattr(lm1b_dataset_builder, "VOCABULARY_SIZE", 8)
+  archive = lm1b_source(tmp_path, "archive")
+  with pytest.raises(errors.UserError, match="is not the published lm1b"):
+    prepare("lm1b", tmp_path, archive)
+  assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+
+
+@pytest.mark.usefixtures("any_lm1b")
+def test_two_modes_can_be_prepared_at_once_from_one_archive(
+  tmp_path, monkeypatch
+):
+  archive = lm1b_source(tmp_path, "archive")
+  genuine = corpus.Corpus.pieces
+  inner = []
+
+  def pieces(self, split, activity):
+    if not inner:
+      inner.append(None)
+      inner[0] = prepare(
+        "lm1b", tmp_path, archive, mode="double_marker", name="double"
+      )
+    return genuine(self, split, activity)
+
+  monkeypatch.setattr(corpus.Corpus, "pieces", pieces)
+  outer = prepare("lm1b", tmp_path, archive)
+  assert len(layouts.read(outer, "train")[0]) == 14
+  assert len(layouts.read(inner[0], "train")[0]) == 16
 
 
 @pytest.mark.usefixtures("any_lm1b")

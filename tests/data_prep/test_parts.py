@@ -177,6 +177,60 @@ def test_a_description_shows_counts_symbols_and_a_sample(tmp_path, capsys):
     describe.describe(tmp_path / "nothing")
 
 
+@pytest.fixture
+def described(tmp_path):
+  """Returns a maker of prepared datasets, by their text."""
+
+  def make(text, **options):
+    path = tmp_path / "a.txt"
+    path.write_text(text, "utf-8")
+    return layouts.prepare("text", tmp_path, path, **options, **layouts.WHOLE)
+
+  return make
+
+
+def flipped(data):
+  return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+  ("name", "damage", "message"),
+  [
+    ("train.npy", lambda data: data[:100], "is truncated or not a token file"),
+    ("train.npy", lambda data: data[:-1], "is truncated or not a token file"),
+    ("train.npy", lambda data: b"", "is truncated or not a token file"),
+    ("train.npy", flipped, "has the SHA-256"),
+    ("meta.json", lambda data: b"[]", "is damaged"),
+    ("meta.json", lambda data: b"[" * 100_000, "is damaged"),
+    (
+      "meta.json",
+      lambda data: data.replace(b"suggested_", b"other_"),
+      r"is damaged .*\(KeyError: 'suggested_cutoffs'\)",
+    ),
+    (
+      "meta.json",
+      lambda data: data.replace(b'_lines": ', b'_x": '),
+      "num_lines",
+    ),
+    ("meta.json", lambda data: data.replace(b'"train"', b'"valid"'), "missing"),
+  ],
+)
+def test_a_damaged_dataset_is_not_described(described, name, damage, message):
+  folder = described("the cat sat\n" * 99)
+  path = folder / name
+  path.write_bytes(damage(path.read_bytes()))
+  with pytest.raises(errors.UserError, match=message) as raised:
+    describe.describe(folder)
+  assert "\n" not in str(raised.value)
+
+
+def test_a_description_sends_nothing_to_a_terminal_but_text(described):
+  folder = described("tab\tred \x1b]0;owned\x07 \x9b31m caf\u00e9\n" * 9)
+  shown = describe.describe(folder)
+  assert "tab\tred \\x1b]0;owned\\x07 \\x9b31m caf\u00e9\n" in shown
+  assert not {*shown} & {"\x1b", "\x07", "\x9b"}
+
+
 def test_a_description_shows_the_coverage_of_each_bin(tmp_path):
   path = tmp_path / "a.txt"
   words = [f"w{i}" for i in range(30_000)]

@@ -51,6 +51,20 @@ def test_whole_documents_are_held_out_where_there_are_many(tmp_path):
     assert all(text[start:].startswith(b"document") for start in starts)
 
 
+@pytest.mark.parametrize("large", [2, 25, 49])
+def test_held_out_text_is_a_share_of_the_bytes_and_not_of_the_documents(
+  tmp_path, large
+):
+  files = {f"{i:03d}.txt": b"document %d\n" % i for i in range(50)}
+  files[f"{large:03d}.txt"] = lines(0, 20_000)
+  folder = layouts.write_files(tmp_path / "books", files)
+  splits = everything(prepare(tmp_path, str(folder)))
+  num_bytes = sum(map(len, splits.values()))
+  assert b"".join(splits.values()) == b"".join(files[n] for n in sorted(files))
+  for split in ("valid", "test"):
+    assert len(splits[split]) / num_bytes == pytest.approx(0.05, rel=0.01)
+
+
 def test_words_get_ids_by_frequency_and_the_rest_is_unknown(tmp_path):
   files = {"train.txt": b"B b b c c d\n", "valid.txt": b"b new\n"}
   folder = layouts.write_files(tmp_path / "mine", files)
@@ -150,6 +164,68 @@ def test_a_trained_tokenizer_can_be_given(tmp_path):
   assert (one / "train.npy").read_bytes() == (two / "train.npy").read_bytes()
 
 
+@pytest.mark.parametrize("kind", ["byte", "character", "word", "subword"])
+def test_the_vocabulary_file_of_a_prepared_dataset_is_its_vocabulary(
+  tmp_path, kind
+):
+  path = tmp_path / "a.txt"
+  path.write_text("a\\b c\u200bd X\n" * 9, "utf-8")
+  options = {"tokenizer": kind, **layouts.WHOLE}
+  if kind != "byte":
+    options["lower_case"] = True
+  if kind == "subword":
+    options["max_size"] = 280
+  one = prepare(tmp_path, str(path), name="one", **options)
+  name = "vocabulary.json" if kind == "subword" else "vocabulary.txt"
+  two = prepare(
+    tmp_path,
+    str(path),
+    name="two",
+    vocabulary_file=str(one / name),
+    **layouts.WHOLE,
+  )
+  for file in (name, "train.npy"):
+    assert (one / file).read_bytes() == (two / file).read_bytes()
+  assert layouts.meta(one)["tokenizer"] == layouts.meta(two)["tokenizer"]
+
+
+@pytest.mark.parametrize(
+  ("prepared", "options", "message"),
+  [
+    ("byte", {"tokenizer": "word"}, "--tokenizer is word, but .* has byte"),
+    ("word", {"lower_case": True}, "--lower_case is True, but .* has False"),
+    ("word", {"max_size": 5}, "--max_size=5 limits a vocabulary that is made"),
+    ("word", {"min_freq": 9}, "--min_freq=9 limits a vocabulary that is made"),
+    ("list", {"max_size": 5}, "--max_size=5 limits a vocabulary that is made"),
+  ],
+)
+def test_a_flag_that_a_given_vocabulary_overrides_is_refused(
+  tmp_path, prepared, options, message
+):
+  path = tmp_path / "a.txt"
+  path.write_text("a b c\n" * 99)
+  if prepared == "list":
+    given = tmp_path / "words.txt"
+    given.write_text("<eos>\n<unk>\na\n")
+    options = {"tokenizer": "word", **options}
+  else:
+    given = prepare(tmp_path, str(path), name="one", tokenizer=prepared)
+  with pytest.raises(errors.UserError, match=message):
+    prepare(tmp_path, str(path), vocabulary_file=str(given), **options)
+  assert not (tmp_path / "data" / "text").exists()
+
+
+@pytest.mark.parametrize("lower_case", [False, True])
+def test_the_end_of_a_line_is_not_a_word_of_the_text(tmp_path, lower_case):
+  path = tmp_path / "a.txt"
+  path.write_text("one <EOS> two\n" if lower_case else "one <eos> two\n")
+  options = {"lower_case": lower_case, **layouts.WHOLE}
+  with pytest.raises(errors.UserError, match=r"a\.txt has the word '<eos>'"):
+    prepare(tmp_path, str(path), tokenizer="word", **options)
+  path.write_text("one x<eos> two\n")
+  prepare(tmp_path, str(path), tokenizer="word", **options)
+
+
 def test_a_list_of_words_gives_the_ids(tmp_path):
   path, listed = tmp_path / "a.txt", tmp_path / "words.txt"
   path.write_text("the \\ cat\n")
@@ -196,6 +272,11 @@ def test_a_list_that_cannot_serve_is_refused(tmp_path, listed, message):
       r"--valid_source=\*.nothing does not exist",
     ),
     ({"tokenizer": "subword", "max_size": 100}, "at least 256"),
+    ({"tokenizer": "word", "max_size": 1}, "set at least 3"),
+    ({"tokenizer": "word", "max_size": 2}, "set at least 3"),
+    ({"name": ""}, "--name is empty; give it a value, or leave it out"),
+    ({"vocabulary_file": ""}, "--vocabulary_file is empty"),
+    ({"valid_source": ""}, "--valid_source is empty"),
   ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path, options, message):
@@ -218,6 +299,8 @@ def test_no_source_is_refused(tmp_path):
     (b'{"text": 1}\n', "no text in the field 'text'"),
     (b"[]\n", "no text in the field 'text'"),
     (b'{"text": "a"}\n{\n', r"line 2 of .* is not JSON"),
+    (b'{"text": "a"}\n{"text": null}\n', "line 2 .*'text', but null; delete"),
+    (b'{"body": "a", "id": 1}\n', "its fields are body, id; name the field"),
   ],
 )
 def test_records_without_text_are_refused_with_their_line(

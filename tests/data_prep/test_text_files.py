@@ -2,7 +2,10 @@
 
 import functools
 import gzip
+import io
 import json
+import os
+import tarfile
 
 import numpy as np
 import pytest
@@ -42,7 +45,10 @@ def test_prose_and_source_files_are_text_and_the_rest_is_reported(
   prepared = prepare(tmp_path, str(folder), **layouts.WHOLE)
   expected = {"train": b"# prose\nmore\ncode\ntext\n"}
   assert everything(prepared) == expected
-  report = "4 files read, 3 skipped (.pdf: 2, no suffix: 1)"
+  report = (
+    "4 files read, 4 skipped (.pdf: 2, .git/: 1, no suffix: 1);"
+    " train: a.md, c.RST, d.py and 1 more"
+  )
   assert capsys.readouterr().err.splitlines() == [report]
 
 
@@ -61,6 +67,7 @@ def test_a_folder_without_text_says_what_it_has(tmp_path):
     (("train.jsonl", "validation.jsonl"), {"train", "valid"}),
     (("train-00000-of-00002.txt", "train-00001-of-00002.txt"), None),
     (("train.py", "test.py", "model.py"), None),
+    (("train.md", "test.md", "README.md"), {"train", "test"}),
     (("train.txt", "notes.txt"), None),
   ],
 )
@@ -74,6 +81,225 @@ def test_only_files_named_for_splits_are_splits(tmp_path, files, splits):
     assert len(b"".join(found.values())) == len(files) * 99 * len(line)
     splits = {"train", "valid", "test"}
   assert set(found) == splits
+
+
+@pytest.mark.parametrize("name", ["README.txt", "LICENSE.txt", "readme.jsonl"])
+def test_a_readme_of_any_type_is_skipped_beside_named_splits(
+  tmp_path, capsys, name
+):
+  files = {f"{s}.txt": f"{s}\n".encode() for s in ("train", "valid", "test")}
+  folder = layouts.write_files(tmp_path / "mine", {**files, name: b"About.\n"})
+  found = everything(prepare(tmp_path, str(folder)))
+  assert found == {"train": b"train\n", "valid": b"valid\n", "test": b"test\n"}
+  assert capsys.readouterr().err.splitlines() == [
+    "3 files read, 1 skipped (not named for a split: 1);"
+    " train: train.txt; valid: valid.txt; test: test.txt"
+  ]
+
+
+@pytest.mark.parametrize(
+  ("names", "unnamed"),
+  [
+    (("train.txt", "test.txt", "vocab.txt"), "vocab.txt"),
+    (("train.txt", "valid.txt", "notes.txt"), "notes.txt"),
+    (("train.jsonl", "dev.jsonl", "other.jsonl.gz"), "other.jsonl.gz"),
+    (("books_train.txt", "books_test.txt", "more.txt"), "more.txt"),
+    (("a.txt", "b.txt", "test.txt"), "a.txt, b.txt"),
+    # No training text is named, and the programs may be it.
+    (("test.txt", "main.py"), "main.py"),
+  ],
+)
+def test_held_out_text_is_not_merged_with_files_of_other_names(
+  tmp_path, names, unnamed
+):
+  folder = layouts.write_files(tmp_path / "mine", dict.fromkeys(names, b"a\n"))
+  with pytest.raises(errors.UserError, match=rf"are not \({unnamed}\)"):
+    prepare(tmp_path, str(folder))
+  assert not (tmp_path / "data" / "text").exists()
+
+
+@pytest.mark.parametrize(
+  ("train", "valid"),
+  [
+    (("books_train.txt",), ("books_dev.txt",)),
+    (("wiki.train.txt",), ("wiki.valid.txt",)),
+    (("train1.txt", "train_2.txt"), ("valid_1.txt",)),
+    (("train/a.txt", "train/b/c.txt"), ("valid/a.txt",)),
+    (("train.jsonl.gz",), ("validation.jsonl",)),
+  ],
+)
+def test_splits_can_be_named_in_longer_names_and_in_folders(
+  tmp_path, train, valid
+):
+  folder = tmp_path / "mine"
+  for split, names in {"train": train, "valid": valid}.items():
+    data = b'{"text": "%s"}\n' % split.encode()
+    packed = gzip.compress(data)
+    files = {n: packed if n.endswith(".gz") else data for n in names}
+    layouts.write_files(folder, files)
+  found = everything(prepare(tmp_path, str(folder)))
+  assert list(found) == ["train", "valid"]
+  assert found["train"].count(b"train") == len(train)
+  assert found["valid"].count(b"valid") == len(valid)
+  assert found["train"].count(b"valid") == 0
+
+
+def test_a_book_may_have_the_name_of_a_split_in_its_title(tmp_path):
+  files = {"emma.txt": b"one\n", "turing_test.txt": b"two\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  prepared = prepare(tmp_path, str(folder), **layouts.WHOLE)
+  assert everything(prepared) == {"train": b"one\ntwo\n"}
+
+
+def test_text_that_is_named_for_a_split_is_not_trained_on_unasked(tmp_path):
+  files = {"train.txt": b"one\n", "test.txt": b"two\n", "v.txt": b"three\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  with pytest.raises(
+    errors.UserError, match=r"test\.txt is named for the test split"
+  ):
+    prepare(tmp_path, str(folder), valid_source=f"{folder}/v.txt")
+  prepared = prepare(
+    tmp_path,
+    str(folder),
+    valid_source=f"{folder}/v.txt",
+    test_source=f"{folder}/test.txt",
+  )
+  expected = {"train": b"one\n", "valid": b"three\n", "test": b"two\n"}
+  assert everything(prepared) == expected
+
+
+def test_text_is_not_both_for_validation_and_for_the_test(tmp_path):
+  files = {"a.txt": b"one\n", "b.txt": b"two\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  with pytest.raises(errors.UserError, match=r"both have .*b\.txt; name other"):
+    prepare(
+      tmp_path,
+      f"{folder}/a.txt",
+      valid_source=f"{folder}/b.txt",
+      test_source=f"{folder}/*.txt",
+    )
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path, capsys):
+  files = {"a.txt": b"one\n", "b.txt": b"two\n"}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  (folder / "c.txt").symlink_to("a.txt")
+  source = f"{folder},{folder}/a.txt,{folder}/../mine/*.txt"
+  prepared = prepare(tmp_path, source, **layouts.WHOLE)
+  assert everything(prepared) == {"train": b"one\ntwo\n"}
+  report = capsys.readouterr().err
+  assert report.startswith("2 files read, 5 skipped (named twice: 5);")
+
+
+def test_linked_folders_are_read_each_once(tmp_path):
+  elsewhere = layouts.write_files(tmp_path / "other", {"b.txt": b"two\n"})
+  folder = layouts.write_files(tmp_path / "mine", {"sub/a.txt": b"one\n"})
+  (folder / "linked").symlink_to(elsewhere)
+  (folder / "sub" / "loop").symlink_to(folder)
+  prepared = prepare(tmp_path, str(folder), **layouts.WHOLE)
+  assert sorted(everything(prepared)["train"].split()) == [b"one", b"two"]
+
+
+def test_a_link_to_nothing_is_refused(tmp_path):
+  folder = layouts.write_files(tmp_path / "mine", {"a.txt": b"one\n"})
+  (folder / "b.txt").symlink_to("gone.txt")
+  with pytest.raises(errors.UserError, match=r"b\.txt is a link to gone\.txt"):
+    prepare(tmp_path, str(folder))
+
+
+@pytest.mark.parametrize("pattern", ["", "/**/*.txt"])
+def test_a_folder_that_cannot_be_read_is_not_left_out(
+  tmp_path, monkeypatch, pattern
+):
+  files = {"a.txt": b"one\n" * 99, "locked/b.txt": b"two\n" * 99}
+  folder = layouts.write_files(tmp_path / "mine", files)
+  genuine = os.scandir
+
+  def scandir(path):
+    if str(path).endswith("locked"):
+      raise PermissionError(13, "Permission denied", path)
+    return genuine(path)
+
+  monkeypatch.setattr(os, "scandir", scandir)
+  with pytest.raises(PermissionError, match="locked"):
+    prepare(tmp_path, f"{folder}{pattern}")
+
+
+def test_hidden_files_and_those_of_other_programs_are_no_text(tmp_path, capsys):
+  files = {
+    "a.txt": b"text\n",
+    ".hidden.txt": b"no\n",
+    ".DS_Store": b"no\n",
+    ".ipynb_checkpoints/a-checkpoint.txt": b"no\n",
+    "__MACOSX/._a.txt": b"no\n",
+    "node_modules/b.js": b"no\n",
+  }
+  folder = layouts.write_files(tmp_path / "mine", files)
+  prepared = prepare(tmp_path, str(folder), **layouts.WHOLE)
+  assert everything(prepared) == {"train": b"text\n"}
+  report = capsys.readouterr().err
+  for reason in (
+    *("hidden: 2", ".ipynb_checkpoints/: 1", "__MACOSX/: 1"),
+    "node_modules/: 1",
+  ):
+    assert reason in report
+
+
+def packed_tar(mode):
+  stream = io.BytesIO()
+  with tarfile.open(fileobj=stream, mode=mode) as archive:
+    archive.addfile(tarfile.TarInfo("a.txt"))
+  return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "kind"),
+  [
+    ("a.zip", b"PK\x03\x04 and more", "a zip archive"),
+    ("a.txt", b"PK\x03\x04 and more", "a zip archive"),
+    ("a.docx", b"PK\x03\x04 and more", "an office document"),
+    ("a.pdf", b"%PDF-1.7\n", "a PDF document"),
+    ("a.tar", packed_tar("w"), "a tar archive"),
+    ("a.tar.gz", packed_tar("w:gz"), "a tar archive"),
+    ("a.tgz", packed_tar("w:gz"), "compressed by gzip"),
+    ("a.tar.bz2", packed_tar("w:bz2"), "compressed by bzip2"),
+    ("a.txt.xz", packed_tar("w:xz"), "compressed by xz"),
+    ("a.zst", b"\x28\xb5\x2f\xfd and more", "compressed by zstd"),
+    ("a.parquet.gz", gzip.compress(b"PAR1 and more"), "a Parquet table"),
+    ("._a.txt", b"\x00\x05\x16\x07\x00\x02", "what macOS keeps"),
+  ],
+)
+def test_what_is_not_text_is_refused(tmp_path, name, content, kind):
+  path = tmp_path / name
+  path.write_bytes(content)
+  with pytest.raises(errors.UserError, match=f"is not text, but .*{kind}"):
+    prepare(tmp_path, str(path))
+  assert not (tmp_path / "data" / "text").exists()
+
+
+def test_a_field_without_records_is_refused(tmp_path):
+  path = tmp_path / "a.json"
+  path.write_text('{"body": "text"}')
+  with pytest.raises(errors.UserError, match="--field=body is for records and"):
+    prepare(tmp_path, str(path), field="body")
+
+
+@pytest.mark.parametrize("flag", ["source", "valid_source"])
+@pytest.mark.parametrize("end", [",", ", ", ",,{}"])
+def test_an_empty_part_is_not_the_current_folder(
+  tmp_path, monkeypatch, flag, end
+):
+  layouts.write_files(tmp_path, {"a.txt": b"one\n", "secret/b.md": b"two\n"})
+  monkeypatch.chdir(tmp_path)
+  sources = {"source": "a.txt", flag: "a.txt" + end.format("a.txt")}
+  with pytest.raises(errors.UserError, match=f"--{flag}=.* has an empty part"):
+    prepare(tmp_path, **sources)
+
+
+def test_a_stream_is_refused_because_text_is_read_twice(tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  with pytest.raises(errors.UserError, match="neither a file nor a folder"):
+    prepare(tmp_path, str(tmp_path / "pipe"))
 
 
 def test_splits_can_be_given_as_patterns(tmp_path):
@@ -110,10 +336,15 @@ def test_gzip_and_json_lines_are_read_as_text(tmp_path):
   folder = tmp_path / "mine"
   records = [{"body": "erste\nzeile"}, {"body": "zweite \u00fc"}]
   body = "\n".join(json.dumps(record) for record in records)
-  files = {"b.jsonl": body.encode(), "a.txt.gz": gzip.compress(b"first\n")}
+  files = {
+    "a.txt.gz": gzip.compress(b"first\n"),
+    "b.jsonl": body.encode(),
+    "c.jsonl.gz": gzip.compress(body.encode()),
+  }
   layouts.write_files(folder, files)
   prepared = prepare(tmp_path, str(folder), field="body", **layouts.WHOLE)
-  expected = "first\nerste\nzeile\nzweite \u00fc"
-  assert everything(prepared) == {"train": expected.encode()}
+  expected = "first\n" + 2 * "erste\nzeile\nzweite \u00fc\n"
+  assert everything(prepared) == {"train": expected[:-1].encode()}
   starts = np.load(prepared / "train_documents.npy").tolist()
-  assert starts == [0, len("first\n"), len("first\nerste\nzeile\n")]
+  first, second = len("erste\nzeile\n"), len("zweite \u00fc\n".encode())
+  assert starts == np.cumsum([0, len("first\n"), first, second, first]).tolist()

@@ -29,7 +29,6 @@ LIBRARIES = (
   "data_prep.describe",
   "data_prep.preparation",
   "scripts.tpu.session",
-  "selenium.webdriver",
   "transformer_xl.importers.export_run",
   "transformer_xl.importers.import_run",
   "transformer_xl.planning.plan",

@@ -101,6 +101,25 @@ def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
   assert card["num_parameters"] == sum(sizes)
 
 
+@pytest.mark.parametrize("context_len", [0, 5])
+def test_without_memory_same_length_has_no_effect_and_the_card_says_so(
+  data_dir, workdir, context_len
+):
+  """Tokens see their whole segment, and the context that is read with it."""
+  mem_lens = (0,) if context_len else (0, 8)
+  plain = corpus.config(
+    data_dir, **{"eval.mem_len": mem_lens, "eval.context_len": context_len}
+  )
+  limited = load.replaced(plain, {"eval.same_length": True})
+  expected = dynamic_evaluate.run(plain, workdir)
+  cards = dynamic_evaluate.run(limited, workdir)
+  assert cards[0]["nll"] == expected[0]["nll"]
+  assert cards[0]["same_length"] is False
+  for card, other in zip(cards[1:], expected[1:], strict=True):
+    assert card["nll"] != other["nll"]
+    assert card["same_length"] is True
+
+
 @pytest.mark.parametrize(
   ("which", "parameters", "seed"),
   [("latest", "raw", 3), ("best", "raw", 2), ("2", "ema", 12)],

@@ -2,8 +2,7 @@
 
 python -m tests.fuzz --inputs=1000000 [--seed=0] [--only=PART_OF_A_NAME]
 
-Prints the table of docs/measurements/reliability.md and ends with status 1 if
-any crashed.
+Prints a table with a row for each reader and ends with status 1 if any crashed.
 """
 
 import argparse

@@ -1,9 +1,7 @@
 """Texts as they come, alone and in archives."""
 
-import contextlib
 import gzip
 import io
-import os
 import pathlib
 import tarfile
 import tempfile
@@ -108,8 +106,6 @@ def _wikitext(content: bytes, folder: str) -> None:
 
 def _lm1b(content: bytes, folder: str) -> None:
   source = source_lib.locate(files.write(folder, "lm1b.tar.gz", content))
-  with contextlib.suppress(FileNotFoundError):
-    os.unlink(os.path.join(folder, "scratch", "done"))
   if isinstance(source, source_lib.Tar):
     where = pathlib.Path(folder, "scratch")
     unpacked = source_lib.unpack(

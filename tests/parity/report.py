@@ -11,16 +11,13 @@ import datetime
 import importlib.metadata
 import pathlib
 import platform
-import tempfile
 
 import jax
 
-from tests.importers import stored_files
 from tests.parity import configurations
 from tests.parity import differences
 from tests.parity import ours
 from tests.parity import theirs
-from transformer_xl.importers import import_run
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/measurements/parity.md"
 START, END = "<!-- parity: start -->", "<!-- parity: end -->"
@@ -35,10 +32,8 @@ def main() -> None:
   text = PAGE.read_text("utf-8")
   before, rest = text.split(START)
   _, after = rest.split(END)
-  parts = (_versions(), _table(), "The certificate of one import:", _example())
-  PAGE.write_text(
-    "\n\n".join((f"{before}{START}", *parts, f"{END}{after}")), "utf-8"
-  )
+  parts = (f"{before}{START}", _versions(), _table(), f"{END}{after}")
+  PAGE.write_text("\n\n".join(parts), "utf-8")
 
 
 def _versions() -> str:
@@ -86,17 +81,6 @@ def _row(drawn: configurations.Drawn, found: differences.Differences) -> str:
     *(f"{value:.1e}" for value in found),
   )
   return f"| {' | '.join(map(str, cells))} |"
-
-
-def _example() -> str:
-  """The certificate of the stored TensorFlow checkpoint like wt103."""
-  with tempfile.TemporaryDirectory() as folder:
-    made = import_run.make(
-      format_name="tensorflow",
-      source=str(stored_files.tensorflow("wt103")),
-      workdir=f"{folder}/run",
-    )
-  return f"```\n{import_run.render(made)}\n```"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 from tests import corpus
 from tests.analysis import runs
 from transformer_xl.data import vocabulary
+from transformer_xl.workdir import goodput
 
 # As a corpus, a run's name or a sample: to be shown, never to be run.
 HOSTILE = (
@@ -35,9 +36,14 @@ def write_run(data_dir, workdir, *, num_lines=40, **updates):
       file.write(json.dumps(line) + "\n")
     file.write(json.dumps({"step": 30, "split": "valid", "nll": 2.5}) + "\n")
     file.write(json.dumps({"step": 21, "rewound_to": 20}) + "\n")
+  seconds = dict.fromkeys(goodput.OVERHEAD, 0.0)
   time = {
-    **{"step": 40, "saved_at": 5000.0, "total_seconds": 4000.0},
-    "seconds": {"compiling": 100.0, "lost to restarts": 900.0, "saving": 1.0},
+    "step": 40,
+    "is_last": False,
+    "saved_at": 5000.0,
+    "total_seconds": 4000.0,
+    "seconds": seconds
+    | {"compiling": 100.0, "lost to restarts": 900.0, "saving": 1.0},
   }
   (workdir / "goodput.jsonl").write_text(f"{json.dumps(time)}\n{{")
   cards = [

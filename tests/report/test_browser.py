@@ -7,8 +7,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common import by
 from selenium.webdriver.common import keys
+from selenium.webdriver.support import wait
 
-from benchmarks import report_page
 from tests.report import conftest
 from transformer_xl.config import load
 from transformer_xl.report import report
@@ -18,10 +18,33 @@ pytestmark = pytest.mark.skipif(
   reason="Debian's packages chromium and chromium-driver are not installed",
 )
 
+OPTIONS = (
+  "--no-sandbox",
+  "--headless=new",
+  "--disable-gpu",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--disable-dev-shm-usage",
+  "--hide-scrollbars",
+)
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+DESKTOP = PHONE | {"width": 1180, "height": 900, "mobile": False}
+PATIENCE = 120  # Seconds, on a busy machine.
+
 
 @pytest.fixture(scope="module")
 def browser():
-  driver = report_page.start_browser()
+  """Debian's Chromium without a window; nothing is downloaded."""
+  options = webdriver.ChromeOptions()
+  options.binary_location = shutil.which("chromium")
+  for option in OPTIONS:
+    options.add_argument(option)
+  logs = {"browser": "ALL", "performance": "ALL"}
+  options.set_capability("goog:loggingPrefs", logs)
+  service = webdriver.ChromeService(shutil.which("chromedriver"))
+  driver = webdriver.Chrome(options=options, service=service)
   yield driver
   driver.quit()
 
@@ -49,8 +72,18 @@ def page(browser, folder):
   """The page as a desktop shows it, after the last figure is drawn."""
   for log in ("browser", "performance"):
     browser.get_log(log)  # Forgets the page before.
-  report_page.show(browser, folder, report_page.DESKTOP)
+  show(browser, folder, DESKTOP)
   return browser
+
+
+def show(browser, folder, device):
+  """Opens the report of a workdir and waits until every figure is drawn."""
+  browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
+  browser.get((folder / report.FILE).as_uri())
+  script = "return document.body.dataset.drawn"
+  wait.WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(
+    lambda driver: driver.execute_script(script)
+  )
 
 
 def find(page, selector):
@@ -165,7 +198,7 @@ def test_hostile_words_are_words(page):
 
 
 def test_a_phone_scrolls_in_one_direction(browser, folder):
-  report_page.show(browser, folder, report_page.PHONE)
+  show(browser, folder, PHONE)
   width = "return document.documentElement.scrollWidth"
   assert browser.execute_script(width) == 390
   click(find(browser, "#tokens span[data-at]")[40])

@@ -135,7 +135,9 @@ def test_a_damaged_result_is_left_out(data_dir, tmp_path):
   assert report.run(config, str(tmp_path))["shown"] == [*PARTS]
 
 
-def test_an_older_run_has_no_times(data_dir, tmp_path, monkeypatch):
+def test_a_run_without_a_record_of_its_time_shows_none(
+  data_dir, tmp_path, monkeypatch
+):
   monkeypatch.setattr(report.reading, "read", _no_text)
   for name in "ab":
     config = write_run(data_dir, tmp_path / name)

@@ -125,6 +125,15 @@ def test_the_prefix_precedes_the_first_token(model):
   assert result["num_tokens"] == whole["num_tokens"] == 2
 
 
+@pytest.mark.parametrize(("mem_len", "states_window"), [(0, False), (4, True)])
+def test_results_state_same_length_where_there_is_a_window(
+  mem_len, states_window
+):
+  settings = make_model(mem_len=mem_len, same_length=True).settings()
+  assert settings["same_length"] is states_window
+  assert ("same_length_window" in settings) is states_window
+
+
 def test_a_file_of_texts_gives_a_list_of_results(workdir, tmp_path):
   path = tmp_path / "texts"
   path.write_text("abc\n\nab cd\n")

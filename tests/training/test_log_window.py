@@ -1,7 +1,6 @@
 """Units, the work of a token by hand, and the window of a log line."""
 
 import dataclasses
-import functools
 import math
 from unittest import mock
 
@@ -9,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import executed_work
 from tests import corpus
 from tests import tiny
 from tests.training.runs import lines
@@ -18,8 +16,6 @@ from transformer_xl.config import load
 from transformer_xl.evaluation import sums
 from transformer_xl.evaluation import units
 from transformer_xl.model import flops
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
 from transformer_xl.training import log_window
 from transformer_xl.training import loop
 from transformer_xl.training import step
@@ -67,56 +63,6 @@ def test_the_work_of_a_token_is_counted_by_hand():
   assert flops.forward_flops_per_token(
     few, segment_len=4, mem_len=6
   ) == pytest.approx(2 * (layers + softmax - forgotten))
-
-
-def test_executed_and_repeated_work_is_counted_by_hand():
-  config = tiny.model_config(
-    num_layers=3, model_dim=8, num_heads=2, head_dim=5, ff_dim=12
-  )
-  lengths = {"batch_size": 2, "segment_len": 4, "mem_len": 6}
-  work = executed_work.forward_work(config, **lengths)
-  # Multiply-adds of a segment of 4 in one lane.
-  again = 2 * 6 * 8 * 10  # Keys and values of 6 states.
-  query_key_value_output = 4 * 4 * 8 * 10
-  distances = 10 * 8 * 10 / 2  # For two lanes.
-  products = 3 * 4 * 10 * 10
-  feed_forward = 4 * 2 * 8 * 12
-  softmax = 4 * 8 * 23
-  layer = again + query_key_value_output + distances + products + feed_forward
-  assert work.executed == pytest.approx(2 * (3 * layer + softmax) / 4)
-  assert work.reprojection == pytest.approx(2 * 3 * again / 4)
-  assert work.useful == flops.forward_flops_per_token(
-    config, segment_len=4, mem_len=6
-  )
-  cached = executed_work.forward_work(config, **lengths, num_slots=12)
-  products = 4 * 10 * (12 + 12 + 15)  # Content, values; position.
-  layer = query_key_value_output + products + feed_forward
-  assert cached.executed == pytest.approx(2 * (3 * layer + softmax) / 4)
-  assert cached.reprojection == 0
-
-
-def test_executed_work_is_what_xla_counts():
-  config = tiny.model_config(
-    num_layers=2,
-    model_dim=64,
-    num_heads=2,
-    head_dim=32,
-    ff_dim=256,
-    scan_unroll=2,
-    attention="reference",
-  )
-  lengths = {"batch_size": 2, "mem_len": 48}
-  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
-  memory = kinds.empty_memory(config, **lengths)
-  params = jax.eval_shape(lambda: kinds.init_params(config, jax.random.key(0)))
-  tokens = np.zeros((2, 32), np.int32)
-  score = jax.jit(functools.partial(model.apply, method="nll"))
-  compiled = score.lower({"params": params}, tokens, tokens, memory).compile()
-  counted = compiled.cost_analysis()["flops"] / tokens.size
-  work = executed_work.forward_work(config, segment_len=32, **lengths)
-  # XLA counts softmax, layer norms and activations as well.
-  assert 1 < counted / work.executed < 1.1
-  assert work.executed > 1.2 * work.useful
 
 
 def test_an_adaptive_softmax_counts_its_head():

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from experiments import vanilla
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.workdir import closing
@@ -32,3 +33,8 @@ def test_a_longer_memory_is_offered_where_it_is_allowed(name):
     assert not lengths
   else:
     assert lengths == [2 * max(1, *config.eval.mem_len)]
+
+
+def test_a_longer_memory_is_not_offered_without_one():
+  config = load.from_config_dict(vanilla.get_config("ptb_small"))
+  assert "mem_len" not in " ".join(closing.commands(config, "run").values())

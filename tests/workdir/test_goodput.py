@@ -92,7 +92,14 @@ def test_a_part_of_an_activity_can_be_another(clock, tmp_path):
   )
 
 
-LINE = {"step": 5, "saved_at": 900.0, "total_seconds": 8.0, "seconds": {}}
+SECONDS = dict.fromkeys(goodput_lib.OVERHEAD, 0.0)
+LINE = {
+  "step": 5,
+  "is_last": False,
+  "saved_at": 900.0,
+  "total_seconds": 8.0,
+  "seconds": SECONDS,
+}
 
 
 @pytest.mark.parametrize(
@@ -101,8 +108,8 @@ LINE = {"step": 5, "saved_at": 900.0, "total_seconds": 8.0, "seconds": {}}
     *("", "[]", '{"seconds": 3}', "\xff", "[" * 100_000),
     json.dumps(LINE | {"total_seconds": float("nan")}),
     json.dumps(LINE | {"saved_at": 10**400}),
-    json.dumps(LINE | {"seconds": {"saving": -1.0}}),
-    json.dumps(LINE | {"seconds": {"saving": "often"}}),
+    json.dumps(LINE | {"seconds": SECONDS | {"saving": -1.0}}),
+    json.dumps(LINE | {"seconds": SECONDS | {"saving": "often"}}),
   ],
 )
 def test_a_damaged_line_is_left_out(clock, tmp_path, text):

@@ -70,6 +70,15 @@ def test_cards_with_other_settings_are_another_curve(workdir):
   assert [*curves] == ["test, step 8, clamp_len 0", "test, step 8, clamp_len 4"]
 
 
+def test_a_curve_of_memories_begins_without_one(workdir):
+  """Cards of memory 0 state no window and no slots."""
+  settings = {"same_length": True, "compressed_len": 4}
+  keep(workdir, card(0, 3.0, same_length=False), card(8, 2.0, **settings))
+  curves = run_history.read(str(workdir)).loss_by_memory()
+  assert [*curves] == ["test, step 8"]
+  assert curves["test, step 8"].x.tolist() == [0, 8]
+
+
 def test_a_card_that_only_the_result_has_is_found(workdir):
   keep(workdir, card(8, 3.0))
   result = {"cards": [card(8, 3.0), card(16, 2.0)]}

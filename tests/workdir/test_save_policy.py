@@ -1,10 +1,13 @@
 """When checkpoints are saved: by steps and by the clock."""
 
-import itertools
+import os
+import subprocess
+import sys
 
-import jax
 import pytest
 
+from tests import own_process
+from tests.training import test_processes
 from tests.workdir.test_checkpoint import options
 from transformer_xl.workdir import save_policy
 
@@ -34,45 +37,44 @@ def test_a_clock_of_zero_minutes_never_saves():
   assert not policy.is_due(11)
 
 
-class Store:
-  """A coordination service, as JAX has one."""
+# One of two processes; its minutes pass ten times as fast as the other's.
+TOGETHER = """
+import sys
+import types
 
-  def __init__(self):
-    self.values = {}
+import jax
 
-  def key_value_set(self, key, value):
-    assert key not in self.values
-    self.values[key] = value
+from transformer_xl.workdir import save_policy
 
-  def key_value_dir_get(self, key):
-    return [item for item in self.values.items() if item[0].startswith(key)]
+index, address = int(sys.argv[1]), sys.argv[2]
+jax.distributed.initialize(address, 2, index)
+now, saved = [0.0], []
+config = types.SimpleNamespace(every_steps=50, every_minutes=1.0)
+policy = save_policy.SavePolicy(config, clock=lambda: now[0])
+for step in range(1, 60):
+  now[0] = step * (10.0 if index else 1.0)
+  if policy.is_due(step):
+    saved.append(step)
+    policy.saved()
+jax.distributed.shutdown()
+print(saved)
+"""
 
 
-@pytest.mark.parametrize("behind", [0, 1])
-def test_several_processes_save_by_the_clock_of_the_first(monkeypatch, behind):
-  """Nothing waits for devices, and no process is behind by two calls."""
-  now, process, store = [0.0], [0], Store()
-  monkeypatch.setattr(jax, "process_index", lambda: process[0])
-  config = options(every_steps=50, every_minutes=1.0)
-  monkeypatch.setattr(save_policy, "_instances", itertools.repeat(0))
-  policies = [
-    save_policy.SavePolicy(config, clock=clock, store=store)
-    for clock in (lambda: now[0], lambda: -now[0])
+@pytest.mark.slow
+def test_processes_save_together_whose_clocks_differ():
+  address = f"localhost:{test_processes.free_port()}"
+  both = [
+    subprocess.Popen(
+      [sys.executable, "-c", TOGETHER, str(index), address],
+      cwd=own_process.ROOT,
+      env=os.environ | {"JAX_PLATFORMS": "cpu"},
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    for index in range(2)
   ]
-
-  def saves(index, step):
-    process[0] = index
-    due = policies[index].is_due(step)
-    if due:
-      policies[index].saved()
-    return due
-
-  found = [], []
-  for step in range(1, 120):
-    now[0] = 10.0 * step
-    for index, current in ((0, step), (1, step - behind)):
-      if current and saves(index, current):
-        found[index].append(current)
-  # Six steps in each minute and two ahead, from each save or step 50 on.
-  assert found[0][:8] == [8, 16, 24, 32, 40, 48, 50, 58]
-  assert found[1] == [step for step in found[0] if step <= 119 - behind]
+  found = [process.communicate()[0].splitlines()[-1] for process in both]
+  # Six steps are a minute of the second, and one more brings the answer.
+  assert found[0] == "[7, 14, 21, 28, 35, 42, 49, 50, 57]"
+  assert found[1] == found[0]

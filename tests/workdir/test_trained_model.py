@@ -2,10 +2,12 @@
 
 import pytest
 
+from tests import tiny
 from tests.workdir.test_checkpoint import assert_same
 from tests.workdir.test_checkpoint import make_state
 from tests.workdir.test_checkpoint import save
 from transformer_xl import errors
+from transformer_xl.config import load
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import trained_model
 
@@ -33,6 +35,34 @@ def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
   )
   assert step == 9
   assert_same(restored, params)
+
+
+@pytest.mark.parametrize(
+  ("fields", "lengths", "warning"),
+  [
+    ({}, (12, 0), ""),
+    ({}, (13, 0), "beyond the 12 of training; set a segment_len of 12 or less"),
+    ({}, (12, 4), "trained without one"),
+    ({"train.segment_lens": (6, 10)}, (15, 0), "beyond the 14 of training"),
+    ({"model.encoding": "relative"}, (99, 99), ""),
+  ],
+)
+def test_positions_that_training_did_not_have_are_warned_of(
+  fields, lengths, warning, caplog
+):
+  values = {
+    "model.encoding": "absolute",
+    "train.segment_len": 8,
+    "train.context_len": 4,
+    "train.mem_len": 0,
+  }
+  config = load.from_config_dict(tiny.config_dict(**values | fields))
+  segment_len, mem_len = lengths
+  trained_model.warn_of_untrained_positions(
+    config, segment_len=segment_len, mem_len=mem_len
+  )
+  assert len(caplog.messages) == bool(warning)
+  assert warning in caplog.text
 
 
 @pytest.mark.parametrize("which", ["best", "5", "newest"])

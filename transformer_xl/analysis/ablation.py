@@ -68,7 +68,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
     configs = [one if one.train.mem_len else lengthen(one) for one in configs]
   table: dict[str, Any] = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "split": config.eval.split,
     "equal_memory": config.analysis.equal_memory,
     "rows": [],
@@ -251,6 +251,7 @@ def _spread(row) -> str:
   return f" ± {row['init']['perplexity'] * math.sinh(row['spread'] / 2):.2f}"
 
 
+@plotting.in_style
 def draw(results: list[dict[str, Any]]) -> Any:
   """Plots perplexity against attention length, one line per row."""
   figure, axes = plotting.subplots(figsize=(6.5, 4.0))

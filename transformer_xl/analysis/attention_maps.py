@@ -193,7 +193,7 @@ def _summary(maps, chosen, config, vocabulary) -> dict[str, Any]:
     ", ".join(f"{share:.1%}" for share in maps.memory_mass),
   )
   return {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "encoding": config.model.encoding,
     "mem_len": len(maps.context) - segment_len,
     "segment_len": segment_len,

@@ -19,6 +19,7 @@ TERMS = (
 )
 
 
+@plotting.in_style
 def distances(profile: jt.Float[np.ndarray, "N H R"]) -> Any:
   """Mean attention by distance, one row per head (figure 5)."""
   num_layers, num_heads, _ = profile.shape
@@ -42,6 +43,7 @@ def distances(profile: jt.Float[np.ndarray, "N H R"]) -> Any:
   return figure
 
 
+@plotting.in_style
 def memories(
   weights: jt.Float[np.ndarray, "C T K"],
   chosen: list[tuple[int, int]],
@@ -75,6 +77,7 @@ def memories(
   return figure
 
 
+@plotting.in_style
 def terms(parts: jt.Float[np.ndarray, "4 T K"], chosen: tuple[int, int]) -> Any:
   """The terms of the scores of one head, (layer, head) (figure 7)."""
   _, segment_len, context_len = parts.shape

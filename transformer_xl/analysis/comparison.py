@@ -16,7 +16,7 @@ def compare(workdirs: Sequence[str], workdir: str) -> dict[str, Any]:
   """
   runs = run_history.read_all(workdirs)
   result = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "runs": [_summary(run) for run in runs],
     "differences": run_history.differences(runs),
   }
@@ -44,6 +44,7 @@ def _points(curve: run_history.Curve) -> list[list[float]]:
   return [*map(list, zip(curve.x.tolist(), curve.y.tolist(), strict=True))]
 
 
+@plotting.in_style
 def draw(runs: Sequence[run_history.History]) -> Any:
   """Plots training loss, validation loss, and loss by memory length."""
   figure, panels = plotting.subplots(1, 3, figsize=(10.5, 3.2))

@@ -27,9 +27,9 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import plotting
+from transformer_xl.analysis import vanilla
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.config import vanilla
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
@@ -64,7 +64,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     rows.append(_row(length, _timed(_methods(config, twin, text, length))))
     _log(rows[-1])
   result = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "device": jax.devices()[0].device_kind,
     "num_parameters": _count(config.model),
     "vanilla_parameters": _count(twin),
@@ -169,6 +169,7 @@ def _count(model: schema.ModelConfig) -> int:
   return network.num_parameters(network.abstract_params(model))
 
 
+@plotting.in_style
 def draw(result: dict[str, Any]) -> Any:
   """Plots time per token and speed-up by attention length."""
   figure, (left, right) = plotting.subplots(1, 2, figsize=(7.0, 2.9))

@@ -11,46 +11,58 @@ import jax
 import matplotlib
 import numpy as np
 from absl import logging
-from matplotlib import pyplot
+from matplotlib import figure as figure_lib
 
 from transformer_xl import command_line
 from transformer_xl import storage
 from transformer_xl.workdir import metrics_log
 
-matplotlib.use("Agg")  # Training machines have no screen.
-matplotlib.rcParams.update(
-  {
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "font.size": 9,
-    "grid.alpha": 0.3,
-    "grid.linewidth": 0.5,
-    "legend.frameon": False,
-    "lines.linewidth": 1.4,
-  }
-)
-MADE_BY = " ".join([command_line.words(), *sys.argv[1:]])  # This process.
-subplots = pyplot.subplots
+_STYLE: Any = {
+  "axes.grid": True,
+  "axes.spines.right": False,
+  "axes.spines.top": False,
+  "figure.constrained_layout.use": True,
+  "font.size": 9,
+  "grid.alpha": 0.3,
+  "grid.linewidth": 0.5,
+  "legend.frameon": False,
+  "lines.linewidth": 1.4,
+}
+# Decorates a function that draws.
+in_style = matplotlib.rc_context(_STYLE)
+
+
+def made_by() -> str:
+  """The command that runs, as one would type it."""
+  return " ".join([command_line.words(), *sys.argv[1:]])
+
+
+def subplots(
+  rows: int = 1,
+  columns: int = 1,
+  *,
+  figsize: tuple[float, float],
+  **options: Any,
+) -> tuple[figure_lib.Figure, Any]:
+  """A figure and its axes, which no window shows and nobody has to close."""
+  figure = figure_lib.Figure(figsize=figsize)
+  return figure, figure.subplots(rows, columns, **options)
 
 
 def write(
   workdir: str,
   name: str,
   result: dict[str, Any],
-  figures: dict[str, Any],
+  figures: dict[str, figure_lib.Figure],
   **arrays: Any,
 ) -> None:
   """Writes what an analysis has found to `results/` in the workdir.
 
   The result is `<name>.json` and the arrays, if any, are `<name>.npz`. Figures
-  are PNG files by name, which state the result's `made_by`; they are closed.
-  Only the first process writes.
+  are PNG files by name, which state the result's `made_by`. Only the first
+  process writes.
   """
   if jax.process_index() != 0:
-    for figure in figures.values():
-      pyplot.close(figure)
     return
   folder = os.path.join(storage.local(workdir), "results")
   os.makedirs(folder, exist_ok=True)
@@ -61,5 +73,4 @@ def write(
   for name, figure in figures.items():
     path = os.path.join(folder, f"{name}.png")
     figure.savefig(path, dpi=150, metadata={"Description": result["made_by"]})
-    pyplot.close(figure)
     logging.info("Wrote %s/results/%s.png.", workdir, name)

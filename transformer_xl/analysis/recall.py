@@ -62,7 +62,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
   bins = by_distance(queries.distances)
   result: dict[str, Any] = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "dataset": config.data.name,
     "split": split,
     "chance": 1 / len(np.unique(tokens[queries.positions + 1])),
@@ -82,7 +82,11 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       logging.info(
         "%s, memory %s: at least half of the answers are right up to a "
         "distance of %d",
-        *(curve["name"], settings_lib.memory_text(curve), answers_up_to(result, curve)),
+        *(
+          curve["name"],
+          settings_lib.memory_text(curve),
+          answers_up_to(result, curve),
+        ),
       )
   plotting.write(workdir, "recall", result, {"recall": draw(result)})
   if jax.process_index() == 0:
@@ -92,7 +96,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   return result
 
 
-def guess(subject: trained_model.TrainedModel, mem_len: int, *, warmup_len: int) -> Guess:
+def guess(
+  subject: trained_model.TrainedModel, mem_len: int, *, warmup_len: int
+) -> Guess:
   """What a model expects for each token of the split but the first, in order.
 
   Lanes read `warmup_len` tokens first, unless `eval.warmup_len` says how many.
@@ -213,6 +219,7 @@ def _name(distances: list[int]) -> str:
   return "-".join(map(str, sorted({*distances})))
 
 
+@plotting.in_style
 def draw(result: dict[str, Any]) -> Any:
   """Plots accuracy by distance, and where each `reach` ends."""
   figure, axes = plotting.subplots(figsize=(6.5, 3.4))

@@ -115,7 +115,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     )
   losses = np.stack(found).astype(np.float64)
   result = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "split": config.eval.split,
     "context": analysis.context,
     "contexts": contexts,
@@ -153,7 +153,9 @@ def _entry(losses, fraction, contexts, threshold) -> dict[str, Any]:
   }
 
 
-def measure(subject: trained_model.TrainedModel, contexts: list[int]) -> np.ndarray:
+def measure(
+  subject: trained_model.TrainedModel, contexts: list[int]
+) -> np.ndarray:
   """Losses [C, T] of the tokens after the longest context, in nats.
 
   Raises:
@@ -225,6 +227,7 @@ def _one_pass(subject, length) -> np.ndarray:
   )
 
 
+@plotting.in_style
 def draw(result: dict[str, Any]) -> Any:
   """Plots perplexity and, for each r, gains by context (figures 3 and 4)."""
   entries, contexts = result["recl"], result["contexts"]

@@ -45,9 +45,9 @@ def result(
       found = json.load(file)
     before, now = map(_trained, (found["asked"], wanted))
     for name, value in before.items():
-      if now.get(name, value) != value:
+      if now.get(name) != value:
         raise errors.UserError(
-          f"{folder} was trained with {name}={value} and {now[name]} is "
+          f"{folder} was trained with {name}={value} and {now.get(name)} is "
           "requested; use another --workdir."
         )
     if found["asked"] == wanted:
@@ -95,9 +95,9 @@ def settings(
 
 
 def _trained(asked: dict[str, Any]) -> dict[str, Any]:
-  """The settings that a row is trained with, by name; older rows have fewer."""
+  """The settings that a row is trained with, by name."""
   groups = ("model", "train", "data", "seed")
-  kept = {name: asked[name] for name in groups if name in asked}
+  kept = {name: asked[name] for name in groups}
   return traverse_util.flatten_dict(kept, sep=".")
 
 

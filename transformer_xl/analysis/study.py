@@ -85,7 +85,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   ]
   compare(rows)
   result = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "dataset": config.data.name,
     "split": config.eval.split,
     "device": jax.devices()[0].device_kind,
@@ -257,6 +257,7 @@ def _percent(difference: float | None, is_noise: bool) -> str:
   return f"{100 * math.expm1(difference):+.1f} %" + " (noise)" * is_noise
 
 
+@plotting.in_style
 def draw(result: dict[str, Any]) -> Any:
   """Plots each variant's loss by time, with the first one's curve."""
   rows = result["rows"]

@@ -56,7 +56,8 @@ class EvalConfig:
   clamp_len: int = field(0, "0 or more")
   """Distance in tokens from which all distances count as equal; 0 for none."""
   same_length: bool = field(False)
-  """Let every token attend to the same number of keys."""
+  """Let every token attend to the same number of keys; no effect without
+  memory."""
   warmup_len: int = field(-1)
   """Unscored tokens that fill a lane's memory before its first scored token; -1
   for as many as the memory holds."""

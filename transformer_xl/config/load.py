@@ -39,11 +39,11 @@ def default(
 
 
 def saved(workdir: str = "") -> ml_collections.ConfigDict:
-  """The configuration in a workdir; newer fields have their defaults.
+  """The configuration in a workdir.
 
   Raises:
     UserError: no workdir is named, or its `config.json` is missing, damaged or
-      of a newer version.
+      has a field that does not exist.
   """
   if not workdir:
     raise errors.UserError("name the workdir of a run: --config=saved:WORKDIR")
@@ -69,16 +69,19 @@ def updated(
   *,
   kind: Any = schema.ExperimentConfig,
 ) -> ml_collections.ConfigDict:
-  """Replaces defaults by saved values; newer fields keep their defaults.
+  """Replaces defaults by saved values.
 
   A field that follows another one still does where both were saved alike.
+
+  Raises:
+    UserError: there is no field of that name.
   """
   declared = {field.name: field for field in dataclasses.fields(kind)}
   for name, value in values.items():
     if name not in config:
       raise errors.UserError(
-        f"config.json has a field {name!r} that this version does not know; "
-        "evaluate with the version that wrote it (its git_commit is there)."
+        f"config.json has a field {name!r}, which does not exist; use the "
+        "commit that wrote it (git_commit in config.json)."
       )
     usual = declared[name].metadata.get("default")
     if isinstance(value, dict):

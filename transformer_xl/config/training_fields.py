@@ -68,7 +68,8 @@ class TrainConfig:
   clamp_len: int = field(0, "0 or more")
   """Distance in tokens from which all distances count as equal; 0 for none."""
   same_length: bool = field(False)
-  """Let every token attend to the same number of keys."""
+  """Let every token attend to the same number of keys; no effect without
+  memory."""
   loss_on: str = field("all", ("all", "recent_half"))
   """Targets that are learned: all of a segment, or its second half."""
   activation_penalty: float = field(0.0, "0 or more")

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 from typing import ClassVar
@@ -286,6 +287,19 @@ def unescape(line: str) -> str:
     r"\\(?:\\|x(..)|u(....)|U(........))",
     lambda m: chr(int(m[m.lastindex], 16)) if m.lastindex else "\\",
     line,
+  )
+
+
+def printable(text: str) -> str:
+  """Returns text with its control characters escaped, which a terminal obeys.
+
+  Tabs and newlines stay.
+  """
+  return "".join(
+    _escape_character(c)
+    if unicodedata.category(c) == "Cc" and c not in "\n\t"
+    else c
+    for c in text
   )
 
 

@@ -124,7 +124,11 @@ def log(card: Mapping[str, Any]) -> None:
   logging.info(
     "%s",
     text.format(
-      **card, loss=loss, bits=bits, unusual=unusual, memory=settings.memory_text(dict(card))
+      **card,
+      loss=loss,
+      bits=bits,
+      unusual=unusual,
+      memory=settings.memory_text(dict(card)),
     ),
   )
 

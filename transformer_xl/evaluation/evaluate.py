@@ -23,9 +23,7 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 
-def run(
-  config: schema.ExperimentConfig, workdir: str
-) -> list[dict[str, Any]]:
+def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   """Evaluates a checkpoint.
 
   Returns:
@@ -70,6 +68,11 @@ def load(
 def evaluate(model: trained_model.TrainedModel) -> list[dict[str, Any]]:
   """Scores `eval.split` with fixed parameters: a card for each setting."""
   evaluation = model.config.eval
+  trained_model.warn_of_untrained_positions(
+    model.config,
+    segment_len=evaluation.context_len + evaluation.segment_len,
+    mem_len=max(evaluation.mem_len),
+  )
   cards = []
   settings = itertools.product(evaluation.mem_len, evaluation.temperature)
   with jax.set_mesh(model.mesh):

@@ -155,11 +155,11 @@ class Evaluator:
     state_at = mesh_lib.parameters(mesh, state)
     self._state = mesh_lib.placed(state, state_at)
     if reader.streams:
-      self._freeze = pass_through.compiled(reader.freeze, params, frozen_at)
+      self.freeze = pass_through.compiled(reader.freeze, params, frozen_at)
     else:  # Compiled, the identity would copy every array.
-      self._freeze = functools.partial(jax.device_put, device=frozen_at)
-    self._start = jax.jit(start, out_shardings=state_at)
-    self._score = jax.jit(
+      self.freeze = functools.partial(jax.device_put, device=frozen_at)
+    self.start = jax.jit(start, out_shardings=state_at)
+    self.score = jax.jit(
       functools.partial(score_segments, reader=reader),
       donate_argnums=1,
       out_shardings=(state_at, mesh_lib.replicated(mesh)),
@@ -183,22 +183,22 @@ class Evaluator:
     """Scores the whole split; None if `should_stop` holds before its end."""
     count = self._config.eval.segments_per_call
     sharding = mesh_lib.segments(self._mesh)
-    frozen = self._freeze(params)
+    frozen = self.freeze(params)
     if not self._is_compiled:
       # Compiles with a call past the end, in which every weight is 0.
       end = self.stream.num_steps
       segments = streams.device_segments(self.stream, end, count, sharding)
-      self._score(frozen, self._start(frozen), segments)
+      self.score(frozen, self.start(frozen), segments)
       self._is_compiled = True
 
-    state = self._start(frozen)
+    state = self.start(frozen)
     parts = []
     start = time.perf_counter()
     for step in range(0, self.stream.num_steps, count):
       if should_stop():
         return None
       segments = streams.device_segments(self.stream, step, count, sharding)
-      state, sums = self._score(frozen, state, segments)
+      state, sums = self.score(frozen, state, segments)
       parts.append(sums)
     parts = jax.device_get(parts)
     return Score(
@@ -209,7 +209,7 @@ class Evaluator:
 
   def lower(self, segments: segment_lib.Segment) -> jax.stages.Lowered:
     """Scoring, lowered for shapes."""
-    return self._score.lower(self._frozen, self._state, segments)
+    return self.score.lower(self._frozen, self._state, segments)
 
 
 def score_segments(

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 from transformer_xl.config import schema
+from transformer_xl.model import visibility
 
 
 def of_reading(
@@ -27,7 +28,7 @@ def of_reading(
     "compressive": dataclasses.asdict(model.compressive) if has_slots else None,
     "clamp_len": clamp_len,
     "position_scale": model.position_scale,
-    "same_length": same_length,
+    "same_length": visibility.has_window(mem_len, same_length=same_length),
     "same_length_window": model.same_length_window,
     "memory_start": model.memory_start,
     "dtype": model.dtype,

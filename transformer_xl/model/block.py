@@ -80,7 +80,7 @@ class Blocks(nn.Module):
     hidden: shapes.Hidden,
     states: tuple[mixer_lib.LayerState, ...],
     shared: mixer_lib.Shared,
-  ) -> tuple[shapes.Hidden, tuple[mixer_lib.Mixed, ...]]:
+  ) -> tuple[shapes.Hidden, tuple[mixer_lib.Kept, ...]]:
     """Reads a segment.
 
     Args:
@@ -89,10 +89,10 @@ class Blocks(nn.Module):
       shared: what all layers share.
 
     Returns:
-      The output, and what each layer's mixer returned, but for its output.
+      The output, and what each layer's mixer keeps.
     """
     config = self.config
-    results = []
+    kept_by_layer = []
     for place, layer in enumerate(self.layers):
       kind = layer.mixer
       if self.streams and kind.streaming is not None:
@@ -117,15 +117,15 @@ class Blocks(nn.Module):
 
       lanes = shared.dropout_lanes
       if config.pre_norm:
-        mixed = mix(hidden, states[place], shared, mixer_norm)
-        inner = hidden + mixed.output
+        mixed, kept = mix(hidden, states[place], shared, mixer_norm)
+        inner = hidden + mixed
         hidden = inner + feed_forward(feed_forward_norm(inner), lanes)
       else:
-        mixed = mix(hidden, states[place], shared, mixer_lib.identity)
-        inner = mixer_norm(hidden + mixed.output)
+        mixed, kept = mix(hidden, states[place], shared, mixer_lib.identity)
+        inner = mixer_norm(hidden + mixed)
         hidden = feed_forward_norm(inner + feed_forward(inner, lanes))
-      results.append(mixed._replace(output=None))
-    return hidden, tuple(results)
+      kept_by_layer.append(kept)
+    return hidden, tuple(kept_by_layer)
 
 
 def scanned(

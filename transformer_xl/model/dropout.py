@@ -64,9 +64,7 @@ class Dropout(nn.Module):
     return _drop(values, seeds, rate, self.locked, 0) if rate else values
 
 
-def of_states(
-  config: schema.ModelConfig, rate: float | None = None
-) -> Dropout:
+def of_states(config: schema.ModelConfig, rate: float | None = None) -> Dropout:
   """Dropout of states [B, T, D], with `dropout_rate` unless one is given.
 
   With `locked_dropout` all tokens of a lane share a mask.

@@ -161,7 +161,7 @@ class Network(nn.Module):
 
     With `before_dropout`, the activation is that before dropout.
     """
-    hidden, state, mixed = self._read(inputs, state, resets, dropout_lanes)
+    hidden, state, kept = self._read(inputs, state, resets, dropout_lanes)
     output = self.output_dropout(hidden, dropout_lanes=dropout_lanes)
     num_targets = targets.shape[1]
     hidden = hidden[:, -num_targets:]
@@ -170,13 +170,15 @@ class Network(nn.Module):
 
     change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
     change = jnp.where(resets[:, 1:], 0.0, change)
-    of_layers = [result.loss for result in mixed if result.loss is not None]
+    of_mixers = None
+    for of_layers in kept:
+      if of_layers.loss is not None:
+        loss = jnp.sum(of_layers.loss, axis=0)
+        of_mixers = loss if of_mixers is None else of_mixers + loss
     auxiliary = AuxiliaryLosses(
       activation=_mean_square(hidden if before_dropout else output),
       temporal=jnp.pad(change, ((0, 0), (1, 0))),
-      mixers=sum(jnp.sum(loss, axis=0) for loss in of_layers)
-      if of_layers
-      else None,
+      mixers=of_mixers,
     )
     return adaptive_softmax.nll(output, targets, self.head()), auxiliary, state
 
@@ -201,8 +203,8 @@ class Network(nn.Module):
     There is an entry for each place of the pattern, with the turns in front;
     None where a mixer does not attend.
     """
-    hidden, state, mixed = self._read(inputs, state, resets, None)
-    return hidden, state, tuple(result.inspected for result in mixed)
+    hidden, state, kept = self._read(inputs, state, resets, None)
+    return hidden, state, tuple(of_layers.inspected for of_layers in kept)
 
   def embed(
     self,
@@ -241,8 +243,8 @@ class Network(nn.Module):
     state: State,
     resets: shapes.Resets | None,
     dropout_lanes: shapes.Lanes | None,
-  ) -> tuple[shapes.Hidden, State, tuple[mixer_lib.Mixed, ...]]:
-    """`__call__` without the last dropout, and what the mixers returned."""
+  ) -> tuple[shapes.Hidden, State, tuple[mixer_lib.Kept, ...]]:
+    """`__call__` without the last dropout, and what the mixers keep."""
     config = self.config
     if not self.settings.trains_memory:
       state = jax.lax.stop_gradient(state)
@@ -260,12 +262,12 @@ class Network(nn.Module):
     )
 
     hidden = self.embed(inputs, dropout_lanes=dropout_lanes)
-    hidden, mixed = self.layers(hidden, state.layers, shared)
+    hidden, kept = self.layers(hidden, state.layers, shared)
     length = visibility.next_length(
       shared.length, shared.since_reset, inputs.shape[1]
     )
-    layers = tuple(result.state for result in mixed)
-    return hidden, State(layers, length), mixed
+    layers = tuple(of_layers.state for of_layers in kept)
+    return hidden, State(layers, length), kept
 
 
 def share(

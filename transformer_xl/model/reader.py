@@ -95,6 +95,9 @@ class Reader:
   get the positions that they would have in whole segments. Such a model should
   be read in segments of the length that it was trained with.
 
+  Without memory, attention in a step sees what was read of its segment, so
+  single tokens are read as in whole segments, too.
+
   Attributes:
     config: of the model.
     mem_len: length of the memory in tokens.
@@ -166,7 +169,7 @@ class Reader:
       layers.append(own)
     return Frozen(outside, tuple(layers))
 
-  def start(self, frozen: Frozen, *, batch_size: int) -> State:
+  def start(self, frozen: Frozen, *, batch_size: int) -> Any:
     """What is remembered before the first token."""
     if not self.streams:
       return network.empty_state(
@@ -229,12 +232,12 @@ class Reader:
 
   def read(
     self,
-    frozen: Frozen,
-    state: State,
+    frozen: Any,
+    state: Any,
     tokens: shapes.Tokens,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[shapes.Hidden, State]:
+  ) -> tuple[shapes.Hidden, Any]:
     """The last layer's states, and the next state; see `read_layers`."""
     if not self.streams:
       return self._bound(frozen)(tokens, state, resets)
@@ -265,13 +268,11 @@ class Reader:
     shared = network.share(state.length, resets, tokens.shape)
     shared = shared._replace(
       biases=self._bound(frozen.outside).biases,
-      count=count,
+      num_tokens=count,
       num_read=state.num_read,
       first_position=state.position,
     )
-    longest = max(
-      getattr(layer, "num_positions", 0) for layer in state.layers
-    )
+    longest = max(getattr(layer, "num_positions", 0) for layer in state.layers)
     if longest:  # Rings have the encodings of distances in their parameters.
       distances = encodings.of(self.config).positions(
         self.config, longest + tokens.shape[1], clamp_len=self.clamp_len
@@ -285,14 +286,15 @@ class Reader:
       blocks = block.Blocks(
         self.config, self._settings, layers=(layer,), streams=True
       )
-      hidden, (mixed,) = blocks.apply(
+      read: Any = blocks.apply(
         {"params": frozen.layers[index]},
         outputs[-1],
         (state.layers[index],),
         shared,
       )
+      hidden, (kept,) = read
       outputs.append(hidden)
-      states.append(mixed.state)
+      states.append(kept.state)
 
     num_tokens = tokens.shape[1] if count is None else count
     next_state = State(
@@ -305,7 +307,7 @@ class Reader:
     )
     return tuple(outputs), next_state
 
-  def head(self, frozen: Frozen) -> adaptive_softmax.Projection:
+  def head(self, frozen: Any) -> adaptive_softmax.Projection:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
     outside = frozen.outside if self.streams else frozen
     return self._bound(outside).head()
@@ -321,6 +323,8 @@ class Reader:
 
   @property
   def _step_len(self) -> int:
+    if self.mem_len == 0:  # A step sees the segment that it completes.
+      return self.segment_len
     return self.step_len or self.segment_len
 
   def _bound(self, params: shapes.PyTree) -> network.Network:

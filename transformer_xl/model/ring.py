@@ -13,7 +13,7 @@ writing into it.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -49,8 +49,9 @@ class Ring(NamedTuple):
 
   def partition_specs(self) -> "Ring":
     """How a mesh splits it: by lanes and heads."""
-    spec: Any = P((*mesh_lib.LANES, "tensor"))
-    return Ring(Cache(spec, spec), P())
+    rows: Any = P((*mesh_lib.LANES, "tensor"))
+    whole: Any = P()
+    return Ring(Cache(rows, rows), whole)
 
   def repeat_lane(self, count: int) -> "Ring":
     """The ring of a single lane, in `count` lanes."""
@@ -68,7 +69,11 @@ class Prepared(NamedTuple):
 
 
 def num_slots(mem_len: int, step_len: int) -> int:
-  """R, for steps of at most `step_len` tokens: memory in whole steps and one."""
+  """R, for steps of at most `step_len` tokens: memory in whole steps and one.
+
+  Without memory a step has to be a segment, so that a single token sees the
+  segment that it completes.
+  """
   return (math.ceil(mem_len / step_len) + 1) * step_len
 
 
@@ -86,7 +91,7 @@ class RingAttention(mixer.Mixer):
     state: Ring,
     shared: mixer.Shared,
     norm: mixer.Norm,
-  ) -> mixer.Mixed:
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Writes the segment into the ring, and attends to all of it."""
     config = self.config
     order = table.of(config)
@@ -95,20 +100,22 @@ class RingAttention(mixer.Mixer):
     segment_len = hidden.shape[1]
 
     # Queries [B, H, T, Dh]; keys and values [B * H, Dh, T].
-    width = config.num_heads * 3 * config.head_dim
-    kernel = self.get_variable("params", "joined").astype(config.dtype)
-    rows = dense.times(norm(hidden), kernel.reshape(config.model_dim, width))
+    kernel: jax.Array = self.get_variable("params", "joined")
+    rows = dense.times(norm(hidden), kernel)
     heads = rows.reshape(*rows.shape[:2], config.num_heads, 3, config.head_dim)
     query = jnp.swapaxes(heads[:, :, :, 0], 1, 2)
     written = Cache(_slots(heads[:, :, :, 1]), _slots(heads[:, :, :, 2]))
 
     # Positions count from the first token that was read, so that a key is
     # placed once.
+    assert shared.num_read is not None
+    assert shared.first_position is not None
     positions = shared.num_read + jnp.arange(segment_len, dtype=jnp.int32)
     query = order.placed(config, query, positions[None, None, :, None])
     written = _placed(config, written, positions)
     cache = state.cache
-    if config.memory_start == "zeros" and shared.forgets is not None:
+    attends_zeros = config.memory_start == "zeros" and mem_len > 0
+    if attends_zeros and shared.forgets is not None:
       cache = _forget(config, state, prepared.empty, shared)
     cache = Cache(
       *(
@@ -118,7 +125,9 @@ class RingAttention(mixer.Mixer):
     )
 
     visible = jnp.minimum(shared.length, mem_len)
-    if config.memory_start == "zeros":
+    if mem_len == 0:  # A step sees what was read of its segment.
+      visible = jnp.minimum(shared.length, shared.first_position)
+    elif config.memory_start == "zeros":
       visible = jnp.full_like(shared.length, mem_len)
     reach = visibility.visible_distance(
       visible,
@@ -139,15 +148,15 @@ class RingAttention(mixer.Mixer):
     output = parameters.project_output(
       self, jnp.swapaxes(values, 1, 2), dropout_lanes=shared.dropout_lanes
     )
-    count = segment_len if shared.count is None else shared.count
+    count = segment_len if shared.num_tokens is None else shared.num_tokens
     slot = (state.slot + count) % cache.keys.shape[-1]
-    return mixer.Mixed(output, Ring(cache, slot))
+    return output, mixer.Kept(Ring(cache, slot))
 
 
 class Streaming:
   """The functions of `mixer.Streaming` for a ring."""
 
-  form = RingAttention
+  form: ClassVar[type[mixer.Mixer]] = RingAttention
 
   @staticmethod
   def prepare(
@@ -175,7 +184,7 @@ class Streaming:
     row = jnp.zeros((1, 1, config.model_dim), config.dtype)
     if config.pre_norm:
       norm = layer_norm.LayerNorm(config)
-      row = norm.apply({"params": layer["mixer_norm"]}, row)
+      row = jnp.asarray(norm.apply({"params": layer["mixer_norm"]}, row))
     preparation = _Preparation(config, settings, num_slots(mem_len, step_len))
     prepared = preparation.apply({"params": of_attention}, row, biases)
     of_ring = {
@@ -208,6 +217,8 @@ class Streaming:
     Every token reads the whole ring, so slots for a full segment would only
     cost time. The next token overwrites the oldest.
     """
+    if mem_len == 0:
+      return parameters, state
     count = num_slots(mem_len, 1)
     slots = state.slot - count + jnp.arange(count, dtype=jnp.int32)
     kept = slots % state.cache.keys.shape[-1]
@@ -278,14 +289,13 @@ def _forget(
 ) -> Cache:
   """The ring with empty slots in the lanes that forget."""
   assert shared.forgets is not None
+  assert shared.num_read is not None
   num_lanes = shared.forgets.shape[0]
   rows = jnp.repeat(shared.forgets, config.num_heads)[:, None, None]
   count = state.cache.keys.shape[-1]
   age = (state.slot - 1 - jnp.arange(count, dtype=jnp.int32)) % count
   fresh = _filled(config, empty, shared.num_read - 1 - age, num_lanes)
-  return jax.tree.map(
-    functools.partial(jnp.where, rows), fresh, state.cache
-  )
+  return jax.tree.map(functools.partial(jnp.where, rows), fresh, state.cache)
 
 
 def _slots(rows: shapes.Keys) -> shapes.Ring:

@@ -58,11 +58,19 @@ def visible_distance(
   With `same_length` all queries see the same number of keys, so that results do
   not depend on how the text is cut into segments. `window` is that number,
   "mem_len" (PyTorch, HuggingFace) or "mem_len_plus_one" (TensorFlow, NVIDIA).
-  Without a memory it has no effect: every token would see itself alone.
+  See `has_window` for a model without memory.
   """
   position = jnp.arange(since_reset.shape[1], dtype=jnp.int32)[None]
   result = jnp.minimum(length[:, None] + position, since_reset)
-  if same_length and mem_len > 0:
+  if has_window(mem_len, same_length=same_length):
     distance = mem_len if window == "mem_len_plus_one" else mem_len - 1
     result = jnp.minimum(result, distance)
   return result
+
+
+def has_window(mem_len: int, *, same_length: bool) -> bool:
+  """Whether `same_length` limits what queries see.
+
+  It is off without memory, where a token would see itself alone.
+  """
+  return same_length and mem_len > 0

@@ -99,7 +99,10 @@ def _read_text(
   params, mesh, file, config, mem_len, segment_len, bins
 ) -> Segment:
   """A text [S + 1], its segments joined; T is S."""
-  model, count = evaluator.make_network(config, inspects=True), len(file.tokens) - 1
+  model, count = (
+    evaluator.make_network(config, inspects=True),
+    len(file.tokens) - 1,
+  )
   call = jax.jit(
     functools.partial(
       _read_segment,

@@ -108,7 +108,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       *(os.path.join(workdir, FILE), len(content) / 1e6),
     )
   result = {
-    "made_by": plotting.MADE_BY,
+    "made_by": plotting.made_by(),
     "file": FILE,
     "num_bytes": len(content),
     "runs": [{"name": run.name, "workdir": run.workdir} for run in runs],
@@ -166,7 +166,7 @@ def _page(
     configuration=tables.configuration(main),
     provenance=tables.provenance(main),
     missing=missing,
-    made_by=plotting.MADE_BY,
+    made_by=plotting.made_by(),
     nonce=secrets.token_urlsafe(16),
     bokeh="".join(_BOKEH.js_raw),
     data={"figures": items, "text": text},

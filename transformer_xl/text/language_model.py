@@ -123,6 +123,9 @@ def make(
   The model remembers `mem_len` tokens, and reads at most `segment_len` in a
   call. Clamp length and attention window are those of `config.eval`.
   """
+  trained_model.warn_of_untrained_positions(
+    config, segment_len=segment_len, mem_len=mem_len
+  )
   reader = reader_lib.Reader(
     config.model,
     mem_len=mem_len,

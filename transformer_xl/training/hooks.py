@@ -32,6 +32,7 @@ from transformer_xl.workdir import goodput as goodput_lib
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import save_policy
+from transformer_xl.workdir import trained_model
 
 
 class MetricsHook(Protocol):
@@ -96,6 +97,11 @@ class Evaluation:
     mesh = programs.make_mesh(config)
     config = programs.validation_config(config)
     (mem_len,) = config.eval.mem_len
+    trained_model.warn_of_untrained_positions(
+      config,
+      segment_len=config.eval.context_len + config.eval.segment_len,
+      mem_len=mem_len,
+    )
     self._evaluator = evaluator.Evaluator(config, mesh, mem_len=mem_len)
     self._settings = settings_lib.of_evaluation(config, mem_len)
     self._memory_use = None

@@ -171,7 +171,7 @@ def _advance(
   """
   guard = divergence.Guard(config, run.metadata.guard)
   window = log_window.Window(
-    run.metadata.log_window, tokens_read=run.metadata.tokens_read or 0
+    run.metadata.log_window, tokens_read=run.metadata.tokens_read
   )
   rate = guard.answer.rate_factor * config.train.learning_rate
   train = dataclasses.replace(config.train, learning_rate=rate)

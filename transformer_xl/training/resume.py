@@ -8,7 +8,6 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl.config import schema
-from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 from transformer_xl.model import network
 from transformer_xl.training import averaging
@@ -45,8 +44,8 @@ def start(
     saved = int(state.average_start)
     average_start = averaging.resumed_start(config.train, saved, step=step)
     state = run_state.with_average_start(state, average_start)
-  old = metadata.data or data
-  moved = _lanes_moved(metadata.data or {}, data)
+  assert metadata.data is not None  # Every run has it.
+  moved = _lanes_moved(metadata.data, data)
   if memory is None or moved:  # It would be of text that does not precede.
     logging.warning(
       "The text, its lanes or the memory length changed: memory starts empty."
@@ -55,14 +54,6 @@ def start(
   if moved and metadata.guard:  # Losses on other data are not comparable.
     guard = metadata.guard | {"losses": [], "lowest": None}
     metadata = metadata._replace(guard=guard)
-  if metadata.tokens_read is None:  # All updates have read the data alike.
-    lengths = segment_lengths.ListedLengths(
-      tuple(old.get("segment_lens", [old["segment_len"]])),
-      old.get("segments_per_call", 1),
-      config.seed,
-    )
-    tokens_read = old["batch_size"] * lengths.tokens_before(step)
-    metadata = metadata._replace(tokens_read=tokens_read)
   evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
   metadata = metadata._replace(data=data, owes_evaluation=evaluates)
   return run_state.RunState(state, memory, metadata)
@@ -155,9 +146,6 @@ def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
   Raises:
     UserError: the text has changed but not its name.
   """
-  # Older checkpoints do not have all of these.
-  newer = {name: current[name] for name in ("name", "rotate_epochs", "seed")}
-  saved = newer | saved
   if saved == current:
     return False
   if saved["name"] == current["name"] and saved["sha256"] != current["sha256"]:

@@ -53,7 +53,8 @@ def train_segment(
   carry: Carry, segment: segment_lib.Segment, *, config: schema.ExperimentConfig
 ) -> tuple[Carry, UpdateMetrics]:
   """One update on one segment [B, T] of all lanes, or on [S, B, T]."""
-  (state, memory), train = carry, config.train
+  state, memory = carry
+  train = config.train
   weights = segment.loss_weights()
   if train.loss_on == "recent_half":  # Table 6 of the paper.
     segment_len = weights.shape[-1]
@@ -148,6 +149,7 @@ def _gradient(
   """
   model: Any = make_model(config)
   train = config.train
+  assert segment.weights is not None
   num_targets = segment.targets.shape[-1]
   total = jnp.maximum(jnp.sum(segment.weights), 1.0)
   is_change = ~segment.resets[..., -num_targets:][..., 1:]

@@ -1,14 +1,14 @@
 """The checkpoints of one training run, through Orbax.
 
 A checkpoint holds a `RunState`; everything else that a run needs is a function
-of the step. Checkpoints that come back damaged are moved aside.
+of the step. A checkpoint that cannot be read is moved aside, never deleted, and
+the run continues from the one before it.
 """
 
 import copy
 import json
 import os
 import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,12 +25,12 @@ from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
 
-# Waits between tries to read what nothing proves to be damaged.
-RETRY_AFTER_SECONDS = (1.0, 5.0, 15.0)
+# A checkpoint that cannot be read is tried once more after this.
+RETRY_AFTER_SECONDS = 5.0
 
 
 class Checkpoints:
-  """Saves in the background and restores the newest undamaged checkpoint."""
+  """Saves in the background and restores the newest readable checkpoint."""
 
   def __init__(
     self,
@@ -113,7 +113,7 @@ class Checkpoints:
       evaluated = run_state.to_json(run)
       for name in run_state.CHANGED_BY_EVALUATION:
         metadata[name] = evaluated[name]
-      metadata.pop("digest", None)
+      del metadata["digest"]
       metadata["digest"] = checksums.of_json(metadata)
       metrics = os.path.join(folder, "metrics", "metrics")
       loss = {"nll": run.validation_loss}
@@ -136,69 +136,63 @@ class Checkpoints:
   def restore_newest(
     self, state: run_state.TrainState, memory: network.State
   ) -> run_state.RunState | None:
-    """Restores the newest undamaged checkpoint; None if there are none at all.
+    """Restores the newest readable checkpoint; None if there are none at all.
 
     The arguments are shapes, types and shardings to restore into. If the shape
     of the memory differs, it is restored as None.
 
     Raises:
-      UserError: it is of another model or optimizer, none can be read, or the
-        storage refuses to say whether the newest is damaged.
+      UserError: it is of another model or optimizer, or none can be read.
     """
-    damaged: list[int] = []
+    unreadable: list[int] = []
     for step in reversed(self.steps()):
       run = self._try_to_restore(step, state, memory)
       if run is not None:
-        for newer in damaged:
+        for newer in unreadable:
           self._put_aside(newer)
         return run
-      damaged.append(step)
-    if damaged:  # A lack of memory or permission is likelier than damage.
+      unreadable.append(step)
+    if unreadable:  # A lack of memory or permission is likelier than damage.
       raise errors.UserError(
-        f"none of the checkpoints {damaged} in {self._directory} can be read "
-        "(the log says why); fix that, or start over in another --workdir."
+        f"none of the checkpoints {unreadable} in {self._directory} can be "
+        "read (the log says why); fix that, or start over in another --workdir."
       )
     return None
 
   def _try_to_restore(
     self, step: int, state: run_state.TrainState, memory: network.State
   ) -> run_state.RunState | None:
-    """Reads a checkpoint; None in all processes if it is damaged for one.
+    """Reads a checkpoint; None in all processes if one of them cannot.
 
     Raises:
-      UserError: it is of another model or optimizer, or an error that does not
-        prove damage stays.
+      UserError: it is of another model or optimizer.
     """
-    for seconds in (*RETRY_AFTER_SECONDS, None):
-      restored, failure = None, None
+    for is_last in (False, True):
+      restored = None
       try:
         restored = _restore(self._manager, step, state, memory)
       except errors.UserError:
         raise
       except Exception as error:  # Orbax has no common type for damage.
         logging.warning("Checkpoint %d cannot be read: %s", step, error)
-        failure = error
       if _in_all_processes(restored is not None):
         assert restored is not None
-        run, metadata = restored
-        return run if _is_intact(run, metadata, step) else None
-      passing = failure and not checkpoint_items.proves_damage(failure)
-      if _in_all_processes(not passing):
+        run, fingerprints = restored
+        items = checkpoint_items.of(run.state, run.memory)
+        damaged = checksums.differ(items, fingerprints)
+        if not damaged:
+          return run
+        logging.warning(
+          "Checkpoint %d: %s is not what was saved.", step, damaged
+        )
         return None
-      if seconds is not None:
-        logging.warning("Trying again in %g s: this may pass.", seconds)
-        time.sleep(seconds)
-    if failure is not None and errors.refusal(failure):
-      raise failure
-    reason = " ".join(str(failure or "by another process").split())[:100]
-    raise errors.UserError(
-      f"checkpoint {step} in {self._directory} cannot be read ({reason}), and "
-      "nothing shows that it is damaged: run the same command again when the "
-      "storage answers, or move that folder away to continue from an older one."
-    )
+      if not is_last:  # The storage may not have answered.
+        logging.warning("Trying again in %g s.", RETRY_AFTER_SECONDS)
+        time.sleep(RETRY_AFTER_SECONDS)
+    return None
 
   def _put_aside(self, step: int) -> None:
-    """Moves a damaged checkpoint away, so that its step can be saved again."""
+    """Moves a checkpoint away, so that its step can be saved again."""
     if jax.process_index() == 0:
       folder = os.path.join(os.path.dirname(self._directory), "damaged")
       aside = os.path.join(folder, f"{step}.{int(time.time())}")
@@ -235,17 +229,23 @@ class Checkpoints:
 
 
 def _restore(
-  manager, step, state, memory
-) -> tuple[run_state.RunState, dict[str, Any]]:
-  """The run state of a checkpoint, and the metadata as they are stored."""
-  saved, items = manager.item_metadata(step), checkpoint_items.of(state, memory)
+  manager: ocp.CheckpointManager,
+  step: int,
+  state: run_state.TrainState,
+  memory: network.State,
+) -> tuple[run_state.RunState, dict[str, str]]:
+  """The run of a checkpoint, and the fingerprints with which it was saved."""
   checkpoint_items.check_trains(manager.directory, step)
+  saved = manager.item_metadata(step)
+  items = checkpoint_items.of(state, memory)
   for name, kind in (("params", "model"), ("optimizer", "optimizer")):
     checkpoint_items.check_shapes(
       saved[name].tree, items[name], step, kind=kind
     )
   stored = checkpoint_items.read_metadata(manager, step)
-  same_memory = stored["memory_shapes"] == checkpoint_items.memory_shapes(memory)
+  same_memory = stored["memory_shapes"] == checkpoint_items.memory_shapes(
+    memory
+  )
   if not same_memory:
     items.pop("memory", None)
   if "average" in items and saved.get("average") is None:
@@ -269,18 +269,8 @@ def _restore(
     average_start=state.average_start,
   )
   restored_state = run_state.with_average_start(restored_state, average_start)
-  return run_state.RunState(restored_state, restored_memory, metadata), stored
-
-
-def _is_intact(
-  run: run_state.RunState, metadata: dict[str, Any], step: int
-) -> bool:
-  """Whether all arrays have the checksums with which they were saved."""
-  items = checkpoint_items.of(run.state, run.memory)
-  damaged = checksums.differ(items, metadata.get("fingerprints", {}))
-  if damaged:
-    logging.warning("Checkpoint %d: %s is not what was saved.", step, damaged)
-  return not damaged
+  run = run_state.RunState(restored_state, restored_memory, metadata)
+  return run, stored["fingerprints"]
 
 
 def _in_all_processes(holds: bool) -> bool:

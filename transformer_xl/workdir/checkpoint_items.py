@@ -4,7 +4,6 @@ A checkpoint has the items `params`, `average` (if there is one), `optimizer`
 (with the step), `memory` and `metadata`, with checksums of all arrays.
 """
 
-import errno
 import operator
 import os
 import pathlib
@@ -25,23 +24,6 @@ from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
 
 DIRECTORY = "checkpoints"
-_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-_DAMAGE = (
-  *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
-  *(EOFError, NotImplementedError, ArithmeticError, AssertionError, *_MISSING),
-)
-_SIGNS_OF_STORAGE = (
-  *("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"),
-  *("CANCELLED", "PERMISSION_DENIED", "UNAUTHENTICATED"),
-  *(
-    os.strerror(code)
-    for code in (
-      *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENOMEM),
-      *(errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM),
-      *(errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN),
-    )
-  ),
-)
 _COMMITTED = "commit_success.txt"  # Orbax writes it last.
 ITEMS = ("params", "average", "optimizer", "memory")
 validation_loss = operator.itemgetter("nll")  # It ranks checkpoints.
@@ -101,8 +83,8 @@ def _warn_of_uncommitted(folder: str) -> None:
   if steps:
     logging.warning(
       "The checkpoints %s in the mounted bucket %s are left out: they are "
-      "incomplete, or older than this way of writing there. An empty file %s "
-      "in a folder makes a complete one count.",
+      "incomplete, or were copied from elsewhere. An empty file %s in the "
+      "folder of a complete one makes it count.",
       *(", ".join(steps), folder, _COMMITTED),
     )
 
@@ -162,8 +144,7 @@ def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
   metadata = manager.restore(
     step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
   )["metadata"]
-  digest = metadata.pop("digest", None)  # Older checkpoints have none.
-  if digest not in (None, checksums.of_json(metadata)):
+  if metadata.pop("digest") != checksums.of_json(metadata):
     raise ValueError("the metadata are not what was saved")
   return metadata
 
@@ -182,30 +163,6 @@ def check_trains(folder: Any, step: int) -> None:
       "has, so there is no run to continue: start a new one from them with "
       f"--config.train.init_from={workdir} and another --workdir."
     )
-
-
-def proves_damage(error: BaseException) -> bool:
-  """Whether an error of reading shows that the stored bytes are wrong.
-
-  Missing parts and bytes of another format do: a checkpoint gets its name when
-  it is complete. Refusals of the storage and lack of memory do not.
-  """
-  cause: BaseException | None = error
-  while cause is not None:
-    if _may_pass(cause):
-      return False
-    cause = cause.__cause__ or cause.__context__
-  return isinstance(error, _DAMAGE)
-
-
-def _may_pass(error: BaseException) -> bool:
-  if isinstance(error, OSError):
-    return not isinstance(error, _MISSING)
-  # TensorStore raises ValueError with the code of the storage in its text.
-  text = str(error)
-  return isinstance(error, MemoryError) or any(
-    sign in text for sign in _SIGNS_OF_STORAGE
-  )
 
 
 def check_shapes(

@@ -40,8 +40,8 @@ def of(tree: shapes.PyTree) -> dict[str, str]:
 def differ(tree: shapes.PyTree, saved: dict[str, str]) -> list[str]:
   """Names of arrays whose checksums are not the saved ones.
 
-  Arrays that have none, as in older checkpoints, or that were restored as
-  another type cannot be compared; they are left out.
+  Arrays that were restored as another type cannot be compared; they are left
+  out, as are those that are only in the tree or only in the checkpoint.
   """
   now = of(tree)
   return [

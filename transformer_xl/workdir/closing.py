@@ -61,8 +61,9 @@ def commands(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
   program = command_line.words()
   saved = shlex.quote(f"--config=saved:{workdir}")
   result = {}
-  if config.model.has_attention and not config.eval.context_len:
-    longer = 2 * max(1, *config.eval.mem_len)
+  mem_len = max(config.eval.mem_len)
+  if config.model.has_attention and mem_len:
+    longer = 2 * mem_len
     result["evaluate with a longer memory"] = (
       f"{program} --mode=eval {saved} --config.eval.mem_len={longer}"
     )

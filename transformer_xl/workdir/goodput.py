@@ -116,15 +116,13 @@ def read(workdir: str) -> list[Record]:
 def _parsed(fields: dict[str, Any]) -> Record | None:
   """A whole record; None if something is missing."""
   try:
-    overhead = {
-      name: float(fields["seconds"].get(name, 0.0)) for name in OVERHEAD
-    }
+    overhead = {name: float(fields["seconds"][name]) for name in OVERHEAD}
     total = float(fields["total_seconds"])
     updates = max(0.0, total - sum(overhead.values()))
     record = Record(
       int(fields["step"]),
       float(fields["saved_at"]),
-      bool(fields.get("is_last", False)),  # Older lines do not have it.
+      bool(fields["is_last"]),
       {UPDATES: updates, **overhead},
     )
   except (

@@ -28,6 +28,12 @@ _MEASURED = (
 )
 
 
+# Settings of memory: a card without memory states none of them.
+_OF_MEMORY = (
+  *("same_length", "compression", "compression_rate", "compressed_len"),
+)
+
+
 class Curve(NamedTuple):
   """Values by step, or by memory length in tokens."""
 
@@ -43,7 +49,7 @@ class History(NamedTuple):
   record: dict[str, Any]  # The content of `config.json`.
   lines: list[dict[str, Any]]  # The content of `metrics.jsonl`.
   cards: list[dict[str, Any]]  # Every evaluation card, oldest first.
-  time: goodput.Record | None  # At the newest checkpoint; older runs have none.
+  time: goodput.Record | None  # At the newest checkpoint; an import has none.
 
   @property
   def settings(self) -> dict[str, Any]:
@@ -117,7 +123,7 @@ def read_all(workdirs: Sequence[str]) -> list[History]:
 def differences(runs: Sequence[History]) -> dict[str, list[Any]]:
   """The fields in which configurations differ, with the value of each run.
 
-  A field that is newer than a run is None there.
+  A field that a run does not have is None there.
   """
   settings = [run.settings for run in runs]
   names = dict.fromkeys(name for one in settings for name in one)
@@ -195,9 +201,12 @@ def _labels(cards: list[dict[str, Any]]) -> list[str]:
 def _varying(cards: list[dict[str, Any]]) -> list[str]:
   """The settings apart from the memory in which cards differ."""
   names = dict.fromkeys(name for card in cards for name in card)
-  return [
-    name
-    for name in names
-    if name not in (*_MEASURED, "mem_len")
-    and any(card.get(name) != cards[0].get(name) for card in cards)
-  ]
+  varying = []
+  for name in names:
+    compared = cards
+    if name in _OF_MEMORY:  # So that a curve begins at memory 0.
+      compared = [card for card in cards if card.get("mem_len")]
+    different = {json.dumps(card.get(name)) for card in compared}
+    if len(different) > 1 and name not in (*_MEASURED, "mem_len"):
+      varying.append(name)
+  return varying

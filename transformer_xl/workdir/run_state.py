@@ -43,7 +43,7 @@ class Metadata(NamedTuple):
   data: dict[str, Any] | None = None  # The training text and how it is cut.
   owes_evaluation: bool = False  # A signal prevented the one of this step.
   validation_losses: tuple[float, ...] = ()  # In nats, oldest first.
-  tokens_read: int | None = 0  # By all updates; None in older checkpoints.
+  tokens_read: int = 0  # By all updates.
   # Where the first parameters are from; None if they were drawn.
   initialised_from: dict[str, Any] | None = None
 
@@ -73,14 +73,13 @@ def to_json(run: RunState) -> dict[str, Any]:
 
 def from_json(stored: dict[str, Any]) -> tuple[Metadata, int]:
   """The metadata of a checkpoint, and the start of its ASGD average."""
-  averaging = stored.get("averaging") or {"step": NEVER, "losses": []}
   metadata = Metadata(
-    stored.get("window"),
-    stored.get("guard"),
-    stored.get("data"),
-    stored.get("owes_evaluation", False),
-    tuple(averaging["losses"]),
-    stored.get("tokens_read"),
-    stored.get("initialised_from"),
+    log_window=stored["window"],
+    guard=stored["guard"],
+    data=stored["data"],
+    owes_evaluation=stored["owes_evaluation"],
+    validation_losses=tuple(stored["averaging"]["losses"]),
+    tokens_read=stored["tokens_read"],
+    initialised_from=stored["initialised_from"],
   )
-  return metadata, averaging["step"]
+  return metadata, stored["averaging"]["step"]

@@ -1,71 +1,64 @@
 """When a checkpoint is due: by steps and by the clock."""
 
-import itertools
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
-
-# JAX has no public access to its coordination service's store.
-from jax._src import distributed
+import jax.numpy as jnp
+import numpy as np
 
 from transformer_xl.config import schema
 
-# Calls between a decision and its save. When a process asks about one chunk,
-# all have computed the chunk before it, so all have asked about the one before
-# that.
-_AHEAD = 2
-_instances = itertools.count()  # The same in all processes.
-
 
 class SavePolicy:
-  """Decides when to save; the clock is that of the first process.
+  """Decides when to save; several processes save together.
 
-  Several processes cannot ask each other through the devices without waiting
-  for them. The first therefore decides two calls ahead, and the others read its
-  decision from the coordination service.
+  Their clocks differ, so they ask each other through the devices whether the
+  time is over in any of them. Nobody waits for the answer: it is read at the
+  next call, when the devices have computed what came before it.
   """
 
   def __init__(
     self,
     config: schema.CheckpointConfig,
     clock: Callable[[], float] = time.monotonic,
-    store: Any = None,
   ):
-    """Starts the clock; `store` replaces JAX's coordination service."""
-    self._config, self._clock, self._store = config, clock, store
-    if store is None and jax.process_count() > 1:
-      self._store = distributed.global_state.client
-    self._folder = f"save_policy/{next(_instances)}"
+    """Starts the clock."""
+    self._config = config
+    self._clock = clock
     self._last = clock()
-    self._calls, self._saves = 0, 0
-    self._decided: int | None = None  # The call that is due.
+    self._answer: jax.Array | None = None  # To the question of the last call.
 
   def is_due(self, step: int) -> bool:
     """Whether to save after `step` updates; all processes must ask together."""
-    self._calls += 1
     return self._is_due_by_clock() or step % self._config.every_steps == 0
 
   def saved(self) -> None:
     """Restarts the clock, in all processes together."""
     self._last = self._clock()
-    self._saves += 1
-    self._decided = None
+    self._answer = None
 
   def _is_due_by_clock(self) -> bool:
     minutes = self._config.every_minutes
     if minutes <= 0:
       return False
     is_over = self._clock() - self._last >= minutes * 60
-    if self._store is None:
+    if jax.process_count() == 1:
       return is_over
-    folder = f"{self._folder}/{self._saves}/"
-    if self._decided is None:
-      if jax.process_index() > 0:
-        found = self._store.key_value_dir_get(folder)
-        self._decided = int(found[0][1]) if found else None
-      elif is_over:
-        self._decided = self._calls + _AHEAD
-        self._store.key_value_set(f"{folder}call", str(self._decided))
-    return self._decided is not None and self._calls >= self._decided
+    answer = self._answer
+    self._answer = _in_any_process(is_over)
+    return answer is not None and bool(answer)
+
+
+def _in_any_process(holds: bool) -> jax.Array:
+  """Whether something holds in any process, once the devices have computed it.
+
+  All processes must call it together.
+  """
+  mesh = jax.sharding.Mesh(np.array(jax.devices()), ("devices",))
+  by_device = jax.NamedSharding(mesh, jax.P("devices"))
+  everywhere = jax.NamedSharding(mesh, jax.P())
+  own = np.full(jax.local_device_count(), holds)
+  with jax.set_mesh(mesh):
+    all_answers = jax.make_array_from_process_local_data(by_device, own)
+    return jax.jit(jnp.any, out_shardings=everywhere)(all_answers)

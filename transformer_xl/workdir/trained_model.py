@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
+from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
@@ -14,7 +15,9 @@ from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
 from transformer_xl.model import network
+from transformer_xl.model.encodings import table
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_record
@@ -128,6 +131,39 @@ def restore_params(
         f"another one: --config.{fields}checkpoint=STEP."
       ) from error
   return params, step
+
+
+def warn_of_untrained_positions(
+  config: schema.ExperimentConfig, *, segment_len: int, mem_len: int
+) -> None:
+  """Warns of reading a model in positions that training did not have.
+
+  Encodings of distances serve longer segments and memories than training's.
+  Those that count from the start of a segment do not.
+  """
+  train = config.train
+  encoding = config.model.encoding
+  if not table.of(config.model).counts_from_segment:
+    return
+  trained_len = train.context_len + segment_lengths.of(config).longest
+  if segment_len > trained_len:
+    logging.warning(
+      "The model is read in segments of %d tokens, but model.encoding=%s has "
+      "no trained positions beyond the %d of training; set a segment_len of %d "
+      "or less.",
+      segment_len,
+      encoding,
+      trained_len,
+      trained_len,
+    )
+  if mem_len and not train.mem_len:
+    logging.warning(
+      "The model is read with a memory of %d tokens, but it was trained "
+      "without one, and model.encoding=%s gives them positions of the segment; "
+      "set mem_len=0.",
+      mem_len,
+      encoding,
+    )
 
 
 def save_params(workdir: str, params: shapes.PyTree, *, step: int) -> None:

@@ -70,7 +70,7 @@ class Attention(mixer.Mixer):
     state: Memory,
     shared: mixer.Shared,
     norm: mixer.Norm,
-  ) -> mixer.Mixed:
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Attends from the segment to what the layer remembers and to itself."""
     config = self.config
     mem_len = state.hiddens.shape[1]
@@ -94,15 +94,14 @@ class Attention(mixer.Mixer):
       self, norm(context), segment_len=segment_len, reach=reach, shared=shared
     )
 
-    if shared.count is None:
+    if shared.num_tokens is None:
       remembered = context[:, segment_len:]
     else:  # Padding is not remembered.
       remembered = jax.lax.dynamic_slice_in_dim(
-        context, shared.count, mem_len, axis=1
+        context, shared.num_tokens, mem_len, axis=1
       )
     inspected = mixer.Inspected(factors, reach)
-    return mixer.Mixed(
-      output,
+    return output, mixer.Kept(
       Memory(remembered),
       inspected=inspected if self.settings.inspects else None,
     )

@@ -83,7 +83,7 @@ class Compressive(mixer.Mixer):
     state: Memory,
     shared: mixer.Shared,
     norm: mixer.Norm,
-  ) -> mixer.Mixed:
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Attends from the segment, and compresses what leaves memory."""
     config = self.config
     rate = config.compressive.rate
@@ -95,9 +95,7 @@ class Compressive(mixer.Mixer):
     # Slots lie directly before the inputs that are held, so that distances
     # count both alike; room that is not used comes first.
     num_free = room - state.num_waiting
-    past = jnp.concatenate(
-      [state.slots, state.waiting, state.hiddens], axis=1
-    )
+    past = jnp.concatenate([state.slots, state.waiting, state.hiddens], axis=1)
     if room:
       is_held = jnp.arange(past.shape[1]) >= num_slots + num_free
       moved = jnp.roll(past, num_free, axis=1)
@@ -121,7 +119,7 @@ class Compressive(mixer.Mixer):
     )
 
     # The oldest inputs leave in groups of c, and each group becomes a slot.
-    count = segment_len if shared.count is None else shared.count
+    count = segment_len if shared.num_tokens is None else shared.num_tokens
     held = jnp.concatenate([state.waiting, state.hiddens, hidden], axis=1)
     num_leaving = (state.num_waiting + count) // rate
     most_leaving = (room + segment_len) // rate
@@ -151,8 +149,7 @@ class Compressive(mixer.Mixer):
       is_visible = is_visible & (age >= 0)[None]
       loss = self._reconstruction(hidden, leaving, new_slots, is_visible, norm)
     inspected = mixer.Inspected(factors, reach)
-    return mixer.Mixed(
-      output,
+    return output, mixer.Kept(
       Memory(slots, held[:, :room], held[:, room:], num_waiting),
       loss=loss,
       inspected=inspected if self.settings.inspects else None,
@@ -174,7 +171,9 @@ class Compressive(mixer.Mixer):
     """
     config = self.config
     names = ("query", "key", "value")
-    kernels = {name: self.get_variable("params", name) for name in names}
+    kernels: dict[str, jax.Array] = {
+      name: self.get_variable("params", name) for name in names
+    }
     of_norm = norm.variables["params"] if isinstance(norm, nn.Module) else {}
     fixed = jax.lax.stop_gradient((kernels, of_norm, hidden, leaving))
 
@@ -184,7 +183,7 @@ class Compressive(mixer.Mixer):
       def project(name: str, rows: jax.Array) -> jax.Array:
         if of_norm:
           plain = layer_norm.LayerNorm(config, parent=None)
-          rows = plain.apply({"params": of_norm}, rows)
+          rows = jnp.asarray(plain.apply({"params": of_norm}, rows))
         heads = rows @ kernels[name].astype(rows.dtype)
         shape = (*rows.shape[:2], config.num_heads, config.head_dim)
         return heads.reshape(shape)

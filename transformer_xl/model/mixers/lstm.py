@@ -55,7 +55,7 @@ class LSTM(mixer.Mixer):
     state: Carry,
     shared: mixer.Shared,
     norm: mixer.Norm,
-  ) -> mixer.Mixed:
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Reads the segment token by token."""
     config = self.config
     cell = nn.OptimizedLSTMCell(
@@ -89,10 +89,10 @@ class LSTM(mixer.Mixer):
     vectors = jnp.stack([outputs, cells], axis=2)
     carry = last_carry(vectors, state, shared)
     dropout = dropout_lib.of_states(config)
-    outputs = outputs.astype(hidden.dtype)
-    return mixer.Mixed(
-      dropout(outputs, dropout_lanes=shared.dropout_lanes), carry
+    mixed = dropout(
+      outputs.astype(hidden.dtype), dropout_lanes=shared.dropout_lanes
     )
+    return mixed, mixer.Kept(carry)
 
   @staticmethod
   def flops(
@@ -131,8 +131,7 @@ def last_carry(
 
   As many vectors as `state` has: those after the last token that counts.
   """
-  last = vectors.shape[1] - 1
-  if shared.count is not None:
-    last = shared.count - 1
+  num_tokens = shared.num_tokens
+  last = (vectors.shape[1] if num_tokens is None else num_tokens) - 1
   chosen = jax.lax.dynamic_index_in_dim(vectors, last, 1, keepdims=False)
   return Carry(chosen[:, : state.vectors.shape[1]].astype(jnp.float32))

@@ -69,7 +69,7 @@ class Shared(NamedTuple):
   # larger than any distance where there is none.
   since_reset: shapes.Reach
   # How many tokens count, the first; the others are padding. None for all.
-  count: jt.Int[shapes.Array, ""] | None = None
+  num_tokens: jt.Int[shapes.Array, ""] | None = None
   # Tokens that were read before the segment, for streaming forms.
   num_read: jt.Int[shapes.Array, ""] | None = None
   # Position of the first token in its segment; None for the start.
@@ -89,11 +89,9 @@ class Inspected(NamedTuple):
   reach: shapes.Reach
 
 
-class Mixed(NamedTuple):
-  """What a mixer returns."""
+class Kept(NamedTuple):
+  """What a mixer returns besides its output."""
 
-  # Added to the residual stream.
-  output: shapes.Hidden
   # What the layer remembers after the segment.
   state: LayerState
   # A loss of each token that trains the mixer's own parameters, if it has one.
@@ -108,7 +106,7 @@ class Streaming(Protocol):
   place of the other, reads with a state of its own.
   """
 
-  form: "type[Mixer]"
+  form: "ClassVar[type[Mixer]]"
 
   @staticmethod
   def prepare(
@@ -149,7 +147,7 @@ class Mixer(nn.Module):
   # The most positions that the layer remembers; 0 for no limit of its own.
   limit: int = 0
 
-  streaming: ClassVar[Streaming | None] = None
+  streaming: ClassVar[type[Streaming] | None] = None
 
   @staticmethod
   def empty_state(
@@ -177,7 +175,7 @@ class Mixer(nn.Module):
     state: LayerState,
     shared: Shared,
     norm: Norm,
-  ) -> Mixed:
+  ) -> tuple[shapes.Hidden, Kept]:
     """Reads one segment of all lanes.
 
     Args:
@@ -186,6 +184,9 @@ class Mixer(nn.Module):
       shared: what all layers share.
       norm: normalises rows before they are projected; the identity unless
         `config.pre_norm`. Attention remembers what is not normalised yet.
+
+    Returns:
+      What is added to the residual stream, and what is kept.
     """
     raise NotImplementedError
 

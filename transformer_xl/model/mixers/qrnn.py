@@ -41,7 +41,7 @@ class QRNN(mixer.Mixer):
     state: lstm.Carry,
     shared: mixer.Shared,
     norm: mixer.Norm,
-  ) -> mixer.Mixed:
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Reads all tokens of the segment at once."""
     config = self.config
     width = config.model_dim
@@ -75,9 +75,8 @@ class QRNN(mixer.Mixer):
     vectors = jnp.stack([cells, rows.astype(jnp.float32)], axis=2)
     carry = lstm.last_carry(vectors, state, shared)
     dropout = dropout_lib.of_states(config)
-    return mixer.Mixed(
-      dropout(outputs, dropout_lanes=shared.dropout_lanes), carry
-    )
+    mixed = dropout(outputs, dropout_lanes=shared.dropout_lanes)
+    return mixed, mixer.Kept(carry)
 
   @staticmethod
   def flops(
