@@ -29,7 +29,7 @@ pattern of several layers the later places have names of their own, such as
     layers/feed_forward/in_kernel, in_bias         [N, D, F], [N, F]
     layers/feed_forward/out_kernel, out_bias       [N, F, D], [N, D]
     layers/*_norm/scale, bias                      [N, D]
-    layers/compressive/compression/kernel, bias    [N, c, D, D], [N, D]
+    layers/compressive/compression/kernel, bias    [N, c D, D], [N, D]
     layers/lstm/cell/i{gate}/kernel                [N, D, D], gates i, f, g, o
     layers/lstm/cell/h{gate}/kernel, bias          [N, D, D], [N, D]
     layers/qrnn/kernel, bias                       [N, 2D, 3D], [N, 3D]: z, f, o
@@ -199,7 +199,8 @@ def _compressed(reader: Reader, own: dict, block) -> np.ndarray:
   if function == "max":
     return np.array([max(column) for column in columns])
   slot = own["compression"]["bias"]
-  for state, matrix in zip(block, own["compression"]["kernel"], strict=True):
+  matrices = np.split(own["compression"]["kernel"], len(block))
+  for state, matrix in zip(block, matrices, strict=True):
     slot = slot + state @ matrix
   return slot
 

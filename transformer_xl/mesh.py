@@ -41,9 +41,8 @@ RULES: tuple[tuple[Any, ...], ...] = (
   (r"layers/\w+/(query|key|value|position)$", P(None, "fsdp", "tensor")),
   (r"feed_forward\w*/in_kernel$", P(None, "fsdp", "tensor")),
   (r"(layers/\w+/output|/out_kernel)$", P(None, "tensor", "fsdp")),
-  (r"compression/kernel$", P(None, None, None, "fsdp")),
   (r"layers/\w+/(content|position|in)_bias$", P(None, "tensor")),
-  (r"layers/.*/kernel$", P(None, "fsdp")),  # Of recurrent cells.
+  (r"layers/.*/kernel$", P(None, "fsdp")),  # Of other mixers.
 )
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 

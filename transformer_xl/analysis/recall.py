@@ -23,7 +23,6 @@ from transformer_xl import storage
 from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
-from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 from transformer_xl.data import recall
 from transformer_xl.data import token_file
@@ -192,12 +191,10 @@ def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
   segment_len = config.eval.segment_len
   lengths = []
   for layer in table.all_layers(model):
-    if not mixer_fields.MIXERS[layer.name].attends:
+    held = layer.mixer.remembered_tokens(model, layer.mem_len(mem_len))
+    if held is None:
       return None
-    length = layer.mem_len(mem_len)
-    if layer.name == "compressive" and mem_len:
-      length += model.compressive.slots * model.compressive.rate
-    lengths.append(length)
+    lengths.append(held)
   whole = sum(math.ceil(length / segment_len) for length in lengths[1:])
   return segment_len - 1 + lengths[0] + whole * segment_len
 

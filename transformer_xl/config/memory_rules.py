@@ -37,8 +37,9 @@ def check(config: schema.ExperimentConfig) -> None:
       f"divide model.num_layers={model.num_layers}, since they repeat; set "
       "--config.model.layers."
     )
-  if "compressive" in model.mixers and model.memory_start != "masked":
-    raise errors.UserError(
-      "a compressive layer has no zeros to attend to: set "
-      "--config.model.memory_start=masked."
-    )
+  for name in model.mixers:
+    if model.memory_start == "zeros" and not known[name].attends_zeros:
+      raise errors.UserError(
+        f"a layer with {name} has no zeros to attend to, but "
+        "model.memory_start=zeros; set --config.model.memory_start=masked."
+      )

@@ -13,11 +13,12 @@ class MixerRules(NamedTuple):
 
   attends: bool = False  # Settings of attention concern it.
   takes_limit: bool = False  # Its memory may be shorter than the model's.
+  attends_zeros: bool = True  # With memory_start="zeros", if it attends.
 
 
 MIXERS = {
   "attention": MixerRules(attends=True, takes_limit=True),
-  "compressive": MixerRules(attends=True),
+  "compressive": MixerRules(attends=True, attends_zeros=False),
   "lstm": MixerRules(),
   "qrnn": MixerRules(),
 }

@@ -6,11 +6,9 @@ Lengths are in tokens; batch sizes are in lanes and global.
 
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import fields
-from transformer_xl.config import mixer_fields
 from transformer_xl.config import model_fields
 from transformer_xl.config import training_fields
 
-CompressiveConfig = mixer_fields.CompressiveConfig
 ModelConfig = model_fields.ModelConfig
 TrainConfig = training_fields.TrainConfig
 EvalConfig = evaluation_fields.EvalConfig

@@ -128,7 +128,7 @@ def log(card: Mapping[str, Any]) -> None:
       loss=loss,
       bits=bits,
       unusual=unusual,
-      memory=settings.memory_text(dict(card)),
+      memory=settings.memory_text(card),
     ),
   )
 

@@ -44,11 +44,11 @@ def open_stream(
 ) -> streams.EvalStream:
   """The segments that an evaluation reads, including its warm-up."""
   warmup = config.eval.warmup_len
-  if warmup < 0:  # As many tokens as the memory holds.
+  if warmup < 0:  # As many tokens as the memory holds, at least its length.
     warmup = mem_len
-    if mem_len and "compressive" in config.model.mixers:
-      compressive = config.model.compressive
-      warmup += compressive.slots * compressive.rate
+    for layer in table.pattern(config.model):
+      held = layer.mixer.remembered_tokens(config.model, mem_len)
+      warmup = max(warmup, held or 0)
   return streams.EvalStream(
     token_file.open_split(config.data.dataset_dir, config.eval.split),
     num_lanes=config.eval.batch_size,

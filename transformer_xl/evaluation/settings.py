@@ -5,6 +5,7 @@ changes a number at evaluation time has to be here.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from transformer_xl.config import schema
@@ -20,12 +21,11 @@ def of_reading(
   same_length: bool,
 ) -> dict[str, Any]:
   """How a model reads text."""
-  has_slots = "compressive" in model.mixers and mem_len > 0
   return {
     "layers": list(model.layers),
     "segment_len": segment_len,
     "mem_len": mem_len,
-    "compressive": dataclasses.asdict(model.compressive) if has_slots else None,
+    "mixer_fields": _mixer_fields(model) if mem_len else {},
     "clamp_len": clamp_len,
     "position_scale": model.position_scale,
     "same_length": visibility.has_window(mem_len, same_length=same_length),
@@ -57,13 +57,21 @@ def of_evaluation(
   }
 
 
-def memory_text(settings: dict[str, Any]) -> str:
+def _mixer_fields(model: schema.ModelConfig) -> dict[str, dict[str, Any]]:
+  """The fields of the mixers that the model has, by mixer."""
+  return {
+    name: dataclasses.asdict(getattr(model, name))
+    for name in sorted(model.mixers)
+    if hasattr(model, name)
+  }
+
+
+def memory_text(settings: Mapping[str, Any]) -> str:
   """The memory behind a number, for people."""
   text = str(settings["mem_len"])
-  slots = settings.get("compressive")
-  if slots:
-    text += f" and {slots['slots']} slots of {slots['rate']}"
-    text += f" ({slots['function']})"
-  if settings.get("layers", ["attention"]) != ["attention"]:
+  if settings["layers"] != ["attention"]:
     text += f" in layers {','.join(settings['layers'])}"
+  for fields in settings["mixer_fields"].values():
+    values = ", ".join(f"{name} {value}" for name, value in fields.items())
+    text += f" ({values})"
   return text

@@ -26,6 +26,7 @@ from transformer_xl.config import schema
 from transformer_xl.model import layer_norm
 from transformer_xl.model import parameters
 from transformer_xl.model import visibility
+from transformer_xl.model.kernels import dense
 from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import mixer
 
@@ -205,6 +206,12 @@ class Compressive(mixer.Mixer):
     return jnp.where(is_visible.any(axis=1)[:, None], losses, 0.0)
 
   @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """Those of memory, and c in each slot."""
+    slots = config.compressive.slots if mem_len else 0
+    return mem_len + slots * config.compressive.rate
+
+  @staticmethod
   def flops(
     config: schema.ModelConfig,
     *,
@@ -243,6 +250,8 @@ class _Compression(nn.Module):
       return jnp.mean(groups, axis=2)
     if config.compressive.function == "max":
       return jnp.max(groups, axis=2)
-    kernel = parameters.kernel(self, "kernel", (rate, width, width))
-    slots = jnp.einsum("bscd,cde->bse", groups, kernel)
+    # As convolutions do, with a stride of c.
+    joined = groups.reshape(lanes, length // rate, rate * width)
+    kernel = parameters.kernel(self, "kernel", (rate * width, width))
+    slots = dense.times(joined, kernel)
     return slots + parameters.vector(self, "bias", width)[None, None]

@@ -95,6 +95,12 @@ class LSTM(mixer.Mixer):
     return mixed, mixer.Kept(carry)
 
   @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """Any number, unless nothing is carried."""
+    del config
+    return None if mem_len else 0
+
+  @staticmethod
   def flops(
     config: schema.ModelConfig,
     *,

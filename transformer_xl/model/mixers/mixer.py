@@ -191,6 +191,15 @@ class Mixer(nn.Module):
     raise NotImplementedError
 
   @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """How many tokens before a segment the layer's state is made of.
+
+    None if there is no limit. By default that is `mem_len`.
+    """
+    del config
+    return mem_len
+
+  @staticmethod
   def flops(
     config: schema.ModelConfig,
     *,
