@@ -83,8 +83,9 @@ class PretrainedModel:
         the other fields of `config.generate`.
     """
     for _, found in self._generate(prompt, seed, options):
-      result = found
-    return result
+      if found is not None:
+        return found
+    raise AssertionError("the last piece comes with all samples")
 
   def stream(
     self, prompt: str, *, seed: int | None = None, **options: Any

@@ -16,7 +16,7 @@ from transformer_xl.config import schema
 from transformer_xl.model import network
 
 # Fields that belong to distances and to memory.
-_LEFT_OUT = ("compression", "compression_rate", "memory_lens", "position_scale")
+_LEFT_OUT = ("layers", "position_scale")
 
 
 def changes(model: schema.ModelConfig) -> dict[str, Any]:

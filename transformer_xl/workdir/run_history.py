@@ -29,9 +29,7 @@ _MEASURED = (
 
 
 # Settings of memory: a card without memory states none of them.
-_OF_MEMORY = (
-  *("same_length", "compression", "compression_rate", "compressed_len"),
-)
+_OF_MEMORY = ("same_length", "mixer_fields")
 
 
 class Curve(NamedTuple):
