@@ -98,6 +98,7 @@ def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp("commands")
   corpus.write(folder / "data")
   (folder / "texts").write_text("abc\nde\n")
+  (folder / ".jax_cache").mkdir()
   shutil.copytree(folder / "data", folder / "truncated")
   tokens = folder / "truncated" / corpus.NAME / "train.npy"
   tokens.write_bytes(tokens.read_bytes()[:300])
@@ -218,8 +219,15 @@ def test_training_ends_with_the_modes_that_finish_it(results, folder):
   log = results["train"]["stderr"]
   assert log.count("test: nll") == 1
   assert "Compiled the update in" in log  # Which no speed includes.
-  assert any((folder / ".jax_cache").iterdir())  # Beside the workdir.
   assert "orbax" not in log
+
+
+def test_no_command_reads_compiled_programs_beside_a_workdir(results, folder):
+  assert {"train", "saved", "generate", "score"} <= results.keys()
+  assert list((folder / ".jax_cache").iterdir()) == []
+  ours = pathlib.Path(os.environ["XDG_CACHE_HOME"], "transformer_xl/compiled")
+  assert any(ours.iterdir())
+  assert ours.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_workdir_is_enough_to_evaluate(results, folder):

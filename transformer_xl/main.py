@@ -92,7 +92,7 @@ def main(argv: list[str]) -> None:
   storage.require_writable(workdir)
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)
-  _start_devices(workdir, config.model.attention)
+  _start_devices(config.model.attention)
   config = with_dtype(config, workdir, _MODE.value)
   from transformer_xl.workdir import agreement  # JAX is loaded now.
   from transformer_xl.workdir import closing
@@ -138,7 +138,7 @@ def _share(workdir: str) -> None:
       storage.forget(workdir)
 
 
-def _start_devices(workdir: str, attention: str) -> None:
+def _start_devices(attention: str) -> None:
   """Joins other processes and logs the devices; JAX is loaded here."""
   plans = _MODE.value == "plan"
   if plans:
@@ -149,7 +149,7 @@ def _start_devices(workdir: str, attention: str) -> None:
 
   # Programs compiled for other devices than ours could be written but not read.
   if not plans and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    folder = compile_cache.folder(workdir)
+    folder = compile_cache.folder()
     jax.config.update("jax_compilation_cache_dir", folder)
   processes.join(
     coordinator=_COORDINATOR.value,
