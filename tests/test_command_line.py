@@ -26,10 +26,11 @@ print(os.environ.get("GLIBC_TUNABLES"), sys.argv[1])
 LOGGING = """
 from absl import logging
 from transformer_xl import command_line
+from transformer_xl import log_lines
 
 def main(argv):
   logging.info("of one")
-  command_line.format_log(3)
+  log_lines.format_log(3)
   logging.info("of many")
   logging.warning("look")
 

@@ -31,6 +31,7 @@ from absl import flags
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import log_lines
 from transformer_xl import processes
 from transformer_xl import storage
 from transformer_xl.config import config_flag
@@ -158,7 +159,7 @@ def _start_devices(attention: str) -> None:
     multihost=_MULTIHOST.value,
   )
   if jax.process_count() > 1:
-    command_line.format_log(jax.process_index())
+    log_lines.format_log(jax.process_index())
   device = jax.devices()[0]
   logging.info(
     "%d x %s, process %d of %d.",

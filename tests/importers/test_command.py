@@ -53,6 +53,12 @@ def test_the_commands_import_and_export(tmp_path):
       "none.pt is missing",
       marks=pytest.mark.rest,
     ),
+    (
+      "main",
+      ["--format=pytorch", "--source=none.pt", "--pre_norm", "false"],
+      "'false' belongs to no flag",
+    ),
+    ("export", ["--target=x", "stray"], "'stray' belongs to no flag"),
     ("export", ["--target=x"], "no config.json"),
   ],
 )

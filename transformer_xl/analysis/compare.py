@@ -29,4 +29,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  command_line.run(main, quiet=False)
+  command_line.run(main, quiet=False, takes_words=True)

@@ -53,11 +53,6 @@ def parse(argv: list[str]) -> list[str]:
     ) from error
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
-  if rest[1:]:
-    raise errors.UserError(
-      f"{rest[1]!r} belongs to no flag; write --flag=VALUE, as in --mode=eval, "
-      "with quotes around a value that has spaces."
-    )
   return rest
 
 
