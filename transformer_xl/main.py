@@ -84,7 +84,7 @@ def main(argv: list[str]) -> None:
   del argv
   config = load.from_config_dict(config_flag.CONFIG.value)
   rules.check_command(config, _MODE.value)
-  workdir = _WORKDIR.value or config_flag.saved_workdir()
+  workdir = os.path.expanduser(_WORKDIR.value or config_flag.saved_workdir())
   if not workdir:
     raise errors.UserError(
       "a run needs a folder to write to: set --workdir=FOLDER."

@@ -206,7 +206,7 @@ def load(
     UserError: there is no such model, or it cannot be loaded.
   """
   logging.get_absl_logger().addFilter(log_lines.is_not_noise)
-  folder = address = os.fspath(source)
+  folder = address = os.path.expanduser(os.fspath(source))
   if address.startswith("hf://"):
     from transformer_xl.importers import hub  # Only this needs its library.
 

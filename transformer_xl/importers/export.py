@@ -7,6 +7,8 @@ The folder loads with `transformer_xl.load`, also after an upload to the Hub,
 and with `TransfoXLLMHeadModel.from_pretrained`.
 """
 
+import os
+
 from absl import flags
 
 from transformer_xl import command_line
@@ -21,9 +23,10 @@ _TARGET = flags.DEFINE_string("target", None, "Folder to make.", required=True)
 def main(argv: list[str]) -> None:
   """Exports the run that the flags name."""
   del argv
-  export_run.export(_WORKDIR.value, _TARGET.value)
+  target = os.path.expanduser(_TARGET.value)
+  export_run.export(os.path.expanduser(_WORKDIR.value), target)
   print(
-    f"{_TARGET.value} is ready for transformer_xl.load and "
+    f"{target} is ready for transformer_xl.load and "
     "TransfoXLLMHeadModel.from_pretrained"
   )
 
