@@ -30,7 +30,9 @@ class JsonLines:
     """
     path = os.path.join(storage.local(workdir), "metrics.jsonl")
     _drop_after(path, step, is_evaluated=is_evaluated)
-    self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    self._file = open(  # noqa: SIM115
+      path, "a", encoding="utf-8", opener=_without_links
+    )
     self.close = self._file.close
 
   def record(self, record: dict[str, Any]) -> None:
@@ -121,7 +123,7 @@ def append_lines(workdir: str, name: str, records: Sequence[Any]) -> None:
   path = os.path.join(storage.local(workdir), name)
   os.makedirs(os.path.dirname(path), exist_ok=True)
   content = "".join(json.dumps(record) + "\n" for record in records).encode()
-  with open(path, "a+b", buffering=0) as file:
+  with open(path, "a+b", 0, opener=_without_links) as file:
     size = file.seek(0, os.SEEK_END)
     if size:
       file.seek(size - 1)
@@ -163,3 +165,8 @@ def _drop_after(path: str, step: int, *, is_evaluated: bool) -> None:
       except (ValueError, LookupError, TypeError, RecursionError):
         continue
   storage.write_text(path, "".join(kept))
+
+
+def _without_links(path: str, flags: int) -> int:
+  """Opens a file for `open`, but refuses a link, which could lead anywhere."""
+  return os.open(path, flags | os.O_NOFOLLOW, 0o666)

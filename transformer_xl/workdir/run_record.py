@@ -111,8 +111,8 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
   meta = json.loads((source / "meta.json").read_text("utf-8"))
   shutil.copy(source / pathlib.Path(meta["vocabulary"]["file"]).name, target)
   # `meta.json` last and whole, since a kept vocabulary is known by it.
-  shutil.copy(source / "meta.json", target / "meta.json.tmp")
-  os.replace(target / "meta.json.tmp", target / "meta.json")
+  content = (source / "meta.json").read_bytes()
+  storage.write_bytes(str(target / "meta.json"), content)
 
 
 def check_vocabulary(
