@@ -1,10 +1,15 @@
 """Lines of the log: the time, what is more than information, and the text."""
 
 import logging as stdlib_logging
+import os
 import re
+import signal
 import sys
+import threading
 
 from absl import logging
+
+_REPEATED_AFTER_SECONDS = 0.1
 
 
 def start() -> None:
@@ -46,9 +51,14 @@ def _label(record: stdlib_logging.LogRecord) -> bool:
 
 
 def _print_unraisable(problem) -> None:
-  """Prints what no code can catch, except what follows a save that failed.
+  """Prints what no code can catch, with two exceptions.
 
-  Tensorstore then tells the end of other writes to a loop that is closed.
+  After a save that failed, Tensorstore tells the end of other writes to a loop
+  that is closed. And Ctrl-C would be lost if it arrives in a callback, such as
+  JAX's at garbage collection: it is repeated until other code receives it.
   """
-  if str(problem.exc_value) != "Event loop is closed":
+  if problem.exc_type is KeyboardInterrupt:
+    repeat = (os.getpid(), signal.SIGINT)
+    threading.Timer(_REPEATED_AFTER_SECONDS, os.kill, repeat).start()
+  elif str(problem.exc_value) != "Event loop is closed":
     sys.__unraisablehook__(problem)

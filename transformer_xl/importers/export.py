@@ -7,11 +7,15 @@ The folder loads with `transformer_xl.load`, also after an upload to the Hub,
 and with `TransfoXLLMHeadModel.from_pretrained`.
 """
 
+from transformer_xl import command_line
+
+if __name__ == "__main__":  # Before the imports that take long.
+  early = command_line.end_at_interrupts()
+
 import os
 
 from absl import flags
 
-from transformer_xl import command_line
 from transformer_xl.importers import export_run
 
 _WORKDIR = flags.DEFINE_string(
@@ -32,4 +36,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+  early.close()  # From here on what was begun is cleaned up.
   command_line.run(main)
