@@ -198,6 +198,13 @@ def test_a_vocabulary_that_was_changed_is_refused(tmp_path):
     vocabulary.load(str(tmp_path))
 
 
+@pytest.mark.parametrize("point", ["00110000", "ffffffff", "wide wid"])
+def test_an_escape_that_is_no_character_is_refused(tmp_path, point):
+  write_dataset(tmp_path, content=f"a\n\\U{point}\n".encode())
+  with pytest.raises(errors.UserError, match="or its vocabulary is damaged"):
+    vocabulary.load(str(tmp_path))
+
+
 def test_a_folder_without_a_dataset_is_refused(tmp_path):
   with pytest.raises(errors.UserError, match=r"meta\.json is missing"):
     vocabulary.load(str(tmp_path))

@@ -110,6 +110,10 @@ def test_the_card_has_the_static_evaluations_of_these_parameters(tmp_path):
   with open(f"{run}/results/cards.jsonl", "w") as file:
     for one in (card, *({**card, **other} for other in others)):
       file.write(json.dumps(one) + "\n")
+    # Damaged by hand.
+    own = {"checkpoint_step": saved_runs.STEP, "parameters": "raw"}
+    for one in ({}, own, card | {"perplexity": "low"}):
+      file.write(json.dumps(one) + "\n")
   folder = tmp_path / "exported"
   export_run.export(run, str(folder))
   (line,) = (folder / "evaluation_cards.jsonl").read_text().splitlines()

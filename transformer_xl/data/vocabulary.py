@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
@@ -295,13 +296,15 @@ def escape_byte(value: str) -> str:
 
 
 def unescape(line: str) -> str:
-  """Returns the symbol that `escape` wrote as this line."""
+  """Returns the symbol that `escape` wrote as this line.
+
+  Raises:
+    ValueError: an escape is no character.
+  """
   if "\\" not in line:
     return line
   return re.sub(
-    r"\\(?:\\|x(..)|u(....)|U(........))",
-    lambda m: chr(int(m[m.lastindex], 16)) if m.lastindex else "\\",
-    line,
+    r"\\(?:\\|x(..)|u(....)|U(........))", _unescape_character, line
   )
 
 
@@ -316,6 +319,15 @@ def printable(text: str) -> str:
     else c
     for c in text
   )
+
+
+def _unescape_character(match: re.Match[str]) -> str:
+  if not match.lastindex:
+    return "\\"
+  point = int(match[match.lastindex], 16)
+  if point > sys.maxunicode:  # For some of these `chr` has another error.
+    raise ValueError(f"{match[0]} is no character")
+  return chr(point)
 
 
 def _escape_character(character: str) -> str:

@@ -54,6 +54,8 @@ FIELDS: dict[str, tuple[Any, str | None]] = {
   "layer_norm_epsilon": (1e-5, "layer_norm_epsilon"),
   "tie_word_embeddings": (True, "tie_weights"),
 }
+# Older versions of transformers wrote it.
+_SEGMENT_LEN = "tgt_len"
 DEFAULTS = {theirs: default for theirs, (default, _) in FIELDS.items()}
 OURS = {theirs: ours for theirs, (_, ours) in FIELDS.items() if ours}
 
@@ -70,13 +72,27 @@ def read(path: str) -> mapping.Source:
     raise errors.UserError(
       f"{path} has no weights; it needs one of {', '.join(WEIGHTS)}."
     )
-  is_torch, clamp_len = file.endswith(".bin"), max(fields["clamp_len"], 0)
-  segment_len, mem_len = fields.get("tgt_len") or 128, fields["mem_len"]
+  if file.endswith(".bin"):
+    tensors = torch_file.read(file).tensors()
+  else:
+    tensors = read_safetensors(file)
+  num_layers = fields["n_layer"]
+  if num_layers > len(tensors):  # The names of each layer's will be listed.
+    raise errors.UserError(
+      f"{path} has n_layer={num_layers} in config.json, but only "
+      f"{len(tensors)} tensors; restore the file that save_pretrained wrote."
+    )
+  lengths = mapping.Lengths(
+    segment_len=fields[_SEGMENT_LEN] or 128,
+    mem_len=fields["mem_len"],
+    clamp_len=max(fields["clamp_len"], 0),
+    same_length=fields["same_length"],
+  )
   return mapping.Source(
-    torch_file.read(file).tensors() if is_torch else read_safetensors(file),
+    tensors,
     (file,),
     _model(fields, file),
-    mapping.Lengths(segment_len, mem_len, clamp_len, fields["same_length"]),
+    lengths,
     mapping.find(path, VOCABULARIES),
     fields.get(OWN, {}),
   )
@@ -182,7 +198,7 @@ def read_config(folder: str) -> dict[str, Any]:
       f"{path} describes a model of the type {kind!r}; only 'transfo-xl' can "
       "be imported."
     )
-  for name, default in DEFAULTS.items():
+  for name, default in (DEFAULTS | {_SEGMENT_LEN: 128}).items():
     value = fields.setdefault(name, default)
     allowed = (int, float) if isinstance(default, float) else type(default)
     if not isinstance(value, allowed):
@@ -204,11 +220,17 @@ def _model(fields: dict[str, Any], path: str) -> dict[str, Any]:
   cutoffs = tuple(fields["cutoffs"])
   style = "all_but_first" if fields["proj_share_all_but_first"] else "none"
   tied = mapping.shared_projections(style, len(cutoffs) + 1)
+  tied = fields.get("tie_projs", tied)
+  if not isinstance(tied, list):
+    raise errors.UserError(
+      f"{path} has tie_projs={tied!r}, which must be a list of true and false; "
+      "restore the file that save_pretrained wrote."
+    )
   return {
     **{ours: fields[theirs] for theirs, ours in OURS.items()},
     "cutoffs": cutoffs,
     "attention_dropout_rate": float(fields["dropatt"]),
-    "tie_projections": mapping.tie_projections(fields.get("tie_projs", tied)),
+    "tie_projections": mapping.tie_projections(tied),
     "project_equal_width": True,
     "memory_start": "zeros",
     "same_length_window": "mem_len",

@@ -190,7 +190,13 @@ def make_config(
   elif found.lengths is not None:
     mem_lens = (found.lengths.mem_len,)
     config.eval.update(found.lengths._asdict() | {"mem_len": mem_lens})
-  config.model.update(found.model)
+  try:
+    config.model.update(found.model)
+  except (TypeError, ValueError) as error:
+    raise errors.UserError(
+      f"the source describes no model that can be imported ({error}); restore "
+      "its configuration."
+    ) from None
   # bfloat16 in training is a choice of our experiments, not of the source.
   config.model.dtype = "float32"
   config.generate.mem_len = config.score.mem_len = config.eval.mem_len[0]

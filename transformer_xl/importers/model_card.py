@@ -40,14 +40,19 @@ _LIBRARY = "transformer_xl"
 
 
 def evaluations(workdir: str, *, step: int, parameters: str) -> list[dict]:
-  """The static cards of `results/cards.jsonl` of these parameters."""
+  """The static cards of `results/cards.jsonl` of these parameters.
+
+  Damaged ones are left out.
+  """
   path = os.path.join(storage.local(workdir), "results", "cards.jsonl")
   wanted = (step, parameters)
   return [
     card
     for card in metrics_log.read_lines(path)
-    if (card["checkpoint_step"], card["parameters"]) == wanted
+    if (card.get("checkpoint_step"), card.get("parameters")) == wanted
     and cards_lib.is_static(card)
+    and {"dataset", "split", "mem_len"} <= card.keys()
+    and all(isinstance(card.get(metric), float | None) for metric in _METRICS)
   ]
 
 
