@@ -212,6 +212,8 @@ def _resolve(storages: dict[str, Storage], reference: Any) -> Any:
   if view and view[0] is not None:
     raise ValueError("a view of a storage, which PyTorch 0.3 wrote")
   key = inert_pickle.text(key)
+  if not isinstance(key, str):
+    raise ValueError("a storage without a name")
   dtype = np.dtype(DTYPES[kind.__name__.removesuffix("Storage")])
   storage = Storage(key, dtype, size)
   return storages.setdefault(key, storage)

@@ -76,12 +76,6 @@ def read(path: str) -> mapping.Source:
     tensors = torch_file.read(file).tensors()
   else:
     tensors = read_safetensors(file)
-  num_layers = fields["n_layer"]
-  if num_layers > len(tensors):  # The names of each layer's will be listed.
-    raise errors.UserError(
-      f"{path} has n_layer={num_layers} in config.json, but only "
-      f"{len(tensors)} tensors; restore the file that save_pretrained wrote."
-    )
   lengths = mapping.Lengths(
     segment_len=fields[_SEGMENT_LEN] or 128,
     mem_len=fields["mem_len"],

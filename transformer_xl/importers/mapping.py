@@ -98,6 +98,11 @@ def import_tensors(
     UserError: a tensor is missing, unused or of a wrong shape, or tensors that
       should be shared differ.
   """
+  if config.num_layers > len(tensors):  # Too many names would be listed.
+    raise errors.UserError(
+      f"the source's configuration has {config.num_layers} layers, but there "
+      f"are only {len(tensors)} tensors; restore its configuration."
+    )
   layout = list(layout)
   _check_names(tensors, layout, ignored)
   try:
