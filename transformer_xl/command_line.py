@@ -98,11 +98,29 @@ def use_huge_pages() -> None:
   os.execv(sys.executable, sys.orig_argv)
 
 
+def open_closed_streams() -> None:
+  """Opens the null device in place of standard streams that a shell has closed.
+
+  After `>&-` the next file that is opened would take the stream's number, and
+  get what is printed.
+  """
+  for number, name in enumerate(("stdin", "stdout", "stderr")):
+    try:
+      os.fstat(number)
+    except OSError:
+      # The lowest number that is free, so that of the stream.
+      os.open(os.devnull, os.O_RDWR)
+    if getattr(sys, name) is None:
+      mode = "r" if name == "stdin" else "w"
+      setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
 def end_at_interrupts(*, keeps_running: bool = False) -> Answers:
   """Lets Ctrl-C end the process at once, with one line, until it is closed.
 
   If it `keeps_running`, losing the terminal does not end it.
   """
+  open_closed_streams()  # Before the files of this function.
 
   def answer(number: signal.Signals) -> None:
     if number == signal.SIGHUP:
@@ -250,6 +268,7 @@ def run(
       main(argv)
       sys.stdout.flush()
 
+  open_closed_streams()
   with contextlib.suppress(AttributeError):  # A notebook needs no escapes.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore
   app.run(guarded, flags_parser=parse_or_help)
