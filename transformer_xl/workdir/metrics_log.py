@@ -6,6 +6,7 @@ restored step are dropped, because the run writes them again.
 
 import datetime
 import json
+import math
 import os
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ class JsonLines:
 
   def record(self, record: dict[str, Any]) -> None:
     """Writes a line."""
-    self._file.write(json.dumps(record) + "\n")
+    self._file.write(to_json(record) + "\n")
     self._file.flush()
 
 
@@ -100,6 +101,22 @@ class Writer:
       tracker.close()
 
 
+def finite(value: Any) -> Any:
+  """A value for JSON, which lacks infinities and NaN: they become null."""
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  if isinstance(value, dict):
+    return {name: finite(part) for name, part in value.items()}
+  if isinstance(value, list | tuple):
+    return [finite(part) for part in value]
+  return value
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+  """JSON that every program reads, also after divergence."""
+  return json.dumps(finite(value), indent=indent, allow_nan=False)
+
+
 def write_json(workdir: str, name: str, value: Any) -> None:
   """Writes a file of a workdir completely or not at all.
 
@@ -108,7 +125,7 @@ def write_json(workdir: str, name: str, value: Any) -> None:
   if jax.process_index() != 0:
     return
   path = os.path.join(storage.local(workdir), name)
-  storage.write_text(path, json.dumps(value, indent=2) + "\n")
+  storage.write_text(path, to_json(value, indent=2) + "\n")
   logging.info("Wrote %s.", os.path.join(workdir, name))
 
 
@@ -122,7 +139,7 @@ def append_lines(workdir: str, name: str, records: Sequence[Any]) -> None:
     return
   path = os.path.join(storage.local(workdir), name)
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  content = "".join(json.dumps(record) + "\n" for record in records).encode()
+  content = "".join(to_json(record) + "\n" for record in records).encode()
   with open(path, "a+b", 0, opener=_without_links) as file:
     size = file.seek(0, os.SEEK_END)
     if size:
