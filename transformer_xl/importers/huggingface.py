@@ -4,6 +4,7 @@ The format is described in docs/specification.md, section 21.1.
 """
 
 import json
+import operator
 import os
 import pathlib
 from collections.abc import Iterator
@@ -25,8 +26,20 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 IGNORED = pytorch.IGNORED
 VOCABULARY = "vocabulary"  # A folder that an export adds: it is of any kind.
 VOCABULARIES = (VOCABULARY, "vocab.pkl", "vocab.bin", "vocab.txt")
-# The entry of config.json for fields of ours without a counterpart.
+# The entry of config.json for fields of ours without a counterpart, and all
+# that it may have. Files are the reader's own.
 OWN = "transformer_xl"
+REQUIRED = (
+  *("model.memory_start", "model.same_length_window", "model.dtype"),
+  *("eval.segment_len", "eval.mem_len", "score.segment_len", "score.mem_len"),
+  *("generate.segment_len", "generate.mem_len"),
+)
+OPTIONAL = tuple(
+  path
+  for path in schema.FIELDS
+  if path.partition(".")[0] in ("seed", "generate", "score")
+  and path not in (*REQUIRED, "generate.prompt_file", "score.file")
+)
 # By name: the default of transformers 4.35.2, for a config.json that omits it,
 # and our field of the same value.
 FIELDS: dict[str, tuple[Any, str | None]] = {
@@ -109,19 +122,20 @@ def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
 
 
 def own_fields(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """What `load` needs and config.json has no names for, by group."""
-  model = ("memory_start", "same_length_window", "dtype")
-  lengths = ("segment_len", "mem_len")
-  names = {
-    "model": model,
-    "eval": lengths,
-    "score": lengths,
-    "generate": lengths,
-  }
-  return {
-    group: {name: getattr(getattr(config, group), name) for name in names}
-    for group, names in names.items()
-  }
+  """What `load` needs and config.json has no names for, by group.
+
+  Of OPTIONAL it has only what differs from the default.
+  """
+  result: dict[str, Any] = {}
+  for path in (*REQUIRED, *OPTIONAL):
+    value = operator.attrgetter(path)(config)
+    if path in REQUIRED or value != schema.FIELDS[path].default:
+      *groups, name = path.split(".")
+      target = result
+      for group in groups:
+        target = target.setdefault(group, {})
+      target[name] = value
+  return result
 
 
 def config_fields(
