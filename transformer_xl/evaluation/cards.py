@@ -26,16 +26,6 @@ _USUAL = {
 }
 
 
-def finite(card: dict[str, Any]) -> dict[str, Any]:
-  """A card with null for infinities and NaN, which JSON lacks."""
-  return {
-    name: None
-    if isinstance(value, float) and not math.isfinite(value)
-    else value
-    for name, value in card.items()
-  }
-
-
 def is_static(card: Mapping[str, Any]) -> bool:
   """Whether nothing adapted to the split, so that protocols are alike."""
   return not any(card.get(kind) for kind in ADAPTED)

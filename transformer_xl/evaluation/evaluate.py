@@ -29,6 +29,7 @@ from transformer_xl.evaluation import scorer
 from transformer_xl.evaluation import units
 from transformer_xl.model import kinds
 from transformer_xl.model import visibility
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -168,7 +169,7 @@ class Subject(NamedTuple):
       "seconds": score.seconds,
       "tokens_per_second": score.num_tokens / score.seconds,
     }
-    return cards_lib.finite(card)
+    return metrics_log.finite(card)
 
 
 def per_token(

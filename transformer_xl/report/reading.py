@@ -77,6 +77,11 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   mesh, params, step = trained_model.load(config, workdir)
   with jax.set_mesh(mesh):
     found = _read_text(params, mesh, file, config, mem_len, segment_len, bins)
+  if not np.isfinite(found.nll).all():
+    raise errors.UserError(
+      f"the model of checkpoint {step} has diverged, and its losses are no "
+      "numbers; name an older one: --config.eval.checkpoint=STEP."
+    )
   return {
     "dataset": config.data.name,
     "split": split,
