@@ -17,8 +17,21 @@ SMOKE := tests/evaluation/test_cards.py tests/evaluation/test_evaluate.py \
 PYTEST := JAX_PLATFORMS=cpu GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
   $(BIN)/python -m pytest
 
+# How XLA computes on other processors. The first limit is on the instructions
+# that it compiles to. The kernels of YNNPACK, which it calls, would still look
+# for AVX-512 and AMX by themselves, so the second flag leaves them out.
+FLAGS_AVX2 := --xla_cpu_max_isa=AVX2 --xla_cpu_experimental_ynn_fusion_type=
+FLAGS_AVX512 := --xla_cpu_max_isa=AVX512
+FLAGS_all :=
+# The case that `test-processor` runs: instructions, cores (XLA has a thread for
+# each) and whether memory comes in huge pages.
+ISA ?= AVX2
+CORES ?= 0
+HUGE_PAGES ?= 0
+
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
-.PHONY: test-conformance parity bench plan-table lock fuzz fuzz-runs audit tpu-session
+.PHONY: test-processor test-processors test-conformance parity bench plan-table
+.PHONY: lock fuzz fuzz-runs audit tpu-session
 
 quickstart: $(VENV)/installed
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
@@ -37,6 +50,24 @@ test-all: $(VENV)/installed
 
 test-smoke: $(VENV)/installed
 	$(PYTEST) $(PARALLEL) $(SMOKE)
+
+# The same as another processor computes it, by default an old one with a
+# single core.
+test-processor: $(VENV)/installed
+	JAX_PLATFORMS=cpu GLIBC_TUNABLES=glibc.malloc.hugetlb=$(HUGE_PAGES) \
+	  XLA_FLAGS="$(FLAGS_$(ISA))" taskset --cpu-list $(CORES) \
+	  $(BIN)/python -m pytest $(SMOKE)
+
+# All twelve cases.
+test-processors: $(VENV)/installed
+	set -e; \
+	for isa in AVX2 AVX512 all; do \
+	  for cores in 0 0,1; do \
+	    for pages in 0 1; do \
+	      $(MAKE) test-processor ISA=$$isa CORES=$$cores HUGE_PAGES=$$pages; \
+	    done; \
+	  done; \
+	done
 
 # Hurts runs in every way; writes the tables in docs/measurements/reliability.md.
 test-faults: $(VENV)/installed

@@ -128,4 +128,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  command_line.run(main)
+  command_line.run(main, takes_words=True)

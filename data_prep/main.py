@@ -75,11 +75,7 @@ _DESCRIBE = flags.DEFINE_bool(
 
 def main(argv: list[str]) -> None:
   """Prepares or describes a dataset; UserError if that is not possible."""
-  if len(argv) > 1:
-    raise errors.UserError(
-      f"{argv[1]!r} belongs to no flag; write --flag=VALUE, with quotes around"
-      " a value that has spaces or patterns."
-    )
+  del argv
   given: dict[str, Any] = {
     flag.name: flag.value for flag in _FLAGS if flag.value is not None
   }

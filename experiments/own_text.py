@@ -61,7 +61,7 @@ def get_config(dataset: str = "") -> ml_collections.ConfigDict:
       "name the folder of the prepared text in data/, as in "
       "--config=experiments/own_text.py:books, or its path."
     )
-  folder, name = os.path.split(dataset.rstrip("/"))
+  folder, name = os.path.split(os.path.expanduser(dataset.rstrip("/")))
   config = base.get_config()
   config.data.update({"name": name, "dir": folder or config.data.dir})
   prepared = os.path.join(config.data.dir, name)

@@ -51,6 +51,8 @@ _checks = jaxtyping.install_import_hook(
 )
 
 _CACHE = pathlib.Path(__file__).parents[1] / ".jax_cache"
+# Commands keep their compiled programs there, too, not in the user's home.
+os.environ["XDG_CACHE_HOME"] = str(_CACHE)
 _COUNT = itertools.count(1)  # Counts the tests that this process runs.
 _MAPS = pathlib.Path("/proc/self/maps")
 

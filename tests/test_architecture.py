@@ -22,8 +22,8 @@ ROOMS = (
   *("evaluation", "workdir", "model", "data", "config", "formats"),
 )
 GROUND_FLOOR = (
-  *("command_line", "errors", "hardware", "input_files", "mesh", "mesh_axes"),
-  *("processes", "shapes", "storage"),
+  *("command_line", "errors", "hardware", "input_files", "log_lines", "mesh"),
+  *("mesh_axes", "processes", "shapes", "storage"),
 )
 OUTSIDE = ("data_prep", "experiments", "benchmarks", "scripts", "tests")
 # `main` prepares data and reads experiments; `--published` of the importers

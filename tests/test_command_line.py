@@ -23,13 +23,30 @@ assert count < 2
 print("once")
 print(os.environ.get("GLIBC_TUNABLES"), sys.argv[1])
 """
+CLOSED = """
+import os, sys
+from absl import flags
+from transformer_xl import command_line
+
+command_line.end_at_interrupts()
+FILE = flags.DEFINE_string("file", None, "")
+
+def main(argv):
+  with open(FILE.value, "w") as file:
+    print("printed", flush=True)
+    print("printed", file=sys.stderr, flush=True)
+    file.write(f"read {sys.stdin.buffer.read().decode()!r}")
+
+command_line.run(main)
+"""
 LOGGING = """
 from absl import logging
 from transformer_xl import command_line
+from transformer_xl import log_lines
 
 def main(argv):
   logging.info("of one")
-  command_line.format_log(3)
+  log_lines.format_log(3)
   logging.info("of many")
   logging.warning("look")
 
@@ -99,6 +116,18 @@ command_line.run(lambda argv: print("5 \u20ac"))
   )
   assert (finished.returncode, finished.stderr) == (0, b"")
   assert finished.stdout == b"5 \\u20ac\n"
+
+
+def test_a_command_runs_with_closed_streams(tmp_path):
+  """What it prints gets into no file that it opens."""
+  line = 'exec "$0" -c "$1" "$2" <&- >&- 2>&-'
+  path = tmp_path / "file"
+  finished = subprocess.run(
+    ["sh", "-c", line, sys.executable, CLOSED, f"--file={path}"],
+    cwd=test_main.ROOT,
+  )
+  assert finished.returncode == 0
+  assert path.read_text() == "read ''"
 
 
 @pytest.mark.parametrize(

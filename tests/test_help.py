@@ -24,6 +24,8 @@ REFUSED = {
   "vanilla without a name": "--config=experiments/vanilla.py:ptb_small",
   "own text without a name": "--config=experiments/own_text.py:books",
   "own text that is not there": "no prepared data in nowhere/books",
+  "a path with a colon": "co:lon/my.py has a colon in its path",
+  "a file whose name ends in saved.py": "set --workdir=FOLDER",
   "no such study": "experiments/beyond.py has no study 'shapes'; it has",
 }
 COMMANDS = {
@@ -42,6 +44,9 @@ COMMANDS = {
     *("--config=experiments/own_text.py:nowhere/books", NEW),
   ],
   "no such study": ["--config=experiments/beyond.py:shapes", NEW],
+  "a path with a colon": ["--config=co:lon/my.py:books", NEW],
+  "a file whose name ends in saved.py": ["--config=my_saved.py:books"],
+  "a file of an experiment's name": ["--config=quickstart", "--help"],
   "help": ["--help"],
   "help with a file": [
     *("--config=experiments/ptb.py", "--config.seed=7", "--help"),
@@ -50,9 +55,30 @@ COMMANDS = {
 }
 
 
+OWN = """
+from experiments import base
+
+def get_config(name):
+  return base.get_config()
+"""
+
+
 @pytest.fixture(scope="module")
-def results():
-  return test_main.finished(COMMANDS)
+def results(tmp_path_factory):
+  """What becomes of each command in a folder with files of the user's own."""
+  folder = tmp_path_factory.mktemp("own")
+  (folder / "co:lon").mkdir()
+  for name in ("co:lon/my.py", "my_saved.py"):
+    (folder / name).write_text(OWN)
+  (folder / "quickstart").write_text("This is no Python.")
+  groups = [
+    [{"arguments": arguments, "folder": str(folder)}]
+    for arguments in COMMANDS.values()
+  ]
+  finished = test_main.finished_groups(groups)
+  return {
+    name: result for name, (result,) in zip(COMMANDS, finished, strict=True)
+  }
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -68,6 +94,7 @@ def test_a_name_that_is_none_ends_in_one_line(results, case):
   [
     ("help", "base"),
     ("help with a file", "experiments/ptb.py"),
+    ("a file of an experiment's name", "quickstart"),
   ],
 )
 def test_help_has_every_experiment_and_field(results, case, source):

@@ -34,6 +34,23 @@ def wait(*arguments):
 evaluate.Evaluator._score = wait
 runpy.run_module("transformer_xl.main", run_name="__main__")
 """
+# JAX, too, has a callback at garbage collection. Python drops its exceptions.
+COLLECTING = """
+import gc, time
+from transformer_xl import command_line
+
+def wait(phase, about):
+  print("here", flush=True)
+  time.sleep(1)
+
+def main(argv):
+  gc.callbacks.append(wait)
+  gc.collect()
+  gc.callbacks.remove(wait)
+  time.sleep(60)
+
+command_line.run(main)
+"""
 
 
 def interrupted(program, flags=(), **environment):
@@ -66,12 +83,21 @@ LAST = f"error: {command_line.INTERRUPTION}"
 
 @pytest.mark.parametrize(
   "module",
-  ["transformer_xl.main", "data_prep.main", "transformer_xl.importers.main"],
+  [
+    "transformer_xl.main",
+    "data_prep.main",
+    "transformer_xl.importers.main",
+    "transformer_xl.importers.export",
+  ],
 )
 def test_ctrl_c_during_the_imports_is_one_line(tmp_path, module):
   (tmp_path / "numpy.py").write_text(SLOW_MODULE)
   path = os.pathsep.join([str(tmp_path), str(ROOT)])
   assert interrupted(["-m", module], PYTHONPATH=path) == [LAST]
+
+
+def test_ctrl_c_in_a_callback_that_loses_exceptions_is_one_line():
+  assert interrupted(["-c", COLLECTING]) == [LAST]
 
 
 def test_ctrl_c_in_an_evaluation_is_one_line_and_keeps_results(tmp_path):

@@ -98,10 +98,13 @@ def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp("commands")
   corpus.write(folder / "data")
   (folder / "texts").write_text("abc\nde\n")
+  (folder / ".jax_cache").mkdir()
   shutil.copytree(folder / "data", folder / "truncated")
   tokens = folder / "truncated" / corpus.NAME / "train.npy"
   tokens.write_bytes(tokens.read_bytes()[:300])
-  return folder
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("HOME", str(folder))
+    yield folder
 
 
 def commands(folder):
@@ -119,7 +122,13 @@ def commands(folder):
     ],
     "saved": [saved, "--mode=eval", "--config.eval.mem_len=(0,16)"],
     "generate": [saved, "--mode=generate", "--config.generate.prompt=abc"],
-    "score": [saved, "--mode=score", f"--config.score.file={folder}/texts"],
+    "score": [
+      *("--config=saved:~/run", "--mode=score", "--config.score.file=~/texts"),
+    ],
+    "home": [
+      *("--mode=score", "--config=saved:~/run", "--workdir=~/scores"),
+      "--config.score.file=~/texts",
+    ],
     "outside the root": [
       *(saved, "--mode=eval", "--config.eval.split=valid"),
       "--config.eval.mem_len=3",
@@ -218,8 +227,15 @@ def test_training_ends_with_the_modes_that_finish_it(results, folder):
   log = results["train"]["stderr"]
   assert log.count("test: nll") == 1
   assert "Compiled the update in" in log  # Which no speed includes.
-  assert any((folder / ".jax_cache").iterdir())  # Beside the workdir.
   assert "orbax" not in log
+
+
+def test_no_command_reads_compiled_programs_beside_a_workdir(results, folder):
+  assert {"train", "saved", "generate", "score"} <= results.keys()
+  assert list((folder / ".jax_cache").iterdir()) == []
+  ours = pathlib.Path(os.environ["XDG_CACHE_HOME"], "transformer_xl/compiled")
+  assert any(ours.iterdir())
+  assert ours.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_workdir_is_enough_to_evaluate(results, folder):
@@ -243,6 +259,13 @@ def test_a_workdir_is_enough_to_score(results, folder):
   path = folder / "run" / "results" / "score.json"
   counts = [text["num_tokens"] for text in json.loads(path.read_text())]
   assert counts == [3, 2]
+
+
+def test_a_tilde_is_the_home_of_the_user(results, folder):
+  assert results["home"]["status"] == 2
+  assert not pathlib.Path(ROOT, "~").exists()
+  *_, last = results["home"]["stderr"].splitlines()
+  assert f"{folder}/scores" in last
 
 
 @pytest.mark.rest

@@ -1,6 +1,7 @@
 """`transformer_xl.load` as its users call it: nothing else is imported."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -83,6 +84,12 @@ def test_texts_of_any_lengths_are_scored_as_if_alone(model):
   np.testing.assert_allclose(scores[1].log_probs, expected, **ROUNDING)
   assert [len(best) for best in scores[0].top] == [3, 3]
   assert model.score([]) == []
+
+
+def test_a_tilde_is_the_home_of_the_user(folder, model, monkeypatch):
+  monkeypatch.setenv("HOME", os.path.dirname(folder))
+  loaded = transformer_xl.load(f"~/{os.path.basename(folder)}", **LENGTHS)
+  assert loaded.config == model.config
 
 
 @pytest.mark.rest

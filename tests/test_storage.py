@@ -1,5 +1,7 @@
 """Copies of folders in an emulated bucket, and what a bucket refuses."""
 
+import concurrent.futures
+import errno
 import importlib.util
 import os
 import pathlib
@@ -14,6 +16,7 @@ from etils import epath
 
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.workdir import metrics_log
 
 # The words of Google's answers; the addresses of accounts are made up.
 FORBIDDEN = (
@@ -88,6 +91,52 @@ def test_a_folder_on_disk_is_itself(tmp_path):
   storage.refresh(folder, "log")
   assert storage.cached(folder, "x.npy", "0") == f"{folder}/x.npy"
   assert not list(tmp_path.iterdir())
+
+
+def test_writers_at_the_same_time_leave_a_whole_file(tmp_path):
+  """Each reader sees the text of one writer, from its start to its end."""
+  path = str(tmp_path / "results" / "card.json")
+  storage.write_text(path, "a" * 100_000)
+
+  def write(letter):
+    for _ in range(100):
+      storage.write_text(path, letter * 100_000)
+      text = storage.read_text(path)
+      assert len(text) == 100_000
+      assert len(set(text)) == 1
+
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    for finished in [pool.submit(write, letter) for letter in "abcd"]:
+      finished.result()
+  assert [entry.name for entry in os.scandir(tmp_path / "results")] == [
+    "card.json"
+  ]
+
+
+def test_no_link_in_a_folder_is_written_through(tmp_path):
+  victim = tmp_path / "victim"
+  victim.write_text("mine")
+  folder = tmp_path / "run"
+  folder.mkdir()
+  for name in ("card.json", "card.json.tmp", "lines.jsonl"):
+    (folder / name).symlink_to(victim)
+  storage.write_text(str(folder / "card.json"), "theirs")
+  with pytest.raises(OSError, match="symbolic links"):
+    metrics_log.append_lines(str(folder), "lines.jsonl", ["theirs"])
+  assert victim.read_text() == "mine"
+  assert (folder / "card.json").read_text() == "theirs"
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+  def refuse(_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  storage.write_text(str(tmp_path / "card"), "before")
+  monkeypatch.setattr(os, "fsync", refuse)
+  with pytest.raises(OSError, match="No space left"):
+    storage.write_text(str(tmp_path / "card"), "after")
+  assert [path.name for path in tmp_path.iterdir()] == ["card"]
+  assert (tmp_path / "card").read_text() == "before"
 
 
 def test_addresses_and_paths():

@@ -4,9 +4,7 @@ import contextlib
 import errno
 import functools
 import glob
-import logging as stdlib_logging
 import os
-import re
 import runpy
 import select
 import shlex
@@ -25,6 +23,7 @@ from absl import flags
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import log_lines
 
 INTERRUPTION = "interrupted; the same command starts it again."
 INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
@@ -99,11 +98,29 @@ def use_huge_pages() -> None:
   os.execv(sys.executable, sys.orig_argv)
 
 
+def open_closed_streams() -> None:
+  """Opens the null device in place of standard streams that a shell has closed.
+
+  After `>&-` the next file that is opened would take the stream's number, and
+  get what is printed.
+  """
+  for number, name in enumerate(("stdin", "stdout", "stderr")):
+    try:
+      os.fstat(number)
+    except OSError:
+      # The lowest number that is free, so that of the stream.
+      os.open(os.devnull, os.O_RDWR)
+    if getattr(sys, name) is None:
+      mode = "r" if name == "stdin" else "w"
+      setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
 def end_at_interrupts(*, keeps_running: bool = False) -> Answers:
   """Lets Ctrl-C end the process at once, with one line, until it is closed.
 
   If it `keeps_running`, losing the terminal does not end it.
   """
+  open_closed_streams()  # Before the files of this function.
 
   def answer(number: signal.Signals) -> None:
     if number == signal.SIGHUP:
@@ -209,6 +226,7 @@ def run(
   parse: Callable[[list[str]], list[str]] = flags.FLAGS,
   describe: Callable[[list[str]], str] = describe,
   quiet: bool = True,
+  takes_words: bool = False,
 ) -> None:
   """Runs a command and ends the process.
 
@@ -221,6 +239,7 @@ def run(
     parse: parses the flags of a command line and returns the other arguments.
     describe: makes the text of `--help` from a command line without it.
     quiet: log errors only.
+    takes_words: whether arguments that are not flags are allowed.
   """
 
   def parse_or_help(argv: list[str]) -> list[str]:
@@ -237,29 +256,22 @@ def run(
     from transformer_xl import storage
 
     storage.configure()
-    logging.get_absl_handler().addFilter(is_not_noise)
-    logging.get_absl_handler().addFilter(_label)
-    format_log()
-    sys.unraisablehook = _print_unraisable
+    log_lines.start()
     if quiet:
       logging.set_verbosity(logging.ERROR)
     with _one_line():
+      if argv[1:] and not takes_words:
+        raise errors.UserError(
+          f"{argv[1]!r} belongs to no flag; write --flag=VALUE, with quotes "
+          "around a value that has spaces or patterns."
+        )
       main(argv)
       sys.stdout.flush()
 
+  open_closed_streams()
   with contextlib.suppress(AttributeError):  # A notebook needs no escapes.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore
   app.run(guarded, flags_parser=parse_or_help)
-
-
-def format_log(process: int | None = None) -> None:
-  """Starts log lines with the time, and the number of one of many processes."""
-  number = "" if process is None else f"[{process}] "
-  logging.get_absl_handler().setFormatter(
-    stdlib_logging.Formatter(
-      f"%(asctime)s {number}%(label)s%(message)s", "%H:%M:%S"
-    )
-  )
 
 
 @contextlib.contextmanager
@@ -294,32 +306,3 @@ def _one_line() -> Iterator[None]:
 def _is_lost_output(error: Exception) -> bool:
   codes = (errno.EPIPE, errno.EIO)  # A pipe's reader or the terminal is gone.
   return isinstance(error, OSError) and error.errno in codes
-
-
-def _print_unraisable(problem) -> None:
-  """Prints what no code can catch, except what follows a save that failed.
-
-  Tensorstore then tells the end of other writes to a loop that is closed.
-  """
-  if str(problem.exc_value) != "Event loop is closed":
-    sys.__unraisablehook__(problem)
-
-
-def is_not_noise(record: stdlib_logging.LogRecord) -> bool:
-  """Drops what libraries log about themselves, but keeps their warnings.
-
-  Orbax logs about fifty lines for each save, and warns of what is intended.
-  Errors that they log with a traceback are raised as well.
-  """
-  if not re.search(r"/(orbax|jax|fsspec|gcsfs)/", record.pathname):
-    return True
-  intended = r"did not provide metrics|read_only=True|is read only"
-  is_intended = re.search(intended, record.getMessage())
-  return record.levelname != "INFO" and not (is_intended or record.exc_info)
-
-
-def _label(record: stdlib_logging.LogRecord) -> bool:
-  """Marks what is more than information."""
-  level = record.levelname.lower()
-  record.label = "" if record.levelno <= stdlib_logging.INFO else f"{level}: "
-  return True

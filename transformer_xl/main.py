@@ -31,6 +31,7 @@ from absl import flags
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import log_lines
 from transformer_xl import processes
 from transformer_xl import storage
 from transformer_xl.config import config_flag
@@ -83,7 +84,7 @@ def main(argv: list[str]) -> None:
   del argv
   config = load.from_config_dict(config_flag.CONFIG.value)
   rules.check_command(config, _MODE.value)
-  workdir = _WORKDIR.value or config_flag.saved_workdir()
+  workdir = os.path.expanduser(_WORKDIR.value or config_flag.saved_workdir())
   if not workdir:
     raise errors.UserError(
       "a run needs a folder to write to: set --workdir=FOLDER."
@@ -92,7 +93,7 @@ def main(argv: list[str]) -> None:
   storage.require_writable(workdir)
   _require_folder("config.data.dir", config.data.dir)
   _require_folder("config.train.init_from", config.train.init_from)
-  _start_devices(workdir, config.model.attention)
+  _start_devices(config.model.attention)
   config = with_dtype(config, workdir, _MODE.value)
   from transformer_xl.workdir import agreement  # JAX is loaded now.
   from transformer_xl.workdir import closing
@@ -138,7 +139,7 @@ def _share(workdir: str) -> None:
       storage.forget(workdir)
 
 
-def _start_devices(workdir: str, attention: str) -> None:
+def _start_devices(attention: str) -> None:
   """Joins other processes and logs the devices; JAX is loaded here."""
   plans = _MODE.value == "plan"
   if plans:
@@ -149,7 +150,7 @@ def _start_devices(workdir: str, attention: str) -> None:
 
   # Programs compiled for other devices than ours could be written but not read.
   if not plans and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    folder = compile_cache.folder(workdir)
+    folder = compile_cache.folder()
     jax.config.update("jax_compilation_cache_dir", folder)
   processes.join(
     coordinator=_COORDINATOR.value,
@@ -158,7 +159,7 @@ def _start_devices(workdir: str, attention: str) -> None:
     multihost=_MULTIHOST.value,
   )
   if jax.process_count() > 1:
-    command_line.format_log(jax.process_index())
+    log_lines.format_log(jax.process_index())
   device = jax.devices()[0]
   logging.info(
     "%d x %s, process %d of %d.",

@@ -19,8 +19,8 @@ import jaxtyping as jt
 import numpy as np
 from absl import logging
 
-from transformer_xl import command_line
 from transformer_xl import errors
+from transformer_xl import log_lines
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import load as load_lib
@@ -203,8 +203,8 @@ def load(
   Raises:
     UserError: there is no such model, or it cannot be loaded.
   """
-  logging.get_absl_logger().addFilter(command_line.is_not_noise)
-  folder = address = os.fspath(source)
+  logging.get_absl_logger().addFilter(log_lines.is_not_noise)
+  folder = address = os.path.expanduser(os.fspath(source))
   if address.startswith("hf://"):
     from transformer_xl.importers import hub  # Only this needs its library.
 

@@ -177,7 +177,7 @@ def names(folder: str) -> list[str]:
 
 
 def cache() -> pathlib.Path:
-  """The folder of files that are downloaded once, by default in `~/.cache`."""
+  """The folder of what can be made again, by default in `~/.cache`."""
   caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
   return pathlib.Path(caches, "transformer_xl")
 
@@ -234,19 +234,36 @@ def create_text(path: str, text: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
+  """Writes a file in UTF-8 as `write_bytes` does."""
+  write_bytes(path, text.encode())
+
+
+def write_bytes(path: str, content: bytes) -> None:
   """Writes a file on disk or in a bucket completely or not at all.
+
+  On disk each process writes a new file of its own. So the last of several
+  wins, and a link that somebody has put there is replaced, not followed.
 
   Raises:
     UserError: the bucket refuses.
   """
   if is_bucket(path):
     with errors.of_bucket("write to", path):
-      epath.Path(path).write_text(text)
+      epath.Path(path).write_bytes(content)
     return
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-    file.write(text)
-  os.replace(f"{path}.tmp", path)
+  folder, name = os.path.split(path)
+  os.makedirs(folder, exist_ok=True)
+  temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
+  try:
+    with open(temporary, "xb") as file:
+      file.write(content)
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(temporary, path)
+  except BaseException:
+    with contextlib.suppress(OSError):
+      os.unlink(temporary)
+    raise
 
 
 def move(source: str, target: str) -> None:

@@ -31,6 +31,20 @@ def test_the_base_experiment_converts_field_by_field():
     frozen.model.num_layers = 1
 
 
+def test_a_tilde_is_the_home_of_the_user(monkeypatch, tmp_path):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  config = base.get_config()
+  config.data.dir = "~/data"
+  config.train.init_from = "~/run"
+  config.generate.prompt_file = "~/prompt"
+  config.score.file = "~/texts"
+  frozen = load.from_config_dict(config)
+  assert frozen.data.dir == f"{tmp_path}/data"
+  assert frozen.train.init_from == f"{tmp_path}/run"
+  assert frozen.generate.prompt_file == f"{tmp_path}/prompt"
+  assert frozen.score.file == f"{tmp_path}/texts"
+
+
 def test_conversion_survives_a_round_trip():
   frozen = load.from_config_dict(tiny.config_dict())
   again = ml_collections.ConfigDict(dataclasses.asdict(frozen))

@@ -66,6 +66,9 @@ def test_the_text_is_named_by_its_folder(data_dir, tmp_path, monkeypatch):
   corpus.write(tmp_path / "data")
   monkeypatch.chdir(tmp_path)
   assert own_text.get_config(corpus.NAME).data.dir == "data"
+  monkeypatch.setenv("HOME", str(tmp_path))
+  config = own_text.get_config(f"~/data/{corpus.NAME}")
+  assert config.data.dir == str(tmp_path / "data")
 
 
 @pytest.mark.parametrize("name", ["", "missing"])

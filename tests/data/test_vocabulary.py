@@ -13,6 +13,7 @@ from transformer_xl.data import vocabulary
 
 # Characters of every Unicode plane, and some that are awkward in a file.
 PLANES = "".join(chr(plane * 0x10000 + 0x1234) for plane in range(17))
+UNICODE = st.characters(exclude_categories=["Cs"])
 AWKWARD = "\\ \n\r\t\x00\x1c\x85\xa0\u2028\ufeff'\"\\x41_é"
 
 
@@ -33,11 +34,10 @@ def test_any_bytes_come_back_exactly_and_ids_are_their_values(data):
   assert vocab.decode_bytes(ids) == data
 
 
-@hypothesis.given(st.text(st.characters(), max_size=50))
+@hypothesis.given(st.text(UNICODE, max_size=50))
 def test_any_text_comes_back_from_bytes(text):
   vocab = vocabulary.ByteVocabulary()
-  data = text.encode("utf-8", "surrogatepass")
-  assert vocab.decode_bytes(vocab.encode(text)) == data
+  assert vocab.decode_bytes(vocab.encode(text)) == text.encode()
 
 
 @pytest.mark.parametrize("kind", ["byte", "character", "subword"])
@@ -66,7 +66,7 @@ def subwords():
   return vocabulary.parse(content, tokenizer=meta)
 
 
-@hypothesis.given(st.text(st.characters(exclude_categories=["Cs"])))
+@hypothesis.given(st.text(UNICODE))
 def test_any_text_comes_back_from_subwords(text):
   vocab = subwords()
   ids = vocab.encode(text)
@@ -74,7 +74,20 @@ def test_any_text_comes_back_from_subwords(text):
   assert vocab.decode_bytes(ids) == text.encode()
 
 
-@hypothesis.given(st.sets(st.characters(), min_size=1))
+@pytest.mark.parametrize("kind", ["byte", "character", "word", "subword"])
+def test_what_is_no_character_is_refused(kind):
+  vocab = {
+    "byte": vocabulary.ByteVocabulary(),
+    "character": vocabulary.CharacterVocabulary(("a", "\ud800"), False),
+    "word": words("<eos>", "a", unk="a"),
+    "subword": subwords(),
+  }[kind]
+  for half in ("\ud800", "\udcff"):
+    with pytest.raises(errors.UserError, match="at position 1 of the text is"):
+      vocab.encode(f"a{half}")
+
+
+@hypothesis.given(st.sets(UNICODE, min_size=1))
 def test_any_characters_survive_the_vocabulary_file(characters):
   symbols = sorted(characters)
   vocab = reread(symbols, kind="character", lower_case=False)
@@ -182,6 +195,13 @@ def test_a_datasets_vocabulary_is_loaded(tmp_path):
 def test_a_vocabulary_that_was_changed_is_refused(tmp_path):
   write_dataset(tmp_path, sha256="0" * 64)
   with pytest.raises(errors.UserError, match=r"SHA-256 .* expected 0000"):
+    vocabulary.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("point", ["00110000", "ffffffff", "wide wid"])
+def test_an_escape_that_is_no_character_is_refused(tmp_path, point):
+  write_dataset(tmp_path, content=f"a\n\\U{point}\n".encode())
+  with pytest.raises(errors.UserError, match="or its vocabulary is damaged"):
     vocabulary.load(str(tmp_path))
 
 

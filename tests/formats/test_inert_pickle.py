@@ -83,3 +83,48 @@ def test_references_to_other_files_are_refused():
 def test_an_array_is_not_built():
   content = pickle.dumps(np.arange(3))
   assert isinstance(inert_pickle.load(content, "file"), inert_pickle.Inert)
+
+
+def shared_tuples(count):
+  """A tuple of two times a tuple of two times ..., in a few bytes."""
+  return b"\x80\x02)" + b"2\x86" * count
+
+
+def nested_tuples(count):
+  return b"\x80\x02)" + b"\x85" * count
+
+
+KEYS = {
+  "of a dictionary": lambda key: b"\x80\x02}" + key[2:] + b"Ns.",
+  "of many": lambda key: b"\x80\x02}(" + key[2:] + b"Nu.",
+  "of an old dictionary": lambda key: b"\x80\x02(" + key[2:] + b"Nd.",
+  "of a set": lambda key: b"\x80\x04\x8f(" + key[2:] + b"\x90.",
+  "of a frozen set": lambda key: b"\x80\x04(" + key[2:] + b"\x91.",
+}
+
+
+@pytest.mark.parametrize("place", KEYS)
+@pytest.mark.parametrize(
+  "key", [shared_tuples(30), shared_tuples(10**5), nested_tuples(10**6)]
+)
+def test_keys_that_take_for_ever_are_refused(place, key):
+  """The hash visits a tuple each time it is in another."""
+  content = KEYS[place](key)
+  with pytest.raises(errors.UserError, match="FILE is truncated or"):
+    inert_pickle.load(content, "FILE")
+
+
+def test_a_key_of_shared_tuples_is_no_attribute():
+  """Pairs are given to a class, so the reader itself makes no keys of them."""
+  pair = shared_tuples(90)[2:] + b"N\x86"
+  content = b"\x80\x02ccollections\nOrderedDict\n](" + pair + b"e\x85R."
+  inert = inert_pickle.load(content, "FILE")
+  assert inert_pickle.mapping(inert) == {}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_ordinary_keys_are_read(protocol):
+  pairs = {(str(i), (i,)): i for i in range(100)}
+  value = [pairs, dict(pairs), {frozenset(pairs)}, frozenset({(1, 2)})]
+  loaded = inert_pickle.load(pickle.dumps(value, protocol), "FILE")
+  assert len(loaded[0]) == len(loaded[1]) == 100

@@ -88,3 +88,15 @@ def test_text_in_place_of_an_index_is_one_line(copied):
   (copied / INDEX).write_text("no table at all\n" * 100)
   with pytest.raises(errors.UserError, match="not an index"):
     tensor_bundle.Bundle(str(copied / PREFIX))
+
+
+@pytest.mark.parametrize(
+  "shape", [(0, 2**63), (0, 2**62, 2**62), (0,) + (1,) * 69]
+)
+def test_a_shape_that_no_array_has_is_one_line(copied, monkeypatch, shape):
+  bundle = tensor_bundle.Bundle(str(copied / PREFIX))
+  checksum = tensor_bundle.masked_crc32c(b"")
+  entry = tensor_bundle.Entry(1, 0, 0, 0, checksum, shape, False)
+  monkeypatch.setitem(bundle._entries, "w", entry)
+  with pytest.raises(errors.UserError, match="shape that no array has"):
+    bundle["w"]

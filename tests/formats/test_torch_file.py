@@ -6,6 +6,7 @@ import pytest
 from tests.importers import stored_files
 from tests.parity import weights
 from transformer_xl import errors
+from transformer_xl.formats import inert_pickle
 from transformer_xl.formats import torch_file
 
 MODEL = stored_files.ORIGINAL / "model.pt"
@@ -48,6 +49,28 @@ def test_a_truncated_file_is_one_line(tmp_path, path, part):
   with pytest.raises(errors.UserError, match=r"damaged\.pt is") as caught:
     torch_file.read(str(damaged)).tensors()
   assert "\n" not in str(caught.value)
+
+
+def of_itself():
+  inert = inert_pickle.Inert()
+  inert.state = inert
+  return inert
+
+
+def ordered_dictionary_of_a_number():
+  return inert_pickle.load(b"ccollections\nOrderedDict\n(I5\ntR.", "FILE")
+
+
+@pytest.mark.parametrize(
+  "root",
+  [of_itself(), {b"\xff": 1}, ordered_dictionary_of_a_number()],
+  ids=["an object of itself", "a key that is no text", "pairs that are none"],
+)
+def test_what_torch_never_writes_is_one_line(root):
+  file = torch_file.TorchFile(root, {}, "FILE")
+  for read in (file.tensors, file.attributes):
+    with pytest.raises(errors.UserError, match="FILE is damaged"):
+      read()
 
 
 def test_a_changed_value_has_another_checksum(tmp_path):

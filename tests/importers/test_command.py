@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -6,10 +7,11 @@ import pytest
 from tests.importers import stored_files
 
 
-def run(module, *arguments):
+def run(module, *arguments, **environment):
   return subprocess.run(
     [sys.executable, "-m", f"transformer_xl.importers.{module}", *arguments],
     capture_output=True,
+    env=os.environ | environment,
     text=True,
     check=False,
   )
@@ -17,16 +19,21 @@ def run(module, *arguments):
 
 def test_the_commands_import_and_export(tmp_path):
   workdir, folder = tmp_path / "run", tmp_path / "huggingface"
+  stored_files.as_published("wt103", tmp_path / "source")
   made = run(
     "main",
     "--format=tensorflow",
-    f"--source={stored_files.as_published('wt103', tmp_path / 'source')}",
-    f"--workdir={workdir}",
+    "--source=~/source",
+    "--workdir=~/run",
+    HOME=str(tmp_path),
   )
   assert made.returncode == 0, made.stderr
   assert "1,475 parameters: the sum of the tensors" in made.stdout
   assert f"experiments/saved.py:{workdir}" in made.stdout
-  exported = run("export", f"--workdir={workdir}", f"--target={folder}")
+  exported = run(
+    *("export", "--workdir=~/run", "--target=~/huggingface"),
+    HOME=str(tmp_path),
+  )
   assert exported.returncode == 0, exported.stderr
   assert sorted(path.name for path in folder.iterdir()) == [
     "README.md",
@@ -53,6 +60,12 @@ def test_the_commands_import_and_export(tmp_path):
       "none.pt is missing",
       marks=pytest.mark.rest,
     ),
+    (
+      "main",
+      ["--format=pytorch", "--source=none.pt", "--pre_norm", "false"],
+      "'false' belongs to no flag",
+    ),
+    ("export", ["--target=x", "stray"], "'stray' belongs to no flag"),
     ("export", ["--target=x"], "no config.json"),
   ],
 )

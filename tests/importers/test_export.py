@@ -11,8 +11,12 @@ import tokenizers
 import transformer_xl
 from tests import saved_runs
 from transformer_xl import errors
+from transformer_xl.config import load
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
+from transformer_xl.importers import model_card
+from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_record
 
 TEXTS = {
   "byte": ["abc def\nghi", "a"],
@@ -30,6 +34,11 @@ FIELDS = {
   "eval.mem_len": (0, 4),
   "score.segment_len": 2,
   "score.mem_len": 4,
+  "score.prefix": "a",
+  "score.memory": "carry",
+  "generate.temperature": 0.0,
+  "generate.stop": "a",
+  "seed": 5,
 }
 
 
@@ -58,6 +67,25 @@ def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
   assert one == other
   assert one[0].num_tokens > 4
   assert first.source != second.source
+  for group in ("seed", "score", "generate"):
+    assert getattr(first.config, group) == getattr(second.config, group)
+
+
+@pytest.mark.parametrize(
+  "entry",
+  [
+    {"data": {"dir": "/etc"}},
+    {"generate": {"prompt_file": "/etc/passwd"}},
+    {"train": {"tracker": "wandb"}},
+  ],
+)
+def test_a_foreign_folder_sets_no_other_fields(tmp_path, entry):
+  _, folder = exported(tmp_path)
+  path = folder / "config.json"
+  fields = json.loads(path.read_text()) | {"transformer_xl": entry}
+  path.write_text(json.dumps(fields))
+  with pytest.raises(errors.UserError, match="no field that an export writes"):
+    transformer_xl.load(folder)
 
 
 @pytest.mark.rest
@@ -110,6 +138,10 @@ def test_the_card_has_the_static_evaluations_of_these_parameters(tmp_path):
   with open(f"{run}/results/cards.jsonl", "w") as file:
     for one in (card, *({**card, **other} for other in others)):
       file.write(json.dumps(one) + "\n")
+    # Damaged by hand.
+    own = {"checkpoint_step": saved_runs.STEP, "parameters": "raw"}
+    for one in ({}, own, card | {"perplexity": "low"}):
+      file.write(json.dumps(one) + "\n")
   folder = tmp_path / "exported"
   export_run.export(run, str(folder))
   (line,) = (folder / "evaluation_cards.jsonl").read_text().splitlines()
@@ -121,6 +153,46 @@ def test_the_card_has_the_static_evaluations_of_these_parameters(tmp_path):
     "| books | test | 150 | 12.346 | - | 8 | 512 | 0 | 0.900 |" in read.text
   )
   assert "after 7 updates" in read.text
+
+
+def readme(folder):
+  return (folder / "README.md").read_text()
+
+
+def test_the_card_says_where_the_parameters_are_from(tmp_path):
+  """An import knows no text, and none is named for it."""
+  run, folder = exported(tmp_path)
+  assert "after 7 updates on tiny" in readme(folder)
+  config = load.from_config_dict(load.saved(run))
+  source = {"workdir": "/home/me/base", "checkpoint_step": 3}
+  run_record.record(config, run, initialised_from=source)
+  export_run.export(run, str(tmp_path / "tuned"))
+  tuned = readme(tmp_path / "tuned")
+  assert "after 7 updates on tiny from step 3 of base:" in tuned
+  new = str(tmp_path / "new")
+  import_run.make(format_name="huggingface", source=str(folder), workdir=new)
+  assert load.saved(new).data.name == "imported"
+  export_run.export(new, str(tmp_path / "again"))
+  again = readme(tmp_path / "again")
+  assert "imported from a checkpoint in huggingface's format:" in again
+  assert "updates" not in again
+
+
+def test_no_name_is_markdown_or_html(tmp_path):
+  name = "<img src=x onerror=alert(1)>|a\n# b [c](http://d) `e`"
+  run = saved_runs.write(tmp_path / "run", **{"data.name": name})
+  card = {
+    **{"dataset": name, "split": "test", "mem_len": 4, "perplexity": 2.0},
+    **{"checkpoint_step": saved_runs.STEP, "parameters": "raw"},
+  }
+  metrics_log.append_lines(run, "results/cards.jsonl", [card])
+  export_run.export(run, str(tmp_path / "exported"))
+  _, _, text = readme(tmp_path / "exported").split("---\n", 2)
+  shown = text[: text.index("```python")] + text[text.index("| data") :]
+  assert "onerror" in shown
+  assert not set("<[`") & set(shown)
+  *_, row = shown.strip().splitlines()
+  assert row.count("|") == len(model_card._COLUMNS) + 1
 
 
 def test_a_run_without_evaluations_says_so(tmp_path):

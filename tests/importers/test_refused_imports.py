@@ -68,6 +68,13 @@ def untie(path):
     ({"tie_projs": [True, False, True]}, None, "shares the projections"),
     ({"d_model": "wide"}, None, "d_model='wide'"),
     ({"vocab_size": 30}, None, "has the shape"),
+    ({"vocab_size": 10**9, "d_model": 10**9}, None, "not fit into memory"),
+    ({"n_layer": 10**7}, None, "has 10000000 layers, but there"),
+    ({"tgt_len": "abc"}, None, "tgt_len='abc'"),
+    ({"tie_projs": 5}, None, "tie_projs=5, which must be a list"),
+    ({"tie_projs": None}, None, "tie_projs=None, which must be a list"),
+    ({"div_val": True}, None, "describes no model|div_val"),
+    ({"cutoffs": ["a"]}, None, "cutoffs"),
   ],
 )
 def test_a_wrong_folder_ends_in_one_line(tmp_path, changes, damage, message):

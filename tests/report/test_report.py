@@ -2,12 +2,15 @@
 
 import html.parser
 import json
+import math
 import shlex
 
+import jax
 import pytest
 from etils import epath
 
 from tests import emulator
+from tests import tiny
 from tests.analysis import runs
 from tests.report.conftest import HOSTILE
 from tests.report.conftest import write_run
@@ -17,6 +20,7 @@ from transformer_xl import storage
 from transformer_xl.analysis import comparison
 from transformer_xl.config import load
 from transformer_xl.report import report
+from transformer_xl.workdir import trained_model
 
 PARTS = ("training", "time", "cards", "text", "sample")
 MOST_BYTES = 5_000_000
@@ -85,6 +89,23 @@ def test_the_page_needs_no_network_and_is_small(run):
   size = (folder / "report.html").stat().st_size
   assert page.fetched == []
   assert result["num_bytes"] == size < MOST_BYTES
+
+
+def no_json(constant):
+  raise ValueError(constant)
+
+
+def test_the_page_of_a_model_that_diverged_says_so(data_dir, tmp_path):
+  config = write_run(data_dir, tmp_path, **SHORT)
+  with open(tmp_path / "metrics.jsonl", "w") as file:
+    file.write('{"step": 1, "loss": 3.0}\n{"step": 2, "loss": NaN}\n')
+  lost = jax.tree.map(lambda leaf: leaf * math.nan, tiny.params(config.model))
+  trained_model.save_params(str(tmp_path), lost, step=4)
+  report.run(config, str(tmp_path))
+  page = Page(tmp_path / "report.html")
+  assert "the model of checkpoint 4 has diverged" in page.text
+  assert "Training loss" in page.text
+  json.loads(page.scripts[0], parse_constant=no_json)
 
 
 def shown(text):

@@ -31,6 +31,27 @@ def test_objects_name_texts_with_newlines_and_their_memory():
   ]
 
 
+def test_files_of_windows_have_the_same_texts(tmp_path):
+  path = tmp_path / "file"
+  for lines, texts in (
+    (["ab", "", "c d"], ["ab", "", "c d"]),
+    (["", ' {"text": "a\\nb"}', "", '{"text": "c"}'], ["a\nb", "c"]),
+  ):
+    for start in (b"", b"\xef\xbb\xbf"):
+      for end in ("\n", "\r\n"):
+        path.write_bytes(start + "".join(line + end for line in lines).encode())
+        content = inputs.read_file(str(path), field="score.file")
+        parsed = inputs.parse(content, memory="fresh")
+        assert [entry.text for entry in parsed] == texts
+
+
+def test_a_file_that_is_json_by_its_name_has_no_other_lines():
+  with pytest.raises(errors.UserError, match="line 1 must be"):
+    inputs.parse('ab\n{"text": "c"}\n', memory="fresh", is_json=True)
+  with pytest.raises(errors.UserError, match="the file is empty"):
+    inputs.parse("\n", memory="fresh", is_json=True)
+
+
 @pytest.mark.parametrize(
   ("content", "says"),
   [

@@ -93,6 +93,10 @@ def test_another_seed_is_on_track_however_often_it_logs(
       "at step 70 is outside",
     ),
     (
+      lambda r: r["step"] == 70 and r.update(loss=None),
+      "at step 70 is outside",
+    ),
+    (
       lambda r: r["step"] >= 30 and r.update(loss=r["loss"] - 0.2),
       "at step 30 is below",
     ),

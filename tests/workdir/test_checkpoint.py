@@ -118,6 +118,14 @@ def test_a_model_without_memory_is_saved_and_continued(tmp_path):
   assert restore(tmp_path, make_state(0)).memory is None
 
 
+@pytest.mark.parametrize("damaged", ['{"nl', "{}", "[]"])
+def test_a_damaged_validation_loss_does_not_end_a_run(tmp_path, damaged):
+  save(tmp_path, [make_state(3), make_state(6)], nll={3: 1.0, 6: 2.0})
+  path = tmp_path / "checkpoints" / "3" / "metrics" / "metrics"
+  path.write_text(damaged)
+  assert int(restore(tmp_path, make_state(0)).state.step) == 6
+
+
 def test_an_empty_folder_restores_nothing(tmp_path):
   assert restore(tmp_path, make_state(0)) is None
 

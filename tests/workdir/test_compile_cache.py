@@ -1,4 +1,4 @@
-"""Compiled programs are shared only where nobody else can write them."""
+"""Compiled programs are kept where nobody else can write."""
 
 import os
 
@@ -7,23 +7,31 @@ import pytest
 from transformer_xl.workdir import compile_cache
 
 
-@pytest.mark.parametrize(
-  ("mode", "is_shared"), [(0o755, True), (0o775, True), (0o1777, False)]
-)
-def test_runs_share_compiled_programs_only_where_nobody_else_writes(
-  tmp_path, mode, is_shared
-):
-  parent = tmp_path / "parent"
-  parent.mkdir()
-  parent.chmod(mode)
-  for workdir in (parent / "run", parent / "new" / "run"):
-    found = compile_cache.folder(str(workdir))
-    expected = workdir.parent if is_shared else workdir
-    assert found == str(expected / ".jax_cache")
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  return tmp_path / "transformer_xl" / "compiled"
+
+
+def test_compiled_programs_are_in_a_folder_of_this_user_alone(path):
+  assert compile_cache.folder() == str(path)
+  assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(path):
+  path.mkdir(parents=True)
+  path.chmod(0o1777)
+  assert compile_cache.folder() is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
-def test_compiled_programs_of_another_user_are_not_run(tmp_path):
-  os.chown(tmp_path, 12345, -1)
-  found = compile_cache.folder(str(tmp_path / "run"))
-  assert found == str(tmp_path / "run" / ".jax_cache")
+def test_compiled_programs_of_another_user_are_not_run(path):
+  path.mkdir(parents=True)
+  path.chmod(0o700)
+  os.chown(path, 12345, -1)
+  assert compile_cache.folder() is None
+
+
+def test_a_command_runs_without_a_home_that_it_can_write_to(path):
+  path.parent.write_text("a file")
+  assert compile_cache.folder() is None

@@ -122,6 +122,18 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
   assert json.loads(path.read_text()) == {"a": [1, 2]}
 
 
+def test_what_is_no_finite_number_is_null_in_every_file(tmp_path):
+  lost = {"loss": float("nan"), "more": [float("inf"), (1.5,)], "best": None}
+  expected = {"loss": None, "more": [None, [1.5]], "best": None}
+  write(tmp_path, [record(2, **lost)])
+  metrics_log.write_json(str(tmp_path), "lost.json", lost)
+  metrics_log.append_lines(str(tmp_path), "lost.jsonl", [lost])
+  (line,) = lines(tmp_path)
+  assert {name: line[name] for name in expected} == expected
+  for name in ("lost.json", "lost.jsonl"):
+    assert json.loads((tmp_path / name).read_text()) == expected
+
+
 @pytest.mark.parametrize("cut", ["", '{"a":'])
 def test_added_lines_leave_earlier_ones_alone(tmp_path, cut):
   path = tmp_path / "results" / "cards.jsonl"

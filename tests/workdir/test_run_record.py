@@ -4,6 +4,7 @@ import hashlib
 import json
 import pathlib
 import re
+import subprocess
 
 import jax
 import pytest
@@ -188,3 +189,27 @@ def test_without_git_there_is_no_commit(data_dir, tmp_path, monkeypatch):
   run_record.record(corpus.config(data_dir), str(tmp_path / "run"))
   content = json.loads((tmp_path / "run" / "config.json").read_text())
   assert content["git_commit"] is None
+
+
+def test_the_commit_is_not_that_of_a_repository_around_the_package(
+  data_dir, tmp_path, monkeypatch
+):
+  def git(*words):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True)
+
+  def recorded():
+    run_record.record(corpus.config(data_dir), str(tmp_path / "run"))
+    content = json.loads((tmp_path / "run" / "config.json").read_text())
+    return content["git_commit"]
+
+  installed = tmp_path / ".venv" / "run_record.py"
+  installed.parent.mkdir()
+  installed.touch()
+  monkeypatch.setattr(run_record, "__file__", str(installed))
+  git("init", "--quiet")
+  git("commit", "--quiet", "--allow-empty", "--message=theirs")
+  assert recorded() is None
+  git("add", ".venv")
+  git("commit", "--quiet", "--message=ours")
+  assert re.fullmatch(r"[0-9a-f]{40}", recorded())

@@ -1,5 +1,7 @@
 """The parameters of a run are read by name, step or rank."""
 
+import shutil
+
 import pytest
 
 from tests import tiny
@@ -65,13 +67,87 @@ def test_positions_that_training_did_not_have_are_warned_of(
   assert warning in caplog.text
 
 
-@pytest.mark.parametrize("which", ["best", "5", "newest"])
+@pytest.mark.parametrize("which", ["best", "5", "\u00b2", "newest"])
 def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
   save(tmp_path, [make_state(3)])
   with pytest.raises(errors.UserError, match=r"has the steps \[3\]"):
     trained_model.restore_params(
       str(tmp_path), which=which, average=False, target=make_state(0).params
     )
+
+
+def cut(path):
+  path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def replace_by_a_folder(path):
+  path.unlink()
+  path.mkdir()
+
+
+@pytest.mark.parametrize("harm", [cut, replace_by_a_folder])
+def test_a_damaged_file_matters_only_if_it_is_needed(tmp_path, harm):
+  save(tmp_path / "run", [make_state(3)], nll={3: 1.0})
+  folder = tmp_path / "run" / "checkpoints" / "3"
+  refusals = {}
+  for path in [*folder.rglob("*")]:
+    if not path.is_file():
+      continue
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tmp_path / "run", damaged)
+    name = path.relative_to(tmp_path / "run")
+    harm(damaged / name)
+    try:
+      params, _ = trained_model.restore_params(
+        str(damaged), which="latest", average=False, target=make_state(0).params
+      )
+      assert_same(params, make_state(3).params)
+    except errors.UserError as error:
+      refusals[path.relative_to(folder).parts[0]] = str(error)
+    shutil.rmtree(damaged)
+  assert refusals.keys() == {"params", "metadata"}
+  for refusal in refusals.values():
+    assert "checkpoint 3 in" in refusal
+    assert "\n" not in refusal
+
+
+def test_a_checkpoint_with_a_damaged_validation_loss_is_not_the_best(tmp_path):
+  save(tmp_path, [make_state(3), make_state(6)], nll={3: 2.0, 6: 1.0})
+  (tmp_path / "checkpoints" / "6" / "metrics" / "metrics").write_text('{"nl')
+  _, step = trained_model.restore_params(
+    str(tmp_path), which="best", average=False, target=make_state(0).params
+  )
+  assert step == 3
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_a_checkpoint_that_a_run_replaces_meanwhile_is_looked_for_again(
+  tmp_path, monkeypatch, average
+):
+  save(tmp_path / "run", [make_state(3, average=True)])
+  save(tmp_path / "later", [make_state(6, average=True)])
+  find = trained_model._find
+
+  def find_and_replace(*arguments):
+    step = find(*arguments)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    if (checkpoints / "3").exists():
+      shutil.rmtree(checkpoints / "3")
+      shutil.copytree(
+        tmp_path / "later" / "checkpoints" / "6", checkpoints / "6"
+      )
+    return step
+
+  monkeypatch.setattr(trained_model, "_find", find_and_replace)
+  params, step = trained_model.restore_params(
+    str(tmp_path / "run"),
+    which="latest",
+    average=average,
+    target=make_state(0).params,
+  )
+  state = make_state(6, average=True)
+  assert step == 6
+  assert_same(params, state.average if average else state.params)
 
 
 def test_a_run_that_saved_nothing_yet_is_told_to_train(tmp_path):

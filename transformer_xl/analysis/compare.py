@@ -7,6 +7,8 @@ or in --workdir. The JSON also names the settings in which the runs differ. It
 reads logs and evaluation cards only, also while the runs continue.
 """
 
+import os
+
 from absl import flags
 
 from transformer_xl import command_line
@@ -25,8 +27,9 @@ def main(argv: list[str]) -> None:
       "name the workdirs of the runs: python -m "
       "transformer_xl.analysis.compare runs/a runs/b"
     )
-  comparison.compare(argv[1:], _WORKDIR.value or argv[1])
+  workdir = _WORKDIR.value or argv[1]
+  comparison.compare(argv[1:], os.path.expanduser(workdir))
 
 
 if __name__ == "__main__":
-  command_line.run(main, quiet=False)
+  command_line.run(main, quiet=False, takes_words=True)

@@ -39,6 +39,14 @@ def parse(argv: list[str]) -> list[str]:
   name, rest = _split(argv)
   if name is None:
     raise errors.UserError("name an experiment: --config=quickstart")
+  words = name.split(":")
+  for count in range(2, len(words) + 1):
+    file = ":".join(words[:count])
+    if os.path.isfile(file):
+      raise errors.UserError(
+        f"--config={file} has a colon in its path, where the argument of a "
+        "configuration would begin: rename the file or its folder."
+      )
   file, *argument = name.split(":", 1)
   path = ":".join([_find(file), *argument])
   try:
@@ -53,11 +61,6 @@ def parse(argv: list[str]) -> list[str]:
     ) from error
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
-  if rest[1:]:
-    raise errors.UserError(
-      f"{rest[1]!r} belongs to no flag; write --flag=VALUE, as in --mode=eval, "
-      "with quotes around a value that has spaces."
-    )
   return rest
 
 
@@ -123,22 +126,26 @@ def _wrap(line: str, *, indent: int) -> list[str]:
 def saved_workdir() -> str:
   """WORKDIR in --config=saved:WORKDIR; "" for other experiments."""
   path = config_flags.get_config_filename(flags.FLAGS["config"])
-  _, _, workdir = path.partition("saved.py:")
-  return workdir
+  file, _, workdir = path.partition(":")
+  return workdir if os.path.abspath(file) == str(_FOLDER / "saved.py") else ""
 
 
 def _find(file: str) -> str:
   """The path of a file, or of the experiment that its name is.
 
-  A path that is not there, such as experiments/quickstart.py from another
+  A name alone is an experiment, even if the current folder has a file of that
+  name. A path that is not there, such as experiments/quickstart.py from another
   folder, is the experiment of that name.
 
   Raises:
     UserError: there is neither.
   """
+  names = {path.stem: str(path) for path in _EXPERIMENTS}
+  if file in names:
+    return names[file]
+  file = os.path.expanduser(file)
   if os.path.isfile(file):
     return file
-  names = {path.stem: str(path) for path in _EXPERIMENTS}
   folder, name = os.path.split(file.removesuffix(".py"))
   if name in names and folder in ("", "experiments"):
     return names[name]

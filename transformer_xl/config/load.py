@@ -18,6 +18,14 @@ from transformer_xl.config import fields
 from transformer_xl.config import rules
 from transformer_xl.config import schema
 
+# Fields in which `~` is the user's home: no shell expands it behind "=".
+_PATHS = (
+  "config.data.dir",
+  "config.train.init_from",
+  "config.generate.prompt_file",
+  "config.score.file",
+)
+
 
 def default(
   *, kind: Any = schema.ExperimentConfig
@@ -47,6 +55,7 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
   """
   if not workdir:
     raise errors.UserError("name the workdir of a run: --config=saved:WORKDIR")
+  workdir = os.path.expanduser(workdir)
   path = os.path.join(storage.local(workdir), "config.json")
   try:
     with open(path, encoding="utf-8") as file:
@@ -164,7 +173,7 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
   limit = 2 ** (32 if name == "config.seed" else 31)
   if kind is int and abs(value) >= limit:
     raise errors.UserError(f"{name} must be below {limit}: it is {value}.")
-  return value
+  return os.path.expanduser(value) if name in _PATHS else value
 
 
 def with_vocab_size(

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
@@ -32,8 +33,8 @@ _MISSING = np.iinfo(np.uint32).max
 class Vocabulary:
   """Symbols in the order of their ids; `unit` names their kind.
 
-  Subclasses encode text or its bytes, and decode ids to one of them; the other
-  follows from that.
+  Subclasses encode text, by `_encode`, or its bytes, and decode ids to one of
+  them; the other follows from that.
   """
 
   unit: ClassVar[str]  # byte, character, word or subword.
@@ -50,12 +51,23 @@ class Vocabulary:
     return np.min_scalar_type(self.size - 1)
 
   def encode(self, text: str) -> NDArray[Any]:
-    """Returns ids [num_tokens]; a UserError names a symbol without an id."""
-    return self.encode_bytes(text.encode("utf-8", "surrogatepass"))
+    """Returns ids [num_tokens]; a UserError names a symbol without an id.
+
+    Half of a surrogate pair is refused, too. Python puts it in place of bytes
+    of a command line that are not UTF-8, and JSON can contain it.
+    """
+    try:
+      text.encode("utf-8")
+    except UnicodeEncodeError as error:
+      raise errors.UserError(
+        f"{text[error.start]!r} at position {error.start} of the text is half "
+        "of a surrogate pair and no character; give the text in UTF-8."
+      ) from None
+    return self._encode(text)
 
   def encode_bytes(self, data: bytes) -> NDArray[Any]:
     """Returns ids [num_tokens] of UTF-8; a byte vocabulary takes any bytes."""
-    return self.encode(data.decode("utf-8"))
+    return self._encode(data.decode("utf-8"))
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; bytes that are not UTF-8 become U+FFFD."""
@@ -68,6 +80,10 @@ class Vocabulary:
   def symbol(self, index: int) -> str:
     """Returns a symbol for display: printable, without white space."""
     return escape(self.symbols[index])
+
+  def _encode(self, text: str) -> NDArray[Any]:
+    """Returns the ids [num_tokens] of a text that is Unicode."""
+    return self.encode_bytes(text.encode("utf-8"))
 
 
 class _PointVocabulary(Vocabulary):
@@ -128,10 +144,10 @@ class CharacterVocabulary(_PointVocabulary):
   unit, limit = "character", 0x110000
   lower_case: bool
 
-  def encode(self, text: str) -> NDArray[Any]:
+  def _encode(self, text: str) -> NDArray[Any]:
     """Returns one id per character, [num_characters]."""
     text = text.lower() if self.lower_case else text
-    data = text.encode("utf-32-le", "surrogatepass")
+    data = text.encode("utf-32-le")
     return self._find(np.frombuffer(data, "<u4"))
 
   def decode(self, ids: Iterable[int]) -> str:
@@ -151,7 +167,7 @@ class WordVocabulary(Vocabulary):
   end_of_line: str | None
   unk: str | None
 
-  def encode(self, text: str) -> NDArray[Any]:
+  def _encode(self, text: str) -> NDArray[Any]:
     """Returns one id per word and per newline, [num_tokens]."""
     text = text.lower() if self.lower_case else text
     end = f" {self.end_of_line} " if self.end_of_line else " "
@@ -192,7 +208,7 @@ class SubwordVocabulary(Vocabulary):
   model: tokenizers.Tokenizer
   lower_case: bool
 
-  def encode(self, text: str) -> NDArray[Any]:
+  def _encode(self, text: str) -> NDArray[Any]:
     """Returns ids [num_tokens] of the subwords, without special tokens."""
     text = text.lower() if self.lower_case else text
     ids = self.model.encode(text, add_special_tokens=False).ids
@@ -280,13 +296,15 @@ def escape_byte(value: str) -> str:
 
 
 def unescape(line: str) -> str:
-  """Returns the symbol that `escape` wrote as this line."""
+  """Returns the symbol that `escape` wrote as this line.
+
+  Raises:
+    ValueError: an escape is no character.
+  """
   if "\\" not in line:
     return line
   return re.sub(
-    r"\\(?:\\|x(..)|u(....)|U(........))",
-    lambda m: chr(int(m[m.lastindex], 16)) if m.lastindex else "\\",
-    line,
+    r"\\(?:\\|x(..)|u(....)|U(........))", _unescape_character, line
   )
 
 
@@ -301,6 +319,15 @@ def printable(text: str) -> str:
     else c
     for c in text
   )
+
+
+def _unescape_character(match: re.Match[str]) -> str:
+  if not match.lastindex:
+    return "\\"
+  point = int(match[match.lastindex], 16)
+  if point > sys.maxunicode:  # For some of these `chr` has another error.
+    raise ValueError(f"{match[0]} is no character")
+  return chr(point)
 
 
 def _escape_character(character: str) -> str:

@@ -57,7 +57,7 @@ def make(
     word_perplexity = units.perplexity(score.nll / meta["num_words"])
   if unit in ("byte", "character"):
     bits_per_character = units.bits(nll)
-  return finite(
+  return metrics_log.finite(
     {
       "dataset": config.data.name,
       "dataset_sha256": file.sha256,
@@ -76,16 +76,6 @@ def make(
       "tokens_per_second": score.num_tokens / score.seconds,
     }
   )
-
-
-def finite(card: dict[str, Any]) -> dict[str, Any]:
-  """A card with null for infinities and NaN, which JSON lacks."""
-  return {
-    name: None
-    if isinstance(value, float) and not math.isfinite(value)
-    else value
-    for name, value in card.items()
-  }
 
 
 def is_static(card: Mapping[str, Any]) -> bool:

@@ -10,8 +10,10 @@ import pickle
 import pickletools
 import types
 from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 from typing import BinaryIO
+from typing import NamedTuple
 
 from transformer_xl import errors
 
@@ -20,6 +22,8 @@ FAILURES = (
   *(pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError),
   *(ImportError, LookupError, RecursionError, TypeError, ValueError),
 )
+# A hash of many more would overflow Python's stack.
+_MOST_NESTED_TUPLES = 100
 
 
 class Inert:
@@ -45,6 +49,16 @@ class Inert:
   def append(self, value: Any) -> None:
     """Called for each item of a pickled list."""
     self.contents.append(value)
+
+
+class _Part(NamedTuple):
+  """What a hash of an object on the reader's stack would visit."""
+
+  cost: int = 1  # Objects.
+  depth: int = 0  # Of tuples in tuples.
+
+
+_OBJECT = _Part()
 
 
 class _Reader(pickle.Unpickler):
@@ -79,7 +93,7 @@ def load(
   """
   stream = io.BytesIO(file) if isinstance(file, bytes) else file
   try:
-    _check_numbers(stream)
+    _check(stream)
     return _Reader(stream, persistent).load()
   except FAILURES:
     raise errors.UserError(
@@ -88,11 +102,14 @@ def load(
     ) from None
 
 
-def _check_numbers(stream: BinaryIO) -> None:
-  """Rejects sizes beyond the file's, which the reader would allocate.
+def _check(stream: BinaryIO) -> None:
+  """Rejects what would take the reader's memory, time or stack.
 
-  Reads here never request more bytes than the file has. Memo indices rise by
-  one, and each takes some bytes, so a larger one is damage.
+  It follows the stack and the memo of the reader, but makes no objects. Numbers
+  may not exceed what the file has: reads here never request more bytes than
+  are left, and memo indices rise by one, each of which takes some bytes. The
+  hash of a tuple visits all tuples in it, shared ones each time, so that 30
+  tuples can keep it busy for ever.
   """
   start = stream.tell()
   size = stream.seek(0, os.SEEK_END)
@@ -102,11 +119,69 @@ def _check_numbers(stream: BinaryIO) -> None:
     readline=stream.readline,
     tell=stream.tell,
   )
-  for opcode, number, _ in pickletools.genops(bounded):
-    is_put = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
+  stack: list[_Part] = []
+  marks: list[int] = []  # Lengths of the stack.
+  memo: dict[int | None, _Part] = {}
+  num_hashed = 0
+  for opcode, argument, _ in pickletools.genops(bounded):
+    name = opcode.name
+    is_put = name in ("PUT", "BINPUT", "LONG_BINPUT")
     limit = stream.tell() - start + 256 if is_put else size
-    if (is_put or opcode.name == "FRAME") and (number or 0) > limit:
+    if (is_put or name == "FRAME") and (argument or 0) > limit:
       raise ValueError("a number that no pickler gives")
+
+    # Most operations put an object on the stack, or into the memo.
+    if is_put:
+      memo[argument] = stack[-1]
+      continue
+    if name == "MEMOIZE":
+      memo[len(memo)] = stack[-1]
+      continue
+    if name == "MARK":
+      marks.append(len(stack))
+      continue
+    if name in ("GET", "BINGET", "LONG_BINGET"):
+      stack.append(memo[argument])
+      continue
+    if not opcode.stack_before:
+      stack += [_OBJECT] * len(opcode.stack_after)
+      continue
+
+    # Others take some objects, and all above a mark if they need one.
+    taken = list(opcode.stack_before)
+    above: list[_Part] = []
+    if pickletools.markobject in taken:
+      mark = marks.pop()
+      above = stack[mark:]
+      del stack[mark:]
+      taken = taken[: taken.index(pickletools.markobject)]
+    elif name == "POP" and marks and marks[-1] == len(stack):
+      marks.pop()
+      continue
+    below = [stack.pop() for _ in taken][::-1]
+    made = [_OBJECT] * len(opcode.stack_after)
+    if name == "DUP":
+      made = [*below, *below]
+    elif name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET"):
+      parts = [*below, *above]
+      cost = 1 + sum(part.cost for part in parts)
+      depth = 1 + max((part.depth for part in parts), default=0)
+      if depth > _MOST_NESTED_TUPLES:
+        raise ValueError("tuples in tuples")
+      made = [_Part(cost, depth)]
+    stack += made
+
+    # What is a key, or an element of a set.
+    hashed: list[_Part] = []
+    if name == "SETITEM":
+      hashed = below[1:2]
+    elif name in ("SETITEMS", "DICT"):
+      hashed = above[::2]
+    elif name in ("ADDITEMS", "FROZENSET"):
+      hashed = above
+    num_hashed += sum(part.cost for part in hashed)
+    if num_hashed > 10 * size + 10_000:
+      raise ValueError("keys that take for ever")
   stream.seek(start)
 
 
@@ -116,13 +191,25 @@ def text(value: Any) -> Any:
 
 
 def mapping(value: Any) -> dict[Any, Any]:
-  """Returns a pickled mapping, or an object's attributes; empty otherwise."""
+  """Returns a pickled mapping, or an object's attributes; empty otherwise.
+
+  Keys other than text and numbers are left out. Nothing bounds the time that
+  the hash of a tuple takes.
+  """
   if isinstance(value, dict):
-    return {text(key): item for key, item in value.items()}
+    return _with_simple_keys(value.items())
   if not isinstance(value, Inert):
     return {}
   if value.origin.startswith("collections."):
     items = value.arguments[0] if value.arguments else ()
     pairs = items.items() if isinstance(items, dict) else items
-    return {text(key): item for key, item in [*pairs, *value.contents]}
+    return _with_simple_keys([*pairs, *value.contents])
   return mapping(value.state)
+
+
+def _with_simple_keys(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+  return {
+    text(key): item
+    for key, item in pairs
+    if isinstance(key, str | bytes | int | float)
+  }

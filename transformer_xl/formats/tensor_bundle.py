@@ -91,7 +91,13 @@ class Bundle(Mapping[str, NDArray[Any]]):
         f"{self.prefix}.data-*: the values of {name} do not have the checksum "
         "in the index; the file is damaged: copy it again."
       )
-    return np.frombuffer(data, dtype).reshape(entry.shape)
+    try:
+      return np.frombuffer(data, dtype).reshape(entry.shape)
+    except ValueError as error:  # Too many axes, or one that is too long.
+      raise errors.UserError(
+        f"{self.prefix}: {name} has a shape that no array has ({error}); the "
+        "index is damaged: copy it again."
+      ) from None
 
   def __iter__(self) -> Iterator[str]:
     return iter(self._entries)

@@ -49,11 +49,12 @@ class TorchFile(NamedTuple):
 
   def tensors(self) -> dict[str, NDArray[Any]]:
     """Returns the tensors of the state dict or module by their dotted names."""
-    root, named = self.root, inert_pickle.mapping(self.root)
-    for key in STATE_KEYS:
-      if key in named and "_modules" not in named:
-        root = named[key]
+    root = self.root
     try:
+      named = inert_pickle.mapping(root)
+      for key in STATE_KEYS:
+        if key in named and "_modules" not in named:
+          root = named[key]
       found = dict(self._walk(root, "", itertools.count()))
     except inert_pickle.FAILURES:
       raise _damaged(self.path) from None
@@ -65,14 +66,24 @@ class TorchFile(NamedTuple):
     return found
 
   def attributes(self, *path: str) -> dict[str, Any]:
-    """Returns the attributes of a submodule; empty for a state dict."""
-    named = inert_pickle.mapping(self.root)
-    if "_modules" not in named:
-      return {}
-    for part in path:
-      modules = inert_pickle.mapping(named["_modules"])
-      named = inert_pickle.mapping(modules[part])
-    return named
+    """Returns the attributes of a submodule; empty for a state dict.
+
+    Raises:
+      LookupError: there is no such submodule.
+      UserError: the file is damaged.
+    """
+    try:
+      named = inert_pickle.mapping(self.root)
+      if "_modules" not in named:
+        return {}
+      for part in path:
+        modules = inert_pickle.mapping(named["_modules"])
+        named = inert_pickle.mapping(modules[part])
+      return named
+    except LookupError:
+      raise
+    except inert_pickle.FAILURES:
+      raise _damaged(self.path) from None
 
   def array(self, value: Any) -> NDArray[Any] | None:
     """Returns a pickled tensor or parameter of any shape; otherwise None."""
@@ -201,6 +212,8 @@ def _resolve(storages: dict[str, Storage], reference: Any) -> Any:
   if view and view[0] is not None:
     raise ValueError("a view of a storage, which PyTorch 0.3 wrote")
   key = inert_pickle.text(key)
+  if not isinstance(key, str):
+    raise ValueError("a storage without a name")
   dtype = np.dtype(DTYPES[kind.__name__.removesuffix("Storage")])
   storage = Storage(key, dtype, size)
   return storages.setdefault(key, storage)

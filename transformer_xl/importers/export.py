@@ -7,9 +7,15 @@ The folder loads with `transformer_xl.load`, also after an upload to the Hub,
 and with `TransfoXLLMHeadModel.from_pretrained`.
 """
 
+from transformer_xl import command_line
+
+if __name__ == "__main__":  # Before the imports that take long.
+  early = command_line.end_at_interrupts()
+
+import os
+
 from absl import flags
 
-from transformer_xl import command_line
 from transformer_xl.importers import export_run
 
 _WORKDIR = flags.DEFINE_string(
@@ -21,12 +27,14 @@ _TARGET = flags.DEFINE_string("target", None, "Folder to make.", required=True)
 def main(argv: list[str]) -> None:
   """Exports the run that the flags name."""
   del argv
-  export_run.export(_WORKDIR.value, _TARGET.value)
+  target = os.path.expanduser(_TARGET.value)
+  export_run.export(os.path.expanduser(_WORKDIR.value), target)
   print(
-    f"{_TARGET.value} is ready for transformer_xl.load and "
+    f"{target} is ready for transformer_xl.load and "
     "TransfoXLLMHeadModel.from_pretrained"
   )
 
 
 if __name__ == "__main__":
+  early.close()  # From here on what was begun is cleaned up.
   command_line.run(main)

@@ -61,7 +61,7 @@ def export(workdir: str, target: str) -> None:
       os.path.basename(storage.absolute(target)),
       config,
       cards,
-      step=model.step,
+      origin=model_card.origin(workdir, config, step=model.step),
       num_parameters=network.num_parameters(model.params),
       unit=vocabulary.unit,
     )

@@ -4,6 +4,7 @@ The format is described in docs/specification.md, section 21.1.
 """
 
 import json
+import operator
 import os
 import pathlib
 from collections.abc import Iterator
@@ -24,8 +25,20 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 IGNORED = pytorch.IGNORED
 VOCABULARY = "vocabulary"  # A folder that an export adds: it is of any kind.
 VOCABULARIES = (VOCABULARY, "vocab.pkl", "vocab.bin", "vocab.txt")
-# The entry of config.json for fields of ours without a counterpart.
+# The entry of config.json for fields of ours without a counterpart, and all
+# that it may have. Files are the reader's own.
 OWN = "transformer_xl"
+REQUIRED = (
+  *("model.memory_start", "model.same_length_window", "model.dtype"),
+  *("eval.segment_len", "eval.mem_len", "score.segment_len", "score.mem_len"),
+  *("generate.segment_len", "generate.mem_len"),
+)
+OPTIONAL = tuple(
+  path
+  for path in schema.FIELDS
+  if path.partition(".")[0] in ("seed", "generate", "score")
+  and path not in (*REQUIRED, "generate.prompt_file", "score.file")
+)
 # By name: the default of transformers 4.35.2, for a config.json that omits it,
 # and our field of the same value.
 FIELDS: dict[str, tuple[Any, str | None]] = {
@@ -53,6 +66,8 @@ FIELDS: dict[str, tuple[Any, str | None]] = {
   "layer_norm_epsilon": (1e-5, "layer_norm_epsilon"),
   "tie_word_embeddings": (True, "tie_weights"),
 }
+# Older versions of transformers wrote it.
+_SEGMENT_LEN = "tgt_len"
 DEFAULTS = {theirs: default for theirs, (default, _) in FIELDS.items()}
 OURS = {theirs: ours for theirs, (_, ours) in FIELDS.items() if ours}
 
@@ -69,13 +84,21 @@ def read(path: str) -> mapping.Source:
     raise errors.UserError(
       f"{path} has no weights; it needs one of {', '.join(WEIGHTS)}."
     )
-  is_torch, clamp_len = file.endswith(".bin"), max(fields["clamp_len"], 0)
-  segment_len, mem_len = fields.get("tgt_len") or 128, fields["mem_len"]
+  if file.endswith(".bin"):
+    tensors = torch_file.read(file).tensors()
+  else:
+    tensors = read_safetensors(file)
+  lengths = mapping.Lengths(
+    segment_len=fields[_SEGMENT_LEN] or 128,
+    mem_len=fields["mem_len"],
+    clamp_len=max(fields["clamp_len"], 0),
+    same_length=fields["same_length"],
+  )
   return mapping.Source(
-    torch_file.read(file).tensors() if is_torch else read_safetensors(file),
+    tensors,
     (file,),
     _model(fields, file),
-    mapping.Lengths(segment_len, mem_len, clamp_len, fields["same_length"]),
+    lengths,
     mapping.find(path, VOCABULARIES),
     fields.get(OWN, {}),
   )
@@ -98,19 +121,20 @@ def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
 
 
 def own_fields(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """What `load` needs and config.json has no names for, by group."""
-  model = ("memory_start", "same_length_window", "dtype")
-  lengths = ("segment_len", "mem_len")
-  names = {
-    "model": model,
-    "eval": lengths,
-    "score": lengths,
-    "generate": lengths,
-  }
-  return {
-    group: {name: getattr(getattr(config, group), name) for name in names}
-    for group, names in names.items()
-  }
+  """What `load` needs and config.json has no names for, by group.
+
+  Of OPTIONAL it has only what differs from the default.
+  """
+  result: dict[str, Any] = {}
+  for path in (*REQUIRED, *OPTIONAL):
+    value = operator.attrgetter(path)(config)
+    if path in REQUIRED or value != schema.FIELDS[path].default:
+      *groups, name = path.split(".")
+      target = result
+      for group in groups:
+        target = target.setdefault(group, {})
+      target[name] = value
+  return result
 
 
 def config_fields(
@@ -174,7 +198,7 @@ def read_config(folder: str) -> dict[str, Any]:
       f"{path} describes a model of the type {kind!r}; only 'transfo-xl' can "
       "be imported."
     )
-  for name, default in DEFAULTS.items():
+  for name, default in (DEFAULTS | {_SEGMENT_LEN: 128}).items():
     value = fields.setdefault(name, default)
     allowed = (int, float) if isinstance(default, float) else type(default)
     if not isinstance(value, allowed):
@@ -196,11 +220,17 @@ def _model(fields: dict[str, Any], path: str) -> dict[str, Any]:
   cutoffs = tuple(fields["cutoffs"])
   style = "all_but_first" if fields["proj_share_all_but_first"] else "none"
   tied = mapping.shared_projections(style, len(cutoffs) + 1)
+  tied = fields.get("tie_projs", tied)
+  if not isinstance(tied, list):
+    raise errors.UserError(
+      f"{path} has tie_projs={tied!r}, which must be a list of true and false; "
+      "restore the file that save_pretrained wrote."
+    )
   return {
     **{ours: fields[theirs] for theirs, ours in OURS.items()},
     "cutoffs": cutoffs,
     "attention_dropout_rate": float(fields["dropatt"]),
-    "tie_projections": mapping.tie_projections(fields.get("tie_projs", tied)),
+    "tie_projections": mapping.tie_projections(tied),
     "project_equal_width": True,
     "memory_start": "zeros",
     "same_length_window": "mem_len",

@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Any
 from typing import NamedTuple
 
+from flax import traverse_util
+
 from transformer_xl import errors
 from transformer_xl import input_files
 from transformer_xl import shapes
@@ -177,6 +179,7 @@ def make_config(
     UserError: the source is not the named published model.
   """
   config = load.default()
+  config.data.name = "imported"  # The source does not say what it has read.
   if published is not None:
     experiment = importlib.import_module(f"experiments.{published}_large")
     config = experiment.get_config()
@@ -190,11 +193,21 @@ def make_config(
   elif found.lengths is not None:
     mem_lens = (found.lengths.mem_len,)
     config.eval.update(found.lengths._asdict() | {"mem_len": mem_lens})
-  config.model.update(found.model)
+  try:
+    config.model.update(found.model)
+  except (TypeError, ValueError) as error:
+    raise errors.UserError(
+      f"the source describes no model that can be imported ({error}); restore "
+      "its configuration."
+    ) from None
   # bfloat16 in training is a choice of our experiments, not of the source.
   config.model.dtype = "float32"
   config.generate.mem_len = config.score.mem_len = config.eval.mem_len[0]
   try:
+    allowed = {*huggingface.REQUIRED, *huggingface.OPTIONAL}
+    for name in traverse_util.flatten_dict(dict(found.own), sep="."):
+      if name not in allowed:
+        raise ValueError(f"{name} is no field that an export writes")
     load.updated(config, dict(found.own))
   except (ValueError, LookupError, TypeError, AttributeError) as error:
     raise errors.UserError(

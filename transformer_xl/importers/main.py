@@ -11,6 +11,8 @@ from transformer_xl import command_line
 if __name__ == "__main__":  # Before the imports that take long.
   early = command_line.end_at_interrupts()
 
+import os
+
 from absl import flags
 
 from transformer_xl import errors
@@ -58,19 +60,20 @@ def main(argv: list[str]) -> None:
       f"--cutoffs={','.join(cutoffs)} must be numbers, such as "
       "20000,40000,200000."
     )
+  workdir = os.path.expanduser(_WORKDIR.value)
   report = import_run.make(
     format_name=_FORMAT.value,
-    source=_SOURCE.value,
-    workdir=_WORKDIR.value,
+    source=os.path.expanduser(_SOURCE.value),
+    workdir=workdir,
     published=_PUBLISHED.value,
-    vocabulary=_VOCABULARY.value,
+    vocabulary=os.path.expanduser(_VOCABULARY.value or "") or None,
     cutoffs=tuple(map(int, cutoffs)),
     pre_norm=_PRE_NORM.value,
   )
   print(import_run.render(report))
   print(
-    f"{_WORKDIR.value} is ready: python -m transformer_xl.main --mode=eval "
-    f"--config=experiments/saved.py:{_WORKDIR.value}"
+    f"{workdir} is ready: python -m transformer_xl.main --mode=eval "
+    f"--config=experiments/saved.py:{workdir}"
   )
 
 

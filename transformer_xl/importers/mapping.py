@@ -98,12 +98,23 @@ def import_tensors(
     UserError: a tensor is missing, unused or of a wrong shape, or tensors that
       should be shared differ.
   """
+  if config.num_layers > len(tensors):  # Too many names would be listed.
+    raise errors.UserError(
+      f"the source's configuration has {config.num_layers} layers, but there "
+      f"are only {len(tensors)} tensors; restore its configuration."
+    )
   layout = list(layout)
   _check_names(tensors, layout, ignored)
-  params = {
-    name: np.empty(shape, np.float32)
-    for name, shape in parameter_shapes(config).items()
-  }
+  try:
+    params = {
+      name: np.empty(shape, np.float32)
+      for name, shape in parameter_shapes(config).items()
+    }
+  except (MemoryError, ValueError) as error:  # ValueError beyond 2^63 bytes.
+    raise errors.UserError(
+      f"the source's configuration is of a model that does not fit into memory "
+      f"({error}); restore it, or use a larger machine."
+    ) from None
   missing = {name: values.size for name, values in params.items()}
   rows = []
   for tensor in layout:

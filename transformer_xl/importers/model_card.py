@@ -9,6 +9,8 @@ from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_history
+from transformer_xl.workdir import run_record
 
 # Columns of the table of evaluations, by fields of an evaluation card.
 _COLUMNS = {
@@ -40,15 +42,33 @@ _LIBRARY = "transformer_xl"
 
 
 def evaluations(workdir: str, *, step: int, parameters: str) -> list[dict]:
-  """The static cards of `results/cards.jsonl` of these parameters."""
+  """The static cards of `results/cards.jsonl` of these parameters.
+
+  Damaged ones are left out.
+  """
   path = os.path.join(storage.local(workdir), "results", "cards.jsonl")
   wanted = (step, parameters)
   return [
     card
     for card in metrics_log.read_lines(path)
-    if (card["checkpoint_step"], card["parameters"]) == wanted
+    if (card.get("checkpoint_step"), card.get("parameters")) == wanted
     and cards_lib.is_static(card)
+    and {"dataset", "split", "mem_len"} <= card.keys()
+    and all(isinstance(card.get(metric), float | None) for metric in _METRICS)
   ]
+
+
+def origin(workdir: str, config: schema.ExperimentConfig, *, step: int) -> str:
+  """Where the parameters of a run's checkpoint are from."""
+  imported = run_history.result(workdir, "import")
+  if imported is not None:
+    return f"imported from a checkpoint in {imported.get('format')}'s format"
+  text = f"after {step:,} updates on {config.data.name}"
+  source = run_record.initialised_from(workdir)
+  if source is not None:
+    name = os.path.basename(str(source.get("workdir")))
+    text += f" from step {source.get('checkpoint_step')} of {name}"
+  return text
 
 
 def render(
@@ -56,11 +76,14 @@ def render(
   config: schema.ExperimentConfig,
   cards: list[dict[str, Any]],
   *,
-  step: int,
+  origin: str,
   num_parameters: int,
   unit: str,
 ) -> str:
-  """The text of README.md: metadata, sizes, how to load, evaluations."""
+  """The text of README.md: metadata, sizes, how to load, evaluations.
+
+  `origin` says where the parameters are from.
+  """
   model = config.model
   metadata = huggingface_hub.ModelCardData(
     model_name=name,
@@ -73,12 +96,12 @@ def render(
 {metadata.to_yaml()}
 ---
 
-# {name}
+# {_escape(name)}
 
 A Transformer-XL language model (Dai et al. 2019) with {num_parameters:,}
-parameters, after {step:,} updates on `{config.data.name}`: {model.num_layers}
-layers of width {model.model_dim} with {model.num_heads} heads, and a vocabulary
-of {model.vocab_size:,} {unit}s.
+parameters, {_escape(origin)}: {model.num_layers} layers of width
+{model.model_dim} with {model.num_heads} heads, and a vocabulary of
+{model.vocab_size:,} {unit}s.
 
 ```python
 import transformer_xl
@@ -121,4 +144,12 @@ def _table(cards: list[dict[str, Any]]) -> str:
 def _cell(value: Any) -> str:
   if value is None:
     return "-"
-  return f"{value:.3f}" if isinstance(value, float) else f"{value}"
+  return f"{value:.3f}" if isinstance(value, float) else _escape(f"{value}")
+
+
+def _escape(text: str) -> str:
+  """Text that is no Markdown and no HTML, in one line."""
+  return "".join(
+    f"&#{ord(character)};" if character in "&<>|`[]*\\" else character
+    for character in " ".join(text.split())
+  )

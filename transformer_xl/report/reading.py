@@ -79,6 +79,11 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     found = _read_text(
       model.params, model.mesh, file, config, mem_len, segment_len, bins
     )
+  if not np.isfinite(found.nll).all():
+    raise errors.UserError(
+      f"the model of checkpoint {model.step} has diverged, and its losses are "
+      "no numbers; name an older one: --config.eval.checkpoint=STEP."
+    )
   return {
     "dataset": config.data.name,
     "split": split,

@@ -100,9 +100,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   content = page.encode("utf-8", "replace")
   path = os.path.join(storage.local(workdir), FILE)
   if jax.process_index() == 0:
-    with open(f"{path}.tmp", "wb") as file:
-      file.write(content)
-    os.replace(f"{path}.tmp", path)
+    storage.write_bytes(path, content)
     logging.info(
       "Wrote %s, %.1f MB: open it in a browser.",
       *(os.path.join(workdir, FILE), len(content) / 1e6),

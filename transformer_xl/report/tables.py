@@ -137,11 +137,11 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
   found = [("Data", text(settings.get("config.data.name")))]
   if len(loss.x):
     total = text(settings.get("config.train.num_steps"))
-    found += [
-      ("Steps", f"{loss.x[-1]:,} of {total}"),
-      ("Tokens read", text(int(run.training("tokens").y[-1]))),
-      ("Training loss", f"{loss.y[-1]:.4f} nats"),
-    ]
+    found.append(("Steps", f"{loss.x[-1]:,} of {total}"))
+    tokens = run.training("tokens")
+    if len(tokens.x):
+      found.append(("Tokens read", text(int(tokens.y[-1]))))
+    found.append(("Training loss", f"{loss.y[-1]:.4f} nats"))
   if len(valid.x):
     found.append(("Best validation loss", f"{valid.y.min():.4f} nats"))
   if run.time is not None:

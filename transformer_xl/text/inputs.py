@@ -32,14 +32,16 @@ class Stream(NamedTuple):
 def read_file(path: str, *, field: str) -> str:
   """Reads a file in UTF-8, or standard input for `-`.
 
+  The mark of UTF-8 at its start (BOM), which Windows writes, is left out.
+
   Raises:
     UserError: the file cannot be read, or is not UTF-8; it names the field.
   """
   try:
     if path == "-":
-      return sys.stdin.buffer.read().decode("utf-8")
+      return sys.stdin.buffer.read().decode("utf-8-sig")
     with input_files.on_disk(path) as place, open(place, "rb") as file:
-      return file.read().decode("utf-8")
+      return file.read().decode("utf-8-sig")
   except OSError as error:
     raise errors.UserError(
       f"cannot read {path}: {error.strerror}; set --config.{field}=FILE, "
@@ -52,21 +54,28 @@ def read_file(path: str, *, field: str) -> str:
     ) from None
 
 
-def parse(content: str, *, memory: str) -> list[Text]:
+def parse(content: str, *, memory: str, is_json: bool = False) -> list[Text]:
   """Parses a file with one text, or one JSON object, per line.
 
-  The file is JSON if its first line starts an object. Then `text` is the text,
-  which may contain newlines, and `memory` overrides the default.
+  The file is JSON, too, if its first line that is not blank starts an object.
+  Then `text` is the text, which may contain newlines, `memory` overrides the
+  default, and blank lines are no texts. Lines may end as in Windows.
 
   Raises:
-    UserError: the file is empty, or a line is not JSON like the first.
+    UserError: the file is empty, or a line is not JSON although the file is.
   """
-  if not content:
+  is_json = is_json or content.lstrip().startswith("{")
+  if not content or (is_json and not content.strip()):
     raise errors.UserError("there are no texts to score: the file is empty.")
   lines = content.removesuffix("\n").split("\n")
-  if not lines[0].startswith("{"):
+  lines = [line.removesuffix("\r") for line in lines]
+  if not is_json:
     return [Text(line, memory) for line in lines]
-  return [_parse_object(*item, memory) for item in enumerate(lines, start=1)]
+  return [
+    _parse_object(number, line, memory)
+    for number, line in enumerate(lines, start=1)
+    if line.strip()
+  ]
 
 
 def _parse_object(number: int, line: str, memory: str) -> Text:
@@ -78,8 +87,8 @@ def _parse_object(number: int, line: str, memory: str) -> Text:
   except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
     pass  # Answered below.
   raise errors.UserError(
-    f'line {number} must be {{"text": "..."}}, since the first line is JSON, '
-    f'optionally with "memory": one of {POLICIES}.'
+    f'line {number} must be {{"text": "..."}}, since the file is JSON by its '
+    f'name or its first line, optionally with "memory": one of {POLICIES}.'
   )
 
 

@@ -167,7 +167,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
       "input."
     )
   content = inputs_lib.read_file(options.file, field="score.file")
-  texts = inputs_lib.parse(content, memory=options.memory)
+  texts = inputs_lib.parse(
+    content, memory=options.memory, is_json=options.file.endswith(".jsonl")
+  )
   model = language_model.load(
     config, workdir, **language_model.lengths(options)
   )

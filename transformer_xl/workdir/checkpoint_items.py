@@ -47,7 +47,7 @@ def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
     mode = ocp.options.AtomicityMode.COMMIT_FILE
     _warn_of_uncommitted(directory(workdir))
   with errors.of_bucket("read", workdir):
-    return ocp.CheckpointManager(
+    return _Manager(
       directory(workdir),
       options=ocp.CheckpointManagerOptions(
         best_fn=validation_loss,
@@ -57,6 +57,26 @@ def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
       ),
       item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
     )
+
+
+class _Manager(ocp.CheckpointManager):
+  """A manager that opens a folder in which a validation loss is damaged."""
+
+  def metrics(self, step: int) -> Any:
+    """The validation loss by which checkpoints are ranked; None without one."""
+    try:
+      metrics = super().metrics(step)
+      if metrics is not None:
+        validation_loss(metrics)
+      return metrics
+    except (ValueError, LookupError, TypeError, IsADirectoryError) as error:
+      logging.warning(
+        "Checkpoint %d counts as not evaluated: its validation loss is damaged "
+        "(%s).",
+        step,
+        error,
+      )
+      return None
 
 
 def is_mounted_bucket(folder: str) -> bool:

@@ -1,27 +1,30 @@
-"""The folder of compiled programs, which later runs read."""
+"""The folder of compiled programs, which later commands read."""
 
 import os
-import stat
+
+from absl import logging
 
 from transformer_xl import storage
 
-FOLDER = ".jax_cache"
 
+def folder() -> str | None:
+  """Where compiled programs are kept; None if no folder is safe.
 
-def folder(workdir: str) -> str:
-  """Where the compiled programs of a run are kept.
-
-  Beside the workdir, so that runs share them. What is read from a cache is run,
-  so in a folder where everyone writes, such as /tmp, it is in the workdir.
+  JAX runs what it reads there. So the folder belongs to this user alone, and is
+  never beside a workdir, which may come from somebody else.
   """
-  if storage.is_bucket(workdir):
-    return os.path.join(os.path.dirname(storage.absolute(workdir)), FOLDER)
-  workdir = os.path.abspath(workdir)
-  parent = os.path.dirname(workdir)
-  while not os.path.exists(parent):  # Anyone there may make it first.
-    parent = os.path.dirname(parent)
-  status = os.stat(parent)
-  is_open = status.st_mode & stat.S_IWOTH
-  is_ours = status.st_uid == os.getuid() and not is_open
-  place = os.path.dirname(workdir) if is_ours else workdir
-  return os.path.join(place, FOLDER)
+  path = storage.cache() / "compiled"
+  try:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.stat()
+  except OSError as error:
+    logging.warning("Compiled programs are not kept: %s.", error)
+    return None
+  if status.st_uid != os.getuid() or status.st_mode & 0o022:
+    logging.warning(
+      "Compiled programs are not kept, since other users can write to %s; "
+      "make it yours alone (chmod 700), or set XDG_CACHE_HOME.",
+      path,
+    )
+    return None
+  return str(path)

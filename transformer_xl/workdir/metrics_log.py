@@ -6,6 +6,7 @@ restored step are dropped, because the run writes them again.
 
 import datetime
 import json
+import math
 import os
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -30,12 +31,14 @@ class JsonLines:
     """
     path = os.path.join(storage.local(workdir), "metrics.jsonl")
     _drop_after(path, step, is_evaluated=is_evaluated)
-    self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    self._file = open(  # noqa: SIM115
+      path, "a", encoding="utf-8", opener=_without_links
+    )
     self.close = self._file.close
 
   def record(self, record: dict[str, Any]) -> None:
     """Writes a line."""
-    self._file.write(json.dumps(record) + "\n")
+    self._file.write(to_json(record) + "\n")
     self._file.flush()
 
 
@@ -98,6 +101,22 @@ class Writer:
       tracker.close()
 
 
+def finite(value: Any) -> Any:
+  """A value for JSON, which lacks infinities and NaN: they become null."""
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  if isinstance(value, dict):
+    return {name: finite(part) for name, part in value.items()}
+  if isinstance(value, list | tuple):
+    return [finite(part) for part in value]
+  return value
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+  """JSON that every program reads, also after divergence."""
+  return json.dumps(finite(value), indent=indent, allow_nan=False)
+
+
 def write_json(workdir: str, name: str, value: Any) -> None:
   """Writes a file of a workdir completely or not at all.
 
@@ -106,7 +125,7 @@ def write_json(workdir: str, name: str, value: Any) -> None:
   if jax.process_index() != 0:
     return
   path = os.path.join(storage.local(workdir), name)
-  storage.write_text(path, json.dumps(value, indent=2) + "\n")
+  storage.write_text(path, to_json(value, indent=2) + "\n")
   logging.info("Wrote %s.", os.path.join(workdir, name))
 
 
@@ -120,8 +139,8 @@ def append_lines(workdir: str, name: str, records: Sequence[Any]) -> None:
     return
   path = os.path.join(storage.local(workdir), name)
   os.makedirs(os.path.dirname(path), exist_ok=True)
-  content = "".join(json.dumps(record) + "\n" for record in records).encode()
-  with open(path, "a+b", buffering=0) as file:
+  content = "".join(to_json(record) + "\n" for record in records).encode()
+  with open(path, "a+b", 0, opener=_without_links) as file:
     size = file.seek(0, os.SEEK_END)
     if size:
       file.seek(size - 1)
@@ -163,3 +182,8 @@ def _drop_after(path: str, step: int, *, is_evaluated: bool) -> None:
       except (ValueError, LookupError, TypeError, RecursionError):
         continue
   storage.write_text(path, "".join(kept))
+
+
+def _without_links(path: str, flags: int) -> int:
+  """Opens a file for `open`, but refuses a link, which could lead anywhere."""
+  return os.open(path, flags | os.O_NOFOLLOW, 0o666)

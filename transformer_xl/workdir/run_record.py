@@ -111,8 +111,8 @@ def keep_vocabulary(data_dir: str, workdir: str) -> None:
   meta = json.loads((source / "meta.json").read_text("utf-8"))
   shutil.copy(source / pathlib.Path(meta["vocabulary"]["file"]).name, target)
   # `meta.json` last and whole, since a kept vocabulary is known by it.
-  shutil.copy(source / "meta.json", target / "meta.json.tmp")
-  os.replace(target / "meta.json.tmp", target / "meta.json")
+  content = (source / "meta.json").read_bytes()
+  storage.write_bytes(str(target / "meta.json"), content)
 
 
 def check_vocabulary(
@@ -166,13 +166,21 @@ def _vocabulary_hash(folder: pathlib.Path) -> str | None:
 
 
 def _git_commit() -> str | None:
-  """The commit of this code, marked as dirty if there are changes."""
-  command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-  folder = pathlib.Path(__file__).parent
+  """The commit of this code, marked as dirty if there are changes.
+
+  None if this file is not under version control. The package may be installed
+  in a folder of the user's own repository, whose commits are of other code.
+  """
+  file = pathlib.Path(__file__)
+  commands = (
+    ["git", "ls-files", "--error-unmatch", file.name],
+    ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+  )
   try:
-    result = subprocess.run(
-      command, cwd=folder, capture_output=True, text=True, check=True
-    )
+    for command in commands:
+      result = subprocess.run(
+        command, cwd=file.parent, capture_output=True, text=True, check=True
+      )
   except (OSError, subprocess.CalledProcessError):
-    return None  # Installed from a package.
+    return None
   return result.stdout.strip()

@@ -23,6 +23,7 @@ from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_record
 
 _MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
+_MOST_TRIES = 5
 
 
 class TrainedModel(NamedTuple):
@@ -111,26 +112,43 @@ def restore_params(
   """
   if not storage.names(checkpoint_items.directory(workdir)):
     raise _no_checkpoints(workdir)
-  with checkpoint_items.open_manager(workdir, read_only=True) as manager:
-    step = _find(manager, which, workdir, f"{fields}checkpoint")
-    item = "average" if average else "params"
-    saved = manager.item_metadata(step).get(item)
-    if saved is None:
-      raise errors.UserError(
-        f"checkpoint {step} has no average of the parameters; set "
-        f"--config.{fields}parameters=raw, or train with train.ema_decay or "
-        "train.asgd_start_step."
-      )
-    checkpoint_items.check_shapes(saved.tree, target, step, kind="model")
+  item = "average" if average else "params"
+  failed: int | None = None
+  problem = errors.UserError("")
+  # A run that is being trained deletes checkpoints. Then the latest or the best
+  # is another one when the folder is opened again.
+  for _ in range(_MOST_TRIES):
     try:
-      params = _restore_item(manager, step, item, target)
+      with checkpoint_items.open_manager(
+        workdir,
+        read_only=True,
+        lightweight_initialize=which != "best",  # Reads no validation losses.
+      ) as manager:
+        step = _find(manager, which, workdir, f"{fields}checkpoint")
+        if step == failed:
+          break
+        failed = step
+        folder = manager.directory / str(step) / item
+        if average and not folder.exists():
+          problem = errors.UserError(
+            f"checkpoint {step} has no average of the parameters; set "
+            f"--config.{fields}parameters=raw, or train with train.ema_decay "
+            "or train.asgd_start_step."
+          )
+          continue
+        saved = ocp.StandardCheckpointHandler().metadata(folder)
+        checkpoint_items.check_shapes(saved.tree, target, step, kind="model")
+        return _restore_item(manager, step, item, target), step
+    except errors.UserError:
+      raise
     except Exception as error:  # Orbax has no common type for damage.
       reason = str(error).partition("\n")[0][:100]
-      raise errors.UserError(
-        f"checkpoint {step} in {workdir} cannot be read ({reason}); name "
-        f"another one: --config.{fields}checkpoint=STEP."
-      ) from error
-  return params, step
+      damaged = "a checkpoint" if failed is None else f"checkpoint {failed}"
+      problem = errors.UserError(
+        f"{damaged} in {workdir} cannot be read ({reason}); name another one: "
+        f"--config.{fields}checkpoint=STEP."
+      )
+  raise problem
 
 
 def warn_of_untrained_positions(
@@ -187,7 +205,7 @@ def _find(
   if not steps:
     raise _no_checkpoints(workdir)
   named = {"latest": manager.latest_step, "best": manager.best_step}
-  step = int(which) if which.isdigit() else named.get(which, lambda: None)()
+  step = int(which) if which.isdecimal() else named.get(which, lambda: None)()
   if step is None or step not in steps:
     raise errors.UserError(
       f"{field}={which!r} is not in {workdir}, which has the steps {steps}; "

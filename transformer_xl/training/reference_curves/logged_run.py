@@ -1,6 +1,7 @@
 """A run as its workdir records it: configuration, text and logged losses."""
 
 import json
+import math
 import operator
 import pathlib
 from collections.abc import Iterable
@@ -61,10 +62,15 @@ def read(workdir: str) -> Run:
     if "step" not in line:
       continue
     if "split" in line and "nll" in line:
-      validation[line["step"]] = line["nll"]
+      validation[line["step"]] = _number(line["nll"])
     elif "loss" in line:  # A line of divergence has none.
-      losses[line["step"]] = line["loss"]
+      losses[line["step"]] = _number(line["loss"])
   return Run(config, digest, losses, validation, versions)
+
+
+def _number(loss: float | None) -> float:
+  """A loss that was logged; JSON has null for NaN and infinities."""
+  return math.nan if loss is None else loss
 
 
 def first_difference(
