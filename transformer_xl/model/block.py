@@ -92,6 +92,8 @@ class Blocks(nn.Module):
       The output, and what each layer's mixer keeps.
     """
     config = self.config
+    if not self.settings.trains_memory:  # A constant, whoever computed it.
+      states = jax.lax.stop_gradient(states)
     kept_by_layer = []
     for place, layer in enumerate(self.layers):
       kind = layer.mixer
@@ -124,6 +126,8 @@ class Blocks(nn.Module):
         mixed, kept = mix(hidden, states[place], shared, mixer_lib.identity)
         inner = mixer_norm(hidden + mixed)
         hidden = feed_forward_norm(inner + feed_forward(inner, lanes))
+      if not self.settings.trains_memory:
+        kept = kept._replace(state=jax.lax.stop_gradient(kept.state))
       kept_by_layer.append(kept)
     return hidden, tuple(kept_by_layer)
 

@@ -246,8 +246,6 @@ class Network(nn.Module):
   ) -> tuple[shapes.Hidden, State, tuple[mixer_lib.Kept, ...]]:
     """`__call__` without the last dropout, and what the mixers keep."""
     config = self.config
-    if not self.settings.trains_memory:
-      state = jax.lax.stop_gradient(state)
     shared = share(state.length, resets, inputs.shape)
 
     # Encodings of distances, for the layer that remembers most.

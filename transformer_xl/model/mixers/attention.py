@@ -88,17 +88,16 @@ class Attention(mixer.Mixer):
       same_length=self.settings.same_length,
       window=config.same_length_window,
     )
-    context = jnp.concatenate([memory, hidden], axis=1)
-
     output, factors = attend(
-      self, norm(context), segment_len=segment_len, reach=reach, shared=shared
+      self, norm(memory), norm(hidden), reach=reach, shared=shared
     )
 
+    held = jnp.concatenate([memory, hidden], axis=1)
     if shared.num_tokens is None:
-      remembered = context[:, segment_len:]
+      remembered = held[:, segment_len:]
     else:  # Padding is not remembered.
       remembered = jax.lax.dynamic_slice_in_dim(
-        context, shared.num_tokens, mem_len, axis=1
+        held, shared.num_tokens, mem_len, axis=1
       )
     inspected = mixer.Inspected(factors, reach)
     return output, mixer.Kept(
@@ -130,21 +129,21 @@ class Attention(mixer.Mixer):
 
 def attend(
   module: mixer.Mixer,
-  rows: shapes.Context,
+  memory: shapes.LayerMemory,
+  segment: shapes.Hidden,
   *,
-  segment_len: int,
   reach: shapes.Reach,
   shared: mixer.Shared,
 ) -> tuple[shapes.Hidden, encoding.ScoreFactors]:
-  """Attends from the last T of K rows to all of them.
+  """Attends from the rows of a segment to those of memory and segment.
 
   Names the parameters of attention in `module`. Returns what is added to the
   residual stream, and the factors of the scores.
   """
   config = module.config
   order = table.of(config)
-  context_len = rows.shape[1]
-  mem_len = context_len - segment_len
+  mem_len = memory.shape[1]
+  context_len = mem_len + segment.shape[1]
   dropout = None
   if config.attention_dropout_rate and shared.dropout_lanes is not None:
     dropout = dropout_lib.of_attention(
@@ -163,7 +162,8 @@ def attend(
   is_constant = not module.settings.trains_memory and not config.pre_norm
   num_constant = mem_len if is_constant else 0
   project = parameters.Projections(module, dropout_lanes=shared.dropout_lanes)
-  query = project("query", rows[:, mem_len:])
+  rows = jnp.concatenate([memory, segment], axis=1)
+  query = project("query", segment)
   key = project("key", rows, num_constant=num_constant)
   value = project("value", rows, num_constant=num_constant)
   terms = order.distance_terms(module, project, distances, context_len, biases)

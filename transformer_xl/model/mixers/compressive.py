@@ -113,8 +113,8 @@ class Compressive(mixer.Mixer):
     )
     output, factors = attention.attend(
       self,
-      norm(jnp.concatenate([past, hidden], axis=1)),
-      segment_len=segment_len,
+      norm(past),
+      norm(hidden),
       reach=reach,
       shared=shared,
     )
