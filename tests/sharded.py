@@ -218,7 +218,9 @@ def evaluations(data_dir, mesh):
     device_mesh = mesh_lib.make_mesh(config.mesh)
     params = start(config, device_mesh)[0].params
     with jax.set_mesh(device_mesh):
-      evaluator = evaluation_evaluate.Evaluator(config, device_mesh, mem_len=12)
+      evaluator = evaluator.Evaluator(
+        config, device_mesh, mem_len=12
+      )
       result[memory] = evaluator(params).nll
       made = evaluation_scorer.Scorer(config, device_mesh, mem_len=12)
       first = jax.tree.leaves(made.start(made.freeze(params)))[0]

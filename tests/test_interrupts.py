@@ -23,15 +23,16 @@ SLOW_MODULE = 'import time\nprint("here", flush=True)\ntime.sleep(60)\n'
 SCORING = """
 import hashlib, runpy
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 
-score = evaluate.Evaluator._score
+score = evaluator.Evaluator._score
 
 def wait(*arguments):
   score(*arguments)
   print("here", flush=True)
   hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 
-evaluate.Evaluator._score = wait
+evaluator.Evaluator._score = wait
 runpy.run_module("transformer_xl.main", run_name="__main__")
 """
 # JAX, too, has a callback at garbage collection. Python drops its exceptions.

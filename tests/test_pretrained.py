@@ -13,7 +13,7 @@ import transformer_xl
 from tests import saved_runs
 from tests import tiny
 from transformer_xl.config import load as load_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.text import decoding
 from transformer_xl.text import generate
 from transformer_xl.text import hidden_states
@@ -41,7 +41,9 @@ def whole_text(model, text):
   """What the model of hidden states gives for a text, in one segment."""
   config = model.config.model
   ids = np.asarray(model.vocabulary.encode(text), np.int32)[None]
-  memory = kinds.empty_memory(config, batch_size=1, mem_len=ids.size)
+  memory = network.empty_state(
+    config, batch_size=1, mem_len=ids.size, step_len=1
+  )
   outputs, memory = tiny.apply(config, tiny.params(config), ids, memory)
   inputs = memory.hiddens[:, 0]
   log_probs, _ = tiny.apply(

@@ -19,6 +19,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.training import programs
@@ -71,7 +72,7 @@ def train(config, mesh):
 
 def evaluations(config, mesh, params):
   """Sums of losses with numbers of tokens, and the use of memory."""
-  fixed = evaluate.Evaluator(config, mesh, mem_len=12)(params)
+  fixed = evaluator.Evaluator(config, mesh, mem_len=12)(params)
   rule = update_lib.Rule(*map(jnp.float32, (1e-4, 0.02, 1e-3)))
   adaptive = dynamic_evaluate.AdaptiveEvaluator(config, mesh, mem_len=12)
   (learning,) = adaptive(params, rule)

@@ -18,6 +18,7 @@ from transformer_xl.config import load
 from transformer_xl.data import recall as recall_data
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import sums
 from transformer_xl.model import kinds
 
@@ -174,7 +175,7 @@ def test_the_farthest_token_that_matters_is_at_the_reach(updates, mem_len):
   """The last guess of a segment depends on it, and on none before."""
   values = {"train.mem_len": 1, "eval.segment_len": 5} | updates
   config = load.from_config_dict(tiny.config_dict(**values))
-  model, end = sums.make_model(config), recall.reach(config, mem_len)
+  model, end = evaluator.make_network(config), recall.reach(config, mem_len)
   read = jax.jit(functools.partial(model.apply, method="log_probs"))
 
   def last(text):

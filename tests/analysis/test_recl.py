@@ -22,7 +22,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import recl
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model import transformer_xl
 
 LSTM = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
@@ -170,7 +170,9 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
   step = jax.jit(functools.partial(model.apply, method="nll"))
   for index, context in enumerate(contexts):
     # Number of visible keys, including the token itself.
-    memory = kinds.empty_memory(config.model, batch_size=1, mem_len=context - 1)
+    memory = network.empty_state(
+      config.model, batch_size=1, mem_len=context - 1, step_len=1
+    )
     expected = []
     for token, target in itertools.pairwise(tokens):
       nll, memory = step(

@@ -21,7 +21,7 @@ from transformer_xl.config import load
 from transformer_xl.config import model_fields
 from transformer_xl.config import rules
 from transformer_xl.evaluation import evaluate
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 from transformer_xl.text import score
@@ -199,7 +199,7 @@ def test_a_twin_has_as_many_parameters_whatever_the_model_has(fields):
 def count(model):
   if not model.vocab_size:
     model = dataclasses.replace(model, vocab_size=256)
-  return kinds.num_parameters(kinds.abstract_params(model))
+  return network.num_parameters(network.abstract_params(model))
 
 
 def test_making_a_twin_uses_no_device():

@@ -26,7 +26,7 @@ from transformer_xl.analysis import recl
 from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.evaluation import evaluate as static_evaluate
-from transformer_xl.evaluation import scorer
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.planning import plan
 from transformer_xl.report import report
@@ -343,12 +343,12 @@ def score_program(config):
   """The program that scores a chunk of a split."""
   mesh = mesh_lib.make_mesh(config.mesh)
   mem_len = max(config.eval.mem_len)
-  stream = static_evaluate.open_stream(config, mem_len)
+  stream = evaluator.open_stream(config, mem_len)
   with jax.set_mesh(mesh):
     segments = streams.device_segments(
       stream, 0, config.eval.segments_per_call, mesh_lib.segments(mesh)
     )
-    made = scorer.Scorer(config, mesh, mem_len=mem_len)
+    made = evaluator.Evaluator(config, mesh, mem_len=mem_len)
     return made.lower(segments).as_text()
 
 

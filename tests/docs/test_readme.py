@@ -10,7 +10,7 @@ import numpy as np
 from tests import saved_runs
 from tests import tiny
 from transformer_xl.config import load
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model import kv_cache
 from transformer_xl.workdir import trained_model
 

@@ -16,6 +16,7 @@ from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import loop
 
@@ -157,7 +158,7 @@ def test_training_logs_the_use_of_memory(data_dir, tmp_path, same_length):
   whole = load.replaced(config, {"eval.same_length": False})
   subject = evaluate.load(whole, str(tmp_path))
   with jax.set_mesh(subject.mesh):
-    score = evaluate.Evaluator(whole, subject.mesh, mem_len=0)(subject.params)
+    score = evaluator.Evaluator(whole, subject.mesh, mem_len=0)(subject.params)
   expected = score.nll / score.num_tokens
   assert record["nll_without_memory"] == pytest.approx(expected, rel=1e-6)
   assert 0 < record["memory_share_layer_1"] < 1

@@ -16,9 +16,10 @@ from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import units
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import trained_model
@@ -43,7 +44,9 @@ def workdir(data_dir, tmp_path_factory):
   checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
   for step, nll in ((1, 3.0), (2, 2.0), (3, 2.5)):
     state = train_state(config, step)
-    memory = kinds.empty_memory(config.model, batch_size=1, mem_len=1)
+    memory = network.empty_state(
+      config.model, batch_size=1, mem_len=1, step_len=1
+    )
     run = run_state.RunState(state, memory, validation_loss=nll)
     checkpoints.save(run)
   checkpoints.close()
@@ -170,7 +173,7 @@ def card(config, unit, nll):
   file = token_file.TokenFile(
     np.arange(2), np.array([0]), "5ad1", {"num_bytes": 400, "num_words": 80}
   )
-  score = evaluate.Score(nll=nll, num_tokens=100, seconds=1.0)
+  score = evaluator.Score(nll=nll, num_tokens=100, seconds=1.0)
   return subject.card(score, file, 8)
 
 

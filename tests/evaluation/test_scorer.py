@@ -13,7 +13,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import scorer
+from transformer_xl.evaluation import evaluator
 
 # Memory in whole segments, in parts of one, shorter than one, and none; the
 # split's 149 pairs divide by none of the segments.
@@ -67,7 +67,7 @@ def score(data_dir, memory, *, mem_len, segment_len, variant):
   )
   mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
-    made = scorer.Scorer(config, mesh, mem_len=mem_len)
+    made = evaluator.Evaluator(config, mesh, mem_len=mem_len)
     start = made.start(made.freeze(tiny.params(config.model)))
   result = splits.score(config, mem_len=mem_len)
   return result, jax.tree.map(np.shape, start)
@@ -143,7 +143,7 @@ def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
   config = corpus.config(data_dir, **updates, **{"model.cutoffs": (5, 11)})
   mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
-    made = scorer.Scorer(config, mesh, mem_len=8)
+    made = evaluator.Evaluator(config, mesh, mem_len=8)
     params = tiny.params(config.model)
     params = jax.device_put(params, mesh_lib.parameters(mesh, params))
     frozen = made.freeze(params)
@@ -168,7 +168,7 @@ def test_segments_past_the_end_leave_sums_alone(data_dir):
     file, num_lanes=4, segment_len=8, warmup_len=8, resets="wrap"
   )
   with jax.set_mesh(mesh):
-    made = scorer.Scorer(config, mesh, mem_len=8)
+    made = evaluator.Evaluator(config, mesh, mem_len=8)
     frozen = made.freeze(tiny.params(config.model))
     segments = stream.read(stream.num_steps, 4, slice(None))
     _, sums = made.score(frozen, made.start(frozen), segments)

@@ -20,7 +20,7 @@ from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model import transformer_xl
 from transformer_xl.text import generate
 from transformer_xl.workdir import run_record
@@ -54,7 +54,9 @@ def worst_difference(config, params):
   model = transformer_xl.TransformerXL(
     config, clamp_len=CLAMP_LEN, same_length=True
   )
-  memory = kinds.empty_memory(config, batch_size=2, mem_len=MEM_LEN)
+  memory = network.empty_state(
+    config, batch_size=2, mem_len=MEM_LEN, step_len=1
+  )
   expected_memory = tests.oracle.start(config, batch_size=2, mem_len=MEM_LEN)
   random, worst = np.random.RandomState(0), 0.0
   for length in SEGMENT_LENS:
@@ -87,7 +89,7 @@ def wt103(tmp_path_factory):
 @pytest.mark.parametrize("name", stored_files.TENSORFLOW)
 def test_tensorflow_checkpoints_equal_the_numpy_model(tmp_path, name):
   made, config, params = make(tmp_path / "run", stored_files.tensorflow(name))
-  assert made["num_parameters"] == kinds.num_parameters(params)
+  assert made["num_parameters"] == network.num_parameters(params)
   model = config.model
   rules = model.memory_start, model.same_length_window, model.layer_norm_epsilon
   assert rules == TENSORFLOW_RULES

@@ -14,7 +14,7 @@ import pytest
 
 from tests import tiny
 from transformer_xl.model import dropout as dropout_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model import transformer_xl
 
 DROPPING = tiny.model_config(dropout_rate=0.25, attention_dropout_rate=0.5)
@@ -276,8 +276,8 @@ def test_a_dropped_word_that_sees_no_other_leaves_the_gradient_finite(start):
   config = tiny.model_config(
     num_layers=12, embedding_dropout_rate=0.999, memory_start=start
   )
-  params = kinds.init_params(config, jax.random.key(0))
-  memory = kinds.empty_memory(config, batch_size=2, mem_len=3)
+  params = network.init_params(config, jax.random.key(0))
+  memory = network.empty_state(config, batch_size=2, mem_len=3, step_len=1)
   tokens, _, _ = tiny.inputs(config)
 
   @jax.jit

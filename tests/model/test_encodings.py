@@ -18,7 +18,7 @@ from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model import kv_cache
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.encodings import table as encodings
@@ -182,7 +182,9 @@ def test_interpolated_positions_equal_the_equations_in_both_memories():
   )
   frozen = reader.freeze(params)
   state = reader.start(frozen, batch_size=2)
-  memory = kinds.empty_memory(config, batch_size=2, mem_len=mem_len)
+  memory = network.empty_state(
+    config, batch_size=2, mem_len=mem_len, step_len=1
+  )
   lanes = unscaled = oracle.start(config, batch_size=2, mem_len=mem_len)
   text = np.random.default_rng(0).integers(config.vocab_size, size=(4, 2, 3))
   read = jax.jit(functools.partial(model.apply, method="log_probs"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model import transformer_xl
 
 ADAPTIVE = {"cutoffs": (5, 11), "div_val": 2}
@@ -27,7 +27,7 @@ def test_nll_is_minus_the_log_probability_of_the_target(strict_dtypes):
 def test_parameters_do_not_depend_on_lengths():
   config = tiny.model_config(**ADAPTIVE)
   short = jax.eval_shape(
-    lambda key: kinds.init_params(config, key), jax.random.key(0)
+    lambda key: network.init_params(config, key), jax.random.key(0)
   )
   model = transformer_xl.TransformerXL(config, clamp_len=2, same_length=True)
   inputs, targets, memory = tiny.inputs(config, mem_len=9)

@@ -13,7 +13,7 @@ from tests.parity import weights
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model import transformer_xl
 
 # Compiling takes nearly all of the time; optimised code gives no other numbers
@@ -35,7 +35,7 @@ def draw_params(drawn: configurations.Drawn) -> dict:
   layout = list(huggingface.layout(drawn.model))
   empty = jax.tree.map(
     lambda leaf: np.zeros(leaf.shape, np.float32),
-    kinds.abstract_params(drawn.model),
+    network.abstract_params(drawn.model),
   )
   tensors = {
     name: weights.draw(drawn.index, name, values.shape)
@@ -72,8 +72,8 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
     jax.value_and_grad(sum_loss, has_aux=True),
     compiler_options=COMPILER_OPTIONS,
   )
-  memory = kinds.empty_memory(
-    drawn.model, batch_size=drawn.batch_size, mem_len=drawn.mem_len
+  memory = network.empty_state(
+    drawn.model, batch_size=drawn.batch_size, mem_len=drawn.mem_len, step_len=1
   )
   losses, gradients, log_probs, memories = [], [], [], []
   for tokens in drawn.tokens:

@@ -11,7 +11,7 @@ from tests import tiny
 from tests.parity import published_ptb as published
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model import kv_cache
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
@@ -113,7 +113,7 @@ def tree_of(prefix):
 
 def test_the_published_model_has_the_same_parameters(config):
   params = from_published(published.drawn())
-  expected = kinds.abstract_params(config.model)
+  expected = network.abstract_params(config.model)
   assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, expected)
 
 

@@ -20,7 +20,7 @@ from transformer_xl.config import load
 from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import scorer
+from transformer_xl.evaluation import evaluator
 from transformer_xl.training import programs
 from transformer_xl.workdir import trained_model
 
@@ -117,7 +117,7 @@ def test_programs_can_be_traced(make_config, name, count):
     config.eval,
   )
   with jax.set_mesh(mesh):
-    made = scorer.Scorer(config, mesh, mem_len=max(evaluation.mem_len))
+    made = evaluator.Evaluator(config, mesh, mem_len=max(evaluation.mem_len))
     segments = segment.placed(
       mesh,
       *(evaluation.segments_per_call, evaluation, evaluation.segment_len),

@@ -14,7 +14,7 @@ from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.text import decoding
 from transformer_xl.text import generate
 
@@ -63,7 +63,7 @@ def test_greedy_decoding_is_the_argmax_of_the_model_on_the_whole_text(fields):
   config = model.reader.config
   (tokens,) = draw(model, num_tokens=12, temperature=0.0)[-1].tokens
   text = np.concatenate([PROMPT, tokens])
-  empty = kinds.empty_memory(config, batch_size=1, mem_len=0)
+  empty = network.empty_state(config, batch_size=1, mem_len=0, step_len=1)
   log_probs, _ = tiny.apply(
     config,
     tiny.params(config),

@@ -12,7 +12,7 @@ from tests import tiny
 from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.text import inputs
 from transformer_xl.text import score
 
@@ -71,7 +71,7 @@ def test_scores_equal_those_of_the_model_on_the_whole_text(fields):
     config,
     tiny.params(config),
     jnp.asarray(ids[None, :-1]),
-    kinds.empty_memory(config, batch_size=1, mem_len=0),
+    network.empty_state(config, batch_size=1, mem_len=0, step_len=1),
     method="log_probs",
   )
   chosen = np.take_along_axis(np.asarray(log_probs[0]), ids[1:, None], axis=1)

@@ -17,6 +17,7 @@ from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
@@ -272,7 +273,7 @@ def test_to_stop_names_the_checkpoint_from_before_and_the_ways_on(
 def test_a_validation_loss_that_is_no_number_is_not_the_best(
   data_dir, tmp_path, monkeypatch
 ):
-  score_until = evaluate.Evaluator.score_until
+  score_until = evaluator.Evaluator.score_until
   calls = []
 
   def evaluated(self, params, **options):
@@ -280,7 +281,7 @@ def test_a_validation_loss_that_is_no_number_is_not_the_best(
     calls.append(score)
     return score._replace(nll=math.nan) if len(calls) == 1 else score
 
-  monkeypatch.setattr(evaluate.Evaluator, "score_until", evaluated)
+  monkeypatch.setattr(evaluator.Evaluator, "score_until", evaluated)
   config = corpus.config(data_dir, **GUARDED | {"train.eval_every_steps": 12})
   assert loop.train(config, str(tmp_path))
   (event,) = events(tmp_path)

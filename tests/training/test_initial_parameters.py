@@ -21,7 +21,7 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.model import extension
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
 from transformer_xl.training import programs

@@ -15,7 +15,7 @@ from transformer_xl import hardware
 from transformer_xl.config import load
 from transformer_xl.evaluation import sums
 from transformer_xl.evaluation import units
-from transformer_xl.model import flops
+from transformer_xl.model import network
 from transformer_xl.training import log_window
 from transformer_xl.training import loop
 from transformer_xl.training import step
@@ -55,12 +55,12 @@ def test_the_work_of_a_token_is_counted_by_hand():
   scores_and_values = 3 * 10 * keys
   softmax = 8 * 23
   layers = 3 * (projections + feed_forward + scores_and_values)
-  assert flops.forward_flops_per_token(
+  assert network.forward_flops_per_token(
     config, segment_len=4, mem_len=6
   ) == pytest.approx(2 * (layers + softmax))
   few = dataclasses.replace(config, memory_lens=((2, 1), (1, 0)))
   forgotten = 2 * 3 * 10 * (6 - 1)  # Keys in two layers.
-  assert flops.forward_flops_per_token(
+  assert network.forward_flops_per_token(
     few, segment_len=4, mem_len=6
   ) == pytest.approx(2 * (layers + softmax - forgotten))
 
@@ -69,7 +69,7 @@ def test_an_adaptive_softmax_counts_its_head():
   plain = tiny.model_config()
   adaptive = tiny.model_config(cutoffs=(5, 9))
   works = [
-    flops.forward_flops_per_token(config, segment_len=4, mem_len=0)
+    network.forward_flops_per_token(config, segment_len=4, mem_len=0)
     for config in (plain, adaptive)
   ]
   assert works[0] - works[1] == 2 * 8 * (23 - 5 - 2)
@@ -85,7 +85,7 @@ def test_utilisation_is_null_where_the_peak_is_unknown():
     mock.patch.object(jax, "devices", return_value=[chip] * 2),
     mock.patch.object(jax, "device_count", return_value=2),
   ):
-    work = 3 * flops.forward_flops_per_token(config, **lengths)
+    work = 3 * network.forward_flops_per_token(config, **lengths)
     utilisation = flops.mfu(1e6, config, **lengths)
   assert utilisation == pytest.approx(1e6 * work / (2 * 275e12))
 

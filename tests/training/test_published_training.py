@@ -13,7 +13,7 @@ import pytest
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
@@ -71,7 +71,9 @@ def test_context_has_gradient_and_no_loss():
   model = transformer_xl.TransformerXL(
     config.model, clamp_len=0, same_length=False
   )
-  empty = kinds.empty_memory(config.model, batch_size=LANES, mem_len=0)
+  empty = network.empty_state(
+    config.model, batch_size=LANES, mem_len=0, step_len=1
+  )
 
   def loss(params, context):
     log_probs, _ = model.apply(

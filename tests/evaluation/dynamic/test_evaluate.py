@@ -57,7 +57,7 @@ def test_evaluation_is_static_by_default(data_dir, workdir):
   config = corpus.config(data_dir)
   (card,) = dynamic_evaluate.run(config, workdir)
   subject = evaluation_evaluate.load(config, workdir)
-  (static,) = evaluation_evaluate.evaluate_loaded(subject, workdir)
+  (static,) = evaluation_evaluate.evaluate(subject)
   assert set(card) == set(static)
   assert "dynamic" not in card
 

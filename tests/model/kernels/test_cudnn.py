@@ -10,7 +10,7 @@ import pytest
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl.model import attention
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model.kernels import cudnn
 from transformer_xl.model.kernels import device
 
@@ -45,8 +45,8 @@ def test_parameters_are_drawn_whatever_it_serves(monkeypatch):
     tiny.model_config(attention=attention, encoding="rope")
     for attention in ("cudnn", "reference")
   )
-  shapes = kinds.abstract_params(cudnn_config)
-  assert shapes == kinds.abstract_params(other)
+  shapes = network.abstract_params(cudnn_config)
+  assert shapes == network.abstract_params(other)
 
 
 @pytest.mark.parametrize(
