@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests import comparison
 from tests import corpus
 from tests.analysis import runs
 from transformer_xl import mesh as mesh_lib
@@ -137,14 +138,10 @@ def drawn(config):
 
 
 def differences(expected, found):
-  """Relative in the losses, absolute in the parameters."""
-  losses = expected[1].sums.nll, found[1].sums.nll
-  parameters = jax.tree.map(
-    lambda a, b: float(np.max(np.abs(a - b))), expected[0], found[0]
-  )
+  """Relative differences of losses and of parameters."""
   return {
-    "loss": float(np.max(np.abs(losses[0] - losses[1]) / losses[0])),
-    "parameters": max(jax.tree.leaves(parameters)),
+    "loss": comparison.difference(found[1].sums.nll, expected[1].sums.nll),
+    "parameters": comparison.difference(found[0], expected[0]),
   }
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import oracle
 from tests import tiny
 from tests.conformance import adapters
@@ -102,7 +103,7 @@ def steps(adapter, lengths):
 
 
 def assert_close(actual, expected):
-  difference = np.abs(np.asarray(actual) - expected).max()
+  difference = comparison.difference(actual, expected)
   assert difference < test_oracle.ROUNDING
 
 

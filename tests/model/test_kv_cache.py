@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import tiny
 from transformer_xl.model import kinds
 from transformer_xl.model import kv_cache
@@ -164,8 +165,8 @@ def test_a_ring_of_keys_and_values_is_a_memory_of_hidden_states(
   for tokens, resets in chunks(model.config, *lengths, resets_inside=inside):
     want, memory = expected(memory, tokens, resets)
     got, state = step(frozen, state, tokens, resets)
-    # Sums in another order, in float32, of log-probabilities down to -30.
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
+    # Sums in another order.
+    comparison.assert_close(got, want, roundings=30)
     tokens_read += tokens.shape[1]
   assert tokens_read > 2 * np.max(reader.num_slots)  # The ring went around.
 
@@ -213,9 +214,7 @@ def test_single_tokens_read_as_whole_segments_do(variant, mem_len):
   for index in range(10, 24):
     token = tokens[:, index : index + 1]
     got, state = step(frozen, state, token)
-    np.testing.assert_allclose(
-      got[:, 0], expected[:, index], rtol=1e-5, atol=2e-5
-    )
+    comparison.assert_close(got[:, 0], expected[:, index], roundings=30)
 
 
 @pytest.mark.parametrize("variant", ["masked", "rope_zeros"])
@@ -279,11 +278,8 @@ def test_a_loop_reads_as_single_steps_do(lanes):
   for index in range(tokens.shape[1]):
     want, state = step(frozen, state, tokens[:, index : index + 1])
     # The same products, compiled in another shape.
-    np.testing.assert_allclose(got[:, index], want[:, 0], rtol=1e-5, atol=1e-5)
-  for left, right in zip(
-    jax.tree.leaves(after), jax.tree.leaves(state), strict=True
-  ):
-    np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)
+    comparison.assert_close(got[:, index], want[:, 0], roundings=30)
+  comparison.assert_close(after, state, roundings=30)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +317,7 @@ def test_tokens_go_on_in_rings_without_slots_to_spare(variant, tokens_before):
     want, state = step(frozen, state, token)
     got, tight_state = tight_step(tight_frozen, tight_state, token)
     # The same sums, of which some have fewer zeros in them.
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    comparison.assert_close(got, want, roundings=30)
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import oracle_recurrent
 from tests import tiny
 from transformer_xl.config import model_fields
@@ -17,9 +18,9 @@ from transformer_xl.model import recurrent
 
 KINDS = ("lstm", "qrnn")
 LANES, LENGTH = 3, 5
-# Float32 against float64 for log-probabilities of about 5; the worst seen is
-# 1e-6. A reset that is left out changes them by more than 0.1.
-ROUNDING = 1e-5
+# Float32 against float64. A reset that is left out changes log-probabilities by
+# more than 1 %.
+ROUNDINGS = 30
 # The rows of the oracle's states that a layer remembers.
 REMEMBERED = {"lstm": [[0, 1]] * 3, "qrnn": [[1, 2], [1], [1]]}
 
@@ -47,10 +48,10 @@ def test_three_segments_equal_the_equations(kind):
     expected, states = oracle_recurrent.segment(
       params, config, tokens, states, resets=resets
     )
-    np.testing.assert_allclose(actual, expected, atol=ROUNDING)
+    comparison.assert_close(actual, expected, roundings=ROUNDINGS)
     for layer, rows in enumerate(REMEMBERED[kind]):
       found = states[:, layer][:, rows]
-      np.testing.assert_allclose(state.layers[layer], found, atol=ROUNDING)
+      comparison.assert_close(state.layers[layer], found, roundings=ROUNDINGS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,8 +99,7 @@ def test_one_mask_of_weights_serves_a_segment(kind):
   expected, _ = oracle_recurrent.segment(
     left, config, tokens, oracle_recurrent.start(config, batch_size=LANES)
   )
-  # Logits are up to 30 with this width.
-  np.testing.assert_allclose(log_probs, expected, atol=10 * ROUNDING)
+  comparison.assert_close(log_probs, expected, roundings=ROUNDINGS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

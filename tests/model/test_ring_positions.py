@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import tiny
 from transformer_xl.model import kinds
 from transformer_xl.model import kv_cache
@@ -60,8 +61,8 @@ def test_a_text_reads_as_it_would_at_the_beginning(fields, num_read):
     return np.concatenate(found, axis=1)
 
   expected, found = read(0), read(num_read)
-  # Angles are rounded to 2e-7, of log-probabilities down to -30.
-  np.testing.assert_allclose(found, expected, rtol=2e-6, atol=5e-6)
+  # Angles are rounded, too.
+  comparison.assert_close(found, expected, roundings=30)
 
 
 def test_lanes_are_emptied_at_every_slot():
@@ -87,7 +88,7 @@ def test_lanes_are_emptied_at_every_slot():
     resets = jnp.asarray([[False], [is_first]])
     want, memory = expected(memory, token, resets)
     got, state = step(frozen, state, token, resets)
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
+    comparison.assert_close(got, want, roundings=30)
   assert slots == set(range(reader.num_slots))
 
 

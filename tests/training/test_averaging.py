@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import tiny
 from tests.training import test_step
 from transformer_xl.config import load
@@ -42,7 +43,7 @@ def test_the_mean_is_over_all_updates_since_the_start():
     mean = update(4, mean, {"a": values[step - 1]}, step)
     first = min(4, step - 1)  # Before the start: the parameters themselves.
     expected = values[first:step].mean(axis=0)
-    np.testing.assert_allclose(mean["a"], expected, rtol=1e-5, atol=1e-6)
+    comparison.assert_close(mean["a"], expected, roundings=30)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +131,13 @@ def test_the_moving_average_follows_the_parameters():
     seen.append(jax.device_get(state.params))
     weights = [*(0.75 * weight for weight in weights), 0.25]
     if i == 0:  # Nothing is left of the parameters before training.
-      test_step.assert_equal(state.average, state.params, rtol=1e-6, atol=1e-6)
+      comparison.assert_close(state.average, state.params, roundings=30)
   weights = np.array(weights) / sum(weights)
   expected = jax.tree.map(
     lambda *leaves: sum(map(np.multiply, weights, leaves)), *seen
   )
   assert test_step.distance(state.average, state.params) > 1e-2
-  test_step.assert_equal(state.average, expected, rtol=1e-6, atol=1e-6)
+  comparison.assert_close(state.average, expected, roundings=30)
 
 
 def test_the_average_starts_as_a_copy_and_not_as_the_same_buffers():
@@ -163,4 +164,4 @@ def test_the_mean_of_the_parameters_begins_after_its_first_step():
       test_step.assert_equal(state.average, state.params)
   mean = jax.tree.map(lambda *leaves: sum(leaves) / 2, *seen[2:])
   assert test_step.distance(mean, state.params) > 1e-3
-  test_step.assert_equal(state.average, mean, rtol=1e-5, atol=1e-6)
+  comparison.assert_close(state.average, mean, roundings=30)

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests import comparison
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.training import optimizer as optimizer_lib
@@ -200,7 +201,7 @@ def test_lamb_takes_the_trust_ratio_of_each_layer(limit):
       arrays = tuple(array[None] for array in arrays)
     for one, moved, *slope in zip(*arrays, strict=True):
       expected = lamb(one, slope, config, decay=0.01 * np.max(is_decayed))
-      np.testing.assert_allclose(moved, -0.1 * expected, rtol=1e-5, atol=1e-6)
+      comparison.assert_close(moved, -0.1 * expected, roundings=30)
 
 
 def joined(tree):
