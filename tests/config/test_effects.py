@@ -121,7 +121,6 @@ CASES = {
   "train.num_steps": (6, {}),
   "train.batch_size": (2, {}),
   "train.segment_len": (4, {}),
-  "train.segment_lens": ((4,), {}),
   "train.segment_len_std": (1.0, WITHOUT_MEMORY),
   "train.context_len": (3, WITHOUT_MEMORY),
   "train.mem_len": (4, {}),

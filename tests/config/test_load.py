@@ -106,7 +106,7 @@ def test_a_wrong_type_is_named_with_its_value(name, value):
   [
     ("seed", 2**32, 2**32),
     ("train.mem_len", 2**31, 2**31),
-    ("train.segment_lens", (8, 10**400), 2**31),
+    ("eval.mem_len", (8, 10**400), 2**31),
   ],
 )
 def test_a_number_that_arrays_cannot_hold_is_refused(name, value, limit):

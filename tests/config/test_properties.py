@@ -77,7 +77,6 @@ FIELDS = {
   "train.batch_size": one_of(2, 4, 6),
   "train.accumulation_steps": one_of(1, 2, 2, 3),
   "train.segment_len": SIZES,
-  "train.segment_lens": one_of((), (), (2, 3), (1,), (5, 5, 1)),
   "train.segment_len_std": one_of(0.0, 0.0, 0.0, 0.5),
   "train.context_len": one_of(0, 0, 0, 3),
   "train.mem_len": ROOM,

@@ -173,28 +173,6 @@ def test_what_was_read_since_the_last_good_checkpoint_is_skipped(
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
 
 
-def test_whole_calls_are_skipped_where_they_have_lengths(
-  data_dir, tmp_path, monkeypatch
-):
-  harmed = []
-  poison(
-    monkeypatch,
-    lambda leaf: leaf * np.nan,
-    # The last chunk is a part of a call.
-    is_bad=lambda step, _: step == 8 and not harmed and not harmed.append(step),
-  )
-  updates = {
-    **{"train.segment_lens": (8, 4, 2), "train.segments_per_call": 4},
-    **{"train.num_steps": 11, "train.eval_every_steps": 4},
-    "data.rotate_epochs": False,
-  }
-  config = corpus.config(data_dir, **GUARDED | updates)
-  assert loop.train(config, str(tmp_path))
-  (event,) = events(tmp_path)
-  assert (event["rewound_to"], event["skipped"]) == (4, 7)
-  assert lines(tmp_path)[-1]["step"] == 11
-
-
 def test_a_source_that_is_gone_costs_the_run_no_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):

@@ -46,7 +46,6 @@ RECIPE = {
   "model.embedding_dropout_rate": 0.1,
   "model.weight_dropout_rate": 0.1,
   "data.rotate_epochs": False,
-  "train.segment_lens": (8, 8, 4),
   "train.activation_penalty": 0.1,
   "train.temporal_activation_penalty": 0.1,
   "train.ema_decay": 0.0,

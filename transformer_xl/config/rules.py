@@ -64,7 +64,6 @@ NEEDED = {
 # What a field must be a multiple of; as many states leave memory as come.
 _MULTIPLES = {
   "train.segment_len": "model.compression_rate",
-  "train.segment_lens": "model.compression_rate",
   "eval.segment_len": "model.compression_rate",
   "train.batch_size": "train.accumulation_steps",
   "train.log_every_steps": "train.segments_per_call",
@@ -253,16 +252,16 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
 
 def _check_training(config: schema.ExperimentConfig) -> None:
   train, data = config.train, config.data
-  varied = train.segment_lens or train.segment_len_std
-  if varied and data.rotate_epochs:
+  if train.segment_len_std and data.rotate_epochs:
     raise errors.UserError(
       "lengths that vary already cut every epoch differently, so "
       "data.rotate_epochs has no effect; set --config.data.rotate_epochs=False."
     )
-  if train.segment_len_std and (train.segment_lens or train.loss_on != "all"):
+  if train.segment_len_std and train.loss_on != "all":
     raise errors.UserError(
       f"train.segment_len_std={train.segment_len_std:g} draws the lengths, so "
-      "set --config.train.segment_lens='()' and --config.train.loss_on=all."
+      f"train.loss_on={train.loss_on} has no fixed half; set "
+      "--config.train.loss_on=all."
     )
   last = min(train.num_steps, train.decay_steps)
   if train.warmup_steps and train.warmup_steps >= last:

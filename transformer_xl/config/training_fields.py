@@ -51,12 +51,10 @@ class TrainConfig:
   """Number of lanes, over all devices."""
   segment_len: int = field(128, "at least 1")
   """Length of a segment in tokens."""
-  segment_lens: tuple[int, ...] = field((), "at least 1")
-  """Segment lengths in tokens, drawn at random per call, with a learning rate
-  in proportion to length / segment_len; () always uses segment_len."""
   segment_len_std: float = field(0.0, "0 or more")
   """Standard deviation of segment lengths around segment_len, in tokens, drawn
-  per segment; one in twenty is drawn around half of it; 0 for none."""
+  per segment, with a learning rate in proportion to the length; one in twenty
+  is drawn around half of it; 0 for none."""
   context_len: int = field(0, "0 or more")
   """Tokens before a segment that are read again with it, with gradient and
   without loss."""

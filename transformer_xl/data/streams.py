@@ -73,9 +73,7 @@ class TrainStream:
 
   @property
   def _lengths(self) -> segment_lengths.Lengths:
-    return self.lengths or segment_lengths.ListedLengths(
-      (self.segment_len,), 1, self.seed
-    )
+    return self.lengths or segment_lengths.FixedLength(self.segment_len)
 
   def read(
     self, step: int, count: int, lanes: slice
@@ -83,13 +81,12 @@ class TrainStream:
     """Reads the segments of steps [step, step + count) for some lanes.
 
     Returns:
-      Arrays [count, lanes, T]. All segments of one read have the same shape,
-      and weights only if they are padded: otherwise every target counts.
+      Arrays [count, lanes, T], with weights only if segments are padded:
+      otherwise every target counts.
     """
     steps = np.arange(step, step + count)[:, None]
     starts = np.arange(self.num_lanes)[lanes] * (self.pairs // self.num_lanes)
-    length = self._lengths.shape_at(step)
-    assert length == self._lengths.shape_at(step + count - 1)
+    length = self._lengths.longest
     if self.rotate:
       epoch, steps = np.divmod(steps, self.steps_per_epoch)
       starts = starts + self._offsets(epoch) + steps * length

@@ -185,7 +185,8 @@ def _advance(
   each = train.gradient_segments
   while step < train.num_steps and not stop.requested:
     count = min(per_call - step % per_call, train.num_steps - step)
-    first, read = step * each + _skipped(guard.answer, train), count * each
+    first = step * each + guard.answer.skipped
+    read = count * each
     # Devices that still compute do not wait for this.
     is_idle = pending is None or _is_ready(pending[1])
     start = time.perf_counter()
@@ -232,14 +233,6 @@ def _advance(
   if pending is not None:
     _read(*pending, guard, window, hooks, writer)
   return not stop.poll() and step >= train.num_steps
-
-
-def _skipped(answer: divergence.Answer, train: schema.TrainConfig) -> int:
-  """Segments that are left out; whole calls where these have lengths."""
-  per_call = train.segments_per_call * train.gradient_segments
-  return answer.skipped + (
-    -answer.skipped % per_call if train.segment_lens else 0
-  )
 
 
 def _is_ready(metrics: step_lib.UpdateMetrics) -> bool:

@@ -119,9 +119,7 @@ def _describe_data(
 ) -> dict[str, Any]:
   """What determines where in which text a step reads."""
   train = config.train
-  draws = (
-    config.data.rotate_epochs or train.segment_lens or train.segment_len_std
-  )
+  draws = config.data.rotate_epochs or train.segment_len_std
   description = {
     "name": config.data.name,
     "sha256": stream.file.sha256,
@@ -130,9 +128,6 @@ def _describe_data(
     "rotate_epochs": config.data.rotate_epochs,
     "seed": config.seed if draws else None,
   }
-  if train.segment_lens:
-    description["segment_lens"] = list(train.segment_lens)
-    description["segments_per_call"] = train.segments_per_call
   if train.segment_len_std:
     description["segment_len_std"] = train.segment_len_std
   if train.gradient_segments > 1:

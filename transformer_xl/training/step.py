@@ -91,8 +91,6 @@ def _rate_factor(state, segment, train) -> float | jax.Array:
   if train.segment_len_std:  # Padding has no weight.
     num_tokens = jnp.sum(segment.weights[..., 0, :])
     factor = num_tokens / (train.segment_len * train.gradient_segments)
-  elif train.segment_lens:
-    factor = segment.targets.shape[-1] / train.segment_len
   if state.average_start is not None and train.average_rate_factor != 1:
     is_averaging = state.step >= state.average_start
     factor *= jnp.where(is_averaging, train.average_rate_factor, 1.0)
