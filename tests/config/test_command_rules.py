@@ -134,7 +134,7 @@ def test_every_setting_that_needs_another_is_tested():
 @pytest.mark.parametrize("mode", ["train", "ablation"])
 @pytest.mark.parametrize(
   ("kind", "keeps"),
-  [("ema", "train.ema_decay"), ("asgd", "train.asgd_patience")],
+  [("ema", "train.ema_decay"), ("asgd", "train.asgd_start_step")],
 )
 def test_training_keeps_the_average_that_it_evaluates(mode, kind, keeps):
   message = command_error(mode, **{"eval.parameters": kind})

@@ -159,7 +159,6 @@ CASES = {
   "train.asgd_start_step": (
     *(2, {"train.asgd_start_step": 6, "eval.parameters": "asgd"}),
   ),
-  "train.asgd_patience": (1, {}),
   "train.average_rate_factor": (0.5, {"train.asgd_start_step": 4}),
   "train.log_every_steps": (4, {}),
   "train.eval_every_steps": (2, {}),

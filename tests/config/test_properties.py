@@ -100,7 +100,6 @@ FIELDS = {
   "train.adam_b1": RATES,
   "train.ema_decay": one_of(0.0, 0.0, 0.9),
   "train.asgd_start_step": one_of(0, 0, 5),
-  "train.asgd_patience": one_of(0, 0, 0, 2),
   "eval.batch_size": one_of(1, 2, 3),
   "eval.segment_len": SIZES,
   "eval.context_len": one_of(0, 0, 0, 2),

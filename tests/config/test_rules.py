@@ -86,12 +86,8 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
     ({"train.eval_every_steps": 15}, "train.eval_every_steps=15"),
     ({"checkpoint.every_steps": 3}, "try --config.checkpoint.every_steps=10"),
     (
-      {"train.ema_decay": 0.9, "train.asgd_patience": 5},
-      "not train.ema_decay=0.9 and train.asgd_patience=5",
-    ),
-    (
-      {"train.asgd_patience": 5, "train.eval_every_steps": 0},
-      "train.asgd_patience=5 counts validation losses",
+      {"train.ema_decay": 0.9, "train.asgd_start_step": 5},
+      "not train.ema_decay=0.9 and train.asgd_start_step=5",
     ),
     (
       {"train.ema_decay": 0.9, "eval.parameters": "asgd"},

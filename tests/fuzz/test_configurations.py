@@ -58,7 +58,6 @@ FIELDS = {
   "train.adam_b2": one_of(0.0, 0.9),
   "train.adam_epsilon": one_of(1e-6, 1.0),
   "train.asgd_start_step": one_of(0, 1, 5),
-  "train.asgd_patience": one_of(0, 1),
   "checkpoint.every_steps": one_of(1, 2, 3),
   "checkpoint.every_minutes": one_of(0.0, 30.0),
   "checkpoint.keep_latest": one_of(1, 3),

@@ -161,7 +161,6 @@ def test_the_evaluation_of_a_run_is_that_of_its_checkpoint_at_temperature_1(
   assert card["nll"] == last["nll"] != hot["nll"]
 
 
-# `test_averaging` has the rule without runs.
 @pytest.mark.rest
 def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
   data_dir, tmp_path, monkeypatch
@@ -182,6 +181,22 @@ def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
   test_step.assert_equal(params(whole, "raw"), last)
   test_step.assert_equal(params(whole, "asgd"), average)
   assert test_step.distance(last, average) > 1e-3
+
+
+def test_a_mean_cannot_start_in_what_a_run_has_behind_it(data_dir, tmp_path):
+  """The mean of all parameters since then cannot be made any more."""
+
+  def train(**updates):
+    config = corpus.config(data_dir, **{"eval.parameters": "raw"} | updates)
+    return loop.train(config, str(tmp_path))
+
+  assert train(**{"train.num_steps": 4})
+  with pytest.raises(errors.UserError, match=r"asgd_start_step=4\.$"):
+    train(**{"train.asgd_start_step": 2})
+  assert train(**{"train.asgd_start_step": 4, "train.num_steps": 8})
+  with pytest.raises(errors.UserError, match=r"asgd_start_step=4\.$"):
+    train(**{"train.asgd_start_step": 6})
+  assert train(**{"train.asgd_start_step": 4})
 
 
 def test_other_lanes_start_with_empty_memory_and_a_warning(

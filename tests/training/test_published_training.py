@@ -47,7 +47,7 @@ def update(config, segment, *, step=0):
   params = tiny.params(config.model)
   state = state._replace(params=params, step=np.int32(step))
   if state.average is not None:
-    state = state._replace(average=params, average_start=np.int32(2))
+    state = state._replace(average=params)
   memory = programs.init_memory(config)
   run = jax.jit(functools.partial(step_lib.train_segment, config=config))
   (after, _), metrics = run((state, memory), segment)

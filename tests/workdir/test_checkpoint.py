@@ -316,13 +316,13 @@ def test_metadata_is_plain_json(tmp_path):
     "memory/length",
   }
   assert metadata == {
-    "window": {"nll": 3.1},
+    "log_window": {"nll": 3.1},
     "guard": None,
     "data": None,
     "owes_evaluation": False,
     "tokens_read": 0,
     "initialised_from": None,
-    "averaging": {"step": run_state.NEVER, "losses": []},
+    "average_start": 0,
     "memory_shape": [2, 2, 3, 4],
   }
 

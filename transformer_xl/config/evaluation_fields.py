@@ -72,7 +72,7 @@ class EvalConfig:
   """Number of segments in one compiled call."""
   parameters: str = field("raw", ("raw", "ema", "asgd"))
   """Evaluate the parameters themselves, or the average of them that training
-  kept: train.ema_decay, train.asgd_start_step, train.asgd_patience."""
+  kept: train.ema_decay, train.asgd_start_step."""
   checkpoint: str = field("latest")
   """Checkpoint to read: latest, best, or the number of its step."""
   dynamic: DynamicConfig

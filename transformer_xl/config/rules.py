@@ -39,9 +39,7 @@ NEEDED = {
   "train.min_learning_rate_ratio": "train.schedule=cosine",
   "train.decay_steps": "train.schedule=cosine",
   "train.penalise_before_dropout": "train.activation_penalty>0",
-  "train.average_rate_factor": (
-    "train.asgd_start_step>0 or train.asgd_patience>0"
-  ),
+  "train.average_rate_factor": "train.asgd_start_step>0",
   "train.schedule_convention": "train.warmup_steps>0",
   "train.eval_mem_len": "train.eval_every_steps>0",
   "train.log_memory_use": "train.eval_every_steps>0",
@@ -81,7 +79,6 @@ _WITHOUT_MEMORY = {
 _AVERAGES = {
   "train.ema_decay": "ema",
   "train.asgd_start_step": "asgd",
-  "train.asgd_patience": "asgd",
 }
 
 
@@ -287,11 +284,6 @@ def _check_training(config: schema.ExperimentConfig) -> None:
     raise errors.UserError(
       f"one average of the parameters can be kept, not {' and '.join(chosen)}; "
       "set all but one to 0."
-    )
-  if train.asgd_patience and not train.eval_every_steps:
-    raise errors.UserError(
-      f"train.asgd_patience={train.asgd_patience} counts validation losses; "
-      "set --config.train.eval_every_steps."
     )
   kind, wanted = train.average_kind, config.eval.parameters
   if kind and wanted not in ("raw", kind):

@@ -132,9 +132,6 @@ class TrainConfig:
   keeps none."""
   asgd_start_step: int = field(0, "0 or more")
   """Step after which the mean of the parameters is kept (ASGD); 0 for none."""
-  asgd_patience: int = field(0, "0 or more")
-  """Number of validation losses without improvement after which the mean of the
-  parameters is kept (NT-ASGD, Merity et al. 2017); 0 for none."""
   average_rate_factor: float = field(1.0, "above 0")
   """Factor on the learning rate while the mean of the parameters is kept."""
   # What happens every n steps, and at the end.
@@ -158,7 +155,7 @@ class TrainConfig:
     """The average of the parameters that is kept: ema, asgd or none, ""."""
     if self.ema_decay:
       return "ema"
-    return "asgd" if self.asgd_start_step or self.asgd_patience else ""
+    return "asgd" if self.asgd_start_step else ""
 
 
 @group

@@ -10,7 +10,6 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.model import kinds
-from transformer_xl.training import averaging
 from transformer_xl.training import divergence
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import programs
@@ -35,15 +34,20 @@ def start(
   run = checkpoints.restore_newest(*programs.placed_state(config, mesh))
   if run is None:
     state, metadata = _new(config, mesh, create_state)
-    metadata = metadata._replace(data=data)
+    metadata = metadata._replace(
+      data=data, average_start=config.train.asgd_start_step
+    )
     return run_state.RunState(state, create_memory(), metadata)
   state, memory, metadata, _ = run
   step = int(state.step)
   logging.info("Resuming after step %d.", step)
-  if state.average_start is not None:
-    saved = int(state.average_start)
-    average_start = averaging.resumed_start(config.train, saved, step=step)
-    state = run_state.with_average_start(state, average_start)
+  average_start = config.train.asgd_start_step
+  if average_start < step and average_start not in (0, metadata.average_start):
+    raise errors.UserError(
+      f"train.asgd_start_step={average_start}, but the run is at step {step} "
+      "and kept no mean of the parameters since then; set "
+      f"--config.train.asgd_start_step={metadata.average_start or step}."
+    )
   assert metadata.data is not None  # Every run has it.
   moved = _lanes_moved(metadata.data, data)
   if memory is None or moved:  # It would be of text that does not precede.
@@ -55,7 +59,9 @@ def start(
     guard = metadata.guard | {"losses": [], "lowest": None}
     metadata = metadata._replace(guard=guard)
   evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
-  metadata = metadata._replace(data=data, owes_evaluation=evaluates)
+  metadata = metadata._replace(
+    data=data, owes_evaluation=evaluates, average_start=average_start
+  )
   return run_state.RunState(state, memory, metadata)
 
 
