@@ -63,7 +63,6 @@ NEEDED = [
     {"train.min_learning_rate_ratio": 0.1, "train.schedule": "constant"},
     {"train.schedule": "cosine"},
   ),
-  ({"train.schedule_convention": "pytorch"}, {"train.warmup_steps": 10}),
   (
     {"train.eval_mem_len": 5, "train.eval_every_steps": 0},
     {"train.eval_every_steps": 100},

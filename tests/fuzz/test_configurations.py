@@ -47,7 +47,6 @@ FIELDS = {
   "model.vocab_size": one_of(0, 22, 23),
   "model.layer_norm_epsilon": one_of(0.0, 1e-12),
   "model.init_std": one_of(0.0, 0.1),
-  "model.projection_init_std": one_of(0.0, 0.1),
   "data.rotate_epochs": FLAGS,
   "train.segments_per_call": one_of(1, 2),
   "train.log_every_steps": one_of(1, 2, 3),

@@ -129,13 +129,8 @@ class ModelConfig:
   layer_norm_epsilon: float = field(1e-5, "0 or more")
   """Added to the variance in layer norms; the TensorFlow code has 1e-12."""
   # Initialisation.
-  init_style: str = field("tensorflow", ("tensorflow", "pytorch"))
-  """Whose initialisation is used for the scales of layer norms and the cluster
-  weights of the softmax: 1 and 0 in TensorFlow, drawn in PyTorch."""
   init_std: float = field(0.02, "0 or more")
   """Standard deviation of initial parameters."""
-  projection_init_std: float = field(0.01, "0 or more")
-  """Standard deviation of initial embedding projections."""
   # Computation.
   dtype: str = field("float32", ("float32", "bfloat16", "auto"))
   """Number format of the computation; parameters stay float32. A run that

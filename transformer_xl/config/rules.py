@@ -40,7 +40,6 @@ NEEDED = {
   "train.decay_steps": "train.schedule=cosine",
   "train.penalise_before_dropout": "train.activation_penalty>0",
   "train.average_rate_factor": "train.asgd_start_step>0",
-  "train.schedule_convention": "train.warmup_steps>0",
   "train.eval_mem_len": "train.eval_every_steps>0",
   "train.log_memory_use": "train.eval_every_steps>0",
   "checkpoint.keep_best": "train.eval_every_steps>0",

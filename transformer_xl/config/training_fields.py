@@ -103,12 +103,6 @@ class TrainConfig:
   expressions, the first that matches; 0 freezes (docs/finetuning.md)."""
   schedule: str = field("cosine", ("cosine", "inverse_sqrt", "constant"))
   """Learning rate after warm-up."""
-  schedule_convention: str = field(
-    "next_step", ("next_step", "tensorflow", "pytorch")
-  )
-  """Rate of update k, counted from 0, in W warm-up steps: (k+1)/W of the peak
-  for next_step, k/W for tensorflow; pytorch is k/W with a full first update,
-  and its cosine counts from 0 instead of W."""
   warmup_steps: int = field(0, "0 or more")
   """Number of updates with a rising learning rate."""
   clip_norm: float = field(0.25, "0 or more")

@@ -17,39 +17,26 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
   """The learning rate of update k, counted from 0.
 
   Formulas and sources: docs/specification.md, section 15.
-
-  `schedule_convention` decides how the rate warms up over W updates:
-
-  - "next_step": by (k+1)/W, so that the first update has an effect.
-  - "tensorflow": by k/W, so that the first update has rate 0.
-  - "pytorch": by k/W, except that the first update has the full rate (unless
-    the schedule is the inverse square root); its cosine counts from 0, not W.
   """
-  peak, warmup = config.learning_rate, config.warmup_steps
-  convention, schedule = config.schedule_convention, config.schedule
-  published = convention == "pytorch"
+  peak = config.learning_rate
+  warmup = config.warmup_steps
+  schedule = config.schedule
 
-  def after_warmup(update):
+  def after_warmup(update: jax.Array) -> jax.Array:
     if schedule == "cosine":
-      start = 0 if published else warmup
-      done = jnp.clip((update - start) / (config.decay_steps - start), 0, 1)
-      wave, floor = jnp.cos(jnp.pi * done), config.min_learning_rate_ratio
+      last = config.decay_steps
+      done = jnp.clip((update - warmup) / (last - warmup), 0, 1)
+      wave = jnp.cos(jnp.pi * done)
+      floor = config.min_learning_rate_ratio
       return peak * ((1 - floor) * (0.5 * (1 + wave)) + floor)
-    if schedule == "inverse_sqrt":  # The PyTorch code reaches peak / sqrt(W).
-      start = 1 if published else max(warmup, 1)
+    if schedule == "inverse_sqrt":
+      start = max(warmup, 1)
       return peak * jnp.sqrt(start / jnp.maximum(update, start))
-    # In the PyTorch code the constant is the last rate of the warm-up.
-    share = (warmup - 1) / warmup if published and warmup else 1.0
-    return jnp.full_like(update, peak * share)
+    return jnp.full_like(update, peak)
 
   def rate(count: jax.Array) -> jax.Array:
     update = jnp.asarray(count, jnp.float32)
-    done = update + 1 if convention == "next_step" else update
-    warm = peak * done / max(warmup, 1)
-    if published and schedule == "inverse_sqrt":
-      warm *= max(warmup, 1) ** -0.5
-    elif published:
-      warm = jnp.where(update == 0, peak, warm)
+    warm = peak * (update + 1) / max(warmup, 1)
     return jnp.where(update < warmup, warm, after_warmup(update))
 
   return rate
