@@ -2,7 +2,9 @@
 
 13,601,296 parameters, 17 epochs. Paper: 54.52 test perplexity, with 24M.
 Measured: 69.46, which is 14.94 higher; validation 73.21. That run drew the
-length of its segments from 48, 64 and 80, which can no longer be set.
+length of its segments from 48, 64 and 80, dropped a tenth of the encodings of
+distances, and took activation_penalty after dropout. None of these can be set
+any more.
 
     memory    test   card: test, 82,429 tokens, segment 64, clamp none,
          0   86.65   same_length False, start masked, batch 8, warm-up as

@@ -36,7 +36,6 @@ def get_config() -> ml_collections.ConfigDict:
       "locked_dropout": True,
       "dropout_rate": 0.2,
       "input_dropout_rate": 0.6,
-      "position_dropout_rate": 0.6,
       "projection_dropout_rate": 0.2,
       "attention_dropout_rate": 0.2,
       "output_dropout_rate": 0.5,

@@ -40,7 +40,6 @@ def get_config() -> ml_collections.ConfigDict:
       "segment_len": 192,
       "mem_len": 192,
       "optimizer": "lamb",
-      "lamb_norm_limit": 10.0,
       "adam_epsilon": 1e-6,
       "learning_rate": 0.01,
       "min_learning_rate_ratio": 0.1,

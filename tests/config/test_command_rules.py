@@ -46,11 +46,6 @@ NEEDED = [
     {"train.mem_len": 8},
   ),
   ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
-  ({"train.lamb_norm_limit": 0.1}, {"train.optimizer": "lamb"}),
-  (
-    {"train.adam_b1": 0.5, "train.optimizer": "sgd"},
-    {"train.optimizer": "adam"},
-  ),
   (
     {"train.adam_b2": 0.5, "train.optimizer": "sgd"},
     {"train.optimizer": "lamb"},
@@ -83,10 +78,6 @@ NEEDED = [
   (
     {"train.decay_steps": 9, "train.schedule": "constant"},
     {"train.schedule": "cosine"},
-  ),
-  (
-    {"train.penalise_before_dropout": True},
-    {"train.activation_penalty": 2.0},
   ),
   ({"train.average_rate_factor": 0.5}, {"train.asgd_start_step": 5}),
   ({"eval.dynamic.lanes": "shared"}, {"eval.dynamic.kind": "sgd"}),

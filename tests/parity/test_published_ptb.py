@@ -44,7 +44,6 @@ def config():
         "train.mem_len": 0,
         "train.segments_per_call": 1,
         "train.schedule": "constant",
-        "train.penalise_before_dropout": True,
         "train.asgd_start_step": published.MEAN_START,
       },
     )

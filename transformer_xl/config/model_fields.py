@@ -90,9 +90,8 @@ class ModelConfig:
   dropout_rate: float = field(0.1, "in [0, 1)")
   """Dropout inside all layers."""
   input_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
-  """Dropout of the embeddings that enter the first layer."""
-  position_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
-  """Dropout of the encodings of distances that all layers project."""
+  """Dropout of the embeddings that enter the first layer, and of the encodings
+  of distances that all layers project."""
   output_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
   """Dropout of the states that leave the last layer."""
   projection_dropout_rate: float = field(0.0, "in [0, 1)")

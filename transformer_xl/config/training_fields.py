@@ -74,13 +74,11 @@ class TrainConfig:
   loss_on: str = field("all", ("all", "recent_half"))
   """Targets that are learned: all of a segment, or its second half."""
   activation_penalty: float = field(0.0, "0 or more")
-  """Weight in the loss of the mean square of the states that enter the softmax
-  (AR, Merity et al. 2017)."""
+  """Weight in the loss of the mean square of the last layer's states, before
+  dropout (AR, Merity et al. 2017)."""
   temporal_activation_penalty: float = field(0.0, "0 or more")
   """Weight in the loss of the mean squared difference between the states of
   neighbouring tokens (TAR, Merity et al. 2017)."""
-  penalise_before_dropout: bool = field(False)
-  """Take the mean square of activation_penalty before dropout."""
   segments_per_call: int = field(10, "at least 1")
   """Number of updates in one compiled call."""
   accumulation_steps: int = field(1, "at least 1")
@@ -112,10 +110,6 @@ class TrainConfig:
   l2_penalty: float = field(0.0, "0 or more")
   """Added to the clipped gradient, times all parameters; unlike weight_decay it
   goes through Adam's moments."""
-  lamb_norm_limit: float = field(0.0, "0 or more")
-  """Largest norm of an array's parameters in LAMB's trust ratio; 0 for none."""
-  adam_b1: float = field(0.9, "in [0, 1)")
-  """Decay per update of Adam's mean of gradients."""
   adam_b2: float = field(0.999, "in [0, 1)")
   """Decay per update of Adam's mean of squared gradients."""
   adam_epsilon: float = field(1e-8, "0 or more")

@@ -12,6 +12,11 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.training import rate_factors
 
+_ADAM_B1 = 0.9  # Decay per update of Adam's mean of gradients.
+_LAMB_NORM_LIMIT = (
+  10.0  # Published by NVIDIA: experiments/wt103_base_nvidia.py.
+)
+
 
 def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
   """The learning rate of update k, counted from 0.
@@ -48,14 +53,12 @@ def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
   There is no state for arrays that are frozen: their updates mean nothing
   before `scale_update`.
   """
-  adam = optax.scale_by_adam(
-    config.adam_b1, config.adam_b2, config.adam_epsilon
-  )
+  adam = optax.scale_by_adam(_ADAM_B1, config.adam_b2, config.adam_epsilon)
   decay = optax.add_decayed_weights(config.weight_decay, decayed_parameters)
   parts = {
     "adam": [adam],
     "adamw": [adam, decay],
-    "lamb": [adam, decay, _scale_by_trust_ratio(config.lamb_norm_limit)],
+    "lamb": [adam, decay, _scale_by_trust_ratio()],
     "sgd": [optax.identity()],
   }[config.optimizer]
   rate = optax.scale_by_learning_rate(learning_rate_schedule(config))
@@ -117,13 +120,13 @@ def scale_update(
   return {**result, "embedding": embedding}
 
 
-def _scale_by_trust_ratio(limit: float) -> optax.GradientTransformation:
+def _scale_by_trust_ratio() -> optax.GradientTransformation:
   """The trust ratio of LAMB (You et al. 2020, algorithm 2).
 
   Each array of each layer has a ratio, and query, key and value have one
-  together, because published programs keep them in one array. `limit` bounds
-  the norm of the parameters; 0 does not. `optax.scale_by_trust_ratio`, whose
-  state this has, takes one ratio for all layers that an array stacks.
+  together, because published programs keep them in one array. The norm of the
+  parameters counts as 10 at most. `optax.scale_by_trust_ratio`, whose state
+  this has, takes one ratio for all layers that an array stacks.
   """
 
   def update(updates, state, params=None):
@@ -132,7 +135,7 @@ def _scale_by_trust_ratio(limit: float) -> optax.GradientTransformation:
     def scale(path, leaf):
       group = _group(path)
       norm, length = norms[group], lengths[group]
-      norm = jnp.minimum(norm, limit) if limit else norm
+      norm = jnp.minimum(norm, _LAMB_NORM_LIMIT)
       is_zero = (norm == 0) | (length == 0)
       ratio = jnp.where(is_zero, 1.0, norm / jnp.where(is_zero, 1.0, length))
       return leaf * jnp.expand_dims(ratio, tuple(range(ratio.ndim, leaf.ndim)))

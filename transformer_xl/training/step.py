@@ -138,7 +138,6 @@ def _gradient(params, memory, segment, key, config):
       segment.targets,
       memory,
       segment.resets,
-      before_dropout=train.penalise_before_dropout,
       dropout_lanes=lanes,
       rngs={"dropout": key},
       method="nll_and_activity",
