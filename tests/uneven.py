@@ -28,7 +28,6 @@ MESHES = {"alone": (1, 1, 1), "mixed": (2, 2, 2)}
 PARTS = {"alone": 1, "mixed": 2}
 CONFIG = sharded.CONFIG | {
   "train.batch_size": LANES,
-  "train.eval_mem_len": 12,
   "model.dropout_rate": 0.1,
   "model.attention_dropout_rate": 0.1,
   "eval.batch_size": LANES - 1,

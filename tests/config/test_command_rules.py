@@ -59,10 +59,6 @@ NEEDED = [
     {"train.schedule": "cosine"},
   ),
   (
-    {"train.eval_mem_len": 5, "train.eval_every_steps": 0},
-    {"train.eval_every_steps": 100},
-  ),
-  (
     {"train.log_memory_use": True, "train.eval_every_steps": 0},
     {"train.eval_every_steps": 100},
   ),

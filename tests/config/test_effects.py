@@ -61,9 +61,9 @@ SPIKY = {
 }
 SGD, RMS = ({"eval.dynamic.kind": kind} for kind in ("sgd", "rms"))
 CACHE = {"eval.cache.size": 9}
-WITHOUT_MEMORY = {"train.mem_len": 0, "train.eval_mem_len": 0}
+WITHOUT_MEMORY = {"train.mem_len": 0}
 MEAN = {"model.compression": "mean", "model.compression_rate": 2}
-ONE_STATE = {"train.mem_len": 1, "train.eval_mem_len": 1, "eval.mem_len": (1,)}
+ONE_STATE = {"train.mem_len": 1, "eval.mem_len": (1,)}
 AVERAGE = {"train.ema_decay": 0.5}
 LOWER = {**SPIKY, "divergence.action": "lower_rate"}
 
@@ -150,7 +150,6 @@ CASES = {
   "train.average_rate_factor": (0.5, {"train.asgd_start_step": 4}),
   "train.log_every_steps": (4, {}),
   "train.eval_every_steps": (2, {}),
-  "train.eval_mem_len": (4, {}),
   "train.log_memory_use": (True, {}),
   "divergence.action": ("skip", SPIKY),
   "divergence.spike_nats": (9.0, SPIKY),

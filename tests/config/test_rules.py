@@ -169,7 +169,6 @@ LSTM = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
       {"train.mem_len": 2},
       "mem_len=2 has no meaning with model.kind=lstm",
     ),
-    ({"train.eval_mem_len": 2}, "--config.train.eval_mem_len=1"),
     ({"eval.mem_len": (0, 1, 8)}, "eval.mem_len=(0, 1, 8) has no meaning with"),
     ({"eval.clamp_len": 4}, "has no attention; set --config.eval.clamp_len=0"),
     ({"model.remat": "full"}, "model.remat=full has no effect with model.kind"),

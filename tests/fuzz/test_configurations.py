@@ -51,7 +51,6 @@ FIELDS = {
   "train.segments_per_call": one_of(1, 2),
   "train.log_every_steps": one_of(1, 2, 3),
   "train.eval_every_steps": one_of(0, 1, 2, 3),
-  "train.eval_mem_len": one_of(0, 1, 5),
   "train.log_memory_use": FLAGS,
   "train.warmup_steps": one_of(0, 1, 9),
   "train.adam_b2": one_of(0.0, 0.9),

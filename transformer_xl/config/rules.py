@@ -37,7 +37,6 @@ NEEDED = {
   "train.min_learning_rate_ratio": "train.schedule=cosine",
   "train.decay_steps": "train.schedule=cosine",
   "train.average_rate_factor": "train.asgd_start_step>0",
-  "train.eval_mem_len": "train.eval_every_steps>0",
   "train.log_memory_use": "train.eval_every_steps>0",
   "checkpoint.keep_best": "train.eval_every_steps>0",
   "divergence.tries": "divergence.action=skip or divergence.action=lower_rate",
@@ -138,7 +137,7 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
       f"{config.eval.temperature}; set --config.eval.temperature=1.0."
     )
   if mode == "train" and config.train.eval_every_steps:
-    _check_no_memory(config, "eval.context_len", "train.eval_mem_len")
+    _check_no_memory(config, "eval.context_len", "train.mem_len")
   average = config.eval.parameters
   updates = mode in ("train", "ablation", "study")
   if updates and average != "raw" and not config.train.average_kind:

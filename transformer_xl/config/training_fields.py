@@ -126,9 +126,8 @@ class TrainConfig:
   log_every_steps: int = field(50, "at least 1")
   """Updates between two lines of the log."""
   eval_every_steps: int = field(500, "0 or more")
-  """Updates between two validations; 0 for none."""
-  eval_mem_len: int = field(SameAs("mem_len"), "0 or more")
-  """Length of the memory in those validations, in tokens."""
+  """Updates between two validations, with the memory of training; 0 for
+  none."""
   log_memory_use: bool = field(False)
   """Log with each validation the share of attention that goes to memory, and
   the loss without memory."""

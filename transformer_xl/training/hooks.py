@@ -158,7 +158,7 @@ class Evaluation:
       "nll": nll,
       "perplexity": units.perplexity(nll),
       "num_tokens": score.num_tokens,
-      "mem_len": self._config.train.eval_mem_len,
+      "mem_len": self._config.train.mem_len,
       **self._compressed,
       **(self._memory_use(params) if self._memory_use else {}),
     }

@@ -13,9 +13,7 @@ from transformer_xl.config import schema
 from transformer_xl.training import rate_factors
 
 _ADAM_B1 = 0.9  # Decay per update of Adam's mean of gradients.
-_LAMB_NORM_LIMIT = (
-  10.0  # Published by NVIDIA: experiments/wt103_base_nvidia.py.
-)
+_LAMB_NORM_LIMIT = 10.0  # As in NVIDIA's program.
 
 
 def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:

@@ -51,7 +51,7 @@ def validation_config(
   """The configuration that validations during training are made with."""
   values = {
     "eval.split": "valid",
-    "eval.mem_len": (config.train.eval_mem_len,),
+    "eval.mem_len": (config.train.mem_len,),
     "eval.compressed_len": config.train.compressed_len,
     "eval.temperature": (1.0,),  # Those are for the split that is reported.
   }
