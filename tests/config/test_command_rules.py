@@ -63,15 +63,6 @@ NEEDED = [
     {"train.eval_every_steps": 100},
   ),
   (
-    {"checkpoint.keep_best": 2, "train.eval_every_steps": 0},
-    {"train.eval_every_steps": 100},
-  ),
-  ({"divergence.tries": 5}, {"divergence.action": "skip"}),
-  (
-    {"divergence.rate_factor": 0.1, "divergence.action": "skip"},
-    {"divergence.action": "lower_rate"},
-  ),
-  (
     {"train.decay_steps": 9, "train.schedule": "constant"},
     {"train.schedule": "cosine"},
   ),

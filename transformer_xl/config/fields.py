@@ -87,7 +87,6 @@ RULES: dict[str, Callable[[Any], bool]] = {
   "0 or more": lambda value: value >= 0,
   "above 0": lambda value: value > 0,
   "in [0, 1)": lambda value: 0 <= value < 1,
-  "in (0, 1)": lambda value: 0 < value < 1,
   "in (0, 1]": lambda value: 0 < value <= 1,
   "PATTERN=FACTOR": _is_pattern_and_factor,
   "pairs (layers, limit) of at least (1, 0)": _is_layers_and_limit,

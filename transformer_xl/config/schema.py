@@ -31,7 +31,6 @@ class ExperimentConfig:
   divergence: training_fields.DivergenceConfig
   eval: EvalConfig
   checkpoint: CheckpointConfig
-  profile: training_fields.ProfileConfig
   mesh: MeshConfig
   generate: GenerateConfig
   score: evaluation_fields.ScoreConfig

@@ -131,6 +131,9 @@ class TrainConfig:
   log_memory_use: bool = field(False)
   """Log with each validation the share of attention that goes to memory, and
   the loss without memory."""
+  profile_steps: int = field(0, "0 or more")
+  """Updates in a trace that starts after 20, in the workdir's folder `profile`;
+  0 for none."""
   tracker: str = field("none", ("none", "wandb"))
   """Where metrics go besides metrics.jsonl and TensorBoard's event files
   (docs/training_log.md)."""
@@ -151,16 +154,10 @@ class DivergenceConfig:
 
   action: str = field("stop", ("stop", "skip", "lower_rate"))
   """Stop the run, or return to a checkpoint and either skip the text read since
-  or lower the learning rate (docs/checkpoints.md)."""
+  or halve the learning rate (docs/checkpoints.md)."""
   spike_nats: float = field(2.0, "0 or more")
-  """Declare divergence when the median loss exceeds its minimum by this many
-  nats; 0 declares it only for a loss that is not finite."""
-  window: int = field(100, "at least 1")
-  """Number of updates over which the median loss is taken."""
-  tries: int = field(3, "at least 1")
-  """Retries at one place in training before the run stops."""
-  rate_factor: float = field(0.5, "in (0, 1)")
-  """Factor on the learning rate in each retry of lower_rate."""
+  """Declare divergence when the median loss of 100 updates exceeds its minimum
+  by this many nats; 0 declares it only for a loss that is not finite."""
 
 
 @group
@@ -172,20 +169,8 @@ class CheckpointConfig:
   every_minutes: float = field(30.0, "0 or more")
   """Minutes between two further checkpoints; 0 for none."""
   keep_latest: int = field(2, "at least 1")
-  """Number of newest checkpoints to keep."""
-  keep_best: int = field(1, "0 or more")
-  """Number of checkpoints with the lowest validation loss to keep."""
-
-
-@group
-class ProfileConfig:
-  """A trace of some updates, in the workdir's folder `profile`."""
-
-  start_step: int = field(20, "at least 1")
-  """Number of updates before the trace; rounded up to calls of
-  train.segments_per_call."""
-  num_steps: int = field(0, "0 or more")
-  """Number of updates in the trace, rounded up likewise; 0 for none."""
+  """Number of newest checkpoints to keep, beside the one with the lowest
+  validation loss."""
 
 
 @group

@@ -229,7 +229,7 @@ def make(
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
   evaluation, on_run = None, list[RunHook]()
-  if config.profile.num_steps:  # First, so that the trace has updates alone.
+  if config.train.profile_steps:  # First, so that the trace has updates alone.
     on_run.append(profiling.Trace(config, workdir, stop))
   if config.train.eval_every_steps:
     evaluation = Evaluation(config, checkpoints, stop)

@@ -52,7 +52,7 @@ class Checkpoints:
       preservation_policy.BestN(
         get_metric_fn=checkpoint_items.validation_loss,
         reverse=True,
-        n=config.keep_best,
+        n=1,
         keep_checkpoints_without_metrics=False,
       ),
     ]
