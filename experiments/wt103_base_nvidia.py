@@ -32,7 +32,6 @@ def get_config() -> ml_collections.ConfigDict:
       "same_length_window": "mem_len_plus_one",
     }
   )
-  config.data.rotate_epochs = True
   config.train.update(
     {
       "num_steps": 40_000,

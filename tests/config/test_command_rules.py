@@ -70,14 +70,6 @@ NEEDED = [
   ({"eval.dynamic.lanes": "shared"}, {"eval.dynamic.kind": "sgd"}),
   ({"eval.dynamic.learning_rate": (1.0,)}, {"eval.dynamic.kind": "sgd"}),
   ({"eval.dynamic.decay": (1.0,)}, {"eval.dynamic.kind": "rms"}),
-  (
-    {"eval.dynamic.epsilon": 1.0, "eval.dynamic.kind": "sgd"},
-    {"eval.dynamic.kind": "rms"},
-  ),
-  (
-    {"eval.dynamic.statistics_segments": 2, "eval.dynamic.kind": "sgd"},
-    {"eval.dynamic.kind": "rms"},
-  ),
   ({"eval.cache.flatness": (1.0,)}, {"eval.cache.size": 10}),
   ({"eval.cache.share": (0.5,)}, {"eval.cache.size": 10}),
   (
@@ -88,7 +80,6 @@ NEEDED = [
     {"generate.top_p": 0.5, "generate.temperature": 0.0},
     {"generate.temperature": 0.5},
   ),
-  ({"generate.repetition_window": 9}, {"generate.no_repeat_ngram": 2}),
 ]
 
 

@@ -54,13 +54,12 @@ RUN = {
 }
 TAILS = {"model.cutoffs": (7, 12), "model.div_val": 2}
 DEEP = {"model.num_layers": 2}
-SHORT_EPOCHS = {"train.batch_size": 16, "train.segment_len": 16}
 SPIKY = {
   "train.learning_rate": 0.3,
   "train.segments_per_call": 2,
   "divergence.spike_nats": 0.05,
 }
-SGD, RMS = ({"eval.dynamic.kind": kind} for kind in ("sgd", "rms"))
+SGD = {"eval.dynamic.kind": "sgd"}
 CACHE = {"eval.cache.size": 9}
 WITHOUT_MEMORY = {"train.mem_len": 0}
 MEAN = {"model.compression": "mean", "model.compression_rate": 2}
@@ -111,7 +110,6 @@ CASES = {
   "model.remat": ("full", {}),
   "model.scan_unroll": (2, DEEP),
   "data.reset_at_documents": (True, {}),
-  "data.rotate_epochs": (True, SHORT_EPOCHS),
   "train.init_from": ("run", {}),
   "train.init_parameters": ("ema", {"train.init_from": "run"}),
   "train.init_checkpoint": ("7", {"train.init_from": "run"}),
@@ -175,8 +173,6 @@ CASES = {
   "eval.dynamic.lanes": ("shared", SGD),
   "eval.dynamic.learning_rate": ((0.1,), SGD),
   "eval.dynamic.decay": ((0.5,), SGD),
-  "eval.dynamic.epsilon": (1.0, RMS),
-  "eval.dynamic.statistics_segments": (2, RMS),
   "eval.cache.size": (9, {}),
   "eval.cache.flatness": ((1.0,), CACHE),
   "eval.cache.share": ((0.5,), CACHE),
@@ -192,7 +188,6 @@ CASES = {
   "generate.top_p": (0.01, {}),
   "generate.repetition_penalty": (50.0, {}),
   "generate.no_repeat_ngram": (1, {}),
-  "generate.repetition_window": (1, {"generate.repetition_penalty": 50.0}),
   "generate.mem_len": (0, {}),
   "generate.compressed_len": (4, {**MEAN, "generate.mem_len": 2}),
   "score.file": ("/dev/null", {}),

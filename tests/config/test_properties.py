@@ -109,7 +109,6 @@ FIELDS = {
   "eval.parameters": one_of("raw", "raw", "ema", "asgd"),
   "eval.dynamic.learning_rate": one_of((0.1,), (0.1, 0.0)),
   "eval.dynamic.decay": one_of((0.0,), (0.1, 3.0)),
-  "eval.dynamic.statistics_segments": one_of(1, 2),
   "eval.cache.size": one_of(0, 0, 1, 6),
   "eval.cache.flatness": one_of((0.0,), (0.1, 1.0)),
   "eval.cache.share": one_of((0.0,), (0.1, 0.9)),
@@ -193,7 +192,7 @@ def trace_learning_evaluation(config, mesh, params):
   if evaluation.dynamic.kind == "rms":
     seen = jax.eval_shape(scorer.mean_squares, params, state, batch)
   if evaluation.dynamic.kind != "none":
-    rule = update_lib.Rule(number, number, number)
+    rule = update_lib.Rule(number, number)
     steps = jax.eval_shape(scorer.steps, rule, seen)
   mixtures = jax.ShapeDtypeStruct((2,), jnp.float32)
   after, losses = jax.eval_shape(

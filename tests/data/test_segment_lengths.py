@@ -60,8 +60,6 @@ def stream(lengths):
     num_lanes=2,
     segment_len=7,
     resets="wrap",
-    rotate=False,
-    seed=0,
     lengths=lengths,
   )
 

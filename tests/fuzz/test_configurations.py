@@ -47,7 +47,6 @@ FIELDS = {
   "model.vocab_size": one_of(0, 22, 23),
   "model.layer_norm_epsilon": one_of(0.0, 1e-12),
   "model.init_std": one_of(0.0, 0.1),
-  "data.rotate_epochs": FLAGS,
   "train.segments_per_call": one_of(1, 2),
   "train.log_every_steps": one_of(1, 2, 3),
   "train.eval_every_steps": one_of(0, 1, 2, 3),
@@ -64,7 +63,6 @@ FIELDS = {
   "eval.warmup_len": one_of(-1, 0, 3),
   "eval.segments_per_call": one_of(1, 3),
   "eval.checkpoint": one_of("latest", "best", "1", "7"),
-  "eval.dynamic.epsilon": one_of(1e-3, 1.0),
 }
 COMPILED = []
 jax.monitoring.register_event_duration_secs_listener(

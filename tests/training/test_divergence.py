@@ -72,8 +72,6 @@ def reads(data_dir, segment):
     num_lanes=4,
     segment_len=8,
     resets="wrap",
-    rotate=False,
-    seed=0,
   )
   wanted = stream.read(segment, 1, slice(None)).inputs[0]
   return lambda _, inputs: any((wanted == one).all() for one in inputs)

@@ -216,10 +216,7 @@ def test_other_lanes_start_with_empty_memory_and_a_warning(
   [
     ({"train.learning_rate": 1e-3}, True),
     ({"data.name": "other"}, False),
-    *(
-      pytest.param(change, False, marks=pytest.mark.rest)
-      for change in ({"train.segment_len": 4}, {"data.rotate_epochs": True})
-    ),
+    pytest.param({"train.segment_len": 4}, False, marks=pytest.mark.rest),
   ],
 )
 def test_memory_is_kept_only_where_its_text_precedes(
@@ -297,8 +294,6 @@ def test_the_loop_trains_on_what_the_stream_reads(
     num_lanes=4,
     segment_len=8,
     resets="wrap",
-    rotate=False,
-    seed=0,
   )
   whole = stream.read(0, 12, slice(None))
   read = jax.tree.map(lambda *chunks: np.concatenate(chunks), *seen)

@@ -26,7 +26,6 @@ TIMING = {"tokens_per_second", "mfu"}
 EVERYTHING = {
   "model.dropout_rate": 0.1,
   "model.attention_dropout_rate": 0.1,
-  "data.rotate_epochs": True,
   "train.num_steps": 72,  # Two epochs and a part of the third.
   "train.segments_per_call": 4,
   "train.accumulation_steps": 2,
@@ -45,7 +44,6 @@ RECIPE = {
   "model.output_dropout_rate": 0.2,
   "model.embedding_dropout_rate": 0.1,
   "model.weight_dropout_rate": 0.1,
-  "data.rotate_epochs": False,
   "train.activation_penalty": 0.1,
   "train.temporal_activation_penalty": 0.1,
   "train.ema_decay": 0.0,
@@ -58,7 +56,6 @@ PUBLISHED = {
   "model.encoding": "relative_tied",
   "model.locked_dropout": True,
   "model.projection_dropout_rate": 0.1,
-  "data.rotate_epochs": False,
   "train.segment_len_std": 1.0,
   "train.context_len": 8,
   "train.mem_len": 0,

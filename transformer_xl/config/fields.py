@@ -90,6 +90,7 @@ RULES: dict[str, Callable[[Any], bool]] = {
   "in (0, 1]": lambda value: 0 < value <= 1,
   "PATTERN=FACTOR": _is_pattern_and_factor,
   "pairs (layers, limit) of at least (1, 0)": _is_layers_and_limit,
+  "in [0, 256]": lambda value: 0 <= value <= 256,
   "in [1, 4000]": lambda value: 1 <= value <= 4000,
 }
 

@@ -41,15 +41,10 @@ NEEDED = {
   "eval.dynamic.lanes": _DYNAMIC,
   "eval.dynamic.learning_rate": _DYNAMIC,
   "eval.dynamic.decay": _DYNAMIC,
-  "eval.dynamic.epsilon": "eval.dynamic.kind=rms",
-  "eval.dynamic.statistics_segments": "eval.dynamic.kind=rms",
   "eval.cache.flatness": "eval.cache.size>0",
   "eval.cache.share": "eval.cache.size>0",
   "generate.top_k": "generate.temperature>0",
   "generate.top_p": "generate.temperature>0",
-  "generate.repetition_window": (
-    "generate.repetition_penalty>1 or generate.no_repeat_ngram>0"
-  ),
 }
 # What a field must be a multiple of; as many states leave memory as come.
 _MULTIPLES = {
@@ -100,13 +95,6 @@ def check(config: schema.ExperimentConfig) -> None:
   _check_mesh(config)
   _check_training(config)
   _check_test_time(config.eval)
-  size = config.generate.no_repeat_ngram
-  if size > config.generate.repetition_window:
-    raise errors.UserError(
-      f"generate.no_repeat_ngram={size} must fit into generate."
-      f"repetition_window={config.generate.repetition_window}; set "
-      f"--config.generate.repetition_window={size}."
-    )
 
 
 def check_command(config: schema.ExperimentConfig, mode: str) -> None:
@@ -241,11 +229,6 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
 
 def _check_training(config: schema.ExperimentConfig) -> None:
   train, data = config.train, config.data
-  if train.segment_len_std and data.rotate_epochs:
-    raise errors.UserError(
-      "lengths that vary already cut every epoch differently, so "
-      "data.rotate_epochs has no effect; set --config.data.rotate_epochs=False."
-    )
   if train.segment_len_std and train.loss_on != "all":
     raise errors.UserError(
       f"train.segment_len_std={train.segment_len_std:g} draws the lengths, so "

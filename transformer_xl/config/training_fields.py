@@ -25,8 +25,6 @@ class DataConfig:
   """Prepare the dataset before training if it is missing."""
   reset_at_documents: bool = field(False)
   """Empty the memory where a document starts; the published models do not."""
-  rotate_epochs: bool = field(False)
-  """Start each epoch at a token drawn at random."""
 
   @property
   def dataset_dir(self) -> str:

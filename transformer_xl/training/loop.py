@@ -108,8 +108,6 @@ def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
     num_lanes=config.train.batch_size,
     segment_len=config.train.segment_len,
     resets=streams.reset_rule(config),
-    rotate=config.data.rotate_epochs,
-    seed=config.seed,
     lengths=segment_lengths.of(config),
     context_len=config.train.context_len,
   )

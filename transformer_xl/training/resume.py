@@ -125,20 +125,15 @@ def _describe_data(
 ) -> dict[str, Any]:
   """What determines where in which text a step reads."""
   train = config.train
-  draws = config.data.rotate_epochs or train.segment_len_std
-  description = {
+  return {
     "name": config.data.name,
     "sha256": stream.file.sha256,
     "batch_size": train.batch_size,
     "segment_len": train.segment_len,
-    "rotate_epochs": config.data.rotate_epochs,
-    "seed": config.seed if draws else None,
+    "segment_len_std": train.segment_len_std,
+    "gradient_segments": train.gradient_segments,
+    "seed": config.seed if train.segment_len_std else None,
   }
-  if train.segment_len_std:
-    description["segment_len_std"] = train.segment_len_std
-  if train.gradient_segments > 1:
-    description["gradient_segments"] = train.gradient_segments
-  return description
 
 
 def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
