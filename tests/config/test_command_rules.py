@@ -84,19 +84,19 @@ NEEDED = [
 
 
 @pytest.mark.parametrize(("useless", "remedy"), NEEDED, ids=str)
-def test_a_setting_without_effect_is_refused(useless, remedy):
+def test_a_setting_without_effect_is_a_warning(useless, remedy, caplog):
+  """A sweep over optimizers may fix a field that only one of them has."""
+  config = load.from_config_dict(tiny.config_dict(**useless))
+  rules.check_command(config, "train")
+  (message,) = caplog.messages
   name, value = next(iter(useless.items()))
-  message = command_error(**useless)
   assert message.startswith(f"{name}={value} has no effect without ")
-  assert next(iter(remedy)) in message
-  assert f"--config.{name}=" in message
+  needed = next(iter(remedy))
+  assert needed in message or needed.rpartition(".")[2] in message
+  caplog.clear()
   config = load.from_config_dict(tiny.config_dict(**useless | remedy))
   rules.check_command(config, "train")
-
-
-def test_every_setting_that_needs_another_is_tested():
-  tested = {next(iter(useless)) for useless, _ in NEEDED}
-  assert tested == {*rules.NEEDED}
+  assert not caplog.messages
 
 
 @pytest.mark.parametrize("mode", ["train", "ablation"])

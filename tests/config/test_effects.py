@@ -310,7 +310,7 @@ def trained(config, workdir):
   except errors.DivergenceError as error:
     end = str(error)
   saved = sorted(os.listdir(f"{workdir}/checkpoints"))
-  count = config.train.segments_per_call
+  count = config.updates_per_call
   program = plan.lower_updates(config, count=count).as_text()
   traces = pathlib.Path(workdir, "profile").exists()
   return test_resume.lines(workdir), saved, end, program, traces

@@ -82,9 +82,6 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {"train.batch_size": 6, "train.accumulation_steps": 4},
       "--config.train.batch_size=8",
     ),
-    ({"train.log_every_steps": 7}, "train.segments_per_call=10"),
-    ({"train.eval_every_steps": 15}, "train.eval_every_steps=15"),
-    ({"checkpoint.every_steps": 3}, "try --config.checkpoint.every_steps=10"),
     (
       {"train.ema_decay": 0.9, "train.asgd_start_step": 5},
       "not train.ema_decay=0.9 and train.asgd_start_step=5",
@@ -204,9 +201,24 @@ def test_training_ends_with_modes_that_exist(modes):
   assert f"'study') each: it is {modes}" in message
 
 
-def test_the_last_call_of_training_may_be_shorter():
-  config = tiny.config_dict(**{"train.num_steps": 1005})
-  assert load.from_config_dict(config).train.num_steps == 1005
+@pytest.mark.parametrize(
+  ("intervals", "expected"),
+  [
+    ((50, 500, 500), 10),
+    ((1, 500, 500), 1),
+    ((50, 0, 75), 5),  # Without validations.
+    ((6, 9, 2**31 - 2), 3),
+    ((7, 14, 21), 7),
+    ((1000, 1000, 4000), 10),
+  ],
+)
+def test_a_call_of_training_divides_all_intervals(intervals, expected):
+  names = ("train.log_every_steps", "train.eval_every_steps")
+  names = (*names, "checkpoint.every_steps")
+  fields = dict(zip(names, intervals, strict=True))
+  config = load.from_config_dict(tiny.config_dict(**fields))
+  assert config.train.segments_per_call == 10
+  assert config.updates_per_call == expected
 
 
 @pytest.mark.parametrize(

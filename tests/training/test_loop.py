@@ -50,6 +50,26 @@ def compile_to_the_bit(monkeypatch):
   monkeypatch.setattr(programs, "update", compiled)
 
 
+def test_intervals_need_not_be_multiples_of_a_call(data_dir, tmp_path, caplog):
+  caplog.set_level("INFO")
+  updates = {
+    "train.num_steps": 9,
+    "train.segments_per_call": 4,
+    "train.log_every_steps": 1,
+    "train.eval_every_steps": 5,
+    "checkpoint.every_steps": 3,
+    "checkpoint.keep_latest": 9,
+  }
+  assert loop.train(corpus.config(data_dir, **updates), str(tmp_path))
+  records = lines(tmp_path)
+  training = [record for record in records if "split" not in record]
+  assert [record["step"] for record in training] == list(range(1, 10))
+  valid = [record for record in records if "split" in record]
+  assert [record["step"] for record in valid] == [5, 9]
+  assert steps(tmp_path) == [3, 5, 6, 9]
+  assert "Updates in a call: 1, not train.segments_per_call=4" in caplog.text
+
+
 def test_training_learns_logs_and_saves(data_dir, tmp_path):
   config = corpus.config(
     data_dir,

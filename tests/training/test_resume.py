@@ -230,7 +230,7 @@ def test_the_same_command_goes_on_after_kill_9_and_after_sigterm(
   finish(process, parts)
   step = int(newest(parts, config).state.step)
   assert 220 <= step < 400
-  assert step % config.train.segments_per_call == 0
+  assert step % config.updates_per_call == 0
   assert max(r["step"] for r in lines(parts) if "split" in r) == 200
   finish(start(parts, flags), parts)
   assert_same_run(whole, parts, config)

@@ -78,7 +78,8 @@ class TrainConfig:
   """Weight in the loss of the mean squared difference between the states of
   neighbouring tokens (TAR, Merity et al. 2017)."""
   segments_per_call: int = field(10, "at least 1")
-  """Number of updates in one compiled call."""
+  """Largest number of updates in one compiled call; a call also divides the
+  intervals of log lines, validations and checkpoints."""
   accumulation_steps: int = field(1, "at least 1")
   """Number of parts in which the lanes of an update are read, one after the
   other, to save memory."""

@@ -78,7 +78,7 @@ def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
   Padding is neither useful work nor a token that is read.
   """
   train, length = config.train, round(segment_lengths.of(config).mean)
-  count = train.segments_per_call
+  count = config.updates_per_call
   lowered = lower_updates(config, count=count, devices=devices)
   useful = 3 * flops.forward_flops_per_token(
     config.model,

@@ -50,6 +50,13 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
   mesh = programs.make_mesh(config)
   logging.info("%s", programs.describe_mesh(config, mesh))
+  if config.updates_per_call < config.train.segments_per_call:
+    logging.info(
+      "Updates in a call: %d, not train.segments_per_call=%d, so that log "
+      "lines, validations and checkpoints come between calls.",
+      config.updates_per_call,
+      config.train.segments_per_call,
+    )
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),
@@ -179,7 +186,7 @@ def _advance(
       run = hooks.evaluation(run, writer)
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
-  step, per_call = int(run.state.step), train.segments_per_call
+  step, per_call = int(run.state.step), config.updates_per_call
   each = train.gradient_segments
   while step < train.num_steps and not stop.requested:
     count = min(per_call - step % per_call, train.num_steps - step)

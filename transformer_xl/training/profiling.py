@@ -34,7 +34,7 @@ class Trace:
   ):
     self._folder = os.path.join(storage.local(workdir), FOLDER)
     self._shown, self._stop = os.path.join(workdir, FOLDER), stop
-    per_call = config.train.segments_per_call
+    per_call = config.updates_per_call
     num_steps = config.train.profile_steps
     self._first = math.ceil(START_STEP / per_call) * per_call
     self._last = self._first + math.ceil(num_steps / per_call) * per_call
