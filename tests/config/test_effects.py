@@ -154,7 +154,7 @@ CASES = {
   "divergence.spike_nats": (9.0, SPIKY),
   "checkpoint.every_steps": (2, {}),
   "checkpoint.every_minutes": (1e-9, {}),
-  "checkpoint.keep_latest": (1, {}),
+  "checkpoint.keep_latest": (4, {"checkpoint.every_steps": 2}),
   "eval.split": ("valid", {}),
   "eval.batch_size": (2, {"eval.warmup_len": 0}),
   "eval.segment_len": (4, {"eval.same_length": False}),
