@@ -79,8 +79,6 @@ def stream(config):
     num_lanes=config.train.batch_size,
     segment_len=config.train.segment_len,
     resets="wrap",
-    rotate=False,
-    seed=0,
   )
 
 
@@ -233,7 +231,7 @@ def adaptive_evaluation(data_dir, mesh):
   devices = jax.devices()[: math.prod(mesh)]
   device_mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
   params = start(config, device_mesh)[0].params
-  rule = update_lib.Rule(*map(jnp.float32, (0.1, 0.02, 1e-3)))
+  rule = update_lib.Rule(*map(jnp.float32, (0.1, 0.02)))
   with jax.set_mesh(device_mesh):
     evaluator = dynamic_evaluate.AdaptiveEvaluator(
       config, device_mesh, mem_len=12

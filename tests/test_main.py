@@ -40,7 +40,6 @@ FAILURES = {  # What is said, and the status.
   "data folder is a file": ("/texts must be a folder, but it is", 2),
   "finish with nothing": ("train.finish_with must be one of ('eval', ", 2),
   "finish with evaluate": ("each: it is ('evaluate',)", 2),
-  "no effect": ("has no effect without train.optimizer=adamw or train", 2),
   "no average": ("set --config.train.ema_decay, or --config.eval.param", 2),
   "unknown mode": ("mode", 2),
   "coordinator alone": ("(Number of processes must be defined): give every", 2),
@@ -117,7 +116,7 @@ def commands(folder):
   short = "--config.train.num_steps=4"
   damaged = f"--config.data.dir={folder}/truncated"
   return {
-    "train": [*flags, run, short, ends],
+    "train": [*flags, run, short, ends, "--config.train.weight_decay=0.1"],
     "interpreted": [
       *(saved, "--mode=eval", "--config.model.attention=pallas"),
     ],
@@ -155,7 +154,6 @@ def commands(folder):
       new,
       "--config.train.finish_with=evaluate",
     ],
-    "no effect": [*flags, new, "--config.train.weight_decay=0.1"],
     "no average": [*flags, new, "--config.eval.parameters=ema"],
     "shorter last call": [
       *(*flags, f"--workdir={folder}/three", "--config.train.num_steps=3"),
@@ -229,6 +227,7 @@ def test_training_ends_with_the_modes_that_finish_it(results, folder):
   log = results["train"]["stderr"]
   assert log.count("test: nll") == 1
   assert "Compiled the update in" in log  # Which no speed includes.
+  assert log.count("train.weight_decay=0.1 has no effect without train.op") == 1
   assert "orbax" not in log
 
 

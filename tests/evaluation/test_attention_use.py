@@ -168,13 +168,7 @@ def test_training_logs_the_use_of_memory(data_dir, tmp_path, same_length):
 
 
 def test_a_model_without_memory_is_refused(data_dir):
-  config = corpus.config(
-    data_dir,
-    **{
-      "train.mem_len": 0,
-      "train.eval_mem_len": 0,
-      "train.eval_every_steps": 2,
-    },
-  )
+  updates = {"train.mem_len": 0, "train.eval_every_steps": 2}
+  config = corpus.config(data_dir, **updates)
   with pytest.raises(errors.UserError, match="needs a memory"):
     attention_use.Report(config, mesh.make_mesh(config.mesh))

@@ -32,7 +32,6 @@ def read(model, params, memory, index):
     *map(jnp.asarray, (tokens[:, :-1], tokens[:, 1:])),
     memory,
     jnp.asarray(resets),
-    before_dropout=False,
     dropout_lanes=None,
     method="nll_and_activity",
   )

@@ -34,7 +34,6 @@ STATES = {
   "model.weight_dropout_rate": 0.2,
 }
 ALL = STATES | {
-  "model.position_dropout_rate": 0.2,
   "model.projection_dropout_rate": 0.2,
   "model.attention_dropout_rate": 0.3,
 }

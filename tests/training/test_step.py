@@ -191,25 +191,6 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   comparison.assert_close(other.params, moved, roundings=10)
 
 
-def test_the_learning_rate_is_in_proportion_to_the_drawn_length():
-  plain = make_config(**PLAIN)
-  config = make_config(
-    **PLAIN, **{"train.segment_len": 2 * LENGTH, "train.segment_lens": (5, 20)}
-  )
-  state, memory = start(config)
-  segment = at(make_segments(), 0)
-  (one, _), metrics = compiled(step_lib.train_segment, plain)(
-    state, memory, segment, 0
-  )
-  (other, _), halved = compiled(step_lib.train_segment, config)(
-    state, memory, segment, 0
-  )
-  assert float(halved.learning_rate) == 0.5 * float(metrics.learning_rate)
-  half = jax.tree.map(lambda a, b: (a + b) / 2, state.params, one.params)
-  assert distance(half, one.params) > 1e-3
-  comparison.assert_close(other.params, half, roundings=10)
-
-
 def test_targets_without_weight_change_nothing():
   config, segments = make_config(**PLAIN), make_segments()
   targets = jnp.where(segments.weights == 0, 7, segments.targets)

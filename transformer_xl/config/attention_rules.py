@@ -49,7 +49,7 @@ def check(config: schema.ExperimentConfig) -> None:
         f"{name}={actual} has no effect with model.kind={kind}, "
         f"which has no attention; set --config.{name}={value}."
       )
-  for name in ("train.mem_len", "train.eval_mem_len", "eval.mem_len"):
+  for name in ("train.mem_len", "eval.mem_len"):
     lengths = operator.attrgetter(name)(config)
     if max(lengths if isinstance(lengths, tuple) else (lengths,)) > 1:
       raise errors.UserError(

@@ -120,13 +120,9 @@ class Network(nn.Module):
     memory: Any,
     resets: shapes.Resets,
     *,
-    before_dropout: bool,
     dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Losses, Activity, Any]:
-    """`nll`, and what training may add to it.
-
-    With `before_dropout`, the size of the states is that before dropout, too.
-    """
+    """`nll`, and what training may add to it, of states before dropout."""
     before = memory
     hidden, memory, *read = self._read(inputs, memory, resets, dropout_lanes)
     reconstruction = self._reconstruction(before, memory, *read)
@@ -137,7 +133,7 @@ class Network(nn.Module):
     change = _mean_square(hidden[:, 1:] - hidden[:, :-1])
     change = jnp.where(resets[:, 1:], 0.0, change)
     activity = Activity(
-      _mean_square(hidden if before_dropout else output),
+      _mean_square(hidden),
       jnp.pad(change, ((0, 0), (1, 0))),
       reconstruction,
     )

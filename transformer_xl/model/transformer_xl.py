@@ -49,7 +49,7 @@ class TransformerXL(network.Network):
     self.layers = _scanned_blocks(config, config.num_layers)(config)
     # All lanes share one mask; if locked, so do all distances.
     self.position_dropout = dropout_lib.Dropout(
-      config.position_dropout_rate, config.locked_dropout
+      config.input_dropout_rate, config.locked_dropout
     )
 
   def inspect(

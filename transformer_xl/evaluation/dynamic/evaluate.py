@@ -27,6 +27,9 @@ from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
 
+# Of each lane; from them rms measures the size of training gradients.
+STATISTICS_SEGMENTS = 50
+
 
 class AdaptiveEvaluator:
   """Scores a split at one memory length; compiles once for all settings."""
@@ -73,12 +76,11 @@ class AdaptiveEvaluator:
         num_lanes=evaluation.batch_size,
         segment_len=evaluation.segment_len,
         resets=streams.reset_rule(self._config),
-        rotate=False,
-        seed=0,
         context_len=evaluation.context_len,
       )
-      count = evaluation.dynamic.statistics_segments
-      segments = streams.device_segments(stream, 0, count, self._sharding)
+      segments = streams.device_segments(
+        stream, 0, STATISTICS_SEGMENTS, self._sharding
+      )
       state = self._scorer.start(params)
       self._mean_squares = self._scorer.mean_squares(params, state, segments)
     basis = self._mean_squares if kind == "rms" else params
@@ -128,9 +130,7 @@ def _scores(evaluator, params, evaluation: schema.EvalConfig):
     if options.kind != "none":
       setting = {"learning_rate": rate, "decay": decay}
       dynamic = dataclasses.asdict(options) | setting
-      if options.kind != "rms":
-        dynamic |= {"epsilon": None, "statistics_segments": None}
-    rule = update.Rule(*map(jnp.float32, (rate, decay, options.epsilon)))
+    rule = update.Rule(jnp.float32(rate), jnp.float32(decay))
     scores = evaluator(params, rule)
     for score, (flatness, share) in zip(scores, _mixtures(cache), strict=True):
       if cache.size:
