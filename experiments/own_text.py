@@ -29,7 +29,7 @@ from transformer_xl.data import token_file
 
 _MOST_READS = 10  # Validation seldom improves after more.
 _MOST_STEPS = 100_000
-_CALL = 10  # Updates in one compiled call, which intervals are multiples of.
+_CALL = 10  # Updates in one compiled call; intervals are multiples of it.
 
 
 class _Size(NamedTuple):

@@ -30,14 +30,7 @@ def get_config(name: str = "") -> ml_collections.ConfigDict:
   model = load.from_config_dict(config).model
   config.model.update(vanilla.changes(model))
   without_memory = {"compressed_len": 0, "clamp_len": 0, "same_length": False}
-  config.train.update(
-    {
-      **without_memory,
-      "mem_len": 0,
-      "eval_mem_len": 0,
-      "log_memory_use": False,
-    }
-  )
+  config.train.update({**without_memory, "mem_len": 0, "log_memory_use": False})
   config.eval.update({**without_memory, "mem_len": (0,)})
   config.generate.update({"mem_len": 0, "compressed_len": 0})
   config.score.update({"mem_len": 0, "compressed_len": 0})

@@ -7,7 +7,8 @@ updates is in experiments/reference_curves/wt103_base_nvidia.json.
 Measured: not trained here.
 
 What still differs: NVIDIA's LAMB has no bias correction, its first update has
-the full rate, and it starts each epoch of each lane at another token.
+the full rate, it draws the scales of layer norms and the cluster weights, and
+it starts each epoch of each lane at another token.
 Cost: not measured here. NVIDIA: 76 minutes on eight A100.
 Run: python -m transformer_xl.main --config=experiments/wt103_base_nvidia.py \
   --workdir=/tmp/wt103_base_nvidia
@@ -28,11 +29,9 @@ def get_config() -> ml_collections.ConfigDict:
     {
       "cutoffs": (19_997, 39_997, 199_997),
       "untie_biases": False,
-      "init_style": "pytorch",
       "same_length_window": "mem_len_plus_one",
     }
   )
-  config.data.rotate_epochs = True
   config.train.update(
     {
       "num_steps": 40_000,
@@ -40,12 +39,10 @@ def get_config() -> ml_collections.ConfigDict:
       "segment_len": 192,
       "mem_len": 192,
       "optimizer": "lamb",
-      "lamb_norm_limit": 10.0,
       "adam_epsilon": 1e-6,
       "learning_rate": 0.01,
       "min_learning_rate_ratio": 0.1,
       "warmup_steps": 1000,
-      "schedule_convention": "tensorflow",
       "eval_every_steps": 5000,
     }
   )

@@ -85,16 +85,13 @@ def positions(
 
 def config_dict(data_dir: str, **updates: Any) -> ml_collections.ConfigDict:
   """A run of twelve steps; updates as `{"train.mem_len": 4}`."""
-  values = {"data.dir": data_dir} | RUN | updates
-  values.setdefault("train.eval_mem_len", values["train.mem_len"])
-  return tiny.config_dict(**values)
+  return tiny.config_dict(**{"data.dir": data_dir} | RUN | updates)
 
 
 def config_flags(data_dir: str, **updates: Any) -> list[str]:
   """The same as flags for `--config=experiments/base.py`."""
   sizes = {f"model.{name}": value for name, value in tiny.MODEL.items()}
   values = sizes | {"data.dir": data_dir} | RUN | updates
-  values.setdefault("train.eval_mem_len", values["train.mem_len"])
   return [f"--config.{name}={value}" for name, value in values.items()]
 
 

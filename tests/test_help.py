@@ -26,6 +26,14 @@ REFUSED = {
   "own text that is not there": "no prepared data in nowhere/books",
   "a path with a colon": "co:lon/my.py has a colon in its path",
   "a file whose name ends in saved.py": "set --workdir=FOLDER",
+  "no get_config": "none.py has no function get_config; write it like those",
+  "no get_config, override": "none.py has no function get_config; write it",
+  "no configuration": "get_config in null.py returns no ConfigDict but None;",
+  "a dictionary": "returns no ConfigDict but {'model': {}}; write it like",
+  "a dictionary, override": "returns no ConfigDict but {'model': {}}; write",
+  "a misspelt field in a file": 'no field modle. Did you mean "model" instead',
+  "an argument too many": "(get_config() takes 0 positional arguments but 1",
+  "an argument too few": "(get_config() missing 1 required positional",
   "no such study": "experiments/beyond.py has no study 'shapes'; it has",
 }
 COMMANDS = {
@@ -46,6 +54,14 @@ COMMANDS = {
   "no such study": ["--config=experiments/beyond.py:shapes", NEW],
   "a path with a colon": ["--config=co:lon/my.py:books", NEW],
   "a file whose name ends in saved.py": ["--config=my_saved.py:books"],
+  "no get_config": ["--config=none.py", NEW],
+  "no get_config, override": ["--config=none.py", "--config.seed=1", NEW],
+  "no configuration": ["--config=null.py", NEW],
+  "a dictionary": ["--config=dictionary.py", NEW],
+  "a dictionary, override": ["--config=dictionary.py", "--config.seed=1", NEW],
+  "a misspelt field in a file": ["--config=misspelt.py", NEW],
+  "an argument too many": ["--config=quickstart:x", NEW],
+  "an argument too few": ["--config=my_saved.py", NEW],
   "a file of an experiment's name": ["--config=quickstart", "--help"],
   "help": ["--help"],
   "help with a file": [
@@ -61,6 +77,23 @@ from experiments import base
 def get_config(name):
   return base.get_config()
 """
+MISSPELT = """
+from experiments import base
+
+def get_config():
+  config = base.get_config()
+  config.modle.num_layers = 1
+  return config
+"""
+FILES = {
+  "co:lon/my.py": OWN,
+  "my_saved.py": OWN,
+  "none.py": "config = 1",
+  "null.py": "def get_config():\n  return None\n",
+  "dictionary.py": "def get_config():\n  return {'model': {}}\n",
+  "misspelt.py": MISSPELT,
+  "quickstart": "This is no Python.",
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +101,8 @@ def results(tmp_path_factory):
   """What becomes of each command in a folder with files of the user's own."""
   folder = tmp_path_factory.mktemp("own")
   (folder / "co:lon").mkdir()
-  for name in ("co:lon/my.py", "my_saved.py"):
-    (folder / name).write_text(OWN)
-  (folder / "quickstart").write_text("This is no Python.")
+  for name, text in FILES.items():
+    (folder / name).write_text(text)
   groups = [
     [{"arguments": arguments, "folder": str(folder)}]
     for arguments in COMMANDS.values()

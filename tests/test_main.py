@@ -40,7 +40,6 @@ FAILURES = {  # What is said, and the status.
   "data folder is a file": ("/texts must be a folder, but it is", 2),
   "finish with nothing": ("train.finish_with must be one of ('eval', ", 2),
   "finish with evaluate": ("each: it is ('evaluate',)", 2),
-  "no effect": ("has no effect without train.optimizer=adamw or train", 2),
   "no average": ("set --config.train.ema_decay, or --config.eval.param", 2),
   "unknown mode": ("mode", 2),
   "coordinator alone": ("(Number of processes must be defined): give every", 2),
@@ -57,6 +56,7 @@ FAILURES = {  # What is said, and the status.
   "truncated": ("train.npy is truncated", 2),
   "width": ("table_0 has shape (23, 8) there and (23, 12) in this", 2),
   "nothing to evaluate": ("there are no checkpoints in", 2),
+  "nothing to generate": ("/new; name the folder of one with --config=s", 2),
   "nothing saved": ("has no config.json", 2),
   "no texts": ("name the texts to score: --config.score.file=FILE", 2),
   "prompt": ("the byte 0x54 at position 0 of the text is not", 2),
@@ -116,7 +116,7 @@ def commands(folder):
   short = "--config.train.num_steps=4"
   damaged = f"--config.data.dir={folder}/truncated"
   return {
-    "train": [*flags, run, short, ends],
+    "train": [*flags, run, short, ends, "--config.train.weight_decay=0.1"],
     "interpreted": [
       *(saved, "--mode=eval", "--config.model.attention=pallas"),
     ],
@@ -154,7 +154,6 @@ def commands(folder):
       new,
       "--config.train.finish_with=evaluate",
     ],
-    "no effect": [*flags, new, "--config.train.weight_decay=0.1"],
     "no average": [*flags, new, "--config.eval.parameters=ema"],
     "shorter last call": [
       *(*flags, f"--workdir={folder}/three", "--config.train.num_steps=3"),
@@ -181,6 +180,7 @@ def commands(folder):
     "truncated": [*flags, new, damaged],
     "width": [*flags, run, "--config.model.model_dim=12"],
     "nothing to evaluate": [*flags, new, "--mode=eval"],
+    "nothing to generate": [*flags, new, "--mode=generate"],
     "nothing saved": [f"--config=experiments/saved.py:{folder}/data"],
     "prompt": [saved, "--mode=generate", "--config.generate.prompt=The"],
     "diverged": [*flags, new, "--config.train.learning_rate=1e30"],
@@ -227,6 +227,7 @@ def test_training_ends_with_the_modes_that_finish_it(results, folder):
   log = results["train"]["stderr"]
   assert log.count("test: nll") == 1
   assert "Compiled the update in" in log  # Which no speed includes.
+  assert log.count("train.weight_decay=0.1 has no effect without train.op") == 1
   assert "orbax" not in log
 
 

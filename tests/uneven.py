@@ -29,13 +29,11 @@ MESHES = {"alone": (1, 1, 1), "mixed": (2, 2, 2)}
 PARTS = {"alone": 1, "mixed": 2}
 CONFIG = sharded.CONFIG | {
   "train.batch_size": LANES,
-  "train.eval_mem_len": 12,
   "model.dropout_rate": 0.1,
   "model.attention_dropout_rate": 0.1,
   "eval.batch_size": LANES - 1,
   # Only the evaluation that learns looks at these.
   "eval.dynamic.kind": "rms",
-  "eval.dynamic.statistics_segments": 3,
   "eval.cache.size": 12,
 }
 
@@ -73,8 +71,8 @@ def train(config, mesh):
 def evaluations(config, mesh, params):
   """Sums of losses with numbers of tokens, and the use of memory."""
   fixed = evaluator.Evaluator(config, mesh, mem_len=12)(params)
-  rule = update_lib.Rule(*map(jnp.float32, (1e-4, 0.02, 1e-3)))
-  adaptive = dynamic_evaluate.AdaptiveEvaluator(config, mesh, mem_len=12)
+  rule = update_lib.Rule(*map(jnp.float32, (1e-4, 0.02)))
+  adaptive = dynamic_evaluate.DynamicEvaluator(config, mesh, mem_len=12)
   (learning,) = adaptive(params, rule)
   return {
     "fixed": fixed[:2],

@@ -32,12 +32,11 @@ def refusal(error: BaseException | None) -> str | None:
     text = " ".join(str(error).split())
     for reason in _REFUSALS:
       if reason in text:
-        path = getattr(error, "filename", None)
+        # Of two paths, as a copy has them, the second is written to.
+        path = getattr(error, "filename2", None)
+        path = path or getattr(error, "filename", None)
         where = f" at {path}" if path else ""
-        return (
-          f"{reason}{where}; fix that and run the same command again: "
-          "training resumes from its last complete checkpoint."
-        )
+        return f"{reason}{where}; fix that and run the same command again."
     error = error.__cause__ or error.__context__
   return None
 
@@ -93,7 +92,4 @@ def _refused(action: str, path: str, error: Exception) -> str:
       f"{cause} this account needs the role roles/storage.objectUser for "
       f"{bucket(path)}."
     )
-  return (
-    f"{cause} run the same command again when the storage answers; training "
-    "resumes from its last complete checkpoint."
-  )
+  return f"{cause} run the same command again when the storage answers."

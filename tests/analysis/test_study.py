@@ -132,7 +132,6 @@ def test_values_are_literals_or_words():
     (("a: train.mem_len=x",), "train.mem_len must be a int"),
     (("a: eval.cache.size=-1",), "eval.cache.size must be 0 or more"),
     (("a: seed=1",), "set --config.analysis.seeds"),
-    (("a: train.weight_decay=0.1",), "no effect without train.optimizer"),
   ],
 )
 def test_a_study_that_cannot_be_is_one_line(

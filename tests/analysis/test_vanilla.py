@@ -47,17 +47,12 @@ TINY = {
   "model.dtype": "float32",
   **{
     f"model.{name}_dropout_rate": 0.0
-    for name in (
-      *("input", "position", "output", "projection", "attention"),
-      "embedding",
-    )
+    for name in (*("input", "output", "projection", "attention", "embedding"),)
   },
   "data.name": corpus.NAME,
   "data.prepare": False,
-  "data.rotate_epochs": False,
   "train.batch_size": LANES,
   "train.segment_len": SEGMENT,
-  "train.segment_lens": (),
   "train.segment_len_std": 0.0,
   "train.segments_per_call": 1,
   "train.learning_rate": 0.0,  # So that all losses are of one model.

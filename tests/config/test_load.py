@@ -106,7 +106,7 @@ def test_a_wrong_type_is_named_with_its_value(name, value):
   [
     ("seed", 2**32, 2**32),
     ("train.mem_len", 2**31, 2**31),
-    ("train.segment_lens", (8, 10**400), 2**31),
+    ("eval.mem_len", (8, 10**400), 2**31),
   ],
 )
 def test_a_number_that_arrays_cannot_hold_is_refused(name, value, limit):
@@ -139,7 +139,7 @@ def test_the_vocabulary_may_be_left_to_the_data():
   ("follower", "leader"),
   [
     ("model.embed_dim", "model.model_dim"),
-    ("train.eval_mem_len", "train.mem_len"),
+    ("train.decay_steps", "train.num_steps"),
   ],
 )
 def test_a_default_follows_its_leader_and_not_the_reverse(follower, leader):
@@ -151,15 +151,16 @@ def test_a_default_follows_its_leader_and_not_the_reverse(follower, leader):
 
 
 def test_saved_fields_that_follow_others_still_do(tmp_path):
-  config = tiny.config_dict(**{"train.num_steps": 50, "train.mem_len": 7})
-  config.train.eval_mem_len = 9
+  config = tiny.config_dict(**{"train.num_steps": 50})
+  config.model.embed_dim = 9
   content = {"config": dataclasses.asdict(load.from_config_dict(config))}
   (tmp_path / "config.json").write_text(json.dumps(content))
   saved = load.saved(str(tmp_path))
   assert saved.to_dict() == config.to_dict()
-  saved.train.update({"num_steps": 20, "mem_len": 3})
+  saved.train.num_steps = 20
   assert saved.train.decay_steps == 20
-  assert saved.train.eval_mem_len == 9  # It was set by itself.
+  saved.model.model_dim = 4
+  assert saved.model.embed_dim == 9  # It was set by itself.
 
 
 def test_a_follower_goes_on_following_what_is_changed():

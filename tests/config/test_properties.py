@@ -65,7 +65,6 @@ FIELDS = {
   "model.attention_dropout_rate": RATES,
   "model.embedding_dropout_rate": RATES,
   "model.weight_dropout_rate": RATES,
-  "model.position_dropout_rate": RATES,
   "model.projection_dropout_rate": RATES,
   "model.scan_unroll": one_of(0, 1, 2, 9),
   "model.tie_weights": FLAGS,
@@ -77,7 +76,6 @@ FIELDS = {
   "train.batch_size": one_of(2, 4, 6),
   "train.accumulation_steps": one_of(1, 2, 2, 3),
   "train.segment_len": SIZES,
-  "train.segment_lens": one_of((), (), (2, 3), (1,), (5, 5, 1)),
   "train.segment_len_std": one_of(0.0, 0.0, 0.0, 0.5),
   "train.context_len": one_of(0, 0, 0, 3),
   "train.mem_len": ROOM,
@@ -87,7 +85,6 @@ FIELDS = {
   "train.same_length": FLAGS,
   "train.activation_penalty": one_of(0.0, 2.0),
   "train.temporal_activation_penalty": one_of(0.0, 1.0),
-  "train.penalise_before_dropout": FLAGS,
   "train.segments_per_call": one_of(1, 5),
   "train.learning_rate": one_of(0.0, 0.1),
   "train.min_learning_rate_ratio": RATES,
@@ -98,10 +95,8 @@ FIELDS = {
   "train.embedding_rate_factor": one_of(1.0, 2.0),
   "train.learning_rate_factors": one_of((), (), ("layers/.*=0", "s.*=2")),
   "train.average_rate_factor": one_of(1.0, 0.5),
-  "train.adam_b1": RATES,
   "train.ema_decay": one_of(0.0, 0.0, 0.9),
   "train.asgd_start_step": one_of(0, 0, 5),
-  "train.asgd_patience": one_of(0, 0, 0, 2),
   "eval.batch_size": one_of(1, 2, 3),
   "eval.segment_len": SIZES,
   "eval.context_len": one_of(0, 0, 0, 2),
@@ -114,7 +109,6 @@ FIELDS = {
   "eval.parameters": one_of("raw", "raw", "ema", "asgd"),
   "eval.dynamic.learning_rate": one_of((0.1,), (0.1, 0.0)),
   "eval.dynamic.decay": one_of((0.0,), (0.1, 3.0)),
-  "eval.dynamic.statistics_segments": one_of(1, 2),
   "eval.cache.size": one_of(0, 0, 1, 6),
   "eval.cache.flatness": one_of((0.0,), (0.1, 1.0)),
   "eval.cache.share": one_of((0.0,), (0.1, 0.9)),
@@ -198,7 +192,7 @@ def trace_learning_evaluation(config, mesh, params):
   if evaluation.dynamic.kind == "rms":
     seen = jax.eval_shape(scorer.mean_squares, params, state, batch)
   if evaluation.dynamic.kind != "none":
-    rule = update_lib.Rule(number, number, number)
+    rule = update_lib.Rule(number, number)
     steps = jax.eval_shape(scorer.steps, rule, seen)
   mixtures = jax.ShapeDtypeStruct((2,), jnp.float32)
   after, losses = jax.eval_shape(

@@ -16,9 +16,9 @@ WRONG = {
   "0 or more": [-1],
   "above 0": [0.0],
   "in [0, 1)": [-0.5, 1.0],
-  "in (0, 1)": [0.0, 1.0],
   "in (0, 1]": [0.0, 1.5],
   "PATTERN=FACTOR": ["no such"],
+  "in [0, 256]": [-1, 257],
   "in [1, 4000]": [0, 4001],
   "pairs (layers, limit) of at least (1, 0)": [(0, 1), (1, -1), (1,)],
 }
@@ -82,16 +82,9 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {"train.batch_size": 6, "train.accumulation_steps": 4},
       "--config.train.batch_size=8",
     ),
-    ({"train.log_every_steps": 7}, "train.segments_per_call=10"),
-    ({"train.eval_every_steps": 15}, "train.eval_every_steps=15"),
-    ({"checkpoint.every_steps": 3}, "try --config.checkpoint.every_steps=10"),
     (
-      {"train.ema_decay": 0.9, "train.asgd_patience": 5},
-      "not train.ema_decay=0.9 and train.asgd_patience=5",
-    ),
-    (
-      {"train.asgd_patience": 5, "train.eval_every_steps": 0},
-      "train.asgd_patience=5 counts validation losses",
+      {"train.ema_decay": 0.9, "train.asgd_start_step": 5},
+      "not train.ema_decay=0.9 and train.asgd_start_step=5",
     ),
     (
       {"train.ema_decay": 0.9, "eval.parameters": "asgd"},
@@ -101,10 +94,6 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {**MEAN, "model.compression_rate": 3},
       "train.segment_len=128 must be a multiple of model.compression_rate=3; "
       "try --config.train.segment_len=129",
-    ),
-    (
-      {**MEAN, "model.compression_rate": 4, "train.segment_lens": (8, 5)},
-      "try --config.train.segment_lens=(8, 4)",
     ),
     (
       {**MEAN, "model.memory_start": "zeros"},
@@ -120,11 +109,6 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       "train.gradient_segments=2 cannot",
     ),
     ({"eval.compressed_len": 4}, "set that, or --config.eval.compressed_len=0"),
-    ({"train.segment_lens": (8, 0)}, "must be at least 1 each: it is (8, 0)"),
-    (
-      {"train.segment_lens": (8, 4), "data.rotate_epochs": True},
-      "set --config.data.rotate_epochs=False",
-    ),
     (
       {"train.context_len": 3},
       "but train.mem_len is 128; set --config.train.mem_len=0",
@@ -141,9 +125,9 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
     (
       {
         **{"train.segment_len_std": 2.0, "train.mem_len": 0},
-        "train.segment_lens": (4, 8),
+        "train.loss_on": "recent_half",
       },
-      "--config.train.segment_lens='()'",
+      "--config.train.loss_on=all",
     ),
     (
       {"eval.temperature": (1.0, 1.1), "eval.split": "test"},
@@ -175,7 +159,6 @@ LSTM = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
       {"train.mem_len": 2},
       "mem_len=2 has no meaning with model.kind=lstm",
     ),
-    ({"train.eval_mem_len": 2}, "--config.train.eval_mem_len=1"),
     ({"eval.mem_len": (0, 1, 8)}, "eval.mem_len=(0, 1, 8) has no meaning with"),
     ({"eval.clamp_len": 4}, "has no attention; set --config.eval.clamp_len=0"),
     ({"model.remat": "full"}, "model.remat=full has no effect with model.kind"),
@@ -218,9 +201,24 @@ def test_training_ends_with_modes_that_exist(modes):
   assert f"'study') each: it is {modes}" in message
 
 
-def test_the_last_call_of_training_may_be_shorter():
-  config = tiny.config_dict(**{"train.num_steps": 1005})
-  assert load.from_config_dict(config).train.num_steps == 1005
+@pytest.mark.parametrize(
+  ("intervals", "expected"),
+  [
+    ((50, 500, 500), 10),
+    ((1, 500, 500), 1),
+    ((50, 0, 75), 5),  # Without validations.
+    ((6, 9, 2**31 - 2), 3),
+    ((7, 14, 21), 7),
+    ((1000, 1000, 4000), 10),
+  ],
+)
+def test_a_call_of_training_divides_all_intervals(intervals, expected):
+  names = ("train.log_every_steps", "train.eval_every_steps")
+  names = (*names, "checkpoint.every_steps")
+  fields = dict(zip(names, intervals, strict=True))
+  config = load.from_config_dict(tiny.config_dict(**fields))
+  assert config.train.segments_per_call == 10
+  assert config.updates_per_call == expected
 
 
 @pytest.mark.parametrize(

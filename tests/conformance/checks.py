@@ -1,9 +1,9 @@
 """The checks: each takes an implementation and raises where it is wrong.
 
 See `adapters` for what an implementation is. Where two ways of computing the
-same are compared, they round differently in float32: `ROUNDING` is several
-times what that amounts to for log-probabilities of about 10. Where the same
-compiled step must not see a change at all, results are compared exactly.
+same are compared, they round differently in float32, which `ROUNDINGS` allows
+for. Where the same compiled step must not see a change at all, results are
+compared exactly.
 """
 
 import itertools
@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests import comparison
+
 LANES = 2
 LENGTH = 12  # Tokens in a lane's text.
 SEGMENT = 3
-ROUNDING = 3e-5
+ROUNDINGS = 30  # See `comparison`.
 
 
 def segmented_equals_one_pass(build):
@@ -123,7 +125,7 @@ def no_gradient_into_memory(build):
   expected = jax.grad(loss)(params, memory)
   actual = jax.grad(loss_of_both)(params)
   assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected)) > 0.01
-  jax.tree.map(lambda *pair: _assert_close(*pair), actual, expected)
+  _assert_close(actual, expected)
 
 
 def gradient_through_memory_is_that_of_one_pass(build):
@@ -143,7 +145,7 @@ def gradient_through_memory_is_that_of_one_pass(build):
   params = adapter.init(0)
   expected = jax.grad(loss)(params, [2 * SEGMENT])
   actual = jax.grad(loss)(params, [SEGMENT] * 2)
-  jax.tree.map(lambda *pair: _assert_close(*pair), actual, expected)
+  _assert_close(actual, expected)
 
 
 def reset_of_a_lane_equals_fresh(build):
@@ -286,7 +288,7 @@ def _read(adapter, text, cuts, resets=None) -> np.ndarray:
 
 
 def _assert_close(actual, expected):
-  np.testing.assert_allclose(actual, expected, atol=ROUNDING, rtol=0)
+  comparison.assert_close(actual, expected, roundings=ROUNDINGS)
 
 
 def _assert_same(actual, expected):
@@ -295,4 +297,6 @@ def _assert_same(actual, expected):
 
 def _assert_differ(one, other):
   """Somewhere by far more than rounding."""
-  assert np.abs(one - other).max() > 100 * ROUNDING
+  assert comparison.difference(one, other) > 100 * ROUNDINGS * (
+    comparison.FLOAT32
+  )

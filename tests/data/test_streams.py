@@ -1,7 +1,6 @@
 """Streams against plain Python references."""
 
 import collections
-import math
 
 import hypothesis
 import jax
@@ -19,14 +18,12 @@ ALL = slice(None)
 DOCUMENTS = (0, 3, 4, 17, 30)
 
 
-def stream(num_tokens, lanes, length, *, resets="wrap", rotate=False, seed=0):
+def stream(num_tokens, lanes, length, *, resets="wrap"):
   return streams.TrainStream(
     corpus.positions(num_tokens, documents=DOCUMENTS),
     num_lanes=lanes,
     segment_len=length,
     resets=resets,
-    rotate=rotate,
-    seed=seed,
   )
 
 
@@ -54,12 +51,11 @@ def test_lanes_read_on_without_end_and_wrap(rule, starts):
   assert segments.inputs.dtype == segments.targets.dtype == np.int32
 
 
-@pytest.mark.parametrize("rotate", [False, True])
-def test_a_segment_is_a_function_of_its_step(rotate):
-  source = stream(100, 4, 5, rotate=rotate)
+def test_a_segment_is_a_function_of_its_step():
+  source = stream(100, 4, 5)
   whole = source.read(0, 40, ALL)
   for step, count in [(0, 1), (7, 3), (12, 9), (39, 1)]:
-    jumped = stream(100, 4, 5, rotate=rotate).read(step, count, ALL)
+    jumped = stream(100, 4, 5).read(step, count, ALL)
     assert jumped.weights is None
     for part, rest in zip(jumped[:3], whole[:3], strict=True):
       np.testing.assert_array_equal(part, rest[step : step + count])
@@ -67,7 +63,6 @@ def test_a_segment_is_a_function_of_its_step(rotate):
 
 def test_an_epoch_that_divides_reads_every_pair_once():
   source = stream(61, 4, 5)
-  assert source.steps_per_epoch == 3
   for epoch in range(3):
     inputs = source.read(epoch * 3, 3, ALL).inputs
     assert sorted(inputs.ravel().tolist()) == list(range(60))
@@ -89,7 +84,7 @@ def test_context_is_the_text_before_a_segment(lanes):
   file = corpus.positions(42, documents=DOCUMENTS)
   sources = [
     [
-      streams.TrainStream(file, lanes, 4, "wrap", False, 0, context_len=length),
+      streams.TrainStream(file, lanes, 4, "wrap", context_len=length),
       streams.EvalStream(file, lanes, 4, 0, "wrap", context_len=length),
     ]
     for length in (0, 6)
@@ -109,22 +104,6 @@ def test_context_is_the_text_before_a_segment(lanes):
       first = max(np.flatnonzero(starts[:7]), default=0)
       text = row[first:7]
       assert text.tolist() == list(range(text[0], text[0] + len(text)))
-
-
-def test_rotation_moves_all_lanes_by_one_offset_in_each_epoch():
-  source = stream(61, 4, 5, rotate=True)
-  plain = stream(61, 4, 5).read(0, 3, ALL).inputs
-  offsets = []
-  for epoch in range(6):
-    segments = source.read(epoch * 3, 3, ALL)
-    offset = int(segments.inputs[0, 0, 0])
-    np.testing.assert_array_equal(segments.inputs, (plain + offset) % 60)
-    assert segments.resets[0, :, 0].all()
-    offsets.append(offset)
-  assert offsets[0] == 0
-  assert len(set(offsets)) > 3
-  other = stream(61, 4, 5, rotate=True, seed=1).read(3, 15, ALL).inputs
-  assert other[::3, 0, 0].tolist() != offsets[1:]
 
 
 @hypothesis.given(
@@ -183,7 +162,7 @@ def test_evaluation_resets_where_the_text_starts(rule):
 
 @pytest.mark.parametrize("kind", ["train", "eval"])
 def test_parts_of_the_lanes_are_the_batch(kind):
-  source = stream(90, 4, 5, resets="documents", rotate=True)
+  source = stream(90, 4, 5, resets="documents")
   if kind == "eval":
     source = eval_stream(90, 4, 5, 7)
   whole = source.read(3, 6, ALL)
@@ -210,7 +189,7 @@ def test_device_segments_are_what_the_stream_reads(tmp_path):
 def test_too_short_a_split_says_what_would_fit():
   with pytest.raises(errors.UserError, match="at most 5 lanes"):
     stream(41, 6, 8)
-  assert stream(41, 5, 8).steps_per_epoch == math.ceil(8 / 8)
+  assert stream(41, 5, 8).read(0, 1, ALL).inputs.shape == (1, 5, 8)
 
 
 def test_the_vocabulary_size_of_the_config_must_be_that_of_the_data(tmp_path):

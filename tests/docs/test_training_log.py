@@ -8,6 +8,7 @@ import pytest
 from tests import corpus
 from tests.training import runs
 from transformer_xl import errors
+from transformer_xl.training import divergence
 from transformer_xl.training import loop
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "training_log.md"
@@ -19,7 +20,6 @@ EVERYTHING = {
   "train.log_memory_use": True,
   "divergence.action": "skip",
   "divergence.spike_nats": 0.05,
-  "divergence.window": 2,
 }
 
 
@@ -42,7 +42,8 @@ def kind_of(line):
 
 @pytest.mark.slow
 @pytest.mark.rest
-def test_the_page_has_the_fields_of_a_run(tmp_path):
+def test_the_page_has_the_fields_of_a_run(tmp_path, monkeypatch):
+  monkeypatch.setattr(divergence, "WINDOW", 2)
   config = corpus.config(corpus.write(tmp_path / "data"), **EVERYTHING)
   with pytest.raises(errors.DivergenceError):
     loop.train(config, str(tmp_path / "run"))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import corpus
 from tests import oracle
 from tests import tiny
@@ -20,7 +21,7 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.model import transformer_xl
 from transformer_xl.training import loop
 
-ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
+ROUNDINGS = 30  # See `comparison`.
 CASES = {
   "relative": {},
   "untied_prenorm": {"untie_biases": True, "pre_norm": True},
@@ -70,7 +71,7 @@ def test_weights_are_those_of_the_oracle(case, monkeypatch):
   seen = [np.pad(w, ((0, 0), (0, 0), (keys - w.shape[2], 0))) for w in seen]
   expected = np.stack(seen).reshape(2, config.num_layers, *seen[0].shape)
   actual = found.weights.swapaxes(0, 1)
-  np.testing.assert_allclose(actual, expected, atol=ROUNDING)
+  comparison.assert_close(actual, expected, roundings=ROUNDINGS)
 
 
 def _weights(attend, query, key, *rest, window):
@@ -93,8 +94,8 @@ def test_terms_depend_on_what_the_paper_says():
   np.testing.assert_array_equal(rows, rows[..., :1, :].repeat(3, axis=-2))
   distance = np.asarray(terms.distance_bias)
   # Keys of one distance are on a diagonal.
-  np.testing.assert_allclose(
-    distance[..., 1, 1:6], distance[..., 0, :5], atol=ROUNDING
+  comparison.assert_close(
+    distance[..., 1, 1:6], distance[..., 0, :5], roundings=ROUNDINGS
   )
   *_, shaw = read(tiny.model_config(**CASES["shaw"]), clamp_len=0)
   assert jnp.any(shaw.terms.distance != 0)
@@ -111,8 +112,10 @@ def test_outputs_equal_those_of_the_model():
   losses, after = tiny.apply(
     config, params, inputs, targets, memory, method="nll"
   )
-  np.testing.assert_allclose(found.nll, losses, atol=ROUNDING)
-  np.testing.assert_allclose(found.memory.hiddens, after.hiddens, atol=ROUNDING)
+  comparison.assert_close(found.nll, losses, roundings=ROUNDINGS)
+  comparison.assert_close(
+    found.memory.hiddens, after.hiddens, roundings=ROUNDINGS
+  )
 
 
 def test_no_attention_crosses_the_start_of_a_document():
@@ -124,7 +127,7 @@ def test_no_attention_crosses_the_start_of_a_document():
   for lane, first in ((weights[0, ..., 1:, :], 1), (weights[1], 0)):
     first += tiny.MEMORY
     assert not lane[..., :first].any()
-    np.testing.assert_allclose(lane[..., first:].sum(-1), 1, rtol=ROUNDING)
+    np.testing.assert_allclose(lane[..., first:].sum(-1), 1, rtol=1e-5)
   assert np.all(weights[0, ..., 0, : tiny.MEMORY] > 0)
 
 
@@ -166,13 +169,7 @@ def test_training_logs_the_use_of_memory(data_dir, tmp_path, same_length):
 
 
 def test_a_model_without_memory_is_refused(data_dir):
-  config = corpus.config(
-    data_dir,
-    **{
-      "train.mem_len": 0,
-      "train.eval_mem_len": 0,
-      "train.eval_every_steps": 2,
-    },
-  )
+  updates = {"train.mem_len": 0, "train.eval_every_steps": 2}
+  config = corpus.config(data_dir, **updates)
   with pytest.raises(errors.UserError, match="needs a memory"):
     attention_use.Report(config, mesh.make_mesh(config.mesh))

@@ -27,9 +27,7 @@ def params(data_dir):
   """Parameters that have learned to look five letters back."""
   config = make_config(data_dir, **{"train.batch_size": 8})
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "train")
-  stream = streams.TrainStream(
-    file, num_lanes=8, segment_len=8, resets="wrap", rotate=False, seed=0
-  )
+  stream = streams.TrainStream(file, num_lanes=8, segment_len=8, resets="wrap")
   state = programs.init_state(config)
   memory = network.empty_state(
     config.model, batch_size=8, mem_len=8, step_len=1

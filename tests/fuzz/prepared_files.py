@@ -84,8 +84,6 @@ def _read_split(folder: str) -> None:
     num_lanes=2,
     segment_len=5,
     resets="documents",
-    rotate=False,
-    seed=0,
   )
   stream.read(3, 2, slice(None))
 

@@ -66,6 +66,7 @@ def test_the_commands_import_and_export(tmp_path):
       "'false' belongs to no flag",
     ),
     ("export", ["--target=x", "stray"], "'stray' belongs to no flag"),
+    ("export", ["--target="], "--target is empty"),
     ("export", ["--target=x"], "no config.json"),
   ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import huggingface_hub
 import numpy as np
@@ -193,6 +194,29 @@ def test_no_name_is_markdown_or_html(tmp_path):
   assert not set("<[`") & set(shown)
   *_, row = shown.strip().splitlines()
   assert row.count("|") == len(model_card._COLUMNS) + 1
+
+
+def remove(path):
+  path.unlink()
+
+
+def damage(path):
+  path.write_text("{")
+
+
+def remove_all(path):
+  shutil.rmtree(path.parent)
+
+
+@pytest.mark.parametrize("harm", [remove, damage, remove_all])
+def test_a_folder_without_its_vocabulary_names_no_other_command(tmp_path, harm):
+  """`load` has no flags, and nothing was prepared here."""
+  _, folder = exported(tmp_path)
+  harm(folder / "vocabulary" / "meta.json")
+  with pytest.raises(errors.UserError, match=r"restore it|put its file") as one:
+    transformer_xl.load(folder)
+  assert "data_prep" not in str(one.value)
+  assert "with --vocabulary" not in str(one.value)
 
 
 def test_a_run_without_evaluations_says_so(tmp_path):

@@ -188,17 +188,10 @@ def test_what_enters_and_leaves_the_layers_has_rates_of_its_own():
   )
   (masks,) = _masks(config, keys=(0,))
   for place, rows in masks.items():
-    rate = {"input_dropout": 0.5, "output_dropout": 0.75}.get(place, 0.25)
+    rates = {"input": 0.5, "position": 0.5, "output": 0.75}
+    rate = rates.get(place.removesuffix("_dropout"), 0.25)
     values = np.unique(np.concatenate([mask.ravel() for mask in rows]))
     np.testing.assert_allclose(values, [0, 1 / (1 - rate)], rtol=1e-6)
-
-
-def test_position_encodings_have_a_rate_of_their_own():
-  config = tiny.model_config(position_dropout_rate=0.5)
-  (masks,) = _masks(config, keys=(0,))
-  assert set(masks) == {"position_dropout"}
-  (mask,) = masks["position_dropout"]
-  np.testing.assert_allclose(np.unique(mask), [0, 2])
 
 
 @pytest.mark.parametrize("encoding", ["relative", "relative_tied"])
@@ -317,7 +310,6 @@ def test_weight_dropout_drops_single_weights_of_the_layers_matrices():
     "output_dropout_rate",
     "embedding_dropout_rate",
     "weight_dropout_rate",
-    "position_dropout_rate",
     "projection_dropout_rate",
   ],
 )

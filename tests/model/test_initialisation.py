@@ -66,7 +66,7 @@ def test_parameter_count_is_that_of_the_formula(options):
 
 
 @functools.cache
-def _initial(style):
+def _initial():
   config = tiny.model_config(
     model_dim=64,
     ff_dim=96,
@@ -74,28 +74,28 @@ def _initial(style):
     vocab_size=300,
     cutoffs=(100, 200),
     div_val=2,
-    init_style=style,
     init_std=0.05,
-    projection_init_std=0.2,
   )
   init = jax.jit(lambda key: network.init_params(config, key))
   return init(jax.random.key(1))
 
 
-@pytest.mark.parametrize("style", ["tensorflow", "pytorch"])
-def test_initialisation_is_the_published_one(style):
-  params, drawn = _initial(style), style == "pytorch"
-  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+def test_initialisation_is_the_published_one():
+  for path, leaf in jax.tree_util.tree_leaves_with_path(_initial()):
     name, values = path[-1].key, np.asarray(leaf)
     centre, std = 0.0, 0.05
-    if name in ("bias", "cluster_bias", "in_bias", "out_bias"):
+    if name in (
+      "bias",
+      "cluster_bias",
+      "cluster_kernel",
+      "in_bias",
+      "out_bias",
+    ):
       std = 0.0
     elif name == "scale":
-      centre, std = 1.0, 0.05 if drawn else 0.0
-    elif name == "cluster_kernel":
-      std = 0.05 if drawn else 0.0
+      centre, std = 1.0, 0.0
     elif name.startswith("projection_"):
-      std = 0.2
+      std = 0.01
     # Four standard errors of a mean and of a standard deviation.
     margin = 4 * std / np.sqrt(values.size)
     assert abs(values.mean() - centre) <= margin, name
@@ -104,5 +104,5 @@ def test_initialisation_is_the_published_one(style):
 
 
 def test_layers_start_differently():
-  first, second = _initial("tensorflow")["layers"]["attention"]["query"]
+  first, second = _initial()["layers"]["attention"]["query"]
   assert np.abs(first - second).max() > 0.05  # The initial deviation.

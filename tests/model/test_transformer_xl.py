@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import tiny
 from transformer_xl.model import network
 from transformer_xl.model import transformer_xl
@@ -21,7 +22,7 @@ def test_nll_is_minus_the_log_probability_of_the_target(strict_dtypes):
   log_probs, _ = tiny.apply(config, params, inputs, memory, method="log_probs")
   losses, _ = tiny.apply(config, params, inputs, targets, memory, method="nll")
   chosen = jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
-  np.testing.assert_allclose(losses, -chosen, atol=1e-5)  # Float32.
+  comparison.assert_close(losses, -chosen, roundings=30)
 
 
 def test_parameters_do_not_depend_on_lengths():
@@ -60,18 +61,16 @@ def test_groups_of_layers_are_the_layers_in_one_scan():
   (_, after), _ = several
   (value, _), gradient = several
   several = (value, after._replace(hiddens=jnp.concatenate(after.hiddens)))
-  # The same sums in float32, compiled in another loop.
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
-    (*one[0], one[1]),
-    (*several, gradient),
+  # The same sums, compiled in another loop.
+  comparison.assert_close(
+    (*several, gradient), (*one[0], one[1]), roundings=100
   )
 
 
 def test_bfloat16_is_close_to_float32_and_keeps_float32_parameters(
   strict_dtypes,
 ):
-  """2^-8 for each rounding, in log-probabilities of about 10."""
+  """Within a few of its roundings."""
   wide = tiny.model_config(**ADAPTIVE)
   narrow = tiny.model_config(dtype="bfloat16", **ADAPTIVE)
   params = tiny.params(wide)
@@ -86,8 +85,11 @@ def test_bfloat16_is_close_to_float32_and_keeps_float32_parameters(
     assert log_probs.dtype == jnp.float32
     assert after.hiddens.dtype == config.dtype
     results.append(log_probs)
-  difference = np.abs(results[0] - results[1]).max()
-  assert 0 < difference < 0.2
+  wide_log_probs, narrow_log_probs = results
+  rounding = float(jnp.finfo(jnp.bfloat16).eps)
+  assert (
+    0 < comparison.difference(narrow_log_probs, wide_log_probs) < 4 * rounding
+  )
 
 
 @functools.cache
@@ -118,11 +120,8 @@ def test_how_it_is_computed_does_not_change_the_gradient(options):
   assert plain != other
   expected, actual = _gradient(plain), _gradient(other)
   assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected)) > 0.01
-
-  def compare(actual, expected):  # Sums in another order, in float32.
-    np.testing.assert_allclose(actual, expected, atol=1e-5)
-
-  jax.tree.map(compare, actual, expected)
+  # Sums in another order.
+  comparison.assert_close(actual, expected, roundings=100)
 
 
 def test_remat_recomputes():

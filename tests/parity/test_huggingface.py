@@ -22,7 +22,7 @@ for name in ("torch", "transformers"):
 from tests.parity import theirs  # noqa: E402  (needs both)
 
 # Which of our fields a folder does not say, or says of training only.
-UNSAID = {"init_style": "pytorch", "dtype": "float32", "scan_unroll": 1}
+UNSAID = {"dtype": "float32", "scan_unroll": 1}
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_programs_can_be_traced(make_config, name, count):
     lengths = segment_lengths.of(config)
     segments = segment.placed(
       mesh,
-      train.segments_per_call * train.gradient_segments,
+      config.updates_per_call * train.gradient_segments,
       *(train, lengths.longest),
       parts=train.accumulation_steps,
       has_weights=lengths.is_padded,
@@ -111,7 +111,7 @@ def test_programs_can_be_traced(make_config, name, count):
       programs.update(config, mesh), *before, segments
     )
   assert _shapes(tuple(after)) == _shapes(before)
-  assert metrics.sums.nll.shape == (train.segments_per_call,)
+  assert metrics.sums.nll.shape == (config.updates_per_call,)
   mesh, evaluation = (
     trained_model.make_mesh(config, devices=devices),
     config.eval,

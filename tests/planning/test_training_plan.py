@@ -9,18 +9,15 @@ from transformer_xl.planning import plan
 
 
 @pytest.mark.parametrize(
-  ("lengths", "tokens"),
-  [
-    ({"segment_len_std": 5.0}, 68),  # 0.975 of 70; padded to 85.
-    ({"segment_len_std": 0.0, "segment_lens": (35, 70)}, 70),  # The longest.
-  ],
+  ("std", "tokens"),
+  [(5.0, 68), (0.0, 70)],  # 0.975 of 70; padded to 85.
 )
-def test_padding_is_neither_read_nor_useful(monkeypatch, lengths, tokens):
+def test_padding_is_neither_read_nor_useful(monkeypatch, std, tokens):
   monkeypatch.setattr(plan, "lower_updates", lambda *_, **__: None)
   monkeypatch.setattr(plan, "_plan", lambda *_, **counted: counted)
   config = load.from_config_dict(ptb_published.get_config())
-  fields = {f"train.{name}": value for name, value in lengths.items()}
-  counted = plan.train_plan(load.replaced(config, fields), [])
+  config = load.replaced(config, {"train.segment_len_std": std})
+  counted = plan.train_plan(config, [])
   assert counted["tokens"] == 10 * tokens
   useful = 3 * network.forward_flops_per_token(
     config.model, segment_len=tokens, mem_len=0, context_len=70

@@ -36,7 +36,7 @@ def asked(monkeypatch):
 @pytest.mark.parametrize("memory", ["hidden", "key_value"])
 def test_validation_adds_to_the_training_state(monkeypatch, memory, asked):
   monkeypatch.setitem(hardware.CHIPS, "cpu", hardware.CHIPS["TPU v5 lite"])
-  updates = {"train.eval_every_steps": 10, "train.eval_mem_len": 3}
+  updates = {"train.eval_every_steps": 10, "train.mem_len": 3}
   validating = config(**updates, **{"eval.memory": memory})
   found = [
     plan._bytes_while_evaluating(
@@ -59,7 +59,7 @@ def test_validation_has_the_compressed_memory_of_training(monkeypatch, asked):
   compressed = {"model.compression": "mean", "model.compression_rate": 2}
   lengths = {"train.compressed_len": 4, "eval.compressed_len": 2}
   both = config(**compressed, **lengths, **{"train.eval_every_steps": 10})
-  mem_len = both.train.eval_mem_len
+  mem_len = both.train.mem_len
   plan._bytes_while_evaluating(
     both,
     jax.devices()[:1],
@@ -72,7 +72,7 @@ def test_there_is_no_figure_without_validation_or_without_room():
   fits = {"mem_len": 3, "mesh": ONE, "hbm_bytes_per_chip": 1000}
   never = config(**{"train.eval_every_steps": 0})
   assert plan._bytes_while_evaluating(never, jax.devices(), fits) is None
-  updates = {"train.eval_every_steps": 10, "train.eval_mem_len": 3}
+  updates = {"train.eval_every_steps": 10, "train.mem_len": 3}
   reason = {"mem_len": 3, "mesh": ONE, "fits": False, "reason": "too large"}
   sometimes = config(**updates)
   found = plan._bytes_while_evaluating(sometimes, jax.devices(), reason)

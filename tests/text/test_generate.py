@@ -98,7 +98,7 @@ def test_seeds_give_keys_and_more_samples_keep_the_first():
 
 def test_few_candidates_are_enough_against_repetition():
   model = models.make(mem_len=6, cutoffs=(5, 11))
-  shared = {"num_tokens": 20, "repetition_window": 4, "temperature": 0.0}
+  shared = {"num_tokens": 20, "temperature": 0.0}
   repeats = []
   for ngram in (0, 2):
     of_all = draw(model, no_repeat_ngram=ngram, **shared)[-1]

@@ -82,6 +82,9 @@ def test_a_fresh_text_starts_a_stream_that_others_carry_on():
     inputs.streams([entries[0], inputs.Text("Z", "fresh")], BYTES, prefix="")
   with pytest.raises(errors.UserError, match=r"score.prefix: the byte 0x5a"):
     inputs.streams(entries, BYTES, prefix="Z")
+  words = vocabulary.WordVocabulary(("a", "b"), False, None, None)
+  with pytest.raises(errors.UserError, match="has no tokens in this vocabula"):
+    inputs.streams([inputs.Text("a", "fresh")], words, prefix="\n")
 
 
 def test_files_are_utf_8(tmp_path, monkeypatch):

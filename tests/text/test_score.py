@@ -155,3 +155,12 @@ def test_a_file_must_be_named(workdir):
   config = load.from_config_dict(corpus.config_dict("nowhere"))
   with pytest.raises(errors.UserError, match=r"--config\.score\.file=FILE"):
     score.run(config, workdir)
+
+
+def test_texts_without_a_token_to_score_have_no_perplexity(workdir, tmp_path):
+  path = tmp_path / "texts"
+  path.write_text("a\n\n")
+  values = {"score.file": str(path), "score.prefix": ""}
+  config = load.from_config_dict(corpus.config_dict("nowhere", **values))
+  with pytest.raises(errors.UserError, match="no token of the 2 texts can be"):
+    score.run(config, workdir)

@@ -32,10 +32,15 @@ GUARDED = {
   "train.eval_every_steps": 0,
   "checkpoint.every_steps": 4,
   "divergence.action": "skip",
-  "divergence.window": 4,
   "divergence.spike_nats": 1.0,
 }
 BAD_SEGMENT = 9  # In the data, not in the updates.
+
+
+@pytest.fixture(autouse=True)
+def short_window(monkeypatch):
+  """Runs of twenty updates have none of a hundred."""
+  monkeypatch.setattr(divergence, "WINDOW", 4)
 
 
 def events(workdir):
@@ -68,8 +73,6 @@ def reads(data_dir, segment):
     num_lanes=4,
     segment_len=8,
     resets="wrap",
-    rotate=False,
-    seed=0,
   )
   wanted = stream.read(segment, 1, slice(None)).inputs[0]
   return lambda _, inputs: any((wanted == one).all() for one in inputs)
@@ -94,8 +97,9 @@ def metrics(losses, norm=1.0):
   return step_lib.UpdateMetrics(sums, np.full_like(losses, norm), losses)
 
 
-def test_a_jump_that_stays_is_a_spike_and_one_that_passes_is_none():
-  watched = guard(window=10, spike_nats=2.0)
+def test_a_jump_that_stays_is_a_spike_and_one_that_passes_is_none(monkeypatch):
+  monkeypatch.setattr(divergence, "WINDOW", 10)
+  watched = guard(spike_nats=2.0)
   noise = np.random.default_rng(0).uniform(-0.3, 0.3, 200)
   watched.watch(metrics(4.0 + noise[:100]), 100)
   passing = 4.0 + noise[:40]
@@ -108,23 +112,25 @@ def test_a_jump_that_stays_is_a_spike_and_one_that_passes_is_none():
   assert caught.value.step == 146
 
 
-def test_a_slow_rise_is_found_and_a_slow_fall_is_not():
-  watched = guard(window=10, spike_nats=1.0)
+def test_a_slow_rise_is_found_and_a_slow_fall_is_not(monkeypatch):
+  monkeypatch.setattr(divergence, "WINDOW", 10)
+  watched = guard(spike_nats=1.0)
   watched.watch(metrics(np.linspace(9, 3, 300)), 300)
   with pytest.raises(divergence.Diverged):
     watched.watch(metrics(np.linspace(3, 4.2, 300)), 600)
 
 
 def test_zero_nats_allow_every_number_and_nothing_else():
-  watched = guard(window=4, spike_nats=0.0)
+  watched = guard(spike_nats=0.0)
   watched.watch(metrics([1.0] * 10 + [50.0] * 10), 20)
   for bad in (metrics([math.nan]), metrics([math.inf]), metrics([1], math.nan)):
     with pytest.raises(divergence.Diverged, match="not finite"):
       watched.watch(bad, 21)
 
 
-def test_only_checkpoints_a_window_old_are_gone_back_to():
-  watched = guard(window=25, action="skip", tries=3)
+def test_only_checkpoints_a_window_old_are_gone_back_to(monkeypatch):
+  monkeypatch.setattr(divergence, "WINDOW", 25)
+  watched = guard(action="skip")
   trouble = divergence.Diverged("x", 60)
   answer = watched.respond(trouble, [10, 20, 30, 34, 40, 50])
   assert answer.events[-1]["rewound_to"] == 30  # 34 was saved by the clock.
@@ -141,11 +147,12 @@ def test_only_checkpoints_a_window_old_are_gone_back_to():
   assert answer.events[-1]["tries"] == 1
 
 
-def test_with_nothing_old_enough_the_run_starts_anew_or_stops():
-  watched = guard(window=25, action="lower_rate", rate_factor=0.25)
+def test_with_nothing_old_enough_the_run_starts_anew_or_stops(monkeypatch):
+  monkeypatch.setattr(divergence, "WINDOW", 25)
+  watched = guard(action="lower_rate")
   answer = watched.respond(divergence.Diverged("x", 30), [10, 20, 30])
   assert answer.events[-1]["rewound_to"] == 0
-  assert (answer.skipped, answer.rate_factor) == (0, 0.25)
+  assert (answer.skipped, answer.rate_factor) == (0, 0.5)
   with pytest.raises(
     errors.DivergenceError, match="no older checkpoint was kept"
   ):
@@ -174,28 +181,6 @@ def test_what_was_read_since_the_last_good_checkpoint_is_skipped(
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
 
 
-def test_whole_calls_are_skipped_where_they_have_lengths(
-  data_dir, tmp_path, monkeypatch
-):
-  harmed = []
-  poison(
-    monkeypatch,
-    lambda leaf: leaf * np.nan,
-    # The last chunk is a part of a call.
-    is_bad=lambda step, _: step == 8 and not harmed and not harmed.append(step),
-  )
-  updates = {
-    **{"train.segment_lens": (8, 4, 2), "train.segments_per_call": 4},
-    **{"train.num_steps": 11, "train.eval_every_steps": 4},
-    "data.rotate_epochs": False,
-  }
-  config = corpus.config(data_dir, **GUARDED | updates)
-  assert loop.train(config, str(tmp_path))
-  (event,) = events(tmp_path)
-  assert (event["rewound_to"], event["skipped"]) == (4, 7)
-  assert lines(tmp_path)[-1]["step"] == 11
-
-
 def test_a_source_that_is_gone_costs_the_run_no_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):
@@ -209,18 +194,21 @@ def test_a_source_that_is_gone_costs_the_run_no_checkpoint(
     return step == 4
 
   poison(monkeypatch, lambda leaf: leaf * np.nan, is_bad=lose_the_source)
-  tuned = GUARDED | {"train.init_from": str(source), "divergence.window": 10}
+  monkeypatch.setattr(divergence, "WINDOW", 10)
+  tuned = GUARDED | {"train.init_from": str(source)}
   with pytest.raises(errors.UserError, match="has no config"):
     loop.train(corpus.config(data_dir, **tuned), str(workdir))
   assert steps(workdir) == [4]
 
 
-def test_the_rate_is_lowered_until_the_loss_is_a_number(data_dir, tmp_path):
+def test_the_rate_is_lowered_until_the_loss_is_a_number(
+  data_dir, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(divergence, "RATE_FACTOR", 1e-6)
   wild = GUARDED | {
     "train.learning_rate": 1e4,
     "train.clip_norm": 0.0,
     "divergence.action": "lower_rate",
-    "divergence.rate_factor": 1e-6,
   }
   config = corpus.config(data_dir, **wild)
   assert loop.train(config, str(tmp_path))
@@ -235,11 +223,8 @@ def test_after_so_many_tries_the_run_stops_on_a_good_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):
   poison(monkeypatch, scramble, is_bad=lambda step, _: step == 10)
-  updates = GUARDED | {
-    "divergence.tries": 2,
-    "train.eval_every_steps": 4,
-  }
-  config = corpus.config(data_dir, **updates)
+  monkeypatch.setattr(divergence, "TRIES", 2)
+  config = corpus.config(data_dir, **GUARDED | {"train.eval_every_steps": 4})
   with pytest.raises(errors.DivergenceError, match="after 2 tries") as caught:
     loop.train(config, str(tmp_path))
   assert "\n" not in str(caught.value)
@@ -255,16 +240,16 @@ def _nll(record):
 def test_to_stop_names_the_checkpoint_from_before_and_the_ways_on(
   data_dir, tmp_path, monkeypatch
 ):
-  poison(monkeypatch, scramble, is_bad=lambda step, _: step == 10)
   config = corpus.config(data_dir, **GUARDED | {"divergence.action": "stop"})
-  with pytest.raises(errors.DivergenceError, match="action=skip") as caught:
-    loop.train(config, str(tmp_path))
-  assert "checkpoint is step 8" in str(caught.value)
-  before = steps(tmp_path)
-  with pytest.raises(errors.DivergenceError):  # It is still lost.
-    loop.train(config, str(tmp_path))
-  assert steps(tmp_path) == before
-  monkeypatch.undo()
+  with monkeypatch.context() as patch:
+    poison(patch, scramble, is_bad=lambda step, _: step == 10)
+    with pytest.raises(errors.DivergenceError, match="action=skip") as caught:
+      loop.train(config, str(tmp_path))
+    assert "checkpoint is step 8" in str(caught.value)
+    before = steps(tmp_path)
+    with pytest.raises(errors.DivergenceError):  # It is still lost.
+      loop.train(config, str(tmp_path))
+    assert steps(tmp_path) == before
   config = corpus.config(data_dir, **GUARDED)
   assert loop.train(config, str(tmp_path))
   assert [e["rewound_to"] for e in events(tmp_path)] == [8]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import corpus
 from tests.training import test_resume
 from transformer_xl.training import loop
@@ -11,14 +12,13 @@ from transformer_xl.training import loop
 @pytest.mark.parametrize(
   "updates",
   [
-    {"train.segment_lens": (8, 4)},
-    pytest.param({"data.rotate_epochs": True}, marks=pytest.mark.rest),
+    {},
     pytest.param(
       {"train.segment_len_std": 2.0, "train.mem_len": 0},
       marks=pytest.mark.rest,
     ),
   ],
-  ids=["listed", "rotated", "drawn"],
+  ids=["fixed", "drawn"],
 )
 def test_updates_of_several_segments_read_the_text_in_order(
   updates, data_dir, tmp_path
@@ -50,8 +50,8 @@ def test_updates_of_several_segments_read_the_text_in_order(
     for name, config in (("single", single), ("pairs", pairs))
   ]
   np.testing.assert_array_equal(*(memory.length for memory in memories))
-  np.testing.assert_allclose(
-    *(memory.hiddens for memory in memories), rtol=1e-4, atol=1e-5
+  comparison.assert_close(
+    *(memory.hiddens for memory in memories), roundings=30
   )
 
 

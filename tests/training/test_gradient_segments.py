@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import oracle
 from tests import own_process
 from tests import tiny
@@ -144,9 +145,14 @@ def assert_is_slope(gradient, config, segments):
       return oracle_loss(config, structure.unflatten(moved), segments)
 
     slope = (loss(size) - loss(-size)) / (2 * size)
-    found = np.sum(jax.tree.leaves(gradient)[index] * direction)
-    # The difference quotient is exact to 1e-9, the gradient is float32.
-    assert found == pytest.approx(slope, rel=2e-5, abs=2e-6)
+    # The difference quotient is exact to 1e-9. The gradient is the difference
+    # of parameters in float32, of which products of both signs are added.
+    products = jax.tree.leaves(gradient)[index] * direction
+    rounding = comparison.FLOAT32 * np.abs(leaf).max() / RATE
+    tolerance = 2e-5 * np.abs(products).sum() + (
+      rounding * np.abs(direction).sum()
+    )
+    assert np.sum(products) == pytest.approx(slope, abs=tolerance)
 
 
 def distance(one, other):
@@ -197,7 +203,7 @@ def test_memory_carries_the_gradient_into_earlier_segments():
   stopped, last, alone = parts[-1]
   sums = metrics.sums.nll, alone.sums.nll
   assert float(sums[0]) == pytest.approx(float(sums[1]), rel=1e-6)
-  assert distance(memory.hiddens, last.hiddens) < 1e-5
+  comparison.assert_close(memory.hiddens, last.hiddens, roundings=30)
   assert distance(gradient, stopped) > 1e-2
   with pytest.raises(AssertionError):
     assert_is_slope(stopped, config, segments)
@@ -214,8 +220,9 @@ def test_resets_between_segments_cut_the_gradient():
       lambda *rows, counts=counts: np.average(rows, axis=0, weights=counts),
       *(found for found, _, _ in parts),
     )
-    # Float32 sums in another order.
-    assert (distance(gradient, mean) < 2e-6) == is_cut
+    # Sums in another order, in a difference of parameters.
+    rounding = 100 * comparison.FLOAT32
+    assert (comparison.difference(gradient, mean) < rounding) == is_cut
 
 
 def test_a_chunk_is_a_loop_of_updates():
@@ -234,8 +241,8 @@ def test_a_chunk_is_a_loop_of_updates():
   np.testing.assert_allclose(metrics.sums.nll, losses, rtol=1e-5)
   assert distance(after.params, start(config)[0].params) > 1e-2
   # Two programs may round differently.
-  assert distance(after.params, state.params) < 1e-5
-  assert distance(remembered.hiddens, memory.hiddens) < 1e-5
+  comparison.assert_close(after.params, state.params, roundings=30)
+  comparison.assert_close(remembered.hiddens, memory.hiddens, roundings=30)
 
 
 def test_dropout_is_a_function_of_seed_step_and_segment():
@@ -258,11 +265,10 @@ def test_dropout_is_a_function_of_seed_step_and_segment():
 
 
 def test_skipping_updates_skips_all_their_segments():
-  config = make_config(**{"divergence.action": "skip", "divergence.window": 10})
-  guard = divergence.Guard(config)
-  trouble = divergence.Diverged("the loss is not finite", 530)
+  guard = divergence.Guard(make_config(**{"divergence.action": "skip"}))
+  trouble = divergence.Diverged("the loss is not finite", 630)
   answer = guard.respond(trouble, [0, 500])
-  assert answer.skipped == 30 * SEGMENTS
+  assert answer.skipped == 130 * SEGMENTS
 
 
 @pytest.mark.slow
@@ -271,5 +277,5 @@ def test_a_mesh_makes_the_updates_of_one_device(tmp_path):
   assert result["moved"] > 1e-2
   for name in ("mesh", "accumulated"):
     # As in test_sharding.py.
-    assert result[name]["loss"] < 4e-7
-    assert result[name]["parameters"] < 1e-6
+    assert result[name]["loss"] < 20 * comparison.FLOAT32
+    assert result[name]["parameters"] < 20 * comparison.FLOAT32

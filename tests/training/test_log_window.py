@@ -172,28 +172,3 @@ def test_tokens_and_speed_count_all_tokens_that_are_read(
   assert [record["tokens"] for record in records] == tokens
   speeds = [record["tokens_per_second"] for record in records]
   assert speeds[1:] == [2 * 8 * 8 / 2.0] * 2  # Two updates in 2 s.
-
-
-def test_speed_with_several_segment_lengths_is_never_too_high(
-  data_dir, tmp_path, monkeypatch
-):
-  """Each chunk takes 2 s and each compilation 30 s, by this clock."""
-  now, lens = [0.0], {"train.segment_lens": (8, 4, 6)}
-  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
-  leave_untimed, add = log_window.Window.leave_untimed, log_window.Window.add
-
-  def compiled(self):
-    now[0] += 30.0
-    leave_untimed(self)
-
-  def added(self, *args, **kwargs):
-    now[0] += 2.0
-    add(self, *args, **kwargs)
-
-  monkeypatch.setattr(log_window.Window, "leave_untimed", compiled)
-  monkeypatch.setattr(log_window.Window, "add", added)
-  assert loop.train(corpus.config(data_dir, **lens), str(tmp_path))
-  speeds = [record["tokens_per_second"] for record in lines(tmp_path)]
-  found = {speed for speed in speeds if speed is not None}
-  assert found
-  assert found <= {2 * 4 * length / 2.0 for length in (8, 4, 6)}

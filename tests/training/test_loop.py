@@ -50,6 +50,26 @@ def compile_to_the_bit(monkeypatch):
   monkeypatch.setattr(programs, "update", compiled)
 
 
+def test_intervals_need_not_be_multiples_of_a_call(data_dir, tmp_path, caplog):
+  caplog.set_level("INFO")
+  updates = {
+    "train.num_steps": 9,
+    "train.segments_per_call": 4,
+    "train.log_every_steps": 1,
+    "train.eval_every_steps": 5,
+    "checkpoint.every_steps": 3,
+    "checkpoint.keep_latest": 9,
+  }
+  assert loop.train(corpus.config(data_dir, **updates), str(tmp_path))
+  records = lines(tmp_path)
+  training = [record for record in records if "split" not in record]
+  assert [record["step"] for record in training] == list(range(1, 10))
+  valid = [record for record in records if "split" in record]
+  assert [record["step"] for record in valid] == [5, 9]
+  assert steps(tmp_path) == [3, 5, 6, 9]
+  assert "Updates in a call: 1, not train.segments_per_call=4" in caplog.text
+
+
 def test_training_learns_logs_and_saves(data_dir, tmp_path):
   config = corpus.config(
     data_dir,
@@ -161,7 +181,6 @@ def test_the_evaluation_of_a_run_is_that_of_its_checkpoint_at_temperature_1(
   assert card["nll"] == last["nll"] != hot["nll"]
 
 
-# `test_averaging` has the rule without runs.
 @pytest.mark.rest
 def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
   data_dir, tmp_path, monkeypatch
@@ -184,6 +203,22 @@ def test_a_mean_that_is_asked_for_when_a_run_goes_on_is_kept(
   assert test_step.distance(last, average) > 1e-3
 
 
+def test_a_mean_cannot_start_in_what_a_run_has_behind_it(data_dir, tmp_path):
+  """The mean of all parameters since then cannot be made any more."""
+
+  def train(**updates):
+    config = corpus.config(data_dir, **{"eval.parameters": "raw"} | updates)
+    return loop.train(config, str(tmp_path))
+
+  assert train(**{"train.num_steps": 4})
+  with pytest.raises(errors.UserError, match=r"asgd_start_step=4\.$"):
+    train(**{"train.asgd_start_step": 2})
+  assert train(**{"train.asgd_start_step": 4, "train.num_steps": 8})
+  with pytest.raises(errors.UserError, match=r"asgd_start_step=4\.$"):
+    train(**{"train.asgd_start_step": 6})
+  assert train(**{"train.asgd_start_step": 4})
+
+
 def test_other_lanes_start_with_empty_memory_and_a_warning(
   data_dir, tmp_path, caplog
 ):
@@ -201,10 +236,7 @@ def test_other_lanes_start_with_empty_memory_and_a_warning(
   [
     ({"train.learning_rate": 1e-3}, True),
     ({"data.name": "other"}, False),
-    *(
-      pytest.param(change, False, marks=pytest.mark.rest)
-      for change in ({"train.segment_len": 4}, {"data.rotate_epochs": True})
-    ),
+    pytest.param({"train.segment_len": 4}, False, marks=pytest.mark.rest),
   ],
 )
 def test_memory_is_kept_only_where_its_text_precedes(
@@ -282,8 +314,6 @@ def test_the_loop_trains_on_what_the_stream_reads(
     num_lanes=4,
     segment_len=8,
     resets="wrap",
-    rotate=False,
-    seed=0,
   )
   whole = stream.read(0, 12, slice(None))
   read = jax.tree.map(lambda *chunks: np.concatenate(chunks), *seen)

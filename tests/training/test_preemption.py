@@ -77,11 +77,7 @@ def test_an_evaluation_that_a_signal_prevents_is_made_up_for(
 def test_an_owed_evaluation_ranks_its_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):
-  updates = {
-    "train.eval_every_steps": 4,
-    "checkpoint.keep_latest": 1,
-    "checkpoint.keep_best": 1,
-  }
+  updates = {"train.eval_every_steps": 4, "checkpoint.keep_latest": 1}
   score_until = evaluator.Evaluator.score_until
   scores = iter([3.0, 2.0, 2.0, 2.5])
 

@@ -1,4 +1,4 @@
-"""What `config.profile` writes."""
+"""What `train.profile_steps` writes."""
 
 import re
 
@@ -7,6 +7,7 @@ import pytest
 
 from tests import corpus
 from transformer_xl.training import loop
+from transformer_xl.training import profiling
 
 SCOPES = {
   *("embedding", "attention", "content_scores", "position_scores"),
@@ -25,12 +26,18 @@ def read(workdir):
   return profile, {part.decode() for part in parts}
 
 
+def trace_after(step, monkeypatch):
+  monkeypatch.setattr(profiling, "START_STEP", step)
+
+
 @pytest.mark.slow
-def test_a_trace_names_every_part_of_the_model(data_dir, tmp_path, caplog):
+def test_a_trace_names_every_part_of_the_model(
+  data_dir, tmp_path, caplog, monkeypatch
+):
   caplog.set_level("INFO")
+  trace_after(3, monkeypatch)  # Rounded up to a call of two updates.
   updates = {
-    "profile.start_step": 3,  # Rounded up to a call of two updates.
-    "profile.num_steps": 4,
+    "train.profile_steps": 4,
     "train.segments_per_call": 2,
     "model.cutoffs": (7,),
   }
@@ -50,13 +57,17 @@ def test_a_trace_names_every_part_of_the_model(data_dir, tmp_path, caplog):
 
 
 @pytest.mark.rest
-def test_a_trace_ends_with_the_run(data_dir, tmp_path):
-  updates = {"profile.start_step": 8, "profile.num_steps": 100}
+def test_a_trace_ends_with_the_run(data_dir, tmp_path, monkeypatch):
+  trace_after(8, monkeypatch)
+  updates = {"train.profile_steps": 100}
   assert loop.train(corpus.config(data_dir, **updates), str(tmp_path))
   assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
-def test_a_run_that_ends_before_its_window_writes_no_trace(data_dir, tmp_path):
-  updates = {"profile.start_step": 12, "profile.num_steps": 4}
+def test_a_run_that_ends_before_its_window_writes_no_trace(
+  data_dir, tmp_path, monkeypatch
+):
+  trace_after(12, monkeypatch)
+  updates = {"train.profile_steps": 4}
   assert loop.train(corpus.config(data_dir, **updates), str(tmp_path))
   assert not (tmp_path / "profile").exists()

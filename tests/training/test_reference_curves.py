@@ -170,7 +170,7 @@ def test_a_run_that_went_back_is_judged_by_its_losses(data_dir, tmp_path):
 
 
 def test_other_evaluations_are_not_compared(reference, data_dir, tmp_path):
-  run = write_run(tmp_path / "run", data_dir, **{"train.eval_mem_len": 2})
+  run = write_run(tmp_path / "run", data_dir, **{"eval.clamp_len": 2})
   status, text = curve_lib.compare(run, reference)
   assert status == 0
   assert "validation (0)" in text

@@ -5,6 +5,7 @@ import re
 import jax
 import pytest
 
+from tests import comparison
 from tests import corpus
 from tests import own_process
 from tests import tiny
@@ -55,11 +56,9 @@ def result(tmp_path_factory):
 def test_every_mesh_makes_the_updates_of_one_device(result, mesh):
   assert result[mesh]["devices"] == FEWER.get(mesh, 8)
   assert result["moved"] > 1e-2
-  # SGD does not blow rounding up. A loss is the float32 sum of 16 lanes' sums;
-  # in another order it differs by some units in the last place, 7e-8 each. It
-  # was 1.4e-7 when this was written, and 5.6e-7 in one sum of 128 terms.
-  assert result[mesh]["loss"] < 4e-7
-  assert result[mesh]["parameters"] < 1e-6
+  # The same sums in another order. SGD does not magnify their rounding.
+  assert result[mesh]["loss"] < 20 * comparison.FLOAT32
+  assert result[mesh]["parameters"] < 20 * comparison.FLOAT32
 
 
 @pytest.mark.slow
@@ -75,7 +74,8 @@ def test_parameters_of_another_run_are_split_as_those_of_the_mesh(result):
   assert found["whole"]["shards"] == {"table_0": [16, 16], "table_1": [8, 8]}
   assert found["halves"]["shards"] == {"table_0": [4, 16], "table_1": [2, 8]}
   assert found["whole"]["sha256"] == found["halves"]["sha256"]
-  assert found["moved"] < 1e-6  # Means of rows of size 1, in another order.
+  # Means of rows of size 1, in another order.
+  assert found["moved"] < 10 * comparison.FLOAT32
 
 
 @pytest.mark.rest
@@ -128,8 +128,8 @@ def test_the_old_state_and_memory_are_given_away(result, mesh):
 def test_a_checkpoint_of_eight_devices_goes_on_on_four(result):
   assert result["restored"]["devices"] == [4, 5, 6, 7]
   assert result["restored"]["step"] == 6
-  assert result["restored"]["loss"] < 4e-7
-  assert result["restored"]["parameters"] < 1e-6
+  assert result["restored"]["loss"] < 20 * comparison.FLOAT32
+  assert result["restored"]["parameters"] < 20 * comparison.FLOAT32
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
@@ -90,14 +91,8 @@ def score(config, params, memory, segment):
   return sums_lib.score_segment(params, memory, segment, model=model)
 
 
-def assert_equal(one, other, **tolerance):
-  def compare(a, b):
-    if tolerance:
-      np.testing.assert_allclose(a, b, **tolerance)
-    else:
-      np.testing.assert_array_equal(a, b)
-
-  jax.tree.map(compare, one, other)
+def assert_equal(one, other):
+  jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def distance(one, other):
@@ -128,10 +123,10 @@ def test_accumulation_over_lanes_is_one_update_on_all_of_them():
   state, memory, metrics = run(config, segments)
   whole, whole_memory, whole_metrics = run(whole_config, segments)
   assert distance(whole.params, start(config)[0].params) > 1e-2
-  # Sums of float32 in another order, over four updates.
-  assert_equal(state.params, whole.params, rtol=1e-5, atol=1e-6)
-  assert_equal(metrics, whole_metrics, rtol=1e-5)
-  assert_equal(memory, whole_memory, rtol=1e-5, atol=1e-5)
+  # Sums in another order, over four updates.
+  comparison.assert_close(state.params, whole.params, roundings=30)
+  comparison.assert_close(metrics, whole_metrics, roundings=30)
+  comparison.assert_close(memory, whole_memory, roundings=30)
 
 
 def test_dropout_is_a_function_of_seed_and_step():
@@ -190,32 +185,10 @@ def test_penalties_change_the_gradient_by_their_own_and_no_reported_loss(
   (other, _), penalised = results[1]
   assert_equal(metrics.sums, penalised.sums)
   # SGD at rate 0.1: the difference of the updates is that of the gradients.
-  difference = jax.tree.map(
-    lambda a, b: (a - b) / 0.1, one.params, other.params
-  )
   gradient = jax.jit(jax.grad(expected))(state.params)
   assert distance(gradient, jax.tree.map(jnp.zeros_like, gradient)) > 1e-2
-  # Differences of parameters of size 1, divided by the rate.
-  assert_equal(difference, gradient, rtol=1e-3, atol=1e-5)
-
-
-def test_the_learning_rate_is_in_proportion_to_the_drawn_length():
-  plain = make_config(**PLAIN)
-  config = make_config(
-    **PLAIN, **{"train.segment_len": 2 * LENGTH, "train.segment_lens": (5, 20)}
-  )
-  state, memory = start(config)
-  segment = at(make_segments(), 0)
-  (one, _), metrics = compiled(step_lib.train_segment, plain)(
-    state, memory, segment, 0
-  )
-  (other, _), halved = compiled(step_lib.train_segment, config)(
-    state, memory, segment, 0
-  )
-  assert float(halved.learning_rate) == 0.5 * float(metrics.learning_rate)
-  half = jax.tree.map(lambda a, b: (a + b) / 2, state.params, one.params)
-  assert distance(half, one.params) > 1e-3
-  assert_equal(other.params, half, rtol=1e-5, atol=1e-6)
+  moved = jax.tree.map(lambda p, g: p - 0.1 * g, one.params, gradient)
+  comparison.assert_close(other.params, moved, roundings=10)
 
 
 def test_targets_without_weight_change_nothing():
@@ -251,7 +224,7 @@ def test_sgd_follows_the_gradient_of_the_mean_over_tokens():
   value, gradient = jax.jit(jax.value_and_grad(loss))(state.params)
   after, _, metrics = run(config, segments)
   expected = jax.tree.map(lambda p, g: p - 0.1 * g, state.params, gradient)
-  assert_equal(after.params, expected, rtol=1e-5, atol=1e-6)
+  comparison.assert_close(after.params, expected, roundings=30)
   mean = float(metrics.sums.nll[0] / metrics.sums.num_tokens[0])
   assert mean == pytest.approx(float(value), rel=1e-6)
   norm = np.sqrt(sum(np.sum(np.square(g)) for g in jax.tree.leaves(gradient)))
@@ -301,7 +274,7 @@ def test_scoring_a_chunk_is_scoring_segment_by_segment():
     memory, nll = single(state.params, memory, at(segments, i))
     weights = np.asarray(segments.weights[i], np.float64)
     total += float(np.sum(np.asarray(nll) * weights))
-  assert_equal(after, memory, rtol=1e-5, atol=1e-5)
+  comparison.assert_close(after, memory, roundings=30)
   assert float(sums.nll) == pytest.approx(total, rel=1e-6)
   assert float(sums.num_tokens) == segments.weights.sum()
   assert sums.nll.dtype == jnp.float32

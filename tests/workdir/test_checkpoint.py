@@ -133,7 +133,7 @@ def test_an_empty_folder_restores_nothing(tmp_path):
 def test_the_newest_and_the_best_are_kept(tmp_path):
   losses = {1: 5.0, 2: 3.0, 3: 4.0, 4: 4.5, 5: 4.2}
   states = [make_state(step) for step in losses]
-  save(tmp_path, states, nll=losses, keep_latest=2, keep_best=1)
+  save(tmp_path, states, nll=losses, keep_latest=2)
   assert steps(tmp_path) == [2, 4, 5]
   target = make_state(0).params
   for which, expected in [("best", 2), ("latest", 5), ("4", 4)]:
@@ -145,7 +145,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
 
 
 def test_without_a_best_only_the_newest_are_kept(tmp_path):
-  save(tmp_path, map(make_state, range(1, 6)), keep_latest=3, keep_best=0)
+  save(tmp_path, map(make_state, range(1, 6)), keep_latest=3)
   assert steps(tmp_path) == [3, 4, 5]
 
 
@@ -316,13 +316,13 @@ def test_metadata_is_plain_json(tmp_path):
     "memory/length",
   }
   assert metadata == {
-    "window": {"nll": 3.1},
+    "log_window": {"nll": 3.1},
     "guard": None,
     "data": None,
     "owes_evaluation": False,
     "tokens_read": 0,
     "initialised_from": None,
-    "averaging": {"step": run_state.NEVER, "losses": []},
+    "average_start": 0,
     "memory_shape": [2, 2, 3, 4],
   }
 

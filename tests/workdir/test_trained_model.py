@@ -45,7 +45,7 @@ def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
     ({}, (12, 0), ""),
     ({}, (13, 0), "beyond the 12 of training; set a segment_len of 12 or less"),
     ({}, (12, 4), "trained without one"),
-    ({"train.segment_lens": (6, 10)}, (15, 0), "beyond the 14 of training"),
+    ({"train.segment_len_std": 1.0}, (16, 0), "beyond the 15 of training"),
     ({"model.encoding": "relative"}, (99, 99), ""),
   ],
 )

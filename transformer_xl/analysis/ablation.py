@@ -112,7 +112,6 @@ def row_config(
   values = {
     "model.encoding": row.encoding,
     "train.mem_len": mem_len,
-    "train.eval_mem_len": mem_len,
     "train.loss_on": row.loss_on,
   }
   return load.replaced(config, values)

@@ -32,11 +32,11 @@ from transformer_xl.analysis import plotting
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
-from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
 NUM_WIDEST = 3  # As in the paper.
@@ -62,8 +62,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: the memory is empty, or the text is too short.
   """
+  vocabulary = run_vocabulary.load(workdir)
   folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
-  vocabulary = vocabulary_lib.load(folder)
   config = load.with_vocab_size(config, token_file.read_meta(folder))
   mem_len = max(config.eval.mem_len)
   if not mem_len:

@@ -1,6 +1,7 @@
 """The flag --config=NAME, with --config.FIELD=VALUE for single fields; help."""
 
 import ast
+import contextlib
 import difflib
 import itertools
 import operator
@@ -11,6 +12,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
@@ -52,7 +54,19 @@ def parse(argv: list[str]) -> list[str]:
   try:
     rest = flags.FLAGS([argv[0], f"--config={path}", *rest])
     CONFIG.value.keys()  # Some errors in the file show on first use only.
+    if not isinstance(CONFIG.value, ml_collections.ConfigDict):
+      _require_configuration(path)
+  except flags.IllegalFlagValueError as error:
+    mismatch = re.search(r"get_config\(\) (takes|missing).*", str(error))
+    if mismatch is None:
+      raise
+    raise errors.UserError(
+      f"--config={name} does not suit its file ({mismatch[0]}); what follows a "
+      "colon is the argument of get_config."
+    ) from None
   except (AttributeError, KeyError) as error:
+    with contextlib.suppress(AttributeError, KeyError):
+      _require_configuration(path)
     # The text is a quoted name, quoted again, and a hint on a second line.
     field, *hint = re.sub(r"[\\']", "", str(error.args[0])).split("nDid", 1)
     raise errors.UserError(
@@ -62,6 +76,33 @@ def parse(argv: list[str]) -> list[str]:
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
   return rest
+
+
+def _require_configuration(path: str) -> None:
+  """Loads a file without the flags of its fields.
+
+  Raises:
+    UserError: it has no `get_config`, or that returns something else.
+    AttributeError, KeyError: the file names a field that there is not.
+  """
+  values = flags.FlagValues()
+  flag = config_flags.DEFINE_config_file(
+    "config", None, flag_values=values, sys_argv=[""]
+  )
+  hint = "write it like those in experiments/, which start from base.py."
+  try:
+    values(["", f"--config={path}"])
+    config = flag.value
+  except AttributeError as error:
+    if "no attribute 'get_config'" not in str(error):
+      raise
+    raise errors.UserError(
+      f"{path} has no function get_config; {hint}"
+    ) from None
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise errors.UserError(
+      f"get_config in {path} returns no ConfigDict but {config!r:.40}; {hint}"
+    )
 
 
 def help_text(

@@ -19,12 +19,6 @@ class DynamicConfig:
   rates some hundred times as large as rms."""
   decay: tuple[float, ...] = field((0.02,), "0 or more")
   """Decay per segment towards the trained parameters, or several to compare."""
-  epsilon: float = field(1e-3, "above 0")
-  """Added to the size of training gradients, which is almost zero for rare
-  words."""
-  statistics_segments: int = field(50, "at least 1")
-  """Segments of each lane from which rms measures the size of training
-  gradients."""
 
 
 @group
@@ -70,7 +64,7 @@ class EvalConfig:
   """Number of segments in one compiled call."""
   parameters: str = field("raw", ("raw", "ema", "asgd"))
   """Evaluate the parameters themselves, or the average of them that training
-  kept: train.ema_decay, train.asgd_start_step, train.asgd_patience."""
+  kept: train.ema_decay, train.asgd_start_step."""
   checkpoint: str = field("latest")
   """Checkpoint to read: latest, best, or the number of its step."""
   dynamic: DynamicConfig
@@ -107,11 +101,10 @@ class GenerateConfig:
   top_p: float = field(1.0, "in (0, 1]")
   """Draw from the likeliest of these whose probabilities add up to this."""
   repetition_penalty: float = field(1.0, "at least 1")
-  """Divides the probabilities of recent tokens; 1 for no penalty."""
-  no_repeat_ngram: int = field(0, "0 or more")
-  """Never repeat a recent sequence of this many tokens; 0 allows all."""
-  repetition_window: int = field(256, "0 or more")
-  """Number of tokens that count as recent."""
+  """Divides the probabilities of the 256 newest tokens; 1 for no penalty."""
+  no_repeat_ngram: int = field(0, "in [0, 256]")
+  """Never repeat a sequence of this many tokens among the 256 newest; 0 allows
+  all."""
   stop: str = field("")
   """Text that ends a continuation; empty for none."""
   tokens_per_call: int = field(16, "at least 1")

@@ -87,10 +87,10 @@ RULES: dict[str, Callable[[Any], bool]] = {
   "0 or more": lambda value: value >= 0,
   "above 0": lambda value: value > 0,
   "in [0, 1)": lambda value: 0 <= value < 1,
-  "in (0, 1)": lambda value: 0 < value < 1,
   "in (0, 1]": lambda value: 0 < value <= 1,
   "PATTERN=FACTOR": _is_pattern_and_factor,
   "MIXER or MIXER:LIMIT": _is_mixer_and_limit,
+  "in [0, 256]": lambda value: 0 <= value <= 256,
   "in [1, 4000]": lambda value: 1 <= value <= 4000,
 }
 
@@ -106,22 +106,27 @@ def field(default: Any, rule: str | tuple[str, ...] | None = None) -> Any:
     rule: one of RULES, or the legal values. For a tuple it holds for each
       element, of which there may be none if the default has none.
   """
-  metadata = {"default": default, "rule": rule and _rule(default, rule)}
-  return dataclasses.field(metadata=metadata)
-
-
-def _rule(default: Any, given: str | tuple[str, ...]) -> Rule:
-  if isinstance(given, tuple):
-    rule = Rule(f"one of {given}", lambda value: value in given, given)
+  if rule is None:
+    checked = None
+  elif isinstance(rule, tuple):
+    checked = Rule(f"one of {rule}", lambda value: value in rule, rule)
   else:
-    rule = Rule(given, RULES[given])
-  if type(default) is not tuple:
-    return rule
-  least, text = (1, ", one or several") if default else (0, " each")
-  return Rule(
-    rule.text + text,
-    lambda values: len(values) >= least and all(map(rule.holds, values)),
-  )
+    checked = Rule(rule, RULES[rule])
+  if checked is not None and type(default) is tuple:
+    checked = _for_each(checked, may_be_empty=not default)
+  return dataclasses.field(metadata={"default": default, "rule": checked})
+
+
+def _for_each(rule: Rule, *, may_be_empty: bool) -> Rule:
+  """A rule for tuples whose elements satisfy a rule."""
+  text = " each" if may_be_empty else ", one or several"
+
+  def holds(values: tuple[object, ...]) -> bool:
+    if not values:
+      return may_be_empty
+    return all(rule.holds(value) for value in values)
+
+  return Rule(rule.text + text, holds)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

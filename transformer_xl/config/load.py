@@ -68,7 +68,7 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
     raise errors.UserError(
       f"{os.path.join(workdir, 'config.json')} is damaged; restore it, or "
-      "train again in another workdir."
+      "train or import again in another folder."
     ) from None
 
 

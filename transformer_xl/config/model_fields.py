@@ -87,9 +87,8 @@ class ModelConfig:
   dropout_rate: float = field(0.1, "in [0, 1)")
   """Dropout inside all layers."""
   input_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
-  """Dropout of the embeddings that enter the first layer."""
-  position_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
-  """Dropout of the encodings of distances that all layers project."""
+  """Dropout of the embeddings that enter the first layer, and of the encodings
+  of distances that all layers project."""
   output_dropout_rate: float = field(SameAs("dropout_rate"), "in [0, 1)")
   """Dropout of the states that leave the last layer."""
   projection_dropout_rate: float = field(0.0, "in [0, 1)")
@@ -115,13 +114,8 @@ class ModelConfig:
   layer_norm_epsilon: float = field(1e-5, "0 or more")
   """Added to the variance in layer norms; the TensorFlow code has 1e-12."""
   # Initialisation.
-  init_style: str = field("tensorflow", ("tensorflow", "pytorch"))
-  """Whose initialisation is used for the scales of layer norms and the cluster
-  weights of the softmax: 1 and 0 in TensorFlow, drawn in PyTorch."""
   init_std: float = field(0.02, "0 or more")
   """Standard deviation of initial parameters."""
-  projection_init_std: float = field(0.01, "0 or more")
-  """Standard deviation of initial embedding projections."""
   # Computation.
   dtype: str = field("float32", ("float32", "bfloat16", "auto"))
   """Number format of the computation; parameters stay float32. A run that

@@ -6,8 +6,9 @@ A broken rule is a UserError that names the values and what to set instead.
 import itertools
 import math
 import operator
-import re
 from typing import Any
+
+from absl import logging
 
 from transformer_xl import errors
 from transformer_xl.config import attention_rules
@@ -16,50 +17,11 @@ from transformer_xl.config import memory_rules
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 
-_ADAM = "train.optimizer=adam or train.optimizer=adamw or train.optimizer=lamb"
-_DYNAMIC = "eval.dynamic.kind=sgd or eval.dynamic.kind=rms"
 # Modes whose results state no temperature.
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
-# What a setting needs to have an effect.
-NEEDED = {
-  "train.init_parameters": "train.init_from",
-  "train.init_checkpoint": "train.init_from",
-  "train.weight_decay": "train.optimizer=adamw or train.optimizer=lamb",
-  "train.lamb_norm_limit": "train.optimizer=lamb",
-  "train.adam_b1": _ADAM,
-  "train.adam_b2": _ADAM,
-  "train.adam_epsilon": _ADAM,
-  "train.min_learning_rate_ratio": "train.schedule=cosine",
-  "train.decay_steps": "train.schedule=cosine",
-  "train.penalise_before_dropout": "train.activation_penalty>0",
-  "train.average_rate_factor": (
-    "train.asgd_start_step>0 or train.asgd_patience>0"
-  ),
-  "train.schedule_convention": "train.warmup_steps>0",
-  "train.eval_mem_len": "train.eval_every_steps>0",
-  "train.log_memory_use": "train.eval_every_steps>0",
-  "checkpoint.keep_best": "train.eval_every_steps>0",
-  "divergence.tries": "divergence.action=skip or divergence.action=lower_rate",
-  "divergence.rate_factor": "divergence.action=lower_rate",
-  "eval.dynamic.lanes": _DYNAMIC,
-  "eval.dynamic.learning_rate": _DYNAMIC,
-  "eval.dynamic.decay": _DYNAMIC,
-  "eval.dynamic.epsilon": "eval.dynamic.kind=rms",
-  "eval.dynamic.statistics_segments": "eval.dynamic.kind=rms",
-  "eval.cache.flatness": "eval.cache.size>0",
-  "eval.cache.share": "eval.cache.size>0",
-  "generate.top_k": "generate.temperature>0",
-  "generate.top_p": "generate.temperature>0",
-  "generate.repetition_window": (
-    "generate.repetition_penalty>1 or generate.no_repeat_ngram>0"
-  ),
-}
 # What a field must be a multiple of.
 _MULTIPLES = {
   "train.batch_size": "train.accumulation_steps",
-  "train.log_every_steps": "train.segments_per_call",
-  "train.eval_every_steps": "train.segments_per_call",
-  "checkpoint.every_steps": "train.segments_per_call",
 }
 # Settings without a memory: padding must not be remembered, nor what is read
 # again.
@@ -68,12 +30,8 @@ _WITHOUT_MEMORY = {
   "train.segment_len_std": "train.mem_len",
   "eval.context_len": "eval.mem_len",
 }
-# Where one of these is set, training keeps that average of the parameters.
-_AVERAGES = {
-  "train.ema_decay": "ema",
-  "train.asgd_start_step": "asgd",
-  "train.asgd_patience": "asgd",
-}
+# What makes training keep an average of the parameters.
+_AVERAGES = {"ema": "train.ema_decay", "asgd": "train.asgd_start_step"}
 
 
 def check(config: schema.ExperimentConfig) -> None:
@@ -87,12 +45,11 @@ def check(config: schema.ExperimentConfig) -> None:
       )
   for name, divisor in _MULTIPLES.items():
     value, by = _get(config, name), _get(config, divisor)
-    values = value if isinstance(value, tuple) else (value,)
-    if any(one % by for one in values):
-      near = tuple(max(1, round(one / by)) * by for one in values)
+    if value % by:
+      near = max(1, round(value / by)) * by
       raise errors.UserError(
         f"{name}={value} must be a multiple of {divisor}={by}; try "
-        f"--config.{name}={near if values is value else near[0]}."
+        f"--config.{name}={near}."
       )
   for name, memory in _WITHOUT_MEMORY.items():
     _check_no_memory(config, name, memory)
@@ -102,32 +59,18 @@ def check(config: schema.ExperimentConfig) -> None:
   _check_mesh(config)
   _check_training(config)
   _check_test_time(config.eval)
-  size = config.generate.no_repeat_ngram
-  if size > config.generate.repetition_window:
-    raise errors.UserError(
-      f"generate.no_repeat_ngram={size} must fit into generate."
-      f"repetition_window={config.generate.repetition_window}; set "
-      f"--config.generate.repetition_window={size}."
-    )
 
 
 def check_command(config: schema.ExperimentConfig, mode: str) -> None:
-  """Raises a UserError for a setting that would change nothing in a mode.
+  """Raises a UserError for a configuration that a mode cannot serve.
 
-  For what a person asks for, not for the configurations that programs derive
-  from it, where such a setting is harmless.
+  Warns of settings without effect. This is for what a person asks for, not for
+  the configurations that programs derive from it.
   """
-  for name, needed in NEEDED.items():
-    value, default = _get(config, name), schema.FIELDS[name].default
-    if isinstance(default, fields.SameAs):
-      default = _get(config, f"{name.rpartition('.')[0]}.{default.leader}")
-    # Zero turns off what the setting does, so nothing is lost.
-    is_set = value and value != default
-    if is_set and not any(_holds(config, one) for one in needed.split(" or ")):
-      raise errors.UserError(
-        f"{name}={value} has no effect without {needed}; set that, or "
-        f"--config.{name}={default}."
-      )
+  for name, needed in _settings_without_effect(config).items():
+    logging.warning(
+      "%s=%s has no effect without %s.", name, _get(config, name), needed
+    )
   if mode in attention_rules.MODES:
     attention_rules.require(config.model, f"--mode={mode}")
   if mode in _AT_TEMPERATURE_1 and config.eval.temperature != (1.0,):
@@ -136,31 +79,69 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
       f"{config.eval.temperature}; set --config.eval.temperature=1.0."
     )
   if mode == "train" and config.train.eval_every_steps:
-    _check_no_memory(config, "eval.context_len", "train.eval_mem_len")
+    _check_no_memory(config, "eval.context_len", "train.mem_len")
   average = config.eval.parameters
   updates = mode in ("train", "ablation", "study")
   if updates and average != "raw" and not config.train.average_kind:
-    keeps = [
-      f"--config.{n}" for n, kind in _AVERAGES.items() if kind == average
-    ]
     raise errors.UserError(
       f"eval.parameters={average}, but training keeps no average of the "
-      f"parameters; set {' or '.join(keeps)}, or --config.eval.parameters=raw."
+      f"parameters; set --config.{_AVERAGES[average]}, or "
+      "--config.eval.parameters=raw."
     )
+
+
+def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
+  """Fields that were set and change nothing, with what each of them needs."""
+  train = config.train
+  idle: dict[str, str] = {}
+
+  if not train.init_from:
+    idle["train.init_parameters"] = "train.init_from"
+    idle["train.init_checkpoint"] = "train.init_from"
+  if train.optimizer not in ("adamw", "lamb"):
+    idle["train.weight_decay"] = "train.optimizer=adamw or lamb"
+  if train.optimizer == "sgd":
+    idle["train.adam_b2"] = "train.optimizer=adam, adamw or lamb"
+    idle["train.adam_epsilon"] = "train.optimizer=adam, adamw or lamb"
+  if train.schedule != "cosine":
+    idle["train.min_learning_rate_ratio"] = "train.schedule=cosine"
+    idle["train.decay_steps"] = "train.schedule=cosine"
+  if not train.asgd_start_step:
+    idle["train.average_rate_factor"] = "train.asgd_start_step"
+  if not train.eval_every_steps:
+    idle["train.log_memory_use"] = "train.eval_every_steps"
+
+  if config.eval.dynamic.kind == "none":
+    idle["eval.dynamic.lanes"] = "eval.dynamic.kind"
+    idle["eval.dynamic.learning_rate"] = "eval.dynamic.kind"
+    idle["eval.dynamic.decay"] = "eval.dynamic.kind"
+  if not config.eval.cache.size:
+    idle["eval.cache.flatness"] = "eval.cache.size"
+    idle["eval.cache.share"] = "eval.cache.size"
+
+  if config.generate.temperature == 0:
+    idle["generate.top_k"] = "generate.temperature above 0"
+    idle["generate.top_p"] = "generate.temperature above 0"
+
+  return {name: need for name, need in idle.items() if _is_set(config, name)}
+
+
+def _is_set(config: schema.ExperimentConfig, name: str) -> bool:
+  """Whether a field has another value than its default, and not zero.
+
+  Zero turns off what a setting does, so nothing is lost without its effect.
+  """
+  value = _get(config, name)
+  default = schema.FIELDS[name].default
+  if isinstance(default, fields.SameAs):
+    group, _, _ = name.rpartition(".")
+    default = _get(config, f"{group}.{default.leader}")
+  return bool(value) and value != default
 
 
 def _get(config: schema.ExperimentConfig, name: str) -> Any:
   """The value of a field by its path, such as `model.num_layers`."""
   return operator.attrgetter(name)(config)
-
-
-def _holds(config: schema.ExperimentConfig, condition: str) -> bool:
-  name, *rest = re.split("([=>])", condition)
-  actual = _get(config, name)
-  if not rest:
-    return bool(actual)
-  sign, value = rest
-  return actual > int(value) if sign == ">" else actual == value
 
 
 def _check_no_memory(
@@ -243,16 +224,11 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
 
 def _check_training(config: schema.ExperimentConfig) -> None:
   train, data = config.train, config.data
-  varied = train.segment_lens or train.segment_len_std
-  if varied and data.rotate_epochs:
-    raise errors.UserError(
-      "lengths that vary already cut every epoch differently, so "
-      "data.rotate_epochs has no effect; set --config.data.rotate_epochs=False."
-    )
-  if train.segment_len_std and (train.segment_lens or train.loss_on != "all"):
+  if train.segment_len_std and train.loss_on != "all":
     raise errors.UserError(
       f"train.segment_len_std={train.segment_len_std:g} draws the lengths, so "
-      "set --config.train.segment_lens='()' and --config.train.loss_on=all."
+      f"train.loss_on={train.loss_on} has no fixed half; set "
+      "--config.train.loss_on=all."
     )
   last = min(train.num_steps, train.decay_steps)
   if train.warmup_steps and train.warmup_steps >= last:
@@ -273,16 +249,11 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       "set --config.model.memory_start=masked or "
       "--config.data.reset_at_documents=False."
     )
-  chosen = [f"{n}={_get(config, n)}" for n in _AVERAGES if _get(config, n)]
-  if len(chosen) > 1:
+  if train.ema_decay and train.asgd_start_step:
     raise errors.UserError(
-      f"one average of the parameters can be kept, not {' and '.join(chosen)}; "
-      "set all but one to 0."
-    )
-  if train.asgd_patience and not train.eval_every_steps:
-    raise errors.UserError(
-      f"train.asgd_patience={train.asgd_patience} counts validation losses; "
-      "set --config.train.eval_every_steps."
+      "one average of the parameters can be kept, not train.ema_decay="
+      f"{train.ema_decay} and train.asgd_start_step={train.asgd_start_step}; "
+      "set one of them to 0."
     )
   kind, wanted = train.average_kind, config.eval.parameters
   if kind and wanted not in ("raw", kind):

@@ -25,8 +25,6 @@ class DataConfig:
   """Prepare the dataset before training if it is missing."""
   reset_at_documents: bool = field(False)
   """Empty the memory where a document starts; the published models do not."""
-  rotate_epochs: bool = field(False)
-  """Start each epoch at a token drawn at random."""
 
   @property
   def dataset_dir(self) -> str:
@@ -51,12 +49,10 @@ class TrainConfig:
   """Number of lanes, over all devices."""
   segment_len: int = field(128, "at least 1")
   """Length of a segment in tokens."""
-  segment_lens: tuple[int, ...] = field((), "at least 1")
-  """Segment lengths in tokens, drawn at random per call, with a learning rate
-  in proportion to length / segment_len; () always uses segment_len."""
   segment_len_std: float = field(0.0, "0 or more")
   """Standard deviation of segment lengths around segment_len, in tokens, drawn
-  per segment; one in twenty is drawn around half of it; 0 for none."""
+  per segment, with a learning rate in proportion to the length; one in twenty
+  is drawn around half of it; 0 for none."""
   context_len: int = field(0, "0 or more")
   """Tokens before a segment that are read again with it, with gradient and
   without loss."""
@@ -73,15 +69,14 @@ class TrainConfig:
   loss_on: str = field("all", ("all", "recent_half"))
   """Targets that are learned: all of a segment, or its second half."""
   activation_penalty: float = field(0.0, "0 or more")
-  """Weight in the loss of the mean square of the states that enter the softmax
-  (AR, Merity et al. 2017)."""
+  """Weight in the loss of the mean square of the last layer's states, before
+  dropout (AR, Merity et al. 2017)."""
   temporal_activation_penalty: float = field(0.0, "0 or more")
   """Weight in the loss of the mean squared difference between the states of
   neighbouring tokens (TAR, Merity et al. 2017)."""
-  penalise_before_dropout: bool = field(False)
-  """Take the mean square of activation_penalty before dropout."""
   segments_per_call: int = field(10, "at least 1")
-  """Number of updates in one compiled call."""
+  """Largest number of updates in one compiled call; a call also divides the
+  intervals of log lines, validations and checkpoints."""
   accumulation_steps: int = field(1, "at least 1")
   """Number of parts in which the lanes of an update are read, one after the
   other, to save memory."""
@@ -102,12 +97,6 @@ class TrainConfig:
   expressions, the first that matches; 0 freezes (docs/finetuning.md)."""
   schedule: str = field("cosine", ("cosine", "inverse_sqrt", "constant"))
   """Learning rate after warm-up."""
-  schedule_convention: str = field(
-    "next_step", ("next_step", "tensorflow", "pytorch")
-  )
-  """Rate of update k, counted from 0, in W warm-up steps: (k+1)/W of the peak
-  for next_step, k/W for tensorflow; pytorch is k/W with a full first update,
-  and its cosine counts from 0 instead of W."""
   warmup_steps: int = field(0, "0 or more")
   """Number of updates with a rising learning rate."""
   clip_norm: float = field(0.25, "0 or more")
@@ -117,10 +106,6 @@ class TrainConfig:
   l2_penalty: float = field(0.0, "0 or more")
   """Added to the clipped gradient, times all parameters; unlike weight_decay it
   goes through Adam's moments."""
-  lamb_norm_limit: float = field(0.0, "0 or more")
-  """Largest norm of an array's parameters in LAMB's trust ratio; 0 for none."""
-  adam_b1: float = field(0.9, "in [0, 1)")
-  """Decay per update of Adam's mean of gradients."""
   adam_b2: float = field(0.999, "in [0, 1)")
   """Decay per update of Adam's mean of squared gradients."""
   adam_epsilon: float = field(1e-8, "0 or more")
@@ -131,21 +116,20 @@ class TrainConfig:
   keeps none."""
   asgd_start_step: int = field(0, "0 or more")
   """Step after which the mean of the parameters is kept (ASGD); 0 for none."""
-  asgd_patience: int = field(0, "0 or more")
-  """Number of validation losses without improvement after which the mean of the
-  parameters is kept (NT-ASGD, Merity et al. 2017); 0 for none."""
   average_rate_factor: float = field(1.0, "above 0")
   """Factor on the learning rate while the mean of the parameters is kept."""
   # What happens every n steps, and at the end.
   log_every_steps: int = field(50, "at least 1")
   """Updates between two lines of the log."""
   eval_every_steps: int = field(500, "0 or more")
-  """Updates between two validations; 0 for none."""
-  eval_mem_len: int = field(SameAs("mem_len"), "0 or more")
-  """Length of the memory in those validations, in tokens."""
+  """Updates between two validations, with the memory of training; 0 for
+  none."""
   log_memory_use: bool = field(False)
   """Log with each validation the share of attention that goes to memory, and
   the loss without memory."""
+  profile_steps: int = field(0, "0 or more")
+  """Updates in a trace that starts after 20, in the workdir's folder `profile`;
+  0 for none."""
   tracker: str = field("none", ("none", "wandb"))
   """Where metrics go besides metrics.jsonl and TensorBoard's event files
   (docs/training_log.md)."""
@@ -157,7 +141,7 @@ class TrainConfig:
     """The average of the parameters that is kept: ema, asgd or none, ""."""
     if self.ema_decay:
       return "ema"
-    return "asgd" if self.asgd_start_step or self.asgd_patience else ""
+    return "asgd" if self.asgd_start_step else ""
 
 
 @group
@@ -166,16 +150,10 @@ class DivergenceConfig:
 
   action: str = field("stop", ("stop", "skip", "lower_rate"))
   """Stop the run, or return to a checkpoint and either skip the text read since
-  or lower the learning rate (docs/checkpoints.md)."""
+  or halve the learning rate (docs/checkpoints.md)."""
   spike_nats: float = field(2.0, "0 or more")
-  """Declare divergence when the median loss exceeds its minimum by this many
-  nats; 0 declares it only for a loss that is not finite."""
-  window: int = field(100, "at least 1")
-  """Number of updates over which the median loss is taken."""
-  tries: int = field(3, "at least 1")
-  """Retries at one place in training before the run stops."""
-  rate_factor: float = field(0.5, "in (0, 1)")
-  """Factor on the learning rate in each retry of lower_rate."""
+  """Declare divergence when the median loss of 100 updates exceeds its minimum
+  by this many nats; 0 declares it only for a loss that is not finite."""
 
 
 @group
@@ -187,20 +165,8 @@ class CheckpointConfig:
   every_minutes: float = field(30.0, "0 or more")
   """Minutes between two further checkpoints; 0 for none."""
   keep_latest: int = field(2, "at least 1")
-  """Number of newest checkpoints to keep."""
-  keep_best: int = field(1, "0 or more")
-  """Number of checkpoints with the lowest validation loss to keep."""
-
-
-@group
-class ProfileConfig:
-  """A trace of some updates, in the workdir's folder `profile`."""
-
-  start_step: int = field(20, "at least 1")
-  """Number of updates before the trace; rounded up to calls of
-  train.segments_per_call."""
-  num_steps: int = field(0, "0 or more")
-  """Number of updates in the trace, rounded up likewise; 0 for none."""
+  """Number of newest checkpoints to keep, beside the one with the lowest
+  validation loss."""
 
 
 @group

@@ -1,15 +1,13 @@
 """Lengths of training segments, as a function of the step alone.
 
-Varying lengths move the boundaries of segments from epoch to epoch (Merity et
-al. 2017, section 4.1). Shapes are static in a compiled program, so either all
-segments of a call share one of a few lengths, or each has a length of its own
-and is padded.
+All segments have one length, or each has a length of its own, so that segments
+are cut elsewhere in every epoch (Merity et al. 2017, section 4.1). Shapes are
+static in a compiled program, so segments of drawn lengths are padded.
 """
 
 import dataclasses
 import functools
 import math
-from typing import Protocol
 
 import numpy as np
 
@@ -18,75 +16,31 @@ from transformer_xl.config import schema
 _BLOCK = 4096  # Drawn lengths that are made at once.
 
 
-class Lengths(Protocol):
-  """The length T of each segment, in tokens."""
-
-  @property
-  def mean(self) -> float:
-    """The average length."""
-
-  @property
-  def longest(self) -> int:
-    """The most that a segment is padded to."""
-
-  @property
-  def is_padded(self) -> bool:
-    """Whether segments end in padding without weight."""
-
-  def shape_at(self, step: int) -> int:
-    """The length with padding, the same for all steps of a call."""
-
-  def at(self, step: int) -> int:
-    """The length of the segment at a step."""
-
-  def tokens_before(self, step: int) -> int:
-    """The number of tokens per lane that precede a step."""
-
-
 @dataclasses.dataclass(frozen=True)
-class ListedLengths:
-  """Lengths drawn per call: each round of calls is a random permutation.
+class FixedLength:
+  """The same length for all segments."""
 
-  A length that is listed twice occurs twice as often.
-  """
-
-  lens: tuple[int, ...]
-  segments_per_call: int
-  seed: int
+  segment_len: int
   is_padded = False
 
-  def at(self, step: int) -> int:
-    """The length of the segment at a step."""
-    call = step // self.segments_per_call
-    round_index, turn = divmod(call, len(self.lens))
-    return int(self._order(round_index)[turn])
-
-  shape_at = at
-
-  def tokens_before(self, step: int) -> int:
-    """The number of tokens per lane that precede a step."""
-    call, segments = divmod(step, self.segments_per_call)
-    round_index, turns = divmod(call, len(self.lens))
-    whole = (
-      round_index * sum(self.lens) + self._order(round_index)[:turns].sum()
-    )
-    return int(whole) * self.segments_per_call + segments * self.at(step)
-
   @property
   def longest(self) -> int:
-    """The longest of the list."""
-    return max(self.lens)
+    """The length of the arrays."""
+    return self.segment_len
 
   @property
   def mean(self) -> float:
     """The average length."""
-    return sum(self.lens) / len(self.lens)
+    return self.segment_len
 
-  def _order(self, round_index: int) -> np.ndarray:
-    if len(self.lens) == 1:
-      return np.asarray(self.lens)
-    bits = np.random.PCG64([self.seed, round_index, len(self.lens)])
-    return np.random.Generator(bits).permutation(np.asarray(self.lens))
+  def at(self, step: int) -> int:
+    """The length of the segment at a step."""
+    del step
+    return self.segment_len
+
+  def tokens_before(self, step: int) -> int:
+    """The number of tokens per lane that precede a step."""
+    return step * self.segment_len
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +67,6 @@ class DrawnLengths:
   def mean(self) -> float:
     """The average length, but for rounding and bounds."""
     return 0.975 * self.segment_len
-
-  def shape_at(self, step: int) -> int:
-    """The length with padding."""
-    del step
-    return self.longest
 
   def at(self, step: int) -> int:
     """The length of the segment at a step."""
@@ -147,14 +96,15 @@ def _drawn(lengths: DrawnLengths, block: int) -> np.ndarray:
   return np.clip(drawn, 5, lengths.longest)
 
 
+Lengths = FixedLength | DrawnLengths
+
+
 def of(config: schema.ExperimentConfig) -> Lengths:
   """The segment lengths of a configuration."""
   train = config.train
   if train.segment_len_std:
     return DrawnLengths(train.segment_len, train.segment_len_std, config.seed)
-  lens = train.segment_lens or (train.segment_len,)
-  segments_per_call = train.segments_per_call * train.gradient_segments
-  return ListedLengths(lens, segments_per_call, config.seed)
+  return FixedLength(train.segment_len)
 
 
 def tokens_per_update(config: schema.ExperimentConfig) -> float:

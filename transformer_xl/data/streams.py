@@ -31,19 +31,15 @@ class TrainStream:
   Lane b starts at pair b * L, where L = pairs // lanes, and never ends: it
   continues into the text of the next lane, and from the last pair to the first.
   No token is dropped, no lane jumps, and segment boundaries differ from epoch
-  to epoch. With `rotate`, all lanes jump by one random offset at each epoch.
-  Each segment is read after the `context_len` tokens before it, which have no
-  targets; nothing before the start of the text is visible.
+  to epoch. Each segment is read after the `context_len` tokens before it, which
+  have no targets; nothing before the start of the text is visible.
   """
 
   file: token_file.TokenFile
   num_lanes: int
   segment_len: int
   resets: str  # "documents", "wrap" (where the text starts over) or "never".
-  rotate: bool
-  seed: int
-  # Segment lengths that vary; excludes `rotate`.
-  lengths: segment_lengths.Lengths | None = None
+  lengths: segment_lengths.Lengths | None = None  # Other than `segment_len`.
   context_len: int = 0
 
   def __post_init__(self):
@@ -61,11 +57,6 @@ class TrainStream:
     """Number of (input, target) pairs in the split."""
     return len(self.file.tokens) - 1
 
-  @property
-  def steps_per_epoch(self) -> int:
-    """Number of segments until each lane reaches the start of the next one."""
-    return math.ceil(self.pairs // self.num_lanes / self.segment_len)
-
   def num_tokens(self, step: int, count: int) -> int:
     """Targets in the segments of steps [step, step + count)."""
     before = self._lengths.tokens_before
@@ -73,9 +64,7 @@ class TrainStream:
 
   @property
   def _lengths(self) -> segment_lengths.Lengths:
-    return self.lengths or segment_lengths.ListedLengths(
-      (self.segment_len,), 1, self.seed
-    )
+    return self.lengths or segment_lengths.FixedLength(self.segment_len)
 
   def read(
     self, step: int, count: int, lanes: slice
@@ -83,26 +72,18 @@ class TrainStream:
     """Reads the segments of steps [step, step + count) for some lanes.
 
     Returns:
-      Arrays [count, lanes, T]. All segments of one read have the same shape,
-      and weights only if they are padded: otherwise every target counts.
+      Arrays [count, lanes, T], with weights only if segments are padded:
+      otherwise every target counts.
     """
     steps = np.arange(step, step + count)[:, None]
     starts = np.arange(self.num_lanes)[lanes] * (self.pairs // self.num_lanes)
-    length = self._lengths.shape_at(step)
-    assert length == self._lengths.shape_at(step + count - 1)
-    if self.rotate:
-      epoch, steps = np.divmod(steps, self.steps_per_epoch)
-      starts = starts + self._offsets(epoch) + steps * length
-    else:
-      before = self._lengths.tokens_before
-      starts = starts + np.vectorize(before, otypes=[np.int64])(steps)
-    starts = (starts - self.context_len) % self.pairs  # [count, lanes]
-    length += self.context_len
+    before = np.vectorize(self._lengths.tokens_before, otypes=[np.int64])
+    starts = starts + before(steps)  # [count, lanes]
+    starts = (starts - self.context_len) % self.pairs
+    length = self.context_len + self._lengths.longest
     inputs, targets = _pairs(self.file, starts, length, np.mod)
     targets = targets[:, :, self.context_len :]
     resets = self._resets(starts, length)
-    if self.rotate:
-      resets[:, :, self.context_len] |= steps == 0
     return segment.Segment(
       inputs, targets, resets, self._weights(step, targets.shape)
     )
@@ -114,15 +95,6 @@ class TrainStream:
     is_text = np.arange(shape[2]) < np.array(lengths)[:, None]  # [count, T]
     weights = np.broadcast_to(is_text[:, None], shape)
     return weights.astype(np.float32)
-
-  def _offsets(self, epochs: np.ndarray) -> np.ndarray:
-    def offset(epoch: int) -> int:
-      if epoch == 0:
-        return 0
-      generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
-      return int(generator.integers(self.pairs))
-
-    return np.vectorize(offset, otypes=[np.int64])(epochs)
 
   def _resets(self, starts: np.ndarray, length: int) -> np.ndarray:
     if self.resets == "never":

@@ -220,10 +220,17 @@ class SubwordVocabulary(Vocabulary):
     return self.model.decode(indices, skip_special_tokens=False)
 
 
-def load(directory: str) -> Vocabulary:
-  """Reads the vocabulary of a prepared dataset; UserError if it is damaged."""
+def load(
+  directory: str,
+  *,
+  fix: str = "prepare it again with python -m data_prep.main",
+) -> Vocabulary:
+  """Reads the vocabulary of a prepared dataset, or of a run.
+
+  Raises:
+    UserError: it is missing or damaged; the text ends in `fix`.
+  """
   folder = pathlib.Path(storage.local(directory))
-  command = "python -m data_prep.main"
   try:
     meta = json.loads((folder / "meta.json").read_text("utf-8"))
     name = meta["vocabulary"]["file"]
@@ -236,14 +243,13 @@ def load(directory: str) -> Vocabulary:
   except FileNotFoundError as error:
     missing = os.path.join(directory, os.path.basename(error.filename))
     raise errors.UserError(
-      f"{directory} is not a prepared dataset: {missing} is missing;"
-      f" prepare it with {command}."
+      f"{directory} has no vocabulary: {missing} is missing; {fix}."
     ) from None
   except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
     reason = " ".join(str(error).split())[:400]
     raise errors.UserError(
       f"{os.path.join(directory, 'meta.json')} or its vocabulary is damaged "
-      f"({reason}); delete {directory} and prepare it again with {command}."
+      f"({reason}); {fix}."
     ) from None
 
 

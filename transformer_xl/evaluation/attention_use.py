@@ -157,10 +157,10 @@ class Report:
   """
 
   def __init__(self, config: schema.ExperimentConfig, mesh: jax.sharding.Mesh):
-    mem_len = config.train.eval_mem_len
+    mem_len = config.train.mem_len
     if not mem_len:
       raise errors.UserError(
-        "train.log_memory_use needs a memory: train.eval_mem_len is 0; set "
+        "train.log_memory_use needs a memory: train.mem_len is 0; set "
         "--config.train.log_memory_use=False."
       )
     self._without = evaluator_lib.Evaluator(config, mesh, mem_len=0)

@@ -19,6 +19,7 @@ from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
 from transformer_xl.model import network
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
 
@@ -33,6 +34,8 @@ def export(workdir: str, target: str) -> None:
     UserError: the run has no checkpoint, HuggingFace's model cannot represent
       it, or the target exists.
   """
+  if not target:
+    raise errors.UserError("--target is empty; name the folder to make.")
   if os.path.exists(target) or storage.names(target):
     raise errors.UserError(f"{target} exists; choose another --target.")
   storage.require_writable(target)
@@ -70,8 +73,8 @@ def export(workdir: str, target: str) -> None:
 
 def _write_vocabulary(workdir: str, folder: str) -> vocabulary_lib.Vocabulary:
   """Writes the folder that `load` reads, and what HuggingFace reads."""
+  vocabulary = run_vocabulary.load(workdir)
   source = os.path.join(storage.local(workdir), run_record.VOCABULARY)
-  vocabulary = vocabulary_lib.load(source)
   run_record.keep_vocabulary(source, folder)
   if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
     lines = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)

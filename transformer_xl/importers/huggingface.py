@@ -62,7 +62,7 @@ FIELDS: dict[str, tuple[Any, str | None]] = {
   "dropatt": (0.0, "attention_dropout_rate"),
   "untie_r": (True, "untie_biases"),
   "init_std": (0.02, "init_std"),
-  "proj_init_std": (0.01, "projection_init_std"),
+  "proj_init_std": (0.01, None),
   "layer_norm_epsilon": (1e-5, "layer_norm_epsilon"),
   "tie_word_embeddings": (True, "tie_weights"),
 }
@@ -234,5 +234,4 @@ def _model(fields: dict[str, Any], path: str) -> dict[str, Any]:
     "project_equal_width": True,
     "memory_start": "zeros",
     "same_length_window": "mem_len",
-    "init_style": "pytorch",
   }

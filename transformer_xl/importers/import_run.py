@@ -71,6 +71,8 @@ def make(
     UserError: the files are damaged or do not fit together, or the folder is
       already in use. In that case nothing is written.
   """
+  if not workdir:
+    raise errors.UserError("--workdir is empty; name the folder to make.")
   if storage.names(workdir):
     raise errors.UserError(
       f"{workdir} is not empty; an import makes a new run: choose "
@@ -126,8 +128,9 @@ def read(
     path = vocabulary or _address(found.vocabulary, place, source)
     if path is None:
       raise errors.UserError(
-        f"there is no vocabulary beside {source}; name its file, or a prepared "
-        "dataset's folder, with --vocabulary=PATH."
+        f"there is no vocabulary beside {source}; put its file there, or name "
+        "it, or a prepared dataset's folder, when you import the model with "
+        "python -m transformer_xl.importers.main --vocabulary=PATH."
       )
     params, rows = mapping.import_tensors(
       found.tensors,

@@ -189,7 +189,6 @@ def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
     "memory_start": "masked",
     "same_length_window": "mem_len",
     "layer_norm_epsilon": 1e-5,
-    "init_style": "pytorch",
   }
 
 

@@ -185,5 +185,4 @@ def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     "memory_start": "zeros",
     "same_length_window": "mem_len_plus_one",
     "layer_norm_epsilon": 1e-12,
-    "init_style": "tensorflow",
   }

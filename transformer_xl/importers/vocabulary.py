@@ -46,14 +46,15 @@ def read(path: str, *, size: int) -> vocabulary.Vocabulary:
   """
   with input_files.on_disk(path) as place:
     if os.path.isdir(place):
-      loaded = vocabulary.load(place)
+      loaded = vocabulary.load(place, fix="restore it, or export it again")
     else:
       content, tokenizer = _converted(place)
       loaded = vocabulary.parse(content, tokenizer=tokenizer)
   if loaded.size != size:
     raise errors.UserError(
-      f"{path} has {loaded.size} symbols, but the model has {size}; name the "
-      "model's vocabulary with --vocabulary=PATH."
+      f"{path} has {loaded.size} symbols, but the model has {size}; put the "
+      "model's own vocabulary in its place, or name it when you import the "
+      "model (--vocabulary=PATH)."
     )
   return loaded
 

@@ -21,6 +21,9 @@ import jax.numpy as jnp
 from transformer_xl import shapes
 from transformer_xl.config import schema
 
+# Standard deviation of initial projections, in all published programs.
+PROJECTION_INIT_STD = 0.01
+
 
 class Cluster(NamedTuple):
   """One run of consecutive ids."""
@@ -103,5 +106,5 @@ def projection_parameter(module: Any, index: int, width: int) -> Any:
     config.div_val == 1 or not config.project_equal_width
   ):
     return None
-  init = nn.initializers.normal(config.projection_init_std)
+  init = nn.initializers.normal(PROJECTION_INIT_STD)
   return module.param(f"projection_{index}", init, shape, jnp.float32)

@@ -72,8 +72,7 @@ class AdaptiveSoftmax(nn.Module):
     cluster_kernel = jnp.zeros(shape, jnp.float32)
     cluster_bias = jnp.zeros(shape[:1], jnp.float32)
     if config.cutoffs:
-      init = normal if config.init_style == "pytorch" else zeros
-      cluster_kernel = self.param("cluster_kernel", init, shape, jnp.float32)
+      cluster_kernel = self.param("cluster_kernel", zeros, shape, jnp.float32)
       cluster_bias = self.param("cluster_bias", zeros, shape[:1], jnp.float32)
     if not config.tie_weights:
       tables = tuple(

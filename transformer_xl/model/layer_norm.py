@@ -10,26 +10,17 @@ from transformer_xl.config import schema
 
 
 class LayerNorm(nn.Module):
-  """Layer norm with statistics in float32.
-
-  The scale starts from 1, or from N(1, init_std) with `init_style="pytorch"`.
-  """
+  """Layer norm with statistics in float32."""
 
   config: schema.ModelConfig
 
   @nn.compact
   def __call__(self, hidden: jax.Array) -> jax.Array:
     """Normalises the last axis of [B, T, D]."""
-    config = self.config
-    scale_init = (
-      _normal_around_one(config.init_std)
-      if config.init_style == "pytorch"
-      else nn.initializers.ones
-    )
     width = (hidden.shape[-1],)
-    scale = self.param("scale", scale_init, width, jnp.float32)
+    scale = self.param("scale", nn.initializers.ones, width, jnp.float32)
     offset = self.param("bias", nn.initializers.zeros, width, jnp.float32)
-    return _normalised(hidden, scale, offset, config.layer_norm_epsilon)
+    return _normalised(hidden, scale, offset, self.config.layer_norm_epsilon)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -70,7 +61,3 @@ def _backward(epsilon, residuals, gradient):
 
 
 _normalised.defvjp(_forward, _backward)
-
-
-def _normal_around_one(std: float):
-  return lambda *args: 1 + nn.initializers.normal(std)(*args)

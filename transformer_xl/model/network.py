@@ -98,7 +98,7 @@ class Network(nn.Module):
     )
     # All lanes share one mask; if locked, so do all distances.
     self.position_dropout = dropout_lib.of_states(
-      config, config.position_dropout_rate
+      config, config.input_dropout_rate
     )
     self.output_dropout = dropout_lib.of_states(
       config, config.output_dropout_rate
@@ -154,12 +154,11 @@ class Network(nn.Module):
     state: State,
     resets: shapes.Resets,
     *,
-    before_dropout: bool,
     dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Losses, AuxiliaryLosses, State]:
     """`nll`, and the losses that training may add to it.
 
-    With `before_dropout`, the activation is that before dropout.
+    Penalties are of states before dropout.
     """
     hidden, state, kept = self._read(inputs, state, resets, dropout_lanes)
     output = self.output_dropout(hidden, dropout_lanes=dropout_lanes)
@@ -176,7 +175,7 @@ class Network(nn.Module):
         loss = jnp.sum(of_layers.loss, axis=0)
         of_mixers = loss if of_mixers is None else of_mixers + loss
     auxiliary = AuxiliaryLosses(
-      activation=_mean_square(hidden if before_dropout else output),
+      activation=_mean_square(hidden),
       temporal=jnp.pad(change, ((0, 0), (1, 0))),
       mixers=of_mixers,
     )

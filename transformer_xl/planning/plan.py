@@ -72,13 +72,12 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
 
 
 def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
-  """Plans the updates of training, with the longest of segments.
+  """Plans the updates of training, with segments of the longest length.
 
   Padding is neither useful work nor a token that is read.
   """
-  train, lengths = config.train, segment_lengths.of(config)
-  length = round(lengths.mean) if lengths.is_padded else lengths.longest
-  count = train.segments_per_call
+  train, length = config.train, round(segment_lengths.of(config).mean)
+  count = config.updates_per_call
   lowered = lower_updates(config, count=count, devices=devices)
   useful = 3 * network.forward_flops_per_token(
     config.model,

@@ -57,7 +57,7 @@ def _held(config: schema.ExperimentConfig) -> str:
     meta = token_file.read_meta(config.data.dataset_dir)
     config = load.with_vocab_size(config, meta)
   try:
-    count = config.train.segments_per_call
+    count = config.updates_per_call
     held = plan.held_bytes(plan.lower_updates(config, count=count).compile())
   except jax.errors.JaxRuntimeError:
     return ""

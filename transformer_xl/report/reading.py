@@ -28,6 +28,7 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.report import attention as attention_lib
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
 NUM_ALTERNATIVES = 8
@@ -54,8 +55,8 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   attention_rules.require(config.model, "showing a text with its attention")
   data_dir, split = config.data.dataset_dir, config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
+  vocabulary = run_vocabulary.load(workdir)
   folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
-  vocabulary = vocabulary_lib.load(folder)
   config = load.with_vocab_size(config, token_file.read_meta(folder))
   config = load.replaced(config, {"eval.temperature": (1.0,)})
   file = token_file.open_split(data_dir, split)

@@ -182,7 +182,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   ]
   names = (
     *("temperature", "top_k", "top_p", "repetition_penalty"),
-    *("no_repeat_ngram", "repetition_window", "stop"),
+    *("no_repeat_ngram", "stop"),
   )
   result = {
     "prompt": text,

@@ -101,6 +101,12 @@ def streams(
     UserError: a text has symbols outside the vocabulary.
   """
   before = _encode(vocabulary, prefix, "score.prefix")
+  if prefix and not len(before):
+    raise errors.UserError(
+      f"score.prefix={prefix!r} has no tokens in this vocabulary, so the first "
+      "token of a text would have no context; set --config.score.prefix to "
+      "text that has some, or to nothing to leave first tokens unscored."
+    )
   nobody = np.full(len(before), -1)
   groups: list[tuple[list, list, list]] = []  # Parts of each stream's fields.
   for index, (text, memory) in enumerate(texts):

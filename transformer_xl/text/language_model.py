@@ -16,6 +16,7 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.workdir import run_record
+from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
 # What the memory's shapes follow from.
@@ -98,8 +99,8 @@ def load(
     UserError: the workdir has no such checkpoint or no vocabulary, or the
       model's keys cannot be cached.
   """
+  vocabulary = run_vocabulary.load(workdir)
   folder = f"{storage.local(workdir)}/{run_record.VOCABULARY}"
-  vocabulary = vocabulary_lib.load(folder)
   config = load_lib.with_vocab_size(config, token_file.read_meta(folder))
   load_params = (
     trained_model.load_on_one_device if one_device else trained_model.load

@@ -21,6 +21,7 @@ from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import reader as reader_lib
 
+REPETITION_WINDOW = 256  # Tokens, those of the prompt included.
 _NEVER = 1e9  # Finite, so that a token is drawn even if all are excluded.
 # Below it, divided log-probabilities would overflow: take the likeliest.
 _MIN_TEMPERATURE = 1e-30
@@ -125,7 +126,7 @@ def _choose(head, drawing, keys, config, vocab_size) -> jax.Array:
 def window(config: schema.GenerateConfig) -> int:
   """Number of recent tokens that the rules against repetition compare."""
   is_on = config.repetition_penalty > 1 or config.no_repeat_ngram > 0
-  return config.repetition_window if is_on else 0
+  return REPETITION_WINDOW if is_on else 0
 
 
 def penalise_repetition(

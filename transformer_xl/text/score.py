@@ -176,6 +176,11 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   scores = score(model, texts, options)
   count = sum(one.num_tokens for one in scores)
   nll = sum(one.nll for one in scores) / max(count, 1)
+  if not count:
+    raise errors.UserError(
+      f"no token of the {len(scores)} texts can be scored: they are empty, or "
+      "have one token without a score.prefix before it."
+    )
   logging.info(
     "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %s, %s, segment "
     "%d, step %d]",

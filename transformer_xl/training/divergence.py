@@ -1,11 +1,11 @@
 """Divergence: how it is detected, and what a run does about it.
 
 A loss that is not finite is detected at once. A spike is detected when the
-median of the newest `window` losses is `spike_nats` above the lowest median so
+median of the newest WINDOW losses is `spike_nats` above the lowest median so
 far: single bad segments do not move a median, and a slow rise is found as well
 as a jump. Detection is late, so a checkpoint counts as good only if it is
-`window` updates old. A checkpoint that fails again at once is too recent, so
-the next retry rewinds further.
+WINDOW updates old. A checkpoint that fails again at once is too recent, so the
+next retry rewinds further.
 
 The guard's state is saved with each checkpoint and is a function of the losses.
 A run that is killed in between detects the same, responds the same and ends
@@ -22,6 +22,10 @@ from typing import NamedTuple
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.training import step as step_lib
+
+WINDOW = 100  # Updates over which the median loss is taken.
+TRIES = 3  # Retries at one place in training before the run stops.
+RATE_FACTOR = 0.5  # On the learning rate, in each retry of lower_rate.
 
 _LOWER = (
   "Lower --config.train.learning_rate or --config.train.clip_norm or lengthen "
@@ -85,8 +89,8 @@ class Guard:
         self._add(float(nll) / float(tokens), step)
 
   def _add(self, loss: float, step: int) -> None:
-    self._losses = [*self._losses, loss][-self._config.window :]
-    if len(self._losses) < self._config.window:
+    self._losses = [*self._losses, loss][-WINDOW:]
+    if len(self._losses) < WINDOW:
       return
     median = statistics.median(self._losses)
     lowest = median if self._lowest is None else self._lowest
@@ -110,7 +114,7 @@ class Guard:
         tries, or no checkpoint is old enough.
     """
     config, now = self._config, trouble.step
-    delay = config.window if trouble.spiked else 0
+    delay = WINDOW if trouble.spiked else 0
     good = [step for step in saved if step <= now - delay]
     last_good = f"step {good[-1]}" if good else "none"
     if config.action == "stop":
@@ -132,17 +136,16 @@ class Guard:
         f"{trouble.what} at step {now}, and no older checkpoint was kept to "
         f"rewind to; the last good one is {last_good}. {_LOWER}, and run again."
       )
-    if len(same) >= config.tries:
+    if len(same) >= TRIES:
       raise errors.DivergenceError(
         f"{trouble.what} at step {now} after {len(same)} tries to get past it; "
-        f"the last good checkpoint is {last_good}. {_LOWER}, or set a higher "
-        "--config.divergence.tries, and run again."
+        f"the last good checkpoint is {last_good}. {_LOWER}, and run again."
       )
     skipped, factor, events = self.answer
     if config.action == "skip":
       skipped += (now - step) * self._segments
     else:
-      factor *= config.rate_factor
+      factor *= RATE_FACTOR
     event = {
       "step": step + 1,  # The first to be repeated.
       "divergence": trouble.what,
@@ -157,7 +160,7 @@ class Guard:
 
   def _target(self, step: int, saved: Sequence[int]) -> int | None:
     """The step of the newest good checkpoint, 0 to start over, or None."""
-    good = step - self._config.window
+    good = step - WINDOW
     regular = [s for s in saved if s <= good and s % self._every_steps == 0]
     if regular:
       return max(regular)
@@ -168,5 +171,5 @@ def num_kept(config: schema.ExperimentConfig) -> int:
   """Number of regular checkpoints to keep: those to rewind to, and one."""
   if config.divergence.action == "stop":
     return 0
-  late = math.ceil(config.divergence.window / config.checkpoint.every_steps)
+  late = math.ceil(WINDOW / config.checkpoint.every_steps)
   return late + 2

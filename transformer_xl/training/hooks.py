@@ -21,7 +21,6 @@ from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.evaluation import units
-from transformer_xl.training import averaging
 from transformer_xl.training import divergence
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
@@ -136,20 +135,9 @@ class Evaluation:
       *(record[name] for name in ("step", "nll", "perplexity")),
       settings_lib.memory_text(self._settings),
     )
-    losses, nll = metadata.validation_losses, record["nll"]
-    if state.average_start is not None:
-      old, patience = int(state.average_start), self._config.train.asgd_patience
-      start = averaging.start_after_loss(
-        old, losses, nll, step=record["step"], patience=patience
-      )
-      if start != old:
-        logging.info("Averaging starts: this loss is no longer the best.")
-        state = run_state.with_average_start(state, start)
     was_owed = metadata.owes_evaluation
-    metadata = metadata._replace(
-      owes_evaluation=False, validation_losses=(*losses, nll)
-    )
-    run = run._replace(state=state, metadata=metadata, validation_loss=nll)
+    metadata = metadata._replace(owes_evaluation=False)
+    run = run._replace(metadata=metadata, validation_loss=record["nll"])
     if was_owed:
       self._checkpoints.add_evaluation(run)
     return run
@@ -170,7 +158,7 @@ class Evaluation:
       "nll": nll,
       "perplexity": units.perplexity(nll),
       "num_tokens": score.num_tokens,
-      "mem_len": self._config.train.eval_mem_len,
+      "mem_len": self._config.train.mem_len,
       **(self._memory_use(params) if self._memory_use else {}),
     }
 
@@ -240,7 +228,7 @@ def make(
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
   evaluation, on_run = None, list[RunHook]()
-  if config.profile.num_steps:  # First, so that the trace has updates alone.
+  if config.train.profile_steps:  # First, so that the trace has updates alone.
     on_run.append(profiling.Trace(config, workdir, stop))
   if config.train.eval_every_steps:
     evaluation = Evaluation(config, checkpoints, stop)

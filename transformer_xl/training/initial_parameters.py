@@ -24,9 +24,9 @@ FREE = frozenset(
   (
     *(name for name in schema.FIELDS if name.endswith("dropout_rate")),
     *("model.locked_dropout", "model.memory_start", "model.same_length_window"),
-    *("model.cluster_capacities", "model.init_style", "model.init_std"),
-    *("model.projection_init_std", "model.dtype", "model.attention"),
-    *("model.remat", "model.scan_unroll", "model.position_scale"),
+    *("model.cluster_capacities", "model.init_std", "model.dtype"),
+    *("model.attention", "model.remat", "model.scan_unroll"),
+    "model.position_scale",
   )
 )
 

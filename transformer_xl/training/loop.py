@@ -50,6 +50,13 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
   mesh = programs.make_mesh(config)
   logging.info("%s", programs.describe_mesh(config, mesh))
+  if config.updates_per_call < config.train.segments_per_call:
+    logging.info(
+      "Updates in a call: %d, not train.segments_per_call=%d, so that log "
+      "lines, validations and checkpoints come between calls.",
+      config.updates_per_call,
+      config.train.segments_per_call,
+    )
   with (
     lock.locked(workdir),
     jax.set_mesh(mesh),
@@ -108,8 +115,6 @@ def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
     num_lanes=config.train.batch_size,
     segment_len=config.train.segment_len,
     resets=streams.reset_rule(config),
-    rotate=config.data.rotate_epochs,
-    seed=config.seed,
     lengths=segment_lengths.of(config),
     context_len=config.train.context_len,
   )
@@ -181,11 +186,12 @@ def _advance(
       run = hooks.evaluation(run, writer)
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
-  step, per_call = int(run.state.step), train.segments_per_call
+  step, per_call = int(run.state.step), config.updates_per_call
   each = train.gradient_segments
   while step < train.num_steps and not stop.requested:
     count = min(per_call - step % per_call, train.num_steps - step)
-    first, read = step * each + _skipped(guard.answer, train), count * each
+    first = step * each + guard.answer.skipped
+    read = count * each
     # Devices that still compute do not wait for this.
     is_idle = pending is None or _is_ready(pending[1])
     start = time.perf_counter()
@@ -232,14 +238,6 @@ def _advance(
   if pending is not None:
     _read(*pending, guard, window, hooks, writer)
   return not stop.poll() and step >= train.num_steps
-
-
-def _skipped(answer: divergence.Answer, train: schema.TrainConfig) -> int:
-  """Segments that are left out; whole calls where these have lengths."""
-  per_call = train.segments_per_call * train.gradient_segments
-  return answer.skipped + (
-    -answer.skipped % per_call if train.segment_lens else 0
-  )
 
 
 def _is_ready(metrics: step_lib.UpdateMetrics) -> bool:

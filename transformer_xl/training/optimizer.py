@@ -12,44 +12,34 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.training import rate_factors
 
+_ADAM_B1 = 0.9  # Decay per update of Adam's mean of gradients.
+_LAMB_NORM_LIMIT = 10.0  # As in NVIDIA's program.
+
 
 def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
   """The learning rate of update k, counted from 0.
 
   Formulas and sources: docs/specification.md, section 15.
-
-  `schedule_convention` decides how the rate warms up over W updates:
-
-  - "next_step": by (k+1)/W, so that the first update has an effect.
-  - "tensorflow": by k/W, so that the first update has rate 0.
-  - "pytorch": by k/W, except that the first update has the full rate (unless
-    the schedule is the inverse square root); its cosine counts from 0, not W.
   """
-  peak, warmup = config.learning_rate, config.warmup_steps
-  convention, schedule = config.schedule_convention, config.schedule
-  published = convention == "pytorch"
+  peak = config.learning_rate
+  warmup = config.warmup_steps
+  schedule = config.schedule
 
-  def after_warmup(update):
+  def after_warmup(update: jax.Array) -> jax.Array:
     if schedule == "cosine":
-      start = 0 if published else warmup
-      done = jnp.clip((update - start) / (config.decay_steps - start), 0, 1)
-      wave, floor = jnp.cos(jnp.pi * done), config.min_learning_rate_ratio
+      last = config.decay_steps
+      done = jnp.clip((update - warmup) / (last - warmup), 0, 1)
+      wave = jnp.cos(jnp.pi * done)
+      floor = config.min_learning_rate_ratio
       return peak * ((1 - floor) * (0.5 * (1 + wave)) + floor)
-    if schedule == "inverse_sqrt":  # The PyTorch code reaches peak / sqrt(W).
-      start = 1 if published else max(warmup, 1)
+    if schedule == "inverse_sqrt":
+      start = max(warmup, 1)
       return peak * jnp.sqrt(start / jnp.maximum(update, start))
-    # In the PyTorch code the constant is the last rate of the warm-up.
-    share = (warmup - 1) / warmup if published and warmup else 1.0
-    return jnp.full_like(update, peak * share)
+    return jnp.full_like(update, peak)
 
   def rate(count: jax.Array) -> jax.Array:
     update = jnp.asarray(count, jnp.float32)
-    done = update + 1 if convention == "next_step" else update
-    warm = peak * done / max(warmup, 1)
-    if published and schedule == "inverse_sqrt":
-      warm *= max(warmup, 1) ** -0.5
-    elif published:
-      warm = jnp.where(update == 0, peak, warm)
+    warm = peak * (update + 1) / max(warmup, 1)
     return jnp.where(update < warmup, warm, after_warmup(update))
 
   return rate
@@ -61,14 +51,12 @@ def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
   There is no state for arrays that are frozen: their updates mean nothing
   before `scale_update`.
   """
-  adam = optax.scale_by_adam(
-    config.adam_b1, config.adam_b2, config.adam_epsilon
-  )
+  adam = optax.scale_by_adam(_ADAM_B1, config.adam_b2, config.adam_epsilon)
   decay = optax.add_decayed_weights(config.weight_decay, decayed_parameters)
   parts = {
     "adam": [adam],
     "adamw": [adam, decay],
-    "lamb": [adam, decay, _scale_by_trust_ratio(config.lamb_norm_limit)],
+    "lamb": [adam, decay, _scale_by_trust_ratio()],
     "sgd": [optax.identity()],
   }[config.optimizer]
   rate = optax.scale_by_learning_rate(learning_rate_schedule(config))
@@ -130,13 +118,13 @@ def scale_update(
   return {**result, "embedding": embedding}
 
 
-def _scale_by_trust_ratio(limit: float) -> optax.GradientTransformation:
+def _scale_by_trust_ratio() -> optax.GradientTransformation:
   """The trust ratio of LAMB (You et al. 2020, algorithm 2).
 
   Each array of each layer has a ratio, and query, key and value have one
-  together, because published programs keep them in one array. `limit` bounds
-  the norm of the parameters; 0 does not. `optax.scale_by_trust_ratio`, whose
-  state this has, takes one ratio for all layers that an array stacks.
+  together, because published programs keep them in one array. The norm of the
+  parameters counts as 10 at most. `optax.scale_by_trust_ratio`, whose state
+  this has, takes one ratio for all layers that an array stacks.
   """
 
   def update(updates, state, params=None):
@@ -145,7 +133,7 @@ def _scale_by_trust_ratio(limit: float) -> optax.GradientTransformation:
     def scale(path, leaf):
       group = _group(path)
       norm, length = norms[group], lengths[group]
-      norm = jnp.minimum(norm, limit) if limit else norm
+      norm = jnp.minimum(norm, _LAMB_NORM_LIMIT)
       is_zero = (norm == 0) | (length == 0)
       ratio = jnp.where(is_zero, 1.0, norm / jnp.where(is_zero, 1.0, length))
       return leaf * jnp.expand_dims(ratio, tuple(range(ratio.ndim, leaf.ndim)))

@@ -1,5 +1,6 @@
-"""A trace of some updates for XProf and TensorBoard: `config.profile`."""
+"""A trace of some updates for XProf and TensorBoard."""
 
+import math
 import os
 
 import jax
@@ -12,6 +13,7 @@ from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 FOLDER = "profile"  # In the workdir.
+START_STEP = 20  # Updates before the trace, so that compiling is over.
 
 
 class Trace:
@@ -32,9 +34,10 @@ class Trace:
   ):
     self._folder = os.path.join(storage.local(workdir), FOLDER)
     self._shown, self._stop = os.path.join(workdir, FOLDER), stop
-    per_call, profile = config.train.segments_per_call, config.profile
-    self._first = -(-profile.start_step // per_call) * per_call
-    self._last = self._first + -(-profile.num_steps // per_call) * per_call
+    per_call = config.updates_per_call
+    num_steps = config.train.profile_steps
+    self._first = math.ceil(START_STEP / per_call) * per_call
+    self._last = self._first + math.ceil(num_steps / per_call) * per_call
     self._end = config.train.num_steps
     self._is_tracing = False
 

@@ -51,7 +51,7 @@ def validation_config(
   """The configuration that validations during training are made with."""
   values = {
     "eval.split": "valid",
-    "eval.mem_len": (config.train.eval_mem_len,),
+    "eval.mem_len": (config.train.mem_len,),
     "eval.temperature": (1.0,),  # Those are for the split that is reported.
   }
   return load.replaced(config, values)
@@ -83,12 +83,8 @@ def init_state(
   rate_factors.of(params, config.train)  # Refuses patterns that match nothing.
   opt_state = optimizer_lib.make_optimizer(config.train).init(params)
   state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
-  kind = config.train.average_kind
-  if kind:  # A copy, since each donated buffer must appear once.
+  if config.train.average_kind:  # Each donated buffer must appear once.
     state = state._replace(average=jax.tree.map(jnp.copy, params))
-  if kind == "asgd":
-    start = config.train.asgd_start_step or run_state.NEVER
-    state = state._replace(average_start=jnp.asarray(start, jnp.int32))
   return state
 
 

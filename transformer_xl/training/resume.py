@@ -10,7 +10,6 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.data import streams
 from transformer_xl.model import network
-from transformer_xl.training import averaging
 from transformer_xl.training import divergence
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import programs
@@ -35,15 +34,20 @@ def start(
   run = checkpoints.restore_newest(*programs.placed_state(config, mesh))
   if run is None:
     state, metadata = _new(config, mesh, create_state)
-    metadata = metadata._replace(data=data)
+    metadata = metadata._replace(
+      data=data, average_start=config.train.asgd_start_step
+    )
     return run_state.RunState(state, create_memory(), metadata)
   state, memory, metadata, _ = run
   step = int(state.step)
   logging.info("Resuming after step %d.", step)
-  if state.average_start is not None:
-    saved = int(state.average_start)
-    average_start = averaging.resumed_start(config.train, saved, step=step)
-    state = run_state.with_average_start(state, average_start)
+  average_start = config.train.asgd_start_step
+  if average_start < step and average_start not in (0, metadata.average_start):
+    raise errors.UserError(
+      f"train.asgd_start_step={average_start}, but the run is at step {step} "
+      "and kept no mean of the parameters since then; set "
+      f"--config.train.asgd_start_step={metadata.average_start or step}."
+    )
   assert metadata.data is not None  # Every run has it.
   moved = _lanes_moved(metadata.data, data)
   if memory is None or moved:  # It would be of text that does not precede.
@@ -55,7 +59,9 @@ def start(
     guard = metadata.guard | {"losses": [], "lowest": None}
     metadata = metadata._replace(guard=guard)
   evaluates = metadata.owes_evaluation and config.train.eval_every_steps > 0
-  metadata = metadata._replace(data=data, owes_evaluation=evaluates)
+  metadata = metadata._replace(
+    data=data, owes_evaluation=evaluates, average_start=average_start
+  )
   return run_state.RunState(state, memory, metadata)
 
 
@@ -119,25 +125,15 @@ def _describe_data(
 ) -> dict[str, Any]:
   """What determines where in which text a step reads."""
   train = config.train
-  draws = (
-    config.data.rotate_epochs or train.segment_lens or train.segment_len_std
-  )
-  description = {
+  return {
     "name": config.data.name,
     "sha256": stream.file.sha256,
     "batch_size": train.batch_size,
     "segment_len": train.segment_len,
-    "rotate_epochs": config.data.rotate_epochs,
-    "seed": config.seed if draws else None,
+    "segment_len_std": train.segment_len_std,
+    "gradient_segments": train.gradient_segments,
+    "seed": config.seed if train.segment_len_std else None,
   }
-  if train.segment_lens:
-    description["segment_lens"] = list(train.segment_lens)
-    description["segments_per_call"] = train.segments_per_call
-  if train.segment_len_std:
-    description["segment_len_std"] = train.segment_len_std
-  if train.gradient_segments > 1:
-    description["gradient_segments"] = train.gradient_segments
-  return description
 
 
 def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:

@@ -76,14 +76,12 @@ def train_segment(
     updates = optimizer_lib.scale_update(updates, train, state.step, factor)
     params = optax.apply_updates(state.params, updates)
   step, average = state.step + 1, state.average
-  if state.average_start is not None:
-    average = averaging.mean_since(state.average_start, average, params, step)
-  elif average is not None:
+  if train.average_kind == "asgd":
+    average = averaging.mean_since(train.asgd_start_step, average, params, step)
+  elif train.average_kind == "ema":
     average = averaging.moving(average, params, step, train.ema_decay)
   metrics = UpdateMetrics(sums, optax.global_norm(gradient), rate)
-  state = run_state.TrainState(
-    step, params, opt_state, average, state.average_start
-  )
+  state = run_state.TrainState(step, params, opt_state, average)
   return (state, memory), metrics
 
 
@@ -93,10 +91,8 @@ def _rate_factor(state, segment, train) -> float | jax.Array:
   if train.segment_len_std:  # Padding has no weight.
     num_tokens = jnp.sum(segment.weights[..., 0, :])
     factor = num_tokens / (train.segment_len * train.gradient_segments)
-  elif train.segment_lens:
-    factor = segment.targets.shape[-1] / train.segment_len
-  if state.average_start is not None and train.average_rate_factor != 1:
-    is_averaging = state.step >= state.average_start
+  if train.asgd_start_step and train.average_rate_factor != 1:
+    is_averaging = state.step >= train.asgd_start_step
     factor *= jnp.where(is_averaging, train.average_rate_factor, 1.0)
   return factor
 
@@ -162,7 +158,6 @@ def _gradient(
       segment.targets,
       memory,
       segment.resets,
-      before_dropout=train.penalise_before_dropout,
       dropout_lanes=lanes,
       rngs={"dropout": key},
       method="training_losses",

@@ -51,7 +51,7 @@ class Checkpoints:
       preservation_policy.BestN(
         get_metric_fn=checkpoint_items.validation_loss,
         reverse=True,
-        n=config.keep_best,
+        n=1,
         keep_checkpoints_without_metrics=False,
       ),
     ]
@@ -110,9 +110,7 @@ class Checkpoints:
       folder = os.path.join(self._directory, str(step))
       path = os.path.join(folder, "metadata", "metadata")
       metadata = json.loads(storage.read_text(path))
-      evaluated = run_state.to_json(run)
-      for name in run_state.CHANGED_BY_EVALUATION:
-        metadata[name] = evaluated[name]
+      metadata["owes_evaluation"] = run.metadata.owes_evaluation
       del metadata["digest"]
       metadata["digest"] = checksums.of_json(metadata)
       metrics = os.path.join(folder, "metrics", "metrics")
@@ -261,15 +259,12 @@ def _restore(
   if same_memory:
     arrays = restored.get("memory") or {}
     restored_memory = checkpoint_items.with_arrays(memory, arrays)
-  metadata, average_start = run_state.from_json(stored)
   restored_state = run_state.TrainState(
-    **restored["optimizer"],
-    params=restored["params"],
-    average=average,
-    average_start=state.average_start,
+    **restored["optimizer"], params=restored["params"], average=average
   )
-  restored_state = run_state.with_average_start(restored_state, average_start)
-  run = run_state.RunState(restored_state, restored_memory, metadata)
+  run = run_state.RunState(
+    restored_state, restored_memory, run_state.from_json(stored)
+  )
   return run, stored["fingerprints"]
 
 

@@ -3,16 +3,10 @@
 from typing import Any
 from typing import NamedTuple
 
-import jax
 import jaxtyping as jt
-import numpy as np
 
 from transformer_xl import shapes
 from transformer_xl.model import network
-
-NEVER = 2**31 - 1  # A step that no run reaches.
-# Names in `to_json`.
-CHANGED_BY_EVALUATION = ("owes_evaluation", "averaging")
 
 
 class TrainState(NamedTuple):
@@ -22,17 +16,6 @@ class TrainState(NamedTuple):
   params: shapes.PyTree
   opt_state: shapes.PyTree
   average: shapes.PyTree = None  # EMA or ASGD average of the parameters.
-  # ASGD averages over the updates after this one; None without ASGD.
-  average_start: jt.Int[shapes.Array, ""] | None = None
-
-
-def with_average_start(state: TrainState, start: int) -> TrainState:
-  """Sets the start of averaging, unless the state has none."""
-  old = state.average_start
-  if old is None:
-    return state
-  value = jax.device_put(np.asarray(start, np.int32), old.sharding)
-  return state._replace(average_start=value)
 
 
 class Metadata(NamedTuple):
@@ -42,7 +25,7 @@ class Metadata(NamedTuple):
   guard: dict[str, Any] | None = None  # Of `divergence.Guard`.
   data: dict[str, Any] | None = None  # The training text and how it is cut.
   owes_evaluation: bool = False  # A signal prevented the one of this step.
-  validation_losses: tuple[float, ...] = ()  # In nats, oldest first.
+  average_start: int = 0  # The mean is over the updates after this; 0 for none.
   tokens_read: int = 0  # By all updates.
   # Where the first parameters are from; None if they were drawn.
   initialised_from: dict[str, Any] | None = None
@@ -60,26 +43,9 @@ class RunState(NamedTuple):
 
 def to_json(run: RunState) -> dict[str, Any]:
   """The metadata as a checkpoint stores them."""
-  start, stored = run.state.average_start, run.metadata._asdict()
-  return {
-    "window": stored.pop("log_window"),
-    "averaging": {
-      "step": NEVER if start is None else int(start),
-      "losses": list(stored.pop("validation_losses")),
-    },
-    **stored,
-  }
+  return run.metadata._asdict()
 
 
-def from_json(stored: dict[str, Any]) -> tuple[Metadata, int]:
-  """The metadata of a checkpoint, and the start of its ASGD average."""
-  metadata = Metadata(
-    log_window=stored["window"],
-    guard=stored["guard"],
-    data=stored["data"],
-    owes_evaluation=stored["owes_evaluation"],
-    validation_losses=tuple(stored["averaging"]["losses"]),
-    tokens_read=stored["tokens_read"],
-    initialised_from=stored["initialised_from"],
-  )
-  return metadata, stored["averaging"]["step"]
+def from_json(stored: dict[str, Any]) -> Metadata:
+  """The metadata of a checkpoint."""
+  return Metadata(**{name: stored[name] for name in Metadata._fields})

@@ -26,8 +26,6 @@ from transformer_xl.workdir import trained_model
 DYNAMIC = {
   "eval.dynamic.kind": "rms",
   "eval.dynamic.learning_rate": (3e-3,),
-  "eval.dynamic.epsilon": 1e-3,
-  "eval.dynamic.statistics_segments": 3,
 }
 CACHE = {"eval.cache.size": 20, "eval.cache.share": (0.2,)}
 
@@ -47,7 +45,7 @@ def results(workdir, name):
 
 def scores(config, *, rate):
   mesh = mesh_lib.make_mesh(config.mesh)
-  rule = update.Rule(*map(jnp.float32, (rate, 0.02, 1e-3)))
+  rule = update.Rule(jnp.float32(rate), jnp.float32(0.02))
   with jax.set_mesh(mesh):
     evaluator = dynamic_evaluate.AdaptiveEvaluator(config, mesh, mem_len=8)
     return evaluator(tiny.params(config.model), rule)
@@ -80,8 +78,6 @@ def test_dynamic_results_have_their_own_file_and_all_settings(
     "lanes": "apart",
     "learning_rate": 3e-3,
     "decay": 0.02,
-    "epsilon": 1e-3,
-    "statistics_segments": 3,
   }
   assert card["cache"] == {"size": 20, "flatness": 0.1, "share": 0.2}
   assert card["num_tokens"] == static["num_tokens"] == 149
@@ -177,7 +173,6 @@ def test_divergence_is_null(data_dir, workdir, caplog):
     ({"eval.dynamic.decay": ()}, "0 or more, one or several"),
     ({"eval.cache.share": (1.0,)}, "in [0, 1)"),
     ({"eval.cache.flatness": (-0.1,)}, "--config.eval.cache.flatness"),
-    ({"eval.dynamic.epsilon": 0.0}, "eval.dynamic.epsilon must be above 0"),
     (
       {**DYNAMIC, "eval.memory": "key_value"},
       "--config.eval.memory=auto",

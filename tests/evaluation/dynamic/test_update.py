@@ -30,7 +30,6 @@ def make_config(data_dir, **updates):
     "eval.batch_size": LANES,
     "eval.memory": "hidden",
     "eval.dynamic.kind": "sgd",
-    "eval.dynamic.statistics_segments": 3,
   }
   return corpus.config(data_dir, **values | updates)
 
@@ -56,8 +55,6 @@ def training(config, count=3):
     num_lanes=config.eval.batch_size,
     segment_len=SEGMENT,
     resets="wrap",
-    rotate=False,
-    seed=0,
   )
   return jax.tree.map(jnp.asarray, stream.read(0, count, slice(None)))
 
@@ -70,7 +67,7 @@ def make_scorer(config):
 
 
 def make_rule(kind, **updates):
-  values = {"learning_rate": RATES[kind], "decay": 0.1, "epsilon": 1e-3}
+  values = {"learning_rate": RATES[kind], "decay": 0.1}
   return update.Rule(**jax.tree.map(jnp.float32, values | updates))
 
 
@@ -101,7 +98,7 @@ def loop(config, these, rule, *, groups):
 
   A group learns a pair of the split only once it has scored it.
   """
-  rate, decay, epsilon = map(float, rule)
+  rate, decay = map(float, rule)
   params = tiny.params(config.model)
   trained, tree = jax.tree.flatten(jax.tree.map(np.float64, params))
   roots = None
@@ -131,7 +128,7 @@ def loop(config, these, rule, *, groups):
           leaves[i] = leaves[i] - rate * np.float64(slope) + decay * back
         else:
           scaled = np.minimum(decay * roots[i] / mean, 1)
-          down = rate * np.float64(slope) / (roots[i] + epsilon)
+          down = rate * np.float64(slope) / (roots[i] + 1e-3)
           leaves[i] = leaves[i] - down + scaled * back
   return result
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.kernels import device
 
@@ -28,10 +29,9 @@ def test_a_row_is_multiplied_in_parts(shape, num_parts):
   assert (part in text) == (num_parts > 1)
   assert ("reduce_sum" in text) == (num_parts > 1)
   want = row.astype(np.float64) @ kernel.astype(np.float64)
-  # Some 256 float32 products of order 1, summed.
-  np.testing.assert_allclose(
-    dense.times(jnp.asarray(row), jnp.asarray(kernel)), want, atol=2e-4
-  )
+  # Sums of 256 products.
+  product = dense.times(jnp.asarray(row), jnp.asarray(kernel))
+  comparison.assert_close(product, want, roundings=30)
 
 
 def test_several_rows_are_one_product():
@@ -67,14 +67,9 @@ def test_products_and_gradients_are_those_of_float64(shape, dtype):
   wanted = (3 * of_rows, of_kernel, 2 * of_kernel.T)
   for gradient, want in zip(gradients, wanted, strict=True):
     assert gradient.dtype == dtype
-    # Factors and results are rounded to 8 bits; two such sums are added.
-    tolerance = 2**-7 if dtype == "bfloat16" else 1e-6
-    np.testing.assert_allclose(
-      np.asarray(gradient, np.float64),
-      want,
-      rtol=0,
-      atol=tolerance * np.abs(want).max(),
-    )
+    # In bfloat16, factors and results are rounded, and two sums are added.
+    roundings = 2 if dtype == "bfloat16" else 30
+    comparison.assert_close(gradient, want, roundings=roundings)
 
 
 def test_only_bfloat16_on_a_cpu_is_added_up_in_float32(monkeypatch):
@@ -132,10 +127,9 @@ def test_constant_rows_have_no_gradient_and_change_no_other(dtype):
   np.testing.assert_array_equal(some[:, :3], 0)
   assert every[:, :3].any()
   # Another number of rows may be summed in another order.
-  rounding = 2e-6 if dtype == "float32" else 2**-7
+  roundings = 2 if dtype == "bfloat16" else 30
   for got, want in ((some[:, 3:], every[:, 3:]), (same, of_kernel)):
-    got, want = np.asarray(got, float), np.asarray(want, float)
-    np.testing.assert_allclose(got, want, atol=rounding * np.abs(want).max())
+    comparison.assert_close(got, want, roundings=roundings)
 
 
 def test_a_tpu_multiplies_a_row_on_its_matrix_units(monkeypatch):
@@ -153,4 +147,4 @@ def test_a_tpu_multiplies_a_row_on_its_matrix_units(monkeypatch):
     assert "2,8,24]" in str(jax.make_jaxpr(product)(row))
     result = product(row)
     assert result.shape == (2, 1, 40)
-    np.testing.assert_allclose(result, want, atol=2e-5)  # 24 of order 1.
+    comparison.assert_close(result, want, roundings=30)

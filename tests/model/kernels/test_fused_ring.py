@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import comparison
 from tests import tiny
 from transformer_xl.model import kv_cache
 from transformer_xl.model.kernels import dispatch
@@ -54,8 +55,8 @@ def test_the_kernel_attends_as_xla_does(segment_len, slot, encoding):
   }
   options["slot"] = jnp.int32(slot)
   found = {who: each(*arrays, **options) for who, each in attend.items()}
-  # Sums of up to 512 values of about 1, in another order, in float32.
-  np.testing.assert_allclose(found["kernel"], found["xla"], atol=5e-6)
+  # Sums of up to 512 values in another order.
+  comparison.assert_close(found["kernel"], found["xla"], roundings=30)
   # Other places of the keys, or others of them visible, change the result.
   moved = options | {"slot": jnp.int32(slot - segment_len + 16)}
   if slot >= segment_len:
@@ -96,9 +97,10 @@ def test_a_reader_with_the_kernel_is_one_without(
     assert reader.num_slots == 128
     log_probs[implementation] = read(reader, params)
     assert len(calls) == (implementation == "pallas") * config.num_layers
-  # Sums in another order, in float32, of log-probabilities down to -30.
-  np.testing.assert_allclose(
-    log_probs["pallas"], log_probs["reference"], rtol=1e-5, atol=2e-5
+  # Sums in another order. For a few tokens the layers magnify their rounding
+  # some 70 times.
+  comparison.assert_close(
+    log_probs["pallas"], log_probs["reference"], roundings=300
   )
 
 

@@ -38,6 +38,9 @@ from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.kernels import device
 from transformer_xl.workdir import trained_model
 
+# Of each lane; from them rms measures the size of training gradients.
+STATISTICS_SEGMENTS = 50
+
 
 def adapts(config: schema.ExperimentConfig) -> bool:
   """Whether anything adapts to the split that is scored."""
@@ -198,12 +201,10 @@ class DynamicEvaluator:
         num_lanes=evaluation.batch_size,
         segment_len=evaluation.segment_len,
         resets=streams.reset_rule(self._config),
-        rotate=False,
-        seed=0,
         context_len=evaluation.context_len,
       )
       segments = streams.device_segments(
-        stream, 0, dynamic.statistics_segments, mesh_lib.segments(self._mesh)
+        stream, 0, STATISTICS_SEGMENTS, mesh_lib.segments(self._mesh)
       )
       state = self._start(params)
       self._mean_squares = self._measure_squares(params, state, segments)
@@ -397,9 +398,7 @@ def _scores(
     if options.kind != "none":
       dynamic = dataclasses.asdict(options)
       dynamic |= {"learning_rate": rate, "decay": decay}
-      if options.kind != "rms":
-        dynamic |= {"epsilon": None, "statistics_segments": None}
-    rule = update.Rule(*map(jnp.float32, (rate, decay, options.epsilon)))
+    rule = update.Rule(jnp.float32(rate), jnp.float32(decay))
     scores = evaluator(params, rule)
     settings = _cache_settings(evaluation.cache)
     for score, (flatness, share) in zip(scores, settings, strict=True):

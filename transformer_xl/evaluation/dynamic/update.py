@@ -21,13 +21,15 @@ import jaxtyping as jt
 
 from transformer_xl import shapes
 
+# Added to the size of training gradients, which is almost zero for rare words.
+EPSILON = 1e-3
+
 
 class Rule(NamedTuple):
   """Hyperparameters; traced, so a sweep over them compiles once."""
 
   learning_rate: jt.Float[shapes.Array, ""]
   decay: jt.Float[shapes.Array, ""]
-  epsilon: jt.Float[shapes.Array, ""]
 
 
 class Steps(NamedTuple):
@@ -63,6 +65,6 @@ def rms_steps(rule: Rule, mean_squares: shapes.PyTree) -> Steps:
   leaves = jax.tree.leaves(roots)
   mean = sum(map(jnp.sum, leaves)) / sum(leaf.size for leaf in leaves)
   return Steps(
-    jax.tree.map(lambda r: rule.learning_rate / (r + rule.epsilon), roots),
+    jax.tree.map(lambda r: rule.learning_rate / (r + EPSILON), roots),
     jax.tree.map(lambda r: jnp.minimum(rule.decay * r / mean, 1.0), roots),
   )

@@ -27,8 +27,11 @@ from transformer_xl.training.reference_curves import logged_run
 DEVIATIONS, SHARE = 4.0, 0.005
 # Fields that affect the validation loss, apart from the parameters.
 VALIDATION = (
-  *("train.eval_mem_len", "eval.segment_len", "eval.clamp_len"),
-  *("eval.same_length", "eval.warmup_len", "eval.context_len"),
+  "eval.segment_len",
+  "eval.clamp_len",
+  "eval.same_length",
+  "eval.warmup_len",
+  "eval.context_len",
   "eval.parameters",
 )
 

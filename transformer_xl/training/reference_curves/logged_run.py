@@ -22,7 +22,7 @@ IRRELEVANT = {
   *("data.name", "data.dir", "data.prepare"),  # The text's hash is compared.
   *("train.segments_per_call", "train.accumulation_steps"),
   "train.num_steps",  # `decay_steps` has its effect on the learning rate.
-  *("train.log_every_steps", "train.eval_every_steps", "train.eval_mem_len"),
+  *("train.log_every_steps", "train.eval_every_steps"),
   *("train.log_memory_use", "train.finish_with", "train.tracker"),
 }
 
