@@ -1,7 +1,7 @@
-"""LSTM and QRNN in float64 NumPy, token after token, from the equations.
+"""Mixers that hand on vectors, in float64 NumPy, token after token.
 
 Each function takes the layer's parameters, normalised rows [T, D] of a lane and
-its two remembered vectors [2, D], and returns the outputs and the next vectors.
+its remembered vectors [V, D], and returns the outputs and the next vectors.
 """
 
 import numpy as np
@@ -43,4 +43,5 @@ def _sigmoid(x):
   return 1 / (1 + np.exp(-x))
 
 
-READ = {"lstm": lstm, "qrnn": qrnn}
+# The function of each mixer, and how many vectors it remembers.
+READ = {"lstm": (lstm, 2), "qrnn": (qrnn, 2)}
