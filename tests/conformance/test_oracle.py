@@ -135,7 +135,8 @@ REST = (
 
 def _name(case):
   lengths = f"{case.segment_len}-{case.mem_len}-{case.clamp_len}"
-  return "-".join([lengths, str(case.window), *case.model])
+  layers = case.model.get("layers", ())
+  return "-".join([lengths, str(case.window), *case.model, *layers])
 
 
 ALL = [*CASES, *(pytest.param(case, marks=pytest.mark.rest) for case in REST)]
