@@ -313,7 +313,8 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
     own = params[layer.mixer]
     if layer.mixer in oracle_recurrent.READ:
       read, _ = oracle_recurrent.READ[layer.mixer]
-      return read(own, normalise(hidden), past)
+      mixed, vectors = read(own, normalise(hidden), past)
+      return mixed, vectors if layer.mem_len else np.zeros_like(vectors)
     states = np.concatenate([past, hidden])
     first = 0 if layer.slots else max(len(states) - layer.mem_len, 0)
     remembered = _remembered(reader, layer, own, past)

@@ -94,6 +94,9 @@ CASES = (
   Case(4, 1, 0, None, {"layers": ("lstm",), "pre_norm": True}),
   Case(4, 1, 0, None, {"layers": ("qrnn",)}),
   Case(
+    4, 0, 0, None, {"layers": ("lstm", "qrnn", "attention"), "num_layers": 3}
+  ),
+  Case(
     *(3, 7, 0, "mem_len"),
     {
       **_slots("conv", 2, 2, pre_norm=True, num_layers=6),
