@@ -313,7 +313,7 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
     own = params[layer.mixer]
     if layer.mixer in oracle_recurrent.READ:
       read, _ = oracle_recurrent.READ[layer.mixer]
-      mixed, vectors = read(own, normalise(hidden), past)
+      mixed, vectors = read(reader.config, own, normalise(hidden), past)
       return mixed, vectors if layer.mem_len else np.zeros_like(vectors)
     states = np.concatenate([past, hidden])
     first = 0 if layer.slots else max(len(states) - layer.mem_len, 0)
