@@ -8,10 +8,10 @@
 It shares no code with the package: each pair of query and key is visited, and
 distance and visibility are computed by their definition. Memory is, for each
 lane, a list with one array for each layer. Where a layer attends, these are the
-true states [m, D], oldest first; m is what the lane has seen, not what it may at
-most see. A compressive layer has all states of the document, and slots are made
-of them anew for each segment. A recurrent layer has two vectors. Tokens are
-[B, T].
+true states [m, D], oldest first; m is what the lane has seen, and not what it
+may at most see. A compressive layer has all states of the document, and slots
+are made of them anew for each segment. A recurrent layer has a few vectors.
+Tokens are [B, T].
 
 `config` is a `ModelConfig`, or anything with its attributes. `params` is the
 package's tree, as arrays of any kind. Layers are stacked in front, N. With a
@@ -79,8 +79,8 @@ def start(config, *, batch_size: int, mem_len: int) -> list[Lane]:
 
 def _empty(config, layer: Layer) -> np.ndarray:
   count = layer.mem_len if config.memory_start == "zeros" else 0
-  if layer.mixer in ("lstm", "qrnn"):
-    count = 2
+  if layer.mixer in oracle_recurrent.READ:
+    _, count = oracle_recurrent.READ[layer.mixer]
   return np.zeros((count, config.model_dim))
 
 
@@ -311,9 +311,10 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
 
   def mix(normalise):
     own = params[layer.mixer]
-    if layer.mixer in ("lstm", "qrnn"):
-      read = oracle_recurrent.READ[layer.mixer]
-      return read(own, normalise(hidden), past)
+    if layer.mixer in oracle_recurrent.READ:
+      read, _ = oracle_recurrent.READ[layer.mixer]
+      mixed, vectors = read(reader.config, own, normalise(hidden), past)
+      return mixed, vectors if layer.mem_len else np.zeros_like(vectors)
     states = np.concatenate([past, hidden])
     first = 0 if layer.slots else max(len(states) - layer.mem_len, 0)
     remembered = _remembered(reader, layer, own, past)

@@ -1,13 +1,14 @@
-"""LSTM and QRNN in float64 NumPy, token after token, from the equations.
+"""Mixers that hand on vectors, in float64 NumPy, token after token.
 
-Each function takes the layer's parameters, normalised rows [T, D] of a lane and
-its two remembered vectors [2, D], and returns the outputs and the next vectors.
+Each function takes the configuration of the model, the parameters of the layer,
+normalised rows [T, D] of a lane and its remembered vectors [V, D]. It returns
+the outputs and the next vectors.
 """
 
 import numpy as np
 
 
-def lstm(own, rows, vectors):
+def lstm(config, own, rows, vectors):
   """Remembers output and cell."""
   output, cell = vectors
   outputs = []
@@ -25,7 +26,7 @@ def lstm(own, rows, vectors):
   return np.stack(outputs), np.stack([output, cell])
 
 
-def qrnn(own, rows, vectors):
+def qrnn(config, own, rows, vectors):
   """Remembers the cell and the last row."""
   cell, before = vectors
   outputs = []
@@ -43,4 +44,5 @@ def _sigmoid(x):
   return 1 / (1 + np.exp(-x))
 
 
-READ = {"lstm": lstm, "qrnn": qrnn}
+# The function of each mixer, and how many vectors it remembers.
+READ = {"lstm": (lstm, 2), "qrnn": (qrnn, 2)}

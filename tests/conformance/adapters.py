@@ -32,12 +32,14 @@ from typing import Protocol
 
 import jax
 
+from tests import oracle_recurrent
 from tests import tiny
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import model_fields
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
-from transformer_xl.model.mixers import mixer
 from transformer_xl.model.encodings import table
+from transformer_xl.model.mixers import mixer
 
 RATE = 3  # Of compressed slots, and as many tokens as a segment of `checks`.
 TEXT = 12  # As long as any step.
@@ -84,7 +86,7 @@ class Package:
     self.vocab_size = self.config.vocab_size
     self.masks_empty = self.config.memory_start == "masked"
     self.has_attention = all(
-      name in ("attention", "compressive") for name in self.config.mixers
+      mixer_fields.MIXERS[name].attends for name in self.config.mixers
     )
     self.own_positions = table.of(self.config).counts_from_segment
     self.unequal = any(limit for _, limit in self.config.pattern)
@@ -237,7 +239,7 @@ COMBINATIONS = [
   ),
   *(
     package(each, layers=(name,), pre_norm=True, **options)
-    for name in ("lstm", "qrnn")
+    for name in oracle_recurrent.READ
     for each, options in (
       *((Package, {}), (reading(Package), {})),
       (Package, {"gradient": "flows"}),

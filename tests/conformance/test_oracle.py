@@ -10,9 +10,11 @@ import pytest
 from tests import oracle
 from tests import tiny
 from tests.conformance import adapters
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import model_fields
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
+from transformer_xl.model.mixers import table
 
 # Float32 against float64, in shares of the largest log-probability: some ten
 # roundings. A wrong distance or window changes results by a thousand times as
@@ -94,6 +96,9 @@ CASES = (
   Case(4, 1, 0, None, {"layers": ("lstm",), "pre_norm": True}),
   Case(4, 1, 0, None, {"layers": ("qrnn",)}),
   Case(
+    4, 0, 0, None, {"layers": ("lstm", "qrnn", "attention"), "num_layers": 3}
+  ),
+  Case(
     *(3, 7, 0, "mem_len"),
     {
       **_slots("conv", 2, 2, pre_norm=True, num_layers=6),
@@ -135,7 +140,8 @@ REST = (
 
 def _name(case):
   lengths = f"{case.segment_len}-{case.mem_len}-{case.clamp_len}"
-  return "-".join([lengths, str(case.window), *case.model])
+  layers = case.model.get("layers", ())
+  return "-".join([lengths, str(case.window), *case.model, *layers])
 
 
 ALL = [*CASES, *(pytest.param(case, marks=pytest.mark.rest) for case in REST)]
@@ -148,6 +154,13 @@ def _adapter(case: Case, kind=adapters.Package):
     clamp_len=case.clamp_len,
     **{"same_length_window": case.window or "mem_len"} | case.model,
   )
+
+
+def test_every_mixer_has_rules_and_a_case():
+  tried = {
+    name for case in CASES for name in tiny.model_config(**case.model).mixers
+  }
+  assert tried == set(table.MIXERS) == set(mixer_fields.MIXERS)
 
 
 @pytest.mark.parametrize("case", ALL, ids=_name)

@@ -59,11 +59,13 @@ def of_evaluation(
 
 def _mixer_fields(model: schema.ModelConfig) -> dict[str, dict[str, Any]]:
   """The fields of the mixers that the model has, by mixer."""
-  return {
-    name: dataclasses.asdict(getattr(model, name))
-    for name in sorted(model.mixers)
-    if hasattr(model, name)
-  }
+  result = {}
+  for name in sorted(model.mixers):
+    group = getattr(model, name, None)
+    if dataclasses.is_dataclass(group):  # `model.attention` is a name.
+      assert not isinstance(group, type)
+      result[name] = dataclasses.asdict(group)
+  return result
 
 
 def memory_text(settings: Mapping[str, Any]) -> str:

@@ -130,7 +130,8 @@ class Compressive(mixer.Mixer):
       most_leaving * rate,
       axis=1,
     )
-    new_slots = _Compression(config, name="compression")(leaving)
+    compress = _Compression(config, name="compression")
+    new_slots = compress(leaving)
     slots = jax.lax.dynamic_slice_in_dim(
       jnp.concatenate([state.slots, new_slots], axis=1),
       num_leaving,
@@ -148,7 +149,10 @@ class Compressive(mixer.Mixer):
       age = num_leaving - 1 - jnp.arange(most_leaving)
       is_visible = age[None] < jnp.minimum(num_visible, num_slots)[:, None]
       is_visible = is_visible & (age >= 0)[None]
-      loss = self._reconstruction(hidden, leaving, new_slots, is_visible, norm)
+      fixed = jax.lax.stop_gradient(leaving)
+      loss = self._reconstruction(
+        hidden, fixed, compress(fixed), is_visible, norm
+      )
     inspected = mixer.Inspected(factors, reach)
     return output, mixer.Kept(
       Memory(slots, held[:, :room], held[:, room:], num_waiting),
