@@ -21,7 +21,7 @@ from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.evaluation.dynamic import evaluate
 from transformer_xl.model import extension
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -157,7 +157,7 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
     raise FitsError
 
   monkeypatch.setattr(trained_model, "restore_params", restore)
-  monkeypatch.setattr(kinds, "abstract_params", lambda model: {})
+  monkeypatch.setattr(network, "abstract_params", lambda model: {})
   is_free = name in initial_parameters.FREE
   with pytest.raises(FitsError if is_free else errors.UserError) as refusal:
     load(dataclasses.replace(config, model=model))
