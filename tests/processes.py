@@ -29,7 +29,7 @@ from transformer_xl.analysis import ablation
 from transformer_xl.analysis import attention_maps
 from transformer_xl.analysis import eval_speed
 from transformer_xl.analysis import recl
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.report import report
 from transformer_xl.text import generate
 from transformer_xl.text import score

@@ -14,7 +14,7 @@ from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
-from transformer_xl.model import transformer_xl
+from transformer_xl.model.mixers import mixer
 
 # Compiling takes nearly all of the time; optimised code gives no other numbers
 # that a tolerance of 1e-4 could tell apart.
@@ -58,9 +58,10 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
   No gradient flows through memory, so that of the sum of losses is the sum of
   the segments' gradients.
   """
-  model = transformer_xl.TransformerXL(
-    drawn.model, clamp_len=drawn.clamp_len, same_length=drawn.same_length
+  settings = mixer.Settings(
+    clamp_len=drawn.clamp_len, same_length=drawn.same_length
   )
+  model = network.Network(drawn.model, settings)
 
   def sum_loss(params, inputs, targets, memory):
     nll, log_probs, new = model.apply(
@@ -73,7 +74,10 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
     compiler_options=COMPILER_OPTIONS,
   )
   memory = network.empty_state(
-    drawn.model, batch_size=drawn.batch_size, mem_len=drawn.mem_len, step_len=1
+    drawn.model,
+    batch_size=drawn.batch_size,
+    mem_len=drawn.mem_len,
+    step_len=max(drawn.segment_lens),
   )
   losses, gradients, log_probs, memories = [], [], [], []
   for tokens in drawn.tokens:
@@ -84,7 +88,7 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
     losses.append(float(loss))
     gradients.append(traverse_util.flatten_dict(gradient, sep="/"))
     log_probs.append(np.asarray(scores))
-    memories.append(np.asarray(memory.hiddens))
+    memories.append(np.asarray(memory.layers[0].hiddens))
   count = drawn.batch_size * sum(drawn.segment_lens)
   return Run(
     log_probs=log_probs,

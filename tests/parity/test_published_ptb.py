@@ -12,7 +12,7 @@ from tests.parity import published_ptb as published
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.model import network
-from transformer_xl.model import kv_cache
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 
@@ -44,6 +44,7 @@ def config():
         "train.mem_len": 0,
         "train.segments_per_call": 1,
         "train.schedule": "constant",
+        "train.penalise_before_dropout": True,
         "train.asgd_start_step": published.MEAN_START,
       },
     )
@@ -73,7 +74,7 @@ def from_published(named):
     "embedding": {"table_0": named["word_emb.weight"]},
     "layers": {
       "attention": {**attention, "output": matrices("dec_attn.o_net.weight")},
-      "attention_norm": norm("dec_attn"),
+      "mixer_norm": norm("dec_attn"),
       "feed_forward": {
         "in_kernel": matrices("pos_ff.CoreNet.0.weight"),
         "in_bias": rows("pos_ff.CoreNet.0.bias"),
@@ -120,7 +121,11 @@ def test_losses_and_updates_are_the_published_ones(config):
   params = jax.tree.map(jnp.asarray, from_published(published.drawn()))
   shapes = jax.eval_shape(functools.partial(programs.init_state, config))
   state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-  state = state._replace(params=params, average=params)
+  state = state._replace(
+    params=params,
+    average=params,
+    average_start=np.int32(published.MEAN_START),
+  )
   update = jax.jit(functools.partial(step_lib.train_segment, config=config))
   nll = jax.jit(
     functools.partial(step_lib.make_model(config).apply, method="nll")
@@ -151,12 +156,14 @@ def test_losses_and_updates_are_the_published_ones(config):
 
 
 def test_keys_and_values_in_a_ring_give_the_published_losses(config):
-  reader = kv_cache.Reader(
+  reader = reader_lib.Reader(
     config.model,
     mem_len=0,
     segment_len=published.CONTEXT + LONGEST,
     clamp_len=0,
     same_length=False,
+    streams=True,
+    whole_steps=True,
   )
   params = from_published(published.drawn())
   frozen = reader.freeze(params)

@@ -158,7 +158,7 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
     raise FitsError
 
   monkeypatch.setattr(trained_model, "restore_params", restore)
-  monkeypatch.setattr(kinds, "abstract_params", lambda model: {})
+  monkeypatch.setattr(network, "abstract_params", lambda model: {})
   is_free = name in initial_parameters.FREE
   with pytest.raises(FitsError if is_free else errors.UserError) as refusal:
     load(dataclasses.replace(config, model=model))
