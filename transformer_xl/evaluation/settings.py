@@ -58,11 +58,13 @@ def of_evaluation(
 
 
 def _mixer_fields(model: schema.ModelConfig) -> dict[str, dict[str, Any]]:
-  """The fields of the mixers that the model has, by mixer."""
+  """The groups of fields of the mixers that the model has, by mixer."""
+  groups = {name: getattr(model, name, None) for name in sorted(model.mixers)}
+  # Without a group of its own, a mixer may share its name with a field.
   return {
-    name: dataclasses.asdict(getattr(model, name))
-    for name in sorted(model.mixers)
-    if hasattr(model, name)
+    name: dataclasses.asdict(group)
+    for name, group in groups.items()
+    if dataclasses.is_dataclass(group) and not isinstance(group, type)
   }
 
 
