@@ -4,7 +4,6 @@ import jax
 
 from tests import tiny
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 
 

@@ -18,7 +18,8 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
 from transformer_xl.training import loop
 
 ROUNDINGS = 30  # See `comparison`.
@@ -31,14 +32,18 @@ CASES = {
   "absolute_per_layer": {"encoding": "absolute_per_layer"},
   "rope": {"encoding": "rope"},
   "alibi": {"encoding": "alibi", "num_heads": 3},
-  "few": {"num_layers": 3, "memory_lens": ((1, 1), (1, 0), (1, 1))},
+  "limits": {
+    "num_layers": 4,
+    "layers": ("attention:1", "attention:2", "attention", "attention:1"),
+  },
+  "hybrid": {"num_layers": 4, "layers": ("lstm", "attention:3")},
+  "compressive": {"layers": ("compressive",), "compressive.slots": 2},
 }
 
 
 def read(config, resets=None, **options):
-  model = transformer_xl.TransformerXL(
-    config, **({"clamp_len": 5, "same_length": False} | options)
-  )
+  settings = mixer.Settings(inspects=True, **{"clamp_len": 5} | options)
+  model = network.Network(config, settings)
   inputs, targets, memory = tiny.inputs(config)
   params = tiny.params(config)
   if resets is None:

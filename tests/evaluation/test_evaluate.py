@@ -15,7 +15,6 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
-from transformer_xl.model import transformer_xl
 
 CLUSTERS = {"model.cutoffs": (5, 11), "model.div_val": 2}
 
@@ -41,25 +40,28 @@ def one_pass(config, *, mem_len, segment_len, seed=0):
 
 
 @pytest.mark.parametrize(
-  ("batch_size", "segment_len"),
+  ("layers", "batch_size", "segment_len"),
   [
-    *((1, 149), (5, 7)),
-    *(pytest.param(*one, marks=pytest.mark.rest) for one in ((4, 8), (3, 16))),
+    (("attention",), 1, 149),
+    (("attention",), 5, 7),
+    (("lstm", "attention"), 5, 7),
+    *(
+      pytest.param(("attention",), *lengths, marks=pytest.mark.rest)
+      for lengths in ((4, 8), (3, 16))
+    ),
   ],
 )
 def test_with_memory_for_all_a_split_scores_as_in_one_pass(
-  data_dir, batch_size, segment_len
+  data_dir, layers, batch_size, segment_len
 ):
-  config = corpus.config(
-    data_dir,
-    **{"eval.batch_size": batch_size, "eval.segment_len": segment_len},
-  )
-  result = splits.score(config, mem_len=150)
-  expected = one_pass(corpus.config(data_dir), mem_len=0, segment_len=149)
+  config = corpus.config(data_dir, **{"model.layers": layers})
+  lengths = {"eval.batch_size": batch_size, "eval.segment_len": segment_len}
+  result = splits.score(load.replaced(config, lengths), mem_len=150)
+  expected = one_pass(config, mem_len=0, segment_len=149)
   assert result.num_tokens == 149
   # Float32 within the model: 149 terms of about 3 nats each.
   assert result.nll == pytest.approx(expected, rel=2e-6)
-  shorter = one_pass(corpus.config(data_dir), mem_len=0, segment_len=8)
+  shorter = one_pass(config, mem_len=0, segment_len=8)
   assert abs(shorter - expected) > 1e-3 * expected
 
 
@@ -109,9 +111,7 @@ def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
   result = splits.score(config, mem_len=0)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
-  model = transformer_xl.TransformerXL(
-    config.model, clamp_len=0, same_length=False
-  )
+  model = evaluator.make_network(config)
   params = {"params": tiny.params(config.model)}
   empty = network.empty_state(config.model, batch_size=1, mem_len=0, step_len=1)
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))

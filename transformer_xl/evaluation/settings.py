@@ -58,14 +58,14 @@ def of_evaluation(
 
 
 def _mixer_fields(model: schema.ModelConfig) -> dict[str, dict[str, Any]]:
-  """The fields of the mixers that the model has, by mixer."""
-  result = {}
-  for name in sorted(model.mixers):
-    group = getattr(model, name, None)
-    if dataclasses.is_dataclass(group):  # `model.attention` is a name.
-      assert not isinstance(group, type)
-      result[name] = dataclasses.asdict(group)
-  return result
+  """The groups of fields of the mixers that the model has, by mixer."""
+  groups = {name: getattr(model, name, None) for name in sorted(model.mixers)}
+  # Without a group of its own, a mixer may share its name with a field.
+  return {
+    name: dataclasses.asdict(group)
+    for name, group in groups.items()
+    if dataclasses.is_dataclass(group) and not isinstance(group, type)
+  }
 
 
 def memory_text(settings: Mapping[str, Any]) -> str:

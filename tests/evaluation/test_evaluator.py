@@ -8,99 +8,67 @@ import pytest
 
 from tests import corpus
 from tests import tiny
-from tests.evaluation import splits
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
+from transformer_xl.model import reader
 
 # Memory in whole segments, in parts of one, shorter than one, and none; the
-# split's 149 pairs divide by none of the segments.
-CASES = (
-  ("masked", 16, 8),
-  ("documents", 10, 4),
-  ("same_length", 10, 8),
-  ("zeros", 3, 7),
-  ("warm_up", 0, 8),
-  ("context", 0, 8),
-  ("relative_tied", 10, 8),
-  ("shaw", 10, 8),
-  ("absolute", 10, 8),
-  ("absolute_per_layer", 10, 8),
-  ("rope", 10, 8),
-  ("alibi", 10, 8),
-)
-VARIANTS = {
-  "masked": {"model.untie_biases": True, "eval.clamp_len": 5},
-  "documents": {"data.reset_at_documents": True, "model.pre_norm": True},
-  "same_length": {
-    "eval.same_length": True,
-    "model.same_length_window": "mem_len",
-    "model.cutoffs": (5, 11),
-    "model.div_val": 2,
-  },
-  "zeros": {"model.memory_start": "zeros", "eval.same_length": True},
-  "warm_up": {"eval.warmup_len": 20, "eval.segments_per_call": 3},
-  "context": {"eval.context_len": 6, "eval.mem_len": (0,)},
-  "relative_tied": {"model.encoding": "relative_tied"},
-  "shaw": {"model.encoding": "shaw"},
-  "absolute": {"model.encoding": "absolute", "eval.same_length": True},
-  "rope": {"model.encoding": "rope", "data.reset_at_documents": True},
-  "alibi": {"model.encoding": "alibi", "eval.same_length": True},
-  "absolute_per_layer": {
-    "model.encoding": "absolute_per_layer",
-    "model.memory_start": "zeros",
-  },
+# split's 149 pairs divide by none of the segments. The mixers and encodings
+# themselves are compared in `tests/conformance`.
+CASES = {
+  "masked": (16, 8, {"model.untie_biases": True, "eval.clamp_len": 5}),
+  "documents": (
+    *(10, 4),
+    {"data.reset_at_documents": True, "model.pre_norm": True},
+  ),
+  "same_length": (
+    *(10, 8),
+    {
+      "eval.same_length": True,
+      "model.same_length_window": "mem_len",
+      "model.cutoffs": (5, 11),
+      "model.div_val": 2,
+    },
+  ),
+  "zeros": (3, 7, {"model.memory_start": "zeros", "eval.same_length": True}),
+  "warm_up": (0, 8, {"eval.warmup_len": 20, "eval.segments_per_call": 3}),
+  "context": (0, 8, {"eval.context_len": 6, "eval.mem_len": (0,)}),
+  "hybrid": (
+    *(10, 8),
+    {
+      "model.layers": ("lstm", "attention:4"),
+      "data.reset_at_documents": True,
+    },
+  ),
 }
 
 
-RECURRENT = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
-
-
-def score(data_dir, memory, *, mem_len, segment_len, variant):
-  """The split's score, and how its memory is kept."""
+@pytest.mark.parametrize("case", CASES)
+def test_cached_keys_and_values_score_as_hidden_states(data_dir, case):
+  mem_len, segment_len, updates = CASES[case]
   config = corpus.config(
-    data_dir,
-    **VARIANTS[variant],
-    **{"eval.memory": memory, "eval.segment_len": segment_len},
+    data_dir, **updates, **{"eval.segment_len": segment_len}
   )
   mesh = mesh_lib.make_mesh(config.mesh)
+  params = tiny.params(config.model)
+  scores, states = {}, {}
   with jax.set_mesh(mesh):
-    made = evaluator.Evaluator(config, mesh, mem_len=mem_len)
-    start = made.start(made.freeze(tiny.params(config.model)))
-  result = splits.score(config, mem_len=mem_len)
-  return result, jax.tree.map(np.shape, start)
-
-
-@pytest.mark.parametrize(("variant", "mem_len", "segment_len"), CASES)
-def test_cached_keys_and_values_score_as_hidden_states(
-  data_dir, variant, mem_len, segment_len
-):
-  found = {
-    memory: score(
-      data_dir,
-      memory,
-      mem_len=mem_len,
-      segment_len=segment_len,
-      variant=variant,
-    )
-    for memory in ("hidden", "key_value")
-  }
-  hidden, cached = found["hidden"][0], found["key_value"][0]
-  assert found["hidden"][1] != found["key_value"][1]
-  assert cached.num_tokens == hidden.num_tokens == 149
+    for memory in ("hidden", "key_value"):
+      chosen = load.replaced(config, {"eval.memory": memory})
+      made = evaluator.Evaluator(chosen, mesh, mem_len=mem_len)
+      states[memory] = jax.eval_shape(made.start, made.freeze(params))
+      scores[memory] = made(params)
+  assert type(states["hidden"]) is network.State
+  assert type(states["key_value"]) is reader.State
+  assert scores["key_value"].num_tokens == scores["hidden"].num_tokens == 149
   # Sums of the same float32 products in another order.
-  assert cached.nll == pytest.approx(hidden.nll, rel=2e-6)
-
-
-@pytest.mark.parametrize("variant", ["masked", "absolute"])
-def test_without_a_choice_the_device_decides(data_dir, variant):
-  found = {
-    memory: score(data_dir, memory, mem_len=8, segment_len=8, variant=variant)
-    for memory in ("auto", "key_value")
-  }
-  assert found["auto"][1] == found["key_value"][1]
+  assert scores["key_value"].nll == pytest.approx(
+    scores["hidden"].nll, rel=2e-6
+  )
 
 
 @pytest.mark.parametrize(
@@ -114,9 +82,13 @@ def test_without_a_choice_the_device_decides(data_dir, variant):
     ("TPU v5 lite", 1, {"model.attention": "reference"}, "hidden"),
     ("TPU v5 lite", 1, {"eval.memory": "hidden"}, "hidden"),
     ("TPU v4", 1, {"eval.memory": "key_value"}, "key_value"),
-    ("TPU v5 lite", 1, {"model.memory_lens": ((1, 30), (1, 0))}, "hidden"),
-    ("TPU v5 lite", 1, RECURRENT, "hidden"),
-    ("cpu", 1, RECURRENT, "key_value"),
+    ("TPU v5 lite", 1, {"model.layers": ("lstm", "attention")}, "key_value"),
+    # R is 64 where the limit is 30.
+    (
+      *("TPU v5 lite", 1),
+      {"model.layers": ("attention:30", "attention")},
+      "hidden",
+    ),
   ],
 )
 def test_a_tpu_keeps_keys_and_values_where_one_kernel_attends_to_them(
@@ -131,7 +103,8 @@ def test_a_tpu_keeps_keys_and_values_where_one_kernel_attends_to_them(
     devices=np.array([types.SimpleNamespace(device_kind=device)]),
     shape={"data": 1, "fsdp": 1, "tensor": tensor},
   )
-  assert scorer.memory_kind(config, mesh, mem_len=96) == expected
+  caches_keys = evaluator.caches_keys(config, mesh, mem_len=96)
+  assert caches_keys is (expected == "key_value")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +121,7 @@ def test_parameters_are_scored_without_a_copy(data_dir, memory, dtype):
     params = jax.device_put(params, mesh_lib.parameters(mesh, params))
     frozen = made.freeze(params)
   if memory == "key_value":  # Query, key and value of layers are joined.
-    frozen, params = frozen.params, dict(params)
+    frozen, params = frozen.outside, dict(params)
     del params["layers"]
   pairs = zip(*map(jax.tree.leaves, (params, frozen)), strict=True)
   kept = [
