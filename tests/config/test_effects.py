@@ -110,7 +110,7 @@ CASES = {
   "model.init_std": (0.1, {}),
   "model.projection_init_std": (0.1, {"model.embed_dim": 6}),
   "model.dtype": ("bfloat16", {}),
-  "model.attention": ("reference", {}),
+  "model.attention": ("pallas", {}),
   "model.remat": ("full", {}),
   "model.scan_unroll": (2, DEEP),
   "data.reset_at_documents": (True, {}),

@@ -111,7 +111,7 @@ def test_without_a_choice_the_device_decides(data_dir, variant):
     ("TPU v4", 1, {}, "hidden"),
     ("TPU v5 lite", 2, {}, "hidden"),
     ("TPU v5 lite", 1, {"eval.segment_len": 24}, "hidden"),  # R is 120.
-    ("TPU v5 lite", 1, {"model.attention": "reference"}, "hidden"),
+    ("TPU v5 lite", 1, {"model.attention": "xla"}, "hidden"),
     ("TPU v5 lite", 1, {"eval.memory": "hidden"}, "hidden"),
     ("TPU v4", 1, {"eval.memory": "key_value"}, "key_value"),
     ("TPU v5 lite", 1, {"model.memory_lens": ((1, 30), (1, 0))}, "hidden"),

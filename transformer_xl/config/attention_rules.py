@@ -3,7 +3,6 @@
 import operator
 
 from transformer_xl import errors
-from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 
 # Settings of attention, at the value that is nothing to a recurrent network.
@@ -39,7 +38,6 @@ def check(config: schema.ExperimentConfig) -> None:
   A recurrent network would silently ignore it.
   """
   if config.model.has_attention:
-    _check_cudnn(config.model)
     return
   kind = config.model.kind
   for name, value in _OF_ATTENTION.items():
@@ -64,23 +62,4 @@ def check(config: schema.ExperimentConfig) -> None:
     raise errors.UserError(
       f"mesh.tensor={config.mesh.tensor} would leave the matrices of model.kind"
       f"={kind} whole; set --config.mesh.tensor=1."
-    )
-
-
-def _check_cudnn(model: schema.ModelConfig) -> None:
-  """Raises for attention that `model.kernels.cudnn` cannot compute."""
-  if model.attention != "cudnn":
-    return
-  if model_fields.ENCODINGS[model.encoding].scores_distances:
-    raise errors.UserError(
-      "model.attention=cudnn has no scores by distance, which model.encoding="
-      f"{model.encoding} needs; set --config.model.encoding=rope, or "
-      "--config.model.attention=auto."
-    )
-  if model.attention_dropout_rate:
-    raise errors.UserError(
-      "model.attention=cudnn drops no attention weights, but model."
-      f"attention_dropout_rate={model.attention_dropout_rate}; set "
-      "--config.model.attention_dropout_rate=0.0, or "
-      "--config.model.attention=auto."
     )

@@ -203,7 +203,7 @@ def _model(config, is_per_lane) -> network.Network:
     is_tpu = device.device_kind().startswith("TPU")
     kernel = ("pallas", "auto") if is_tpu else ("pallas",)
     if config.model.attention in kernel:  # It cannot batch over parameters.
-      config = load.replaced(config, {"model.attention": "chunked"})
+      config = load.replaced(config, {"model.attention": "xla"})
   return sums_lib.make_model(config)
 
 
