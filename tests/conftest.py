@@ -37,6 +37,7 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.model.attention",
     "transformer_xl.model.dropout",
     "transformer_xl.model.encodings.distances",
+    "transformer_xl.model.kernels.dispatch",
     "transformer_xl.model.kernels.ring",
     "transformer_xl.model.block",
     "transformer_xl.model.mixers.attention",

@@ -241,16 +241,18 @@ def attention(
   """Four-term attention of T queries to K = m + T keys, [T, H, Dh].
 
   `position_key` maps a distance to a projected encoding [H, Dh]. With `slopes`,
-  one a head, every token of distance lowers a scaled score by its slope.
+  one a head, every token of distance lowers a scaled score by its slope. Keys
+  are visible up to the distance `window`, which may be one for each query.
   """
   length, heads, width = query.shape
+  windows = np.broadcast_to(window, length)
   remembered = len(key) - length
   result = np.zeros(query.shape)
   for head, i in itertools.product(range(heads), range(length)):
     visible, scores = [], []
     for j in range(len(key)):
       distance = remembered + i - j
-      if 0 <= distance <= window:
+      if 0 <= distance <= windows[i]:
         content = (query[i, head] + content_bias[head]) @ key[j, head]
         towards = query[i, head] + position_bias[head]
         position = towards @ position_key(distance)[head]

@@ -106,7 +106,7 @@ CASES = {
   "model.layer_norm_epsilon": (0.1, {}),
   "model.init_std": (0.1, {}),
   "model.dtype": ("bfloat16", {}),
-  "model.attention": ("reference", {}),
+  "model.attention": ("pallas", {}),
   "model.remat": ("full", {}),
   "model.scan_unroll": (2, DEEP),
   "data.reset_at_documents": (True, {}),

@@ -40,7 +40,7 @@ ALL = STATES | {
 LOCKED = {"model.locked_dropout": True}
 RECURRENT = {**STATES, "train.mem_len": 1, "eval.mem_len": (1,)}
 NETWORKS = {
-  "relative": {**ALL, "model.attention": "reference"},
+  "relative": {**ALL, "model.attention": "xla"},
   "kernel": {**ALL, "model.attention": "pallas", "model.remat": "attention"},
   "relative_tied": {**ALL, **LOCKED, "model.encoding": "relative_tied"},
   "groups": {**ALL, "model.memory_lens": ((1, 2), (1, 0))},

@@ -120,10 +120,7 @@ class ModelConfig:
   dtype: str = field("float32", ("float32", "bfloat16", "auto"))
   """Number format of the computation; parameters stay float32. A run that
   starts with auto takes bfloat16 where that is fast (docs/kernels.md)."""
-  attention: str = field(
-    "auto",
-    ("auto", "reference", "head_major", "chunked", "pallas", "cudnn"),
-  )
+  attention: str = field("auto", ("auto", "xla", "pallas"))
   """Implementation of attention; auto chooses by device (docs/kernels.md)."""
   remat: str = field("none", ("none", "full", "dots", "attention"))
   """What the backward pass computes again to save memory: nothing, whole

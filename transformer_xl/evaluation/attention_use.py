@@ -96,7 +96,7 @@ def read_segment(
     terms = jax.lax.map(_layer_terms, place.factors)
     total = terms.content + terms.distance
     total += terms.content_bias + terms.distance_bias
-    weights = jax.vmap(attention.visible_softmax)(total, place.reach)
+    weights = jax.vmap(_weights)(total, place.reach)
     found.append((terms, weights))
   longest = max(weights.shape[-1] for _, weights in found)
 
@@ -119,16 +119,16 @@ def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   terms = Terms(content, *[jnp.zeros_like(content)] * 3)
   keys, biases, slopes = distance or encoding.DistanceTerms()
   if keys is not None:
+    keys = jnp.pad(keys, ((1, 0), (0, 0), (0, 0)))  # See `rel_shift`.
     scores = jnp.einsum("bthd,khd->bhtk", query, keys)
     terms = terms._replace(distance=attention.rel_shift(scores))
   if biases is not None:
     u_key = jnp.einsum("hd,bkhd->bhk", biases[0], key)[:, :, None]
     v_distance = jnp.einsum("hd,khd->hk", biases[1], keys)[None, :, None]
-    u_key, v_distance = (
-      jnp.broadcast_to(term, content.shape) for term in (u_key, v_distance)
-    )
+    v_distance = jnp.broadcast_to(v_distance, (*content.shape[:3], len(keys)))
     terms = terms._replace(
-      content_bias=u_key, distance_bias=attention.rel_shift(v_distance)
+      content_bias=jnp.broadcast_to(u_key, content.shape),
+      distance_bias=attention.rel_shift(v_distance),
     )
   scale = query.shape[-1] ** -0.5
   terms = jax.tree.map(lambda term: term * scale, terms)
@@ -139,6 +139,13 @@ def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   return terms._replace(
     distance_bias=jnp.broadcast_to(-penalties, content.shape)
   )
+
+
+def _weights(
+  scores: jt.Float[shapes.Array, "B H T K"], reach: shapes.Reach
+) -> jt.Float[shapes.Array, "B H T K"]:
+  by_head = jnp.swapaxes(scores, 0, 1)
+  return jnp.swapaxes(attention.visible_softmax(by_head, reach), 0, 1)
 
 
 def memory_mass(

@@ -84,15 +84,15 @@ def of_attention(
 
 
 def drop_weights(
-  weights: jt.Float[shapes.Array, "B H T K"],
+  weights: jt.Float[shapes.Array, "H B T K"],
   dropout: AttentionDropout | None,
   *,
   first_query: int,
-) -> jt.Float[shapes.Array, "B H T K"]:
+) -> jt.Float[shapes.Array, "H B T K"]:
   """Drops attention weights; the first row is that of query `first_query`."""
   if dropout is None:
     return weights
-  return _drop(weights, dropout.seeds, dropout.rate, False, first_query)
+  return _drop(weights, dropout.seeds.T, dropout.rate, False, first_query)
 
 
 def kept(

@@ -2,8 +2,8 @@
 
 Everything but `call` runs inside a Pallas kernel, on values in registers and
 VMEM. Shapes: Bq queries and Bk keys of a tile, W rows of its window, C lanes of
-a block of G heads. `reach` [Bq, 1] holds the queries' largest visible distances
-(see `memory.reach`), and `start` is the first query of their block.
+a block of G heads. `reach` [Bq, 1] holds the queries' largest visible
+distances.
 """
 
 import functools
@@ -173,70 +173,30 @@ def biased(
 
 
 def visible(
-  reach: Any, tile: tiling_lib.Tile, start: int, tiling: tiling_lib.Tiling
+  reach: jax.Array, tile: tiling_lib.Tile, tiling: tiling_lib.Tiling
 ) -> jax.Array:
   """Which keys of a tile each query may attend to, [Bq, Bk]."""
-  position = tiling.mem_len + start  # Counted like the keys'.
-  query = _iota(reach.shape, 0) + position
-  key = _iota((1, tile.num_keys), 1) + tile.keys.start
-  result = key >= query - reach
-  if tile.keys.stop > position + 1:
-    result &= key <= query
-  return result
+  query = _iota(reach.shape, 0) + tiling.mem_len + tile.start
+  key = _iota((1, tile.num_keys), 1)
+  return (key >= query - reach) & (key <= query)
 
 
-def dropout(
-  seeds_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
-) -> Callable:
-  """A function that applies a head's dropout to the values of a tile."""
+def kept_weights(
+  seeds_ref: Any, head: int, tile: tiling_lib.Tile, tiling: tiling_lib.Tiling
+) -> jax.Array | None:
+  """Which of a head's weights dropout keeps, [Bq, Bk]; None for all."""
   if not tiling.dropout_rate:
-    return lambda values, tile: values
+    return None
   first = pl.program_id(0) * tiling.heads_per_block
   seed = seeds_ref[pl.program_id(1), first + head]
-  query = _iota((tiling.query_block, 1), 0) + start
-
-  def drop(values, tile):
-    key = _iota((1, tile.num_keys), 1) + tile.keys.start
-    kept = dropout_lib.kept(seed, query, key, rate=tiling.dropout_rate)
-    return jnp.where(kept, values, 0)
-
-  return drop
+  query = _iota((tiling.query_block, 1), 0) + tile.start
+  key = _iota((1, tile.num_keys), 1)
+  return dropout_lib.kept(seed, query, key, rate=tiling.dropout_rate)
 
 
-def penalties(
-  slopes_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
-) -> Callable:
-  """A function that lowers a head's scores of a tile by their distances."""
-  if slopes_ref is None:
-    return lambda scores, tile: scores
-  first = pl.program_id(0) * tiling.heads_per_block
-  slope = slopes_ref[first + head] * LOG2E
-  query = _iota((tiling.query_block, 1), 0) + tiling.mem_len + start
-
-  def penalise(scores, tile):
-    key = _iota((1, tile.num_keys), 1) + tile.keys.start
-    return scores - slope * (query - key).astype(jnp.float32)
-
-  return penalise
-
-
-def over_tiles(
-  add: Callable, carry: Any, reach: Any, start: int, tiling: tiling_lib.Tiling
-) -> Any:
-  """Updates the carry to `add(tile, carry)` for each tile that a query can see.
-
-  Tiles with the keys of the block's own queries are always visible.
-  """
-  position = tiling.mem_len + start
-  for tile in tiling.tiles(start):
-    add_tile, end = functools.partial(add, tile), tile.keys.stop
-    if end > position:
-      carry = add_tile(carry)
-    else:
-      query = _iota(reach.shape, 0) + position
-      is_seen = jnp.min(query - reach) < end
-      carry = jax.lax.cond(is_seen, add_tile, lambda carry: carry, carry)
-  return carry
+def drop(values: jax.Array, kept: jax.Array | None) -> jax.Array:
+  """Zeros in place of what dropout does not keep; the rest is not scaled."""
+  return values if kept is None else jnp.where(kept, values, 0)
 
 
 def product(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
@@ -247,24 +207,31 @@ def product(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
 
 def scores(
   refs: Any,
-  content: Any,
-  position: Any,
+  head: int,
+  content: jax.Array,
+  position: jax.Array,
   tile: tiling_lib.Tile,
   tiling: tiling_lib.Tiling,
 ) -> jax.Array:
-  """Content and position terms of one head, before the mask, [Bq, Bk].
+  """All terms of one head's scores, before the mask, [Bq, Bk].
 
-  `content` and `position` are its queries for either, [Bq, C].
+  `content` and `position` are its queries for either term, [Bq, C].
   """
-  content = product(content, refs.key[tile.keys], 1, 1)
-  if not tiling.has_positions:
-    return content
-  position = product(position, refs.position_key[tile.window], 1, 1)
-  # Key j of row i is column Bq - 1 - i + j of the window.
-  rows, columns = position.shape
-  shift = columns - (rows - 1)
-  shifted = roll_rows(position, shift, interpret=tiling.interpret)
-  return content + shifted[:, : tile.num_keys]
+  result = product(content, refs.key[: tile.num_keys], 1, 1)
+  if tiling.has_positions:
+    by_window = product(position, refs.position_key[tile.window], 1, 1)
+    # Key j of row i is column Bq - 1 - i + j of the window.
+    rows, columns = by_window.shape
+    shift = columns - (rows - 1)
+    shifted = roll_rows(by_window, shift, interpret=tiling.interpret)
+    result += shifted[:, : tile.num_keys]
+  if refs.slopes is not None:
+    first = pl.program_id(0) * tiling.heads_per_block
+    slope = refs.slopes[first + head] * LOG2E
+    query = _iota((tiling.query_block, 1), 0) + tiling.mem_len + tile.start
+    key = _iota((1, tile.num_keys), 1)
+    result -= slope * (query - key).astype(jnp.float32)
+  return result
 
 
 def to_window_upside_down(
