@@ -34,7 +34,6 @@ def get_config(name: str = "") -> ml_collections.ConfigDict:
     {
       **without_memory,
       "mem_len": 0,
-      "eval_mem_len": 0,
       "log_memory_use": False,
     }
   )

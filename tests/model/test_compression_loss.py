@@ -26,7 +26,6 @@ def gradient(model, params, state, tokens):
       segment[:, 1:],
       state,
       jnp.zeros(segment[:, 1:].shape, bool),
-      before_dropout=False,
       dropout_lanes=None,
       method="training_losses",
     )
