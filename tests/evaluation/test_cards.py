@@ -264,7 +264,7 @@ def test_a_card_prints_what_is_unusual(data_dir, caplog):
   }
   unusual |= COMPRESSIVE | {"model.layers": ("lstm", "compressive")}
   parts = ("parameters ema", "warmup_len 3", "temperature 1.08", "window mem_")
-  parts += ("memory 8 in layers lstm,compressive (function conv, rate 4, slots",)
+  parts += ("memory 8 in layers lstm,compressive (function conv, rate 4",)
   config = corpus.config(data_dir)
   cards_lib.log(make_card(config, 100.0))
   assert not any(part in caplog.text for part in parts)

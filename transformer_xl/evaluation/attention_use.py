@@ -15,7 +15,9 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import attention_rules
 from transformer_xl.config import load
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
@@ -25,6 +27,7 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import attention
 from transformer_xl.model import network
 from transformer_xl.model.encodings import encoding
+from transformer_xl.model.mixers import table
 
 
 class Terms(NamedTuple):
@@ -151,7 +154,10 @@ def _weights(
 def memory_mass(
   weights: jt.Float[shapes.Array, "N B H T K"],
 ) -> jt.Float[shapes.Array, "N"]:
-  """The share of each layer's attention weights on memory, the first keys."""
+  """The share of each layer's attention weights on memory, the first keys.
+
+  All layers that attend are in front, N.
+  """
   mem_len = weights.shape[-1] - weights.shape[-2]
   return jnp.mean(jnp.sum(weights[..., :mem_len], axis=-1), axis=(1, 2, 3))
 
@@ -170,6 +176,13 @@ class Report:
         "train.log_memory_use needs a memory: train.mem_len is 0; set "
         "--config.train.log_memory_use=False."
       )
+    attention_rules.require(config.model, "train.log_memory_use")
+    # The numbers of the layers that attend, from 1.
+    self._numbers = [
+      number
+      for number, layer in enumerate(table.all_layers(config.model), start=1)
+      if mixer_fields.MIXERS[layer.name].attends
+    ]
     self._without = evaluator_lib.Evaluator(config, mesh, mem_len=0)
     self._sharding = mesh_lib.segments(mesh)
     segment_len = min(config.eval.segment_len, mem_len)
@@ -192,14 +205,17 @@ class Report:
     self._read = jax.jit(read, compiler_options=mesh_lib.compiler_options(mesh))
 
   def __call__(self, params: shapes.PyTree) -> dict[str, float]:
-    """Returns each layer's share of attention, and the loss without memory."""
+    """Returns each layer's share of attention, and the loss without memory.
+
+    Layers without attention have no share.
+    """
     score, memory = self._without(params), self._start(params)
     for step in range(self._num_steps):
       read = streams.device_segments(self._stream, step, 1, self._sharding)
       segment = jax.tree.map(lambda array: array[0], read)
       memory, shares = self._read(params, memory, segment)
     layers = {
-      f"memory_share_layer_{n}": float(share)
-      for n, share in enumerate(shares, start=1)
+      f"memory_share_layer_{number}": float(share)
+      for number, share in zip(self._numbers, shares, strict=True)
     }
     return {"nll_without_memory": score.nll / score.num_tokens, **layers}
