@@ -123,7 +123,7 @@ def test_programs_can_be_traced(make_config, name, count):
       *(evaluation.segments_per_call, evaluation, evaluation.segment_len),
       has_weights=True,
     )
-    _, sums = jax.eval_shape(made.score, made._frozen, made._memory, segments)
+    _, sums = jax.eval_shape(made.score, made._frozen, made._state, segments)
   assert sums.nll.shape == ()
 
 

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from tests import tiny
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
 from transformer_xl.planning import hlo_cost
 
 PROGRAM = """\
@@ -14,7 +14,7 @@ HloModule jit_f, is_scheduled=true
 
 %body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
   %a = f32[8]{0:T(256)} fusion(%p), kind=kLoop, calls=%fused, \
-metadata={op_name="jit(f)/transpose(jvp(TransformerXL.nll))/while/body/layers\
+metadata={op_name="jit(f)/transpose(jvp(Network.nll))/while/body/layers\
 /feed_forward/dot_general"}, \
 backend_config={"estimated_cycles":"10"}
   %r = bf16[4,8]{1,0} all-reduce(%a), to_apply=%add
@@ -162,12 +162,12 @@ def test_products_are_counted_without_padding(product, flops):
 def test_a_model_without_kernels_executes_its_own_products():
   config = tiny.model_config(num_layers=3)
   tokens, targets, memory = tiny.inputs(config)
-  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
+  model = network.Network(config)
   score = functools.partial(model.apply, method="nll")
   params = {"params": tiny.params(config)}
   compiled = jax.jit(score).lower(params, tokens, targets, memory).compile()
   lanes, segment = tokens.shape
-  context = segment + memory.hiddens.shape[2]
+  context = segment + tiny.MEMORY
   width = config.num_heads * config.head_dim
   projections = 2 * lanes * segment + 2 * lanes * context + context
   layer = (
