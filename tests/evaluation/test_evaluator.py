@@ -79,7 +79,7 @@ def test_cached_keys_and_values_score_as_hidden_states(data_dir, case):
     ("TPU v4", 1, {}, "hidden"),
     ("TPU v5 lite", 2, {}, "hidden"),
     ("TPU v5 lite", 1, {"eval.segment_len": 24}, "hidden"),  # R is 120.
-    ("TPU v5 lite", 1, {"model.attention": "reference"}, "hidden"),
+    ("TPU v5 lite", 1, {"model.attention": "xla"}, "hidden"),
     ("TPU v5 lite", 1, {"eval.memory": "hidden"}, "hidden"),
     ("TPU v4", 1, {"eval.memory": "key_value"}, "key_value"),
     ("TPU v5 lite", 1, {"model.layers": ("lstm", "attention")}, "key_value"),

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer_xl.config import mixer_fields
+
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
 _INSTRUCTION = re.compile(
   r"^\s+(?:ROOT )?%(\S+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$"
@@ -42,19 +44,20 @@ _WIDTHS = {"pred": 1, "s8": 1, "u8": 1} | {"f64": 8, "s64": 8, "u64": 8}
 _WIDTHS |= {"bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 _OPERATION = re.compile(r'op_name="([^"]*)"')
 # Parts of a model by what occurs in JAX's name of an operation; the first
-# that does. What is outside the layers and has no other part is the softmax.
+# that does. Places of a pattern are numbered from the second on, as in
+# attention_1. What is outside the layers and has no other part is the softmax.
 _PARTS = (
   ("optimizer", "/optimizer/"),
-  ("saved for the backward pass", "/jit(dynamic_update_index_in_dim)/"),
-  ("read of one layer from all", "/jit(dynamic_index_in_dim)/"),
-  ("norms", "_norm/"),
-  ("attention", "/attention/"),
-  ("feed-forward", "/feed_forward/"),
+  *((name, rf"\b{name}(_\d+)?/") for name in mixer_fields.MIXERS),
+  ("saved for the backward pass", r"/jit\(dynamic_update_index_in_dim\)/"),
+  ("read of one layer from all", r"/jit\(dynamic_index_in_dim\)/"),
+  ("norms", r"_norm(_\d+)?/"),
+  ("feed-forward", r"/feed_forward(_\d+)?/"),
   ("embedding", "/embedding/"),
   ("softmax", "/head/"),
   ("softmax", "/tail_"),
-  ("other", "TransformerXL._read/"),
-  ("softmax", "TransformerXL."),
+  ("other", r"Network\._read/"),
+  ("softmax", r"Network\."),
 )
 _START = "AsyncCollectiveStart"
 COLLECTIVES = (
@@ -208,7 +211,7 @@ def _part(text: str) -> tuple[str, str]:
   """The part of the model that an instruction belongs to, and its pass."""
   match = _OPERATION.search(text)
   name = match[1] if match else ""
-  parts = (part for part, mark in _PARTS if mark in name)
+  parts = (part for part, mark in _PARTS if re.search(mark, name))
   direction = "backward" if "transpose(" in name else "forward"
   return next(parts, "other"), direction
 
