@@ -17,7 +17,6 @@ from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import evaluator
 from transformer_xl.report import attention
 from transformer_xl.report import reading
 
@@ -77,7 +76,8 @@ def segment():
   config = tiny.config_dict()
   config.model.vocab_size = 23
   config = load.from_config_dict(config)
-  model, params = evaluator.make_network(config), tiny.params(config.model)
+  model = evaluator.make_network(config, inspects=True)
+  params = tiny.params(config.model)
   tokens, targets, memory = tiny.inputs(config.model)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   resets = np.zeros(tokens.shape, bool)
