@@ -11,7 +11,7 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import context_windows
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
+from transformer_xl.workdir import trained_model
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 
@@ -22,7 +22,7 @@ def make(data_dir, **updates):
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   mesh = mesh_lib.make_mesh(config.mesh)
   params = tiny.params(config.model)
-  subject = evaluate.Subject(config, mesh, params, 0, "byte")
+  subject = trained_model.TrainedModel(config, mesh, params, step=0)
   return subject, np.asarray(file.tokens)
 
 

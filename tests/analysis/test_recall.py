@@ -19,8 +19,7 @@ from transformer_xl.data import recall as recall_data
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import sums
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 LONGEST = 32
@@ -103,9 +102,10 @@ def test_the_end_of_a_curve_is_where_it_first_falls_below_a_half():
 
 
 COMPRESSED = {
-  "model.compression": "mean",
-  "model.compression_rate": 5,
-  "eval.compressed_len": 2,
+  "model.layers": ("compressive",),
+  "model.compressive.function": "mean",
+  "model.compressive.rate": 5,
+  "model.compressive.slots": 2,
   "train.segment_len": 10,  # A multiple of the rate.
 }
 
@@ -131,7 +131,6 @@ def test_guesses_are_those_of_the_equations(data, tmp_path, lanes, compressed):
       tokens[None, start : start + 5],
       lane,
       mem_len=4,
-      compressed_len=config.eval.compressed_len,
     )
     part = slice(start, start + 5)
     targets = tokens[start + 1 : start + 6]
@@ -149,9 +148,9 @@ def test_guesses_are_those_of_the_equations(data, tmp_path, lanes, compressed):
     (COMPRESSED, 5, 4 + 2 * (5 + 2 * 5)),
     (COMPRESSED, 4, 4 + (4 + 2 * 5) + 15),
     (COMPRESSED, 0, 4),
-    ({"model.memory_lens": ((1, 5), (1, 0))}, 10, 4 + 5 + 10),
-    ({"model.memory_lens": ((1, 3), (1, 0))}, 8, 4 + 3 + 10),
-    ({"model.kind": "lstm", "eval.mem_len": (1,)}, 1, None),
+    ({"model.layers": ("attention:5", "attention")}, 10, 4 + 5 + 10),
+    ({"model.layers": ("attention:3", "attention")}, 8, 4 + 3 + 10),
+    ({"model.layers": ("lstm", "attention")}, 1, None),
   ],
 )
 def test_a_query_reaches_through_the_memories_of_all_layers(
@@ -167,9 +166,9 @@ def test_a_query_reaches_through_the_memories_of_all_layers(
   [
     ({}, 7),
     (COMPRESSED, 4),
-    ({"model.memory_lens": ((1, 3), (1, 0))}, 8),
+    ({"model.layers": ("attention:3", "attention")}, 8),
   ],
-  ids=["plain", "compressed", "memory_lens"],
+  ids=["plain", "compressed", "limits"],
 )
 def test_the_farthest_token_that_matters_is_at_the_reach(updates, mem_len):
   """The last guess of a segment depends on it, and on none before."""
@@ -179,11 +178,8 @@ def test_the_farthest_token_that_matters_is_at_the_reach(updates, mem_len):
   read = jax.jit(functools.partial(model.apply, method="log_probs"))
 
   def last(text):
-    memory = kinds.empty_memory(
-      config.model,
-      batch_size=1,
-      mem_len=mem_len,
-      compressed_len=config.eval.compressed_len,
+    memory = network.empty_state(
+      config.model, batch_size=1, mem_len=mem_len, step_len=5
     )
     for part in np.split(text, 10, axis=1):
       params = {"params": tiny.params(config.model)}
@@ -201,13 +197,16 @@ def test_runs_are_compared_with_their_own_memories(data, tmp_path):
   data_dir, *_ = data
   group = {"analysis.group": (f"{tmp_path}/b",), "eval.mem_len": (4, 0)}
   config = runs.write(data_dir, tmp_path / "a", **RUN | COMPRESSED | group)
-  other = {"model.memory_lens": ((1, 3), (1, 0)), "eval.mem_len": (8,)}
+  limits = ("attention:3", "attention")
+  other = {"model.layers": limits, "eval.mem_len": (8,)}
   runs.write(data_dir, tmp_path / "b", **RUN | other)
   result = recall.run(config, str(tmp_path / "a"))
   curves = [(one["name"], one["mem_len"]) for one in result["curves"]]
   assert curves == [("a", 4), ("a", 0), ("b", 8)]
   memories = [
-    *("4 and 2 slots of 5 (mean)", "0", "8, memory_lens ((1, 3), (1, 0))"),
+    "4 in layers compressive (function mean, rate 5, slots 2)",
+    "0 in layers compressive",
+    "8 in layers attention:3,attention",
   ]
   _, labels = recall.draw(result).axes[0].get_legend_handles_labels()
   names = zip("aab", memories, strict=True)

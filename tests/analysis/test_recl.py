@@ -14,18 +14,16 @@ from hypothesis import strategies as st
 
 from tests import corpus
 from tests import oracle
-from tests import oracle_recurrent
 from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import recl
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
 from transformer_xl.model import network
-from transformer_xl.model import transformer_xl
+from transformer_xl.workdir import trained_model
 
-LSTM = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
+LSTM = {"model.layers": ("lstm",), "train.mem_len": 1, "eval.mem_len": (1,)}
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 
 
@@ -100,7 +98,7 @@ def read(folder, contexts, **updates):
   )
   mesh = mesh_lib.make_mesh(config.mesh)
   params = tiny.params(config.model)
-  subject = evaluate.Subject(config, mesh, params, 0, "byte")
+  subject = trained_model.TrainedModel(config, mesh, params, step=0)
   return config, recl.measure(subject, contexts)
 
 
@@ -116,7 +114,7 @@ def tokens_of(config):
     ({"model.encoding": "relative"}, 5),
     ({"model.encoding": "absolute"}, 8),
     (LSTM, 5),
-    (LSTM | {"model.kind": "qrnn"}, 5),
+    (LSTM | {"model.layers": ("qrnn", "attention")}, 5),
   ],
 )
 def test_losses_are_those_of_single_tokens_with_a_truncated_context(
@@ -133,16 +131,10 @@ def test_losses_are_those_of_single_tokens_with_a_truncated_context(
   assert losses.shape == (3, 40)
   for index, token in itertools.product(range(3), [8, 9, 20, 47]):
     known = tokens[None, token - contexts[index] : token]
-    if config.model.has_attention:
-      memory = oracle.start(config.model, batch_size=1, mem_len=0)
-      log_probs, _ = oracle.segment(
-        params, config.model, known, memory, mem_len=0
-      )
-    else:
-      states = oracle_recurrent.start(config.model, batch_size=1)
-      log_probs, _ = oracle_recurrent.segment(
-        params, config.model, known, states
-      )
+    memory = oracle.start(config.model, batch_size=1, mem_len=0)
+    log_probs, _ = oracle.segment(
+      params, config.model, known, memory, mem_len=0
+    )
     actual = losses[index, token - 8]
     assert actual == pytest.approx(
       -log_probs[0, -1, tokens[token]], abs=ROUNDING
@@ -164,9 +156,7 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
   config, losses = read(folder, contexts, **{"analysis.context": "attention"})
   tokens, params = tokens_of(config), tiny.params(config.model)
   assert losses.shape == (2, len(tokens) - 6)
-  model = transformer_xl.TransformerXL(
-    config.model, clamp_len=0, same_length=False
-  )
+  model = network.Network(config.model)
   step = jax.jit(functools.partial(model.apply, method="nll"))
   for index, context in enumerate(contexts):
     # Number of visible keys, including the token itself.
@@ -185,14 +175,12 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
     np.testing.assert_allclose(losses[index], expected[5:], atol=ROUNDING)
 
 
-@pytest.mark.parametrize(
-  "updates",
-  [
-    {"model.memory_lens": ((1, 1), (1, 0))},
-    {"eval.context_len": 4, "eval.segment_len": 4, "eval.mem_len": (0,)},
-  ],
-)
-def test_no_other_length_changes_that_of_attention(folder, updates):
+def test_no_other_length_changes_that_of_attention(folder):
+  updates = {
+    "eval.context_len": 4,
+    "eval.segment_len": 4,
+    "eval.mem_len": (0,),
+  }
   contexts = [2, 6]
   attention = {"analysis.context": "attention"}
   _, expected = read(folder, contexts, **attention)

@@ -109,14 +109,14 @@ def test_what_is_not_a_variant_is_one_line(text):
 def test_values_are_literals_or_words():
   variant = study.parse(
     "a-1: model.encoding=rope; train.mem_len=3 ;"
-    "model.memory_lens=((1, 2), (3, 4)); train.same_length=True"
+    "model.layers=('lstm', 'attention'); train.same_length=True"
   )
   assert variant == (
     "a-1",
     {
       "model.encoding": "rope",
       "train.mem_len": 3,
-      "model.memory_lens": ((1, 2), (3, 4)),
+      "model.layers": ("lstm", "attention"),
       "train.same_length": True,
     },
   )

@@ -116,9 +116,7 @@ def test_every_twin_reads_text_as_it_was_trained(
 
   (validation,) = [one["nll"] for one in records if "split" in one]
   assert validation == same
-  (card,) = evaluate.evaluate_loaded(
-    evaluate.load(config, str(tmp_path)), str(tmp_path)
-  )
+  (card,) = evaluate.evaluate(evaluate.load(config, str(tmp_path)))
   assert card["nll"] == same
 
   if not config.train.context_len:  # Scoring reads no context again.
@@ -139,9 +137,9 @@ def test_reading_longer_segments_than_in_training_is_warned_of(
   workdir = str(tmp_path)
   config = tiny_twin("ptb_small", same_text)
   config = load.changed(config, {"eval.segment_len": SEGMENT + 1})
-  longer = {"segment_len": SEGMENT + 2, "mem_len": 0, "compressed_len": 0}
+  longer = {"segment_len": SEGMENT + 2, "mem_len": 0}
   assert loop.train(config, workdir)
-  evaluate.evaluate_loaded(evaluate.load(config, workdir), workdir)
+  evaluate.evaluate(evaluate.load(config, workdir))
   language_model.load(config, workdir, **longer)
   warnings = [one for one in caplog.messages if "no trained positions" in one]
   lengths = [SEGMENT + 1, SEGMENT + 1, SEGMENT + 2]
@@ -173,12 +171,9 @@ def test_a_twin_has_the_size_of_its_experiment_and_the_lengths_of_training(
     *({"encoding": name} for name in model_fields.ENCODINGS),
     {"untie_biases": True},
     {"encoding": "shaw", "num_positions": 200, "cutoffs": (9,), "div_val": 2},
-    {"compression": "conv", "compression_rate": 3},
-    {
-      "encoding": "rope",
-      "position_scale": 0.5,
-      "memory_lens": ((1, 4), (1, 0)),
-    },
+    {"layers": ("compressive",), "compressive.rate": 3},
+    {"layers": ("attention:4", "attention"), "encoding": "rope"},
+    {"layers": ("lstm", "attention")},
   ],
   ids=str,
 )
