@@ -30,7 +30,10 @@ _MEASURED = (
 
 # Settings of memory: a card without memory states none of them.
 _OF_MEMORY = (
-  *("same_length", "compression", "compression_rate", "compressed_len"),
+  "same_length",
+  "compression",
+  "compression_rate",
+  "compressed_len",
 )
 
 

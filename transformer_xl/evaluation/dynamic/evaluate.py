@@ -27,7 +27,8 @@ from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
 
-# Of each lane; from them rms measures the size of training gradients.
+# rms measures the size of training gradients over this many segments of each
+# lane.
 STATISTICS_SEGMENTS = 50
 
 
