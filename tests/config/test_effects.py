@@ -65,6 +65,9 @@ WITHOUT_MEMORY = {"train.mem_len": 0}
 MEAN = {"model.compression": "mean", "model.compression_rate": 2}
 ONE_STATE = {"train.mem_len": 1, "eval.mem_len": (1,)}
 AVERAGE = {"train.ema_decay": 0.5}
+# In a hardly trained model memory changes about one token in a thousand, and
+# all that follow it.
+LONG_SAMPLE = {"generate.num_tokens": 1500, "generate.temperature": 3.0}
 
 # The value of a field, and what it needs beside it.
 CASES = {
@@ -188,8 +191,10 @@ CASES = {
   "generate.top_p": (0.01, {}),
   "generate.repetition_penalty": (50.0, {}),
   "generate.no_repeat_ngram": (1, {}),
-  "generate.mem_len": (0, {}),
-  "generate.compressed_len": (4, {**MEAN, "generate.mem_len": 2}),
+  "generate.mem_len": (0, LONG_SAMPLE),
+  "generate.compressed_len": (
+    *(4, {**MEAN, "generate.mem_len": 2, **LONG_SAMPLE}),
+  ),
   "score.file": ("/dev/null", {}),
   "score.memory": ("carry", {}),
   "score.prefix": ("a", {}),
