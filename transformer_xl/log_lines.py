@@ -58,7 +58,11 @@ def _print_unraisable(problem) -> None:
   JAX's at garbage collection: it is repeated until other code receives it.
   """
   if problem.exc_type is KeyboardInterrupt:
-    repeat = (os.getpid(), signal.SIGINT)
-    threading.Timer(_REPEATED_AFTER_SECONDS, os.kill, repeat).start()
+    # To the main thread: another one would not end what that waits for.
+    repeat = (threading.main_thread().ident, signal.SIGINT)
+    timer = threading.Timer(
+      _REPEATED_AFTER_SECONDS, signal.pthread_kill, repeat
+    )
+    timer.start()
   elif str(problem.exc_value) != "Event loop is closed":
     sys.__unraisablehook__(problem)
