@@ -1,7 +1,6 @@
 """Lines of the log: the time, what is more than information, and the text."""
 
 import logging as stdlib_logging
-import os
 import re
 import signal
 import sys
