@@ -173,7 +173,7 @@ def test_a_description_shows_counts_symbols_and_a_sample(tmp_path, capsys):
   assert f"{30 * 9:,}" in shown
   assert "<eos>" in shown
   assert "too small" in shown
-  with pytest.raises(errors.UserError, match="meta.json is missing"):
+  with pytest.raises(errors.UserError, match="json is missing"):
     describe.describe(tmp_path / "nothing")
 
 
