@@ -26,13 +26,15 @@ def assert_close(actual, expected, *, roundings: float) -> None:
   """
 
   def compare(actual, expected):
-    actual, expected = np.asarray(actual), np.asarray(expected)
+    actual = np.asarray(actual)
+    expected = np.asarray(expected)
     if not jnp.issubdtype(actual.dtype, jnp.floating):
       np.testing.assert_array_equal(actual, expected)
       return
     is_half = actual.dtype == jnp.bfloat16
     rounding = float(jnp.finfo(jnp.bfloat16).eps) if is_half else FLOAT32
-    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    actual = actual.astype(np.float64)
+    expected = expected.astype(np.float64)
     bound = roundings * rounding * np.abs(expected).max(initial=0)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
 

@@ -48,7 +48,8 @@ def make_config(data_dir, name):
 def train(config, mesh):
   """What some updates lead to; also the parameters by themselves."""
   create_state, create_memory = programs.creators(config, mesh)
-  state, memory = create_state(), create_memory()
+  state = create_state()
+  memory = create_memory()
   segments = streams.device_segments(
     sharded.stream(config),
     0,

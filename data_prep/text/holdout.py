@@ -22,7 +22,9 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _FEWEST = 2
 # They may hold this many times more or less text than their fraction.
 _MOST_RATIO = 2
-DEFAULT_FRACTION = 0.05  # Of validation, and of test text.
+# Unless the user gives another, validation text has this part of the text, and
+# test text has as much.
+DEFAULT_FRACTION = 0.05
 
 
 def of_splits(
@@ -109,7 +111,9 @@ def divide(
       split: functools.partial(_documents, text, *limits)
       for split, limits in ranges.items()
     }
-  cuts = [0, *(_cut_at(text, end * total) for end in ends)]
+  cuts = [0]
+  for end in ends:
+    cuts.append(_cut_at(text, end * total))
   return {
     split: functools.partial(_stretch, text, start, stop)
     for split, (start, stop) in zip(

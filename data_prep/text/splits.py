@@ -22,7 +22,8 @@ SPLITS = {
   "test": ("test",),
 }
 _SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
-_MOST_NAMES = 3  # Of each split, in the report.
+# The report names this many files of each split, and counts the others.
+_MOST_NAMES = 3
 
 
 class TextFile(NamedTuple):

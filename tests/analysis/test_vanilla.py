@@ -45,10 +45,11 @@ TINY = {
   "model.project_equal_width": True,
   "model.init_std": 0.5,  # Else no token would make a difference.
   "model.dtype": "float32",
-  **{
-    f"model.{name}_dropout_rate": 0.0
-    for name in (*("input", "output", "projection", "attention", "embedding"),)
-  },
+  "model.input_dropout_rate": 0.0,
+  "model.output_dropout_rate": 0.0,
+  "model.projection_dropout_rate": 0.0,
+  "model.attention_dropout_rate": 0.0,
+  "model.embedding_dropout_rate": 0.0,
   "data.name": corpus.NAME,
   "data.prepare": False,
   "train.batch_size": LANES,

@@ -39,7 +39,10 @@ def large(**updates):
 
 
 def test_cosine_has_the_published_values():
-  """Of WikiText-103 large, whose warm-up is one update later."""
+  """The published rates of WikiText-103 large.
+
+  While the rate warms up, ours is at each of them one update earlier.
+  """
   rate = large(min_learning_rate_ratio=0.01)
   expected = {
     0: 1.5625e-8,

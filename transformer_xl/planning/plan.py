@@ -76,7 +76,8 @@ def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
 
   Padding is neither useful work nor a token that is read.
   """
-  train, length = config.train, round(segment_lengths.of(config).mean)
+  train = config.train
+  length = round(segment_lengths.of(config).mean)
   count = config.updates_per_call
   lowered = lower_updates(config, count=count, devices=devices)
   useful = 3 * network.forward_flops_per_token(

@@ -186,7 +186,8 @@ def _advance(
       run = hooks.evaluation(run, writer)
   compiled: set[tuple[int, ...]] = set()
   pending: tuple[int, step_lib.UpdateMetrics, int] | None = None
-  step, per_call = int(run.state.step), config.updates_per_call
+  step = int(run.state.step)
+  per_call = config.updates_per_call
   each = train.gradient_segments
   while step < train.num_steps and not stop.requested:
     count = min(per_call - step % per_call, train.num_steps - step)

@@ -38,7 +38,8 @@ from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.kernels import device
 from transformer_xl.workdir import trained_model
 
-# Of each lane; from them rms measures the size of training gradients.
+# rms measures the size of training gradients over this many segments of each
+# lane.
 STATISTICS_SEGMENTS = 50
 
 
