@@ -48,6 +48,7 @@ def main(argv):
   gc.callbacks.append(wait)
   gc.collect()
   gc.callbacks.remove(wait)
+  {then}
   time.sleep(60)
 
 command_line.run(main)
@@ -97,8 +98,16 @@ def test_ctrl_c_during_the_imports_is_one_line(tmp_path, module):
   assert interrupted(["-m", module], PYTHONPATH=path) == [LAST]
 
 
-def test_ctrl_c_in_a_callback_that_loses_exceptions_is_one_line():
-  assert interrupted(["-c", COLLECTING]) == [LAST]
+@pytest.mark.parametrize(
+  "then",
+  [
+    "pass",
+    # No other thread can send anything until this is done and sleep begins.
+    "sum(range(3 * 10**7))",
+  ],
+)
+def test_ctrl_c_in_a_callback_that_loses_exceptions_is_one_line(then):
+  assert interrupted(["-c", COLLECTING.format(then=then)]) == [LAST]
 
 
 def test_ctrl_c_in_an_evaluation_is_one_line_and_keeps_results(tmp_path):

@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import threading
+from typing import Any
 
 from absl import logging
 
@@ -57,11 +58,32 @@ def _print_unraisable(problem) -> None:
   JAX's at garbage collection: it is repeated until other code receives it.
   """
   if problem.exc_type is KeyboardInterrupt:
-    # To the main thread: another one would not end what that waits for.
-    repeat = (threading.main_thread().ident, signal.SIGINT)
-    timer = threading.Timer(
-      _REPEATED_AFTER_SECONDS, signal.pthread_kill, repeat
-    )
-    timer.start()
+    _repeat_interrupt()
   elif str(problem.exc_value) != "Event loop is closed":
     sys.__unraisablehook__(problem)
+
+
+def _repeat_interrupt() -> None:
+  """Sends SIGINT to the main thread until Python has called its handler.
+
+  One signal is not enough. If it comes just before the main thread begins to
+  wait, Python would call the handler when that wait is over; the next one ends
+  the wait.
+  """
+  handler = signal.getsignal(signal.SIGINT)
+  is_received = threading.Event()
+
+  def receive(number: int, frame: Any) -> None:
+    is_received.set()
+    signal.signal(signal.SIGINT, handler)
+    if callable(handler):
+      handler(number, frame)
+
+  def send() -> None:
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None  # It has started.
+    while not is_received.wait(_REPEATED_AFTER_SECONDS):
+      signal.pthread_kill(main_thread, signal.SIGINT)
+
+  signal.signal(signal.SIGINT, receive)
+  threading.Thread(target=send, daemon=True).start()
