@@ -28,23 +28,8 @@ def test_analyses_are_at_temperature_1(mode):
 
 # A setting without effect, and the one that gives it an effect.
 NEEDED = [
-  ({"model.compression": "mean"}, {"train.compressed_len": 2}),
-  ({"model.compression": "mean"}, {"generate.compressed_len": 2}),
-  ({"model.compression": "mean"}, {"score.compressed_len": 2}),
-  (
-    {"model.compression_rate": 2},
-    {"model.compression": "max", "train.compressed_len": 2},
-  ),
-  (
-    {"train.compressed_len": 2, "train.mem_len": 0, "model.compression": "max"},
-    {"train.mem_len": 4},
-  ),
   ({"train.init_parameters": "ema"}, {"train.init_from": "run"}),
   ({"train.init_checkpoint": "best"}, {"train.init_from": "run"}),
-  (
-    {"model.memory_lens": ((1, 4),), "train.mem_len": 0},
-    {"train.mem_len": 8},
-  ),
   ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
   (
     {"train.adam_b2": 0.5, "train.optimizer": "sgd"},
