@@ -3,7 +3,6 @@
 import importlib
 import pathlib
 
-import jax
 import pytest
 
 import experiments
@@ -38,10 +37,7 @@ def _config(name: str):
 
 def _count(config) -> int:
   model = load.from_config_dict(config).model
-  params = jax.eval_shape(
-    lambda key: network.init_params(model, key), jax.random.key(0)
-  )
-  return network.num_parameters(params)
+  return network.num_parameters(network.abstract_params(model))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -116,7 +116,7 @@ class DynamicEvaluator:
 
     dynamic = config.eval.dynamic
     per_lane = dynamic.kind != "none" and dynamic.lanes == "apart"
-    reader = _make_reader(config, mem_len, per_lane=per_lane)
+    reader = make_reader(config, mem_len, per_lane=per_lane)
     padded = evaluator_lib.padded(config, mesh)
     start = functools.partial(
       start_state, config=padded, reader=reader, per_lane=per_lane
@@ -328,7 +328,7 @@ def mean_squares(
   return jax.tree.map(lambda leaf: leaf / len(segments.inputs), total)
 
 
-def _make_reader(
+def make_reader(
   config: schema.ExperimentConfig, mem_len: int, *, per_lane: bool
 ) -> reader_lib.Reader:
   """The reader whose parameters may change."""
