@@ -21,7 +21,6 @@ from tests.analysis import runs
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate as evaluation_evaluate
 from transformer_xl.evaluation import scorer as evaluation_scorer
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import scorer as dynamic_scorer

@@ -18,7 +18,6 @@ from tests import sharded  # Also forces eight devices.
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import update as update_lib

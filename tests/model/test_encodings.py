@@ -19,8 +19,8 @@ from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
-from transformer_xl.model import network
 from transformer_xl.model import kv_cache
+from transformer_xl.model import network
 from transformer_xl.model import transformer_xl
 from transformer_xl.model.encodings import table as encodings
 

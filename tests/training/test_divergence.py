@@ -16,7 +16,6 @@ from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.training import divergence

@@ -5,7 +5,8 @@ The mixers themselves are in `model/mixers/`; a test holds that both agree.
 
 from typing import NamedTuple
 
-from transformer_xl.config.fields import field, group
+from transformer_xl.config.fields import field
+from transformer_xl.config.fields import group
 
 
 class MixerRules(NamedTuple):

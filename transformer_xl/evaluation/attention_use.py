@@ -5,7 +5,8 @@ Shapes: as in `shapes`; all layers of a model are in front, N.
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -15,8 +15,8 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import layer_norm
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import table as encodings
-from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import dense
+from transformer_xl.model.kernels import device
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
 

@@ -15,7 +15,8 @@ Shapes: N layers, P places in the pattern of layers, B lanes, T tokens, U
 targets, D model width, V vocabulary.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax

@@ -14,7 +14,8 @@ Shapes: B lanes, T tokens, N layers, D model width, V vocabulary.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -13,7 +13,9 @@ writing into it.
 
 import functools
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
+from typing import ClassVar
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax

@@ -15,7 +15,6 @@ from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 from transformer_xl.workdir import metrics_log
 
-
 _OVERLAP = 8  # Tokens of the prompt that are decoded before the first piece.
 
 

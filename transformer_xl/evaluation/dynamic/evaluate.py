@@ -13,7 +13,8 @@ import functools
 import itertools
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -16,7 +16,10 @@ Shapes: B lanes, T tokens of a segment, K keys, D model width.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any
+from typing import ClassVar
+from typing import NamedTuple
+from typing import Protocol
 
 import flax.linen as nn
 import jax
