@@ -15,7 +15,6 @@ import pytest
 from tests import tiny
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import network
-from transformer_xl.model import transformer_xl
 
 DROPPING = tiny.model_config(dropout_rate=0.25, attention_dropout_rate=0.5)
 
@@ -227,7 +226,7 @@ def test_embedding_dropout_drops_a_word_wherever_it_stands():
   params, (tokens, _, memory) = tiny.params(config), tiny.inputs(config)
   # Each word stands twice, in different lanes.
   tokens = jnp.stack([tokens[0], tokens[0, ::-1]])
-  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
+  model = network.Network(config)
   embedded = model.apply(
     {"params": params}, tokens, method=lambda model, ids: model.embedding(ids)
   )

@@ -13,7 +13,8 @@ from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import sums as sums_lib
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import network
+from transformer_xl.model.mixers import attention
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 
@@ -64,7 +65,12 @@ def start(config):
   shape = (config.model.num_layers, BATCH, MEMORY, config.model.model_dim)
   hiddens = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
   length = jnp.array([0, 3, 6, 6], jnp.int32)
-  return state, memory_lib.Memory(jnp.asarray(hiddens), length)
+  return state, with_hiddens(jnp.asarray(hiddens), length)
+
+
+def with_hiddens(hiddens, length):
+  """A memory whose layers, all alike, have these inputs, [N, B, M, D]."""
+  return network.State((attention.Memory(hiddens),), length)
 
 
 @functools.cache

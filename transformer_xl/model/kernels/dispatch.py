@@ -101,14 +101,16 @@ def _fused(
 
   split = _split(lanes=lanes, heads=heads)
   if split.is_split:
-    rows = P(split.lanes, None, split.heads)
-    per_head = P(split.heads)
-    specs: Any = attention.Inputs(
+    rows: Any = P(split.lanes, None, split.heads)
+    per_head: Any = P(split.heads)
+    by_lane: Any = P(split.lanes)
+    by_width: Any = P(None, split.heads)
+    specs = attention.Inputs(
       query=rows,
       key=rows,
       value=rows,
-      reach=P(split.lanes),
-      position_key=P(None, split.heads),
+      reach=by_lane,
+      position_key=by_width,
       content_bias=per_head,
       position_bias=per_head,
       slopes=per_head,
@@ -174,9 +176,9 @@ def ring_attention(
     return ring.ring_attention(inputs)
 
   if split.is_split:
-    rows = P(split.lanes)
-    whole = P()
-    specs: Any = ring.Inputs(
+    rows: Any = P(split.lanes)
+    whole: Any = P()
+    specs = ring.Inputs(
       query=rows,
       key=rows,
       value=rows,
