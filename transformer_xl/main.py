@@ -118,14 +118,45 @@ def main(argv: list[str]) -> None:
 def _train(config, workdir: str) -> bool:
   """Trains, and runs the modes that follow; False if a signal came."""
   _warn_of_overfitting(config)
+  for mode in config.train.finish_with:
+    _check_later(mode, config)
   if not _run("train", config, workdir):
     return False
   command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
   if config.train.finish_with:
     _share(workdir)
+
+  failures = []
   for mode in config.train.finish_with:
-    _run(mode, config, workdir)
+    try:
+      _run(mode, config, workdir)
+    except errors.UserError as error:  # The modes after it can still run.
+      failures.append(f"--mode={mode}: {error}")
+      logging.error("--mode=%s after training: %s", mode, error)
+  if failures:
+    raise errors.UserError(
+      "training has finished, but not what was to follow it. "
+      + " ".join(failures)
+    )
   return True
+
+
+def _check_later(mode: str, config: schema.ExperimentConfig) -> None:
+  """Raises a UserError if a mode could not run after training.
+
+  What a mode needs besides the checkpoint is there before the first update, so
+  nobody has to train first to learn that it is missing.
+  """
+  rules.check_mode(config, mode)
+  check = getattr(_module(mode), "check", None)
+  if check is None:
+    return
+  try:
+    check(config)
+  except errors.UserError as error:
+    raise errors.UserError(
+      f"{mode} in train.finish_with could not run: {error}"
+    ) from None
 
 
 def _share(workdir: str) -> None:
@@ -238,12 +269,18 @@ def _warn_of_overfitting(config) -> None:
     )
 
 
+def _module(mode: str) -> Any:
+  """The module of a mode, loaded only now."""
+  name, _ = MODES[mode]
+  return importlib.import_module(f"transformer_xl.{name}")
+
+
 def _run(mode: str, config, workdir: str) -> Any:
-  module, function = MODES[mode]
+  _, function = MODES[mode]
   options = {"topology": _TOPOLOGY.value} if mode == "plan" else {}
-  loaded = importlib.import_module(f"transformer_xl.{module}")
+  run_mode = getattr(_module(mode), function)
   try:
-    return getattr(loaded, function)(config, workdir, **options)
+    return run_mode(config, workdir, **options)
   except RuntimeError as error:
     from transformer_xl.planning import shortage
 

@@ -32,6 +32,7 @@ from transformer_xl.analysis import plotting
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
@@ -56,6 +57,24 @@ class Maps(NamedTuple):
   context: np.ndarray  # Tokens [K] of memory and last segment.
 
 
+def check(config: schema.ExperimentConfig) -> None:
+  """Raises a UserError if the memory is empty, or the text is too short."""
+  vocabulary = vocabulary_lib.load(config.data.dataset_dir)
+  mem_len, segment_len = _lengths(config)
+  _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
+
+
+def _lengths(config: schema.ExperimentConfig) -> tuple[int, int]:
+  """The lengths of memory and segment, M and T."""
+  mem_len = max(config.eval.mem_len)
+  if not mem_len:
+    raise errors.UserError(
+      "there is no memory to pay attention to: eval.mem_len is 0; set "
+      "--config.eval.mem_len to the memory of training."
+    )
+  return mem_len, min(config.eval.segment_len, mem_len)
+
+
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Measures and draws; returns the content of `attention.json`.
 
@@ -65,13 +84,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   vocabulary = run_vocabulary.load(workdir)
   folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
   config = load.with_vocab_size(config, token_file.read_meta(folder))
-  mem_len = max(config.eval.mem_len)
-  if not mem_len:
-    raise errors.UserError(
-      "there is no memory to pay attention to: eval.mem_len is 0; set "
-      "--config.eval.mem_len to the memory of training."
-    )
-  segment_len = min(config.eval.segment_len, mem_len)
+  mem_len, segment_len = _lengths(config)
   text = _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):

@@ -62,15 +62,19 @@ def check(config: schema.ExperimentConfig) -> None:
 
 
 def check_command(config: schema.ExperimentConfig, mode: str) -> None:
-  """Raises a UserError for a configuration that a mode cannot serve.
+  """`check_mode` for what a person asks for; warns of idle settings, too.
 
-  Warns of settings without effect. This is for what a person asks for, not for
-  the configurations that programs derive from it.
+  The configurations that programs derive from it may have such settings.
   """
   for name, needed in _settings_without_effect(config).items():
     logging.warning(
       "%s=%s has no effect without %s.", name, _get(config, name), needed
     )
+  check_mode(config, mode)
+
+
+def check_mode(config: schema.ExperimentConfig, mode: str) -> None:
+  """Raises a UserError for a configuration that a mode cannot serve."""
   if mode in attention_rules.MODES:
     attention_rules.require(config.model, f"--mode={mode}")
   if mode in _AT_TEMPERATURE_1 and config.eval.temperature != (1.0,):

@@ -48,6 +48,11 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   return static + adapted
 
 
+def check(config: schema.ExperimentConfig) -> None:
+  """Raises a UserError if the data have no such split."""
+  token_file.open_split(config.data.dataset_dir, config.eval.split)
+
+
 def load(
   config: schema.ExperimentConfig, workdir: str
 ) -> trained_model.TrainedModel:

@@ -54,7 +54,7 @@ def next_tokens(
   """
   if k < 1:
     raise errors.UserError(f"k={k} must be at least 1.")
-  prompt = _encode_prompt(model, text)
+  prompt = _encode_prompt(model.vocabulary, text)
   return decoding.likeliest(model, prompt, min(k, model.vocabulary.size))
 
 
@@ -75,7 +75,7 @@ def generate(
     UserError: the text is empty, or it or the stop text is not in the
       vocabulary.
   """
-  prompt = _encode_prompt(model, text)
+  prompt = _encode_prompt(model.vocabulary, text)
   parts = decoding.stream(
     model,
     prompt,
@@ -122,8 +122,11 @@ def _pieces(
   yield drawn[0].text[len(shown) :], Generation(text, drawn, speed)
 
 
-def _encode_prompt(model, text: str) -> np.ndarray:
-  prompt = model.vocabulary.encode(text)
+def _encode_prompt(
+  vocabulary: vocabulary_lib.Vocabulary, text: str
+) -> np.ndarray:
+  """The ids [P] of a prompt, of which there is at least one."""
+  prompt = vocabulary.encode(text)
   if len(prompt) == 0:
     raise errors.UserError(
       "the prompt is empty; set --config.generate.prompt='...'"
@@ -151,15 +154,34 @@ def continuation(
   return text if is_last else text.rstrip("\ufffd")
 
 
+def check(config: schema.ExperimentConfig) -> None:
+  """Checks prompt and stop text against the vocabulary of the data.
+
+  Raises:
+    UserError: the prompt cannot be read, is empty, or it or the stop text is
+      not in the vocabulary.
+  """
+  vocabulary = vocabulary_lib.load(config.data.dataset_dir)
+  if config.generate.prompt_file != "-":  # Standard input is read only once.
+    _encode_prompt(vocabulary, _read_prompt(config.generate))
+  stop_tokens(vocabulary, config.generate.stop)
+
+
+def _read_prompt(options: schema.GenerateConfig) -> str:
+  """The prompt, from its file if there is one."""
+  if not options.prompt_file:
+    return options.prompt
+  return inputs.read_file(options.prompt_file, field="generate.prompt_file")
+
+
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Continues a prompt, prints the text and writes `results/generate.json`.
 
   Raises:
     UserError: the prompt is empty or not in the vocabulary.
   """
-  options, text = config.generate, config.generate.prompt
-  if options.prompt_file:
-    text = inputs.read_file(options.prompt_file, field="generate.prompt_file")
+  options = config.generate
+  text = _read_prompt(options)
   model = language_model.load(
     config, workdir, **language_model.lengths(options)
   )

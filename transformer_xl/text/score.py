@@ -21,6 +21,7 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
+from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.evaluation import units
 from transformer_xl.model import adaptive_softmax
@@ -154,6 +155,33 @@ def _json(score: TextScore) -> dict[str, Any]:
   return result
 
 
+def check(config: schema.ExperimentConfig) -> None:
+  """Checks the texts against the vocabulary of the data.
+
+  Raises:
+    UserError: no file is given, or it cannot be read or encoded.
+  """
+  if config.score.file == "-":  # Standard input is read only once.
+    return
+  texts = _read_texts(config.score)
+  vocabulary = vocabulary_lib.load(config.data.dataset_dir)
+  inputs_lib.streams(texts, vocabulary, prefix=config.score.prefix)
+
+
+def _read_texts(
+  options: evaluation_fields.ScoreConfig,
+) -> list[inputs_lib.Text]:
+  """The texts of `score.file`."""
+  if not options.file:
+    raise errors.UserError(
+      "name the texts to score: --config.score.file=FILE, or - for standard "
+      "input."
+    )
+  content = inputs_lib.read_file(options.file, field="score.file")
+  is_json = options.file.endswith(".jsonl")
+  return inputs_lib.parse(content, memory=options.memory, is_json=is_json)
+
+
 def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   """Scores the texts of a file and writes `results/score.json`.
 
@@ -161,15 +189,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
     UserError: no file is given, or it cannot be read or encoded.
   """
   options = config.score
-  if not options.file:
-    raise errors.UserError(
-      "name the texts to score: --config.score.file=FILE, or - for standard "
-      "input."
-    )
-  content = inputs_lib.read_file(options.file, field="score.file")
-  texts = inputs_lib.parse(
-    content, memory=options.memory, is_json=options.file.endswith(".jsonl")
-  )
+  texts = _read_texts(options)
   model = language_model.load(
     config, workdir, **language_model.lengths(options)
   )
