@@ -265,7 +265,7 @@ def test_training_ends_with_the_modes_that_finish_it(results, folder):
   assert "orbax" not in log
 
 
-def test_modes_after_one_that_fails_still_run(monkeypatch):
+def test_modes_after_one_that_fails_still_run(tmp_path, monkeypatch):
   ran = []
 
   def run(mode, config, workdir):
@@ -276,9 +276,9 @@ def test_modes_after_one_that_fails_still_run(monkeypatch):
 
   monkeypatch.setattr(main, "_run", run)
   monkeypatch.setattr(main, "_check_later", lambda mode, config: None)
-  monkeypatch.setattr(main, "_warn_of_overfitting", lambda config: None)
   modes = ("generate", "eval", "score", "report")
-  config = corpus.config("data", **{"train.finish_with": modes})
+  data_dir = corpus.write(tmp_path)
+  config = corpus.config(data_dir, **{"train.finish_with": modes})
   with pytest.raises(errors.UserError, match=r"generate is .* score is imp"):
     main._train(config, "run")
   assert ran == ["train", *modes]
