@@ -75,7 +75,27 @@ def parse(argv: list[str]) -> list[str]:
     ) from error
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
+  if saved_workdir():
+    start_from_another(CONFIG.value, argv)
   return rest
+
+
+def start_from_another(
+  config: ml_collections.ConfigDict, argv: list[str]
+) -> None:
+  """Forgets which checkpoint a saved run started from, if another is named.
+
+  `train.init_checkpoint` and `train.init_parameters` are of the saved
+  `train.init_from`. Where the command line names another one, they are the
+  defaults unless it has them, too.
+  """
+  given = {word.partition("=")[0].lstrip("-") for word in argv}
+  if "config.train.init_from" not in given:
+    return
+  for name in ("train.init_checkpoint", "train.init_parameters"):
+    if f"config.{name}" not in given:
+      group, field = name.split(".")
+      config[group][field] = schema.FIELDS[name].default
 
 
 def _require_configuration(path: str) -> None:

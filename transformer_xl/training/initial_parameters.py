@@ -1,6 +1,8 @@
 """The parameters of a new run that are those of another: `train.init_from`."""
 
+import dataclasses
 import functools
+import operator
 import os
 from typing import Any
 
@@ -27,6 +29,14 @@ FREE = frozenset(
     *("model.cluster_capacities", "model.init_std", "model.dtype"),
     *("model.attention", "model.remat", "model.scan_unroll"),
     "model.position_scale",
+  )
+)
+# Fields of what layers remember. They may differ where the parameters of both
+# models have the same shapes.
+OF_STATE = frozenset(
+  (
+    "model.layers",
+    *(name for name in schema.FIELDS if name.startswith("model.compressive.")),
   )
 )
 
@@ -90,7 +100,8 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
       "or of an import."
     )
   whole = load_lib.from_config_dict(load_lib.saved(source))
-  saved, wanted = whole.model, config.train.init_parameters
+  saved = whole.model
+  wanted = config.train.init_parameters
   kept = whole.train.average_kind
   if wanted != "raw" and kept and wanted != kept:
     raise errors.UserError(
@@ -99,12 +110,32 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
     )
   known = os.path.join(folder, run_record.VOCABULARY, "meta.json")
   free = FREE | ({"model.vocab_size"} if os.path.exists(known) else set())
-  for name, value in vars(saved).items():
-    wanted = getattr(config.model, name)
-    if value != wanted and f"model.{name}" not in free:
-      raise errors.UserError(
-        f"model.{name} is {value} in train.init_from={source} and {wanted} in "
-        f"this run: set --config.model.{name}={value}, or start from its "
-        f"configuration, --config=experiments/saved.py:{source}."
-      )
+  different = [
+    name
+    for name in schema.FIELDS
+    if name.startswith("model.")
+    and name not in free
+    and operator.attrgetter(name)(whole) != operator.attrgetter(name)(config)
+  ]
+  of_state = [name for name in different if name in OF_STATE]
+  if different == of_state and _same_shapes(saved, config.model):
+    different = []
+  if different:
+    name = different[0]
+    value = operator.attrgetter(name)(whole)
+    wanted = operator.attrgetter(name)(config)
+    raise errors.UserError(
+      f"{name} is {value} in train.init_from={source} and {wanted} in "
+      f"this run: set --config.{name}={value}, or start from its "
+      f"configuration, --config=experiments/saved.py:{source}."
+    )
   return saved
+
+
+def _same_shapes(one: schema.ModelConfig, other: schema.ModelConfig) -> bool:
+  """Whether the layers of two models have parameters of the same shapes."""
+  shapes_of_layers = [
+    jax.tree.map(lambda leaf: leaf.shape, network.abstract_params(each))
+    for each in (one, dataclasses.replace(other, vocab_size=one.vocab_size))
+  ]
+  return shapes_of_layers[0] == shapes_of_layers[1]
