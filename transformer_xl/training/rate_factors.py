@@ -39,23 +39,9 @@ def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
         return factor
     return 1.0
 
-  def find_all(path, leaf):
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    first, _, rest = name.partition("/")
-    if first != "layers":
-      return np.float32(find(name))
-    in_layer, _, rest = rest.partition("/")
-    plain, place = parameters.split_name(in_layer)
-    rest = f"{plain}/{rest}" if rest else plain
-    layers = (turn * num_places + place for turn in range(leaf.shape[0]))
-    names = (f"{first}/{layer}/{rest}" for layer in layers)
-    factors = np.array([*map(find, names)], np.float32)
-    return factors.reshape(-1, *[1] * (leaf.ndim - 1))
-
-  num_places = 1
-  if "layers" in params:
-    num_places = parameters.num_places(params["layers"])
-  factors = jax.tree.map_with_path(find_all, params)
+  factors = jax.tree.map(
+    lambda names: np.vectorize(find, otypes=[np.float32])(names), names(params)
+  )
   if unused:
     pattern = min(unused)
     near = difflib.get_close_matches(pattern, seen, n=3, cutoff=0)
@@ -67,6 +53,30 @@ def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
   return factors
 
 
+def names(params: shapes.PyTree) -> shapes.PyTree:
+  """The names of each parameter, as NumPy arrays that broadcast to it.
+
+  An array of all layers has a name for each of them.
+  """
+  num_places = 1
+  if "layers" in params:
+    num_places = parameters.num_places(params["layers"])
+
+  def names_of(path, leaf) -> np.ndarray:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    first, _, rest = name.partition("/")
+    if first != "layers":
+      return np.array(name)
+    in_layer, _, rest = rest.partition("/")
+    plain, place = parameters.split_name(in_layer)
+    rest = f"{plain}/{rest}" if rest else plain
+    layers = [turn * num_places + place for turn in range(leaf.shape[0])]
+    found = np.array([f"{first}/{layer}/{rest}" for layer in layers])
+    return found.reshape(-1, *[1] * (leaf.ndim - 1))
+
+  return jax.tree.map_with_path(names_of, params)
+
+
 def _rules(config: schema.TrainConfig) -> list[tuple[str, float]]:
   """Patterns and factors, from rules such as `layers/.*=0.1`."""
   split = (rule.rpartition("=") for rule in config.learning_rate_factors)
@@ -76,6 +86,19 @@ def _rules(config: schema.TrainConfig) -> list[tuple[str, float]]:
 def freezes(config: schema.TrainConfig) -> bool:
   """Whether some pattern has the factor 0."""
   return any(factor == 0 for _, factor in _rules(config))
+
+
+def frozen_names(
+  params: shapes.PyTree, config: schema.TrainConfig
+) -> list[str]:
+  """The names of all parameters that are frozen, sorted."""
+  if not freezes(config):
+    return []
+  found: list[str] = []
+  factors = jax.tree.leaves(of(params, config))
+  for each, factor in zip(jax.tree.leaves(names(params)), factors, strict=True):
+    found += each[factor == 0].tolist()
+  return sorted(found)
 
 
 def trained(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:

@@ -13,6 +13,7 @@ from transformer_xl.model import network
 from transformer_xl.training import divergence
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import programs
+from transformer_xl.training import rate_factors
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
 
@@ -31,16 +32,25 @@ def start(
   """
   create_state, create_memory = programs.creators(config, mesh)
   data = _describe_data(config, stream)
+  shape = network.abstract_params(config.model)
+  frozen = tuple(rate_factors.frozen_names(shape, config.train))
   run = checkpoints.restore_newest(*programs.placed_state(config, mesh))
   if run is None:
     state, metadata = _new(config, mesh, create_state)
     metadata = metadata._replace(
-      data=data, average_start=config.train.asgd_start_step
+      data=data, average_start=config.train.asgd_start_step, frozen=frozen
     )
     return run_state.RunState(state, create_memory(), metadata)
   state, memory, metadata, _ = run
   step = int(state.step)
   logging.info("Resuming after step %d.", step)
+  changed = sorted({*frozen} ^ {*metadata.frozen})
+  if changed:
+    raise errors.UserError(
+      f"{changed[0]} is {'frozen' if changed[0] in frozen else 'trained'} by "
+      "train.learning_rate_factors, which it was not before: set that back to "
+      "resume, or start a new run from this one with --config.train.init_from."
+    )
   average_start = config.train.asgd_start_step
   if average_start < step and average_start not in (0, metadata.average_start):
     raise errors.UserError(

@@ -27,6 +27,7 @@ class Metadata(NamedTuple):
   owes_evaluation: bool = False  # A signal prevented the one of this step.
   average_start: int = 0  # The mean is over the updates after this; 0 for none.
   tokens_read: int = 0  # By all updates.
+  frozen: tuple[str, ...] = ()  # Names of parameters that are not trained.
   # Where the first parameters are from; None if they were drawn.
   initialised_from: dict[str, Any] | None = None
 
@@ -48,4 +49,5 @@ def to_json(run: RunState) -> dict[str, Any]:
 
 def from_json(stored: dict[str, Any]) -> Metadata:
   """The metadata of a checkpoint."""
-  return Metadata(**{name: stored[name] for name in Metadata._fields})
+  metadata = Metadata(**{name: stored[name] for name in Metadata._fields})
+  return metadata._replace(frozen=tuple(metadata.frozen))
