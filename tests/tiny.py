@@ -44,7 +44,7 @@ def config_dict(**updates: Any) -> ml_collections.ConfigDict:
 
 
 def model_config(**updates: Any) -> schema.ModelConfig:
-  """A tiny model; updates name fields of the model, `{"compressive.rate": 2}`."""
+  """A tiny model; updates name its fields, such as `compressive.rate`."""
   config = base.get_config()
   config.model.update(MODEL)
   config.update_from_flattened_dict(

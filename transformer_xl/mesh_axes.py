@@ -49,8 +49,9 @@ def choose(
   """Fills in the axes that are -1 in `config` (`schema.MeshConfig`).
 
   Raises:
-    UserError: the given axes cannot use all devices, or those inside a slice do
-      not divide its devices.
+    UserError: the given axes cannot use all devices, those inside a slice do
+      not divide its devices, or they leave more devices to a chosen axis than
+      can split the matrices.
   """
   given = Axes(config.data, config.fsdp, config.tensor)
   fixed = [size for size in given if size != CHOSEN]
@@ -71,6 +72,9 @@ def choose(
     most = demand.most_bytes * tensor
     fsdp = _smallest(room, lambda n: demand.state_bytes <= most * n)
     fsdp = free if takes_rest else fsdp
+  if demand != SMALL:
+    _require_split(given.fsdp, "fsdp", fsdp, "the model's width", demand.width)
+    _require_split(given.tensor, "tensor", tensor, "its heads", demand.heads)
   if in_slice % (fsdp * tensor):
     raise errors.UserError(
       f"mesh.fsdp={fsdp} x mesh.tensor={tensor} must divide the {in_slice} "
@@ -78,6 +82,17 @@ def choose(
       "--config.mesh.fsdp or --config.mesh.tensor."
     )
   return Axes(num_devices // (fsdp * tensor), fsdp, tensor)
+
+
+def _require_split(
+  given: int, axis: str, size: int, of_what: str, divided: int
+) -> None:
+  """Raises a UserError if the rest of the devices cannot split matrices."""
+  if given == CHOSEN and divided % size:
+    raise errors.UserError(
+      f"the other axes leave {size} devices to mesh.{axis}, which must divide "
+      f"{of_what}, {divided}: set --config.mesh.data=-1, or other axes."
+    )
 
 
 def _smallest(number: int, is_enough: Callable[[int], bool]) -> int:

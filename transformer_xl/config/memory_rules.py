@@ -33,8 +33,8 @@ def check(config: schema.ExperimentConfig) -> None:
       )
   if model.num_layers % len(model.layers):
     raise errors.UserError(
-      f"model.layers={model.layers} has {len(model.layers)} entries, which must "
-      f"divide model.num_layers={model.num_layers}, since they repeat; set "
+      f"model.layers={model.layers} has {len(model.layers)} entries, which "
+      f"must divide model.num_layers={model.num_layers}, since they repeat; set "
       "--config.model.layers."
     )
   for name in model.mixers:

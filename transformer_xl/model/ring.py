@@ -247,7 +247,7 @@ class _Preparation(nn.Module):
     row: jt.Float[shapes.Array, "1 1 D"],
     biases: shapes.BiasPair | None,
   ) -> Prepared:
-    """Takes a normalised empty hidden state, and u and v if layers share them."""
+    """Takes a normalised empty state, and u and v if layers share them."""
     config = self.config
     order = table.of(config)
     biases = biases or order.layer_biases(self)
