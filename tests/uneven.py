@@ -61,7 +61,7 @@ def train(config, mesh):
   result = {
     "losses": metrics.sums.nll,
     "num_tokens": metrics.sums.num_tokens,
-    "memory": memory.hiddens,
+    "memory": memory.layers[0].hiddens,
     "query": state.params["layers"]["attention"]["query"],
   }
   read = segments.inputs.shape[1]

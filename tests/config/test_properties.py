@@ -192,9 +192,7 @@ def trace_learning_evaluation(config, mesh, params):
   per_lane = (
     evaluation.dynamic.kind != "none" and evaluation.dynamic.lanes == "apart"
   )
-  reader = dynamic.make_reader(
-    config, evaluation.mem_len[0], per_lane=per_lane
-  )
+  reader = dynamic.make_reader(config, evaluation.mem_len[0], per_lane=per_lane)
   options = {"reader": reader, "per_lane": per_lane}
   start = functools.partial(dynamic.start_state, config=config, **options)
   state = jax.eval_shape(start, params)

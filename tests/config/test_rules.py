@@ -31,9 +31,7 @@ def wrong_values(field):
   wrong = WRONG.get(_rule_of_one(field))
   if wrong is None or typing.get_args(field.type)[0] is float:
     wrong = [{float: -0.5, str: "no such"}[typing.get_args(field.type)[0]]]
-  return [
-    values for one in wrong for values in ((one,), (*field.default, one))
-  ]
+  return [values for one in wrong for values in ((one,), (*field.default, one))]
 
 
 def _rule_of_one(field):
@@ -51,9 +49,7 @@ RULES = [
 
 
 def test_every_rule_is_broken_by_some_value():
-  used = {
-    _rule_of_one(field) for field in schema.FIELDS.values() if field.rule
-  }
+  used = {_rule_of_one(field) for field in schema.FIELDS.values() if field.rule}
   assert used >= set(WRONG) == set(fields.RULES)
   assert len(RULES) > 80
 
