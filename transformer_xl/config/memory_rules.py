@@ -34,8 +34,8 @@ def check(config: schema.ExperimentConfig) -> None:
   if model.num_layers % len(model.layers):
     raise errors.UserError(
       f"model.layers={model.layers} has {len(model.layers)} entries, which "
-      f"must divide model.num_layers={model.num_layers}, since they repeat; set "
-      "--config.model.layers."
+      f"must divide model.num_layers={model.num_layers}, since they repeat; "
+      "set --config.model.layers."
     )
   for name in model.mixers:
     if model.memory_start == "zeros" and not known[name].attends_zeros:

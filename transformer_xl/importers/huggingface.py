@@ -159,7 +159,8 @@ def config_fields(
   if not config.attends_everywhere:
     raise errors.UserError(
       f"model.layers={config.layers} has no counterpart in HuggingFace's "
-      "model, whose layers all attend to one mem_len; such a model cannot be exported."
+      "model, whose layers all attend to one mem_len; such a model cannot be "
+      "exported."
     )
   style = config.tie_projections
   return {
