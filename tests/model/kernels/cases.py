@@ -92,8 +92,8 @@ def define(
   value: jax.Array,
   reach: jax.Array,
   position_key: jax.Array | None = None,
-  content_bias: Any = 0,
-  position_bias: Any = 0,
+  content_bias: jax.Array | None = None,
+  position_bias: jax.Array | None = None,
   slopes: jax.Array | None = None,
 ) -> jax.Array:
   """Attention by its definition, with a key for each pair of query and key.
@@ -103,11 +103,13 @@ def define(
   segment_len, context_len = query.shape[1], key.shape[1]
   newest = np.arange(context_len - segment_len, context_len)
   distance = newest[:, None] - np.arange(context_len)[None]
-  content = query + content_bias
+  content, position = (
+    query if bias is None else query + bias[None, None]
+    for bias in (content_bias, position_bias)
+  )
   scores = jnp.einsum("bthd,bkhd->bhtk", content, key)
   if position_key is not None:  # The last row is of distance 0.
     by_pair = position_key[context_len - 1 - np.maximum(distance, 0)]
-    position = query + position_bias
     scores += jnp.einsum("bthd,tkhd->bhtk", position, by_pair)
   scores /= np.sqrt(query.shape[-1])
   if slopes is not None:

@@ -98,7 +98,7 @@ def test_the_model_with_the_kernel_equals_the_oracle(encoding):
     num_heads=3,
     attention="pallas",
   )
-  worst = test_oracle.worst_difference(adapter, segment_len=4)
+  worst = test_oracle.worst_difference(adapter, [4] * 4)
   assert worst < test_oracle.ROUNDING
 
 
