@@ -13,7 +13,7 @@ from tests.training import test_processes
 from tests.training import test_resume
 from transformer_xl import storage
 from transformer_xl.config import load
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
 
 UPDATES = {

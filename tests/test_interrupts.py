@@ -25,14 +25,14 @@ import hashlib, runpy
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 
-score = evaluator.Evaluator._score
+score_until = evaluator.Evaluator.score_until
 
-def wait(*arguments):
-  score(*arguments)
+def wait(*arguments, **options):
+  score_until(*arguments, **options)
   print("here", flush=True)
   hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 
-evaluator.Evaluator._score = wait
+evaluator.Evaluator.score_until = wait
 runpy.run_module("transformer_xl.main", run_name="__main__")
 """
 # JAX, too, has a callback at garbage collection. Python drops its exceptions.

@@ -201,25 +201,3 @@ def test_a_call_of_training_divides_all_intervals(intervals, expected):
   config = load.from_config_dict(tiny.config_dict(**fields))
   assert config.train.segments_per_call == 10
   assert config.updates_per_call == expected
-
-
-@pytest.mark.parametrize(
-  ("updates", "expected"),
-  [
-    ({}, "has no scores by distance, which model.encoding=relative needs"),
-    ({"model.encoding": "alibi"}, "set --config.model.encoding=rope"),
-    (
-      {"model.encoding": "rope", "model.attention_dropout_rate": 0.5},
-      "set --config.model.attention_dropout_rate=0.0",
-    ),
-  ],
-)
-def test_the_attention_of_cudnn_serves_some_models(updates, expected):
-  updates = {"model.attention": "cudnn", **updates}
-  assert expected in refusal(tiny.config_dict(**updates))
-
-
-def test_the_attention_of_cudnn_serves_rotations():
-  updates = {"model.attention": "cudnn", "model.encoding": "rope"}
-  config = load.from_config_dict(tiny.config_dict(**updates))
-  assert config.model.attention == "cudnn"

@@ -20,7 +20,7 @@ from tests.training import runs as finished
 from tests.training import test_resume
 from transformer_xl import errors
 from transformer_xl.config import schema
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.model import extension
 from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
