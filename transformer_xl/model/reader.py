@@ -273,10 +273,15 @@ class Reader:
       num_read=state.num_read,
       first_position=state.position,
     )
-    longest = max(getattr(layer, "num_positions", 0) for layer in state.layers)
-    if longest:  # Rings have the encodings of distances in their parameters.
+    # Rings have the encodings of distances in their parameters.
+    lengths = [
+      layer.num_positions
+      for layer in state.layers
+      if hasattr(layer, "num_positions")
+    ]
+    if lengths:  # They may all be 0.
       distances = encodings.of(self.config).positions(
-        self.config, longest + tokens.shape[1], clamp_len=self.clamp_len
+        self.config, max(lengths) + tokens.shape[1], clamp_len=self.clamp_len
       )
       shared = shared._replace(distances=distances)
 
