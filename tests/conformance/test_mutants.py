@@ -65,7 +65,7 @@ def test_spoilt_model_is_caught(mutate, check, monkeypatch):
 
 def _differ_from_oracle() -> float:
   adapter = adapters.Package(
-    mem_len=3, same_length=True, clamp_len=2, attention="reference"
+    mem_len=3, same_length=True, clamp_len=2, attention="xla"
   )
   return test_oracle.worst_difference(adapter, [4] * 4)
 

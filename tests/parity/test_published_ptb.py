@@ -44,7 +44,6 @@ def config():
         "train.mem_len": 0,
         "train.segments_per_call": 1,
         "train.schedule": "constant",
-        "train.penalise_before_dropout": True,
         "train.asgd_start_step": published.MEAN_START,
       },
     )
@@ -121,11 +120,7 @@ def test_losses_and_updates_are_the_published_ones(config):
   params = jax.tree.map(jnp.asarray, from_published(published.drawn()))
   shapes = jax.eval_shape(functools.partial(programs.init_state, config))
   state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-  state = state._replace(
-    params=params,
-    average=params,
-    average_start=np.int32(published.MEAN_START),
-  )
+  state = state._replace(params=params, average=params)
   update = jax.jit(functools.partial(step_lib.train_segment, config=config))
   nll = jax.jit(
     functools.partial(step_lib.make_model(config).apply, method="nll")
@@ -162,8 +157,6 @@ def test_keys_and_values_in_a_ring_give_the_published_losses(config):
     segment_len=published.CONTEXT + LONGEST,
     clamp_len=0,
     same_length=False,
-    streams=True,
-    whole_steps=True,
   )
   params = from_published(published.drawn())
   frozen = reader.freeze(params)
