@@ -1,0 +1,143 @@
+"""Runs of recurrent layers: they learn, resume, and are evaluated."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import transformer_xl
+from tests import comparison
+from tests import corpus
+from tests import tiny
+from tests.training import test_resume
+from transformer_xl.config import load
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.training import loop
+from transformer_xl.training import programs
+from transformer_xl.training import step as step_lib
+
+# A state is carried with any length of memory above 0.
+ONE_STATE = {"train.mem_len": 1, "eval.mem_len": (1,)}
+
+
+def alphabet(num_tokens, *, seed=0):
+  """Each letter is most often the next one of the alphabet."""
+  generator = np.random.default_rng(seed)
+  size = len(corpus.SYMBOLS)
+  steps = generator.integers(size, size=num_tokens)
+  steps[generator.random(num_tokens) < 0.8] = 1
+  return (np.cumsum(steps) % size).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(corpus, "text", alphabet)
+    return corpus.write(tmp_path_factory.mktemp("alphabet"))
+
+
+def unigram_loss(config):
+  """Of a split by the frequencies in the training text, with one added."""
+  train, valid = (
+    np.asarray(token_file.open_split(config.data.dataset_dir, name).tokens)
+    for name in ("train", "valid")
+  )
+  counts = 1 + np.bincount(train, minlength=len(corpus.SYMBOLS))
+  return -np.log(counts[valid[1:]] / counts.sum()).mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "layers",
+  [
+    pytest.param(("lstm",), marks=pytest.mark.rest),
+    pytest.param(("qrnn", "lstm"), marks=pytest.mark.rest),
+    ("qrnn",),
+  ],
+  ids=",".join,
+)
+def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
+  layers, data_dir, tmp_path, monkeypatch
+):
+  config = corpus.config(
+    data_dir,
+    **ONE_STATE,
+    **{
+      "model.layers": layers,
+      "model.model_dim": 16,
+      "model.dropout_rate": 0.1,
+      "model.weight_dropout_rate": 0.1,
+      "model.locked_dropout": True,
+      "train.num_steps": 240,
+      "train.learning_rate": 0.03,
+      "train.accumulation_steps": 2,
+      "train.activation_penalty": 0.01,
+      "train.log_every_steps": 120,
+      "train.eval_every_steps": 240,
+      "checkpoint.every_steps": 120,
+      "eval.split": "valid",
+      "eval.warmup_len": 16,
+    },
+  )
+  assert loop.train(config, str(tmp_path / "whole"))
+  with monkeypatch.context() as patch:
+    test_resume.stop_at(98, patch)
+    assert not loop.train(config, str(tmp_path / "parts"))
+  assert loop.train(config, str(tmp_path / "parts"))
+  test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
+  memory = test_resume.newest(tmp_path / "whole", config).memory
+  assert all(np.any(layer.vectors) for layer in memory.layers)
+  (card,) = evaluate.run(config, str(tmp_path / "whole"))
+  assert card["mem_len"] == 1
+  (logged,) = [x for x in test_resume.lines(tmp_path / "whole") if "split" in x]
+  assert card["nll"] == pytest.approx(logged["nll"], rel=1e-6)
+  assert card["nll"] < unigram_loss(config) - 0.5
+  model = transformer_xl.load(str(tmp_path / "whole"))
+  valid = token_file.open_split(config.data.dataset_dir, "valid").tokens
+  (scored,) = model.score([model.vocabulary.decode(valid)], prefix="")
+  assert scored.num_tokens == card["num_tokens"]
+  # Evaluation has lanes, which warm up on the text before them.
+  assert scored.nll / scored.num_tokens == pytest.approx(card["nll"], rel=1e-4)
+  drawn = model.generate("abc", num_tokens=6, temperature=0.0)
+  assert drawn.text == "defghi"
+
+
+@pytest.mark.parametrize("layers", [("lstm",), ("qrnn",)], ids=",".join)
+def test_the_gradient_of_two_segments_is_that_of_one_twice_as_long(layers):
+  generator, rate = np.random.default_rng(0), 8.0
+
+  def gradient(*arrays, segments):
+    values = {
+      **ONE_STATE,
+      "model.layers": layers,
+      "train.batch_size": 2,
+      "train.optimizer": "sgd",
+      "train.clip_norm": 0.0,
+      "train.learning_rate": rate,
+      "train.schedule": "constant",
+      "train.gradient_segments": segments,
+    }
+    config = load.from_config_dict(tiny.config_dict(**values))
+    params = tiny.params(config.model)
+    state = programs.init_state(config)._replace(params=params)
+    segment = segment_lib.Segment(*map(jnp.asarray, arrays))
+    run = functools.partial(step_lib.train_segment, config=config)
+    carry = state, programs.init_memory(config)
+    (after, _), _ = jax.jit(run)(carry, segment)
+    return jax.tree.map(
+      lambda old, new: (old - new) / rate, state.params, after.params
+    )
+
+  inputs, targets = generator.integers(23, size=(2, 2, 8)).astype(np.int32)
+  resets = generator.random((2, 8)) < 0.2
+  weights = generator.random((2, 8)).astype(np.float32)
+  whole = inputs, targets, resets, weights
+  halves = [array.reshape(2, 2, 4).swapaxes(0, 1) for array in whole]
+  found, expected = gradient(*halves, segments=2), gradient(*whole, segments=1)
+  assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected)) > 0.01
+  # Sums in another order, in a difference of parameters.
+  comparison.assert_close(found, expected, roundings=300)
