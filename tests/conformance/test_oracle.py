@@ -90,6 +90,8 @@ CASES = (
   Case(4, 3, 0, None, _slots("mean", 3, 2)),
   Case(8, 2, 0, None, _slots("max", 1, 4, encoding="rope", pre_norm=True)),
   Case(2, 5, 0, "mem_len", _slots("conv", 4, 2, pre_norm=True)),
+  # Without memory there are no slots either.
+  Case(4, 0, 0, None, _slots("mean", 2, 2)),
   # Segments that are no multiple of c.
   Case(3, 5, 0, None, _slots("conv", 3, 4)),
   # Recurrent layers, and patterns of several mixers.
