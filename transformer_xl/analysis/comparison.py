@@ -261,7 +261,7 @@ def _measured_seeds(
     )
     if measured is None:
       return None
-    if isinstance(measured, trials.Diverged):
+    if not measured.losses:
       return []
     result.append(measured)
   return result

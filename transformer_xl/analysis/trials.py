@@ -37,16 +37,10 @@ Measure = Callable[[trained_model.TrainedModel, Sequence[int]], Losses]
 class Measured(NamedTuple):
   """What is known of a trial that was trained and measured."""
 
-  losses: Losses
+  losses: Losses  # Empty if training diverged.
   num_parameters: int
   checkpoint_step: int
   planned_bytes: int  # Device memory of an update, as planned by XLA.
-
-
-class Diverged(NamedTuple):
-  """A trial whose loss diverged, so there is nothing to measure."""
-
-  reason: str
 
 
 def check(trial: variants.Trial) -> None:
@@ -68,7 +62,7 @@ def measure(
   lengths: Sequence[int],
   measure_model: Measure,
   may_diverge: bool,
-) -> Measured | Diverged | None:
+) -> Measured | None:
   """Trains a trial and measures its loss on a split, if that is to be done.
 
   Args:
@@ -83,12 +77,13 @@ def measure(
     resumes.
   """
   config = load.replaced(trial.config, {"eval.split": split})
-  asked = {"eval": dataclasses.asdict(config.eval), "lengths": [*lengths]}
-  asked = json.loads(json.dumps(asked))
-  divergence = dataclasses.asdict(config.divergence)
+  evaluation = dataclasses.asdict(config.eval)
+  asked = _as_read({"eval": evaluation, "lengths": [*lengths]})
+  if_diverged = _as_read({"divergence": dataclasses.asdict(config.divergence)})
   kept = _read(trial.folder)
+  accepted = [asked, if_diverged] if may_diverge else [asked]
   for known in kept["measured"]:
-    if known["asked"] == asked:
+    if known["asked"] in accepted:
       logging.info("%s is finished on %s.", trial.folder, split)
       losses = {
         int(length): math.inf if nll is None else nll
@@ -100,8 +95,6 @@ def measure(
         checkpoint_step=known["checkpoint_step"],
         planned_bytes=known["planned_bytes"],
       )
-  if may_diverge and kept["diverged"].get("with") == divergence:
-    return Diverged(kept["diverged"]["reason"])
 
   kept["trained_with"] = _trained_with(trial.config)
   _write(trial.folder, kept)
@@ -113,24 +106,23 @@ def measure(
     if not may_diverge:
       raise
     logging.warning("%s is left out: %s", trial.folder, error)
-    kept["diverged"] = {"with": divergence, "reason": str(error)}
-    _write(trial.folder, kept)
-    return Diverged(str(error))
-
-  model = evaluate.load(config, trial.folder)
-  found = Measured(
-    losses=measure_model(model, lengths),
-    num_parameters=network.num_parameters(model.params),
-    checkpoint_step=model.step,
-    planned_bytes=training_cost.planned_bytes(trial.config),
-  )
+    asked = if_diverged
+    found = Measured({}, num_parameters=0, checkpoint_step=0, planned_bytes=0)
+  else:
+    model = evaluate.load(config, trial.folder)
+    found = Measured(
+      losses=measure_model(model, lengths),
+      num_parameters=network.num_parameters(model.params),
+      checkpoint_step=model.step,
+      planned_bytes=training_cost.planned_bytes(trial.config),
+    )
   kept["measured"].append({"asked": asked, **found._asdict()})
   _write(trial.folder, kept)
   return found
 
 
 def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """The settings that a trial is trained with, by name, as read from JSON."""
+  """The settings that a trial is trained with, by name."""
   data = dataclasses.asdict(config.data)
   for place in ("dir", "prepare"):  # Not what the data are.
     del data[place]
@@ -141,13 +133,18 @@ def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
     "seed": config.seed,
   }
   named = traverse_util.flatten_dict(groups, sep=".")
-  return json.loads(json.dumps(named))
+  return _as_read(named)
+
+
+def _as_read(values: dict[str, Any]) -> dict[str, Any]:
+  """The values as they are read back from JSON, which has no tuples."""
+  return json.loads(json.dumps(values))
 
 
 def _read(folder: str) -> dict[str, Any]:
   path = os.path.join(storage.local(folder), "results", "trial.json")
   if not os.path.exists(path):
-    return {"trained_with": {}, "diverged": {}, "measured": []}
+    return {"trained_with": {}, "measured": []}
   with open(path, encoding="utf-8") as file:
     return json.load(file)
 
