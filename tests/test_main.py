@@ -45,7 +45,10 @@ FAILURES = {  # What is said, and the status.
   "finish without texts": ("score in train.finish_with could not run: name", 2),
   "finish without a split": ("eval in train.finish_with could not run", 2),
   "finish with a prompt": ("generate in train.finish_with could not run", 2),
-  "finish with a temperature": ("--mode=attention has temperature 1, and", 2),
+  "finish with a temperature": (
+    "attention in train.finish_with has temperature",
+    2,
+  ),
   "no average": ("set --config.train.ema_decay, or --config.eval.param", 2),
   "unknown mode": ("mode", 2),
   "coordinator alone": ("(Number of processes must be defined): give every", 2),

@@ -141,10 +141,16 @@ def test_losses_are_those_of_single_tokens_with_a_truncated_context(
     )
 
 
-def test_absolute_positions_are_read_no_farther_than_in_training(folder):
-  absolute = {"model.encoding": "absolute", "train.segment_len": 5}
+@pytest.mark.parametrize("lengths", [(5, 0), (3, 2)])
+def test_absolute_positions_are_read_no_farther_than_in_training(
+  folder, lengths
+):
+  """Training reads a segment, and with it the text before that again."""
+  absolute = {"model.encoding": "absolute", "train.mem_len": 0}
+  absolute |= {"train.segment_len": lengths[0], "train.context_len": lengths[1]}
   _, losses = read(folder, [2, 5, 8], **absolute)
-  _, shorter = read(folder, [2, 5], **absolute)
+  whole = {"train.segment_len": 5, "train.context_len": 0}
+  _, shorter = read(folder, [2, 5], **absolute | whole)
   np.testing.assert_array_equal(losses[2], losses[1])
   # The tokens start after the longest context.
   np.testing.assert_allclose(losses[:2, :37], shorter[:, 3:], atol=ROUNDING)
@@ -155,7 +161,7 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
   contexts = [2, 6]
   config, losses = read(folder, contexts, **{"analysis.context": "attention"})
   tokens, params = tokens_of(config), tiny.params(config.model)
-  assert losses.shape == (2, len(tokens) - 6)
+  assert losses.shape == (2, 40)
   model = network.Network(config.model)
   step = jax.jit(functools.partial(model.apply, method="nll"))
   for index, context in enumerate(contexts):
@@ -172,7 +178,7 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
         memory,
       )
       expected.append(float(nll[0, 0]))
-    np.testing.assert_allclose(losses[index], expected[5:], atol=ROUNDING)
+    np.testing.assert_allclose(losses[index], expected[5:45], atol=ROUNDING)
 
 
 def test_no_other_length_changes_that_of_attention(folder):
@@ -193,7 +199,41 @@ def test_with_one_layer_both_contexts_are_the_same(folder):
   one = {"model.num_layers": 1}
   _, exact = read(folder, contexts, **one)
   _, window = read(folder, contexts, **one, **{"analysis.context": "attention"})
-  np.testing.assert_allclose(exact, window[:, :40], atol=ROUNDING)
+  np.testing.assert_allclose(exact, window, atol=ROUNDING)
+
+
+def test_a_context_ends_where_a_document_starts(folder):
+  """One layer sees the same through windows and through memory."""
+  one = {"model.num_layers": 1, "data.reset_at_documents": True}
+  attention = one | {"analysis.context": "attention"}
+  _, exact = read(folder, [3, 7], **one)
+  _, window = read(folder, [3, 7], **attention)
+  np.testing.assert_allclose(exact, window, atol=ROUNDING)
+  _, across = read(folder, [3, 7], **{"model.num_layers": 1})
+  assert np.ptp(across - exact) > 0.01
+
+
+def test_members_of_a_group_are_evaluated_as_the_first_one(folder):
+  """Whatever was saved with them: temperature and average of the parameters."""
+  lengths = {
+    "analysis.context_start": 2,
+    "analysis.context_step": 3,
+    "analysis.context_stop": 5,
+    "analysis.num_tokens": 40,
+  }
+  hot = {"eval.temperature": (3.0,), "eval.parameters": "ema"}
+  runs.write(
+    f"{folder}/data", folder / "hot", **hot, **{"train.ema_decay": 0.5}
+  )
+  config = runs.write(
+    f"{folder}/data",
+    folder / "first",
+    **lengths,
+    **{"analysis.group": (f"{folder}/hot",)},
+  )
+  first, second = recl.run(config, f"{folder}/first")["models"]
+  assert first["perplexity"] == second["perplexity"]
+  assert first["parameters"] == second["parameters"] == "raw"
 
 
 def test_a_group_is_compared_and_drawn(folder):
@@ -239,6 +279,14 @@ def test_a_group_is_compared_and_drawn(folder):
     (
       LSTM | {"analysis.context": "attention"},
       "analysis.context=attention needs attention, which a model with model.",
+    ),
+    (
+      {"model.layers": ("attention:4",), "analysis.context": "attention"},
+      "analysis.context=attention states how far a model attends, which is not",
+    ),
+    (
+      {"analysis.context": "attention"},
+      "num_tokens=2000 with contexts up to 256 needs 2256 tokens and test has",
     ),
     (
       {

@@ -201,6 +201,7 @@ CASES = {
   "analysis.attention_lens": ((4,), {}),
   "analysis.equal_memory": (True, {}),
   "analysis.seeds": ((1,), {}),
+  "analysis.learning_rates": ((0.1,), {}),
   "analysis.group": (("run",), {}),
   "analysis.context": ("attention", {}),
   "analysis.context_start": (4, {}),
@@ -227,8 +228,8 @@ WITHOUT = {
   "data.prepare": "tests/test_main.py: only `main` prepares, and benchmarks",
   "train.tracker": "tests/workdir/test_wandb_run.py: beside the run's own log",
   "train.finish_with": "tests/test_main.py: only `main` runs other modes",
-  "analysis.variants": "tests/analysis/test_study.py: a study needs some",
-  "analysis.table": "tests/analysis/test_study.py: names files; the same text",
+  "analysis.variants": "tests/analysis/test_comparison.py: a study needs some",
+  "analysis.table": "tests/analysis/test_comparison.py: names files",
   "generate.stop": "tests/text/test_generate.py: what is drawn is random",
   "generate.tokens_per_call": "how often text is printed; the same text",
   "generate.segment_len": "how a prompt is cut; the same text",
@@ -246,7 +247,7 @@ MODES = {
 } | dict.fromkeys(
   (
     *("analysis.rows", "analysis.attention_lens", "analysis.equal_memory"),
-    "analysis.seeds",
+    *("analysis.seeds", "analysis.learning_rates"),
   ),
   ablation.run,
 )

@@ -17,6 +17,8 @@ WRONG = {
   "above 0": [0.0],
   "in [0, 1)": [-0.5, 1.0],
   "in (0, 1]": [0.0, 1.5],
+  "-1 or more": [-2, -7],
+  "a name of letters, digits, '-', '_' and '.'": ["../x", "a/b", "", ".."],
   "PATTERN=FACTOR": ["no such"],
   "in [0, 256]": [-1, 257],
   "in [1, 4000]": [0, 4001],
@@ -66,6 +68,10 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
   [
     ({"model.model_dim": 7}, "model.model_dim must be even"),
     ({"model.cutoffs": (9, 5)}, "model.cutoffs must rise"),
+    (
+      {"analysis.fractions": ()},
+      "analysis.fractions must be in (0, 1], one or",
+    ),
     (
       {"model.layers": ("attention:64", "lstm", "attention")},
       "has 3 entries, which must divide model.num_layers=2",
@@ -144,18 +150,6 @@ def test_fields_that_contradict_each_other_are_named(updates, said):
 
 
 LSTM = {"model.layers": ("lstm",)}
-
-
-@pytest.mark.parametrize("layers", [("lstm",), ("qrnn", "lstm")])
-def test_modes_after_training_need_a_layer_that_attends(layers):
-  updates = {
-    "model.layers": layers,
-    "train.finish_with": ("eval", "attention"),
-  }
-  message = refusal(tiny.config_dict(**updates))
-  assert message.startswith("attention in train.finish_with needs attention")
-  updates["model.layers"] = ("lstm", "attention:4")
-  load.from_config_dict(tiny.config_dict(**updates))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Losses in windows of text that are read without memory.
 
 No layer sees anything before a window, so the c-th loss of a window has a
-context of exactly c tokens. Windows are lanes of a batch; each costs its whole
-length, however few of its losses are needed.
+context of exactly c tokens, or less with `data.reset_at_documents`, which hides
+what comes before a document as it does in training. Windows are lanes of a
+batch; each costs its whole length, however few of its losses are needed.
 
 Shapes: W windows, B of them in a call, L their length.
 """
@@ -28,7 +29,7 @@ STRIDES = 4  # Overlap of sliding windows: how many of them read each token.
 
 def losses(
   subject: trained_model.TrainedModel,
-  tokens: np.ndarray,
+  file: token_file.TokenFile,
   starts: np.ndarray,
   *,
   length: int,
@@ -36,9 +37,9 @@ def losses(
 ) -> jt.Float[np.ndarray, "W C"]:
   """Negative log-probabilities, in nats, of targets in each window.
 
-  `tokens` is the split, [num_tokens]. L + 1 tokens must follow each of the
-  first positions `starts`, [W]. `wanted`, [C], are indices of targets in a
-  window, from 0. `eval` sets how many tokens are read per call.
+  L + 1 tokens of `file`, the split, must follow each of the first positions
+  `starts`, [W]. `wanted`, [C], are indices of targets in a window, from 0.
+  `eval` sets how many tokens are read per call.
   """
   config, mesh, params = subject.config, subject.mesh, subject.params
   model = evaluator.make_network(config)
@@ -51,13 +52,22 @@ def losses(
   num_segments = evaluation.batch_size * evaluation.segments_per_call
   lanes = max(num_segments * evaluation.segment_len // length, 1)
   lanes = mesh_lib.padded_lanes(mesh, lanes)
+  begins_document = np.zeros(len(file.tokens), bool)
+  if config.data.reset_at_documents:
+    begins_document[file.documents] = True
   result = np.empty((len(starts), len(wanted)), np.float32)
   for first in range(0, len(starts), lanes):
     chosen = starts[first : first + lanes]
     # The last call is padded with windows whose losses are dropped.
     filled = np.resize(chosen, lanes)
-    text = tokens[filled[:, None] + np.arange(length + 1)].astype(np.int32)
-    found = read(params, jax.device_put(text, mesh_lib.lanes(mesh)))
+    positions = filled[:, None] + np.arange(length + 1)
+    text = file.tokens[positions].astype(np.int32)
+    resets = begins_document[positions[:, :-1]]
+    found = read(
+      params,
+      jax.device_put(text, mesh_lib.lanes(mesh)),
+      jax.device_put(resets, mesh_lib.lanes(mesh)),
+    )
     result[first : first + lanes] = np.asarray(found)[: len(chosen)]
   return result
 
@@ -65,11 +75,15 @@ def losses(
 def read_window(
   params: shapes.PyTree,
   text: jt.Int[shapes.Array, "B L+1"],
+  resets: jt.Bool[shapes.Array, "B L"] | None = None,
   *,
   model: network.Network,
   wanted: np.ndarray,
 ) -> jt.Float[shapes.Array, "B C"]:
-  """Losses of the targets `wanted`, [C], of each window."""
+  """Losses of the targets `wanted`, [C], of each window.
+
+  `resets` are the first tokens of documents.
+  """
   memory = network.empty_state(
     model.config,
     batch_size=text.shape[0],
@@ -77,10 +91,23 @@ def read_window(
     step_len=text.shape[1] - 1,
   )
   bound = model.bind({"params": params})
-  hidden, _ = bound(text[:, :-1], memory)
+  hidden, _ = bound(text[:, :-1], memory, resets)
   return adaptive_softmax.nll(
     hidden[:, wanted], text[:, wanted + 1], bound.head()
   )
+
+
+def check_length(
+  file: token_file.TokenFile, attention_len: int, split: str
+) -> None:
+  """Raises a UserError for a window that is longer than the split."""
+  pairs = len(file.tokens) - 1
+  if pairs < attention_len:
+    raise errors.UserError(
+      f"a window of {attention_len} tokens is longer than the {pairs} pairs of "
+      f"{split}; set a shorter --config.train.segment_len, or leave the length "
+      "out of --config.analysis.attention_lens."
+    )
 
 
 def score_sliding(
@@ -95,15 +122,11 @@ def score_sliding(
   Raises:
     UserError: the window is longer than the split.
   """
-  config, split = subject.config, subject.config.eval.split
-  tokens = token_file.open_split(config.data.dataset_dir, split).tokens
-  begin, pairs = time.perf_counter(), len(tokens) - 1
-  if pairs < attention_len:
-    raise errors.UserError(
-      f"analysis.attention_lens has {attention_len}, more than the {pairs} "
-      f"pairs of {split}; leave it out."
-    )
-  read = functools.partial(losses, subject, tokens, length=attention_len)
+  config = subject.config
+  file = token_file.open_split(config.data.dataset_dir, config.eval.split)
+  check_length(file, attention_len, config.eval.split)
+  begin, pairs = time.perf_counter(), len(file.tokens) - 1
+  read = functools.partial(losses, subject, file, length=attention_len)
   stride, indices = max(attention_len // STRIDES, 1), np.arange(attention_len)
   starts = np.arange(0, pairs - attention_len + 1, stride)
   first = read(starts[:1], wanted=indices)

@@ -24,10 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from transformer_xl import errors
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import vanilla
+from transformer_xl.config import attention_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -45,21 +45,14 @@ LABELS = {
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Times each method at each length; returns `results/eval_speed.json`.
-
-  Raises:
-    UserError: a length is below 1.
-  """
+  """Times each method at each length; returns `results/eval_speed.json`."""
+  attention_rules.require_full_memory(config.model, "--mode=eval_speed")
   directory = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(directory))
   tokens = token_file.open_split(directory, config.eval.split).tokens
   twin = dataclasses.replace(config.model, **vanilla.changes(config.model))
   rows = []
   for length in config.analysis.speed_lens:
-    if length < 1:
-      raise errors.UserError(
-        f"analysis.speed_lens must be at least 1: it has {length}."
-      )
     text = np.resize(tokens, length + config.eval.segment_len * (REPEATS + 2))
     rows.append(_row(length, _timed(_methods(config, twin, text, length))))
     _log(rows[-1])

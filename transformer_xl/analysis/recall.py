@@ -1,8 +1,9 @@
 """Recall: how far back a model can look a value up; `--mode=recall`.
 
 A text of `data_prep --dataset=recall` asks for values at known distances. An
-answer is right if it is the likeliest token there. Each run of the group and
-each length of `eval.mem_len` has a curve of right answers by distance.
+answer is right if it is the likeliest token there. Runs that exist are
+compared: the run itself and those of `config.analysis.group`, with a curve of
+right answers by distance for each length of their `eval.mem_len`.
 """
 
 import functools
@@ -16,10 +17,10 @@ import jax
 import jaxtyping as jt
 import numpy as np
 from absl import logging
+from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
 from transformer_xl import shapes
-from transformer_xl import storage
 from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
@@ -31,7 +32,8 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
-from transformer_xl.model.mixers import table
+from transformer_xl.model import visibility
+from transformer_xl.model.mixers import table as mixers
 from transformer_xl.workdir import trained_model
 
 
@@ -72,26 +74,30 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "num_answers": [len(one) for one in bins],
     "curves": [],
   }
-  for folder, subject in group.subjects(config, workdir):
-    for mem_len in subject.config.eval.mem_len:
-      guesses = guess(subject, mem_len, warmup_len=result["distances"][-1][1])
-      curve = _settings(subject, folder, mem_len)
-      curve |= found(guesses, tokens, queries.positions, bins)
+  for folder, model in group.subjects(config, workdir):
+    for mem_len in model.config.eval.mem_len:
+      guesses = guess(model, mem_len, warmup_len=result["distances"][-1][1])
+      curve = {
+        "name": os.path.basename(os.path.normpath(folder)),
+        "workdir": folder,
+        "checkpoint_step": model.step,
+        "num_parameters": network.num_parameters(model.params),
+        "num_layers": model.config.model.num_layers,
+        **settings_lib.of_evaluation(model.config, mem_len),
+        "reach": reach(model.config, mem_len),
+        **found(guesses, tokens, queries.positions, bins),
+      }
       result["curves"].append(curve)
       logging.info(
         "%s, memory %s: at least half of the answers are right up to a "
         "distance of %d",
-        *(
-          curve["name"],
-          settings_lib.memory_text(curve),
-          answers_up_to(result, curve),
-        ),
+        curve["name"],
+        settings_lib.memory_text(curve),
+        answers_up_to(result, curve),
       )
-  plotting.write(workdir, "recall", result, {"recall": draw(result)})
-  if jax.process_index() == 0:
-    path = os.path.join(storage.local(workdir), "results", "recall.md")
-    storage.write_text(path, markdown(result))
-    logging.info("Wrote %s/results/recall.md.", workdir)
+  plotting.write(
+    workdir, "recall", result, {"recall": draw(result)}, table=table(result)
+  )
   return result
 
 
@@ -164,60 +170,55 @@ def answers_up_to(result: dict[str, Any], curve: dict[str, Any]) -> int:
   return max((longest for (_, longest), _ in right), default=0)
 
 
-def _settings(
-  model: trained_model.TrainedModel, folder: str, mem_len: int
-) -> dict[str, Any]:
-  """What a curve depends on, and how far it could reach."""
-  return {
-    "name": os.path.basename(os.path.normpath(folder)),
-    "workdir": folder,
-    "checkpoint_step": model.step,
-    "num_parameters": network.num_parameters(model.params),
-    "num_layers": model.config.model.num_layers,
-    **settings_lib.of_evaluation(model.config, mem_len),
-    "reach": reach(model.config, mem_len),
-  }
-
-
 def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
   """Tokens back to the farthest on which a query's guess can depend.
 
   The last query of a segment reaches through the memory of each layer, a
   compressed slot counting as the states that it is made of. What the memory of
   an upper layer holds was computed in segments, so it counts in whole ones.
-  None: the state of a recurrent network has no such limit.
+  With `same_length`, each layer adds its window instead. Resets at documents,
+  which can only shorten it, are left out. None: there is no such limit, as for
+  the state of a recurrent network, or none that a formula gives, as for slots
+  in a window.
   """
   model = config.model
-  segment_len = config.eval.segment_len
+  # The tokens that are read at once; without memory, the context is.
+  segment_len = config.eval.context_len + config.eval.segment_len
   lengths = []
-  for layer in table.all_layers(model):
-    held = layer.mixer.remembered_tokens(model, layer.mem_len(mem_len))
+  windows = []
+  for layer in mixers.all_layers(model):
+    held_len = layer.mem_len(mem_len)
+    held = layer.mixer.remembered_tokens(model, held_len)
     if held is None:
       return None
     lengths.append(held)
+    is_whole = model.same_length_window == "mem_len_plus_one"
+    windows.append(held_len if is_whole else held_len - 1)
+  if visibility.has_window(mem_len, same_length=config.eval.same_length):
+    return None if "compressive" in model.mixers else sum(windows)
   whole = sum(math.ceil(length / segment_len) for length in lengths[1:])
   return segment_len - 1 + lengths[0] + whole * segment_len
 
 
-def markdown(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> list[dict[str, str]]:
   """Right answers in per cent, a row for each curve."""
-  heads = ["model", "segment", "memory", "half right up to"]
-  heads += [_name(distances) for distances in result["distances"]]
-  lines = [heads, ["---"] * len(heads)]
+  rows = []
   for curve in result["curves"]:
-    lengths = [str(curve["segment_len"]), settings_lib.memory_text(curve)]
-    shares = [f"{100 * share:.0f}" for share in curve["accuracy"]]
-    lengths.append(str(answers_up_to(result, curve)))
-    lines.append([curve["name"], *lengths, *shares])
-  return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _name(distances: list[int]) -> str:
-  return "-".join(map(str, sorted({*distances})))
+    cells = {
+      "model": curve["name"],
+      "segment": str(curve["segment_len"]),
+      "memory": settings_lib.memory_text(curve),
+      "half right up to": str(answers_up_to(result, curve)),
+    }
+    for ends, share in zip(result["distances"], curve["accuracy"], strict=True):
+      distances = "-".join(map(str, sorted({*ends})))
+      cells[distances] = f"{100 * share:.0f}"
+    rows.append(cells)
+  return rows
 
 
 @plotting.in_style
-def draw(result: dict[str, Any]) -> Any:
+def draw(result: dict[str, Any]) -> figure_lib.Figure:
   """Plots accuracy by distance, and where each `reach` ends."""
   figure, axes = plotting.subplots(figsize=(6.5, 3.4))
   middles = [math.sqrt(low * high) for low, high in result["distances"]]

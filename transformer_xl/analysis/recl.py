@@ -8,8 +8,8 @@ list, which has two meanings (`config.analysis.context`):
 "tokens"     No layer sees anything before the last c tokens. A window that
              starts at s gives the losses of the tokens s+1, s+2, ..., each with
              all contexts up to its length, so one pass over all starts covers
-             every c. A model with absolute positions reads at most its training
-             segment, even where the context is longer.
+             every c. A model with absolute positions reads at most as many
+             tokens as in training, even where the context is longer.
 "attention"  Each layer attends to the last c tokens through a full memory: one
              evaluation of the split per c. Keys of the second layer have seen c
              tokens themselves, and so on: N layers see N (c - 1) + 1 tokens.
@@ -135,8 +135,14 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "RECL at r = %g of %s: %s%d",
         *(entry["fraction"], model["name"], bound, entry["recl"][index]),
       )
-  arrays = {"losses": losses.astype(np.float32), "contexts": contexts}
-  plotting.write(workdir, "recl", result, {"recl": draw(result)}, **arrays)
+  plotting.write(
+    workdir,
+    "recl",
+    result,
+    {"recl": draw(result)},
+    losses=losses.astype(np.float32),
+    contexts=contexts,
+  )
   return result
 
 
@@ -171,21 +177,22 @@ def _by_tokens(subject, contexts) -> np.ndarray:
   """`measure` in separate windows."""
   config, split = subject.config, subject.config.eval.split
   longest, count = contexts[-1], config.analysis.num_tokens
-  text = token_file.open_split(config.data.dataset_dir, split).tokens
+  file = token_file.open_split(config.data.dataset_dir, split)
   needed = 2 * longest + count
-  if len(text) < needed:
+  if len(file.tokens) < needed:
     raise errors.UserError(
       f"analysis.num_tokens={count} with contexts up to {longest} needs "
-      f"{needed} tokens and {split} has {len(text)}; lower one of them."
+      f"{needed} tokens and {split} has {len(file.tokens)}; lower one of them."
     )
   read = np.array(contexts)
   if table.of(config.model).counts_from_segment:
-    # The model was not trained on positions beyond its segment.
-    read = np.minimum(read, config.train.segment_len)
+    # The model was not trained on positions beyond what it read at a time.
+    trained_len = config.train.context_len + config.train.segment_len
+    read = np.minimum(read, trained_len)
   wanted, columns = np.unique(read, return_inverse=True)
   found = context_windows.losses(
     subject,
-    text,
+    file,
     np.arange(longest + count - wanted[0]),
     length=int(wanted[-1]),
     wanted=wanted - 1,
@@ -197,20 +204,27 @@ def _by_tokens(subject, contexts) -> np.ndarray:
 def _by_attention(subject, contexts) -> np.ndarray:
   """`measure` through memory."""
   config = subject.config
-  attention_rules.require(config.model, "analysis.context=attention")
+  attention_rules.require_full_memory(
+    config.model, "analysis.context=attention"
+  )
   if table.of(config.model).counts_from_segment:
     raise errors.UserError(
       "analysis.context=attention needs an encoding of distances, and a model "
       f"of the group has model.encoding={config.model.encoding}; set "
       "--config.analysis.context=tokens."
     )
-  passes = [_one_pass(subject, length) for length in contexts]
-  if len(passes[0]) < contexts[-1]:
+  longest, count = contexts[-1], config.analysis.num_tokens
+  split = config.eval.split
+  file = token_file.open_split(config.data.dataset_dir, split)
+  if len(file.tokens) < longest + count:
     raise errors.UserError(
-      f"a context of {contexts[-1]} is longer than {config.eval.split}; lower "
-      "analysis.context_stop."
+      f"analysis.num_tokens={count} with contexts up to {longest} needs "
+      f"{longest + count} tokens and {split} has {len(file.tokens)}; lower one "
+      "of them."
     )
-  return np.stack([losses[contexts[-1] - 1 :] for losses in passes])
+  passes = [_one_pass(subject, length) for length in contexts]
+  # The first loss is of the token at position 1.
+  return np.stack([each[longest - 1 :][:count] for each in passes])
 
 
 def _one_pass(subject, length) -> np.ndarray:

@@ -1,10 +1,8 @@
 """Rules of what needs attention, which recurrent networks do not have."""
 
 from transformer_xl import errors
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
-
-# Modes that show or compare attention.
-MODES = ("attention", "eval_speed", "ablation")
 
 
 def require(model: schema.ModelConfig, what: str) -> None:
@@ -16,8 +14,17 @@ def require(model: schema.ModelConfig, what: str) -> None:
     )
 
 
-def check(config: schema.ExperimentConfig) -> None:
-  """Raises a UserError for what a network without attention does not have."""
-  for mode in config.train.finish_with:
-    if mode in MODES:
-      require(config.model, f"{mode} in train.finish_with")
+def require_full_memory(model: schema.ModelConfig, what: str) -> None:
+  """Raises a UserError unless some layers attend, and all of them to `mem_len`.
+
+  `what` states a length of attention, which would not be that of a layer with
+  a limit, nor of one that attends to compressed slots.
+  """
+  require(model, what)
+  for name, limit in model.pattern:
+    attends = mixer_fields.MIXERS[name].attends
+    if attends and (limit or name != "attention"):
+      raise errors.UserError(
+        f"{what} states how far a model attends, which is not one length with "
+        f"model.layers={model.layers}; set --config.model.layers=attention."
+      )

@@ -75,6 +75,11 @@ def _is_pattern_and_factor(text: str) -> bool:
     return False
 
 
+def _is_name(text: str) -> bool:
+  """Whether a file or a folder can have it as its name, in the one it is in."""
+  return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", text) is not None
+
+
 def _is_mixer_and_limit(entry: str) -> bool:
   """Whether it names a mixer, and maybe a number of positions."""
   return re.fullmatch(r"[a-z_]+(:[1-9]\d{0,8})?", entry) is not None
@@ -84,10 +89,12 @@ def _is_mixer_and_limit(entry: str) -> bool:
 RULES: dict[str, Callable[[Any], bool]] = {
   "at least 1": lambda value: value >= 1,
   "-1 or at least 1": lambda value: value == -1 or value >= 1,
+  "-1 or more": lambda value: value >= -1,
   "0 or more": lambda value: value >= 0,
   "above 0": lambda value: value > 0,
   "in [0, 1)": lambda value: 0 <= value < 1,
   "in (0, 1]": lambda value: 0 < value <= 1,
+  "a name of letters, digits, '-', '_' and '.'": _is_name,
   "PATTERN=FACTOR": _is_pattern_and_factor,
   "MIXER or MIXER:LIMIT": _is_mixer_and_limit,
   "in [0, 256]": lambda value: 0 <= value <= 256,

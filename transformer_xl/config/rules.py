@@ -17,8 +17,12 @@ from transformer_xl.config import memory_rules
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 
+# Modes that train variants of the configuration and compare them.
+_TRAIN_VARIANTS = ("ablation", "study")
 # Modes whose results state no temperature.
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
+# Modes whose losses are of fixed parameters alone.
+_WITH_FIXED_PARAMETERS = ("ablation", "recall", "recl", "study")
 # What a field must be a multiple of.
 _MULTIPLES = {
   "train.batch_size": "train.accumulation_steps",
@@ -55,38 +59,63 @@ def check(config: schema.ExperimentConfig) -> None:
     _check_no_memory(config, name, memory)
   memory_rules.check(config)
   _check_model(config)
-  attention_rules.check(config)
   _check_mesh(config)
   _check_training(config)
   _check_test_time(config.eval)
 
 
 def check_command(config: schema.ExperimentConfig, mode: str) -> None:
-  """`check_mode` for what a person asks for; warns of idle settings, too.
+  """Raises a UserError for a configuration that a mode cannot serve.
 
-  The configurations that programs derive from it may have such settings.
+  Training asks for the modes of `train.finish_with`, too. Warns of settings
+  without effect. This is for what a person asks for, not for the configurations
+  that programs derive from it.
   """
   for name, needed in _settings_without_effect(config).items():
     logging.warning(
       "%s=%s has no effect without %s.", name, _get(config, name), needed
     )
-  check_mode(config, mode)
+  _check_mode(config, mode, f"--mode={mode}")
+  if mode == "train":
+    for later in config.train.finish_with:
+      _check_mode(config, later, f"{later} in train.finish_with")
 
 
-def check_mode(config: schema.ExperimentConfig, mode: str) -> None:
-  """Raises a UserError for a configuration that a mode cannot serve."""
-  if mode in attention_rules.MODES:
-    attention_rules.require(config.model, f"--mode={mode}")
-  if mode in _AT_TEMPERATURE_1 and config.eval.temperature != (1.0,):
-    raise errors.UserError(
-      f"--mode={mode} has temperature 1, and eval.temperature is "
-      f"{config.eval.temperature}; set --config.eval.temperature=1.0."
+def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
+  """Raises a UserError for what a mode, which errors call `what`, needs."""
+  evaluation = config.eval
+  if mode == "attention":
+    attention_rules.require(config.model, what)
+  if mode in ("ablation", "eval_speed"):
+    attention_rules.require_full_memory(config.model, what)
+  if mode == "recl" and config.analysis.context == "attention":
+    attention_rules.require_full_memory(
+      config.model, f"{what} with analysis.context=attention"
     )
-  if mode == "train" and config.train.eval_every_steps:
+
+  if mode in _AT_TEMPERATURE_1 and evaluation.temperature != (1.0,):
+    raise errors.UserError(
+      f"{what} has temperature 1, and eval.temperature is "
+      f"{evaluation.temperature}; set --config.eval.temperature=1.0."
+    )
+  if mode in _WITH_FIXED_PARAMETERS:
+    adapting = {
+      "eval.dynamic.kind": (evaluation.dynamic.kind, "none"),
+      "eval.cache.size": (evaluation.cache.size, 0),
+    }
+    for name, (value, fixed) in adapting.items():
+      if value != fixed:
+        raise errors.UserError(
+          f"{what} evaluates with fixed parameters, and {name} is {value}; "
+          f"set --config.{name}={fixed}."
+        )
+
+  if mode != "train" and mode not in _TRAIN_VARIANTS:
+    return
+  if config.train.eval_every_steps:
     _check_no_memory(config, "eval.context_len", "train.mem_len")
-  average = config.eval.parameters
-  updates = mode in ("train", "ablation", "study")
-  if updates and average != "raw" and not config.train.average_kind:
+  average = evaluation.parameters
+  if average != "raw" and not config.train.average_kind:
     raise errors.UserError(
       f"eval.parameters={average}, but training keeps no average of the "
       f"parameters; set --config.{_AVERAGES[average]}, or "
