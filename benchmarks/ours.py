@@ -7,8 +7,7 @@ same functions as training, evaluation and generation.
 import dataclasses
 import functools
 import time
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp

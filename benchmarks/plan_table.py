@@ -25,8 +25,7 @@ import math
 import pathlib
 import time
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import app
 from absl import flags

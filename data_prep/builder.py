@@ -7,10 +7,8 @@ sentence takes seven times as long.
 
 import functools
 import pathlib
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import tensorflow_datasets.public_api as tfds
 

@@ -8,9 +8,7 @@ import io
 import itertools
 import sys
 from collections.abc import Iterator
-from typing import IO
-from typing import Any
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 import tqdm
 

@@ -16,10 +16,8 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import IO
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from typing import IO, NoReturn
 
 from data_prep import piece
 from transformer_xl import errors

@@ -14,8 +14,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import filelock
 from etils import epath

@@ -6,8 +6,7 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tokenizers
 

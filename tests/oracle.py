@@ -40,8 +40,7 @@ pattern of several layers the later places have names of their own, such as
 
 import itertools
 import math
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 

@@ -9,8 +9,7 @@ docs/python.md has an example of each method.
 """
 
 import os
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_xl import errors
 

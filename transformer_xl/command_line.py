@@ -13,10 +13,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from absl import app
 from absl import flags

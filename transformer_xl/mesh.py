@@ -8,8 +8,7 @@ says itself how it is sharded, by a method `partition_specs`.
 import functools
 import math
 import re
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax

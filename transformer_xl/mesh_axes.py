@@ -14,8 +14,7 @@ Several slices are data parallel: `fsdp` and `tensor` stay inside a slice.
 
 import math
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_xl import errors
 

@@ -11,8 +11,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jaxtyping as jt

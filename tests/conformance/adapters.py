@@ -27,8 +27,7 @@ without memory it has no effect.
 """
 
 import functools
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 

@@ -15,8 +15,7 @@ Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 import dataclasses
 import functools
 import os
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -10,11 +10,8 @@ compare runs that exist, so they need a measurement, a table and a picture only.
 
 import math
 import statistics
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np

@@ -10,8 +10,7 @@ import functools
 import itertools
 import math
 import os
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jaxtyping as jt

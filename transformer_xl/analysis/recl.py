@@ -19,8 +19,7 @@ Shapes: G models, C contexts, T tokens.
 
 import itertools
 import os
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jaxtyping as jt

@@ -9,10 +9,8 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from absl import logging
 from flax import traverse_util

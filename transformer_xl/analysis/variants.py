@@ -4,8 +4,7 @@ import ast
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_xl import errors
 from transformer_xl import hardware

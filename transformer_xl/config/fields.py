@@ -14,12 +14,8 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
-from typing import TypeVar
-from typing import dataclass_transform
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 

@@ -1,9 +1,6 @@
 """One segment of all lanes, as the loader emits it."""
 
-from typing import Any
-from typing import Generic
-from typing import NamedTuple
-from typing import TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp

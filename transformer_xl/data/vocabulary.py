@@ -16,8 +16,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable
-from typing import Any
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import tokenizers

@@ -5,8 +5,7 @@ Shapes: as in `shapes`; all layers of a model are in front, N.
 
 import functools
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -1,8 +1,7 @@
 """Evaluation cards: results beside all settings that they depend on."""
 
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging

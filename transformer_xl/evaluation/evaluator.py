@@ -6,10 +6,8 @@ no context. Sums are float32 within a call and float64 across calls.
 
 import functools
 import time
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -9,11 +9,8 @@ import os
 import pickle
 import pickletools
 import types
-from collections.abc import Callable
-from collections.abc import Iterable
-from typing import Any
-from typing import BinaryIO
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO, NamedTuple
 
 from transformer_xl import errors
 

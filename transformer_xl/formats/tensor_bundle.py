@@ -10,10 +10,8 @@ import math
 import os
 import pathlib
 import struct
-from collections.abc import Iterator
-from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import google_crc32c
 import ml_dtypes

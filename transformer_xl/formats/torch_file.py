@@ -12,9 +12,7 @@ import os
 import struct
 import zipfile
 import zlib
-from typing import Any
-from typing import BinaryIO
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np

@@ -9,8 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flax import traverse_util
 

@@ -9,12 +9,9 @@ import functools
 import os
 import re
 import types
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flax import traverse_util

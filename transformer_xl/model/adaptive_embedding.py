@@ -11,8 +11,7 @@ Shapes: D model width, E_c width and V_c size of cluster c.
 import functools
 import itertools
 import math
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax

@@ -15,8 +15,7 @@ Shapes: N layers, P places in the pattern of layers, B lanes, T tokens, U
 targets, D model width, V vocabulary.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax

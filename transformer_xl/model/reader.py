@@ -14,8 +14,7 @@ Shapes: B lanes, T tokens, N layers, D model width, V vocabulary.
 """
 
 import dataclasses
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

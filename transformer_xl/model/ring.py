@@ -13,9 +13,7 @@ writing into it.
 
 import functools
 import math
-from typing import Any
-from typing import ClassVar
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax

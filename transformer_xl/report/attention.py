@@ -5,8 +5,7 @@ distance.
 """
 
 import base64
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -6,8 +6,7 @@ Shapes: T tokens of a segment, A alternatives, S predicted tokens of the text.
 import dataclasses
 import functools
 import os
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jaxtyping as jt

@@ -9,10 +9,8 @@ import importlib.resources
 import os
 import secrets
 import shlex
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jinja2

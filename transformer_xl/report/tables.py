@@ -3,8 +3,7 @@
 import itertools
 import json
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_xl.config import fields
 from transformer_xl.config import schema

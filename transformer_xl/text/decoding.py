@@ -11,8 +11,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -1,8 +1,7 @@
 """Continues a text; `--mode=generate` prints it while it is drawn."""
 
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np

@@ -1,8 +1,7 @@
 """Loads a trained model with its vocabulary, to generate and score text."""
 
 import functools
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 

@@ -10,8 +10,7 @@ Shapes: B lanes, T tokens of a segment, k likeliest tokens.
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -16,8 +16,7 @@ checkpoints of regular steps (`checkpoint.every_steps`).
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_xl import errors
 from transformer_xl.config import schema

@@ -7,9 +7,7 @@ loss is not finite. Those that are due are called in the order of their list.
 """
 
 import math
-from typing import Any
-from typing import NamedTuple
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import optax

@@ -6,8 +6,7 @@ planned and timed is what trains.
 
 import functools
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax

@@ -6,8 +6,7 @@ made at the end.
 """
 
 import functools
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -4,10 +4,8 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterator
-from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from transformer_xl import storage
 from transformer_xl.workdir import metrics_log

@@ -8,8 +8,7 @@ import datetime
 import json
 import math
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax

@@ -8,9 +8,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
-from typing import TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import jaxtyping as jt
 import numpy as np

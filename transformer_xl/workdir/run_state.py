@@ -1,7 +1,6 @@
 """The state of a run: what initialisation makes and a checkpoint holds."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jaxtyping as jt
 

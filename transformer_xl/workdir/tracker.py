@@ -4,8 +4,7 @@ A record is a dictionary with `step` and numbers. Those of evaluations have a
 `split`; those of divergence are described in `training/divergence.py`.
 """
 
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Tracker(Protocol):

@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp

@@ -13,8 +13,7 @@ import functools
 import itertools
 import time
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

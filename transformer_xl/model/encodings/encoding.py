@@ -10,8 +10,7 @@ Shapes: B lanes, T queries, K keys, R slots of a ring, H heads, Dh head width,
 D model width.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 

@@ -11,8 +11,7 @@ Both serve every encoding and drop the same weights.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

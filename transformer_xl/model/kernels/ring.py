@@ -9,8 +9,7 @@ the ring are one axis, B * H. With slots as the last axis a CPU multiplies the
 row of a single token a third faster.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -9,8 +9,7 @@ Query i and key j meet at row T - 1 - i + j of the position keys, so a tile of
 Bq queries and Bk keys needs Bq + Bk - 1 consecutive rows: its window.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LANES = 128  # Numbers in a row of a vector register, and of the matrix unit.
 ROWS = 16  # Rows of a packed bfloat16 register.

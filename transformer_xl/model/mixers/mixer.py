@@ -16,10 +16,7 @@ Shapes: B lanes, T tokens of a segment, K keys, D model width.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
-from typing import ClassVar
-from typing import NamedTuple
-from typing import Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax

@@ -11,8 +11,7 @@ import dataclasses
 import json
 import operator
 import os
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
