@@ -55,6 +55,11 @@ command_line.run(main)
 """
 
 
+def _receive_interrupts():
+  """Undoes that a shell lets its commands in the background ignore them."""
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupted(program, flags=(), **environment):
   """What a command says that is interrupted as soon as it says "here"."""
   with subprocess.Popen(
@@ -69,6 +74,7 @@ def interrupted(program, flags=(), **environment):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
+    preexec_fn=_receive_interrupts,
   ) as process:
     try:
       assert process.stdout.readline() == "here\n"
