@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
   Attributes:
     query: of the segment.
     key: of memory and segment, oldest first.
-    value: likewise.
+    value: of memory and segment, oldest first.
     reach: the largest distance that each query may see.
     position_key: projected encodings of the distances K-1 down to 0; without
       them scores have no position term.
@@ -146,7 +146,11 @@ def rel_shift(
   return flat[..., rows:].reshape(*heads, rows, columns - 1)
 
 
-def _rel_shift_backward(_, gradient: jax.Array) -> tuple[jax.Array]:
+def _rel_shift_forward(scores: jax.Array) -> tuple[jax.Array, None]:
+  return rel_shift(scores), None
+
+
+def _rel_shift_backward(_: None, gradient: jax.Array) -> tuple[jax.Array]:
   *heads, rows, columns = gradient.shape
   # XLA on CPU would turn known zeros into a padding, which takes four times as
   # long as joining two arrays.
@@ -157,7 +161,7 @@ def _rel_shift_backward(_, gradient: jax.Array) -> tuple[jax.Array]:
   return (joined.reshape(*heads, rows, columns + 1),)
 
 
-rel_shift.defvjp(lambda scores: (rel_shift(scores), None), _rel_shift_backward)
+rel_shift.defvjp(_rel_shift_forward, _rel_shift_backward)
 
 
 def distances(

@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
   def __call__(
     self, hidden: shapes.Hidden, dropout_lanes: shapes.Lanes | None
   ) -> shapes.Hidden:
-    """Maps each position by itself."""
+    """Maps each position by itself, [B, T, D]."""
     config = self.config
     dropout = dropout_lib.of_states(config)
 

@@ -13,7 +13,7 @@ writing into it.
 
 import functools
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -49,8 +49,8 @@ class Ring(NamedTuple):
 
   def partition_specs(self) -> "Ring":
     """How a mesh splits it: by lanes and heads."""
-    rows: Any = P((*mesh_lib.LANES, "tensor"))
-    whole: Any = P()
+    rows: shapes.PyTree = P((*mesh_lib.LANES, "tensor"))
+    whole: shapes.PyTree = P()
     return Ring(Cache(rows, rows), whole)
 
   def repeat_lane(self, count: int) -> "Ring":
@@ -117,11 +117,10 @@ class RingAttention(mixer.Mixer):
     attends_zeros = config.memory_start == "zeros" and mem_len > 0
     if attends_zeros and shared.forgets is not None:
       cache = _forget(config, state, prepared.empty, shared)
+    write = jax.lax.dynamic_update_slice_in_dim
     cache = Cache(
-      *(
-        jax.lax.dynamic_update_slice_in_dim(old, new, state.slot, axis=-1)
-        for old, new in zip(cache, written, strict=True)
-      )
+      keys=write(cache.keys, written.keys, state.slot, axis=-1),
+      values=write(cache.values, written.values, state.slot, axis=-1),
     )
 
     visible = jnp.minimum(shared.length, mem_len)
@@ -154,7 +153,7 @@ class RingAttention(mixer.Mixer):
 
 
 class Streaming:
-  """The functions of `mixer.Streaming` for a ring."""
+  """The streaming form of attention: its parameters and its state, a ring."""
 
   form: ClassVar[type[mixer.Mixer]] = RingAttention
 
@@ -212,7 +211,7 @@ class Streaming:
   def for_tokens(
     parameters: shapes.PyTree, state: Ring, *, mem_len: int
   ) -> tuple[shapes.PyTree, Ring]:
-    """Goes on in M + 1 slots.
+    """Continues in M + 1 slots.
 
     Every token reads the whole ring, so slots for a full segment would only
     cost time. The next token overwrites the oldest.
@@ -233,7 +232,7 @@ class Streaming:
 
 
 class _Preparation(nn.Module):
-  """What `Prepared` has, from the parameters of one layer's attention."""
+  """Computes `Prepared` from the parameters of one layer's attention."""
 
   config: schema.ModelConfig
   settings: mixer.Settings
@@ -259,6 +258,7 @@ class _Preparation(nn.Module):
       self, project, distances, self.num_slots, biases
     )
     if terms is not None and terms.keys is not None:
+      assert not isinstance(terms.keys, ring_kernels.RingPositionKeys)
       terms = terms._replace(keys=ring_kernels.position_keys(terms.keys))
     return Prepared(terms, empty)
 
@@ -280,7 +280,7 @@ def _filled(
 ) -> Cache:
   """A ring of empty slots at the positions [R]."""
   tiling = (batch_size, 1, positions.shape[0])
-  ring = Cache(*(jnp.tile(slot, tiling) for slot in empty))
+  ring = Cache(jnp.tile(empty.keys, tiling), jnp.tile(empty.values, tiling))
   return _placed(config, ring, positions)
 
 

@@ -11,7 +11,7 @@ Both serve every encoding and drop the same weights.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ def choose(implementation: str, inputs: attention.Inputs) -> str:
 def _fused(
   inputs: attention.Inputs, dropout: dropout_lib.AttentionDropout | None
 ) -> shapes.Queries:
-  """The kernel on each device's lanes and heads.
+  """Attention by the fused kernel, on each device's lanes and heads.
 
   The partitioner cannot look into a kernel, so the split is spelled out. Heads
   are passed side by side, [..., H * Dh]: given four axes, XLA would lay them
@@ -90,20 +90,24 @@ def _fused(
     dropout = dropout_lib.AttentionDropout(0.0, seeds)
   rate = dropout.rate
 
+  def split_heads(rows: jax.Array) -> jax.Array:
+    return rows.reshape(*rows.shape[:-1], -1, head_dim)
+
+  def join_heads(rows: jax.Array) -> jax.Array:
+    return rows.reshape(*rows.shape[:-2], -1)
+
   def attend(flat: attention.Inputs, seeds: jax.Array) -> jax.Array:
-    by_head = _map_heads(
-      lambda rows: rows.reshape(*rows.shape[:-1], -1, head_dim), flat
-    )
+    by_head = _map_heads(split_heads, flat)
     own = dropout_lib.AttentionDropout(rate, seeds)
     values = fused.relative_attention(by_head, own, interpret)
     return values.reshape(flat.query.shape)
 
   split = _split(lanes=lanes, heads=heads)
   if split.is_split:
-    rows: Any = P(split.lanes, None, split.heads)
-    per_head: Any = P(split.heads)
-    by_lane: Any = P(split.lanes)
-    by_width: Any = P(None, split.heads)
+    rows: shapes.PyTree = P(split.lanes, None, split.heads)
+    per_head: shapes.PyTree = P(split.heads)
+    by_lane: shapes.PyTree = P(split.lanes)
+    by_width: shapes.PyTree = P(None, split.heads)
     specs = attention.Inputs(
       query=rows,
       key=rows,
@@ -121,7 +125,7 @@ def _fused(
       # Kernels do not declare which axes their results vary over.
       check_vma=False,
     )
-  flat = _map_heads(lambda rows: rows.reshape(*rows.shape[:-2], -1), inputs)
+  flat = _map_heads(join_heads, inputs)
   return attend(flat, dropout.seeds).reshape(inputs.query.shape)
 
 
@@ -175,8 +179,8 @@ def ring_attention(
     return ring.ring_attention(inputs)
 
   if split.is_split:
-    rows: Any = P(split.lanes)
-    whole: Any = P()
+    rows: shapes.PyTree = P(split.lanes)
+    whole: shapes.PyTree = P()
     specs = ring.Inputs(
       query=rows,
       key=rows,
@@ -237,7 +241,10 @@ class _Split(NamedTuple):
 
 
 def _split(*, lanes: int, heads: int) -> _Split:
-  """The split of so many lanes and heads; none inside `shard_map`."""
+  """How the mesh splits these numbers of lanes and heads.
+
+  Inside `shard_map` nothing is split any further.
+  """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.size <= 1 or mesh.manual_axes:
     return _Split()

@@ -16,7 +16,7 @@ Shapes: B lanes, T tokens of a segment, K keys, D model width.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
@@ -28,7 +28,7 @@ from transformer_xl.model.encodings import encoding
 
 # What one layer remembers: a pytree of arrays with lanes first, [B, ...], and
 # of scalars. In a network, layers are stacked in front: [N, B, ...].
-LayerState = Any
+LayerState = shapes.PyTree
 Norm = Callable[[jax.Array], jax.Array]
 
 
@@ -194,7 +194,8 @@ class Mixer(nn.Module):
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
     """How many tokens before a segment the layer's state is made of.
 
-    None if there is no limit. By default that is `mem_len`.
+    The result is None if there is no limit. Mixers that do not override this
+    remember `mem_len` tokens.
     """
     del config
     return mem_len
