@@ -84,8 +84,7 @@ class State(NamedTuple):
     return State(layers, length=by_lanes, position=whole, num_read=whole)
 
 
-# `State` of a reader that streams; otherwise the network's own,
-# `network.State`.
+# A `State` if the reader streams, otherwise a `network.State`.
 AnyState = shapes.PyTree
 
 
