@@ -90,7 +90,9 @@ class Evaluation:
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
   ):
-    self._config, self._checkpoints, self._stop = config, checkpoints, stop
+    self._config = config
+    self._checkpoints = checkpoints
+    self._stop = stop
     mesh = programs.make_mesh(config)
     config = programs.validation_config(config)
     (mem_len,) = config.eval.mem_len
@@ -121,16 +123,18 @@ class Evaluation:
     Raises:
       Diverged: the loss is not finite.
     """
-    metadata, state = run.metadata, run.state
+    metadata = run.metadata
     record = None
     if not self._stop.requested:
-      record = self._score(state)
+      record = self._score(run.state)
     if record is None:
       return run._replace(metadata=metadata._replace(owes_evaluation=True))
     writer.write(record)
     logging.info(
       "step %d  valid nll %.4f  perplexity %.3f  [memory %s]",
-      *(record[name] for name in ("step", "nll", "perplexity")),
+      record["step"],
+      record["nll"],
+      record["perplexity"],
       settings_lib.memory_text(self._settings),
     )
     was_owed = metadata.owes_evaluation
@@ -147,7 +151,8 @@ class Evaluation:
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:
       return None
-    step, nll = int(state.step), score.nll / score.num_tokens
+    step = int(state.step)
+    nll = score.nll / score.num_tokens
     if not math.isfinite(nll):
       raise divergence.Diverged("the validation loss is not finite", step)
     return {
@@ -174,9 +179,11 @@ class Saving:
     evaluation: Evaluation | None,
     goodput: goodput_lib.Goodput,
   ):
-    self._num_steps, self._stop = config.train.num_steps, stop
+    self._num_steps = config.train.num_steps
+    self._checkpoints = checkpoints
+    self._stop = stop
+    self._evaluation = evaluation
     self._goodput = goodput
-    self._checkpoints, self._evaluation = checkpoints, evaluation
     self._policy = save_policy.SavePolicy(config.checkpoint)
 
   def is_due(self, step: int) -> bool:
@@ -225,7 +232,8 @@ def make(
   goodput: goodput_lib.Goodput,
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
-  evaluation, on_run = None, list[RunHook]()
+  evaluation: Evaluation | None = None
+  on_run: list[RunHook] = []
   if config.train.profile_steps:  # First, so that the trace has updates alone.
     on_run.append(profiling.Trace(config, workdir, stop))
   if config.train.eval_every_steps:

@@ -94,7 +94,9 @@ def _new(
   count = network.num_parameters(state.params)
   logging.info(
     "Starting with the %d parameters of %s after step %d, and %d new symbols.",
-    *(count, source["workdir"], source["checkpoint_step"]),
+    count,
+    source["workdir"],
+    source["checkpoint_step"],
     source["new_symbols"],
   )
   evaluates = config.train.eval_every_steps > 0
@@ -132,7 +134,7 @@ def rewind(
 
 def _describe_data(
   config: schema.ExperimentConfig, stream: streams.TrainStream
-) -> dict[str, Any]:
+) -> dict[str, object]:
   """What determines where in which text a step reads."""
   train = config.train
   return {
