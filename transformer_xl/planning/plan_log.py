@@ -1,4 +1,4 @@
-"""What a plan says, for people."""
+"""Log lines that describe a plan."""
 
 from typing import Any
 
@@ -6,10 +6,14 @@ from absl import logging
 
 
 def log(result: dict[str, Any]) -> None:
-  """Logs `results/plan.json` for people."""
-  names = ("topology", "num_chips", "num_parameters", "parameters")
-  values = (result[name] for name in names)
-  logging.info("%s, %d chips; %d parameters: %s", *values)
+  """Logs the content of `results/plan.json`."""
+  logging.info(
+    "%s, %d chips; %d parameters: %s",
+    result["topology"],
+    result["num_chips"],
+    result["num_parameters"],
+    result["parameters"],
+  )
   for kind in ("train", "eval", "generate"):
     plan = result[kind]
     if "hbm_bytes_per_chip" not in plan:
@@ -40,14 +44,15 @@ def log(result: dict[str, Any]) -> None:
   if result["hours"]:
     logging.info(
       "All updates: %.3g hours, %.3g chip-hours, without collectives.",
-      *(result["hours"], result["chip_hours"]),
+      result["hours"],
+      result["chip_hours"],
     )
   if held := result["eval"]["hbm_bytes_while_evaluating"]:
     logging.info("Validation while training: %.2f GiB per chip", held / 2**30)
 
 
 def _table(plan: dict[str, Any]) -> str:
-  """What each part of the model takes, in millions of cycles."""
+  """A table of millions of cycles for each part of the model."""
   lines = [f"{'':30}{'forward':>9}{'backward':>9}"]
   for part, cycles in plan["cycles_by_part"].items():
     both = (cycles[name] / 1e6 for name in ("forward", "backward"))
