@@ -209,8 +209,9 @@ def lane_groups(lanes: int) -> int:
 def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, str] | None:
   """Options for the TPU compiler, which sharded parameters need.
 
-  By default it multiplies by a sharded matrix one shard at a time. According to
-  its own estimate, projections are then several times slower (docs/kernels.md).
+  By default the compiler multiplies by a sharded matrix one shard at a time.
+  According to its own estimate, projections are then several times slower
+  (docs/kernels.md).
   """
   if not mesh.devices.flat[0].device_kind.startswith("TPU"):
     return None

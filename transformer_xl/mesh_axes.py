@@ -43,9 +43,9 @@ class Axes(NamedTuple):
 
 
 class Demand(NamedTuple):
-  """What a program puts on the devices."""
+  """The sizes of a program that decide how many devices each axis has."""
 
-  lanes: int = 1  # Read at the same time.
+  lanes: int = 1  # That are read at the same time.
   width: int = 1  # What `fsdp` must divide.
   heads: int = 1  # What `tensor` must divide.
   state_bytes: int = 0  # Arrays that `fsdp` and `tensor` split.

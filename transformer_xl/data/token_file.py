@@ -196,7 +196,7 @@ def _prepare_command(directory: str) -> str:
 
 
 def _suggestion(directory: str) -> str:
-  """The dataset that was probably meant, of those prepared and the known."""
+  """Suggests the prepared or known dataset with the most similar name."""
   parent, name = os.path.split(directory.rstrip("/"))
   if name in BENCHMARKS:
     return ""
@@ -210,7 +210,7 @@ def _suggestion(directory: str) -> str:
 
 
 def _damaged(directory: str, path: str, problem: str) -> errors.UserError:
-  """Names the file in the folder of the dataset, not its copy."""
+  """An error that names the file in the dataset's folder, not its copy."""
   name = os.path.join(directory, os.path.basename(path))
   command = _prepare_command(directory)
   return errors.UserError(

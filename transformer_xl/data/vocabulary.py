@@ -55,8 +55,8 @@ class Vocabulary:
   def encode(self, text: str) -> Ids:
     """Returns ids [num_tokens]; a UserError names a symbol without an id.
 
-    Half of a surrogate pair is refused, too. Python puts it in place of bytes
-    of a command line that are not UTF-8, and JSON can contain it.
+    Half of a surrogate pair is an error, too. Python puts such halves in place
+    of bytes of a command line that are not UTF-8, and JSON can contain them.
     """
     try:
       text.encode("utf-8")
@@ -119,7 +119,7 @@ class _PointVocabulary(Vocabulary):
 class ByteVocabulary(_PointVocabulary):
   """Bytes, each stored as the character of that code point.
 
-  By default all 256 in order, so that an id is the byte's value.
+  By default the symbols are all 256 bytes in order, so an id is a byte's value.
   """
 
   unit = "byte"

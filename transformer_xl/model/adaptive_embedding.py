@@ -33,7 +33,7 @@ class Cluster(NamedTuple):
 
   @property
   def shape(self) -> tuple[int, int]:
-    """V_c and E_c, the shape of its table."""
+    """The shape of the cluster's table, V_c and E_c."""
     return self.stop - self.start, self.width
 
 
@@ -68,7 +68,7 @@ class AdaptiveEmbedding(nn.Module):
     )
 
   def __call__(self, tokens: shapes.Tokens) -> shapes.Hidden:
-    """Vectors scaled by sqrt(D), before dropout."""
+    """The tokens' vectors times sqrt(D), before dropout."""
     dtype = jnp.dtype(self.config.dtype)
     start = 0
     parts = []

@@ -34,7 +34,7 @@ Saved = tuple[tuple[jax.Array, ...], jax.Array, jax.Array]
 
 @jax.tree_util.register_static
 class Capacities(tuple[float, ...]):
-  """For each tail cluster, the share of a device's tokens it has room for.
+  """Room in each tail cluster, as a share of a device's tokens.
 
   A cluster then computes only the logits of its own targets. If there are more
   than it has room for, it computes those of all tokens, so the result is the
@@ -265,7 +265,7 @@ def _logits(
   *,
   temperature: Temperature,
 ) -> jax.Array:
-  """Logits in float32, whatever the hidden states' type."""
+  """Logits in float32, divided by the temperature."""
   product = dense.logits(narrow, kernel.astype(narrow.dtype))
   logits = product + bias[None, None]
   return logits if temperature.value == 1 else logits / temperature.value

@@ -21,7 +21,7 @@ BLOCK = 128  # Queries that attend at a time; the fastest size on CPU and TPU.
 
 
 class Inputs(NamedTuple):
-  """What attention is computed from.
+  """The arguments of attention.
 
   Attributes:
     query: of the segment.
@@ -167,7 +167,7 @@ rel_shift.defvjp(_rel_shift_forward, _rel_shift_backward)
 def distances(
   segment_len: int, context_len: int
 ) -> jt.Int[shapes.Array, "T K"]:
-  """From each query back to each key; below 0 for keys after the query."""
+  """Distances from each query back to each key, negative for later keys."""
   query = jnp.arange(context_len - segment_len, context_len, dtype=jnp.int32)
   key = jnp.arange(context_len, dtype=jnp.int32)
   return query[:, None] - key[None]
@@ -183,7 +183,7 @@ def linear_penalties(
 def visible_keys(
   reach: shapes.Reach, context_len: int
 ) -> jt.Bool[shapes.Array, "B T K"]:
-  """Whether each query may attend to each key: at distances 0 to `reach`."""
+  """True where a query may attend to a key: at the distances 0 to `reach`."""
   distance = distances(reach.shape[1], context_len)
   return (distance >= 0)[None] & (distance[None] <= reach[:, :, None])
 

@@ -100,10 +100,10 @@ def drop_weights(
 def kept(
   seed: jax.Array, row: jax.Array, column: jax.Array, *, rate: float
 ) -> jax.Array:
-  """Whether dropout keeps an element.
+  """True where dropout keeps an element.
 
-  A hash of three int32 numbers, cheap enough for use inside a kernel: random
-  bits and two indices. They broadcast to the shape of the result.
+  The result is a hash of three int32 numbers, random bits and two indices, and
+  cheap enough for use inside a kernel. The arguments broadcast to its shape.
   """
   start = _hashed(seed, row)  # From where a row's columns count.
   bits = _mixed(start ^ (column * _STRIDE))
@@ -186,7 +186,7 @@ def _kept_elements(
   locked: bool,
   first_row: int,
 ) -> jax.Array:
-  """Which elements dropout keeps, in a mask that has one row if `locked`."""
+  """True where dropout keeps an element; has a single row if `locked`."""
   first = seeds.ndim
   num_rows = 1 if locked else shape[-2]
   iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32)
@@ -196,14 +196,14 @@ def _kept_elements(
 
 
 def _hashed(bits: jax.Array, index: jax.Array) -> jax.Array:
-  """Bits for each index of an axis; both broadcast to the result."""
+  """Random bits for each index of an axis; the arguments broadcast."""
   return _mixed(bits + index * _STRIDE)
 
 
 def _mixed(bits: jax.Array) -> jax.Array:
   """Spreads every bit over the higher ones: Wellons' `lowbias32`, shortened.
 
-  Its last step would only change the lower half.
+  The step that is left out would only change the lower half.
   """
   bits = bits ^ jax.lax.shift_right_logical(bits, 16)
   bits = bits * 0x7FEB352D

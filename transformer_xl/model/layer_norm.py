@@ -36,7 +36,7 @@ def _normalised(
 def _forward(
   hidden: jax.Array, scale: jax.Array, offset: jax.Array, epsilon: float
 ) -> tuple[jax.Array, Residuals]:
-  """The result, and what the backward pass needs; no float32 of [B, T, D]."""
+  """The result and the residuals, without a float32 copy of [B, T, D]."""
   wide = hidden.astype(jnp.float32)
   mean = jnp.mean(wide, axis=-1, keepdims=True)
   if hidden.dtype == jnp.float32:

@@ -37,7 +37,7 @@ from transformer_xl.model.mixers import table
 
 
 class State(NamedTuple):
-  """What one segment hands to the next.
+  """Everything that a segment needs to know of the segments before it.
 
   layers: for each place of the pattern, the states of its layers, with the
     turns of the pattern in front, [N / P, B, ...]. An array without lanes is
@@ -49,7 +49,7 @@ class State(NamedTuple):
   length: jt.Int[shapes.Array, "B"]
 
   def partition_specs(self) -> "State":
-    """How a mesh splits it: by lanes.
+    """The state's PartitionSpecs, which split it by lanes.
 
     Hidden states stay whole over `tensor`. Split by width as well, XLA's
     partitioner of jax 0.10.2 computes other gradients on a mesh of 2 x 2 x 2
@@ -64,7 +64,7 @@ class State(NamedTuple):
 
 
 class AuxiliaryLosses(NamedTuple):
-  """Losses of each token that training may add to its prediction's.
+  """Per-token losses that training may add to the loss of the prediction.
 
   activation: mean squared activation of the last layer (AR).
   temporal: mean squared change from the token before (TAR), 0 where a document
@@ -281,7 +281,10 @@ def share(
   resets: shapes.Resets | None,
   shape: tuple[int, ...],
 ) -> mixer_lib.Shared:
-  """What layers share of a segment [B, T] before which lanes have a `length`.
+  """What all layers need to know of a segment.
+
+  `length` counts the tokens of its document that each lane has read before the
+  segment, and `shape` is the segment's, [B, T].
 
   A reset at the first token concerns the whole lane and what it remembers;
   later ones split the segment.
@@ -313,7 +316,7 @@ def empty_state(
   mem_len: int,
   step_len: int,
 ) -> State:
-  """What a network remembers before the first token.
+  """The state of a network before the first token.
 
   Args:
     config: of the model.
@@ -390,5 +393,5 @@ def forward_flops_per_token(
 
 
 def _mean_square(states: jax.Array) -> jax.Array:
-  """[B, T, D] to [B, T], in float32."""
+  """Mean squares over the channels, [B, T] of [B, T, D], in float32."""
   return jnp.mean(jnp.square(states.astype(jnp.float32)), axis=-1)

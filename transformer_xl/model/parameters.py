@@ -30,7 +30,7 @@ def placed_name(name: str, place: int) -> str:
 
 
 def split_name(name: str) -> tuple[str, int]:
-  """The plain name and the place that `placed_name` made a name of."""
+  """The plain name and the place of a submodule; undoes `placed_name`."""
   match = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
   assert match is not None
   return match[1], int(match[2] or 0)
@@ -84,7 +84,7 @@ def matrix(
   *,
   dropout_lanes: shapes.Lanes | None,
 ) -> jax.Array:
-  """A `kernel` of a shape, whose weights training may drop one by one.
+  """A matrix from N(0, init_std) whose single weights training may drop.
 
   Dropout follows the cast, so that no array of the matrix's size is float32.
   """

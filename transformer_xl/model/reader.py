@@ -35,14 +35,14 @@ from transformer_xl.model.mixers import table
 
 
 class Frozen(NamedTuple):
-  """Parameters, with what follows from them alone."""
+  """Parameters, and arrays that are computed from the parameters alone."""
 
   outside: shapes.PyTree  # Those of no layer.
   layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
 
 
 class State(NamedTuple):
-  """What one step hands to the next."""
+  """Everything that a step needs to know of the tokens before it."""
 
   layers: tuple[mixer_lib.LayerState, ...]
   length: jt.Int[shapes.Array, "B"]  # Tokens of its document that a lane read.
@@ -69,7 +69,7 @@ class State(NamedTuple):
     return self._replace(layers=layers, length=jnp.repeat(self.length, count))
 
   def partition_specs(self) -> "State":
-    """How a mesh splits it: by lanes, and rings by heads as well."""
+    """The state's PartitionSpecs: by lanes, and for rings by heads as well."""
 
     def specs(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
       if hasattr(layer, "partition_specs"):
@@ -177,7 +177,7 @@ class Reader:
   def start(
     self, frozen: Frozen | shapes.PyTree, *, batch_size: int
   ) -> AnyState:
-    """What is remembered before the first token."""
+    """The state before the first token."""
     if not self.streams:
       return network.empty_state(
         self.config,
@@ -262,9 +262,9 @@ class Reader:
     """The states of all layers, N + 1 with the embeddings, and the next state.
 
     Args:
-      frozen: of `freeze`.
-      state: of `start` or the last step.
-      tokens: ids.
+      frozen: the parameters, as `freeze` returns them.
+      state: the result of `start` or of the last step.
+      tokens: ids of the tokens.
       resets: True where a token is the first of a document. None saves the work
         of a reset, which may touch every slot.
       count: how many tokens count, the first; the others are padding, so that

@@ -42,13 +42,13 @@ class Cache(NamedTuple):
 
 
 class Ring(NamedTuple):
-  """What one layer remembers."""
+  """The state of one layer: its cache, and where it writes next."""
 
   cache: Cache
   slot: jt.Int[shapes.Array, ""]  # Where the next token goes.
 
   def partition_specs(self) -> "Ring":
-    """How a mesh splits it: by lanes and heads."""
+    """The ring's PartitionSpecs, which split it by lanes and heads."""
     rows: shapes.PyTree = P((*mesh_lib.LANES, "tensor"))
     whole: shapes.PyTree = P()
     return Ring(Cache(rows, rows), whole)
@@ -60,7 +60,7 @@ class Ring(NamedTuple):
 
 
 class Prepared(NamedTuple):
-  """What follows from a layer's parameters alone."""
+  """Arrays that are computed from a layer's parameters alone."""
 
   # Terms of the distances R-1 to 0; keys are `RingPositionKeys`.
   distance: encoding.DistanceTerms | None
@@ -69,7 +69,9 @@ class Prepared(NamedTuple):
 
 
 def num_slots(mem_len: int, step_len: int) -> int:
-  """R, for steps of at most `step_len` tokens: memory in whole steps and one.
+  """The number of slots, R, for steps of at most `step_len` tokens.
+
+  There is room for the memory, in whole steps, and for one more step.
 
   Without memory a step has to be a segment, so that a single token sees the
   segment that it completes.
@@ -168,7 +170,7 @@ class Streaming:
     mem_len: int,
     step_len: int,
   ) -> shapes.PyTree:
-    """The layer's parameters with what follows from them.
+    """The layer's parameters, and arrays that are computed from them.
 
     The kernels of queries, keys and values are joined within each head, so that
     a mesh that splits heads splits no kernel.
@@ -244,7 +246,11 @@ class _Preparation(nn.Module):
     row: jt.Float[shapes.Array, "1 1 D"],
     biases: shapes.BiasPair | None,
   ) -> Prepared:
-    """Takes a normalised empty state, and u and v if layers share them."""
+    """Projects an empty state and the distances.
+
+    `row` is a state of zeros, normalised in a pre-norm model. `biases` are u
+    and v, if all layers share them.
+    """
     config = self.config
     order = table.of(config)
     biases = biases or order.layer_biases(self)
@@ -266,7 +272,7 @@ class _Preparation(nn.Module):
 def _placed(
   config: schema.ModelConfig, cache: Cache, positions: jax.Array
 ) -> Cache:
-  """Slots at the positions [R]."""
+  """The cache with its keys changed by their positions, [R]."""
   places = positions[None, None]
   keys = table.of(config).placed(config, cache.keys, places, axis=1)
   return cache._replace(keys=keys)
@@ -299,6 +305,6 @@ def _forget(
 
 
 def _slots(rows: shapes.Keys) -> shapes.Ring:
-  """[B, T, H, Dh] to [B * H, Dh, T]."""
+  """Rearranges rows for a ring, from [B, T, H, Dh] to [B * H, Dh, T]."""
   heads = jnp.moveaxis(rows, 1, 3)  # [B, H, Dh, T]
   return heads.reshape(-1, *heads.shape[2:])

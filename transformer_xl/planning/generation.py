@@ -17,10 +17,10 @@ from transformer_xl.text import sampling
 def lower(
   config: schema.ExperimentConfig, device: jax.Device
 ) -> jax.stages.Lowered:
-  """Lowers `--mode=generate` with its settings, for one device.
+  """Lowers the loop of `--mode=generate`, for one device.
 
-  The loop ends when the program says so, so its costs are those of one token
-  of each sample.
+  The compiler does not know how many tokens the loop will draw, so its costs
+  are those of one token of each sample.
   """
   generate = config.generate
   reader = reader_lib.Reader(

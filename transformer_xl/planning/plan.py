@@ -8,7 +8,6 @@ the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 from absl import logging
@@ -30,7 +29,7 @@ from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
-Plan = dict[str, Any]  # A part of `results/plan.json`.
+Plan = plan_log.Plan
 
 
 def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:

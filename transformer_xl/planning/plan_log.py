@@ -4,8 +4,10 @@ from typing import Any
 
 from absl import logging
 
+Plan = dict[str, Any]  # The content of `results/plan.json`, or of a part.
 
-def log(result: dict[str, Any]) -> None:
+
+def log(result: Plan) -> None:
   """Logs the content of `results/plan.json`."""
   logging.info(
     "%s, %d chips; %d parameters: %s",
@@ -51,7 +53,7 @@ def log(result: dict[str, Any]) -> None:
     logging.info("Validation while training: %.2f GiB per chip", held / 2**30)
 
 
-def _table(plan: dict[str, Any]) -> str:
+def _table(plan: Plan) -> str:
   """A table of millions of cycles for each part of the model."""
   lines = [f"{'':30}{'forward':>9}{'backward':>9}"]
   for part, cycles in plan["cycles_by_part"].items():

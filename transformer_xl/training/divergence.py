@@ -47,7 +47,7 @@ class Diverged(Exception):  # noqa: N818
 
 
 class Answer(NamedTuple):
-  """What the run has done about divergence so far."""
+  """The measures that the run has taken against divergence so far."""
 
   skipped: int = 0  # Segments; update k reads S from k S + skipped on.
   rate_factor: float = 1.0  # Multiplies the configured learning rate.
@@ -171,7 +171,7 @@ class Guard:
 
 
 def num_kept(config: schema.ExperimentConfig) -> int:
-  """Number of regular checkpoints to keep: those to rewind to, and one."""
+  """Number of regular checkpoints to keep: all to rewind to, and one more."""
   if config.divergence.action == "stop":
     return 0
   late = math.ceil(WINDOW / config.checkpoint.every_steps)

@@ -65,7 +65,7 @@ class LogLine:
     self._config = config
 
   def is_due(self, step: int) -> bool:
-    """At multiples of the period, and at the end."""
+    """Whether `step` is a multiple of the period, or the last step."""
     train = self._config.train
     return step >= train.num_steps or step % train.log_every_steps == 0
 
@@ -117,8 +117,8 @@ class Evaluation:
   ) -> run_state.RunState:
     """Adds the validation loss; owes it if a signal prevents the evaluation.
 
-    A loss that was owed is added to the checkpoint as well, which is ranked by
-    it.
+    Checkpoints are ranked by this loss, so a loss that was owed is added to its
+    checkpoint as well.
 
     Raises:
       Diverged: the loss is not finite.
@@ -187,7 +187,7 @@ class Saving:
     self._policy = save_policy.SavePolicy(config.checkpoint)
 
   def is_due(self, step: int) -> bool:
-    """Whether the run ends here, or the policy or an evaluation asks for it."""
+    """Whether to save: at the end, by the policy, or after an evaluation."""
     is_last = step >= self._num_steps or self._stop.requested
     evaluates = self._evaluation is not None and self._evaluation.is_due(step)
     return is_last or self._policy.is_due(step) or evaluates
@@ -195,7 +195,7 @@ class Saving:
   def __call__(
     self, run: run_state.RunState, writer: metrics_log.Writer
   ) -> run_state.RunState:
-    """Starts to save.
+    """Starts to save the run.
 
     Raises:
       Diverged: a parameter is not finite; the loss was computed before the

@@ -1,4 +1,4 @@
-"""The parameters of a new run that are those of another: `train.init_from`."""
+"""Parameters that a new run takes over from another one (`train.init_from`)."""
 
 import dataclasses
 import functools
@@ -90,7 +90,7 @@ def load(
 
 
 def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
-  """The source's model.
+  """The configuration of the source's model, if this run can start from it.
 
   Raises:
     UserError: its parameters do not fit, or mean something else.

@@ -125,7 +125,10 @@ def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
 def _open_writer(
   config: schema.ExperimentConfig, workdir: str, run: run_state.RunState
 ) -> metrics_log.Writer:
-  """Drops lines beyond the run's step, except for events of divergence."""
+  """Opens `metrics.jsonl` to continue from the run's step.
+
+  Lines of later steps are dropped, except for events of divergence.
+  """
   step = int(run.state.step)
   writer = metrics_log.Writer(
     workdir,
@@ -171,7 +174,7 @@ def _advance(
   stop: preemption.StopSignal,
   goodput: goodput_lib.Goodput,
 ) -> bool:
-  """Updates until the last step or a signal; whether all steps are done.
+  """Updates until the last step or a signal; True if all steps are done.
 
   Raises:
     Diverged: the loss has diverged.

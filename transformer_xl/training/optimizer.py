@@ -48,8 +48,8 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
 def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
   """Clipping by the global norm, then the optimizer with its schedule.
 
-  There is no state for arrays that are frozen: their updates mean nothing
-  before `scale_update`.
+  Frozen arrays have no state. Their updates are meaningless until
+  `scale_update` sets them to zero.
   """
   adam = optax.scale_by_adam(_ADAM_B1, config.adam_b2, config.adam_epsilon)
   decay = optax.add_decayed_weights(config.weight_decay, decayed_parameters)

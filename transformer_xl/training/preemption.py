@@ -49,7 +49,7 @@ class StopSignal:
     self._received |= self._is_alone and number != signal.SIGHUP
 
   def _answer(self, number: signal.Signals) -> None:
-    """Says what follows, for each signal as it arrives."""
+    """Tells the user what each signal leads to, as soon as it arrives."""
     if number == signal.SIGHUP:
       command_line.continue_without_terminal()
     elif not self._answered:

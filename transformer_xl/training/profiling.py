@@ -43,7 +43,7 @@ class Trace:
     self._is_tracing = False
 
   def is_due(self, step: int) -> bool:
-    """After the updates before the window, and at its end or the run's."""
+    """Whether the trace starts here, or ends with its window or the run."""
     if not self._is_tracing:
       return step == self._first < self._end
     return step >= min(self._last, self._end) or self._stop.requested

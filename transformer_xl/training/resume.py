@@ -135,7 +135,7 @@ def rewind(
 def _describe_data(
   config: schema.ExperimentConfig, stream: streams.TrainStream
 ) -> dict[str, object]:
-  """What determines where in which text a step reads."""
+  """The facts that determine which text, and where in it, a step reads."""
   train = config.train
   return {
     "name": config.data.name,
@@ -149,7 +149,7 @@ def _describe_data(
 
 
 def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
-  """Whether lanes continue elsewhere in the text; warns if they do.
+  """Whether lanes continue elsewhere in the text, with a warning if so.
 
   Raises:
     UserError: the text has changed but not its name.

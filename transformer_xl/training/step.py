@@ -1,4 +1,4 @@
-"""What training does in a step: one update on one segment of all lanes.
+"""A step of training: one update on one segment of all lanes.
 
 With `train.gradient_segments` above 1, an update takes S consecutive segments.
 `train_chunk` scans C updates in one compiled call. Metrics are sums; means are
@@ -92,7 +92,7 @@ def _rate_factor(
   segment: segment_lib.Segment,
   train: schema.TrainConfig,
 ) -> float | jax.Array:
-  """What the learning rate of the schedule is multiplied by in this update."""
+  """The factor on the learning rate of the schedule in this update."""
   factor: float | jax.Array = 1.0
   if train.segment_len_std:  # Padding has no weight.
     assert segment.weights is not None
@@ -115,7 +115,7 @@ def train_chunk(
 
   Args:
     state: what updates change, apart from memory.
-    memory: what the network remembers.
+    memory: the state of the network.
     segments: consecutive segments [S, B, T]. An update takes
       `train.gradient_segments` of them. Lanes may be padded so that devices
       divide them; memory is padded to match and cut back at the end.

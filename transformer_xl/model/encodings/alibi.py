@@ -32,7 +32,7 @@ class Alibi(encoding.Encoding):
 
 
 def slopes(num_heads: int) -> list[float]:
-  """What each head subtracts from a score for a token of distance.
+  """How much the scores of each head fall with a token of distance.
 
   For n heads, a power of two: 2^(-8/n), 2^(-16/n), ..., 2^-8. Other numbers of
   heads have the slopes of the power below, then every other slope of the power

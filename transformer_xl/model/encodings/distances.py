@@ -38,7 +38,10 @@ def position_encodings(
 def clipped_rows(
   table: jt.Float[shapes.Array, "R E"], context_len: int
 ) -> jt.Float[shapes.Array, "K E"]:
-  """Learned rows of the distances K-1 to 0; the last is for all beyond."""
+  """Rows of a learned table for the distances K-1 to 0.
+
+  Larger distances than the table has share its last row.
+  """
   distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.int32)
   return table[jnp.minimum(distance, table.shape[0] - 1)]
 

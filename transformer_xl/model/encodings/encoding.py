@@ -26,7 +26,7 @@ from transformer_xl.model.kernels import ring
 
 
 class DistanceTerms(NamedTuple):
-  """What attention needs for the terms of the distance and the biases."""
+  """Factors of the score's terms that depend on the distance, and biases."""
 
   # Of the distances K-1 to 0; a ring has them in another form.
   keys: shapes.PositionKeys | ring.RingPositionKeys | None = None
@@ -41,7 +41,7 @@ class DistanceTerms(NamedTuple):
 
 
 class ScoreFactors(NamedTuple):
-  """What one layer's attention scores are computed from."""
+  """Factors of one layer's attention scores."""
 
   query: shapes.Queries  # These two as `Encoding.placed` returns them.
   key: shapes.Keys  # Of memory and segment, oldest first.
@@ -100,10 +100,10 @@ class Encoding:
 
     Args:
       module: owner of the parameters, drawn after those of the values.
-      project: its projections.
-      positions: of `positions`.
+      project: the module's projections.
+      positions: the result of the method `positions`.
       context_len: K.
-      biases: of `shared_biases` or `layer_biases`.
+      biases: the result of `shared_biases` or of `layer_biases`.
     """
     del module, project, positions, context_len, biases
     return None

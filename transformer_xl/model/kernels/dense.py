@@ -29,7 +29,7 @@ _einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 def times(
   rows: jax.Array, kernel: jax.Array, num_constant: int = 0
 ) -> jax.Array:
-  """[..., D] by [D, F], as matrices.
+  """Multiplies [..., D] by [D, F], in the form that the device is fast at.
 
   Args:
     rows: factors; [B, K, D] with `num_constant`.
@@ -68,7 +68,7 @@ def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def on_matrix_units(rows: jax.Array) -> jax.Array:
-  """[..., 1, D] as _TPU_ROWS equal rows on a TPU; all else as it is.
+  """Repeats a single row, [..., 1, D], _TPU_ROWS times if this is a TPU.
 
   XLA multiplies a single row on the vector units, which read a kernel several
   times as slowly as the memory gives it.
@@ -80,7 +80,7 @@ def on_matrix_units(rows: jax.Array) -> jax.Array:
 
 
 def logits(rows: jax.Array, table: jax.Array) -> jax.Array:
-  """[..., D] by the rows of [V, D], added up in float32."""
+  """Multiplies [..., D] by the rows of [V, D], added up in float32."""
   flat = rows.reshape(-1, rows.shape[-1])
   if _is_narrow_on_cpu(rows) and flat.shape[0] >= _MIN_ROWS:
     result = product(flat, transposed(table))
@@ -130,7 +130,7 @@ _times_constant.defvjp(_times_constant_forward, _times_constant_backward)
 
 
 def _is_narrow_on_cpu(rows: jax.Array) -> bool:
-  """Whether XLA multiplies fast only if the result is float32."""
+  """Whether XLA needs a float32 result to multiply these rows fast."""
   return rows.dtype == jnp.bfloat16 and device.device_kind() == "cpu"
 
 
@@ -155,7 +155,7 @@ def transposed(matrix: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
-  """[..., L, M] by [..., M, N], added up in float32."""
+  """Multiplies [..., L, M] by [..., M, N], added up in float32."""
   return _matmul(left, right)
 
 

@@ -42,7 +42,7 @@ def relative_attention(
   dropout: dropout_lib.AttentionDropout | None,
   implementation: str,
 ) -> shapes.Queries:
-  """Attention of a segment to memory and to itself, see `attention`."""
+  """Attention of a segment to memory and to itself, as `choose` decides."""
   if choose(implementation, inputs) == "pallas":
     with jax.named_scope("fused_attention"):
       return _fused(inputs, dropout)
@@ -150,7 +150,7 @@ def ring_attention(
   slot: jt.Int[shapes.Array, ""],
   implementation: str,
 ) -> shapes.RingQueries:
-  """Attention of a segment to a ring of cached keys, see `ring`."""
+  """Attention of a segment to a ring of cached keys and values."""
   inputs = ring.Inputs(
     query=query,
     key=key,
@@ -207,7 +207,7 @@ def fuses_ring(
   query: shapes.RingQueries | jax.ShapeDtypeStruct,
   key: shapes.Ring | jax.ShapeDtypeStruct,
 ) -> bool:
-  """Whether such a device attends to such a ring in one kernel."""
+  """Whether a device of this kind attends to this ring in one kernel."""
   if implementation == "auto":
     implementation = "pallas" if _has_kernels(device_kind) else "xla"
   return implementation == "pallas" and fused_ring.serves(query, key)

@@ -30,7 +30,7 @@ def relative_attention(
   """Attention of a segment to memory and to itself, by the fused kernels.
 
   Args:
-    inputs: what attention is computed from.
+    inputs: the arguments of attention.
     dropout: of the attention weights; its rate may be 0.
     interpret: run the kernels as ordinary JAX, without a TPU.
   """
@@ -47,7 +47,7 @@ def relative_attention(
   padding = tiling.query_len - segment_len
 
   def pack(array: jax.Array) -> jax.Array:
-    """[..., H, Dh] to [..., H * padded Dh]."""
+    """Pads the heads and joins them: [..., H, Dh] to [..., H * padded Dh]."""
     lanes = tiling.head_width - head_dim
     padded = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, lanes)])
     return padded.reshape(*array.shape[:-2], num_heads * tiling.head_width)

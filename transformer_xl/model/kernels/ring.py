@@ -29,13 +29,13 @@ class RingPositionKeys(NamedTuple):
   twice: jt.Float[shapes.Array, "H Dh Q"]  # The same, two times in a row.
 
   def partition_specs(self) -> "RingPositionKeys":
-    """How a mesh splits them: by heads."""
+    """The keys' PartitionSpecs, which split them by heads."""
     heads: shapes.PyTree = P("tensor")
     return RingPositionKeys(heads, heads)
 
 
 class Inputs(NamedTuple):
-  """What attention over a ring is computed from.
+  """The arguments of attention over a ring.
 
   Attributes:
     query: of the segment.

@@ -121,7 +121,7 @@ def _block_specs(tiling: tiling_lib.Tiling) -> dict[str, pl.BlockSpec]:
 
 
 def heads(tiling: tiling_lib.Tiling) -> list[jax.Array]:
-  """For each head of a block, which lanes are its own, [1, C].
+  """Masks [1, C] of the lanes that belong to each head of a block.
 
   A head's numbers are never moved to other lanes. Zeros in the lanes of all
   other heads keep those out of its products, at no cost for the matrix unit.
@@ -183,7 +183,7 @@ def biased(
 def visible(
   reach: jax.Array, tile: tiling_lib.Tile, tiling: tiling_lib.Tiling
 ) -> jax.Array:
-  """Which keys of a tile each query may attend to, [Bq, Bk]."""
+  """True where a query may attend to a key of the tile, [Bq, Bk]."""
   query = _iota(reach.shape, 0) + tiling.mem_len + tile.start
   key = _iota((1, tile.num_keys), 1)
   return (key >= query - reach) & (key <= query)
@@ -195,7 +195,7 @@ def kept_weights(
   tile: tiling_lib.Tile,
   tiling: tiling_lib.Tiling,
 ) -> jax.Array | None:
-  """Which of a head's weights dropout keeps, [Bq, Bk]; None for all."""
+  """True where dropout keeps a head's weight, [Bq, Bk]; None for all."""
   if not tiling.dropout_rate:
     return None
   first = pl.program_id(0) * tiling.heads_per_block
@@ -206,7 +206,7 @@ def kept_weights(
 
 
 def drop(values: jax.Array, kept: jax.Array | None) -> jax.Array:
-  """Zeros in place of what dropout does not keep; the rest is not scaled."""
+  """Zeros the values that dropout does not keep; the others are not scaled."""
   return values if kept is None else jnp.where(kept, values, 0)
 
 
@@ -248,7 +248,7 @@ def scores(
 def to_window_upside_down(
   values: jax.Array, tile: tiling_lib.Tile, tiling: tiling_lib.Tiling
 ) -> jax.Array:
-  """From columns of keys to those of the window, [Bq, W], last query first.
+  """Moves columns of keys to those of the window, [Bq, W], last query first.
 
   The shift decreases from row to row, and the hardware only increases it.
   """

@@ -33,7 +33,7 @@ class Tile(NamedTuple):
 
   @property
   def window_len(self) -> int:
-    """Rows of position keys."""
+    """Number of rows of position keys."""
     return self.window.stop - self.window.start
 
 

@@ -32,7 +32,7 @@ from transformer_xl.model.mixers import mixer
 
 
 class Memory(NamedTuple):
-  """What one layer remembers: slots, then its inputs, newest last.
+  """The state of one layer: slots, then its inputs, newest last.
 
   waiting: room for inputs that have left memory and wait for others to be
     compressed with, right-aligned; none if steps have whole groups of c tokens.
@@ -168,11 +168,12 @@ class Compressive(mixer.Mixer):
     is_visible: jt.Bool[shapes.Array, "B S"],
     norm: mixer.Norm,
   ) -> shapes.Losses:
-    """What attention loses by compression, for each token of the segment.
+    """The error of attention by compression, for each token of the segment.
 
-    The squared difference between attention to the inputs that leave and to
-    their slots, by content alone, as a mean over heads and channels. Gradients
-    reach the slots only. Slots that are not visible afterwards do not count.
+    It is the squared difference between attention to the inputs that leave
+    and to their slots, by content alone, as a mean over heads and channels.
+    Gradients reach the slots only. Slots that are not visible afterwards do not
+    count.
     """
     config = self.config
     names = ("query", "key", "value")

@@ -67,7 +67,7 @@ class Comparison(NamedTuple):
 
   @property
   def side(self) -> str:
-    """Where the loss lies."""
+    """Where the loss lies: within, below, above or, if NaN, outside."""
     if self.low <= self.value <= self.high:
       return "within"
     if self.value < self.low:
@@ -123,7 +123,7 @@ def make(runs: list[logged_run.Run]) -> Curve:
 
 
 def save(curve: Curve, path: str, **about: object) -> None:
-  """Writes a reference with further fields `about` its origin."""
+  """Writes a reference; `about` has further fields, on its origin."""
   content: dict[str, object] = {
     "format": 1,
     **about,
@@ -217,7 +217,7 @@ def compare(run: logged_run.Run, curve: Curve) -> tuple[int, str]:
 
 
 def _expected(run: logged_run.Run, curve: Curve) -> str:
-  """What a run lacks to be compared."""
+  """Explains why a run has no loss to compare with the reference."""
   steps = curve.steps
   name = "log_every_steps"
   if not steps:

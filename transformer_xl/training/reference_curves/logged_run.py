@@ -37,7 +37,7 @@ IRRELEVANT = {
 
 
 class Run(NamedTuple):
-  """What a workdir records of its run."""
+  """The record of a run in its workdir."""
 
   config: schema.ExperimentConfig
   data_sha256: str
