@@ -14,11 +14,24 @@ Several slices are data parallel: `fsdp` and `tensor` stay inside a slice.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from transformer_xl import errors
 
 CHOSEN = -1
+
+
+class Wanted(Protocol):
+  """Number of devices along each axis, or CHOSEN; see `schema.MeshConfig`."""
+
+  @property
+  def data(self) -> int: ...
+
+  @property
+  def fsdp(self) -> int: ...
+
+  @property
+  def tensor(self) -> int: ...
 
 
 class Axes(NamedTuple):
@@ -30,9 +43,9 @@ class Axes(NamedTuple):
 
 
 class Demand(NamedTuple):
-  """What a program puts on the devices."""
+  """The sizes of a program that decide how many devices each axis has."""
 
-  lanes: int = 1  # Read at the same time.
+  lanes: int = 1  # That are read at the same time.
   width: int = 1  # What `fsdp` must divide.
   heads: int = 1  # What `tensor` must divide.
   state_bytes: int = 0  # Arrays that `fsdp` and `tensor` split.
@@ -43,7 +56,7 @@ SMALL = Demand()  # Needs nothing but data parallelism.
 
 
 def choose(
-  config: Any, demand: Demand, *, num_devices: int, num_slices: int = 1
+  config: Wanted, demand: Demand, *, num_devices: int, num_slices: int = 1
 ) -> Axes:
   """Fills in the axes that are -1 in `config` (`schema.MeshConfig`).
 
@@ -58,7 +71,8 @@ def choose(
   if rest or (len(fixed) == len(given) and free > 1):
     raise errors.UserError(_must_use_all(given, num_devices))
   in_slice = num_devices // num_slices
-  _, fsdp, tensor = given
+  fsdp = given.fsdp
+  tensor = given.tensor
   takes_rest = given.data != CHOSEN
   if tensor == CHOSEN:
     room = math.gcd(free, in_slice // max(fsdp, 1), demand.heads)

@@ -20,6 +20,7 @@ from typing import Any
 import jaxtyping as jt
 
 Array = jt.Array
+# A tree of arrays, or of what stands for them: shapes, shardings, specs.
 PyTree = Any
 
 Tokens = jt.Int[Array, "B T"]

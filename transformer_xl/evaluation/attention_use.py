@@ -121,11 +121,13 @@ def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   content = jnp.einsum("bthd,bkhd->bhtk", query, key)
   terms = Terms(content, *[jnp.zeros_like(content)] * 3)
   keys, biases, slopes = distance or encoding.DistanceTerms()
+  assert keys is None or isinstance(keys, jax.Array)  # Not those of a ring.
   if keys is not None:
     keys = jnp.pad(keys, ((1, 0), (0, 0), (0, 0)))  # See `rel_shift`.
     scores = jnp.einsum("bthd,khd->bhtk", query, keys)
     terms = terms._replace(distance=attention.rel_shift(scores))
   if biases is not None:
+    assert keys is not None
     u_key = jnp.einsum("hd,bkhd->bhk", biases[0], key)[:, :, None]
     v_distance = jnp.einsum("hd,khd->hk", biases[1], keys)[None, :, None]
     v_distance = jnp.broadcast_to(v_distance, (*content.shape[:3], len(keys)))

@@ -21,12 +21,12 @@ BLOCK = 128  # Queries that attend at a time; the fastest size on CPU and TPU.
 
 
 class Inputs(NamedTuple):
-  """What attention is computed from.
+  """The arguments of attention.
 
   Attributes:
     query: of the segment.
     key: of memory and segment, oldest first.
-    value: likewise.
+    value: of memory and segment, oldest first.
     reach: the largest distance that each query may see.
     position_key: projected encodings of the distances K-1 down to 0; without
       them scores have no position term.
@@ -146,7 +146,11 @@ def rel_shift(
   return flat[..., rows:].reshape(*heads, rows, columns - 1)
 
 
-def _rel_shift_backward(_, gradient: jax.Array) -> tuple[jax.Array]:
+def _rel_shift_forward(scores: jax.Array) -> tuple[jax.Array, None]:
+  return rel_shift(scores), None
+
+
+def _rel_shift_backward(_: None, gradient: jax.Array) -> tuple[jax.Array]:
   *heads, rows, columns = gradient.shape
   # XLA on CPU would turn known zeros into a padding, which takes four times as
   # long as joining two arrays.
@@ -157,13 +161,13 @@ def _rel_shift_backward(_, gradient: jax.Array) -> tuple[jax.Array]:
   return (joined.reshape(*heads, rows, columns + 1),)
 
 
-rel_shift.defvjp(lambda scores: (rel_shift(scores), None), _rel_shift_backward)
+rel_shift.defvjp(_rel_shift_forward, _rel_shift_backward)
 
 
 def distances(
   segment_len: int, context_len: int
 ) -> jt.Int[shapes.Array, "T K"]:
-  """From each query back to each key; below 0 for keys after the query."""
+  """Distances from each query back to each key, negative for later keys."""
   query = jnp.arange(context_len - segment_len, context_len, dtype=jnp.int32)
   key = jnp.arange(context_len, dtype=jnp.int32)
   return query[:, None] - key[None]
@@ -179,7 +183,7 @@ def linear_penalties(
 def visible_keys(
   reach: shapes.Reach, context_len: int
 ) -> jt.Bool[shapes.Array, "B T K"]:
-  """Whether each query may attend to each key: at distances 0 to `reach`."""
+  """True where a query may attend to a key: at the distances 0 to `reach`."""
   distance = distances(reach.shape[1], context_len)
   return (distance >= 0)[None] & (distance[None] <= reach[:, :, None])
 

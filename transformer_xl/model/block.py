@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
   def __call__(
     self, hidden: shapes.Hidden, dropout_lanes: shapes.Lanes | None
   ) -> shapes.Hidden:
-    """Maps each position by itself."""
+    """Maps each position by itself, [B, T, D]."""
     config = self.config
     dropout = dropout_lib.of_states(config)
 
@@ -135,7 +135,7 @@ class Blocks(nn.Module):
 def scanned(
   config: schema.ModelConfig, settings: mixer_lib.Settings
 ) -> nn.Module:
-  """All layers: `Blocks` scanned over the turns of the pattern.
+  """All layers of the network: a scan of `Blocks` over the pattern's turns.
 
   Parameters and states are stacked, with the turns in front.
   """

@@ -36,7 +36,7 @@ def split_axis(array: jax.Array, axis: int, parts: int) -> jax.Array:
 
 
 def merge(states: network.State) -> network.State:
-  """Undoes `split`."""
+  """Puts the lanes of stacked parts together again, as before `split`."""
 
   def merge_leaf(array: jax.Array, axis: int | None) -> jax.Array:
     if axis is None:

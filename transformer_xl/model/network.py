@@ -15,7 +15,7 @@ Shapes: N layers, P places in the pattern of layers, B lanes, T tokens, U
 targets, D model width, V vocabulary.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -37,7 +37,7 @@ from transformer_xl.model.mixers import table
 
 
 class State(NamedTuple):
-  """What one segment hands to the next.
+  """Everything that a segment needs to know of the segments before it.
 
   layers: for each place of the pattern, the states of its layers, with the
     turns of the pattern in front, [N / P, B, ...]. An array without lanes is
@@ -49,22 +49,22 @@ class State(NamedTuple):
   length: jt.Int[shapes.Array, "B"]
 
   def partition_specs(self) -> "State":
-    """How a mesh splits it: by lanes.
+    """The state's PartitionSpecs, which split it by lanes.
 
     Hidden states stay whole over `tensor`. Split by width as well, XLA's
     partitioner of jax 0.10.2 computes other gradients on a mesh of 2 x 2 x 2
     (test_sharding.py).
     """
     by_lanes = P(None, mesh_lib.LANES)
-    layers: Any = jax.tree.map(
+    layers = jax.tree.map(
       lambda leaf: by_lanes if leaf.ndim > 1 else P(), self.layers
     )
-    length: Any = P(mesh_lib.LANES)
+    length: shapes.PyTree = P(mesh_lib.LANES)
     return State(layers, length)
 
 
 class AuxiliaryLosses(NamedTuple):
-  """Losses of each token that training may add to its prediction's.
+  """Per-token losses that training may add to the loss of the prediction.
 
   activation: mean squared activation of the last layer (AR).
   temporal: mean squared change from the token before (TAR), 0 where a document
@@ -91,7 +91,7 @@ class Network(nn.Module):
     self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
     self.biases = encodings.of(config).shared_biases(self)
     self.layers = block.scanned(config, self.settings)
-    # Of the vectors of whole words; all lanes share the words that are dropped.
+    # Drops the vectors of whole words; all lanes share the dropped words.
     self.word_dropout = dropout_lib.Dropout(config.embedding_dropout_rate)
     self.input_dropout = dropout_lib.of_states(
       config, config.input_dropout_rate
@@ -140,8 +140,15 @@ class Network(nn.Module):
   ) -> tuple[shapes.Losses, State]:
     """Negative log-probability of each target, in nats and token order.
 
-    The U targets are predicted from the last U inputs. The other arguments and
-    the state that is returned are those of `__call__`.
+    Args:
+      inputs: ids of the tokens.
+      targets: ids that the last U inputs predict.
+      state: what is remembered of earlier segments, at first `empty_state`.
+      resets: True where a token is the first of a document.
+      dropout_lanes: numbers of these lanes in the batch; None for no dropout.
+
+    Returns:
+      The losses, and what the next segment starts from.
     """
     hidden, state = self(inputs, state, resets, dropout_lanes=dropout_lanes)
     hidden = hidden[:, -targets.shape[1] :]
@@ -156,9 +163,10 @@ class Network(nn.Module):
     *,
     dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Losses, AuxiliaryLosses, State]:
-    """`nll`, and the losses that training may add to it.
+    """The losses of the targets, and the losses that training may add to them.
 
-    Penalties are of states before dropout.
+    The arguments mean the same as in `nll`. The penalties on activations are
+    computed from states before dropout.
     """
     hidden, state, kept = self._read(inputs, state, resets, dropout_lanes)
     output = self.output_dropout(hidden, dropout_lanes=dropout_lanes)
@@ -197,10 +205,11 @@ class Network(nn.Module):
     state: State,
     resets: shapes.Resets | None = None,
   ) -> tuple[shapes.Hidden, State, tuple[mixer_lib.Inspected | None, ...]]:
-    """`__call__` with what attention is computed from, if the settings ask.
+    """Reads a segment, and returns what attention is computed from as well.
 
-    There is an entry for each place of the pattern, with the turns in front;
-    None where a mixer does not attend.
+    The last result has an entry for each place of the pattern, with the turns
+    in front. An entry is None where the mixer does not attend, or where the
+    settings do not ask for it (`inspects`).
     """
     hidden, state, kept = self._read(inputs, state, resets, None)
     return hidden, state, tuple(of_layers.inspected for of_layers in kept)
@@ -243,7 +252,7 @@ class Network(nn.Module):
     resets: shapes.Resets | None,
     dropout_lanes: shapes.Lanes | None,
   ) -> tuple[shapes.Hidden, State, tuple[mixer_lib.Kept, ...]]:
-    """`__call__` without the last dropout, and what the mixers keep."""
+    """Reads a segment up to the last dropout; also returns what mixers keep."""
     config = self.config
     shared = share(state.length, resets, inputs.shape)
 
@@ -272,7 +281,10 @@ def share(
   resets: shapes.Resets | None,
   shape: tuple[int, ...],
 ) -> mixer_lib.Shared:
-  """What layers share of a segment [B, T] before which lanes have a `length`.
+  """What all layers need to know of a segment.
+
+  `length` counts the tokens of its document that each lane has read before the
+  segment, and `shape` is the segment's, [B, T].
 
   A reset at the first token concerns the whole lane and what it remembers;
   later ones split the segment.
@@ -304,7 +316,7 @@ def empty_state(
   mem_len: int,
   step_len: int,
 ) -> State:
-  """What a network remembers before the first token.
+  """The state of a network before the first token.
 
   Args:
     config: of the model.
@@ -381,5 +393,5 @@ def forward_flops_per_token(
 
 
 def _mean_square(states: jax.Array) -> jax.Array:
-  """[B, T, D] to [B, T], in float32."""
+  """Mean squares over the channels, [B, T] of [B, T, D], in float32."""
   return jnp.mean(jnp.square(states.astype(jnp.float32)), axis=-1)

@@ -1,14 +1,13 @@
 """Parameters of the layers: drawn in float32, cast to the compute type.
 
-Each function takes the Linen module that owns the parameter and is called
-from inside it. The order of the calls within a module decides which random
-numbers a parameter is drawn from.
+Each function takes the Linen module that owns the parameter, which has a
+`config`, and is called from inside it. The order of the calls within a module
+decides which random numbers a parameter is drawn from.
 """
 
 import operator
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -31,7 +30,7 @@ def placed_name(name: str, place: int) -> str:
 
 
 def split_name(name: str) -> tuple[str, int]:
-  """Undoes `placed_name`."""
+  """The plain name and the place of a submodule; undoes `placed_name`."""
   match = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
   assert match is not None
   return match[1], int(match[2] or 0)
@@ -63,7 +62,7 @@ def in_compute_type(
 ) -> shapes.PyTree:
   """Casts the matrices and tables, which the model would cast in every call."""
 
-  def cast(path, leaf):
+  def cast(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
     name = path[-1].key
     is_wide = name.endswith("bias") or name == "scale"  # Used in float32.
     return leaf if is_wide else leaf.astype(config.dtype)
@@ -71,7 +70,7 @@ def in_compute_type(
   return jax.tree.map_with_path(cast, params)
 
 
-def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:
+def kernel(module: nn.Module, name: str, shape: tuple[int, ...]) -> jax.Array:
   """A matrix of a shape, drawn from N(0, init_std)."""
   init = nn.initializers.normal(module.config.init_std)
   value = module.param(name, init, shape, jnp.float32)
@@ -79,13 +78,13 @@ def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:
 
 
 def matrix(
-  module: Any,
+  module: nn.Module,
   name: str,
   shape: tuple[int, ...],
   *,
   dropout_lanes: shapes.Lanes | None,
 ) -> jax.Array:
-  """A `kernel` of a shape, whose weights training may drop one by one.
+  """A matrix from N(0, init_std) whose single weights training may drop.
 
   Dropout follows the cast, so that no array of the matrix's size is float32.
   """
@@ -96,7 +95,7 @@ def matrix(
   return drop(weights, dropout_lanes=dropout_lanes)
 
 
-def vector(module: Any, name: str, size: int) -> jax.Array:
+def vector(module: nn.Module, name: str, size: int) -> jax.Array:
   """A bias [size] that starts from zeros."""
   value = module.param(name, nn.initializers.zeros, (size,), jnp.float32)
   return value.astype(module.config.dtype)
@@ -109,8 +108,9 @@ class Projections:
   use has a dropout mask of its own.
   """
 
-  def __init__(self, module: Any, *, dropout_lanes: shapes.Lanes | None):
-    self._module, self._dropout_lanes = module, dropout_lanes
+  def __init__(self, module: nn.Module, *, dropout_lanes: shapes.Lanes | None):
+    self._module = module
+    self._dropout_lanes = dropout_lanes
     self._kernels: dict[str, jax.Array] = {}
     config = module.config
     self._drop = dropout_lib.Dropout(
@@ -153,7 +153,7 @@ class Projections:
 
 
 def project_output(
-  module: Any,
+  module: nn.Module,
   values: shapes.Queries,
   *,
   dropout_lanes: shapes.Lanes | None,

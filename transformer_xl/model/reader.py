@@ -14,7 +14,7 @@ Shapes: B lanes, T tokens, N layers, D model width, V vocabulary.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,14 +35,14 @@ from transformer_xl.model.mixers import table
 
 
 class Frozen(NamedTuple):
-  """Parameters, with what follows from them alone."""
+  """Parameters, and arrays that are computed from the parameters alone."""
 
   outside: shapes.PyTree  # Those of no layer.
   layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
 
 
 class State(NamedTuple):
-  """What one step hands to the next."""
+  """Everything that a step needs to know of the tokens before it."""
 
   layers: tuple[mixer_lib.LayerState, ...]
   length: jt.Int[shapes.Array, "B"]  # Tokens of its document that a lane read.
@@ -51,7 +51,7 @@ class State(NamedTuple):
 
   @property
   def num_lanes(self) -> int:
-    """B."""
+    """The number of lanes, B."""
     return self.length.shape[0]
 
   def repeat_lane(self, count: int) -> "State":
@@ -69,9 +69,9 @@ class State(NamedTuple):
     return self._replace(layers=layers, length=jnp.repeat(self.length, count))
 
   def partition_specs(self) -> "State":
-    """How a mesh splits it: by lanes, and rings by heads as well."""
+    """The state's PartitionSpecs: by lanes, and for rings by heads as well."""
 
-    def specs(layer: mixer_lib.LayerState) -> Any:
+    def specs(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
       if hasattr(layer, "partition_specs"):
         return layer.partition_specs()
       return jax.tree.map(
@@ -79,8 +79,13 @@ class State(NamedTuple):
       )
 
     layers = tuple(map(specs, self.layers))
-    others: Any = (P(mesh_lib.LANES), P(), P())
-    return State(layers, *others)
+    by_lanes: shapes.PyTree = P(mesh_lib.LANES)
+    whole: shapes.PyTree = P()
+    return State(layers, length=by_lanes, position=whole, num_read=whole)
+
+
+# A `State` if the reader streams, otherwise a `network.State`.
+AnyState = shapes.PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,8 +174,10 @@ class Reader:
       layers.append(own)
     return Frozen(outside, tuple(layers))
 
-  def start(self, frozen: Frozen, *, batch_size: int) -> Any:
-    """What is remembered before the first token."""
+  def start(
+    self, frozen: Frozen | shapes.PyTree, *, batch_size: int
+  ) -> AnyState:
+    """The state before the first token."""
     if not self.streams:
       return network.empty_state(
         self.config,
@@ -232,12 +239,12 @@ class Reader:
 
   def read(
     self,
-    frozen: Any,
-    state: Any,
+    frozen: Frozen | shapes.PyTree,
+    state: AnyState,
     tokens: shapes.Tokens,
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
-  ) -> tuple[shapes.Hidden, Any]:
+  ) -> tuple[shapes.Hidden, AnyState]:
     """The last layer's states, and the next state; see `read_layers`."""
     if not self.streams:
       return self._bound(frozen)(tokens, state, resets)
@@ -255,9 +262,9 @@ class Reader:
     """The states of all layers, N + 1 with the embeddings, and the next state.
 
     Args:
-      frozen: of `freeze`.
-      state: of `start` or the last step.
-      tokens: ids.
+      frozen: the parameters, as `freeze` returns them.
+      state: the result of `start` or of the last step.
+      tokens: ids of the tokens.
       resets: True where a token is the first of a document. None saves the work
         of a reset, which may touch every slot.
       count: how many tokens count, the first; the others are padding, so that
@@ -291,13 +298,13 @@ class Reader:
       blocks = block.Blocks(
         self.config, self._settings, layers=(layer,), streams=True
       )
-      read: Any = blocks.apply(
+      result: shapes.PyTree = blocks.apply(
         {"params": frozen.layers[index]},
         outputs[-1],
         (state.layers[index],),
         shared,
       )
-      hidden, (kept,) = read
+      hidden, (kept,) = result
       outputs.append(hidden)
       states.append(kept.state)
 
@@ -312,7 +319,7 @@ class Reader:
     )
     return tuple(outputs), next_state
 
-  def head(self, frozen: Any) -> adaptive_softmax.Projection:
+  def head(self, frozen: Frozen | shapes.PyTree) -> adaptive_softmax.Projection:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
     outside = frozen.outside if self.streams else frozen
     return self._bound(outside).head()

@@ -13,7 +13,7 @@ writing into it.
 
 import functools
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -42,15 +42,15 @@ class Cache(NamedTuple):
 
 
 class Ring(NamedTuple):
-  """What one layer remembers."""
+  """The state of one layer: its cache, and where it writes next."""
 
   cache: Cache
   slot: jt.Int[shapes.Array, ""]  # Where the next token goes.
 
   def partition_specs(self) -> "Ring":
-    """How a mesh splits it: by lanes and heads."""
-    rows: Any = P((*mesh_lib.LANES, "tensor"))
-    whole: Any = P()
+    """The ring's PartitionSpecs, which split it by lanes and heads."""
+    rows: shapes.PyTree = P((*mesh_lib.LANES, "tensor"))
+    whole: shapes.PyTree = P()
     return Ring(Cache(rows, rows), whole)
 
   def repeat_lane(self, count: int) -> "Ring":
@@ -60,7 +60,7 @@ class Ring(NamedTuple):
 
 
 class Prepared(NamedTuple):
-  """What follows from a layer's parameters alone."""
+  """Arrays that are computed from a layer's parameters alone."""
 
   # Terms of the distances R-1 to 0; keys are `RingPositionKeys`.
   distance: encoding.DistanceTerms | None
@@ -69,7 +69,9 @@ class Prepared(NamedTuple):
 
 
 def num_slots(mem_len: int, step_len: int) -> int:
-  """R, for steps of at most `step_len` tokens: memory in whole steps and one.
+  """The number of slots, R, for steps of at most `step_len` tokens.
+
+  There is room for the memory, in whole steps, and for one more step.
 
   Without memory a step has to be a segment, so that a single token sees the
   segment that it completes.
@@ -117,11 +119,10 @@ class RingAttention(mixer.Mixer):
     attends_zeros = config.memory_start == "zeros" and mem_len > 0
     if attends_zeros and shared.forgets is not None:
       cache = _forget(config, state, prepared.empty, shared)
+    write = jax.lax.dynamic_update_slice_in_dim
     cache = Cache(
-      *(
-        jax.lax.dynamic_update_slice_in_dim(old, new, state.slot, axis=-1)
-        for old, new in zip(cache, written, strict=True)
-      )
+      keys=write(cache.keys, written.keys, state.slot, axis=-1),
+      values=write(cache.values, written.values, state.slot, axis=-1),
     )
 
     visible = jnp.minimum(shared.length, mem_len)
@@ -154,7 +155,7 @@ class RingAttention(mixer.Mixer):
 
 
 class Streaming:
-  """The functions of `mixer.Streaming` for a ring."""
+  """The streaming form of attention: its parameters and its state, a ring."""
 
   form: ClassVar[type[mixer.Mixer]] = RingAttention
 
@@ -169,7 +170,7 @@ class Streaming:
     mem_len: int,
     step_len: int,
   ) -> shapes.PyTree:
-    """The layer's parameters with what follows from them.
+    """The layer's parameters, and arrays that are computed from them.
 
     The kernels of queries, keys and values are joined within each head, so that
     a mesh that splits heads splits no kernel.
@@ -212,7 +213,7 @@ class Streaming:
   def for_tokens(
     parameters: shapes.PyTree, state: Ring, *, mem_len: int
   ) -> tuple[shapes.PyTree, Ring]:
-    """Goes on in M + 1 slots.
+    """Continues in M + 1 slots.
 
     Every token reads the whole ring, so slots for a full segment would only
     cost time. The next token overwrites the oldest.
@@ -233,7 +234,7 @@ class Streaming:
 
 
 class _Preparation(nn.Module):
-  """What `Prepared` has, from the parameters of one layer's attention."""
+  """Computes `Prepared` from the parameters of one layer's attention."""
 
   config: schema.ModelConfig
   settings: mixer.Settings
@@ -245,7 +246,11 @@ class _Preparation(nn.Module):
     row: jt.Float[shapes.Array, "1 1 D"],
     biases: shapes.BiasPair | None,
   ) -> Prepared:
-    """Takes a normalised empty state, and u and v if layers share them."""
+    """Projects an empty state and the distances.
+
+    `row` is a state of zeros, normalised in a pre-norm model. `biases` are u
+    and v, if all layers share them.
+    """
     config = self.config
     order = table.of(config)
     biases = biases or order.layer_biases(self)
@@ -259,6 +264,7 @@ class _Preparation(nn.Module):
       self, project, distances, self.num_slots, biases
     )
     if terms is not None and terms.keys is not None:
+      assert not isinstance(terms.keys, ring_kernels.RingPositionKeys)
       terms = terms._replace(keys=ring_kernels.position_keys(terms.keys))
     return Prepared(terms, empty)
 
@@ -266,7 +272,7 @@ class _Preparation(nn.Module):
 def _placed(
   config: schema.ModelConfig, cache: Cache, positions: jax.Array
 ) -> Cache:
-  """Slots at the positions [R]."""
+  """The cache with its keys changed by their positions, [R]."""
   places = positions[None, None]
   keys = table.of(config).placed(config, cache.keys, places, axis=1)
   return cache._replace(keys=keys)
@@ -280,7 +286,7 @@ def _filled(
 ) -> Cache:
   """A ring of empty slots at the positions [R]."""
   tiling = (batch_size, 1, positions.shape[0])
-  ring = Cache(*(jnp.tile(slot, tiling) for slot in empty))
+  ring = Cache(jnp.tile(empty.keys, tiling), jnp.tile(empty.values, tiling))
   return _placed(config, ring, positions)
 
 
@@ -299,6 +305,6 @@ def _forget(
 
 
 def _slots(rows: shapes.Keys) -> shapes.Ring:
-  """[B, T, H, Dh] to [B * H, Dh, T]."""
+  """Rearranges rows for a ring, from [B, T, H, Dh] to [B * H, Dh, T]."""
   heads = jnp.moveaxis(rows, 1, 3)  # [B, H, Dh, T]
   return heads.reshape(-1, *heads.shape[2:])

@@ -1,4 +1,4 @@
-"""What queries see of memory: one distance for each query, instead of a mask.
+"""How far queries see: one distance for each query, instead of a mask.
 
 A key is visible if and only if its distance is at most the query's reach, so
 one number per query replaces all masks.
@@ -20,7 +20,8 @@ LONG = 1 << 29
 def since_reset(resets: shapes.Resets) -> shapes.Reach:
   """Distance from each token back to the start of its document.
 
-  Larger than any distance where no document has started in the segment yet.
+  The distance is larger than any other where no document has started in the
+  segment yet.
   """
   position = jnp.arange(resets.shape[1], dtype=jnp.int32)[None]
   never = jnp.iinfo(jnp.int32).max // 2
@@ -35,8 +36,8 @@ def next_length(
 ) -> jt.Int[shapes.Array, "B"]:
   """Tokens of its document that each lane has read, after a segment.
 
-  `count` of the tokens count, a scalar. If they are not all of the segment, it
-  has no resets.
+  Only the first `count` tokens of the segment count, a scalar. A segment of
+  which not all tokens count has no resets.
   """
   document_len = since_reset[:, -1] + 1
   return jnp.minimum(jnp.minimum(length + count, document_len), LONG)
@@ -71,6 +72,6 @@ def visible_distance(
 def has_window(mem_len: int, *, same_length: bool) -> bool:
   """Whether `same_length` limits what queries see.
 
-  It is off without memory, where a token would see itself alone.
+  Without memory it does not, since a token would see itself alone.
   """
   return same_length and mem_len > 0

@@ -8,7 +8,6 @@ the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 from absl import logging
@@ -30,7 +29,7 @@ from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
-Plan = dict[str, Any]
+Plan = plan_log.Plan
 
 
 def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
@@ -71,7 +70,9 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   return result
 
 
-def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
+def train_plan(
+  config: schema.ExperimentConfig, devices: list[jax.Device]
+) -> Plan:
   """Plans the updates of training, with segments of the longest length.
 
   Padding is neither useful work nor a token that is read.
@@ -94,8 +95,8 @@ def lower_updates(
   config: schema.ExperimentConfig,
   *,
   count: int,
-  devices: list[Any] | None = None,
-) -> Any:
+  devices: list[jax.Device] | None = None,
+) -> jax.stages.Lowered:
   """Lowers `count` updates in one call, for this machine or given devices."""
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
@@ -112,12 +113,13 @@ def lower_updates(
     return programs.update(config, mesh).lower(*state, segments)
 
 
-def held_bytes(compiled: Any) -> int:
+def held_bytes(compiled: jax.stages.Compiled) -> int:
   """Returns the bytes of arguments, results and temporaries on a device.
 
   Donated arguments become results in place.
   """
   memory = compiled.memory_analysis()
+  assert memory is not None
   return (
     memory.argument_size_in_bytes
     + memory.output_size_in_bytes
@@ -128,7 +130,7 @@ def held_bytes(compiled: Any) -> int:
 
 def eval_plan(
   config: schema.ExperimentConfig,
-  devices: list[Any],
+  devices: list[jax.Device],
   *,
   mesh: jax.sharding.Mesh | None = None,
 ) -> Plan:
@@ -153,8 +155,10 @@ def eval_plan(
   return {**plan, "mem_len": mem_len, "mesh": dict(mesh.shape)}
 
 
-def _generation_plan(config: schema.ExperimentConfig, device: Any) -> Plan:
-  """Plans a token of each sample, on one device; times are per token."""
+def _generation_plan(
+  config: schema.ExperimentConfig, device: jax.Device
+) -> Plan:
+  """Plans one token of each sample, on one device; times are per token."""
   settings = config.generate
   useful = network.forward_flops_per_token(
     config.model,
@@ -167,7 +171,11 @@ def _generation_plan(config: schema.ExperimentConfig, device: Any) -> Plan:
   return {**plan, "mem_len": settings.mem_len, "num_samples": tokens}
 
 
-def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
+def _bytes_while_evaluating(
+  config: schema.ExperimentConfig,
+  devices: list[jax.Device],
+  evaluation: Plan,
+) -> int | None:
   """Bytes per chip during a validation, where the training state stays.
 
   None if training never validates, or if evaluation does not fit by itself.
@@ -194,7 +202,14 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
   return held + sum(sizes) * hardware.CHIPS[devices[0].device_kind].devices
 
 
-def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
+def _plan(
+  lowered: jax.stages.Lowered,
+  devices: list[jax.Device],
+  *,
+  count: int,
+  tokens: int,
+  useful: float,
+) -> Plan:
   """Compiles a program and describes one step; bytes are per chip.
 
   A conditional counts as its cheapest branch, which is the expected one, and as
@@ -212,20 +227,25 @@ def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
     line = next(part for part in text.splitlines() if part.strip())
     return {"fits": False, "reason": line[:300]}
   seconds = time.perf_counter() - start
-  kind, text = devices[0].device_kind, compiled.as_text()
-  memory, held = compiled.memory_analysis(), held_bytes(compiled)
+  kind = devices[0].device_kind
+  program = compiled.as_text()
+  memory = compiled.memory_analysis()
+  assert program is not None
+  assert memory is not None
+  held = held_bytes(compiled)
   chip = hardware.CHIPS[kind]
   peak = hardware.PEAK_FLOPS[kind] / chip.devices
 
-  def cycles(cost):
+  def cycles(cost: hlo_cost.Cost) -> float:
     return (cost.cycles + cost.kernel_flops * chip.clock / peak) / count
 
-  cost = hlo_cost.program_cost(text, branch=min)
+  cost = hlo_cost.program_cost(program, branch=min)
   step_seconds = cycles(cost) / chip.clock
-  at_most = cycles(hlo_cost.program_cost(text, branch=max)) / chip.clock
+  at_most = cycles(hlo_cost.program_cost(program, branch=max)) / chip.clock
   traffic = cost.traffic() / count * chip.devices
   executed = (cost.flops + cost.kernel_flops) / count * len(devices)
-  num_chips, useful = len(devices) // chip.devices, useful * tokens
+  num_chips = len(devices) // chip.devices
+  useful_flops = useful * tokens
   return {
     "fits": held <= chip.hbm_bytes,
     "hbm_bytes_per_chip": held * chip.devices,
@@ -233,15 +253,15 @@ def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
     "argument_bytes": memory.argument_size_in_bytes * chip.devices,
     "output_bytes": memory.output_size_in_bytes * chip.devices,
     "temp_bytes": memory.temp_size_in_bytes * chip.devices,
-    "flops_per_step": useful,
+    "flops_per_step": useful_flops,
     "executed_flops_per_step": executed,
-    "executed_over_useful": executed / useful,
+    "executed_over_useful": executed / useful_flops,
     "estimated_cycles": cycles(cost),
     "kernel_cycles": cost.kernel_flops * chip.clock / peak / count,
     "cycles_by_part": cost.by_part(steps=count),
     "estimated_step_seconds": step_seconds,
     "estimated_step_seconds_at_most": at_most,
-    "estimated_mfu": useful / (step_seconds * peak * len(devices)),
+    "estimated_mfu": useful_flops / (step_seconds * peak * len(devices)),
     "estimated_tokens_per_second_per_chip": tokens / step_seconds / num_chips,
     "collective_bytes": {
       name: size / count * chip.devices
@@ -262,16 +282,16 @@ def smaller(
   """
   # According to the plans in docs/tpu.md, recomputing attention halves the
   # memory of wt103_large at half the cost of recomputing everything.
-  remat: dict[str, Any] = {"model.remat": "full"}
-  is_full = config.model.remat == "full"
+  remat: dict[str, object] = {"model.remat": "full"}
   # The number of shards must divide the model's width, and a slice.
   num_shards = math.gcd(num_devices // num_slices, config.model.model_dim)
-  split: dict[str, Any] = {}
+  split: dict[str, object] = {}
   if num_shards > 1:
     split = {"mesh.data": -1, "mesh.fsdp": num_shards, "mesh.tensor": 1}
-  both: dict[str, Any] = {**remat, **split}
-  again = [] if is_full else [{"model.remat": "attention"}, remat]
-  tries: list[dict[str, Any]] = [*again, split, both]
+  both: dict[str, object] = {**remat, **split}
+  tries: list[dict[str, object]] = [split, both]
+  if config.model.remat != "full":
+    tries = [{"model.remat": "attention"}, remat, *tries]
   lanes = config.train.batch_size
   for factor in (2, 4, 8):
     steps = factor * config.train.accumulation_steps
@@ -292,13 +312,16 @@ def smaller(
       yield " ".join(flags), changed
 
 
-def _nearest(config, devices) -> Plan | None:
+def _nearest(
+  config: schema.ExperimentConfig, devices: list[jax.Device]
+) -> Plan | None:
   """The first smaller configuration that fits, with its plan, or None."""
-  sizes = {
-    "num_devices": len(devices),
-    "num_slices": mesh_lib.num_slices(devices),
-  }
-  for change, changed in smaller(config, **sizes):
+  tries = smaller(
+    config,
+    num_devices=len(devices),
+    num_slices=mesh_lib.num_slices(devices),
+  )
+  for change, changed in tries:
     logging.info("The configuration does not fit; trying %s.", change)
     plan = train_plan(changed, devices)
     if plan["fits"]:

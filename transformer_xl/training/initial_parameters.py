@@ -1,10 +1,9 @@
-"""The parameters of a new run that are those of another: `train.init_from`."""
+"""Parameters that a new run takes over from another one (`train.init_from`)."""
 
 import dataclasses
 import functools
 import operator
 import os
-from typing import Any
 
 import jax
 
@@ -22,28 +21,31 @@ from transformer_xl.workdir import trained_model
 
 # Fields of `config.model` that may differ from the source's. All others decide
 # which parameters there are, or what they mean.
+_DROPOUT_RATES = [f for f in schema.FIELDS if f.endswith("dropout_rate")]
 FREE = frozenset(
   (
-    *(name for name in schema.FIELDS if name.endswith("dropout_rate")),
-    *("model.locked_dropout", "model.memory_start", "model.same_length_window"),
-    *("model.cluster_capacities", "model.init_std", "model.dtype"),
-    *("model.attention", "model.remat", "model.scan_unroll"),
+    *_DROPOUT_RATES,
+    "model.locked_dropout",
+    "model.memory_start",
+    "model.same_length_window",
+    "model.cluster_capacities",
+    "model.init_std",
+    "model.dtype",
+    "model.attention",
+    "model.remat",
+    "model.scan_unroll",
     "model.position_scale",
   )
 )
 # Fields of what layers remember. They may differ where the parameters of both
 # models have the same shapes.
-OF_STATE = frozenset(
-  (
-    "model.layers",
-    *(name for name in schema.FIELDS if name.startswith("model.compressive.")),
-  )
-)
+_COMPRESSIVE = [f for f in schema.FIELDS if f.startswith("model.compressive.")]
+OF_STATE = frozenset(("model.layers", *_COMPRESSIVE))
 
 
 def load(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> tuple[shapes.PyTree, dict[str, Any]]:
+) -> tuple[shapes.PyTree, dict[str, object]]:
   """Reads the parameters that `config.train.init_from` names.
 
   They are restored into the shardings of the mesh. If the data have more
@@ -56,7 +58,8 @@ def load(
     UserError: the source has another model or vocabulary, or no such
       checkpoint, or it is damaged.
   """
-  train, source = config.train, config.train.init_from
+  train = config.train
+  source = train.init_from
   run_record.check_vocabulary(
     config.data.dataset_dir, source, may_be_extended=True
   )
@@ -87,7 +90,7 @@ def load(
 
 
 def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
-  """The source's model.
+  """The configuration of the source's model, if this run can start from it.
 
   Raises:
     UserError: its parameters do not fit, or mean something else.

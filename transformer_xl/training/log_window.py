@@ -1,7 +1,6 @@
 """The window of training that one log line reports."""
 
 import time
-from typing import Any
 
 import jax
 
@@ -29,7 +28,8 @@ class Window:
     self.sums = dict(sums or _NOTHING)
     self.tokens_read = tokens_read
     self._last: dict[str, float] = {}
-    self._seconds, self._timed_tokens = 0.0, 0.0
+    self._seconds = 0.0
+    self._timed_tokens = 0
     # The end of the last chunk; None if the time since then does not count.
     self._clock: float | None = None
 
@@ -61,37 +61,37 @@ class Window:
 
   def record(
     self, step: int, config: schema.ExperimentConfig
-  ) -> dict[str, Any]:
+  ) -> dict[str, float | None]:
     """Returns the log line after `step` updates and starts a new window."""
     speed = self._timed_tokens / self._seconds if self._seconds else None
-    lengths = {
-      "segment_len": round(segment_lengths.of(config).mean),
-      "mem_len": config.train.mem_len,
-      "context_len": config.train.context_len,
-    }
-    result = {
+    result: dict[str, float | None] = {
       "step": step,
       "tokens": self.tokens_read,
       "loss": self.sums["nll"] / self.sums["num_tokens"],
       **self._last,
       "tokens_per_second": speed,
-      "mfu": speed and _mfu(speed, config.model, **lengths),
+      "mfu": speed and _mfu(speed, config),
     }
     self.sums = dict(_NOTHING)
-    self._seconds, self._timed_tokens = 0.0, 0.0
+    self._seconds = 0.0
+    self._timed_tokens = 0
     return result
 
 
 def _mfu(
-  tokens_per_second: float, model: schema.ModelConfig, **lengths: int
+  tokens_per_second: float, config: schema.ExperimentConfig
 ) -> float | None:
   """Useful training FLOPs (three forward passes) over the devices' peak.
 
-  None where the peak of the device is not known. The lengths are those of
-  `network.forward_flops_per_token`.
+  None where the peak of the device is not known.
   """
   peak = hardware.PEAK_FLOPS.get(jax.devices()[0].device_kind)
   if peak is None:
     return None
-  useful = 3 * network.forward_flops_per_token(model, **lengths)
+  useful = 3 * network.forward_flops_per_token(
+    config.model,
+    segment_len=round(segment_lengths.of(config).mean),
+    mem_len=config.train.mem_len,
+    context_len=config.train.context_len,
+  )
   return tokens_per_second * useful / (peak * jax.device_count())

@@ -7,7 +7,6 @@ planned and timed is what trains.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +26,15 @@ from transformer_xl.workdir import run_state
 def make_mesh(
   config: schema.ExperimentConfig,
   *,
-  devices: Sequence[Any] | None = None,
+  devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Mesh:
   """The mesh of training, over this machine's devices or others.
 
   Raises:
     UserError: the axes that the configuration gives do not suit the devices.
   """
-  model, train = config.model, config.train
+  model = config.model
+  train = config.train
   demand = mesh_axes.Demand(
     lanes=train.batch_size // train.accumulation_steps,
     width=model.model_dim,
@@ -59,7 +59,7 @@ def validation_config(
 def describe_mesh(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
 ) -> str:
-  """`mesh.describe` for the lanes of training."""
+  """The axes of the mesh and the lanes of training, in one sentence."""
   train = config.train
   return mesh_lib.describe(
     mesh, train.batch_size, parts=train.accumulation_steps
@@ -135,7 +135,10 @@ def creators(
 def update(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
 ) -> jax.stages.Wrapped:
-  """`step.train_chunk`, compiled; state and memory are donated."""
+  """The compiled function of some updates (`step.train_chunk`).
+
+  State and memory are donated.
+  """
   return jax.jit(
     functools.partial(step.train_chunk, config=config),
     donate_argnums=(0, 1),

@@ -39,9 +39,7 @@ def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
         return factor
     return 1.0
 
-  factors = jax.tree.map(
-    lambda names: np.vectorize(find, otypes=[np.float32])(names), names(params)
-  )
+  factors = jax.tree.map(np.vectorize(find, otypes=[np.float32]), names(params))
   if unused:
     pattern = min(unused)
     near = difflib.get_close_matches(pattern, seen, n=3, cutoff=0)
@@ -62,7 +60,7 @@ def names(params: shapes.PyTree) -> shapes.PyTree:
   if "layers" in params:
     num_places = parameters.num_places(params["layers"])
 
-  def names_of(path, leaf) -> np.ndarray:
+  def names_of(path: jax.tree_util.KeyPath, leaf: jax.Array) -> np.ndarray:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     first, _, rest = name.partition("/")
     if first != "layers":
@@ -96,8 +94,9 @@ def frozen_names(
     return []
   found: list[str] = []
   factors = jax.tree.leaves(of(params, config))
-  for each, factor in zip(jax.tree.leaves(names(params)), factors, strict=True):
-    found += each[factor == 0].tolist()
+  all_names = jax.tree.leaves(names(params))
+  for own_names, factor in zip(all_names, factors, strict=True):
+    found += own_names[factor == 0].tolist()
   return sorted(found)
 
 
@@ -113,7 +112,7 @@ def without_frozen(
   if not freezes(config):
     return gradient
 
-  def keep(slope, factor):
+  def keep(slope: jax.Array, factor: np.ndarray) -> jax.Array:
     if not factor.any():  # No product, so that nothing of it is computed.
       return jnp.zeros_like(slope)
     return slope if factor.all() else jnp.where(factor != 0, slope, 0)

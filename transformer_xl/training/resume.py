@@ -94,7 +94,9 @@ def _new(
   count = network.num_parameters(state.params)
   logging.info(
     "Starting with the %d parameters of %s after step %d, and %d new symbols.",
-    *(count, source["workdir"], source["checkpoint_step"]),
+    count,
+    source["workdir"],
+    source["checkpoint_step"],
     source["new_symbols"],
   )
   evaluates = config.train.eval_every_steps > 0
@@ -132,8 +134,8 @@ def rewind(
 
 def _describe_data(
   config: schema.ExperimentConfig, stream: streams.TrainStream
-) -> dict[str, Any]:
-  """What determines where in which text a step reads."""
+) -> dict[str, object]:
+  """The facts that determine which text, and where in it, a step reads."""
   train = config.train
   return {
     "name": config.data.name,
@@ -147,7 +149,7 @@ def _describe_data(
 
 
 def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
-  """Whether lanes continue elsewhere in the text; warns if they do.
+  """Whether lanes continue elsewhere in the text, with a warning if so.
 
   Raises:
     UserError: the text has changed but not its name.

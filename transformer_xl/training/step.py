@@ -1,4 +1,4 @@
-"""What training does in a step: one update on one segment of all lanes.
+"""A step of training: one update on one segment of all lanes.
 
 With `train.gradient_segments` above 1, an update takes S consecutive segments.
 `train_chunk` scans C updates in one compiled call. Metrics are sums; means are
@@ -6,7 +6,7 @@ made at the end.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,8 @@ from transformer_xl.workdir import run_state
 
 # What an update takes and returns; leaves may be shapes or shardings instead.
 Carry = tuple[run_state.TrainState, network.State]
+# A loss to differentiate, with the sums that are logged and the next memory.
+Loss = tuple[jax.Array, tuple[sums_lib.Sums, network.State]]
 
 
 class UpdateMetrics(NamedTuple):
@@ -74,7 +76,8 @@ def train_segment(
     )
     updates = optimizer_lib.scale_update(updates, train, state.step, factor)
     params = optax.apply_updates(state.params, updates)
-  step, average = state.step + 1, state.average
+  step = state.step + 1
+  average = state.average
   if train.average_kind == "asgd":
     average = averaging.mean_since(train.asgd_start_step, average, params, step)
   elif train.average_kind == "ema":
@@ -84,10 +87,15 @@ def train_segment(
   return (state, memory), metrics
 
 
-def _rate_factor(state, segment, train) -> float | jax.Array:
-  """What the learning rate of the schedule is multiplied by in this update."""
+def _rate_factor(
+  state: run_state.TrainState,
+  segment: segment_lib.Segment,
+  train: schema.TrainConfig,
+) -> float | jax.Array:
+  """The factor on the learning rate of the schedule in this update."""
   factor: float | jax.Array = 1.0
   if train.segment_len_std:  # Padding has no weight.
+    assert segment.weights is not None
     num_tokens = jnp.sum(segment.weights[..., 0, :])
     factor = num_tokens / (train.segment_len * train.gradient_segments)
   if train.asgd_start_step and train.average_rate_factor != 1:
@@ -107,7 +115,7 @@ def train_chunk(
 
   Args:
     state: what updates change, apart from memory.
-    memory: what the network remembers.
+    memory: the state of the network.
     segments: consecutive segments [S, B, T]. An update takes
       `train.gradient_segments` of them. Lanes may be padded so that devices
       divide them; memory is padded to match and cut back at the end.
@@ -142,7 +150,7 @@ def _gradient(
   is over the tokens of all parts and of all segments of an update. Parts share
   the key of dropout, so that a lane drops the same whatever part it is in.
   """
-  model: Any = make_model(config)
+  model = make_model(config)
   train = config.train
   assert segment.weights is not None
   num_targets = segment.targets.shape[-1]
@@ -150,8 +158,14 @@ def _gradient(
   is_change = ~segment.resets[..., -num_targets:][..., 1:]
   num_changes = jnp.maximum(jnp.sum(segment.weights[..., 1:] * is_change), 1.0)
 
-  def loss(params, memory, segment, lanes, key):
-    nll, auxiliary, memory = model.apply(
+  def loss(
+    params: shapes.PyTree,
+    memory: network.State,
+    segment: segment_lib.Segment,
+    lanes: shapes.Lanes,
+    key: jax.Array,
+  ) -> Loss:
+    losses: shapes.PyTree = model.apply(
       {"params": params},
       segment.inputs,
       segment.targets,
@@ -161,9 +175,12 @@ def _gradient(
       rngs={"dropout": key},
       method="training_losses",
     )
+    nll, auxiliary, memory = losses
+    weights = segment.weights
+    assert weights is not None
 
     def summed(losses: shapes.Losses) -> sums_lib.Sums:
-      return sums_lib.sum_losses(losses, segment.weights)
+      return sums_lib.sum_losses(losses, weights)
 
     sums = summed(nll)
     objective = sums.nll / total
@@ -177,11 +194,19 @@ def _gradient(
       objective += summed(auxiliary.mixers).nll / total
     return objective, (sums, memory)
 
-  def loss_of_all(params, memory, segments, lanes, key):
-    """`loss` of several segments; only the memories between them are kept."""
+  def loss_of_all(
+    params: shapes.PyTree,
+    memory: network.State,
+    segments: segment_lib.Segment,
+    lanes: shapes.Lanes,
+    key: jax.Array,
+  ) -> Loss:
+    """Loss of several segments; only the memories between them are kept."""
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # A scan prevents it.
-    def read(memory, part):
+    def read(
+      memory: network.State, part: tuple[jax.Array, segment_lib.Segment]
+    ) -> tuple[network.State, tuple[jax.Array, sums_lib.Sums]]:
       index, segment = part
       own_key = jax.random.fold_in(key, index)
       objective, (sums, memory) = loss(params, memory, segment, lanes, own_key)
@@ -200,7 +225,10 @@ def _gradient(
     result, (sums, memory) = gradient(params, memory, segment, lanes, key)
     return result, sums, memory
 
-  def add_part(carry, part):
+  def add_part(
+    carry: shapes.PyTree,
+    part: tuple[network.State, segment_lib.Segment, shapes.Lanes],
+  ) -> tuple[shapes.PyTree, network.State]:
     own_memory, own_segment, own_lanes = part
     result, (sums, next_memory) = gradient(
       params, own_memory, own_segment, own_lanes, key

@@ -4,8 +4,7 @@ Al-Rfou et al. 2019. Scores are products of query and key alone. The inputs of
 a layer that memory holds include these vectors.
 """
 
-from typing import Any
-
+import flax.linen as nn
 import jax
 
 from transformer_xl import errors
@@ -22,7 +21,7 @@ class AbsolutePerLayer(none.WithoutDistances):
 
   def layer_positions(
     self,
-    module: Any,
+    module: nn.Module,
     name: str,
     first_position: jax.Array | None,
     segment_len: int,

@@ -11,7 +11,7 @@ Both serve every encoding and drop the same weights.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def relative_attention(
   dropout: dropout_lib.AttentionDropout | None,
   implementation: str,
 ) -> shapes.Queries:
-  """Attention of a segment to memory and to itself, see `attention`."""
+  """Attention of a segment to memory and to itself, as `choose` decides."""
   if choose(implementation, inputs) == "pallas":
     with jax.named_scope("fused_attention"):
       return _fused(inputs, dropout)
@@ -77,7 +77,7 @@ def choose(implementation: str, inputs: attention.Inputs) -> str:
 def _fused(
   inputs: attention.Inputs, dropout: dropout_lib.AttentionDropout | None
 ) -> shapes.Queries:
-  """The kernel on each device's lanes and heads.
+  """Attention by the fused kernel, on each device's lanes and heads.
 
   The partitioner cannot look into a kernel, so the split is spelled out. Heads
   are passed side by side, [..., H * Dh]: given four axes, XLA would lay them
@@ -90,20 +90,24 @@ def _fused(
     dropout = dropout_lib.AttentionDropout(0.0, seeds)
   rate = dropout.rate
 
+  def split_heads(rows: jax.Array) -> jax.Array:
+    return rows.reshape(*rows.shape[:-1], -1, head_dim)
+
+  def join_heads(rows: jax.Array) -> jax.Array:
+    return rows.reshape(*rows.shape[:-2], -1)
+
   def attend(flat: attention.Inputs, seeds: jax.Array) -> jax.Array:
-    by_head = _map_heads(
-      lambda rows: rows.reshape(*rows.shape[:-1], -1, head_dim), flat
-    )
+    by_head = _map_heads(split_heads, flat)
     own = dropout_lib.AttentionDropout(rate, seeds)
     values = fused.relative_attention(by_head, own, interpret)
     return values.reshape(flat.query.shape)
 
   split = _split(lanes=lanes, heads=heads)
   if split.is_split:
-    rows: Any = P(split.lanes, None, split.heads)
-    per_head: Any = P(split.heads)
-    by_lane: Any = P(split.lanes)
-    by_width: Any = P(None, split.heads)
+    rows: shapes.PyTree = P(split.lanes, None, split.heads)
+    per_head: shapes.PyTree = P(split.heads)
+    by_lane: shapes.PyTree = P(split.lanes)
+    by_width: shapes.PyTree = P(None, split.heads)
     specs = attention.Inputs(
       query=rows,
       key=rows,
@@ -121,7 +125,7 @@ def _fused(
       # Kernels do not declare which axes their results vary over.
       check_vma=False,
     )
-  flat = _map_heads(lambda rows: rows.reshape(*rows.shape[:-2], -1), inputs)
+  flat = _map_heads(join_heads, inputs)
   return attend(flat, dropout.seeds).reshape(inputs.query.shape)
 
 
@@ -146,7 +150,7 @@ def ring_attention(
   slot: jt.Int[shapes.Array, ""],
   implementation: str,
 ) -> shapes.RingQueries:
-  """Attention of a segment to a ring of cached keys, see `ring`."""
+  """Attention of a segment to a ring of cached keys and values."""
   inputs = ring.Inputs(
     query=query,
     key=key,
@@ -175,8 +179,8 @@ def ring_attention(
     return ring.ring_attention(inputs)
 
   if split.is_split:
-    rows: Any = P(split.lanes)
-    whole: Any = P()
+    rows: shapes.PyTree = P(split.lanes)
+    whole: shapes.PyTree = P()
     specs = ring.Inputs(
       query=rows,
       key=rows,
@@ -203,7 +207,7 @@ def fuses_ring(
   query: shapes.RingQueries | jax.ShapeDtypeStruct,
   key: shapes.Ring | jax.ShapeDtypeStruct,
 ) -> bool:
-  """Whether such a device attends to such a ring in one kernel."""
+  """Whether a device of this kind attends to this ring in one kernel."""
   if implementation == "auto":
     implementation = "pallas" if _has_kernels(device_kind) else "xla"
   return implementation == "pallas" and fused_ring.serves(query, key)
@@ -237,7 +241,10 @@ class _Split(NamedTuple):
 
 
 def _split(*, lanes: int, heads: int) -> _Split:
-  """The split of so many lanes and heads; none inside `shard_map`."""
+  """How the mesh splits these numbers of lanes and heads.
+
+  Inside `shard_map` nothing is split any further.
+  """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.size <= 1 or mesh.manual_axes:
     return _Split()

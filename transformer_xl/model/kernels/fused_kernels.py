@@ -5,7 +5,7 @@ n blocks of heads, G heads in a block.
 """
 
 import math
-from typing import Any
+import types
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ from transformer_xl.model.kernels import tiling as tiling_lib
 
 
 def forward(
-  arrays: dict[str, Any],
-  constants: dict[str, Any],
+  arrays: dict[str, jax.Array],
+  constants: dict[str, jax.Array],
   *,
   tiling: tiling_lib.Tiling,
 ) -> tuple[jax.Array, jax.Array]:
@@ -32,10 +32,12 @@ def forward(
   """
   query = arrays["query"]
   lanes, _, width = query.shape
-  blocks, heads = width // tiling.block_width, tiling.heads_per_block
-  lse = (lanes, blocks, heads, tiling.query_len)
+  blocks = width // tiling.block_width
+  lse = (lanes, blocks, tiling.heads_per_block, tiling.query_len)
   found = tiles.call(
-    *(_forward_kernel, "relative_attention", tiling),
+    _forward_kernel,
+    "relative_attention",
+    tiling,
     inputs=arrays | constants,
     outputs={
       "output": jax.ShapeDtypeStruct(query.shape, query.dtype),
@@ -46,7 +48,10 @@ def forward(
   return found["output"], found["lse"]
 
 
-def _forward_kernel(refs, tiling):
+def _forward_kernel(
+  refs: types.SimpleNamespace, tiling: tiling_lib.Tiling
+) -> None:
+  """Writes the weighted values and the normalisers of a block of heads."""
   tiles.clear_padding(refs, tiling)
   for tile in tiling.tiles():
     queries = slice(tile.start, tile.start + tiling.query_block)
@@ -60,7 +65,15 @@ def _forward_kernel(refs, tiling):
     refs.output[queries] = output.astype(refs.output.dtype)
 
 
-def _attend(refs, query, reach, head, lanes, tile, tiling):
+def _attend(
+  refs: types.SimpleNamespace,
+  query: jax.Array,
+  reach: jax.Array,
+  head: int,
+  lanes: jax.Array,
+  tile: tiling_lib.Tile,
+  tiling: tiling_lib.Tiling,
+) -> tuple[jax.Array, jax.Array]:
   """Attention of one head, and the normalisers of its softmax."""
   dtype = refs.key.dtype
   content, position = (
@@ -82,8 +95,8 @@ def _attend(refs, query, reach, head, lanes, tile, tiling):
 
 
 def backward(
-  arrays: dict[str, Any],
-  constants: dict[str, Any],
+  arrays: dict[str, jax.Array],
+  constants: dict[str, jax.Array],
   output: jax.Array,
   lse: jax.Array,
   gradient: jax.Array,
@@ -92,8 +105,13 @@ def backward(
 ) -> dict[str, jax.Array]:
   """Gradients of the arrays, summed over lanes where lanes share an array.
 
-  The first two arguments are those of `forward`, and the next two its results;
-  the last, the gradient, is like the output, [B, T, n * C].
+  Args:
+    arrays: the arguments of `forward` that have gradients.
+    constants: the other arguments of `forward`.
+    output: the weighted values that `forward` returned, [B, T, n * C].
+    lse: the normalisers that it returned.
+    gradient: of the output, [B, T, n * C].
+    tiling: the sizes of blocks.
   """
   results = {"output": output, "lse": lse, "output_gradient": gradient}
   outputs = {
@@ -104,7 +122,9 @@ def backward(
     for name, array in arrays.items()
   }
   found = tiles.call(
-    *(_backward_kernel, "relative_attention_gradient", tiling),
+    _backward_kernel,
+    "relative_attention_gradient",
+    tiling,
     inputs=arrays | constants | results,
     outputs=outputs,
     sums=("key_sum", "value_sum"),
@@ -113,11 +133,14 @@ def backward(
   return {name: found[f"d_{name}"] for name in arrays}
 
 
-def _backward_kernel(refs, tiling):
+def _backward_kernel(
+  refs: types.SimpleNamespace, tiling: tiling_lib.Tiling
+) -> None:
+  """Writes the gradients of a block of heads, or adds to their sums."""
   tiles.clear_padding(refs, tiling, refs.output, refs.output_gradient)
 
   @pl.when(pl.program_id(1) == 0)
-  def _start_sums_over_lanes():
+  def _start_sums_over_lanes() -> None:
     for ref in refs.d_position_key, refs.d_content_bias, refs.d_position_bias:
       if ref is not None:
         ref[...] = jnp.zeros_like(ref)
@@ -132,7 +155,11 @@ def _backward_kernel(refs, tiling):
   refs.d_value[...] = refs.value_sum[...].astype(refs.d_value.dtype)
 
 
-def _add_gradients(refs, tile, tiling):
+def _add_gradients(
+  refs: types.SimpleNamespace,
+  tile: tiling_lib.Tile,
+  tiling: tiling_lib.Tiling,
+) -> None:
   """Adds the contribution of a block of queries."""
   queries = slice(tile.start, tile.start + tiling.query_block)
   query = refs.query[queries].astype(jnp.float32)
@@ -157,7 +184,14 @@ def _add_gradients(refs, tile, tiling):
       ref[...] += scale * jnp.sum(values, axis=0, keepdims=True)
 
 
-def _head_gradients(refs, query, head, lanes, tile, tiling):
+def _head_gradients(
+  refs: types.SimpleNamespace,
+  query: jax.Array,
+  head: int,
+  lanes: jax.Array,
+  tile: tiling_lib.Tile,
+  tiling: tiling_lib.Tiling,
+) -> tuple[jax.Array, jax.Array | None]:
   """Adds to the sums of one head.
 
   Returns the gradients of q + u and, last query first, of q + v; the latter is

@@ -43,7 +43,7 @@ def serves(
 def ring_attention(
   inputs: ring.Inputs, *, interpret: bool
 ) -> shapes.RingQueries:
-  """`ring.ring_attention`, for sizes that the kernel serves.
+  """Attention of a segment to a ring whose sizes the kernel serves.
 
   `interpret` runs the kernel as ordinary JAX, without a TPU.
   """
@@ -67,7 +67,7 @@ def ring_attention(
     arrays["slopes"] = inputs.slopes
   blocks = _block_specs(rows, heads, head_dim, slots)
 
-  def run(slot_ref, *refs):
+  def run(slot_ref: jax.Ref, *refs: jax.Ref) -> None:
     by_name = dict.fromkeys(blocks) | dict(
       zip((*arrays, "output"), refs, strict=True)
     )
@@ -102,14 +102,19 @@ def ring_attention(
 
 
 def _vmem_bytes(rows: int, head_dim: int, slots: int, itemsize: int) -> int:
-  """Keys, values and keys of distances twice, and four arrays of scores."""
+  """Estimate of the VMEM that the kernel uses.
+
+  It holds keys, values and keys of distances twice, and four arrays of scores.
+  """
   return slots * (6 * head_dim * itemsize + 4 * rows * 4)
 
 
-def _block_specs(rows, heads, head_dim, slots) -> dict[str, pl.BlockSpec]:
+def _block_specs(
+  rows: int, heads: int, head_dim: int, slots: int
+) -> dict[str, pl.BlockSpec]:
   """Blocks of the arrays for a grid of [heads, lanes, blocks of queries]."""
 
-  def of_head(*shape):
+  def of_head(*shape: int) -> pl.BlockSpec:
     return pl.BlockSpec((None, *shape), lambda h, b, i, slot: (h, 0, 0))
 
   per_slot = pl.BlockSpec(
@@ -129,7 +134,9 @@ def _block_specs(rows, heads, head_dim, slots) -> dict[str, pl.BlockSpec]:
   }
 
 
-def _kernel(slot, refs, interpret):
+def _kernel(
+  slot: jax.Array, refs: types.SimpleNamespace, interpret: bool
+) -> None:
   """Attention of a block of one head's queries in one lane."""
   dtype = refs.key.dtype
   query = refs.query[...].astype(jnp.float32)
@@ -137,7 +144,7 @@ def _kernel(slot, refs, interpret):
   slots = refs.key.shape[1]
   scale = tiles.LOG2E / math.sqrt(head_dim)
 
-  def scaled(bias):
+  def scaled(bias: jax.Ref | None) -> jax.Array:
     biased = query if bias is None else query + bias[...]
     return (biased * scale).astype(dtype)
 

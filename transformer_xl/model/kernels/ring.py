@@ -9,7 +9,7 @@ the ring are one axis, B * H. With slots as the last axis a CPU multiplies the
 row of a single token a third faster.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,18 +29,18 @@ class RingPositionKeys(NamedTuple):
   twice: jt.Float[shapes.Array, "H Dh Q"]  # The same, two times in a row.
 
   def partition_specs(self) -> "RingPositionKeys":
-    """How a mesh splits them: by heads."""
-    heads: Any = P("tensor")
+    """The keys' PartitionSpecs, which split them by heads."""
+    heads: shapes.PyTree = P("tensor")
     return RingPositionKeys(heads, heads)
 
 
 class Inputs(NamedTuple):
-  """What attention over a ring is computed from.
+  """The arguments of attention over a ring.
 
   Attributes:
     query: of the segment.
     key: by slot.
-    value: likewise.
+    value: by slot.
     reach: the largest distance that each query may see, below R - T + 1.
     slot: of the first query's own key.
     position_key: without it, scores have no position term.
@@ -65,13 +65,15 @@ def position_keys(distance_key: shapes.PositionKeys) -> RingPositionKeys:
 
 
 def around(once: jt.Float[shapes.Array, "H Dh R"]) -> RingPositionKeys:
-  """The keys, and the keys repeated."""
+  """The keys of a ring, from keys [H, Dh, R] of the distances R-1 to 0."""
   return RingPositionKeys(once, jnp.concatenate([once, once], axis=2))
 
 
 def ring_attention(inputs: Inputs) -> shapes.RingQueries:
   """Attention of the segment to the whole ring."""
-  query, key, value = inputs.query, inputs.key, inputs.value
+  query = inputs.query
+  key = inputs.key
+  value = inputs.value
   lanes, heads, segment_len, width = query.shape
   slots = key.shape[-1]
   merged = (lanes * heads, segment_len)
@@ -118,7 +120,7 @@ def pays_in_turn(num_lanes: int, segment_len: int) -> bool:
 
 
 def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
-  """`ring_attention`, one lane after the other."""
+  """Attention of the segment to the ring, one lane after the other."""
   lanes, heads, _, _ = inputs.query.shape
 
   def attend(lane: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ Query i and key j meet at row T - 1 - i + j of the position keys, so a tile of
 Bq queries and Bk keys needs Bq + Bk - 1 consecutive rows: its window.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 LANES = 128  # Numbers in a row of a vector register, and of the matrix unit.
 ROWS = 16  # Rows of a packed bfloat16 register.
@@ -33,7 +33,7 @@ class Tile(NamedTuple):
 
   @property
   def window_len(self) -> int:
-    """Rows of position keys."""
+    """Number of rows of position keys."""
     return self.window.stop - self.window.start
 
 
@@ -80,7 +80,14 @@ class Tiling(NamedTuple):
 
 
 def make_tiling(
-  *, query_len: int, key_len: int, num_heads: int, head_dim: int, **options: Any
+  *,
+  query_len: int,
+  key_len: int,
+  num_heads: int,
+  head_dim: int,
+  has_positions: bool = True,
+  dropout_rate: float = 0.0,
+  interpret: bool = False,
 ) -> Tiling:
   """The tiling that was fastest in docs/kernels.md."""
   width = _head_width(num_heads, head_dim)
@@ -97,7 +104,9 @@ def make_tiling(
     query_len=round_up(query_len, block),
     query_block=block,
     key_len=round_up(key_len, LANES),
-    **options,
+    has_positions=has_positions,
+    dropout_rate=dropout_rate,
+    interpret=interpret,
   )
 
 

@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
   @property
   def num_positions(self) -> int:
-    """M."""
+    """The length of the memory, M."""
     return self.hiddens.shape[-2]
 
 
@@ -53,11 +53,12 @@ class Attention(mixer.Mixer):
     mem_len: int,
     step_len: int,
   ) -> Memory:
-    """No token, or M vectors of zeros that are attended.
+    """M vectors of zeros, which are masked or attended to.
 
-    The original PyTorch code starts without any state, which masks them
-    (`memory_start="masked"`). With "zeros", queries attend to them, as in the
-    TensorFlow and HuggingFace code (docs/specification.md, section 7).
+    With `memory_start="masked"` queries do not see them, as in the original
+    PyTorch code, which starts without any state. With "zeros" queries attend to
+    them, as in the TensorFlow and HuggingFace code (docs/specification.md,
+    section 7).
     """
     del step_len
     shape = (batch_size, mem_len, config.model_dim)

@@ -32,7 +32,7 @@ from transformer_xl.model.mixers import mixer
 
 
 class Memory(NamedTuple):
-  """What one layer remembers: slots, then its inputs, newest last.
+  """The state of one layer: slots, then its inputs, newest last.
 
   waiting: room for inputs that have left memory and wait for others to be
     compressed with, right-aligned; none if steps have whole groups of c tokens.
@@ -46,7 +46,7 @@ class Memory(NamedTuple):
 
   @property
   def num_positions(self) -> int:
-    """C + W + M."""
+    """The number of slots and of inputs that are held, C + W + M."""
     arrays = (self.slots, self.waiting, self.hiddens)
     return sum(array.shape[-2] for array in arrays)
 
@@ -62,7 +62,7 @@ class Compressive(mixer.Mixer):
     mem_len: int,
     step_len: int,
   ) -> Memory:
-    """No token; without a memory there is nothing to compress."""
+    """A memory without tokens, and without slots if `mem_len` is 0."""
     compressive = config.compressive
     room = compressive.rate - 1 if step_len % compressive.rate else 0
 
@@ -168,11 +168,12 @@ class Compressive(mixer.Mixer):
     is_visible: jt.Bool[shapes.Array, "B S"],
     norm: mixer.Norm,
   ) -> shapes.Losses:
-    """What attention loses by compression, for each token of the segment.
+    """The error of attention by compression, for each token of the segment.
 
-    The squared difference between attention to the inputs that leave and to
-    their slots, by content alone, as a mean over heads and channels. Gradients
-    reach the slots only. Slots that are not visible afterwards do not count.
+    It is the squared difference between attention to the inputs that leave
+    and to their slots, by content alone, as a mean over heads and channels.
+    Gradients reach the slots only. Slots that are not visible afterwards do not
+    count.
     """
     config = self.config
     names = ("query", "key", "value")
@@ -182,7 +183,10 @@ class Compressive(mixer.Mixer):
     of_norm = norm.variables["params"] if isinstance(norm, nn.Module) else {}
     fixed = jax.lax.stop_gradient((kernels, of_norm, hidden, leaving))
 
-    def loss_of(fixed, slots):
+    def loss_of(
+      fixed: shapes.PyTree, slots: jt.Float[shapes.Array, "B S D"]
+    ) -> shapes.Losses:
+      """The squared difference for each token, as a mean."""
       kernels, of_norm, hidden, leaving = fixed
 
       def project(name: str, rows: jax.Array) -> jax.Array:
@@ -211,7 +215,7 @@ class Compressive(mixer.Mixer):
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """Those of memory, and c in each slot."""
+    """The tokens of memory, and c tokens in each slot."""
     slots = config.compressive.slots if mem_len else 0
     return mem_len + slots * config.compressive.rate
 
@@ -223,7 +227,7 @@ class Compressive(mixer.Mixer):
     mem_len: int,
     context_len: int,
   ) -> float:
-    """Those of attention to memory and slots, and 2 D^2 of a convolution."""
+    """Operations of attention to memory and slots, and of a convolution."""
     num_slots = config.compressive.slots if mem_len else 0
     result = attention.Attention.flops(
       config,
@@ -245,7 +249,7 @@ class _Compression(nn.Module):
   def __call__(
     self, states: jt.Float[shapes.Array, "B L D"]
   ) -> jt.Float[shapes.Array, "B S D"]:
-    """Their mean, their largest channels, or a convolution."""
+    """The states' mean, their largest channels, or a convolution."""
     config = self.config
     rate = config.compressive.rate
     lanes, length, width = states.shape

@@ -44,7 +44,7 @@ class LSTM(mixer.Mixer):
     mem_len: int,
     step_len: int,
   ) -> Carry:
-    """Zeros; any length of memory above 0 carries on."""
+    """Zeros; the vectors are carried on whenever `mem_len` is above 0."""
     del step_len
     return empty_carry(config, batch_size, num_vectors=2 if mem_len else 0)
 
@@ -73,7 +73,11 @@ class LSTM(mixer.Mixer):
       kernel = drop(kernel, dropout_lanes=shared.dropout_lanes)
       params[name] = {**params[name], "kernel": kernel}
 
-    def read(carry, column):
+    def read(
+      carry: tuple[jax.Array, jax.Array],
+      column: tuple[jax.Array, jax.Array],
+    ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+      """Reads one token of every lane; a carry is a cell and an output."""
       inputs, reset = column
       carry = jax.tree.map(lambda x: jnp.where(reset[:, None], 0, x), carry)
       carry, _ = cell.apply({"params": params}, carry, inputs)
@@ -96,7 +100,7 @@ class LSTM(mixer.Mixer):
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """Any number, unless nothing is carried."""
+    """No limit, unless nothing is carried from segment to segment."""
     del config
     return None if mem_len else 0
 
@@ -108,7 +112,7 @@ class LSTM(mixer.Mixer):
     mem_len: int,
     context_len: int,
   ) -> float:
-    """Those of the matrices of four gates, from input and output."""
+    """Operations of the four gates' matrices, from input and output."""
     del segment_len, mem_len, context_len
     return 2.0 * 8 * config.model_dim**2
 
@@ -133,9 +137,10 @@ def last_carry(
   state: Carry,
   shared: mixer.Shared,
 ) -> Carry:
-  """What is carried of the vectors after each token of a segment.
+  """The vectors after the last token that counts, to carry on.
 
-  As many vectors as `state` has: those after the last token that counts.
+  `vectors` has those after each token of the segment. The result has as many
+  of them as `state` does.
   """
   num_tokens = shared.num_tokens
   last = (vectors.shape[1] if num_tokens is None else num_tokens) - 1

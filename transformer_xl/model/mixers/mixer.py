@@ -16,7 +16,7 @@ Shapes: B lanes, T tokens of a segment, K keys, D model width.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
@@ -28,7 +28,7 @@ from transformer_xl.model.encodings import encoding
 
 # What one layer remembers: a pytree of arrays with lanes first, [B, ...], and
 # of scalars. In a network, layers are stacked in front: [N, B, ...].
-LayerState = Any
+LayerState = shapes.PyTree
 Norm = Callable[[jax.Array], jax.Array]
 
 
@@ -57,7 +57,7 @@ class Settings:
 
 
 class Shared(NamedTuple):
-  """What all layers share while they read a segment."""
+  """Facts of a segment that all layers share while they read it."""
 
   # True where a token is the first of a document.
   resets: shapes.Resets
@@ -83,14 +83,14 @@ class Shared(NamedTuple):
 
 
 class Inspected(NamedTuple):
-  """What a layer's attention is computed from, for analyses."""
+  """Arguments of one layer's attention, for analyses."""
 
   factors: encoding.ScoreFactors
   reach: shapes.Reach
 
 
 class Kept(NamedTuple):
-  """What a mixer returns besides its output."""
+  """Results of a mixer besides its output."""
 
   # What the layer remembers after the segment.
   state: LayerState
@@ -119,7 +119,7 @@ class Streaming(Protocol):
     mem_len: int,
     step_len: int,
   ) -> shapes.PyTree:
-    """The layer's parameters, with everything that follows from them alone."""
+    """The layer's parameters, and arrays that are computed from them alone."""
 
   @staticmethod
   def start(
@@ -130,13 +130,13 @@ class Streaming(Protocol):
     mem_len: int,
     step_len: int,
   ) -> LayerState:
-    """What the layer remembers before the first token."""
+    """The layer's state before the first token."""
 
   @staticmethod
   def for_tokens(
     parameters: shapes.PyTree, state: LayerState, *, mem_len: int
   ) -> tuple[shapes.PyTree, LayerState]:
-    """Parameters and state to go on with single tokens."""
+    """The parameters and the state to continue with single tokens."""
 
 
 class Mixer(nn.Module):
@@ -157,7 +157,7 @@ class Mixer(nn.Module):
     mem_len: int,
     step_len: int,
   ) -> LayerState:
-    """What one layer remembers before the first token.
+    """The state of one layer before the first token.
 
     Args:
       config: of the model.
@@ -186,7 +186,7 @@ class Mixer(nn.Module):
         `config.pre_norm`. Attention remembers what is not normalised yet.
 
     Returns:
-      What is added to the residual stream, and what is kept.
+      The term that is added to the residual stream, and the other results.
     """
     raise NotImplementedError
 
@@ -194,7 +194,8 @@ class Mixer(nn.Module):
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
     """How many tokens before a segment the layer's state is made of.
 
-    None if there is no limit. By default that is `mem_len`.
+    The result is None if there is no limit. Mixers that do not override this
+    remember `mem_len` tokens.
     """
     del config
     return mem_len

@@ -30,7 +30,7 @@ class QRNN(mixer.Mixer):
     mem_len: int,
     step_len: int,
   ) -> lstm.Carry:
-    """Zeros; any length of memory above 0 carries on."""
+    """Zeros; the vectors are carried on whenever `mem_len` is above 0."""
     del step_len
     return lstm.empty_carry(config, batch_size, num_vectors=2 if mem_len else 0)
 
@@ -80,7 +80,7 @@ class QRNN(mixer.Mixer):
 
   @staticmethod
   def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """Any number, unless nothing is carried."""
+    """No limit, unless nothing is carried from segment to segment."""
     del config
     return None if mem_len else 0
 
@@ -92,7 +92,7 @@ class QRNN(mixer.Mixer):
     mem_len: int,
     context_len: int,
   ) -> float:
-    """Those of the matrix of three gates, from two tokens."""
+    """Operations of the three gates' matrix, from two tokens."""
     del segment_len, mem_len, context_len
     return 2.0 * 6 * config.model_dim**2
 

@@ -34,7 +34,7 @@ class Layer(NamedTuple):
     return MIXERS[self.name]
 
   def mem_len(self, mem_len: int) -> int:
-    """The length of its memory where the model has `mem_len`."""
+    """The length of the layer's memory if that of the model is `mem_len`."""
     return min(mem_len, self.limit or mem_len)
 
 
