@@ -165,6 +165,7 @@ def test_a_reset_empties_the_memory_of_its_lane_alone(model):
   assert np.abs(found[1, 9:] - expected[1, 9:]).max() > 0.01
 
 
+@pytest.mark.rest
 def test_other_texts_of_the_same_shapes_compile_nothing(model):
   def use(text):
     model.score([text, text[:2], text[:3], text[:5]], top_k=3)

@@ -31,7 +31,7 @@ LANES = 2
 SEGMENT = 8
 NUM_SEGMENTS = 8  # In each lane: all of the text.
 # Experiments of every sort; `make test-rest` has all.
-SOME = ("enwik8_base", "quickstart", "recall", "ptb_published")
+SOME = ("enwik8_base", "ptb_published")
 # One program for all, as far as their models are alike. What the twin's own
 # configuration decides is left as it is.
 TINY = {

@@ -173,7 +173,7 @@ def test_the_share_of_memory_excludes_the_segment():
 @pytest.mark.parametrize(
   ("same_length", "layers", "attending"),
   [
-    (False, ("attention",), {1, 2}),
+    pytest.param(False, ("attention",), {1, 2}, marks=pytest.mark.rest),
     (True, ("attention",), {1, 2}),
     (False, ("lstm", "attention:4"), {2}),
   ],

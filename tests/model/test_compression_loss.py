@@ -37,8 +37,11 @@ def gradient(model, params, state, tokens):
 
 @pytest.mark.parametrize(
   ("segment_len", "mem_len", "trains_memory"),
-  [(4, 6, False), (8, 2, False), (4, 6, True)],
-  ids=["long memory", "memory that a segment leaves", "gradient segments"],
+  [
+    pytest.param(4, 6, False, marks=pytest.mark.rest, id="long memory"),
+    pytest.param(8, 2, False, marks=pytest.mark.rest, id="all of it leaves"),
+    pytest.param(4, 6, True, id="gradient segments"),
+  ],
 )
 def test_only_the_convolution_learns(segment_len, mem_len, trains_memory):
   config = tiny.model_config(

@@ -150,6 +150,7 @@ def test_losses_and_updates_are_the_published_ones(config):
   assert min(jax.tree.leaves(moved)) > 1e-2  # A hundred times the tolerance.
 
 
+@pytest.mark.rest
 def test_keys_and_values_in_a_ring_give_the_published_losses(config):
   reader = reader_lib.Reader(
     config.model,

@@ -55,10 +55,7 @@ NETWORKS = {
     "model.compressive.slots": 3,
   },
 }
-ALWAYS = [
-  ("relative", 2),
-  *((name, 4) for name in ("relative_tied", "lstm", "qrnn")),
-]
+ALWAYS = [("relative", 2), ("lstm", 4)]
 CASES = [
   pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.rest)
   for case in itertools.product(NETWORKS, (2, 4))

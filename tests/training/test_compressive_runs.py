@@ -30,6 +30,7 @@ def workdir(data_dir, tmp_path_factory):
   return folder
 
 
+@pytest.mark.rest
 def test_a_run_in_parts_is_the_run_in_one(
   workdir, data_dir, tmp_path, monkeypatch, caplog
 ):

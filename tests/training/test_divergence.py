@@ -180,6 +180,7 @@ def test_what_was_read_since_the_last_good_checkpoint_is_skipped(
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
 
 
+@pytest.mark.rest
 def test_a_source_that_is_gone_costs_the_run_no_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):
@@ -273,6 +274,7 @@ def test_a_validation_loss_that_is_no_number_is_not_the_best(
   assert all(math.isfinite(r["nll"]) for r in lines(tmp_path) if "split" in r)
 
 
+@pytest.mark.rest
 def test_a_run_cut_around_its_rewinding_is_the_run_in_one(
   data_dir, tmp_path, monkeypatch
 ):

@@ -52,6 +52,7 @@ def test_updates_of_several_segments_read_the_text_in_order(
   comparison.assert_close(*memories, roundings=30)
 
 
+@pytest.mark.rest
 def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path, monkeypatch):
   updates = test_resume.EVERYTHING | {
     "train.gradient_segments": 3,

@@ -271,6 +271,7 @@ def test_skipping_updates_skips_all_their_segments():
   assert answer.skipped == 130 * SEGMENTS
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_mesh_makes_the_updates_of_one_device(tmp_path):
   result = own_process.result("segments_on_mesh", tmp_path)

@@ -50,6 +50,7 @@ def unigram_loss(config):
   return -np.log(counts[valid[1:]] / counts.sum()).mean()
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "layers",

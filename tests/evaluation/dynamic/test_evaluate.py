@@ -116,6 +116,7 @@ def test_learning_lowers_the_loss_of_a_text_that_repeats(data_dir):
   assert both.nll < learned.nll
 
 
+@pytest.mark.rest
 def test_a_sweep_equals_each_setting_alone(data_dir, workdir, caplog):
   caplog.set_level("INFO")
   rates, decays, shares = (1e-3, 3e-3), (0.0, 0.1), (0.1, 0.3)
@@ -206,6 +207,7 @@ def test_unused_settings_are_not_a_sweep():
   assert load.from_config_dict(config).eval.num_settings == 1
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_one_lane_is_evaluated_on_many_devices(data_dir, workdir):
   """The published protocol, on a machine with four devices."""
