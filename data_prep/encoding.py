@@ -23,7 +23,8 @@ class ArrayFile:
   """Appends numbers to a new .npy file, which is complete when it is closed."""
 
   def __init__(self, path: pathlib.Path, dtype: Any):
-    self.dtype, self.length = np.dtype(dtype), 0
+    self.dtype = np.dtype(dtype)
+    self.length = 0
     self._file = open(path, "wb")  # noqa: SIM115
     self._write_header()
 
@@ -45,7 +46,8 @@ class ArrayFile:
   def _write_header(self) -> None:
     # NumPy pads the header so that any length fits into the same bytes.
     self._file.seek(0)
-    descr, shape = npy.dtype_to_descr(self.dtype), (self.length,)
+    descr = npy.dtype_to_descr(self.dtype)
+    shape = (self.length,)
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     npy.write_array_header_1_0(self._file, header)
 
@@ -109,7 +111,8 @@ def changed(corpus: corpus_lib.Corpus) -> errors.UserError:
 def _encode(
   text: piece_lib.Pieces, vocab: vocabulary.Vocabulary
 ) -> Iterator[_Encoded]:
-  is_bytes, starts_document = vocab.unit == "byte", False
+  is_bytes = vocab.unit == "byte"
+  starts_document = False
   for piece in text:
     data: Any = piece.data if is_bytes else piece.text()
     try:

@@ -33,7 +33,8 @@ class Piece(NamedTuple):
 
   def part(self, start: int, stop: int | None, is_first: bool) -> "Piece":
     """Returns the bytes from start to stop, which may start a document."""
-    data, offset = self.data[start:stop], self.offset + start
+    data = self.data[start:stop]
+    offset = self.offset + start
     return Piece(data, is_first, self.origin, offset)
 
   def text(self) -> str:
@@ -61,7 +62,8 @@ Pieces = Iterator[Piece]
 
 def cut(stream: Readable, *, origin: str) -> Pieces:
   """Yields a stream as a document, cut at ends of lines where there are any."""
-  buffer, offset = b"", 0
+  buffer = b""
+  offset = 0
   while block := stream.read(_BLOCK):
     buffer += block
     if end := _boundary(buffer):
@@ -74,7 +76,8 @@ def cut(stream: Readable, *, origin: str) -> Pieces:
 
 def stretch(text: Pieces, start: int, stop: int) -> Pieces:
   """Yields the bytes of a text from start to stop, as a document or more."""
-  position, first = 0, True
+  position = 0
+  first = True
   for piece in text:
     if position >= stop:
       return

@@ -27,7 +27,10 @@ INTERRUPTION = "interrupted; the same command starts it again."
 INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
 # Device files of TPUs and GPUs on Linux.
 _ACCELERATORS = (
-  *("/dev/accel*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*", "/dev/kfd"),
+  "/dev/accel*",
+  "/dev/vfio/[0-9]*",
+  "/dev/nvidia[0-9]*",
+  "/dev/kfd",
 )
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
@@ -52,7 +55,8 @@ class Answers:
       answer: called in the thread for each that arrives.
       handler: called by Python, when it comes to it.
     """
-    self._numbers, self._answer = numbers, answer
+    self._numbers = numbers
+    self._answer = answer
     self._arrivals, self._wakeup = socket.socketpair()
     self._wakeup.setblocking(False)
     self._previous_wakeup = signal.set_wakeup_fd(
@@ -83,7 +87,8 @@ def use_huge_pages() -> None:
   XLA's temporary memory goes back to Linux after every call, and a CPU would
   fault it in again page by page. glibc only reads the setting when it starts.
   """
-  setting, given = "glibc.malloc.hugetlb", os.environ.get("GLIBC_TUNABLES", "")
+  setting = "glibc.malloc.hugetlb"
+  given = os.environ.get("GLIBC_TUNABLES", "")
   platforms = os.environ.get("JAX_PLATFORMS", "")
   accelerators = any(map(glob.glob, _ACCELERATORS))
   is_on_cpu = platforms == "cpu" if platforms else not accelerators
@@ -278,15 +283,19 @@ def _one_line() -> Iterator[None]:
   try:
     yield
   except (errors.UserError, flags.Error) as error:
-    message, status = str(error), 2
+    message = str(error)
+    status = 2
   except errors.DivergenceError as error:
-    message, status = str(error), 1
+    message = str(error)
+    status = 1
   except KeyboardInterrupt:
-    message, status = INTERRUPTION, INTERRUPTED
+    message = INTERRUPTION
+    status = INTERRUPTED
   except Exception as error:
     if _is_lost_output(error) and drop_unread_output():
       sys.exit(1)
-    message, status = errors.refusal(error) or "", 1
+    message = errors.refusal(error) or ""
+    status = 1
     if (
       not message and isinstance(error, OSError) and error.filename is not None
     ):

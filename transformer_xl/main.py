@@ -193,8 +193,10 @@ def _start_devices(attention: str) -> None:
   device = jax.devices()[0]
   logging.info(
     "%d x %s, process %d of %d.",
-    *(jax.device_count(), device.device_kind),
-    *(jax.process_index(), jax.process_count()),
+    jax.device_count(),
+    device.device_kind,
+    jax.process_index(),
+    jax.process_count(),
   )
   if attention == "pallas" and device.platform != "tpu" and not plans:
     logging.warning(
@@ -244,7 +246,8 @@ def _prepare_data(data) -> None:
 
 def _warn_of_overfitting(config) -> None:
   """Warns of a run on other text than a benchmark that may overfit it."""
-  data, train = config.data, config.train
+  data = config.data
+  train = config.train
   if data.name in token_file.BENCHMARKS:
     return
   values = vars(config.model).items()
@@ -263,8 +266,11 @@ def _warn_of_overfitting(config) -> None:
     logging.warning(
       "This run reads the %d training tokens of %s %.1f times and may overfit "
       "them; --config.train.num_steps=%d reads them %d times.",
-      *(num_tokens, data.name, reads),
-      *(_MANY_READS * num_tokens // per_update, _MANY_READS),
+      num_tokens,
+      data.name,
+      reads,
+      _MANY_READS * num_tokens // per_update,
+      _MANY_READS,
     )
 
 

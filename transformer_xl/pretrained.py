@@ -131,13 +131,15 @@ class PretrainedModel:
     Returns:
       The next state, and the log-probabilities of every next token.
     """
-    tokens, lanes = np.asarray(tokens), state.num_lanes
+    tokens = np.asarray(tokens)
+    lanes = state.num_lanes
     if tokens.ndim != 2 or len(tokens) != lanes:
       raise errors.UserError(
         f"tokens have the shape {tokens.shape}, but the state has {lanes} "
         f"lanes: pass ids [{lanes}, T]."
       )
-    least, most = tokens.min(initial=0), tokens.max(initial=0)
+    least = tokens.min(initial=0)
+    most = tokens.max(initial=0)
     size = self.vocabulary.size
     if tokens.dtype.kind not in "iu" or least < 0 or most >= size:
       raise errors.UserError(
@@ -157,7 +159,8 @@ class PretrainedModel:
   @functools.cached_property
   def _tokens(self) -> tuple[reader_lib.Reader, shapes.PyTree]:
     """What reads single tokens."""
-    reader, frozen = self.trained.reader, self.trained.frozen
+    reader = self.trained.reader
+    frozen = self.trained.frozen
     return reader.for_tokens(frozen, self.trained.start(1))[:2]
 
   def _generate(self, prompt, seed, options):

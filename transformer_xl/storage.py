@@ -63,7 +63,8 @@ class _Copy:
     for path in paths:
       if path.is_dir() or path.suffix in _TEMPORARY:
         continue
-      name, state = str(path.relative_to(root)), _state(path)
+      name = str(path.relative_to(root))
+      state = _state(path)
       if self._published.get(name) != state:
         with path.open("rb") as file, (self._address / name).open("wb") as to:
           shutil.copyfileobj(file, to)
@@ -194,7 +195,8 @@ def cached(folder: str, name: str, sha256: str) -> str:
   """
   if not is_bucket(folder):
     return os.path.join(folder, name)
-  source, target = f"{absolute(folder)}/{name}", cache() / sha256 / name
+  source = f"{absolute(folder)}/{name}"
+  target = cache() / sha256 / name
   if not target.exists():
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{secrets.token_hex(4)}.part")

@@ -104,7 +104,8 @@ def text(
   The logarithm of the distance is distributed uniformly.
   """
   words = [recall.FILLER] * num_tokens
-  room, ratio = [recall.FILLER] * 2, max_distance / SHORTEST
+  room = [recall.FILLER] * 2
+  ratio = max_distance / SHORTEST
   free = [*recall.KEYS[:num_keys]]
   resting: dict[int, str] = {}  # By the end of their rest.
   for place in range(num_tokens):

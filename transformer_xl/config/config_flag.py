@@ -160,12 +160,14 @@ def help_text(
 
 
 def _describe(declared: fields.Field, value: Any) -> list[str]:
-  line, default = f"config.{declared.name} = {value!r}", declared.default
+  line = f"config.{declared.name} = {value!r}"
+  default = declared.default
   if isinstance(default, fields.SameAs):
     line += f"  (default: that of {default.leader})"
   elif value != default:
     line += f"  (default: {default!r})"
-  remark, rule = declared.remark, declared.rule
+  remark = declared.remark
+  rule = declared.rule
   if rule is not None and rule.choices:
     remark += f" One of {', '.join(rule.choices)}."
   elif rule is not None:

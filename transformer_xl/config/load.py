@@ -180,7 +180,8 @@ def with_vocab_size(
   config: schema.ExperimentConfig, meta: dict[str, Any]
 ) -> schema.ExperimentConfig:
   """Takes the vocabulary's size from the data, or checks it against it."""
-  size, wanted = meta["vocabulary"]["size"], config.model.vocab_size
+  size = meta["vocabulary"]["size"]
+  wanted = config.model.vocab_size
   if wanted not in (0, size):
     raise errors.UserError(
       f"model.vocab_size={wanted}, but the data in {config.data.dataset_dir} "

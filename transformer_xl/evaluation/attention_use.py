@@ -209,7 +209,8 @@ class Report:
 
     Layers without attention have no share.
     """
-    score, memory = self._without(params), self._start(params)
+    score = self._without(params)
+    memory = self._start(params)
     for step in range(self._num_steps):
       read = streams.device_segments(self._stream, step, 1, self._sharding)
       segment = jax.tree.map(lambda array: array[0], read)

@@ -38,7 +38,8 @@ def compiled(
   )
 
   def call(argument):
-    given, new = jax.tree.leaves(argument), iter(make(argument))
+    given = jax.tree.leaves(argument)
+    new = iter(make(argument))
     leaves = [next(new) if i is None else given[i] for i in origins]
     tree = jax.tree.unflatten(jax.tree.structure(results), leaves)
     return jax.device_put(tree, shardings)

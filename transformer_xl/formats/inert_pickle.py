@@ -16,8 +16,15 @@ from transformer_xl import errors
 
 # Exceptions of the standard reader on a damaged or hostile stream.
 FAILURES = (
-  *(pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError),
-  *(ImportError, LookupError, RecursionError, TypeError, ValueError),
+  pickle.UnpicklingError,
+  ArithmeticError,
+  AttributeError,
+  EOFError,
+  ImportError,
+  LookupError,
+  RecursionError,
+  TypeError,
+  ValueError,
 )
 # A hash of many more would overflow Python's stack.
 _MOST_NESTED_TUPLES = 100
@@ -34,7 +41,9 @@ class Inert:
   def __new__(cls, *arguments: Any, **_: Any) -> "Inert":
     """Records positional arguments, however the pickle passes them."""
     self = super().__new__(cls)
-    self.arguments, self.state, self.contents = arguments, None, []
+    self.arguments = arguments
+    self.state = None
+    self.contents = []
     return self
 
   def __setstate__(self, state: Any) -> None:

@@ -168,7 +168,9 @@ def _block(table: bytes, handle: bytes, path: str) -> bytes:
 def _block_records(block: bytes) -> Iterator[tuple[bytes, bytes]]:
   """Yields key and value; keys share prefixes with their predecessors."""
   [num_restarts] = struct.unpack("<I", block[-4:])
-  end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
+  end = len(block) - 4 * (num_restarts + 1)
+  at = 0
+  key = b""
   while at < end:
     (shared, own, length), at = _varints(block, at, 3)
     key = key[:shared] + block[at : at + own]
@@ -200,7 +202,8 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
     [tag], at = _varints(message, at, 1)
     value: Any
     if tag & 7 == 5:
-      value, at = struct.unpack_from("<I", message, at)[0], at + 4
+      value = struct.unpack_from("<I", message, at)[0]
+      at = at + 4
     elif tag & 7 in (0, 2):
       [value], at = _varints(message, at, 1)
     else:

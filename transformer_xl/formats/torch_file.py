@@ -147,7 +147,11 @@ def read(path: str) -> TorchFile:
   except FileNotFoundError:
     raise errors.UserError(f"{path} is missing; check --source.") from None
   except (
-    *(zipfile.BadZipFile, zlib.error, struct.error, OSError, RuntimeError),
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    OSError,
+    RuntimeError,
     *inert_pickle.FAILURES,
   ):
     raise _damaged(path) from None

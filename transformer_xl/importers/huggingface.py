@@ -29,9 +29,15 @@ VOCABULARIES = (VOCABULARY, "vocab.pkl", "vocab.bin", "vocab.txt")
 # that it may have. Files are the reader's own.
 OWN = "transformer_xl"
 REQUIRED = (
-  *("model.memory_start", "model.same_length_window", "model.dtype"),
-  *("eval.segment_len", "eval.mem_len", "score.segment_len", "score.mem_len"),
-  *("generate.segment_len", "generate.mem_len"),
+  "model.memory_start",
+  "model.same_length_window",
+  "model.dtype",
+  "eval.segment_len",
+  "eval.mem_len",
+  "score.segment_len",
+  "score.mem_len",
+  "generate.segment_len",
+  "generate.mem_len",
 )
 OPTIONAL = tuple(
   path

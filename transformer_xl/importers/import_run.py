@@ -35,8 +35,16 @@ PUBLISHED = ("enwik8", "text8", "wt103", "lm1b")
 # Fields that a published model must have. The vocabulary's size is taken from
 # the file, since two sizes are quoted for lm1b.
 ARCHITECTURE = (
-  *("num_layers", "model_dim", "num_heads", "head_dim", "ff_dim", "embed_dim"),
-  *("cutoffs", "div_val", "tie_projections", "project_equal_width"),
+  "num_layers",
+  "model_dim",
+  "num_heads",
+  "head_dim",
+  "ff_dim",
+  "embed_dim",
+  "cutoffs",
+  "div_val",
+  "tie_projections",
+  "project_equal_width",
   "untie_biases",
 )
 # Each has a function `layout` and a pattern IGNORED.
@@ -79,7 +87,8 @@ def make(
     )
   storage.require_writable(workdir)
   found = read(format_name=format_name, source=source, **options)
-  model, rows = found.config.model, found.rows
+  model = found.config.model
+  rows = found.rows
   with new_folder(workdir) as folder:
     report = {
       "format": format_name,
@@ -151,7 +160,8 @@ def render(report: dict[str, Any]) -> str:
   """Formats a report; tensors that differ only by layer share a line."""
   groups: dict[tuple[str, str, str], list[int]] = {}
   for row in report["tensors"]:
-    shape, parameters = list(row["shape"]), ", ".join(row["parameters"])
+    shape = list(row["shape"])
+    parameters = ", ".join(row["parameters"])
     key = (_LAYER.sub("*", row["name"]), str(shape), parameters)
     groups.setdefault(key, []).append(math.prod(shape))
   vocabulary = report["vocabulary"]
@@ -186,7 +196,8 @@ def make_config(
     experiment = importlib.import_module(f"experiments.{published}_large")
     config = experiment.get_config()
     for name in ARCHITECTURE:
-      value, wanted = found.model[name], config.model[name]
+      value = found.model[name]
+      wanted = config.model[name]
       if value != wanted:
         raise errors.UserError(
           f"the source is not the published {published}: model.{name} is "

@@ -115,8 +115,10 @@ def import_tensors(
   missing = {name: values.size for name, values in params.items()}
   rows = []
   for tensor in layout:
-    values, views = _shared_values(tensors, tensor), _views(params, tensor)
-    sizes, wanted = [v.shape[tensor.axis] for v in views], [*views[0].shape]
+    values = _shared_values(tensors, tensor)
+    views = _views(params, tensor)
+    sizes = [v.shape[tensor.axis] for v in views]
+    wanted = [*views[0].shape]
     wanted[tensor.axis] = sum(sizes)
     if values.shape != (shape := tuple(wanted)):
       raise errors.UserError(

@@ -35,7 +35,11 @@ _METRICS = {
 }
 # Fields of a card that the Hub shows beside its metrics.
 _SETTINGS = (
-  *("segment_len", "mem_len", "context_len", "temperature", "clamp_len"),
+  "segment_len",
+  "mem_len",
+  "context_len",
+  "temperature",
+  "clamp_len",
   "same_length",
 )
 _LIBRARY = "transformer_xl"

@@ -112,7 +112,8 @@ def _clusters(config, prefix, reverse) -> Iterator[mapping.Tensor]:
   if config.div_val == 1:
     tables = [clusters]
   for index in range(len(tables)):
-    name, output = f"{prefix}emb_layers.{index}", f"crit.out_layers.{index}"
+    name = f"{prefix}emb_layers.{index}"
+    output = f"crit.out_layers.{index}"
     yield mapping.Tensor(
       f"{name}.weight",
       (f"embedding/table_{index}",),
@@ -127,7 +128,8 @@ def _clusters(config, prefix, reverse) -> Iterator[mapping.Tensor]:
       yield mapping.Tensor(name, (ours,), transpose=True, aliases=names)
   if len(parts) > 1:
     for theirs, ours in (("weight", "kernel"), ("bias", "bias")):
-      name, ours = f"crit.cluster_{theirs}", f"softmax/cluster_{ours}"
+      name = f"crit.cluster_{theirs}"
+      ours = f"softmax/cluster_{ours}"
       yield mapping.Tensor(name, (ours,), reverse=reverse)
   for index, table in enumerate(tables):
     rows = slice(parts[table[0]].start, parts[table[-1]].stop)
@@ -199,7 +201,8 @@ def _settings(
 
   Published evaluations use other lengths (docs/specification.md, 19.3).
   """
-  model, attention = file.attributes(), ("layers", "0", "dec_attn")
+  model = file.attributes()
+  attention = ("layers", "0", "dec_attn")
   dropout = file.attributes("drop")["p"]
   attention_dropout = file.attributes(*attention, "dropatt")["p"]
   fields = {

@@ -125,12 +125,14 @@ def _check_corpus(path: str, fields: dict[str, Any]) -> None:
     return
   try:
     info = json.loads(pathlib.Path(path).read_text("utf-8"))
-    size, cutoffs = info["vocab_size"], tuple(info["cutoffs"][1:-1])
+    size = info["vocab_size"]
+    cutoffs = tuple(info["cutoffs"][1:-1])
   except (ValueError, LookupError, TypeError, RecursionError) as error:
     raise errors.UserError(
       f"{path} is damaged ({error}); copy it again, or delete it."
     ) from None
-  known, ends = fields["vocab_size"], fields["cutoffs"]
+  known = fields["vocab_size"]
+  ends = fields["cutoffs"]
   # A single table has no cutoffs, whatever the file states.
   if size != known or (ends and cutoffs != ends):
     raise errors.UserError(

@@ -44,7 +44,8 @@ def summary(
   weights = reading.weights[:, 0]  # [N, H, T, K]
   num_queries, num_keys = weights.shape[-2:]
   mem_len = num_keys - num_queries
-  query, key = jnp.arange(num_queries)[:, None], jnp.arange(num_keys)[None]
+  query = jnp.arange(num_queries)[:, None]
+  key = jnp.arange(num_keys)[None]
   distances = jnp.maximum(mem_len + query - key, 0)  # Masked keys get 0.
   largest = jnp.argsort(-weights, axis=-1)[..., :NUM_KEYS]
 

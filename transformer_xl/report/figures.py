@@ -17,11 +17,18 @@ from bokeh import plotting
 from transformer_xl.workdir import run_history
 
 COLOURS = (
-  *("#3b82c4", "#e07b39", "#3f9f6b", "#b561b8", "#c9a227", "#d1495b"),
-  *("#4fb3bf", "#8d7b68"),
+  "#3b82c4",
+  "#e07b39",
+  "#3f9f6b",
+  "#b561b8",
+  "#c9a227",
+  "#d1495b",
+  "#4fb3bf",
+  "#8d7b68",
 )
 MOST_POINTS = 2000  # Per curve; a quarter of them if there are several runs.
-_GREY, _RED = "#878d96", "#d1495b"
+_GREY = "#878d96"
+_RED = "#d1495b"
 # Title, unit, field of a training line, and the scale.
 _CURVES = (
   ("Loss", "nats per token", "loss", "linear"),
@@ -107,7 +114,8 @@ def loss_by_memory(runs: Sequence[run_history.History]) -> list[Any]:
 
 def effective_context(result: dict[str, Any]) -> list[Any]:
   """Perplexity and gains by context, of the content of `recl.json`."""
-  contexts, rows = result["contexts"], result["models"]
+  contexts = result["contexts"]
+  rows = result["models"]
   perplexity = _figure("Perplexity by context", "", "context (tokens)")
   gains = _figure(
     "Gain from a longer context", "%, hardest tokens", "context (tokens)"
@@ -180,7 +188,8 @@ def _figure(title: str, unit: str, x_label: str, **options: Any) -> Any:
     output_backend="canvas",
     **options,
   )
-  figure.toolbar.logo, figure.toolbar.autohide = None, True
+  figure.toolbar.logo = None
+  figure.toolbar.autohide = True
   heading: Any = figure.title
   heading.update(text_color=_GREY, text_font_size="13px")
   figure.xaxis.axis_label = x_label
@@ -189,7 +198,8 @@ def _figure(title: str, unit: str, x_label: str, **options: Any) -> Any:
       tooltips=[("", "@x{0,0}: @y{%.4g}")], formatters={"@y": "printf"}
     )
   )
-  figure.grid.grid_line_color, figure.grid.grid_line_alpha = _GREY, 0.2
+  figure.grid.grid_line_color = _GREY
+  figure.grid.grid_line_alpha = 0.2
   for axis in figure.axis:
     axis.update(
       axis_label_text_color=_GREY,

@@ -52,7 +52,8 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     UserError: the data or the checkpoint are missing, or do not fit.
   """
   attention_rules.require(config.model, "showing a text with its attention")
-  data_dir, split = config.data.dataset_dir, config.eval.split
+  data_dir = config.data.dataset_dir
+  split = config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
   vocabulary = run_vocabulary.load(workdir)
   folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
@@ -104,10 +105,8 @@ def _read_text(
   params, mesh, file, config, mem_len, segment_len, bins
 ) -> Segment:
   """A text [S + 1], its segments joined; T is S."""
-  model, count = (
-    evaluator.make_network(config, inspects=True),
-    len(file.tokens) - 1,
-  )
+  model = evaluator.make_network(config, inspects=True)
+  count = len(file.tokens) - 1
   call = jax.jit(
     functools.partial(
       _read_segment,

@@ -44,8 +44,13 @@ _COLOURS = dict(
 )
 # What the summary says of the text.
 _ABOUT_TEXT = (
-  *("dataset", "split", "checkpoint_step", "mem_len", "segment_len"),
-  *("num_tokens", "mean_nll"),
+  "dataset",
+  "split",
+  "checkpoint_step",
+  "mem_len",
+  "segment_len",
+  "num_tokens",
+  "mean_nll",
 )
 # Where a section is empty: a sentence, and flags that make its input.
 _MISSING = {
@@ -101,7 +106,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     storage.write_bytes(path, content)
     logging.info(
       "Wrote %s, %.1f MB: open it in a browser.",
-      *(os.path.join(workdir, FILE), len(content) / 1e6),
+      os.path.join(workdir, FILE),
+      len(content) / 1e6,
     )
   result = {
     "made_by": plotting.made_by(),
@@ -139,7 +145,8 @@ def _page(
     "recl": _of_result("recl", main, figures.effective_context) or [],
     "attention": _of_result("attention", main, figures.attention) or [],
   }
-  cards, sample = tables.cards(runs), _of_result("generate", main, _sample)
+  cards = tables.cards(runs)
+  sample = _of_result("generate", main, _sample)
   times = tables.times(runs)
   parts = {
     **{"training": drawn["training"], "time": times},

@@ -14,8 +14,15 @@ from transformer_xl.workdir import run_history
 MOST_CARDS = 200  # The newest of a run.
 # The first columns of the cards; the others follow as the cards have them.
 _FIRST = (
-  *("run", "split", "mem_len", "nll", "perplexity", "bits_per_character"),
-  *("checkpoint_step", "segment_len", "num_tokens"),
+  "run",
+  "split",
+  "mem_len",
+  "nll",
+  "perplexity",
+  "bits_per_character",
+  "checkpoint_step",
+  "segment_len",
+  "num_tokens",
 )
 
 _HASH = "dataset_sha256"  # Its first digits tell texts apart.
@@ -46,7 +53,8 @@ def cards(runs: Sequence[run_history.History]) -> Table:
     for card in reversed(run.cards[-MOST_CARDS:])
   ]
   names = dict.fromkeys(name for card in found for name in (*_FIRST, *card))
-  columns, shared = [], {}
+  columns = []
+  shared = {}
   for name in names:
     values = [text(card.get(name)) for card in found]
     if not any(values):
@@ -132,7 +140,9 @@ def effective_lengths(result: dict[str, Any]) -> Table:
 
 def facts(run: run_history.History) -> list[tuple[str, str]]:
   """What matters most about a run, as far as it is known."""
-  settings, loss, valid = run.settings, run.training("loss"), run.validation()
+  settings = run.settings
+  loss = run.training("loss")
+  valid = run.validation()
   found = [("Data", text(settings.get("config.data.name")))]
   if len(loss.x):
     total = text(settings.get("config.train.num_steps"))
@@ -170,9 +180,11 @@ def configuration(run: run_history.History) -> dict[str, list[Setting]]:
   for path, value in run.settings.items():
     group, _, name = path.removeprefix("config.").rpartition(".")
     declared = schema.FIELDS.get(path.removeprefix("config."))
-    default, remark = "", ""
+    default = ""
+    remark = ""
     if declared is not None:
-      remark, standard = declared.remark, declared.default
+      remark = declared.remark
+      standard = declared.default
       if isinstance(standard, fields.SameAs):
         standard = run.settings.get(f"config.{group}.{standard.leader}")
       if literal(standard) != literal(value):

@@ -106,7 +106,8 @@ def stream(
   call = functools.partial(call, config=_only_drawing(config))
   # Draws nothing, but is compiled if it was not.
   drawing, _ = jax.block_until_ready(call(drawing, limit=np.int32(0)))
-  start, drawn = time.perf_counter(), np.zeros((len(keys), 0), prompt.dtype)
+  start = time.perf_counter()
+  drawn = np.zeros((len(keys), 0), prompt.dtype)
   samples = Samples(list(drawn), [False] * len(keys), 0.0)
   yield samples
   while drawn.shape[1] < config.num_tokens and not all(samples.stopped):

@@ -201,8 +201,12 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     for sample in found.samples
   ]
   names = (
-    *("temperature", "top_k", "top_p", "repetition_penalty"),
-    *("no_repeat_ngram", "stop"),
+    "temperature",
+    "top_k",
+    "top_p",
+    "repetition_penalty",
+    "no_repeat_ngram",
+    "stop",
   )
   result = {
     "prompt": text,

@@ -43,10 +43,12 @@ def read(
     )
   chosen = tuple(layer % count for layer in layers)
   ids = model.vocabulary.encode(text)
-  length, segment_len = len(ids), model.reader.segment_len
+  length = len(ids)
+  segment_len = model.reader.segment_len
   padded = np.zeros((1, length + -length % segment_len), np.int32)
   padded[0, :length] = ids
-  state, parts = model.start(1), []
+  state = model.start(1)
+  parts = []
   for start in range(0, length, segment_len):
     segment = padded[:, start : start + segment_len]
     found, state = _read_segment(

@@ -53,7 +53,8 @@ class TokenScores(NamedTuple):
 
 def _score_streams(model, parts, options) -> list[TokenScores]:
   """Scores streams in batches of similar length."""
-  reader, lanes = model.reader, min(options.batch_size, len(parts))
+  reader = model.reader
+  lanes = min(options.batch_size, len(parts))
   segment_len = reader.segment_len
   order = sorted(range(len(parts)), key=lambda i: -len(parts[i].tokens))
   result: dict[int, TokenScores] = {}
@@ -64,7 +65,8 @@ def _score_streams(model, parts, options) -> list[TokenScores]:
     tokens = np.zeros((lanes, count * segment_len + 1), np.int32)
     for lane, row in zip(tokens, chosen.values(), strict=False):
       lane[: len(row)] = row
-    state, found = model.start(lanes), []
+    state = model.start(lanes)
+    found = []
     for start in range(0, count * segment_len, segment_len):
       text = jnp.asarray(tokens[:, start : start + segment_len + 1])
       scores, state = _read_segment(
@@ -203,13 +205,14 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   logging.info(
     "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %s, %s, segment "
     "%d, step %d]",
-    *(len(scores), count, nll, units.perplexity(nll)),
-    *(
-      settings_lib.memory_text(model.settings()),
-      options.memory,
-      options.segment_len,
-      model.checkpoint_step,
-    ),
+    len(scores),
+    count,
+    nll,
+    units.perplexity(nll),
+    settings_lib.memory_text(model.settings()),
+    options.memory,
+    options.segment_len,
+    model.checkpoint_step,
   )
   card = {
     "prefix": options.prefix,

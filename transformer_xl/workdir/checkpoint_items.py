@@ -105,7 +105,9 @@ def _warn_of_uncommitted(folder: str) -> None:
       "The checkpoints %s in the mounted bucket %s are left out: they are "
       "incomplete, or were copied from elsewhere. An empty file %s in the "
       "folder of a complete one makes it count.",
-      *(", ".join(steps), folder, _COMMITTED),
+      ", ".join(steps),
+      folder,
+      _COMMITTED,
     )
 
 

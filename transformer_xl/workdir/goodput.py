@@ -11,10 +11,16 @@ from transformer_xl import storage
 from transformer_xl.workdir import metrics_log
 
 FILE = "goodput.jsonl"  # In the workdir.
-UPDATES, LOST = "updates", "lost to restarts"
+UPDATES = "updates"
+LOST = "lost to restarts"
 OVERHEAD = (
-  *("starting", "compiling", "waiting for data", "evaluating", "saving"),
-  *("profiling", LOST),
+  "starting",
+  "compiling",
+  "waiting for data",
+  "evaluating",
+  "saving",
+  "profiling",
+  LOST,
 )
 ACTIVITIES = (UPDATES, *OVERHEAD)
 
@@ -36,7 +42,8 @@ class Goodput:
     self._workdir = workdir
     self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
     self._activity = "starting"
-    self._began, self._settled = time.time(), time.perf_counter()
+    self._began = time.time()
+    self._settled = time.perf_counter()
 
   def started(self, step: int) -> None:
     """Ends "starting"; continues with the seconds of the checkpoint of `step`.
@@ -59,7 +66,8 @@ class Goodput:
   def spent(self, activity: str) -> Iterator[None]:
     """Counts the time inside as that of an activity."""
     self._settle()
-    outer, self._activity = self._activity, activity
+    outer = self._activity
+    self._activity = activity
     try:
       yield
     finally:
@@ -124,8 +132,12 @@ def _parsed(fields: dict[str, Any]) -> Record | None:
       {UPDATES: updates, **overhead},
     )
   except (
-    *(ValueError, LookupError, TypeError, AttributeError),
-    *(OverflowError, RecursionError),
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
   ):
     return None
   numbers = (record.saved_at, total, *overhead.values())

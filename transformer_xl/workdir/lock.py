@@ -24,7 +24,8 @@ from transformer_xl import storage
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EBADF)
 _SHARING_SECONDS = 10.0  # Until a new file is seen on all hosts.
 # A run renews its lock in a bucket. One that was killed does not.
-RENEWED_AFTER_SECONDS, LEFT_AFTER_SECONDS = 15.0, 60.0
+RENEWED_AFTER_SECONDS = 15.0
+LEFT_AFTER_SECONDS = 60.0
 
 
 @contextlib.contextmanager
@@ -120,7 +121,9 @@ def _wait_until_left(path: str, folder: str) -> None:
   if not _is_dead(first):
     logging.info(
       "A run on %s was in %s; waiting up to %.0f s to see if it still is.",
-      *(first.get("host"), folder, LEFT_AFTER_SECONDS),
+      first.get("host"),
+      folder,
+      LEFT_AFTER_SECONDS,
     )
     end = time.monotonic() + LEFT_AFTER_SECONDS
     while time.monotonic() < end:

@@ -80,7 +80,8 @@ class Writer:
 
   def progress(self, record: dict[str, Any], tokens_per_update: float) -> None:
     """Logs a training record with the time that remains."""
-    step, speed = record["step"], record["tokens_per_second"]
+    step = record["step"]
+    speed = record["tokens_per_second"]
     text = (
       f"step {step}/{self._num_steps}  loss {record['loss']:.4f}"
       f"  lr {record['learning_rate']:.2e}"

@@ -21,8 +21,13 @@ from transformer_xl.workdir import run_record
 
 # What an evaluation measures; all else on its card are settings.
 _MEASURED = (
-  *("nll", "perplexity", "bits_per_character", "bits_per_byte"),
-  *("word_perplexity", "seconds", "tokens_per_second"),
+  "nll",
+  "perplexity",
+  "bits_per_character",
+  "bits_per_byte",
+  "word_perplexity",
+  "seconds",
+  "tokens_per_second",
 )
 
 

@@ -136,7 +136,8 @@ def check_vocabulary(
   # Late: training needs no library of tokenizers.
   from transformer_xl.data import vocabulary
 
-  old, new = vocabulary.load(str(kept)), vocabulary.load(data_dir)
+  old = vocabulary.load(str(kept))
+  new = vocabulary.load(data_dir)
   if may_be_extended:
     if old.unit == new.unit and old.symbols == new.symbols[: old.size]:
       return

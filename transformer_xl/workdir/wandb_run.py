@@ -71,7 +71,8 @@ class WandbRun:
       reason = " ".join(str(error).split())[:200]
       logging.warning(
         "wandb failed (%s: %s); training continues without it.",
-        *(type(error).__name__, reason),
+        type(error).__name__,
+        reason,
       )
 
 

@@ -77,7 +77,8 @@ def losses(
   `nll` is that of the model. The pairs are n of the past, then the T of this
   segment; each position uses the n before its own. `similarities` are to them.
   """
-  segment_len, count = targets.shape[1], pairs.next_tokens.shape[1]
+  segment_len = targets.shape[1]
+  count = pairs.next_tokens.shape[1]
   later = jnp.arange(count)[None] - jnp.arange(segment_len)[:, None]  # [T, K]
   in_reach = (later >= 0) & (later < count - segment_len)
   is_seen = in_reach[None] & (pairs.next_tokens >= 0)[:, None]  # [B, T, K]
