@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_xl import storage
 from transformer_xl.workdir import metrics_log
@@ -38,7 +38,7 @@ class Goodput:
   """A stopwatch that is always in one activity, at first in "starting"."""
 
   def __init__(self, workdir: str):
-    """Starts it."""
+    """Starts the stopwatch."""
     self._workdir = workdir
     self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
     self._activity = "starting"
@@ -119,7 +119,7 @@ def read(workdir: str) -> list[Record]:
   return [record for line in lines if (record := _parsed(line))]
 
 
-def _parsed(fields: dict[str, Any]) -> Record | None:
+def _parsed(fields: metrics_log.Json) -> Record | None:
   """A whole record; None if something is missing."""
   try:
     overhead = {name: float(fields["seconds"][name]) for name in OVERHEAD}
