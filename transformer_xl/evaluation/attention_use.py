@@ -5,7 +5,7 @@ Shapes: as in `shapes`; all layers of a model are in front, N.
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def read_segment(
 
   The model inspects. Layers without attention are left out.
   """
-  bound: Any = model.bind({"params": params})
+  bound = model.bind({"params": params})
   hidden, after, inspected = bound.inspect(
     segment.inputs, memory, segment.resets
   )
@@ -198,7 +198,11 @@ class Report:
       reader.start, batch_size=mesh_lib.padded_lanes(mesh, lanes)
     )
 
-    def read(params, memory, segment):
+    def read(
+      params: shapes.PyTree,
+      memory: network.State,
+      segment: segment_lib.Segment[jax.Array],
+    ) -> tuple[network.State, jt.Float[shapes.Array, "N"]]:
       found = read_segment(params, memory, segment, model=model)
       return found.memory, memory_mass(found.weights[:, :lanes])
 
