@@ -37,6 +37,10 @@ class Drawing(NamedTuple):
   done: jt.Bool[shapes.Array, "S"]
 
 
+# The index of the next token, the state, and the tokens that were drawn.
+_Carry = tuple[jax.Array, Drawing, jax.Array]
+
+
 def begin(
   state: reader_lib.State,
   hidden: jt.Float[shapes.Array, "1 1 D"],
@@ -80,7 +84,7 @@ def decode(
     The new state, and the tokens; columns from `limit` on are unused.
   """
 
-  def body(carry):
+  def body(carry: _Carry) -> _Carry:
     index, drawing, tokens = carry
     token = _choose(head, drawing, keys, config, reader.config.vocab_size)
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token, index, axis=1)
@@ -93,7 +97,7 @@ def decode(
       done |= jnp.all(ends, axis=1) & (length >= len(stop))
     return index + 1, Drawing(state, hidden, recent, length, done), tokens
 
-  def should_continue(carry):
+  def should_continue(carry: _Carry) -> jax.Array:
     index, drawing, _ = carry
     return (index < limit) & ~jnp.all(drawing.done)
 
@@ -103,7 +107,13 @@ def decode(
   return drawing, tokens
 
 
-def _choose(head, drawing, keys, config, vocab_size) -> jax.Array:
+def _choose(
+  head: adaptive_softmax.Projection,
+  drawing: Drawing,
+  keys: jax.Array,
+  config: schema.GenerateConfig,
+  vocab_size: int,
+) -> jt.Int[shapes.Array, "S 1"]:
   """The next token of each sample, [S, 1]."""
   if config.top_k == 0:
     log_probs = adaptive_softmax.log_probs(drawing.hidden, head)[:, 0]
