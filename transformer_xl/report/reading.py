@@ -6,7 +6,7 @@ Shapes: T tokens of a segment, A alternatives, S predicted tokens of the text.
 import dataclasses
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jaxtyping as jt
@@ -19,6 +19,7 @@ from transformer_xl import storage
 from transformer_xl.config import attention_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
@@ -26,6 +27,7 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.report import attention as attention_lib
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
@@ -42,7 +44,7 @@ class Segment(NamedTuple):
   attention: attention_lib.Attention
 
 
-def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Reads the start of `eval.split`; returns what the page embeds as JSON.
 
   The model reads as in evaluation, from an empty memory, with the longest
@@ -102,7 +104,13 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
 
 
 def _read_text(
-  params, mesh, file, config, mem_len, segment_len, bins
+  params: shapes.PyTree,
+  mesh: jax.sharding.Mesh,
+  file: token_file.TokenFile,
+  config: schema.ExperimentConfig,
+  mem_len: int,
+  segment_len: int,
+  bins: tuple[int, ...],
 ) -> Segment:
   """A text [S + 1], its segments joined; T is S."""
   model = evaluator.make_network(config, inspects=True)
@@ -126,7 +134,15 @@ def _read_text(
   return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
 
 
-def _read_segment(params, memory, segment, *, model, bins, num_alternatives):
+def _read_segment(
+  params: shapes.PyTree,
+  memory: network.State,
+  segment: segment_lib.Segment[jax.Array],
+  *,
+  model: network.Network,
+  bins: tuple[int, ...],
+  num_alternatives: int,
+) -> tuple[network.State, Segment]:
   """Reads a segment; returns the next memory, and what a page shows."""
   found = attention_use.read_segment(params, memory, segment, model=model)
   bound = model.bind({"params": params})
@@ -138,7 +154,9 @@ def _read_segment(params, memory, segment, *, model, bins, num_alternatives):
   return found.memory, Segment(found.nll[0], log_probs, top, summary)
 
 
-def _alternatives(vocabulary, found: Segment) -> dict[str, Any]:
+def _alternatives(
+  vocabulary: vocabulary_lib.Vocabulary, found: Segment
+) -> metrics_log.Json:
   used = np.unique(found.top_tokens)
   return {
     "symbols": {int(token): piece(vocabulary, token) for token in used},

@@ -3,12 +3,13 @@
 import itertools
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_xl.config import fields
 from transformer_xl.config import schema
 from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.workdir import goodput
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_history
 
 MOST_CARDS = 200  # The newest of a run.
@@ -125,7 +126,7 @@ def differences(runs: Sequence[run_history.History]) -> Table:
   )
 
 
-def effective_lengths(result: dict[str, Any]) -> Table:
+def effective_lengths(result: metrics_log.Json) -> Table:
   """The lengths that `recl.json` states, by share of the hardest tokens."""
   rows = []
   for index, model in enumerate(result["models"]):
@@ -210,7 +211,7 @@ def provenance(run: run_history.History) -> dict[str, str]:
   return rows
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
   """A number or word for people; empty for none."""
   if isinstance(value, float):
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
@@ -234,7 +235,7 @@ def duration(seconds: float) -> str:
   return " ".join(f"{count} {unit}" for count, unit in parts if count)
 
 
-def literal(value: Any) -> str:
+def literal(value: object) -> str:
   """A value as a flag takes it; empty for none."""
   if value is None:
     return ""
