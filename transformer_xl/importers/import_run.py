@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flax import traverse_util
 
@@ -67,8 +67,15 @@ class Imported(NamedTuple):
 
 
 def make(
-  *, format_name: str, source: str, workdir: str, **options: Any
-) -> dict[str, Any]:
+  *,
+  format_name: str,
+  source: str,
+  workdir: str,
+  published: str | None = None,
+  vocabulary: str | None = None,
+  cutoffs: tuple[int, ...] = (),
+  pre_norm: bool = False,
+) -> metrics_log.Json:
   """Imports a checkpoint; the arguments are the flags of `importers.main`.
 
   Returns:
@@ -86,7 +93,14 @@ def make(
       "another --workdir."
     )
   storage.require_writable(workdir)
-  found = read(format_name=format_name, source=source, **options)
+  found = read(
+    format_name=format_name,
+    source=source,
+    published=published,
+    vocabulary=vocabulary,
+    cutoffs=cutoffs,
+    pre_norm=pre_norm,
+  )
   model = found.config.model
   rows = found.rows
   with new_folder(workdir) as folder:
@@ -156,7 +170,7 @@ def _address(path: str | None, place: str, source: str) -> str | None:
   return os.path.normpath(path).replace(place, storage.absolute(source))
 
 
-def render(report: dict[str, Any]) -> str:
+def render(report: metrics_log.Json) -> str:
   """Formats a report; tensors that differ only by layer share a line."""
   groups: dict[tuple[str, str, str], list[int]] = {}
   for row in report["tensors"]:
