@@ -13,8 +13,9 @@ import signal
 import socket
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from absl import app
 from absl import flags
@@ -35,6 +36,10 @@ _ACCELERATORS = (
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
 
+def _ignore(number: int, frame: types.FrameType | None) -> None:
+  """Handles a signal that is answered elsewhere."""
+
+
 class Answers:
   """Answers signals at once, from a thread, until it is closed.
 
@@ -46,7 +51,7 @@ class Answers:
     self,
     numbers: tuple[signal.Signals, ...],
     answer: Callable[[signal.Signals], None],
-    handler: Callable[[int, Any], None] = lambda *_: None,
+    handler: Callable[[int, types.FrameType | None], None] = _ignore,
   ):
     """Replaces handlers; only in the main thread.
 

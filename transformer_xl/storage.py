@@ -18,7 +18,6 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
 import fsspec
 from absl import logging
@@ -292,7 +291,7 @@ def _copy(address: str) -> _Copy:
   return _copies[address]
 
 
-def _filesystem() -> Any:
+def _filesystem() -> fsspec.AbstractFileSystem:
   return fsspec.filesystem("gs")
 
 
