@@ -125,7 +125,7 @@ def write(path: pathlib.Path, content: bytes) -> None:
     os.fsync(file.fileno())
 
 
-def read_meta(final: pathlib.Path) -> dict[str, Any]:
+def read_meta(final: pathlib.Path) -> dict[str, object]:
   """Returns meta.json as it was written; empty if it is none or damaged."""
   try:
     path = pathlib.Path(storage.local(str(final)), "meta.json")

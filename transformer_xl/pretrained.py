@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import jaxtyping as jt
 import numpy as np
-import numpy.typing as npt
 from absl import logging
+from numpy.typing import ArrayLike
 
 from transformer_xl import errors
 from transformer_xl import log_lines
@@ -121,8 +121,8 @@ class PretrainedModel:
   def step(
     self,
     state: reader_lib.State,
-    tokens: npt.ArrayLike,
-    resets: npt.ArrayLike | None = None,
+    tokens: ArrayLike,
+    resets: ArrayLike | None = None,
   ) -> tuple[reader_lib.State, jt.Float[shapes.Array, "B T V"]]:
     """Reads the next tokens of each lane; any number may be read at a time.
 
