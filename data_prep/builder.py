@@ -125,7 +125,10 @@ class BenchmarkBuilder(CorpusBuilder):
   def read(
     source: source_lib.Source, file: str, *unused: Any
   ) -> piece_lib.Pieces:
-    """Yields the text of a split, which is in this file; its mode follows."""
+    """Yields the text of a split from its file.
+
+    Subclasses may also use the split and the mode, which follow.
+    """
     return source.read(file)
 
 

@@ -29,7 +29,7 @@ _OF_MACOS = ".DS_Store"
 
 
 class Stage(NamedTuple):
-  """Where a dataset is made: its files, and what is deleted in any case."""
+  """The folders where a dataset is made; `scratch` is deleted in any case."""
 
   folder: pathlib.Path
   scratch: pathlib.Path

@@ -187,7 +187,7 @@ def transformer_xl() -> None:
 
 
 def words() -> str:
-  """How this command was started, up to its flags, as one would type it."""
+  """The words that start this command, up to its flags, as one types them."""
   own = _own_words()
   if own is None:
     return "transformer-xl"
@@ -215,7 +215,10 @@ def _is_own_process() -> bool:
 
 
 def _own_words() -> list[str] | None:
-  """How this process was started, up to the flags; None if not by them."""
+  """The words that started this process, up to the flags.
+
+  None if the flags are not the ones that the process was started with.
+  """
   count = len(sys.orig_argv) - len(sys.argv) + 1
   is_own = count >= 1 and sys.orig_argv[count:] == sys.argv[1:]
   return sys.orig_argv[:count] if is_own else None

@@ -91,8 +91,13 @@ class PretrainedModel:
   ) -> Iterator[str]:
     """Continues a prompt, and yields pieces of the first sample's text.
 
-    The arguments are those of `generate`. A piece comes every `tokens_per_call`
-    tokens; all pieces joined are the text.
+    A piece comes every `tokens_per_call` tokens; all pieces joined are the text
+    that `generate` returns.
+
+    Args:
+      prompt: the text to continue, of any length.
+      seed: of the random numbers; by default that of the run.
+      **options: fields of `config.generate`, such as `num_tokens`.
     """
     pieces = self._generate(prompt, seed, options)
     return (piece for piece, _ in pieces if piece)

@@ -235,7 +235,7 @@ def create_text(path: str, text: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-  """Writes a file in UTF-8 as `write_bytes` does."""
+  """Writes a file in UTF-8, completely or not at all; see `write_bytes`."""
   write_bytes(path, text.encode())
 
 
@@ -298,7 +298,7 @@ def _filesystem() -> fsspec.AbstractFileSystem:
 def _files(
   folder: str, *, leave_out: tuple[str, ...] = _NOT_COPIED
 ) -> Iterator[str]:
-  """Paths, inside a folder, of its files and those of its folders."""
+  """Paths, inside a folder, of all files in it and in its folders."""
   for name, is_folder in _entries(folder):
     if leave_out and (name in leave_out or name[0] == "."):
       continue

@@ -60,7 +60,7 @@ class Field(NamedTuple):
 
   @property
   def remark(self) -> str:
-    """One sentence for people."""
+    """The sentence that explains the field to people."""
     return _remarks(self.group)[self.name.rpartition(".")[2]]
 
 
@@ -193,7 +193,7 @@ def is_group(kind: object) -> TypeGuard[type[Group]]:
 
 
 def walk(kind: type[Group], prefix: str = "") -> Iterator[Field]:
-  """All fields of a configuration in order, those of groups included."""
+  """All fields of a configuration and its groups, in order."""
   for declared in dataclasses.fields(kind):
     name = prefix + declared.name
     if is_group(declared.type):

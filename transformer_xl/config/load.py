@@ -32,7 +32,7 @@ _PATHS = (
 def default(
   *, kind: type[fields.Group] = schema.ExperimentConfig
 ) -> ml_collections.ConfigDict:
-  """A small model; the files in `experiments/` list what they change.
+  """The configuration of a small model, which experiments change.
 
   A default that follows another field does so until it is set itself.
   """
@@ -123,7 +123,7 @@ def changed(
 ) -> schema.ExperimentConfig:
   """Returns a configuration with values that a person gave, once checked.
 
-  Names, types and rules are checked, as `replaced` does not. A field that
+  Unlike `replaced`, it checks names, types and rules. A field that
   follows another one, and has its value, continues to follow it.
 
   Raises:

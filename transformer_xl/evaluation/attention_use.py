@@ -163,7 +163,7 @@ def memory_mass(
 
 
 class Report:
-  """What `train.log_memory_use` adds to the log at each evaluation.
+  """The numbers that `train.log_memory_use` adds to the log of an evaluation.
 
   Reads as many segments of the split as fill the memory, in all lanes of
   evaluation, and measures attention in the one after them.

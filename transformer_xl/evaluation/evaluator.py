@@ -208,7 +208,7 @@ class Evaluator:
     )
 
   def lower(self, segments: segment_lib.Segment) -> jax.stages.Lowered:
-    """Scoring, lowered for shapes."""
+    """Lowers the scoring of segments that have these shapes."""
     return self.score.lower(self._frozen, self._state, segments)
 
 
@@ -248,9 +248,9 @@ def per_token(
   mem_len: int,
   read_segment: ReadSegment | None = None,
 ) -> shapes.PyTree:
-  """Reads `eval.split` once and returns something of each token.
+  """Reads `eval.split` once and returns a result for each token.
 
-  By default that is its loss in nats. Otherwise `read_segment` takes the
+  By default the result is the loss in nats. Otherwise `read_segment` takes the
   parameters, the network's state and a segment, and returns the next state and
   arrays [B, U]. They become [num_tokens - 1]: one entry for each token of the
   split but the first, in order.

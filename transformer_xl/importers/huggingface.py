@@ -126,9 +126,9 @@ def read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 
 def own_fields(config: schema.ExperimentConfig) -> mapping.Fields:
-  """What `load` needs and config.json has no names for, by group.
+  """Fields, by group, that `load` needs and config.json has no names for.
 
-  Of OPTIONAL it has only what differs from the default.
+  Fields of OPTIONAL that have their default are left out.
   """
   result: mapping.Fields = {}
   for path in (*REQUIRED, *OPTIONAL):

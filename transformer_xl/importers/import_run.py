@@ -132,7 +132,7 @@ def read(
   cutoffs: tuple[int, ...] = (),
   pre_norm: bool = False,
 ) -> Imported:
-  """Reads a checkpoint and writes nothing; for the arguments see `make`.
+  """Reads a checkpoint; the arguments are the flags of `importers.main`.
 
   Raises:
     UserError: the files are damaged or do not fit together.

@@ -64,7 +64,7 @@ def thinned(
 
 
 def training(runs: Sequence[run_history.History]) -> list[Figure]:
-  """Curves of the log by step, those of all runs in each figure."""
+  """Curves of the log by step; each figure has the curves of all runs."""
   figures = []
   for title, unit, field, scale in _CURVES:
     figure = _figure(title, unit, "step", y_axis_type=scale)
@@ -128,7 +128,7 @@ def loss_by_memory(
 
 
 def effective_context(result: metrics_log.Json) -> list[Figure]:
-  """Perplexity and gains by context, of the content of `recl.json`."""
+  """Draws perplexity and gains by context from the content of `recl.json`."""
   contexts = result["contexts"]
   rows = result["models"]
   perplexity = _figure("Perplexity by context", "", "context (tokens)")
@@ -145,7 +145,7 @@ def effective_context(result: metrics_log.Json) -> list[Figure]:
 
 
 def attention(result: metrics_log.Json) -> list[Figure]:
-  """Distances of the heads and shares of memory, of `attention.json`."""
+  """Draws distances of heads and shares of memory from `attention.json`."""
   reach = result["mean_distance"]  # [N, H]
   points = [
     (layer, distance)

@@ -36,7 +36,7 @@ NUM_ALTERNATIVES = 8
 
 
 class Segment(NamedTuple):
-  """What a page shows of the tokens that a segment predicts."""
+  """The tokens that a segment predicts, as a page shows them."""
 
   nll: jt.Float[shapes.Array, "T"]
   top_log_probs: jt.Float[shapes.Array, "T A"]
@@ -112,7 +112,7 @@ def _read_text(
   segment_len: int,
   bins: tuple[int, ...],
 ) -> Segment:
-  """A text [S + 1], its segments joined; T is S."""
+  """Reads a text [S + 1] and joins its segments to one, in which T is S."""
   model = evaluator.make_network(config, inspects=True)
   count = len(file.tokens) - 1
   call = jax.jit(
@@ -146,7 +146,7 @@ def _read_segment(
   """Reads a segment; returns the next memory, and what a page shows."""
   found = attention_use.read_segment(params, memory, segment, model=model)
   bound = model.bind({"params": params})
-  # The same again; XLA computes it once.
+  # A second pass through the same layers; XLA computes them once.
   hidden, _ = bound(segment.inputs, memory, segment.resets)
   best = adaptive_softmax.top_k(hidden, bound.head(), num_alternatives)
   log_probs, top = (array[0] for array in best)

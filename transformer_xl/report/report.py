@@ -184,7 +184,7 @@ def _page(
 def _of_result(
   name: str, run: run_history.History, make: Callable[[metrics_log.Json], T]
 ) -> T | None:
-  """What is made of `results/<name>.json`; None if it is missing or damaged."""
+  """Calls `make` with `results/<name>.json`; None without it, or if damaged."""
   result = run_history.result(run.workdir, name)
   try:
     return make(result) if result else None

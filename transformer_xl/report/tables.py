@@ -30,7 +30,7 @@ _HASH = "dataset_sha256"  # Its first digits tell texts apart.
 
 
 class Table(NamedTuple):
-  """Cells are text."""
+  """A table whose cells are text."""
 
   columns: list[str]
   rows: list[list[str]]
@@ -140,7 +140,7 @@ def effective_lengths(result: metrics_log.Json) -> Table:
 
 
 def facts(run: run_history.History) -> list[tuple[str, str]]:
-  """What matters most about a run, as far as it is known."""
+  """Names and values of what matters most about a run, as far as known."""
   settings = run.settings
   loss = run.training("loss")
   valid = run.validation()

@@ -177,7 +177,10 @@ def _top_k(
 
 
 def _only_drawing(config: schema.GenerateConfig) -> schema.GenerateConfig:
-  """Makes settings equal that differ only in what is not compiled."""
+  """Resets the settings on which the compiled loop does not depend.
+
+  Configurations that differ only in these settings share a compiled loop.
+  """
   return dataclasses.replace(
     config,
     prompt="",

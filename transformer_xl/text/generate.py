@@ -64,7 +64,7 @@ def generate(
   *,
   seed: int,
 ) -> Iterator[tuple[str, Generation | None]]:
-  """Continues a text as `options` say, but for their prompt.
+  """Continues a text as `options` say, whose prompt is not used.
 
   Returns:
     An iterator over what the first sample gained; the first comes, without

@@ -42,7 +42,7 @@ class LanguageModel(NamedTuple):
   parameters: str  # raw, ema or asgd.
 
   def settings(self) -> metrics_log.Json:
-    """How texts are read, as results state it."""
+    """The settings of reading, as results state them."""
     reader = self.reader
     settings = settings_lib.of_reading(
       reader.config,

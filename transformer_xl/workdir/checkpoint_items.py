@@ -126,7 +126,7 @@ def _warn_of_uncommitted(folder: str) -> None:
 def of(
   state: run_state.TrainState, memory: network.State | None
 ) -> dict[str, shapes.PyTree]:
-  """The arrays of each item; concrete, or shapes to restore into."""
+  """The arrays of each item, or the shapes to restore into."""
   items = {
     "params": state.params,
     "optimizer": {"step": state.step, "opt_state": state.opt_state},
@@ -160,7 +160,10 @@ def memory_shapes(memory: network.State) -> dict[str, list[int]]:
 def with_arrays(
   memory: network.State, arrays: Mapping[str, jax.Array]
 ) -> network.State:
-  """Undoes `memory_arrays` for a memory of such shapes and shardings."""
+  """Returns a memory with these arrays, and zeros for the ones left out.
+
+  `memory` gives shapes and shardings; `memory_arrays` names the arrays.
+  """
 
   def find(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
     name = jax.tree_util.keystr(path, simple=True, separator=".")

@@ -102,7 +102,7 @@ class Goodput:
 
 
 def described(seconds: Mapping[str, float]) -> str:
-  """The shares of activities; those of less than 0.05 % are left out."""
+  """The shares of activities; shares below 0.05 % are left out."""
   total = max(sum(seconds.values()), 1e-9)
   parts = (
     f"{name} {part / total:.1%}"

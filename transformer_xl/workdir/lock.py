@@ -113,7 +113,7 @@ def _wait_until_left(path: str, folder: str) -> None:
   """Removes the lock of a killed run: one that nobody renews.
 
   Raises:
-    UserError: somebody does.
+    UserError: another run renews the lock.
   """
   first = _read(path)
   if first is None:
@@ -137,7 +137,7 @@ def _wait_until_left(path: str, folder: str) -> None:
 
 
 def _is_dead(owner: dict) -> bool:
-  """Whether it is a process of this machine that has ended."""
+  """Whether a lock is of a process of this machine that has ended."""
   if owner.get("host") != socket.gethostname():
     return False
   try:
@@ -198,7 +198,10 @@ def _require_held(refusal: Exception | None, folder: str) -> None:
 
 
 def _require_shared(folder: str) -> None:
-  """Without this, the first save waits for ever for the other processes."""
+  """Raises a UserError unless all processes see the same folder.
+
+  Otherwise the first save would wait for ever for the other processes.
+  """
   if jax.process_count() == 1:
     return
   number = np.asarray(secrets.randbits(31), np.int32)

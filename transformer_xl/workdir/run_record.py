@@ -60,7 +60,7 @@ def record(
 
 
 def initialised_from(workdir: str) -> metrics_log.Json | None:
-  """Where the first parameters of a run are from; None if nothing says so."""
+  """Returns where the first parameters of a run are from; None if unknown."""
   try:
     path = pathlib.Path(storage.local(workdir), "config.json")
     return json.loads(path.read_text("utf-8"))["initialised_from"]

@@ -10,7 +10,7 @@ from transformer_xl.workdir import metrics_log
 
 
 class TrainState(NamedTuple):
-  """What an update changes, apart from memory."""
+  """The state that an update changes, apart from memory."""
 
   step: jt.Int[shapes.Array, ""]  # Completed updates; index of the next one.
   params: shapes.PyTree

@@ -81,7 +81,7 @@ class TextSegment(NamedTuple):
 
 
 class State(NamedTuple):
-  """Carried from segment to segment; per lane, a stack of B states."""
+  """The state between segments; a stack of B states if lanes are apart."""
 
   params: shapes.PyTree  # None without dynamic evaluation.
   memory: network.State
@@ -305,7 +305,7 @@ def mean_squares(
 
   Segments are [S, B, T], the parameters fixed. Gradients are those of each
   lane, or of the mean loss of all lanes. Beyond `num_lanes`, lanes are empty
-  and have none.
+  and have no gradient.
   """
 
   def squares(
@@ -366,12 +366,11 @@ def _loss_gradient(
   segment: segment_lib.Segment,
   reader: reader_lib.Reader,
 ) -> tuple[shapes.PyTree, tuple[shapes.Losses, shapes.Hidden, network.State]]:
-  """Gradient of the mean loss over the tokens that have weight, and `_read`.
+  """Gradient of the mean loss over scored tokens, and the results of `_read`.
 
-  These are the ones that are scored, so nothing is learned that has not been
-  scored: the warm-up of a lane is text that another lane scores later. The
-  gradient is zero if there are none. Dropout is off, so the loss that is
-  differentiated is the one that is scored.
+  Nothing is learned that has not been scored: the warm-up of a lane is text
+  that another lane scores later. The gradient is zero if no token is scored.
+  Dropout is off, so the loss that is differentiated is the one that is scored.
   """
   weights = segment.loss_weights()
 
