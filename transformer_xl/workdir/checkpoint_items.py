@@ -160,7 +160,7 @@ def memory_shapes(memory: network.State) -> dict[str, list[int]]:
 def with_arrays(
   memory: network.State, arrays: Mapping[str, jax.Array]
 ) -> network.State:
-  """Returns a memory with these arrays, and zeros for the ones left out.
+  """Returns a memory with these arrays, and the empty ones that were left out.
 
   `memory` gives shapes and shardings; `memory_arrays` names the arrays.
   """
