@@ -6,7 +6,7 @@ from transformer_xl.config import schema
 
 
 def require(model: schema.ModelConfig, what: str) -> None:
-  """Raises a UserError for a model that has none."""
+  """Raises a UserError for a model without attention."""
   if not model.has_attention:
     raise errors.UserError(
       f"{what} needs attention, which a model with model.layers={model.layers} "

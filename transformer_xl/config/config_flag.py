@@ -10,7 +10,6 @@ import pathlib
 import re
 import textwrap
 from collections.abc import Iterable
-from typing import Any
 
 import ml_collections
 from absl import flags
@@ -133,7 +132,8 @@ def help_text(
   After the introduction and the flags that are not fields come the fields, with
   the values of the command line's --config, or the defaults.
   """
-  config, (source, _) = load.default(), _split(argv)
+  config = load.default()
+  source, _ = _split(argv)
   if source is not None:
     parse(argv)
     config = CONFIG.value
@@ -159,13 +159,15 @@ def help_text(
   return "\n".join(lines)
 
 
-def _describe(declared: fields.Field, value: Any) -> list[str]:
-  line, default = f"config.{declared.name} = {value!r}", declared.default
+def _describe(declared: fields.Field, value: object) -> list[str]:
+  line = f"config.{declared.name} = {value!r}"
+  default = declared.default
   if isinstance(default, fields.SameAs):
     line += f"  (default: that of {default.leader})"
   elif value != default:
     line += f"  (default: {default!r})"
-  remark, rule = declared.remark, declared.rule
+  remark = declared.remark
+  rule = declared.rule
   if rule is not None and rule.choices:
     remark += f" One of {', '.join(rule.choices)}."
   elif rule is not None:

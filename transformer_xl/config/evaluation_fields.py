@@ -73,7 +73,8 @@ class EvalConfig:
   @property
   def num_settings(self) -> int:
     """Number of temperatures and settings of adaptation to compare."""
-    dynamic, cache = self.dynamic, self.cache
+    dynamic = self.dynamic
+    cache = self.cache
     result = len(self.temperature)
     if dynamic.kind != "none":
       result *= len(dynamic.learning_rate) * len(dynamic.decay)
@@ -154,9 +155,12 @@ class AnalysisConfig:
   # Ablation.
   rows: tuple[str, ...] = field(
     (
-      *("recurrent-relative-all", "recurrent-shaw-all"),
-      *("recurrent-absolute-all", "segment-relative-all"),
-      *("segment-shaw-all", "segment-absolute-all"),
+      "recurrent-relative-all",
+      "recurrent-shaw-all",
+      "recurrent-absolute-all",
+      "segment-relative-all",
+      "segment-shaw-all",
+      "segment-absolute-all",
     )
   )
   """Rows of the ablation, each RECURRENCE-ENCODING-LOSS."""

@@ -48,7 +48,8 @@ def check(config: schema.ExperimentConfig) -> None:
         f"--config.{name}."
       )
   for name, divisor in _MULTIPLES.items():
-    value, by = _get(config, name), _get(config, divisor)
+    value = _get(config, name)
+    by = _get(config, divisor)
     if value % by:
       near = max(1, round(value / by)) * by
       raise errors.UserError(
@@ -180,7 +181,8 @@ def _get(config: schema.ExperimentConfig, name: str) -> Any:
 def _check_no_memory(
   config: schema.ExperimentConfig, name: str, memory: str
 ) -> None:
-  value, length = _get(config, name), _get(config, memory)
+  value = _get(config, name)
+  length = _get(config, memory)
   if value and length not in (0, (0,)):
     raise errors.UserError(
       f"{name}={value} is for models without memory, but {memory} is "
@@ -201,7 +203,8 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       "model.cutoffs must rise between 0 and the vocabulary size: they are "
       f"{model.cutoffs} with model.vocab_size={model.vocab_size}."
     )
-  shares, tails = model.cluster_capacities, len(model.cutoffs)
+  shares = model.cluster_capacities
+  tails = len(model.cutoffs)
   if shares and len(shares) != tails:
     raise errors.UserError(
       "model.cluster_capacities must be () or one share for each tail cluster: "
@@ -242,7 +245,8 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
     ("tensor", ["num_heads", "ff_dim"]),
   ):
     sizes = {f"model.{name}": getattr(config.model, name) for name in names}
-    parts, common = getattr(config.mesh, axis), math.gcd(*sizes.values())
+    parts = getattr(config.mesh, axis)
+    common = math.gcd(*sizes.values())
     if common % parts:  # -1 divides everything.
       small = [n for n in range(1, math.isqrt(common) + 1) if common % n == 0]
       legal = {*small, *(common // n for n in small)}
@@ -256,7 +260,8 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
 
 
 def _check_training(config: schema.ExperimentConfig) -> None:
-  train, data = config.train, config.data
+  train = config.train
+  data = config.data
   if train.segment_len_std and train.loss_on != "all":
     raise errors.UserError(
       f"train.segment_len_std={train.segment_len_std:g} draws the lengths, so "
@@ -288,7 +293,8 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       f"{train.ema_decay} and train.asgd_start_step={train.asgd_start_step}; "
       "set one of them to 0."
     )
-  kind, wanted = train.average_kind, config.eval.parameters
+  kind = train.average_kind
+  wanted = config.eval.parameters
   if kind and wanted not in ("raw", kind):
     raise errors.UserError(
       f"eval.parameters={wanted}, but training keeps the average {kind!r}; "

@@ -8,8 +8,16 @@ from transformer_xl.config.fields import group
 
 # The modes that may follow training.
 FINISHES = (
-  *("eval", "generate", "score", "recl", "attention", "eval_speed"),
-  *("ablation", "recall", "report", "study"),
+  "eval",
+  "generate",
+  "score",
+  "recl",
+  "attention",
+  "eval_speed",
+  "ablation",
+  "recall",
+  "report",
+  "study",
 )
 
 

@@ -5,7 +5,7 @@ Shapes: as in `shapes`; all layers of a model are in front, N.
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def read_segment(
 
   The model inspects. Layers without attention are left out.
   """
-  bound: Any = model.bind({"params": params})
+  bound = model.bind({"params": params})
   hidden, after, inspected = bound.inspect(
     segment.inputs, memory, segment.resets
   )
@@ -165,7 +165,7 @@ def memory_mass(
 
 
 class Report:
-  """What `train.log_memory_use` adds to the log at each evaluation.
+  """The numbers that `train.log_memory_use` adds to the log of an evaluation.
 
   Reads as many segments of the split as fill the memory, in all lanes of
   evaluation, and measures attention in the one after them.
@@ -200,7 +200,11 @@ class Report:
       reader.start, batch_size=mesh_lib.padded_lanes(mesh, lanes)
     )
 
-    def read(params, memory, segment):
+    def read(
+      params: shapes.PyTree,
+      memory: network.State,
+      segment: segment_lib.Segment[jax.Array],
+    ) -> tuple[network.State, jt.Float[shapes.Array, "N"]]:
       found = read_segment(params, memory, segment, model=model)
       return found.memory, memory_mass(found.weights[:, :lanes])
 
@@ -211,7 +215,8 @@ class Report:
 
     Layers without attention have no share.
     """
-    score, memory = self._without(params), self._start(params)
+    score = self._without(params)
+    memory = self._start(params)
     for step in range(self._num_steps):
       read = streams.device_segments(self._stream, step, 1, self._sharding)
       segment = jax.tree.map(lambda array: array[0], read)

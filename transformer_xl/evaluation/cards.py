@@ -1,8 +1,7 @@
 """Evaluation cards: results beside all settings that they depend on."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -15,6 +14,7 @@ from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
+Card = metrics_log.Json
 # What adapts to a split, and the fields of it that can be compared.
 ADAPTED = {
   "dynamic": ("learning_rate", "decay"),
@@ -36,7 +36,7 @@ def make(
   score: evaluator.Score,
   file: token_file.TokenFile,
   mem_len: int,
-) -> dict[str, Any]:
+) -> Card:
   """The evaluation card: a score with all settings that it depends on.
 
   `bits_per_character` is null unless tokens are characters or bytes.
@@ -77,12 +77,12 @@ def make(
   )
 
 
-def is_static(card: Mapping[str, Any]) -> bool:
+def is_static(card: Card) -> bool:
   """Whether nothing adapted to the split, so that protocols are alike."""
   return not any(card.get(kind) for kind in ADAPTED)
 
 
-def keep(workdir: str, name: str, result: dict[str, Any]) -> None:
+def keep(workdir: str, name: str, result: metrics_log.Json) -> None:
   """Writes `results/<name>.json`; adds its cards to `results/cards.jsonl`."""
   storage.refresh(workdir, "results/cards.jsonl")
   metrics_log.append_lines(workdir, "results/cards.jsonl", result["cards"])
@@ -90,7 +90,7 @@ def keep(workdir: str, name: str, result: dict[str, Any]) -> None:
   storage.publish(workdir)  # Else the next `refresh` takes them away again.
 
 
-def log(card: Mapping[str, Any]) -> None:
+def log(card: Card) -> None:
   """Prints a result with the settings that it depends on."""
   bpc = card["bits_per_character"]
   loss = "diverged"
@@ -122,7 +122,7 @@ def log(card: Mapping[str, Any]) -> None:
   )
 
 
-def log_best(cards: Sequence[Mapping[str, Any]]) -> None:
+def log_best(cards: Sequence[Card]) -> None:
   """Logs the flags of the settings with the lowest loss."""
   best = min(cards, key=lambda card: card["nll"] or math.inf)
   flags = [

@@ -7,7 +7,6 @@ with and without them are kept apart.
 """
 
 import itertools
-from typing import Any
 
 import jax
 from absl import logging
@@ -23,7 +22,7 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
+def run(config: schema.ExperimentConfig, workdir: str) -> list[cards_lib.Card]:
   """Evaluates a checkpoint.
 
   Returns:
@@ -70,7 +69,7 @@ def load(
   return model
 
 
-def evaluate(model: trained_model.TrainedModel) -> list[dict[str, Any]]:
+def evaluate(model: trained_model.TrainedModel) -> list[cards_lib.Card]:
   """Scores `eval.split` with fixed parameters: a card for each setting."""
   evaluation = model.config.eval
   trained_model.warn_of_untrained_positions(

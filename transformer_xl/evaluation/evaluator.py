@@ -7,7 +7,7 @@ no context. Sums are float32 within a call and float64 across calls.
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -208,7 +208,7 @@ class Evaluator:
     )
 
   def lower(self, segments: segment_lib.Segment) -> jax.stages.Lowered:
-    """Scoring, lowered for shapes."""
+    """Lowers the scoring of segments that have these shapes."""
     return self.score.lower(self._frozen, self._state, segments)
 
 
@@ -247,22 +247,29 @@ def per_token(
   *,
   mem_len: int,
   read_segment: ReadSegment | None = None,
-) -> Any:
-  """Reads `eval.split` once and returns something of each token.
+) -> shapes.PyTree:
+  """Reads `eval.split` once and returns a result for each token.
 
-  By default that is its loss in nats. Otherwise `read_segment` takes the
+  By default the result is the loss in nats. Otherwise `read_segment` takes the
   parameters, the network's state and a segment, and returns the next state and
   arrays [B, U]. They become [num_tokens - 1]: one entry for each token of the
   split but the first, in order.
   """
   reader = make_reader(config, mem_len, streams=False)
-  if read_segment is None:
 
-    def read_segment(params, state, segment):
-      nll, state = reader.nll(
-        params, state, segment.inputs, segment.targets, segment.resets
-      )
-      return state, nll
+  def read_losses(
+    params: shapes.PyTree, state: reader_lib.State, segment: segment_lib.Segment
+  ) -> tuple[reader_lib.State, shapes.Losses]:
+    nll, state = reader.nll(
+      params, state, segment.inputs, segment.targets, segment.resets
+    )
+    return state, nll
+
+  def read_segments(
+    state: reader_lib.State, segments: segment_lib.Segment
+  ) -> tuple[reader_lib.State, shapes.PyTree]:
+    read_one = functools.partial(read_segment or read_losses, params)
+    return jax.lax.scan(read_one, state, segments)
 
   stream = open_stream(config, mem_len)
   count = config.eval.segments_per_call
@@ -270,7 +277,7 @@ def per_token(
   lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)
   state = reader.start(params, batch_size=lanes)
   read = jax.jit(
-    functools.partial(jax.lax.scan, functools.partial(read_segment, params)),
+    read_segments,
     # Every process reads all of what is found.
     out_shardings=(
       mesh_lib.parameters(mesh, state),

@@ -5,11 +5,10 @@ changes a number at evaluation time has to be here.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from transformer_xl.config import schema
 from transformer_xl.model import visibility
+from transformer_xl.workdir import metrics_log
 
 
 def of_reading(
@@ -19,8 +18,8 @@ def of_reading(
   mem_len: int,
   clamp_len: int,
   same_length: bool,
-) -> dict[str, Any]:
-  """How a model reads text."""
+) -> metrics_log.Json:
+  """States how a model reads text."""
   return {
     "layers": list(model.layers),
     "segment_len": segment_len,
@@ -37,8 +36,8 @@ def of_reading(
 
 def of_evaluation(
   config: schema.ExperimentConfig, mem_len: int
-) -> dict[str, Any]:
-  """How a split is scored, with the first temperature."""
+) -> metrics_log.Json:
+  """States how a split is scored, with the first temperature."""
   evaluation = config.eval
   return {
     **of_reading(
@@ -57,7 +56,7 @@ def of_evaluation(
   }
 
 
-def _mixer_fields(model: schema.ModelConfig) -> dict[str, dict[str, Any]]:
+def _mixer_fields(model: schema.ModelConfig) -> dict[str, metrics_log.Json]:
   """The groups of fields of the mixers that the model has, by mixer."""
   groups = {name: getattr(model, name, None) for name in sorted(model.mixers)}
   # Without a group of its own, a mixer may share its name with a field.
@@ -68,7 +67,7 @@ def _mixer_fields(model: schema.ModelConfig) -> dict[str, dict[str, Any]]:
   }
 
 
-def memory_text(settings: Mapping[str, Any]) -> str:
+def memory_text(settings: metrics_log.Json) -> str:
   """The memory behind a number, for people."""
   text = str(settings["mem_len"])
   if settings["layers"] != ["attention"]:

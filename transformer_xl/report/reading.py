@@ -6,7 +6,7 @@ Shapes: T tokens of a segment, A alternatives, S predicted tokens of the text.
 import dataclasses
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jaxtyping as jt
@@ -19,6 +19,7 @@ from transformer_xl import storage
 from transformer_xl.config import attention_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
@@ -26,6 +27,7 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.report import attention as attention_lib
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
@@ -34,7 +36,7 @@ NUM_ALTERNATIVES = 8
 
 
 class Segment(NamedTuple):
-  """What a page shows of the tokens that a segment predicts."""
+  """The tokens that a segment predicts, as a page shows them."""
 
   nll: jt.Float[shapes.Array, "T"]
   top_log_probs: jt.Float[shapes.Array, "T A"]
@@ -42,7 +44,7 @@ class Segment(NamedTuple):
   attention: attention_lib.Attention
 
 
-def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Reads the start of `eval.split`; returns what the page embeds as JSON.
 
   The model reads as in evaluation, from an empty memory, with the longest
@@ -52,7 +54,8 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     UserError: the data or the checkpoint are missing, or do not fit.
   """
   attention_rules.require(config.model, "showing a text with its attention")
-  data_dir, split = config.data.dataset_dir, config.eval.split
+  data_dir = config.data.dataset_dir
+  split = config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
   vocabulary = run_vocabulary.load(workdir)
   folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
@@ -101,13 +104,17 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
 
 
 def _read_text(
-  params, mesh, file, config, mem_len, segment_len, bins
+  params: shapes.PyTree,
+  mesh: jax.sharding.Mesh,
+  file: token_file.TokenFile,
+  config: schema.ExperimentConfig,
+  mem_len: int,
+  segment_len: int,
+  bins: tuple[int, ...],
 ) -> Segment:
-  """A text [S + 1], its segments joined; T is S."""
-  model, count = (
-    evaluator.make_network(config, inspects=True),
-    len(file.tokens) - 1,
-  )
+  """Reads a text [S + 1] and joins its segments to one, in which T is S."""
+  model = evaluator.make_network(config, inspects=True)
+  count = len(file.tokens) - 1
   call = jax.jit(
     functools.partial(
       _read_segment,
@@ -127,11 +134,19 @@ def _read_text(
   return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
 
 
-def _read_segment(params, memory, segment, *, model, bins, num_alternatives):
+def _read_segment(
+  params: shapes.PyTree,
+  memory: network.State,
+  segment: segment_lib.Segment[jax.Array],
+  *,
+  model: network.Network,
+  bins: tuple[int, ...],
+  num_alternatives: int,
+) -> tuple[network.State, Segment]:
   """Reads a segment; returns the next memory, and what a page shows."""
   found = attention_use.read_segment(params, memory, segment, model=model)
   bound = model.bind({"params": params})
-  # The same again; XLA computes it once.
+  # A second pass through the same layers; XLA computes them once.
   hidden, _ = bound(segment.inputs, memory, segment.resets)
   best = adaptive_softmax.top_k(hidden, bound.head(), num_alternatives)
   log_probs, top = (array[0] for array in best)
@@ -139,7 +154,9 @@ def _read_segment(params, memory, segment, *, model, bins, num_alternatives):
   return found.memory, Segment(found.nll[0], log_probs, top, summary)
 
 
-def _alternatives(vocabulary, found: Segment) -> dict[str, Any]:
+def _alternatives(
+  vocabulary: vocabulary_lib.Vocabulary, found: Segment
+) -> metrics_log.Json:
   used = np.unique(found.top_tokens)
   return {
     "symbols": {int(token): piece(vocabulary, token) for token in used},

@@ -1,7 +1,7 @@
 """Continues a text; `--mode=generate` prints it while it is drawn."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -64,7 +64,7 @@ def generate(
   *,
   seed: int,
 ) -> Iterator[tuple[str, Generation | None]]:
-  """Continues a text as `options` say, but for their prompt.
+  """Continues a text as `options` say, whose prompt is not used.
 
   Returns:
     An iterator over what the first sample gained; the first comes, without
@@ -173,7 +173,7 @@ def _read_prompt(options: schema.GenerateConfig) -> str:
   return inputs.read_file(options.prompt_file, field="generate.prompt_file")
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Continues a prompt, prints the text and writes `results/generate.json`.
 
   Raises:
@@ -182,7 +182,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   options = config.generate
   text = _read_prompt(options)
   model = language_model.load(
-    config, workdir, **language_model.lengths(options)
+    config,
+    workdir,
+    mem_len=options.mem_len,
+    segment_len=options.segment_len,
   )
   parts = generate(model, text, options, seed=config.seed)
   _print(text)
@@ -192,7 +195,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   _print("\n")
   for index, sample in enumerate(found.samples[1:], start=2):
     _print(f"--- sample {index}\n{text}{sample.text}\n")
-  drawn: list[dict[str, Any]] = [
+  drawn: list[metrics_log.Json] = [
     {
       "text": sample.text,
       "num_tokens": len(sample.tokens),
@@ -201,8 +204,12 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     for sample in found.samples
   ]
   names = (
-    *("temperature", "top_k", "top_p", "repetition_penalty"),
-    *("no_repeat_ngram", "stop"),
+    "temperature",
+    "top_k",
+    "top_p",
+    "repetition_penalty",
+    "no_repeat_ngram",
+    "stop",
   )
   result = {
     "prompt": text,

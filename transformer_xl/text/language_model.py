@@ -1,7 +1,8 @@
 """Loads a trained model with its vocabulary, to generate and score text."""
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import jax
 
@@ -14,6 +15,7 @@ from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import reader as reader_lib
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
@@ -39,8 +41,8 @@ class LanguageModel(NamedTuple):
   checkpoint_step: int
   parameters: str  # raw, ema or asgd.
 
-  def settings(self) -> dict[str, Any]:
-    """How texts are read, as results state it."""
+  def settings(self) -> metrics_log.Json:
+    """The settings of reading, as results state them."""
     reader = self.reader
     settings = settings_lib.of_reading(
       reader.config,
@@ -55,7 +57,9 @@ class LanguageModel(NamedTuple):
     """The memory of B lanes before their first token."""
     return start(self.reader, self.frozen, batch_size)
 
-  def candidates(self, ids: Any, log_probs: Any) -> list[Candidate]:
+  def candidates(
+    self, ids: Iterable[int], log_probs: Iterable[float]
+  ) -> list[Candidate]:
     """Candidates of k ids [k] and their log-probabilities [k]."""
     pairs = zip(ids, log_probs, strict=True)
     return [
@@ -68,7 +72,7 @@ class LanguageModel(NamedTuple):
 def start(
   reader: reader_lib.Reader, frozen: shapes.PyTree, batch_size: int
 ) -> reader_lib.State:
-  """`Reader.start`, on the devices where the next states will be.
+  """Makes the first state on the devices where the next states will be.
 
   Otherwise functions of states would be compiled for both places.
   """
@@ -77,7 +81,7 @@ def start(
 
 def lengths(
   options: evaluation_fields.GenerateConfig | evaluation_fields.ScoreConfig,
-) -> dict[str, Any]:
+) -> dict[str, int]:
   """The lengths that a group of the configuration gives."""
   return {name: getattr(options, name) for name in LENGTHS}
 
@@ -86,13 +90,14 @@ def load(
   config: schema.ExperimentConfig,
   workdir: str,
   *,
+  mem_len: int,
+  segment_len: int,
   one_device: bool = False,
-  **lengths: Any,
 ) -> LanguageModel:
   """Loads a run's model and vocabulary from its workdir alone.
 
-  It is placed on the mesh of `config.mesh`, or on the first device. For the
-  lengths see `make`.
+  The model is placed on the mesh of `config.mesh`, or on the first device. For
+  the lengths see `make`.
 
   Raises:
     UserError: the workdir has no such checkpoint or no vocabulary, or the
@@ -106,7 +111,14 @@ def load(
   )
   model = load_params(config, workdir)
   with jax.set_mesh(model.mesh):
-    return make(config, model.params, vocabulary, step=model.step, **lengths)
+    return make(
+      config,
+      model.params,
+      vocabulary,
+      step=model.step,
+      mem_len=mem_len,
+      segment_len=segment_len,
+    )
 
 
 def make(

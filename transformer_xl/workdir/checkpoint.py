@@ -217,7 +217,7 @@ class Checkpoints:
       self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """The same; nothing can be saved afterwards."""
+    """Waits for the last save; nothing can be saved afterwards."""
     self.wait()
     self._manager.close()
 

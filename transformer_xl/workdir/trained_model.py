@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
@@ -19,6 +19,7 @@ from transformer_xl.model import network
 from transformer_xl.model.encodings import table
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
 _MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
@@ -33,14 +34,14 @@ class TrainedModel(NamedTuple):
   params: shapes.PyTree
   step: int
   # Where the first parameters of its run are from, as in `config.json`.
-  initialised_from: dict[str, Any] | None = None
+  initialised_from: metrics_log.Json | None = None
 
 
 def load(
   config: schema.ExperimentConfig,
   workdir: str,
   *,
-  devices: Sequence[Any] | None = None,
+  devices: Sequence[jax.Device] | None = None,
 ) -> TrainedModel:
   """Loads the parameters that `config.eval` names from a run.
 
@@ -64,7 +65,9 @@ def load(
 
 
 def make_mesh(
-  config: schema.ExperimentConfig, *, devices: Sequence[Any] | None = None
+  config: schema.ExperimentConfig,
+  *,
+  devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Mesh:
   """The mesh of all modes but training, which hold nothing but parameters.
 
@@ -85,7 +88,7 @@ def make_mesh(
 def load_on_one_device(
   config: schema.ExperimentConfig, workdir: str
 ) -> TrainedModel:
-  """`load` on the first device, whatever mesh the run was trained on."""
+  """Loads onto the first device, whatever mesh the run was trained on."""
   mesh = schema.MeshConfig(data=1, fsdp=1, tensor=1)
   config = dataclasses.replace(config, mesh=mesh)
   return load(config, workdir, devices=jax.devices()[:1])
@@ -213,9 +216,11 @@ def _find(
   return step
 
 
-def _restore_item(manager, step, item, target) -> shapes.PyTree:
+def _restore_item(
+  manager: ocp.CheckpointManager, step: int, item: str, target: shapes.PyTree
+) -> shapes.PyTree:
   """One item, compared with its checksums if it has any."""
-  metadata: dict[str, Any] = {}
+  metadata: metrics_log.Json = {}
   if (manager.directory / str(step) / "metadata").exists():
     metadata = checkpoint_items.read_metadata(manager, step)
   args = ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})

@@ -13,7 +13,7 @@ import functools
 import itertools
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def adapts(config: schema.ExperimentConfig) -> bool:
   return config.eval.dynamic.kind != "none" or config.eval.cache.size > 0
 
 
-def evaluate(model: trained_model.TrainedModel) -> list[dict[str, Any]]:
+def evaluate(model: trained_model.TrainedModel) -> list[cards_lib.Card]:
   """Scores `eval.split` with dynamic evaluation and cache.
 
   Returns a card for each memory length, temperature and setting of the two.
@@ -81,7 +81,7 @@ class TextSegment(NamedTuple):
 
 
 class State(NamedTuple):
-  """Carried from segment to segment; per lane, a stack of B states."""
+  """The state between segments; a stack of B states if lanes are apart."""
 
   params: shapes.PyTree  # None without dynamic evaluation.
   memory: network.State
@@ -305,14 +305,18 @@ def mean_squares(
 
   Segments are [S, B, T], the parameters fixed. Gradients are those of each
   lane, or of the mean loss of all lanes. Beyond `num_lanes`, lanes are empty
-  and have none.
+  and have no gradient.
   """
 
-  def squares(memory, segment):
+  def squares(
+    memory: network.State, segment: segment_lib.Segment
+  ) -> tuple[shapes.PyTree, network.State]:
     slopes, (*_, memory) = _loss_gradient(params, memory, segment, reader)
     return jax.tree.map(jnp.square, slopes), memory
 
-  def body(carry, segment):
+  def body(
+    carry: tuple[shapes.PyTree, network.State], segment: segment_lib.Segment
+  ) -> tuple[tuple[shapes.PyTree, network.State], None]:
     total, memory = carry
     if per_lane:
       new, memory = jax.vmap(squares)(memory, segment)
@@ -333,7 +337,7 @@ def make_reader(
 ) -> reader_lib.Reader:
   """The reader whose parameters may change."""
   if per_lane:
-    changes: dict[str, Any] = {"model.cluster_capacities": ()}
+    changes: dict[str, object] = {"model.cluster_capacities": ()}
     is_tpu = device.device_kind().startswith("TPU")
     chosen = config.model.attention
     if chosen == "pallas" or (is_tpu and chosen == "auto"):
@@ -362,16 +366,17 @@ def _loss_gradient(
   segment: segment_lib.Segment,
   reader: reader_lib.Reader,
 ) -> tuple[shapes.PyTree, tuple[shapes.Losses, shapes.Hidden, network.State]]:
-  """Gradient of the mean loss over the tokens that have weight, and `_read`.
+  """Gradient of the mean loss over scored tokens, and the results of `_read`.
 
-  These are the ones that are scored, so nothing is learned that has not been
-  scored: the warm-up of a lane is text that another lane scores later. The
-  gradient is zero if there are none. Dropout is off, so the loss that is
-  differentiated is the one that is scored.
+  Nothing is learned that has not been scored: the warm-up of a lane is text
+  that another lane scores later. The gradient is zero if no token is scored.
+  Dropout is off, so the loss that is differentiated is the one that is scored.
   """
   weights = segment.loss_weights()
 
-  def loss(params):
+  def loss(
+    params: shapes.PyTree,
+  ) -> tuple[jax.Array, tuple[shapes.Losses, shapes.Hidden, network.State]]:
     read = _read(params, memory, segment, reader)
     total = jnp.sum(weights * read[0])
     return total / jnp.maximum(jnp.sum(weights), 1), read
@@ -388,7 +393,7 @@ def _scores(
   evaluator: DynamicEvaluator,
   params: shapes.PyTree,
   evaluation: schema.EvalConfig,
-) -> Iterator[tuple[evaluator_lib.Score, dict[str, Any]]]:
+) -> Iterator[tuple[evaluator_lib.Score, cards_lib.Card]]:
   """Yields the score of each setting, and the setting as a card states it."""
   options = evaluation.dynamic
   rules = [(0.0, 0.0)]
@@ -419,7 +424,7 @@ def _cache_settings(cache: schema.CacheConfig) -> list[tuple[float, float]]:
   return [*settings] if cache.size else [(0.0, 0.0)]
 
 
-def _log(card: dict[str, Any]) -> None:
+def _log(card: cards_lib.Card) -> None:
   """Logs a result with its settings, so that it never looks static."""
   text = card["split"]
   for name in cards_lib.ADAPTED:
