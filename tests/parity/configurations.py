@@ -13,7 +13,7 @@ from transformer_xl.config import schema
 
 NUM_DRAWN = 30
 # Every value of every option is in one of them.
-CHARACTERISTIC = (0, 10, 17)
+CHARACTERISTIC = (0, 1, 2, 10, 15, 17)
 
 
 class Drawn(NamedTuple):
