@@ -7,8 +7,7 @@ same functions as training, evaluation and generation.
 import dataclasses
 import functools
 import time
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +19,9 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment
-from transformer_xl.evaluation import scorer
-from transformer_xl.model import kinds
-from transformer_xl.model import kv_cache
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.planning import plan
 from transformer_xl.text import sampling
 from transformer_xl.training import programs
@@ -123,7 +122,7 @@ class _Evaluation:
     config = experiment(work)
     mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
-      made = scorer.Scorer(config, mesh, mem_len=work.mem_len)
+      made = evaluator.Evaluator(config, mesh, mem_len=work.mem_len)
       self._frozen = made.freeze(_params(config))
       self._memory = _full(made.start(self._frozen), work.mem_len)
       self._segments = _segments(work, mesh, count)
@@ -148,7 +147,7 @@ class _Generation:
     options = dataclasses.replace(
       config.generate, temperature=0.0, tokens_per_call=count
     )
-    reader = kv_cache.Reader(
+    reader = reader_lib.Reader(
       config.model,
       mem_len=work.mem_len,
       segment_len=options.segment_len,
@@ -189,7 +188,7 @@ class _Generation:
 
 def _params(config: schema.ExperimentConfig) -> Any:
   key = jax.random.key(config.seed)
-  return jax.jit(functools.partial(kinds.init_params, config.model))(key)
+  return jax.jit(functools.partial(network.init_params, config.model))(key)
 
 
 def _full(memory: Any, mem_len: int) -> Any:

@@ -25,8 +25,7 @@ import math
 import pathlib
 import time
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import app
 from absl import flags
@@ -34,7 +33,7 @@ from absl import logging
 
 from benchmarks import plan_markdown
 from transformer_xl.config import load
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.planning import plan
 from transformer_xl.planning import topology as topology_lib
 
@@ -195,7 +194,7 @@ def planned(row: Row) -> dict[str, Any]:
   published = values.train.num_steps * values.train.batch_size
   values.update_from_flattened_dict(changed)
   config = load.from_config_dict(values)
-  params = kinds.abstract_params(config.model)
+  params = network.abstract_params(config.model)
   make = plan.train_plan if row.program == "train" else plan.eval_plan
   return {
     **row._asdict(),
@@ -203,7 +202,7 @@ def planned(row: Row) -> dict[str, Any]:
     "code": code_hash(row.experiment),
     "changes": changed,
     "date": time.strftime("%Y-%m-%d"),
-    "num_parameters": kinds.num_parameters(params),
+    "num_parameters": network.num_parameters(params),
     "num_chips": len(devices),
     "capacity": list(config.model.cluster_capacities),
     "published_tokens": published * config.train.segment_len,

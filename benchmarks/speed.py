@@ -26,7 +26,7 @@ from absl import flags
 from benchmarks import ours
 from benchmarks import workload
 from transformer_xl import hardware
-from transformer_xl.model import flops
+from transformer_xl.model import network
 from transformer_xl.model.encodings import table as encoding_table
 
 # Segments in one call: enough that calling costs little beside them.
@@ -90,7 +90,7 @@ def compare(
     seconds = [turn[index] for turn in turns]
     median = statistics.median(seconds)
     tokens_per_second = work.tokens / median
-    useful = flops.forward_flops_per_token(
+    useful = network.forward_flops_per_token(
       ours.experiment(work).model,
       segment_len=work.segment_len,
       mem_len=work.mem_len,

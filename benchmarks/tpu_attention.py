@@ -54,8 +54,8 @@ SHAPES = {
   "enwik8_large_eval": Shape(1, 8, 128, 3800, 128),
   "wt103_large_eval": Shape(1, 16, 128, 1600, 64),
 }
-RINGS = {"ring": "reference", "ring_pallas": "pallas"}
-IMPLEMENTATIONS = ("reference", "chunked", "pallas", *RINGS)
+RINGS = {"ring": "xla", "ring_pallas": "pallas"}
+IMPLEMENTATIONS = ("xla", "pallas", *RINGS)
 # What attention takes besides queries, keys and values. For rope and absolute
 # encodings that is none.
 TERMS = {
@@ -245,6 +245,8 @@ def _grid(shape) -> int:
     key_len=shape.mem_len + shape.segment_len,
     num_heads=shape.heads,
     head_dim=shape.head_dim,
+    has_positions="position_key" in TERMS[_ENCODING.value],
+    dropout_rate=_DROPOUT.value,
     interpret=False,
   )
   return shape.lanes * (shape.heads // tiling.heads_per_block)

@@ -7,10 +7,8 @@ sentence takes seven times as long.
 
 import functools
 import pathlib
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import tensorflow_datasets.public_api as tfds
 
@@ -21,7 +19,10 @@ from data_prep import source as source_lib
 from data_prep import tokenizer as tokenizer_lib
 
 # The published counts of each mode of a corpus, as `Corpus` has them.
-Published = dict[Any, corpus_lib.Published]
+Published = dict[str | None, corpus_lib.Published]
+
+# The key of a record, and its features.
+Example = tuple[int, dict[str, bytes]]
 
 
 # TFDS states no types of its classes.
@@ -47,11 +48,11 @@ class CorpusBuilder(  # type: ignore[call-arg]
   # folder of downloads; returns a Corpus.
   open_corpus: ClassVar[Callable[..., corpus_lib.Corpus]]
 
-  def __init_subclass__(cls, **options: Any) -> None:
+  def __init_subclass__(cls, **options: object) -> None:
     """Keeps names such as lm1b in TFDS for its own datasets."""
     super().__init_subclass__(skip_registration=True, **options)
 
-  def __init__(self, *, data_dir: str | None = None, **options: Any):
+  def __init__(self, *, data_dir: str | None = None, **options: object):
     """Keeps records below `data_dir`, and not in the user's home folder."""
     data_dir = data_dir or "data/tensorflow_datasets"
     super().__init__(data_dir=data_dir, **options)  # type: ignore[call-arg]
@@ -68,7 +69,9 @@ class CorpusBuilder(  # type: ignore[call-arg]
       disable_shuffling=True,
     )
 
-  def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+  def _split_generators(
+    self, dl_manager: tfds.download.DownloadManager
+  ) -> dict[str, Iterator[Example]]:
     try:
       path = str(dl_manager.manual_dir)
     except AssertionError:  # What TFDS raises for a folder that is not there.
@@ -78,7 +81,7 @@ class CorpusBuilder(  # type: ignore[call-arg]
     corpus = corpus.unpacked(cache / corpus.name)
     return {s: self._generate_examples(t) for s, t in corpus.splits.items()}
 
-  def _generate_examples(self, split: corpus_lib.Split) -> Iterator[Any]:
+  def _generate_examples(self, split: corpus_lib.Split) -> Iterator[Example]:
     # The key is the position in the split.
     for key, text in enumerate(self.records(split())):
       yield key, {"text": text}
@@ -122,7 +125,10 @@ class BenchmarkBuilder(CorpusBuilder):
   def read(
     source: source_lib.Source, file: str, *unused: Any
   ) -> piece_lib.Pieces:
-    """Yields the text of a split, which is in this file; its mode follows."""
+    """Yields the text of a split from its file.
+
+    Subclasses may also use the split and the mode, which follow.
+    """
     return source.read(file)
 
 

@@ -1,7 +1,8 @@
 """The datasets that can be prepared, by name."""
 
 import importlib
-from typing import Any
+import pathlib
+from collections.abc import Mapping
 
 from data_prep import builder
 from data_prep import corpus as corpus_lib
@@ -40,10 +41,11 @@ def builder_class(name: str) -> type[builder.CorpusBuilder]:
 
 def open_corpus(
   name: str,
-  options: dict[str, Any],
+  options: Mapping[str, object],
   *,
   tokenizer: tokenizer_lib.Tokenizer,
-  **where: Any,
+  path: str | None,
+  cache: pathlib.Path,
 ) -> corpus_lib.Corpus:
   """Finds a corpus at the `path`, or downloads it to the folder `cache`.
 
@@ -63,4 +65,4 @@ def open_corpus(
   if name in ("text", "tfds"):
     options = {"tokenizer": tokenizer, **options}
   opener = tfds_corpus if name == "tfds" else builder_class(name)
-  return opener.open_corpus(**where, **options)
+  return opener.open_corpus(path=path, cache=cache, **options)

@@ -2,8 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from data_prep import piece as piece_lib
 from data_prep import tokenizer as tokenizer_lib
@@ -23,11 +22,11 @@ class Corpus:
   name: str
   splits: dict[str, Split]  # In the order of SPLITS.
   tokenizer: tokenizer_lib.Tokenizer  # At first the usual one.
-  source: dict[str, Any]  # Where the text is from, for people.
+  source: Mapping[str, object]  # Where the text is from, for people.
   # Returns a string that changes when the source changes.
   fingerprint: Callable[[], str]
   # What else the text depends on, apart from the mode.
-  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+  options: Mapping[str, object] = dataclasses.field(default_factory=dict)
   # Splits whose symbols are counted for the vocabulary, in this order.
   vocabulary_splits: tuple[str, ...] = SPLITS
   published: Published = dataclasses.field(default_factory=dict)

@@ -70,7 +70,8 @@ def _lines(
     yield f"  {i:>8} {vocab.symbol(i):20} {counts[i]:>12,}"
   if cuts := meta["suggested_cutoffs"]:
     yield f"adaptive softmax: suggested cutoffs {cuts}, coverage of {split}:"
-    starts, stops = [0, *cuts], [*cuts, vocab.size]
+    starts = [0, *cuts]
+    stops = [*cuts, vocab.size]
     shares = cutoffs.coverage(counts, cuts)
     for start, stop, share in zip(starts, stops, shares, strict=True):
       yield f"  {start:>8} to {stop:>8} {share:>8.2%}"

@@ -75,7 +75,8 @@ def locate(
 
 def verify(path: pathlib.Path, archive: Archive) -> None:
   """Raises UserError unless the file has the published size and hash."""
-  problem, size = None, path.stat().st_size
+  problem = None
+  size = path.stat().st_size
   if archive.size not in (None, size):
     problem = f"it has {size} bytes, not {archive.size}"
   elif archive.sha256 not in (None, found := token_file.sha256(path)):

@@ -2,12 +2,11 @@
 
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike
 
 from data_prep import corpus as corpus_lib
 from data_prep import piece as piece_lib
@@ -16,18 +15,19 @@ from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
 
 # Ids [n], and where among them documents start.
-_Encoded = tuple[NDArray[Any], Any]
+_Encoded = tuple[np.ndarray, Sequence[int] | np.ndarray]
 
 
 class ArrayFile:
   """Appends numbers to a new .npy file, which is complete when it is closed."""
 
-  def __init__(self, path: pathlib.Path, dtype: Any):
-    self.dtype, self.length = np.dtype(dtype), 0
+  def __init__(self, path: pathlib.Path, dtype: DTypeLike):
+    self.dtype = np.dtype(dtype)
+    self.length = 0
     self._file = open(path, "wb")  # noqa: SIM115
     self._write_header()
 
-  def append(self, numbers: NDArray[Any]) -> None:
+  def append(self, numbers: np.ndarray) -> None:
     """Writes numbers [n] behind those written before."""
     self._file.write(np.ascontiguousarray(numbers, self.dtype).data)
     self.length += len(numbers)
@@ -45,7 +45,8 @@ class ArrayFile:
   def _write_header(self) -> None:
     # NumPy pads the header so that any length fits into the same bytes.
     self._file.seek(0)
-    descr, shape = npy.dtype_to_descr(self.dtype), (self.length,)
+    descr = npy.dtype_to_descr(self.dtype)
+    shape = (self.length,)
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     npy.write_array_header_1_0(self._file, header)
 
@@ -56,7 +57,7 @@ def write_split(
   vocab: vocabulary.Vocabulary,
   folder: pathlib.Path,
   size: dict[str, int],
-) -> dict[str, Any]:
+) -> dict[str, object]:
   """Writes the tokens of a split; returns its entry in meta.json.
 
   UserError if the text no longer has the size that it had in the first pass.
@@ -109,11 +110,15 @@ def changed(corpus: corpus_lib.Corpus) -> errors.UserError:
 def _encode(
   text: piece_lib.Pieces, vocab: vocabulary.Vocabulary
 ) -> Iterator[_Encoded]:
-  is_bytes, starts_document = vocab.unit == "byte", False
+  is_bytes = vocab.unit == "byte"
+  starts_document = False
   for piece in text:
-    data: Any = piece.data if is_bytes else piece.text()
+    data = piece.data if is_bytes else piece.text()
     try:
-      ids = vocab.encode_bytes(data) if is_bytes else vocab.encode(data)
+      if isinstance(data, bytes):
+        ids = vocab.encode_bytes(data)
+      else:
+        ids = vocab.encode(data)
     except errors.UserError as error:
       raise errors.UserError(
         f"{piece.origin}, after byte {piece.offset}: {error}"
@@ -125,7 +130,7 @@ def _encode(
 
 
 def _sentences(
-  encoded: Iterator[_Encoded], marker: Any, num_markers: int
+  encoded: Iterator[_Encoded], marker: np.integer, num_markers: int
 ) -> Iterator[_Encoded]:
   """Yields lines as sentences, with markers between them and at both ends.
 
@@ -135,10 +140,11 @@ def _sentences(
   last = marker
   for number, (ids, _) in enumerate(encoded):
     # The end of a line goes to the start of the next one.
-    ids, last = np.concatenate([[last], ids[:-1]]), ids[-1]
-    starts = ids == marker
+    moved = np.concatenate([[last], ids[:-1]])
+    last = ids[-1]
+    starts = moved == marker
     repeats = np.where(starts, num_markers, 1)
     if number == 0:
       repeats[0] = 1
-    yield np.repeat(ids, repeats), np.cumsum(repeats)[starts] - 1
+    yield np.repeat(moved, repeats), np.cumsum(repeats)[starts] - 1
   yield np.array([last]), []

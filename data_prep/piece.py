@@ -8,9 +8,7 @@ import io
 import itertools
 import sys
 from collections.abc import Iterator
-from typing import IO
-from typing import Any
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import tqdm
 
@@ -35,7 +33,8 @@ class Piece(NamedTuple):
 
   def part(self, start: int, stop: int | None, is_first: bool) -> "Piece":
     """Returns the bytes from start to stop, which may start a document."""
-    data, offset = self.data[start:stop], self.offset + start
+    data = self.data[start:stop]
+    offset = self.offset + start
     return Piece(data, is_first, self.origin, offset)
 
   def text(self) -> str:
@@ -63,7 +62,8 @@ Pieces = Iterator[Piece]
 
 def cut(stream: Readable, *, origin: str) -> Pieces:
   """Yields a stream as a document, cut at ends of lines where there are any."""
-  buffer, offset = b"", 0
+  buffer = b""
+  offset = 0
   while block := stream.read(_BLOCK):
     buffer += block
     if end := _boundary(buffer):
@@ -76,7 +76,8 @@ def cut(stream: Readable, *, origin: str) -> Pieces:
 
 def stretch(text: Pieces, start: int, stop: int) -> Pieces:
   """Yields the bytes of a text from start to stop, as a document or more."""
-  position, first = 0, True
+  position = 0
+  first = True
   for piece in text:
     if position >= stop:
       return
@@ -90,8 +91,9 @@ def stretch(text: Pieces, start: int, stop: int) -> Pieces:
 
 def separated(pieces: Pieces, *, final_newline: bool) -> Pieces:
   """Yields the pieces with a newline after every document, or but the last."""
-  ahead: Iterator[Any] = itertools.chain(pieces, [None])
+  ahead: Iterator[Piece | None] = itertools.chain(pieces, [None])
   for piece, after in itertools.pairwise(ahead):
+    assert piece is not None  # Only the last `after` is.
     ends = after.starts_document if after else final_newline
     if ends and not piece.data.endswith(b"\n"):
       piece = piece._replace(data=piece.data + b"\n")
@@ -118,7 +120,9 @@ def with_progress(pieces: Pieces, label: str) -> Pieces:
       bar.update(len(piece.data))
 
 
-def progress_bar(label: str, **options: Any) -> tqdm.tqdm:
+def progress_bar(
+  label: str, *, initial: int = 0, total: int | None = None
+) -> tqdm.tqdm:
   """Returns a bar that counts bytes; a log file gets a line now and then."""
   return tqdm.tqdm(
     desc=label,
@@ -126,7 +130,8 @@ def progress_bar(label: str, **options: Any) -> tqdm.tqdm:
     unit_scale=True,
     delay=_SECONDS_BEFORE_PROGRESS,
     mininterval=0.5 if sys.stderr.isatty() else 10,
-    **options,
+    initial=initial,
+    total=total,
   )
 
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import pathlib
 import sys
-from typing import Any
 
 from data_prep import catalog
 from data_prep import corpus as corpus_lib
@@ -35,7 +34,7 @@ def prepare(
   lower_case: bool | None = None,
   min_freq: int | None = None,
   max_size: int | None = None,
-  **options: Any,
+  **options: object,
 ) -> pathlib.Path:
   """Prepares a dataset and returns its folder, `data_dir`/`name`.
 
@@ -142,7 +141,7 @@ def prepare(
 
 
 def _check_vocabulary_options(
-  prepared: dict[str, Any] | None,
+  prepared: tokenizer_lib.Meta | None,
   *,
   extends: bool,
   chosen: dict[str, str | bool | None],
@@ -196,7 +195,7 @@ def _write(
   folder: pathlib.Path,
   *,
   extends: bool,
-) -> dict[str, Any]:
+) -> dict[str, object]:
   """Writes everything but meta.json, and returns what that says of it."""
   count_symbols = extends if given else corpus.tokenizer.counts_symbols
   sizes, symbols = survey.run(corpus, count_symbols=count_symbols)

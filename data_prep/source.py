@@ -16,10 +16,8 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import IO
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from typing import IO, NoReturn
 
 from data_prep import piece
 from transformer_xl import errors
@@ -37,7 +35,8 @@ class Source:
   """
 
   def __init__(self, path: pathlib.Path, *, skip: tuple[str, ...] = ()):
-    self.path, self._skip = path, skip
+    self.path = path
+    self._skip = skip
 
   @functools.cached_property
   def names(self) -> list[str]:
@@ -181,10 +180,18 @@ def damage_reported(path: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except (
-    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
-    *(EOFError, NotImplementedError, OSError, ValueError, struct.error),
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    OSError,
+    ValueError,
+    struct.error,
     # Arrow allocates whatever a damaged file asks for, and misses dictionaries.
-    *(MemoryError, KeyError),
+    MemoryError,
+    KeyError,
   ) as error:
     # A place before the start of the file is damage, a full disk is not.
     if getattr(error, "errno", None) not in (None, errno.EINVAL):

@@ -14,8 +14,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import filelock
 from etils import epath
@@ -30,7 +29,7 @@ _OF_MACOS = ".DS_Store"
 
 
 class Stage(NamedTuple):
-  """Where a dataset is made: its files, and what is deleted in any case."""
+  """The folders where a dataset is made; `scratch` is deleted in any case."""
 
   folder: pathlib.Path
   scratch: pathlib.Path
@@ -126,7 +125,7 @@ def write(path: pathlib.Path, content: bytes) -> None:
     os.fsync(file.fileno())
 
 
-def read_meta(final: pathlib.Path) -> dict[str, Any]:
+def read_meta(final: pathlib.Path) -> dict[str, object]:
   """Returns meta.json as it was written; empty if it is none or damaged."""
   try:
     path = pathlib.Path(storage.local(str(final)), "meta.json")

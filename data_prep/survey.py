@@ -38,7 +38,7 @@ def _count(
   tokenizer: tokenizer_lib.Tokenizer,
   symbols: collections.Counter[str] | None,
 ) -> dict[str, int]:
-  """Returns the size of a piece and adds its symbols to those of others."""
+  """Returns the size of a piece and adds its symbols to `symbols`."""
   is_bytes = tokenizer.kind == "byte"
   text = piece.data.decode("utf-8", "replace") if is_bytes else piece.text()
   num_characters = len(text)

@@ -1,6 +1,7 @@
 """Tokenizers: how text is cut into symbols, and which get ids."""
 
 import dataclasses
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from transformer_xl import errors
@@ -13,6 +14,7 @@ _OPTIONS = {
   "subword": ("lower_case", "max_size"),
 }
 KINDS = tuple(_OPTIONS)
+Meta = dict[str, Any]  # What meta.json states of a tokenizer.
 # Any text can be encoded because each byte is a subword.
 _FEWEST_SUBWORDS = 256
 
@@ -36,9 +38,9 @@ class Tokenizer:
     """Whether the vocabulary is made from the symbols of the text."""
     return {"byte": not self.all_bytes, "subword": False}.get(self.kind, True)
 
-  def meta(self) -> dict[str, Any]:
+  def meta(self) -> Meta:
     """Returns the fields that `vocabulary.parse` needs to encode new text."""
-    meta: dict[str, Any] = {"kind": self.kind, "lower_case": self.lower_case}
+    meta: Meta = {"kind": self.kind, "lower_case": self.lower_case}
     if self.kind == "word":
       meta |= {"end_of_line": self.end_of_line, "unk": self.unk}
     return meta
@@ -49,12 +51,24 @@ def of_text(kind: str) -> Tokenizer:
   return Tokenizer(kind=kind, unk="<unk>" if kind == "word" else None)
 
 
-def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
+def refine(
+  tokenizer: Tokenizer,
+  *,
+  trained: bool,
+  lower_case: bool | None = None,
+  min_freq: int | None = None,
+  max_size: int | None = None,
+) -> Tokenizer:
   """Returns a tokenizer with what the user chose of _OPTIONS, None elsewhere.
 
   UserError if one does not fit, or the number of subwords is not known.
   """
   kind = tokenizer.kind
+  chosen: dict[str, Any] = {
+    "lower_case": lower_case,
+    "min_freq": min_freq,
+    "max_size": max_size,
+  }
   changes = {name: value for name, value in chosen.items() if value is not None}
   wanted = [name for name in changes if changes[name]]
   refuse_others(wanted, _OPTIONS, "tokenizer", kind)
@@ -82,7 +96,10 @@ def refine(tokenizer: Tokenizer, *, trained: bool, **chosen: Any) -> Tokenizer:
 
 
 def refuse_others(
-  names: list[str], options: dict[str, Any], flag: str, value: str
+  names: list[str],
+  options: Mapping[str, Collection[str]],
+  flag: str,
+  value: str,
 ) -> None:
   """Raises UserError if one of the names is no option of the flag's value."""
   for name in names:

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 from typing import NamedTuple
 
 import tokenizers
@@ -27,7 +26,7 @@ class VocabularyFile(NamedTuple):
   """The content of the file, and how to encode text with it."""
 
   content: bytes
-  tokenizer: dict[str, Any]  # As in meta.json.
+  tokenizer: tokenizer_lib.Meta  # As in meta.json.
 
   @property
   def sha256(self) -> str:
@@ -153,7 +152,7 @@ def read(path: str, tokenizer: tokenizer_lib.Tokenizer) -> VocabularyFile:
   )
 
 
-def prepared_tokenizer(path: str) -> dict[str, Any] | None:
+def prepared_tokenizer(path: str) -> tokenizer_lib.Meta | None:
   """Returns the tokenizer of a run or a prepared dataset; None for a file."""
   place = _place(path)
   return _read_prepared(place).tokenizer if place.is_dir() else None

@@ -26,11 +26,11 @@ _MORE_TOKENS: dict[str, dict[str, Any]] = {
 }
 
 
-def _recurrent(kind: str, num_layers: int, width: int) -> dict[str, Any]:
+def _recurrent(mixer: str, ff_dim: int) -> dict[str, Any]:
+  """As many parameters, with another width of the feed-forward layers."""
   return {
-    "model.kind": kind,
-    "model.num_layers": num_layers,
-    "model.model_dim": width,
+    "model.layers": (mixer,),
+    "model.ff_dim": ff_dim,
     "train.mem_len": 1,
     "eval.mem_len": (1,),
     "eval.warmup_len": 128,
@@ -59,8 +59,8 @@ STUDIES: dict[str, dict[str, dict[str, Any]]] = {
       "train.mem_len": 0,
       "eval.mem_len": (0,),
     },
-    "lstm": _recurrent("lstm", 3, 134),
-    "qrnn": _recurrent("qrnn", 4, 152),
+    "lstm": _recurrent("lstm", 64),
+    "qrnn": _recurrent("qrnn", 192),
   },
   "memory_and_depth": {
     f"memory_{mem_len}-layers_{num_layers}": _sized(mem_len, num_layers)
@@ -75,15 +75,14 @@ STUDIES: dict[str, dict[str, dict[str, Any]]] = {
   "memories": {
     "longer": _sized(64, 3),
     "one_long_layer": {
-      "model.memory_lens": ((2, 16), (1, 160)),
+      "model.layers": ("attention:16", "attention:16", "attention"),
       **_sized(160, 3),
     },
     **{
       f"compressed_{name}": {
-        "model.compression": name,
-        "model.compression_rate": 4,
-        "train.compressed_len": 32,
-        "eval.compressed_len": 32,
+        "model.layers": ("compressive",),
+        "model.compressive.function": name,
+        "model.compressive.slots": 32,
         "eval.mem_len": (32,),
       }
       for name in ("mean", "conv")

@@ -29,11 +29,17 @@ def get_config(name: str = "") -> ml_collections.ConfigDict:
     ) from None
   model = load.from_config_dict(config).model
   config.model.update(vanilla.changes(model))
-  without_memory = {"compressed_len": 0, "clamp_len": 0, "same_length": False}
-  config.train.update({**without_memory, "mem_len": 0, "log_memory_use": False})
+  without_memory = {"clamp_len": 0, "same_length": False}
+  config.train.update(
+    {
+      **without_memory,
+      "mem_len": 0,
+      "log_memory_use": False,
+    }
+  )
   config.eval.update({**without_memory, "mem_len": (0,)})
-  config.generate.update({"mem_len": 0, "compressed_len": 0})
-  config.score.update({"mem_len": 0, "compressed_len": 0})
+  config.generate.mem_len = 0
+  config.score.mem_len = 0
   # These follow the lengths of training, also where a flag changes them. An
   # evaluation that reads a context again has lengths without memory already.
   segment_len = config.train.get_oneway_ref("segment_len")

@@ -7,14 +7,16 @@
 
 It shares no code with the package: each pair of query and key is visited, and
 distance and visibility are computed by their definition. Memory is, for each
-lane, a list with one array [m, D] of true states for each layer, oldest first;
-m is what the lane has seen, not what it may at most see. With a compressed
-memory they are all states of the document, and slots are made of them anew for
-each segment. Tokens are [B, T]. `mem_len` is a number for all layers, or one
-number for each.
+lane, a list with one array for each layer. Where a layer attends, these are the
+true states [m, D], oldest first; m is what the lane has seen, and not what it
+may at most see. A compressive layer has all states of the document, and slots
+are made of them anew for each segment. A recurrent layer has a few vectors.
+Tokens are [B, T].
 
 `config` is a `ModelConfig`, or anything with its attributes. `params` is the
-package's tree, as arrays of any kind; N layers are stacked in front:
+package's tree, as arrays of any kind. Layers are stacked in front, N. With a
+pattern of several layers the later places have names of their own, such as
+`attention_1` and `feed_forward_1`:
 
     embedding/table_{b}, projection_{b}            [V_b, E_b], [E_b, D]
     layers/attention/query, key, value             [N, D, H*Dh], no bias
@@ -27,7 +29,10 @@ package's tree, as arrays of any kind; N layers are stacked in front:
     layers/feed_forward/in_kernel, in_bias         [N, D, F], [N, F]
     layers/feed_forward/out_kernel, out_bias       [N, F, D], [N, D]
     layers/*_norm/scale, bias                      [N, D]
-    compression_kernel, compression_bias           [N, c, D, D], [N, D]
+    layers/compressive/compression/kernel, bias    [N, c D, D], [N, D]
+    layers/lstm/cell/i{gate}/kernel                [N, D, D], gates i, f, g, o
+    layers/lstm/cell/h{gate}/kernel, bias          [N, D, D], [N, D]
+    layers/qrnn/kernel, bias                       [N, 2D, 3D], [N, 3D]: z, f, o
     softmax/bias                                   [V], in order of the ids
     softmax/cluster_kernel, cluster_bias           [C, E], [C]: cluster 1 first
     softmax/kernel_{b}, projection_{b}             where they are not tied
@@ -35,14 +40,23 @@ package's tree, as arrays of any kind; N layers are stacked in front:
 
 import itertools
 import math
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tests import oracle_encodings
+from tests import oracle_recurrent
 
 Lane = list  # One array [m, D] for each layer.
+
+
+class Layer(NamedTuple):
+  """What mixes tokens in a layer, and how far it sees."""
+
+  mixer: str
+  mem_len: int
+  slots: int  # Of a compressed memory.
+  window: float  # The largest visible distance.
 
 
 class Reader(NamedTuple):
@@ -50,25 +64,39 @@ class Reader(NamedTuple):
 
   params: dict
   config: Any
-  mem_lens: list[int]  # Of each layer.
+  layers: list[Layer]
   clamp_len: int
-  windows: list[float]  # The largest visible distance in each layer.
-  compressed_len: int
 
 
-def start(config, *, batch_size: int, mem_len) -> list[Lane]:
+def start(config, *, batch_size: int, mem_len: int) -> list[Lane]:
   """The memory before the first token."""
-  visible = _by_layer(config, mem_len)
-  if config.memory_start == "masked":
-    visible = [0] * config.num_layers
+  layers = _layers(config, mem_len, same_length=False)
   return [
-    [np.zeros((count, config.model_dim)) for count in visible]
-    for _ in range(batch_size)
+    [_empty(config, layer) for layer in layers] for _ in range(batch_size)
   ]
 
 
-def _by_layer(config, mem_len) -> list[int]:
-  return np.broadcast_to(mem_len, config.num_layers).tolist()
+def _empty(config, layer: Layer) -> np.ndarray:
+  count = layer.mem_len if config.memory_start == "zeros" else 0
+  if layer.mixer in oracle_recurrent.READ:
+    _, count = oracle_recurrent.READ[layer.mixer]
+  return np.zeros((count, config.model_dim))
+
+
+def _layers(config, mem_len: int, *, same_length: bool) -> list[Layer]:
+  """The pattern of layers, repeated."""
+  result = []
+  for index in range(config.num_layers):
+    entry = config.layers[index % len(config.layers)]
+    mixer, _, limit = entry.partition(":")
+    own = min(mem_len, int(limit)) if limit else mem_len
+    slots = config.compressive.slots if mixer == "compressive" and own else 0
+    window = math.inf
+    if same_length and own + slots:
+      fewer = 1 if config.same_length_window == "mem_len" else 0
+      window = own + slots - fewer
+    result.append(Layer(mixer, own, slots, window))
+  return result
 
 
 def segment(
@@ -77,30 +105,25 @@ def segment(
   tokens,
   memory: list[Lane],
   *,
-  mem_len,
+  mem_len: int,
   clamp_len: int = 0,
   same_length: bool = False,
-  compressed_len: int = 0,
   waiting: int = 0,
   resets=None,
 ) -> tuple[np.ndarray, list[Lane]]:
   """Log-probabilities [B, T, V] of each next token, and the next memory.
 
-  Memory holds `waiting` more states, which are not enough for another slot.
+  Compressive layers hold `waiting` more states, which are not enough for
+  another slot.
   """
   tokens = np.asarray(tokens)
   if resets is None:
     resets = np.zeros(tokens.shape, bool)
-  lens = _by_layer(config, mem_len)
-  windows = [math.inf] * len(lens)
-  if same_length:
-    fewer = 1 if config.same_length_window == "mem_len" else 0
-    windows = [m + compressed_len - fewer if m else math.inf for m in lens]
-  reader = Reader(
-    *(_float64(params), config, [m + waiting for m in lens], clamp_len),
-    windows=windows,
-    compressed_len=compressed_len,
-  )
+  layers = [
+    layer._replace(mem_len=layer.mem_len + waiting) if layer.slots else layer
+    for layer in _layers(config, mem_len, same_length=same_length)
+  ]
+  reader = Reader(_float64(params), config, layers, clamp_len)
   lanes = [
     _read_documents(reader, row, starts, lane)
     for row, starts, lane in zip(
@@ -116,7 +139,7 @@ def _read_documents(reader: Reader, tokens, resets, lane: Lane):
   parts = []
   for begin, end in itertools.pairwise(cuts):
     if resets[begin]:
-      (lane,) = start(reader.config, batch_size=1, mem_len=reader.mem_lens)
+      lane = [_empty(reader.config, layer) for layer in reader.layers]
     log_probs, lane = _read(reader, tokens[begin:end], lane, begin)
     parts.append(log_probs)
   return np.concatenate(parts), lane
@@ -130,38 +153,53 @@ def _read(reader: Reader, tokens, lane: Lane, begin: int):
     width = reader.config.model_dim
     hidden = hidden + [encoding(place, width, 0) for place in places]
   next_lane = []
-  for layer, past in enumerate(lane):
+  for index, past in enumerate(lane):
+    params = _layer_params(reader, index)
     if reader.config.encoding == "absolute_per_layer":
-      vectors = reader.params["layers"]["positions"][layer]
+      vectors = params["positions"]
       hidden = hidden + np.stack([vectors[place] for place in places])
-    states = np.concatenate([past, hidden])
-    first = max(len(states) - reader.mem_lens[layer], 0)
-    next_lane.append(states if reader.compressed_len else states[first:])
-    hidden = _block(reader, layer, hidden, _remembered(reader, layer, past))
+    hidden, after = _block(reader, reader.layers[index], params, hidden, past)
+    next_lane.append(after)
   return log_probs(reader.params, reader.config, hidden), next_lane
 
 
-def _remembered(reader: Reader, layer: int, past) -> np.ndarray:
+def _layer_params(reader: Reader, index: int) -> dict:
+  """One layer's parameters, without the number of its place in the names."""
+  turn, place = divmod(index, len(reader.config.layers))
+  ending = f"_{place}" if place else ""
+  result = {}
+  for name, tree in reader.params["layers"].items():
+    numbered = name.rpartition("_")[2].isdigit()
+    if place and name.endswith(ending):
+      result[name.removesuffix(ending)] = _take(tree, turn)
+    elif not place and not numbered:
+      result[name] = _take(tree, turn)
+  return result
+
+
+def _remembered(reader: Reader, layer: Layer, own: dict, past) -> np.ndarray:
   """Memory behind the slots of whole blocks before it, newest blocks last."""
-  end = max(len(past) - reader.mem_lens[layer], 0)
-  rows, rate = [*past[end:]], reader.config.compression_rate
-  for _ in range(reader.compressed_len):
+  rate = reader.config.compressive.rate
+  end = max(len(past) - layer.mem_len, 0)
+  rows = [*past[end:]]
+  for _ in range(layer.slots):
     if end >= rate:
-      rows.insert(0, _compressed(reader, layer, past[end - rate : end]))
+      rows.insert(0, _compressed(reader, own, past[end - rate : end]))
       end -= rate
   return np.array(rows).reshape(-1, reader.config.model_dim)
 
 
-def _compressed(reader: Reader, layer: int, block) -> np.ndarray:
+def _compressed(reader: Reader, own: dict, block) -> np.ndarray:
   """One slot [D] of a block [c, D] (Rae et al. 2020, section 3.2)."""
-  kind, columns = reader.config.compression, list(block.T)
-  if kind == "mean":
+  function = reader.config.compressive.function
+  columns = list(block.T)
+  if function == "mean":
     return np.array([sum(column) / len(block) for column in columns])
-  if kind == "max":
+  if function == "max":
     return np.array([max(column) for column in columns])
-  kernel = reader.params["compression_kernel"][layer]
-  slot = reader.params["compression_bias"][layer]
-  for state, matrix in zip(block, kernel, strict=True):
+  slot = own["compression"]["bias"]
+  matrices = np.split(own["compression"]["kernel"], len(block))
+  for state, matrix in zip(block, matrices, strict=True):
     slot = slot + state @ matrix
   return slot
 
@@ -202,16 +240,18 @@ def attention(
   """Four-term attention of T queries to K = m + T keys, [T, H, Dh].
 
   `position_key` maps a distance to a projected encoding [H, Dh]. With `slopes`,
-  one a head, every token of distance lowers a scaled score by its slope.
+  one a head, every token of distance lowers a scaled score by its slope. Keys
+  are visible up to the distance `window`, which may be one for each query.
   """
   length, heads, width = query.shape
+  windows = np.broadcast_to(window, length)
   remembered = len(key) - length
   result = np.zeros(query.shape)
   for head, i in itertools.product(range(heads), range(length)):
     visible, scores = [], []
     for j in range(len(key)):
       distance = remembered + i - j
-      if 0 <= distance <= window:
+      if 0 <= distance <= windows[i]:
         content = (query[i, head] + content_bias[head]) @ key[j, head]
         towards = query[i, head] + position_bias[head]
         position = towards @ position_key(distance)[head]
@@ -261,31 +301,41 @@ def _output(params, config, index, hidden):
   return kernel, softmax["bias"][begin:end], vectors
 
 
-def _block(reader: Reader, layer: int, hidden, remembered):
-  """One layer: attention and feed-forward, each with residual and norm."""
-  params = _take_layer(reader.params["layers"], layer)
-  context = np.concatenate([remembered, hidden])
+def _block(reader: Reader, layer: Layer, params, hidden, past):
+  """One layer: mixer and feed-forward, each with residual and norm.
+
+  Returns its output, and what it remembers.
+  """
 
   def norm(name, rows):
     return _layer_norm(rows, params[name], reader.config.layer_norm_epsilon)
 
-  def attend(rows):
-    window = reader.windows[layer]
-    return _attend(reader, params, rows, len(remembered), window)
+  def mix(normalise):
+    own = params[layer.mixer]
+    if layer.mixer in oracle_recurrent.READ:
+      read, _ = oracle_recurrent.READ[layer.mixer]
+      mixed, vectors = read(reader.config, own, normalise(hidden), past)
+      return mixed, vectors if layer.mem_len else np.zeros_like(vectors)
+    states = np.concatenate([past, hidden])
+    first = 0 if layer.slots else max(len(states) - layer.mem_len, 0)
+    remembered = _remembered(reader, layer, own, past)
+    context = normalise(np.concatenate([remembered, hidden]))
+    mixed = _attend(reader, own, context, len(remembered), layer.window)
+    return mixed, states[first:]
 
   if reader.config.pre_norm:
-    normal = norm("attention_norm", context)
-    hidden = hidden + attend(normal)
+    mixed, after = mix(lambda rows: norm("mixer_norm", rows))
+    hidden = hidden + mixed
     inner = norm("feed_forward_norm", hidden)
-    return hidden + _feed_forward(params["feed_forward"], inner)
-  attended = attend(context)
-  hidden = norm("attention_norm", hidden + attended)
+    return hidden + _feed_forward(params["feed_forward"], inner), after
+  mixed, after = mix(lambda rows: rows)
+  hidden = norm("mixer_norm", hidden + mixed)
   fed = _feed_forward(params["feed_forward"], hidden)
-  return norm("feed_forward_norm", hidden + fed)
+  return norm("feed_forward_norm", hidden + fed), after
 
 
-def _attend(reader: Reader, params, context, remembered: int, window):
-  config, own = reader.config, params["attention"]
+def _attend(reader: Reader, own, context, remembered: int, window):
+  config = reader.config
   none = np.zeros((config.num_heads, config.head_dim))
   biases = {"content_bias": none, "position_bias": none}
   if config.encoding == "relative":
@@ -359,10 +409,10 @@ def _cluster_of(config, token: int) -> tuple[int, int]:
   raise ValueError(f"token {token} is outside the vocabulary")
 
 
-def _take_layer(tree, layer: int):
+def _take(tree, index: int):
   if isinstance(tree, dict):
-    return {name: _take_layer(value, layer) for name, value in tree.items()}
-  return tree[layer]
+    return {name: _take(value, index) for name, value in tree.items()}
+  return tree[index]
 
 
 def _float64(tree):

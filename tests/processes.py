@@ -29,7 +29,7 @@ from transformer_xl.analysis import ablation
 from transformer_xl.analysis import attention_maps
 from transformer_xl.analysis import eval_speed
 from transformer_xl.analysis import recl
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.report import report
 from transformer_xl.text import generate
 from transformer_xl.text import score
@@ -49,8 +49,6 @@ UPDATES = {
 
 RUN = {
   "eval.mem_len": (8, 4),
-  "eval.dynamic.kind": "sgd",
-  "eval.cache.size": 5,
   "generate.prompt": "abc",
   "generate.num_tokens": 12,
   "generate.num_samples": 2,
@@ -64,6 +62,8 @@ RUN = {
   "analysis.num_tokens": 40,
   "analysis.speed_lens": (4,),
 }
+# Which the modes that evaluate with fixed parameters refuse.
+ADAPTS = {"eval.dynamic.kind": "sgd", "eval.cache.size": 5}
 MODES = {
   "eval": evaluate.run,
   "generate": generate.run,
@@ -120,8 +120,10 @@ def write_runs(folder):
 def in_mode(folder, mode):
   """Runs it on a run of its own; two processes share one."""
   workdir = str(folder / str(jax.process_count()) / "run")
-  texts = {"score.file": str(folder / "texts")}
-  MODES[mode](corpus.config(str(folder / "data"), **RUN | texts), workdir)
+  updates = RUN | {"score.file": str(folder / "texts")}
+  if mode == "eval":
+    updates |= ADAPTS
+  MODES[mode](corpus.config(str(folder / "data"), **updates), workdir)
 
 
 def _refuse_folders_of_their_own(folder):

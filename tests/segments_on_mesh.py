@@ -16,15 +16,15 @@ from transformer_xl.data import streams
 from transformer_xl.training import programs
 
 UPDATES, SEGMENTS = 2, 3
+FIELDS = {
+  "train.gradient_segments": SEGMENTS,
+  "model.layers": ("attention:3", "attention"),
+}
 
 
 def train(data_dir, axes, **updates):
   """Parameters and metrics after two updates of three segments each."""
-  fields = {
-    "train.gradient_segments": SEGMENTS,
-    "model.memory_lens": ((1, 3), (1, 0)),
-  }
-  config = sharded.make_config(data_dir, axes, **fields | updates)
+  config = sharded.make_config(data_dir, axes, **FIELDS | updates)
   devices = jax.devices() if axes == sharded.MIXED else jax.devices()[:1]
   mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
   with jax.set_mesh(mesh):
@@ -42,7 +42,8 @@ def train(data_dir, axes, **updates):
 def main(folder):
   data_dir = corpus.write(os.path.join(folder, "data"))
   expected = train(data_dir, (1, 1, 1))
-  first = sharded.first_values(data_dir)[0].params
+  config = sharded.make_config(data_dir, **FIELDS)
+  first = sharded.first_values(config)[0].params
   parts = {"train.accumulation_steps": 2}
   mixed = sharded.MIXED
   result = {

@@ -4,6 +4,7 @@ python -m tests.sharded FOLDER GROUP writes FOLDER/result.json. What is
 characteristic is in the first group, the other meshes are in the second.
 """
 
+import dataclasses
 import functools
 import json
 import math
@@ -21,10 +22,8 @@ from tests.analysis import runs
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate as evaluation_evaluate
-from transformer_xl.evaluation import scorer as evaluation_scorer
+from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
-from transformer_xl.evaluation.dynamic import scorer as dynamic_scorer
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.model import sparse_tails
 from transformer_xl.planning import plan
@@ -54,9 +53,10 @@ CONFIG = {
   "train.learning_rate": 0.5,
 }
 COMPRESSED = {
-  "model.compression": "conv",
-  "model.compression_rate": 2,
-  "train.compressed_len": 6,
+  "model.layers": ("compressive",),
+  "model.compressive.function": "conv",
+  "model.compressive.rate": 2,
+  "model.compressive.slots": 6,
 }
 MIXED = (2, 2, 2)
 MESHES = {
@@ -84,7 +84,7 @@ def stream(config):
 
 def plain(config):
   """The same updates on one device, without a mesh."""
-  state, memory = jax.tree.map(jnp.asarray, first_values(config.data.dir))
+  state, memory = jax.tree.map(jnp.asarray, first_values(config))
   update = jax.jit(functools.partial(step_lib.train_chunk, config=config))
   segments = stream(config).read(0, STEPS, slice(None))
   state, _, metrics = update(state, memory, jax.tree.map(jnp.asarray, segments))
@@ -111,15 +111,20 @@ compiled = functools.cache(programs.update)
 
 def start(config, mesh):
   """The same for every mesh, since drawing takes longest to compile."""
-  state, _ = first_values(config.data.dir)
+  state, _ = first_values(config)
   first = state, programs.init_memory(config)
   return jax.device_put(first, programs.shardings(config, mesh))
 
 
-@functools.cache
-def first_values(data_dir):
+def first_values(config):
   """State and memory, drawn on one device."""
-  config = make_config(data_dir)
+  return draw_once(config.data.dir, config.model)
+
+
+@functools.cache
+def draw_once(data_dir, model):
+  """Those of a model, whatever the mesh is."""
+  config = dataclasses.replace(make_config(data_dir), model=model)
   inits = programs.init_state, programs.init_memory
   return jax.device_get(
     tuple(jax.jit(functools.partial(init, config))() for init in inits)
@@ -150,7 +155,7 @@ def compare(data_dir, expected, mesh, **changes):
   before = start(config, device_mesh)
   state, memory, metrics = updates(config, device_mesh, *before)
   after = jax.device_get((state.params, metrics))
-  attention = state.params["layers"]["attention"]
+  attention = state.params["layers"][config.model.layers[0]]
   return differences(expected, after) | {
     "all_given_away": all(x.is_deleted() for x in jax.tree.leaves(before)),
     "devices": len(attention["query"].sharding.device_set),
@@ -161,7 +166,7 @@ def compare(data_dir, expected, mesh, **changes):
         "output": attention["output"],
         "table_0": state.params["embedding"]["table_0"],
         "bias": state.params["softmax"]["bias"],
-        "memory": memory.hiddens,
+        "memory": memory.layers[0].hiddens,
         "length": memory.length,
       }.items()
     },
@@ -193,7 +198,7 @@ def move(data_dir, folder):
   checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
   restored = checkpoints.restore_newest(*programs.placed_state(config, four))
   checkpoints.close()
-  devices = restored.memory.hiddens.sharding.device_set
+  devices = restored.memory.layers[0].hiddens.sharding.device_set
   moved = updates(config, four, restored.state, restored.memory, first=2)
   found = jax.device_get((moved[0].params, moved[2]))
   expected = jax.device_get((stayed[0].params, stayed[2]))
@@ -213,10 +218,10 @@ def evaluations(data_dir, mesh):
     device_mesh = mesh_lib.make_mesh(config.mesh)
     params = start(config, device_mesh)[0].params
     with jax.set_mesh(device_mesh):
-      evaluator = evaluation_evaluate.Evaluator(config, device_mesh, mem_len=12)
+      evaluator = evaluator_lib.Evaluator(config, device_mesh, mem_len=12)
       result[memory] = evaluator(params).nll
-      made = evaluation_scorer.Scorer(config, device_mesh, mem_len=12)
-      first = jax.tree.leaves(made.start(made.freeze(params)))[0]
+      start_state = evaluator.start(evaluator.freeze(params))
+      first = jax.tree.leaves(start_state)[0]
   return result | {"shard": first.addressable_shards[0].data.shape}
 
 
@@ -233,12 +238,11 @@ def adaptive_evaluation(data_dir, mesh):
   params = start(config, device_mesh)[0].params
   rule = update_lib.Rule(*map(jnp.float32, (0.1, 0.02)))
   with jax.set_mesh(device_mesh):
-    evaluator = dynamic_evaluate.AdaptiveEvaluator(
+    evaluator = dynamic_evaluate.DynamicEvaluator(
       config, device_mesh, mem_len=12
     )
     (score,) = evaluator(params, rule)
-    made = dynamic_scorer.AdaptiveScorer(config, device_mesh, mem_len=12)
-    query = made.start(params).params["layers"]["attention"]["query"]
+    query = evaluator._start(params).params["layers"]["attention"]["query"]
   return {
     "nll": score.nll,
     "query": query.addressable_shards[0].data.shape,
@@ -270,7 +274,7 @@ def initial(data_dir, folder, mesh):
 
 
 def characteristic(data_dir, folder, expected):
-  first = first_values(data_dir)[0].params, expected[1]
+  first = first_values(make_config(data_dir))[0].params, expected[1]
   split = drawn(make_config(data_dir, MIXED)), expected[1]
   return {
     "moved": differences(first, expected)["parameters"],
@@ -282,7 +286,7 @@ def characteristic(data_dir, folder, expected):
 
 
 def others(data_dir, folder, expected):
-  first = first_values(data_dir)[0].params, expected[1]
+  first = first_values(make_config(data_dir))[0].params, expected[1]
   alone, whole = initial(data_dir, folder, (1, 1, 1))
   spread, halves = initial(data_dir, folder, MIXED)
   moved = differences((alone, expected[1]), (spread, expected[1]))
@@ -305,11 +309,11 @@ def others(data_dir, folder, expected):
     data_dir, expected, MIXED, **{"train.accumulation_steps": 4}
   )
   result["collectives"] = collectives(data_dir, MESHES["fsdp"])
-  CONFIG.update(COMPRESSED)
-  first_values.cache_clear()
-  expected = plain(make_config(data_dir))
+  expected = plain(make_config(data_dir, **COMPRESSED))
   accumulation = {"train.accumulation_steps": 2}
-  result["compressed"] = compare(data_dir, expected, MIXED, **accumulation)
+  result["compressed"] = compare(
+    data_dir, expected, MIXED, **COMPRESSED, **accumulation
+  )
   return result
 
 

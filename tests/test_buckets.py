@@ -13,7 +13,7 @@ from tests.training import test_processes
 from tests.training import test_resume
 from transformer_xl import storage
 from transformer_xl.config import load
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
 
 UPDATES = {
@@ -77,6 +77,8 @@ def test_every_mode_has_the_results_of_the_run_on_disk(mode, bucket, tmp_path):
   run, address = tmp_path / "run", f"{bucket}/run"
   emulator.upload(data_dir, f"{bucket}/data")
   updates = processes.RUN | {"score.file": str(texts)}
+  if mode == "eval":
+    updates |= processes.ADAPTS
   for workdir, data in ((str(run), data_dir), (address, f"{bucket}/data")):
     config = runs.write(data, workdir, **updates)
     storage.publish(workdir)

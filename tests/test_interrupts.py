@@ -23,15 +23,16 @@ SLOW_MODULE = 'import time\nprint("here", flush=True)\ntime.sleep(60)\n'
 SCORING = """
 import hashlib, runpy
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 
-score = evaluate.Evaluator._score
+score_until = evaluator.Evaluator.score_until
 
-def wait(*arguments):
-  score(*arguments)
+def wait(*arguments, **options):
+  score_until(*arguments, **options)
   print("here", flush=True)
   hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 
-evaluate.Evaluator._score = wait
+evaluator.Evaluator.score_until = wait
 runpy.run_module("transformer_xl.main", run_name="__main__")
 """
 # JAX, too, has a callback at garbage collection. Python drops its exceptions.
@@ -54,6 +55,11 @@ command_line.run(main)
 """
 
 
+def _receive_interrupts():
+  """Undoes that a shell lets its commands in the background ignore them."""
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupted(program, flags=(), **environment):
   """What a command says that is interrupted as soon as it says "here"."""
   with subprocess.Popen(
@@ -68,6 +74,7 @@ def interrupted(program, flags=(), **environment):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
+    preexec_fn=_receive_interrupts,
   ) as process:
     try:
       assert process.stdout.readline() == "here\n"

@@ -11,6 +11,8 @@ import sys
 import pytest
 
 from tests import corpus
+from transformer_xl import errors
+from transformer_xl import main
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +42,13 @@ FAILURES = {  # What is said, and the status.
   "data folder is a file": ("/texts must be a folder, but it is", 2),
   "finish with nothing": ("train.finish_with must be one of ('eval', ", 2),
   "finish with evaluate": ("each: it is ('evaluate',)", 2),
+  "finish without texts": ("score in train.finish_with could not run: name", 2),
+  "finish without a split": ("eval in train.finish_with could not run", 2),
+  "finish with a prompt": ("generate in train.finish_with could not run", 2),
+  "finish with a temperature": (
+    "attention in train.finish_with has temperature",
+    2,
+  ),
   "no average": ("set --config.train.ema_decay, or --config.eval.param", 2),
   "unknown mode": ("mode", 2),
   "coordinator alone": ("(Number of processes must be defined): give every", 2),
@@ -100,6 +109,11 @@ def folder(tmp_path_factory):
   (folder / "texts").write_text("abc\nde\n")
   (folder / ".jax_cache").mkdir()
   shutil.copytree(folder / "data", folder / "truncated")
+  shutil.copytree(folder / "data", folder / "without_test")
+  meta = folder / "without_test" / corpus.NAME / "meta.json"
+  content = json.loads(meta.read_text())
+  del content["splits"]["test"]
+  meta.write_text(json.dumps(content))
   tokens = folder / "truncated" / corpus.NAME / "train.npy"
   tokens.write_bytes(tokens.read_bytes()[:300])
   with pytest.MonkeyPatch.context() as patch:
@@ -153,6 +167,29 @@ def commands(folder):
       *flags,
       new,
       "--config.train.finish_with=evaluate",
+    ],
+    "finish without texts": [
+      *flags,
+      new,
+      "--config.train.finish_with=('eval','score')",
+    ],
+    "finish without a split": [
+      *flags,
+      new,
+      f"--config.data.dir={folder}/without_test",
+      ends,
+    ],
+    "finish with a prompt": [
+      *flags,
+      new,
+      "--config.train.finish_with=('generate',)",
+      "--config.generate.prompt=The",
+    ],
+    "finish with a temperature": [
+      *flags,
+      new,
+      "--config.train.finish_with=('eval','attention')",
+      "--config.eval.temperature=3",
     ],
     "no average": [*flags, new, "--config.eval.parameters=ema"],
     "shorter last call": [
@@ -229,6 +266,25 @@ def test_training_ends_with_the_modes_that_finish_it(results, folder):
   assert "Compiled the update in" in log  # Which no speed includes.
   assert log.count("train.weight_decay=0.1 has no effect without train.op") == 1
   assert "orbax" not in log
+
+
+def test_modes_after_one_that_fails_still_run(tmp_path, monkeypatch):
+  ran = []
+
+  def run(mode, config, workdir):
+    ran.append(mode)
+    if mode in ("generate", "score"):
+      raise errors.UserError(f"{mode} is impossible.")
+    return True
+
+  monkeypatch.setattr(main, "_run", run)
+  monkeypatch.setattr(main, "_check_later", lambda mode, config: None)
+  modes = ("generate", "eval", "score", "report")
+  data_dir = corpus.write(tmp_path)
+  config = corpus.config(data_dir, **{"train.finish_with": modes})
+  with pytest.raises(errors.UserError, match=r"generate is .* score is imp"):
+    main._train(config, "run")
+  assert ran == ["train", *modes]
 
 
 def test_no_command_reads_compiled_programs_beside_a_workdir(results, folder):

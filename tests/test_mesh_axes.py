@@ -42,6 +42,18 @@ def test_a_large_state_is_split_until_it_is_small(num_devices, axes):
   assert choose(num_devices) == axes
 
 
+@pytest.mark.parametrize(
+  ("num_devices", "given", "message"),
+  [
+    (3, {"data": 1}, "leave 3 devices to mesh.fsdp, which must divide .* 1024"),
+    (6, {"data": 1, "fsdp": 1}, "leave 6 devices to mesh.tensor, .* 16: set"),
+  ],
+)
+def test_the_rest_must_split_matrices(num_devices, given, message):
+  with pytest.raises(errors.UserError, match=message):
+    choose(num_devices, **given)
+
+
 @pytest.mark.parametrize("num_devices", [1, 2, 4, 6, 8, 64])
 def test_a_small_state_stays_whole(num_devices):
   small = LARGE._replace(state_bytes=LARGE.most_bytes)

@@ -13,7 +13,7 @@ import transformer_xl
 from tests import saved_runs
 from tests import tiny
 from transformer_xl.config import load as load_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.text import decoding
 from transformer_xl.text import generate
 from transformer_xl.text import hidden_states
@@ -37,21 +37,17 @@ def model(folder):
   return transformer_xl.load(folder, **LENGTHS)
 
 
-def whole_text(model, text):
-  """What the model of hidden states gives for a text, in one segment."""
+def read_whole(model, text, *, method="log_probs"):
+  """What the network gives for a text, in one segment, and its state."""
   config = model.config.model
   ids = np.asarray(model.vocabulary.encode(text), np.int32)[None]
-  memory = kinds.empty_memory(config, batch_size=1, mem_len=ids.size)
-  outputs, memory = tiny.apply(config, tiny.params(config), ids, memory)
-  inputs = memory.hiddens[:, 0]
-  log_probs, _ = tiny.apply(
-    config,
-    tiny.params(config),
-    ids,
-    memory._replace(length=0 * memory.length),
-    method="log_probs",
+  memory = network.empty_state(
+    config, batch_size=1, mem_len=ids.size, step_len=ids.size
   )
-  return np.asarray(log_probs[0]), np.concatenate([inputs, outputs])
+  found, memory = tiny.apply(
+    config, tiny.params(config), ids, memory, method=method
+  )
+  return np.asarray(found[0]), memory
 
 
 def test_the_import_is_quick_and_touches_no_device():
@@ -78,7 +74,7 @@ def test_texts_of_any_lengths_are_scored_as_if_alone(model):
     np.testing.assert_allclose(one.log_probs, alone.log_probs, **ROUNDING)
     assert one.num_tokens == len(one.tokens) == len(one.text)
     assert one.nll == pytest.approx(-sum(one.log_probs))
-  expected, _ = whole_text(model, "\n" + LONG)
+  expected, _ = read_whole(model, "\n" + LONG)
   ids = model.vocabulary.encode(LONG)
   expected = expected[np.arange(len(ids)), ids]
   np.testing.assert_allclose(scores[1].log_probs, expected, **ROUNDING)
@@ -121,7 +117,9 @@ def test_a_stream_of_pieces_is_the_text(model):
 
 
 def test_hidden_states_carry_memory_over_segments(model):
-  _, expected = whole_text(model, LONG)
+  outputs, memory = read_whole(model, LONG, method="__call__")
+  inputs = memory.layers[0].hiddens[:, 0]  # Memory holds all of the text.
+  expected = np.concatenate([inputs, outputs[None]])
   found = model.hidden_states(LONG, layers=(0, 1, -1))
   assert found.layers == (0, 1, 2)
   assert len(found.tokens) == len(LONG) > 5 * LENGTHS["segment_len"]
@@ -131,7 +129,7 @@ def test_hidden_states_carry_memory_over_segments(model):
 
 
 def test_next_tokens_are_the_likeliest(model):
-  expected, _ = whole_text(model, LONG)
+  expected, _ = read_whole(model, LONG)
   found = model.next_tokens(LONG, k=4)
   values = [one.log_prob for one in found]
   np.testing.assert_allclose(values, np.sort(expected[-1])[:-5:-1], **ROUNDING)
@@ -140,8 +138,11 @@ def test_next_tokens_are_the_likeliest(model):
   assert len(model.next_tokens("a", k=1000)) == model.vocabulary.size
 
 
-def test_steps_read_a_stream_in_any_pieces(model):
-  expected, _ = whole_text(model, LONG)
+@pytest.mark.parametrize("layers", [("attention",), ("lstm", "attention")])
+def test_steps_read_a_stream_in_any_pieces(tmp_path, layers):
+  folder = saved_runs.write(tmp_path, **FIELDS, **{"model.layers": layers})
+  model = transformer_xl.load(folder, **LENGTHS)
+  expected, _ = read_whole(model, LONG)
   ids = np.tile(model.vocabulary.encode(LONG), (2, 1))
   state, parts = model.init_state(batch_size=2), []
   for start, stop in [(0, 11), (11, 12), (12, 23)]:
@@ -159,11 +160,12 @@ def test_a_reset_empties_the_memory_of_its_lane_alone(model):
   _, found = model.step(before, ids, resets)
   _, expected = model.step(before, ids, resets & False)  # It stays valid.
   np.testing.assert_allclose(found[0], expected[0], **ROUNDING)
-  alone, _ = whole_text(model, LONG[9:])
+  alone, _ = read_whole(model, LONG[9:])
   np.testing.assert_allclose(found[1, 9:], alone, **ROUNDING)
   assert np.abs(found[1, 9:] - expected[1, 9:]).max() > 0.01
 
 
+@pytest.mark.rest
 def test_other_texts_of_the_same_shapes_compile_nothing(model):
   def use(text):
     model.score([text, text[:2], text[:3], text[:5]], top_k=3)

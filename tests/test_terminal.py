@@ -65,6 +65,7 @@ def check(process, folder):
   assert {"eval_test.json", "generate.json"} <= results
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
   "is_logged", [True, pytest.param(False, marks=pytest.mark.rest)]
 )

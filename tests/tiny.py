@@ -12,7 +12,7 @@ import numpy as np
 from experiments import base
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 LANES, SEGMENT, MEMORY = 2, 3, 4
 MODEL = {
@@ -44,12 +44,12 @@ def config_dict(**updates: Any) -> ml_collections.ConfigDict:
 
 
 def model_config(**updates: Any) -> schema.ModelConfig:
-  """A tiny model; updates name fields of the model."""
+  """A tiny model; updates name its fields, such as `compressive.rate`."""
   config = base.get_config()
-  config.model.update(MODEL | updates)
-  config.train.mem_len, config.eval.mem_len = 1, (1,)  # All kinds know these.
-  # Multiples of the usual rates of compression.
-  config.train.segment_len = config.eval.segment_len = 12
+  config.model.update(MODEL)
+  config.update_from_flattened_dict(
+    {f"model.{name}": value for name, value in updates.items()}
+  )
   return load.from_config_dict(config).model
 
 
@@ -57,7 +57,7 @@ def model_config(**updates: Any) -> schema.ModelConfig:
 def params(config: schema.ModelConfig, *, seed: int = 0) -> dict:
   """The model's, as `draw` makes them."""
   shapes = jax.eval_shape(
-    lambda key: kinds.init_params(config, key), jax.random.key(0)
+    lambda key: network.init_params(config, key), jax.random.key(0)
   )
   return draw(shapes, seed=seed)
 
@@ -79,26 +79,26 @@ def inputs(config: schema.ModelConfig, *, mem_len: int = MEMORY):
   tokens = np.random.default_rng(3).integers(
     config.vocab_size, size=(LANES, SEGMENT + 1), dtype=np.int32
   )
-  memory = kinds.empty_memory(config, batch_size=LANES, mem_len=mem_len)
+  memory = network.empty_state(
+    config, batch_size=LANES, mem_len=mem_len, step_len=SEGMENT
+  )
   # Something to remember, so that the way memory takes is tested, too.
   generator = np.random.default_rng(4)
-  memory = memory._replace(
-    hiddens=jax.tree.map(
-      lambda empty: jnp.asarray(
-        generator.standard_normal(empty.shape), empty.dtype
-      ),
-      memory.hiddens,
+  layers = jax.tree.map(
+    lambda empty: jnp.asarray(
+      generator.standard_normal(empty.shape), empty.dtype
     ),
-    length=jnp.full((LANES,), mem_len, jnp.int32),
+    memory.layers,
   )
+  length = jnp.full((LANES,), mem_len, jnp.int32)
+  memory = network.State(layers, length)
   return jnp.asarray(tokens[:, :-1]), jnp.asarray(tokens[:, 1:]), memory
 
 
 @functools.partial(jax.jit, static_argnames=("config", "method"))
 def apply(config, params, *args, key=None, method="__call__"):
   """With dropout if there is a key."""
-  kind = kinds.of(config)
-  model = kind.network(config, clamp_len=0, same_length=False)
+  model = network.Network(config)
   options = {}
   if key is not None:  # This kind compiles in half the time.
     rngs = {"dropout": jax.random.key(key, impl="rbg")}

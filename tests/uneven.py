@@ -18,7 +18,7 @@ from tests import sharded  # Also forces eight devices.
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.training import programs
@@ -61,7 +61,7 @@ def train(config, mesh):
   result = {
     "losses": metrics.sums.nll,
     "num_tokens": metrics.sums.num_tokens,
-    "memory": memory.hiddens,
+    "memory": memory.layers[0].hiddens,
     "query": state.params["layers"]["attention"]["query"],
   }
   read = segments.inputs.shape[1]
@@ -70,9 +70,9 @@ def train(config, mesh):
 
 def evaluations(config, mesh, params):
   """Sums of losses with numbers of tokens, and the use of memory."""
-  fixed = evaluate.Evaluator(config, mesh, mem_len=12)(params)
+  fixed = evaluator.Evaluator(config, mesh, mem_len=12)(params)
   rule = update_lib.Rule(*map(jnp.float32, (1e-4, 0.02)))
-  adaptive = dynamic_evaluate.AdaptiveEvaluator(config, mesh, mem_len=12)
+  adaptive = dynamic_evaluate.DynamicEvaluator(config, mesh, mem_len=12)
   (learning,) = adaptive(params, rule)
   return {
     "fixed": fixed[:2],

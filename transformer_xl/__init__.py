@@ -10,7 +10,6 @@ docs/python.md has an example of each method.
 
 import os
 from typing import TYPE_CHECKING
-from typing import Any
 
 from transformer_xl import errors
 
@@ -23,15 +22,24 @@ UserError = errors.UserError
 
 
 def load(
-  source: str | os.PathLike[str], **options: Any
+  source: str | os.PathLike[str],
+  *,
+  mem_len: int | None = None,
+  segment_len: int | None = None,
+  checkpoint: str | int | None = None,
+  parameters: str | None = None,
 ) -> "pretrained.PretrainedModel":
   """Loads a trained model; see `transformer_xl.pretrained.load`.
 
   Args:
     source: the workdir of a run or an import, a folder with a HuggingFace
       model of the type `transfo-xl`, or `hf://OWNER/NAME[@REVISION]`.
-    **options: `mem_len` and `segment_len` in tokens; `checkpoint` and
-      `parameters` of a run, as in `config.eval`.
+    mem_len: length of the memory in tokens; by default that of
+      `config.score`.
+    segment_len: tokens that are read at once; by default those of
+      `config.score`.
+    checkpoint: of a run: latest, best, or the number of its step.
+    parameters: of a run: raw, ema or asgd.
 
   Raises:
     UserError: there is no such model, or it cannot be loaded; in one line.
@@ -39,4 +47,10 @@ def load(
   # Late: importing the package costs nothing and touches no device.
   from transformer_xl import pretrained
 
-  return pretrained.load(source, **options)
+  return pretrained.load(
+    source,
+    mem_len=mem_len,
+    segment_len=segment_len,
+    checkpoint=checkpoint,
+    parameters=parameters,
+  )

@@ -13,9 +13,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
+import types
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from absl import app
@@ -29,9 +28,16 @@ INTERRUPTION = "interrupted; the same command starts it again."
 INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
 # Device files of TPUs and GPUs on Linux.
 _ACCELERATORS = (
-  *("/dev/accel*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*", "/dev/kfd"),
+  "/dev/accel*",
+  "/dev/vfio/[0-9]*",
+  "/dev/nvidia[0-9]*",
+  "/dev/kfd",
 )
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
+
+
+def _ignore(number: int, frame: types.FrameType | None) -> None:
+  """Handles a signal that is answered elsewhere."""
 
 
 class Answers:
@@ -45,7 +51,7 @@ class Answers:
     self,
     numbers: tuple[signal.Signals, ...],
     answer: Callable[[signal.Signals], None],
-    handler: Callable[[int, Any], None] = lambda *_: None,
+    handler: Callable[[int, types.FrameType | None], None] = _ignore,
   ):
     """Replaces handlers; only in the main thread.
 
@@ -54,7 +60,8 @@ class Answers:
       answer: called in the thread for each that arrives.
       handler: called by Python, when it comes to it.
     """
-    self._numbers, self._answer = numbers, answer
+    self._numbers = numbers
+    self._answer = answer
     self._arrivals, self._wakeup = socket.socketpair()
     self._wakeup.setblocking(False)
     self._previous_wakeup = signal.set_wakeup_fd(
@@ -85,7 +92,8 @@ def use_huge_pages() -> None:
   XLA's temporary memory goes back to Linux after every call, and a CPU would
   fault it in again page by page. glibc only reads the setting when it starts.
   """
-  setting, given = "glibc.malloc.hugetlb", os.environ.get("GLIBC_TUNABLES", "")
+  setting = "glibc.malloc.hugetlb"
+  given = os.environ.get("GLIBC_TUNABLES", "")
   platforms = os.environ.get("JAX_PLATFORMS", "")
   accelerators = any(map(glob.glob, _ACCELERATORS))
   is_on_cpu = platforms == "cpu" if platforms else not accelerators
@@ -179,7 +187,7 @@ def transformer_xl() -> None:
 
 
 def words() -> str:
-  """How this command was started, up to its flags, as one would type it."""
+  """The words that start this command, up to its flags, as one types them."""
   own = _own_words()
   if own is None:
     return "transformer-xl"
@@ -207,7 +215,10 @@ def _is_own_process() -> bool:
 
 
 def _own_words() -> list[str] | None:
-  """How this process was started, up to the flags; None if not by them."""
+  """The words that started this process, up to the flags.
+
+  None if the flags are not the ones that the process was started with.
+  """
   count = len(sys.orig_argv) - len(sys.argv) + 1
   is_own = count >= 1 and sys.orig_argv[count:] == sys.argv[1:]
   return sys.orig_argv[:count] if is_own else None
@@ -280,15 +291,19 @@ def _one_line() -> Iterator[None]:
   try:
     yield
   except (errors.UserError, flags.Error) as error:
-    message, status = str(error), 2
+    message = str(error)
+    status = 2
   except errors.DivergenceError as error:
-    message, status = str(error), 1
+    message = str(error)
+    status = 1
   except KeyboardInterrupt:
-    message, status = INTERRUPTION, INTERRUPTED
+    message = INTERRUPTION
+    status = INTERRUPTED
   except Exception as error:
     if _is_lost_output(error) and drop_unread_output():
       sys.exit(1)
-    message, status = errors.refusal(error) or "", 1
+    message = errors.refusal(error) or ""
+    status = 1
     if (
       not message and isinstance(error, OSError) and error.filename is not None
     ):

@@ -47,8 +47,8 @@ _CPU_INFO = pathlib.Path("/proc/cpuinfo")
 def fast_dtype() -> str:
   """bfloat16 where the first device multiplies it in hardware, else float32.
 
-  TPUs do, NVIDIA GPUs from Ampere on, and x86-64 processors that list it in
-  /proc/cpuinfo.
+  The devices that do are TPUs, NVIDIA GPUs from Ampere on, and x86-64
+  processors that list it in /proc/cpuinfo.
   """
   device = jax.devices()[0]
   if device.platform == "cpu":

@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 import threading
-from typing import Any
+import types
 
 from absl import logging
 
@@ -50,7 +50,7 @@ def _label(record: stdlib_logging.LogRecord) -> bool:
   return True
 
 
-def _print_unraisable(problem) -> None:
+def _print_unraisable(problem: "sys.UnraisableHookArgs") -> None:
   """Prints what no code can catch, with two exceptions.
 
   After a save that failed, Tensorstore tells the end of other writes to a loop
@@ -73,7 +73,7 @@ def _repeat_interrupt() -> None:
   handler = signal.getsignal(signal.SIGINT)
   is_received = threading.Event()
 
-  def receive(number: int, frame: Any) -> None:
+  def receive(number: int, frame: types.FrameType | None) -> None:
     is_received.set()
     signal.signal(signal.SIGINT, handler)
     if callable(handler):

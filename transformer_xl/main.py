@@ -17,7 +17,10 @@ For example
       --config=enwik8_large --workdir=runs/plan
 """
 
+import types
+
 from transformer_xl import command_line
+from transformer_xl.config import training_fields
 
 if __name__ == "__main__":  # Before the imports that take long.
   command_line.use_huge_pages()
@@ -25,7 +28,6 @@ if __name__ == "__main__":  # Before the imports that take long.
 
 import importlib
 import os
-from typing import Any
 
 from absl import flags
 from absl import logging
@@ -45,7 +47,7 @@ from transformer_xl.workdir import compile_cache
 # The module of each mode and its function, loaded when the mode is run.
 MODES = {
   "train": ("training.loop", "train"),
-  "eval": ("evaluation.dynamic.evaluate", "run"),
+  "eval": ("evaluation.evaluate", "run"),
   "generate": ("text.generate", "run"),
   "score": ("text.score", "run"),
   "plan": ("planning.plan", "run"),
@@ -115,17 +117,47 @@ def main(argv: list[str]) -> None:
   closing.log_files(workdir, before)
 
 
-def _train(config, workdir: str) -> bool:
+def _train(config: schema.ExperimentConfig, workdir: str) -> bool:
   """Trains, and runs the modes that follow; False if a signal came."""
   _warn_of_overfitting(config)
+  for mode in config.train.finish_with:
+    _check_later(mode, config)
   if not _run("train", config, workdir):
     return False
   command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
   if config.train.finish_with:
     _share(workdir)
+
+  failures = []
   for mode in config.train.finish_with:
-    _run(mode, config, workdir)
+    try:
+      _run(mode, config, workdir)
+    except errors.UserError as error:  # The modes after it can still run.
+      failures.append(f"--mode={mode}: {error}")
+      logging.error("--mode=%s after training: %s", mode, error)
+  if failures:
+    raise errors.UserError(
+      "training has finished, but not what was to follow it. "
+      + " ".join(failures)
+    )
   return True
+
+
+def _check_later(mode: str, config: schema.ExperimentConfig) -> None:
+  """Raises a UserError if a mode could not run after training.
+
+  What a mode needs besides the checkpoint is there before the first update, so
+  nobody has to train first to learn that it is missing.
+  """
+  check = getattr(_module(mode), "check", None)
+  if check is None:
+    return
+  try:
+    check(config)
+  except errors.UserError as error:
+    raise errors.UserError(
+      f"{mode} in train.finish_with could not run: {error}"
+    ) from None
 
 
 def _share(workdir: str) -> None:
@@ -163,8 +195,10 @@ def _start_devices(attention: str) -> None:
   device = jax.devices()[0]
   logging.info(
     "%d x %s, process %d of %d.",
-    *(jax.device_count(), device.device_kind),
-    *(jax.process_index(), jax.process_count()),
+    jax.device_count(),
+    device.device_kind,
+    jax.process_index(),
+    jax.process_count(),
   )
   if attention == "pallas" and device.platform != "tpu" and not plans:
     logging.warning(
@@ -192,7 +226,7 @@ def with_dtype(
   return load.replaced(config, {"model.dtype": dtype})
 
 
-def _prepare_data(data) -> None:
+def _prepare_data(data: training_fields.DataConfig) -> None:
   """Prepares a dataset that is missing, in the first process for all."""
   import jax
   from jax.experimental import multihost_utils
@@ -212,9 +246,10 @@ def _prepare_data(data) -> None:
     storage.forget(data.dataset_dir)
 
 
-def _warn_of_overfitting(config) -> None:
+def _warn_of_overfitting(config: schema.ExperimentConfig) -> None:
   """Warns of a run on other text than a benchmark that may overfit it."""
-  data, train = config.data, config.train
+  data = config.data
+  train = config.train
   if data.name in token_file.BENCHMARKS:
     return
   values = vars(config.model).items()
@@ -233,17 +268,27 @@ def _warn_of_overfitting(config) -> None:
     logging.warning(
       "This run reads the %d training tokens of %s %.1f times and may overfit "
       "them; --config.train.num_steps=%d reads them %d times.",
-      *(num_tokens, data.name, reads),
-      *(_MANY_READS * num_tokens // per_update, _MANY_READS),
+      num_tokens,
+      data.name,
+      reads,
+      _MANY_READS * num_tokens // per_update,
+      _MANY_READS,
     )
 
 
-def _run(mode: str, config, workdir: str) -> Any:
-  module, function = MODES[mode]
+def _module(mode: str) -> types.ModuleType:
+  """The module of a mode, loaded only now."""
+  name, _ = MODES[mode]
+  return importlib.import_module(f"transformer_xl.{name}")
+
+
+def _run(mode: str, config: schema.ExperimentConfig, workdir: str) -> object:
+  """Runs the function of a mode, and returns what it returns."""
+  _, function = MODES[mode]
   options = {"topology": _TOPOLOGY.value} if mode == "plan" else {}
-  loaded = importlib.import_module(f"transformer_xl.{module}")
+  run_mode = getattr(_module(mode), function)
   try:
-    return getattr(loaded, function)(config, workdir, **options)
+    return run_mode(config, workdir, **options)
   except RuntimeError as error:
     from transformer_xl.planning import shortage
 

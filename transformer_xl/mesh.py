@@ -1,16 +1,14 @@
 """The device mesh, and how arrays are sharded over its axes.
 
 Lanes are sharded over `data` and `fsdp`; parameters and optimizer state over
-`fsdp`; heads, feed-forward width and vocabulary over `tensor`. Memory
-says itself how it is sharded, by a method `partition_specs`.
+`fsdp`; heads, feed-forward width and vocabulary over `tensor`. The states of
+layers have a method `partition_specs`, which says how they are sharded.
 """
 
 import functools
 import math
 import re
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -26,7 +24,8 @@ LANES = ("data", "fsdp")
 
 # Tables are sharded by words, or by width where the devices do not divide the
 # words. They are never padded, so that parameter counts are the published ones.
-_BY_WORDS, _BY_WIDTH = P(("tensor", "fsdp")), P("tensor", "fsdp")
+_BY_WORDS = P(("tensor", "fsdp"))
+_BY_WIDTH = P("tensor", "fsdp")
 # A table that is narrower than the chip's tiles is not sharded by width: it is
 # small, and sharding it makes every chip gather the gradients of all lanes'
 # embeddings (docs/tpu.md).
@@ -34,25 +33,27 @@ _NARROW = 128
 # The first rule that matches the end of a path applies, and of its choices the
 # first one with the smallest shards. Layers are stacked, so their arrays have
 # one more axis in front.
-RULES: tuple[tuple[Any, ...], ...] = (
+RULES: tuple[tuple[str, *tuple[P, ...]], ...] = (
   (r"(embedding/table|softmax/kernel)_\d+$", _BY_WORDS, _BY_WIDTH),
   (r"softmax/bias$", _BY_WORDS),
   (r"projection_\d+$", P(None, "fsdp")),
-  (r"attention/(query|key|value|position)$", P(None, "fsdp", "tensor")),
-  (r"feed_forward/in_kernel$", P(None, "fsdp", "tensor")),
-  (r"(attention/output|feed_forward/out_kernel)$", P(None, "tensor", "fsdp")),
-  (r"compression_kernel$", P(None, None, None, "fsdp")),
-  (r"(attention/\w+|feed_forward/in)_bias$", P(None, "tensor")),
-  (r"layers_\d+/(.*/)?kernel$", P("fsdp")),  # Of recurrent networks.
+  (r"layers/\w+/(query|key|value|position)$", P(None, "fsdp", "tensor")),
+  (r"feed_forward\w*/in_kernel$", P(None, "fsdp", "tensor")),
+  (r"(layers/\w+/output|/out_kernel)$", P(None, "tensor", "fsdp")),
+  (r"layers/\w+/(content|position|in)_bias$", P(None, "tensor")),
+  (r"layers/.*/kernel$", P(None, "fsdp")),  # Of other mixers.
 )
 _ONE_LAYER = re.compile(r"\.layers/\[\d+\]/\w")  # Without a stacked axis.
 
+AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
+AnyArray = jax.Array | jax.ShapeDtypeStruct
+
 
 def make_mesh(
-  config: Any,
+  config: mesh_axes.Wanted,
   *,
   demand: mesh_axes.Demand = mesh_axes.SMALL,
-  devices: Sequence[Any] | None = None,
+  devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Mesh:
   """Makes the mesh of all devices, or of those given.
 
@@ -68,19 +69,23 @@ def make_mesh(
   axes = mesh_axes.choose(
     config, demand, num_devices=len(devices), num_slices=slices
   )
-  # For v5p:4x8x8, an axis of 2 is a part of 4.
-  options: Any = {"devices": devices, "allow_split_physical_axes": True}
+  # Physical axes may be split: for v5p:4x8x8, an axis of 2 is a part of 4.
   if slices > 1:
     grid = mesh_utils.create_hybrid_device_mesh(
-      (axes.data // slices, axes.fsdp, axes.tensor), (slices, 1, 1), **options
+      (axes.data // slices, axes.fsdp, axes.tensor),
+      (slices, 1, 1),
+      devices=devices,
+      allow_split_physical_axes=True,
     )
   else:
-    grid = mesh_utils.create_device_mesh(axes, **options)
+    grid = mesh_utils.create_device_mesh(
+      axes, devices=devices, allow_split_physical_axes=True
+    )
   types = (jax.sharding.AxisType.Auto,) * len(AXES)
   return jax.sharding.Mesh(grid, AXES, axis_types=types)
 
 
-def num_slices(devices: Sequence[Any]) -> int:
+def num_slices(devices: Sequence[jax.Device]) -> int:
   """Number of TPU slices; other devices count as one."""
   if not devices[0].device_kind.startswith("TPU"):
     return 1
@@ -95,13 +100,16 @@ def describe(mesh: jax.sharding.Mesh, lanes: int, *, parts: int = 1) -> str:
   return f"Mesh of {mesh.size} devices: {axes}; {padded} lanes{empty}."
 
 
-def num_shards(mesh: Any) -> int:
+def num_shards(mesh: AnyMesh) -> int:
   """Number of shards of a batch of lanes."""
   return math.prod(mesh.shape[name] for name in LANES)
 
 
-def padded_lanes(mesh: Any, lanes: int, *, parts: int = 1) -> int:
-  """Lanes with the empty ones that fill every shard of each of the parts."""
+def padded_lanes(mesh: AnyMesh, lanes: int, *, parts: int = 1) -> int:
+  """The number of lanes with the empty ones that fill up every shard.
+
+  Each of the `parts` has shards of its own to fill.
+  """
   group = num_shards(mesh) * parts
   return math.ceil(lanes / group) * group
 
@@ -124,15 +132,15 @@ def lanes(mesh: jax.sharding.Mesh) -> NamedSharding:
 def parameters(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
   """Shardings of parameters, trees that repeat their paths, and memory.
 
-  A node with a method `partition_specs` is sharded as it says: it returns a
-  tree of the same structure.
+  A node with a method `partition_specs` is sharded by the specs that the method
+  returns, a tree of the same structure.
   """
   dividing = functools.partial(_dividing, mesh)
 
-  def knows(node):
+  def knows(node: shapes.PyTree) -> bool:
     return hasattr(node, "partition_specs")
 
-  def shard(path, leaf):
+  def shard(path: jax.tree_util.KeyPath, leaf: shapes.PyTree) -> shapes.PyTree:
     if knows(leaf):
       return jax.tree.map(dividing, leaf, leaf.partition_specs())
     name = "/".join(str(getattr(key, "key", key)) for key in path)
@@ -157,7 +165,7 @@ def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
   Lanes take `data` and `fsdp`, so a copy can only be sharded over `tensor`.
   """
 
-  def shard(sharding):
+  def shard(sharding: NamedSharding) -> NamedSharding:
     kept = (
       tuple(name for name in _names(axes) if name not in LANES) or None
       for axes in sharding.spec
@@ -170,7 +178,7 @@ def lane_copies(mesh: jax.sharding.Mesh, tree: shapes.PyTree) -> shapes.PyTree:
 def placed(tree: shapes.PyTree, shardings: shapes.PyTree) -> shapes.PyTree:
   """Shapes and types with shardings, to compile for or to restore into."""
 
-  def place(leaf, sharding):
+  def place(leaf: AnyArray, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
   return jax.tree.map(place, tree, shardings)
@@ -198,18 +206,21 @@ def lane_groups(lanes: int) -> int:
   return math.prod(mesh.shape[name] for name in names)
 
 
-def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, Any] | None:
+def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, str] | None:
   """Options for the TPU compiler, which sharded parameters need.
 
-  By default it multiplies by a sharded matrix one shard at a time. According to
-  its own estimate, projections are then several times slower (docs/kernels.md).
+  By default the compiler multiplies by a sharded matrix one shard at a time.
+  According to its own estimate, projections are then several times slower
+  (docs/kernels.md).
   """
   if not mesh.devices.flat[0].device_kind.startswith("TPU"):
     return None
   return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
-def _dividing(mesh, array, spec) -> NamedSharding:
+def _dividing(
+  mesh: jax.sharding.Mesh, array: AnyArray, spec: P
+) -> NamedSharding:
   """Shards only those axes that the devices divide."""
   padded = (*spec, *[None] * (array.ndim - len(spec)))
   found = (
@@ -219,6 +230,6 @@ def _dividing(mesh, array, spec) -> NamedSharding:
   return NamedSharding(mesh, P(*found))
 
 
-def _names(axes) -> list[str]:
+def _names(axes: str | tuple[str, ...] | None) -> list[str]:
   """The mesh axes in one entry of a PartitionSpec."""
   return [] if axes is None else np.atleast_1d(axes).tolist()

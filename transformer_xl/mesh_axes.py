@@ -14,12 +14,24 @@ Several slices are data parallel: `fsdp` and `tensor` stay inside a slice.
 
 import math
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from transformer_xl import errors
 
 CHOSEN = -1
+
+
+class Wanted(Protocol):
+  """Number of devices along each axis, or CHOSEN; see `schema.MeshConfig`."""
+
+  @property
+  def data(self) -> int: ...
+
+  @property
+  def fsdp(self) -> int: ...
+
+  @property
+  def tensor(self) -> int: ...
 
 
 class Axes(NamedTuple):
@@ -31,9 +43,9 @@ class Axes(NamedTuple):
 
 
 class Demand(NamedTuple):
-  """What a program puts on the devices."""
+  """The sizes of a program that decide how many devices each axis has."""
 
-  lanes: int = 1  # Read at the same time.
+  lanes: int = 1  # That are read at the same time.
   width: int = 1  # What `fsdp` must divide.
   heads: int = 1  # What `tensor` must divide.
   state_bytes: int = 0  # Arrays that `fsdp` and `tensor` split.
@@ -44,13 +56,14 @@ SMALL = Demand()  # Needs nothing but data parallelism.
 
 
 def choose(
-  config: Any, demand: Demand, *, num_devices: int, num_slices: int = 1
+  config: Wanted, demand: Demand, *, num_devices: int, num_slices: int = 1
 ) -> Axes:
   """Fills in the axes that are -1 in `config` (`schema.MeshConfig`).
 
   Raises:
-    UserError: the given axes cannot use all devices, or those inside a slice do
-      not divide its devices.
+    UserError: the given axes cannot use all devices, those inside a slice do
+      not divide its devices, or they leave more devices to a chosen axis than
+      can split the matrices.
   """
   given = Axes(config.data, config.fsdp, config.tensor)
   fixed = [size for size in given if size != CHOSEN]
@@ -58,7 +71,8 @@ def choose(
   if rest or (len(fixed) == len(given) and free > 1):
     raise errors.UserError(_must_use_all(given, num_devices))
   in_slice = num_devices // num_slices
-  _, fsdp, tensor = given
+  fsdp = given.fsdp
+  tensor = given.tensor
   takes_rest = given.data != CHOSEN
   if tensor == CHOSEN:
     room = math.gcd(free, in_slice // max(fsdp, 1), demand.heads)
@@ -71,6 +85,9 @@ def choose(
     most = demand.most_bytes * tensor
     fsdp = _smallest(room, lambda n: demand.state_bytes <= most * n)
     fsdp = free if takes_rest else fsdp
+  if demand != SMALL:
+    _require_split(given.fsdp, "fsdp", fsdp, "the model's width", demand.width)
+    _require_split(given.tensor, "tensor", tensor, "its heads", demand.heads)
   if in_slice % (fsdp * tensor):
     raise errors.UserError(
       f"mesh.fsdp={fsdp} x mesh.tensor={tensor} must divide the {in_slice} "
@@ -78,6 +95,17 @@ def choose(
       "--config.mesh.fsdp or --config.mesh.tensor."
     )
   return Axes(num_devices // (fsdp * tensor), fsdp, tensor)
+
+
+def _require_split(
+  given: int, axis: str, size: int, of_what: str, divided: int
+) -> None:
+  """Raises a UserError if the rest of the devices cannot split matrices."""
+  if given == CHOSEN and divided % size:
+    raise errors.UserError(
+      f"the other axes leave {size} devices to mesh.{axis}, which must divide "
+      f"{of_what}, {divided}: set --config.mesh.data=-1, or other axes."
+    )
 
 
 def _smallest(number: int, is_enough: Callable[[int], bool]) -> int:

@@ -11,13 +11,12 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import jaxtyping as jt
 import numpy as np
 from absl import logging
+from numpy.typing import ArrayLike
 
 from transformer_xl import errors
 from transformer_xl import log_lines
@@ -28,7 +27,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import import_run
 from transformer_xl.importers import vocabulary as imported_vocabulary
-from transformer_xl.model import kinds
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import generate as generate_lib
 from transformer_xl.text import hidden_states as hidden_states_lib
 from transformer_xl.text import inputs
@@ -53,11 +52,11 @@ class PretrainedModel:
 
   @property
   def vocabulary(self) -> vocabulary_lib.Vocabulary:
-    """Has `encode(text)`, `decode(ids)` and `size`."""
+    """The vocabulary, with `encode(text)`, `decode(ids)` and `size`."""
     return self.trained.vocabulary
 
   def score(
-    self, texts: Sequence[str], **options: Any
+    self, texts: Sequence[str], **options: object
   ) -> list[score_lib.TextScore]:
     """Scores each text; the others in the batch do not matter.
 
@@ -67,12 +66,12 @@ class PretrainedModel:
     """
     if isinstance(texts, str):
       raise errors.UserError("score takes a list: model.score([text]).")
-    chosen = self._options("score", options)
+    chosen = self._with_options("score", options).score
     entries = [inputs.Text(text, chosen.memory) for text in texts]
     return score_lib.score(self.trained, entries, chosen)
 
   def generate(
-    self, prompt: str, *, seed: int | None = None, **options: Any
+    self, prompt: str, *, seed: int | None = None, **options: object
   ) -> generate_lib.Generation:
     """Continues a prompt.
 
@@ -83,15 +82,22 @@ class PretrainedModel:
         the other fields of `config.generate`.
     """
     for _, found in self._generate(prompt, seed, options):
-      result = found
-    return result
+      if found is not None:
+        return found
+    raise AssertionError("the last piece comes with all samples")
 
   def stream(
-    self, prompt: str, *, seed: int | None = None, **options: Any
+    self, prompt: str, *, seed: int | None = None, **options: object
   ) -> Iterator[str]:
-    """`generate`, as an iterator over pieces of the first sample's text.
+    """Continues a prompt, and yields pieces of the first sample's text.
 
-    A piece comes every `tokens_per_call` tokens; joined they are the text.
+    A piece comes every `tokens_per_call` tokens; all pieces joined are the text
+    that `generate` returns.
+
+    Args:
+      prompt: the text to continue, of any length.
+      seed: of the random numbers; by default that of the run.
+      **options: fields of `config.generate`, such as `num_tokens`.
     """
     pieces = self._generate(prompt, seed, options)
     return (piece for piece, _ in pieces if piece)
@@ -112,14 +118,17 @@ class PretrainedModel:
     """
     return hidden_states_lib.read(self.trained, text, layers)
 
-  def init_state(self, batch_size: int = 1) -> kinds.State:
+  def init_state(self, batch_size: int = 1) -> reader_lib.State:
     """The memory of B lanes before their first token, for `step`."""
     reader, frozen = self._tokens
     return language_model.start(reader, frozen, batch_size)
 
   def step(
-    self, state: kinds.State, tokens: Any, resets: Any = None
-  ) -> tuple[kinds.State, jt.Float[shapes.Array, "B T V"]]:
+    self,
+    state: reader_lib.State,
+    tokens: ArrayLike,
+    resets: ArrayLike | None = None,
+  ) -> tuple[reader_lib.State, jt.Float[shapes.Array, "B T V"]]:
     """Reads the next tokens of each lane; any number may be read at a time.
 
     Args:
@@ -131,42 +140,49 @@ class PretrainedModel:
     Returns:
       The next state, and the log-probabilities of every next token.
     """
-    tokens, lanes = np.asarray(tokens), state.num_lanes
-    if tokens.ndim != 2 or len(tokens) != lanes:
+    ids = np.asarray(tokens)
+    lanes = state.num_lanes
+    if ids.ndim != 2 or len(ids) != lanes:
       raise errors.UserError(
-        f"tokens have the shape {tokens.shape}, but the state has {lanes} "
+        f"tokens have the shape {ids.shape}, but the state has {lanes} "
         f"lanes: pass ids [{lanes}, T]."
       )
-    least, most = tokens.min(initial=0), tokens.max(initial=0)
+    least = ids.min(initial=0)
+    most = ids.max(initial=0)
     size = self.vocabulary.size
-    if tokens.dtype.kind not in "iu" or least < 0 or most >= size:
+    if ids.dtype.kind not in "iu" or least < 0 or most >= size:
       raise errors.UserError(
         f"tokens must be integers from 0 to {size - 1}; these are "
-        f"{tokens.dtype} from {least} to {most}."
+        f"{ids.dtype} from {least} to {most}."
       )
-    resets = None if resets is None else np.asarray(resets, bool)
-    if resets is not None and resets.shape != tokens.shape:
+    starts = None if resets is None else np.asarray(resets, bool)
+    if starts is not None and starts.shape != ids.shape:
       raise errors.UserError(
-        f"resets have the shape {resets.shape}, tokens {tokens.shape}; pass "
+        f"resets have the shape {starts.shape}, tokens {ids.shape}; pass "
         "one for each token."
       )
     reader, frozen = self._tokens
-    ids = tokens.astype(np.int32)
-    return streaming.step(frozen, state, ids, resets, reader=reader)
+    ids = ids.astype(np.int32)
+    return streaming.step(frozen, state, ids, starts, reader=reader)
 
   @functools.cached_property
-  def _tokens(self) -> tuple[kinds.Reader, shapes.PyTree]:
-    """What reads single tokens."""
-    reader, frozen = self.trained.reader, self.trained.frozen
+  def _tokens(self) -> tuple[reader_lib.Reader, shapes.PyTree]:
+    """The reader of single tokens, and its parameters."""
+    reader = self.trained.reader
+    frozen = self.trained.frozen
     return reader.for_tokens(frozen, self.trained.start(1))[:2]
 
-  def _generate(self, prompt, seed, options):
-    chosen = self._options("generate", options)
+  def _generate(
+    self, prompt: str, seed: int | None, options: Mapping[str, object]
+  ) -> Iterator[tuple[str, generate_lib.Generation | None]]:
+    chosen = self._with_options("generate", options).generate
     seed = self.config.seed if seed is None else seed
     return generate_lib.generate(self.trained, prompt, chosen, seed=seed)
 
-  def _options(self, group: str, values: dict[str, Any]) -> Any:
-    """The run's group of settings with some changed."""
+  def _with_options(
+    self, group: str, values: Mapping[str, object]
+  ) -> schema.ExperimentConfig:
+    """The run's configuration with other values in a group of settings."""
     for name in values:
       if name in language_model.LENGTHS:
         raise errors.UserError(
@@ -176,7 +192,7 @@ class PretrainedModel:
       if name in _FILES:
         raise errors.UserError(f"{name} is for commands only; pass the text.")
     changes = {f"{group}.{name}": value for name, value in values.items()}
-    return getattr(load_lib.changed(self.config, changes), group)
+    return load_lib.changed(self.config, changes)
 
 
 def load(
@@ -184,7 +200,6 @@ def load(
   *,
   mem_len: int | None = None,
   segment_len: int | None = None,
-  compressed_len: int | None = None,
   checkpoint: str | int | None = None,
   parameters: str | None = None,
 ) -> PretrainedModel:
@@ -197,8 +212,6 @@ def load(
     mem_len: length of the memory in tokens; by default `config.score.mem_len`.
     segment_len: tokens that are read at once; by default
       `config.score.segment_len`.
-    compressed_len: length of the compressed memory in slots; by default
-      `config.score.compressed_len`.
     checkpoint: of a run: latest, best, or the number of its step.
     parameters: of a run: raw, ema or asgd.
 
@@ -216,7 +229,6 @@ def load(
   given = {
     "score.mem_len": mem_len,
     "score.segment_len": segment_len,
-    "score.compressed_len": compressed_len,
     "eval.checkpoint": None if checkpoint is None else str(checkpoint),
     "eval.parameters": parameters,
   }

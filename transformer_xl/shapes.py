@@ -1,17 +1,18 @@
 """Letters of array shapes, and array types named by them.
 
-    B lanes              parallel streams of text, one row of memory each
+    B lanes              parallel streams of text, each with its own memory
     T segment length     tokens processed at once
     U targets            the last of them, or all, which are predicted from
-    M memory length      cached positions that a layer can attend to
+    M memory length      remembered positions that a layer can attend to
     K context length     M + T, the keys that a query could see
     S segments           consecutive segments in one compiled call
-    N layers, D model width, H heads, Dh head width, F feed-forward width
-    E embedding width    of one cluster; V vocabulary, R relative positions
+    N layers, P places in the pattern of layers, D model width, H heads, Dh head
+    width, F feed-forward width, R slots of a ring
+    E embedding width    of one cluster; V vocabulary
 
-Tokens are [B, T], heads [B, T, H, Dh], scores [B, H, T, K] and the memory of
-all layers is one array [N, B, M, D], or one for each group of layers that
-remember equally much.
+Tokens are [B, T], heads [B, T, H, Dh] and scores [B, H, T, K]. What a layer
+remembers has lanes first, [B, ...]. In the state of a network the turns of the
+pattern are in front, [N / P, B, ...].
 """
 
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import jaxtyping as jt
 
 Array = jt.Array
+# A tree of arrays, or of what stands for them: shapes, shardings, specs.
 PyTree = Any
 
 Tokens = jt.Int[Array, "B T"]
@@ -29,9 +31,7 @@ Resets = jt.Bool[Array, "B T"]
 Reach = jt.Int[Array, "B T"]
 Losses = jt.Float[Array, "B U"]
 Hidden = jt.Float[Array, "B T D"]
-Context = jt.Float[Array, "B K D"]  # Memory, then segment.
 LayerMemory = jt.Float[Array, "B M D"]
-Hiddens = jt.Float[Array, "N B M D"] | tuple[jt.Float[Array, "_ B _ D"], ...]
 Positions = jt.Float[Array, "K D"]
 Queries = jt.Float[Array, "B T H Dh"]
 Keys = jt.Float[Array, "B K H Dh"]

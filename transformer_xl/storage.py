@@ -18,7 +18,6 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
 import fsspec
 from absl import logging
@@ -63,7 +62,8 @@ class _Copy:
     for path in paths:
       if path.is_dir() or path.suffix in _TEMPORARY:
         continue
-      name, state = str(path.relative_to(root)), _state(path)
+      name = str(path.relative_to(root))
+      state = _state(path)
       if self._published.get(name) != state:
         with path.open("rb") as file, (self._address / name).open("wb") as to:
           shutil.copyfileobj(file, to)
@@ -194,7 +194,8 @@ def cached(folder: str, name: str, sha256: str) -> str:
   """
   if not is_bucket(folder):
     return os.path.join(folder, name)
-  source, target = f"{absolute(folder)}/{name}", cache() / sha256 / name
+  source = f"{absolute(folder)}/{name}"
+  target = cache() / sha256 / name
   if not target.exists():
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{secrets.token_hex(4)}.part")
@@ -234,7 +235,7 @@ def create_text(path: str, text: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-  """Writes a file in UTF-8 as `write_bytes` does."""
+  """Writes a file in UTF-8, completely or not at all; see `write_bytes`."""
   write_bytes(path, text.encode())
 
 
@@ -290,14 +291,14 @@ def _copy(address: str) -> _Copy:
   return _copies[address]
 
 
-def _filesystem() -> Any:
+def _filesystem() -> fsspec.AbstractFileSystem:
   return fsspec.filesystem("gs")
 
 
 def _files(
   folder: str, *, leave_out: tuple[str, ...] = _NOT_COPIED
 ) -> Iterator[str]:
-  """Paths, inside a folder, of its files and those of its folders."""
+  """Paths, inside a folder, of all files in it and in its folders."""
   for name, is_folder in _entries(folder):
     if leave_out and (name in leave_out or name[0] == "."):
       continue

@@ -19,9 +19,18 @@ from transformer_xl import errors
 # Tests, tables and generated text, third-party packages, and files that differ
 # between builds of the same Python.
 _LEFT_OUT = (
-  *("__phello__", "__pycache__", "dist-packages", "encodings", "ensurepip"),
-  *("idle_test", "lib-dynload", "lib2to3", "pydoc_data", "site-packages"),
-  *("test", "tests"),
+  "__phello__",
+  "__pycache__",
+  "dist-packages",
+  "encodings",
+  "ensurepip",
+  "idle_test",
+  "lib-dynload",
+  "lib2to3",
+  "pydoc_data",
+  "site-packages",
+  "test",
+  "tests",
 )
 _MACHINE_FILES = ("config-", "_sysconfigdata", "sitecustomize")
 

@@ -8,7 +8,6 @@ the newer of two values.
 import functools
 import io
 import pathlib
-from typing import Any
 
 import numpy as np
 
@@ -85,10 +84,21 @@ def _check(chosen: dict[str, int]) -> None:
 
 
 def _pieces(
-  index: int, share: float, *, seed: int, num_tokens: int, **options: Any
+  index: int,
+  share: float,
+  *,
+  seed: int,
+  num_tokens: int,
+  num_keys: int,
+  max_distance: int,
 ) -> piece.Pieces:
   generator = np.random.default_rng([seed, index])
-  data = text(round(share * num_tokens), generator, **options)
+  data = text(
+    round(share * num_tokens),
+    generator,
+    num_keys=num_keys,
+    max_distance=max_distance,
+  )
   return piece.cut(io.BytesIO(data.encode()), origin=recall.NAME)
 
 
@@ -104,7 +114,8 @@ def text(
   The logarithm of the distance is distributed uniformly.
   """
   words = [recall.FILLER] * num_tokens
-  room, ratio = [recall.FILLER] * 2, max_distance / SHORTEST
+  room = [recall.FILLER] * 2
+  ratio = max_distance / SHORTEST
   free = [*recall.KEYS[:num_keys]]
   resting: dict[int, str] = {}  # By the end of their rest.
   for place in range(num_tokens):

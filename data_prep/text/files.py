@@ -14,9 +14,29 @@ from transformer_xl import errors
 
 _PROSE = (".md", ".rst", ".adoc", ".org", ".tex")
 _CODE = (
-  *(".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".java", ".jl", ".js"),
-  *(".kt", ".lua", ".php", ".pl", ".py", ".r", ".rb", ".rs", ".scala", ".sh"),
-  *(".sql", ".swift", ".ts"),
+  ".c",
+  ".h",
+  ".cc",
+  ".cpp",
+  ".hpp",
+  ".cs",
+  ".go",
+  ".java",
+  ".jl",
+  ".js",
+  ".kt",
+  ".lua",
+  ".php",
+  ".pl",
+  ".py",
+  ".r",
+  ".rb",
+  ".rs",
+  ".scala",
+  ".sh",
+  ".sql",
+  ".swift",
+  ".ts",
 )
 SUFFIXES = splits_lib.DATA_SUFFIXES + _PROSE + _CODE
 # Folders of programs; those whose names begin with a dot are skipped as well.

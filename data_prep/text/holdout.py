@@ -8,7 +8,7 @@ the end of the corpus, cut after a line.
 import functools
 import itertools
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from data_prep import corpus
 from data_prep import piece as piece_lib
@@ -33,8 +33,10 @@ def of_splits(
   valid_fraction: float | None,
   test_fraction: float | None,
   tokenizer: tokenizer_lib.Tokenizer,
-  options: dict[str, Any],
-  **fields: Any,
+  name: str,
+  source: Mapping[str, object],
+  fingerprint: Callable[[], str],
+  options: Mapping[str, object],
 ) -> corpus.Corpus:
   """Returns a corpus; `divide` is applied if it has training text alone.
 
@@ -57,11 +59,13 @@ def of_splits(
   # Characters of validation text need an id, too; for words there is <unk>.
   train_alone = tokenizer.kind != "character" and "train" in splits
   return corpus.Corpus(
+    name=name,
     splits=splits,
     tokenizer=tokenizer,
+    source=source,
+    fingerprint=fingerprint,
     vocabulary_splits=("train",) if train_alone else tuple(splits),
     options=options,
-    **fields,
   )
 
 

@@ -11,7 +11,12 @@ from transformer_xl import errors
 # Formats that datasets come in; only these can be named for splits beside
 # other files of text, such as a README.md.
 DATA_SUFFIXES = (
-  *(".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet", ".arrow"),
+  ".txt",
+  ".txt.gz",
+  ".jsonl",
+  ".jsonl.gz",
+  ".parquet",
+  ".arrow",
 )
 _TABLES = (".parquet", ".arrow")
 # Files that lie beside a dataset and are not text of it, whatever their suffix.

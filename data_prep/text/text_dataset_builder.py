@@ -58,10 +58,9 @@ class Builder(builder.CorpusBuilder):
         f" and none is among the files that were found ({selection.report});"
         " leave it out."
       )
-    read = functools.partial(readers.read, field=field or "text")
     corpus = holdout.of_splits(
       {
-        s: functools.partial(read, paths)
+        s: functools.partial(readers.read, paths, field=field or "text")
         for s, paths in selection.splits.items()
       },
       valid_fraction=valid_fraction,

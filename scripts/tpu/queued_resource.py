@@ -6,10 +6,8 @@ A request and its only node have the same name.
 import contextlib
 import json
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from scripts.tpu import gcloud
 from transformer_xl import errors

@@ -11,7 +11,7 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import context_windows
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
+from transformer_xl.workdir import trained_model
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 
@@ -22,12 +22,13 @@ def make(data_dir, **updates):
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   mesh = mesh_lib.make_mesh(config.mesh)
   params = tiny.params(config.model)
-  subject = evaluate.Subject(config, mesh, params, 0, "byte")
-  return subject, np.asarray(file.tokens)
+  subject = trained_model.TrainedModel(config, mesh, params, step=0)
+  return subject, file
 
 
 def slow_loss(config, tokens, position, context_len):
   """Loss of the token at a position, given some tokens before it."""
+  tokens = np.asarray(tokens)
   known = tokens[None, position - context_len : position]
   lanes = oracle.start(config.model, batch_size=1, mem_len=0)
   params = tiny.params(config.model)
@@ -37,30 +38,35 @@ def slow_loss(config, tokens, position, context_len):
 
 @pytest.mark.parametrize("encoding", ["relative", "absolute"])
 def test_nothing_before_a_window_matters(data_dir, encoding):
-  subject, tokens = make(data_dir, **{"model.encoding": encoding})
+  subject, file = make(data_dir, **{"model.encoding": encoding})
   starts = np.array([0, 7, 50])
   with jax.set_mesh(subject.mesh):
     found = context_windows.losses(
-      subject, tokens, starts, length=9, wanted=np.arange(9)
+      subject, file, starts, length=9, wanted=np.arange(9)
     )
   for row, start in zip(found, starts, strict=True):
     expected = [
-      slow_loss(subject.config, tokens, start + length, length)
+      slow_loss(subject.config, file.tokens, start + length, length)
       for length in range(1, 10)
     ]
     np.testing.assert_allclose(row, expected, atol=ROUNDING)
 
 
-def test_a_sliding_window_scores_each_token_once(data_dir):
-  subject, tokens = make(data_dir)
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_sliding_window_scores_each_token_once(data_dir, resets):
+  subject, file = make(data_dir, **{"data.reset_at_documents": resets})
   with jax.set_mesh(subject.mesh):
     score = context_windows.score_sliding(subject, 8)
-  assert score.num_tokens == len(tokens) - 1
+  assert score.num_tokens == len(file.tokens) - 1
   # Windows move by two; the last moves by one, to the end of the text.
   contexts = [*range(1, 9), *[7, 8] * 70, 8]
-  assert len(contexts) == len(tokens) - 1
+  assert len(contexts) == len(file.tokens) - 1
+  if resets:  # Nothing before the document of the token that predicts it.
+    starts = file.documents
+    last = starts[np.searchsorted(starts, np.arange(149), "right") - 1]
+    contexts = np.minimum(contexts, 1 + np.arange(149) - last)
   expected = sum(
-    slow_loss(subject.config, tokens, position, context_len)
+    slow_loss(subject.config, file.tokens, position, context_len)
     for position, context_len in enumerate(contexts, start=1)
   )
   assert score.nll == pytest.approx(expected, rel=1e-6)
@@ -68,5 +74,5 @@ def test_a_sliding_window_scores_each_token_once(data_dir):
 
 def test_a_window_longer_than_the_text_is_one_line(data_dir):
   subject, _ = make(data_dir)
-  with pytest.raises(errors.UserError, match="more than the 149 pairs of test"):
+  with pytest.raises(errors.UserError, match="longer than the 149 pairs of te"):
     context_windows.score_sliding(subject, 150)

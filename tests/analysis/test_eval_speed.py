@@ -64,7 +64,9 @@ def test_memories_are_carried_and_give_the_same_losses(encoding):
   )
 
 
-def test_a_length_below_one_is_one_line(data_dir, tmp_path):
-  config = corpus.config(data_dir, **{"analysis.speed_lens": (0,)})
-  with pytest.raises(errors.UserError, match="at least 1: it has 0"):
+def test_layers_of_another_length_than_is_stated_are_one_line(
+  data_dir, tmp_path
+):
+  config = corpus.config(data_dir, **{"model.layers": ("attention:4",)})
+  with pytest.raises(errors.UserError, match="states how far a model attends"):
     eval_speed.run(config, str(tmp_path))

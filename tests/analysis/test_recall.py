@@ -18,8 +18,8 @@ from transformer_xl.config import load
 from transformer_xl.data import recall as recall_data
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import sums
-from transformer_xl.model import kinds
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
 
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 LONGEST = 32
@@ -102,9 +102,10 @@ def test_the_end_of_a_curve_is_where_it_first_falls_below_a_half():
 
 
 COMPRESSED = {
-  "model.compression": "mean",
-  "model.compression_rate": 5,
-  "eval.compressed_len": 2,
+  "model.layers": ("compressive",),
+  "model.compressive.function": "mean",
+  "model.compressive.rate": 5,
+  "model.compressive.slots": 2,
   "train.segment_len": 10,  # A multiple of the rate.
 }
 
@@ -130,7 +131,6 @@ def test_guesses_are_those_of_the_equations(data, tmp_path, lanes, compressed):
       tokens[None, start : start + 5],
       lane,
       mem_len=4,
-      compressed_len=config.eval.compressed_len,
     )
     part = slice(start, start + 5)
     targets = tokens[start + 1 : start + 6]
@@ -139,58 +139,56 @@ def test_guesses_are_those_of_the_equations(data, tmp_path, lanes, compressed):
     assert found.likeliest[part].tolist() == log_probs[0].argmax(-1).tolist()
 
 
+LIMITS = {"model.layers": ("attention:3", "attention")}
+WINDOW = {"eval.same_length": True, "model.same_length_window": "mem_len"}
+LONGER = {"eval.same_length": True}  # One key more: the token itself.
+
+
 @pytest.mark.parametrize(
   ("updates", "mem_len", "expected"),
   [
-    ({}, 10, 4 + 2 * 10),
-    ({}, 4, 4 + 4 + 5),
+    ({}, 7, 4 + 7 + 10),
+    ({}, 10, 4 + 10 + 10),
     ({}, 0, 4),
-    (COMPRESSED, 5, 4 + 2 * (5 + 2 * 5)),
     (COMPRESSED, 4, 4 + (4 + 2 * 5) + 15),
     (COMPRESSED, 0, 4),
-    ({"model.memory_lens": ((1, 5), (1, 0))}, 10, 4 + 5 + 10),
-    ({"model.memory_lens": ((1, 3), (1, 0))}, 8, 4 + 3 + 10),
-    ({"model.kind": "lstm", "eval.mem_len": (1,)}, 1, None),
+    (LIMITS, 8, 4 + 3 + 10),
+    (LONGER, 7, 7 + 7),
+    (WINDOW, 7, 6 + 6),
+    (WINDOW, 0, 4),
+    (LIMITS | LONGER, 8, 3 + 8),
+    ({"eval.context_len": 3}, 0, 3 + 4),
+    ({"model.layers": ("lstm", "attention")}, 1, None),
+    (COMPRESSED | LONGER, 4, None),
   ],
 )
-def test_a_query_reaches_through_the_memories_of_all_layers(
+def test_the_farthest_token_that_matters_is_at_the_reach(
   updates, mem_len, expected
 ):
-  values = {"train.mem_len": 1, "eval.segment_len": 5} | updates
-  config = load.from_config_dict(tiny.config_dict(**values))
-  assert recall.reach(config, mem_len) == expected
-
-
-@pytest.mark.parametrize(
-  ("updates", "mem_len"),
-  [
-    ({}, 7),
-    (COMPRESSED, 4),
-    ({"model.memory_lens": ((1, 3), (1, 0))}, 8),
-  ],
-  ids=["plain", "compressed", "memory_lens"],
-)
-def test_the_farthest_token_that_matters_is_at_the_reach(updates, mem_len):
   """The last guess of a segment depends on it, and on none before."""
   values = {"train.mem_len": 1, "eval.segment_len": 5} | updates
+  values |= {"eval.mem_len": (mem_len,)}
   config = load.from_config_dict(tiny.config_dict(**values))
-  model, end = sums.make_model(config), recall.reach(config, mem_len)
+  assert recall.reach(config, mem_len) == expected
+  if expected is None:
+    return
+  model = evaluator.make_network(config)
+  context_len = config.eval.context_len
   read = jax.jit(functools.partial(model.apply, method="log_probs"))
 
   def last(text):
-    memory = kinds.empty_memory(
-      config.model,
-      batch_size=1,
-      mem_len=mem_len,
-      compressed_len=config.eval.compressed_len,
+    memory = network.empty_state(
+      config.model, batch_size=1, mem_len=mem_len, step_len=5
     )
-    for part in np.split(text, 10, axis=1):
+    for start in range(context_len, 50 - 4, 5):
+      part = text[:, start - context_len : start + 5]
       params = {"params": tiny.params(config.model)}
       log_probs, memory = read(params, part, memory)
     return np.asarray(log_probs[0, -1])
 
   text = np.arange(50, dtype=np.int32)[None] % config.model.vocab_size
-  for distance, matters in ((end, True), (end + 1, False)):
+  text = text[:, : 50 - (50 - context_len) % 5]
+  for distance, matters in ((expected, True), (expected + 1, False)):
     changed = text.copy()
     changed[0, -1 - distance] += 1
     assert np.any(last(changed) != last(text)) == matters
@@ -200,19 +198,21 @@ def test_runs_are_compared_with_their_own_memories(data, tmp_path):
   data_dir, *_ = data
   group = {"analysis.group": (f"{tmp_path}/b",), "eval.mem_len": (4, 0)}
   config = runs.write(data_dir, tmp_path / "a", **RUN | COMPRESSED | group)
-  other = {"model.memory_lens": ((1, 3), (1, 0)), "eval.mem_len": (8,)}
+  limits = ("attention:3", "attention")
+  other = {"model.layers": limits, "eval.mem_len": (8,)}
   runs.write(data_dir, tmp_path / "b", **RUN | other)
   result = recall.run(config, str(tmp_path / "a"))
   curves = [(one["name"], one["mem_len"]) for one in result["curves"]]
   assert curves == [("a", 4), ("a", 0), ("b", 8)]
   memories = [
-    *("4 and 2 slots of 5 (mean)", "0", "8, memory_lens ((1, 3), (1, 0))"),
+    "4 in layers compressive (function mean, rate 5, slots 2)",
+    "0 in layers compressive",
+    "8 in layers attention:3,attention",
   ]
   _, labels = recall.draw(result).axes[0].get_legend_handles_labels()
   names = zip("aab", memories, strict=True)
   assert labels[:3] == [f"{name}, memory {text}" for name, text in names]
-  rows = recall.markdown(result).splitlines()[2:]
-  assert [row.split(" | ")[2] for row in rows] == memories
+  assert [row["memory"] for row in recall.table(result)] == memories
 
 
 def test_other_text_is_one_line(tmp_path):

@@ -14,18 +14,16 @@ from hypothesis import strategies as st
 
 from tests import corpus
 from tests import oracle
-from tests import oracle_recurrent
 from tests import tiny
 from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import recl
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
+from transformer_xl.workdir import trained_model
 
-LSTM = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
+LSTM = {"model.layers": ("lstm",), "train.mem_len": 1, "eval.mem_len": (1,)}
 ROUNDING = 1e-5  # Float32 against float64, see `conformance`.
 
 
@@ -100,7 +98,7 @@ def read(folder, contexts, **updates):
   )
   mesh = mesh_lib.make_mesh(config.mesh)
   params = tiny.params(config.model)
-  subject = evaluate.Subject(config, mesh, params, 0, "byte")
+  subject = trained_model.TrainedModel(config, mesh, params, step=0)
   return config, recl.measure(subject, contexts)
 
 
@@ -116,7 +114,7 @@ def tokens_of(config):
     ({"model.encoding": "relative"}, 5),
     ({"model.encoding": "absolute"}, 8),
     (LSTM, 5),
-    (LSTM | {"model.kind": "qrnn"}, 5),
+    (LSTM | {"model.layers": ("qrnn", "attention")}, 5),
   ],
 )
 def test_losses_are_those_of_single_tokens_with_a_truncated_context(
@@ -133,26 +131,26 @@ def test_losses_are_those_of_single_tokens_with_a_truncated_context(
   assert losses.shape == (3, 40)
   for index, token in itertools.product(range(3), [8, 9, 20, 47]):
     known = tokens[None, token - contexts[index] : token]
-    if config.model.has_attention:
-      memory = oracle.start(config.model, batch_size=1, mem_len=0)
-      log_probs, _ = oracle.segment(
-        params, config.model, known, memory, mem_len=0
-      )
-    else:
-      states = oracle_recurrent.start(config.model, batch_size=1)
-      log_probs, _ = oracle_recurrent.segment(
-        params, config.model, known, states
-      )
+    memory = oracle.start(config.model, batch_size=1, mem_len=0)
+    log_probs, _ = oracle.segment(
+      params, config.model, known, memory, mem_len=0
+    )
     actual = losses[index, token - 8]
     assert actual == pytest.approx(
       -log_probs[0, -1, tokens[token]], abs=ROUNDING
     )
 
 
-def test_absolute_positions_are_read_no_farther_than_in_training(folder):
-  absolute = {"model.encoding": "absolute", "train.segment_len": 5}
+@pytest.mark.parametrize("lengths", [(5, 0), (3, 2)])
+def test_absolute_positions_are_read_no_farther_than_in_training(
+  folder, lengths
+):
+  """Training reads a segment, and with it the text before that again."""
+  absolute = {"model.encoding": "absolute", "train.mem_len": 0}
+  absolute |= {"train.segment_len": lengths[0], "train.context_len": lengths[1]}
   _, losses = read(folder, [2, 5, 8], **absolute)
-  _, shorter = read(folder, [2, 5], **absolute)
+  whole = {"train.segment_len": 5, "train.context_len": 0}
+  _, shorter = read(folder, [2, 5], **absolute | whole)
   np.testing.assert_array_equal(losses[2], losses[1])
   # The tokens start after the longest context.
   np.testing.assert_allclose(losses[:2, :37], shorter[:, 3:], atol=ROUNDING)
@@ -163,14 +161,14 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
   contexts = [2, 6]
   config, losses = read(folder, contexts, **{"analysis.context": "attention"})
   tokens, params = tokens_of(config), tiny.params(config.model)
-  assert losses.shape == (2, len(tokens) - 6)
-  model = transformer_xl.TransformerXL(
-    config.model, clamp_len=0, same_length=False
-  )
+  assert losses.shape == (2, 40)
+  model = network.Network(config.model)
   step = jax.jit(functools.partial(model.apply, method="nll"))
   for index, context in enumerate(contexts):
     # Number of visible keys, including the token itself.
-    memory = kinds.empty_memory(config.model, batch_size=1, mem_len=context - 1)
+    memory = network.empty_state(
+      config.model, batch_size=1, mem_len=context - 1, step_len=1
+    )
     expected = []
     for token, target in itertools.pairwise(tokens):
       nll, memory = step(
@@ -180,17 +178,15 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
         memory,
       )
       expected.append(float(nll[0, 0]))
-    np.testing.assert_allclose(losses[index], expected[5:], atol=ROUNDING)
+    np.testing.assert_allclose(losses[index], expected[5:45], atol=ROUNDING)
 
 
-@pytest.mark.parametrize(
-  "updates",
-  [
-    {"model.memory_lens": ((1, 1), (1, 0))},
-    {"eval.context_len": 4, "eval.segment_len": 4, "eval.mem_len": (0,)},
-  ],
-)
-def test_no_other_length_changes_that_of_attention(folder, updates):
+def test_no_other_length_changes_that_of_attention(folder):
+  updates = {
+    "eval.context_len": 4,
+    "eval.segment_len": 4,
+    "eval.mem_len": (0,),
+  }
   contexts = [2, 6]
   attention = {"analysis.context": "attention"}
   _, expected = read(folder, contexts, **attention)
@@ -203,7 +199,41 @@ def test_with_one_layer_both_contexts_are_the_same(folder):
   one = {"model.num_layers": 1}
   _, exact = read(folder, contexts, **one)
   _, window = read(folder, contexts, **one, **{"analysis.context": "attention"})
-  np.testing.assert_allclose(exact, window[:, :40], atol=ROUNDING)
+  np.testing.assert_allclose(exact, window, atol=ROUNDING)
+
+
+def test_a_context_ends_where_a_document_starts(folder):
+  """One layer sees the same through windows and through memory."""
+  one = {"model.num_layers": 1, "data.reset_at_documents": True}
+  attention = one | {"analysis.context": "attention"}
+  _, exact = read(folder, [3, 7], **one)
+  _, window = read(folder, [3, 7], **attention)
+  np.testing.assert_allclose(exact, window, atol=ROUNDING)
+  _, across = read(folder, [3, 7], **{"model.num_layers": 1})
+  assert np.ptp(across - exact) > 0.01
+
+
+def test_members_of_a_group_are_evaluated_as_the_first_one(folder):
+  """Whatever was saved with them: temperature and average of the parameters."""
+  lengths = {
+    "analysis.context_start": 2,
+    "analysis.context_step": 3,
+    "analysis.context_stop": 5,
+    "analysis.num_tokens": 40,
+  }
+  hot = {"eval.temperature": (3.0,), "eval.parameters": "ema"}
+  runs.write(
+    f"{folder}/data", folder / "hot", **hot, **{"train.ema_decay": 0.5}
+  )
+  config = runs.write(
+    f"{folder}/data",
+    folder / "first",
+    **lengths,
+    **{"analysis.group": (f"{folder}/hot",)},
+  )
+  first, second = recl.run(config, f"{folder}/first")["models"]
+  assert first["perplexity"] == second["perplexity"]
+  assert first["parameters"] == second["parameters"] == "raw"
 
 
 def test_a_group_is_compared_and_drawn(folder):
@@ -249,6 +279,14 @@ def test_a_group_is_compared_and_drawn(folder):
     (
       LSTM | {"analysis.context": "attention"},
       "analysis.context=attention needs attention, which a model with model.",
+    ),
+    (
+      {"model.layers": ("attention:4",), "analysis.context": "attention"},
+      "analysis.context=attention states how far a model attends, which is not",
+    ),
+    (
+      {"analysis.context": "attention"},
+      "num_tokens=2000 with contexts up to 256 needs 2256 tokens and test has",
     ),
     (
       {

@@ -74,6 +74,7 @@ def tiny_case():
     yield "tiny"
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_this_version_is_compared_with_its_last_commit(
   tiny_case, tmp_path, capfd

@@ -26,25 +26,49 @@ def test_analyses_are_at_temperature_1(mode):
   rules.check_command(load.from_config_dict(config), "eval")
 
 
+@pytest.mark.parametrize("mode", ["ablation", "recall", "recl", "study"])
+@pytest.mark.parametrize(
+  "adapts", [{"eval.dynamic.kind": "sgd"}, {"eval.cache.size": 9}]
+)
+def test_what_is_evaluated_with_fixed_parameters_adapts_to_nothing(
+  mode, adapts
+):
+  ((name, value),) = adapts.items()
+  message = command_error(mode, **adapts)
+  assert f"fixed parameters, and {name} is {value}; set --config.{name}=" in (
+    message
+  )
+
+
+@pytest.mark.parametrize(
+  ("later", "updates"),
+  [
+    ("recl", {"eval.temperature": (3.0,)}),
+    ("recall", {"eval.cache.size": 9}),
+    ("attention", LSTM),
+    ("ablation", {"model.layers": ("compressive",)}),
+    ("eval_speed", {"model.layers": ("attention:4",)}),
+  ],
+)
+def test_training_is_refused_what_a_mode_after_it_would_be(later, updates):
+  finish = {"train.finish_with": ("eval", later)}
+  message = command_error("train", **updates, **finish)
+  assert message.startswith(f"{later} in train.finish_with ")
+  config = load.from_config_dict(tiny.config_dict(**updates, **finish))
+  rules.check_command(config, "eval")  # Which runs nothing afterwards.
+
+
+@pytest.mark.parametrize("mode", ["train", "ablation", "study"])
+def test_validations_that_read_text_again_have_no_memory(mode):
+  updates = {"eval.context_len": 4, "eval.mem_len": (0,), "train.mem_len": 8}
+  message = command_error(mode, **updates)
+  assert message.startswith("eval.context_len=4 is for models without memory")
+
+
 # A setting without effect, and the one that gives it an effect.
 NEEDED = [
-  ({"model.compression": "mean"}, {"train.compressed_len": 2}),
-  ({"model.compression": "mean"}, {"generate.compressed_len": 2}),
-  ({"model.compression": "mean"}, {"score.compressed_len": 2}),
-  (
-    {"model.compression_rate": 2},
-    {"model.compression": "max", "train.compressed_len": 2},
-  ),
-  (
-    {"train.compressed_len": 2, "train.mem_len": 0, "model.compression": "max"},
-    {"train.mem_len": 4},
-  ),
   ({"train.init_parameters": "ema"}, {"train.init_from": "run"}),
   ({"train.init_checkpoint": "best"}, {"train.init_from": "run"}),
-  (
-    {"model.memory_lens": ((1, 4),), "train.mem_len": 0},
-    {"train.mem_len": 8},
-  ),
   ({"train.weight_decay": 0.1}, {"train.optimizer": "adamw"}),
   (
     {"train.adam_b2": 0.5, "train.optimizer": "sgd"},
@@ -99,7 +123,7 @@ def test_a_setting_without_effect_is_a_warning(useless, remedy, caplog):
   assert not caplog.messages
 
 
-@pytest.mark.parametrize("mode", ["train", "ablation"])
+@pytest.mark.parametrize("mode", ["train", "ablation", "study"])
 @pytest.mark.parametrize(
   ("kind", "keeps"),
   [("ema", "train.ema_decay"), ("asgd", "train.asgd_start_step")],

@@ -25,9 +25,8 @@ from transformer_xl.analysis import eval_speed
 from transformer_xl.analysis import recl
 from transformer_xl.config import schema
 from transformer_xl.data import streams
-from transformer_xl.evaluation import evaluate as static_evaluate
-from transformer_xl.evaluation import scorer
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.planning import plan
 from transformer_xl.report import report
 from transformer_xl.text import generate
@@ -62,8 +61,11 @@ SPIKY = {
 SGD = {"eval.dynamic.kind": "sgd"}
 CACHE = {"eval.cache.size": 9}
 WITHOUT_MEMORY = {"train.mem_len": 0}
-MEAN = {"model.compression": "mean", "model.compression_rate": 2}
-ONE_STATE = {"train.mem_len": 1, "eval.mem_len": (1,)}
+SLOTS = {
+  "model.layers": ("compressive",),
+  "model.compressive.function": "mean",
+  "model.compressive.rate": 2,
+}
 AVERAGE = {"train.ema_decay": 0.5}
 # In a hardly trained model memory changes about one token in a thousand, and
 # all that follow it.
@@ -72,8 +74,8 @@ LONG_SAMPLE = {"generate.num_tokens": 1500, "generate.temperature": 3.0}
 # The value of a field, and what it needs beside it.
 CASES = {
   "seed": (1, {}),
-  "model.kind": ("lstm", ONE_STATE),
   "model.num_layers": (3, {}),
+  "model.layers": (("attention:3", "lstm"), DEEP),
   "model.model_dim": (12, {}),
   "model.num_heads": (1, {}),
   "model.head_dim": (5, {}),
@@ -102,14 +104,14 @@ CASES = {
   "model.weight_dropout_rate": (0.2, {}),
   "model.locked_dropout": (True, {"model.dropout_rate": 0.2}),
   "model.memory_start": ("zeros", {}),
-  "model.memory_lens": (((1, 3),), {}),
   "model.same_length_window": ("mem_len", {"train.same_length": True}),
-  "model.compression": ("max", {**MEAN, "train.compressed_len": 4}),
-  "model.compression_rate": (4, {**MEAN, "train.compressed_len": 4}),
+  "model.compressive.function": ("max", SLOTS),
+  "model.compressive.rate": (4, SLOTS),
+  "model.compressive.slots": (3, SLOTS),
   "model.layer_norm_epsilon": (0.1, {}),
   "model.init_std": (0.1, {}),
   "model.dtype": ("bfloat16", {}),
-  "model.attention": ("reference", {}),
+  "model.attention": ("pallas", {}),
   "model.remat": ("full", {}),
   "model.scan_unroll": (2, DEEP),
   "data.reset_at_documents": (True, {}),
@@ -122,7 +124,6 @@ CASES = {
   "train.segment_len_std": (1.0, WITHOUT_MEMORY),
   "train.context_len": (3, WITHOUT_MEMORY),
   "train.mem_len": (4, {}),
-  "train.compressed_len": (4, MEAN),
   "train.gradient_segments": (2, {}),
   "train.clamp_len": (2, {}),
   "train.same_length": (True, {}),
@@ -163,7 +164,6 @@ CASES = {
   "eval.segment_len": (4, {"eval.same_length": False}),
   "eval.context_len": (3, {"eval.mem_len": (0,)}),
   "eval.mem_len": ((4,), {}),
-  "eval.compressed_len": (4, MEAN),
   "eval.temperature": ((2.0,), {}),
   "eval.clamp_len": (2, {}),
   "eval.same_length": (True, {}),
@@ -192,21 +192,16 @@ CASES = {
   "generate.repetition_penalty": (50.0, {}),
   "generate.no_repeat_ngram": (1, {}),
   "generate.mem_len": (0, LONG_SAMPLE),
-  "generate.compressed_len": (
-    *(4, {**MEAN, "generate.mem_len": 2, **LONG_SAMPLE}),
-  ),
   "score.file": ("/dev/null", {}),
   "score.memory": ("carry", {}),
   "score.prefix": ("a", {}),
   "score.top_k": (2, {}),
   "score.mem_len": (0, {"score.segment_len": 2}),
-  "score.compressed_len": (
-    *(4, {**MEAN, "score.segment_len": 2, "score.mem_len": 2}),
-  ),
   "analysis.rows": (("segment-absolute-recent_half",), {}),
   "analysis.attention_lens": ((4,), {}),
   "analysis.equal_memory": (True, {}),
   "analysis.seeds": ((1,), {}),
+  "analysis.learning_rates": ((0.1,), {}),
   "analysis.group": (("run",), {}),
   "analysis.context": ("attention", {}),
   "analysis.context_start": (4, {}),
@@ -233,8 +228,8 @@ WITHOUT = {
   "data.prepare": "tests/test_main.py: only `main` prepares, and benchmarks",
   "train.tracker": "tests/workdir/test_wandb_run.py: beside the run's own log",
   "train.finish_with": "tests/test_main.py: only `main` runs other modes",
-  "analysis.variants": "tests/analysis/test_study.py: a study needs some",
-  "analysis.table": "tests/analysis/test_study.py: names files; the same text",
+  "analysis.variants": "tests/analysis/test_comparison.py: a study needs some",
+  "analysis.table": "tests/analysis/test_comparison.py: names files",
   "generate.stop": "tests/text/test_generate.py: what is drawn is random",
   "generate.tokens_per_call": "how often text is printed; the same text",
   "generate.segment_len": "how a prompt is cut; the same text",
@@ -252,7 +247,7 @@ MODES = {
 } | dict.fromkeys(
   (
     *("analysis.rows", "analysis.attention_lens", "analysis.equal_memory"),
-    "analysis.seeds",
+    *("analysis.seeds", "analysis.learning_rates"),
   ),
   ablation.run,
 )
@@ -325,12 +320,11 @@ def score_program(config):
   """The program that scores a chunk of a split."""
   mesh = mesh_lib.make_mesh(config.mesh)
   mem_len = max(config.eval.mem_len)
-  stream = static_evaluate.open_stream(config, mem_len)
+  made = evaluator.Evaluator(config, mesh, mem_len=mem_len)
   with jax.set_mesh(mesh):
     segments = streams.device_segments(
-      stream, 0, config.eval.segments_per_call, mesh_lib.segments(mesh)
+      made.stream, 0, config.eval.segments_per_call, mesh_lib.segments(mesh)
     )
-    made = scorer.Scorer(config, mesh, mem_len=mem_len)
     return made.lower(segments).as_text()
 
 

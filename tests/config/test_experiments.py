@@ -3,12 +3,11 @@
 import importlib
 import pathlib
 
-import jax
 import pytest
 
 import experiments
 from transformer_xl.config import load
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 FOLDER = pathlib.Path(experiments.__file__).parent
 # `saved` needs a run, `vanilla` a name and `own_text` a text; their tests are
@@ -38,10 +37,7 @@ def _config(name: str):
 
 def _count(config) -> int:
   model = load.from_config_dict(config).model
-  params = jax.eval_shape(
-    lambda key: kinds.init_params(model, key), jax.random.key(0)
-  )
-  return kinds.num_parameters(params)
+  return network.num_parameters(network.abstract_params(model))
 
 
 @pytest.mark.parametrize("name", NAMES)

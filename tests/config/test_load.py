@@ -9,6 +9,7 @@ import pytest
 from experiments import base
 from tests import tiny
 from transformer_xl import errors
+from transformer_xl.config import config_flag
 from transformer_xl.config import load
 
 
@@ -161,6 +162,29 @@ def test_saved_fields_that_follow_others_still_do(tmp_path):
   assert saved.train.decay_steps == 20
   saved.model.model_dim = 4
   assert saved.model.embed_dim == 9  # It was set by itself.
+
+
+@pytest.mark.parametrize(
+  ("words", "expected"),
+  [
+    (["--config.train.init_from=fb"], ("latest", "raw")),
+    (["-config.train.init_from", "fb"], ("latest", "raw")),
+    (
+      ["--config.train.init_from=fb", "--config.train.init_parameters=ema"],
+      ("latest", "ema"),
+    ),
+    (["--config.train.num_steps=3"], ("2", "ema")),
+    ([], ("2", "ema")),
+  ],
+)
+def test_a_run_that_starts_from_another_takes_its_newest(words, expected):
+  config = load.default()
+  config.train.init_from = "fa"
+  config.train.init_checkpoint = "2"
+  config.train.init_parameters = "ema"
+  config_flag.start_from_another(config, ["main", *words])
+  found = (config.train.init_checkpoint, config.train.init_parameters)
+  assert found == expected
 
 
 def test_a_follower_goes_on_following_what_is_changed():

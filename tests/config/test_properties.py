@@ -5,6 +5,8 @@ evaluation, and of what learns in evaluation if it is asked for. Nothing is
 compiled.
 """
 
+import functools
+
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -21,9 +23,9 @@ from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
-from transformer_xl.evaluation import scorer as evaluation_scorer
+from transformer_xl.evaluation import evaluator as evaluator_lib
+from transformer_xl.evaluation.dynamic import evaluate as dynamic
 from transformer_xl.evaluation.dynamic import neural_cache
-from transformer_xl.evaluation.dynamic import scorer as dynamic_scorer
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.training import programs
 
@@ -56,9 +58,17 @@ FIELDS = {
   "model.div_val": one_of(1, 1, 2, 3),
   "model.cluster_capacities": one_of((), (), (0.5,), (0.2, 1.0)),
   "model.num_positions": one_of(1, 3, 8, 8),
-  "model.compression": one_of("", "", "", "mean", "conv"),
-  "model.compression_rate": one_of(1, 1, 1, 2),
-  "model.memory_lens": one_of((), (), ((1, 2),), ((1, 0), (1, 1))),
+  "model.layers": one_of(
+    ("attention",),
+    ("attention",),
+    ("attention:2", "attention"),
+    ("compressive",),
+    ("lstm",),
+    ("qrnn", "attention:1"),
+    ("lstm", "compressive", "attention"),
+  ),
+  "model.compressive.rate": one_of(1, 2, 3),
+  "model.compressive.slots": one_of(1, 3),
   "model.dropout_rate": RATES,
   "model.input_dropout_rate": RATES,
   "model.output_dropout_rate": RATES,
@@ -79,7 +89,6 @@ FIELDS = {
   "train.segment_len_std": one_of(0.0, 0.0, 0.0, 0.5),
   "train.context_len": one_of(0, 0, 0, 3),
   "train.mem_len": ROOM,
-  "train.compressed_len": one_of(0, 0, 0, 3),
   "train.gradient_segments": one_of(1, 1, 2),
   "train.clamp_len": one_of(0, 0, 0, 2, 9),
   "train.same_length": FLAGS,
@@ -101,7 +110,6 @@ FIELDS = {
   "eval.segment_len": SIZES,
   "eval.context_len": one_of(0, 0, 0, 2),
   "eval.mem_len": one_of((0,), (1,), (5, 0)),
-  "eval.compressed_len": one_of(0, 0, 0, 3),
   "eval.temperature": one_of((1.0,), (1.0,), (0.5, 2.0)),
   "eval.clamp_len": one_of(0, 0, 0, 3),
   "eval.same_length": FLAGS,
@@ -164,44 +172,53 @@ def trace_training(config, mesh):
 
 def trace_evaluation(config, mesh, params):
   evaluation = config.eval
-  scorer = evaluation_scorer.Scorer(
-    config,
-    mesh,
-    mem_len=evaluation.mem_len[0],
+  evaluator = evaluator_lib.Evaluator(
+    config, mesh, mem_len=evaluation.mem_len[0]
   )
-  frozen = jax.eval_shape(scorer.freeze, params)
-  memory = jax.eval_shape(scorer.start, frozen)
+  frozen = jax.eval_shape(evaluator.freeze, params)
+  memory = jax.eval_shape(evaluator.start, frozen)
   batch = segments(
     evaluation.batch_size, evaluation.segment_len, evaluation.context_len
   )
-  after, sums = jax.eval_shape(scorer.score, frozen, memory, batch)
+  after, sums = jax.eval_shape(evaluator.score, frozen, memory, batch)
   assert kinds(after) == kinds(memory)
   assert sums.nll.shape == ()
 
 
 def trace_learning_evaluation(config, mesh, params):
-  evaluation, number = config.eval, jax.ShapeDtypeStruct((), jnp.float32)
-  scorer = dynamic_scorer.AdaptiveScorer(
-    config, mesh, mem_len=evaluation.mem_len[0]
+  """The functions that a dynamic evaluation compiles, without a stream."""
+  evaluation = config.eval
+  number = jax.ShapeDtypeStruct((), jnp.float32)
+  per_lane = (
+    evaluation.dynamic.kind != "none" and evaluation.dynamic.lanes == "apart"
   )
-  state = jax.eval_shape(scorer.start, params)
+  reader = dynamic.make_reader(config, evaluation.mem_len[0], per_lane=per_lane)
+  options = {"reader": reader, "per_lane": per_lane}
+  start = functools.partial(dynamic.start_state, config=config, **options)
+  state = jax.eval_shape(start, params)
   batch = segments(
     evaluation.batch_size, evaluation.segment_len, evaluation.context_len
   )
-  steps, seen = None, params
+  seen = params
   if evaluation.dynamic.kind == "rms":
-    seen = jax.eval_shape(scorer.mean_squares, params, state, batch)
+    measure = functools.partial(
+      dynamic.mean_squares, num_lanes=evaluation.batch_size, **options
+    )
+    seen = jax.eval_shape(measure, params, state, batch)
+  steps = None
   if evaluation.dynamic.kind != "none":
     rule = update_lib.Rule(number, number)
-    steps = jax.eval_shape(scorer.steps, rule, seen)
+    is_sgd = evaluation.dynamic.kind == "sgd"
+    make = update_lib.sgd_steps if is_sgd else update_lib.rms_steps
+    steps = jax.eval_shape(make, rule, seen)
   mixtures = jax.ShapeDtypeStruct((2,), jnp.float32)
   after, losses = jax.eval_shape(
-    scorer.score,
+    functools.partial(dynamic.score_segments, **options),
     state,
     params,
     steps,
     neural_cache.Mixture(mixtures, mixtures),
-    dynamic_scorer.TextSegment(
+    dynamic.TextSegment(
       batch, jax.ShapeDtypeStruct(batch.targets.shape, jnp.bool)
     ),
   )

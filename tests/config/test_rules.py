@@ -17,28 +17,31 @@ WRONG = {
   "above 0": [0.0],
   "in [0, 1)": [-0.5, 1.0],
   "in (0, 1]": [0.0, 1.5],
+  "-1 or more": [-2, -7],
+  "a name of letters, digits, '-', '_' and '.'": ["../x", "a/b", "", ".."],
   "PATTERN=FACTOR": ["no such"],
   "in [0, 256]": [-1, 257],
   "in [1, 4000]": [0, 4001],
-  "pairs (layers, limit) of at least (1, 0)": [(0, 1), (1, -1), (1,)],
+  "MIXER or MIXER:LIMIT": ["no such", "attention:0", "attention:-1", ":4", ""],
 }
 
 
 def wrong_values(field):
   """Values of the field's type that its rule forbids."""
-  values = WRONG.get(field.rule.text, ["no such"])
-  if typing.get_origin(field.type) is tuple:
-    kind = field.type.__args__[0]
-    if typing.get_origin(kind) is tuple:
-      return [
-        (wrong,) for wrong in WRONG[field.rule.text.removesuffix(" each")]
-      ]
-    wrong = {float: -0.5, int: -1, str: "no such"}[kind]
-    return [(wrong,), (*field.default, wrong)]
-  return values
+  if typing.get_origin(field.type) is not tuple:
+    return WRONG.get(field.rule.text, ["no such"])
+  wrong = WRONG.get(_rule_of_one(field))
+  if wrong is None or typing.get_args(field.type)[0] is float:
+    wrong = [{float: -0.5, str: "no such"}[typing.get_args(field.type)[0]]]
+  return [values for one in wrong for values in ((one,), (*field.default, one))]
 
 
-MEAN = {"model.compression": "mean"}
+def _rule_of_one(field):
+  """The rule of each element, if the field is a tuple."""
+  text = field.rule.text.removesuffix(" each")
+  return text.removesuffix(", one or several")
+
+
 RULES = [
   (name, value)
   for name, field in schema.FIELDS.items()
@@ -48,11 +51,7 @@ RULES = [
 
 
 def test_every_rule_is_broken_by_some_value():
-  used = {
-    field.rule.text.removesuffix(" each")
-    for field in schema.FIELDS.values()
-    if field.rule
-  }
+  used = {_rule_of_one(field) for field in schema.FIELDS.values() if field.rule}
   assert used >= set(WRONG) == set(fields.RULES)
   assert len(RULES) > 80
 
@@ -70,9 +69,24 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
     ({"model.model_dim": 7}, "model.model_dim must be even"),
     ({"model.cutoffs": (9, 5)}, "model.cutoffs must rise"),
     (
-      {"model.memory_lens": ((2, 64), (1, 0))},
-      "is for 3 layers, which must divide model.num_layers=2",
+      {"analysis.fractions": ()},
+      "analysis.fractions must be in (0, 1], one or",
     ),
+    (
+      {"model.layers": ("attention:64", "lstm", "attention")},
+      "has 3 entries, which must divide model.num_layers=2",
+    ),
+    (
+      {"model.layers": ("attention", "mamba")},
+      "names 'mamba'; the mixers are attention, compressive, lstm, qrnn: set "
+      "--config.model.layers",
+    ),
+    (
+      {"model.layers": ("lstm:4",)},
+      "limits the memory of 'lstm', which takes no limit; set "
+      "--config.model.layers with 'lstm' alone",
+    ),
+    ({"model.layers": ()}, "must be MIXER or MIXER:LIMIT, one or several"),
     ({"model.cutoffs": (5, 23)}, "model.vocab_size=23"),
     ({"model.cutoffs": (0, 5)}, "model.cutoffs must rise"),
     ({"model.cutoffs": (5, 9), "model.div_val": 4}, "leaves no width"),
@@ -91,24 +105,10 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       "set --config.eval.parameters=ema or raw",
     ),
     (
-      {**MEAN, "model.compression_rate": 3},
-      "train.segment_len=128 must be a multiple of model.compression_rate=3; "
-      "try --config.train.segment_len=129",
+      {"model.layers": ("compressive",), "model.memory_start": "zeros"},
+      "a layer with compressive has no zeros to attend to, but "
+      "model.memory_start=zeros; set --config.model.memory_start=masked",
     ),
-    (
-      {**MEAN, "model.memory_start": "zeros"},
-      "set --config.model.memory_start",
-    ),
-    (
-      {**MEAN, "model.memory_lens": ((1, 4), (1, 0))},
-      "model.memory_lens=((1, 4), (1, 0)) cannot be combined with "
-      "model.compression=mean; set --config.model.memory_lens=()",
-    ),
-    (
-      {**MEAN, "train.gradient_segments": 2},
-      "train.gradient_segments=2 cannot",
-    ),
-    ({"eval.compressed_len": 4}, "set that, or --config.eval.compressed_len=0"),
     (
       {"train.context_len": 3},
       "but train.mem_len is 128; set --config.train.mem_len=0",
@@ -149,31 +149,7 @@ def test_fields_that_contradict_each_other_are_named(updates, said):
   assert said in refusal(tiny.config_dict(**updates))
 
 
-LSTM = {"model.kind": "lstm", "train.mem_len": 1, "eval.mem_len": (1,)}
-
-
-@pytest.mark.parametrize(
-  ("updates", "said"),
-  [
-    (
-      {"train.mem_len": 2},
-      "mem_len=2 has no meaning with model.kind=lstm",
-    ),
-    ({"eval.mem_len": (0, 1, 8)}, "eval.mem_len=(0, 1, 8) has no meaning with"),
-    ({"eval.clamp_len": 4}, "has no attention; set --config.eval.clamp_len=0"),
-    ({"model.remat": "full"}, "model.remat=full has no effect with model.kind"),
-    ({"model.memory_lens": ((1, 4),)}, "set --config.model.memory_lens=()"),
-    (
-      {"mesh.tensor": 2},
-      "mesh.tensor=2 would leave the matrices of model",
-    ),
-    ({"train.finish_with": ("attention",)}, "attention in train.finish_with"),
-  ],
-  ids=str,
-)
-def test_a_recurrent_network_is_not_asked_for_attention(updates, said):
-  load.from_config_dict(tiny.config_dict(**LSTM))
-  assert said in refusal(tiny.config_dict(**LSTM | updates))
+LSTM = {"model.layers": ("lstm",)}
 
 
 @pytest.mark.parametrize(
@@ -219,25 +195,3 @@ def test_a_call_of_training_divides_all_intervals(intervals, expected):
   config = load.from_config_dict(tiny.config_dict(**fields))
   assert config.train.segments_per_call == 10
   assert config.updates_per_call == expected
-
-
-@pytest.mark.parametrize(
-  ("updates", "expected"),
-  [
-    ({}, "has no scores by distance, which model.encoding=relative needs"),
-    ({"model.encoding": "alibi"}, "set --config.model.encoding=rope"),
-    (
-      {"model.encoding": "rope", "model.attention_dropout_rate": 0.5},
-      "set --config.model.attention_dropout_rate=0.0",
-    ),
-  ],
-)
-def test_the_attention_of_cudnn_serves_some_models(updates, expected):
-  updates = {"model.attention": "cudnn", **updates}
-  assert expected in refusal(tiny.config_dict(**updates))
-
-
-def test_the_attention_of_cudnn_serves_rotations():
-  updates = {"model.attention": "cudnn", "model.encoding": "rope"}
-  config = load.from_config_dict(tiny.config_dict(**updates))
-  assert config.model.attention == "cudnn"

@@ -5,7 +5,7 @@ an adapter; the suite chooses the lengths. An adapter has these attributes:
 
     vocab_size     ids are 0 to vocab_size - 1
     masks_empty    an empty memory is invisible, rather than zeros to attend to
-    has_attention  it remembers tokens, and not one state
+    has_attention  all layers remember tokens, and not one state
     own_positions  positions count from the start of each segment
     unequal        layers remember different lengths
     compresses     old states are remembered in fewer slots
@@ -27,18 +27,20 @@ without memory it has no effect.
 """
 
 import functools
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 
+from tests import oracle_recurrent
 from tests import tiny
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import model_fields
-from transformer_xl.model import kinds
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.encodings import table
+from transformer_xl.model.mixers import mixer
 
-# Of compressed slots, and as many tokens as a segment of `checks` has.
-RATE = 3
+RATE = 3  # Of compressed slots, and as many tokens as a segment of `checks`.
 TEXT = 12  # As long as any step.
 
 
@@ -63,7 +65,7 @@ class Adapter(Protocol):
 
 
 class Package:
-  """The package's model; `model` are fields of its configuration."""
+  """The package's network; `model` are fields of its configuration."""
 
   def __init__(
     self,
@@ -71,55 +73,51 @@ class Package:
     mem_len: int,
     same_length: bool,
     clamp_len: int = 0,
-    compressed_len: int = 0,
     gradient: str = "stops",
     **model: Any,
   ):
     self.config = tiny.model_config(**model)
     self.gradient = gradient
+    self.trains_memory = gradient == "flows"
     self.mem_len = mem_len
     self.same_length = same_length
     self.clamp_len = clamp_len
-    self.compressed_len = compressed_len
     self.vocab_size = self.config.vocab_size
     self.masks_empty = self.config.memory_start == "masked"
-    self.has_attention = self.config.has_attention
+    self.has_attention = all(
+      mixer_fields.MIXERS[name].attends for name in self.config.mixers
+    )
     self.own_positions = table.of(self.config).counts_from_segment
-    self.unequal = bool(self.config.memory_lens)
-    self.compresses = bool(self.config.compression)
+    self.unequal = any(limit for _, limit in self.config.pattern)
+    self.compresses = "compressive" in self.config.mixers
     self.step = jax.jit(self.read)
 
   @property
   def memory(self) -> str:
     """What the table of combinations calls this kind of memory."""
-    if not self.has_attention:
-      words = [self.config.kind]
-    elif self.compresses:
-      words = [f"compressive ({self.config.compression})"]
-    else:
-      words = ["`memory_lens`" if self.unequal else "hidden states"]
+    words = [", ".join(self.config.layers)]
+    if self.compresses:
+      words.append(f"({self.config.compressive.function})")
     if self.gradient == "flows":
-      words.append("`gradient_segments`")
-    return ", ".join(words)
+      words.append("with `gradient_segments`")
+    return " ".join(words)
 
   def init(self, seed: int) -> dict:
     return tiny.params(self.config, seed=seed)
 
-  def fresh(self, batch_size: int) -> kinds.Memory:
-    return kinds.empty_memory(
-      self.config,
-      batch_size=batch_size,
-      mem_len=self.mem_len,
-      compressed_len=self.compressed_len,
+  def fresh(self, batch_size: int) -> network.State:
+    # Steps of the checks have any length.
+    return network.empty_state(
+      self.config, batch_size=batch_size, mem_len=self.mem_len, step_len=1
     )
 
   def read(self, params, tokens, memory, resets):
-    model = kinds.of(self.config).network(
-      self.config,
+    settings = mixer.Settings(
       clamp_len=self.clamp_len,
       same_length=self.same_length,
-      gradient_through_memory=self.gradient == "flows",
+      trains_memory=self.trains_memory,
     )
+    model = network.Network(self.config, settings)
     return model.apply(
       {"params": params}, tokens, memory, resets, method="log_probs"
     )
@@ -130,19 +128,21 @@ class Compressed(Package):
 
   def __init__(self, *, mem_len: int, **options: Any):
     rows = min(mem_len, RATE)
-    slots = -((rows - mem_len) // RATE)
+    slots = max(1, -((rows - mem_len) // RATE))
     super().__init__(
-      mem_len=rows, compressed_len=slots, compression_rate=RATE, **options
+      mem_len=rows,
+      **{"compressive.slots": slots, "compressive.rate": RATE},
+      **options,
     )
 
 
 def reading(kind: type[Package]) -> type[Package]:
-  """The same memory, read with fixed parameters: keys and values in a ring."""
+  """The same memory, read with fixed parameters."""
 
   class Reading(kind):  # type: ignore
     def __init__(self, **options):
       super().__init__(**options, gradient="none")
-      self.reader = kinds.of(self.config).reader(
+      self.reader = reader_lib.Reader(
         self.config,
         mem_len=self.mem_len,
         # Steps may not wrap around the ring, which has room for the text; where
@@ -151,12 +151,11 @@ def reading(kind: type[Package]) -> type[Package]:
         segment_len=TEXT if self.mem_len and not self.own_positions else RATE,
         clamp_len=self.clamp_len,
         same_length=self.same_length,
-        compressed_len=self.compressed_len,
       )
 
     @property
     def memory(self):
-      return f"{super().memory}, key/value ring"
+      return f"{super().memory}, reader"
 
     @functools.cache  # noqa: B019, one for each adapter.
     def init(self, seed):
@@ -189,7 +188,7 @@ IMPLEMENTATIONS = {
   "adaptive": package(cutoffs=(5, 11), div_val=2, embed_dim=12),
   "attended_zeros": package(
     memory_start="zeros",
-    memory_lens=((1, 4), (1, 0)),
+    layers=("attention:4", "attention"),
     untie_biases=True,
     layer_norm_epsilon=1e-12,
     cutoffs=(6,),
@@ -208,18 +207,24 @@ IMPLEMENTATIONS = {
   ),
   "alibi": package(encoding="alibi", num_heads=3),
   "none": package(encoding="none"),
-  "lstm": package(kind="lstm", model_dim=12),
-  "qrnn": package(kind="qrnn"),
+  "lstm": package(layers=("lstm",), model_dim=12, pre_norm=True),
+  "qrnn": package(layers=("qrnn",), pre_norm=True),
+  "compressive": package(Compressed, layers=("compressive",)),
+  "hybrid": package(layers=("qrnn", "attention"), pre_norm=True),
+  "hybrid_read": package(reading(Package), layers=("lstm", "attention:4")),
   "gradient_segments": package(gradient="flows", untie_biases=True),
 }
 # What `make test-rest` crosses with every encoding.
-UNEQUAL = {"memory_lens": ((1, 4), (1, 0))}
+LIMITED = {"layers": ("attention:4", "attention")}
+HYBRID = {"layers": ("lstm", "attention")}
+SLOTS = {"layers": ("compressive",)}
 FUNCTIONS = ("mean", "max", "conv")
 MEMORIES = [
   *((kind, {}) for kind in (Package, reading(Package))),
-  *((kind, UNEQUAL) for kind in (Package, reading(Package))),
+  *((kind, LIMITED) for kind in (Package, reading(Package))),
+  *((kind, HYBRID) for kind in (Package, reading(Package))),
   *(
-    (kind, {"compression": name})
+    (kind, SLOTS | {"compressive.function": name})
     for kind in (Compressed, reading(Compressed))
     for name in FUNCTIONS
   ),
@@ -232,8 +237,8 @@ COMBINATIONS = [
     for name in model_fields.ENCODINGS
   ),
   *(
-    package(each, kind=name, model_dim=12, **options)
-    for name in ("lstm", "qrnn")
+    package(each, layers=(name,), pre_norm=True, **options)
+    for name in oracle_recurrent.READ
     for each, options in (
       *((Package, {}), (reading(Package), {})),
       (Package, {"gradient": "flows"}),

@@ -47,12 +47,12 @@ def same_length_limits_the_window(build):
   _assert_differ(after[:, 4], before[:, 4])
 
 
-def without_memory_same_length_has_no_effect(build):
-  with_it = build(mem_len=0, same_length=True)
-  without_it = build(mem_len=0, same_length=False)
-  text = _text(with_it)
+def without_memory_same_length_is_off(build):
+  """A token would see itself alone; it sees its segment."""
+  text = _text(build(mem_len=0, same_length=True))
   cuts = [SEGMENT] * 4
-  _assert_close(_read(with_it, text, cuts), _read(without_it, text, cuts))
+  on = _read(build(mem_len=0, same_length=True), text, cuts)
+  _assert_close(on, _read(build(mem_len=0, same_length=False), text, cuts))
 
 
 def without_memory_segments_are_independent(build):
@@ -206,7 +206,7 @@ ALL = (
   reset_inside_a_segment_equals_fresh,
   old_documents_never_leak,
   same_length_limits_the_window,
-  without_memory_same_length_has_no_effect,
+  without_memory_same_length_is_off,
   same_length_does_not_depend_on_the_cuts,
   without_memory_segments_are_independent,
   short_memory_makes_a_difference,
@@ -239,7 +239,7 @@ def applying(adapter) -> list:
   if not adapter.has_attention:
     left_out += [
       same_length_limits_the_window,
-      without_memory_same_length_has_no_effect,
+      without_memory_same_length_is_off,
     ]
   # One pass sees the text at other places, in layers that otherwise forget it,
   # or before it is compressed.

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from tests.conformance import adapters
 from transformer_xl.model import attention
-from transformer_xl.model import memory as memory_lib
-from transformer_xl.model import sources
+from transformer_xl.model import visibility
 from transformer_xl.model.encodings import distances as distances_lib
 
 
@@ -36,7 +35,8 @@ class RemembersAfterReset(adapters.Package):
 class LosesTheNewestState(adapters.Package):
   def read(self, params, tokens, memory, resets):
     result, after = super().read(params, tokens, memory, resets)
-    return result, after._replace(hiddens=jnp.roll(after.hiddens, 1, axis=2))
+    layers = jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), after.layers)
+    return result, after._replace(layers=layers)
 
 
 class KeepsOneSegment(adapters.Package):
@@ -48,10 +48,8 @@ class KeepsOneSegment(adapters.Package):
 
 class MixesLanes(adapters.Package):
   def read(self, params, tokens, memory, resets):
-    hiddens = jnp.roll(memory.hiddens, 1, axis=1)
-    return super().read(
-      params, tokens, memory._replace(hiddens=hiddens), resets
-    )
+    layers = jax.tree.map(lambda x: jnp.roll(x, 1, axis=1), memory.layers)
+    return super().read(params, tokens, memory._replace(layers=layers), resets)
 
 
 class AttendsEmptyMemory(adapters.Package):
@@ -62,6 +60,14 @@ class AttendsEmptyMemory(adapters.Package):
 
 class StopsGradients(adapters.Package):
   """As a model does whose updates have one segment."""
+
+
+class KeepsGradients(adapters.Package):
+  """As a model does whose updates have several segments."""
+
+  def read(self, params, tokens, memory, resets):
+    self.trains_memory = True
+    return super().read(params, tokens, memory, resets)
 
 
 class ForgetsToNormalise(adapters.Package):
@@ -80,36 +86,17 @@ def see_the_next_token(monkeypatch):
   monkeypatch.setattr(attention, "visible_keys", visible_keys)
 
 
-def keep_gradients(monkeypatch):
-  """Where memory is made, and where it is read."""
-  monkeypatch.setattr(jax.lax, "stop_gradient", lambda states: states)
-  monkeypatch.setattr(sources.HiddenStates, "stops_gradient", False)
-
-
 def window_too_long(monkeypatch):
   """Beyond what memory holds, so that it depends on the cuts."""
-  original = memory_lib.reach
+  original = visibility.visible_distance
 
-  def reach(memory, resets, *, same_length, **rule):
-    if not same_length:
-      return original(memory, resets, same_length=False, **rule)
-    far = original(memory, resets, same_length=False, **rule)
-    return jnp.minimum(far, memory.hiddens.shape[2] + 1)
+  def visible_distance(length, since_reset, *, mem_len, same_length, window):
+    far = original(
+      length, since_reset, mem_len=mem_len, same_length=False, window=window
+    )
+    return jnp.minimum(far, mem_len + 1) if same_length else far
 
-  monkeypatch.setattr(memory_lib, "reach", reach)
-
-
-def empty_window(monkeypatch):
-  """HuggingFace's: nothing is visible, hence everything evenly."""
-  original = memory_lib.reach
-
-  def reach(memory, resets, *, same_length, **rule):
-    far = original(memory, resets, same_length=same_length, **rule)
-    if same_length:
-      far = jnp.minimum(far, memory.hiddens.shape[2] - 1)
-    return far
-
-  monkeypatch.setattr(memory_lib, "reach", reach)
+  monkeypatch.setattr(visibility, "visible_distance", visible_distance)
 
 
 def distances_start_at_one(monkeypatch):

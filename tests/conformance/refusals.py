@@ -3,28 +3,17 @@
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import model_fields
 
 ENCODINGS = {f"`{n}`": {"model.encoding": n} for n in model_fields.ENCODINGS}
 MEMORIES = {
-  **{
-    f"compressive ({name})": {
-      "model.compression": name,
-      "train.compressed_len": 2,
-    }
-    for name in ("mean", "max", "conv")
-  },
-  "`memory_lens`": {"model.memory_lens": ((1, 4), (1, 0))},
+  **{f"`{name}`": {"model.layers": (name,)} for name in mixer_fields.MIXERS},
+  "a limit": {"model.layers": ("attention:4", "attention")},
   "`gradient_segments`": {"train.gradient_segments": 2},
   "`memory_start` zeros": {"model.memory_start": "zeros"},
   "`log_memory_use`": {"train.log_memory_use": True},
-  **{
-    name: {"model.kind": name, "eval.mem_len": (1,)}
-    for name in model_fields.KINDS[1:]
-  },
 }
-
-ALTERNATIVES = ("model.compression", "model.kind")
 
 
 def found() -> dict[str, list[str]]:
@@ -34,8 +23,7 @@ def found() -> dict[str, list[str]]:
     name: [
       other
       for other, fields in (MEMORIES | ENCODINGS).items()
-      # A model has one kind and one compression.
-      if not {*fields} & {*MEMORIES[name]} & {*ALTERNATIVES}
+      if not {*fields} & {*MEMORIES[name]}  # A model has one pattern.
       and not _is_legal(fields | MEMORIES[name])
     ]
     for name in MEMORIES
@@ -44,8 +32,7 @@ def found() -> dict[str, list[str]]:
 
 def _is_legal(fields) -> bool:
   try:
-    # One position: all that a recurrent network remembers.
-    load.from_config_dict(tiny.config_dict(**{"train.mem_len": 1} | fields))
+    load.from_config_dict(tiny.config_dict(**fields))
   except errors.UserError:
     return False
   return True

@@ -26,17 +26,13 @@ CAUGHT = (
     mutants.StopsGradients,
     checks.gradient_through_memory_is_that_of_one_pass,
   ),
+  (mutants.KeepsGradients, checks.no_gradient_into_memory),
   (mutants.ForgetsToNormalise, checks.probabilities_sum_to_one),
 )
 CAUGHT_INSIDE = (
   (mutants.see_the_next_token, checks.future_does_not_leak),
-  (mutants.keep_gradients, checks.no_gradient_into_memory),
   (mutants.window_too_long, checks.same_length_does_not_depend_on_the_cuts),
   (mutants.window_too_long, checks.same_length_limits_the_window),
-  (
-    mutants.empty_window,
-    checks.without_memory_same_length_has_no_effect,
-  ),
 )
 CAUGHT_BY_ORACLE = (
   mutants.window_too_long,
@@ -69,9 +65,9 @@ def test_spoilt_model_is_caught(mutate, check, monkeypatch):
 
 def _differ_from_oracle() -> float:
   adapter = adapters.Package(
-    mem_len=3, same_length=True, clamp_len=2, attention="reference"
+    mem_len=3, same_length=True, clamp_len=2, attention="xla"
   )
-  return test_oracle.worst_difference(adapter, segment_len=4)
+  return test_oracle.worst_difference(adapter, [4] * 4)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +80,7 @@ def test_spoilt_model_differs_from_the_oracle(mutate, sound, monkeypatch):
   mutate(monkeypatch)
   spoilt = _differ_from_oracle()
   assert sound < test_oracle.ROUNDING
-  assert spoilt > 100 * test_oracle.ROUNDING
+  assert spoilt > 1000 * test_oracle.ROUNDING
 
 
 @pytest.mark.parametrize(
@@ -94,5 +90,6 @@ def test_spoilt_model_differs_from_the_oracle(mutate, sound, monkeypatch):
 def test_spoilt_encoding_differs_from_the_oracle(mutate, encoding, monkeypatch):
   mutate(monkeypatch)
   adapter = adapters.Package(mem_len=3, same_length=True, encoding=encoding)
-  spoilt = test_oracle.worst_difference(adapter, segment_len=4)
-  assert spoilt > 100 * test_oracle.ROUNDING
+  assert (
+    test_oracle.worst_difference(adapter, [4] * 4) > 1000 * test_oracle.ROUNDING
+  )

@@ -1,19 +1,25 @@
-"""The package's model equals the brute-force oracle, segment after segment."""
+"""The package's network and reader equal the brute-force oracle."""
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import comparison
 from tests import oracle
+from tests import tiny
 from tests.conformance import adapters
+from transformer_xl.config import mixer_fields
+from transformer_xl.config import model_fields
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
+from transformer_xl.model.mixers import table
 
-# Float32 against float64, relative to the largest log-probability or state. A
-# wrong distance or window changes them a hundred times as much; see
-# `test_mutants`.
-ROUNDING = 30 * comparison.FLOAT32
+# Float32 against float64, in shares of the largest log-probability: some ten
+# roundings. A wrong distance or window changes results by a thousand times as
+# much; see `test_mutants`.
+ROUNDING = 2e-6
 
 
 class Case(NamedTuple):
@@ -24,10 +30,23 @@ class Case(NamedTuple):
   clamp_len: int
   window: str | None
   model: dict
-  layer_lens: tuple[int, ...] = ()  # If they differ from `mem_len`.
 
 
-MASKED, ZEROS, FEW = {}, {"memory_start": "zeros"}, ((1, 9), (1, 1), (1, 0))
+MASKED, ZEROS = {}, {"memory_start": "zeros"}
+FEW = ("attention:9", "attention:1", "attention")
+
+
+def _slots(function: str, slots: int, rate: int, **model) -> dict:
+  """A model with a compressed memory in every layer."""
+  return {
+    "layers": ("compressive",),
+    "compressive.function": function,
+    "compressive.slots": slots,
+    "compressive.rate": rate,
+    **model,
+  }
+
+
 CASES = (
   # Memory longer than, as long as and shorter than the segment, and none.
   Case(3, 7, 0, None, MASKED),
@@ -59,20 +78,34 @@ CASES = (
   Case(3, 7, 0, None, {"encoding": "none"}),
   # Layers that remember less, repeated, with a limit that is not reached.
   Case(
-    3,
-    7,
-    4,
-    None,
-    {"num_layers": 6, "memory_lens": ((2, 2), (1, 0))},
-    (2, 2, 7, 2, 2, 7),
+    *(3, 7, 4, None),
+    {"num_layers": 6, "layers": ("attention:2", "attention:2", "attention")},
   ),
   Case(
-    4,
-    6,
-    0,
-    "mem_len",
-    ZEROS | {"encoding": "rope", "num_layers": 3, "memory_lens": FEW},
-    (6, 1, 6),
+    *(4, 6, 0, "mem_len"),
+    ZEROS | {"encoding": "rope", "num_layers": 3, "layers": FEW},
+  ),
+  # Slots: memory that is no multiple of c, and longer than, as long as and
+  # shorter than the segment; for less and for more than leave with a segment.
+  Case(4, 3, 0, None, _slots("mean", 3, 2)),
+  Case(8, 2, 0, None, _slots("max", 1, 4, encoding="rope", pre_norm=True)),
+  Case(2, 5, 0, "mem_len", _slots("conv", 4, 2, pre_norm=True)),
+  # Without memory there are no slots either.
+  Case(4, 0, 0, None, _slots("mean", 2, 2)),
+  # Segments that are no multiple of c.
+  Case(3, 5, 0, None, _slots("conv", 3, 4)),
+  # Recurrent layers, and patterns of several mixers.
+  Case(4, 1, 0, None, {"layers": ("lstm",), "pre_norm": True}),
+  Case(4, 1, 0, None, {"layers": ("qrnn",)}),
+  Case(
+    4, 0, 0, None, {"layers": ("lstm", "qrnn", "attention"), "num_layers": 3}
+  ),
+  Case(
+    *(3, 7, 0, "mem_len"),
+    {
+      **_slots("conv", 2, 2, pre_norm=True, num_layers=6),
+      "layers": ("qrnn", "compressive", "attention:4"),
+    },
   ),
 )
 # The same values in other company.
@@ -89,87 +122,137 @@ REST = (
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "alibi", "pre_norm": True}),
   Case(4, 2, 0, "mem_len", ZEROS | {"encoding": "none"}),
   Case(
-    2,
-    5,
-    0,
-    "mem_len_plus_one",
-    {"encoding": "shaw", "num_layers": 3, "memory_lens": FEW, "pre_norm": True},
-    (5, 1, 5),
+    *(2, 5, 0, "mem_len_plus_one"),
+    {"encoding": "shaw", "num_layers": 3, "layers": FEW, "pre_norm": True},
+  ),
+  Case(4, 4, 0, None, _slots("conv", 1, 4)),
+  Case(3, 5, 0, "mem_len", _slots("mean", 3, 1)),
+  Case(4, 3, 0, "mem_len", _slots("conv", 2, 2, untie_biases=True)),
+  *(
+    Case(4, 3, 0, None, _slots(function, 3, 2, encoding=name))
+    for function in ("mean", "max", "conv")
+    for name in model_fields.ENCODINGS
+  ),
+  *(
+    Case(4, 6, 0, None, {"layers": ("lstm", "attention:3"), "encoding": name})
+    for name in model_fields.ENCODINGS
   ),
 )
 
 
 def _name(case):
   lengths = f"{case.segment_len}-{case.mem_len}-{case.clamp_len}"
-  return "-".join([lengths, str(case.window), *case.model])
+  layers = case.model.get("layers", ())
+  return "-".join([lengths, str(case.window), *case.model, *layers])
 
 
-@pytest.mark.parametrize(
-  "case",
-  [*CASES, *(pytest.param(case, marks=pytest.mark.rest) for case in REST)],
-  ids=_name,
-)
-def test_three_segments_equal_the_oracle(case, strict_dtypes, counting):
-  adapter = adapters.Package(
+ALL = [*CASES, *(pytest.param(case, marks=pytest.mark.rest) for case in REST)]
+
+
+def _adapter(case: Case, kind=adapters.Package):
+  return kind(
     mem_len=case.mem_len,
     same_length=case.window is not None,
     clamp_len=case.clamp_len,
-    same_length_window=case.window or "mem_len",
-    **case.model,
+    **{"same_length_window": case.window or "mem_len"} | case.model,
   )
+
+
+def test_every_mixer_has_rules_and_a_case():
+  tried = {
+    name for case in CASES for name in tiny.model_config(**case.model).mixers
+  }
+  assert tried == set(table.MIXERS) == set(mixer_fields.MIXERS)
+
+
+@pytest.mark.parametrize("case", ALL, ids=_name)
+def test_segments_of_the_network_equal_the_oracle(
+  case, strict_dtypes, counting
+):
+  adapter = _adapter(case)
   counting("oracle", adapter)
-  worst = worst_difference(
-    adapter, segment_len=case.segment_len, mem_len=case.layer_lens
+  lengths = [case.segment_len] * (11 if adapter.compresses else 4)
+  assert worst_difference(adapter, lengths) < ROUNDING
+
+
+@pytest.mark.parametrize("case", ALL, ids=_name)
+def test_steps_of_the_reader_equal_the_oracle(case, strict_dtypes, counting):
+  """Segments, one of which a single token counts, and then single tokens."""
+  adapter = _adapter(case)
+  counting("oracle", _adapter(case, adapters.reading(adapters.Package)))
+  reader = reader_lib.Reader(
+    adapter.config,
+    mem_len=case.mem_len,
+    segment_len=case.segment_len,
+    clamp_len=case.clamp_len,
+    same_length=adapter.same_length,
   )
+  frozen = jax.jit(reader.freeze)(adapter.init(0))
+  state = reader.start(frozen, batch_size=2)
+  lengths = [case.segment_len] * (10 if adapter.compresses else 4)
+  num_segments = len(lengths)
+  if not adapter.own_positions and case.mem_len:
+    lengths += [1] * 6
+  step = jax.jit(reader.step)
+  worst = 0.0
+  for index, found in enumerate(_steps(adapter, lengths)):
+    tokens, resets, expected = found
+    if index == num_segments:  # The first token of a padded segment.
+      padded = jnp.tile(tokens, (1, case.segment_len))
+      _, state = jax.jit(reader.read)(frozen, state, padded, count=1)
+      reader, frozen, state = reader.for_tokens(frozen, state)
+      step = jax.jit(reader.step)
+      continue
+    log_probs, state = step(frozen, state, tokens, resets)
+    worst = max(worst, _relative(log_probs, expected))
   assert worst < ROUNDING
 
 
-def worst_difference(adapter, *, segment_len: int, mem_len=()) -> float:
-  """Worst over log-probabilities and memory; the third segment has a reset.
-
-  Differences are relative to the largest number of an array.
-  """
-  mem_len = mem_len or adapter.mem_len
-  params, memory, lanes = adapter.init(0), adapter.fresh(2), None
-  generator, worst = np.random.default_rng(2), 0.0
-  for index in range(4):
-    shape = (2, segment_len)
-    tokens = generator.integers(adapter.vocab_size, size=shape, dtype=np.int32)
-    resets = np.zeros(shape, bool)
-    if index == 2:  # Where zeros are attended, only whole lanes can be reset.
-      resets[1, segment_len // 2 if adapter.masks_empty else 0] = True
-    actual, memory = adapter.step(
-      params, jnp.asarray(tokens), memory, jnp.asarray(resets)
-    )
-    expected, lanes = _expect(adapter, params, tokens, lanes, resets, mem_len)
-    worst = max(worst, comparison.difference(actual, expected))
-    worst = max(worst, _difference_of_memory(memory, lanes))
+def worst_difference(adapter, lengths: list[int]) -> float:
+  """Worst relative difference over segments of these lengths."""
+  params = adapter.init(0)
+  memory = network.empty_state(
+    adapter.config,
+    batch_size=2,
+    mem_len=adapter.mem_len,
+    step_len=lengths[0],
+  )
+  worst = 0.0
+  for tokens, resets, expected in _steps(adapter, lengths):
+    actual, memory = adapter.step(params, tokens, memory, resets)
+    worst = max(worst, _relative(actual, expected))
   return worst
 
 
-def _expect(adapter, params, tokens, lanes, resets, mem_len):
-  if lanes is None:
-    lanes = oracle.start(adapter.config, batch_size=2, mem_len=mem_len)
-  return oracle.segment(
-    params,
-    adapter.config,
-    tokens,
-    lanes,
-    mem_len=mem_len,
-    clamp_len=adapter.clamp_len,
-    same_length=adapter.same_length,
-    resets=resets,
-  )
+def _relative(actual, expected: np.ndarray) -> float:
+  return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
-def _difference_of_memory(memory, lanes) -> float:
-  """Only what a lane may still see counts."""
-  differences = [0.0]
-  layers = [layer for group in memory.groups for layer in group.hiddens]
-  for row, lane in enumerate(lanes):
-    assert memory.length[row] == max(map(len, lane))
-    for layer, states in zip(layers, lane, strict=True):  # [m, D]
-      if states.size:
-        visible = layer[row, -len(states) :]
-        differences.append(comparison.difference(visible, states))
-  return max(differences)
+def _steps(adapter, lengths: list[int]):
+  """Yields tokens and resets of steps, and what the oracle makes of them."""
+  config = adapter.config
+  params = tiny.params(config)
+  generator = np.random.default_rng(2)
+  lanes = oracle.start(config, batch_size=2, mem_len=adapter.mem_len)
+  num_read = 0
+  for index, length in enumerate(lengths):
+    shape = (2, length)
+    tokens = generator.integers(adapter.vocab_size, size=shape, dtype=np.int32)
+    resets = np.zeros(shape, bool)
+    resets[0, 0] = index == 3
+    if index in (2, 9):  # Attended zeros: only whole lanes can be reset.
+      resets[1, length // 2 if adapter.masks_empty else 0] = True
+    expected, lanes = oracle.segment(
+      params,
+      config,
+      tokens,
+      lanes,
+      mem_len=adapter.mem_len,
+      clamp_len=adapter.clamp_len,
+      same_length=adapter.same_length,
+      # They stay in memory until there are c to compress.
+      waiting=num_read % config.compressive.rate if adapter.compresses else 0,
+      resets=resets,
+    )
+    num_read += length
+    yield jnp.asarray(tokens), jnp.asarray(resets), expected

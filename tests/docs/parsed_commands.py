@@ -14,8 +14,7 @@ import runpy
 import sys
 import tempfile
 import traceback
-from typing import Any
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import app
 from absl import flags

@@ -10,8 +10,9 @@ import numpy as np
 from tests import saved_runs
 from tests import tiny
 from transformer_xl.config import load
-from transformer_xl.model import kinds
-from transformer_xl.model import kv_cache
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
+from transformer_xl.model.mixers import mixer
 from transformer_xl.workdir import trained_model
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -30,7 +31,7 @@ def test_the_page_of_memory_reads_a_stream():
   resets = jnp.array([[False], [True]])
   names = {
     "config": config,
-    "kv_cache": kv_cache,
+    "reader_lib": reader_lib,
     "jax": jax,
     "params": tiny.params(config.model),
     "stream": [(jnp.tile(token, (2, 1)), resets) for token in tokens],
@@ -48,20 +49,22 @@ def test_the_page_of_memory_reads_a_segment(tmp_path, monkeypatch):
   saved_runs.write("runs/quickstart")
   inputs = jnp.array([[1, 2, 3], [4, 5, 6]])
   names = {
-    **{"load": load, "kinds": kinds, "trained_model": trained_model},
+    **{"load": load, "network": network, "mixer": mixer},
+    "trained_model": trained_model,
     **{"inputs": inputs, "resets": jnp.zeros(inputs.shape, bool)},
   }
   exec(example, names)
-  config, memory = names["config"].model, names["memory"]
+  config, state = names["config"].model, names["state"]
   assert names["outputs"].shape == (2, 3, config.model_dim)
+  (memory,) = state.layers
   assert memory.hiddens.shape == (config.num_layers, 2, 256, config.model_dim)
-  assert memory.length.tolist() == [3, 3]
+  assert state.length.tolist() == [3, 3]
   variables = {"params": names["params"]}
   log_probs, _ = names["model"].apply(
-    variables, inputs, memory, method="log_probs"
+    variables, inputs, state, method="log_probs"
   )
   losses, _ = names["model"].apply(
-    variables, inputs, inputs, memory, method="nll"
+    variables, inputs, inputs, state, method="nll"
   )
   taken = jnp.take_along_axis(log_probs, inputs[..., None], axis=-1)[..., 0]
   np.testing.assert_allclose(losses, -taken, atol=1e-5)  # Sums in float32.

@@ -4,7 +4,7 @@ import jax
 
 from tests import tiny
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 
 
 def score(config, *, mem_len=8, params=None, seed=0):
@@ -13,4 +13,4 @@ def score(config, *, mem_len=8, params=None, seed=0):
   if params is None:
     params = tiny.params(config.model, seed=seed)
   with jax.set_mesh(mesh):
-    return evaluate.Evaluator(config, mesh, mem_len=mem_len)(params)
+    return evaluator.Evaluator(config, mesh, mem_len=mem_len)(params)

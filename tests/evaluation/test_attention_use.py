@@ -1,5 +1,6 @@
 """Reported attention equals the attention in the model."""
 
+import functools
 import json
 
 import jax
@@ -17,7 +18,9 @@ from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
-from transformer_xl.model import transformer_xl
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
 from transformer_xl.training import loop
 
 ROUNDINGS = 30  # See `comparison`.
@@ -30,29 +33,42 @@ CASES = {
   "absolute_per_layer": {"encoding": "absolute_per_layer"},
   "rope": {"encoding": "rope"},
   "alibi": {"encoding": "alibi", "num_heads": 3},
-  "few": {"num_layers": 3, "memory_lens": ((1, 1), (1, 0), (1, 1))},
+  "limits": {
+    "num_layers": 4,
+    "layers": ("attention:1", "attention:2", "attention", "attention:1"),
+  },
+  "hybrid": {"num_layers": 4, "layers": ("lstm", "attention:3")},
+  "compressive": {
+    "layers": ("compressive",),
+    "compressive.slots": 2,
+    "compressive.rate": 3,
+  },
 }
 
 
-def read(config, resets=None, **options):
-  model = transformer_xl.TransformerXL(
-    config, **({"clamp_len": 5, "same_length": False} | options)
-  )
+def read(config, resets=None, **settings):
+  """A segment after a full memory, with everything that reading it needs."""
   inputs, targets, memory = tiny.inputs(config)
   params = tiny.params(config)
   if resets is None:
     resets = jnp.zeros(inputs.shape, bool)
-  found = jax.jit(
-    lambda *arrays: attention_use.read_segment(*arrays, model=model)
-  )(params, memory, segment_lib.Segment(inputs, targets, resets))
+  segment = segment_lib.Segment(inputs, targets, resets)
+  found = reading(config, **settings)(params, memory, segment)
   return params, memory, inputs, found
+
+
+def reading(config, **settings):
+  """The compiled function that reads a segment."""
+  model = network.Network(config, mixer.Settings(inspects=True, **settings))
+  return jax.jit(functools.partial(attention_use.read_segment, model=model))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_weights_are_those_of_the_oracle(case, monkeypatch):
   """With unit vectors as values, the result of attention is its weights."""
   config = tiny.model_config(**CASES[case])
-  params, memory, inputs, found = read(config)
+  params = tiny.params(config)
+  read_segment = reading(config, clamp_len=5)
   seen = []
   original = oracle.attention
 
@@ -61,16 +77,33 @@ def test_weights_are_those_of_the_oracle(case, monkeypatch):
     return original(query, key, value, *rest, window=window)
 
   monkeypatch.setattr(oracle, "attention", spy)
-  layers = [np.asarray(n) for group in memory.groups for n in group.hiddens]
-  lanes = [[layer[row] for layer in layers] for row in range(2)]
-  oracle.segment(
-    params, config, inputs, lanes, mem_len=tiny.MEMORY, clamp_len=5
+  lanes = oracle.start(config, batch_size=tiny.LANES, mem_len=tiny.MEMORY)
+  memory = network.empty_state(
+    config,
+    batch_size=tiny.LANES,
+    mem_len=tiny.MEMORY,
+    step_len=tiny.SEGMENT,
   )
-  keys = tiny.MEMORY + tiny.SEGMENT  # No weight where a layer has forgotten.
-  seen = [np.pad(w, ((0, 0), (0, 0), (keys - w.shape[2], 0))) for w in seen]
-  expected = np.stack(seen).reshape(2, config.num_layers, *seen[0].shape)
-  actual = found.weights.swapaxes(0, 1)
-  comparison.assert_close(actual, expected, roundings=ROUNDINGS)
+  generator = np.random.default_rng(5)
+  for _ in range(4):
+    shape = (tiny.LANES, tiny.SEGMENT)
+    tokens = generator.integers(config.vocab_size, size=shape, dtype=np.int32)
+    segment = segment_lib.Segment(tokens, tokens, np.zeros(shape, bool))
+    found = read_segment(params, memory, segment)
+    memory = found.memory
+
+    seen.clear()
+    _, lanes = oracle.segment(
+      params, config, tokens, lanes, mem_len=tiny.MEMORY, clamp_len=5
+    )
+    # No weight on keys that a layer does not have yet, or has forgotten.
+    num_keys = found.weights.shape[-1]
+    expected = [
+      np.pad(w, ((0, 0), (0, 0), (num_keys - w.shape[2], 0))) for w in seen
+    ]
+    actual = found.weights.swapaxes(0, 1)
+    expected = np.stack(expected).reshape(actual.shape)
+    comparison.assert_close(actual, expected, roundings=ROUNDINGS)
 
 
 def _weights(attend, query, key, *rest, window):
@@ -86,7 +119,7 @@ def _weights(attend, query, key, *rest, window):
 def test_terms_depend_on_what_the_paper_says():
   """(c) depends on the key alone, (d) on the distance; others lack them."""
   config = tiny.model_config()
-  *_, found = read(config, clamp_len=0)
+  *_, found = read(config)
   terms = found.terms
   assert all(jnp.any(term != 0) for term in terms)
   rows = np.asarray(terms.content_bias)
@@ -96,25 +129,23 @@ def test_terms_depend_on_what_the_paper_says():
   comparison.assert_close(
     distance[..., 1, 1:6], distance[..., 0, :5], roundings=ROUNDINGS
   )
-  *_, shaw = read(tiny.model_config(**CASES["shaw"]), clamp_len=0)
+  *_, shaw = read(tiny.model_config(**CASES["shaw"]))
   assert jnp.any(shaw.terms.distance != 0)
   for term in (shaw.terms.content_bias, shaw.terms.distance_bias):
     assert not jnp.any(term)
-  *_, absolute = read(tiny.model_config(**CASES["absolute"]), clamp_len=0)
+  *_, absolute = read(tiny.model_config(**CASES["absolute"]))
   assert not jnp.any(absolute.terms.distance)
 
 
 def test_outputs_equal_those_of_the_model():
-  config = tiny.model_config()
-  params, memory, inputs, found = read(config, clamp_len=0)
+  config = tiny.model_config(layers=("lstm", "attention"))
+  params, memory, inputs, found = read(config)
   _, targets, _ = tiny.inputs(config)
   losses, after = tiny.apply(
     config, params, inputs, targets, memory, method="nll"
   )
   comparison.assert_close(found.nll, losses, roundings=ROUNDINGS)
-  comparison.assert_close(
-    found.memory.hiddens, after.hiddens, roundings=ROUNDINGS
-  )
+  comparison.assert_close(found.memory, after, roundings=ROUNDINGS)
 
 
 def test_no_attention_crosses_the_start_of_a_document():
@@ -139,11 +170,21 @@ def test_the_share_of_memory_excludes_the_segment():
   )
 
 
-@pytest.mark.parametrize("same_length", [False, True])
-def test_training_logs_the_use_of_memory(data_dir, tmp_path, same_length):
+@pytest.mark.parametrize(
+  ("same_length", "layers", "attending"),
+  [
+    pytest.param(False, ("attention",), {1, 2}, marks=pytest.mark.rest),
+    (True, ("attention",), {1, 2}),
+    (False, ("lstm", "attention:4"), {2}),
+  ],
+)
+def test_training_logs_the_use_of_memory(
+  data_dir, tmp_path, same_length, layers, attending
+):
   config = corpus.config(
     data_dir,
     **{
+      "model.layers": layers,
       "train.num_steps": 2,
       "train.eval_every_steps": 2,
       "train.log_memory_use": True,
@@ -160,15 +201,25 @@ def test_training_logs_the_use_of_memory(data_dir, tmp_path, same_length):
   whole = load.replaced(config, {"eval.same_length": False})
   subject = evaluate.load(whole, str(tmp_path))
   with jax.set_mesh(subject.mesh):
-    score = evaluate.Evaluator(whole, subject.mesh, mem_len=0)(subject.params)
+    score = evaluator.Evaluator(whole, subject.mesh, mem_len=0)(subject.params)
   expected = score.nll / score.num_tokens
   assert record["nll_without_memory"] == pytest.approx(expected, rel=1e-6)
-  assert 0 < record["memory_share_layer_1"] < 1
-  assert 0 < record["memory_share_layer_2"] < 1
+  shares = {f"memory_share_layer_{number}" for number in attending}
+  assert {name for name in record if name.startswith("memory_share")} == shares
+  assert all(0 < record[name] < 1 for name in shares)
 
 
-def test_a_model_without_memory_is_refused(data_dir):
-  updates = {"train.mem_len": 0, "train.eval_every_steps": 2}
-  config = corpus.config(data_dir, **updates)
-  with pytest.raises(errors.UserError, match="needs a memory"):
+@pytest.mark.parametrize(
+  ("updates", "says"),
+  [
+    ({"train.mem_len": 0}, "train.log_memory_use needs a memory"),
+    ({"model.layers": ("lstm",)}, "train.log_memory_use needs attention"),
+  ],
+)
+def test_a_model_without_attention_to_a_memory_is_refused(
+  data_dir, updates, says
+):
+  config = corpus.config(data_dir, **updates, **{"train.eval_every_steps": 2})
+  with pytest.raises(errors.UserError, match=says) as caught:
     attention_use.Report(config, mesh.make_mesh(config.mesh))
+  assert "\n" not in str(caught.value)

@@ -1,5 +1,6 @@
 """Cards of an evaluation: one for each setting, with all that it depends on."""
 
+import dataclasses
 import hashlib
 import json
 
@@ -13,12 +14,12 @@ from tests import tiny
 from tests.evaluation import splits
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import units
-from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
-from transformer_xl.model import kinds
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
 from transformer_xl.workdir import trained_model
@@ -31,7 +32,7 @@ CARD = {  # The contract, then what comes on top of it.
   *("seconds", "tokens_per_second"),
   *("bits_per_byte", "word_perplexity", "warmup_len", "parameters"),
   *("context_len", "temperature", "initialised_from", "position_scale"),
-  *("memory_lens", "same_length_window"),
+  *("layers", "mixer_fields", "reset_at_documents", "same_length_window"),
 }
 
 
@@ -43,7 +44,9 @@ def workdir(data_dir, tmp_path_factory):
   checkpoints = checkpoint.Checkpoints(folder, config.checkpoint)
   for step, nll in ((1, 3.0), (2, 2.0), (3, 2.5)):
     state = train_state(config, step)
-    memory = kinds.empty_memory(config.model, batch_size=1, mem_len=1)
+    memory = network.empty_state(
+      config.model, batch_size=1, mem_len=1, step_len=1
+    )
     run = run_state.RunState(state, memory, validation_loss=nll)
     checkpoints.save(run)
   checkpoints.close()
@@ -63,7 +66,7 @@ def test_a_card_for_each_temperature_and_memory(data_dir, workdir, caplog):
     **{"eval.mem_len": (0, 8), "eval.temperature": (1.0, 1.5)},
     **{"eval.split": "valid"},
   )
-  cards = dynamic_evaluate.run(config, workdir)
+  cards = evaluate.run(config, workdir)
   settings = [(card["mem_len"], card["temperature"]) for card in cards]
   assert settings == [(0, 1.0), (0, 1.5), (8, 1.0), (8, 1.5)]
   assert len({card["nll"] for card in cards}) == 4
@@ -81,7 +84,7 @@ def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
   config = corpus.config(
     data_dir, **{"eval.mem_len": (0, 8), "eval.clamp_len": 6}
   )
-  cards = dynamic_evaluate.run(config, workdir)
+  cards = evaluate.run(config, workdir)
   with open(f"{workdir}/results/eval_test.json", encoding="utf-8") as file:
     assert json.load(file) == {"cards": cards}
   assert all(set(card) == CARD for card in cards)
@@ -111,8 +114,8 @@ def test_without_memory_same_length_has_no_effect_and_the_card_says_so(
     data_dir, **{"eval.mem_len": mem_lens, "eval.context_len": context_len}
   )
   limited = load.replaced(plain, {"eval.same_length": True})
-  expected = dynamic_evaluate.run(plain, workdir)
-  cards = dynamic_evaluate.run(limited, workdir)
+  expected = evaluate.run(plain, workdir)
+  cards = evaluate.run(limited, workdir)
   assert cards[0]["nll"] == expected[0]["nll"]
   assert cards[0]["same_length"] is False
   for card, other in zip(cards[1:], expected[1:], strict=True):
@@ -130,7 +133,7 @@ def test_the_checkpoint_and_the_average_are_chosen_by_name(
   config = corpus.config(
     data_dir, **{"eval.checkpoint": which, "eval.parameters": parameters}
   )
-  (card,) = dynamic_evaluate.run(config, workdir)
+  (card,) = evaluate.run(config, workdir)
   assert card["checkpoint_step"] == (3 if which == "latest" else 2)
   assert card["parameters"] == parameters
   assert card["nll"] == splits.score(config, mem_len=8, seed=seed).nll / 149
@@ -154,7 +157,7 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
   ]
   params = tiny.params(configs[0].model)
   trained_model.save_params(workdir, params, step=1)
-  cards = [dynamic_evaluate.run(c, workdir)[0] for c in configs]
+  cards = [evaluate.run(c, workdir)[0] for c in configs]
   assert [card["dataset"] for card in cards] == [corpus.NAME, "other"]
   assert cards[1]["dataset_sha256"] == digest != cards[0]["dataset_sha256"]
   results = tmp_path / "run" / "results"
@@ -164,18 +167,78 @@ def test_a_card_names_the_text_that_was_read(tmp_path):
   assert last == {"cards": cards[1:]}
 
 
-def card(config, unit, nll):
+def make_card(config, nll, *, mem_len=8):
   """The card of a score over 100 tokens, for a model with one parameter."""
-  subject = evaluate.Subject(config, None, np.zeros(1), 7, unit)
+  model = trained_model.TrainedModel(config, None, {"one": np.zeros(1)}, step=7)
   file = token_file.TokenFile(
     np.arange(2), np.array([0]), "5ad1", {"num_bytes": 400, "num_words": 80}
   )
-  score = evaluate.Score(nll=nll, num_tokens=100, seconds=1.0)
-  return subject.card(score, file, 8)
+  score = evaluator.Score(nll=nll, num_tokens=100, seconds=1.0)
+  return cards_lib.make(model, score, file, mem_len)
 
 
-def test_words_have_no_bits_per_character(data_dir):
-  values = card(corpus.config(data_dir), "word", 200.0)
+COMPRESSIVE = {"model.layers": ("compressive",), "model.compressive.slots": 3}
+
+
+@pytest.mark.parametrize(
+  ("shared", "name", "value"),
+  [
+    *(
+      ({}, name, value)
+      for name, value in {
+        "model.layers": ("attention:4", "attention"),
+        "model.same_length_window": "mem_len",
+        "model.memory_start": "zeros",
+        "model.dtype": "bfloat16",
+        "data.reset_at_documents": True,
+        "eval.split": "valid",
+        "eval.batch_size": 3,
+        "eval.segment_len": 7,
+        "eval.clamp_len": 5,
+        "eval.same_length": True,
+        "eval.warmup_len": 5,
+        "eval.temperature": (1.1,),
+        "eval.parameters": "ema",
+      }.items()
+    ),
+    ({"model.encoding": "rope"}, "model.position_scale", 0.5),
+    ({"eval.mem_len": (0,)}, "eval.context_len", 5),
+    (COMPRESSIVE, "model.compressive.function", "max"),
+    (COMPRESSIVE, "model.compressive.rate", 2),
+    (COMPRESSIVE, "model.compressive.slots", 4),
+  ],
+)
+def test_evaluations_that_differ_have_cards_that_differ(
+  data_dir, shared, name, value
+):
+  config = corpus.config(data_dir, **shared)
+  mem_len = config.eval.mem_len[0]
+  before = make_card(config, 100.0, mem_len=mem_len)
+  changed = load.replaced(config, {name: value})
+  assert make_card(changed, 100.0, mem_len=mem_len) != before
+
+
+def test_every_setting_of_evaluation_is_on_the_card():
+  """A new field has to be stated, unless no loss depends on it."""
+  same_loss = {"memory", "segments_per_call"}
+  elsewhere = {"checkpoint": "checkpoint_step"}
+  adapted = {"dynamic", "cache"}  # Their cards state these groups.
+  fields = {field.name for field in dataclasses.fields(schema.EvalConfig)}
+  stated = {elsewhere.get(name, name) for name in fields - same_loss - adapted}
+  assert stated <= CARD
+
+
+def word_data(folder):
+  """The tiny dataset, as if its symbols were words."""
+  data_dir = corpus.write(folder)
+  path = folder / corpus.NAME / "meta.json"
+  meta = json.loads(path.read_text())
+  path.write_text(json.dumps(meta | {"unit": "word"}))
+  return data_dir
+
+
+def test_words_have_no_bits_per_character(tmp_path):
+  values = make_card(corpus.config(word_data(tmp_path)), 200.0)
   assert values["bits_per_character"] is None
   assert values["bits_per_byte"] == pytest.approx(0.5 / np.log(2))
   assert values["word_perplexity"] == pytest.approx(np.exp(2.5))
@@ -184,11 +247,11 @@ def test_words_have_no_bits_per_character(data_dir):
 
 def test_what_is_not_finite_is_null_and_printed(data_dir, caplog):
   caplog.set_level("INFO")
-  huge = card(corpus.config(data_dir), "byte", 1e5)  # 1000 nats a token.
+  huge = make_card(corpus.config(data_dir), 1e5)  # 1000 nats a token.
   assert (huge["nll"], huge["perplexity"]) == (1000.0, None)
   cards_lib.log(huge)
   assert "test: diverged" in caplog.text
-  lost = card(corpus.config(data_dir), "byte", float("nan"))
+  lost = make_card(corpus.config(data_dir), float("nan"))
   assert (lost["nll"], lost["word_perplexity"]) == (None, None)
   json.dumps([huge, lost], allow_nan=False)
 
@@ -199,24 +262,21 @@ def test_a_card_prints_what_is_unusual(data_dir, caplog):
     **{"eval.parameters": "ema", "eval.warmup_len": 3, "train.ema_decay": 0.9},
     **{"eval.temperature": (1.08,), "eval.same_length": True},
   }
-  config = corpus.config(data_dir)
-  cards_lib.log(card(config, "byte", 100.0))
+  unusual |= COMPRESSIVE | {"model.layers": ("lstm", "compressive")}
   parts = ("parameters ema", "warmup_len 3", "temperature 1.08", "window mem_")
+  parts += ("memory 8 in layers lstm,compressive (function conv, rate 4",)
+  config = corpus.config(data_dir)
+  cards_lib.log(make_card(config, 100.0))
   assert not any(part in caplog.text for part in parts)
-  cards_lib.log(card(load.replaced(config, unusual), "byte", 100.0))
+  usual = ("perplexity 2.718", "bits per character 1.4427")
+  usual += ("segment 8", "memory 8", "step 7")
+  assert all(part in caplog.text for part in usual)
+  cards_lib.log(make_card(load.replaced(config, unusual), 100.0))
   assert all(part in caplog.text for part in parts)
-
-
-def test_a_card_prints_what_its_perplexity_depends_on(data_dir, caplog):
-  caplog.set_level("INFO")
-  cards_lib.log(card(corpus.config(data_dir), "byte", 100.0))
-  assert f"perplexity {units.perplexity(1.0):.3f}" in caplog.text
-  for part in ("segment 8", "memory 8", "step 7", "bits per character 1.4427"):
-    assert part in caplog.text
 
 
 def test_a_folder_without_checkpoints_is_one_line(data_dir, tmp_path):
   with pytest.raises(errors.UserError, match="no checkpoints") as caught:
-    dynamic_evaluate.run(corpus.config(data_dir), str(tmp_path))
+    evaluate.run(corpus.config(data_dir), str(tmp_path))
   assert "\n" not in str(caught.value)
   assert list(tmp_path.iterdir()) == []

@@ -12,10 +12,9 @@ from tests import tiny
 from tests.evaluation import splits
 from transformer_xl.config import load
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import evaluator
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
 
 CLUSTERS = {"model.cutoffs": (5, 11), "model.div_val": 2}
 
@@ -25,8 +24,10 @@ def one_pass(config, *, mem_len, segment_len, seed=0):
   """Sum over the split, one lane, each target looked up in log_probs."""
   file = token_file.open_split(f"{config.data.dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
-  model = sums.make_model(config)
-  memory = kinds.empty_memory(config.model, batch_size=1, mem_len=mem_len)
+  model = evaluator.make_network(config)
+  memory = network.empty_state(
+    config.model, batch_size=1, mem_len=mem_len, step_len=1
+  )
   params, total = {"params": tiny.params(config.model, seed=seed)}, 0.0
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))
   for start in range(0, len(tokens) - 1, segment_len):
@@ -39,25 +40,28 @@ def one_pass(config, *, mem_len, segment_len, seed=0):
 
 
 @pytest.mark.parametrize(
-  ("batch_size", "segment_len"),
+  ("layers", "batch_size", "segment_len"),
   [
-    *((1, 149), (5, 7)),
-    *(pytest.param(*one, marks=pytest.mark.rest) for one in ((4, 8), (3, 16))),
+    (("attention",), 1, 149),
+    (("attention",), 5, 7),
+    (("lstm", "attention"), 5, 7),
+    *(
+      pytest.param(("attention",), *lengths, marks=pytest.mark.rest)
+      for lengths in ((4, 8), (3, 16))
+    ),
   ],
 )
 def test_with_memory_for_all_a_split_scores_as_in_one_pass(
-  data_dir, batch_size, segment_len
+  data_dir, layers, batch_size, segment_len
 ):
-  config = corpus.config(
-    data_dir,
-    **{"eval.batch_size": batch_size, "eval.segment_len": segment_len},
-  )
-  result = splits.score(config, mem_len=150)
-  expected = one_pass(corpus.config(data_dir), mem_len=0, segment_len=149)
+  config = corpus.config(data_dir, **{"model.layers": layers})
+  lengths = {"eval.batch_size": batch_size, "eval.segment_len": segment_len}
+  result = splits.score(load.replaced(config, lengths), mem_len=150)
+  expected = one_pass(config, mem_len=0, segment_len=149)
   assert result.num_tokens == 149
   # Float32 within the model: 149 terms of about 3 nats each.
   assert result.nll == pytest.approx(expected, rel=2e-6)
-  shorter = one_pass(corpus.config(data_dir), mem_len=0, segment_len=8)
+  shorter = one_pass(config, mem_len=0, segment_len=8)
   assert abs(shorter - expected) > 1e-3 * expected
 
 
@@ -107,11 +111,9 @@ def test_context_is_read_again_and_not_scored(data_dir, memory, batch_size):
   result = splits.score(config, mem_len=0)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
   tokens = np.asarray(file.tokens, np.int32)
-  model = transformer_xl.TransformerXL(
-    config.model, clamp_len=0, same_length=False
-  )
+  model = evaluator.make_network(config)
   params = {"params": tiny.params(config.model)}
-  empty = kinds.empty_memory(config.model, batch_size=1, mem_len=0)
+  empty = network.empty_state(config.model, batch_size=1, mem_len=0, step_len=1)
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))
   total = 0.0
   for first in range(0, 149, 8):
@@ -167,9 +169,9 @@ def test_documents_are_scored_as_if_each_were_alone(data_dir):
   config = corpus.config(data_dir, **{"data.reset_at_documents": True})
   result = splits.score(config, mem_len=150)
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "test")
-  model = sums.make_model(config)
+  model = evaluator.make_network(config)
   params = {"params": tiny.params(config.model)}
-  empty = kinds.empty_memory(config.model, batch_size=1, mem_len=0)
+  empty = network.empty_state(config.model, batch_size=1, mem_len=0, step_len=1)
   apply = jax.jit(functools.partial(model.apply, method="log_probs"))
   total, ends = 0.0, [*file.documents[1:], len(file.tokens)]
   for start, end in zip(file.documents, ends, strict=True):

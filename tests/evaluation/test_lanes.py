@@ -10,7 +10,7 @@ from tests.evaluation import splits
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.training import programs
 
 MEMORY, LAYERS, TOKENS = 8, 2, 1003
@@ -29,7 +29,9 @@ def params(data_dir):
   file = token_file.open_split(f"{data_dir}/{corpus.NAME}", "train")
   stream = streams.TrainStream(file, num_lanes=8, segment_len=8, resets="wrap")
   state = programs.init_state(config)
-  memory = kinds.empty_memory(config.model, batch_size=8, mem_len=8)
+  memory = network.empty_state(
+    config.model, batch_size=8, mem_len=8, step_len=1
+  )
   segments = jax.tree.map(jnp.asarray, stream.read(0, 300, slice(None)))
   mesh = mesh_lib.make_mesh(config.mesh)
   with jax.set_mesh(mesh):

@@ -86,7 +86,10 @@ def kill_and_continue(bench, workdir, trying, stage, occurrence, delay):
 
 @pytest.mark.parametrize(
   ("stage", "occurrence", "delay"),
-  [("after saving", 2, 0.01), ("evaluating", 2, 0.0)],
+  [
+    ("after saving", 2, 0.01),
+    pytest.param("evaluating", 2, 0.0, marks=pytest.mark.rest),
+  ],
 )
 def test_kill_9_at_two_moments(
   bench, tmp_path, trying, stage, occurrence, delay

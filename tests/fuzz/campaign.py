@@ -17,10 +17,8 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from tests.fuzz import mutations
 from transformer_xl import errors

@@ -23,7 +23,7 @@ from tests.training import test_resume
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.config import rules
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
 
 one_of, FLAGS = test_properties.one_of, test_properties.FLAGS

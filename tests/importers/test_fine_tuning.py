@@ -13,12 +13,11 @@ from tests import corpus
 from tests.training import runs as finished
 from transformer_xl.config import load as load_lib
 from transformer_xl.data import token_file
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
 from transformer_xl.model import extension
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -146,8 +145,8 @@ def test_fifty_more_symbols_leave_old_probabilities_as_defined(folder):
 
 def read(config, params, tokens):
   """Log-probabilities [tokens, V] after a text."""
-  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
-  memory = kinds.empty_memory(config, batch_size=1, mem_len=0)
+  model = network.Network(config)
+  memory = network.empty_state(config, batch_size=1, mem_len=0, step_len=1)
   inputs = jnp.asarray(tokens.astype(np.int32))[None]
   result, _ = jax.jit(model.apply, static_argnames="method")(
     {"params": params}, inputs, memory, method="log_probs"

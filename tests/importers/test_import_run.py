@@ -15,13 +15,13 @@ from tests.parity import configurations
 from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.data import vocabulary
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.importers import export_run
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
 from transformer_xl.text import generate
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -51,10 +51,11 @@ def make(workdir, source, format_name="tensorflow", **options):
 
 def worst_difference(config, params):
   """Largest difference of log-probabilities from the float64 oracle."""
-  model = transformer_xl.TransformerXL(
-    config, clamp_len=CLAMP_LEN, same_length=True
+  settings = mixer.Settings(clamp_len=CLAMP_LEN, same_length=True)
+  model = network.Network(config, settings)
+  memory = network.empty_state(
+    config, batch_size=2, mem_len=MEM_LEN, step_len=1
   )
-  memory = kinds.empty_memory(config, batch_size=2, mem_len=MEM_LEN)
   expected_memory = tests.oracle.start(config, batch_size=2, mem_len=MEM_LEN)
   random, worst = np.random.RandomState(0), 0.0
   for length in SEGMENT_LENS:
@@ -87,7 +88,7 @@ def wt103(tmp_path_factory):
 @pytest.mark.parametrize("name", stored_files.TENSORFLOW)
 def test_tensorflow_checkpoints_equal_the_numpy_model(tmp_path, name):
   made, config, params = make(tmp_path / "run", stored_files.tensorflow(name))
-  assert made["num_parameters"] == kinds.num_parameters(params)
+  assert made["num_parameters"] == network.num_parameters(params)
   model = config.model
   rules = model.memory_start, model.same_length_window, model.layer_norm_epsilon
   assert rules == TENSORFLOW_RULES
@@ -191,11 +192,13 @@ def test_a_model_that_huggingface_lacks_is_not_exported(tmp_path):
   assert not (tmp_path / "folder").exists()
 
 
-def test_layers_with_memories_of_their_own_are_not_exported():
-  config = tiny.model_config(memory_lens=((1, 4), (1, 0)))
+@pytest.mark.parametrize("layers", [("attention:4",), ("lstm", "attention")])
+def test_other_layers_than_the_published_ones_are_not_exported(layers):
+  config = tiny.model_config(layers=layers)
   lengths = mapping.Lengths(4, 8, 0, False)
-  with pytest.raises(errors.UserError, match="memory_lens="):
+  with pytest.raises(errors.UserError, match=r"model\.layers=") as caught:
     huggingface.config_fields(config, lengths)
+  assert "\n" not in str(caught.value)
 
 
 def test_a_folder_in_use_is_left_alone(wt103):

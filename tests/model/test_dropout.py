@@ -14,8 +14,7 @@ import pytest
 
 from tests import tiny
 from transformer_xl.model import dropout as dropout_lib
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
 
 DROPPING = tiny.model_config(dropout_rate=0.25, attention_dropout_rate=0.5)
 
@@ -227,7 +226,7 @@ def test_embedding_dropout_drops_a_word_wherever_it_stands():
   params, (tokens, _, memory) = tiny.params(config), tiny.inputs(config)
   # Each word stands twice, in different lanes.
   tokens = jnp.stack([tokens[0], tokens[0, ::-1]])
-  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
+  model = network.Network(config)
   embedded = model.apply(
     {"params": params}, tokens, method=lambda model, ids: model.embedding(ids)
   )
@@ -269,8 +268,8 @@ def test_a_dropped_word_that_sees_no_other_leaves_the_gradient_finite(start):
   config = tiny.model_config(
     num_layers=12, embedding_dropout_rate=0.999, memory_start=start
   )
-  params = kinds.init_params(config, jax.random.key(0))
-  memory = kinds.empty_memory(config, batch_size=2, mem_len=3)
+  params = network.init_params(config, jax.random.key(0))
+  memory = network.empty_state(config, batch_size=2, mem_len=3, step_len=1)
   tokens, _, _ = tiny.inputs(config)
 
   @jax.jit

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 ADAPTIVE = {"cutoffs": (5, 11), "div_val": 2}
 
@@ -60,9 +60,9 @@ def expected_count(config) -> int:
 def test_parameter_count_is_that_of_the_formula(options):
   config = tiny.model_config(**options)
   params = jax.eval_shape(
-    lambda key: kinds.init_params(config, key), jax.random.key(0)
+    lambda key: network.init_params(config, key), jax.random.key(0)
   )
-  assert kinds.num_parameters(params) == expected_count(config)
+  assert network.num_parameters(params) == expected_count(config)
 
 
 @functools.cache
@@ -76,7 +76,7 @@ def _initial():
     div_val=2,
     init_std=0.05,
   )
-  init = jax.jit(lambda key: kinds.init_params(config, key))
+  init = jax.jit(lambda key: network.init_params(config, key))
   return init(jax.random.key(1))
 
 

@@ -13,8 +13,8 @@ from tests.parity import weights
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
 
 # Compiling takes nearly all of the time; optimised code gives no other numbers
 # that a tolerance of 1e-4 could tell apart.
@@ -35,7 +35,7 @@ def draw_params(drawn: configurations.Drawn) -> dict:
   layout = list(huggingface.layout(drawn.model))
   empty = jax.tree.map(
     lambda leaf: np.zeros(leaf.shape, np.float32),
-    kinds.abstract_params(drawn.model),
+    network.abstract_params(drawn.model),
   )
   tensors = {
     name: weights.draw(drawn.index, name, values.shape)
@@ -58,9 +58,10 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
   No gradient flows through memory, so that of the sum of losses is the sum of
   the segments' gradients.
   """
-  model = transformer_xl.TransformerXL(
-    drawn.model, clamp_len=drawn.clamp_len, same_length=drawn.same_length
+  settings = mixer.Settings(
+    clamp_len=drawn.clamp_len, same_length=drawn.same_length
   )
+  model = network.Network(drawn.model, settings)
 
   def sum_loss(params, inputs, targets, memory):
     nll, log_probs, new = model.apply(
@@ -72,8 +73,11 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
     jax.value_and_grad(sum_loss, has_aux=True),
     compiler_options=COMPILER_OPTIONS,
   )
-  memory = kinds.empty_memory(
-    drawn.model, batch_size=drawn.batch_size, mem_len=drawn.mem_len
+  memory = network.empty_state(
+    drawn.model,
+    batch_size=drawn.batch_size,
+    mem_len=drawn.mem_len,
+    step_len=max(drawn.segment_lens),
   )
   losses, gradients, log_probs, memories = [], [], [], []
   for tokens in drawn.tokens:
@@ -84,7 +88,7 @@ def run(drawn: configurations.Drawn, params: dict) -> Run:
     losses.append(float(loss))
     gradients.append(traverse_util.flatten_dict(gradient, sep="/"))
     log_probs.append(np.asarray(scores))
-    memories.append(np.asarray(memory.hiddens))
+    memories.append(np.asarray(memory.layers[0].hiddens))
   count = drawn.batch_size * sum(drawn.segment_lens)
   return Run(
     log_probs=log_probs,

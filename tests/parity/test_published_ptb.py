@@ -11,8 +11,8 @@ from tests import tiny
 from tests.parity import published_ptb as published
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.model import kinds
-from transformer_xl.model import kv_cache
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 
@@ -73,7 +73,7 @@ def from_published(named):
     "embedding": {"table_0": named["word_emb.weight"]},
     "layers": {
       "attention": {**attention, "output": matrices("dec_attn.o_net.weight")},
-      "attention_norm": norm("dec_attn"),
+      "mixer_norm": norm("dec_attn"),
       "feed_forward": {
         "in_kernel": matrices("pos_ff.CoreNet.0.weight"),
         "in_bias": rows("pos_ff.CoreNet.0.bias"),
@@ -112,7 +112,7 @@ def tree_of(prefix):
 
 def test_the_published_model_has_the_same_parameters(config):
   params = from_published(published.drawn())
-  expected = kinds.abstract_params(config.model)
+  expected = network.abstract_params(config.model)
   assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, expected)
 
 
@@ -150,8 +150,9 @@ def test_losses_and_updates_are_the_published_ones(config):
   assert min(jax.tree.leaves(moved)) > 1e-2  # A hundred times the tolerance.
 
 
+@pytest.mark.rest
 def test_keys_and_values_in_a_ring_give_the_published_losses(config):
-  reader = kv_cache.Reader(
+  reader = reader_lib.Reader(
     config.model,
     mem_len=0,
     segment_len=published.CONTEXT + LONGEST,

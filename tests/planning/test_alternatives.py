@@ -3,7 +3,6 @@
 import jax
 
 from tests import tiny
-from tests.config.test_rules import LSTM
 from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.planning import plan
@@ -51,14 +50,6 @@ def test_parameters_are_sharded_as_far_as_their_width_allows():
 def test_parameters_are_sharded_within_a_slice():
   found = plan.smaller(config(), num_devices=16, num_slices=2)
   assert {one.mesh.fsdp for _, one in found} - {config().mesh.fsdp} == {8}
-
-
-def test_a_recurrent_network_has_no_attention_to_compute_again():
-  recurrent = config(**LSTM)
-  found = [one for _, one in plan.smaller(recurrent, num_devices=8)]
-  for one in found:
-    rules.check(one)
-  assert {one.mesh.fsdp for one in found} == {8}
 
 
 def test_present_settings_are_not_alternatives():

@@ -7,21 +7,20 @@ from transformer_xl.config import load
 from transformer_xl.planning import generation
 from transformer_xl.planning import plan
 
-COMPRESSED = {
-  **{"model.compression": "mean", "model.compression_rate": 2},
-  **{"train.compressed_len": 4, "generate.mem_len": 8},
-}
 
-
-def planned_bytes(**updates):
-  config = load.from_config_dict(tiny.config_dict(**COMPRESSED, **updates))
+def planned_bytes(num_slots):
+  updates = {
+    "model.layers": ("lstm", "compressive"),
+    "model.compressive.slots": num_slots,
+    "generate.mem_len": 8,
+  }
+  config = load.from_config_dict(tiny.config_dict(**updates))
   lowered = generation.lower(config, jax.devices()[0])
   return plan.held_bytes(lowered.compile())
 
 
 def test_the_slots_of_a_compressed_memory_are_held():
-  slots = 64
-  without = planned_bytes()
-  model = load.from_config_dict(tiny.config_dict()).model
-  kept = 2 * 4 * model.num_layers * model.num_heads * model.head_dim * slots
-  assert planned_bytes(**{"generate.compressed_len": slots}) >= without + kept
+  """One of the two layers has them; a number has 4 bytes."""
+  more = 64
+  slot = 4 * tiny.MODEL["model_dim"]
+  assert planned_bytes(1 + more) >= planned_bytes(1) + more * slot

@@ -1,20 +1,24 @@
 """Costs of a compiled program: loops count as often as they run."""
 
 import functools
+import json
+import re
 
 import jax
 import pytest
 
 from tests import tiny
-from transformer_xl.model import transformer_xl
+from transformer_xl.config import load
+from transformer_xl.model import network
 from transformer_xl.planning import hlo_cost
+from transformer_xl.planning import plan
 
 PROGRAM = """\
 HloModule jit_f, is_scheduled=true
 
 %body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
   %a = f32[8]{0:T(256)} fusion(%p), kind=kLoop, calls=%fused, \
-metadata={op_name="jit(f)/transpose(jvp(TransformerXL.nll))/while/body/layers\
+metadata={op_name="jit(f)/transpose(jvp(Network.nll))/while/body/layers\
 /feed_forward/dot_general"}, \
 backend_config={"estimated_cycles":"10"}
   %r = bf16[4,8]{1,0} all-reduce(%a), to_apply=%add
@@ -71,6 +75,32 @@ def test_cycles_are_those_of_the_parts_of_the_model():
     "other": {"forward": 100 / 2, "backward": 0},
     "feed-forward": {"forward": 0, "backward": 5 * 10 / 2},
   }
+
+
+def test_operations_of_a_hybrid_belong_to_its_parts():
+  """The names are those that JAX gives them, each with ten cycles."""
+  updates = {"model.layers": ("lstm", "attention:4"), "model.cutoffs": (5, 11)}
+  config = load.from_config_dict(tiny.config_dict(**updates))
+  devices = jax.devices()[:1]
+  lowered = plan.lower_updates(config, count=1, devices=devices)
+  names = re.findall(r'op_name="([^"]*)"', lowered.compile().as_text())
+  assert any("attention_1" in name for name in names)
+  instructions = [
+    f"  %i{index} = f32[8] copy(%p), metadata={{op_name={json.dumps(name)}}}, "
+    'backend_config={"estimated_cycles":"10"}'
+    for index, name in enumerate(names)
+  ]
+  program = "\n".join(["ENTRY %main (p: f32[8]) -> f32[8] {", *instructions])
+  parts = hlo_cost.program_cost(program).by_part()
+  learned = ("lstm", "attention", "norms", "feed-forward", "embedding")
+  for part in (*learned, "softmax"):
+    assert parts[part]["forward"] > 0, part
+    assert parts[part]["backward"] > 0, part
+  assert parts["optimizer"]["forward"] > 0
+  in_layers = ("attention_1/", "lstm/", "feed_forward_1/", "norm_1/")
+  named = sum(any(mark in name for mark in in_layers) for name in names)
+  counted = ("lstm", "attention", "norms", "feed-forward")
+  assert sum(sum(parts[part].values()) for part in counted) >= 10 * named
 
 
 def test_a_loop_of_another_bound_costs_accordingly():
@@ -162,12 +192,12 @@ def test_products_are_counted_without_padding(product, flops):
 def test_a_model_without_kernels_executes_its_own_products():
   config = tiny.model_config(num_layers=3)
   tokens, targets, memory = tiny.inputs(config)
-  model = transformer_xl.TransformerXL(config, clamp_len=0, same_length=False)
+  model = network.Network(config)
   score = functools.partial(model.apply, method="nll")
   params = {"params": tiny.params(config)}
   compiled = jax.jit(score).lower(params, tokens, targets, memory).compile()
   lanes, segment = tokens.shape
-  context = segment + memory.hiddens.shape[2]
+  context = segment + tiny.MEMORY
   width = config.num_heads * config.head_dim
   projections = 2 * lanes * segment + 2 * lanes * context + context
   layer = (

@@ -4,7 +4,7 @@ import pytest
 
 from experiments import ptb_published
 from transformer_xl.config import load
-from transformer_xl.model import flops
+from transformer_xl.model import network
 from transformer_xl.planning import plan
 
 
@@ -19,7 +19,7 @@ def test_padding_is_neither_read_nor_useful(monkeypatch, std, tokens):
   config = load.replaced(config, {"train.segment_len_std": std})
   counted = plan.train_plan(config, [])
   assert counted["tokens"] == 10 * tokens
-  useful = 3 * flops.forward_flops_per_token(
+  useful = 3 * network.forward_flops_per_token(
     config.model, segment_len=tokens, mem_len=0, context_len=70
   )
   assert counted["useful"] == useful

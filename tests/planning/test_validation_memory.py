@@ -26,7 +26,7 @@ def asked(monkeypatch):
   asked = []
 
   def eval_plan(config, devices, *, mesh):
-    asked.append((*config.eval.mem_len, config.eval.compressed_len))
+    asked.append(config.eval.mem_len)
     return {"hbm_bytes_per_chip": 1000}
 
   monkeypatch.setattr(plan, "eval_plan", eval_plan)
@@ -47,25 +47,11 @@ def test_validation_adds_to_the_training_state(monkeypatch, memory, asked):
     for mem_len in (3, 5)
   ]
   # Evaluation alone has been planned with another length.
-  assert asked == [(3, 0)]
+  assert asked == [(3,)]
   kept = num_bytes(programs.abstract_state(validating))
   if memory == "hidden":  # It reads the parameters of the state.
     kept -= num_bytes(programs.abstract_state(validating)[0].params)
   assert found == [1000 + kept] * 2
-
-
-def test_validation_has_the_compressed_memory_of_training(monkeypatch, asked):
-  monkeypatch.setitem(hardware.CHIPS, "cpu", hardware.CHIPS["TPU v5 lite"])
-  compressed = {"model.compression": "mean", "model.compression_rate": 2}
-  lengths = {"train.compressed_len": 4, "eval.compressed_len": 2}
-  both = config(**compressed, **lengths, **{"train.eval_every_steps": 10})
-  mem_len = both.train.mem_len
-  plan._bytes_while_evaluating(
-    both,
-    jax.devices()[:1],
-    {"mem_len": mem_len, "mesh": ONE, "hbm_bytes_per_chip": 1000},
-  )
-  assert asked == [(mem_len, 4)]
 
 
 def test_there_is_no_figure_without_validation_or_without_room():

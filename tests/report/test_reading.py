@@ -16,7 +16,7 @@ from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import evaluator
 from transformer_xl.report import attention
 from transformer_xl.report import reading
 
@@ -45,7 +45,7 @@ def test_the_loss_is_that_of_an_evaluation(data_dir, tmp_path, updates):
   config = runs.write(data_dir, tmp_path, **updates)
   text = reading.read(config, str(tmp_path))
   subject = evaluate.load(config, str(tmp_path))
-  (card,) = evaluate.evaluate_loaded(subject, str(tmp_path))
+  (card,) = evaluate.evaluate(subject)
   assert text["num_tokens"] == card["num_tokens"] == ALL
   # The same sums in another order, in float32; nll is rounded for the page.
   np.testing.assert_allclose(text["mean_nll"], card["nll"], rtol=1e-5)
@@ -76,7 +76,8 @@ def segment():
   config = tiny.config_dict()
   config.model.vocab_size = 23
   config = load.from_config_dict(config)
-  model, params = sums.make_model(config), tiny.params(config.model)
+  model = evaluator.make_network(config, inspects=True)
+  params = tiny.params(config.model)
   tokens, targets, memory = tiny.inputs(config.model)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   resets = np.zeros(tokens.shape, bool)

@@ -65,6 +65,7 @@ def said(lines, text):
   return [line for line in lines if text in line]
 
 
+@pytest.mark.rest
 def test_two_preemptions_and_what_else_goes_wrong(cloud, bucket):
   with cloud.state() as state:
     state["faults"] = [
@@ -122,6 +123,7 @@ def test_a_lost_worker_is_replaced_with_its_slice(cloud, bucket):
   assert len(said(lines, "xl: ACTIVE.")) == 2
 
 
+@pytest.mark.rest
 def test_the_verbs_one_by_one(cloud, bucket):
   def verb(*words, status=0):
     return conftest.finish(conftest.start(cloud, *words), status=status)

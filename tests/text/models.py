@@ -3,18 +3,21 @@
 from tests import corpus
 from tests import tiny
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import language_model
 
-# Fields of each kind of network. Narrow recurrent ones repeat themselves: their
-# outputs are below 1.
-WIDE = {"model_dim": 48}
-KINDS = ({}, {"kind": "lstm", **WIDE}, {"kind": "qrnn", **WIDE})
+# Narrow recurrent layers repeat themselves, since their outputs are below 1.
+HYBRID = {
+  "num_layers": 3,
+  "layers": ("lstm", "qrnn", "attention"),
+  "model_dim": 48,
+}
+MODELS = ({}, HYBRID)
 
 
 def make(*, mem_len, segment_len=3, same_length=False, **fields):
   config = tiny.model_config(**fields)
-  reader = kinds.of(config).reader(
+  reader = reader_lib.Reader(
     config,
     mem_len=mem_len,
     segment_len=segment_len,

@@ -12,6 +12,7 @@ from tests import emulator
 from tests.analysis import runs
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_command_needs_no_folder_on_disk(bucket, tmp_path):
   data_dir, folder = corpus.write(tmp_path / "data"), epath.Path(bucket)

@@ -14,7 +14,7 @@ from tests.text import models
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.text import decoding
 from transformer_xl.text import generate
 
@@ -44,18 +44,20 @@ def lists(samples):
   return [tokens.tolist() for tokens in samples.tokens]
 
 
-def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory():
+@pytest.mark.parametrize("fields", models.MODELS, ids=str)
+def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory(fields):
   hidden = []
   for segment_len in (3, 5):
-    model = models.make(mem_len=4, segment_len=segment_len, same_length=True)
-    state, last = decoding.read_prompt(model, PROMPT)
-    assert int(state.length[0]) < len(PROMPT)
+    model = models.make(
+      mem_len=4, segment_len=segment_len, same_length=True, **fields
+    )
+    _, last = decoding.read_prompt(model, PROMPT)
     hidden.append(last)
   # The same sums in another order; states are about 1.
   np.testing.assert_allclose(*hidden, atol=1e-5)
 
 
-@pytest.mark.parametrize("fields", models.KINDS, ids=str)
+@pytest.mark.parametrize("fields", models.MODELS, ids=str)
 def test_greedy_decoding_is_the_argmax_of_the_model_on_the_whole_text(fields):
   # Tied, tiny models repeat themselves.
   fields = {"tie_weights": False, "cutoffs": (5, 11), **fields}
@@ -63,7 +65,7 @@ def test_greedy_decoding_is_the_argmax_of_the_model_on_the_whole_text(fields):
   config = model.reader.config
   (tokens,) = draw(model, num_tokens=12, temperature=0.0)[-1].tokens
   text = np.concatenate([PROMPT, tokens])
-  empty = kinds.empty_memory(config, batch_size=1, mem_len=0)
+  empty = network.empty_state(config, batch_size=1, mem_len=0, step_len=1)
   log_probs, _ = tiny.apply(
     config,
     tiny.params(config),
@@ -212,7 +214,7 @@ def test_a_result_has_the_text_and_all_it_depends_on(workdir, capsys):
   assert result["checkpoint_step"] == 1
   assert result["seed"] == 3
   names = {field.name for field in dataclasses.fields(options())}
-  hidden = {"prompt_file", "num_samples", "tokens_per_call", "compressed_len"}
+  hidden = {"prompt_file", "num_samples", "tokens_per_call"}
   assert names - set(result) == hidden
 
 

@@ -40,18 +40,22 @@ ALL = STATES | {
 LOCKED = {"model.locked_dropout": True}
 RECURRENT = {**STATES, "train.mem_len": 1, "eval.mem_len": (1,)}
 NETWORKS = {
-  "relative": {**ALL, "model.attention": "reference"},
+  "relative": {**ALL, "model.attention": "xla"},
   "kernel": {**ALL, "model.attention": "pallas", "model.remat": "attention"},
   "relative_tied": {**ALL, **LOCKED, "model.encoding": "relative_tied"},
-  "groups": {**ALL, "model.memory_lens": ((1, 2), (1, 0))},
+  "limits": {**ALL, "model.layers": ("attention:2", "attention")},
   "several": {**ALL, **LOCKED, "train.gradient_segments": 2},
-  "lstm": {**RECURRENT, "model.kind": "lstm"},
-  "qrnn": {**RECURRENT, **LOCKED, "model.kind": "qrnn"},
+  "lstm": {**RECURRENT, "model.layers": ("lstm",)},
+  "qrnn": {**RECURRENT, **LOCKED, "model.layers": ("qrnn",)},
+  "hybrid": {**ALL, "model.layers": ("lstm", "attention")},
+  "compressive": {
+    **ALL,
+    "model.layers": ("compressive",),
+    "model.compressive.rate": 2,
+    "model.compressive.slots": 3,
+  },
 }
-ALWAYS = [
-  ("relative", 2),
-  *((name, 4) for name in ("relative_tied", "lstm", "qrnn")),
-]
+ALWAYS = [("relative", 2), ("lstm", 4)]
 CASES = [
   pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.rest)
   for case in itertools.product(NETWORKS, (2, 4))

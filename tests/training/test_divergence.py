@@ -16,7 +16,7 @@ from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import sums as sums_lib
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
@@ -180,6 +180,7 @@ def test_what_was_read_since_the_last_good_checkpoint_is_skipped(
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
 
 
+@pytest.mark.rest
 def test_a_source_that_is_gone_costs_the_run_no_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):
@@ -257,7 +258,7 @@ def test_to_stop_names_the_checkpoint_from_before_and_the_ways_on(
 def test_a_validation_loss_that_is_no_number_is_not_the_best(
   data_dir, tmp_path, monkeypatch
 ):
-  score_until = evaluate.Evaluator.score_until
+  score_until = evaluator.Evaluator.score_until
   calls = []
 
   def evaluated(self, params, **options):
@@ -265,7 +266,7 @@ def test_a_validation_loss_that_is_no_number_is_not_the_best(
     calls.append(score)
     return score._replace(nll=math.nan) if len(calls) == 1 else score
 
-  monkeypatch.setattr(evaluate.Evaluator, "score_until", evaluated)
+  monkeypatch.setattr(evaluator.Evaluator, "score_until", evaluated)
   config = corpus.config(data_dir, **GUARDED | {"train.eval_every_steps": 12})
   assert loop.train(config, str(tmp_path))
   (event,) = events(tmp_path)
@@ -273,6 +274,7 @@ def test_a_validation_loss_that_is_no_number_is_not_the_best(
   assert all(math.isfinite(r["nll"]) for r in lines(tmp_path) if "split" in r)
 
 
+@pytest.mark.rest
 def test_a_run_cut_around_its_rewinding_is_the_run_in_one(
   data_dir, tmp_path, monkeypatch
 ):

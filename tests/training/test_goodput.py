@@ -30,6 +30,7 @@ def test_a_run_logs_and_records_its_time(data_dir, tmp_path, caplog):
     assert f"step {record.step}  saved  updates " in caplog.text
 
 
+@pytest.mark.rest
 def test_a_killed_run_loses_the_time_since_its_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):

@@ -13,7 +13,7 @@ from tests import own_process
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import network
 from transformer_xl.training import divergence
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
@@ -68,15 +68,13 @@ def start(config):
   state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
   state = state._replace(params=tiny.params(config.model))
   generator = np.random.default_rng(5)
-  hiddens = jax.tree.map(
+  layers = jax.tree.map(
     lambda array: jnp.asarray(
       generator.standard_normal(array.shape), "float32"
     ),
-    programs.init_memory(config).hiddens,
+    programs.init_memory(config).layers,
   )
-  is_masked = config.model.memory_start == "masked"
-  length = jnp.array([2 if is_masked else MEMORY, MEMORY], jnp.int32)
-  return state, memory_lib.Memory(hiddens, length)
+  return state, network.State(layers, jnp.array([2, MEMORY], jnp.int32))
 
 
 @functools.cache
@@ -105,25 +103,27 @@ def one_by_one(segments):
   return found
 
 
+def visible(config, lane):
+  """What each layer sees of a lane's first memory, lowest layer first."""
+  _, memory = start(config)
+  result = []
+  for turn in range(config.model.num_layers // len(memory.layers)):
+    for layer in memory.layers:
+      states = np.float64(layer.hiddens[turn, lane])
+      if config.model.memory_start == "masked":
+        states = states[max(len(states) - int(memory.length[lane]), 0) :]
+      result.append(states)
+  return result
+
+
 def oracle_loss(config, params, segments):
   """The mean loss of all segments, one function of the parameters."""
-  _, memory = start(config)
-  lanes = [
-    [
-      np.float64(layer[lane, layer.shape[1] - group.length[lane] :])
-      for group in memory.groups
-      for layer in group.hiddens
-    ]
-    for lane in range(LANES)
-  ]
-  lens = [MEMORY] * config.model.num_layers
-  if config.model.memory_lens:
-    lens = [MEMORY, 1, 3]
+  lanes = [visible(config, lane) for lane in range(LANES)]
   total = 0.0
   for index in range(SEGMENTS):
     inputs, targets, resets, weights = (array[index] for array in segments)
     log_probs, lanes = oracle.segment(
-      params, config.model, inputs, lanes, mem_len=lens, resets=resets
+      params, config.model, inputs, lanes, mem_len=MEMORY, resets=resets
     )
     chosen = np.take_along_axis(log_probs, targets[:, :, None], 2)[:, :, 0]
     total -= np.sum(chosen * np.float64(weights))
@@ -163,7 +163,7 @@ def distance(one, other):
 ZEROS = {"model.memory_start": "zeros"}
 FEW = {
   "model.num_layers": 3,
-  "model.memory_lens": ((1, 0), (1, 1), (1, 3)),
+  "model.layers": ("attention", "attention:1", "attention:3"),
   "train.accumulation_steps": 2,
 }
 # One lane starts over between segments, the other one within a segment.
@@ -203,7 +203,7 @@ def test_memory_carries_the_gradient_into_earlier_segments():
   stopped, last, alone = parts[-1]
   sums = metrics.sums.nll, alone.sums.nll
   assert float(sums[0]) == pytest.approx(float(sums[1]), rel=1e-6)
-  comparison.assert_close(memory.hiddens, last.hiddens, roundings=30)
+  comparison.assert_close(memory, last, roundings=30)
   assert distance(gradient, stopped) > 1e-2
   with pytest.raises(AssertionError):
     assert_is_slope(stopped, config, segments)
@@ -242,7 +242,7 @@ def test_a_chunk_is_a_loop_of_updates():
   assert distance(after.params, start(config)[0].params) > 1e-2
   # Two programs may round differently.
   comparison.assert_close(after.params, state.params, roundings=30)
-  comparison.assert_close(remembered.hiddens, memory.hiddens, roundings=30)
+  comparison.assert_close(remembered, memory, roundings=30)
 
 
 def test_dropout_is_a_function_of_seed_step_and_segment():
@@ -271,6 +271,7 @@ def test_skipping_updates_skips_all_their_segments():
   assert answer.skipped == 130 * SEGMENTS
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_mesh_makes_the_updates_of_one_device(tmp_path):
   result = own_process.result("segments_on_mesh", tmp_path)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 import os
 import pathlib
 import shutil
@@ -19,10 +20,11 @@ from tests.config import test_effects
 from tests.training import runs as finished
 from tests.training import test_resume
 from transformer_xl import errors
+from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.model import extension
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -150,18 +152,18 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
     pytest.skip("the vocabulary decides")
   value, _ = test_effects.CASES[name]
   config = corpus.config(data_dir, **{"train.init_from": imported})
-  field = name.removeprefix("model.")
-  trained = getattr(config.model, field)
-  model = dataclasses.replace(config.model, **{field: value})
+  trained = operator.attrgetter(name)(config)
 
   def restore(*unused, **options):
     raise FitsError
 
   monkeypatch.setattr(trained_model, "restore_params", restore)
-  monkeypatch.setattr(kinds, "abstract_params", lambda model: {})
-  is_free = name in initial_parameters.FREE
+  if name not in initial_parameters.OF_STATE:  # Of which shapes decide.
+    monkeypatch.setattr(network, "abstract_params", lambda model: {})
+  # The layers of the source have no slots, so these change no parameters.
+  is_free = name in initial_parameters.FREE or ".compressive." in name
   with pytest.raises(FitsError if is_free else errors.UserError) as refusal:
-    load(dataclasses.replace(config, model=model))
+    load(load_lib.replaced(config, {name: value}))
   if not is_free:
     message = str(refusal.value)
     assert f"{name} is {trained} in train.init_from={imported}" in message
@@ -169,9 +171,44 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
 
 
 def test_what_is_free_is_a_field():
-  assert not initial_parameters.FREE - {*schema.FIELDS}
+  free = initial_parameters.FREE | initial_parameters.OF_STATE
+  assert not free - {*schema.FIELDS}
   shaping = {"model.num_layers", "model.encoding", "model.tie_weights"}
-  assert not initial_parameters.FREE & shaping
+  assert not free & shaping
+
+
+@pytest.mark.parametrize(
+  ("layers", "changes", "fits"),
+  [
+    (("attention",), {"model.layers": ("attention:3",)}, True),
+    (("attention",), {"model.layers": ("lstm",)}, False),
+    # The pattern has other names for the second layer.
+    (("attention",), {"model.layers": ("attention:3", "attention")}, False),
+    (("compressive",), {"model.compressive.slots": 3}, True),
+    # The matrix of the convolution has another height, or is not there.
+    (("compressive",), {"model.compressive.rate": 2}, False),
+    (("compressive",), {"model.compressive.function": "mean"}, False),
+    # What else differs is refused with it.
+    (
+      ("attention",),
+      {"model.layers": ("attention:3",), "model.pre_norm": True},
+      False,
+    ),
+  ],
+)
+def test_what_layers_remember_may_differ_where_parameters_fit(
+  data_dir, tmp_path, layers, changes, fits
+):
+  own = runs.write(data_dir, str(tmp_path), **{"model.layers": layers})
+  updates = {"model.layers": layers, "train.init_from": str(tmp_path)}
+  config = corpus.config(data_dir, **updates | changes)
+  if fits:
+    params, _ = load(config)
+    expected = tiny.params(own.model)
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    return
+  with pytest.raises(errors.UserError, match="or start from its"):
+    load(config)
 
 
 def refusal(data_dir, **updates):

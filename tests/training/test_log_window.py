@@ -15,7 +15,7 @@ from transformer_xl import hardware
 from transformer_xl.config import load
 from transformer_xl.evaluation import sums
 from transformer_xl.evaluation import units
-from transformer_xl.model import flops
+from transformer_xl.model import network
 from transformer_xl.training import log_window
 from transformer_xl.training import loop
 from transformer_xl.training import step
@@ -55,39 +55,82 @@ def test_the_work_of_a_token_is_counted_by_hand():
   scores_and_values = 3 * 10 * keys
   softmax = 8 * 23
   layers = 3 * (projections + feed_forward + scores_and_values)
-  assert flops.forward_flops_per_token(
+  assert network.forward_flops_per_token(
     config, segment_len=4, mem_len=6
   ) == pytest.approx(2 * (layers + softmax))
-  few = dataclasses.replace(config, memory_lens=((2, 1), (1, 0)))
+  limits = ("attention:1", "attention:1", "attention")
+  few = dataclasses.replace(config, layers=limits)
   forgotten = 2 * 3 * 10 * (6 - 1)  # Keys in two layers.
-  assert flops.forward_flops_per_token(
+  assert network.forward_flops_per_token(
     few, segment_len=4, mem_len=6
   ) == pytest.approx(2 * (layers + softmax - forgotten))
+
+
+def test_slots_and_their_convolution_are_counted_by_hand():
+  config = tiny.model_config(
+    layers=("compressive",), **{"compressive.slots": 5, "compressive.rate": 3}
+  )
+  plain = dataclasses.replace(config, layers=("attention",))
+  keys = 2 * 3 * 8 * 5  # Those of the slots, in two layers.
+  convolution = 2 * 8 * 8  # One slot [8] for three states [8] is a third.
+  for mem_len, more in ((6, keys + convolution), (0, convolution)):
+    works = [
+      network.forward_flops_per_token(one, segment_len=4, mem_len=mem_len)
+      for one in (plain, config)
+    ]
+    assert works[1] - works[0] == pytest.approx(2 * more)
+
+
+@pytest.mark.parametrize("name", ["lstm", "qrnn"])
+def test_recurrent_layers_count_their_matrices(name):
+  """Each entry of a matrix is one multiply-add for a token."""
+  config = tiny.model_config(layers=(name,), num_layers=3)
+  layers = tiny.params(config)["layers"]
+  matrices = sum(
+    leaf.size for leaf in jax.tree.leaves(layers) if leaf.ndim == 3
+  )
+  for mem_len in (0, 1, 6):
+    assert network.forward_flops_per_token(
+      config, segment_len=4, mem_len=mem_len
+    ) == pytest.approx(2 * (matrices + 8 * 23))
 
 
 def test_an_adaptive_softmax_counts_its_head():
   plain = tiny.model_config()
   adaptive = tiny.model_config(cutoffs=(5, 9))
   works = [
-    flops.forward_flops_per_token(config, segment_len=4, mem_len=0)
+    network.forward_flops_per_token(config, segment_len=4, mem_len=0)
     for config in (plain, adaptive)
   ]
   assert works[0] - works[1] == 2 * 8 * (23 - 5 - 2)
 
 
-def test_utilisation_is_null_where_the_peak_is_unknown():
-  lengths = {"segment_len": 4, "mem_len": 6}
-  config = tiny.model_config()
+def test_utilisation_is_null_where_the_peak_is_unknown(monkeypatch):
+  config = run_config()
+  now = [0.0]
+  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
+
+  def record():
+    window = log_window.Window()
+    for _ in range(2):
+      now[0] += 0.5
+      window.add(update_metrics([1.0], [32]), tokens_read=500_000)
+    return window.record(2, config)
+
   assert jax.devices()[0].device_kind not in hardware.PEAK_FLOPS
-  assert flops.mfu(100.0, config, **lengths) is None
+  unknown = record()
+  assert unknown["tokens_per_second"] == 1e6
+  assert unknown["mfu"] is None
   chip = mock.Mock(device_kind="TPU v4")
   with (
     mock.patch.object(jax, "devices", return_value=[chip] * 2),
     mock.patch.object(jax, "device_count", return_value=2),
   ):
-    work = 3 * flops.forward_flops_per_token(config, **lengths)
-    utilisation = flops.mfu(1e6, config, **lengths)
-  assert utilisation == pytest.approx(1e6 * work / (2 * 275e12))
+    known = record()
+  work = 3 * network.forward_flops_per_token(
+    config.model, segment_len=8, mem_len=config.train.mem_len
+  )
+  assert known["mfu"] == pytest.approx(1e6 * work / (2 * 275e12))
 
 
 def test_a_window_is_the_mean_over_tokens_of_all_its_updates():

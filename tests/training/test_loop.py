@@ -16,7 +16,6 @@ from transformer_xl import errors
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 from transformer_xl.workdir import run_history
@@ -174,7 +173,7 @@ def test_the_evaluation_of_a_run_is_that_of_its_checkpoint_at_temperature_1(
     **{"eval.temperature": (1.5, 1.0)},
   )
   loop.train(config, str(tmp_path))
-  hot, card = dynamic_evaluate.run(config, str(tmp_path))
+  hot, card = evaluate.run(config, str(tmp_path))
   last = lines(tmp_path)[-1]
   assert last["split"] == "valid"
   assert card["checkpoint_step"] == 12
@@ -259,7 +258,8 @@ def test_memory_is_kept_only_where_its_text_precedes(
   monkeypatch.setattr(programs, "update", recorded)
   changed = corpus.config(data_dir, **{"train.num_steps": 6} | change)
   assert loop.train(changed, str(tmp_path))
-  np.testing.assert_array_equal(lengths, [[8 if keeps else 0] * 4])
+  # Four segments of 8 tokens each.
+  np.testing.assert_array_equal(lengths, [[32 if keeps else 0] * 4])
 
 
 def test_another_width_is_refused_before_anything_is_written(

@@ -14,6 +14,7 @@ from tests.training.runs import steps
 from transformer_xl import command_line
 from transformer_xl import storage
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.training import loop
 from transformer_xl.workdir import metrics_log
 
@@ -77,7 +78,7 @@ def test_an_owed_evaluation_ranks_its_checkpoint(
   data_dir, tmp_path, monkeypatch
 ):
   updates = {"train.eval_every_steps": 4, "checkpoint.keep_latest": 1}
-  score_until = evaluate.Evaluator.score_until
+  score_until = evaluator.Evaluator.score_until
   scores = iter([3.0, 2.0, 2.0, 2.5])
 
   def scored(self, params, *, should_stop):
@@ -86,10 +87,10 @@ def test_an_owed_evaluation_ranks_its_checkpoint(
 
   config = corpus.config(data_dir, **updates)
   send_signal_at(8, monkeypatch)
-  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
+  monkeypatch.setattr(evaluator.Evaluator, "score_until", scored)
   assert not loop.train(config, str(tmp_path))
   monkeypatch.undo()
-  monkeypatch.setattr(evaluate.Evaluator, "score_until", scored)
+  monkeypatch.setattr(evaluator.Evaluator, "score_until", scored)
   # It is killed once more, between the checkpoint's loss and its metadata.
   write_text = storage.write_text
 

@@ -11,7 +11,7 @@ from transformer_xl.training import profiling
 
 SCOPES = {
   *("embedding", "attention", "content_scores", "position_scores"),
-  *("attention_softmax", "attention_values", "attention_norm"),
+  *("attention_softmax", "attention_values", "mixer_norm"),
   *("feed_forward", "feed_forward_norm", "head", "tail_1", "optimizer"),
 }
 

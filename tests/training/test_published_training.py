@@ -14,8 +14,7 @@ from tests import comparison
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 
@@ -63,10 +62,8 @@ def change(before, after):
 def test_context_has_gradient_and_no_loss():
   config = make_config(**{"train.context_len": CONTEXT})
   segment = make_segment(CONTEXT + LENGTH, LENGTH)
-  model = transformer_xl.TransformerXL(
-    config.model, clamp_len=0, same_length=False
-  )
-  empty = kinds.empty_memory(config.model, batch_size=LANES, mem_len=0)
+  model = network.Network(config.model)
+  empty = programs.init_memory(config)
 
   def loss(params, context):
     log_probs, _ = model.apply(
@@ -173,12 +170,12 @@ def test_the_penalty_is_taken_before_dropout():
   model = step_lib.make_model(config)
   empty = programs.init_memory(config)
   params = {"params": tiny.params(config.model)}
-  _, activity, _ = model.apply(
+  _, auxiliary, _ = model.apply(
     *(params, segment.inputs, segment.targets, empty, segment.resets),
     dropout_lanes=jnp.arange(len(segment.inputs)),
     rngs={"dropout": jax.random.key(0)},
-    method="nll_and_activity",
+    method="training_losses",
   )
   hidden, _ = model.apply(params, segment.inputs, empty)
   squares = jnp.mean(hidden[:, CONTEXT:] ** 2, axis=2)
-  np.testing.assert_allclose(activity.size, squares, rtol=1e-5)
+  np.testing.assert_allclose(auxiliary.activation, squares, rtol=1e-5)

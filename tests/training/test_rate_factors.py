@@ -11,11 +11,13 @@ from absl import flags
 from ml_collections import config_flags
 
 from tests import comparison
+from tests import corpus
 from tests import tiny
 from tests.training import test_published_training as updates
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
+from transformer_xl.training import loop
 from transformer_xl.training import optimizer
 from transformer_xl.training import programs
 from transformer_xl.training import rate_factors
@@ -98,6 +100,18 @@ def test_a_pattern_without_a_parameter_is_refused(rules, message):
   with pytest.raises(errors.UserError, match=message) as refusal:
     programs.abstract_state(config)
   assert "\n" not in str(refusal.value)
+
+
+def test_a_run_goes_on_with_the_same_parameters_frozen(data_dir, tmp_path):
+  def train(num_steps, *rules):
+    values = {"train.num_steps": num_steps, "model.num_layers": 2}
+    config = corpus.config(data_dir, **values, **{FIELD: rules})
+    return loop.train(config, str(tmp_path))
+
+  assert train(2, "layers/0/.*=0")
+  with pytest.raises(errors.UserError, match=r"layers/0/.* is trained by tra"):
+    train(4, "layers/1/.*=0")
+  assert train(4, "layers/0/.*=0", "softmax/.*=0.5")  # Nothing else is frozen.
 
 
 @pytest.mark.parametrize(

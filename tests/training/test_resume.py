@@ -15,7 +15,7 @@ import pytest
 
 from tests import corpus
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.training import hooks
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -68,7 +68,7 @@ PUBLISHED = {
   "eval.mem_len": (0,),
   "eval.parameters": "asgd",
 }
-FEW = {**EVERYTHING, "model.memory_lens": ((1, 3), (1, 0))}
+FEW = {**EVERYTHING, "model.layers": ("attention:3", "attention")}
 
 
 def lines(workdir):

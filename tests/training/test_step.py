@@ -12,8 +12,9 @@ from tests import comparison
 from tests import tiny
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.evaluation import sums as sums_lib
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
+from transformer_xl.model.mixers import attention
 from transformer_xl.training import programs
 from transformer_xl.training import step as step_lib
 
@@ -64,7 +65,12 @@ def start(config):
   shape = (config.model.num_layers, BATCH, MEMORY, config.model.model_dim)
   hiddens = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
   length = jnp.array([0, 3, 6, 6], jnp.int32)
-  return state, memory_lib.Memory(jnp.asarray(hiddens), length)
+  return state, with_hiddens(jnp.asarray(hiddens), length)
+
+
+def with_hiddens(hiddens, length):
+  """A memory whose layers, all alike, have these inputs, [N, B, M, D]."""
+  return network.State((attention.Memory(hiddens),), length)
 
 
 @functools.cache
@@ -87,8 +93,16 @@ def run(config, segments, *, options=()):
 
 
 def score(config, params, memory, segment):
-  model = step_lib.make_model(config)
-  return sums_lib.score_segment(params, memory, segment, model=model)
+  """The memory after a segment, and the losses of its targets."""
+  nll, memory = step_lib.make_model(config).apply(
+    {"params": params},
+    segment.inputs,
+    segment.targets,
+    memory,
+    segment.resets,
+    method="nll",
+  )
+  return memory, nll
 
 
 def assert_equal(one, other):
@@ -149,10 +163,12 @@ def test_lanes_of_different_parts_drop_other_units():
   # Lanes 0 and 1 are alike and in different parts.
   twins = np.array([0, 0, 2, 2])
   segment = jax.tree.map(lambda a: a[twins], at(make_segments(), 0))
-  memory = memory_lib.Memory(memory.hiddens[:, twins], memory.length[twins])
+  hiddens = memory.layers[0].hiddens[:, twins]
+  memory = with_hiddens(hiddens, memory.length[twins])
   update = compiled(step_lib.train_segment, config)
   (_, after), _ = update(state, memory, segment, 0)
-  assert distance(after.hiddens[:, 0], after.hiddens[:, 1]) > 1e-3
+  hiddens = after.layers[0].hiddens
+  assert distance(hiddens[:, 0], hiddens[:, 1]) > 1e-3
 
 
 @pytest.mark.parametrize("penalty", ["activation", "temporal_activation"])
@@ -252,21 +268,21 @@ def test_no_gradient_flows_into_memory():
   state, memory = start(config)
 
   def loss(hiddens):
-    before = memory._replace(hiddens=hiddens)
+    before = with_hiddens(hiddens, memory.length)
     return jnp.sum(score(config, state.params, before, segment)[1])
 
+  hiddens = memory.layers[0].hiddens
   both = jax.jit(jax.value_and_grad(loss))
-  value, gradient = both(memory.hiddens)
+  value, gradient = both(hiddens)
   np.testing.assert_array_equal(gradient, 0)
-  assert abs(float(both(memory.hiddens + 1)[0] - value)) > 1e-3
+  assert abs(float(both(hiddens + 1)[0] - value)) > 1e-3
 
 
 def test_scoring_a_chunk_is_scoring_segment_by_segment():
   config, segments = make_config(**PLAIN), make_segments()
   state, memory = start(config)
-  model = step_lib.make_model(config)
-  one = functools.partial(sums_lib.score_segment, model=model)
-  chunk = jax.jit(functools.partial(sums_lib.score_chunk, score=one))
+  reader = evaluator.make_reader(config, MEMORY, streams=False)
+  chunk = jax.jit(functools.partial(evaluator.score_segments, reader=reader))
   after, sums = chunk(state.params, memory, segments)
   single = jax.jit(functools.partial(score, config))
   total = 0.0

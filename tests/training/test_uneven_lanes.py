@@ -14,6 +14,7 @@ def found(tmp_path_factory):
   return own_process.result("uneven", folder)
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_empty_lanes_change_no_update(found):
   alone, mixed = found["alone"], found["mixed"]

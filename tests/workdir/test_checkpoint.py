@@ -14,7 +14,10 @@ import pytest
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl.config import load
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import network
+from transformer_xl.model.mixers import attention
+from transformer_xl.model.mixers import compressive
+from transformer_xl.model.mixers import lstm
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
@@ -43,7 +46,8 @@ def make_state(step, *, width=4, average=False, optimizer="adam"):
 
 def make_memory(lanes=2, value=1.5):
   hiddens = jnp.full((2, lanes, 3, 4), float(value))
-  return memory_lib.Memory(hiddens, jnp.arange(lanes, dtype=jnp.int32))
+  length = jnp.arange(lanes, dtype=jnp.int32)
+  return network.State((attention.Memory(hiddens),), length)
 
 
 def save(workdir, states, *, nll=None, memory=None, **updates):
@@ -88,13 +92,25 @@ def assert_same(one, other):
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_memories_of_unequal_lengths_come_back(tmp_path):
+def test_states_of_unequal_layers_come_back(tmp_path):
+  """Also where one of the layers has arrays that are empty."""
   memory = make_memory()
-  groups = memory._replace(hiddens=(memory.hiddens[:, :, 2:], memory.hiddens))
-  save(tmp_path, [make_state(7)], memory=groups)
-  assert_same(restore(tmp_path, make_state(0), groups).memory, groups)
-  # With equal lengths from now on it starts empty.
+  (layer,) = memory.layers
+  slots = compressive.Memory(
+    slots=layer.hiddens + 1,
+    waiting=layer.hiddens[:, :, :0],
+    hiddens=layer.hiddens + 2,
+    num_waiting=jnp.array([3, 4], jnp.int32),
+  )
+  carry = lstm.Carry(layer.hiddens[:, :, :2] + 3)
+  short = attention.Memory(layer.hiddens[:, :, 2:])
+  unequal = memory._replace(layers=(short, layer, slots, carry))
+  save(tmp_path, [make_state(7)], memory=unequal)
+  assert_same(restore(tmp_path, make_state(0), unequal).memory, unequal)
+  # With other layers from now on it starts empty.
   assert restore(tmp_path, make_state(0)).memory is None
+  swapped = memory._replace(layers=(layer, short, slots, carry))
+  assert restore(tmp_path, make_state(0), swapped).memory is None
 
 
 def test_everything_comes_back_as_it_was_saved(tmp_path):
@@ -107,9 +123,8 @@ def test_everything_comes_back_as_it_was_saved(tmp_path):
 
 
 def test_a_model_without_memory_is_saved_and_continued(tmp_path):
-  nothing = memory_lib.Memory(
-    jnp.zeros((2, 2, 0, 4)), jnp.zeros((2,), jnp.int32)
-  )
+  empty = attention.Memory(jnp.zeros((2, 2, 0, 4)))
+  nothing = network.State((empty,), jnp.arange(2, dtype=jnp.int32))
   save(tmp_path, [make_state(7)], memory=nothing)
   restored = restore(tmp_path, make_state(0), nothing)
   assert_same(restored.state, make_state(7))
@@ -166,7 +181,7 @@ def _delete_description(folder):
 
 def _damage_metadata(folder):
   for path in (folder / "metadata").iterdir():
-    path.write_text('{"memory_shape": [2, ')
+    path.write_text('{"memory_shapes": {"layers')
 
 
 @pytest.mark.parametrize(
@@ -312,7 +327,7 @@ def test_metadata_is_plain_json(tmp_path):
     "optimizer/opt_state/0",
     "optimizer/opt_state/1/layers/kernel",
     "optimizer/opt_state/1/layers/bias",
-    "memory/hiddens",
+    "memory/layers.0.hiddens",
     "memory/length",
   }
   assert metadata == {
@@ -323,7 +338,8 @@ def test_metadata_is_plain_json(tmp_path):
     "tokens_read": 0,
     "initialised_from": None,
     "average_start": 0,
-    "memory_shape": [2, 2, 3, 4],
+    "frozen": [],
+    "memory_shapes": {"layers.0.hiddens": [2, 2, 3, 4], "length": [2]},
   }
 
 

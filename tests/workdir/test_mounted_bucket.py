@@ -54,6 +54,7 @@ def test_a_mounted_bucket_needs_no_renaming_of_folders(
   assert (folder / "8" / "commit_success.txt").exists()
 
 
+@pytest.mark.rest
 def test_a_damaged_checkpoint_in_a_mounted_bucket_is_put_aside(
   data_dir, mounted
 ):

@@ -72,8 +72,12 @@ def test_cards_with_other_settings_are_another_curve(workdir):
 
 def test_a_curve_of_memories_begins_without_one(workdir):
   """Cards of memory 0 state no window and no slots."""
-  settings = {"same_length": True, "compressed_len": 4}
-  keep(workdir, card(0, 3.0, same_length=False), card(8, 2.0, **settings))
+  nothing = {"same_length": False, "mixer_fields": {}}
+  settings = {
+    "same_length": True,
+    "mixer_fields": {"compressive": {"slots": 4}},
+  }
+  keep(workdir, card(0, 3.0, **nothing), card(8, 2.0, **settings))
   curves = run_history.read(str(workdir)).loss_by_memory()
   assert [*curves] == ["test, step 8"]
   assert curves["test, step 8"].x.tolist() == [0, 8]

@@ -15,7 +15,7 @@ from transformer_xl import errors
 from transformer_xl.analysis import recl
 from transformer_xl.config import load
 from transformer_xl.data import vocabulary
-from transformer_xl.evaluation.dynamic import evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model

@@ -4,279 +4,292 @@
       --config=experiments/ablation_ptb.py --workdir=runs/ablation
 
 A row is named by recurrence, encoding and loss, as in "recurrent-shaw-all" or
-"segment-absolute-recent_half", and trained in a folder of that name below the
-workdir. Finished rows are not trained again. With several
-`config.analysis.seeds` a row is the mean of its runs, each in the folder of the
-row below a folder of the seed, as in "seed_1/recurrent-shaw-all".
+"segment-absolute-recent_half". It is evaluated at the attention length of
+training ("PPL init") and at those of `config.analysis.attention_lens` ("PPL
+best"). With `config.analysis.equal_memory`, rows without recurrence have longer
+segments, whose training step takes as much memory as the recurrent row's.
 """
 
-import functools
 import itertools
 import math
-import os
-import statistics
+from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import jax
 from absl import logging
+from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
-from transformer_xl import storage
+from transformer_xl.analysis import comparison
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import plotting
-from transformer_xl.analysis import rows as rows_lib
+from transformer_xl.analysis import training_cost
+from transformer_xl.analysis import trials
+from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import memory_rules
+from transformer_xl.config import model_fields
 from transformer_xl.config import schema
-from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import units
-from transformer_xl.model import kinds
-
-
-class Row(NamedTuple):
-  """One line of the table."""
-
-  name: str
-  is_recurrent: bool
-  encoding: str
-  loss_on: str
+from transformer_xl.model.encodings import table as encodings
+from transformer_xl.workdir import trained_model
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Trains and evaluates rows; returns `results/ablation.json`, their table.
+  """Compares rows; returns the content of `results/ablation.json`.
+
+  A table and a picture lie beside it.
 
   Raises:
-    UserError: a row's name is unknown.
+    UserError: a row's name is unknown, or a row cannot be trained.
   """
-  rows = [parse(name) for name in config.analysis.rows]
-  meta = token_file.read_meta(config.data.dataset_dir)
-  config = load.with_vocab_size(config, meta)
-  configs = [row_config(config, row) for row in rows]
-  if config.analysis.equal_memory:
-    reference = row_config(config, parse("recurrent-relative-all"))
-    budget = equal_memory.bytes_of_step(reference)
-    logging.info(
-      "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
-    )
-    lengthen = functools.partial(
-      equal_memory.with_longest_segment, budget=budget
-    )
-    configs = [one if one.train.mem_len else lengthen(one) for one in configs]
-  table: dict[str, Any] = {
-    "made_by": plotting.made_by(),
-    "split": config.eval.split,
-    "equal_memory": config.analysis.equal_memory,
-    "rows": [],
-  }
-  for row, settings in zip(rows, configs, strict=True):
-    result = _of_seeds(row, settings, workdir)
-    if result is None:
-      break  # A signal stopped training: the same command resumes here.
-    table["rows"].append(result)
-    figures = {"ablation": draw(table["rows"])}
-    plotting.write(workdir, "ablation", table, figures)
-    path = os.path.join(storage.local(workdir), "results", "ablation.md")
-    if jax.process_index() == 0:
-      storage.write_text(path, markdown(table["rows"]))
-      logging.info("Wrote %s/results/ablation.md.", workdir)
-  return table
+  preset = comparison.Preset(
+    mode="ablation",
+    files="ablation",
+    times_training=False,  # Models of the paper's size fit one at a time.
+    variants=rows_of(config),
+    lengths=attention_lengths,
+    measure=measure,
+    choose_length=compared_length,
+    about={"equal_memory": config.analysis.equal_memory},
+    fields=fields,
+    table=table,
+    draw=draw,
+  )
+  return comparison.run(config, workdir, preset)
 
 
-def parse(name: str) -> Row:
-  """Parses the name of a row.
+def rows_of(config: schema.ExperimentConfig) -> list[variants.Variant]:
+  """The rows of `config.analysis.rows` as variants of the experiment.
 
   Raises:
-    UserError: it does not have three parts, or one of them is unknown.
+    UserError: a name does not have three parts, or one of them is unknown.
   """
-  fields = ("model.encoding", "train.loss_on")
-  choices = (("recurrent", "segment"), *map(schema.choices, fields))
-  parts = tuple(name.split("-"))
-  if parts not in itertools.product(*choices):
+  rows = [parse(config, name) for name in config.analysis.rows]
+  if not config.analysis.equal_memory:
+    return rows
+  reference = parse(config, "recurrent-relative-all")
+  budget = training_cost.planned_bytes(
+    variants.configure(config, reference.changes)
+  )
+  logging.info(
+    "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
+  )
+  result = []
+  for row in rows:
+    configured = variants.configure(config, row.changes)
+    if not configured.train.mem_len:
+      longer = equal_memory.changes(configured, budget=budget)
+      row = variants.Variant(row.name, {**row.changes, **longer})
+    result.append(row)
+  return result
+
+
+def parse(config: schema.ExperimentConfig, name: str) -> variants.Variant:
+  """The values of a row of a name such as "segment-shaw-recent_half".
+
+  Raises:
+    UserError: the name is unknown, or the experiment has no recurrence.
+  """
+  choices = (
+    ("recurrent", "segment"),
+    schema.choices("model.encoding"),
+    schema.choices("train.loss_on"),
+  )
+  known_rows = ["-".join(parts) for parts in itertools.product(*choices)]
+  if name not in known_rows:
     text = "-".join(f"({'|'.join(known)})" for known in choices)
     raise errors.UserError(
       f"analysis.rows has {name!r}, which is not a row; rows are {text}."
     )
-  return Row(name, parts[0] == "recurrent", parts[1], parts[2])
-
-
-def row_config(
-  config: schema.ExperimentConfig, row: Row
-) -> schema.ExperimentConfig:
-  """Returns the experiment with a row's recurrence, encoding and loss."""
-  mem_len = config.train.mem_len if row.is_recurrent else 0
-  values = {
-    "model.encoding": row.encoding,
-    "train.mem_len": mem_len,
-    "train.loss_on": row.loss_on,
+  recurrence, encoding, loss_on = name.split("-")
+  changes: dict[str, Any] = {
+    "model.encoding": encoding,
+    "train.loss_on": loss_on,
   }
-  return load.replaced(config, values)
+  if recurrence == "segment":
+    changes["train.mem_len"] = 0
+  elif not config.train.mem_len:
+    raise errors.UserError(
+      f"analysis.rows has {name!r}, but the experiment has no recurrence with "
+      "train.mem_len=0; set --config.train.mem_len."
+    )
+  encoding_rules = model_fields.ENCODINGS[encoding]
+  if not encoding_rules.clamps:
+    changes["train.clamp_len"] = 0
+    changes["eval.clamp_len"] = 0
+  if not encoding_rules.rotates:
+    changes["model.position_scale"] = 1.0
+  return variants.Variant(name, changes)
 
 
-def _of_seeds(row, config, workdir) -> dict[str, Any] | None:
-  """The row's result, the mean over `analysis.seeds` if there are some."""
-  results = []
-  for seeded, folder in rows_lib.with_seeds(config, workdir, row.name):
-    logging.info("Row %s in %s.", row.name, folder)
-    found = _result(row, seeded, folder)
-    if found is None:
-      return None
-    results.append(found)
-  return mean(results) if config.analysis.seeds else results[0]
-
-
-def mean(results: list[dict[str, Any]]) -> dict[str, Any]:
-  """Results of one row with several seeds as one, losses averaged.
-
-  `spread` is the range of the seeds' losses at training's attention length,
-  in nats.
-  """
-  first, init_len = results[0], results[0]["init"]["attention_len"]
-  sweep = []
-  for each in zip(*(one["sweep"] for one in results), strict=True):
-    nll = statistics.fmean(one["nll"] for one in each)
-    changed = {"nll": nll, "perplexity": units.perplexity(nll)}
-    sweep.append(each[0] | changed)
-  losses = [one["init"]["nll"] for one in results]
-  return first | {
-    "seeds": len(results),
-    "spread": max(losses) - min(losses),
-    **_extremes(sweep, init_len),
-  }
-
-
-def _result(row, config, folder) -> dict[str, Any] | None:
-  """The row's result; trains and evaluates it if that is not done yet."""
+def trained_length(config: schema.ExperimentConfig) -> int:
+  """How many tokens a token attends to in training, itself included."""
   train = config.train
-  per_update = segment_lengths.tokens_per_update(config)
-
-  def describe():
-    return {
-      "name": row.name,
-      "recurrence": row.is_recurrent,
-      "encoding": row.encoding,
-      "loss_on": row.loss_on,
-      "segment_len": train.segment_len,
-      "mem_len": train.mem_len,
-      "tokens": round(train.num_steps * per_update),
-      "learning_rate": train.learning_rate,
-      "planned_bytes": equal_memory.bytes_of_step(config),
-      **_scores(row, config, folder),
-    }
-
-  asked = {"attention_lens": config.analysis.attention_lens}
-  return rows_lib.result(config, folder, asked=asked, describe=describe)
+  return train.context_len + train.segment_len + train.mem_len
 
 
-def _scores(row, config, folder) -> dict[str, Any]:
-  """Perplexities at training's attention length and at those of the sweep."""
-  trained = config.train.segment_len + config.train.mem_len
-  lengths = sorted({trained, *config.analysis.attention_lens})
-  score = _with_memory if row.is_recurrent else context_windows.score_sliding
-  subject = evaluate.load(config, folder)
-  sweep: list[dict[str, Any]] = []
-  for length in lengths:
+def compared_length(
+  config: schema.ExperimentConfig, losses: trials.Losses
+) -> int:
+  """Rows are compared at the attention length of training."""
+  del losses
+  return trained_length(config)
+
+
+def attention_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:
+  """The attention lengths of training and of `analysis.attention_lens`.
+
+  Raises:
+    UserError: the model cannot be evaluated at the length of training.
+  """
+  trained = trained_length(config)
+  result = []
+  for length in sorted({trained, *config.analysis.attention_lens}):
     try:
-      with jax.set_mesh(subject.mesh):
-        found = score(subject, length)
-    except errors.UserError as error:  # More than the learned positions.
-      logging.warning("%s: %s", row.name, error)
+      _check_length(config, length)
+    except errors.UserError as error:
+      if length == trained:
+        raise
+      logging.warning("Attention length %d is left out: %s", length, error)
       continue
-    nll = found.nll / found.num_tokens
-    perplexity = units.perplexity(nll)
-    logging.info("attention %d: perplexity %.2f", length, perplexity)
-    sweep.append(
-      {
-        "attention_len": length,
-        "nll": nll,
-        "perplexity": perplexity,
-        "num_tokens": found.num_tokens,
-      }
+    result.append(length)
+  return tuple(result)
+
+
+def _check_length(config: schema.ExperimentConfig, length: int) -> None:
+  """Raises a UserError for an attention length that cannot be evaluated."""
+  encoding = encodings.of(config.model)
+  if config.train.mem_len:
+    encoding.check_segment_len(config.model, config.train.segment_len)
+  else:
+    encoding.check_segment_len(config.model, length)
+    file = token_file.open_split(config.data.dataset_dir, config.eval.split)
+    context_windows.check_length(file, length, config.eval.split)
+
+
+def measure(
+  model: trained_model.TrainedModel, lengths: Sequence[int]
+) -> trials.Losses:
+  """The mean loss at each attention length.
+
+  A model with recurrence gets it from its memory, as a window of exactly that
+  length in every layer. Without recurrence a window slides over the text.
+  """
+  losses = {}
+  for length in lengths:
+    with jax.set_mesh(model.mesh):
+      if model.config.train.mem_len:
+        values = {
+          **memory_rules.EXACT_LENGTH,
+          "eval.segment_len": model.config.train.segment_len,
+        }
+        config = load.replaced(model.config, values)
+        score_split = evaluator.Evaluator(config, model.mesh, mem_len=length)
+        score = score_split(model.params)
+      else:
+        score = context_windows.score_sliding(model, length)
+    losses[length] = float(score.nll) / score.num_tokens
+    logging.info(
+      "attention %d: perplexity %.2f", length, units.perplexity(losses[length])
     )
+  return losses
+
+
+def fields(row: comparison.Row) -> dict[str, Any]:
+  """The parts of the row's name, its lengths in training, and its sweep."""
+  config = row.config
+  split = token_file.open_split(config.data.dataset_dir, config.eval.split)
+  sweep = {
+    length: {
+      "attention_len": length,
+      "nll": nll,
+      "perplexity": units.perplexity(nll),
+      "num_tokens": len(split.tokens) - 1,
+    }
+    for length, nll in row.nll_by_length.items()
+  }
   return {
-    "num_parameters": kinds.num_parameters(subject.params),
-    "checkpoint_step": subject.step,
-    **_extremes(sweep, trained),
+    "recurrence": config.train.mem_len > 0,
+    "encoding": config.model.encoding,
+    "loss_on": config.train.loss_on,
+    "segment_len": config.train.segment_len,
+    "mem_len": config.train.mem_len,
+    "init": sweep[row.length],
+    "best": min(sweep.values(), key=lambda one: one["nll"]),
+    "sweep": [*sweep.values()],
   }
 
 
-def _extremes(sweep, trained) -> dict[str, Any]:
-  """The sweep with its losses at training's length and at the best one."""
-  return {
-    "init": next(one for one in sweep if one["attention_len"] == trained),
-    "best": min(sweep, key=lambda one: one["nll"]),
-    "sweep": sweep,
-  }
-
-
-def _with_memory(subject, attention_len) -> evaluate.Score:
-  """Scores with memory; a token's own key is one of `attention_len`."""
-  config, mesh, params = subject[:3]
-  values = {
-    **memory_rules.EXACT_LENGTH,
-    "eval.segment_len": config.train.segment_len,
-  }
-  config = load.replaced(config, values)
-  return evaluate.Evaluator(config, mesh, mem_len=attention_len)(params)
-
-
-def markdown(results: list[dict[str, Any]]) -> str:
-  """The paper's table as Markdown."""
-  lines = [
-    "| recurrence | encoding | loss | parameters | segment | planned MiB "
-    "| PPL init (attention) | PPL best | attention length |",
-    "|---|---|---|---|---|---|---|---|---|",
-  ]
-  for row in results:
-    init, best = row["init"], row["best"]
-    lines.append(
-      f"| {'yes' if row['recurrence'] else 'no'} | {row['encoding']} "
-      f"| {row['loss_on'].replace('_', ' ')} | {row['num_parameters']:,} "
-      f"| {row['segment_len']} | {row['planned_bytes'] / 2**20:.0f} "
-      f"| {init['perplexity']:.2f}{_spread(row)} ({init['attention_len']}) "
-      f"| {best['perplexity']:.2f} | {best['attention_len']} |"
-    )
-  return "\n".join(lines) + "\n"
-
-
-def _spread(row) -> str:
-  """Half the range of the seeds' perplexities, if there are several."""
-  if "spread" not in row:
-    return ""
-  return f" ± {row['init']['perplexity'] * math.sinh(row['spread'] / 2):.2f}"
+def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
+  """The paper's table; half the range of several seeds is behind ±."""
+  lines = []
+  for row in rows:
+    best_length = min(row.nll_by_length, key=lambda key: row.nll_by_length[key])
+    best = units.perplexity(row.nll_by_length[best_length])
+    init = units.perplexity(row.nll)
+    spread = ""
+    if len(row.nll_by_seed[row.length]) > 1:
+      spread = f" ± {init * math.sinh(row.spread / 2):.2f}"
+    cells = {
+      "recurrence": "yes" if row.config.train.mem_len else "no",
+      "encoding": row.config.model.encoding,
+      "loss": row.config.train.loss_on.replace("_", " "),
+    }
+    if any(each.learning_rates for each in rows):
+      cells["learning rate"] = f"{row.learning_rate:g}"
+    cells |= {
+      "parameters": f"{row.num_parameters:,}",
+      "segment": f"{row.config.train.segment_len}",
+      "planned MiB": f"{row.planned_bytes / 2**20:.0f}",
+      "PPL init (attention)": f"{init:.2f}{spread} ({row.length})",
+      "PPL best": f"{best:.2f}",
+      "attention length": f"{best_length}",
+    }
+    lines.append(cells)
+  return lines
 
 
 @plotting.in_style
-def draw(results: list[dict[str, Any]]) -> Any:
+def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
   """Plots perplexity against attention length, one line per row."""
   figure, axes = plotting.subplots(figsize=(6.5, 4.0))
-  encodings = schema.choices("model.encoding")
-
-  def line(points, *style, **options):
-    lengths = [one["attention_len"] for one in points]
-    perplexities = [one["perplexity"] for one in points]
-    axes.plot(lengths, perplexities, *style, **options)
-
-  for row in results:
-    colour = f"C{encodings.index(row['encoding'])}"
-    marker = "o" if row["loss_on"] == "all" else "^"
-    style = f"{marker}-" if row["recurrence"] else f"{marker}--"
-    encoding = row["encoding"].replace("_", " ")
-    recurrence = "recurrence" if row["recurrence"] else "no recurrence"
-    half = "" if row["loss_on"] == "all" else ", recent half"
-    label = f"{encoding}, {recurrence}{half}"
-    line(row["sweep"], style, color=colour, markersize=4, label=label)
-    line([row["init"]], marker, color=colour, markersize=9, fillstyle="none")
+  known = schema.choices("model.encoding")
+  lowest = math.inf
+  highest = 0.0
+  for row in rows:
+    encoding = row.config.model.encoding
+    is_recurrent = row.config.train.mem_len > 0
+    on_all = row.config.train.loss_on == "all"
+    label = encoding.replace("_", " ")
+    label += ", recurrence" if is_recurrent else ", no recurrence"
+    label += "" if on_all else ", recent half"
+    marker = "o" if on_all else "^"
+    colour = f"C{known.index(encoding)}"
+    lengths = [*row.nll_by_length]
+    perplexities = [*map(units.perplexity, row.nll_by_length.values())]
+    style = marker + ("-" if is_recurrent else "--")
+    axes.plot(
+      lengths, perplexities, style, color=colour, markersize=4, label=label
+    )
+    axes.plot(
+      [row.length],
+      [units.perplexity(row.nll)],
+      marker,
+      color=colour,
+      markersize=9,
+      fillstyle="none",
+    )
+    lowest = min(lowest, *perplexities)
+    highest = max(highest, *perplexities)
   axes.set_xscale("log", base=2)
   axes.xaxis.set_major_formatter("{x:.0f}")
   axes.set_xlabel("attention length in evaluation (tokens; ring: in training)")
   axes.set_ylabel("perplexity")
   # Cut what is a quarter worse, or all other lines would coincide.
-  lowest = min(row["best"]["perplexity"] for row in results)
-  highest = max(one["perplexity"] for row in results for one in row["sweep"])
   axes.set_ylim(0.99 * lowest, min(1.01 * highest, 1.25 * lowest))
   figure.legend(loc="outside right upper", fontsize=8)
   return figure

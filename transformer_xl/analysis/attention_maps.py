@@ -15,8 +15,7 @@ Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 import dataclasses
 import functools
 import os
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +31,10 @@ from transformer_xl.analysis import plotting
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import sums
-from transformer_xl.model import kinds
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
@@ -56,6 +56,24 @@ class Maps(NamedTuple):
   context: np.ndarray  # Tokens [K] of memory and last segment.
 
 
+def check(config: schema.ExperimentConfig) -> None:
+  """Raises a UserError if the memory is empty, or the text is too short."""
+  vocabulary = vocabulary_lib.load(config.data.dataset_dir)
+  mem_len, segment_len = _lengths(config)
+  _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
+
+
+def _lengths(config: schema.ExperimentConfig) -> tuple[int, int]:
+  """The lengths of memory and segment, M and T."""
+  mem_len = max(config.eval.mem_len)
+  if not mem_len:
+    raise errors.UserError(
+      "there is no memory to pay attention to: eval.mem_len is 0; set "
+      "--config.eval.mem_len to the memory of training."
+    )
+  return mem_len, min(config.eval.segment_len, mem_len)
+
+
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Measures and draws; returns the content of `attention.json`.
 
@@ -65,20 +83,14 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   vocabulary = run_vocabulary.load(workdir)
   folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
   config = load.with_vocab_size(config, token_file.read_meta(folder))
-  mem_len = max(config.eval.mem_len)
-  if not mem_len:
-    raise errors.UserError(
-      "there is no memory to pay attention to: eval.mem_len is 0; set "
-      "--config.eval.mem_len to the memory of training."
-    )
-  segment_len = min(config.eval.segment_len, mem_len)
+  mem_len, segment_len = _lengths(config)
   text = _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
-  mesh, params, step = trained_model.load(config, workdir)
-  with jax.set_mesh(mesh):
-    maps = _measure(params, text, config, mem_len, segment_len)
+  model = trained_model.load(config, workdir)
+  with jax.set_mesh(model.mesh):
+    maps = _measure(model.params, text, config, mem_len, segment_len)
   chosen = widest(maps.by_distance)
   result = _summary(maps, chosen, config, vocabulary)
-  result["checkpoint_step"] = step
+  result["checkpoint_step"] = model.step
   layers, heads = zip(*chosen, strict=True)
   words = [vocabulary.symbol(int(token)) for token in maps.context]
   weights, terms = maps.weights[layers, heads], maps.terms[:, layers, heads]
@@ -121,11 +133,13 @@ def _text(config, vocabulary, *, at_least: int) -> token_file.TokenFile:
 
 def _measure(params, file, config, mem_len, segment_len) -> Maps:
   """Reads a text and measures whole segments behind its first `mem_len`."""
-  model = sums.make_model(config)
+  model = evaluator.make_network(config, inspects=True)
   read = jax.jit(functools.partial(attention_use.read_segment, model=model))
   score = jax.jit(functools.partial(model.apply, method="nll"))
   memory, empty = (
-    kinds.empty_memory(config.model, batch_size=1, mem_len=length)
+    network.empty_state(
+      config.model, batch_size=1, mem_len=length, step_len=segment_len
+    )
     for length in (mem_len, 0)
   )
   measured = []

@@ -2,7 +2,7 @@
 
     python -m transformer_xl.analysis.compare runs/a runs/b
 
-writes `compare.png` and `compare.json` to `results/` in the first run's folder,
+writes `compare.json`, `.md` and `.png` to `results/` in the first run's folder,
 or in --workdir. The JSON also names the settings in which the runs differ. It
 reads logs and evaluation cards only, also while the runs continue.
 """
@@ -13,7 +13,7 @@ from absl import flags
 
 from transformer_xl import command_line
 from transformer_xl import errors
-from transformer_xl.analysis import comparison
+from transformer_xl.analysis import curves
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for the results; that of the first run by default."
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
       "transformer_xl.analysis.compare runs/a runs/b"
     )
   workdir = _WORKDIR.value or argv[1]
-  comparison.compare(argv[1:], os.path.expanduser(workdir))
+  curves.compare(argv[1:], os.path.expanduser(workdir))
 
 
 if __name__ == "__main__":

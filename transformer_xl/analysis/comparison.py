@@ -1,66 +1,340 @@
-"""Curves of several runs in one picture, and their loss by memory length."""
+"""One program for all comparisons of variants that are trained.
 
-from collections.abc import Sequence
-from typing import Any
+`run` makes and checks all configurations, trains each variant with each
+learning rate and seed and measures it (trials.py), chooses the learning rates,
+compares the rows, and writes them with a table and a picture. A preset says
+what is particular: the study of own variants (study.py), or the paper's
+ablation (ablation.py). Recall (recall.py) and the curves of runs (curves.py)
+compare runs that exist, so they need a measurement, a table and a picture only.
+"""
 
-from transformer_xl import storage
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+from matplotlib import figure as figure_lib
+
+from transformer_xl import errors
 from transformer_xl.analysis import plotting
-from transformer_xl.workdir import run_history
+from transformer_xl.analysis import training_cost
+from transformer_xl.analysis import trials
+from transformer_xl.analysis import variants
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
 
 
-def compare(workdirs: Sequence[str], workdir: str) -> dict[str, Any]:
-  """Writes `results/compare.json` and `.png`; returns the JSON's content.
+class TriedRate(NamedTuple):
+  """The validation loss with one learning rate; infinite if it diverged."""
+
+  learning_rate: float
+  nll: float  # Mean over seeds, in nats per token.
+  nll_by_seed: list[float]
+
+
+class Row(NamedTuple):
+  """A variant as it was trained and measured; losses in nats per token."""
+
+  name: str
+  changes: Mapping[str, Any]  # Values of the variant, by path.
+  config: schema.ExperimentConfig  # With these values and the learning rate.
+  learning_rate: float
+  learning_rates: list[TriedRate]  # Empty if there was no choice.
+  num_parameters: int
+  checkpoint_step: int
+  tokens: int  # Number of tokens that training reads.
+  planned_bytes: int  # Device memory of an update, as planned by XLA.
+  length: int  # Of memory or attention, at which the row is compared.
+  nll: float  # At that length, the mean over seeds.
+  spread: float  # Range of the seeds' losses at that length.
+  nll_by_length: dict[int, float]  # Means over seeds.
+  nll_by_seed: dict[int, list[float]]  # By length.
+  seconds_per_token: float | None = None  # Of updates, if they were timed.
+  relative_seconds: float | None = None  # Divided by that of the first row.
+  # Loss less that of the first row, if it was trained on as many tokens.
+  at_equal_tokens: float | None = None
+  # Loss less what the first row's variant reaches in the same time, if known.
+  at_equal_time: float | None = None
+  is_noise: bool = False  # At equal tokens: within the spread of either row.
+
+
+class Preset(NamedTuple):
+  """What is particular about one comparison."""
+
+  mode: str  # Its rules hold for every variant.
+  files: str  # Name of the result's files.
+  times_training: bool  # All variants have to fit into memory together.
+  # The first one is what the others are compared with.
+  variants: Sequence[variants.Variant]
+  # Lengths of memory or attention to measure at, on `eval.split`. Asked before
+  # training, it refuses what could not be measured.
+  lengths: Callable[[schema.ExperimentConfig], Sequence[int]]
+  # The mean loss of a trained model at these lengths.
+  measure: trials.Measure
+  # The length at which a variant with these losses is compared.
+  choose_length: Callable[[schema.ExperimentConfig, trials.Losses], int]
+  # Further fields of the JSON file, and of a row in it.
+  about: Mapping[str, Any]
+  fields: Callable[[Row], dict[str, Any]]
+  # The cells of each row, by the heads of their columns; and the picture.
+  table: Callable[[Sequence[Row]], list[dict[str, str]]]
+  draw: Callable[[Sequence[Row]], figure_lib.Figure]
+
+
+class _Plan(NamedTuple):
+  """What is to be done for one variant.
+
+  lengths: at which it is measured, by split.
+  """
+
+  variant: variants.Variant
+  config: schema.ExperimentConfig
+  trials_by_rate: dict[float, list[variants.Trial]]
+  lengths: dict[str, Sequence[int]]
+
+
+def run(
+  config: schema.ExperimentConfig, workdir: str, preset: Preset
+) -> dict[str, Any]:
+  """Trains, measures and compares variants.
+
+  The files are written after each variant. If a signal stops training, the
+  same command resumes there.
+
+  Returns:
+    The content of `results/FILES.json`.
 
   Raises:
-    UserError: a run has no configuration, or a damaged one.
+    UserError: a variant cannot be trained or measured. This is found out before
+      the first update, as far as it can be.
   """
-  runs = run_history.read_all(workdirs)
-  result = {
+  # 1. What is trained.
+  names = [variant.name for variant in preset.variants]
+  if len({*names}) < len(names):
+    raise errors.UserError(
+      f"--mode={preset.mode} compares variants by name, and two have one name: "
+      f"{', '.join(names)}; name each once."
+    )
+  plans = []
+  for variant in preset.variants:
+    rates = config.analysis.learning_rates
+    if rates and "train.learning_rate" in variant.changes:
+      raise errors.UserError(
+        f"the variant {variant.name!r} sets train.learning_rate, and "
+        f"analysis.learning_rates={rates} tries several for each variant; "
+        "leave one of them out."
+      )
+    changed = variants.configure(config, variant.changes)
+    by_rate = variants.trials(changed, variant.name, workdir)
+    plans.append(_Plan(variant, changed, by_rate, lengths={}))
+
+  # 2. Everything that can be wrong, before the first update.
+  for plan in plans:
+    variants.check(plan.config, mode=preset.mode)
+    for split in variants.measured_splits(plan.config):
+      on_split = load.replaced(plan.config, {"eval.split": split})
+      plan.lengths[split] = preset.lengths(on_split)
+    for seeds in plan.trials_by_rate.values():
+      for trial in seeds:
+        trials.check(trial)
+
+  # 3. Training and measurement.
+  result: dict[str, Any] = {
     "made_by": plotting.made_by(),
-    "runs": [_summary(run) for run in runs],
-    "differences": run_history.differences(runs),
+    "dataset": config.data.name,
+    "split": config.eval.split,
+    "device": jax.devices()[0].device_kind,
+    "seeds": [*config.analysis.seeds] or [config.seed],
+    **preset.about,
+    "rows": [],
   }
-  plotting.write(workdir, "compare", result, {"compare": draw(runs)})
-  storage.publish(workdir)
+  rows: list[Row] = []
+  for plan in plans:
+    row = _measured_row(plan, preset)
+    if row is None:
+      return result
+    rows.append(row)
+    _write(result, with_differences(rows), workdir, preset)
+
+  # 4. Time, which shows only where all variants take turns.
+  if preset.times_training:
+    timed = [
+      training_cost.what_is_timed(plan.config, plans[0].config)
+      for plan in plans
+    ]
+    seconds = training_cost.seconds_per_token(dict.fromkeys(timed))
+    rows = [
+      row._replace(
+        seconds_per_token=seconds[each],
+        relative_seconds=seconds[each] / seconds[timed[0]],
+      )
+      for row, each in zip(rows, timed, strict=True)
+    ]
+    _write(result, with_differences(rows), workdir, preset)
   return result
 
 
-def _summary(run: run_history.History) -> dict[str, Any]:
-  loss, validation = run.training("loss"), run.validation()
+def _measured_row(plan: _Plan, preset: Preset) -> Row | None:
+  """Trains and measures a variant; None if a signal stopped training.
+
+  The learning rate is chosen on the validation split, so that `eval.split` is
+  read with one rate alone.
+  """
+  name = plan.variant.name
+  tried = []
+  rate = next(iter(plan.trials_by_rate))
+  if len(plan.trials_by_rate) > 1:
+    for rate in plan.trials_by_rate:
+      losses = [math.inf]
+      measured = _measured_seeds(plan, rate, "valid", preset)
+      if measured is None:
+        return None
+      if measured:
+        by_seed = _losses_by_seed(measured)
+        means = {key: statistics.fmean(each) for key, each in by_seed.items()}
+        losses = by_seed[preset.choose_length(plan.config, means)]
+      tried.append(TriedRate(rate, statistics.fmean(losses), losses))
+      logging.info(
+        "%s, learning rate %g: validation loss %.4f.",
+        name,
+        rate,
+        tried[-1].nll,
+      )
+    best = min(tried, key=lambda one: one.nll)
+    if best.nll == math.inf:
+      raise errors.UserError(
+        f"{name!r} diverges at every learning rate of "
+        f"analysis.learning_rates={[*plan.trials_by_rate]}; add lower ones."
+      )
+    rate = best.learning_rate
+
+  config = plan.trials_by_rate[rate][0].config
+  measured = _measured_seeds(plan, rate, config.eval.split, preset)
+  if measured is None:
+    return None
+  by_seed = _losses_by_seed(measured)
+  means = {key: statistics.fmean(each) for key, each in by_seed.items()}
+  length = preset.choose_length(config, means)
+  per_update = segment_lengths.tokens_per_update(config)
+  return Row(
+    name=name,
+    changes=plan.variant.changes,
+    config=config,
+    learning_rate=rate,
+    learning_rates=tried,
+    num_parameters=measured[0].num_parameters,
+    checkpoint_step=measured[0].checkpoint_step,
+    tokens=round(config.train.num_steps * per_update),
+    planned_bytes=measured[0].planned_bytes,
+    length=length,
+    nll=means[length],
+    spread=max(by_seed[length]) - min(by_seed[length]),
+    nll_by_length=means,
+    nll_by_seed=by_seed,
+  )
+
+
+def _measured_seeds(
+  plan: _Plan, rate: float, split: str, preset: Preset
+) -> list[trials.Measured] | None:
+  """Trains and measures the seeds of one learning rate.
+
+  Returns:
+    A measurement for each seed; none at all if one of them diverged while there
+    are other rates; None if a signal stopped training.
+  """
+  result = []
+  for trial in plan.trials_by_rate[rate]:
+    measured = trials.measure(
+      trial,
+      split=split,
+      lengths=plan.lengths[split],
+      measure_model=preset.measure,
+      may_diverge=len(plan.trials_by_rate) > 1,
+    )
+    if measured is None:
+      return None
+    if not measured.losses:
+      return []
+    result.append(measured)
+  return result
+
+
+def _losses_by_seed(
+  measured: list[trials.Measured],
+) -> dict[int, list[float]]:
+  """The losses of all seeds by length."""
   return {
-    "name": run.name,
-    "workdir": run.workdir,
-    "step": int(loss.x[-1]) if len(loss.x) else None,
-    "loss": float(loss.y[-1]) if len(loss.y) else None,
-    "validation": _points(validation),
-    "best_validation": float(validation.y.min()) if len(validation.y) else None,
-    "loss_by_memory": {
-      label: _points(curve) for label, curve in run.loss_by_memory().items()
-    },
+    length: [each.losses[length] for each in measured]
+    for length in measured[0].losses
   }
 
 
-def _points(curve: run_history.Curve) -> list[list[float]]:
-  return [*map(list, zip(curve.x.tolist(), curve.y.tolist(), strict=True))]
+def rows_of_first_variant(rows: Sequence[Row]) -> list[Row]:
+  """Rows that differ from the first one in `train.num_steps` at most."""
+
+  def other_changes(row: Row) -> dict[str, Any]:
+    changes = {**row.changes}
+    changes.pop("train.num_steps", None)
+    return changes
+
+  first = other_changes(rows[0])
+  return [row for row in rows if other_changes(row) == first]
 
 
-@plotting.in_style
-def draw(runs: Sequence[run_history.History]) -> Any:
-  """Plots training loss, validation loss, and loss by memory length."""
-  figure, panels = plotting.subplots(1, 3, figsize=(10.5, 3.2))
-  training, validation, memory = panels
-  for index, run in enumerate(runs):
-    style: Any = {"color": f"C{index}", "label": run.name}
-    training.plot(*run.training("loss"), linewidth=1.0, **style)
-    validation.plot(*run.validation(), marker=".", **style)
-    for number, (label, curve) in enumerate(run.loss_by_memory().items()):
-      style = {"color": f"C{index}", "label": f"{run.name}: {label}"}
-      line = ("-", "--", ":", "-.")[number % 4]
-      memory.plot(*curve, marker=".", linestyle=line, **style)
-  for panel, title in zip(panels, ("training", "validation", ""), strict=True):
-    panel.set_title(title, fontsize=9)
-    panel.set_xlabel("step" if title else "memory length (tokens)")
-    if panel.lines:
-      panel.legend(fontsize=7)
-  training.set_ylabel("loss (nats per token)")
-  return figure
+def with_differences(rows: Sequence[Row]) -> list[Row]:
+  """Adds the differences to the first row, at equal tokens and at equal time.
+
+  The rows of the first variant give its loss by tokens, which is interpolated
+  in between.
+  """
+  first = rows[0]
+  curve = {row.tokens: row.nll for row in rows_of_first_variant(rows)}
+  tokens = sorted(curve)
+  losses = [curve[count] for count in tokens]
+  result = []
+  for row in rows:
+    at_equal_tokens = None
+    is_noise = False
+    if row.tokens == first.tokens:
+      at_equal_tokens = row.nll - first.nll
+      is_noise = abs(at_equal_tokens) <= max(row.spread, first.spread)
+
+    at_equal_time = None
+    if row.relative_seconds is not None:
+      meanwhile = row.tokens * row.relative_seconds
+      if tokens[0] <= meanwhile <= tokens[-1]:
+        # Losses fall about linearly with the logarithm of the tokens.
+        reached = np.interp(np.log(meanwhile), np.log(tokens), losses)
+        at_equal_time = row.nll - float(reached)
+    result.append(
+      row._replace(
+        at_equal_tokens=at_equal_tokens,
+        at_equal_time=at_equal_time,
+        is_noise=is_noise,
+      )
+    )
+  return result
+
+
+def _write(
+  result: dict[str, Any], rows: Sequence[Row], workdir: str, preset: Preset
+) -> None:
+  """Puts rows into the result, and writes it with its table and picture."""
+  result["rows"] = []
+  for row in rows:
+    values = {**row._asdict(), **preset.fields(row)}
+    del values["config"]
+    values["learning_rates"] = [one._asdict() for one in row.learning_rates]
+    result["rows"].append(values)
+  plotting.write(
+    workdir,
+    preset.files,
+    result,
+    {preset.files: preset.draw(rows)},
+    table=preset.table(rows),
+  )

@@ -1,58 +1,69 @@
-"""Configurations whose training step takes equally much device memory."""
+"""Longer segments, so that a training step takes as much memory as another."""
 
 import math
+from typing import Any
 
 from absl import logging
 
+from transformer_xl.analysis import training_cost
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.planning import plan
+from transformer_xl.training import loop
+
+# Fields that count updates. Zero means that something is off, and stays.
+_COUNTS = (
+  *("train.num_steps", "train.decay_steps", "train.asgd_start_step"),
+  *("train.log_every_steps", "train.eval_every_steps"),
+  "checkpoint.every_steps",
+)
 
 
-def bytes_of_step(config: schema.ExperimentConfig) -> int:
-  """Bytes of arguments, outputs and temporaries of one update, from XLA."""
-  return plan.held_bytes(plan.lower_updates(config, count=1).compile())
+def changes(config: schema.ExperimentConfig, *, budget: int) -> dict[str, Any]:
+  """The values that give an experiment the longest segment within a budget.
 
+  The number of tokens stays the same, up to one call's segments, and so does
+  the share of training at which the learning rate or an average changes. No
+  segment is longer than a lane of the training text.
 
-def with_longest_segment(
-  config: schema.ExperimentConfig, *, budget: int
-) -> schema.ExperimentConfig:
-  """Returns the experiment with the longest segment within a budget in bytes.
-
-  The number of tokens stays the same, up to one call's segments.
+  Args:
+    config: of the experiment.
+    budget: device memory that a step may take, in bytes.
   """
 
-  def is_within(length):
-    return bytes_of_step(_with_segment(config, length)) <= budget
+  def fits(segment_len: int) -> bool:
+    changed = load.changed(config, with_segment(config, segment_len))
+    return training_cost.planned_bytes(changed) <= budget
 
-  fits, too_long = config.train.segment_len, 2 * config.train.segment_len
-  while is_within(too_long):
-    fits, too_long = too_long, 2 * too_long
-  while too_long - fits > max(fits // 32, 1):  # Within three per cent.
-    middle = (fits + too_long) // 2
-    if is_within(middle):
-      fits = middle
+  longest = loop.open_stream(config).pairs // config.train.batch_size
+  fitting = config.train.segment_len
+  too_long = min(2 * fitting, longest + 1)
+  while too_long <= longest and fits(too_long):
+    fitting = too_long
+    too_long = min(2 * too_long, longest + 1)
+  while too_long - fitting > max(fitting // 32, 1):  # Within three per cent.
+    middle = (fitting + too_long) // 2
+    if fits(middle):
+      fitting = middle
     else:
       too_long = middle
-  logging.info("A segment of %d tokens takes equally much memory.", fits)
-  return _with_segment(config, fits)
+  logging.info("A segment of %d tokens takes equally much memory.", fitting)
+  return with_segment(config, fitting)
 
 
-def _with_segment(config, segment_len) -> schema.ExperimentConfig:
-  """The experiment with another segment length, on as many tokens."""
-  train = config.train
-  every, share = train.segments_per_call, train.segment_len / segment_len
-  warmup_steps = round(train.warmup_steps * train.segment_len / segment_len)
+def with_segment(
+  config: schema.ExperimentConfig, segment_len: int
+) -> dict[str, Any]:
+  """The values of another segment length, on as many tokens.
 
-  def scaled(steps):
-    return math.ceil(steps * share / every) * every
-
-  values = {
-    "train.segment_len": segment_len,
-    "train.num_steps": scaled(train.num_steps),
-    "train.warmup_steps": warmup_steps,
-    "train.log_every_steps": scaled(train.log_every_steps),
-    "train.eval_every_steps": scaled(train.eval_every_steps),
-    "checkpoint.every_steps": scaled(config.checkpoint.every_steps),
-  }
-  return load.replaced(config, values)
+  A field that follows another one, such as `decay_steps`, is scaled like it.
+  """
+  per_call = config.train.segments_per_call
+  share = config.train.segment_len / segment_len
+  values: dict[str, Any] = {"train.segment_len": segment_len}
+  for path in _COUNTS:
+    group, _, name = path.partition(".")
+    count = getattr(getattr(config, group), name)
+    values[path] = math.ceil(count * share / per_call) * per_call
+  # No call has to end with the warm-up.
+  values["train.warmup_steps"] = round(config.train.warmup_steps * share)
+  return values

@@ -24,17 +24,15 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from transformer_xl import errors
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import vanilla
+from transformer_xl.config import attention_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import scorer
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.
 REPEATS = 5  # Windows, or segments, that are timed.
@@ -47,21 +45,14 @@ LABELS = {
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Times each method at each length; returns `results/eval_speed.json`.
-
-  Raises:
-    UserError: a length is below 1.
-  """
+  """Times each method at each length; returns `results/eval_speed.json`."""
+  attention_rules.require_full_memory(config.model, "--mode=eval_speed")
   directory = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(directory))
   tokens = token_file.open_split(directory, config.eval.split).tokens
   twin = dataclasses.replace(config.model, **vanilla.changes(config.model))
   rows = []
   for length in config.analysis.speed_lens:
-    if length < 1:
-      raise errors.UserError(
-        f"analysis.speed_lens must be at least 1: it has {length}."
-      )
     text = np.resize(tokens, length + config.eval.segment_len * (REPEATS + 2))
     rows.append(_row(length, _timed(_methods(config, twin, text, length))))
     _log(rows[-1])
@@ -84,21 +75,21 @@ def _methods(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
   params, segment_len = _random_params(config.model), config.eval.segment_len
   config, text = load.replaced(config, {"eval.batch_size": 1}), np.int32(text)
 
-  def with_memory(make):
-    call = _segments(make(config, length), params, text, segment_len)
-    return call, segment_len
+  def with_memory(*, streams):
+    reader = evaluator.make_reader(config, length, streams=streams)
+    return _segments(reader, params, text, segment_len), segment_len
 
   return {
     "vanilla": (_window(twin, _random_params(twin), text, length), 1),
     "recomputed": (_window(config.model, params, text, length), 1),
-    "hidden": with_memory(scorer.hidden_states),
-    "key_value": with_memory(scorer.keys_and_values),
+    "hidden": with_memory(streams=False),
+    "key_value": with_memory(streams=True),
   }
 
 
 def _window(model_config, params, text, length) -> Callable[[int], Any]:
   """Predicts one token from a window, read without memory."""
-  model = transformer_xl.TransformerXL(model_config, 0, same_length=False)
+  model = network.Network(model_config)
   last = np.array([length - 1])
   read = jax.jit(
     functools.partial(context_windows.read_window, model=model, wanted=last)
@@ -106,20 +97,18 @@ def _window(model_config, params, text, length) -> Callable[[int], Any]:
   return lambda index: read(params, text[None, index : index + length + 1])
 
 
-def _segments(functions, params, text, segment_len) -> Callable[[int], Any]:
+def _segments(reader, params, text, segment_len) -> Callable[[int], Any]:
   """Predicts the segment of an index, with the memory of the call before."""
-  if functions.freeze:
-    params = jax.jit(functions.freeze)(params)
-  score = jax.jit(functions.score, donate_argnums=1)
-  carry = [jax.jit(functions.start)(params)]
+  frozen = jax.jit(reader.freeze)(params) if reader.streams else params
+  score = jax.jit(reader.nll, donate_argnums=1)
+  start = functools.partial(reader.start, batch_size=1)
+  carry = [jax.jit(start)(frozen)]
 
   def call(index: int) -> jax.Array:
     start = index * segment_len
     part = jnp.asarray(text[None, start : start + segment_len + 1])
     # Without resets: emptying a memory may touch every slot of it.
-    resets: Any = None
-    segment = segment_lib.Segment(part[:, :-1], part[:, 1:], resets)
-    carry[0], nll = score(params, carry[0], segment)
+    nll, carry[0] = score(frozen, carry[0], part[:, :-1], part[:, 1:])
     return nll
 
   return call
@@ -165,12 +154,12 @@ def _log(row: dict[str, Any]) -> None:
 
 
 def _random_params(model: schema.ModelConfig) -> Any:
-  create = functools.partial(kinds.init_params, model)
+  create = functools.partial(network.init_params, model)
   return jax.jit(create)(jax.random.key(0))
 
 
 def _count(model: schema.ModelConfig) -> int:
-  return kinds.num_parameters(kinds.abstract_params(model))
+  return network.num_parameters(network.abstract_params(model))
 
 
 @plotting.in_style

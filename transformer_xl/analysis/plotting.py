@@ -1,10 +1,11 @@
-"""Figures in one style, and the files of a result.
+"""Figures in one style, tables, and the files of a result.
 
 Each figure states the command that made it.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -54,19 +55,24 @@ def write(
   name: str,
   result: dict[str, Any],
   figures: dict[str, figure_lib.Figure],
+  *,
+  table: Sequence[dict[str, str]] = (),
   **arrays: Any,
 ) -> None:
   """Writes what an analysis has found to `results/` in the workdir.
 
-  The result is `<name>.json` and the arrays, if any, are `<name>.npz`. Figures
-  are PNG files by name, which state the result's `made_by`. Only the first
-  process writes.
+  The result is `<name>.json`, the rows of the table, if any, are `<name>.md`,
+  and the arrays, if any, `<name>.npz`. Figures are PNG files by name, which
+  state the result's `made_by`. Only the first process writes.
   """
   if jax.process_index() != 0:
     return
   folder = os.path.join(storage.local(workdir), "results")
   os.makedirs(folder, exist_ok=True)
   metrics_log.write_json(workdir, f"results/{name}.json", result)
+  if table:
+    storage.write_text(os.path.join(folder, f"{name}.md"), markdown(table))
+    logging.info("Wrote %s/results/%s.md.", workdir, name)
   if arrays:
     np.savez_compressed(os.path.join(folder, f"{name}.npz"), **arrays)
     logging.info("Wrote %s/results/%s.npz.", workdir, name)
@@ -74,3 +80,11 @@ def write(
     path = os.path.join(folder, f"{name}.png")
     figure.savefig(path, dpi=150, metadata={"Description": result["made_by"]})
     logging.info("Wrote %s/results/%s.png.", workdir, name)
+
+
+def markdown(rows: Sequence[dict[str, str]]) -> str:
+  """A Markdown table of rows, which are cells by the heads of their columns."""
+  heads = [*rows[0]]
+  lines = [heads, ["---"] * len(heads)]
+  lines += [[row[head] for head in heads] for row in rows]
+  return "".join(f"| {' | '.join(line)} |\n" for line in lines)

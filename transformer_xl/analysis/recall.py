@@ -1,25 +1,25 @@
 """Recall: how far back a model can look a value up; `--mode=recall`.
 
 A text of `data_prep --dataset=recall` asks for values at known distances. An
-answer is right if it is the likeliest token there. Each run of the group and
-each length of `eval.mem_len` has a curve of right answers by distance.
+answer is right if it is the likeliest token there. Runs that exist are
+compared: the run itself and those of `config.analysis.group`, with a curve of
+right answers by distance for each length of their `eval.mem_len`.
 """
 
 import functools
 import itertools
 import math
 import os
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jaxtyping as jt
 import numpy as np
 from absl import logging
+from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
 from transformer_xl import shapes
-from transformer_xl import storage
 from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
@@ -27,14 +27,13 @@ from transformer_xl.config import schema
 from transformer_xl.data import recall
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
-from transformer_xl.evaluation import cards as cards_lib
-from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import scorer
-from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import network
 from transformer_xl.model import visibility
+from transformer_xl.model.mixers import table as mixers
+from transformer_xl.workdir import trained_model
 
 
 class Guess(NamedTuple):
@@ -74,26 +73,36 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "num_answers": [len(one) for one in bins],
     "curves": [],
   }
-  for folder, subject in group.subjects(config, workdir):
-    for mem_len in subject.config.eval.mem_len:
-      guesses = guess(subject, mem_len, warmup_len=result["distances"][-1][1])
-      curve = _settings(subject, folder, mem_len)
-      curve |= found(guesses, tokens, queries.positions, bins)
+  for folder, model in group.subjects(config, workdir):
+    for mem_len in model.config.eval.mem_len:
+      guesses = guess(model, mem_len, warmup_len=result["distances"][-1][1])
+      curve = {
+        "name": os.path.basename(os.path.normpath(folder)),
+        "workdir": folder,
+        "checkpoint_step": model.step,
+        "num_parameters": network.num_parameters(model.params),
+        "num_layers": model.config.model.num_layers,
+        **settings_lib.of_evaluation(model.config, mem_len),
+        "reach": reach(model.config, mem_len),
+        **found(guesses, tokens, queries.positions, bins),
+      }
       result["curves"].append(curve)
       logging.info(
         "%s, memory %s: at least half of the answers are right up to a "
         "distance of %d",
-        *(curve["name"], _memory(curve), answers_up_to(result, curve)),
+        curve["name"],
+        settings_lib.memory_text(curve),
+        answers_up_to(result, curve),
       )
-  plotting.write(workdir, "recall", result, {"recall": draw(result)})
-  if jax.process_index() == 0:
-    path = os.path.join(storage.local(workdir), "results", "recall.md")
-    storage.write_text(path, markdown(result))
-    logging.info("Wrote %s/results/recall.md.", workdir)
+  plotting.write(
+    workdir, "recall", result, {"recall": draw(result)}, table=table(result)
+  )
   return result
 
 
-def guess(subject: evaluate.Subject, mem_len: int, *, warmup_len: int) -> Guess:
+def guess(
+  subject: trained_model.TrainedModel, mem_len: int, *, warmup_len: int
+) -> Guess:
   """What a model expects for each token of the split but the first, in order.
 
   Lanes read `warmup_len` tokens first, unless `eval.warmup_len` says how many.
@@ -101,11 +110,16 @@ def guess(subject: evaluate.Subject, mem_len: int, *, warmup_len: int) -> Guess:
   config = subject.config
   if config.eval.warmup_len < 0:
     config = load.replaced(config, {"eval.warmup_len": warmup_len})
-  functions = scorer.hidden_states(scorer.padded(config, subject.mesh), mem_len)
-  score = functools.partial(_guess_segment, model=sums.make_model(config))
+  read_segment = functools.partial(
+    _guess_segment, model=evaluator.make_network(config)
+  )
   with jax.set_mesh(subject.mesh):
-    return evaluate.per_token(
-      subject._replace(config=config), functions._replace(score=score), mem_len
+    return evaluator.per_token(
+      config,
+      subject.mesh,
+      subject.params,
+      mem_len=mem_len,
+      read_segment=read_segment,
     )
 
 
@@ -155,79 +169,60 @@ def answers_up_to(result: dict[str, Any], curve: dict[str, Any]) -> int:
   return max((longest for (_, longest), _ in right), default=0)
 
 
-def _settings(subject, folder, mem_len) -> dict[str, Any]:
-  """What a curve depends on, and how far it could reach."""
-  config = subject.config
-  slots = cards_lib.compressed(config, mem_len)
-  return {
-    "name": os.path.basename(os.path.normpath(folder)),
-    "workdir": folder,
-    "checkpoint_step": subject.step,
-    "parameters": config.eval.parameters,
-    "num_parameters": kinds.num_parameters(subject.params),
-    "num_layers": config.model.num_layers,
-    "segment_len": config.eval.segment_len,
-    "mem_len": mem_len,
-    "memory_lens": config.model.memory_lens or None,
-    **slots,
-    "reach": reach(config, mem_len),
-    "clamp_len": config.eval.clamp_len,
-    "same_length": visibility.has_window(
-      mem_len, same_length=config.eval.same_length
-    ),
-  }
-
-
 def reach(config: schema.ExperimentConfig, mem_len: int) -> int | None:
   """Tokens back to the farthest on which a query's guess can depend.
 
   The last query of a segment reaches through the memory of each layer, a
   compressed slot counting as the states that it is made of. What the memory of
   an upper layer holds was computed in segments, so it counts in whole ones.
-  None: the state of a recurrent network has no such limit.
+  With `same_length`, each layer adds its window instead. Resets at documents,
+  which can only shorten it, are left out. None: there is no such limit, as for
+  the state of a recurrent network, or none that a formula gives, as for slots
+  in a window.
   """
-  model, segment_len = config.model, config.eval.segment_len
-  if not model.has_attention:
-    return None
-  compressed = config.eval.compressed_len * model.compression_rate
-  first, *others = (
-    length + (compressed if mem_len else 0)
-    for length in memory_lib.layer_lens(model, mem_len)
-  )
-  whole = sum(math.ceil(length / segment_len) for length in others)
-  return segment_len - 1 + first + whole * segment_len
+  model = config.model
+  # The tokens that are read at once; without memory, the context is.
+  segment_len = config.eval.context_len + config.eval.segment_len
+  lengths = []
+  windows = []
+  for layer in mixers.all_layers(model):
+    held_len = layer.mem_len(mem_len)
+    held = layer.mixer.remembered_tokens(model, held_len)
+    if held is None:
+      return None
+    lengths.append(held)
+    is_whole = model.same_length_window == "mem_len_plus_one"
+    windows.append(held_len if is_whole else held_len - 1)
+  if visibility.has_window(mem_len, same_length=config.eval.same_length):
+    return None if "compressive" in model.mixers else sum(windows)
+  whole = sum(math.ceil(length / segment_len) for length in lengths[1:])
+  return segment_len - 1 + lengths[0] + whole * segment_len
 
 
-def _memory(curve: dict[str, Any]) -> str:
-  """The memory behind a curve, for people."""
-  text, pairs = cards_lib.memory_text(curve), curve["memory_lens"]
-  return f"{text}, memory_lens {pairs}" if pairs else text
-
-
-def markdown(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> list[dict[str, str]]:
   """Right answers in per cent, a row for each curve."""
-  heads = ["model", "segment", "memory", "half right up to"]
-  heads += [_name(distances) for distances in result["distances"]]
-  lines = [heads, ["---"] * len(heads)]
+  rows = []
   for curve in result["curves"]:
-    lengths = [str(curve["segment_len"]), _memory(curve)]
-    shares = [f"{100 * share:.0f}" for share in curve["accuracy"]]
-    lengths.append(str(answers_up_to(result, curve)))
-    lines.append([curve["name"], *lengths, *shares])
-  return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _name(distances: list[int]) -> str:
-  return "-".join(map(str, sorted({*distances})))
+    cells = {
+      "model": curve["name"],
+      "segment": str(curve["segment_len"]),
+      "memory": settings_lib.memory_text(curve),
+      "half right up to": str(answers_up_to(result, curve)),
+    }
+    for ends, share in zip(result["distances"], curve["accuracy"], strict=True):
+      distances = "-".join(map(str, sorted({*ends})))
+      cells[distances] = f"{100 * share:.0f}"
+    rows.append(cells)
+  return rows
 
 
 @plotting.in_style
-def draw(result: dict[str, Any]) -> Any:
+def draw(result: dict[str, Any]) -> figure_lib.Figure:
   """Plots accuracy by distance, and where each `reach` ends."""
   figure, axes = plotting.subplots(figsize=(6.5, 3.4))
   middles = [math.sqrt(low * high) for low, high in result["distances"]]
   for curve in result["curves"]:
-    label = f"{curve['name']}, memory {_memory(curve)}"
+    label = f"{curve['name']}, memory {settings_lib.memory_text(curve)}"
     percent = 100 * np.array(curve["accuracy"])
     axes.plot(middles, percent, ".-", label=label)
   style: Any = {"color": "grey", "linewidth": 0.8}

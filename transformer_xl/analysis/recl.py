@@ -8,8 +8,8 @@ list, which has two meanings (`config.analysis.context`):
 "tokens"     No layer sees anything before the last c tokens. A window that
              starts at s gives the losses of the tokens s+1, s+2, ..., each with
              all contexts up to its length, so one pass over all starts covers
-             every c. A model with absolute positions reads at most its training
-             segment, even where the context is longer.
+             every c. A model with absolute positions reads at most as many
+             tokens as in training, even where the context is longer.
 "attention"  Each layer attends to the last c tokens through a full memory: one
              evaluation of the split per c. Keys of the second layer have seen c
              tokens themselves, and so on: N layers see N (c - 1) + 1 tokens.
@@ -19,8 +19,7 @@ Shapes: G models, C contexts, T tokens.
 
 import itertools
 import os
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jaxtyping as jt
@@ -36,11 +35,11 @@ from transformer_xl.config import load
 from transformer_xl.config import memory_rules
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import scorer
+from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import units
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model.encodings import table
+from transformer_xl.workdir import trained_model
 
 
 class Gains(NamedTuple):
@@ -109,7 +108,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "workdir": folder,
         "checkpoint_step": subject.step,
         "parameters": subject.config.eval.parameters,
-        "num_parameters": kinds.num_parameters(subject.params),
+        "num_parameters": network.num_parameters(subject.params),
         "perplexity": [units.perplexity(float(nll)) for nll in means],
       }
     )
@@ -135,8 +134,14 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "RECL at r = %g of %s: %s%d",
         *(entry["fraction"], model["name"], bound, entry["recl"][index]),
       )
-  arrays = {"losses": losses.astype(np.float32), "contexts": contexts}
-  plotting.write(workdir, "recl", result, {"recl": draw(result)}, **arrays)
+  plotting.write(
+    workdir,
+    "recl",
+    result,
+    {"recl": draw(result)},
+    losses=losses.astype(np.float32),
+    contexts=contexts,
+  )
   return result
 
 
@@ -153,7 +158,9 @@ def _entry(losses, fraction, contexts, threshold) -> dict[str, Any]:
   }
 
 
-def measure(subject: evaluate.Subject, contexts: list[int]) -> np.ndarray:
+def measure(
+  subject: trained_model.TrainedModel, contexts: list[int]
+) -> np.ndarray:
   """Losses [C, T] of the tokens after the longest context, in nats.
 
   Raises:
@@ -169,21 +176,22 @@ def _by_tokens(subject, contexts) -> np.ndarray:
   """`measure` in separate windows."""
   config, split = subject.config, subject.config.eval.split
   longest, count = contexts[-1], config.analysis.num_tokens
-  text = token_file.open_split(config.data.dataset_dir, split).tokens
+  file = token_file.open_split(config.data.dataset_dir, split)
   needed = 2 * longest + count
-  if len(text) < needed:
+  if len(file.tokens) < needed:
     raise errors.UserError(
       f"analysis.num_tokens={count} with contexts up to {longest} needs "
-      f"{needed} tokens and {split} has {len(text)}; lower one of them."
+      f"{needed} tokens and {split} has {len(file.tokens)}; lower one of them."
     )
   read = np.array(contexts)
   if table.of(config.model).counts_from_segment:
-    # The model was not trained on positions beyond its segment.
-    read = np.minimum(read, config.train.segment_len)
+    # The model was not trained on positions beyond what it read at a time.
+    trained_len = config.train.context_len + config.train.segment_len
+    read = np.minimum(read, trained_len)
   wanted, columns = np.unique(read, return_inverse=True)
   found = context_windows.losses(
     subject,
-    text,
+    file,
     np.arange(longest + count - wanted[0]),
     length=int(wanted[-1]),
     wanted=wanted - 1,
@@ -195,20 +203,27 @@ def _by_tokens(subject, contexts) -> np.ndarray:
 def _by_attention(subject, contexts) -> np.ndarray:
   """`measure` through memory."""
   config = subject.config
-  attention_rules.require(config.model, "analysis.context=attention")
+  attention_rules.require_full_memory(
+    config.model, "analysis.context=attention"
+  )
   if table.of(config.model).counts_from_segment:
     raise errors.UserError(
       "analysis.context=attention needs an encoding of distances, and a model "
       f"of the group has model.encoding={config.model.encoding}; set "
       "--config.analysis.context=tokens."
     )
-  passes = [_one_pass(subject, length) for length in contexts]
-  if len(passes[0]) < contexts[-1]:
+  longest, count = contexts[-1], config.analysis.num_tokens
+  split = config.eval.split
+  file = token_file.open_split(config.data.dataset_dir, split)
+  if len(file.tokens) < longest + count:
     raise errors.UserError(
-      f"a context of {contexts[-1]} is longer than {config.eval.split}; lower "
-      "analysis.context_stop."
+      f"analysis.num_tokens={count} with contexts up to {longest} needs "
+      f"{longest + count} tokens and {split} has {len(file.tokens)}; lower one "
+      "of them."
     )
-  return np.stack([losses[contexts[-1] - 1 :] for losses in passes])
+  passes = [_one_pass(subject, length) for length in contexts]
+  # The first loss is of the token at position 1.
+  return np.stack([each[longest - 1 :][:count] for each in passes])
 
 
 def _one_pass(subject, length) -> np.ndarray:
@@ -220,10 +235,9 @@ def _one_pass(subject, length) -> np.ndarray:
     "eval.warmup_len": length * config.model.num_layers,
   }
   subject = subject._replace(config=load.replaced(config, values))
-  functions = scorer.hidden_states(
-    scorer.padded(subject.config, subject.mesh), length
+  return evaluator.per_token(
+    subject.config, subject.mesh, subject.params, mem_len=length
   )
-  return evaluate.per_token(subject, functions, length)
 
 
 @plotting.in_style

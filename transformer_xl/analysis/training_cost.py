@@ -1,14 +1,13 @@
-"""What updates of several configurations take, measured side by side."""
+"""What updates take: device memory as planned, and time, measured in turns."""
 
 import statistics
 import time
 from collections.abc import Iterable
-from typing import Any
-from typing import NamedTuple
 
 import jax
 
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
@@ -17,61 +16,77 @@ from transformer_xl.training import loop
 from transformer_xl.training import programs
 
 ROUNDS = 5  # Times that the updates of each configuration are timed.
+# Fields of training that no update takes longer for.
+_NOT_TIMED = (
+  *("num_steps", "decay_steps", "warmup_steps", "learning_rate"),
+  *("log_every_steps", "eval_every_steps"),
+)
 
 
-class Cost(NamedTuple):
-  """What training takes."""
-
-  seconds_per_token: float  # Median.
-  num_bytes: int  # Of device memory, as planned by XLA.
+def planned_bytes(config: schema.ExperimentConfig) -> int:
+  """Bytes of arguments, outputs and temporaries of one update, from XLA."""
+  return plan.held_bytes(plan.lower_updates(config, count=1).compile())
 
 
-def measure(
+def what_is_timed(
+  config: schema.ExperimentConfig, like: schema.ExperimentConfig
+) -> schema.ExperimentConfig:
+  """The configuration, equal for all whose updates take equally long.
+
+  What does not concern an update has the values of `like`.
+  """
+  values = {f"train.{name}": getattr(like.train, name) for name in _NOT_TIMED}
+  groups = ("divergence", "eval", "checkpoint", "generate", "score", "analysis")
+  values |= {name: getattr(like, name) for name in (*groups, "report", "seed")}
+  return load.replaced(config, values)
+
+
+def seconds_per_token(
   configs: Iterable[schema.ExperimentConfig],
-) -> dict[schema.ExperimentConfig, Cost]:
-  """The cost of each configuration, whose updates take turns.
+) -> dict[schema.ExperimentConfig, float]:
+  """The median time of each configuration's updates, which take turns.
 
   All are in device memory at once, with random parameters.
   """
   updates = {config: _Updates(config) for config in configs}
-  seconds: dict[Any, list[float]] = {config: [] for config in updates}
-  for _ in range(ROUNDS):
-    for config, call in updates.items():
-      start = time.perf_counter()
-      num_tokens = call()
-      seconds[config].append((time.perf_counter() - start) / num_tokens)
-  return {
-    config: Cost(statistics.median(seconds[config]), call.num_bytes)
-    for config, call in updates.items()
+  seconds: dict[schema.ExperimentConfig, list[float]] = {
+    config: [] for config in updates
   }
+  for _ in range(ROUNDS):
+    for config, update in updates.items():
+      start = time.perf_counter()
+      update()
+      seconds[config].append((time.perf_counter() - start) / update.num_tokens)
+  return {config: statistics.median(each) for config, each in seconds.items()}
 
 
 class _Updates:
-  """The updates of one call of training, compiled."""
+  """The updates of one call of training, compiled.
+
+  Segments of drawn lengths are padded to the longest, so all calls take equally
+  long, and `num_tokens` is that of the average call.
+  """
 
   def __init__(self, config: schema.ExperimentConfig):
-    train, self._mesh = config.train, programs.make_mesh(config)
-    with jax.set_mesh(self._mesh):
-      self._carry = [
-        create() for create in programs.creators(config, self._mesh)
-      ]
+    train = config.train
+    mesh = programs.make_mesh(config)
+    per_update = segment_lengths.tokens_per_update(config)
+    self.num_tokens = train.segments_per_call * per_update
+    with jax.set_mesh(mesh):
+      self._carry = [create() for create in programs.creators(config, mesh)]
       self._segments = streams.device_segments(
         loop.open_stream(config),
         0,
         train.segments_per_call * train.gradient_segments,
-        mesh_lib.segments(self._mesh),
+        mesh_lib.segments(mesh),
         parts=train.accumulation_steps,
       )
-      update = programs.update(config, self._mesh)
+      update = programs.update(config, mesh)
       self._update = update.lower(*self._carry, self._segments).compile()
-    self.num_bytes = plan.held_bytes(self._update)
-    per_update = segment_lengths.tokens_per_update(config)
-    self._num_tokens = train.segments_per_call * per_update
     self()  # The first call is slower.
 
-  def __call__(self) -> float:
-    """Updates; returns the number of tokens that were read."""
+  def __call__(self) -> None:
+    """Updates once more and waits for the end."""
     *self._carry, _ = jax.block_until_ready(
       self._update(*self._carry, self._segments)
     )
-    return self._num_tokens

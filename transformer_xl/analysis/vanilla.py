@@ -13,10 +13,10 @@ import jax
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 # Fields that belong to distances and to memory.
-_LEFT_OUT = ("compression", "compression_rate", "memory_lens", "position_scale")
+_LEFT_OUT = ("layers", "position_scale")
 
 
 def changes(model: schema.ModelConfig) -> dict[str, Any]:
@@ -60,4 +60,4 @@ def _num_parameters(model: schema.ModelConfig) -> int:
     (1,) * len(mesh_lib.AXES), mesh_lib.AXES, abstract_device=device
   )
   with jax.sharding.use_abstract_mesh(mesh):
-    return kinds.num_parameters(kinds.abstract_params(model))
+    return network.num_parameters(network.abstract_params(model))

@@ -1,86 +1,30 @@
 """Rules of what needs attention, which recurrent networks do not have."""
 
-import operator
-
 from transformer_xl import errors
-from transformer_xl.config import model_fields
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
-
-# Settings of attention, at the value that is nothing to a recurrent network.
-_OF_ATTENTION = {
-  "model.encoding": "relative",
-  "model.attention_dropout_rate": 0.0,
-  "model.projection_dropout_rate": 0.0,
-  "model.compression": "",
-  "model.memory_lens": (),
-  "model.remat": "none",
-  "train.clamp_len": 0,
-  "train.same_length": False,
-  "train.log_memory_use": False,
-  "eval.clamp_len": 0,
-  "eval.same_length": False,
-}
-# Modes that show or compare attention.
-MODES = ("attention", "eval_speed", "ablation")
 
 
 def require(model: schema.ModelConfig, what: str) -> None:
-  """Raises a UserError for a model that has none."""
+  """Raises a UserError for a model without attention."""
   if not model.has_attention:
     raise errors.UserError(
-      f"{what} needs attention, which a model with model.kind={model.kind} "
-      "does not have; name a run with model.kind=transformer_xl."
+      f"{what} needs attention, which a model with model.layers={model.layers} "
+      "does not have; name a run whose model.layers have some."
     )
 
 
-def check(config: schema.ExperimentConfig) -> None:
-  """Raises a UserError for what a kernel or a network does not have.
+def require_full_memory(model: schema.ModelConfig, what: str) -> None:
+  """Raises a UserError unless some layers attend, and all of them to `mem_len`.
 
-  A recurrent network would silently ignore it.
+  `what` states a length of attention, which would not be that of a layer with
+  a limit, nor of one that attends to compressed slots.
   """
-  if config.model.has_attention:
-    _check_cudnn(config.model)
-    return
-  kind = config.model.kind
-  for name, value in _OF_ATTENTION.items():
-    actual = operator.attrgetter(name)(config)
-    if actual != value:
+  require(model, what)
+  for name, limit in model.pattern:
+    attends = mixer_fields.MIXERS[name].attends
+    if attends and (limit or name != "attention"):
       raise errors.UserError(
-        f"{name}={actual} has no effect with model.kind={kind}, "
-        f"which has no attention; set --config.{name}={value}."
+        f"{what} states how far a model attends, which is not one length with "
+        f"model.layers={model.layers}; set --config.model.layers=attention."
       )
-  for name in ("train.mem_len", "eval.mem_len"):
-    lengths = operator.attrgetter(name)(config)
-    if max(lengths if isinstance(lengths, tuple) else (lengths,)) > 1:
-      raise errors.UserError(
-        f"{name}={lengths} has no meaning with model.kind={kind}, which "
-        "remembers one state of any age: set 1, or 0 to forget it after each "
-        f"segment: --config.{name}=1."
-      )
-  for mode in config.train.finish_with:
-    if mode in MODES:
-      require(config.model, f"{mode} in train.finish_with")
-  if config.mesh.tensor > 1:
-    raise errors.UserError(
-      f"mesh.tensor={config.mesh.tensor} would leave the matrices of model.kind"
-      f"={kind} whole; set --config.mesh.tensor=1."
-    )
-
-
-def _check_cudnn(model: schema.ModelConfig) -> None:
-  """Raises for attention that `model.kernels.cudnn` cannot compute."""
-  if model.attention != "cudnn":
-    return
-  if model_fields.ENCODINGS[model.encoding].scores_distances:
-    raise errors.UserError(
-      "model.attention=cudnn has no scores by distance, which model.encoding="
-      f"{model.encoding} needs; set --config.model.encoding=rope, or "
-      "--config.model.attention=auto."
-    )
-  if model.attention_dropout_rate:
-    raise errors.UserError(
-      "model.attention=cudnn drops no attention weights, but model."
-      f"attention_dropout_rate={model.attention_dropout_rate}; set "
-      "--config.model.attention_dropout_rate=0.0, or "
-      "--config.model.attention=auto."
-    )

@@ -10,7 +10,6 @@ import pathlib
 import re
 import textwrap
 from collections.abc import Iterable
-from typing import Any
 
 import ml_collections
 from absl import flags
@@ -75,7 +74,27 @@ def parse(argv: list[str]) -> list[str]:
     ) from error
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
+  if saved_workdir():
+    start_from_another(CONFIG.value, argv)
   return rest
+
+
+def start_from_another(
+  config: ml_collections.ConfigDict, argv: list[str]
+) -> None:
+  """Forgets which checkpoint a saved run started from, if another is named.
+
+  `train.init_checkpoint` and `train.init_parameters` are of the saved
+  `train.init_from`. Where the command line names another one, they are the
+  defaults unless it has them, too.
+  """
+  given = {word.partition("=")[0].lstrip("-") for word in argv}
+  if "config.train.init_from" not in given:
+    return
+  for name in ("train.init_checkpoint", "train.init_parameters"):
+    if f"config.{name}" not in given:
+      group, field = name.split(".")
+      config[group][field] = schema.FIELDS[name].default
 
 
 def _require_configuration(path: str) -> None:
@@ -113,7 +132,8 @@ def help_text(
   After the introduction and the flags that are not fields come the fields, with
   the values of the command line's --config, or the defaults.
   """
-  config, (source, _) = load.default(), _split(argv)
+  config = load.default()
+  source, _ = _split(argv)
   if source is not None:
     parse(argv)
     config = CONFIG.value
@@ -139,13 +159,15 @@ def help_text(
   return "\n".join(lines)
 
 
-def _describe(declared: fields.Field, value: Any) -> list[str]:
-  line, default = f"config.{declared.name} = {value!r}", declared.default
+def _describe(declared: fields.Field, value: object) -> list[str]:
+  line = f"config.{declared.name} = {value!r}"
+  default = declared.default
   if isinstance(default, fields.SameAs):
     line += f"  (default: that of {default.leader})"
   elif value != default:
     line += f"  (default: {default!r})"
-  remark, rule = declared.remark, declared.rule
+  remark = declared.remark
+  rule = declared.rule
   if rule is not None and rule.choices:
     remark += f" One of {', '.join(rule.choices)}."
   elif rule is not None:

@@ -47,14 +47,12 @@ class EvalConfig:
   """Tokens before a segment that are read again with it."""
   mem_len: tuple[int, ...] = field((128,), "0 or more")
   """Length of the memory in tokens, or several to compare."""
-  compressed_len: int = field(0, "0 or more")
-  """Length of the compressed memory in slots; 0 for none."""
   clamp_len: int = field(0, "0 or more")
   """Distance in tokens from which all distances count as equal; 0 for none."""
   same_length: bool = field(False)
   """Let every token attend to the same number of keys; no effect without
   memory."""
-  warmup_len: int = field(-1)
+  warmup_len: int = field(-1, "-1 or more")
   """Unscored tokens that fill a lane's memory before its first scored token; -1
   for as many as the memory holds."""
   temperature: tuple[float, ...] = field((1.0,), "above 0")
@@ -75,7 +73,8 @@ class EvalConfig:
   @property
   def num_settings(self) -> int:
     """Number of temperatures and settings of adaptation to compare."""
-    dynamic, cache = self.dynamic, self.cache
+    dynamic = self.dynamic
+    cache = self.cache
     result = len(self.temperature)
     if dynamic.kind != "none":
       result *= len(dynamic.learning_rate) * len(dynamic.decay)
@@ -115,8 +114,6 @@ class GenerateConfig:
   """Length of the segments that the prompt is read in, in tokens."""
   mem_len: int = field(512, "0 or more")
   """Length of the memory in tokens."""
-  compressed_len: int = field(0, "0 or more")
-  """Length of the compressed memory in slots; 0 for none."""
 
 
 @group
@@ -138,35 +135,40 @@ class ScoreConfig:
   """Length of a segment in tokens."""
   mem_len: int = field(512, "0 or more")
   """Length of the memory in tokens."""
-  compressed_len: int = field(0, "0 or more")
-  """Length of the compressed memory in slots; 0 for none."""
 
 
 @group
 class AnalysisConfig:
   """The paper's analyses, which docs/analyses.md explains."""
 
+  # Comparisons of variants that are trained: study and ablation.
+  seeds: tuple[int, ...] = field((), "0 or more")
+  """Seeds that each variant is trained with; config.seed if empty."""
+  learning_rates: tuple[float, ...] = field((), "above 0")
+  """Learning rates that each variant is trained with, of which the best by the
+  validation loss counts; that of the experiment if empty."""
+  # Study.
+  variants: tuple[str, ...] = field(())
+  """Variants to compare, each NAME: FIELD=VALUE; FIELD=VALUE."""
+  table: str = field("study", "a name of letters, digits, '-', '_' and '.'")
+  """Name of the study's files in the results folder."""
   # Ablation.
   rows: tuple[str, ...] = field(
     (
-      *("recurrent-relative-all", "recurrent-shaw-all"),
-      *("recurrent-absolute-all", "segment-relative-all"),
-      *("segment-shaw-all", "segment-absolute-all"),
+      "recurrent-relative-all",
+      "recurrent-shaw-all",
+      "recurrent-absolute-all",
+      "segment-relative-all",
+      "segment-shaw-all",
+      "segment-absolute-all",
     )
   )
   """Rows of the ablation, each RECURRENCE-ENCODING-LOSS."""
-  attention_lens: tuple[int, ...] = field((32, 64, 128, 256))
+  attention_lens: tuple[int, ...] = field((32, 64, 128, 256), "at least 1")
   """Attention lengths in tokens at which each row is evaluated."""
   equal_memory: bool = field(False)
   """Lengthen the segments of the rows without recurrence until all rows use as
   much device memory."""
-  seeds: tuple[int, ...] = field((), "0 or more")
-  """Seeds that each row or variant is trained with; config.seed if empty."""
-  # Study.
-  variants: tuple[str, ...] = field(())
-  """Variants to compare, each NAME: FIELD=VALUE; FIELD=VALUE."""
-  table: str = field("study")
-  """Name of the study's files in the results folder."""
   # Relative effective context length.
   group: tuple[str, ...] = field(())
   """Workdirs of the other models to compare with."""
@@ -179,7 +181,7 @@ class AnalysisConfig:
   """Tokens by which the context grows at a time."""
   context_stop: int = field(256)
   """Longest context in tokens."""
-  fractions: tuple[float, ...] = field((0.1, 0.5, 1.0))
+  fractions: tuple[float, ...] = field((0.1, 0.5, 1.0), "in (0, 1]")
   """Shares of the tokens, the hardest, that are compared."""
   threshold: float = field(0.01)
   """Relative gain below which a longer context counts as useless."""
@@ -187,7 +189,7 @@ class AnalysisConfig:
   """Number of tokens that are scored for the context length, or shown to the
   attention analysis."""
   # Speed of evaluation, and attention.
-  speed_lens: tuple[int, ...] = field((800, 1800, 2800, 3800))
+  speed_lens: tuple[int, ...] = field((800, 1800, 2800, 3800), "at least 1")
   """Attention lengths in tokens at which evaluation is timed."""
   text: str = field("")
   """Text to show attention on; empty for the start of the split."""

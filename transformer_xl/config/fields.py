@@ -14,21 +14,32 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
-from typing import TypeVar
-from typing import dataclass_transform
+from collections.abc import Callable, Iterator
+from typing import (
+  Any,
+  ClassVar,
+  NamedTuple,
+  Protocol,
+  TypeGuard,
+  TypeVar,
+  dataclass_transform,
+)
 
 T = TypeVar("T")
+Condition = Callable[[Any], bool]  # Takes a value of a field's type.
+
+
+class Group(Protocol):
+  """A dataclass of declared fields, or of groups of them."""
+
+  __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]
 
 
 class Rule(NamedTuple):
   """A condition on one value."""
 
   text: str  # Completes the sentence "NAME must be ...".
-  holds: Callable[[Any], bool]  # Takes a value of the field's type.
+  holds: Condition
   choices: tuple[str, ...] = ()  # The legal values, if they can be listed.
 
 
@@ -41,15 +52,15 @@ class SameAs(NamedTuple):
 class Field(NamedTuple):
   """One field as declared."""
 
-  group: Any  # The class that declares it.
+  group: type[Group]  # The class that declares it.
   name: str  # Path below `config`, such as `model.num_layers`.
-  type: Any
-  default: Any  # A value, or the field that it follows.
+  type: object  # A type, or `tuple[TYPE, ...]`.
+  default: object  # A value, or the field that it follows.
   rule: Rule | None  # What values must satisfy by themselves, if anything.
 
   @property
   def remark(self) -> str:
-    """One sentence for people."""
+    """The sentence that explains the field to people."""
     return _remarks(self.group)[self.name.rpartition(".")[2]]
 
 
@@ -65,8 +76,42 @@ def _remarks(group: type) -> dict[str, str]:
   }
 
 
+def _at_least(least: int) -> Condition:
+  """The condition that a number is `least` or more."""
+
+  def holds(value: float) -> bool:
+    return value >= least
+
+  return holds
+
+
+def _within(least: int, most: int) -> Condition:
+  """The condition that a number is from `least` to `most`."""
+
+  def holds(value: float) -> bool:
+    return least <= value <= most
+
+  return holds
+
+
+def _is_minus_one_or_positive(value: int) -> bool:
+  return value == -1 or value >= 1
+
+
+def _is_positive(value: float) -> bool:
+  return value > 0
+
+
+def _is_below_one(value: float) -> bool:
+  return 0 <= value < 1
+
+
+def _is_share(value: float) -> bool:
+  return 0 < value <= 1
+
+
 def _is_pattern_and_factor(text: str) -> bool:
-  """Whether it is a regular expression and a number that is not negative."""
+  """Whether a text is a regular expression, "=" and a number of 0 or more."""
   pattern, _, factor = text.rpartition("=")
   try:
     re.compile(pattern)
@@ -75,23 +120,30 @@ def _is_pattern_and_factor(text: str) -> bool:
     return False
 
 
-def _is_layers_and_limit(pair: tuple[int, ...]) -> bool:
-  """Whether it is a number of layers and one of positions."""
-  return len(pair) == 2 and pair[0] >= 1 and pair[1] >= 0
+def _is_name(text: str) -> bool:
+  """Whether a text can be the name of a file or folder, without its path."""
+  return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", text) is not None
+
+
+def _is_mixer_and_limit(entry: str) -> bool:
+  """Whether an entry names a mixer, and maybe a number of positions."""
+  return re.fullmatch(r"[a-z_]+(:[1-9]\d{0,8})?", entry) is not None
 
 
 # Conditions on one value, by the text that completes "NAME must be ...".
-RULES: dict[str, Callable[[Any], bool]] = {
-  "at least 1": lambda value: value >= 1,
-  "-1 or at least 1": lambda value: value == -1 or value >= 1,
-  "0 or more": lambda value: value >= 0,
-  "above 0": lambda value: value > 0,
-  "in [0, 1)": lambda value: 0 <= value < 1,
-  "in (0, 1]": lambda value: 0 < value <= 1,
+RULES: dict[str, Condition] = {
+  "at least 1": _at_least(1),
+  "-1 or at least 1": _is_minus_one_or_positive,
+  "-1 or more": _at_least(-1),
+  "0 or more": _at_least(0),
+  "above 0": _is_positive,
+  "in [0, 1)": _is_below_one,
+  "in (0, 1]": _is_share,
+  "a name of letters, digits, '-', '_' and '.'": _is_name,
   "PATTERN=FACTOR": _is_pattern_and_factor,
-  "pairs (layers, limit) of at least (1, 0)": _is_layers_and_limit,
-  "in [0, 256]": lambda value: 0 <= value <= 256,
-  "in [1, 4000]": lambda value: 1 <= value <= 4000,
+  "MIXER or MIXER:LIMIT": _is_mixer_and_limit,
+  "in [0, 256]": _within(0, 256),
+  "in [1, 4000]": _within(1, 4000),
 }
 
 
@@ -109,7 +161,7 @@ def field(default: Any, rule: str | tuple[str, ...] | None = None) -> Any:
   if rule is None:
     checked = None
   elif isinstance(rule, tuple):
-    checked = Rule(f"one of {rule}", lambda value: value in rule, rule)
+    checked = Rule(f"one of {rule}", rule.__contains__, rule)
   else:
     checked = Rule(rule, RULES[rule])
   if checked is not None and type(default) is tuple:
@@ -135,11 +187,16 @@ def group(kind: type[T]) -> type[T]:
   return dataclasses.dataclass(frozen=True)(kind)
 
 
-def walk(kind: Any, prefix: str = "") -> Iterator[Field]:
-  """All fields of a configuration in order, those of groups included."""
+def is_group(kind: object) -> TypeGuard[type[Group]]:
+  """Whether the type of a field is a group of fields."""
+  return dataclasses.is_dataclass(kind)
+
+
+def walk(kind: type[Group], prefix: str = "") -> Iterator[Field]:
+  """All fields of a configuration and its groups, in order."""
   for declared in dataclasses.fields(kind):
     name = prefix + declared.name
-    if dataclasses.is_dataclass(declared.type):
+    if is_group(declared.type):
       yield from walk(declared.type, f"{name}.")
     else:
       yield Field(kind, name, declared.type, **declared.metadata)

@@ -8,7 +8,8 @@ import math
 import operator
 import os
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import ml_collections
 
@@ -18,6 +19,7 @@ from transformer_xl.config import fields
 from transformer_xl.config import rules
 from transformer_xl.config import schema
 
+GroupT = TypeVar("GroupT", bound=fields.Group)
 # Fields in which `~` is the user's home: no shell expands it behind "=".
 _PATHS = (
   "config.data.dir",
@@ -28,15 +30,15 @@ _PATHS = (
 
 
 def default(
-  *, kind: Any = schema.ExperimentConfig
+  *, kind: type[fields.Group] = schema.ExperimentConfig
 ) -> ml_collections.ConfigDict:
-  """A small model; the files in `experiments/` list what they change.
+  """The configuration of a small model, which experiments change.
 
   A default that follows another field does so until it is set itself.
   """
   group = ml_collections.ConfigDict()
   for declared in dataclasses.fields(kind):
-    if dataclasses.is_dataclass(declared.type):
+    if fields.is_group(declared.type):
       group[declared.name] = default(kind=declared.type)
       continue
     value = declared.metadata["default"]
@@ -74,9 +76,9 @@ def saved(workdir: str = "") -> ml_collections.ConfigDict:
 
 def updated(
   config: ml_collections.ConfigDict,
-  values: dict[str, Any],
+  values: Mapping[str, object],
   *,
-  kind: Any = schema.ExperimentConfig,
+  kind: type[fields.Group] = schema.ExperimentConfig,
 ) -> ml_collections.ConfigDict:
   """Replaces defaults by saved values.
 
@@ -94,7 +96,8 @@ def updated(
       )
     usual = declared[name].metadata.get("default")
     if isinstance(value, dict):
-      updated(config[name], value, kind=declared[name].type)
+      kind_of_group: Any = declared[name].type
+      updated(config[name], value, kind=kind_of_group)
     elif not isinstance(usual, fields.SameAs) or (
       value != values.get(usual.leader)
     ):
@@ -116,11 +119,12 @@ def from_config_dict(
 
 
 def changed(
-  config: schema.ExperimentConfig, values: dict[str, Any]
+  config: schema.ExperimentConfig, values: Mapping[str, object]
 ) -> schema.ExperimentConfig:
-  """`replaced` for values that a person gave: checks names, types and rules.
+  """Returns a configuration with values that a person gave, once checked.
 
-  A field that follows another one, and has its value, goes on following it.
+  Unlike `replaced`, it checks names, types and rules. A field that
+  follows another one, and has its value, continues to follow it.
 
   Raises:
     UserError: a field is unknown, of the wrong type or out of range.
@@ -140,7 +144,9 @@ def changed(
   return result
 
 
-def _freeze(kind: Any, values: Any, prefix: str) -> Any:
+def _freeze(
+  kind: type[GroupT], values: Mapping[str, object], prefix: str
+) -> GroupT:
   """Builds a dataclass from a dictionary with exactly its fields."""
   types = {field.name: field.type for field in dataclasses.fields(kind)}
   for name in values:
@@ -158,8 +164,9 @@ def _freeze(kind: Any, values: Any, prefix: str) -> Any:
   )
 
 
-def _convert(value: Any, kind: Any, name: str) -> Any:
-  if dataclasses.is_dataclass(kind):
+def _convert(value: Any, kind: Any, name: str) -> object:
+  """A value as the type of its field has it."""
+  if fields.is_group(kind):
     return _freeze(kind, value, name)
   if getattr(kind, "__origin__", None) is tuple:
     items = value if isinstance(value, list | tuple) else (value,)
@@ -177,10 +184,11 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
 
 
 def with_vocab_size(
-  config: schema.ExperimentConfig, meta: dict[str, Any]
+  config: schema.ExperimentConfig, meta: Mapping[str, Any]
 ) -> schema.ExperimentConfig:
   """Takes the vocabulary's size from the data, or checks it against it."""
-  size, wanted = meta["vocabulary"]["size"], config.model.vocab_size
+  size = meta["vocabulary"]["size"]
+  wanted = config.model.vocab_size
   if wanted not in (0, size):
     raise errors.UserError(
       f"model.vocab_size={wanted}, but the data in {config.data.dataset_dir} "
@@ -193,7 +201,7 @@ def with_vocab_size(
 
 
 def replaced(
-  config: schema.ExperimentConfig, values: dict[str, Any]
+  config: schema.ExperimentConfig, values: Mapping[str, object]
 ) -> schema.ExperimentConfig:
   """Returns the configuration with new values, `{"train.mem_len": 4}`."""
   for path, value in values.items():
@@ -201,7 +209,7 @@ def replaced(
   return config
 
 
-def _replaced(group: Any, path: list[str], value: Any) -> Any:
+def _replaced(group: GroupT, path: list[str], value: object) -> GroupT:
   """A group of settings with a new value at a path below it."""
   name, *rest = path
   if rest:

@@ -1,50 +1,45 @@
-"""Rules of memory, unequal or compressed: docs/specification.md, section 7."""
+"""Rules of the pattern of layers and of what layers remember.
 
-import operator
+docs/specification.md, section 7.
+"""
 
 from transformer_xl import errors
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 
-# What a compressed memory cannot be combined with anything but.
-_COMPRESSED = {
-  "model.memory_start": "masked",
-  "model.memory_lens": (),
-  "train.gradient_segments": 1,
-  "train.log_memory_use": False,
-}
 # With these, each layer attends to as many keys as `mem_len`, a token's own
 # included, and to nothing else.
 EXACT_LENGTH = {
   "model.same_length_window": "mem_len",
-  "model.memory_lens": (),
   "eval.same_length": True,
   "eval.context_len": 0,
-  "eval.compressed_len": 0,
 }
 
 
 def check(config: schema.ExperimentConfig) -> None:
   """Raises a UserError for the first rule that the values break."""
-  pairs, num_layers = config.model.memory_lens, config.model.num_layers
-  layers = sum(count for count, _ in pairs)
-  if layers and num_layers % layers:
-    raise errors.UserError(
-      f"model.memory_lens={pairs} is for {layers} layers, which must divide "
-      f"model.num_layers={num_layers}, since it repeats; set "
-      "--config.model.memory_lens."
-    )
-  kind = config.model.compression
-  for group in ("train", "eval", "generate", "score"):
-    length = getattr(config, group).compressed_len
-    if length and not kind:
+  model = config.model
+  known = mixer_fields.MIXERS
+  for name, limit in model.pattern:
+    if name not in known:
       raise errors.UserError(
-        f"{group}.compressed_len={length} needs model.compression; set that, "
-        f"or --config.{group}.compressed_len=0."
+        f"model.layers={model.layers} names {name!r}; the mixers are "
+        f"{', '.join(known)}: set --config.model.layers."
       )
-  for name, needed in _COMPRESSED.items():
-    value = operator.attrgetter(name)(config)
-    if kind and value != needed:
+    if limit and not known[name].takes_limit:
       raise errors.UserError(
-        f"{name}={value} cannot be combined with model.compression={kind}; "
-        f"set --config.{name}={needed}."
+        f"model.layers={model.layers} limits the memory of {name!r}, which "
+        f"takes no limit; set --config.model.layers with {name!r} alone."
+      )
+  if model.num_layers % len(model.layers):
+    raise errors.UserError(
+      f"model.layers={model.layers} has {len(model.layers)} entries, which "
+      f"must divide model.num_layers={model.num_layers}, since they repeat; "
+      "set --config.model.layers."
+    )
+  for name in model.mixers:
+    if model.memory_start == "zeros" and not known[name].attends_zeros:
+      raise errors.UserError(
+        f"a layer with {name} has no zeros to attend to, but "
+        "model.memory_start=zeros; set --config.model.memory_start=masked."
       )

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from transformer_xl.config import mixer_fields
 from transformer_xl.config.fields import SameAs
 from transformer_xl.config.fields import field
 from transformer_xl.config.fields import group
@@ -28,22 +29,18 @@ ENCODINGS = {
 }
 
 
-# The kinds of networks are in `model/kinds.py`; a test holds that both agree.
-KINDS = ("transformer_xl", "lstm", "qrnn")
-
-
 @group
 class ModelConfig:
   """The parameters of the model and the function that they compute."""
-
-  kind: str = field("transformer_xl", KINDS)
-  """The network: Transformer-XL, or one of those that it is compared with,
-  which have no attention (docs/analyses.md)."""
 
   vocab_size: int = field(0, "0 or more")
   """Number of symbols; 0 takes it from the prepared data."""
   num_layers: int = field(4, "at least 1")
   """Number of layers."""
+  layers: tuple[str, ...] = field(("attention",), "MIXER or MIXER:LIMIT")
+  """What mixes tokens in the layers, from the lowest up; repeats until there
+  are num_layers. attention:128 remembers at most 128 positions
+  (docs/memory.md)."""
   model_dim: int = field(256, "at least 1")
   """Width of the hidden states; even."""
   num_heads: int = field(4, "at least 1")
@@ -109,22 +106,11 @@ class ModelConfig:
   memory_start: str = field("masked", ("masked", "zeros"))
   """Whether empty memory is masked, or attended as zeros as in the TensorFlow
   and HuggingFace models."""
-  memory_lens: tuple[tuple[int, ...], ...] = field(
-    (), "pairs (layers, limit) of at least (1, 0)"
-  )
-  """Limits below mem_len for the memory of single layers, in positions: pairs
-  (layers, limit) from the lowest layer up, 0 for no limit; the pairs repeat
-  until all layers have one (docs/memory.md)."""
   same_length_window: str = field(
     "mem_len_plus_one", ("mem_len", "mem_len_plus_one")
   )
   """Number of keys that a token attends to with same_length; mem_len is the
   rule of the PyTorch and HuggingFace code."""
-  compression: str = field("", ("", "mean", "max", "conv"))
-  """What makes compressed slots of the states that leave memory: their mean,
-  their largest channels or a convolution; empty for none (docs/memory.md)."""
-  compression_rate: int = field(1, "at least 1")
-  """Number of states in one compressed slot."""
   layer_norm_epsilon: float = field(1e-5, "0 or more")
   """Added to the variance in layer norms; the TensorFlow code has 1e-12."""
   # Initialisation.
@@ -134,10 +120,7 @@ class ModelConfig:
   dtype: str = field("float32", ("float32", "bfloat16", "auto"))
   """Number format of the computation; parameters stay float32. A run that
   starts with auto takes bfloat16 where that is fast (docs/kernels.md)."""
-  attention: str = field(
-    "auto",
-    ("auto", "reference", "head_major", "chunked", "pallas", "cudnn"),
-  )
+  attention: str = field("auto", ("auto", "xla", "pallas"))
   """Implementation of attention; auto chooses by device (docs/kernels.md)."""
   remat: str = field("none", ("none", "full", "dots", "attention"))
   """What the backward pass computes again to save memory: nothing, whole
@@ -146,7 +129,26 @@ class ModelConfig:
   """Layers in one turn of the loop over layers; 0 takes all of them on a CPU
   and 1 elsewhere."""
 
+  # Of single mixers.
+  compressive: mixer_fields.CompressiveConfig
+
+  @property
+  def pattern(self) -> tuple[tuple[str, int], ...]:
+    """Mixer and limit of each entry of `layers`; a limit of 0 is for none."""
+    split = (entry.partition(":") for entry in self.layers)
+    return tuple((name, int(limit or 0)) for name, _, limit in split)
+
+  @property
+  def mixers(self) -> set[str]:
+    """The names of the mixers that some layer has."""
+    return {name for name, _ in self.pattern}
+
   @property
   def has_attention(self) -> bool:
-    """Whether it attends to tokens, rather than carry a state."""
-    return self.kind == "transformer_xl"
+    """Whether some layer attends to tokens, rather than carry a state."""
+    return any(mixer_fields.MIXERS[name].attends for name in self.mixers)
+
+  @property
+  def attends_everywhere(self) -> bool:
+    """Whether all layers attend to what `mem_len` says, and to no slots."""
+    return self.layers == ("attention",)

@@ -17,12 +17,14 @@ from transformer_xl.config import memory_rules
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 
+# Modes that train variants of the configuration and compare them.
+_TRAIN_VARIANTS = ("ablation", "study")
 # Modes whose results state no temperature.
 _AT_TEMPERATURE_1 = ("ablation", "attention", "recall", "recl", "study")
-# What a field must be a multiple of; as many states leave memory as come.
+# Modes whose losses are of fixed parameters alone.
+_WITH_FIXED_PARAMETERS = ("ablation", "recall", "recl", "study")
+# What a field must be a multiple of.
 _MULTIPLES = {
-  "train.segment_len": "model.compression_rate",
-  "eval.segment_len": "model.compression_rate",
   "train.batch_size": "train.accumulation_steps",
 }
 # Settings without a memory: padding must not be remembered, nor what is read
@@ -46,7 +48,8 @@ def check(config: schema.ExperimentConfig) -> None:
         f"--config.{name}."
       )
   for name, divisor in _MULTIPLES.items():
-    value, by = _get(config, name), _get(config, divisor)
+    value = _get(config, name)
+    by = _get(config, divisor)
     if value % by:
       near = max(1, round(value / by)) * by
       raise errors.UserError(
@@ -57,7 +60,6 @@ def check(config: schema.ExperimentConfig) -> None:
     _check_no_memory(config, name, memory)
   memory_rules.check(config)
   _check_model(config)
-  attention_rules.check(config)
   _check_mesh(config)
   _check_training(config)
   _check_test_time(config.eval)
@@ -66,25 +68,55 @@ def check(config: schema.ExperimentConfig) -> None:
 def check_command(config: schema.ExperimentConfig, mode: str) -> None:
   """Raises a UserError for a configuration that a mode cannot serve.
 
-  Warns of settings without effect. This is for what a person asks for, not for
-  the configurations that programs derive from it.
+  Training asks for the modes of `train.finish_with`, too. Warns of settings
+  without effect. This is for what a person asks for, not for the configurations
+  that programs derive from it.
   """
   for name, needed in _settings_without_effect(config).items():
     logging.warning(
       "%s=%s has no effect without %s.", name, _get(config, name), needed
     )
-  if mode in attention_rules.MODES:
-    attention_rules.require(config.model, f"--mode={mode}")
-  if mode in _AT_TEMPERATURE_1 and config.eval.temperature != (1.0,):
-    raise errors.UserError(
-      f"--mode={mode} has temperature 1, and eval.temperature is "
-      f"{config.eval.temperature}; set --config.eval.temperature=1.0."
+  _check_mode(config, mode, f"--mode={mode}")
+  if mode == "train":
+    for later in config.train.finish_with:
+      _check_mode(config, later, f"{later} in train.finish_with")
+
+
+def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
+  """Raises a UserError for what a mode, which errors call `what`, needs."""
+  evaluation = config.eval
+  if mode == "attention":
+    attention_rules.require(config.model, what)
+  if mode in ("ablation", "eval_speed"):
+    attention_rules.require_full_memory(config.model, what)
+  if mode == "recl" and config.analysis.context == "attention":
+    attention_rules.require_full_memory(
+      config.model, f"{what} with analysis.context=attention"
     )
-  if mode == "train" and config.train.eval_every_steps:
+
+  if mode in _AT_TEMPERATURE_1 and evaluation.temperature != (1.0,):
+    raise errors.UserError(
+      f"{what} has temperature 1, and eval.temperature is "
+      f"{evaluation.temperature}; set --config.eval.temperature=1.0."
+    )
+  if mode in _WITH_FIXED_PARAMETERS:
+    adapting = {
+      "eval.dynamic.kind": (evaluation.dynamic.kind, "none"),
+      "eval.cache.size": (evaluation.cache.size, 0),
+    }
+    for name, (value, fixed) in adapting.items():
+      if value != fixed:
+        raise errors.UserError(
+          f"{what} evaluates with fixed parameters, and {name} is {value}; "
+          f"set --config.{name}={fixed}."
+        )
+
+  if mode != "train" and mode not in _TRAIN_VARIANTS:
+    return
+  if config.train.eval_every_steps:
     _check_no_memory(config, "eval.context_len", "train.mem_len")
-  average = config.eval.parameters
-  updates = mode in ("train", "ablation", "study")
-  if updates and average != "raw" and not config.train.average_kind:
+  average = evaluation.parameters
+  if average != "raw" and not config.train.average_kind:
     raise errors.UserError(
       f"eval.parameters={average}, but training keeps no average of the "
       f"parameters; set --config.{_AVERAGES[average]}, or "
@@ -96,15 +128,6 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
   """Fields that were set and change nothing, with what each of them needs."""
   train = config.train
   idle: dict[str, str] = {}
-
-  groups = (train, config.eval, config.generate, config.score)
-  if not any(group.compressed_len for group in groups):
-    idle["model.compression"] = "a compressed_len"
-  if not config.model.compression:
-    idle["model.compression_rate"] = "model.compression"
-  if not train.mem_len:
-    idle["train.compressed_len"] = "train.mem_len"
-    idle["model.memory_lens"] = "train.mem_len"
 
   if not train.init_from:
     idle["train.init_parameters"] = "train.init_from"
@@ -158,7 +181,8 @@ def _get(config: schema.ExperimentConfig, name: str) -> Any:
 def _check_no_memory(
   config: schema.ExperimentConfig, name: str, memory: str
 ) -> None:
-  value, length = _get(config, name), _get(config, memory)
+  value = _get(config, name)
+  length = _get(config, memory)
   if value and length not in (0, (0,)):
     raise errors.UserError(
       f"{name}={value} is for models without memory, but {memory} is "
@@ -179,7 +203,8 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       "model.cutoffs must rise between 0 and the vocabulary size: they are "
       f"{model.cutoffs} with model.vocab_size={model.vocab_size}."
     )
-  shares, tails = model.cluster_capacities, len(model.cutoffs)
+  shares = model.cluster_capacities
+  tails = len(model.cutoffs)
   if shares and len(shares) != tails:
     raise errors.UserError(
       "model.cluster_capacities must be () or one share for each tail cluster: "
@@ -220,7 +245,8 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
     ("tensor", ["num_heads", "ff_dim"]),
   ):
     sizes = {f"model.{name}": getattr(config.model, name) for name in names}
-    parts, common = getattr(config.mesh, axis), math.gcd(*sizes.values())
+    parts = getattr(config.mesh, axis)
+    common = math.gcd(*sizes.values())
     if common % parts:  # -1 divides everything.
       small = [n for n in range(1, math.isqrt(common) + 1) if common % n == 0]
       legal = {*small, *(common // n for n in small)}
@@ -234,7 +260,8 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
 
 
 def _check_training(config: schema.ExperimentConfig) -> None:
-  train, data = config.train, config.data
+  train = config.train
+  data = config.data
   if train.segment_len_std and train.loss_on != "all":
     raise errors.UserError(
       f"train.segment_len_std={train.segment_len_std:g} draws the lengths, so "
@@ -266,7 +293,8 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       f"{train.ema_decay} and train.asgd_start_step={train.asgd_start_step}; "
       "set one of them to 0."
     )
-  kind, wanted = train.average_kind, config.eval.parameters
+  kind = train.average_kind
+  wanted = config.eval.parameters
   if kind and wanted not in ("raw", kind):
     raise errors.UserError(
       f"eval.parameters={wanted}, but training keeps the average {kind!r}; "

@@ -8,8 +8,16 @@ from transformer_xl.config.fields import group
 
 # The modes that may follow training.
 FINISHES = (
-  *("eval", "generate", "score", "recl", "attention", "eval_speed"),
-  *("ablation", "recall", "report", "study"),
+  "eval",
+  "generate",
+  "score",
+  "recl",
+  "attention",
+  "eval_speed",
+  "ablation",
+  "recall",
+  "report",
+  "study",
 )
 
 
@@ -58,9 +66,6 @@ class TrainConfig:
   without loss."""
   mem_len: int = field(128, "0 or more")
   """Length of the memory in tokens."""
-  compressed_len: int = field(0, "0 or more")
-  """Length of the compressed memory in slots, of model.compression_rate tokens
-  each; also in validations."""
   gradient_segments: int = field(1, "at least 1")
   """Number of consecutive segments in an update, whose gradient flows through
   the memory between them (docs/memory.md)."""

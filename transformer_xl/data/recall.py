@@ -17,7 +17,8 @@ import numpy as np
 from transformer_xl.data import vocabulary
 
 NAME = "recall"
-KEYS, VALUES = string.ascii_lowercase, string.digits
+KEYS = string.ascii_lowercase
+VALUES = string.digits
 FILLER = "."
 
 

@@ -1,9 +1,6 @@
 """One segment of all lanes, as the loader emits it."""
 
-from typing import Any
-from typing import Generic
-from typing import NamedTuple
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +8,8 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import schema
 
 Array = TypeVar("Array", bound=np.ndarray | jax.Array)
 
@@ -38,22 +37,29 @@ class Segment(NamedTuple, Generic[Array]):
 def placed(
   mesh: jax.sharding.Mesh,
   count: int,
-  group: Any,
+  group: schema.TrainConfig | schema.EvalConfig,
   segment_len: int,
   *,
   parts: int = 1,
   has_weights: bool,
-) -> Segment[Any]:
-  """Shapes of S segments with their shardings, as `streams.device_segments`.
+) -> Segment[shapes.PyTree]:
+  """Shapes and shardings of the segments that `streams.device_segments` makes.
 
-  `group` is `config.train`, with its number of parts, or `config.eval`.
+  Args:
+    mesh: the devices.
+    count: the number of segments, S.
+    group: `config.train` or `config.eval`.
+    segment_len: T.
+    parts: parts of the lanes that accumulation reads one after the other.
+    has_weights: whether some targets do not count.
   """
-  read_len, sharding = group.context_len + segment_len, mesh_lib.segments(mesh)
+  read_len = group.context_len + segment_len
+  sharding = mesh_lib.segments(mesh)
   lanes = mesh_lib.padded_lanes(mesh, group.batch_size, parts=parts)
   lengths = [(read_len, np.int32), (segment_len, np.int32), (read_len, np.bool)]
   if has_weights or lanes > group.batch_size:
     lengths.append((segment_len, np.float32))
-  fields: list[Any] = [
+  fields: list[shapes.PyTree] = [
     jax.ShapeDtypeStruct((count, lanes, length), dtype, sharding=sharding)
     for length, dtype in lengths
   ]

@@ -18,7 +18,7 @@ _BLOCK = 4096  # Drawn lengths that are made at once.
 
 @dataclasses.dataclass(frozen=True)
 class FixedLength:
-  """The same length for all segments."""
+  """A length that all segments have."""
 
   segment_len: int
   is_padded = False
@@ -60,7 +60,7 @@ class DrawnLengths:
 
   @property
   def longest(self) -> int:
-    """Three standard deviations above the mean."""
+    """The length of the arrays: three standard deviations above the mean."""
     return max(5, self.segment_len + math.ceil(3 * self.std))
 
   @property

@@ -42,7 +42,7 @@ class TrainStream:
   lengths: segment_lengths.Lengths | None = None  # Other than `segment_len`.
   context_len: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     longest = self._lengths.longest
     if self.pairs // self.num_lanes < longest:
       lanes = self.pairs // longest
@@ -135,7 +135,8 @@ class EvalStream:
 
   @property
   def _run(self) -> int:
-    pairs, step = len(self.file.tokens) - 1, self.num_lanes * self.segment_len
+    pairs = len(self.file.tokens) - 1
+    step = self.num_lanes * self.segment_len
     return math.ceil(pairs / step) * self.segment_len
 
   def read(
@@ -188,8 +189,10 @@ def _pairs(
     segment_len: T.
     bring_inside: maps positions outside the text to positions inside it.
   """
-  shape, pairs = (*starts.shape, segment_len), len(file.tokens) - 1
-  inputs, targets = np.empty(shape, np.int32), np.empty(shape, np.int32)
+  shape = (*starts.shape, segment_len)
+  pairs = len(file.tokens) - 1
+  inputs = np.empty(shape, np.int32)
+  targets = np.empty(shape, np.int32)
   for index, start in np.ndenumerate(starts):
     stop = start + segment_len
     if start >= 0 and stop <= pairs:
@@ -250,12 +253,13 @@ def device_segments(
     assert index is not None
     start, stop, _ = index[1].indices(num_lanes)
     shards.append(jax.device_put(read(start, stop), device))
-  return jax.tree.map(
-    lambda *arrays: jax.make_array_from_single_device_arrays(
+
+  def joined(*arrays: jax.Array) -> jax.Array:
+    return jax.make_array_from_single_device_arrays(
       (*shape[:2], arrays[0].shape[2]), sharding, arrays
-    ),
-    *shards,
-  )
+    )
+
+  return jax.tree.map(joined, *shards)
 
 
 def reset_rule(config: schema.ExperimentConfig) -> str:

@@ -21,14 +21,28 @@ from transformer_xl import storage
 
 # Raised by NumPy for damaged headers, which it parses as Python literals.
 _DAMAGE = (
-  *(ValueError, EOFError, OSError, OverflowError, TypeError, SyntaxError),
-  *(MemoryError, RecursionError, LookupError, tokenize.TokenError),
+  ValueError,
+  EOFError,
+  OSError,
+  OverflowError,
+  TypeError,
+  SyntaxError,
+  MemoryError,
+  RecursionError,
+  LookupError,
+  tokenize.TokenError,
 )
 
 # Datasets that data_prep makes under their own names.
 BENCHMARKS = (
-  *("enwik8", "lm1b", "ptb", "python_stdlib", "recall", "text8"),
-  *("wikitext103", "wikitext2"),
+  "enwik8",
+  "lm1b",
+  "ptb",
+  "python_stdlib",
+  "recall",
+  "text8",
+  "wikitext103",
+  "wikitext2",
 )
 
 
@@ -102,7 +116,8 @@ def open_split(directory: str, split: str) -> TokenFile:
 
 def _open(directory: str, split: str, entry: dict[str, Any]) -> TokenFile:
   path, starts_path = _paths(directory, split, entry)
-  tokens, documents = (_load(directory, one) for one in (path, starts_path))
+  tokens = _load(directory, path)
+  documents = _load(directory, starts_path)
   if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
     counts = f"{len(tokens)} tokens where meta.json says {entry['num_tokens']}"
     raise _damaged(directory, path, f"has {counts}")
@@ -181,7 +196,7 @@ def _prepare_command(directory: str) -> str:
 
 
 def _suggestion(directory: str) -> str:
-  """The dataset that was probably meant, of those prepared and the known."""
+  """Suggests the prepared or known dataset with the most similar name."""
   parent, name = os.path.split(directory.rstrip("/"))
   if name in BENCHMARKS:
     return ""
@@ -195,7 +210,7 @@ def _suggestion(directory: str) -> str:
 
 
 def _damaged(directory: str, path: str, problem: str) -> errors.UserError:
-  """Names the file in the folder of the dataset, not its copy."""
+  """An error that names the file in the dataset's folder, not its copy."""
   name = os.path.join(directory, os.path.basename(path))
   command = _prepare_command(directory)
   return errors.UserError(

@@ -16,8 +16,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable
-from typing import Any
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import tokenizers
@@ -28,13 +27,16 @@ from transformer_xl import storage
 
 _MISSING = np.iinfo(np.uint32).max
 
+# Ids of symbols, in the smallest type that holds every id.
+Ids = NDArray[np.unsignedinteger]
+
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
   """Symbols in the order of their ids; `unit` names their kind.
 
-  Subclasses encode text, by `_encode`, or its bytes, and decode ids to one of
-  them; the other follows from that.
+  A subclass encodes either text (`_encode`) or bytes (`encode_bytes`), and
+  decodes ids to either of them; the other two methods call those.
   """
 
   unit: ClassVar[str]  # byte, character, word or subword.
@@ -46,15 +48,15 @@ class Vocabulary:
     return len(self.symbols)
 
   @property
-  def dtype(self) -> np.dtype[Any]:
+  def dtype(self) -> np.dtype[np.unsignedinteger]:
     """The smallest unsigned integers that hold every id."""
     return np.min_scalar_type(self.size - 1)
 
-  def encode(self, text: str) -> NDArray[Any]:
+  def encode(self, text: str) -> Ids:
     """Returns ids [num_tokens]; a UserError names a symbol without an id.
 
-    Half of a surrogate pair is refused, too. Python puts it in place of bytes
-    of a command line that are not UTF-8, and JSON can contain it.
+    Half of a surrogate pair is an error, too. Python puts such halves in place
+    of bytes of a command line that are not UTF-8, and JSON can contain them.
     """
     try:
       text.encode("utf-8")
@@ -65,7 +67,7 @@ class Vocabulary:
       ) from None
     return self._encode(text)
 
-  def encode_bytes(self, data: bytes) -> NDArray[Any]:
+  def encode_bytes(self, data: bytes) -> Ids:
     """Returns ids [num_tokens] of UTF-8; a byte vocabulary takes any bytes."""
     return self._encode(data.decode("utf-8"))
 
@@ -81,7 +83,7 @@ class Vocabulary:
     """Returns a symbol for display: printable, without white space."""
     return escape(self.symbols[index])
 
-  def _encode(self, text: str) -> NDArray[Any]:
+  def _encode(self, text: str) -> Ids:
     """Returns the ids [num_tokens] of a text that is Unicode."""
     return self.encode_bytes(text.encode("utf-8"))
 
@@ -89,7 +91,7 @@ class Vocabulary:
 class _PointVocabulary(Vocabulary):
   """One id for each code point, or byte, found in a table."""
 
-  limit: ClassVar[int]  # All of them are below it.
+  limit: ClassVar[int]  # Every code point is below it.
 
   @functools.cached_property
   def _table(self) -> NDArray[np.uint32]:
@@ -97,7 +99,7 @@ class _PointVocabulary(Vocabulary):
     table[[ord(symbol) for symbol in self.symbols]] = np.arange(self.size)
     return table
 
-  def _find(self, points: NDArray[Any]) -> NDArray[Any]:
+  def _find(self, points: NDArray[np.unsignedinteger]) -> Ids:
     """Returns ids [num_points]; a UserError names a point without one."""
     ids = self._table[points]
     missing = ids == _MISSING
@@ -117,13 +119,14 @@ class _PointVocabulary(Vocabulary):
 class ByteVocabulary(_PointVocabulary):
   """Bytes, each stored as the character of that code point.
 
-  By default all 256 in order, so that an id is the byte's value.
+  By default the symbols are all 256 bytes in order, so an id is a byte's value.
   """
 
-  unit, limit = "byte", 256
+  unit = "byte"
+  limit = 256
   symbols: tuple[str, ...] = tuple(map(chr, range(256)))
 
-  def encode_bytes(self, data: bytes) -> NDArray[Any]:
+  def encode_bytes(self, data: bytes) -> Ids:
     """Returns ids [num_bytes] of any bytes."""
     return self._find(np.frombuffer(data, np.uint8))
 
@@ -141,10 +144,11 @@ class ByteVocabulary(_PointVocabulary):
 class CharacterVocabulary(_PointVocabulary):
   """Unicode characters."""
 
-  unit, limit = "character", 0x110000
+  unit = "character"
+  limit = 0x110000
   lower_case: bool
 
-  def _encode(self, text: str) -> NDArray[Any]:
+  def _encode(self, text: str) -> Ids:
     """Returns one id per character, [num_characters]."""
     text = text.lower() if self.lower_case else text
     data = text.encode("utf-32-le")
@@ -167,12 +171,12 @@ class WordVocabulary(Vocabulary):
   end_of_line: str | None
   unk: str | None
 
-  def _encode(self, text: str) -> NDArray[Any]:
+  def _encode(self, text: str) -> Ids:
     """Returns one id per word and per newline, [num_tokens]."""
     text = text.lower() if self.lower_case else text
     end = f" {self.end_of_line} " if self.end_of_line else " "
     words = text.replace("\n", end).split()
-    ids: Iterable[Any] = map(self._index.__getitem__, words)
+    ids: Iterable[int] = map(self._index.__getitem__, words)
     if self.unk is not None:
       unknown = itertools.repeat(self._index[self.unk])
       ids = map(self._index.get, words, unknown)
@@ -208,7 +212,7 @@ class SubwordVocabulary(Vocabulary):
   model: tokenizers.Tokenizer
   lower_case: bool
 
-  def _encode(self, text: str) -> NDArray[Any]:
+  def _encode(self, text: str) -> Ids:
     """Returns ids [num_tokens] of the subwords, without special tokens."""
     text = text.lower() if self.lower_case else text
     ids = self.model.encode(text, add_special_tokens=False).ids
@@ -261,7 +265,8 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
   does not match the tokenizer.
   """
   text = content.decode("utf-8")
-  kind, lower_case = tokenizer["kind"], tokenizer["lower_case"]
+  kind = tokenizer["kind"]
+  lower_case = tokenizer["lower_case"]
   if kind == "subword":
     try:
       model = tokenizers.Tokenizer.from_str(text)
@@ -277,7 +282,8 @@ def parse(content: bytes, *, tokenizer: dict[str, Any]) -> Vocabulary:
     [(twice, _)] = collections.Counter(symbols).most_common(1)
     raise ValueError(f"{twice!r} is there twice")
   if kind == "word":
-    end_of_line, unk = tokenizer["end_of_line"], tokenizer["unk"]
+    end_of_line = tokenizer["end_of_line"]
+    unk = tokenizer["unk"]
     if missing := {end_of_line, unk} - {*symbols, None}:
       raise ValueError(f"{missing.pop()!r} is missing")
     return WordVocabulary(symbols, lower_case, end_of_line, unk)

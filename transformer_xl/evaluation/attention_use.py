@@ -3,8 +3,8 @@
 Shapes: as in `shapes`; all layers of a model are in front, N.
 """
 
+import functools
 from collections.abc import Iterator
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -15,19 +15,19 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import attention_rules
 from transformer_xl.config import load
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation import scorer
-from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import attention
-from transformer_xl.model import memory as memory_lib
 from transformer_xl.model import network
 from transformer_xl.model.encodings import encoding
+from transformer_xl.model.mixers import table
 
 
 class Terms(NamedTuple):
@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 class Reading(NamedTuple):
   """A segment that was read, with its attention."""
 
-  memory: memory_lib.Memory  # For the next segment.
+  memory: network.State  # For the next segment.
   nll: shapes.Losses
   terms: Terms
   weights: jt.Float[shapes.Array, "N B H T K"]  # Of each key for each query.
@@ -75,29 +75,43 @@ def segments(
 
 def read_segment(
   params: shapes.PyTree,
-  memory: memory_lib.Memory,
+  memory: network.State,
   segment: segment_lib.Segment[jax.Array],
   *,
   model: network.Network,
 ) -> Reading:
-  """Reads a segment, [B, T], and shows its attention."""
-  bound: Any = model.bind({"params": params})
-  hidden, after, kept = bound.inspect(segment.inputs, memory, segment.resets)
+  """Reads a segment, [B, T], and shows its attention.
+
+  The model inspects. Layers without attention are left out.
+  """
+  bound = model.bind({"params": params})
+  hidden, after, inspected = bound.inspect(
+    segment.inputs, memory, segment.resets
+  )
   nll = adaptive_softmax.nll(hidden, segment.targets, bound.head())
+
+  # The layers of each place of the pattern; keys that a layer does not have
+  # are in front of those that it has.
   found = []
-  for group, (factors, reach) in zip(memory.groups, kept, strict=True):
-    terms = jax.lax.map(_layer_terms, factors)
+  for place in inspected:
+    if place is None:
+      continue
+    terms = jax.lax.map(_layer_terms, place.factors)
     total = terms.content + terms.distance
     total += terms.content_bias + terms.distance_bias
-    softmax = jax.vmap(attention.visible_softmax)
-    missing = memory.mem_len - group.mem_len  # Keys that these layers forgot.
-    pad = [*[(0, 0)] * 4, (missing, 0)]
-    found.append(
-      jax.tree.map(
-        lambda x, pad=pad: jnp.pad(x, pad), (terms, softmax(total, reach))
-      )
-    )
-  terms, weights = jax.tree.map(lambda *x: jnp.concatenate(x), *found)
+    weights = jax.vmap(_weights)(total, place.reach)
+    found.append((terms, weights))
+  longest = max(weights.shape[-1] for _, weights in found)
+
+  def in_order(*places: jax.Array) -> jax.Array:
+    padded = []
+    for array in places:
+      missing = longest - array.shape[-1]
+      padded.append(jnp.pad(array, [*[(0, 0)] * 4, (missing, 0)]))
+    stacked = jnp.stack(padded, axis=1)  # [turns, places, B, H, T, K]
+    return stacked.reshape(-1, *stacked.shape[2:])
+
+  terms, weights = jax.tree.map(in_order, *found)
   return Reading(after, nll, terms, weights)
 
 
@@ -107,17 +121,19 @@ def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   content = jnp.einsum("bthd,bkhd->bhtk", query, key)
   terms = Terms(content, *[jnp.zeros_like(content)] * 3)
   keys, biases, slopes = distance or encoding.DistanceTerms()
+  assert keys is None or isinstance(keys, jax.Array)  # Not those of a ring.
   if keys is not None:
+    keys = jnp.pad(keys, ((1, 0), (0, 0), (0, 0)))  # See `rel_shift`.
     scores = jnp.einsum("bthd,khd->bhtk", query, keys)
     terms = terms._replace(distance=attention.rel_shift(scores))
   if biases is not None:
+    assert keys is not None
     u_key = jnp.einsum("hd,bkhd->bhk", biases[0], key)[:, :, None]
     v_distance = jnp.einsum("hd,khd->hk", biases[1], keys)[None, :, None]
-    u_key, v_distance = (
-      jnp.broadcast_to(term, content.shape) for term in (u_key, v_distance)
-    )
+    v_distance = jnp.broadcast_to(v_distance, (*content.shape[:3], len(keys)))
     terms = terms._replace(
-      content_bias=u_key, distance_bias=attention.rel_shift(v_distance)
+      content_bias=jnp.broadcast_to(u_key, content.shape),
+      distance_bias=attention.rel_shift(v_distance),
     )
   scale = query.shape[-1] ** -0.5
   terms = jax.tree.map(lambda term: term * scale, terms)
@@ -130,16 +146,26 @@ def _layer_terms(factors: encoding.ScoreFactors) -> Terms:
   )
 
 
+def _weights(
+  scores: jt.Float[shapes.Array, "B H T K"], reach: shapes.Reach
+) -> jt.Float[shapes.Array, "B H T K"]:
+  by_head = jnp.swapaxes(scores, 0, 1)
+  return jnp.swapaxes(attention.visible_softmax(by_head, reach), 0, 1)
+
+
 def memory_mass(
   weights: jt.Float[shapes.Array, "N B H T K"],
 ) -> jt.Float[shapes.Array, "N"]:
-  """The share of each layer's attention weights on memory, the first keys."""
+  """The share of each layer's attention weights on memory, the first keys.
+
+  All layers that attend are in front, N.
+  """
   mem_len = weights.shape[-1] - weights.shape[-2]
   return jnp.mean(jnp.sum(weights[..., :mem_len], axis=-1), axis=(1, 2, 3))
 
 
 class Report:
-  """What `train.log_memory_use` adds to the log at each evaluation.
+  """The numbers that `train.log_memory_use` adds to the log of an evaluation.
 
   Reads as many segments of the split as fill the memory, in all lanes of
   evaluation, and measures attention in the one after them.
@@ -152,34 +178,51 @@ class Report:
         "train.log_memory_use needs a memory: train.mem_len is 0; set "
         "--config.train.log_memory_use=False."
       )
-    self._without = evaluate.Evaluator(config, mesh, mem_len=0)
+    attention_rules.require(config.model, "train.log_memory_use")
+    # The numbers of the layers that attend, from 1.
+    self._numbers = [
+      number
+      for number, layer in enumerate(table.all_layers(config.model), start=1)
+      if mixer_fields.MIXERS[layer.name].attends
+    ]
+    self._without = evaluator_lib.Evaluator(config, mesh, mem_len=0)
     self._sharding = mesh_lib.segments(mesh)
     segment_len = min(config.eval.segment_len, mem_len)
     values = {"eval.segment_len": segment_len, "eval.warmup_len": 0}
     reading = load.replaced(config, values)
-    self._stream = evaluate.open_stream(reading, mem_len)
+    self._stream = evaluator_lib.open_stream(reading, mem_len)
     filling = -(-mem_len // segment_len)
     self._num_steps = min(filling + 1, self._stream.num_steps)
     lanes = config.eval.batch_size
-    padded = scorer.padded(config, mesh)
-    self._start = scorer.hidden_states(padded, mem_len).start
+    model = evaluator_lib.make_network(reading, inspects=True)
+    reader = evaluator_lib.make_reader(reading, mem_len, streams=False)
+    self._start = functools.partial(
+      reader.start, batch_size=mesh_lib.padded_lanes(mesh, lanes)
+    )
 
-    def read(params, memory, segment):
-      model = sums.make_model(config)
+    def read(
+      params: shapes.PyTree,
+      memory: network.State,
+      segment: segment_lib.Segment[jax.Array],
+    ) -> tuple[network.State, jt.Float[shapes.Array, "N"]]:
       found = read_segment(params, memory, segment, model=model)
       return found.memory, memory_mass(found.weights[:, :lanes])
 
     self._read = jax.jit(read, compiler_options=mesh_lib.compiler_options(mesh))
 
   def __call__(self, params: shapes.PyTree) -> dict[str, float]:
-    """Returns each layer's share of attention, and the loss without memory."""
-    score, memory = self._without(params), self._start(params)
+    """Returns each layer's share of attention, and the loss without memory.
+
+    Layers without attention have no share.
+    """
+    score = self._without(params)
+    memory = self._start(params)
     for step in range(self._num_steps):
       read = streams.device_segments(self._stream, step, 1, self._sharding)
       segment = jax.tree.map(lambda array: array[0], read)
       memory, shares = self._read(params, memory, segment)
     layers = {
-      f"memory_share_layer_{n}": float(share)
-      for n, share in enumerate(shares, start=1)
+      f"memory_share_layer_{number}": float(share)
+      for number, share in zip(self._numbers, shares, strict=True)
     }
     return {"nll_without_memory": score.nll / score.num_tokens, **layers}

@@ -1,19 +1,20 @@
-"""Evaluation cards: results beside all settings that they depend on.
-
-`evaluate.Subject.card` makes them.
-"""
+"""Evaluation cards: results beside all settings that they depend on."""
 
 import math
-from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 from absl import logging
 
 from transformer_xl import storage
-from transformer_xl.config import schema
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings
+from transformer_xl.evaluation import units
+from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import trained_model
 
+Card = metrics_log.Json
 # What adapts to a split, and the fields of it that can be compared.
 ADAPTED = {
   "dynamic": ("learning_rate", "decay"),
@@ -21,17 +22,67 @@ ADAPTED = {
 }
 # Printed where they differ.
 _USUAL = {
-  **{"context_len": 0, "position_scale": 1, "temperature": 1},
-  **{"warmup_len": -1, "parameters": "raw"},
+  "context_len": 0,
+  "position_scale": 1,
+  "temperature": 1,
+  "warmup_len": -1,
+  "parameters": "raw",
+  "reset_at_documents": False,
 }
 
 
-def is_static(card: Mapping[str, Any]) -> bool:
+def make(
+  model: trained_model.TrainedModel,
+  score: evaluator.Score,
+  file: token_file.TokenFile,
+  mem_len: int,
+) -> Card:
+  """The evaluation card: a score with all settings that it depends on.
+
+  `bits_per_character` is null unless tokens are characters or bytes.
+  `bits_per_byte` and `word_perplexity` use the size of the original text, so
+  they compare models with different vocabularies; they are null for a text
+  without. `dataset_sha256` is that of the split's token file. What is not
+  finite is null.
+  """
+  config = model.config
+  meta = file.meta
+  unit = token_file.read_meta(config.data.dataset_dir)["unit"]
+  nll = score.nll / score.num_tokens
+  bits_per_byte = word_perplexity = bits_per_character = None
+  if meta["num_bytes"]:
+    bits_per_byte = units.bits(score.nll) / meta["num_bytes"]
+  if meta["num_words"]:
+    word_perplexity = units.perplexity(score.nll / meta["num_words"])
+  if unit in ("byte", "character"):
+    bits_per_character = units.bits(nll)
+  return metrics_log.finite(
+    {
+      "dataset": config.data.name,
+      "dataset_sha256": file.sha256,
+      "split": config.eval.split,
+      "num_tokens": score.num_tokens,
+      "nll": nll,
+      "perplexity": units.perplexity(nll),
+      "bits_per_character": bits_per_character,
+      "bits_per_byte": bits_per_byte,
+      "word_perplexity": word_perplexity,
+      **settings.of_evaluation(config, mem_len),
+      "checkpoint_step": model.step,
+      "initialised_from": model.initialised_from,
+      "num_parameters": network.num_parameters(model.params),
+      "seconds": score.seconds,
+      "tokens_per_second": score.num_tokens / score.seconds,
+    }
+  )
+
+
+def is_static(card: Card) -> bool:
   """Whether nothing adapted to the split, so that protocols are alike."""
   return not any(card.get(kind) for kind in ADAPTED)
 
 
-def keep(workdir: str, name: str, result: dict[str, Any]) -> None:
+def keep(workdir: str, name: str, result: metrics_log.Json) -> None:
   """Writes `results/<name>.json`; adds its cards to `results/cards.jsonl`."""
   storage.refresh(workdir, "results/cards.jsonl")
   metrics_log.append_lines(workdir, "results/cards.jsonl", result["cards"])
@@ -39,26 +90,7 @@ def keep(workdir: str, name: str, result: dict[str, Any]) -> None:
   storage.publish(workdir)  # Else the next `refresh` takes them away again.
 
 
-def compressed(config: schema.ExperimentConfig, mem_len: int) -> dict[str, Any]:
-  """What a card says of a compressed memory, if there is one."""
-  if not mem_len or not config.eval.compressed_len:
-    return {}
-  return {
-    "compression": config.model.compression,
-    "compression_rate": config.model.compression_rate,
-    "compressed_len": config.eval.compressed_len,
-  }
-
-
-def memory_text(record: Mapping[str, Any]) -> str:
-  """The memory behind a loss, for people."""
-  text = "{mem_len}"
-  if "compressed_len" in record:
-    text += " and {compressed_len} slots of {compression_rate} ({compression})"
-  return text.format(**record)
-
-
-def log(card: Mapping[str, Any]) -> None:
+def log(card: Card) -> None:
   """Prints a result with the settings that it depends on."""
   bpc = card["bits_per_character"]
   loss = "diverged"
@@ -76,19 +108,21 @@ def log(card: Mapping[str, Any]) -> None:
     for name, usual in _USUAL.items()
     if card[name] != usual
   )
-  if card["memory_lens"]:
-    unusual += f", memory_lens {card['memory_lens']}"
   if card["same_length"]:
     unusual += f", window {card['same_length_window']}"
   logging.info(
     "%s",
     text.format(
-      **card, loss=loss, bits=bits, unusual=unusual, memory=memory_text(card)
+      **card,
+      loss=loss,
+      bits=bits,
+      unusual=unusual,
+      memory=settings.memory_text(card),
     ),
   )
 
 
-def log_best(cards: Sequence[Mapping[str, Any]]) -> None:
+def log_best(cards: Sequence[Card]) -> None:
   """Logs the flags of the settings with the lowest loss."""
   best = min(cards, key=lambda card: card["nll"] or math.inf)
   flags = [

@@ -25,20 +25,24 @@ def compiled(
   inputs = {id(var): index for index, var in enumerate(traced.jaxpr.invars)}
   origins = [inputs.get(id(var)) for var in traced.jaxpr.outvars]
 
-  def only_new(leaves):
+  def only_new(leaves: list[shapes.PyTree]) -> list[shapes.PyTree]:
     return [
       leaf
       for leaf, origin in zip(leaves, origins, strict=True)
       if origin is None
     ]
 
+  def new_results(argument: shapes.PyTree) -> list[shapes.PyTree]:
+    return only_new(jax.tree.leaves(function(argument)))
+
   make = jax.jit(
-    lambda argument: only_new(jax.tree.leaves(function(argument))),
+    new_results,
     out_shardings=only_new(jax.tree.leaves(shardings)),
   )
 
-  def call(argument):
-    given, new = jax.tree.leaves(argument), iter(make(argument))
+  def call(argument: shapes.PyTree) -> shapes.PyTree:
+    given = jax.tree.leaves(argument)
+    new = iter(make(argument))
     leaves = [next(new) if i is None else given[i] for i in origins]
     tree = jax.tree.unflatten(jax.tree.structure(results), leaves)
     return jax.device_put(tree, shardings)

@@ -8,45 +8,54 @@ import io
 import os
 import pickle
 import pickletools
-import types
-from collections.abc import Callable
-from collections.abc import Iterable
-from typing import Any
-from typing import BinaryIO
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from transformer_xl import errors
 
 # Exceptions of the standard reader on a damaged or hostile stream.
 FAILURES = (
-  *(pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError),
-  *(ImportError, LookupError, RecursionError, TypeError, ValueError),
+  pickle.UnpicklingError,
+  ArithmeticError,
+  AttributeError,
+  EOFError,
+  ImportError,
+  LookupError,
+  RecursionError,
+  TypeError,
+  ValueError,
 )
 # A hash of many more would overflow Python's stack.
 _MOST_NESTED_TUPLES = 100
+
+
+Pickled = Any  # Whatever a pickle holds, with placeholders.
+Fields = dict[str | float, Pickled]
 
 
 class Inert:
   """Placeholder for the result of a pickled class or function."""
 
   origin = ""  # Module and name.
-  arguments: tuple[Any, ...]
-  state: Any
-  contents: list[Any]  # Items that were appended or set.
+  arguments: tuple[Pickled, ...]
+  state: Pickled
+  contents: list[Pickled]  # Items that were appended or set.
 
-  def __new__(cls, *arguments: Any, **_: Any) -> "Inert":
+  def __new__(cls, *arguments: Pickled, **_: Pickled) -> "Inert":
     """Records positional arguments, however the pickle passes them."""
     self = super().__new__(cls)
-    self.arguments, self.state, self.contents = arguments, None, []
+    self.arguments = arguments
+    self.state = None
+    self.contents = []
     return self
 
-  def __setstate__(self, state: Any) -> None:
+  def __setstate__(self, state: Pickled) -> None:
     self.state = state
 
-  def __setitem__(self, key: Any, value: Any) -> None:
+  def __setitem__(self, key: Pickled, value: Pickled) -> None:
     self.contents.append((key, value))
 
-  def append(self, value: Any) -> None:
+  def append(self, value: Pickled) -> None:
     """Called for each item of a pickled list."""
     self.contents.append(value)
 
@@ -61,18 +70,37 @@ class _Part(NamedTuple):
 _OBJECT = _Part()
 
 
+class _Bounded:
+  """A stream whose reads request no more bytes than are left."""
+
+  def __init__(self, stream: BinaryIO, size: int):
+    self._stream = stream
+    self._size = size
+
+  def read(self, count: int) -> bytes:
+    return self._stream.read(min(count, self._size - self._stream.tell()))
+
+  def readline(self) -> bytes:
+    return self._stream.readline()
+
+  def tell(self) -> int:
+    return self._stream.tell()
+
+
 class _Reader(pickle.Unpickler):
   """The standard reader, with placeholders for everything that could run."""
 
-  def __init__(self, file, persistent: Callable[[Any], Any] | None):
+  def __init__(
+    self, file: BinaryIO, persistent: Callable[[Pickled], Pickled] | None
+  ):
     # Python 2 strings stay bytes: they may be text or values of an array.
     super().__init__(file, encoding="bytes")
     self._persistent = persistent
 
-  def find_class(self, module, name):
+  def find_class(self, module: str, name: str) -> type[Inert]:
     return type(name, (Inert,), {"origin": f"{module}.{name}"})
 
-  def persistent_load(self, pid):
+  def persistent_load(self, pid: Pickled) -> Pickled:
     if self._persistent is None:
       raise pickle.UnpicklingError("a reference to another file")
     return self._persistent(pid)
@@ -82,8 +110,8 @@ def load(
   file: BinaryIO | bytes,
   path: str,
   *,
-  persistent: Callable[[Any], Any] | None = None,
-) -> Any:
+  persistent: Callable[[Pickled], Pickled] | None = None,
+) -> Pickled:
   """Reads one pickle from an open file or bytes, and nothing after it.
 
   `persistent` resolves references to data outside it; errors name the path.
@@ -114,11 +142,8 @@ def _check(stream: BinaryIO) -> None:
   start = stream.tell()
   size = stream.seek(0, os.SEEK_END)
   stream.seek(start)
-  bounded: Any = types.SimpleNamespace(
-    read=lambda count: stream.read(min(count, size - stream.tell())),
-    readline=stream.readline,
-    tell=stream.tell,
-  )
+  # `genops` calls no other methods of a file.
+  bounded = cast("BinaryIO", _Bounded(stream, size))
   stack: list[_Part] = []
   marks: list[int] = []  # Lengths of the stack.
   memo: dict[int | None, _Part] = {}
@@ -185,12 +210,12 @@ def _check(stream: BinaryIO) -> None:
   stream.seek(start)
 
 
-def text(value: Any) -> Any:
+def text(value: Pickled) -> Pickled:
   """Decodes Python 2 strings; returns anything else unchanged."""
   return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
-def mapping(value: Any) -> dict[Any, Any]:
+def mapping(value: Pickled) -> Fields:
   """Returns a pickled mapping, or an object's attributes; empty otherwise.
 
   Keys other than text and numbers are left out. Nothing bounds the time that
@@ -207,7 +232,7 @@ def mapping(value: Any) -> dict[Any, Any]:
   return mapping(value.state)
 
 
-def _with_simple_keys(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+def _with_simple_keys(pairs: Iterable[tuple[Pickled, Pickled]]) -> Fields:
   return {
     text(key): item
     for key, item in pairs

@@ -10,10 +10,8 @@ import math
 import os
 import pathlib
 import struct
-from collections.abc import Iterator
-from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import google_crc32c
 import ml_dtypes
@@ -31,6 +29,9 @@ DTYPES = {1: "f4", 2: "f8", 19: "f2", 3: "i4", 9: "i8"}
 DTYPES |= {14: ml_dtypes.bfloat16}
 
 
+Fields = dict[int, list[Any]]  # Numbers and bytes of a message, by field.
+
+
 class Entry(NamedTuple):
   """Type, shape and location of a variable's values."""
 
@@ -43,7 +44,7 @@ class Entry(NamedTuple):
   sliced: bool
 
 
-class Bundle(Mapping[str, NDArray[Any]]):
+class Bundle(Mapping[str, np.ndarray]):
   """The variables of a checkpoint by name; values are read on access.
 
   Raises:
@@ -71,7 +72,7 @@ class Bundle(Mapping[str, NDArray[Any]]):
     """All shapes, without reading values."""
     return {name: entry.shape for name, entry in self._entries.items()}
 
-  def __getitem__(self, name: str) -> NDArray[Any]:
+  def __getitem__(self, name: str) -> np.ndarray:
     """Reads a tensor, in the shape given by `shapes`."""
     entry = self._entries[name]
     if entry.sliced or entry.dtype not in DTYPES:
@@ -170,7 +171,9 @@ def _block(table: bytes, handle: bytes, path: str) -> bytes:
 def _block_records(block: bytes) -> Iterator[tuple[bytes, bytes]]:
   """Yields key and value; keys share prefixes with their predecessors."""
   [num_restarts] = struct.unpack("<I", block[-4:])
-  end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
+  end = len(block) - 4 * (num_restarts + 1)
+  at = 0
+  key = b""
   while at < end:
     (shared, own, length), at = _varints(block, at, 3)
     key = key[:shared] + block[at : at + own]
@@ -194,21 +197,24 @@ def _parse_entry(message: bytes) -> Entry:
   return Entry._make((*values, shape, bool(fields[7])))
 
 
-def _fields(message: bytes) -> dict[int, list[Any]]:
+def _fields(message: bytes) -> Fields:
   """Fields of a protocol buffer by number; nested messages stay bytes."""
-  result: dict[int, list[Any]] = collections.defaultdict(list)
+  result: Fields = collections.defaultdict(list)
   at = 0
   while at < len(message):
     [tag], at = _varints(message, at, 1)
-    value: Any
+    value: int | bytes
     if tag & 7 == 5:
-      value, at = struct.unpack_from("<I", message, at)[0], at + 4
-    elif tag & 7 in (0, 2):
+      value = struct.unpack_from("<I", message, at)[0]
+      at += 4
+    elif tag & 7 == 0:
       [value], at = _varints(message, at, 1)
+    elif tag & 7 == 2:
+      [length], at = _varints(message, at, 1)
+      value = message[at : at + length]
+      at += length
     else:
       raise ValueError
-    if tag & 7 == 2:
-      value, at = message[at : at + value], at + value
     result[tag >> 3].append(value)
   return result
 

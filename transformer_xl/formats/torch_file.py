@@ -12,13 +12,11 @@ import os
 import struct
 import zipfile
 import zlib
-from typing import Any
-from typing import BinaryIO
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 from transformer_xl import errors
 from transformer_xl.formats import inert_pickle
@@ -36,18 +34,18 @@ class Storage(NamedTuple):
   """A flat array of numbers; tensors are views of it."""
 
   key: str
-  dtype: np.dtype[Any]
+  dtype: np.dtype
   size: int  # In numbers, not bytes.
 
 
 class TorchFile(NamedTuple):
   """The content of a file."""
 
-  root: Any  # Placeholders; see `tensors` and `attributes`.
-  values: dict[str, NDArray[Any]]  # Storages by key.
+  root: inert_pickle.Pickled  # Placeholders; see `tensors` and `attributes`.
+  values: dict[str, np.ndarray]  # Storages by key.
   path: str
 
-  def tensors(self) -> dict[str, NDArray[Any]]:
+  def tensors(self) -> dict[str, np.ndarray]:
     """Returns the tensors of the state dict or module by their dotted names."""
     root = self.root
     try:
@@ -65,7 +63,7 @@ class TorchFile(NamedTuple):
       )
     return found
 
-  def attributes(self, *path: str) -> dict[str, Any]:
+  def attributes(self, *path: str) -> inert_pickle.Fields:
     """Returns the attributes of a submodule; empty for a state dict.
 
     Raises:
@@ -85,7 +83,7 @@ class TorchFile(NamedTuple):
     except inert_pickle.FAILURES:
       raise _damaged(self.path) from None
 
-  def array(self, value: Any) -> NDArray[Any] | None:
+  def array(self, value: inert_pickle.Pickled) -> np.ndarray | None:
     """Returns a pickled tensor or parameter of any shape; otherwise None."""
     name = getattr(value, "origin", "").rpartition(".")[2]
     if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
@@ -100,7 +98,7 @@ class TorchFile(NamedTuple):
     offset: int,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
-  ) -> NDArray[Any]:
+  ) -> np.ndarray:
     """Part of a storage in this shape; offset and strides count numbers."""
     values = self.values[storage.key]
     # Strides of 0 could make a small storage huge.
@@ -118,7 +116,9 @@ class TorchFile(NamedTuple):
     view = np.lib.stride_tricks.as_strided(values[offset:], shape, strides)
     return np.ascontiguousarray(view).reshape(shape)
 
-  def _walk(self, value, prefix, visits):
+  def _walk(
+    self, value: inert_pickle.Pickled, prefix: str, visits: Iterator[int]
+  ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields names and tensors of a state dict, or of a module recursively."""
     if next(visits) > _MAX_MODULES:
       raise ValueError  # Modules that contain one another.
@@ -149,7 +149,11 @@ def read(path: str) -> TorchFile:
   except FileNotFoundError:
     raise errors.UserError(f"{path} is missing; check --source.") from None
   except (
-    *(zipfile.BadZipFile, zlib.error, struct.error, OSError, RuntimeError),
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    OSError,
+    RuntimeError,
     *inert_pickle.FAILURES,
   ):
     raise _damaged(path) from None
@@ -204,7 +208,9 @@ def _read_legacy(file: BinaryIO, path: str) -> TorchFile:
   return TorchFile(root, values, path)
 
 
-def _resolve(storages: dict[str, Storage], reference: Any) -> Any:
+def _resolve(
+  storages: dict[str, Storage], reference: inert_pickle.Pickled
+) -> Storage | inert_pickle.Pickled:
   """Resolves a pickle's reference to a storage, which it collects."""
   if inert_pickle.text(reference[0]) == "module":  # With its source text.
     return reference[1]
@@ -219,7 +225,7 @@ def _resolve(storages: dict[str, Storage], reference: Any) -> Any:
   return storages.setdefault(key, storage)
 
 
-def _numbers(data: bytes, storage: Storage) -> NDArray[Any]:
+def _numbers(data: bytes, storage: Storage) -> np.ndarray:
   values = np.frombuffer(data, storage.dtype)
   if len(values) != storage.size:
     raise ValueError

@@ -17,7 +17,7 @@ from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
@@ -65,7 +65,7 @@ def export(workdir: str, target: str) -> None:
       config,
       cards,
       origin=model_card.origin(workdir, config, step=model.step),
-      num_parameters=kinds.num_parameters(model.params),
+      num_parameters=network.num_parameters(model.params),
       unit=vocabulary.unit,
     )
     _write(folder, "README.md", text)

@@ -8,14 +8,12 @@ import operator
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.numpy
-from numpy.typing import NDArray
 
 from transformer_xl import errors
-from transformer_xl.config import attention_rules
 from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
@@ -30,9 +28,15 @@ VOCABULARIES = (VOCABULARY, "vocab.pkl", "vocab.bin", "vocab.txt")
 # that it may have. Files are the reader's own.
 OWN = "transformer_xl"
 REQUIRED = (
-  *("model.memory_start", "model.same_length_window", "model.dtype"),
-  *("eval.segment_len", "eval.mem_len", "score.segment_len", "score.mem_len"),
-  *("generate.segment_len", "generate.mem_len"),
+  "model.memory_start",
+  "model.same_length_window",
+  "model.dtype",
+  "eval.segment_len",
+  "eval.mem_len",
+  "score.segment_len",
+  "score.mem_len",
+  "generate.segment_len",
+  "generate.mem_len",
 )
 OPTIONAL = tuple(
   path
@@ -42,7 +46,7 @@ OPTIONAL = tuple(
 )
 # By name: the default of transformers 4.35.2, for a config.json that omits it,
 # and our field of the same value.
-FIELDS: dict[str, tuple[Any, str | None]] = {
+FIELDS: dict[str, tuple[object, str | None]] = {
   "vocab_size": (267735, "vocab_size"),
   "cutoffs": ([20000, 40000, 200000], None),
   "d_model": (1024, "model_dim"),
@@ -110,7 +114,7 @@ def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
   return pytorch.layout(config, prefix="transformer.", reverse_clusters=False)
 
 
-def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
+def read_safetensors(path: str) -> dict[str, np.ndarray]:
   """Reads all tensors of a file; the format cannot contain code."""
   try:
     return safetensors.numpy.load_file(path)
@@ -121,12 +125,12 @@ def read_safetensors(path: str) -> dict[str, NDArray[Any]]:
     ) from None
 
 
-def own_fields(config: schema.ExperimentConfig) -> dict[str, Any]:
-  """What `load` needs and config.json has no names for, by group.
+def own_fields(config: schema.ExperimentConfig) -> mapping.Fields:
+  """Fields, by group, that `load` needs and config.json has no names for.
 
-  Of OPTIONAL it has only what differs from the default.
+  Fields of OPTIONAL that have their default are left out.
   """
-  result: dict[str, Any] = {}
+  result: mapping.Fields = {}
   for path in (*REQUIRED, *OPTIONAL):
     value = operator.attrgetter(path)(config)
     if path in REQUIRED or value != schema.FIELDS[path].default:
@@ -140,13 +144,12 @@ def own_fields(config: schema.ExperimentConfig) -> dict[str, Any]:
 
 def config_fields(
   config: schema.ModelConfig, lengths: mapping.Lengths
-) -> dict[str, Any]:
+) -> mapping.Fields:
   """Returns the fields of config.json for a model.
 
   Raises:
     UserError: HuggingFace's model cannot represent it.
   """
-  attention_rules.require(config, "an export to HuggingFace's model")
   if not table.of(config).is_published:
     raise errors.UserError(
       f"model.encoding={config.encoding} has no counterpart in HuggingFace's "
@@ -158,16 +161,11 @@ def config_fields(
       "model, which always has a projection if div_val > 1; such a model "
       "cannot be exported."
     )
-  if config.compression:
+  if not config.attends_everywhere:
     raise errors.UserError(
-      f"model.compression={config.compression} has no counterpart in "
-      "HuggingFace's model; such a model cannot be exported."
-    )
-  if config.memory_lens:
-    raise errors.UserError(
-      f"model.memory_lens={config.memory_lens} has no counterpart in "
-      "HuggingFace's model, whose layers all have one mem_len; such a model "
-      "cannot be exported."
+      f"model.layers={config.layers} has no counterpart in HuggingFace's "
+      "model, whose layers all attend to one mem_len; such a model cannot be "
+      "exported."
     )
   style = config.tie_projections
   return {
@@ -184,7 +182,7 @@ def config_fields(
   }
 
 
-def read_config(folder: str) -> dict[str, Any]:
+def read_config(folder: str) -> mapping.Fields:
   """Reads config.json; fields that it omits have HuggingFace's defaults.
 
   Raises:
@@ -217,7 +215,7 @@ def read_config(folder: str) -> dict[str, Any]:
   return fields
 
 
-def _model(fields: dict[str, Any], path: str) -> dict[str, Any]:
+def _model(fields: mapping.Fields, path: str) -> mapping.Fields:
   """Fields of our `ModelConfig`."""
   if fields["attn_type"] != 0 or fields["sample_softmax"] > 0:
     raise errors.UserError(

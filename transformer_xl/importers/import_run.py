@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 from typing import NamedTuple
 
 from flax import traverse_util
@@ -26,7 +25,7 @@ from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
 from transformer_xl.importers import tensorflow
 from transformer_xl.importers import vocabulary as vocabulary_lib
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
@@ -36,8 +35,16 @@ PUBLISHED = ("enwik8", "text8", "wt103", "lm1b")
 # Fields that a published model must have. The vocabulary's size is taken from
 # the file, since two sizes are quoted for lm1b.
 ARCHITECTURE = (
-  *("num_layers", "model_dim", "num_heads", "head_dim", "ff_dim", "embed_dim"),
-  *("cutoffs", "div_val", "tie_projections", "project_equal_width"),
+  "num_layers",
+  "model_dim",
+  "num_heads",
+  "head_dim",
+  "ff_dim",
+  "embed_dim",
+  "cutoffs",
+  "div_val",
+  "tie_projections",
+  "project_equal_width",
   "untie_biases",
 )
 # Each has a function `layout` and a pattern IGNORED.
@@ -60,8 +67,15 @@ class Imported(NamedTuple):
 
 
 def make(
-  *, format_name: str, source: str, workdir: str, **options: Any
-) -> dict[str, Any]:
+  *,
+  format_name: str,
+  source: str,
+  workdir: str,
+  published: str | None = None,
+  vocabulary: str | None = None,
+  cutoffs: tuple[int, ...] = (),
+  pre_norm: bool = False,
+) -> metrics_log.Json:
   """Imports a checkpoint; the arguments are the flags of `importers.main`.
 
   Returns:
@@ -79,14 +93,22 @@ def make(
       "another --workdir."
     )
   storage.require_writable(workdir)
-  found = read(format_name=format_name, source=source, **options)
-  model, rows = found.config.model, found.rows
+  found = read(
+    format_name=format_name,
+    source=source,
+    published=published,
+    vocabulary=vocabulary,
+    cutoffs=cutoffs,
+    pre_norm=pre_norm,
+  )
+  model = found.config.model
+  rows = found.rows
   with new_folder(workdir) as folder:
     report = {
       "format": format_name,
       "files": {os.path.basename(p): token_file.sha256(p) for p in found.files},
       "num_tensors": len(rows),
-      "num_parameters": kinds.num_parameters(found.params),
+      "num_parameters": network.num_parameters(found.params),
       "tensors": [row._asdict() for row in rows],
       "vocabulary": vocabulary_lib.copy(
         found.vocabulary, folder, size=model.vocab_size
@@ -110,7 +132,7 @@ def read(
   cutoffs: tuple[int, ...] = (),
   pre_norm: bool = False,
 ) -> Imported:
-  """Reads a checkpoint and writes nothing; for the arguments see `make`.
+  """Reads a checkpoint; the arguments are the flags of `importers.main`.
 
   Raises:
     UserError: the files are damaged or do not fit together.
@@ -148,11 +170,12 @@ def _address(path: str | None, place: str, source: str) -> str | None:
   return os.path.normpath(path).replace(place, storage.absolute(source))
 
 
-def render(report: dict[str, Any]) -> str:
+def render(report: metrics_log.Json) -> str:
   """Formats a report; tensors that differ only by layer share a line."""
   groups: dict[tuple[str, str, str], list[int]] = {}
   for row in report["tensors"]:
-    shape, parameters = list(row["shape"]), ", ".join(row["parameters"])
+    shape = list(row["shape"])
+    parameters = ", ".join(row["parameters"])
     key = (_LAYER.sub("*", row["name"]), str(shape), parameters)
     groups.setdefault(key, []).append(math.prod(shape))
   vocabulary = report["vocabulary"]
@@ -187,7 +210,8 @@ def make_config(
     experiment = importlib.import_module(f"experiments.{published}_large")
     config = experiment.get_config()
     for name in ARCHITECTURE:
-      value, wanted = found.model[name], config.model[name]
+      value = found.model[name]
+      wanted = config.model[name]
       if value != wanted:
         raise errors.UserError(
           f"the source is not the published {published}: model.{name} is "

@@ -9,24 +9,23 @@ import functools
 import os
 import re
 import types
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flax import traverse_util
-from numpy.typing import NDArray
 
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 
 QKV = ("attention/query", "attention/key", "attention/value")
 NUM_NAMED = 4  # Tensor names that an error lists at most.
+
+
+Fields = dict[str, Any]  # Of a configuration, by name.
 
 
 class Lengths(NamedTuple):
@@ -41,13 +40,13 @@ class Lengths(NamedTuple):
 class Source(NamedTuple):
   """A foreign checkpoint."""
 
-  tensors: Mapping[str, NDArray[Any]]  # By the names of the format.
+  tensors: Mapping[str, np.ndarray]  # By the names of the format.
   files: tuple[str, ...]  # Paths of the files with the tensors.
-  model: dict[str, Any]  # Fields of our `ModelConfig`.
+  model: Fields  # Fields of our `ModelConfig`.
   lengths: Lengths | None  # None if the source does not state them.
   vocabulary: str | None  # A file or folder beside the weights, if any.
   # Fields of our configuration, by group, that the format has no name for.
-  own: Mapping[str, Any] = types.MappingProxyType({})
+  own: Mapping[str, object] = types.MappingProxyType({})
 
 
 class Tensor(NamedTuple):
@@ -75,13 +74,13 @@ def parameter_shapes(
   config: schema.ModelConfig,
 ) -> dict[str, tuple[int, ...]]:
   """Returns the shape of every parameter of a model by its path."""
-  params = kinds.abstract_params(config)
+  params = network.abstract_params(config)
   flat = traverse_util.flatten_dict(params, sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
 
 
 def import_tensors(
-  tensors: Mapping[str, NDArray[Any]],
+  tensors: Mapping[str, np.ndarray],
   layout: Iterable[Tensor],
   config: schema.ModelConfig,
   *,
@@ -118,8 +117,10 @@ def import_tensors(
   missing = {name: values.size for name, values in params.items()}
   rows = []
   for tensor in layout:
-    values, views = _shared_values(tensors, tensor), _views(params, tensor)
-    sizes, wanted = [v.shape[tensor.axis] for v in views], [*views[0].shape]
+    values = _shared_values(tensors, tensor)
+    views = _views(params, tensor)
+    sizes = [v.shape[tensor.axis] for v in views]
+    wanted = [*views[0].shape]
     wanted[tensor.axis] = sum(sizes)
     if values.shape != (shape := tuple(wanted)):
       raise errors.UserError(
@@ -138,7 +139,7 @@ def import_tensors(
 
 def export_tensors(
   params: shapes.PyTree, layout: Iterable[Tensor]
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, np.ndarray]:
   """Converts our parameters to the tensors of another format, each once."""
   flat = traverse_util.flatten_dict(params, sep="/")
   flat = {name: np.asarray(values) for name, values in flat.items()}
@@ -148,7 +149,9 @@ def export_tensors(
   }
 
 
-def _check_names(tensors, layout, ignored):
+def _check_names(
+  tensors: Mapping[str, np.ndarray], layout: Sequence[Tensor], ignored: str
+) -> None:
   names = [(tensor.name, *tensor.aliases) for tensor in layout]
   known = {name for group in names for name in group}
   missing = [group[0] for group in names if tensors.keys().isdisjoint(group)]
@@ -166,7 +169,9 @@ def _count(names: list[str]) -> str:
   return f"{len(names)} ({named})" if names else "none"
 
 
-def _shared_values(tensors, tensor: Tensor) -> NDArray[Any]:
+def _shared_values(
+  tensors: Mapping[str, np.ndarray], tensor: Tensor
+) -> np.ndarray:
   found = [name for name in (tensor.name, *tensor.aliases) if name in tensors]
   values = np.asarray(tensors[found[0]])
   for name in found[1:]:
@@ -178,7 +183,9 @@ def _shared_values(tensors, tensor: Tensor) -> NDArray[Any]:
   return values
 
 
-def _views(params, tensor: Tensor) -> list[NDArray[Any]]:
+def _views(
+  params: Mapping[str, np.ndarray], tensor: Tensor
+) -> list[np.ndarray]:
   """Views of our parameters in the orientation of the file."""
   views = [params[name][tensor.at] for name in tensor.parameters]
   views = [view.T if tensor.transpose else view for view in views]
@@ -197,7 +204,7 @@ def shared_projections(style: str, count: int) -> list[bool]:
 
 
 def tie_projections(tied: Sequence[bool]) -> str:
-  """The inverse of `shared_projections`.
+  """Returns the `tie_projections` of a model whose clusters are tied like this.
 
   Raises:
     UserError: no published model has this pattern.

@@ -1,7 +1,6 @@
 """The README.md of an exported model, with the metadata that the Hub reads."""
 
 import os
-from typing import Any
 
 import huggingface_hub
 
@@ -35,16 +34,22 @@ _METRICS = {
 }
 # Fields of a card that the Hub shows beside its metrics.
 _SETTINGS = (
-  *("segment_len", "mem_len", "context_len", "temperature", "clamp_len"),
+  "segment_len",
+  "mem_len",
+  "context_len",
+  "temperature",
+  "clamp_len",
   "same_length",
 )
 _LIBRARY = "transformer_xl"
 
 
-def evaluations(workdir: str, *, step: int, parameters: str) -> list[dict]:
+def evaluations(
+  workdir: str, *, step: int, parameters: str
+) -> list[cards_lib.Card]:
   """The static cards of `results/cards.jsonl` of these parameters.
 
-  Damaged ones are left out.
+  Damaged cards are left out.
   """
   path = os.path.join(storage.local(workdir), "results", "cards.jsonl")
   wanted = (step, parameters)
@@ -74,7 +79,7 @@ def origin(workdir: str, config: schema.ExperimentConfig, *, step: int) -> str:
 def render(
   name: str,
   config: schema.ExperimentConfig,
-  cards: list[dict[str, Any]],
+  cards: list[cards_lib.Card],
   *,
   origin: str,
   num_parameters: int,
@@ -114,7 +119,7 @@ print(model.generate("PROMPT").text)
 """
 
 
-def _results(card: dict[str, Any]) -> list[huggingface_hub.EvalResult]:
+def _results(card: cards_lib.Card) -> list[huggingface_hub.EvalResult]:
   settings = {name: card[name] for name in _SETTINGS if name in card}
   return [
     huggingface_hub.EvalResult(
@@ -133,7 +138,7 @@ def _results(card: dict[str, Any]) -> list[huggingface_hub.EvalResult]:
   ]
 
 
-def _table(cards: list[dict[str, Any]]) -> str:
+def _table(cards: list[cards_lib.Card]) -> str:
   if not cards:
     return "It was not evaluated."
   rows = [list(_COLUMNS.values()), ["---"] * len(_COLUMNS)]
@@ -141,7 +146,7 @@ def _table(cards: list[dict[str, Any]]) -> str:
   return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
   if value is None:
     return "-"
   return f"{value:.3f}" if isinstance(value, float) else _escape(f"{value}")

@@ -7,11 +7,9 @@ attributes of a pickled module; for a state dict the caller gives it.
 
 import itertools
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from transformer_xl import errors
 from transformer_xl.config import schema
@@ -29,8 +27,8 @@ LAYER = {
   "pos_ff.CoreNet.0.bias": ("feed_forward/in_bias",),
   "pos_ff.CoreNet.3.weight": ("feed_forward/out_kernel",),
   "pos_ff.CoreNet.3.bias": ("feed_forward/out_bias",),
-  "dec_attn.layer_norm.weight": ("attention_norm/scale",),
-  "dec_attn.layer_norm.bias": ("attention_norm/bias",),
+  "dec_attn.layer_norm.weight": ("mixer_norm/scale",),
+  "dec_attn.layer_norm.bias": ("mixer_norm/bias",),
   "pos_ff.layer_norm.weight": ("feed_forward_norm/scale",),
   "pos_ff.layer_norm.bias": ("feed_forward_norm/bias",),
 }
@@ -44,9 +42,9 @@ def read(
   """Reads model.pt, a state dict, or a folder with model.pt.
 
   Args:
-    path: of the file or folder.
-    cutoffs: of a state dict with div_val=1; other files state them.
-    pre_norm: of a state dict; a module states it.
+    path: the file or folder.
+    cutoffs: those of a state dict with div_val=1; other files state them.
+    pre_norm: whether a state dict has layer norms in front; a module states it.
 
   Raises:
     UserError: the file is missing or damaged, or the model is of another kind.
@@ -56,7 +54,7 @@ def read(
   file = torch_file.read(path)
   named = file.tensors().items()
   tensors = {name.removeprefix(PARALLEL): values for name, values in named}
-  given: dict[str, Any] = {"cutoffs": cutoffs, "pre_norm": pre_norm}
+  given: mapping.Fields = {"cutoffs": cutoffs, "pre_norm": pre_norm}
   lengths = None
   try:
     if file.attributes():
@@ -103,7 +101,9 @@ def layout(
   yield from _clusters(config, f"{prefix}word_emb.", reverse_clusters)
 
 
-def _clusters(config, prefix, reverse) -> Iterator[mapping.Tensor]:
+def _clusters(
+  config: schema.ModelConfig, prefix: str, reverse: bool
+) -> Iterator[mapping.Tensor]:
   """Tensors of the embedding and of the softmax."""
   params = mapping.parameter_shapes(config)
   parts = adaptive_embedding.clusters(config)
@@ -112,7 +112,8 @@ def _clusters(config, prefix, reverse) -> Iterator[mapping.Tensor]:
   if config.div_val == 1:
     tables = [clusters]
   for index in range(len(tables)):
-    name, output = f"{prefix}emb_layers.{index}", f"crit.out_layers.{index}"
+    name = f"{prefix}emb_layers.{index}"
+    output = f"crit.out_layers.{index}"
     yield mapping.Tensor(
       f"{name}.weight",
       (f"embedding/table_{index}",),
@@ -127,7 +128,8 @@ def _clusters(config, prefix, reverse) -> Iterator[mapping.Tensor]:
       yield mapping.Tensor(name, (ours,), transpose=True, aliases=names)
   if len(parts) > 1:
     for theirs, ours in (("weight", "kernel"), ("bias", "bias")):
-      name, ours = f"crit.cluster_{theirs}", f"softmax/cluster_{ours}"
+      name = f"crit.cluster_{theirs}"
+      ours = f"softmax/cluster_{ours}"
       yield mapping.Tensor(name, (ours,), reverse=reverse)
   for index, table in enumerate(tables):
     rows = slice(parts[table[0]].start, parts[table[-1]].stop)
@@ -142,7 +144,9 @@ def _clusters(config, prefix, reverse) -> Iterator[mapping.Tensor]:
       yield mapping.Tensor(f"crit.out_projs.{index}", (ours,), transpose=True)
 
 
-def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
+def _model(
+  tensors: Mapping[str, np.ndarray], path: str, cutoffs: tuple[int, ...]
+) -> mapping.Fields:
   """Fields of our `ModelConfig`, from names, shapes and shared values."""
   num_heads, head_dim = tensors["r_w_bias"].shape
   model_dim = tensors["layers.0.dec_attn.qkv_net.weight"].shape[1]
@@ -164,7 +168,7 @@ def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
       "20000,40000,200000)."
     )
 
-  def shared(arrays, pattern):
+  def shared(arrays: Sequence[np.ndarray], pattern: str) -> list[bool]:
     names = map(pattern.format, range(len(arrays)))
     pairs = zip(arrays, names, strict=True)
     return [np.array_equal(array, tensors[name]) for array, name in pairs]
@@ -194,12 +198,13 @@ def _model(tensors, path: str, cutoffs: tuple[int, ...]) -> dict[str, Any]:
 
 def _settings(
   file: torch_file.TorchFile,
-) -> tuple[dict[str, Any], mapping.Lengths]:
+) -> tuple[mapping.Fields, mapping.Lengths]:
   """Fields and lengths of training, which are attributes of a module.
 
   Published evaluations use other lengths (docs/specification.md, 19.3).
   """
-  model, attention = file.attributes(), ("layers", "0", "dec_attn")
+  model = file.attributes()
+  attention = ("layers", "0", "dec_attn")
   dropout = file.attributes("drop")["p"]
   attention_dropout = file.attributes(*attention, "dropatt")["p"]
   fields = {
@@ -216,7 +221,9 @@ def _settings(
   )
 
 
-def _numbered(tensors, pattern: str) -> list[NDArray[Any]]:
+def _numbered(
+  tensors: Mapping[str, np.ndarray], pattern: str
+) -> list[np.ndarray]:
   """Tensors whose names are the pattern with 0, 1, ... filled in."""
   names = map(pattern.format, itertools.count())
   return [tensors[n] for n in itertools.takewhile(tensors.__contains__, names)]

@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from types import EllipsisType
 
 from transformer_xl import errors
 from transformer_xl.config import schema
@@ -26,8 +26,8 @@ LAYER = {
   "rel_attn/qkv/kernel": mapping.QKV,
   "rel_attn/r/kernel": ("attention/position",),
   "rel_attn/o/kernel": ("attention/output",),
-  "rel_attn/LayerNorm/gamma": ("attention_norm/scale",),
-  "rel_attn/LayerNorm/beta": ("attention_norm/bias",),
+  "rel_attn/LayerNorm/gamma": ("mixer_norm/scale",),
+  "rel_attn/LayerNorm/beta": ("mixer_norm/bias",),
   "ff/layer_1/kernel": ("feed_forward/in_kernel",),
   "ff/layer_1/bias": ("feed_forward/in_bias",),
   "ff/layer_2/kernel": ("feed_forward/out_kernel",),
@@ -68,7 +68,9 @@ def layout(config: schema.ModelConfig) -> Iterator[mapping.Tensor]:
   """Lists the variables of a model."""
   params = mapping.parameter_shapes(config)
 
-  def tensor(theirs, ours, at=...):
+  def tensor(
+    theirs: str, ours: str, at: int | slice | EllipsisType = ...
+  ) -> mapping.Tensor:
     return mapping.Tensor(f"{SCOPE}/{theirs}", (ours,), at)
 
   folder = "layers/attention/" if config.untie_biases else ""
@@ -116,7 +118,7 @@ def _find_prefix(path: str) -> str:
   return path.removesuffix(".index")
 
 
-def _check_corpus(path: str, fields: dict[str, Any]) -> None:
+def _check_corpus(path: str, fields: mapping.Fields) -> None:
   """Compares the model with corpus-info.json, if it exists.
 
   The file's cutoffs include 0 and the vocabulary's size.
@@ -125,12 +127,14 @@ def _check_corpus(path: str, fields: dict[str, Any]) -> None:
     return
   try:
     info = json.loads(pathlib.Path(path).read_text("utf-8"))
-    size, cutoffs = info["vocab_size"], tuple(info["cutoffs"][1:-1])
+    size = info["vocab_size"]
+    cutoffs = tuple(info["cutoffs"][1:-1])
   except (ValueError, LookupError, TypeError, RecursionError) as error:
     raise errors.UserError(
       f"{path} is damaged ({error}); copy it again, or delete it."
     ) from None
-  known, ends = fields["vocab_size"], fields["cutoffs"]
+  known = fields["vocab_size"]
+  ends = fields["cutoffs"]
   # A single table has no cutoffs, whatever the file states.
   if size != known or (ends and cutoffs != ends):
     raise errors.UserError(
@@ -139,7 +143,7 @@ def _check_corpus(path: str, fields: dict[str, Any]) -> None:
     )
 
 
-def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+def _model(shapes: dict[str, tuple[int, ...]]) -> mapping.Fields:
   """Fields of our `ModelConfig`, from names and shapes."""
 
   def shape(name: str) -> tuple[int, ...]:

@@ -5,13 +5,13 @@ import hashlib
 import json
 import os
 import pathlib
-from typing import Any
 
 from transformer_xl import errors
 from transformer_xl import input_files
 from transformer_xl import storage
 from transformer_xl.data import vocabulary
 from transformer_xl.formats import published_vocabulary
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
 FILE_NAME = "vocabulary.txt"
@@ -19,7 +19,7 @@ FILE_NAME = "vocabulary.txt"
 ROLES = {"end_of_line": ("<eos>", "<S>"), "unk": ("<unk>", "<UNK>")}
 
 
-def copy(path: str, folder: str, *, size: int) -> dict[str, Any]:
+def copy(path: str, folder: str, *, size: int) -> metrics_log.Json:
   """Writes `vocabulary` in the folder of a run, from a file or a dataset.
 
   Returns:
@@ -59,7 +59,7 @@ def read(path: str, *, size: int) -> vocabulary.Vocabulary:
   return loaded
 
 
-def _converted(path: str) -> tuple[bytes, dict[str, Any]]:
+def _converted(path: str) -> tuple[bytes, metrics_log.Json]:
   """A published vocabulary as this package's file and tokenizer."""
   published = published_vocabulary.read(path)
   kind, symbols = _kind(published.symbols)
@@ -71,7 +71,7 @@ def _converted(path: str) -> tuple[bytes, dict[str, Any]]:
     )
   # enwik8 sets it without effect: its symbols are numbers.
   lower_case = published.lower_case and kind != "byte"
-  tokenizer: dict[str, Any] = {"kind": kind, "lower_case": lower_case}
+  tokenizer: metrics_log.Json = {"kind": kind, "lower_case": lower_case}
   if kind == "word":
     for role, names in ROLES.items():
       found = (name for name in names if name in symbols)
@@ -80,7 +80,7 @@ def _converted(path: str) -> tuple[bytes, dict[str, Any]]:
   return "".join(lines).encode(), tokenizer
 
 
-def _write(content: bytes, tokenizer: dict[str, Any], folder: str) -> None:
+def _write(content: bytes, tokenizer: metrics_log.Json, folder: str) -> None:
   os.makedirs(folder)
   pathlib.Path(folder, FILE_NAME).write_bytes(content)
   meta = {

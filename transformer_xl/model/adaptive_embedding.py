@@ -11,7 +11,6 @@ Shapes: D model width, E_c width and V_c size of cluster c.
 import functools
 import itertools
 import math
-from typing import Any
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -34,7 +33,7 @@ class Cluster(NamedTuple):
 
   @property
   def shape(self) -> tuple[int, int]:
-    """V_c and E_c, the shape of its table."""
+    """The shape of the cluster's table, V_c and E_c."""
     return self.stop - self.start, self.width
 
 
@@ -54,7 +53,8 @@ class AdaptiveEmbedding(nn.Module):
 
   def setup(self) -> None:
     """Draws the parameters."""
-    config, parts = self.config, clusters(self.config)
+    config = self.config
+    parts = clusters(config)
     if config.div_val == 1:  # One table; its clusters share a projection.
       parts = (Cluster(0, config.vocab_size, config.embed_dim),)
     init = nn.initializers.normal(config.init_std)
@@ -68,9 +68,10 @@ class AdaptiveEmbedding(nn.Module):
     )
 
   def __call__(self, tokens: shapes.Tokens) -> shapes.Hidden:
-    """Vectors scaled by sqrt(D), before dropout."""
+    """The tokens' vectors times sqrt(D), before dropout."""
     dtype = jnp.dtype(self.config.dtype)
-    start, parts = 0, []
+    start = 0
+    parts = []
     for table, projection in zip(self.tables, self.projections, strict=True):
       local = tokens - start
       inside = (local >= 0) & (local < table.shape[0])
@@ -96,13 +97,16 @@ def project(
   return vectors @ (projection.T if transpose else projection)
 
 
-def projection_parameter(module: Any, index: int, width: int) -> Any:
+def projection_parameter(
+  module: nn.Module, index: int, width: int
+) -> jax.Array | None:
   """The projection [E_c, D] of cluster `index`; None if it has none.
 
-  It is a parameter of the Linen module that calls; `width` is E_c.
+  It is a parameter of `module`, which has a `config`; `width` is E_c.
   """
-  config, shape = module.config, (width, module.config.model_dim)
-  if shape[0] == shape[1] and (
+  config = module.config
+  shape = (width, config.model_dim)
+  if width == config.model_dim and (
     config.div_val == 1 or not config.project_equal_width
   ):
     return None

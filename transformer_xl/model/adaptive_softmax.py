@@ -11,6 +11,7 @@ E_c width and V_c size of cluster c.
 import dataclasses
 import functools
 import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -25,10 +26,15 @@ from transformer_xl.model import adaptive_embedding
 from transformer_xl.model import sparse_tails
 from transformer_xl.model.kernels import dense
 
+# Log-probabilities and ids of the likeliest tokens so far, [B, T, k] each.
+Best = tuple[jax.Array, jax.Array]
+# What the gradient of the loss needs: logits, their normaliser and the targets.
+Saved = tuple[tuple[jax.Array, ...], jax.Array, jax.Array]
+
 
 @jax.tree_util.register_static
 class Capacities(tuple[float, ...]):
-  """For each tail cluster, the share of a device's tokens it has room for.
+  """Room in each tail cluster, as a share of a device's tokens.
 
   A cluster then computes only the logits of its own targets. If there are more
   than it has room for, it computes those of all tokens, so the result is the
@@ -39,7 +45,7 @@ class Capacities(tuple[float, ...]):
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Temperature:
-  """What all logits are divided by, those of clusters included."""
+  """Number that divides all logits, including those of clusters."""
 
   value: float = 1.0
 
@@ -62,7 +68,11 @@ class AdaptiveSoftmax(nn.Module):
   config: schema.ModelConfig
 
   @nn.compact
-  def __call__(self, tables: tuple, projections: tuple) -> Projection:
+  def __call__(
+    self,
+    tables: tuple[jax.Array, ...],
+    projections: tuple[jax.Array | None, ...],
+  ) -> Projection:
     """The weights of the softmax, given those of the embedding."""
     config = self.config
     parts = adaptive_embedding.clusters(config)
@@ -156,24 +166,28 @@ def top_k(
   best = _merge_best(best, head[..., :size], 0)
   for index, (start, _) in enumerate(tails, start=1):
 
-    def with_tail(best, index=index, start=start):
+    def with_tail(best: Best, index: int = index, start: int = start) -> Best:
       tail = _tail_log_probs(hidden, weights, head, index, start)
       return _merge_best(best, tail, start)
 
     cluster = head[..., size + index - 1]
     is_needed = jnp.any(cluster > best[0][..., -1])
-    best = jax.lax.cond(is_needed, with_tail, lambda best: best, best)
+    best = jax.lax.cond(is_needed, with_tail, _without_tail, best)
   return best
 
 
-def _bounds(weights) -> list[tuple[int, int]]:
-  """The first id of each cluster, and the id after its last."""
+def _without_tail(best: Best) -> Best:
+  return best
+
+
+def _bounds(weights: Projection) -> list[tuple[int, int]]:
+  """The first id of each cluster, and the id after its last one."""
   ends = itertools.accumulate(kernel.shape[0] for kernel in weights.kernels)
   return list(itertools.pairwise((0, *ends)))
 
 
-def _merge_best(best, log_probs, start):
-  """The k likeliest of those found so far and of the cluster from `start`."""
+def _merge_best(best: Best, log_probs: jax.Array, start: int) -> Best:
+  """The k likeliest of the tokens so far and of the cluster from `start`."""
   k = best[0].shape[-1]
   values, local = jax.lax.top_k(log_probs, min(k, log_probs.shape[-1]))
   tokens = jnp.concatenate([best[1], local.astype(jnp.int32) + start], axis=-1)
@@ -182,20 +196,29 @@ def _merge_best(best, log_probs, start):
   return values, jnp.take_along_axis(tokens, order, axis=-1)
 
 
-def _head_log_probs(hidden, weights) -> jax.Array:
+def _head_log_probs(hidden: jax.Array, weights: Projection) -> jax.Array:
   """Log-probabilities of the shortlist's tokens, then of the clusters."""
   head = jnp.concatenate(_head_logits(hidden, weights), axis=-1)
   return jax.nn.log_softmax(head, axis=-1)
 
 
-def _tail_log_probs(hidden, weights, head, index, start) -> jax.Array:
+def _tail_log_probs(
+  hidden: jax.Array,
+  weights: Projection,
+  head: jax.Array,
+  index: int,
+  start: int,
+) -> jax.Array:
+  """Log-probabilities of the tokens of one tail cluster, given the head's."""
   tail = _tail_logits(hidden, weights, index, start)
   cluster = head[..., weights.kernels[0].shape[0] + index - 1, None]
   return cluster + jax.nn.log_softmax(tail, axis=-1)
 
 
 @jax.named_scope("head")
-def _head_logits(hidden, weights) -> tuple[jax.Array, ...]:
+def _head_logits(
+  hidden: jax.Array, weights: Projection
+) -> tuple[jax.Array, ...]:
   """Logits of the shortlist and of clusters 1, 2, ... in this order."""
   narrow = _narrow(hidden, weights, 0)
   logits = functools.partial(_logits, narrow, temperature=weights.temperature)
@@ -206,13 +229,22 @@ def _head_logits(hidden, weights) -> tuple[jax.Array, ...]:
   return words, logits(weights.cluster_kernel, weights.cluster_bias)
 
 
-def _tail_nll(weights, index, start, hidden, local, inside) -> jax.Array:
+def _tail_nll(
+  weights: Projection,
+  index: int,
+  start: int,
+  hidden: jax.Array,
+  local: jax.Array,
+  inside: jax.Array,
+) -> jax.Array:
   """Losses within one cluster, 0 for targets outside of it."""
   logits = _tail_logits(hidden, weights, index, start)
   return jnp.where(inside, _cross_entropy((logits,), local), 0.0)
 
 
-def _tail_logits(hidden, weights, index, start):
+def _tail_logits(
+  hidden: jax.Array, weights: Projection, index: int, start: int
+) -> jax.Array:
   kernel = weights.kernels[index]
   bias = weights.bias[start : start + kernel.shape[0]]
   with jax.named_scope(f"tail_{index}"):
@@ -220,21 +252,29 @@ def _tail_logits(hidden, weights, index, start):
     return _logits(narrow, kernel, bias, temperature=weights.temperature)
 
 
-def _narrow(hidden, weights, index):
+def _narrow(hidden: jax.Array, weights: Projection, index: int) -> jax.Array:
   """Hidden states in the width of a cluster, [B, T, E_c]."""
   projection = weights.projections[index]
   return adaptive_embedding.project(hidden, projection, transpose=True)
 
 
-def _logits(narrow, kernel, bias, *, temperature):
-  """Logits in float32, whatever the hidden states' type."""
+def _logits(
+  narrow: jax.Array,
+  kernel: jax.Array,
+  bias: jax.Array,
+  *,
+  temperature: Temperature,
+) -> jax.Array:
+  """Logits in float32, divided by the temperature."""
   product = dense.logits(narrow, kernel.astype(narrow.dtype))
   logits = product + bias[None, None]
   return logits if temperature.value == 1 else logits / temperature.value
 
 
 @jax.custom_vjp
-def _cross_entropy(parts, targets) -> jax.Array:
+def _cross_entropy(
+  parts: tuple[jax.Array, ...], targets: jax.Array
+) -> jax.Array:
   """Losses [B, T] for logits in several arrays, each [B, T, V_c].
 
   The rule for the gradient saves memory: JAX's own keeps the exponentials and
@@ -243,7 +283,9 @@ def _cross_entropy(parts, targets) -> jax.Array:
   return _loss_forward(parts, targets)[0]
 
 
-def _loss_forward(parts, targets):
+def _loss_forward(
+  parts: tuple[jax.Array, ...], targets: jax.Array
+) -> tuple[jax.Array, Saved]:
   normalisers = [jax.nn.logsumexp(part, axis=-1) for part in parts]
   normaliser = functools.reduce(jnp.logaddexp, normalisers)
   normaliser = ad_checkpoint.checkpoint_name(normaliser, "normaliser")
@@ -257,7 +299,9 @@ def _loss_forward(parts, targets):
   return losses, (parts, normaliser, targets)
 
 
-def _loss_backward(saved, gradient):
+def _loss_backward(
+  saved: Saved, gradient: jax.Array
+) -> tuple[tuple[jax.Array, ...], None]:
   parts, normaliser, targets = saved
   return tuple(
     gradient[..., None] * (jnp.exp(part - normaliser[..., None]) - mask)
@@ -268,8 +312,10 @@ def _loss_backward(saved, gradient):
 _cross_entropy.defvjp(_loss_forward, _loss_backward)
 
 
-def _with_masks(parts, targets):
-  """Each part, and where it has the logits of the targets."""
+def _with_masks(
+  parts: tuple[jax.Array, ...], targets: jax.Array
+) -> Iterator[tuple[jax.Array, jax.Array]]:
+  """Yields each part, and where it has the logits of the targets."""
   start = 0
   for part in parts:
     column = jax.lax.broadcasted_iota(targets.dtype, part.shape, 2)

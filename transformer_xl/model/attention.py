@@ -1,12 +1,12 @@
-"""Relative attention (Dai et al. 2019, section 3.3) on plain arrays.
+"""Relative attention (Dai et al. 2019, section 3.3), in XLA.
 
-All terms of a score but that of query and key may be absent, so that this is
-the attention of every encoding.
+All terms of a score but that of query and key may be absent, so this is the
+attention of every encoding. It runs on every device; `kernels.dispatch` says
+when a TPU takes a fused kernel instead.
 
 Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -15,12 +15,26 @@ import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model.kernels import dense
 
-BLOCK = 128  # Queries of `chunked_attention`; see docs/kernels.md.
+BLOCK = 128  # Queries that attend at a time; the fastest size on CPU and TPU.
 
 
 class Inputs(NamedTuple):
-  """What every implementation of `relative_attention` takes."""
+  """The arguments of attention.
+
+  Attributes:
+    query: of the segment.
+    key: of memory and segment, oldest first.
+    value: of memory and segment, oldest first.
+    reach: the largest distance that each query may see.
+    position_key: projected encodings of the distances K-1 down to 0; without
+      them scores have no position term.
+    content_bias: u, which is added to the queries of the content term.
+    position_bias: v, which is added to the queries of the position term.
+    slopes: how much a scaled score falls with each token of distance. They are
+      constants, without a gradient.
+  """
 
   query: shapes.Queries
   key: shapes.Keys
@@ -29,28 +43,131 @@ class Inputs(NamedTuple):
   position_key: shapes.PositionKeys | None = None
   content_bias: shapes.Biases | None = None
   position_bias: shapes.Biases | None = None
-  slopes: shapes.Slopes | None = None  # Constants, without a gradient.
+  slopes: shapes.Slopes | None = None
 
 
+def relative_attention(
+  inputs: Inputs, dropout: dropout_lib.AttentionDropout | None
+) -> shapes.Queries:
+  """Attention of a segment to memory and to itself.
+
+  Queries attend in blocks, each to the keys that are not after its last query,
+  so that most of the scores that causality hides are never computed.
+  """
+  segment_len = inputs.query.shape[1]
+  context_len = inputs.key.shape[1]
+  blocks = []
+  for start in range(0, segment_len, BLOCK):
+    end = min(start + BLOCK, segment_len)
+    unseen = segment_len - end  # Keys after the last query of the block.
+    seen = context_len - unseen
+    block = inputs._replace(
+      query=inputs.query[:, start:end],
+      key=inputs.key[:, :seen],
+      value=inputs.value[:, :seen],
+      reach=inputs.reach[:, start:end],
+    )
+    if inputs.position_key is not None:  # The smallest distances are last.
+      block = block._replace(position_key=inputs.position_key[unseen:])
+    blocks.append(_attend(block, dropout, first_query=start))
+  return jnp.concatenate(blocks, axis=1)
+
+
+def _attend(
+  block: Inputs,
+  dropout: dropout_lib.AttentionDropout | None,
+  *,
+  first_query: int,
+) -> shapes.Queries:
+  """Attention of some queries, the first of which is `first_query`.
+
+  Heads come before lanes: the position scores of all lanes are then one matrix
+  product for each head, and CPUs multiply these arrays faster.
+  """
+  query = block.query
+  lanes, num_queries, heads, width = query.shape
+
+  with jax.named_scope("content_scores"):
+    content_query = _scaled(query, block.content_bias)
+    content_key = block.key.transpose(2, 0, 3, 1)  # [H, B, Dh, K]
+    scores = dense.product(content_query, content_key)  # [H, B, T, K]
+
+  if block.position_key is not None:
+    with jax.named_scope("position_scores"):
+      position_query = _scaled(query, block.position_bias)
+      position_query = position_query.reshape(heads, lanes * num_queries, width)
+      # A key of zeros in front gives the empty column for the relative shift.
+      position_key = block.position_key.transpose(1, 2, 0)  # [H, Dh, K]
+      position_key = jnp.pad(position_key, ((0, 0), (0, 0), (1, 0)))
+      by_distance = dense.product(position_query, position_key)
+      by_distance = by_distance.reshape(heads, lanes, num_queries, -1)
+      scores += rel_shift(by_distance)
+
+  if block.slopes is not None:
+    distance = distances(*scores.shape[2:])
+    scores -= linear_penalties(block.slopes, distance)[:, None]
+
+  weights = visible_softmax(scores, block.reach).astype(query.dtype)
+  weights = dropout_lib.drop_weights(weights, dropout, first_query=first_query)
+
+  with jax.named_scope("attention_values"):
+    value = block.value.transpose(2, 0, 1, 3)  # [H, B, K, Dh]
+    values = dense.product(weights, value)  # [H, B, T, Dh]
+  return values.astype(query.dtype).transpose(1, 2, 0, 3)
+
+
+def _scaled(
+  query: shapes.Queries, bias: shapes.Biases | None
+) -> jt.Float[shapes.Array, "H B T Dh"]:
+  """Queries with u or v, scaled before the products: scores are larger.
+
+  The published code scales the sum of the terms, so u and v are scaled too.
+  """
+  wide = query.astype(jnp.float32)
+  if bias is not None:
+    wide += bias[None, None].astype(jnp.float32)
+  wide *= query.shape[-1] ** -0.5
+  return wide.astype(query.dtype).transpose(2, 0, 1, 3)
+
+
+@jax.custom_vjp
 def rel_shift(
-  scores: jt.Float[shapes.Array, "B H T K"],
-) -> jt.Float[shapes.Array, "B H T K"]:
+  scores: jt.Float[shapes.Array, "*heads T columns"],
+) -> jt.Float[shapes.Array, "*heads T columns-1"]:
   """Turns columns of descending distance into columns of keys.
 
-  Row i moves left by T-1-i, at linear cost, by reading the array with one more
-  column (paper, appendix B). Entries for keys after the query hold values of
-  other rows: the causal mask must follow.
+  Row i moves left by T-1-i, at linear cost (paper, appendix B). There is an
+  empty column in front of the K distances: read as one row after the other
+  without the first T numbers, the array has its rows in place. Entries for keys
+  after the query hold values of other rows, so the causal mask must follow.
   """
-  batch, heads, rows, columns = scores.shape
-  padded = jnp.pad(scores, ((0, 0), (0, 0), (0, 0), (1, 0)))
-  folded = padded.reshape(batch, heads, columns + 1, rows)
-  return folded[:, :, 1:].reshape(scores.shape)
+  *heads, rows, columns = scores.shape
+  flat = scores.reshape(*heads, rows * columns)
+  return flat[..., rows:].reshape(*heads, rows, columns - 1)
+
+
+def _rel_shift_forward(scores: jax.Array) -> tuple[jax.Array, None]:
+  return rel_shift(scores), None
+
+
+def _rel_shift_backward(_: None, gradient: jax.Array) -> tuple[jax.Array]:
+  *heads, rows, columns = gradient.shape
+  # XLA on CPU would turn known zeros into a padding, which takes four times as
+  # long as joining two arrays.
+  zeros = jnp.zeros((*heads, rows), gradient.dtype)
+  zeros = jax.lax.optimization_barrier(zeros)
+  flat = gradient.reshape(*heads, rows * columns)
+  joined = jnp.concatenate([zeros, flat], axis=-1)
+  return (joined.reshape(*heads, rows, columns + 1),)
+
+
+rel_shift.defvjp(_rel_shift_forward, _rel_shift_backward)
 
 
 def distances(
   segment_len: int, context_len: int
 ) -> jt.Int[shapes.Array, "T K"]:
-  """From each query back to each key; below 0 for keys after the query."""
+  """Distances from each query back to each key, negative for later keys."""
   query = jnp.arange(context_len - segment_len, context_len, dtype=jnp.int32)
   key = jnp.arange(context_len, dtype=jnp.int32)
   return query[:, None] - key[None]
@@ -66,93 +183,16 @@ def linear_penalties(
 def visible_keys(
   reach: shapes.Reach, context_len: int
 ) -> jt.Bool[shapes.Array, "B T K"]:
-  """Whether each query may attend to each key; see `memory.reach`."""
+  """True where a query may attend to a key: at the distances 0 to `reach`."""
   distance = distances(reach.shape[1], context_len)
   return (distance >= 0)[None] & (distance[None] <= reach[:, :, None])
 
 
-def relative_attention(
-  query: shapes.Queries,
-  key: shapes.Keys,
-  value: shapes.Keys,
-  position_key: shapes.PositionKeys | None = None,
-  *,
-  content_bias: shapes.Biases | None = None,
-  position_bias: shapes.Biases | None = None,
-  slopes: shapes.Slopes | None = None,
-  reach: shapes.Reach,
-  dropout: dropout_lib.AttentionDropout | None,
-  first_query: int = 0,
-) -> shapes.Queries:
-  """Attention with content and position terms, softmax in float32.
-
-  Keys and values are those of memory and segment, oldest first. `position_key`
-  has projected encodings of the distances K-1 down to 0; without it, scores do
-  not have a position term. The content term adds `content_bias`, u, to the
-  query, and the position term `position_bias`, v, if there are any. With
-  `slopes`, scaled scores fall in proportion to the distance. `reach` is the
-  largest distance that each query may see. After dropout the probabilities are
-  not re-normalised; `first_query` is where in its segment the first query is.
-  """
-
-  def term(bias, axes, keys):
-    biased = query if bias is None else query + bias[None, None]
-    return jnp.einsum(
-      f"bthd,{axes}->bhtk", biased, keys, preferred_element_type=jnp.float32
-    )
-
-  with jax.named_scope("content_scores"):
-    scores = term(content_bias, "bkhd", key)
-  if position_key is not None:
-    with jax.named_scope("position_scores"):
-      scores += rel_shift(term(position_bias, "khd", position_key))
-  # The published code scales the sum, so u and v are scaled too.
-  scores *= query.shape[-1] ** -0.5
-  if slopes is not None:
-    scores -= linear_penalties(slopes, distances(*scores.shape[2:]))[None]
-  weights = visible_softmax(scores, reach)
-  weights = dropout_lib.drop_weights(
-    weights.astype(query.dtype), dropout, first_query=first_query
-  )
-  with jax.named_scope("attention_values"):
-    return jnp.einsum("bhtk,bkhd->bthd", weights, value)
-
-
-def chunked_attention(
-  inputs: Inputs, dropout: dropout_lib.AttentionDropout | None
-) -> shapes.Queries:
-  """`relative_attention`, a block of queries at a time.
-
-  Each block attends only to the keys that causality lets it see, and the
-  backward pass computes its scores again, so that memory never holds more than
-  one block of scores.
-  """
-  segment_len, context_len = inputs.query.shape[1], inputs.key.shape[1]
-  blocks = []
-  for start in range(0, segment_len, BLOCK):
-    block = slice(start, min(start + BLOCK, segment_len))
-    seen = context_len - segment_len + block.stop
-    attend = functools.partial(
-      relative_attention, dropout=dropout, first_query=start
-    )
-    arrays = inputs._replace(
-      query=inputs.query[:, block],
-      key=inputs.key[:, :seen],
-      value=inputs.value[:, :seen],
-      reach=inputs.reach[:, block],
-    )
-    if inputs.position_key is not None:
-      nearest = inputs.position_key[context_len - seen :]
-      arrays = arrays._replace(position_key=nearest)
-    blocks.append(jax.checkpoint(attend)(**arrays._asdict()))
-  return jnp.concatenate(blocks, axis=1)
-
-
 @jax.named_scope("attention_softmax")
 def visible_softmax(
-  scores: jt.Float[shapes.Array, "B H T K"], reach: shapes.Reach
-) -> jt.Float[shapes.Array, "B H T K"]:
+  scores: jt.Float[shapes.Array, "H B T K"], reach: shapes.Reach
+) -> jt.Float[shapes.Array, "H B T K"]:
   """Softmax over the keys that each query may see."""
-  visible = visible_keys(reach, scores.shape[-1])[:, None]  # [B, 1, T, K]
+  visible = visible_keys(reach, scores.shape[-1])[None]
   scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
   return jax.nn.softmax(scores, axis=-1)

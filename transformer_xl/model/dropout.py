@@ -17,6 +17,7 @@ import jaxtyping as jt
 from jax import ad_checkpoint
 
 from transformer_xl import shapes
+from transformer_xl.config import schema
 
 # Odd, so that distinct indices stay distinct; 2^32 divided by the golden ratio.
 _STRIDE = 0x9E3779B9 - (1 << 32)
@@ -53,14 +54,26 @@ class Dropout(nn.Module):
     Without `dropout_lanes` nothing is dropped; else a "dropout" key is needed.
     """
     assert values.ndim in (2, 3)
-    rate, seeds = 0.0, jnp.zeros((), jnp.int32)
+    rate = 0.0
+    seeds = jnp.zeros((), jnp.int32)
     if self.rate and dropout_lanes is not None:
-      rate, seeds = self.rate, _bits(self)
+      rate = self.rate
+      seeds = _bits(self)
       if values.ndim == 3:
         seeds = _hashed(seeds, dropout_lanes)
     if relu:
       return _relu(values, seeds, rate, self.locked)
     return _drop(values, seeds, rate, self.locked, 0) if rate else values
+
+
+def of_states(config: schema.ModelConfig, rate: float | None = None) -> Dropout:
+  """Dropout of states [B, T, D], with `dropout_rate` unless one is given.
+
+  With `locked_dropout` all tokens of a lane share a mask.
+  """
+  if rate is None:
+    rate = config.dropout_rate
+  return Dropout(rate, config.locked_dropout)
 
 
 def of_attention(
@@ -73,24 +86,24 @@ def of_attention(
 
 
 def drop_weights(
-  weights: jt.Float[shapes.Array, "B H T K"],
+  weights: jt.Float[shapes.Array, "H B T K"],
   dropout: AttentionDropout | None,
   *,
   first_query: int,
-) -> jt.Float[shapes.Array, "B H T K"]:
+) -> jt.Float[shapes.Array, "H B T K"]:
   """Drops attention weights; the first row is that of query `first_query`."""
   if dropout is None:
     return weights
-  return _drop(weights, dropout.seeds, dropout.rate, False, first_query)
+  return _drop(weights, dropout.seeds.T, dropout.rate, False, first_query)
 
 
 def kept(
   seed: jax.Array, row: jax.Array, column: jax.Array, *, rate: float
 ) -> jax.Array:
-  """Whether dropout keeps an element.
+  """True where dropout keeps an element.
 
-  A hash of three int32 numbers, cheap enough for use inside a kernel: random
-  bits and two indices. They broadcast to the shape of the result.
+  The result is a hash of three int32 numbers, random bits and two indices, and
+  cheap enough for use inside a kernel. The arguments broadcast to its shape.
   """
   start = _hashed(seed, row)  # From where a row's columns count.
   bits = _mixed(start ^ (column * _STRIDE))
@@ -103,35 +116,61 @@ def _bits(module: nn.Module) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _drop(values, seeds, rate, locked, first_row):
+def _drop(
+  values: jax.Array,
+  seeds: jax.Array,
+  rate: float,
+  locked: bool,
+  first_row: int,
+) -> jax.Array:
   """Drops elements of an array whose axes but two are those of `seeds`."""
   keeps = _kept_elements(values.shape, seeds, rate, locked, first_row)
   return jnp.where(keeps, values * (1 / (1 - rate)), 0).astype(values.dtype)
 
 
-_drop.defvjp(
-  lambda values, seeds, *rule: (_drop(values, seeds, *rule), seeds),
-  lambda *arguments: (
-    _drop(arguments[-1], arguments[-2], *arguments[:3]),
-    None,
-  ),
-)
+def _drop_forward(
+  values: jax.Array,
+  seeds: jax.Array,
+  rate: float,
+  locked: bool,
+  first_row: int,
+) -> tuple[jax.Array, jax.Array]:
+  return _drop(values, seeds, rate, locked, first_row), seeds
+
+
+def _drop_backward(
+  rate: float,
+  locked: bool,
+  first_row: int,
+  seeds: jax.Array,
+  gradient: jax.Array,
+) -> tuple[jax.Array, None]:
+  return _drop(gradient, seeds, rate, locked, first_row), None
+
+
+_drop.defvjp(_drop_forward, _drop_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _relu(values, seeds, rate, locked):
+def _relu(
+  values: jax.Array, seeds: jax.Array, rate: float, locked: bool
+) -> jax.Array:
   positive = jnp.maximum(values, 0)
   return _drop(positive, seeds, rate, locked, 0) if rate else positive
 
 
-def _relu_forward(*arguments):
-  output = _relu(*arguments)
+def _relu_forward(
+  values: jax.Array, seeds: jax.Array, rate: float, locked: bool
+) -> tuple[jax.Array, jax.Array]:
+  output = _relu(values, seeds, rate, locked)
   output = ad_checkpoint.checkpoint_name(output, "feed_forward_hidden")
   return output, output
 
 
-def _relu_backward(rate, locked, output, gradient):
-  """What is negative or dropped is 0 in the output, so that tells both."""
+def _relu_backward(
+  rate: float, locked: bool, output: jax.Array, gradient: jax.Array
+) -> tuple[jax.Array, None]:
+  """Gradient of `_relu`: the output is 0 where the input was cut or dropped."""
   del locked
   scaled = gradient * (1 / (1 - rate))
   return jnp.where(output > 0, scaled, 0).astype(gradient.dtype), None
@@ -140,9 +179,16 @@ def _relu_backward(rate, locked, output, gradient):
 _relu.defvjp(_relu_forward, _relu_backward)
 
 
-def _kept_elements(shape, seeds, rate, locked, first_row) -> jax.Array:
-  """Which elements dropout keeps; if locked, with a single row."""
-  first, num_rows = seeds.ndim, 1 if locked else shape[-2]
+def _kept_elements(
+  shape: tuple[int, ...],
+  seeds: jax.Array,
+  rate: float,
+  locked: bool,
+  first_row: int,
+) -> jax.Array:
+  """True where dropout keeps an element; has a single row if `locked`."""
+  first = seeds.ndim
+  num_rows = 1 if locked else shape[-2]
   iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32)
   row = iota((1,) * first + (num_rows, 1), first)
   column = iota((1,) * first + (1, shape[-1]), first + 1)
@@ -150,14 +196,14 @@ def _kept_elements(shape, seeds, rate, locked, first_row) -> jax.Array:
 
 
 def _hashed(bits: jax.Array, index: jax.Array) -> jax.Array:
-  """Bits for each index of an axis; both broadcast to the result."""
+  """Random bits for each index of an axis; the arguments broadcast."""
   return _mixed(bits + index * _STRIDE)
 
 
 def _mixed(bits: jax.Array) -> jax.Array:
   """Spreads every bit over the higher ones: Wellons' `lowbias32`, shortened.
 
-  Its last step would only change the lower half.
+  The step that is left out would only change the lower half.
   """
   bits = bits ^ jax.lax.shift_right_logical(bits, 16)
   bits = bits * 0x7FEB352D

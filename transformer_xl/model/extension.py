@@ -7,6 +7,7 @@ the probabilities of old symbols: docs/specification.md, section 12.
 
 import math
 
+import jax
 import jax.numpy as jnp
 
 from transformer_xl import shapes
@@ -30,25 +31,30 @@ def add_symbols(
   first = (0, *config.cutoffs)[-1]  # Lowest id of the last cluster.
   last = len(config.cutoffs)
   num_old = config.vocab_size - first
-  softmax, embedding = dict(params["softmax"]), dict(params["embedding"])
+  softmax = dict(params["softmax"])
+  embedding = dict(params["embedding"])
   shift = math.log(ODDS * num_old / count)
   softmax["bias"] = _with_means(softmax["bias"], first, count, shift=shift)
   if not config.tie_weights:
     name = f"kernel_{last}"
     softmax[name] = _with_means(softmax[name], 0, count)
-  # With equal widths, all clusters share one table.
-  name, row = (
-    ("table_0", first) if config.div_val == 1 else (f"table_{last}", 0)
-  )
+  if config.div_val == 1:  # All clusters share one table.
+    name = "table_0"
+    row = first
+  else:
+    name = f"table_{last}"
+    row = 0
   embedding[name] = _with_means(embedding[name], row, count)
   return {**params, "softmax": softmax, "embedding": embedding}
 
 
-def _with_means(rows, first: int, count: int, *, shift: float = 0.0):
+def _with_means(
+  rows: jax.Array, first: int, count: int, *, shift: float = 0.0
+) -> jax.Array:
   """Appends `count` times the mean of the rows from `first` on, shifted.
 
-  Not by an update of a slice: with jaxlib 0.10.2 on CPUs, that of a sharded
-  array also changes the last row of each shard.
+  The rows are concatenated, because with jaxlib 0.10.2 on CPUs an update of a
+  slice of a sharded array also changes the last row of each shard.
   """
   mean = jnp.mean(rows[first:], axis=0, keepdims=True) + shift
   return jnp.concatenate([rows, jnp.repeat(mean, count, axis=0)])

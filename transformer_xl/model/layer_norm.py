@@ -8,6 +8,9 @@ import jax.numpy as jnp
 
 from transformer_xl.config import schema
 
+# The input, the scale, and each row's mean and factor.
+Residuals = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+
 
 class LayerNorm(nn.Module):
   """Layer norm with statistics in float32."""
@@ -24,12 +27,16 @@ class LayerNorm(nn.Module):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _normalised(hidden, scale, offset, epsilon):
+def _normalised(
+  hidden: jax.Array, scale: jax.Array, offset: jax.Array, epsilon: float
+) -> jax.Array:
   return _forward(hidden, scale, offset, epsilon)[0]
 
 
-def _forward(hidden, scale, offset, epsilon):
-  """The result, and what the backward pass needs; no float32 of [B, T, D]."""
+def _forward(
+  hidden: jax.Array, scale: jax.Array, offset: jax.Array, epsilon: float
+) -> tuple[jax.Array, Residuals]:
+  """The result and the residuals, without a float32 copy of [B, T, D]."""
   wide = hidden.astype(jnp.float32)
   mean = jnp.mean(wide, axis=-1, keepdims=True)
   if hidden.dtype == jnp.float32:
@@ -44,7 +51,10 @@ def _forward(hidden, scale, offset, epsilon):
   return result.astype(hidden.dtype), (hidden, scale, mean, factor)
 
 
-def _backward(epsilon, residuals, gradient):
+def _backward(
+  epsilon: float, residuals: Residuals, gradient: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Gradients of the input, the scale and the offset."""
   del epsilon  # It is in the factor.
   hidden, scale, mean, factor = residuals
   normal = (hidden.astype(jnp.float32) - mean) * factor

@@ -1,11 +1,13 @@
 """Parameters of the layers: drawn in float32, cast to the compute type.
 
-Each function takes the Linen module that owns the parameter and is called
-from inside it. The order of the calls within a module decides which random
-numbers a parameter is drawn from.
+Each function takes the Linen module that owns the parameter, which has a
+`config`, and is called from inside it. The order of the calls within a module
+decides which random numbers a parameter is drawn from.
 """
 
-from typing import Any
+import operator
+import re
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -18,12 +20,49 @@ from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dense
 
 
+def placed_name(name: str, place: int) -> str:
+  """The name of a submodule of one place in the pattern of layers.
+
+  The first place has plain names, so that a model whose layers are all alike
+  has no others.
+  """
+  return f"{name}_{place}" if place else name
+
+
+def split_name(name: str) -> tuple[str, int]:
+  """The plain name and the place of a submodule; undoes `placed_name`."""
+  match = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
+  assert match is not None
+  return match[1], int(match[2] or 0)
+
+
+def num_places(layers: Mapping[str, shapes.PyTree]) -> int:
+  """Places in the pattern of the stacked parameters of all layers."""
+  return 1 + max(split_name(name)[1] for name in layers)
+
+
+def of_layer(
+  layers: Mapping[str, shapes.PyTree], index: int
+) -> dict[str, shapes.PyTree]:
+  """One layer's parameters, with plain names, from those of all layers.
+
+  `layers` are stacked, with the turns of the pattern in front.
+  """
+  turn, place = divmod(index, num_places(layers))
+  result = {}
+  for name, tree in layers.items():
+    plain, own_place = split_name(name)
+    if own_place == place:
+      result[plain] = jax.tree.map(operator.itemgetter(turn), tree)
+  return result
+
+
 def in_compute_type(
   params: shapes.PyTree, config: schema.ModelConfig
 ) -> shapes.PyTree:
   """Casts the matrices and tables, which the model would cast in every call."""
 
-  def cast(path, leaf):
+  def cast(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
     name = path[-1].key
     is_wide = name.endswith("bias") or name == "scale"  # Used in float32.
     return leaf if is_wide else leaf.astype(config.dtype)
@@ -31,7 +70,7 @@ def in_compute_type(
   return jax.tree.map_with_path(cast, params)
 
 
-def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:
+def kernel(module: nn.Module, name: str, shape: tuple[int, ...]) -> jax.Array:
   """A matrix of a shape, drawn from N(0, init_std)."""
   init = nn.initializers.normal(module.config.init_std)
   value = module.param(name, init, shape, jnp.float32)
@@ -39,13 +78,13 @@ def kernel(module: Any, name: str, shape: tuple[int, ...]) -> jax.Array:
 
 
 def matrix(
-  module: Any,
+  module: nn.Module,
   name: str,
   shape: tuple[int, ...],
   *,
   dropout_lanes: shapes.Lanes | None,
 ) -> jax.Array:
-  """A `kernel` of a shape, whose weights training may drop one by one.
+  """A matrix from N(0, init_std) whose single weights training may drop.
 
   Dropout follows the cast, so that no array of the matrix's size is float32.
   """
@@ -56,7 +95,7 @@ def matrix(
   return drop(weights, dropout_lanes=dropout_lanes)
 
 
-def vector(module: Any, name: str, size: int) -> jax.Array:
+def vector(module: nn.Module, name: str, size: int) -> jax.Array:
   """A bias [size] that starts from zeros."""
   value = module.param(name, nn.initializers.zeros, (size,), jnp.float32)
   return value.astype(module.config.dtype)
@@ -69,8 +108,9 @@ class Projections:
   use has a dropout mask of its own.
   """
 
-  def __init__(self, module: Any, *, dropout_lanes: shapes.Lanes | None):
-    self._module, self._dropout_lanes = module, dropout_lanes
+  def __init__(self, module: nn.Module, *, dropout_lanes: shapes.Lanes | None):
+    self._module = module
+    self._dropout_lanes = dropout_lanes
     self._kernels: dict[str, jax.Array] = {}
     config = module.config
     self._drop = dropout_lib.Dropout(
@@ -110,3 +150,20 @@ class Projections:
     if drops:
       projected = self._drop(projected, dropout_lanes=self._dropout_lanes)
     return projected.reshape(*rows.shape[:-1], config.num_heads, width)
+
+
+def project_output(
+  module: nn.Module,
+  values: shapes.Queries,
+  *,
+  dropout_lanes: shapes.Lanes | None,
+) -> shapes.Hidden:
+  """The weighted values of all heads as a term of the residual stream."""
+  config = module.config
+  width = config.num_heads * config.head_dim
+  weights = matrix(
+    module, "output", (width, config.model_dim), dropout_lanes=dropout_lanes
+  )
+  output = dense.times(values.reshape(*values.shape[:2], width), weights)
+  drop = dropout_lib.of_states(config)
+  return drop(output, dropout_lanes=dropout_lanes)

@@ -21,7 +21,7 @@ def with_room(
   *,
   capacity: float,
 ) -> shapes.Losses:
-  """`tail(hidden, local, inside)`, for fewer tokens if few are inside.
+  """Losses of a tail cluster, computed for fewer tokens if few are inside.
 
   `tail` computes the losses of any number of tokens from their states, their
   targets counted within the cluster, and whether those are inside; 0 otherwise.
@@ -41,7 +41,8 @@ def with_room(
   slots = rank[:, :, None] == jnp.arange(room)[None, None]
   slots &= inside[:, :, None]  # [G, tokens, room]
 
-  def some(hidden, local):
+  def some(hidden: jax.Array, local: jax.Array) -> jax.Array:
+    """Losses [G, tokens], computed in the slots that there is room for."""
     flat = hidden.reshape(groups, tokens, -1)
     picked = jnp.einsum(
       "gnr,gnd->grd",
@@ -57,14 +58,15 @@ def with_room(
     losses = tail_again(picked, local, jnp.any(slots, axis=1))
     return jnp.sum(jnp.where(slots, losses[:, None], 0.0), axis=2)
 
-  def every(*arrays):
+  def every(hidden: jax.Array, local: jax.Array) -> jax.Array:
+    """Losses [G, tokens], computed for all tokens."""
     by_lane = (groups, lanes // groups, segment_len)
     # A lane of each device at a time, twice: logits of all would not fit.
     losses = jax.lax.map(
       jax.checkpoint(lambda lane: tail(*lane)),
       tuple(
         jnp.moveaxis(array.reshape(*by_lane, *array.shape[2:]), 1, 0)
-        for array in (*arrays, inside)
+        for array in (hidden, local, inside)
       ),
     )
     return jnp.moveaxis(losses, 0, 1).reshape(groups, tokens)

@@ -1,39 +1,43 @@
 """Generation for a TPU slice: the loop that draws tokens, on one device."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import decoding
 from transformer_xl.text import sampling
 
 
-def lower(config: schema.ExperimentConfig, device: Any) -> Any:
-  """Lowers `--mode=generate` with its settings, for one device.
+def lower(
+  config: schema.ExperimentConfig, device: jax.Device
+) -> jax.stages.Lowered:
+  """Lowers the loop of `--mode=generate`, for one device.
 
-  The loop ends when the program says so, so its costs are those of one token
-  of each sample.
+  The compiler does not know how many tokens the loop will draw, so its costs
+  are those of one token of each sample.
   """
   generate = config.generate
-  reader = kinds.of(config.model).reader(
+  reader = reader_lib.Reader(
     config.model,
     mem_len=generate.mem_len,
     segment_len=generate.segment_len,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
-    max_step_len=1,
-    compressed_len=generate.compressed_len,
+    step_len=1,
   )
   alone = schema.MeshConfig(data=1, fsdp=1, tensor=1)
   mesh = mesh_lib.make_mesh(alone, devices=[device])
 
-  def prepared(params, keys):
-    """What the loop starts from, after a token."""
+  def prepared(
+    params: shapes.PyTree, keys: jax.Array
+  ) -> tuple[shapes.PyTree, ...]:
+    """The arguments that the loop starts from, after a token."""
     frozen = reader.freeze(params)
     state = reader.start(frozen, batch_size=1)
     hidden, state = reader.read(frozen, state, jnp.zeros((1, 1), jnp.int32))
@@ -43,14 +47,15 @@ def lower(config: schema.ExperimentConfig, device: Any) -> Any:
     return frozen, reader.head(frozen), drawing, keys, jnp.zeros((), jnp.int32)
 
   with jax.set_mesh(mesh):
-    shapes = jax.eval_shape(
+    abstract = jax.eval_shape(
       prepared,
-      kinds.abstract_params(config.model),
+      network.abstract_params(config.model),
       jax.eval_shape(
         functools.partial(decoding.sample_keys, 0, generate.num_samples)
       ),
     )
+    whole = mesh_lib.replicated(mesh)
     arguments = mesh_lib.placed(
-      shapes, jax.tree.map(lambda _: mesh_lib.replicated(mesh), shapes)
+      abstract, jax.tree.map(lambda _: whole, abstract)
     )
     return decoding.lower(*arguments, reader=reader, config=generate)

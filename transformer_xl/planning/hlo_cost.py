@@ -12,10 +12,12 @@ line states the shape of its result; operands are names.
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+
+from transformer_xl.config import mixer_fields
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*\{$")
 _INSTRUCTION = re.compile(
@@ -42,23 +44,28 @@ _WIDTHS = {"pred": 1, "s8": 1, "u8": 1} | {"f64": 8, "s64": 8, "u64": 8}
 _WIDTHS |= {"bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 _OPERATION = re.compile(r'op_name="([^"]*)"')
 # Parts of a model by what occurs in JAX's name of an operation; the first
-# that does. What is outside the layers and has no other part is the softmax.
+# that does. Places of a pattern are numbered from the second on, as in
+# attention_1. What is outside the layers and has no other part is the softmax.
+_MIXERS = [(name, rf"\b{name}(_\d+)?/") for name in mixer_fields.MIXERS]
 _PARTS = (
   ("optimizer", "/optimizer/"),
-  ("saved for the backward pass", "/jit(dynamic_update_index_in_dim)/"),
-  ("read of one layer from all", "/jit(dynamic_index_in_dim)/"),
-  ("norms", "_norm/"),
-  ("attention", "/attention/"),
-  ("feed-forward", "/feed_forward/"),
+  *_MIXERS,
+  ("saved for the backward pass", r"/jit\(dynamic_update_index_in_dim\)/"),
+  ("read of one layer from all", r"/jit\(dynamic_index_in_dim\)/"),
+  ("norms", r"_norm(_\d+)?/"),
+  ("feed-forward", r"/feed_forward(_\d+)?/"),
   ("embedding", "/embedding/"),
   ("softmax", "/head/"),
   ("softmax", "/tail_"),
-  ("other", "TransformerXL._read/"),
-  ("softmax", "TransformerXL."),
+  ("other", r"Network\._read/"),
+  ("softmax", r"Network\."),
 )
 _START = "AsyncCollectiveStart"
 COLLECTIVES = (
-  *("all-reduce", "all-gather", "reduce-scatter", "all-to-all"),
+  "all-reduce",
+  "all-gather",
+  "reduce-scatter",
+  "all-to-all",
   "collective-permute",
 )
 
@@ -88,7 +95,7 @@ class Cost:
         totals[name] = totals.get(name, 0.0) + times * value
 
   def by_part(self, *, steps: int = 1) -> dict[str, dict[str, float]]:
-    """Cycles of one of so many steps, forward and backward, most first."""
+    """Cycles of each part in one of `steps` steps, most first."""
     total: dict[str, dict[str, float]] = {}
     for (part, direction), cycles in self.part_cycles.items():
       passes = total.setdefault(part, {"forward": 0.0, "backward": 0.0})
@@ -131,7 +138,8 @@ _Computation = dict[str, _Instruction]  # Instructions by name, in order.
 def _parse(text: str) -> tuple[dict[str, _Computation], str]:
   """All computations by name, and the name of the entry computation."""
   computations: dict[str, _Computation] = {}
-  entry, current = "", {}
+  entry = ""
+  current: _Computation = {}
   for line in text.splitlines():
     if start := _COMPUTATION.match(line):
       current = computations.setdefault(start[1], {})
@@ -146,8 +154,11 @@ def _parse(text: str) -> tuple[dict[str, _Computation], str]:
 class _Walk:
   """Visits computations; each is costed once."""
 
-  def __init__(self, computations: dict[str, _Computation], branch):
-    self._computations, self._branch = computations, branch
+  def __init__(
+    self, computations: dict[str, _Computation], branch: Callable[..., Cost]
+  ):
+    self._computations = computations
+    self._branch = branch
     self._costs: dict[str, Cost] = {}
     # A collective that overlaps with products is listed in each of their
     # fusions; count it only where it starts.
@@ -162,8 +173,9 @@ class _Walk:
         self._add(total, instruction, name)
     return self._costs[name]
 
-  def _add(self, total, instruction, name) -> None:
-    text, operation = instruction.text, instruction.operation
+  def _add(self, total: Cost, instruction: _Instruction, name: str) -> None:
+    text = instruction.text
+    operation = instruction.operation
     cycles = _number(_CYCLES, text)
     if cycles:
       total.add(Cost(cycles, part_cycles={_part(text): cycles}))
@@ -188,7 +200,7 @@ class _Walk:
         called = dataclasses.replace(called, cycles=0.0, part_cycles={})
       total.add(called)
 
-  def _collective(self, instruction, name) -> Cost:
+  def _collective(self, instruction: _Instruction, name: str) -> Cost:
     computation = self._computations[name]
     channel = _number(_CHANNEL, instruction.text)
     if channel in self._started and not _starts(computation):
@@ -208,7 +220,7 @@ def _part(text: str) -> tuple[str, str]:
   """The part of the model that an instruction belongs to, and its pass."""
   match = _OPERATION.search(text)
   name = match[1] if match else ""
-  parts = (part for part, mark in _PARTS if mark in name)
+  parts = (part for part, mark in _PARTS if re.search(mark, name))
   direction = "backward" if "transpose(" in name else "forward"
   return next(parts, "other"), direction
 
@@ -270,13 +282,16 @@ def _convolution(text: str, *sides: list[int]) -> float:
   return count
 
 
-def _num_products(size: int, kernel: int, result: int, options) -> int:
+def _num_products(
+  size: int, kernel: int, result: int, options: Mapping[str, str]
+) -> int:
   """Pairs of a kernel and an output position that read an input element."""
-  stride, spread, gap = (
-    int(options.get(name, 1)) for name in ("stride", "lhs_dilate", "rhs_dilate")
-  )
+  stride = int(options.get("stride", 1))
+  spread = int(options.get("lhs_dilate", 1))
+  gap = int(options.get("rhs_dilate", 1))
   before = int(options.get("pad", "0_0").split("_")[0])
-  outputs, taps = np.arange(result) * stride, np.arange(kernel) * gap
+  outputs = np.arange(result) * stride
+  taps = np.arange(kernel) * gap
   positions, between = np.divmod(np.add.outer(outputs, taps) - before, spread)
   read = (between == 0) & (positions >= 0) & (positions < size)
   return int(np.count_nonzero(read))

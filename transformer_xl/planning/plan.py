@@ -8,7 +8,6 @@ the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 from absl import logging
@@ -20,9 +19,8 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import scorer
-from transformer_xl.model import flops
-from transformer_xl.model import kinds
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
 from transformer_xl.planning import generation
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import plan_log
@@ -31,7 +29,7 @@ from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
 
-Plan = dict[str, Any]
+Plan = plan_log.Plan
 
 
 def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
@@ -46,8 +44,8 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   devices = topology_lib.slice_devices(topology)
   mesh = programs.make_mesh(config, devices=devices)
   logging.info("%s", programs.describe_mesh(config, mesh))
-  groups = kinds.abstract_params(config.model).items()
-  parameters = {n: kinds.num_parameters(tree) for n, tree in groups}
+  groups = network.abstract_params(config.model).items()
+  parameters = {n: network.num_parameters(tree) for n, tree in groups}
   result = {
     "topology": topology,
     "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
@@ -72,7 +70,9 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   return result
 
 
-def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
+def train_plan(
+  config: schema.ExperimentConfig, devices: list[jax.Device]
+) -> Plan:
   """Plans the updates of training, with segments of the longest length.
 
   Padding is neither useful work nor a token that is read.
@@ -81,10 +81,10 @@ def train_plan(config: schema.ExperimentConfig, devices: list[Any]) -> Plan:
   length = round(segment_lengths.of(config).mean)
   count = config.updates_per_call
   lowered = lower_updates(config, count=count, devices=devices)
-  useful = 3 * flops.forward_flops_per_token(
+  useful = 3 * network.forward_flops_per_token(
     config.model,
     segment_len=length,
-    mem_len=train.mem_len + train.compressed_len,
+    mem_len=train.mem_len,
     context_len=train.context_len,
   )
   tokens = train.batch_size * train.gradient_segments * length
@@ -95,8 +95,8 @@ def lower_updates(
   config: schema.ExperimentConfig,
   *,
   count: int,
-  devices: list[Any] | None = None,
-) -> Any:
+  devices: list[jax.Device] | None = None,
+) -> jax.stages.Lowered:
   """Lowers `count` updates in one call, for this machine or given devices."""
   mesh = programs.make_mesh(config, devices=devices)
   with jax.set_mesh(mesh):
@@ -113,12 +113,13 @@ def lower_updates(
     return programs.update(config, mesh).lower(*state, segments)
 
 
-def held_bytes(compiled: Any) -> int:
+def held_bytes(compiled: jax.stages.Compiled) -> int:
   """Returns the bytes of arguments, results and temporaries on a device.
 
   Donated arguments become results in place.
   """
   memory = compiled.memory_analysis()
+  assert memory is not None
   return (
     memory.argument_size_in_bytes
     + memory.output_size_in_bytes
@@ -129,7 +130,7 @@ def held_bytes(compiled: Any) -> int:
 
 def eval_plan(
   config: schema.ExperimentConfig,
-  devices: list[Any],
+  devices: list[jax.Device],
   *,
   mesh: jax.sharding.Mesh | None = None,
 ) -> Plan:
@@ -142,11 +143,11 @@ def eval_plan(
     segments = segment.placed(
       mesh, count, evaluation, evaluation.segment_len, has_weights=True
     )
-    lowered = scorer.Scorer(config, mesh, mem_len=mem_len).lower(segments)
-  useful = flops.forward_flops_per_token(
+    lowered = evaluator.Evaluator(config, mesh, mem_len=mem_len).lower(segments)
+  useful = network.forward_flops_per_token(
     config.model,
     segment_len=evaluation.segment_len,
-    mem_len=mem_len + evaluation.compressed_len,
+    mem_len=mem_len,
     context_len=evaluation.context_len,
   )
   tokens = evaluation.batch_size * evaluation.segment_len
@@ -154,13 +155,15 @@ def eval_plan(
   return {**plan, "mem_len": mem_len, "mesh": dict(mesh.shape)}
 
 
-def _generation_plan(config: schema.ExperimentConfig, device: Any) -> Plan:
-  """Plans a token of each sample, on one device; times are per token."""
+def _generation_plan(
+  config: schema.ExperimentConfig, device: jax.Device
+) -> Plan:
+  """Plans one token of each sample, on one device; times are per token."""
   settings = config.generate
-  useful = flops.forward_flops_per_token(
+  useful = network.forward_flops_per_token(
     config.model,
     segment_len=1,
-    mem_len=settings.mem_len + settings.compressed_len,
+    mem_len=settings.mem_len,
   )
   lowered = generation.lower(config, device)
   tokens = settings.num_samples
@@ -168,7 +171,11 @@ def _generation_plan(config: schema.ExperimentConfig, device: Any) -> Plan:
   return {**plan, "mem_len": settings.mem_len, "num_samples": tokens}
 
 
-def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
+def _bytes_while_evaluating(
+  config: schema.ExperimentConfig,
+  devices: list[jax.Device],
+  evaluation: Plan,
+) -> int | None:
   """Bytes per chip during a validation, where the training state stays.
 
   None if training never validates, or if evaluation does not fit by itself.
@@ -177,16 +184,16 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
     return None
   mesh = programs.make_mesh(config, devices=devices)
   validation = programs.validation_config(config)
-  (mem_len,), slots = validation.eval.mem_len, validation.eval.compressed_len
-  planned = [evaluation["mem_len"], config.eval.compressed_len]
-  if [*planned, evaluation["mesh"]] != [mem_len, slots, dict(mesh.shape)]:
+  (mem_len,) = validation.eval.mem_len
+  planned = (evaluation["mem_len"], evaluation["mesh"])
+  if planned != (mem_len, dict(mesh.shape)):
     evaluation = eval_plan(validation, devices, mesh=mesh)
   held = evaluation.get("hbm_bytes_per_chip")
   if held is None:
     return None
   state, memory = programs.placed_state(config, mesh)
-  kind = scorer.memory_kind(validation, mesh, mem_len=mem_len)
-  if kind == "hidden":  # Evaluation has counted them.
+  if not evaluator.caches_keys(validation, mesh, mem_len=mem_len):
+    # Evaluation has counted the parameters.
     state = state._replace(params=None)
   sizes = [
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -195,7 +202,14 @@ def _bytes_while_evaluating(config, devices, evaluation: Plan) -> int | None:
   return held + sum(sizes) * hardware.CHIPS[devices[0].device_kind].devices
 
 
-def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
+def _plan(
+  lowered: jax.stages.Lowered,
+  devices: list[jax.Device],
+  *,
+  count: int,
+  tokens: int,
+  useful: float,
+) -> Plan:
   """Compiles a program and describes one step; bytes are per chip.
 
   A conditional counts as its cheapest branch, which is the expected one, and as
@@ -213,20 +227,25 @@ def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
     line = next(part for part in text.splitlines() if part.strip())
     return {"fits": False, "reason": line[:300]}
   seconds = time.perf_counter() - start
-  kind, text = devices[0].device_kind, compiled.as_text()
-  memory, held = compiled.memory_analysis(), held_bytes(compiled)
+  kind = devices[0].device_kind
+  program = compiled.as_text()
+  memory = compiled.memory_analysis()
+  assert program is not None
+  assert memory is not None
+  held = held_bytes(compiled)
   chip = hardware.CHIPS[kind]
   peak = hardware.PEAK_FLOPS[kind] / chip.devices
 
-  def cycles(cost):
+  def cycles(cost: hlo_cost.Cost) -> float:
     return (cost.cycles + cost.kernel_flops * chip.clock / peak) / count
 
-  cost = hlo_cost.program_cost(text, branch=min)
+  cost = hlo_cost.program_cost(program, branch=min)
   step_seconds = cycles(cost) / chip.clock
-  at_most = cycles(hlo_cost.program_cost(text, branch=max)) / chip.clock
+  at_most = cycles(hlo_cost.program_cost(program, branch=max)) / chip.clock
   traffic = cost.traffic() / count * chip.devices
   executed = (cost.flops + cost.kernel_flops) / count * len(devices)
-  num_chips, useful = len(devices) // chip.devices, useful * tokens
+  num_chips = len(devices) // chip.devices
+  useful_flops = useful * tokens
   return {
     "fits": held <= chip.hbm_bytes,
     "hbm_bytes_per_chip": held * chip.devices,
@@ -234,15 +253,15 @@ def _plan(lowered, devices, *, count, tokens, useful) -> Plan:
     "argument_bytes": memory.argument_size_in_bytes * chip.devices,
     "output_bytes": memory.output_size_in_bytes * chip.devices,
     "temp_bytes": memory.temp_size_in_bytes * chip.devices,
-    "flops_per_step": useful,
+    "flops_per_step": useful_flops,
     "executed_flops_per_step": executed,
-    "executed_over_useful": executed / useful,
+    "executed_over_useful": executed / useful_flops,
     "estimated_cycles": cycles(cost),
     "kernel_cycles": cost.kernel_flops * chip.clock / peak / count,
     "cycles_by_part": cost.by_part(steps=count),
     "estimated_step_seconds": step_seconds,
     "estimated_step_seconds_at_most": at_most,
-    "estimated_mfu": useful / (step_seconds * peak * len(devices)),
+    "estimated_mfu": useful_flops / (step_seconds * peak * len(devices)),
     "estimated_tokens_per_second_per_chip": tokens / step_seconds / num_chips,
     "collective_bytes": {
       name: size / count * chip.devices
@@ -263,17 +282,16 @@ def smaller(
   """
   # According to the plans in docs/tpu.md, recomputing attention halves the
   # memory of wt103_large at half the cost of recomputing everything.
-  can_remat = config.model.has_attention
-  remat: dict[str, Any] = {"model.remat": "full"} if can_remat else {}
-  is_full = not can_remat or config.model.remat == "full"
+  remat: dict[str, object] = {"model.remat": "full"}
   # The number of shards must divide the model's width, and a slice.
   num_shards = math.gcd(num_devices // num_slices, config.model.model_dim)
-  split: dict[str, Any] = {}
+  split: dict[str, object] = {}
   if num_shards > 1:
     split = {"mesh.data": -1, "mesh.fsdp": num_shards, "mesh.tensor": 1}
-  both: dict[str, Any] = {**remat, **split}
-  again = [] if is_full else [{"model.remat": "attention"}, remat]
-  tries: list[dict[str, Any]] = [*again, split, both]
+  both: dict[str, object] = {**remat, **split}
+  tries: list[dict[str, object]] = [split, both]
+  if config.model.remat != "full":
+    tries = [{"model.remat": "attention"}, remat, *tries]
   lanes = config.train.batch_size
   for factor in (2, 4, 8):
     steps = factor * config.train.accumulation_steps
@@ -294,13 +312,16 @@ def smaller(
       yield " ".join(flags), changed
 
 
-def _nearest(config, devices) -> Plan | None:
+def _nearest(
+  config: schema.ExperimentConfig, devices: list[jax.Device]
+) -> Plan | None:
   """The first smaller configuration that fits, with its plan, or None."""
-  sizes = {
-    "num_devices": len(devices),
-    "num_slices": mesh_lib.num_slices(devices),
-  }
-  for change, changed in smaller(config, **sizes):
+  tries = smaller(
+    config,
+    num_devices=len(devices),
+    num_slices=mesh_lib.num_slices(devices),
+  )
+  for change, changed in tries:
     logging.info("The configuration does not fit; trying %s.", change)
     plan = train_plan(changed, devices)
     if plan["fits"]:

@@ -1,15 +1,21 @@
-"""What a plan says, for people."""
+"""Log lines that describe a plan."""
 
 from typing import Any
 
 from absl import logging
 
+Plan = dict[str, Any]  # The content of `results/plan.json`, or of a part.
 
-def log(result: dict[str, Any]) -> None:
-  """Logs `results/plan.json` for people."""
-  names = ("topology", "num_chips", "num_parameters", "parameters")
-  values = (result[name] for name in names)
-  logging.info("%s, %d chips; %d parameters: %s", *values)
+
+def log(result: Plan) -> None:
+  """Logs the content of `results/plan.json`."""
+  logging.info(
+    "%s, %d chips; %d parameters: %s",
+    result["topology"],
+    result["num_chips"],
+    result["num_parameters"],
+    result["parameters"],
+  )
   for kind in ("train", "eval", "generate"):
     plan = result[kind]
     if "hbm_bytes_per_chip" not in plan:
@@ -40,14 +46,15 @@ def log(result: dict[str, Any]) -> None:
   if result["hours"]:
     logging.info(
       "All updates: %.3g hours, %.3g chip-hours, without collectives.",
-      *(result["hours"], result["chip_hours"]),
+      result["hours"],
+      result["chip_hours"],
     )
   if held := result["eval"]["hbm_bytes_while_evaluating"]:
     logging.info("Validation while training: %.2f GiB per chip", held / 2**30)
 
 
-def _table(plan: dict[str, Any]) -> str:
-  """What each part of the model takes, in millions of cycles."""
+def _table(plan: Plan) -> str:
+  """A table of millions of cycles for each part of the model."""
   lines = [f"{'':30}{'forward':>9}{'backward':>9}"]
   for part, cycles in plan["cycles_by_part"].items():
     both = (cycles[name] / 1e6 for name in ("forward", "backward"))

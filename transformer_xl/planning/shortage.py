@@ -1,4 +1,4 @@
-"""What to change when a device has run out of memory."""
+"""Advice for a device that has run out of memory."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def explain(
   """Describes an error of a device without memory.
 
   Returns:
-    What the device said, the memory that an update holds, and settings that
+    The device's message, the memory that an update holds, and settings that
     need less; None if the error has another cause.
   """
   text = " ".join(str(error).split())

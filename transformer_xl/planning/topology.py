@@ -2,7 +2,6 @@
 
 import os
 import re
-from typing import Any
 
 import jax
 from jax.experimental import topologies
@@ -25,7 +24,7 @@ def compile_only() -> None:
   jax.config.update("jax_platforms", "cpu")
 
 
-def slice_devices(topology: str) -> list[Any]:
+def slice_devices(topology: str) -> list[jax.Device]:
   """Returns the devices of a named slice, to compile for.
 
   `v5e:4x4x2slices` are two slices `v5e:4x4`.
@@ -34,11 +33,13 @@ def slice_devices(topology: str) -> list[Any]:
     UserError: libtpu is not installed or does not know the slice.
   """
   several = re.fullmatch(r"(.+)x(\d+)slices", topology)
-  name, options = topology, {}
+  name = topology
+  options = {}
   if several:
-    name, options = several[1], {"num_slices": int(several[2])}
+    name = several[1]
+    options = {"num_slices": int(several[2])}
   try:
-    found: list[Any] = topologies.get_topology_desc(
+    found: list[jax.Device] = topologies.get_topology_desc(
       platform="tpu", topology_name=name, **options
     ).devices
   except Exception as error:  # JAX passes on any error of libtpu.

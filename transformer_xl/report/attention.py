@@ -5,7 +5,6 @@ distance.
 """
 
 import base64
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ import numpy as np
 
 from transformer_xl import shapes
 from transformer_xl.evaluation import attention_use
+from transformer_xl.workdir import metrics_log
 
 NUM_KEYS = 16  # That are kept for each head and query.
 MOST_BYTES = 1_800_000  # Packed arrays, before base64 adds a third.
@@ -45,15 +45,17 @@ def summary(
   weights = reading.weights[:, 0]  # [N, H, T, K]
   num_queries, num_keys = weights.shape[-2:]
   mem_len = num_keys - num_queries
-  query, key = jnp.arange(num_queries)[:, None], jnp.arange(num_keys)[None]
+  query = jnp.arange(num_queries)[:, None]
+  key = jnp.arange(num_keys)[None]
   distances = jnp.maximum(mem_len + query - key, 0)  # Masked keys get 0.
   largest = jnp.argsort(-weights, axis=-1)[..., :NUM_KEYS]
 
-  def kept(values):
+  def kept(values: jax.Array) -> jax.Array:
     values = jnp.broadcast_to(values, weights.shape)
     return jnp.take_along_axis(values, largest, axis=-1)
 
-  def centred(term):  # A constant on the scores of a query changes nothing.
+  def centred(term: jax.Array) -> jax.Array:
+    # A constant on the scores of a query changes nothing.
     mean = jnp.mean(term, axis=-1, keepdims=True, where=weights > 0)
     return term - mean
 
@@ -70,7 +72,7 @@ def summary(
   return Attention(*map(jnp.moveaxis, found, axes, [0] * len(axes)))
 
 
-def packed(attention: Attention, starts: tuple[int, ...]) -> dict[str, Any]:
+def packed(attention: Attention, starts: tuple[int, ...]) -> metrics_log.Json:
   """The newest queries, as many as fit, as JSON with arrays in base64.
 
   Weights, shares and the profile are 255 times their square roots; terms are
@@ -110,9 +112,9 @@ def packed(attention: Attention, starts: tuple[int, ...]) -> dict[str, Any]:
 _TYPES = ("u1", "<u2", "i1", "u1", "u1")  # Fields of `Attention`.
 
 
-def _roots(values):
+def _roots(values: np.ndarray) -> np.ndarray:
   return 255 * np.sqrt(np.clip(values, 0, 1))
 
 
-def _base64(values, kind) -> str:
+def _base64(values: np.ndarray, kind: str) -> str:
   return base64.b64encode(np.rint(values).astype(kind).tobytes()).decode()

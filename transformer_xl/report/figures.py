@@ -5,8 +5,8 @@ is chosen, so that a finger on a figure scrolls the page.
 """
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import jaxtyping as jt
 import numpy as np
@@ -14,16 +14,29 @@ from bokeh import embed
 from bokeh import models
 from bokeh import plotting
 
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_history
 
+# A `plotting.figure`. Bokeh's types do not admit the arguments that it takes.
+Figure = Any
+Style = dict[str, Any]  # Properties of what is drawn.
+Scale = Literal["auto", "linear", "log"]
+
 COLOURS = (
-  *("#3b82c4", "#e07b39", "#3f9f6b", "#b561b8", "#c9a227", "#d1495b"),
-  *("#4fb3bf", "#8d7b68"),
+  "#3b82c4",
+  "#e07b39",
+  "#3f9f6b",
+  "#b561b8",
+  "#c9a227",
+  "#d1495b",
+  "#4fb3bf",
+  "#8d7b68",
 )
 MOST_POINTS = 2000  # Per curve; a quarter of them if there are several runs.
-_GREY, _RED = "#878d96", "#d1495b"
+_GREY = "#878d96"
+_RED = "#d1495b"
 # Title, unit, field of a training line, and the scale.
-_CURVES = (
+_CURVES: tuple[tuple[str, str, str, Scale], ...] = (
   ("Loss", "nats per token", "loss", "linear"),
   ("Learning rate", "", "learning_rate", "linear"),
   ("Gradient norm", "global L2 norm", "gradient_norm", "log"),
@@ -50,8 +63,8 @@ def thinned(
   return x[index], y[index]
 
 
-def training(runs: Sequence[run_history.History]) -> list[Any]:
-  """Curves of the log by step, those of all runs in each figure."""
+def training(runs: Sequence[run_history.History]) -> list[Figure]:
+  """Curves of the log by step; each figure has the curves of all runs."""
   figures = []
   for title, unit, field, scale in _CURVES:
     figure = _figure(title, unit, "step", y_axis_type=scale)
@@ -62,11 +75,18 @@ def training(runs: Sequence[run_history.History]) -> list[Any]:
   return figures
 
 
-def _draw_run(figure, run, field, colour, *, is_alone) -> None:
+def _draw_run(
+  figure: Figure,
+  run: run_history.History,
+  field: str,
+  colour: str,
+  *,
+  is_alone: bool,
+) -> None:
   """The curve of one run, its validation, and where it was interrupted."""
   most = MOST_POINTS if is_alone else MOST_POINTS // 4
 
-  def legend(label: str) -> dict[str, Any]:
+  def legend(label: str) -> Style:
     return {"legend_label": label} if field == "loss" else {}
 
   x, y = thinned(*run.training(field), most=most)
@@ -88,7 +108,9 @@ def _draw_run(figure, run, field, colour, *, is_alone) -> None:
       figure.vspan(x=steps, line_width=1.3, **style)
 
 
-def loss_by_memory(runs: Sequence[run_history.History]) -> list[Any]:
+def loss_by_memory(
+  runs: Sequence[run_history.History],
+) -> list[Figure]:
   """Loss at each memory length that was evaluated; no figure without any."""
   curves = [
     (label if len(runs) == 1 else f"{run.name}: {label}", curve)
@@ -99,30 +121,31 @@ def loss_by_memory(runs: Sequence[run_history.History]) -> list[Any]:
     return []
   figure = _figure("Loss by memory length", "nats per token", "memory (tokens)")
   for (label, curve), colour in zip(curves, _colours(curves), strict=True):
-    options: Any = {"color": colour, "legend_label": label}
+    options: Style = {"color": colour, "legend_label": label}
     figure.line(*curve, line_width=1.6, **options)
     figure.scatter(*curve, size=7, **options)
   return [figure]
 
 
-def effective_context(result: dict[str, Any]) -> list[Any]:
-  """Perplexity and gains by context, of the content of `recl.json`."""
-  contexts, rows = result["contexts"], result["models"]
+def effective_context(result: metrics_log.Json) -> list[Figure]:
+  """Draws perplexity and gains by context from the content of `recl.json`."""
+  contexts = result["contexts"]
+  rows = result["models"]
   perplexity = _figure("Perplexity by context", "", "context (tokens)")
   gains = _figure(
     "Gain from a longer context", "%, hardest tokens", "context (tokens)"
   )
   hardest = min(result["recl"], key=lambda entry: entry["fraction"])
   for index, (row, colour) in enumerate(zip(rows, _colours(rows), strict=True)):
-    options: Any = {"color": colour, "legend_label": row["name"]}
+    options: Style = {"color": colour, "legend_label": row["name"]}
     perplexity.line(contexts, row["perplexity"], line_width=1.6, **options)
     percent = [100 * gain for gain in hardest["relative_gains"][index]]
     gains.line(contexts[:-1], percent, line_width=1.6, **options)
   return [perplexity, gains]
 
 
-def attention(result: dict[str, Any]) -> list[Any]:
-  """Distances of the heads and shares of memory, of `attention.json`."""
+def attention(result: metrics_log.Json) -> list[Figure]:
+  """Draws distances of heads and shares of memory from `attention.json`."""
   reach = result["mean_distance"]  # [N, H]
   points = [
     (layer, distance)
@@ -141,7 +164,9 @@ def attention(result: dict[str, Any]) -> list[Any]:
   return [distances, memory]
 
 
-def items(figures: Sequence[Any]) -> list[Any]:
+def items(
+  figures: Sequence[Figure],
+) -> list[Mapping[str, object]]:
   """Figures as JSON, for `Bokeh.embed.embed_item`."""
   for figure in figures:
     hover = figure.select_one(models.HoverTool)
@@ -164,8 +189,11 @@ def items(figures: Sequence[Any]) -> list[Any]:
   return [embed.json_item(figure) for figure in figures]
 
 
-def _figure(title: str, unit: str, x_label: str, **options: Any) -> Any:
-  figure = plotting.figure(
+def _figure(
+  title: str, unit: str, x_label: str, *, y_axis_type: Scale = "auto"
+) -> Figure:
+  """An empty figure in the style of the page."""
+  figure: Figure = plotting.figure(
     title=f"{title} ({unit})" if unit else title,
     height=270,
     sizing_mode="stretch_width",
@@ -178,18 +206,19 @@ def _figure(title: str, unit: str, x_label: str, **options: Any) -> Any:
     outline_line_color=None,
     min_border_right=12,
     output_backend="canvas",
-    **options,
+    y_axis_type=y_axis_type,
   )
-  figure.toolbar.logo, figure.toolbar.autohide = None, True
-  heading: Any = figure.title
-  heading.update(text_color=_GREY, text_font_size="13px")
+  figure.toolbar.logo = None
+  figure.toolbar.autohide = True
+  figure.title.update(text_color=_GREY, text_font_size="13px")
   figure.xaxis.axis_label = x_label
   figure.add_tools(
     models.HoverTool(
       tooltips=[("", "@x{0,0}: @y{%.4g}")], formatters={"@y": "printf"}
     )
   )
-  figure.grid.grid_line_color, figure.grid.grid_line_alpha = _GREY, 0.2
+  figure.grid.grid_line_color = _GREY
+  figure.grid.grid_line_alpha = 0.2
   for axis in figure.axis:
     axis.update(
       axis_label_text_color=_GREY,
@@ -203,5 +232,5 @@ def _figure(title: str, unit: str, x_label: str, **options: Any) -> Any:
   return figure
 
 
-def _colours(items: Sequence[Any]) -> list[str]:
+def _colours(items: Sequence[object]) -> list[str]:
   return [COLOURS[index % len(COLOURS)] for index in range(len(items))]

@@ -6,7 +6,6 @@ Shapes: T tokens of a segment, A alternatives, S predicted tokens of the text.
 import dataclasses
 import functools
 import os
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -20,13 +19,15 @@ from transformer_xl import storage
 from transformer_xl.config import attention_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import sums
+from transformer_xl.evaluation import evaluator
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.report import attention as attention_lib
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
@@ -35,7 +36,7 @@ NUM_ALTERNATIVES = 8
 
 
 class Segment(NamedTuple):
-  """What a page shows of the tokens that a segment predicts."""
+  """The tokens that a segment predicts, as a page shows them."""
 
   nll: jt.Float[shapes.Array, "T"]
   top_log_probs: jt.Float[shapes.Array, "T A"]
@@ -43,7 +44,7 @@ class Segment(NamedTuple):
   attention: attention_lib.Attention
 
 
-def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Reads the start of `eval.split`; returns what the page embeds as JSON.
 
   The model reads as in evaluation, from an empty memory, with the longest
@@ -53,7 +54,8 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     UserError: the data or the checkpoint are missing, or do not fit.
   """
   attention_rules.require(config.model, "showing a text with its attention")
-  data_dir, split = config.data.dataset_dir, config.eval.split
+  data_dir = config.data.dataset_dir
+  split = config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
   vocabulary = run_vocabulary.load(workdir)
   folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
@@ -75,19 +77,21 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     mem_len = min(mem_len, len(tokens) - 1)
     num_keys = min(num_keys, len(tokens) - 1)
   bins = tuple(attention_lib.bins(num_keys - 1))
-  mesh, params, step = trained_model.load(config, workdir)
-  with jax.set_mesh(mesh):
-    found = _read_text(params, mesh, file, config, mem_len, segment_len, bins)
+  model = trained_model.load(config, workdir)
+  with jax.set_mesh(model.mesh):
+    found = _read_text(
+      model.params, model.mesh, file, config, mem_len, segment_len, bins
+    )
   if not np.isfinite(found.nll).all():
     raise errors.UserError(
-      f"the model of checkpoint {step} has diverged, and its losses are no "
-      "numbers; name an older one: --config.eval.checkpoint=STEP."
+      f"the model of checkpoint {model.step} has diverged, and its losses are "
+      "no numbers; name an older one: --config.eval.checkpoint=STEP."
     )
   return {
     "dataset": config.data.name,
     "split": split,
     "unit": vocabulary.unit,
-    "checkpoint_step": step,
+    "checkpoint_step": model.step,
     "mem_len": mem_len,
     "segment_len": segment_len,
     "num_tokens": len(found.nll),
@@ -100,10 +104,17 @@ def read(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
 
 
 def _read_text(
-  params, mesh, file, config, mem_len, segment_len, bins
+  params: shapes.PyTree,
+  mesh: jax.sharding.Mesh,
+  file: token_file.TokenFile,
+  config: schema.ExperimentConfig,
+  mem_len: int,
+  segment_len: int,
+  bins: tuple[int, ...],
 ) -> Segment:
-  """A text [S + 1], its segments joined; T is S."""
-  model, count = sums.make_model(config), len(file.tokens) - 1
+  """Reads a text [S + 1] and joins its segments to one, in which T is S."""
+  model = evaluator.make_network(config, inspects=True)
+  count = len(file.tokens) - 1
   call = jax.jit(
     functools.partial(
       _read_segment,
@@ -113,7 +124,9 @@ def _read_text(
     ),
     out_shardings=mesh_lib.replicated(mesh),  # The first process writes all.
   )
-  memory = kinds.empty_memory(config.model, batch_size=1, mem_len=mem_len)
+  memory = network.empty_state(
+    config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
+  )
   parts = []
   for segment in attention_use.segments(file, config, segment_len):
     memory, part = call(params, memory, segment)
@@ -121,11 +134,19 @@ def _read_text(
   return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
 
 
-def _read_segment(params, memory, segment, *, model, bins, num_alternatives):
+def _read_segment(
+  params: shapes.PyTree,
+  memory: network.State,
+  segment: segment_lib.Segment[jax.Array],
+  *,
+  model: network.Network,
+  bins: tuple[int, ...],
+  num_alternatives: int,
+) -> tuple[network.State, Segment]:
   """Reads a segment; returns the next memory, and what a page shows."""
   found = attention_use.read_segment(params, memory, segment, model=model)
   bound = model.bind({"params": params})
-  # The same again; XLA computes it once.
+  # A second pass through the same layers; XLA computes them once.
   hidden, _ = bound(segment.inputs, memory, segment.resets)
   best = adaptive_softmax.top_k(hidden, bound.head(), num_alternatives)
   log_probs, top = (array[0] for array in best)
@@ -133,7 +154,9 @@ def _read_segment(params, memory, segment, *, model, bins, num_alternatives):
   return found.memory, Segment(found.nll[0], log_probs, top, summary)
 
 
-def _alternatives(vocabulary, found: Segment) -> dict[str, Any]:
+def _alternatives(
+  vocabulary: vocabulary_lib.Vocabulary, found: Segment
+) -> metrics_log.Json:
   used = np.unique(found.top_tokens)
   return {
     "symbols": {int(token): piece(vocabulary, token) for token in used},

@@ -9,10 +9,8 @@ import importlib.resources
 import os
 import secrets
 import shlex
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import jax
 import jinja2
@@ -31,6 +29,7 @@ from transformer_xl.workdir import goodput
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_history
 
+T = TypeVar("T")
 FILE = "report.html"
 # Without its widgets, tables and mathematics.
 _BOKEH = resources.Resources(mode="inline", components=["bokeh"])
@@ -46,8 +45,13 @@ _COLOURS = dict(
 )
 # What the summary says of the text.
 _ABOUT_TEXT = (
-  *("dataset", "split", "checkpoint_step", "mem_len", "segment_len"),
-  *("num_tokens", "mean_nll"),
+  "dataset",
+  "split",
+  "checkpoint_step",
+  "mem_len",
+  "segment_len",
+  "num_tokens",
+  "mean_nll",
 )
 # Where a section is empty: a sentence, and flags that make its input.
 _MISSING = {
@@ -78,7 +82,7 @@ class Missing(NamedTuple):
   command: str
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Writes the page; returns the content of `results/report.json`.
 
   Only the first process writes. No checkpoint is changed.
@@ -103,7 +107,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     storage.write_bytes(path, content)
     logging.info(
       "Wrote %s, %.1f MB: open it in a browser.",
-      *(os.path.join(workdir, FILE), len(content) / 1e6),
+      os.path.join(workdir, FILE),
+      len(content) / 1e6,
     )
   result = {
     "made_by": plotting.made_by(),
@@ -130,7 +135,7 @@ def _missing(name: str, workdir: str) -> Missing:
 
 def _page(
   runs: Sequence[run_history.History],
-  text: dict[str, Any] | None,
+  text: metrics_log.Json | None,
   missing: dict[str, Missing],
 ) -> tuple[str, list[str]]:
   """The page, and the parts that are on it."""
@@ -141,12 +146,16 @@ def _page(
     "recl": _of_result("recl", main, figures.effective_context) or [],
     "attention": _of_result("attention", main, figures.attention) or [],
   }
-  cards, sample = tables.cards(runs), _of_result("generate", main, _sample)
+  cards = tables.cards(runs)
+  sample = _of_result("generate", main, _sample)
   times = tables.times(runs)
   parts = {
-    **{"training": drawn["training"], "time": times},
-    **{"cards": cards.rows, "text": text},
-    **{"recl": drawn["recl"], "attention": drawn["attention"]},
+    "training": drawn["training"],
+    "time": times,
+    "cards": cards.rows,
+    "text": text,
+    "recl": drawn["recl"],
+    "attention": drawn["attention"],
     "sample": sample,
   }
   items = {group: figures.items(made) for group, made in drawn.items()}
@@ -173,9 +182,9 @@ def _page(
 
 
 def _of_result(
-  name: str, run: run_history.History, make: Callable[[dict[str, Any]], Any]
-) -> Any:
-  """What is made of `results/<name>.json`; None if it is missing or damaged."""
+  name: str, run: run_history.History, make: Callable[[metrics_log.Json], T]
+) -> T | None:
+  """Calls `make` with `results/<name>.json`; None without it, or if damaged."""
   result = run_history.result(run.workdir, name)
   try:
     return make(result) if result else None
@@ -184,7 +193,7 @@ def _of_result(
     return None
 
 
-def _sample(result: dict[str, Any]) -> dict[str, Any]:
+def _sample(result: metrics_log.Json) -> metrics_log.Json:
   """The prompt, the texts that continue it, and how they were drawn."""
   texts = [str(drawn["text"]) for drawn in result["samples"][:MOST_SAMPLES]]
   longer = {"prompt", "text", "samples", "num_tokens"}
@@ -205,7 +214,11 @@ def _template() -> jinja2.Template:
   environment = jinja2.Environment(autoescape=True, trim_blocks=True)
   # Bokeh reads its objects in their order.
   environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-  source = (folder / "page.html").read_text("utf-8")
-  template = environment.from_string(source)
-  template.globals["source"] = lambda name: (folder / name).read_text("utf-8")
+  page = (folder / "page.html").read_text("utf-8")
+  template = environment.from_string(page)
+
+  def source(name: str) -> str:
+    return (folder / name).read_text("utf-8")
+
+  template.globals["source"] = source
   return template

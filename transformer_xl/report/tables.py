@@ -3,27 +3,34 @@
 import itertools
 import json
 from collections.abc import Sequence
-from typing import Any
 from typing import NamedTuple
 
 from transformer_xl.config import fields
 from transformer_xl.config import schema
 from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.workdir import goodput
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_history
 
 MOST_CARDS = 200  # The newest of a run.
 # The first columns of the cards; the others follow as the cards have them.
 _FIRST = (
-  *("run", "split", "mem_len", "nll", "perplexity", "bits_per_character"),
-  *("checkpoint_step", "segment_len", "num_tokens"),
+  "run",
+  "split",
+  "mem_len",
+  "nll",
+  "perplexity",
+  "bits_per_character",
+  "checkpoint_step",
+  "segment_len",
+  "num_tokens",
 )
 
 _HASH = "dataset_sha256"  # Its first digits tell texts apart.
 
 
 class Table(NamedTuple):
-  """Cells are text."""
+  """A table whose cells are text."""
 
   columns: list[str]
   rows: list[list[str]]
@@ -47,7 +54,8 @@ def cards(runs: Sequence[run_history.History]) -> Table:
     for card in reversed(run.cards[-MOST_CARDS:])
   ]
   names = dict.fromkeys(name for card in found for name in (*_FIRST, *card))
-  columns, shared = [], {}
+  columns = []
+  shared = {}
   for name in names:
     values = [text(card.get(name)) for card in found]
     if not any(values):
@@ -118,7 +126,7 @@ def differences(runs: Sequence[run_history.History]) -> Table:
   )
 
 
-def effective_lengths(result: dict[str, Any]) -> Table:
+def effective_lengths(result: metrics_log.Json) -> Table:
   """The lengths that `recl.json` states, by share of the hardest tokens."""
   rows = []
   for index, model in enumerate(result["models"]):
@@ -132,8 +140,10 @@ def effective_lengths(result: dict[str, Any]) -> Table:
 
 
 def facts(run: run_history.History) -> list[tuple[str, str]]:
-  """What matters most about a run, as far as it is known."""
-  settings, loss, valid = run.settings, run.training("loss"), run.validation()
+  """Names and values of what matters most about a run, as far as known."""
+  settings = run.settings
+  loss = run.training("loss")
+  valid = run.validation()
   found = [("Data", text(settings.get("config.data.name")))]
   if len(loss.x):
     total = text(settings.get("config.train.num_steps"))
@@ -171,9 +181,11 @@ def configuration(run: run_history.History) -> dict[str, list[Setting]]:
   for path, value in run.settings.items():
     group, _, name = path.removeprefix("config.").rpartition(".")
     declared = schema.FIELDS.get(path.removeprefix("config."))
-    default, remark = "", ""
+    default = ""
+    remark = ""
     if declared is not None:
-      remark, standard = declared.remark, declared.default
+      remark = declared.remark
+      standard = declared.default
       if isinstance(standard, fields.SameAs):
         standard = run.settings.get(f"config.{group}.{standard.leader}")
       if literal(standard) != literal(value):
@@ -199,7 +211,7 @@ def provenance(run: run_history.History) -> dict[str, str]:
   return rows
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
   """A number or word for people; empty for none."""
   if isinstance(value, float):
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
@@ -223,7 +235,7 @@ def duration(seconds: float) -> str:
   return " ".join(f"{count} {unit}" for count, unit in parts if count)
 
 
-def literal(value: Any) -> str:
+def literal(value: object) -> str:
   """A value as a flag takes it; empty for none."""
   if value is None:
     return ""

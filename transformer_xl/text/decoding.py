@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Iterator
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -22,7 +21,7 @@ import numpy as np
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import language_model
 from transformer_xl.text import sampling
 
@@ -37,8 +36,14 @@ class Samples(NamedTuple):
 
 # Compiled once for each shape, whichever prompts are continued.
 @functools.partial(jax.jit, static_argnames="reader", donate_argnames="state")
-def _read_part(reader, frozen, state, tokens, count):
-  return reader.read_part(frozen, state, tokens, count)
+def _read_part(
+  reader: reader_lib.Reader,
+  frozen: shapes.PyTree,
+  state: reader_lib.State,
+  tokens: shapes.Tokens,
+  count: jt.Int[shapes.Array, ""],
+) -> tuple[shapes.Hidden, reader_lib.State]:
+  return reader.read(frozen, state, tokens, count=count)
 
 
 _begin = jax.jit(sampling.begin, static_argnames="num_samples")
@@ -51,7 +56,7 @@ _decode = jax.jit(
 
 def read_prompt(
   model: language_model.LanguageModel, prompt: np.ndarray
-) -> tuple[kinds.State, jt.Float[shapes.Array, "1 1 D"]]:
+) -> tuple[reader_lib.State, jt.Float[shapes.Array, "1 1 D"]]:
   """Reads a prompt [P], P > 0; returns the state and last hidden state."""
   segment_len = model.reader.segment_len
   state = model.start(1)
@@ -101,19 +106,33 @@ def stream(
     vocab_size=model.vocabulary.size,
   )
   drawing = _begin(state, hidden, recent, num_samples=len(keys))
-  call = functools.partial(
-    _decode, frozen, reader.head(frozen), keys=keys, stop=stop, reader=reader
-  )
-  call = functools.partial(call, config=_only_drawing(config))
+  head = reader.head(frozen)
+  drawing_config = _only_drawing(config)
+
+  def draw(
+    drawing: sampling.Drawing, limit: np.int32
+  ) -> tuple[sampling.Drawing, jt.Int[shapes.Array, "S C"]]:
+    return _decode(
+      frozen,
+      head,
+      drawing,
+      keys=keys,
+      limit=limit,
+      reader=reader,
+      config=drawing_config,
+      stop=stop,
+    )
+
   # Draws nothing, but is compiled if it was not.
-  drawing, _ = jax.block_until_ready(call(drawing, limit=np.int32(0)))
-  start, drawn = time.perf_counter(), np.zeros((len(keys), 0), prompt.dtype)
+  drawing, _ = jax.block_until_ready(draw(drawing, np.int32(0)))
+  start = time.perf_counter()
+  drawn = np.zeros((len(keys), 0), prompt.dtype)
   samples = Samples(list(drawn), [False] * len(keys), 0.0)
   yield samples
   while drawn.shape[1] < config.num_tokens and not all(samples.stopped):
     missing = config.num_tokens - drawn.shape[1]
     limit = np.int32(min(config.tokens_per_call, missing))
-    drawing, tokens = call(drawing, limit=limit)
+    drawing, tokens = draw(drawing, limit)
     drawn = np.concatenate([drawn, np.asarray(tokens)[:, :limit]], axis=1)
     lengths, done = jax.device_get((drawing.length, drawing.done))
     seconds = time.perf_counter() - start
@@ -122,16 +141,21 @@ def stream(
     yield samples
 
 
-def lower(*arrays: Any, reader: kinds.Reader, config: Any) -> Any:
+def lower(
+  *arrays: shapes.PyTree,
+  reader: reader_lib.Reader,
+  config: schema.GenerateConfig,
+) -> jax.stages.Lowered:
   """Lowers the compiled loop of `stream` for abstract arguments.
 
   Args:
-    *arrays: those of `sampling.decode`, in order, as shapes.
-    reader: of single tokens.
-    config: `schema.GenerateConfig`.
+    *arrays: the shapes of the arrays that `sampling.decode` takes, in order.
+    reader: reads single tokens.
+    config: states how tokens are drawn.
   """
-  options: Any = {"reader": reader, "config": _only_drawing(config)}
-  return _decode.lower(*arrays, stop=(), **options)
+  return _decode.lower(
+    *arrays, reader=reader, config=_only_drawing(config), stop=()
+  )
 
 
 def sample_keys(seed: int, num_samples: int) -> jax.Array:
@@ -142,12 +166,21 @@ def sample_keys(seed: int, num_samples: int) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("reader", "k"))
-def _top_k(frozen, hidden, *, reader, k):
+def _top_k(
+  frozen: shapes.PyTree,
+  hidden: shapes.Hidden,
+  *,
+  reader: reader_lib.Reader,
+  k: int,
+) -> tuple[jt.Float[shapes.Array, "B T k"], jt.Int[shapes.Array, "B T k"]]:
   return adaptive_softmax.top_k(hidden, reader.head(frozen), k)
 
 
 def _only_drawing(config: schema.GenerateConfig) -> schema.GenerateConfig:
-  """Makes settings equal that differ only in what is not compiled."""
+  """Resets the settings on which the compiled loop does not depend.
+
+  Configurations that differ only in these settings share a compiled loop.
+  """
   return dataclasses.replace(
     config,
     prompt="",
@@ -157,5 +190,4 @@ def _only_drawing(config: schema.GenerateConfig) -> schema.GenerateConfig:
     num_samples=1,
     segment_len=1,
     mem_len=0,
-    compressed_len=0,
   )

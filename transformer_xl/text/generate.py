@@ -1,8 +1,6 @@
 """Continues a text; `--mode=generate` prints it while it is drawn."""
 
-import functools
 from collections.abc import Iterator
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -15,6 +13,8 @@ from transformer_xl.text import decoding
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 from transformer_xl.workdir import metrics_log
+
+_OVERLAP = 8  # Tokens of the prompt that are decoded before the first piece.
 
 
 class Sample(NamedTuple):
@@ -53,7 +53,7 @@ def next_tokens(
   """
   if k < 1:
     raise errors.UserError(f"k={k} must be at least 1.")
-  prompt = _encode_prompt(model, text)
+  prompt = _encode_prompt(model.vocabulary, text)
   return decoding.likeliest(model, prompt, min(k, model.vocabulary.size))
 
 
@@ -63,18 +63,18 @@ def generate(
   options: schema.GenerateConfig,
   *,
   seed: int,
-) -> Iterator[tuple[str, Generation]]:
-  """Continues a text as `options` say, but for their prompt.
+) -> Iterator[tuple[str, Generation | None]]:
+  """Continues a text as `options` say, whose prompt is not used.
 
   Returns:
-    An iterator over what the first sample gained and all that there is so far;
-    the first comes, without text, when everything is compiled.
+    An iterator over what the first sample gained; the first comes, without
+    text, when everything is compiled, and the last with all samples.
 
   Raises:
     UserError: the text is empty, or it or the stop text is not in the
       vocabulary.
   """
-  prompt = _encode_prompt(model, text)
+  prompt = _encode_prompt(model.vocabulary, text)
   parts = decoding.stream(
     model,
     prompt,
@@ -82,30 +82,50 @@ def generate(
     keys=decoding.sample_keys(seed, options.num_samples),
     stop=stop_tokens(model.vocabulary, options.stop),
   )
-  show = functools.partial(continuation, model.vocabulary, prompt)
-  return _texts(text, parts, show)
+  return _pieces(text, prompt, parts, model.vocabulary)
 
 
-def _texts(prompt, parts, show) -> Iterator[tuple[str, Generation]]:
+def _pieces(
+  text: str,
+  prompt: np.ndarray,
+  parts: Iterator[decoding.Samples],
+  vocabulary: vocabulary_lib.Vocabulary,
+) -> Iterator[tuple[str, Generation | None]]:
+  """Decodes what is new of the first sample after each call.
+
+  What a token adds can depend on the one before it, as the space between words
+  and the bytes of a character do. So what the last piece was made of is decoded
+  again, and nothing older.
+  """
+  ids = prompt
+  known = max(len(prompt) - _OVERLAP, 0)  # Where the last piece begins.
+  read = len(prompt)  # Where the next one begins.
   shown = ""
-
-  def generation(samples, *, is_last):
-    texts = [show(tokens, is_last=is_last) for tokens in samples.tokens]
-    rows = zip(texts, samples.tokens, samples.stopped, strict=True)
-    count = sum(map(len, samples.tokens))
-    speed = count / max(samples.seconds, 1e-9)
-    return Generation(prompt, [Sample(*row) for row in rows], speed)
-
   for samples in parts:
-    now = generation(samples, is_last=False)
-    yield now.text[len(shown) :], now
-    shown = now.text
-  last = generation(samples, is_last=True)
-  yield last.text[len(shown) :], last
+    ids = np.concatenate([prompt, samples.tokens[0]])
+    piece = continuation(vocabulary, ids[known:read], ids[read:], is_last=True)
+    if piece.endswith("\ufffd"):  # Maybe the first bytes of a character.
+      piece = ""
+    if piece:
+      known = read
+      read = len(ids)
+    shown += piece
+    yield piece, None
+
+  drawn = []
+  for tokens, stopped in zip(samples.tokens, samples.stopped, strict=True):
+    added = continuation(vocabulary, prompt, tokens, is_last=True)
+    drawn.append(Sample(added, tokens, stopped))
+  count = sum(len(sample.tokens) for sample in drawn)
+  speed = count / max(samples.seconds, 1e-9)
+  yield drawn[0].text[len(shown) :], Generation(text, drawn, speed)
 
 
-def _encode_prompt(model, text: str) -> np.ndarray:
-  prompt = model.vocabulary.encode(text)
+def _encode_prompt(
+  vocabulary: vocabulary_lib.Vocabulary, text: str
+) -> np.ndarray:
+  """The ids [P] of a prompt, of which there is at least one."""
+  prompt = vocabulary.encode(text)
   if len(prompt) == 0:
     raise errors.UserError(
       "the prompt is empty; set --config.generate.prompt='...'"
@@ -133,26 +153,49 @@ def continuation(
   return text if is_last else text.rstrip("\ufffd")
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def check(config: schema.ExperimentConfig) -> None:
+  """Checks prompt and stop text against the vocabulary of the data.
+
+  Raises:
+    UserError: the prompt cannot be read, is empty, or it or the stop text is
+      not in the vocabulary.
+  """
+  vocabulary = vocabulary_lib.load(config.data.dataset_dir)
+  if config.generate.prompt_file != "-":  # Standard input is read only once.
+    _encode_prompt(vocabulary, _read_prompt(config.generate))
+  stop_tokens(vocabulary, config.generate.stop)
+
+
+def _read_prompt(options: schema.GenerateConfig) -> str:
+  """The prompt, from its file if there is one."""
+  if not options.prompt_file:
+    return options.prompt
+  return inputs.read_file(options.prompt_file, field="generate.prompt_file")
+
+
+def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Continues a prompt, prints the text and writes `results/generate.json`.
 
   Raises:
     UserError: the prompt is empty or not in the vocabulary.
   """
-  options, text = config.generate, config.generate.prompt
-  if options.prompt_file:
-    text = inputs.read_file(options.prompt_file, field="generate.prompt_file")
+  options = config.generate
+  text = _read_prompt(options)
   model = language_model.load(
-    config, workdir, **language_model.lengths(options)
+    config,
+    workdir,
+    mem_len=options.mem_len,
+    segment_len=options.segment_len,
   )
   parts = generate(model, text, options, seed=config.seed)
   _print(text)
   for piece, found in parts:  # noqa: B007 - the last has everything.
     _print(piece)
+  assert found is not None
   _print("\n")
   for index, sample in enumerate(found.samples[1:], start=2):
     _print(f"--- sample {index}\n{text}{sample.text}\n")
-  drawn: list[dict[str, Any]] = [
+  drawn: list[metrics_log.Json] = [
     {
       "text": sample.text,
       "num_tokens": len(sample.tokens),
@@ -161,8 +204,12 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     for sample in found.samples
   ]
   names = (
-    *("temperature", "top_k", "top_p", "repetition_penalty"),
-    *("no_repeat_ngram", "stop"),
+    "temperature",
+    "top_k",
+    "top_p",
+    "repetition_penalty",
+    "no_repeat_ngram",
+    "stop",
   )
   result = {
     "prompt": text,

@@ -13,6 +13,8 @@ import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
+from transformer_xl import shapes
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import language_model
 
 
@@ -43,10 +45,12 @@ def read(
     )
   chosen = tuple(layer % count for layer in layers)
   ids = model.vocabulary.encode(text)
-  length, segment_len = len(ids), model.reader.segment_len
+  length = len(ids)
+  segment_len = model.reader.segment_len
   padded = np.zeros((1, length + -length % segment_len), np.int32)
   padded[0, :length] = ids
-  state, parts = model.start(1), []
+  state = model.start(1)
+  parts = []
   for start in range(0, length, segment_len):
     segment = padded[:, start : start + segment_len]
     found, state = _read_segment(
@@ -63,7 +67,14 @@ def read(
 @functools.partial(
   jax.jit, static_argnames=("reader", "layers"), donate_argnames="state"
 )
-def _read_segment(frozen, state, segment, *, reader, layers):
+def _read_segment(
+  frozen: shapes.PyTree,
+  state: reader_lib.State,
+  segment: shapes.Tokens,
+  *,
+  reader: reader_lib.Reader,
+  layers: tuple[int, ...],
+) -> tuple[jt.Float[shapes.Array, "layers T D"], reader_lib.State]:
   outputs, state = reader.read_layers(frozen, state, segment)
   found = [outputs[layer][0].astype(jnp.float32) for layer in layers]
   return jnp.stack(found), state

@@ -123,7 +123,9 @@ def streams(
   ]
 
 
-def _encode(vocabulary, text, name) -> np.ndarray:
+def _encode(
+  vocabulary: vocabulary_lib.Vocabulary, text: str, name: str
+) -> np.ndarray:
   try:
     return vocabulary.encode(text).astype(np.int32)
   except errors.UserError as error:

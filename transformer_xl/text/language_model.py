@@ -1,7 +1,7 @@
 """Loads a trained model with its vocabulary, to generate and score text."""
 
 import functools
-from typing import Any
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -13,14 +13,15 @@ from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
-from transformer_xl.model import kinds
-from transformer_xl.model import visibility
+from transformer_xl.evaluation import settings as settings_lib
+from transformer_xl.model import reader as reader_lib
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
 # What the memory's shapes follow from.
-LENGTHS = ("segment_len", "mem_len", "compressed_len")
+LENGTHS = ("segment_len", "mem_len")
 
 
 class Candidate(NamedTuple):
@@ -35,37 +36,30 @@ class LanguageModel(NamedTuple):
   """A model with key/value cache, its parameters and its vocabulary."""
 
   vocabulary: vocabulary_lib.Vocabulary
-  reader: kinds.Reader
+  reader: reader_lib.Reader
   frozen: shapes.PyTree
   checkpoint_step: int
   parameters: str  # raw, ema or asgd.
 
-  def settings(self) -> dict[str, Any]:
-    """How texts are read, as results state it."""
-    of_reader = ["segment_len", "mem_len", "clamp_len"]
-    of_model = ["memory_start", "position_scale", "dtype"]
-    has_window = visibility.has_window(
-      self.reader.mem_len, same_length=self.reader.same_length
+  def settings(self) -> metrics_log.Json:
+    """The settings of reading, as results state them."""
+    reader = self.reader
+    settings = settings_lib.of_reading(
+      reader.config,
+      segment_len=reader.segment_len,
+      mem_len=reader.mem_len,
+      clamp_len=reader.clamp_len,
+      same_length=reader.same_length,
     )
-    if has_window:
-      of_model.append("same_length_window")
-    if self.reader.layout is not None:
-      of_reader.append("compressed_len")
-      of_model += ["compression", "compression_rate"]
-    model = self.reader.config
-    return {
-      **{name: getattr(self.reader, name) for name in of_reader},
-      "same_length": has_window,
-      **{name: getattr(model, name) for name in of_model},
-      "memory_lens": model.memory_lens or None,
-      "parameters": self.parameters,
-    }
+    return {**settings, "parameters": self.parameters}
 
-  def start(self, batch_size: int) -> kinds.State:
+  def start(self, batch_size: int) -> reader_lib.State:
     """The memory of B lanes before their first token."""
     return start(self.reader, self.frozen, batch_size)
 
-  def candidates(self, ids: Any, log_probs: Any) -> list[Candidate]:
+  def candidates(
+    self, ids: Iterable[int], log_probs: Iterable[float]
+  ) -> list[Candidate]:
     """Candidates of k ids [k] and their log-probabilities [k]."""
     pairs = zip(ids, log_probs, strict=True)
     return [
@@ -76,9 +70,9 @@ class LanguageModel(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("reader", "batch_size"))
 def start(
-  reader: kinds.Reader, frozen: shapes.PyTree, batch_size: int
-) -> kinds.State:
-  """`Reader.start`, on the devices where the next states will be.
+  reader: reader_lib.Reader, frozen: shapes.PyTree, batch_size: int
+) -> reader_lib.State:
+  """Makes the first state on the devices where the next states will be.
 
   Otherwise functions of states would be compiled for both places.
   """
@@ -87,7 +81,7 @@ def start(
 
 def lengths(
   options: evaluation_fields.GenerateConfig | evaluation_fields.ScoreConfig,
-) -> dict[str, Any]:
+) -> dict[str, int]:
   """The lengths that a group of the configuration gives."""
   return {name: getattr(options, name) for name in LENGTHS}
 
@@ -96,13 +90,14 @@ def load(
   config: schema.ExperimentConfig,
   workdir: str,
   *,
+  mem_len: int,
+  segment_len: int,
   one_device: bool = False,
-  **lengths: Any,
 ) -> LanguageModel:
   """Loads a run's model and vocabulary from its workdir alone.
 
-  It is placed on the mesh of `config.mesh`, or on the first device. For the
-  lengths see `make`.
+  The model is placed on the mesh of `config.mesh`, or on the first device. For
+  the lengths see `make`.
 
   Raises:
     UserError: the workdir has no such checkpoint or no vocabulary, or the
@@ -116,7 +111,14 @@ def load(
   )
   model = load_params(config, workdir)
   with jax.set_mesh(model.mesh):
-    return make(config, model.params, vocabulary, step=model.step, **lengths)
+    return make(
+      config,
+      model.params,
+      vocabulary,
+      step=model.step,
+      mem_len=mem_len,
+      segment_len=segment_len,
+    )
 
 
 def make(
@@ -127,24 +129,21 @@ def make(
   step: int,
   mem_len: int,
   segment_len: int,
-  compressed_len: int,
 ) -> LanguageModel:
   """Prepares the parameters of checkpoint `step` for reading text.
 
-  The model remembers `mem_len` tokens, and `compressed_len` slots of those
-  before them, and reads at most `segment_len` in a call. Clamp length and
-  attention window are those of `config.eval`.
+  The model remembers `mem_len` tokens, and reads at most `segment_len` in a
+  call. Clamp length and attention window are those of `config.eval`.
   """
   trained_model.warn_of_untrained_positions(
     config, segment_len=segment_len, mem_len=mem_len
   )
-  reader = kinds.of(config.model).reader(
+  reader = reader_lib.Reader(
     config.model,
     mem_len=mem_len,
     segment_len=segment_len,
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
-    compressed_len=compressed_len,
   )
   frozen = jax.jit(reader.freeze)(params)
   parameters = config.eval.parameters

@@ -19,7 +19,7 @@ import numpy as np
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import adaptive_softmax
-from transformer_xl.model import kinds
+from transformer_xl.model import reader as reader_lib
 
 REPETITION_WINDOW = 256  # Tokens, those of the prompt included.
 _NEVER = 1e9  # Finite, so that a token is drawn even if all are excluded.
@@ -30,15 +30,19 @@ _MIN_TEMPERATURE = 1e-30
 class Drawing(NamedTuple):
   """State carried from token to token."""
 
-  state: kinds.State
+  state: reader_lib.State
   hidden: jt.Float[shapes.Array, "S 1 D"]  # After the last token.
   recent: jt.Int[shapes.Array, "S W"]  # Newest last; V for no token.
   length: jt.Int[shapes.Array, "S"]  # Tokens drawn so far.
   done: jt.Bool[shapes.Array, "S"]
 
 
+# The index of the next token, the state, and the tokens that were drawn.
+_Carry = tuple[jax.Array, Drawing, jax.Array]
+
+
 def begin(
-  state: kinds.State,
+  state: reader_lib.State,
   hidden: jt.Float[shapes.Array, "1 1 D"],
   recent: jt.Int[shapes.Array, "W"],
   *,
@@ -67,7 +71,7 @@ def decode(
   keys: jax.Array,
   limit: jt.Int[shapes.Array, ""],
   *,
-  reader: kinds.Reader,
+  reader: reader_lib.Reader,
   config: schema.GenerateConfig,
   stop: tuple[int, ...],
 ) -> tuple[Drawing, jt.Int[shapes.Array, "S C"]]:
@@ -80,19 +84,20 @@ def decode(
     The new state, and the tokens; columns from `limit` on are unused.
   """
 
-  def body(carry):
+  def body(carry: _Carry) -> _Carry:
     index, drawing, tokens = carry
     token = _choose(head, drawing, keys, config, reader.config.vocab_size)
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token, index, axis=1)
     hidden, state = reader.read(frozen, drawing.state, token)
     recent = jnp.concatenate([drawing.recent, token], axis=1)[:, 1:]
-    length, done = drawing.length + ~drawing.done, drawing.done
+    length = drawing.length + ~drawing.done
+    done = drawing.done
     if stop:
       ends = recent[:, -len(stop) :] == jnp.asarray(stop, jnp.int32)[None]
       done |= jnp.all(ends, axis=1) & (length >= len(stop))
     return index + 1, Drawing(state, hidden, recent, length, done), tokens
 
-  def should_continue(carry):
+  def should_continue(carry: _Carry) -> jax.Array:
     index, drawing, _ = carry
     return (index < limit) & ~jnp.all(drawing.done)
 
@@ -102,7 +107,13 @@ def decode(
   return drawing, tokens
 
 
-def _choose(head, drawing, keys, config, vocab_size) -> jax.Array:
+def _choose(
+  head: adaptive_softmax.Projection,
+  drawing: Drawing,
+  keys: jax.Array,
+  config: schema.GenerateConfig,
+  vocab_size: int,
+) -> jt.Int[shapes.Array, "S 1"]:
   """The next token of each sample, [S, 1]."""
   if config.top_k == 0:
     log_probs = adaptive_softmax.log_probs(drawing.hidden, head)[:, 0]
@@ -111,7 +122,8 @@ def _choose(head, drawing, keys, config, vocab_size) -> jax.Array:
   else:  # Penalties can push at most `window` tokens out of the k likeliest.
     count = min(config.top_k + window(config), vocab_size)
     best = adaptive_softmax.top_k(drawing.hidden, head, count)
-    log_probs, tokens = best[0][:, 0], best[1][:, 0]
+    log_probs = best[0][:, 0]
+    tokens = best[1][:, 0]
   if window(config):
     penalise = functools.partial(
       penalise_repetition, config=config, vocab_size=vocab_size
@@ -149,7 +161,8 @@ def penalise_repetition(
   The n candidates have log-probabilities and ids, `tokens`. In `recent`, newest
   last, V stands for no token.
   """
-  penalty, ngram = math.log(config.repetition_penalty), config.no_repeat_ngram
+  penalty = math.log(config.repetition_penalty)
+  ngram = config.no_repeat_ngram
   lower = jnp.zeros((vocab_size,)).at[recent].set(penalty, mode="drop")
   if ngram:
     starts = recent.shape[0] - ngram + 1
@@ -174,7 +187,8 @@ def draw(
   (40 in the paper's appendix E); 0 keeps all. `top_p` keeps the likeliest of
   these that together reach this probability (Holtzman et al. 2020).
   """
-  temperature, top_p = config.temperature, config.top_p
+  temperature = config.temperature
+  top_p = config.top_p
   if temperature < _MIN_TEMPERATURE:
     return jnp.argmax(log_probs).astype(jnp.int32)
   count = log_probs.shape[0]

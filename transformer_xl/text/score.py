@@ -10,20 +10,23 @@ Shapes: B lanes, T tokens of a segment, k likeliest tokens.
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jaxtyping as jt
 import numpy as np
 from absl import logging
 
 from transformer_xl import errors
+from transformer_xl import shapes
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
-from transformer_xl.evaluation import cards as cards_lib
+from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.evaluation import units
 from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import reader as reader_lib
 from transformer_xl.text import inputs as inputs_lib
 from transformer_xl.text import language_model
 from transformer_xl.workdir import metrics_log
@@ -43,17 +46,25 @@ class TextScore(NamedTuple):
   top: list[list[language_model.Candidate] | None] | None
 
 
+Scores = jax.Array | np.ndarray  # On the devices, then on the host.
+
+
 class TokenScores(NamedTuple):
   """Scores of all tokens of a stream but the first, which has no context."""
 
-  nll: Any  # [tokens].
-  top_log_probs: Any  # [tokens, k].
-  top_tokens: Any  # [tokens, k].
+  nll: Scores  # [tokens].
+  top_log_probs: Scores  # [tokens, k].
+  top_tokens: Scores  # [tokens, k].
 
 
-def _score_streams(model, parts, options) -> list[TokenScores]:
+def _score_streams(
+  model: language_model.LanguageModel,
+  parts: Sequence[inputs_lib.Stream],
+  options: evaluation_fields.ScoreConfig,
+) -> list[TokenScores]:
   """Scores streams in batches of similar length."""
-  reader, lanes = model.reader, min(options.batch_size, len(parts))
+  reader = model.reader
+  lanes = min(options.batch_size, len(parts))
   segment_len = reader.segment_len
   order = sorted(range(len(parts)), key=lambda i: -len(parts[i].tokens))
   result: dict[int, TokenScores] = {}
@@ -62,9 +73,10 @@ def _score_streams(model, parts, options) -> list[TokenScores]:
     longest = len(parts[order[first]].tokens) - 1
     count = max(1, math.ceil(longest / segment_len))
     tokens = np.zeros((lanes, count * segment_len + 1), np.int32)
-    for lane, row in zip(tokens, chosen.values(), strict=False):
-      lane[: len(row)] = row
-    state, found = model.start(lanes), []
+    for lane_tokens, row in zip(tokens, chosen.values(), strict=False):
+      lane_tokens[: len(row)] = row
+    state = model.start(lanes)
+    found = []
     for start in range(0, count * segment_len, segment_len):
       text = jnp.asarray(tokens[:, start : start + segment_len + 1])
       scores, state = _read_segment(
@@ -83,7 +95,14 @@ def _score_streams(model, parts, options) -> list[TokenScores]:
 @functools.partial(
   jax.jit, static_argnames=("reader", "top_k"), donate_argnames="state"
 )
-def _read_segment(frozen, state, text, *, reader, top_k):
+def _read_segment(
+  frozen: shapes.PyTree,
+  state: reader_lib.State,
+  text: jt.Int[shapes.Array, "B T+1"],
+  *,
+  reader: reader_lib.Reader,
+  top_k: int,
+) -> tuple[TokenScores, reader_lib.State]:
   """Scores of one segment, [B, T + 1] with its targets, and the next state."""
   hidden, state = reader.read(frozen, state, text[:, :-1])
   head = reader.head(frozen)
@@ -120,7 +139,14 @@ def score(
   ]
 
 
-def _text_score(model, text, index, part, scores) -> TextScore:
+def _text_score(
+  model: language_model.LanguageModel,
+  text: inputs_lib.Text,
+  index: int,
+  part: inputs_lib.Stream,
+  scores: TokenScores,
+) -> TextScore:
+  """The score of the text number `index`, which is in this stream."""
   positions = np.flatnonzero(part.owners == index)
   known = positions[positions > 0] - 1
   nll = float(np.sum(scores.nll[known], dtype=np.float64))
@@ -143,7 +169,7 @@ def _text_score(model, text, index, part, scores) -> TextScore:
   )
 
 
-def _json(score: TextScore) -> dict[str, Any]:
+def _json(score: TextScore) -> metrics_log.Json:
   result = score._asdict()
   if score.top is None:
     del result["top"]
@@ -154,24 +180,48 @@ def _json(score: TextScore) -> dict[str, Any]:
   return result
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
-  """Scores the texts of a file and writes `results/score.json`.
+def check(config: schema.ExperimentConfig) -> None:
+  """Checks the texts against the vocabulary of the data.
 
   Raises:
     UserError: no file is given, or it cannot be read or encoded.
   """
-  options = config.score
+  if config.score.file == "-":  # Standard input is read only once.
+    return
+  texts = _read_texts(config.score)
+  vocabulary = vocabulary_lib.load(config.data.dataset_dir)
+  inputs_lib.streams(texts, vocabulary, prefix=config.score.prefix)
+
+
+def _read_texts(
+  options: evaluation_fields.ScoreConfig,
+) -> list[inputs_lib.Text]:
+  """The texts of `score.file`."""
   if not options.file:
     raise errors.UserError(
       "name the texts to score: --config.score.file=FILE, or - for standard "
       "input."
     )
   content = inputs_lib.read_file(options.file, field="score.file")
-  texts = inputs_lib.parse(
-    content, memory=options.memory, is_json=options.file.endswith(".jsonl")
-  )
+  is_json = options.file.endswith(".jsonl")
+  return inputs_lib.parse(content, memory=options.memory, is_json=is_json)
+
+
+def run(
+  config: schema.ExperimentConfig, workdir: str
+) -> list[metrics_log.Json]:
+  """Scores the texts of a file and writes `results/score.json`.
+
+  Raises:
+    UserError: no file is given, or it cannot be read or encoded.
+  """
+  options = config.score
+  texts = _read_texts(options)
   model = language_model.load(
-    config, workdir, **language_model.lengths(options)
+    config,
+    workdir,
+    mem_len=options.mem_len,
+    segment_len=options.segment_len,
   )
   scores = score(model, texts, options)
   count = sum(one.num_tokens for one in scores)
@@ -184,13 +234,14 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[dict[str, Any]]:
   logging.info(
     "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %s, %s, segment "
     "%d, step %d]",
-    *(len(scores), count, nll, units.perplexity(nll)),
-    *(
-      cards_lib.memory_text(model.settings()),
-      options.memory,
-      options.segment_len,
-      model.checkpoint_step,
-    ),
+    len(scores),
+    count,
+    nll,
+    units.perplexity(nll),
+    settings_lib.memory_text(model.settings()),
+    options.memory,
+    options.segment_len,
+    model.checkpoint_step,
   )
   card = {
     "prefix": options.prefix,

@@ -16,8 +16,7 @@ checkpoints of regular steps (`checkpoint.every_steps`).
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_xl import errors
 from transformer_xl.config import schema
@@ -42,11 +41,13 @@ class Diverged(Exception):  # noqa: N818
 
   def __init__(self, what: str, step: int, *, spiked: bool = False):
     super().__init__(what)
-    self.what, self.step, self.spiked = what, step, spiked
+    self.what = what
+    self.step = step
+    self.spiked = spiked
 
 
 class Answer(NamedTuple):
-  """What the run has done about divergence so far."""
+  """The measures that the run has taken against divergence so far."""
 
   skipped: int = 0  # Segments; update k reads S from k S + skipped on.
   rate_factor: float = 1.0  # Multiplies the configured learning rate.
@@ -64,10 +65,11 @@ class Guard:
     self._config = config.divergence
     self._every_steps = config.checkpoint.every_steps
     self._segments = config.train.gradient_segments
-    self._losses, self._lowest = list(saved["losses"]), saved["lowest"]
+    self._losses: list[float] = list(saved["losses"])
+    self._lowest: float | None = saved["lowest"]
     self.answer = Answer(*saved["answer"])
 
-  def metadata(self) -> dict[str, Any]:
+  def metadata(self) -> dict[str, object]:
     """The state that a checkpoint stores as JSON."""
     return {
       "losses": self._losses,
@@ -113,7 +115,8 @@ class Guard:
       DivergenceError: the configuration says to stop, there were too many
         tries, or no checkpoint is old enough.
     """
-    config, now = self._config, trouble.step
+    config = self._config
+    now = trouble.step
     delay = WINDOW if trouble.spiked else 0
     good = [step for step in saved if step <= now - delay]
     last_good = f"step {good[-1]}" if good else "none"
@@ -168,7 +171,7 @@ class Guard:
 
 
 def num_kept(config: schema.ExperimentConfig) -> int:
-  """Number of regular checkpoints to keep: those to rewind to, and one."""
+  """Number of regular checkpoints to keep: all to rewind to, and one more."""
   if config.divergence.action == "stop":
     return 0
   late = math.ceil(WINDOW / config.checkpoint.every_steps)

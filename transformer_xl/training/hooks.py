@@ -7,9 +7,7 @@ loss is not finite. Those that are due are called in the order of their list.
 """
 
 import math
-from typing import Any
-from typing import NamedTuple
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import optax
@@ -18,8 +16,8 @@ from absl import logging
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import attention_use
-from transformer_xl.evaluation import cards as cards_lib
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.evaluation import units
 from transformer_xl.training import divergence
 from transformer_xl.training import log_window
@@ -67,7 +65,7 @@ class LogLine:
     self._config = config
 
   def is_due(self, step: int) -> bool:
-    """At multiples of the period, and at the end."""
+    """Whether `step` is a multiple of the period, or the last step."""
     train = self._config.train
     return step >= train.num_steps or step % train.log_every_steps == 0
 
@@ -92,7 +90,9 @@ class Evaluation:
     checkpoints: checkpoint.Checkpoints,
     stop: preemption.StopSignal,
   ):
-    self._config, self._checkpoints, self._stop = config, checkpoints, stop
+    self._config = config
+    self._checkpoints = checkpoints
+    self._stop = stop
     mesh = programs.make_mesh(config)
     config = programs.validation_config(config)
     (mem_len,) = config.eval.mem_len
@@ -101,8 +101,8 @@ class Evaluation:
       segment_len=config.eval.context_len + config.eval.segment_len,
       mem_len=mem_len,
     )
-    self._evaluator = evaluate.Evaluator(config, mesh, mem_len=mem_len)
-    self._compressed = cards_lib.compressed(config, mem_len)
+    self._evaluator = evaluator.Evaluator(config, mesh, mem_len=mem_len)
+    self._settings = settings_lib.of_evaluation(config, mem_len)
     self._memory_use = None
     if config.train.log_memory_use:
       self._memory_use = attention_use.Report(config, mesh)
@@ -117,23 +117,25 @@ class Evaluation:
   ) -> run_state.RunState:
     """Adds the validation loss; owes it if a signal prevents the evaluation.
 
-    A loss that was owed is added to the checkpoint as well, which is ranked by
-    it.
+    Checkpoints are ranked by this loss, so a loss that was owed is added to its
+    checkpoint as well.
 
     Raises:
       Diverged: the loss is not finite.
     """
-    metadata, state = run.metadata, run.state
+    metadata = run.metadata
     record = None
     if not self._stop.requested:
-      record = self._score(state)
+      record = self._score(run.state)
     if record is None:
       return run._replace(metadata=metadata._replace(owes_evaluation=True))
     writer.write(record)
     logging.info(
       "step %d  valid nll %.4f  perplexity %.3f  [memory %s]",
-      *(record[name] for name in ("step", "nll", "perplexity")),
-      cards_lib.memory_text(record),
+      record["step"],
+      record["nll"],
+      record["perplexity"],
+      settings_lib.memory_text(self._settings),
     )
     was_owed = metadata.owes_evaluation
     metadata = metadata._replace(owes_evaluation=False)
@@ -149,7 +151,8 @@ class Evaluation:
     score = self._evaluator.score_until(params, should_stop=self._stop.poll)
     if score is None:
       return None
-    step, nll = int(state.step), score.nll / score.num_tokens
+    step = int(state.step)
+    nll = score.nll / score.num_tokens
     if not math.isfinite(nll):
       raise divergence.Diverged("the validation loss is not finite", step)
     return {
@@ -159,7 +162,6 @@ class Evaluation:
       "perplexity": units.perplexity(nll),
       "num_tokens": score.num_tokens,
       "mem_len": self._config.train.mem_len,
-      **self._compressed,
       **(self._memory_use(params) if self._memory_use else {}),
     }
 
@@ -177,13 +179,15 @@ class Saving:
     evaluation: Evaluation | None,
     goodput: goodput_lib.Goodput,
   ):
-    self._num_steps, self._stop = config.train.num_steps, stop
+    self._num_steps = config.train.num_steps
+    self._checkpoints = checkpoints
+    self._stop = stop
+    self._evaluation = evaluation
     self._goodput = goodput
-    self._checkpoints, self._evaluation = checkpoints, evaluation
     self._policy = save_policy.SavePolicy(config.checkpoint)
 
   def is_due(self, step: int) -> bool:
-    """Whether the run ends here, or the policy or an evaluation asks for it."""
+    """Whether to save: at the end, by the policy, or after an evaluation."""
     is_last = step >= self._num_steps or self._stop.requested
     evaluates = self._evaluation is not None and self._evaluation.is_due(step)
     return is_last or self._policy.is_due(step) or evaluates
@@ -191,7 +195,7 @@ class Saving:
   def __call__(
     self, run: run_state.RunState, writer: metrics_log.Writer
   ) -> run_state.RunState:
-    """Starts to save.
+    """Starts to save the run.
 
     Raises:
       Diverged: a parameter is not finite; the loss was computed before the
@@ -228,7 +232,8 @@ def make(
   goodput: goodput_lib.Goodput,
 ) -> Hooks:
   """The hooks of a configuration, in the order in which they are called."""
-  evaluation, on_run = None, list[RunHook]()
+  evaluation: Evaluation | None = None
+  on_run: list[RunHook] = []
   if config.train.profile_steps:  # First, so that the trace has updates alone.
     on_run.append(profiling.Trace(config, workdir, stop))
   if config.train.eval_every_steps:

@@ -1,8 +1,9 @@
-"""The parameters of a new run that are those of another: `train.init_from`."""
+"""Parameters that a new run takes over from another one (`train.init_from`)."""
 
+import dataclasses
 import functools
+import operator
 import os
-from typing import Any
 
 import jax
 
@@ -13,27 +14,38 @@ from transformer_xl import storage
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.model import extension
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 # Fields of `config.model` that may differ from the source's. All others decide
 # which parameters there are, or what they mean.
+_DROPOUT_RATES = [f for f in schema.FIELDS if f.endswith("dropout_rate")]
 FREE = frozenset(
   (
-    *(name for name in schema.FIELDS if name.endswith("dropout_rate")),
-    *("model.locked_dropout", "model.memory_start", "model.same_length_window"),
-    *("model.cluster_capacities", "model.init_std", "model.dtype"),
-    *("model.attention", "model.remat", "model.scan_unroll"),
+    *_DROPOUT_RATES,
+    "model.locked_dropout",
+    "model.memory_start",
+    "model.same_length_window",
+    "model.cluster_capacities",
+    "model.init_std",
+    "model.dtype",
+    "model.attention",
+    "model.remat",
+    "model.scan_unroll",
     "model.position_scale",
   )
 )
+# Fields of what layers remember. They may differ where the parameters of both
+# models have the same shapes.
+_COMPRESSIVE = [f for f in schema.FIELDS if f.startswith("model.compressive.")]
+OF_STATE = frozenset(("model.layers", *_COMPRESSIVE))
 
 
 def load(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> tuple[shapes.PyTree, dict[str, Any]]:
+) -> tuple[shapes.PyTree, dict[str, object]]:
   """Reads the parameters that `config.train.init_from` names.
 
   They are restored into the shardings of the mesh. If the data have more
@@ -46,12 +58,13 @@ def load(
     UserError: the source has another model or vocabulary, or no such
       checkpoint, or it is damaged.
   """
-  train, source = config.train, config.train.init_from
+  train = config.train
+  source = train.init_from
   run_record.check_vocabulary(
     config.data.dataset_dir, source, may_be_extended=True
   )
   model = _checked_model(config)
-  shape = kinds.abstract_params(model)
+  shape = network.abstract_params(model)
   params, step = trained_model.restore_params(
     source,
     which=train.init_checkpoint,
@@ -68,7 +81,7 @@ def load(
     "new_symbols": count,
   }
   if count:
-    grown = kinds.abstract_params(config.model)
+    grown = network.abstract_params(config.model)
     add = functools.partial(extension.add_symbols, config=model, count=count)
     params = jax.jit(add, out_shardings=mesh_lib.parameters(mesh, grown))(
       params
@@ -77,7 +90,7 @@ def load(
 
 
 def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
-  """The source's model.
+  """The configuration of the source's model, if this run can start from it.
 
   Raises:
     UserError: its parameters do not fit, or mean something else.
@@ -90,7 +103,8 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
       "or of an import."
     )
   whole = load_lib.from_config_dict(load_lib.saved(source))
-  saved, wanted = whole.model, config.train.init_parameters
+  saved = whole.model
+  wanted = config.train.init_parameters
   kept = whole.train.average_kind
   if wanted != "raw" and kept and wanted != kept:
     raise errors.UserError(
@@ -99,12 +113,32 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
     )
   known = os.path.join(folder, run_record.VOCABULARY, "meta.json")
   free = FREE | ({"model.vocab_size"} if os.path.exists(known) else set())
-  for name, value in vars(saved).items():
-    wanted = getattr(config.model, name)
-    if value != wanted and f"model.{name}" not in free:
-      raise errors.UserError(
-        f"model.{name} is {value} in train.init_from={source} and {wanted} in "
-        f"this run: set --config.model.{name}={value}, or start from its "
-        f"configuration, --config=experiments/saved.py:{source}."
-      )
+  different = [
+    name
+    for name in schema.FIELDS
+    if name.startswith("model.")
+    and name not in free
+    and operator.attrgetter(name)(whole) != operator.attrgetter(name)(config)
+  ]
+  of_state = [name for name in different if name in OF_STATE]
+  if different == of_state and _same_shapes(saved, config.model):
+    different = []
+  if different:
+    name = different[0]
+    value = operator.attrgetter(name)(whole)
+    wanted = operator.attrgetter(name)(config)
+    raise errors.UserError(
+      f"{name} is {value} in train.init_from={source} and {wanted} in "
+      f"this run: set --config.{name}={value}, or start from its "
+      f"configuration, --config=experiments/saved.py:{source}."
+    )
   return saved
+
+
+def _same_shapes(one: schema.ModelConfig, other: schema.ModelConfig) -> bool:
+  """Whether the layers of two models have parameters of the same shapes."""
+  shapes_of_layers = [
+    jax.tree.map(lambda leaf: leaf.shape, network.abstract_params(each))
+    for each in (one, dataclasses.replace(other, vocab_size=one.vocab_size))
+  ]
+  return shapes_of_layers[0] == shapes_of_layers[1]

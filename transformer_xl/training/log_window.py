@@ -1,11 +1,13 @@
 """The window of training that one log line reports."""
 
 import time
-from typing import Any
 
+import jax
+
+from transformer_xl import hardware
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
-from transformer_xl.model import flops
+from transformer_xl.model import network
 from transformer_xl.training import step as step_lib
 
 _NOTHING = {"nll": 0.0, "num_tokens": 0.0}  # The loss in nats.
@@ -26,7 +28,8 @@ class Window:
     self.sums = dict(sums or _NOTHING)
     self.tokens_read = tokens_read
     self._last: dict[str, float] = {}
-    self._seconds, self._timed_tokens = 0.0, 0.0
+    self._seconds = 0.0
+    self._timed_tokens = 0
     # The end of the last chunk; None if the time since then does not count.
     self._clock: float | None = None
 
@@ -58,22 +61,37 @@ class Window:
 
   def record(
     self, step: int, config: schema.ExperimentConfig
-  ) -> dict[str, Any]:
+  ) -> dict[str, float | None]:
     """Returns the log line after `step` updates and starts a new window."""
     speed = self._timed_tokens / self._seconds if self._seconds else None
-    lengths = {
-      "segment_len": round(segment_lengths.of(config).mean),
-      "mem_len": config.train.mem_len + config.train.compressed_len,
-      "context_len": config.train.context_len,
-    }
-    result = {
+    result: dict[str, float | None] = {
       "step": step,
       "tokens": self.tokens_read,
       "loss": self.sums["nll"] / self.sums["num_tokens"],
       **self._last,
       "tokens_per_second": speed,
-      "mfu": speed and flops.mfu(speed, config.model, **lengths),
+      "mfu": speed and _mfu(speed, config),
     }
     self.sums = dict(_NOTHING)
-    self._seconds, self._timed_tokens = 0.0, 0.0
+    self._seconds = 0.0
+    self._timed_tokens = 0
     return result
+
+
+def _mfu(
+  tokens_per_second: float, config: schema.ExperimentConfig
+) -> float | None:
+  """Useful training FLOPs (three forward passes) over the devices' peak.
+
+  None where the peak of the device is not known.
+  """
+  peak = hardware.PEAK_FLOPS.get(jax.devices()[0].device_kind)
+  if peak is None:
+    return None
+  useful = 3 * network.forward_flops_per_token(
+    config.model,
+    segment_len=round(segment_lengths.of(config).mean),
+    mem_len=config.train.mem_len,
+    context_len=config.train.context_len,
+  )
+  return tokens_per_second * useful / (peak * jax.device_count())

@@ -73,13 +73,15 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       # First, since it refuses what cannot be evaluated and compiles nothing.
       hooks = hooks_lib.make(config, workdir, checkpoints, stop, goodput)
       run = resume.start(config, mesh, checkpoints, stream)
-      step, last = int(run.state.step), config.train.num_steps
+      step = int(run.state.step)
+      last = config.train.num_steps
       goodput.started(step)
       if step >= last and not run.metadata.owes_evaluation:
         logging.info(
           "The run has %d steps and train.num_steps=%d: there is nothing to "
           "do. To continue, set a higher --config.train.num_steps.",
-          *(step, last),
+          step,
+          last,
         )
         return True
       source = run.metadata.initialised_from
@@ -120,8 +122,13 @@ def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
   )
 
 
-def _open_writer(config, workdir, run) -> metrics_log.Writer:
-  """Drops lines beyond the run's step, except for events of divergence."""
+def _open_writer(
+  config: schema.ExperimentConfig, workdir: str, run: run_state.RunState
+) -> metrics_log.Writer:
+  """Opens `metrics.jsonl` to continue from the run's step.
+
+  Lines of later steps are dropped, except for events of divergence.
+  """
   step = int(run.state.step)
   writer = metrics_log.Writer(
     workdir,
@@ -145,10 +152,8 @@ def _report_clusters(
   shares = token_file.tail_shares(file, model.cutoffs)
   logging.info(
     "The tail clusters have %s of the tokens, and room for %s.",
-    *(
-      ", ".join(f"{share:.1%}" for share in row)
-      for row in (shares, model.cluster_capacities)
-    ),
+    ", ".join(f"{share:.1%}" for share in shares),
+    ", ".join(f"{room:.1%}" for room in model.cluster_capacities),
   )
   tight = zip(shares, model.cluster_capacities, strict=True)
   if any(room < 1.5 * share for share, room in tight):
@@ -169,7 +174,7 @@ def _advance(
   stop: preemption.StopSignal,
   goodput: goodput_lib.Goodput,
 ) -> bool:
-  """Updates until the last step or a signal; whether all steps are done.
+  """Updates until the last step or a signal; True if all steps are done.
 
   Raises:
     Diverged: the loss has diverged.
@@ -205,14 +210,17 @@ def _advance(
     )
     if is_idle:
       goodput.add("waiting for data", time.perf_counter() - start)
-    start, shape = time.perf_counter(), segments.inputs.shape
+    shape = segments.inputs.shape
+    start = time.perf_counter()
     state, memory, metrics = update(run.state, run.memory, segments)
     if shape not in compiled:  # Compiling is done, if not the update.
       seconds = time.perf_counter() - start
       goodput.add("compiling", seconds)
       logging.info(
         "Compiled the update in %.1f s, for %d segments of %d.",
-        *(seconds, read, shape[2]),
+        seconds,
+        read,
+        shape[2],
       )
       window.leave_untimed()
       compiled.add(shape)
@@ -246,7 +254,15 @@ def _is_ready(metrics: step_lib.UpdateMetrics) -> bool:
   return metrics.learning_rate.is_ready()  # type: ignore[attr-defined]
 
 
-def _read(step, metrics, tokens_read, guard, window, hooks, writer) -> None:
+def _read(
+  step: int,
+  metrics: step_lib.UpdateMetrics,
+  tokens_read: int,
+  guard: divergence.Guard,
+  window: log_window.Window,
+  hooks: hooks_lib.Hooks,
+  writer: metrics_log.Writer,
+) -> None:
   """Waits for the metrics of the chunk that ended at `step`."""
   metrics = jax.device_get(metrics)
   guard.watch(metrics, step)

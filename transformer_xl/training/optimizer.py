@@ -48,8 +48,8 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
 def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
   """Clipping by the global norm, then the optimizer with its schedule.
 
-  There is no state for arrays that are frozen: their updates mean nothing
-  before `scale_update`.
+  Frozen arrays have no state. Their updates are meaningless until
+  `scale_update` sets them to zero.
   """
   adam = optax.scale_by_adam(_ADAM_B1, config.adam_b2, config.adam_epsilon)
   decay = optax.add_decayed_weights(config.weight_decay, decayed_parameters)
@@ -71,7 +71,7 @@ def _clip(config: schema.TrainConfig) -> optax.GradientTransformation:
   """Clips, then adds the L2 penalty; no state, so a resumed run may change."""
   clip = optax.clip_by_global_norm(config.clip_norm or jnp.inf)
 
-  def update(gradient, params):
+  def update(gradient: shapes.PyTree, params: shapes.PyTree) -> shapes.PyTree:
     if config.clip_norm:
       gradient, _ = clip.update(gradient, optax.EmptyState())
     if config.l2_penalty:
@@ -89,15 +89,17 @@ def scale_update(
   count: jax.Array,
   factor: float | jax.Array,
 ) -> shapes.PyTree:
-  """Scales an update: all of it, the embedding tables', and by patterns.
+  """Scales an update, as factors on the learning rate would.
 
-  Every optimizer's update is linear in the learning rate.
+  One factor is for all parameters, one for the embedding tables, and others for
+  the parameters whose names match patterns. The update of every optimizer is
+  linear in the learning rate.
 
   Args:
     update: at the rate of `learning_rate_schedule`.
     config: of training.
     count: of the update, from 0; a scalar.
-    factor: on all rates, likewise.
+    factor: multiplies the rates of all parameters; a scalar.
   """
   result = jax.tree.map(lambda leaf: factor * leaf, update)
   if config.learning_rate_factors:
@@ -127,13 +129,18 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
   this has, takes one ratio for all layers that an array stacks.
   """
 
-  def update(updates, state, params=None):
-    norms, lengths = _norms(params), _norms(updates)
+  def update(
+    updates: shapes.PyTree,
+    state: optax.OptState,
+    params: shapes.PyTree = None,
+  ) -> tuple[shapes.PyTree, optax.OptState]:
+    norms = _norms(params)
+    lengths = _norms(updates)
 
-    def scale(path, leaf):
+    def scale(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
       group = _group(path)
-      norm, length = norms[group], lengths[group]
-      norm = jnp.minimum(norm, _LAMB_NORM_LIMIT)
+      norm = jnp.minimum(norms[group], _LAMB_NORM_LIMIT)
+      length = lengths[group]
       is_zero = (norm == 0) | (length == 0)
       ratio = jnp.where(is_zero, 1.0, norm / jnp.where(is_zero, 1.0, length))
       return leaf * jnp.expand_dims(ratio, tuple(range(ratio.ndim, leaf.ndim)))

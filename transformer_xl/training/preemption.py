@@ -2,7 +2,6 @@
 
 import os
 import signal
-from typing import Any
 
 import jax
 from absl import logging
@@ -46,11 +45,11 @@ class StopSignal:
     self.requested = self._received
     return self.requested
 
-  def _handle(self, number: int, *_: Any) -> None:
+  def _handle(self, number: int, *_: object) -> None:
     self._received |= self._is_alone and number != signal.SIGHUP
 
   def _answer(self, number: signal.Signals) -> None:
-    """Says what follows, for each signal as it arrives."""
+    """Tells the user what each signal leads to, as soon as it arrives."""
     if number == signal.SIGHUP:
       command_line.continue_without_terminal()
     elif not self._answered:

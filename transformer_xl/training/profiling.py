@@ -33,7 +33,8 @@ class Trace:
     stop: preemption.StopSignal,
   ):
     self._folder = os.path.join(storage.local(workdir), FOLDER)
-    self._shown, self._stop = os.path.join(workdir, FOLDER), stop
+    self._shown = os.path.join(workdir, FOLDER)
+    self._stop = stop
     per_call = config.updates_per_call
     num_steps = config.train.profile_steps
     self._first = math.ceil(START_STEP / per_call) * per_call
@@ -42,7 +43,7 @@ class Trace:
     self._is_tracing = False
 
   def is_due(self, step: int) -> bool:
-    """After the updates before the window, and at its end or the run's."""
+    """Whether the trace starts here, or ends with its window or the run."""
     if not self._is_tracing:
       return step == self._first < self._end
     return step >= min(self._last, self._end) or self._stop.requested
@@ -56,7 +57,9 @@ class Trace:
       jax.profiler.stop_trace()
       logging.info(
         "Traced updates %d to %d: xprof --logdir=%s shows them.",
-        *(self._first + 1, int(run.state.step), self._shown),
+        self._first + 1,
+        int(run.state.step),
+        self._shown,
       )
     else:
       options = jax.profiler.ProfileOptions()

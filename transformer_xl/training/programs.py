@@ -6,9 +6,7 @@ planned and timed is what trains.
 
 import functools
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,7 @@ from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import rate_factors
 from transformer_xl.training import step
@@ -28,18 +26,19 @@ from transformer_xl.workdir import run_state
 def make_mesh(
   config: schema.ExperimentConfig,
   *,
-  devices: Sequence[Any] | None = None,
+  devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Mesh:
   """The mesh of training, over this machine's devices or others.
 
   Raises:
     UserError: the axes that the configuration gives do not suit the devices.
   """
-  model, train = config.model, config.train
+  model = config.model
+  train = config.train
   demand = mesh_axes.Demand(
     lanes=train.batch_size // train.accumulation_steps,
     width=model.model_dim,
-    heads=math.gcd(model.num_heads, model.ff_dim) if model.has_attention else 1,
+    heads=math.gcd(model.num_heads, model.ff_dim),
     state_bytes=_state_bytes(config),
   )
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
@@ -52,7 +51,6 @@ def validation_config(
   values = {
     "eval.split": "valid",
     "eval.mem_len": (config.train.mem_len,),
-    "eval.compressed_len": config.train.compressed_len,
     "eval.temperature": (1.0,),  # Those are for the split that is reported.
   }
   return load.replaced(config, values)
@@ -61,7 +59,7 @@ def validation_config(
 def describe_mesh(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
 ) -> str:
-  """`mesh.describe` for the lanes of training."""
+  """The axes of the mesh and the lanes of training, in one sentence."""
   train = config.train
   return mesh_lib.describe(
     mesh, train.batch_size, parts=train.accumulation_steps
@@ -80,7 +78,7 @@ def init_state(
   """Parameters, by default drawn from the seed, with a new optimizer."""
   if params is None:
     key = jax.random.fold_in(jax.random.key(config.seed), 0)
-    params = kinds.init_params(config.model, key)
+    params = network.init_params(config.model, key)
   rate_factors.of(params, config.train)  # Refuses patterns that match nothing.
   opt_state = optimizer_lib.make_optimizer(config.train).init(params)
   state = run_state.TrainState(jnp.zeros((), jnp.int32), params, opt_state)
@@ -89,13 +87,13 @@ def init_state(
   return state
 
 
-def init_memory(config: schema.ExperimentConfig) -> kinds.Memory:
+def init_memory(config: schema.ExperimentConfig) -> network.State:
   """Empty memory of the training lanes."""
-  return kinds.empty_memory(
+  return network.empty_state(
     config.model,
     batch_size=config.train.batch_size,
     mem_len=config.train.mem_len,
-    compressed_len=config.train.compressed_len,
+    step_len=config.train.context_len + config.train.segment_len,
   )
 
 
@@ -121,7 +119,7 @@ def shardings(
 
 def creators(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
-) -> tuple[Callable[..., run_state.TrainState], Callable[[], kinds.Memory]]:
+) -> tuple[Callable[..., run_state.TrainState], Callable[[], network.State]]:
   """Compiled functions that make the first state and an empty memory.
 
   The first takes the parameters, which are donated, or draws them.
@@ -137,7 +135,10 @@ def creators(
 def update(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
 ) -> jax.stages.Wrapped:
-  """`step.train_chunk`, compiled; state and memory are donated."""
+  """The compiled function of some updates (`step.train_chunk`).
+
+  State and memory are donated.
+  """
   return jax.jit(
     functools.partial(step.train_chunk, config=config),
     donate_argnums=(0, 1),

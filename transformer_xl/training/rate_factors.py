@@ -15,6 +15,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.config import schema
+from transformer_xl.model import parameters
 
 
 def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
@@ -38,16 +39,7 @@ def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
         return factor
     return 1.0
 
-  def find_all(path, leaf):
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    first, _, rest = name.partition("/")
-    if first != "layers":
-      return np.float32(find(name))
-    names = (f"{first}/{n}/{rest}" for n in range(leaf.shape[0]))
-    factors = np.array([*map(find, names)], np.float32)
-    return factors.reshape(-1, *[1] * (leaf.ndim - 1))
-
-  factors = jax.tree.map_with_path(find_all, params)
+  factors = jax.tree.map(np.vectorize(find, otypes=[np.float32]), names(params))
   if unused:
     pattern = min(unused)
     near = difflib.get_close_matches(pattern, seen, n=3, cutoff=0)
@@ -59,6 +51,30 @@ def of(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
   return factors
 
 
+def names(params: shapes.PyTree) -> shapes.PyTree:
+  """The names of each parameter, as NumPy arrays that broadcast to it.
+
+  An array of all layers has a name for each of them.
+  """
+  num_places = 1
+  if "layers" in params:
+    num_places = parameters.num_places(params["layers"])
+
+  def names_of(path: jax.tree_util.KeyPath, leaf: jax.Array) -> np.ndarray:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    first, _, rest = name.partition("/")
+    if first != "layers":
+      return np.array(name)
+    in_layer, _, rest = rest.partition("/")
+    plain, place = parameters.split_name(in_layer)
+    rest = f"{plain}/{rest}" if rest else plain
+    layers = [turn * num_places + place for turn in range(leaf.shape[0])]
+    found = np.array([f"{first}/{layer}/{rest}" for layer in layers])
+    return found.reshape(-1, *[1] * (leaf.ndim - 1))
+
+  return jax.tree.map_with_path(names_of, params)
+
+
 def _rules(config: schema.TrainConfig) -> list[tuple[str, float]]:
   """Patterns and factors, from rules such as `layers/.*=0.1`."""
   split = (rule.rpartition("=") for rule in config.learning_rate_factors)
@@ -68,6 +84,20 @@ def _rules(config: schema.TrainConfig) -> list[tuple[str, float]]:
 def freezes(config: schema.TrainConfig) -> bool:
   """Whether some pattern has the factor 0."""
   return any(factor == 0 for _, factor in _rules(config))
+
+
+def frozen_names(
+  params: shapes.PyTree, config: schema.TrainConfig
+) -> list[str]:
+  """The names of all parameters that are frozen, sorted."""
+  if not freezes(config):
+    return []
+  found: list[str] = []
+  factors = jax.tree.leaves(of(params, config))
+  all_names = jax.tree.leaves(names(params))
+  for own_names, factor in zip(all_names, factors, strict=True):
+    found += own_names[factor == 0].tolist()
+  return sorted(found)
 
 
 def trained(params: shapes.PyTree, config: schema.TrainConfig) -> shapes.PyTree:
@@ -82,7 +112,7 @@ def without_frozen(
   if not freezes(config):
     return gradient
 
-  def keep(slope, factor):
+  def keep(slope: jax.Array, factor: np.ndarray) -> jax.Array:
     if not factor.any():  # No product, so that nothing of it is computed.
       return jnp.zeros_like(slope)
     return slope if factor.all() else jnp.where(factor != 0, slope, 0)

@@ -9,10 +9,11 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.data import streams
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.training import divergence
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import programs
+from transformer_xl.training import rate_factors
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import run_state
 
@@ -31,16 +32,25 @@ def start(
   """
   create_state, create_memory = programs.creators(config, mesh)
   data = _describe_data(config, stream)
+  shape = network.abstract_params(config.model)
+  frozen = tuple(rate_factors.frozen_names(shape, config.train))
   run = checkpoints.restore_newest(*programs.placed_state(config, mesh))
   if run is None:
     state, metadata = _new(config, mesh, create_state)
     metadata = metadata._replace(
-      data=data, average_start=config.train.asgd_start_step
+      data=data, average_start=config.train.asgd_start_step, frozen=frozen
     )
     return run_state.RunState(state, create_memory(), metadata)
   state, memory, metadata, _ = run
   step = int(state.step)
   logging.info("Resuming after step %d.", step)
+  changed = sorted({*frozen} ^ {*metadata.frozen})
+  if changed:
+    raise errors.UserError(
+      f"{changed[0]} is {'frozen' if changed[0] in frozen else 'trained'} by "
+      "train.learning_rate_factors, which it was not before: set that back to "
+      "resume, or start a new run from this one with --config.train.init_from."
+    )
   average_start = config.train.asgd_start_step
   if average_start < step and average_start not in (0, metadata.average_start):
     raise errors.UserError(
@@ -76,15 +86,17 @@ def _new(
   """
   if not config.train.init_from:
     state = create_state()
-    count = kinds.num_parameters(state.params)
+    count = network.num_parameters(state.params)
     logging.info("Starting with %d new parameters.", count)
     return state, run_state.Metadata()
   params, source = initial_parameters.load(config, mesh)
   state = create_state(params)
-  count = kinds.num_parameters(state.params)
+  count = network.num_parameters(state.params)
   logging.info(
     "Starting with the %d parameters of %s after step %d, and %d new symbols.",
-    *(count, source["workdir"], source["checkpoint_step"]),
+    count,
+    source["workdir"],
+    source["checkpoint_step"],
     source["new_symbols"],
   )
   evaluates = config.train.eval_every_steps > 0
@@ -122,8 +134,8 @@ def rewind(
 
 def _describe_data(
   config: schema.ExperimentConfig, stream: streams.TrainStream
-) -> dict[str, Any]:
-  """What determines where in which text a step reads."""
+) -> dict[str, object]:
+  """The facts that determine which text, and where in it, a step reads."""
   train = config.train
   return {
     "name": config.data.name,
@@ -137,7 +149,7 @@ def _describe_data(
 
 
 def _lanes_moved(saved: dict[str, Any], current: dict[str, Any]) -> bool:
-  """Whether lanes continue elsewhere in the text; warns if they do.
+  """Whether lanes continue elsewhere in the text, with a warning if so.
 
   Raises:
     UserError: the text has changed but not its name.

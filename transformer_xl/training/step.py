@@ -1,4 +1,4 @@
-"""What training does in a step: one update on one segment of all lanes.
+"""A step of training: one update on one segment of all lanes.
 
 With `train.gradient_segments` above 1, an update takes S consecutive segments.
 `train_chunk` scans C updates in one compiled call. Metrics are sums; means are
@@ -6,7 +6,6 @@ made at the end.
 """
 
 import functools
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -18,16 +17,18 @@ from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import sums as sums_lib
-from transformer_xl.model import kinds
-from transformer_xl.model import memory as memory_lib
+from transformer_xl.model import lanes as lanes_lib
 from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
 from transformer_xl.training import averaging
 from transformer_xl.training import optimizer as optimizer_lib
 from transformer_xl.training import rate_factors
 from transformer_xl.workdir import run_state
 
 # What an update takes and returns; leaves may be shapes or shardings instead.
-Carry = tuple[run_state.TrainState, kinds.Memory]
+Carry = tuple[run_state.TrainState, network.State]
+# A loss to differentiate, with the sums that are logged and the next memory.
+Loss = tuple[jax.Array, tuple[sums_lib.Sums, network.State]]
 
 
 class UpdateMetrics(NamedTuple):
@@ -40,19 +41,21 @@ class UpdateMetrics(NamedTuple):
 
 def make_model(config: schema.ExperimentConfig) -> network.Network:
   """The model with the attention of training."""
-  return kinds.of(config.model).network(
-    config.model,
+  settings = mixer.Settings(
     clamp_len=config.train.clamp_len,
     same_length=config.train.same_length,
-    gradient_through_memory=config.train.gradient_segments > 1,
+    trains=True,
+    trains_memory=config.train.gradient_segments > 1,
   )
+  return network.Network(config.model, settings)
 
 
 def train_segment(
   carry: Carry, segment: segment_lib.Segment, *, config: schema.ExperimentConfig
 ) -> tuple[Carry, UpdateMetrics]:
   """One update on one segment [B, T] of all lanes, or on [S, B, T]."""
-  (state, memory), train = carry, config.train
+  state, memory = carry
+  train = config.train
   weights = segment.loss_weights()
   if train.loss_on == "recent_half":  # Table 6 of the paper.
     segment_len = weights.shape[-1]
@@ -73,7 +76,8 @@ def train_segment(
     )
     updates = optimizer_lib.scale_update(updates, train, state.step, factor)
     params = optax.apply_updates(state.params, updates)
-  step, average = state.step + 1, state.average
+  step = state.step + 1
+  average = state.average
   if train.average_kind == "asgd":
     average = averaging.mean_since(train.asgd_start_step, average, params, step)
   elif train.average_kind == "ema":
@@ -83,10 +87,15 @@ def train_segment(
   return (state, memory), metrics
 
 
-def _rate_factor(state, segment, train) -> float | jax.Array:
-  """What the learning rate of the schedule is multiplied by in this update."""
+def _rate_factor(
+  state: run_state.TrainState,
+  segment: segment_lib.Segment,
+  train: schema.TrainConfig,
+) -> float | jax.Array:
+  """The factor on the learning rate of the schedule in this update."""
   factor: float | jax.Array = 1.0
   if train.segment_len_std:  # Padding has no weight.
+    assert segment.weights is not None
     num_tokens = jnp.sum(segment.weights[..., 0, :])
     factor = num_tokens / (train.segment_len * train.gradient_segments)
   if train.asgd_start_step and train.average_rate_factor != 1:
@@ -97,42 +106,66 @@ def _rate_factor(state, segment, train) -> float | jax.Array:
 
 def train_chunk(
   state: run_state.TrainState,
-  memory: kinds.Memory,
+  memory: network.State,
   segments: segment_lib.Segment,
   *,
   config: schema.ExperimentConfig,
-) -> tuple[run_state.TrainState, kinds.Memory, UpdateMetrics]:
-  """C updates on C S consecutive segments, [C S, B, T]; metrics are [C].
+) -> tuple[run_state.TrainState, network.State, UpdateMetrics]:
+  """Runs one update per segment with `lax.scan`, carrying state and memory.
 
-  Segments may end with empty lanes, which memory and checkpoints do not have.
+  Args:
+    state: what updates change, apart from memory.
+    memory: the state of the network.
+    segments: consecutive segments [S, B, T]. An update takes
+      `train.gradient_segments` of them. Lanes may be padded so that devices
+      divide them; memory is padded to match and cut back at the end.
+    config: of the run.
+
+  Returns:
+    State and memory after the updates, and metrics with one entry an update.
   """
   update = functools.partial(train_segment, config=config)
-  lanes, each = segments.inputs.shape[1], config.train.gradient_segments
+  num_lanes = segments.inputs.shape[1]
+  each = config.train.gradient_segments
   if each > 1:
     segments = jax.tree.map(
       lambda array: array.reshape(-1, each, *array.shape[1:]), segments
     )
-  carry = state, memory_lib.with_lanes(memory, lanes)
+  carry = (state, lanes_lib.resize(memory, num_lanes))
   (state, padded), metrics = jax.lax.scan(update, carry, segments)
-  memory = memory_lib.with_lanes(padded, config.train.batch_size)
+  memory = lanes_lib.resize(padded, config.train.batch_size)
   return state, memory, metrics
 
 
-def _gradient(params, memory, segment, key, config):
+def _gradient(
+  params: shapes.PyTree,
+  memory: network.State,
+  segment: segment_lib.Segment,
+  key: jax.Array,
+  config: schema.ExperimentConfig,
+) -> tuple[shapes.PyTree, sums_lib.Sums, network.State]:
   """Gradient of the mean loss, its sums, and the next memory.
 
   Accumulation splits the lanes into parts, each with its own memory. The mean
-  is over the tokens of all parts and of all S segments. Parts share the key of
-  dropout, so that a lane drops the same whatever part it is in.
+  is over the tokens of all parts and of all segments of an update. Parts share
+  the key of dropout, so that a lane drops the same whatever part it is in.
   """
-  model: Any = make_model(config)
+  model = make_model(config)
   train = config.train
+  assert segment.weights is not None
+  num_targets = segment.targets.shape[-1]
   total = jnp.maximum(jnp.sum(segment.weights), 1.0)
-  is_change = ~segment.resets[..., -segment.targets.shape[-1] :][..., 1:]
+  is_change = ~segment.resets[..., -num_targets:][..., 1:]
   num_changes = jnp.maximum(jnp.sum(segment.weights[..., 1:] * is_change), 1.0)
 
-  def loss(params, memory, segment, lanes, key):
-    nll, activity, memory = model.apply(
+  def loss(
+    params: shapes.PyTree,
+    memory: network.State,
+    segment: segment_lib.Segment,
+    lanes: shapes.Lanes,
+    key: jax.Array,
+  ) -> Loss:
+    losses: shapes.PyTree = model.apply(
       {"params": params},
       segment.inputs,
       segment.targets,
@@ -140,34 +173,47 @@ def _gradient(params, memory, segment, key, config):
       segment.resets,
       dropout_lanes=lanes,
       rngs={"dropout": key},
-      method="nll_and_activity",
+      method="training_losses",
     )
-    sums = sums_lib.weighted(nll, segment.weights)
+    nll, auxiliary, memory = losses
+    weights = segment.weights
+    assert weights is not None
+
+    def summed(losses: shapes.Losses) -> sums_lib.Sums:
+      return sums_lib.sum_losses(losses, weights)
+
+    sums = summed(nll)
     objective = sums.nll / total
-    for weight, squares, count in (
-      (train.activation_penalty, activity.size, total),
-      (train.temporal_activation_penalty, activity.change, num_changes),
-    ):
-      if weight:
-        squares = sums_lib.weighted(squares, segment.weights).nll
-        objective += weight * squares / count
-    if activity.reconstruction is not None:  # Only the convolution learns it.
-      squares = sums_lib.weighted(activity.reconstruction, segment.weights).nll
-      objective += squares / total
+    if train.activation_penalty:
+      activation = summed(auxiliary.activation).nll / total
+      objective += train.activation_penalty * activation
+    if train.temporal_activation_penalty:
+      temporal = summed(auxiliary.temporal).nll / num_changes
+      objective += train.temporal_activation_penalty * temporal
+    if auxiliary.mixers is not None:
+      objective += summed(auxiliary.mixers).nll / total
     return objective, (sums, memory)
 
-  def loss_of_all(params, memory, segments, lanes, key):
-    """`loss` of S segments; only the memories between them are kept."""
+  def loss_of_all(
+    params: shapes.PyTree,
+    memory: network.State,
+    segments: segment_lib.Segment,
+    lanes: shapes.Lanes,
+    key: jax.Array,
+  ) -> Loss:
+    """Loss of several segments; only the memories between them are kept."""
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # A scan prevents it.
-    def read(memory, part):
+    def read(
+      memory: network.State, part: tuple[jax.Array, segment_lib.Segment]
+    ) -> tuple[network.State, tuple[jax.Array, sums_lib.Sums]]:
       index, segment = part
       own_key = jax.random.fold_in(key, index)
       objective, (sums, memory) = loss(params, memory, segment, lanes, own_key)
       return memory, (objective, sums)
 
-    count = jnp.arange(train.gradient_segments)
-    memory, parts = jax.lax.scan(read, memory, (count, segments))
+    indices = jnp.arange(train.gradient_segments)
+    memory, parts = jax.lax.scan(read, memory, (indices, segments))
     objective, sums = jax.tree.map(jnp.sum, parts)
     return objective, (sums, memory)
 
@@ -179,19 +225,26 @@ def _gradient(params, memory, segment, key, config):
     result, (sums, memory) = gradient(params, memory, segment, lanes, key)
     return result, sums, memory
 
-  def body(carry, part):
-    result, (sums, memory) = gradient(params, *part, key)
-    return jax.tree.map(jnp.add, carry, (result, sums)), memory
+  def add_part(
+    carry: shapes.PyTree,
+    part: tuple[network.State, segment_lib.Segment, shapes.Lanes],
+  ) -> tuple[shapes.PyTree, network.State]:
+    own_memory, own_segment, own_lanes = part
+    result, (sums, next_memory) = gradient(
+      params, own_memory, own_segment, own_lanes, key
+    )
+    return jax.tree.map(jnp.add, carry, (result, sums)), next_memory
 
   zeros = (
     jax.tree.map(jnp.zeros_like, params),
     sums_lib.Sums(jnp.zeros(()), jnp.zeros(())),
   )
-  memories = memory_lib.split_lanes(memory, parts)
-  segments = jax.tree.map(
-    lambda array: memory_lib.split_axis(array, array.ndim - 2, parts), segment
+  by_part = (
+    lanes_lib.split(memory, parts),
+    jax.tree.map(
+      lambda array: lanes_lib.split_axis(array, array.ndim - 2, parts), segment
+    ),
+    lanes_lib.split_axis(lanes, 0, parts),
   )
-  (result, sums), memories = jax.lax.scan(
-    body, zeros, (memories, segments, memory_lib.split_axis(lanes, 0, parts))
-  )
-  return result, sums, memory_lib.merge_lanes(memories)
+  (result, sums), memories = jax.lax.scan(add_part, zeros, by_part)
+  return result, sums, lanes_lib.merge(memories)

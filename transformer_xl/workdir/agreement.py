@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib.metadata
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -60,7 +60,7 @@ def _version(package: str) -> str:
     return "none"  # A checkout that is not installed.
 
 
-def _require_same(values: dict[str, Any]) -> None:
+def _require_same(values: Mapping[str, object]) -> None:
   """Compares the hashes of named JSON values.
 
   All processes give the same names, so that what they exchange has one shape.

@@ -11,7 +11,6 @@ import os
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
@@ -21,7 +20,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.config import schema
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_state
@@ -76,7 +75,7 @@ class Checkpoints:
     assert run.memory is not None
     # Copied, since the caller may change it while it is being written.
     metadata = copy.deepcopy(run_state.to_json(run))
-    metadata["memory_shape"] = run.memory.sizes
+    metadata["memory_shapes"] = checkpoint_items.memory_shapes(run.memory)
     metadata["fingerprints"] = checksums.of(items)
     metadata["digest"] = checksums.of_json(metadata)
     nll = run.validation_loss
@@ -133,7 +132,7 @@ class Checkpoints:
       logging.warning("The logs follow with the next checkpoint: %s", error)
 
   def restore_newest(
-    self, state: run_state.TrainState, memory: kinds.Memory
+    self, state: run_state.TrainState, memory: network.State
   ) -> run_state.RunState | None:
     """Restores the newest readable checkpoint; None if there are none at all.
 
@@ -159,7 +158,7 @@ class Checkpoints:
     return None
 
   def _try_to_restore(
-    self, step: int, state: run_state.TrainState, memory: kinds.Memory
+    self, step: int, state: run_state.TrainState, memory: network.State
   ) -> run_state.RunState | None:
     """Reads a checkpoint; None in all processes if one of them cannot.
 
@@ -218,7 +217,7 @@ class Checkpoints:
       self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """The same; nothing can be saved afterwards."""
+    """Waits for the last save; nothing can be saved afterwards."""
     self.wait()
     self._manager.close()
 
@@ -231,7 +230,7 @@ def _restore(
   manager: ocp.CheckpointManager,
   step: int,
   state: run_state.TrainState,
-  memory: kinds.Memory,
+  memory: network.State,
 ) -> tuple[run_state.RunState, dict[str, str]]:
   """The run of a checkpoint, and the fingerprints with which it was saved."""
   checkpoint_items.check_trains(manager.directory, step)
@@ -242,7 +241,10 @@ def _restore(
       saved[name].tree, items[name], step, kind=kind
     )
   stored = checkpoint_items.read_metadata(manager, step)
-  if stored["memory_shape"] != memory.sizes:
+  same_memory = stored["memory_shapes"] == checkpoint_items.memory_shapes(
+    memory
+  )
+  if not same_memory:
     items.pop("memory", None)
   if "average" in items and saved.get("average") is None:
     del items["average"]  # It starts from the parameters, below.
@@ -253,13 +255,10 @@ def _restore(
   average = restored.get("average")
   if average is None and state.average is not None:
     average = jax.tree.map(lambda leaf: leaf.copy(), restored["params"])
-  arrays = restored.get("memory")
-  restored_memory = None if arrays is None else type(memory)(**arrays)
-  if memory.is_empty:
-    restored_memory = jax.tree.map(
-      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding),
-      memory,
-    )
+  restored_memory = None
+  if same_memory:
+    arrays = restored.get("memory") or {}
+    restored_memory = checkpoint_items.with_arrays(memory, arrays)
   restored_state = run_state.TrainState(
     **restored["optimizer"], params=restored["params"], average=average
   )

@@ -7,18 +7,22 @@ A checkpoint has the items `params`, `average` (if there is one), `optimizer`
 import operator
 import os
 import pathlib
-from typing import Any
+from collections.abc import Mapping
 
+import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import psutil
 from absl import logging
 from etils import epath
+from orbax.checkpoint import checkpoint_managers
 
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl import storage
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_state
 
 DIRECTORY = "checkpoints"
@@ -32,8 +36,15 @@ def directory(workdir: str) -> str:
   return os.path.join(storage.absolute(workdir), DIRECTORY)
 
 
-def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
-  """Orbax's manager of a run's checkpoints, with further options.
+def open_manager(
+  workdir: str,
+  *,
+  preservation_policy: checkpoint_managers.PreservationPolicy | None = None,
+  cleanup_tmp_directories: bool = False,
+  read_only: bool = False,
+  lightweight_initialize: bool = False,
+) -> ocp.CheckpointManager:
+  """Orbax's manager of a run's checkpoints, with options of the same names.
 
   Raises:
     UserError: it is in a bucket that refuses.
@@ -51,7 +62,10 @@ def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
         best_fn=validation_loss,
         best_mode="min",
         atomicity_options=ocp.options.AtomicityOptions(mode=mode),
-        **options,
+        preservation_policy=preservation_policy,
+        cleanup_tmp_directories=cleanup_tmp_directories,
+        read_only=read_only,
+        lightweight_initialize=lightweight_initialize,
       ),
       item_handlers={**handlers, "metadata": ocp.JsonCheckpointHandler()},
     )
@@ -60,7 +74,7 @@ def open_manager(workdir: str, **options: Any) -> ocp.CheckpointManager:
 class _Manager(ocp.CheckpointManager):
   """A manager that opens a folder in which a validation loss is damaged."""
 
-  def metrics(self, step: int) -> Any:
+  def metrics(self, step: int) -> shapes.PyTree | None:
     """The validation loss by which checkpoints are ranked; None without one."""
     try:
       metrics = super().metrics(step)
@@ -103,26 +117,66 @@ def _warn_of_uncommitted(folder: str) -> None:
       "The checkpoints %s in the mounted bucket %s are left out: they are "
       "incomplete, or were copied from elsewhere. An empty file %s in the "
       "folder of a complete one makes it count.",
-      *(", ".join(steps), folder, _COMMITTED),
+      ", ".join(steps),
+      folder,
+      _COMMITTED,
     )
 
 
 def of(
-  state: run_state.TrainState, memory: kinds.Memory | None
+  state: run_state.TrainState, memory: network.State | None
 ) -> dict[str, shapes.PyTree]:
-  """The arrays of each item; concrete, or shapes to restore into."""
+  """The arrays of each item, or the shapes to restore into."""
   items = {
     "params": state.params,
     "optimizer": {"step": state.step, "opt_state": state.opt_state},
   }
-  if memory is not None and not memory.is_empty:  # Orbax saves no empty ones.
-    items["memory"] = memory.arrays
+  if memory is not None:
+    arrays = memory_arrays(memory)
+    if arrays:
+      items["memory"] = arrays
   if state.average is not None:
     items["average"] = state.average
   return items
 
 
-def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+def memory_arrays(memory: network.State) -> dict[str, jax.Array]:
+  """The arrays of a memory by name, without empty ones, which Orbax refuses."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="."): leaf
+    for path, leaf in jax.tree.leaves_with_path(memory)
+    if leaf.size
+  }
+
+
+def memory_shapes(memory: network.State) -> dict[str, list[int]]:
+  """The shapes of all arrays of a memory, empty ones included, by name."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="."): list(leaf.shape)
+    for path, leaf in jax.tree.leaves_with_path(memory)
+  }
+
+
+def with_arrays(
+  memory: network.State, arrays: Mapping[str, jax.Array]
+) -> network.State:
+  """Returns a memory with these arrays, and the empty ones that were left out.
+
+  `memory` gives shapes and shardings; `memory_arrays` names the arrays.
+  """
+
+  def find(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    if leaf.size:
+      return arrays[name]
+    return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
+
+  return jax.tree.map_with_path(find, memory)
+
+
+def read_metadata(
+  manager: ocp.CheckpointManager, step: int
+) -> metrics_log.Json:
   """The metadata of a checkpoint.
 
   Raises:
@@ -136,13 +190,13 @@ def read_metadata(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
   return metadata
 
 
-def check_trains(folder: Any, step: int) -> None:
+def check_trains(folder: epath.Path, step: int) -> None:
   """Refuses a checkpoint of parameters alone, such as an import makes.
 
   Raises:
     UserError: neither optimizer nor metadata were saved.
   """
-  saved = [path.name for path in (epath.Path(folder) / str(step)).iterdir()]
+  saved = [path.name for path in (folder / str(step)).iterdir()]
   if "params" in saved and not {"optimizer", "metadata"} & {*saved}:
     workdir = os.path.dirname(str(folder))
     raise errors.UserError(
@@ -153,7 +207,7 @@ def check_trains(folder: Any, step: int) -> None:
 
 
 def check_shapes(
-  saved: Any, target: shapes.PyTree, step: int, *, kind: str
+  saved: shapes.PyTree, target: shapes.PyTree, step: int, *, kind: str
 ) -> None:
   """Compares shapes before Orbax does, whose message has hundreds of lines.
 

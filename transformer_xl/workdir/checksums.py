@@ -8,7 +8,6 @@ order, so a checksum is the same on all devices and meshes.
 import hashlib
 import json
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 from transformer_xl import shapes
 
 
-def by_path(tree: shapes.PyTree) -> dict[str, Any]:
+def by_path(tree: shapes.PyTree) -> dict[str, shapes.PyTree]:
   """The leaves of a tree by their paths, such as `params/softmax/bias`."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {
@@ -52,7 +51,7 @@ def differ(tree: shapes.PyTree, saved: dict[str, str]) -> list[str]:
   ]
 
 
-def of_json(value: Any) -> str:
+def of_json(value: object) -> str:
   """SHA-256 of a JSON value; the order of names does not matter."""
   text = json.dumps(value, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()

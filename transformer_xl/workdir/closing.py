@@ -14,7 +14,7 @@ OWN_TEXT = "--dataset=text --source=YOUR_TEXT --data_dir=data --name=mine"
 
 
 def changes(workdir: str) -> dict[str, int]:
-  """When the files that people look at were changed, in nanoseconds."""
+  """Returns when the files that people look at were changed, in nanoseconds."""
   folder = storage.local(workdir)
   results = os.path.join(folder, "results")
   names = ["report.html", "metrics.jsonl", "checkpoints"]

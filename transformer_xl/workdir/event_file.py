@@ -2,7 +2,6 @@
 
 import os
 import time
-from typing import Any
 
 from tensorboardX import event_file_writer
 from tensorboardX import summary
@@ -24,15 +23,15 @@ class EventFile:
     self._file = event_file_writer.EventsWriter(os.path.join(folder, "events"))
     self.close = self._file.close
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    self._write(step=step + 1, session_log=start)
+    self._write(event_pb2.Event(step=step + 1, session_log=start))
 
-  def record(self, record: dict[str, Any]) -> None:
+  def record(self, record: tracker.Record) -> None:
     """Adds the numbers of a record."""
     for name, value in tracker.scalars(record).items():
       scalar = summary.scalar(name, value)
-      self._write(step=record["step"], summary=scalar)
+      self._write(event_pb2.Event(step=record["step"], summary=scalar))
     self._file.flush()
 
-  def _write(self, **content: Any) -> None:
-    event = event_pb2.Event(wall_time=time.time(), **content)
+  def _write(self, event: event_pb2.Event) -> None:
+    event.wall_time = time.time()
     self._file.write_event(event)

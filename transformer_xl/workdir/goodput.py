@@ -4,19 +4,23 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterator
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from transformer_xl import storage
 from transformer_xl.workdir import metrics_log
 
 FILE = "goodput.jsonl"  # In the workdir.
-UPDATES, LOST = "updates", "lost to restarts"
+UPDATES = "updates"
+LOST = "lost to restarts"
 OVERHEAD = (
-  *("starting", "compiling", "waiting for data", "evaluating", "saving"),
-  *("profiling", LOST),
+  "starting",
+  "compiling",
+  "waiting for data",
+  "evaluating",
+  "saving",
+  "profiling",
+  LOST,
 )
 ACTIVITIES = (UPDATES, *OVERHEAD)
 
@@ -34,11 +38,12 @@ class Goodput:
   """A stopwatch that is always in one activity, at first in "starting"."""
 
   def __init__(self, workdir: str):
-    """Starts it."""
+    """Starts the stopwatch."""
     self._workdir = workdir
     self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
     self._activity = "starting"
-    self._began, self._settled = time.time(), time.perf_counter()
+    self._began = time.time()
+    self._settled = time.perf_counter()
 
   def started(self, step: int) -> None:
     """Ends "starting"; continues with the seconds of the checkpoint of `step`.
@@ -61,7 +66,8 @@ class Goodput:
   def spent(self, activity: str) -> Iterator[None]:
     """Counts the time inside as that of an activity."""
     self._settle()
-    outer, self._activity = self._activity, activity
+    outer = self._activity
+    self._activity = activity
     try:
       yield
     finally:
@@ -96,7 +102,7 @@ class Goodput:
 
 
 def described(seconds: Mapping[str, float]) -> str:
-  """The shares of activities; those of less than 0.05 % are left out."""
+  """The shares of activities; shares below 0.05 % are left out."""
   total = max(sum(seconds.values()), 1e-9)
   parts = (
     f"{name} {part / total:.1%}"
@@ -113,7 +119,7 @@ def read(workdir: str) -> list[Record]:
   return [record for line in lines if (record := _parsed(line))]
 
 
-def _parsed(fields: dict[str, Any]) -> Record | None:
+def _parsed(fields: metrics_log.Json) -> Record | None:
   """A whole record; None if something is missing."""
   try:
     overhead = {name: float(fields["seconds"][name]) for name in OVERHEAD}
@@ -126,8 +132,12 @@ def _parsed(fields: dict[str, Any]) -> Record | None:
       {UPDATES: updates, **overhead},
     )
   except (
-    *(ValueError, LookupError, TypeError, AttributeError),
-    *(OverflowError, RecursionError),
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
   ):
     return None
   numbers = (record.saved_at, total, *overhead.values())

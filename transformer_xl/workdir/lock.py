@@ -24,7 +24,8 @@ from transformer_xl import storage
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EBADF)
 _SHARING_SECONDS = 10.0  # Until a new file is seen on all hosts.
 # A run renews its lock in a bucket. One that was killed does not.
-RENEWED_AFTER_SECONDS, LEFT_AFTER_SECONDS = 15.0, 60.0
+RENEWED_AFTER_SECONDS = 15.0
+LEFT_AFTER_SECONDS = 60.0
 
 
 @contextlib.contextmanager
@@ -112,7 +113,7 @@ def _wait_until_left(path: str, folder: str) -> None:
   """Removes the lock of a killed run: one that nobody renews.
 
   Raises:
-    UserError: somebody does.
+    UserError: another run renews the lock.
   """
   first = _read(path)
   if first is None:
@@ -120,7 +121,9 @@ def _wait_until_left(path: str, folder: str) -> None:
   if not _is_dead(first):
     logging.info(
       "A run on %s was in %s; waiting up to %.0f s to see if it still is.",
-      *(first.get("host"), folder, LEFT_AFTER_SECONDS),
+      first.get("host"),
+      folder,
+      LEFT_AFTER_SECONDS,
     )
     end = time.monotonic() + LEFT_AFTER_SECONDS
     while time.monotonic() < end:
@@ -134,7 +137,7 @@ def _wait_until_left(path: str, folder: str) -> None:
 
 
 def _is_dead(owner: dict) -> bool:
-  """Whether it is a process of this machine that has ended."""
+  """Whether a lock is of a process of this machine that has ended."""
   if owner.get("host") != socket.gethostname():
     return False
   try:
@@ -195,7 +198,10 @@ def _require_held(refusal: Exception | None, folder: str) -> None:
 
 
 def _require_shared(folder: str) -> None:
-  """Without this, the first save waits for ever for the other processes."""
+  """Raises a UserError unless all processes see the same folder.
+
+  Otherwise the first save would wait for ever for the other processes.
+  """
   if jax.process_count() == 1:
     return
   number = np.asarray(secrets.randbits(31), np.int32)

@@ -8,8 +8,7 @@ import datetime
 import json
 import math
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +17,8 @@ from absl import logging
 from transformer_xl import storage
 from transformer_xl.workdir import tracker as tracker_lib
 from transformer_xl.workdir import wandb_run
+
+Json = dict[str, Any]  # A JSON object.
 
 
 class JsonLines:
@@ -36,7 +37,7 @@ class JsonLines:
     )
     self.close = self._file.close
 
-  def record(self, record: dict[str, Any]) -> None:
+  def record(self, record: tracker_lib.Record) -> None:
     """Writes a line."""
     self._file.write(to_json(record) + "\n")
     self._file.flush()
@@ -74,14 +75,17 @@ class Writer:
       tracker_run = wandb_run.WandbRun(storage.local(workdir), name=name)
       self._trackers.append(tracker_run)
 
-  def write(self, record: dict[str, Any]) -> None:
+  def write(self, record: tracker_lib.Record) -> None:
     """Reports a record."""
     for tracker in self._trackers:
       tracker.record(record)
 
-  def progress(self, record: dict[str, Any], tokens_per_update: float) -> None:
+  def progress(
+    self, record: tracker_lib.Record, tokens_per_update: float
+  ) -> None:
     """Logs a training record with the time that remains."""
-    step, speed = record["step"], record["tokens_per_second"]
+    step = record["step"]
+    speed = record["tokens_per_second"]
     text = (
       f"step {step}/{self._num_steps}  loss {record['loss']:.4f}"
       f"  lr {record['learning_rate']:.2e}"
@@ -101,7 +105,7 @@ class Writer:
       tracker.close()
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
   """A value for JSON, which lacks infinities and NaN: they become null."""
   if isinstance(value, float) and not math.isfinite(value):
     return None
@@ -112,12 +116,12 @@ def finite(value: Any) -> Any:
   return value
 
 
-def to_json(value: Any, *, indent: int | None = None) -> str:
+def to_json(value: object, *, indent: int | None = None) -> str:
   """JSON that every program reads, also after divergence."""
   return json.dumps(finite(value), indent=indent, allow_nan=False)
 
 
-def write_json(workdir: str, name: str, value: Any) -> None:
+def write_json(workdir: str, name: str, value: object) -> None:
   """Writes a file of a workdir completely or not at all.
 
   Only the first process writes, as in `append_lines`.
@@ -129,7 +133,7 @@ def write_json(workdir: str, name: str, value: Any) -> None:
   logging.info("Wrote %s.", os.path.join(workdir, name))
 
 
-def append_lines(workdir: str, name: str, records: Sequence[Any]) -> None:
+def append_lines(workdir: str, name: str, records: Sequence[object]) -> None:
   """Adds a line of JSON to a file of a workdir for each record.
 
   All lines are one write, so calls at the same time do not mix. Half a line
@@ -148,7 +152,7 @@ def append_lines(workdir: str, name: str, records: Sequence[Any]) -> None:
     file.write(content)
 
 
-def read_lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def read_lines(path: str | os.PathLike[str]) -> Iterator[Json]:
   """The objects in a file that has one on each line; none without the file.
 
   Damaged lines are left out: a kill or a full disk may have cut one short, or

@@ -7,10 +7,8 @@ still training, or was killed, can be read.
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
-from typing import TypeGuard
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeGuard
 
 import jaxtyping as jt
 import numpy as np
@@ -23,18 +21,18 @@ from transformer_xl.workdir import run_record
 
 # What an evaluation measures; all else on its card are settings.
 _MEASURED = (
-  *("nll", "perplexity", "bits_per_character", "bits_per_byte"),
-  *("word_perplexity", "seconds", "tokens_per_second"),
+  "nll",
+  "perplexity",
+  "bits_per_character",
+  "bits_per_byte",
+  "word_perplexity",
+  "seconds",
+  "tokens_per_second",
 )
 
 
 # Settings of memory: a card without memory states none of them.
-_OF_MEMORY = (
-  "same_length",
-  "compression",
-  "compression_rate",
-  "compressed_len",
-)
+_OF_MEMORY = ("same_length", "mixer_fields")
 
 
 class Curve(NamedTuple):
@@ -49,13 +47,13 @@ class History(NamedTuple):
 
   name: str  # The last part of its path, or all of it to tell runs apart.
   workdir: str
-  record: dict[str, Any]  # The content of `config.json`.
-  lines: list[dict[str, Any]]  # The content of `metrics.jsonl`.
-  cards: list[dict[str, Any]]  # Every evaluation card, oldest first.
+  record: metrics_log.Json  # The content of `config.json`.
+  lines: list[metrics_log.Json]  # The content of `metrics.jsonl`.
+  cards: list[metrics_log.Json]  # Every evaluation card, oldest first.
   time: goodput.Record | None  # At the newest checkpoint; an import has none.
 
   @property
-  def settings(self) -> dict[str, Any]:
+  def settings(self) -> metrics_log.Json:
     """The configuration by names such as `config.model.num_layers`."""
     return run_record.flat(self.record["config"])
 
@@ -85,7 +83,7 @@ class History(NamedTuple):
     The newest card counts. A label names the split, the step, and the settings
     in which cards of one split and step differ.
     """
-    groups: dict[str, dict[int, Any]] = {}
+    groups: dict[str, dict[int, float]] = {}
     for card, label in zip(self.cards, _labels(self.cards), strict=True):
       if _is_count(card.get("mem_len")) and _is_number(card.get("nll")):
         groups.setdefault(label, {})[card["mem_len"]] = card["nll"]
@@ -123,7 +121,7 @@ def read_all(workdirs: Sequence[str]) -> list[History]:
   return runs
 
 
-def differences(runs: Sequence[History]) -> dict[str, list[Any]]:
+def differences(runs: Sequence[History]) -> dict[str, list[object]]:
   """The fields in which configurations differ, with the value of each run.
 
   A field that a run does not have is None there.
@@ -138,7 +136,7 @@ def differences(runs: Sequence[History]) -> dict[str, list[Any]]:
   }
 
 
-def result(workdir: str, name: str) -> dict[str, Any] | None:
+def result(workdir: str, name: str) -> metrics_log.Json | None:
   """The content of `results/<name>.json`; None without it, or if damaged."""
   path = pathlib.Path(storage.local(workdir), "results", f"{name}.json")
   try:
@@ -148,7 +146,7 @@ def result(workdir: str, name: str) -> dict[str, Any] | None:
   return content if isinstance(content, dict) else None
 
 
-def _cards(folder: pathlib.Path) -> list[dict[str, Any]]:
+def _cards(folder: pathlib.Path) -> list[metrics_log.Json]:
   """Cards of `cards.jsonl`, then those that only `eval_<split>.json` has."""
   cards = [*metrics_log.read_lines(folder / "results" / "cards.jsonl")]
   for path in sorted((folder / "results").glob("eval_*.json")):
@@ -159,7 +157,11 @@ def _cards(folder: pathlib.Path) -> list[dict[str, Any]]:
   return cards
 
 
-def _curve(lines, name, belongs) -> Curve:
+def _curve(
+  lines: Sequence[metrics_log.Json],
+  name: str,
+  belongs: Callable[[metrics_log.Json], bool],
+) -> Curve:
   chosen = (line for line in lines if belongs(line))
   return _sorted(
     {line["step"]: line[name] for line in chosen if _is_number(line.get(name))}
@@ -172,18 +174,20 @@ def _sorted(points: dict[int, float]) -> Curve:
   return Curve(np.array(steps, np.int64), np.array(values, np.float64))
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
+def _is_count(value: object) -> TypeGuard[int]:
   return type(value) is int and 0 <= value < 2**53
 
 
-def _is_number(value: Any) -> bool:
-  return type(value) in (int, float) and abs(value) <= sys.float_info.max
+def _is_number(value: object) -> TypeGuard[float]:
+  if type(value) is int or type(value) is float:
+    return abs(value) <= sys.float_info.max
+  return False
 
 
-def _labels(cards: list[dict[str, Any]]) -> list[str]:
+def _labels(cards: list[metrics_log.Json]) -> list[str]:
   """Names of the curves that cards belong to."""
   first = ("split", "checkpoint_step")
-  places: dict[tuple, list[dict[str, Any]]] = {}
+  places: dict[tuple[str, ...], list[metrics_log.Json]] = {}
   for card in cards:
     place = tuple(json.dumps(card.get(name)) for name in first)
     places.setdefault(place, []).append(card)
@@ -201,7 +205,7 @@ def _labels(cards: list[dict[str, Any]]) -> list[str]:
   return labels
 
 
-def _varying(cards: list[dict[str, Any]]) -> list[str]:
+def _varying(cards: list[metrics_log.Json]) -> list[str]:
   """The settings apart from the memory in which cards differ."""
   names = dict.fromkeys(name for card in cards for name in card)
   varying = []

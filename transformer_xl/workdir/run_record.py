@@ -8,7 +8,7 @@ import os
 import pathlib
 import shutil
 import subprocess
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 from absl import logging
@@ -28,7 +28,7 @@ def record(
   workdir: str,
   *,
   step: int = 0,
-  initialised_from: dict[str, Any] | None = None,
+  initialised_from: metrics_log.Json | None = None,
 ) -> None:
   """Writes `config.json`; logs the differences from an existing one.
 
@@ -59,8 +59,8 @@ def record(
   )
 
 
-def initialised_from(workdir: str) -> dict[str, Any] | None:
-  """Where the first parameters of a run are from; None if nothing says so."""
+def initialised_from(workdir: str) -> metrics_log.Json | None:
+  """Returns where the first parameters of a run are from; None if unknown."""
   try:
     path = pathlib.Path(storage.local(workdir), "config.json")
     return json.loads(path.read_text("utf-8"))["initialised_from"]
@@ -74,7 +74,7 @@ def _now() -> str:
   return now.isoformat(timespec="seconds")
 
 
-def _saved(path: str) -> tuple[dict[str, Any], list[Any]]:
+def _saved(path: str) -> tuple[metrics_log.Json, list[metrics_log.Json]]:
   """The flat configuration of the last run, and all sessions.
 
   Both are empty if the file is damaged.
@@ -87,7 +87,7 @@ def _saved(path: str) -> tuple[dict[str, Any], list[Any]]:
     return {}, []
 
 
-def flat(tree: dict[str, Any]) -> dict[str, Any]:
+def flat(tree: Mapping[str, object]) -> metrics_log.Json:
   """Values by names such as `config.model.num_layers`."""
   return traverse_util.flatten_dict({"config": dict(tree)}, sep=".")
 
@@ -136,7 +136,8 @@ def check_vocabulary(
   # Late: training needs no library of tokenizers.
   from transformer_xl.data import vocabulary
 
-  old, new = vocabulary.load(str(kept)), vocabulary.load(data_dir)
+  old = vocabulary.load(str(kept))
+  new = vocabulary.load(data_dir)
   if may_be_extended:
     if old.unit == new.unit and old.symbols == new.symbols[: old.size]:
       return

@@ -1,16 +1,16 @@
 """The state of a run: what initialisation makes and a checkpoint holds."""
 
-from typing import Any
 from typing import NamedTuple
 
 import jaxtyping as jt
 
 from transformer_xl import shapes
-from transformer_xl.model import kinds
+from transformer_xl.model import network
+from transformer_xl.workdir import metrics_log
 
 
 class TrainState(NamedTuple):
-  """What an update changes, apart from memory."""
+  """The state that an update changes, apart from memory."""
 
   step: jt.Int[shapes.Array, ""]  # Completed updates; index of the next one.
   params: shapes.PyTree
@@ -22,13 +22,14 @@ class Metadata(NamedTuple):
   """Facts that the host keeps; JSON in a checkpoint."""
 
   log_window: dict[str, float] | None = None  # Sums since the last log line.
-  guard: dict[str, Any] | None = None  # Of `divergence.Guard`.
-  data: dict[str, Any] | None = None  # The training text and how it is cut.
+  guard: metrics_log.Json | None = None  # Of `divergence.Guard`.
+  data: metrics_log.Json | None = None  # The training text and how it is cut.
   owes_evaluation: bool = False  # A signal prevented the one of this step.
   average_start: int = 0  # The mean is over the updates after this; 0 for none.
   tokens_read: int = 0  # By all updates.
+  frozen: tuple[str, ...] = ()  # Names of parameters that are not trained.
   # Where the first parameters are from; None if they were drawn.
-  initialised_from: dict[str, Any] | None = None
+  initialised_from: metrics_log.Json | None = None
 
 
 class RunState(NamedTuple):
@@ -36,16 +37,17 @@ class RunState(NamedTuple):
 
   state: TrainState
   # None after restoring where lanes or memory length have changed.
-  memory: kinds.Memory | None
+  memory: network.State | None
   metadata: Metadata = Metadata()
   validation_loss: float | None = None  # Of this very state, if evaluated.
 
 
-def to_json(run: RunState) -> dict[str, Any]:
+def to_json(run: RunState) -> metrics_log.Json:
   """The metadata as a checkpoint stores them."""
   return run.metadata._asdict()
 
 
-def from_json(stored: dict[str, Any]) -> Metadata:
+def from_json(stored: metrics_log.Json) -> Metadata:
   """The metadata of a checkpoint."""
-  return Metadata(**{name: stored[name] for name in Metadata._fields})
+  metadata = Metadata(**{name: stored[name] for name in Metadata._fields})
+  return metadata._replace(frozen=tuple(metadata.frozen))

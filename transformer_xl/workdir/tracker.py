@@ -4,21 +4,22 @@ A record is a dictionary with `step` and numbers. Those of evaluations have a
 `split`; those of divergence are described in `training/divergence.py`.
 """
 
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
+
+Record = dict[str, Any]
 
 
 class Tracker(Protocol):
   """Keeps the records of a run, from one step on."""
 
-  def record(self, record: dict[str, Any]) -> None:
+  def record(self, record: Record) -> None:
     """Keeps one record."""
 
   def close(self) -> None:
     """Completes what is kept."""
 
 
-def scalars(record: dict[str, Any]) -> dict[str, float]:
+def scalars(record: Record) -> dict[str, float]:
   """The numbers of a record, as `train/loss` or `valid/nll`."""
   prefix = f"{record.get('split', 'train')}/"
   return {

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -16,28 +15,33 @@ from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
-from transformer_xl.model import kinds
+from transformer_xl.model import network
 from transformer_xl.model.encodings import table
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
+from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_record
 
 _MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
 _MOST_TRIES = 5
 
 
 class TrainedModel(NamedTuple):
-  """Parameters of one checkpoint, placed on a mesh."""
+  """A model with the parameters of one checkpoint, placed on a mesh."""
 
+  config: schema.ExperimentConfig
   mesh: jax.sharding.Mesh
   params: shapes.PyTree
   step: int
+  # Where the first parameters of its run are from, as in `config.json`.
+  initialised_from: metrics_log.Json | None = None
 
 
 def load(
   config: schema.ExperimentConfig,
   workdir: str,
   *,
-  devices: Sequence[Any] | None = None,
+  devices: Sequence[jax.Device] | None = None,
 ) -> TrainedModel:
   """Loads the parameters that `config.eval` names from a run.
 
@@ -48,7 +52,7 @@ def load(
       or the mesh does not fit.
   """
   mesh = make_mesh(config, devices=devices)
-  params = kinds.abstract_params(config.model)
+  params = network.abstract_params(config.model)
   with jax.set_mesh(mesh):
     params, step = restore_params(
       workdir,
@@ -56,11 +60,14 @@ def load(
       average=config.eval.parameters != "raw",
       target=mesh_lib.placed(params, mesh_lib.parameters(mesh, params)),
     )
-  return TrainedModel(mesh, params, step)
+  source = run_record.initialised_from(workdir)
+  return TrainedModel(config, mesh, params, step, source)
 
 
 def make_mesh(
-  config: schema.ExperimentConfig, *, devices: Sequence[Any] | None = None
+  config: schema.ExperimentConfig,
+  *,
+  devices: Sequence[jax.Device] | None = None,
 ) -> jax.sharding.Mesh:
   """The mesh of all modes but training, which hold nothing but parameters.
 
@@ -69,10 +76,10 @@ def make_mesh(
   Raises:
     UserError: the axes that the configuration gives do not suit the devices.
   """
-  params = kinds.abstract_params(config.model)
+  params = network.abstract_params(config.model)
   demand = mesh_axes.Demand(
     width=config.model.model_dim,
-    state_bytes=4 * kinds.num_parameters(params),
+    state_bytes=4 * network.num_parameters(params),
     most_bytes=_MOST_BYTES,
   )
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)
@@ -81,7 +88,7 @@ def make_mesh(
 def load_on_one_device(
   config: schema.ExperimentConfig, workdir: str
 ) -> TrainedModel:
-  """`load` on the first device, whatever mesh the run was trained on."""
+  """Loads onto the first device, whatever mesh the run was trained on."""
   mesh = schema.MeshConfig(data=1, fsdp=1, tensor=1)
   config = dataclasses.replace(config, mesh=mesh)
   return load(config, workdir, devices=jax.devices()[:1])
@@ -209,9 +216,11 @@ def _find(
   return step
 
 
-def _restore_item(manager, step, item, target) -> shapes.PyTree:
+def _restore_item(
+  manager: ocp.CheckpointManager, step: int, item: str, target: shapes.PyTree
+) -> shapes.PyTree:
   """One item, compared with its checksums if it has any."""
-  metadata: dict[str, Any] = {}
+  metadata: metrics_log.Json = {}
   if (manager.directory / str(step) / "metadata").exists():
     metadata = checkpoint_items.read_metadata(manager, step)
   args = ocp.args.Composite(**{item: ocp.args.StandardRestore(target)})

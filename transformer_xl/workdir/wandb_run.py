@@ -8,12 +8,15 @@ import pathlib
 import queue
 import secrets
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from transformer_xl import errors
 from transformer_xl.workdir import tracker
+
+if TYPE_CHECKING:
+  import wandb
 
 _CLOSING_SECONDS = 10.0  # A preempted host has about 30.
 
@@ -40,13 +43,13 @@ class WandbRun:
 
   def __init__(self, workdir: str, *, name: str):
     """Starts or continues the run; its configuration is `config.json`."""
-    self._records = queue.SimpleQueue[dict[str, Any] | None]()
+    self._records = queue.SimpleQueue[dict[str, float] | None]()
     self._thread = threading.Thread(
       target=self._report, args=(workdir, name), daemon=True
     )
     self._thread.start()
 
-  def record(self, record: dict[str, Any]) -> None:
+  def record(self, record: tracker.Record) -> None:
     """Passes the numbers of a record on."""
     self._records.put({"step": record["step"], **tracker.scalars(record)})
 
@@ -71,12 +74,13 @@ class WandbRun:
       reason = " ".join(str(error).split())[:200]
       logging.warning(
         "wandb failed (%s: %s); training continues without it.",
-        *(type(error).__name__, reason),
+        type(error).__name__,
+        reason,
       )
 
 
-def _start(workdir: pathlib.Path, name: str) -> Any:
-  import wandb
+def _start(workdir: pathlib.Path, name: str) -> "wandb.Run":
+  import wandb  # An optional dependency.
 
   mode: Any = os.environ.get("WANDB_MODE", "online")
   if mode == "online" and not wandb.login(prompt=False):

@@ -18,7 +18,7 @@ from tests.evaluation import splits
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
-from transformer_xl.evaluation import evaluate as evaluation_evaluate
+from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
 from transformer_xl.evaluation.dynamic import update
 from transformer_xl.workdir import trained_model
@@ -47,15 +47,14 @@ def scores(config, *, rate):
   mesh = mesh_lib.make_mesh(config.mesh)
   rule = update.Rule(jnp.float32(rate), jnp.float32(0.02))
   with jax.set_mesh(mesh):
-    evaluator = dynamic_evaluate.AdaptiveEvaluator(config, mesh, mem_len=8)
+    evaluator = dynamic_evaluate.DynamicEvaluator(config, mesh, mem_len=8)
     return evaluator(tiny.params(config.model), rule)
 
 
 def test_evaluation_is_static_by_default(data_dir, workdir):
   config = corpus.config(data_dir)
-  (card,) = dynamic_evaluate.run(config, workdir)
-  subject = evaluation_evaluate.load(config, workdir)
-  (static,) = evaluation_evaluate.evaluate_loaded(subject, workdir)
+  (card,) = evaluate.run(config, workdir)
+  (static,) = evaluate.evaluate(evaluate.load(config, workdir))
   assert set(card) == set(static)
   assert "dynamic" not in card
 
@@ -64,7 +63,7 @@ def test_dynamic_results_have_their_own_file_and_all_settings(
   data_dir, workdir
 ):
   config = corpus.config(data_dir, **DYNAMIC, **CACHE)
-  static, card = dynamic_evaluate.run(config, workdir)
+  static, card = evaluate.run(config, workdir)
   assert results(workdir, "eval_test") == {"cards": [static]}
   assert results(workdir, "dynamic_test") == {
     "static": [static],
@@ -80,6 +79,9 @@ def test_dynamic_results_have_their_own_file_and_all_settings(
     "decay": 0.02,
   }
   assert card["cache"] == {"size": 20, "flatness": 0.1, "share": 0.2}
+  # A card states every setting of the two.
+  assert set(card["dynamic"]) == set(vars(config.eval.dynamic))
+  assert set(card["cache"]) == set(vars(config.eval.cache))
   assert card["num_tokens"] == static["num_tokens"] == 149
   assert card["nll"] != static["nll"]
   (alone,) = scores(config, rate=3e-3)
@@ -114,6 +116,7 @@ def test_learning_lowers_the_loss_of_a_text_that_repeats(data_dir):
   assert both.nll < learned.nll
 
 
+@pytest.mark.rest
 def test_a_sweep_equals_each_setting_alone(data_dir, workdir, caplog):
   caplog.set_level("INFO")
   rates, decays, shares = (1e-3, 3e-3), (0.0, 0.1), (0.1, 0.3)
@@ -127,7 +130,7 @@ def test_a_sweep_equals_each_setting_alone(data_dir, workdir, caplog):
       "eval.cache.share": shares,
     },
   )
-  _, *cards = dynamic_evaluate.run(config, workdir)
+  _, *cards = evaluate.run(config, workdir)
   found = [
     (
       card["dynamic"]["learning_rate"],
@@ -147,7 +150,7 @@ def test_a_sweep_equals_each_setting_alone(data_dir, workdir, caplog):
       "eval.cache.share": shares[:1],
     },
   )
-  _, alone = dynamic_evaluate.run(one, workdir)
+  _, alone = evaluate.run(one, workdir)
   assert alone["nll"] == pytest.approx(cards[6]["nll"], rel=1e-6)
   best = min(cards, key=lambda card: card["nll"])
   rate = best["dynamic"]["learning_rate"]
@@ -159,7 +162,7 @@ def test_divergence_is_null(data_dir, workdir, caplog):
   caplog.set_level("INFO")
   updates = {"eval.dynamic.kind": "sgd", "eval.dynamic.learning_rate": (1e30,)}
   config = corpus.config(data_dir, **updates)
-  _, card = dynamic_evaluate.run(config, workdir)
+  _, card = evaluate.run(config, workdir)
   assert card["nll"] is None
   assert card["perplexity"] is None
   assert "diverged" in caplog.text
@@ -204,12 +207,13 @@ def test_unused_settings_are_not_a_sweep():
   assert load.from_config_dict(config).eval.num_settings == 1
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_one_lane_is_evaluated_on_many_devices(data_dir, workdir):
   """The published protocol, on a machine with four devices."""
   updates = {**DYNAMIC, "eval.batch_size": 1}
   config = corpus.config(data_dir, **updates)
-  _, alone = dynamic_evaluate.run(config, workdir)
+  _, alone = evaluate.run(config, workdir)
   result = subprocess.run(
     [
       *(sys.executable, "-m", "transformer_xl.main", "--mode=eval"),

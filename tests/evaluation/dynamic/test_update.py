@@ -1,6 +1,8 @@
 """Dynamic evaluation against a loop over lanes and segments."""
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +12,13 @@ import pytest
 from tests import corpus
 from tests import tiny
 from tests.evaluation import splits
-from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation.dynamic import evaluate as dynamic
 from transformer_xl.evaluation.dynamic import neural_cache
-from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import network
 
 MEMORY, SEGMENT, LANES = 6, 8, 3
 PAIRS = corpus.TOKENS["test"] - 1
@@ -46,7 +47,7 @@ def text_segments(config):
   )
   segments = stream.read(0, stream.num_steps, slice(None))
   is_text = stream.is_text(0, stream.num_steps)
-  return jax.tree.map(jnp.asarray, scorer.TextSegment(segments, is_text))
+  return jax.tree.map(jnp.asarray, dynamic.TextSegment(segments, is_text))
 
 
 def training(config, count=3):
@@ -59,11 +60,29 @@ def training(config, count=3):
   return jax.tree.map(jnp.asarray, stream.read(0, count, slice(None)))
 
 
+class Functions(NamedTuple):
+  """The functions of `dynamic.evaluate` for one configuration, compiled."""
+
+  start: Callable
+  mean_squares: Callable
+  score: Callable
+
+
 @functools.cache
-def make_scorer(config):
-  mesh = mesh_lib.make_mesh(config.mesh)
-  with jax.set_mesh(mesh):
-    return scorer.AdaptiveScorer(config, mesh, mem_len=MEMORY)
+def functions(config):
+  read = evaluator.make_reader(config, MEMORY, streams=False)
+  options = config.eval.dynamic
+  per_lane = options.kind != "none" and options.lanes == "apart"
+  shared = {"reader": read, "per_lane": per_lane}
+  return Functions(
+    functools.partial(dynamic.start_state, config=config, **shared),
+    jax.jit(
+      functools.partial(
+        dynamic.mean_squares, num_lanes=config.eval.batch_size, **shared
+      )
+    ),
+    jax.jit(functools.partial(dynamic.score_segments, **shared)),
+  )
 
 
 def make_rule(kind, **updates):
@@ -71,23 +90,41 @@ def make_rule(kind, **updates):
   return update.Rule(**jax.tree.map(jnp.float32, values | updates))
 
 
-def run(made, *arguments, options=None):
-  """The scorer's `score`, compiled with these options if there are any."""
+def make_steps(config, rule):
+  """The steps of all parameters."""
+  params = tiny.params(config.model)
+  if config.eval.dynamic.kind == "sgd":
+    return update.sgd_steps(rule, params)
+  return update.rms_steps(rule, measured_squares(config))
+
+
+def measured_squares(config):
+  params = tiny.params(config.model)
+  made = functions(config)
+  return made.mean_squares(params, made.start(params), training(config))
+
+
+def run(score, *arguments, options=None):
+  """`score`, compiled with these options if there are any."""
   if not options:
-    return made.score(*arguments)
-  compiled = made.score.lower(*arguments).compile(compiler_options=options)
+    return score(*arguments)
+  compiled = score.lower(*arguments).compile(compiler_options=options)
   return compiled(*arguments)
 
 
 def score(config, these, rule, *, options=None):
   """Losses [S, B] of each segment and lane, and the final state."""
-  made, params = make_scorer(config), tiny.params(config.model)
-  state, basis = made.start(params), params
-  if config.eval.dynamic.kind == "rms":
-    basis = made.mean_squares(params, state, training(config))
-  steps = made.steps(rule, basis)
+  made = functions(config)
+  params = tiny.params(config.model)
+  steps = make_steps(config, rule)
   state, losses = run(
-    made, state, params, steps, NO_CACHE, these, options=options
+    made.score,
+    made.start(params),
+    params,
+    steps,
+    NO_CACHE,
+    these,
+    options=options,
   )
   assert losses.nll.shape == (*losses.num_tokens.shape, 1)
   return np.asarray(losses.nll[..., 0]), state
@@ -109,9 +146,7 @@ def loop(config, these, rule, *, groups):
   result = np.zeros(these.is_text.shape[:2])
   for group in groups:
     leaves = [leaf.copy() for leaf in trained]
-    memory = kinds.empty_memory(
-      config.model, batch_size=len(group), mem_len=MEMORY
-    )
+    memory = empty_memory(config, len(group))
     scored: set[int] = set()
     for step in range(len(result)):
       segment, _ = pick(these, step, group)
@@ -141,13 +176,17 @@ def pairs_read(config, step):
   return starts[:, None] + np.arange(SEGMENT)
 
 
+def empty_memory(config, num_lanes):
+  return network.empty_state(
+    config.model, batch_size=num_lanes, mem_len=MEMORY, step_len=SEGMENT
+  )
+
+
 def brute_mean_squares(config, groups):
   """Mean squares over three training segments and all groups of lanes."""
   total, count = None, 0
   for group in groups:
-    memory = kinds.empty_memory(
-      config.model, batch_size=len(group), mem_len=MEMORY
-    )
+    memory = empty_memory(config, len(group))
     for step in range(3):
       segment = pick(training(config), step, group)
       everything = jnp.ones(segment.inputs.shape, bool)
@@ -168,9 +207,7 @@ def pick(tree, step, group):
 @functools.cache
 def reader(config):
   """Gradient of the mean loss where a mask is true, losses and memory."""
-  model = transformer_xl.TransformerXL(
-    config.model, clamp_len=0, same_length=False
-  )
+  model = network.Network(config.model)
 
   def loss(params, memory, segment, mask):
     nll, memory = model.apply(
@@ -188,17 +225,22 @@ def reader(config):
 
 
 @pytest.mark.parametrize(
-  ("lanes", "kind"),
+  ("lanes", "kind", "layers"),
   [
-    ("apart", "rms"),
-    ("shared", "sgd"),
-    pytest.param("apart", "sgd", marks=pytest.mark.rest),
-    pytest.param("shared", "rms", marks=pytest.mark.rest),
+    ("apart", "rms", ("attention",)),
+    ("shared", "sgd", ("lstm", "attention:4")),
+    pytest.param("apart", "sgd", ("attention",), marks=pytest.mark.rest),
+    pytest.param("shared", "rms", ("attention",), marks=pytest.mark.rest),
   ],
 )
-def test_losses_equal_a_loop_over_lanes(data_dir, kind, lanes):
+def test_losses_equal_a_loop_over_lanes(data_dir, kind, lanes, layers):
   config = make_config(
-    data_dir, **{"eval.dynamic.kind": kind, "eval.dynamic.lanes": lanes}
+    data_dir,
+    **{
+      "eval.dynamic.kind": kind,
+      "eval.dynamic.lanes": lanes,
+      "model.layers": layers,
+    },
   )
   apart = [np.array([lane]) for lane in range(LANES)]
   groups = apart if lanes == "apart" else [np.arange(LANES)]
@@ -217,10 +259,7 @@ def test_mean_squares_equal_those_of_each_gradient_alone(data_dir):
     config = make_config(
       data_dir, **{"eval.dynamic.kind": "rms", "eval.dynamic.lanes": lanes}
     )
-    made, params = make_scorer(config), tiny.params(config.model)
-    found[lanes] = jax.tree.leaves(
-      made.mean_squares(params, made.start(params), training(config))
-    )
+    found[lanes] = jax.tree.leaves(measured_squares(config))
     apart = [np.array([lane]) for lane in range(LANES)]
     groups = apart if lanes == "apart" else [np.arange(LANES)]
     for leaf, expected in zip(
@@ -248,9 +287,9 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
     np.testing.assert_array_equal(before, after)
   # Bit for bit the losses of a scan without gradients.
   still = make_config(data_dir, **{"eval.dynamic.kind": "none"})
-  made = make_scorer(still)
+  made = functions(still)
   arguments = made.start(params), params, None, NO_CACHE, these
-  _, losses = run(made, *arguments, options=tiny.TO_THE_BIT)
+  _, losses = run(made.score, *arguments, options=tiny.TO_THE_BIT)
   np.testing.assert_array_equal(found, losses.nll[..., 0])
 
 
@@ -268,13 +307,11 @@ def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
   assert np.any(found != score(config, these, make_rule(kind))[0])
   # Without another step the lanes return to the trained parameters; "rms"
   # does not pull parameters without gradients in training.
-  made, params = make_scorer(config), tiny.params(config.model)
-  basis = params
-  if kind == "rms":
-    basis = made.mean_squares(params, made.start(params), training(config))
-  steps = made.steps(make_rule(kind, learning_rate=0.0, decay=1e30), basis)
+  params = tiny.params(config.model)
+  basis = params if kind == "sgd" else measured_squares(config)
+  steps = make_steps(config, make_rule(kind, learning_rate=0.0, decay=1e30))
   last = jax.tree.map(lambda x: x[-1:], these)
-  back, _ = made.score(state, params, steps, NO_CACHE, last)
+  back, _ = functions(config).score(state, params, steps, NO_CACHE, last)
   trees = (params, back.params, basis)
   for home, leaf, size in zip(*map(jax.tree.leaves, trees), strict=True):
     away = np.max(np.abs(leaf - home[None]), axis=0)
@@ -302,8 +339,9 @@ def test_a_token_changes_no_earlier_loss_and_no_other_lane(
     data_dir,
     **{"eval.dynamic.lanes": lanes, "eval.cache.size": cache},
   )
-  made, params = make_scorer(config), tiny.params(config.model)
-  steps = made.steps(make_rule("sgd"), params)
+  made = functions(config)
+  params = tiny.params(config.model)
+  steps = make_steps(config, make_rule("sgd"))
   mixture = neural_cache.Mixture(jnp.full(1, 0.1), jnp.full(1, 0.3))
 
   def losses(these):

@@ -1,4 +1,4 @@
-"""Arguments of attention, and its results and gradients."""
+"""Arguments of attention, its definition, and its results and gradients."""
 
 import functools
 from typing import Any
@@ -11,7 +11,8 @@ from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.kernels import dispatch
 
-ROUNDING = 1e-5  # Float32 sums in another order, relative to the largest.
+FORMS = ("xla", "pallas")
+ROUNDING = 1e-5  # Float32 against float64, relative to the largest number.
 # What attention has besides queries, keys and values, by encoding. To the
 # kernels, rope and the absolute encodings are as none.
 TERMS = {
@@ -58,16 +59,6 @@ def arguments(
   return arrays | {name: terms[name] for name in TERMS[encoding]}
 
 
-def dispatched(
-  implementation: str,
-  dropout: dropout_lib.AttentionDropout | None,
-  **arrays: jax.Array,
-) -> jax.Array:
-  """Attention, computed in one of the ways of `dispatch`."""
-  inputs = attention.Inputs(**arrays)
-  return dispatch.relative_attention(inputs, dropout, implementation)
-
-
 def dropout(
   arrays: dict[str, jax.Array], rate: float
 ) -> dropout_lib.AttentionDropout:
@@ -77,42 +68,117 @@ def dropout(
   return dropout_lib.AttentionDropout(rate, jnp.asarray(seeds, jnp.int32))
 
 
-def widened(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  """The same numbers in float32."""
-  return {
-    name: array if name in CONSTANTS else array.astype(jnp.float32)
-    for name, array in arrays.items()
-  }
+def attend(
+  form: str,
+  dropout: dropout_lib.AttentionDropout | None,
+  **arrays: jax.Array,
+) -> jax.Array:
+  """Attention, computed in one of the forms."""
+  inputs = attention.Inputs(**arrays)
+  return dispatch.relative_attention(inputs, dropout, form)
 
 
-def value_and_gradients(function, arrays, seed=1):
-  """Attention's values, and gradients of all that has any.
+def values(form, arrays, dropout=None):
+  """Attention's values alone."""
+  return jax.jit(functools.partial(attend, form, dropout))(**arrays)
 
-  Args:
-    function: of the arrays; the same object for the same computation, since
-      what is compiled is kept with it.
-    arrays: as `arguments` makes them.
-    seed: of the values' weights.
+
+def define(
+  kept: jax.Array | None,
+  rate: float,
+  *,
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  reach: jax.Array,
+  position_key: jax.Array | None = None,
+  content_bias: jax.Array | None = None,
+  position_bias: jax.Array | None = None,
+  slopes: jax.Array | None = None,
+) -> jax.Array:
+  """Attention by its definition, with a key for each pair of query and key.
+
+  `kept` [B, H, T, K] is which weights dropout keeps; None for all.
   """
-  arrays = dict(arrays)
-  fixed = {name: arrays.pop(name) for name in CONSTANTS if name in arrays}
-  shape = arrays["query"].shape
-  weights = np.random.default_rng(seed).standard_normal(shape)
-  return _run(function, arrays, fixed, jnp.asarray(weights, jnp.float32))
+  segment_len, context_len = query.shape[1], key.shape[1]
+  newest = np.arange(context_len - segment_len, context_len)
+  distance = newest[:, None] - np.arange(context_len)[None]
+  content, position = (
+    query if bias is None else query + bias[None, None]
+    for bias in (content_bias, position_bias)
+  )
+  scores = jnp.einsum("bthd,bkhd->bhtk", content, key)
+  if position_key is not None:  # The last row is of distance 0.
+    by_pair = position_key[context_len - 1 - np.maximum(distance, 0)]
+    scores += jnp.einsum("bthd,tkhd->bhtk", position, by_pair)
+  scores /= np.sqrt(query.shape[-1])
+  if slopes is not None:
+    scores -= slopes[None, :, None, None] * distance[None, None]
+  visible = (distance >= 0) & (distance <= np.asarray(reach)[:, :, None])
+  scores = jnp.where(visible[:, None], scores, -jnp.inf)
+  weights = jax.nn.softmax(scores, axis=-1)
+  if kept is not None:
+    weights = jnp.where(kept, weights / (1 - rate), 0)
+  return jnp.einsum("bhtk,bkhd->bthd", weights, value)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _run(function, arrays, fixed, weights):
-  values, pull = jax.vjp(lambda arrays: function(**arrays, **fixed), arrays)
-  return values, pull(weights.astype(values.dtype))
+def value_and_gradients(form, arrays, dropout=None):
+  """Attention's values, and gradients of all that has any."""
+  function = functools.partial(attend, form, dropout)
+  return _run(function, *_without_constants(arrays), _weights(arrays))
+
+
+def defined_value_and_gradients(arrays, dropout=None):
+  """Those of the definition, in float64."""
+  kept, rate = None, 0.0
+  if dropout is not None:
+    rate = dropout.rate
+    row = jnp.arange(arrays["query"].shape[1], dtype=jnp.int32)
+    column = jnp.arange(arrays["key"].shape[1], dtype=jnp.int32)
+    kept = dropout_lib.kept(
+      dropout.seeds[:, :, None, None],
+      row[None, None, :, None],
+      column[None, None, None],
+      rate=rate,
+    )
+  with jax.enable_x64(True):
+    wide = {
+      name: array if name == "reach" else jnp.asarray(np.float64(array))
+      for name, array in arrays.items()
+    }
+    arrays, fixed = _without_constants(wide)
+    function = functools.partial(define, kept, rate, **fixed)
+    values, pull = jax.vjp(lambda arrays: function(**arrays), arrays)
+    (gradients,) = pull(jnp.asarray(np.float64(_weights(arrays))))
+    return jax.tree.map(np.asarray, (values, gradients))
 
 
 def assert_close(actual, expected, *, tolerance=ROUNDING):
   """Every array within a part of the largest number expected in it."""
 
   def check(actual, expected):
-    actual, expected = np.float32(actual), np.float32(expected)
-    bound = tolerance * np.abs(expected).max()
+    actual, expected = np.float64(actual), np.float64(expected)
+    bound = tolerance * max(np.abs(expected).max(), 1)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
 
   jax.tree.map(check, actual, expected)
+
+
+def _without_constants(arrays):
+  """The arrays that have gradients, and the others."""
+  fixed = {name: arrays[name] for name in CONSTANTS if name in arrays}
+  return {name: arrays[name] for name in arrays if name not in fixed}, fixed
+
+
+def _weights(arrays):
+  """How much each of the values counts."""
+  shape = arrays["query"].shape
+  weights = np.random.default_rng(1).standard_normal(shape)
+  return jnp.asarray(weights, jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run(function, arrays, fixed, weights):
+  values, pull = jax.vjp(lambda arrays: function(**arrays, **fixed), arrays)
+  (gradients,) = pull(weights.astype(values.dtype))
+  return values, gradients

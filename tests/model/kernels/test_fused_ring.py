@@ -10,7 +10,8 @@ import pytest
 
 from tests import comparison
 from tests import tiny
-from transformer_xl.model import kv_cache
+from transformer_xl.model import reader as reader_lib
+from transformer_xl.model import ring as ring_lib
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.kernels import fused_ring
 from transformer_xl.model.kernels import ring
@@ -18,25 +19,29 @@ from transformer_xl.model.kernels import ring
 LANES, HEADS, WIDTH = 2, 3, 16
 
 
-def arguments(segment_len, slots, *, encoding):
-  """Arguments of `ring_attention`, and the keyword ones of an encoding."""
+def arguments(segment_len, slots, *, encoding, slot):
+  """What attention over a ring is computed from, with an encoding's terms."""
   draw = np.random.default_rng(0)
 
   def normal(*shape):
     return jnp.asarray(draw.normal(size=shape), jnp.float32)
 
-  arrays = [
-    normal(LANES, HEADS, segment_len, WIDTH),
-    *(normal(LANES * HEADS, WIDTH, slots) for _ in range(2)),
-  ]
   reach = draw.integers(slots - segment_len, size=(LANES, segment_len))
-  options = {"biases": None, "reach": jnp.asarray(reach, jnp.int32)}
-  keys = ring.position_keys(normal(slots, HEADS, WIDTH))
+  inputs = ring.Inputs(
+    query=normal(LANES, HEADS, segment_len, WIDTH),
+    key=normal(LANES * HEADS, WIDTH, slots),
+    value=normal(LANES * HEADS, WIDTH, slots),
+    reach=jnp.asarray(reach, jnp.int32),
+    slot=jnp.int32(slot),
+  )
   if encoding == "relative":
-    options["biases"] = normal(HEADS, WIDTH), normal(HEADS, WIDTH)
-  elif encoding == "alibi":
-    options["slopes"] = jnp.asarray([0.5, 0.0625, 0.25])
-  return [*arrays, keys if encoding == "relative" else None], options
+    return inputs._replace(
+      position_key=ring.position_keys(normal(slots, HEADS, WIDTH)),
+      biases=(normal(HEADS, WIDTH), normal(HEADS, WIDTH)),
+    )
+  if encoding == "alibi":
+    return inputs._replace(slopes=jnp.asarray([0.5, 0.0625, 0.25]))
+  return inputs
 
 
 @pytest.mark.parametrize("encoding", ["relative", "alibi", "none"])
@@ -47,24 +52,17 @@ def arguments(segment_len, slots, *, encoding):
 )
 def test_the_kernel_attends_as_xla_does(segment_len, slot, encoding):
   slots = max(256, 2 * segment_len)
-  arrays, options = arguments(segment_len, slots, encoding=encoding)
-  assert fused_ring.serves(arrays[0], arrays[1])
-  attend = {
-    "xla": ring.ring_attention,
-    "kernel": functools.partial(fused_ring.ring_attention, interpret=True),
-  }
-  options["slot"] = jnp.int32(slot)
-  found = {who: each(*arrays, **options) for who, each in attend.items()}
+  inputs = arguments(segment_len, slots, encoding=encoding, slot=slot)
+  assert fused_ring.serves(inputs.query, inputs.key)
+  found = fused_ring.ring_attention(inputs, interpret=True)
   # Sums of up to 512 values in another order.
-  comparison.assert_close(found["kernel"], found["xla"], roundings=30)
+  comparison.assert_close(found, ring.ring_attention(inputs), roundings=30)
   # Other places of the keys, or others of them visible, change the result.
-  moved = options | {"slot": jnp.int32(slot - segment_len + 16)}
+  moved = inputs._replace(slot=jnp.int32(slot - segment_len + 16))
   if slot >= segment_len:
-    other = attend["xla"](*arrays, **moved)
-    assert np.abs(found["kernel"] - other).max() > 0.1
-  nearer = options | {"reach": options["reach"] // 2}
-  other = attend["xla"](*arrays, **nearer)
-  assert np.abs(found["kernel"] - other).max() > 0.1
+    assert np.abs(found - ring.ring_attention(moved)).max() > 0.1
+  nearer = inputs._replace(reach=inputs.reach // 2)
+  assert np.abs(found - ring.ring_attention(nearer)).max() > 0.1
 
 
 @pytest.mark.parametrize("encoding", ["relative", "alibi", "shaw", "rope"])
@@ -77,31 +75,29 @@ def test_a_reader_with_the_kernel_is_one_without(
     encoding=encoding, model_dim=32, head_dim=16, num_heads=2, **fields
   )
   params = tiny.params(config)
+  assert ring_lib.num_slots(mem_len=90, step_len=32) == 128
   calls = []
   attend = fused_ring.ring_attention
 
-  def counted(*arrays, **options):
-    calls.append(arrays[0].shape)
-    return attend(*arrays, **options)
+  def counted(inputs, **options):
+    calls.append(inputs.query.shape)
+    return attend(inputs, **options)
 
   monkeypatch.setattr(fused_ring, "ring_attention", counted)
   log_probs = {}
-  for implementation in ("reference", "pallas"):
-    reader = kv_cache.Reader(
+  for implementation in ("xla", "pallas"):
+    reader = reader_lib.Reader(
       dataclasses.replace(config, attention=implementation),
       mem_len=90,
       segment_len=32,
       clamp_len=0,
       same_length=same_length,
     )
-    assert reader.num_slots == 128
     log_probs[implementation] = read(reader, params)
     assert len(calls) == (implementation == "pallas") * config.num_layers
   # Sums in another order. For a few tokens the layers magnify their rounding
   # some 70 times.
-  comparison.assert_close(
-    log_probs["pallas"], log_probs["reference"], roundings=300
-  )
+  comparison.assert_close(log_probs["pallas"], log_probs["xla"], roundings=300)
 
 
 def read(reader, params):
@@ -146,19 +142,23 @@ def test_a_ring_that_does_not_fit_is_left_to_xla():
 
 
 def test_only_a_tpu_takes_the_kernel_by_itself(monkeypatch):
-  arrays, options = arguments(32, 256, encoding="none")
+  inputs = arguments(32, 256, encoding="none", slot=32)
 
   def attend(implementation):
     return dispatch.ring_attention(
-      *arrays,
+      inputs.query,
+      inputs.key,
+      inputs.value,
+      inputs.position_key,
+      biases=inputs.biases,
+      reach=inputs.reach,
+      slot=inputs.slot,
       implementation=implementation,
-      slot=jnp.int32(32),
-      **options,
     )
 
   jaxprs = {
     name: str(jax.make_jaxpr(functools.partial(attend, name))())
-    for name in ("auto", "pallas", "reference")
+    for name in ("auto", "pallas", "xla")
   }
   monkeypatch.setattr(dispatch.device, "device_kind", lambda: "TPU v5 lite")
   jaxprs["auto_on_tpu"] = str(

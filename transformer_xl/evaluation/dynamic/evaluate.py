@@ -1,77 +1,202 @@
-"""Dynamic evaluation and neural cache, reported separately from static results.
+"""Dynamic evaluation and neural cache (docs/dynamic.md).
 
-`--mode=eval` first scores a split with fixed parameters. If `config.eval` turns
-on dynamic evaluation or a neural cache, it scores the split again with them,
-once per setting, and writes those results to a separate file
-(docs/dynamic.md).
+Each segment is scored first. Then the parameters (in dynamic evaluation) learn
+from the tokens that were scored, and the cache takes all of its text. Hidden
+states that are already in memory or cache keep the values that earlier
+parameters gave them (Krause et al. 2019).
+
+Shapes: S segments, B lanes, T tokens, U targets, C settings of the cache.
 """
 
 import dataclasses
+import functools
 import itertools
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jaxtyping as jt
 import numpy as np
 from jax.sharding import Mesh
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
+from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import cards as cards_lib
-from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.evaluation.dynamic import neural_cache
-from transformer_xl.evaluation.dynamic import scorer
 from transformer_xl.evaluation.dynamic import update
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
+from transformer_xl.model.kernels import device
+from transformer_xl.workdir import trained_model
 
 # rms measures the size of training gradients over this many segments of each
 # lane.
 STATISTICS_SEGMENTS = 50
 
 
-class AdaptiveEvaluator:
-  """Scores a split at one memory length; compiles once for all settings."""
+def adapts(config: schema.ExperimentConfig) -> bool:
+  """Whether anything adapts to the split that is scored."""
+  return config.eval.dynamic.kind != "none" or config.eval.cache.size > 0
+
+
+def evaluate(model: trained_model.TrainedModel) -> list[cards_lib.Card]:
+  """Scores `eval.split` with dynamic evaluation and cache.
+
+  Returns a card for each memory length, temperature and setting of the two.
+  """
+  evaluation = model.config.eval
+  cards = []
+  lengths = itertools.product(evaluation.mem_len, evaluation.temperature)
+  with jax.set_mesh(model.mesh):
+    for mem_len, temperature in lengths:
+      changes = {"eval.temperature": (temperature,)}
+      config = load.replaced(model.config, changes)
+      evaluator = DynamicEvaluator(config, model.mesh, mem_len=mem_len)
+      for score, settings in _scores(evaluator, model.params, evaluation):
+        card = cards_lib.make(
+          model._replace(config=config), score, evaluator.stream.file, mem_len
+        )
+        card |= settings
+        _log(card)
+        cards.append(card)
+  if len(cards) > 1:
+    cards_lib.log_best(cards)
+  return cards
+
+
+class TextSegment(NamedTuple):
+  """A segment and a mask of its real targets."""
+
+  segment: segment_lib.Segment
+  is_text: jt.Bool[shapes.Array, "B U"]  # False before and after the text.
+
+
+class State(NamedTuple):
+  """The state between segments; a stack of B states if lanes are apart."""
+
+  params: shapes.PyTree  # None without dynamic evaluation.
+  memory: network.State
+  cache: neural_cache.Cache | None
+
+
+class LossSums(NamedTuple):
+  """Sums over the scored tokens of each segment and lane, in float32."""
+
+  nll: jt.Float[shapes.Array, "S B C"]  # For each setting of the cache.
+  num_tokens: jt.Float[shapes.Array, "S B"]
+
+
+class DynamicEvaluator:
+  """Scores a split at one memory length; compiles once for all settings.
+
+  Hyperparameters are arguments of the compiled functions, so a sweep over them
+  compiles once. Parameters that all lanes share are sharded as in training;
+  copies per lane are sharded with the lanes.
+  """
 
   def __init__(
     self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
   ):
-    self._config, self._sharding = config, mesh_lib.segments(mesh)
-    self._stream = evaluate.open_stream(config, mem_len)
-    self.file = self._stream.file
-    self._scorer = scorer.AdaptiveScorer(config, mesh, mem_len=mem_len)
-    numbers = np.array(_mixtures(config.eval.cache), np.float32)
+    self._config = config
+    self._mesh = mesh
+    self.stream = evaluator_lib.open_stream(config, mem_len)
+    numbers = np.array(_cache_settings(config.eval.cache), np.float32)
     self._mixtures = neural_cache.Mixture(*numbers.T)
     self._mean_squares: shapes.PyTree = None
     self._is_compiled = False
 
+    dynamic = config.eval.dynamic
+    per_lane = dynamic.kind != "none" and dynamic.lanes == "apart"
+    reader = make_reader(config, mem_len, per_lane=per_lane)
+    padded = evaluator_lib.padded(config, mesh)
+    start = functools.partial(
+      start_state, config=padded, reader=reader, per_lane=per_lane
+    )
+    params = network.abstract_params(config.model)
+    state = jax.eval_shape(start, params)
+    by_lane = jax.tree.map(lambda _: mesh_lib.lanes(mesh), state)
+    if per_lane:
+      shardings = by_lane._replace(params=mesh_lib.lane_copies(mesh, params))
+    else:
+      shardings = mesh_lib.parameters(mesh, state)
+      shardings = shardings._replace(cache=by_lane.cache)
+    self._start = jax.jit(start, out_shardings=shardings)
+    self._make_steps = jax.jit(
+      update.sgd_steps if dynamic.kind == "sgd" else update.rms_steps
+    )
+    self._measure_squares = jax.jit(
+      functools.partial(
+        mean_squares,
+        reader=reader,
+        per_lane=per_lane,
+        num_lanes=config.eval.batch_size,
+      ),
+      out_shardings=mesh_lib.parameters(mesh, params),
+    )
+    self._score = jax.jit(
+      functools.partial(score_segments, reader=reader, per_lane=per_lane),
+      donate_argnums=0,
+      out_shardings=(shardings, mesh_lib.replicated(mesh)),
+      compiler_options=mesh_lib.compiler_options(mesh),
+    )
+
   def __call__(
     self, params: shapes.PyTree, rule: update.Rule
-  ) -> list[evaluate.Score]:
-    """Scores the whole split under one rule and each mixture of the cache."""
-    num_steps, sums = self._stream.num_steps, []
-    fixed = params, self._steps(params, rule), self._mixtures
+  ) -> list[evaluator_lib.Score]:
+    """Scores the whole split under one rule and each setting of the cache."""
+    num_steps = self.stream.num_steps
+    count = self._config.eval.segments_per_call
+    steps = self._steps(params, rule)
     if not self._is_compiled:
       # A call past the end scores nothing; its state is discarded.
-      self._score(self._scorer.start(params), fixed, num_steps)
+      texts = self._texts(num_steps, count)
+      self._score(self._start(params), params, steps, self._mixtures, texts)
       self._is_compiled = True
-    state = self._scorer.start(params)
-    start = time.perf_counter()
-    for step in range(0, num_steps, self._config.eval.segments_per_call):
-      state, chunk = self._score(state, fixed, step)
-      sums.append(chunk)
-    sums = jax.device_get(sums)
-    seconds = time.perf_counter() - start
-    nll = sum(chunk.nll.sum((0, 1), dtype="float64") for chunk in sums)
-    tokens = sum(chunk.num_tokens.sum(dtype="float64") for chunk in sums)
-    return [evaluate.Score(float(n), round(tokens), seconds) for n in nll]
 
-  def _steps(self, params, rule) -> update.Steps | None:
-    evaluation = self._config.eval
-    kind = evaluation.dynamic.kind
-    if kind == "rms" and self._mean_squares is None:
+    state = self._start(params)
+    start = time.perf_counter()
+    parts = []
+    for step in range(0, num_steps, count):
+      texts = self._texts(step, count)
+      state, sums = self._score(state, params, steps, self._mixtures, texts)
+      parts.append(sums)
+    parts = jax.device_get(parts)
+    seconds = time.perf_counter() - start
+    nll = sum(sums.nll.sum((0, 1), dtype="float64") for sums in parts)
+    tokens = sum(sums.num_tokens.sum(dtype="float64") for sums in parts)
+    return [
+      evaluator_lib.Score(float(one), round(tokens), seconds) for one in nll
+    ]
+
+  def _texts(self, step: int, count: int) -> TextSegment:
+    """Consecutive segments [S, B, T], with the mask of real targets."""
+    sharding = mesh_lib.segments(self._mesh)
+    segments = streams.device_segments(self.stream, step, count, sharding)
+    empty = segments.targets.shape[1] - self.stream.num_lanes
+    is_text = self.stream.is_text(step, count)
+    is_text = np.pad(is_text, ((0, 0), (0, empty), (0, 0)))
+    return TextSegment(segments, jnp.asarray(is_text))
+
+  def _steps(
+    self, params: shapes.PyTree, rule: update.Rule
+  ) -> update.Steps | None:
+    """The steps of all parameters; None without dynamic evaluation."""
+    dynamic = self._config.eval.dynamic
+    if dynamic.kind == "none":
+      return None
+    if dynamic.kind == "sgd":
+      return self._make_steps(rule, params)
+    if self._mean_squares is None:
+      evaluation = self._config.eval
       stream = streams.TrainStream(
         token_file.open_split(self._config.data.dataset_dir, "train"),
         num_lanes=evaluation.batch_size,
@@ -80,72 +205,226 @@ class AdaptiveEvaluator:
         context_len=evaluation.context_len,
       )
       segments = streams.device_segments(
-        stream, 0, STATISTICS_SEGMENTS, self._sharding
+        stream, 0, STATISTICS_SEGMENTS, mesh_lib.segments(self._mesh)
       )
-      state = self._scorer.start(params)
-      self._mean_squares = self._scorer.mean_squares(params, state, segments)
-    basis = self._mean_squares if kind == "rms" else params
-    return None if kind == "none" else self._scorer.steps(rule, basis)
-
-  def _score(self, state, fixed, step):
-    stream, count = self._stream, self._config.eval.segments_per_call
-    segments = streams.device_segments(stream, step, count, self._sharding)
-    empty = segments.targets.shape[1] - stream.num_lanes
-    is_text = np.pad(stream.is_text(step, count), ((0, 0), (0, empty), (0, 0)))
-    texts = scorer.TextSegment(segments, jnp.asarray(is_text))
-    return self._scorer.score(state, *fixed, texts)
+      state = self._start(params)
+      self._mean_squares = self._measure_squares(params, state, segments)
+    return self._make_steps(rule, self._mean_squares)
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> list[dict]:
-  """Evaluates a checkpoint (`--mode=eval`).
+def start_state(
+  params: shapes.PyTree,
+  *,
+  config: schema.ExperimentConfig,
+  reader: reader_lib.Reader,
+  per_lane: bool,
+) -> State:
+  """The state before the first segment."""
+  num_lanes = config.eval.batch_size
+  batch_size = 1 if per_lane else num_lanes
+  cache = None
+  if config.eval.cache.size:
+    cache = neural_cache.empty(
+      batch_size=batch_size,
+      size=config.eval.cache.size,
+      model_dim=config.model.model_dim,
+    )
+  is_dynamic = config.eval.dynamic.kind != "none"
+  memory = reader.start(params, batch_size=batch_size)
+  state = State(params if is_dynamic else None, memory, cache)
+  if per_lane:
+    return jax.tree.map(
+      lambda leaf: jnp.broadcast_to(leaf[None], (num_lanes, *leaf.shape)),
+      state,
+    )
+  # Copies: the state is donated to `score_segments`, the parameters are not.
+  return jax.tree.map(jnp.copy, state)
 
-  Returns:
-    The cards of static evaluation, then those written to
-    `results/dynamic_<split>.json`, if any.
+
+def score_segments(
+  state: State,
+  trained: shapes.PyTree,
+  steps: update.Steps | None,
+  mixtures: neural_cache.Mixture,
+  texts: TextSegment,
+  *,
+  reader: reader_lib.Reader,
+  per_lane: bool,
+) -> tuple[State, LossSums]:
+  """Scores S consecutive segments, [S, B, T], and learns from each.
+
+  `trained` are the parameters that steps pull back to; steps are None without
+  dynamic evaluation. Mixtures are [C]. With `per_lane`, each lane has its own
+  parameters.
   """
-  subject = evaluate.load(config, workdir)
-  static = evaluate.evaluate_loaded(subject, workdir)
-  if config.eval.dynamic.kind == "none" and not config.eval.cache.size:
-    return static
-  config, cards = subject.config, []
-  each = itertools.product(config.eval.mem_len, subject.at_each_temperature())
-  with jax.set_mesh(subject.mesh):
-    for mem_len, one in each:
-      evaluator = AdaptiveEvaluator(one.config, one.mesh, mem_len=mem_len)
-      for score, options in _scores(evaluator, one.params, config.eval):
-        cards.append(one.card(score, evaluator.file, mem_len) | options)
-        _log(cards[-1])
-  if len(cards) > 1:
-    cards_lib.log_best(cards)
-  result = {"static": static, "cards": cards}
-  cards_lib.keep(workdir, f"dynamic_{config.eval.split}", result)
-  return static + cards
+
+  def score(state: State, text: TextSegment) -> tuple[State, LossSums]:
+    params = state.params
+    segment = text.segment
+    if steps is None:
+      nll, hidden, memory = _read(trained, state.memory, segment, reader)
+    else:
+      slopes, read = _loss_gradient(params, state.memory, segment, reader)
+      nll, hidden, memory = read
+      params = steps.update(params, slopes, trained)
+
+    losses = nll[None]
+    cache = state.cache
+    if cache is not None:
+      next_tokens = jnp.where(text.is_text, segment.targets, -1)
+      pairs, cache = neural_cache.append(cache, hidden, next_tokens)
+      similarities = neural_cache.similarity(hidden, pairs)
+
+      def mixed(mixture: neural_cache.Mixture) -> shapes.Losses:
+        return neural_cache.losses(
+          nll, segment.targets, pairs, similarities, mixture
+        )
+
+      losses = jax.lax.map(mixed, mixtures)  # [C, B, U]
+    weights = segment.loss_weights()
+    sums = jnp.sum(losses * weights[None], axis=2).T  # [B, C]
+    state = State(params, memory, cache)
+    return state, LossSums(sums, jnp.sum(weights, axis=1))
+
+  if not per_lane:
+    return jax.lax.scan(score, state, texts)
+  state, sums = jax.lax.scan(jax.vmap(score), state, _one_lane_each(texts))
+  return state, jax.tree.map(lambda array: array[:, :, 0], sums)
 
 
-def _scores(evaluator, params, evaluation: schema.EvalConfig):
+def mean_squares(
+  params: shapes.PyTree,
+  state: State,
+  segments: segment_lib.Segment,
+  *,
+  reader: reader_lib.Reader,
+  per_lane: bool,
+  num_lanes: int,
+) -> shapes.PyTree:
+  """Mean squares of the gradients that updates would use, on training text.
+
+  Segments are [S, B, T], the parameters fixed. Gradients are those of each
+  lane, or of the mean loss of all lanes. Beyond `num_lanes`, lanes are empty
+  and have no gradient.
+  """
+
+  def squares(
+    memory: network.State, segment: segment_lib.Segment
+  ) -> tuple[shapes.PyTree, network.State]:
+    slopes, (*_, memory) = _loss_gradient(params, memory, segment, reader)
+    return jax.tree.map(jnp.square, slopes), memory
+
+  def body(
+    carry: tuple[shapes.PyTree, network.State], segment: segment_lib.Segment
+  ) -> tuple[tuple[shapes.PyTree, network.State], None]:
+    total, memory = carry
+    if per_lane:
+      new, memory = jax.vmap(squares)(memory, segment)
+      new = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / num_lanes, new)
+    else:
+      new, memory = squares(memory, segment)
+    return (jax.tree.map(jnp.add, total, new), memory), None
+
+  if per_lane:
+    segments = _one_lane_each(segments)
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  (total, _), _ = jax.lax.scan(body, (zeros, state.memory), segments)
+  return jax.tree.map(lambda leaf: leaf / len(segments.inputs), total)
+
+
+def make_reader(
+  config: schema.ExperimentConfig, mem_len: int, *, per_lane: bool
+) -> reader_lib.Reader:
+  """The reader whose parameters may change."""
+  if per_lane:
+    changes: dict[str, object] = {"model.cluster_capacities": ()}
+    is_tpu = device.device_kind().startswith("TPU")
+    chosen = config.model.attention
+    if chosen == "pallas" or (is_tpu and chosen == "auto"):
+      # The kernel cannot batch over parameters.
+      changes["model.attention"] = "xla"
+    config = load.replaced(config, changes)
+  return evaluator_lib.make_reader(config, mem_len, streams=False)
+
+
+def _read(
+  params: shapes.PyTree,
+  memory: network.State,
+  segment: segment_lib.Segment,
+  reader: reader_lib.Reader,
+) -> tuple[shapes.Losses, shapes.Hidden, network.State]:
+  """Losses, last hidden states with targets, and next memory."""
+  hidden, memory = reader.read(params, memory, segment.inputs, segment.resets)
+  hidden = hidden[:, -segment.targets.shape[1] :]
+  nll = adaptive_softmax.nll(hidden, segment.targets, reader.head(params))
+  return nll, hidden, memory
+
+
+def _loss_gradient(
+  params: shapes.PyTree,
+  memory: network.State,
+  segment: segment_lib.Segment,
+  reader: reader_lib.Reader,
+) -> tuple[shapes.PyTree, tuple[shapes.Losses, shapes.Hidden, network.State]]:
+  """Gradient of the mean loss over scored tokens, and the results of `_read`.
+
+  Nothing is learned that has not been scored: the warm-up of a lane is text
+  that another lane scores later. The gradient is zero if no token is scored.
+  Dropout is off, so the loss that is differentiated is the one that is scored.
+  """
+  weights = segment.loss_weights()
+
+  def loss(
+    params: shapes.PyTree,
+  ) -> tuple[jax.Array, tuple[shapes.Losses, shapes.Hidden, network.State]]:
+    read = _read(params, memory, segment, reader)
+    total = jnp.sum(weights * read[0])
+    return total / jnp.maximum(jnp.sum(weights), 1), read
+
+  return jax.grad(loss, has_aux=True)(params)
+
+
+def _one_lane_each(tree: shapes.PyTree) -> shapes.PyTree:
+  """Reshapes [S, B, ...] to [S, B, 1, ...]."""
+  return jax.tree.map(lambda array: array[:, :, None], tree)
+
+
+def _scores(
+  evaluator: DynamicEvaluator,
+  params: shapes.PyTree,
+  evaluation: schema.EvalConfig,
+) -> Iterator[tuple[evaluator_lib.Score, cards_lib.Card]]:
   """Yields the score of each setting, and the setting as a card states it."""
-  options, cache = evaluation.dynamic, evaluation.cache
-  dynamic = mixed = None
-  rules = itertools.product(options.learning_rate, options.decay)
-  for rate, decay in rules if options.kind != "none" else [(0.0, 0.0)]:
+  options = evaluation.dynamic
+  rules = [(0.0, 0.0)]
+  if options.kind != "none":
+    rules = [*itertools.product(options.learning_rate, options.decay)]
+  for rate, decay in rules:
+    dynamic = None
     if options.kind != "none":
-      setting = {"learning_rate": rate, "decay": decay}
-      dynamic = dataclasses.asdict(options) | setting
+      dynamic = dataclasses.asdict(options)
+      dynamic |= {"learning_rate": rate, "decay": decay}
     rule = update.Rule(jnp.float32(rate), jnp.float32(decay))
     scores = evaluator(params, rule)
-    for score, (flatness, share) in zip(scores, _mixtures(cache), strict=True):
-      if cache.size:
-        mixed = {"size": cache.size, "flatness": flatness, "share": share}
-      yield score, {"dynamic": dynamic, "cache": mixed}
+    settings = _cache_settings(evaluation.cache)
+    for score, (flatness, share) in zip(scores, settings, strict=True):
+      cache = None
+      if evaluation.cache.size:
+        cache = {
+          "size": evaluation.cache.size,
+          "flatness": flatness,
+          "share": share,
+        }
+      yield score, {"dynamic": dynamic, "cache": cache}
 
 
-def _mixtures(cache: schema.CacheConfig) -> list[tuple[float, float]]:
+def _cache_settings(cache: schema.CacheConfig) -> list[tuple[float, float]]:
   """Flatness and share of each setting; without a cache, a share of 0."""
   settings = itertools.product(cache.flatness, cache.share)
   return [*settings] if cache.size else [(0.0, 0.0)]
 
 
-def _log(card: dict[str, Any]) -> None:
+def _log(card: cards_lib.Card) -> None:
   """Logs a result with its settings, so that it never looks static."""
   text = card["split"]
   for name in cards_lib.ADAPTED:

@@ -13,7 +13,6 @@ empty, at the start of the text, the model predicts alone. Nothing is trained.
 Shapes: B lanes, T tokens, D model width, n cached pairs, K = n + T.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -74,18 +73,20 @@ def losses(
 ) -> shapes.Losses:
   """Negative log-probabilities of the targets under the mixture, in nats.
 
-  `nll` is that of the model. The pairs are n of the past, then the T of this
-  segment; each position uses the n before its own. `similarities` are to them.
+  `nll` are the losses of the model. The pairs are n of the past, then the T of
+  this segment; each position uses the n before its own. `similarities` compare
+  each position with all pairs.
   """
-  segment_len, count = targets.shape[1], pairs.next_tokens.shape[1]
+  segment_len = targets.shape[1]
+  count = pairs.next_tokens.shape[1]
   later = jnp.arange(count)[None] - jnp.arange(segment_len)[:, None]  # [T, K]
   in_reach = (later >= 0) & (later < count - segment_len)
   is_seen = in_reach[None] & (pairs.next_tokens >= 0)[:, None]  # [B, T, K]
   is_target = is_seen & (pairs.next_tokens[:, None] == targets[..., None])
-  total = functools.partial(
-    jax.nn.logsumexp, mixture.flatness * similarities, axis=-1
-  )
-  log_cache = total(where=is_target) - total(where=is_seen)
+  logits = mixture.flatness * similarities
+  log_targets = jax.nn.logsumexp(logits, axis=-1, where=is_target)
+  log_total = jax.nn.logsumexp(logits, axis=-1, where=is_seen)
+  log_cache = log_targets - log_total
   mixed = jnp.logaddexp(
     jnp.log1p(-mixture.share) - nll, jnp.log(mixture.share) + log_cache
   )

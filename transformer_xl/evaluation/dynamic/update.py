@@ -43,16 +43,25 @@ class Steps(NamedTuple):
   ) -> shapes.PyTree:
     """Returns the parameters for the next segment."""
 
-    def move(value, slope, start, rate, pull):
+    def move(
+      value: jax.Array,
+      slope: jax.Array,
+      start: jax.Array,
+      rate: jax.Array,
+      pull: jax.Array,
+    ) -> jax.Array:
       return value + pull * (start - value) - rate * slope
 
     return jax.tree.map(move, params, gradient, trained, *self)
 
 
 def sgd_steps(rule: Rule, params: shapes.PyTree) -> Steps:
-  """The same rate and pull for all parameters."""
-  values = rule.learning_rate, jnp.minimum(rule.decay, 1.0)
-  return Steps(*(jax.tree.map(lambda _, v=v: v, params) for v in values))
+  """Steps with the same rate and pull for all parameters."""
+  pull = jnp.minimum(rule.decay, 1.0)
+  return Steps(
+    jax.tree.map(lambda _: rule.learning_rate, params),
+    jax.tree.map(lambda _: pull, params),
+  )
 
 
 def rms_steps(rule: Rule, mean_squares: shapes.PyTree) -> Steps:

@@ -21,10 +21,12 @@ class Absolute(none.WithoutDistances):
   def embedding_positions(
     self,
     config: schema.ModelConfig,
-    first_position: int | jax.Array,
+    first_position: jax.Array | None,
     segment_len: int,
   ) -> shapes.SegmentPositions | None:
     """Sinusoids [T, D] of consecutive positions."""
-    index = first_position + jnp.arange(segment_len, dtype=jnp.int32)
+    index = jnp.arange(segment_len, dtype=jnp.int32)
+    if first_position is not None:
+      index = index + first_position
     encodings = distances.sinusoids(index.astype(jnp.float32), config.model_dim)
     return encodings.astype(config.dtype)

@@ -4,8 +4,7 @@ Al-Rfou et al. 2019. Scores are products of query and key alone. The inputs of
 a layer that memory holds include these vectors.
 """
 
-from typing import Any
-
+import flax.linen as nn
 import jax
 
 from transformer_xl import errors
@@ -21,15 +20,19 @@ class AbsolutePerLayer(none.WithoutDistances):
   counts_from_segment = True
 
   def layer_positions(
-    self, module: Any, first_position: int | jax.Array, segment_len: int
+    self,
+    module: nn.Module,
+    name: str,
+    first_position: jax.Array | None,
+    segment_len: int,
   ) -> shapes.SegmentPositions | None:
     """Consecutive rows of the layer's table, [T, D]."""
     config = module.config
     self.check_segment_len(config, segment_len)
     shape = (config.num_positions, config.model_dim)
-    table = parameters.kernel(module, "positions", shape)
-    if isinstance(first_position, int):
-      return table[first_position : first_position + segment_len]
+    table = parameters.kernel(module, name, shape)
+    if first_position is None:
+      return table[:segment_len]
     return jax.lax.dynamic_slice_in_dim(table, first_position, segment_len)
 
   def check_segment_len(

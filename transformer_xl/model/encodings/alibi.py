@@ -4,8 +4,7 @@ A score falls by a slope of its head for every token of distance. The slopes
 are constants, so there is nothing to learn and no longest distance.
 """
 
-from typing import Any
-
+import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer_xl import shapes
@@ -20,7 +19,7 @@ class Alibi(encoding.Encoding):
 
   def distance_terms(
     self,
-    module: Any,
+    module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
     context_len: int,
@@ -33,16 +32,18 @@ class Alibi(encoding.Encoding):
 
 
 def slopes(num_heads: int) -> list[float]:
-  """What each head subtracts from a score for a token of distance.
+  """How much the scores of each head fall with a token of distance.
 
   For n heads, a power of two: 2^(-8/n), 2^(-16/n), ..., 2^-8. Other numbers of
   heads have the slopes of the power below, then every other slope of the power
   above, as in the authors' program.
   """
   power = 1 << (num_heads.bit_length() - 1)  # The largest up to `num_heads`.
-  first, more = (_geometric(count) for count in (power, 2 * power))
+  first = _geometric(power)
+  more = _geometric(2 * power)
   return first + more[::2][: num_heads - power]
 
 
 def _geometric(count: int) -> list[float]:
+  """The slopes of `count` heads, a power of two."""
   return [2.0 ** (-8 * (index + 1) / count) for index in range(count)]

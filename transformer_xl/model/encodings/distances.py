@@ -38,7 +38,10 @@ def position_encodings(
 def clipped_rows(
   table: jt.Float[shapes.Array, "R E"], context_len: int
 ) -> jt.Float[shapes.Array, "K E"]:
-  """Learned rows of the distances K-1 to 0; the last is for all beyond."""
+  """Rows of a learned table for the distances K-1 to 0.
+
+  Larger distances than the table has share its last row.
+  """
   distance = jnp.arange(context_len - 1, -1, -1, dtype=jnp.int32)
   return table[jnp.minimum(distance, table.shape[0] - 1)]
 
@@ -81,13 +84,14 @@ def rotated(
   if axis == -1 and device.device_kind().startswith("TPU"):
     return _rotated_by_product(rows, angles)
   first, second = jnp.split(rows.astype(jnp.float32), 2, axis=axis)
-  cosine, sine = jnp.cos(angles), jnp.sin(angles)
+  cosine = jnp.cos(angles)
+  sine = jnp.sin(angles)
   turned = (first * cosine - second * sine, second * cosine + first * sine)
   return jnp.concatenate(turned, axis=axis).astype(rows.dtype)
 
 
 def _rotated_by_product(rows: jax.Array, angles: jax.Array) -> jax.Array:
-  """`rotated`, with channels moved by the matrix units.
+  """Rotates as `rotated` does, but lets the matrix units move channels.
 
   XLA on TPU moves channels between the lanes of a register four times as
   slowly. A product with a matrix of 0, 1 and -1 is exact.
@@ -103,9 +107,9 @@ def _rotated_by_product(rows: jax.Array, angles: jax.Array) -> jax.Array:
     precision=jax.lax.Precision.HIGHEST if is_wide else None,
     preferred_element_type=jnp.float32,
   )
-  cosine, sine = (
-    jnp.concatenate([part, part], axis=-1)
-    for part in (jnp.cos(angles), jnp.sin(angles))
-  )
+  cosine = jnp.cos(angles)
+  sine = jnp.sin(angles)
+  cosine = jnp.concatenate([cosine, cosine], axis=-1)
+  sine = jnp.concatenate([sine, sine], axis=-1)
   turned = rows.astype(jnp.float32) * cosine + moved * sine
   return turned.astype(rows.dtype)

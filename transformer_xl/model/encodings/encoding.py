@@ -10,10 +10,11 @@ Shapes: B lanes, T queries, K keys, R slots of a ring, H heads, Dh head width,
 D model width.
 """
 
-from typing import Any
 from typing import NamedTuple
 
+import flax.linen as nn
 import jax
+import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
@@ -21,25 +22,26 @@ from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model.kernels import dispatch
+from transformer_xl.model.kernels import ring
 
 
 class DistanceTerms(NamedTuple):
-  """What attention needs for the terms of the distance and the biases."""
+  """Factors of the score's terms that depend on the distance, and biases."""
 
-  # [K, H, Dh] of the distances K-1 to 0; see `ring` for a ring's.
-  keys: Any = None
+  # Of the distances K-1 to 0; a ring has them in another form.
+  keys: shapes.PositionKeys | ring.RingPositionKeys | None = None
   biases: shapes.BiasPair | None = None  # u and v.
   slopes: shapes.Slopes | None = None  # Less scaled score for a distance of 1.
 
-  def biases_in(self, dtype: Any) -> shapes.BiasPair | None:
-    """The biases in a type of numbers, that of the queries."""
+  def biases_in(self, dtype: jax.typing.DTypeLike) -> shapes.BiasPair | None:
+    """The biases in the type of the queries, `dtype`."""
     if self.biases is None:
       return None
     return self.biases[0].astype(dtype), self.biases[1].astype(dtype)
 
 
 class ScoreFactors(NamedTuple):
-  """What one layer's attention scores are computed from."""
+  """Factors of one layer's attention scores."""
 
   query: shapes.Queries  # These two as `Encoding.placed` returns them.
   key: shapes.Keys  # Of memory and segment, oldest first.
@@ -66,12 +68,12 @@ class Encoding:
   score_products = 3
   projects_distances = False
 
-  def shared_biases(self, module: Any) -> shapes.BiasPair | None:
-    """Parameters u and v, named in the model, if all layers share them."""
+  def shared_biases(self, module: nn.Module) -> shapes.BiasPair | None:
+    """Parameters u and v of the whole model, if all layers share them."""
     del module
     return None
 
-  def layer_biases(self, module: Any) -> shapes.BiasPair | None:
+  def layer_biases(self, module: nn.Module) -> shapes.BiasPair | None:
     """u and v of one attention module, if layers do not share them.
 
     They are drawn before the module's other parameters.
@@ -88,7 +90,7 @@ class Encoding:
 
   def distance_terms(
     self,
-    module: Any,
+    module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
     context_len: int,
@@ -98,10 +100,10 @@ class Encoding:
 
     Args:
       module: owner of the parameters, drawn after those of the values.
-      project: its projections.
-      positions: of `positions`.
+      project: the module's projections.
+      positions: the result of the method `positions`.
       context_len: K.
-      biases: of `shared_biases` or `layer_biases`.
+      biases: the result of `shared_biases` or of `layer_biases`.
     """
     del module, project, positions, context_len, biases
     return None
@@ -109,24 +111,36 @@ class Encoding:
   def embedding_positions(
     self,
     config: schema.ModelConfig,
-    first_position: int | jax.Array,
+    first_position: jax.Array | None,
     segment_len: int,
   ) -> shapes.SegmentPositions | None:
     """Vectors [T, D] to add to the embeddings.
 
     Args:
       config: of the model.
-      first_position: position of the first token in its segment, a scalar.
+      first_position: position of the first token in its segment, a scalar; None
+        for the start of the segment.
       segment_len: T.
     """
     del config, first_position, segment_len
     return None
 
   def layer_positions(
-    self, module: Any, first_position: int | jax.Array, segment_len: int
+    self,
+    module: nn.Module,
+    name: str,
+    first_position: jax.Array | None,
+    segment_len: int,
   ) -> shapes.SegmentPositions | None:
-    """Vectors [T, D] to add to the input of one layer, likewise."""
-    del module, first_position, segment_len
+    """Vectors [T, D] to add to the input of one layer.
+
+    Args:
+      module: owner of the parameters.
+      name: of the parameter.
+      first_position: as for `embedding_positions`.
+      segment_len: T.
+    """
+    del module, name, first_position, segment_len
     return None
 
   def check_segment_len(
@@ -167,10 +181,16 @@ class Encoding:
   ) -> shapes.Queries:
     """Attention over memory and segment.
 
-    `kernels.dispatch` says what `implementation` chooses among.
+    Args:
+      factors: what the scores are computed from.
+      value: of memory and segment, oldest first.
+      reach: the largest distance that each query may see.
+      dropout: of the attention weights, if there is any.
+      implementation: one of those that `kernels.dispatch` describes.
     """
     query, key, distance = factors
     distance = distance or DistanceTerms()
+    assert not isinstance(distance.keys, ring.RingPositionKeys)
     u, v = distance.biases_in(query.dtype) or (None, None)
     inputs = attention.Inputs(
       query=query,
@@ -191,17 +211,33 @@ class Encoding:
     key: shapes.Ring,
     value: shapes.Ring,
     distance: DistanceTerms | None,
-    **place: jax.Array,
+    *,
+    reach: shapes.Reach,
+    slot: jt.Int[shapes.Array, ""],
   ) -> shapes.RingQueries:
-    """`attend` over a ring; `place` is reach [B, T] and slot, a scalar."""
+    """Attention over a ring of cached keys and values.
+
+    Args:
+      config: of the model.
+      query: of the segment, as `placed` returns it.
+      key: by slot, as `placed` returns them.
+      value: by slot.
+      distance: terms of the distances R-1 to 0, with keys in the form of a
+        ring.
+      reach: the largest distance that each query may see.
+      slot: of the first query's own key.
+    """
     distance = distance or DistanceTerms()
+    keys = distance.keys
+    assert keys is None or isinstance(keys, ring.RingPositionKeys)
     return dispatch.ring_attention(
       query,
       key,
       value,
-      distance.keys,
+      keys,
       biases=distance.biases_in(query.dtype),
       slopes=distance.slopes,
+      reach=reach,
+      slot=slot,
       implementation=config.attention,
-      **place,
     )

@@ -4,8 +4,6 @@ Scores have four terms: query and key, query and distance, u and key, v and
 distance. Keys of distances are projected sinusoids.
 """
 
-from typing import Any
-
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -36,17 +34,17 @@ class Relative(Sinusoidal):
 
   is_published = True
 
-  def shared_biases(self, module: Any) -> shapes.BiasPair | None:
+  def shared_biases(self, module: nn.Module) -> shapes.BiasPair | None:
     """u and v in the model, unless every layer has its own."""
     return None if module.config.untie_biases else _biases(module)
 
-  def layer_biases(self, module: Any) -> shapes.BiasPair | None:
-    """u and v of one layer."""
+  def layer_biases(self, module: nn.Module) -> shapes.BiasPair | None:
+    """u and v as parameters of one layer."""
     return _biases(module)
 
   def distance_terms(
     self,
-    module: Any,
+    module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
     context_len: int,
@@ -61,7 +59,7 @@ class Relative(Sinusoidal):
     return encoding.DistanceTerms(keys, biases)
 
 
-def _biases(module) -> shapes.BiasPair:
+def _biases(module: nn.Module) -> shapes.BiasPair:
   config = module.config
   init = nn.initializers.normal(config.init_std)
   shape = (config.num_heads, config.head_dim)

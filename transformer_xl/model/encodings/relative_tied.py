@@ -6,7 +6,7 @@ and the biases u and v are the query of distance 0. The encoding has no
 parameters of its own.
 """
 
-from typing import Any
+import flax.linen as nn
 
 from transformer_xl import shapes
 from transformer_xl.model import parameters
@@ -19,7 +19,7 @@ class RelativeTied(relative.Sinusoidal):
 
   def distance_terms(
     self,
-    module: Any,
+    module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
     context_len: int,

@@ -27,7 +27,7 @@ class Rope(none.WithoutDistances):
     *,
     axis: int = -1,
   ) -> jax.Array:
-    """The rows, of any shape, rotated."""
+    """Rotates rows of any shape by the angles of their positions."""
     angles = distances.rotary_angles(
       positions, config.head_dim, scale=config.position_scale, axis=axis
     )

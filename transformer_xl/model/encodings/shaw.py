@@ -4,7 +4,7 @@ Scores have two terms: query and key, query and distance. Every layer learns
 keys of `num_positions` distances; larger distances share the last one.
 """
 
-from typing import Any
+import flax.linen as nn
 
 from transformer_xl import shapes
 from transformer_xl.model import parameters
@@ -17,7 +17,7 @@ class Shaw(encoding.Encoding):
 
   def distance_terms(
     self,
-    module: Any,
+    module: nn.Module,
     project: parameters.Projections,
     positions: shapes.Positions | None,
     context_len: int,

@@ -20,6 +20,8 @@ _MAX_PARTS = 4
 _TPU_ROWS = 8  # A register of a TPU has as many.
 _MIN_ROWS = 64  # From this many rows on, transposing the table pays.
 
+Factors = tuple[jax.Array, jax.Array]  # Of a product, left and right.
+
 _matmul = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
 _einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -27,7 +29,7 @@ _einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 def times(
   rows: jax.Array, kernel: jax.Array, num_constant: int = 0
 ) -> jax.Array:
-  """[..., D] by [D, F], as matrices.
+  """Multiplies [..., D] by [D, F], in the form that the device is fast at.
 
   Args:
     rows: factors; [B, K, D] with `num_constant`.
@@ -40,7 +42,7 @@ def times(
 
 
 def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
-  """`times` for this kind of device.
+  """Multiplies rows by a kernel as this kind of device is fast at.
 
   With the lanes as an axis of their own, XLA on CPU copies what it multiplies
   for the gradient of the kernel, and takes a third longer for it. A single row
@@ -66,7 +68,7 @@ def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def on_matrix_units(rows: jax.Array) -> jax.Array:
-  """[..., 1, D] as _TPU_ROWS equal rows on a TPU; all else as it is.
+  """Repeats a single row, [..., 1, D], _TPU_ROWS times if this is a TPU.
 
   XLA multiplies a single row on the vector units, which read a kernel several
   times as slowly as the memory gives it.
@@ -78,7 +80,7 @@ def on_matrix_units(rows: jax.Array) -> jax.Array:
 
 
 def logits(rows: jax.Array, table: jax.Array) -> jax.Array:
-  """[..., D] by the rows of [V, D], added up in float32."""
+  """Multiplies [..., D] by the rows of [V, D], added up in float32."""
   flat = rows.reshape(-1, rows.shape[-1])
   if _is_narrow_on_cpu(rows) and flat.shape[0] >= _MIN_ROWS:
     result = product(flat, transposed(table))
@@ -89,30 +91,46 @@ def logits(rows: jax.Array, table: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _times_constant(rows, kernel, num_constant):
+def _times_constant(
+  rows: jax.Array, kernel: jax.Array, num_constant: int
+) -> jax.Array:
   del num_constant
   return _times(rows, kernel)
 
 
-def _times_constant_backward(num_constant, factors, gradient):
-  """XLA would compute the gradient of all rows and drop most of it."""
+def _times_constant_forward(
+  rows: jax.Array, kernel: jax.Array, num_constant: int
+) -> tuple[jax.Array, Factors]:
+  del num_constant
+  return _times(rows, kernel), (rows, kernel)
+
+
+def _times_constant_backward(
+  num_constant: int, factors: Factors, gradient: jax.Array
+) -> Factors:
+  """Gradients of the kernel and of the rows that are not constant.
+
+  XLA would compute the gradient of all rows and drop most of it.
+  """
   rows, kernel = factors
   _, of_kernel = jax.vjp(functools.partial(_times, rows), kernel)
-  recent, of_recent = rows[:, num_constant:], gradient[:, num_constant:]
-  _, of_rows = jax.vjp(lambda rows: _times(rows, kernel), recent)
-  (result,) = of_rows(of_recent)
-  result = jnp.pad(result, ((0, 0), (num_constant, 0), (0, 0)))
-  return result, *of_kernel(gradient)
+
+  def times_kernel(recent: jax.Array) -> jax.Array:
+    return _times(recent, kernel)
+
+  _, of_rows = jax.vjp(times_kernel, rows[:, num_constant:])
+  (recent_gradient,) = of_rows(gradient[:, num_constant:])
+  padding = ((0, 0), (num_constant, 0), (0, 0))
+  rows_gradient = jnp.pad(recent_gradient, padding)
+  (kernel_gradient,) = of_kernel(gradient)
+  return rows_gradient, kernel_gradient
 
 
-_times_constant.defvjp(
-  lambda rows, kernel, count: (_times(rows, kernel), (rows, kernel)),
-  _times_constant_backward,
-)
+_times_constant.defvjp(_times_constant_forward, _times_constant_backward)
 
 
 def _is_narrow_on_cpu(rows: jax.Array) -> bool:
-  """Whether XLA multiplies fast only if the result is float32."""
+  """Whether XLA needs a float32 result to multiply these rows fast."""
   return rows.dtype == jnp.bfloat16 and device.device_kind() == "cpu"
 
 
@@ -137,11 +155,18 @@ def transposed(matrix: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
-  """[..., L, M] by [..., M, N], added up in float32."""
+  """Multiplies [..., L, M] by [..., M, N], added up in float32."""
   return _matmul(left, right)
 
 
-def _product_backward(factors, gradient):
+def _product_forward(
+  left: jax.Array, right: jax.Array
+) -> tuple[jax.Array, Factors]:
+  return product(left, right), (left, right)
+
+
+def _product_backward(factors: Factors, gradient: jax.Array) -> Factors:
+  """Gradients of both factors, by products that XLA multiplies fast."""
   left, right = factors
   gradient = gradient.astype(left.dtype)
   of_left = _einsum("...ln,...mn->...lm", gradient, right)
@@ -153,6 +178,4 @@ def _product_backward(factors, gradient):
   return of_left.astype(left.dtype), of_right.astype(right.dtype)
 
 
-product.defvjp(
-  lambda left, right: (product(left, right), (left, right)), _product_backward
-)
+product.defvjp(_product_forward, _product_backward)

@@ -1,26 +1,21 @@
 """Attention as the model calls it: chooses how it is computed.
 
-`relative_attention` has these implementations:
+xla     plain XLA, on every device: `attention` for segments, `ring` for a ring
+pallas  fused kernels for TPU, `fused` and `fused_ring`; elsewhere interpreted,
+        for tests
+auto    pallas on a TPU where it can serve, else xla
 
-reference  whole matrices of scores; `attention.relative_attention`
-head_major the same in the forms that a CPU multiplies fast, in plain XLA
-chunked    blocks of queries, in plain XLA
-pallas     one fused kernel on TPU; elsewhere interpreted, for tests
-cudnn      JAX's own on NVIDIA GPUs, for some encodings, without dropout
-auto       pallas on TPU where it can serve, else chunked there; head_major
-           on CPU and reference on all other devices
-
-Each but cudnn serves every encoding. A ring of cached keys (`ring_attention`)
-has a kernel of its own on TPU, and one form in XLA.
+Both serve every encoding and drop the same weights.
 """
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jaxtyping as jt
 from jax import P
 from jax import ad_checkpoint
 
@@ -28,11 +23,9 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
-from transformer_xl.model.kernels import cudnn
 from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import fused
 from transformer_xl.model.kernels import fused_ring
-from transformer_xl.model.kernels import head_major
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
 
@@ -49,130 +42,42 @@ def relative_attention(
   dropout: dropout_lib.AttentionDropout | None,
   implementation: str,
 ) -> shapes.Queries:
-  """`attention.relative_attention`, computed in one of the ways above."""
-  choice = choose(implementation, inputs)
-  if choice == "pallas":
+  """Attention of a segment to memory and to itself, as `choose` decides."""
+  if choose(implementation, inputs) == "pallas":
     with jax.named_scope("fused_attention"):
       return _fused(inputs, dropout)
-  values = IN_XLA[choice](inputs, dropout)
+  values = attention.relative_attention(inputs, dropout)
   return ad_checkpoint.checkpoint_name(values, "attention_output")
-
-
-IN_XLA: dict[str, Callable[..., jax.Array]] = {
-  "reference": lambda inputs, dropout: attention.relative_attention(
-    **inputs._asdict(), dropout=dropout
-  ),
-  "head_major": head_major.relative_attention,
-  "chunked": attention.chunked_attention,
-  "cudnn": cudnn.relative_attention,
-}
 
 
 def choose(implementation: str, inputs: attention.Inputs) -> str:
   """The implementation; for "auto" the one that suits these arrays."""
   if implementation != "auto":
     return implementation
-  kind = device.device_kind()
-  if not kind.startswith("TPU"):
-    return "head_major" if kind == "cpu" else "reference"
-  query, is_old = inputs.query, kind.startswith(_NO_STRIDED_ROTATION)
-  if is_old or query.shape[1] < _MIN_SEGMENT_LEN:
-    return "chunked"
-  _, axes, sizes = _split_axes(query.shape)
+  query = inputs.query
+  if not _has_kernels(device.device_kind()):
+    return "xla"
+  if query.shape[1] < _MIN_SEGMENT_LEN:
+    return "xla"
+
+  split = _split(lanes=query.shape[0], heads=query.shape[2])
   tiling = tiling_lib.make_tiling(
     query_len=query.shape[1],
     key_len=inputs.key.shape[1],
-    num_heads=query.shape[2] // math.prod(sizes[name] for name in axes or ()),
+    num_heads=query.shape[2] // split.num_head_shards,
     head_dim=query.shape[3],
     has_positions=inputs.position_key is not None,
   )
   bytes_needed = tiling_lib.vmem_bytes(tiling, query.dtype.itemsize)
   num_scores, _ = tiling_lib.num_scores(tiling)
   fits = bytes_needed <= _VMEM_BYTES and num_scores <= _MAX_SCORES
-  return "pallas" if fits else "chunked"
+  return "pallas" if fits else "xla"
 
 
-def ring_attention(
-  query: shapes.RingQueries,
-  key: shapes.Ring,
-  value: shapes.Ring,
-  position_key: ring.RingPositionKeys | None,
-  *,
-  reach: shapes.Reach,
-  implementation: str,
-  **options: Any,
-) -> shapes.RingQueries:
-  """`ring.ring_attention`, with the same arguments, in one of three ways.
-
-  "pallas" is the kernel of `fused_ring` for sizes that it serves, and "auto"
-  takes it on TPU. Otherwise a device takes one lane after the other, so that a
-  lane's scores stay in the cache of a CPU, or in the vector memory of a TPU.
-  """
-  lanes, _, segment_len, _ = query.shape
-  by_lane, _, sizes = _split_axes(query.shape)
-  own = lanes // math.prod(sizes[name] for name in by_lane or ())
-  kind = device.device_kind()
-  is_tpu = kind.startswith("TPU")
-  if sizes.get("tensor", 1) > 1:
-    # Heads are split as well, so that lanes do not lie together.
-    attend = ring.ring_attention
-    by_lane, sizes = None, {}
-  elif fuses_ring(implementation, kind, query, key):
-    attend = functools.partial(fused_ring.ring_attention, interpret=not is_tpu)
-  elif own > 1 and segment_len > 1 and (kind == "cpu" or is_tpu):
-    attend = _lane_by_lane
-  else:
-    attend = ring.ring_attention
-    by_lane, sizes = None, {}
-
-  def attend_all(query, key, value, reach, position_key, options):
-    return attend(query, key, value, position_key, reach=reach, **options)
-
-  if sizes:
-    rows = P(by_lane)
-    attend_all = jax.shard_map(
-      attend_all,
-      in_specs=(rows, rows, rows, rows, P(), P()),
-      out_specs=rows,
-      # Kernels do not declare which axes their results vary over.
-      check_vma=False,
-    )
-  return attend_all(query, key, value, reach, position_key, options)
-
-
-def fuses_ring(
-  implementation: str,
-  device_kind: str,
-  query: shapes.RingQueries | jax.ShapeDtypeStruct,
-  key: shapes.Ring | jax.ShapeDtypeStruct,
-) -> bool:
-  """Whether such a device attends to such a ring in one kernel."""
-  is_able = device_kind.startswith("TPU") and not device_kind.startswith(
-    _NO_STRIDED_ROTATION
-  )
-  takes = implementation == "pallas" or (implementation == "auto" and is_able)
-  return takes and fused_ring.serves(query, key)
-
-
-def _lane_by_lane(query, key, value, position_key, *, reach, **options):
-  """`ring.ring_attention`, a lane at a time."""
-  heads = query.shape[1]
-
-  def attend_lane(inputs):
-    lane, query, reach = inputs
-    keys, values = (
-      jax.lax.dynamic_slice_in_dim(rows, lane * heads, heads)
-      for rows in (key, value)
-    )
-    one = query[None], keys, values, position_key
-    return ring.ring_attention(*one, reach=reach[None], **options)[0]
-
-  order = jnp.arange(query.shape[0], dtype=jnp.int32)
-  return jax.lax.map(attend_lane, (order, query, reach))
-
-
-def _fused(inputs, dropout) -> jax.Array:
-  """The kernel on each device's lanes and heads.
+def _fused(
+  inputs: attention.Inputs, dropout: dropout_lib.AttentionDropout | None
+) -> shapes.Queries:
+  """Attention by the fused kernel, on each device's lanes and heads.
 
   The partitioner cannot look into a kernel, so the split is spelled out. Heads
   are passed side by side, [..., H * Dh]: given four axes, XLA would lay them
@@ -183,53 +88,173 @@ def _fused(inputs, dropout) -> jax.Array:
   if dropout is None:
     seeds = jnp.zeros((lanes, heads), jnp.int32)
     dropout = dropout_lib.AttentionDropout(0.0, seeds)
+  rate = dropout.rate
 
-  def attend(flat, seeds):
-    values = fused.relative_attention(
-      _map_heads(lambda x: x.reshape(*x.shape[:-1], -1, head_dim), flat),
-      dropout._replace(seeds=seeds),
-      interpret,
-    )
+  def split_heads(rows: jax.Array) -> jax.Array:
+    return rows.reshape(*rows.shape[:-1], -1, head_dim)
+
+  def join_heads(rows: jax.Array) -> jax.Array:
+    return rows.reshape(*rows.shape[:-2], -1)
+
+  def attend(flat: attention.Inputs, seeds: jax.Array) -> jax.Array:
+    by_head = _map_heads(split_heads, flat)
+    own = dropout_lib.AttentionDropout(rate, seeds)
+    values = fused.relative_attention(by_head, own, interpret)
     return values.reshape(flat.query.shape)
 
-  by_lane, by_head, sizes = _split_axes(inputs.query.shape)
-  if sizes:
-    rows, per_head = P(by_lane, None, by_head), P(by_head)
-    specs: dict[str, Any] = {
-      **dict.fromkeys(("query", "key", "value"), rows),
-      "reach": P(by_lane),
-      "position_key": P(None, by_head),
-      **dict.fromkeys(("content_bias", "position_bias", "slopes"), per_head),
-    }
+  split = _split(lanes=lanes, heads=heads)
+  if split.is_split:
+    rows: shapes.PyTree = P(split.lanes, None, split.heads)
+    per_head: shapes.PyTree = P(split.heads)
+    by_lane: shapes.PyTree = P(split.lanes)
+    by_width: shapes.PyTree = P(None, split.heads)
+    specs = attention.Inputs(
+      query=rows,
+      key=rows,
+      value=rows,
+      reach=by_lane,
+      position_key=by_width,
+      content_bias=per_head,
+      position_bias=per_head,
+      slopes=per_head,
+    )
     attend = jax.shard_map(
       attend,
-      in_specs=(attention.Inputs(**specs), P(by_lane, by_head)),
+      in_specs=(specs, P(split.lanes, split.heads)),
       out_specs=rows,
       # Kernels do not declare which axes their results vary over.
       check_vma=False,
     )
-  flat = _map_heads(lambda x: x.reshape(*x.shape[:-2], -1), inputs)
+  flat = _map_heads(join_heads, inputs)
   return attend(flat, dropout.seeds).reshape(inputs.query.shape)
 
 
-def _map_heads(function, inputs: attention.Inputs) -> attention.Inputs:
+def _map_heads(
+  function: Callable[[jax.Array], jax.Array], inputs: attention.Inputs
+) -> attention.Inputs:
   """Applies a function to all arrays with heads and their channels."""
   arrays = inputs._asdict()
-  for name in ("reach", "slopes"):
-    del arrays[name]
+  del arrays["reach"], arrays["slopes"]
   return inputs._replace(**jax.tree.map(function, arrays))
 
 
-def _split_axes(shape: tuple[int, ...]):
-  """The mesh axes that split lanes and heads of [B, T, H, Dh], and their sizes.
+def ring_attention(
+  query: shapes.RingQueries,
+  key: shapes.Ring,
+  value: shapes.Ring,
+  position_key: ring.RingPositionKeys | None,
+  *,
+  biases: shapes.BiasPair | None,
+  slopes: shapes.Slopes | None = None,
+  reach: shapes.Reach,
+  slot: jt.Int[shapes.Array, ""],
+  implementation: str,
+) -> shapes.RingQueries:
+  """Attention of a segment to a ring of cached keys and values."""
+  inputs = ring.Inputs(
+    query=query,
+    key=key,
+    value=value,
+    reach=reach,
+    slot=slot,
+    position_key=position_key,
+    biases=biases,
+    slopes=slopes,
+  )
+  kind = device.device_kind()
+  lanes, heads, segment_len, _ = query.shape
+  split = _split(lanes=lanes, heads=heads)
+  attend: Callable[[ring.Inputs], jax.Array]
+  if split.num_tensor > 1:
+    # Lanes and heads of a ring are one axis, so that a device which has some of
+    # the heads does not have a lane's heads together.
+    return ring.ring_attention(inputs)
+  if fuses_ring(implementation, kind, query, key):
+    attend = functools.partial(
+      fused_ring.ring_attention, interpret=not kind.startswith("TPU")
+    )
+  elif ring.pays_in_turn(lanes // split.num_lane_shards, segment_len):
+    attend = ring.attend_in_turn
+  else:
+    return ring.ring_attention(inputs)
 
-  There are no sizes if the ambient mesh splits nothing, or not any more.
+  if split.is_split:
+    rows: shapes.PyTree = P(split.lanes)
+    whole: shapes.PyTree = P()
+    specs = ring.Inputs(
+      query=rows,
+      key=rows,
+      value=rows,
+      reach=rows,
+      slot=whole,
+      position_key=whole,
+      biases=whole,
+      slopes=whole,
+    )
+    attend = jax.shard_map(
+      attend,
+      in_specs=(specs,),
+      out_specs=rows,
+      # Kernels do not declare which axes their results vary over.
+      check_vma=False,
+    )
+  return attend(inputs)
+
+
+def fuses_ring(
+  implementation: str,
+  device_kind: str,
+  query: shapes.RingQueries | jax.ShapeDtypeStruct,
+  key: shapes.Ring | jax.ShapeDtypeStruct,
+) -> bool:
+  """Whether a device of this kind attends to this ring in one kernel."""
+  if implementation == "auto":
+    implementation = "pallas" if _has_kernels(device_kind) else "xla"
+  return implementation == "pallas" and fused_ring.serves(query, key)
+
+
+def _has_kernels(device_kind: str) -> bool:
+  """Whether a device is a TPU that can run the kernels."""
+  is_old = device_kind.startswith(_NO_STRIDED_ROTATION)
+  return device_kind.startswith("TPU") and not is_old
+
+
+class _Split(NamedTuple):
+  """How the ambient mesh splits lanes and heads.
+
+  Attributes:
+    is_split: whether there is a mesh of several devices.
+    lanes: axes of the mesh that split lanes.
+    heads: axes of the mesh that split heads.
+    num_lane_shards: the number of parts of the lanes.
+    num_head_shards: the number of parts of the heads.
+    num_tensor: devices on the axis "tensor", whether they divide the heads or
+      not.
+  """
+
+  is_split: bool = False
+  lanes: tuple[str, ...] | None = None
+  heads: tuple[str, ...] | None = None
+  num_lane_shards: int = 1
+  num_head_shards: int = 1
+  num_tensor: int = 1
+
+
+def _split(*, lanes: int, heads: int) -> _Split:
+  """How the mesh splits these numbers of lanes and heads.
+
+  Inside `shard_map` nothing is split any further.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.size <= 1 or mesh.manual_axes:
-    return None, None, {}
-  return (
-    mesh_lib.dividing_axes(shape[0], mesh_lib.LANES, mesh.shape),
-    mesh_lib.dividing_axes(shape[2], ("tensor",), mesh.shape),
-    mesh.shape,
+    return _Split()
+  by_lane = mesh_lib.dividing_axes(lanes, mesh_lib.LANES, mesh.shape)
+  by_head = mesh_lib.dividing_axes(heads, ("tensor",), mesh.shape)
+  return _Split(
+    is_split=True,
+    lanes=by_lane,
+    heads=by_head,
+    num_lane_shards=math.prod(mesh.shape[name] for name in by_lane or ()),
+    num_head_shards=math.prod(mesh.shape[name] for name in by_head or ()),
+    num_tensor=mesh.shape.get("tensor", 1),
   )

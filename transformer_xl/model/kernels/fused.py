@@ -17,16 +17,22 @@ from transformer_xl.model.kernels import fused_kernels
 from transformer_xl.model.kernels import tiles
 from transformer_xl.model.kernels import tiling as tiling_lib
 
+Arrays = dict[str, jax.Array]  # By name, as `fused_kernels.forward` has them.
+# The arrays, the constants, the output and the softmax's normalisers.
+Residuals = tuple[Arrays, Arrays, jax.Array, jax.Array]
+
 
 def relative_attention(
   inputs: attention.Inputs,
   dropout: dropout_lib.AttentionDropout,
   interpret: bool,
 ) -> shapes.Queries:
-  """`attention.relative_attention`, with the same arguments.
+  """Attention of a segment to memory and to itself, by the fused kernels.
 
-  There is always dropout, its rate possibly 0. `interpret` runs the kernels as
-  ordinary JAX, without a TPU.
+  Args:
+    inputs: the arguments of attention.
+    dropout: of the attention weights; its rate may be 0.
+    interpret: run the kernels as ordinary JAX, without a TPU.
   """
   _, segment_len, num_heads, head_dim = inputs.query.shape
   tiling = tiling_lib.make_tiling(
@@ -40,8 +46,8 @@ def relative_attention(
   )
   padding = tiling.query_len - segment_len
 
-  def pack(array):
-    """[..., H, Dh] to [..., H * padded Dh]."""
+  def pack(array: jax.Array) -> jax.Array:
+    """Pads the heads and joins them: [..., H, Dh] to [..., H * padded Dh]."""
     lanes = tiling.head_width - head_dim
     padded = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, lanes)])
     return padded.reshape(*array.shape[:-2], num_heads * tiling.head_width)
@@ -65,11 +71,15 @@ def relative_attention(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(tiling, arrays, constants):
+def _attend(
+  tiling: tiling_lib.Tiling, arrays: Arrays, constants: Arrays
+) -> jax.Array:
   return _attend_forward(tiling, arrays, constants)[0]
 
 
-def _attend_forward(tiling, arrays, constants):
+def _attend_forward(
+  tiling: tiling_lib.Tiling, arrays: Arrays, constants: Arrays
+) -> tuple[jax.Array, Residuals]:
   # Named so that a rematerialisation policy can avoid a second forward pass.
   output, lse = (
     ad_checkpoint.checkpoint_name(array, "attention_output")
@@ -78,7 +88,9 @@ def _attend_forward(tiling, arrays, constants):
   return output, (arrays, constants, output, lse)
 
 
-def _attend_backward(tiling, residuals, gradient):
+def _attend_backward(
+  tiling: tiling_lib.Tiling, residuals: Residuals, gradient: jax.Array
+) -> tuple[Arrays, None]:
   arrays, constants, output, lse = residuals
   found = fused_kernels.backward(
     arrays, constants, output, lse, gradient, tiling=tiling

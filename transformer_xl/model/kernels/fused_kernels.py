@@ -5,7 +5,7 @@ n blocks of heads, G heads in a block.
 """
 
 import math
-from typing import Any
+import types
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ from transformer_xl.model.kernels import tiling as tiling_lib
 
 
 def forward(
-  arrays: dict[str, Any],
-  constants: dict[str, Any],
+  arrays: dict[str, jax.Array],
+  constants: dict[str, jax.Array],
   *,
   tiling: tiling_lib.Tiling,
 ) -> tuple[jax.Array, jax.Array]:
@@ -32,10 +32,12 @@ def forward(
   """
   query = arrays["query"]
   lanes, _, width = query.shape
-  blocks, heads = width // tiling.block_width, tiling.heads_per_block
-  lse = (lanes, blocks, heads, tiling.query_len)
+  blocks = width // tiling.block_width
+  lse = (lanes, blocks, tiling.heads_per_block, tiling.query_len)
   found = tiles.call(
-    *(_forward_kernel, "relative_attention", tiling),
+    _forward_kernel,
+    "relative_attention",
+    tiling,
     inputs=arrays | constants,
     outputs={
       "output": jax.ShapeDtypeStruct(query.shape, query.dtype),
@@ -46,58 +48,55 @@ def forward(
   return found["output"], found["lse"]
 
 
-def _forward_kernel(refs, tiling):
+def _forward_kernel(
+  refs: types.SimpleNamespace, tiling: tiling_lib.Tiling
+) -> None:
+  """Writes the weighted values and the normalisers of a block of heads."""
   tiles.clear_padding(refs, tiling)
-  for start in tiling.query_starts():
-    queries = slice(start, start + tiling.query_block)
+  for tile in tiling.tiles():
+    queries = slice(tile.start, tile.start + tiling.query_block)
     reach = tiles.column(refs.reach[:, queries])
     query = refs.query[queries].astype(jnp.float32)
     output = jnp.zeros_like(query)
     for head, lanes in enumerate(tiles.heads(tiling)):
-      values, lse = _attend(refs, queries, query, reach, head, lanes, tiling)
+      values, lse = _attend(refs, query, reach, head, lanes, tile, tiling)
       output = jnp.where(lanes, values, output)
       refs.lse[head : head + 1, queries] = tiles.row(lse)
     refs.output[queries] = output.astype(refs.output.dtype)
 
 
-def _attend(refs, queries, query, reach, head, lanes, tiling):
-  """Softmax over the tiles of one head, online."""
-  dtype, start = refs.key.dtype, queries.start
-  drop = tiles.dropout(refs.seeds, head, start, tiling)
-  penalise = tiles.penalties(refs.slopes, head, start, tiling)
+def _attend(
+  refs: types.SimpleNamespace,
+  query: jax.Array,
+  reach: jax.Array,
+  head: int,
+  lanes: jax.Array,
+  tile: tiling_lib.Tile,
+  tiling: tiling_lib.Tiling,
+) -> tuple[jax.Array, jax.Array]:
+  """Attention of one head, and the normalisers of its softmax."""
+  dtype = refs.key.dtype
   content, position = (
     tiles.biased(query, bias_ref, lanes, tiling).astype(dtype)
     for bias_ref in (refs.content_bias, refs.position_bias)
   )
+  scores = tiles.scores(refs, head, content, position, tile, tiling)
+  visible = tiles.visible(reach, tile, tiling)
+  scores = jnp.where(visible, scores, tiles.MASKED)
 
-  def add(tile, carry):
-    highest, total, values = carry
-    scores = tiles.scores(refs, content, position, tile, tiling)
-    scores = penalise(scores, tile)
-    visible = tiles.visible(reach, tile, start, tiling)
-    scores = jnp.where(visible, scores, tiles.MASKED)
-    higher = jnp.maximum(highest, jnp.max(scores, axis=1, keepdims=True))
-    weights = jnp.exp2(scores - higher)
-    shrink = jnp.exp2(highest - higher)
-    total = total * shrink + jnp.sum(weights, axis=1, keepdims=True)
-    kept = drop(weights, tile).astype(dtype)
-    kept_values = tiles.product(kept, refs.value[tile.keys], 1, 0)
-    values = values * shrink + kept_values
-    return higher, total, values
-
-  carry = (
-    jnp.full(reach.shape, tiles.MASKED, jnp.float32),
-    jnp.zeros(reach.shape, jnp.float32),
-    jnp.zeros_like(query),
-  )
-  highest, total, values = tiles.over_tiles(add, carry, reach, start, tiling)
+  highest = jnp.max(scores, axis=1, keepdims=True)
+  weights = jnp.exp2(scores - highest)
+  total = jnp.sum(weights, axis=1, keepdims=True)
+  kept = tiles.kept_weights(refs.seeds, head, tile, tiling)
+  weights = tiles.drop(weights, kept).astype(dtype)
+  values = tiles.product(weights, refs.value[: tile.num_keys], 1, 0)
   values /= total * (1 - tiling.dropout_rate)
   return values, highest + jnp.log2(total)
 
 
 def backward(
-  arrays: dict[str, Any],
-  constants: dict[str, Any],
+  arrays: dict[str, jax.Array],
+  constants: dict[str, jax.Array],
   output: jax.Array,
   lse: jax.Array,
   gradient: jax.Array,
@@ -106,8 +105,13 @@ def backward(
 ) -> dict[str, jax.Array]:
   """Gradients of the arrays, summed over lanes where lanes share an array.
 
-  The first two arguments are those of `forward`, and the next two its results;
-  the last, the gradient, is like the output, [B, T, n * C].
+  Args:
+    arrays: the arguments of `forward` that have gradients.
+    constants: the other arguments of `forward`.
+    output: the weighted values that `forward` returned, [B, T, n * C].
+    lse: the normalisers that it returned.
+    gradient: of the output, [B, T, n * C].
+    tiling: the sizes of blocks.
   """
   results = {"output": output, "lse": lse, "output_gradient": gradient}
   outputs = {
@@ -118,7 +122,9 @@ def backward(
     for name, array in arrays.items()
   }
   found = tiles.call(
-    *(_backward_kernel, "relative_attention_gradient", tiling),
+    _backward_kernel,
+    "relative_attention_gradient",
+    tiling,
     inputs=arrays | constants | results,
     outputs=outputs,
     sums=("key_sum", "value_sum"),
@@ -127,40 +133,47 @@ def backward(
   return {name: found[f"d_{name}"] for name in arrays}
 
 
-def _backward_kernel(refs, tiling):
+def _backward_kernel(
+  refs: types.SimpleNamespace, tiling: tiling_lib.Tiling
+) -> None:
+  """Writes the gradients of a block of heads, or adds to their sums."""
   tiles.clear_padding(refs, tiling, refs.output, refs.output_gradient)
 
   @pl.when(pl.program_id(1) == 0)
-  def _start_sums_over_lanes():
+  def _start_sums_over_lanes() -> None:
     for ref in refs.d_position_key, refs.d_content_bias, refs.d_position_bias:
       if ref is not None:
         ref[...] = jnp.zeros_like(ref)
 
   for ref in refs.key_sum, refs.value_sum:
     ref[...] = jnp.zeros_like(ref)
-  for start in tiling.query_starts():
-    _query_block(refs, start, tiling)
+  for tile in tiling.tiles():
+    _add_gradients(refs, tile, tiling)
   # The keys' gradient was computed from queries with the factor LOG2E.
   key_gradient = refs.key_sum[...] * (1 / tiles.LOG2E)
   refs.d_key[...] = key_gradient.astype(refs.d_key.dtype)
   refs.d_value[...] = refs.value_sum[...].astype(refs.d_value.dtype)
 
 
-def _query_block(refs, start, tiling):
-  """Adds the contribution of the queries from row `start` on."""
-  queries = slice(start, start + tiling.query_block)
-  reach = tiles.column(refs.reach[:, queries])
+def _add_gradients(
+  refs: types.SimpleNamespace,
+  tile: tiling_lib.Tile,
+  tiling: tiling_lib.Tiling,
+) -> None:
+  """Adds the contribution of a block of queries."""
+  queries = slice(tile.start, tile.start + tiling.query_block)
   query = refs.query[queries].astype(jnp.float32)
-  content_total = position_total = jnp.zeros_like(query)
+  content_total = jnp.zeros_like(query)
+  position_total = jnp.zeros_like(query)
   for head, lanes in enumerate(tiles.heads(tiling)):
-    content, position = _head_gradients(
-      refs, queries, query, reach, head, lanes, tiling
-    )
+    content, position = _head_gradients(refs, query, head, lanes, tile, tiling)
     content_total = jnp.where(lanes, content, content_total)
-    if tiling.has_positions:
+    if position is not None:
       position = tiles.upside_down(position)
       position_total = jnp.where(lanes, position, position_total)
-  scale, total = 1 / math.sqrt(tiling.head_dim), content_total
+
+  scale = 1 / math.sqrt(tiling.head_dim)
+  total = content_total
   if tiling.has_positions:
     total += position_total
   refs.d_query[queries] = (total * scale).astype(refs.d_query.dtype)
@@ -171,16 +184,25 @@ def _query_block(refs, start, tiling):
       ref[...] += scale * jnp.sum(values, axis=0, keepdims=True)
 
 
-def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
+def _head_gradients(
+  refs: types.SimpleNamespace,
+  query: jax.Array,
+  head: int,
+  lanes: jax.Array,
+  tile: tiling_lib.Tile,
+  tiling: tiling_lib.Tiling,
+) -> tuple[jax.Array, jax.Array | None]:
   """Adds to the sums of one head.
 
   Returns the gradients of q + u and, last query first, of q + v; the latter is
-  0 without position keys.
+  None without position keys.
   """
-  dtype, start = refs.key.dtype, queries.start
-  drop = tiles.dropout(refs.seeds, head, start, tiling)
-  penalise = tiles.penalties(refs.slopes, head, start, tiling)
-  lse = tiles.column(refs.lse[head : head + 1, queries])
+  dtype = refs.key.dtype
+  queries = slice(tile.start, tile.start + tiling.query_block)
+  keys = slice(tile.num_keys)
+
+  # The output's gradient, and its product with the output, of which softmax
+  # takes the share of each weight.
   gradient = refs.output_gradient[queries].astype(jnp.float32)
   output = refs.output[queries].astype(jnp.float32)
   weighted = jnp.where(lanes, output * gradient, 0)
@@ -188,33 +210,32 @@ def _head_gradients(refs, queries, query, reach, head, lanes, tiling):
   if tiling.dropout_rate:
     gradient = gradient * (1 / (1 - tiling.dropout_rate))
   gradient = jnp.where(lanes, gradient, 0).astype(dtype)
+
+  # The weights, as in the forward pass.
   content = tiles.biased(query, refs.content_bias, lanes, tiling).astype(dtype)
   position = tiles.biased(query, refs.position_bias, lanes, tiling)
   # For position keys' gradients, which have no factor LOG2E.
   flipped = tiles.upside_down(position * (1 / tiles.LOG2E)).astype(dtype)
   position = position.astype(dtype)
+  scores = tiles.scores(refs, head, content, position, tile, tiling)
+  reach = tiles.column(refs.reach[:, queries])
+  visible = tiles.visible(reach, tile, tiling)
+  lse = tiles.column(refs.lse[head : head + 1, queries])
+  weights = jnp.where(visible, jnp.exp2(scores - lse), 0)
+  kept = tiles.kept_weights(refs.seeds, head, tile, tiling)
+  dropped = tiles.drop(weights, kept).astype(dtype)
 
-  def add(tile, carry):
-    d_content, d_position = carry
-    scores = tiles.scores(refs, content, position, tile, tiling)
-    scores = penalise(scores, tile)
-    visible = tiles.visible(reach, tile, start, tiling)
-    weights = jnp.where(visible, jnp.exp2(scores - lse), 0)
-    kept = drop(weights, tile).astype(dtype)
-    refs.value_sum[tile.keys] += tiles.product(kept, gradient, 0, 0)
-    d_weights = tiles.product(gradient, refs.value[tile.keys], 1, 1)
-    d_scores = weights * (drop(d_weights, tile) - weighted)
-    narrow = d_scores.astype(dtype)
-    refs.key_sum[tile.keys] += tiles.product(narrow, content, 0, 0)
-    d_content += tiles.product(narrow, refs.key[tile.keys], 1, 0)
-    if tiling.has_positions:
-      by_window = tiles.to_window_upside_down(d_scores, tile, tiling)
-      by_window = by_window.astype(dtype)
-      d_keys = tiles.product(by_window, flipped, 0, 0)
-      refs.d_position_key[tile.window] += d_keys
-      window = refs.position_key[tile.window]
-      d_position += tiles.product(by_window, window, 1, 0)
-    return d_content, d_position
+  refs.value_sum[keys] += tiles.product(dropped, gradient, 0, 0)
+  d_weights = tiles.product(gradient, refs.value[keys], 1, 1)
+  d_scores = weights * (tiles.drop(d_weights, kept) - weighted)
+  narrow = d_scores.astype(dtype)
+  refs.key_sum[keys] += tiles.product(narrow, content, 0, 0)
+  d_content = tiles.product(narrow, refs.key[keys], 1, 0)
+  if not tiling.has_positions:
+    return d_content, None
 
-  carry = jnp.zeros_like(query), jnp.zeros_like(query)
-  return tiles.over_tiles(add, carry, reach, start, tiling)
+  by_window = tiles.to_window_upside_down(d_scores, tile, tiling).astype(dtype)
+  d_position_key = tiles.product(by_window, flipped, 0, 0)
+  refs.d_position_key[tile.window] += d_position_key
+  window = refs.position_key[tile.window]
+  return d_content, tiles.product(by_window, window, 1, 0)

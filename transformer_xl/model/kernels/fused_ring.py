@@ -12,7 +12,6 @@ import types
 
 import jax
 import jax.numpy as jnp
-import jaxtyping as jt
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -42,49 +41,41 @@ def serves(
 
 
 def ring_attention(
-  query: shapes.RingQueries,
-  key: shapes.Ring,
-  value: shapes.Ring,
-  position_key: ring.RingPositionKeys | None,
-  *,
-  biases: shapes.BiasPair | None,
-  slopes: shapes.Slopes | None = None,
-  reach: shapes.Reach,
-  slot: jt.Int[shapes.Array, ""],
-  interpret: bool,
+  inputs: ring.Inputs, *, interpret: bool
 ) -> shapes.RingQueries:
-  """`ring.ring_attention`, with the same arguments, for sizes that it serves.
+  """Attention of a segment to a ring whose sizes the kernel serves.
 
   `interpret` runs the kernel as ordinary JAX, without a TPU.
   """
+  query = inputs.query
   lanes, heads, segment_len, head_dim = query.shape
-  slots, rows = key.shape[-1], min(segment_len, _BLOCK)
-  content_bias, position_bias = (
-    None if bias is None else bias[:, None].astype(jnp.float32)
-    for bias in biases or (None, None)
-  )
-  inputs = {
+  slots = inputs.key.shape[-1]
+  rows = min(segment_len, _BLOCK)
+  arrays = {
     "query": query,
-    "key": key,
-    "value": value,
-    "reach": reach[..., None],
-    "position_key": position_key and position_key.once,
-    "content_bias": content_bias,
-    "position_bias": position_bias,
-    "slopes": slopes,
+    "key": inputs.key,
+    "value": inputs.value,
+    "reach": inputs.reach[..., None],
   }
-  given = {name: each for name, each in inputs.items() if each is not None}
+  if inputs.position_key is not None:
+    arrays["position_key"] = inputs.position_key.once
+  if inputs.biases is not None:
+    content_bias, position_bias = inputs.biases
+    arrays["content_bias"] = content_bias[:, None].astype(jnp.float32)
+    arrays["position_bias"] = position_bias[:, None].astype(jnp.float32)
+  if inputs.slopes is not None:
+    arrays["slopes"] = inputs.slopes
   blocks = _block_specs(rows, heads, head_dim, slots)
 
-  def run(slot_ref, *refs):
-    by_name = dict.fromkeys(inputs) | dict(
-      zip((*given, "output"), refs, strict=True)
+  def run(slot_ref: jax.Ref, *refs: jax.Ref) -> None:
+    by_name = dict.fromkeys(blocks) | dict(
+      zip((*arrays, "output"), refs, strict=True)
     )
     _kernel(slot_ref[0], types.SimpleNamespace(**by_name), interpret)
 
   scores = lanes * heads * segment_len * slots
-  products = 2 + (position_key is not None)
-  vmem = _vmem_bytes(rows, head_dim, slots, key.dtype.itemsize)
+  products = 2 + (inputs.position_key is not None)
+  vmem = _vmem_bytes(rows, head_dim, slots, inputs.key.dtype.itemsize)
   return pl.pallas_call(
     run,
     name="ring_attention",
@@ -92,7 +83,7 @@ def ring_attention(
       num_scalar_prefetch=1,
       # The keys of distances stay while the lanes of a head follow each other.
       grid=(heads, lanes, segment_len // rows),
-      in_specs=[blocks[name] for name in given],
+      in_specs=[blocks[name] for name in arrays],
       out_specs=blocks["query"],
     ),
     out_shape=jax.ShapeDtypeStruct(query.shape, query.dtype),
@@ -104,21 +95,26 @@ def ring_attention(
     cost_estimate=pl.CostEstimate(  # For XLA's scheduler.
       flops=2 * products * head_dim * scores,
       transcendentals=scores,
-      bytes_accessed=sum(each.nbytes for each in given.values()),
+      bytes_accessed=sum(array.nbytes for array in arrays.values()),
     ),
     interpret=interpret,
-  )(slot[None], *given.values())
+  )(inputs.slot[None], *arrays.values())
 
 
 def _vmem_bytes(rows: int, head_dim: int, slots: int, itemsize: int) -> int:
-  """Keys, values and keys of distances twice, and four arrays of scores."""
+  """Estimate of the VMEM that the kernel uses.
+
+  It holds keys, values and keys of distances twice, and four arrays of scores.
+  """
   return slots * (6 * head_dim * itemsize + 4 * rows * 4)
 
 
-def _block_specs(rows, heads, head_dim, slots) -> dict[str, pl.BlockSpec]:
+def _block_specs(
+  rows: int, heads: int, head_dim: int, slots: int
+) -> dict[str, pl.BlockSpec]:
   """Blocks of the arrays for a grid of [heads, lanes, blocks of queries]."""
 
-  def of_head(*shape):
+  def of_head(*shape: int) -> pl.BlockSpec:
     return pl.BlockSpec((None, *shape), lambda h, b, i, slot: (h, 0, 0))
 
   per_slot = pl.BlockSpec(
@@ -138,7 +134,9 @@ def _block_specs(rows, heads, head_dim, slots) -> dict[str, pl.BlockSpec]:
   }
 
 
-def _kernel(slot, refs, interpret):
+def _kernel(
+  slot: jax.Array, refs: types.SimpleNamespace, interpret: bool
+) -> None:
   """Attention of a block of one head's queries in one lane."""
   dtype = refs.key.dtype
   query = refs.query[...].astype(jnp.float32)
@@ -146,7 +144,7 @@ def _kernel(slot, refs, interpret):
   slots = refs.key.shape[1]
   scale = tiles.LOG2E / math.sqrt(head_dim)
 
-  def scaled(bias):
+  def scaled(bias: jax.Ref | None) -> jax.Array:
     biased = query if bias is None else query + bias[...]
     return (biased * scale).astype(dtype)
 

@@ -1,10 +1,14 @@
-"""Attention over a ring of cached keys and values.
+"""Attention over a ring of cached keys and values, in XLA.
+
+Nothing moves in a ring of R slots: the T queries' own keys and values are in
+the slots from `slot` on, which do not pass the end, and the slot after them has
+the oldest.
 
 Shapes: B lanes, T queries, R slots, H heads, Dh head width. Lanes and heads of
-the ring are one axis, B * H.
+the ring are one axis, B * H. With slots as the last axis a CPU multiplies the
+row of a single token a third faster.
 """
 
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -15,6 +19,7 @@ from jax import P
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model.kernels import dense
+from transformer_xl.model.kernels import device
 
 
 class RingPositionKeys(NamedTuple):
@@ -24,9 +29,34 @@ class RingPositionKeys(NamedTuple):
   twice: jt.Float[shapes.Array, "H Dh Q"]  # The same, two times in a row.
 
   def partition_specs(self) -> "RingPositionKeys":
-    """How a mesh splits them: by heads."""
-    heads: Any = P("tensor")
+    """The keys' PartitionSpecs, which split them by heads."""
+    heads: shapes.PyTree = P("tensor")
     return RingPositionKeys(heads, heads)
+
+
+class Inputs(NamedTuple):
+  """The arguments of attention over a ring.
+
+  Attributes:
+    query: of the segment.
+    key: by slot.
+    value: by slot.
+    reach: the largest distance that each query may see, below R - T + 1.
+    slot: of the first query's own key.
+    position_key: without it, scores have no position term.
+    biases: u and v, which are added to the queries of the content and the
+      position term.
+    slopes: how much a scaled score falls with each token of distance.
+  """
+
+  query: shapes.RingQueries
+  key: shapes.Ring
+  value: shapes.Ring
+  reach: shapes.Reach
+  slot: jt.Int[shapes.Array, ""]
+  position_key: RingPositionKeys | None = None
+  biases: shapes.BiasPair | None = None
+  slopes: shapes.Slopes | None = None
 
 
 def position_keys(distance_key: shapes.PositionKeys) -> RingPositionKeys:
@@ -35,87 +65,114 @@ def position_keys(distance_key: shapes.PositionKeys) -> RingPositionKeys:
 
 
 def around(once: jt.Float[shapes.Array, "H Dh R"]) -> RingPositionKeys:
-  """The keys, and the keys repeated."""
+  """The keys of a ring, from keys [H, Dh, R] of the distances R-1 to 0."""
   return RingPositionKeys(once, jnp.concatenate([once, once], axis=2))
 
 
-def ring_attention(
-  query: shapes.RingQueries,
-  key: shapes.Ring,
-  value: shapes.Ring,
-  position_key: RingPositionKeys | None,
-  *,
-  biases: shapes.BiasPair | None,
-  slopes: shapes.Slopes | None = None,
-  reach: shapes.Reach,
-  slot: jt.Int[shapes.Array, ""],
-) -> shapes.RingQueries:
-  """Attention over a ring of R slots, in which nothing moves.
-
-  The T queries' own keys and values are in the slots from `slot` on, which do
-  not pass the end; the slot after them has the oldest. Each largest visible
-  distance in `reach` is below R - T + 1. Without `position_key`, scores have no
-  position term; with `slopes`, scaled scores fall in proportion to the
-  distance. With slots as the last axis a CPU multiplies the row of a single
-  token a third faster.
-  """
-  slots, segment_len = key.shape[-1], query.shape[2]
-  merged = (key.shape[0], segment_len)
+def ring_attention(inputs: Inputs) -> shapes.RingQueries:
+  """Attention of the segment to the whole ring."""
+  query = inputs.query
+  key = inputs.key
+  value = inputs.value
+  lanes, heads, segment_len, width = query.shape
+  slots = key.shape[-1]
+  merged = (lanes * heads, segment_len)
   # Queries are scaled instead of scores, of which there are more.
-  scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+  scale = jnp.asarray(width**-0.5, query.dtype)
+  content_query = query
+  position_query = query
+  if inputs.biases is not None:
+    content_bias, position_bias = inputs.biases
+    content_query = query + content_bias[None, :, None]
+    position_query = query + position_bias[None, :, None]
 
-  def scaled(bias):
-    return (query if bias is None else query + bias[None, :, None]) * scale
+  content_query = (content_query * scale).reshape(*merged, width)
+  scores = _products(content_query, key)
+  scores = scores.reshape(lanes, heads, segment_len, slots)
+  if inputs.position_key is not None:
+    scores += _position_scores(
+      position_query * scale, inputs.position_key, inputs.slot
+    )
 
-  content_bias, position_bias = biases or (None, None)
-  scores = _products(scaled(content_bias).reshape(*merged, -1), key)
-  scores = scores.reshape(*query.shape[:3], slots)
-  if position_key is not None:
-    position_query = scaled(position_bias)
-    scores += _ring_positions(position_query, position_key, slots, slot)
-  newest = slot + jnp.arange(segment_len, dtype=jnp.int32)
+  newest = inputs.slot + jnp.arange(segment_len, dtype=jnp.int32)
   distance = newest[:, None] - jnp.arange(slots, dtype=jnp.int32)[None]
   distance = jnp.where(distance < 0, distance + slots, distance)  # [T, R]
-  if slopes is not None:
-    scores -= attention.linear_penalties(slopes, distance)[None]
-  visible = distance[None] <= reach[:, :, None]  # [B, T, R]
+  if inputs.slopes is not None:
+    scores -= attention.linear_penalties(inputs.slopes, distance)[None]
+  visible = distance[None] <= inputs.reach[:, :, None]  # [B, T, R]
   scores = jnp.where(visible[:, None], scores, jnp.finfo(jnp.float32).min)
-  probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-  rows = dense.on_matrix_units(probabilities.reshape(*merged, slots))
+  weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+
+  rows = dense.on_matrix_units(weights.reshape(*merged, slots))
   values = jnp.einsum("btr,bdr->btd", rows, value)[:, :segment_len]
   return values.reshape(query.shape)
 
 
-def _ring_positions(query, position_key, slots, slot):
-  """Position scores by slot, [B, H, T, R].
+def pays_in_turn(num_lanes: int, segment_len: int) -> bool:
+  """Whether a device is faster at one lane after the other.
+
+  The scores of a lane then stay in the cache of a CPU, or in the vector memory
+  of a TPU.
+  """
+  kind = device.device_kind()
+  has_cache = kind == "cpu" or kind.startswith("TPU")
+  return has_cache and num_lanes > 1 and segment_len > 1
+
+
+def attend_in_turn(inputs: Inputs) -> shapes.RingQueries:
+  """Attention of the segment to the ring, one lane after the other."""
+  lanes, heads, _, _ = inputs.query.shape
+
+  def attend(lane: jax.Array) -> jax.Array:
+    own = inputs._replace(
+      query=inputs.query[lane][None],
+      key=jax.lax.dynamic_slice_in_dim(inputs.key, lane * heads, heads),
+      value=jax.lax.dynamic_slice_in_dim(inputs.value, lane * heads, heads),
+      reach=inputs.reach[lane][None],
+    )
+    return ring_attention(own)[0]
+
+  return jax.lax.map(attend, jnp.arange(lanes, dtype=jnp.int32))
+
+
+def _position_scores(
+  query: shapes.RingQueries,
+  position_key: RingPositionKeys,
+  slot: jt.Int[shapes.Array, ""],
+) -> jt.Float[shapes.Array, "B H T R"]:
+  """Position scores by slot, of scaled queries.
 
   Row i needs the distances (slot + i - s) modulo R for the slots s: a window
   of R + T - 1 columns of the doubled distances, in which each row begins one
   column before the row above. Reading the window as rows that are one column
   shorter aligns them.
   """
-  batch, heads, rows, width = query.shape
-  start, columns = slots - slot - rows, slots + rows - 1
-
-  def in_window(array):
-    return jax.lax.dynamic_slice_in_dim(array, start, columns, axis=2)
+  lanes, heads, rows, width = query.shape
+  slots = position_key.once.shape[-1]
+  start = slots - slot - rows
+  columns = slots + rows - 1
 
   # With heads first, one product serves all lanes of a head.
-  query = jnp.swapaxes(query, 0, 1).reshape(heads, batch * rows, width)
-  if batch * rows < width:  # The scores are smaller than the keys.
+  query = jnp.swapaxes(query, 0, 1).reshape(heads, lanes * rows, width)
+  if lanes * rows < width:  # The scores are smaller than the keys.
     scores = _products(query, position_key.once)
-    window = in_window(jnp.concatenate([scores, scores], axis=-1))
+    twice = jnp.concatenate([scores, scores], axis=-1)
+    window = jax.lax.dynamic_slice_in_dim(twice, start, columns, axis=2)
   else:
-    window = _products(query, in_window(position_key.twice))
+    near = jax.lax.dynamic_slice_in_dim(
+      position_key.twice, start, columns, axis=2
+    )
+    window = _products(query, near)
+
   if rows > 1:
     last = rows - 1 + rows * (columns - 1)
-    flat = window.reshape(heads, batch, rows * columns)[..., rows - 1 : last]
-    window = flat.reshape(heads, batch, rows, columns - 1)
-  window = window.reshape(heads, batch, rows, -1)[..., :slots]
+    flat = window.reshape(heads, lanes, rows * columns)[..., rows - 1 : last]
+    window = flat.reshape(heads, lanes, rows, columns - 1)
+  window = window.reshape(heads, lanes, rows, -1)[..., :slots]
   return jnp.swapaxes(window, 0, 1)
 
 
-def _products(rows, keys):
+def _products(rows: jax.Array, keys: jax.Array) -> jax.Array:
   """Multiplies [H, I, Dh] by [H, Dh, J], added up in float32."""
   result = jnp.einsum(
     "hid,hdj->hij",

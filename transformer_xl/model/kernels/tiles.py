@@ -2,15 +2,14 @@
 
 Everything but `call` runs inside a Pallas kernel, on values in registers and
 VMEM. Shapes: Bq queries and Bk keys of a tile, W rows of its window, C lanes of
-a block of G heads. `reach` [Bq, 1] holds the queries' largest visible distances
-(see `memory.reach`), and `start` is the first query of their block.
+a block of G heads. `reach` [Bq, 1] holds the queries' largest visible
+distances.
 """
 
 import functools
 import math
 import types
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,12 +34,12 @@ _iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32)
 
 
 def call(
-  kernel: Callable,
+  kernel: Callable[[types.SimpleNamespace, tiling_lib.Tiling], None],
   name: str,
   tiling: tiling_lib.Tiling,
   *,
-  inputs: dict[str, Any],
-  outputs: dict[str, Any],
+  inputs: dict[str, jax.Array],
+  outputs: dict[str, jax.ShapeDtypeStruct],
   sums: tuple[str, ...] = (),
   products: tuple[int, int],
 ) -> dict[str, jax.Array]:
@@ -53,19 +52,22 @@ def call(
   the window, for the estimate of its cost.
   """
   names = (*inputs, *outputs, *sums)
-  absent = ("slopes", *_OPTIONAL, *(f"d_{name}" for name in _OPTIONAL))
-  blocks, width = _block_specs(tiling), tiling.block_width
+  gradients = [f"d_{name}" for name in _OPTIONAL]
+  absent = ("slopes", *_OPTIONAL, *gradients)
+  blocks = _block_specs(tiling)
+  width = tiling.block_width
   query = inputs["query"]
   grid = (query.shape[2] // width, query.shape[0])
   steps = math.prod(grid)
   by_key, by_window = tiling_lib.num_scores(tiling)
   scores = products[0] * by_key + products[1] * by_window
   small = ("reach", "seeds", "slopes", "lse")
+  moved: list[jax.Array | jax.ShapeDtypeStruct]
   moved = [inputs[name] for name in inputs if name not in small]
   moved += outputs.values()
   vmem = tiling_lib.vmem_bytes(tiling, query.dtype.itemsize)
 
-  def run(*refs):
+  def run(*refs: jax.Ref) -> None:
     by_name = dict.fromkeys(absent) | dict(zip(names, refs, strict=True))
     kernel(types.SimpleNamespace(**by_name), tiling)
 
@@ -94,14 +96,14 @@ def call(
   return dict(zip(outputs, results, strict=True))
 
 
-def _block_specs(tiling) -> dict[str, pl.BlockSpec]:
+def _block_specs(tiling: tiling_lib.Tiling) -> dict[str, pl.BlockSpec]:
   """Blocks of the arrays for a grid of [blocks of heads, lanes of text]."""
   width = tiling.block_width
 
-  def per_lane(rows):
+  def per_lane(rows: int) -> pl.BlockSpec:
     return pl.BlockSpec((None, rows, width), lambda head, b: (b, 0, head))
 
-  def shared(rows):
+  def shared(rows: int) -> pl.BlockSpec:
     return pl.BlockSpec((rows, width), lambda head, b: (0, head))
 
   lse = (None, None, tiling.heads_per_block, tiling.query_len)
@@ -119,7 +121,7 @@ def _block_specs(tiling) -> dict[str, pl.BlockSpec]:
 
 
 def heads(tiling: tiling_lib.Tiling) -> list[jax.Array]:
-  """For each head of a block, which lanes are its own, [1, C].
+  """Masks [1, C] of the lanes that belong to each head of a block.
 
   A head's numbers are never moved to other lanes. Zeros in the lanes of all
   other heads keep those out of its products, at no cost for the matrix unit.
@@ -131,7 +133,9 @@ def heads(tiling: tiling_lib.Tiling) -> list[jax.Array]:
   ]
 
 
-def clear_padding(refs: Any, tiling: tiling_lib.Tiling, *more: Any) -> None:
+def clear_padding(
+  refs: types.SimpleNamespace, tiling: tiling_lib.Tiling, *more: jax.Ref
+) -> None:
   """Zeros the rows of inputs that are longer than their arrays.
 
   Those rows are uninitialised, and 0 times NaN is NaN. `more` are references
@@ -145,7 +149,8 @@ def clear_padding(refs: Any, tiling: tiling_lib.Tiling, *more: Any) -> None:
     _clear(refs.position_key, tiling.num_positions)
 
 
-def _clear(ref, length) -> None:
+def _clear(ref: jax.Ref, length: int) -> None:
+  """Zeros the rows from `length` on."""
   start = length // tiling_lib.ROWS * tiling_lib.ROWS
   if length < ref.shape[0]:
     row = _iota((ref.shape[0] - start, 1), 0) + start
@@ -158,13 +163,16 @@ def column(row: jax.Array) -> jax.Array:
 
 
 def row(column: jax.Array) -> jax.Array:
-  """The inverse of `column`, [Bq, 1] to [1, Bq]."""
+  """Lays an upright row of numbers down again: [Bq, 1] to [1, Bq]."""
   shape = (column.shape[0], tiling_lib.LANES)
   return jnp.broadcast_to(column, shape).T[:1]
 
 
 def biased(
-  query: Any, bias_ref: Any, lanes: Any, tiling: tiling_lib.Tiling
+  query: jax.Array,
+  bias_ref: jax.Ref | None,
+  lanes: jax.Array,
+  tiling: tiling_lib.Tiling,
 ) -> jax.Array:
   """A head's queries with u or v, [Bq, C], scaled to give scores."""
   if bias_ref is not None:
@@ -173,104 +181,74 @@ def biased(
 
 
 def visible(
-  reach: Any, tile: tiling_lib.Tile, start: int, tiling: tiling_lib.Tiling
+  reach: jax.Array, tile: tiling_lib.Tile, tiling: tiling_lib.Tiling
 ) -> jax.Array:
-  """Which keys of a tile each query may attend to, [Bq, Bk]."""
-  position = tiling.mem_len + start  # Counted like the keys'.
-  query = _iota(reach.shape, 0) + position
-  key = _iota((1, tile.num_keys), 1) + tile.keys.start
-  result = key >= query - reach
-  if tile.keys.stop > position + 1:
-    result &= key <= query
-  return result
+  """True where a query may attend to a key of the tile, [Bq, Bk]."""
+  query = _iota(reach.shape, 0) + tiling.mem_len + tile.start
+  key = _iota((1, tile.num_keys), 1)
+  return (key >= query - reach) & (key <= query)
 
 
-def dropout(
-  seeds_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
-) -> Callable:
-  """A function that applies a head's dropout to the values of a tile."""
+def kept_weights(
+  seeds_ref: jax.Ref,
+  head: int,
+  tile: tiling_lib.Tile,
+  tiling: tiling_lib.Tiling,
+) -> jax.Array | None:
+  """True where dropout keeps a head's weight, [Bq, Bk]; None for all."""
   if not tiling.dropout_rate:
-    return lambda values, tile: values
+    return None
   first = pl.program_id(0) * tiling.heads_per_block
   seed = seeds_ref[pl.program_id(1), first + head]
-  query = _iota((tiling.query_block, 1), 0) + start
-
-  def drop(values, tile):
-    key = _iota((1, tile.num_keys), 1) + tile.keys.start
-    kept = dropout_lib.kept(seed, query, key, rate=tiling.dropout_rate)
-    return jnp.where(kept, values, 0)
-
-  return drop
+  query = _iota((tiling.query_block, 1), 0) + tile.start
+  key = _iota((1, tile.num_keys), 1)
+  return dropout_lib.kept(seed, query, key, rate=tiling.dropout_rate)
 
 
-def penalties(
-  slopes_ref: Any, head: int, start: int, tiling: tiling_lib.Tiling
-) -> Callable:
-  """A function that lowers a head's scores of a tile by their distances."""
-  if slopes_ref is None:
-    return lambda scores, tile: scores
-  first = pl.program_id(0) * tiling.heads_per_block
-  slope = slopes_ref[first + head] * LOG2E
-  query = _iota((tiling.query_block, 1), 0) + tiling.mem_len + start
-
-  def penalise(scores, tile):
-    key = _iota((1, tile.num_keys), 1) + tile.keys.start
-    return scores - slope * (query - key).astype(jnp.float32)
-
-  return penalise
-
-
-def over_tiles(
-  add: Callable, carry: Any, reach: Any, start: int, tiling: tiling_lib.Tiling
-) -> Any:
-  """Updates the carry to `add(tile, carry)` for each tile that a query can see.
-
-  Tiles with the keys of the block's own queries are always visible.
-  """
-  position = tiling.mem_len + start
-  for tile in tiling.tiles(start):
-    add_tile, end = functools.partial(add, tile), tile.keys.stop
-    if end > position:
-      carry = add_tile(carry)
-    else:
-      query = _iota(reach.shape, 0) + position
-      is_seen = jnp.min(query - reach) < end
-      carry = jax.lax.cond(is_seen, add_tile, lambda carry: carry, carry)
-  return carry
+def drop(values: jax.Array, kept: jax.Array | None) -> jax.Array:
+  """Zeros the values that dropout does not keep; the others are not scaled."""
+  return values if kept is None else jnp.where(kept, values, 0)
 
 
 def product(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-  """Product [.., ..] of matrices, over an axis of each, in float32."""
+  """Product of two matrices, over an axis of each, in float32."""
   axes = (((a_axis,), (b_axis,)), ((), ()))
   return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
 def scores(
-  refs: Any,
-  content: Any,
-  position: Any,
+  refs: types.SimpleNamespace,
+  head: int,
+  content: jax.Array,
+  position: jax.Array,
   tile: tiling_lib.Tile,
   tiling: tiling_lib.Tiling,
 ) -> jax.Array:
-  """Content and position terms of one head, before the mask, [Bq, Bk].
+  """All terms of one head's scores, before the mask, [Bq, Bk].
 
-  `content` and `position` are its queries for either, [Bq, C].
+  `content` and `position` are its queries for either term, [Bq, C].
   """
-  content = product(content, refs.key[tile.keys], 1, 1)
-  if not tiling.has_positions:
-    return content
-  position = product(position, refs.position_key[tile.window], 1, 1)
-  # Key j of row i is column Bq - 1 - i + j of the window.
-  rows, columns = position.shape
-  shift = columns - (rows - 1)
-  shifted = roll_rows(position, shift, interpret=tiling.interpret)
-  return content + shifted[:, : tile.num_keys]
+  result = product(content, refs.key[: tile.num_keys], 1, 1)
+  if tiling.has_positions:
+    by_window = product(position, refs.position_key[tile.window], 1, 1)
+    # Key j of row i is column Bq - 1 - i + j of the window.
+    rows, columns = by_window.shape
+    shift = columns - (rows - 1)
+    shifted = roll_rows(by_window, shift, interpret=tiling.interpret)
+    result += shifted[:, : tile.num_keys]
+  if refs.slopes is not None:
+    first = pl.program_id(0) * tiling.heads_per_block
+    slope = refs.slopes[first + head] * LOG2E
+    query = _iota((tiling.query_block, 1), 0) + tiling.mem_len + tile.start
+    key = _iota((1, tile.num_keys), 1)
+    result -= slope * (query - key).astype(jnp.float32)
+  return result
 
 
 def to_window_upside_down(
   values: jax.Array, tile: tiling_lib.Tile, tiling: tiling_lib.Tiling
 ) -> jax.Array:
-  """From columns of keys to those of the window, [Bq, W], last query first.
+  """Moves columns of keys to those of the window, [Bq, W], last query first.
 
   The shift decreases from row to row, and the hardware only increases it.
   """
@@ -286,7 +264,8 @@ def roll_rows(
   if not interpret:
     return pltpu.roll(values, shift, 1, stride=1, stride_axis=0)
   # A gather instead: interpreting a roll takes one operation for each row.
-  row, column = (_iota(values.shape, axis) for axis in (0, 1))
+  row = _iota(values.shape, 0)
+  column = _iota(values.shape, 1)
   source = (column - row - shift) % values.shape[1]
   return jnp.take_along_axis(values, source, axis=1)
 

@@ -2,32 +2,39 @@
 
 Heads lie beside each other in the lanes (last axis) of [B, T, H * Dh], as the
 projections make them. A block is 128 lanes wide: two heads of width 64, or one
-of 128. Queries are cut into blocks, and the keys that a block may see by
-causality into tiles.
+of 128. Queries are cut into blocks; a tile has the scores of such a block and
+of all keys that causality lets it see.
 
 Query i and key j meet at row T - 1 - i + j of the position keys, so a tile of
 Bq queries and Bk keys needs Bq + Bk - 1 consecutive rows: its window.
 """
 
-from collections.abc import Iterator
-from typing import Any
 from typing import NamedTuple
 
 LANES = 128  # Numbers in a row of a vector register, and of the matrix unit.
 ROWS = 16  # Rows of a packed bfloat16 register.
 _QUERY_BLOCK = 128
 _LONG_QUERY_BLOCK = 256  # For long segments: every block is unrolled code.
-KEY_BLOCK = 2048  # One tile is best, as long as its scores fit in VMEM.
 _MAX_HEADS = 4  # In one block, for the same reason.
 
 
 class Tile(NamedTuple):
-  """Some keys and the window of position keys that a block of queries needs."""
+  """A block of queries, and the keys and position keys that it needs.
 
-  keys: slice  # Rows of the keys.
+  Attributes:
+    start: the first query.
+    num_keys: keys from the oldest on, a multiple of 128.
+    window: rows of the position keys, of which there is a multiple of 128.
+  """
+
+  start: int
   num_keys: int
-  window: slice  # Rows of the position keys.
-  window_len: int  # A multiple of 128.
+  window: slice
+
+  @property
+  def window_len(self) -> int:
+    """Number of rows of position keys."""
+    return self.window.stop - self.window.start
 
 
 class Tiling(NamedTuple):
@@ -42,7 +49,6 @@ class Tiling(NamedTuple):
   query_len: int  # T, padded to whole blocks.
   query_block: int
   key_len: int  # M + T, padded to whole registers.
-  key_block: int
   has_positions: bool = True  # Whether there are position keys.
   dropout_rate: float = 0.0  # Of the softmax's weights.
   interpret: bool = False  # Run as ordinary JAX, without a TPU.
@@ -50,39 +56,38 @@ class Tiling(NamedTuple):
   @property
   def position_len(self) -> int:
     """Rows of position keys in all windows together."""
-    ends = [tile.window.stop for tile in self.all_tiles()]
-    return max(ends) if self.has_positions else 0
+    if not self.has_positions:
+      return 0
+    return max(tile.window.stop for tile in self.tiles())
 
   @property
   def num_positions(self) -> int:
     """Rows of position keys, with the padding before the farthest distance."""
     return min(self.mem_len + self.query_len, self.position_len)
 
-  def query_starts(self) -> range:
-    """First row of each block of queries."""
-    return range(0, self.query_len, self.query_block)
+  def tiles(self) -> list[Tile]:
+    """A tile for each block of queries."""
+    return [
+      self._tile(start) for start in range(0, self.query_len, self.query_block)
+    ]
 
-  def tiles(self, start: int) -> Iterator[Tile]:
-    """The tiles of the query block that begins at row `start`."""
-    seen = self.mem_len + start + self.query_block  # By the last of them.
-    end = min(self.key_len, round_up(seen, LANES))
-    for key in range(0, end, self.key_block):
-      num_keys = min(self.key_block, end - key)
-      window_len = num_keys + round_up(self.query_block, LANES)
-      first = self.query_len - start - self.query_block + key
-      keys, window = (
-        slice(key, key + num_keys),
-        slice(first, first + window_len),
-      )
-      yield Tile(keys, num_keys, window, window_len)
-
-  def all_tiles(self) -> list[Tile]:
-    """The tiles of every query block."""
-    return [tile for start in self.query_starts() for tile in self.tiles(start)]
+  def _tile(self, start: int) -> Tile:
+    seen = self.mem_len + start + self.query_block  # By the last query.
+    num_keys = min(self.key_len, round_up(seen, LANES))
+    first = self.query_len - start - self.query_block
+    window_len = num_keys + round_up(self.query_block, LANES)
+    return Tile(start, num_keys, slice(first, first + window_len))
 
 
 def make_tiling(
-  *, query_len: int, key_len: int, num_heads: int, head_dim: int, **options: Any
+  *,
+  query_len: int,
+  key_len: int,
+  num_heads: int,
+  head_dim: int,
+  has_positions: bool = True,
+  dropout_rate: float = 0.0,
+  interpret: bool = False,
 ) -> Tiling:
   """The tiling that was fastest in docs/kernels.md."""
   width = _head_width(num_heads, head_dim)
@@ -99,16 +104,17 @@ def make_tiling(
     query_len=round_up(query_len, block),
     query_block=block,
     key_len=round_up(key_len, LANES),
-    key_block=KEY_BLOCK,
-    **options,
+    has_positions=has_positions,
+    dropout_rate=dropout_rate,
+    interpret=interpret,
   )
 
 
 def num_scores(tiling: Tiling) -> tuple[int, int]:
   """Scores of a block of heads by key, and by row of the windows."""
-  tiles, rows = tiling.all_tiles(), tiling.query_block * tiling.heads_per_block
-  by_key = rows * sum(tile.num_keys for tile in tiles)
-  by_window = rows * sum(tile.window_len for tile in tiles)
+  rows = tiling.query_block * tiling.heads_per_block
+  by_key = rows * sum(tile.num_keys for tile in tiling.tiles())
+  by_window = rows * sum(tile.window_len for tile in tiling.tiles())
   return by_key, by_window if tiling.has_positions else 0
 
 
@@ -122,13 +128,14 @@ def vmem_bytes(tiling: Tiling, itemsize: int) -> int:
 
   `itemsize` is the bytes of a number in the inputs.
   """
-  width, positions = tiling.block_width, tiling.position_len
-  tile = min(tiling.key_block, tiling.key_len) + LANES
+  width = tiling.block_width
+  positions = tiling.position_len
   # Inputs and outputs are held twice, so that copies overlap with work.
   rows = 4 * tiling.query_len + 4 * tiling.key_len + positions
   blocks = 2 * width * (itemsize * rows + 4 * positions)
   sums = 2 * 4 * width * tiling.key_len
-  return blocks + sums + 8 * 4 * tiling.query_block * tile
+  scores = 8 * 4 * tiling.query_block * (tiling.key_len + LANES)
+  return blocks + sums + scores
 
 
 def _head_width(num_heads: int, head_dim: int) -> int:

@@ -38,7 +38,8 @@ _WRITE = flags.DEFINE_bool("write", False, "Make the reference of these runs.")
 def main(argv: list[str]) -> None:
   """Prints the comparison and exits with its status, or writes a reference."""
   del argv
-  runs, path = [logged_run.read(d) for d in _WORKDIR.value], _REFERENCE.value
+  runs = [logged_run.read(workdir) for workdir in _WORKDIR.value]
+  path = _REFERENCE.value
   if _WRITE.value:
     curve = curve_lib.make(runs)
     curve_lib.save(

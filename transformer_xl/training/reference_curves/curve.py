@@ -11,7 +11,6 @@ import dataclasses
 import json
 import operator
 import os
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,8 @@ from transformer_xl.training.reference_curves import logged_run
 
 # Half the width of a band: standard deviations over seeds, plus a share of the
 # loss for the rounding of other devices and types.
-DEVIATIONS, SHARE = 4.0, 0.005
+DEVIATIONS = 4.0
+SHARE = 0.005
 # Fields that affect the validation loss, apart from the parameters.
 VALIDATION = (
   "eval.segment_len",
@@ -67,7 +67,7 @@ class Comparison(NamedTuple):
 
   @property
   def side(self) -> str:
-    """Where the loss lies."""
+    """Where the loss lies: within, below, above or, if NaN, outside."""
     if self.low <= self.value <= self.high:
       return "within"
     if self.value < self.low:
@@ -110,7 +110,7 @@ def make(runs: list[logged_run.Run]) -> Curve:
       "the runs must have the same log lines from the first on; train them "
       "with the same --config.train.log_every_steps."
     )
-  evaluated = sorted(set.intersection(*(set(run.validation) for run in runs)))
+  evaluated = sorted(set.intersection(*[set(run.validation) for run in runs]))
   return Curve(
     first.config,
     first.data_sha256,
@@ -122,9 +122,9 @@ def make(runs: list[logged_run.Run]) -> Curve:
   )
 
 
-def save(curve: Curve, path: str, **about: Any) -> None:
-  """Writes a reference with further fields `about` its origin."""
-  content = {
+def save(curve: Curve, path: str, **about: object) -> None:
+  """Writes a reference; `about` has further fields, on its origin."""
+  content: dict[str, object] = {
     "format": 1,
     **about,
     "seeds": curve.seeds,
@@ -161,7 +161,7 @@ def load(path: str) -> Curve:
     arrays = ("losses", "validation_losses", "validation_deviations")
     for name in content.keys() & set(arrays):
       content[name] = np.array(content[name], float)
-    curve = Curve(*(content.get(name) for name in Curve._fields))
+    curve = Curve(**{name: content.get(name) for name in Curve._fields})
     _check(curve)
   except FileNotFoundError:
     raise errors.UserError(
@@ -175,7 +175,8 @@ def load(path: str) -> Curve:
 
 def _check(curve: Curve) -> None:
   """Raises ValueError unless each run has a finite loss for each step."""
-  num_runs, num_validations = len(curve.seeds), len(curve.validation_steps)
+  num_runs = len(curve.seeds)
+  num_validations = len(curve.validation_steps)
   deviations = curve.validation_deviations
   if curve.losses.shape != (num_runs, len(curve.steps)):
     raise ValueError("there are not as many losses as steps")
@@ -216,15 +217,17 @@ def compare(run: logged_run.Run, curve: Curve) -> tuple[int, str]:
 
 
 def _expected(run: logged_run.Run, curve: Curve) -> str:
-  """What a run lacks to be compared."""
-  steps, name = curve.steps, "log_every_steps"
+  """Explains why a run has no loss to compare with the reference."""
+  steps = curve.steps
+  name = "log_every_steps"
   if not steps:
     difference = logged_run.first_difference(
       run.config, curve.config, VALIDATION
     )
     if difference:
       return f"the reference has validation losses alone, and {difference}"
-    steps, name = curve.validation_steps, "eval_every_steps"
+    steps = curve.validation_steps
+    name = "eval_every_steps"
   return (
     f"the reference has losses every {steps[0]} steps to {steps[-1]}, and the "
     f"run none of them; wait, or set --config.train.{name}={steps[0]}."
@@ -233,14 +236,16 @@ def _expected(run: logged_run.Run, curve: Curve) -> str:
 
 def _comparisons(run: logged_run.Run, curve: Curve) -> list[Comparison]:
   """All losses of a run that have a band: of training, then of validation."""
-  lines, found = _mean_losses(run, curve), []
+  found = []
+  lines = _mean_losses(run, curve)
   if lines:
     rows = np.array(list(lines.values())).T
     bands = _bands(list(lines), rows, rows.std(axis=0, ddof=1), len(rows))
     found += _compared("loss", run.losses, list(lines), bands)
   fields = operator.attrgetter(*VALIDATION)
   if curve.validation_steps and fields(run.config) == fields(curve.config):
-    steps, rows = curve.validation_steps, curve.validation_losses
+    steps = curve.validation_steps
+    rows = curve.validation_losses
     deviations = curve.validation_deviations
     if deviations is None:
       deviations = rows.std(axis=0, ddof=1)
@@ -249,7 +254,13 @@ def _comparisons(run: logged_run.Run, curve: Curve) -> list[Comparison]:
   return found
 
 
-def _compared(what, values, steps, bands) -> list[Comparison]:
+def _compared(
+  what: str,
+  values: dict[int, float],
+  steps: list[int],
+  bands: tuple[np.ndarray, np.ndarray],
+) -> list[Comparison]:
+  """The losses of a run at the steps that it has, each with its band."""
   return [
     Comparison(what, step, values[step], low, high)
     for step, low, high in zip(steps, *bands, strict=True)
@@ -282,7 +293,8 @@ def _bands(
   A few seeds determine their variance badly, so the variance at a step is the
   mean over all steps between half and twice that step.
   """
-  mean, variance = losses.mean(axis=0), deviations**2
+  mean = losses.mean(axis=0)
+  variance = deviations**2
   at = np.array(steps)
   near = (at >= at[:, None] / 2) & (at <= at[:, None] * 2)  # [K, K]
   pooled = near @ variance / near.sum(axis=1)

@@ -17,18 +17,27 @@ from transformer_xl.workdir import metrics_log
 # IRRELEVANT, which change at most rounding.
 SECTIONS = ("model", "data", "train")
 IRRELEVANT = {
-  *("model.attention", "model.dtype", "model.remat", "model.scan_unroll"),
+  "model.attention",
+  "model.dtype",
+  "model.remat",
+  "model.scan_unroll",
   "model.cluster_capacities",
-  *("data.name", "data.dir", "data.prepare"),  # The text's hash is compared.
-  *("train.segments_per_call", "train.accumulation_steps"),
+  "data.name",  # The text's hash is compared.
+  "data.dir",
+  "data.prepare",
+  "train.segments_per_call",
+  "train.accumulation_steps",
   "train.num_steps",  # `decay_steps` has its effect on the learning rate.
-  *("train.log_every_steps", "train.eval_every_steps"),
-  *("train.log_memory_use", "train.finish_with", "train.tracker"),
+  "train.log_every_steps",
+  "train.eval_every_steps",
+  "train.log_memory_use",
+  "train.finish_with",
+  "train.tracker",
 }
 
 
 class Run(NamedTuple):
-  """What a workdir records of its run."""
+  """The record of a run in its workdir."""
 
   config: schema.ExperimentConfig
   data_sha256: str
@@ -47,7 +56,8 @@ def read(workdir: str) -> Run:
   folder = pathlib.Path(storage.local(workdir))
   record = json.loads((folder / "config.json").read_text("utf-8"))
   versions = record.get("versions", {})
-  meta, log = folder / "vocabulary" / "meta.json", folder / "metrics.jsonl"
+  meta = folder / "vocabulary" / "meta.json"
+  log = folder / "metrics.jsonl"
   try:
     splits = json.loads(meta.read_text("utf-8"))["splits"]
     digest = splits["train"]["sha256"]
@@ -78,16 +88,20 @@ def first_difference(
   reference: schema.ExperimentConfig,
   names: Iterable[str],
 ) -> str:
-  """The first of these fields in which a configuration is another one."""
+  """Describes the first of the fields in which two configurations differ."""
   for name in names:
-    value, other = map(operator.attrgetter(name), (config, reference))
+    value = operator.attrgetter(name)(config)
+    other = operator.attrgetter(name)(reference)
     if value != other:
       return f"config.{name} is {value!r}, the reference has {other!r}."
   return ""
 
 
 def differs(run: Run, config: schema.ExperimentConfig, sha256: str) -> str:
-  """The first relevant difference from a reference's configuration and text."""
+  """Describes the first relevant difference from a reference, if there is one.
+
+  A reference has a configuration and a training text.
+  """
   names = (
     name
     for name in schema.FIELDS

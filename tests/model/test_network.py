@@ -1,4 +1,4 @@
-"""The model as a whole; that its numbers are right is in `conformance`."""
+"""The network as a whole; that its numbers are right is in `conformance`."""
 
 import functools
 
@@ -9,8 +9,10 @@ import pytest
 
 from tests import comparison
 from tests import tiny
-from transformer_xl.model import kinds
-from transformer_xl.model import transformer_xl
+from transformer_xl.model import block
+from transformer_xl.model import network
+from transformer_xl.model import parameters
+from transformer_xl.model.mixers import mixer
 
 ADAPTIVE = {"cutoffs": (5, 11), "div_val": 2}
 
@@ -28,9 +30,10 @@ def test_nll_is_minus_the_log_probability_of_the_target(strict_dtypes):
 def test_parameters_do_not_depend_on_lengths():
   config = tiny.model_config(**ADAPTIVE)
   short = jax.eval_shape(
-    lambda key: kinds.init_params(config, key), jax.random.key(0)
+    lambda key: network.init_params(config, key), jax.random.key(0)
   )
-  model = transformer_xl.TransformerXL(config, clamp_len=2, same_length=True)
+  settings = mixer.Settings(clamp_len=2, same_length=True)
+  model = network.Network(config, settings)
   inputs, targets, memory = tiny.inputs(config, mem_len=9)
   long = jax.eval_shape(
     lambda key: model.init(key, inputs, targets, memory, method="nll"),
@@ -39,31 +42,45 @@ def test_parameters_do_not_depend_on_lengths():
   assert long["params"] == short
 
 
-def test_groups_of_layers_are_the_layers_in_one_scan():
-  config = tiny.model_config(num_layers=3, untie_biases=True)
-  inputs, targets, memory = tiny.inputs(config)
-  hiddens = memory.hiddens[:1], memory.hiddens[1:]
-  groups = memory._replace(hiddens=hiddens)
-  assert len(memory.groups) == 1 < len(groups.groups) == 2
+def test_a_pattern_of_equal_layers_is_the_layers_in_one_scan():
+  """Each place of the pattern has its own parameters and its own memory."""
+  options = {"num_layers": 4, "untie_biases": True}
+  plain = tiny.model_config(**options)
+  pattern = tiny.model_config(layers=("attention", "attention"), **options)
+  inputs, targets, memory = tiny.inputs(plain)
+  params = tiny.params(plain)
 
-  @jax.jit
-  def read(params, memory):
+  def by_place(tree):
+    """Layers 0 and 2, and layers 1 and 3, of stacked arrays."""
+    return [
+      jax.tree.map(lambda leaf, place=place: leaf[place::2], tree)
+      for place in range(2)
+    ]
+
+  def placed(params):
+    layers = {}
+    for place, own in enumerate(by_place(params["layers"])):
+      for name, tree in own.items():
+        layers[parameters.placed_name(name, place)] = tree
+    return params | {"layers": layers}
+
+  def read(config, params, memory):
     def loss(params):
       losses, after = tiny.apply(
         config, params, inputs, targets, memory, method="nll"
       )
       return jnp.mean(losses), after
 
-    return jax.value_and_grad(loss, has_aux=True)(params)
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
-  params = tiny.params(config)
-  one, several = read(params, memory), read(params, groups)
-  (_, after), _ = several
-  (value, _), gradient = several
-  several = (value, after._replace(hiddens=jnp.concatenate(after.hiddens)))
+  (value, after), gradient = read(plain, params, memory)
+  expected = (value, tuple(by_place(after.layers[0])), placed(gradient))
+  places = memory._replace(layers=tuple(by_place(memory.layers[0])))
+  (value, after), gradient = read(pattern, placed(params), places)
+  assert len(after.layers) == 2
   # The same sums, compiled in another loop.
   comparison.assert_close(
-    (*several, gradient), (*one[0], one[1]), roundings=100
+    (value, after.layers, gradient), expected, roundings=100
   )
 
 
@@ -78,12 +95,12 @@ def test_bfloat16_is_close_to_float32_and_keeps_float32_parameters(
   results = []
   for config in (wide, narrow):
     inputs, _, memory = tiny.inputs(config)
-    assert memory.hiddens.dtype == config.dtype
+    assert memory.layers[0].hiddens.dtype == config.dtype
     log_probs, after = tiny.apply(
       config, params, inputs, memory, method="log_probs"
     )
     assert log_probs.dtype == jnp.float32
-    assert after.hiddens.dtype == config.dtype
+    assert after.layers[0].hiddens.dtype == config.dtype
     results.append(log_probs)
   wide_log_probs, narrow_log_probs = results
   rounding = float(jnp.finfo(jnp.bfloat16).eps)
@@ -127,11 +144,11 @@ def test_how_it_is_computed_does_not_change_the_gradient(options):
 def test_remat_recomputes():
   """Else the equality above would compare a program with itself."""
   texts = set()
-  for remat in ("none", *transformer_xl.REMAT_POLICIES):
+  for remat in ("none", *block.REMAT_POLICIES):
     config = tiny.model_config(remat=remat)
     params = tiny.params(config)
     gradient = jax.grad(
       lambda params, config=config: tiny.mean_nll(config, params)
     )
     texts.add(str(jax.make_jaxpr(gradient)(params)))
-  assert len(texts) == 1 + len(transformer_xl.REMAT_POLICIES)
+  assert len(texts) == 1 + len(block.REMAT_POLICIES)

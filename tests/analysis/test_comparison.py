@@ -1,0 +1,475 @@
+"""Comparisons of variants: trained once, chosen on validation, compared."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from experiments import beyond
+from tests import corpus
+from transformer_xl import errors
+from transformer_xl.analysis import ablation
+from transformer_xl.analysis import comparison
+from transformer_xl.analysis import equal_memory
+from transformer_xl.analysis import study
+from transformer_xl.analysis import training_cost
+from transformer_xl.analysis import trials
+from transformer_xl.analysis import variants
+from transformer_xl.config import schema
+
+RUN = {
+  "model.num_layers": 1,
+  "train.num_steps": 4,
+  "checkpoint.every_steps": 4,
+  "analysis.attention_lens": (4, 150),
+}
+
+
+@pytest.fixture
+def trained(monkeypatch):
+  """Training that takes no time; folders of what is trained, and its losses.
+
+  `trained.loss(trial's config)` is the loss at all lengths and on all splits.
+  """
+
+  class Trained(list):
+    stops = frozenset()
+    diverges = frozenset()
+
+    def loss(self, config):
+      return 3.0 + config.train.learning_rate
+
+  runs = Trained()
+  read = runs.read = []
+
+  def train(config, folder):
+    runs.append(folder)
+    if config.train.learning_rate in runs.diverges:
+      raise errors.DivergenceError("lost")
+    return len(runs) not in runs.stops
+
+  class Model:
+    def __init__(self, config, folder):
+      self.config = config
+      self.params = {}
+      self.step = 4
+      read.append((config.eval.split, folder))
+
+  def measure(model, lengths):
+    return dict.fromkeys(lengths, runs.loss(model.config))
+
+  monkeypatch.setattr(trials.loop, "train", train)
+  monkeypatch.setattr(trials.evaluate, "load", Model)
+  monkeypatch.setattr(study, "measure", measure)
+  monkeypatch.setattr(ablation, "measure", measure)
+  monkeypatch.setattr(training_cost, "planned_bytes", lambda config: 7)
+  monkeypatch.setattr(
+    training_cost, "seconds_per_token", lambda each: dict.fromkeys(each, 2.0)
+  )
+  return runs
+
+
+def a_study(data_dir, workdir, *lines, **updates):
+  updates |= {"analysis.variants": lines}
+  return study.run(corpus.config(data_dir, **RUN | updates), str(workdir))
+
+
+def test_variants_are_trained_timed_and_drawn(data_dir, tmp_path):
+  lines = ("base: ", "half: train.num_steps=2", "long: eval.mem_len=(8, 16)")
+  table = {"analysis.table": "lengths"}
+  result = a_study(data_dir, tmp_path, *lines, **table)
+  base, half, long = result["rows"]
+  assert base["tokens"] == 2 * half["tokens"] == long["tokens"]
+  assert base["seconds_per_token"] == half["seconds_per_token"] > 0
+  assert base["relative_seconds"] == long["relative_seconds"] == 1
+  assert base["nll_by_memory"][8] == long["nll_by_memory"][8]
+  assert long["nll"] == min(long["nll_by_memory"].values())
+  folder = tmp_path / "results"
+  saved = json.loads((folder / "lengths.json").read_text())
+  assert saved == json.loads(json.dumps(result))
+  assert (folder / "lengths.md").read_text().count("\n") == 5
+  assert result["made_by"].encode() in (folder / "lengths.png").read_bytes()
+
+
+def test_a_trial_is_trained_once_and_again_after_a_signal(
+  data_dir, tmp_path, trained
+):
+  trained.stops = {3}
+  lines = ("base: ", "long: train.mem_len=16")
+  seeds = {"analysis.seeds": (0, 1)}
+  first = a_study(data_dir, tmp_path, *lines, **seeds)
+  assert [row["name"] for row in first["rows"]] == ["base"]
+  second = a_study(data_dir, tmp_path, *lines, **seeds)
+  assert [row["name"] for row in second["rows"]] == ["base", "long"]
+  folders = [f"{tmp_path}/seed_{n}/{v}" for v in ("base", "long") for n in "01"]
+  assert trained == [*folders[:3], *folders[2:]]
+  # Another evaluation needs no other training; the model is loaded again.
+  del trained.read[:]
+  a_study(data_dir, tmp_path, *lines, **seeds, **{"eval.mem_len": (4,)})
+  assert trained[-4:] == folders
+  assert trained.read == [("test", folder) for folder in folders]
+  # The same text elsewhere on disk needs nothing.
+  (tmp_path / "data").symlink_to(data_dir)
+  more = seeds | {"eval.mem_len": (4,)}
+  a_study(f"{tmp_path}/data", tmp_path, *lines, **more)
+  assert len(trained.read) == 4
+
+
+@pytest.mark.parametrize(
+  ("updates", "text"),
+  [
+    ({"train.batch_size": 2}, "trained with train.batch_size=4 and 2 is"),
+    ({"seed": 5}, "trained with seed=0 and 5 is"),
+    ({"data.reset_at_documents": True}, "data.reset_at_documents=False and T"),
+  ],
+)
+def test_a_folder_keeps_one_training_also_before_its_end(
+  data_dir, tmp_path, trained, updates, text
+):
+  trained.stops = {2}
+  a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4")
+  for lines in (["a: "], ["c: ", "b: train.mem_len=4"]):
+    with pytest.raises(errors.UserError, match=text):
+      a_study(data_dir, tmp_path, *lines, **updates)
+  assert len(trained) == 2  # `c` is not trained before `b` is refused.
+
+
+def test_the_best_learning_rate_is_that_of_the_validation_split(
+  data_dir, tmp_path, trained
+):
+  """It is chosen for each variant; the test split is read with it alone."""
+  best = {8: 0.2, 16: 0.1}
+
+  def loss(config):
+    distance = abs(config.train.learning_rate - best[config.train.mem_len])
+    is_test = config.eval.split == "test"
+    return 3.0 - distance if is_test else 3.0 + distance + config.seed / 100
+
+  trained.loss = loss
+  trained.diverges = {0.4}
+  result = a_study(
+    *(data_dir, tmp_path, "base: ", "long: train.mem_len=16"),
+    **{"analysis.learning_rates": (0.1, 0.2, 0.4), "analysis.seeds": (0, 2)},
+  )
+  rows = result["rows"]
+  assert [row["learning_rate"] for row in rows] == [0.2, 0.1]
+  assert [row["nll"] for row in rows] == [3.0, 3.0]
+  tried = rows[0]["learning_rates"]
+  assert [one["nll"] for one in tried] == pytest.approx([3.11, 3.01, math.inf])
+  assert tried[1]["nll_by_seed"] == [3.0, 3.02]
+  assert {folder for split, folder in trained.read if split == "test"} == {
+    f"{tmp_path}/rate_{rate}/seed_{seed}/{name}"
+    for name, rate in (("base", 0.2), ("long", 0.1))
+    for seed in (0, 2)
+  }
+  saved = json.loads((tmp_path / "results" / "study.json").read_text())
+  assert saved["rows"][0]["learning_rates"][2]["nll"] is None
+  assert "| learning rate |" in (tmp_path / "results" / "study.md").read_text()
+  count = len(trained)
+  a_study(
+    *(data_dir, tmp_path, "base: ", "long: train.mem_len=16"),
+    **{"analysis.learning_rates": (0.1, 0.2, 0.4), "analysis.seeds": (0, 2)},
+  )
+  assert len(trained) == count  # What diverged is not tried again, either.
+  rates = {"analysis.learning_rates": (0.4, 0.5)}
+  trained.diverges = {0.4, 0.5}
+  with pytest.raises(errors.UserError, match="'b' diverges at every learning"):
+    a_study(data_dir, tmp_path, "b: ", **rates)
+
+
+def test_one_learning_rate_needs_no_validation(data_dir, tmp_path, trained):
+  rates = {"analysis.learning_rates": (0.3,)}
+  (row,) = a_study(data_dir, tmp_path, "base: ", **rates)["rows"]
+  assert (row["learning_rate"], row["learning_rates"]) == (0.3, [])
+  assert trained.read == [("test", f"{tmp_path}/rate_0.3/base")]
+
+
+NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
+
+
+@pytest.mark.parametrize(
+  ("lines", "updates", "text"),
+  [
+    ((), {}, "needs variants to compare"),
+    (("a: ", "a: train.mem_len=4"), {}, "two have one name: a, a"),
+    (("a: ", "b: train.mem_len=-4"), {}, "train.mem_len must be 0 or more"),
+    (("a: ", "b: train.mem_len=x"), {}, "train.mem_len must be a int"),
+    (("a: ", "b: seed=1"), {}, "set --config.analysis.seeds"),
+    (("a: ", "b: eval.split=valid"), {}, "set --config.eval.split"),
+    (("a: ", "b: model.vocab_size=7"), {}, "model.vocab_size=7, but the data"),
+    (("a: ", "b: train.segment_len=900"), {}, "do not fill one segment of 900"),
+    (("a: ", "b: train.learning_rate_factors=x=0"), {}, "match"),
+    (
+      ("a: ", "b: eval.dynamic.kind=sgd"),
+      {},
+      "evaluates with fixed parameters, and eval.dynamic.kind is sgd",
+    ),
+    (("a: ", "b: eval.cache.size=9"), {}, "and eval.cache.size is 9"),
+    (("a: ", "b: eval.temperature=2.0"), {}, "has temperature 1"),
+    (
+      ("a: ", "b: train.mem_len=4"),
+      NO_MEMORY | {"eval.context_len": 9, "train.eval_every_steps": 2},
+      "eval.context_len=9 is for models without memory, but train.mem_len is 4",
+    ),
+    (
+      (
+        "a: ",
+        "b: model.encoding=absolute_per_layer; model.num_positions=8; "
+        "eval.segment_len=9",
+      ),
+      {},
+      "has learned 8 positions",
+    ),
+    (
+      ("a: ", "b: train.learning_rate=0.1"),
+      {"analysis.learning_rates": (0.1, 0.2)},
+      "leave one of them out",
+    ),
+  ],
+)
+def test_a_study_that_cannot_be_is_one_line_before_the_first_update(
+  data_dir, tmp_path, trained, lines, updates, text
+):
+  with pytest.raises(errors.UserError, match=text):
+    a_study(data_dir, tmp_path, *lines, **updates)
+  assert not trained
+
+
+def test_the_study_that_an_error_names_exists(data_dir, tmp_path):
+  with pytest.raises(errors.UserError) as caught:
+    a_study(data_dir, tmp_path)
+  name = str(caught.value).rstrip(".").rpartition("beyond.py:")[2]
+  assert beyond.get_config(name).analysis.variants
+
+
+def test_a_variant_may_take_what_is_chosen_for_it(data_dir, tmp_path, trained):
+  lines = ("base: ", "same: model.vocab_size=0; model.dtype=auto")
+  _, same = a_study(data_dir, tmp_path, *lines)["rows"]
+  settings = json.loads((tmp_path / "same/results/trial.json").read_text())
+  settings = settings["trained_with"]
+  assert settings["model.vocab_size"] == len(corpus.SYMBOLS)
+  assert settings["model.dtype"] in ("float32", "bfloat16")
+  assert same["num_parameters"] == 0
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "",
+    "train.mem_len=3",
+    "a/b: train.mem_len=3",
+    "long: train.memory=3",
+    "..: train.mem_len=3",
+  ],
+)
+def test_what_is_not_a_variant_is_one_line(text):
+  with pytest.raises(errors.UserError, match=r"is not 'NAME: FIELD=VALUE"):
+    variants.parse(text)
+
+
+def test_values_are_literals_or_words():
+  variant = variants.parse(
+    "a-1: model.encoding=rope; train.mem_len=3 ;"
+    "model.layers=('lstm', 'attention'); train.same_length=True"
+  )
+  assert variant == (
+    "a-1",
+    {
+      "model.encoding": "rope",
+      "train.mem_len": 3,
+      "model.layers": ("lstm", "attention"),
+      "train.same_length": True,
+    },
+  )
+  assert {*variant.changes} <= {*schema.FIELDS}
+
+
+def row(name, *, tokens=100, nll=5.0, seconds=1.0, spread=0.0, **changes):
+  values = dict.fromkeys(comparison.Row._fields)
+  values |= {"name": name, "tokens": tokens, "nll": nll, "spread": spread}
+  values |= {"relative_seconds": seconds, "changes": changes}
+  return comparison.Row(**values)
+
+
+@pytest.mark.parametrize("common", [{}, {"train.mem_len": 64}])
+def test_equal_time_compares_with_the_first_variant_at_other_tokens(common):
+  """Whether the first variant changes something itself, or not."""
+  double = common | {"train.num_steps": 2}
+  rows = comparison.with_differences(
+    [
+      row("base", spread=0.02, **common),
+      row("double", tokens=200, nll=4.0, **double),
+      # Twice as slow, so the first variant reads 200 tokens meanwhile.
+      row("slow", nll=4.5, seconds=2.0, other=1),
+      row("same", nll=4.99, other=2),
+      row("too slow", nll=3.0, seconds=2.1, other=3),
+      row("between", nll=4.5, seconds=math.sqrt(2), other=4),
+      row("more", tokens=150, nll=4.5, **{"train.num_steps": 3, "other": 5}),
+    ]
+  )
+  values = {one.name: (one.at_equal_tokens, one.at_equal_time) for one in rows}
+  assert values["base"] == (0, 0)
+  assert values["double"] == (None, 0)
+  assert values["slow"] == (-0.5, pytest.approx(0.5))
+  assert values["too slow"] == (-2.0, None)
+  assert values["between"][1] == pytest.approx(0.0)
+  assert values["more"][1] == pytest.approx(np.log2(1.5) - 0.5)
+  noise = [one.name for one in rows if one.is_noise]
+  assert noise == ["base", "same"]
+
+
+def test_variants_that_train_alike_share_one_measurement_of_time(data_dir):
+  config = corpus.config(data_dir, **RUN)
+  timed = [
+    training_cost.what_is_timed(
+      variants.configure(config, variants.parse(text).changes), config
+    )
+    for text in (
+      *("a: ", "b: eval.mem_len=4; eval.segment_len=3", "c: train.num_steps=9"),
+      *("d: train.learning_rate=0.5; train.warmup_steps=2",),
+      *("e: train.mem_len=4", "f: train.schedule=cosine"),
+    )
+  ]
+  assert len({*timed[:4]}) == 1
+  assert len({*timed}) == 3
+
+
+def test_drawn_segment_lengths_take_the_time_of_the_average_call(
+  data_dir, monkeypatch
+):
+  """A clock that ticks once a call shows the tokens that are counted."""
+  ticks = itertools.count()
+  monkeypatch.setattr(
+    training_cost.time, "perf_counter", lambda: float(next(ticks))
+  )
+  updates = RUN | NO_MEMORY | {"train.segment_len_std": 2.0, "seed": 3}
+  config = corpus.config(
+    data_dir, **updates, **{"train.segment_len": 40, "train.batch_size": 2}
+  )
+  (seconds,) = training_cost.seconds_per_token([config]).values()
+  stream = training_cost.loop.open_stream(config)
+  count = config.train.segments_per_call * 500
+  assert 1 / seconds == pytest.approx(
+    stream.num_tokens(0, count) / 500, rel=0.02
+  )
+
+
+# The ablation.
+
+
+def an_ablation(data_dir, workdir, *rows, **updates):
+  updates |= {"analysis.rows": rows}
+  return ablation.run(corpus.config(data_dir, **RUN | updates), str(workdir))
+
+
+def test_rows_of_the_ablation_are_trained_and_tabulated(data_dir, tmp_path):
+  """Real training, and a window that the test split is too short for."""
+  result = an_ablation(
+    *(data_dir, tmp_path),
+    *("recurrent-relative-all", "segment-absolute-recent_half"),
+  )
+  recurrent, segment = result["rows"]
+  assert (recurrent["mem_len"], segment["mem_len"]) == (8, 0)
+  assert recurrent["init"]["attention_len"] == 16
+  assert segment["init"]["attention_len"] == 8
+  assert recurrent["tokens"] == segment["tokens"]
+  assert recurrent["planned_bytes"] > segment["planned_bytes"] > 0
+  lengths = [[one["attention_len"] for one in r["sweep"]] for r in (recurrent,)]
+  assert lengths == [[4, 16, 150]]
+  assert [one["attention_len"] for one in segment["sweep"]] == [4, 8]
+  for each in result["rows"]:
+    assert each["init"]["num_tokens"] == corpus.TOKENS["test"] - 1
+    assert each["best"]["nll"] == min(one["nll"] for one in each["sweep"])
+  folder = tmp_path / "results"
+  saved = json.loads((folder / "ablation.json").read_text())
+  assert saved == json.loads(json.dumps(result))
+  assert (folder / "ablation.md").read_text().count("\n") == 4
+  picture = (folder / "ablation.png").read_bytes()
+  assert result["made_by"].encode() in picture
+
+
+@pytest.mark.parametrize(
+  ("rows", "updates", "text"),
+  [
+    (["recurrent"], {}, "which is not a row; rows are"),
+    (["recurrent-other-all"], {}, "which is not a row; rows are"),
+    (["recurrent-shaw-all"], {"train.mem_len": 0}, "has no recurrence with"),
+    (
+      ["segment-relative-all"],
+      {"train.segment_len": 160},
+      "a window of 160 tokens is longer than the 149 pairs of test; set a",
+    ),
+    (
+      ["segment-absolute_per_layer-all"],
+      {"model.num_positions": 7},
+      "has learned 7 positions",
+    ),
+    (
+      ["recurrent-relative-all"],
+      {"model.layers": ("compressive",)},
+      "--mode=ablation states how far a model attends",
+    ),
+    (
+      ["recurrent-relative-all"],
+      {"model.layers": ("attention:3",)},
+      "--mode=ablation states how far a model attends",
+    ),
+  ],
+)
+def test_an_ablation_that_cannot_be_is_one_line_before_the_first_update(
+  data_dir, tmp_path, trained, rows, updates, text
+):
+  with pytest.raises(errors.UserError, match=text):
+    an_ablation(data_dir, tmp_path, "recurrent-rope-all", *rows, **updates)
+  assert not trained
+
+
+def test_the_mean_of_seeds_stands_with_half_their_range(
+  data_dir, tmp_path, trained
+):
+  trained.loss = lambda config: 2.6 if config.seed else 3.0
+  seeds = {"analysis.seeds": (0, 3), "train.clamp_len": 9}
+  (first,) = an_ablation(
+    data_dir, tmp_path, "recurrent-rope-all", **seeds, **{"model.head_dim": 4}
+  )["rows"]
+  assert first["init"]["nll"] == pytest.approx(2.8)
+  assert first["spread"] == pytest.approx(0.4)
+  text = (tmp_path / "results" / "ablation.md").read_text()
+  # Half of exp(3.0) - exp(2.6), within what the mean loss changes.
+  assert "16.44 ± 3.31 (16) | 16.44 | 4 |" in text
+
+
+def test_text_that_is_read_again_is_attended_in_training(data_dir):
+  again = NO_MEMORY | {"train.context_len": 5}
+  config = corpus.config(data_dir, **RUN | again)
+  assert ablation.trained_length(config) == 5 + 8
+
+
+@pytest.mark.parametrize("limit", [8, 9, 23, 100, 10**9])
+def test_segments_grow_to_the_budget_and_schedules_with_them(
+  data_dir, monkeypatch, limit
+):
+  """No longer than a lane, also if memory never depends on the length."""
+  counts = {
+    "train.num_steps": 1000,
+    "train.warmup_steps": 100,
+    "train.asgd_start_step": 500,
+  }
+  plain = corpus.config(data_dir, **RUN | NO_MEMORY | counts)
+  for decay_steps in (1000, 800):
+    config = variants.configure(plain, {"train.decay_steps": decay_steps})
+    monkeypatch.setattr(
+      training_cost, "planned_bytes", lambda each: each.train.segment_len
+    )
+    changes = equal_memory.changes(config, budget=limit)
+    grown = variants.configure(config, changes).train
+    longest = min(limit, (corpus.TOKENS["train"] - 1) // 4)
+    # Within three per cent, to limit compilations.
+    assert 0.96 * longest <= grown.segment_len <= longest
+    for name in ("num_steps", "decay_steps", "warmup_steps", "asgd_start_step"):
+      before = getattr(config.train, name) * config.train.segment_len
+      after = getattr(grown, name) * grown.segment_len
+      call = grown.segments_per_call * grown.segment_len
+      assert abs(after - before) < call

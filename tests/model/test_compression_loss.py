@@ -1,0 +1,197 @@
+"""The loss that trains the convolution of slots, and nothing else."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import comparison
+from tests import tiny
+from transformer_xl.model import network
+from transformer_xl.model.mixers import mixer
+
+LANES, SEGMENTS = 2, 3
+OWN = ("kernel", "bias")
+
+
+@functools.partial(jax.grad, argnums=1)
+def gradient(model, params, state, tokens):
+  """Of the mixers' own losses, over consecutive segments [S, B, T + 1]."""
+  total = 0.0
+  for segment in tokens:
+    _, losses, state = model.apply(
+      {"params": params},
+      segment[:, :-1],
+      segment[:, 1:],
+      state,
+      jnp.zeros(segment[:, 1:].shape, bool),
+      dropout_lanes=None,
+      method="training_losses",
+    )
+    total += jnp.sum(losses.mixers)
+  return total
+
+
+@pytest.mark.parametrize(
+  ("segment_len", "mem_len", "trains_memory"),
+  [
+    pytest.param(4, 6, False, marks=pytest.mark.rest, id="long memory"),
+    pytest.param(8, 2, False, marks=pytest.mark.rest, id="all of it leaves"),
+    pytest.param(4, 6, True, id="gradient segments"),
+  ],
+)
+def test_only_the_convolution_learns(segment_len, mem_len, trains_memory):
+  config = tiny.model_config(
+    **{
+      "layers": ("compressive", "attention"),
+      "compressive.rate": 2,
+      "compressive.slots": 3,
+      "pre_norm": True,
+    }
+  )
+  settings = mixer.Settings(trains=True, trains_memory=trains_memory)
+  state = network.empty_state(
+    config, batch_size=LANES, mem_len=mem_len, step_len=segment_len
+  )
+  tokens = np.random.default_rng(0).integers(
+    config.vocab_size, size=(SEGMENTS, LANES, segment_len + 1), dtype=np.int32
+  )
+  found = gradient(
+    network.Network(config, settings),
+    tiny.params(config),
+    state,
+    jnp.asarray(tokens),
+  )
+  own = found["layers"]["compressive"].pop("compression")
+  assert all(jnp.any(own[name] != 0) for name in OWN)
+  assert not any(jnp.any(leaf != 0) for leaf in jax.tree.leaves(found))
+
+
+BATCH, SEGMENT, MEMORY, SLOTS, RATE = 3, 4, 5, 3, 2
+
+
+def read(model, params, state, index):
+  """Reads segment `index`; a document starts in lane 1, then in lane 2."""
+  generator = np.random.default_rng(index)
+  tokens = generator.integers(
+    model.config.vocab_size, size=(BATCH, SEGMENT + 1), dtype=np.int32
+  )
+  resets = np.zeros((BATCH, SEGMENT), bool)
+  resets[1, 1] = index == 2
+  resets[2, 3] = index == 3
+  return model.apply(
+    {"params": params},
+    jnp.asarray(tokens[:, :-1]),
+    jnp.asarray(tokens[:, 1:]),
+    state,
+    jnp.asarray(resets),
+    dropout_lanes=None,
+    method="training_losses",
+  )
+
+
+def of_fourth_segment(pre_norm):
+  """Parameters, the losses of a segment, their gradient, inputs of layers."""
+  config = tiny.model_config(
+    **{
+      "layers": ("compressive",),
+      "compressive.function": "conv",
+      "compressive.rate": RATE,
+      "compressive.slots": SLOTS,
+      "pre_norm": pre_norm,
+    }
+  )
+  model = network.Network(config, mixer.Settings(trains=True))
+  params = tiny.params(config)
+  state = network.empty_state(
+    config, batch_size=BATCH, mem_len=MEMORY, step_len=SEGMENT
+  )
+  step = jax.jit(functools.partial(read, model), static_argnums=2)
+  for index in range(3):
+    _, _, state = step(params, state, index)
+  _, losses, after = step(params, state, 3)
+
+  @jax.jit
+  @jax.grad
+  def gradient(params):
+    return jnp.sum(read(model, params, state, 3)[1].mixers)
+
+  inputs = [np.float64(each.layers[0].hiddens) for each in (state, after)]
+  return params, losses.mixers, gradient(params), inputs
+
+
+def equations(params, before, after, kernel, bias, *, pre_norm):
+  """The losses in float64, [B, T], of lanes whose newest slots are visible.
+
+  `before` and `after` are the inputs of the layers [N, B, M, D] that memory
+  holds before and after the segment. See docs/specification.md, section 7.
+  """
+  layers = params["layers"]
+
+  def normal(layer, row):
+    if not pre_norm:
+      return row
+    scale = layers["mixer_norm"]["scale"][layer]
+    offset = layers["mixer_norm"]["bias"][layer]
+    return (row - row.mean()) / np.sqrt(row.var() + 1e-5) * scale + offset
+
+  def heads(layer, name, rows):
+    rows = np.stack([normal(layer, row) for row in rows])
+    return (rows @ layers["compressive"][name][layer]).reshape(len(rows), 2, 4)
+
+  def attend(layer, query, rows):
+    key = heads(layer, "key", rows)
+    value = heads(layer, "value", rows)
+    result = np.zeros(query.shape)
+    for i, head in itertools.product(range(len(query)), range(2)):
+      scores = key[:, head] @ query[i, head] / 2  # The root of Dh = 4.
+      weights = np.exp(scores - scores.max())
+      result[i, head] = weights / weights.sum() @ value[:, head]
+    return result
+
+  losses = np.zeros((BATCH, SEGMENT))
+  # 16 tokens were read: lane 0 sees M = 5 and 4 that have just left, lane 1 the
+  # 7 tokens of its document, of which 2 have left, and lane 2 a new document.
+  for lane, count in ((0, SEGMENT), (1, 2)):
+    for layer in range(2):
+      hidden = after[layer, lane, -SEGMENT:]
+      old = before[layer, lane, SEGMENT - count : SEGMENT]
+      pairs = old.reshape(-1, RATE * old.shape[-1])
+      new = pairs @ kernel[layer] + bias[layer]
+      query = heads(layer, "query", hidden)
+      difference = attend(layer, query, old) - attend(layer, query, new)
+      losses[lane] += (difference**2).mean(axis=(1, 2))
+  return losses
+
+
+@pytest.mark.parametrize(
+  "pre_norm", [pytest.param(False, marks=pytest.mark.rest), True]
+)
+def test_the_loss_and_its_gradient_are_the_equations(pre_norm):
+  params, losses, gradient, inputs = of_fourth_segment(pre_norm)
+  params = jax.tree.map(np.float64, params)
+  own = [params["layers"]["compressive"]["compression"][name] for name in OWN]
+  slopes = [
+    np.float64(gradient["layers"]["compressive"]["compression"][name])
+    for name in OWN
+  ]
+  compute = functools.partial(equations, params, *inputs, pre_norm=pre_norm)
+  assert np.all(compute(*own)[:2] > 1e-4)
+  # Float32 against float64.
+  comparison.assert_close(losses, compute(*own), roundings=30)
+
+  generator = np.random.default_rng(0)
+  step = 1e-5
+  for _ in range(4):
+    ways = [generator.standard_normal(array.shape) for array in own]
+    ahead = compute(*(a + step * w for a, w in zip(own, ways, strict=True)))
+    behind = compute(*(a - step * w for a, w in zip(own, ways, strict=True)))
+    slope = (ahead.sum() - behind.sum()) / (2 * step)
+    products = [np.ravel(s * w) for s, w in zip(slopes, ways, strict=True)]
+    products = np.concatenate(products)
+    # Products of both signs cancel, their rounding does not.
+    tolerance = 1e-5 * np.abs(products).sum()
+    assert products.sum() == pytest.approx(slope, abs=tolerance)

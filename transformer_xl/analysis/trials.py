@@ -1,0 +1,152 @@
+"""Trials: each trains in a folder of its own and is measured, both only once.
+
+`results/trial.json` in the folder has the settings that the trial is trained
+with, written before the first update, and each measurement with the settings
+that it depends on. A command that was interrupted goes on where it stopped.
+"""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from absl import logging
+from flax import traverse_util
+
+from transformer_xl import errors
+from transformer_xl import storage
+from transformer_xl.analysis import training_cost
+from transformer_xl.analysis import variants
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.evaluation import evaluate
+from transformer_xl.model import network
+from transformer_xl.training import loop
+from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import trained_model
+
+# Mean losses in nats per token, by a length of memory or attention in tokens.
+Losses = dict[int, float]
+Measure = Callable[[trained_model.TrainedModel, Sequence[int]], Losses]
+
+
+class Measured(NamedTuple):
+  """What is known of a trial that was trained and measured."""
+
+  losses: Losses  # Empty if training diverged.
+  num_parameters: int
+  checkpoint_step: int
+  planned_bytes: int  # Device memory of an update, as planned by XLA.
+
+
+def check(trial: variants.Trial) -> None:
+  """Raises a UserError if the folder has a trial of other settings."""
+  before = _read(trial.folder)["trained_with"]
+  now = _trained_with(trial.config)
+  for name, value in before.items():
+    if now.get(name) != value:
+      raise errors.UserError(
+        f"{trial.folder} was trained with {name}={value} and {now.get(name)} "
+        "is requested; use another --workdir."
+      )
+
+
+def measure(
+  trial: variants.Trial,
+  *,
+  split: str,
+  lengths: Sequence[int],
+  measure_model: Measure,
+  may_diverge: bool,
+) -> Measured | None:
+  """Trains a trial and measures its loss on a split, if that is to be done.
+
+  Args:
+    trial: what is trained, and where.
+    split: the split that the model reads, in the place of `eval.split`.
+    lengths: lengths of memory or attention to measure at.
+    measure_model: the measurement.
+    may_diverge: divergence is a result and is not raised.
+
+  Returns:
+    What was measured; None if a signal stopped training, which the same call
+    resumes.
+  """
+  config = load.replaced(trial.config, {"eval.split": split})
+  evaluation = dataclasses.asdict(config.eval)
+  asked = _as_read({"eval": evaluation, "lengths": [*lengths]})
+  if_diverged = _as_read({"divergence": dataclasses.asdict(config.divergence)})
+  kept = _read(trial.folder)
+  accepted = [asked, if_diverged] if may_diverge else [asked]
+  for known in kept["measured"]:
+    if known["asked"] in accepted:
+      logging.info("%s is finished on %s.", trial.folder, split)
+      losses = {
+        int(length): math.inf if nll is None else nll
+        for length, nll in known["losses"].items()
+      }
+      return Measured(
+        losses=losses,
+        num_parameters=known["num_parameters"],
+        checkpoint_step=known["checkpoint_step"],
+        planned_bytes=known["planned_bytes"],
+      )
+
+  kept["trained_with"] = _trained_with(trial.config)
+  _write(trial.folder, kept)
+  logging.info("Training and measuring %s.", trial.folder)
+  try:
+    if not loop.train(trial.config, trial.folder):
+      return None
+  except errors.DivergenceError as error:
+    if not may_diverge:
+      raise
+    logging.warning("%s is left out: %s", trial.folder, error)
+    asked = if_diverged
+    found = Measured({}, num_parameters=0, checkpoint_step=0, planned_bytes=0)
+  else:
+    model = evaluate.load(config, trial.folder)
+    found = Measured(
+      losses=measure_model(model, lengths),
+      num_parameters=network.num_parameters(model.params),
+      checkpoint_step=model.step,
+      planned_bytes=training_cost.planned_bytes(trial.config),
+    )
+  kept["measured"].append({"asked": asked, **found._asdict()})
+  _write(trial.folder, kept)
+  return found
+
+
+def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
+  """The settings that a trial is trained with, by name."""
+  data = dataclasses.asdict(config.data)
+  for place in ("dir", "prepare"):  # Not what the data are.
+    del data[place]
+  groups = {
+    "model": dataclasses.asdict(config.model),
+    "train": dataclasses.asdict(config.train),
+    "data": data,
+    "seed": config.seed,
+  }
+  named = traverse_util.flatten_dict(groups, sep=".")
+  return _as_read(named)
+
+
+def _as_read(values: dict[str, Any]) -> dict[str, Any]:
+  """The values as they are read back from JSON, which has no tuples."""
+  return json.loads(json.dumps(values))
+
+
+def _read(folder: str) -> dict[str, Any]:
+  path = os.path.join(storage.local(folder), "results", "trial.json")
+  if not os.path.exists(path):
+    return {"trained_with": {}, "measured": []}
+  with open(path, encoding="utf-8") as file:
+    return json.load(file)
+
+
+def _write(folder: str, kept: dict[str, Any]) -> None:
+  metrics_log.write_json(folder, "results/trial.json", kept)
+  storage.publish(folder)

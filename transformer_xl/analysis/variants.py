@@ -1,0 +1,151 @@
+"""Variants of an experiment: a name, and the values that each one changes."""
+
+import ast
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from transformer_xl import errors
+from transformer_xl import hardware
+from transformer_xl.config import fields
+from transformer_xl.config import load
+from transformer_xl.config import rules
+from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
+from transformer_xl.data import token_file
+from transformer_xl.model.encodings import table as encodings
+from transformer_xl.training import loop
+from transformer_xl.training import programs
+
+IS_NAME = fields.RULES["a name of letters, digits, '-', '_' and '.'"]
+
+# What variants cannot change, and the field to set instead.
+_SHARED = {"seed": "analysis.seeds", "eval.split": "eval.split"}
+
+
+class Variant(NamedTuple):
+  """One line of the table."""
+
+  name: str  # Also of the folder that it is trained in.
+  changes: Mapping[str, Any]  # Values by path, such as "train.mem_len".
+
+
+class Trial(NamedTuple):
+  """One training run: a variant with a learning rate and a seed."""
+
+  config: schema.ExperimentConfig
+  folder: str
+
+
+def parse(text: str) -> Variant:
+  """Parses "NAME: FIELD=VALUE; FIELD=VALUE"; values are literals or words.
+
+  Raises:
+    UserError: the text is not of this form, or a name is not one of a folder.
+  """
+  name, colon, rest = text.partition(":")
+  changes: dict[str, Any] = {}
+  for pair in rest.split(";"):
+    if not pair.strip():
+      continue
+    path, _, value = pair.partition("=")
+    try:
+      changes[path.strip()] = ast.literal_eval(value.strip())
+    except (SyntaxError, ValueError):  # A word, such as an encoding.
+      changes[path.strip()] = value.strip()
+  for path, flag in _SHARED.items():
+    if path in changes:
+      raise errors.UserError(
+        f"analysis.variants has {text!r}, but all variants share {path}; set "
+        f"--config.{flag}."
+      )
+  if not (colon and IS_NAME(name) and {*changes} <= {*schema.FIELDS}):
+    raise errors.UserError(
+      f"analysis.variants has {text!r}, which is not 'NAME: FIELD=VALUE; "
+      "FIELD=VALUE' with the fields of --help; an example is 'long: "
+      "train.mem_len=256; eval.mem_len=256'."
+    )
+  return Variant(name, changes)
+
+
+def configure(
+  config: schema.ExperimentConfig, changes: Mapping[str, Any]
+) -> schema.ExperimentConfig:
+  """The experiment with a variant's values, ready to be trained.
+
+  The size of the vocabulary is that of the data, and a dtype of `auto` is the
+  one that these devices are fast with.
+
+  Raises:
+    UserError: a value is not allowed.
+  """
+  config = load.changed(config, dict(changes))
+  if config.model.dtype == "auto":
+    config = load.replaced(config, {"model.dtype": hardware.fast_dtype()})
+  meta = token_file.read_meta(config.data.dataset_dir)
+  return load.with_vocab_size(config, meta)
+
+
+def trials(
+  config: schema.ExperimentConfig, name: str, workdir: str
+) -> dict[float, list[Trial]]:
+  """The runs of a variant, one for each seed, by learning rate.
+
+  Args:
+    config: of the variant. `analysis.learning_rates` and `analysis.seeds` name
+      the rates and seeds to try.
+    name: of the variant.
+    workdir: of the comparison.
+
+  Returns:
+    Runs in WORKDIR/rate_RATE/seed_SEED/NAME, where a part is left out if the
+    configuration names no rates, or no seeds.
+  """
+  rates = dict.fromkeys(config.analysis.learning_rates)
+  seeds = dict.fromkeys(config.analysis.seeds)
+  result: dict[float, list[Trial]] = {}
+  for rate in rates or [config.train.learning_rate]:
+    result[rate] = []
+    for seed in seeds or [config.seed]:
+      parts = [workdir]
+      if rates:
+        parts.append(f"rate_{rate}")
+      if seeds:
+        parts.append(f"seed_{seed}")
+      changed = load.replaced(config, {"train.learning_rate": rate})
+      changed = dataclasses.replace(changed, seed=seed)
+      result[rate].append(Trial(changed, os.path.join(*parts, name)))
+  return result
+
+
+def measured_splits(config: schema.ExperimentConfig) -> list[str]:
+  """The splits that a variant is measured on.
+
+  The validation split is one of them if it chooses among learning rates.
+  """
+  if len({*config.analysis.learning_rates}) > 1:
+    return ["valid", config.eval.split]
+  return [config.eval.split]
+
+
+def check(config: schema.ExperimentConfig, *, mode: str) -> None:
+  """Raises a UserError for a variant that could not be trained and measured.
+
+  It asks for all that would otherwise be found out after other variants have
+  been trained: rules, mesh, patterns of parameters, and lengths of splits.
+  """
+  rules.check_command(config, mode)
+  programs.make_mesh(config)
+  loop.open_stream(config)
+  splits = measured_splits(config)
+  if config.train.eval_every_steps:
+    splits.append("valid")
+  for split in splits:
+    token_file.open_split(config.data.dataset_dir, split)
+  encoding = encodings.of(config.model)
+  longest = config.train.context_len + segment_lengths.of(config).longest
+  encoding.check_segment_len(config.model, longest)
+  if config.train.eval_every_steps:
+    read_len = config.eval.context_len + config.eval.segment_len
+    encoding.check_segment_len(config.model, read_len)

@@ -1,0 +1,38 @@
+"""The mixers that layers may have, and the fields that single mixers add.
+
+The mixers themselves are in `model/mixers/`; a test holds that both agree.
+"""
+
+from typing import NamedTuple
+
+from transformer_xl.config.fields import field
+from transformer_xl.config.fields import group
+
+
+class MixerRules(NamedTuple):
+  """What the rules need to know about a mixer."""
+
+  attends: bool = False  # Settings of attention concern it.
+  takes_limit: bool = False  # Its memory may be shorter than the model's.
+  attends_zeros: bool = True  # With memory_start="zeros", if it attends.
+
+
+MIXERS = {
+  "attention": MixerRules(attends=True, takes_limit=True),
+  "compressive": MixerRules(attends=True, attends_zeros=False),
+  "lstm": MixerRules(),
+  "qrnn": MixerRules(),
+}
+
+
+@group
+class CompressiveConfig:
+  """The compressed memory of `compressive` layers (docs/memory.md)."""
+
+  function: str = field("conv", ("mean", "max", "conv"))
+  """What makes a slot of the states that leave memory: their mean, their
+  largest channels or a convolution."""
+  rate: int = field(4, "at least 1")
+  """Number of states in one slot."""
+  slots: int = field(128, "at least 1")
+  """Length of the compressed memory in slots; it may differ in evaluation."""

@@ -1,0 +1,303 @@
+"""Scores a split at one memory length, with fixed parameters.
+
+Every token is predicted exactly once, except the first of the split, which has
+no context. Sums are float32 within a call and float64 across calls.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import load
+from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.data import streams
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import pass_through
+from transformer_xl.evaluation import sums as sums_lib
+from transformer_xl.model import network
+from transformer_xl.model import reader as reader_lib
+from transformer_xl.model import ring
+from transformer_xl.model.kernels import dispatch
+from transformer_xl.model.mixers import mixer as mixer_lib
+from transformer_xl.model.mixers import table
+
+
+class Score(NamedTuple):
+  """The loss of a split."""
+
+  nll: float  # Sum, in nats.
+  num_tokens: int
+  seconds: float  # Excludes compilation.
+
+
+def open_stream(
+  config: schema.ExperimentConfig, mem_len: int
+) -> streams.EvalStream:
+  """The segments that an evaluation reads, including its warm-up."""
+  warmup = config.eval.warmup_len
+  if warmup < 0:  # As many tokens as the memory holds, at least its length.
+    warmup = mem_len
+    for layer in table.pattern(config.model):
+      held = layer.mixer.remembered_tokens(config.model, mem_len)
+      warmup = max(warmup, held or 0)
+  return streams.EvalStream(
+    token_file.open_split(config.data.dataset_dir, config.eval.split),
+    num_lanes=config.eval.batch_size,
+    segment_len=config.eval.segment_len,
+    warmup_len=warmup,
+    resets=streams.reset_rule(config),
+    context_len=config.eval.context_len,
+  )
+
+
+def make_reader(
+  config: schema.ExperimentConfig, mem_len: int, *, streams: bool
+) -> reader_lib.Reader:
+  """The reader of whole segments, with the first temperature of evaluation."""
+  evaluation = config.eval
+  return reader_lib.Reader(
+    config.model,
+    mem_len=mem_len,
+    segment_len=evaluation.context_len + evaluation.segment_len,
+    clamp_len=evaluation.clamp_len,
+    same_length=evaluation.same_length,
+    temperature=evaluation.temperature[0],
+    streams=streams,
+    whole_steps=True,
+  )
+
+
+def make_network(
+  config: schema.ExperimentConfig, *, inspects: bool = False
+) -> network.Network:
+  """The network with the attention and the first temperature of evaluation."""
+  settings = mixer_lib.Settings(
+    clamp_len=config.eval.clamp_len,
+    same_length=config.eval.same_length,
+    temperature=config.eval.temperature[0],
+    inspects=inspects,
+  )
+  return network.Network(config.model, settings)
+
+
+def caches_keys(
+  config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
+) -> bool:
+  """Whether memory holds keys and values instead of hidden states.
+
+  `eval.memory` says so; with "auto", a TPU takes keys and values where one
+  kernel attends to the ring of each layer.
+  """
+  if config.eval.memory != "auto":
+    return config.eval.memory == "key_value"
+  device = mesh.devices.flat[0].device_kind
+  if not device.startswith("TPU"):
+    return True
+  model = config.model
+  dtype = jnp.dtype(model.dtype)
+  step_len = config.eval.context_len + config.eval.segment_len
+  query = jax.ShapeDtypeStruct((1, 1, step_len, model.head_dim), dtype)
+  for layer in table.pattern(model):
+    if layer.mixer.streaming is None:
+      continue
+    num_slots = ring.num_slots(layer.mem_len(mem_len), step_len)
+    keys = jax.ShapeDtypeStruct((1, model.head_dim, num_slots), dtype)
+    if not dispatch.fuses_ring(model.attention, device, query, keys):
+      return False
+  return mesh.shape["tensor"] == 1  # Otherwise XLA attends.
+
+
+def padded(
+  config: schema.ExperimentConfig, mesh: Mesh
+) -> schema.ExperimentConfig:
+  """Adds the empty lanes that `streams.device_segments` adds."""
+  lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)
+  return load.replaced(config, {"eval.batch_size": lanes})
+
+
+class Evaluator:
+  """Scores `eval.split` at one memory length; compiles once.
+
+  Arrays keep their shardings between calls: lanes are split over `data` and
+  `fsdp`, cached keys and values over `tensor` as well. The mesh's devices may
+  belong to another machine, as long as nothing but `lower` is called.
+  """
+
+  def __init__(
+    self, config: schema.ExperimentConfig, mesh: Mesh, *, mem_len: int
+  ):
+    self._config = config
+    self._mesh = mesh
+    self._mem_len = mem_len
+    self._is_compiled = False
+
+    # The functions of parameters and state: freeze, start, score.
+    streams = caches_keys(config, mesh, mem_len=mem_len)
+    reader = make_reader(config, mem_len, streams=streams)
+    lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)
+    start = functools.partial(reader.start, batch_size=lanes)
+
+    # Their compiled forms, with everything placed on the mesh.
+    params = network.abstract_params(config.model)
+    frozen = jax.eval_shape(reader.freeze, params)
+    frozen_at = mesh_lib.parameters(mesh, frozen)
+    self._frozen = mesh_lib.placed(frozen, frozen_at)
+    state = jax.eval_shape(start, self._frozen)
+    state_at = mesh_lib.parameters(mesh, state)
+    self._state = mesh_lib.placed(state, state_at)
+    if reader.streams:
+      self.freeze = pass_through.compiled(reader.freeze, params, frozen_at)
+    else:  # Compiled, the identity would copy every array.
+      self.freeze = functools.partial(jax.device_put, device=frozen_at)
+    self.start = jax.jit(start, out_shardings=state_at)
+    self.score = jax.jit(
+      functools.partial(score_segments, reader=reader),
+      donate_argnums=1,
+      out_shardings=(state_at, mesh_lib.replicated(mesh)),
+      compiler_options=mesh_lib.compiler_options(mesh),
+    )
+
+  @functools.cached_property
+  def stream(self) -> streams.EvalStream:
+    """The segments of the split."""
+    return open_stream(self._config, self._mem_len)
+
+  def __call__(self, params: shapes.PyTree) -> Score:
+    """Scores the whole split."""
+    score = self.score_until(params, should_stop=lambda: False)
+    assert score is not None
+    return score
+
+  def score_until(
+    self, params: shapes.PyTree, *, should_stop: Callable[[], bool]
+  ) -> Score | None:
+    """Scores the whole split; None if `should_stop` holds before its end."""
+    count = self._config.eval.segments_per_call
+    sharding = mesh_lib.segments(self._mesh)
+    frozen = self.freeze(params)
+    if not self._is_compiled:
+      # Compiles with a call past the end, in which every weight is 0.
+      end = self.stream.num_steps
+      segments = streams.device_segments(self.stream, end, count, sharding)
+      self.score(frozen, self.start(frozen), segments)
+      self._is_compiled = True
+
+    state = self.start(frozen)
+    parts = []
+    start = time.perf_counter()
+    for step in range(0, self.stream.num_steps, count):
+      if should_stop():
+        return None
+      segments = streams.device_segments(self.stream, step, count, sharding)
+      state, sums = self.score(frozen, state, segments)
+      parts.append(sums)
+    parts = jax.device_get(parts)
+    return Score(
+      nll=sum(float(sums.nll) for sums in parts),
+      num_tokens=round(sum(float(sums.num_tokens) for sums in parts)),
+      seconds=time.perf_counter() - start,
+    )
+
+  def lower(self, segments: segment_lib.Segment) -> jax.stages.Lowered:
+    """Lowers the scoring of segments that have these shapes."""
+    return self.score.lower(self._frozen, self._state, segments)
+
+
+def score_segments(
+  frozen: shapes.PyTree,
+  state: shapes.PyTree,
+  segments: segment_lib.Segment,
+  *,
+  reader: reader_lib.Reader,
+) -> tuple[shapes.PyTree, sums_lib.Sums]:
+  """Scores S consecutive segments, [S, B, T]: the next state, and sums."""
+
+  def score(
+    state: shapes.PyTree, segment: segment_lib.Segment
+  ) -> tuple[shapes.PyTree, sums_lib.Sums]:
+    nll, state = reader.nll(
+      frozen, state, segment.inputs, segment.targets, segment.resets
+    )
+    return state, sums_lib.sum_losses(nll, segment.loss_weights())
+
+  state, sums = jax.lax.scan(score, state, segments)
+  return state, jax.tree.map(jnp.sum, sums)
+
+
+# What is read of one segment, from frozen parameters, state and segment.
+ReadSegment = Callable[
+  [shapes.PyTree, shapes.PyTree, segment_lib.Segment],
+  tuple[shapes.PyTree, shapes.PyTree],
+]
+
+
+def per_token(
+  config: schema.ExperimentConfig,
+  mesh: Mesh,
+  params: shapes.PyTree,
+  *,
+  mem_len: int,
+  read_segment: ReadSegment | None = None,
+) -> shapes.PyTree:
+  """Reads `eval.split` once and returns a result for each token.
+
+  By default the result is the loss in nats. Otherwise `read_segment` takes the
+  parameters, the network's state and a segment, and returns the next state and
+  arrays [B, U]. They become [num_tokens - 1]: one entry for each token of the
+  split but the first, in order.
+  """
+  reader = make_reader(config, mem_len, streams=False)
+
+  def read_losses(
+    params: shapes.PyTree, state: reader_lib.State, segment: segment_lib.Segment
+  ) -> tuple[reader_lib.State, shapes.Losses]:
+    nll, state = reader.nll(
+      params, state, segment.inputs, segment.targets, segment.resets
+    )
+    return state, nll
+
+  def read_segments(
+    state: reader_lib.State, segments: segment_lib.Segment
+  ) -> tuple[reader_lib.State, shapes.PyTree]:
+    read_one = functools.partial(read_segment or read_losses, params)
+    return jax.lax.scan(read_one, state, segments)
+
+  stream = open_stream(config, mem_len)
+  count = config.eval.segments_per_call
+  sharding = mesh_lib.segments(mesh)
+  lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)
+  state = reader.start(params, batch_size=lanes)
+  read = jax.jit(
+    read_segments,
+    # Every process reads all of what is found.
+    out_shardings=(
+      mesh_lib.parameters(mesh, state),
+      mesh_lib.replicated(mesh),
+    ),
+    compiler_options=mesh_lib.compiler_options(mesh),
+  )
+  parts = []
+  weights = []
+  for step in range(0, stream.num_steps, count):
+    segments = streams.device_segments(stream, step, count, sharding)
+    state, found = read(state, segments)
+    parts.append(jax.tree.map(np.asarray, found))
+    weights.append(np.asarray(stream.read(step, count, slice(None)).weights))
+  is_scored = _lanes(weights, stream.num_lanes) > 0
+  return jax.tree.map(
+    lambda *arrays: _lanes(arrays, stream.num_lanes)[is_scored], *parts
+  )
+
+
+def _lanes(arrays: Sequence[np.ndarray], num_lanes: int) -> np.ndarray:
+  """Joins calls [S, B, T] to lanes [B, steps, T], consecutive runs of text."""
+  return np.concatenate(arrays)[:, :num_lanes].swapaxes(0, 1)

@@ -1,0 +1,78 @@
+"""What a result depends on, made in one place for all results.
+
+Evaluation cards, scores, texts and analyses state these settings. Whatever
+changes a number at evaluation time has to be here.
+"""
+
+import dataclasses
+
+from transformer_xl.config import schema
+from transformer_xl.model import visibility
+from transformer_xl.workdir import metrics_log
+
+
+def of_reading(
+  model: schema.ModelConfig,
+  *,
+  segment_len: int,
+  mem_len: int,
+  clamp_len: int,
+  same_length: bool,
+) -> metrics_log.Json:
+  """States how a model reads text."""
+  return {
+    "layers": list(model.layers),
+    "segment_len": segment_len,
+    "mem_len": mem_len,
+    "mixer_fields": _mixer_fields(model) if mem_len else {},
+    "clamp_len": clamp_len,
+    "position_scale": model.position_scale,
+    "same_length": visibility.has_window(mem_len, same_length=same_length),
+    "same_length_window": model.same_length_window,
+    "memory_start": model.memory_start,
+    "dtype": model.dtype,
+  }
+
+
+def of_evaluation(
+  config: schema.ExperimentConfig, mem_len: int
+) -> metrics_log.Json:
+  """States how a split is scored, with the first temperature."""
+  evaluation = config.eval
+  return {
+    **of_reading(
+      config.model,
+      segment_len=evaluation.segment_len,
+      mem_len=mem_len,
+      clamp_len=evaluation.clamp_len,
+      same_length=evaluation.same_length,
+    ),
+    "context_len": evaluation.context_len,
+    "reset_at_documents": config.data.reset_at_documents,
+    "temperature": evaluation.temperature[0],
+    "batch_size": evaluation.batch_size,
+    "warmup_len": evaluation.warmup_len,
+    "parameters": evaluation.parameters,
+  }
+
+
+def _mixer_fields(model: schema.ModelConfig) -> dict[str, metrics_log.Json]:
+  """The groups of fields of the mixers that the model has, by mixer."""
+  groups = {name: getattr(model, name, None) for name in sorted(model.mixers)}
+  # Without a group of its own, a mixer may share its name with a field.
+  return {
+    name: dataclasses.asdict(group)
+    for name, group in groups.items()
+    if dataclasses.is_dataclass(group) and not isinstance(group, type)
+  }
+
+
+def memory_text(settings: metrics_log.Json) -> str:
+  """The memory behind a number, for people."""
+  text = str(settings["mem_len"])
+  if settings["layers"] != ["attention"]:
+    text += f" in layers {','.join(settings['layers'])}"
+  for fields in settings["mixer_fields"].values():
+    values = ", ".join(f"{name} {value}" for name, value in fields.items())
+    text += f" ({values})"
+  return text

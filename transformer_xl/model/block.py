@@ -1,0 +1,162 @@
+"""A layer: norm, mixer, residual, feed-forward. The only place with the wiring.
+
+`Blocks` reads a segment with one turn of the pattern of layers, which has a
+single layer unless `config.model.layers` names several.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import layer_norm
+from transformer_xl.model import parameters
+from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.kernels import device
+from transformer_xl.model.mixers import mixer as mixer_lib
+from transformer_xl.model.mixers import table
+
+REMAT_POLICIES = {
+  "full": None,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "attention": jax.checkpoint_policies.save_only_these_names(
+    "attention_output", "feed_forward_hidden"
+  ),
+}
+
+
+class FeedForward(nn.Module):
+  """Two dense layers with a ReLU and dropout after each."""
+
+  config: schema.ModelConfig
+
+  @nn.compact
+  def __call__(
+    self, hidden: shapes.Hidden, dropout_lanes: shapes.Lanes | None
+  ) -> shapes.Hidden:
+    """Maps each position by itself, [B, T, D]."""
+    config = self.config
+    dropout = dropout_lib.of_states(config)
+
+    shape = (config.model_dim, config.ff_dim)
+    kernel = parameters.matrix(
+      self, "in_kernel", shape, dropout_lanes=dropout_lanes
+    )
+    inner = dense.times(hidden, kernel)
+    inner = inner + parameters.vector(self, "in_bias", shape[1])[None, None]
+    inner = dropout(inner, dropout_lanes=dropout_lanes, relu=True)
+
+    shape = (config.ff_dim, config.model_dim)
+    kernel = parameters.matrix(
+      self, "out_kernel", shape, dropout_lanes=dropout_lanes
+    )
+    output = dense.times(inner, kernel)
+    output = output + parameters.vector(self, "out_bias", shape[1])[None, None]
+    return dropout(output, dropout_lanes=dropout_lanes)
+
+
+class Blocks(nn.Module):
+  """The layers of one turn of the pattern; the body of the scan over turns.
+
+  Attributes:
+    config: of the model.
+    settings: how it reads.
+    layers: the places of the pattern, lowest first.
+    streams: use the streaming forms of the mixers that have one.
+  """
+
+  config: schema.ModelConfig
+  settings: mixer_lib.Settings
+  layers: tuple[table.Layer, ...]
+  streams: bool = False
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    states: tuple[mixer_lib.LayerState, ...],
+    shared: mixer_lib.Shared,
+  ) -> tuple[shapes.Hidden, tuple[mixer_lib.Kept, ...]]:
+    """Reads a segment.
+
+    Args:
+      hidden: output of the layers below.
+      states: what each of the layers remembers.
+      shared: what all layers share.
+
+    Returns:
+      The output, and what each layer's mixer keeps.
+    """
+    config = self.config
+    if not self.settings.trains_memory:  # A constant, whoever computed it.
+      states = jax.lax.stop_gradient(states)
+    kept_by_layer = []
+    for place, layer in enumerate(self.layers):
+      kind = layer.mixer
+      if self.streams and kind.streaming is not None:
+        kind = kind.streaming.form
+      mix = kind(
+        config,
+        self.settings,
+        layer.limit,
+        name=parameters.placed_name(layer.name, place),
+      )
+      named = functools.partial(parameters.placed_name, place=place)
+      mixer_norm = layer_norm.LayerNorm(config, name=named("mixer_norm"))
+      feed_forward = FeedForward(config, name=named("feed_forward"))
+      feed_forward_norm = layer_norm.LayerNorm(
+        config, name=named("feed_forward_norm")
+      )
+      positions = encodings.of(config).layer_positions(
+        self, named("positions"), shared.first_position, hidden.shape[1]
+      )
+      if positions is not None:
+        hidden = hidden + positions[None]
+
+      lanes = shared.dropout_lanes
+      if config.pre_norm:
+        mixed, kept = mix(hidden, states[place], shared, mixer_norm)
+        inner = hidden + mixed
+        hidden = inner + feed_forward(feed_forward_norm(inner), lanes)
+      else:
+        mixed, kept = mix(hidden, states[place], shared, mixer_lib.identity)
+        inner = mixer_norm(hidden + mixed)
+        hidden = feed_forward_norm(inner + feed_forward(inner, lanes))
+      if not self.settings.trains_memory:
+        kept = kept._replace(state=jax.lax.stop_gradient(kept.state))
+      kept_by_layer.append(kept)
+    return hidden, tuple(kept_by_layer)
+
+
+def scanned(
+  config: schema.ModelConfig, settings: mixer_lib.Settings
+) -> nn.Module:
+  """All layers of the network: a scan of `Blocks` over the pattern's turns.
+
+  Parameters and states are stacked, with the turns in front.
+  """
+  layers = table.pattern(config)
+  num_turns = config.num_layers // len(layers)
+  usual = num_turns if device.device_kind() == "cpu" else 1
+  unroll = min(config.scan_unroll or usual, num_turns)
+  body = Blocks
+  if config.remat != "none":
+    body = nn.remat(
+      Blocks,
+      policy=REMAT_POLICIES[config.remat],
+      prevent_cse=unroll >= num_turns,  # A scan already does.
+    )
+  scan = nn.scan(
+    body,
+    variable_axes={"params": 0},
+    split_rngs={"params": True, "dropout": True},
+    in_axes=(0, nn.broadcast),
+    out_axes=0,
+    length=num_turns,
+    unroll=unroll,
+  )
+  return scan(config, settings, layers)

@@ -1,0 +1,188 @@
+"""Attention to the hidden states of earlier segments (Dai et al. 2019).
+
+The mixer of Transformer-XL. A layer remembers its own inputs; queries are made
+of the segment, keys and values of memory and segment (paper, section 3.2). How
+distances enter the scores is up to the encoding (section 3.3).
+
+Shapes: B lanes, T queries, M memory length, K = M + T keys, H heads, Dh head
+width, D model width.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import parameters
+from transformer_xl.model import ring
+from transformer_xl.model import visibility
+from transformer_xl.model.encodings import encoding
+from transformer_xl.model.encodings import table
+from transformer_xl.model.mixers import mixer
+
+
+class Memory(NamedTuple):
+  """The inputs of one layer for the last M tokens, newest last.
+
+  How many of them a lane may see is the length that all layers share, so a lane
+  forgets by setting a number.
+  """
+
+  hiddens: shapes.LayerMemory
+
+  @property
+  def num_positions(self) -> int:
+    """The length of the memory, M."""
+    return self.hiddens.shape[-2]
+
+
+class Attention(mixer.Mixer):
+  """Attention to memory and segment."""
+
+  streaming = ring.Streaming
+
+  @staticmethod
+  def empty_state(
+    config: schema.ModelConfig,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> Memory:
+    """M vectors of zeros, which are masked or attended to.
+
+    With `memory_start="masked"` queries do not see them, as in the original
+    PyTorch code, which starts without any state. With "zeros" queries attend to
+    them, as in the TensorFlow and HuggingFace code (docs/specification.md,
+    section 7).
+    """
+    del step_len
+    shape = (batch_size, mem_len, config.model_dim)
+    return Memory(jnp.zeros(shape, config.dtype))
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: Memory,
+    shared: mixer.Shared,
+    norm: mixer.Norm,
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
+    """Attends from the segment to what the layer remembers and to itself."""
+    config = self.config
+    mem_len = state.hiddens.shape[1]
+    segment_len = hidden.shape[1]
+    memory = state.hiddens
+    visible = jnp.minimum(shared.length, mem_len)
+    if config.memory_start == "zeros":
+      visible = jnp.full_like(shared.length, mem_len)
+      if shared.forgets is not None:
+        memory = jnp.where(shared.forgets[:, None, None], 0, memory)
+    reach = visibility.visible_distance(
+      visible,
+      shared.since_reset,
+      mem_len=mem_len,
+      same_length=self.settings.same_length,
+      window=config.same_length_window,
+    )
+    output, factors = attend(
+      self, norm(memory), norm(hidden), reach=reach, shared=shared
+    )
+
+    held = jnp.concatenate([memory, hidden], axis=1)
+    if shared.num_tokens is None:
+      remembered = held[:, segment_len:]
+    else:  # Padding is not remembered.
+      remembered = jax.lax.dynamic_slice_in_dim(
+        held, shared.num_tokens, mem_len, axis=1
+      )
+    inspected = mixer.Inspected(factors, reach)
+    return output, mixer.Kept(
+      Memory(remembered),
+      inspected=inspected if self.settings.inspects else None,
+    )
+
+  @staticmethod
+  def flops(
+    config: schema.ModelConfig,
+    *,
+    segment_len: int,
+    mem_len: int,
+    context_len: int,
+  ) -> float:
+    """The projections, and the products over the keys that a token sees.
+
+    The projections of query, key, value and output are 8 D H Dh, and the
+    encoding's p products of attention 2 p H Dh k, over the k = M + (T + 1) / 2
+    keys that a token sees on average, or over the context that is read again
+    instead of a memory. Not counted are masked keys, and projecting memory and
+    distances again for every segment.
+    """
+    width = config.num_heads * config.head_dim
+    keys = mem_len + context_len + (segment_len + 1) / 2
+    products = table.of(config).score_products
+    return 8 * config.model_dim * width + 2 * products * width * keys
+
+
+def attend(
+  module: mixer.Mixer,
+  memory: shapes.LayerMemory,
+  segment: shapes.Hidden,
+  *,
+  reach: shapes.Reach,
+  shared: mixer.Shared,
+) -> tuple[shapes.Hidden, encoding.ScoreFactors]:
+  """Attends from the rows of a segment to those of memory and segment.
+
+  Names the parameters of attention in `module`. Returns what is added to the
+  residual stream, and the factors of the scores.
+  """
+  config = module.config
+  order = table.of(config)
+  mem_len = memory.shape[1]
+  context_len = mem_len + segment.shape[1]
+  dropout = None
+  if config.attention_dropout_rate and shared.dropout_lanes is not None:
+    dropout = dropout_lib.of_attention(
+      module,
+      config.attention_dropout_rate,
+      shared.dropout_lanes,
+      num_heads=config.num_heads,
+    )
+  biases = shared.biases or order.layer_biases(module)
+  distances = shared.distances
+  if distances is not None:  # The smallest distances are last.
+    distances = distances[distances.shape[0] - context_len :]
+
+  # Memory is constant unless gradients pass into it. The norm of a pre-norm
+  # model, however, is trained by its rows as well.
+  is_constant = not module.settings.trains_memory and not config.pre_norm
+  num_constant = mem_len if is_constant else 0
+  project = parameters.Projections(module, dropout_lanes=shared.dropout_lanes)
+  rows = jnp.concatenate([memory, segment], axis=1)
+  query = project("query", segment)
+  key = project("key", rows, num_constant=num_constant)
+  value = project("value", rows, num_constant=num_constant)
+  terms = order.distance_terms(module, project, distances, context_len, biases)
+
+  positions = jnp.arange(context_len, dtype=jnp.int32)[None, :, None, None]
+  factors = encoding.ScoreFactors(
+    order.placed(config, query, positions[:, mem_len:]),
+    order.placed(config, key, positions),
+    terms,
+  )
+  values = order.attend(
+    factors,
+    value,
+    reach=reach,
+    dropout=dropout,
+    implementation=config.attention,
+  )
+  output = parameters.project_output(
+    module, values, dropout_lanes=shared.dropout_lanes
+  )
+  return output, factors

@@ -1,0 +1,265 @@
+"""Attention with a compressed memory (Rae et al. 2020, section 3).
+
+A layer remembers its inputs for the last M tokens, as Transformer-XL does.
+Every c states that leave this memory become one slot of a compressed memory of
+C slots, which is attended to like the states. The functions, the loss that
+trains the convolution and what is visible: docs/specification.md, section 7.
+
+Segments whose length is a multiple of c drop whole groups of c states. With
+steps of other lengths, as in generation, up to c - 1 states that have left
+memory wait there until they can be compressed together.
+
+Shapes: B lanes, T tokens, M memory length, C compressed slots, c states in each
+of them, S = T / c slots that a segment adds, D model width, H heads, Dh head
+width.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import layer_norm
+from transformer_xl.model import parameters
+from transformer_xl.model import visibility
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import attention
+from transformer_xl.model.mixers import mixer
+
+
+class Memory(NamedTuple):
+  """The state of one layer: slots, then its inputs, newest last.
+
+  waiting: room for inputs that have left memory and wait for others to be
+    compressed with, right-aligned; none if steps have whole groups of c tokens.
+  num_waiting: how many wait.
+  """
+
+  slots: jt.Float[shapes.Array, "B C D"]
+  waiting: jt.Float[shapes.Array, "B W D"]
+  hiddens: shapes.LayerMemory
+  num_waiting: jt.Int[shapes.Array, ""]
+
+  @property
+  def num_positions(self) -> int:
+    """The number of slots and of inputs that are held, C + W + M."""
+    arrays = (self.slots, self.waiting, self.hiddens)
+    return sum(array.shape[-2] for array in arrays)
+
+
+class Compressive(mixer.Mixer):
+  """Attention to compressed slots, memory and segment."""
+
+  @staticmethod
+  def empty_state(
+    config: schema.ModelConfig,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> Memory:
+    """A memory without tokens, and without slots if `mem_len` is 0."""
+    compressive = config.compressive
+    room = compressive.rate - 1 if step_len % compressive.rate else 0
+
+    def zeros(length: int) -> jax.Array:
+      shape = (batch_size, length if mem_len else 0, config.model_dim)
+      return jnp.zeros(shape, config.dtype)
+
+    return Memory(
+      slots=zeros(compressive.slots),
+      waiting=zeros(room),
+      hiddens=zeros(mem_len),
+      num_waiting=jnp.zeros((), jnp.int32),
+    )
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: Memory,
+    shared: mixer.Shared,
+    norm: mixer.Norm,
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
+    """Attends from the segment, and compresses what leaves memory."""
+    config = self.config
+    rate = config.compressive.rate
+    segment_len = hidden.shape[1]
+    num_slots = state.slots.shape[1]
+    room = state.waiting.shape[1]
+    mem_len = state.hiddens.shape[1]
+
+    # Slots lie directly before the inputs that are held, so that distances
+    # count both alike; room that is not used comes first.
+    num_free = room - state.num_waiting
+    past = jnp.concatenate([state.slots, state.waiting, state.hiddens], axis=1)
+    if room:
+      is_held = jnp.arange(past.shape[1]) >= num_slots + num_free
+      moved = jnp.roll(past, num_free, axis=1)
+      past = jnp.where(is_held[None, :, None], past, moved)
+    num_held = mem_len + state.num_waiting
+    visible_slots = jnp.maximum(shared.length - num_held, 0) // rate
+    reach = visibility.visible_distance(
+      jnp.minimum(shared.length, num_held)
+      + jnp.minimum(visible_slots, num_slots),
+      shared.since_reset,
+      mem_len=num_slots + mem_len,
+      same_length=self.settings.same_length,
+      window=config.same_length_window,
+    )
+    output, factors = attention.attend(
+      self,
+      norm(past),
+      norm(hidden),
+      reach=reach,
+      shared=shared,
+    )
+
+    # The oldest inputs leave in groups of c, and each group becomes a slot.
+    count = segment_len if shared.num_tokens is None else shared.num_tokens
+    held = jnp.concatenate([state.waiting, state.hiddens, hidden], axis=1)
+    num_leaving = (state.num_waiting + count) // rate
+    most_leaving = (room + segment_len) // rate
+    leaving = jax.lax.dynamic_slice_in_dim(
+      jnp.pad(held, ((0, 0), (0, room), (0, 0))),
+      num_free,
+      most_leaving * rate,
+      axis=1,
+    )
+    compress = _Compression(config, name="compression")
+    new_slots = compress(leaving)
+    slots = jax.lax.dynamic_slice_in_dim(
+      jnp.concatenate([state.slots, new_slots], axis=1),
+      num_leaving,
+      num_slots,
+      axis=1,
+    )
+    held = jax.lax.dynamic_slice_in_dim(held, count, room + mem_len, axis=1)
+    num_waiting = state.num_waiting + count - num_leaving * rate
+    num_waiting = jnp.minimum(num_waiting, room)
+
+    loss = None
+    if self.settings.trains and config.compressive.function == "conv":
+      length = visibility.next_length(shared.length, shared.since_reset, count)
+      num_visible = jnp.maximum(length - mem_len - num_waiting, 0) // rate
+      age = num_leaving - 1 - jnp.arange(most_leaving)
+      is_visible = age[None] < jnp.minimum(num_visible, num_slots)[:, None]
+      is_visible = is_visible & (age >= 0)[None]
+      fixed = jax.lax.stop_gradient(leaving)
+      loss = self._reconstruction(
+        hidden, fixed, compress(fixed), is_visible, norm
+      )
+    inspected = mixer.Inspected(factors, reach)
+    return output, mixer.Kept(
+      Memory(slots, held[:, :room], held[:, room:], num_waiting),
+      loss=loss,
+      inspected=inspected if self.settings.inspects else None,
+    )
+
+  def _reconstruction(
+    self,
+    hidden: shapes.Hidden,
+    leaving: jt.Float[shapes.Array, "B L D"],
+    slots: jt.Float[shapes.Array, "B S D"],
+    is_visible: jt.Bool[shapes.Array, "B S"],
+    norm: mixer.Norm,
+  ) -> shapes.Losses:
+    """The error of attention by compression, for each token of the segment.
+
+    It is the squared difference between attention to the inputs that leave
+    and to their slots, by content alone, as a mean over heads and channels.
+    Gradients reach the slots only. Slots that are not visible afterwards do not
+    count.
+    """
+    config = self.config
+    names = ("query", "key", "value")
+    kernels: dict[str, jax.Array] = {
+      name: self.get_variable("params", name) for name in names
+    }
+    of_norm = norm.variables["params"] if isinstance(norm, nn.Module) else {}
+    fixed = jax.lax.stop_gradient((kernels, of_norm, hidden, leaving))
+
+    def loss_of(
+      fixed: shapes.PyTree, slots: jt.Float[shapes.Array, "B S D"]
+    ) -> shapes.Losses:
+      """The squared difference for each token, as a mean."""
+      kernels, of_norm, hidden, leaving = fixed
+
+      def project(name: str, rows: jax.Array) -> jax.Array:
+        if of_norm:
+          plain = layer_norm.LayerNorm(config, parent=None)
+          rows = jnp.asarray(plain.apply({"params": of_norm}, rows))
+        heads = rows @ kernels[name].astype(rows.dtype)
+        shape = (*rows.shape[:2], config.num_heads, config.head_dim)
+        return heads.reshape(shape)
+
+      def attend(rows: jax.Array, mask: jax.Array) -> jax.Array:
+        return jax.nn.dot_product_attention(
+          project("query", hidden),
+          project("key", rows),
+          project("value", rows),
+          mask=mask[:, None, None],
+        )
+
+      is_visible_state = jnp.repeat(is_visible, config.compressive.rate, axis=1)
+      difference = attend(leaving, is_visible_state) - attend(slots, is_visible)
+      return jnp.mean(jnp.square(difference.astype(jnp.float32)), axis=(2, 3))
+
+    # Computed again for the gradient: the scores are large.
+    losses = jax.checkpoint(loss_of)(fixed, slots)
+    return jnp.where(is_visible.any(axis=1)[:, None], losses, 0.0)
+
+  @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """The tokens of memory, and c tokens in each slot."""
+    slots = config.compressive.slots if mem_len else 0
+    return mem_len + slots * config.compressive.rate
+
+  @staticmethod
+  def flops(
+    config: schema.ModelConfig,
+    *,
+    segment_len: int,
+    mem_len: int,
+    context_len: int,
+  ) -> float:
+    """Operations of attention to memory and slots, and of a convolution."""
+    num_slots = config.compressive.slots if mem_len else 0
+    result = attention.Attention.flops(
+      config,
+      segment_len=segment_len,
+      mem_len=mem_len + num_slots,
+      context_len=context_len,
+    )
+    if config.compressive.function == "conv":
+      result += 2 * config.model_dim**2
+    return result
+
+
+class _Compression(nn.Module):
+  """Makes one slot of each c neighbouring states, oldest first."""
+
+  config: schema.ModelConfig
+
+  @nn.compact
+  def __call__(
+    self, states: jt.Float[shapes.Array, "B L D"]
+  ) -> jt.Float[shapes.Array, "B S D"]:
+    """The states' mean, their largest channels, or a convolution."""
+    config = self.config
+    rate = config.compressive.rate
+    lanes, length, width = states.shape
+    groups = states.reshape(lanes, length // rate, rate, width)
+    if config.compressive.function == "mean":
+      return jnp.mean(groups, axis=2)
+    if config.compressive.function == "max":
+      return jnp.max(groups, axis=2)
+    # As convolutions do, with a stride of c.
+    joined = groups.reshape(lanes, length // rate, rate * width)
+    kernel = parameters.kernel(self, "kernel", (rate * width, width))
+    slots = dense.times(joined, kernel)
+    return slots + parameters.vector(self, "bias", width)[None, None]

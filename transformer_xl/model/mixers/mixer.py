@@ -1,0 +1,221 @@
+"""The interface of a mixer: all that the rest of the project knows of one.
+
+A layer is a block around a mixer (`block.py`). The mixer is what lets a token
+see the tokens before it: attention to hidden states of earlier segments, a
+recurrent cell, or whatever comes next. It owns what its layer remembers, as a
+value: a segment takes the layer's state and returns the next one.
+
+A new mixer is one file with a subclass of `Mixer`, a line in `table.py` and a
+line in `config/mixer_fields.py`, where its own configuration fields are, too.
+It needs `empty_state`, `__call__` and `flops`. If it can read faster while its
+parameters do not change, it names a `Streaming` form; without one, evaluation
+and generation use the state of training.
+
+Shapes: B lanes, T tokens of a segment, K keys, D model width.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple, Protocol
+
+import flax.linen as nn
+import jax
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model.encodings import encoding
+
+# What one layer remembers: a pytree of arrays with lanes first, [B, ...], and
+# of scalars. In a network, layers are stacked in front: [N, B, ...].
+LayerState = shapes.PyTree
+Norm = Callable[[jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """How a network reads: what is chosen for a run and not learned.
+
+  Attributes:
+    clamp_len: distances from this one on share one encoding; 0 for no limit.
+    same_length: every query sees the same number of keys.
+    temperature: divides the logits.
+    trains: mixers return the losses that train their own parameters.
+    trains_memory: gradients pass into the segments before.
+    inspects: mixers return what attention is computed from.
+    mem_len: length of the memory in tokens, for streaming forms alone; other
+      states have it in their shapes.
+  """
+
+  clamp_len: int = 0
+  same_length: bool = False
+  temperature: float = 1.0
+  trains: bool = False
+  trains_memory: bool = False
+  inspects: bool = False
+  mem_len: int = 0
+
+
+class Shared(NamedTuple):
+  """Facts of a segment that all layers share while they read it."""
+
+  # True where a token is the first of a document.
+  resets: shapes.Resets
+  # Lanes that forget everything before the segment; None if none does.
+  forgets: jt.Bool[shapes.Array, "B"] | None
+  # Tokens of the same document before the segment, as far as they were read.
+  length: jt.Int[shapes.Array, "B"]
+  # From each token back to the last document start after the first token;
+  # larger than any distance where there is none.
+  since_reset: shapes.Reach
+  # How many tokens count, the first; the others are padding. None for all.
+  num_tokens: jt.Int[shapes.Array, ""] | None = None
+  # Tokens that were read before the segment, for streaming forms.
+  num_read: jt.Int[shapes.Array, ""] | None = None
+  # Position of the first token in its segment; None for the start.
+  first_position: jt.Int[shapes.Array, ""] | None = None
+  # Encodings of the distances K-1 to 0 that layers project, for the largest K.
+  distances: shapes.Positions | None = None
+  # u and v of the paper, if all layers share them.
+  biases: shapes.BiasPair | None = None
+  # Numbers of the lanes in the batch, for dropout; None without dropout.
+  dropout_lanes: shapes.Lanes | None = None
+
+
+class Inspected(NamedTuple):
+  """Arguments of one layer's attention, for analyses."""
+
+  factors: encoding.ScoreFactors
+  reach: shapes.Reach
+
+
+class Kept(NamedTuple):
+  """Results of a mixer besides its output."""
+
+  # What the layer remembers after the segment.
+  state: LayerState
+  # A loss of each token that trains the mixer's own parameters, if it has one.
+  loss: shapes.Losses | None = None
+  inspected: Inspected | None = None
+
+
+class Streaming(Protocol):
+  """Another form of a mixer, for reading with fixed parameters.
+
+  The parameters of a layer are prepared once. Then `form`, a `Mixer` in the
+  place of the other, reads with a state of its own.
+  """
+
+  form: "ClassVar[type[Mixer]]"
+
+  @staticmethod
+  def prepare(
+    config: schema.ModelConfig,
+    settings: Settings,
+    layer: shapes.PyTree,
+    *,
+    name: str,
+    biases: shapes.BiasPair | None,
+    mem_len: int,
+    step_len: int,
+  ) -> shapes.PyTree:
+    """The layer's parameters, and arrays that are computed from them alone."""
+
+  @staticmethod
+  def start(
+    config: schema.ModelConfig,
+    parameters: shapes.PyTree,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> LayerState:
+    """The layer's state before the first token."""
+
+  @staticmethod
+  def for_tokens(
+    parameters: shapes.PyTree, state: LayerState, *, mem_len: int
+  ) -> tuple[shapes.PyTree, LayerState]:
+    """The parameters and the state to continue with single tokens."""
+
+
+class Mixer(nn.Module):
+  """One way of seeing the tokens before; subclasses define the rest."""
+
+  config: schema.ModelConfig
+  settings: Settings
+  # The most positions that the layer remembers; 0 for no limit of its own.
+  limit: int = 0
+
+  streaming: ClassVar[type[Streaming] | None] = None
+
+  @staticmethod
+  def empty_state(
+    config: schema.ModelConfig,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> LayerState:
+    """The state of one layer before the first token.
+
+    Args:
+      config: of the model.
+      batch_size: B.
+      mem_len: length of the memory in tokens; 0 remembers nothing from segment
+        to segment.
+      step_len: tokens that are read at a time. States may depend on it, for
+        mixers that take several tokens together.
+    """
+    raise NotImplementedError
+
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: LayerState,
+    shared: Shared,
+    norm: Norm,
+  ) -> tuple[shapes.Hidden, Kept]:
+    """Reads one segment of all lanes.
+
+    Args:
+      hidden: the layer's input.
+      state: what the layer remembers.
+      shared: what all layers share.
+      norm: normalises rows before they are projected; the identity unless
+        `config.pre_norm`. Attention remembers what is not normalised yet.
+
+    Returns:
+      The term that is added to the residual stream, and the other results.
+    """
+    raise NotImplementedError
+
+  @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """How many tokens before a segment the layer's state is made of.
+
+    The result is None if there is no limit. Mixers that do not override this
+    remember `mem_len` tokens.
+    """
+    del config
+    return mem_len
+
+  @staticmethod
+  def flops(
+    config: schema.ModelConfig,
+    *,
+    segment_len: int,
+    mem_len: int,
+    context_len: int,
+  ) -> float:
+    """Useful operations of one layer's mixer for a token.
+
+    A multiplication and an addition count as two. `context_len` tokens are read
+    again before every segment.
+    """
+    raise NotImplementedError
+
+
+def identity(rows: jax.Array) -> jax.Array:
+  """The norm of layers that normalise their outputs."""
+  return rows

@@ -1,0 +1,106 @@
+"""Quasi-recurrent layers, one of the networks that the paper compares with.
+
+Gates are computed from two neighbouring tokens, and cells from the gates by an
+associative scan (Bradbury et al. 2017; docs/specification.md, section 25).
+
+Shapes: B lanes, T tokens, D model width.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import parameters
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import lstm
+from transformer_xl.model.mixers import mixer
+
+
+class QRNN(mixer.Mixer):
+  """A QRNN with fo-pooling; its vectors are the cell and the last input."""
+
+  @staticmethod
+  def empty_state(
+    config: schema.ModelConfig,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> lstm.Carry:
+    """Zeros; the vectors are carried on whenever `mem_len` is above 0."""
+    del step_len
+    return lstm.empty_carry(config, batch_size, num_vectors=2 if mem_len else 0)
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: lstm.Carry,
+    shared: mixer.Shared,
+    norm: mixer.Norm,
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
+    """Reads all tokens of the segment at once."""
+    config = self.config
+    width = config.model_dim
+    start = lstm.starting_vectors(state, num_vectors=2)
+    is_first = shared.resets[:, :, None]
+
+    # Gates of this token and the one before, which a reset hides.
+    rows = norm(hidden)
+    last_input = start[:, 1:].astype(rows.dtype)
+    before = jnp.concatenate([last_input, rows[:, :-1]], axis=1)
+    before = jnp.where(is_first, 0, before)
+    pairs = jnp.concatenate([before, rows], axis=2)
+    init = nn.initializers.lecun_normal()
+    kernel = self.param("kernel", init, (2 * width, 3 * width), jnp.float32)
+    drop = dropout_lib.Dropout(config.weight_dropout_rate)
+    kernel = drop(
+      kernel.astype(config.dtype), dropout_lanes=shared.dropout_lanes
+    )
+    gates = dense.times(pairs, kernel)
+    gates = gates + parameters.vector(self, "bias", 3 * width)[None, None]
+    new, forget, output = jnp.split(gates.astype(jnp.float32), 3, axis=2)
+
+    # c_t = f_t c_(t-1) + (1 - f_t) z_t; after a reset c_(t-1) counts as 0.
+    forget = nn.sigmoid(forget)
+    factors = jnp.where(is_first, 0.0, forget)
+    terms = (1 - forget) * jnp.tanh(new)
+    kept, added = jax.lax.associative_scan(_compose, (factors, terms), axis=1)
+    cells = kept * start[:, :1] + added
+    outputs = (nn.sigmoid(output) * cells).astype(hidden.dtype)
+
+    vectors = jnp.stack([cells, rows.astype(jnp.float32)], axis=2)
+    carry = lstm.last_carry(vectors, state, shared)
+    dropout = dropout_lib.of_states(config)
+    mixed = dropout(outputs, dropout_lanes=shared.dropout_lanes)
+    return mixed, mixer.Kept(carry)
+
+  @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """No limit, unless nothing is carried from segment to segment."""
+    del config
+    return None if mem_len else 0
+
+  @staticmethod
+  def flops(
+    config: schema.ModelConfig,
+    *,
+    segment_len: int,
+    mem_len: int,
+    context_len: int,
+  ) -> float:
+    """Operations of the three gates' matrix, from two tokens."""
+    del segment_len, mem_len, context_len
+    return 2.0 * 6 * config.model_dim**2
+
+
+def _compose(
+  first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+  """The map c -> k c + a that does the first and then the second."""
+  kept, added = first
+  kept_after, added_after = second
+  return kept * kept_after, added * kept_after + added_after

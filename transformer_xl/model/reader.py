@@ -1,0 +1,344 @@
+"""Reads tokens with fixed parameters: evaluation, scoring, generation, Python.
+
+Every layer reads with the streaming form of its mixer, if it has one, and with
+the state of training otherwise. A reader that does not stream is the network
+itself. The results are the same.
+
+    reader = reader.Reader(config.model, mem_len=1600, segment_len=128,
+                           clamp_len=1000, same_length=True)
+    frozen = reader.freeze(params)
+    state = reader.start(frozen, batch_size=1)
+    log_probs, state = reader.step(frozen, state, tokens, resets)
+
+Shapes: B lanes, T tokens, N layers, D model width, V vocabulary.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+from jax import P
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import block
+from transformer_xl.model import network
+from transformer_xl.model import parameters
+from transformer_xl.model import visibility
+from transformer_xl.model.encodings import table as encodings
+from transformer_xl.model.mixers import mixer as mixer_lib
+from transformer_xl.model.mixers import table
+
+
+class Frozen(NamedTuple):
+  """Parameters, and arrays that are computed from the parameters alone."""
+
+  outside: shapes.PyTree  # Those of no layer.
+  layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
+
+
+class State(NamedTuple):
+  """Everything that a step needs to know of the tokens before it."""
+
+  layers: tuple[mixer_lib.LayerState, ...]
+  length: jt.Int[shapes.Array, "B"]  # Tokens of its document that a lane read.
+  position: jt.Int[shapes.Array, ""]  # Of the next token in its segment.
+  num_read: jt.Int[shapes.Array, ""]  # Tokens; it may overflow.
+
+  @property
+  def num_lanes(self) -> int:
+    """The number of lanes, B."""
+    return self.length.shape[0]
+
+  def repeat_lane(self, count: int) -> "State":
+    """The state of a single lane, in `count` lanes."""
+
+    def repeated(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
+      if hasattr(layer, "repeat_lane"):
+        return layer.repeat_lane(count)
+      return jax.tree.map(
+        lambda leaf: jnp.repeat(leaf, count, axis=0) if leaf.ndim else leaf,
+        layer,
+      )
+
+    layers = tuple(map(repeated, self.layers))
+    return self._replace(layers=layers, length=jnp.repeat(self.length, count))
+
+  def partition_specs(self) -> "State":
+    """The state's PartitionSpecs: by lanes, and for rings by heads as well."""
+
+    def specs(layer: mixer_lib.LayerState) -> mixer_lib.LayerState:
+      if hasattr(layer, "partition_specs"):
+        return layer.partition_specs()
+      return jax.tree.map(
+        lambda leaf: P(mesh_lib.LANES) if leaf.ndim else P(), layer
+      )
+
+    layers = tuple(map(specs, self.layers))
+    by_lanes: shapes.PyTree = P(mesh_lib.LANES)
+    whole: shapes.PyTree = P()
+    return State(layers, length=by_lanes, position=whole, num_read=whole)
+
+
+# A `State` if the reader streams, otherwise a `network.State`.
+AnyState = shapes.PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+  """Reads tokens with fixed parameters.
+
+  A ring must not wrap around within a step, so read full segments, then at most
+  one partial segment, then single tokens (`for_tokens`).
+
+  Encodings that count from the start of a segment continue its count in the
+  steps that complete it, and restart after `segment_len` tokens: single tokens
+  get the positions that they would have in whole segments. Such a model should
+  be read in segments of the length that it was trained with.
+
+  Without memory, attention in a step sees what was read of its segment, so
+  single tokens are read as in whole segments, too.
+
+  Attributes:
+    config: of the model.
+    mem_len: length of the memory in tokens.
+    segment_len: tokens of a full segment.
+    clamp_len: distances from this one on share one encoding; 0 for no limit.
+    same_length: all queries see the same number of keys.
+    temperature: divides the logits.
+    streams: use streaming forms; otherwise it is the network, which reads
+      whole segments alone.
+    step_len: the most tokens in a step; 0 for a segment.
+    whole_steps: every step has `step_len` tokens. Otherwise mixers that take
+      several tokens together keep room for those that wait.
+  """
+
+  config: schema.ModelConfig
+  mem_len: int
+  segment_len: int
+  clamp_len: int
+  same_length: bool
+  temperature: float = 1.0
+  streams: bool = True
+  step_len: int = 0
+  whole_steps: bool = False
+
+  def __post_init__(self) -> None:
+    encodings.of(self.config).check_segment_len(self.config, self.segment_len)
+
+  def for_tokens(
+    self, frozen: Frozen, state: State
+  ) -> tuple["Reader", Frozen, State]:
+    """Continues with single tokens: a reader, its parameters and its state."""
+    layers = []
+    states = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      params = dict(frozen.layers[index])
+      layer_state = state.layers[index]
+      streaming = layer.mixer.streaming
+      if streaming is not None:
+        params[layer.name], layer_state = streaming.for_tokens(
+          params[layer.name], layer_state, mem_len=layer.mem_len(self.mem_len)
+        )
+      layers.append(params)
+      states.append(layer_state)
+    reader = dataclasses.replace(self, step_len=1)
+    frozen = frozen._replace(layers=tuple(layers))
+    return reader, frozen, state._replace(layers=tuple(states))
+
+  def freeze(self, params: shapes.PyTree) -> Frozen | shapes.PyTree:
+    """Computes everything that does not depend on the text."""
+    if not self.streams:
+      return params
+    params = parameters.in_compute_type(params, self.config)
+    outside = {name: tree for name, tree in params.items() if name != "layers"}
+    biases = self._bound(outside).biases
+    layers = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      own = parameters.of_layer(params["layers"], index)
+      streaming = layer.mixer.streaming
+      if streaming is not None:
+        own = streaming.prepare(
+          self.config,
+          self._settings,
+          own,
+          name=layer.name,
+          biases=biases,
+          mem_len=layer.mem_len(self.mem_len),
+          step_len=self._step_len,
+        )
+      layers.append(own)
+    return Frozen(outside, tuple(layers))
+
+  def start(
+    self, frozen: Frozen | shapes.PyTree, *, batch_size: int
+  ) -> AnyState:
+    """The state before the first token."""
+    if not self.streams:
+      return network.empty_state(
+        self.config,
+        batch_size=batch_size,
+        mem_len=self.mem_len,
+        step_len=self._step_len,
+      )
+    states = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      mem_len = layer.mem_len(self.mem_len)
+      streaming = layer.mixer.streaming
+      if streaming is not None:
+        state = streaming.start(
+          self.config,
+          frozen.layers[index][layer.name],
+          batch_size=batch_size,
+          mem_len=mem_len,
+          step_len=self._step_len,
+        )
+      else:
+        state = layer.mixer.empty_state(
+          self.config,
+          batch_size=batch_size,
+          mem_len=mem_len,
+          step_len=self._step_len if self.whole_steps else 1,
+        )
+      states.append(state)
+    # Own arrays, since a donated buffer can be given away only once.
+    return State(
+      tuple(states),
+      length=jnp.zeros((batch_size,), jnp.int32),
+      position=jnp.zeros((), jnp.int32),
+      num_read=jnp.zeros((), jnp.int32),
+    )
+
+  def step(
+    self,
+    frozen: Frozen,
+    state: State,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[jt.Float[shapes.Array, "B T V"], State]:
+    """Log-probabilities of every next token, and the next state."""
+    hidden, state = self.read(frozen, state, tokens, resets)
+    return adaptive_softmax.log_probs(hidden, self.head(frozen)), state
+
+  def nll(
+    self,
+    frozen: Frozen,
+    state: State,
+    inputs: shapes.Tokens,
+    targets: shapes.Targets,
+    resets: shapes.Resets | None = None,
+  ) -> tuple[shapes.Losses, State]:
+    """Negative log-probabilities of the targets, and the next state."""
+    hidden, state = self.read(frozen, state, inputs, resets)
+    hidden = hidden[:, -targets.shape[1] :]
+    return adaptive_softmax.nll(hidden, targets, self.head(frozen)), state
+
+  def read(
+    self,
+    frozen: Frozen | shapes.PyTree,
+    state: AnyState,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+    count: jt.Int[shapes.Array, ""] | None = None,
+  ) -> tuple[shapes.Hidden, AnyState]:
+    """The last layer's states, and the next state; see `read_layers`."""
+    if not self.streams:
+      return self._bound(frozen)(tokens, state, resets)
+    outputs, state = self.read_layers(frozen, state, tokens, resets, count)
+    return outputs[-1], state
+
+  def read_layers(
+    self,
+    frozen: Frozen,
+    state: State,
+    tokens: shapes.Tokens,
+    resets: shapes.Resets | None = None,
+    count: jt.Int[shapes.Array, ""] | None = None,
+  ) -> tuple[tuple[shapes.Hidden, ...], State]:
+    """The states of all layers, N + 1 with the embeddings, and the next state.
+
+    Args:
+      frozen: the parameters, as `freeze` returns them.
+      state: the result of `start` or of the last step.
+      tokens: ids of the tokens.
+      resets: True where a token is the first of a document. None saves the work
+        of a reset, which may touch every slot.
+      count: how many tokens count, the first; the others are padding, so that
+        segments of all lengths share one compiled function. No token looks back
+        as far as the slots of padding, which are the next to be written. With
+        it, there are no resets.
+    """
+    shared = network.share(state.length, resets, tokens.shape)
+    shared = shared._replace(
+      biases=self._bound(frozen.outside).biases,
+      num_tokens=count,
+      num_read=state.num_read,
+      first_position=state.position,
+    )
+    # Rings have the encodings of distances in their parameters.
+    lengths = [
+      layer.num_positions
+      for layer in state.layers
+      if hasattr(layer, "num_positions")
+    ]
+    if lengths:  # They may all be 0.
+      distances = encodings.of(self.config).positions(
+        self.config, max(lengths) + tokens.shape[1], clamp_len=self.clamp_len
+      )
+      shared = shared._replace(distances=distances)
+
+    model = self._bound(frozen.outside)
+    outputs = [model.embed(tokens, first_position=state.position)]
+    states = []
+    for index, layer in enumerate(table.all_layers(self.config)):
+      blocks = block.Blocks(
+        self.config, self._settings, layers=(layer,), streams=True
+      )
+      result: shapes.PyTree = blocks.apply(
+        {"params": frozen.layers[index]},
+        outputs[-1],
+        (state.layers[index],),
+        shared,
+      )
+      hidden, (kept,) = result
+      outputs.append(hidden)
+      states.append(kept.state)
+
+    num_tokens = tokens.shape[1] if count is None else count
+    next_state = State(
+      tuple(states),
+      length=visibility.next_length(
+        shared.length, shared.since_reset, num_tokens
+      ),
+      position=(state.position + num_tokens) % self.segment_len,
+      num_read=state.num_read + num_tokens,
+    )
+    return tuple(outputs), next_state
+
+  def head(self, frozen: Frozen | shapes.PyTree) -> adaptive_softmax.Projection:
+    """The weights of the softmax, for the functions of `adaptive_softmax`."""
+    outside = frozen.outside if self.streams else frozen
+    return self._bound(outside).head()
+
+  @property
+  def _settings(self) -> mixer_lib.Settings:
+    return mixer_lib.Settings(
+      clamp_len=self.clamp_len,
+      same_length=self.same_length,
+      temperature=self.temperature,
+      mem_len=self.mem_len,
+    )
+
+  @property
+  def _step_len(self) -> int:
+    if self.mem_len == 0:  # A step sees the segment that it completes.
+      return self.segment_len
+    return self.step_len or self.segment_len
+
+  def _bound(self, params: shapes.PyTree) -> network.Network:
+    model = network.Network(self.config, self._settings)
+    return model.bind({"params": params})

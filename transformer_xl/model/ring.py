@@ -1,0 +1,310 @@
+"""Attention with fixed parameters: keys and values in a ring of slots.
+
+While parameters do not change, neither the keys and values of memory nor the
+keys of distances have to be projected again for every segment. This is the
+streaming form of `mixers.attention`, with the same results for every encoding.
+A layer has R slots, into which new tokens are written, so nothing moves.
+
+Shapes: B lanes, T tokens, M memory length, R slots, H heads, Dh head width, D
+model width. Lanes and heads of a ring are one axis, B * H: with a single lane
+of its own axis, XLA would copy the ring in a loop over tokens instead of
+writing into it.
+"""
+
+import functools
+import math
+from typing import ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+from jax import P
+
+from transformer_xl import mesh as mesh_lib
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import layer_norm
+from transformer_xl.model import parameters
+from transformer_xl.model import visibility
+from transformer_xl.model.encodings import encoding
+from transformer_xl.model.encodings import table
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.kernels import ring as ring_kernels
+from transformer_xl.model.mixers import mixer
+
+
+class Cache(NamedTuple):
+  """Keys and values by slot."""
+
+  keys: shapes.Ring
+  values: shapes.Ring
+
+
+class Ring(NamedTuple):
+  """The state of one layer: its cache, and where it writes next."""
+
+  cache: Cache
+  slot: jt.Int[shapes.Array, ""]  # Where the next token goes.
+
+  def partition_specs(self) -> "Ring":
+    """The ring's PartitionSpecs, which split it by lanes and heads."""
+    rows: shapes.PyTree = P((*mesh_lib.LANES, "tensor"))
+    whole: shapes.PyTree = P()
+    return Ring(Cache(rows, rows), whole)
+
+  def repeat_lane(self, count: int) -> "Ring":
+    """The ring of a single lane, in `count` lanes."""
+    tiled = jax.tree.map(lambda rows: jnp.tile(rows, (count, 1, 1)), self.cache)
+    return Ring(tiled, self.slot)
+
+
+class Prepared(NamedTuple):
+  """Arrays that are computed from a layer's parameters alone."""
+
+  # Terms of the distances R-1 to 0; keys are `RingPositionKeys`.
+  distance: encoding.DistanceTerms | None
+  # Key and value [H, Dh, 1] of a hidden state of zeros.
+  empty: Cache
+
+
+def num_slots(mem_len: int, step_len: int) -> int:
+  """The number of slots, R, for steps of at most `step_len` tokens.
+
+  There is room for the memory, in whole steps, and for one more step.
+
+  Without memory a step has to be a segment, so that a single token sees the
+  segment that it completes.
+  """
+  return (math.ceil(mem_len / step_len) + 1) * step_len
+
+
+class RingAttention(mixer.Mixer):
+  """Attention to a ring of keys and values.
+
+  A step must not wrap around the ring, so read full segments, then at most one
+  partial segment, then single tokens.
+  """
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: Ring,
+    shared: mixer.Shared,
+    norm: mixer.Norm,
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
+    """Writes the segment into the ring, and attends to all of it."""
+    config = self.config
+    order = table.of(config)
+    prepared: Prepared = self.get_variable("params", "prepared")
+    mem_len = min(self.settings.mem_len, self.limit or self.settings.mem_len)
+    segment_len = hidden.shape[1]
+
+    # Queries [B, H, T, Dh]; keys and values [B * H, Dh, T].
+    kernel: jax.Array = self.get_variable("params", "joined")
+    rows = dense.times(norm(hidden), kernel)
+    heads = rows.reshape(*rows.shape[:2], config.num_heads, 3, config.head_dim)
+    query = jnp.swapaxes(heads[:, :, :, 0], 1, 2)
+    written = Cache(_slots(heads[:, :, :, 1]), _slots(heads[:, :, :, 2]))
+
+    # Positions count from the first token that was read, so that a key is
+    # placed once.
+    assert shared.num_read is not None
+    assert shared.first_position is not None
+    positions = shared.num_read + jnp.arange(segment_len, dtype=jnp.int32)
+    query = order.placed(config, query, positions[None, None, :, None])
+    written = _placed(config, written, positions)
+    cache = state.cache
+    attends_zeros = config.memory_start == "zeros" and mem_len > 0
+    if attends_zeros and shared.forgets is not None:
+      cache = _forget(config, state, prepared.empty, shared)
+    write = jax.lax.dynamic_update_slice_in_dim
+    cache = Cache(
+      keys=write(cache.keys, written.keys, state.slot, axis=-1),
+      values=write(cache.values, written.values, state.slot, axis=-1),
+    )
+
+    visible = jnp.minimum(shared.length, mem_len)
+    if mem_len == 0:  # A step sees what was read of its segment.
+      visible = jnp.minimum(shared.length, shared.first_position)
+    elif config.memory_start == "zeros":
+      visible = jnp.full_like(shared.length, mem_len)
+    reach = visibility.visible_distance(
+      visible,
+      shared.since_reset,
+      mem_len=mem_len,
+      same_length=self.settings.same_length,
+      window=config.same_length_window,
+    )
+    values = order.attend_ring(
+      config,
+      query,
+      cache.keys,
+      cache.values,
+      prepared.distance,
+      reach=reach,
+      slot=state.slot,
+    )
+    output = parameters.project_output(
+      self, jnp.swapaxes(values, 1, 2), dropout_lanes=shared.dropout_lanes
+    )
+    count = segment_len if shared.num_tokens is None else shared.num_tokens
+    slot = (state.slot + count) % cache.keys.shape[-1]
+    return output, mixer.Kept(Ring(cache, slot))
+
+
+class Streaming:
+  """The streaming form of attention: its parameters and its state, a ring."""
+
+  form: ClassVar[type[mixer.Mixer]] = RingAttention
+
+  @staticmethod
+  def prepare(
+    config: schema.ModelConfig,
+    settings: mixer.Settings,
+    layer: shapes.PyTree,
+    *,
+    name: str,
+    biases: shapes.BiasPair | None,
+    mem_len: int,
+    step_len: int,
+  ) -> shapes.PyTree:
+    """The layer's parameters, and arrays that are computed from them.
+
+    The kernels of queries, keys and values are joined within each head, so that
+    a mesh that splits heads splits no kernel.
+    """
+    of_attention = layer[name]
+    kernels = [of_attention[name] for name in ("query", "key", "value")]
+    shape = (config.model_dim, config.num_heads, 1, config.head_dim)
+    joined = jnp.concatenate(
+      [kernel.reshape(shape) for kernel in kernels], axis=2
+    )
+    # Whatever the layer adds, an empty slot is a hidden state of zeros.
+    row = jnp.zeros((1, 1, config.model_dim), config.dtype)
+    if config.pre_norm:
+      norm = layer_norm.LayerNorm(config)
+      row = jnp.asarray(norm.apply({"params": layer["mixer_norm"]}, row))
+    preparation = _Preparation(config, settings, num_slots(mem_len, step_len))
+    prepared = preparation.apply({"params": of_attention}, row, biases)
+    of_ring = {
+      "joined": joined.reshape(config.model_dim, -1),
+      "output": of_attention["output"],
+      "prepared": prepared,
+    }
+    return {**layer, name: of_ring}
+
+  @staticmethod
+  def start(
+    config: schema.ModelConfig,
+    parameters: shapes.PyTree,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> Ring:
+    """A ring of empty slots, before the first token."""
+    before = jnp.arange(-num_slots(mem_len, step_len), 0, dtype=jnp.int32)
+    cache = _filled(config, parameters["prepared"].empty, before, batch_size)
+    return Ring(cache, jnp.zeros((), jnp.int32))
+
+  @staticmethod
+  def for_tokens(
+    parameters: shapes.PyTree, state: Ring, *, mem_len: int
+  ) -> tuple[shapes.PyTree, Ring]:
+    """Continues in M + 1 slots.
+
+    Every token reads the whole ring, so slots for a full segment would only
+    cost time. The next token overwrites the oldest.
+    """
+    if mem_len == 0:
+      return parameters, state
+    count = num_slots(mem_len, 1)
+    slots = state.slot - count + jnp.arange(count, dtype=jnp.int32)
+    kept = slots % state.cache.keys.shape[-1]
+    cache = jax.tree.map(lambda ring: ring[..., kept], state.cache)
+    prepared = parameters["prepared"]
+    terms = prepared.distance
+    if terms is not None and terms.keys is not None:
+      nearest = ring_kernels.around(terms.keys.once[..., -count:])
+      prepared = prepared._replace(distance=terms._replace(keys=nearest))
+    start = Ring(cache, jnp.zeros((), jnp.int32))
+    return {**parameters, "prepared": prepared}, start
+
+
+class _Preparation(nn.Module):
+  """Computes `Prepared` from the parameters of one layer's attention."""
+
+  config: schema.ModelConfig
+  settings: mixer.Settings
+  num_slots: int
+
+  @nn.compact
+  def __call__(
+    self,
+    row: jt.Float[shapes.Array, "1 1 D"],
+    biases: shapes.BiasPair | None,
+  ) -> Prepared:
+    """Projects an empty state and the distances.
+
+    `row` is a state of zeros, normalised in a pre-norm model. `biases` are u
+    and v, if all layers share them.
+    """
+    config = self.config
+    order = table.of(config)
+    biases = biases or order.layer_biases(self)
+    project = parameters.Projections(self, dropout_lanes=None)
+    project("query", row)  # Parameters are named in the order of `attend`.
+    empty = Cache(_slots(project("key", row)), _slots(project("value", row)))
+    distances = order.positions(
+      config, self.num_slots, clamp_len=self.settings.clamp_len
+    )
+    terms = order.distance_terms(
+      self, project, distances, self.num_slots, biases
+    )
+    if terms is not None and terms.keys is not None:
+      assert not isinstance(terms.keys, ring_kernels.RingPositionKeys)
+      terms = terms._replace(keys=ring_kernels.position_keys(terms.keys))
+    return Prepared(terms, empty)
+
+
+def _placed(
+  config: schema.ModelConfig, cache: Cache, positions: jax.Array
+) -> Cache:
+  """The cache with its keys changed by their positions, [R]."""
+  places = positions[None, None]
+  keys = table.of(config).placed(config, cache.keys, places, axis=1)
+  return cache._replace(keys=keys)
+
+
+def _filled(
+  config: schema.ModelConfig,
+  empty: Cache,
+  positions: jax.Array,
+  batch_size: int,
+) -> Cache:
+  """A ring of empty slots at the positions [R]."""
+  tiling = (batch_size, 1, positions.shape[0])
+  ring = Cache(jnp.tile(empty.keys, tiling), jnp.tile(empty.values, tiling))
+  return _placed(config, ring, positions)
+
+
+def _forget(
+  config: schema.ModelConfig, state: Ring, empty: Cache, shared: mixer.Shared
+) -> Cache:
+  """The ring with empty slots in the lanes that forget."""
+  assert shared.forgets is not None
+  assert shared.num_read is not None
+  num_lanes = shared.forgets.shape[0]
+  rows = jnp.repeat(shared.forgets, config.num_heads)[:, None, None]
+  count = state.cache.keys.shape[-1]
+  age = (state.slot - 1 - jnp.arange(count, dtype=jnp.int32)) % count
+  fresh = _filled(config, empty, shared.num_read - 1 - age, num_lanes)
+  return jax.tree.map(functools.partial(jnp.where, rows), fresh, state.cache)
+
+
+def _slots(rows: shapes.Keys) -> shapes.Ring:
+  """Rearranges rows for a ring, from [B, T, H, Dh] to [B * H, Dh, T]."""
+  heads = jnp.moveaxis(rows, 1, 3)  # [B, H, Dh, T]
+  return heads.reshape(-1, *heads.shape[2:])
