@@ -8,6 +8,7 @@ from tests import tiny
 from tests.config.test_load import refusal
 from transformer_xl.config import fields
 from transformer_xl.config import load
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 
 WRONG = {
@@ -78,7 +79,7 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
     ),
     (
       {"model.layers": ("attention", "mamba")},
-      "names 'mamba'; the mixers are attention, compressive, lstm, qrnn: set "
+      f"names 'mamba'; the mixers are {', '.join(mixer_fields.MIXERS)}: set "
       "--config.model.layers",
     ),
     (

@@ -143,7 +143,8 @@ REST = (
 def _name(case):
   lengths = f"{case.segment_len}-{case.mem_len}-{case.clamp_len}"
   layers = case.model.get("layers", ())
-  return "-".join([lengths, str(case.window), *case.model, *layers])
+  encoding = case.model.get("encoding", "relative")
+  return "-".join([lengths, str(case.window), encoding, *case.model, *layers])
 
 
 ALL = [*CASES, *(pytest.param(case, marks=pytest.mark.rest) for case in REST)]
@@ -163,6 +164,23 @@ def test_every_mixer_has_rules_and_a_case():
     name for case in CASES for name in tiny.model_config(**case.model).mixers
   }
   assert tried == set(table.MIXERS) == set(mixer_fields.MIXERS)
+
+
+def test_every_encoding_has_a_case():
+  tried = {case.model.get("encoding", "relative") for case in [*CASES, *REST]}
+  assert tried == set(model_fields.ENCODINGS)
+
+
+@pytest.mark.parametrize("name", table.MIXERS)
+def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
+  config = tiny.model_config(layers=(name,))
+  mixer = table.MIXERS[name]
+  flops = mixer.flops(config, segment_len=4, mem_len=8, context_len=0)
+  assert flops > config.model_dim
+  reach = mixer.remembered_tokens(config, 8)
+  hands_on_vectors = not mixer_fields.MIXERS[name].attends
+  assert (reach is None) == hands_on_vectors
+  assert reach is None or reach >= 8
 
 
 @pytest.mark.parametrize("case", ALL, ids=_name)

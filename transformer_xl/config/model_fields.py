@@ -13,18 +13,17 @@ class EncodingRules(NamedTuple):
 
   clamps: bool = False  # Distances beyond `clamp_len` can share one encoding.
   rotates: bool = False  # Pairs of a head's channels.
-  scores_distances: bool = False  # Scores have a term for the distance.
 
 
 # The encodings are in `model/encodings/`; a test holds that both agree.
 ENCODINGS = {
-  "relative": EncodingRules(clamps=True, scores_distances=True),
-  "relative_tied": EncodingRules(clamps=True, scores_distances=True),
-  "shaw": EncodingRules(scores_distances=True),
+  "relative": EncodingRules(clamps=True),
+  "relative_tied": EncodingRules(clamps=True),
+  "shaw": EncodingRules(),
   "absolute": EncodingRules(),
   "absolute_per_layer": EncodingRules(),
   "rope": EncodingRules(rotates=True),
-  "alibi": EncodingRules(scores_distances=True),
+  "alibi": EncodingRules(),
   "none": EncodingRules(),
 }
 

@@ -64,7 +64,7 @@ def in_compute_type(
 
   def cast(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
     name = path[-1].key
-    is_wide = name.endswith("bias") or name == "scale"  # Used in float32.
+    is_wide = name.endswith(("bias", "scale"))  # Used in float32.
     return leaf if is_wide else leaf.astype(config.dtype)
 
   return jax.tree.map_with_path(cast, params)

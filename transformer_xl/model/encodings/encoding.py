@@ -31,7 +31,9 @@ class DistanceTerms(NamedTuple):
   # Of the distances K-1 to 0; a ring has them in another form.
   keys: shapes.PositionKeys | ring.RingPositionKeys | None = None
   biases: shapes.BiasPair | None = None  # u and v.
-  slopes: shapes.Slopes | None = None  # Less scaled score for a distance of 1.
+  # Less scaled score for a distance of 1. They are constants: the kernels
+  # compute no gradient for them, so nothing does.
+  slopes: shapes.Slopes | None = None
 
   def biases_in(self, dtype: jax.typing.DTypeLike) -> shapes.BiasPair | None:
     """The biases in the type of the queries, `dtype`."""
@@ -200,7 +202,7 @@ class Encoding:
       position_key=distance.keys,
       content_bias=u,
       position_bias=v,
-      slopes=distance.slopes,
+      slopes=jax.lax.stop_gradient(distance.slopes),
     )
     return dispatch.relative_attention(inputs, dropout, implementation)
 

@@ -7,7 +7,8 @@ value: a segment takes the layer's state and returns the next one.
 
 A new mixer is one file with a subclass of `Mixer`, a line in `table.py` and a
 line in `config/mixer_fields.py`, where its own configuration fields are, too.
-It needs `empty_state`, `__call__` and `flops`. If it can read faster while its
+It needs `empty_state`, `__call__` and `flops`, and `remembered_tokens` unless
+its state is made of `mem_len` tokens. If it can read faster while its
 parameters do not change, it names a `Streaming` form; without one, evaluation
 and generation use the state of training.
 
