@@ -160,7 +160,7 @@ def test_keys_and_values_in_a_ring_give_the_published_losses(config):
     same_length=False,
   )
   params = from_published(published.drawn())
-  frozen = reader.freeze(params)
+  frozen = reader.freeze(jax.tree.map(jnp.asarray, params))
   state = reader.start(frozen, batch_size=published.LANES)
   segment = next(segments())
   losses, _ = reader.nll(
