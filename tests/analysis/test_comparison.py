@@ -246,7 +246,9 @@ def test_the_study_that_an_error_names_exists(data_dir, tmp_path):
 
 def test_a_variant_may_take_what_is_chosen_for_it(data_dir, tmp_path, trained):
   lines = ("base: ", "same: model.vocab_size=0; model.dtype=auto")
-  _, same = a_study(data_dir, tmp_path, *lines)["rows"]
+  rows = a_study(data_dir, tmp_path, *lines)["rows"]
+  assert len(rows) == 2
+  same = rows[1]
   settings = json.loads((tmp_path / "same/results/trial.json").read_text())
   settings = settings["trained_with"]
   assert settings["model.vocab_size"] == len(corpus.SYMBOLS)

@@ -38,7 +38,8 @@ def slow_loss(config, tokens, position, context_len):
 
 @pytest.mark.parametrize("encoding", ["relative", "absolute"])
 def test_nothing_before_a_window_matters(data_dir, encoding):
-  subject, file = make(data_dir, **{"model.encoding": encoding})
+  updates = {"model.encoding": encoding}
+  subject, file = make(data_dir, **updates)
   starts = np.array([0, 7, 50])
   with jax.set_mesh(subject.mesh):
     found = context_windows.losses(
@@ -54,7 +55,8 @@ def test_nothing_before_a_window_matters(data_dir, encoding):
 
 @pytest.mark.parametrize("resets", [False, True])
 def test_a_sliding_window_scores_each_token_once(data_dir, resets):
-  subject, file = make(data_dir, **{"data.reset_at_documents": resets})
+  updates = {"data.reset_at_documents": resets}
+  subject, file = make(data_dir, **updates)
   with jax.set_mesh(subject.mesh):
     score = context_windows.score_sliding(subject, 8)
   assert score.num_tokens == len(file.tokens) - 1

@@ -149,8 +149,8 @@ def test_absolute_positions_are_read_no_farther_than_in_training(
   absolute = {"model.encoding": "absolute", "train.mem_len": 0}
   absolute |= {"train.segment_len": lengths[0], "train.context_len": lengths[1]}
   _, losses = read(folder, [2, 5, 8], **absolute)
-  whole = {"train.segment_len": 5, "train.context_len": 0}
-  _, shorter = read(folder, [2, 5], **absolute | whole)
+  whole = {**absolute, "train.segment_len": 5, "train.context_len": 0}
+  _, shorter = read(folder, [2, 5], **whole)
   np.testing.assert_array_equal(losses[2], losses[1])
   # The tokens start after the longest context.
   np.testing.assert_allclose(losses[:2, :37], shorter[:, 3:], atol=ROUNDING)

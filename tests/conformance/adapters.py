@@ -40,7 +40,9 @@ from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.encodings import table
 from transformer_xl.model.mixers import mixer
 
-RATE = 3  # Of compressed slots, and as many tokens as a segment of `checks`.
+# States that become one compressed slot. A segment of `checks` is as long, so
+# that each segment makes one slot.
+RATE = 3
 TEXT = 12  # As long as any step.
 
 

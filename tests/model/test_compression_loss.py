@@ -19,7 +19,10 @@ OWN = ("kernel", "bias")
 
 @functools.partial(jax.grad, argnums=1)
 def gradient(model, params, state, tokens):
-  """Of the mixers' own losses, over consecutive segments [S, B, T + 1]."""
+  """Returns the gradient of the mixers' own losses, summed over all tokens.
+
+  `tokens` are consecutive segments with their targets, [S, B, T + 1].
+  """
   total = 0.0
   for segment in tokens:
     _, losses, state = model.apply(
