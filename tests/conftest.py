@@ -44,6 +44,7 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.model.mixers.compressive",
     "transformer_xl.model.mixers.lstm",
     "transformer_xl.model.mixers.qrnn",
+    "transformer_xl.model.mixers.recurrent",
     "transformer_xl.model.network",
     "transformer_xl.model.visibility",
     "transformer_xl.evaluation.dynamic.neural_cache",

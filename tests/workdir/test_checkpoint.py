@@ -17,7 +17,7 @@ from transformer_xl.config import load
 from transformer_xl.model import network
 from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import compressive
-from transformer_xl.model.mixers import lstm
+from transformer_xl.model.mixers import recurrent
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import checksums
@@ -102,7 +102,7 @@ def test_states_of_unequal_layers_come_back(tmp_path):
     hiddens=layer.hiddens + 2,
     num_waiting=jnp.array([3, 4], jnp.int32),
   )
-  carry = lstm.Carry(layer.hiddens[:, :, :2] + 3)
+  carry = recurrent.Carry(layer.hiddens[:, :, :2] + 3)
   short = attention.Memory(layer.hiddens[:, :, 2:])
   unequal = memory._replace(layers=(short, layer, slots, carry))
   save(tmp_path, [make_state(7)], memory=unequal)

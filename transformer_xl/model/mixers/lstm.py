@@ -7,52 +7,31 @@ section 25).
 Shapes: B lanes, T tokens, D model width.
 """
 
-from typing import NamedTuple
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.mixers import mixer
+from transformer_xl.model.mixers import recurrent
 
 
-class Carry(NamedTuple):
-  """Vectors that a recurrent layer hands on, in float32.
-
-  V is 0 if nothing is carried from segment to segment.
-  """
-
-  vectors: jt.Float[shapes.Array, "B V D"]
-
-
-class LSTM(mixer.Mixer):
+class LSTM(recurrent.Recurrent):
   """Cells of an LSTM; the vectors of the state are output and cell.
 
   Dropout of weights is that of the recurrent matrices, with one mask for a
   segment (Merity et al. 2017, section 2).
   """
 
-  @staticmethod
-  def empty_state(
-    config: schema.ModelConfig,
-    *,
-    batch_size: int,
-    mem_len: int,
-    step_len: int,
-  ) -> Carry:
-    """Zeros; the vectors are carried on whenever `mem_len` is above 0."""
-    del step_len
-    return empty_carry(config, batch_size, num_vectors=2 if mem_len else 0)
+  num_vectors = 2
 
   @nn.compact
   def __call__(
     self,
     hidden: shapes.Hidden,
-    state: Carry,
+    state: recurrent.Carry,
     shared: mixer.Shared,
     norm: mixer.Norm,
   ) -> tuple[shapes.Hidden, mixer.Kept]:
@@ -83,7 +62,7 @@ class LSTM(mixer.Mixer):
       carry, _ = cell.apply({"params": params}, carry, inputs)
       return carry, carry
 
-    start = starting_vectors(state, num_vectors=2)
+    start = self.starting_vectors(state)
     first_carry = (start[:, 1], start[:, 0])
     columns = (jnp.swapaxes(norm(hidden), 0, 1), shared.resets.T)
     _, (cells, outputs) = jax.lax.scan(read, first_carry, columns)
@@ -91,18 +70,12 @@ class LSTM(mixer.Mixer):
     outputs = jnp.swapaxes(outputs, 0, 1)
 
     vectors = jnp.stack([outputs, cells], axis=2)
-    carry = last_carry(vectors, state, shared)
+    carry = recurrent.last_carry(vectors, state, shared)
     dropout = dropout_lib.of_states(config)
     mixed = dropout(
       outputs.astype(hidden.dtype), dropout_lanes=shared.dropout_lanes
     )
     return mixed, mixer.Kept(carry)
-
-  @staticmethod
-  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """No limit, unless nothing is carried from segment to segment."""
-    del config
-    return None if mem_len else 0
 
   @staticmethod
   def flops(
@@ -115,34 +88,3 @@ class LSTM(mixer.Mixer):
     """Operations of the four gates' matrices, from input and output."""
     del segment_len, mem_len, context_len
     return 2.0 * 8 * config.model_dim**2
-
-
-def empty_carry(
-  config: schema.ModelConfig, batch_size: int, *, num_vectors: int
-) -> Carry:
-  """The state of a recurrent layer before the first token."""
-  return Carry(jnp.zeros((batch_size, num_vectors, config.model_dim)))
-
-
-def starting_vectors(
-  state: Carry, *, num_vectors: int
-) -> jt.Float[shapes.Array, "B V D"]:
-  """The vectors that a segment starts from; zeros if none are carried."""
-  missing = num_vectors - state.vectors.shape[1]
-  return jnp.pad(state.vectors, ((0, 0), (0, missing), (0, 0)))
-
-
-def last_carry(
-  vectors: jt.Float[shapes.Array, "B T V D"],
-  state: Carry,
-  shared: mixer.Shared,
-) -> Carry:
-  """The vectors after the last token that counts, to carry on.
-
-  `vectors` has those after each token of the segment. The result has as many
-  of them as `state` does.
-  """
-  num_tokens = shared.num_tokens
-  last = (vectors.shape[1] if num_tokens is None else num_tokens) - 1
-  chosen = jax.lax.dynamic_index_in_dim(vectors, last, 1, keepdims=False)
-  return Carry(chosen[:, : state.vectors.shape[1]].astype(jnp.float32))

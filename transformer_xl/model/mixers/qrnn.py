@@ -15,37 +15,27 @@ from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import parameters
 from transformer_xl.model.kernels import dense
-from transformer_xl.model.mixers import lstm
 from transformer_xl.model.mixers import mixer
+from transformer_xl.model.mixers import recurrent
 
 
-class QRNN(mixer.Mixer):
+class QRNN(recurrent.Recurrent):
   """A QRNN with fo-pooling; its vectors are the cell and the last input."""
 
-  @staticmethod
-  def empty_state(
-    config: schema.ModelConfig,
-    *,
-    batch_size: int,
-    mem_len: int,
-    step_len: int,
-  ) -> lstm.Carry:
-    """Zeros; the vectors are carried on whenever `mem_len` is above 0."""
-    del step_len
-    return lstm.empty_carry(config, batch_size, num_vectors=2 if mem_len else 0)
+  num_vectors = 2
 
   @nn.compact
   def __call__(
     self,
     hidden: shapes.Hidden,
-    state: lstm.Carry,
+    state: recurrent.Carry,
     shared: mixer.Shared,
     norm: mixer.Norm,
   ) -> tuple[shapes.Hidden, mixer.Kept]:
     """Reads all tokens of the segment at once."""
     config = self.config
     width = config.model_dim
-    start = lstm.starting_vectors(state, num_vectors=2)
+    start = self.starting_vectors(state)
     is_first = shared.resets[:, :, None]
 
     # Gates of this token and the one before, which a reset hides.
@@ -73,16 +63,10 @@ class QRNN(mixer.Mixer):
     outputs = (nn.sigmoid(output) * cells).astype(hidden.dtype)
 
     vectors = jnp.stack([cells, rows.astype(jnp.float32)], axis=2)
-    carry = lstm.last_carry(vectors, state, shared)
+    carry = recurrent.last_carry(vectors, state, shared)
     dropout = dropout_lib.of_states(config)
     mixed = dropout(outputs, dropout_lanes=shared.dropout_lanes)
     return mixed, mixer.Kept(carry)
-
-  @staticmethod
-  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
-    """No limit, unless nothing is carried from segment to segment."""
-    del config
-    return None if mem_len else 0
 
   @staticmethod
   def flops(
