@@ -256,10 +256,11 @@ class Network(nn.Module):
     config = self.config
     shared = share(state.length, resets, inputs.shape)
 
-    # Encodings of distances, for the layer that remembers most.
-    context_len = inputs.shape[1] + longest_memory(state.layers)
-    distances = encodings.of(config).positions(
-      config, context_len, clamp_len=self.settings.clamp_len
+    distances = encode_distances(
+      config,
+      state.layers,
+      segment_len=inputs.shape[1],
+      clamp_len=self.settings.clamp_len,
     )
     if distances is not None:
       distances = self.position_dropout(distances, dropout_lanes=dropout_lanes)
@@ -304,9 +305,26 @@ def share(
   )
 
 
-def longest_memory(layers: tuple[mixer_lib.LayerState, ...]) -> int:
-  """The most positions that any of the layers attends to before a segment."""
-  return max(getattr(layer, "num_positions", 0) for layer in layers)
+def encode_distances(
+  config: schema.ModelConfig,
+  layers: tuple[mixer_lib.LayerState, ...],
+  *,
+  segment_len: int,
+  clamp_len: int,
+) -> shapes.Positions | None:
+  """Encodes the distances that layers project, for the one that sees most.
+
+  The result is None if no layer attends to positions in its state, or the
+  encoding has no such vectors. A ring has them in its parameters.
+  """
+  lengths = [
+    layer.num_positions for layer in layers if hasattr(layer, "num_positions")
+  ]
+  if not lengths:
+    return None
+  return encodings.of(config).positions(
+    config, max(lengths) + segment_len, clamp_len=clamp_len
+  )
 
 
 def empty_state(

@@ -272,26 +272,20 @@ class Reader:
         as far as the slots of padding, which are the next to be written. With
         it, there are no resets.
     """
+    model = self._bound(frozen.outside)
     shared = network.share(state.length, resets, tokens.shape)
     shared = shared._replace(
-      biases=self._bound(frozen.outside).biases,
+      distances=network.encode_distances(
+        self.config,
+        state.layers,
+        segment_len=tokens.shape[1],
+        clamp_len=self.clamp_len,
+      ),
+      biases=model.biases,
       num_tokens=count,
       num_read=state.num_read,
       first_position=state.position,
     )
-    # Rings have the encodings of distances in their parameters.
-    lengths = [
-      layer.num_positions
-      for layer in state.layers
-      if hasattr(layer, "num_positions")
-    ]
-    if lengths:  # They may all be 0.
-      distances = encodings.of(self.config).positions(
-        self.config, max(lengths) + tokens.shape[1], clamp_len=self.clamp_len
-      )
-      shared = shared._replace(distances=distances)
-
-    model = self._bound(frozen.outside)
     outputs = [model.embed(tokens, first_position=state.position)]
     states = []
     for index, layer in enumerate(table.all_layers(self.config)):
