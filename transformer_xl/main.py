@@ -59,6 +59,9 @@ MODES = {
   "recall": ("analysis.recall", "run"),
   "report": ("report.report", "run"),
 }
+# Modes whose module has a function `check`, for what they need besides a
+# checkpoint. The others are not loaded before they run.
+CHECKED_FIRST = ("eval", "generate", "score", "attention")
 _MANY_READS = 10  # From here on, a run is warned that it may overfit.
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
@@ -149,11 +152,10 @@ def _check_later(mode: str, config: schema.ExperimentConfig) -> None:
   What a mode needs besides the checkpoint is there before the first update, so
   nobody has to train first to learn that it is missing.
   """
-  check = getattr(_module(mode), "check", None)
-  if check is None:
+  if mode not in CHECKED_FIRST:
     return
   try:
-    check(config)
+    _module(mode).check(config)
   except errors.UserError as error:
     raise errors.UserError(
       f"{mode} in train.finish_with could not run: {error}"

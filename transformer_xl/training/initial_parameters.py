@@ -120,10 +120,9 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
     and name not in free
     and operator.attrgetter(name)(whole) != operator.attrgetter(name)(config)
   ]
-  of_state = [name for name in different if name in OF_STATE]
-  if different == of_state and _same_shapes(saved, config.model):
-    different = []
-  if different:
+  if different and not (
+    OF_STATE.issuperset(different) and _same_shapes(saved, config.model)
+  ):
     name = different[0]
     value = operator.attrgetter(name)(whole)
     wanted = operator.attrgetter(name)(config)

@@ -32,9 +32,10 @@ def start(
   """
   create_state, create_memory = programs.creators(config, mesh)
   data = _describe_data(config, stream)
-  shape = network.abstract_params(config.model)
-  frozen = tuple(rate_factors.frozen_names(shape, config.train))
-  run = checkpoints.restore_newest(*programs.placed_state(config, mesh))
+  target = programs.placed_state(config, mesh)
+  names = rate_factors.frozen_names(target[0].params, config.train)
+  frozen = tuple(names)
+  run = checkpoints.restore_newest(*target)
   if run is None:
     state, metadata = _new(config, mesh, create_state)
     metadata = metadata._replace(
