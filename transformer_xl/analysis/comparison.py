@@ -195,8 +195,8 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row | None:
         return None
       if measured:
         by_seed = _losses_by_seed(measured)
-        means = {key: statistics.fmean(each) for key, each in by_seed.items()}
-        losses = by_seed[preset.choose_length(plan.config, means)]
+        length = preset.choose_length(plan.config, _means(by_seed))
+        losses = by_seed[length]
       tried.append(TriedRate(rate, statistics.fmean(losses), losses))
       logging.info(
         "%s, learning rate %g: validation loss %.4f.",
@@ -217,7 +217,7 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row | None:
   if measured is None:
     return None
   by_seed = _losses_by_seed(measured)
-  means = {key: statistics.fmean(each) for key, each in by_seed.items()}
+  means = _means(by_seed)
   length = preset.choose_length(config, means)
   per_update = segment_lengths.tokens_per_update(config)
   return Row(
@@ -272,6 +272,11 @@ def _losses_by_seed(
     length: [each.losses[length] for each in measured]
     for length in measured[0].losses
   }
+
+
+def _means(by_seed: Mapping[int, Sequence[float]]) -> trials.Losses:
+  """The mean over seeds, by length."""
+  return {length: statistics.fmean(each) for length, each in by_seed.items()}
 
 
 def rows_of_first_variant(rows: Sequence[Row]) -> list[Row]:
