@@ -36,7 +36,7 @@ HUGE_PAGES ?= 0
 quickstart: $(VENV)/installed
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
 
-# Seven minutes on two idle cores.
+# Nine and a half minutes on two idle cores.
 test: $(VENV)/installed
 	$(PYTEST) $(PARALLEL)
 
