@@ -28,6 +28,7 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import block
 from transformer_xl.model import network
 from transformer_xl.model import parameters
+from transformer_xl.model import ring
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
@@ -287,6 +288,7 @@ class Reader:
       first_position=state.position,
     )
     outputs = [model.embed(tokens, first_position=state.position)]
+    layers = ring.at_one_slot(state.layers)
     states = []
     for index, layer in enumerate(table.all_layers(self.config)):
       blocks = block.Blocks(
@@ -295,7 +297,7 @@ class Reader:
       result: shapes.PyTree = blocks.apply(
         {"params": frozen.layers[index]},
         outputs[-1],
-        (state.layers[index],),
+        (layers[index],),
         shared,
       )
       hidden, (kept,) = result

@@ -68,6 +68,24 @@ class Prepared(NamedTuple):
   empty: Cache
 
 
+def at_one_slot(
+  layers: tuple[mixer.LayerState, ...],
+) -> tuple[mixer.LayerState, ...]:
+  """Rings of one length, which are at equal slots, with one of these slots.
+
+  XLA then computes masks once for all layers: arrays that a loop carries are
+  never known to be equal.
+  """
+  slots: dict[int, jax.Array] = {}
+  result = []
+  for layer in layers:
+    if isinstance(layer, Ring):
+      count = layer.cache.keys.shape[-1]
+      layer = layer._replace(slot=slots.setdefault(count, layer.slot))
+    result.append(layer)
+  return tuple(result)
+
+
 def num_slots(mem_len: int, step_len: int) -> int:
   """The number of slots, R, for steps of at most `step_len` tokens.
 
