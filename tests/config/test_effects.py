@@ -207,8 +207,6 @@ CASES = {
   "analysis.context_start": (4, {}),
   "analysis.context_step": (2, {}),
   "analysis.context_stop": (12, {}),
-  "analysis.fractions": ((0.3,), {}),
-  "analysis.threshold": (0.5, {}),
   "analysis.num_tokens": (50, {}),
   "analysis.speed_lens": ((4, 6), {}),
   "analysis.text": ("abcdefghij abcdefghij klmnopqr abcde", {}),

@@ -70,8 +70,8 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
     ({"model.model_dim": 7}, "model.model_dim must be even"),
     ({"model.cutoffs": (9, 5)}, "model.cutoffs must rise"),
     (
-      {"analysis.fractions": ()},
-      "analysis.fractions must be in (0, 1], one or",
+      {"eval.cache.share": ()},
+      "eval.cache.share must be in [0, 1), one or",
     ),
     (
       {"model.layers": ("attention:64", "lstm", "attention")},

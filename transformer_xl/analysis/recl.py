@@ -41,6 +41,11 @@ from transformer_xl.model import network
 from transformer_xl.model.encodings import table
 from transformer_xl.workdir import trained_model
 
+# As in appendix C of the paper: shares of the tokens, the hardest, that are
+# compared, and the relative gain below which a longer context is useless.
+FRACTIONS = (0.1, 0.5, 1.0)
+THRESHOLD = 0.01
+
 
 class Gains(NamedTuple):
   """Gain of each model from each context to the next, [G, C-1]."""
@@ -120,12 +125,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "contexts": contexts,
     "num_tokens": losses.shape[2],
     "first_token": contexts[-1],
-    "threshold": analysis.threshold,
+    "threshold": THRESHOLD,
     "models": models,
-    "recl": [
-      _entry(losses, fraction, contexts, analysis.threshold)
-      for fraction in analysis.fractions
-    ],
+    "recl": [_entry(losses, fraction, contexts) for fraction in FRACTIONS],
   }
   for entry in result["recl"]:
     for index, model in enumerate(models):
@@ -145,10 +147,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   return result
 
 
-def _entry(losses, fraction, contexts, threshold) -> dict[str, Any]:
+def _entry(losses, fraction, contexts) -> dict[str, Any]:
   """Effective lengths for a fraction, in the order of the group."""
   found = gains(losses, fraction=fraction)
-  ends = [effective_length(row, contexts, threshold) for row in found.relative]
+  ends = [effective_length(row, contexts, THRESHOLD) for row in found.relative]
   return {
     "fraction": fraction,
     "recl": [length for length, _ in ends],

@@ -181,10 +181,6 @@ class AnalysisConfig:
   """Tokens by which the context grows at a time."""
   context_stop: int = field(256)
   """Longest context in tokens."""
-  fractions: tuple[float, ...] = field((0.1, 0.5, 1.0), "in (0, 1]")
-  """Shares of the tokens, the hardest, that are compared."""
-  threshold: float = field(0.01)
-  """Relative gain below which a longer context counts as useless."""
   num_tokens: int = field(2000, "at least 1")
   """Number of tokens that are scored for the context length, or shown to the
   attention analysis."""
