@@ -160,6 +160,8 @@ def _read(reader: Reader, tokens, lane: Lane, begin: int):
       hidden = hidden + np.stack([vectors[place] for place in places])
     hidden, after = _block(reader, reader.layers[index], params, hidden, past)
     next_lane.append(after)
+  if reader.config.final_norm:
+    hidden = _norm(reader.config, hidden, reader.params["final_norm"])
   return log_probs(reader.params, reader.config, hidden), next_lane
 
 
@@ -308,7 +310,7 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
   """
 
   def norm(name, rows):
-    return _layer_norm(rows, params[name], reader.config.layer_norm_epsilon)
+    return _norm(reader.config, rows, params[name])
 
   def mix(normalise):
     own = params[layer.mixer]
@@ -327,10 +329,11 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
     mixed, after = mix(lambda rows: norm("mixer_norm", rows))
     hidden = hidden + mixed
     inner = norm("feed_forward_norm", hidden)
-    return hidden + _feed_forward(params["feed_forward"], inner), after
+    fed = _feed_forward(reader.config, params["feed_forward"], inner)
+    return hidden + fed, after
   mixed, after = mix(lambda rows: rows)
   hidden = norm("mixer_norm", hidden + mixed)
-  fed = _feed_forward(params["feed_forward"], hidden)
+  fed = _feed_forward(reader.config, params["feed_forward"], hidden)
   return norm("feed_forward_norm", hidden + fed), after
 
 
@@ -342,8 +345,20 @@ def _attend(reader: Reader, own, context, remembered: int, window):
     biases = own if config.untie_biases else reader.params
 
   def heads(name, rows):
-    projected = rows @ own[name]
-    return projected.reshape(*rows.shape[:-1], config.num_heads, -1)
+    """Every group of heads of queries reads the same head of keys."""
+    projected = (rows @ own[name]).reshape(
+      *rows.shape[:-1], -1, config.head_dim
+    )
+    size = config.num_heads // projected.shape[-2]
+    sources = [head // size for head in range(config.num_heads)]
+    return projected[..., sources, :]
+
+  def normalised(name, rows):
+    if not config.qk_norm:
+      return rows
+    square = (rows**2).mean(axis=-1, keepdims=True)
+    root = np.sqrt(square + config.layer_norm_epsilon)
+    return rows / root * own[f"{name}_scale"]
 
   def position_key(distance):
     row = encoding(distance, config.model_dim, reader.clamp_len)
@@ -360,7 +375,8 @@ def _attend(reader: Reader, own, context, remembered: int, window):
     bias = heads("query", encoding(0, config.model_dim, reader.clamp_len))
     biases = {"content_bias": bias, "position_bias": bias}
   position_keys = [position_key(distance) for distance in range(len(context))]
-  query, key = heads("query", context), heads("key", context)
+  query = normalised("query", heads("query", context))
+  key = normalised("key", heads("key", context))
   slopes = None
   if config.encoding == "rope":
     places = [config.position_scale * i for i in range(len(context))]
@@ -381,12 +397,25 @@ def _attend(reader: Reader, own, context, remembered: int, window):
   return values.reshape(len(values), -1) @ own["output"]
 
 
-def _feed_forward(params, rows):
+def _feed_forward(config, params, rows):
+  if config.feed_forward != "relu":
+    inner = rows @ params["in_kernel"]
+    gate = rows @ params["gate_kernel"]
+    if config.feed_forward == "swiglu":
+      gate = gate / (1 + np.exp(-gate))
+    else:  # The approximation by tanh (Hendrycks and Gimpel 2016).
+      cubic = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+      gate = 0.5 * gate * (1 + np.tanh(cubic))
+    return (gate * inner) @ params["out_kernel"]
   inner = np.maximum(rows @ params["in_kernel"] + params["in_bias"], 0)
   return inner @ params["out_kernel"] + params["out_bias"]
 
 
-def _layer_norm(rows, params, epsilon):
+def _norm(config, rows, params):
+  epsilon = config.layer_norm_epsilon
+  if config.norm == "rms":
+    square = (rows**2).mean(axis=-1, keepdims=True)
+    return rows / np.sqrt(square + epsilon) * params["scale"]
   centred = rows - rows.mean(axis=-1, keepdims=True)
   variance = (centred**2).mean(axis=-1, keepdims=True)
   return (

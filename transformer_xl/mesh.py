@@ -38,7 +38,7 @@ RULES: tuple[tuple[str, *tuple[P, ...]], ...] = (
   (r"softmax/bias$", _BY_WORDS),
   (r"projection_\d+$", P(None, "fsdp")),
   (r"layers/\w+/(query|key|value|position)$", P(None, "fsdp", "tensor")),
-  (r"feed_forward\w*/in_kernel$", P(None, "fsdp", "tensor")),
+  (r"feed_forward\w*/(in|gate)_kernel$", P(None, "fsdp", "tensor")),
   (r"(layers/\w+/output|/out_kernel)$", P(None, "tensor", "fsdp")),
   (r"layers/\w+/(content|position|in)_bias$", P(None, "tensor")),
   (r"layers/.*/kernel$", P(None, "fsdp")),  # Of other mixers.

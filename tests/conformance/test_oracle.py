@@ -33,6 +33,15 @@ class Case(NamedTuple):
 
 
 MASKED, ZEROS = {}, {"memory_start": "zeros"}
+MODERN = {
+  "norm": "rms",
+  "pre_norm": True,
+  "final_norm": True,
+  "feed_forward": "swiglu",
+  "qk_norm": True,
+  "num_heads": 4,
+  "num_kv_heads": 2,
+}
 FEW = ("attention:9", "attention:1", "attention")
 
 
@@ -76,6 +85,17 @@ CASES = (
   Case(3, 7, 0, None, {"encoding": "rope", "position_scale": 0.3}),
   Case(3, 7, 0, None, {"encoding": "alibi", "num_heads": 3}),
   Case(3, 7, 0, None, {"encoding": "none"}),
+  # A block of today, each option with another encoding and norm.
+  Case(3, 7, 2, None, MODERN),
+  Case(
+    *(4, 2, 0, "mem_len"),
+    ZEROS | MODERN | {"encoding": "rope", "feed_forward": "geglu"},
+  ),
+  Case(
+    *(3, 4, 0, None),
+    {"qk_norm": True, "num_kv_heads": 1, "encoding": "relative_tied"},
+  ),
+  Case(3, 4, 0, None, {"norm": "rms", "untie_biases": True}),
   # Layers that remember less, repeated, with a limit that is not reached.
   Case(
     *(3, 7, 4, None),

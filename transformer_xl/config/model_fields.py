@@ -74,6 +74,20 @@ class ModelConfig:
   """Give each layer its own attention biases u and v."""
   pre_norm: bool = field(False)
   """Normalise the input of each sub-layer instead of its output."""
+  final_norm: bool = field(False)
+  """Normalise the states that leave the last layer, as models with pre_norm
+  usually do; the published ones do not."""
+  norm: str = field("layer", ("layer", "rms"))
+  """Layer norm, or RMS norm, which has neither mean nor offset."""
+  feed_forward: str = field("relu", ("relu", "swiglu", "geglu"))
+  """The feed-forward part: a ReLU, or a gate with SiLU or GELU and a third
+  matrix (Shazeer 2020)."""
+  qk_norm: bool = field(False)
+  """Divide each head's queries and keys by their root mean square, times a
+  learned scale."""
+  num_kv_heads: int = field(SameAs("num_heads"), "at least 1")
+  """Number of heads of keys and values, which several heads of queries share
+  (grouped queries, Ainslie et al. 2023)."""
   encoding: str = field("relative", tuple(ENCODINGS))
   """How positions are encoded; docs/analyses.md compares the encodings."""
   num_positions: int = field(256, "at least 1")

@@ -132,14 +132,15 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
   if not train.init_from:
     idle["train.init_parameters"] = "train.init_from"
     idle["train.init_checkpoint"] = "train.init_from"
-  if train.optimizer not in ("adamw", "lamb"):
-    idle["train.weight_decay"] = "train.optimizer=adamw or lamb"
+  if train.optimizer not in ("adamw", "lamb", "muon"):
+    idle["train.weight_decay"] = "train.optimizer=adamw, lamb or muon"
   if train.optimizer == "sgd":
-    idle["train.adam_b2"] = "train.optimizer=adam, adamw or lamb"
-    idle["train.adam_epsilon"] = "train.optimizer=adam, adamw or lamb"
-  if train.schedule != "cosine":
-    idle["train.min_learning_rate_ratio"] = "train.schedule=cosine"
-    idle["train.decay_steps"] = "train.schedule=cosine"
+    idle["train.adam_b2"] = "train.optimizer=adam, adamw, lamb or muon"
+    idle["train.adam_epsilon"] = "train.optimizer=adam, adamw, lamb or muon"
+  if train.schedule not in ("cosine", "linear", "wsd"):
+    needed = "train.schedule=cosine, linear or wsd"
+    idle["train.min_learning_rate_ratio"] = needed
+    idle["train.decay_steps"] = needed
   if not train.asgd_start_step:
     idle["train.average_rate_factor"] = "train.asgd_start_step"
   if not train.eval_every_steps:
@@ -216,6 +217,18 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       f"div_val={model.div_val} leaves no width; set a lower "
       "--config.model.div_val."
     )
+  if model.num_heads % model.num_kv_heads:
+    raise errors.UserError(
+      f"model.num_kv_heads={model.num_kv_heads} must divide "
+      f"model.num_heads={model.num_heads}: set --config.model.num_kv_heads."
+    )
+  shares_heads = model.num_kv_heads != model.num_heads
+  if "compressive" in model.mixers and (shares_heads or model.qk_norm):
+    raise errors.UserError(
+      "compressive layers compare attention with plain heads of their own: set "
+      f"--config.model.num_kv_heads={model.num_heads} and "
+      "--config.model.qk_norm=False."
+    )
   encoding = model_fields.ENCODINGS[model.encoding]
   for name in ("train.clamp_len", "eval.clamp_len"):
     length = _get(config, name)
@@ -242,7 +255,7 @@ def _check_mesh(config: schema.ExperimentConfig) -> None:
   """Raises where an axis would silently leave matrices whole."""
   for axis, names in (
     ("fsdp", ["model_dim"]),
-    ("tensor", ["num_heads", "ff_dim"]),
+    ("tensor", ["num_kv_heads", "ff_dim"]),
   ):
     sizes = {f"model.{name}": getattr(config.model, name) for name in names}
     parts = getattr(config.mesh, axis)

@@ -89,28 +89,32 @@ class TrainConfig:
   """Number of parts in which the lanes of an update are read, one after the
   other, to save memory."""
   # Optimizer.
-  optimizer: str = field("adam", ("adam", "adamw", "lamb", "sgd"))
-  """The optimizer."""
+  optimizer: str = field("adam", ("adam", "adamw", "lamb", "muon", "sgd"))
+  """The optimizer; muon is for the matrices of layers, beside adamw for
+  all other parameters."""
   learning_rate: float = field(2.5e-4, "0 or more")
   """Peak learning rate."""
   min_learning_rate_ratio: float = field(0.0, "in [0, 1)")
-  """Last learning rate of the cosine, relative to its peak."""
+  """Last learning rate of the schedule, relative to its peak."""
   decay_steps: int = field(SameAs("num_steps"), "at least 1")
-  """Number of updates after which the cosine is at its end."""
+  """Number of updates after which the schedule is at its end."""
   embedding_rate_factor: float = field(1.0, "above 0")
   """Factor on the peak learning rate of the embedding tables; the cosine ends
   at the same rate."""
   learning_rate_factors: tuple[str, ...] = field((), "PATTERN=FACTOR")
   """Factors on the learning rate of parameters whose whole names match regular
   expressions, the first that matches; 0 freezes (docs/finetuning.md)."""
-  schedule: str = field("cosine", ("cosine", "inverse_sqrt", "constant"))
-  """Learning rate after warm-up."""
+  schedule: str = field(
+    "cosine", ("cosine", "linear", "wsd", "inverse_sqrt", "constant")
+  )
+  """Learning rate after warm-up; wsd is constant and falls linearly in the
+  last fifth."""
   warmup_steps: int = field(0, "0 or more")
   """Number of updates with a rising learning rate."""
   clip_norm: float = field(0.25, "0 or more")
   """Largest global L2 norm of the gradient; 0 for none."""
   weight_decay: float = field(0.0, "0 or more")
-  """Weight decay of matrices, for adamw and lamb."""
+  """Weight decay of matrices, for adamw, lamb and muon."""
   l2_penalty: float = field(0.0, "0 or more")
   """Added to the clipped gradient, times all parameters; unlike weight_decay it
   goes through Adam's moments."""

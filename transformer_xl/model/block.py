@@ -11,11 +11,10 @@ import jax
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import dropout as dropout_lib
-from transformer_xl.model import layer_norm
+from transformer_xl.model import feed_forward as feed_forward_lib
+from transformer_xl.model import norm
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import table as encodings
-from transformer_xl.model.kernels import dense
 from transformer_xl.model.kernels import device
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
@@ -27,36 +26,6 @@ REMAT_POLICIES = {
     "attention_output", "feed_forward_hidden"
   ),
 }
-
-
-class FeedForward(nn.Module):
-  """Two dense layers with a ReLU and dropout after each."""
-
-  config: schema.ModelConfig
-
-  @nn.compact
-  def __call__(
-    self, hidden: shapes.Hidden, dropout_lanes: shapes.Lanes | None
-  ) -> shapes.Hidden:
-    """Maps each position by itself, [B, T, D]."""
-    config = self.config
-    dropout = dropout_lib.of_states(config)
-
-    shape = (config.model_dim, config.ff_dim)
-    kernel = parameters.matrix(
-      self, "in_kernel", shape, dropout_lanes=dropout_lanes
-    )
-    inner = dense.times(hidden, kernel)
-    inner = inner + parameters.vector(self, "in_bias", shape[1])[None, None]
-    inner = dropout(inner, dropout_lanes=dropout_lanes, relu=True)
-
-    shape = (config.ff_dim, config.model_dim)
-    kernel = parameters.matrix(
-      self, "out_kernel", shape, dropout_lanes=dropout_lanes
-    )
-    output = dense.times(inner, kernel)
-    output = output + parameters.vector(self, "out_bias", shape[1])[None, None]
-    return dropout(output, dropout_lanes=dropout_lanes)
 
 
 class Blocks(nn.Module):
@@ -106,11 +75,11 @@ class Blocks(nn.Module):
         name=parameters.placed_name(layer.name, place),
       )
       named = functools.partial(parameters.placed_name, place=place)
-      mixer_norm = layer_norm.LayerNorm(config, name=named("mixer_norm"))
-      feed_forward = FeedForward(config, name=named("feed_forward"))
-      feed_forward_norm = layer_norm.LayerNorm(
-        config, name=named("feed_forward_norm")
+      mixer_norm = norm.Norm(config, name=named("mixer_norm"))
+      feed_forward = feed_forward_lib.FeedForward(
+        config, name=named("feed_forward")
       )
+      feed_forward_norm = norm.Norm(config, name=named("feed_forward_norm"))
       positions = encodings.of(config).layer_positions(
         self, named("positions"), shared.first_position, hidden.shape[1]
       )

@@ -17,6 +17,7 @@ import jaxtyping as jt
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import norm
 from transformer_xl.model.kernels import dense
 
 
@@ -101,6 +102,35 @@ def vector(module: nn.Module, name: str, size: int) -> jax.Array:
   return value.astype(module.config.dtype)
 
 
+def heads_of(name: str, config: schema.ModelConfig) -> int:
+  """How many heads the kernel of a name has."""
+  is_shared = name in ("key", "value")
+  return config.num_kv_heads if is_shared else config.num_heads
+
+
+def for_all_queries(
+  heads: jt.Float[shapes.Array, "*rows G width"], config: schema.ModelConfig
+) -> jt.Float[shapes.Array, "*rows H width"]:
+  """Repeats heads that several heads of queries share, G of H."""
+  num_shares = config.num_heads // heads.shape[-2]
+  return heads if num_shares == 1 else jnp.repeat(heads, num_shares, axis=-2)
+
+
+def normalised_heads(
+  module: nn.Module, name: str, heads: jt.Float[shapes.Array, "*rows H Dh"]
+) -> jt.Float[shapes.Array, "*rows H Dh"]:
+  """Queries or keys with their RMS norm, if `config.qk_norm`.
+
+  All heads of a layer share the scale, the parameter `<name>_scale` [Dh].
+  """
+  config = module.config
+  if not config.qk_norm:
+    return heads
+  init = nn.initializers.ones
+  scale = module.param(f"{name}_scale", init, (config.head_dim,), jnp.float32)
+  return norm.rms_norm(heads, scale, config.layer_norm_epsilon)
+
+
 class Projections:
   """The projections to heads of one attention module.
 
@@ -141,15 +171,17 @@ class Projections:
     """
     config = self._module.config
     width = num_kernels * config.head_dim
+    num_heads = heads_of(name, config)
     if name not in self._kernels:
-      shape = (config.model_dim, config.num_heads * width)
+      shape = (config.model_dim, num_heads * width)
       self._kernels[name] = matrix(
         self._module, name, shape, dropout_lanes=self._dropout_lanes
       )
     projected = dense.times(rows, self._kernels[name], num_constant)
     if drops:
       projected = self._drop(projected, dropout_lanes=self._dropout_lanes)
-    return projected.reshape(*rows.shape[:-1], config.num_heads, width)
+    heads = projected.reshape(*rows.shape[:-1], num_heads, width)
+    return for_all_queries(heads, config)
 
 
 def project_output(

@@ -246,11 +246,11 @@ class Reader:
     resets: shapes.Resets | None = None,
     count: jt.Int[shapes.Array, ""] | None = None,
   ) -> tuple[shapes.Hidden, AnyState]:
-    """The last layer's states, and the next state; see `read_layers`."""
+    """What the softmax reads, and the next state; see `read_layers`."""
     if not self.streams:
       return self._bound(frozen)(tokens, state, resets)
     outputs, state = self.read_layers(frozen, state, tokens, resets, count)
-    return outputs[-1], state
+    return self._bound(frozen.outside).finish(outputs[-1]), state
 
   def read_layers(
     self,

@@ -24,7 +24,7 @@ from jax import P
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import layer_norm
+from transformer_xl.model import norm as norm_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import encoding
@@ -123,8 +123,10 @@ class RingAttention(mixer.Mixer):
     kernel: jax.Array = self.get_variable("params", "joined")
     rows = dense.times(norm(hidden), kernel)
     heads = rows.reshape(*rows.shape[:2], config.num_heads, 3, config.head_dim)
-    query = jnp.swapaxes(heads[:, :, :, 0], 1, 2)
-    written = Cache(_slots(heads[:, :, :, 1]), _slots(heads[:, :, :, 2]))
+    query = parameters.normalised_heads(self, "query", heads[:, :, :, 0])
+    key = parameters.normalised_heads(self, "key", heads[:, :, :, 1])
+    query = jnp.swapaxes(query, 1, 2)
+    written = Cache(_slots(key), _slots(heads[:, :, :, 2]))
 
     # Positions count from the first token that was read, so that a key is
     # placed once.
@@ -194,22 +196,29 @@ class Streaming:
     a mesh that splits heads splits no kernel.
     """
     of_attention = layer[name]
-    kernels = [of_attention[name] for name in ("query", "key", "value")]
-    shape = (config.model_dim, config.num_heads, 1, config.head_dim)
-    joined = jnp.concatenate(
-      [kernel.reshape(shape) for kernel in kernels], axis=2
-    )
+    kernels = []
+    for kernel_name in ("query", "key", "value"):
+      shape = (config.model_dim, -1, config.head_dim)
+      heads = of_attention[kernel_name].reshape(shape)
+      kernels.append(parameters.for_all_queries(heads, config))
+    joined = jnp.stack(kernels, axis=2)
     # Whatever the layer adds, an empty slot is a hidden state of zeros.
     row = jnp.zeros((1, 1, config.model_dim), config.dtype)
     if config.pre_norm:
-      norm = layer_norm.LayerNorm(config)
+      norm = norm_lib.Norm(config)
       row = jnp.asarray(norm.apply({"params": layer["mixer_norm"]}, row))
     preparation = _Preparation(config, settings, num_slots(mem_len, step_len))
     prepared = preparation.apply({"params": of_attention}, row, biases)
+    scales = {
+      scale: of_attention[scale]
+      for scale in ("query_scale", "key_scale")
+      if config.qk_norm
+    }
     of_ring = {
       "joined": joined.reshape(config.model_dim, -1),
       "output": of_attention["output"],
       "prepared": prepared,
+      **scales,
     }
     return {**layer, name: of_ring}
 
@@ -274,7 +283,8 @@ class _Preparation(nn.Module):
     biases = biases or order.layer_biases(self)
     project = parameters.Projections(self, dropout_lanes=None)
     project("query", row)  # Parameters are named in the order of `attend`.
-    empty = Cache(_slots(project("key", row)), _slots(project("value", row)))
+    key = parameters.normalised_heads(self, "key", project("key", row))
+    empty = Cache(_slots(key), _slots(project("value", row)))
     distances = order.positions(
       config, self.num_slots, clamp_len=self.settings.clamp_len
     )

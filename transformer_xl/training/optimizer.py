@@ -7,6 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
@@ -14,6 +15,11 @@ from transformer_xl.training import rate_factors
 
 _ADAM_B1 = 0.9  # Decay per update of Adam's mean of gradients.
 _LAMB_NORM_LIMIT = 10.0  # As in NVIDIA's program.
+# With this root mean square of an update, Muon takes Adam's learning rates (Liu
+# et al. 2025, equation 4).
+_MUON_RMS = 0.2
+# Share of the updates in which the learning rate of "wsd" falls.
+_WSD_DECAY = 0.2
 
 
 def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
@@ -26,12 +32,17 @@ def learning_rate_schedule(config: schema.TrainConfig) -> optax.Schedule:
   schedule = config.schedule
 
   def after_warmup(update: jax.Array) -> jax.Array:
+    last = config.decay_steps
+    floor = config.min_learning_rate_ratio
+    done = jnp.clip((update - warmup) / (last - warmup), 0, 1)
     if schedule == "cosine":
-      last = config.decay_steps
-      done = jnp.clip((update - warmup) / (last - warmup), 0, 1)
       wave = jnp.cos(jnp.pi * done)
-      floor = config.min_learning_rate_ratio
       return peak * ((1 - floor) * (0.5 * (1 + wave)) + floor)
+    if schedule == "linear":
+      return peak * (1 - (1 - floor) * done)
+    if schedule == "wsd":
+      left = jnp.minimum((last - update) / (_WSD_DECAY * last), 1)
+      return peak * (floor + (1 - floor) * jnp.maximum(left, 0))
     if schedule == "inverse_sqrt":
       start = max(warmup, 1)
       return peak * jnp.sqrt(start / jnp.maximum(update, start))
@@ -57,6 +68,7 @@ def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
     "adam": [adam],
     "adamw": [adam, decay],
     "lamb": [adam, decay, _scale_by_trust_ratio()],
+    "muon": [_muon(adam), decay],
     "sgd": [optax.identity()],
   }[config.optimizer]
   rate = optax.scale_by_learning_rate(learning_rate_schedule(config))
@@ -65,6 +77,41 @@ def make_optimizer(config: schema.TrainConfig) -> optax.GradientTransformation:
     trained = functools.partial(rate_factors.trained, config=config)
     main = optax.masked(main, trained)
   return optax.chain(_clip(config), main)
+
+
+def _muon(
+  adam: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+  """Muon (Jordan et al. 2024) for the matrices of layers, Adam for the rest.
+
+  The momentum of each matrix of each layer is replaced by its nearest
+  orthogonal one. Tables and the softmax are Adam's, as the authors advise.
+  """
+
+  def is_matrix(path: jax.tree_util.KeyPath, leaf: jax.Array) -> bool:
+    return path[0].key == "layers" and leaf.ndim == 3
+
+  def labels(params: shapes.PyTree) -> shapes.PyTree:
+    return jax.tree.map_with_path(
+      lambda path, leaf: "muon" if is_matrix(path, leaf) else "adam", params
+    )
+
+  def axes(params: shapes.PyTree) -> shapes.PyTree:
+    """The layers are stacked in front of rows and columns."""
+    numbers = optax.contrib.MuonDimensionNumbers(1, 2)
+    return jax.tree.map(lambda _: numbers, params)
+
+  def scale(update: shapes.PyTree, params: shapes.PyTree) -> shapes.PyTree:
+    del params
+    return jax.tree.map(
+      lambda leaf: _MUON_RMS * max(leaf.shape[1:]) ** 0.5 * leaf, update
+    )
+
+  muon = optax.chain(
+    optax.contrib.scale_by_muon(weight_dimension_numbers=axes),
+    optax.stateless(scale),
+  )
+  return optax.partition({"muon": muon, "adam": adam}, labels)
 
 
 def _clip(config: schema.TrainConfig) -> optax.GradientTransformation:

@@ -38,7 +38,7 @@ def make_mesh(
   demand = mesh_axes.Demand(
     lanes=train.batch_size // train.accumulation_steps,
     width=model.model_dim,
-    heads=math.gcd(model.num_heads, model.ff_dim),
+    heads=math.gcd(model.num_kv_heads, model.ff_dim),
     state_bytes=_state_bytes(config),
   )
   return mesh_lib.make_mesh(config.mesh, demand=demand, devices=devices)

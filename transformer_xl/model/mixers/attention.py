@@ -167,6 +167,8 @@ def attend(
   query = project("query", segment)
   key = project("key", rows, num_constant=num_constant)
   value = project("value", rows, num_constant=num_constant)
+  query = parameters.normalised_heads(module, "query", query)
+  key = parameters.normalised_heads(module, "key", key)
   terms = order.distance_terms(module, project, distances, context_len, biases)
 
   positions = jnp.arange(context_len, dtype=jnp.int32)[None, :, None, None]

@@ -23,7 +23,7 @@ import jaxtyping as jt
 
 from transformer_xl import shapes
 from transformer_xl.config import schema
-from transformer_xl.model import layer_norm
+from transformer_xl.model import norm as norm_lib
 from transformer_xl.model import parameters
 from transformer_xl.model import visibility
 from transformer_xl.model.kernels import dense
@@ -191,7 +191,7 @@ class Compressive(mixer.Mixer):
 
       def project(name: str, rows: jax.Array) -> jax.Array:
         if of_norm:
-          plain = layer_norm.LayerNorm(config, parent=None)
+          plain = norm_lib.Norm(config, parent=None)
           rows = jnp.asarray(plain.apply({"params": of_norm}, rows))
         heads = rows @ kernels[name].astype(rows.dtype)
         shape = (*rows.shape[:2], config.num_heads, config.head_dim)

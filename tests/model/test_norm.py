@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from transformer_xl.model import layer_norm
+from transformer_xl.model import norm
 
 WIDTH = 48
 CONFIG = tiny.model_config(layer_norm_epsilon=1e-5)
 
 
 def _norm(params, hidden):
-  return layer_norm.LayerNorm(CONFIG).apply({"params": params}, hidden)
+  return norm.Norm(CONFIG).apply({"params": params}, hidden)
 
 
 def _arguments(dtype):
