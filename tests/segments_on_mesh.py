@@ -16,6 +16,15 @@ from transformer_xl.data import streams
 from transformer_xl.training import programs
 
 UPDATES, SEGMENTS = 2, 3
+# The options of later models, on every axis of the mesh.
+MODERN = {
+  "model.norm": "rms",
+  "model.pre_norm": True,
+  "model.final_norm": True,
+  "model.feed_forward": "swiglu",
+  "model.qk_norm": True,
+  "model.num_kv_heads": 2,
+}
 FIELDS = {
   "train.gradient_segments": SEGMENTS,
   "model.layers": ("attention:3", "attention"),
@@ -49,6 +58,9 @@ def main(folder):
   result = {
     "moved": sharded.differences((first, expected[1]), expected)["parameters"],
     "mesh": sharded.differences(expected, train(data_dir, mixed)),
+    "modern": sharded.differences(
+      train(data_dir, (1, 1, 1), **MODERN), train(data_dir, mixed, **MODERN)
+    ),
     "accumulated": sharded.differences(
       expected, train(data_dir, mixed, **parts)
     ),

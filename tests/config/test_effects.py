@@ -89,6 +89,11 @@ CASES = {
   "model.project_equal_width": (False, TAILS),
   "model.untie_biases": (True, DEEP),
   "model.pre_norm": (True, {}),
+  "model.final_norm": (True, {}),
+  "model.norm": ("rms", {}),
+  "model.feed_forward": ("swiglu", {}),
+  "model.qk_norm": (True, {}),
+  "model.num_kv_heads": (1, {}),
   "model.encoding": ("shaw", {}),
   "model.num_positions": (3, {"model.encoding": "shaw"}),
   "model.position_scale": (

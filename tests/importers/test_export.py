@@ -11,10 +11,13 @@ import tokenizers
 
 import transformer_xl
 from tests import saved_runs
+from tests import tiny
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.importers import export_run
+from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
+from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
@@ -249,3 +252,20 @@ def test_a_model_in_bfloat16_stays_in_it(tmp_path):
   assert one == other
   states = transformer_xl.load(folder).hidden_states("abc").states
   assert states.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+  ("name", "value"),
+  [
+    ("final_norm", True),
+    ("norm", "rms"),
+    ("feed_forward", "geglu"),
+    ("qk_norm", True),
+    ("num_kv_heads", 1),
+  ],
+)
+def test_options_of_later_models_are_refused(name, value):
+  config = tiny.model_config(**{name: value})
+  lengths = mapping.Lengths(4, 4, 0, False)
+  with pytest.raises(errors.UserError, match=f"^model.{name}={value} has no"):
+    huggingface.config_fields(config, lengths)

@@ -1,4 +1,4 @@
-"""Layer norm and its gradients against float64."""
+"""Both norms and their gradients against float64."""
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,13 @@ from transformer_xl.model import norm
 
 WIDTH = 48
 CONFIG = tiny.model_config(layer_norm_epsilon=1e-5)
+RMS = tiny.model_config(layer_norm_epsilon=1e-5, norm="rms")
 
 
 def _norm(params, hidden):
-  return norm.Norm(CONFIG).apply({"params": params}, hidden)
+  """The norm that has these parameters."""
+  config = CONFIG if "bias" in params else RMS
+  return norm.Norm(config).apply({"params": params}, hidden)
 
 
 def _arguments(dtype):
@@ -35,7 +38,10 @@ def _arguments(dtype):
 
 
 def _expected(params, hidden):
-  """The definition, in NumPy and float64."""
+  """The definitions, in NumPy and float64."""
+  if "bias" not in params:
+    square = np.square(hidden).mean(-1, keepdims=True)
+    return hidden / np.sqrt(square + RMS.layer_norm_epsilon) * params["scale"]
   centred = hidden - hidden.mean(-1, keepdims=True)
   variance = np.square(centred).mean(-1, keepdims=True)
   normal = centred / np.sqrt(variance + CONFIG.layer_norm_epsilon)
@@ -59,8 +65,11 @@ def _quotients(function, array, step=1e-6):
 @pytest.mark.parametrize(
   ("dtype", "rounding"), [("float32", 2e-6), ("bfloat16", 1.2e-2)]
 )
-def test_values_and_gradients_are_those_of_float64(dtype, rounding):
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_values_and_gradients_are_those_of_float64(kind, dtype, rounding):
   params, hidden, weights = _arguments(dtype)
+  if kind == "rms":
+    del params["bias"]
   cast = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
 
   @jax.jit

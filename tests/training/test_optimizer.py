@@ -78,6 +78,30 @@ def test_inverse_sqrt_falls_from_its_peak():
   assert rate(90) == pytest.approx(2 / 3)
 
 
+def test_linear_falls_from_the_end_of_the_warm_up_to_its_floor():
+  rate = schedule(
+    schedule="linear",
+    num_steps=110,
+    warmup_steps=10,
+    min_learning_rate_ratio=0.1,
+    learning_rate=2.0,
+  )
+  values = [rate(update) for update in (4, 10, 60, 110, 200)]
+  assert values == pytest.approx([1.0, 2.0, 1.1, 0.2, 0.2], rel=1e-6)
+
+
+def test_wsd_is_constant_and_falls_in_its_last_fifth():
+  rate = schedule(
+    schedule="wsd",
+    num_steps=100,
+    warmup_steps=10,
+    min_learning_rate_ratio=0.1,
+    learning_rate=2.0,
+  )
+  values = [rate(update) for update in (4, 10, 80, 90, 100, 150)]
+  assert values == pytest.approx([1.0, 2.0, 2.0, 1.1, 0.2, 0.2], rel=1e-6)
+
+
 def test_constant_stays_where_its_warmup_ends():
   rate = schedule(schedule="constant", warmup_steps=10, learning_rate=2.0)
   assert rate(5) == pytest.approx(1.2)
@@ -184,7 +208,37 @@ def lamb(param, slopes, config, *, decay):
   return step * min(norm, 10.0) / np.linalg.norm(step)
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "lamb", "sgd"])
+def test_muon_takes_orthogonal_steps_in_the_matrices_of_layers():
+  """All singular values of a step are alike; the rest moves as Adam moves it.
+
+  Five iterations bring the singular values to 0.7 to 1.2, whatever they were
+  (Jordan et al. 2024), but for directions that the gradient hardly has.
+  """
+  params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
+  options = {"schedule": "constant", "learning_rate": 0.1, "clip_norm": 0.0}
+  steps = {}
+  for name in ("adam", "muon"):
+    config = train_config(optimizer=name, **options)
+    optimizer = optimizer_lib.make_optimizer(config)
+    gradient = tiny.draw(params, seed=1)
+    steps[name], _ = optimizer.update(gradient, optimizer.init(params), params)
+  num_matrices = 0
+  adam_steps = jax.tree.leaves(steps["adam"])
+  muon_steps = jax.tree_util.tree_leaves_with_path(steps["muon"])
+  for (path, step), adam_step in zip(muon_steps, adam_steps, strict=True):
+    if path[0].key != "layers" or step.ndim < 3:
+      np.testing.assert_array_equal(step, adam_step)
+      continue
+    for matrix in np.asarray(step, np.float64):
+      size = 0.1 * 0.2 * max(matrix.shape) ** 0.5
+      values = np.linalg.svd(matrix, compute_uv=False) / size
+      assert 0.5 < np.median(values) < 1.3
+      assert values.max() < 1.3
+      num_matrices += 1
+  assert num_matrices > 10
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "lamb", "muon", "sgd"])
 def test_every_optimizer_descends(name):
   rate = {"sgd": 0.1, "lamb": 0.05}.get(name, 0.1)
   config = train_config(

@@ -71,6 +71,14 @@ FIELDS: dict[str, tuple[object, str | None]] = {
   "layer_norm_epsilon": (1e-5, "layer_norm_epsilon"),
   "tie_word_embeddings": (True, "tie_weights"),
 }
+# Options of models after it, which HuggingFace's model has not.
+LATER_OPTIONS = (
+  "final_norm",
+  "norm",
+  "feed_forward",
+  "qk_norm",
+  "num_kv_heads",
+)
 # Older versions of transformers wrote it.
 _SEGMENT_LEN = "tgt_len"
 DEFAULTS = {theirs: default for theirs, (default, _) in FIELDS.items()}
@@ -167,6 +175,16 @@ def config_fields(
       "model, whose layers all attend to one mem_len; such a model cannot be "
       "exported."
     )
+  for name in LATER_OPTIONS:
+    value = getattr(config, name)
+    plain = schema.FIELDS[f"model.{name}"].default
+    if name == "num_kv_heads":
+      plain = config.num_heads
+    if value != plain:
+      raise errors.UserError(
+        f"model.{name}={value} has no counterpart in HuggingFace's model, "
+        f"which has {plain}; such a model cannot be exported."
+      )
   style = config.tie_projections
   return {
     "architectures": ["TransfoXLLMHeadModel"],
