@@ -253,9 +253,12 @@ def _check_model(config: schema.ExperimentConfig) -> None:
 
 def _check_mesh(config: schema.ExperimentConfig) -> None:
   """Raises where an axis would silently leave matrices whole."""
+  heads = ["num_heads"]
+  if config.model.num_kv_heads != config.model.num_heads:
+    heads = ["num_kv_heads"]  # They divide the others.
   for axis, names in (
     ("fsdp", ["model_dim"]),
-    ("tensor", ["num_kv_heads", "ff_dim"]),
+    ("tensor", [*heads, "ff_dim"]),
   ):
     sizes = {f"model.{name}": getattr(config.model, name) for name in names}
     parts = getattr(config.mesh, axis)
