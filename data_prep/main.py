@@ -8,7 +8,7 @@ Only flags are here; programs call `preparation.prepare`.
 from transformer_xl import command_line
 
 if __name__ == "__main__":  # Before the imports that take long.
-  early = command_line.end_at_interrupts()
+  early = command_line.end_at_signals()
 
 from typing import Any
 

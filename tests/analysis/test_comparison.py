@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import signal
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def trained(monkeypatch):
     runs.append(folder)
     if config.train.learning_rate in runs.diverges:
       raise errors.DivergenceError("lost")
-    return len(runs) not in runs.stops
+    if len(runs) in runs.stops:
+      raise errors.StoppedError(signal.SIGTERM)
 
   class Model:
     def __init__(self, config, folder):
@@ -99,7 +101,9 @@ def test_a_trial_is_trained_once_and_again_after_a_signal(
   trained.stops = {3}
   lines = ("base: ", "long: train.mem_len=16")
   seeds = {"analysis.seeds": (0, 1)}
-  first = a_study(data_dir, tmp_path, *lines, **seeds)
+  with pytest.raises(errors.StoppedError):
+    a_study(data_dir, tmp_path, *lines, **seeds)
+  first = json.loads((tmp_path / "results" / "study.json").read_text())
   assert [row["name"] for row in first["rows"]] == ["base"]
   second = a_study(data_dir, tmp_path, *lines, **seeds)
   assert [row["name"] for row in second["rows"]] == ["base", "long"]
@@ -129,7 +133,8 @@ def test_a_folder_keeps_one_training_also_before_its_end(
   data_dir, tmp_path, trained, updates, text
 ):
   trained.stops = {2}
-  a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4")
+  with pytest.raises(errors.StoppedError):
+    a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4")
   for lines in (["a: "], ["c: ", "b: train.mem_len=4"]):
     with pytest.raises(errors.UserError, match=text):
       a_study(data_dir, tmp_path, *lines, **updates)
