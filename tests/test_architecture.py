@@ -25,7 +25,7 @@ GROUND_FLOOR = (
   *("command_line", "errors", "hardware", "input_files", "log_lines", "mesh"),
   *("mesh_axes", "processes", "shapes", "storage"),
 )
-OUTSIDE = ("data_prep", "experiments", "benchmarks", "scripts", "tests")
+OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
 # `main` prepares data and reads experiments; `--published` of the importers
 # compares a checkpoint with the experiment of its name.
 MAY_GO_OUTSIDE = {
@@ -40,8 +40,8 @@ NOT_FOR_TRAINING = (
 )
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
-  *("benchmarks", "conformance", "data_prep", "docs", "experiments"),
-  *("faults", "fuzz", "parity", "scripts"),
+  *("benchmarks", "conformance", "data_prep", "deploy", "docs", "experiments"),
+  *("faults", "fuzz", "parity"),
 )
 
 

@@ -142,18 +142,14 @@ def end_at_signals(*, keeps_running: bool = False) -> Answers:
 
   numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   if keeps_running:
-    _has_terminal()  # Asked now, since it may be lost later.
+    _hangup_stops()  # Asked now, since the terminal may be lost later.
     return Answers(numbers, answer)
   return Answers(numbers[:2], answer)
 
 
 def asks_to_stop(number: int) -> bool:
-  """Whether a signal asks to stop: all do but the loss of the terminal.
-
-  A process that never had a terminal has lost none: there SIGHUP comes from an
-  engine.
-  """
-  return number != signal.SIGHUP or not _has_terminal()
+  """Whether a signal asks to stop: all do but the loss of the terminal."""
+  return number != signal.SIGHUP or _hangup_stops()
 
 
 def stopped_status(number: signal.Signals) -> int:
@@ -162,13 +158,19 @@ def stopped_status(number: signal.Signals) -> int:
 
 
 @functools.cache
-def _has_terminal() -> bool:
-  """Whether there was a terminal when this was first called."""
+def _hangup_stops() -> bool:
+  """Whether SIGHUP asks to stop, as of the first call.
+
+  It does not under nohup, nor where it means that the terminal is lost. A
+  process that never had a terminal gets it from an engine.
+  """
+  if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    return False
   try:
     os.close(os.open("/dev/tty", os.O_RDWR))
   except OSError:
-    return False
-  return True
+    return True
+  return False
 
 
 def continue_without_terminal() -> None:

@@ -27,7 +27,6 @@ from transformer_xl.config import rules
 LIBRARIES = (
   "data_prep.describe",
   "data_prep.preparation",
-  "scripts.tpu.session",
   "transformer_xl.importers.export_run",
   "transformer_xl.importers.import_run",
   "transformer_xl.planning.plan",

@@ -26,10 +26,11 @@ ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [
   *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
   *sorted((ROOT / "docs").rglob("*.md")),
+  ROOT / "deploy/README.md",
   *(
     path
     for folder in (
-      *("experiments", "transformer_xl", "data_prep", "benchmarks", "scripts"),
+      *("experiments", "transformer_xl", "data_prep", "benchmarks"),
     )
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "python -m " in path.read_text("utf-8")
@@ -40,11 +41,6 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 MODULES = {
   "transformer-xl": ("transformer_xl.main",),
   "transformer-xl-data": ("data_prep.main",),
-}
-# By verbs of scripts.tpu.main.
-WORKERS = {
-  **dict.fromkeys(("run", "start"), "transformer_xl.main"),
-  "data": "data_prep.main",
 }
 STARTS = {
   "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
@@ -90,9 +86,6 @@ def commands(page):
     words = command(program, text)
     if any(word.startswith("--") for word in words):
       yield words
-    if "--" in words:  # What workers of a slice run.
-      module = WORKERS[words[1]]
-      yield [module, *words[words.index("--") + 1 :]]
 
 
 def command(program, text):

@@ -10,8 +10,8 @@ import pytest
 
 from tests import corpus
 from tests.faults import victim
-from transformer_xl import command_line
 from tests.workdir import test_checkpoint
+from transformer_xl import command_line
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from tests import corpus
 from tests import test_main
 from tests.training.runs import lines
 from tests.training.runs import steps
-from transformer_xl import errors
 from transformer_xl import command_line
+from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
