@@ -31,7 +31,7 @@ HUGE_PAGES ?= 0
 
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
-.PHONY: lock fuzz fuzz-runs audit deploy-check
+.PHONY: lock fuzz fuzz-runs audit deploy-check release-check
 
 quickstart: $(VENV)/installed
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
@@ -126,6 +126,10 @@ deploy-check: .venv-deploy/installed
 	$(PYTHON) -m venv .venv-deploy
 	.venv-deploy/bin/python -m pip install "skypilot[gcp]==0.14.1"
 	touch $@
+
+# Builds the wheel, says what is in it, installs it elsewhere and trains there.
+release-check: $(VENV)/installed
+	$(PYTEST) tests/test_package.py -m rest -s
 
 # Known vulnerabilities of what requirements.lock pins.
 audit: $(VENV)/installed

@@ -14,12 +14,12 @@ from typing import Any
 
 from absl import flags
 
-from data_prep import catalog
-from data_prep import describe
-from data_prep import preparation
-from data_prep import staging
-from data_prep import tokenizer
 from transformer_xl import errors
+from transformer_xl.data_prep import catalog
+from transformer_xl.data_prep import describe
+from transformer_xl.data_prep import preparation
+from transformer_xl.data_prep import staging
+from transformer_xl.data_prep import tokenizer
 
 _STRINGS = {
   "source": (

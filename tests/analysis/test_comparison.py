@@ -8,7 +8,6 @@ import signal
 import numpy as np
 import pytest
 
-from experiments import beyond
 from tests import corpus
 from transformer_xl import errors
 from transformer_xl.analysis import ablation
@@ -19,6 +18,7 @@ from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import schema
+from transformer_xl.experiments import beyond
 
 RUN = {
   "model.num_layers": 1,

@@ -10,7 +10,6 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import vanilla as experiments_vanilla
 from tests import corpus
 from tests import own_process
 from tests import tiny
@@ -21,6 +20,7 @@ from transformer_xl.config import load
 from transformer_xl.config import model_fields
 from transformer_xl.config import rules
 from transformer_xl.evaluation import evaluate
+from transformer_xl.experiments import vanilla as experiments_vanilla
 from transformer_xl.model import network
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
@@ -195,7 +195,10 @@ def count(model):
 
 def test_making_a_twin_uses_no_device():
   """Else processes could not join each other afterwards."""
-  command = "from experiments import vanilla; vanilla.get_config('ptb_small')"
+  command = (
+    "from transformer_xl.experiments import vanilla; "
+    "vanilla.get_config('ptb_small')"
+  )
   process = subprocess.run(
     [sys.executable, "-c", command],
     cwd=own_process.ROOT,

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-import experiments
+from transformer_xl import experiments
 from transformer_xl.config import load
 from transformer_xl.model import network
 

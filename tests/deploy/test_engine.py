@@ -12,13 +12,13 @@ from transformer_xl import command_line
 
 pytestmark = [pytest.mark.rest, pytest.mark.slow]
 
-STEPS = 1200
+STEPS = 600
 UPDATES = {
   "train.num_steps": STEPS,
   "train.optimizer": "sgd",  # Adam magnifies rounding near gradients of 0.
-  "train.log_every_steps": 50,
+  "train.log_every_steps": 25,
   "train.eval_every_steps": STEPS // 2,
-  "checkpoint.every_steps": 100,
+  "checkpoint.every_steps": 50,
 }
 
 
@@ -59,20 +59,23 @@ def test_two_preemptions_leave_one_run_with_each_line_once(tmp_path):
   flags = corpus.config_flags(corpus.write(tmp_path / "data"), **UPDATES)
   workdir = tmp_path / "run"
   # First the whole slice, then one of its hosts.
-  ends = engine(workdir, flags, [(200, (0, 1)), (700, (1,))])
+  ends = engine(workdir, flags, [(100, (0, 1)), (350, (1,))])
   said = (tmp_path / "run.log").read_text()
   print(said)
   stopped = command_line.TERMINATED
   assert ends == [[stopped, stopped], [stopped, stopped], [0, 0]], said
   records = test_resume.lines(workdir)
   losses = [r["step"] for r in records if "loss" in r]
-  assert losses == [*range(50, STEPS + 1, 50)]
+  assert losses == [*range(25, STEPS + 1, 25)]
   assert [r["step"] for r in records if "split" in r] == [STEPS // 2, STEPS]
   sessions = json.loads((workdir / "config.json").read_text())["sessions"]
   first, second, third = (session["step"] for session in sessions)
   assert first == 0
-  assert second >= 200
-  assert third >= 700
+  assert second >= 100
+  assert third >= 350
+  for step in losses:
+    for process in (0, 1):
+      assert said.count(f"[{process}] step {step}/{STEPS} ") == 1
   for step in (second, third):
     assert said.count(f"Saved at step {step}; the same command") == 2
 

@@ -17,9 +17,9 @@ import sys
 
 import pytest
 
-from experiments import base
-from experiments import quickstart
 from transformer_xl.config import load
+from transformer_xl.experiments import base
+from transformer_xl.experiments import quickstart
 from transformer_xl.workdir import closing
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -33,14 +33,14 @@ PAGES = [
       *("experiments", "transformer_xl", "data_prep", "benchmarks"),
     )
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if "python -m " in path.read_text("utf-8")
+    if "python -m " in path.read_text("utf-8") and path.resolve() == path
   ),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Modules behind the console scripts.
 MODULES = {
   "transformer-xl": ("transformer_xl.main",),
-  "transformer-xl-data": ("data_prep.main",),
+  "transformer-xl-data": ("transformer_xl.data_prep.main",),
 }
 STARTS = {
   "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
@@ -181,7 +181,8 @@ def test_commands_would_start(page, results):
 def test_commands_that_training_names_would_start(start, results, monkeypatch):
   named = [*after_training(start, monkeypatch)]
   assert [words[0] for words in named] == [
-    *("transformer_xl.main", "transformer_xl.main", "data_prep.main"),
+    *("transformer_xl.main", "transformer_xl.main"),
+    "transformer_xl.data_prep.main",
   ]
   for words in named:
     assert not results[tuple(words)]["error"], words

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from experiments import vanilla
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.experiments import vanilla
 from transformer_xl.workdir import closing
 
 ROOT = pathlib.Path(__file__).parents[2]
