@@ -33,7 +33,8 @@ def get_config():
   return config
 """,
 }
-NOTHING_ELSE = (
+SHORT = (
+  "--config.train.warmup_steps=1",
   "--config.train.finish_with=()",
   "--config.train.eval_every_steps=0",
 )
@@ -130,7 +131,7 @@ def test_the_quickstart_trains_beside_folders_of_the_same_names(
   said = run(
     [
       *(binaries / "transformer-xl", "--config=quickstart"),
-      *(f"--workdir={workdir}", "--config.train.num_steps=20", *NOTHING_ELSE),
+      *(f"--workdir={workdir}", "--config.train.num_steps=20", *SHORT),
     ],
     users_folder,
   )
@@ -144,7 +145,7 @@ def test_a_users_configuration_imports_the_users_folder(binaries, users_folder):
   run(
     [
       *(binaries / "python", "-m", "transformer_xl.main"),
-      *("--config=experiments/mine.py", f"--workdir={workdir}", *NOTHING_ELSE),
+      *("--config=experiments/mine.py", f"--workdir={workdir}", *SHORT),
     ],
     users_folder,
   )
@@ -162,4 +163,4 @@ def test_text_is_prepared_beside_a_folder_of_the_same_name(
     ],
     users_folder,
   )
-  assert said == "data/mine is ready\n"
+  assert said.startswith("data/mine is ready\n")
