@@ -1,6 +1,6 @@
 """Turns a corpus into token files.
 
-    python -m data_prep.main --dataset=ptb --data_dir=data
+    transformer-xl-data --dataset=ptb --data_dir=data
 
 Only flags are here; programs call `preparation.prepare`.
 """

@@ -46,7 +46,7 @@ STARTS = {
   "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
   "module": [".venv/bin/python", "-m", "transformer_xl.main"],
 }
-NOT_OURS = {"help", "logdir", "spot"}  # Flags of absl, XProf and gcloud.
+NOT_OURS = {"env", "help", "location", "logdir"}  # Of absl, XProf, engines.
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
   "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],
