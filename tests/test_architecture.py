@@ -269,3 +269,12 @@ def test_what_lies_elsewhere_is_found(tmp_path):
   assert flat_modules(tmp_path) == ["utils.py"]
   assert unknown_rooms(tmp_path) == ["cellar"]
   assert stray_tests(tmp_path) == ["tests/cellar/test_x.py"]
+
+
+@pytest.mark.parametrize("folder", ["data_prep", "experiments"])
+def test_folders_beside_the_package_are_imported_through_it(folder):
+  """An installation has no other name for them."""
+  for path in (ROOT / folder).rglob("*.py"):
+    name = module_name(path, ROOT)
+    tops = {target.partition(".")[0] for target in imported(path, name)}
+    assert not tops & {*OUTSIDE}, path

@@ -152,7 +152,9 @@ def test_reading_longer_segments_than_in_training_is_warned_of(
 def test_a_twin_has_the_size_of_its_experiment_and_the_lengths_of_training(
   name,
 ):
-  original = importlib.import_module(f"experiments.{name}").get_config()
+  original = importlib.import_module(
+    f"transformer_xl.experiments.{name}"
+  ).get_config()
   config = experiments_vanilla.get_config(name)
   twin = load.from_config_dict(config)
   rules.check_command(twin, "train")

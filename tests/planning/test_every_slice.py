@@ -47,7 +47,7 @@ def make_config(tmp_path_factory):
   @functools.cache
   def make(name):
     name, _, argument = name.partition(":")
-    module = importlib.import_module(f"experiments.{name}")
+    module = importlib.import_module(f"transformer_xl.experiments.{name}")
     if module is own_text:
       file = types.SimpleNamespace(tokens=range(int(float(argument))))
       with pytest.MonkeyPatch.context() as patch:
