@@ -236,9 +236,8 @@ def _prepare_data(data: training_fields.DataConfig) -> None:
   folder = storage.local(data.dataset_dir)
   missing = not os.path.exists(os.path.join(folder, "meta.json"))
   if missing and jax.process_index() == 0:
-    from transformer_xl.data_prep import (
-      preparation,
-    )  # Only this needs its libraries.
+    # Late, since only this needs its libraries.
+    from transformer_xl.data_prep import preparation
 
     logging.info("Preparing %s in %s.", data.name, data.dir)
     preparation.prepare(dataset=data.name, data_dir=data.dir)
