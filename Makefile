@@ -31,7 +31,7 @@ HUGE_PAGES ?= 0
 
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
-.PHONY: lock fuzz fuzz-runs audit tpu-session
+.PHONY: lock fuzz fuzz-runs audit deploy-check release-check
 
 quickstart: $(VENV)/installed
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
@@ -116,11 +116,20 @@ plan-table: $(VENV)/installed
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
 
-# A run on a stand-in for Cloud TPU that is preempted twice; writes
-# docs/measurements/tpu_operations.md.
-tpu-session: $(VENV)/installed
-	$(PYTEST) tests/scripts/test_training.py \
-	  -m rest --tpu-transcript
+# SkyPilot reads deploy/sky.yaml, in an environment of its own. It would keep
+# its settings in the home folder.
+deploy-check: .venv-deploy/installed
+	HOME=$(abspath .venv-deploy) SKYPILOT_DISABLE_USAGE_COLLECTION=1 \
+	  .venv-deploy/bin/python tests/deploy/check_sky.py
+
+.venv-deploy/installed:
+	$(PYTHON) -m venv .venv-deploy
+	.venv-deploy/bin/python -m pip install "skypilot[gcp]==0.14.1"
+	touch $@
+
+# Builds the wheel, says what is in it, installs it elsewhere and trains there.
+release-check: $(VENV)/installed
+	$(PYTEST) tests/test_package.py -m rest -s
 
 # Known vulnerabilities of what requirements.lock pins.
 audit: $(VENV)/installed

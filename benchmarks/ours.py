@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import workload
-from experiments import base
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.evaluation import evaluator
+from transformer_xl.experiments import base
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.planning import plan

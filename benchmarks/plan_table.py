@@ -223,7 +223,9 @@ def planned(row: Row) -> dict[str, Any]:
 
 
 def _config_dict(experiment: str) -> Any:
-  return importlib.import_module(f"experiments.{experiment}").get_config()
+  return importlib.import_module(
+    f"transformer_xl.experiments.{experiment}"
+  ).get_config()
 
 
 def main(argv: list[str]) -> None:

@@ -105,7 +105,9 @@ def from_logs(config, texts: list[str], sha256: str) -> curve.Curve:
 
 
 def main(argv: list[str]) -> None:
-  module = importlib.import_module(f"experiments.{_EXPERIMENT.value}")
+  module = importlib.import_module(
+    f"transformer_xl.experiments.{_EXPERIMENT.value}"
+  )
   config = load.from_config_dict(module.get_config())
   if len(argv) < 2:
     raise errors.UserError("name the logs, or with --seeds the table.")

@@ -26,8 +26,8 @@ import numpy as np
 from absl import app
 from absl import flags
 
-from data_prep import preparation
 from transformer_xl.data import token_file
+from transformer_xl.data_prep import preparation
 from transformer_xl.workdir import goodput
 
 _NAME = "time_to_loss"  # Of the dataset.

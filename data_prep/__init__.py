@@ -5,4 +5,4 @@ from transformer_xl import command_line
 
 def command() -> None:
   """The console script `transformer-xl-data`."""
-  command_line.start("data_prep.main")
+  command_line.start("transformer_xl.data_prep.main")

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import tensorflow_datasets.public_api as tfds
 
-from data_prep import corpus as corpus_lib
-from data_prep import download
-from data_prep import piece as piece_lib
-from data_prep import source as source_lib
-from data_prep import tokenizer as tokenizer_lib
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import download
+from transformer_xl.data_prep import piece as piece_lib
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep import tokenizer as tokenizer_lib
 
 # The published counts of each mode of a corpus, as `Corpus` has them.
 Published = dict[str | None, corpus_lib.Published]

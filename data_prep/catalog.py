@@ -4,12 +4,12 @@ import importlib
 import pathlib
 from collections.abc import Mapping
 
-from data_prep import builder
-from data_prep import corpus as corpus_lib
-from data_prep import tfds_corpus
-from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 from transformer_xl.data import token_file
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import tfds_corpus
+from transformer_xl.data_prep import tokenizer as tokenizer_lib
 
 # Each has a TFDS builder in the package of its name.
 BUILDERS = (*token_file.BENCHMARKS, "text")
@@ -35,7 +35,9 @@ _OPTIONS = dict.fromkeys(NAMES, ()) | {
 
 def builder_class(name: str) -> type[builder.CorpusBuilder]:
   """Returns the TFDS builder of one of BUILDERS."""
-  module = importlib.import_module(f"data_prep.{name}.{name}_dataset_builder")
+  module = importlib.import_module(
+    f"transformer_xl.data_prep.{name}.{name}_dataset_builder"
+  )
   return module.Builder
 
 

@@ -4,8 +4,8 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 
-from data_prep import piece as piece_lib
-from data_prep import tokenizer as tokenizer_lib
+from transformer_xl.data_prep import piece as piece_lib
+from transformer_xl.data_prep import tokenizer as tokenizer_lib
 
 SPLITS = ("train", "valid", "test")
 # A split can be read any number of times, always with the same result.

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from data_prep import cutoffs
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import cutoffs
 
 _NUM_SYMBOLS = 10
 _SAMPLE_TOKENS = {"byte": 400, "character": 400, "word": 100, "subword": 100}

@@ -13,10 +13,10 @@ import sys
 import filelock
 import requests
 
-from data_prep import piece
-from data_prep import source
 from transformer_xl import errors
 from transformer_xl.data import token_file
+from transformer_xl.data_prep import piece
+from transformer_xl.data_prep import source
 
 _BLOCK = 1 << 20
 _HEADERS = {

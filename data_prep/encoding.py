@@ -8,11 +8,11 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike
 
-from data_prep import corpus as corpus_lib
-from data_prep import piece as piece_lib
 from transformer_xl import errors
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import piece as piece_lib
 
 # Ids [n], and where among them documents start.
 _Encoded = tuple[np.ndarray, Sequence[int] | np.ndarray]

@@ -1,6 +1,6 @@
 """Turns a corpus into token files.
 
-    python -m data_prep.main --dataset=ptb --data_dir=data
+    transformer-xl-data --dataset=ptb --data_dir=data
 
 Only flags are here; programs call `preparation.prepare`.
 """
@@ -8,18 +8,18 @@ Only flags are here; programs call `preparation.prepare`.
 from transformer_xl import command_line
 
 if __name__ == "__main__":  # Before the imports that take long.
-  early = command_line.end_at_interrupts()
+  early = command_line.end_at_signals()
 
 from typing import Any
 
 from absl import flags
 
-from data_prep import catalog
-from data_prep import describe
-from data_prep import preparation
-from data_prep import staging
-from data_prep import tokenizer
 from transformer_xl import errors
+from transformer_xl.data_prep import catalog
+from transformer_xl.data_prep import describe
+from transformer_xl.data_prep import preparation
+from transformer_xl.data_prep import staging
+from transformer_xl.data_prep import tokenizer
 
 _STRINGS = {
   "source": (

@@ -6,17 +6,17 @@ import json
 import pathlib
 import sys
 
-from data_prep import catalog
-from data_prep import corpus as corpus_lib
-from data_prep import cutoffs
-from data_prep import encoding
-from data_prep import staging
-from data_prep import survey
-from data_prep import tokenizer as tokenizer_lib
-from data_prep import vocabulary_file as vocabulary_file_lib
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import catalog
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import cutoffs
+from transformer_xl.data_prep import encoding
+from transformer_xl.data_prep import staging
+from transformer_xl.data_prep import survey
+from transformer_xl.data_prep import tokenizer as tokenizer_lib
+from transformer_xl.data_prep import vocabulary_file as vocabulary_file_lib
 
 FORMAT = 1
 

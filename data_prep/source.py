@@ -19,8 +19,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, NoReturn
 
-from data_prep import piece
 from transformer_xl import errors
+from transformer_xl.data_prep import piece
 
 # Compression shrinks real text to about a fifth. An archive that exceeds both
 # of these when it is unpacked was made to fill the disk.

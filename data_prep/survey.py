@@ -6,10 +6,10 @@ is written.
 
 import collections
 
-from data_prep import corpus as corpus_lib
-from data_prep import piece as piece_lib
-from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import piece as piece_lib
+from transformer_xl.data_prep import tokenizer as tokenizer_lib
 
 
 def run(

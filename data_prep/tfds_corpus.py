@@ -7,13 +7,13 @@ import pathlib
 
 import tensorflow_datasets.public_api as tfds
 
-from data_prep import corpus as corpus_lib
-from data_prep import piece
-from data_prep import source
-from data_prep import tokenizer as tokenizer_lib
-from data_prep.text import holdout
-from data_prep.text import splits as splits_lib
 from transformer_xl import errors
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import piece
+from transformer_xl.data_prep import source
+from transformer_xl.data_prep import tokenizer as tokenizer_lib
+from transformer_xl.data_prep.text import holdout
+from transformer_xl.data_prep.text import splits as splits_lib
 
 # Single records take over a millisecond each.
 _RECORDS_AT_ONCE = 1024

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import tokenizers
 
-from data_prep import corpus as corpus_lib
-from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
 from transformer_xl import input_files
 from transformer_xl import storage
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import tokenizer as tokenizer_lib
 from transformer_xl.formats import published_vocabulary
 
 # Suffixes of the pickles of the published codes.

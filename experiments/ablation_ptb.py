@@ -10,7 +10,7 @@ Run: python -m transformer_xl.main --mode=ablation --workdir=/tmp/ablation \
 
 import ml_collections
 
-from experiments import base
+from transformer_xl.experiments import base
 
 
 def get_config() -> ml_collections.ConfigDict:

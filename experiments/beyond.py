@@ -13,10 +13,10 @@ from typing import Any
 
 import ml_collections
 
-from experiments import base
 from transformer_xl import errors
 from transformer_xl.analysis import vanilla
 from transformer_xl.config import load
+from transformer_xl.experiments import base
 
 # What each study compares with this model: values by field, by variant.
 # Twice and half as many tokens give the loss that it has at another time.
@@ -100,7 +100,9 @@ def get_config(study: str = "") -> ml_collections.ConfigDict:
       f"experiments/beyond.py has no study {study!r}; it has "
       f"{', '.join(STUDIES)}."
     )
-  variants = {"base": {}} | STUDIES[study] | _MORE_TOKENS
+  variants: dict[str, dict[str, Any]] = (
+    {"base": {}} | STUDIES[study] | _MORE_TOKENS
+  )
   if study == "networks":
     model = load.from_config_dict(config).model
     for name, value in vanilla.changes(model).items():

@@ -13,7 +13,7 @@ Run: python -m transformer_xl.main --config=experiments/enwik8_large.py \
 
 import ml_collections
 
-from experiments import enwik8_base
+from transformer_xl.experiments import enwik8_base
 
 
 def get_config() -> ml_collections.ConfigDict:

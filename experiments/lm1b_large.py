@@ -11,7 +11,7 @@ Run: python -m transformer_xl.main --config=experiments/lm1b_large.py \
 
 import ml_collections
 
-from experiments import lm1b_base
+from transformer_xl.experiments import lm1b_base
 
 
 def get_config() -> ml_collections.ConfigDict:

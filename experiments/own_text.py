@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import ml_collections
 
-from experiments import base
 from transformer_xl import errors
 from transformer_xl.data import token_file
+from transformer_xl.experiments import base
 
 _MOST_READS = 10  # Validation seldom improves after more.
 _MOST_STEPS = 100_000

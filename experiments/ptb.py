@@ -20,7 +20,7 @@ Run: python -m transformer_xl.main --config=experiments/ptb.py \
 
 import ml_collections
 
-from experiments import base
+from transformer_xl.experiments import base
 
 
 def get_config() -> ml_collections.ConfigDict:

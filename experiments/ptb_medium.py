@@ -23,7 +23,7 @@ Run: python -m transformer_xl.main --config=experiments/ptb_medium.py \
 
 import ml_collections
 
-from experiments import ptb
+from transformer_xl.experiments import ptb
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -23,7 +23,7 @@ Test: python -m transformer_xl.main --mode=eval \
 
 import ml_collections
 
-from experiments import base
+from transformer_xl.experiments import base
 
 EPOCH = 1372  # Updates that read 92,958 tokens in each lane, 67.75 on average.
 DECAY = 125 * 1328  # The program counts them as if all had 70.

@@ -25,7 +25,7 @@ Run: make quickstart
 
 import ml_collections
 
-from experiments import base
+from transformer_xl.experiments import base
 
 
 def get_config() -> ml_collections.ConfigDict:

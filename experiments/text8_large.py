@@ -10,7 +10,7 @@ Run: python -m transformer_xl.main --config=experiments/text8_large.py \
 
 import ml_collections
 
-from experiments import enwik8_large
+from transformer_xl.experiments import enwik8_large
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -21,7 +21,9 @@ from transformer_xl.config import load
 
 def get_config(name: str = "") -> ml_collections.ConfigDict:
   try:
-    config = importlib.import_module(f"experiments.{name}").get_config()
+    config = importlib.import_module(
+      f"transformer_xl.experiments.{name}"
+    ).get_config()
   except ModuleNotFoundError:
     raise errors.UserError(
       f"there is no experiments/{name}.py to make a vanilla Transformer from; "

@@ -18,7 +18,7 @@ Run: python -m transformer_xl.main --config=experiments/wikitext2_published.py \
 
 import ml_collections
 
-from experiments import base
+from transformer_xl.experiments import base
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -11,7 +11,7 @@ Run: python -m transformer_xl.main --config=experiments/wt103_base.py \
 
 import ml_collections
 
-from experiments import base
+from transformer_xl.experiments import base
 
 
 def get_config() -> ml_collections.ConfigDict:

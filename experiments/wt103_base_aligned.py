@@ -12,7 +12,7 @@ Run: python -m transformer_xl.main --config=experiments/wt103_base_aligned.py \
 
 import ml_collections
 
-from experiments import wt103_base
+from transformer_xl.experiments import wt103_base
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -20,7 +20,7 @@ Test: python -m transformer_xl.main --mode=eval \
 
 import ml_collections
 
-from experiments import wt103_base_aligned
+from transformer_xl.experiments import wt103_base_aligned
 
 
 def get_config() -> ml_collections.ConfigDict:

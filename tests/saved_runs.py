@@ -5,10 +5,10 @@ import json
 import pathlib
 from typing import Any
 
-from data_prep import vocabulary_file
 from tests import corpus
 from tests import tiny
 from transformer_xl.config import load
+from transformer_xl.data_prep import vocabulary_file
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 

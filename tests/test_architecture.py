@@ -25,7 +25,7 @@ GROUND_FLOOR = (
   *("command_line", "errors", "hardware", "input_files", "log_lines", "mesh"),
   *("mesh_axes", "processes", "shapes", "storage"),
 )
-OUTSIDE = ("data_prep", "experiments", "benchmarks", "scripts", "tests")
+OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
 # `main` prepares data and reads experiments; `--published` of the importers
 # compares a checkpoint with the experiment of its name.
 MAY_GO_OUTSIDE = {
@@ -40,8 +40,8 @@ NOT_FOR_TRAINING = (
 )
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
-  *("benchmarks", "conformance", "data_prep", "docs", "experiments"),
-  *("faults", "fuzz", "parity", "scripts"),
+  *("benchmarks", "conformance", "data_prep", "deploy", "docs", "experiments"),
+  *("faults", "fuzz", "parity"),
 )
 
 
@@ -50,9 +50,16 @@ def module_name(path, root):
   return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def is_ours(path, root):
+  """Whether a file of the package's folder is no link to one outside it."""
+  return path.resolve().is_relative_to((root / PACKAGE).resolve())
+
+
 def modules(root):
   """Path of every module of the package by its dotted name."""
-  paths = sorted((root / PACKAGE).rglob("*.py"))
+  paths = (
+    p for p in sorted((root / PACKAGE).rglob("*.py")) if is_ours(p, root)
+  )
   return {module_name(path, root): path for path in paths}
 
 
@@ -102,7 +109,9 @@ def turned_arrows(root):
   wrong = []
   for name, path in modules(root).items():
     for target in imported(path, name):
-      top = target.partition(".")[0]
+      top, _, inner = target.partition(".")
+      if top == PACKAGE and inner.partition(".")[0] in OUTSIDE:
+        top = inner.partition(".")[0]  # By the link to it.
       goes_out = top in OUTSIDE and top not in MAY_GO_OUTSIDE.get(name, ())
       goes_up = (
         top == PACKAGE and is_known(target) and floor(target) > floor(name)
@@ -141,7 +150,8 @@ def flat_modules(root):
 
 def unknown_rooms(root):
   """Folders of the package without a place in the order of rooms."""
-  folders = {path.parent.name for path in (root / PACKAGE).glob("*/*.py")}
+  paths = (root / PACKAGE).glob("*/*.py")
+  folders = {path.parent.name for path in paths if is_ours(path, root)}
   return sorted(folders - set(ROOMS))
 
 
@@ -204,7 +214,7 @@ def write(root, files):
 
 GOOD = {
   "transformer_xl/__init__.py": '"""A package."""\n',
-  "transformer_xl/main.py": "from experiments import base\n",
+  "transformer_xl/main.py": "from transformer_xl.experiments import base\n",
   "transformer_xl/mesh.py": "from transformer_xl import errors\n",
   "transformer_xl/errors.py": "import os\n",
   "transformer_xl/data/streams.py": "from transformer_xl.config import load\n",
@@ -221,6 +231,7 @@ TURNED = {
   "relative name": "from .. import data\n",
   "guarded": "if True:\n  import transformer_xl.training.loop\n",
   "out": "def f():\n  import data_prep.main\n",
+  "out by the link": "from transformer_xl.data_prep import main\n",
   "benchmark": "from benchmarks import ours\n",
   "out by name": 'import importlib\nx = f"experiments.{__name__}"\n',
   "main": "from transformer_xl import main\n",
@@ -258,3 +269,12 @@ def test_what_lies_elsewhere_is_found(tmp_path):
   assert flat_modules(tmp_path) == ["utils.py"]
   assert unknown_rooms(tmp_path) == ["cellar"]
   assert stray_tests(tmp_path) == ["tests/cellar/test_x.py"]
+
+
+@pytest.mark.parametrize("folder", ["data_prep", "experiments"])
+def test_folders_beside_the_package_are_imported_through_it(folder):
+  """An installation has no other name for them."""
+  for path in (ROOT / folder).rglob("*.py"):
+    name = module_name(path, ROOT)
+    tops = {target.partition(".")[0] for target in imported(path, name)}
+    assert not tops & {*OUTSIDE}, path

@@ -11,6 +11,7 @@ from tests import processes
 from tests.analysis import runs
 from tests.training import test_processes
 from tests.training import test_resume
+from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.evaluation import evaluate
@@ -50,7 +51,8 @@ def test_a_run_that_was_stopped_and_evaluated(bucket, tmp_path, monkeypatch):
     config = corpus.config(data, **UPDATES)
     with monkeypatch.context() as patch:
       test_resume.stop_at(6, patch)
-      assert not loop.train(config, workdir)
+      with pytest.raises(errors.StoppedError):
+        loop.train(config, workdir)
     assert loop.train(config, workdir)
     for cache_size in (0, 4):
       adapted = load.replaced(config, {"eval.cache.size": cache_size})

@@ -28,7 +28,7 @@ import os, sys
 from absl import flags
 from transformer_xl import command_line
 
-command_line.end_at_interrupts()
+command_line.end_at_signals()
 FILE = flags.DEFINE_string("file", None, "")
 
 def main(argv):

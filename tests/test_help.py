@@ -72,13 +72,13 @@ COMMANDS = {
 
 
 OWN = """
-from experiments import base
+from transformer_xl.experiments import base
 
 def get_config(name):
   return base.get_config()
 """
 MISSPELT = """
-from experiments import base
+from transformer_xl.experiments import base
 
 def get_config():
   config = base.get_config()

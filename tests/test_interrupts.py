@@ -60,8 +60,8 @@ def _receive_interrupts():
   signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def interrupted(program, flags=(), **environment):
-  """What a command says that is interrupted as soon as it says "here"."""
+def interrupted(program, flags=(), number=signal.SIGINT, **environment):
+  """What a command says that is stopped as soon as it says "here"."""
   with subprocess.Popen(
     [sys.executable, *program, *flags],
     cwd=ROOT,
@@ -78,11 +78,11 @@ def interrupted(program, flags=(), **environment):
   ) as process:
     try:
       assert process.stdout.readline() == "here\n"
-      process.send_signal(signal.SIGINT)
+      process.send_signal(number)
       _, errors = process.communicate(timeout=10)
     finally:
       process.kill()
-  assert process.returncode == command_line.INTERRUPTED, errors
+  assert process.returncode == command_line.stopped_status(number), errors
   return errors.splitlines()
 
 
@@ -102,6 +102,16 @@ def test_ctrl_c_during_the_imports_is_one_line(tmp_path, module):
   (tmp_path / "numpy.py").write_text(SLOW_MODULE)
   path = os.pathsep.join([str(tmp_path), str(ROOT)])
   assert interrupted(["-m", module], PYTHONPATH=path) == [LAST]
+
+
+def test_sigterm_before_training_has_the_status_that_engines_restart(tmp_path):
+  """Python alone would ignore it as process 1 of a container."""
+  (tmp_path / "numpy.py").write_text(SLOW_MODULE)
+  path = os.pathsep.join([str(tmp_path), str(ROOT)])
+  command = ["-m", "transformer_xl.main"]
+  lines = interrupted(command, number=signal.SIGTERM, PYTHONPATH=path)
+  assert lines == [LAST]
+  assert command_line.stopped_status(signal.SIGTERM) == 143
 
 
 @pytest.mark.parametrize(

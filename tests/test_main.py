@@ -58,7 +58,7 @@ FAILURES = {  # What is said, and the status.
   "slice": ("one of 4 of a slice: give every process --coordinator=", 2),
   "nothing to join": ("(coordinator_address should be defined): give", 2),
   "no data": (
-    "python -m data_prep.main --dataset=text --source=YOUR_TEXT --name=tiny",
+    "transformer-xl-data --dataset=text --source=YOUR_TEXT --name=tiny",
     2,
   ),
   "misspelt data": ("--dataset=text --source=YOUR_TEXT --name=tyni", 2),

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from experiments import base
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.experiments import base
 from transformer_xl.model import network
 
 LANES, SEGMENT, MEMORY = 2, 3, 4

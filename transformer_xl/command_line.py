@@ -26,6 +26,9 @@ from transformer_xl import log_lines
 
 INTERRUPTION = "interrupted; the same command starts it again."
 INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
+# The exit status after another signal. Engines that restart what was preempted
+# know by it that the command is not finished: 0 would say that it is.
+TERMINATED = 143
 # Device files of TPUs and GPUs on Linux.
 _ACCELERATORS = (
   "/dev/accel*",
@@ -123,21 +126,51 @@ def open_closed_streams() -> None:
       setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
-def end_at_interrupts(*, keeps_running: bool = False) -> Answers:
-  """Lets Ctrl-C end the process at once, with one line, until it is closed.
+def end_at_signals(*, keeps_running: bool = False) -> Answers:
+  """Lets signals end the process at once, with one line, until it is closed.
 
-  If it `keeps_running`, losing the terminal does not end it.
+  Python itself would not answer SIGTERM in a container, where the command may
+  be process 1. If it `keeps_running`, losing the terminal does not end it.
   """
   open_closed_streams()  # Before the files of this function.
 
   def answer(number: signal.Signals) -> None:
-    if number == signal.SIGHUP:
-      continue_without_terminal()
+    if asks_to_stop(number):
+      end(INTERRUPTION, stopped_status(number))
     else:
-      end(INTERRUPTION)
+      continue_without_terminal()
 
-  numbers = (signal.SIGINT, signal.SIGHUP)
-  return Answers(numbers if keeps_running else numbers[:1], answer)
+  numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+  if keeps_running:
+    _hangup_stops()  # Asked now, since the terminal may be lost later.
+    return Answers(numbers, answer)
+  return Answers(numbers[:2], answer)
+
+
+def asks_to_stop(number: int) -> bool:
+  """Whether a signal asks to stop: all do but the loss of the terminal."""
+  return number != signal.SIGHUP or _hangup_stops()
+
+
+def stopped_status(number: signal.Signals) -> int:
+  """The exit status of a command that a signal stopped."""
+  return INTERRUPTED if number == signal.SIGINT else TERMINATED
+
+
+@functools.cache
+def _hangup_stops() -> bool:
+  """Whether SIGHUP asks to stop, as of the first call.
+
+  It does not under nohup, nor where it means that the terminal is lost. A
+  process that never had a terminal gets it from an engine.
+  """
+  if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    return False
+  try:
+    os.close(os.open("/dev/tty", os.O_RDWR))
+  except OSError:
+    return True
+  return False
 
 
 def continue_without_terminal() -> None:
@@ -170,10 +203,10 @@ def drop_unread_output() -> bool:
   return bool(unread)
 
 
-def end(message: str) -> NoReturn:
-  """Ends the process at once, as interrupted."""
+def end(message: str, status: int = INTERRUPTED) -> NoReturn:
+  """Ends the process at once, with one line."""
   os.write(2, f"error: {message}\n".encode())
-  os._exit(INTERRUPTED)
+  os._exit(status)
 
 
 def start(module: str) -> None:
@@ -242,8 +275,9 @@ def run(
   """Runs a command and ends the process.
 
   The exit status is 0 for `--help`, 2 after a user's mistake, 1 after
-  divergence or where the machine refuses, 130 after Ctrl-C. Other exceptions
-  are bugs and keep their traceback.
+  divergence or where the machine refuses, 130 after Ctrl-C, 143 if another
+  signal stopped the command. Other exceptions are bugs and keep their
+  traceback.
 
   Args:
     main: takes the arguments that are not flags.
@@ -299,6 +333,8 @@ def _one_line() -> Iterator[None]:
   except KeyboardInterrupt:
     message = INTERRUPTION
     status = INTERRUPTED
+  except errors.StoppedError as stopped:
+    sys.exit(stopped_status(stopped.number))
   except Exception as error:
     if _is_lost_output(error) and drop_unread_output():
       sys.exit(1)

@@ -5,6 +5,7 @@ import errno
 import importlib.util
 import os
 import re
+import signal
 from collections.abc import Iterator
 
 # Refusals of the file system, whichever library made the call.
@@ -21,6 +22,17 @@ class UserError(Exception):
 
 class DivergenceError(Exception):
   """The loss diverged; the text says what to resume from."""
+
+
+class StoppedError(Exception):
+  """A signal stopped a run on a checkpoint; the log says how to continue.
+
+  `command_line` ends with a status that an engine takes as "run it again".
+  """
+
+  def __init__(self, number: signal.Signals):
+    super().__init__(f"{number.name} stopped the run on a checkpoint")
+    self.number = number
 
 
 def refusal(error: BaseException | None) -> str | None:

@@ -24,7 +24,7 @@ from transformer_xl.config import training_fields
 
 if __name__ == "__main__":  # Before the imports that take long.
   command_line.use_huge_pages()
-  command_line.end_at_interrupts(keeps_running=True)
+  command_line.end_at_signals(keeps_running=True)
 
 import importlib
 import os
@@ -111,22 +111,20 @@ def main(argv: list[str]) -> None:
   try:
     if _MODE.value != "train":
       _run(_MODE.value, config, workdir)
-    elif _train(config, workdir):
-      closing.print_next(config, workdir)
     else:
-      return  # The log says how to continue.
+      _train(config, workdir)
+      closing.print_next(config, workdir)
   finally:
     storage.publish(workdir, is_last=True)
   closing.log_files(workdir, before)
 
 
-def _train(config: schema.ExperimentConfig, workdir: str) -> bool:
-  """Trains, and runs the modes that follow; False if a signal came."""
+def _train(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Trains, and runs the modes that follow."""
   _warn_of_overfitting(config)
   for mode in config.train.finish_with:
     _check_later(mode, config)
-  if not _run("train", config, workdir):
-    return False
+  _run("train", config, workdir)
   command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
   if config.train.finish_with:
     _share(workdir)
@@ -143,7 +141,6 @@ def _train(config: schema.ExperimentConfig, workdir: str) -> bool:
       "training has finished, but not what was to follow it. "
       + " ".join(failures)
     )
-  return True
 
 
 def _check_later(mode: str, config: schema.ExperimentConfig) -> None:
@@ -239,7 +236,8 @@ def _prepare_data(data: training_fields.DataConfig) -> None:
   folder = storage.local(data.dataset_dir)
   missing = not os.path.exists(os.path.join(folder, "meta.json"))
   if missing and jax.process_index() == 0:
-    from data_prep import preparation  # Only this needs its libraries.
+    # Late, since only this needs its libraries.
+    from transformer_xl.data_prep import preparation
 
     logging.info("Preparing %s in %s.", data.name, data.dir)
     preparation.prepare(dataset=data.name, data_dir=data.dir)

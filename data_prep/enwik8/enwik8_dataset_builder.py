@@ -7,11 +7,11 @@ newlines, which leaves 204. The two do not compare: newlines are easy to
 predict.
 """
 
-from data_prep import builder
-from data_prep import download
-from data_prep import piece as piece_lib
-from data_prep import source as source_lib
-from data_prep import tokenizer
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import download
+from transformer_xl.data_prep import piece as piece_lib
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep import tokenizer
 
 # Where each split starts and stops, in bytes.
 SPLITS = {

@@ -12,13 +12,13 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-from data_prep import builder
-from data_prep import corpus
-from data_prep import download
-from data_prep import piece as piece_lib
-from data_prep import source as source_lib
-from data_prep import tokenizer
 from transformer_xl import errors
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import corpus
+from transformer_xl.data_prep import download
+from transformer_xl.data_prep import piece as piece_lib
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep import tokenizer
 
 # Its size and hash are not known; its words are counted.
 VOCABULARY = download.Archive(

@@ -1,8 +1,8 @@
 """Penn Treebank as Mikolov prepared it: 10,000 words, one sentence per line."""
 
-from data_prep import builder
-from data_prep import download
-from data_prep import tokenizer
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import download
+from transformer_xl.data_prep import tokenizer
 
 PUBLISHED: builder.Published = {
   None: {"num_words": (929_589, 73_760, 82_430), "symbols": (10_000,)}

@@ -10,11 +10,11 @@ import pathlib
 import platform
 import sysconfig
 
-from data_prep import builder
-from data_prep import corpus
-from data_prep import source as source_lib
-from data_prep import tokenizer
 from transformer_xl import errors
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import corpus
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep import tokenizer
 
 # Tests, tables and generated text, third-party packages, and files that differ
 # between builds of the same Python.

@@ -11,12 +11,12 @@ import pathlib
 
 import numpy as np
 
-from data_prep import builder
-from data_prep import corpus as corpus_lib
-from data_prep import piece
-from data_prep import tokenizer
 from transformer_xl import errors
 from transformer_xl.data import recall
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import piece
+from transformer_xl.data_prep import tokenizer
 
 SHORTEST = 4  # Distance from a pair to its query, in tokens.
 _RATE = 0.25  # Probability that a pair is put where there is room for one.

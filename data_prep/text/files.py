@@ -8,9 +8,9 @@ import pathlib
 import re
 from typing import NamedTuple
 
-from data_prep import source as source_lib
-from data_prep.text import splits as splits_lib
 from transformer_xl import errors
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep.text import splits as splits_lib
 
 _PROSE = (".md", ".rst", ".adoc", ".org", ".tex")
 _CODE = (

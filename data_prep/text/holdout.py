@@ -10,10 +10,10 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 
-from data_prep import corpus
-from data_prep import piece as piece_lib
-from data_prep import tokenizer as tokenizer_lib
 from transformer_xl import errors
+from transformer_xl.data_prep import corpus
+from transformer_xl.data_prep import piece as piece_lib
+from transformer_xl.data_prep import tokenizer as tokenizer_lib
 
 # Multiples of the golden ratio, modulo one, are spread evenly whatever their
 # number: held-out documents are neither neighbours nor at regular distances.

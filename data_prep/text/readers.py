@@ -8,9 +8,9 @@ import io
 import json
 import pathlib
 
-from data_prep import piece as piece_lib
-from data_prep import source
 from transformer_xl import errors
+from transformer_xl.data_prep import piece as piece_lib
+from transformer_xl.data_prep import source
 
 # A record of JSON must fit in memory.
 _LONGEST_RECORD = 1 << 28

@@ -4,14 +4,14 @@ import dataclasses
 import functools
 import pathlib
 
-from data_prep import builder
-from data_prep import corpus as corpus_lib
-from data_prep import source as source_lib
-from data_prep import tokenizer as tokenizer_lib
-from data_prep.text import files
-from data_prep.text import holdout
-from data_prep.text import readers
 from transformer_xl import errors
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep import tokenizer as tokenizer_lib
+from transformer_xl.data_prep.text import files
+from transformer_xl.data_prep.text import holdout
+from transformer_xl.data_prep.text import readers
 
 _BYTES = tokenizer_lib.of_text("byte")
 

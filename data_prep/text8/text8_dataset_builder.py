@@ -1,9 +1,9 @@
 """text8: 10^8 letters and spaces of Wikipedia, cut 90/5/5; 27 symbols."""
 
-from data_prep import builder
-from data_prep import download
-from data_prep import tokenizer
-from data_prep.enwik8 import enwik8_dataset_builder
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import download
+from transformer_xl.data_prep import tokenizer
+from transformer_xl.data_prep.enwik8 import enwik8_dataset_builder
 
 # The size is the published one; the hash is not known.
 ARCHIVE = download.Archive(

@@ -1,8 +1,10 @@
 """TFDS builder of WikiText-103; needs no TensorFlow."""
 
-from data_prep import builder
-from data_prep import download
-from data_prep.wikitext2 import wikitext2_dataset_builder as wikitext2
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import download
+from transformer_xl.data_prep.wikitext2 import (
+  wikitext2_dataset_builder as wikitext2,
+)
 
 PUBLISHED: builder.Published = {
   None: {

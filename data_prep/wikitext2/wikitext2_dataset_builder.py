@@ -7,11 +7,11 @@ article; the blank line before it belongs to the article before.
 import re
 from typing import Any
 
-from data_prep import builder
-from data_prep import download
-from data_prep import piece as piece_lib
-from data_prep import source as source_lib
-from data_prep import tokenizer
+from transformer_xl.data_prep import builder
+from transformer_xl.data_prep import download
+from transformer_xl.data_prep import piece as piece_lib
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep import tokenizer
 
 PUBLISHED: builder.Published = {
   None: {

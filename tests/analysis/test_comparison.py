@@ -3,11 +3,11 @@
 import itertools
 import json
 import math
+import signal
 
 import numpy as np
 import pytest
 
-from experiments import beyond
 from tests import corpus
 from transformer_xl import errors
 from transformer_xl.analysis import ablation
@@ -18,6 +18,7 @@ from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import schema
+from transformer_xl.experiments import beyond
 
 RUN = {
   "model.num_layers": 1,
@@ -48,7 +49,8 @@ def trained(monkeypatch):
     runs.append(folder)
     if config.train.learning_rate in runs.diverges:
       raise errors.DivergenceError("lost")
-    return len(runs) not in runs.stops
+    if len(runs) in runs.stops:
+      raise errors.StoppedError(signal.SIGTERM)
 
   class Model:
     def __init__(self, config, folder):
@@ -99,7 +101,9 @@ def test_a_trial_is_trained_once_and_again_after_a_signal(
   trained.stops = {3}
   lines = ("base: ", "long: train.mem_len=16")
   seeds = {"analysis.seeds": (0, 1)}
-  first = a_study(data_dir, tmp_path, *lines, **seeds)
+  with pytest.raises(errors.StoppedError):
+    a_study(data_dir, tmp_path, *lines, **seeds)
+  first = json.loads((tmp_path / "results" / "study.json").read_text())
   assert [row["name"] for row in first["rows"]] == ["base"]
   second = a_study(data_dir, tmp_path, *lines, **seeds)
   assert [row["name"] for row in second["rows"]] == ["base", "long"]
@@ -129,7 +133,8 @@ def test_a_folder_keeps_one_training_also_before_its_end(
   data_dir, tmp_path, trained, updates, text
 ):
   trained.stops = {2}
-  a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4")
+  with pytest.raises(errors.StoppedError):
+    a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4")
   for lines in (["a: "], ["c: ", "b: train.mem_len=4"]):
     with pytest.raises(errors.UserError, match=text):
       a_study(data_dir, tmp_path, *lines, **updates)

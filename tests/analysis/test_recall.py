@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from data_prep import preparation
 from tests import corpus
 from tests import oracle
 from tests import tiny
@@ -17,6 +16,7 @@ from transformer_xl.analysis import recall
 from transformer_xl.config import load
 from transformer_xl.data import recall as recall_data
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import preparation
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network

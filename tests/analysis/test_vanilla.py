@@ -10,7 +10,6 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import vanilla as experiments_vanilla
 from tests import corpus
 from tests import own_process
 from tests import tiny
@@ -21,6 +20,7 @@ from transformer_xl.config import load
 from transformer_xl.config import model_fields
 from transformer_xl.config import rules
 from transformer_xl.evaluation import evaluate
+from transformer_xl.experiments import vanilla as experiments_vanilla
 from transformer_xl.model import network
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
@@ -152,7 +152,9 @@ def test_reading_longer_segments_than_in_training_is_warned_of(
 def test_a_twin_has_the_size_of_its_experiment_and_the_lengths_of_training(
   name,
 ):
-  original = importlib.import_module(f"experiments.{name}").get_config()
+  original = importlib.import_module(
+    f"transformer_xl.experiments.{name}"
+  ).get_config()
   config = experiments_vanilla.get_config(name)
   twin = load.from_config_dict(config)
   rules.check_command(twin, "train")
@@ -195,7 +197,10 @@ def count(model):
 
 def test_making_a_twin_uses_no_device():
   """Else processes could not join each other afterwards."""
-  command = "from experiments import vanilla; vanilla.get_config('ptb_small')"
+  command = (
+    "from transformer_xl.experiments import vanilla; "
+    "vanilla.get_config('ptb_small')"
+  )
   process = subprocess.run(
     [sys.executable, "-c", command],
     cwd=own_process.ROOT,

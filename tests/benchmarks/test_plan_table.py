@@ -47,7 +47,9 @@ def test_every_row_is_a_configuration_that_its_slice_divides():
     devices = 1
     for side in sides:
       devices *= int(side)
-    values = importlib.import_module(f"experiments.{row.experiment}")
+    values = importlib.import_module(
+      f"transformer_xl.experiments.{row.experiment}"
+    )
     config = values.get_config()
     changes = plan_table.changes(row, devices)
     config.update_from_flattened_dict(changes)

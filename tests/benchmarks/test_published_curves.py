@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks import published_curves
-from experiments import ptb_published
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.experiments import ptb_published
 
 # As the two programs write them, with other numbers.
 EPOCHS = """    - seed : 1111

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import time_to_loss
-from data_prep import preparation
 from transformer_xl.data import token_file
+from transformer_xl.data_prep import preparation
 
 
 def _output(num_updates: int) -> str:

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-import experiments
+from transformer_xl import experiments
 from transformer_xl.config import load
 from transformer_xl.model import network
 
@@ -32,7 +32,9 @@ PUBLISHED = {
 
 
 def _config(name: str):
-  return importlib.import_module(f"experiments.{name}").get_config()
+  return importlib.import_module(
+    f"transformer_xl.experiments.{name}"
+  ).get_config()
 
 
 def _count(config) -> int:
@@ -68,7 +70,7 @@ def test_the_paper_widened_lm1b_base():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_experiment_says_what_it_is_and_how_to_run_it(name):
-  text = importlib.import_module(f"experiments.{name}").__doc__
+  text = importlib.import_module(f"transformer_xl.experiments.{name}").__doc__
   if name != "base":
     assert len(text.splitlines()[0]) <= 78
     assert all(word in text for word in ("Paper: ", "Measured", "Cost: "))

@@ -6,11 +6,11 @@ import json
 import ml_collections
 import pytest
 
-from experiments import base
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl.config import config_flag
 from transformer_xl.config import load
+from transformer_xl.experiments import base
 
 
 def refusal(config: ml_collections.ConfigDict) -> str:

@@ -5,12 +5,12 @@ import types
 
 import pytest
 
-from experiments import own_text
 from tests import corpus
 from transformer_xl import errors
 from transformer_xl import main
 from transformer_xl.config import load
 from transformer_xl.data import token_file
+from transformer_xl.experiments import own_text
 
 SIZES = (2_000, 50_000, 999_999, 1_000_000, 30_000_000, 10**9)
 

@@ -14,7 +14,6 @@ import ml_collections
 import pytest
 from hypothesis import strategies as st
 
-from experiments import base
 from tests import tiny
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
@@ -27,6 +26,7 @@ from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.evaluation.dynamic import evaluate as dynamic
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update as update_lib
+from transformer_xl.experiments import base
 from transformer_xl.training import programs
 
 RATES = st.sampled_from([0.0, 0.0, 0.25])

@@ -100,7 +100,7 @@ def test_a_damaged_dataset_is_one_line_with_the_command(tmp_path, harm, says):
   message = str(caught.value)
   assert "\n" not in message
   if harm is not _rename_split:
-    command = "python -m data_prep.main --dataset=text --source=YOUR_TEXT"
+    command = "transformer-xl-data --dataset=text --source=YOUR_TEXT"
     assert f"{command} --name=tiny --data_dir={tmp_path}" in message
 
 
@@ -120,7 +120,7 @@ def test_a_benchmark_is_no_misspelling_of_itself(tmp_path, name):
   assert "--dataset=bokks" not in str(caught.value)
   with pytest.raises(errors.UserError) as caught:
     token_file.read_meta(str(tmp_path / "ptb"))
-  command = "python -m data_prep.main --dataset=ptb --data_dir="
+  command = "transformer-xl-data --dataset=ptb --data_dir="
   assert command + str(tmp_path) in str(caught.value)
 
 

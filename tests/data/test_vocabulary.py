@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from data_prep import vocabulary_file
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import vocabulary_file
 
 # Characters of every Unicode plane, and some that are awkward in a file.
 PLANES = "".join(chr(plane * 0x10000 + 0x1234) for plane in range(17))

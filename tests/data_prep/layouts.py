@@ -10,9 +10,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from data_prep import piece
-from data_prep import preparation
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import piece
+from transformer_xl.data_prep import preparation
 
 _SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 SHARED = pathlib.Path(os.environ.get("TRANSFORMER_XL_TEST_DATA", _SHARED))

@@ -7,11 +7,11 @@ import zipfile
 
 import pytest
 
-from data_prep import download
-from data_prep import source as source_lib
-from data_prep.wikitext103 import wikitext103_dataset_builder
 from tests.data_prep import layouts
 from transformer_xl import errors
+from transformer_xl.data_prep import download
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep.wikitext103 import wikitext103_dataset_builder
 
 prepare_text = functools.partial(layouts.prepare, "text")
 prepare_wikitext = functools.partial(layouts.prepare, "wikitext103")

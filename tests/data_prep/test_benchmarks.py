@@ -6,14 +6,16 @@ import pathlib
 import numpy as np
 import pytest
 
-from data_prep import source as source_lib
-from data_prep.enwik8 import enwik8_dataset_builder
-from data_prep.ptb import ptb_dataset_builder as ptb
-from data_prep.text8 import text8_dataset_builder
-from data_prep.wikitext103 import wikitext103_dataset_builder as wikitext103
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep.enwik8 import enwik8_dataset_builder
+from transformer_xl.data_prep.ptb import ptb_dataset_builder as ptb
+from transformer_xl.data_prep.text8 import text8_dataset_builder
+from transformer_xl.data_prep.wikitext103 import (
+  wikitext103_dataset_builder as wikitext103,
+)
 
 prepare = layouts.prepare
 

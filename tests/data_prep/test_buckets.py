@@ -6,14 +6,14 @@ import json
 import pytest
 from etils import epath
 
-from data_prep import describe
-from data_prep import preparation
-from data_prep.lm1b import lm1b_dataset_builder
 from tests import emulator
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.data import token_file
+from transformer_xl.data_prep import describe
+from transformer_xl.data_prep import preparation
+from transformer_xl.data_prep.lm1b import lm1b_dataset_builder
 
 prepare = functools.partial(preparation.prepare, dataset="text")
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from data_prep import builder as builder_lib
-from data_prep import catalog
-from data_prep.enwik8 import enwik8_dataset_builder
 from tests.data_prep import layouts
+from transformer_xl.data_prep import builder as builder_lib
+from transformer_xl.data_prep import catalog
+from transformer_xl.data_prep.enwik8 import enwik8_dataset_builder
 
 tfds = pytest.importorskip("tensorflow_datasets")
 tfds.disable_progress_bar()
@@ -101,10 +101,12 @@ def test_enwik8_and_text8_records_join_to_the_bytes(tmp_path, monkeypatch):
 
 def test_nothing_imports_tensorflow():
   names = ", ".join(
-    f"data_prep.{n}.{n}_dataset_builder as b{i}"
+    f"transformer_xl.data_prep.{n}.{n}_dataset_builder as b{i}"
     for i, n in enumerate(catalog.BUILDERS)
   )
-  program = f"import sys, data_prep.main, {names}; print(*sys.modules)"
+  program = (
+    f"import sys, transformer_xl.data_prep.main, {names}; print(*sys.modules)"
+  )
   loaded = subprocess.run(
     [sys.executable, "-c", program], capture_output=True, check=True, text=True
   ).stdout.split()

@@ -9,9 +9,9 @@ import time
 import pytest
 import requests
 
-from data_prep import download
 from tests.data_prep import layouts
 from transformer_xl import errors
+from transformer_xl.data_prep import download
 
 SERVED = {
   "/a.zip": b"data",

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from data_prep import encoding
-from data_prep import preparation
-from data_prep import source
-from data_prep import survey
 from tests.data_prep import layouts
 from transformer_xl import errors
+from transformer_xl.data_prep import encoding
+from transformer_xl.data_prep import preparation
+from transformer_xl.data_prep import source
+from transformer_xl.data_prep import survey
 
 prepare_text = functools.partial(layouts.prepare, "text")
 remains = layouts.remains

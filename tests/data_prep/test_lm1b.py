@@ -2,11 +2,11 @@
 
 import pytest
 
-from data_prep import corpus
-from data_prep.lm1b import lm1b_dataset_builder
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import corpus
+from transformer_xl.data_prep.lm1b import lm1b_dataset_builder
 
 prepare = layouts.prepare
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from data_prep import cutoffs
-from data_prep import describe
-from data_prep import encoding
-from data_prep import piece as piece_lib
-from data_prep import preparation
-from data_prep.text import holdout
 from tests.data_prep import layouts
 from transformer_xl import errors
+from transformer_xl.data_prep import cutoffs
+from transformer_xl.data_prep import describe
+from transformer_xl.data_prep import encoding
+from transformer_xl.data_prep import piece as piece_lib
+from transformer_xl.data_prep import preparation
+from transformer_xl.data_prep.text import holdout
 
 TEXT = st.text(st.sampled_from("a \n\u00fc\U0001f600"), max_size=80)
 

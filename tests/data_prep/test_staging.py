@@ -10,10 +10,10 @@ import time
 import numpy as np
 import pytest
 
-from data_prep import corpus
-from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
+from transformer_xl.data_prep import corpus
+from transformer_xl.data_prep import preparation
 
 prepare = functools.partial(layouts.prepare, "text")
 SPLITS = ("train", "valid", "test")

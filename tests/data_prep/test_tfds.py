@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from data_prep import preparation
 from tests.data_prep import layouts
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import preparation
 
 tfds = pytest.importorskip("tensorflow_datasets")
 tfds.disable_progress_bar()
@@ -110,7 +110,7 @@ def test_text_is_held_out_where_the_dataset_has_none(tmp_path):
 
 
 def test_what_our_own_builders_wrote_is_the_text_itself(tmp_path):
-  from data_prep.text import text_dataset_builder
+  from transformer_xl.data_prep.text import text_dataset_builder
 
   files = {f"{i:03d}.txt": b"document %03d\n" % i for i in range(120)}
   source = layouts.write_files(tmp_path / "manual", files)
@@ -175,8 +175,8 @@ def test_neither_the_home_folder_nor_tensorflow_is_used(tmp_path):
   builder = build(tmp_path / "elsewhere")
   program = f"""
 import sys
-from data_prep import preparation
-from data_prep.text import text_dataset_builder
+from transformer_xl.data_prep import preparation
+from transformer_xl.data_prep.text import text_dataset_builder
 for source in ({str(builder.data_dir)!r}, "no_such_dataset", "a:b"):
   try:
     preparation.prepare(dataset="tfds", data_dir="data", source=source)
@@ -200,7 +200,7 @@ print("tensorflow" in sys.modules)
 
 
 def test_names_in_tfds_are_its_own_datasets():
-  from data_prep.lm1b import lm1b_dataset_builder
+  from transformer_xl.data_prep.lm1b import lm1b_dataset_builder
 
   assert lm1b_dataset_builder.Builder.name == "lm1b"
   theirs = tfds.builder_cls("lm1b")

@@ -25,9 +25,8 @@ from transformer_xl.config import rules
 
 # What the modules with flags take longest to import.
 LIBRARIES = (
-  "data_prep.describe",
-  "data_prep.preparation",
-  "scripts.tpu.session",
+  "transformer_xl.data_prep.describe",
+  "transformer_xl.data_prep.preparation",
   "transformer_xl.importers.export_run",
   "transformer_xl.importers.import_run",
   "transformer_xl.planning.plan",

@@ -17,40 +17,36 @@ import sys
 
 import pytest
 
-from experiments import base
-from experiments import quickstart
 from transformer_xl.config import load
+from transformer_xl.experiments import base
+from transformer_xl.experiments import quickstart
 from transformer_xl.workdir import closing
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [
   *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
   *sorted((ROOT / "docs").rglob("*.md")),
+  ROOT / "deploy/README.md",
   *(
     path
     for folder in (
-      *("experiments", "transformer_xl", "data_prep", "benchmarks", "scripts"),
+      *("experiments", "transformer_xl", "data_prep", "benchmarks"),
     )
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if "python -m " in path.read_text("utf-8")
+    if "python -m " in path.read_text("utf-8") and path.resolve() == path
   ),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Modules behind the console scripts.
 MODULES = {
   "transformer-xl": ("transformer_xl.main",),
-  "transformer-xl-data": ("data_prep.main",),
-}
-# By verbs of scripts.tpu.main.
-WORKERS = {
-  **dict.fromkeys(("run", "start"), "transformer_xl.main"),
-  "data": "data_prep.main",
+  "transformer-xl-data": ("transformer_xl.data_prep.main",),
 }
 STARTS = {
   "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
   "module": [".venv/bin/python", "-m", "transformer_xl.main"],
 }
-NOT_OURS = {"help", "logdir", "spot"}  # Flags of absl, XProf and gcloud.
+NOT_OURS = {"env", "help", "location", "logdir"}  # Of absl, XProf, engines.
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
   "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],
@@ -90,9 +86,6 @@ def commands(page):
     words = command(program, text)
     if any(word.startswith("--") for word in words):
       yield words
-    if "--" in words:  # What workers of a slice run.
-      module = WORKERS[words[1]]
-      yield [module, *words[words.index("--") + 1 :]]
 
 
 def command(program, text):
@@ -188,7 +181,8 @@ def test_commands_would_start(page, results):
 def test_commands_that_training_names_would_start(start, results, monkeypatch):
   named = [*after_training(start, monkeypatch)]
   assert [words[0] for words in named] == [
-    *("transformer_xl.main", "transformer_xl.main", "data_prep.main"),
+    *("transformer_xl.main", "transformer_xl.main"),
+    "transformer_xl.data_prep.main",
   ]
   for words in named:
     assert not results[tuple(words)]["error"], words

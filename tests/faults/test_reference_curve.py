@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 
-from data_prep import preparation
-from experiments import quickstart
 from tests import broken_runs
 from tests.training import test_resume
 from transformer_xl.config import load
+from transformer_xl.data_prep import preparation
+from transformer_xl.experiments import quickstart
 from transformer_xl.training import loop
 from transformer_xl.training.reference_curves import curve as curve_lib
 from transformer_xl.training.reference_curves import logged_run

@@ -11,11 +11,11 @@ from unittest import mock
 import numpy as np
 import safetensors.numpy
 
-from experiments import base
 from tests.fuzz import campaign
 from tests.fuzz import files
 from tests.importers import stored_files
 from transformer_xl.config import load
+from transformer_xl.experiments import base
 from transformer_xl.formats import published_vocabulary
 from transformer_xl.formats import tensor_bundle
 from transformer_xl.formats import torch_file

@@ -11,7 +11,6 @@ import tempfile
 import numpy as np
 import tokenizers
 
-from experiments import base
 from tests import corpus
 from tests.fuzz import campaign
 from tests.fuzz import files
@@ -19,6 +18,7 @@ from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
+from transformer_xl.experiments import base
 
 
 def readers() -> dict[str, campaign.Reader]:

@@ -9,13 +9,13 @@ import tempfile
 import pyarrow
 from pyarrow import parquet
 
-from data_prep import source as source_lib
-from data_prep.lm1b import lm1b_dataset_builder
-from data_prep.text import readers as readers_lib
-from data_prep.wikitext2 import wikitext2_dataset_builder
 from tests.data_prep import layouts
 from tests.fuzz import campaign
 from tests.fuzz import files
+from transformer_xl.data_prep import source as source_lib
+from transformer_xl.data_prep.lm1b import lm1b_dataset_builder
+from transformer_xl.data_prep.text import readers as readers_lib
+from transformer_xl.data_prep.wikitext2 import wikitext2_dataset_builder
 from transformer_xl.text import inputs
 
 

@@ -3,10 +3,10 @@
 import dataclasses
 import json
 
-from experiments import base
 from tests.fuzz import campaign
 from tests.fuzz import files
 from transformer_xl.config import load
+from transformer_xl.experiments import base
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 

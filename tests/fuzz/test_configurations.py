@@ -90,7 +90,8 @@ def refusal(data_dir, updates):
       return reason
     with pytest.MonkeyPatch.context() as patch:
       test_resume.stop_at(STOPPED, patch)
-      assert not loop.train(config, parts)
+      with pytest.raises(errors.StoppedError):
+        loop.train(config, parts)
     assert loop.train(config, parts)
     test_resume.assert_same_run(whole, parts, config)
     for record in test_resume.lines(whole):

@@ -10,7 +10,6 @@ import zipfile
 import numpy as np
 import pytest
 
-from data_prep import source
 from tests.fuzz import campaign
 from tests.fuzz import imported_files
 from tests.fuzz import prepared_files
@@ -18,6 +17,7 @@ from tests.fuzz import readers
 from tests.importers import stored_files
 from transformer_xl import errors
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import source
 from transformer_xl.formats import inert_pickle
 from transformer_xl.formats import tensor_bundle
 from transformer_xl.formats import torch_file

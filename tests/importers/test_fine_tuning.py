@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data_prep import preparation
 from tests import corpus
 from tests.training import runs as finished
 from transformer_xl.config import load as load_lib
 from transformer_xl.data import token_file
+from transformer_xl.data_prep import preparation
 from transformer_xl.evaluation import evaluate
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run

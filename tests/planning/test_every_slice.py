@@ -11,7 +11,6 @@ import types
 import jax
 import pytest
 
-from experiments import own_text
 from tests import chips
 from tests import corpus
 from tests.config import test_experiments
@@ -21,6 +20,7 @@ from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
+from transformer_xl.experiments import own_text
 from transformer_xl.training import programs
 from transformer_xl.workdir import trained_model
 
@@ -47,7 +47,7 @@ def make_config(tmp_path_factory):
   @functools.cache
   def make(name):
     name, _, argument = name.partition(":")
-    module = importlib.import_module(f"experiments.{name}")
+    module = importlib.import_module(f"transformer_xl.experiments.{name}")
     if module is own_text:
       file = types.SimpleNamespace(tokens=range(int(float(argument))))
       with pytest.MonkeyPatch.context() as patch:

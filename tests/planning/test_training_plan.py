@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments import ptb_published
 from transformer_xl.config import load
+from transformer_xl.experiments import ptb_published
 from transformer_xl.model import network
 from transformer_xl.planning import plan
 

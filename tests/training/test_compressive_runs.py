@@ -5,6 +5,7 @@ import pytest
 
 from tests import corpus
 from tests.training import test_resume
+from transformer_xl import errors
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import settings
 from transformer_xl.text import generate
@@ -38,7 +39,8 @@ def test_a_run_in_parts_is_the_run_in_one(
   config, parts = corpus.config(data_dir, **COMPRESSIVE), str(tmp_path)
   with monkeypatch.context() as patch:
     test_resume.stop_at(6, patch)
-    assert not loop.train(config, parts)
+    with pytest.raises(errors.StoppedError):
+      loop.train(config, parts)
   middle = test_resume.newest(parts, config)
   assert loop.train(config, parts)
   assert f"[memory {MEMORY}]" in caplog.text

@@ -286,7 +286,8 @@ def test_a_run_cut_around_its_rewinding_is_the_run_in_one(
   for step in (10, 14):
     with monkeypatch.context() as patch:
       test_resume.stop_at(step, patch)
-      assert not loop.train(config, str(parts))
+      with pytest.raises(errors.StoppedError):
+        loop.train(config, str(parts))
     assert len(events(parts)) == (step == 14)
   assert loop.train(config, str(parts))
   assert len(events(whole)) == 1

@@ -6,6 +6,7 @@ import pytest
 from tests import comparison
 from tests import corpus
 from tests.training import test_resume
+from transformer_xl import errors
 from transformer_xl.training import loop
 
 
@@ -65,7 +66,8 @@ def test_a_run_in_parts_is_the_run_in_one(data_dir, tmp_path, monkeypatch):
   assert loop.train(config, str(tmp_path / "whole"))
   with monkeypatch.context() as patch:
     test_resume.stop_at(16, patch)
-    assert not loop.train(config, str(tmp_path / "parts"))
+    with pytest.raises(errors.StoppedError):
+      loop.train(config, str(tmp_path / "parts"))
   assert loop.train(config, str(tmp_path / "parts"))
   test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
 

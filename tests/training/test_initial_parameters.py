@@ -221,14 +221,14 @@ def refusal(data_dir, **updates):
 def test_another_vocabulary_is_refused(imported, tmp_path, monkeypatch):
   monkeypatch.setattr(corpus, "SYMBOLS", corpus.SYMBOLS[::-1])
   message = refusal(corpus.write(tmp_path), **{"train.init_from": imported})
-  assert f"data_prep.main --vocabulary_file={imported} " in message
+  assert f"transformer-xl-data --vocabulary_file={imported} " in message
   assert "--extend_vocabulary" in message
 
 
 def test_a_smaller_vocabulary_is_refused(imported, tmp_path, monkeypatch):
   monkeypatch.setattr(corpus, "SYMBOLS", corpus.SYMBOLS[:-1])
   message = refusal(corpus.write(tmp_path), **{"train.init_from": imported})
-  assert f"data_prep.main --vocabulary_file={imported} " in message
+  assert f"transformer-xl-data --vocabulary_file={imported} " in message
 
 
 def test_without_a_kept_vocabulary_the_sizes_have_to_agree(

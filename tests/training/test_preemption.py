@@ -1,17 +1,19 @@
 """Signals stop a run on a checkpoint, and what they prevent is made up for."""
 
-import re
+import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from scripts.tpu import job
 from tests import corpus
+from tests import test_main
 from tests.training.runs import lines
 from tests.training.runs import steps
 from transformer_xl import command_line
+from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
@@ -38,7 +40,8 @@ def test_a_signal_ends_the_run_after_its_chunk_with_a_checkpoint(
     data_dir, **{"train.eval_every_steps": 2, "checkpoint.every_steps": 12}
   )
   send_signal_at(4, monkeypatch)
-  assert not loop.train(config, str(tmp_path))
+  with pytest.raises(errors.StoppedError):
+    loop.train(config, str(tmp_path))
   assert steps(tmp_path)[-1] == 4
   assert [r["step"] for r in lines(tmp_path) if "split" in r] == [2]
   assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -49,7 +52,8 @@ def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(
 ):
   send_signal_at(12, monkeypatch)
   config = corpus.config(data_dir)
-  assert not loop.train(config, str(tmp_path))
+  with pytest.raises(errors.StoppedError):
+    loop.train(config, str(tmp_path))
   assert steps(tmp_path)[-1] == 12
   monkeypatch.undo()
   assert loop.train(config, str(tmp_path))
@@ -61,7 +65,8 @@ def test_an_evaluation_that_a_signal_prevents_is_made_up_for(
   config = corpus.config(data_dir, **{"train.eval_every_steps": 4})
   loop.train(config, str(tmp_path / "whole"))
   send_signal_at(8, monkeypatch)
-  assert not loop.train(config, str(tmp_path / "parts"))
+  with pytest.raises(errors.StoppedError):
+    loop.train(config, str(tmp_path / "parts"))
   monkeypatch.undo()
   assert [r["step"] for r in lines(tmp_path / "parts")][-1] == 8
   assert loop.train(config, str(tmp_path / "parts"))
@@ -88,7 +93,8 @@ def test_an_owed_evaluation_ranks_its_checkpoint(
   config = corpus.config(data_dir, **updates)
   send_signal_at(8, monkeypatch)
   monkeypatch.setattr(evaluator.Evaluator, "score_until", scored)
-  assert not loop.train(config, str(tmp_path))
+  with pytest.raises(errors.StoppedError):
+    loop.train(config, str(tmp_path))
   monkeypatch.undo()
   monkeypatch.setattr(evaluator.Evaluator, "score_until", scored)
   # It is killed once more, between the checkpoint's loss and its metadata.
@@ -128,6 +134,7 @@ with preemption.StopSignal():
 
 
 def test_interrupts_are_answered_while_python_waits():
+  """A second one within a second, as a wrapper passes on, is the first."""
   with subprocess.Popen(
     [sys.executable, "-c", WAITING],
     stdout=subprocess.PIPE,
@@ -139,6 +146,8 @@ def test_interrupts_are_answered_while_python_waits():
       process.send_signal(signal.SIGINT)
       lines = [process.stderr.readline() for _ in range(2)]
       assert "SIGINT: stopping after this chunk, with a checkpoint" in lines[1]
+      process.send_signal(signal.SIGINT)
+      time.sleep(1.2)
       assert process.poll() is None
       process.send_signal(signal.SIGINT)
       (last,) = process.stderr.read().splitlines()
@@ -152,10 +161,59 @@ def test_a_stopped_run_says_where_it_is_saved(
   data_dir, tmp_path, monkeypatch, caplog
 ):
   send_signal_at(4, monkeypatch, signal.SIGINT)
-  assert not loop.train(corpus.config(data_dir), str(tmp_path))
+  with pytest.raises(errors.StoppedError):
+    loop.train(corpus.config(data_dir), str(tmp_path))
   *_, last = [r.getMessage() for r in caplog.records if r.name == "absl"]
   assert (
     last == f"Saved at step {steps(tmp_path)[-1]}; the same command continues."
   )
-  # A session on a slice knows by it that the run is not finished.
-  assert re.match(job.STOPPED, last)
+
+
+# The command, which receives a signal twice when the line of step 4 is written.
+SIGNALLED = """
+import runpy, signal
+from transformer_xl.workdir import metrics_log
+
+write = metrics_log.Writer.write
+
+def written(self, record):
+  write(self, record)
+  if record["step"] == 4:
+    signal.raise_signal({number})
+    signal.raise_signal({number})
+
+metrics_log.Writer.write = written
+runpy.run_module("transformer_xl.main", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("number", "status"),
+  [
+    (signal.SIGTERM, 143),
+    (signal.SIGINT, 130),
+    # From an engine: this process has no terminal that it could lose.
+    (signal.SIGHUP, 143),
+  ],
+)
+def test_the_exit_status_says_that_the_run_is_not_finished(
+  data_dir, tmp_path, number, status
+):
+  finished = subprocess.run(
+    [
+      *(sys.executable, "-c", SIGNALLED.format(number=int(number))),
+      *(test_main.BASE, f"--workdir={tmp_path / 'run'}"),
+      *corpus.config_flags(data_dir),
+    ],
+    capture_output=True,
+    cwd=test_main.ROOT,
+    env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    start_new_session=True,
+    text=True,
+  )
+  assert finished.returncode == status, finished.stderr
+  saved = steps(tmp_path / "run")[-1]
+  assert 4 <= saved < corpus.RUN["train.num_steps"]
+  last = finished.stderr.splitlines()[-1]
+  assert last.endswith(f"Saved at step {saved}; the same command continues.")

@@ -15,6 +15,7 @@ from tests import corpus
 from tests import own_process
 from tests import processes
 from tests.training import test_resume
+from transformer_xl import command_line
 
 # Sums in another order, in float32, of losses and of norms of gradients.
 TOLERANCE = 20 * comparison.FLOAT32
@@ -63,7 +64,8 @@ def test_two_processes_stop_together_and_one_goes_on_where_they_were(
   for receiver in receivers:
     both[receiver].send_signal(number)
   for process in both:
-    test_resume.finish(process, together)
+    status = command_line.stopped_status(number)
+    test_resume.finish(process, together, status)
   log = pathlib.Path(f"{together}.log").read_text()
   assert "Traceback" not in log
   assert "process 0 of 2" in log

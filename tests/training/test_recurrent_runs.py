@@ -12,6 +12,7 @@ from tests import comparison
 from tests import corpus
 from tests import tiny
 from tests.training import test_resume
+from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
@@ -87,7 +88,8 @@ def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
   assert loop.train(config, str(tmp_path / "whole"))
   with monkeypatch.context() as patch:
     test_resume.stop_at(98, patch)
-    assert not loop.train(config, str(tmp_path / "parts"))
+    with pytest.raises(errors.StoppedError):
+      loop.train(config, str(tmp_path / "parts"))
   assert loop.train(config, str(tmp_path / "parts"))
   test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
   memory = test_resume.newest(tmp_path / "whole", config).memory

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from transformer_xl import command_line
+from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import hooks
@@ -133,7 +135,8 @@ def test_a_run_in_three_parts_is_the_run_in_one(
   for step in (28, 52):  # Between log lines; in the second and third epoch.
     with monkeypatch.context() as patch:
       stop_at(step, patch)
-      assert not loop.train(config, str(tmp_path / "parts"))
+      with pytest.raises(errors.StoppedError):
+        loop.train(config, str(tmp_path / "parts"))
     assert int(newest(tmp_path / "parts", config).state.step) == step
   assert loop.train(config, str(tmp_path / "parts"))
   assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
@@ -173,9 +176,11 @@ def lines_so_far(path):
       yield json.loads(line)
 
 
-def finish(process, workdir):
+def finish(process, workdir, status=0):
   try:
-    assert process.wait(300) == 0, pathlib.Path(f"{workdir}.log").read_text()
+    assert process.wait(300) == status, pathlib.Path(
+      f"{workdir}.log"
+    ).read_text()
   finally:
     process.kill()
 
@@ -227,7 +232,7 @@ def test_the_same_command_goes_on_after_kill_9_and_after_sigterm(
   process = start(parts, flags)
   wait_for_step(parts, 220, process)
   process.send_signal(signal.SIGTERM)
-  finish(process, parts)
+  finish(process, parts, command_line.TERMINATED)
   step = int(newest(parts, config).state.step)
   assert 220 <= step < 400
   assert step % config.updates_per_call == 0

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from experiments import vanilla
 from transformer_xl import errors
 from transformer_xl.config import load
+from transformer_xl.experiments import vanilla
 from transformer_xl.workdir import closing
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -22,7 +22,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_longer_memory_is_offered_where_it_is_allowed(name):
-  module = importlib.import_module(f"experiments.{name}")
+  module = importlib.import_module(f"transformer_xl.experiments.{name}")
   config = load.from_config_dict(module.get_config())
   commands = closing.commands(config, "run").values()
   lengths = [re.findall(r"eval\.mem_len=(\d+)", text) for text in commands]

@@ -102,8 +102,7 @@ def run(
 ) -> dict[str, Any]:
   """Trains, measures and compares variants.
 
-  The files are written after each variant. If a signal stops training, the
-  same command resumes there.
+  The files are written after each variant.
 
   Returns:
     The content of `results/FILES.json`.
@@ -111,6 +110,7 @@ def run(
   Raises:
     UserError: a variant cannot be trained or measured. This is found out before
       the first update, as far as it can be.
+    StoppedError: a signal stopped training; the same command resumes there.
   """
   # 1. What is trained.
   names = [variant.name for variant in preset.variants]
@@ -154,10 +154,7 @@ def run(
   }
   rows: list[Row] = []
   for plan in plans:
-    row = _measured_row(plan, preset)
-    if row is None:
-      return result
-    rows.append(row)
+    rows.append(_measured_row(plan, preset))
     _write(result, with_differences(rows), workdir, preset)
 
   # 4. Time, which shows only where all variants take turns.
@@ -178,8 +175,8 @@ def run(
   return result
 
 
-def _measured_row(plan: _Plan, preset: Preset) -> Row | None:
-  """Trains and measures a variant; None if a signal stopped training.
+def _measured_row(plan: _Plan, preset: Preset) -> Row:
+  """Trains and measures a variant.
 
   The learning rate is chosen on the validation split, so that `eval.split` is
   read with one rate alone.
@@ -191,8 +188,6 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row | None:
     for rate in plan.trials_by_rate:
       losses = [math.inf]
       measured = _measured_seeds(plan, rate, "valid", preset)
-      if measured is None:
-        return None
       if measured:
         by_seed = _losses_by_seed(measured)
         length = preset.choose_length(plan.config, _means(by_seed))
@@ -214,8 +209,6 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row | None:
 
   config = plan.trials_by_rate[rate][0].config
   measured = _measured_seeds(plan, rate, config.eval.split, preset)
-  if measured is None:
-    return None
   by_seed = _losses_by_seed(measured)
   means = _means(by_seed)
   length = preset.choose_length(config, means)
@@ -240,12 +233,12 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row | None:
 
 def _measured_seeds(
   plan: _Plan, rate: float, split: str, preset: Preset
-) -> list[trials.Measured] | None:
+) -> list[trials.Measured]:
   """Trains and measures the seeds of one learning rate.
 
   Returns:
     A measurement for each seed; none at all if one of them diverged while there
-    are other rates; None if a signal stopped training.
+    are other rates.
   """
   result = []
   for trial in plan.trials_by_rate[rate]:
@@ -256,8 +249,6 @@ def _measured_seeds(
       measure_model=preset.measure,
       may_diverge=len(plan.trials_by_rate) > 1,
     )
-    if measured is None:
-      return None
     if not measured.losses:
       return []
     result.append(measured)

@@ -1,9 +1,9 @@
 """Recall: how far back a model can look a value up; `--mode=recall`.
 
-A text of `data_prep --dataset=recall` asks for values at known distances. An
-answer is right if it is the likeliest token there. Runs that exist are
-compared: the run itself and those of `config.analysis.group`, with a curve of
-right answers by distance for each length of their `eval.mem_len`.
+A text of `transformer-xl-data --dataset=recall` asks for values at known
+distances. An answer is right if it is the likeliest token there. Runs that
+exist are compared: the run itself and those of `config.analysis.group`, with a
+curve of right answers by distance for each length of their `eval.mem_len`.
 """
 
 import functools

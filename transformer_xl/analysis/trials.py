@@ -60,7 +60,7 @@ def measure(
   lengths: Sequence[int],
   measure_model: Measure,
   may_diverge: bool,
-) -> Measured | None:
+) -> Measured:
   """Trains a trial and measures its loss on a split, if that is to be done.
 
   Args:
@@ -70,9 +70,8 @@ def measure(
     measure_model: the measurement.
     may_diverge: divergence is a result and is not raised.
 
-  Returns:
-    What was measured; None if a signal stopped training, which the same call
-    resumes.
+  Raises:
+    StoppedError: a signal stopped training, which the same call resumes.
   """
   config = load.replaced(trial.config, {"eval.split": split})
   evaluation = dataclasses.asdict(config.eval)
@@ -98,8 +97,7 @@ def measure(
   _write(trial.folder, kept)
   logging.info("Training and measuring %s.", trial.folder)
   try:
-    if not loop.train(trial.config, trial.folder):
-      return None
+    loop.train(trial.config, trial.folder)
   except errors.DivergenceError as error:
     if not may_diverge:
       raise

@@ -26,7 +26,7 @@ CONFIG = config_flags.DEFINE_config_file(
   "Name of an experiment, or the path of a file like those in experiments/; "
   "--config.FIELD=VALUE sets a field.",
 )
-_FOLDER = pathlib.Path(__file__).parents[2] / "experiments"
+_FOLDER = (pathlib.Path(__file__).parents[1] / "experiments").resolve()
 _EXPERIMENTS = sorted(_FOLDER.glob("[!_]*.py"))
 
 
@@ -190,7 +190,7 @@ def saved_workdir() -> str:
   """WORKDIR in --config=saved:WORKDIR; "" for other experiments."""
   path = config_flags.get_config_filename(flags.FLAGS["config"])
   file, _, workdir = path.partition(":")
-  return workdir if os.path.abspath(file) == str(_FOLDER / "saved.py") else ""
+  return workdir if os.path.realpath(file) == str(_FOLDER / "saved.py") else ""
 
 
 def _find(file: str) -> str:

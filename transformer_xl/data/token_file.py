@@ -192,7 +192,7 @@ def _prepare_command(directory: str) -> str:
   dataset = f"--dataset={name}"
   if name not in BENCHMARKS:
     dataset = f"--dataset=text --source=YOUR_TEXT --name={name}"
-  return f"python -m data_prep.main {dataset} --data_dir={parent}"
+  return f"transformer-xl-data {dataset} --data_dir={parent}"
 
 
 def _suggestion(directory: str) -> str:

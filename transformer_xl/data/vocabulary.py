@@ -227,7 +227,7 @@ class SubwordVocabulary(Vocabulary):
 def load(
   directory: str,
   *,
-  fix: str = "prepare it again with python -m data_prep.main",
+  fix: str = "prepare it again with transformer-xl-data",
 ) -> Vocabulary:
   """Reads the vocabulary of a prepared dataset, or of a run.
 

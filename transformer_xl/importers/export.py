@@ -10,7 +10,7 @@ and with `TransfoXLLMHeadModel.from_pretrained`.
 from transformer_xl import command_line
 
 if __name__ == "__main__":  # Before the imports that take long.
-  early = command_line.end_at_interrupts()
+  early = command_line.end_at_signals()
 
 import os
 

@@ -207,7 +207,9 @@ def make_config(
   config = load.default()
   config.data.name = "imported"  # The source does not say what it has read.
   if published is not None:
-    experiment = importlib.import_module(f"experiments.{published}_large")
+    experiment = importlib.import_module(
+      f"transformer_xl.experiments.{published}_large"
+    )
     config = experiment.get_config()
     for name in ARCHITECTURE:
       value = found.model[name]

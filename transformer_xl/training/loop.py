@@ -13,6 +13,7 @@ import time
 import jax
 from absl import logging
 
+from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.config import schema
@@ -35,10 +36,11 @@ from transformer_xl.workdir import run_state
 from transformer_xl.workdir import wandb_run
 
 
-def train(config: schema.ExperimentConfig, workdir: str) -> bool:
-  """Starts or continues training; False if a signal stopped it on a checkpoint.
+def train(config: schema.ExperimentConfig, workdir: str) -> int:
+  """Starts or continues training, and returns how many updates the run has.
 
   Raises:
+    StoppedError: a signal stopped it on a checkpoint; the same call continues.
     UserError: data, configuration and checkpoints do not fit together, another
       run is in the workdir, or the tracker is not installed.
     DivergenceError: the loss has diverged in all tries; the last checkpoint is
@@ -83,7 +85,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
           step,
           last,
         )
-        return True
+        return step
       source = run.metadata.initialised_from
       run_record.record(config, workdir, step=step, initialised_from=source)
       run_record.keep_vocabulary(data_dir, workdir)
@@ -107,7 +109,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> bool:
       logging.warning(
         "Saved at step %d; the same command continues.", max(saved, default=0)
       )
-    return is_done
+      raise errors.StoppedError(stop.number)
+    return last
 
 
 def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import jax
 from absl import logging
@@ -9,21 +10,33 @@ from jax.experimental import multihost_utils
 
 from transformer_xl import command_line
 
+# Engines and terminals send a signal twice where a command is wrapped in
+# another one.
+_ONE_REQUEST_SECONDS = 1.0
+
 
 class StopSignal:
   """Remembers SIGTERM and the first SIGINT; a second SIGINT ends the process.
 
   A context manager that restores the previous handlers at its end. With several
   processes JAX handles SIGTERM: once one process has received it, the same call
-  of `poll` returns True in all of them. There a SIGINT is passed on as SIGTERM.
-  SIGHUP, as from a dropped connection, stops nothing.
+  of `poll` returns True in all of them. There other signals are passed on as
+  SIGTERM. SIGHUP from a lost terminal stops nothing. What arrives within a
+  second of the first signal repeats it.
+
+  Attributes:
+    requested: whether to stop, as of the last `poll`.
+    number: the first signal that asked to stop; SIGTERM if another process
+      received it.
   """
 
   def __init__(self):
-    self.requested = False  # As of the last `poll`.
+    self.requested = False
+    self.number = signal.SIGTERM
+    self._is_first = True
     self._received = False
     self._polls = 0
-    self._answered = False
+    self._answered_at: float | None = None
 
   def __enter__(self) -> "StopSignal":
     self._is_alone = jax.process_count() == 1
@@ -46,14 +59,19 @@ class StopSignal:
     return self.requested
 
   def _handle(self, number: int, *_: object) -> None:
-    self._received |= self._is_alone and number != signal.SIGHUP
+    if command_line.asks_to_stop(number):
+      if self._is_first:
+        self._is_first = False
+        self.number = signal.Signals(number)
+      self._received |= self._is_alone
 
   def _answer(self, number: signal.Signals) -> None:
     """Tells the user what each signal leads to, as soon as it arrives."""
-    if number == signal.SIGHUP:
+    now = time.monotonic()
+    if not command_line.asks_to_stop(number):
       command_line.continue_without_terminal()
-    elif not self._answered:
-      self._answered = True
+    elif self._answered_at is None:
+      self._answered_at = now
       logging.warning(
         "%s: stopping after this chunk, with a checkpoint. Ctrl-C ends at "
         "once and keeps what is saved.",
@@ -61,7 +79,9 @@ class StopSignal:
       )
       if not self._is_alone:
         os.kill(os.getpid(), signal.SIGTERM)
-    elif number == signal.SIGINT:
+    elif (
+      number == signal.SIGINT and now - self._answered_at > _ONE_REQUEST_SECONDS
+    ):
       command_line.end(
         "interrupted twice; the same command continues from the last complete "
         "checkpoint."

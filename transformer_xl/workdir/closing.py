@@ -74,6 +74,8 @@ def commands(config: schema.ExperimentConfig, workdir: str) -> dict[str, str]:
   if config.data.name == "python_stdlib":
     prepare = f"{program}-data"
     if " -m " in program:
-      prepare = program.replace("-m transformer_xl.", "-m data_prep.")
+      prepare = program.replace(
+        "-m transformer_xl", "-m transformer_xl.data_prep"
+      )
     result["prepare your own text, to train on it"] = f"{prepare} {OWN_TEXT}"
   return result

@@ -144,14 +144,14 @@ def check_vocabulary(
     raise errors.UserError(
       f"the vocabulary of {data_dir} is neither that of {workdir} nor an "
       "extension of it: ids would mean other symbols. Prepare the text with "
-      f"data_prep.main --vocabulary_file={workdir} under another --name, with "
-      "--extend_vocabulary to add its new symbols."
+      f"transformer-xl-data --vocabulary_file={workdir} under another --name, "
+      "with --extend_vocabulary to add its new symbols."
     )
   if old.symbols != new.symbols:
     raise errors.UserError(
       f"the vocabulary of {data_dir} (SHA-256 {str(found)[:12]}) is not the "
       f"one that {workdir} was trained with ({trained[:12]}): ids would mean "
-      "other symbols. Prepare the text with data_prep.main "
+      "other symbols. Prepare the text with transformer-xl-data "
       f"--vocabulary_file={workdir} under another --name, or use another "
       "--workdir."
     )

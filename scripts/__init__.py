@@ -1,1 +1,0 @@
-"""Programs for whoever operates runs; they need no more than Python."""

@@ -1,1 +1,0 @@
-"""Runs on Cloud TPU slices, by `gcloud`."""

@@ -1,0 +1,139 @@
+"""What engines are given: the commands start, and the fields exist."""
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.deploy.jobset_schema import JOB_SET as SCHEMA
+from transformer_xl import command_line
+
+ROOT = pathlib.Path(__file__).parents[2]
+TASK = yaml.safe_load((ROOT / "deploy/sky.yaml").read_text())
+JOB_SET = yaml.safe_load((ROOT / "deploy/jobset.yaml").read_text())
+
+
+def job():
+  (replicated,) = JOB_SET["spec"]["replicatedJobs"]
+  return replicated["template"]["spec"]
+
+
+def container():
+  (only,) = job()["template"]["spec"]["containers"]
+  return only
+
+
+def task_command():
+  """The words of the task's last command, with the values of `envs`."""
+  text = TASK["run"].replace("\\\n", " ")
+  for name, value in (TASK["envs"] | {"BUCKET": "bucket"}).items():
+    text = text.replace(f"${name}", value)
+  exec_word, program, *flags = shlex.split(text)
+  assert (exec_word, program) == ("exec", ".venv/bin/transformer-xl")
+  return ["transformer_xl.main", *flags]
+
+
+def job_command():
+  program, *flags = container()["command"]
+  assert program == "transformer-xl"
+  return ["transformer_xl.main", *flags]
+
+
+@pytest.mark.slow
+def test_commands_would_start():
+  wrong = [*job_command(), "--config.train.batch_sise=1"]
+  finished = subprocess.run(
+    [sys.executable, "-m", "tests.docs.parsed_commands"],
+    input=json.dumps([task_command(), job_command(), wrong]),
+    capture_output=True,
+    check=True,
+    cwd=ROOT,
+    text=True,
+  )
+  task, job_set, refused = json.loads(finished.stdout)
+  assert task["error"] == job_set["error"] == ""
+  assert "no field batch_sise" in refused["error"]
+
+
+def test_both_run_the_same_command():
+  """With the same bucket a run may move from one engine to the other."""
+  job_flags = " ".join(job_command()).replace("BUCKET", "bucket")
+  assert job_flags == " ".join(task_command())
+
+
+def test_both_restart_what_stopped_on_a_checkpoint():
+  stopped = [command_line.TERMINATED]
+  recovery = TASK["resources"]["job_recovery"]
+  assert recovery["recover_on_exit_codes"] == stopped
+  rules = job()["podFailurePolicy"]["rules"]
+  codes = [r["onExitCodes"]["values"] for r in rules if "onExitCodes" in r]
+  assert codes == [stopped]
+
+
+def test_the_job_set_has_the_fields_of_its_definition():
+  jsonschema.Draft202012Validator.check_schema(SCHEMA)
+  jsonschema.validate(JOB_SET, SCHEMA)
+
+
+def paths(value, path=()):
+  """The path of every field of a manifest, but labels and resources' names."""
+  items = value.items() if isinstance(value, dict) else enumerate(value)
+  for name, item in items:
+    if path[-1:] in (("nodeSelector",), ("annotations",)):
+      continue
+    if isinstance(name, str):
+      yield (*path, name)
+    if isinstance(item, dict | list):
+      yield from paths(item, (*path, name))
+
+
+@pytest.mark.parametrize("path", paths(JOB_SET), ids=lambda p: str(p[-1]))
+def test_a_misspelled_field_of_the_job_set_is_found(path):
+  manifest = json.loads(json.dumps(JOB_SET))
+  *parents, name = path
+  inner = manifest
+  for parent in parents:
+    inner = inner[parent]
+  inner[f"{name}s"] = inner.pop(name)
+  with pytest.raises(jsonschema.ValidationError):
+    jsonschema.validate(manifest, SCHEMA)
+
+
+def test_hosts_and_chips_are_those_of_the_slice():
+  pod = job()["template"]["spec"]
+  selector = pod["nodeSelector"]
+  rows, columns = selector["cloud.google.com/gke-tpu-topology"].split("x")
+  chips = int(rows) * int(columns)
+  limits = container()["resources"]["limits"]
+  assert job()["parallelism"] * limits["google.com/tpu"] == chips
+  assert job()["completions"] == job()["parallelism"]
+  assert TASK["resources"]["accelerators"] == f"tpu-v5litepod-{chips}"
+  assert limits == container()["resources"]["requests"]
+  # Kubernetes wants `Never` wherever there is a podFailurePolicy.
+  assert pod["restartPolicy"] == "Never"
+  names = [
+    rule["onExitCodes"]["containerName"]
+    for rule in job()["podFailurePolicy"]["rules"]
+    if "onExitCodes" in rule
+  ]
+  assert names == [container()["name"]]
+
+
+def test_the_image_is_built_of_files_and_extras_that_exist():
+  lines = (ROOT / "deploy/Dockerfile").read_text().splitlines()
+  copied = [line.split()[1:-1] for line in lines if line.startswith("COPY")]
+  for names in copied:
+    assert all((ROOT / name).exists() for name in names), names
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  extras = {*project["optional-dependencies"]}
+  named = re.findall(r"`([a-z,]+)` for", "\n".join(lines))
+  assert len(named) == 3
+  for names in named:
+    assert {*names.split(",")} <= extras
