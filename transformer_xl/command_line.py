@@ -224,9 +224,9 @@ def _own_words() -> list[str] | None:
   return sys.orig_argv[:count] if is_own else None
 
 
-def describe(argv: list[str]) -> str:
+def describe(argv: list[str], topic: str) -> str:
   """The docstring of the command's module, and its flags."""
-  del argv
+  del argv, topic
   documentation = sys.modules["__main__"].__doc__ or ""
   return f"{documentation.strip()}\n{flags.FLAGS.main_module_help()}"
 
@@ -235,7 +235,7 @@ def run(
   main: Callable[[list[str]], None],
   *,
   parse: Callable[[list[str]], list[str]] = flags.FLAGS,
-  describe: Callable[[list[str]], str] = describe,
+  describe: Callable[[list[str], str], str] = describe,
   quiet: bool = True,
   takes_words: bool = False,
 ) -> None:
@@ -248,17 +248,19 @@ def run(
   Args:
     main: takes the arguments that are not flags.
     parse: parses the flags of a command line and returns the other arguments.
-    describe: makes the text of `--help` from a command line without it.
+    describe: makes the text of `--help=TOPIC` from a command line without it
+      and the topic, which is "" for `--help`.
     quiet: log errors only.
     takes_words: whether arguments that are not flags are allowed.
   """
 
   def parse_or_help(argv: list[str]) -> list[str]:
-    rest = [word for word in argv if word not in _HELP]
+    asking = [word for word in argv if word.partition("=")[0] in _HELP]
     with _one_line():
-      if rest == argv:
+      if not asking:
         return parse(argv)
-      print(describe(rest), flush=True)
+      rest = [word for word in argv if word not in asking]
+      print(describe(rest, asking[0].partition("=")[2]), flush=True)
     sys.exit(0)
 
   def guarded(argv: list[str]) -> None:
