@@ -4,6 +4,7 @@ import contextlib
 import errno
 import functools
 import glob
+import importlib.util
 import os
 import runpy
 import select
@@ -26,12 +27,13 @@ from transformer_xl import log_lines
 
 INTERRUPTION = "interrupted; the same command starts it again."
 INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
-# Device files of TPUs and GPUs on Linux.
+# Device files of TPUs and GPUs on Linux; the last is that of Windows' GPUs.
 _ACCELERATORS = (
   "/dev/accel*",
   "/dev/vfio/[0-9]*",
   "/dev/nvidia[0-9]*",
   "/dev/kfd",
+  "/dev/dxg",
 )
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
@@ -95,8 +97,7 @@ def use_huge_pages() -> None:
   setting = "glibc.malloc.hugetlb"
   given = os.environ.get("GLIBC_TUNABLES", "")
   platforms = os.environ.get("JAX_PLATFORMS", "")
-  accelerators = any(map(glob.glob, _ACCELERATORS))
-  is_on_cpu = platforms == "cpu" if platforms else not accelerators
+  is_on_cpu = platforms == "cpu" if platforms else not _has_accelerator()
   if sys.platform != "linux" or not is_on_cpu or setting in given:
     return
   if not _is_own_process():
@@ -104,6 +105,24 @@ def use_huge_pages() -> None:
   tunables = [*filter(None, [given]), f"{setting}=1"]
   os.environ["GLIBC_TUNABLES"] = ":".join(tunables)
   os.execv(sys.executable, sys.orig_argv)
+
+
+def hide_missing_tpu() -> None:
+  """Keeps JAX from starting libtpu where it has no TPU, as when only planning.
+
+  It would look for one for seconds and print warnings.
+  """
+  if os.environ.get("JAX_PLATFORMS") or _has_accelerator():
+    return
+  if importlib.util.find_spec("libtpu") is not None:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    if "jax" in sys.modules:  # It has read the variable already.
+      sys.modules["jax"].config.update("jax_platforms", "cpu")
+
+
+def _has_accelerator() -> bool:
+  """Whether this machine may have a TPU or a GPU."""
+  return any(map(glob.glob, _ACCELERATORS))
 
 
 def open_closed_streams() -> None:
@@ -270,6 +289,7 @@ def run(
 
     storage.configure()
     log_lines.start()
+    hide_missing_tpu()
     if quiet:
       logging.set_verbosity(logging.ERROR)
     with _one_line():

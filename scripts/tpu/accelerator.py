@@ -1,17 +1,14 @@
 """Types of TPU slices, such as `v5litepod-16`: their chips and their cost.
 
-Prices are US dollars a chip-hour in us-central1 (v4: us-central2), from
-SkyPilot's catalog of Google's prices (skypilot-org/skypilot-catalog on GitHub,
-catalogs/v8/gcp/vms.csv, commit 8427bbf). On demand, other regions cost up to
-1.4 times as much; spot prices differ more, and change. `--price` overrides it.
+`--price` overrides the list prices of `transformer_xl/planning/prices.py`.
 """
 
 import re
 from typing import NamedTuple
 
 from transformer_xl import errors
+from transformer_xl.planning import prices
 
-SOURCE = "SkyPilot's catalog 8427bbf, us-central1"
 TIERS = ("on-demand", "spot", "reserved", "guaranteed")
 
 
@@ -20,15 +17,14 @@ class Kind(NamedTuple):
 
   runtime_version: str
   numbers_a_chip: int  # The type's number counts chips, or their two cores.
-  on_demand: float
-  spot: float
+  price: prices.Price
 
 
 KINDS = {
-  "v4": Kind("tpu-ubuntu2204-base", 2, 3.22, 0.9215),
-  "v5litepod": Kind("v2-alpha-tpuv5-lite", 1, 1.2, 0.2449),
-  "v5p": Kind("v2-alpha-tpuv5", 2, 4.2, 0.9286),
-  "v6e": Kind("v2-alpha-tpuv6e", 1, 2.7, 0.5729),
+  "v4": Kind("tpu-ubuntu2204-base", 2, prices.PRICES["v4"]),
+  "v5litepod": Kind("v2-alpha-tpuv5-lite", 1, prices.PRICES["v5e"]),
+  "v5p": Kind("v2-alpha-tpuv5", 2, prices.PRICES["v5p"]),
+  "v6e": Kind("v2-alpha-tpuv6e", 1, prices.PRICES["v6e"]),
 }
 
 
@@ -61,13 +57,14 @@ def price(name: str, tier: str, given: float | None) -> tuple[float, str]:
   """
   if given is not None:
     return given, "by --price"
-  found = {"on-demand": kind(name).on_demand, "spot": kind(name).spot}
+  listed = kind(name).price
+  found = {"on-demand": listed.on_demand, "spot": listed.spot}
   if tier not in found:
     raise errors.UserError(
       f"--tier={tier} has no list price: give yours, in US dollars a "
       "chip-hour, as --price=PRICE."
     )
-  return found[tier], SOURCE
+  return found[tier], prices.SOURCE
 
 
 def cost(name: str, tier: str, given: float | None, hours: float | None) -> str:
