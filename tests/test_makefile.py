@@ -46,7 +46,7 @@ def test_an_environment_that_is_activated_is_used(tmp_path):
   (tmp_path / "bin").mkdir()
   (tmp_path / "bin" / "python").touch(mode=0o755)
   said = make("-n", "test-smoke", VIRTUAL_ENV=str(tmp_path))
-  assert f"  {tmp_path}/bin/python -m pytest " in said
+  assert f" {tmp_path}/bin/python -m pytest " in said
   assert f"\n{tmp_path}/bin/python -m pip install " in said
   assert ".venv" not in said
-  assert "  .venv/bin/python -m pytest " in make("-n", "test-smoke")
+  assert " .venv/bin/python -m pytest " in make("-n", "test-smoke")
