@@ -1,6 +1,7 @@
-# Every target creates $(VENV) and installs the pinned dependencies when needed.
+# Every target installs the pinned dependencies when needed: into the environment
+# that is activated, or else into .venv, which it creates.
 PYTHON ?= python3
-VENV ?= .venv
+VENV ?= $(or $(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
 # Tests of one file share what they compile, so a file stays in one process.
 # Files are taken in the order of tests/conftest.py.
@@ -29,37 +30,47 @@ ISA ?= AVX2
 CORES ?= 0
 HUGE_PAGES ?= 0
 
-.PHONY: quickstart test test-rest test-all test-smoke test-faults check format
+.PHONY: help quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
 .PHONY: lock fuzz fuzz-runs audit deploy-check release-check
 
-quickstart: $(VENV)/installed
-	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
+# What stands behind ## is the help of a target.
+help: ## This list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) \
+	  | while IFS='|' read -r target text; do \
+	    printf '%-20s%s\n' "$$target" "$$text"; \
+	  done
+	@echo
+	@echo "  Into $(VENV), where pip installs what is pinned: VENV=FOLDER changes it."
+
+quickstart: $(VENV)/installed ## Train a small model, and evaluate it; STEPS=300 shortens it
+	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart \
+	  $(if $(STEPS),--config.train.num_steps=$(STEPS))
 
 # Nine and a half minutes on two idle cores.
-test: $(VENV)/installed
+test: $(VENV)/installed ## The tests
 	$(PYTEST) $(PARALLEL)
 
 # What `make test` leaves out: every combination where it tries some.
-test-rest: $(VENV)/installed
+test-rest: $(VENV)/installed ## What `test` leaves out: every combination
 	$(PYTEST) $(PARALLEL) \
 	  -m "rest and not faults"
 
-test-all: $(VENV)/installed
+test-all: $(VENV)/installed ## Both
 	$(PYTEST) $(PARALLEL) -m "not faults"
 
-test-smoke: $(VENV)/installed
+test-smoke: $(VENV)/installed ## A part of the tests, for another Python: VENV, PYTHON
 	$(PYTEST) $(PARALLEL) $(SMOKE)
 
 # The same as another processor computes it, by default an old one with a
 # single core.
-test-processor: $(VENV)/installed
+test-processor: $(VENV)/installed ## The same part on another processor: ISA, CORES
 	JAX_PLATFORMS=cpu GLIBC_TUNABLES=glibc.malloc.hugetlb=$(HUGE_PAGES) \
 	  XLA_FLAGS="$(FLAGS_$(ISA))" taskset --cpu-list $(CORES) \
 	  $(BIN)/python -m pytest $(SMOKE)
 
 # All twelve cases.
-test-processors: $(VENV)/installed
+test-processors: $(VENV)/installed ## The same part in twelve such cases
 	set -e; \
 	for isa in AVX2 AVX512 all; do \
 	  for cores in 0 0,1; do \
@@ -70,16 +81,16 @@ test-processors: $(VENV)/installed
 	done
 
 # Hurts runs in every way; writes the tables in docs/measurements/reliability.md.
-test-faults: $(VENV)/installed
+test-faults: $(VENV)/installed ## Hurt runs on purpose
 	$(PYTEST) tests/faults \
 	  -m "faults or rest or slow" --numprocesses 2 --fault-table
 
 # Every memory with every encoding; writes docs/measurements/conformance.md.
-test-conformance: $(VENV)/installed
+test-conformance: $(VENV)/installed ## Every mixer with every encoding
 	$(PYTEST) tests/conformance \
 	  -m "not faults" $(PARALLEL) --conformance-table
 
-check: $(VENV)/installed
+check: $(VENV)/installed ## Formatting, linting, types, vulnerabilities, fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -88,13 +99,13 @@ check: $(VENV)/installed
 	$(PYTEST) $(PARALLEL) \
 	  -m "not (slow or rest or faults)"
 
-format: $(VENV)/installed
+format: $(VENV)/installed ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 # The tests that compare with PyTorch and HuggingFace, in an environment of
 # their own: these old releases need older packages than users have.
-parity: .venv-parity/installed
+parity: .venv-parity/installed ## The tests against PyTorch and HuggingFace
 	JAX_PLATFORMS=cpu .venv-parity/bin/python -m pytest -m "not faults" \
 	  tests/parity/test_huggingface.py tests/formats/test_torch_file.py \
 	  tests/importers/test_vocabulary.py
@@ -107,12 +118,12 @@ parity: .venv-parity/installed
 	  --editable ".[test,parity]"
 	touch $@
 
-bench: $(VENV)/installed
+bench: $(VENV)/installed ## Measure the speed on this machine
 	$(BIN)/python -m benchmarks.speed
 
 # Plans what is missing in docs/measurements/plans.jsonl or was planned by older
 # code; may be stopped at any time.
-plan-table: $(VENV)/installed
+plan-table: $(VENV)/installed ## Plan what is missing in docs/measurements/plans.jsonl
 	$(BIN)/pip install --constraint requirements.lock --editable ".[tpu]"
 	nice $(BIN)/python -m benchmarks.plan_table
 
@@ -132,20 +143,20 @@ release-check: $(VENV)/installed
 	$(PYTEST) tests/test_package.py -m rest -s
 
 # Known vulnerabilities of what requirements.lock pins.
-audit: $(VENV)/installed
+audit: $(VENV)/installed ## Known vulnerabilities of the dependencies
 	.ci/audit
 
 # A million damaged and hostile files to every reader.
-fuzz: $(VENV)/installed
+fuzz: $(VENV)/installed ## A million damaged files to every reader
 	JAX_PLATFORMS=cpu $(BIN)/python -m tests.fuzz --inputs=1000000
 
 # Random configurations: each is refused, or trains, evaluates and resumes.
-fuzz-runs: $(VENV)/installed
+fuzz-runs: $(VENV)/installed ## Random configurations: refused, or trained and resumed
 	JAX_PLATFORMS=cpu CONFIGURATIONS=300 $(BIN)/python -m pytest -s \
 	  tests/fuzz/test_configurations.py -m rest
 
 # Pins what pyproject.toml allows, for every supported Python at once.
-lock:
+lock: ## Renew requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra test --extra tpu --extra cuda --extra gcs --extra wandb \
 	  --extra tensorboard --no-header --no-annotate \
@@ -153,6 +164,7 @@ lock:
 	  --upgrade --output-file requirements.lock
 
 $(VENV)/installed: requirements.lock pyproject.toml setup.cfg
-	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version || $(BIN)/python -m ensurepip
 	$(BIN)/python -m pip install --constraint requirements.lock --editable ".[test]"
 	touch $@

@@ -10,6 +10,9 @@ from transformer_xl import command_line
 if __name__ == "__main__":  # Before the imports that take long.
   early = command_line.end_at_signals()
 
+import difflib
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -43,20 +46,61 @@ _NUMBERS = {
   "num_keys": "recall: number of keys, up to 26; 3.",
   "max_distance": "recall: longest distance from a pair to its query; 96.",
 }
+# Other words for the tokenizers.
+_TOKENIZERS = {
+  "bytes": "byte",
+  "char": "character",
+  "chars": "character",
+  "characters": "character",
+  "words": "word",
+  "bpe": "subword",
+  "subwords": "subword",
+}
+
+
+class _NameParser(flags.ArgumentParser):
+  """Reads one of several names, also with other hyphens or capitals."""
+
+  def __init__(
+    self, names: Sequence[str], others: Mapping[str, str] | None = None
+  ):
+    """Takes the names, and the meanings of other words."""
+    self._names = names
+    self._meanings = {_letters(name): name for name in names}
+    self._meanings |= others or {}
+
+  def parse(self, argument: str) -> str:
+    word = _letters(argument)
+    if word in self._meanings:
+      return self._meanings[word]
+    near = difflib.get_close_matches(word, self._meanings, n=1)
+    hint = f"; did you mean {self._meanings[near[0]]}?" if near else ""
+    raise ValueError(f"value should be one of <{'|'.join(self._names)}>{hint}")
+
+
+def _letters(name: str) -> str:
+  """A name's letters and digits, in lower case."""
+  return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
 # The default of a flag that is not given is that of `prepare`.
 _FLAGS = (
-  flags.DEFINE_enum(
-    "dataset", None, catalog.NAMES, "The corpus.", required=True
+  flags.DEFINE(
+    _NameParser(catalog.NAMES),
+    "dataset",
+    None,
+    f"The corpus: {', '.join(catalog.NAMES)}.",
   ),
   flags.DEFINE_string(
-    "data_dir",
-    None,
-    "Folder of the datasets; gs://BUCKET/FOLDER.",
-    required=True,
+    "data_dir", "data", "Folder of the datasets; gs://BUCKET/FOLDER."
   ),
   *(flags.DEFINE_string(name, None, help) for name, help in _STRINGS.items()),
-  flags.DEFINE_enum(
-    "tokenizer", None, tokenizer.KINDS, "What a token is; bytes for text."
+  flags.DEFINE(
+    _NameParser(tokenizer.KINDS, _TOKENIZERS),
+    "tokenizer",
+    None,
+    f"What a token is: {', '.join(tokenizer.KINDS)}, or bpe, which is subword;"
+    " byte for text.",
   ),
   flags.DEFINE_bool(
     "extend_vocabulary", None, "Add new symbols behind --vocabulary_file's."
@@ -79,6 +123,12 @@ def main(argv: list[str]) -> None:
   given: dict[str, Any] = {
     flag.name: flag.value for flag in _FLAGS if flag.value is not None
   }
+  if "dataset" not in given:
+    raise errors.UserError(
+      "name a corpus: --dataset=text --source=FOLDER for your own text,"
+      " --dataset=python_stdlib for one that needs no download; --help lists"
+      " the others."
+    )
   try:
     if _DESCRIBE.value:
       name = given.get("name", given["dataset"])

@@ -46,5 +46,6 @@ def get_config() -> ml_collections.ConfigDict:
   )
   config.eval.update({"segment_len": 32, "mem_len": (32,)})
   config.checkpoint.every_steps = 800
+  config.analysis.split = "test"  # As in docs/measurements/analyses.md.
   config.analysis.attention_lens = (16, 32, 64, 128)
   return config

@@ -149,6 +149,7 @@ def _experiment() -> ml_collections.ConfigDict:
   )
   config.eval.update({"segment_len": 32, "mem_len": (32, 128)})
   config.checkpoint.every_steps = 1200
+  config.analysis.split = "test"  # As in docs/beyond.md.
   config.analysis.rows = (
     *("recurrent-relative-all", "recurrent-rope-all", "recurrent-alibi-all"),
     *("recurrent-shaw-all", "recurrent-absolute-all", "segment-relative-all"),

@@ -77,5 +77,5 @@ def _become(case, log):
 
 if __name__ == "__main__":
   for mode in ("train", "eval", "generate", "score"):
-    importlib.import_module(f"transformer_xl.{main.MODES[mode][0]}")
+    importlib.import_module(f"transformer_xl.{main.MODES[mode].module}")
   print(json.dumps([run(group) for group in json.load(sys.stdin)]))

@@ -101,6 +101,45 @@ def test_a_line_has_the_time_the_process_and_what_is_no_information():
   assert said == ["of one", "[3] of many", "[3] warning: look"]
 
 
+@pytest.mark.parametrize(
+  ("device", "given", "first", "expected"),
+  [
+    ("/nowhere*", None, "", "cpu"),
+    ("/nowhere*", None, "import jax; ", "cpu"),
+    ("/nowhere*", "tpu,cpu", "", "tpu,cpu"),
+    ("/dev/null", None, "", "None"),
+  ],
+)
+def test_libtpu_is_left_alone_where_there_is_no_tpu(
+  tmp_path, device, given, first, expected
+):
+  (tmp_path / "libtpu.py").write_text("raise RuntimeError('started')")
+  program = f"""
+{first}import os, sys
+from transformer_xl import command_line
+
+def main(argv):
+  jax = sys.modules.get("jax")
+  print(jax.config.jax_platforms if jax else os.environ.get("JAX_PLATFORMS"))
+
+command_line._ACCELERATORS = ("{device}",)
+command_line.run(main)
+"""
+  environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{test_main.ROOT}"}
+  environment.pop("JAX_PLATFORMS", None)
+  if given:
+    environment["JAX_PLATFORMS"] = given
+  finished = subprocess.run(
+    [sys.executable, "-c", program],
+    capture_output=True,
+    check=True,
+    cwd=test_main.ROOT,
+    env=environment,
+    text=True,
+  )
+  assert finished.stdout == f"{expected}\n"
+
+
 def test_a_character_that_the_terminal_lacks_is_escaped():
   program = """
 from transformer_xl import command_line

@@ -1,14 +1,15 @@
-"""`--help`, and what `--config` takes as a name."""
+"""`--help`, what `--config` takes as a name, and mistakes in its files."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from tests import test_main
+from transformer_xl import main
 from transformer_xl.config import schema
-from transformer_xl.config import training_fields
 
 pytestmark = pytest.mark.slow
 
@@ -17,8 +18,13 @@ REFUSED = {
   "no config": "name an experiment",
   "missing config file": "cannot read experiments/missing.py",
   "missing config file, override": "cannot read experiments/missing.py",
-  "misspelt config file": "as in --config=quickstart",
+  "misspelt config file": "; did you mean --config=quickstart?",
   "misspelt name": "cannot read quikstart: --config takes the name of an",
+  "a name that is like none": "a file, as in --config=quickstart.",
+  "the start of a name": (
+    "did you mean --config=enwik8_base or --config=enwik8_large?"
+  ),
+  "a dataset": "did you mean --config=wt103_base or --config=wt103_base_alig",
   "another folder": "cannot read configs/quickstart.py",
   "saved without a workdir": "--config=saved:WORKDIR",
   "vanilla without a name": "--config=experiments/vanilla.py:ptb_small",
@@ -31,7 +37,34 @@ REFUSED = {
   "no configuration": "get_config in null.py returns no ConfigDict but None;",
   "a dictionary": "returns no ConfigDict but {'model': {}}; write it like",
   "a dictionary, override": "returns no ConfigDict but {'model': {}}; write",
-  "a misspelt field in a file": 'no field modle. Did you mean "model" instead',
+  "a misspelt field in a file": (
+    "misspelt.py, line 6: there is no field modle; did you mean config.model?"
+  ),
+  "a new field in a file": (
+    "new.py, line 6: there is no field lr; did you mean "
+    "config.train.learning_rate? Peak learning rate."
+  ),
+  "a wrong type in a file": "wrong_type.py, line 6: Could not override field",
+  "a wrong type in a called file": "shapes_of_mine.py, line 2: Could not overr",
+  "a number out of range in a file": (
+    "train.batch_size must be at least 1: it is 0; set "
+    "--config.train.batch_size. out_of_range.py, line 7 sets train.batch_size."
+  ),
+  "numbers that do not fit in a file": (
+    "out_of_step.py, line 6 sets train.warmup_steps. out_of_step.py, line 7 "
+    "sets train.num_steps."
+  ),
+  "a flag of other programs": (
+    "there is no flag --lr; did you mean --config.train.learning_rate?"
+  ),
+  "a field without its prefix": (
+    "there is no flag --train.batch_size; did you mean --config.train.batch_siz"
+  ),
+  "a field of another group": (
+    "there is no field config.model.warmup_steps; did you mean "
+    "config.train.warmup_steps?"
+  ),
+  "help about nothing": "no help about num_layer; did you mean --help=mod",
   "an argument too many": "(get_config() takes 0 positional arguments but 1",
   "an argument too few": "(get_config() missing 1 required positional",
   "no such study": "experiments/beyond.py has no study 'shapes'; it has",
@@ -44,6 +77,9 @@ COMMANDS = {
   ],
   "misspelt config file": ["--config=experiments/quikstart.py", NEW],
   "misspelt name": ["--config=quikstart", NEW],
+  "a name that is like none": ["--config=zzz", NEW],
+  "the start of a name": ["--config=enwik8", NEW],
+  "a dataset": ["--config=WikiText-103", NEW],
   "another folder": ["--config=configs/quickstart.py", NEW],
   "saved without a workdir": ["--config=experiments/saved.py"],
   "vanilla without a name": ["--config=experiments/vanilla.py", NEW],
@@ -60,12 +96,30 @@ COMMANDS = {
   "a dictionary": ["--config=dictionary.py", NEW],
   "a dictionary, override": ["--config=dictionary.py", "--config.seed=1", NEW],
   "a misspelt field in a file": ["--config=misspelt.py", NEW],
+  "a new field in a file": ["--config=new.py", NEW],
+  "a wrong type in a file": ["--config=wrong_type.py", NEW],
+  "a wrong type in a called file": ["--config=caller.py", NEW],
+  "a number out of range in a file": ["--config=out_of_range.py", NEW],
+  "numbers that do not fit in a file": ["--config=out_of_step.py", NEW],
+  "a flag of other programs": ["--config=quickstart", "--lr=1", NEW],
+  "a field without its prefix": [
+    *("--config=quickstart", "--train.batch_size=1", NEW),
+  ],
+  "a field of another group": [
+    *("--config=quickstart", "--config.model.warmup_steps=1", NEW),
+  ],
   "an argument too many": ["--config=quickstart:x", NEW],
   "an argument too few": ["--config=my_saved.py", NEW],
-  "a file of an experiment's name": ["--config=quickstart", "--help"],
+  "a file of an experiment's name": ["--config=quickstart", "--help=all"],
   "help": ["--help"],
+  "help about all": ["--help=all"],
+  "help about a group": ["--help=eval"],
+  "help about a mode": ["--help=ablation"],
+  "help about a field": ["--help=config.train.learning_rate"],
+  "help about another name": ["--help=lr"],
+  "help about nothing": ["--help=num_layer"],
   "help with a file": [
-    *("--config=experiments/ptb.py", "--config.seed=7", "--help"),
+    *("--config=experiments/ptb.py", "--config.seed=7", "--help=all"),
   ],
   "help with a wrong file": ["--help", "--config=experiments/missing.py"],
 }
@@ -85,6 +139,17 @@ def get_config():
   config.modle.num_layers = 1
   return config
 """
+CALLER = """
+import sys
+sys.path.insert(0, ".")
+from experiments import base
+import shapes_of_mine
+
+def get_config():
+  config = base.get_config()
+  shapes_of_mine.update(config)
+  return config
+"""
 FILES = {
   "co:lon/my.py": OWN,
   "my_saved.py": OWN,
@@ -92,6 +157,18 @@ FILES = {
   "null.py": "def get_config():\n  return None\n",
   "dictionary.py": "def get_config():\n  return {'model': {}}\n",
   "misspelt.py": MISSPELT,
+  "new.py": MISSPELT.replace("modle.num_layers", "train.lr"),
+  "wrong_type.py": MISSPELT.replace("modle.num_layers = 1", "seed = 'a'"),
+  "caller.py": CALLER,
+  "shapes_of_mine.py": "def update(config):\n  config.seed = 'a'\n",
+  "out_of_range.py": MISSPELT.replace(
+    "modle.num_layers = 1",
+    "train.batch_size = 8\n  config.train.update({'batch_size': 0})",
+  ),
+  "out_of_step.py": MISSPELT.replace(
+    "modle.num_layers = 1",
+    "train.update(warmup_steps=20)\n  config['train'].num_steps = 10",
+  ),
   "quickstart": "This is no Python.",
 }
 
@@ -121,15 +198,30 @@ def test_a_name_that_is_none_ends_in_one_line(results, case):
   assert results[case]["status"] == 2
 
 
+def test_help_has_every_mode_experiment_flag_and_group(results):
+  result = results["help"]
+  assert result["status"] == 0, result["stderr"]
+  lines = result["stderr"].splitlines()
+  starts = [line.split()[0] for line in lines if re.match(r"  [a-z-]", line)]
+  for mode in main.MODES:
+    assert mode in starts
+  for path in (test_main.ROOT / "experiments").glob("[a-z]*.py"):
+    assert path.stem in starts
+  for name in schema.FIELDS:
+    assert (name.rpartition(".")[0] or name) in starts
+  assert {"--config", "--workdir", "--topology=v5e:4x4"} <= {*starts}
+  assert max(map(len, lines)) <= 80
+
+
 @pytest.mark.parametrize(
   ("case", "source"),
   [
-    ("help", "base"),
+    ("help about all", "base"),
     ("help with a file", "experiments/ptb.py"),
     ("a file of an experiment's name", "quickstart"),
   ],
 )
-def test_help_has_every_experiment_and_field(results, case, source):
+def test_help_about_all_has_every_field(results, case, source):
   result = results[case]
   assert result["status"] == 0, result["stderr"]
   text = " ".join(result["stderr"].split())
@@ -137,10 +229,37 @@ def test_help_has_every_experiment_and_field(results, case, source):
   for name, field in schema.FIELDS.items():
     assert f" config.{name} = " in text
     assert " ".join(field.remark.split()) in text
-  for path in (test_main.ROOT / "experiments").glob("[a-z]*.py"):
-    assert f" {path.stem} " in text
-  assert f"<train|{'|'.join(training_fields.FINISHES[:3])}|plan|" in text
   assert max(map(len, result["stderr"].splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+  ("case", "groups"),
+  [
+    ("help about a group", {"eval", "eval.dynamic", "eval.cache"}),
+    ("help about a mode", {"analysis"}),
+  ],
+)
+def test_help_about_a_topic_has_its_fields_and_no_others(results, case, groups):
+  result = results[case]
+  assert result["status"] == 0, result["stderr"]
+  found = {*re.findall(r"^  config\.(\S+) = ", result["stderr"], re.MULTILINE)}
+  assert found == {
+    name for name in schema.FIELDS if name.rpartition(".")[0] in groups
+  }
+  summary = main.MODES["ablation"].summary
+  assert (f"--mode=ablation: {summary}" in result["stderr"]) == (
+    case == "help about a mode"
+  )
+
+
+@pytest.mark.parametrize(
+  "case", ["help about a field", "help about another name"]
+)
+def test_help_about_a_field_is_that_field(results, case):
+  assert results[case]["stderr"].splitlines()[2:] == [
+    "  config.train.learning_rate = 0.00025",
+    "      Peak learning rate. Must be 0 or more.",
+  ]
 
 
 def test_help_shows_the_values_of_a_file_and_what_they_differ_from(results):
@@ -148,8 +267,8 @@ def test_help_shows_the_values_of_a_file_and_what_they_differ_from(results):
   assert "  config.seed = 7  (default: 0)" in lines
   assert "  config.model.num_layers = 6  (default: 4)" in lines
   assert "  config.model.embed_dim = 560  (default: that of model_dim)" in lines
-  assert "  config.model.num_layers = 4" in results["help"]["stderr"].split(
-    "\n"
+  assert "  config.model.num_layers = 4" in (
+    results["help about all"]["stderr"].split("\n")
   )
 
 
@@ -162,7 +281,8 @@ def test_help_with_a_wrong_file_is_one_line(results):
 
 def test_help_needs_no_jax():
   program = (
-    "import sys; sys.modules['jax'] = None; sys.argv = ['main.py', '--help']; "
+    "import sys; sys.modules['jax'] = None; "
+    "sys.argv = ['main.py', '--help=all']; "
     "from transformer_xl import main; main.run()"
   )
   command = [sys.executable, "-c", program]

@@ -30,8 +30,7 @@ SETTINGS = {
   "slice": {"num_hosts": 4},
 }
 FAILURES = {  # What is said, and the status.
-  "misspelt": ("no field num_layer", 2),
-  "misspelt hint": ("num_layers", 2),
+  "misspelt": ("no field config.model.num_layer; did you mean", 2),
   "wrong type": ("num_layers", 2),
   "out of range": ("train.batch_size must be at least 1: it is 0", 2),
   "devices": ("must use all 2 devices; try --config.mesh.data=-1", 2),
@@ -153,7 +152,6 @@ def commands(folder):
     ],
     "no texts": [saved, "--mode=score"],
     "misspelt": [BASE, new, "--config.model.num_layer=4"],
-    "misspelt hint": [BASE, new, "--config.model.num_layer=4"],
     "wrong type": [BASE, new, "--config.model.num_layers=four"],
     "out of range": [*flags, new, "--config.train.batch_size=0"],
     "devices": [*flags, new, "--config.mesh.data=3"],

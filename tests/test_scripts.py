@@ -38,7 +38,7 @@ def scripts(tmp_path):
 def called(folder, *words):
   """What a script says that is started elsewhere."""
   elsewhere = folder.parent / "elsewhere"
-  elsewhere.mkdir()
+  elsewhere.mkdir(exist_ok=True)
   finished = subprocess.run(
     words,
     capture_output=True,
@@ -56,8 +56,9 @@ def called(folder, *words):
 
 
 def test_help_names_the_script_and_the_values_of_an_experiment(scripts):
-  text = called(scripts, "transformer-xl", "--config=quickstart", "--help")
+  text = called(scripts, "transformer-xl", "--help")
   assert "    transformer-xl --mode=eval \\\n" in text
+  text = called(scripts, "transformer-xl", "--config=quickstart", "--help=data")
   assert "Fields with the values of quickstart" in text
   assert "  config.data.prepare = True  (default: False)" in text
 

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import functools
 import glob
+import importlib.util
 import os
 import runpy
 import select
@@ -29,12 +30,13 @@ INTERRUPTED = 130  # The exit status after Ctrl-C, by convention of shells.
 # The exit status after another signal. Engines that restart what was preempted
 # know by it that the command is not finished: 0 would say that it is.
 TERMINATED = 143
-# Device files of TPUs and GPUs on Linux.
+# Device files of TPUs and GPUs on Linux; the last is that of Windows' GPUs.
 _ACCELERATORS = (
   "/dev/accel*",
   "/dev/vfio/[0-9]*",
   "/dev/nvidia[0-9]*",
   "/dev/kfd",
+  "/dev/dxg",
 )
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
 
@@ -98,8 +100,7 @@ def use_huge_pages() -> None:
   setting = "glibc.malloc.hugetlb"
   given = os.environ.get("GLIBC_TUNABLES", "")
   platforms = os.environ.get("JAX_PLATFORMS", "")
-  accelerators = any(map(glob.glob, _ACCELERATORS))
-  is_on_cpu = platforms == "cpu" if platforms else not accelerators
+  is_on_cpu = platforms == "cpu" if platforms else not _has_accelerator()
   if sys.platform != "linux" or not is_on_cpu or setting in given:
     return
   if not _is_own_process():
@@ -107,6 +108,24 @@ def use_huge_pages() -> None:
   tunables = [*filter(None, [given]), f"{setting}=1"]
   os.environ["GLIBC_TUNABLES"] = ":".join(tunables)
   os.execv(sys.executable, sys.orig_argv)
+
+
+def hide_missing_tpu() -> None:
+  """Keeps JAX from starting libtpu where it has no TPU, as when only planning.
+
+  It would look for one for seconds and print warnings.
+  """
+  if os.environ.get("JAX_PLATFORMS") or _has_accelerator():
+    return
+  if importlib.util.find_spec("libtpu") is not None:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    if "jax" in sys.modules:  # It has read the variable already.
+      sys.modules["jax"].config.update("jax_platforms", "cpu")
+
+
+def _has_accelerator() -> bool:
+  """Whether this machine may have a TPU or a GPU."""
+  return any(map(glob.glob, _ACCELERATORS))
 
 
 def open_closed_streams() -> None:
@@ -257,9 +276,9 @@ def _own_words() -> list[str] | None:
   return sys.orig_argv[:count] if is_own else None
 
 
-def describe(argv: list[str]) -> str:
+def describe(argv: list[str], topic: str) -> str:
   """The docstring of the command's module, and its flags."""
-  del argv
+  del argv, topic
   documentation = sys.modules["__main__"].__doc__ or ""
   return f"{documentation.strip()}\n{flags.FLAGS.main_module_help()}"
 
@@ -268,7 +287,7 @@ def run(
   main: Callable[[list[str]], None],
   *,
   parse: Callable[[list[str]], list[str]] = flags.FLAGS,
-  describe: Callable[[list[str]], str] = describe,
+  describe: Callable[[list[str], str], str] = describe,
   quiet: bool = True,
   takes_words: bool = False,
 ) -> None:
@@ -282,17 +301,19 @@ def run(
   Args:
     main: takes the arguments that are not flags.
     parse: parses the flags of a command line and returns the other arguments.
-    describe: makes the text of `--help` from a command line without it.
+    describe: makes the text of `--help=TOPIC` from a command line without it
+      and the topic, which is "" for `--help`.
     quiet: log errors only.
     takes_words: whether arguments that are not flags are allowed.
   """
 
   def parse_or_help(argv: list[str]) -> list[str]:
-    rest = [word for word in argv if word not in _HELP]
+    asking = [word for word in argv if word.partition("=")[0] in _HELP]
     with _one_line():
-      if rest == argv:
+      if not asking:
         return parse(argv)
-      print(describe(rest), flush=True)
+      rest = [word for word in argv if word not in asking]
+      print(describe(rest, asking[0].partition("=")[2]), flush=True)
     sys.exit(0)
 
   def guarded(argv: list[str]) -> None:
@@ -302,6 +323,7 @@ def run(
 
     storage.configure()
     log_lines.start()
+    hide_missing_tpu()
     if quiet:
       logging.set_verbosity(logging.ERROR)
     with _one_line():

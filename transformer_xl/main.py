@@ -28,6 +28,7 @@ if __name__ == "__main__":  # Before the imports that take long.
 
 import importlib
 import os
+from typing import NamedTuple
 
 from absl import flags
 from absl import logging
@@ -37,6 +38,7 @@ from transformer_xl import log_lines
 from transformer_xl import processes
 from transformer_xl import storage
 from transformer_xl.config import config_flag
+from transformer_xl.config import help_text
 from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.config import schema
@@ -44,20 +46,86 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.workdir import compile_cache
 
-# The module of each mode and its function, loaded when the mode is run.
+
+class Mode(NamedTuple):
+  """What a value of --mode runs."""
+
+  module: str  # Loaded when the mode is run.
+  function: str
+  summary: str
+  group: str  # The fields that only this mode and its like read; "" for none.
+
+
 MODES = {
-  "train": ("training.loop", "train"),
-  "eval": ("evaluation.evaluate", "run"),
-  "generate": ("text.generate", "run"),
-  "score": ("text.score", "run"),
-  "plan": ("planning.plan", "run"),
-  "recl": ("analysis.recl", "run"),
-  "attention": ("analysis.attention_maps", "run"),
-  "eval_speed": ("analysis.eval_speed", "run"),
-  "ablation": ("analysis.ablation", "run"),
-  "study": ("analysis.study", "run"),
-  "recall": ("analysis.recall", "run"),
-  "report": ("report.report", "run"),
+  "train": Mode(
+    "training.loop",
+    "train",
+    "Train a model, or continue the run in --workdir.",
+    "train",
+  ),
+  "eval": Mode(
+    "evaluation.evaluate",
+    "run",
+    "Loss and perplexity of a split, for one or several lengths of memory.",
+    "eval",
+  ),
+  "generate": Mode("text.generate", "run", "Continue a prompt.", "generate"),
+  "score": Mode(
+    "text.score",
+    "run",
+    "Log-probabilities of given texts, token by token.",
+    "score",
+  ),
+  "report": Mode(
+    "report.report",
+    "run",
+    "Show one run, or several, as a page for the browser.",
+    "report",
+  ),
+  "plan": Mode(
+    "planning.plan",
+    "run",
+    "Compile for a TPU slice that is not there (--topology): whether it fits, "
+    "how fast it is.",
+    "",
+  ),
+  "study": Mode(
+    "analysis.study",
+    "run",
+    "Train variants of the configuration and compare them, such as learning "
+    "rates.",
+    "analysis",
+  ),
+  "ablation": Mode(
+    "analysis.ablation",
+    "run",
+    "Train without recurrence or with other encodings, and compare.",
+    "analysis",
+  ),
+  "recall": Mode(
+    "analysis.recall",
+    "run",
+    "How far back models look values up, in a synthetic text.",
+    "analysis",
+  ),
+  "recl": Mode(
+    "analysis.recl",
+    "run",
+    "How much context models make use of.",
+    "analysis",
+  ),
+  "attention": Mode(
+    "analysis.attention_maps",
+    "run",
+    "Figures of where each head looks.",
+    "analysis",
+  ),
+  "eval_speed": Mode(
+    "analysis.eval_speed",
+    "run",
+    "Time of evaluation with memory, and with sliding windows.",
+    "analysis",
+  ),
 }
 # Modes whose module has a function `check`, for what they need besides a
 # checkpoint. The others are not loaded before they run.
@@ -87,7 +155,7 @@ _PROCESS = flags.DEFINE_integer(
 def main(argv: list[str]) -> None:
   """Runs one mode."""
   del argv
-  config = load.from_config_dict(config_flag.CONFIG.value)
+  config = config_flag.checked()
   rules.check_command(config, _MODE.value)
   workdir = os.path.expanduser(_WORKDIR.value or config_flag.saved_workdir())
   if not workdir:
@@ -278,15 +346,13 @@ def _warn_of_overfitting(config: schema.ExperimentConfig) -> None:
 
 def _module(mode: str) -> types.ModuleType:
   """The module of a mode, loaded only now."""
-  name, _ = MODES[mode]
-  return importlib.import_module(f"transformer_xl.{name}")
+  return importlib.import_module(f"transformer_xl.{MODES[mode].module}")
 
 
 def _run(mode: str, config: schema.ExperimentConfig, workdir: str) -> object:
   """Runs the function of a mode, and returns what it returns."""
-  _, function = MODES[mode]
   options = {"topology": _TOPOLOGY.value} if mode == "plan" else {}
-  run_mode = getattr(_module(mode), function)
+  run_mode = getattr(_module(mode), MODES[mode].function)
   try:
     return run_mode(config, workdir, **options)
   except RuntimeError as error:
@@ -311,12 +377,20 @@ def _require_folder(name: str, path: str) -> None:
     )
 
 
-def _describe(argv: list[str]) -> str:
+def _describe(argv: list[str], topic: str) -> str:
+  """The text of `--help`, or of `--help=TOPIC`."""
+  modes = {
+    name: help_text.Mode(mode.summary, mode.group)
+    for name, mode in MODES.items()
+  }
+  name, config = config_flag.source(argv)
+  if topic:
+    return help_text.describe(topic, modes, config, name)
   options = flags.FLAGS.get_key_flags_for_module(__name__)
   options = [flags.FLAGS["config"], *options]
   program = command_line.words()
   text = __doc__.replace("python -m transformer_xl.main", program)
-  return config_flag.help_text(text, options, argv)
+  return help_text.overview(text, modes, options)
 
 
 def run() -> None:

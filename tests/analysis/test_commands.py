@@ -13,9 +13,12 @@ _MODES = """
 import importlib
 from transformer_xl import main
 from transformer_xl.config import training_fields
-for module, function in main.MODES.values():
-  module = importlib.import_module(f"transformer_xl.{module}")
-  assert callable(getattr(module, function))
+from transformer_xl.config import schema
+for mode in main.MODES.values():
+  module = importlib.import_module(f"transformer_xl.{mode.module}")
+  assert callable(getattr(module, mode.function))
+  groups = {name.partition(".")[0] for name in schema.FIELDS}
+  assert mode.group in {"", *groups}
 assert {*main.MODES} == {*training_fields.FINISHES, "train", "plan"}
 print(*main.MODES)
 """

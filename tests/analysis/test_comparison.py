@@ -113,7 +113,7 @@ def test_a_trial_is_trained_once_and_again_after_a_signal(
   del trained.read[:]
   a_study(data_dir, tmp_path, *lines, **seeds, **{"eval.mem_len": (4,)})
   assert trained[-4:] == folders
-  assert trained.read == [("test", folder) for folder in folders]
+  assert trained.read == [("valid", folder) for folder in folders]
   # The same text elsewhere on disk needs nothing.
   (tmp_path / "data").symlink_to(data_dir)
   more = seeds | {"eval.mem_len": (4,)}
@@ -154,9 +154,13 @@ def test_the_best_learning_rate_is_that_of_the_validation_split(
 
   trained.loss = loss
   trained.diverges = {0.4}
+  settings = {
+    "analysis.learning_rates": (0.1, 0.2, 0.4),
+    "analysis.seeds": (0, 2),
+    "analysis.split": "test",
+  }
   result = a_study(
-    *(data_dir, tmp_path, "base: ", "long: train.mem_len=16"),
-    **{"analysis.learning_rates": (0.1, 0.2, 0.4), "analysis.seeds": (0, 2)},
+    data_dir, tmp_path, "base: ", "long: train.mem_len=16", **settings
   )
   rows = result["rows"]
   assert [row["learning_rate"] for row in rows] == [0.2, 0.1]
@@ -171,12 +175,11 @@ def test_the_best_learning_rate_is_that_of_the_validation_split(
   }
   saved = json.loads((tmp_path / "results" / "study.json").read_text())
   assert saved["rows"][0]["learning_rates"][2]["nll"] is None
-  assert "| learning rate |" in (tmp_path / "results" / "study.md").read_text()
+  table = (tmp_path / "results" / "study.md").read_text()
+  assert "| learning rate |" in table
+  assert "| 0.1: 22.42, 0.2: 20.29, 0.4: inf |" in table
   count = len(trained)
-  a_study(
-    *(data_dir, tmp_path, "base: ", "long: train.mem_len=16"),
-    **{"analysis.learning_rates": (0.1, 0.2, 0.4), "analysis.seeds": (0, 2)},
-  )
+  a_study(data_dir, tmp_path, "base: ", "long: train.mem_len=16", **settings)
   assert len(trained) == count  # What diverged is not tried again, either.
   rates = {"analysis.learning_rates": (0.4, 0.5)}
   trained.diverges = {0.4, 0.5}
@@ -185,10 +188,21 @@ def test_the_best_learning_rate_is_that_of_the_validation_split(
 
 
 def test_one_learning_rate_needs_no_validation(data_dir, tmp_path, trained):
-  rates = {"analysis.learning_rates": (0.3,)}
+  rates = {"analysis.learning_rates": (0.3,), "analysis.split": "test"}
   (row,) = a_study(data_dir, tmp_path, "base: ", **rates)["rows"]
   assert (row["learning_rate"], row["learning_rates"]) == (0.3, [])
   assert trained.read == [("test", f"{tmp_path}/rate_0.3/base")]
+
+
+def test_the_test_split_is_not_read_unless_asked(data_dir, tmp_path, trained):
+  rates = {"analysis.learning_rates": (0.1, 0.2), "eval.split": "test"}
+  result = a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4", **rates)
+  assert result["split"] == "valid"
+  assert {split for split, _ in trained.read} == {"valid"}
+  rates["analysis.split"] = "test"
+  result = a_study(data_dir, tmp_path, "a: ", "b: train.mem_len=4", **rates)
+  assert result["split"] == "test"
+  assert [split for split, _ in trained.read].count("test") == 2
 
 
 NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
@@ -202,7 +216,7 @@ NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
     (("a: ", "b: train.mem_len=-4"), {}, "train.mem_len must be 0 or more"),
     (("a: ", "b: train.mem_len=x"), {}, "train.mem_len must be a int"),
     (("a: ", "b: seed=1"), {}, "set --config.analysis.seeds"),
-    (("a: ", "b: eval.split=valid"), {}, "set --config.eval.split"),
+    (("a: ", "b: eval.split=valid"), {}, "set --config.analysis.split"),
     (("a: ", "b: model.vocab_size=7"), {}, "model.vocab_size=7, but the data"),
     (("a: ", "b: train.segment_len=900"), {}, "do not fill one segment of 900"),
     (("a: ", "b: train.learning_rate_factors=x=0"), {}, "match"),
@@ -367,7 +381,7 @@ def test_drawn_segment_lengths_take_the_time_of_the_average_call(
 
 
 def an_ablation(data_dir, workdir, *rows, **updates):
-  updates |= {"analysis.rows": rows}
+  updates |= {"analysis.rows": rows, "analysis.split": "test"}
   return ablation.run(corpus.config(data_dir, **RUN | updates), str(workdir))
 
 

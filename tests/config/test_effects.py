@@ -205,6 +205,7 @@ CASES = {
   "analysis.rows": (("segment-absolute-recent_half",), {}),
   "analysis.attention_lens": ((4,), {}),
   "analysis.equal_memory": (True, {}),
+  "analysis.split": ("test", {}),
   "analysis.seeds": ((1,), {}),
   "analysis.learning_rates": ((0.1,), {}),
   "analysis.group": (("run",), {}),
@@ -250,7 +251,7 @@ MODES = {
 } | dict.fromkeys(
   (
     *("analysis.rows", "analysis.attention_lens", "analysis.equal_memory"),
-    *("analysis.seeds", "analysis.learning_rates"),
+    *("analysis.split", "analysis.seeds", "analysis.learning_rates"),
   ),
   ablation.run,
 )

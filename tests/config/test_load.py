@@ -39,11 +39,15 @@ def test_a_tilde_is_the_home_of_the_user(monkeypatch, tmp_path):
   config.train.init_from = "~/run"
   config.generate.prompt_file = "~/prompt"
   config.score.file = "~/texts"
+  config.analysis.group = ("~/run", "other")
+  config.report.runs = ("~/run",)
   frozen = load.from_config_dict(config)
   assert frozen.data.dir == f"{tmp_path}/data"
   assert frozen.train.init_from == f"{tmp_path}/run"
   assert frozen.generate.prompt_file == f"{tmp_path}/prompt"
   assert frozen.score.file == f"{tmp_path}/texts"
+  assert frozen.analysis.group == (f"{tmp_path}/run", "other")
+  assert frozen.report.runs == (f"{tmp_path}/run",)
 
 
 def test_conversion_survives_a_round_trip():
@@ -53,28 +57,37 @@ def test_conversion_survives_a_round_trip():
 
 
 def test_an_unknown_field_is_answered_with_the_nearest():
-  config = base.get_config()
-  config.model.num_layer = 4
-  message = refusal(config)
+  values = base.get_config().to_dict()
+  values["model"]["num_layer"] = 4
+  message = refusal(ml_collections.ConfigDict(values))
   assert "config.model.num_layer;" in message
   assert "did you mean config.model.num_layers?" in message
 
 
 def test_an_unknown_field_like_none_is_named():
+  values = base.get_config().to_dict()
+  values["xyzzy"] = 1
+  message = refusal(ml_collections.ConfigDict(values))
+  assert message == (
+    "there is no field config.xyzzy; --help=all lists the fields."
+  )
+
+
+def test_a_field_that_does_not_exist_cannot_be_set():
   config = base.get_config()
-  config.xyzzy = 1
-  assert "there is no field config.xyzzy." in refusal(config)
+  with pytest.raises(AttributeError, match='Key "lr" does not exist'):
+    config.train.lr = 1e-3
 
 
 @pytest.mark.parametrize("name", ["seed", "model.ff_dim", "eval"])
 def test_a_missing_field_is_named(name):
-  config = base.get_config()
+  values = base.get_config().to_dict()
   *groups, field = name.split(".")
-  group = config
+  group = values
   for part in groups:
     group = group[part]
   del group[field]
-  assert field in refusal(config)
+  assert field in refusal(ml_collections.ConfigDict(values))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Bad input and full disks: one clear line, and a whole dataset or none."""
 
 import functools
+import json
 import os
+import pathlib
 import resource
 import subprocess
 import sys
@@ -14,9 +16,11 @@ from transformer_xl.data_prep import encoding
 from transformer_xl.data_prep import preparation
 from transformer_xl.data_prep import source
 from transformer_xl.data_prep import survey
+from transformer_xl.config import load
 
 prepare_text = functools.partial(layouts.prepare, "text")
 remains = layouts.remains
+ROOT = pathlib.Path(__file__).parents[2]
 NOT_UTF8 = b"fine\nnot \xff fine\n"
 
 
@@ -74,17 +78,41 @@ def test_a_reader_that_leaves_ends_the_description_without_a_word(tmp_path):
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    (["--dataset=pbt"], "value should be one of"),
+    (["--dataset=pbt"], "|tfds>; did you mean ptb?"),
+    (["--dataset=text", "--tokenizer=unigram"], "<byte|character|word|subword"),
     (["--dataset=text", "--sorce=a"], "Did you mean: source"),
     (["--dataset=text", "--min_freq=0"], "--min_freq=0"),
     (["--dataset=text", "--source=a.txt", "b.txt"], "'b.txt' belongs to no"),
-    ([], "--dataset=None"),
+    ([], "error: name a corpus: --dataset=text --source=FOLDER for your own"),
   ],
 )
 def test_a_mistake_in_the_flags_is_one_line_and_status_two(
   tmp_path, arguments, message
 ):
   assert message in error_line(command(tmp_path, *arguments))
+
+
+def test_a_corpus_may_be_written_with_other_hyphens_and_capitals(tmp_path):
+  wrong = command(tmp_path, "--dataset=WikiText-2", "--source=/nowhere")
+  assert "--source=/nowhere does not exist" in error_line(wrong)
+
+
+def test_data_go_to_the_folder_of_training_and_bpe_is_subwords(tmp_path):
+  (tmp_path / "text.txt").write_text("some text\n" * 99)
+  subprocess.run(
+    [
+      *(sys.executable, "-m", "data_prep.main", "--dataset=text"),
+      *("--source=text.txt", "--name=mine", "--tokenizer=bpe"),
+      "--max_size=300",
+    ],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": str(ROOT)},
+    check=True,
+    capture_output=True,
+  )
+  folder = tmp_path / load.default().data.dir / "mine"
+  meta = json.loads((folder / "meta.json").read_text())
+  assert meta["tokenizer"]["kind"] == "subword"
 
 
 def test_help_is_no_failure(tmp_path):

@@ -50,7 +50,7 @@ NOT_OURS = {"env", "help", "location", "logdir"}  # Of absl, XProf, engines.
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
   "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],
-  "no field batch_sise": ["--config.train.batch_sise=1"],
+  "no field config.train.batch_sise": ["--config.train.batch_sise=1"],
   "invalid literal for int": ["--config.train.batch_size=many"],
   "should be one of": ["--mode=evaluate"],
   "model.num_heads must be": ["--config.model.num_heads=0"],

@@ -104,6 +104,21 @@ def test_a_run_writes_a_card_for_each_memory_length(data_dir, workdir):
   assert card["num_parameters"] == sum(sizes)
 
 
+def test_a_memory_longer_than_the_split_is_cut_before_anything_is_computed(
+  data_dir, workdir, caplog
+):
+  """It would not fit any machine."""
+  lengths = (150, 10**9, 2 * 10**9)
+  config = corpus.config(data_dir, **{"eval.mem_len": lengths})
+  (card,) = evaluate.run(config, workdir)
+  assert card["mem_len"] == 149
+  assert (
+    "eval.mem_len=2000000000 is longer than the test split, which has 149 "
+    "tokens before the last one; it is evaluated with 149."
+  ) in caplog.text
+  assert card["nll"] == splits.score(config, mem_len=149, seed=3).nll / 149
+
+
 @pytest.mark.parametrize("context_len", [0, 5])
 def test_without_memory_same_length_has_no_effect_and_the_card_says_so(
   data_dir, workdir, context_len

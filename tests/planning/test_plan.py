@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import schema
 from transformer_xl.planning import plan as plan_lib
+from transformer_xl.planning import prices
 from transformer_xl.planning import topology
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -68,6 +70,12 @@ def test_a_plan_has_the_fields_of_its_contract(tmp_path):
   path = tmp_path / "run" / "results" / "plan.json"
   result = json.loads(path.read_text())
   assert result["num_chips"] == 4
+  assert result["cost"]["dollars_on_demand"] == pytest.approx(
+    prices.PRICES["v5e"].on_demand * result["chip_hours"]
+  )
+  for program in ("training", "evaluation with a memory of", "generation"):
+    assert f"Compiling {program}" in done.stderr
+    assert re.search(rf"Compiled {program}.* in \d+ s\.", done.stderr)
   assert result["num_parameters"] == sum(result["parameters"].values())
   for kind in ("train", "eval", "generate"):
     parts = result[kind]["cycles_by_part"].values()

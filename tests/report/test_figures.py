@@ -42,6 +42,44 @@ def test_every_run_is_in_every_figure(data_dir, tmp_path):
   assert json.dumps(figures.items(made))
 
 
+def test_axes_have_numbers_as_people_write_them(data_dir, tmp_path):
+  """Not 3.000e-4 and 70000, which Bokeh writes by itself."""
+  write_run(data_dir, tmp_path)
+  made = figures.training([run_history.read(str(tmp_path))])
+  for figure in made:
+    assert figure.xaxis.formatter.format == "0,0.[0000]"
+  rate, speed = made[1], made[3]
+  for figure in (rate, speed):
+    assert figure.yaxis.formatter.format.startswith("0,0.[0000")
+
+
+def test_a_legend_is_below_the_figure_and_hides_nothing(data_dir, tmp_path):
+  folder = tmp_path / ("long" * 20)
+  write_run(data_dir, folder)
+  loss, *others = figures.training([run_history.read(str(folder))] * 2)
+  height = loss.height
+  figures.items([loss, *others])
+  (legend,) = loss.legend
+  assert legend in loss.below
+  assert legend not in loss.center
+  assert loss.height > height + 60  # One row for each of five long names.
+  names = [item.label.value for item in legend.items]
+  assert max(map(len, names)) < 40
+  assert names[1].endswith(", validation")
+  assert not any(figure.legend for figure in others)
+
+
+def test_steps_whose_loss_is_no_number_are_marked(data_dir, tmp_path):
+  write_run(data_dir, tmp_path)
+  with open(tmp_path / "metrics.jsonl", "a") as file:
+    file.write('{"step": 50, "loss": NaN}\n{"step": 60, "loss": null}\n')
+    file.write('{"step": 60, "split": "valid", "nll": null}\n')
+  loss, *_ = figures.training([run_history.read(str(tmp_path))])
+  item = loss.legend[0].items[-1]
+  assert item.label.value == "not a number"
+  assert [*item.renderers[0].data_source.data["x"]] == [50, 60]
+
+
 def test_a_run_without_a_log_has_no_figure(data_dir, tmp_path):
   write_run(data_dir, tmp_path, num_lines=0)
   (tmp_path / "metrics.jsonl").unlink()

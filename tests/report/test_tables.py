@@ -24,6 +24,36 @@ def test_a_duration_has_its_two_largest_units(seconds, text):
   assert tables.duration(seconds) == text
 
 
+def test_cards_name_what_they_mean_and_leave_out_what_is_empty():
+  card = {
+    "nll": 2.5,
+    "mem_len": 8,
+    "warmup_len": -1,
+    "same_length": False,
+    "layers": ["lstm", "attention"],
+    "mixer_fields": {},
+    "initialised_from": None,
+  }
+  lost = {**card, "mem_len": 0, "nll": None}
+  run = run_history.History("a", "a", {"config": {}}, [], [card, lost], None)
+  table = tables.cards([run])
+  assert table.columns == ["memory (tokens)", "loss (nats per token)"]
+  assert table.rows == [["0", "not a number"], ["8", "2.5"]]
+  assert table.shared == {
+    "warm-up (tokens)": "as the memory",
+    "same length": "no",
+    "layers": "lstm, attention",
+  }
+
+
+def test_a_configuration_and_its_origin_have_no_empty_values():
+  record = {"config": {"train": {"init_from": ""}}, "initialised_from": None}
+  run = run_history.History("a", "a", record, [], [], None)
+  (setting,) = tables.configuration(run)["train"]
+  assert (setting.name, setting.value) == ("init_from", "''")
+  assert tables.provenance(run) == {"workdir": "a"}
+
+
 def test_the_loss_of_a_run_is_its_lowest_static_one():
   card = {"split": "test", "mem_len": 8, "temperature": 1.0}
   cards = [

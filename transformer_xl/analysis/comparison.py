@@ -70,8 +70,8 @@ class Preset(NamedTuple):
   times_training: bool  # All variants have to fit into memory together.
   # The first one is what the others are compared with.
   variants: Sequence[variants.Variant]
-  # Lengths of memory or attention to measure at, on `eval.split`. Asked before
-  # training, it refuses what could not be measured.
+  # Lengths of memory or attention to measure at, on the `eval.split` of what it
+  # gets. Asked before training, it refuses what could not be measured.
   lengths: Callable[[schema.ExperimentConfig], Sequence[int]]
   # The mean loss of a trained model at these lengths.
   measure: trials.Measure
@@ -132,6 +132,10 @@ def run(
     by_rate = variants.trials(changed, variant.name, workdir)
     plans.append(_Plan(variant, changed, by_rate, lengths={}))
 
+  logging.info(
+    "Variants are compared on the %s split (analysis.split).",
+    config.analysis.split,
+  )
   # 2. Everything that can be wrong, before the first update.
   for plan in plans:
     variants.check(plan.config, mode=preset.mode)
@@ -146,7 +150,7 @@ def run(
   result: dict[str, Any] = {
     "made_by": plotting.made_by(),
     "dataset": config.data.name,
-    "split": config.eval.split,
+    "split": config.analysis.split,
     "device": jax.devices()[0].device_kind,
     "seeds": [*config.analysis.seeds] or [config.seed],
     **preset.about,
@@ -178,7 +182,7 @@ def run(
 def _measured_row(plan: _Plan, preset: Preset) -> Row:
   """Trains and measures a variant.
 
-  The learning rate is chosen on the validation split, so that `eval.split` is
+  The learning rate is chosen on the validation split, so that another split is
   read with one rate alone.
   """
   name = plan.variant.name

@@ -99,6 +99,10 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
     }
     if any(each.learning_rates for each in rows):
       cells["learning rate"] = f"{row.learning_rate:g}"
+      cells["valid PPL by rate"] = ", ".join(
+        f"{one.learning_rate:g}: {units.perplexity(one.nll):.4g}"
+        for one in row.learning_rates
+      )
     if row.relative_seconds is not None:
       cells["time a token"] = f"{row.relative_seconds:.2f}"
     for length in lengths:

@@ -21,7 +21,7 @@ from transformer_xl.training import programs
 IS_NAME = fields.RULES["a name of letters, digits, '-', '_' and '.'"]
 
 # What variants cannot change, and the field to set instead.
-_SHARED = {"seed": "analysis.seeds", "eval.split": "eval.split"}
+_SHARED = {"seed": "analysis.seeds", "eval.split": "analysis.split"}
 
 
 class Variant(NamedTuple):
@@ -74,13 +74,14 @@ def configure(
 ) -> schema.ExperimentConfig:
   """The experiment with a variant's values, ready to be trained.
 
-  The size of the vocabulary is that of the data, and a dtype of `auto` is the
-  one that these devices are fast with.
+  It is measured on `analysis.split`. The size of the vocabulary is that of the
+  data, and a dtype of `auto` is the one that these devices are fast with.
 
   Raises:
     UserError: a value is not allowed.
   """
   config = load.changed(config, dict(changes))
+  config = load.replaced(config, {"eval.split": config.analysis.split})
   if config.model.dtype == "auto":
     config = load.replaced(config, {"model.dtype": hardware.fast_dtype()})
   meta = token_file.read_meta(config.data.dataset_dir)

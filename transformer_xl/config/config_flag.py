@@ -1,24 +1,19 @@
-"""The flag --config=NAME, with --config.FIELD=VALUE for single fields; help."""
+"""The flag --config=NAME, with --config.FIELD=VALUE for single fields."""
 
-import ast
 import contextlib
-import difflib
-import itertools
-import operator
 import os
-import pathlib
 import re
-import textwrap
-from collections.abc import Iterable
 
 import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
 from transformer_xl import errors
-from transformer_xl.config import fields
+from transformer_xl.config import config_file
+from transformer_xl.config import experiments
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.config import suggestions
 
 CONFIG = config_flags.DEFINE_config_file(
   "config",
@@ -26,8 +21,6 @@ CONFIG = config_flags.DEFINE_config_file(
   "Name of an experiment, or the path of a file like those in experiments/; "
   "--config.FIELD=VALUE sets a field.",
 )
-_FOLDER = (pathlib.Path(__file__).parents[1] / "experiments").resolve()
-_EXPERIMENTS = sorted(_FOLDER.glob("[!_]*.py"))
 
 
 def parse(argv: list[str]) -> list[str]:
@@ -48,35 +41,92 @@ def parse(argv: list[str]) -> list[str]:
         f"--config={file} has a colon in its path, where the argument of a "
         "configuration would begin: rename the file or its folder."
       )
+  _refuse_unknown_fields(rest)
   file, *argument = name.split(":", 1)
-  path = ":".join([_find(file), *argument])
+  file = _find(file)
+  path = ":".join([file, *argument])
   try:
     rest = flags.FLAGS([argv[0], f"--config={path}", *rest])
     CONFIG.value.keys()  # Some errors in the file show on first use only.
     if not isinstance(CONFIG.value, ml_collections.ConfigDict):
       _require_configuration(path)
+  except flags.UnrecognizedFlagError as error:
+    fields = suggestions.called(error.flagname)
+    if not fields or "Did you mean" in str(error):
+      raise
+    names = " or ".join(f"--config.{field}" for field in fields)
+    raise errors.UserError(
+      f"there is no flag --{error.flagname}; did you mean {names}?"
+    ) from None
   except flags.IllegalFlagValueError as error:
     mismatch = re.search(r"get_config\(\) (takes|missing).*", str(error))
-    if mismatch is None:
+    if mismatch is not None:
+      raise errors.UserError(
+        f"--config={name} does not suit its file ({mismatch[0]}); what follows "
+        "a colon is the argument of get_config."
+      ) from None
+    where = config_file.raised_at(file, error)
+    if not where:
       raise
-    raise errors.UserError(
-      f"--config={name} does not suit its file ({mismatch[0]}); what follows a "
-      "colon is the argument of get_config."
-    ) from None
+    _, _, reason = str(error).strip().rpartition("\n")
+    reason = reason.partition(": ")[2]  # Behind the kind of exception.
+    raise errors.UserError(f"{where}: {reason}") from None
   except (AttributeError, KeyError) as error:
     with contextlib.suppress(AttributeError, KeyError):
       _require_configuration(path)
-    # The text is a quoted name, quoted again, and a hint on a second line.
-    field, *hint = re.sub(r"[\\']", "", str(error.args[0])).split("nDid", 1)
+    where = config_file.raised_at(file, error)
+    said: object = error
+    while isinstance(said, BaseException):  # An attribute's holds a key's.
+      said = said.args[0]
+    named = re.search(r"['\"](\w+)['\"]", str(said))
+    if not where or named is None:
+      raise
     raise errors.UserError(
-      f"the configuration has no field {field}"
-      + "".join(f". Did{text}" for text in hint)
+      f"{where}: there is no field {named[1]}{suggestions.hint(named[1])}"
     ) from error
   except OSError as error:
     raise errors.UserError(f"cannot read {path}: {error}") from error
   if saved_workdir():
     start_from_another(CONFIG.value, argv)
   return rest
+
+
+def checked() -> schema.ExperimentConfig:
+  """The configuration of the command line, once `parse` has read it.
+
+  Raises:
+    UserError: a field is of the wrong type or out of range. The error says
+      where the configuration file sets it.
+  """
+  try:
+    return load.from_config_dict(CONFIG.value)
+  except errors.UserError as error:
+    holder = flags.FLAGS["config"]
+    file, _, _ = config_flags.get_config_filename(holder).partition(":")
+    given = config_flags.get_override_values(holder)
+    places = []
+    for name in re.findall(r"[a-z_]+(?:\.[a-z0-9_]+)+|\bseed\b", str(error)):
+      name = name.removeprefix("config.")
+      if name in schema.FIELDS and name not in given:
+        line = config_file.set_at(file, name)
+        if line is not None:
+          places.append(f"{file}, line {line} sets {name}.")
+    if not places:
+      raise
+    text = " ".join([str(error), *dict.fromkeys(places)])
+    raise errors.UserError(text) from None
+
+
+def _refuse_unknown_fields(words: list[str]) -> None:
+  """Raises a UserError for --config.FIELD where there is no such field."""
+  for word in words:
+    match = re.match(r"--?config\.([\w.-]+)", word)
+    if match is None or match[1] in schema.FIELDS:
+      continue
+    if not any(name.startswith(f"{match[1]}.") for name in schema.FIELDS):
+      raise errors.UserError(
+        f"there is no field config.{match[1]}{suggestions.hint(match[1])}"
+      )
 
 
 def start_from_another(
@@ -124,73 +174,21 @@ def _require_configuration(path: str) -> None:
     )
 
 
-def help_text(
-  introduction: str, options: Iterable[flags.Flag], argv: list[str]
-) -> str:
-  """All that `--help` prints, in lines of at most 80 columns.
-
-  After the introduction and the flags that are not fields come the fields, with
-  the values of the command line's --config, or the defaults.
-  """
-  config = load.default()
-  source, _ = _split(argv)
-  if source is not None:
-    parse(argv)
-    config = CONFIG.value
-  lines = [introduction.rstrip(), "", "Experiments"]
-  for path in _EXPERIMENTS:
-    docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    summary, _, _ = docstring.partition("\n")
-    lines += [f"  {path.stem}", *_wrap(summary, indent=6)]
-  lines += ["", "Flags"]
-  for option in options:
-    value = "" if option.default is None else f"={option.default}"
-    lines += [f"  --{option.name}{value}", *_wrap(option.help or "", indent=6)]
-  source = source or "base"
-  lines += ["", f"Fields with the values of {source}"]
-  for group, members in itertools.groupby(
-    schema.FIELDS.values(), lambda field: field.group
-  ):
-    declared = list(members)
-    prefix, _, _ = f"config.{declared[0].name}".rpartition(".")
-    lines += ["", prefix, *_wrap(group.__doc__, indent=2), ""]
-    for field in declared:
-      lines += _describe(field, operator.attrgetter(field.name)(config))
-  return "\n".join(lines)
-
-
-def _describe(declared: fields.Field, value: object) -> list[str]:
-  line = f"config.{declared.name} = {value!r}"
-  default = declared.default
-  if isinstance(default, fields.SameAs):
-    line += f"  (default: that of {default.leader})"
-  elif value != default:
-    line += f"  (default: {default!r})"
-  remark = declared.remark
-  rule = declared.rule
-  if rule is not None and rule.choices:
-    remark += f" One of {', '.join(rule.choices)}."
-  elif rule is not None:
-    remark += f" Must be {rule.text}."
-  return [*_wrap(line, indent=2), *_wrap(remark, indent=6)]
-
-
-def _wrap(line: str, *, indent: int) -> list[str]:
-  margin = " " * indent
-  return textwrap.wrap(
-    line,
-    width=80,
-    initial_indent=margin,
-    subsequent_indent=margin,
-    break_on_hyphens=False,
-  )
+def source(argv: list[str]) -> tuple[str, ml_collections.ConfigDict]:
+  """The configuration that --help shows, and its name: by default `base`."""
+  name, _ = _split(argv)
+  if name is None:
+    return "base", load.default()
+  parse(argv)
+  return name, CONFIG.value
 
 
 def saved_workdir() -> str:
   """WORKDIR in --config=saved:WORKDIR; "" for other experiments."""
   path = config_flags.get_config_filename(flags.FLAGS["config"])
   file, _, workdir = path.partition(":")
-  return workdir if os.path.realpath(file) == str(_FOLDER / "saved.py") else ""
+  saved = str(experiments.PATHS["saved"])
+  return workdir if os.path.realpath(file) == saved else ""
 
 
 def _find(file: str) -> str:
@@ -203,19 +201,21 @@ def _find(file: str) -> str:
   Raises:
     UserError: there is neither.
   """
-  names = {path.stem: str(path) for path in _EXPERIMENTS}
-  if file in names:
-    return names[file]
+  if file in experiments.PATHS:
+    return str(experiments.PATHS[file])
   file = os.path.expanduser(file)
   if os.path.isfile(file):
     return file
   folder, name = os.path.split(file.removesuffix(".py"))
-  if name in names and folder in ("", "experiments"):
-    return names[name]
-  near = [*difflib.get_close_matches(name, names, n=1), "quickstart"][0]
+  if name in experiments.PATHS and folder in ("", "experiments"):
+    return str(experiments.PATHS[name])
+  near = [f"--config={other}" for other in experiments.meant(name)]
+  hint = f"; did you mean {' or '.join(near)}?"
+  if not near:
+    hint = ", as in --config=quickstart."
   raise errors.UserError(
     f"cannot read {file}: --config takes the name of an experiment or the path "
-    f"of a file, as in --config={near}; --help lists the experiments."
+    f"of a file{hint} --help lists the experiments."
   )
 
 

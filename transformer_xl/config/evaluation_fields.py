@@ -142,6 +142,9 @@ class AnalysisConfig:
   """The paper's analyses, which docs/analyses.md explains."""
 
   # Comparisons of variants that are trained: study and ablation.
+  split: str = field("valid", ("train", "valid", "test"))
+  """Split that variants are compared on, in the place of eval.split; the test
+  split is for what was chosen (docs/choosing.md)."""
   seeds: tuple[int, ...] = field((), "0 or more")
   """Seeds that each variant is trained with; config.seed if empty."""
   learning_rates: tuple[float, ...] = field((), "above 0")

@@ -1,7 +1,6 @@
 """Loading: a `ConfigDict` becomes a checked, frozen configuration."""
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
@@ -18,6 +17,7 @@ from transformer_xl import storage
 from transformer_xl.config import fields
 from transformer_xl.config import rules
 from transformer_xl.config import schema
+from transformer_xl.config import suggestions
 
 GroupT = TypeVar("GroupT", bound=fields.Group)
 # Fields in which `~` is the user's home: no shell expands it behind "=".
@@ -26,6 +26,8 @@ _PATHS = (
   "config.train.init_from",
   "config.generate.prompt_file",
   "config.score.file",
+  "config.analysis.group",
+  "config.report.runs",
 )
 
 
@@ -34,7 +36,9 @@ def default(
 ) -> ml_collections.ConfigDict:
   """The configuration of a small model, which experiments change.
 
-  A default that follows another field does so until it is set itself.
+  A default that follows another field does so until it is set itself. A field
+  that does not exist cannot be added, so a misspelled one is an error where it
+  is set.
   """
   group = ml_collections.ConfigDict()
   for declared in dataclasses.fields(kind):
@@ -45,6 +49,7 @@ def default(
     if isinstance(value, fields.SameAs):
       value = group.get_oneway_ref(value.leader)
     group[declared.name] = value
+  group.lock()
   return group
 
 
@@ -151,9 +156,10 @@ def _freeze(
   types = {field.name: field.type for field in dataclasses.fields(kind)}
   for name in values:
     if name not in types:
-      near = difflib.get_close_matches(name, types, n=1)
-      hint = f"; did you mean {prefix}.{near[0]}?" if near else "."
-      raise errors.UserError(f"there is no field {prefix}.{name}{hint}")
+      path = f"{prefix}.{name}".removeprefix("config.")
+      raise errors.UserError(
+        f"there is no field {prefix}.{name}{suggestions.hint(path)}"
+      )
   missing = ", ".join(sorted(set(types) - set(values)))
   if missing:
     raise errors.UserError(

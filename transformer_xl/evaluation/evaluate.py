@@ -34,7 +34,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[cards_lib.Card]:
   Raises:
     UserError: the checkpoint cannot be loaded, or the data do not suit it.
   """
-  model = load(config, workdir)
+  model = load(_within_split(config), workdir)
   static = evaluate(model)
   split = model.config.eval.split
   cards_lib.keep(workdir, f"eval_{split}", {"cards": static})
@@ -67,6 +67,29 @@ def load(
   model = trained_model.load(config, workdir)
   logging.info("%s", mesh_lib.describe(model.mesh, config.eval.batch_size))
   return model
+
+
+def _within_split(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
+  """Cuts memories that are longer than the split, which never fills them.
+
+  Arrays are as long as the memory: a length with some zeros too many would
+  need more of the device than it has.
+  """
+  evaluation = config.eval
+  file = token_file.open_split(config.data.dataset_dir, evaluation.split)
+  longest = max(1, len(file.tokens) - 1)
+  if max(evaluation.mem_len) <= longest:
+    return config
+  logging.warning(
+    "eval.mem_len=%s is longer than the %s split, which has %d tokens before "
+    "the last one; it is evaluated with %d.",
+    max(evaluation.mem_len),
+    evaluation.split,
+    longest,
+    longest,
+  )
+  cut = dict.fromkeys(min(length, longest) for length in evaluation.mem_len)
+  return load_lib.replaced(config, {"eval.mem_len": tuple(cut)})
 
 
 def evaluate(model: trained_model.TrainedModel) -> list[cards_lib.Card]:

@@ -5,6 +5,7 @@ the shardings of its mesh, and reports the memory and work per chip according to
 the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from transformer_xl.model import network
 from transformer_xl.planning import generation
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import plan_log
+from transformer_xl.planning import prices
 from transformer_xl.planning import topology as topology_lib
 from transformer_xl.training import programs
 from transformer_xl.workdir import metrics_log
@@ -61,13 +63,40 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   held = _bytes_while_evaluating(config, devices, evaluation)
   evaluation["hbm_bytes_while_evaluating"] = held
   result["generate"] = _generation_plan(config, devices[0])
-  result["hours"] = result["chip_hours"] = None
+  result["num_steps"] = config.train.num_steps
+  result["hours"] = result["chip_hours"] = result["cost"] = None
   if chosen:  # Of the whole run, without collectives.
     hours = chosen["estimated_step_seconds"] * config.train.num_steps / 3600
-    result |= {"hours": hours, "chip_hours": hours * result["num_chips"]}
+    chip_hours = hours * result["num_chips"]
+    result |= {"hours": hours, "chip_hours": chip_hours}
+    result["cost"] = _cost(topology, chip_hours)
   plan_log.log(result)
   metrics_log.write_json(workdir, "results/plan.json", result)
   return result
+
+
+def _cost(topology: str, chip_hours: float) -> Plan | None:
+  """US dollars by list prices; None for chips whose price is not known."""
+  price = prices.PRICES.get(topology.partition(":")[0])
+  if price is None:
+    return None
+  return {
+    "dollars_on_demand": price.on_demand * chip_hours,
+    "dollars_spot": price.spot * chip_hours,
+    "dollars_per_chip_hour": price._asdict(),
+    "source": prices.SOURCE,
+    "date": prices.DATE,
+  }
+
+
+@contextlib.contextmanager
+def _announced(program: str) -> Iterator[None]:
+  """Logs that a program is being compiled, and then how long it took."""
+  logging.info("Compiling %s ...", program)
+  start = time.perf_counter()
+  yield
+  seconds = time.perf_counter() - start
+  logging.info("Compiled %s in %.0f s.", program, seconds)
 
 
 def train_plan(
@@ -80,7 +109,6 @@ def train_plan(
   train = config.train
   length = round(segment_lengths.of(config).mean)
   count = config.updates_per_call
-  lowered = lower_updates(config, count=count, devices=devices)
   useful = 3 * network.forward_flops_per_token(
     config.model,
     segment_len=length,
@@ -88,7 +116,9 @@ def train_plan(
     context_len=train.context_len,
   )
   tokens = train.batch_size * train.gradient_segments * length
-  return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
+  with _announced("training"):
+    lowered = lower_updates(config, count=count, devices=devices)
+    return _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
 
 
 def lower_updates(
@@ -139,11 +169,6 @@ def eval_plan(
   mem_len = max(evaluation.mem_len)
   mesh = mesh or trained_model.make_mesh(config, devices=devices)
   count = evaluation.segments_per_call
-  with jax.set_mesh(mesh):
-    segments = segment.placed(
-      mesh, count, evaluation, evaluation.segment_len, has_weights=True
-    )
-    lowered = evaluator.Evaluator(config, mesh, mem_len=mem_len).lower(segments)
   useful = network.forward_flops_per_token(
     config.model,
     segment_len=evaluation.segment_len,
@@ -151,7 +176,15 @@ def eval_plan(
     context_len=evaluation.context_len,
   )
   tokens = evaluation.batch_size * evaluation.segment_len
-  plan = _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
+  with (
+    _announced(f"evaluation with a memory of {mem_len}"),
+    jax.set_mesh(mesh),
+  ):
+    segments = segment.placed(
+      mesh, count, evaluation, evaluation.segment_len, has_weights=True
+    )
+    lowered = evaluator.Evaluator(config, mesh, mem_len=mem_len).lower(segments)
+    plan = _plan(lowered, devices, count=count, tokens=tokens, useful=useful)
   return {**plan, "mem_len": mem_len, "mesh": dict(mesh.shape)}
 
 
@@ -165,9 +198,10 @@ def _generation_plan(
     segment_len=1,
     mem_len=settings.mem_len,
   )
-  lowered = generation.lower(config, device)
   tokens = settings.num_samples
-  plan = _plan(lowered, [device], count=1, tokens=tokens, useful=useful)
+  with _announced("generation"):
+    lowered = generation.lower(config, device)
+    plan = _plan(lowered, [device], count=1, tokens=tokens, useful=useful)
   return {**plan, "mem_len": settings.mem_len, "num_samples": tokens}
 
 

@@ -1,4 +1,4 @@
-"""Log lines that describe a plan."""
+"""What a plan says to people: a few lines, and how to read them."""
 
 from typing import Any
 
@@ -6,60 +6,143 @@ from absl import logging
 
 Plan = dict[str, Any]  # The content of `results/plan.json`, or of a part.
 
+_PROGRAMS = {
+  "train": "Training",
+  "eval": "Evaluation",
+  "generate": "Generation",
+}
+
 
 def log(result: Plan) -> None:
   """Logs the content of `results/plan.json`."""
+  parts = ", ".join(
+    f"{name} {size:,}" for name, size in result["parameters"].items()
+  )
   logging.info(
-    "%s, %d chips; %d parameters: %s",
+    "%s: %d chips; %s parameters (%s).",
     result["topology"],
     result["num_chips"],
-    result["num_parameters"],
-    result["parameters"],
+    f"{result['num_parameters']:,}",
+    parts,
   )
-  for kind in ("train", "eval", "generate"):
-    plan = result[kind]
-    if "hbm_bytes_per_chip" not in plan:
-      logging.info("%s does not fit: %s", kind, plan["reason"])
-      continue
-    logging.info(
-      "%s: %s, %.2f of %.2f GiB per chip (arguments %.2f, temporaries %.2f); "
-      "estimated by the compiler, without collectives: %.1f M cycles, %.1f ms "
-      "(%.1f at most) per step, %.0f tokens/s/chip; %.2f times the useful "
-      "FLOPs; collectives at least %.1f MB and %.1f ms",
-      kind,
-      "fits" if plan["fits"] else "does not fit",
-      plan["hbm_bytes_per_chip"] / 2**30,
-      plan["hbm_capacity_bytes"] / 2**30,
-      plan["argument_bytes"] / 2**30,
-      plan["temp_bytes"] / 2**30,
-      plan["estimated_cycles"] / 1e6,
-      plan["estimated_step_seconds"] * 1e3,
-      plan["estimated_step_seconds_at_most"] * 1e3,
-      plan["estimated_tokens_per_second_per_chip"],
-      plan["executed_over_useful"],
-      sum(plan["collective_bytes"].values()) / 1e6,
-      plan["collective_seconds"] * 1e3,
-    )
-    logging.info("M cycles of %s\n%s", kind, _table(plan))
+  for kind, name in _PROGRAMS.items():
+    logging.info("%s %s", name, _program(result[kind]))
   if nearest := result["train"].get("nearest_that_fits"):
-    logging.info("Training fits with %s", nearest["change"])
-  if result["hours"]:
     logging.info(
-      "All updates: %.3g hours, %.3g chip-hours, without collectives.",
-      result["hours"],
-      result["chip_hours"],
+      "Training fits with %s: %s", nearest["change"], _program(nearest)
     )
   if held := result["eval"]["hbm_bytes_while_evaluating"]:
-    logging.info("Validation while training: %.2f GiB per chip", held / 2**30)
+    logging.info("Validation during training: %.2f GiB a chip.", held / 2**30)
+  if result["hours"] is not None:
+    logging.info("%s", _whole_run(result))
+  logging.info("Share of the time, in percent:\n%s", _table(result))
+  logging.info("%s", _explanation(result))
 
 
-def _table(plan: Plan) -> str:
-  """A table of millions of cycles for each part of the model."""
-  lines = [f"{'':30}{'forward':>9}{'backward':>9}"]
-  for part, cycles in plan["cycles_by_part"].items():
-    both = (cycles[name] / 1e6 for name in ("forward", "backward"))
-    lines.append(f"{part:30}" + "".join(f"{value:9.2f}" for value in both))
-  lines.append(
-    f"{'kernels, both at least':30}{plan['kernel_cycles'] / 1e6:9.2f}"
+def _program(plan: Plan) -> str:
+  """What one program needs."""
+  if "hbm_bytes_per_chip" not in plan:
+    return f"does not fit: {plan['reason']}"
+  return (
+    f"{'fits' if plan['fits'] else 'does not fit'}: "
+    f"{plan['hbm_bytes_per_chip'] / 2**30:.2f} of "
+    f"{plan['hbm_capacity_bytes'] / 2**30:.2f} GiB a chip, "
+    f"{_rounded(plan['estimated_step_seconds'] * 1e3)} ms a step, "
+    f"{plan['estimated_tokens_per_second_per_chip']:,.0f} tokens/s per chip."
   )
+
+
+def _whole_run(result: Plan) -> str:
+  """Time and cost of all updates."""
+  hours = result["hours"]
+  time = f"{_rounded(hours)} hours"
+  if hours < 1:
+    time = f"{_rounded(hours * 60)} minutes"
+  if hours * 60 < 1:
+    time = f"{_rounded(hours * 3600)} seconds"
+  line = (
+    f"All {result['num_steps']:,} updates: {time}, "
+    f"{_rounded(result['chip_hours'])} chip-hours"
+  )
+  cost = result["cost"]
+  if cost is None:
+    return f"{line}."
+  prices = cost["dollars_per_chip_hour"]
+  return (
+    f"{line}, {_dollars(cost['dollars_on_demand'])} on demand at "
+    f"${prices['on_demand']:.2f} a chip-hour or "
+    f"{_dollars(cost['dollars_spot'])} on spot chips at ${prices['spot']:.2f} "
+    f"({cost['source']}, {cost['date']})."
+  )
+
+
+def _explanation(result: Plan) -> str:
+  """One paragraph on what the numbers are."""
+  train = result["train"].get("nearest_that_fits") or result["train"]
+  lines = [
+    "How to read this: nothing has run. Memory and times are estimates of the "
+    "TPU compiler, too long where memory bandwidth decides. A step is an "
+    "update of training, a segment in every lane of evaluation, or a token of "
+    "every sample."
+  ]
+  if "hbm_bytes_per_chip" in train:
+    at_most = _rounded(train["estimated_step_seconds_at_most"] * 1e3)
+    traffic = _rounded(sum(train["collective_bytes"].values()) / 1e6)
+    seconds = _rounded(train["collective_seconds"] * 1e3)
+    lines.append(
+      f"An update takes up to {at_most} ms where clusters of the softmax "
+      "overflow. The times leave out what chips send to each other: at least "
+      f"{traffic} MB a chip and update, {seconds} ms if nothing is computed "
+      f"meanwhile. Training computes {train['executed_over_useful']:.1f} times "
+      "the useful operations: masked keys, projections of memory and "
+      "distances, and what is computed twice."
+    )
+  lines.append("docs/tpu.md says more; results/plan.json has every number.")
+  return " ".join(lines)
+
+
+def _table(result: Plan) -> str:
+  """Percent of a step that each part of the model takes, in each program."""
+  columns = {
+    "training forward": _shares(result["train"], "forward"),
+    "backward": _shares(result["train"], "backward"),
+    "evaluation": _shares(result["eval"], "forward"),
+    "generation": _shares(result["generate"], "forward"),
+  }
+  lines = [" " * 28 + "".join(f"{name:>18}" for name in columns)]
+  parts = dict.fromkeys(part for column in columns.values() for part in column)
+  for part in parts:
+    shares = [column.get(part, 0) for column in columns.values()]
+    if max(shares) >= 0.5:
+      line = "".join(f"{share:18.0f}" for share in shares)
+      lines.append(f"{part:28}{line}")
   return "\n".join(lines)
+
+
+def _shares(plan: Plan, direction: str) -> dict[str, float]:
+  """Percent of a step by part; none if the program does not fit.
+
+  Kernels, whose direction is not known, are counted as forward.
+  """
+  plan = plan.get("nearest_that_fits") or plan
+  if "cycles_by_part" not in plan:
+    return {}
+  parts = {
+    name: part[direction] for name, part in plan["cycles_by_part"].items()
+  }
+  if direction == "forward":
+    parts["kernels, at least"] = plan["kernel_cycles"]
+  percent = 100 / plan["estimated_cycles"]
+  return {name: percent * cycles for name, cycles in parts.items()}
+
+
+def _dollars(amount: float) -> str:
+  """An amount in whole dollars; a small one in cents."""
+  if amount < 0.01:
+    return "less than $0.01"
+  return f"${amount:,.0f}" if amount >= 10 else f"${amount:.2f}"
+
+
+def _rounded(number: float) -> str:
+  """A whole number, or two digits of one below ten."""
+  return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"

@@ -1,5 +1,6 @@
 """Devices of a TPU slice that this machine does not have."""
 
+import importlib.util
 import os
 import re
 
@@ -32,6 +33,11 @@ def slice_devices(topology: str) -> list[jax.Device]:
   Raises:
     UserError: libtpu is not installed or does not know the slice.
   """
+  if importlib.util.find_spec("libtpu") is None:
+    raise errors.UserError(
+      "--mode=plan needs the TPU compiler, which runs on any machine: pip "
+      "install --constraint requirements.lock -e '.[tpu]'"
+    )
   several = re.fullmatch(r"(.+)x(\d+)slices", topology)
   name = topology
   options = {}
@@ -45,8 +51,7 @@ def slice_devices(topology: str) -> list[jax.Device]:
   except Exception as error:  # JAX passes on any error of libtpu.
     raise errors.UserError(
       f"libtpu knows no TPU slice {topology!r} ({error}); names are like "
-      "v4:2x2x1, v5e:4x4, v5p:2x2x1, v6e:4x4, v5e:4x4x2slices, and need pip "
-      "install '.[tpu]'."
+      "v4:2x2x1, v5e:4x4, v5p:2x2x1, v6e:4x4, v5e:4x4x2slices."
     ) from None
   if found[0].device_kind not in hardware.CHIPS:
     raise errors.UserError(

@@ -35,6 +35,8 @@ COLOURS = (
 MOST_POINTS = 2000  # Per curve; a quarter of them if there are several runs.
 _GREY = "#878d96"
 _RED = "#d1495b"
+_LONGEST_NAME = 36  # In a legend, in characters.
+_DOTTED = [2, 6]  # Bokeh's own dots lie so close that they make a line.
 # Title, unit, field of a training line, and the scale.
 _CURVES: tuple[tuple[str, str, str, Scale], ...] = (
   ("Loss", "nats per token", "loss", "linear"),
@@ -100,8 +102,9 @@ def _draw_run(
     figure.line(x, y, line_dash=[6, 3], line_width=1.6, **style)
     figure.scatter(x, y, size=5, **style)
   for steps, label, colour, dash in (
-    (run.resumes(), "resumed", _GREY, "dotted"),
+    (run.resumes(), "resumed", _GREY, _DOTTED),
     (run.rewinds(), "rewound", _RED, "solid"),
+    (run.lost_steps(), "not a number", _RED, "dashed"),
   ):
     if steps:
       style = legend(label) | {"color": colour, "line_dash": dash}
@@ -176,17 +179,40 @@ def items(
       if not isinstance(drawn.glyph, models.VSpan)  # It has no value.
     ]
     # Only now do legends exist. Bokeh warns of changing one that does not.
-    for legend in figure.legend:
-      legend.update(
-        background_fill_alpha=0.0,
-        border_line_color=None,
-        click_policy="hide",
-        label_text_color=_GREY,
-        label_text_font_size="11px",
-        padding=2,
-        spacing=0,
-      )
+    for legend in [*figure.legend]:
+      _place_below(figure, legend)
   return [embed.json_item(figure) for figure in figures]
+
+
+def _place_below(figure: Figure, legend: Any) -> None:
+  """Moves a legend out of the figure, where it would hide curves.
+
+  It has as many columns as a phone has room for, and long names lose their
+  middle.
+  """
+  for item in legend.items:
+    name = item.label.value
+    if len(name) > _LONGEST_NAME:
+      half = _LONGEST_NAME // 2
+      item.label.value = f"{name[:half]}…{name[-half:]}"
+  longest = max(len(item.label.value) for item in legend.items)
+  num_columns = max(1, 320 // (45 + 7 * longest))
+  num_rows = -(-len(legend.items) // num_columns)
+  legend.update(
+    background_fill_alpha=0.0,
+    border_line_color=None,
+    click_policy="hide",
+    label_text_color=_GREY,
+    label_text_font_size="11px",
+    location="left",
+    margin=0,
+    ncols=num_columns,
+    padding=2,
+    spacing=8,
+  )
+  figure.center.remove(legend)
+  figure.add_layout(legend, "below")
+  figure.height += 10 + 26 * num_rows
 
 
 def _figure(
@@ -208,6 +234,12 @@ def _figure(
     output_backend="canvas",
     y_axis_type=y_axis_type,
   )
+  # Numbers as people write them: 20,000 and 0.0003, not 2e+4 and 3.000e-4.
+  figure.xaxis.formatter = models.NumeralTickFormatter(format="0,0.[0000]")
+  if y_axis_type != "log":
+    figure.yaxis.formatter = models.NumeralTickFormatter(
+      format="0,0.[00000000]"
+    )
   figure.toolbar.logo = None
   figure.toolbar.autohide = True
   figure.title.update(text_color=_GREY, text_font_size="13px")

@@ -6,6 +6,7 @@ it.
 """
 
 import importlib.resources
+import math
 import os
 import secrets
 import shlex
@@ -35,6 +36,7 @@ FILE = "report.html"
 _BOKEH = resources.Resources(mode="inline", components=["bokeh"])
 MOST_CHARACTERS = 20_000  # Per sample.
 MOST_SAMPLES = 10
+MOST_COLUMNS = 6  # Of tiles.
 # The last activity, which is time lost, is red.
 _COLOURS = dict(
   zip(
@@ -159,9 +161,15 @@ def _page(
     "sample": sample,
   }
   items = {group: figures.items(made) for group, made in drawn.items()}
+  facts = tables.facts(main)
   page = _template().render(
     name=main.name,
-    facts=tables.facts(main),
+    facts=facts,
+    # As few rows of tiles as there can be, and all of them full.
+    num_columns=math.ceil(len(facts) / math.ceil(len(facts) / MOST_COLUMNS)),
+    lost_steps={run.name: run.lost_steps() for run in runs if run.lost_steps()},
+    has_resumes=any(run.resumes() for run in runs),
+    has_rewinds=any(run.rewinds() for run in runs),
     num_figures={group: len(made) for group, made in items.items()},
     differences=tables.differences(runs) if len(runs) > 1 else None,
     times=times,
@@ -197,14 +205,15 @@ def _sample(result: metrics_log.Json) -> metrics_log.Json:
   """The prompt, the texts that continue it, and how they were drawn."""
   texts = [str(drawn["text"]) for drawn in result["samples"][:MOST_SAMPLES]]
   longer = {"prompt", "text", "samples", "num_tokens"}
+  settings = {
+    tables.label(name): tables.meaning(name, value)
+    for name, value in result.items()
+    if name not in longer
+  }
   return {
     "prompt": str(result["prompt"])[-MOST_CHARACTERS:],
     "texts": [text[:MOST_CHARACTERS] for text in texts],
-    "settings": {
-      name: tables.text(value)
-      for name, value in result.items()
-      if name not in longer and value != ""
-    },
+    "settings": {name: value for name, value in settings.items() if value},
   }
 
 

@@ -27,6 +27,32 @@ _FIRST = (
 )
 
 _HASH = "dataset_sha256"  # Its first digits tell texts apart.
+# What people call the fields of results; the others are called as they are.
+_LABELS = {
+  "batch_size": "lanes",
+  "checkpoint_step": "step",
+  "clamp_len": "clamp (tokens)",
+  "context_len": "context read again (tokens)",
+  "dataset_sha256": "SHA-256 of the data",
+  "dtype": "number format",
+  "mem_len": "memory (tokens)",
+  "nll": "loss (nats per token)",
+  "no_repeat_ngram": "length of n-grams not repeated",
+  "num_parameters": "number of parameters",
+  "num_tokens": "tokens scored",
+  "parameters": "kind of parameters",
+  "segment_len": "segment (tokens)",
+  "warmup_len": "warm-up (tokens)",
+}
+# Numbers that stand for something else.
+_MEANINGS = {
+  ("warmup_len", -1): "as the memory",
+  ("clamp_len", 0): "none",
+  ("context_len", 0): "none",
+  ("no_repeat_ngram", 0): "none",
+  ("top_k", 0): "all",
+}
+NOT_A_NUMBER = "not a number"
 
 
 class Table(NamedTuple):
@@ -57,15 +83,34 @@ def cards(runs: Sequence[run_history.History]) -> Table:
   columns = []
   shared = {}
   for name in names:
-    values = [text(card.get(name)) for card in found]
+    values = [_cell(card, name) for card in found]
     if not any(values):
       continue
     if len(set(values)) == 1 and (len(found) > 1 or name not in _FIRST):
-      shared[name] = values[0][:12] if name == _HASH else values[0]
+      shared[label(name)] = values[0][:12] if name == _HASH else values[0]
     else:
       columns.append(name)
-  rows = [[text(card.get(name)) for name in columns] for card in found]
-  return Table(columns, rows, shared)
+  rows = [[_cell(card, name) for name in columns] for card in found]
+  return Table([label(name) for name in columns], rows, shared)
+
+
+def _cell(card: metrics_log.Json, name: str) -> str:
+  """A field of a card; JSON has no number for the loss of a lost model."""
+  if name in ("nll", "perplexity") and name in card and card[name] is None:
+    return NOT_A_NUMBER
+  return meaning(name, card.get(name))
+
+
+def label(name: str) -> str:
+  """What people call a field of a result."""
+  return _LABELS.get(name, name.replace("_", " "))
+
+
+def meaning(name: str, value: object) -> str:
+  """A field's value in words, where a number stands for something else."""
+  if isinstance(value, int) and (name, value) in _MEANINGS:
+    return _MEANINGS[name, value]
+  return text(value)
 
 
 class Share(NamedTuple):
@@ -151,13 +196,15 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
     tokens = run.training("tokens")
     if len(tokens.x):
       found.append(("Tokens read", text(int(tokens.y[-1]))))
-    found.append(("Training loss", f"{loss.y[-1]:.4f} nats"))
+    is_lost = run.lost_steps()[-1:] > [int(loss.x[-1])]
+    last = NOT_A_NUMBER if is_lost else f"{loss.y[-1]:.4f} nats"
+    found.append(("Training loss", last))
   if len(valid.x):
     found.append(("Best validation loss", f"{valid.y.min():.4f} nats"))
   if run.time is not None:
     seconds = sum(run.time.seconds.values())
     share = run.time.seconds[goodput.UPDATES] / max(seconds, 1e-9)
-    found.append((f"Updates' share of {duration(seconds)}", f"{share:.0%}"))
+    found.append(("Time in updates", f"{share:.0%} of {duration(seconds)}"))
   cards = [
     card
     for card in run.cards
@@ -189,8 +236,8 @@ def configuration(run: run_history.History) -> dict[str, list[Setting]]:
       if isinstance(standard, fields.SameAs):
         standard = run.settings.get(f"config.{group}.{standard.leader}")
       if literal(standard) != literal(value):
-        default = literal(standard) or "empty"
-    setting = Setting(name, literal(value), default, remark)
+        default = literal(standard) or "''"
+    setting = Setting(name, literal(value) or "''", default, remark)
     groups.setdefault(group or "run", []).append(setting)
   return groups
 
@@ -208,17 +255,21 @@ def provenance(run: run_history.History) -> dict[str, str]:
       }
     elif name != "config":
       rows[name] = text(value)
-  return rows
+  return {label(name): value for name, value in rows.items() if value}
 
 
 def text(value: object) -> str:
   """A number or word for people; empty for none."""
+  if isinstance(value, bool):
+    return "yes" if value else "no"
   if isinstance(value, float):
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
-  if isinstance(value, int) and not isinstance(value, bool):
+    return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.5g}"
+  if isinstance(value, int):
     return f"{value:,}"
   if isinstance(value, dict):
     return ", ".join(f"{key} {text(part)}" for key, part in value.items())
+  if isinstance(value, list):
+    return ", ".join(map(text, value))
   return literal(value)
 
 

@@ -65,6 +65,15 @@ class History(NamedTuple):
     """A field of the validation lines, by default the loss in nats."""
     return _curve(self.lines, name, lambda line: line.get("split") == "valid")
 
+  def lost_steps(self) -> list[int]:
+    """Steps, in order, at which the training loss was not a number."""
+    found = {
+      line["step"]
+      for line in self.lines
+      if "loss" in line and "split" not in line and not _is_number(line["loss"])
+    }
+    return sorted(found)
+
   def rewinds(self) -> list[int]:
     """Steps to which the run went back after it had diverged."""
     found = (line.get("rewound_to") for line in self.lines)

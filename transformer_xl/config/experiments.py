@@ -1,0 +1,37 @@
+"""The experiments of this project by name: files, summaries, suggestions."""
+
+import ast
+import difflib
+import pathlib
+import re
+
+FOLDER = (pathlib.Path(__file__).parents[1] / "experiments").resolve()
+PATHS = {path.stem: path for path in sorted(FOLDER.glob("[!_]*.py"))}
+_MOST_SUGGESTIONS = 3
+
+
+def summary(name: str) -> str:
+  """The first line of an experiment's docstring."""
+  tree = ast.parse(PATHS[name].read_text("utf-8"))
+  line, _, _ = (ast.get_docstring(tree) or "").partition("\n")
+  return line
+
+
+def meant(wrong: str) -> list[str]:
+  """Experiments that a wrong name may stand for: the likeliest few, or none.
+
+  It may be a misspelling, the start of a name, or a dataset that an experiment
+  has in its summary, such as `wikitext103`.
+  """
+  word = _letters(wrong)
+  if not word:
+    return []
+  found = [name for name in PATHS if word in _letters(name)]
+  found += [name for name in PATHS if word in _letters(summary(name))]
+  found = found or difflib.get_close_matches(wrong, PATHS, n=1)
+  return [*dict.fromkeys(found)][:_MOST_SUGGESTIONS]
+
+
+def _letters(text: str) -> str:
+  """The letters and digits of a text, in lower case."""
+  return re.sub(r"[^a-z0-9]", "", text.lower())

@@ -1,0 +1,170 @@
+"""The text of `--help`, and of `--help=TOPIC`."""
+
+import operator
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import ml_collections
+from absl import flags
+
+from transformer_xl import errors
+from transformer_xl.config import experiments
+from transformer_xl.config import fields
+from transformer_xl.config import schema
+from transformer_xl.config import suggestions
+
+
+class Mode(NamedTuple):
+  """A value of --mode."""
+
+  summary: str
+  group: str  # The group of fields that are its own; "" for none.
+
+
+class _Group(NamedTuple):
+  """A group of fields."""
+
+  summary: str
+  fields: list[fields.Field]
+
+
+def overview(
+  introduction: str, modes: Mapping[str, Mode], options: Iterable[flags.Flag]
+) -> str:
+  """What `--help` prints: modes, experiments, flags and groups of fields."""
+  lines = [introduction.rstrip(), "", "Modes (--mode=NAME)"]
+  for name, mode in modes.items():
+    lines += _entry(name, mode.summary)
+  lines += ["", "Experiments (--config=NAME)"]
+  for name in experiments.PATHS:
+    lines += _entry(name, experiments.summary(name))
+  lines += ["", "Flags"]
+  for option in options:
+    value = "" if option.default is None else f"={option.default}"
+    _, _, remark = (option.help or "").rpartition(">: ")  # Behind the choices.
+    lines += _entry(f"--{option.name}{value}", remark)
+  lines += ["", "Fields of a configuration (--config.GROUP.FIELD=VALUE)"]
+  for name, group in _groups().items():
+    first = group.fields[0]
+    lines += _entry(name or first.name, group.summary if name else first.remark)
+  lines += ["", "Read on"]
+  lines += _entry("--help=train", "The fields of a group, with their defaults.")
+  lines += _entry("--help=generate", "A mode, and the fields that are its own.")
+  lines += _entry("--help=learning_rate", "One field.")
+  lines += _entry("--help=all", "All fields.")
+  lines += _entry(
+    "--config=quickstart --help=train", "The values of an experiment, instead."
+  )
+  return "\n".join(lines)
+
+
+def describe(
+  topic: str,
+  modes: Mapping[str, Mode],
+  config: ml_collections.ConfigDict,
+  source: str,
+) -> str:
+  """What `--help=TOPIC` prints.
+
+  Args:
+    topic: `all`, a mode, a group or a field.
+    modes: the modes by name.
+    config: whose values are shown.
+    source: the name of that configuration.
+
+  Raises:
+    UserError: it is no topic.
+  """
+  path = topic.removeprefix("--").removeprefix("config.")
+  groups = _groups()
+  lines = []
+  mode = modes.get(path)
+  if mode is not None:
+    lines += [*_wrap(f"--mode={path}: {mode.summary}", indent=0), ""]
+    path = mode.group
+    if not path:
+      return "\n".join(lines[:-1])
+
+  wanted = [name for name in groups if f"{name}.".startswith(f"{path}.")]
+  if path == "all":
+    wanted = [*groups]
+  if wanted:
+    lines.append(f"Fields with the values of {source}")
+    for name in wanted:
+      lines += ["", f"config.{name}".rstrip(".")]
+      lines += [*_wrap(groups[name].summary, indent=2), ""]
+      for field in groups[name].fields:
+        lines += _describe(field, config)
+    return "\n".join(lines)
+
+  found = suggestions.called(path)
+  if not found:
+    near = suggestions.meant(path)
+    hint = f"did you mean --help={near[0]}? " if near else ""
+    raise errors.UserError(
+      f"there is no help about {topic}; {hint}--help=TOPIC takes a mode, a "
+      "group of fields, a field or all, and --help lists them."
+    )
+  lines.append(f"Fields with the values of {source}")
+  for name in found:
+    lines += ["", *_describe(schema.FIELDS[name], config)]
+  return "\n".join(lines)
+
+
+def _groups() -> dict[str, _Group]:
+  """The groups by their path below `config`, each with its own fields."""
+  groups: dict[str, _Group] = {}
+  for field in schema.FIELDS.values():
+    path = field.name.rpartition(".")[0]
+    if path not in groups:
+      summary = " ".join((field.group.__doc__ or "").split())
+      groups[path] = _Group(summary, [])
+    groups[path].fields.append(field)
+  return groups
+
+
+def _describe(
+  declared: fields.Field, config: ml_collections.ConfigDict
+) -> list[str]:
+  """A field with its value, and below it what it means."""
+  value = operator.attrgetter(declared.name)(config)
+  line = f"config.{declared.name} = {value!r}"
+  default = declared.default
+  if isinstance(default, fields.SameAs):
+    line += f"  (default: that of {default.leader})"
+  elif value != default:
+    line += f"  (default: {default!r})"
+  remark = declared.remark
+  rule = declared.rule
+  if rule is not None and rule.choices:
+    remark += f" One of {', '.join(rule.choices)}."
+  elif rule is not None:
+    remark += f" Must be {rule.text}."
+  return [*_wrap(line, indent=2), *_wrap(remark, indent=6)]
+
+
+def _entry(name: str, text: str) -> list[str]:
+  """A name, and what it means beside it; below it if it is long."""
+  column = 24
+  lines = textwrap.wrap(
+    text,
+    width=80,
+    initial_indent=" " * column,
+    subsequent_indent=" " * column,
+    break_on_hyphens=False,
+  )
+  if not lines or len(name) > column - 4:
+    return [f"  {name}", *lines]
+  return [f"  {name:<{column - 2}}{lines[0].lstrip()}", *lines[1:]]
+
+
+def _wrap(line: str, *, indent: int) -> list[str]:
+  margin = " " * indent
+  return textwrap.wrap(
+    line,
+    width=80,
+    initial_indent=margin,
+    subsequent_indent=margin,
+    break_on_hyphens=False,
+  )
