@@ -159,3 +159,17 @@ def test_a_stopped_run_says_where_it_is_saved(
   )
   # A session on a slice knows by it that the run is not finished.
   assert re.match(job.STOPPED, last)
+
+
+@pytest.mark.parametrize(("signal_at", "best"), [(2, "none"), (6, "4")])
+def test_a_stopped_run_says_that_its_checkpoint_is_not_validated(
+  data_dir, tmp_path, monkeypatch, caplog, signal_at, best
+):
+  config = corpus.config(data_dir, **{"train.eval_every_steps": 4})
+  send_signal_at(signal_at, monkeypatch)
+  assert not loop.train(config, str(tmp_path))
+  newest = steps(tmp_path)[-1]
+  assert (
+    f"Checkpoint {newest} has not been validated. Until the run continues, "
+    f"--config.eval.checkpoint=best reads {best}, and latest reads it."
+  ) in caplog.messages
