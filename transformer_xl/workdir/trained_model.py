@@ -238,7 +238,7 @@ def _warn_unless_newest(
     reason = f"whose loss is {newest_nll:.4f}"
   logging.warning(
     "Reading checkpoint %d, which has the lowest validation loss (%.4f nats "
-    "per token), not the newest, %d, %s; --config.%s=latest reads that one.",
+    "per token), not the newest, %d, %s; %s=latest reads that one.",
     step,
     best_nll,
     newest,
