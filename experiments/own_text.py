@@ -1,19 +1,19 @@
 """Your own text: settings that fit the size of the prepared text.
 
-Paper: no such model. Measured on WikiText-2 as bytes: validation in nats per
-byte, beside that of quickstart.py after it has read as much.
+Paper: no such model. Measured as bytes on one core that other programs shared:
+validation in nats per byte, by CPU minutes with starting, compiling and
+validating.
 
-    training bytes  tokens read  own_text  quickstart
-           180,702      819,200     1.924       2.025
-         1,982,683      307,200     2.104       2.191
+    text                        1.5    3.0    4.2   end
+    Shakespeare, 1.1 MB        1.99   1.73   1.58   1.509 after 5.3
+    WikiText-2, first 1.1 MB   2.02   1.67   1.56   1.540 after 4.6
+    WikiText-2, 109 kB         1.77                 1.648 after 2.4
 
-First row: this file for 1600 updates (--config.train.warmup_steps=100) and
-quickstart.py for 400, because an update here reads a quarter as many tokens.
-After 400 updates this file is at 2.132, with pre_norm at 2.192. With pre_norm
-and a dropout of 0.2 it ends at 2.029. Second row: after 150 of 400 updates
-(--config.train.warmup_steps=50), where the run was stopped.
-jax 0.10.2, 23 November 2026.
-Cost: not measured on an idle machine; the log says how long a run takes.
+The settings were tried on the second text alone, with 2,200 updates. Those of
+`:long` reach 1.508 there in 3,200 updates and 13.4 minutes. Not trained: all
+updates of `:long`, and texts of 10 MB and more (docs/measurements/training.md).
+jax 0.10.2, bfloat16 by AVX-512, 25 November 2026.
+Cost: the log says it after the first updates.
 Run: python -m transformer_xl.main --config=experiments/own_text.py:books \
   --workdir=runs/books
 """
@@ -25,11 +25,13 @@ import ml_collections
 
 from transformer_xl import errors
 from transformer_xl.data import token_file
+from transformer_xl.data import vocabulary
 from transformer_xl.experiments import base
 
+_LONG = "long"  # Behind the name of the text: a larger model, more updates.
 _MOST_READS = 10  # Validation seldom improves after more.
-_MOST_STEPS = 100_000
 _CALL = 10  # Updates in one compiled call; intervals are multiples of it.
+_PROMPT_CHARACTERS = 60
 
 
 class _Size(NamedTuple):
@@ -37,88 +39,122 @@ class _Size(NamedTuple):
 
   below: float
   num_layers: int
-  model_dim: int  # The widths of the heads add up to it.
-  num_heads: int
-  pre_norm: bool
+  model_dim: int
+  num_heads: int  # Their widths add up to model_dim.
+  dropout_rate: float
   batch_size: int
   segment_len: int
+  mem_len: int
   learning_rate: float
+  most_steps: int
 
 
-# Little text needs small updates, so that there are enough of them. The wider
-# models learn sooner with pre_norm, the smallest does not.
+# The first are for a good model within minutes, the others for a better one
+# within an hour or more. Updates are small, because on a processor many small
+# ones learn more in the same time than few large ones.
 _SIZES = (
-  _Size(1e6, 4, 192, 4, False, 8, 64, 1e-3),
-  _Size(1e7, 4, 256, 4, True, 16, 128, 1e-3),
-  _Size(1e8, 6, 384, 6, True, 32, 128, 5e-4),
-  _Size(float("inf"), 12, 512, 8, True, 32, 256, 2.5e-4),
+  _Size(3e5, 4, 128, 4, 0.2, 8, 128, 128, 3e-3, 1_000),
+  _Size(3e6, 4, 128, 4, 0.05, 8, 128, 128, 3e-3, 2_400),
+  _Size(3e7, 4, 192, 4, 0.0, 16, 128, 256, 2e-3, 5_000),
+  _Size(float("inf"), 6, 256, 4, 0.0, 16, 128, 256, 1.5e-3, 10_000),
+)
+_LONG_SIZES = (
+  _SIZES[0],
+  _Size(3e6, 4, 192, 4, 0.1, 8, 128, 256, 2e-3, 10_000),
+  _Size(3e7, 6, 256, 4, 0.1, 16, 128, 256, 1.5e-3, 20_000),
+  _Size(float("inf"), 6, 384, 6, 0.1, 32, 128, 256, 1e-3, 50_000),
 )
 
 
 def get_config(dataset: str = "") -> ml_collections.ConfigDict:
+  """Settings for the text in the folder `dataset`, or `dataset:long`."""
   if not dataset:
     raise errors.UserError(
       "name the folder of the prepared text in data/, as in "
-      "--config=experiments/own_text.py:books, or its path."
+      "--config=experiments/own_text.py:books, or its path; "
+      "own_text.py:books:long trains a larger model for longer."
     )
-  folder, name = os.path.split(os.path.expanduser(dataset.rstrip("/")))
+  path, colon, length = dataset.rpartition(":")
+  is_long = bool(colon) and length == _LONG
+  path = os.path.expanduser((path if is_long else dataset).rstrip("/"))
+  folder, name = os.path.split(path)
   config = base.get_config()
   config.data.update({"name": name, "dir": folder or config.data.dir})
   prepared = os.path.join(config.data.dir, name)
   meta = token_file.read_meta(prepared)
   num_tokens = len(token_file.open_split(prepared, "train").tokens)
-  size = next(size for size in _SIZES if num_tokens < size.below)
-  _set_model(config.model, size, tuple(meta.get("suggested_cutoffs", ())))
-  _set_lengths(config, size, num_tokens)
-  _set_held_out(config, meta["splits"])
-  config.generate.update({"prompt": "\n", "num_tokens": 400})
-  return config
+  sizes = _LONG_SIZES if is_long else _SIZES
+  size = next(size for size in sizes if num_tokens < size.below)
 
-
-def _set_model(model, size: _Size, cutoffs: tuple[int, ...]) -> None:
-  """Sets the shape; a vocabulary with rare symbols gets narrower tails."""
-  model.update(
+  # A vocabulary with rare symbols gets narrower tails.
+  cutoffs = tuple(meta.get("suggested_cutoffs", ()))
+  config.model.update(
     {
       "num_layers": size.num_layers,
       "model_dim": size.model_dim,
       "num_heads": size.num_heads,
       "head_dim": size.model_dim // size.num_heads,
       "ff_dim": 4 * size.model_dim,
-      "pre_norm": size.pre_norm,
-      "dropout_rate": 0.1,
+      "pre_norm": True,
+      "dropout_rate": size.dropout_rate,
+      "init_std": 0.05,
       "cutoffs": cutoffs,
       "div_val": 2 if cutoffs else 1,
+      "dtype": "auto",
     }
   )
 
-
-def _set_lengths(config, size: _Size, num_tokens: int) -> None:
-  """Sets lengths in tokens and in updates."""
   per_update = size.batch_size * size.segment_len
-  calls = _MOST_READS * num_tokens // (per_update * _CALL)
-  num_steps = _CALL * min(max(calls, 2), _MOST_STEPS // _CALL)
-  memory = 2 * size.segment_len
+  num_steps = min(size.most_steps, _MOST_READS * num_tokens // per_update)
+  # Intervals follow the number of updates, also one that a flag sets: warm-up
+  # is a twentieth, and there are about twenty validations.
+  steps = config.train.get_oneway_ref("num_steps")
+  twentieth = (steps // (20 * _CALL) + 1) * _CALL
+  splits = meta["splits"]
   config.train.update(
     {
-      "num_steps": num_steps,
+      "num_steps": _CALL * max(2, num_steps // _CALL),
       "batch_size": size.batch_size,
       "segment_len": size.segment_len,
-      "mem_len": memory,
+      "mem_len": size.mem_len,
       "learning_rate": size.learning_rate,
-      "warmup_steps": min(1000, num_steps // 20),
+      "warmup_steps": steps // 20,
+      "adam_b2": 0.99,
       "segments_per_call": _CALL,
+      "log_every_steps": (steps // (100 * _CALL) + 1) * _CALL,
+      "eval_every_steps": twentieth if "valid" in splits else 0,
     }
   )
-  config.eval.mem_len = (0, memory, 4 * memory)
+  config.checkpoint.every_steps = twentieth
 
-
-def _set_held_out(config, splits) -> None:
-  """Validates twenty times and reports the best checkpoint, where it can."""
-  train = config.train
-  every_steps = _CALL * max(1, train.num_steps // (20 * _CALL))
-  config.checkpoint.every_steps = every_steps
-  train.eval_every_steps = every_steps if "valid" in splits else 0
-  train.finish_with = (
-    ("eval", "generate") if "test" in splits else ("generate",)
+  # The checkpoint with the lowest validation loss is evaluated and writes.
+  finish = ("generate", "report")
+  config.train.finish_with = ("eval", *finish) if "test" in splits else finish
+  config.eval.update(
+    {
+      "split": next(s for s in ("test", "valid", "train") if s in splits),
+      "mem_len": (0, size.mem_len, 4 * size.mem_len),
+      "checkpoint": "best" if "valid" in splits else "latest",
+    }
   )
-  config.eval.checkpoint = "best" if "valid" in splits else "latest"
+  config.generate.update(
+    {
+      "prompt": _prompt(prepared, "valid" if "valid" in splits else "train"),
+      "num_tokens": 400,
+      "mem_len": size.mem_len,
+    }
+  )
+  return config
+
+
+def _prompt(prepared: str, split: str) -> str:
+  """The start of the first line of a split that has text."""
+  tokens = token_file.open_split(prepared, split).tokens
+  start = [int(token) for token in tokens[: 20 * _PROMPT_CHARACTERS]]
+  text = vocabulary.load(prepared).decode(start)
+  lines = (line.strip() for line in text.partition("\ufffd")[0].splitlines())
+  line = next(filter(None, lines), "\n")
+  if len(line) <= _PROMPT_CHARACTERS:
+    return line
+  cut = line[:_PROMPT_CHARACTERS]
+  return cut.rpartition(" ")[0] or cut

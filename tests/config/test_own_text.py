@@ -1,8 +1,10 @@
 """The settings for one's own text follow its size, and are legal for each."""
 
 import json
+import math
 import types
 
+import numpy as np
 import pytest
 
 from tests import corpus
@@ -11,8 +13,9 @@ from transformer_xl import main
 from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.experiments import own_text
+from transformer_xl.data import vocabulary
 
-SIZES = (2_000, 50_000, 999_999, 1_000_000, 30_000_000, 10**9)
+SIZES = (2_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 10**9)
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +27,12 @@ def data_dir(tmp_path_factory):
 def settings(data_dir, monkeypatch):
   """The settings for a text that counts as long as it is said to be."""
 
-  def of(num_tokens):
-    file = types.SimpleNamespace(tokens=range(num_tokens))
+  def of(num_tokens, length="", **flags):
+    tokens = np.broadcast_to(np.uint8(3), num_tokens)
+    file = types.SimpleNamespace(tokens=tokens)
     monkeypatch.setattr(token_file, "open_split", lambda *_: file)
-    config = own_text.get_config(f"{data_dir}/{corpus.NAME}")
+    config = own_text.get_config(f"{data_dir}/{corpus.NAME}{length}")
+    config.train.update(flags)
     return load.from_config_dict(config)
 
   return of
@@ -38,26 +43,64 @@ def reads(config, num_tokens):
   return train.num_steps * train.batch_size * train.segment_len / num_tokens
 
 
+@pytest.mark.parametrize("length", ["", ":long"])
 @pytest.mark.parametrize("num_tokens", SIZES)
-def test_no_text_is_read_more_than_ten_times(settings, num_tokens):
-  config = settings(num_tokens)
+def test_no_text_is_read_more_than_ten_times(settings, num_tokens, length):
+  config = settings(num_tokens, length)
   smallest = config.train.num_steps == 20  # Two calls, however short the text.
   assert smallest or reads(config, num_tokens) <= 10
-  assert config.train.eval_every_steps > 0
+  # What is read often is learned by heart without dropout.
+  assert reads(config, num_tokens) < 2 or config.model.dropout_rate > 0
+  assert config.model.dtype == "auto"
   assert config.eval.checkpoint == "best"
-  assert config.model.dropout_rate > 0
+  assert config.train.finish_with == ("eval", "generate", "report")
 
 
-def test_a_longer_text_gets_a_wider_model_and_longer_segments(settings):
-  configs = [settings(num_tokens) for num_tokens in SIZES]
+@pytest.mark.parametrize("length", ["", ":long"])
+def test_a_longer_text_gets_a_larger_model_and_more_updates(settings, length):
+  configs = [settings(num_tokens, length) for num_tokens in SIZES]
   for values in (
     [config.model.model_dim for config in configs],
-    [config.train.segment_len for config in configs],
-    [config.train.num_steps for config in configs[:3]],
+    [config.train.num_steps for config in configs],
+    [-config.train.learning_rate for config in configs],
   ):
     assert values == sorted(values)
     assert values[0] < values[-1]
-  assert configs[2].model != configs[3].model  # On both sides of a threshold.
+
+
+@pytest.mark.parametrize("num_tokens", SIZES[2:])
+def test_a_long_run_trains_a_larger_model_for_longer(settings, num_tokens):
+  usual = settings(num_tokens)
+  long = settings(num_tokens, ":long")
+  assert long.model.model_dim > usual.model.model_dim
+  assert long.train.num_steps > 3 * usual.train.num_steps
+  assert long.model.dropout_rate > usual.model.dropout_rate
+
+
+@pytest.mark.parametrize("num_steps", [20, 150, 1500, 40_000])
+def test_intervals_follow_a_number_of_updates_that_a_flag_sets(
+  settings, num_steps
+):
+  config = settings(1_000_000, num_steps=num_steps)
+  train = config.train
+  validations = math.ceil(num_steps / train.eval_every_steps)
+  assert 2 <= validations <= 20
+  assert num_steps < 1500 or validations > 17
+  assert config.checkpoint.every_steps == train.eval_every_steps
+  assert train.warmup_steps == num_steps // 20
+  assert 2 <= num_steps / train.log_every_steps <= 100
+  assert config.updates_per_call == 10
+
+
+def test_the_sample_continues_a_line_of_held_out_text(data_dir):
+  folder = f"{data_dir}/{corpus.NAME}"
+  prompt = own_text.get_config(folder).generate.prompt
+  held_out = vocabulary.load(folder).decode(
+    token_file.open_split(folder, "valid").tokens
+  )
+  assert 0 < len(prompt) <= 60
+  assert prompt in held_out
+  assert "\n" not in prompt
 
 
 def test_the_text_is_named_by_its_folder(data_dir, tmp_path, monkeypatch):
@@ -95,7 +138,8 @@ def test_without_held_out_text_nothing_is_evaluated(tmp_path):
   path.write_text(json.dumps(meta))
   config = own_text.get_config(f"{data_dir}/{corpus.NAME}")
   assert config.train.eval_every_steps == 0
-  assert config.train.finish_with == ("generate",)
+  assert config.train.finish_with == ("generate", "report")
+  assert config.eval.split == "train"
   assert config.eval.checkpoint == "latest"
 
 

@@ -9,6 +9,7 @@ import math
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from tests import chips
@@ -33,6 +34,7 @@ USEFUL = {
   **{"vanilla:ablation_ptb": 64, "ptb": 128, "ptb_published": 32},
   **{"wikitext2_published": 64, "wt103_base": 128, "recall": 64},
   **{"beyond": 64, "wikitext2_small": 32, "ptb_medium": 128},
+  "own_text:1e9": 64,
 }
 
 # The others are left to the rest of the tests.
@@ -49,13 +51,16 @@ def make_config(tmp_path_factory):
     name, _, argument = name.partition(":")
     module = importlib.import_module(f"transformer_xl.experiments.{name}")
     if module is own_text:
-      file = types.SimpleNamespace(tokens=range(int(float(argument))))
+      tokens = np.broadcast_to(np.uint8(1), int(float(argument)))
+      file = types.SimpleNamespace(tokens=tokens)
       with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_file, "open_split", lambda *_: file)
         config = module.get_config(f"{data_dir}/{corpus.NAME}")
     else:
       config = module.get_config(*filter(None, [argument]))
     config.model.vocab_size = config.model.vocab_size or 256
+    if config.model.dtype == "auto":
+      config.model.dtype = "bfloat16"  # As --mode=plan takes it.
     return load.from_config_dict(config)
 
   return make

@@ -16,9 +16,11 @@ from transformer_xl.config import load
 from transformer_xl.evaluation import sums
 from transformer_xl.evaluation import units
 from transformer_xl.model import network
+from transformer_xl.training import hooks
 from transformer_xl.training import log_window
 from transformer_xl.training import loop
 from transformer_xl.training import step
+from transformer_xl.workdir import goodput
 
 
 def update_metrics(nll, num_tokens, norm=1.0, rate=0.5):
@@ -178,6 +180,32 @@ def test_speed_leaves_out_the_first_chunk_and_pauses(monkeypatch):
   now[0] = 503.0
   window.add(update_metrics([1.0], [25]), tokens_read=50)
   assert window.record(3, run_config())["tokens_per_second"] == 100 / 5
+
+
+def test_the_time_that_is_left_is_said_once_with_its_validations(
+  data_dir, monkeypatch, caplog
+):
+  caplog.set_level("INFO")
+  now = [0.0]
+  monkeypatch.setattr(log_window.time, "perf_counter", lambda: now[0])
+  values = {"train.num_steps": 120, "train.eval_every_steps": 40}
+  estimate = hooks.TimeEstimate(corpus.config(data_dir, **values))
+  window = log_window.Window()
+  window.add(update_metrics([1.0], [25]), tokens_read=320)
+  assert not estimate.is_due(10)  # The compiler's time tells nothing.
+  now[0] = 32.0
+  window.add(update_metrics([1.0], [25]), tokens_read=320)
+  assert estimate.is_due(20)
+  estimate(20, window, mock.Mock())
+  # Ten tokens a second, 32 tokens in an update, 211 in the validation split,
+  # which are read in a third of the time.
+  seconds = (100 * 32 + 3 * 211 / 3) / 10
+  assert goodput.duration(seconds) == "5 min 41 s"
+  assert caplog.messages == [
+    "Training will take about 6 min more on this machine, by its speed until "
+    "step 20."
+  ]
+  assert not estimate.is_due(30)
 
 
 def test_a_chunk_beside_which_the_host_compiled_has_no_speed(monkeypatch):

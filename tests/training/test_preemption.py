@@ -217,3 +217,18 @@ def test_the_exit_status_says_that_the_run_is_not_finished(
   assert 4 <= saved < corpus.RUN["train.num_steps"]
   last = finished.stderr.splitlines()[-1]
   assert last.endswith(f"Saved at step {saved}; the same command continues.")
+
+
+@pytest.mark.parametrize(("signal_at", "best"), [(2, "none"), (6, "4")])
+def test_a_stopped_run_says_that_its_checkpoint_is_not_validated(
+  data_dir, tmp_path, monkeypatch, caplog, signal_at, best
+):
+  config = corpus.config(data_dir, **{"train.eval_every_steps": 4})
+  send_signal_at(signal_at, monkeypatch)
+  with pytest.raises(errors.StoppedError):
+    loop.train(config, str(tmp_path))
+  newest = steps(tmp_path)[-1]
+  assert (
+    f"Checkpoint {newest} has not been validated. Until the run continues, "
+    f"--config.eval.checkpoint=best reads {best}, and latest reads it."
+  ) in caplog.messages

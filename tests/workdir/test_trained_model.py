@@ -120,6 +120,36 @@ def test_a_checkpoint_with_a_damaged_validation_loss_is_not_the_best(tmp_path):
   assert step == 3
 
 
+@pytest.mark.parametrize(
+  ("which", "nll", "reason"),
+  [
+    (
+      "best",
+      {3: 1.5, 6: None},
+      "not the newest, 6, which has not been validated;",
+    ),
+    ("best", {3: 1.5, 6: 2.0}, "not the newest, 6, whose loss is 2.0000;"),
+    ("best", {3: 2.0, 6: 1.5}, ""),
+    ("latest", {3: 1.5, 6: 2.0}, ""),
+  ],
+)
+def test_why_the_best_checkpoint_is_not_the_newest_is_said(
+  tmp_path, caplog, which, nll, reason
+):
+  save(tmp_path, [make_state(3), make_state(6)], nll=nll)
+  _, step = trained_model.restore_params(
+    str(tmp_path), which=which, average=False, target=make_state(0).params
+  )
+  assert step == (3 if reason else 6)
+  said = [text for text in caplog.messages if "Reading checkpoint" in text]
+  assert len(said) == bool(reason)
+  if reason:
+    assert "Reading checkpoint 3, which has the lowest validation" in said[0]
+    assert "(1.5000 nats per token)" in said[0]
+    assert reason in said[0]
+    assert said[0].endswith("; eval.checkpoint=latest reads that one.")
+
+
 @pytest.mark.parametrize("average", [False, True])
 def test_a_checkpoint_that_a_run_replaces_meanwhile_is_looked_for_again(
   tmp_path, monkeypatch, average

@@ -144,7 +144,7 @@ def times(runs: Sequence[run_history.History]) -> list[Time]:
     Time(
       name,
       one.step,
-      duration(sum(one.seconds.values())),
+      goodput.duration(sum(one.seconds.values())),
       [*itertools.compress(columns[name], shown)],
     )
     for name, one in known.items()
@@ -154,7 +154,9 @@ def times(runs: Sequence[run_history.History]) -> list[Time]:
 def _shares(record: goodput.Record) -> list[Share]:
   total = max(sum(record.seconds.values()), 1e-9)
   return [
-    Share(name, seconds / total, f"{seconds / total:.1%}", duration(seconds))
+    Share(
+      name, seconds / total, f"{seconds / total:.1%}", goodput.duration(seconds)
+    )
     if seconds / total >= 0.0005
     else Share(name, 0.0, "", "")
     for name, seconds in record.seconds.items()
@@ -204,7 +206,8 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
   if run.time is not None:
     seconds = sum(run.time.seconds.values())
     share = run.time.seconds[goodput.UPDATES] / max(seconds, 1e-9)
-    found.append(("Time in updates", f"{share:.0%} of {duration(seconds)}"))
+    spent = goodput.duration(seconds)
+    found.append(("Time in updates", f"{share:.0%} of {spent}"))
   cards = [
     card
     for card in run.cards
@@ -271,19 +274,6 @@ def text(value: object) -> str:
   if isinstance(value, list):
     return ", ".join(map(text, value))
   return literal(value)
-
-
-def duration(seconds: float) -> str:
-  """A time in its two largest units, such as "3 min 9 s"."""
-  if seconds < 9.95:
-    return f"{seconds:.1f} s"
-  minutes, rest = divmod(round(seconds), 60)
-  hours, minutes = divmod(minutes, 60)
-  days, hours = divmod(hours, 24)
-  units = ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s"))
-  first = next(index for index, (count, _) in enumerate(units) if count)
-  parts = units[first : first + 2]
-  return " ".join(f"{count} {unit}" for count, unit in parts if count)
 
 
 def literal(value: object) -> str:

@@ -15,6 +15,7 @@ from absl import logging
 
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
+from transformer_xl.data import token_file
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings as settings_lib
@@ -77,6 +78,55 @@ class LogLine:
     writer.write(record)
     tokens = segment_lengths.tokens_per_update(self._config)
     writer.progress(record, tokens_per_update=tokens)
+
+
+class TimeEstimate:
+  """Says how long training will take, once its first updates are timed."""
+
+  # After the first call, which waits for the compiler and is not timed.
+  _TIMED_UPDATES = 10
+
+  def __init__(self, config: schema.ExperimentConfig):
+    self._config = config
+    self._due_at: int | None = None
+    self._is_said = False
+    self._validation_tokens = 0
+    if config.train.eval_every_steps:
+      meta = token_file.read_meta(config.data.dataset_dir)
+      self._validation_tokens = meta["splits"]["valid"]["num_tokens"]
+
+  def is_due(self, step: int) -> bool:
+    """Whether enough updates of this process were timed by `step`."""
+    if self._due_at is None:  # The end of the first call.
+      self._due_at = step + self._TIMED_UPDATES
+    return step >= self._due_at and not self._is_said
+
+  def __call__(
+    self, step: int, window: log_window.Window, writer: metrics_log.Writer
+  ) -> None:
+    """Logs the time that is left, with its validations."""
+    del writer
+    self._is_said = True
+    train = self._config.train
+    speed = window.tokens_per_second
+    if speed is None or step >= train.num_steps:
+      return
+    per_update = segment_lengths.tokens_per_update(self._config)
+    tokens = (train.num_steps - step) * per_update
+    if train.eval_every_steps:
+      every = train.eval_every_steps
+      validations = math.ceil(train.num_steps / every) - step // every
+      # A forward pass costs a third of an update.
+      tokens += validations * self._validation_tokens / 3
+    seconds = tokens / speed
+    if seconds > 120:  # More would be false precision.
+      seconds = 60 * round(seconds / 60)
+    logging.info(
+      "Training will take about %s more on this machine, by its speed until "
+      "step %d.",
+      goodput_lib.duration(seconds),
+      step,
+    )
 
 
 class Evaluation:
@@ -241,4 +291,6 @@ def make(
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
   on_run.append(Saving(config, checkpoints, stop, evaluation, goodput))
-  return Hooks([LogLine(config)], on_run, evaluation)
+  # The estimate first, since a log line starts a new window.
+  on_metrics: list[MetricsHook] = [TimeEstimate(config), LogLine(config)]
+  return Hooks(on_metrics, on_run, evaluation)

@@ -59,11 +59,16 @@ class Window:
     """
     self._clock = None
 
+  @property
+  def tokens_per_second(self) -> float | None:
+    """The speed of updates since the last log line; None before it is known."""
+    return self._timed_tokens / self._seconds if self._seconds else None
+
   def record(
     self, step: int, config: schema.ExperimentConfig
   ) -> dict[str, float | None]:
     """Returns the log line after `step` updates and starts a new window."""
-    speed = self._timed_tokens / self._seconds if self._seconds else None
+    speed = self.tokens_per_second
     result: dict[str, float | None] = {
       "step": step,
       "tokens": self.tokens_read,

@@ -103,14 +103,26 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
         run = resume.rewind(answer, config, mesh, checkpoints, stream)
       with goodput.spent("saving"):
         checkpoints.wait()
-      saved = checkpoints.steps()
-    logging.info("Time of the run: %s.", goodput)
-    if not is_done:  # The last save is complete now.
-      logging.warning(
-        "Saved at step %d; the same command continues.", max(saved, default=0)
-      )
-      raise errors.StoppedError(stop.number)
+      logging.info("Time of the run: %s.", goodput)
+      if not is_done:  # The last save is complete now.
+        _log_stop(checkpoints, validates=config.train.eval_every_steps > 0)
+        raise errors.StoppedError(stop.number)
     return last
+
+
+def _log_stop(checkpoints: checkpoint.Checkpoints, *, validates: bool) -> None:
+  """Says what the checkpoint of a stop lacks, and last where it is."""
+  newest = max(checkpoints.steps(), default=0)
+  best = checkpoints.best_step()
+  if validates and newest and not checkpoints.is_validated(newest):
+    logging.warning(
+      "Checkpoint %d has not been validated. Until the run continues, "
+      "--config.eval.checkpoint=best reads %s, and latest reads it.",
+      newest,
+      "none" if best is None else best,
+    )
+  # Schedulers look for this line.
+  logging.warning("Saved at step %d; the same command continues.", newest)
 
 
 def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:

@@ -211,6 +211,14 @@ class Checkpoints:
     """The saved steps, oldest first."""
     return sorted(self._manager.all_steps())
 
+  def best_step(self) -> int | None:
+    """The step with the lowest validation loss; None if none has one."""
+    return self._manager.best_step()
+
+  def is_validated(self, step: int) -> bool:
+    """Whether the checkpoint of `step` has a validation loss."""
+    return self._manager.metrics(step) is not None
+
   def wait(self) -> None:
     """Waits for the last save; its error is raised here."""
     with errors.of_bucket("write to", self._directory):

@@ -112,6 +112,19 @@ def described(seconds: Mapping[str, float]) -> str:
   return f"{', '.join(parts)} of {total:.0f} s"
 
 
+def duration(seconds: float) -> str:
+  """A time in its two largest units, such as "3 min 9 s"."""
+  if seconds < 9.95:
+    return f"{seconds:.1f} s"
+  minutes, rest = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  days, hours = divmod(hours, 24)
+  units = ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s"))
+  first = next(index for index, (count, _) in enumerate(units) if count)
+  parts = units[first : first + 2]
+  return " ".join(f"{count} {unit}" for count, unit in parts if count)
+
+
 def read(workdir: str) -> list[Record]:
   """The records of a run; lines that are damaged are left out."""
   path = os.path.join(storage.local(workdir), FILE)

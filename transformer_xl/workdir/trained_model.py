@@ -140,7 +140,10 @@ def restore_params(
           continue
         saved = ocp.StandardCheckpointHandler().metadata(folder)
         checkpoint_items.check_shapes(saved.tree, target, step, kind="model")
-        return _restore_item(manager, step, item, target), step
+        params = _restore_item(manager, step, item, target)
+        if which == "best":
+          _warn_unless_newest(manager, step, f"{fields}checkpoint")
+        return params, step
     except errors.UserError:
       raise
     except Exception as error:  # Orbax has no common type for damage.
@@ -214,6 +217,34 @@ def _find(
       "name one of them, 'latest' or 'best'."
     )
   return step
+
+
+def _warn_unless_newest(
+  manager: ocp.CheckpointManager, step: int, field: str
+) -> None:
+  """Says why the best checkpoint is read where it is not the newest.
+
+  A warning, since in Python nothing less is shown.
+  """
+  newest = manager.latest_step()
+  if newest is None or newest == step:
+    return
+  best_nll = checkpoint_items.validation_loss(manager.metrics(step))
+  newest_metrics = manager.metrics(newest)
+  if newest_metrics is None:
+    reason = "which has not been validated"
+  else:
+    newest_nll = checkpoint_items.validation_loss(newest_metrics)
+    reason = f"whose loss is {newest_nll:.4f}"
+  logging.warning(
+    "Reading checkpoint %d, which has the lowest validation loss (%.4f nats "
+    "per token), not the newest, %d, %s; %s=latest reads that one.",
+    step,
+    best_nll,
+    newest,
+    reason,
+    field,
+  )
 
 
 def _restore_item(
