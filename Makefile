@@ -86,7 +86,7 @@ check: $(VENV)/installed
 	$(BIN)/python -m compileall -q transformer_xl data_prep experiments
 	.ci/audit
 	$(PYTEST) $(PARALLEL) \
-	  -m "not (slow or rest or faults)"
+	  -m "not (slow or rest or combinations or faults)"
 
 format: $(VENV)/installed
 	$(BIN)/ruff format .

@@ -17,6 +17,11 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
   os.environ["XLA_FLAGS"] = (
     "--xla_cpu_use_fusion_emitters=false " + os.environ.get("XLA_FLAGS", "")
   )
+# A program is not cut into 32 modules for as many threads to compile: cutting
+# takes longer than it saves where every core has a worker of its own.
+os.environ["XLA_FLAGS"] = (
+  "--xla_cpu_parallel_codegen_split_count=1 " + os.environ.get("XLA_FLAGS", "")
+)
 
 import hypothesis
 import jax
