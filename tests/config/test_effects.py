@@ -300,7 +300,7 @@ def or_refusal(function):
 
 @or_refusal
 def program(group, items):
-  """What is compiled with some fields; nothing for modes of several programs."""
+  """What is compiled with some fields; "" for modes of several programs."""
   config = make_config(items)
   if group == "eval":
     return score_program(config)

@@ -109,8 +109,9 @@ def test_large_scores_stay_finite(form):
     assert np.all(np.isfinite(leaf))
 
 
-@pytest.mark.parametrize("form", cases.FORMS)
-@pytest.mark.parametrize("encoding", ["relative", "alibi"])
+@pytest.mark.parametrize(
+  ("form", "encoding"), zip(cases.FORMS, ("relative", "alibi"), strict=True)
+)
 def test_bfloat16_stays_within_its_rounding(form, encoding):
   """A relative 2^-8 for each of a few roundings."""
   arrays = cases.arguments(
