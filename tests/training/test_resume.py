@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,6 @@ import pytest
 
 from tests import corpus
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.evaluation import evaluate
 from transformer_xl.training import hooks
 from transformer_xl.training import loop
 from transformer_xl.training import programs
