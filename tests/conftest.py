@@ -57,6 +57,10 @@ _checks = jaxtyping.install_import_hook(
   "beartype.beartype",
 )
 
+_CHECKED = [
+  pathlib.Path(__file__).parent / name
+  for name in ("model", "conformance", "evaluation/dynamic")
+]
 _CACHE = pathlib.Path(__file__).parents[1] / ".jax_cache"
 # Commands keep their compiled programs there, too, not in the user's home.
 os.environ["XDG_CACHE_HOME"] = str(_CACHE)
@@ -86,6 +90,12 @@ def pytest_collection_finish():
   """What is imported stays: a tenth of the time went into looking at it."""
   gc.collect()
   gc.freeze()
+
+
+def pytest_runtest_setup(item):
+  """Checks shapes where the model is tested; elsewhere it is traced faster."""
+  is_checked = any(map(item.path.is_relative_to, _CHECKED))
+  jaxtyping.config.update("jaxtyping_disable", not is_checked)
 
 
 def pytest_runtest_teardown():

@@ -12,7 +12,7 @@ def _name(adapter):
 
 # These put every check to the test; the others share one compiled step. So do,
 # among the rest, all combinations, which `make test-conformance` puts to all.
-ESSENTIAL = ("plain", "attended_zeros", "rope", "lstm")
+ESSENTIAL = ("plain", "attended_zeros", "lstm")
 QUICK = (
   checks.future_does_not_leak,
   checks.lanes_are_independent,

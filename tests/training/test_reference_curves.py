@@ -228,6 +228,8 @@ def curve(data_dir, tmp_path_factory):
     )
 
 
+# What leaves a band and what stays in it is above, without training.
+@pytest.mark.rest
 @pytest.mark.slow
 def test_healthy_training_stays_in_the_band(
   curve, data_dir, tmp_path, monkeypatch
@@ -238,13 +240,14 @@ def test_healthy_training_stays_in_the_band(
   assert status == 0, text
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "fault",
   [
     broken_runs.tenfold_rate,
-    pytest.param(broken_runs.much_dropout, marks=pytest.mark.rest),
-    pytest.param(broken_runs.seen_labels, marks=pytest.mark.rest),
+    broken_runs.much_dropout,
+    broken_runs.seen_labels,
   ],
   ids=lambda fault: fault.__name__,
 )

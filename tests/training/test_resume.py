@@ -104,16 +104,19 @@ SELDOM_SAVED = {"checkpoint.every_steps": 24}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "updates",
-  [EVERYTHING, pytest.param(PUBLISHED, marks=pytest.mark.rest)],
+  ("updates", "stops"),  # Between log lines; in the second and third epoch.
+  [
+    (EVERYTHING, [52]),
+    pytest.param(PUBLISHED, [28, 52], marks=pytest.mark.rest),
+  ],
   ids=["all", "published"],
 )
-def test_a_run_in_three_parts_is_the_run_in_one(
-  updates, data_dir, tmp_path, monkeypatch
+def test_a_run_in_parts_is_the_run_in_one(
+  updates, stops, data_dir, tmp_path, monkeypatch
 ):
   config = corpus.config(data_dir, **updates | SELDOM_SAVED)
   assert loop.train(config, str(tmp_path / "whole"))
-  for step in (28, 52):  # Between log lines; in the second and third epoch.
+  for step in stops:
     with monkeypatch.context() as patch:
       stop_at(step, patch)
       assert not loop.train(config, str(tmp_path / "parts"))

@@ -55,6 +55,7 @@ def test_values_and_gradients_are_those_of_the_definition(
     assert np.abs(whole - expected[0]).max() > 0.1
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("form", cases.FORMS)
 @hypothesis.given(
   lanes=strategies.integers(1, 3),
