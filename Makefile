@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # A part of every room, for another Python or another JAX than that of .venv.
-SMOKE := tests/conformance/test_oracle.py tests/evaluation/test_cards.py \
-  tests/evaluation/test_evaluate.py tests/model/test_attention.py \
+SMOKE := tests/conformance/test_oracle.py tests/evaluation/test_evaluate.py \
+  tests/model/test_attention.py \
   tests/model/test_network.py tests/training/test_loop.py \
   tests/training/test_resume.py tests/training/test_step.py \
   tests/workdir/test_checkpoint.py
@@ -40,11 +40,12 @@ quickstart: $(VENV)/installed
 test: $(VENV)/installed
 	$(PYTEST) $(PARALLEL)
 
-# What `make test` leaves out: every combination where it tries some.
+# What `make test` leaves out: more combinations where it tries some.
 test-rest: $(VENV)/installed
 	$(PYTEST) $(PARALLEL) \
 	  -m "rest and not faults"
 
+# Those, and every check of `make test-conformance`.
 test-all: $(VENV)/installed
 	$(PYTEST) $(PARALLEL) -m "not faults"
 
