@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # A part of every room, for another Python or another JAX than that of .venv.
-SMOKE := tests/conformance/test_oracle.py tests/evaluation/test_cards.py \
-  tests/evaluation/test_evaluate.py tests/model/test_attention.py \
+SMOKE := tests/conformance/test_oracle.py tests/evaluation/test_evaluate.py \
+  tests/model/test_attention.py \
   tests/model/test_network.py tests/training/test_loop.py \
   tests/training/test_resume.py tests/training/test_step.py \
   tests/workdir/test_checkpoint.py
@@ -51,11 +51,12 @@ quickstart: $(VENV)/installed ## Train a small model, and evaluate it; STEPS=300
 test: $(VENV)/installed ## The tests
 	$(PYTEST) $(PARALLEL)
 
-# What `make test` leaves out: every combination where it tries some.
-test-rest: $(VENV)/installed ## What `test` leaves out: every combination
+# What `make test` leaves out: more combinations where it tries some.
+test-rest: $(VENV)/installed ## What `test` leaves out: more combinations
 	$(PYTEST) $(PARALLEL) \
 	  -m "rest and not faults"
 
+# Those, and every check of `make test-conformance`.
 test-all: $(VENV)/installed ## Both
 	$(PYTEST) $(PARALLEL) -m "not faults"
 
@@ -97,7 +98,7 @@ check: $(VENV)/installed ## Formatting, linting, types, vulnerabilities, fast te
 	$(BIN)/python -m compileall -q transformer_xl data_prep experiments
 	.ci/audit
 	$(PYTEST) $(PARALLEL) \
-	  -m "not (slow or rest or faults)"
+	  -m "not (slow or rest or combinations or faults)"
 
 format: $(VENV)/installed ## Format the code
 	$(BIN)/ruff format .

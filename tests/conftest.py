@@ -17,6 +17,11 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
   os.environ["XLA_FLAGS"] = (
     "--xla_cpu_use_fusion_emitters=false " + os.environ.get("XLA_FLAGS", "")
   )
+# A program is not cut into 32 modules for as many threads to compile: cutting
+# takes longer than it saves where every core has a worker of its own.
+os.environ["XLA_FLAGS"] = (
+  "--xla_cpu_parallel_codegen_split_count=1 " + os.environ.get("XLA_FLAGS", "")
+)
 
 import hypothesis
 import jax
@@ -52,6 +57,10 @@ _checks = jaxtyping.install_import_hook(
   "beartype.beartype",
 )
 
+_CHECKED = [
+  pathlib.Path(__file__).parent / name
+  for name in ("model", "conformance", "evaluation/dynamic")
+]
 _CACHE = pathlib.Path(__file__).parents[1] / ".jax_cache"
 # Commands keep their compiled programs there, too, not in the user's home.
 os.environ["XDG_CACHE_HOME"] = str(_CACHE)
@@ -81,6 +90,12 @@ def pytest_collection_finish():
   """What is imported stays: a tenth of the time went into looking at it."""
   gc.collect()
   gc.freeze()
+
+
+def pytest_runtest_setup(item):
+  """Checks shapes where the model is tested; elsewhere it is traced faster."""
+  is_checked = any(map(item.path.is_relative_to, _CHECKED))
+  jaxtyping.config.update("jaxtyping_disable", not is_checked)
 
 
 def pytest_runtest_teardown():

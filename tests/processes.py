@@ -1,9 +1,9 @@
 """What test_processes.py judges: runs by one, two and four processes.
 
-python -m tests.processes FOLDER COUNT leaves workdirs, and a log of each
-process, in FOLDER; COUNT is 2 or 4, the most processes at once. In place of
-COUNT, "few" are the two processes' runs that `make test` has time for, and with
-"modes" one process and two run each mode on a finished run.
+python -m tests.processes FOLDER GROUP leaves workdirs, and a log of each
+process, in FOLDER. GROUP "few" are the two processes' runs that `make test` has
+time for, "4" has runs of two and of four processes, and in "modes" one process
+and two run each mode on a finished run.
 Processes are forks of one that has imported everything, since imports take
 longest; nothing has started JAX before.
 """
@@ -151,33 +151,25 @@ def _refuse(folder, name):
 
 
 def by_few(folder):
-  """By two, which then go on on another mesh."""
+  """By two, which then go on; on the same mesh, where they have compiled it."""
   by_two(folder)
   _when_done(_copy_two, folder)
-  run(folder, "to_many", (2, 1, 1), evaluated=True)
+  run(folder, "to_many", (1, 2, 1), evaluated=True)
 
 
-def by_both(folder):
-  """By two, and then as more processes than those would go on."""
-  by_two(folder)
-  _when_done(_copy_two, folder)
-  _go_on(folder, (2, 1, 1), (1, 2, 1))
+def tuned_by_two(folder):
   tune(folder, "tuned", (1, 2, 1))
 
 
 def by_four(folder):
-  _go_on(folder, (1, 2, 2), (2, 2, 1))
+  run(folder, "to_many", (1, 2, 2), evaluated=True)
+  run(folder, "whole", (2, 2, 1))
+  _when_done(_copy_whole, folder)
+  run(folder, "parts", (2, 2, 1))
 
 
 def by_one_again(folder):
   run(folder, "to_one", (1, 1, 1))
-
-
-def _go_on(folder, other, same):
-  run(folder, "to_many", other, evaluated=True)
-  run(folder, "whole", same)
-  _when_done(_copy_whole, folder)
-  run(folder, "parts", same)
 
 
 def _when_done(copy, folder):
@@ -263,27 +255,25 @@ def _become(work, folder, address, index, count, arguments):
   os._exit(status)
 
 
-def main(folder, count):
+def main(folder, group):
   logging.use_absl_handler()
   logging.set_verbosity(logging.INFO)
   programs.update = compiled_by_all
   corpus.write(folder / "data")
-  if count == "modes":
+  if group == "modes":
     together(write_runs, folder, 1)
     for mode, number in itertools.product(MODES, (1, 2)):
       together(in_mode, folder, number, mode)
     return
   together(by_one, folder, 1)
-  if count == "few":
+  if group == "few":
     together(by_few, folder, 2)
     return
-  if count == "2":
-    together(tuned_by_one, folder, 1)
-    together(by_both, folder, 2)
-  else:
-    together(by_two, folder, 2)
-    _copy_two(folder)
-    together(by_four, folder, 4)
+  together(tuned_by_one, folder, 1)
+  together(tuned_by_two, folder, 2)
+  together(by_two, folder, 2)
+  _copy_two(folder)
+  together(by_four, folder, 4)
   together(by_one_again, folder, 1)
 
 

@@ -279,8 +279,7 @@ def characteristic(data_dir, folder, expected):
   return {
     "moved": differences(first, expected)["parameters"],
     "drawn": differences(first, split)["parameters"],
-    "mixed": compare(data_dir, expected, MIXED)
-    | {"evaluations": evaluations(data_dir, MIXED)},
+    "mixed": compare(data_dir, expected, MIXED),
     "restored": move(data_dir, os.path.join(folder, "run")),
   }
 
@@ -292,11 +291,12 @@ def others(data_dir, folder, expected):
   moved = differences((alone, expected[1]), (spread, expected[1]))
   result = {
     name: compare(data_dir, expected, mesh)
-    | {"evaluations": evaluations(data_dir, mesh)}
-    for name, mesh in MESHES.items()
+    for name, mesh in (MESHES | FEWER).items()
   }
-  for name, mesh in FEWER.items():
-    result[name] = compare(data_dir, expected, mesh)
+  result["evaluations"] = {
+    name: evaluations(data_dir, mesh)
+    for name, mesh in {**MESHES, "mixed": MIXED}.items()
+  }
   result["moved"] = differences(first, expected)["parameters"]
   result["initial"] = {
     **{"whole": whole, "halves": halves, "moved": moved["parameters"]},

@@ -1,8 +1,8 @@
 """What test_uneven_lanes.py judges: lanes that eight devices do not divide.
 
-python -m tests.uneven FOLDER writes FOLDER/result.json. All is done on one
-device, which has no empty lanes, and on a mesh, which has; updates on the mesh
-read their lanes in two parts.
+python -m tests.uneven FOLDER GROUP writes FOLDER/result.json. GROUP is
+`training` or `evaluation`. All is done on one device, which has no empty lanes,
+and on a mesh, which has; updates on the mesh read their lanes in two parts.
 """
 
 import json
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from tests import corpus
 from tests import sharded  # Also forces eight devices.
+from tests import tiny
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.evaluation import attention_use
@@ -45,7 +46,7 @@ def make_config(data_dir, name):
 
 
 def train(config, mesh):
-  """What some updates lead to; also the parameters by themselves."""
+  """What some updates lead to."""
   create_state, create_memory = programs.creators(config, mesh)
   state = create_state()
   memory = create_memory()
@@ -64,12 +65,13 @@ def train(config, mesh):
     "memory": memory.layers[0].hiddens,
     "query": state.params["layers"]["attention"]["query"],
   }
-  read = segments.inputs.shape[1]
-  return state.params, result | {"lanes_read": read}
+  return result | {"lanes_read": segments.inputs.shape[1]}
 
 
-def evaluations(config, mesh, params):
+def evaluate(config, mesh):
   """Sums of losses with numbers of tokens, and the use of memory."""
+  state, _ = programs.shardings(config, mesh)
+  params = jax.device_put(tiny.params(config.model), state.params)
   fixed = evaluator.Evaluator(config, mesh, mem_len=12)(params)
   rule = update_lib.Rule(*map(jnp.float32, (1e-4, 0.02)))
   adaptive = dynamic_evaluate.DynamicEvaluator(config, mesh, mem_len=12)
@@ -81,15 +83,15 @@ def evaluations(config, mesh, params):
   }
 
 
-def main(folder):
+def main(folder, group):
   data_dir, result = corpus.write(os.path.join(folder, "data")), {}
+  function = {"training": train, "evaluation": evaluate}[group]
   for name, axes in MESHES.items():
     config = make_config(data_dir, name)
     devices = jax.devices()[: math.prod(axes)]
     mesh = mesh_lib.make_mesh(config.mesh, devices=devices)
     with jax.set_mesh(mesh):
-      params, trained = train(config, mesh)
-      result[name] = trained | evaluations(config, mesh, params)
+      result[name] = function(config, mesh)
   plain = jax.tree.map(
     lambda leaf: leaf.tolist() if hasattr(leaf, "tolist") else leaf, result
   )

@@ -29,8 +29,8 @@ def test_the_widest_heads_have_the_largest_distances():
   assert attention_maps.widest(profile) == [(0, 1), (1, 1), (0, 0)]
 
 
-@pytest.mark.parametrize("text", ["", "abcdefgh ijkl\n" * 4])
-def test_maps_are_written_and_drawn(data_dir, tmp_path, text):
+def test_maps_are_written_and_drawn(data_dir, tmp_path):
+  text = "abcdefgh ijkl\n" * 4
   updates = {"analysis.num_tokens": 60, "analysis.text": text}
   config = runs.write(data_dir, tmp_path, **updates)
   result = attention_maps.run(config, str(tmp_path))
@@ -46,10 +46,9 @@ def test_maps_are_written_and_drawn(data_dir, tmp_path, text):
     assert result["made_by"].encode() in picture
 
 
-@pytest.mark.parametrize("resets", [False, True])
-def test_documents_are_those_of_evaluation(data_dir, tmp_path, resets):
+def test_documents_are_those_of_evaluation(data_dir, tmp_path):
   """The loss is that of the report's text, which equals an evaluation's."""
-  updates = {"data.reset_at_documents": resets}
+  updates = {"data.reset_at_documents": True}
   updates |= {"analysis.num_tokens": 80, "report.num_tokens": 80}
   config = runs.write(data_dir, tmp_path, **updates)
   found = attention_maps.run(config, str(tmp_path))

@@ -30,24 +30,3 @@ def test_every_mode_has_its_module():
   )
   assert done.returncode == 0, done.stderr
   assert {"recl", "attention", "eval_speed"} <= set(done.stdout.split())
-
-
-def test_the_ablation_is_a_command_and_a_mistake_one_line(tmp_path):
-  done = subprocess.run(
-    [
-      sys.executable,
-      "-m",
-      "transformer_xl.main",
-      "--mode=ablation",
-      "--config=experiments/ablation_ptb.py",
-      f"--workdir={tmp_path}/run",
-      "--config.analysis.rows=('recurrent-shaw',)",
-    ],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 2
-  (line,) = [x for x in done.stderr.splitlines() if x.startswith("error")]
-  assert "'recurrent-shaw', which is not a row" in line
-  assert "Traceback" not in done.stderr

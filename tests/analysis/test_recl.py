@@ -159,7 +159,14 @@ def test_absolute_positions_are_read_no_farther_than_in_training(
 def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
   """One pass per length gives the same, whatever the lanes and segments."""
   contexts = [2, 6]
-  config, losses = read(folder, contexts, **{"analysis.context": "attention"})
+  updates = {
+    "analysis.context": "attention",
+    # No other length has an effect.
+    "eval.context_len": 4,
+    "eval.segment_len": 4,
+    "eval.mem_len": (0,),
+  }
+  config, losses = read(folder, contexts, **updates)
   tokens, params = tokens_of(config), tiny.params(config.model)
   assert losses.shape == (2, 40)
   model = network.Network(config.model)
@@ -179,27 +186,6 @@ def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
       )
       expected.append(float(nll[0, 0]))
     np.testing.assert_allclose(losses[index], expected[5:45], atol=ROUNDING)
-
-
-def test_no_other_length_changes_that_of_attention(folder):
-  updates = {
-    "eval.context_len": 4,
-    "eval.segment_len": 4,
-    "eval.mem_len": (0,),
-  }
-  contexts = [2, 6]
-  attention = {"analysis.context": "attention"}
-  _, expected = read(folder, contexts, **attention)
-  _, losses = read(folder, contexts, **attention, **updates)
-  np.testing.assert_allclose(losses, expected, atol=ROUNDING)
-
-
-def test_with_one_layer_both_contexts_are_the_same(folder):
-  contexts = [3, 7]
-  one = {"model.num_layers": 1}
-  _, exact = read(folder, contexts, **one)
-  _, window = read(folder, contexts, **one, **{"analysis.context": "attention"})
-  np.testing.assert_allclose(exact, window, atol=ROUNDING)
 
 
 def test_a_context_ends_where_a_document_starts(folder):

@@ -32,6 +32,10 @@ SEGMENT = 8
 NUM_SEGMENTS = 8  # In each lane: all of the text.
 # Experiments of every sort; `make test-rest` has all.
 SOME = ("enwik8_base", "ptb_published")
+NAMES = [
+  pytest.param(name, marks=() if name in SOME else pytest.mark.rest)
+  for name in test_experiments.NAMES
+]
 # One program for all, as far as their models are alike. What the twin's own
 # configuration decides is left as it is.
 TINY = {
@@ -95,13 +99,7 @@ def tiny_twin(name, data_dir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(name, marks=() if name in SOME else pytest.mark.rest)
-    for name in test_experiments.NAMES
-  ],
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_twin_reads_text_as_it_was_trained(
   name, same_text, tmp_path, caplog
 ):
@@ -148,7 +146,7 @@ def test_reading_longer_segments_than_in_training_is_warned_of(
     assert f"segments of {length} tokens" in message
 
 
-@pytest.mark.parametrize("name", test_experiments.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_twin_has_the_size_of_its_experiment_and_the_lengths_of_training(
   name,
 ):

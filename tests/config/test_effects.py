@@ -1,8 +1,9 @@
 """Every field of the configuration changes what a tiny run does.
 
-Compared are the lines of the log, the checkpoints, the program of an update,
-the cards and texts, all without timing. Each field is set to one value beside
-its default; the exceptions are listed with the reason.
+Compared are the program of an update or of an evaluation and, where that is the
+same, the lines of the log, the checkpoints, the cards and texts, all without
+timing. Each field is set to one value beside its default; the exceptions are
+listed with the reason.
 """
 
 import functools
@@ -263,24 +264,9 @@ FOUND = {
 }
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory):
-  """What a run with some fields does, as the mode of the field shows it."""
-  count = itertools.count()
-
-  @functools.cache
-  def of(group, items):
-    updates = RUN | {"score.file": "texts"} | dict(items)
-    try:
-      config = corpus.config("data", **updates)
-      if group not in MODES:
-        return trained(config, f"run{next(count)}")
-      is_trained = MODES[group] is not ablation.run
-      workdir = "run" if is_trained else f"run{next(count)}"
-      result = [*found(MODES[group](config, workdir))]
-      return result + [score_program(config)] * (group == "eval")
-    except errors.UserError as error:
-      return f"refused: {error}"
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+  """The working directory, with data and a run."""
 
   with pytest.MonkeyPatch.context() as patch:
     patch.chdir(tmp_path_factory.mktemp("effects"))
@@ -289,7 +275,50 @@ def outcome(tmp_path_factory):
     runs.write(corpus.write("data"), "run", **RUN)
     runs.write("data", "other", **RUN)
     pathlib.Path("texts").write_text("abc\nde fgh\n")
-    yield lambda group, updates: of(group, tuple(updates.items()))
+    yield
+
+
+COUNT = itertools.count()  # Of runs, each of which has a folder.
+
+
+def make_config(items):
+  return corpus.config("data", **RUN | {"score.file": "texts"} | dict(items))
+
+
+def or_refusal(function):
+  """The function, once for each of its arguments, or why it refuses them."""
+
+  @functools.cache
+  @functools.wraps(function)
+  def call(*arguments):
+    try:
+      return function(*arguments)
+    except errors.UserError as error:
+      return f"refused: {error}"
+
+  return call
+
+
+@or_refusal
+def program(group, items):
+  """What is compiled with some fields; "" for modes of several programs."""
+  config = make_config(items)
+  if group == "eval":
+    return score_program(config)
+  if group in MODES:
+    return ""
+  return plan.lower_updates(config, count=config.updates_per_call).as_text()
+
+
+@or_refusal
+def outcome(group, items):
+  """What a run with some fields does, as the mode of the field shows it."""
+  config = make_config(items)
+  if group not in MODES:
+    return trained(config, f"run{next(COUNT)}")
+  is_trained = MODES[group] is not ablation.run
+  workdir = "run" if is_trained else f"run{next(COUNT)}"
+  return [*found(MODES[group](config, workdir))]
 
 
 def found(result):
@@ -306,7 +335,7 @@ def found(result):
 
 
 def trained(config, workdir):
-  """Log, checkpoints and program of a run; the reason if it diverges."""
+  """Log and checkpoints of a run; the reason if it diverges."""
   end = ""
   jax.clear_caches()  # Programs of earlier runs would fill the memory.
   try:
@@ -314,10 +343,8 @@ def trained(config, workdir):
   except errors.DivergenceError as error:
     end = str(error)
   saved = sorted(os.listdir(f"{workdir}/checkpoints"))
-  count = config.updates_per_call
-  program = plan.lower_updates(config, count=count).as_text()
   traces = pathlib.Path(workdir, "profile").exists()
-  return test_resume.lines(workdir), saved, end, program, traces
+  return test_resume.lines(workdir), saved, end, traces
 
 
 def score_program(config):
@@ -338,11 +365,14 @@ def test_every_field_has_a_case_or_a_reason():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_field_changes_something(outcome, name):
+def test_a_field_changes_something(name):
   value, needed = CASES[name]
   group = name if name in MODES else name.partition(".")[0]
-  before = outcome(group, needed)
-  after = outcome(group, needed | {name: value})
+  changed = needed | {name: value}
+  both = [tuple(fields.items()) for fields in (needed, changed)]
+  before, after = (program(group, fields) for fields in both)
+  if before == after:  # Programs are lowered sooner than they are run.
+    before, after = (outcome(group, fields) for fields in both)
   assert not str(before).startswith("refused"), before
   assert str(after).startswith("refused") == (name in REFUSED), after
   assert before != after

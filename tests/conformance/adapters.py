@@ -216,7 +216,7 @@ IMPLEMENTATIONS = {
   "hybrid_read": package(reading(Package), layers=("lstm", "attention:4")),
   "gradient_segments": package(gradient="flows", untie_biases=True),
 }
-# What `make test-rest` crosses with every encoding.
+# What is crossed with every encoding.
 LIMITED = {"layers": ("attention:4", "attention")}
 HYBRID = {"layers": ("lstm", "attention")}
 SLOTS = {"layers": ("compressive",)}

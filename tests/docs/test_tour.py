@@ -51,6 +51,8 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     "TOUR_STEPS": str(STEPS),
   }.items():
     monkeypatch.setenv(name, value)
+  # A model of the usual size runs longer than it compiles.
+  monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")
   notebook = nbformat.read(NOTEBOOK, 4)
   nbclient.NotebookClient(
     notebook,

@@ -174,8 +174,7 @@ def test_the_share_of_memory_excludes_the_segment():
   ("same_length", "layers", "attending"),
   [
     pytest.param(False, ("attention",), {1, 2}, marks=pytest.mark.rest),
-    (True, ("attention",), {1, 2}),
-    (False, ("lstm", "attention:4"), {2}),
+    (True, ("lstm", "attention:4"), {2}),
   ],
 )
 def test_training_logs_the_use_of_memory(

@@ -51,6 +51,8 @@ def mean_nll(data_dir, params, *, lanes, warmup_len):
   return score.nll / score.num_tokens
 
 
+# With a warm-up by the whole text, test_evaluate.py has it.
+@pytest.mark.rest
 def test_many_lanes_score_as_one_after_a_full_warm_up(data_dir, params):
   one = mean_nll(data_dir, params, lanes=1, warmup_len=0)
   cold = mean_nll(data_dir, params, lanes=64, warmup_len=0)

@@ -147,7 +147,7 @@ def explore(count, data_dir, *, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, pytest.param(30, marks=pytest.mark.rest)])
+@pytest.mark.parametrize("count", [1, pytest.param(8, marks=pytest.mark.rest)])
 def test_what_is_not_refused_trains_evaluates_and_resumes(tmp_path, count):
   count = int(os.environ.get("CONFIGURATIONS", count))
   seed = int(os.environ.get("SEED", 0))

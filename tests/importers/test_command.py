@@ -47,7 +47,9 @@ def test_the_commands_import_and_export(tmp_path):
 @pytest.mark.parametrize(
   ("module", "arguments", "message"),
   [
-    ("main", ["--format=keras"], "--format"),
+    pytest.param(
+      "main", ["--format=keras"], "--format", marks=pytest.mark.rest
+    ),
     pytest.param(
       "main",
       ["--format=pytorch", "--cutoffs=a", "--source=x"],
@@ -65,9 +67,16 @@ def test_the_commands_import_and_export(tmp_path):
       ["--format=pytorch", "--source=none.pt", "--pre_norm", "false"],
       "'false' belongs to no flag",
     ),
-    ("export", ["--target=x", "stray"], "'stray' belongs to no flag"),
+    pytest.param(
+      "export",
+      ["--target=x", "stray"],
+      "'stray' belongs to no flag",
+      marks=pytest.mark.rest,
+    ),
     ("export", ["--target="], "--target is empty"),
-    ("export", ["--target=x"], "no config.json"),
+    pytest.param(
+      "export", ["--target=x"], "no config.json", marks=pytest.mark.rest
+    ),
   ],
 )
 def test_a_mistake_is_one_line_and_status_2(

@@ -53,6 +53,7 @@ def worst_difference(config, params):
   """Largest difference of log-probabilities from the float64 oracle."""
   settings = mixer.Settings(clamp_len=CLAMP_LEN, same_length=True)
   model = network.Network(config, settings)
+  read = jax.jit(model.apply, static_argnames="method")
   memory = network.empty_state(
     config, batch_size=2, mem_len=MEM_LEN, step_len=1
   )
@@ -60,7 +61,7 @@ def worst_difference(config, params):
   random, worst = np.random.RandomState(0), 0.0
   for length in SEGMENT_LENS:
     tokens = random.randint(config.vocab_size, size=(2, length))
-    log_probs, memory = model.apply(
+    log_probs, memory = read(
       {"params": params}, jnp.asarray(tokens), memory, method="log_probs"
     )
     expected, expected_memory = tests.oracle.segment(

@@ -193,8 +193,9 @@ def test_what_enters_and_leaves_the_layers_has_rates_of_its_own():
     np.testing.assert_allclose(values, [0, 1 / (1 - rate)], rtol=1e-6)
 
 
-@pytest.mark.parametrize("encoding", ["relative", "relative_tied"])
-@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize(
+  ("encoding", "locked"), [("relative", False), ("relative_tied", True)]
+)
 def test_projection_dropout_has_a_mask_for_each_projection(encoding, locked):
   config = tiny.model_config(
     projection_dropout_rate=0.5, locked_dropout=locked, encoding=encoding

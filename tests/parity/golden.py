@@ -1,4 +1,4 @@
-"""HuggingFace's results on the drawn models, for runs without PyTorch.
+"""HuggingFace's results on characteristic models, for runs without PyTorch.
 
     python -m tests.parity.golden
 
@@ -42,7 +42,7 @@ def main() -> None:
   from tests.parity import theirs
 
   arrays = {}
-  for index in range(configurations.NUM_DRAWN):
+  for index in configurations.CHARACTERISTIC:
     drawn = configurations.draw(index)
     kept = summary(theirs.run(drawn, theirs.make(drawn)))
     for name, values in kept.items():

@@ -64,6 +64,7 @@ def test_a_trace_ends_with_the_run(data_dir, tmp_path, monkeypatch):
   assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
+@pytest.mark.rest
 def test_a_run_that_ends_before_its_window_writes_no_trace(
   data_dir, tmp_path, monkeypatch
 ):

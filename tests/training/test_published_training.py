@@ -168,14 +168,15 @@ def test_the_penalty_is_taken_before_dropout():
     **{"model.output_dropout_rate": 0.9, "train.context_len": CONTEXT}
   )
   model = step_lib.make_model(config)
+  read = jax.jit(model.apply, static_argnames="method")
   empty = programs.init_memory(config)
   params = {"params": tiny.params(config.model)}
-  _, auxiliary, _ = model.apply(
+  _, auxiliary, _ = read(
     *(params, segment.inputs, segment.targets, empty, segment.resets),
     dropout_lanes=jnp.arange(len(segment.inputs)),
     rngs={"dropout": jax.random.key(0)},
     method="training_losses",
   )
-  hidden, _ = model.apply(params, segment.inputs, empty)
+  hidden, _ = read(params, segment.inputs, empty)
   squares = jnp.mean(hidden[:, CONTEXT:] ** 2, axis=2)
   np.testing.assert_allclose(auxiliary.activation, squares, rtol=1e-5)

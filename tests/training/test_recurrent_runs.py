@@ -1,25 +1,15 @@
 """Runs of recurrent layers: they learn, resume, and are evaluated."""
 
-import functools
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import transformer_xl
-from tests import comparison
 from tests import corpus
-from tests import tiny
 from tests.training import test_resume
 from transformer_xl import errors
-from transformer_xl.config import load
-from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
-from transformer_xl.training import programs
-from transformer_xl.training import step as step_lib
 
 # A state is carried with any length of memory above 0.
 ONE_STATE = {"train.mem_len": 1, "eval.mem_len": (1,)}
@@ -53,23 +43,14 @@ def unigram_loss(config):
 
 @pytest.mark.rest
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "layers",
-  [
-    pytest.param(("lstm",), marks=pytest.mark.rest),
-    pytest.param(("qrnn", "lstm"), marks=pytest.mark.rest),
-    ("qrnn",),
-  ],
-  ids=",".join,
-)
 def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
-  layers, data_dir, tmp_path, monkeypatch
+  data_dir, tmp_path, monkeypatch
 ):
   config = corpus.config(
     data_dir,
     **ONE_STATE,
     **{
-      "model.layers": layers,
+      "model.layers": ("qrnn", "lstm"),
       "model.model_dim": 16,
       "model.dropout_rate": 0.1,
       "model.weight_dropout_rate": 0.1,
@@ -107,40 +88,3 @@ def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
   assert scored.nll / scored.num_tokens == pytest.approx(card["nll"], rel=1e-4)
   drawn = model.generate("abc", num_tokens=6, temperature=0.0)
   assert drawn.text == "defghi"
-
-
-@pytest.mark.parametrize("layers", [("lstm",), ("qrnn",)], ids=",".join)
-def test_the_gradient_of_two_segments_is_that_of_one_twice_as_long(layers):
-  generator, rate = np.random.default_rng(0), 8.0
-
-  def gradient(*arrays, segments):
-    values = {
-      **ONE_STATE,
-      "model.layers": layers,
-      "train.batch_size": 2,
-      "train.optimizer": "sgd",
-      "train.clip_norm": 0.0,
-      "train.learning_rate": rate,
-      "train.schedule": "constant",
-      "train.gradient_segments": segments,
-    }
-    config = load.from_config_dict(tiny.config_dict(**values))
-    params = tiny.params(config.model)
-    state = programs.init_state(config)._replace(params=params)
-    segment = segment_lib.Segment(*map(jnp.asarray, arrays))
-    run = functools.partial(step_lib.train_segment, config=config)
-    carry = state, programs.init_memory(config)
-    (after, _), _ = jax.jit(run)(carry, segment)
-    return jax.tree.map(
-      lambda old, new: (old - new) / rate, state.params, after.params
-    )
-
-  inputs, targets = generator.integers(23, size=(2, 2, 8)).astype(np.int32)
-  resets = generator.random((2, 8)) < 0.2
-  weights = generator.random((2, 8)).astype(np.float32)
-  whole = inputs, targets, resets, weights
-  halves = [array.reshape(2, 2, 4).swapaxes(0, 1) for array in whole]
-  found, expected = gradient(*halves, segments=2), gradient(*whole, segments=1)
-  assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected)) > 0.01
-  # Sums in another order, in a difference of parameters.
-  comparison.assert_close(found, expected, roundings=300)

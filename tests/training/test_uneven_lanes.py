@@ -9,14 +9,15 @@ from tests import own_process
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-  """What `tests/uneven.py` finds, by mesh."""
+  """What `tests/uneven.py` finds in evaluations, by mesh."""
   folder = tmp_path_factory.mktemp("uneven")
-  return own_process.result("uneven", folder)
+  return own_process.result("uneven", folder, "evaluation")
 
 
 @pytest.mark.rest
 @pytest.mark.slow
-def test_empty_lanes_change_no_update(found):
+def test_empty_lanes_change_no_update(tmp_path):
+  found = own_process.result("uneven", tmp_path, "training")
   alone, mixed = found["alone"], found["mixed"]
   # All lanes at once; four shards in each of two parts.
   assert (alone["lanes_read"], mixed["lanes_read"]) == (6, 8)

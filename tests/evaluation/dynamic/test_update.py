@@ -229,8 +229,6 @@ def reader(config):
   [
     ("apart", "rms", ("attention",)),
     ("shared", "sgd", ("lstm", "attention:4")),
-    pytest.param("apart", "sgd", ("attention",), marks=pytest.mark.rest),
-    pytest.param("shared", "rms", ("attention",), marks=pytest.mark.rest),
   ],
 )
 def test_losses_equal_a_loop_over_lanes(data_dir, kind, lanes, layers):
@@ -330,8 +328,7 @@ def other_token(these, step, lane):
   return these._replace(segment=segment)
 
 
-@pytest.mark.parametrize("lanes", ["apart", "shared"])
-@pytest.mark.parametrize("cache", [0, 20])
+@pytest.mark.parametrize(("lanes", "cache"), [("apart", 20), ("shared", 0)])
 def test_a_token_changes_no_earlier_loss_and_no_other_lane(
   data_dir, lanes, cache
 ):

@@ -3,6 +3,7 @@
 Fails, as `python -m tests.model.kernels.sharded`, where it does not.
 """
 
+import itertools
 import os
 
 import jax
@@ -18,10 +19,9 @@ os.environ["XLA_FLAGS"] = (
 
 def main():
   # Lanes and heads that the devices divide, and those that they do not.
-  for (lanes, heads), encoding in (
-    *(((4, 2), encoding) for encoding in cases.TERMS),
-    ((3, 3), "relative"),
-    ((3, 3), "alibi"),
+  # These encodings have all the terms that any has.
+  for (lanes, heads), encoding in itertools.product(
+    ((4, 2), (3, 3)), ("relative", "alibi")
   ):
     arrays = cases.arguments(lanes, 3, 12, heads, 4, encoding=encoding)
     dropout = cases.dropout(arrays, 0.4)

@@ -55,6 +55,7 @@ def test_values_and_gradients_are_those_of_the_definition(
     assert np.abs(whole - expected[0]).max() > 0.1
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("form", cases.FORMS)
 @hypothesis.given(
   lanes=strategies.integers(1, 3),
@@ -109,8 +110,9 @@ def test_large_scores_stay_finite(form):
     assert np.all(np.isfinite(leaf))
 
 
-@pytest.mark.parametrize("form", cases.FORMS)
-@pytest.mark.parametrize("encoding", ["relative", "alibi"])
+@pytest.mark.parametrize(
+  ("form", "encoding"), zip(cases.FORMS, ("relative", "alibi"), strict=True)
+)
 def test_bfloat16_stays_within_its_rounding(form, encoding):
   """A relative 2^-8 for each of a few roundings."""
   arrays = cases.arguments(

@@ -65,8 +65,10 @@ def test_the_kernel_attends_as_xla_does(segment_len, slot, encoding):
   assert np.abs(found - ring.ring_attention(nearer)).max() > 0.1
 
 
-@pytest.mark.parametrize("encoding", ["relative", "alibi", "shaw", "rope"])
-@pytest.mark.parametrize("same_length", [True, False])
+@pytest.mark.parametrize(
+  ("encoding", "same_length"),
+  [("relative", True), ("alibi", False), ("shaw", True), ("rope", False)],
+)
 def test_a_reader_with_the_kernel_is_one_without(
   encoding, same_length, monkeypatch
 ):
