@@ -17,6 +17,7 @@ from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
+from transformer_xl.importers import tokenizer
 from transformer_xl.model import network
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
@@ -26,13 +27,13 @@ from transformer_xl.workdir import trained_model
 def export(workdir: str, target: str) -> None:
   """Writes the newest checkpoint, or the one that the run's `eval` names.
 
-  The folder has model.safetensors, config.json, the vocabulary, a model card
-  and the evaluation cards of these parameters. `mem_len` in config.json is the
-  longest memory of the run's evaluation.
+  The folder has model.safetensors, config.json, the model as a Python file for
+  transformers, the vocabulary, a model card and the evaluation cards of these
+  parameters. Lengths in config.json are those of `config.score`.
 
   Raises:
-    UserError: the run has no checkpoint, HuggingFace's model cannot represent
-      it, or the target exists.
+    UserError: the run has no checkpoint, the file cannot represent its model,
+      or the target exists.
   """
   if not target:
     raise errors.UserError("--target is empty; name the folder to make.")
@@ -41,8 +42,8 @@ def export(workdir: str, target: str) -> None:
   storage.require_writable(target)
   config = load.from_config_dict(load.saved(workdir))
   lengths = mapping.Lengths(
-    config.eval.segment_len,
-    max(config.eval.mem_len),
+    config.score.segment_len,
+    config.score.mem_len,
     config.eval.clamp_len,
     config.eval.same_length,
   )
@@ -53,6 +54,8 @@ def export(workdir: str, target: str) -> None:
     path = os.path.join(storage.local(folder), "model.safetensors")
     write_weights(path, model.params, config.model)
     _write(folder, "config.json", json.dumps(fields, indent=2))
+    code = pathlib.Path(__file__).with_name(huggingface.MODELING)
+    _write(folder, huggingface.MODELING, code.read_text("utf-8"))
     vocabulary = _write_vocabulary(workdir, folder)
     cards = model_card.evaluations(
       workdir, step=model.step, parameters=config.eval.parameters
@@ -79,8 +82,9 @@ def _write_vocabulary(workdir: str, folder: str) -> vocabulary_lib.Vocabulary:
   if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
     lines = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
     _write(folder, "vocab.txt", lines)
-  if isinstance(vocabulary, vocabulary_lib.SubwordVocabulary):
-    _write(folder, "tokenizer.json", vocabulary.model.to_str())
+  _write(folder, "tokenizer.json", tokenizer.make(vocabulary).to_str())
+  settings = json.dumps(tokenizer.CONFIG, indent=2)
+  _write(folder, "tokenizer_config.json", settings)
   return vocabulary
 
 
