@@ -31,7 +31,7 @@ HUGE_PAGES ?= 0
 
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
-.PHONY: lock fuzz fuzz-runs audit tpu-session
+.PHONY: transformers-check lock fuzz fuzz-runs audit tpu-session
 
 quickstart: $(VENV)/installed
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
@@ -105,6 +105,20 @@ parity: .venv-parity/installed
 	  > .venv-parity/constraints
 	.venv-parity/bin/python -m pip install --constraint .venv-parity/constraints \
 	  --editable ".[test,parity]"
+	touch $@
+
+# What is exported for the newest transformers, in an environment of its own.
+# PyTorch comes from its index for CPUs, a tenth of what PyPI would install.
+transformers-check: .venv-transformers/installed
+	JAX_PLATFORMS=cpu .venv-transformers/bin/python -m pytest \
+	  tests/importers/test_transformers.py
+
+.venv-transformers/installed: requirements.lock pyproject.toml setup.cfg
+	$(PYTHON) -m venv .venv-transformers
+	.venv-transformers/bin/python -m pip install --no-deps \
+	  --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
+	.venv-transformers/bin/python -m pip install --constraint requirements.lock \
+	  --editable ".[test,transformers]"
 	touch $@
 
 bench: $(VENV)/installed

@@ -16,7 +16,7 @@ from transformer_xl.config import training_fields
 for module, function in main.MODES.values():
   module = importlib.import_module(f"transformer_xl.{module}")
   assert callable(getattr(module, function))
-assert {*main.MODES} == {*training_fields.FINISHES, "train", "plan"}
+assert {*main.MODES} == {*training_fields.FINISHES, "train", "plan", "export"}
 print(*main.MODES)
 """
 

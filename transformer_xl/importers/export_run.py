@@ -1,4 +1,4 @@
-"""A run's checkpoint as a folder in HuggingFace's format, and its weights."""
+"""A run's checkpoint as a folder for transformers; `--mode=export`."""
 
 import json
 import os
@@ -6,12 +6,14 @@ import pathlib
 
 import numpy as np
 import safetensors.numpy
+from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
@@ -19,13 +21,38 @@ from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
 from transformer_xl.importers import tokenizer
 from transformer_xl.model import network
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
 
-def export(workdir: str, target: str) -> None:
-  """Writes the newest checkpoint, or the one that the run's `eval` names.
+def run(
+  config: schema.ExperimentConfig, workdir: str, *, target: str
+) -> metrics_log.Json:
+  """Exports the checkpoint of `config.eval` and writes `results/export.json`.
+
+  Raises:
+    UserError: as in `export`.
+  """
+  export(workdir, target, config)
+  absolute = storage.absolute(target)
+  result = {"format": "transformers", "target": absolute}
+  metrics_log.write_json(workdir, "results/export.json", result)
+  logging.info(
+    "%s is ready for transformer_xl.load(%r) and "
+    "AutoModelForCausalLM.from_pretrained(%r, trust_remote_code=True).",
+    target,
+    target,
+    target,
+  )
+  return result
+
+
+def export(
+  workdir: str, target: str, config: schema.ExperimentConfig | None = None
+) -> None:
+  """Writes the checkpoint that `config.eval` names, by default the run's own.
 
   The folder has model.safetensors, config.json, the model as a Python file for
   transformers, the vocabulary, a model card and the evaluation cards of these
@@ -40,7 +67,13 @@ def export(workdir: str, target: str) -> None:
   if os.path.exists(target) or storage.names(target):
     raise errors.UserError(f"{target} exists; choose another --target.")
   storage.require_writable(target)
-  config = load.from_config_dict(load.saved(workdir))
+  if config is None:
+    config = load.from_config_dict(load.saved(workdir))
+  vocabulary = run_vocabulary.load(workdir)
+  config = load.with_vocab_size(
+    config,
+    token_file.read_meta(f"{storage.local(workdir)}/{run_record.VOCABULARY}"),
+  )
   lengths = mapping.Lengths(
     config.score.segment_len,
     config.score.mem_len,
@@ -56,7 +89,7 @@ def export(workdir: str, target: str) -> None:
     _write(folder, "config.json", json.dumps(fields, indent=2))
     code = pathlib.Path(__file__).with_name(huggingface.MODELING)
     _write(folder, huggingface.MODELING, code.read_text("utf-8"))
-    vocabulary = _write_vocabulary(workdir, folder)
+    _write_vocabulary(workdir, folder, vocabulary)
     cards = model_card.evaluations(
       workdir, step=model.step, parameters=config.eval.parameters
     )
@@ -74,9 +107,10 @@ def export(workdir: str, target: str) -> None:
     _write(folder, "README.md", text)
 
 
-def _write_vocabulary(workdir: str, folder: str) -> vocabulary_lib.Vocabulary:
+def _write_vocabulary(
+  workdir: str, folder: str, vocabulary: vocabulary_lib.Vocabulary
+) -> None:
   """Writes the folder that `load` reads, and what HuggingFace reads."""
-  vocabulary = run_vocabulary.load(workdir)
   source = os.path.join(storage.local(workdir), run_record.VOCABULARY)
   run_record.keep_vocabulary(source, folder)
   if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
@@ -85,7 +119,6 @@ def _write_vocabulary(workdir: str, folder: str) -> vocabulary_lib.Vocabulary:
   _write(folder, "tokenizer.json", tokenizer.make(vocabulary).to_str())
   settings = json.dumps(tokenizer.CONFIG, indent=2)
   _write(folder, "tokenizer_config.json", settings)
-  return vocabulary
 
 
 def _write(folder: str, name: str, text: str) -> None:

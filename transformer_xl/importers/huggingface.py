@@ -2,8 +2,7 @@
 
 The format is described in docs/specification.md, section 21.1. Exported folders
 also have the model as a Python file, `modeling_transformer_xl.py`, since
-transformers 5 has no TransfoXL. It computes more than TransfoXL could, and then
-`model_type` is another.
+transformers 5 has no TransfoXL.
 """
 
 import json
@@ -21,7 +20,6 @@ from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
-from transformer_xl.model.encodings import table
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 IGNORED = pytorch.IGNORED
@@ -49,9 +47,9 @@ OPTIONAL = LATER + tuple(
   if path.partition(".")[0] in ("seed", "generate", "score")
   and path not in (*REQUIRED, "generate.prompt_file", "score.file")
 )
-# Types of models in config.json: of TransfoXL, and of what only the file can do.
+# The `model_type` of TransfoXL, and of what is exported here.
 PUBLISHED_TYPE = "transfo-xl"
-LATER_TYPE = "transformer-xl"
+MODEL_TYPE = "transformer-xl"
 ENCODINGS = ("relative", "rope", "alibi", "none")
 # The file with the model, which stands beside this one.
 MODELING = "modeling_transformer_xl.py"
@@ -173,17 +171,14 @@ def config_fields(
       "transformers all layers attend to one mem_len: ('attention',)."
     )
   style = config.tie_projections
-  is_published = table.of(config).is_published and not (
-    config.div_val > 1 and not config.project_equal_width
-  )
   module = MODELING.removesuffix(".py")
   return {
-    "architectures": ["TransfoXLLMHeadModel" if is_published else _MODEL],
+    "architectures": [_MODEL],
     "auto_map": {
       "AutoConfig": f"{module}.TransformerXLConfig",
       "AutoModelForCausalLM": f"{module}.{_MODEL}",
     },
-    "model_type": PUBLISHED_TYPE if is_published else LATER_TYPE,
+    "model_type": MODEL_TYPE,
     **DEFAULTS,
     **{theirs: getattr(config, ours) for theirs, ours in OURS.items()},
     "cutoffs": list(config.cutoffs),
@@ -213,7 +208,7 @@ def read_config(folder: str) -> mapping.Fields:
   except (ValueError, RecursionError) as error:
     raise errors.UserError(f"{path} is not JSON ({error}).") from None
   kind = fields.get("model_type") if isinstance(fields, dict) else None
-  if kind not in (PUBLISHED_TYPE, LATER_TYPE):
+  if kind not in (PUBLISHED_TYPE, MODEL_TYPE):
     raise errors.UserError(
       f"{path} describes a model of the type {kind!r}; only "
       f"{PUBLISHED_TYPE!r} and what was exported here can be imported."

@@ -1,18 +1,18 @@
 """Transformer-XL (Dai et al. 2019, arXiv:1901.02860) for transformers.
 
-An exported folder has a copy of this file, which needs PyTorch and transformers
-and nothing of the package that wrote it:
+A folder for transformers has a copy of this file. It needs PyTorch and
+transformers alone, and nothing of the package that wrote the folder:
 
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     first = model(ids)  # A text of any length is read in segments.
     then = model(more_ids, mems=first.mems)
 
-`logits` are log-probabilities. Names of parameters are those of HuggingFace's
-former TransfoXL; names of variables are those of the paper's section 3.
+`logits` are log-probabilities. Parameters have the names of TransfoXL, which
+transformers had up to version 4; variables have those of the paper.
 
 Shapes: B texts, T tokens of a segment, M remembered tokens, K = M + T keys,
-H heads, d width of a head, D model width, V vocabulary, V_c size and E_c width
-of the vectors of cluster c.
+H heads, d width of a head, D model width, V vocabulary, V_c words and E_c width
+of cluster c.
 """
 
 import dataclasses
@@ -22,162 +22,142 @@ from typing import NamedTuple
 
 import torch
 import transformers
+from torch import Tensor
 from torch import nn
 from torch.nn import functional
+from transformers import utils
 
 
 class TransformerXLConfig(transformers.PretrainedConfig):
-  """Sizes and rules, as config.json has them.
+  """The fields of config.json.
 
-  Reading depends on `segment_len` (T), `mem_len` (M), `clamp_len` and
-  `same_length`, which `from_pretrained` takes as arguments, too.
+  `segment_len` (T), `mem_len` (M), `clamp_len` and `same_length` are no sizes
+  of parameters: `from_pretrained` takes others as arguments.
   """
 
-  model_type = "transfo-xl"
+  model_type = "transformer-xl"
   keys_to_ignore_at_inference = ("mems",)
-  attribute_map = {  # noqa: RUF012  (transformers reads it like this)
+  attribute_map = {  # noqa: RUF012  (a plain dict is what transformers copies)
     "hidden_size": "d_model",
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
   }
 
-  def own(self, name: str, default: object = None) -> object:
-    """A field of the model that TransfoXL's config.json had no name for."""
+  def later(self, name: str, default: object = None) -> object:
+    """A field that TransfoXL did not have."""
     return self.transformer_xl["model"].get(name, default)
 
-  def clusters(self) -> list[tuple[int, int, int]]:
-    """First id, id after the last, and width E_c of each cluster."""
-    bounds = itertools.pairwise((0, *self.cutoffs, self.vocab_size))
-    return [
-      (start, stop, self.d_embed // self.div_val**index)
-      for index, (start, stop) in enumerate(bounds)
-    ]
+  @property
+  def encoding(self) -> object:
+    """How positions are encoded: relative, rope, alibi or none."""
+    return self.later("encoding", "relative")
 
-  def has_projection(self, width: int) -> bool:
-    """Whether vectors of this width are projected to D."""
-    always = self.div_val > 1 and self.own("project_equal_width", True)
-    return width != self.d_model or always
+  def clusters(self) -> list[tuple[int, int, int]]:
+    """First word, word after the last, and E_c of each cluster."""
+    ends = itertools.pairwise((0, *self.cutoffs, self.vocab_size))
+    widths = (self.d_embed // self.div_val**c for c in itertools.count())
+    return [(*end, width) for end, width in zip(ends, widths, strict=False)]
+
+  def projections(self, skipped: list[bool]) -> nn.ParameterDict:
+    """Matrices [D, E_c] for clusters whose vectors are projected to D."""
+    always = self.div_val > 1 and self.later("project_equal_width", True)
+    widths = (width for _, _, width in self.clusters())
+    return nn.ParameterDict(
+      {
+        str(c): torch.zeros(self.d_model, width)
+        for c, (width, skip) in enumerate(zip(widths, skipped, strict=False))
+        if not skip and (always or width != self.d_model)
+      }
+    )
 
 
 class Memory(NamedTuple):
-  """What was read, `mems`: of each layer the keys and values of M tokens.
+  """What was read: of each layer the keys and values of the last M tokens.
 
-  In training it holds the layer's inputs instead, as in the paper: so W_k and
-  W_v learn from what is remembered as well.
+  In training it holds the layer's inputs instead, as in the paper, since W_k
+  and W_v also learn from what is remembered.
   """
 
-  layers: tuple[tuple[torch.Tensor, ...], ...]  # [B, M, H d] twice or [B, M, D].
+  layers: tuple[tuple[Tensor, ...], ...]  # [B, M, H d] twice, or [B, M, D].
   num_read: int  # Tokens, remembered or not.
 
 
 class AdaptiveEmbedding(nn.Module):
-  """Vectors that are narrower for rarer words, projected and times sqrt(D)."""
+  """Vectors that are narrower for rarer words (Baevski & Auli 2019)."""
 
   def __init__(self, config: TransformerXLConfig):
     super().__init__()
-    parts = config.clusters()
-    if config.div_val == 1:  # One table for all clusters.
-      parts = [(0, config.vocab_size, config.d_embed)]
-    self.parts = parts
     self.scale = math.sqrt(config.d_model)
+    self.parts = config.clusters()
+    if config.div_val == 1:  # One table for all clusters.
+      self.parts = [(0, config.vocab_size, config.d_embed)]
     self.emb_layers = nn.ModuleList(
-      nn.Embedding(stop - start, width) for start, stop, width in parts
+      nn.Embedding(stop - start, width) for start, stop, width in self.parts
     )
-    self.emb_projs = nn.ParameterDict(
-      {
-        str(index): torch.zeros(config.d_model, width)
-        for index, (_, _, width) in enumerate(parts)
-        if config.has_projection(width)
-      }
-    )
+    self.emb_projs = config.projections([False] * len(self.parts))
 
-  def forward(self, ids: torch.Tensor) -> torch.Tensor:
+  def forward(self, ids: Tensor) -> Tensor:
     """[B, T] to [B, T, D]."""
     result = 0
-    for index, (start, stop, _) in enumerate(self.parts):
+    for c, (start, stop, _) in enumerate(self.parts):
       inside = (ids >= start) & (ids < stop)
-      vectors = self.emb_layers[index](torch.where(inside, ids - start, 0))
-      if str(index) in self.emb_projs:
-        vectors = vectors @ self.emb_projs[str(index)].T
+      vectors = self.emb_layers[c](torch.where(inside, ids - start, 0))
+      if str(c) in self.emb_projs:
+        vectors = vectors @ self.emb_projs[str(c)].T
       result = result + torch.where(inside[..., None], vectors, 0)
     return result * self.scale
 
 
 class AdaptiveSoftmax(nn.Module):
-  """Softmax of a shortlist and tail clusters (Grave et al. 2017).
+  """Softmax over a shortlist and tail clusters (Grave et al. 2017).
 
-  It takes from the input what it does not have: tables if words are tied, and
-  the projections of clusters with `tie_projs`.
+  Tied tables and projections are those of the embedding.
   """
 
   def __init__(self, config: TransformerXLConfig):
     super().__init__()
-    self.parts = parts = config.clusters()
-    self.num_tables = 1 if config.div_val == 1 else len(parts)
+    self.parts = config.clusters()
     self.out_layers = nn.ModuleList()
-    for index in range(self.num_tables):
-      start, stop, width = parts[index]
-      if self.num_tables == 1:
-        stop = config.vocab_size
-      table = {"bias": torch.zeros(stop - start)}
+    tables = self.parts
+    if config.div_val == 1:
+      tables = [(0, config.vocab_size, config.d_embed)]
+    for start, stop, width in tables:
+      parameters = {"bias": torch.zeros(stop - start)}
       if not config.tie_word_embeddings:
-        table["weight"] = torch.zeros(stop - start, width)
-      self.out_layers.append(nn.ParameterDict(table))
-    self.out_projs = nn.ParameterDict(
-      {
-        str(index): torch.zeros(config.d_model, width)
-        for index, (_, _, width) in enumerate(parts)
-        if config.has_projection(width) and not config.tie_projs[index]
-      }
-    )
-    if len(parts) > 1:
-      shape = (len(parts) - 1, config.d_embed)
-      self.cluster_weight = nn.Parameter(torch.zeros(shape))
-      self.cluster_bias = nn.Parameter(torch.zeros(shape[0]))
-
-  def forward(
-    self, hidden: torch.Tensor, embedding: AdaptiveEmbedding
-  ) -> torch.Tensor:
-    """Log-probabilities [..., V] after states [..., D], in float32."""
-    head = self._logits(hidden, embedding, 0)
-    size = self.parts[0][1]
+        parameters["weight"] = torch.zeros(stop - start, width)
+      self.out_layers.append(nn.ParameterDict(parameters))
+    self.out_projs = config.projections(config.tie_projs)
     if len(self.parts) > 1:
-      narrow = self._narrow(hidden, embedding, 0)
-      tails = functional.linear(narrow, self.cluster_weight, self.cluster_bias)
-      head = torch.cat([head, tails], -1)
-    head = torch.log_softmax(head.float(), -1)
-    result = [head[..., :size]]
-    for index in range(1, len(self.parts)):
-      tail = self._logits(hidden, embedding, index).float()
-      cluster = head[..., size + index - 1, None]
-      result.append(cluster + torch.log_softmax(tail, -1))
+      num_tails = len(self.parts) - 1
+      self.cluster_weight = nn.Parameter(torch.zeros(num_tails, config.d_embed))
+      self.cluster_bias = nn.Parameter(torch.zeros(num_tails))
+
+  def forward(self, h: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
+    """Log-probabilities [B, T, V] after states [B, T, D]."""
+    result = []
+    for c, (start, stop, _) in enumerate(self.parts):
+      table = min(c, len(self.out_layers) - 1)
+      first = start if len(self.out_layers) > 1 else 0
+      own = self.out_layers[table]
+      kernel = own.get("weight", embedding.emb_layers[table].weight)
+      kernel = kernel[start - first : stop - first]
+      bias = own["bias"][start - first : stop - first]
+      narrow = h  # [B, T, E_c]
+      if str(c) in self.out_projs:
+        narrow = h @ self.out_projs[str(c)]
+      elif str(table) in embedding.emb_projs:
+        narrow = h @ embedding.emb_projs[str(table)]
+      if c == 0 and len(self.parts) > 1:  # A column for each tail cluster.
+        kernel = torch.cat([kernel, self.cluster_weight])
+        bias = torch.cat([bias, self.cluster_bias])
+      logits = functional.linear(narrow, kernel, bias)
+      log_probs = torch.log_softmax(logits.float(), -1)
+      if c == 0:
+        result.append(log_probs[..., :stop])
+        tails = log_probs[..., stop:]
+      else:
+        result.append(log_probs + tails[..., c - 1, None])
     return torch.cat(result, -1)
-
-  def _narrow(
-    self, hidden: torch.Tensor, embedding: AdaptiveEmbedding, index: int
-  ) -> torch.Tensor:
-    """States in the width E_c of a cluster."""
-    theirs = str(min(index, self.num_tables - 1))
-    if str(index) in self.out_projs:
-      return hidden @ self.out_projs[str(index)]
-    if theirs in embedding.emb_projs:
-      return hidden @ embedding.emb_projs[theirs]
-    return hidden
-
-  def _logits(
-    self, hidden: torch.Tensor, embedding: AdaptiveEmbedding, index: int
-  ) -> torch.Tensor:
-    """Logits [..., V_c] of the words of a cluster."""
-    table = min(index, self.num_tables - 1)
-    own = self.out_layers[table]
-    kernel = own["weight"] if "weight" in own else None
-    if kernel is None:
-      kernel = embedding.emb_layers[table].weight
-    start, stop, _ = self.parts[index]
-    first = 0 if self.num_tables == 1 else start
-    rows = slice(start - first, stop - first)
-    narrow = self._narrow(hidden, embedding, index)
-    return functional.linear(narrow, kernel[rows], own["bias"][rows])
 
 
 class Attention(nn.Module):
@@ -190,93 +170,77 @@ class Attention(nn.Module):
     self.qkv_net = nn.Linear(config.d_model, 3 * width, bias=False)
     self.o_net = nn.Linear(width, config.d_model, bias=False)
     self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_epsilon)
-    self.is_relative = config.own("encoding", "relative") == "relative"
-    if self.is_relative:
+    if config.encoding == "relative":
       self.r_net = nn.Linear(config.d_model, width, bias=False)
       if config.untie_r:
-        self.r_w_bias = nn.Parameter(torch.zeros(config.n_head, config.d_head))
-        self.r_r_bias = nn.Parameter(torch.zeros(config.n_head, config.d_head))
+        add_biases(self, config)
 
-  def norm(self, rows: torch.Tensor) -> torch.Tensor:
-    """What is projected: in a pre-norm model, normalised rows."""
-    return self.layer_norm(rows) if self.config.pre_lnorm else rows
-
-  def start(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The memory of inputs [B, M, D]."""
-    if self.training:
-      return (rows,)
-    _, keys, values = self.qkv_net(self.norm(rows)).chunk(3, -1)
-    return keys, values
+  def project(self, rows: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values, [B, rows, H d] each."""
+    rows = self.layer_norm(rows) if self.config.pre_lnorm else rows
+    return self.qkv_net(rows).chunk(3, -1)
 
   def forward(
     self,
-    h: torch.Tensor,
-    memory: tuple[torch.Tensor, ...],
-    visible: torch.Tensor,
-    positions: torch.Tensor,
-    biases: tuple[torch.Tensor, torch.Tensor] | None,
-  ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Attends from a segment to what the layer remembers and to itself.
+    h: Tensor,
+    memory: tuple[Tensor, ...],
+    distance: Tensor,
+    visible: Tensor,
+    encodings: Tensor,
+    biases: nn.Module,
+  ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """What is added to the residual stream, [B, T, D], and the memory with h.
 
     Args:
       h: inputs of the layer, [B, T, D].
-      memory: what it remembers, of M tokens.
-      visible: True where a query may see a key, [B or 1, T, K].
-      positions: encodings R of the distances K-1 ... 0, [K, D]; otherwise only
-        their number matters.
-      biases: u and v, [H, d] each, if layers share them.
-
-    Returns:
-      What is added to the residual stream, [B, T, D], and the memory with it.
+      memory: what it remembers.
+      distance: from each query back to each key, [T, K].
+      visible: where a query may see a key, [B or 1, T, K].
+      encodings: R of the distances K-1 ... 0, [K, D].
+      biases: what has u and v, unless the layer has its own.
     """
     config = self.config
     if len(memory) != (1 if self.training else 2):
-      raise ValueError(
-        "mems is from training and the model is evaluated, or the other way "
-        "round; read the text again after train() or eval()"
-      )
+      raise ValueError("mems must be read again after train() or eval()")
     if self.training:
-      rows = torch.cat([memory[0], h], 1)
-      q, k, v = self.qkv_net(self.norm(rows)).chunk(3, -1)
+      memory = (torch.cat([memory[0], h], 1),)
+      q, k, v = self.project(memory[0])
       q = q[:, -h.shape[1] :]
-      remembered = (rows,)
     else:
-      q, k, v = self.qkv_net(self.norm(h)).chunk(3, -1)
-      k = torch.cat([memory[0], k], 1)
-      v = torch.cat([memory[1], v], 1)
-      remembered = (k, v)
+      q, k, v = self.project(h)
+      memory = k, v = torch.cat([memory[0], k], 1), torch.cat([memory[1], v], 1)
+    heads = (config.n_head, config.d_head)
+    q, k, v = (rows.unflatten(-1, heads) for rows in (q, k, v))
 
-    q, k, v = (x.unflatten(-1, (config.n_head, config.d_head)) for x in (q, k, v))
-    num_queries = q.shape[1]
-    num_keys = k.shape[1]
-    if config.own("encoding") == "rope":
-      angles = rotary_angles(config, num_keys, q)
-      q = rotated(q, angles[-num_queries:])
-      k = rotated(k, angles)
-    content_query = q
-    if self.is_relative:
-      u, bias = biases or (self.r_w_bias, self.r_r_bias)
-      content_query = q + u
-      r = self.r_net(positions).unflatten(-1, (config.n_head, config.d_head))
-    scores = torch.einsum("bihd,bjhd->bhij", content_query, k)
-    if self.is_relative:
-      by_distance = torch.einsum("bihd,jhd->bhij", q + bias, r)
+    if config.encoding == "rope":
+      positions = torch.arange(k.shape[1], device=k.device)
+      positions = positions * config.later("position_scale", 1.0)
+      q = rotated(q, positions[-q.shape[1] :])
+      k = rotated(k, positions)
+    if config.encoding == "relative":
+      own = self if config.untie_r else biases
+      u, v_bias = own.r_w_bias, own.r_r_bias
+      r = self.r_net(encodings).unflatten(-1, heads)
+      scores = torch.einsum("bihd,bjhd->bhij", q + u, k)
+      by_distance = torch.einsum("bihd,jhd->bhij", q + v_bias, r)
       scores = scores + relative_shift(by_distance)
+    else:
+      scores = torch.einsum("bihd,bjhd->bhij", q, k)
     scores = scores.float() / math.sqrt(config.d_head)
-    if config.own("encoding") == "alibi":
-      slopes = alibi_slopes(config.n_head, scores)
-      distance = distances(num_queries, num_keys, scores.device)
+    if config.encoding == "alibi":
+      slopes = torch.tensor(alibi_slopes(config.n_head), device=h.device)
       scores = scores - slopes[:, None, None] * distance
 
-    scores = scores.masked_fill(~visible[:, None], torch.finfo(scores.dtype).min)
+    hidden = torch.finfo(scores.dtype).min
+    scores = scores.masked_fill(~visible[:, None], hidden)
     weights = torch.softmax(scores, -1).to(v.dtype)
     weights = functional.dropout(weights, config.dropatt, self.training)
-    attended = torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2)
-    return self.o_net(attended), remembered
+    attended = torch.einsum("bhij,bjhd->bihd", weights, v)
+    return self.o_net(attended.flatten(2)), memory
 
 
 class FeedForward(nn.Module):
-  """Two dense layers with a ReLU and dropout after each."""
+  """Two dense layers with a ReLU, and the norm beside them."""
 
   def __init__(self, config: TransformerXLConfig):
     super().__init__()
@@ -295,26 +259,25 @@ class Layer(nn.Module):
 
   def __init__(self, config: TransformerXLConfig):
     super().__init__()
-    self.pre_norm = config.pre_lnorm
+    self.is_pre_norm = config.pre_lnorm
     self.dec_attn = Attention(config)
     self.pos_ff = FeedForward(config)
     self.dropout = nn.Dropout(config.dropout)
 
   def forward(
-    self, h: torch.Tensor, *rest: object
-  ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Takes and returns what `Attention` does."""
-    mixed, remembered = self.dec_attn(h, *rest)
-    h = h + self.dropout(mixed)
-    if self.pre_norm:
-      inner = self.pos_ff.CoreNet(self.pos_ff.layer_norm(h))
-      return h + inner, remembered
-    h = self.dec_attn.layer_norm(h)
-    return self.pos_ff.layer_norm(h + self.pos_ff.CoreNet(h)), remembered
+    self, h: Tensor, *shared: object
+  ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The next layer's input, and the memory; arguments as in `Attention`."""
+    mixed, memory = self.dec_attn(h, *shared)
+    x = h + self.dropout(mixed)
+    if self.is_pre_norm:
+      return x + self.pos_ff.CoreNet(self.pos_ff.layer_norm(x)), memory
+    x = self.dec_attn.layer_norm(x)
+    return self.pos_ff.layer_norm(x + self.pos_ff.CoreNet(x)), memory
 
 
 class Transformer(nn.Module):
-  """Embedding and layers, with u and v if the layers share them."""
+  """Embedding and layers; u and v, unless each layer has its own."""
 
   def __init__(self, config: TransformerXLConfig):
     super().__init__()
@@ -322,65 +285,59 @@ class Transformer(nn.Module):
     self.word_emb = AdaptiveEmbedding(config)
     self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
     self.dropout = nn.Dropout(config.dropout)
-    self.has_biases = not config.untie_r and self.layers[0].dec_attn.is_relative
-    if self.has_biases:
-      self.r_w_bias = nn.Parameter(torch.zeros(config.n_head, config.d_head))
-      self.r_r_bias = nn.Parameter(torch.zeros(config.n_head, config.d_head))
+    if config.encoding == "relative" and not config.untie_r:
+      add_biases(self, config)
 
-  def start(self, ids: torch.Tensor) -> Memory:
+  def start(self, num_texts: int) -> Memory:
     """Memory before the first token: nothing, or M vectors of zeros."""
-    config = self.config
-    is_empty = config.own("memory_start") == "masked"
-    num_rows = 0 if is_empty else config.mem_len
-    shape = (ids.shape[0], num_rows, config.d_model)
-    rows = self.word_emb.emb_layers[0].weight.new_zeros(shape)
-    return Memory(tuple(one.dec_attn.start(rows) for one in self.layers), 0)
+    is_empty = self.config.later("memory_start") == "masked"
+    rows = self.word_emb.emb_layers[0].weight.new_zeros(
+      num_texts, 0 if is_empty else self.config.mem_len, self.config.d_model
+    )
+    layers = []
+    for layer in self.layers:
+      of_layer = (rows,) if self.training else layer.dec_attn.project(rows)[1:]
+      layers.append(of_layer)
+    return Memory(tuple(layers), 0)
 
   def forward(
-    self, ids: torch.Tensor, memory: Memory, mask: torch.Tensor | None
-  ) -> tuple[torch.Tensor, Memory]:
-    """Reads a segment.
+    self, ids: Tensor, memory: Memory, mask: Tensor | None
+  ) -> tuple[Tensor, Memory]:
+    """States of the last layer, [B, T, D], and the memory after a segment.
 
-    Args:
-      ids: of the tokens, [B, T].
-      memory: of the segments before.
-      mask: False for padding among all keys, [B, K]; or None.
-
-    Returns:
-      States of the last layer, [B, T, D], and the next memory.
+    `ids` are [B, T]. `mask` is False where any of the texts' tokens up to the
+    end of the segment is padding, [B, tokens]; None if none is.
     """
     config = self.config
-    num_queries = ids.shape[1]
-    num_keys = memory.layers[0][0].shape[1] + num_queries
-    distance = distances(num_queries, num_keys, ids.device)
+    num_keys = memory.layers[0][0].shape[1] + ids.shape[1]
+    keys = torch.arange(num_keys, device=ids.device)
+    distance = keys[num_keys - ids.shape[1] :, None] - keys
     visible = (distance >= 0)[None]
     if config.same_length and config.mem_len > 0:
-      reach = config.mem_len
-      if config.own("same_length_window") == "mem_len":
-        reach -= 1
-      visible = visible & (distance <= reach)
+      has_one_more = config.later("same_length_window") == "mem_len_plus_one"
+      visible = visible & (distance < config.mem_len + has_one_more)
     if mask is not None:  # A token always sees itself.
+      mask = functional.pad(mask, (num_keys, 0), value=True)[:, -num_keys:]
       visible = visible & (mask[:, None] | (distance == 0))
 
     h = self.dropout(self.word_emb(ids))
-    positions = sinusoids(config, num_keys, h)
-    positions = self.dropout(positions)
-    biases = (self.r_w_bias, self.r_r_bias) if self.has_biases else None
+    encodings = sinusoids(keys.flip(0), config).to(h.dtype)
+    shared = (distance, visible, self.dropout(encodings), self)
     layers = []
     for layer, rows in zip(self.layers, memory.layers, strict=True):
-      h, held = layer(h, rows, visible, positions, biases)
-      first = max(num_keys - config.mem_len, 0)
-      layers.append(tuple(one[:, first:].detach() for one in held))
-    next_memory = Memory(tuple(layers), memory.num_read + num_queries)
-    return self.dropout(h), next_memory
+      h, kept = layer(h, rows, *shared)
+      start = max(num_keys - config.mem_len, 0)
+      layers.append(tuple(rows[:, start:].detach() for rows in kept))
+    num_read = memory.num_read + ids.shape[1]
+    return self.dropout(h), Memory(tuple(layers), num_read)
 
 
 @dataclasses.dataclass
-class Output(transformers.utils.ModelOutput):
-  """Log-probabilities of every next token, and what was remembered."""
+class Output(utils.ModelOutput):
+  """The mean loss, log-probabilities of next tokens [B, T, V], and memory."""
 
-  loss: torch.Tensor | None = None
-  logits: torch.Tensor | None = None  # [B, all tokens, V].
+  loss: Tensor | None = None
+  logits: Tensor | None = None
   mems: Memory | None = None
 
 
@@ -390,8 +347,7 @@ class TransformerXLForCausalLM(
   """The language model."""
 
   config_class = TransformerXLConfig
-  _no_split_modules = ("Layer",)
-  # A constant that TransfoXL kept with its parameters.
+  # A constant that TransfoXL kept beside its parameters.
   _keys_to_ignore_on_load_unexpected = (r"pos_emb\.inv_freq",)
 
   def __init__(self, config: TransformerXLConfig):
@@ -401,71 +357,66 @@ class TransformerXLForCausalLM(
     self.post_init()
 
   def get_input_embeddings(self) -> nn.Module:
-    """The tables of the vocabulary."""
+    """The embedding."""
     return self.transformer.word_emb
 
   def forward(
     self,
-    input_ids: torch.Tensor,
+    input_ids: Tensor,
     mems: Memory | None = None,
-    attention_mask: torch.Tensor | None = None,
-    labels: torch.Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    labels: Tensor | None = None,
     use_cache: bool | None = None,
     logits_to_keep: int = 0,
     **_: object,
   ) -> Output:
-    """Reads tokens in segments, each with the memory of those before.
+    """Reads a text, or the next tokens of one.
 
     Args:
-      input_ids: ids, [B, any number of tokens].
-      mems: the `mems` of the text before; None at its start.
-      attention_mask: 0 for padding, [B, all tokens so far].
-      labels: `input_ids` for the mean loss; -100 leaves a token out.
-      use_cache: False returns no memory.
-      logits_to_keep: of so many last tokens; 0 for all.
+      input_ids: [B, tokens], as many as you like.
+      mems: memory of the tokens before; None at the start of a text.
+      attention_mask: 0 for padding, [B, tokens before and these].
+      labels: `input_ids` for the loss of predicting each from those before;
+        -100 is not counted.
+      use_cache: False if no memory should be returned.
+      logits_to_keep: of how many of the last tokens; 0 for all.
     """
-    num_tokens = input_ids.shape[1]
-    memory = self.transformer.start(input_ids) if mems is None else mems
+    config = self.config
+    memory = self.transformer.start(len(input_ids)) if mems is None else mems
     mask = None if attention_mask is None else attention_mask.bool()
-    if mask is not None and bool(mask.all()):
-      mask = None
-    if mask is not None and self.config.own("memory_start") == "zeros":
-      is_left = (~mask[:, :-1] & mask[:, 1:]).any()
-      if is_left:
+    if mask is not None and config.later("memory_start") == "zeros":
+      is_padded_left = bool((~mask[:, :-1] & mask[:, 1:]).any())
+      if is_padded_left:
         raise ValueError(
-          "this model attends to zeros before a text (memory_start), so texts "
-          "cannot be padded on the left; pad on the right, or read one at a time"
+          "texts of this model cannot be padded on the left, since it attends "
+          "to the zeros before a text; pad on the right"
         )
     states = []
-    rest = num_tokens
-    for ids in input_ids.split(self.config.segment_len, 1):
-      rest -= ids.shape[1]
-      num_keys = memory.layers[0][0].shape[1] + ids.shape[1]
-      seen = None
-      if mask is not None:
-        seen = mask[:, max(mask.shape[1] - rest - num_keys, 0) : mask.shape[1] - rest]
-        seen = functional.pad(seen, (num_keys - seen.shape[1], 0), value=True)
-      hidden, memory = self.transformer(ids, memory, seen)
-      states.append(hidden)
-    hidden = torch.cat(states, 1)[:, -logits_to_keep:]
-    logits = self.crit(hidden, self.transformer.word_emb)
+    unread = input_ids.shape[1]
+    for ids in input_ids.split(config.segment_len, 1):
+      unread -= ids.shape[1]
+      seen = None if mask is None else mask[:, : mask.shape[1] - unread]
+      h, memory = self.transformer(ids, memory, seen)
+      states.append(h)
+    h = torch.cat(states, 1)[:, -logits_to_keep:]
+    logits = self.crit(h, self.transformer.word_emb)
     loss = None
     if labels is not None:
-      targets = labels[:, -logits.shape[1] :][:, 1:].flatten()
+      targets = labels[:, 1 - logits.shape[1] :].flatten()
       loss = functional.nll_loss(logits[:, :-1].flatten(0, 1), targets)
-    # Without memory there is nothing to continue from: read the text again.
-    is_kept = use_cache is not False and self.config.mem_len > 0
+    # With an M of 0, `generate` reads the whole text for each token.
+    is_kept = use_cache is not False and config.mem_len > 0
     return Output(loss, logits, memory if is_kept else None)
 
   def prepare_inputs_for_generation(
     self,
-    input_ids: torch.Tensor,
+    input_ids: Tensor,
     mems: Memory | None = None,
-    attention_mask: torch.Tensor | None = None,
+    attention_mask: Tensor | None = None,
     use_cache: bool | None = None,
     **_: object,
   ) -> dict[str, object]:
-    """Arguments of `forward`: of the text, what was not read yet."""
+    """What `forward` takes: of the text, the tokens that were not read yet."""
     return {
       "input_ids": input_ids[:, mems.num_read if mems else 0 :],
       "mems": mems,
@@ -477,92 +428,69 @@ class TransformerXLForCausalLM(
   def _update_model_kwargs_for_generation(
     self, outputs: Output, model_kwargs: dict[str, object], **rest: object
   ) -> dict[str, object]:
-    """Hands the memory to the next step of `generate`."""
-    kwargs = super()._update_model_kwargs_for_generation(
-      outputs, model_kwargs, **rest
-    )
-    return kwargs | {"mems": outputs.mems}
+    given = {**model_kwargs, "mems": outputs.mems}
+    return super()._update_model_kwargs_for_generation(outputs, given, **rest)
 
   @classmethod
   def _supports_default_dynamic_cache(cls) -> bool:
-    """No: `generate` would otherwise make a cache of another kind."""
-    return False
+    return False  # The memory takes the place of the library's cache.
 
-  @staticmethod
-  def _reorder_cache(mems: Memory | None, beams: torch.Tensor) -> Memory | None:
-    """The memory of these texts, for beam search."""
+  def _reorder_cache(self, mems: Memory | None, beams: Tensor) -> Memory | None:
     if mems is None:
       return None
     layers = (tuple(rows[beams] for rows in layer) for layer in mems.layers)
     return mems._replace(layers=tuple(layers))
 
-  @torch.no_grad()
   def _init_weights(self, module: nn.Module) -> None:
-    """Draws what a folder does not have."""
-    for name, values in module.named_parameters(recurse=False):
-      if getattr(values, "_is_hf_initialized", False):
-        continue
-      if values.ndim > 1:
+    super()._init_weights(module)
+    if isinstance(module, nn.Linear | nn.Embedding | nn.LayerNorm):
+      return
+    for values in module.parameters(recurse=False):
+      if values.ndim > 1 and not getattr(values, "_is_hf_initialized", False):
         nn.init.normal_(values, std=self.config.init_std)
-      else:
-        is_scale = isinstance(module, nn.LayerNorm) and name == "weight"
-        nn.init.constant_(values, float(is_scale))
 
 
-def distances(
-  num_queries: int, num_keys: int, device: torch.device
-) -> torch.Tensor:
-  """Distance from each query back to each key, [T, K]; negative for later ones."""
-  keys = torch.arange(num_keys, device=device)
-  return keys[num_keys - num_queries :, None] - keys[None]
+def add_biases(module: nn.Module, config: TransformerXLConfig) -> None:
+  """Adds the parameters u and v, [H, d] each."""
+  shape = (config.n_head, config.d_head)
+  module.r_w_bias = nn.Parameter(torch.zeros(shape))
+  module.r_r_bias = nn.Parameter(torch.zeros(shape))
 
 
-def sinusoids(
-  config: TransformerXLConfig, num_keys: int, like: torch.Tensor
-) -> torch.Tensor:
-  """Encodings R of the distances K-1 ... 0, [K, D]: sines, then cosines."""
-  distance = torch.arange(num_keys - 1, -1, -1.0, device=like.device)
+def sinusoids(distance: Tensor, config: TransformerXLConfig) -> Tensor:
+  """Encodings of distances [K], all sines, then all cosines, [K, D]."""
   if config.clamp_len > 0:
     distance = distance.clamp(max=config.clamp_len)
-  exponents = torch.arange(0, config.d_model, 2.0, device=like.device)
-  angles = distance[:, None] * 10000 ** (-exponents / config.d_model)
-  return torch.cat([angles.sin(), angles.cos()], -1).to(like.dtype)
+  channels = torch.arange(0, config.d_model, 2, device=distance.device)
+  angles = distance[:, None] * 10000.0 ** (-channels / config.d_model)
+  return torch.cat([angles.sin(), angles.cos()], -1)
 
 
-def relative_shift(by_distance: torch.Tensor) -> torch.Tensor:
-  """Columns of distances K-1 ... 0 to columns of keys, [..., T, K].
+def relative_shift(by_distance: Tensor) -> Tensor:
+  """Columns of distances K-1 ... 0 to columns of keys, [B, H, T, K].
 
   Row i moves left by T-1-i (appendix B). What then stands at later keys belongs
-  to other rows, and is hidden.
+  to other rows, and must be hidden.
   """
-  *_, num_queries, num_keys = by_distance.shape
+  shape = by_distance.shape[-2:]
   padded = functional.pad(by_distance, (1, 0)).flatten(-2)
-  return padded[..., num_queries:].unflatten(-1, (num_queries, num_keys))
+  return padded[..., shape[0] :].unflatten(-1, shape)
 
 
-def rotary_angles(
-  config: TransformerXLConfig, num_keys: int, like: torch.Tensor
-) -> torch.Tensor:
-  """Angles of the positions 0 ... K-1, [K, 1, d / 2] (Su et al. 2021)."""
-  exponents = torch.arange(0, config.d_head, 2.0, device=like.device)
-  frequencies = 10000 ** (-exponents / config.d_head)
-  positions = torch.arange(num_keys, device=like.device)
-  scaled = positions * config.own("position_scale", 1.0)
-  return scaled[:, None, None] * frequencies
-
-
-def rotated(rows: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-  """Rotates the channels k and k + d / 2 of [B, rows, H, d] in their plane."""
+def rotated(rows: Tensor, positions: Tensor) -> Tensor:
+  """Rotates [B, rows, H, d] by their positions [rows] (Su et al. 2021)."""
+  width = rows.shape[-1]
+  channels = torch.arange(0, width, 2, device=rows.device)
+  angles = positions[:, None, None] * 10000.0 ** (-channels / width)
   first, second = rows.float().chunk(2, -1)
-  cosine = angles.cos()
-  sine = angles.sin()
-  turned = (first * cosine - second * sine, second * cosine + first * sine)
-  return torch.cat(turned, -1).to(rows.dtype)
+  real = first * angles.cos() - second * angles.sin()
+  imaginary = second * angles.cos() + first * angles.sin()
+  return torch.cat([real, imaginary], -1).to(rows.dtype)
 
 
-def alibi_slopes(num_heads: int, like: torch.Tensor) -> torch.Tensor:
-  """How much scores of each head fall with distance, [H] (Press et al. 2021)."""
+def alibi_slopes(num_heads: int) -> list[float]:
+  """How much the scores of each head fall with distance (Press et al. 2021)."""
   power = 1 << (num_heads.bit_length() - 1)  # The largest up to `num_heads`.
-  slopes = [2 ** (-8 * (index + 1) / power) for index in range(power)]
-  finer = [2 ** (-4 * (index + 1) / power) for index in range(0, 2 * power, 2)]
-  return torch.tensor((slopes + finer)[:num_heads], device=like.device)
+  slopes = [2.0 ** (-8 * n / power) for n in range(1, power + 1)]
+  between = [2.0 ** (-4 * n / power) for n in range(1, 2 * power, 2)]
+  return (slopes + between)[:num_heads]

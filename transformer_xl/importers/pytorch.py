@@ -16,7 +16,7 @@ from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
 from transformer_xl.model import adaptive_embedding
-from transformer_xl.model.encodings import table
+from transformer_xl.model.encodings import table as encodings
 
 # Constant frequencies of the position encodings.
 IGNORED = r"(^|\.)pos_emb\.inv_freq$"
@@ -81,7 +81,9 @@ def layout(
   """
   biases = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}  # u, v.
   names_of_layer = LAYER
-  if not table.of(config).is_published:  # Exported models, see huggingface.py.
+  if not encodings.of(
+    config
+  ).is_published:  # Exported models, see huggingface.py.
     biases = {}
     names_of_layer = {
       theirs: names

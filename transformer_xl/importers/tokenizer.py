@@ -6,6 +6,7 @@ neighbours in Python (a Greek sigma at the end of a word).
 """
 
 import re
+from collections.abc import Sequence
 
 import tokenizers
 from tokenizers import decoders
@@ -25,54 +26,83 @@ CONFIG = {
 # Where `str.split` splits. The library's own class leaves out 0x1c to 0x1f.
 _WHITE_SPACE = r"[\s\x1c-\x1f]+"
 _ANY_CHARACTER = r"[\s\S]"
-# As the name of an unknown symbol, which none has: then the library ends with
-# an error, as `encode` does.
-_NO_SYMBOL = ""
 
 
 def make(vocabulary: vocabulary_lib.Vocabulary) -> tokenizers.Tokenizer:
-  """The tokenizer of a vocabulary."""
-  if isinstance(vocabulary, vocabulary_lib.SubwordVocabulary):
-    tokenizer = tokenizers.Tokenizer.from_str(vocabulary.model.to_str())
-    if vocabulary.lower_case:
-      first = normalizers.Lowercase()
-      then = tokenizer.normalizer
-      both = [first, then] if then else [first]
-      tokenizer.normalizer = normalizers.Sequence(both)
-    return tokenizer
-  if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
-    return _of_words(vocabulary)
+  """The tokenizer of a vocabulary.
 
-  names = vocabulary.symbols
-  split = pre_tokenizers.Split(tokenizers.Regex(_ANY_CHARACTER), "isolated")
-  if isinstance(vocabulary, vocabulary_lib.ByteVocabulary):
-    names = tuple(_byte_names()[ord(symbol)] for symbol in names)
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    split = pre_tokenizers.Sequence([to_bytes, split])
-  tokenizer = _of_symbols(names, _NO_SYMBOL)
-  tokenizer.pre_tokenizer = split
-  if isinstance(vocabulary, vocabulary_lib.ByteVocabulary):
-    tokenizer.decoder = decoders.ByteLevel()
-  else:
-    tokenizer.decoder = decoders.Fuse()
-    if vocabulary.lower_case:
-      tokenizer.normalizer = normalizers.Lowercase()
+  Raises:
+    TypeError: the vocabulary is of another kind than those below.
+  """
+  match vocabulary:
+    case vocabulary_lib.SubwordVocabulary():
+      return _of_subwords(vocabulary)
+    case vocabulary_lib.WordVocabulary():
+      return _of_words(vocabulary)
+    case vocabulary_lib.ByteVocabulary():
+      return _of_bytes(vocabulary)
+    case vocabulary_lib.CharacterVocabulary():
+      return _of_characters(vocabulary)
+  raise TypeError(f"{vocabulary.unit} has no tokenizer.json")
+
+
+def _of_subwords(
+  vocabulary: vocabulary_lib.SubwordVocabulary,
+) -> tokenizers.Tokenizer:
+  tokenizer = tokenizers.Tokenizer.from_str(vocabulary.model.to_str())
+  if vocabulary.lower_case:
+    steps = [normalizers.Lowercase()]
+    if tokenizer.normalizer is not None:
+      steps.append(tokenizer.normalizer)
+    tokenizer.normalizer = normalizers.Sequence(steps)
+  return tokenizer
+
+
+def _of_bytes(
+  vocabulary: vocabulary_lib.ByteVocabulary,
+) -> tokenizers.Tokenizer:
+  names = _byte_names()
+  tokenizer = _of_symbols([names[ord(one)] for one in vocabulary.symbols])
+  tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    [
+      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+      pre_tokenizers.Split(tokenizers.Regex(_ANY_CHARACTER), "isolated"),
+    ]
+  )
+  tokenizer.decoder = decoders.ByteLevel()
+  return tokenizer
+
+
+def _of_characters(
+  vocabulary: vocabulary_lib.CharacterVocabulary,
+) -> tokenizers.Tokenizer:
+  tokenizer = _of_symbols(vocabulary.symbols)
+  if vocabulary.lower_case:
+    tokenizer.normalizer = normalizers.Lowercase()
+  each = tokenizers.Regex(_ANY_CHARACTER)
+  tokenizer.pre_tokenizer = pre_tokenizers.Split(each, "isolated")
+  tokenizer.decoder = decoders.Fuse()
   return tokenizer
 
 
 def _of_words(
   vocabulary: vocabulary_lib.WordVocabulary,
 ) -> tokenizers.Tokenizer:
-  tokenizer = _of_symbols(vocabulary.symbols, vocabulary.unk or _NO_SYMBOL)
+  tokenizer = _of_symbols(vocabulary.symbols, unk=vocabulary.unk)
   end = vocabulary.end_of_line
-  steps = [normalizers.Lowercase()] if vocabulary.lower_case else []
-  steps += [normalizers.Replace("\n", f" {end} ")] if end else []
-  if steps:
-    tokenizer.normalizer = normalizers.Sequence(steps)
+  steps: list[normalizers.Normalizer] = []
+  if vocabulary.lower_case:
+    steps.append(normalizers.Lowercase())
+  if end:
+    steps.append(normalizers.Replace("\n", f" {end} "))
+  tokenizer.normalizer = normalizers.Sequence(steps)
   space = tokenizers.Regex(_WHITE_SPACE)
   tokenizer.pre_tokenizer = pre_tokenizers.Split(space, "removed")
   # Joins words with spaces, since none begins with this prefix.
-  joined = [decoders.WordPiece(prefix="\n", cleanup=False), decoders.Fuse()]
+  joined: list[decoders.Decoder] = [
+    decoders.WordPiece(prefix="\n", cleanup=False),
+    decoders.Fuse(),
+  ]
   if end:
     line_end = tokenizers.Regex(rf" ?(?<![^ ]){re.escape(end)}(?![^ ]) ?")
     joined.append(decoders.Replace(line_end, "\n"))
@@ -80,9 +110,13 @@ def _of_words(
   return tokenizer
 
 
-def _of_symbols(names: tuple[str, ...], unk: str) -> tokenizers.Tokenizer:
+def _of_symbols(
+  names: Sequence[str], *, unk: str | None = None
+) -> tokenizers.Tokenizer:
+  """A table of names. Without `unk` the library refuses others, as we do."""
   ids = {name: index for index, name in enumerate(names)}
-  return tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unk))
+  # The name of an unknown symbol has to be something, and no symbol is empty.
+  return tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unk or ""))
 
 
 def _byte_names() -> list[str]:
