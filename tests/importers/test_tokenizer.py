@@ -32,7 +32,7 @@ VOCABULARIES = {
   "subwords": subwords(lower_case=False),
   "lower subwords": subwords(lower_case=True),
 }
-TEXTS = {name: CHARACTERS for name in VOCABULARIES} | {
+TEXTS = dict.fromkeys(VOCABULARIES, CHARACTERS) | {
   "some bytes": "ba\n \u00e9",
   "lower case": CHARACTERS + "ABC",
   "words": [*WORDS, " ", "\n", "\x1c", "\u2028", "other"],
