@@ -33,6 +33,7 @@ HUGE_PAGES ?= 0
 .PHONY: help quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
 .PHONY: lock fuzz fuzz-runs audit deploy-check release-check
+.PHONY: transformers-check
 
 # What stands behind ## is the help of a target.
 help: ## This list
@@ -117,6 +118,20 @@ parity: .venv-parity/installed ## The tests against PyTorch and HuggingFace
 	  > .venv-parity/constraints
 	.venv-parity/bin/python -m pip install --constraint .venv-parity/constraints \
 	  --editable ".[test,parity]"
+	touch $@
+
+# What is exported for the newest transformers, in an environment of its own.
+# PyTorch comes from its index for CPUs, a tenth of what PyPI would install.
+transformers-check: .venv-transformers/installed ## Exports in the newest transformers
+	JAX_PLATFORMS=cpu .venv-transformers/bin/python -m pytest \
+	  tests/importers/test_transformers.py
+
+.venv-transformers/installed: requirements.lock pyproject.toml setup.cfg
+	$(PYTHON) -m venv .venv-transformers
+	.venv-transformers/bin/python -m pip install --no-deps \
+	  --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
+	.venv-transformers/bin/python -m pip install --constraint requirements.lock \
+	  --editable ".[test,transformers]"
 	touch $@
 
 bench: $(VENV)/installed ## Measure the speed on this machine

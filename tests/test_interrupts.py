@@ -95,7 +95,6 @@ LAST = f"error: {command_line.INTERRUPTION}"
     "transformer_xl.main",
     "data_prep.main",
     "transformer_xl.importers.main",
-    "transformer_xl.importers.export",
   ],
 )
 def test_ctrl_c_during_the_imports_is_one_line(tmp_path, module):

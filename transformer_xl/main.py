@@ -13,6 +13,8 @@ For example
       --config=saved:runs/quickstart --config.eval.mem_len='(0,128,512)'
     python -m transformer_xl.main --mode=generate \
       --config=saved:runs/quickstart --config.generate.prompt='import '
+    python -m transformer_xl.main --mode=export --format=transformers \
+      --config=saved:runs/quickstart --target=exported
     python -m transformer_xl.main --mode=plan --topology=v5e:4x8 \
       --config=enwik8_large --workdir=runs/plan
 """
@@ -126,6 +128,12 @@ MODES = {
     "Time of evaluation with memory, and with sliding windows.",
     "analysis",
   ),
+  "export": Mode(
+    "importers.export_run",
+    "run",
+    "Write a checkpoint as a folder that transformers loads (--target).",
+    "",
+  ),
 }
 # Modes whose module has a function `check`, for what they need besides a
 # checkpoint. The others are not loaded before they run.
@@ -138,6 +146,10 @@ _MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
 _TOPOLOGY = flags.DEFINE_string(
   "topology", "v5e:4x4", "TPU slice that --mode=plan compiles for."
 )
+_FORMAT = flags.DEFINE_enum(
+  "format", "transformers", ["transformers"], "Format of --mode=export."
+)
+_TARGET = flags.DEFINE_string("target", "", "Folder that --mode=export makes.")
 _MULTIHOST = flags.DEFINE_bool(
   "multihost", None, "Join other hosts; by default where there are some."
 )
@@ -351,7 +363,11 @@ def _module(mode: str) -> types.ModuleType:
 
 def _run(mode: str, config: schema.ExperimentConfig, workdir: str) -> object:
   """Runs the function of a mode, and returns what it returns."""
-  options = {"topology": _TOPOLOGY.value} if mode == "plan" else {}
+  options = {}
+  if mode == "plan":
+    options = {"topology": _TOPOLOGY.value}
+  if mode == "export":
+    options = {"target": os.path.expanduser(_TARGET.value)}
   run_mode = getattr(_module(mode), MODES[mode].function)
   try:
     return run_mode(config, workdir, **options)

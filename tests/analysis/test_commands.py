@@ -19,7 +19,7 @@ for mode in main.MODES.values():
   assert callable(getattr(module, mode.function))
   groups = {name.partition(".")[0] for name in schema.FIELDS}
   assert mode.group in {"", *groups}
-assert {*main.MODES} == {*training_fields.FINISHES, "train", "plan"}
+assert {*main.MODES} == {*training_fields.FINISHES, "train", "plan", "export"}
 print(*main.MODES)
 """
 

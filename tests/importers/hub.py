@@ -2,14 +2,17 @@
 
 python -m tests.importers.hub FOLDER CACHE < ADDRESSES > RESULTS, both JSON: the
 models are FOLDER/OWNER/NAME/REVISION/..., and each is downloaded in turn. In
-place of an address, "offline" stops the server, and "load ADDRESS" scores text.
+place of an address, "offline" stops the server, "load ADDRESS" scores text, and
+"upload OWNER/NAME FOLDER" runs `hf upload`.
 """
 
+import base64
 import hashlib
 import http.server
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import threading
 import urllib.parse
@@ -29,6 +32,35 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
   def do_GET(self):
     self._answer(with_body=True)
+
+  def do_POST(self):
+    """What `hf upload` sends, with every file inside the commit."""
+    parts = urllib.parse.urlparse(self.path).path.strip("/").split("/")
+    content = self.rfile.read(int(self.headers["Content-Length"]))
+    if parts[1:] == ["repos", "create"]:
+      answer = {"url": f"http://{self.headers['Host']}/me/pushed"}
+    elif parts[1:] == ["validate-yaml"]:
+      answer = {"errors": [], "warnings": []}
+    elif parts[4] == "preupload":
+      names = [file["path"] for file in json.loads(content)["files"]]
+      mode = {"uploadMode": "regular", "shouldIgnore": False}
+      answer = {"files": [{"path": name, **mode} for name in names]}
+    else:
+      root = self.folder / parts[2] / parts[3] / parts[5]
+      for line in map(json.loads, content.splitlines()):
+        if line["key"] == "file":
+          path = root / line["value"]["path"]
+          path.parent.mkdir(parents=True, exist_ok=True)
+          path.write_bytes(base64.b64decode(line["value"]["content"]))
+      commit = COMMITS[parts[5]]
+      address = f"/{parts[2]}/{parts[3]}/commit/{commit}"
+      answer = {"commitOid": commit, "commitUrl": address}
+    body = json.dumps(answer).encode()
+    self.send_response(200)
+    self.send_header("Content-Type", "application/json")
+    self.send_header("Content-Length", str(len(body)))
+    self.end_headers()
+    self.wfile.write(body)
 
   def log_message(self, *_):
     """Nothing: standard error is the client's."""
@@ -91,6 +123,7 @@ def main(folder: str, cache: str) -> None:
   os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_port}"
   os.environ["HF_HOME"] = cache
   os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+  os.environ["HF_TOKEN"] = "nobody's"  # This server does not look at it.
   print(json.dumps([_result(server, one) for one in json.load(sys.stdin)]))
 
 
@@ -103,6 +136,12 @@ def _result(server, address):
     return server.server_close()
   Handler.asked.clear()
   try:
+    if address.startswith("upload "):
+      command = [sys.executable, "-m", "huggingface_hub.cli.hf"]
+      done = subprocess.run(
+        command + address.split(), capture_output=True, text=True, check=False
+      )
+      return {"status": done.returncode, "output": done.stdout + done.stderr}
     if address.startswith("load "):
       model = transformer_xl.load(address.removeprefix("load "))
       (score,) = model.score(["abc"])

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import huggingface_hub
 import numpy as np
@@ -73,6 +75,67 @@ def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
   assert first.source != second.source
   for group in ("seed", "score", "generate"):
     assert getattr(first.config, group) == getattr(second.config, group)
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"model.encoding": "rope", "model.position_scale": 0.5},
+    pytest.param({"model.encoding": "alibi"}, marks=pytest.mark.rest),
+    pytest.param(
+      {
+        "model.encoding": "none",
+        "model.div_val": 2,
+        "model.project_equal_width": False,
+      },
+      marks=pytest.mark.rest,
+    ),
+  ],
+)
+def test_what_transfoxl_had_not_comes_back(tmp_path, fields):
+  run, folder = exported(tmp_path, **fields)
+  one, other = (
+    transformer_xl.load(path).score(["abc def\nghi"]) for path in (run, folder)
+  )
+  assert one == other
+  names = {path.name for path in folder.iterdir()}
+  assert names >= {
+    *("modeling_transformer_xl.py", "config.json", "model.safetensors"),
+    *("tokenizer.json", "tokenizer_config.json", "README.md"),
+  }
+
+
+@pytest.mark.parametrize(
+  "layers",
+  [("lstm",), ("attention", "compressive"), ("attention:3",)],
+)
+def test_other_layers_are_refused_in_one_line(tmp_path, layers):
+  run = saved_runs.write(tmp_path / "run", **{"model.layers": layers})
+  target = tmp_path / "exported"
+  with pytest.raises(errors.UserError, match="cannot be exported") as caught:
+    export_run.export(run, str(target))
+  assert "\n" not in str(caught.value)
+  assert not target.exists()
+
+
+def test_the_mode_takes_lengths_and_states_its_result(tmp_path):
+  run = saved_runs.write(tmp_path / "run", **FIELDS)
+  target = tmp_path / "exported"
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "transformer_xl.main", "--mode=export"),
+      *("--format=transformers", f"--config=saved:{run}"),
+      *(f"--target={target}", "--config.score.mem_len=9"),
+    ],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  assert transformer_xl.load(target).trained.reader.mem_len == 9
+  assert json.loads((target / "config.json").read_text())["mem_len"] == 9
+  result = json.loads((tmp_path / "run/results/export.json").read_text())
+  assert result == {"format": "transformers", "target": str(target)}
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ CASES = {
   "another kind": "hf://me/bert",
   "no name": "hf://me/tiny/model.safetensors",
   "no weights": "hf://me/empty",
+  "uploaded": "upload me/pushed FOLDER",
+  "loaded again": "load hf://me/pushed",
   "stop": "offline",
   "cached": "hf://me/tiny",
   "not cached": "hf://me/other",
@@ -51,7 +53,9 @@ def served(tmp_path_factory):
       *(sys.executable, "-m", "tests.importers.hub", str(folder)),
       str(tmp_path_factory.mktemp("cache")),
     ],
-    input=json.dumps(list(CASES.values())),
+    input=json.dumps(
+      [one.replace("FOLDER", str(tiny / "main")) for one in CASES.values()]
+    ),
     capture_output=True,
     text=True,
     check=False,
@@ -91,6 +95,14 @@ def test_a_model_of_the_hub_scores_as_its_folder(served):
   assert results["loaded"]["nll"] == score.nll
   assert results["loaded"]["source"] == f"hf://me/tiny@{MAIN}"
   assert safetensors.numpy.load_file(tiny / "main" / "model.safetensors")
+
+
+def test_what_is_uploaded_is_loaded(served):
+  tiny, results = served
+  assert results["uploaded"]["status"] == 0, results["uploaded"]["output"]
+  assert results["loaded again"]["nll"] == results["loaded"]["nll"]
+  names = {path.name for path in (tiny.parent / "pushed/main").iterdir()}
+  assert {"modeling_transformer_xl.py", "tokenizer.json"} < names
 
 
 def test_without_network_the_cache_answers(served):

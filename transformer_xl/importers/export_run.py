@@ -1,4 +1,4 @@
-"""A run's checkpoint as a folder in HuggingFace's format, and its weights."""
+"""A run's checkpoint as a folder for transformers; `--mode=export`."""
 
 import json
 import os
@@ -6,43 +6,77 @@ import pathlib
 
 import numpy as np
 import safetensors.numpy
+from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
+from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
+from transformer_xl.importers import tokenizer
 from transformer_xl.model import network
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
 
-def export(workdir: str, target: str) -> None:
-  """Writes the newest checkpoint, or the one that the run's `eval` names.
-
-  The folder has model.safetensors, config.json, the vocabulary, a model card
-  and the evaluation cards of these parameters. `mem_len` in config.json is the
-  longest memory of the run's evaluation.
+def run(
+  config: schema.ExperimentConfig, workdir: str, *, target: str
+) -> metrics_log.Json:
+  """Exports the checkpoint of `config.eval` and writes `results/export.json`.
 
   Raises:
-    UserError: the run has no checkpoint, HuggingFace's model cannot represent
-      it, or the target exists.
+    UserError: as in `export`.
+  """
+  export(workdir, target, config)
+  absolute = storage.absolute(target)
+  result = {"format": "transformers", "target": absolute}
+  metrics_log.write_json(workdir, "results/export.json", result)
+  logging.info(
+    "%s is ready for transformer_xl.load(%r) and "
+    "AutoModelForCausalLM.from_pretrained(%r, trust_remote_code=True).",
+    target,
+    target,
+    target,
+  )
+  return result
+
+
+def export(
+  workdir: str, target: str, config: schema.ExperimentConfig | None = None
+) -> None:
+  """Writes the checkpoint that `config.eval` names, by default the run's own.
+
+  The folder has model.safetensors, config.json, the model as a Python file for
+  transformers, the vocabulary, a model card and the evaluation cards of these
+  parameters. Lengths in config.json are those of `config.score`.
+
+  Raises:
+    UserError: the run has no checkpoint, the file cannot represent its model,
+      or the target exists.
   """
   if not target:
     raise errors.UserError("--target is empty; name the folder to make.")
   if os.path.exists(target) or storage.names(target):
     raise errors.UserError(f"{target} exists; choose another --target.")
   storage.require_writable(target)
-  config = load.from_config_dict(load.saved(workdir))
+  if config is None:
+    config = load.from_config_dict(load.saved(workdir))
+  vocabulary = run_vocabulary.load(workdir)
+  config = load.with_vocab_size(
+    config,
+    token_file.read_meta(f"{storage.local(workdir)}/{run_record.VOCABULARY}"),
+  )
   lengths = mapping.Lengths(
-    config.eval.segment_len,
-    max(config.eval.mem_len),
+    config.score.segment_len,
+    config.score.mem_len,
     config.eval.clamp_len,
     config.eval.same_length,
   )
@@ -53,7 +87,9 @@ def export(workdir: str, target: str) -> None:
     path = os.path.join(storage.local(folder), "model.safetensors")
     write_weights(path, model.params, config.model)
     _write(folder, "config.json", json.dumps(fields, indent=2))
-    vocabulary = _write_vocabulary(workdir, folder)
+    code = pathlib.Path(__file__).with_name(huggingface.MODELING)
+    _write(folder, huggingface.MODELING, code.read_text("utf-8"))
+    _write_vocabulary(workdir, folder, vocabulary)
     cards = model_card.evaluations(
       workdir, step=model.step, parameters=config.eval.parameters
     )
@@ -71,17 +107,18 @@ def export(workdir: str, target: str) -> None:
     _write(folder, "README.md", text)
 
 
-def _write_vocabulary(workdir: str, folder: str) -> vocabulary_lib.Vocabulary:
+def _write_vocabulary(
+  workdir: str, folder: str, vocabulary: vocabulary_lib.Vocabulary
+) -> None:
   """Writes the folder that `load` reads, and what HuggingFace reads."""
-  vocabulary = run_vocabulary.load(workdir)
   source = os.path.join(storage.local(workdir), run_record.VOCABULARY)
   run_record.keep_vocabulary(source, folder)
   if isinstance(vocabulary, vocabulary_lib.WordVocabulary):
     lines = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
     _write(folder, "vocab.txt", lines)
-  if isinstance(vocabulary, vocabulary_lib.SubwordVocabulary):
-    _write(folder, "tokenizer.json", vocabulary.model.to_str())
-  return vocabulary
+  _write(folder, "tokenizer.json", tokenizer.make(vocabulary).to_str())
+  settings = json.dumps(tokenizer.CONFIG, indent=2)
+  _write(folder, "tokenizer_config.json", settings)
 
 
 def _write(folder: str, name: str, text: str) -> None:

@@ -1,6 +1,8 @@
 """HuggingFace's TransfoXL: folders with config.json and weights.
 
-The format is described in docs/specification.md, section 21.1.
+The format is described in docs/specification.md, section 21.1. Exported folders
+also have the model as a Python file, `modeling_transformer_xl.py`, since
+transformers 5 has no TransfoXL.
 """
 
 import json
@@ -18,7 +20,6 @@ from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch
-from transformer_xl.model.encodings import table
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 IGNORED = pytorch.IGNORED
@@ -38,12 +39,21 @@ REQUIRED = (
   "generate.segment_len",
   "generate.mem_len",
 )
-OPTIONAL = tuple(
+# What the file computes and TransfoXL did not.
+LATER = ("model.encoding", "model.position_scale", "model.project_equal_width")
+OPTIONAL = LATER + tuple(
   path
   for path in schema.FIELDS
   if path.partition(".")[0] in ("seed", "generate", "score")
   and path not in (*REQUIRED, "generate.prompt_file", "score.file")
 )
+# The `model_type` of TransfoXL, and of what is exported here.
+PUBLISHED_TYPE = "transfo-xl"
+MODEL_TYPE = "transformer-xl"
+ENCODINGS = ("relative", "rope", "alibi", "none")
+# The file with the model, which stands beside this one.
+MODELING = "modeling_transformer_xl.py"
+_MODEL = "TransformerXLForCausalLM"
 # By name: the default of transformers 4.35.2, for a config.json that omits it,
 # and our field of the same value.
 FIELDS: dict[str, tuple[object, str | None]] = {
@@ -158,22 +168,15 @@ def config_fields(
   Raises:
     UserError: HuggingFace's model cannot represent it.
   """
-  if not table.of(config).is_published:
+  if config.encoding not in ENCODINGS:
     raise errors.UserError(
-      f"model.encoding={config.encoding} has no counterpart in HuggingFace's "
-      "model, which knows 'relative' only; such a model cannot be exported."
-    )
-  if config.div_val > 1 and not config.project_equal_width:
-    raise errors.UserError(
-      "model.project_equal_width=False has no counterpart in HuggingFace's "
-      "model, which always has a projection if div_val > 1; such a model "
-      "cannot be exported."
+      f"model.encoding={config.encoding} cannot be exported; the file for "
+      f"transformers has {', '.join(ENCODINGS)}."
     )
   if not config.attends_everywhere:
     raise errors.UserError(
-      f"model.layers={config.layers} has no counterpart in HuggingFace's "
-      "model, whose layers all attend to one mem_len; such a model cannot be "
-      "exported."
+      f"model.layers={config.layers} cannot be exported; in the file for "
+      "transformers all layers attend to one mem_len: ('attention',)."
     )
   for name in LATER_OPTIONS:
     value = getattr(config, name)
@@ -186,12 +189,18 @@ def config_fields(
         f"which has {plain}; such a model cannot be exported."
       )
   style = config.tie_projections
+  module = MODELING.removesuffix(".py")
   return {
-    "architectures": ["TransfoXLLMHeadModel"],
-    "model_type": "transfo-xl",
+    "architectures": [_MODEL],
+    "auto_map": {
+      "AutoConfig": f"{module}.TransformerXLConfig",
+      "AutoModelForCausalLM": f"{module}.{_MODEL}",
+    },
+    "model_type": MODEL_TYPE,
     **DEFAULTS,
     **{theirs: getattr(config, ours) for theirs, ours in OURS.items()},
     "cutoffs": list(config.cutoffs),
+    "segment_len": lengths.segment_len,
     "mem_len": lengths.mem_len,
     "clamp_len": lengths.clamp_len or -1,
     "same_length": lengths.same_length,
@@ -217,10 +226,10 @@ def read_config(folder: str) -> mapping.Fields:
   except (ValueError, RecursionError) as error:
     raise errors.UserError(f"{path} is not JSON ({error}).") from None
   kind = fields.get("model_type") if isinstance(fields, dict) else None
-  if kind != "transfo-xl":
+  if kind not in (PUBLISHED_TYPE, MODEL_TYPE):
     raise errors.UserError(
-      f"{path} describes a model of the type {kind!r}; only 'transfo-xl' can "
-      "be imported."
+      f"{path} describes a model of the type {kind!r}; only "
+      f"{PUBLISHED_TYPE!r} and what was exported here can be imported."
     )
   for name, default in (DEFAULTS | {_SEGMENT_LEN: 128}).items():
     value = fields.setdefault(name, default)

@@ -115,6 +115,17 @@ model = transformer_xl.load("PATH")  # This folder, or hf://OWNER/NAME.
 print(model.generate("PROMPT").text)
 ```
 
+In PyTorch, with transformers, which runs the model's file in this folder:
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH", trust_remote_code=True)
+model = AutoModelForCausalLM.from_pretrained("PATH", trust_remote_code=True)
+ids = tokenizer("PROMPT", return_tensors="pt")
+print(tokenizer.decode(model.generate(**ids, max_new_tokens=200)[0]))
+```
+
 {_table(cards)}
 """
 

@@ -16,6 +16,7 @@ from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
 from transformer_xl.model import adaptive_embedding
+from transformer_xl.model.encodings import table as encodings
 
 # Constant frequencies of the position encodings.
 IGNORED = r"(^|\.)pos_emb\.inv_freq$"
@@ -78,8 +79,18 @@ def layout(
   tables and softmax kernels are not. Names outside the softmax begin with
   `prefix`. With `reverse_clusters` the head lists the last cluster first.
   """
-  biases = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}
-  for theirs, ours in biases.items():  # u and v.
+  biases = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}  # u, v.
+  names_of_layer = LAYER
+  if not encodings.of(
+    config
+  ).is_published:  # Exported models, see huggingface.py.
+    biases = {}
+    names_of_layer = {
+      theirs: names
+      for theirs, names in LAYER.items()
+      if names != ("attention/position",)
+    }
+  for theirs, ours in biases.items():
     own = [
       f"{prefix}layers.{layer}.dec_attn.{theirs}"
       for layer in range(config.num_layers)
@@ -91,7 +102,7 @@ def layout(
       name = f"{prefix}{theirs}"
       yield mapping.Tensor(name, (ours,), aliases=tuple(own))
   for layer in range(config.num_layers):
-    for theirs, names in LAYER.items():
+    for theirs, names in names_of_layer.items():
       yield mapping.Tensor(
         f"{prefix}layers.{layer}.{theirs}",
         tuple(f"layers/{name}" for name in names),

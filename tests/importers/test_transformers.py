@@ -1,0 +1,292 @@
+"""What is exported for transformers computes what this package computes."""
+
+import pathlib
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+import transformer_xl
+from tests import corpus
+from tests import saved_runs
+from transformer_xl.importers import export_run
+from transformer_xl.training import loop
+
+REASON = "needs PyTorch and transformers 5: make transformers-check"
+torch = pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
+transformers = pytest.importorskip(
+  "transformers", minversion="5", reason=REASON, exc_type=ImportError
+)
+
+TEXT = "the cat sat on\na mat "
+LENGTHS = {
+  "score.segment_len": 5,
+  "score.mem_len": 7,
+  "generate.segment_len": 5,
+  "generate.mem_len": 7,
+  "model.dropout_rate": 0.1,
+}
+# Random models, with every option in one of them.
+MODELS = {
+  "defaults": {"kind": "byte"},
+  "pre-norm, clamp, zeros": {
+    "kind": "word",
+    "model.pre_norm": True,
+    "model.untie_biases": True,
+    "model.memory_start": "zeros",
+    "eval.clamp_len": 3,
+    "eval.same_length": True,
+  },
+  "narrower clusters, window of PyTorch": {
+    "kind": "subword",
+    "model.cutoffs": (50, 120),
+    "model.div_val": 2,
+    "model.embed_dim": 8,
+    "eval.same_length": True,
+    "model.same_length_window": "mem_len",
+  },
+  "nothing tied": {
+    "kind": "character",
+    "model.cutoffs": (3, 7),
+    "model.tie_weights": False,
+    "model.tie_projections": "none",
+    "model.embed_dim": 6,
+    "model.memory_start": "zeros",
+  },
+  "equal widths as TensorFlow has them": {
+    "kind": "subword",
+    "model.cutoffs": (50, 120),
+    "model.div_val": 2,
+    "model.project_equal_width": False,
+    "model.tie_projections": "all",
+  },
+  "rope": {
+    "kind": "byte",
+    "model.encoding": "rope",
+    "model.position_scale": 0.5,
+    "model.pre_norm": True,
+  },
+  "alibi": {"kind": "byte", "model.encoding": "alibi", "model.num_heads": 3},
+  "no memory": {
+    "kind": "byte",
+    "model.encoding": "none",
+    "score.mem_len": 0,
+    "generate.mem_len": 0,
+  },
+}
+# The largest difference of these models is 6e-6; sums have another order.
+TOLERANCE = 5e-5
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+  """Exports a random model once: the folder of its name in MODELS."""
+  folders = {}
+
+  def make(name):
+    if name not in folders:
+      place = tmp_path_factory.mktemp("model")
+      run = saved_runs.write(place / "run", **LENGTHS | MODELS[name])
+      export_run.export(run, str(place / "exported"))
+      folders[name] = place / "exported"
+    return folders[name]
+
+  return make
+
+
+def loaded(folder, **fields):
+  return transformers.AutoModelForCausalLM.from_pretrained(
+    folder, trust_remote_code=True, **fields
+  ).eval()
+
+
+def tokenizer_of(folder):
+  return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def text_for(model, copies):
+  """A text of symbols that the vocabulary has."""
+  text = TEXT * copies
+  if model.vocabulary.unit in ("byte", "character"):
+    text = "".join(c for c in text if c in model.vocabulary.symbols)
+  return text
+
+
+@torch.no_grad()
+def log_probs(model, ids):
+  """Of each token but the first, read in one call, [tokens - 1]."""
+  logits = model(ids).logits
+  return logits[0, :-1].gather(-1, ids[0, 1:, None])[:, 0].numpy()
+
+
+def difference(model, ours, text):
+  """The largest between log-probabilities here and there."""
+  ids = torch.tensor(ours.vocabulary.encode(text).tolist())[None]
+  (score,) = ours.score([text], prefix="")
+  expected = np.array(score.log_probs[1:])
+  assert len(expected) == ids.shape[1] - 1
+  return np.abs(log_probs(model, ids) - expected).max()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_log_probabilities_are_equal(exported, name):
+  ours = transformer_xl.load(exported(name))
+  model = loaded(exported(name))
+  for copies in (1, 12):  # The second is many segments long.
+    found = difference(model, ours, text_for(ours, copies))
+    print(f"{name}, {copies} copies: {found:.1e}")
+    assert found < TOLERANCE
+
+
+def test_a_trained_model_is_equal(tmp_path):
+  values = {"train.num_steps": 60, "train.learning_rate": 0.01} | LENGTHS
+  data_dir = corpus.write(tmp_path / "data")
+  config = corpus.config(str(data_dir), **values)
+  loop.train(config, str(tmp_path / "run"))
+  export_run.export(str(tmp_path / "run"), str(tmp_path / "exported"))
+  ours = transformer_xl.load(tmp_path / "exported")
+  model = loaded(tmp_path / "exported")
+  for copies in (1, 12):
+    found = difference(model, ours, text_for(ours, copies))
+    print(f"trained, {copies} copies: {found:.1e}")
+    assert found < TOLERANCE
+
+
+@pytest.mark.parametrize(
+  ("name", "change"),
+  [
+    ("defaults", {"mem_len": 6}),
+    ("defaults", {"segment_len": 4}),
+    ("pre-norm, clamp, zeros", {"clamp_len": 2}),
+    ("narrower clusters, window of PyTorch", {"same_length": False}),
+  ],
+)
+def test_a_wrong_rule_would_be_seen(exported, name, change):
+  folder = exported(name)
+  ours = transformer_xl.load(folder)
+  found = difference(loaded(folder, **change), ours, text_for(ours, 12))
+  assert found > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_generate_continues_as_ours_does(exported, name):
+  ours = transformer_xl.load(exported(name))
+  model = loaded(exported(name))
+  text = text_for(ours, 3)
+  ids = torch.tensor(ours.vocabulary.encode(text).tolist())[None]
+  found = model.generate(ids, max_new_tokens=12, do_sample=False)
+  expected = ours.generate(text, num_tokens=12, temperature=0.0).tokens
+  assert found[0, ids.shape[1] :].tolist() == expected.tolist()
+
+
+@torch.no_grad()
+def test_memory_continues_a_text(exported):
+  """Cut anywhere, if the window makes segments indifferent."""
+  model = loaded(exported("narrower clusters, window of PyTorch"))
+  ids = torch.arange(40)[None] % 11
+  whole = model(ids).logits
+  first = model(ids[:, :13])
+  assert first.mems.num_read == 13
+  assert first.mems.layers[0][0].shape[1] == 7
+  second = model(ids[:, 13:], mems=first.mems).logits
+  torch.testing.assert_close(
+    torch.cat([first.logits, second], 1), whole, atol=TOLERANCE, rtol=0
+  )
+
+
+def test_beams_have_their_own_memories(exported):
+  model = loaded(exported("narrower clusters, window of PyTorch"))
+  ids = torch.arange(20)[None] % 11
+  options = {"max_new_tokens": 8, "num_beams": 3, "do_sample": False}
+  found = model.generate(ids, **options)
+  # The window makes both equal: without memory the text is read again.
+  assert (
+    found.tolist() == model.generate(ids, use_cache=False, **options).tolist()
+  )
+
+
+@torch.no_grad()
+def test_padding_changes_nothing(exported):
+  model = loaded(exported("narrower clusters, window of PyTorch"))
+  ids = torch.arange(12)[None]
+  padded = torch.cat([torch.full((1, 3), 7), ids], 1)
+  mask = torch.tensor([[0] * 3 + [1] * 12])
+  alone = model.generate(ids, max_new_tokens=9, do_sample=False)
+  found = model.generate(
+    padded, attention_mask=mask, max_new_tokens=9, do_sample=False
+  )
+  assert found[0, 3:].tolist() == alone[0].tolist()
+  logits = model(padded, attention_mask=mask).logits
+  torch.testing.assert_close(
+    logits[:, 3:], model(ids).logits, atol=TOLERANCE, rtol=0
+  )
+  assert not torch.allclose(model(padded).logits[:, 3:], logits[:, 3:])
+  zeros = loaded(exported("nothing tied"))
+  with pytest.raises(ValueError, match="cannot be padded on the left"):
+    zeros(padded, attention_mask=mask)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_reads_the_same_memory(exported, name):
+  """There it holds what layers take in, so that W_k and W_v learn from it."""
+  model = loaded(exported(name))
+  ids = torch.arange(40)[None] % 8
+  with torch.no_grad():
+    expected = model(ids, labels=ids)
+  for module in model.modules():
+    if isinstance(module, torch.nn.Dropout):
+      module.p = 0.0
+  model.train()
+  found = model(ids, labels=ids)
+  torch.testing.assert_close(
+    found.logits, expected.logits, atol=TOLERANCE, rtol=0
+  )
+  picked = expected.logits[0, :-1].gather(-1, ids[0, 1:, None])
+  torch.testing.assert_close(found.loss, -picked.mean(), atol=1e-5, rtol=0)
+  found.loss.backward()
+  assert all(p.grad is not None for p in model.parameters())
+  if expected.mems is not None:
+    with pytest.raises(ValueError, match="read again after"):
+      model(ids, mems=expected.mems)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_tokenizer_is_ours(exported, name, monkeypatch):
+  monkeypatch.setattr(sys, "stdin", None)  # Nothing is asked.
+  folder = exported(name)
+  ours = transformer_xl.load(folder).vocabulary
+  tokenizer = tokenizer_of(folder)
+  text = text_for(transformer_xl.load(folder), 2)
+  ids = tokenizer(text)["input_ids"]
+  assert ids == ours.encode(text).tolist()
+  assert tokenizer.decode(ids) == ours.decode(ids)
+  assert len(tokenizer) == ours.size
+
+
+def test_what_is_tuned_in_pytorch_comes_back(exported, tmp_path):
+  model = loaded(exported("rope"))
+  with torch.no_grad():
+    for values in model.parameters():
+      values.mul_(0.9)
+  folder = tmp_path / "tuned"
+  model.save_pretrained(folder)
+  shutil.copytree(exported("rope") / "vocabulary", folder / "vocabulary")
+  assert {"modeling_transformer_xl.py"} < {one.name for one in folder.iterdir()}
+  ours = transformer_xl.load(folder)
+  text = text_for(ours, 12)
+  assert difference(loaded(folder), ours, text) < TOLERANCE
+  old = transformer_xl.load(exported("rope"))
+  assert difference(model, old, text) > 100 * TOLERANCE
+
+
+def test_the_folder_needs_nothing_of_this_package(exported):
+  code = pathlib.Path(exported("defaults"), "modeling_transformer_xl.py")
+  names = {
+    line.split()[1].partition(".")[0]
+    for line in code.read_text("utf-8").splitlines()
+    if line.startswith(("import ", "from "))
+  }
+  assert names == {
+    *("dataclasses", "itertools", "math", "typing", "torch", "transformers")
+  }

@@ -1,0 +1,496 @@
+"""Transformer-XL (Dai et al. 2019, arXiv:1901.02860) for transformers.
+
+A folder for transformers has a copy of this file. It needs PyTorch and
+transformers alone, and nothing of the package that wrote the folder:
+
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    first = model(ids)  # A text of any length is read in segments.
+    then = model(more_ids, mems=first.mems)
+
+`logits` are log-probabilities. Parameters have the names of TransfoXL, which
+transformers had up to version 4; variables have those of the paper.
+
+Shapes: B texts, T tokens of a segment, M remembered tokens, K = M + T keys,
+H heads, d width of a head, D model width, V vocabulary, V_c words and E_c width
+of cluster c.
+"""
+
+import dataclasses
+import itertools
+import math
+from typing import NamedTuple
+
+import torch
+import transformers
+from torch import Tensor
+from torch import nn
+from torch.nn import functional
+from transformers import utils
+
+
+class TransformerXLConfig(transformers.PretrainedConfig):
+  """The fields of config.json.
+
+  `segment_len` (T), `mem_len` (M), `clamp_len` and `same_length` are no sizes
+  of parameters: `from_pretrained` takes others as arguments.
+  """
+
+  model_type = "transformer-xl"
+  keys_to_ignore_at_inference = ("mems",)
+  attribute_map = {  # noqa: RUF012  (a plain dict is what transformers copies)
+    "hidden_size": "d_model",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+  }
+
+  def later(self, name: str, default: object = None) -> object:
+    """A field that TransfoXL did not have."""
+    return self.transformer_xl["model"].get(name, default)
+
+  @property
+  def encoding(self) -> object:
+    """How positions are encoded: relative, rope, alibi or none."""
+    return self.later("encoding", "relative")
+
+  def clusters(self) -> list[tuple[int, int, int]]:
+    """First word, word after the last, and E_c of each cluster."""
+    ends = itertools.pairwise((0, *self.cutoffs, self.vocab_size))
+    widths = (self.d_embed // self.div_val**c for c in itertools.count())
+    return [(*end, width) for end, width in zip(ends, widths, strict=False)]
+
+  def projections(self, skipped: list[bool]) -> nn.ParameterDict:
+    """Matrices [D, E_c] for clusters whose vectors are projected to D."""
+    always = self.div_val > 1 and self.later("project_equal_width", True)
+    widths = (width for _, _, width in self.clusters())
+    return nn.ParameterDict(
+      {
+        str(c): torch.zeros(self.d_model, width)
+        for c, (width, skip) in enumerate(zip(widths, skipped, strict=False))
+        if not skip and (always or width != self.d_model)
+      }
+    )
+
+
+class Memory(NamedTuple):
+  """What was read: of each layer the keys and values of the last M tokens.
+
+  In training it holds the layer's inputs instead, as in the paper, since W_k
+  and W_v also learn from what is remembered.
+  """
+
+  layers: tuple[tuple[Tensor, ...], ...]  # [B, M, H d] twice, or [B, M, D].
+  num_read: int  # Tokens, remembered or not.
+
+
+class AdaptiveEmbedding(nn.Module):
+  """Vectors that are narrower for rarer words (Baevski & Auli 2019)."""
+
+  def __init__(self, config: TransformerXLConfig):
+    super().__init__()
+    self.scale = math.sqrt(config.d_model)
+    self.parts = config.clusters()
+    if config.div_val == 1:  # One table for all clusters.
+      self.parts = [(0, config.vocab_size, config.d_embed)]
+    self.emb_layers = nn.ModuleList(
+      nn.Embedding(stop - start, width) for start, stop, width in self.parts
+    )
+    self.emb_projs = config.projections([False] * len(self.parts))
+
+  def forward(self, ids: Tensor) -> Tensor:
+    """[B, T] to [B, T, D]."""
+    result = 0
+    for c, (start, stop, _) in enumerate(self.parts):
+      inside = (ids >= start) & (ids < stop)
+      vectors = self.emb_layers[c](torch.where(inside, ids - start, 0))
+      if str(c) in self.emb_projs:
+        vectors = vectors @ self.emb_projs[str(c)].T
+      result = result + torch.where(inside[..., None], vectors, 0)
+    return result * self.scale
+
+
+class AdaptiveSoftmax(nn.Module):
+  """Softmax over a shortlist and tail clusters (Grave et al. 2017).
+
+  Tied tables and projections are those of the embedding.
+  """
+
+  def __init__(self, config: TransformerXLConfig):
+    super().__init__()
+    self.parts = config.clusters()
+    self.out_layers = nn.ModuleList()
+    tables = self.parts
+    if config.div_val == 1:
+      tables = [(0, config.vocab_size, config.d_embed)]
+    for start, stop, width in tables:
+      parameters = {"bias": torch.zeros(stop - start)}
+      if not config.tie_word_embeddings:
+        parameters["weight"] = torch.zeros(stop - start, width)
+      self.out_layers.append(nn.ParameterDict(parameters))
+    self.out_projs = config.projections(config.tie_projs)
+    if len(self.parts) > 1:
+      num_tails = len(self.parts) - 1
+      self.cluster_weight = nn.Parameter(torch.zeros(num_tails, config.d_embed))
+      self.cluster_bias = nn.Parameter(torch.zeros(num_tails))
+
+  def forward(self, h: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
+    """Log-probabilities [B, T, V] after states [B, T, D]."""
+    result = []
+    for c, (start, stop, _) in enumerate(self.parts):
+      table = min(c, len(self.out_layers) - 1)
+      first = start if len(self.out_layers) > 1 else 0
+      own = self.out_layers[table]
+      kernel = own.get("weight", embedding.emb_layers[table].weight)
+      kernel = kernel[start - first : stop - first]
+      bias = own["bias"][start - first : stop - first]
+      narrow = h  # [B, T, E_c]
+      if str(c) in self.out_projs:
+        narrow = h @ self.out_projs[str(c)]
+      elif str(table) in embedding.emb_projs:
+        narrow = h @ embedding.emb_projs[str(table)]
+      if c == 0 and len(self.parts) > 1:  # A column for each tail cluster.
+        kernel = torch.cat([kernel, self.cluster_weight])
+        bias = torch.cat([bias, self.cluster_bias])
+      logits = functional.linear(narrow, kernel, bias)
+      log_probs = torch.log_softmax(logits.float(), -1)
+      if c == 0:
+        result.append(log_probs[..., :stop])
+        tails = log_probs[..., stop:]
+      else:
+        result.append(log_probs + tails[..., c - 1, None])
+    return torch.cat(result, -1)
+
+
+class Attention(nn.Module):
+  """Attention to memory and segment (section 3.3)."""
+
+  def __init__(self, config: TransformerXLConfig):
+    super().__init__()
+    self.config = config
+    width = config.n_head * config.d_head
+    self.qkv_net = nn.Linear(config.d_model, 3 * width, bias=False)
+    self.o_net = nn.Linear(width, config.d_model, bias=False)
+    self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_epsilon)
+    if config.encoding == "relative":
+      self.r_net = nn.Linear(config.d_model, width, bias=False)
+      if config.untie_r:
+        add_biases(self, config)
+
+  def project(self, rows: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values, [B, rows, H d] each."""
+    rows = self.layer_norm(rows) if self.config.pre_lnorm else rows
+    return self.qkv_net(rows).chunk(3, -1)
+
+  def forward(
+    self,
+    h: Tensor,
+    memory: tuple[Tensor, ...],
+    distance: Tensor,
+    visible: Tensor,
+    encodings: Tensor,
+    biases: nn.Module,
+  ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """What is added to the residual stream, [B, T, D], and the memory with h.
+
+    Args:
+      h: inputs of the layer, [B, T, D].
+      memory: what it remembers.
+      distance: from each query back to each key, [T, K].
+      visible: where a query may see a key, [B or 1, T, K].
+      encodings: R of the distances K-1 ... 0, [K, D].
+      biases: what has u and v, unless the layer has its own.
+    """
+    config = self.config
+    if len(memory) != (1 if self.training else 2):
+      raise ValueError("mems must be read again after train() or eval()")
+    if self.training:
+      memory = (torch.cat([memory[0], h], 1),)
+      q, k, v = self.project(memory[0])
+      q = q[:, -h.shape[1] :]
+    else:
+      q, k, v = self.project(h)
+      memory = k, v = torch.cat([memory[0], k], 1), torch.cat([memory[1], v], 1)
+    heads = (config.n_head, config.d_head)
+    q, k, v = (rows.unflatten(-1, heads) for rows in (q, k, v))
+
+    if config.encoding == "rope":
+      positions = torch.arange(k.shape[1], device=k.device)
+      positions = positions * config.later("position_scale", 1.0)
+      q = rotated(q, positions[-q.shape[1] :])
+      k = rotated(k, positions)
+    if config.encoding == "relative":
+      own = self if config.untie_r else biases
+      u, v_bias = own.r_w_bias, own.r_r_bias
+      r = self.r_net(encodings).unflatten(-1, heads)
+      scores = torch.einsum("bihd,bjhd->bhij", q + u, k)
+      by_distance = torch.einsum("bihd,jhd->bhij", q + v_bias, r)
+      scores = scores + relative_shift(by_distance)
+    else:
+      scores = torch.einsum("bihd,bjhd->bhij", q, k)
+    scores = scores.float() / math.sqrt(config.d_head)
+    if config.encoding == "alibi":
+      slopes = torch.tensor(alibi_slopes(config.n_head), device=h.device)
+      scores = scores - slopes[:, None, None] * distance
+
+    hidden = torch.finfo(scores.dtype).min
+    scores = scores.masked_fill(~visible[:, None], hidden)
+    weights = torch.softmax(scores, -1).to(v.dtype)
+    weights = functional.dropout(weights, config.dropatt, self.training)
+    attended = torch.einsum("bhij,bjhd->bihd", weights, v)
+    return self.o_net(attended.flatten(2)), memory
+
+
+class FeedForward(nn.Module):
+  """Two dense layers with a ReLU, and the norm beside them."""
+
+  def __init__(self, config: TransformerXLConfig):
+    super().__init__()
+    self.CoreNet = nn.Sequential(
+      nn.Linear(config.d_model, config.d_inner),
+      nn.ReLU(),
+      nn.Dropout(config.dropout),
+      nn.Linear(config.d_inner, config.d_model),
+      nn.Dropout(config.dropout),
+    )
+    self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_epsilon)
+
+
+class Layer(nn.Module):
+  """Attention and feed-forward part, with residuals and norms."""
+
+  def __init__(self, config: TransformerXLConfig):
+    super().__init__()
+    self.is_pre_norm = config.pre_lnorm
+    self.dec_attn = Attention(config)
+    self.pos_ff = FeedForward(config)
+    self.dropout = nn.Dropout(config.dropout)
+
+  def forward(
+    self, h: Tensor, *shared: object
+  ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The next layer's input, and the memory; arguments as in `Attention`."""
+    mixed, memory = self.dec_attn(h, *shared)
+    x = h + self.dropout(mixed)
+    if self.is_pre_norm:
+      return x + self.pos_ff.CoreNet(self.pos_ff.layer_norm(x)), memory
+    x = self.dec_attn.layer_norm(x)
+    return self.pos_ff.layer_norm(x + self.pos_ff.CoreNet(x)), memory
+
+
+class Transformer(nn.Module):
+  """Embedding and layers; u and v, unless each layer has its own."""
+
+  def __init__(self, config: TransformerXLConfig):
+    super().__init__()
+    self.config = config
+    self.word_emb = AdaptiveEmbedding(config)
+    self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
+    self.dropout = nn.Dropout(config.dropout)
+    if config.encoding == "relative" and not config.untie_r:
+      add_biases(self, config)
+
+  def start(self, num_texts: int) -> Memory:
+    """Memory before the first token: nothing, or M vectors of zeros."""
+    is_empty = self.config.later("memory_start") == "masked"
+    rows = self.word_emb.emb_layers[0].weight.new_zeros(
+      num_texts, 0 if is_empty else self.config.mem_len, self.config.d_model
+    )
+    layers = []
+    for layer in self.layers:
+      of_layer = (rows,) if self.training else layer.dec_attn.project(rows)[1:]
+      layers.append(of_layer)
+    return Memory(tuple(layers), 0)
+
+  def forward(
+    self, ids: Tensor, memory: Memory, mask: Tensor | None
+  ) -> tuple[Tensor, Memory]:
+    """States of the last layer, [B, T, D], and the memory after a segment.
+
+    `ids` are [B, T]. `mask` is False where any of the texts' tokens up to the
+    end of the segment is padding, [B, tokens]; None if none is.
+    """
+    config = self.config
+    num_keys = memory.layers[0][0].shape[1] + ids.shape[1]
+    keys = torch.arange(num_keys, device=ids.device)
+    distance = keys[num_keys - ids.shape[1] :, None] - keys
+    visible = (distance >= 0)[None]
+    if config.same_length and config.mem_len > 0:
+      has_one_more = config.later("same_length_window") == "mem_len_plus_one"
+      visible = visible & (distance < config.mem_len + has_one_more)
+    if mask is not None:  # A token always sees itself.
+      mask = functional.pad(mask, (num_keys, 0), value=True)[:, -num_keys:]
+      visible = visible & (mask[:, None] | (distance == 0))
+
+    h = self.dropout(self.word_emb(ids))
+    encodings = sinusoids(keys.flip(0), config).to(h.dtype)
+    shared = (distance, visible, self.dropout(encodings), self)
+    layers = []
+    for layer, rows in zip(self.layers, memory.layers, strict=True):
+      h, kept = layer(h, rows, *shared)
+      start = max(num_keys - config.mem_len, 0)
+      layers.append(tuple(rows[:, start:].detach() for rows in kept))
+    num_read = memory.num_read + ids.shape[1]
+    return self.dropout(h), Memory(tuple(layers), num_read)
+
+
+@dataclasses.dataclass
+class Output(utils.ModelOutput):
+  """The mean loss, log-probabilities of next tokens [B, T, V], and memory."""
+
+  loss: Tensor | None = None
+  logits: Tensor | None = None
+  mems: Memory | None = None
+
+
+class TransformerXLForCausalLM(
+  transformers.PreTrainedModel, transformers.GenerationMixin
+):
+  """The language model."""
+
+  config_class = TransformerXLConfig
+  # A constant that TransfoXL kept beside its parameters.
+  _keys_to_ignore_on_load_unexpected = (r"pos_emb\.inv_freq",)
+
+  def __init__(self, config: TransformerXLConfig):
+    super().__init__(config)
+    self.transformer = Transformer(config)
+    self.crit = AdaptiveSoftmax(config)
+    self.post_init()
+
+  def get_input_embeddings(self) -> nn.Module:
+    """The embedding."""
+    return self.transformer.word_emb
+
+  def forward(
+    self,
+    input_ids: Tensor,
+    mems: Memory | None = None,
+    attention_mask: Tensor | None = None,
+    labels: Tensor | None = None,
+    use_cache: bool | None = None,
+    logits_to_keep: int = 0,
+    **_: object,
+  ) -> Output:
+    """Reads a text, or the next tokens of one.
+
+    Args:
+      input_ids: [B, tokens], as many as you like.
+      mems: memory of the tokens before; None at the start of a text.
+      attention_mask: 0 for padding, [B, tokens before and these].
+      labels: `input_ids` for the loss of predicting each from those before;
+        -100 is not counted.
+      use_cache: False if no memory should be returned.
+      logits_to_keep: of how many of the last tokens; 0 for all.
+    """
+    config = self.config
+    memory = self.transformer.start(len(input_ids)) if mems is None else mems
+    mask = None if attention_mask is None else attention_mask.bool()
+    if mask is not None and config.later("memory_start") == "zeros":
+      is_padded_left = bool((~mask[:, :-1] & mask[:, 1:]).any())
+      if is_padded_left:
+        raise ValueError(
+          "texts of this model cannot be padded on the left, since it attends "
+          "to the zeros before a text; pad on the right"
+        )
+    states = []
+    unread = input_ids.shape[1]
+    for ids in input_ids.split(config.segment_len, 1):
+      unread -= ids.shape[1]
+      seen = None if mask is None else mask[:, : mask.shape[1] - unread]
+      h, memory = self.transformer(ids, memory, seen)
+      states.append(h)
+    h = torch.cat(states, 1)[:, -logits_to_keep:]
+    logits = self.crit(h, self.transformer.word_emb)
+    loss = None
+    if labels is not None:
+      targets = labels[:, 1 - logits.shape[1] :].flatten()
+      loss = functional.nll_loss(logits[:, :-1].flatten(0, 1), targets)
+    # With an M of 0, `generate` reads the whole text for each token.
+    is_kept = use_cache is not False and config.mem_len > 0
+    return Output(loss, logits, memory if is_kept else None)
+
+  def prepare_inputs_for_generation(
+    self,
+    input_ids: Tensor,
+    mems: Memory | None = None,
+    attention_mask: Tensor | None = None,
+    use_cache: bool | None = None,
+    **_: object,
+  ) -> dict[str, object]:
+    """What `forward` takes: of the text, the tokens that were not read yet."""
+    return {
+      "input_ids": input_ids[:, mems.num_read if mems else 0 :],
+      "mems": mems,
+      "attention_mask": attention_mask,
+      "use_cache": use_cache,
+      "logits_to_keep": 1,
+    }
+
+  def _update_model_kwargs_for_generation(
+    self, outputs: Output, model_kwargs: dict[str, object], **rest: object
+  ) -> dict[str, object]:
+    given = {**model_kwargs, "mems": outputs.mems}
+    return super()._update_model_kwargs_for_generation(outputs, given, **rest)
+
+  @classmethod
+  def _supports_default_dynamic_cache(cls) -> bool:
+    return False  # The memory takes the place of the library's cache.
+
+  def _reorder_cache(self, mems: Memory | None, beams: Tensor) -> Memory | None:
+    if mems is None:
+      return None
+    layers = (tuple(rows[beams] for rows in layer) for layer in mems.layers)
+    return mems._replace(layers=tuple(layers))
+
+  def _init_weights(self, module: nn.Module) -> None:
+    super()._init_weights(module)
+    if isinstance(module, nn.Linear | nn.Embedding | nn.LayerNorm):
+      return
+    for values in module.parameters(recurse=False):
+      if values.ndim > 1 and not getattr(values, "_is_hf_initialized", False):
+        nn.init.normal_(values, std=self.config.init_std)
+
+
+def add_biases(module: nn.Module, config: TransformerXLConfig) -> None:
+  """Adds the parameters u and v, [H, d] each."""
+  shape = (config.n_head, config.d_head)
+  module.r_w_bias = nn.Parameter(torch.zeros(shape))
+  module.r_r_bias = nn.Parameter(torch.zeros(shape))
+
+
+def sinusoids(distance: Tensor, config: TransformerXLConfig) -> Tensor:
+  """Encodings of distances [K], all sines, then all cosines, [K, D]."""
+  if config.clamp_len > 0:
+    distance = distance.clamp(max=config.clamp_len)
+  channels = torch.arange(0, config.d_model, 2, device=distance.device)
+  angles = distance[:, None] * 10000.0 ** (-channels / config.d_model)
+  return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+def relative_shift(by_distance: Tensor) -> Tensor:
+  """Columns of distances K-1 ... 0 to columns of keys, [B, H, T, K].
+
+  Row i moves left by T-1-i (appendix B). What then stands at later keys belongs
+  to other rows, and must be hidden.
+  """
+  shape = by_distance.shape[-2:]
+  padded = functional.pad(by_distance, (1, 0)).flatten(-2)
+  return padded[..., shape[0] :].unflatten(-1, shape)
+
+
+def rotated(rows: Tensor, positions: Tensor) -> Tensor:
+  """Rotates [B, rows, H, d] by their positions [rows] (Su et al. 2021)."""
+  width = rows.shape[-1]
+  channels = torch.arange(0, width, 2, device=rows.device)
+  angles = positions[:, None, None] * 10000.0 ** (-channels / width)
+  first, second = rows.float().chunk(2, -1)
+  real = first * angles.cos() - second * angles.sin()
+  imaginary = second * angles.cos() + first * angles.sin()
+  return torch.cat([real, imaginary], -1).to(rows.dtype)
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+  """How much the scores of each head fall with distance (Press et al. 2021)."""
+  power = 1 << (num_heads.bit_length() - 1)  # The largest up to `num_heads`.
+  slopes = [2.0 ** (-8 * n / power) for n in range(1, power + 1)]
+  between = [2.0 ** (-4 * n / power) for n in range(1, 2 * power, 2)]
+  return (slopes + between)[:num_heads]
