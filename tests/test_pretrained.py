@@ -200,30 +200,93 @@ def test_a_model_keeps_less_memory_if_it_is_asked_to(folder, model):
   assert "mem_len=1," in repr(short)
 
 
-@pytest.mark.parametrize(
-  ("use", "says"),
-  [
-    (lambda m: m.score("ab"), r"model\.score\(\[text\]\)"),
-    (lambda m: m.score(["ab"], topk=3), "did you mean config.score.top_k"),
-    (lambda m: m.score(["ab", "aZ"]), "text 2: the byte 0x5a at position 1"),
-    (lambda m: m.generate("a", mem_len=3), r"transformer_xl\.load\(\.\.\."),
-    (lambda m: m.generate("a", prompt_file="x"), "prompt_file is for commands"),
-    (lambda m: m.generate("a", temperature=-1), "must be 0 or more: it is -1"),
-    (lambda m: m.generate("a", top_k="5"), "generate.top_k must be a int"),
-    (lambda m: m.generate(""), "the prompt is empty"),
-    (lambda m: m.next_tokens("a", k=0), "k=0 must be at least 1"),
-    (lambda m: m.hidden_states("a", layers=(3,)), r"must be in \[-3, 2\]"),
-    (lambda m: m.step(m.init_state(2), [[1]]), r"the shape \(1, 1\)"),
-    (lambda m: m.step(m.init_state(), [[1]], [True]), r"shape \(1,\), tokens"),
-    (lambda m: m.step(m.init_state(), [[-1]]), "integers from 0 to .* from -1"),
-    (lambda m: m.step(m.init_state(), [[999]]), "are int64 from 0 to 999"),
-    (lambda m: m.step(m.init_state(), [[1.5]]), "these are float64 from 0"),
-  ],
-)
+# One text cannot be told from a list of texts by what is done with it, and the
+# same is true of numbers: each row would otherwise fail somewhere else.
+MISTAKES = [
+  (lambda m: m.score("ab"), r"must be a list, as in model\.score\(\[text\]\)"),
+  (lambda m: m.score(None), "texts must be a list.*it is None"),
+  (lambda m: m.score([1]), "text 1 must be a text or .*it is 1"),
+  (lambda m: m.score(["a", b"a"]), "text 2 must be a text or .*it is b'a'"),
+  (lambda m: m.score([{"text": 3}]), "text 1 must be a text or"),
+  (lambda m: m.score([{"text": "a", "memory": "no"}]), "'fresh', 'carry'"),
+  (lambda m: m.score(["ab"], topk=3), "unexpected .*'topk'.*mean top_k"),
+  (lambda m: m.score(["ab"], memory="no"), "score.memory must be"),
+  (lambda m: m.score(["ab"], mem_len=-1), "score.mem_len must be 0 or more"),
+  (lambda m: m.score(["ab", "aZ"]), "text 2: the byte 0x5a at position 1"),
+  (lambda m: m.generate("a", mem_len=3), "'mem_len'.*they are prompt, state"),
+  (lambda m: m.generate("a", temperature=-1), "must be 0 or more: it is -1"),
+  (lambda m: m.generate("a", top_k="5"), "generate.top_k must be a int"),
+  (lambda m: m.generate(""), "the prompt is empty"),
+  (lambda m: m.generate(5), "prompt must be a text.*it is 5"),
+  (lambda m: m.generate(b"a"), "prompt must be a text.*it is b'a'"),
+  (lambda m: m.generate(None), "prompt must be a text.*it is None"),
+  (lambda m: m.generate(), "missing a required argument: 'prompt'"),
+  (lambda m: m.generate("a", state=3), "state must be the state of a text"),
+  (lambda m: m.stream(5), "prompt must be a text"),
+  (lambda m: m.generate("a", seed=1.5), "config.seed must be a int: 1.5"),
+  (lambda m: m.generate("a", seed="5"), "config.seed must be a int: '5'"),
+  (lambda m: m.generate("a", seed=-1), "seed must be 0 or more"),
+  (lambda m: m.generate("a", seed=2**32), "seed must be below 4294967296"),
+  (lambda m: m.next_tokens("a", k=0), "k=0 must be at least 1"),
+  (lambda m: m.next_tokens("a", "3"), "k must be a whole number: it is '3'"),
+  (lambda m: m.next_tokens("a", 2.5), "k must be a whole number: it is 2.5"),
+  (lambda m: m.next_tokens(None), "text must be a text"),
+  (lambda m: m.hidden_states("a", layers=(3,)), r"must be in \[-3, 2\]"),
+  (lambda m: m.hidden_states("a", layers=1), r"as in layers=\(0, -1\)"),
+  (lambda m: m.hidden_states("a", layers=()), "and at least one"),
+  (lambda m: m.hidden_states("a", layers=(1.0,)), "a layer must be a whole"),
+  (lambda m: m.hidden_states("a", layers=None), "layers must be a list"),
+  (lambda m: m.attention("a", layers=(0,)), r"must be layers that attend"),
+  (lambda m: m.attention("a", layers=(3,)), r"this model has \[1, 2\]"),
+  (lambda m: m.attention("a", layers=()), "and at least one"),
+  (lambda m: m.embed("a"), r"as in model\.embed\(\[text\]\)"),
+  (lambda m: m.embed(["a", ""]), "text 2 has no tokens"),
+  (lambda m: m.embed(["a", 3]), "text 2 must be a text"),
+  (lambda m: m.embed(["aZ"]), "text 1: the byte 0x5a at position 1"),
+  (lambda m: m.embed(["a"], layer=7), r"must be in \[-3, 2\]"),
+  (lambda m: m.init_state(-1), "batch_size=-1 must be at least 1"),
+  (lambda m: m.init_state("a"), "batch_size must be a whole number"),
+  (lambda m: m.init_state(1.5), "batch_size must be a whole number"),
+  (lambda m: m.step(None, [[1]]), "state must be that of model.init_state"),
+  (lambda m: m.step(m.init_state(2), [[1]]), r"the shape \(1, 1\)"),
+  (lambda m: m.step(m.init_state(2), [[1], [1, 2]]), "tokens must be an array"),
+  (
+    lambda m: m.step(m.init_state(), [[None]]),
+    "tokens must be an array of num",
+  ),
+  (lambda m: m.step(m.init_state(), [[1]], [True]), r"shape \(1,\), tokens"),
+  (lambda m: m.step(m.init_state(), [[-1]]), "integers from 0 to .* from -1"),
+  (lambda m: m.step(m.init_state(), [[999]]), "are int64 from 0 to 999"),
+  (lambda m: m.step(m.init_state(), [[1.5]]), "these are float64"),
+  (lambda _: transformer_xl.load(None), "must be a folder or an address"),
+  (lambda _: transformer_xl.load(b"runs"), "must be a folder or an address"),
+  (lambda _: transformer_xl.load("runs", foo=1), "argument 'foo'"),
+  (lambda _: transformer_xl.load(), "missing a required argument: 'source'"),
+]
+
+
+@pytest.mark.parametrize(("use", "says"), MISTAKES)
 def test_a_mistake_is_one_line(model, use, says):
   with pytest.raises(transformer_xl.UserError, match=says) as caught:
     use(model)
   assert "\n" not in str(caught.value)
+
+
+def test_a_state_belongs_to_its_model_and_lengths(folder, model, tmp_path):
+  other_folder = saved_runs.write(tmp_path, **FIELDS)
+  text = model.generate("abc", num_tokens=1).state
+  lanes = model.init_state()
+  for other in (
+    transformer_xl.load(other_folder, **LENGTHS),
+    transformer_xl.load(folder, mem_len=41, segment_len=4),
+  ):
+    with pytest.raises(transformer_xl.UserError, match="step 7.*this model is"):
+      other.step(lanes, [[1]])
+    with pytest.raises(transformer_xl.UserError, match="step 7.*this model is"):
+      other.generate("abc", state=text)
+  again = transformer_xl.load(folder, **LENGTHS)
+  _, found = again.step(lanes, [[1]])
+  np.testing.assert_array_equal(found, model.step(lanes, [[1]])[1])
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path, folder):
