@@ -116,6 +116,116 @@ def test_a_stream_of_pieces_is_the_text(model):
   assert found.text != model.generate("abc", **options | {"seed": 4}).text
 
 
+def test_a_chat_is_the_text_as_if_it_was_given_at_once(model):
+  options = {"seed": 3, "num_tokens": 7, "tokens_per_call": 3}
+  first = model.generate("abc", **options)
+  second = model.generate("def ghi", state=first.state, **options)
+  whole = "abc" + first.text + "def ghi"
+  expected = model.generate(whole, **options)
+  assert second.text == expected.text
+  assert second.text != model.generate("def ghi", **options).text
+  third = model.generate("", state=second.state, **options)
+  assert third.text == model.generate(whole + second.text, **options).text
+  # A state stays valid.
+  again = model.generate("def ghi", state=first.state, **options)
+  assert again.text == second.text
+
+
+def test_every_sample_has_its_own_state(model):
+  options = {"num_tokens": 9, "top_k": 0, "stop": "a"}
+  found = model.generate("abc", num_samples=3, seed=2, **options)
+  assert len({len(sample.tokens) for sample in found.samples}) > 1
+  for sample in found.samples:
+    expected = model.generate("abc" + sample.text + "d", **options)
+    carried = model.generate("d", state=sample.state, **options)
+    assert carried.text == expected.text
+
+
+def test_a_stream_that_ends_early_can_be_continued(model):
+  stream = model.stream("abc", seed=3, num_tokens=20, tokens_per_call=4)
+  text = "abc" + next(stream) + next(stream)
+  assert stream.result is None
+  options = {"seed": 5, "num_tokens": 6}
+  found = model.generate("", state=stream.state, **options)
+  assert found.text == model.generate(text, **options).text
+  rest = "".join(stream)
+  assert stream.result.text == text[3:] + rest
+
+
+def test_texts_are_scored_as_in_a_file_of_the_command(folder, tmp_path):
+  lines = [{"text": "abc"}, {"text": "de\nf", "memory": "carry"}]
+  path = tmp_path / "texts.jsonl"
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  config = load_lib.saved(folder)
+  config.score.file = str(path)
+  entries = score.run(load_lib.from_config_dict(config), folder)
+  found = transformer_xl.load(folder).score([*lines, "de\nf"])
+  assert [one.memory for one in found] == ["fresh", "carry", "fresh"]
+  for one, entry in zip(found, entries, strict=False):
+    assert (one.text, one.nll) == (entry["text"], entry["nll"])
+  assert abs(found[1].nll - found[2].nll) > 0.01
+
+
+def test_a_call_of_score_may_have_a_memory_of_another_length(folder, model):
+  for mem_len in (0, 6):
+    other = transformer_xl.load(folder, mem_len=mem_len, segment_len=4)
+    (one,) = model.score([LONG], mem_len=mem_len)
+    assert one.nll == other.score([LONG])[0].nll
+    assert abs(one.nll - model.score([LONG])[0].nll) > 0.01
+
+
+def test_an_embedding_is_the_mean_of_the_hidden_states(model):
+  texts = ["ab", LONG, "q"]
+  for layer in (-1, 1):
+    found = model.embed(texts, layer=layer, batch_size=2)
+    for text, vector in zip(texts, found, strict=True):
+      (states,) = model.hidden_states(text, layers=(layer,)).states
+      # The same sums in another order; states are about 1.
+      np.testing.assert_allclose(vector, states.mean(0), rtol=1e-5, atol=1e-5)
+  assert model.embed([]).shape == (0, 8)
+
+
+@pytest.mark.parametrize(
+  ("fields", "mem_len"),
+  [
+    ({}, 40),
+    ({}, 6),
+    ({"model.encoding": "rope"}, 6),
+    ({"model.layers": ("attention:5", "attention")}, 9),
+  ],
+)
+def test_attention_is_that_of_the_whole_text(tmp_path, fields, mem_len):
+  folder = saved_runs.write(tmp_path, **FIELDS, **fields)
+  model = transformer_xl.load(folder, mem_len=mem_len, segment_len=4)
+  found = model.attention(LONG, layers=(1, -1))
+  assert found.layers == (1, 2)
+  length = len(LONG)
+  assert found.weights.shape == (2, 2, length, length)
+  np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
+  assert np.triu(found.weights, 1).max() == 0
+  # Token i is the one at place i % 4 of its segment, and sees the memory of
+  # all tokens in it.
+  query, key = np.indices((length, length))
+  start = query - query % 4
+  seen = (key <= query) & (key >= start - mem_len)
+  assert found.weights[1][:, ~seen].max() == 0
+  assert found.weights[1][:, seen].min() > 0
+  if mem_len >= length:
+    # Read in one segment.
+    one = transformer_xl.load(folder, mem_len=mem_len, segment_len=32)
+    whole = one.attention(LONG, layers=(1, -1)).weights
+    np.testing.assert_allclose(found.weights, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_of_layers_that_do_not_attend_is_refused(tmp_path):
+  layers = {"model.layers": ("lstm", "attention")}
+  folder = saved_runs.write(tmp_path, **FIELDS, **layers)
+  model = transformer_xl.load(folder, **LENGTHS)
+  assert model.attention("abc", layers=(2,)).weights.shape == (1, 2, 3, 3)
+  with pytest.raises(transformer_xl.UserError, match=r"model has \[2\]"):
+    model.attention("abc", layers=(1,))
+
+
 def test_hidden_states_carry_memory_over_segments(model):
   outputs, memory = read_whole(model, LONG, method="__call__")
   inputs = memory.layers[0].hiddens[:, 0]  # Memory holds all of the text.
@@ -280,9 +390,13 @@ def test_a_state_belongs_to_its_model_and_lengths(folder, model, tmp_path):
     transformer_xl.load(other_folder, **LENGTHS),
     transformer_xl.load(folder, mem_len=41, segment_len=4),
   ):
-    with pytest.raises(transformer_xl.UserError, match="step 7.*this model is"):
+    with pytest.raises(
+      transformer_xl.UserError, match=r"step 7.*this model is"
+    ):
       other.step(lanes, [[1]])
-    with pytest.raises(transformer_xl.UserError, match="step 7.*this model is"):
+    with pytest.raises(
+      transformer_xl.UserError, match=r"step 7.*this model is"
+    ):
       other.generate("abc", state=text)
   again = transformer_xl.load(folder, **LENGTHS)
   _, found = again.step(lanes, [[1]])

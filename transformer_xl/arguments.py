@@ -23,6 +23,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
   """Makes a call with unknown, missing or too many arguments a UserError."""
   signature = inspect.signature(function)
   names = [name for name in signature.parameters if name != "self"]
+  called = function.__qualname__.removesuffix(".__init__")
 
   @functools.wraps(function)
   def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -34,8 +35,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
       hint = f"did you mean {near[0]}?" if near else "they are"
       listed = "" if near else f" {', '.join(names)}."
       raise errors.UserError(
-        f"the arguments of {function.__name__} are wrong ({error}); "
-        f"{hint}{listed}"
+        f"the arguments of {called} are wrong ({error}); {hint}{listed}"
       ) from None
     return function(*args, **kwargs)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import jaxtyping as jt
 import numpy as np
 
@@ -128,6 +129,7 @@ def _read_segment(
   places: tuple[int, ...],
 ) -> tuple[jt.Float[shapes.Array, "layers H T K"], network.State]:
   """Reads a segment of one lane; the places are among layers that attend."""
-  segment = segment_lib.Segment(tokens, tokens, tokens, None)
+  nowhere = jnp.zeros(tokens.shape, bool)
+  segment = segment_lib.Segment(tokens, targets=tokens, resets=nowhere)
   found = attention_use.read_segment(params, memory, segment, model=model)
   return found.weights[np.array(places), 0], found.memory

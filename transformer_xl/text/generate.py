@@ -207,8 +207,8 @@ def _with_new_text(
       end = next(end for end in ends if stop in before + new_text(end))
       length = start + found + len(stop)
       return text._replace(text=(text.text + piece)[:length], end=end)
-  # The last character may lack bytes, which come with at most three more tokens.
-  # What is no character by then stays as it is.
+  # The last character may lack bytes, which come with at most three more
+  # tokens. What is no character by then stays as it is.
   end = len(ids)
   while piece.endswith("\ufffd") and end > max(text.read, len(ids) - 3):
     end -= 1

@@ -83,7 +83,7 @@ def means(
     rows.append(row)
   segment_len = model.reader.segment_len
   result = np.zeros((len(rows), model.reader.config.model_dim), np.float32)
-  lanes = min(batch_size, len(rows))
+  lanes = max(1, min(batch_size, len(rows)))
   for indices, tokens in inputs.batches(
     rows, num_lanes=lanes, segment_len=segment_len
   ):
@@ -134,7 +134,7 @@ def _sum_segment(
 ) -> tuple[jt.Float[shapes.Array, "B D"], reader_lib.State]:
   """Sums of a layer's states over the first `lengths` tokens of each lane."""
   outputs, state = reader.read_layers(frozen, state, segment)
-  counts = jnp.arange(segment.shape[1]) < lengths[:, None]
+  counts = jnp.arange(segment.shape[1])[None] < lengths[:, None]
   states = outputs[layer].astype(jnp.float32)
   return jnp.einsum("btd,bt->bd", states, counts.astype(jnp.float32)), state
 
