@@ -31,7 +31,7 @@ HUGE_PAGES ?= 0
 
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
-.PHONY: lock fuzz fuzz-runs audit tpu-session
+.PHONY: lm-eval-check lock fuzz fuzz-runs audit tpu-session
 
 quickstart: $(VENV)/installed
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
@@ -107,6 +107,17 @@ parity: .venv-parity/installed
 	  --editable ".[test,parity]"
 	touch $@
 
+# The tests with the evaluation harness, in an environment of their own: it
+# brings some thirty packages.
+lm-eval-check: .venv-lm-eval/installed
+	JAX_PLATFORMS=cpu .venv-lm-eval/bin/python -m pytest tests/integrations
+
+.venv-lm-eval/installed: requirements.lock pyproject.toml setup.cfg
+	$(PYTHON) -m venv .venv-lm-eval
+	.venv-lm-eval/bin/python -m pip install --constraint requirements.lock \
+	  --editable ".[test,lm-eval]"
+	touch $@
+
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.speed
 
@@ -139,7 +150,7 @@ fuzz-runs: $(VENV)/installed
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra test --extra tpu --extra cuda --extra gcs --extra wandb \
-	  --extra tensorboard --no-header --no-annotate \
+	  --extra tensorboard --extra lm-eval --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock
 

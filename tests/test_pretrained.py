@@ -310,8 +310,7 @@ def test_a_model_keeps_less_memory_if_it_is_asked_to(folder, model):
   assert "mem_len=1," in repr(short)
 
 
-# One text cannot be told from a list of texts by what is done with it, and the
-# same is true of numbers: each row would otherwise fail somewhere else.
+# Wrong types, names and values of the arguments of every function.
 MISTAKES = [
   (lambda m: m.score("ab"), r"must be a list, as in model\.score\(\[text\]\)"),
   (lambda m: m.score(None), "texts must be a list.*it is None"),
@@ -323,7 +322,7 @@ MISTAKES = [
   (lambda m: m.score(["ab"], memory="no"), "score.memory must be"),
   (lambda m: m.score(["ab"], mem_len=-1), "score.mem_len must be 0 or more"),
   (lambda m: m.score(["ab", "aZ"]), "text 2: the byte 0x5a at position 1"),
-  (lambda m: m.generate("a", mem_len=3), "'mem_len'.*they are prompt, state"),
+  (lambda m: m.generate("a", mem_len=3), "'mem_len'.*it has prompt, state"),
   (lambda m: m.generate("a", temperature=-1), "must be 0 or more: it is -1"),
   (lambda m: m.generate("a", top_k="5"), "generate.top_k must be a int"),
   (lambda m: m.generate(""), "the prompt is empty"),

@@ -32,10 +32,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     except TypeError as error:
       unknown = [name for name in kwargs if name not in names]
       near = difflib.get_close_matches(unknown[0], names, 1) if unknown else []
-      hint = f"did you mean {near[0]}?" if near else "they are"
-      listed = "" if near else f" {', '.join(names)}."
+      fix = (
+        f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}."
+      )
       raise errors.UserError(
-        f"the arguments of {called} are wrong ({error}); {hint}{listed}"
+        f"{called} cannot be called with these arguments ({error}); {fix}"
       ) from None
     return function(*args, **kwargs)
 

@@ -255,7 +255,7 @@ def run(
 
   def parse_or_help(argv: list[str]) -> list[str]:
     rest = [word for word in argv if word not in _HELP]
-    with _one_line():
+    with one_line():
       if rest == argv:
         return parse(argv)
       print(describe(rest), flush=True)
@@ -270,7 +270,7 @@ def run(
     log_lines.start()
     if quiet:
       logging.set_verbosity(logging.ERROR)
-    with _one_line():
+    with one_line():
       if argv[1:] and not takes_words:
         raise errors.UserError(
           f"{argv[1]!r} belongs to no flag; write --flag=VALUE, with quotes "
@@ -286,7 +286,7 @@ def run(
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
+def one_line() -> Iterator[None]:
   """Ends the process with one line unless the program itself is wrong."""
   try:
     yield

@@ -50,7 +50,12 @@ STARTS = {
   "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
   "module": [".venv/bin/python", "-m", "transformer_xl.main"],
 }
-NOT_OURS = {"help", "logdir", "spot"}  # Flags of absl, XProf and gcloud.
+# Flags of absl, XProf, gcloud and the evaluation harness.
+NOT_OURS = {"help", "logdir", "spot"}
+NOT_OURS |= {"batch_size", "device", "include_path", "model_args"}
+NOT_OURS |= {"output_path"}
+# It parses nothing without the harness; tests/integrations runs it.
+NEEDS_THE_HARNESS = "transformer_xl.integrations.lm_eval"
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
   "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],
@@ -88,6 +93,8 @@ def commands(page):
   pattern = r"(python -m|transformer-xl(?:-data)?(?= --)) ([^;`|]+)"
   for program, text in found(pattern, page):
     words = command(program, text)
+    if words[0] == NEEDS_THE_HARNESS:
+      continue
     if any(word.startswith("--") for word in words):
       yield words
     if "--" in words:  # What workers of a slice run.
