@@ -33,7 +33,7 @@ HUGE_PAGES ?= 0
 .PHONY: help quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
 .PHONY: lock fuzz fuzz-runs audit deploy-check release-check
-.PHONY: transformers-check
+.PHONY: transformers-check lm-eval-check
 
 # What stands behind ## is the help of a target.
 help: ## This list
@@ -134,6 +134,17 @@ transformers-check: .venv-transformers/installed ## Exports in the newest transf
 	  --editable ".[test,transformers]"
 	touch $@
 
+# The tests with the evaluation harness, in an environment of their own: it
+# brings some thirty packages.
+lm-eval-check: .venv-lm-eval/installed ## The tests with the evaluation harness
+	JAX_PLATFORMS=cpu .venv-lm-eval/bin/python -m pytest tests/integrations
+
+.venv-lm-eval/installed: requirements.lock pyproject.toml setup.cfg
+	$(PYTHON) -m venv .venv-lm-eval
+	.venv-lm-eval/bin/python -m pip install --constraint requirements.lock \
+	  --editable ".[test,lm-eval]"
+	touch $@
+
 bench: $(VENV)/installed ## Measure the speed on this machine
 	$(BIN)/python -m benchmarks.speed
 
@@ -175,7 +186,7 @@ fuzz-runs: $(VENV)/installed ## Random configurations: refused, or trained and r
 lock: ## Renew requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra test --extra tpu --extra cuda --extra gcs --extra wandb \
-	  --extra tensorboard --no-header --no-annotate \
+	  --extra tensorboard --extra lm-eval --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock
 

@@ -116,6 +116,116 @@ def test_a_stream_of_pieces_is_the_text(model):
   assert found.text != model.generate("abc", **options | {"seed": 4}).text
 
 
+def test_a_chat_is_the_text_as_if_it_was_given_at_once(model):
+  options = {"seed": 3, "num_tokens": 7, "tokens_per_call": 3}
+  first = model.generate("abc", **options)
+  second = model.generate("def ghi", state=first.state, **options)
+  whole = "abc" + first.text + "def ghi"
+  expected = model.generate(whole, **options)
+  assert second.text == expected.text
+  assert second.text != model.generate("def ghi", **options).text
+  third = model.generate("", state=second.state, **options)
+  assert third.text == model.generate(whole + second.text, **options).text
+  # A state stays valid.
+  again = model.generate("def ghi", state=first.state, **options)
+  assert again.text == second.text
+
+
+def test_every_sample_has_its_own_state(model):
+  options = {"num_tokens": 9, "top_k": 0, "stop": "a"}
+  found = model.generate("abc", num_samples=3, seed=2, **options)
+  assert len({len(sample.tokens) for sample in found.samples}) > 1
+  for sample in found.samples:
+    expected = model.generate("abc" + sample.text + "d", **options)
+    carried = model.generate("d", state=sample.state, **options)
+    assert carried.text == expected.text
+
+
+def test_a_stream_that_ends_early_can_be_continued(model):
+  stream = model.stream("abc", seed=3, num_tokens=20, tokens_per_call=4)
+  text = "abc" + next(stream) + next(stream)
+  assert stream.result is None
+  options = {"seed": 5, "num_tokens": 6}
+  found = model.generate("", state=stream.state, **options)
+  assert found.text == model.generate(text, **options).text
+  rest = "".join(stream)
+  assert stream.result.text == text[3:] + rest
+
+
+def test_texts_are_scored_as_in_a_file_of_the_command(folder, tmp_path):
+  lines = [{"text": "abc"}, {"text": "de\nf", "memory": "carry"}]
+  path = tmp_path / "texts.jsonl"
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  config = load_lib.saved(folder)
+  config.score.file = str(path)
+  entries = score.run(load_lib.from_config_dict(config), folder)
+  found = transformer_xl.load(folder).score([*lines, "de\nf"])
+  assert [one.memory for one in found] == ["fresh", "carry", "fresh"]
+  for one, entry in zip(found, entries, strict=False):
+    assert (one.text, one.nll) == (entry["text"], entry["nll"])
+  assert abs(found[1].nll - found[2].nll) > 0.01
+
+
+def test_a_call_of_score_may_have_a_memory_of_another_length(folder, model):
+  for mem_len in (0, 6):
+    other = transformer_xl.load(folder, mem_len=mem_len, segment_len=4)
+    (one,) = model.score([LONG], mem_len=mem_len)
+    assert one.nll == other.score([LONG])[0].nll
+    assert abs(one.nll - model.score([LONG])[0].nll) > 0.01
+
+
+def test_an_embedding_is_the_mean_of_the_hidden_states(model):
+  texts = ["ab", LONG, "q"]
+  for layer in (-1, 1):
+    found = model.embed(texts, layer=layer, batch_size=2)
+    for text, vector in zip(texts, found, strict=True):
+      (states,) = model.hidden_states(text, layers=(layer,)).states
+      # The same sums in another order; states are about 1.
+      np.testing.assert_allclose(vector, states.mean(0), rtol=1e-5, atol=1e-5)
+  assert model.embed([]).shape == (0, 8)
+
+
+@pytest.mark.parametrize(
+  ("fields", "mem_len"),
+  [
+    ({}, 40),
+    ({}, 6),
+    ({"model.encoding": "rope"}, 6),
+    ({"model.layers": ("attention:5", "attention")}, 9),
+  ],
+)
+def test_attention_is_that_of_the_whole_text(tmp_path, fields, mem_len):
+  folder = saved_runs.write(tmp_path, **FIELDS, **fields)
+  model = transformer_xl.load(folder, mem_len=mem_len, segment_len=4)
+  found = model.attention(LONG, layers=(1, -1))
+  assert found.layers == (1, 2)
+  length = len(LONG)
+  assert found.weights.shape == (2, 2, length, length)
+  np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
+  assert np.triu(found.weights, 1).max() == 0
+  # Token i is the one at place i % 4 of its segment, and sees the memory of
+  # all tokens in it.
+  query, key = np.indices((length, length))
+  start = query - query % 4
+  seen = (key <= query) & (key >= start - mem_len)
+  assert found.weights[1][:, ~seen].max() == 0
+  assert found.weights[1][:, seen].min() > 0
+  if mem_len >= length:
+    # Read in one segment.
+    one = transformer_xl.load(folder, mem_len=mem_len, segment_len=32)
+    whole = one.attention(LONG, layers=(1, -1)).weights
+    np.testing.assert_allclose(found.weights, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_of_layers_that_do_not_attend_is_refused(tmp_path):
+  layers = {"model.layers": ("lstm", "attention")}
+  folder = saved_runs.write(tmp_path, **FIELDS, **layers)
+  model = transformer_xl.load(folder, **LENGTHS)
+  assert model.attention("abc", layers=(2,)).weights.shape == (1, 2, 3, 3)
+  with pytest.raises(transformer_xl.UserError, match=r"model has \[2\]"):
+    model.attention("abc", layers=(1,))
+
+
 def test_hidden_states_carry_memory_over_segments(model):
   outputs, memory = read_whole(model, LONG, method="__call__")
   inputs = memory.layers[0].hiddens[:, 0]  # Memory holds all of the text.
@@ -200,30 +310,96 @@ def test_a_model_keeps_less_memory_if_it_is_asked_to(folder, model):
   assert "mem_len=1," in repr(short)
 
 
-@pytest.mark.parametrize(
-  ("use", "says"),
-  [
-    (lambda m: m.score("ab"), r"model\.score\(\[text\]\)"),
-    (lambda m: m.score(["ab"], topk=3), "did you mean config.score.top_k"),
-    (lambda m: m.score(["ab", "aZ"]), "text 2: the byte 0x5a at position 1"),
-    (lambda m: m.generate("a", mem_len=3), r"transformer_xl\.load\(\.\.\."),
-    (lambda m: m.generate("a", prompt_file="x"), "prompt_file is for commands"),
-    (lambda m: m.generate("a", temperature=-1), "must be 0 or more: it is -1"),
-    (lambda m: m.generate("a", top_k="5"), "generate.top_k must be a int"),
-    (lambda m: m.generate(""), "the prompt is empty"),
-    (lambda m: m.next_tokens("a", k=0), "k=0 must be at least 1"),
-    (lambda m: m.hidden_states("a", layers=(3,)), r"must be in \[-3, 2\]"),
-    (lambda m: m.step(m.init_state(2), [[1]]), r"the shape \(1, 1\)"),
-    (lambda m: m.step(m.init_state(), [[1]], [True]), r"shape \(1,\), tokens"),
-    (lambda m: m.step(m.init_state(), [[-1]]), "integers from 0 to .* from -1"),
-    (lambda m: m.step(m.init_state(), [[999]]), "are int64 from 0 to 999"),
-    (lambda m: m.step(m.init_state(), [[1.5]]), "these are float64 from 0"),
-  ],
-)
+# Wrong types, names and values of the arguments of every function.
+MISTAKES = [
+  (lambda m: m.score("ab"), r"must be a list, as in model\.score\(\[text\]\)"),
+  (lambda m: m.score(None), "texts must be a list.*it is None"),
+  (lambda m: m.score([1]), "text 1 must be a text or .*it is 1"),
+  (lambda m: m.score(["a", b"a"]), "text 2 must be a text or .*it is b'a'"),
+  (lambda m: m.score([{"text": 3}]), "text 1 must be a text or"),
+  (lambda m: m.score([{"text": "a", "memory": "no"}]), "'fresh', 'carry'"),
+  (lambda m: m.score(["ab"], topk=3), "unexpected .*'topk'.*mean top_k"),
+  (lambda m: m.score(["ab"], memory="no"), "score.memory must be"),
+  (lambda m: m.score(["ab"], mem_len=-1), "score.mem_len must be 0 or more"),
+  (lambda m: m.score(["ab", "aZ"]), "text 2: the byte 0x5a at position 1"),
+  (lambda m: m.generate("a", mem_len=3), "'mem_len'.*it has prompt, state"),
+  (lambda m: m.generate("a", temperature=-1), "must be 0 or more: it is -1"),
+  (lambda m: m.generate("a", top_k="5"), "generate.top_k must be a int"),
+  (lambda m: m.generate(""), "the prompt is empty"),
+  (lambda m: m.generate(5), "prompt must be a text.*it is 5"),
+  (lambda m: m.generate(b"a"), "prompt must be a text.*it is b'a'"),
+  (lambda m: m.generate(None), "prompt must be a text.*it is None"),
+  (lambda m: m.generate(), "missing a required argument: 'prompt'"),
+  (lambda m: m.generate("a", state=3), "state must be the state of a text"),
+  (lambda m: m.stream(5), "prompt must be a text"),
+  (lambda m: m.generate("a", seed=1.5), "config.seed must be a int: 1.5"),
+  (lambda m: m.generate("a", seed="5"), "config.seed must be a int: '5'"),
+  (lambda m: m.generate("a", seed=-1), "seed must be 0 or more"),
+  (lambda m: m.generate("a", seed=2**32), "seed must be below 4294967296"),
+  (lambda m: m.next_tokens("a", k=0), "k=0 must be at least 1"),
+  (lambda m: m.next_tokens("a", "3"), "k must be a whole number: it is '3'"),
+  (lambda m: m.next_tokens("a", 2.5), "k must be a whole number: it is 2.5"),
+  (lambda m: m.next_tokens(None), "text must be a text"),
+  (lambda m: m.hidden_states("a", layers=(3,)), r"must be in \[-3, 2\]"),
+  (lambda m: m.hidden_states("a", layers=1), r"as in layers=\(0, -1\)"),
+  (lambda m: m.hidden_states("a", layers=()), "and at least one"),
+  (lambda m: m.hidden_states("a", layers=(1.0,)), "a layer must be a whole"),
+  (lambda m: m.hidden_states("a", layers=None), "layers must be a list"),
+  (lambda m: m.attention("a", layers=(0,)), r"must be layers that attend"),
+  (lambda m: m.attention("a", layers=(3,)), r"this model has \[1, 2\]"),
+  (lambda m: m.attention("a", layers=()), "and at least one"),
+  (lambda m: m.embed("a"), r"as in model\.embed\(\[text\]\)"),
+  (lambda m: m.embed(["a", ""]), "text 2 has no tokens"),
+  (lambda m: m.embed(["a", 3]), "text 2 must be a text"),
+  (lambda m: m.embed(["aZ"]), "text 1: the byte 0x5a at position 1"),
+  (lambda m: m.embed(["a"], layer=7), r"must be in \[-3, 2\]"),
+  (lambda m: m.init_state(-1), "batch_size=-1 must be at least 1"),
+  (lambda m: m.init_state("a"), "batch_size must be a whole number"),
+  (lambda m: m.init_state(1.5), "batch_size must be a whole number"),
+  (lambda m: m.step(None, [[1]]), "state must be that of model.init_state"),
+  (lambda m: m.step(m.init_state(2), [[1]]), r"the shape \(1, 1\)"),
+  (lambda m: m.step(m.init_state(2), [[1], [1, 2]]), "tokens must be an array"),
+  (
+    lambda m: m.step(m.init_state(), [[None]]),
+    "tokens must be an array of num",
+  ),
+  (lambda m: m.step(m.init_state(), [[1]], [True]), r"shape \(1,\), tokens"),
+  (lambda m: m.step(m.init_state(), [[-1]]), "integers from 0 to .* from -1"),
+  (lambda m: m.step(m.init_state(), [[999]]), "are int64 from 0 to 999"),
+  (lambda m: m.step(m.init_state(), [[1.5]]), "these are float64"),
+  (lambda _: transformer_xl.load(None), "must be a folder or an address"),
+  (lambda _: transformer_xl.load(b"runs"), "must be a folder or an address"),
+  (lambda _: transformer_xl.load("runs", foo=1), "argument 'foo'"),
+  (lambda _: transformer_xl.load(), "missing a required argument: 'source'"),
+]
+
+
+@pytest.mark.parametrize(("use", "says"), MISTAKES)
 def test_a_mistake_is_one_line(model, use, says):
   with pytest.raises(transformer_xl.UserError, match=says) as caught:
     use(model)
   assert "\n" not in str(caught.value)
+
+
+def test_a_state_belongs_to_its_model_and_lengths(folder, model, tmp_path):
+  other_folder = saved_runs.write(tmp_path, **FIELDS)
+  text = model.generate("abc", num_tokens=1).state
+  lanes = model.init_state()
+  for other in (
+    transformer_xl.load(other_folder, **LENGTHS),
+    transformer_xl.load(folder, mem_len=41, segment_len=4),
+  ):
+    with pytest.raises(
+      transformer_xl.UserError, match=r"step 7.*this model is"
+    ):
+      other.step(lanes, [[1]])
+    with pytest.raises(
+      transformer_xl.UserError, match=r"step 7.*this model is"
+    ):
+      other.generate("abc", state=text)
+  again = transformer_xl.load(folder, **LENGTHS)
+  _, found = again.step(lanes, [[1]])
+  np.testing.assert_array_equal(found, model.step(lanes, [[1]])[1])
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path, folder):

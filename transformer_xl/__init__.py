@@ -11,6 +11,7 @@ docs/python.md has an example of each method.
 import os
 from typing import TYPE_CHECKING
 
+from transformer_xl import arguments
 from transformer_xl import errors
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ __all__ = ["UserError", "load"]
 UserError = errors.UserError
 
 
+@arguments.checked
 def load(
   source: str | os.PathLike[str],
   *,

@@ -309,7 +309,7 @@ def run(
 
   def parse_or_help(argv: list[str]) -> list[str]:
     asking = [word for word in argv if word.partition("=")[0] in _HELP]
-    with _one_line():
+    with one_line():
       if not asking:
         return parse(argv)
       rest = [word for word in argv if word not in asking]
@@ -326,7 +326,7 @@ def run(
     hide_missing_tpu()
     if quiet:
       logging.set_verbosity(logging.ERROR)
-    with _one_line():
+    with one_line():
       if argv[1:] and not takes_words:
         raise errors.UserError(
           f"{argv[1]!r} belongs to no flag; write --flag=VALUE, with quotes "
@@ -342,7 +342,7 @@ def run(
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
+def one_line() -> Iterator[None]:
   """Ends the process with one line unless the program itself is wrong."""
   try:
     yield

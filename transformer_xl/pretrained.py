@@ -13,11 +13,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+import jax
 import jaxtyping as jt
 import numpy as np
 from absl import logging
 from numpy.typing import ArrayLike
 
+from transformer_xl import arguments
 from transformer_xl import errors
 from transformer_xl import log_lines
 from transformer_xl import shapes
@@ -28,14 +30,60 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import import_run
 from transformer_xl.importers import vocabulary as imported_vocabulary
 from transformer_xl.model import reader as reader_lib
+from transformer_xl.text import attention as attention_lib
+from transformer_xl.text import decoding
 from transformer_xl.text import generate as generate_lib
 from transformer_xl.text import hidden_states as hidden_states_lib
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 from transformer_xl.text import score as score_lib
 from transformer_xl.text import streaming
+from transformer_xl.workdir import trained_model
 
-_FILES = ("file", "prompt_file")
+# A text, or an object of JSON as the file of `--mode=score` has them on its
+# lines.
+Scorable = str | Mapping[str, object]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StreamState:
+  """What a model remembers of the tokens that `step` read in each lane."""
+
+  memory: reader_lib.State
+  origin: language_model.Origin = dataclasses.field(metadata={"static": True})
+
+  @property
+  def num_lanes(self) -> int:
+    """The number of lanes, B."""
+    return self.memory.num_lanes
+
+
+class TextStream:
+  """Pieces of a text while it is drawn.
+
+  Attributes:
+    state: after the tokens that are drawn so far, or after the prompt. The text
+      can be continued from it, also if the rest is never drawn.
+    result: what `generate` returns; None until the last piece.
+  """
+
+  def __init__(self, progress: Iterator[generate_lib.Progress]):
+    self._progress = progress
+    first = next(progress)  # When the prompt is read and all is compiled.
+    self.state: decoding.TextState = first.state
+    self.result: generate_lib.Generation | None = None
+
+  def __iter__(self) -> Iterator[str]:
+    return self
+
+  def __next__(self) -> str:
+    for progress in self._progress:
+      self.state = progress.state
+      self.result = progress.result
+      if progress.piece:
+        return progress.piece
+    raise StopIteration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +93,8 @@ class PretrainedModel:
   source: str  # Where it is from; of the Hub, with the commit.
   config: schema.ExperimentConfig
   trained: language_model.LanguageModel
+  # As the network has them: `trained` has those that are prepared for reading.
+  params: shapes.PyTree
 
   def __repr__(self) -> str:
     settings = ", ".join(f"{k}={v}" for k, v in self.trained.settings().items())
@@ -55,59 +105,163 @@ class PretrainedModel:
     """The vocabulary, with `encode(text)`, `decode(ids)` and `size`."""
     return self.trained.vocabulary
 
+  @arguments.checked
   def score(
-    self, texts: Sequence[str], **options: object
+    self,
+    texts: Sequence[Scorable],
+    *,
+    prefix: str | None = None,
+    memory: str | None = None,
+    top_k: int | None = None,
+    batch_size: int | None = None,
+    mem_len: int | None = None,
   ) -> list[score_lib.TextScore]:
     """Scores each text; the others in the batch do not matter.
 
-    Args:
-      texts: of any lengths.
-      **options: `prefix`, `memory`, `top_k` and `batch_size` of `config.score`.
-    """
-    if isinstance(texts, str):
-      raise errors.UserError("score takes a list: model.score([text]).")
-    chosen = self._with_options("score", options).score
-    entries = [inputs.Text(text, chosen.memory) for text in texts]
-    return score_lib.score(self.trained, entries, chosen)
+    Without a value, an option is that of `config.score`.
 
+    Args:
+      texts: of any lengths, each as a text or as `{"text": "...", "memory":
+        "carry"}`.
+      prefix: is read before each text and not scored.
+      memory: of the texts that do not name one: fresh, or carry, to remember
+        the text before.
+      top_k: the number of likeliest tokens to report in each place.
+      batch_size: the number of texts that are read at once.
+      mem_len: length of the memory in tokens.
+    """
+    values = arguments.listed(texts, "texts", example="model.score([text])")
+    chosen = self._changed(
+      "score",
+      prefix=prefix,
+      memory=memory,
+      top_k=top_k,
+      batch_size=batch_size,
+      mem_len=mem_len,
+    )
+    entries = inputs.from_python(values, memory=chosen.score.memory)
+    model = self.trained
+    if chosen.score.mem_len != model.reader.mem_len:
+      model = self._prepared(chosen.score.mem_len)
+    return score_lib.score(model, entries, chosen.score)
+
+  @arguments.checked
   def generate(
-    self, prompt: str, *, seed: int | None = None, **options: object
+    self,
+    prompt: str,
+    *,
+    state: decoding.TextState | None = None,
+    seed: int | None = None,
+    num_tokens: int | None = None,
+    num_samples: int | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    repetition_penalty: float | None = None,
+    no_repeat_ngram: int | None = None,
+    stop: str | None = None,
+    tokens_per_call: int | None = None,
   ) -> generate_lib.Generation:
     """Continues a prompt.
 
-    Args:
-      prompt: the text to continue, of any length.
-      seed: of the random numbers; by default that of the run.
-      **options: `num_tokens`, `num_samples`, `temperature`, `top_k`, `stop` and
-        the other fields of `config.generate`.
-    """
-    for _, found in self._generate(prompt, seed, options):
-      if found is not None:
-        return found
-    raise AssertionError("the last piece comes with all samples")
+    Without a value, an option is that of `config.generate`.
 
+    Args:
+      prompt: the text to continue, of any length. It may be empty if there is a
+        state.
+      state: the `state` of an earlier result or stream. The prompt is read as
+        the continuation of its text, which is not read again.
+      seed: of the random numbers; by default that of the run.
+      num_tokens: the number of tokens to draw.
+      num_samples: the number of continuations, which are drawn in one batch.
+      temperature: divides the log-probabilities; 0 always takes the likeliest
+        token.
+      top_k: draws from so many of the likeliest tokens; 0 is for all.
+      top_p: draws from the likeliest of these that together reach this
+        probability.
+      repetition_penalty: divides the probabilities of recent tokens; 1 for no
+        penalty.
+      no_repeat_ngram: no sequence of this many tokens occurs twice; 0 for no
+        rule.
+      stop: a text that ends a continuation, which includes it.
+      tokens_per_call: the number of tokens that are drawn in one compiled call.
+    """
+    pieces = self.stream(
+      prompt,
+      state=state,
+      seed=seed,
+      num_tokens=num_tokens,
+      num_samples=num_samples,
+      temperature=temperature,
+      top_k=top_k,
+      top_p=top_p,
+      repetition_penalty=repetition_penalty,
+      no_repeat_ngram=no_repeat_ngram,
+      stop=stop,
+      tokens_per_call=tokens_per_call,
+    )
+    for _ in pieces:
+      pass
+    assert pieces.result is not None
+    return pieces.result
+
+  @arguments.checked
   def stream(
-    self, prompt: str, *, seed: int | None = None, **options: object
-  ) -> Iterator[str]:
+    self,
+    prompt: str,
+    *,
+    state: decoding.TextState | None = None,
+    seed: int | None = None,
+    num_tokens: int | None = None,
+    num_samples: int | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    repetition_penalty: float | None = None,
+    no_repeat_ngram: int | None = None,
+    stop: str | None = None,
+    tokens_per_call: int | None = None,
+  ) -> TextStream:
     """Continues a prompt, and yields pieces of the first sample's text.
 
     A piece comes every `tokens_per_call` tokens; all pieces joined are the text
-    that `generate` returns.
-
-    Args:
-      prompt: the text to continue, of any length.
-      seed: of the random numbers; by default that of the run.
-      **options: fields of `config.generate`, such as `num_tokens`.
+    that `generate` returns, which explains the arguments.
     """
-    pieces = self._generate(prompt, seed, options)
-    return (piece for piece, _ in pieces if piece)
+    text = arguments.text(prompt, "prompt")
+    if state is not None and not isinstance(state, decoding.TextState):
+      raise errors.UserError(
+        "state must be the state of a text that was generated, such as "
+        f"found.state: it is a {type(state).__name__}."
+      )
+    chosen = self._changed(
+      "generate",
+      num_tokens=num_tokens,
+      num_samples=num_samples,
+      temperature=temperature,
+      top_k=top_k,
+      top_p=top_p,
+      repetition_penalty=repetition_penalty,
+      no_repeat_ngram=no_repeat_ngram,
+      stop=stop,
+      tokens_per_call=tokens_per_call,
+    )
+    if seed is not None:
+      chosen = load_lib.changed(chosen, {"seed": _of_python(seed)})
+    progress = generate_lib.generate(
+      self.trained, text, chosen.generate, seed=chosen.seed, state=state
+    )
+    return TextStream(progress)
 
+  @arguments.checked
   def next_tokens(
     self, text: str, k: int = 10
   ) -> list[language_model.Candidate]:
     """The k likeliest tokens after a text, the likeliest first."""
-    return generate_lib.next_tokens(self.trained, text, k)
+    count = arguments.whole_number(k, "k", least=1)
+    text = arguments.text(text, "text")
+    return generate_lib.next_tokens(self.trained, text, count)
 
+  @arguments.checked
   def hidden_states(
     self, text: str, layers: Sequence[int] = (-1,)
   ) -> hidden_states_lib.HiddenStates:
@@ -116,19 +270,64 @@ class PretrainedModel:
     The text is read in segments; each layer remembers `mem_len` tokens of the
     segments before. Layer 0 is the embeddings, -1 the last layer.
     """
-    return hidden_states_lib.read(self.trained, text, layers)
+    text = arguments.text(text, "text")
+    return hidden_states_lib.read(self.trained, text, _layers(layers))
 
-  def init_state(self, batch_size: int = 1) -> reader_lib.State:
+  @arguments.checked
+  def embed(
+    self,
+    texts: Sequence[str],
+    *,
+    layer: int = -1,
+    batch_size: int | None = None,
+  ) -> jt.Float[np.ndarray, "texts D"]:
+    """A vector for each text: the mean of a layer's states over its tokens.
+
+    Args:
+      texts: of any lengths; the others in the batch do not matter.
+      layer: 0 for the embeddings, -1 for the last layer.
+      batch_size: the number of texts that are read at once; by default that of
+        `config.score`.
+    """
+    values = arguments.listed(texts, "texts", example="model.embed([text])")
+    for number, value in enumerate(values, start=1):
+      arguments.text(value, f"text {number}")
+    (number,) = _layers((layer,))
+    chosen = self._changed("score", batch_size=batch_size).score
+    return hidden_states_lib.means(
+      self.trained, values, layer=number, batch_size=chosen.batch_size
+    )
+
+  @arguments.checked
+  def attention(
+    self, text: str, layers: Sequence[int] = (-1,)
+  ) -> attention_lib.Attention:
+    """The attention [layers, H, L, L] of each token to the tokens before it.
+
+    The text is read in segments, and may be longer than the memory: a token
+    attends to nothing that its layer has forgotten. Layers count from 1, -1 is
+    the last. The result grows with the square of the text.
+    """
+    text = arguments.text(text, "text")
+    return attention_lib.read(
+      self.trained, self.params, self.config, text, _layers(layers)
+    )
+
+  @arguments.checked
+  def init_state(self, batch_size: int = 1) -> StreamState:
     """The memory of B lanes before their first token, for `step`."""
+    count = arguments.whole_number(batch_size, "batch_size", least=1)
     reader, frozen = self._tokens
-    return language_model.start(reader, frozen, batch_size)
+    memory = language_model.start(reader, frozen, count)
+    return StreamState(memory, self.trained.origin)
 
+  @arguments.checked
   def step(
     self,
-    state: reader_lib.State,
+    state: StreamState,
     tokens: ArrayLike,
     resets: ArrayLike | None = None,
-  ) -> tuple[reader_lib.State, jt.Float[shapes.Array, "B T V"]]:
+  ) -> tuple[StreamState, jt.Float[shapes.Array, "B T V"]]:
     """Reads the next tokens of each lane; any number may be read at a time.
 
     Args:
@@ -140,30 +339,44 @@ class PretrainedModel:
     Returns:
       The next state, and the log-probabilities of every next token.
     """
-    ids = np.asarray(tokens)
+    if not isinstance(state, StreamState):
+      raise errors.UserError(
+        "state must be that of model.init_state() or of the last step: it is a "
+        f"{type(state).__name__}."
+      )
+    language_model.check_origin(state.origin, self.trained)
+    ids = arguments.array(tokens, "tokens")
     lanes = state.num_lanes
     if ids.ndim != 2 or len(ids) != lanes:
       raise errors.UserError(
         f"tokens have the shape {ids.shape}, but the state has {lanes} "
         f"lanes: pass ids [{lanes}, T]."
       )
+    size = self.vocabulary.size
+    if ids.dtype.kind not in "iu":
+      raise errors.UserError(
+        f"tokens must be integers from 0 to {size - 1}; these are {ids.dtype}."
+      )
     least = ids.min(initial=0)
     most = ids.max(initial=0)
-    size = self.vocabulary.size
-    if ids.dtype.kind not in "iu" or least < 0 or most >= size:
+    if least < 0 or most >= size:
       raise errors.UserError(
         f"tokens must be integers from 0 to {size - 1}; these are "
         f"{ids.dtype} from {least} to {most}."
       )
-    starts = None if resets is None else np.asarray(resets, bool)
-    if starts is not None and starts.shape != ids.shape:
-      raise errors.UserError(
-        f"resets have the shape {starts.shape}, tokens {ids.shape}; pass "
-        "one for each token."
-      )
+    starts = None
+    if resets is not None:
+      starts = arguments.array(resets, "resets").astype(bool)
+      if starts.shape != ids.shape:
+        raise errors.UserError(
+          f"resets have the shape {starts.shape}, tokens {ids.shape}; pass "
+          "one for each token."
+        )
     reader, frozen = self._tokens
-    ids = ids.astype(np.int32)
-    return streaming.step(frozen, state, ids, starts, reader=reader)
+    memory, log_probs = streaming.step(
+      frozen, state.memory, ids.astype(np.int32), starts, reader=reader
+    )
+    return StreamState(memory, state.origin), log_probs
 
   @functools.cached_property
   def _tokens(self) -> tuple[reader_lib.Reader, shapes.PyTree]:
@@ -172,29 +385,42 @@ class PretrainedModel:
     frozen = self.trained.frozen
     return reader.for_tokens(frozen, self.trained.start(1))[:2]
 
-  def _generate(
-    self, prompt: str, seed: int | None, options: Mapping[str, object]
-  ) -> Iterator[tuple[str, generate_lib.Generation | None]]:
-    chosen = self._with_options("generate", options).generate
-    seed = self.config.seed if seed is None else seed
-    return generate_lib.generate(self.trained, prompt, chosen, seed=seed)
-
-  def _with_options(
-    self, group: str, values: Mapping[str, object]
-  ) -> schema.ExperimentConfig:
-    """The run's configuration with other values in a group of settings."""
-    for name in values:
-      if name in language_model.LENGTHS:
-        raise errors.UserError(
-          f"{name} is the same for all calls of a model; set it in "
-          f"transformer_xl.load(..., {name}={values[name]!r})."
-        )
-      if name in _FILES:
-        raise errors.UserError(f"{name} is for commands only; pass the text.")
-    changes = {f"{group}.{name}": value for name, value in values.items()}
+  def _changed(self, group: str, **values: object) -> schema.ExperimentConfig:
+    """The run's configuration with the values that are given in a group."""
+    changes = {
+      f"{group}.{name}": _of_python(value)
+      for name, value in values.items()
+      if value is not None
+    }
     return load_lib.changed(self.config, changes)
 
+  def _prepared(self, mem_len: int) -> language_model.LanguageModel:
+    """The model with a memory of another length."""
+    return language_model.make(
+      self.config,
+      self.params,
+      self.vocabulary,
+      step=self.trained.checkpoint_step,
+      mem_len=mem_len,
+      segment_len=self.trained.reader.segment_len,
+      source=self.source,
+    )
 
+
+def _of_python(value: object) -> object:
+  """A number of NumPy as one of Python."""
+  return value.item() if isinstance(value, np.generic) else value
+
+
+def _layers(layers: Sequence[int]) -> tuple[int, ...]:
+  """The numbers of layers."""
+  values = arguments.listed(layers, "layers", example="layers=(0, -1)")
+  return tuple(
+    arguments.whole_number(value, "a layer", least=None) for value in values
+  )
+
+
+@arguments.checked
 def load(
   source: str | os.PathLike[str],
   *,
@@ -219,6 +445,11 @@ def load(
     UserError: there is no such model, or it cannot be loaded.
   """
   logging.get_absl_logger().addFilter(log_lines.is_not_noise)
+  if not isinstance(source, str | os.PathLike):
+    raise errors.UserError(
+      "source must be a folder or an address, such as 'runs/quickstart': it is "
+      f"a {type(source).__name__}."
+    )
   folder = address = os.path.expanduser(os.fspath(source))
   if address.startswith("hf://"):
     from transformer_xl.importers import hub  # Only this needs its library.
@@ -232,13 +463,15 @@ def load(
     "eval.checkpoint": None if checkpoint is None else str(checkpoint),
     "eval.parameters": parameters,
   }
-  values = {name: one for name, one in given.items() if one is not None}
+  values = {
+    name: _of_python(one) for name, one in given.items() if one is not None
+  }
   if _is_run(folder):
     config = load_lib.from_config_dict(load_lib.saved(folder))
     config = load_lib.changed(config, values)
-    lengths = language_model.lengths(config.score)
-    model = language_model.load(config, folder, one_device=True, **lengths)
-    return PretrainedModel(address, config, model)
+    config, vocabulary = language_model.load_vocabulary(config, folder)
+    loaded = trained_model.load_on_one_device(config, folder)
+    return _make(address, config, loaded.params, vocabulary, loaded.step)
   if (checkpoint, parameters) != (None, None):
     raise errors.UserError(
       f"{address} is no run: it has one set of parameters; leave out "
@@ -249,11 +482,26 @@ def load(
   vocabulary = imported_vocabulary.read(
     found.vocabulary, size=config.model.vocab_size
   )
-  lengths = language_model.lengths(config.score)
+  return _make(address, config, found.params, vocabulary, 0)
+
+
+def _make(
+  source: str,
+  config: schema.ExperimentConfig,
+  params: shapes.PyTree,
+  vocabulary: vocabulary_lib.Vocabulary,
+  step: int,
+) -> PretrainedModel:
+  """The model with the lengths of `config.score`."""
   model = language_model.make(
-    config, found.params, vocabulary, step=0, **lengths
+    config,
+    params,
+    vocabulary,
+    step=step,
+    source=source,
+    **language_model.lengths(config.score),
   )
-  return PretrainedModel(address, config, model)
+  return PretrainedModel(source, config, model, params)
 
 
 def _is_run(folder: str) -> bool:

@@ -46,7 +46,12 @@ STARTS = {
   "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
   "module": [".venv/bin/python", "-m", "transformer_xl.main"],
 }
-NOT_OURS = {"env", "help", "location", "logdir"}  # Of absl, XProf, engines.
+# Of absl, XProf, engines and the evaluation harness.
+NOT_OURS = {"env", "help", "location", "logdir"}
+NOT_OURS |= {"batch_size", "device", "include_path", "model_args"}
+NOT_OURS |= {"output_path"}
+# It parses nothing without the harness; tests/integrations runs it.
+NEEDS_THE_HARNESS = "transformer_xl.integrations.lm_eval"
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
   "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],
@@ -84,6 +89,8 @@ def commands(page):
   pattern = r"(python -m|transformer-xl(?:-data)?(?= --)) ([^;`|]+)"
   for program, text in found(pattern, page):
     words = command(program, text)
+    if words[0] == NEEDS_THE_HARNESS:
+      continue
     if any(word.startswith("--") for word in words):
       yield words
 

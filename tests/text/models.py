@@ -26,4 +26,6 @@ def make(*, mem_len, segment_len=3, same_length=False, **fields):
   )
   vocabulary = vocabulary_lib.ByteVocabulary(corpus.SYMBOLS)
   frozen = reader.freeze(tiny.params(config))
-  return language_model.LanguageModel(vocabulary, reader, frozen, 1, "raw")
+  return language_model.LanguageModel(
+    vocabulary, reader, frozen, 1, "raw", "tiny"
+  )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import saved_runs
 from tests import tiny
 from tests.text import models
 from transformer_xl import errors
@@ -17,6 +18,7 @@ from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.model import network
 from transformer_xl.text import decoding
 from transformer_xl.text import generate
+from transformer_xl.text import language_model
 
 PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.uint8)
 BYTES = vocabulary_lib.ByteVocabulary()
@@ -31,12 +33,16 @@ def options(**updates):
   return load.from_config_dict(tiny.config_dict(**values)).generate
 
 
+def prompt(model, tokens=PROMPT):
+  return decoding.empty_state(model).extended(tokens)
+
+
 def draw(model, *, seeds=(0,), stop=(), **updates):
   """Everything that is yielded; the last has all tokens."""
   keys = jnp.stack([jax.random.key(seed) for seed in seeds])
   config = options(**updates)
   return list(
-    decoding.stream(model, PROMPT, config=config, keys=keys, stop=stop)
+    decoding.stream(model, prompt(model), config=config, keys=keys, stop=stop)
   )
 
 
@@ -51,8 +57,7 @@ def test_a_prompt_may_be_cut_anywhere_and_be_longer_than_memory(fields):
     model = models.make(
       mem_len=4, segment_len=segment_len, same_length=True, **fields
     )
-    _, last = decoding.read_prompt(model, PROMPT)
-    hidden.append(last)
+    hidden.append(decoding.read_prompt(model, prompt(model))[-1])
   # The same sums in another order; states are about 1.
   np.testing.assert_allclose(*hidden, atol=1e-5)
 
@@ -129,13 +134,41 @@ def test_a_sample_ends_with_the_stop_text():
   assert len(alone) <= 3  # None, 5 and 3 tokens: then it stops.
 
 
+@pytest.mark.parametrize("fields", models.MODELS, ids=str)
+def test_a_text_that_is_read_in_pieces_is_read_as_if_at_once(fields):
+  model = models.make(mem_len=4, segment_len=3, **fields)
+  text = prompt(model, PROMPT[:1])
+  for start, stop in [(1, 2), (2, 7), (7, 8)]:
+    before, _, _ = decoding.read_prompt(model, text)
+    assert 1 <= len(before.unread) <= 3
+    text = before.extended(PROMPT[start:stop])
+  pieces = decoding.read_prompt(model, text)
+  whole = decoding.read_prompt(model, prompt(model))
+  assert len(whole[0].recent) == 6
+  jax.tree.map(np.testing.assert_array_equal, pieces[1:], whole[1:])
+  np.testing.assert_array_equal(pieces[0].newest, whole[0].newest)
+
+
+def test_only_what_is_new_of_a_text_is_read(monkeypatch):
+  model = models.make(mem_len=4, segment_len=3)
+  text = prompt(model, np.tile(PROMPT, 10))
+  text, _, _ = decoding.read_prompt(model, text)
+  parts = []
+  read = decoding._read_part
+  monkeypatch.setattr(
+    decoding, "_read_part", lambda *args: parts.append(1) or read(*args)
+  )
+  decoding.read_prompt(model, text.extended(PROMPT[:2]))
+  assert len(parts) <= 2
+
+
 def test_longer_texts_compile_nothing():
   model = models.make(mem_len=4)
   compiled = []
   listen = lambda name, _, **__: compiled.append(name)  # noqa: E731
   config = options(num_tokens=83)
   parts = decoding.stream(
-    model, PROMPT, config=config, keys=decoding.sample_keys(0, 2)
+    model, prompt(model), config=config, keys=decoding.sample_keys(0, 2)
   )
   jax.monitoring.register_event_duration_secs_listener(listen)
   next(parts)
@@ -188,6 +221,67 @@ def test_a_stop_text_that_cannot_be_drawn_is_refused(vocabulary, stop, says):
     generate.stop_tokens(vocabulary, stop)
   assert generate.stop_tokens(vocabulary, "cat\n") == (3, 0)
   assert generate.stop_tokens(vocabulary, "") == ()
+
+
+def subwords(tmp_path, **fields):
+  """A model that draws subwords, and their vocabulary."""
+  folder = saved_runs.write(tmp_path, kind="subword", **fields)
+  config = load.from_config_dict(load.saved(folder))
+  return language_model.load(config, folder, mem_len=8, segment_len=4)
+
+
+def continued(model, stop, **updates):
+  config = options(num_tokens=200, stop=stop, **updates)
+  *pieces, last = generate.generate(model, "the cat", config, seed=1)
+  shown = [*pieces, last]
+  return "".join(one.piece for one in shown), last.result
+
+
+def test_a_stop_text_is_found_however_it_is_split_into_subwords(
+  tmp_path, monkeypatch
+):
+  model = subwords(tmp_path, **{"model.tie_weights": False})
+  _, free = continued(model, "", num_samples=3)
+  # Texts over two tokens, which one would encode otherwise, and within one.
+  whole = free.text
+  tried = 0
+  for first in range(5, 60):
+    for length in (1, 2, 3):
+      stop = whole[first : first + length]
+      if "\ufffd" in stop:
+        continue
+      tried += 1
+      shown, found = continued(model, stop, num_samples=3)
+      for sample, other in zip(found.samples, free.samples, strict=True):
+        end = other.text.find(stop)
+        assert sample.stopped == (end >= 0)
+        wanted = other.text[: end + length] if end >= 0 else other.text
+        assert sample.text == wanted
+        count = len(sample.tokens)
+        assert sample.tokens.tolist() == other.tokens[:count].tolist()
+        assert stop not in model.vocabulary.decode(sample.tokens[:-1])
+      assert shown == found.text
+  assert tried > 5
+
+
+def test_looking_for_a_stop_text_decodes_each_token_a_few_times(
+  tmp_path, monkeypatch
+):
+  model = subwords(tmp_path, **{"model.tie_weights": False})
+  counts = []
+  decode = vocabulary_lib.SubwordVocabulary.decode
+  monkeypatch.setattr(
+    vocabulary_lib.SubwordVocabulary,
+    "decode",
+    lambda self, ids: counts.append(len(ids)) or decode(self, ids),
+  )
+  totals = []
+  for num_tokens in (40, 160):
+    counts.clear()
+    config = options(num_tokens=num_tokens, stop="no such text", top_k=1)
+    list(generate.generate(model, "the cat", config, seed=1))
+    totals.append(sum(counts))
+  assert totals[1] < 6 * totals[0]  # It would be 16 times if all were decoded.
 
 
 def run(workdir, **updates):

@@ -150,6 +150,25 @@ def test_a_file_of_texts_gives_a_list_of_results(workdir, tmp_path):
   assert [result[1][name] for name in memory] == ["masked", ["attention"], 1.0]
 
 
+def test_few_texts_get_a_line_each(workdir, tmp_path, caplog):
+  caplog.set_level("INFO")
+  path = tmp_path / "texts.jsonl"
+  config = corpus.config_dict("nowhere", **{"score.file": str(path)})
+  config = load.from_config_dict(config)
+  for count, has_lines in ((20, True), (21, False)):
+    caplog.clear()
+    texts = ["", "ab\nc", LONG * 3, *["q"] * (count - 3)]
+    path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    result = score.run(config, workdir)
+    lines = [one for one in caplog.messages if one.lstrip()[:1].isdigit()]
+    assert len(lines) == (count + 1 if has_lines else 1)
+    if has_lines:
+      assert "0 tokens: nll     0.0000  perplexity          -" in lines[0]
+      assert f"nll {result[1]['nll']:10.4f}" in lines[1]
+      assert lines[1].endswith(f"{result[1]['perplexity']:.3f}  ab c")
+      assert lines[2].endswith(f"  {(LONG * 3)[:40]}...")
+
+
 def test_a_file_must_be_named(workdir):
   config = load.from_config_dict(corpus.config_dict("nowhere"))
   with pytest.raises(errors.UserError, match=r"--config\.score\.file=FILE"):

@@ -26,16 +26,41 @@ from transformer_xl.text import language_model
 from transformer_xl.text import sampling
 
 
+class TextState(NamedTuple):
+  """A text that was read, which a model can go on from.
+
+  The model remembers whole segments. The tokens after them are read again,
+  together with what follows: so a text is read in the same segments, whether
+  it comes at once or in pieces, and gives the same numbers.
+  """
+
+  origin: language_model.Origin
+  memory: reader_lib.State  # After whole segments.
+  recent: np.ndarray  # The newest of their tokens.
+  unread: np.ndarray  # Tokens after them.
+
+  @property
+  def newest(self) -> np.ndarray:
+    """The newest tokens of the text."""
+    return np.concatenate([self.recent, self.unread])
+
+  def extended(self, tokens: np.ndarray) -> "TextState":
+    """The state with more tokens at the end of the text."""
+    return self._replace(unread=np.concatenate([self.unread, tokens]))
+
+
 class Samples(NamedTuple):
   """The tokens drawn so far."""
 
   tokens: list[np.ndarray]  # One array per sample.
-  stopped: list[bool]  # Whether a sample ended with the stop text.
+  stopped: list[bool]  # Whether a sample ended with the stop sequence.
   seconds: float  # Spent drawing, without compilation and the prompt.
+  prompt: TextState  # After reading it.
 
 
-# Compiled once for each shape, whichever prompts are continued.
-@functools.partial(jax.jit, static_argnames="reader", donate_argnames="state")
+# Compiled once for each shape, whichever prompts are continued. The state is
+# not donated: a caller may go on from it in several ways.
+@functools.partial(jax.jit, static_argnames="reader")
 def _read_part(
   reader: reader_lib.Reader,
   frozen: shapes.PyTree,
@@ -54,21 +79,42 @@ _decode = jax.jit(
 )
 
 
+def empty_state(model: language_model.LanguageModel) -> TextState:
+  """The state before the first token of a text."""
+  nothing = np.zeros(0, model.vocabulary.dtype)
+  return TextState(model.origin, model.start(1), nothing, nothing)
+
+
 def read_prompt(
-  model: language_model.LanguageModel, prompt: np.ndarray
-) -> tuple[reader_lib.State, jt.Float[shapes.Array, "1 1 D"]]:
-  """Reads a prompt [P], P > 0; returns the state and last hidden state."""
+  model: language_model.LanguageModel, text: TextState
+) -> tuple[TextState, reader_lib.State, jt.Float[shapes.Array, "1 1 D"]]:
+  """Reads the tokens of a text that were not read, of which there are some.
+
+  Returns:
+    The text, with whole segments read and at least one token after them; the
+    reader's state after all tokens; and the last hidden state.
+  """
   segment_len = model.reader.segment_len
-  state = model.start(1)
-  for start in range(0, len(prompt), segment_len):
-    part = prompt[start : start + segment_len]
+  memory = text.memory
+  last = (len(text.unread) - 1) // segment_len * segment_len
+  for start in range(0, last + 1, segment_len):
+    part = text.unread[start : start + segment_len]
     tokens = np.zeros((1, segment_len), np.int32)
     tokens[0, : len(part)] = part
-    hidden, state = _read_part(
-      model.reader, model.frozen, state, tokens, np.int32(len(part))
+    before = memory
+    hidden, memory = _read_part(
+      model.reader, model.frozen, before, tokens, np.int32(len(part))
     )
-  return state, jax.lax.dynamic_slice_in_dim(
-    hidden, np.int32(len(part) - 1), 1, axis=1
+  recent = np.concatenate([text.recent, text.unread[:last]])
+  text = text._replace(
+    memory=before,
+    recent=recent[-sampling.REPETITION_WINDOW :],
+    unread=text.unread[last:],
+  )
+  return (
+    text,
+    memory,
+    jax.lax.dynamic_slice_in_dim(hidden, np.int32(len(part) - 1), 1, axis=1),
   )
 
 
@@ -76,7 +122,7 @@ def likeliest(
   model: language_model.LanguageModel, prompt: np.ndarray, k: int
 ) -> list[language_model.Candidate]:
   """The k likeliest tokens after a prompt [P], P > 0; the likeliest first."""
-  _, hidden = read_prompt(model, prompt)
+  *_, hidden = read_prompt(model, empty_state(model).extended(prompt))
   best = _top_k(model.frozen, hidden, reader=model.reader, k=k)
   log_probs, ids = jax.device_get(best)
   return model.candidates(ids[0, 0], log_probs[0, 0])
@@ -84,7 +130,7 @@ def likeliest(
 
 def stream(
   model: language_model.LanguageModel,
-  prompt: np.ndarray,
+  text: TextState,
   *,
   config: schema.GenerateConfig,
   keys: jax.Array,
@@ -92,16 +138,20 @@ def stream(
 ) -> Iterator[Samples]:
   """Draws `config.num_tokens` tokens per sample, in several calls.
 
-  The prompt has at least one id, [P]; there is a random key for each sample,
-  [S]; the token sequence `stop` ends a sample.
+  Args:
+    model: draws the tokens.
+    text: the prompt, with at least one token that was not read.
+    config: states how tokens are drawn.
+    keys: a random key for each sample, [S].
+    stop: a sequence of tokens that ends a sample.
 
   Yields:
     The samples so far: without tokens after compilation, then after each call.
   """
-  state, hidden = read_prompt(model, prompt)
+  text, state, hidden = read_prompt(model, text)
   reader, frozen, state = model.reader.for_tokens(model.frozen, state)
   recent = sampling.newest(
-    prompt,
+    text.newest,
     window=max(sampling.window(config), len(stop)),
     vocab_size=model.vocabulary.size,
   )
@@ -126,18 +176,19 @@ def stream(
   # Draws nothing, but is compiled if it was not.
   drawing, _ = jax.block_until_ready(draw(drawing, np.int32(0)))
   start = time.perf_counter()
-  drawn = np.zeros((len(keys), 0), prompt.dtype)
-  samples = Samples(list(drawn), [False] * len(keys), 0.0)
+  drawn = np.zeros((len(keys), 0), model.vocabulary.dtype)
+  samples = Samples(list(drawn), [False] * len(keys), 0.0, text)
   yield samples
   while drawn.shape[1] < config.num_tokens and not all(samples.stopped):
     missing = config.num_tokens - drawn.shape[1]
     limit = np.int32(min(config.tokens_per_call, missing))
     drawing, tokens = draw(drawing, limit)
-    drawn = np.concatenate([drawn, np.asarray(tokens)[:, :limit]], axis=1)
+    new = np.asarray(tokens)[:, :limit].astype(drawn.dtype)
+    drawn = np.concatenate([drawn, new], axis=1)
     lengths, done = jax.device_get((drawing.length, drawing.done))
-    seconds = time.perf_counter() - start
     rows = [row[:n] for row, n in zip(drawn, lengths, strict=True)]
-    samples = Samples(rows, done.tolist(), seconds)
+    seconds = time.perf_counter() - start
+    samples = Samples(rows, done.tolist(), seconds, text)
     yield samples
 
 

@@ -23,6 +23,7 @@ class Sample(NamedTuple):
   text: str  # Without the prompt.
   tokens: np.ndarray  # Ids [num_tokens].
   stopped: bool  # Whether it ended with the stop text.
+  state: decoding.TextState  # After its last token.
 
 
 class Generation(NamedTuple):
@@ -41,6 +42,33 @@ class Generation(NamedTuple):
   def tokens(self) -> np.ndarray:
     """The ids [num_tokens] of the first sample."""
     return self.samples[0].tokens
+
+  @property
+  def state(self) -> decoding.TextState:
+    """The state after the first sample."""
+    return self.samples[0].state
+
+
+class Progress(NamedTuple):
+  """What a call has added to the first sample."""
+
+  piece: str
+  state: decoding.TextState  # After all its tokens so far.
+  result: Generation | None  # At the end.
+
+
+class _Text(NamedTuple):
+  """The text of a sample, which is decoded piece by piece.
+
+  What a token adds can depend on the one before it, as the space between words
+  and the bytes of a character do. So what the last piece was made of is decoded
+  again, and nothing older.
+  """
+
+  known: int  # The token, of prompt and sample, where the last piece begins.
+  read: int  # The one where the next piece begins.
+  text: str
+  end: int | None  # The token after the stop text, once it is there.
 
 
 def next_tokens(
@@ -63,8 +91,16 @@ def generate(
   options: schema.GenerateConfig,
   *,
   seed: int,
-) -> Iterator[tuple[str, Generation | None]]:
+  state: decoding.TextState | None = None,
+) -> Iterator[Progress]:
   """Continues a text as `options` say, whose prompt is not used.
+
+  Args:
+    model: draws the tokens.
+    text: the prompt; it may be empty if there is a state.
+    options: state how tokens are drawn.
+    seed: of the random numbers.
+    state: of the text that the prompt comes after.
 
   Returns:
     An iterator over what the first sample gained; the first comes, without
@@ -72,53 +108,114 @@ def generate(
 
   Raises:
     UserError: the text is empty, or it or the stop text is not in the
-      vocabulary.
+      vocabulary, or the state is of another model.
   """
-  prompt = _encode_prompt(model.vocabulary, text)
+  if state is None:
+    prompt = _encode_prompt(model.vocabulary, text)
+    state = decoding.empty_state(model)
+  else:
+    language_model.check_origin(state.origin, model)
+    prompt = model.vocabulary.encode(text)
+  state = state.extended(prompt)
+  if not len(state.newest):
+    raise errors.UserError("there is no text to continue; pass a prompt.")
+  stop = stop_tokens(model.vocabulary, options.stop)
+  stop_text = ""
+  if stop and model.vocabulary.unit == "subword":
+    # Many sequences of subwords have the same text, so texts are compared.
+    stop = ()
+    stop_text = options.stop
+    if getattr(model.vocabulary, "lower_case", False):
+      stop_text = stop_text.lower()
   parts = decoding.stream(
     model,
-    prompt,
+    state,
     config=options,
     keys=decoding.sample_keys(seed, options.num_samples),
-    stop=stop_tokens(model.vocabulary, options.stop),
+    stop=stop,
   )
-  return _pieces(text, prompt, parts, model.vocabulary)
+  return _progress(text, parts, stop_text, model.vocabulary)
 
 
-def _pieces(
-  text: str,
-  prompt: np.ndarray,
+def _progress(
+  prompt: str,
   parts: Iterator[decoding.Samples],
+  stop: str,
   vocabulary: vocabulary_lib.Vocabulary,
-) -> Iterator[tuple[str, Generation | None]]:
-  """Decodes what is new of the first sample after each call.
+) -> Iterator[Progress]:
+  """Decodes what is new after each call, until all samples have the stop text.
 
-  What a token adds can depend on the one before it, as the space between words
-  and the bytes of a character do. So what the last piece was made of is decoded
-  again, and nothing older.
+  Without a stop text, only the first sample is decoded before the end.
   """
-  ids = prompt
-  known = max(len(prompt) - _OVERLAP, 0)  # Where the last piece begins.
-  read = len(prompt)  # Where the next one begins.
-  shown = ""
+  texts: list[_Text] = []
   for samples in parts:
-    ids = np.concatenate([prompt, samples.tokens[0]])
-    piece = continuation(vocabulary, ids[known:read], ids[read:], is_last=True)
-    if piece.endswith("\ufffd"):  # Maybe the first bytes of a character.
-      piece = ""
-    if piece:
-      known = read
-      read = len(ids)
-    shown += piece
-    yield piece, None
+    before = samples.prompt.newest
+    if not texts:
+      start = max(len(before) - _OVERLAP, 0)
+      count = len(samples.tokens) if stop else 1
+      texts = [_Text(start, len(before), "", None)] * count
+    shown = texts[0].text
+    for index, text in enumerate(texts):
+      if text.end is None:
+        ids = np.concatenate([before, samples.tokens[index]])
+        texts[index] = _with_new_text(vocabulary, ids, text, stop)
+    tokens = samples.tokens[0]
+    if texts[0].end is not None:
+      tokens = tokens[: texts[0].end - len(before)]
+    state = samples.prompt.extended(tokens)
+    yield Progress(texts[0].text[len(shown) :], state, None)
+    if all(text.end is not None for text in texts):
+      break
 
   drawn = []
-  for tokens, stopped in zip(samples.tokens, samples.stopped, strict=True):
-    added = continuation(vocabulary, prompt, tokens, is_last=True)
-    drawn.append(Sample(added, tokens, stopped))
+  for index, tokens in enumerate(samples.tokens):
+    stopped = samples.stopped[index]
+    added = continuation(vocabulary, before, tokens, is_last=True)
+    if stop and (end := texts[index].end) is not None:
+      stopped = True
+      tokens = tokens[: end - len(before)]
+      added = added[: len(texts[index].text)]
+    state = samples.prompt.extended(tokens)
+    drawn.append(Sample(added, tokens, stopped, state))
   count = sum(len(sample.tokens) for sample in drawn)
   speed = count / max(samples.seconds, 1e-9)
-  yield drawn[0].text[len(shown) :], Generation(text, drawn, speed)
+  result = Generation(prompt, drawn, speed)
+  piece = result.text[len(texts[0].text) :]
+  yield Progress(piece, result.state, result)
+
+
+def _with_new_text(
+  vocabulary: vocabulary_lib.Vocabulary, ids: np.ndarray, text: _Text, stop: str
+) -> _Text:
+  """Adds the text of tokens that were not decoded, up to the stop text."""
+
+  def new_text(end: int) -> str:
+    return continuation(
+      vocabulary,
+      ids[text.known : text.read],
+      ids[text.read : end],
+      is_last=True,
+    )
+
+  piece = new_text(len(ids))
+  if stop:
+    start = max(len(text.text) - len(stop) + 1, 0)
+    before = text.text[start:]  # It may have the beginning of the stop text.
+    found = (before + piece).find(stop)
+    if found >= 0:
+      ends = range(text.read + 1, len(ids) + 1)
+      end = next(end for end in ends if stop in before + new_text(end))
+      length = start + found + len(stop)
+      return text._replace(text=(text.text + piece)[:length], end=end)
+  # The last character may lack bytes, which come with at most three more
+  # tokens. What is no character by then stays as it is.
+  end = len(ids)
+  while piece.endswith("\ufffd") and end > max(text.read, len(ids) - 3):
+    end -= 1
+    piece = new_text(end)
+  if not piece:
+    return text
+  return _Text(text.read, end, text.text + piece, None)
 
 
 def _encode_prompt(
@@ -189,8 +286,9 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   )
   parts = generate(model, text, options, seed=config.seed)
   _print(text)
-  for piece, found in parts:  # noqa: B007 - the last has everything.
-    _print(piece)
+  for progress in parts:
+    _print(progress.piece)
+  found = progress.result  # The last has everything.
   assert found is not None
   _print("\n")
   for index, sample in enumerate(found.samples[1:], start=2):

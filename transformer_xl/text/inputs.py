@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -78,18 +78,49 @@ def parse(content: str, *, memory: str, is_json: bool = False) -> list[Text]:
   ]
 
 
+def from_python(values: Sequence[object], *, memory: str) -> list[Text]:
+  """Converts texts, and JSON objects as a file has them, that Python was given.
+
+  Raises:
+    UserError: a value is neither.
+  """
+  found = []
+  for number, value in enumerate(values, start=1):
+    text = Text(value, memory) if isinstance(value, str) else None
+    if isinstance(value, Mapping):
+      text = _from_object(value, memory)
+    if text is None:
+      shown = " ".join(repr(value).split())[:60]
+      raise errors.UserError(
+        f'text {number} must be a text or {{"text": "..."}}, optionally with '
+        f'"memory": one of {POLICIES}; it is {shown}.'
+      )
+    found.append(text)
+  return found
+
+
 def _parse_object(number: int, line: str, memory: str) -> Text:
   try:
-    value = json.loads(line)
-    text = Text(value["text"], value.get("memory", memory))
-    if isinstance(text.text, str) and text.memory in POLICIES:
-      return text
-  except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-    pass  # Answered below.
-  raise errors.UserError(
-    f'line {number} must be {{"text": "..."}}, since the file is JSON by its '
-    f'name or its first line, optionally with "memory": one of {POLICIES}.'
-  )
+    text = _from_object(json.loads(line), memory)
+  except (ValueError, RecursionError):
+    text = None
+  if text is None:
+    raise errors.UserError(
+      f'line {number} must be {{"text": "..."}}, since the file is JSON by its '
+      f'name or its first line, optionally with "memory": one of {POLICIES}.'
+    )
+  return text
+
+
+def _from_object(value: object, memory: str) -> Text | None:
+  """The text of a JSON object; None if it is not as it should be."""
+  if not isinstance(value, Mapping):
+    return None
+  text = value.get("text")
+  policy = value.get("memory", memory)
+  if not isinstance(text, str) or policy not in POLICIES:
+    return None
+  return Text(text, policy)
 
 
 def streams(
@@ -100,7 +131,7 @@ def streams(
   Raises:
     UserError: a text has symbols outside the vocabulary.
   """
-  before = _encode(vocabulary, prefix, "score.prefix")
+  before = encode(vocabulary, prefix, "score.prefix")
   if prefix and not len(before):
     raise errors.UserError(
       f"score.prefix={prefix!r} has no tokens in this vocabulary, so the first "
@@ -112,7 +143,7 @@ def streams(
   for index, (text, memory) in enumerate(texts):
     if memory == "fresh" or not groups:
       groups.append(([], [], []))
-    encoded = _encode(vocabulary, text, f"text {index + 1}")
+    encoded = encode(vocabulary, text, f"text {index + 1}")
     tokens, owners, indices = groups[-1]
     tokens += [before, encoded]
     owners += [nobody, np.full(len(encoded), index)]
@@ -123,9 +154,30 @@ def streams(
   ]
 
 
-def _encode(
+def batches(
+  rows: Sequence[np.ndarray], *, num_lanes: int, segment_len: int
+) -> Iterator[tuple[list[int], np.ndarray]]:
+  """Batches of rows [num_tokens] of similar length, the longest first.
+
+  Yields:
+    The indices of the rows, and their tokens [lanes, S * segment_len] with
+    zeros behind them, for the S segments of the longest.
+  """
+  order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
+  for first in range(0, len(order), num_lanes):
+    chosen = order[first : first + num_lanes]
+    longest = len(rows[chosen[0]])
+    num_segments = max(1, -(-longest // segment_len))
+    tokens = np.zeros((num_lanes, num_segments * segment_len), np.int32)
+    for lane, index in enumerate(chosen):
+      tokens[lane, : len(rows[index])] = rows[index]
+    yield chosen, tokens
+
+
+def encode(
   vocabulary: vocabulary_lib.Vocabulary, text: str, name: str
 ) -> np.ndarray:
+  """The ids [num_tokens] of a text, which errors call by this name."""
   try:
     return vocabulary.encode(text).astype(np.int32)
   except errors.UserError as error:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 
+from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import evaluation_fields
@@ -32,6 +33,22 @@ class Candidate(NamedTuple):
   log_prob: float  # In nats.
 
 
+class Origin(NamedTuple):
+  """The model that a state was made with; no other can go on from it."""
+
+  source: str
+  checkpoint_step: int
+  parameters: str
+  reader: reader_lib.Reader
+
+  def __str__(self) -> str:
+    return (
+      f"{self.source} (step {self.checkpoint_step}, {self.parameters} "
+      f"parameters, mem_len={self.reader.mem_len}, "
+      f"segment_len={self.reader.segment_len})"
+    )
+
+
 class LanguageModel(NamedTuple):
   """A model with key/value cache, its parameters and its vocabulary."""
 
@@ -40,6 +57,14 @@ class LanguageModel(NamedTuple):
   frozen: shapes.PyTree
   checkpoint_step: int
   parameters: str  # raw, ema or asgd.
+  source: str  # Folder or address.
+
+  @property
+  def origin(self) -> Origin:
+    """What the states of this model state of it."""
+    return Origin(
+      self.source, self.checkpoint_step, self.parameters, self.reader
+    )
 
   def settings(self) -> metrics_log.Json:
     """The settings of reading, as results state them."""
@@ -86,30 +111,32 @@ def lengths(
   return {name: getattr(options, name) for name in LENGTHS}
 
 
+def check_origin(origin: Origin, model: LanguageModel) -> None:
+  """Raises a UserError if a state is of another model or of other lengths."""
+  if origin != model.origin:
+    raise errors.UserError(
+      f"the state is of {origin}, and this model is {model.origin}; go on with "
+      "the model that made the state, or start without one."
+    )
+
+
 def load(
   config: schema.ExperimentConfig,
   workdir: str,
   *,
   mem_len: int,
   segment_len: int,
-  one_device: bool = False,
 ) -> LanguageModel:
   """Loads a run's model and vocabulary from its workdir alone.
 
-  The model is placed on the mesh of `config.mesh`, or on the first device. For
-  the lengths see `make`.
+  The model is placed on the mesh of `config.mesh`. For the lengths see `make`.
 
   Raises:
     UserError: the workdir has no such checkpoint or no vocabulary, or the
       model's keys cannot be cached.
   """
-  vocabulary = run_vocabulary.load(workdir)
-  folder = f"{storage.local(workdir)}/{run_record.VOCABULARY}"
-  config = load_lib.with_vocab_size(config, token_file.read_meta(folder))
-  load_params = (
-    trained_model.load_on_one_device if one_device else trained_model.load
-  )
-  model = load_params(config, workdir)
+  config, vocabulary = load_vocabulary(config, workdir)
+  model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
     return make(
       config,
@@ -118,7 +145,18 @@ def load(
       step=model.step,
       mem_len=mem_len,
       segment_len=segment_len,
+      source=workdir,
     )
+
+
+def load_vocabulary(
+  config: schema.ExperimentConfig, workdir: str
+) -> tuple[schema.ExperimentConfig, vocabulary_lib.Vocabulary]:
+  """Reads the vocabulary of a run; the configuration gets its size."""
+  vocabulary = run_vocabulary.load(workdir)
+  folder = f"{storage.local(workdir)}/{run_record.VOCABULARY}"
+  config = load_lib.with_vocab_size(config, token_file.read_meta(folder))
+  return config, vocabulary
 
 
 def make(
@@ -129,6 +167,7 @@ def make(
   step: int,
   mem_len: int,
   segment_len: int,
+  source: str,
 ) -> LanguageModel:
   """Prepares the parameters of checkpoint `step` for reading text.
 
@@ -145,6 +184,14 @@ def make(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  frozen = jax.jit(reader.freeze)(params)
+  frozen = _freeze(params, reader=reader)
   parameters = config.eval.parameters
-  return LanguageModel(vocabulary, reader, frozen, step, parameters)
+  return LanguageModel(vocabulary, reader, frozen, step, parameters, source)
+
+
+# Compiled once for each length of the memory.
+@functools.partial(jax.jit, static_argnames="reader")
+def _freeze(
+  params: shapes.PyTree, *, reader: reader_lib.Reader
+) -> reader_lib.Frozen | shapes.PyTree:
+  return reader.freeze(params)

@@ -8,13 +8,11 @@ Shapes: B lanes, T tokens of a segment, k likeliest tokens.
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jaxtyping as jt
 import numpy as np
 from absl import logging
 
@@ -46,6 +44,9 @@ class TextScore(NamedTuple):
   top: list[list[language_model.Candidate] | None] | None
 
 
+_MOST_LINES = 20  # Of texts in the log.
+_EXCERPT = 40  # Characters of a text in the log.
+
 Scores = jax.Array | np.ndarray  # On the devices, then on the host.
 
 
@@ -57,38 +58,42 @@ class TokenScores(NamedTuple):
   top_tokens: Scores  # [tokens, k].
 
 
-def _score_streams(
+def score_rows(
   model: language_model.LanguageModel,
-  parts: Sequence[inputs_lib.Stream],
-  options: evaluation_fields.ScoreConfig,
+  rows: Sequence[np.ndarray],
+  *,
+  batch_size: int,
+  top_k: int,
 ) -> list[TokenScores]:
-  """Scores streams in batches of similar length."""
-  reader = model.reader
-  lanes = min(options.batch_size, len(parts))
-  segment_len = reader.segment_len
-  order = sorted(range(len(parts)), key=lambda i: -len(parts[i].tokens))
+  """Scores rows of tokens, each from an empty memory, in batches."""
+  segment_len = model.reader.segment_len
+  lanes = min(batch_size, len(rows))
   result: dict[int, TokenScores] = {}
-  for first in range(0, len(order), lanes):
-    chosen = {i: parts[i].tokens for i in order[first : first + lanes]}
-    longest = len(parts[order[first]].tokens) - 1
-    count = max(1, math.ceil(longest / segment_len))
-    tokens = np.zeros((lanes, count * segment_len + 1), np.int32)
-    for lane_tokens, row in zip(tokens, chosen.values(), strict=False):
-      lane_tokens[: len(row)] = row
+  contexts = [row[:-1] for row in rows]
+  for chosen, inputs in inputs_lib.batches(
+    contexts, num_lanes=lanes, segment_len=segment_len
+  ):
+    targets = np.zeros_like(inputs)
+    for lane, index in enumerate(chosen):
+      targets[lane, : len(contexts[index])] = rows[index][1:]
     state = model.start(lanes)
     found = []
-    for start in range(0, count * segment_len, segment_len):
-      text = jnp.asarray(tokens[:, start : start + segment_len + 1])
+    for start in range(0, inputs.shape[1], segment_len):
       scores, state = _read_segment(
-        model.frozen, state, text, reader=reader, top_k=options.top_k
+        model.frozen,
+        state,
+        jnp.asarray(inputs[:, start : start + segment_len]),
+        jnp.asarray(targets[:, start : start + segment_len]),
+        reader=model.reader,
+        top_k=top_k,
       )
       found.append(scores)
     found = jax.device_get(found)
     whole = [np.concatenate(part, axis=1) for part in zip(*found, strict=True)]
-    for lane, (index, row) in enumerate(chosen.items()):
-      end = max(0, len(row) - 1)
+    for lane, index in enumerate(chosen):
+      end = len(contexts[index])
       result[index] = TokenScores(*(array[lane, :end] for array in whole))
-  return [result[index] for index in range(len(parts))]
+  return [result[index] for index in range(len(rows))]
 
 
 # Compiled once for each shape, whichever texts are scored.
@@ -98,15 +103,16 @@ def _score_streams(
 def _read_segment(
   frozen: shapes.PyTree,
   state: reader_lib.State,
-  text: jt.Int[shapes.Array, "B T+1"],
+  inputs: shapes.Tokens,
+  targets: shapes.Targets,
   *,
   reader: reader_lib.Reader,
   top_k: int,
 ) -> tuple[TokenScores, reader_lib.State]:
-  """Scores of one segment, [B, T + 1] with its targets, and the next state."""
-  hidden, state = reader.read(frozen, state, text[:, :-1])
+  """Scores of one segment, and the next state."""
+  hidden, state = reader.read(frozen, state, inputs)
   head = reader.head(frozen)
-  nll = adaptive_softmax.nll(hidden, text[:, 1:], head)
+  nll = adaptive_softmax.nll(hidden, targets, head)
   best = (jnp.zeros((*nll.shape, 0)),) * 2
   if top_k:
     count = min(top_k, reader.config.vocab_size)
@@ -131,7 +137,12 @@ def score(
   if not texts:
     return []
   parts = inputs_lib.streams(texts, model.vocabulary, prefix=options.prefix)
-  scored = _score_streams(model, parts, options)
+  scored = score_rows(
+    model,
+    [part.tokens for part in parts],
+    batch_size=options.batch_size,
+    top_k=options.top_k,
+  )
   return [
     _text_score(model, texts[index], index, part, scores)
     for part, scores in zip(parts, scored, strict=True)
@@ -166,6 +177,19 @@ def _text_score(
     [model.vocabulary.symbol(i) for i in part.tokens[positions]],
     unscored + (-scores.nll[known]).tolist(),
     top,
+  )
+
+
+def _line(score: TextScore) -> str:
+  """A line of the log on one text, with its beginning."""
+  excerpt = vocabulary_lib.printable(" ".join(score.text.split()))
+  if len(excerpt) > _EXCERPT:
+    excerpt = f"{excerpt[:_EXCERPT]}..."
+  perplexity = score.perplexity
+  shown = "-" if perplexity is None else f"{perplexity:.3f}"
+  return (
+    f"{score.num_tokens:6} tokens: nll {score.nll:10.4f}  "
+    f"perplexity {shown:>10}  {excerpt}"
   )
 
 
@@ -231,6 +255,9 @@ def run(
       f"no token of the {len(scores)} texts can be scored: they are empty, or "
       "have one token without a score.prefix before it."
     )
+  if len(scores) <= _MOST_LINES:
+    for one in scores:
+      logging.info("%s", _line(one))
   logging.info(
     "%d texts, %d tokens: nll %.4f  perplexity %.3f  [memory %s, %s, segment "
     "%d, step %d]",

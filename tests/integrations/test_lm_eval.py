@@ -1,0 +1,224 @@
+"""The harness's own command on local tasks: its numbers are ours."""
+
+import inspect
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import transformer_xl
+from tests import corpus
+from tests import saved_runs
+from transformer_xl.config import load as load_lib
+from transformer_xl.evaluation import evaluate
+
+pytest.importorskip(
+  "lm_eval",
+  reason="the lm-evaluation-harness is not installed: make lm-eval-check",
+)
+
+TASKS = pathlib.Path(__file__).parent / "tasks"
+LENGTHS = {"mem_len": 40, "segment_len": 8}
+FIELDS = {"model.cutoffs": (5, 11), "model.tie_weights": False}
+# Sums in another order, in float32, of log-probabilities down to -30.
+ROUNDING = {"rtol": 1e-5, "atol": 2e-5}
+
+
+ALL = "choice,rolling,continued,last_word"
+
+
+def run_harness(folder, out, *, tasks=ALL, arguments="", batch_size="3"):
+  """What the harness's command writes: its results, and samples by task."""
+  given = ",".join(f"{name}={value}" for name, value in LENGTHS.items())
+  command = [
+    *(sys.executable, "-m", "transformer_xl.integrations.lm_eval"),
+    *("--model", "transformer_xl"),
+    *("--model_args", f"pretrained={folder},{given}{arguments}"),
+    *("--tasks", tasks),
+    *("--include_path", str(TASKS), "--batch_size", batch_size),
+    *("--output_path", str(out), "--log_samples"),
+  ]
+  offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": f"{out}_datasets"}
+  done = subprocess.run(
+    command,
+    env={**os.environ, **offline},
+    cwd=TASKS,
+    text=True,
+    capture_output=True,
+  )
+  assert done.returncode == 0, done.stderr
+  (path,) = out.rglob("results_*.json")
+  samples = {}
+  for task in out.rglob("samples_*.jsonl"):
+    name = task.name.removeprefix("samples_").rpartition("_20")[0]
+    lines = task.read_text("utf-8").splitlines()
+    samples[name] = [json.loads(line) for line in lines]
+  return json.loads(path.read_text("utf-8"))["results"], samples, done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return saved_runs.write(tmp_path_factory.mktemp("run"), **FIELDS)
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+  return transformer_xl.load(folder, **LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def harness(folder, tmp_path_factory):
+  return run_harness(folder, tmp_path_factory.mktemp("harness"))
+
+
+def documents(name):
+  lines = (TASKS / f"{name}.jsonl").read_text("utf-8").splitlines()
+  return [json.loads(line) for line in lines]
+
+
+def scored(model, context, continuation):
+  """The continuation's score, and whether it is the likeliest there."""
+  entries = [context, {"text": continuation, "memory": "carry"}]
+  _, found = model.score(entries, prefix="", top_k=1)
+  best = [candidates[0].token for candidates in found.top]
+  return -found.nll, best == found.tokens
+
+
+def test_choices_have_the_scores_of_our_own(harness, model):
+  results, samples, printed = harness
+  right = 0
+  for sample in samples["choice"]:
+    document = sample["doc"]
+    values = []
+    for choice, found in zip(
+      document["choices"], sample["filtered_resps"], strict=True
+    ):
+      value, is_likeliest = scored(model, document["question"], f" {choice}")
+      values.append(value)
+      np.testing.assert_allclose(float(found[0]), value, **ROUNDING)
+      assert str(found[1]) == str(is_likeliest)
+    right += int(np.argmax(values) == document["answer"])
+  assert len(samples["choice"]) == len(documents("choice")) > 2
+  assert max(len(one["question"]) for one in documents("choice")) > 100
+  accuracy = results["choice"]["acc,none"]
+  assert accuracy == pytest.approx(right / len(samples["choice"]))
+  assert "|choice" in printed  # The harness's table.
+
+
+def test_perplexities_are_those_of_score(harness, model):
+  results, samples, _ = harness
+  texts = [one["text"] for one in documents("rolling")]
+  scores = model.score(texts)
+  for sample, one in zip(samples["rolling"], scores, strict=True):
+    np.testing.assert_allclose(
+      float(sample["resps"][0][0]), -one.nll, **ROUNDING
+    )
+  total = sum(one.nll for one in scores)
+  count = sum(len(text.encode()) for text in texts)
+  assert results["rolling"]["byte_perplexity,none"] == pytest.approx(
+    np.exp(total / count), rel=1e-5
+  )
+
+
+def test_the_perplexity_of_a_split_is_that_of_eval(
+  harness, folder, model, tmp_path, monkeypatch
+):
+  _, samples, _ = harness
+  sample = max(samples["rolling"], key=lambda one: len(one["doc"]["text"]))
+  text = sample["doc"]["text"]
+  # The prefix is the first token of the split, which is not scored.
+  ids = model.vocabulary.encode(model.config.score.prefix + text)
+  monkeypatch.setattr(corpus, "TOKENS", {"test": len(ids)})
+  monkeypatch.setattr(corpus, "text", lambda *_, **__: ids)
+  config = load_lib.saved(folder)
+  config.data.dir = corpus.write(tmp_path)
+  config.eval.update({"split": "test", "batch_size": 1, "segment_len": 8})
+  config.eval.mem_len = (LENGTHS["mem_len"],)
+  config = load_lib.from_config_dict(config)
+  (card,) = evaluate.evaluate(evaluate.load(config, folder))
+  assert card["num_tokens"] == len(text) > 5 * LENGTHS["mem_len"]
+  found = float(sample["resps"][0][0])
+  np.testing.assert_allclose(found, -card["nll"] * len(text), **ROUNDING)
+
+
+def test_a_text_is_continued_up_to_a_stop_text(harness, model):
+  _, samples, _ = harness
+  num_stopped = 0
+  for sample in samples["continued"]:
+    prompt = sample["doc"]["prompt"]
+    whole = model.generate(prompt, num_tokens=40, temperature=0.0).text
+    expected = re.split("a|h\n", whole)[0]
+    num_stopped += len(expected) < len(whole)
+    assert sample["resps"][0][0] == expected
+  assert num_stopped > 0
+
+
+def test_last_words_are_right_if_they_are_the_likeliest(harness, model):
+  results, samples, _ = harness
+  right = []
+  for sample in samples["last_word"]:
+    context, word = sample["doc"]["text"].rsplit(" ", 1)
+    value, is_likeliest = scored(model, context, f" {word}")
+    found = sample["filtered_resps"][0]
+    np.testing.assert_allclose(float(found[0]), value, **ROUNDING)
+    right.append(is_likeliest)
+  assert results["last_word"]["acc,none"] == pytest.approx(np.mean(right))
+
+
+def test_the_batch_does_not_matter_and_memory_does(harness, folder, tmp_path):
+  samples = harness[1]
+  tasks = "choice,rolling"
+  _, one, _ = run_harness(folder, tmp_path / "1", tasks=tasks, batch_size="1")
+  _, forgets, _ = run_harness(
+    folder,
+    tmp_path / "forgets",
+    tasks=tasks,
+    arguments=",mem_len=0",
+    batch_size="auto",
+  )
+  values = []
+  for found in (samples, one, forgets):
+    rolling = [sample["resps"][0][0] for sample in found["rolling"]]
+    choices = [sample["resps"][0][0][0] for sample in found["choice"]]
+    values.append(np.array(rolling + choices, float))
+  np.testing.assert_allclose(values[0], values[1], **ROUNDING)
+  assert np.abs(values[0] - values[2]).max() > 0.01
+
+
+def test_the_command_on_the_page_is_one_of_the_harness(monkeypatch):
+  from lm_eval import _cli as harness_cli
+
+  from transformer_xl.integrations import lm_eval_model
+
+  page = pathlib.Path(__file__).parents[2] / "docs/lm_eval.md"
+  text = page.read_text("utf-8").replace("\\\n", " ")
+  start = "python -m transformer_xl.integrations.lm_eval "
+  (line,) = [one for one in text.splitlines() if one.strip().startswith(start)]
+  words = shlex.split(line.strip().removeprefix(start))
+  monkeypatch.setattr(sys, "argv", ["lm_eval", *words])
+  given = harness_cli.HarnessCLI().parse_args()
+  assert given.model == "transformer_xl"
+  known = inspect.signature(lm_eval_model.HarnessModel).parameters
+  assert {"pretrained", "mem_len"} == set(given.model_args) <= set(known)
+
+
+@pytest.mark.parametrize(
+  ("values", "says"),
+  [
+    ({"mem_length": 3}, "HarnessModel cannot be called.*mean mem_len"),
+    ({"mem_len": -1}, "score.mem_len must be 0 or more"),
+    ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+    ({"batch_size": "many"}, "batch_size must be a whole number"),
+  ],
+)
+def test_a_wrong_argument_of_the_model_is_one_line(folder, values, says):
+  from transformer_xl.integrations import lm_eval_model
+
+  with pytest.raises(transformer_xl.UserError, match=says):
+    lm_eval_model.HarnessModel(folder, **values)

@@ -1,0 +1,110 @@
+"""Checks of the arguments that people pass to the functions of Python.
+
+Python's own errors name the place in our code where a wrong value was used at
+last. These name the argument, in one line.
+"""
+
+import difflib
+import functools
+import inspect
+import operator
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
+from transformer_xl import errors
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+  """Makes a call with unknown, missing or too many arguments a UserError."""
+  signature = inspect.signature(function)
+  names = [name for name in signature.parameters if name != "self"]
+  called = function.__qualname__.removesuffix(".__init__")
+
+  @functools.wraps(function)
+  def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    try:
+      signature.bind(*args, **kwargs)
+    except TypeError as error:
+      unknown = [name for name in kwargs if name not in names]
+      near = difflib.get_close_matches(unknown[0], names, 1) if unknown else []
+      fix = (
+        f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}."
+      )
+      raise errors.UserError(
+        f"{called} cannot be called with these arguments ({error}); {fix}"
+      ) from None
+    return function(*args, **kwargs)
+
+  return call
+
+
+def text(value: object, name: str) -> str:
+  """A text.
+
+  Raises:
+    UserError: the argument of this name is no text.
+  """
+  if not isinstance(value, str):
+    raise errors.UserError(
+      f"{name} must be a text, which Python calls str: it is {_shown(value)}."
+    )
+  return value
+
+
+def whole_number(value: object, name: str, *, least: int | None) -> int:
+  """A whole number, of Python or of NumPy.
+
+  Raises:
+    UserError: the argument of this name is none, or is below `least`.
+  """
+  if isinstance(value, bool) or not hasattr(value, "__index__"):
+    raise errors.UserError(
+      f"{name} must be a whole number: it is {_shown(value)}."
+    )
+  number = operator.index(value)
+  if least is not None and number < least:
+    raise errors.UserError(f"{name}={number} must be at least {least}.")
+  return number
+
+
+def listed(value: object, name: str, *, example: str) -> list:
+  """A list of the items of a list, a tuple or another iterable.
+
+  Raises:
+    UserError: the argument of this name cannot be iterated over, or is a
+      single text.
+  """
+  if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+    raise errors.UserError(
+      f"{name} must be a list, as in {example}: it is {_shown(value)}."
+    )
+  return list(value)
+
+
+def array(value: object, name: str) -> np.ndarray:
+  """An array of numbers or truth values.
+
+  Raises:
+    UserError: the argument of this name is none.
+  """
+  try:
+    result = np.asarray(value)
+  except (ValueError, TypeError) as error:
+    reason = " ".join(str(error).split())
+    raise errors.UserError(f"{name} must be an array ({reason}).") from None
+  if result.dtype.kind not in "biuf":
+    raise errors.UserError(
+      f"{name} must be an array of numbers: it is {_shown(value)}."
+    )
+  return result
+
+
+def _shown(value: object) -> str:
+  """A value in at most a few words, on one line."""
+  shown = " ".join(repr(value).split())
+  return shown if len(shown) <= 60 else f"{shown[:60]}..."

@@ -1,0 +1,1 @@
+"""What other tools ask of a model."""

@@ -1,0 +1,197 @@
+"""The model that the lm-evaluation-harness calls `transformer_xl`.
+
+Importing this module registers it. Texts of any length are read in segments,
+with the memory between them, so nothing is truncated.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import tqdm
+from lm_eval.api import model as harness_model
+from lm_eval.api import registry
+from lm_eval.models import utils as harness_utils
+
+from transformer_xl import arguments
+from transformer_xl import pretrained as pretrained_lib
+from transformer_xl.text import inputs
+from transformer_xl.text import score as score_lib
+
+# Settings of generation that tasks may give; those below have names of ours.
+_SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
+_KNOWN = (*_SAMPLING, "do_sample", "until", "max_gen_toks")
+_DEFAULT_NUM_TOKENS = 256  # As for the harness's own models.
+
+_log = logging.getLogger(__name__)  # The harness's log, not absl's.
+
+
+class Request(Protocol):
+  """What the harness asks: the arguments of one call."""
+
+  args: tuple
+
+
+@registry.register_model("transformer_xl")
+class HarnessModel(harness_model.LM):
+  """A model of this package behind the harness's three questions."""
+
+  @arguments.checked
+  def __init__(
+    self,
+    pretrained: str,
+    *,
+    mem_len: int | None = None,
+    segment_len: int | None = None,
+    checkpoint: str | int | None = None,
+    parameters: str | None = None,
+    prefix: str | None = None,
+    batch_size: int | str | None = None,
+    max_batch_size: int | None = None,
+    device: str | None = None,
+  ):
+    """Loads the model as `transformer_xl.load` does.
+
+    Args:
+      pretrained: a workdir, a HuggingFace folder, or an address of the Hub.
+      mem_len: length of the memory in tokens.
+      segment_len: tokens that are read at once.
+      checkpoint: latest, best, or a step.
+      parameters: raw, ema or asgd.
+      prefix: text that precedes texts without a context; by default
+        `config.score.prefix`.
+      batch_size: texts that are scored at once; auto is `config.score`'s.
+      max_batch_size: is not used: memory does not grow with the text.
+      device: is not used: JAX chooses, as JAX_PLATFORMS says.
+    """
+    super().__init__()
+    del max_batch_size, device
+    self.model = pretrained_lib.load(
+      pretrained,
+      mem_len=mem_len,
+      segment_len=segment_len,
+      checkpoint=checkpoint,
+      parameters=parameters,
+    )
+    options = self.model.config.score
+    self._prefix = options.prefix if prefix is None else prefix
+    if batch_size is None or str(batch_size).startswith("auto"):
+      batch_size = options.batch_size
+    elif isinstance(batch_size, str) and batch_size.isdecimal():
+      batch_size = int(batch_size)
+    self.batch_size = arguments.whole_number(batch_size, "batch_size", least=1)
+
+  def loglikelihood(
+    self, requests: Sequence[Request], disable_tqdm: bool = False
+  ) -> list[tuple[float, bool]]:
+    """Log-probabilities of continuations, and whether they are the likeliest.
+
+    A continuation is scored after its context, however long that is, or after
+    the prefix if it has none.
+    """
+    rows = []
+    counts = []
+    for request in requests:
+      context, continuation = self._encode_pair(*request.args)
+      rows.append(np.concatenate([context, continuation]))
+      counts.append(len(continuation))
+    result = []
+    scores = self._score(rows, top_k=1, disable_tqdm=disable_tqdm)
+    for request, row, count, found in zip(
+      requests, rows, counts, scores, strict=True
+    ):
+      start = max(len(row) - count, 1)  # The first token has no context.
+      nll = np.sum(found.nll[start - 1 :], dtype=np.float64)
+      likeliest = found.top_tokens[start - 1 :, 0]
+      answer = float(-nll), bool((likeliest == row[start:]).all())
+      self.cache_hook.add_partial("loglikelihood", request.args, answer)
+      result.append(answer)
+    return result
+
+  def loglikelihood_rolling(
+    self, requests: Sequence[Request], disable_tqdm: bool = False
+  ) -> list[float]:
+    """The log-probability of each text, after the prefix, as `score` has it."""
+    texts = [inputs.Text(request.args[0], "fresh") for request in requests]
+    rows = [
+      stream.tokens
+      for stream in inputs.streams(
+        texts, self.model.vocabulary, prefix=self._prefix
+      )
+    ]
+    result = []
+    scores = self._score(rows, top_k=0, disable_tqdm=disable_tqdm)
+    for request, found in zip(requests, scores, strict=True):
+      answer = float(-np.sum(found.nll, dtype=np.float64))
+      self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
+      result.append(answer)
+    return result
+
+  def generate_until(
+    self, requests: Sequence[Request], disable_tqdm: bool = False
+  ) -> list[str]:
+    """Continues each context until one of its stop texts, which is cut off.
+
+    One context after the other: a batch is of samples of the same context.
+    """
+    result = []
+    unknown: set[str] = set()
+    for request in tqdm.tqdm(requests, disable=disable_tqdm, desc="generate"):
+      context, given = request.args
+      options = harness_utils.normalize_gen_kwargs(given, _DEFAULT_NUM_TOKENS)
+      unknown |= set(options) - set(_KNOWN)
+      stops = [stop for stop in options["until"] if stop]
+      pieces = self.model.stream(
+        context or self._prefix,
+        num_tokens=options["max_gen_toks"],
+        **{name: options[name] for name in _SAMPLING if name in options},
+      )
+      text = ""
+      for piece in pieces:
+        text += piece
+        if any(stop in text for stop in stops):
+          break  # No more is drawn.
+      for stop in stops:
+        text = text.partition(stop)[0]
+      self.cache_hook.add_partial("generate_until", request.args, text)
+      result.append(text)
+    if unknown:
+      _log.warning("Settings of generation without effect: %s", sorted(unknown))
+    return result
+
+  def _encode_pair(
+    self, context: str, continuation: str
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of a context, or of the prefix, and of its continuation.
+
+    Both are encoded as one text, with spaces between them in the continuation,
+    as the harness does it for other models.
+    """
+    encode = self.model.vocabulary.encode
+    stripped = context.rstrip()
+    continuation = context[len(stripped) :] + continuation
+    before = encode(stripped)
+    if not len(before):
+      return encode(self._prefix), encode(continuation)
+    return before, encode(stripped + continuation)[len(before) :]
+
+  def _score(
+    self, rows: Sequence[np.ndarray], *, top_k: int, disable_tqdm: bool
+  ) -> list[score_lib.TokenScores]:
+    """Scores rows of tokens in batches of similar length, the longest first."""
+    order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
+    found: dict[int, score_lib.TokenScores] = {}
+    bar = tqdm.tqdm(total=len(rows), disable=disable_tqdm, desc="score")
+    for first in range(0, len(order), self.batch_size):
+      chosen = order[first : first + self.batch_size]
+      scores = score_lib.score_rows(
+        self.model.trained,
+        [rows[index] for index in chosen],
+        batch_size=self.batch_size,
+        top_k=top_k,
+      )
+      found.update(zip(chosen, scores, strict=True))
+      bar.update(len(chosen))
+    bar.close()
+    return [found[index] for index in range(len(rows))]

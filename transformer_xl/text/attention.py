@@ -1,0 +1,135 @@
+"""The attention of a text's tokens to the tokens before them.
+
+Shapes: N layers, H heads, L tokens of the text, T of a segment, K keys.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+import numpy as np
+
+from transformer_xl import errors
+from transformer_xl import shapes
+from transformer_xl.config import mixer_fields
+from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.evaluation import attention_use
+from transformer_xl.evaluation import evaluator
+from transformer_xl.model import network
+from transformer_xl.model.mixers import table
+from transformer_xl.text import language_model
+
+
+class Attention(NamedTuple):
+  """What the tokens of a text attend to in some layers."""
+
+  text: str
+  tokens: list[str]  # L; printable, without white space.
+  layers: tuple[int, ...]  # Counted from 1.
+  # [layer, head, i, j] is the share of token j in what token i attends to. A
+  # row adds up to 1, or less where a layer attends to zeros before the text or
+  # to compressed memory.
+  weights: jt.Float[np.ndarray, "layers H L L"]
+
+
+def read(
+  model: language_model.LanguageModel,
+  params: shapes.PyTree,
+  config: schema.ExperimentConfig,
+  text: str,
+  layers: Sequence[int],
+) -> Attention:
+  """Reads a text in segments, and returns where its tokens attend to.
+
+  Args:
+    model: has the vocabulary and the lengths of memory and segments.
+    params: the parameters of the network.
+    config: of the run.
+    text: of any length; the result grows with its square.
+    layers: from 1, or from -1 for the last.
+
+  Raises:
+    UserError: there is no such layer, it does not attend, or the text is not
+      in the vocabulary.
+  """
+  chosen = _numbers(config.model, layers)
+  attending = _attending(config.model)
+  places = tuple(attending.index(number) for number in chosen)
+  ids = model.vocabulary.encode(text)
+  length = len(ids)
+  segment_len = model.reader.segment_len
+  mem_len = model.reader.mem_len
+  padded = np.zeros((1, length + -length % segment_len), np.int32)
+  padded[0, :length] = ids
+  memory = network.empty_state(
+    config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
+  )
+  net = evaluator.make_network(config, inspects=True)
+  num_heads = config.model.num_heads
+  weights = np.zeros((len(chosen), num_heads, length, length), np.float32)
+  for start in range(0, length, segment_len):
+    found, memory = _read_segment(
+      params,
+      memory,
+      padded[:, start : start + segment_len],
+      model=net,
+      places=places,
+    )
+    # The last keys are those of the memory and the segment, in the order of
+    # the text; keys in front of them are no tokens.
+    stop = min(start + segment_len, length)
+    first = max(start - mem_len, 0)
+    end = found.shape[-1] - (start + segment_len - stop)
+    weights[:, :, start:stop, first:stop] = np.asarray(found)[
+      :, :, : stop - start, end - (stop - first) : end
+    ]
+  tokens = [model.vocabulary.symbol(token) for token in ids]
+  return Attention(text, tokens, chosen, weights)
+
+
+def _attending(config: schema.ModelConfig) -> list[int]:
+  """The numbers of the layers that attend, from 1."""
+  return [
+    number
+    for number, layer in enumerate(table.all_layers(config), start=1)
+    if mixer_fields.MIXERS[layer.name].attends
+  ]
+
+
+def _numbers(
+  config: schema.ModelConfig, layers: Sequence[int]
+) -> tuple[int, ...]:
+  """The numbers of layers that attend, from 1."""
+  count = config.num_layers
+  numbers = [
+    layer + count + 1 if -count <= layer < 0 else layer for layer in layers
+  ]
+  attending = _attending(config)
+  if not numbers or not set(numbers) <= set(attending):
+    raise errors.UserError(
+      f"layers={tuple(layers)} must be layers that attend, and at least one: "
+      f"this model has {attending or 'none'}, counted from 1, or from -1 for "
+      "the last."
+    )
+  return tuple(numbers)
+
+
+# Compiled once for each choice of layers.
+@functools.partial(jax.jit, static_argnames=("model", "places"))
+def _read_segment(
+  params: shapes.PyTree,
+  memory: network.State,
+  tokens: shapes.Tokens,
+  *,
+  model: network.Network,
+  places: tuple[int, ...],
+) -> tuple[jt.Float[shapes.Array, "layers H T K"], network.State]:
+  """Reads a segment of one lane; the places are among layers that attend."""
+  nowhere = jnp.zeros(tokens.shape, bool)
+  segment = segment_lib.Segment(tokens, targets=tokens, resets=nowhere)
+  found = attention_use.read_segment(params, memory, segment, model=model)
+  return found.weights[np.array(places), 0], found.memory
