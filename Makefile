@@ -31,7 +31,7 @@ HUGE_PAGES ?= 0
 
 .PHONY: quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
-.PHONY: lock fuzz fuzz-runs audit tpu-session
+.PHONY: lock fuzz fuzz-runs audit tpu-session mutants
 
 quickstart: $(VENV)/installed
 	$(BIN)/transformer-xl --config=quickstart --workdir=runs/quickstart
@@ -134,6 +134,14 @@ fuzz: $(VENV)/installed
 fuzz-runs: $(VENV)/installed
 	JAX_PLATFORMS=cpu CONFIGURATIONS=300 $(BIN)/python -m pytest -s \
 	  tests/fuzz/test_configurations.py -m rest
+
+# Small mistakes in the package, one at a time, that the tests should see. A
+# SAMPLE of 0 is all of them.
+MODULES :=
+SAMPLE := 8
+mutants: $(VENV)/installed
+	JAX_PLATFORMS=cpu nice $(BIN)/python -m tests.mutants \
+	  --modules=$(MODULES) --sample=$(SAMPLE)
 
 # Pins what pyproject.toml allows, for every supported Python at once.
 lock:

@@ -41,7 +41,7 @@ NOT_FOR_TRAINING = (
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
   *("benchmarks", "conformance", "data_prep", "docs", "experiments"),
-  *("faults", "fuzz", "parity", "scripts"),
+  *("faults", "fuzz", "mutants", "parity", "scripts"),
 )
 
 

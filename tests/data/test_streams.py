@@ -1,6 +1,7 @@
 """Streams against plain Python references."""
 
 import collections
+import math
 
 import hypothesis
 import jax
@@ -12,6 +13,7 @@ from jax.sharding import PartitionSpec
 from tests import corpus
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import segment
 from transformer_xl.data import streams
 
 ALL = slice(None)
@@ -120,6 +122,9 @@ def test_evaluation_counts_every_pair_once(pairs, lanes, length, warmup):
   assert sorted(counted.tolist()) == list(range(pairs))
   assert set(np.unique(segments.weights)) <= {0, 1}
   np.testing.assert_array_equal(segments.targets, segments.inputs + 1)
+  # No step is read in vain.
+  num_read = lanes * length * (source.num_steps - math.ceil(warmup / length))
+  assert pairs <= num_read < pairs + lanes * length
 
 
 @hypothesis.given(
@@ -170,6 +175,21 @@ def test_parts_of_the_lanes_are_the_batch(kind):
   assert len(jax.tree.leaves(whole)) == (3 if kind == "train" else 4)
   joined = jax.tree.map(lambda *arrays: np.concatenate(arrays, axis=1), *parts)
   jax.tree.map(np.testing.assert_array_equal, joined, whole)
+
+
+@pytest.mark.parametrize("kind", ["train", "eval"])
+def test_empty_lanes_follow_and_have_no_weight(kind):
+  source = stream(90, 4, 5)
+  if kind == "eval":
+    source = eval_stream(90, 4, 5, 7)
+  whole = source.read(3, 6, ALL)
+  padded = segment.with_empty_lanes(whole, 7)
+  np.testing.assert_array_equal(padded.weights[:, :4], whole.loss_weights())
+  for part, expected in zip(padded[:3], whole[:3], strict=True):
+    np.testing.assert_array_equal(part[:, :4], expected)
+  for part in padded:
+    assert part.shape == (6, 7, 5)
+    assert not part[:, 4:].any()
 
 
 def test_device_segments_are_what_the_stream_reads(tmp_path):
