@@ -1,6 +1,7 @@
 """Streams against plain Python references."""
 
 import collections
+import dataclasses
 import math
 
 import hypothesis
@@ -204,6 +205,30 @@ def test_device_segments_are_what_the_stream_reads(tmp_path):
     assert isinstance(part, jax.Array)
     assert part.sharding.spec == PartitionSpec(None, ("data", "fsdp"))
     np.testing.assert_array_equal(part, expected)
+
+
+@pytest.mark.parametrize(("parts", "lanes"), [(1, 4), (3, 6)])
+def test_shapes_of_segments_are_known_before_they_are_read(
+  tmp_path, parts, lanes
+):
+  lengths = {"train.context_len": 2, "train.mem_len": 0}
+  config = corpus.config(corpus.write(tmp_path), **lengths)
+  mesh = mesh_lib.make_mesh(config.mesh)
+  source = dataclasses.replace(stream(90, 4, 8), context_len=2)
+  known = segment.placed(
+    mesh, 5, config.train, 8, parts=parts, has_weights=False
+  )
+  read = streams.device_segments(
+    source, 0, 5, mesh_lib.segments(mesh), parts=parts
+  )
+  assert read.targets.shape == (5, lanes, 8)
+  assert (read.weights is None) == (parts == 1)
+
+  def assert_alike(one, other):
+    assert (one.shape, one.dtype) == (other.shape, other.dtype)
+    assert one.sharding == other.sharding
+
+  jax.tree.map(assert_alike, known, read)
 
 
 def test_too_short_a_split_says_what_would_fit():

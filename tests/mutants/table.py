@@ -28,7 +28,7 @@ TESTS = {
     "tests/evaluation/test_evaluate.py::test_the_temperature",
   ),
   "evaluation/sums": (_EVALUATOR + "::test_segments_past_the_end",),
-  "evaluation/units": ("tests/training/test_log_window.py",),
+  "evaluation/units": ("tests/training/test_log_window.py::test_units",),
   "model/adaptive_softmax": ("tests/model/test_adaptive_softmax.py",),
   "model/attention": (
     "tests/model/test_attention.py",
@@ -48,7 +48,9 @@ TESTS = {
     "tests/model/kernels/test_fused_ring.py::test_the_kernel_attends",
   ),
   "model/lanes": (
+    "tests/model/test_lanes.py",
     _STEP + "accumulation",
+    _STEP + "empty_lanes",
     "tests/training/test_accumulated_dropout.py",
   ),
   "model/mixers/attention": (
@@ -121,12 +123,16 @@ TESTS = {
   ),
   "training/step": (
     _STEP + "sgd_follows",
-    _STEP + "targets_without",
-    _STEP + "a_segment_without",
     _STEP + "the_recent_half",
+    _STEP + "penalties",
+    _STEP + "norms_are_those",
     _STEP + "accumulation",
-    _STEP,
-    "tests/training/test_averaging.py",
-    "tests/training/test_gradient_segments.py",
+    _STEP + "empty_lanes",
+    _STEP + "dropout_is",
+    _STEP + "no_gradient",
+    _STEP + "a_segment_without",
+    "tests/training/test_averaging.py::test_the_moving",
+    "tests/training/test_averaging.py::test_the_mean_of",
+    "tests/training/test_gradient_segments.py::test_the_gradient_is",
   ),
 }
