@@ -33,7 +33,7 @@ HUGE_PAGES ?= 0
 .PHONY: help quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
 .PHONY: lock fuzz fuzz-runs audit deploy-check release-check
-.PHONY: transformers-check lm-eval-check
+.PHONY: transformers-check lm-eval-check mutants
 
 # What stands behind ## is the help of a target.
 help: ## This list
@@ -181,6 +181,14 @@ fuzz: $(VENV)/installed ## A million damaged files to every reader
 fuzz-runs: $(VENV)/installed ## Random configurations: refused, or trained and resumed
 	JAX_PLATFORMS=cpu CONFIGURATIONS=300 $(BIN)/python -m pytest -s \
 	  tests/fuzz/test_configurations.py -m rest
+
+# Small mistakes in the package, one at a time, that the tests should see. A
+# SAMPLE of 0 is all of them.
+MODULES :=
+SAMPLE := 8
+mutants: $(VENV)/installed ## Small mistakes that the tests should see: MODULES, SAMPLE
+	JAX_PLATFORMS=cpu nice $(BIN)/python -m tests.mutants \
+	  --modules=$(MODULES) --sample=$(SAMPLE)
 
 # Pins what pyproject.toml allows, for every supported Python at once.
 lock: ## Renew requirements.lock

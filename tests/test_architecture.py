@@ -50,7 +50,7 @@ NOT_FOR_TRAINING = (
 # Tests that concern no single room of the package.
 OTHER_TESTS = (
   *("benchmarks", "conformance", "data_prep", "deploy", "docs", "experiments"),
-  *("faults", "fuzz", "parity"),
+  *("faults", "fuzz", "mutants", "parity"),
 )
 
 

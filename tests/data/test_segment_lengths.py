@@ -26,6 +26,13 @@ def test_drawn_lengths_have_the_published_distribution():
   assert [other.at(step) for step in range(9)] != drawn[:9].tolist()
 
 
+def test_no_length_is_below_five():
+  lengths = segment_lengths.DrawnLengths(6, 2.0, 0)
+  assert min(lengths.at(step) for step in range(200)) == 5
+  lengths = segment_lengths.DrawnLengths(2, 0.5, 0)
+  assert {lengths.at(step) for step in range(200)} == {lengths.longest} == {5}
+
+
 def test_tokens_before_a_step_are_the_sum_of_drawn_lengths():
   lengths, total = segment_lengths.DrawnLengths(9, 2.0, 0), 0
   for step in range(9000):  # Beyond two blocks of draws.

@@ -1,6 +1,8 @@
 """Streams against plain Python references."""
 
 import collections
+import dataclasses
+import math
 
 import hypothesis
 import jax
@@ -12,6 +14,7 @@ from jax.sharding import PartitionSpec
 from tests import corpus
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.data import segment
 from transformer_xl.data import streams
 
 ALL = slice(None)
@@ -120,6 +123,9 @@ def test_evaluation_counts_every_pair_once(pairs, lanes, length, warmup):
   assert sorted(counted.tolist()) == list(range(pairs))
   assert set(np.unique(segments.weights)) <= {0, 1}
   np.testing.assert_array_equal(segments.targets, segments.inputs + 1)
+  # No step is read in vain.
+  num_read = lanes * length * (source.num_steps - math.ceil(warmup / length))
+  assert pairs <= num_read < pairs + lanes * length
 
 
 @hypothesis.given(
@@ -172,6 +178,21 @@ def test_parts_of_the_lanes_are_the_batch(kind):
   jax.tree.map(np.testing.assert_array_equal, joined, whole)
 
 
+@pytest.mark.parametrize("kind", ["train", "eval"])
+def test_empty_lanes_follow_and_have_no_weight(kind):
+  source = stream(90, 4, 5)
+  if kind == "eval":
+    source = eval_stream(90, 4, 5, 7)
+  whole = source.read(3, 6, ALL)
+  padded = segment.with_empty_lanes(whole, 7)
+  np.testing.assert_array_equal(padded.weights[:, :4], whole.loss_weights())
+  for part, expected in zip(padded[:3], whole[:3], strict=True):
+    np.testing.assert_array_equal(part[:, :4], expected)
+  for part in padded:
+    assert part.shape == (6, 7, 5)
+    assert not part[:, 4:].any()
+
+
 def test_device_segments_are_what_the_stream_reads(tmp_path):
   config = corpus.config(corpus.write(tmp_path))
   mesh = mesh_lib.make_mesh(config.mesh)
@@ -184,6 +205,30 @@ def test_device_segments_are_what_the_stream_reads(tmp_path):
     assert isinstance(part, jax.Array)
     assert part.sharding.spec == PartitionSpec(None, ("data", "fsdp"))
     np.testing.assert_array_equal(part, expected)
+
+
+@pytest.mark.parametrize(("parts", "lanes"), [(1, 4), (3, 6)])
+def test_shapes_of_segments_are_known_before_they_are_read(
+  tmp_path, parts, lanes
+):
+  lengths = {"train.context_len": 2, "train.mem_len": 0}
+  config = corpus.config(corpus.write(tmp_path), **lengths)
+  mesh = mesh_lib.make_mesh(config.mesh)
+  source = dataclasses.replace(stream(90, 4, 8), context_len=2)
+  known = segment.placed(
+    mesh, 5, config.train, 8, parts=parts, has_weights=False
+  )
+  read = streams.device_segments(
+    source, 0, 5, mesh_lib.segments(mesh), parts=parts
+  )
+  assert read.targets.shape == (5, lanes, 8)
+  assert (read.weights is None) == (parts == 1)
+
+  def assert_alike(one, other):
+    assert (one.shape, one.dtype) == (other.shape, other.dtype)
+    assert one.sharding == other.sharding
+
+  jax.tree.map(assert_alike, known, read)
 
 
 def test_too_short_a_split_says_what_would_fit():

@@ -1,8 +1,10 @@
-"""Rings of keys and values, where results alone do not show what they cost."""
+"""Rings of keys and values, beyond what the oracle's cases show."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from tests import comparison
 from tests import tiny
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import ring
@@ -38,3 +40,35 @@ def test_rings_of_one_length_share_their_slot_within_a_step():
     state = jax.jit(step)(state)
   for given, shared in zip(state.layers, slots(state.layers), strict=True):
     assert given.slot == shared
+
+
+def test_without_memory_single_tokens_are_read_as_in_whole_segments():
+  """Each sees the segment that it completes, and nothing before it."""
+  config = tiny.model_config()
+  reader = reader_lib.Reader(
+    config, mem_len=0, segment_len=4, clamp_len=0, same_length=False
+  )
+  frozen = reader.freeze(tiny.params(config))
+  start = reader.start(frozen, batch_size=tiny.LANES)
+  shape = (tiny.LANES, 12)
+  tokens = jnp.asarray(np.random.default_rng(0).integers(23, size=shape))
+  step = jax.jit(reader.step)
+  state = start
+  whole = []
+  for first in (0, 4, 8):
+    log_probs, state = step(frozen, state, tokens[:, first : first + 4])
+    whole.append(log_probs)
+
+  # Two tokens of a segment, then the rest one by one.
+  _, state = jax.jit(reader.read)(frozen, start, tokens[:, :4], count=2)
+  reader, frozen, state = reader.for_tokens(frozen, state)
+  step = jax.jit(reader.step)
+  single = []
+  for index in range(2, 12):
+    log_probs, state = step(frozen, state, tokens[:, index, None])
+    single.append(log_probs)
+  expected = jnp.concatenate(whole, axis=1)[:, 2:]
+  # The same sums in another order.
+  comparison.assert_close(
+    jnp.concatenate(single, axis=1), expected, roundings=30
+  )

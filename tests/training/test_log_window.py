@@ -41,7 +41,8 @@ def run_config():
 
 def test_units_of_loss():
   assert units.perplexity(math.log(20)) == pytest.approx(20)
-  assert units.perplexity(1000.0) == math.inf
+  assert units.perplexity(699.9) < math.inf
+  assert units.perplexity(700.0) == units.perplexity(1000.0) == math.inf
   assert units.bits(math.log(2) * 3) == pytest.approx(3)
 
 

@@ -61,6 +61,8 @@ def test_the_warm_up_wastes_no_update():
   values = [rate(update) for update in range(5)]
   expected = [3 * scale for scale in (1 / 4, 2 / 4, 3 / 4, 1, 1)]
   assert values == pytest.approx(expected, rel=1e-6)
+  rate = schedule(num_steps=4_000_000, warmup_steps=1, learning_rate=3.0)
+  assert rate(0) == pytest.approx(3.0)
 
 
 def test_cosine_stays_at_its_floor_behind_the_end():
@@ -76,6 +78,9 @@ def test_inverse_sqrt_falls_from_its_peak():
   assert rate(10) == pytest.approx(2.0)
   assert rate(40) == pytest.approx(1.0)
   assert rate(90) == pytest.approx(2 / 3)
+  rate = schedule(schedule="inverse_sqrt", learning_rate=2.0)
+  assert rate(0) == rate(1) == pytest.approx(2.0)
+  assert rate(4) == pytest.approx(1.0)
 
 
 def test_linear_falls_from_the_end_of_the_warm_up_to_its_floor():

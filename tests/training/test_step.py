@@ -10,6 +10,7 @@ import pytest
 
 from tests import comparison
 from tests import tiny
+from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import evaluator
@@ -138,6 +139,21 @@ def test_accumulation_over_lanes_is_one_update_on_all_of_them():
   whole, whole_memory, whole_metrics = run(whole_config, segments)
   assert distance(whole.params, start(config)[0].params) > 1e-2
   # Sums in another order, over four updates.
+  comparison.assert_close(state.params, whole.params, roundings=30)
+  comparison.assert_close(metrics, whole_metrics, roundings=30)
+  comparison.assert_close(memory, whole_memory, roundings=30)
+
+
+def test_empty_lanes_change_no_update():
+  """As many as the devices of a mesh need to have the same number."""
+  config = make_config(**PLAIN)
+  segments = make_segments()
+  padded = segment_lib.with_empty_lanes(segments, BATCH + 2)
+  with jax.set_mesh(mesh_lib.make_mesh(config.mesh)):
+    state, memory, metrics = run(config, jax.tree.map(jnp.asarray, padded))
+  whole, whole_memory, whole_metrics = run(config, segments)
+  assert distance(whole.params, start(config)[0].params) > 1e-2
+  # Sums of the same numbers in another order, over four updates.
   comparison.assert_close(state.params, whole.params, roundings=30)
   comparison.assert_close(metrics, whole_metrics, roundings=30)
   comparison.assert_close(memory, whole_memory, roundings=30)

@@ -1,0 +1,138 @@
+"""Which tests cover a module, the cheapest first.
+
+A name is the beginning of a test's identifier. They are not all tests of a
+module, but so many that a mistake in it should make one fail.
+"""
+
+_ORACLE = "tests/conformance/test_oracle.py::test_"
+_SEGMENTS = _ORACLE + "segments_of_the_network_equal_the_oracle"
+_READER = _ORACLE + "steps_of_the_reader_equal_the_oracle"
+_COMPRESSED = "relative-layers-compressive.function-compressive.slots"
+_CONFORMS = "tests/conformance/test_implementations.py::test_conforms"
+_STEP = "tests/training/test_step.py::test_"
+_EVALUATOR = "tests/evaluation/test_evaluator.py"
+
+TESTS = {
+  "data/segment": (
+    "tests/data/test_streams.py",
+    "tests/data/test_segment_lengths.py",
+  ),
+  "data/segment_lengths": ("tests/data/test_segment_lengths.py",),
+  "data/streams": (
+    "tests/data/test_streams.py",
+    "tests/data/test_segment_lengths.py",
+  ),
+  "evaluation/evaluator": (
+    _EVALUATOR,
+    "tests/evaluation/test_evaluate.py::test_context_is_read",
+    "tests/evaluation/test_evaluate.py::test_the_temperature",
+  ),
+  "evaluation/sums": (_EVALUATOR + "::test_segments_past_the_end",),
+  "evaluation/units": ("tests/training/test_log_window.py::test_units",),
+  "model/adaptive_softmax": ("tests/model/test_adaptive_softmax.py",),
+  "model/attention": (
+    "tests/model/test_attention.py",
+    "tests/model/kernels/test_forms.py",
+  ),
+  "model/encodings/distances": (
+    "tests/model/test_distances.py",
+    "tests/model/test_attention.py::test_",
+    _SEGMENTS + "[3-7-0-None-shaw",
+    _SEGMENTS + "[3-7-0-None-rope",
+  ),
+  "model/kernels/ring": (
+    _READER + "[3-7-0-None-relative]",
+    _READER + "[1-1-0",
+    _READER + "[4-0-0-mem_len_plus_one",
+    _READER + "[3-7-0-None-alibi",
+    "tests/model/kernels/test_fused_ring.py::test_the_kernel_attends",
+  ),
+  "model/lanes": (
+    "tests/model/test_lanes.py",
+    _STEP + "accumulation",
+    _STEP + "empty_lanes",
+    "tests/training/test_accumulated_dropout.py",
+  ),
+  "model/mixers/attention": (
+    _SEGMENTS + "[3-7-0-None-relative]",
+    _SEGMENTS + "[3-7-9-mem_len_plus_one",
+    _READER + "[5-2-0-None-relative]",
+    _SEGMENTS + "[4-2-0-mem_len-rope",
+    _CONFORMS + "[plain-no_gradient",
+    "tests/training/test_gradient_segments.py::test_memory_carries",
+    "tests/planning/test_hlo_cost.py",
+  ),
+  "model/mixers/compressive": (
+    _SEGMENTS + "[4-3-0-None-" + _COMPRESSED,
+    _SEGMENTS + "[2-5-0-mem_len-" + _COMPRESSED,
+    _SEGMENTS + "[3-5-0-None-" + _COMPRESSED,
+    _SEGMENTS + "[8-2-0-None-rope",
+    _SEGMENTS + "[4-0-0-None-" + _COMPRESSED,
+    _READER + "[3-5-0-None-" + _COMPRESSED,
+    _ORACLE + "a_mixer_says",
+    "tests/model/test_compression_loss.py",
+  ),
+  "model/mixers/lstm": (
+    _SEGMENTS + "[4-1-0",
+    _SEGMENTS + "[4-0-0-None-relative-layers-num",
+    _ORACLE + "a_mixer_says",
+    _CONFORMS + "[lstm",
+  ),
+  "model/mixers/mixer": (_SEGMENTS + "[3-7-4", _ORACLE + "a_mixer_says"),
+  "model/mixers/qrnn": (
+    _SEGMENTS + "[4-1-0",
+    _SEGMENTS + "[4-0-0-None-relative-layers-num",
+    _ORACLE + "a_mixer_says",
+    _CONFORMS + "[qrnn",
+  ),
+  "model/mixers/recurrent": (
+    _SEGMENTS + "[4-1-0",
+    _SEGMENTS + "[4-0-0-None-relative-layers-num",
+    _CONFORMS + "[lstm",
+  ),
+  "model/network": (
+    _SEGMENTS + "[3-7-0-None-relative]",
+    _SEGMENTS + "[3-7-4",
+    "tests/model/test_network.py",
+    "tests/model/test_initialisation.py",
+    _STEP + "penalties",
+    _STEP + "no_gradient",
+  ),
+  "model/ring": (
+    _READER + "[3-7-0-None-relative]",
+    _READER + "[4-0-0-mem_len_plus_one",
+    _READER + "[4-2-0-mem_len-rope",
+    _READER + "[3-7-9-mem_len_plus_one",
+    _READER + "[4-6-0",
+    "tests/model/test_ring.py",
+  ),
+  "model/visibility": (
+    _SEGMENTS + "[3-7-0-None-relative]",
+    _SEGMENTS + "[3-7-9-mem_len_plus_one",
+    _SEGMENTS + "[1-1-0",
+    _SEGMENTS + "[4-0-0-mem_len_plus_one",
+  ),
+  "training/averaging": ("tests/training/test_averaging.py",),
+  "training/optimizer": (
+    "tests/training/test_optimizer.py",
+    "tests/training/test_rate_factors.py::test_each",
+  ),
+  "training/rate_factors": (
+    "tests/training/test_rate_factors.py",
+    "tests/training/test_optimizer.py::test_weight_decay",
+  ),
+  "training/step": (
+    _STEP + "sgd_follows",
+    _STEP + "the_recent_half",
+    _STEP + "penalties",
+    _STEP + "norms_are_those",
+    _STEP + "accumulation",
+    _STEP + "empty_lanes",
+    _STEP + "dropout_is",
+    _STEP + "no_gradient",
+    _STEP + "a_segment_without",
+    "tests/training/test_averaging.py::test_the_moving",
+    "tests/training/test_averaging.py::test_the_mean_of",
+    "tests/training/test_gradient_segments.py::test_the_gradient_is",
+  ),
+}
