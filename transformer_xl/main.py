@@ -44,7 +44,8 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.workdir import compile_cache
 
-# The module of each mode and its function, loaded when the mode is run.
+# The module of each mode and its function, loaded when the mode is run. The
+# modules of modes that may follow training have a function `check`, too.
 MODES = {
   "train": ("training.loop", "train"),
   "eval": ("evaluation.evaluate", "run"),
@@ -59,9 +60,6 @@ MODES = {
   "recall": ("analysis.recall", "run"),
   "report": ("report.report", "run"),
 }
-# Modes whose module has a function `check`, for what they need besides a
-# checkpoint. The others are not loaded before they run.
-CHECKED_FIRST = ("eval", "generate", "score", "attention")
 _MANY_READS = 10  # From here on, a run is warned that it may overfit.
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
@@ -122,22 +120,33 @@ def main(argv: list[str]) -> None:
 
 def _train(config: schema.ExperimentConfig, workdir: str) -> bool:
   """Trains, and runs the modes that follow; False if a signal came."""
+  import jax
+
   _warn_of_overfitting(config)
   for mode in config.train.finish_with:
-    _check_later(mode, config)
+    _check_later(mode, config, workdir)
   if not _run("train", config, workdir):
     return False
   command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
   if config.train.finish_with:
     _share(workdir)
 
+  # The modes after one that fails can still run.
   failures = []
+  unexpected = None
   for mode in config.train.finish_with:
     try:
       _run(mode, config, workdir)
-    except errors.UserError as error:  # The modes after it can still run.
+    except errors.UserError as error:
       failures.append(f"--mode={mode}: {error}")
       logging.error("--mode=%s after training: %s", mode, error)
+    except Exception as error:  # A full disk, or a mistake of the program.
+      if jax.process_count() > 1:
+        raise  # Other processes may not have failed, and would wait for ever.
+      unexpected = unexpected or error
+      logging.error("--mode=%s after training: %r", mode, error)
+  if unexpected is not None:
+    raise unexpected
   if failures:
     raise errors.UserError(
       "training has finished, but not what was to follow it. "
@@ -146,16 +155,16 @@ def _train(config: schema.ExperimentConfig, workdir: str) -> bool:
   return True
 
 
-def _check_later(mode: str, config: schema.ExperimentConfig) -> None:
+def _check_later(
+  mode: str, config: schema.ExperimentConfig, workdir: str
+) -> None:
   """Raises a UserError if a mode could not run after training.
 
   What a mode needs besides the checkpoint is there before the first update, so
   nobody has to train first to learn that it is missing.
   """
-  if mode not in CHECKED_FIRST:
-    return
   try:
-    _module(mode).check(config)
+    _module(mode).check(config, workdir)
   except errors.UserError as error:
     raise errors.UserError(
       f"{mode} in train.finish_with could not run: {error}"

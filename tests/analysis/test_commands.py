@@ -16,6 +16,8 @@ from transformer_xl.config import training_fields
 for module, function in main.MODES.values():
   module = importlib.import_module(f"transformer_xl.{module}")
   assert callable(getattr(module, function))
+  later = module.__name__.rpartition(".")[2] not in ("loop", "plan")
+  assert callable(getattr(module, "check", None)) == later
 assert {*main.MODES} == {*training_fields.FINISHES, "train", "plan"}
 print(*main.MODES)
 """

@@ -56,8 +56,9 @@ class Maps(NamedTuple):
   context: np.ndarray  # Tokens [K] of memory and last segment.
 
 
-def check(config: schema.ExperimentConfig) -> None:
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if the memory is empty, or the text is too short."""
+  del workdir
   vocabulary = vocabulary_lib.load(config.data.dataset_dir)
   mem_len, segment_len = _lengths(config)
   _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)

@@ -82,6 +82,16 @@ class Missing(NamedTuple):
   command: str
 
 
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError if one of `config.report.runs` cannot be shown.
+
+  Runs in a folder of the workdir may still have to be trained.
+  """
+  run_history.read_all(
+    [run for run in config.report.runs if not storage.is_below(run, workdir)]
+  )
+
+
 def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   """Writes the page; returns the content of `results/report.json`.
 
