@@ -34,6 +34,7 @@ from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings
 from transformer_xl.model import network
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
@@ -205,11 +206,13 @@ def _summary(maps, chosen, config, vocabulary) -> dict[str, Any]:
     maps.nll_without_memory,
     ", ".join(f"{share:.1%}" for share in maps.memory_mass),
   )
+  mem_len = len(maps.context) - segment_len
   return {
     "made_by": plotting.made_by(),
-    "encoding": config.model.encoding,
-    "mem_len": len(maps.context) - segment_len,
-    "segment_len": segment_len,
+    "dataset": "" if config.analysis.text else config.data.name,
+    "split": "" if config.analysis.text else config.eval.split,
+    "given_text": config.analysis.text,
+    **settings.of_data(config, segment_len=segment_len, mem_len=mem_len),
     "num_tokens": maps.num_tokens,
     "memory_share_by_layer": maps.memory_mass.tolist(),
     "nll": maps.nll,

@@ -9,6 +9,7 @@ or the paper's ablation (ablation.py). Recall (recall.py) and the curves of runs
 picture only.
 """
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -120,6 +121,7 @@ def run(
     "split": config.eval.split,
     "device": jax.devices()[0].device_kind,
     "seeds": [*config.analysis.seeds] or [config.seed],
+    "config": dataclasses.asdict(config),
     **preset.about,
     "rows": [],
   }

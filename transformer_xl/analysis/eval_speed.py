@@ -60,6 +60,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   result = {
     "made_by": plotting.made_by(),
     "device": jax.devices()[0].device_kind,
+    "config": dataclasses.asdict(config),
     "num_parameters": _count(config.model),
     "vanilla_parameters": _count(twin),
     "segment_len": config.eval.segment_len,

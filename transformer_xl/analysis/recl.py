@@ -36,6 +36,7 @@ from transformer_xl.config import memory_rules
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.evaluation import units
 from transformer_xl.model import network
 from transformer_xl.model.encodings import table
@@ -164,7 +165,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "name": os.path.basename(os.path.normpath(folder)),
         "workdir": folder,
         "checkpoint_step": subject.step,
-        "parameters": subject.config.eval.parameters,
+        "settings": _settings(subject.config, contexts),
         "num_parameters": network.num_parameters(subject.params),
         "perplexity": [units.perplexity(float(nll)) for nll in means],
       }
@@ -172,6 +173,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   losses = np.stack(found).astype(np.float64)
   result = {
     "made_by": plotting.made_by(),
+    "dataset": config.data.name,
     "split": config.eval.split,
     "context": analysis.context,
     "contexts": contexts,
@@ -224,6 +226,20 @@ def measure(
   is_exact = subject.config.analysis.context == "tokens"
   with jax.set_mesh(subject.mesh):
     return (_by_tokens if is_exact else _by_attention)(subject, contexts)
+
+
+def _settings(
+  config: schema.ExperimentConfig, contexts: list[int]
+) -> dict[str, Any]:
+  """States how a model is read at the longest context."""
+  if config.analysis.context == "attention":
+    config = load.replaced(config, memory_rules.EXACT_LENGTH)
+    length = config.eval.segment_len
+    return settings_lib.of_data(
+      config, segment_len=length, mem_len=contexts[-1]
+    )
+  length = int(_read_lengths(config, contexts).max())
+  return settings_lib.of_data(config, segment_len=length, mem_len=0)
 
 
 def _by_tokens(subject, contexts) -> np.ndarray:

@@ -5,6 +5,7 @@ the shardings of its mesh, and reports the memory and work per chip according to
 the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   parameters = {n: network.num_parameters(tree) for n, tree in groups}
   result = {
     "topology": topology,
+    "config": dataclasses.asdict(config),
     "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
     "parameters": parameters,
     "num_parameters": sum(parameters.values()),

@@ -50,6 +50,7 @@ _ABOUT_TEXT = (
   "checkpoint_step",
   "mem_len",
   "segment_len",
+  "settings",
   "num_tokens",
   "mean_nll",
 )
