@@ -30,7 +30,10 @@ RUN = test_effects.RUN | {"model.num_layers": 2, "score.file": "texts"}
 # Modes that read a finished run, and what they need.
 MODES = {
   "eval": (evaluate.run, {}),
-  "generate": (generate.run, test_effects.LONG_SAMPLE),
+  "generate": (
+    generate.run,
+    {"generate.num_tokens": 60, "generate.temperature": 3.0},
+  ),
   "score": (score.run, {}),
   "recl": (recl.run, {}),
   "recl by attention": (recl.run, {"analysis.context": "attention"}),
@@ -63,7 +66,7 @@ MEASURED = {
   *("word_perplexity", "samples", "log_probs", "top", "recl", "is_reached"),
   *("relative_gains", "perplexity_gains", "mean_nll", "memory_share_by_layer"),
   *("nll_without_memory", "mean_distance", "widest", "accuracy"),
-  *("text", "tokens", "num_tokens"),
+  *("text", "tokens"),
 }
 TIMES = {"seconds", "tokens_per_second", "num_bytes", "made_by", "workdir"}
 

@@ -208,6 +208,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     for sample in found.samples
   ]
   names = (
+    "num_samples",
     "temperature",
     "top_k",
     "top_p",

@@ -250,6 +250,7 @@ def run(
   )
   card = {
     "prefix": options.prefix,
+    "top_k": options.top_k,
     **model.settings(),
     "checkpoint_step": model.checkpoint_step,
   }
