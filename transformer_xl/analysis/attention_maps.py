@@ -9,6 +9,9 @@ attention_terms.png     the terms of the scores of one head (figure 7)
 
 Their numbers are in `attention.npz`, a summary in `attention.json`.
 
+Keys are tokens: compressed slots, which `compressive` layers attend to as well,
+count in the share of memory alone.
+
 Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 """
 
@@ -144,6 +147,7 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     )
     for length in (mem_len, 0)
   )
+  num_keys = mem_len + segment_len
   measured = []
   starts = range(0, len(file.tokens) - segment_len, segment_len)
   segments = attention_use.segments(file, config, segment_len)
@@ -153,7 +157,7 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     if start >= mem_len:
       inputs, targets, resets, _ = segment
       without, _ = score({"params": params}, inputs, targets, empty, resets)
-      profile = by_distance(found.weights[:, 0])
+      profile = by_distance(found.weights[:, 0, ..., -num_keys:])
       mass = attention_use.memory_mass(found.weights)
       measured.append((profile, mass, found.nll, without))
       last = start
@@ -165,8 +169,10 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     nll=nll,
     nll_without_memory=nll_without_memory,
     num_tokens=len(measured) * segment_len,
-    weights=np.asarray(found.weights[:, 0]),
-    terms=np.stack([np.asarray(term[:, 0]) for term in found.terms]),
+    weights=np.asarray(found.weights[:, 0, ..., -num_keys:]),
+    terms=np.stack(
+      [np.asarray(term[:, 0, ..., -num_keys:]) for term in found.terms]
+    ),
     context=np.asarray(file.tokens[last - mem_len : last + segment_len]),
   )
 
