@@ -264,6 +264,11 @@ def _find(
     raise _no_checkpoints(workdir)
   named = {"latest": manager.latest_step, "best": manager.best_step}
   step = int(which) if which.isdecimal() else named.get(which, lambda: None)()
+  if which == "best" and step is None:
+    raise errors.UserError(
+      f"no checkpoint in {workdir} has a validation loss, so none is the best; "
+      f"set --config.{field}=latest, or train with train.eval_every_steps."
+    )
   if step is None or step not in steps:
     raise errors.UserError(
       f"{field}={which!r} is not in {workdir}, which has the steps {steps}; "
