@@ -142,7 +142,7 @@ def get_config():
 CALLER = """
 import sys
 sys.path.insert(0, ".")
-from experiments import base
+from transformer_xl.experiments import base
 import shapes_of_mine
 
 def get_config():

@@ -11,8 +11,6 @@ import sys
 import pytest
 
 from tests import corpus
-from transformer_xl import errors
-from transformer_xl import main
 
 pytestmark = pytest.mark.slow
 
@@ -231,25 +229,6 @@ def test_training_ends_with_the_modes_that_finish_it(results, folder):
   assert "Compiled the update in" in log  # Which no speed includes.
   assert log.count("train.weight_decay=0.1 has no effect without train.op") == 1
   assert "orbax" not in log
-
-
-def test_modes_after_one_that_fails_still_run(tmp_path, monkeypatch):
-  ran = []
-
-  def run(mode, config, workdir):
-    ran.append(mode)
-    if mode in ("generate", "score"):
-      raise errors.UserError(f"{mode} is impossible.")
-    return True
-
-  monkeypatch.setattr(main, "_run", run)
-  monkeypatch.setattr(main, "_check_later", lambda mode, config: None)
-  modes = ("generate", "eval", "score", "report")
-  data_dir = corpus.write(tmp_path)
-  config = corpus.config(data_dir, **{"train.finish_with": modes})
-  with pytest.raises(errors.UserError, match=r"generate is .* score is imp"):
-    main._train(config, "run")
-  assert ran == ["train", *modes]
 
 
 def test_no_command_reads_compiled_programs_beside_a_workdir(results, folder):

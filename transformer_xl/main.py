@@ -58,6 +58,7 @@ class Mode(NamedTuple):
   group: str  # The fields that only this mode and its like read; "" for none.
 
 
+# Modules of modes that may follow training have a function `check`, too.
 MODES = {
   "train": Mode(
     "training.loop",
@@ -135,9 +136,6 @@ MODES = {
     "",
   ),
 }
-# Modes whose module has a function `check`, for what they need besides a
-# checkpoint. The others are not loaded before they run.
-CHECKED_FIRST = ("eval", "generate", "score", "attention")
 _MANY_READS = 10  # From here on, a run is warned that it may overfit.
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
@@ -201,21 +199,32 @@ def main(argv: list[str]) -> None:
 
 def _train(config: schema.ExperimentConfig, workdir: str) -> None:
   """Trains, and runs the modes that follow."""
+  import jax
+
   _warn_of_overfitting(config)
   for mode in config.train.finish_with:
-    _check_later(mode, config)
+    _check_later(mode, config, workdir)
   _run("train", config, workdir)
   command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
   if config.train.finish_with:
     _share(workdir)
 
+  # The modes after one that fails can still run.
   failures = []
+  unexpected = None
   for mode in config.train.finish_with:
     try:
       _run(mode, config, workdir)
-    except errors.UserError as error:  # The modes after it can still run.
+    except errors.UserError as error:
       failures.append(f"--mode={mode}: {error}")
       logging.error("--mode=%s after training: %s", mode, error)
+    except Exception as error:  # A full disk, or a mistake of the program.
+      if jax.process_count() > 1:
+        raise  # Other processes may not have failed, and would wait for ever.
+      unexpected = unexpected or error
+      logging.error("--mode=%s after training: %r", mode, error)
+  if unexpected is not None:
+    raise unexpected
   if failures:
     raise errors.UserError(
       "training has finished, but not what was to follow it. "
@@ -223,16 +232,16 @@ def _train(config: schema.ExperimentConfig, workdir: str) -> None:
     )
 
 
-def _check_later(mode: str, config: schema.ExperimentConfig) -> None:
+def _check_later(
+  mode: str, config: schema.ExperimentConfig, workdir: str
+) -> None:
   """Raises a UserError if a mode could not run after training.
 
   What a mode needs besides the checkpoint is there before the first update, so
   nobody has to train first to learn that it is missing.
   """
-  if mode not in CHECKED_FIRST:
-    return
   try:
-    _module(mode).check(config)
+    _module(mode).check(config, workdir)
   except errors.UserError as error:
     raise errors.UserError(
       f"{mode} in train.finish_with could not run: {error}"

@@ -102,6 +102,11 @@ def absolute(path: str) -> str:
   return path.rstrip("/") if is_bucket(path) else os.path.abspath(path)
 
 
+def is_below(path: str, folder: str) -> bool:
+  """Whether a path is in a folder, or in one of the folders in it."""
+  return absolute(path).startswith(absolute(folder) + "/")
+
+
 def local(folder: str) -> str:
   """The folder itself, or the copy on disk of a bucket's folder.
 

@@ -29,9 +29,15 @@ def test_the_widest_heads_have_the_largest_distances():
   assert attention_maps.widest(profile) == [(0, 1), (1, 1), (0, 0)]
 
 
-def test_maps_are_written_and_drawn(data_dir, tmp_path):
-  text = "abcdefgh ijkl\n" * 4
-  updates = {"analysis.num_tokens": 60, "analysis.text": text}
+SLOTS = {"model.layers": ("compressive",), "model.compressive.rate": 3}
+
+
+@pytest.mark.parametrize(
+  ("text", "model"), [("", {}), ("abcdefgh ijkl\n" * 4, {}), ("", SLOTS)]
+)
+def test_maps_are_written_and_drawn(data_dir, tmp_path, text, model):
+  """Of compressed slots, which are no tokens, only the share is shown."""
+  updates = {"analysis.num_tokens": 60, "analysis.text": text, **model}
   config = runs.write(data_dir, tmp_path, **updates)
   result = attention_maps.run(config, str(tmp_path))
   folder = tmp_path / "results"

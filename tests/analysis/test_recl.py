@@ -219,7 +219,8 @@ def test_members_of_a_group_are_evaluated_as_the_first_one(folder):
   )
   first, second = recl.run(config, f"{folder}/first")["models"]
   assert first["perplexity"] == second["perplexity"]
-  assert first["parameters"] == second["parameters"] == "raw"
+  assert first["settings"] == second["settings"]
+  assert first["settings"]["parameters"] == "raw"
 
 
 def test_a_group_is_compared_and_drawn(folder):

@@ -12,8 +12,8 @@ from transformer_xl import errors
 from transformer_xl import main
 from transformer_xl.config import load
 from transformer_xl.data import token_file
-from transformer_xl.experiments import own_text
 from transformer_xl.data import vocabulary
+from transformer_xl.experiments import own_text
 
 SIZES = (2_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 10**9)
 

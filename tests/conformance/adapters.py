@@ -214,6 +214,9 @@ IMPLEMENTATIONS = {
   "compressive": package(Compressed, layers=("compressive",)),
   "hybrid": package(layers=("qrnn", "attention"), pre_norm=True),
   "hybrid_read": package(reading(Package), layers=("lstm", "attention:4")),
+  "compressive_read": package(
+    reading(Compressed), layers=("compressive", "qrnn"), pre_norm=True
+  ),
   "gradient_segments": package(gradient="flows", untie_biases=True),
 }
 # What is crossed with every encoding.

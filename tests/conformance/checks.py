@@ -65,6 +65,15 @@ def without_memory_segments_are_independent(build):
   _assert_close(joint, np.concatenate(alone, axis=1))
 
 
+def without_memory_steps_complete_a_segment(build):
+  """Whichever steps a segment is read in; the next one starts afresh."""
+  adapter = build(mem_len=0, same_length=False)
+  text = _text(adapter)
+  whole = _read(adapter, text, cuts=[SEGMENT] * 4)
+  _assert_close(_read(adapter, text, cuts=[1] * LENGTH), whole)
+  _assert_close(_read(adapter, text, cuts=[SEGMENT - 1, 1] * 4), whole)
+
+
 def longer_memory_than_text_makes_no_difference(build):
   text = _text(build(mem_len=LENGTH, same_length=False))
   enough = build(mem_len=LENGTH, same_length=False)
@@ -209,6 +218,7 @@ ALL = (
   without_memory_same_length_is_off,
   same_length_does_not_depend_on_the_cuts,
   without_memory_segments_are_independent,
+  without_memory_steps_complete_a_segment,
   short_memory_makes_a_difference,
   future_does_not_leak,
   lanes_are_independent,
@@ -249,6 +259,8 @@ def applying(adapter) -> list:
     left_out.append(same_length_does_not_depend_on_the_cuts)
   if adapter.compresses:  # Its window is in positions, and a slot is one.
     left_out.append(same_length_limits_the_window)
+  if adapter.gradient != "none":  # The network reads whole segments.
+    left_out.append(without_memory_steps_complete_a_segment)
   if adapter.gradient != "stops":
     left_out.append(no_gradient_into_memory)
   if adapter.gradient != "flows":

@@ -20,6 +20,7 @@ QUICK = (
   checks.reset_inside_a_segment_equals_fresh,
   checks.gradient_through_memory_is_that_of_one_pass,
   checks.probabilities_sum_to_one,
+  checks.without_memory_steps_complete_a_segment,
 )
 
 

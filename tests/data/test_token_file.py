@@ -84,7 +84,7 @@ def _join_documents(folder):
     (_truncate, "train.npy is truncated"),
     (_truncate_to_nothing, "train.npy is truncated"),
     (_shorten, "has 1002 tokens where meta.json says 1003"),
-    (_change_a_token, "it was changed"),
+    (_change_a_token, r"SHA-256 \w{12} where meta.json says \w{12}: it was"),
     (_replace_by_text, "not a token file"),
     (_disorder_documents, "must have rising positions below 1003"),
     (_remove_documents, "train_documents.npy is missing"),

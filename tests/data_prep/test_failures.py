@@ -12,11 +12,11 @@ import pytest
 
 from tests.data_prep import layouts
 from transformer_xl import errors
+from transformer_xl.config import load
 from transformer_xl.data_prep import encoding
 from transformer_xl.data_prep import preparation
 from transformer_xl.data_prep import source
 from transformer_xl.data_prep import survey
-from transformer_xl.config import load
 
 prepare_text = functools.partial(layouts.prepare, "text")
 remains = layouts.remains

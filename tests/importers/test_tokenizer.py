@@ -5,8 +5,8 @@ import pytest
 import tokenizers
 from hypothesis import strategies as st
 
-from data_prep import vocabulary_file
 from transformer_xl.data import vocabulary
+from transformer_xl.data_prep import vocabulary_file
 from transformer_xl.importers import tokenizer
 
 CHARACTERS = "abc \n\t\x00\x1c\x85\u2028\u00e9\u4e2d\U0001f600'<>"

@@ -308,7 +308,7 @@ def test_a_result_has_the_text_and_all_it_depends_on(workdir, capsys):
   assert result["checkpoint_step"] == 1
   assert result["seed"] == 3
   names = {field.name for field in dataclasses.fields(options())}
-  hidden = {"prompt_file", "num_samples", "tokens_per_call"}
+  hidden = {"prompt_file", "tokens_per_call"}
   assert names - set(result) == hidden
 
 

@@ -196,6 +196,9 @@ def test_a_mean_cannot_start_in_what_a_run_has_behind_it(data_dir, tmp_path):
   with pytest.raises(errors.UserError, match=r"asgd_start_step=4\.$"):
     train(**{"train.asgd_start_step": 6})
   assert train(**{"train.asgd_start_step": 4})
+  # Nor does a moving average continue the mean, which would be taken for one.
+  with pytest.raises(errors.UserError, match=r"ema_decay=0 --.*_step=4\.$"):
+    train(**{"train.ema_decay": 0.5, "train.num_steps": 12})
 
 
 def test_other_lanes_start_with_empty_memory_and_a_warning(

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tests import corpus
-from transformer_xl import command_line
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.training import hooks

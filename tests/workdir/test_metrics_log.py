@@ -1,5 +1,6 @@
 """JSON lines that survive a kill; event files that TensorBoard reads."""
 
+import concurrent.futures
 import json
 import struct
 
@@ -147,3 +148,20 @@ def test_added_lines_leave_earlier_ones_alone(tmp_path, cut):
     '{"a": 2}',
     '{"a": 3}',
   ]
+
+
+def test_lines_that_commands_add_at_the_same_time_stay_whole(tmp_path):
+  """As several evaluations of a run do."""
+
+  def add(number):
+    for _ in range(100):
+      lines = [{"number": number, "text": "x" * 5000}] * 2
+      metrics_log.append_lines(str(tmp_path), "cards.jsonl", lines)
+
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    for finished in [pool.submit(add, number) for number in range(4)]:
+      finished.result()
+  # There may be empty lines: a call that sees half of another ends its line.
+  lines = metrics_log.read_lines(tmp_path / "cards.jsonl")
+  numbers = [line["number"] for line in lines]
+  assert sorted(numbers) == sorted([*range(4)] * 200)

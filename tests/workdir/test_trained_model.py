@@ -1,14 +1,21 @@
 """The parameters of a run are read by name, step or rank."""
 
+import itertools
 import shutil
+import subprocess
+import sys
+import time
 
 import pytest
 
+from tests import corpus
+from tests import own_process
 from tests import tiny
 from tests.workdir.test_checkpoint import assert_same
 from tests.workdir.test_checkpoint import make_state
 from tests.workdir.test_checkpoint import save
 from transformer_xl import errors
+from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.workdir import checkpoint_items
 from transformer_xl.workdir import trained_model
@@ -67,7 +74,7 @@ def test_positions_that_training_did_not_have_are_warned_of(
   assert warning in caplog.text
 
 
-@pytest.mark.parametrize("which", ["best", "5", "\u00b2", "newest"])
+@pytest.mark.parametrize("which", ["5", "\u00b2", "newest"])
 def test_a_checkpoint_that_is_not_there_is_named(tmp_path, which):
   save(tmp_path, [make_state(3)])
   with pytest.raises(errors.UserError, match=r"has the steps \[3\]"):
@@ -178,6 +185,55 @@ def test_a_checkpoint_that_a_run_replaces_meanwhile_is_looked_for_again(
   state = make_state(6, average=True)
   assert step == 6
   assert_same(params, state.average if average else state.params)
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+def test_a_run_is_loaded_while_it_trains(tmp_path):
+  """It keeps one checkpoint and replaces it all the time."""
+  workdir = str(tmp_path / "run")
+  updates = {
+    "train.num_steps": 60,
+    "train.ema_decay": 0.5,
+    "train.eval_every_steps": 2,
+    "checkpoint.every_steps": 2,
+    "checkpoint.keep_latest": 1,
+  }
+  data_dir = corpus.write(tmp_path / "data")
+  flags = corpus.config_flags(data_dir, **updates)
+  config = corpus.config(data_dir, **updates)
+  choices = itertools.product(("latest", "best"), ("raw", "ema"))
+  found = set()
+  with subprocess.Popen(
+    [
+      *(sys.executable, "-m", "transformer_xl.main"),
+      *("--config=experiments/base.py", f"--workdir={workdir}", *flags),
+    ],
+    cwd=own_process.ROOT,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    for which, parameters in itertools.cycle(choices):
+      if process.poll() is not None:
+        break
+      values = {"eval.checkpoint": which, "eval.parameters": parameters}
+      saved = storage.names(f"{workdir}/checkpoints")
+      if not any(name.isdecimal() for name in saved):  # None is complete.
+        time.sleep(0.1)
+        continue
+      model = trained_model.load(load.changed(config, values), workdir)
+      found.add(model.step)
+    _, log = process.communicate()
+  assert process.returncode == 0, log
+  assert len(found) > 3
+
+
+def test_without_validations_no_checkpoint_is_the_best(tmp_path):
+  trained_model.save_params(str(tmp_path), make_state(9).params, step=9)
+  with pytest.raises(errors.UserError, match=r"eval\.checkpoint=latest, or t"):
+    trained_model.restore_params(
+      str(tmp_path), which="best", average=False, target=make_state(0).params
+    )
 
 
 def test_a_run_that_saved_nothing_yet_is_told_to_train(tmp_path):

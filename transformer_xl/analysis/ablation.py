@@ -46,7 +46,17 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: a row's name is unknown, or a row cannot be trained.
   """
-  preset = comparison.Preset(
+  return comparison.run(config, workdir, _preset(config))
+
+
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError for a row that cannot be trained or measured."""
+  comparison.check(config, workdir, _preset(config))
+
+
+def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
+  """What is particular about the ablation."""
+  return comparison.Preset(
     mode="ablation",
     files="ablation",
     times_training=False,  # Models of the paper's size fit one at a time.
@@ -59,7 +69,6 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     table=table,
     draw=draw,
   )
-  return comparison.run(config, workdir, preset)
 
 
 def rows_of(config: schema.ExperimentConfig) -> list[variants.Variant]:

@@ -9,6 +9,9 @@ attention_terms.png     the terms of the scores of one head (figure 7)
 
 Their numbers are in `attention.npz`, a summary in `attention.json`.
 
+Keys are tokens: compressed slots, which `compressive` layers attend to as well,
+count in the share of memory alone.
+
 Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 """
 
@@ -34,6 +37,7 @@ from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings
 from transformer_xl.model import network
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
@@ -56,8 +60,9 @@ class Maps(NamedTuple):
   context: np.ndarray  # Tokens [K] of memory and last segment.
 
 
-def check(config: schema.ExperimentConfig) -> None:
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if the memory is empty, or the text is too short."""
+  del workdir
   vocabulary = vocabulary_lib.load(config.data.dataset_dir)
   mem_len, segment_len = _lengths(config)
   _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
@@ -142,6 +147,7 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     )
     for length in (mem_len, 0)
   )
+  num_keys = mem_len + segment_len
   measured = []
   starts = range(0, len(file.tokens) - segment_len, segment_len)
   segments = attention_use.segments(file, config, segment_len)
@@ -151,7 +157,7 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     if start >= mem_len:
       inputs, targets, resets, _ = segment
       without, _ = score({"params": params}, inputs, targets, empty, resets)
-      profile = by_distance(found.weights[:, 0])
+      profile = by_distance(found.weights[:, 0, ..., -num_keys:])
       mass = attention_use.memory_mass(found.weights)
       measured.append((profile, mass, found.nll, without))
       last = start
@@ -163,8 +169,10 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     nll=nll,
     nll_without_memory=nll_without_memory,
     num_tokens=len(measured) * segment_len,
-    weights=np.asarray(found.weights[:, 0]),
-    terms=np.stack([np.asarray(term[:, 0]) for term in found.terms]),
+    weights=np.asarray(found.weights[:, 0, ..., -num_keys:]),
+    terms=np.stack(
+      [np.asarray(term[:, 0, ..., -num_keys:]) for term in found.terms]
+    ),
     context=np.asarray(file.tokens[last - mem_len : last + segment_len]),
   )
 
@@ -204,11 +212,13 @@ def _summary(maps, chosen, config, vocabulary) -> dict[str, Any]:
     maps.nll_without_memory,
     ", ".join(f"{share:.1%}" for share in maps.memory_mass),
   )
+  mem_len = len(maps.context) - segment_len
   return {
     "made_by": plotting.made_by(),
-    "encoding": config.model.encoding,
-    "mem_len": len(maps.context) - segment_len,
-    "segment_len": segment_len,
+    "dataset": "" if config.analysis.text else config.data.name,
+    "split": "" if config.analysis.text else config.eval.split,
+    "given_text": config.analysis.text,
+    **settings.of_data(config, segment_len=segment_len, mem_len=mem_len),
     "num_tokens": maps.num_tokens,
     "memory_share_by_layer": maps.memory_mass.tolist(),
     "nll": maps.nll,

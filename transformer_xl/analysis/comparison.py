@@ -1,13 +1,15 @@
 """One program for all comparisons of variants that are trained.
 
-`run` makes and checks all configurations, trains each variant with each
-learning rate and seed and measures it (trials.py), chooses the learning rates,
-compares the rows, and writes them with a table and a picture. A preset says
-what is particular: the study of own variants (study.py), or the paper's
-ablation (ablation.py). Recall (recall.py) and the curves of runs (curves.py)
-compare runs that exist, so they need a measurement, a table and a picture only.
+`run` makes and checks all configurations (`check` does no more), trains each
+variant with each learning rate and seed and measures it (trials.py), chooses
+the learning rates, compares the rows, and writes them with a table and a
+picture. A preset says what is particular: the study of own variants (study.py),
+or the paper's ablation (ablation.py). Recall (recall.py) and the curves of runs
+(curves.py) compare runs that exist, so they need a measurement, a table and a
+picture only.
 """
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +114,61 @@ def run(
       the first update, as far as it can be.
     StoppedError: a signal stopped training; the same command resumes there.
   """
-  # 1. What is trained.
+  plans = _checked_plans(config, workdir, preset)
+  logging.info(
+    "Variants are compared on the %s split (analysis.split).",
+    config.analysis.split,
+  )
+  result: dict[str, Any] = {
+    "made_by": plotting.made_by(),
+    "dataset": config.data.name,
+    "split": config.analysis.split,
+    "device": jax.devices()[0].device_kind,
+    "seeds": [*config.analysis.seeds] or [config.seed],
+    "config": dataclasses.asdict(config),
+    **preset.about,
+    "rows": [],
+  }
+
+  # Training and measurement.
+  rows: list[Row] = []
+  for plan in plans:
+    rows.append(_measured_row(plan, preset))
+    _write(result, with_differences(rows), workdir, preset)
+
+  # Time, which shows only where all variants take turns.
+  if preset.times_training:
+    timed = [
+      training_cost.what_is_timed(plan.config, plans[0].config)
+      for plan in plans
+    ]
+    seconds = training_cost.seconds_per_token(dict.fromkeys(timed))
+    rows = [
+      row._replace(
+        seconds_per_token=seconds[each],
+        relative_seconds=seconds[each] / seconds[timed[0]],
+      )
+      for row, each in zip(rows, timed, strict=True)
+    ]
+    _write(result, with_differences(rows), workdir, preset)
+  return result
+
+
+def check(
+  config: schema.ExperimentConfig, workdir: str, preset: Preset
+) -> None:
+  """Raises a UserError if `run` would raise one before the first update."""
+  _checked_plans(config, workdir, preset)
+
+
+def _checked_plans(
+  config: schema.ExperimentConfig, workdir: str, preset: Preset
+) -> list[_Plan]:
+  """What is to be done for each variant.
+
+  Raises:
+    UserError: a variant cannot be trained or measured.
+  """
   names = [variant.name for variant in preset.variants]
   if len({*names}) < len(names):
     raise errors.UserError(
@@ -132,11 +188,7 @@ def run(
     by_rate = variants.trials(changed, variant.name, workdir)
     plans.append(_Plan(variant, changed, by_rate, lengths={}))
 
-  logging.info(
-    "Variants are compared on the %s split (analysis.split).",
-    config.analysis.split,
-  )
-  # 2. Everything that can be wrong, before the first update.
+  # Configurations come first, so the plainest mistake is the one that is named.
   for plan in plans:
     variants.check(plan.config, mode=preset.mode)
     for split in variants.measured_splits(plan.config):
@@ -146,37 +198,7 @@ def run(
       for trial in seeds:
         trials.check(trial)
 
-  # 3. Training and measurement.
-  result: dict[str, Any] = {
-    "made_by": plotting.made_by(),
-    "dataset": config.data.name,
-    "split": config.analysis.split,
-    "device": jax.devices()[0].device_kind,
-    "seeds": [*config.analysis.seeds] or [config.seed],
-    **preset.about,
-    "rows": [],
-  }
-  rows: list[Row] = []
-  for plan in plans:
-    rows.append(_measured_row(plan, preset))
-    _write(result, with_differences(rows), workdir, preset)
-
-  # 4. Time, which shows only where all variants take turns.
-  if preset.times_training:
-    timed = [
-      training_cost.what_is_timed(plan.config, plans[0].config)
-      for plan in plans
-    ]
-    seconds = training_cost.seconds_per_token(dict.fromkeys(timed))
-    rows = [
-      row._replace(
-        seconds_per_token=seconds[each],
-        relative_seconds=seconds[each] / seconds[timed[0]],
-      )
-      for row, each in zip(rows, timed, strict=True)
-    ]
-    _write(result, with_differences(rows), workdir, preset)
-  return result
+  return plans
 
 
 def _measured_row(plan: _Plan, preset: Preset) -> Row:

@@ -33,6 +33,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
+from transformer_xl.model.encodings import table as encodings
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}  # Times faster.
 REPEATS = 5  # Windows, or segments, that are timed.
@@ -46,7 +47,7 @@ LABELS = {
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Times each method at each length; returns `results/eval_speed.json`."""
-  attention_rules.require_full_memory(config.model, "--mode=eval_speed")
+  check(config, workdir)
   directory = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(directory))
   tokens = token_file.open_split(directory, config.eval.split).tokens
@@ -59,6 +60,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   result = {
     "made_by": plotting.made_by(),
     "device": jax.devices()[0].device_kind,
+    "config": dataclasses.asdict(config),
     "num_parameters": _count(config.model),
     "vanilla_parameters": _count(twin),
     "segment_len": config.eval.segment_len,
@@ -68,6 +70,15 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   }
   plotting.write(workdir, "eval_speed", result, {"eval_speed": draw(result)})
   return result
+
+
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError if there is no such split, or nothing can be timed."""
+  del workdir
+  attention_rules.require_full_memory(config.model, "--mode=eval_speed")
+  token_file.open_split(config.data.dataset_dir, config.eval.split)
+  longest = max(*config.analysis.speed_lens, config.eval.segment_len)
+  encodings.of(config.model).check_segment_len(config.model, longest)
 
 
 def _methods(config, twin, text, length) -> dict[str, tuple[Callable, int]]:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
+from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
@@ -20,6 +21,18 @@ def subjects(
   Raises:
     UserError: a run cannot be loaded.
   """
+  for folder, each in configurations(config, workdir):
+    yield folder, evaluate.load(each, folder)
+
+
+def configurations(
+  config: schema.ExperimentConfig, workdir: str
+) -> list[tuple[str, schema.ExperimentConfig]]:
+  """Each run's workdir, and the configuration that it is evaluated with.
+
+  Raises:
+    UserError: the configuration of a run is missing or damaged.
+  """
   runs = [(workdir, config)]
   for folder in config.analysis.group:
     saved = load.from_config_dict(load.saved(folder))
@@ -31,5 +44,28 @@ def subjects(
       mesh=config.mesh,
     )
     runs.append((folder, other))
-  for folder, each in runs:
-    yield folder, evaluate.load(each, folder)
+  return runs
+
+
+def checked(
+  config: schema.ExperimentConfig, workdir: str
+) -> list[schema.ExperimentConfig]:
+  """The configurations of the runs, once all but the first can be loaded.
+
+  The first one may still have to be trained. A run in a folder of its workdir
+  may, too, if it is to be made by a comparison: it is left out.
+
+  Raises:
+    UserError: a run of the group cannot be loaded.
+  """
+  existing = [
+    folder
+    for folder in config.analysis.group
+    if not storage.is_below(folder, workdir)
+  ]
+  analysis = dataclasses.replace(config.analysis, group=tuple(existing))
+  config = dataclasses.replace(config, analysis=analysis)
+  (_, first), *others = configurations(config, workdir)
+  for folder, each in others:
+    evaluate.check_run(each, folder)
+  return [first, *(each for _, each in others)]

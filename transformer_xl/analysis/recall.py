@@ -27,6 +27,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import recall
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
+from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import adaptive_softmax
@@ -43,6 +44,33 @@ class Guess(NamedTuple):
   likeliest: shapes.Tokens
 
 
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError if the split has no queries, or a run cannot read it."""
+  _text(config)
+  for each in group.checked(config, workdir):
+    evaluate.check(each, workdir)
+
+
+def _text(
+  config: schema.ExperimentConfig,
+) -> tuple[jt.Int[np.ndarray, "T"], recall.Queries]:
+  """The tokens of the split, and the queries among them, of which it has some.
+
+  Raises:
+    UserError: there are none.
+  """
+  directory = config.data.dataset_dir
+  split = config.eval.split
+  tokens = np.asarray(token_file.open_split(directory, split).tokens)
+  queries = recall.queries(tokens, vocabulary.load(directory))
+  if not len(queries.positions):
+    raise errors.UserError(
+      f"--mode=recall needs words of data_prep's --dataset={recall.NAME}, and "
+      f"{split} of {directory} has no query; set --config.data.name."
+    )
+  return tokens, queries
+
+
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Measures the run and those of `config.analysis.group`.
 
@@ -52,14 +80,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: the split has no queries.
   """
-  directory, split = config.data.dataset_dir, config.eval.split
-  tokens = np.asarray(token_file.open_split(directory, split).tokens)
-  queries = recall.queries(tokens, vocabulary.load(directory))
-  if not len(queries.positions):
-    raise errors.UserError(
-      f"--mode=recall needs words of data_prep's --dataset={recall.NAME}, and "
-      f"{split} of {directory} has no query; set --config.data.name."
-    )
+  split = config.eval.split
+  tokens, queries = _text(config)
   bins = by_distance(queries.distances)
   result: dict[str, Any] = {
     "made_by": plotting.made_by(),

@@ -36,6 +36,7 @@ from transformer_xl.config import memory_rules
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.evaluation import units
 from transformer_xl.model import network
 from transformer_xl.model.encodings import table
@@ -84,6 +85,65 @@ def effective_length(
   return (contexts[below[0]], True) if len(below) else (contexts[-1], False)
 
 
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError if a run of the group cannot be measured."""
+  contexts = _contexts(config)
+  for each in group.checked(config, workdir):
+    _check_text(each, contexts)
+
+
+def _contexts(config: schema.ExperimentConfig) -> list[int]:
+  """Lengths of context in tokens, at least two."""
+  analysis = config.analysis
+  start = analysis.context_start
+  step = analysis.context_step
+  contexts = [*range(start, analysis.context_stop + 1, step)]
+  if len(contexts) < 2:
+    raise errors.UserError(
+      f"there is no context to compare with {start}: analysis.context_stop="
+      f"{analysis.context_stop} must be at least context_start + context_step "
+      f"= {start + step}."
+    )
+  return contexts
+
+
+def _check_text(
+  config: schema.ExperimentConfig, contexts: list[int]
+) -> token_file.TokenFile:
+  """The split that a model is measured on.
+
+  Raises:
+    UserError: it is too short, or the model does not support the kind of
+      context.
+  """
+  longest = contexts[-1]
+  count = config.analysis.num_tokens
+  encoding = table.of(config.model)
+  if config.analysis.context == "tokens":
+    needed = 2 * longest + count
+    windows = _read_lengths(config, contexts)
+    encoding.check_segment_len(config.model, int(windows.max()))
+  else:
+    needed = longest + count
+    attention_rules.require_full_memory(
+      config.model, "analysis.context=attention"
+    )
+    if encoding.counts_from_segment:
+      raise errors.UserError(
+        "analysis.context=attention needs an encoding of distances, and a "
+        f"model of the group has model.encoding={config.model.encoding}; set "
+        "--config.analysis.context=tokens."
+      )
+  split = config.eval.split
+  file = token_file.open_split(config.data.dataset_dir, split)
+  if len(file.tokens) < needed:
+    raise errors.UserError(
+      f"analysis.num_tokens={count} with contexts up to {longest} needs "
+      f"{needed} tokens and {split} has {len(file.tokens)}; lower one of them."
+    )
+  return file
+
+
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   """Compares the run with those of `config.analysis.group`.
 
@@ -95,14 +155,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
       does not support the kind of context.
   """
   analysis = config.analysis
-  start, step = analysis.context_start, analysis.context_step
-  contexts = [*range(start, analysis.context_stop + 1, step)]
-  if len(contexts) < 2:
-    raise errors.UserError(
-      f"there is no context to compare with {start}: analysis.context_stop="
-      f"{analysis.context_stop} must be at least context_start + context_step "
-      f"= {start + step}."
-    )
+  contexts = _contexts(config)
   models, found = [], []
   for folder, subject in group.subjects(config, workdir):
     found.append(measure(subject, contexts))
@@ -112,7 +165,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "name": os.path.basename(os.path.normpath(folder)),
         "workdir": folder,
         "checkpoint_step": subject.step,
-        "parameters": subject.config.eval.parameters,
+        "settings": _settings(subject.config, contexts),
         "num_parameters": network.num_parameters(subject.params),
         "perplexity": [units.perplexity(float(nll)) for nll in means],
       }
@@ -120,6 +173,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   losses = np.stack(found).astype(np.float64)
   result = {
     "made_by": plotting.made_by(),
+    "dataset": config.data.name,
     "split": config.eval.split,
     "context": analysis.context,
     "contexts": contexts,
@@ -174,22 +228,27 @@ def measure(
     return (_by_tokens if is_exact else _by_attention)(subject, contexts)
 
 
+def _settings(
+  config: schema.ExperimentConfig, contexts: list[int]
+) -> dict[str, Any]:
+  """States how a model is read at the longest context."""
+  if config.analysis.context == "attention":
+    config = load.replaced(config, memory_rules.EXACT_LENGTH)
+    length = config.eval.segment_len
+    return settings_lib.of_data(
+      config, segment_len=length, mem_len=contexts[-1]
+    )
+  length = int(_read_lengths(config, contexts).max())
+  return settings_lib.of_data(config, segment_len=length, mem_len=0)
+
+
 def _by_tokens(subject, contexts) -> np.ndarray:
   """`measure` in separate windows."""
-  config, split = subject.config, subject.config.eval.split
-  longest, count = contexts[-1], config.analysis.num_tokens
-  file = token_file.open_split(config.data.dataset_dir, split)
-  needed = 2 * longest + count
-  if len(file.tokens) < needed:
-    raise errors.UserError(
-      f"analysis.num_tokens={count} with contexts up to {longest} needs "
-      f"{needed} tokens and {split} has {len(file.tokens)}; lower one of them."
-    )
-  read = np.array(contexts)
-  if table.of(config.model).counts_from_segment:
-    # The model was not trained on positions beyond what it read at a time.
-    trained_len = config.train.context_len + config.train.segment_len
-    read = np.minimum(read, trained_len)
+  config = subject.config
+  file = _check_text(config, contexts)
+  longest = contexts[-1]
+  count = config.analysis.num_tokens
+  read = _read_lengths(config, contexts)
   wanted, columns = np.unique(read, return_inverse=True)
   found = context_windows.losses(
     subject,
@@ -202,27 +261,26 @@ def _by_tokens(subject, contexts) -> np.ndarray:
   return found[tokens - read[:, None], columns[:, None]]
 
 
+def _read_lengths(
+  config: schema.ExperimentConfig, contexts: list[int]
+) -> jt.Int[np.ndarray, "C"]:
+  """How many tokens are read for each context.
+
+  A model that counts from the start of a segment was not trained on positions
+  beyond what it read at a time.
+  """
+  lengths = np.array(contexts)
+  if table.of(config.model).counts_from_segment:
+    trained_len = config.train.context_len + config.train.segment_len
+    lengths = np.minimum(lengths, trained_len)
+  return lengths
+
+
 def _by_attention(subject, contexts) -> np.ndarray:
   """`measure` through memory."""
-  config = subject.config
-  attention_rules.require_full_memory(
-    config.model, "analysis.context=attention"
-  )
-  if table.of(config.model).counts_from_segment:
-    raise errors.UserError(
-      "analysis.context=attention needs an encoding of distances, and a model "
-      f"of the group has model.encoding={config.model.encoding}; set "
-      "--config.analysis.context=tokens."
-    )
-  longest, count = contexts[-1], config.analysis.num_tokens
-  split = config.eval.split
-  file = token_file.open_split(config.data.dataset_dir, split)
-  if len(file.tokens) < longest + count:
-    raise errors.UserError(
-      f"analysis.num_tokens={count} with contexts up to {longest} needs "
-      f"{longest + count} tokens and {split} has {len(file.tokens)}; lower one "
-      "of them."
-    )
+  _check_text(subject.config, contexts)
+  longest = contexts[-1]
+  count = subject.config.analysis.num_tokens
   passes = [_one_pass(subject, length) for length in contexts]
   # The first loss is of the token at position 1.
   return np.stack([each[longest - 1 :][:count] for each in passes])

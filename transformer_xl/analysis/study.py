@@ -34,12 +34,22 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: a variant is not one, or its values are not allowed.
   """
+  return comparison.run(config, workdir, _preset(config))
+
+
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError for a variant that cannot be trained or measured."""
+  comparison.check(config, workdir, _preset(config))
+
+
+def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
+  """What is particular about a study."""
   if not config.analysis.variants:
     raise errors.UserError(
       "--mode=study needs variants to compare; set --config.analysis.variants "
       "or name a study, as in --config=experiments/beyond.py:networks."
     )
-  preset = comparison.Preset(
+  return comparison.Preset(
     mode="study",
     files=config.analysis.table,
     times_training=True,
@@ -52,7 +62,6 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     table=table,
     draw=draw,
   )
-  return comparison.run(config, workdir, preset)
 
 
 def memory_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:

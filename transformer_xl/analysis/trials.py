@@ -23,6 +23,7 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
 from transformer_xl.model import network
+from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
@@ -42,7 +43,10 @@ class Measured(NamedTuple):
 
 
 def check(trial: variants.Trial) -> None:
-  """Raises a UserError if the folder has a trial of other settings."""
+  """Raises a UserError if the folder has a trial of other settings.
+
+  Also if a new trial would start from parameters that cannot be read.
+  """
   before = _read(trial.folder)["trained_with"]
   now = _trained_with(trial.config)
   for name, value in before.items():
@@ -51,6 +55,8 @@ def check(trial: variants.Trial) -> None:
         f"{trial.folder} was trained with {name}={value} and {now.get(name)} "
         "is requested; use another --workdir."
       )
+  if not before and trial.config.train.init_from:
+    initial_parameters.check(trial.config)
 
 
 def measure(

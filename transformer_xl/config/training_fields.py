@@ -120,8 +120,8 @@ class TrainConfig:
   goes through Adam's moments."""
   adam_b2: float = field(0.999, "in [0, 1)")
   """Decay per update of Adam's mean of squared gradients."""
-  adam_epsilon: float = field(1e-8, "0 or more")
-  """Added to the root of Adam's mean of squares."""
+  adam_epsilon: float = field(1e-8, "above 0")
+  """Added to the root of Adam's mean of squares, which may be 0."""
   # Averages of the parameters, which eval.parameters chooses from.
   ema_decay: float = field(0.0, "in [0, 1)")
   """Decay per update of an exponential moving average of the parameters; 0

@@ -18,6 +18,8 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.evaluation.dynamic import evaluate as dynamic
+from transformer_xl.model import network
+from transformer_xl.model.encodings import table as encodings
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -47,9 +49,25 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[cards_lib.Card]:
   return static + adapted
 
 
-def check(config: schema.ExperimentConfig) -> None:
-  """Raises a UserError if the data have no such split."""
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError if the data have no such split, or it cannot be read."""
+  del workdir
   token_file.open_split(config.data.dataset_dir, config.eval.split)
+  read_len = config.eval.context_len + config.eval.segment_len
+  encodings.of(config.model).check_segment_len(config.model, read_len)
+
+
+def check_run(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError if a finished run cannot be evaluated."""
+  check(config, workdir)
+  config = _with_vocabulary(config, workdir)
+  trained_model.make_mesh(config)
+  trained_model.require_params(
+    workdir,
+    which=config.eval.checkpoint,
+    average=config.eval.parameters != "raw",
+    target=network.abstract_params(config.model),
+  )
 
 
 def load(
@@ -61,9 +79,7 @@ def load(
     UserError: it was trained with another vocabulary than the data have, or it
       cannot be loaded.
   """
-  run_record.check_vocabulary(config.data.dataset_dir, workdir)
-  meta = token_file.read_meta(config.data.dataset_dir)
-  config = load_lib.with_vocab_size(config, meta)
+  config = _with_vocabulary(config, workdir)
   model = trained_model.load(config, workdir)
   logging.info("%s", mesh_lib.describe(model.mesh, config.eval.batch_size))
   return model
@@ -90,6 +106,15 @@ def _within_split(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
   )
   cut = dict.fromkeys(min(length, longest) for length in evaluation.mem_len)
   return load_lib.replaced(config, {"eval.mem_len": tuple(cut)})
+
+
+def _with_vocabulary(
+  config: schema.ExperimentConfig, workdir: str
+) -> schema.ExperimentConfig:
+  """Takes the size of the data's vocabulary, which has to be the run's."""
+  run_record.check_vocabulary(config.data.dataset_dir, workdir)
+  meta = token_file.read_meta(config.data.dataset_dir)
+  return load_lib.with_vocab_size(config, meta)
 
 
 def evaluate(model: trained_model.TrainedModel) -> list[cards_lib.Card]:

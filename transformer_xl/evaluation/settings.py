@@ -26,11 +26,31 @@ def of_reading(
     "mem_len": mem_len,
     "mixer_fields": _mixer_fields(model) if mem_len else {},
     "clamp_len": clamp_len,
+    "encoding": model.encoding,
     "position_scale": model.position_scale,
+    "pre_norm": model.pre_norm,
+    "layer_norm_epsilon": model.layer_norm_epsilon,
     "same_length": visibility.has_window(mem_len, same_length=same_length),
     "same_length_window": model.same_length_window,
     "memory_start": model.memory_start,
     "dtype": model.dtype,
+  }
+
+
+def of_data(
+  config: schema.ExperimentConfig, *, segment_len: int, mem_len: int
+) -> metrics_log.Json:
+  """States how a run reads prepared data, with lengths that an analysis has."""
+  return {
+    **of_reading(
+      config.model,
+      segment_len=segment_len,
+      mem_len=mem_len,
+      clamp_len=config.eval.clamp_len,
+      same_length=config.eval.same_length,
+    ),
+    "reset_at_documents": config.data.reset_at_documents,
+    "parameters": config.eval.parameters,
   }
 
 
@@ -40,19 +60,11 @@ def of_evaluation(
   """States how a split is scored, with the first temperature."""
   evaluation = config.eval
   return {
-    **of_reading(
-      config.model,
-      segment_len=evaluation.segment_len,
-      mem_len=mem_len,
-      clamp_len=evaluation.clamp_len,
-      same_length=evaluation.same_length,
-    ),
+    **of_data(config, segment_len=evaluation.segment_len, mem_len=mem_len),
     "context_len": evaluation.context_len,
-    "reset_at_documents": config.data.reset_at_documents,
     "temperature": evaluation.temperature[0],
     "batch_size": evaluation.batch_size,
     "warmup_len": evaluation.warmup_len,
-    "parameters": evaluation.parameters,
   }
 
 

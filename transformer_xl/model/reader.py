@@ -101,8 +101,8 @@ class Reader:
   get the positions that they would have in whole segments. Such a model should
   be read in segments of the length that it was trained with.
 
-  Without memory, attention in a step sees what was read of its segment, so
-  single tokens are read as in whole segments, too.
+  Without memory, a step sees what was read of its segment and nothing before
+  it, so single tokens are read as in whole segments, too.
 
   Attributes:
     config: of the model.
@@ -199,12 +199,7 @@ class Reader:
           step_len=self._step_len,
         )
       else:
-        state = layer.mixer.empty_state(
-          self.config,
-          batch_size=batch_size,
-          mem_len=mem_len,
-          step_len=self._step_len if self.whole_steps else 1,
-        )
+        state = self._empty_state(layer, batch_size=batch_size)
       states.append(state)
     # Own arrays, since a donated buffer can be given away only once.
     return State(
@@ -287,18 +282,32 @@ class Reader:
       num_read=state.num_read,
       first_position=state.position,
     )
+    # What such a layer holds without memory is of the segment alone.
+    in_segment = shared._replace(
+      length=jnp.minimum(shared.length, state.position)
+    )
     outputs = [model.embed(tokens, first_position=state.position)]
     layers = ring.at_one_slot(state.layers)
     states = []
     for index, layer in enumerate(table.all_layers(self.config)):
+      layer_state = layers[index]
+      layer_shared = shared
+      if self._holds_segment(layer):
+        empty = self._empty_state(layer, batch_size=state.num_lanes)
+        layer_state = jax.tree.map(
+          lambda fresh, held: jnp.where(state.position == 0, fresh, held),
+          empty,
+          layer_state,
+        )
+        layer_shared = in_segment
       blocks = block.Blocks(
         self.config, self._settings, layers=(layer,), streams=True
       )
       result: shapes.PyTree = blocks.apply(
         {"params": frozen.layers[index]},
         outputs[-1],
-        (layers[index],),
-        shared,
+        (layer_state,),
+        layer_shared,
       )
       hidden, (kept,) = result
       outputs.append(hidden)
@@ -319,6 +328,28 @@ class Reader:
     """The weights of the softmax, for the functions of `adaptive_softmax`."""
     outside = frozen.outside if self.streams else frozen
     return self._bound(outside).head()
+
+  def _holds_segment(self, layer: table.Layer) -> bool:
+    """Whether a layer has to hold what was read of the segment.
+
+    Without memory, and where a step may be less than a segment. Streaming forms
+    do so by themselves.
+    """
+    steps_are_parts = not self.whole_steps and self.segment_len > 1
+    is_stream = layer.mixer.streaming is not None
+    return self.mem_len == 0 and steps_are_parts and not is_stream
+
+  def _empty_state(
+    self, layer: table.Layer, *, batch_size: int
+  ) -> mixer_lib.LayerState:
+    """The state of a layer without a streaming form before the first token."""
+    mem_len = self.segment_len if self._holds_segment(layer) else self.mem_len
+    return layer.mixer.empty_state(
+      self.config,
+      batch_size=batch_size,
+      mem_len=layer.mem_len(mem_len),
+      step_len=self._step_len if self.whole_steps else 1,
+    )
 
   @property
   def _settings(self) -> mixer_lib.Settings:

@@ -6,6 +6,7 @@ the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
 """
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   parameters = {n: network.num_parameters(tree) for n, tree in groups}
   result = {
     "topology": topology,
+    "config": dataclasses.asdict(config),
     "num_chips": len(devices) // hardware.CHIPS[devices[0].device_kind].devices,
     "parameters": parameters,
     "num_parameters": sum(parameters.values()),

@@ -24,6 +24,7 @@ from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import settings
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.report import attention as attention_lib
@@ -94,6 +95,9 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     "checkpoint_step": model.step,
     "mem_len": mem_len,
     "segment_len": segment_len,
+    "settings": settings.of_data(
+      config, segment_len=segment_len, mem_len=mem_len
+    ),
     "num_tokens": len(found.nll),
     "mean_nll": float(found.nll.mean()),
     "tokens": [piece(vocabulary, token) for token in tokens],

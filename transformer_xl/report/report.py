@@ -52,6 +52,7 @@ _ABOUT_TEXT = (
   "checkpoint_step",
   "mem_len",
   "segment_len",
+  "settings",
   "num_tokens",
   "mean_nll",
 )
@@ -82,6 +83,16 @@ class Missing(NamedTuple):
 
   text: str
   command: str
+
+
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError if one of `config.report.runs` cannot be shown.
+
+  Runs in a folder of the workdir may still have to be trained.
+  """
+  run_history.read_all(
+    [run for run in config.report.runs if not storage.is_below(run, workdir)]
+  )
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:

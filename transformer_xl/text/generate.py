@@ -9,6 +9,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.model.encodings import table as encodings
 from transformer_xl.text import decoding
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
@@ -250,17 +251,20 @@ def continuation(
   return text if is_last else text.rstrip("\ufffd")
 
 
-def check(config: schema.ExperimentConfig) -> None:
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Checks prompt and stop text against the vocabulary of the data.
 
   Raises:
     UserError: the prompt cannot be read, is empty, or it or the stop text is
-      not in the vocabulary.
+      not in the vocabulary; or the encoding cannot read such segments.
   """
+  del workdir
   vocabulary = vocabulary_lib.load(config.data.dataset_dir)
   if config.generate.prompt_file != "-":  # Standard input is read only once.
     _encode_prompt(vocabulary, _read_prompt(config.generate))
   stop_tokens(vocabulary, config.generate.stop)
+  encoding = encodings.of(config.model)
+  encoding.check_segment_len(config.model, config.generate.segment_len)
 
 
 def _read_prompt(options: schema.GenerateConfig) -> str:
@@ -302,6 +306,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     for sample in found.samples
   ]
   names = (
+    "num_samples",
     "temperature",
     "top_k",
     "top_p",

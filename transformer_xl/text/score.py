@@ -25,6 +25,7 @@ from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.evaluation import units
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import reader as reader_lib
+from transformer_xl.model.encodings import table as encodings
 from transformer_xl.text import inputs as inputs_lib
 from transformer_xl.text import language_model
 from transformer_xl.workdir import metrics_log
@@ -204,12 +205,16 @@ def _json(score: TextScore) -> metrics_log.Json:
   return result
 
 
-def check(config: schema.ExperimentConfig) -> None:
+def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Checks the texts against the vocabulary of the data.
 
   Raises:
-    UserError: no file is given, or it cannot be read or encoded.
+    UserError: no file is given, or it cannot be read or encoded; or the
+      encoding cannot read such segments.
   """
+  del workdir
+  encoding = encodings.of(config.model)
+  encoding.check_segment_len(config.model, config.score.segment_len)
   if config.score.file == "-":  # Standard input is read only once.
     return
   texts = _read_texts(config.score)
@@ -272,6 +277,7 @@ def run(
   )
   card = {
     "prefix": options.prefix,
+    "top_k": options.top_k,
     **model.settings(),
     "checkpoint_step": model.checkpoint_step,
   }

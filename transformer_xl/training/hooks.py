@@ -212,6 +212,7 @@ class Evaluation:
       "perplexity": units.perplexity(nll),
       "num_tokens": score.num_tokens,
       "mem_len": self._config.train.mem_len,
+      "settings": self._settings,
       **(self._memory_use(params) if self._memory_use else {}),
     }
 

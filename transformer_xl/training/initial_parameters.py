@@ -43,6 +43,21 @@ _COMPRESSIVE = [f for f in schema.FIELDS if f.startswith("model.compressive.")]
 OF_STATE = frozenset(("model.layers", *_COMPRESSIVE))
 
 
+def check(config: schema.ExperimentConfig) -> None:
+  """Raises the UserErrors of `load`, unless the parameters are damaged."""
+  source = config.train.init_from
+  run_record.check_vocabulary(
+    config.data.dataset_dir, source, may_be_extended=True
+  )
+  trained_model.require_params(
+    source,
+    which=config.train.init_checkpoint,
+    average=config.train.init_parameters != "raw",
+    target=network.abstract_params(_checked_model(config)),
+    fields="train.init_",
+  )
+
+
 def load(
   config: schema.ExperimentConfig, mesh: jax.sharding.Mesh
 ) -> tuple[shapes.PyTree, dict[str, object]]:

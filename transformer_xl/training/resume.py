@@ -59,6 +59,13 @@ def start(
       "and kept no mean of the parameters since then; set "
       f"--config.train.asgd_start_step={metadata.average_start or step}."
     )
+  if config.train.ema_decay and 0 < metadata.average_start < step:
+    raise errors.UserError(
+      f"train.ema_decay={config.train.ema_decay:g}, but the run keeps the mean "
+      f"of its parameters since step {metadata.average_start}: set "
+      "--config.train.ema_decay=0 --config.train.asgd_start_step="
+      f"{metadata.average_start}."
+    )
   assert metadata.data is not None  # Every run has it.
   moved = _lanes_moved(metadata.data, data)
   if memory is None or moved:  # It would be of text that does not precede.

@@ -1,8 +1,8 @@
 """The parameters of a finished run, and nothing else of its checkpoints."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -22,6 +22,7 @@ from transformer_xl.workdir import checksums
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
+T = TypeVar("T")
 _MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
 _MOST_TRIES = 5
 
@@ -94,6 +95,32 @@ def load_on_one_device(
   return load(config, workdir, devices=jax.devices()[:1])
 
 
+def require_params(
+  workdir: str,
+  *,
+  which: str,
+  average: bool,
+  target: shapes.PyTree,
+  fields: str = "eval.",
+) -> None:
+  """Raises the UserErrors of `restore_params`, but reads no parameters.
+
+  Whether they are damaged is so left open.
+  """
+
+  def read(manager: ocp.CheckpointManager, step: int, item: str) -> None:
+    del manager, step, item
+
+  _read_checkpoint(
+    workdir,
+    which=which,
+    average=average,
+    target=target,
+    fields=fields,
+    read=read,
+  )
+
+
 def restore_params(
   workdir: str,
   *,
@@ -111,6 +138,38 @@ def restore_params(
   Raises:
     UserError: there is no such checkpoint, it is damaged, or its shapes differ;
       or its bucket refuses, which is no sign that there are none.
+  """
+
+  def read(
+    manager: ocp.CheckpointManager, step: int, item: str
+  ) -> tuple[shapes.PyTree, int]:
+    params = _restore_item(manager, step, item, target)
+    if which == "best":
+      _warn_unless_newest(manager, step, f"{fields}checkpoint")
+    return params, step
+
+  return _read_checkpoint(
+    workdir,
+    which=which,
+    average=average,
+    target=target,
+    fields=fields,
+    read=read,
+  )
+
+
+def _read_checkpoint(
+  workdir: str,
+  *,
+  which: str,
+  average: bool,
+  target: shapes.PyTree,
+  fields: str,
+  read: Callable[[ocp.CheckpointManager, int, str], T],
+) -> T:
+  """Calls `read` with the step of a checkpoint and the name of an item.
+
+  The arguments before it are those of `restore_params`.
   """
   if not storage.names(checkpoint_items.directory(workdir)):
     raise _no_checkpoints(workdir)
@@ -140,10 +199,7 @@ def restore_params(
           continue
         saved = ocp.StandardCheckpointHandler().metadata(folder)
         checkpoint_items.check_shapes(saved.tree, target, step, kind="model")
-        params = _restore_item(manager, step, item, target)
-        if which == "best":
-          _warn_unless_newest(manager, step, f"{fields}checkpoint")
-        return params, step
+        return read(manager, step, item)
     except errors.UserError:
       raise
     except Exception as error:  # Orbax has no common type for damage.
@@ -211,6 +267,11 @@ def _find(
     raise _no_checkpoints(workdir)
   named = {"latest": manager.latest_step, "best": manager.best_step}
   step = int(which) if which.isdecimal() else named.get(which, lambda: None)()
+  if which == "best" and step is None:
+    raise errors.UserError(
+      f"no checkpoint in {workdir} has a validation loss, so none is the best; "
+      f"set --config.{field}=latest, or train with train.eval_every_steps."
+    )
   if step is None or step not in steps:
     raise errors.UserError(
       f"{field}={which!r} is not in {workdir}, which has the steps {steps}; "
