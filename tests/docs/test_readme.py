@@ -15,6 +15,7 @@ from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.mixers import mixer
 from transformer_xl.workdir import trained_model
 
+RUN = ("README.md", "memory.md", "python.md", "usage.md")
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -72,12 +73,12 @@ def test_the_page_of_memory_reads_a_segment(tmp_path, monkeypatch):
 
 def test_the_readme_has_the_first_example_of_the_page_on_python():
   """Which runs there."""
-  _, example = examples("README.md")
+  (example,) = examples("README.md")
   assert example == examples("docs/python.md")[0]
 
 
-def test_the_experiment_of_the_readme_is_one():
-  example, _ = examples("README.md")
+def test_the_experiment_of_the_page_on_usage_is_one():
+  example, _ = examples("docs/usage.md")
   names = {}
   exec(example, names)
   assert load.from_config_dict(names["get_config"]()).model.num_layers == 6
@@ -86,6 +87,6 @@ def test_the_experiment_of_the_readme_is_one():
 def test_other_pages_have_no_examples():
   """Nor commands of >>>: who adds one runs it here."""
   for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
-    is_run = path.name in ("README.md", "memory.md", "python.md")
+    is_run = path.name in RUN
     assert is_run or not examples(path), path
     assert ">>> " not in path.read_text("utf-8"), path
