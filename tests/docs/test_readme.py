@@ -78,7 +78,7 @@ def test_the_readme_has_the_first_example_of_the_page_on_python():
 
 
 def test_the_experiment_of_the_page_on_usage_is_one():
-  example, _ = examples("docs/usage.md")
+  (example,) = examples("docs/usage.md")
   names = {}
   exec(example, names)
   assert load.from_config_dict(names["get_config"]()).model.num_layers == 6
