@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from tests import corpus
+from tests import tiny
 from transformer_xl import errors
+from transformer_xl.config import load
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
 
@@ -39,6 +41,16 @@ def test_tokens_before_a_step_are_the_sum_of_drawn_lengths():
     if step % 100 == 0 or step % 4096 < 3:
       assert lengths.tokens_before(step) == total
     total += lengths.at(step)
+
+
+@pytest.mark.parametrize(("std", "share"), [(0.0, 1), (2.0, 0.975)])
+def test_an_update_reads_its_segments_in_every_lane(std, share):
+  values = {"batch_size": 5, "gradient_segments": 2, "segment_len": 8}
+  values |= {"segment_len_std": std, "segments_per_call": 2, "mem_len": 0}
+  config = load.from_config_dict(
+    tiny.config_dict(**{f"train.{name}": values[name] for name in values})
+  )
+  assert segment_lengths.tokens_per_update(config) == 5 * 2 * 8 * share
 
 
 def test_padded_segments_have_weight_on_every_token_once():

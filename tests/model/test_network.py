@@ -141,6 +141,30 @@ def test_how_it_is_computed_does_not_change_the_gradient(options):
   comparison.assert_close(actual, expected, roundings=100)
 
 
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_memory_that_is_constant_leaves_the_gradient_of_one_segment(pre_norm):
+  """A pre-norm model's norm learns from the rows of memory as well."""
+  config = tiny.model_config(pre_norm=pre_norm)
+  tokens, targets, memory = tiny.inputs(config)
+
+  def gradient(trains_memory):
+    settings = mixer.Settings(trains=True, trains_memory=trains_memory)
+    model = network.Network(config, settings)
+
+    def loss(params):
+      losses, _ = model.apply(
+        {"params": params}, tokens, targets, memory, method="nll"
+      )
+      return jnp.mean(losses)
+
+    return jax.jit(jax.grad(loss))(tiny.params(config))
+
+  constant, trained = gradient(False), gradient(True)
+  assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(trained)) > 0.01
+  # Sums in another order.
+  comparison.assert_close(constant, trained, roundings=100)
+
+
 def test_remat_recomputes():
   """Else the equality above would compare a program with itself."""
   texts = set()

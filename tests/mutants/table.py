@@ -9,6 +9,7 @@ _SEGMENTS = _ORACLE + "segments_of_the_network_equal_the_oracle"
 _READER = _ORACLE + "steps_of_the_reader_equal_the_oracle"
 _COMPRESSED = "relative-layers-compressive.function-compressive.slots"
 _CONFORMS = "tests/conformance/test_implementations.py::test_conforms"
+_FLOPS = "tests/training/test_log_window.py::test_"
 _STEP = "tests/training/test_step.py::test_"
 _EVALUATOR = "tests/evaluation/test_evaluator.py"
 
@@ -60,7 +61,9 @@ TESTS = {
     _SEGMENTS + "[4-2-0-mem_len-rope",
     _CONFORMS + "[plain-no_gradient",
     "tests/training/test_gradient_segments.py::test_memory_carries",
-    "tests/planning/test_hlo_cost.py",
+    "tests/model/test_network.py::test_memory_that_is_constant",
+    "tests/model/test_dropout.py::test_dropout_is_in_each",
+    _FLOPS + "the_work",
   ),
   "model/mixers/compressive": (
     _SEGMENTS + "[4-3-0-None-" + _COMPRESSED,
@@ -71,12 +74,14 @@ TESTS = {
     _READER + "[3-5-0-None-" + _COMPRESSED,
     _ORACLE + "a_mixer_says",
     "tests/model/test_compression_loss.py",
+    _FLOPS + "slots",
   ),
   "model/mixers/lstm": (
     _SEGMENTS + "[4-1-0",
     _SEGMENTS + "[4-0-0-None-relative-layers-num",
     _ORACLE + "a_mixer_says",
     _CONFORMS + "[lstm",
+    _FLOPS + "recurrent",
   ),
   "model/mixers/mixer": (_SEGMENTS + "[3-7-4", _ORACLE + "a_mixer_says"),
   "model/mixers/qrnn": (
@@ -84,6 +89,7 @@ TESTS = {
     _SEGMENTS + "[4-0-0-None-relative-layers-num",
     _ORACLE + "a_mixer_says",
     _CONFORMS + "[qrnn",
+    _FLOPS + "recurrent",
   ),
   "model/mixers/recurrent": (
     _SEGMENTS + "[4-1-0",
@@ -95,6 +101,8 @@ TESTS = {
     _SEGMENTS + "[3-7-4",
     "tests/model/test_network.py",
     "tests/model/test_initialisation.py",
+    _FLOPS + "the_work",
+    _FLOPS + "an_adaptive",
     _STEP + "penalties",
     _STEP + "no_gradient",
   ),
@@ -133,6 +141,8 @@ TESTS = {
     _STEP + "a_segment_without",
     "tests/training/test_averaging.py::test_the_moving",
     "tests/training/test_averaging.py::test_the_mean_of",
+    "tests/training/test_published_training.py::test_the_rate_falls",
     "tests/training/test_gradient_segments.py::test_the_gradient_is",
+    "tests/training/test_gradient_segments.py::test_a_chunk",
   ),
 }
