@@ -2,8 +2,9 @@
 
 python -m tests.importers.hub FOLDER CACHE < ADDRESSES > RESULTS, both JSON: the
 models are FOLDER/OWNER/NAME/REVISION/..., and each is downloaded in turn. In
-place of an address, "offline" stops the server, "load ADDRESS" scores text, and
-"upload OWNER/NAME FOLDER" runs `hf upload`.
+place of an address, "offline" stops the server, "load ADDRESS" scores text,
+"upload OWNER/NAME FOLDER" runs `hf upload`, and "transformers OWNER/NAME"
+generates in PyTorch.
 """
 
 import base64
@@ -70,14 +71,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
     self.asked.append(f"{self.command} {path}")
     parts = path.strip("/").split("/")
     if parts[:2] == ["api", "models"]:
-      owner, name, kind, revision = parts[2:6]
+      owner, name, kind, revision = (parts[2:6] + ["revision", "main"])[:4]
       status, error, body = self._listing(f"{owner}/{name}", kind, revision)
       headers = {"Content-Type": "application/json"}
     else:
       owner, name, _, commit, *rest = parts
       names = {commit: name for name, commit in COMMITS.items()}
+      commit = COMMITS.get(commit, commit)
       file = self.folder / owner / name / names[commit] / "/".join(rest)
-      status, error, body = 200, "", file.read_bytes()
+      status, error, body = 404, "EntryNotFound", b""
+      if file.exists():
+        status, error, body = 200, "", file.read_bytes()
       etag = hashlib.sha256(body).hexdigest()
       headers = {"ETag": f'"{etag}"', "X-Repo-Commit": commit}
     self.send_response(status)
@@ -142,6 +146,18 @@ def _result(server, address):
         command + address.split(), capture_output=True, text=True, check=False
       )
       return {"status": done.returncode, "output": done.stdout + done.stderr}
+    if address.startswith("transformers "):
+      import transformers
+
+      name = address.removeprefix("transformers ")
+      ids = transformers.AutoTokenizer.from_pretrained(
+        name, trust_remote_code=True
+      )("abc", return_tensors="pt")
+      model = transformers.AutoModelForCausalLM.from_pretrained(
+        name, trust_remote_code=True
+      )
+      found = model.generate(**ids, max_new_tokens=5, do_sample=False)
+      return {"tokens": found[0].tolist()}
     if address.startswith("load "):
       model = transformer_xl.load(address.removeprefix("load "))
       (score,) = model.score(["abc"])

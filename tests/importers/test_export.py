@@ -330,5 +330,5 @@ def test_a_model_in_bfloat16_stays_in_it(tmp_path):
 def test_options_of_later_models_are_refused(name, value):
   config = tiny.model_config(**{name: value})
   lengths = mapping.Lengths(4, 4, 0, False)
-  with pytest.raises(errors.UserError, match=f"^model.{name}={value} has no"):
+  with pytest.raises(errors.UserError, match=f"^model.{name}={value} cannot"):
     huggingface.config_fields(config, lengths)

@@ -64,7 +64,7 @@ def draw(config: schema.ModelConfig):
 
 def check(config, fields, lengths=LENGTHS):
   """A model and its parameters survive export and import bit for bit."""
-  names = [path.removeprefix("model.") for path in huggingface.LATER]
+  names = [path.removeprefix("model.") for path in huggingface.CARRIED]
   later = {name: getattr(config, name) for name in names}
   fields = fields | {huggingface.OWN: {"model": later}}
   params = draw(config)

@@ -1,7 +1,9 @@
 """What is exported for transformers computes what this package computes."""
 
+import json
 import pathlib
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -278,6 +280,26 @@ def test_what_is_tuned_in_pytorch_comes_back(exported, tmp_path):
   assert difference(loaded(folder), ours, text) < TOLERANCE
   old = transformer_xl.load(exported("rope"))
   assert difference(model, old, text) > 100 * TOLERANCE
+
+
+def test_a_model_of_the_hub_is_loaded_by_its_name(exported, tmp_path):
+  folder = exported("defaults")
+  shutil.copytree(folder, tmp_path / "hub/me/tiny/main")
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "tests.importers.hub"),
+      *(str(tmp_path / "hub"), str(tmp_path / "cache")),
+    ],
+    input=json.dumps(["transformers me/tiny"]),
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  (result,) = json.loads(done.stdout)
+  ids = tokenizer_of(folder)("abc", return_tensors="pt")
+  expected = loaded(folder).generate(**ids, max_new_tokens=5, do_sample=False)
+  assert result["tokens"] == expected[0].tolist()
 
 
 def test_the_folder_needs_nothing_of_this_package(exported):

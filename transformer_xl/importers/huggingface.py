@@ -39,9 +39,9 @@ REQUIRED = (
   "generate.segment_len",
   "generate.mem_len",
 )
-# What the file computes and TransfoXL did not.
-LATER = ("model.encoding", "model.position_scale", "model.project_equal_width")
-OPTIONAL = LATER + tuple(
+# Options that TransfoXL had not and the file for transformers has.
+CARRIED = ("model.encoding", "model.position_scale", "model.project_equal_width")
+OPTIONAL = CARRIED + tuple(
   path
   for path in schema.FIELDS
   if path.partition(".")[0] in ("seed", "generate", "score")
@@ -81,7 +81,7 @@ FIELDS: dict[str, tuple[object, str | None]] = {
   "layer_norm_epsilon": (1e-5, "layer_norm_epsilon"),
   "tie_word_embeddings": (True, "tie_weights"),
 }
-# Options of models after it, which HuggingFace's model has not.
+# Options that the file has not.
 LATER_OPTIONS = (
   "final_norm",
   "norm",
@@ -166,7 +166,7 @@ def config_fields(
   """Returns the fields of config.json for a model.
 
   Raises:
-    UserError: HuggingFace's model cannot represent it.
+    UserError: the file for transformers cannot represent it.
   """
   if config.encoding not in ENCODINGS:
     raise errors.UserError(
@@ -185,8 +185,8 @@ def config_fields(
       plain = config.num_heads
     if value != plain:
       raise errors.UserError(
-        f"model.{name}={value} has no counterpart in HuggingFace's model, "
-        f"which has {plain}; such a model cannot be exported."
+        f"model.{name}={value} cannot be exported; the file for transformers "
+        f"has {plain}."
       )
   style = config.tie_projections
   module = MODELING.removesuffix(".py")
