@@ -9,7 +9,7 @@ from tests.importers import stored_files
 
 def run(module, *arguments, **environment):
   return subprocess.run(
-    [sys.executable, "-m", f"transformer_xl.importers.{module}", *arguments],
+    [sys.executable, "-m", f"transformer_xl.{module}", *arguments],
     capture_output=True,
     env=os.environ | environment,
     text=True,
@@ -21,7 +21,7 @@ def test_the_commands_import_and_export(tmp_path):
   workdir, folder = tmp_path / "run", tmp_path / "huggingface"
   stored_files.as_published("wt103", tmp_path / "source")
   made = run(
-    "main",
+    "importers.main",
     "--format=tensorflow",
     "--source=~/source",
     "--workdir=~/run",
@@ -31,7 +31,8 @@ def test_the_commands_import_and_export(tmp_path):
   assert "1,475 parameters: the sum of the tensors" in made.stdout
   assert f"experiments/saved.py:{workdir}" in made.stdout
   exported = run(
-    *("export", "--workdir=~/run", "--target=~/huggingface"),
+    *("main", "--mode=export", f"--config=saved:{workdir}"),
+    "--target=~/huggingface",
     HOME=str(tmp_path),
   )
   assert exported.returncode == 0, exported.stderr
@@ -39,6 +40,9 @@ def test_the_commands_import_and_export(tmp_path):
     "README.md",
     "config.json",
     "model.safetensors",
+    "modeling_transformer_xl.py",
+    "tokenizer.json",
+    "tokenizer_config.json",
     "vocab.txt",
     "vocabulary",
   ]
@@ -47,35 +51,23 @@ def test_the_commands_import_and_export(tmp_path):
 @pytest.mark.parametrize(
   ("module", "arguments", "message"),
   [
+    ("importers.main", ["--format=keras"], "--format"),
     pytest.param(
-      "main", ["--format=keras"], "--format", marks=pytest.mark.rest
-    ),
-    pytest.param(
-      "main",
+      "importers.main",
       ["--format=pytorch", "--cutoffs=a", "--source=x"],
       "--cutoffs=a",
       marks=pytest.mark.rest,
     ),
     pytest.param(
-      "main",
+      "importers.main",
       ["--format=pytorch", "--source=none.pt"],
       "none.pt is missing",
       marks=pytest.mark.rest,
     ),
     (
-      "main",
+      "importers.main",
       ["--format=pytorch", "--source=none.pt", "--pre_norm", "false"],
       "'false' belongs to no flag",
-    ),
-    pytest.param(
-      "export",
-      ["--target=x", "stray"],
-      "'stray' belongs to no flag",
-      marks=pytest.mark.rest,
-    ),
-    ("export", ["--target="], "--target is empty"),
-    pytest.param(
-      "export", ["--target=x"], "no config.json", marks=pytest.mark.rest
     ),
   ],
 )

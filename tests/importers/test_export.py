@@ -118,6 +118,12 @@ def test_other_layers_are_refused_in_one_line(tmp_path, layers):
   assert not target.exists()
 
 
+def test_a_target_has_to_be_named(tmp_path):
+  run = saved_runs.write(tmp_path / "run")
+  with pytest.raises(errors.UserError, match="--target is empty"):
+    export_run.export(run, "")
+
+
 def test_the_mode_takes_lengths_and_states_its_result(tmp_path):
   run = saved_runs.write(tmp_path / "run", **FIELDS)
   target = tmp_path / "exported"

@@ -40,7 +40,11 @@ REQUIRED = (
   "generate.mem_len",
 )
 # Options that TransfoXL had not and the file for transformers has.
-CARRIED = ("model.encoding", "model.position_scale", "model.project_equal_width")
+CARRIED = (
+  "model.encoding",
+  "model.position_scale",
+  "model.project_equal_width",
+)
 OPTIONAL = CARRIED + tuple(
   path
   for path in schema.FIELDS
