@@ -157,7 +157,8 @@ def test_validation_finds_the_losses_of_training(name, same_text, tmp_path):
     == windows(config.eval, config.train.mem_len)
     and config.train.loss_on == "all"
   )
-  # Otherwise evaluation clamps distances, or limits the window, on purpose.
+  # Otherwise evaluation clamps distances, limits the window or reads another
+  # context again, on purpose.
   near = pytest.approx(trained, rel=1e-5 if is_same else 0.1)
   assert validation == near
 
@@ -167,7 +168,7 @@ def windows(group, mem_len):
   longest = mem_len + SEGMENT * 2
   clamp_len = group.clamp_len if group.clamp_len < longest else 0
   has_window = visibility.has_window(mem_len, same_length=group.same_length)
-  return clamp_len, has_window
+  return clamp_len, has_window, group.context_len
 
 
 def test_one_of_each_kind_is_tried():
