@@ -90,7 +90,9 @@ def reduced(
 def named(text: str) -> schema.ExperimentConfig:
   """The experiment of a name such as "beyond:memories"."""
   name, _, study = text.partition(":")
-  get_config = importlib.import_module(f"transformer_xl.experiments.{name}").get_config
+  get_config = importlib.import_module(
+    f"transformer_xl.experiments.{name}"
+  ).get_config
   config = get_config(study) if study else get_config()
   config.model.vocab_size = config.model.vocab_size or 256
   return load.from_config_dict(config)
