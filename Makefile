@@ -39,7 +39,7 @@ HUGE_PAGES ?= 0
 help: ## This list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) \
 	  | while IFS='|' read -r target text; do \
-	    printf '%-20s%s\n' "$$target" "$$text"; \
+	    printf '%-19s %s\n' "$$target" "$$text"; \
 	  done
 	@echo
 	@echo "  Into $(VENV), where pip installs what is pinned: VENV=FOLDER changes it."
@@ -156,7 +156,7 @@ plan-table: $(VENV)/installed ## Plan what is missing in docs/measurements/plans
 
 # SkyPilot reads deploy/sky.yaml, in an environment of its own. It would keep
 # its settings in the home folder.
-deploy-check: .venv-deploy/installed
+deploy-check: .venv-deploy/installed ## SkyPilot reads its task file
 	HOME=$(abspath .venv-deploy) SKYPILOT_DISABLE_USAGE_COLLECTION=1 \
 	  .venv-deploy/bin/python tests/deploy/check_sky.py
 
@@ -166,7 +166,7 @@ deploy-check: .venv-deploy/installed
 	touch $@
 
 # Builds the wheel, says what is in it, installs it elsewhere and trains there.
-release-check: $(VENV)/installed
+release-check: $(VENV)/installed ## Build, install and try the wheel
 	$(PYTEST) tests/test_package.py -m rest -s
 
 # Known vulnerabilities of what requirements.lock pins.

@@ -104,9 +104,9 @@ def folder(tmp_path_factory):
 
 
 def module_of(mode):
-  name, function = main.MODES[mode]
-  module = importlib.import_module(f"transformer_xl.{name}")
-  return module, getattr(module, function)
+  chosen = main.MODES[mode]
+  module = importlib.import_module(f"transformer_xl.{chosen.module}")
+  return module, getattr(module, chosen.function)
 
 
 @pytest.mark.parametrize(("mode", "updates", "text"), CASES)

@@ -9,11 +9,12 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from transformer_xl import errors
+
+if TYPE_CHECKING:
+  import numpy as np
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,12 +87,15 @@ def listed(value: object, name: str, *, example: str) -> list:
   return list(value)
 
 
-def array(value: object, name: str) -> np.ndarray:
+def array(value: object, name: str) -> "np.ndarray":
   """An array of numbers or truth values.
 
   Raises:
     UserError: the argument of this name is none.
   """
+  # Late: every command imports the package, and answers Ctrl-C before NumPy.
+  import numpy as np
+
   try:
     result = np.asarray(value)
   except (ValueError, TypeError) as error:

@@ -59,7 +59,7 @@ def test_commands_would_start():
   )
   task, job_set, refused = json.loads(finished.stdout)
   assert task["error"] == job_set["error"] == ""
-  assert "no field batch_sise" in refused["error"]
+  assert "no field config.train.batch_sise" in refused["error"]
 
 
 def test_both_run_the_same_command():
