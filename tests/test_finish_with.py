@@ -61,7 +61,11 @@ CASES = [
   ("ablation", {"analysis.rows": ("recurrent",)}, "which is not a row"),
   (
     "ablation",
-    {"analysis.rows": ("segment-relative-all",), "train.segment_len": 160},
+    {
+      "analysis.rows": ("segment-relative-all",),
+      "analysis.split": "test",
+      "train.segment_len": 160,
+    },
     "a window of 160 tokens is longer than the 149 pairs of test",
   ),
   ("recall", {}, "test of .*tiny has no query"),

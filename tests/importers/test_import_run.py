@@ -186,13 +186,6 @@ def test_a_run_survives_export_and_import(wt103, tmp_path):
     export_run.export(str(wt103), str(first))
 
 
-def test_a_model_that_huggingface_lacks_is_not_exported(tmp_path):
-  make(tmp_path / "run", stored_files.tensorflow("lm1b"))
-  with pytest.raises(errors.UserError, match="project_equal_width=False"):
-    export_run.export(str(tmp_path / "run"), str(tmp_path / "folder"))
-  assert not (tmp_path / "folder").exists()
-
-
 @pytest.mark.parametrize("layers", [("attention:4",), ("lstm", "attention")])
 def test_other_layers_than_the_published_ones_are_not_exported(layers):
   config = tiny.model_config(layers=layers)
