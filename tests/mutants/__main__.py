@@ -45,7 +45,10 @@ def main() -> None:
   print("|---|---|---|---|---|")
   totals = [0, 0, 0, 0]
   survivors = []
-  for module in options.modules.split(",") if options.modules else table.TESTS:
+  modules = options.modules.split(",") if options.modules else list(table.TESTS)
+  for module in modules:
+    if module not in table.TESTS:
+      parser.error(f"{module} is not one of {', '.join(table.TESTS)}.")
     path = _ROOT / "transformer_xl" / f"{module}.py"
     names = {
       f"{module}.py:{mutant.line}  {mutant.change}": mutant
