@@ -57,7 +57,7 @@ def test_two_processes_stop_together_and_one_goes_on_where_they_were(tmp_path):
   test_resume.wait_for_step(together, SIGNALLED, both[0])
   both[1].send_signal(signal.SIGTERM)
   for process in both:
-    status = command_line.stopped_status(number)
+    status = command_line.stopped_status(signal.SIGTERM)
     test_resume.finish(process, together, status)
   log = pathlib.Path(f"{together}.log").read_text()
   assert "Traceback" not in log
