@@ -80,7 +80,8 @@ def compare(alone, together):
   assert len(alone) == len(together) == STEPS // 20 + 2
   for one, two in zip(alone, together, strict=True):
     assert one.keys() == two.keys(), json.dumps([one, two])
-    assert one.pop("split", None) == two.pop("split", None)
+    for exact in ("split", "settings"):
+      assert one.pop(exact, None) == two.pop(exact, None)
     assert two == pytest.approx(one, rel=1e-5)
 
 
