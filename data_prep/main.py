@@ -11,7 +11,6 @@ if __name__ == "__main__":  # Before the imports that take long.
   early = command_line.end_at_signals()
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,21 +65,16 @@ class _NameParser(flags.ArgumentParser):
   ):
     """Takes the names, and the meanings of other words."""
     self._names = names
-    self._meanings = {_letters(name): name for name in names}
+    self._meanings = {command_line.letters(name): name for name in names}
     self._meanings |= others or {}
 
   def parse(self, argument: str) -> str:
-    word = _letters(argument)
+    word = command_line.letters(argument)
     if word in self._meanings:
       return self._meanings[word]
     near = difflib.get_close_matches(word, self._meanings, n=1)
     hint = f"; did you mean {self._meanings[near[0]]}?" if near else ""
     raise ValueError(f"value should be one of <{'|'.join(self._names)}>{hint}")
-
-
-def _letters(name: str) -> str:
-  """A name's letters and digits, in lower case."""
-  return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 # The default of a flag that is not given is that of `prepare`.

@@ -6,6 +6,7 @@ import functools
 import glob
 import importlib.util
 import os
+import re
 import runpy
 import select
 import shlex
@@ -220,6 +221,11 @@ def drop_unread_output() -> bool:
     os.dup2(nowhere, number)
     os.close(nowhere)
   return bool(unread)
+
+
+def letters(name: str) -> str:
+  """The letters and digits of a name, in lower case, by which names compare."""
+  return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def end(message: str, status: int = INTERRUPTED) -> NoReturn:

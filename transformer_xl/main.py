@@ -404,18 +404,14 @@ def _require_folder(name: str, path: str) -> None:
 
 def _describe(argv: list[str], topic: str) -> str:
   """The text of `--help`, or of `--help=TOPIC`."""
-  modes = {
-    name: help_text.Mode(mode.summary, mode.group)
-    for name, mode in MODES.items()
-  }
   name, config = config_flag.source(argv)
   if topic:
-    return help_text.describe(topic, modes, config, name)
+    return help_text.describe(topic, MODES, config, name)
   options = flags.FLAGS.get_key_flags_for_module(__name__)
   options = [flags.FLAGS["config"], *options]
   program = command_line.words()
   text = __doc__.replace("python -m transformer_xl.main", program)
-  return help_text.overview(text, modes, options)
+  return help_text.overview(text, MODES, options)
 
 
 def run() -> None:

@@ -11,9 +11,8 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import jax
 import jaxtyping as jt
 import numpy as np
 from absl import logging
@@ -38,52 +37,12 @@ from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 from transformer_xl.text import score as score_lib
 from transformer_xl.text import streaming
+from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
 # A text, or an object of JSON as the file of `--mode=score` has them on its
 # lines.
 Scorable = str | Mapping[str, object]
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class StreamState:
-  """What a model remembers of the tokens that `step` read in each lane."""
-
-  memory: reader_lib.State
-  origin: language_model.Origin = dataclasses.field(metadata={"static": True})
-
-  @property
-  def num_lanes(self) -> int:
-    """The number of lanes, B."""
-    return self.memory.num_lanes
-
-
-class TextStream:
-  """Pieces of a text while it is drawn.
-
-  Attributes:
-    state: after the tokens that are drawn so far, or after the prompt. The text
-      can be continued from it, also if the rest is never drawn.
-    result: what `generate` returns; None until the last piece.
-  """
-
-  def __init__(self, progress: Iterator[generate_lib.Progress]):
-    self._progress = progress
-    first = next(progress)  # When the prompt is read and all is compiled.
-    self.state: decoding.TextState = first.state
-    self.result: generate_lib.Generation | None = None
-
-  def __iter__(self) -> Iterator[str]:
-    return self
-
-  def __next__(self) -> str:
-    for progress in self._progress:
-      self.state = progress.state
-      self.result = progress.result
-      if progress.piece:
-        return progress.piece
-    raise StopIteration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +180,7 @@ class PretrainedModel:
     no_repeat_ngram: int | None = None,
     stop: str | None = None,
     tokens_per_call: int | None = None,
-  ) -> TextStream:
+  ) -> generate_lib.TextStream:
     """Continues a prompt, and yields pieces of the first sample's text.
 
     A piece comes every `tokens_per_call` tokens; all pieces joined are the text
@@ -250,7 +209,7 @@ class PretrainedModel:
     progress = generate_lib.generate(
       self.trained, text, chosen.generate, seed=chosen.seed, state=state
     )
-    return TextStream(progress)
+    return generate_lib.TextStream(progress)
 
   @arguments.checked
   def next_tokens(
@@ -314,20 +273,20 @@ class PretrainedModel:
     )
 
   @arguments.checked
-  def init_state(self, batch_size: int = 1) -> StreamState:
+  def init_state(self, batch_size: int = 1) -> streaming.StreamState:
     """The memory of B lanes before their first token, for `step`."""
     count = arguments.whole_number(batch_size, "batch_size", least=1)
     reader, frozen = self._tokens
     memory = language_model.start(reader, frozen, count)
-    return StreamState(memory, self.trained.origin)
+    return streaming.StreamState(memory, self.trained.origin)
 
   @arguments.checked
   def step(
     self,
-    state: StreamState,
+    state: streaming.StreamState,
     tokens: ArrayLike,
     resets: ArrayLike | None = None,
-  ) -> tuple[StreamState, jt.Float[shapes.Array, "B T V"]]:
+  ) -> tuple[streaming.StreamState, jt.Float[shapes.Array, "B T V"]]:
     """Reads the next tokens of each lane; any number may be read at a time.
 
     Args:
@@ -339,44 +298,10 @@ class PretrainedModel:
     Returns:
       The next state, and the log-probabilities of every next token.
     """
-    if not isinstance(state, StreamState):
-      raise errors.UserError(
-        "state must be that of model.init_state() or of the last step: it is a "
-        f"{type(state).__name__}."
-      )
-    language_model.check_origin(state.origin, self.trained)
-    ids = arguments.array(tokens, "tokens")
-    lanes = state.num_lanes
-    if ids.ndim != 2 or len(ids) != lanes:
-      raise errors.UserError(
-        f"tokens have the shape {ids.shape}, but the state has {lanes} "
-        f"lanes: pass ids [{lanes}, T]."
-      )
-    size = self.vocabulary.size
-    if ids.dtype.kind not in "iu":
-      raise errors.UserError(
-        f"tokens must be integers from 0 to {size - 1}; these are {ids.dtype}."
-      )
-    least = ids.min(initial=0)
-    most = ids.max(initial=0)
-    if least < 0 or most >= size:
-      raise errors.UserError(
-        f"tokens must be integers from 0 to {size - 1}; these are "
-        f"{ids.dtype} from {least} to {most}."
-      )
-    starts = None
-    if resets is not None:
-      starts = arguments.array(resets, "resets").astype(bool)
-      if starts.shape != ids.shape:
-        raise errors.UserError(
-          f"resets have the shape {starts.shape}, tokens {ids.shape}; pass "
-          "one for each token."
-        )
     reader, frozen = self._tokens
-    memory, log_probs = streaming.step(
-      frozen, state.memory, ids.astype(np.int32), starts, reader=reader
+    return streaming.read(
+      self.trained, state, tokens, resets, reader=reader, frozen=frozen
     )
-    return StreamState(memory, state.origin), log_probs
 
   @functools.cached_property
   def _tokens(self) -> tuple[reader_lib.Reader, shapes.PyTree]:
@@ -469,7 +394,7 @@ def load(
   if _is_run(folder):
     config = load_lib.from_config_dict(load_lib.saved(folder))
     config = load_lib.changed(config, values)
-    config, vocabulary = language_model.load_vocabulary(config, folder)
+    config, vocabulary = run_vocabulary.load_for(config, folder)
     loaded = trained_model.load_on_one_device(config, folder)
     return _make(address, config, loaded.params, vocabulary, loaded.step)
   if (checkpoint, parameters) != (None, None):

@@ -36,7 +36,7 @@ SLOTS = {"model.layers": ("compressive",), "model.compressive.rate": 3}
   ("text", "model"), [("", {}), ("abcdefgh ijkl\n" * 4, {}), ("", SLOTS)]
 )
 def test_maps_are_written_and_drawn(data_dir, tmp_path, text, model):
-  """Of compressed slots, which are no tokens, only the share is shown."""
+  """Compressed slots are not tokens, so the maps show only their share."""
   updates = {"analysis.num_tokens": 60, "analysis.text": text, **model}
   config = runs.write(data_dir, tmp_path, **updates)
   result = attention_maps.run(config, str(tmp_path))

@@ -278,7 +278,7 @@ def folder(tmp_path_factory):
     yield
 
 
-COUNT = itertools.count()  # Of runs, each of which has a folder.
+COUNT = itertools.count()  # Numbers the folders: every run has its own.
 
 
 def make_config(items):
@@ -369,10 +369,13 @@ def test_a_field_changes_something(name):
   value, needed = CASES[name]
   group = name if name in MODES else name.partition(".")[0]
   changed = needed | {name: value}
-  both = [tuple(fields.items()) for fields in (needed, changed)]
-  before, after = (program(group, fields) for fields in both)
+  fields_before = tuple(needed.items())
+  fields_after = tuple(changed.items())
+  before = program(group, fields_before)
+  after = program(group, fields_after)
   if before == after:  # Programs are lowered sooner than they are run.
-    before, after = (outcome(group, fields) for fields in both)
+    before = outcome(group, fields_before)
+    after = outcome(group, fields_after)
   assert not str(before).startswith("refused"), before
   assert str(after).startswith("refused") == (name in REFUSED), after
   assert before != after

@@ -51,7 +51,8 @@ OWN = {
   "recall": ("analysis",),
   "report": ("report",),
 }
-# Of training alone, or of the order of sums, which changes roundings.
+# These fields concern training alone, or the order of sums, which changes
+# roundings.
 NOT_READ = {
   *("model.attention", "model.remat", "model.scan_unroll", "model.init_std"),
   *("model.locked_dropout", "model.dropout_rate", "eval.memory"),
@@ -78,7 +79,8 @@ def parts(result, measured):
       yield from parts(item, measured)
   elif isinstance(result, dict):
     for name, item in result.items():
-      is_group = name == "text" and isinstance(item, dict)  # Of a report.
+      # A report groups everything about its text under this name.
+      is_group = name == "text" and isinstance(item, dict)
       if name in MEASURED and not is_group:
         if measured:
           yield name, json.dumps(_rounded(item))

@@ -28,7 +28,8 @@ def _marks(name, adapter, check):
   is_quick = check in QUICK
   if name in ESSENTIAL or (name and is_quick):
     return ()
-  # Of what recurrent layers hand on; attention has it under a name.
+  # The gradient through what recurrent layers remember is checked here alone;
+  # attention has this check among the named implementations.
   learns = check is checks.gradient_through_memory_is_that_of_one_pass
   if learns and not adapter.has_attention:
     return ()

@@ -40,13 +40,14 @@ def engine(workdir, flags, preemptions):
     print(f"engine: start {len(ends) + 1}")
     both = test_processes.start_both(workdir, flags)
     try:
-      step, told = next(preemptions, (None, ()))
-      if step is not None:
+      preemption = next(preemptions, None)
+      if preemption is not None:
+        step, told = preemption
         test_resume.wait_for_step(workdir, step, both[0])
         print(f"engine: after step {step}, SIGTERM twice to {told}")
-      for process in told:
-        both[process].send_signal(signal.SIGTERM)
-        both[process].send_signal(signal.SIGTERM)
+        for process in told:
+          both[process].send_signal(signal.SIGTERM)
+          both[process].send_signal(signal.SIGTERM)
       ends.append([process.wait(300) for process in both])
     finally:
       for process in both:

@@ -46,7 +46,7 @@ STARTS = {
   "script": [".venv/bin/python", ".venv/bin/transformer-xl"],
   "module": [".venv/bin/python", "-m", "transformer_xl.main"],
 }
-# Of absl, XProf, engines and the evaluation harness.
+# Flags of absl, XProf, engines and the evaluation harness.
 NOT_OURS = {"env", "help", "location", "logdir"}
 NOT_OURS |= {"batch_size", "device", "include_path", "model_args"}
 NOT_OURS |= {"output_path"}

@@ -117,7 +117,7 @@ def text_for(model, copies):
 
 @torch.no_grad()
 def log_probs(model, ids):
-  """Of each token but the first, read in one call, [tokens - 1]."""
+  """Log-probability of each token but the first, in one call, [tokens - 1]."""
   logits = model(ids).logits
   return logits[0, :-1].gather(-1, ids[0, 1:, None])[:, 0].numpy()
 

@@ -1,4 +1,4 @@
-"""Of mutants whose fate is known, the harness finds those that survive."""
+"""The harness tells which mutants survive, where that is known."""
 
 import json
 import os

@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
   """What came of one run of the tests."""
 
   status: str  # "passed", "failed" or "timeout".
-  seconds: float  # Of CPU.
+  seconds: float  # CPU time.
   output: str
 
 

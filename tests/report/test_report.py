@@ -106,7 +106,7 @@ def test_the_page_of_a_model_that_diverged_says_so(data_dir, tmp_path):
   assert "the model of checkpoint 4 has diverged" in page.text
   assert "was not a number at step 2." in " ".join(page.text.split())
   assert "Training lossnot a number" in " ".join(page.text.split())
-  assert "resumed" not in page.text  # Of which there is none to explain.
+  assert "resumed" not in page.text  # There is none to explain.
   json.loads(page.scripts[0], parse_constant=no_json)
 
 

@@ -83,26 +83,22 @@ def test_inverse_sqrt_falls_from_its_peak():
   assert rate(4) == pytest.approx(1.0)
 
 
+# A peak of 2 after ten updates, and a floor of 0.2.
+WARM = {
+  "warmup_steps": 10,
+  "min_learning_rate_ratio": 0.1,
+  "learning_rate": 2.0,
+}
+
+
 def test_linear_falls_from_the_end_of_the_warm_up_to_its_floor():
-  rate = schedule(
-    schedule="linear",
-    num_steps=110,
-    warmup_steps=10,
-    min_learning_rate_ratio=0.1,
-    learning_rate=2.0,
-  )
+  rate = schedule(schedule="linear", num_steps=110, **WARM)
   values = [rate(update) for update in (4, 10, 60, 110, 200)]
   assert values == pytest.approx([1.0, 2.0, 1.1, 0.2, 0.2], rel=1e-6)
 
 
 def test_wsd_is_constant_and_falls_in_its_last_fifth():
-  rate = schedule(
-    schedule="wsd",
-    num_steps=100,
-    warmup_steps=10,
-    min_learning_rate_ratio=0.1,
-    learning_rate=2.0,
-  )
+  rate = schedule(schedule="wsd", num_steps=100, **WARM)
   values = [rate(update) for update in (4, 10, 80, 90, 100, 150)]
   assert values == pytest.approx([1.0, 2.0, 2.0, 1.1, 0.2, 0.2], rel=1e-6)
 

@@ -17,7 +17,6 @@ Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 
 import dataclasses
 import functools
-import os
 from typing import Any, NamedTuple
 
 import jax
@@ -28,10 +27,8 @@ from absl import logging
 
 from transformer_xl import errors
 from transformer_xl import shapes
-from transformer_xl import storage
 from transformer_xl.analysis import attention_plots
 from transformer_xl.analysis import plotting
-from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
@@ -39,7 +36,6 @@ from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings
 from transformer_xl.model import network
-from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
@@ -85,9 +81,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   Raises:
     UserError: the memory is empty, or the text is too short.
   """
-  vocabulary = run_vocabulary.load(workdir)
-  folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
-  config = load.with_vocab_size(config, token_file.read_meta(folder))
+  config, vocabulary = run_vocabulary.load_for(config, workdir)
   mem_len, segment_len = _lengths(config)
   text = _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
   model = trained_model.load(config, workdir)
@@ -147,7 +141,11 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     )
     for length in (mem_len, 0)
   )
-  num_keys = mem_len + segment_len
+
+  def of_tokens(array: jax.Array) -> jax.Array:
+    """The only lane, without compressed slots, which are the first keys."""
+    return array[:, 0, ..., -(mem_len + segment_len) :]
+
   measured = []
   starts = range(0, len(file.tokens) - segment_len, segment_len)
   segments = attention_use.segments(file, config, segment_len)
@@ -157,7 +155,7 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     if start >= mem_len:
       inputs, targets, resets, _ = segment
       without, _ = score({"params": params}, inputs, targets, empty, resets)
-      profile = by_distance(found.weights[:, 0, ..., -num_keys:])
+      profile = by_distance(of_tokens(found.weights))
       mass = attention_use.memory_mass(found.weights)
       measured.append((profile, mass, found.nll, without))
       last = start
@@ -169,10 +167,8 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
     nll=nll,
     nll_without_memory=nll_without_memory,
     num_tokens=len(measured) * segment_len,
-    weights=np.asarray(found.weights[:, 0, ..., -num_keys:]),
-    terms=np.stack(
-      [np.asarray(term[:, 0, ..., -num_keys:]) for term in found.terms]
-    ),
+    weights=np.asarray(of_tokens(found.weights)),
+    terms=np.stack([np.asarray(of_tokens(term)) for term in found.terms]),
     context=np.asarray(file.tokens[last - mem_len : last + segment_len]),
   )
 

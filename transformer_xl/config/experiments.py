@@ -3,7 +3,8 @@
 import ast
 import difflib
 import pathlib
-import re
+
+from transformer_xl import command_line
 
 FOLDER = (pathlib.Path(__file__).parents[1] / "experiments").resolve()
 PATHS = {path.stem: path for path in sorted(FOLDER.glob("[!_]*.py"))}
@@ -23,15 +24,12 @@ def meant(wrong: str) -> list[str]:
   It may be a misspelling, the start of a name, or a dataset that an experiment
   has in its summary, such as `wikitext103`.
   """
-  word = _letters(wrong)
+  word = command_line.letters(wrong)
   if not word:
     return []
-  found = [name for name in PATHS if word in _letters(name)]
-  found += [name for name in PATHS if word in _letters(summary(name))]
+  found = [name for name in PATHS if word in command_line.letters(name)]
+  found += [
+    name for name in PATHS if word in command_line.letters(summary(name))
+  ]
   found = found or difflib.get_close_matches(wrong, PATHS, n=1)
   return [*dict.fromkeys(found)][:_MOST_SUGGESTIONS]
-
-
-def _letters(text: str) -> str:
-  """The letters and digits of a text, in lower case."""
-  return re.sub(r"[^a-z0-9]", "", text.lower())

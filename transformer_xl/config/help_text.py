@@ -3,7 +3,7 @@
 import operator
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import ml_collections
 from absl import flags
@@ -15,11 +15,16 @@ from transformer_xl.config import schema
 from transformer_xl.config import suggestions
 
 
-class Mode(NamedTuple):
-  """A value of --mode."""
+class Mode(Protocol):
+  """What help needs to know of a value of --mode."""
 
-  summary: str
-  group: str  # The group of fields that are its own; "" for none.
+  @property
+  def summary(self) -> str:
+    """One sentence."""
+
+  @property
+  def group(self) -> str:
+    """The group of fields that are its own; "" for none."""
 
 
 class _Group(NamedTuple):

@@ -62,11 +62,12 @@ def check_run(config: schema.ExperimentConfig, workdir: str) -> None:
   check(config, workdir)
   config = _with_vocabulary(config, workdir)
   trained_model.make_mesh(config)
-  trained_model.require_params(
+  trained_model.restore_params(
     workdir,
     which=config.eval.checkpoint,
     average=config.eval.parameters != "raw",
     target=network.abstract_params(config.model),
+    only_check=True,
   )
 
 

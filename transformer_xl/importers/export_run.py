@@ -13,7 +13,6 @@ from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
@@ -69,11 +68,7 @@ def export(
   storage.require_writable(target)
   if config is None:
     config = load.from_config_dict(load.saved(workdir))
-  vocabulary = run_vocabulary.load(workdir)
-  config = load.with_vocab_size(
-    config,
-    token_file.read_meta(f"{storage.local(workdir)}/{run_record.VOCABULARY}"),
-  )
+  config, vocabulary = run_vocabulary.load_for(config, workdir)
   lengths = mapping.Lengths(
     config.score.segment_len,
     config.score.mem_len,

@@ -208,7 +208,9 @@ class Attention(nn.Module):
       q = q[:, -h.shape[1] :]
     else:
       q, k, v = self.project(h)
-      memory = k, v = torch.cat([memory[0], k], 1), torch.cat([memory[1], v], 1)
+      k = torch.cat([memory[0], k], 1)
+      v = torch.cat([memory[1], v], 1)
+      memory = (k, v)
     heads = (config.n_head, config.d_head)
     q, k, v = (rows.unflatten(-1, heads) for rows in (q, k, v))
 

@@ -80,16 +80,12 @@ def layout(
   `prefix`. With `reverse_clusters` the head lists the last cluster first.
   """
   biases = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}  # u, v.
-  names_of_layer = LAYER
-  if not encodings.of(
-    config
-  ).is_published:  # Exported models, see huggingface.py.
+  names_of_layer = dict(LAYER)
+  if not encodings.of(config).is_published:  # Exported; see huggingface.py.
     biases = {}
-    names_of_layer = {
-      theirs: names
-      for theirs, names in LAYER.items()
-      if names != ("attention/position",)
-    }
+    for theirs, names in LAYER.items():
+      if names == ("attention/position",):
+        del names_of_layer[theirs]
   for theirs, ours in biases.items():
     own = [
       f"{prefix}layers.{layer}.dec_attn.{theirs}"

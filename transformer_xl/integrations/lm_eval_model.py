@@ -179,19 +179,14 @@ class HarnessModel(harness_model.LM):
   def _score(
     self, rows: Sequence[np.ndarray], *, top_k: int, disable_tqdm: bool
   ) -> list[score_lib.TokenScores]:
-    """Scores rows of tokens in batches of similar length, the longest first."""
-    order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
+    """Scores rows of tokens, and shows how many are done."""
     found: dict[int, score_lib.TokenScores] = {}
+    batches = score_lib.score_batches(
+      self.model.trained, rows, batch_size=self.batch_size, top_k=top_k
+    )
     bar = tqdm.tqdm(total=len(rows), disable=disable_tqdm, desc="score")
-    for first in range(0, len(order), self.batch_size):
-      chosen = order[first : first + self.batch_size]
-      scores = score_lib.score_rows(
-        self.model.trained,
-        [rows[index] for index in chosen],
-        batch_size=self.batch_size,
-        top_k=top_k,
-      )
-      found.update(zip(chosen, scores, strict=True))
-      bar.update(len(chosen))
+    for scores in batches:
+      found |= scores
+      bar.update(len(scores))
     bar.close()
     return [found[index] for index in range(len(rows))]

@@ -5,7 +5,6 @@ Shapes: T tokens of a segment, A alternatives, S predicted tokens of the text.
 
 import dataclasses
 import functools
-import os
 from typing import NamedTuple
 
 import jax
@@ -15,7 +14,6 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl import storage
 from transformer_xl.config import attention_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
@@ -58,9 +56,7 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   data_dir = config.data.dataset_dir
   split = config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
-  vocabulary = run_vocabulary.load(workdir)
-  folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
-  config = load.with_vocab_size(config, token_file.read_meta(folder))
+  config, vocabulary = run_vocabulary.load_for(config, workdir)
   config = load.replaced(config, {"eval.temperature": (1.0,)})
   file = token_file.open_split(data_dir, split)
   tokens = np.asarray(file.tokens[: config.report.num_tokens + 1], np.int32)

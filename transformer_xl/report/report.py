@@ -36,7 +36,7 @@ FILE = "report.html"
 _BOKEH = resources.Resources(mode="inline", components=["bokeh"])
 MOST_CHARACTERS = 20_000  # Per sample.
 MOST_SAMPLES = 10
-MOST_COLUMNS = 6  # Of tiles.
+MOST_COLUMNS = 6  # Tiles in a row.
 # The last activity, which is time lost, is red.
 _COLOURS = dict(
   zip(

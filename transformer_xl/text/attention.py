@@ -21,6 +21,7 @@ from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
 from transformer_xl.model.mixers import table
+from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 
 
@@ -63,8 +64,7 @@ def read(
   length = len(ids)
   segment_len = model.reader.segment_len
   mem_len = model.reader.mem_len
-  padded = np.zeros((1, length + -length % segment_len), np.int32)
-  padded[0, :length] = ids
+  padded = inputs.whole_segments(ids, segment_len)
   memory = network.empty_state(
     config.model, batch_size=1, mem_len=mem_len, step_len=segment_len
   )

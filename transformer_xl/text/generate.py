@@ -58,6 +58,33 @@ class Progress(NamedTuple):
   result: Generation | None  # At the end.
 
 
+class TextStream:
+  """Pieces of a text while it is drawn.
+
+  Attributes:
+    state: after the tokens that are drawn so far, or after the prompt. The text
+      can be continued from it, also if the rest is never drawn.
+    result: what `generate` returns; None until the last piece.
+  """
+
+  def __init__(self, progress: Iterator[Progress]):
+    self._progress = progress
+    first = next(progress)  # When the prompt is read and all is compiled.
+    self.state: decoding.TextState = first.state
+    self.result: Generation | None = None
+
+  def __iter__(self) -> Iterator[str]:
+    return self
+
+  def __next__(self) -> str:
+    for progress in self._progress:
+      self.state = progress.state
+      self.result = progress.result
+      if progress.piece:
+        return progress.piece
+    raise StopIteration
+
+
 class _Text(NamedTuple):
   """The text of a sample, which is decoded piece by piece.
 
@@ -78,10 +105,8 @@ def next_tokens(
   """The k likeliest tokens after a text, the likeliest first.
 
   Raises:
-    UserError: the text is empty or not in the vocabulary, or k is below 1.
+    UserError: the text is empty or not in the vocabulary.
   """
-  if k < 1:
-    raise errors.UserError(f"k={k} must be at least 1.")
   prompt = _encode_prompt(model.vocabulary, text)
   return decoding.likeliest(model, prompt, min(k, model.vocabulary.size))
 

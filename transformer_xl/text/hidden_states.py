@@ -42,8 +42,7 @@ def read(
   ids = model.vocabulary.encode(text)
   length = len(ids)
   segment_len = model.reader.segment_len
-  padded = np.zeros((1, length + -length % segment_len), np.int32)
-  padded[0, :length] = ids
+  padded = inputs.whole_segments(ids, segment_len)
   state = model.start(1)
   parts = []
   for start in range(0, length, segment_len):

@@ -154,6 +154,16 @@ def streams(
   ]
 
 
+def whole_segments(ids: np.ndarray, segment_len: int) -> np.ndarray:
+  """The ids [L] of a text in one lane [1, S * segment_len], with zeros behind.
+
+  S is the number of segments that the text needs.
+  """
+  padded = np.zeros((1, len(ids) + -len(ids) % segment_len), np.int32)
+  padded[0, : len(ids)] = ids
+  return padded
+
+
 def batches(
   rows: Sequence[np.ndarray], *, num_lanes: int, segment_len: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:

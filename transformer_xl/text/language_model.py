@@ -8,16 +8,12 @@ import jax
 
 from transformer_xl import errors
 from transformer_xl import shapes
-from transformer_xl import storage
 from transformer_xl.config import evaluation_fields
-from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
-from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
 from transformer_xl.evaluation import settings as settings_lib
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.workdir import metrics_log
-from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
@@ -135,7 +131,7 @@ def load(
     UserError: the workdir has no such checkpoint or no vocabulary, or the
       model's keys cannot be cached.
   """
-  config, vocabulary = load_vocabulary(config, workdir)
+  config, vocabulary = run_vocabulary.load_for(config, workdir)
   model = trained_model.load(config, workdir)
   with jax.set_mesh(model.mesh):
     return make(
@@ -147,16 +143,6 @@ def load(
       segment_len=segment_len,
       source=workdir,
     )
-
-
-def load_vocabulary(
-  config: schema.ExperimentConfig, workdir: str
-) -> tuple[schema.ExperimentConfig, vocabulary_lib.Vocabulary]:
-  """Reads the vocabulary of a run; the configuration gets its size."""
-  vocabulary = run_vocabulary.load(workdir)
-  folder = f"{storage.local(workdir)}/{run_record.VOCABULARY}"
-  config = load_lib.with_vocab_size(config, token_file.read_meta(folder))
-  return config, vocabulary
 
 
 def make(

@@ -8,7 +8,7 @@ Shapes: B lanes, T tokens of a segment, k likeliest tokens.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -45,7 +45,7 @@ class TextScore(NamedTuple):
   top: list[list[language_model.Candidate] | None] | None
 
 
-_MOST_LINES = 20  # Of texts in the log.
+_MOST_LINES = 20  # More texts have no lines of their own in the log.
 _EXCERPT = 40  # Characters of a text in the log.
 
 Scores = jax.Array | np.ndarray  # On the devices, then on the host.
@@ -67,9 +67,22 @@ def score_rows(
   top_k: int,
 ) -> list[TokenScores]:
   """Scores rows of tokens, each from an empty memory, in batches."""
-  segment_len = model.reader.segment_len
-  lanes = min(batch_size, len(rows))
   result: dict[int, TokenScores] = {}
+  for scores in score_batches(model, rows, batch_size=batch_size, top_k=top_k):
+    result |= scores
+  return [result[index] for index in range(len(rows))]
+
+
+def score_batches(
+  model: language_model.LanguageModel,
+  rows: Sequence[np.ndarray],
+  *,
+  batch_size: int,
+  top_k: int,
+) -> Iterator[dict[int, TokenScores]]:
+  """The scores of `score_rows` by the index of a row, batch by batch."""
+  segment_len = model.reader.segment_len
+  lanes = max(1, min(batch_size, len(rows)))
   contexts = [row[:-1] for row in rows]
   for chosen, inputs in inputs_lib.batches(
     contexts, num_lanes=lanes, segment_len=segment_len
@@ -91,10 +104,11 @@ def score_rows(
       found.append(scores)
     found = jax.device_get(found)
     whole = [np.concatenate(part, axis=1) for part in zip(*found, strict=True)]
+    scored = {}
     for lane, index in enumerate(chosen):
       end = len(contexts[index])
-      result[index] = TokenScores(*(array[lane, :end] for array in whole))
-  return [result[index] for index in range(len(rows))]
+      scored[index] = TokenScores(*(array[lane, :end] for array in whole))
+    yield scored
 
 
 # Compiled once for each shape, whichever texts are scored.

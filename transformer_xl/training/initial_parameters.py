@@ -49,12 +49,13 @@ def check(config: schema.ExperimentConfig) -> None:
   run_record.check_vocabulary(
     config.data.dataset_dir, source, may_be_extended=True
   )
-  trained_model.require_params(
+  trained_model.restore_params(
     source,
     which=config.train.init_checkpoint,
     average=config.train.init_parameters != "raw",
     target=network.abstract_params(_checked_model(config)),
     fields="train.init_",
+    only_check=True,
   )
 
 

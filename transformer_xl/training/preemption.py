@@ -26,14 +26,11 @@ class StopSignal:
 
   Attributes:
     requested: whether to stop, as of the last `poll`.
-    number: the first signal that asked to stop; SIGTERM if another process
-      received it.
   """
 
   def __init__(self):
     self.requested = False
-    self.number = signal.SIGTERM
-    self._is_first = True
+    self._first: signal.Signals | None = None
     self._received = False
     self._polls = 0
     self._answered_at: float | None = None
@@ -49,6 +46,11 @@ class StopSignal:
   def __exit__(self, *_: object) -> None:
     self._answers.close()
 
+  @property
+  def number(self) -> signal.Signals:
+    """The first signal that asked to stop; SIGTERM if it came elsewhere."""
+    return self._first or signal.SIGTERM
+
   def poll(self) -> bool:
     """Whether to stop; all processes must call it equally often."""
     if jax.process_count() > 1:
@@ -60,9 +62,7 @@ class StopSignal:
 
   def _handle(self, number: int, *_: object) -> None:
     if command_line.asks_to_stop(number):
-      if self._is_first:
-        self._is_first = False
-        self.number = signal.Signals(number)
+      self._first = self._first or signal.Signals(number)
       self._received |= self._is_alone
 
   def _answer(self, number: signal.Signals) -> None:

@@ -4,6 +4,9 @@ import os
 
 from transformer_xl import errors
 from transformer_xl import storage
+from transformer_xl.config import load as load_lib
+from transformer_xl.config import schema
+from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
 from transformer_xl.workdir import run_record
 
@@ -25,3 +28,17 @@ def load(workdir: str) -> vocabulary.Vocabulary:
     os.path.join(workdir, run_record.VOCABULARY),
     fix="restore it, or train or import again in another folder",
   )
+
+
+def load_for(
+  config: schema.ExperimentConfig, workdir: str
+) -> tuple[schema.ExperimentConfig, vocabulary.Vocabulary]:
+  """Reads the vocabulary of a run; the configuration gets its size.
+
+  Raises:
+    UserError: as in `load`.
+  """
+  found = load(workdir)
+  folder = os.path.join(storage.local(workdir), run_record.VOCABULARY)
+  meta = token_file.read_meta(folder)
+  return load_lib.with_vocab_size(config, meta), found

@@ -1,8 +1,8 @@
 """The parameters of a finished run, and nothing else of its checkpoints."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
@@ -22,7 +22,6 @@ from transformer_xl.workdir import checksums
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 
-T = TypeVar("T")
 _MOST_BYTES = 4 << 30  # A quarter of the smallest chip.
 _MOST_TRIES = 5
 
@@ -95,32 +94,6 @@ def load_on_one_device(
   return load(config, workdir, devices=jax.devices()[:1])
 
 
-def require_params(
-  workdir: str,
-  *,
-  which: str,
-  average: bool,
-  target: shapes.PyTree,
-  fields: str = "eval.",
-) -> None:
-  """Raises the UserErrors of `restore_params`, but reads no parameters.
-
-  Whether they are damaged is so left open.
-  """
-
-  def read(manager: ocp.CheckpointManager, step: int, item: str) -> None:
-    del manager, step, item
-
-  _read_checkpoint(
-    workdir,
-    which=which,
-    average=average,
-    target=target,
-    fields=fields,
-    read=read,
-  )
-
-
 def restore_params(
   workdir: str,
   *,
@@ -128,48 +101,22 @@ def restore_params(
   average: bool,
   target: shapes.PyTree,
   fields: str = "eval.",
+  only_check: bool = False,
 ) -> tuple[shapes.PyTree, int]:
   """Reads the parameters of one checkpoint, or their average; with its step.
 
-  `which` is "latest", "best" (by validation loss) or a step; `target` has the
-  shapes, types and shardings to restore into. Errors name `fields` followed by
-  `parameters` or `checkpoint`.
+  Args:
+    workdir: of the run.
+    which: "latest", "best" (by validation loss) or a step.
+    average: read the average.
+    target: the shapes, types and shardings to restore into.
+    fields: errors name this, followed by `parameters` or `checkpoint`.
+    only_check: read no parameters, so that damage to them is not found; they
+      come back as None.
 
   Raises:
     UserError: there is no such checkpoint, it is damaged, or its shapes differ;
       or its bucket refuses, which is no sign that there are none.
-  """
-
-  def read(
-    manager: ocp.CheckpointManager, step: int, item: str
-  ) -> tuple[shapes.PyTree, int]:
-    params = _restore_item(manager, step, item, target)
-    if which == "best":
-      _warn_unless_newest(manager, step, f"{fields}checkpoint")
-    return params, step
-
-  return _read_checkpoint(
-    workdir,
-    which=which,
-    average=average,
-    target=target,
-    fields=fields,
-    read=read,
-  )
-
-
-def _read_checkpoint(
-  workdir: str,
-  *,
-  which: str,
-  average: bool,
-  target: shapes.PyTree,
-  fields: str,
-  read: Callable[[ocp.CheckpointManager, int, str], T],
-) -> T:
-  """Calls `read` with the step of a checkpoint and the name of an item.
-
-  The arguments before it are those of `restore_params`.
   """
   if not storage.names(checkpoint_items.directory(workdir)):
     raise _no_checkpoints(workdir)
@@ -199,7 +146,12 @@ def _read_checkpoint(
           continue
         saved = ocp.StandardCheckpointHandler().metadata(folder)
         checkpoint_items.check_shapes(saved.tree, target, step, kind="model")
-        return read(manager, step, item)
+        if only_check:
+          return None, step
+        params = _restore_item(manager, step, item, target)
+        if which == "best":
+          _warn_unless_newest(manager, step, f"{fields}checkpoint")
+        return params, step
     except errors.UserError:
       raise
     except Exception as error:  # Orbax has no common type for damage.
