@@ -7,13 +7,13 @@ import subprocess
 from tests import test_main
 
 MAKEFILE = (test_main.ROOT / "Makefile").read_text()
+# What a make that runs the tests hands on to another make.
+OUTER = ("VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 
 def make(*words, **environment):
   """What make prints, outside of the environment of the tests."""
-  outer = {
-    name: os.environ[name] for name in os.environ if name != "VIRTUAL_ENV"
-  }
+  outer = {name: os.environ[name] for name in os.environ if name not in OUTER}
   finished = subprocess.run(
     ["make", *words],
     capture_output=True,

@@ -28,7 +28,7 @@ TESTS = {
     "tests/evaluation/test_evaluate.py::test_context_is_read",
     "tests/evaluation/test_evaluate.py::test_the_temperature",
     "tests/evaluation/test_lanes.py",
-    "tests/analysis/test_recl.py::test_with_one_layer",
+    "tests/analysis/test_recl.py::test_attention_is_one_token",
   ),
   "evaluation/sums": (_EVALUATOR + "::test_segments_past_the_end",),
   "evaluation/units": ("tests/training/test_log_window.py::test_units",),

@@ -162,8 +162,11 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
     monkeypatch.setattr(network, "abstract_params", lambda model: {})
   # The layers of the source have no slots, so these change no parameters.
   is_free = name in initial_parameters.FREE or ".compressive." in name
+  changes = {name: value}
+  if name == "model.num_heads":
+    changes["model.num_kv_heads"] = value  # It follows by default.
   with pytest.raises(FitsError if is_free else errors.UserError) as refusal:
-    load(load_lib.replaced(config, {name: value}))
+    load(load_lib.replaced(config, changes))
   if not is_free:
     message = str(refusal.value)
     assert f"{name} is {trained} in train.init_from={imported}" in message
