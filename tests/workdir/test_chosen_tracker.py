@@ -97,12 +97,6 @@ def test_without_the_class_training_does_not_start(tmp_path, path, says):
   assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "module:", ":Class", "a b:C"])
-def test_what_is_no_import_path_is_refused_by_its_rule(tmp_path, name):
-  with pytest.raises(errors.UserError, match="none, wandb or MODULE:CLASS"):
-    corpus.config(str(tmp_path), **{"train.tracker": name})
-
-
 def test_an_error_of_a_tracker_is_a_line_of_the_log(caplog):
   track(Failing, {"step": 2, "loss": 2.5}, {"step": 4, "loss": 2.0})
   (line,) = caplog.records
