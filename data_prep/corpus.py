@@ -30,6 +30,9 @@ class Corpus:
   # Splits whose symbols are counted for the vocabulary, in this order.
   vocabulary_splits: tuple[str, ...] = SPLITS
   published: Published = dataclasses.field(default_factory=dict)
+  # Numbers of words of each of SPLITS by which perplexity per word is defined,
+  # where the publisher states them and not how they were counted.
+  stated_words: tuple[int, ...] | None = None
   # Returns the path of the published list of words, if there is one.
   published_words: Callable[[], str] | None = None
   mode: str | None = None
