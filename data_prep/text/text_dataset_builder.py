@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Callable
 
 from transformer_xl import errors
 from transformer_xl.data_prep import builder
@@ -11,6 +12,7 @@ from transformer_xl.data_prep import source as source_lib
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
 from transformer_xl.data_prep.text import files
 from transformer_xl.data_prep.text import holdout
+from transformer_xl.data_prep.text import hub_dataset
 from transformer_xl.data_prep.text import readers
 
 _BYTES = tokenizer_lib.of_text("byte")
@@ -39,24 +41,40 @@ class Builder(builder.CorpusBuilder):
   ) -> corpus_lib.Corpus:
     """Returns the corpus.
 
-    A source is a file, a folder, or patterns separated by commas; the field is
-    that of a record, or the column of a table, with the text. Fractions are
-    held out as in `holdout.divide`. UserError if there is no text.
+    A source is a file, a folder, or patterns separated by commas; or a dataset
+    of the Hub, as in `hub_dataset`. The field is that of a record, or the
+    column of a table, with the text. Fractions are held out as in
+    `holdout.divide`. UserError if there is no text.
     """
     del cache
     if path is None:
       raise errors.UserError(
         "--dataset=text needs your text: --source=FILE, FOLDER or '*.txt'."
       )
-    selection = files.select(
-      source=path, valid_source=valid_source, test_source=test_source
-    )
+    origin = {"path": path}
+    fingerprint: Callable[[], str] | None = None
+    if path.startswith(hub_dataset.PREFIX):
+      if valid_source is not None or test_source is not None:
+        raise errors.UserError(
+          "--valid_source and --test_source are for your own files, and"
+          f" --source={path} brings its splits; leave them out."
+        )
+      found = hub_dataset.download(path)
+      selection = found.selection
+      fingerprint = found.fingerprint
+      origin["revision"] = found.address
+    else:
+      selection = files.select(
+        source=path, valid_source=valid_source, test_source=test_source
+      )
     every = [file for paths in selection.splits.values() for file in paths]
+    if fingerprint is None:
+      fingerprint = functools.partial(source_lib.fingerprint, every)
     if field is not None and not any(map(readers.has_fields, every)):
       raise errors.UserError(
-        f"--field={field} is for records and tables (.jsonl, .parquet, .arrow),"
-        f" and none is among the files that were found ({selection.report});"
-        " leave it out."
+        f"--field={field} is for records and tables (.jsonl, .csv, .parquet,"
+        " .arrow), and none is among the files that were found"
+        f" ({selection.report}); leave it out."
       )
     corpus = holdout.of_splits(
       {
@@ -67,8 +85,8 @@ class Builder(builder.CorpusBuilder):
       test_fraction=test_fraction,
       name="text",
       tokenizer=tokenizer,
-      source={"path": path},
-      fingerprint=functools.partial(source_lib.fingerprint, every),
+      source=origin,
+      fingerprint=fingerprint,
       options={
         "field": field or "text",
         "num_files": {s: len(paths) for s, paths in selection.splits.items()},

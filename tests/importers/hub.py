@@ -1,10 +1,11 @@
 """A server with the protocol of the HuggingFace Hub, and a client of it.
 
 python -m tests.importers.hub FOLDER CACHE < ADDRESSES > RESULTS, both JSON: the
-models are FOLDER/OWNER/NAME/REVISION/..., and each is downloaded in turn. In
-place of an address, "offline" stops the server, "load ADDRESS" scores text,
-"upload OWNER/NAME FOLDER" runs `hf upload`, and "transformers OWNER/NAME"
-generates in PyTorch.
+models and datasets are FOLDER/OWNER/NAME/REVISION/..., and each is downloaded
+in turn. In place of an address, "offline" stops the server, "load ADDRESS"
+scores text, "upload OWNER/NAME FOLDER" runs `hf upload`, "transformers
+OWNER/NAME" generates in PyTorch, and "prepare NAME ADDRESS" prepares a dataset
+in CACHE/NAME.
 """
 
 import base64
@@ -70,7 +71,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     path = urllib.parse.unquote(urllib.parse.urlparse(self.path).path)
     self.asked.append(f"{self.command} {path}")
     parts = path.strip("/").split("/")
-    if parts[:2] == ["api", "models"]:
+    if parts[0] == "datasets":  # Their files; models have no such word.
+      del parts[0]
+    if parts[:1] == ["api"]:
       owner, name, kind, revision = (parts[2:6] + ["revision", "main"])[:4]
       status, error, body = self._listing(f"{owner}/{name}", kind, revision)
       headers = {"Content-Type": "application/json"}
@@ -162,6 +165,19 @@ def _result(server, address):
       model = transformer_xl.load(address.removeprefix("load "))
       (score,) = model.score(["abc"])
       return {"source": model.source, "nll": score.nll}
+    if address.startswith("prepare "):
+      from transformer_xl.data_prep import preparation
+
+      name, source = address.split()[1:]
+      preparation.prepare(
+        dataset="text",
+        data_dir=os.environ["HF_HOME"],
+        source=source,
+        name=name,
+        valid_fraction=0,
+        test_fraction=0,
+      )
+      return {"asked": Handler.asked[:]}
     found = hub.download(address)
     files = sorted(path.name for path in pathlib.Path(found.folder).rglob("*"))
     return {"address": found.address, "files": files, "asked": Handler.asked[:]}
