@@ -27,8 +27,8 @@ _STRINGS = {
   "source": (
     "The archive as published, or a folder with its files, instead of a"
     " download. For --dataset=text: a file, a folder, patterns separated by"
-    " commas, or hf://datasets/OWNER/NAME. For --dataset=tfds: NAME,"
-    " NAME/CONFIG, or a prepared folder."
+    " commas, hf://datasets/OWNER/NAME, or several with weights, a:0.7,b:0.3."
+    " For --dataset=tfds: NAME, NAME/CONFIG, or a prepared folder."
   ),
   "name": "The dataset's folder, if not --dataset.",
   "mode": "enwik8: bytes or newline_free; lm1b: standard or double_marker.",

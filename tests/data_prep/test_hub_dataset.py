@@ -39,6 +39,8 @@ CASES = {
   "folder": "prepare folder hf://datasets/me/data/by_folder",
   "tag": "prepare tag hf://datasets/me/data@v1/small",
   "pattern": "prepare pattern hf://datasets/me/data/small/train-*",
+  "mixed": "prepare mixed hf://datasets/me/data/small:1,hf://datasets/me/bare:3",
+  "unweighted": "prepare x hf://datasets/me/data,hf://datasets/me/bare",
   "no card": "prepare bare hf://datasets/me/bare",
   "again": "prepare bare hf://datasets/me/bare",
   "no default": "prepare x hf://datasets/me/no_default",
@@ -146,6 +148,16 @@ def test_the_commit_is_in_meta(served):
   assert layouts.everything(cache / "tag")["train"] == b"old\nzwei"
 
 
+def test_datasets_are_mixed_by_weight(served):
+  cache, _ = served
+  meta = layouts.meta(cache / "mixed")
+  assert [one["revision"] for one in meta["source"]["sources"]] == [
+    f"hf://datasets/me/data@{MAIN}/small",
+    f"hf://datasets/me/bare@{MAIN}",
+  ]
+  assert [one["weight"] for one in meta["mixture"]] == [0.25, 0.75]
+
+
 def test_only_what_is_needed_comes(served):
   _, results = served
   asked = [one for one in results["default"]["asked"] if "/resolve/" in one]
@@ -173,6 +185,7 @@ def test_without_network_the_cache_answers(served):
     ("damaged", "has damaged metadata"),
     ("other splits", "splits pool, rest, unsupervised, and none is called"),
     ("missing", "hf://datasets/me/none does not exist or is private"),
+    ("unweighted", "names several sources; give each its share"),
     ("no name", "not a dataset of the Hub; write hf://datasets/OWNER/NAME"),
   ],
 )
