@@ -14,8 +14,6 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from huggingface_hub import repocard
-
 from transformer_xl import errors
 from transformer_xl.data_prep.text import files as files_lib
 from transformer_xl.data_prep.text import splits as splits_lib
@@ -123,6 +121,8 @@ def _configurations(readme: pathlib.Path) -> list[dict[str, Any]]:
   """Returns what the README says of configurations, which may be nothing."""
   if not readme.exists():
     return []
+  from huggingface_hub import repocard  # Only this needs its library.
+
   try:
     metadata = repocard.metadata_load(readme) or {}
     return [c for c in metadata.get("configs", []) if "config_name" in c]

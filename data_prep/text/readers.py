@@ -10,6 +10,7 @@ import json
 import pathlib
 
 from transformer_xl import errors
+from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import source
 
@@ -150,10 +151,11 @@ def _read_csv(path: pathlib.Path, field: str) -> piece_lib.Pieces:
     try:
       names = next(rows, [])
       if field not in names:
+        words = ", ".join(names).split()  # A name may have line ends.
+        columns = vocabulary.printable(" ".join(words))[:200] or "none"
         raise errors.UserError(
-          f"{path} has no column {field!r}, only"
-          f" {', '.join(names)[:200] or 'none'}; name the column of the text"
-          " with --field."
+          f"{path} has no column {field!r}, only {columns}; name the column of"
+          " the text with --field."
         )
       column = names.index(field)
       for number, row in enumerate(rows, start=1):

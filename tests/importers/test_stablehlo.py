@@ -45,6 +45,10 @@ TEXTS = ["abcabcaab cab bca abc", "cab cab"]
 PROGRAM = """
 import sys
 
+for entry in about["functions"].values():
+  program = open(f"exported/{entry['file']}", "rb").read()
+  platforms = jax.export.deserialize(bytearray(program)).platforms
+  assert list(platforms) == about["platforms"] == ["cpu", "tpu"]
 rows, prompt, count = json.load(sys.stdin)
 score, score_weights, memory = load("score")
 inputs = about["functions"]["score"]["inputs"]["inputs"]

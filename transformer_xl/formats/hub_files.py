@@ -6,9 +6,6 @@ that is set.
 
 from collections.abc import Sequence
 
-import huggingface_hub
-from huggingface_hub import errors as hub_errors
-
 from transformer_xl import errors
 
 PREFIX = "hf://"
@@ -37,6 +34,9 @@ def fetch(
     UserError: there is no such name or revision, access to it is refused, or
       there is no network.
   """
+  import huggingface_hub  # Takes as long to import as a small preparation.
+  from huggingface_hub import errors as hub_errors
+
   address = f"{prefix}{name}"
   try:
     return huggingface_hub.snapshot_download(
