@@ -152,6 +152,8 @@ def end_at_signals(*, keeps_running: bool = False) -> Answers:
   Python itself would not answer SIGTERM in a container, where the command may
   be process 1. If it `keeps_running`, losing the terminal does not end it.
   """
+  if not hasattr(signal, "SIGHUP"):
+    end("this package runs on Linux and macOS; on Windows, use it in WSL 2.", 2)
   open_closed_streams()  # Before the files of this function.
 
   def answer(number: signal.Signals) -> None:

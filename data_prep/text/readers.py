@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import pathlib
 
 from transformer_xl import errors
@@ -37,6 +38,8 @@ _NOT_TEXT = (
   (0, b"\x00\x05\x16\x07", "what macOS keeps beside a file"),
 )
 _START = 512  # Bytes that are compared with these.
+# A marker and the length 0: what Arrow 0.15 and later write after the batches.
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
@@ -183,6 +186,7 @@ def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
   else:
     try:
       table = pyarrow.ipc.open_stream(pyarrow.OSFile(str(path)))
+      _require_end_of_stream(path)
       batches = iter(table)
     except pyarrow.ArrowInvalid:
       table = pyarrow.ipc.open_file(pyarrow.OSFile(str(path)))
@@ -200,3 +204,15 @@ def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
     for value in batch.column(field).to_pylist():
       number += 1
       yield from _document(value, field, f"row {number} of {path}")
+
+
+def _require_end_of_stream(path: pathlib.Path) -> None:
+  """Refuses a stream that was cut between two batches.
+
+  Arrow itself takes the end of the file for the end of the stream.
+  """
+  with open(path, "rb") as file:
+    file.seek(-len(_END_OF_STREAM), os.SEEK_END)
+    end = file.read()
+  if end != _END_OF_STREAM:
+    raise OSError("the stream has no end")

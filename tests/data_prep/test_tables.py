@@ -139,6 +139,21 @@ def test_damaged_tables_are_refused_in_one_line(tmp_path, suffix, part):
   assert not (tmp_path / "data" / "text").exists()
 
 
+def test_a_stream_that_is_cut_between_batches_is_refused(tmp_path):
+  path = tmp_path / "a.arrow"
+  rows = table(["some text\n"] * 500)
+  with (
+    open(path, "wb") as file,
+    pyarrow.ipc.new_stream(file, rows.schema) as writer,
+  ):
+    writer.write_table(rows)
+    end_of_first_batch = file.tell()
+    writer.write_table(rows)
+  path.write_bytes(path.read_bytes()[:end_of_first_batch])
+  with pytest.raises(errors.UserError, match="the stream has no end"):
+    prepare(tmp_path, str(path))
+
+
 def test_a_damaged_list_of_files_is_refused(tmp_path):
   write_arrow(tmp_path / "saved", [["a\n"]])
   (tmp_path / "saved" / "state.json").write_text("[]")
