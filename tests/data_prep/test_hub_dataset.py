@@ -39,6 +39,8 @@ CASES = {
   "folder": "prepare folder hf://datasets/me/data/by_folder",
   "tag": "prepare tag hf://datasets/me/data@v1/small",
   "pattern": "prepare pattern hf://datasets/me/data/small/train-*",
+  "converted": "prepare converted "
+  "hf://datasets/me/program@refs/convert/parquet/default",
   "mixed": "prepare mixed hf://datasets/me/data/small:1,hf://datasets/me/bare:3",
   "unweighted": "prepare x hf://datasets/me/data,hf://datasets/me/bare",
   "no card": "prepare bare hf://datasets/me/bare",
@@ -88,6 +90,8 @@ def served(tmp_path_factory):
   pool = CARD.replace("split: train", "split: pool")
   pool = pool.replace("split: validation", "split: rest")
   layouts.write_files(folder / "other_splits/main", files(pool))
+  converted = folder / "program/refs/convert/parquet/default/train/0000.parquet"
+  test_tables.write_parquet(converted, ["made by", "a program"])
   for split in ("train", "validation"):
     path = folder / f"bare/main/data/{split}-00000-of-00001.parquet"
     test_tables.write_parquet(path, [f"{split} 1", f"{split} 2"])
@@ -135,6 +139,14 @@ def test_without_configurations_names_of_files_tell_the_splits(served):
     "train": b"train 1\ntrain 2",
     "valid": b"validation 1\nvalidation 2",
   }
+
+
+def test_the_hubs_own_conversion_is_a_revision(served):
+  cache, _ = served
+  folder = cache / "converted"
+  assert layouts.everything(folder) == {"train": b"made by\na program"}
+  revision = layouts.meta(folder)["source"]["revision"]
+  assert revision == f"hf://datasets/me/program@{'c' * 40}/default"
 
 
 def test_the_commit_is_in_meta(served):

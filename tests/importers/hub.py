@@ -20,7 +20,7 @@ import threading
 import urllib.parse
 from typing import ClassVar
 
-COMMITS = {"main": "a" * 40, "v1": "b" * 40}
+COMMITS = {"main": "a" * 40, "v1": "b" * 40, "refs/convert/parquet": "c" * 40}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -68,9 +68,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Nothing: standard error is the client's."""
 
   def _answer(self, *, with_body):
-    path = urllib.parse.unquote(urllib.parse.urlparse(self.path).path)
-    self.asked.append(f"{self.command} {path}")
-    parts = path.strip("/").split("/")
+    path = urllib.parse.urlparse(self.path).path
+    self.asked.append(f"{self.command} {urllib.parse.unquote(path)}")
+    # A revision may have slashes, which are quoted.
+    parts = [urllib.parse.unquote(part) for part in path[1:].split("/")]
     if parts[0] == "datasets":  # Their files; models have no such word.
       del parts[0]
     if parts[:1] == ["api"]:
