@@ -132,7 +132,8 @@ MODES = {
   "export": Mode(
     "importers.export_run",
     "run",
-    "Write a checkpoint as a folder that transformers loads (--target).",
+    "Write a checkpoint as a folder (--target) that transformers loads, or JAX "
+    "without this package (--format).",
     "",
   ),
 }
@@ -145,7 +146,10 @@ _TOPOLOGY = flags.DEFINE_string(
   "topology", "v5e:4x4", "TPU slice that --mode=plan compiles for."
 )
 _FORMAT = flags.DEFINE_enum(
-  "format", "transformers", ["transformers"], "Format of --mode=export."
+  "format",
+  "transformers",
+  ["transformers", "stablehlo"],
+  "Format of --mode=export.",
 )
 _TARGET = flags.DEFINE_string("target", "", "Folder that --mode=export makes.")
 _MULTIHOST = flags.DEFINE_bool(
@@ -376,7 +380,8 @@ def _run(mode: str, config: schema.ExperimentConfig, workdir: str) -> object:
   if mode == "plan":
     options = {"topology": _TOPOLOGY.value}
   if mode == "export":
-    options = {"target": os.path.expanduser(_TARGET.value)}
+    target = os.path.expanduser(_TARGET.value)
+    options = {"target": target, "format": _FORMAT.value}
   run_mode = getattr(_module(mode), MODES[mode].function)
   try:
     return run_mode(config, workdir, **options)

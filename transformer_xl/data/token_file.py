@@ -37,6 +37,7 @@ _DAMAGE = (
 BENCHMARKS = (
   "enwik8",
   "lm1b",
+  "pg19",
   "ptb",
   "python_stdlib",
   "recall",
