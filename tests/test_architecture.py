@@ -19,7 +19,7 @@ FACES = ("main", "pretrained")
 # From the top to the bottom.
 ROOMS = (
   *("main", "report", "analysis", "integrations", "pretrained", "importers"),
-  *("planning", "text", "training"),
+  *("check", "planning", "text", "training"),
   *("evaluation", "workdir", "model", "data", "config", "formats"),
 )
 GROUND_FLOOR = (
