@@ -70,6 +70,7 @@ def test_a_run_on_random_tokens_is_warned_once(tmp_path, monkeypatch, caplog):
   assert len(history.training("loss").x) == 8
 
 
+@pytest.mark.rest
 def test_a_run_that_learns_is_not_warned(tmp_path, monkeypatch, caplog):
   """Each letter follows from the one before, and all are equally frequent."""
   tokens = np.tile(np.arange(23, dtype=np.uint8), 50)

@@ -15,6 +15,8 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.check import environment
 from transformer_xl.check import finding
 from transformer_xl.check import numbers
+from transformer_xl.check import small_run
+from transformer_xl.check import speed
 from transformer_xl.config import schema
 from transformer_xl.workdir import metrics_log
 
@@ -41,8 +43,10 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   )
   meshes = make_meshes()
   findings = numbers.run(meshes, short=short)
+  findings += small_run.run(meshes, workdir)
   findings = finding.largest_of_processes(findings)
   finding.log(findings)
+  timings = speed.run(short=short)
 
   wrong = [one for one in findings if not one.passed]
   verdict = _verdict(findings)
@@ -53,6 +57,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     "is_short": short,
     "meshes": [numbers.describe(mesh) for mesh in meshes],
     "findings": [one._asdict() | {"passed": one.passed} for one in findings],
+    "speed": timings,
     "seconds": time.perf_counter() - start,
   }
   metrics_log.write_json(workdir, "results/check.json", result)

@@ -35,7 +35,7 @@ LIMITS = {
   "products": {"float32": 40, "bfloat16": 40},
   "attention": {"float32": 40, "bfloat16": 6},
   "ring": {"float32": 40, "bfloat16": 6},
-  "softmax": {"float32": 40, "bfloat16": 6},
+  "softmax": {"float32": 100, "bfloat16": 12},
 }
 # What attention has besides queries, keys and values. To attention, RoPE and
 # the absolute encodings are as none.
