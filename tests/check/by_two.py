@@ -24,10 +24,10 @@ def check_together(folder):
     with jax.set_mesh(mesh), numbers.exact_products("float32"):
       findings += [
         numbers.check_attention(
-          mesh, "xla", "float32", numbers.SMALL, "relative", numbers.RATE
+          mesh, "float32", "xla", numbers.SMALL, "relative", numbers.RATE
         ),
-        numbers.check_ring(mesh, "xla", "float32", numbers.RING, "relative"),
-        numbers.check_softmax(mesh, "float32", (0.25, 0.25), has_many=True),
+        numbers.check_ring(mesh, "float32", "xla", numbers.RING, "relative"),
+        numbers.check_softmax(mesh, "float32", numbers.ROOM, True),
       ]
   findings += small_run.run(meshes[:1], str(folder))
   findings = finding.largest_of_processes(findings)

@@ -72,6 +72,16 @@ def test_the_worst_array_is_named_and_nan_is_worst():
   assert not one.passed
 
 
+def test_a_case_that_fails_hides_no_other():
+  def fail():
+    raise RuntimeError("Mosaic failed to\n compile")
+
+  (failed,) = finding.attempt("attention", "pallas", fail)
+  assert not failed.passed
+  assert failed.worst == "RuntimeError: Mosaic failed to compile"
+  assert finding.attempt("ring", "xla", lambda: [RIGHT]) == [RIGHT]
+
+
 def test_the_format_of_products_is_seen(monkeypatch):
   assert environment.format_of_products() == "float32"
   matmul = jax.numpy.matmul

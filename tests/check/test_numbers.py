@@ -39,7 +39,7 @@ def test_all_parts_are_right_in_the_short_form(mesh):
 
 def attention_findings(mesh, *, dtype="float32"):
   return [
-    numbers.check_attention(mesh, form, dtype, SIZES, "relative", numbers.RATE)
+    numbers.check_attention(mesh, dtype, form, SIZES, "relative", numbers.RATE)
     for form in numbers.forms()
   ]
 
@@ -81,7 +81,7 @@ def test_a_wrong_mask_in_the_kernel_is_found(mesh, monkeypatch):
 @pytest.mark.parametrize("dtype", numbers.DTYPES)
 def test_sums_in_bfloat16_are_found(mesh, monkeypatch, dtype):
   """Also where the factors are bfloat16, and the results are meant to be."""
-  assert numbers.check_products(mesh, dtype, length=256).passed
+  assert numbers.check_products(mesh, dtype, 256).passed
 
   def add_up_in_bfloat16(function):
     def call(*arguments):
@@ -92,14 +92,14 @@ def test_sums_in_bfloat16_are_found(mesh, monkeypatch, dtype):
 
   jax.clear_caches()
   monkeypatch.setattr(dense, "_matmul", add_up_in_bfloat16(dense._matmul))
-  assert not numbers.check_products(mesh, dtype, length=256).passed
+  assert not numbers.check_products(mesh, dtype, 256).passed
 
 
 def test_another_hash_of_dropout_is_found(mesh, monkeypatch):
-  assert numbers.check_dropout_masks(mesh).passed
+  assert numbers.check_dropout_masks(mesh, "float32").passed
   jax.clear_caches()
   monkeypatch.setattr(dropout_lib, "_STRIDE", 0x1E3779B9)
-  assert not numbers.check_dropout_masks(mesh).passed
+  assert not numbers.check_dropout_masks(mesh, "float32").passed
 
 
 def test_dropout_that_is_not_scaled_up_is_found(mesh, monkeypatch):
@@ -120,7 +120,7 @@ def test_dropout_that_is_not_scaled_up_is_found(mesh, monkeypatch):
 
 def test_a_ring_that_is_one_slot_off_is_found(mesh, monkeypatch):
   check = functools.partial(
-    numbers.check_ring, mesh, "xla", "float32", numbers.RING, "relative"
+    numbers.check_ring, mesh, "float32", "xla", numbers.RING, "relative"
   )
   assert check().passed
   attend = ring.ring_attention
@@ -136,7 +136,7 @@ def test_a_ring_that_is_one_slot_off_is_found(mesh, monkeypatch):
 def test_targets_that_a_full_cluster_drops_are_found(mesh, monkeypatch):
   """The fallback for more targets than there is room for never runs."""
   check = functools.partial(
-    numbers.check_softmax, mesh, "float32", (0.25, 0.25)
+    numbers.check_softmax, mesh, "float32", numbers.ROOM
   )
   assert check(has_many=True).passed
 

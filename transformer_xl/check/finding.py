@@ -1,6 +1,7 @@
 """One comparison of a device with what it should have computed."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -19,7 +20,8 @@ class Finding(NamedTuple):
     error: the largest difference, in roundings of the number format. What has
       to be equal has the number of differing elements instead.
     limit: the largest error of a device that computes correctly.
-    worst: the array with the largest error; "" where there is only one.
+    worst: the array with the largest error; "" where there is only one. If the
+      case failed, the message.
   """
 
   part: str
@@ -68,6 +70,21 @@ def compare(
     errors, key=lambda name: (errors[name] != errors[name], errors[name])
   )
   return Finding(part, case, errors[worst], limit, worst)
+
+
+def attempt(
+  part: str, case: str, check: Callable[[], list[Finding]]
+) -> list[Finding]:
+  """What a check finds; one finding without bounds if it fails.
+
+  A kernel that a device cannot compile must not hide what the others compute.
+  """
+  try:
+    return check()
+  except Exception as error:  # Compilers and drivers have no common type.
+    logging.exception("%s: %s failed.", part, case)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return [Finding(part, case, math.inf, 0.0, text[:300])]
 
 
 def largest_of_processes(findings: Sequence[Finding]) -> list[Finding]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -46,6 +47,8 @@ TERMS = {
   "none": (),
 }
 RATE = 0.3  # Of dropout, where there is any.
+ROOM = (0.25, 0.25)  # In the clusters of a softmax, as shares of the tokens.
+_MOST_SHARDS = 16
 
 
 class Sizes(NamedTuple):
@@ -77,21 +80,36 @@ def run(
 ) -> list[finding.Finding]:
   """Checks all parts: on the first mesh all cases, on the others a few."""
   findings: list[finding.Finding] = []
-  for index, mesh in enumerate(meshes):
-    is_first = index == 0
+  for mesh in meshes:
+    logging.info(
+      "Checking products, attention and softmax on %s.", describe(mesh)
+    )
     for dtype in DTYPES:
       with jax.set_mesh(mesh), exact_products(dtype):
-        findings += _check(mesh, dtype, short=short, is_first=is_first)
+        findings += check_mesh(
+          mesh, dtype, short=short, is_first=mesh is meshes[0]
+        )
   return findings
 
 
-def _check(
+def check_mesh(
   mesh: jax.sharding.Mesh, dtype: str, *, short: bool, is_first: bool
-) -> Iterator[finding.Finding]:
+) -> list[finding.Finding]:
   """Checks all parts in one format; fewer cases unless `is_first`."""
+  findings: list[finding.Finding] = []
+
+  def check(
+    part: str, function: Callable[..., finding.Finding], *arguments: object
+  ) -> None:
+    """Calls a function with the mesh, the format and other arguments."""
+    case = ", ".join(map(str, (dtype, *arguments, describe(mesh))))
+    findings.extend(
+      finding.attempt(part, case, lambda: [function(mesh, dtype, *arguments)])
+    )
+
   if is_first:
-    yield check_products(mesh, dtype, length=1024 if short else 4096)
-    yield check_dropout_masks(mesh)
+    check("products", check_products, 1024 if short else 4096)
+    check("dropout masks", check_dropout_masks)
 
   cases = [(TWO_BLOCKS, "relative", RATE)]
   if is_first and dtype == "bfloat16":
@@ -99,22 +117,23 @@ def _check(
   elif is_first:
     cases += [(SMALL, encoding, RATE) for encoding in TERMS]
     cases.append((ODD, "relative", 0.0))
-  if is_first and not short:
+  # The reference of many lanes would take long, and much memory.
+  if is_first and not short and mesh_lib.num_shards(mesh) <= _MOST_SHARDS:
     cases += [(sizes, "relative", RATE) for sizes in PUBLISHED]
     cases += [(PUBLISHED[0], encoding, 0.0) for encoding in TERMS]
   for sizes, encoding, rate in cases:
     for form in forms():
-      yield check_attention(mesh, form, dtype, sizes, encoding, rate)
+      check("attention", check_attention, form, sizes, encoding, rate)
 
-  for form in forms():
-    for encoding in ("relative", "alibi") if is_first else ("relative",):
-      yield check_ring(mesh, form, dtype, RING, encoding)
-  yield check_ring(mesh, "xla", dtype, RING_OF_TOKENS, "relative")
+  encodings = ("relative", "alibi") if is_first else ("relative",)
+  for encoding in encodings:
+    for form in forms():
+      check("ring", check_ring, form, RING, encoding)
+  check("ring", check_ring, "xla", RING_OF_TOKENS, "relative")
 
-  yield check_softmax(mesh, dtype, (), has_many=False)
-  yield check_softmax(mesh, dtype, (0.25, 0.25), has_many=False)
-  if is_first:
-    yield check_softmax(mesh, dtype, (0.25, 0.25), has_many=True)
+  for capacities, has_many in (((), False), (ROOM, False), (ROOM, True)):
+    check("softmax", check_softmax, capacities, has_many)
+  return findings
 
 
 def forms() -> tuple[str, ...]:
@@ -137,7 +156,7 @@ def exact_products(dtype: str) -> Iterator[None]:
 
 
 def check_products(
-  mesh: jax.sharding.Mesh, dtype: str, *, length: int
+  mesh: jax.sharding.Mesh, dtype: str, length: int
 ) -> finding.Finding:
   """Products of matrices whose results are sums in float32."""
   num_rows = 64 * mesh_lib.num_shards(mesh)
@@ -166,8 +185,9 @@ def check_products(
   )
 
 
-def check_dropout_masks(mesh: jax.sharding.Mesh) -> finding.Finding:
-  """Which elements dropout keeps: the same as by the definition."""
+def check_dropout_masks(mesh: jax.sharding.Mesh, dtype: str) -> finding.Finding:
+  """Which elements dropout keeps; that depends on no number format."""
+  del dtype
   seeds = _seeds(mesh_lib.num_shards(mesh), 3)
 
   def keeps(
@@ -188,8 +208,8 @@ def check_dropout_masks(mesh: jax.sharding.Mesh) -> finding.Finding:
 
 def check_attention(
   mesh: jax.sharding.Mesh,
-  form: str,
   dtype: str,
+  form: str,
   sizes: Sizes,
   encoding: str,
   rate: float,
@@ -250,8 +270,8 @@ def check_attention(
 
 def check_ring(
   mesh: jax.sharding.Mesh,
-  form: str,
   dtype: str,
+  form: str,
   sizes: Sizes,
   encoding: str,
 ) -> finding.Finding:
@@ -315,7 +335,6 @@ def check_softmax(
   mesh: jax.sharding.Mesh,
   dtype: str,
   capacities: tuple[float, ...],
-  *,
   has_many: bool,
 ) -> finding.Finding:
   """Losses and gradients of an adaptive softmax with two tail clusters.

@@ -6,6 +6,7 @@ tokens that an x86-64 processor computed.
 """
 
 import contextlib
+import functools
 import importlib.resources
 import json
 import os
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
 
@@ -88,17 +90,29 @@ def run(
   meshes: Sequence[jax.sharding.Mesh], workdir: str
 ) -> list[finding.Finding]:
   """Checks runs on every mesh, and a resumed run on the first."""
-  findings = []
-  reference = read_reference()
+  findings: list[finding.Finding] = []
   for mesh in meshes:
-    with numbers.exact_products("float32"):
-      whole = train("float32", mesh)
-      findings += compare(whole, reference["float32"], "float32", mesh)
-      if mesh is meshes[0]:
-        resumed = train("float32", mesh, workdir=workdir)
-        findings.append(compare_resumed(resumed, whole))
-  narrow = train("bfloat16", meshes[0])
-  findings += compare(narrow, reference["bfloat16"], "bfloat16", meshes[0])
+    where = numbers.describe(mesh)
+    logging.info("Training a small model on %s.", where)
+    resumes_in = workdir if mesh is meshes[0] else None
+    check = functools.partial(check_run, "float32", mesh, resumes_in)
+    findings += finding.attempt("training", f"float32, {where}", check)
+  check = functools.partial(check_run, "bfloat16", meshes[0], None)
+  where = numbers.describe(meshes[0])
+  findings += finding.attempt("training", f"bfloat16, {where}", check)
+  return findings
+
+
+def check_run(
+  dtype: str, mesh: jax.sharding.Mesh, workdir: str | None
+) -> list[finding.Finding]:
+  """Compares a run with the reference, and with a resumed one in `workdir`."""
+  with numbers.exact_products(dtype):
+    whole = train(dtype, mesh)
+    findings = compare(whole, read_reference()[dtype], dtype, mesh)
+    if workdir is not None:
+      resumed = train(dtype, mesh, workdir=workdir)
+      findings.append(compare_resumed(resumed, whole))
   return findings
 
 

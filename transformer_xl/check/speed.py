@@ -183,7 +183,8 @@ def _time_model(name: str, config: schema.ExperimentConfig) -> Iterator[Timing]:
       ]
     except jax.errors.JaxRuntimeError as error:
       if "RESOURCE_EXHAUSTED" not in str(error):
-        raise
+        logging.exception("%s could not be timed.", case)
+        return
       logging.info("%s does not fit.", case)
       layers //= 2
     else:
