@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib.resources
 import json
+import math
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -112,7 +113,15 @@ def check_run(
     findings = compare(whole, read_reference()[dtype], dtype, mesh)
     if workdir is not None:
       resumed = train(dtype, mesh, workdir=workdir)
-      findings.append(compare_resumed(resumed, whole))
+      found = compare_resumed(resumed, whole)
+      is_gpu = mesh.devices.flat[0].platform == "gpu"
+      if is_gpu and not found.passed:
+        # Kernels that add up in a changing order make any two runs differ.
+        again = compare_resumed(train(dtype, mesh), whole)
+        if not again.passed:
+          case = "not compared: two whole runs differ in bits, too"
+          found = found._replace(case=case, limit=math.inf)
+      findings.append(found)
   return findings
 
 
@@ -297,10 +306,7 @@ def compare(
 
 
 def compare_resumed(resumed: Run, whole: Run) -> finding.Finding:
-  """Counts what differs in bits after a stop; all arrays should be equal.
-
-  Some kernels of GPUs add up in an order that changes from call to call.
-  """
+  """Counts the arrays and losses that differ in any bit after a stop."""
   different = int((resumed.losses != whole.losses).sum())
   different += sum(
     value != whole.checksums[name] for name, value in resumed.checksums.items()
