@@ -42,10 +42,11 @@ from transformer_xl.model.mixers import table
 class State(NamedTuple):
   """Everything that a segment needs to know of the segments before it.
 
-  layers: for each place of the pattern, the states of its layers, with the
-    turns of the pattern in front, [N / P, B, ...]. An array without lanes is
-    [N / P].
-  length: tokens of its document that each lane has read.
+  Attributes:
+    layers: for each place of the pattern, the states of its layers, with the
+      turns of the pattern in front, [N / P, B, ...]. An array without lanes is
+      [N / P].
+    length: tokens of its document that each lane has read.
   """
 
   layers: tuple[mixer_lib.LayerState, ...]
@@ -69,11 +70,12 @@ class State(NamedTuple):
 class AuxiliaryLosses(NamedTuple):
   """Per-token losses that training may add to the loss of the prediction.
 
-  activation: mean squared activation of the last layer (AR).
-  temporal: mean squared change from the token before (TAR), 0 where a document
-    starts. Merity et al. 2017, section 4.6.
-  mixers: sum of the losses that mixers train their own parameters with; None
-    if there are none.
+  Attributes:
+    activation: mean squared activation of the last layer (AR).
+    temporal: mean squared change from the token before (TAR), 0 where a
+      document starts. Merity et al. 2017, section 4.6.
+    mixers: sum of the losses that mixers train their own parameters with; None
+      if there are none.
   """
 
   activation: shapes.Losses
@@ -82,7 +84,12 @@ class AuxiliaryLosses(NamedTuple):
 
 
 class Network(nn.Module):
-  """A language model: a function of tokens and of what it remembers."""
+  """A language model: a function of tokens and of what it remembers.
+
+  Attributes:
+    config: of the model, `config.model` of an experiment.
+    settings: how the network reads, which can differ from run to run.
+  """
 
   config: schema.ModelConfig
   settings: mixer_lib.Settings = mixer_lib.Settings()
