@@ -206,8 +206,8 @@ mutants: $(VENV)/installed ## Small mistakes that the tests should see: MODULES,
 lock: ## Renew requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra test --extra tpu --extra cuda --extra gcs --extra wandb \
-	  --extra tensorboard --extra lm-eval --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links \
+	  --extra stablehlo --extra tensorboard --extra lm-eval \
+	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock
 
 $(VENV)/installed: requirements.lock pyproject.toml setup.cfg

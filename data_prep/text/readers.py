@@ -3,6 +3,7 @@
 A text file is one document, and so is every record and every row.
 """
 
+import csv
 import gzip
 import io
 import json
@@ -10,6 +11,7 @@ import os
 import pathlib
 
 from transformer_xl import errors
+from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import source
 
@@ -49,6 +51,8 @@ def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
     with source.damage_reported(path):
       if _is_table(path):
         yield from _read_table(path, field)
+      elif _is_csv(path):
+        yield from _read_csv(path, field)
       elif _is_records(path):
         yield from _read_records(path, field)
       else:
@@ -57,11 +61,15 @@ def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
 
 def has_fields(path: pathlib.Path) -> bool:
   """Whether a file is read as records or as a table."""
-  return _is_records(path) or _is_table(path)
+  return _is_records(path) or _is_table(path) or _is_csv(path)
 
 
 def _is_records(path: pathlib.Path) -> bool:
   return path.name.lower().endswith((".jsonl", ".jsonl.gz"))
+
+
+def _is_csv(path: pathlib.Path) -> bool:
+  return path.name.lower().endswith((".csv", ".csv.gz"))
 
 
 def _is_table(path: pathlib.Path) -> bool:
@@ -133,6 +141,37 @@ def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
           f" {names[:200] or 'none'}; name the field of the text with --field."
         )
       yield from _document(record[field], field, origin)
+
+
+def _read_csv(path: pathlib.Path, field: str) -> piece_lib.Pieces:
+  """Yields the rows of a file whose first line names the columns."""
+  csv.field_size_limit(_LONGEST_RECORD)  # The default is 128 KiB.
+  packed = path.stat().st_size
+  with _open(path) as stream:
+    text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
+    rows = csv.reader(text, strict=True)
+    number = 0
+    try:
+      names = next(rows, [])
+      if field not in names:
+        words = ", ".join(names).split()  # A name may have line ends.
+        columns = vocabulary.printable(" ".join(words))[:200] or "none"
+        raise errors.UserError(
+          f"{path} has no column {field!r}, only {columns}; name the column of"
+          " the text with --field."
+        )
+      column = names.index(field)
+      for number, row in enumerate(rows, start=1):
+        source.refuse_bomb(path, stream.tell(), packed=packed)
+        if len(row) != len(names):
+          raise csv.Error(f"{len(row)} values for {len(names)} columns")
+        yield from _document(row[column], field, f"row {number} of {path}")
+    except (csv.Error, UnicodeDecodeError) as error:
+      raise errors.UserError(
+        f"{path} is not CSV in UTF-8 with a line of names, after row {number}"
+        f" ({error}); write it again, with quotes around values that have"
+        " commas, quotes or line ends."
+      ) from None
 
 
 def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:

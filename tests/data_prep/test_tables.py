@@ -1,5 +1,6 @@
 """Text in Parquet files and in the folders of HuggingFace datasets."""
 
+import csv
 import functools
 import json
 
@@ -158,3 +159,32 @@ def test_a_damaged_list_of_files_is_refused(tmp_path):
   (tmp_path / "saved" / "state.json").write_text("[]")
   with pytest.raises(errors.UserError, match=r"state\.json is damaged"):
     prepare(tmp_path, str(tmp_path / "saved"))
+
+
+def test_every_row_of_a_csv_file_is_a_document(tmp_path):
+  """Also with a byte order mark, quoted line ends, and long values."""
+  rows = [['one, "two"\r\nthree', "1"], ["", "2"], ["x" * 200_000, "3"]]
+  path = tmp_path / "a.csv"
+  with open(path, "w", encoding="utf-8-sig", newline="") as file:
+    csv.writer(file).writerows([["text", "id"], *rows])
+  folder = prepare(tmp_path, str(path), **layouts.WHOLE)
+  text = 'one, "two"\r\nthree\n' + "x" * 200_000
+  assert everything(folder) == {"train": (text.encode(), [0, 18])}
+
+
+@pytest.mark.parametrize(
+  ("data", "says"),
+  [
+    (b"", "no column 'text', only none"),
+    (b"id,body\n1,a\n", "no column 'text', only id, body; name the column"),
+    (b"id,text\n1,a\n2\n", "after row 2 .1 values for 2 columns"),
+    (b'id,text\n1,"a\n', "not CSV in UTF-8"),
+    (b"id,text\n1,\xff\n", "not CSV in UTF-8"),
+  ],
+)
+def test_a_damaged_csv_file_is_refused(tmp_path, data, says):
+  path = tmp_path / "a.csv"
+  path.write_bytes(data)
+  with pytest.raises(errors.UserError, match=says):
+    prepare(tmp_path, str(path), **layouts.WHOLE)
+  assert layouts.remains(tmp_path) == []

@@ -15,6 +15,7 @@ Shapes: N layers, P places in the pattern of layers, B lanes, T tokens, U
 targets, D model width, V vocabulary.
 """
 
+import functools
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -388,6 +389,7 @@ def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
   return model.init(key, tokens, tokens, state, method="nll")["params"]
 
 
+@functools.cache  # Tracing the model takes long beside drawing a token.
 def abstract_params(config: schema.ModelConfig) -> shapes.PyTree:
   """Shapes and types of all parameters; uses no device."""
   return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
