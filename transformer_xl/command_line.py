@@ -302,9 +302,9 @@ def run(
   """Runs a command and ends the process.
 
   The exit status is 0 for `--help`, 2 after a user's mistake, 1 after
-  divergence or where the machine refuses, 130 after Ctrl-C, 143 if another
-  signal stopped the command. Other exceptions are bugs and keep their
-  traceback.
+  divergence, wrong numbers or where the machine refuses, 130 after Ctrl-C, 143
+  if another signal stopped the command. Other exceptions are bugs and keep
+  their traceback.
 
   Args:
     main: takes the arguments that are not flags.
@@ -357,7 +357,7 @@ def one_line() -> Iterator[None]:
   except (errors.UserError, flags.Error) as error:
     message = str(error)
     status = 2
-  except errors.DivergenceError as error:
+  except (errors.DivergenceError, errors.WrongResultError) as error:
     message = str(error)
     status = 1
   except KeyboardInterrupt:

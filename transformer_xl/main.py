@@ -17,6 +17,7 @@ For example
       --config=saved:runs/quickstart --target=exported
     python -m transformer_xl.main --mode=plan --topology=v5e:4x8 \
       --config=enwik8_large --workdir=runs/plan
+    python -m transformer_xl.main --mode=check
 """
 
 import types
@@ -92,6 +93,13 @@ MODES = {
     "how fast it is.",
     "",
   ),
+  "check": Mode(
+    "check.check",
+    "run",
+    "Whether these devices compute the right numbers, and how fast; needs no "
+    "configuration.",
+    "",
+  ),
   "study": Mode(
     "analysis.study",
     "run",
@@ -137,6 +145,7 @@ MODES = {
     "",
   ),
 }
+_CHECK_WORKDIR = "runs/check"
 _MANY_READS = 10  # From here on, a run is warned that it may overfit.
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
@@ -172,6 +181,8 @@ def main(argv: list[str]) -> None:
   config = config_flag.checked()
   rules.check_command(config, _MODE.value)
   workdir = os.path.expanduser(_WORKDIR.value or config_flag.saved_workdir())
+  if _MODE.value == "check":
+    workdir = workdir or _CHECK_WORKDIR
   if not workdir:
     raise errors.UserError(
       "a run needs a folder to write to: set --workdir=FOLDER."
@@ -407,6 +418,13 @@ def _require_folder(name: str, path: str) -> None:
     )
 
 
+def _parse(argv: list[str]) -> list[str]:
+  """Parses a command line, which needs no --config to check the devices."""
+  mode, _ = config_flag.split(argv, "mode")
+  default = "base" if mode == "check" else None
+  return config_flag.parse(argv, default=default)
+
+
 def _describe(argv: list[str], topic: str) -> str:
   """The text of `--help`, or of `--help=TOPIC`."""
   name, config = config_flag.source(argv)
@@ -421,9 +439,7 @@ def _describe(argv: list[str], topic: str) -> str:
 
 def run() -> None:
   """The entry point."""
-  command_line.run(
-    main, parse=config_flag.parse, describe=_describe, quiet=False
-  )
+  command_line.run(main, parse=_parse, describe=_describe, quiet=False)
 
 
 if __name__ == "__main__":

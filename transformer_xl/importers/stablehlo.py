@@ -124,7 +124,7 @@ def export(workdir: str, target: str, config: schema.ExperimentConfig) -> None:
     (local / "model.json").write_text(text, "utf-8")
     with open(local / "arrays.npz", "wb") as file:
       values = {name: _for_numpy(leaf) for name, leaf in arrays.items()}
-      np.savez(file, **values)
+      np.savez(file, allow_pickle=False, **values)
     source = pathlib.Path(storage.local(workdir), run_record.VOCABULARY)
     run_record.keep_vocabulary(str(source), folder)
 
