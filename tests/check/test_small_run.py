@@ -6,6 +6,7 @@ import pytest
 
 from tests import own_process
 from transformer_xl import mesh as mesh_lib
+from transformer_xl import storage
 from transformer_xl.check import numbers
 from transformer_xl.check import small_run
 from transformer_xl.config import schema
@@ -69,6 +70,15 @@ def test_a_run_resumes_bit_for_bit(mesh, whole, tmp_path):
     resumed = small_run.train("float32", mesh, workdir=str(tmp_path))
   assert small_run.compare_resumed(resumed, whole).error == 0
   assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+def test_a_run_resumes_from_a_bucket_and_leaves_nothing(mesh, whole, bucket):
+  with numbers.exact_products("float32"):
+    resumed = small_run.train("float32", mesh, workdir=bucket)
+  assert small_run.compare_resumed(resumed, whole).error == 0
+  assert not storage.names(bucket)
 
 
 @pytest.mark.rest
