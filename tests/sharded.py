@@ -58,6 +58,7 @@ COMPRESSED = {
   "model.compressive.rate": 2,
   "model.compressive.slots": 6,
 }
+DELTA = {"model.layers": ("attention", "delta")}
 MIXED = (2, 2, 2)
 MESHES = {
   "data": (8, 1, 1),
@@ -314,6 +315,8 @@ def others(data_dir, folder, expected):
   result["compressed"] = compare(
     data_dir, expected, MIXED, **COMPRESSED, **accumulation
   )
+  expected = plain(make_config(data_dir, **DELTA))
+  result["delta"] = compare(data_dir, expected, MIXED, **DELTA)
   return result
 
 
