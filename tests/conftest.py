@@ -49,6 +49,7 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.model.mixers.compressive",
     "transformer_xl.model.mixers.delta",
     "transformer_xl.model.mixers.lstm",
+    "transformer_xl.model.mixers.memorizing",
     "transformer_xl.model.mixers.qrnn",
     "transformer_xl.model.mixers.recurrent",
     "transformer_xl.model.network",

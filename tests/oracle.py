@@ -32,6 +32,7 @@ pattern of several layers the later places have names of their own, such as
     layers/compressive/compression/kernel, bias    [N, c D, D], [N, D]
     layers/lstm/cell/i{gate}/kernel                [N, D, D], gates i, f, g, o
     layers/lstm/cell/h{gate}/kernel, bias          [N, D, D], [N, D]
+    layers/memorizing/...      as for attention, and gate_bias [N, H]
     layers/qrnn/kernel, bias                       [N, 2D, 3D], [N, 3D]: z, f, o
     layers/delta/query, key                        [N, D, H*Dk]
     layers/delta/value, gate                       [N, D, H*Dv]
@@ -52,6 +53,7 @@ import numpy as np
 
 from tests import oracle_encodings
 from tests import oracle_recurrent
+from tests import oracle_retrieval
 
 Lane = list  # One array [m, D], or state, for each layer.
 
@@ -328,7 +330,7 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
     first = 0 if layer.slots else max(len(states) - layer.mem_len, 0)
     remembered = _remembered(reader, layer, own, past)
     context = normalise(np.concatenate([remembered, hidden]))
-    mixed = _attend(reader, own, context, len(remembered), layer.window)
+    mixed = _attend(reader, layer, own, context, len(remembered))
     return mixed, states[first:]
 
   if reader.config.pre_norm:
@@ -343,7 +345,7 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
   return norm("feed_forward_norm", hidden + fed), after
 
 
-def _attend(reader: Reader, own, context, remembered: int, window):
+def _attend(reader: Reader, layer: Layer, own, context, remembered: int):
   config = reader.config
   none = np.zeros((config.num_heads, config.head_dim))
   biases = {"content_bias": none, "position_bias": none}
@@ -380,9 +382,12 @@ def _attend(reader: Reader, own, context, remembered: int, window):
   if config.encoding == "relative_tied":
     bias = heads("query", encoding(0, config.model_dim, reader.clamp_len))
     biases = {"content_bias": bias, "position_bias": bias}
+  retrieves = layer.mixer == "memorizing"
+  near = reader.config.memorizing.window if retrieves else math.inf
   position_keys = [position_key(distance) for distance in range(len(context))]
   query = normalised("query", heads("query", context))
   key = normalised("key", heads("key", context))
+  plain = query, key
   slopes = None
   if config.encoding == "rope":
     places = [config.position_scale * i for i in range(len(context))]
@@ -398,8 +403,12 @@ def _attend(reader: Reader, own, context, remembered: int, window):
     biases["content_bias"],
     biases["position_bias"],
     slopes,
-    window=window,
+    window=min(layer.window, near),
   )
+  if retrieves:
+    values = oracle_retrieval.mix(
+      config, own, values, *plain, heads("value", context), window=layer.window
+    )
   return values.reshape(len(values), -1) @ own["output"]
 
 

@@ -58,7 +58,10 @@ COMPRESSED = {
   "model.compressive.rate": 2,
   "model.compressive.slots": 6,
 }
-DELTA = {"model.layers": ("attention", "delta")}
+MIXERS = {
+  "model.num_layers": 3,
+  "model.layers": ("attention", "delta", "memorizing"),
+}
 MIXED = (2, 2, 2)
 MESHES = {
   "data": (8, 1, 1),
@@ -315,8 +318,8 @@ def others(data_dir, folder, expected):
   result["compressed"] = compare(
     data_dir, expected, MIXED, **COMPRESSED, **accumulation
   )
-  expected = plain(make_config(data_dir, **DELTA))
-  result["delta"] = compare(data_dir, expected, MIXED, **DELTA)
+  expected = plain(make_config(data_dir, **MIXERS))
+  result["mixers"] = compare(data_dir, expected, MIXED, **MIXERS)
   return result
 
 

@@ -217,6 +217,10 @@ IMPLEMENTATIONS = {
   "delta": package(layers=("delta",), pre_norm=True, num_heads=MANY),
   "compressive": package(Compressed, layers=("compressive",)),
   "hybrid": package(layers=("qrnn", "attention"), pre_norm=True),
+  "memorizing": package(layers=("memorizing",)),
+  "memorizing_read": package(
+    reading(Package), layers=("memorizing", "delta"), encoding="alibi"
+  ),
   "delta_read": package(reading(Package), layers=("delta", "attention:4")),
   "hybrid_read": package(reading(Package), layers=("lstm", "attention:4")),
   "compressive_read": package(
@@ -228,6 +232,7 @@ IMPLEMENTATIONS = {
 LIMITED = {"layers": ("attention:4", "attention")}
 HYBRID = {"layers": ("lstm", "attention")}
 SLOTS = {"layers": ("compressive",)}
+RETRIEVED = {"layers": ("memorizing",)}
 FUNCTIONS = ("mean", "max", "conv")
 MEMORIES = [
   *((kind, {}) for kind in (Package, reading(Package))),
@@ -239,6 +244,9 @@ MEMORIES = [
     for name in FUNCTIONS
   ),
   (Package, {"gradient": "flows"}),
+  (Package, RETRIEVED),
+  (reading(Package), RETRIEVED),
+  (Package, {**RETRIEVED, "gradient": "flows"}),
 ]
 COMBINATIONS = [
   *(

@@ -121,6 +121,8 @@ CASES = (
     4, 0, 0, None, {"layers": ("lstm", "qrnn", "attention"), "num_layers": 3}
   ),
   Case(4, 1, 0, None, {"layers": ("delta",), "pre_norm": True}),
+  Case(3, 9, 0, None, {"layers": ("memorizing",), "pre_norm": True}),
+  Case(4, 0, 0, None, {"layers": ("delta", "memorizing")}),
   Case(4, 0, 0, None, {"layers": ("delta", "attention")}),
   Case(
     *(3, 7, 0, "mem_len"),
@@ -133,6 +135,15 @@ CASES = (
 # The same values in other company.
 REST = (
   Case(2, 1, 0, None, {"layers": ("delta",), "delta.conv_len": 1}),
+  Case(3, 7, 4, "mem_len", {"layers": ("memorizing",), "untie_biases": True}),
+  Case(
+    *(3, 7, 0, "mem_len_plus_one"),
+    {"layers": ("attention:2", "memorizing"), **MODERN},
+  ),
+  Case(
+    *(6, 9, 0, None),
+    {"layers": ("memorizing",), "memorizing.top_k": 1, "encoding": "rope"},
+  ),
   Case(
     *(3, 7, 0, None),
     {"layers": ("delta", "delta", "attention"), "num_layers": 3},

@@ -93,6 +93,13 @@ TESTS = {
     _CONFORMS + "[lstm",
     _FLOPS + "recurrent",
   ),
+  "model/mixers/memorizing": (
+    _SEGMENTS + "[3-9-0-None-relative-layers-pre_norm-memorizing",
+    _SEGMENTS + "[4-0-0-None-relative-layers-delta-memorizing",
+    _ORACLE + "a_mixer_says",
+    _CONFORMS + "[memorizing",
+    _FLOPS + "retriev",
+  ),
   "model/mixers/mixer": (_SEGMENTS + "[3-7-4", _ORACLE + "a_mixer_says"),
   "model/mixers/qrnn": (
     _SEGMENTS + "[4-1-0",

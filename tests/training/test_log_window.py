@@ -84,6 +84,17 @@ def test_slots_and_their_convolution_are_counted_by_hand():
     assert works[1] - works[0] == pytest.approx(2 * more)
 
 
+def test_retrieval_counts_its_scores_and_values():
+  """Beyond a window of 2, 7 keys have scores, and 4 values are retrieved."""
+  near, far = (
+    network.forward_flops_per_token(
+      tiny.model_config(layers=("memorizing",)), segment_len=4, mem_len=mem_len
+    )
+    for mem_len in (2, 9)
+  )
+  assert far - near == 2 * 2 * 8 * (7 + 4)  # Two layers of two heads [4].
+
+
 @pytest.mark.parametrize(
   ("name", "more"), [("lstm", 0), ("qrnn", 0), ("delta", 120)]
 )

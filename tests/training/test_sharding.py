@@ -21,7 +21,7 @@ FEWER = {"two": 2, "four": 4}
 # `accumulation`, `adaptive` and `evaluations` are also in `test_uneven_lanes`.
 REST = (
   *("data", "fsdp", "tensor", "accumulation", "adaptive", "collectives"),
-  *("compressed", "delta", "evaluations", "initial", *FEWER),
+  *("compressed", "evaluations", "mixers", "initial", *FEWER),
 )
 
 
@@ -53,7 +53,7 @@ def result(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "mesh", marked([*MESHES, *FEWER, "compressed", "delta"])
+  "mesh", marked([*MESHES, *FEWER, "compressed", "mixers"])
 )
 def test_every_mesh_makes_the_updates_of_one_device(result, mesh):
   assert result[mesh]["devices"] == FEWER.get(mesh, 8)

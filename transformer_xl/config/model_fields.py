@@ -145,6 +145,7 @@ class ModelConfig:
   # Of single mixers.
   compressive: mixer_fields.CompressiveConfig
   delta: mixer_fields.DeltaConfig
+  memorizing: mixer_fields.MemorizingConfig
 
   @property
   def pattern(self) -> tuple[tuple[str, int], ...]:

@@ -12,6 +12,7 @@ from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import compressive
 from transformer_xl.model.mixers import delta
 from transformer_xl.model.mixers import lstm
+from transformer_xl.model.mixers import memorizing
 from transformer_xl.model.mixers import mixer
 from transformer_xl.model.mixers import qrnn
 
@@ -20,6 +21,7 @@ MIXERS: Mapping[str, type[mixer.Mixer]] = {
   "compressive": compressive.Compressive,
   "delta": delta.Delta,
   "lstm": lstm.LSTM,
+  "memorizing": memorizing.Memorizing,
   "qrnn": qrnn.QRNN,
 }
 
