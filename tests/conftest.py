@@ -46,6 +46,7 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.model.kernels.ring",
     "transformer_xl.model.block",
     "transformer_xl.model.mixers.attention",
+    "transformer_xl.model.mixers.block_recurrent",
     "transformer_xl.model.mixers.compressive",
     "transformer_xl.model.mixers.delta",
     "transformer_xl.model.mixers.lstm",

@@ -59,8 +59,8 @@ COMPRESSED = {
   "model.compressive.slots": 6,
 }
 MIXERS = {
-  "model.num_layers": 3,
-  "model.layers": ("attention", "delta", "memorizing"),
+  "model.num_layers": 4,
+  "model.layers": ("attention", "delta", "memorizing", "block_recurrent"),
 }
 MIXED = (2, 2, 2)
 MESHES = {

@@ -119,6 +119,10 @@ CASES = {
   "model.delta.key_dim": (6, DELTA),
   "model.delta.value_dim": (4, DELTA),
   "model.delta.conv_len": (1, DELTA),
+  "model.block_recurrent.num_vectors": (
+    4,
+    {"model.layers": ("block_recurrent",)},
+  ),
   "model.memorizing.window": (1, RETRIEVED),
   "model.memorizing.top_k": (1, RETRIEVED),
   "model.layer_norm_epsilon": (0.1, {}),

@@ -12,7 +12,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluate
 from transformer_xl.training import loop
 
-# One lane and equal windows: nothing depends on how the text is cut.
+# With one lane and equal windows, the text is read in the same way.
 RUN = {
   "train.eval_every_steps": 6,
   "eval.split": "valid",
@@ -23,7 +23,9 @@ RUN = {
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("layers", [("memorizing", "delta")])
+@pytest.mark.parametrize(
+  "layers", [("memorizing", "delta"), ("block_recurrent",)]
+)
 def test_a_run_in_parts_is_the_run_in_one_and_scores_what_it_evaluated(
   layers, data_dir, tmp_path, monkeypatch
 ):
@@ -42,7 +44,8 @@ def test_a_run_in_parts_is_the_run_in_one_and_scores_what_it_evaluated(
   assert all(np.any(array) for array in jax.tree.leaves(memory.layers))
 
   (card,) = evaluate.run(corpus.config(data_dir, **fields), whole)
-  model = transformer_xl.load(whole, mem_len=card["mem_len"])
+  lengths = {name: card[name] for name in ("mem_len", "segment_len")}
+  model = transformer_xl.load(whole, **lengths)
   valid = token_file.open_split(config.data.dataset_dir, "valid").tokens
   (scored,) = model.score([model.vocabulary.decode(valid)], prefix="")
   assert scored.num_tokens == card["num_tokens"]

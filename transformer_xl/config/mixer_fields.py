@@ -19,6 +19,9 @@ class MixerRules(NamedTuple):
 
 MIXERS = {
   "attention": MixerRules(attends=True, takes_limit=True),
+  "block_recurrent": MixerRules(
+    attends=True, takes_limit=True, attends_zeros=False
+  ),
   "compressive": MixerRules(attends=True, attends_zeros=False),
   "delta": MixerRules(),
   "lstm": MixerRules(),
@@ -64,3 +67,11 @@ class MemorizingConfig:
   top_k: int = field(32, "at least 1")
   """Number of tokens that each head of a query retrieves; it may differ in
   evaluation."""
+
+
+@group
+class BlockRecurrentConfig:
+  """The state of `block_recurrent` layers (docs/memory.md)."""
+
+  num_vectors: int = field(128, "at least 1")
+  """Number of vectors that are read and written once a segment."""

@@ -143,6 +143,7 @@ class ModelConfig:
   and 1 elsewhere."""
 
   # Of single mixers.
+  block_recurrent: mixer_fields.BlockRecurrentConfig
   compressive: mixer_fields.CompressiveConfig
   delta: mixer_fields.DeltaConfig
   memorizing: mixer_fields.MemorizingConfig

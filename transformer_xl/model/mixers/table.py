@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from transformer_xl.config import schema
 from transformer_xl.model.mixers import attention
+from transformer_xl.model.mixers import block_recurrent
 from transformer_xl.model.mixers import compressive
 from transformer_xl.model.mixers import delta
 from transformer_xl.model.mixers import lstm
@@ -18,6 +19,7 @@ from transformer_xl.model.mixers import qrnn
 
 MIXERS: Mapping[str, type[mixer.Mixer]] = {
   "attention": attention.Attention,
+  "block_recurrent": block_recurrent.BlockRecurrent,
   "compressive": compressive.Compressive,
   "delta": delta.Delta,
   "lstm": lstm.LSTM,
