@@ -47,6 +47,9 @@ NETWORKS = {
   "several": {**ALL, **LOCKED, "train.gradient_segments": 2},
   "lstm": {**RECURRENT, "model.layers": ("lstm",)},
   "qrnn": {**RECURRENT, **LOCKED, "model.layers": ("qrnn",)},
+  "delta": {**RECURRENT, "model.layers": ("delta",)},
+  "block_recurrent": {**ALL, "model.layers": ("block_recurrent",)},
+  "memorizing": {**ALL, **LOCKED, "model.layers": ("memorizing",)},
   "hybrid": {**ALL, "model.layers": ("lstm", "attention")},
   "compressive": {
     **ALL,
