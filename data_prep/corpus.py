@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 
+from transformer_xl.data import token_file
 from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
 
@@ -36,6 +37,8 @@ class Corpus:
   # 0: lines do not matter. 1: every line is a document, and one end marker
   # stands between two. 2: the same, with an end and a start marker.
   sentence_markers: int = 0
+  # Returns the answers of each split, if the text is words with known answers.
+  answers: Mapping[str, Callable[[], token_file.Answers]] | None = None
   report: str | None = None  # Shown when the dataset is complete.
   # Unpacks an archive to a folder and returns the splits, which are missing
   # above; None if the text is read in place.

@@ -121,6 +121,7 @@ CASES = {
   "model.remat": ("full", {}),
   "model.scan_unroll": (2, DEEP),
   "data.reset_at_documents": (True, {}),
+  "data.targets": ("answers", {}),
   "train.init_from": ("run", {}),
   "train.init_parameters": ("ema", {"train.init_from": "run"}),
   "train.init_checkpoint": ("7", {"train.init_from": "run"}),
@@ -223,7 +224,7 @@ CASES = {
 # A refusal is the effect: of what other data, checkpoints or devices allow.
 REFUSED = {
   *("eval.parameters", "eval.checkpoint", "generate.prompt_file"),
-  *("train.init_parameters", "train.init_checkpoint"),
+  *("data.targets", "train.init_parameters", "train.init_checkpoint"),
   *("mesh.data", "mesh.fsdp", "mesh.tensor", "score.file"),
 }
 WITHOUT = {

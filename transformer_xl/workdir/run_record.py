@@ -52,7 +52,7 @@ def record(
     {
       "config": current,
       "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-      "git_commit": _git_commit(),
+      "git_commit": git_commit(),
       "initialised_from": initialised_from,
       "sessions": [*sessions, {"step": step, "time": _now()}],
     },
@@ -166,7 +166,7 @@ def _vocabulary_hash(folder: pathlib.Path) -> str | None:
     return None
 
 
-def _git_commit() -> str | None:
+def git_commit() -> str | None:
   """The commit of this code, marked as dirty if there are changes.
 
   None if this file is not under version control. The package may be installed
