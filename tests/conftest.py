@@ -47,6 +47,7 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.model.block",
     "transformer_xl.model.mixers.attention",
     "transformer_xl.model.mixers.compressive",
+    "transformer_xl.model.mixers.delta",
     "transformer_xl.model.mixers.lstm",
     "transformer_xl.model.mixers.qrnn",
     "transformer_xl.model.mixers.recurrent",

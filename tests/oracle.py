@@ -7,11 +7,11 @@
 
 It shares no code with the package: each pair of query and key is visited, and
 distance and visibility are computed by their definition. Memory is, for each
-lane, a list with one array for each layer. Where a layer attends, these are the
+lane, a list with one entry for each layer. Where a layer attends, these are the
 true states [m, D], oldest first; m is what the lane has seen, and not what it
 may at most see. A compressive layer has all states of the document, and slots
-are made of them anew for each segment. A recurrent layer has a few vectors.
-Tokens are [B, T].
+are made of them anew for each segment. A recurrent layer has a state of its
+own (`oracle_recurrent.py`). Tokens are [B, T].
 
 `config` is a `ModelConfig`, or anything with its attributes. `params` is the
 package's tree, as arrays of any kind. Layers are stacked in front, N. With a
@@ -33,6 +33,12 @@ pattern of several layers the later places have names of their own, such as
     layers/lstm/cell/i{gate}/kernel                [N, D, D], gates i, f, g, o
     layers/lstm/cell/h{gate}/kernel, bias          [N, D, D], [N, D]
     layers/qrnn/kernel, bias                       [N, 2D, 3D], [N, 3D]: z, f, o
+    layers/delta/query, key                        [N, D, H*Dk]
+    layers/delta/value, gate                       [N, D, H*Dv]
+    layers/delta/convolution   [N, c, H*(2 Dk + Dv)]: the token's own tap first
+    layers/delta/step, write                       [N, D, H]
+    layers/delta/step_bias, rate_bias              [N, H]
+    layers/delta/value_scale, output               [N, Dv], [N, H*Dv, D]
     softmax/bias                                   [V], in order of the ids
     softmax/cluster_kernel, cluster_bias           [C, E], [C]: cluster 1 first
     softmax/kernel_{b}, projection_{b}             where they are not tied
@@ -47,7 +53,7 @@ import numpy as np
 from tests import oracle_encodings
 from tests import oracle_recurrent
 
-Lane = list  # One array [m, D] for each layer.
+Lane = list  # One array [m, D], or state, for each layer.
 
 
 class Layer(NamedTuple):
@@ -76,10 +82,10 @@ def start(config, *, batch_size: int, mem_len: int) -> list[Lane]:
   ]
 
 
-def _empty(config, layer: Layer) -> np.ndarray:
-  count = layer.mem_len if config.memory_start == "zeros" else 0
+def _empty(config, layer: Layer) -> Any:
   if layer.mixer in oracle_recurrent.READ:
-    _, count = oracle_recurrent.READ[layer.mixer]
+    return oracle_recurrent.READ[layer.mixer].start(config)
+  count = layer.mem_len if config.memory_start == "zeros" else 0
   return np.zeros((count, config.model_dim))
 
 
@@ -315,9 +321,9 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
   def mix(normalise):
     own = params[layer.mixer]
     if layer.mixer in oracle_recurrent.READ:
-      read, _ = oracle_recurrent.READ[layer.mixer]
-      mixed, vectors = read(reader.config, own, normalise(hidden), past)
-      return mixed, vectors if layer.mem_len else np.zeros_like(vectors)
+      read, start = oracle_recurrent.READ[layer.mixer]
+      mixed, after = read(reader.config, own, normalise(hidden), past)
+      return mixed, after if layer.mem_len else start(reader.config)
     states = np.concatenate([past, hidden])
     first = 0 if layer.slots else max(len(states) - layer.mem_len, 0)
     remembered = _remembered(reader, layer, own, past)

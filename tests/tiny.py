@@ -21,6 +21,8 @@ MODEL = {
   "model_dim": 8,
   "num_heads": 2,
   "head_dim": 4,
+  "delta.key_dim": 4,  # Shorter keys may be almost 0, and then round badly.
+  "delta.value_dim": 5,
   "ff_dim": 12,
   "dropout_rate": 0.0,
   "scan_unroll": 1,  # It compiles faster.
@@ -38,17 +40,15 @@ TO_THE_BIT = (
 def config_dict(**updates: Any) -> ml_collections.ConfigDict:
   """The base experiment with a tiny model; updates as `{"model.ff_dim": 4}`."""
   config = base.get_config()
-  config.model.update(MODEL)
-  config.update_from_flattened_dict(updates)
+  sizes = {f"model.{name}": value for name, value in MODEL.items()}
+  config.update_from_flattened_dict(sizes | updates)
   return config
 
 
 def model_config(**updates: Any) -> schema.ModelConfig:
   """A tiny model; updates name its fields, such as `compressive.rate`."""
-  config = base.get_config()
-  config.model.update(MODEL)
-  config.update_from_flattened_dict(
-    {f"model.{name}": value for name, value in updates.items()}
+  config = config_dict(
+    **{f"model.{name}": value for name, value in updates.items()}
   )
   return load.from_config_dict(config).model
 

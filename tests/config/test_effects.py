@@ -67,6 +67,7 @@ SLOTS = {
   "model.compressive.function": "mean",
   "model.compressive.rate": 2,
 }
+DELTA = {"model.layers": ("delta",)}
 AVERAGE = {"train.ema_decay": 0.5}
 # In a hardly trained model memory changes about one token in a thousand, and
 # all that follow it.
@@ -114,6 +115,9 @@ CASES = {
   "model.compressive.function": ("max", SLOTS),
   "model.compressive.rate": (4, SLOTS),
   "model.compressive.slots": (3, SLOTS),
+  "model.delta.key_dim": (6, DELTA),
+  "model.delta.value_dim": (4, DELTA),
+  "model.delta.conv_len": (1, DELTA),
   "model.layer_norm_epsilon": (0.1, {}),
   "model.init_std": (0.1, {}),
   "model.dtype": ("bfloat16", {}),

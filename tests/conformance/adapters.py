@@ -44,6 +44,9 @@ from transformer_xl.model.mixers import mixer
 # that each segment makes one slot.
 RATE = 3
 TEXT = 12  # As long as any step.
+# With so many heads, one of a `delta` layer still knows the first token at the
+# end of the text, far above rounding.
+MANY = 6
 
 
 class Adapter(Protocol):
@@ -211,8 +214,10 @@ IMPLEMENTATIONS = {
   "none": package(encoding="none"),
   "lstm": package(layers=("lstm",), model_dim=12, pre_norm=True),
   "qrnn": package(layers=("qrnn",), pre_norm=True),
+  "delta": package(layers=("delta",), pre_norm=True, num_heads=MANY),
   "compressive": package(Compressed, layers=("compressive",)),
   "hybrid": package(layers=("qrnn", "attention"), pre_norm=True),
+  "delta_read": package(reading(Package), layers=("delta", "attention:4")),
   "hybrid_read": package(reading(Package), layers=("lstm", "attention:4")),
   "compressive_read": package(
     reading(Compressed), layers=("compressive", "qrnn"), pre_norm=True
@@ -242,7 +247,7 @@ COMBINATIONS = [
     for name in model_fields.ENCODINGS
   ),
   *(
-    package(each, layers=(name,), pre_norm=True, **options)
+    package(each, layers=(name,), pre_norm=True, num_heads=MANY, **options)
     for name in oracle_recurrent.READ
     for each, options in (
       *((Package, {}), (reading(Package), {})),

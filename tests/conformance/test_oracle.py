@@ -120,6 +120,8 @@ CASES = (
   Case(
     4, 0, 0, None, {"layers": ("lstm", "qrnn", "attention"), "num_layers": 3}
   ),
+  Case(4, 1, 0, None, {"layers": ("delta",), "pre_norm": True}),
+  Case(4, 0, 0, None, {"layers": ("delta", "attention")}),
   Case(
     *(3, 7, 0, "mem_len"),
     {
@@ -130,6 +132,11 @@ CASES = (
 )
 # The same values in other company.
 REST = (
+  Case(2, 1, 0, None, {"layers": ("delta",), "delta.conv_len": 1}),
+  Case(
+    *(3, 7, 0, None),
+    {"layers": ("delta", "delta", "attention"), "num_layers": 3},
+  ),
   Case(4, 4, 0, None, ZEROS),
   Case(1, 4, 0, None, ZEROS),
   Case(5, 2, 1, "mem_len", ZEROS),

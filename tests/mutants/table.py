@@ -78,6 +78,14 @@ TESTS = {
     "tests/model/test_compression_loss.py",
     _FLOPS + "slots",
   ),
+  "model/mixers/delta": (
+    _SEGMENTS + "[4-1-0-None-relative-layers-pre_norm-delta",
+    _SEGMENTS + "[4-0-0-None-relative-layers-delta",
+    _ORACLE + "a_mixer_says",
+    "tests/model/test_delta.py",
+    _CONFORMS + "[delta",
+    _FLOPS + "recurrent",
+  ),
   "model/mixers/lstm": (
     _SEGMENTS + "[4-1-0",
     _SEGMENTS + "[4-0-0-None-relative-layers-num",

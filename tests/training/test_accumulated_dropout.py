@@ -47,6 +47,7 @@ NETWORKS = {
   "several": {**ALL, **LOCKED, "train.gradient_segments": 2},
   "lstm": {**RECURRENT, "model.layers": ("lstm",)},
   "qrnn": {**RECURRENT, **LOCKED, "model.layers": ("qrnn",)},
+  "delta": {**RECURRENT, "model.layers": ("delta",)},
   "hybrid": {**ALL, "model.layers": ("lstm", "attention")},
   "compressive": {
     **ALL,

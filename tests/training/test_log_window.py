@@ -84,9 +84,14 @@ def test_slots_and_their_convolution_are_counted_by_hand():
     assert works[1] - works[0] == pytest.approx(2 * more)
 
 
-@pytest.mark.parametrize("name", ["lstm", "qrnn"])
-def test_recurrent_layers_count_their_matrices(name):
-  """Each entry of a matrix is one multiply-add for a token."""
+@pytest.mark.parametrize(
+  ("name", "more"), [("lstm", 0), ("qrnn", 0), ("delta", 120)]
+)
+def test_recurrent_layers_count_their_matrices(name, more):
+  """Each entry of a matrix is one multiply-add for a token.
+
+  The matrices in the two heads of a delta layer, [4, 5], have three.
+  """
   config = tiny.model_config(layers=(name,), num_layers=3)
   layers = tiny.params(config)["layers"]
   matrices = sum(
@@ -95,7 +100,7 @@ def test_recurrent_layers_count_their_matrices(name):
   for mem_len in (0, 1, 6):
     assert network.forward_flops_per_token(
       config, segment_len=4, mem_len=mem_len
-    ) == pytest.approx(2 * (matrices + 8 * 23))
+    ) == pytest.approx(2 * (matrices + 3 * more + 8 * 23))
 
 
 def test_an_adaptive_softmax_counts_its_head():

@@ -43,14 +43,15 @@ def unigram_loss(config):
 
 @pytest.mark.rest
 @pytest.mark.slow
+@pytest.mark.parametrize("layers", [("qrnn", "lstm"), ("delta", "delta")])
 def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
-  data_dir, tmp_path, monkeypatch
+  layers, data_dir, tmp_path, monkeypatch
 ):
   config = corpus.config(
     data_dir,
     **ONE_STATE,
     **{
-      "model.layers": ("qrnn", "lstm"),
+      "model.layers": layers,
       "model.model_dim": 16,
       "model.dropout_rate": 0.1,
       "model.weight_dropout_rate": 0.1,
@@ -63,7 +64,7 @@ def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
       "train.eval_every_steps": 240,
       "checkpoint.every_steps": 120,
       "eval.split": "valid",
-      "eval.warmup_len": 16,
+      "eval.warmup_len": 64,
     },
   )
   assert loop.train(config, str(tmp_path / "whole"))
@@ -74,7 +75,7 @@ def test_a_run_in_two_parts_is_the_run_in_one_and_learns(
   assert loop.train(config, str(tmp_path / "parts"))
   test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts", config)
   memory = test_resume.newest(tmp_path / "whole", config).memory
-  assert all(np.any(layer.vectors) for layer in memory.layers)
+  assert all(np.any(array) for layer in memory.layers for array in layer)
   (card,) = evaluate.run(config, str(tmp_path / "whole"))
   assert card["mem_len"] == 1
   (logged,) = [x for x in test_resume.lines(tmp_path / "whole") if "split" in x]

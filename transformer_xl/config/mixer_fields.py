@@ -20,6 +20,7 @@ class MixerRules(NamedTuple):
 MIXERS = {
   "attention": MixerRules(attends=True, takes_limit=True),
   "compressive": MixerRules(attends=True, attends_zeros=False),
+  "delta": MixerRules(),
   "lstm": MixerRules(),
   "qrnn": MixerRules(),
 }
@@ -36,3 +37,17 @@ class CompressiveConfig:
   """Number of states in one slot."""
   slots: int = field(128, "at least 1")
   """Length of the compressed memory in slots; it may differ in evaluation."""
+
+
+@group
+class DeltaConfig:
+  """The heads of `delta` layers, `num_heads` in number (docs/memory.md)."""
+
+  key_dim: int = field(64, "at least 1")
+  """Width of the keys and queries of one head."""
+  value_dim: int = field(64, "at least 1")
+  """Width of the values of one head; it remembers key_dim x value_dim
+  numbers."""
+  conv_len: int = field(4, "at least 1")
+  """Tokens that the convolution of queries, keys and values sees, the token
+  itself included."""

@@ -144,6 +144,7 @@ class ModelConfig:
 
   # Of single mixers.
   compressive: mixer_fields.CompressiveConfig
+  delta: mixer_fields.DeltaConfig
 
   @property
   def pattern(self) -> tuple[tuple[str, int], ...]:

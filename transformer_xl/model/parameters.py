@@ -192,7 +192,7 @@ def project_output(
 ) -> shapes.Hidden:
   """The weighted values of all heads as a term of the residual stream."""
   config = module.config
-  width = config.num_heads * config.head_dim
+  width = values.shape[2] * values.shape[3]
   weights = matrix(
     module, "output", (width, config.model_dim), dropout_lanes=dropout_lanes
   )

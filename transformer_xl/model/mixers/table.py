@@ -10,6 +10,7 @@ from typing import NamedTuple
 from transformer_xl.config import schema
 from transformer_xl.model.mixers import attention
 from transformer_xl.model.mixers import compressive
+from transformer_xl.model.mixers import delta
 from transformer_xl.model.mixers import lstm
 from transformer_xl.model.mixers import mixer
 from transformer_xl.model.mixers import qrnn
@@ -17,6 +18,7 @@ from transformer_xl.model.mixers import qrnn
 MIXERS: Mapping[str, type[mixer.Mixer]] = {
   "attention": attention.Attention,
   "compressive": compressive.Compressive,
+  "delta": delta.Delta,
   "lstm": lstm.LSTM,
   "qrnn": qrnn.QRNN,
 }

@@ -1,0 +1,341 @@
+"""Gated DeltaNet: a matrix in each head, written by the gated delta rule.
+
+A token reads a value of the matrix with its key, and writes back the difference
+to its own value (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks",
+sections 3.1 and 3.4; docs/specification.md, section 25). A segment is read in
+chunks, whose tokens are one triangular system (Yang et al. 2024, "Parallelizing
+Linear Transformers with the Delta Rule over Sequence Length", section 3).
+
+Shapes: B lanes, T tokens, H heads, Dk and Dv widths of keys and values, J rows
+that the convolution remembers, W = H (2 Dk + Dv) its channels, L tokens of a
+chunk, D model width.
+"""
+
+import functools
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import norm as norm_lib
+from transformer_xl.model import parameters
+from transformer_xl.model import visibility
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import mixer
+
+# Tokens of a chunk. A longer one has fewer steps and more useless products.
+CHUNK = 64
+# Added to squared lengths, so that a row of zeros stays zero.
+_EPSILON = 1e-6
+
+KeyHeads = jt.Float[shapes.Array, "B T H Dk"]
+ValueHeads = jt.Float[shapes.Array, "B T H Dv"]
+Gates = jt.Float[shapes.Array, "B T H"]
+Matrices = jt.Float[shapes.Array, "B H Dk Dv"]
+
+
+class Memory(NamedTuple):
+  """The state of one layer; without memory, H and J are 0.
+
+  matrices: what keys are associated with, in float32.
+  rows: queries, keys and values of the last tokens before the convolution,
+    newest last. They are zeros where they are not of the document.
+  """
+
+  matrices: Matrices
+  rows: jt.Float[shapes.Array, "B J W"]
+
+
+class Delta(mixer.Mixer):
+  """Reads and writes a matrix in each head."""
+
+  @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """No limit, unless nothing is carried from segment to segment."""
+    del config
+    return None if mem_len else 0
+
+  @staticmethod
+  def empty_state(
+    config: schema.ModelConfig,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> Memory:
+    """Zeros; they are carried on whenever `mem_len` is above 0."""
+    del step_len
+    delta = config.delta
+    num_heads = config.num_heads if mem_len else 0
+    num_rows = delta.conv_len - 1 if mem_len else 0
+    channels = config.num_heads * (2 * delta.key_dim + delta.value_dim)
+    return Memory(
+      jnp.zeros((batch_size, num_heads, delta.key_dim, delta.value_dim)),
+      jnp.zeros((batch_size, num_rows, channels), config.dtype),
+    )
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: Memory,
+    shared: mixer.Shared,
+    norm: mixer.Norm,
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
+    """Reads the segment in chunks; a single token is a chunk of its own."""
+    config = self.config
+    delta = config.delta
+    num_heads = config.num_heads
+    lanes, segment_len, _ = hidden.shape
+    dropout_lanes = shared.dropout_lanes
+    rows = norm(hidden)
+
+    def project(name: str, head_dim: int) -> jax.Array:
+      shape = (config.model_dim, num_heads * head_dim)
+      kernel = parameters.matrix(self, name, shape, dropout_lanes=dropout_lanes)
+      return dense.times(rows, kernel)
+
+    # Each channel is a weighted sum over the last tokens of the document.
+    joined = jnp.concatenate(
+      [
+        project("query", delta.key_dim),
+        project("key", delta.key_dim),
+        project("value", delta.value_dim),
+      ],
+      axis=2,
+    )
+    num_kept = state.rows.shape[1]
+    num_before = delta.conv_len - 1
+    missing = num_before - num_kept
+    before = jnp.pad(state.rows, ((0, 0), (missing, 0), (0, 0)))
+    held = jnp.concatenate([before, joined], axis=1)
+    uniform = nn.initializers.variance_scaling(
+      1 / 3, "fan_in", "uniform", in_axis=0, out_axis=1
+    )
+    taps = self.param(
+      "convolution", uniform, (delta.conv_len, joined.shape[2]), jnp.float32
+    )
+    taps = taps.astype(config.dtype)
+    since_reset = visibility.since_reset(shared.resets)
+    convolved = jnp.zeros_like(joined)
+    for distance in range(delta.conv_len):
+      first = num_before - distance
+      is_same = (since_reset >= distance)[:, :, None]
+      tokens = jnp.where(is_same, held[:, first : first + segment_len], 0)
+      convolved = convolved + tokens * taps[distance][None, None]
+    convolved = nn.silu(convolved.astype(jnp.float32))
+
+    # Rows to remember: those of the document that continues after the segment.
+    count = segment_len if shared.num_tokens is None else shared.num_tokens
+    latest = jax.lax.dynamic_slice_in_dim(held, count, num_before, axis=1)
+    age = jnp.arange(num_before - 1, -1, -1)[None]
+    latest = jnp.where((age <= since_reset[:, -1:])[:, :, None], latest, 0)
+    latest = latest[:, missing:]
+
+    # Queries and keys have length 1, so that a write replaces what it read.
+    of_keys = num_heads * delta.key_dim
+    query, key, value = jnp.split(convolved, (of_keys, 2 * of_keys), axis=2)
+    by_head = (lanes, segment_len, num_heads, -1)
+    query = _unit(query.reshape(by_head)) * delta.key_dim**-0.5
+    key = _unit(key.reshape(by_head))
+    value = value.reshape(by_head)
+
+    # How much of the matrix stays, as a logarithm, and how much is written.
+    step_kernel = parameters.kernel(self, "step", (config.model_dim, num_heads))
+    step = dense.times(rows, step_kernel).astype(jnp.float32)
+    step_bias = self.param("step_bias", _draw_step, (num_heads,))
+    rate = jnp.exp(self.param("rate_bias", _draw_rate, (num_heads,)))
+    step = nn.softplus(step + step_bias[None, None])
+    log_decay = -rate[None, None] * step
+    write_kernel = parameters.kernel(
+      self, "write", (config.model_dim, num_heads)
+    )
+    write = nn.sigmoid(dense.times(rows, write_kernel).astype(jnp.float32))
+    if shared.num_tokens is not None:  # Padding changes nothing.
+      counts = (jnp.arange(segment_len) < shared.num_tokens)[None, :, None]
+      log_decay = jnp.where(counts, log_decay, 0)
+      write = jnp.where(counts, write, 0)
+
+    without = num_heads - state.matrices.shape[1]
+    matrices = jnp.pad(state.matrices, ((0, 0), (0, without), (0, 0), (0, 0)))
+    outputs, matrices = read_chunks(
+      query,
+      key,
+      value,
+      log_decay=log_decay,
+      write=write,
+      resets=shared.resets,
+      matrices=matrices,
+      chunk_len=min(CHUNK, segment_len),
+    )
+    matrices = matrices[:, : num_heads - without]
+
+    ones = nn.initializers.ones
+    scale = self.param("value_scale", ones, (delta.value_dim,), jnp.float32)
+    outputs = norm_lib.rms_norm(outputs, scale, config.layer_norm_epsilon)
+    gate = project("gate", delta.value_dim).reshape(by_head)
+    gated = outputs.astype(config.dtype) * nn.silu(gate)
+    mixed = parameters.project_output(self, gated, dropout_lanes=dropout_lanes)
+    return mixed, mixer.Kept(Memory(matrices, latest))
+
+  @staticmethod
+  def flops(
+    config: schema.ModelConfig,
+    *,
+    segment_len: int,
+    mem_len: int,
+    context_len: int,
+  ) -> float:
+    """Operations of the projections, the convolution and the rule itself.
+
+    A head reads its matrix by key, adds a product to it, and reads it by query.
+    """
+    del segment_len, mem_len, context_len
+    delta = config.delta
+    channels = 2 * delta.key_dim + delta.value_dim
+    projections = config.model_dim * (2 * delta.key_dim + 3 * delta.value_dim)
+    gates = 2 * config.model_dim
+    convolution = delta.conv_len * channels
+    matrix = 3 * delta.key_dim * delta.value_dim
+    per_head = projections + gates + convolution + matrix
+    return 2.0 * config.num_heads * per_head
+
+
+def read_chunks(
+  query: KeyHeads,
+  key: KeyHeads,
+  value: ValueHeads,
+  *,
+  log_decay: Gates,
+  write: Gates,
+  resets: shapes.Resets,
+  matrices: Matrices,
+  chunk_len: int,
+) -> tuple[ValueHeads, Matrices]:
+  """The gated delta rule over a segment, in chunks of `chunk_len` tokens.
+
+  With the matrix S [Dk, Dv] of a head, alpha = exp(log_decay) and beta = write,
+  every token makes
+
+      S = alpha (I - beta k k^T) S + beta k v^T        output = S^T q
+
+  Resets put zeros in the place of S before their token.
+
+  In a chunk, S after token t is the matrix at its start, decayed, and a sum of
+  decayed k_i u_i^T over the tokens i up to t. The u, what tokens write, solve a
+  lower triangular system, whose right-hand side depends linearly on the start.
+  So all chunks are solved at once, and the start is inserted chunk by chunk.
+
+  Returns:
+    The outputs, and the matrices after the last token.
+  """
+  lanes, segment_len, num_heads, _ = query.shape
+  num_chunks = -(-segment_len // chunk_len)
+  padding = num_chunks * chunk_len - segment_len
+
+  def in_chunks(rows: jax.Array) -> jax.Array:
+    """From [B, T, H, ...] to [chunks, B, H, L, ...]; padding is zeros."""
+    rest = rows.shape[2:]
+    widths = [(0, 0), (0, padding), *[(0, 0)] * len(rest)]
+    parts = jnp.pad(rows, widths)
+    parts = parts.reshape(lanes, num_chunks, chunk_len, *rest)
+    return jnp.moveaxis(parts, (1, 3), (0, 2))
+
+  query = in_chunks(query)
+  key = in_chunks(key)
+  value = in_chunks(value)
+  log_decay = in_chunks(log_decay)
+  write = in_chunks(write)[..., None]
+  is_first = in_chunks(resets[:, :, None])
+  flat = is_first.reshape(-1, chunk_len)
+  since_reset = visibility.since_reset(flat).reshape(is_first.shape)
+
+  # Decay [L, L] from each token to each later one; 0 across a reset. Sums of
+  # logarithms begin anew for each, so that old documents do not round them.
+  token = jnp.arange(chunk_len, dtype=jnp.int32)
+  distance = (token[:, None] - token[None])[None, None, None]
+  logs = jnp.where(distance > 0, log_decay[..., None], 0)
+  is_seen = (distance >= 0) & (distance <= since_reset[..., None])
+  decay = jnp.where(is_seen, jnp.exp(jnp.cumsum(logs, axis=-2)), 0)
+  has_start = since_reset > token[None, None, None]
+  from_start = jnp.where(has_start, jnp.exp(jnp.cumsum(log_decay, axis=-1)), 0)[
+    ..., None
+  ]
+
+  # (I + A) u = beta (v - S^T k), where A has what earlier tokens wrote.
+  products = jnp.einsum("...id,...jd->...ij", key, key)
+  earlier = jnp.where(distance > 0, write * decay * products, 0)
+  known = write * jnp.concatenate([value, from_start * key], axis=-1)
+  inverse = _inverse_of_unit_lower(jax.lax.stop_gradient(earlier))
+  solved = jax.lax.custom_linear_solve(
+    lambda written: written + earlier @ written,
+    known,
+    solve=lambda _, rows: inverse @ rows,
+    transpose_solve=lambda _, rows: jnp.swapaxes(inverse, -1, -2) @ rows,
+  )
+  written, of_start = jnp.split(solved, (value.shape[-1],), axis=-1)
+  seen = decay * jnp.einsum("...id,...jd->...ij", query, key)
+
+  def read_chunk(
+    start: jax.Array, chunk: tuple[jax.Array, ...]
+  ) -> tuple[jax.Array, jax.Array]:
+    """Inserts the matrices at the start of a chunk, [B, H, Dk, Dv]."""
+    written, of_start, seen, from_start, query, to_end, key = chunk
+    written = written - of_start @ start
+    outputs = (from_start * query) @ start + seen @ written
+    added = jnp.einsum("...id,...ie->...de", to_end * key, written)
+    return from_start[..., -1:, :] * start + added, outputs
+
+  to_end = decay[..., -1, :, None]
+  chunks = (written, of_start, seen, from_start, query, to_end, key)
+  matrices, outputs = jax.lax.scan(read_chunk, matrices, chunks)
+  outputs = jnp.moveaxis(outputs, (0, 2), (1, 3))
+  shape = (lanes, num_chunks * chunk_len, num_heads, value.shape[-1])
+  return outputs.reshape(shape)[:, :segment_len], matrices
+
+
+def _inverse_of_unit_lower(
+  below: jt.Float[shapes.Array, "*G L L"],
+) -> jt.Float[shapes.Array, "*G L L"]:
+  """The inverse of I + `below`, which has numbers below its diagonal only.
+
+  Blocks on the diagonal are inverted two by two, from single numbers on, by
+  products of whole matrices. XLA's triangular solver calls LAPACK on a CPU,
+  whose threads wait for each other where others need the cores, too.
+  """
+  length = below.shape[-1]
+  token = jnp.arange(length)
+  inverse = jnp.broadcast_to(jnp.eye(length), below.shape)
+  multiply = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+  size = 1
+  while size < length:
+    # [[X, 0], [C, Y]] has the inverse [[X', 0], [-Y' C X', Y']].
+    block = token // size
+    is_pair = block[:, None] == block[None] + 1
+    is_corner = is_pair & (block % 2 == 1)[:, None]
+    corner = jnp.where(is_corner, below, 0)
+    inverse = inverse - multiply(inverse, multiply(corner, inverse))
+    size *= 2
+  return inverse
+
+
+def _unit(rows: jax.Array) -> jax.Array:
+  """Rows divided by their length."""
+  squares = jnp.sum(jnp.square(rows), axis=-1, keepdims=True)
+  return rows * jax.lax.rsqrt(squares + _EPSILON)
+
+
+def _draw_rate(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """Logarithms of rates from 1 to 16, as in Mamba-2 (Dao and Gu 2024)."""
+  return jnp.log(jax.random.uniform(key, shape, minval=1.0, maxval=16.0))
+
+
+def _draw_step(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """Biases whose softplus is from 0.001 to 0.1, evenly in its logarithm."""
+  ends = jnp.log(jnp.array([1e-3, 1e-1]))
+  step = jnp.exp(jax.random.uniform(key, shape, minval=ends[0], maxval=ends[1]))
+  return jnp.log(jnp.expm1(step))
