@@ -41,6 +41,11 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
     "none": _memory(0),
     "lstm": _layers("lstm"),
     "lstm_attention": _layers("lstm", "attention", mem_len=SEGMENT_LEN),
+    "delta": {
+      **_layers("delta"),
+      "model.delta.key_dim": 16,
+      "model.delta.value_dim": 16,
+    },
     "qrnn": _layers("qrnn"),
     "window": {"train.same_length": True, "eval.same_length": True},
     # Four states, and four slots of four states each.

@@ -6,6 +6,7 @@ that it depends on. A command that was interrupted goes on where it stopped.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -138,7 +139,7 @@ def measure(
       checkpoint_step=0,
       planned_bytes=0,
       right_answers={},
-      commit=run_record.git_commit(),
+      commit=_commit(),
     )
   else:
     model = evaluate.load(config, trial.folder)
@@ -149,11 +150,16 @@ def measure(
       checkpoint_step=model.step,
       planned_bytes=training_cost.planned_bytes(trial.config),
       right_answers=measurement.right_answers,
-      commit=run_record.git_commit(),
+      commit=_commit(),
     )
   kept["measured"].append({"asked": asked, **found._asdict()})
   _write(trial.folder, kept)
   return found
+
+
+@functools.cache  # The code that runs is that of the start.
+def _commit() -> str | None:
+  return run_record.git_commit()
 
 
 def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:
