@@ -103,17 +103,22 @@ def draw(
   figure, (left, right) = plotting.subplots(1, 2, figsize=(9, 3.8), sharey=True)
   middles = [math.sqrt(low * high) for low, high in scale.distances]
   for index, row in enumerate(rows):
-    style = {
-      "color": f"C{index % 10}",
-      "linestyle": ("-", "--", ":")[index // 10 % 3],
-    }
+    color = f"C{index % 10}"
+    marker = "osv^DP*X"[index % 8]
     by_seed = 100 * np.array(row.right_by_seed)
-    left.plot(middles, by_seed.mean(axis=0), **style, label=row.name)
+    left.plot(
+      middles,
+      by_seed.mean(axis=0),
+      color=color,
+      marker=marker,
+      markersize=4,
+      label=row.name,
+    )
     left.fill_between(
       middles,
       by_seed.min(axis=0),
       by_seed.max(axis=0),
-      color=style["color"],
+      color=color,
       alpha=0.15,
       linewidth=0,
     )
@@ -127,17 +132,11 @@ def draw(
         [percent - 100 * min(every.by_seed)],
         [100 * max(every.by_seed) - percent],
       ],
-      fmt="osv^D"[index % 5],
-      color=style["color"],
+      fmt=marker,
+      color=color,
       capsize=2,
-      markersize=5,
-    )
-    right.annotate(
-      row.name,
-      (size, percent),
-      xytext=(4, 4),
-      textcoords="offset points",
-      fontsize=7,
+      markersize=6,
+      alpha=0.8,
     )
   for axes in (left, right):
     axes.axhline(100 * scale.chance, color="grey", linewidth=0.8)
