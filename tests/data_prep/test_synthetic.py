@@ -125,6 +125,24 @@ def test_gaps_of_mqar_have_a_power_law(folders):
   assert counts[0] == counts.max() > 3 * counts[-5:].mean()
 
 
+def test_late_answers_of_mqar_can_be_told_by_elimination(folders):
+  """The page on memories says so: the value that nobody asked for is left."""
+  words, starts = layouts.read(folders["mqar"], "train")
+  right: dict[bool, list[float]] = {False: [], True: []}
+  for start in starts:
+    document = words[start + 1 : start + 43]
+    left = {document[i]: document[i + 1] for i in range(0, 8, 2)}
+    for key, value in zip(document[8::2], document[9::2], strict=True):
+      if key != ".":
+        values = [*left.values()]
+        share = values.count(value) / len(values)
+        right[len(left) == 1].append(share)
+        del left[key]
+  # Three guesses among four, three and two values; equal values happen.
+  assert 0.36 < np.mean(right[False]) < 0.45
+  assert np.mean(right[True]) == 1
+
+
 def test_the_request_is_in_meta_json(folders):
   meta = layouts.meta(folders["recall"])
   asked = {**OPTIONS["recall"], "seed": 0, "num_tokens": NUM_TOKENS}
