@@ -32,6 +32,11 @@ pattern of several layers the later places have names of their own, such as
     layers/compressive/compression/kernel, bias    [N, c D, D], [N, D]
     layers/lstm/cell/i{gate}/kernel                [N, D, D], gates i, f, g, o
     layers/lstm/cell/h{gate}/kernel, bias          [N, D, D], [N, D]
+    layers/block_recurrent/...  as for attention, and
+      {read,mix,write}_{query,key,value,output}    as those of attention
+      vectors, write_bias, gate_bias               [N, S, D], [N, D], [N, D]
+      vector_norm/scale, bias                      [N, D]
+    layers/memorizing/...      as for attention, and gate_bias [N, H]
     layers/qrnn/kernel, bias                       [N, 2D, 3D], [N, 3D]: z, f, o
     layers/delta/query, key                        [N, D, H*Dk]
     layers/delta/value, gate                       [N, D, H*Dv]
@@ -52,6 +57,8 @@ import numpy as np
 
 from tests import oracle_encodings
 from tests import oracle_recurrent
+from tests import oracle_retrieval
+from tests import oracle_vectors
 
 Lane = list  # One array [m, D], or state, for each layer.
 
@@ -85,6 +92,8 @@ def start(config, *, batch_size: int, mem_len: int) -> list[Lane]:
 def _empty(config, layer: Layer) -> Any:
   if layer.mixer in oracle_recurrent.READ:
     return oracle_recurrent.READ[layer.mixer].start(config)
+  if layer.mixer == "block_recurrent":
+    return oracle_vectors.Past(np.zeros((0, config.model_dim)), None, 0)
   count = layer.mem_len if config.memory_start == "zeros" else 0
   return np.zeros((count, config.model_dim))
 
@@ -324,11 +333,31 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
       read, start = oracle_recurrent.READ[layer.mixer]
       mixed, after = read(reader.config, own, normalise(hidden), past)
       return mixed, after if layer.mem_len else start(reader.config)
-    states = np.concatenate([past, hidden])
+    written = None
+    held = past
+    if layer.mixer == "block_recurrent":
+      held = past.states
+      written = oracle_vectors.written(
+        reader.config,
+        own,
+        past,
+        normalise(held),
+        lambda rows: _norm(reader.config, rows, own["vector_norm"]),
+      )
+    states = np.concatenate([held, hidden])
     first = 0 if layer.slots else max(len(states) - layer.mem_len, 0)
-    remembered = _remembered(reader, layer, own, past)
+    remembered = _remembered(reader, layer, own, held)
     context = normalise(np.concatenate([remembered, hidden]))
-    mixed = _attend(reader, own, context, len(remembered), layer.window)
+    mixed = _attend(reader, layer, own, context, len(remembered))
+    if written is not None:
+      rows = context[len(remembered) :]
+      names = _norm(reader.config, written, own["vector_norm"]) + own["vectors"]
+      mixed = mixed + oracle_vectors.attend(
+        reader.config, own, "read", rows, names
+      )
+    if layer.mixer == "block_recurrent":
+      newest = len(hidden) if layer.mem_len else 0
+      return mixed, oracle_vectors.Past(states[first:], written, newest)
     return mixed, states[first:]
 
   if reader.config.pre_norm:
@@ -343,7 +372,7 @@ def _block(reader: Reader, layer: Layer, params, hidden, past):
   return norm("feed_forward_norm", hidden + fed), after
 
 
-def _attend(reader: Reader, own, context, remembered: int, window):
+def _attend(reader: Reader, layer: Layer, own, context, remembered: int):
   config = reader.config
   none = np.zeros((config.num_heads, config.head_dim))
   biases = {"content_bias": none, "position_bias": none}
@@ -380,9 +409,12 @@ def _attend(reader: Reader, own, context, remembered: int, window):
   if config.encoding == "relative_tied":
     bias = heads("query", encoding(0, config.model_dim, reader.clamp_len))
     biases = {"content_bias": bias, "position_bias": bias}
+  retrieves = layer.mixer == "memorizing"
+  near = reader.config.memorizing.window if retrieves else math.inf
   position_keys = [position_key(distance) for distance in range(len(context))]
   query = normalised("query", heads("query", context))
   key = normalised("key", heads("key", context))
+  plain = query, key
   slopes = None
   if config.encoding == "rope":
     places = [config.position_scale * i for i in range(len(context))]
@@ -398,8 +430,12 @@ def _attend(reader: Reader, own, context, remembered: int, window):
     biases["content_bias"],
     biases["position_bias"],
     slopes,
-    window=window,
+    window=min(layer.window, near),
   )
+  if retrieves:
+    values = oracle_retrieval.mix(
+      config, own, values, *plain, heads("value", context), window=layer.window
+    )
   return values.reshape(len(values), -1) @ own["output"]
 
 

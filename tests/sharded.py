@@ -58,6 +58,10 @@ COMPRESSED = {
   "model.compressive.rate": 2,
   "model.compressive.slots": 6,
 }
+MIXERS = {
+  "model.num_layers": 4,
+  "model.layers": ("attention", "delta", "memorizing", "block_recurrent"),
+}
 MIXED = (2, 2, 2)
 MESHES = {
   "data": (8, 1, 1),
@@ -314,6 +318,8 @@ def others(data_dir, folder, expected):
   result["compressed"] = compare(
     data_dir, expected, MIXED, **COMPRESSED, **accumulation
   )
+  expected = plain(make_config(data_dir, **MIXERS))
+  result["mixers"] = compare(data_dir, expected, MIXED, **MIXERS)
   return result
 
 

@@ -23,6 +23,9 @@ MODEL = {
   "head_dim": 4,
   "delta.key_dim": 4,  # Shorter keys may be almost 0, and then round badly.
   "delta.value_dim": 5,
+  "block_recurrent.num_vectors": 3,
+  "memorizing.window": 2,
+  "memorizing.top_k": 4,
   "ff_dim": 12,
   "dropout_rate": 0.0,
   "scan_unroll": 1,  # It compiles faster.

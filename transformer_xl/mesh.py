@@ -37,9 +37,12 @@ RULES: tuple[tuple[str, *tuple[P, ...]], ...] = (
   (r"(embedding/table|softmax/kernel)_\d+$", _BY_WORDS, _BY_WIDTH),
   (r"softmax/bias$", _BY_WORDS),
   (r"projection_\d+$", P(None, "fsdp")),
-  (r"layers/\w+/(query|key|value|gate|position)$", P(None, "fsdp", "tensor")),
+  (
+    r"layers/\w+/(\w+_)?(query|key|value|gate|position)$",
+    P(None, "fsdp", "tensor"),
+  ),
   (r"feed_forward\w*/(in|gate)_kernel$", P(None, "fsdp", "tensor")),
-  (r"(layers/\w+/output|/out_kernel)$", P(None, "tensor", "fsdp")),
+  (r"(layers/\w+/(\w+_)?output|/out_kernel)$", P(None, "tensor", "fsdp")),
   (r"layers/\w+/(content|position|in)_bias$", P(None, "tensor")),
   (r"layers/.*/kernel$", P(None, "fsdp")),  # Of other mixers.
 )

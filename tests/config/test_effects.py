@@ -67,6 +67,7 @@ SLOTS = {
   "model.compressive.function": "mean",
   "model.compressive.rate": 2,
 }
+RETRIEVED = {"model.layers": ("memorizing",)}
 DELTA = {"model.layers": ("delta",)}
 AVERAGE = {"train.ema_decay": 0.5}
 # In a hardly trained model memory changes about one token in a thousand, and
@@ -118,6 +119,12 @@ CASES = {
   "model.delta.key_dim": (6, DELTA),
   "model.delta.value_dim": (4, DELTA),
   "model.delta.conv_len": (1, DELTA),
+  "model.block_recurrent.num_vectors": (
+    4,
+    {"model.layers": ("block_recurrent",)},
+  ),
+  "model.memorizing.window": (1, RETRIEVED),
+  "model.memorizing.top_k": (1, RETRIEVED),
   "model.layer_norm_epsilon": (0.1, {}),
   "model.init_std": (0.1, {}),
   "model.dtype": ("bfloat16", {}),

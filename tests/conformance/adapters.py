@@ -9,6 +9,7 @@ an adapter; the suite chooses the lengths. An adapter has these attributes:
     own_positions  positions count from the start of each segment
     unequal        layers remember different lengths
     compresses     old states are remembered in fewer slots
+    writes         vectors of any age are written after each segment
     gradient       through memory: "stops", "flows", or "none" to parameters
     init(seed) -> params
     fresh(batch_size) -> memory
@@ -58,6 +59,7 @@ class Adapter(Protocol):
   own_positions: bool
   unequal: bool
   compresses: bool
+  writes: bool
   gradient: str
 
   def init(self, seed: int) -> Any: ...
@@ -95,7 +97,13 @@ class Package:
     self.own_positions = table.of(self.config).counts_from_segment
     self.unequal = any(limit for _, limit in self.config.pattern)
     self.compresses = "compressive" in self.config.mixers
+    self.writes = "block_recurrent" in self.config.mixers
     self.step = jax.jit(self.read)
+
+  @property
+  def counts(self) -> bool:
+    """Whether it matters where a segment begins."""
+    return self.own_positions or self.writes
 
   @property
   def memory(self) -> str:
@@ -153,7 +161,7 @@ def reading(kind: type[Package]) -> type[Package]:
         # Steps may not wrap around the ring, which has room for the text; where
         # positions count from a segment, or nothing is remembered beyond it,
         # its length matters.
-        segment_len=TEXT if self.mem_len and not self.own_positions else RATE,
+        segment_len=TEXT if self.mem_len and not self.counts else RATE,
         clamp_len=self.clamp_len,
         same_length=self.same_length,
       )
@@ -217,6 +225,14 @@ IMPLEMENTATIONS = {
   "delta": package(layers=("delta",), pre_norm=True, num_heads=MANY),
   "compressive": package(Compressed, layers=("compressive",)),
   "hybrid": package(layers=("qrnn", "attention"), pre_norm=True),
+  "block_recurrent": package(layers=("block_recurrent",), pre_norm=True),
+  "block_recurrent_read": package(
+    reading(Package), layers=("block_recurrent", "attention"), encoding="alibi"
+  ),
+  "memorizing": package(layers=("memorizing",)),
+  "memorizing_read": package(
+    reading(Package), layers=("memorizing", "delta"), encoding="alibi"
+  ),
   "delta_read": package(reading(Package), layers=("delta", "attention:4")),
   "hybrid_read": package(reading(Package), layers=("lstm", "attention:4")),
   "compressive_read": package(
@@ -228,6 +244,8 @@ IMPLEMENTATIONS = {
 LIMITED = {"layers": ("attention:4", "attention")}
 HYBRID = {"layers": ("lstm", "attention")}
 SLOTS = {"layers": ("compressive",)}
+WRITTEN = {"layers": ("block_recurrent",)}
+RETRIEVED = {"layers": ("memorizing",)}
 FUNCTIONS = ("mean", "max", "conv")
 MEMORIES = [
   *((kind, {}) for kind in (Package, reading(Package))),
@@ -239,6 +257,11 @@ MEMORIES = [
     for name in FUNCTIONS
   ),
   (Package, {"gradient": "flows"}),
+  (Package, WRITTEN),
+  (reading(Package), WRITTEN),
+  (Package, RETRIEVED),
+  (reading(Package), RETRIEVED),
+  (Package, {**RETRIEVED, "gradient": "flows"}),
 ]
 COMBINATIONS = [
   *(

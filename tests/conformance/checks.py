@@ -74,6 +74,15 @@ def without_memory_steps_complete_a_segment(build):
   _assert_close(_read(adapter, text, cuts=[SEGMENT - 1, 1] * 4), whole)
 
 
+def steps_complete_a_segment(build):
+  """With memory as without: what is done once a segment is done once."""
+  adapter = build(mem_len=LENGTH, same_length=False)
+  text = _text(adapter)
+  whole = _read(adapter, text, cuts=[SEGMENT] * 4)
+  _assert_close(_read(adapter, text, cuts=[1] * LENGTH), whole)
+  _assert_close(_read(adapter, text, cuts=[SEGMENT - 1, 1] * 4), whole)
+
+
 def longer_memory_than_text_makes_no_difference(build):
   text = _text(build(mem_len=LENGTH, same_length=False))
   enough = build(mem_len=LENGTH, same_length=False)
@@ -219,6 +228,7 @@ ALL = (
   same_length_does_not_depend_on_the_cuts,
   without_memory_segments_are_independent,
   without_memory_steps_complete_a_segment,
+  steps_complete_a_segment,
   short_memory_makes_a_difference,
   future_does_not_leak,
   lanes_are_independent,
@@ -253,14 +263,19 @@ def applying(adapter) -> list:
     ]
   # One pass sees the text at other places, in layers that otherwise forget it,
   # or before it is compressed.
-  if adapter.own_positions or adapter.unequal or adapter.compresses:
+  has_cuts = adapter.own_positions or adapter.compresses or adapter.writes
+  if has_cuts or adapter.unequal:
     left_out += _ONE_PASS
-  if adapter.own_positions or adapter.compresses:
+  if has_cuts:
     left_out.append(same_length_does_not_depend_on_the_cuts)
+  if adapter.writes:  # Vectors reach further than a window.
+    left_out.append(same_length_limits_the_window)
   if adapter.compresses:  # Its window is in positions, and a slot is one.
     left_out.append(same_length_limits_the_window)
   if adapter.gradient != "none":  # The network reads whole segments.
     left_out.append(without_memory_steps_complete_a_segment)
+  if adapter.gradient != "none" or not adapter.writes:
+    left_out.append(steps_complete_a_segment)
   if adapter.gradient != "stops":
     left_out.append(no_gradient_into_memory)
   if adapter.gradient != "flows":

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import oracle
+from tests import oracle_recurrent
 from tests import tiny
 from tests.conformance import adapters
 from transformer_xl.config import mixer_fields
@@ -121,7 +122,10 @@ CASES = (
     4, 0, 0, None, {"layers": ("lstm", "qrnn", "attention"), "num_layers": 3}
   ),
   Case(4, 1, 0, None, {"layers": ("delta",), "pre_norm": True}),
-  Case(4, 0, 0, None, {"layers": ("delta", "attention")}),
+  Case(3, 9, 0, None, {"layers": ("memorizing",), "pre_norm": True}),
+  Case(3, 7, 0, None, {"layers": ("block_recurrent",), "pre_norm": True}),
+  Case(4, 0, 0, None, {"layers": ("block_recurrent", "delta")}),
+  Case(4, 0, 0, None, {"layers": ("delta", "memorizing")}),
   Case(
     *(3, 7, 0, "mem_len"),
     {
@@ -132,7 +136,18 @@ CASES = (
 )
 # The same values in other company.
 REST = (
+  Case(4, 0, 0, None, {"layers": ("delta", "attention")}),
   Case(2, 1, 0, None, {"layers": ("delta",), "delta.conv_len": 1}),
+  Case(4, 2, 0, "mem_len", {"layers": ("block_recurrent", "attention:1")}),
+  Case(3, 7, 4, "mem_len", {"layers": ("memorizing",), "untie_biases": True}),
+  Case(
+    *(3, 7, 0, "mem_len_plus_one"),
+    {"layers": ("attention:2", "memorizing"), **MODERN},
+  ),
+  Case(
+    *(6, 9, 0, None),
+    {"layers": ("memorizing",), "memorizing.top_k": 1, "encoding": "rope"},
+  ),
   Case(
     *(3, 7, 0, None),
     {"layers": ("delta", "delta", "attention"), "num_layers": 3},
@@ -205,7 +220,7 @@ def test_a_mixer_says_what_it_costs_and_how_far_it_reaches(name):
   flops = mixer.flops(config, segment_len=4, mem_len=8, context_len=0)
   assert flops > config.model_dim
   reach = mixer.remembered_tokens(config, 8)
-  hands_on_vectors = not mixer_fields.MIXERS[name].attends
+  hands_on_vectors = name in oracle_recurrent.READ or name == "block_recurrent"
   assert (reach is None) == hands_on_vectors
   assert reach is None or reach >= 8
 
@@ -236,7 +251,7 @@ def test_steps_of_the_reader_equal_the_oracle(case, strict_dtypes, counting):
   state = reader.start(frozen, batch_size=2)
   lengths = [case.segment_len] * (10 if adapter.compresses else 4)
   num_segments = len(lengths)
-  if not adapter.own_positions and case.mem_len:
+  if not (adapter.own_positions or adapter.writes) and case.mem_len:
     lengths += [1] * 6
   step = jax.jit(reader.step)
   worst = 0.0

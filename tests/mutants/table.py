@@ -67,6 +67,13 @@ TESTS = {
     "tests/model/test_dropout.py::test_dropout_is_in_each",
     _FLOPS + "the_work",
   ),
+  "model/mixers/block_recurrent": (
+    _SEGMENTS + "[3-7-0-None-relative-layers-pre_norm-block_recurrent",
+    _SEGMENTS + "[4-0-0-None-relative-layers-block_recurrent",
+    _ORACLE + "a_mixer_says",
+    _CONFORMS + "[block_recurrent",
+    _FLOPS + "vectors",
+  ),
   "model/mixers/compressive": (
     _SEGMENTS + "[4-3-0-None-" + _COMPRESSED,
     _SEGMENTS + "[2-5-0-mem_len-" + _COMPRESSED,
@@ -92,6 +99,13 @@ TESTS = {
     _ORACLE + "a_mixer_says",
     _CONFORMS + "[lstm",
     _FLOPS + "recurrent",
+  ),
+  "model/mixers/memorizing": (
+    _SEGMENTS + "[3-9-0-None-relative-layers-pre_norm-memorizing",
+    _SEGMENTS + "[4-0-0-None-relative-layers-delta-memorizing",
+    _ORACLE + "a_mixer_says",
+    _CONFORMS + "[memorizing",
+    _FLOPS + "retriev",
   ),
   "model/mixers/mixer": (_SEGMENTS + "[3-7-4", _ORACLE + "a_mixer_says"),
   "model/mixers/qrnn": (

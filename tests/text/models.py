@@ -1,5 +1,7 @@
 """Tiny language models with random parameters."""
 
+import pytest
+
 from tests import corpus
 from tests import tiny
 from transformer_xl.data import vocabulary as vocabulary_lib
@@ -12,7 +14,8 @@ HYBRID = {
   "layers": ("lstm", "qrnn", "attention"),
   "model_dim": 48,
 }
-MODELS = ({}, HYBRID)
+MATRICES = {"layers": ("delta", "attention"), "model_dim": 24}
+MODELS = ({}, HYBRID, pytest.param(MATRICES, marks=pytest.mark.rest))
 
 
 def make(*, mem_len, segment_len=3, same_length=False, **fields):

@@ -48,6 +48,8 @@ NETWORKS = {
   "lstm": {**RECURRENT, "model.layers": ("lstm",)},
   "qrnn": {**RECURRENT, **LOCKED, "model.layers": ("qrnn",)},
   "delta": {**RECURRENT, "model.layers": ("delta",)},
+  "block_recurrent": {**ALL, "model.layers": ("block_recurrent",)},
+  "memorizing": {**ALL, **LOCKED, "model.layers": ("memorizing",)},
   "hybrid": {**ALL, "model.layers": ("lstm", "attention")},
   "compressive": {
     **ALL,

@@ -84,6 +84,31 @@ def test_slots_and_their_convolution_are_counted_by_hand():
     assert works[1] - works[0] == pytest.approx(2 * more)
 
 
+def test_vectors_count_their_matrices_and_pairs():
+  """Three vectors, written once in a segment of four tokens."""
+  shared = {"segment_len": 4, "mem_len": 6}
+  plain, recurrent = (
+    network.forward_flops_per_token(tiny.model_config(layers=(name,)), **shared)
+    for name in ("attention", "block_recurrent")
+  )
+  matrix = 8 * 8  # D and H Dh are 8.
+  tokens = 4 * matrix  # Read: query, output; write: key, value.
+  vectors = 8 * matrix * 3 / 4  # Read: two; their own: four; write: two.
+  pairs = 2 * 8 * (3 + 3 + 3 * 3 / 4)  # Read, write, own; scores and values.
+  assert recurrent - plain == pytest.approx(2 * 2 * (tokens + vectors + pairs))
+
+
+def test_retrieval_counts_its_scores_and_values():
+  """Beyond a window of 2, 7 keys have scores, and 4 values are retrieved."""
+  near, far = (
+    network.forward_flops_per_token(
+      tiny.model_config(layers=("memorizing",)), segment_len=4, mem_len=mem_len
+    )
+    for mem_len in (2, 9)
+  )
+  assert far - near == 2 * 2 * 8 * (7 + 4)  # Two layers of two heads [4].
+
+
 @pytest.mark.parametrize(
   ("name", "more"), [("lstm", 0), ("qrnn", 0), ("delta", 120)]
 )

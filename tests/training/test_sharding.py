@@ -21,7 +21,7 @@ FEWER = {"two": 2, "four": 4}
 # `accumulation`, `adaptive` and `evaluations` are also in `test_uneven_lanes`.
 REST = (
   *("data", "fsdp", "tensor", "accumulation", "adaptive", "collectives"),
-  *("compressed", "evaluations", "initial", *FEWER),
+  *("compressed", "evaluations", "mixers", "initial", *FEWER),
 )
 
 
@@ -52,7 +52,9 @@ def result(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", marked([*MESHES, *FEWER, "compressed"]))
+@pytest.mark.parametrize(
+  "mesh", marked([*MESHES, *FEWER, "compressed", "mixers"])
+)
 def test_every_mesh_makes_the_updates_of_one_device(result, mesh):
   assert result[mesh]["devices"] == FEWER.get(mesh, 8)
   assert result["moved"] > 1e-2

@@ -19,9 +19,13 @@ class MixerRules(NamedTuple):
 
 MIXERS = {
   "attention": MixerRules(attends=True, takes_limit=True),
+  "block_recurrent": MixerRules(
+    attends=True, takes_limit=True, attends_zeros=False
+  ),
   "compressive": MixerRules(attends=True, attends_zeros=False),
   "delta": MixerRules(),
   "lstm": MixerRules(),
+  "memorizing": MixerRules(attends=True, takes_limit=True, attends_zeros=False),
   "qrnn": MixerRules(),
 }
 
@@ -51,3 +55,23 @@ class DeltaConfig:
   conv_len: int = field(4, "at least 1")
   """Tokens that the convolution of queries, keys and values sees, the token
   itself included."""
+
+
+@group
+class MemorizingConfig:
+  """What `memorizing` layers retrieve (docs/memory.md)."""
+
+  window: int = field(128, "at least 1")
+  """Largest distance that is attended to as usual; what is farther is
+  retrieved. It may differ in evaluation."""
+  top_k: int = field(32, "at least 1")
+  """Number of tokens that each head of a query retrieves; it may differ in
+  evaluation."""
+
+
+@group
+class BlockRecurrentConfig:
+  """The state of `block_recurrent` layers (docs/memory.md)."""
+
+  num_vectors: int = field(128, "at least 1")
+  """Number of vectors that are read and written once a segment."""

@@ -143,8 +143,10 @@ class ModelConfig:
   and 1 elsewhere."""
 
   # Of single mixers.
+  block_recurrent: mixer_fields.BlockRecurrentConfig
   compressive: mixer_fields.CompressiveConfig
   delta: mixer_fields.DeltaConfig
+  memorizing: mixer_fields.MemorizingConfig
 
   @property
   def pattern(self) -> tuple[tuple[str, int], ...]:

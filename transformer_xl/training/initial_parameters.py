@@ -40,7 +40,8 @@ FREE = frozenset(
 # Fields of what layers remember. They may differ where the parameters of both
 # models have the same shapes.
 _COMPRESSIVE = [f for f in schema.FIELDS if f.startswith("model.compressive.")]
-OF_STATE = frozenset(("model.layers", *_COMPRESSIVE))
+_MEMORIZING = [f for f in schema.FIELDS if f.startswith("model.memorizing.")]
+OF_STATE = frozenset(("model.layers", *_COMPRESSIVE, *_MEMORIZING))
 
 
 def check(config: schema.ExperimentConfig) -> None:

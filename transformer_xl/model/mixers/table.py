@@ -9,17 +9,21 @@ from typing import NamedTuple
 
 from transformer_xl.config import schema
 from transformer_xl.model.mixers import attention
+from transformer_xl.model.mixers import block_recurrent
 from transformer_xl.model.mixers import compressive
 from transformer_xl.model.mixers import delta
 from transformer_xl.model.mixers import lstm
+from transformer_xl.model.mixers import memorizing
 from transformer_xl.model.mixers import mixer
 from transformer_xl.model.mixers import qrnn
 
 MIXERS: Mapping[str, type[mixer.Mixer]] = {
   "attention": attention.Attention,
+  "block_recurrent": block_recurrent.BlockRecurrent,
   "compressive": compressive.Compressive,
   "delta": delta.Delta,
   "lstm": lstm.LSTM,
+  "memorizing": memorizing.Memorizing,
   "qrnn": qrnn.QRNN,
 }
 

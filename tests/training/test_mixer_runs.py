@@ -1,0 +1,53 @@
+"""Runs of mixers with large states: resuming, scoring what was evaluated."""
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_xl
+from tests import corpus
+from tests.training import test_resume
+from transformer_xl import errors
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluate
+from transformer_xl.training import loop
+
+# With one lane and equal windows, the text is read in the same way.
+RUN = {
+  "train.eval_every_steps": 6,
+  "eval.split": "valid",
+  "eval.batch_size": 1,
+  "eval.warmup_len": 0,
+  "eval.same_length": True,
+}
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+  "layers", [("memorizing", "delta"), ("block_recurrent",)]
+)
+def test_a_run_in_parts_is_the_run_in_one_and_scores_what_it_evaluated(
+  layers, data_dir, tmp_path, monkeypatch
+):
+  fields = RUN | {"model.layers": layers}
+  resetting = fields | {"data.reset_at_documents": True}
+  config = corpus.config(data_dir, **resetting)
+  whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+  assert loop.train(config, whole)
+  with monkeypatch.context() as patch:
+    test_resume.stop_at(6, patch)
+    with pytest.raises(errors.StoppedError):
+      loop.train(config, parts)
+  assert loop.train(config, parts)
+  test_resume.assert_same_run(whole, parts, config)
+  memory = test_resume.newest(whole, config).memory
+  assert all(np.any(array) for array in jax.tree.leaves(memory.layers))
+
+  (card,) = evaluate.run(corpus.config(data_dir, **fields), whole)
+  lengths = {name: card[name] for name in ("mem_len", "segment_len")}
+  model = transformer_xl.load(whole, **lengths)
+  valid = token_file.open_split(config.data.dataset_dir, "valid").tokens
+  (scored,) = model.score([model.vocabulary.decode(valid)], prefix="")
+  assert scored.num_tokens == card["num_tokens"]
+  # Float32 sums in another order.
+  assert scored.nll / scored.num_tokens == pytest.approx(card["nll"], rel=1e-6)

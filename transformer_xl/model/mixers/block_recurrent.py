@@ -1,0 +1,234 @@
+"""Attention with recurrent vectors (Hutchins et al. 2022, sections 3.1 to 3.3).
+
+Beside the memory of Transformer-XL a layer has S state vectors. Tokens attend
+to them, and after a segment they attend to themselves and to its tokens, and
+are replaced in part: the paper's variant `skip` with the fixed gate. The
+vectors are written where the next segment starts, so that its loss trains how
+they are written (docs/specification.md, section 28).
+
+Shapes: B lanes, T tokens, M memory length, S state vectors, Q queries and R
+rows that they attend to, H heads, Dh head width, D model width.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import norm as norm_lib
+from transformer_xl.model import parameters
+from transformer_xl.model import visibility
+from transformer_xl.model.kernels import dense
+from transformer_xl.model.mixers import attention
+from transformer_xl.model.mixers import mixer
+
+Vectors = jt.Float[shapes.Array, "B S D"]
+
+
+class Memory(NamedTuple):
+  """The state of one layer; without memory, M and S are 0.
+
+  hiddens: inputs of the last M tokens, newest last.
+  vectors: in float32, as they were written before the newest segment.
+  num_held: tokens of the newest segment that were read.
+  """
+
+  hiddens: shapes.LayerMemory
+  vectors: Vectors
+  num_held: jt.Int[shapes.Array, ""]
+
+  @property
+  def num_positions(self) -> int:
+    """The length of the memory, M."""
+    return self.hiddens.shape[-2]
+
+
+class Kernels(NamedTuple):
+  """The matrices of an attention without positions."""
+
+  query: jax.Array
+  key: jax.Array
+  value: jax.Array
+  output: jax.Array
+
+
+class BlockRecurrent(mixer.Mixer):
+  """Attention to memory, segment and state vectors."""
+
+  @staticmethod
+  def remembered_tokens(config: schema.ModelConfig, mem_len: int) -> int | None:
+    """No limit, unless nothing is carried from segment to segment."""
+    del config
+    return None if mem_len else 0
+
+  @staticmethod
+  def empty_state(
+    config: schema.ModelConfig,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> Memory:
+    """No tokens, and vectors of zeros."""
+    del step_len
+    width = config.model_dim
+    num_vectors = config.block_recurrent.num_vectors if mem_len else 0
+    return Memory(
+      jnp.zeros((batch_size, mem_len, width), config.dtype),
+      jnp.zeros((batch_size, num_vectors, width)),
+      jnp.zeros((), jnp.int32),
+    )
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: Memory,
+    shared: mixer.Shared,
+    norm: mixer.Norm,
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
+    """Writes the vectors if a segment starts, and attends to everything."""
+    config = self.config
+    width = config.model_dim
+    lanes, segment_len, _ = hidden.shape
+    mem_len = state.hiddens.shape[1]
+    num_vectors = config.block_recurrent.num_vectors
+    reach = visibility.visible_distance(
+      jnp.minimum(shared.length, mem_len),
+      shared.since_reset,
+      mem_len=mem_len,
+      same_length=self.settings.same_length,
+      window=config.same_length_window,
+    )
+    memory = norm(state.hiddens)
+    rows = norm(hidden)
+    near, factors = attention.attend(
+      self, memory, rows, reach=reach, shared=shared
+    )
+
+    def draw(name: str) -> Kernels:
+      inner = config.num_heads * config.head_dim
+      shape = {"output": (inner, width)}
+      matrices = {
+        part: parameters.matrix(
+          self,
+          f"{name}_{part}",
+          shape.get(part, (width, inner)),
+          dropout_lanes=shared.dropout_lanes,
+        )
+        for part in Kernels._fields
+      }
+      return Kernels(**matrices)
+
+    # Tokens to vectors, vectors to vectors, and vectors to tokens.
+    reading = draw("read")
+    mixing = draw("mix")
+    writing = draw("write")
+    write_bias = parameters.vector(self, "write_bias", width)
+    # A gate that keeps most of a vector at first.
+    gate_bias = self.param("gate_bias", nn.initializers.ones, (width,))
+    names = parameters.kernel(self, "vectors", (num_vectors, width))
+    vector_norm = norm_lib.Norm(config, name="vector_norm")
+
+    def named(vectors: Vectors) -> Vectors:
+      return vector_norm(vectors.astype(config.dtype)) + names[None]
+
+    # The newest segment of the document is written into the vectors, which are
+    # zeros unless they have tokens of the document already.
+    is_old = shared.length > state.num_held
+    missing = num_vectors - state.vectors.shape[1]
+    vectors = jnp.pad(state.vectors, ((0, 0), (0, missing), (0, 0)))
+    vectors = jnp.where(is_old[:, None, None], vectors, 0)
+    tokens = memory if mem_len else jnp.zeros((lanes, 1, width), rows.dtype)
+    age = jnp.arange(tokens.shape[1], 0, -1, dtype=jnp.int32)[None]
+    is_new = age <= jnp.minimum(shared.length, state.num_held)[:, None]
+    old = named(vectors)
+    added = _attend(config, mixing, old, old, None)
+    added += _attend(config, writing, old, tokens, is_new)
+    added = (added + write_bias[None, None]).astype(jnp.float32)
+    gate = nn.sigmoid(gate_bias)[None, None]
+    written = gate * vectors + (1 - gate) * added
+    num_before = jnp.zeros((), jnp.int32)
+    if shared.first_position is not None:  # A part of a segment writes nothing.
+      is_start = shared.first_position == 0
+      written = jnp.where(is_start, written, vectors)
+      num_before = jnp.where(is_start, 0, state.num_held)
+
+    # Tokens see vectors of their own document, if it began before the segment.
+    position = jnp.arange(segment_len, dtype=jnp.int32)[None]
+    is_known = (shared.length > num_before)[:, None] & (mem_len > 0)
+    is_known = is_known & (shared.since_reset > position)
+    read = _attend(config, reading, rows, named(written), None)
+    read = jnp.where(is_known[:, :, None], read, 0)
+    drop = dropout_lib.of_states(config)
+    output = near + drop(read, dropout_lanes=shared.dropout_lanes)
+
+    # Padding is not remembered.
+    count = segment_len if shared.num_tokens is None else shared.num_tokens
+    held = jnp.concatenate([state.hiddens, hidden], axis=1)
+    remembered = jax.lax.dynamic_slice_in_dim(held, count, mem_len, axis=1)
+    inspected = mixer.Inspected(factors, reach)
+    return output, mixer.Kept(
+      Memory(
+        remembered,
+        written[:, : num_vectors - missing],
+        jnp.minimum(num_before + count, visibility.LONG),
+      ),
+      inspected=inspected if self.settings.inspects else None,
+    )
+
+  @staticmethod
+  def flops(
+    config: schema.ModelConfig,
+    *,
+    segment_len: int,
+    mem_len: int,
+    context_len: int,
+  ) -> float:
+    """Operations of attention, of reading the vectors, and of writing them.
+
+    Vectors are written once in a segment, which its tokens share.
+    """
+    result = attention.Attention.flops(
+      config,
+      segment_len=segment_len,
+      mem_len=mem_len,
+      context_len=context_len,
+    )
+    if not mem_len:
+      return result
+    width = config.num_heads * config.head_dim
+    num_vectors = config.block_recurrent.num_vectors
+    share = num_vectors / segment_len
+    # Queries and outputs of reading, keys and values of writing; four of the
+    # vectors' own attention, and two each of reading and writing.
+    projections = (4 + 8 * share) * config.model_dim
+    pairs = (4 + 2 * share) * num_vectors
+    return result + 2 * width * (projections + pairs)
+
+
+def _attend(
+  config: schema.ModelConfig,
+  kernels: Kernels,
+  queries: jt.Float[shapes.Array, "B Q D"],
+  rows: jt.Float[shapes.Array, "B R D"],
+  is_visible: jt.Bool[shapes.Array, "B R"] | None,
+) -> jt.Float[shapes.Array, "B Q D"]:
+  """Attention of queries to rows, without positions, and its projection."""
+
+  def project(states: jax.Array, kernel: jax.Array) -> jax.Array:
+    heads = dense.times(states, kernel)
+    return heads.reshape(*states.shape[:2], config.num_heads, config.head_dim)
+
+  values = jax.nn.dot_product_attention(
+    project(queries, kernels.query),
+    project(rows, kernels.key),
+    project(rows, kernels.value),
+    mask=None if is_visible is None else is_visible[:, None, None],
+  )
+  return dense.times(values.reshape(*queries.shape[:2], -1), kernels.output)

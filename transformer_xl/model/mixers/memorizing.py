@@ -1,0 +1,221 @@
+"""Attention with a retrieved memory (Wu et al. 2022, Memorizing Transformers).
+
+A layer remembers the keys and values of the last M tokens as they were when
+they were read, without a gradient. Near tokens, up to a distance of
+`memorizing.window`, are attended to as in Transformer-XL. Of the tokens beyond,
+each head of a query retrieves the `top_k` whose keys have the highest products
+with it, and a gate of the head mixes both (sections 3.1 and 3.2;
+docs/specification.md, section 27).
+
+Which tokens are near depends on distances alone, so results do not depend on
+how a text is cut into segments.
+
+Shapes: B lanes, T queries, M memory length, K = M + T keys, H heads, Dh head
+width, D model width.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jaxtyping as jt
+
+from transformer_xl import shapes
+from transformer_xl.config import schema
+from transformer_xl.model import attention as attention_lib
+from transformer_xl.model import dropout as dropout_lib
+from transformer_xl.model import parameters
+from transformer_xl.model import visibility
+from transformer_xl.model.encodings import encoding
+from transformer_xl.model.encodings import table
+from transformer_xl.model.mixers import attention
+from transformer_xl.model.mixers import mixer
+
+
+class Memory(NamedTuple):
+  """Keys and values of the last M tokens, newest last."""
+
+  keys: jt.Float[shapes.Array, "B M H Dh"]
+  values: jt.Float[shapes.Array, "B M H Dh"]
+
+  @property
+  def num_positions(self) -> int:
+    """The length of the memory, M; only near ones have encodings."""
+    return self.keys.shape[-3]
+
+
+class Memorizing(mixer.Mixer):
+  """Attention to near tokens, and to those that each query retrieves."""
+
+  @staticmethod
+  def empty_state(
+    config: schema.ModelConfig,
+    *,
+    batch_size: int,
+    mem_len: int,
+    step_len: int,
+  ) -> Memory:
+    """Zeros, which no query sees."""
+    del step_len
+    shape = (batch_size, mem_len, config.num_heads, config.head_dim)
+    zeros = jnp.zeros(shape, config.dtype)
+    return Memory(zeros, zeros)
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: shapes.Hidden,
+    state: Memory,
+    shared: mixer.Shared,
+    norm: mixer.Norm,
+  ) -> tuple[shapes.Hidden, mixer.Kept]:
+    """Attends to near tokens, retrieves others, and mixes both by the gate."""
+    config = self.config
+    order = table.of(config)
+    mem_len = state.keys.shape[1]
+    segment_len = hidden.shape[1]
+    dropout_lanes = shared.dropout_lanes
+    dropout = None
+    if config.attention_dropout_rate and dropout_lanes is not None:
+      dropout = dropout_lib.of_attention(
+        self,
+        config.attention_dropout_rate,
+        dropout_lanes,
+        num_heads=config.num_heads,
+      )
+
+    biases = shared.biases or order.layer_biases(self)
+    project = parameters.Projections(self, dropout_lanes=dropout_lanes)
+    rows = norm(hidden)
+    query = project("query", rows)
+    key = project("key", rows)
+    value = project("value", rows)
+    query = parameters.normalised_heads(self, "query", query)
+    key = parameters.normalised_heads(self, "key", key)
+    keys = jnp.concatenate([state.keys, key], axis=1)
+    values = jnp.concatenate([state.values, value], axis=1)
+
+    reach = visibility.visible_distance(
+      jnp.minimum(shared.length, mem_len),
+      shared.since_reset,
+      mem_len=mem_len,
+      same_length=self.settings.same_length,
+      window=config.same_length_window,
+    )
+    near_reach = jnp.minimum(reach, config.memorizing.window)
+
+    # Near tokens, as any other layer with attention sees them.
+    near_mem_len = min(mem_len, config.memorizing.window)
+    near_len = near_mem_len + segment_len
+    first = mem_len - near_mem_len
+    distances = shared.distances
+    if distances is not None:  # The smallest distances are last.
+      distances = distances[distances.shape[0] - near_len :]
+    terms = order.distance_terms(self, project, distances, near_len, biases)
+    positions = jnp.arange(near_len, dtype=jnp.int32)[None, :, None, None]
+    factors = encoding.ScoreFactors(
+      order.placed(config, query, positions[:, near_mem_len:]),
+      order.placed(config, keys[:, first:], positions),
+      terms,
+    )
+    mixed = order.attend(
+      factors,
+      values[:, first:],
+      reach=near_reach,
+      dropout=dropout,
+      implementation=config.attention,
+    )
+
+    gate_bias = self.param(
+      "gate_bias", nn.initializers.zeros, (config.num_heads,)
+    )
+    if mem_len + segment_len - 1 > config.memorizing.window:
+      far, found = retrieve(
+        query,
+        jax.lax.stop_gradient(keys),
+        jax.lax.stop_gradient(values),
+        near_reach=near_reach,
+        reach=reach,
+        top_k=config.memorizing.top_k,
+      )
+      gate = nn.sigmoid(gate_bias)[None, None, :, None]
+      gate = jnp.where(found[:, :, None, None], gate, 0).astype(mixed.dtype)
+      mixed = gate * far + (1 - gate) * mixed
+    output = parameters.project_output(self, mixed, dropout_lanes=dropout_lanes)
+
+    # Padding is not remembered.
+    count = segment_len if shared.num_tokens is None else shared.num_tokens
+    remembered = [
+      jax.lax.dynamic_slice_in_dim(held, count, mem_len, axis=1)
+      for held in (keys, values)
+    ]
+    inspected = mixer.Inspected(factors, near_reach)
+    return output, mixer.Kept(
+      Memory(*remembered),
+      inspected=inspected if self.settings.inspects else None,
+    )
+
+  @staticmethod
+  def flops(
+    config: schema.ModelConfig,
+    *,
+    segment_len: int,
+    mem_len: int,
+    context_len: int,
+  ) -> float:
+    """Operations of near attention, of scores beyond, and of k values."""
+    window = config.memorizing.window
+    near = attention.Attention.flops(
+      config,
+      segment_len=segment_len,
+      mem_len=min(mem_len, window),
+      context_len=context_len,
+    )
+    num_far = max(mem_len - window, 0)
+    num_values = min(num_far, config.memorizing.top_k)
+    width = config.num_heads * config.head_dim
+    return near + 2 * width * (num_far + num_values)
+
+
+def retrieve(
+  query: shapes.Queries,
+  keys: shapes.Keys,
+  values: shapes.Keys,
+  *,
+  near_reach: shapes.Reach,
+  reach: shapes.Reach,
+  top_k: int,
+) -> tuple[shapes.Queries, jt.Bool[shapes.Array, "B T"]]:
+  """Attention of each query to its `top_k` best keys among the far ones.
+
+  Far are the distances above `near_reach` and up to `reach`. Scores are scaled
+  products of query and key, without positions.
+
+  Returns:
+    The weighted values, and which queries have any far key.
+  """
+  scores = jnp.einsum(
+    "bthd,bkhd->bhtk", query, keys, preferred_element_type=jnp.float32
+  )
+  scores = scores * query.shape[-1] ** -0.5
+  num_keys = keys.shape[1]
+  is_far = attention_lib.visible_keys(reach, num_keys)
+  is_far = is_far & ~attention_lib.visible_keys(near_reach, num_keys)
+  lowest = jnp.finfo(jnp.float32).min
+  scores = jnp.where(is_far[:, None], scores, lowest)
+
+  best, places = jax.lax.top_k(scores, min(top_k, num_keys))
+  weights = jnp.where(best > lowest, jax.nn.softmax(best, axis=-1), 0)
+  lanes, num_queries, num_heads, head_dim = query.shape
+  by_head = jnp.moveaxis(values, 2, 1)  # [B, H, K, Dh]
+  flat = places.reshape(lanes, num_heads, -1, 1)
+  chosen = jnp.take_along_axis(by_head, flat, axis=2)
+  chosen = chosen.reshape(lanes, num_heads, num_queries, -1, head_dim)
+  far = jnp.einsum(
+    "bhtk,bhtkd->bthd",
+    weights.astype(values.dtype),
+    chosen,
+    preferred_element_type=jnp.float32,
+  )
+  return far.astype(values.dtype), is_far.any(axis=-1)
