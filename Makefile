@@ -33,7 +33,7 @@ HUGE_PAGES ?= 0
 .PHONY: help quickstart test test-rest test-all test-smoke test-faults check format
 .PHONY: test-processor test-processors test-conformance parity bench plan-table
 .PHONY: lock fuzz fuzz-runs audit deploy-check release-check
-.PHONY: transformers-check lm-eval-check mutants
+.PHONY: transformers-check lm-eval-check mutants site
 
 # What stands behind ## is the help of a target.
 help: ## This list
@@ -165,6 +165,18 @@ deploy-check: .venv-deploy/installed ## SkyPilot reads its task file
 	.venv-deploy/bin/python -m pip install "skypilot[gcp]==0.14.1"
 	touch $@
 
+# The documentation as pages for the browser, in build/site. A warning is an
+# error, a link that leads nowhere included.
+site: .venv-site/installed ## The documentation site, in build/site
+	.venv-site/bin/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env \
+	  --doctree-dir build/doctrees --conf-dir docs/site . build/site
+	@echo "The documentation is in build/site: open build/site/index.html."
+
+.venv-site/installed: docs/site/requirements.txt
+	$(PYTHON) -m venv .venv-site
+	.venv-site/bin/python -m pip install --requirement docs/site/requirements.txt
+	touch $@
+
 # Builds the wheel, says what is in it, installs it elsewhere and trains there.
 release-check: $(VENV)/installed ## Build, install and try the wheel
 	$(PYTEST) tests/test_package.py -m rest -s
@@ -194,8 +206,8 @@ mutants: $(VENV)/installed ## Small mistakes that the tests should see: MODULES,
 lock: ## Renew requirements.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra test --extra tpu --extra cuda --extra gcs --extra wandb \
-	  --extra tensorboard --extra lm-eval --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links \
+	  --extra stablehlo --extra tensorboard --extra lm-eval \
+	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --upgrade --output-file requirements.lock
 
 $(VENV)/installed: requirements.lock pyproject.toml setup.cfg

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from transformer_xl.data import token_file
 from transformer_xl.data_prep import piece as piece_lib
@@ -14,6 +15,14 @@ Split = Callable[[], piece_lib.Pieces]
 # Counts of each of SPLITS by field of meta.json, None where not known, and as
 # "symbols" the size of the usual vocabulary.
 Published = dict[str, tuple[int | None, ...]]
+
+
+class Part(NamedTuple):
+  """One of several texts that are mixed to a training text."""
+
+  source: str  # As the user names it.
+  weight: float  # Its share of the training tokens; all add up to 1.
+  text: Split
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +40,9 @@ class Corpus:
   # Splits whose symbols are counted for the vocabulary, in this order.
   vocabulary_splits: tuple[str, ...] = SPLITS
   published: Published = dataclasses.field(default_factory=dict)
+  # Numbers of words of each of SPLITS by which perplexity per word is defined,
+  # where the publisher states them and not how they were counted.
+  stated_words: tuple[int, ...] | None = None
   # Returns the path of the published list of words, if there is one.
   published_words: Callable[[], str] | None = None
   mode: str | None = None
@@ -39,6 +51,9 @@ class Corpus:
   sentence_markers: int = 0
   # Returns the answers of each split, if the text is words with known answers.
   answers: Mapping[str, Callable[[], token_file.Answers]] | None = None
+  # What the training text is mixed of, once its tokens can be counted; `train`
+  # above then has each text once. Empty if it is one text.
+  mixture: tuple[Part, ...] = ()
   report: str | None = None  # Shown when the dataset is complete.
   # Unpacks an archive to a folder and returns the splits, which are missing
   # above; None if the text is read in place.

@@ -80,9 +80,9 @@ def write_split(
     ArrayFile(path, vocab.dtype) as tokens,
     ArrayFile(folder / f"{split}_documents.npy", np.int64) as documents,
   ):
-    for ids, starts in encoded:
+    for numbers, starts in encoded:
       documents.append(np.array(starts, np.int64) + tokens.length)
-      tokens.append(ids)
+      tokens.append(numbers)
   if num_bytes != size["num_bytes"]:
     raise changed(corpus)
   if tokens.length < 2:
@@ -125,23 +125,26 @@ def changed(corpus: corpus_lib.Corpus) -> errors.UserError:
 def _encode(
   text: piece_lib.Pieces, vocab: vocabulary.Vocabulary
 ) -> Iterator[_Encoded]:
-  is_bytes = vocab.unit == "byte"
   starts_document = False
   for piece in text:
-    data = piece.data if is_bytes else piece.text()
-    try:
-      if isinstance(data, bytes):
-        ids = vocab.encode_bytes(data)
-      else:
-        ids = vocab.encode(data)
-    except errors.UserError as error:
-      raise errors.UserError(
-        f"{piece.origin}, after byte {piece.offset}: {error}"
-      ) from None
+    tokens = ids(piece, vocab)
     starts_document = starts_document or piece.starts_document
-    if len(ids):
-      yield ids, [0] * starts_document
+    if len(tokens):
+      yield tokens, [0] * starts_document
       starts_document = False
+
+
+def ids(piece: piece_lib.Piece, vocab: vocabulary.Vocabulary) -> vocabulary.Ids:
+  """Returns the tokens of a piece; UserError names what has no id."""
+  data = piece.data if vocab.unit == "byte" else piece.text()
+  try:
+    if isinstance(data, bytes):
+      return vocab.encode_bytes(data)
+    return vocab.encode(data)
+  except errors.UserError as error:
+    raise errors.UserError(
+      f"{piece.origin}, after byte {piece.offset}: {error}"
+    ) from None
 
 
 def _sentences(

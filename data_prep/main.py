@@ -26,8 +26,9 @@ from transformer_xl.data_prep import tokenizer
 _STRINGS = {
   "source": (
     "The archive as published, or a folder with its files, instead of a"
-    " download. For --dataset=text: a file, a folder, or patterns separated by"
-    " commas. For --dataset=tfds: NAME, NAME/CONFIG, or a prepared folder."
+    " download. For --dataset=text: a file, a folder, patterns separated by"
+    " commas, hf://datasets/OWNER/NAME, or several with weights, a:0.7,b:0.3."
+    " For --dataset=tfds: NAME, NAME/CONFIG, or a prepared folder."
   ),
   "name": "The dataset's folder, if not --dataset.",
   "mode": "enwik8: bytes or newline_free; lm1b: standard or double_marker.",

@@ -13,6 +13,7 @@ from transformer_xl.data_prep import catalog
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import cutoffs
 from transformer_xl.data_prep import encoding
+from transformer_xl.data_prep import mixture as mixture_lib
 from transformer_xl.data_prep import staging
 from transformer_xl.data_prep import survey
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
@@ -208,6 +209,14 @@ def _write(
   if extends:
     file = vocabulary_file_lib.extend(file, symbols, corpus.tokenizer)
   vocab = file.load()
+  mixture: dict[str, object] = {}
+  if corpus.mixture:
+    corpus, parts = mixture_lib.mix(corpus, vocab)
+    train = dataclasses.replace(
+      corpus, splits={"train": corpus.splits["train"]}
+    )
+    sizes |= survey.run(train, count_symbols=False)[0]
+    mixture = {"mixture": parts}
   name = f"vocabulary.{'json' if vocab.unit == 'subword' else 'txt'}"
   staging.write(folder / name, file.content)
   splits = {
@@ -227,4 +236,5 @@ def _write(
     "splits": splits,
     "suggested_cutoffs": cutoffs.suggest(counts),
     "source": corpus.source,
+    **mixture,
   }

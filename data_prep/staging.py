@@ -24,8 +24,6 @@ from transformer_xl import storage
 
 # Suffixes of what an interrupted upload leaves.
 _UPLOADED = (".npy", "vocabulary.txt", "vocabulary.json")
-# The Finder puts one into every folder that it shows, empty ones too.
-_OF_MACOS = ".DS_Store"
 
 
 class Stage(NamedTuple):
@@ -68,7 +66,7 @@ def staged(final: pathlib.Path) -> Iterator[Stage]:
 
 def _strangers(address: str) -> list[str]:
   """What is in a folder already and is in the way of a dataset."""
-  names = [name for name in storage.names(address) if name != _OF_MACOS]
+  names = storage.names(address)
   if not storage.is_bucket(address):
     return names
   return [name for name in names if not name.endswith(_UPLOADED)]
@@ -110,8 +108,9 @@ def _renamed(final: pathlib.Path) -> Iterator[Stage]:
       shutil.rmtree(folder, ignore_errors=True)
       folder.mkdir()
     yield stage
-    (final / _OF_MACOS).unlink(missing_ok=True)
-    stage.folder.rename(final)  # Refused if there is something by now.
+    if final.exists():
+      storage.remove_empty_folder(str(final))  # Refused if it no longer is.
+    stage.folder.rename(final)
   finally:
     shutil.rmtree(partial, ignore_errors=True)
     lock.release()

@@ -11,6 +11,9 @@ from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
 
+# Part of the words by which another way of counting may differ.
+_WORDS_TOLERANCE = 0.02
+
 
 def run(
   corpus: corpus_lib.Corpus, *, count_symbols: bool
@@ -29,6 +32,8 @@ def run(
     for piece in corpus.pieces(split, "counting"):
       size.update(_count(piece, corpus.tokenizer, symbols if counted else None))
     _check(corpus, split, size)
+    if corpus.stated_words is not None:
+      size["num_words"] = _stated_words(corpus, split, size)
     sizes[split] = size
   return sizes, symbols
 
@@ -81,3 +86,23 @@ def _check(corpus: corpus_lib.Corpus, split: str, size: dict[str, int]) -> None:
         f" {size[field]} {field.removeprefix('num_')}, not {expected}; give"
         " the original files, or prepare other text with --dataset=text."
       )
+
+
+def _stated_words(
+  corpus: corpus_lib.Corpus, split: str, size: dict[str, int]
+) -> int:
+  """Returns the number of words that the publisher states of a split.
+
+  UserError unless about as many words stand between white space: how the
+  publisher counted is not known.
+  """
+  assert corpus.stated_words is not None
+  stated = corpus.stated_words[corpus_lib.SPLITS.index(split)]
+  counted = size["num_words"] - size["num_lines"]
+  if abs(counted - stated) > _WORDS_TOLERANCE * stated:
+    raise errors.UserError(
+      f"{corpus.source['path']} is not the published {corpus.name}: its {split}"
+      f" split has {counted} words between white space, and {stated} are"
+      " published; fetch it again."
+    )
+  return stated

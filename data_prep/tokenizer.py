@@ -72,7 +72,7 @@ def refine(
   changes = {name: value for name, value in chosen.items() if value is not None}
   wanted = [name for name in changes if changes[name]]
   refuse_others(wanted, _OPTIONS, "tokenizer", kind)
-  default = _FEWEST_SUBWORDS if trained else 0
+  default = _FEWEST_SUBWORDS if trained else tokenizer.max_size or 0
   size = changes.get("max_size", default)
   if kind == "subword" and size < _FEWEST_SUBWORDS:
     raise errors.UserError(

@@ -19,7 +19,7 @@ FACES = ("main", "pretrained")
 # From the top to the bottom.
 ROOMS = (
   *("main", "report", "analysis", "integrations", "pretrained", "importers"),
-  *("planning", "text", "training"),
+  *("check", "planning", "text", "training"),
   *("evaluation", "workdir", "model", "data", "config", "formats"),
 )
 GROUND_FLOOR = (
@@ -36,10 +36,11 @@ GROUND_FLOOR = (
 )
 OUTSIDE = ("data_prep", "experiments", "benchmarks", "tests")
 # `main` prepares data and reads experiments; `--published` of the importers
-# compares a checkpoint with the experiment of its name.
+# compares a checkpoint with the experiment of its name; the check times some.
 MAY_GO_OUTSIDE = {
   f"{PACKAGE}.main": ("data_prep", "experiments"),
   f"{PACKAGE}.importers.import_run": ("experiments",),
+  f"{PACKAGE}.check.speed": ("experiments",),
 }
 # Libraries that training never needs, or only when it writes its events.
 NOT_FOR_TRAINING = (

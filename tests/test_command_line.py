@@ -230,3 +230,16 @@ def test_a_command_on_a_cpu_asks_for_huge_pages(platforms, given, expected):
   )
   expected = expected.format("glibc.malloc.hugetlb=1")
   assert finished.stdout == f"once\n{expected} an argument\n"
+
+
+def test_windows_is_refused_in_one_line():
+  program = (
+    "import signal; del signal.SIGHUP;"
+    " from transformer_xl import command_line; command_line.end_at_signals()"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", program], capture_output=True, text=True, check=False
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith("error: this package runs on Linux and macOS")
+  assert done.stderr.count("\n") == 1

@@ -152,6 +152,8 @@ def end_at_signals(*, keeps_running: bool = False) -> Answers:
   Python itself would not answer SIGTERM in a container, where the command may
   be process 1. If it `keeps_running`, losing the terminal does not end it.
   """
+  if not hasattr(signal, "SIGHUP"):
+    end("this package runs on Linux and macOS; on Windows, use it in WSL 2.", 2)
   open_closed_streams()  # Before the files of this function.
 
   def answer(number: signal.Signals) -> None:
@@ -300,9 +302,9 @@ def run(
   """Runs a command and ends the process.
 
   The exit status is 0 for `--help`, 2 after a user's mistake, 1 after
-  divergence or where the machine refuses, 130 after Ctrl-C, 143 if another
-  signal stopped the command. Other exceptions are bugs and keep their
-  traceback.
+  divergence, wrong numbers or where the machine refuses, 130 after Ctrl-C, 143
+  if another signal stopped the command. Other exceptions are bugs and keep
+  their traceback.
 
   Args:
     main: takes the arguments that are not flags.
@@ -355,7 +357,7 @@ def one_line() -> Iterator[None]:
   except (errors.UserError, flags.Error) as error:
     message = str(error)
     status = 2
-  except errors.DivergenceError as error:
+  except (errors.DivergenceError, errors.WrongResultError) as error:
     message = str(error)
     status = 1
   except KeyboardInterrupt:

@@ -24,6 +24,10 @@ class DivergenceError(Exception):
   """The loss diverged; the text says what to resume from."""
 
 
+class WrongResultError(Exception):
+  """The devices compute something else than they should; `--mode=check`."""
+
+
 class StoppedError(Exception):
   """A signal stopped a run on a checkpoint; the log says how to continue.
 

@@ -39,6 +39,21 @@ PEAK_FLOPS = {
   "NVIDIA H200": 989e12,
 }
 
+# Published bytes/s of the memory of one JAX device, by `device_kind`.
+PEAK_BANDWIDTH = {
+  "TPU v2": 350e9,
+  "TPU v3": 450e9,
+  "TPU v4": 1228e9,
+  "TPU v5 lite": 819e9,
+  "TPU v5": 2765e9,
+  "TPU v5p": 2765e9,
+  "TPU v6 lite": 1640e9,
+  "NVIDIA A100-SXM4-40GB": 1555e9,
+  "NVIDIA A100-SXM4-80GB": 2039e9,
+  "NVIDIA H100 80GB HBM3": 3350e9,
+  "NVIDIA H200": 4800e9,
+}
+
 # x86-64 processors whose products of bfloat16 XLA computes in hardware.
 _BFLOAT16_FLAGS = {"amx_bf16", "avx512_bf16"}
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")

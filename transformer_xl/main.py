@@ -17,6 +17,7 @@ For example
       --config=saved:runs/quickstart --target=exported
     python -m transformer_xl.main --mode=plan --topology=v5e:4x8 \
       --config=enwik8_large --workdir=runs/plan
+    python -m transformer_xl.main --mode=check
 """
 
 import types
@@ -92,6 +93,13 @@ MODES = {
     "how fast it is.",
     "",
   ),
+  "check": Mode(
+    "check.check",
+    "run",
+    "Whether these devices compute the right numbers, and how fast; needs no "
+    "configuration.",
+    "",
+  ),
   "study": Mode(
     "analysis.study",
     "run",
@@ -132,10 +140,12 @@ MODES = {
   "export": Mode(
     "importers.export_run",
     "run",
-    "Write a checkpoint as a folder that transformers loads (--target).",
+    "Write a checkpoint as a folder (--target) that transformers loads, or JAX "
+    "without this package (--format).",
     "",
   ),
 }
+_CHECK_WORKDIR = "runs/check"
 _MANY_READS = 10  # From here on, a run is warned that it may overfit.
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
@@ -145,7 +155,10 @@ _TOPOLOGY = flags.DEFINE_string(
   "topology", "v5e:4x4", "TPU slice that --mode=plan compiles for."
 )
 _FORMAT = flags.DEFINE_enum(
-  "format", "transformers", ["transformers"], "Format of --mode=export."
+  "format",
+  "transformers",
+  ["transformers", "stablehlo"],
+  "Format of --mode=export.",
 )
 _TARGET = flags.DEFINE_string("target", "", "Folder that --mode=export makes.")
 _MULTIHOST = flags.DEFINE_bool(
@@ -168,6 +181,8 @@ def main(argv: list[str]) -> None:
   config = config_flag.checked()
   rules.check_command(config, _MODE.value)
   workdir = os.path.expanduser(_WORKDIR.value or config_flag.saved_workdir())
+  if _MODE.value == "check":
+    workdir = workdir or _CHECK_WORKDIR
   if not workdir:
     raise errors.UserError(
       "a run needs a folder to write to: set --workdir=FOLDER."
@@ -376,7 +391,8 @@ def _run(mode: str, config: schema.ExperimentConfig, workdir: str) -> object:
   if mode == "plan":
     options = {"topology": _TOPOLOGY.value}
   if mode == "export":
-    options = {"target": os.path.expanduser(_TARGET.value)}
+    target = os.path.expanduser(_TARGET.value)
+    options = {"target": target, "format": _FORMAT.value}
   run_mode = getattr(_module(mode), MODES[mode].function)
   try:
     return run_mode(config, workdir, **options)
@@ -402,6 +418,13 @@ def _require_folder(name: str, path: str) -> None:
     )
 
 
+def _parse(argv: list[str]) -> list[str]:
+  """Parses a command line, which needs no --config to check the devices."""
+  mode, _ = config_flag.split(argv, "mode")
+  default = "base" if mode == "check" else None
+  return config_flag.parse(argv, default=default)
+
+
 def _describe(argv: list[str], topic: str) -> str:
   """The text of `--help`, or of `--help=TOPIC`."""
   name, config = config_flag.source(argv)
@@ -416,9 +439,7 @@ def _describe(argv: list[str], topic: str) -> str:
 
 def run() -> None:
   """The entry point."""
-  command_line.run(
-    main, parse=config_flag.parse, describe=_describe, quiet=False
-  )
+  command_line.run(main, parse=_parse, describe=_describe, quiet=False)
 
 
 if __name__ == "__main__":

@@ -47,12 +47,19 @@ Scorable = str | Mapping[str, object]
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedModel:
-  """A trained model with its vocabulary, on the first device."""
+  """A trained model with its vocabulary, on the first device.
 
-  source: str  # Where it is from; of the Hub, with the commit.
+  Attributes:
+    source: the folder or address that the model was loaded from; for the Hub,
+      with the commit.
+    config: all settings of the run.
+    trained: the model with its parameters prepared for reading.
+    params: the parameters, as `network.Network` takes them.
+  """
+
+  source: str
   config: schema.ExperimentConfig
   trained: language_model.LanguageModel
-  # As the network has them: `trained` has those that are prepared for reading.
   params: shapes.PyTree
 
   def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from transformer_xl import errors
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "damaged", "profile", "wandb")
 _TEMPORARY = (".tmp", ".lock")
+_OF_MACOS = ".DS_Store"
 
 
 class _Copy:
@@ -174,11 +175,27 @@ def require_writable(folder: str) -> None:
 
 
 def names(folder: str) -> list[str]:
-  """Names of what is in a folder; none if there is no such folder."""
+  """Names of what is in a folder; none if there is no such folder.
+
+  The file that the Finder of macOS puts into every folder that it shows does
+  not count: to its user, such a folder is empty.
+  """
   if is_bucket(folder):
     with errors.of_bucket("read", folder):
       return [name for name, _ in _entries(absolute(folder))]
-  return os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+  if not os.path.isdir(folder or "."):
+    return []
+  return [name for name in os.listdir(folder or ".") if name != _OF_MACOS]
+
+
+def remove_empty_folder(folder: str) -> None:
+  """Removes a folder on disk in which there are no `names`.
+
+  Raises:
+    OSError: there is no such folder, or it holds something.
+  """
+  pathlib.Path(folder, _OF_MACOS).unlink(missing_ok=True)
+  os.rmdir(folder)
 
 
 def cache() -> pathlib.Path:

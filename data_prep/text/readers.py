@@ -3,12 +3,15 @@
 A text file is one document, and so is every record and every row.
 """
 
+import csv
 import gzip
 import io
 import json
+import os
 import pathlib
 
 from transformer_xl import errors
+from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import source
 
@@ -35,6 +38,8 @@ _NOT_TEXT = (
   (0, b"\x00\x05\x16\x07", "what macOS keeps beside a file"),
 )
 _START = 512  # Bytes that are compared with these.
+# A marker and the length 0: what Arrow 0.15 and later write after the batches.
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
@@ -46,6 +51,8 @@ def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
     with source.damage_reported(path):
       if _is_table(path):
         yield from _read_table(path, field)
+      elif _is_csv(path):
+        yield from _read_csv(path, field)
       elif _is_records(path):
         yield from _read_records(path, field)
       else:
@@ -54,11 +61,15 @@ def read(paths: list[pathlib.Path], *, field: str) -> piece_lib.Pieces:
 
 def has_fields(path: pathlib.Path) -> bool:
   """Whether a file is read as records or as a table."""
-  return _is_records(path) or _is_table(path)
+  return _is_records(path) or _is_table(path) or _is_csv(path)
 
 
 def _is_records(path: pathlib.Path) -> bool:
   return path.name.lower().endswith((".jsonl", ".jsonl.gz"))
+
+
+def _is_csv(path: pathlib.Path) -> bool:
+  return path.name.lower().endswith((".csv", ".csv.gz"))
 
 
 def _is_table(path: pathlib.Path) -> bool:
@@ -132,6 +143,37 @@ def _read_records(path: pathlib.Path, field: str) -> piece_lib.Pieces:
       yield from _document(record[field], field, origin)
 
 
+def _read_csv(path: pathlib.Path, field: str) -> piece_lib.Pieces:
+  """Yields the rows of a file whose first line names the columns."""
+  csv.field_size_limit(_LONGEST_RECORD)  # The default is 128 KiB.
+  packed = path.stat().st_size
+  with _open(path) as stream:
+    text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
+    rows = csv.reader(text, strict=True)
+    number = 0
+    try:
+      names = next(rows, [])
+      if field not in names:
+        words = ", ".join(names).split()  # A name may have line ends.
+        columns = vocabulary.printable(" ".join(words))[:200] or "none"
+        raise errors.UserError(
+          f"{path} has no column {field!r}, only {columns}; name the column of"
+          " the text with --field."
+        )
+      column = names.index(field)
+      for number, row in enumerate(rows, start=1):
+        source.refuse_bomb(path, stream.tell(), packed=packed)
+        if len(row) != len(names):
+          raise csv.Error(f"{len(row)} values for {len(names)} columns")
+        yield from _document(row[column], field, f"row {number} of {path}")
+    except (csv.Error, UnicodeDecodeError) as error:
+      raise errors.UserError(
+        f"{path} is not CSV in UTF-8 with a line of names, after row {number}"
+        f" ({error}); write it again, with quotes around values that have"
+        " commas, quotes or line ends."
+      ) from None
+
+
 def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
   """Yields the rows of a Parquet file, or of an Arrow file of HuggingFace."""
   import pyarrow  # Takes as long to import as a small preparation.
@@ -144,6 +186,7 @@ def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
   else:
     try:
       table = pyarrow.ipc.open_stream(pyarrow.OSFile(str(path)))
+      _require_end_of_stream(path)
       batches = iter(table)
     except pyarrow.ArrowInvalid:
       table = pyarrow.ipc.open_file(pyarrow.OSFile(str(path)))
@@ -161,3 +204,15 @@ def _read_table(path: pathlib.Path, field: str) -> piece_lib.Pieces:
     for value in batch.column(field).to_pylist():
       number += 1
       yield from _document(value, field, f"row {number} of {path}")
+
+
+def _require_end_of_stream(path: pathlib.Path) -> None:
+  """Refuses a stream that was cut between two batches.
+
+  Arrow itself takes the end of the file for the end of the stream.
+  """
+  with open(path, "rb") as file:
+    file.seek(-len(_END_OF_STREAM), os.SEEK_END)
+    end = file.read()
+  if end != _END_OF_STREAM:
+    raise OSError("the stream has no end")

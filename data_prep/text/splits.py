@@ -15,6 +15,8 @@ DATA_SUFFIXES = (
   ".txt.gz",
   ".jsonl",
   ".jsonl.gz",
+  ".csv",
+  ".csv.gz",
   ".parquet",
   ".arrow",
 )

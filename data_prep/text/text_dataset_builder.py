@@ -3,14 +3,17 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Callable
 
 from transformer_xl import errors
 from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import mixture
 from transformer_xl.data_prep import source as source_lib
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
 from transformer_xl.data_prep.text import files
 from transformer_xl.data_prep.text import holdout
+from transformer_xl.data_prep.text import hub_dataset
 from transformer_xl.data_prep.text import readers
 
 _BYTES = tokenizer_lib.of_text("byte")
@@ -39,43 +42,108 @@ class Builder(builder.CorpusBuilder):
   ) -> corpus_lib.Corpus:
     """Returns the corpus.
 
-    A source is a file, a folder, or patterns separated by commas; the field is
-    that of a record, or the column of a table, with the text. Fractions are
-    held out as in `holdout.divide`. UserError if there is no text.
+    A source is a file, a folder, or patterns separated by commas; a dataset of
+    the Hub, as in `hub_dataset`; or several of these with weights, as in
+    `mixture`. The field is that of a record, or the column of a table, with
+    the text. Fractions are held out as in `holdout.divide`. UserError if there
+    is no text.
     """
     del cache
     if path is None:
       raise errors.UserError(
         "--dataset=text needs your text: --source=FILE, FOLDER or '*.txt'."
       )
+    weighted = mixture.parse(path)
+    if weighted is None:
+      return _open(
+        path,
+        field=field,
+        valid_source=valid_source,
+        test_source=test_source,
+        tokenizer=tokenizer,
+        valid_fraction=valid_fraction,
+        test_fraction=test_fraction,
+      )
+    if valid_source is not None or test_source is not None:
+      raise errors.UserError(
+        "--valid_source and --test_source are for one source, and --source="
+        f"{path} has several, each with its own splits; leave them out."
+      )
+    corpora = [
+      _open(
+        source,
+        field=field,
+        is_part=True,
+        tokenizer=tokenizer,
+        valid_fraction=valid_fraction,
+        test_fraction=test_fraction,
+      )
+      for source, _ in weighted
+    ]
+    return mixture.combine(path, weighted, corpora)
+
+
+def _open(
+  path: str,
+  *,
+  field: str | None,
+  tokenizer: tokenizer_lib.Tokenizer,
+  valid_fraction: float | None,
+  test_fraction: float | None,
+  valid_source: str | None = None,
+  test_source: str | None = None,
+  is_part: bool = False,
+) -> corpus_lib.Corpus:
+  """Returns the corpus of one source; `is_part` if it is one of several."""
+  origin = {"path": path}
+  fingerprint: Callable[[], str] | None = None
+  if hub_dataset.PREFIX in path and "," in path:
+    raise errors.UserError(
+      f"--source={path} names several sources; give each its share of the"
+      " training text, as in hf://datasets/OWNER/NAME:0.7,FOLDER:0.3."
+    )
+  if path.startswith(hub_dataset.PREFIX):
+    if valid_source is not None or test_source is not None:
+      raise errors.UserError(
+        "--valid_source and --test_source are for your own files, and"
+        f" --source={path} brings its splits; leave them out."
+      )
+    found = hub_dataset.download(path)
+    selection = found.selection
+    fingerprint = found.fingerprint
+    origin["revision"] = found.address
+  else:
     selection = files.select(
       source=path, valid_source=valid_source, test_source=test_source
     )
-    every = [file for paths in selection.splits.values() for file in paths]
-    if field is not None and not any(map(readers.has_fields, every)):
-      raise errors.UserError(
-        f"--field={field} is for records and tables (.jsonl, .parquet, .arrow),"
-        f" and none is among the files that were found ({selection.report});"
-        " leave it out."
-      )
-    corpus = holdout.of_splits(
-      {
-        s: functools.partial(readers.read, paths, field=field or "text")
-        for s, paths in selection.splits.items()
-      },
-      valid_fraction=valid_fraction,
-      test_fraction=test_fraction,
-      name="text",
-      tokenizer=tokenizer,
-      source={"path": path},
-      fingerprint=functools.partial(source_lib.fingerprint, every),
-      options={
-        "field": field or "text",
-        "num_files": {s: len(paths) for s, paths in selection.splits.items()},
-      },
+  every = [file for paths in selection.splits.values() for file in paths]
+  if fingerprint is None:
+    fingerprint = functools.partial(source_lib.fingerprint, every)
+  has_fields = any(map(readers.has_fields, every))
+  if field is not None and not has_fields and not is_part:
+    raise errors.UserError(
+      f"--field={field} is for records and tables (.jsonl, .csv, .parquet,"
+      " .arrow), and none is among the files that were found"
+      f" ({selection.report}); leave it out."
     )
-    lines = [selection.report]
-    for split in corpus.splits:
-      if split not in selection.splits:
-        lines.append(f"{split}: held out")
-    return dataclasses.replace(corpus, report="; ".join(lines))
+  corpus = holdout.of_splits(
+    {
+      s: functools.partial(readers.read, paths, field=field or "text")
+      for s, paths in selection.splits.items()
+    },
+    valid_fraction=valid_fraction,
+    test_fraction=test_fraction,
+    name="text",
+    tokenizer=tokenizer,
+    source=origin,
+    fingerprint=fingerprint,
+    options={
+      "field": field or "text",
+      "num_files": {s: len(paths) for s, paths in selection.splits.items()},
+    },
+  )
+  lines = [selection.report]
+  for split in corpus.splits:
+    if split not in selection.splits:
+      lines.append(f"{split}: held out")
+  return dataclasses.replace(corpus, report="; ".join(lines))

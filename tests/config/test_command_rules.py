@@ -58,6 +58,23 @@ def test_training_is_refused_what_a_mode_after_it_would_be(later, updates):
   rules.check_command(config, "eval")  # Which runs nothing afterwards.
 
 
+def test_the_best_checkpoint_that_a_later_mode_reads_must_be_made():
+  asked = {
+    "train.eval_every_steps": 0,
+    "train.finish_with": ("eval",),
+    "eval.checkpoint": "best",
+  }
+  message = command_error(**asked)
+  assert "set --config.eval.checkpoint=latest, or" in message
+  for name, value in [
+    ("train.eval_every_steps", 5),
+    ("train.finish_with", ()),
+    ("eval.checkpoint", "latest"),
+  ]:
+    config = load.from_config_dict(tiny.config_dict(**asked | {name: value}))
+    rules.check_command(config, "train")
+
+
 @pytest.mark.parametrize("mode", ["train", "ablation", "study"])
 def test_validations_that_read_text_again_have_no_memory(mode):
   updates = {"eval.context_len": 4, "eval.mem_len": (0,), "train.mem_len": 8}

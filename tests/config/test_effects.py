@@ -243,7 +243,7 @@ WITHOUT = {
   "data.name": "tests/test_main.py: a folder that is missing is refused",
   "data.dir": "tests/test_main.py: a folder that is missing is refused",
   "data.prepare": "tests/test_main.py: only `main` prepares, and benchmarks",
-  "train.tracker": "tests/workdir/test_wandb_run.py: beside the run's own log",
+  "train.tracker": "tests/workdir/test_chosen_tracker.py: beside the log",
   "train.finish_with": "tests/test_main.py: only `main` runs other modes",
   "analysis.variants": "tests/analysis/test_comparison.py: a study needs some",
   "analysis.table": "tests/analysis/test_comparison.py: names files",

@@ -23,6 +23,7 @@ WRONG = {
   "PATTERN=FACTOR": ["no such"],
   "in [0, 256]": [-1, 257],
   "in [1, 4000]": [0, 4001],
+  "none, wandb or MODULE:CLASS": ["tensorboard", "module:", ":Class", "a b:C"],
   "MIXER or MIXER:LIMIT": ["no such", "attention:0", "attention:-1", ":4", ""],
 }
 

@@ -102,6 +102,17 @@ def lm1b_members():
   return {other: b"not this\n", first: _lines(LM1B["heldout"]), **members}
 
 
+def pg19_members():
+  """A bucket with 3, 1 and 2 books of 3 words each."""
+  books = {"train": (7, 40, 500), "validation": (8,), "test": (9, 41)}
+  members = {
+    f"{folder}/{number}.txt": b"Book %d\r\n\n ends." % number
+    for folder, numbers in books.items()
+    for number in numbers
+  }
+  return {"metadata.csv": b"7,A title,1900,http\n", **members}
+
+
 def _lines(sentences):
   return "".join(sentence + "\n" for sentence in sentences).encode()
 

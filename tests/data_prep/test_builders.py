@@ -12,6 +12,7 @@ from tests.data_prep import layouts
 from transformer_xl.data_prep import builder as builder_lib
 from transformer_xl.data_prep import catalog
 from transformer_xl.data_prep.enwik8 import enwik8_dataset_builder
+from transformer_xl.data_prep.pg19 import pg19_dataset_builder
 
 tfds = pytest.importorskip("tensorflow_datasets")
 tfds.disable_progress_bar()
@@ -69,6 +70,18 @@ def test_lm1b_records_are_sentences(tmp_path):
   found = build("lm1b", tmp_path, source)
   assert found["train"] == [b"a cat .", b"a dog ran .", b"The end ."]
   assert found["test"] == found["valid"] == [b"a cat ran .", b"a bird ."]
+
+
+def test_pg19_records_are_books(tmp_path, monkeypatch):
+  monkeypatch.setattr(pg19_dataset_builder, "NUM_BOOKS", (3, 1, 2))
+  source = layouts.write_files(tmp_path / "manual", layouts.pg19_members())
+  found = build("pg19", tmp_path, source)
+  assert found["test"] == [b"Book 41\r\n\n ends.", b"Book 9\r\n\n ends."]
+  assert {s: len(r) for s, r in found.items()} == {
+    "train": 3,
+    "valid": 1,
+    "test": 2,
+  }
 
 
 def test_own_text_records_are_documents_in_order(tmp_path):

@@ -1,5 +1,6 @@
 """Text in Parquet files and in the folders of HuggingFace datasets."""
 
+import csv
 import functools
 import json
 
@@ -138,8 +139,52 @@ def test_damaged_tables_are_refused_in_one_line(tmp_path, suffix, part):
   assert not (tmp_path / "data" / "text").exists()
 
 
+def test_a_stream_that_is_cut_between_batches_is_refused(tmp_path):
+  path = tmp_path / "a.arrow"
+  rows = table(["some text\n"] * 500)
+  with (
+    open(path, "wb") as file,
+    pyarrow.ipc.new_stream(file, rows.schema) as writer,
+  ):
+    writer.write_table(rows)
+    end_of_first_batch = file.tell()
+    writer.write_table(rows)
+  path.write_bytes(path.read_bytes()[:end_of_first_batch])
+  with pytest.raises(errors.UserError, match="the stream has no end"):
+    prepare(tmp_path, str(path))
+
+
 def test_a_damaged_list_of_files_is_refused(tmp_path):
   write_arrow(tmp_path / "saved", [["a\n"]])
   (tmp_path / "saved" / "state.json").write_text("[]")
   with pytest.raises(errors.UserError, match=r"state\.json is damaged"):
     prepare(tmp_path, str(tmp_path / "saved"))
+
+
+def test_every_row_of_a_csv_file_is_a_document(tmp_path):
+  """Also with a byte order mark, quoted line ends, and long values."""
+  rows = [['one, "two"\r\nthree', "1"], ["", "2"], ["x" * 200_000, "3"]]
+  path = tmp_path / "a.csv"
+  with open(path, "w", encoding="utf-8-sig", newline="") as file:
+    csv.writer(file).writerows([["text", "id"], *rows])
+  folder = prepare(tmp_path, str(path), **layouts.WHOLE)
+  text = 'one, "two"\r\nthree\n' + "x" * 200_000
+  assert everything(folder) == {"train": (text.encode(), [0, 18])}
+
+
+@pytest.mark.parametrize(
+  ("data", "says"),
+  [
+    (b"", "no column 'text', only none"),
+    (b"id,body\n1,a\n", "no column 'text', only id, body; name the column"),
+    (b"id,text\n1,a\n2\n", "after row 2 .1 values for 2 columns"),
+    (b'id,text\n1,"a\n', "not CSV in UTF-8"),
+    (b"id,text\n1,\xff\n", "not CSV in UTF-8"),
+  ],
+)
+def test_a_damaged_csv_file_is_refused(tmp_path, data, says):
+  path = tmp_path / "a.csv"
+  path.write_bytes(data)
+  with pytest.raises(errors.UserError, match=says):
+    prepare(tmp_path, str(path), **layouts.WHOLE)
+  assert layouts.remains(tmp_path) == []

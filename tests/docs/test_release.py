@@ -1,8 +1,8 @@
 """What a release states in several files agrees."""
 
-import configparser
 import pathlib
 import re
+import tomllib
 
 import yaml
 
@@ -10,9 +10,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_the_version_is_the_newest_of_the_changes():
-  setup = configparser.ConfigParser()
-  setup.read(ROOT / "setup.cfg")
-  version = setup["metadata"]["version"]
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+  version = project["project"]["version"]
   citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
   changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
   newest = re.search(r"^## (\S+) \((.*)\)$", changes, re.MULTILINE)

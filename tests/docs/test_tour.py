@@ -12,7 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "tour.ipynb"
-STEPS = 40  # Training steps, which take seconds; the notebook has 800.
+STEPS = 40  # Training steps, which take seconds; the notebook has 400.
 
 
 def outputs(notebook):
@@ -30,10 +30,10 @@ def has_errors(found):
 
 def test_the_notebook_is_kept_with_its_outputs():
   found = outputs(nbformat.read(NOTEBOOK, 4))
-  assert all(found)
+  assert all(found[1:])  # The first cell installs, and only in Colab.
   assert not has_errors(found)
   pictures = [one for cell in found for one in cell if "data" in one]
-  assert ["image/png" in one.data for one in pictures] == [True, True]
+  assert ["image/png" in one.data for one in pictures] == [True] * 3
   text = json.dumps(found)
   assert len(text) < 200_000
   assert not re.search(r"(^|[\s\"'=])/\w+/", text)  # A path of some machine.
@@ -61,7 +61,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     timeout=600,
   ).execute()
   found = outputs(notebook)
-  assert all(found)
+  assert all(found[1:])
   assert not has_errors(found)
-  for run in ("library", "tuned", "afresh"):
+  for run in ("attention", "qrnn"):
     assert (tmp_path / run / "metrics.jsonl").exists()

@@ -28,7 +28,10 @@ def readers() -> dict[str, campaign.Reader]:
       60,
     ),
     "text as .jsonl": campaign.Reader(
-      [b'{"text": "a b\\n"}\n' * 3], _jsonl, 60
+      [b'{"text": "a b\\n"}\n' * 3], _jsonl, 40
+    ),
+    "text as .csv": campaign.Reader(
+      [b'id,text\n1,"a ""b""\nc"\n2,d\n' * 2], _csv, 20
     ),
     "text as .parquet": campaign.Reader([_table("parquet")], _parquet, 20),
     "text as .arrow": campaign.Reader([_table("arrow")], _arrow, 20),
@@ -46,6 +49,10 @@ def _texts(content: bytes, folder: str) -> None:
 
 def _jsonl(content: bytes, folder: str) -> None:
   _read_text(pathlib.Path(files.write(folder, "text.jsonl", content)))
+
+
+def _csv(content: bytes, folder: str) -> None:
+  _read_text(pathlib.Path(files.write(folder, "text.csv", content)))
 
 
 def _gzip(content: bytes, folder: str) -> None:

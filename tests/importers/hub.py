@@ -1,10 +1,11 @@
 """A server with the protocol of the HuggingFace Hub, and a client of it.
 
 python -m tests.importers.hub FOLDER CACHE < ADDRESSES > RESULTS, both JSON: the
-models are FOLDER/OWNER/NAME/REVISION/..., and each is downloaded in turn. In
-place of an address, "offline" stops the server, "load ADDRESS" scores text,
-"upload OWNER/NAME FOLDER" runs `hf upload`, and "transformers OWNER/NAME"
-generates in PyTorch.
+models and datasets are FOLDER/OWNER/NAME/REVISION/..., and each is downloaded
+in turn. In place of an address, "offline" stops the server, "load ADDRESS"
+scores text, "upload OWNER/NAME FOLDER" runs `hf upload`, "transformers
+OWNER/NAME" generates in PyTorch, and "prepare NAME ADDRESS" prepares a dataset
+in CACHE/NAME.
 """
 
 import base64
@@ -19,7 +20,7 @@ import threading
 import urllib.parse
 from typing import ClassVar
 
-COMMITS = {"main": "a" * 40, "v1": "b" * 40}
+COMMITS = {"main": "a" * 40, "v1": "b" * 40, "refs/convert/parquet": "c" * 40}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -67,10 +68,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Nothing: standard error is the client's."""
 
   def _answer(self, *, with_body):
-    path = urllib.parse.unquote(urllib.parse.urlparse(self.path).path)
-    self.asked.append(f"{self.command} {path}")
-    parts = path.strip("/").split("/")
-    if parts[:2] == ["api", "models"]:
+    path = urllib.parse.urlparse(self.path).path
+    self.asked.append(f"{self.command} {urllib.parse.unquote(path)}")
+    # A revision may have slashes, which are quoted.
+    parts = [urllib.parse.unquote(part) for part in path[1:].split("/")]
+    if parts[0] == "datasets":  # Their files; models have no such word.
+      del parts[0]
+    if parts[:1] == ["api"]:
       owner, name, kind, revision = (parts[2:6] + ["revision", "main"])[:4]
       status, error, body = self._listing(f"{owner}/{name}", kind, revision)
       headers = {"Content-Type": "application/json"}
@@ -162,6 +166,19 @@ def _result(server, address):
       model = transformer_xl.load(address.removeprefix("load "))
       (score,) = model.score(["abc"])
       return {"source": model.source, "nll": score.nll}
+    if address.startswith("prepare "):
+      from transformer_xl.data_prep import preparation
+
+      name, source = address.split()[1:]
+      preparation.prepare(
+        dataset="text",
+        data_dir=os.environ["HF_HOME"],
+        source=source,
+        name=name,
+        valid_fraction=0,
+        test_fraction=0,
+      )
+      return {"asked": Handler.asked[:]}
     found = hub.download(address)
     files = sorted(path.name for path in pathlib.Path(found.folder).rglob("*"))
     return {"address": found.address, "files": files, "asked": Handler.asked[:]}

@@ -175,6 +175,8 @@ def test_a_run_survives_export_and_import(wt103, tmp_path):
   first, second = tmp_path / "huggingface", tmp_path / "run"
   export_run.export(str(wt103), str(first))
   config, params = load(wt103)
+  second.mkdir()
+  (second / ".DS_Store").write_bytes(b"of the Finder")  # It is empty to a user.
   _, again, same = make(second, first, "huggingface")
   jax.tree.map(np.testing.assert_array_equal, params, same)
   assert again.eval == config.eval

@@ -110,6 +110,25 @@ def test_the_page_of_a_model_that_diverged_says_so(data_dir, tmp_path):
   json.loads(page.scripts[0], parse_constant=no_json)
 
 
+def test_the_page_of_a_run_that_learned_frequencies_alone_says_so(
+  data_dir, tmp_path
+):
+  config = write_run(data_dir, tmp_path, **SHORT)
+  line = {
+    "step": 1600,
+    "unigram_entropy": 6.5321,
+    "unigram_since": 1000,
+    "advice": "In a new run, try <b>this</b>.",
+  }
+  with open(tmp_path / "metrics.jsonl", "a") as file:
+    file.write(json.dumps(line) + "\n")
+  report.run(config, str(tmp_path))
+  text = " ".join(Page(tmp_path / "report.html").text.split())
+  assert "From step 1,000 to 1,600 the loss of" in text
+  assert "within 2 % of 6.532 nats" in text
+  assert "In a new run, try <b>this</b>." in text  # Shown, not a tag.
+
+
 def shown(text):
   """As a page shows it, which can have neither NUL nor half a pair."""
   return text.replace("\x00", "").replace("\ud800", "?")

@@ -23,14 +23,19 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 
 
-def parse(argv: list[str]) -> list[str]:
+def parse(argv: list[str], *, default: str | None = None) -> list[str]:
   """Parses the flags of a command line and returns its other arguments.
+
+  Args:
+    argv: the words of the command line.
+    default: the experiment where --config is missing; None to refuse.
 
   Raises:
     UserError: --config is missing, or there is no such file or field.
     flags.Error: another flag is wrong.
   """
-  name, rest = _split(argv)
+  name, rest = split(argv, "config")
+  name = name or default
   if name is None:
     raise errors.UserError("name an experiment: --config=quickstart")
   words = name.split(":")
@@ -176,7 +181,7 @@ def _require_configuration(path: str) -> None:
 
 def source(argv: list[str]) -> tuple[str, ml_collections.ConfigDict]:
   """The configuration that --help shows, and its name: by default `base`."""
-  name, _ = _split(argv)
+  name, _ = split(argv, "config")
   if name is None:
     return "base", load.default()
   parse(argv)
@@ -219,13 +224,14 @@ def _find(file: str) -> str:
   )
 
 
-def _split(argv: list[str]) -> tuple[str | None, list[str]]:
-  """The value of --config, and the other words after the command's name.
+def split(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
+  """The value of a flag, and the other words after the command's name.
 
-  It is needed before the flags of its fields exist.
+  --config is needed before the flags of its fields exist, and --mode before it
+  is known whether --config is needed.
   """
-  only_config = flags.FlagValues()
-  only_config.set_gnu_getopt(True)  # Values of other flags may be words.
-  flags.DEFINE_string("config", None, "", flag_values=only_config)
-  _, *rest = only_config(argv, known_only=True)
-  return only_config.config, rest
+  only_one = flags.FlagValues()
+  only_one.set_gnu_getopt(True)  # Values of other flags may be words.
+  flags.DEFINE_string(flag, None, "", flag_values=only_one)
+  _, *rest = only_one(argv, known_only=True)
+  return only_one[flag].value, rest

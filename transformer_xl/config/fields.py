@@ -130,6 +130,15 @@ def _is_mixer_and_limit(entry: str) -> bool:
   return re.fullmatch(r"[a-z_]+(:[1-9]\d{0,8})?", entry) is not None
 
 
+def _is_tracker(text: str) -> bool:
+  """Whether a text names a tracker, or a class by its import path."""
+  if text in ("none", "wandb"):
+    return True
+  module, _, name = text.partition(":")
+  parts = [*module.split("."), name]
+  return all(part.isidentifier() for part in parts)
+
+
 # Conditions on one value, by the text that completes "NAME must be ...".
 RULES: dict[str, Condition] = {
   "at least 1": _at_least(1),
@@ -141,6 +150,7 @@ RULES: dict[str, Condition] = {
   "in (0, 1]": _is_share,
   "a name of letters, digits, '-', '_' and '.'": _is_name,
   "PATTERN=FACTOR": _is_pattern_and_factor,
+  "none, wandb or MODULE:CLASS": _is_tracker,
   "MIXER or MIXER:LIMIT": _is_mixer_and_limit,
   "in [0, 256]": _within(0, 256),
   "in [1, 4000]": _within(1, 4000),

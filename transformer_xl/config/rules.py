@@ -77,9 +77,20 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
       "%s=%s has no effect without %s.", name, _get(config, name), needed
     )
   _check_mode(config, mode, f"--mode={mode}")
-  if mode == "train":
+  if mode == "train" and config.train.finish_with:
+    _check_checkpoint(config)
     for later in config.train.finish_with:
       _check_mode(config, later, f"{later} in train.finish_with")
+
+
+def _check_checkpoint(config: schema.ExperimentConfig) -> None:
+  """Raises a UserError for a checkpoint that training will not make."""
+  if config.eval.checkpoint == "best" and not config.train.eval_every_steps:
+    raise errors.UserError(
+      "train.finish_with would read eval.checkpoint=best, but no checkpoint is"
+      " validated, since train.eval_every_steps is 0; set"
+      " --config.eval.checkpoint=latest, or --config.train.eval_every_steps."
+    )
 
 
 def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:

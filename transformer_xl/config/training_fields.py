@@ -145,7 +145,7 @@ class TrainConfig:
   profile_steps: int = field(0, "0 or more")
   """Updates in a trace that starts after 20, in the workdir's folder `profile`;
   0 for none."""
-  tracker: str = field("none", ("none", "wandb"))
+  tracker: str = field("none", "none, wandb or MODULE:CLASS")
   """Where metrics go besides metrics.jsonl and TensorBoard's event files
   (docs/training_log.md)."""
   finish_with: tuple[str, ...] = field((), FINISHES)

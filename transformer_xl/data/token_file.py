@@ -35,10 +35,13 @@ _DAMAGE = (
   tokenize.TokenError,
 )
 
+_COUNTED = 1 << 24  # Tokens that are counted at a time.
+
 # Published corpora that data_prep makes under their own names.
 BENCHMARKS = (
   "enwik8",
   "lm1b",
+  "pg19",
   "ptb",
   "python_stdlib",
   "text8",
@@ -199,6 +202,22 @@ def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
   cluster = np.searchsorted(cutoffs, tokens, side="right")
   counts = np.bincount(cluster, minlength=len(cutoffs) + 1)
   return tuple((counts[1:] / len(tokens)).tolist())
+
+
+def unigram_entropy(file: TokenFile) -> float:
+  """Entropy of a split's token frequencies, in nats per token.
+
+  It is the loss of the best prediction that does not look at the text.
+  """
+  counts = np.zeros(0, np.int64)
+  for start in range(0, len(file.tokens), _COUNTED):
+    part = np.bincount(
+      file.tokens[start : start + _COUNTED], minlength=len(counts)
+    )
+    part[: len(counts)] += counts
+    counts = part
+  shares = counts[counts > 0] / len(file.tokens)
+  return float(-(shares * np.log(shares)).sum())
 
 
 def _load(directory: str, path: str) -> np.ndarray:

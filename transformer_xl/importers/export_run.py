@@ -1,4 +1,7 @@
-"""A run's checkpoint as a folder for transformers; `--mode=export`."""
+"""A run's checkpoint as a folder for other programs; `--mode=export`.
+
+`--format=transformers` is here, `--format=stablehlo` in stablehlo.py.
+"""
 
 import json
 import os
@@ -18,6 +21,7 @@ from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
 from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
+from transformer_xl.importers import stablehlo
 from transformer_xl.importers import tokenizer
 from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
@@ -25,26 +29,33 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
+# What a folder of a format is for, in the log.
+FORMATS = {
+  "transformers": (
+    "transformer_xl.load({target!r}) and AutoModelForCausalLM."
+    "from_pretrained({target!r}, trust_remote_code=True)"
+  ),
+  "stablehlo": "jax.export.deserialize; docs/python.md has an example",
+}
+
 
 def run(
-  config: schema.ExperimentConfig, workdir: str, *, target: str
+  config: schema.ExperimentConfig, workdir: str, *, target: str, format: str
 ) -> metrics_log.Json:
   """Exports the checkpoint of `config.eval` and writes `results/export.json`.
 
   Raises:
     UserError: as in `export`.
   """
-  export(workdir, target, config)
-  absolute = storage.absolute(target)
-  result = {"format": "transformers", "target": absolute}
+  if format == "stablehlo":
+    _require_new(target)
+    stablehlo.export(workdir, target, config)
+  else:
+    export(workdir, target, config)
+  result = {"format": format, "target": storage.absolute(target)}
   metrics_log.write_json(workdir, "results/export.json", result)
-  logging.info(
-    "%s is ready for transformer_xl.load(%r) and "
-    "AutoModelForCausalLM.from_pretrained(%r, trust_remote_code=True).",
-    target,
-    target,
-    target,
-  )
+  use = FORMATS[format].format(target=target)
+  logging.info("%s is ready for %s.", target, use)
   return result
 
 
@@ -61,11 +72,7 @@ def export(
     UserError: the run has no checkpoint, the file cannot represent its model,
       or the target exists.
   """
-  if not target:
-    raise errors.UserError("--target is empty; name the folder to make.")
-  if os.path.exists(target) or storage.names(target):
-    raise errors.UserError(f"{target} exists; choose another --target.")
-  storage.require_writable(target)
+  _require_new(target)
   if config is None:
     config = load.from_config_dict(load.saved(workdir))
   config, vocabulary = run_vocabulary.load_for(config, workdir)
@@ -100,6 +107,15 @@ def export(
       unit=vocabulary.unit,
     )
     _write(folder, "README.md", text)
+
+
+def _require_new(target: str) -> None:
+  """Raises a UserError unless a folder of this name can be made."""
+  if not target:
+    raise errors.UserError("--target is empty; name the folder to make.")
+  if os.path.exists(target) or storage.names(target):
+    raise errors.UserError(f"{target} exists; choose another --target.")
+  storage.require_writable(target)
 
 
 def _write_vocabulary(

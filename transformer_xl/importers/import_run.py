@@ -267,5 +267,5 @@ def new_folder(path: str) -> Iterator[str]:
     os.mkdir(folder)
     yield folder
     if os.path.isdir(path):
-      os.rmdir(path)  # It is empty.
+      storage.remove_empty_folder(path)
     shutil.move(folder, path)

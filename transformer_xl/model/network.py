@@ -15,6 +15,7 @@ Shapes: N layers, P places in the pattern of layers, B lanes, T tokens, U
 targets, D model width, V vocabulary.
 """
 
+import functools
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -41,10 +42,11 @@ from transformer_xl.model.mixers import table
 class State(NamedTuple):
   """Everything that a segment needs to know of the segments before it.
 
-  layers: for each place of the pattern, the states of its layers, with the
-    turns of the pattern in front, [N / P, B, ...]. An array without lanes is
-    [N / P].
-  length: tokens of its document that each lane has read.
+  Attributes:
+    layers: for each place of the pattern, the states of its layers, with the
+      turns of the pattern in front, [N / P, B, ...]. An array without lanes is
+      [N / P].
+    length: tokens of its document that each lane has read.
   """
 
   layers: tuple[mixer_lib.LayerState, ...]
@@ -68,11 +70,12 @@ class State(NamedTuple):
 class AuxiliaryLosses(NamedTuple):
   """Per-token losses that training may add to the loss of the prediction.
 
-  activation: mean squared activation of the last layer (AR).
-  temporal: mean squared change from the token before (TAR), 0 where a document
-    starts. Merity et al. 2017, section 4.6.
-  mixers: sum of the losses that mixers train their own parameters with; None
-    if there are none.
+  Attributes:
+    activation: mean squared activation of the last layer (AR).
+    temporal: mean squared change from the token before (TAR), 0 where a
+      document starts. Merity et al. 2017, section 4.6.
+    mixers: sum of the losses that mixers train their own parameters with; None
+      if there are none.
   """
 
   activation: shapes.Losses
@@ -81,7 +84,12 @@ class AuxiliaryLosses(NamedTuple):
 
 
 class Network(nn.Module):
-  """A language model: a function of tokens and of what it remembers."""
+  """A language model: a function of tokens and of what it remembers.
+
+  Attributes:
+    config: of the model, `config.model` of an experiment.
+    settings: how the network reads, which can differ from run to run.
+  """
 
   config: schema.ModelConfig
   settings: mixer_lib.Settings = mixer_lib.Settings()
@@ -381,6 +389,7 @@ def init_params(config: schema.ModelConfig, key: jax.Array) -> shapes.PyTree:
   return model.init(key, tokens, tokens, state, method="nll")["params"]
 
 
+@functools.cache  # Tracing the model takes long beside drawing a token.
 def abstract_params(config: schema.ModelConfig) -> shapes.PyTree:
   """Shapes and types of all parameters; uses no device."""
   return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))

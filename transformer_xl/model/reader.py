@@ -36,19 +36,31 @@ from transformer_xl.model.mixers import table
 
 
 class Frozen(NamedTuple):
-  """Parameters, and arrays that are computed from the parameters alone."""
+  """Parameters, and arrays that are computed from the parameters alone.
 
-  outside: shapes.PyTree  # Those of no layer.
-  layers: tuple[shapes.PyTree, ...]  # One tree a layer: a slice costs a copy.
+  Attributes:
+    outside: parameters that belong to no layer.
+    layers: one tree for each layer, since a slice of one tree costs a copy.
+  """
+
+  outside: shapes.PyTree
+  layers: tuple[shapes.PyTree, ...]
 
 
 class State(NamedTuple):
-  """Everything that a step needs to know of the tokens before it."""
+  """Everything that a step needs to know of the tokens before it.
+
+  Attributes:
+    layers: what each layer remembers.
+    length: tokens of its document that each lane has read.
+    position: position of the next token in its segment.
+    num_read: tokens that were read in all; it may overflow.
+  """
 
   layers: tuple[mixer_lib.LayerState, ...]
-  length: jt.Int[shapes.Array, "B"]  # Tokens of its document that a lane read.
-  position: jt.Int[shapes.Array, ""]  # Of the next token in its segment.
-  num_read: jt.Int[shapes.Array, ""]  # Tokens; it may overflow.
+  length: jt.Int[shapes.Array, "B"]
+  position: jt.Int[shapes.Array, ""]
+  num_read: jt.Int[shapes.Array, ""]
 
   @property
   def num_lanes(self) -> int:

@@ -179,6 +179,9 @@ def _page(
     # As few rows of tiles as there can be, and all of them full.
     num_columns=math.ceil(len(facts) / math.ceil(len(facts) / MOST_COLUMNS)),
     lost_steps={run.name: run.lost_steps() for run in runs if run.lost_steps()},
+    unigram_losses={
+      run.name: line for run in runs if (line := run.unigram_loss())
+    },
     has_resumes=any(run.resumes() for run in runs),
     has_rewinds=any(run.rewinds() for run in runs),
     num_figures={group: len(made) for group, made in items.items()},

@@ -26,14 +26,20 @@ from transformer_xl.text import language_model
 
 
 class Attention(NamedTuple):
-  """What the tokens of a text attend to in some layers."""
+  """What the tokens of a text attend to in some layers.
+
+  Attributes:
+    text: the text.
+    tokens: its L tokens, printable and without white space.
+    layers: numbers of the layers, counted from 1.
+    weights: [layers, H, L, L]; entry [layer, head, i, j] is the share of token
+      j in what token i attends to. A row adds up to 1, or to less where a layer
+      attends to zeros before the text or to compressed memory.
+  """
 
   text: str
-  tokens: list[str]  # L; printable, without white space.
-  layers: tuple[int, ...]  # Counted from 1.
-  # [layer, head, i, j] is the share of token j in what token i attends to. A
-  # row adds up to 1, or less where a layer attends to zeros before the text or
-  # to compressed memory.
+  tokens: list[str]
+  layers: tuple[int, ...]
   weights: jt.Float[np.ndarray, "layers H L L"]
 
 

@@ -32,12 +32,18 @@ class TextState(NamedTuple):
   The model remembers whole segments. The tokens after them are read again,
   together with what follows: so a text is read in the same segments, whether
   it comes at once or in pieces, and gives the same numbers.
+
+  Attributes:
+    origin: the model that read the text.
+    memory: what the model remembers after whole segments.
+    recent: the newest tokens of these segments.
+    unread: the tokens after them.
   """
 
   origin: language_model.Origin
-  memory: reader_lib.State  # After whole segments.
-  recent: np.ndarray  # The newest of their tokens.
-  unread: np.ndarray  # Tokens after them.
+  memory: reader_lib.State
+  recent: np.ndarray
+  unread: np.ndarray
 
   @property
   def newest(self) -> np.ndarray:

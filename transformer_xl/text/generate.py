@@ -19,20 +19,34 @@ _OVERLAP = 8  # Tokens of the prompt that are decoded before the first piece.
 
 
 class Sample(NamedTuple):
-  """One continuation of a prompt."""
+  """One continuation of a prompt.
 
-  text: str  # Without the prompt.
-  tokens: np.ndarray  # Ids [num_tokens].
-  stopped: bool  # Whether it ended with the stop text.
-  state: decoding.TextState  # After its last token.
+  Attributes:
+    text: the continuation, without the prompt.
+    tokens: its ids, [num_tokens].
+    stopped: True if it ended with the stop text.
+    state: the state after its last token.
+  """
+
+  text: str
+  tokens: np.ndarray
+  stopped: bool
+  state: decoding.TextState
 
 
 class Generation(NamedTuple):
-  """A prompt and its continuations."""
+  """A prompt and its continuations.
+
+  Attributes:
+    prompt: the prompt.
+    samples: its continuations.
+    tokens_per_second: of all samples together. The time for compiling and for
+      the prompt is not counted.
+  """
 
   prompt: str
   samples: list[Sample]
-  tokens_per_second: float  # All samples, without compilation and prompt.
+  tokens_per_second: float
 
   @property
   def text(self) -> str:

@@ -20,12 +20,19 @@ from transformer_xl.text import language_model
 
 
 class HiddenStates(NamedTuple):
-  """The states of some layers after each token of a text."""
+  """The states of some layers after each token of a text.
+
+  Attributes:
+    text: the text.
+    tokens: its L tokens, printable and without white space.
+    layers: 0 for the embeddings, n for the n-th layer.
+    states: float32, [layers, L, D].
+  """
 
   text: str
-  tokens: list[str]  # L; printable, without white space.
-  layers: tuple[int, ...]  # 0 for the embeddings, n for the n-th layer.
-  states: jt.Float[np.ndarray, "layers L D"]  # In float32.
+  tokens: list[str]
+  layers: tuple[int, ...]
+  states: jt.Float[np.ndarray, "layers L D"]
 
 
 def read(

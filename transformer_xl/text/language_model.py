@@ -22,11 +22,17 @@ LENGTHS = ("segment_len", "mem_len")
 
 
 class Candidate(NamedTuple):
-  """A token that may come next."""
+  """A token that may come next.
 
-  token: str  # Printable, without white space.
+  Attributes:
+    token: the token, printable and without white space.
+    id: its number in the vocabulary.
+    log_prob: its log-probability in nats.
+  """
+
+  token: str
   id: int
-  log_prob: float  # In nats.
+  log_prob: float
 
 
 class Origin(NamedTuple):

@@ -32,16 +32,27 @@ from transformer_xl.workdir import metrics_log
 
 
 class TextScore(NamedTuple):
-  """The score of a text; entries are None for a token without context."""
+  """The score of a text; entries are None for a token without context.
+
+  Attributes:
+    text: the text.
+    memory: `fresh`, or `carry` if it remembered the text before it.
+    nll: minus the sum of the log-probabilities, in nats.
+    num_tokens: the number of tokens in that sum.
+    perplexity: of these tokens; None if there are none.
+    tokens: all tokens, printable and without white space.
+    log_probs: one for each token, in nats.
+    top: the likeliest tokens in the place of each token; None unless `top_k` is
+      set.
+  """
 
   text: str
-  memory: str  # fresh | carry
-  nll: float  # Minus the sum of the log-probabilities, in nats.
-  num_tokens: int  # In that sum.
-  perplexity: float | None  # None without tokens.
-  tokens: list[str]  # Printable, without white space.
-  log_probs: list[float | None]  # One per token, in nats.
-  # The likeliest tokens in the place of each; None unless asked for.
+  memory: str
+  nll: float
+  num_tokens: int
+  perplexity: float | None
+  tokens: list[str]
+  log_probs: list[float | None]
   top: list[list[language_model.Candidate] | None] | None
 
 

@@ -22,7 +22,12 @@ from transformer_xl.text import language_model
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StreamState:
-  """What a model remembers of the tokens that `step` read in each lane."""
+  """What a model remembers of the tokens that `step` read in each lane.
+
+  Attributes:
+    memory: what each layer remembers.
+    origin: the model that the state was made with.
+  """
 
   memory: reader_lib.State
   origin: language_model.Origin = dataclasses.field(metadata={"static": True})

@@ -25,6 +25,7 @@ from transformer_xl.training import log_window
 from transformer_xl.training import preemption
 from transformer_xl.training import profiling
 from transformer_xl.training import programs
+from transformer_xl.training import unigram_loss
 from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import goodput as goodput_lib
 from transformer_xl.workdir import metrics_log
@@ -292,6 +293,10 @@ def make(
     on_run.append(evaluation)
   # Last, so that a checkpoint has the validation loss of its own step.
   on_run.append(Saving(config, checkpoints, stop, evaluation, goodput))
-  # The estimate first, since a log line starts a new window.
-  on_metrics: list[MetricsHook] = [TimeEstimate(config), LogLine(config)]
+  # The log line last, since it starts a new window.
+  on_metrics: list[MetricsHook] = [
+    TimeEstimate(config),
+    unigram_loss.UnigramLoss(config),
+    LogLine(config),
+  ]
   return Hooks(on_metrics, on_run, evaluation)

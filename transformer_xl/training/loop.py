@@ -28,12 +28,12 @@ from transformer_xl.training import programs
 from transformer_xl.training import resume
 from transformer_xl.training import step as step_lib
 from transformer_xl.workdir import checkpoint
+from transformer_xl.workdir import chosen_tracker
 from transformer_xl.workdir import goodput as goodput_lib
 from transformer_xl.workdir import lock
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_state
-from transformer_xl.workdir import wandb_run
 
 
 def train(config: schema.ExperimentConfig, workdir: str) -> int:
@@ -42,12 +42,11 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
   Raises:
     StoppedError: a signal stopped it on a checkpoint; the same call continues.
     UserError: data, configuration and checkpoints do not fit together, another
-      run is in the workdir, or the tracker is not installed.
+      run is in the workdir, or the tracker cannot be imported.
     DivergenceError: the loss has diverged in all tries; the last checkpoint is
       good.
   """
-  if config.train.tracker == "wandb":
-    wandb_run.require_installed()
+  chosen_tracker.find(config.train.tracker)  # Before any work.
   data_dir = config.data.dataset_dir
   config = load.with_vocab_size(config, token_file.read_meta(data_dir))
   mesh = programs.make_mesh(config)

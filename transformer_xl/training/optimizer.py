@@ -123,7 +123,7 @@ def _clip(config: schema.TrainConfig) -> optax.GradientTransformation:
       gradient, _ = clip.update(gradient, optax.EmptyState())
     if config.l2_penalty:
       gradient = jax.tree.map(
-        lambda slope, value: slope + config.l2_penalty * value, gradient, params
+        lambda leaf, value: leaf + config.l2_penalty * value, gradient, params
       )
     return gradient
 

@@ -112,9 +112,9 @@ def without_frozen(
   if not freezes(config):
     return gradient
 
-  def keep(slope: jax.Array, factor: np.ndarray) -> jax.Array:
+  def keep(leaf: jax.Array, factor: np.ndarray) -> jax.Array:
     if not factor.any():  # No product, so that nothing of it is computed.
-      return jnp.zeros_like(slope)
-    return slope if factor.all() else jnp.where(factor != 0, slope, 0)
+      return jnp.zeros_like(leaf)
+    return leaf if factor.all() else jnp.where(factor != 0, leaf, 0)
 
   return jax.tree.map(keep, gradient, of(gradient, config))

@@ -15,8 +15,8 @@ import jax
 from absl import logging
 
 from transformer_xl import storage
+from transformer_xl.workdir import chosen_tracker
 from transformer_xl.workdir import tracker as tracker_lib
-from transformer_xl.workdir import wandb_run
 
 Json = dict[str, Any]  # A JSON object.
 
@@ -57,7 +57,8 @@ class Writer:
   ):
     """Opens the trackers of a run that is at `step` of `num_steps`.
 
-    `tracker` names the one beside JSON lines and TensorBoard.
+    `tracker` is the value of `train.tracker`: the one beside JSON lines and
+    TensorBoard.
     """
     self._num_steps = num_steps
     self._trackers: list[tracker_lib.Tracker] = []
@@ -70,10 +71,15 @@ class Writer:
     lines = JsonLines(workdir, step=step, is_evaluated=is_evaluated)
     events = event_file.EventFile(storage.local(workdir), step=step)
     self._trackers = [lines, events]
-    if tracker == "wandb":
-      name = os.path.basename(storage.absolute(workdir))
-      tracker_run = wandb_run.WandbRun(storage.local(workdir), name=name)
-      self._trackers.append(tracker_run)
+    factory = chosen_tracker.find(tracker)
+    if factory is not None:
+      chosen = chosen_tracker.InBackground(
+        factory,
+        path=tracker,
+        workdir=storage.local(workdir),
+        name=os.path.basename(storage.absolute(workdir)),
+      )
+      self._trackers.append(chosen)
 
   def write(self, record: tracker_lib.Record) -> None:
     """Reports a record."""

@@ -79,6 +79,18 @@ class History(NamedTuple):
     found = (line.get("rewound_to") for line in self.lines)
     return [step for step in found if _is_count(step)]
 
+  def unigram_loss(self) -> metrics_log.Json | None:
+    """The first line that says that the loss stays at the unigram entropy.
+
+    None if there is none, or it is damaged.
+    """
+    for line in self.lines:
+      entropy = line.get("unigram_entropy")
+      since = line.get("unigram_since")
+      if _is_number(entropy) and _is_count(since):
+        return line | {"advice": str(line.get("advice", ""))}
+    return None
+
   def resumes(self) -> list[int]:
     """Steps after which training was resumed, in order and once each."""
     sessions = self.record.get("sessions")

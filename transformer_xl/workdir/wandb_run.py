@@ -1,13 +1,11 @@
-"""Weights & Biases as a tracker, which can neither stop nor slow training."""
+"""Weights & Biases as a tracker."""
 
 import contextlib
 import importlib.util
 import json
 import os
 import pathlib
-import queue
 import secrets
-import threading
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
@@ -18,7 +16,8 @@ from transformer_xl.workdir import tracker
 if TYPE_CHECKING:
   import wandb
 
-_CLOSING_SECONDS = 10.0  # A preempted host has about 30.
+# wandb sends what is left in the time that closing a tracker may take.
+_CLOSING_SECONDS = 10.0
 
 
 def require_installed() -> None:
@@ -35,48 +34,22 @@ def require_installed() -> None:
 class WandbRun:
   """A run of wandb, whose id is kept in the workdir and continued.
 
-  Everything that wandb does happens in a thread, so training waits for it at
-  the end only, and not for long. Its own steps may not go backwards, which
-  those of a resumed or rewound run do. So `step` is a metric, which is the
-  x-axis of all others, and repeated steps are drawn twice.
+  Its own steps may not go backwards, which those of a resumed or rewound run
+  do. So `step` is a metric, which is the x-axis of all others, and repeated
+  steps are drawn twice.
   """
 
   def __init__(self, workdir: str, *, name: str):
     """Starts or continues the run; its configuration is `config.json`."""
-    self._records = queue.SimpleQueue[dict[str, float] | None]()
-    self._thread = threading.Thread(
-      target=self._report, args=(workdir, name), daemon=True
-    )
-    self._thread.start()
+    self._run = _start(pathlib.Path(workdir), name)
 
   def record(self, record: tracker.Record) -> None:
-    """Passes the numbers of a record on."""
-    self._records.put({"step": record["step"], **tracker.scalars(record)})
+    """Reports the numbers of a record."""
+    self._run.log({"step": record["step"], **tracker.scalars(record)})
 
   def close(self) -> None:
-    """Ends the run; gives up on an upload that takes long."""
-    self._records.put(None)
-    self._thread.join(_CLOSING_SECONDS)
-    if self._thread.is_alive():
-      logging.warning(
-        "wandb did not finish in %g s. metrics.jsonl has all records; `wandb "
-        "sync` uploads those that wandb has on disk.",
-        _CLOSING_SECONDS,
-      )
-
-  def _report(self, workdir: str, name: str) -> None:
-    try:
-      run = _start(pathlib.Path(workdir), name)
-      while (numbers := self._records.get()) is not None:
-        run.log(numbers)
-      run.finish()
-    except Exception as error:
-      reason = " ".join(str(error).split())[:200]
-      logging.warning(
-        "wandb failed (%s: %s); training continues without it.",
-        type(error).__name__,
-        reason,
-      )
+    """Ends the run."""
+    self._run.finish()
 
 
 def _start(workdir: pathlib.Path, name: str) -> "wandb.Run":

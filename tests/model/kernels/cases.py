@@ -125,7 +125,7 @@ def define(
 def value_and_gradients(form, arrays, dropout=None):
   """Attention's values, and gradients of all that has any."""
   function = functools.partial(attend, form, dropout)
-  return _run(function, *_without_constants(arrays), _weights(arrays))
+  return _run(function, *_without_constants(arrays), output_weights(arrays))
 
 
 def defined_value_and_gradients(arrays, dropout=None):
@@ -149,7 +149,7 @@ def defined_value_and_gradients(arrays, dropout=None):
     arrays, fixed = _without_constants(wide)
     function = functools.partial(define, kept, rate, **fixed)
     values, pull = jax.vjp(lambda arrays: function(**arrays), arrays)
-    (gradients,) = pull(jnp.asarray(np.float64(_weights(arrays))))
+    (gradients,) = pull(jnp.asarray(np.float64(output_weights(arrays))))
     return jax.tree.map(np.asarray, (values, gradients))
 
 
@@ -170,7 +170,7 @@ def _without_constants(arrays):
   return {name: arrays[name] for name in arrays if name not in fixed}, fixed
 
 
-def _weights(arrays):
+def output_weights(arrays):
   """How much each of the values counts."""
   shape = arrays["query"].shape
   weights = np.random.default_rng(1).standard_normal(shape)

@@ -264,9 +264,9 @@ def score_segments(
     if steps is None:
       nll, hidden, memory = _read(trained, state.memory, segment, reader)
     else:
-      slopes, read = _loss_gradient(params, state.memory, segment, reader)
+      gradient, read = _loss_gradient(params, state.memory, segment, reader)
       nll, hidden, memory = read
-      params = steps.update(params, slopes, trained)
+      params = steps.update(params, gradient, trained)
 
     losses = nll[None]
     cache = state.cache
@@ -311,8 +311,8 @@ def mean_squares(
   def squares(
     memory: network.State, segment: segment_lib.Segment
   ) -> tuple[shapes.PyTree, network.State]:
-    slopes, (*_, memory) = _loss_gradient(params, memory, segment, reader)
-    return jax.tree.map(jnp.square, slopes), memory
+    gradient, (*_, memory) = _loss_gradient(params, memory, segment, reader)
+    return jax.tree.map(jnp.square, gradient), memory
 
   def body(
     carry: tuple[shapes.PyTree, network.State], segment: segment_lib.Segment

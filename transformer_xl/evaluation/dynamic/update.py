@@ -45,12 +45,12 @@ class Steps(NamedTuple):
 
     def move(
       value: jax.Array,
-      slope: jax.Array,
+      leaf: jax.Array,
       start: jax.Array,
       rate: jax.Array,
       pull: jax.Array,
     ) -> jax.Array:
-      return value + pull * (start - value) - rate * slope
+      return value + pull * (start - value) - rate * leaf
 
     return jax.tree.map(move, params, gradient, trained, *self)
 

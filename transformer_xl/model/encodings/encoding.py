@@ -26,13 +26,17 @@ from transformer_xl.model.kernels import ring
 
 
 class DistanceTerms(NamedTuple):
-  """Factors of the score's terms that depend on the distance, and biases."""
+  """Factors of the score's terms that depend on the distance, and biases.
 
-  # Of the distances K-1 to 0; a ring has them in another form.
+  Attributes:
+    keys: of the distances K-1 to 0; a ring has them in another form.
+    biases: u and v of the paper.
+    slopes: how much the scaled score falls for a distance of 1. They are
+      constants: the kernels compute no gradient for them, so nothing does.
+  """
+
   keys: shapes.PositionKeys | ring.RingPositionKeys | None = None
-  biases: shapes.BiasPair | None = None  # u and v.
-  # Less scaled score for a distance of 1. They are constants: the kernels
-  # compute no gradient for them, so nothing does.
+  biases: shapes.BiasPair | None = None
   slopes: shapes.Slopes | None = None
 
   def biases_in(self, dtype: jax.typing.DTypeLike) -> shapes.BiasPair | None:
@@ -43,10 +47,17 @@ class DistanceTerms(NamedTuple):
 
 
 class ScoreFactors(NamedTuple):
-  """Factors of one layer's attention scores."""
+  """Factors of one layer's attention scores.
 
-  query: shapes.Queries  # These two as `Encoding.placed` returns them.
-  key: shapes.Keys  # Of memory and segment, oldest first.
+  Attributes:
+    query: queries, as `Encoding.placed` returns them.
+    key: keys of memory and segment, oldest first, as `Encoding.placed` returns
+      them.
+    distance: terms that depend on the distance, if there are any.
+  """
+
+  query: shapes.Queries
+  key: shapes.Keys
   distance: DistanceTerms | None
 
 

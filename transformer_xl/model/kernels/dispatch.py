@@ -55,7 +55,7 @@ def choose(implementation: str, inputs: attention.Inputs) -> str:
   if implementation != "auto":
     return implementation
   query = inputs.query
-  if not _has_kernels(device.device_kind()):
+  if not has_kernels(device.device_kind()):
     return "xla"
   if query.shape[1] < _MIN_SEGMENT_LEN:
     return "xla"
@@ -209,11 +209,11 @@ def fuses_ring(
 ) -> bool:
   """Whether a device of this kind attends to this ring in one kernel."""
   if implementation == "auto":
-    implementation = "pallas" if _has_kernels(device_kind) else "xla"
+    implementation = "pallas" if has_kernels(device_kind) else "xla"
   return implementation == "pallas" and fused_ring.serves(query, key)
 
 
-def _has_kernels(device_kind: str) -> bool:
+def has_kernels(device_kind: str) -> bool:
   """Whether a device is a TPU that can run the kernels."""
   is_old = device_kind.startswith(_NO_STRIDED_ROTATION)
   return device_kind.startswith("TPU") and not is_old

@@ -58,28 +58,35 @@ class Settings:
 
 
 class Shared(NamedTuple):
-  """Facts of a segment that all layers share while they read it."""
+  """Facts of a segment that all layers share while they read it.
 
-  # True where a token is the first of a document.
+  Attributes:
+    resets: True where a token is the first of a document.
+    forgets: lanes that forget everything before the segment; None if none does.
+    length: tokens of the same document before the segment, as far as they were
+      read.
+    since_reset: from each token back to the last document start after the first
+      token; larger than any distance where there is none.
+    num_tokens: how many tokens count, the first; the others are padding. None
+      if all count.
+    num_read: tokens that were read before the segment, for streaming forms.
+    first_position: position of the first token in its segment; None for the
+      start.
+    distances: encodings of the distances K-1 to 0 that layers project, for the
+      largest K.
+    biases: u and v of the paper, if all layers share them.
+    dropout_lanes: numbers of the lanes in the batch; None without dropout.
+  """
+
   resets: shapes.Resets
-  # Lanes that forget everything before the segment; None if none does.
   forgets: jt.Bool[shapes.Array, "B"] | None
-  # Tokens of the same document before the segment, as far as they were read.
   length: jt.Int[shapes.Array, "B"]
-  # From each token back to the last document start after the first token;
-  # larger than any distance where there is none.
   since_reset: shapes.Reach
-  # How many tokens count, the first; the others are padding. None for all.
   num_tokens: jt.Int[shapes.Array, ""] | None = None
-  # Tokens that were read before the segment, for streaming forms.
   num_read: jt.Int[shapes.Array, ""] | None = None
-  # Position of the first token in its segment; None for the start.
   first_position: jt.Int[shapes.Array, ""] | None = None
-  # Encodings of the distances K-1 to 0 that layers project, for the largest K.
   distances: shapes.Positions | None = None
-  # u and v of the paper, if all layers share them.
   biases: shapes.BiasPair | None = None
-  # Numbers of the lanes in the batch, for dropout; None without dropout.
   dropout_lanes: shapes.Lanes | None = None
 
 
@@ -91,11 +98,16 @@ class Inspected(NamedTuple):
 
 
 class Kept(NamedTuple):
-  """Results of a mixer besides its output."""
+  """Results of a mixer besides its output.
 
-  # What the layer remembers after the segment.
+  Attributes:
+    state: what the layer remembers after the segment.
+    loss: a loss of each token that trains the mixer's own parameters, if it has
+      one.
+    inspected: what attention was computed from, if the settings ask for it.
+  """
+
   state: LayerState
-  # A loss of each token that trains the mixer's own parameters, if it has one.
   loss: shapes.Losses | None = None
   inspected: Inspected | None = None
 
@@ -105,6 +117,9 @@ class Streaming(Protocol):
 
   The parameters of a layer are prepared once. Then `form`, a `Mixer` in the
   place of the other, reads with a state of its own.
+
+  Attributes:
+    form: the class of that mixer.
   """
 
   form: "ClassVar[type[Mixer]]"
@@ -141,11 +156,19 @@ class Streaming(Protocol):
 
 
 class Mixer(nn.Module):
-  """One way of seeing the tokens before; subclasses define the rest."""
+  """One way of seeing the tokens before; subclasses define the rest.
+
+  Attributes:
+    config: of the model.
+    settings: how the network reads.
+    limit: the most positions that the layer remembers; 0 for no limit of its
+      own.
+    streaming: another form of the mixer, which reads faster with fixed
+      parameters; None if there is none.
+  """
 
   config: schema.ModelConfig
   settings: Settings
-  # The most positions that the layer remembers; 0 for no limit of its own.
   limit: int = 0
 
   streaming: ClassVar[type[Streaming] | None] = None

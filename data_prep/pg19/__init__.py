@@ -1,0 +1,1 @@
+"""The pg19 dataset."""

@@ -1,0 +1,50 @@
+"""How Sphinx makes the documentation site; `make site` runs it."""
+
+project = "Transformer-XL in JAX/Flax"
+html_title = project
+html_theme = "sphinx_book_theme"
+html_theme_options = {
+  "navbar_persistent": [],  # The search field is above the navigation.
+  "use_download_button": False,
+  "use_fullscreen_button": False,
+}
+html_context = {"default_mode": "auto"}
+html_css_files = ["narrow.css"]
+html_static_path = ["static"]
+html_copy_source = False
+html_use_index = False
+
+# The sources are those of the repository, so that a link to a file outside of
+# docs/ is the same on the site and in a checkout. README.md is a part of
+# index.md.
+include_patterns = [
+  "index.md",
+  "CONTRIBUTING.md",
+  "SECURITY.md",
+  "CHANGELOG.md",
+  "deploy/README.md",
+  "docs/**",
+]
+
+extensions = ["myst_nb", "sphinx.ext.napoleon", "autoapi.extension"]
+# A link may go to any heading that a page has.
+myst_heading_anchors = 4
+# The notebook is kept with its outputs.
+nb_execution_mode = "off"
+# Examples without a language are shell commands and what they print.
+highlight_language = "text"
+
+# Docstrings are read from the sources: building the site needs no JAX. They
+# write code in single backticks.
+default_role = "code"
+napoleon_use_ivar = True
+# One parameter a line where a signature is long.
+python_maximum_signature_line_length = 60
+autoapi_dirs = ["transformer_xl"]
+# It does not follow the links to experiments/ and data_prep/.
+suppress_warnings = ["autoapi.python_import_resolution"]
+autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"
+autoapi_generate_api_docs = False
+autoapi_add_toctree_entry = False
+autoapi_keep_files = False

@@ -1,0 +1,99 @@
+"""A small run is the stored one, and faults of a run are found."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests import own_process
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.check import numbers
+from transformer_xl.check import small_run
+from transformer_xl.config import schema
+from transformer_xl.workdir import checkpoint
+
+
+@pytest.fixture(scope="module")
+def mesh():
+  one = schema.MeshConfig(data=1, fsdp=1, tensor=1)
+  return mesh_lib.make_mesh(one, devices=jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def whole(mesh):
+  with numbers.exact_products("float32"):
+    return small_run.train("float32", mesh)
+
+
+def test_a_run_is_the_stored_one(mesh, whole):
+  expected = small_run.read_reference()["float32"]
+  findings = small_run.compare(whole, expected, "float32", mesh)
+  assert [str(found) for found in findings if not found.passed] == []
+  assert [found.part for found in findings] == [
+    "training",
+    "evaluation",
+    "generation",
+  ]
+
+
+def test_another_loss_evaluation_or_token_is_found(mesh, whole):
+  """Each by so little that a plot would not show it."""
+  expected = small_run.read_reference()["float32"]
+  tokens = whole.tokens.copy()
+  tokens[-1] += 1
+  changed = {
+    "training": whole._replace(losses=whole.losses * (1 + 1e-4)),
+    "evaluation": whole._replace(evaluation=whole.evaluation * (1 + 1e-4)),
+    "generation": whole._replace(tokens=tokens),
+    "nothing else": whole._replace(losses=whole.losses * np.nan),
+  }
+  wrong = {
+    name: [
+      found.part
+      for found in small_run.compare(run, expected, "float32", mesh)
+      if not found.passed
+    ]
+    for name, run in changed.items()
+  }
+  assert wrong == {
+    "training": ["training"],
+    "evaluation": ["evaluation"],
+    "generation": ["generation"],
+    "nothing else": ["training"],
+  }
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+def test_a_run_resumes_bit_for_bit(mesh, whole, tmp_path):
+  with numbers.exact_products("float32"):
+    resumed = small_run.train("float32", mesh, workdir=str(tmp_path))
+  assert small_run.compare_resumed(resumed, whole).error == 0
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+def test_a_resume_without_its_memory_is_found(
+  mesh, whole, tmp_path, monkeypatch
+):
+  restore = checkpoint.Checkpoints.restore_newest
+
+  def forget(self, state, memory):
+    run = restore(self, state, memory)
+    empty = run.memory._replace(length=run.memory.length * 0)
+    return run._replace(memory=empty)
+
+  monkeypatch.setattr(checkpoint.Checkpoints, "restore_newest", forget)
+  with numbers.exact_products("float32"):
+    resumed = small_run.train("float32", mesh, workdir=str(tmp_path))
+  assert not small_run.compare_resumed(resumed, whole).passed
+
+
+@pytest.mark.rest
+@pytest.mark.slow
+def test_meshes_compute_the_same_and_a_dropped_all_reduce_is_found(tmp_path):
+  found = own_process.result("check.on_meshes", tmp_path)
+  assert found["wrong"] == []
+  assert found["meshes"] == ["mesh of data 4", "mesh of fsdp 2, tensor 2"]
+  assert max(found["errors"].values()) > 0
+  assert {"training", "evaluation"} <= {*found["wrong without the all-reduce"]}

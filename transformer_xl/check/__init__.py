@@ -1,0 +1,1 @@
+"""Whether the devices of this machine compute the right numbers; how fast."""

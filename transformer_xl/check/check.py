@@ -1,0 +1,103 @@
+"""Whether these devices compute the right numbers; `--mode=check`.
+
+It needs no data and no configuration. It is short on a CPU, and complete on
+accelerators. Writes `results/check.json`, which an issue report can carry.
+"""
+
+import math
+import time
+
+import jax
+from absl import logging
+
+from transformer_xl import errors
+from transformer_xl import mesh as mesh_lib
+from transformer_xl.check import environment
+from transformer_xl.check import finding
+from transformer_xl.check import numbers
+from transformer_xl.check import small_run
+from transformer_xl.check import speed
+from transformer_xl.config import schema
+from transformer_xl.workdir import metrics_log
+
+
+def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
+  """Checks all devices of all processes, and writes `results/check.json`.
+
+  Args:
+    config: has no effect. The check has models of its own.
+    workdir: where the result goes.
+
+  Raises:
+    WrongResultError: a device computes something else than it should.
+  """
+  del config
+  start = time.perf_counter()
+  short = jax.devices()[0].platform == "cpu"
+  found = environment.describe()
+  logging.info(
+    "Checking %d x %s in %s form.",
+    found["num_devices"],
+    found["device_kind"],
+    "short" if short else "complete",
+  )
+  meshes = make_meshes()
+  findings = numbers.run(meshes, short=short)
+  findings += small_run.run(meshes, workdir)
+  findings = finding.largest_of_processes(findings)
+  finding.log(findings)
+  timings = speed.run(short=short)
+
+  wrong = [one for one in findings if not one.passed]
+  verdict = _verdict(findings)
+  result = {
+    "verdict": verdict,
+    "passed": not wrong,
+    "environment": found,
+    "is_short": short,
+    "meshes": [numbers.describe(mesh) for mesh in meshes],
+    "findings": [one._asdict() | {"passed": one.passed} for one in findings],
+    "speed": timings,
+    "seconds": time.perf_counter() - start,
+  }
+  metrics_log.write_json(workdir, "results/check.json", result)
+  if wrong:
+    raise errors.WrongResultError(verdict)
+  logging.info("%s", verdict)
+  return result
+
+
+def make_meshes() -> list[jax.sharding.Mesh]:
+  """Meshes of all devices: each axis by itself, and all of them together.
+
+  `fsdp` and `tensor` stay inside a slice.
+  """
+  count = jax.device_count()
+  inside = count // mesh_lib.num_slices(jax.devices())
+  tensor = math.gcd(inside, 4)
+  both = math.gcd(inside, 4) // 2 or 1
+  axes = [
+    (count, 1, 1),
+    (count // inside, inside, 1),
+    (count // tensor, 1, tensor),
+    (count // (both * both), both, both),
+  ]
+  return [
+    mesh_lib.make_mesh(schema.MeshConfig(data=data, fsdp=fsdp, tensor=split))
+    for data, fsdp, split in dict.fromkeys(axes)
+  ]
+
+
+def _verdict(findings: list[finding.Finding]) -> str:
+  """One line for people."""
+  wrong = [one for one in findings if not one.passed]
+  kind = jax.devices()[0].device_kind
+  devices = f"{jax.device_count()} x {kind}"
+  if not wrong:
+    return f"{devices} computed all {len(findings)} cases correctly."
+  parts = ", ".join(dict.fromkeys(one.part for one in wrong))
+  return (
+    f"{devices} computed {len(wrong)} of {len(findings)} cases wrongly "
+    f"({parts}): do not trust results of these devices; report it with "
+    "results/check.json."
+  )

@@ -1,0 +1,87 @@
+"""Warns of a model that has learned how often tokens occur, and nothing else.
+
+The best prediction that does not look at the text has a loss of the unigram
+entropy. A model can stay there for thousands of updates.
+"""
+
+from absl import logging
+
+from transformer_xl.config import schema
+from transformer_xl.data import token_file
+from transformer_xl.training import log_window
+from transformer_xl.workdir import metrics_log
+
+UPDATES = 500  # So long the loss has to stay there, after the warm-up.
+_MARGIN = 0.02  # Of the entropy, above and below it.
+
+
+class UnigramLoss:
+  """Looks at the loss of each log line, and warns at most once in a start."""
+
+  def __init__(self, config: schema.ExperimentConfig):
+    self._config = config
+    self._entropy: float | None = None  # In nats per token, once needed.
+    self._since: int | None = None  # Updates before the loss was near it.
+    self._is_said = False
+
+  def is_due(self, step: int) -> bool:
+    """Whether a log line is due after the warm-up."""
+    train = self._config.train
+    ends_window = step >= train.num_steps or step % train.log_every_steps == 0
+    first = self._first(step)
+    return ends_window and first >= train.warmup_steps and not self._is_said
+
+  def __call__(
+    self, step: int, window: log_window.Window, writer: metrics_log.Writer
+  ) -> None:
+    """Warns, and writes a line for the report, if the loss has stayed there."""
+    if self._entropy is None:
+      data_dir = self._config.data.dataset_dir
+      file = token_file.open_split(data_dir, "train")
+      self._entropy = token_file.unigram_entropy(file)
+    loss = window.sums["nll"] / window.sums["num_tokens"]
+    if abs(loss - self._entropy) > _MARGIN * self._entropy:
+      self._since = None
+      return
+    if self._since is None:
+      self._since = self._first(step)
+    if step - self._since < UPDATES:
+      return
+    self._is_said = True
+    advice = advise(self._config)
+    logging.warning(
+      "Since step %d the loss stays within 2 %% of %.3f nats, which is what "
+      "the frequencies of the tokens alone give: the model has learned nothing "
+      "else. %s",
+      self._since,
+      self._entropy,
+      advice,
+    )
+    writer.write(
+      {
+        "step": step,
+        "unigram_entropy": self._entropy,
+        "unigram_since": self._since,
+        "advice": advice,
+      }
+    )
+
+  def _first(self, step: int) -> int:
+    """Updates before the log line that ends at `step`."""
+    every = self._config.train.log_every_steps
+    return (step - 1) // every * every
+
+
+def advise(config: schema.ExperimentConfig) -> str:
+  """One sentence with the settings that may help."""
+  train = config.train
+  warmup = max(2 * train.warmup_steps, 1000)
+  settings = [
+    f"--config.train.warmup_steps={warmup}",
+    f"--config.train.learning_rate={train.learning_rate / 2:g}",
+    f"--config.train.batch_size={2 * train.batch_size}",
+  ]
+  if not config.model.pre_norm:
+    settings.insert(0, "--config.model.pre_norm=True")
+  *others, last = settings
+  return f"In a new run, try {', '.join(others)} or {last}."
