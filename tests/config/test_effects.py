@@ -235,7 +235,7 @@ CASES = {
 # A refusal is the effect: of what other data, checkpoints or devices allow.
 REFUSED = {
   *("eval.parameters", "eval.checkpoint", "generate.prompt_file"),
-  *("data.targets", "train.init_parameters", "train.init_checkpoint"),
+  *("train.init_parameters", "train.init_checkpoint"),
   *("mesh.data", "mesh.fsdp", "mesh.tensor", "score.file"),
 }
 WITHOUT = {
