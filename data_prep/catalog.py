@@ -3,6 +3,7 @@
 import importlib
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 from transformer_xl import errors
 from transformer_xl.data import token_file
@@ -10,10 +11,11 @@ from transformer_xl.data_prep import builder
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import tfds_corpus
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
+from transformer_xl.data_prep.synthetic import task as task_lib
 
 # Each has a TFDS builder in the package of its name.
 BUILDERS = (*token_file.BENCHMARKS, "text")
-NAMES = (*BUILDERS, "tfds")
+NAMES = (*BUILDERS, "tfds", *token_file.SYNTHETIC)
 _MODES = {
   "enwik8": {
     "bytes": "the original text",
@@ -25,11 +27,22 @@ _MODES = {
   },
 }
 _SHARED = ("field", "valid_fraction", "test_fraction")
+
+
+def synthetic_task(name: str) -> task_lib.Task:
+  """Returns one of the tasks of `token_file.SYNTHETIC`."""
+  module = importlib.import_module(f"transformer_xl.data_prep.synthetic.{name}")
+  return module.TASK
+
+
+TASKS = {name: synthetic_task(name) for name in token_file.SYNTHETIC}
 _OPTIONS = dict.fromkeys(NAMES, ()) | {
   **dict.fromkeys(_MODES, ("mode",)),
   "text": ("valid_source", "test_source", *_SHARED),
   "tfds": _SHARED,
-  "recall": ("seed", "num_tokens", "num_keys", "max_distance"),
+  **{
+    name: ("seed", "num_tokens", *task.options) for name, task in TASKS.items()
+  },
 }
 
 
@@ -64,6 +77,9 @@ def open_corpus(
     raise errors.UserError(
       f"--mode={options['mode']} is none of {name}'s modes; use {uses}."
     )
+  if name in TASKS:
+    numbers: dict[str, Any] = {**options}
+    return task_lib.open_corpus(name, TASKS[name], path=path, **numbers)
   if name in ("text", "tfds"):
     options = {"tokenizer": tokenizer, **options}
   opener = tfds_corpus if name == "tfds" else builder_class(name)

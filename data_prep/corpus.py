@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from transformer_xl.data import token_file
 from transformer_xl.data_prep import piece as piece_lib
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
 
@@ -48,6 +49,8 @@ class Corpus:
   # 0: lines do not matter. 1: every line is a document, and one end marker
   # stands between two. 2: the same, with an end and a start marker.
   sentence_markers: int = 0
+  # Returns the answers of each split, if the text is words with known answers.
+  answers: Mapping[str, Callable[[], token_file.Answers]] | None = None
   # What the training text is mixed of, once its tokens can be counted; `train`
   # above then has each text once. Empty if it is one text.
   mixture: tuple[Part, ...] = ()

@@ -93,10 +93,25 @@ def write_split(
   return {
     "num_tokens": tokens.length,
     "num_documents": documents.length,
+    **_write_answers(corpus, split, folder),
     "dtype": vocab.dtype.name,
     "sha256": token_file.sha256(path),
     **size,
   }
+
+
+def _write_answers(
+  corpus: corpus_lib.Corpus, split: str, folder: pathlib.Path
+) -> dict[str, int]:
+  """Writes which tokens are answers, and their distances, if any are known."""
+  if corpus.answers is None:
+    return {}
+  answers = corpus.answers[split]()
+  numbers = {"answers": answers.positions, "distances": answers.distances}
+  for name, array in numbers.items():
+    with ArrayFile(folder / f"{split}_{name}.npy", np.int64) as file:
+      file.append(array)
+  return {"num_answers": len(answers.positions)}
 
 
 def changed(corpus: corpus_lib.Corpus) -> errors.UserError:

@@ -41,11 +41,13 @@ _STRINGS = {
   "test_source": "Test text, like --source.",
 }
 _NUMBERS = {
-  "seed": "recall: seed of the text; 0.",
-  "num_tokens": "recall: length of the training text; 1000000.",
-  "num_keys": "recall: number of keys, up to 26; 3.",
-  "max_distance": "recall: longest distance from a pair to its query; 96.",
+  "seed": "Synthetic tasks: seed of the text; 0.",
+  "num_tokens": "Synthetic tasks: length of the training text; 1000000.",
 }
+for _name, _task in catalog.TASKS.items():
+  for _flag, _option in _task.options.items():
+    _before = f"{_NUMBERS[_flag]} " if _flag in _NUMBERS else ""
+    _NUMBERS[_flag] = f"{_before}{_name}: {_option.help}; {_option.default}."
 # Other words for the tokenizers.
 _TOKENIZERS = {
   "bytes": "byte",

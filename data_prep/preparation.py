@@ -97,6 +97,11 @@ def prepare(
     max_size=max_size,
     trained=vocabulary_file is not None,
   )
+  if corpus.answers is not None and kind != "word":
+    raise errors.UserError(
+      f"--dataset={dataset} counts its answers in words, not in those of "
+      f"--tokenizer={kind}; leave --tokenizer out."
+    )
   corpus = corpus.cut_by(cut)
   if extend_vocabulary:
     _check_extension(vocabulary_file, kind)

@@ -68,7 +68,7 @@ CASES = [
     },
     "a window of 160 tokens is longer than the 149 pairs of test",
   ),
-  ("recall", {}, "test of .*tiny has no query"),
+  ("recall", {}, "test of .*tiny has none"),
   ("report", {"report.runs": ("nowhere",)}, NO_RUN),
   ("study", {}, "needs variants to compare"),
   ("study", {"analysis.variants": ("a: train.mem_len=x",)}, "must be a int"),

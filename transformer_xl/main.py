@@ -335,7 +335,7 @@ def _prepare_data(data: training_fields.DataConfig) -> None:
   from jax.experimental import multihost_utils
 
   # Other text is prepared by a command of its own, which the next error names.
-  if data.name not in token_file.BENCHMARKS:
+  if data.name not in token_file.NAMED:
     return
   folder = storage.local(data.dataset_dir)
   missing = not os.path.exists(os.path.join(folder, "meta.json"))
@@ -354,7 +354,7 @@ def _warn_of_overfitting(config: schema.ExperimentConfig) -> None:
   """Warns of a run on other text than a benchmark that may overfit it."""
   data = config.data
   train = config.train
-  if data.name in token_file.BENCHMARKS:
+  if data.name in token_file.NAMED:
     return
   values = vars(config.model).items()
   rates = (value for name, value in values if name.endswith("dropout_rate"))

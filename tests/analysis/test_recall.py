@@ -14,8 +14,7 @@ from tests.analysis import runs
 from transformer_xl import errors
 from transformer_xl.analysis import recall
 from transformer_xl.config import load
-from transformer_xl.data import recall as recall_data
-from transformer_xl.data import vocabulary
+from transformer_xl.data import token_file
 from transformer_xl.data_prep import preparation
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
@@ -33,7 +32,7 @@ RUN = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-  """The folder of a short text, its test tokens and their queries."""
+  """The folder of a short text, its test tokens and their answers."""
   folder = preparation.prepare(
     dataset="recall",
     data_dir=str(tmp_path_factory.mktemp("data")),
@@ -42,25 +41,24 @@ def data(tmp_path_factory):
     num_keys=16,
     max_distance=LONGEST,
   )
-  tokens = np.load(folder / "test.npy")
-  words = vocabulary.load(str(folder))
-  return str(folder.parent), tokens, recall_data.queries(tokens, words)
+  file = token_file.open_split(str(folder), "test")
+  return str(folder.parent), np.array(file.tokens), file.answers
 
 
 def test_a_model_of_known_accuracy_is_measured_exactly(
   data, tmp_path, monkeypatch
 ):
   """Right up to twice its memory; beyond, one answer in two, and a loss."""
-  data_dir, tokens, queries = data
+  data_dir, tokens, answers = data
   missed = {}
 
   def guess(subject, mem_len, *, warmup_len):
     assert warmup_len == LONGEST
     likeliest, nll = tokens[1:].astype(np.int32), np.zeros(len(tokens) - 1)
-    far = np.flatnonzero(queries.distances > 2 * mem_len)[::2]
-    likeliest[queries.positions[far]] += 1
-    nll[queries.positions[far]] = 4.0
-    missed[mem_len] = queries.distances[far].tolist()
+    far = np.flatnonzero(answers.distances > 2 * mem_len)[::2]
+    likeliest[answers.positions[far] - 1] += 1
+    nll[answers.positions[far] - 1] = 4.0
+    missed[mem_len] = answers.distances[far].tolist()
     return recall.Guess(nll, likeliest)
 
   monkeypatch.setattr(recall, "guess", guess)
@@ -71,7 +69,7 @@ def test_a_model_of_known_accuracy_is_measured_exactly(
   assert result["chance"] == 0.1
   assert result["distances"][0][0] == 4
   assert result["distances"][-1] == [27, LONGEST]
-  distances = queries.distances.tolist()
+  distances = answers.distances.tolist()
   for curve in result["curves"]:
     seen = 0
     for index, (low, high) in enumerate(result["distances"]):
@@ -218,5 +216,5 @@ def test_runs_are_compared_with_their_own_memories(data, tmp_path):
 def test_other_text_is_one_line(tmp_path):
   data_dir = corpus.write(tmp_path / "data")
   config = runs.write(data_dir, tmp_path / "run")
-  with pytest.raises(errors.UserError, match=r"test of .*tiny has no query"):
+  with pytest.raises(errors.UserError, match=r"test of .*tiny has none"):
     recall.run(config, str(tmp_path / "run"))

@@ -132,6 +132,7 @@ CASES = {
   "model.remat": ("full", {}),
   "model.scan_unroll": (2, DEEP),
   "data.reset_at_documents": (True, {}),
+  "data.targets": ("answers", {}),
   "train.init_from": ("run", {}),
   "train.init_parameters": ("ema", {"train.init_from": "run"}),
   "train.init_checkpoint": ("7", {"train.init_from": "run"}),

@@ -16,6 +16,7 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import segment
 from transformer_xl.data import streams
+from transformer_xl.data import token_file
 
 ALL = slice(None)
 DOCUMENTS = (0, 3, 4, 17, 30)
@@ -107,6 +108,34 @@ def test_context_is_the_text_before_a_segment(lanes):
       first = max(np.flatnonzero(starts[:7]), default=0)
       text = row[first:7]
       assert text.tolist() == list(range(text[0], text[0] + len(text)))
+
+
+ANSWERS = (1, 2, 9, 25, 40, 41)
+
+
+@pytest.mark.parametrize("context_len", [0, 5])
+def test_only_answers_have_a_weight(context_len):
+  """In training every time that they are read, and once in evaluation."""
+  file = corpus.positions(42, documents=DOCUMENTS)
+  answers = token_file.Answers(np.array(ANSWERS), np.ones(6, int))
+  file = dataclasses.replace(file, answers=answers)
+  train, valid = (
+    kind(file, 3, 4, *more, "wrap", context_len=context_len, targets="answers")
+    for kind, more in ((streams.TrainStream, ()), (streams.EvalStream, (7,)))
+  )
+  segments = train.read(0, 30, ALL)
+  is_answer = np.isin(segments.targets, ANSWERS)
+  np.testing.assert_array_equal(segments.weights, is_answer)
+  assert 0 < is_answer.mean() < 0.3
+  segments = valid.read(0, valid.num_steps + 2, ALL)
+  scored = segments.targets[segments.weights == 1]
+  assert sorted(scored.tolist()) == [*ANSWERS]
+  assert segments.weights.sum() == len(ANSWERS)
+
+
+def test_text_without_answers_is_refused():
+  with pytest.raises(errors.UserError, match="needs a synthetic task, whose"):
+    streams.TrainStream(corpus.positions(42), 3, 4, "wrap", targets="answers")
 
 
 @hypothesis.given(

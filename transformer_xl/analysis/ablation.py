@@ -182,7 +182,7 @@ def _check_length(config: schema.ExperimentConfig, length: int) -> None:
 
 def measure(
   model: trained_model.TrainedModel, lengths: Sequence[int]
-) -> trials.Losses:
+) -> trials.Measurement:
   """The mean loss at each attention length.
 
   A model with recurrence gets it from its memory, as a window of exactly that
@@ -205,7 +205,7 @@ def measure(
     logging.info(
       "attention %d: perplexity %.2f", length, units.perplexity(losses[length])
     )
-  return losses
+  return trials.Measurement(losses, right_answers={})
 
 
 def fields(row: comparison.Row) -> dict[str, Any]:

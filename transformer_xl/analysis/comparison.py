@@ -55,6 +55,10 @@ class Row(NamedTuple):
   spread: float  # Range of the seeds' losses at that length.
   nll_by_length: dict[int, float]  # Means over seeds.
   nll_by_seed: dict[int, list[float]]  # By length.
+  # Of each seed, the share of right answers in each bin of distances, at
+  # `length`; empty unless answers are measured.
+  right_by_seed: list[list[float]]
+  commit: str | None  # Of the code that trained and measured the first seed.
   seconds_per_token: float | None = None  # Of updates, if they were timed.
   relative_seconds: float | None = None  # Divided by that of the first row.
   # Loss less that of the first row, if it was trained on as many tokens.
@@ -75,7 +79,7 @@ class Preset(NamedTuple):
   # Lengths of memory or attention to measure at, on the `eval.split` of what it
   # gets. Asked before training, it refuses what could not be measured.
   lengths: Callable[[schema.ExperimentConfig], Sequence[int]]
-  # The mean loss of a trained model at these lengths.
+  # Measures a trained model at these lengths.
   measure: trials.Measure
   # The length at which a variant with these losses is compared.
   choose_length: Callable[[schema.ExperimentConfig, trials.Losses], int]
@@ -254,6 +258,10 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row:
     spread=max(by_seed[length]) - min(by_seed[length]),
     nll_by_length=means,
     nll_by_seed=by_seed,
+    right_by_seed=[
+      each.right_answers[length] for each in measured if each.right_answers
+    ],
+    commit=measured[0].commit,
   )
 
 
@@ -349,8 +357,9 @@ def _write(
   """Puts rows into the result, and writes it with its table and picture."""
   result["rows"] = []
   for row in rows:
-    values = {**row._asdict(), **preset.fields(row)}
+    values = row._asdict()
     del values["config"]
+    values |= preset.fields(row)
     values["learning_rates"] = [one._asdict() for one in row.learning_rates]
     result["rows"].append(values)
   plotting.write(

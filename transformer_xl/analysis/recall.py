@@ -1,9 +1,11 @@
-"""Recall: how far back a model can look a value up; `--mode=recall`.
+"""Recall: over which distance a model's answers are right; `--mode=recall`.
 
-A text of `transformer-xl-data --dataset=recall` asks for values at known
-distances. An answer is right if it is the likeliest token there. Runs that
-exist are compared: the run itself and those of `config.analysis.group`, with a
-curve of right answers by distance for each length of their `eval.mem_len`.
+The text is one of the synthetic tasks (`token_file.SYNTHETIC`), in which some
+tokens are answers whose evidence lies at a known distance. An answer is right
+if it is the likeliest token there. Runs that exist are compared: the run itself
+and those of `config.analysis.group`, with a curve of right answers by distance
+for each length of their `eval.mem_len`. A study of such a task (study.py)
+measures its rows by the same functions.
 """
 
 import functools
@@ -24,9 +26,7 @@ from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import load
 from transformer_xl.config import schema
-from transformer_xl.data import recall
 from transformer_xl.data import token_file
-from transformer_xl.data import vocabulary
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import settings as settings_lib
@@ -45,30 +45,62 @@ class Guess(NamedTuple):
 
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
-  """Raises a UserError if the split has no queries, or a run cannot read it."""
-  _text(config)
+  """Raises a UserError if the split has no answers, or a run cannot read it."""
+  open_answers(config)
   for each in group.checked(config, workdir):
     evaluate.check(each, workdir)
 
 
-def _text(
+def open_answers(
   config: schema.ExperimentConfig,
-) -> tuple[jt.Int[np.ndarray, "T"], recall.Queries]:
-  """The tokens of the split, and the queries among them, of which it has some.
+) -> tuple[token_file.TokenFile, token_file.Answers]:
+  """The split that is evaluated, and the answers among its tokens.
 
   Raises:
     UserError: there are none.
   """
   directory = config.data.dataset_dir
   split = config.eval.split
-  tokens = np.asarray(token_file.open_split(directory, split).tokens)
-  queries = recall.queries(tokens, vocabulary.load(directory))
-  if not len(queries.positions):
+  file = token_file.open_split(directory, split)
+  if file.answers is None or not len(file.answers.positions):
+    names = ", ".join(token_file.SYNTHETIC)
     raise errors.UserError(
-      f"--mode=recall needs words of data_prep's --dataset={recall.NAME}, and "
-      f"{split} of {directory} has no query; set --config.data.name."
+      f"right answers are known for the tasks of data_prep ({names}), and "
+      f"{split} of {directory} has none; set --config.data.name, or prepare "
+      "the task again if an older version made it."
     )
-  return tokens, queries
+  return file, file.answers
+
+
+class Scale(NamedTuple):
+  """The distances of a split's answers, in bins, near ones first.
+
+  Attributes:
+    bins: indices of the answers in each bin.
+    distances: the shortest and the longest distance in each bin.
+    num_answers: the number of answers in each bin.
+    chance: the share of right answers of a guess among all answers.
+  """
+
+  bins: list[jt.Int[np.ndarray, "?"]]
+  distances: list[list[int]]
+  num_answers: list[int]
+  chance: float
+
+
+def scale(file: token_file.TokenFile, answers: token_file.Answers) -> Scale:
+  """The distances of the answers in a split."""
+  bins = by_distance(answers.distances)
+  ends = [
+    [int(answers.distances[one].min()), int(answers.distances[one].max())]
+    for one in bins
+  ]
+  return Scale(
+    bins=bins,
+    distances=ends,
+    num_answers=[len(one) for one in bins],
+    chance=1 / len(np.unique(file.tokens[answers.positions])),
+  )
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
@@ -78,26 +110,22 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
   it.
 
   Raises:
-    UserError: the split has no queries.
+    UserError: the split has no answers.
   """
-  split = config.eval.split
-  tokens, queries = _text(config)
-  bins = by_distance(queries.distances)
+  file, answers = open_answers(config)
+  distances = scale(file, answers)
   result: dict[str, Any] = {
     "made_by": plotting.made_by(),
     "dataset": config.data.name,
-    "split": split,
-    "chance": 1 / len(np.unique(tokens[queries.positions + 1])),
-    "distances": [
-      [int(limit(queries.distances[one])) for limit in (np.min, np.max)]
-      for one in bins
-    ],
-    "num_answers": [len(one) for one in bins],
+    "split": config.eval.split,
+    "chance": distances.chance,
+    "distances": distances.distances,
+    "num_answers": distances.num_answers,
     "curves": [],
   }
   for folder, model in group.subjects(config, workdir):
     for mem_len in model.config.eval.mem_len:
-      guesses = guess(model, mem_len, warmup_len=result["distances"][-1][1])
+      guesses = guess(model, mem_len, warmup_len=distances.distances[-1][1])
       curve = {
         "name": os.path.basename(os.path.normpath(folder)),
         "workdir": folder,
@@ -106,7 +134,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "num_layers": model.config.model.num_layers,
         **settings_lib.of_evaluation(model.config, mem_len),
         "reach": reach(model.config, mem_len),
-        **found(guesses, tokens, queries.positions, bins),
+        **right_answers(guesses, file, answers, distances.bins),
       }
       result["curves"].append(curve)
       logging.info(
@@ -158,7 +186,7 @@ def _guess_segment(params, memory, segment, *, model):
 def by_distance(
   distances: jt.Int[np.ndarray, "Q"],
 ) -> list[jt.Int[np.ndarray, "?"]]:
-  """Indices of queries in bins of a quarter of an octave, near ones first.
+  """Indices of answers in bins of a quarter of an octave, near ones first.
 
   The last bin ends with the longest distance.
   """
@@ -166,18 +194,18 @@ def by_distance(
   return [np.flatnonzero(bins == one) for one in np.unique(bins)]
 
 
-def found(
+def right_answers(
   guesses: Guess,
-  tokens: jt.Int[np.ndarray, "T"],
-  positions: jt.Int[np.ndarray, "Q"],
+  file: token_file.TokenFile,
+  answers: token_file.Answers,
   bins: list[np.ndarray],
 ) -> dict[str, list[float]]:
-  """The share of right answers and their mean loss, in each bin of queries.
+  """The share of right answers and their mean loss, in each bin of answers.
 
   `guesses` are for all tokens but the first, and each bin has indices [?].
   """
-  nll, likeliest = (array[positions] for array in guesses)
-  is_right = likeliest == tokens[positions + 1]
+  nll, likeliest = (array[answers.positions - 1] for array in guesses)
+  is_right = likeliest == file.tokens[answers.positions]
   return {
     "accuracy": [float(is_right[one].mean()) for one in bins],
     "nll": [float(nll[one].mean(dtype=np.float64)) for one in bins],
@@ -256,7 +284,7 @@ def draw(result: dict[str, Any]) -> figure_lib.Figure:
   axes.axhline(chance, label="chance", **style)
   axes.set_xscale("log", base=2)
   axes.xaxis.set_major_formatter("{x:.0f}")
-  axes.set_xlabel("distance from a pair to its query (tokens)")
+  axes.set_xlabel("distance of the evidence (tokens)")
   axes.set_ylabel("right answers (%)")
   axes.set_ylim(0, 103)
   axes.legend(fontsize=7)

@@ -5,22 +5,31 @@ r"""Variants of an experiment at equal tokens and at equal time; `--mode=study`.
 
 A variant of `config.analysis.variants` is "NAME: FIELD=VALUE; FIELD=VALUE", the
 first being what the others are compared with. Each is evaluated at each of its
-`eval.mem_len`; the lowest loss counts.
+`eval.mem_len`; the lowest loss counts. With `data.targets=answers` the share of
+right answers is measured, too, and shown instead of perplexities (answers.py).
 """
 
+import dataclasses
+import datetime
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
+from transformer_xl.analysis import answers
 from transformer_xl.analysis import comparison
 from transformer_xl.analysis import plotting
+from transformer_xl.analysis import recall
+from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
+from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import settings
 from transformer_xl.evaluation import units
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.workdir import trained_model
@@ -49,7 +58,7 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
       "--mode=study needs variants to compare; set --config.analysis.variants "
       "or name a study, as in --config=experiments/beyond.py:networks."
     )
-  return comparison.Preset(
+  preset = comparison.Preset(
     mode="study",
     files=config.analysis.table,
     times_training=True,
@@ -62,6 +71,20 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
     table=table,
     draw=draw,
   )
+  if config.data.targets == "all":
+    return preset
+  measured = load.replaced(config, {"eval.split": config.analysis.split})
+  scale = recall.scale(*recall.open_answers(measured))
+  return preset._replace(
+    measure=answers.measure,
+    about={
+      "distances": scale.distances,
+      "num_answers": scale.num_answers,
+      "chance": scale.chance,
+    },
+    table=lambda rows: answers.table(rows, scale),
+    draw=lambda rows: answers.draw(rows, scale),
+  )
 
 
 def memory_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:
@@ -73,14 +96,14 @@ def memory_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:
 
 def measure(
   model: trained_model.TrainedModel, lengths: Sequence[int]
-) -> trials.Losses:
+) -> trials.Measurement:
   """The mean loss with each length of memory."""
   assert tuple(lengths) == model.config.eval.mem_len
   losses = {}
   for card in evaluate.evaluate(model):
     nll = card["nll"]
     losses[card["mem_len"]] = math.inf if nll is None else nll
-  return losses
+  return trials.Measurement(losses, right_answers={})
 
 
 def lowest(config: schema.ExperimentConfig, losses: trials.Losses) -> int:
@@ -90,8 +113,28 @@ def lowest(config: schema.ExperimentConfig, losses: trials.Losses) -> int:
 
 
 def fields(row: comparison.Row) -> dict[str, Any]:
-  """The names that a study has for its lengths."""
-  return {"mem_len": row.length, "nll_by_memory": row.nll_by_length}
+  """What a study states of each row, so that a row can be read alone.
+
+  Losses by memory, what the model costs, its configuration, the settings that
+  it was measured with, and the code that measured it.
+  """
+  config = row.config
+  return {
+    "mem_len": row.length,
+    "nll_by_memory": row.nll_by_length,
+    "state_bytes": training_cost.state_bytes(config, row.length),
+    "forward_flops_per_token": training_cost.forward_flops_per_token(
+      config, row.length
+    ),
+    "config": dataclasses.asdict(config),
+    "card": {
+      "dataset": config.data.name,
+      "split": config.eval.split,
+      **settings.of_evaluation(config, row.length),
+    },
+    "device": jax.devices()[0].device_kind,
+    "date": datetime.date.today().isoformat(),
+  }
 
 
 def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:

@@ -1,5 +1,6 @@
-"""What updates take: device memory as planned, and time, measured in turns."""
+"""What models cost: planned device memory, operations, state, measured time."""
 
+import math
 import statistics
 import time
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import streams
+from transformer_xl.model import network
 from transformer_xl.planning import plan
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -26,6 +28,40 @@ _NOT_TIMED = (
 def planned_bytes(config: schema.ExperimentConfig) -> int:
   """Bytes of arguments, outputs and temporaries of one update, from XLA."""
   return plan.held_bytes(plan.lower_updates(config, count=1).compile())
+
+
+def state_bytes(config: schema.ExperimentConfig, mem_len: int) -> int:
+  """Bytes that a lane hands on from segment to segment, as in training.
+
+  Scalars and validity flags count, too.
+  """
+  state = jax.eval_shape(
+    lambda: network.empty_state(
+      config.model,
+      batch_size=1,
+      mem_len=mem_len,
+      step_len=config.eval.context_len + config.eval.segment_len,
+    )
+  )
+  return sum(
+    math.prod(leaf.shape) * leaf.dtype.itemsize
+    for leaf in jax.tree.leaves(state)
+  )
+
+
+def forward_flops_per_token(
+  config: schema.ExperimentConfig, mem_len: int
+) -> float:
+  """Useful operations of one token's prediction; an update takes three times.
+
+  A multiplication and an addition count as two.
+  """
+  return network.forward_flops_per_token(
+    config.model,
+    segment_len=config.eval.segment_len,
+    mem_len=mem_len,
+    context_len=config.eval.context_len,
+  )
 
 
 def what_is_timed(

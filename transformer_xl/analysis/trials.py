@@ -6,6 +6,7 @@ that it depends on. A command that was interrupted goes on where it stopped.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -26,11 +27,27 @@ from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
 # Mean losses in nats per token, by a length of memory or attention in tokens.
 Losses = dict[int, float]
-Measure = Callable[[trained_model.TrainedModel, Sequence[int]], Losses]
+
+
+class Measurement(NamedTuple):
+  """What is measured of a trained model.
+
+  Attributes:
+    losses: the mean loss at each length.
+    right_answers: at each length, the share of right answers in each bin of
+      distances (`recall.Scale`); empty unless answers are measured.
+  """
+
+  losses: Losses
+  right_answers: dict[int, list[float]]
+
+
+Measure = Callable[[trained_model.TrainedModel, Sequence[int]], Measurement]
 
 
 class Measured(NamedTuple):
@@ -40,6 +57,8 @@ class Measured(NamedTuple):
   num_parameters: int
   checkpoint_step: int
   planned_bytes: int  # Device memory of an update, as planned by XLA.
+  right_answers: dict[int, list[float]]  # As in Measurement.
+  commit: str | None  # Of the code that trained and measured it.
 
 
 def check(trial: variants.Trial) -> None:
@@ -97,6 +116,11 @@ def measure(
         num_parameters=known["num_parameters"],
         checkpoint_step=known["checkpoint_step"],
         planned_bytes=known["planned_bytes"],
+        right_answers={
+          int(length): shares
+          for length, shares in known.get("right_answers", {}).items()
+        },
+        commit=known.get("commit"),
       )
 
   kept["trained_with"] = _trained_with(trial.config)
@@ -109,18 +133,33 @@ def measure(
       raise
     logging.warning("%s is left out: %s", trial.folder, error)
     asked = if_diverged
-    found = Measured({}, num_parameters=0, checkpoint_step=0, planned_bytes=0)
+    found = Measured(
+      {},
+      num_parameters=0,
+      checkpoint_step=0,
+      planned_bytes=0,
+      right_answers={},
+      commit=_commit(),
+    )
   else:
     model = evaluate.load(config, trial.folder)
+    measurement = measure_model(model, lengths)
     found = Measured(
-      losses=measure_model(model, lengths),
+      losses=measurement.losses,
       num_parameters=network.num_parameters(model.params),
       checkpoint_step=model.step,
       planned_bytes=training_cost.planned_bytes(trial.config),
+      right_answers=measurement.right_answers,
+      commit=_commit(),
     )
   kept["measured"].append({"asked": asked, **found._asdict()})
   _write(trial.folder, kept)
   return found
+
+
+@functools.cache  # The code that runs is that of the start.
+def _commit() -> str | None:
+  return run_record.git_commit()
 
 
 def _trained_with(config: schema.ExperimentConfig) -> dict[str, Any]:

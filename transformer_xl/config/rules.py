@@ -308,6 +308,11 @@ def _check_training(config: schema.ExperimentConfig) -> None:
       "context_len needs a start of the text before which nothing is seen: "
       "set --config.model.memory_start=masked."
     )
+  if data.targets == "answers" and train.segment_len_std:
+    raise errors.UserError(
+      "data.targets=answers needs segments of one length: set "
+      "--config.train.segment_len_std=0."
+    )
   if data.reset_at_documents and config.model.memory_start == "zeros":
     raise errors.UserError(
       "memory cannot be reset inside a segment when empty memory is attended: "

@@ -33,6 +33,9 @@ class DataConfig:
   """Prepare the dataset before training if it is missing."""
   reset_at_documents: bool = field(False)
   """Empty the memory where a document starts; the published models do not."""
+  targets: str = field("all", ("all", "answers"))
+  """Tokens that training and evaluation score: all, or the answers of a
+  synthetic task."""
 
   @property
   def dataset_dir(self) -> str:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 
 import jax
+import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
@@ -41,6 +42,7 @@ class TrainStream:
   resets: str  # "documents", "wrap" (where the text starts over) or "never".
   lengths: segment_lengths.Lengths | None = None  # Other than `segment_len`.
   context_len: int = 0
+  targets: str = "all"  # Or "answers", the only ones with a weight.
 
   def __post_init__(self) -> None:
     longest = self._lengths.longest
@@ -51,6 +53,8 @@ class TrainStream:
         f"{longest} in each of {self.num_lanes} lanes; use at most "
         f"{lanes} lanes or shorter segments."
       )
+    if self.targets == "answers":
+      _pairs_with_answers(self.file)  # Raises an error if there are none.
 
   @property
   def pairs(self) -> int:
@@ -72,8 +76,8 @@ class TrainStream:
     """Reads the segments of steps [step, step + count) for some lanes.
 
     Returns:
-      Arrays [count, lanes, T], with weights only if segments are padded:
-      otherwise every target counts.
+      Arrays [count, lanes, T], with weights only if segments are padded or
+      targets are answers: otherwise every target counts.
     """
     steps = np.arange(step, step + count)[:, None]
     starts = np.arange(self.num_lanes)[lanes] * (self.pairs // self.num_lanes)
@@ -84,9 +88,13 @@ class TrainStream:
     inputs, targets = _pairs(self.file, starts, length, np.mod)
     targets = targets[:, :, self.context_len :]
     resets = self._resets(starts, length)
-    return segment.Segment(
-      inputs, targets, resets, self._weights(step, targets.shape)
-    )
+    weights = self._weights(step, targets.shape)
+    if self.targets == "answers":
+      asked = _pairs_with_answers(self.file)
+      positions = starts[:, :, None] + np.arange(self.context_len, length)
+      is_asked = asked[positions % self.pairs].astype(np.float32)
+      weights = is_asked if weights is None else weights * is_asked
+    return segment.Segment(inputs, targets, resets, weights)
 
   def _weights(self, step: int, shape: tuple[int, ...]) -> np.ndarray | None:
     if not self._lengths.is_padded:
@@ -123,6 +131,7 @@ class EvalStream:
   warmup_len: int
   resets: str  # As in TrainStream, but the start of the text always resets.
   context_len: int = 0
+  targets: str = "all"  # As in TrainStream.
 
   @property
   def num_steps(self) -> int:
@@ -152,6 +161,10 @@ class EvalStream:
     resets = _document_starts(documents, starts, length)
     in_run = (steps >= 0) & (steps * self.segment_len < self._run)
     counted = in_run[:, :, None] & self.is_text(step, count)[:, lanes]
+    if self.targets == "answers":
+      asked = _pairs_with_answers(self.file)
+      positions = starts[:, :, None] + np.arange(self.context_len, length)
+      counted &= asked[_clip(positions, len(asked))]
     weights = counted.astype(np.float32)
     return segment.Segment(inputs, targets, resets, weights)
 
@@ -203,6 +216,24 @@ def _pairs(
       inputs[index] = file.tokens[position]
       targets[index] = file.tokens[position + 1]
   return inputs, targets
+
+
+def _pairs_with_answers(
+  file: token_file.TokenFile,
+) -> jt.Bool[np.ndarray, "pairs"]:
+  """True for pairs whose target is an answer.
+
+  Raises:
+    UserError: the dataset marks no answers.
+  """
+  if file.answers is None:
+    raise errors.UserError(
+      "data.targets=answers needs a synthetic task, whose answers are known, "
+      f"such as --config.data.name={token_file.SYNTHETIC[0]}; set it to all."
+    )
+  result = np.zeros(len(file.tokens) - 1, bool)
+  result[file.answers.positions - 1] = True
+  return result
 
 
 def _documents(file: token_file.TokenFile, resets: str) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Token files: prepared splits, mapped into memory and checked.
 
 A split is one flat array of ids, `<dir>/<name>/<split>.npy`. The positions of
-document starts lie beside it, and `meta.json` describes both.
+document starts lie beside it, and where some tokens are answers, their
+positions and distances; `meta.json` describes them.
 """
 
 import dataclasses
@@ -12,8 +13,9 @@ import json
 import os
 import pathlib
 import tokenize
-from typing import Any
+from typing import Any, NamedTuple
 
+import jaxtyping as jt
 import numpy as np
 
 from transformer_xl import errors
@@ -35,18 +37,36 @@ _DAMAGE = (
 
 _COUNTED = 1 << 24  # Tokens that are counted at a time.
 
-# Datasets that data_prep makes under their own names.
+# Published corpora that data_prep makes under their own names.
 BENCHMARKS = (
   "enwik8",
   "lm1b",
   "pg19",
   "ptb",
   "python_stdlib",
-  "recall",
   "text8",
   "wikitext103",
   "wikitext2",
 )
+# Tasks of data_prep/synthetic, whose answers are known.
+SYNTHETIC = (
+  "copy",
+  "mqar",
+  "overwrite",
+  "parity",
+  "permutation",
+  "recall",
+)
+# All that `--dataset` makes without a source.
+NAMED = (*BENCHMARKS, *SYNTHETIC)
+
+
+class Answers(NamedTuple):
+  """Tokens that can be told from the text before them; Q of them, in order."""
+
+  positions: jt.Int[np.ndarray, "Q"]
+  # How far back the evidence lies, in the unit of the task.
+  distances: jt.Int[np.ndarray, "Q"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +77,7 @@ class TokenFile:
   documents: np.ndarray  # Sorted positions where documents start.
   sha256: str  # Of the token file; checked against `meta.json`.
   meta: dict[str, Any]  # The split's entry in `meta.json`.
+  answers: Answers | None = None  # None where the dataset marks none.
 
 
 def read_meta(directory: str) -> dict[str, Any]:
@@ -118,7 +139,7 @@ def open_split(directory: str, split: str) -> TokenFile:
 
 
 def _open(directory: str, split: str, entry: dict[str, Any]) -> TokenFile:
-  path, starts_path = _paths(directory, split, entry)
+  path, starts_path, *answer_paths = _paths(directory, split, entry)
   tokens = _load(directory, path)
   documents = _load(directory, starts_path)
   if len(tokens) != entry["num_tokens"] or len(tokens) < 2:
@@ -136,16 +157,36 @@ def _open(directory: str, split: str, entry: dict[str, Any]) -> TokenFile:
   if len(documents) != count:
     counts = f"{len(documents)} documents where meta.json says {count!r}"
     raise _damaged(directory, starts_path, f"has {counts}")
-  rises = np.all(documents[1:] > documents[:-1])
-  if not rises or not np.all((documents >= 0) & (documents < len(tokens))):
-    wanted = f"must have rising positions below {len(tokens)}"
-    raise _damaged(directory, starts_path, wanted)
-  return TokenFile(tokens, documents, digest, entry)
+  _check_positions(directory, starts_path, documents, len(tokens))
+  if not answer_paths:
+    return TokenFile(tokens, documents, digest, entry)
+
+  answers = Answers(
+    *[np.array(_load(directory, each)) for each in answer_paths]
+  )
+  for each, array in zip(answer_paths, answers, strict=True):
+    if len(array) != entry["num_answers"]:
+      counts = f"{len(array)} numbers where meta.json says"
+      raise _damaged(directory, each, f"has {counts} {entry['num_answers']!r}")
+  _check_positions(directory, answer_paths[0], answers.positions, len(tokens))
+  return TokenFile(tokens, documents, digest, entry, answers)
+
+
+def _check_positions(
+  directory: str, path: str, positions: np.ndarray, num_tokens: int
+) -> None:
+  """Raises a UserError unless positions rise and lie inside the split."""
+  rises = np.all(positions[1:] > positions[:-1])
+  if not rises or not np.all((positions >= 0) & (positions < num_tokens)):
+    wanted = f"must have rising positions below {num_tokens}"
+    raise _damaged(directory, path, wanted)
 
 
 def _paths(directory: str, split: str, entry: dict[str, Any]) -> list[str]:
-  """Paths on disk of the tokens and of the documents' starts."""
-  names = (f"{split}.npy", f"{split}_documents.npy")
+  """Paths on disk of the tokens, the documents' starts and the answers."""
+  names = [f"{split}.npy", f"{split}_documents.npy"]
+  if "num_answers" in entry:
+    names += [f"{split}_answers.npy", f"{split}_distances.npy"]
   return [storage.cached(directory, name, entry["sha256"]) for name in names]
 
 
@@ -209,7 +250,7 @@ def _sha256_once(path: str, size: int, changed_ns: int) -> str:
 def _prepare_command(directory: str) -> str:
   parent, name = os.path.split(directory.rstrip("/"))
   dataset = f"--dataset={name}"
-  if name not in BENCHMARKS:
+  if name not in NAMED:
     dataset = f"--dataset=text --source=YOUR_TEXT --name={name}"
   return f"transformer-xl-data {dataset} --data_dir={parent}"
 
@@ -217,14 +258,14 @@ def _prepare_command(directory: str) -> str:
 def _suggestion(directory: str) -> str:
   """Suggests the prepared or known dataset with the most similar name."""
   parent, name = os.path.split(directory.rstrip("/"))
-  if name in BENCHMARKS:
+  if name in NAMED:
     return ""
   prepared = [
     other
     for other in storage.names(parent)
     if "meta.json" in storage.names(os.path.join(parent, other))
   ]
-  close = difflib.get_close_matches(name, [*prepared, *BENCHMARKS], n=1)
+  close = difflib.get_close_matches(name, [*prepared, *NAMED], n=1)
   return f"did you mean {close[0]}? Otherwise " if close else ""
 
 

@@ -28,6 +28,7 @@ _USUAL = {
   "warmup_len": -1,
   "parameters": "raw",
   "reset_at_documents": False,
+  "targets": "all",
 }
 
 
@@ -50,9 +51,11 @@ def make(
   unit = token_file.read_meta(config.data.dataset_dir)["unit"]
   nll = score.nll / score.num_tokens
   bits_per_byte = word_perplexity = bits_per_character = None
-  if meta["num_bytes"]:
+  # The answers alone are no text.
+  scores_text = config.data.targets == "all"
+  if scores_text and meta["num_bytes"]:
     bits_per_byte = units.bits(score.nll) / meta["num_bytes"]
-  if meta["num_words"]:
+  if scores_text and meta["num_words"]:
     word_perplexity = units.perplexity(score.nll / meta["num_words"])
   if unit in ("byte", "character"):
     bits_per_character = units.bits(nll)

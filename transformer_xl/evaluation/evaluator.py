@@ -56,6 +56,7 @@ def open_stream(
     warmup_len=warmup,
     resets=streams.reset_rule(config),
     context_len=config.eval.context_len,
+    targets=config.data.targets,
   )
 
 
@@ -271,7 +272,8 @@ def per_token(
     read_one = functools.partial(read_segment or read_losses, params)
     return jax.lax.scan(read_one, state, segments)
 
-  stream = open_stream(config, mem_len)
+  all_targets = load.replaced(config, {"data.targets": "all"})
+  stream = open_stream(all_targets, mem_len)
   count = config.eval.segments_per_call
   sharding = mesh_lib.segments(mesh)
   lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)

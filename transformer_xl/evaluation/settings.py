@@ -50,6 +50,7 @@ def of_data(
       same_length=config.eval.same_length,
     ),
     "reset_at_documents": config.data.reset_at_documents,
+    "targets": config.data.targets,
     "parameters": config.eval.parameters,
   }
 

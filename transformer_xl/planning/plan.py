@@ -139,7 +139,7 @@ def lower_updates(
       config.train,
       lengths.longest,
       parts=config.train.accumulation_steps,
-      has_weights=lengths.is_padded,
+      has_weights=lengths.is_padded or config.data.targets == "answers",
     )
     state = programs.placed_state(config, mesh)
     return programs.update(config, mesh).lower(*state, segments)

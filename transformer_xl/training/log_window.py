@@ -72,7 +72,7 @@ class Window:
     result: dict[str, float | None] = {
       "step": step,
       "tokens": self.tokens_read,
-      "loss": self.sums["nll"] / self.sums["num_tokens"],
+      "loss": self.sums["nll"] / max(self.sums["num_tokens"], 1),
       **self._last,
       "tokens_per_second": speed,
       "mfu": speed and _mfu(speed, config),

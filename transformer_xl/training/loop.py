@@ -133,6 +133,7 @@ def open_stream(config: schema.ExperimentConfig) -> streams.TrainStream:
     resets=streams.reset_rule(config),
     lengths=segment_lengths.of(config),
     context_len=config.train.context_len,
+    targets=config.data.targets,
   )
 
 

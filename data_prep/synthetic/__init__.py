@@ -1,0 +1,1 @@
+"""Synthetic tasks, one file each, in the form of `task.py`."""

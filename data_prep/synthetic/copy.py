@@ -1,0 +1,60 @@
+"""Copying at a distance: a string, filler, and the string again.
+
+    d a c f . . . . . . > d a c f
+
+The distance is that from a symbol to its copy, the same for a whole document.
+"""
+
+import string
+
+import numpy as np
+
+from transformer_xl import errors
+from transformer_xl.data_prep.synthetic import task
+
+SYMBOLS = string.ascii_lowercase[:16]
+MARKER = ">"
+
+
+def write(
+  num_tokens: int,
+  generator: np.random.Generator,
+  *,
+  num_symbols: int,
+  max_distance: int,
+) -> list[task.Document]:
+  """Documents that copy `num_symbols` symbols over up to `max_distance` words.
+
+  The logarithm of the distance is distributed uniformly.
+  """
+
+  def document() -> task.Document:
+    distance = task.log_uniform(generator, num_symbols + 1, max_distance)
+    text = [*generator.choice([*SYMBOLS], size=num_symbols)]
+    filler = [task.FILLER] * (distance - num_symbols - 1)
+    words = [str(word) for word in [*text, *filler, MARKER, *text]]
+    answers = [(distance + index, distance) for index in range(num_symbols)]
+    return task.Document(words, answers)
+
+  return task.fill(num_tokens, document)
+
+
+def check(*, num_symbols: int, max_distance: int) -> None:
+  """Raises a UserError if a string is longer than the distance."""
+  if max_distance <= num_symbols:
+    raise errors.UserError(
+      f"--max_distance={max_distance} must be above "
+      f"--num_symbols={num_symbols}, over which a copy goes at least."
+    )
+
+
+TASK = task.Task(
+  options={
+    "num_symbols": task.Option(8, 1, 10**4, "symbols to copy"),
+    "max_distance": task.Option(
+      96, 2, 10**8, "longest distance from a symbol to its copy"
+    ),
+  },
+  write=write,
+  check=check,
+)

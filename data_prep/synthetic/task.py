@@ -1,0 +1,160 @@
+"""The form of a synthetic task, and what makes a corpus of one.
+
+A task writes documents of words, of which some are answers: words that a model
+can tell from what came before. Each answer has a distance, which is how far
+back its evidence lies. A new task is a file with a `TASK` beside this one and
+a name in `token_file.SYNTHETIC`.
+"""
+
+import functools
+import io
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_xl import errors
+from transformer_xl.data import token_file
+from transformer_xl.data_prep import corpus as corpus_lib
+from transformer_xl.data_prep import piece
+from transformer_xl.data_prep import tokenizer
+
+FILLER = "."
+NUM_TOKENS = 1_000_000
+SHARES = {"train": 1.0, "valid": 0.1, "test": 0.1}  # Parts of `num_tokens`.
+
+
+class Option(NamedTuple):
+  """A number that the text of a task depends on."""
+
+  default: int
+  least: int
+  most: int
+  help: str
+
+
+class Document(NamedTuple):
+  """Words, and which of them are answers.
+
+  Attributes:
+    words: none of them contains white space.
+    answers: index and distance of each answer, in the order of the words.
+  """
+
+  words: list[str]
+  answers: list[tuple[int, int]]
+
+
+class Task(NamedTuple):
+  """A synthetic task.
+
+  Attributes:
+    options: the numbers that `write` takes, by name.
+    write: takes a number of tokens, a generator and the options; returns
+      documents of at most so many words and line ends together.
+    check: takes the options; raises a UserError if they do not go together.
+    has_documents: documents do not depend on each other, so a model may forget
+      where one starts (`data.reset_at_documents`). Otherwise the text is a
+      single document.
+  """
+
+  options: Mapping[str, Option]
+  write: Callable[..., list[Document]]
+  check: Callable[..., None] | None = None
+  has_documents: bool = True
+
+
+def open_corpus(
+  name: str, task: Task, *, path: str | None, **chosen: int
+) -> corpus_lib.Corpus:
+  """The corpus of a task, which depends on its numbers alone.
+
+  Args:
+    name: of the task.
+    task: what writes the text.
+    path: must be None, since there is nothing to read.
+    **chosen: `seed`, `num_tokens` and the task's own options, where they differ
+      from the defaults.
+
+  Raises:
+    UserError: a number is out of its range, or a source is given.
+  """
+  if path is not None:
+    raise errors.UserError(
+      f"--dataset={name} makes its text itself; leave --source out."
+    )
+  num_tokens = chosen.get("num_tokens", NUM_TOKENS)
+  options = {
+    "seed": Option(0, 0, 2**32 - 1, "seed of the text"),
+    "num_tokens": Option(
+      NUM_TOKENS, 1000, 10**10, "length of the training text"
+    ),
+    **task.options,
+  }
+  numbers = {
+    each: chosen.get(each, option.default) for each, option in options.items()
+  }
+  for each, option in options.items():
+    most = option.most
+    if each == "max_distance":  # The shortest split has many of the longest.
+      most = min(most, num_tokens // 100)
+    if not option.least <= numbers[each] <= most:
+      raise errors.UserError(
+        f"--{each}={numbers[each]} must be between {option.least} and {most}."
+      )
+  own = {each: numbers[each] for each in task.options}
+  if task.check is not None:
+    task.check(**own)
+
+  @functools.cache
+  def documents(split: str) -> list[Document]:
+    index = [*SHARES].index(split)
+    length = round(SHARES[split] * numbers["num_tokens"])
+    generator = np.random.default_rng([numbers["seed"], index])
+    return task.write(length, generator, **own)
+
+  def pieces(split: str) -> piece.Pieces:
+    lines = [" ".join(each.words) for each in documents(split)]
+    return piece.cut(io.BytesIO("\n".join(lines).encode()), origin=name)
+
+  def answers(split: str) -> token_file.Answers:
+    # A marker before the first document, and one behind each.
+    start = int(task.has_documents)
+    positions = []
+    distances = []
+    for document in documents(split):
+      for index, distance in document.answers:
+        positions.append(start + index)
+        distances.append(distance)
+      start += len(document.words) + 1
+    return token_file.Answers(
+      np.array(positions, np.int64), np.array(distances, np.int64)
+    )
+
+  return corpus_lib.Corpus(
+    name=name,
+    splits={split: functools.partial(pieces, split) for split in SHARES},
+    tokenizer=tokenizer.Tokenizer(kind="word"),
+    source={"path": "generated", **numbers},
+    fingerprint=lambda: name,  # There are no files.
+    options=numbers,
+    sentence_markers=int(task.has_documents),
+    answers={split: functools.partial(answers, split) for split in SHARES},
+  )
+
+
+def fill(num_tokens: int, document: Callable[[], Document]) -> list[Document]:
+  """Documents, each with the end of its line, within `num_tokens` words."""
+  result: list[Document] = []
+  length = 0
+  while True:
+    new = document()
+    length += len(new.words) + 1
+    if length > num_tokens:
+      return result
+    result.append(new)
+
+
+def log_uniform(generator: np.random.Generator, least: int, most: int) -> int:
+  """Draws a number whose logarithm is distributed uniformly."""
+  return round(least * (most / least) ** generator.random())

@@ -1,0 +1,120 @@
+"""Studies of synthetic tasks: what is right, and what it costs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tests import corpus
+from tests.analysis import runs
+from transformer_xl.analysis import answers
+from transformer_xl.analysis import comparison
+from transformer_xl.analysis import recall
+from transformer_xl.analysis import study
+from transformer_xl.analysis import training_cost
+from transformer_xl.config import load
+from transformer_xl.data import token_file
+from transformer_xl.data_prep import preparation
+from transformer_xl.evaluation import evaluate
+from transformer_xl.experiments import memory_suite
+
+RUN = {
+  "model.vocab_size": 0,
+  "model.num_layers": 2,
+  "data.targets": "answers",
+  "data.reset_at_documents": True,
+  "train.num_steps": 4,
+  "checkpoint.every_steps": 4,
+  "analysis.table": "parity",
+}
+
+
+@pytest.fixture(scope="module")
+def task_dir(tmp_path_factory):
+  folder = preparation.prepare(
+    dataset="parity",
+    data_dir=str(tmp_path_factory.mktemp("data")),
+    name=corpus.NAME,
+    num_tokens=4_000,
+    max_distance=12,
+  )
+  return str(folder.parent)
+
+
+def test_the_loss_of_answers_is_that_of_an_evaluation(task_dir, tmp_path):
+  """Two programs agree: a card of the answers, and the guesses of recall."""
+  config = runs.write(task_dir, tmp_path, **RUN, **{"eval.warmup_len": 12})
+  model = evaluate.load(config, str(tmp_path))
+  (card,) = evaluate.evaluate(model)
+  file = token_file.open_split(f"{task_dir}/{corpus.NAME}", config.eval.split)
+  assert card["num_tokens"] == len(file.answers.positions)
+  assert card["targets"] == "answers"
+  assert card["word_perplexity"] is None
+  measured = answers.measure(model, config.eval.mem_len)
+  # Sums of float32 in another order.
+  assert measured.losses[8] == pytest.approx(card["nll"], rel=1e-5)
+  distances = file.answers.distances
+  bins = np.ceil(4 * np.log2(distances / distances.max()))
+  assert len(measured.right_answers[8]) == len({*bins.tolist()})
+
+
+@pytest.mark.rest
+def test_a_study_of_a_task_has_answers_and_costs(task_dir, tmp_path):
+  values = RUN | {
+    "analysis.variants": ("base: ", "none: train.mem_len=0; eval.mem_len=(0,)"),
+  }
+  result = study.run(corpus.config(task_dir, **values), str(tmp_path))
+  saved = json.loads((tmp_path / "results" / "parity.json").read_text())
+  assert saved == json.loads(json.dumps(result))
+  base, none = result["rows"]
+  for row in (base, none):
+    (shares,) = row["right_by_seed"]
+    assert len(shares) == len(result["num_answers"]) > 4
+    assert 0 <= min(shares) < max(shares) <= 1
+    assert row["config"]["data"]["targets"] == "answers"
+    assert row["card"]["mem_len"] == row["mem_len"]
+    assert {"commit", "device", "date"} <= {*row}
+  # Two layers of eight states in float32, and a scalar or two beside them.
+  model = base["config"]["model"]
+  states = 2 * 8 * model["model_dim"] * 4
+  assert states <= base["state_bytes"] - none["state_bytes"] < states + 16
+  assert base["forward_flops_per_token"] > none["forward_flops_per_token"] > 0
+  lines = (tmp_path / "results" / "parity.md").read_text().splitlines()
+  assert "right, %" in lines[0]
+  assert len(lines) == 4
+
+
+def row(*by_seed):
+  values = dict.fromkeys(comparison.Row._fields)
+  return comparison.Row(**values | {"right_by_seed": [*by_seed]})
+
+
+def test_bins_count_by_their_answers():
+  scale = recall.Scale(
+    bins=[], distances=[[1, 1], [2, 2], [3, 4]], num_answers=[1, 3, 6], chance=0
+  )
+  one = row([1.0, 0.5, 0.0], [1.0, 1.0, 0.5])
+  every = answers.shares(one, scale)
+  assert every.by_seed == pytest.approx([0.25, 0.7])
+  assert every.mean == pytest.approx(0.475)
+  assert every.spread == pytest.approx(0.45)
+  near = answers.shares(one, scale, 0, 1)
+  assert near.by_seed == pytest.approx([0.625, 1.0])
+  far = answers.shares(one, scale, 2, 2)
+  assert far.by_seed == pytest.approx([0.0, 0.5])
+
+
+def test_mechanisms_of_the_suite_hand_on_about_equal_bytes():
+  """Vectors are far smaller; what stores states has what Transformer-XL has."""
+  sizes = {}
+  for name, changes in memory_suite.mechanisms("mqar").items():
+    config = load.from_config_dict(memory_suite.get_config("mqar"))
+    config = load.changed(config, dict(changes))
+    config = load.replaced(config, {"model.vocab_size": 9})
+    (mem_len,) = config.eval.mem_len
+    sizes[name] = training_cost.state_bytes(config, mem_len)
+  assert sizes["none"] < 100
+  for name in ("stopped_gradient", "window", "compressive"):
+    assert math.isclose(sizes[name], sizes["transformer_xl"], rel_tol=0.05)
+  assert max(sizes, key=sizes.get) == "full"

@@ -1,0 +1,62 @@
+"""Solves the synthetic tasks from their words alone, by brute force.
+
+A solver reads a document from left to right and yields the index, the word and
+the distance of every answer. It shares nothing with what writes the tasks.
+"""
+
+
+def recall(words):
+  """The value of a key is that of the last pair of it."""
+  for index, word in enumerate(words):
+    if word.startswith("?"):
+      key = word[1:]
+      place = index
+      while not words[place].startswith(f"{key}="):
+        place -= 1
+      yield index + 1, words[place][2:], index - place
+
+
+def mqar(words):
+  """A key that comes again is followed by what followed it before."""
+  for index, word in enumerate(words):
+    before = words[:index]
+    if word.startswith("k") and word in before:
+      place = before.index(word)
+      yield index + 1, words[place + 1], index - place
+
+
+def copied(words):
+  """The string before the filler comes again."""
+  marker = words.index(">")
+  string = [word for word in words[:marker] if word != "."]
+  for place, symbol in enumerate(string):
+    index = marker + 1 + place
+    yield index, symbol, index - place
+
+
+def parity(words):
+  """Adds the bits up."""
+  question = words.index("?")
+  ones = sum(word == "1" for word in words[:question])
+  yield question + 1, ["even", "odd"][ones % 2], question
+
+
+def permutation(words):
+  """Swaps five items in a row."""
+  question = words.index("?")
+  row = "12345"
+  for word in words[:question]:
+    left, right = (row[int(place) - 1] for place in word.split("-"))
+    row = row.translate(str.maketrans(left + right, right + left))
+  for place in range(4):
+    yield question + 1 + place, row[place], question
+
+
+SOLVERS = {
+  "copy": copied,
+  "mqar": mqar,
+  "overwrite": recall,
+  "parity": parity,
+  "permutation": permutation,
+  "recall": recall,
+}

@@ -1,0 +1,101 @@
+"""Rows of docs/memories.md: each says how it was measured."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from transformer_xl.data import token_file
+
+ROOT = pathlib.Path(__file__).parents[2]
+FILES = sorted((ROOT / "docs" / "measurements" / "memories").glob("*.json"))
+NEEDED = {
+  *("name", "config", "card", "commit", "device", "date", "num_parameters"),
+  *("state_bytes", "forward_flops_per_token", "seconds_per_token"),
+  *("checkpoint_step", "right_by_seed"),
+}
+
+
+def problems(row, result):
+  """What a row lacks that others need to believe and to repeat it."""
+  missing = sorted(NEEDED - {name for name in row if row[name] is not None})
+  if missing:
+    yield f"without {', '.join(missing)}"
+    return
+  if not re.fullmatch("[0-9a-f]{40}", row["commit"]):
+    yield "measured by code that is not committed"
+  config = row["config"]
+  fields = {
+    f"{group}.{name}"
+    for group in ("model", "data", "train", "eval")
+    for name in config[group]
+  }
+  if not {"model.layers", "data.name", "train.num_steps"} <= fields:
+    yield "with a configuration that is not whole"
+  elif config["data"]["name"] != row["card"]["dataset"]:
+    yield "with the card of another dataset"
+  elif row["card"]["mem_len"] not in config["eval"]["mem_len"]:
+    yield "with the card of another memory"
+  elif row["checkpoint_step"] != config["train"]["num_steps"]:
+    yield "of a model that was not trained to the end"
+  lengths = {len(seed) for seed in row["right_by_seed"]}
+  if lengths != {len(result["distances"])}:
+    yield "without right answers at every distance"
+
+
+def test_there_are_rows():
+  assert len(FILES) >= 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_rows_say_how_they_were_measured(path):
+  result = json.loads(path.read_text("utf-8"))
+  assert result["dataset"] == path.stem
+  assert path.stem in token_file.SYNTHETIC
+  for row in result["rows"]:
+    assert [*problems(row, result)] == [], row["name"]
+  names = [row["name"] for row in result["rows"]]
+  assert len({*names}) == len(names) > 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_page_has_every_row(path):
+  """With the share of right answers, parameters and bytes of the file."""
+  page = (ROOT / "docs" / "memories.md").read_text("utf-8")
+  result = json.loads(path.read_text("utf-8"))
+  counts = result["num_answers"]
+  for row in result["rows"]:
+    shares = [
+      sum(share * count for share, count in zip(seed, counts, strict=True))
+      / sum(counts)
+      for seed in row["right_by_seed"]
+    ]
+    percent = f"{100 * sum(shares) / len(shares):.1f}"
+    cells = (
+      f"| {row['name']} | {row['num_parameters']:,} | {row['state_bytes']:,} | "
+    )
+    lines = [line for line in page.splitlines() if line.startswith(cells)]
+    assert any(f"| {percent}" in line for line in lines), row["name"]
+
+
+@pytest.mark.parametrize(
+  ("change", "problem"),
+  [
+    ({"commit": None}, "without commit"),
+    ({"card": None, "device": None}, "without card, device"),
+    ({"commit": f"{'a' * 40}-dirty"}, "code that is not committed"),
+    ({"config": {"model": {}, "data": {}, "train": {}, "eval": {}}}, "whole"),
+    ({"card": {"dataset": "other", "mem_len": 8}}, "another dataset"),
+    ({"card": {"mem_len": 77}}, "another memory"),
+    ({"checkpoint_step": 1}, "not trained to the end"),
+    ({"right_by_seed": [[1.0]]}, "at every distance"),
+  ],
+)
+def test_a_row_that_lacks_something_is_refused(change, problem):
+  result = json.loads(FILES[0].read_text("utf-8"))
+  row = result["rows"][0]
+  if change.get("card"):
+    change = {"card": row["card"] | change["card"]}
+  (found,) = problems(row | change, result)
+  assert problem in found

@@ -1,0 +1,150 @@
+"""Studies of synthetic tasks: right answers by distance and by bytes of state.
+
+A row of study.py is a mechanism that remembers. Its model answers the questions
+of a task, and the table has the share that is right beside what it costs.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib import figure as figure_lib
+
+from transformer_xl.analysis import comparison
+from transformer_xl.analysis import plotting
+from transformer_xl.analysis import recall
+from transformer_xl.analysis import training_cost
+from transformer_xl.analysis import trials
+from transformer_xl.workdir import trained_model
+
+_BINS_PER_COLUMN = 4  # Of a quarter of an octave each.
+
+
+def measure(
+  model: trained_model.TrainedModel, lengths: Sequence[int]
+) -> trials.Measurement:
+  """The mean loss of the answers, and how many are right, with each memory."""
+  file, answers = recall.open_answers(model.config)
+  scale = recall.scale(file, answers)
+  losses = {}
+  right_answers = {}
+  for length in lengths:
+    guesses = recall.guess(
+      model, length, warmup_len=int(answers.distances.max())
+    )
+    result = recall.right_answers(guesses, file, answers, scale.bins)
+    losses[length] = float(np.average(result["nll"], weights=scale.num_answers))
+    right_answers[length] = result["accuracy"]
+  return trials.Measurement(losses, right_answers)
+
+
+class Shares(NamedTuple):
+  """Right answers of a row; a number in each list is that of a seed."""
+
+  by_seed: list[float]
+  mean: float
+  spread: float  # Range of the seeds.
+
+
+def shares(
+  row: comparison.Row, scale: recall.Scale, first: int = 0, last: int = -1
+) -> Shares:
+  """The share of right answers in the bins from `first` to `last`."""
+  stop = last + 1 or len(scale.num_answers)
+  by_seed = [
+    float(np.average(each[first:stop], weights=scale.num_answers[first:stop]))
+    for each in row.right_by_seed
+  ]
+  mean = float(np.mean(by_seed))
+  return Shares(by_seed, mean, max(by_seed) - min(by_seed))
+
+
+def table(
+  rows: Sequence[comparison.Row], scale: recall.Scale
+) -> list[dict[str, str]]:
+  """Right answers in per cent, beside parameters, state, operations and time.
+
+  Columns of distances are about an octave wide, counted from the longest.
+  """
+  # The last bin of each column.
+  lasts = range(len(scale.bins) - 1, -1, -_BINS_PER_COLUMN)
+  lines = []
+  for row in rows:
+    flops = training_cost.forward_flops_per_token(row.config, row.length)
+    cells = {
+      "variant": row.name,
+      "parameters": f"{row.num_parameters:,}",
+      "state, bytes": f"{training_cost.state_bytes(row.config, row.length):,}",
+      "kFLOP a token": f"{flops / 1e3:.0f}",
+      "training, µs a token": "",
+      "learning rate": f"{row.learning_rate:g}",
+    }
+    if row.seconds_per_token is not None:
+      cells["training, µs a token"] = f"{1e6 * row.seconds_per_token:.1f}"
+    every = shares(row, scale)
+    cells["right, %"] = f"{100 * every.mean:.1f}"
+    if len(every.by_seed) > 1:
+      cells["right, %"] += f" ± {50 * every.spread:.1f}"
+    for last in reversed(lasts):
+      first = max(0, last - _BINS_PER_COLUMN + 1)
+      ends = {scale.distances[first][0], scale.distances[last][1]}
+      head = "-".join(map(str, sorted(ends)))
+      cells[head] = f"{100 * shares(row, scale, first, last).mean:.0f}"
+    lines.append(cells)
+  return lines
+
+
+@plotting.in_style
+def draw(
+  rows: Sequence[comparison.Row], scale: recall.Scale
+) -> figure_lib.Figure:
+  """Plots right answers by distance, and by bytes of state."""
+  figure, (left, right) = plotting.subplots(1, 2, figsize=(9, 3.8), sharey=True)
+  middles = [math.sqrt(low * high) for low, high in scale.distances]
+  for index, row in enumerate(rows):
+    color = f"C{index % 10}"
+    marker = "osv^DP*X"[index % 8]
+    by_seed = 100 * np.array(row.right_by_seed)
+    left.plot(
+      middles,
+      by_seed.mean(axis=0),
+      color=color,
+      marker=marker,
+      markersize=4,
+      label=row.name,
+    )
+    left.fill_between(
+      middles,
+      by_seed.min(axis=0),
+      by_seed.max(axis=0),
+      color=color,
+      alpha=0.15,
+      linewidth=0,
+    )
+    every = shares(row, scale)
+    size = training_cost.state_bytes(row.config, row.length)
+    percent = 100 * every.mean
+    right.errorbar(
+      [size],
+      [percent],
+      yerr=[
+        [percent - 100 * min(every.by_seed)],
+        [100 * max(every.by_seed) - percent],
+      ],
+      fmt=marker,
+      color=color,
+      capsize=2,
+      markersize=6,
+      alpha=0.8,
+    )
+  for axes in (left, right):
+    axes.axhline(100 * scale.chance, color="grey", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+  left.set_ylim(0, 103)
+  left.set_xlabel("distance")
+  left.set_ylabel("right answers (%)")
+  right.set_xlabel("bytes of state a lane")
+  figure.legend(loc="outside right upper", fontsize=8)
+  return figure
