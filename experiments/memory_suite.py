@@ -46,6 +46,16 @@ def mechanisms(task: str) -> dict[str, dict[str, Any]]:
       "model.delta.key_dim": 16,
       "model.delta.value_dim": 16,
     },
+    # Retrieves four of all the tokens that `full` attends to.
+    "memorizing": {
+      **_layers("memorizing", mem_len=LONGEST[task]),
+      "model.memorizing.window": SEGMENT_LEN,
+      "model.memorizing.top_k": 4,
+    },
+    "block_recurrent": {
+      **_layers("block_recurrent", mem_len=SEGMENT_LEN),
+      "model.block_recurrent.num_vectors": 8,
+    },
     "qrnn": _layers("qrnn"),
     "window": {"train.same_length": True, "eval.same_length": True},
     # Four states, and four slots of four states each.

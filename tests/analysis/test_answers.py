@@ -117,4 +117,5 @@ def test_mechanisms_of_the_suite_hand_on_about_equal_bytes():
   assert sizes["none"] < 100
   for name in ("stopped_gradient", "window", "compressive"):
     assert math.isclose(sizes[name], sizes["transformer_xl"], rel_tol=0.05)
-  assert max(sizes, key=sizes.get) == "full"
+  # What sees the whole task remembers most.
+  assert set(sorted(sizes, key=sizes.get)[-2:]) == {"full", "memorizing"}
