@@ -160,8 +160,9 @@ def test_the_meaning_of_parameters_stays_and_the_rest_is_free(
   monkeypatch.setattr(trained_model, "restore_params", restore)
   if name not in initial_parameters.OF_STATE:  # Of which shapes decide.
     monkeypatch.setattr(network, "abstract_params", lambda model: {})
-  # The layers of the source have no slots, so these change no parameters.
-  is_free = name in initial_parameters.FREE or ".compressive." in name
+  # The source has attention alone, so these change no parameters of it.
+  of_others = ".compressive." in name or ".memorizing." in name
+  is_free = name in initial_parameters.FREE or of_others
   changes = {name: value}
   if name == "model.num_heads":
     changes["model.num_kv_heads"] = value  # It follows by default.
