@@ -10,7 +10,8 @@ attention_terms.png     the terms of the scores of one head (figure 7)
 Their numbers are in `attention.npz`, a summary in `attention.json`.
 
 Keys are tokens: compressed slots, which `compressive` layers attend to as well,
-count in the share of memory alone.
+count in the share of memory alone. What `memorizing` layers retrieve is left
+out.
 
 Shapes: N layers, H heads, T queries of the last segment, K = M + T keys.
 """
@@ -143,8 +144,14 @@ def _measure(params, file, config, mem_len, segment_len) -> Maps:
   )
 
   def of_tokens(array: jax.Array) -> jax.Array:
-    """The only lane, without compressed slots, which are the first keys."""
-    return array[:, 0, ..., -(mem_len + segment_len) :]
+    """The only lane, without compressed slots, which are the first keys.
+
+    Where no layer attends as far as the memory reaches, zeros come first.
+    """
+    num_keys = mem_len + segment_len
+    missing = max(num_keys - array.shape[-1], 0)
+    padding = [(0, 0)] * (array.ndim - 1)
+    return jnp.pad(array, [*padding, (missing, 0)])[:, 0, ..., -num_keys:]
 
   measured = []
   starts = range(0, len(file.tokens) - segment_len, segment_len)

@@ -24,7 +24,7 @@ def of_reading(
     "layers": list(model.layers),
     "segment_len": segment_len,
     "mem_len": mem_len,
-    "mixer_fields": _mixer_fields(model) if mem_len else {},
+    "mixer_fields": _mixer_fields(model),
     "clamp_len": clamp_len,
     "encoding": model.encoding,
     "position_scale": model.position_scale,
