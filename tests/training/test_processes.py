@@ -77,6 +77,11 @@ def test_two_processes_stop_together_and_one_goes_on_where_they_were(tmp_path):
 
 def compare(alone, together):
   """Sums are added in another order, in float32, over up to 2000 updates."""
+  # That random text teaches nothing may be said again after a stop.
+  alone, together = (
+    [one for one in lines if "unigram_since" not in one]
+    for lines in (alone, together)
+  )
   assert len(alone) == len(together) == STEPS // 20 + 2
   for one, two in zip(alone, together, strict=True):
     assert one.keys() == two.keys(), json.dumps([one, two])

@@ -12,6 +12,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import load as load_lib
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 from transformer_xl.model import extension
 from transformer_xl.model import network
@@ -130,11 +131,14 @@ def _checked_model(config: schema.ExperimentConfig) -> schema.ModelConfig:
     )
   known = os.path.join(folder, run_record.VOCABULARY, "meta.json")
   free = FREE | ({"model.vocab_size"} if os.path.exists(known) else set())
+  mixers = saved.mixers | config.model.mixers
+  unused = [name for name in mixer_fields.MIXERS if name not in mixers]
   different = [
     name
     for name in schema.FIELDS
     if name.startswith("model.")
     and name not in free
+    and not name.startswith(tuple(f"model.{mixer}." for mixer in unused))
     and operator.attrgetter(name)(whole) != operator.attrgetter(name)(config)
   ]
   if different and not (
