@@ -18,10 +18,7 @@ SLOTS = {"function": "mean", "rate": 2, "slots": 3}
       *(("lstm", "compressive"), 4, {"compressive": SLOTS}),
       "4 in layers lstm,compressive (function mean, rate 2, slots 3)",
     ),
-    (
-      *(("compressive",), 0, {"compressive": SLOTS}),
-      "0 in layers compressive (function mean, rate 2, slots 3)",
-    ),
+    (("compressive",), 0, {"compressive": SLOTS}, "0 in layers compressive"),
   ],
 )
 def test_layers_and_their_fields_are_stated(layers, mem_len, fields, text):

@@ -85,7 +85,8 @@ def memory_text(settings: metrics_log.Json) -> str:
   text = str(settings["mem_len"])
   if settings["layers"] != ["attention"]:
     text += f" in layers {','.join(settings['layers'])}"
-  for fields in settings["mixer_fields"].values():
+  groups = settings["mixer_fields"] if settings["mem_len"] else {}
+  for fields in groups.values():
     values = ", ".join(f"{name} {value}" for name, value in fields.items())
     text += f" ({values})"
   return text
