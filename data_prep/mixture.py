@@ -141,7 +141,8 @@ def mix(
   meta: list[dict[str, object]] = []
   for number, (part, each) in enumerate(zip(parts, lengths, strict=True)):
     num_documents = int(np.sum(order == number))
-    passes, rest = divmod(num_documents, len(each))
+    passes = num_documents // len(each)
+    rest = num_documents % len(each)
     num_tokens = passes * int(each.sum()) + int(each[:rest].sum())
     meta.append(
       {

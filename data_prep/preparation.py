@@ -211,12 +211,13 @@ def _write(
   vocab = file.load()
   mixture: dict[str, object] = {}
   if corpus.mixture:
-    corpus, parts = mixture_lib.mix(corpus, vocab)
+    mixed = mixture_lib.mix(corpus, vocab)
+    corpus = mixed.corpus
     train = dataclasses.replace(
       corpus, splits={"train": corpus.splits["train"]}
     )
     sizes |= survey.run(train, count_symbols=False)[0]
-    mixture = {"mixture": parts}
+    mixture = {"mixture": mixed.meta}
   name = f"vocabulary.{'json' if vocab.unit == 'subword' else 'txt'}"
   staging.write(folder / name, file.content)
   splits = {

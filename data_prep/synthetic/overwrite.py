@@ -28,9 +28,9 @@ def write(
   """
   words = [task.FILLER] * num_tokens
   room = [task.FILLER] * 2
-  distances: dict[int, int] = {}  # By the place of the answer.
+  distances: dict[int, int] = {}  # Keys are the places of the answers.
   free = [*recall.KEYS[:num_keys]]
-  busy: dict[int, str] = {}  # By the place of the answer.
+  busy: dict[int, str] = {}  # Keys are the places of the answers.
   for place in range(num_tokens):
     if place in busy:
       free.append(busy.pop(place))
@@ -44,10 +44,11 @@ def write(
     if words[query : query + 2] != room or words[second] != task.FILLER:
       continue
     key = free.pop(generator.integers(len(free)))
-    old, new = generator.choice(list(recall.VALUES), size=2, replace=False)
-    words[place] = f"{key}={old}"
-    words[second] = f"{key}={new}"
-    words[query : query + 2] = f"?{key}", str(new)
+    values = generator.choice(list(recall.VALUES), size=2, replace=False)
+    last_value = str(values[1])
+    words[place] = f"{key}={values[0]}"
+    words[second] = f"{key}={last_value}"
+    words[query : query + 2] = [f"?{key}", last_value]
     distances[query + 1] = distance
     busy[query + 1] = key
   return [task.Document(words, sorted(distances.items()))]

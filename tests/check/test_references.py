@@ -17,7 +17,7 @@ def test_attention_and_its_gradients_are_those_of_autodiff(encoding):
   """In float64 on both sides, with dropout."""
   arrays = numbers.draw_attention(2, SIZES, encoding, "float32")
   dropout = cases.dropout(arrays, 0.4)
-  values, gradients = cases.defined_value_and_gradients(arrays, dropout)
+  defined = cases.defined_value_and_gradients(arrays, dropout)
   kept = attention_reference.kept_weights(
     np.asarray(dropout.seeds), 5, 12, rate=0.4
   )
@@ -27,7 +27,7 @@ def test_attention_and_its_gradients_are_those_of_autodiff(encoding):
     kept=kept,
     rate=0.4,
   )
-  expected = {"values": values, **gradients}
+  expected = {"values": defined[0], **defined[1]}
   assert found.keys() == expected.keys()
   # Float64 on both sides; a wrong term changes them by more than 1e-3.
   assert comparison.difference(found, expected) < 1e-12

@@ -18,7 +18,8 @@ from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.workdir import trained_model
 
-_BINS_PER_COLUMN = 4  # Of a quarter of an octave each.
+# A bin is a quarter of an octave wide, so a column is an octave wide.
+_BINS_PER_COLUMN = 4
 
 
 def measure(

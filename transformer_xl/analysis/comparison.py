@@ -55,10 +55,10 @@ class Row(NamedTuple):
   spread: float  # Range of the seeds' losses at that length.
   nll_by_length: dict[int, float]  # Means over seeds.
   nll_by_seed: dict[int, list[float]]  # By length.
-  # Of each seed, the share of right answers in each bin of distances, at
-  # `length`; empty unless answers are measured.
+  # The share of right answers at `length`, in a list for each seed with a
+  # number for each bin of distances; empty unless answers are measured.
   right_by_seed: list[list[float]]
-  commit: str | None  # Of the code that trained and measured the first seed.
+  commit: str | None  # The code's, when it trained and measured the first seed.
   seconds_per_token: float | None = None  # Of updates, if they were timed.
   relative_seconds: float | None = None  # Divided by that of the first row.
   # Loss less that of the first row, if it was trained on as many tokens.

@@ -58,7 +58,7 @@ class Measured(NamedTuple):
   checkpoint_step: int
   planned_bytes: int  # Device memory of an update, as planned by XLA.
   right_answers: dict[int, list[float]]  # As in Measurement.
-  commit: str | None  # Of the code that trained and measured it.
+  commit: str | None  # The code's, when it trained and measured the trial.
 
 
 def check(trial: variants.Trial) -> None:

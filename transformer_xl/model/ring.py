@@ -169,7 +169,7 @@ class RingAttention(mixer.Mixer):
     output = parameters.project_output(
       self, jnp.swapaxes(values, 1, 2), dropout_lanes=shared.dropout_lanes
     )
-    count = segment_len if shared.num_tokens is None else shared.num_tokens
+    count = shared.num_counted(segment_len)
     slot = (state.slot + count) % cache.keys.shape[-1]
     return output, mixer.Kept(Ring(cache, slot))
 

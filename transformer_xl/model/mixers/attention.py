@@ -11,7 +11,6 @@ width, D model width.
 from typing import NamedTuple
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from transformer_xl import shapes
@@ -75,7 +74,6 @@ class Attention(mixer.Mixer):
     """Attends from the segment to what the layer remembers and to itself."""
     config = self.config
     mem_len = state.hiddens.shape[1]
-    segment_len = hidden.shape[1]
     memory = state.hiddens
     visible = jnp.minimum(shared.length, mem_len)
     if config.memory_start == "zeros":
@@ -94,12 +92,7 @@ class Attention(mixer.Mixer):
     )
 
     held = jnp.concatenate([memory, hidden], axis=1)
-    if shared.num_tokens is None:
-      remembered = held[:, segment_len:]
-    else:  # Padding is not remembered.
-      remembered = jax.lax.dynamic_slice_in_dim(
-        held, shared.num_tokens, mem_len, axis=1
-      )
+    remembered = shared.newest(held, mem_len)
     inspected = mixer.Inspected(factors, reach)
     return output, mixer.Kept(
       Memory(remembered),

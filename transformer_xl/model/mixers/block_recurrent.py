@@ -168,10 +168,9 @@ class BlockRecurrent(mixer.Mixer):
     drop = dropout_lib.of_states(config)
     output = near + drop(read, dropout_lanes=shared.dropout_lanes)
 
-    # Padding is not remembered.
-    count = segment_len if shared.num_tokens is None else shared.num_tokens
     held = jnp.concatenate([state.hiddens, hidden], axis=1)
-    remembered = jax.lax.dynamic_slice_in_dim(held, count, mem_len, axis=1)
+    remembered = shared.newest(held, mem_len)
+    count = shared.num_counted(segment_len)
     inspected = mixer.Inspected(factors, reach)
     return output, mixer.Kept(
       Memory(

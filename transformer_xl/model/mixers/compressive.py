@@ -120,7 +120,7 @@ class Compressive(mixer.Mixer):
     )
 
     # The oldest inputs leave in groups of c, and each group becomes a slot.
-    count = segment_len if shared.num_tokens is None else shared.num_tokens
+    count = shared.num_counted(segment_len)
     held = jnp.concatenate([state.waiting, state.hiddens, hidden], axis=1)
     num_leaving = (state.num_waiting + count) // rate
     most_leaving = (room + segment_len) // rate

@@ -130,8 +130,7 @@ class Delta(mixer.Mixer):
     convolved = nn.silu(convolved.astype(jnp.float32))
 
     # Rows to remember: those of the document that continues after the segment.
-    count = segment_len if shared.num_tokens is None else shared.num_tokens
-    latest = jax.lax.dynamic_slice_in_dim(held, count, num_before, axis=1)
+    latest = shared.newest(held, num_before)
     age = jnp.arange(num_before - 1, -1, -1)[None]
     latest = jnp.where((age <= since_reset[:, -1:])[:, :, None], latest, 0)
     latest = latest[:, missing:]

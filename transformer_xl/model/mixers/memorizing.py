@@ -144,12 +144,7 @@ class Memorizing(mixer.Mixer):
       mixed = gate * far + (1 - gate) * mixed
     output = parameters.project_output(self, mixed, dropout_lanes=dropout_lanes)
 
-    # Padding is not remembered.
-    count = segment_len if shared.num_tokens is None else shared.num_tokens
-    remembered = [
-      jax.lax.dynamic_slice_in_dim(held, count, mem_len, axis=1)
-      for held in (keys, values)
-    ]
+    remembered = [shared.newest(held, mem_len) for held in (keys, values)]
     inspected = mixer.Inspected(factors, near_reach)
     return output, mixer.Kept(
       Memory(*remembered),

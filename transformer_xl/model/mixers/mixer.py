@@ -89,6 +89,22 @@ class Shared(NamedTuple):
   biases: shapes.BiasPair | None = None
   dropout_lanes: shapes.Lanes | None = None
 
+  def num_counted(self, segment_len: int) -> int | jt.Int[shapes.Array, ""]:
+    """How many tokens of the segment are not padding."""
+    return segment_len if self.num_tokens is None else self.num_tokens
+
+  def newest(self, held: jax.Array, num_rows: int) -> jax.Array:
+    """The last rows that are not padding, oldest first.
+
+    Args:
+      held: rows of `num_rows` older tokens and of the segment,
+        [B, num_rows + T, ...].
+      num_rows: how many rows to remember.
+    """
+    if self.num_tokens is None:
+      return held[:, held.shape[1] - num_rows :]
+    return jax.lax.dynamic_slice_in_dim(held, self.num_tokens, num_rows, axis=1)
+
 
 class Inspected(NamedTuple):
   """Arguments of one layer's attention, for analyses."""

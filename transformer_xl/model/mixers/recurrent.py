@@ -64,7 +64,6 @@ def last_carry(
   `vectors` has those after each token of the segment. The result has as many
   of them as `state` does.
   """
-  num_tokens = shared.num_tokens
-  last = (vectors.shape[1] if num_tokens is None else num_tokens) - 1
+  last = shared.num_counted(vectors.shape[1]) - 1
   chosen = jax.lax.dynamic_index_in_dim(vectors, last, 1, keepdims=False)
   return Carry(chosen[:, : state.vectors.shape[1]].astype(jnp.float32))
