@@ -227,7 +227,9 @@ IMPLEMENTATIONS = {
   "hybrid": package(layers=("qrnn", "attention"), pre_norm=True),
   "block_recurrent": package(layers=("block_recurrent",), pre_norm=True),
   "block_recurrent_read": package(
-    reading(Package), layers=("block_recurrent", "attention"), encoding="alibi"
+    reading(Package),
+    layers=("block_recurrent:2", "attention"),  # Less than a segment.
+    encoding="alibi",
   ),
   "memorizing": package(layers=("memorizing",)),
   "memorizing_read": package(
