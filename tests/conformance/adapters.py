@@ -227,13 +227,13 @@ IMPLEMENTATIONS = {
   "hybrid": package(layers=("qrnn", "attention"), pre_norm=True),
   "block_recurrent": package(layers=("block_recurrent",), pre_norm=True),
   "block_recurrent_read": package(
-    reading(Package),
-    layers=("block_recurrent:2", "attention"),  # Less than a segment.
-    encoding="alibi",
+    reading(Package), layers=("block_recurrent", "attention"), encoding="alibi"
   ),
   "memorizing": package(layers=("memorizing",)),
   "memorizing_read": package(
-    reading(Package), layers=("memorizing", "delta"), encoding="alibi"
+    reading(Package),
+    layers=("memorizing", "memorizing:1"),  # Less than a segment.
+    encoding="alibi",
   ),
   "delta_read": package(reading(Package), layers=("delta", "attention:4")),
   "hybrid_read": package(reading(Package), layers=("lstm", "attention:4")),
