@@ -224,9 +224,9 @@ def flags_without_effect(argv: list[str], mode: str) -> list[str]:
     value, _ = config_flag.split(argv, name)
     if value is not None and mode != reader:
       warnings.append(f"--{name} has no effect without --mode={reader}.")
-  name, rest = config_flag.split(argv, "config")
+  experiment, rest = config_flag.split(argv, "config")
   sets_field = any(word.lstrip("-").startswith("config.") for word in rest)
-  if mode == "check" and (name is not None or sets_field):
+  if mode == "check" and (experiment is not None or sets_field):
     warnings.append(
       "--mode=check checks models of its own: --config has no effect on them."
     )
