@@ -168,6 +168,12 @@ def test_evaluation_may_know_nothing_of_the_average_that_training_kept():
   rules.check_command(config, "eval")
 
 
+def test_all_tokens_are_measured_where_all_count():
+  message = command_error("recl", **{"data.targets": "answers"})
+  assert message.startswith("--mode=recl measures the loss of all tokens")
+  assert message.endswith("set --config.data.targets=all.")
+
+
 @pytest.mark.parametrize("mode", ["attention", "eval_speed", "ablation"])
 def test_modes_that_need_attention_are_refused(mode):
   message = command_error(mode, **LSTM)

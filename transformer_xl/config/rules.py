@@ -109,6 +109,12 @@ def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
       config.model, f"{what} with analysis.context=attention"
     )
 
+  if mode == "recl" and config.data.targets != "all":
+    raise errors.UserError(
+      f"{what} measures the loss of all tokens, and data.targets is "
+      f"{config.data.targets}; set --config.data.targets=all."
+    )
+
   if mode in _AT_TEMPERATURE_1 and evaluation.temperature != (1.0,):
     raise errors.UserError(
       f"{what} has temperature 1, and eval.temperature is "
