@@ -85,12 +85,10 @@ def kill_and_continue(bench, workdir, trying, stage, occurrence, delay):
     bench.assert_continues(workdir)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
   ("stage", "occurrence", "delay"),
-  [
-    ("after saving", 2, 0.01),
-    pytest.param("evaluating", 2, 0.0, marks=pytest.mark.rest),
-  ],
+  [("after saving", 2, 0.01), ("evaluating", 2, 0.0)],
 )
 def test_kill_9_at_two_moments(
   bench, tmp_path, trying, stage, occurrence, delay

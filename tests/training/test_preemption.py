@@ -193,9 +193,9 @@ runpy.run_module("transformer_xl.main", run_name="__main__")
   ("number", "status"),
   [
     (signal.SIGTERM, 143),
-    (signal.SIGINT, 130),
+    pytest.param(signal.SIGINT, 130, marks=pytest.mark.rest),
     # From an engine: this process has no terminal that it could lose.
-    (signal.SIGHUP, 143),
+    pytest.param(signal.SIGHUP, 143, marks=pytest.mark.rest),
   ],
 )
 def test_the_exit_status_says_that_the_run_is_not_finished(
