@@ -18,9 +18,7 @@ from transformer_xl.config import training_fields
 from transformer_xl.workdir import run_record
 
 SHORT = {
-  "analysis.context_start": 2,
-  "analysis.context_step": 3,
-  "analysis.context_stop": 8,
+  "analysis.contexts": (2, 8, 3),
   "analysis.num_tokens": 40,
   "analysis.speed_lens": (4,),
   "analysis.attention_lens": (8,),
@@ -40,7 +38,7 @@ CASES = [
   ("generate", {"generate.prompt": ""}, "the prompt is empty"),
   ("score", {"score.file": "texts"} | POSITIONS, "a segment of 128"),
   ("score", {}, "name the texts to score"),
-  ("recl", {"analysis.context_stop": 3}, "no context to compare with 2"),
+  ("recl", {"analysis.contexts": (2, 3, 3)}, "no context to compare with 2"),
   ("recl", {"analysis.num_tokens": 999}, "needs 1015 tokens and test has 150"),
   (
     "recl",

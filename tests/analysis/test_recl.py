@@ -202,9 +202,7 @@ def test_a_context_ends_where_a_document_starts(folder):
 def test_members_of_a_group_are_evaluated_as_the_first_one(folder):
   """Whatever was saved with them: temperature and average of the parameters."""
   lengths = {
-    "analysis.context_start": 2,
-    "analysis.context_step": 3,
-    "analysis.context_stop": 5,
+    "analysis.contexts": (2, 5, 3),
     "analysis.num_tokens": 40,
   }
   hot = {"eval.temperature": (3.0,), "eval.parameters": "ema"}
@@ -232,9 +230,7 @@ def test_a_group_is_compared_and_drawn(folder):
     folder / "run",
     **{
       "analysis.group": (f"{folder}/twin", f"{folder}/lstm"),
-      "analysis.context_start": 2,
-      "analysis.context_step": 3,
-      "analysis.context_stop": 12,
+      "analysis.contexts": (2, 12, 3),
       "analysis.num_tokens": 60,
     },
   )
@@ -253,11 +249,12 @@ def test_a_group_is_compared_and_drawn(folder):
 @pytest.mark.parametrize(
   ("updates", "text"),
   [
-    ({"analysis.context_stop": 17}, "there is no context to compare with 16"),
-    ({"analysis.context_stop": 64}, "needs 2128 tokens and test has 150"),
+    ({"analysis.contexts": (16, 17, 16)}, "has no context to compare with 16"),
+    ({"analysis.contexts": (16, 17)}, "must be three numbers"),
+    ({"analysis.contexts": (16, 64, 16)}, "needs 2128 tokens and test has 150"),
     (
       {
-        "analysis.context_stop": 64,
+        "analysis.contexts": (16, 64, 16),
         "analysis.context": "attention",
         "model.encoding": "absolute",
       },
@@ -277,8 +274,7 @@ def test_a_group_is_compared_and_drawn(folder):
     ),
     (
       {
-        "analysis.context_stop": 20,
-        "analysis.context_step": 4,
+        "analysis.contexts": (16, 20, 4),
         "analysis.num_tokens": 20,
         "model.encoding": "absolute_per_layer",
         "model.num_positions": 8,

@@ -77,7 +77,6 @@ FIELDS = {
   "model.memorizing.top_k": one_of(1, 3),
   "model.delta.key_dim": one_of(1, 3),
   "model.delta.value_dim": one_of(1, 2),
-  "model.delta.conv_len": one_of(1, 2, 4),
   "model.dropout_rate": RATES,
   "model.input_dropout_rate": RATES,
   "model.output_dropout_rate": RATES,

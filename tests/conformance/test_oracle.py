@@ -137,7 +137,6 @@ CASES = (
 # The same values in other company.
 REST = (
   Case(4, 0, 0, None, {"layers": ("delta", "attention")}),
-  Case(2, 1, 0, None, {"layers": ("delta",), "delta.conv_len": 1}),
   Case(4, 2, 0, "mem_len", {"layers": ("block_recurrent", "attention:1")}),
   Case(3, 7, 4, "mem_len", {"layers": ("memorizing",), "untie_biases": True}),
   Case(

@@ -94,15 +94,20 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
 
 def _contexts(config: schema.ExperimentConfig) -> list[int]:
   """Lengths of context in tokens, at least two."""
-  analysis = config.analysis
-  start = analysis.context_start
-  step = analysis.context_step
-  contexts = [*range(start, analysis.context_stop + 1, step)]
+  numbers = config.analysis.contexts
+  if len(numbers) != 3:
+    raise errors.UserError(
+      "analysis.contexts must be three numbers, the shortest context, the "
+      f"longest and a step: they are {numbers}; set "
+      "--config.analysis.contexts='(16,256,16)'."
+    )
+  shortest, longest, step = numbers
+  contexts = [*range(shortest, longest + 1, step)]
   if len(contexts) < 2:
     raise errors.UserError(
-      f"there is no context to compare with {start}: analysis.context_stop="
-      f"{analysis.context_stop} must be at least context_start + context_step "
-      f"= {start + step}."
+      f"analysis.contexts={numbers} has no context to compare with {shortest}: "
+      f"the longest must be at least {shortest} + {step}; set "
+      f"--config.analysis.contexts='({shortest},{shortest + step},{step})'."
     )
   return contexts
 

@@ -36,9 +36,9 @@ from transformer_xl.workdir import trained_model
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Compares variants; returns the content of `results/TABLE.json`.
+  """Compares variants; returns the content of `results/study.json`.
 
-  TABLE is `config.analysis.table`; a table and a picture lie beside it.
+  A table and a picture lie beside it.
 
   Raises:
     UserError: a variant is not one, or its values are not allowed.
@@ -60,7 +60,6 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
     )
   preset = comparison.Preset(
     mode="study",
-    files=config.analysis.table,
     times_training=True,
     variants=[variants.parse(text) for text in config.analysis.variants],
     lengths=memory_lengths,

@@ -30,6 +30,8 @@ from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
 
+SEGMENTS_PER_CALL = 8  # In one compiled call.
+
 
 class Score(NamedTuple):
   """The loss of a split."""
@@ -182,7 +184,7 @@ class Evaluator:
     self, params: shapes.PyTree, *, should_stop: Callable[[], bool]
   ) -> Score | None:
     """Scores the whole split; None if `should_stop` holds before its end."""
-    count = self._config.eval.segments_per_call
+    count = SEGMENTS_PER_CALL
     sharding = mesh_lib.segments(self._mesh)
     frozen = self.freeze(params)
     if not self._is_compiled:
@@ -274,7 +276,7 @@ def per_token(
 
   all_targets = load.replaced(config, {"data.targets": "all"})
   stream = open_stream(all_targets, mem_len)
-  count = config.eval.segments_per_call
+  count = SEGMENTS_PER_CALL
   sharding = mesh_lib.segments(mesh)
   lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)
   state = reader.start(params, batch_size=lanes)

@@ -31,6 +31,7 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
+NUM_TOKENS = 512  # Of the text that is shown.
 NUM_ALTERNATIVES = 8
 
 
@@ -59,7 +60,7 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   config, vocabulary = run_vocabulary.load_for(config, workdir)
   config = load.replaced(config, {"eval.temperature": (1.0,)})
   file = token_file.open_split(data_dir, split)
-  tokens = np.asarray(file.tokens[: config.report.num_tokens + 1], np.int32)
+  tokens = np.asarray(file.tokens[: NUM_TOKENS + 1], np.int32)
   file = dataclasses.replace(file, tokens=tokens)
   if len(tokens) < 2:
     raise errors.UserError(

@@ -154,7 +154,7 @@ class DynamicEvaluator:
   ) -> list[evaluator_lib.Score]:
     """Scores the whole split under one rule and each setting of the cache."""
     num_steps = self.stream.num_steps
-    count = self._config.eval.segments_per_call
+    count = evaluator_lib.SEGMENTS_PER_CALL
     steps = self._steps(params, rule)
     if not self._is_compiled:
       # A call past the end scores nothing; its state is discarded.
