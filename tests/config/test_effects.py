@@ -218,7 +218,6 @@ CASES = {
   "analysis.seeds": ((1,), {}),
   "analysis.learning_rates": ((0.1,), {}),
   "analysis.group": (("run",), {}),
-  "analysis.context": ("attention", {}),
   "analysis.contexts": ((2, 8, 2), {}),
   "analysis.num_tokens": (50, {}),
   "analysis.speed_lens": ((4, 6), {}),

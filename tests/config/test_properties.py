@@ -23,7 +23,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import evaluator as evaluator_lib
-from transformer_xl.evaluation.dynamic import evaluate as dynamic
+from transformer_xl.evaluation.dynamic import evaluator as dynamic
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.experiments import base

@@ -80,7 +80,7 @@ def test_the_page_shows_what_the_workdir_has(run):
   saved = shlex.quote(f"--config=saved:{folder}")
   assert f"{command_line.words()} {saved} --mode=recl" in page.text
   assert "<b>&'run" in page.text
-  assert result["text"]["num_tokens"] == 40
+  assert result["text"]["num_tokens"] == 149
 
 
 def test_the_page_needs_no_network_and_is_small(run):

@@ -28,7 +28,6 @@ from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
-from transformer_xl.config import memory_rules
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -36,6 +35,14 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.evaluation import units
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.workdir import trained_model
+
+# With these, each layer attends to as many keys as `mem_len`, a token's own
+# included, and to nothing else.
+_EXACT_LENGTH = {
+  "model.same_length_window": "mem_len",
+  "eval.same_length": True,
+  "eval.context_len": 0,
+}
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
@@ -192,7 +199,7 @@ def measure(
     with jax.set_mesh(model.mesh):
       if model.config.train.mem_len:
         values = {
-          **memory_rules.EXACT_LENGTH,
+          **_EXACT_LENGTH,
           "eval.segment_len": model.config.train.segment_len,
         }
         config = load.replaced(model.config, values)

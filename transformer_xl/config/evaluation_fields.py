@@ -171,9 +171,6 @@ class AnalysisConfig:
   # Relative effective context length.
   group: tuple[str, ...] = field(())
   """Workdirs of the other models to compare with."""
-  context: str = field("tokens", ("tokens", "attention"))
-  """What limits the context: the tokens that are read, or the keys that each
-  layer attends to."""
   contexts: tuple[int, ...] = field((16, 256, 16), "at least 1")
   """Shortest and longest context in tokens, and by how many it grows at a
   time."""

@@ -113,10 +113,15 @@ def log(card: Card) -> None:
   )
   if card["same_length"]:
     unusual += f", window {card['same_length_window']}"
+  split = card["split"]
+  for name in ADAPTED:  # So that such a result never looks static.
+    if card.get(name):
+      values = (f"{key} {value}" for key, value in card[name].items())
+      split += f", {name} ({', '.join(values)})"
   logging.info(
     "%s",
     text.format(
-      **card,
+      **card | {"split": split},
       loss=loss,
       bits=bits,
       unusual=unusual,

@@ -14,7 +14,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import attention_rules
+from transformer_xl.config import layer_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
@@ -53,7 +53,9 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   Raises:
     UserError: the data or the checkpoint are missing, or do not fit.
   """
-  attention_rules.require(config.model, "showing a text with its attention")
+  layer_rules.require_attention(
+    config.model, "showing a text with its attention"
+  )
   data_dir = config.data.dataset_dir
   split = config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
