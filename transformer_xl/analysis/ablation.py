@@ -32,7 +32,7 @@ from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import units
+from transformer_xl.evaluation import nats
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.workdir import trained_model
 
@@ -209,7 +209,7 @@ def measure(
         score = context_windows.score_sliding(model, length)
     losses[length] = float(score.nll) / score.num_tokens
     logging.info(
-      "attention %d: perplexity %.2f", length, units.perplexity(losses[length])
+      "attention %d: perplexity %.2f", length, nats.perplexity(losses[length])
     )
   return trials.Measurement(losses, right_answers={})
 
@@ -222,7 +222,7 @@ def fields(row: comparison.Row) -> dict[str, Any]:
     length: {
       "attention_len": length,
       "nll": nll,
-      "perplexity": units.perplexity(nll),
+      "perplexity": nats.perplexity(nll),
       "num_tokens": len(split.tokens) - 1,
     }
     for length, nll in row.nll_by_length.items()
@@ -244,8 +244,8 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
   lines = []
   for row in rows:
     best_length = min(row.nll_by_length, key=lambda key: row.nll_by_length[key])
-    best = units.perplexity(row.nll_by_length[best_length])
-    init = units.perplexity(row.nll)
+    best = nats.perplexity(row.nll_by_length[best_length])
+    init = nats.perplexity(row.nll)
     spread = ""
     if len(row.nll_by_seed[row.length]) > 1:
       spread = f" ± {init * math.sinh(row.spread / 2):.2f}"
@@ -285,14 +285,14 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
     marker = "o" if on_all else "^"
     colour = f"C{known.index(encoding)}"
     lengths = [*row.nll_by_length]
-    perplexities = [*map(units.perplexity, row.nll_by_length.values())]
+    perplexities = [*map(nats.perplexity, row.nll_by_length.values())]
     style = marker + ("-" if is_recurrent else "--")
     axes.plot(
       lengths, perplexities, style, color=colour, markersize=4, label=label
     )
     axes.plot(
       [row.length],
-      [units.perplexity(row.nll)],
+      [nats.perplexity(row.nll)],
       marker,
       color=colour,
       markersize=9,

@@ -27,8 +27,8 @@ from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
+from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings as settings_lib
-from transformer_xl.evaluation import units
 from transformer_xl.model import network
 from transformer_xl.model.encodings import table
 from transformer_xl.workdir import trained_model
@@ -148,7 +148,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "checkpoint_step": subject.step,
         "settings": _settings(subject.config, contexts),
         "num_parameters": network.num_parameters(subject.params),
-        "perplexity": [units.perplexity(float(nll)) for nll in means],
+        "perplexity": [nats.perplexity(float(nll)) for nll in means],
       }
     )
   losses = np.stack(found).astype(np.float64)

@@ -21,7 +21,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import sums as sums_lib
+from transformer_xl.evaluation import nats
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import ring
@@ -32,7 +32,7 @@ from transformer_xl.model.mixers import table
 SEGMENTS_PER_CALL = 8  # In one compiled call.
 
 State = TypeVar("State")
-Sums = TypeVar("Sums")
+CallSums = TypeVar("CallSums")
 
 
 class Score(NamedTuple):
@@ -192,7 +192,7 @@ class Evaluator:
 
     def score(
       state: shapes.PyTree, step: int
-    ) -> tuple[shapes.PyTree, sums_lib.Sums]:
+    ) -> tuple[shapes.PyTree, nats.Sums]:
       segments = streams.device_segments(
         self.stream, step, SEGMENTS_PER_CALL, sharding
       )
@@ -224,12 +224,12 @@ def _never() -> bool:
 
 
 def score_calls(
-  score: Callable[[State, int], tuple[State, Sums]],
+  score: Callable[[State, int], tuple[State, CallSums]],
   state: State,
   num_steps: int,
   *,
   should_stop: Callable[[], bool] = _never,
-) -> tuple[list[Sums], float] | None:
+) -> tuple[list[CallSums], float] | None:
   """Scores a stream with calls of `SEGMENTS_PER_CALL` segments.
 
   Args:
@@ -260,16 +260,16 @@ def score_segments(
   segments: segment_lib.Segment,
   *,
   reader: reader_lib.Reader,
-) -> tuple[shapes.PyTree, sums_lib.Sums]:
+) -> tuple[shapes.PyTree, nats.Sums]:
   """Scores S consecutive segments, [S, B, T]: the next state, and sums."""
 
   def score(
     state: shapes.PyTree, segment: segment_lib.Segment
-  ) -> tuple[shapes.PyTree, sums_lib.Sums]:
+  ) -> tuple[shapes.PyTree, nats.Sums]:
     nll, state = reader.nll(
       frozen, state, segment.inputs, segment.targets, segment.resets
     )
-    return state, sums_lib.sum_losses(nll, segment.loss_weights())
+    return state, nats.sum_losses(nll, segment.loss_weights())
 
   state, sums = jax.lax.scan(score, state, segments)
   return state, jax.tree.map(jnp.sum, sums)
