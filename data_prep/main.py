@@ -6,9 +6,10 @@ Only flags are here; programs call `preparation.prepare`.
 """
 
 from transformer_xl import command_line
+from transformer_xl import signals
 
 if __name__ == "__main__":  # Before the imports that take long.
-  early = command_line.end_at_signals()
+  early = signals.end_at_signals()
 
 import difflib
 from collections.abc import Mapping, Sequence

@@ -55,9 +55,7 @@ RUN = {
   "train.num_steps": 4,
   "analysis.rows": ("recurrent-relative-all", "segment-absolute-all"),
   "analysis.attention_lens": (8,),
-  "analysis.context_start": 2,
-  "analysis.context_step": 3,
-  "analysis.context_stop": 8,
+  "analysis.contexts": (2, 8, 3),
   "analysis.num_tokens": 40,
   "analysis.speed_lens": (4,),
 }

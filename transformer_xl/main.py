@@ -23,11 +23,12 @@ For example
 import types
 
 from transformer_xl import command_line
+from transformer_xl import signals
 from transformer_xl.config import training_fields
 
 if __name__ == "__main__":  # Before the imports that take long.
   command_line.use_huge_pages()
-  command_line.end_at_signals(keeps_running=True)
+  signals.end_at_signals(keeps_running=True)
 
 import importlib
 import os
@@ -220,7 +221,7 @@ def _train(config: schema.ExperimentConfig, workdir: str) -> None:
   for mode in config.train.finish_with:
     _check_later(mode, config, workdir)
   _run("train", config, workdir)
-  command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
+  signals.drop_unread_output()  # Lost meanwhile; what follows prints.
   if config.train.finish_with:
     _share(workdir)
 

@@ -37,7 +37,6 @@ MASKED, ZEROS = {}, {"memory_start": "zeros"}
 MODERN = {
   "norm": "rms",
   "pre_norm": True,
-  "final_norm": True,
   "feed_forward": "swiglu",
   "qk_norm": True,
   "num_heads": 4,
@@ -138,7 +137,6 @@ REST = (
   ),
   Case(3, 4, 0, None, {"norm": "rms", "untie_biases": True}),
   Case(4, 0, 0, None, {"layers": ("delta", "attention")}),
-  Case(2, 1, 0, None, {"layers": ("delta",), "delta.conv_len": 1}),
   Case(4, 2, 0, "mem_len", {"layers": ("block_recurrent", "attention:1")}),
   Case(3, 7, 4, "mem_len", {"layers": ("memorizing",), "untie_biases": True}),
   Case(

@@ -61,7 +61,6 @@ FIELDS = {
   "divergence.action": one_of("stop", "skip", "lower_rate"),
   "divergence.spike_nats": one_of(0.0, 9.0),
   "eval.warmup_len": one_of(-1, 0, 3),
-  "eval.segments_per_call": one_of(1, 3),
   "eval.checkpoint": one_of("latest", "best", "1", "7"),
 }
 COMPILED = []

@@ -23,7 +23,6 @@ from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
-from transformer_xl.model import extension
 from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
@@ -291,7 +290,7 @@ def test_new_symbols_are_added(imported, data_dir, tmp_path, monkeypatch):
   params, record = load(config)
   assert record["new_symbols"] == 2
   old = dataclasses.replace(config.model, vocab_size=len(symbols) - 2)
-  expected = extension.add_symbols(tiny.params(old), old, 2)
+  expected = initial_parameters.add_symbols(tiny.params(old), old, 2)
   # Compiled and not.
   comparison.assert_close(params, expected, roundings=10)
   assert params["softmax"]["bias"].shape == (len(symbols),)

@@ -12,8 +12,8 @@ from tests import corpus
 from tests import test_main
 from tests.training.runs import lines
 from tests.training.runs import steps
-from transformer_xl import command_line
 from transformer_xl import errors
+from transformer_xl import signals
 from transformer_xl import storage
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
@@ -152,7 +152,7 @@ def test_interrupts_are_answered_while_python_waits():
       process.send_signal(signal.SIGINT)
       (last,) = process.stderr.read().splitlines()
       assert last.startswith("error: interrupted twice;")
-      assert process.wait() == command_line.INTERRUPTED
+      assert process.wait() == signals.INTERRUPTED
     finally:
       process.kill()
 

@@ -15,7 +15,7 @@ from tests import corpus
 from tests import own_process
 from tests import processes
 from tests.training import test_resume
-from transformer_xl import command_line
+from transformer_xl import signals
 
 pytestmark = [pytest.mark.rest, pytest.mark.slow]
 
@@ -57,7 +57,7 @@ def test_two_processes_stop_together_and_one_goes_on_where_they_were(tmp_path):
   test_resume.wait_for_step(together, SIGNALLED, both[0])
   both[1].send_signal(signal.SIGTERM)
   for process in both:
-    status = command_line.stopped_status(signal.SIGTERM)
+    status = signals.stopped_status(signal.SIGTERM)
     test_resume.finish(process, together, status)
   log = pathlib.Path(f"{together}.log").read_text()
   assert "Traceback" not in log

@@ -15,7 +15,7 @@ from tests.evaluation import splits
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation.dynamic import evaluate as dynamic
+from transformer_xl.evaluation.dynamic import evaluator as dynamic
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update
 from transformer_xl.model import network
@@ -62,7 +62,7 @@ def training(config, count=3):
 
 
 class Functions(NamedTuple):
-  """The functions of `dynamic.evaluate` for one configuration, compiled."""
+  """The functions of `dynamic.evaluator` for one configuration, compiled."""
 
   start: Callable
   mean_squares: Callable
