@@ -175,6 +175,8 @@ def _read(reader: Reader, tokens, lane: Lane, begin: int):
       hidden = hidden + np.stack([vectors[place] for place in places])
     hidden, after = _block(reader, reader.layers[index], params, hidden, past)
     next_lane.append(after)
+  if reader.config.final_norm:
+    hidden = _norm(reader.config, hidden, reader.params["final_norm"])
   return log_probs(reader.params, reader.config, hidden), next_lane
 
 

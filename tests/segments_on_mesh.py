@@ -20,6 +20,7 @@ UPDATES, SEGMENTS = 2, 3
 MODERN = {
   "model.norm": "rms",
   "model.pre_norm": True,
+  "model.final_norm": True,
   "model.feed_forward": "swiglu",
   "model.qk_norm": True,
   "model.num_kv_heads": 2,

@@ -90,6 +90,7 @@ CASES = {
   "model.project_equal_width": (False, TAILS),
   "model.untie_biases": (True, DEEP),
   "model.pre_norm": (True, {}),
+  "model.final_norm": (True, {}),
   "model.norm": ("rms", {}),
   "model.feed_forward": ("swiglu", {}),
   "model.qk_norm": (True, {}),

@@ -37,6 +37,7 @@ MASKED, ZEROS = {}, {"memory_start": "zeros"}
 MODERN = {
   "norm": "rms",
   "pre_norm": True,
+  "final_norm": True,
   "feed_forward": "swiglu",
   "qk_norm": True,
   "num_heads": 4,

@@ -326,6 +326,7 @@ def test_a_model_in_bfloat16_stays_in_it(tmp_path):
 @pytest.mark.parametrize(
   ("name", "value"),
   [
+    ("final_norm", True),
     ("norm", "rms"),
     ("feed_forward", "geglu"),
     ("qk_norm", True),

@@ -74,6 +74,9 @@ class ModelConfig:
   """Give each layer its own attention biases u and v."""
   pre_norm: bool = field(False)
   """Normalise the input of each sub-layer instead of its output."""
+  final_norm: bool = field(False)
+  """Normalise the states that leave the last layer, as models with pre_norm
+  usually do; the published ones do not."""
   norm: str = field("layer", ("layer", "rms"))
   """Layer norm, or RMS norm, which has neither mean nor offset."""
   feed_forward: str = field("relu", ("relu", "swiglu", "geglu"))

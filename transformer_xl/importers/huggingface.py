@@ -87,6 +87,7 @@ FIELDS: dict[str, tuple[object, str | None]] = {
 }
 # Options that the file has not.
 LATER_OPTIONS = (
+  "final_norm",
   "norm",
   "feed_forward",
   "qk_norm",

@@ -32,6 +32,7 @@ from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import block
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model import feed_forward
+from transformer_xl.model import norm
 from transformer_xl.model import visibility
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.model.mixers import mixer as mixer_lib
@@ -100,6 +101,8 @@ class Network(nn.Module):
     self.softmax = adaptive_softmax.AdaptiveSoftmax(config)
     self.biases = encodings.of(config).shared_biases(self)
     self.layers = block.scanned(config, self.settings)
+    if config.final_norm:
+      self.final_norm = norm.Norm(config)
     # Drops the vectors of whole words; all lanes share the dropped words.
     self.word_dropout = dropout_lib.Dropout(config.embedding_dropout_rate)
     self.input_dropout = dropout_lib.of_states(
@@ -248,6 +251,10 @@ class Network(nn.Module):
       hidden = hidden + positions[None]
     return self.input_dropout(hidden, dropout_lanes=dropout_lanes)
 
+  def finish(self, hidden: shapes.Hidden) -> shapes.Hidden:
+    """The states that the softmax reads, from those of the last layer."""
+    return self.final_norm(hidden) if self.config.final_norm else hidden
+
   def head(self) -> adaptive_softmax.Projection:
     """The weights of the softmax."""
     weights = self.softmax(self.embedding.tables, self.embedding.projections)
@@ -279,6 +286,7 @@ class Network(nn.Module):
 
     hidden = self.embed(inputs, dropout_lanes=dropout_lanes)
     hidden, kept = self.layers(hidden, state.layers, shared)
+    hidden = self.finish(hidden)
     length = visibility.next_length(
       shared.length, shared.since_reset, inputs.shape[1]
     )

@@ -257,7 +257,7 @@ class Reader:
     if not self.streams:
       return self._bound(frozen)(tokens, state, resets)
     outputs, state = self.read_layers(frozen, state, tokens, resets, count)
-    return outputs[-1], state
+    return self._bound(frozen.outside).finish(outputs[-1]), state
 
   def read_layers(
     self,
