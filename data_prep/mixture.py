@@ -124,13 +124,18 @@ def mix(
   """Orders the documents of a corpus's parts by their numbers of tokens.
 
   Raises:
-    UserError: a part is so short that it would be read again and again.
+    UserError: a part is empty, or so short that it would be read again and
+      again.
   """
   parts = corpus.mixture
   lengths = [_lengths(part.text, vocabulary) for part in parts]
   totals = [int(each.sum()) for each in lengths]
   end = max(n / p.weight for n, p in zip(totals, parts, strict=True))
   for part, total in zip(parts, totals, strict=True):
+    if not total:
+      raise errors.UserError(
+        f"{part.source} has no training text; give it some, or leave it out."
+      )
     if end * part.weight > _MOST_PASSES * total:
       raise errors.UserError(
         f"{part.source} has {total} tokens, and its share of"

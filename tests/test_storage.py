@@ -193,6 +193,19 @@ def test_a_failed_upload_is_made_up_for(bucket, faulty):
   assert names == {"first", "second"}
 
 
+def test_a_folder_that_cannot_be_written_is_found_before_the_work(
+  tmp_path, monkeypatch
+):
+  storage.require_writable(f"{tmp_path}/new/run")
+  assert not (tmp_path / "new").exists()
+  (tmp_path / "file").write_text("")
+  with pytest.raises(errors.UserError, match=f"since {tmp_path}/file is not"):
+    storage.require_writable(f"{tmp_path}/file/run")
+  monkeypatch.setattr(os, "access", lambda *_: False)  # Root may do anything.
+  with pytest.raises(errors.UserError, match=f"since {tmp_path} is not a fol"):
+    storage.require_writable(f"{tmp_path}/new/run")
+
+
 def test_processes_do_not_overwrite_what_others_wrote(bucket):
   put(bucket, log="old", card="old")
   change(bucket, "log", "of this process")

@@ -32,6 +32,7 @@ if __name__ == "__main__":  # Before the imports that take long.
 
 import importlib
 import os
+import sys
 from typing import NamedTuple
 
 from absl import flags
@@ -147,6 +148,8 @@ MODES = {
   ),
 }
 _CHECK_WORKDIR = "runs/check"
+# Flags that one mode alone reads.
+_OF_ONE_MODE = {"topology": "plan", "format": "export", "target": "export"}
 _MANY_READS = 10  # From here on, a run is warned that it may overfit.
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
@@ -181,6 +184,8 @@ def main(argv: list[str]) -> None:
   del argv
   config = config_flag.checked()
   rules.check_command(config, _MODE.value)
+  for warning in flags_without_effect(sys.argv, _MODE.value):
+    logging.warning("%s", warning)
   workdir = os.path.expanduser(_WORKDIR.value or config_flag.saved_workdir())
   if _MODE.value == "check":
     workdir = workdir or _CHECK_WORKDIR
@@ -211,6 +216,22 @@ def main(argv: list[str]) -> None:
   finally:
     storage.publish(workdir, is_last=True)
   closing.log_files(workdir, before)
+
+
+def flags_without_effect(argv: list[str], mode: str) -> list[str]:
+  """Warnings of the flags in a command line that a mode does not read."""
+  warnings = []
+  for name, reader in _OF_ONE_MODE.items():
+    value, _ = config_flag.split(argv, name)
+    if value is not None and mode != reader:
+      warnings.append(f"--{name} has no effect without --mode={reader}.")
+  experiment, rest = config_flag.split(argv, "config")
+  sets_field = any(word.lstrip("-").startswith("config.") for word in rest)
+  if mode == "check" and (experiment is not None or sets_field):
+    warnings.append(
+      "--mode=check checks models of its own: --config has no effect on them."
+    )
+  return warnings
 
 
 def _train(config: schema.ExperimentConfig, workdir: str) -> None:

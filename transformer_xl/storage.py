@@ -162,16 +162,28 @@ def publish(folder: str, *, is_last: bool = False) -> None:
 
 
 def require_writable(folder: str) -> None:
-  """Writes a small file to a bucket and deletes it again.
+  """Refuses a folder to which results could not be written later.
+
+  A small file is written to a bucket and deleted again. On disk nothing is
+  made: the nearest folder that exists has to be writable.
 
   Raises:
-    UserError: the bucket does not exist, or refuses.
+    UserError: the bucket does not exist, or refuses; or the folder on disk is
+      not writable, or is below a file.
   """
   if is_bucket(folder):
     probe = epath.Path(folder) / f".probe.{secrets.token_hex(4)}"
     with errors.of_bucket("write to", folder):
       probe.write_text("")
       probe.unlink()
+    return
+  path = pathlib.Path(folder).absolute()
+  nearest = next(each for each in (path, *path.parents) if each.exists())
+  if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+    raise errors.UserError(
+      f"cannot write to {folder}, since {nearest} is not a folder that this "
+      "user may write to; name another folder."
+    )
 
 
 def names(folder: str) -> list[str]:

@@ -8,11 +8,12 @@ dataset that has none. Only files of data come, and none of them is run.
 """
 
 import collections
-import fnmatch
 import pathlib
 import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
+
+import fsspec.utils
 
 from transformer_xl import errors
 from transformer_xl.data_prep.text import files as files_lib
@@ -27,7 +28,8 @@ _ADDRESS = re.compile(
 )
 _README = "README.md"
 
-# Patterns of files by the split they belong to; None where names tell.
+# Patterns of files by the split they belong to; None where names tell. As on
+# the Hub, `*` stays in a folder, and `**/` is any number of folders.
 _Patterns = dict[str | None, list[str]]
 
 
@@ -60,7 +62,9 @@ def download(address: str) -> HubDataset:
   commit = pathlib.Path(card).name
   patterns = _patterns(address, pathlib.Path(card, _README), match["part"])
   wanted = [one for several in patterns.values() for one in several]
-  folder = pathlib.Path(hub_files.fetch(name, commit, wanted, prefix=PREFIX))
+  # Where files are fetched, `*` stands for anything, but `**/` for a folder.
+  fetched = wanted + [p.replace("**/", "") for p in wanted if "**/" in p]
+  folder = pathlib.Path(hub_files.fetch(name, commit, fetched, prefix=PREFIX))
 
   found = sorted(path for path in folder.rglob("*") if path.is_file())
   data = [
@@ -96,7 +100,7 @@ def download(address: str) -> HubDataset:
 def _patterns(
   address: str, readme: pathlib.Path, part: str | None
 ) -> _Patterns:
-  """Returns the patterns of the files to take, as `fnmatch` reads them."""
+  """Returns the patterns of the files to take."""
   configurations = {
     str(entry["config_name"]): entry for entry in _configurations(readme)
   }
@@ -108,13 +112,13 @@ def _patterns(
       return _of_data_files(address, entry["data_files"])
     part = entry.get("data_dir")
   if part is None:
-    return {None: [f"*{suffix}" for suffix in splits_lib.DATA_SUFFIXES]}
+    return {None: [f"**/*{suffix}" for suffix in splits_lib.DATA_SUFFIXES]}
   if any(mark in part for mark in "*?[") or part.endswith(
     splits_lib.DATA_SUFFIXES
   ):
     return {None: [part]}
   folder = part.rstrip("/")
-  return {None: [f"{folder}/*{s}" for s in splits_lib.DATA_SUFFIXES]}
+  return {None: [f"{folder}/**/*{s}" for s in splits_lib.DATA_SUFFIXES]}
 
 
 def _configurations(readme: pathlib.Path) -> list[dict[str, Any]]:
@@ -125,7 +129,7 @@ def _configurations(readme: pathlib.Path) -> list[dict[str, Any]]:
 
   try:
     metadata = repocard.metadata_load(readme) or {}
-    return [c for c in metadata.get("configs", []) if "config_name" in c]
+    return [dict(c) for c in metadata.get("configs", []) if "config_name" in c]
   except Exception as error:  # YAML's own errors have no common base.
     reason = " ".join(str(error).split())[:200]
     raise errors.UserError(
@@ -164,10 +168,13 @@ def _of_data_files(address: str, data_files: Any) -> _Patterns:
     names.append(str(entry.get("split")))
     split = splits_lib.split_named(names[-1])
     if split is not None:
+      if "path" not in entry:
+        raise errors.UserError(
+          f"{address} names no files for its split {names[-1]}; name them, such"
+          f" as {PREFIX}OWNER/NAME/data/{names[-1]}-*."
+        )
       path = entry["path"]
       several = [path] if isinstance(path, str) else [*path]
-      # The Hub's `**/` also stands for no folder.
-      several += [p.removeprefix("**/") for p in several if p[:3] == "**/"]
       patterns.setdefault(split, []).extend(several)
   if not patterns:
     raise errors.UserError(
@@ -181,4 +188,7 @@ def _of_data_files(address: str, data_files: Any) -> _Patterns:
 def _matches(file: splits_lib.TextFile, patterns: Iterable[str]) -> bool:
   """Whether one of the patterns is that of a file."""
   inside = file.inside.as_posix()
-  return any(fnmatch.fnmatchcase(inside, pattern) for pattern in patterns)
+  return any(
+    re.match(fsspec.utils.glob_translate(pattern), inside)
+    for pattern in patterns
+  )

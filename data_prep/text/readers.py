@@ -163,6 +163,8 @@ def _read_csv(path: pathlib.Path, field: str) -> piece_lib.Pieces:
       column = names.index(field)
       for number, row in enumerate(rows, start=1):
         source.refuse_bomb(path, stream.tell(), packed=packed)
+        if not row:  # An empty line, as at the end of many files.
+          continue
         if len(row) != len(names):
           raise csv.Error(f"{len(row)} values for {len(names)} columns")
         yield from _document(row[column], field, f"row {number} of {path}")

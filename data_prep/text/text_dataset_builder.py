@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 from collections.abc import Callable
 
@@ -55,7 +56,7 @@ class Builder(builder.CorpusBuilder):
       )
     weighted = mixture.parse(path)
     if weighted is None:
-      return _open(
+      corpus, _ = _open(
         path,
         field=field,
         valid_source=valid_source,
@@ -64,13 +65,16 @@ class Builder(builder.CorpusBuilder):
         valid_fraction=valid_fraction,
         test_fraction=test_fraction,
       )
+      return corpus
     if valid_source is not None or test_source is not None:
       raise errors.UserError(
         "--valid_source and --test_source are for one source, and --source="
         f"{path} has several, each with its own splits; leave them out."
       )
-    corpora = [
-      _open(
+    corpora = []
+    source_of: dict[str, str] = {}  # By the real path of each file.
+    for source, _ in weighted:
+      corpus, files_of_source = _open(
         source,
         field=field,
         is_part=True,
@@ -78,8 +82,15 @@ class Builder(builder.CorpusBuilder):
         valid_fraction=valid_fraction,
         test_fraction=test_fraction,
       )
-      for source, _ in weighted
-    ]
+      corpora.append(corpus)
+      for file in files_of_source:
+        other = source_of.setdefault(os.path.realpath(file), source)
+        if other != source:
+          raise errors.UserError(
+            f"--source={path}: {other} and {source} both have {file}, so text "
+            "that one holds out could be training text of the other; name it "
+            "in one of them."
+          )
     return mixture.combine(path, weighted, corpora)
 
 
@@ -93,8 +104,11 @@ def _open(
   valid_source: str | None = None,
   test_source: str | None = None,
   is_part: bool = False,
-) -> corpus_lib.Corpus:
-  """Returns the corpus of one source; `is_part` if it is one of several."""
+) -> tuple[corpus_lib.Corpus, list[pathlib.Path]]:
+  """Returns the corpus of one source, and its files.
+
+  `is_part` says that it is one of several sources.
+  """
   origin = {"path": path}
   fingerprint: Callable[[], str] | None = None
   if hub_dataset.PREFIX in path and "," in path:
@@ -146,4 +160,4 @@ def _open(
   for split in corpus.splits:
     if split not in selection.splits:
       lines.append(f"{split}: held out")
-  return dataclasses.replace(corpus, report="; ".join(lines))
+  return dataclasses.replace(corpus, report="; ".join(lines)), every

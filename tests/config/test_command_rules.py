@@ -7,6 +7,7 @@ from tests.config.test_rules import LSTM
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.config import rules
+from transformer_xl.experiments import base
 
 
 def command_error(mode="train", **updates):
@@ -121,23 +122,33 @@ NEEDED = [
     {"generate.top_p": 0.5, "generate.temperature": 0.0},
     {"generate.temperature": 0.5},
   ),
+  (
+    {"model.memorizing.window": 9},
+    {"model.layers": ("memorizing", "attention")},
+  ),
+  ({"model.delta.conv_len": 2}, {"model.layers": ("delta",)}),
 ]
 
 
 @pytest.mark.parametrize(("useless", "remedy"), NEEDED, ids=str)
 def test_a_setting_without_effect_is_a_warning(useless, remedy, caplog):
   """A sweep over optimizers may fix a field that only one of them has."""
-  config = load.from_config_dict(tiny.config_dict(**useless))
-  rules.check_command(config, "train")
+  rules.check_command(changed(useless), "train")
   (message,) = caplog.messages
   name, value = next(iter(useless.items()))
   assert message.startswith(f"{name}={value} has no effect without ")
   needed = next(iter(remedy))
   assert needed in message or needed.rpartition(".")[2] in message
   caplog.clear()
-  config = load.from_config_dict(tiny.config_dict(**useless | remedy))
-  rules.check_command(config, "train")
+  rules.check_command(changed(useless | remedy), "train")
   assert not caplog.messages
+
+
+def changed(fields):
+  """The base experiment with other values of these fields."""
+  config = base.get_config()
+  config.update_from_flattened_dict(fields)
+  return load.from_config_dict(config)
 
 
 @pytest.mark.parametrize("mode", ["train", "ablation", "study"])
@@ -155,6 +166,12 @@ def test_training_keeps_the_average_that_it_evaluates(mode, kind, keeps):
 def test_evaluation_may_know_nothing_of_the_average_that_training_kept():
   config = load.from_config_dict(tiny.config_dict(**{"eval.parameters": "ema"}))
   rules.check_command(config, "eval")
+
+
+def test_all_tokens_are_measured_where_all_count():
+  message = command_error("recl", **{"data.targets": "answers"})
+  assert message.startswith("--mode=recl measures the loss of all tokens")
+  assert message.endswith("set --config.data.targets=all.")
 
 
 @pytest.mark.parametrize("mode", ["attention", "eval_speed", "ablation"])

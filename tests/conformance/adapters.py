@@ -231,7 +231,9 @@ IMPLEMENTATIONS = {
   ),
   "memorizing": package(layers=("memorizing",)),
   "memorizing_read": package(
-    reading(Package), layers=("memorizing", "delta"), encoding="alibi"
+    reading(Package),
+    layers=("memorizing", "memorizing:1"),  # Less than a segment.
+    encoding="alibi",
   ),
   "delta_read": package(reading(Package), layers=("delta", "attention:4")),
   "hybrid_read": package(reading(Package), layers=("lstm", "attention:4")),

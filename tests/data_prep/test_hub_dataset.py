@@ -25,7 +25,7 @@ configs:
   - split: unsupervised
     path: small/other.jsonl
 - config_name: lists
-  data_files: lists.csv
+  data_files: "*.csv"
   default: true
 - config_name: by_folder
   data_dir: folder
@@ -50,6 +50,7 @@ CASES = {
   "no files": "prepare x hf://datasets/me/data/elsewhere",
   "damaged": "prepare x hf://datasets/me/damaged",
   "other splits": "prepare x hf://datasets/me/other_splits/small",
+  "no path": "prepare x hf://datasets/me/no_path/small",
   "missing": "prepare x hf://datasets/me/none",
   "no name": "prepare x hf://datasets/squad",
   "stop": "offline",
@@ -70,6 +71,7 @@ def files(card):
     "small/train-00001-of-00002.jsonl.gz": gzip.compress(jsonl("zwei")),
     "small/other.jsonl": jsonl("never read"),
     "held_out.jsonl": jsonl("held out"),
+    "small/lists.csv": b"text\nnever read\n",
     "lists.csv": b'id,text\r\n1,"a, ""b""\nc"\r\n2,d\r\n',
     "folder/train.txt": b"plain",
     "folder/test.txt": b"plain test",
@@ -80,7 +82,12 @@ def files(card):
 def served(tmp_path_factory):
   """The folder of prepared datasets, and the result of each case."""
   folder = tmp_path_factory.mktemp("hub") / "me"
-  for name, card in {"data": CARD, "no_default": NO_DEFAULT}.items():
+  cards = {
+    "data": CARD,
+    "no_default": NO_DEFAULT,
+    "no_path": CARD.replace("    path: small/train-*\n", ""),
+  }
+  for name, card in cards.items():
     layouts.write_files(folder / name / "main", files(card))
   tagged = files(CARD) | {"small/train-00000-of-00002.jsonl": jsonl("old")}
   layouts.write_files(folder / "data/v1", tagged)
@@ -193,9 +200,10 @@ def test_without_network_the_cache_answers(served):
   [
     ("no default", "configurations small, lists, by_folder; name one, as in"),
     ("no text", "hf://datasets/me/program has no files of text"),
-    ("no files", "has no files of text in elsewhere/*.txt"),
+    ("no files", "has no files of text in elsewhere/**/*.txt"),
     ("damaged", "has damaged metadata"),
     ("other splits", "splits pool, rest, unsupervised, and none is called"),
+    ("no path", "names no files for its split train; name them"),
     ("missing", "hf://datasets/me/none does not exist or is private"),
     ("unweighted", "names several sources; give each its share"),
     ("no name", "not a dataset of the Hub; write hf://datasets/OWNER/NAME"),

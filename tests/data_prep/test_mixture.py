@@ -87,6 +87,16 @@ def test_no_held_out_text_is_trained_on(tmp_path):
   assert num_documents == text["train"].count(b"\n") > len(parts["train"])
 
 
+def test_a_file_of_two_sources_is_refused(tmp_path):
+  """Each source holds documents out for itself, and the other has them."""
+  write(tmp_path)
+  (tmp_path / "link.jsonl").symlink_to(tmp_path / "a.jsonl")
+  for other in (f"{tmp_path}/*.jsonl", f"{tmp_path}/link.jsonl"):
+    source = f"{tmp_path}/a.jsonl:1,{other}:1"
+    with pytest.raises(errors.UserError, match=r"both have .*\.jsonl, so text"):
+      prepare(tmp_path, source)
+
+
 def test_the_same_command_makes_the_same_text(tmp_path):
   source = write(tmp_path)
   first = prepare(tmp_path, source, tokenizer="subword", max_size=258)
@@ -108,10 +118,13 @@ def test_the_same_command_makes_the_same_text(tmp_path):
     ("A:0.5,", "an empty part needs a weight"),
     ("A:1,none.txt:1", "none.txt does not exist"),
     ("A:1,B:0.0001", "it would be read more than 100 times"),
+    ("A:1,empty.txt:1", "empty.txt has no training text"),
   ],
 )
 def test_wrong_weights_are_refused(tmp_path, source, says):
   write(tmp_path)
+  (tmp_path / "empty.txt").write_text("")
+  source = source.replace("empty.txt", f"{tmp_path}/empty.txt")
   for name in "AB":
     source = source.replace(name, f"{tmp_path}/{name.lower()}.jsonl")
   with pytest.raises(errors.UserError, match=says.replace("B", r"b\.jsonl")):

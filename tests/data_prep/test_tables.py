@@ -162,11 +162,12 @@ def test_a_damaged_list_of_files_is_refused(tmp_path):
 
 
 def test_every_row_of_a_csv_file_is_a_document(tmp_path):
-  """Also with a byte order mark, quoted line ends, and long values."""
+  """Also with a byte order mark, quoted line ends, long values, empty lines."""
   rows = [['one, "two"\r\nthree', "1"], ["", "2"], ["x" * 200_000, "3"]]
   path = tmp_path / "a.csv"
   with open(path, "w", encoding="utf-8-sig", newline="") as file:
     csv.writer(file).writerows([["text", "id"], *rows])
+    file.write("\r\n\n")
   folder = prepare(tmp_path, str(path), **layouts.WHOLE)
   text = 'one, "two"\r\nthree\n' + "x" * 200_000
   assert everything(folder) == {"train": (text.encode(), [0, 18])}

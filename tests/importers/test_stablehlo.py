@@ -28,6 +28,10 @@ LENGTHS = {
 CASES = {"tails": {"model.cutoffs": (7, 12), "model.div_val": 2}}
 MORE = {
   "hybrid": {"model.layers": ("attention:3", "lstm")},
+  "what hands on more": {
+    "model.layers": ("delta", "memorizing:3", "block_recurrent"),
+    "model.num_layers": 3,
+  },
   "no memory": {"score.mem_len": 0, "generate.mem_len": 0},
   "compressive": {
     "model.layers": ("compressive",),

@@ -179,6 +179,14 @@ def test_a_window_is_the_mean_over_tokens_of_all_its_updates():
   assert window.sums == {"nll": 0.0, "num_tokens": 0.0}
 
 
+def test_a_window_in_which_no_token_counted_has_no_loss():
+  window = log_window.Window()
+  window.add(update_metrics([0.0], [0.0]), tokens_read=8)
+  assert "loss" not in window.record(1, run_config())
+  window.add(update_metrics([6.0], [3.0]), tokens_read=8)
+  assert window.record(2, run_config())["loss"] == 2
+
+
 def test_a_window_goes_on_from_saved_sums():
   window = log_window.Window()
   window.add(update_metrics([8.0], [4]), tokens_read=4)

@@ -49,6 +49,20 @@ class Failing:
     """Nothing is open."""
 
 
+class Exiting(Failing):
+  """A tracker whose package ends the program."""
+
+  def record(self, record):
+    sys.exit("no key")
+
+
+class Changing(Failing):
+  """A tracker that takes records apart."""
+
+  def record(self, record):
+    record.pop("settings").clear()
+
+
 class Waiting(Failing):
   """A tracker whose server does not answer."""
 
@@ -87,9 +101,16 @@ def test_a_class_of_ones_own_gets_the_lines_of_the_log(tmp_path, monkeypatch):
   [
     ("no_such_module:Class", "No module named 'no_such_module'"),
     ("json:Tracker", "module json has no class Tracker"),
+    ("divides:Tracker", "divides fails .ZeroDivisionError: division by zero"),
+    ("exits:Tracker", "exits fails .SystemExit: 3"),
   ],
 )
-def test_without_the_class_training_does_not_start(tmp_path, path, says):
+def test_without_the_class_training_does_not_start(
+  tmp_path, monkeypatch, path, says
+):
+  (tmp_path / "divides.py").write_text("1 / 0")
+  (tmp_path / "exits.py").write_text("raise SystemExit(3)")
+  monkeypatch.syspath_prepend(tmp_path)
   data = corpus.write(tmp_path / "data")
   config = corpus.config(data, **{"train.tracker": path})
   with pytest.raises(errors.UserError, match=says):
@@ -97,11 +118,23 @@ def test_without_the_class_training_does_not_start(tmp_path, path, says):
   assert not (tmp_path / "run").exists()
 
 
-def test_an_error_of_a_tracker_is_a_line_of_the_log(caplog):
-  track(Failing, {"step": 2, "loss": 2.5}, {"step": 4, "loss": 2.0})
+@pytest.mark.parametrize(
+  ("make", "says"),
+  [
+    (Failing, "RuntimeError: the server is away"),
+    (Exiting, "SystemExit: no k"),
+  ],
+)
+def test_an_error_of_a_tracker_is_a_line_of_the_log(caplog, make, says):
+  track(make, {"step": 2, "loss": 2.5}, {"step": 4, "loss": 2.0})
   (line,) = caplog.records
-  expected = "own:Tracker failed (RuntimeError: the server is away)"
-  assert expected in line.getMessage()
+  assert f"own:Tracker failed ({says}" in line.getMessage()
+
+
+def test_a_tracker_may_change_what_it_gets():
+  settings = {"mem_len": 8}
+  track(Changing, {"step": 2, "settings": settings})
+  assert settings == {"mem_len": 8}
 
 
 def test_training_does_not_wait_for_a_tracker(monkeypatch, caplog):

@@ -13,6 +13,7 @@ from absl import logging
 from transformer_xl import errors
 from transformer_xl.config import fields
 from transformer_xl.config import layer_rules
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 
@@ -71,7 +72,10 @@ def check_command(config: schema.ExperimentConfig, mode: str) -> None:
   without effect. This is for what a person asks for, not for the configurations
   that programs derive from it.
   """
-  for name, needed in _settings_without_effect(config).items():
+  idle = _settings_without_effect(config)
+  if mode == "train":  # Variants may have other layers.
+    idle |= _fields_of_other_mixers(config)
+  for name, needed in idle.items():
     logging.warning(
       "%s=%s has no effect without %s.", name, _get(config, name), needed
     )
@@ -99,6 +103,12 @@ def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
     layer_rules.require_attention(config.model, what)
   if mode in ("ablation", "eval_speed"):
     layer_rules.require_full_memory(config.model, what)
+
+  if mode == "recl" and config.data.targets != "all":
+    raise errors.UserError(
+      f"{what} measures the loss of all tokens, and data.targets is "
+      f"{config.data.targets}; set --config.data.targets=all."
+    )
 
   if mode in _AT_TEMPERATURE_1 and evaluation.temperature != (1.0,):
     raise errors.UserError(
@@ -165,6 +175,18 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
     idle["generate.top_p"] = "generate.temperature above 0"
 
   return {name: need for name, need in idle.items() if _is_set(config, name)}
+
+
+def _fields_of_other_mixers(config: schema.ExperimentConfig) -> dict[str, str]:
+  """Fields that were set for mixers that no layer has, and what they need."""
+  result = {}
+  for mixer in mixer_fields.MIXERS:
+    if mixer in config.model.mixers:
+      continue
+    for name in schema.FIELDS:
+      if name.startswith(f"model.{mixer}.") and _is_set(config, name):
+        result[name] = f"{mixer} in model.layers"
+  return result
 
 
 def _is_set(config: schema.ExperimentConfig, name: str) -> bool:

@@ -204,19 +204,22 @@ def tail_shares(file: TokenFile, cutoffs: tuple[int, ...]) -> tuple[float, ...]:
   return tuple((counts[1:] / len(tokens)).tolist())
 
 
-def unigram_entropy(file: TokenFile) -> float:
+def unigram_entropy(file: TokenFile, *, targets: str = "all") -> float:
   """Entropy of a split's token frequencies, in nats per token.
 
-  It is the loss of the best prediction that does not look at the text.
+  It is the loss of the best prediction that does not look at the text. With
+  `targets="answers"` it is the entropy of the answers alone, which must exist.
   """
+  tokens = file.tokens
+  if targets == "answers":
+    assert file.answers is not None
+    tokens = tokens[file.answers.positions]
   counts = np.zeros(0, np.int64)
-  for start in range(0, len(file.tokens), _COUNTED):
-    part = np.bincount(
-      file.tokens[start : start + _COUNTED], minlength=len(counts)
-    )
+  for start in range(0, len(tokens), _COUNTED):
+    part = np.bincount(tokens[start : start + _COUNTED], minlength=len(counts))
     part[: len(counts)] += counts
     counts = part
-  shares = counts[counts > 0] / len(file.tokens)
+  shares = counts[counts > 0] / len(tokens)
   return float(-(shares * np.log(shares)).sum())
 
 

@@ -355,11 +355,13 @@ class Reader:
     self, layer: table.Layer, *, batch_size: int
   ) -> mixer_lib.LayerState:
     """The state of a layer without a streaming form before the first token."""
-    mem_len = self.segment_len if self._holds_segment(layer) else self.mem_len
+    mem_len = layer.mem_len(self.mem_len)
+    if self._holds_segment(layer):  # All of it: a limit is for what is before.
+      mem_len = self.segment_len
     return layer.mixer.empty_state(
       self.config,
       batch_size=batch_size,
-      mem_len=layer.mem_len(mem_len),
+      mem_len=mem_len,
       step_len=self._step_len if self.whole_steps else 1,
     )
 

@@ -296,7 +296,7 @@ def make(
   # The log line last, since it starts a new window.
   on_metrics: list[MetricsHook] = [
     TimeEstimate(config),
-    unigram_loss.UnigramLoss(config),
+    unigram_loss.UnigramLoss(config, workdir),
     LogLine(config),
   ]
   return Hooks(on_metrics, on_run, evaluation)

@@ -64,15 +64,25 @@ class Window:
     """The speed of updates since the last log line; None before it is known."""
     return self._timed_tokens / self._seconds if self._seconds else None
 
+  @property
+  def loss(self) -> float | None:
+    """The mean loss in nats; None if no target counted."""
+    num_tokens = self.sums["num_tokens"]
+    return self.sums["nll"] / num_tokens if num_tokens else None
+
   def record(
     self, step: int, config: schema.ExperimentConfig
   ) -> dict[str, float | None]:
-    """Returns the log line after `step` updates and starts a new window."""
+    """Returns the log line after `step` updates and starts a new window.
+
+    It has no loss if no target counted, as where answers are few.
+    """
     speed = self.tokens_per_second
+    loss = self.loss
     result: dict[str, float | None] = {
       "step": step,
       "tokens": self.tokens_read,
-      "loss": self.sums["nll"] / max(self.sums["num_tokens"], 1),
+      **({} if loss is None else {"loss": loss}),
       **self._last,
       "tokens_per_second": speed,
       "mfu": speed and _mfu(speed, config),

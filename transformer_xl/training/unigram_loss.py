@@ -10,16 +10,18 @@ from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.training import log_window
 from transformer_xl.workdir import metrics_log
+from transformer_xl.workdir import run_history
 
 UPDATES = 500  # So long the loss has to stay there, after the warm-up.
 _MARGIN = 0.02  # Of the entropy, above and below it.
 
 
 class UnigramLoss:
-  """Looks at the loss of each log line, and warns at most once in a start."""
+  """Looks at the loss of each log line, and warns at most once in a run."""
 
-  def __init__(self, config: schema.ExperimentConfig):
+  def __init__(self, config: schema.ExperimentConfig, workdir: str):
     self._config = config
+    self._workdir = workdir
     self._entropy: float | None = None  # In nats per token, once needed.
     self._since: int | None = None  # Updates before the loss was near it.
     self._is_said = False
@@ -35,17 +37,15 @@ class UnigramLoss:
     self, step: int, window: log_window.Window, writer: metrics_log.Writer
   ) -> None:
     """Warns, and writes a line for the report, if the loss has stayed there."""
-    if self._entropy is None:
-      data_dir = self._config.data.dataset_dir
-      file = token_file.open_split(data_dir, "train")
-      self._entropy = token_file.unigram_entropy(file)
-    loss = window.sums["nll"] / window.sums["num_tokens"]
-    if abs(loss - self._entropy) > _MARGIN * self._entropy:
-      self._since = None
+    loss = window.loss
+    if loss is None:
       return
-    if self._since is None:
-      self._since = self._first(step)
-    if step - self._since < UPDATES:
+    if self._entropy is None:
+      self._entropy = self._read_entropy()
+      self._continue(self._entropy)
+    self._add(step, loss, self._entropy)
+    is_long = self._since is not None and step - self._since >= UPDATES
+    if self._is_said or not is_long:
       return
     self._is_said = True
     advice = advise(self._config)
@@ -65,6 +65,27 @@ class UnigramLoss:
         "advice": advice,
       }
     )
+
+  def _read_entropy(self) -> float:
+    """The entropy of the targets that count."""
+    data = self._config.data
+    file = token_file.open_split(data.dataset_dir, "train")
+    return token_file.unigram_entropy(file, targets=data.targets)
+
+  def _continue(self, entropy: float) -> None:
+    """Starts from what the run has logged before it was resumed."""
+    history = run_history.read(self._workdir)
+    self._is_said = history.unigram_loss() is not None
+    for step, loss in zip(*history.training("loss"), strict=True):
+      if self._first(int(step)) >= self._config.train.warmup_steps:
+        self._add(int(step), float(loss), entropy)
+
+  def _add(self, step: int, loss: float, entropy: float) -> None:
+    """Takes the loss of the log line at `step`."""
+    if abs(loss - entropy) > _MARGIN * entropy:
+      self._since = None
+    elif self._since is None:
+      self._since = self._first(step)
 
   def _first(self, step: int) -> int:
     """Updates before the log line that ends at `step`."""

@@ -4,6 +4,7 @@
 `module:Class`, with the methods of `tracker.Tracker`.
 """
 
+import copy
 import importlib
 import queue
 import threading
@@ -50,6 +51,11 @@ def find(path: str) -> Factory | None:
       f"train.tracker={path} cannot be imported ({error}); install what is "
       "missing, or put the folder of the module on PYTHONPATH."
     ) from None
+  except (Exception, SystemExit) as error:  # The module runs when imported.
+    raise errors.UserError(
+      f"train.tracker={path} cannot be imported, since {module_name} fails "
+      f"({_one_line(error)}); try python -c 'import {module_name}'."
+    ) from error
   if not callable(found):
     raise errors.UserError(
       f"train.tracker={path}: the module {module_name} has no class "
@@ -76,8 +82,8 @@ class InBackground:
     self._thread.start()
 
   def record(self, record: tracker_lib.Record) -> None:
-    """Passes a record on."""
-    self._records.put(dict(record))
+    """Passes a copy of a record on, which the tracker may change."""
+    self._records.put(copy.deepcopy(record))
 
   def close(self) -> None:
     """Ends the tracker; gives up on an upload that takes long."""
@@ -96,10 +102,15 @@ class InBackground:
       while (record := self._records.get()) is not None:
         tracker.record(record)
       tracker.close()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # An exit would end the thread.
       logging.warning(
-        "%s failed (%s: %s); training continues without it.",
+        "%s failed (%s); training continues without it.",
         self._path,
-        type(error).__name__,
-        " ".join(str(error).split())[:200],
+        _one_line(error),
       )
+
+
+def _one_line(error: BaseException) -> str:
+  """The kind of an error, and what it says."""
+  message = " ".join(str(error).split())[:200]
+  return f"{type(error).__name__}: {message}"

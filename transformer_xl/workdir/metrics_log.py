@@ -92,8 +92,9 @@ class Writer:
     """Logs a training record with the time that remains."""
     step = record["step"]
     speed = record["tokens_per_second"]
+    loss = f"{record['loss']:.4f}" if "loss" in record else "none"
     text = (
-      f"step {step}/{self._num_steps}  loss {record['loss']:.4f}"
+      f"step {step}/{self._num_steps}  loss {loss}"
       f"  lr {record['learning_rate']:.2e}"
       f"  gradient norm {record['gradient_norm']:.3f}"
     )
