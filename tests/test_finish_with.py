@@ -58,7 +58,11 @@ CASES = [
   ("recall", {}, "test of .*tiny has none"),
   ("report", {"report.runs": ("nowhere",)}, NO_RUN),
   ("study", {}, "needs variants to compare"),
-  ("study", {"analysis.variants": ("a: train.mem_len=x",)}, "must be a int"),
+  (
+    "study",
+    {"analysis.variants": ("a: train.mem_len=x",)},
+    "must be a whole number",
+  ),
   (
     "study",
     {"analysis.variants": ("a: ", "b: train.init_from=nowhere")},

@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import glob
+import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
 import runpy
 import shlex
@@ -122,11 +124,20 @@ def _own_words() -> list[str] | None:
   return sys.orig_argv[:count] if is_own else None
 
 
+def version() -> str:
+  """The versions that a report of a problem needs, on one line."""
+  packages = ("transformer-xl", "jax")
+  named = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+  return ", ".join([*named, f"Python {platform.python_version()}"])
+
+
 def describe(argv: list[str], topic: str) -> str:
   """The docstring of the command's module, and its flags."""
   del argv, topic
   documentation = sys.modules["__main__"].__doc__ or ""
-  return f"{documentation.strip()}\n{flags.FLAGS.main_module_help()}"
+  # The first line is the path of the module.
+  _, _, listed = flags.FLAGS.main_module_help().strip().partition("\n")
+  return f"{documentation.strip()}\n\nFlags\n{listed}"
 
 
 def run(
@@ -139,10 +150,10 @@ def run(
 ) -> None:
   """Runs a command and ends the process.
 
-  The exit status is 0 for `--help`, 2 after a user's mistake, 1 after
-  divergence, wrong numbers or where the machine refuses, 130 after Ctrl-C, 143
-  if another signal stopped the command. Other exceptions are bugs and keep
-  their traceback.
+  The exit status is 0 for `--help` and `--version`, 2 after a user's mistake,
+  1 after divergence, wrong numbers or where the machine refuses, 130 after
+  Ctrl-C, 143 if another signal stopped the command. Other exceptions are bugs
+  and keep their traceback.
 
   Args:
     main: takes the arguments that are not flags.
@@ -154,6 +165,9 @@ def run(
   """
 
   def parse_or_help(argv: list[str]) -> list[str]:
+    if "--version" in argv:
+      print(version(), flush=True)
+      sys.exit(0)
     asking = [word for word in argv if word.partition("=")[0] in _HELP]
     with one_line():
       if not asking:

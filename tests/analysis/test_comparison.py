@@ -214,7 +214,7 @@ NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
     ((), {}, "needs variants to compare"),
     (("a: ", "a: train.mem_len=4"), {}, "two have one name: a, a"),
     (("a: ", "b: train.mem_len=-4"), {}, "train.mem_len must be 0 or more"),
-    (("a: ", "b: train.mem_len=x"), {}, "train.mem_len must be a int"),
+    (("a: ", "b: train.mem_len=x"), {}, "train.mem_len must be a whole number"),
     (("a: ", "b: seed=1"), {}, "set --config.analysis.seeds"),
     (("a: ", "b: eval.split=valid"), {}, "set --config.analysis.split"),
     (("a: ", "b: model.vocab_size=7"), {}, "model.vocab_size=7, but the data"),

@@ -137,7 +137,11 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {"train.warmup_steps": 9, "train.decay_steps": 9},
       "train.decay_steps=9",
     ),
-    ({"train.warmup_steps": 1000}, "must be below train.num_steps=1000"),
+    (
+      {"train.warmup_steps": 1000},
+      "must be below train.num_steps=1000 and train.decay_steps=1000; set "
+      "--config.train.warmup_steps=100.",
+    ),
     (
       {"data.reset_at_documents": True, "model.memory_start": "zeros"},
       "--config.model.memory_start=masked",

@@ -102,6 +102,17 @@ def test_a_run_starts_where_the_evaluation_of_its_source_is(
   assert card["initialised_from"] == found
 
 
+def test_a_workdir_with_a_run_does_not_start_from_another(
+  source, data_dir, tmp_path
+):
+  workdir = str(tmp_path / "run")
+  shutil.copytree(source, workdir)
+  updates = {**AVERAGE, "train.init_from": source}
+  said = r"is at step 4 and did not start from there: choose another --workdir"
+  with pytest.raises(errors.UserError, match=said):
+    loop.train(corpus.config(data_dir, **updates), workdir)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["raw", "ema"])
 def test_the_parameters_are_those_of_the_source(source, data_dir, parameters):

@@ -146,6 +146,7 @@ def test_interrupts_are_answered_while_python_waits():
       process.send_signal(signal.SIGINT)
       lines = [process.stderr.readline() for _ in range(2)]
       assert "SIGINT: stopping after this chunk, with a checkpoint" in lines[1]
+      assert "A second Ctrl-C ends at once" in lines[1]
       process.send_signal(signal.SIGINT)
       time.sleep(1.2)
       assert process.poll() is None

@@ -317,7 +317,8 @@ def _check_training(config: schema.ExperimentConfig) -> None:
     raise errors.UserError(
       f"train.warmup_steps={train.warmup_steps} must be below "
       f"train.num_steps={train.num_steps} and "
-      f"train.decay_steps={train.decay_steps}."
+      f"train.decay_steps={train.decay_steps}; set "
+      f"--config.train.warmup_steps={last // 10}."
     )
   reads_again = train.context_len or config.eval.context_len
   if reads_again and config.model.memory_start == "zeros":

@@ -73,9 +73,10 @@ class StopSignal:
     elif self._answered_at is None:
       self._answered_at = now
       logging.warning(
-        "%s: stopping after this chunk, with a checkpoint. Ctrl-C ends at "
-        "once and keeps what is saved.",
+        "%s: stopping after this chunk, with a checkpoint. %s ends at once "
+        "and keeps what is saved.",
         number.name,
+        "A second Ctrl-C" if number == signal.SIGINT else "Ctrl-C",
       )
       if not self._is_alone:
         os.kill(os.getpid(), signal.SIGTERM)
