@@ -58,7 +58,6 @@ PLANNED_CODE = (
   "transformer_xl/training/rate_factors.py",
   "transformer_xl/training/step.py",
   "transformer_xl/evaluation/evaluator.py",
-  "transformer_xl/evaluation/pass_through.py",
   "transformer_xl/planning/plan.py",
   "transformer_xl/mesh*.py",
 )

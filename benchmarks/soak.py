@@ -92,7 +92,6 @@ def _command(workdir: str) -> list[str]:
     "train.learning_rate": 1e-3,
     "eval.batch_size": 64,
     "eval.segment_len": 64,
-    "eval.segments_per_call": 64,
     "eval.mem_len": (8,),
     "checkpoint.every_steps": 10 * _CALL,
   }

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from transformer_xl import errors
 from transformer_xl import storage
 from transformer_xl.data import token_file
@@ -62,12 +64,15 @@ def _lines(
   path = pathlib.Path(storage.cached(str(folder), f"{split}.npy", file.sha256))
   counts = cutoffs.count(path, size=vocab.size)
   yield f"vocabulary: {vocab.size:,} symbols (id, symbol, count in {split})"
-  head = range(min(_NUM_SYMBOLS, vocab.size))
-  tail = range(max(_NUM_SYMBOLS, vocab.size - _NUM_SYMBOLS), vocab.size)
-  for i in [*head, *tail]:
-    if i == tail.start:
+  order = np.arange(vocab.size)
+  if vocab.unit == "byte":  # Their ids say nothing of how frequent they are.
+    order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+  head = order[:_NUM_SYMBOLS]
+  tail = order[_NUM_SYMBOLS:][-_NUM_SYMBOLS:]
+  for place, i in enumerate([*head, *tail]):
+    if place == _NUM_SYMBOLS:
       yield "  ..."
-    yield f"  {i:>8} {vocab.symbol(i):20} {counts[i]:>12,}"
+    yield f"  {i:>8} {vocab.symbol(int(i)):20} {counts[i]:>12,}"
   if cuts := meta["suggested_cutoffs"]:
     yield f"adaptive softmax: suggested cutoffs {cuts}, coverage of {split}:"
     starts = [0, *cuts]

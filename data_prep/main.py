@@ -1,22 +1,32 @@
 """Turns a corpus into token files.
 
-    transformer-xl-data --dataset=ptb --data_dir=data
+Your own text, and what was found in it:
 
-Only flags are here; programs call `preparation.prepare`.
+    transformer-xl-data --dataset=text --source=~/books --name=books
+    transformer-xl-data --name=books --describe
+
+A benchmark, downloaded or from an archive that you have:
+
+    transformer-xl-data --dataset=ptb
+    transformer-xl-data --dataset=wikitext103 --source=wikitext-103-v1.zip
+
+docs/own_text.md and docs/data.md explain the flags.
 """
 
+# Only flags are here; programs call `preparation.prepare`.
+
 from transformer_xl import command_line
+from transformer_xl import signals
 
 if __name__ == "__main__":  # Before the imports that take long.
-  early = command_line.end_at_signals()
+  early = signals.end_at_signals()
 
-import difflib
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
 from transformer_xl import errors
+from transformer_xl.config import name_parser
 from transformer_xl.data_prep import catalog
 from transformer_xl.data_prep import describe
 from transformer_xl.data_prep import preparation
@@ -60,30 +70,10 @@ _TOKENIZERS = {
 }
 
 
-class _NameParser(flags.ArgumentParser):
-  """Reads one of several names, also with other hyphens or capitals."""
-
-  def __init__(
-    self, names: Sequence[str], others: Mapping[str, str] | None = None
-  ):
-    """Takes the names, and the meanings of other words."""
-    self._names = names
-    self._meanings = {command_line.letters(name): name for name in names}
-    self._meanings |= others or {}
-
-  def parse(self, argument: str) -> str:
-    word = command_line.letters(argument)
-    if word in self._meanings:
-      return self._meanings[word]
-    near = difflib.get_close_matches(word, self._meanings, n=1)
-    hint = f"; did you mean {self._meanings[near[0]]}?" if near else ""
-    raise ValueError(f"value should be one of <{'|'.join(self._names)}>{hint}")
-
-
 # The default of a flag that is not given is that of `prepare`.
 _FLAGS = (
   flags.DEFINE(
-    _NameParser(catalog.NAMES),
+    name_parser.NameParser(catalog.NAMES),
     "dataset",
     None,
     f"The corpus: {', '.join(catalog.NAMES)}.",
@@ -93,7 +83,7 @@ _FLAGS = (
   ),
   *(flags.DEFINE_string(name, None, help) for name, help in _STRINGS.items()),
   flags.DEFINE(
-    _NameParser(tokenizer.KINDS, _TOKENIZERS),
+    name_parser.NameParser(tokenizer.KINDS, others=_TOKENIZERS),
     "tokenizer",
     None,
     f"What a token is: {', '.join(tokenizer.KINDS)}, or bpe, which is subword;"
@@ -120,7 +110,7 @@ def main(argv: list[str]) -> None:
   given: dict[str, Any] = {
     flag.name: flag.value for flag in _FLAGS if flag.value is not None
   }
-  if "dataset" not in given:
+  if "dataset" not in given and not (_DESCRIBE.value and "name" in given):
     raise errors.UserError(
       "name a corpus: --dataset=text --source=FOLDER for your own text,"
       " --dataset=python_stdlib for one that needs no download; --help lists"
@@ -128,7 +118,7 @@ def main(argv: list[str]) -> None:
     )
   try:
     if _DESCRIBE.value:
-      name = given.get("name", given["dataset"])
+      name = given.get("name") or given["dataset"]
       folder = staging.folder_of(given["data_dir"], name)
       print(describe.describe(folder))
     else:

@@ -111,7 +111,6 @@ def get_config(study: str = "") -> ml_collections.ConfigDict:
     f"{name}: " + "; ".join(f"{path}={value}" for path, value in each.items())
     for name, each in variants.items()
   )
-  config.analysis.table = study
   config.analysis.seeds = (0, 1)
   return config
 

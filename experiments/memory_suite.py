@@ -121,7 +121,6 @@ def get_config(task: str = "mqar") -> ml_collections.ConfigDict:
     f"{name}: " + "; ".join(f"{path}={value}" for path, value in each.items())
     for name, each in mechanisms(task).items()
   )
-  config.analysis.table = task
   config.analysis.split = "test"
   config.analysis.seeds = (0, 1)
   config.analysis.learning_rates = (3e-3, 6e-3)

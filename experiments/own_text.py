@@ -72,11 +72,16 @@ def get_config(dataset: str = "") -> ml_collections.ConfigDict:
   if not dataset:
     raise errors.UserError(
       "name the folder of the prepared text in data/, as in "
-      "--config=experiments/own_text.py:books, or its path; "
-      "own_text.py:books:long trains a larger model for longer."
+      "--config=own_text:books, or its path; own_text:books:long trains a "
+      "larger model for longer."
     )
   path, colon, length = dataset.rpartition(":")
   is_long = bool(colon) and length == _LONG
+  if colon and not is_long and "/" not in length:  # Else of gs://BUCKET/NAME.
+    raise errors.UserError(
+      f"own_text:{dataset} ends in {length!r}, but only 'long' may follow the "
+      f"name of the text: --config=own_text:{path}:{_LONG}"
+    )
   path = os.path.expanduser((path if is_long else dataset).rstrip("/"))
   folder, name = os.path.split(path)
   config = base.get_config()

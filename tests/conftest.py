@@ -1,5 +1,6 @@
 """What holds for every test: strict arrays, checked shapes, cached compiles."""
 
+import collections
 import gc
 import importlib.metadata
 import itertools
@@ -83,10 +84,37 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("tests")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+  parser.addoption(
+    "--every",
+    type=int,
+    default=1,
+    help="of the cases of each test that are left, run every Nth",
+  )
+
+
+@pytest.hookimpl(trylast=True)  # After the markers have chosen.
+def pytest_collection_modifyitems(config, items):
   """Slow files come first, so that at the end no worker is left with one."""
   slow = {item.path for item in items if item.get_closest_marker("slow")}
   items.sort(key=lambda item: item.path not in slow)
+  every = config.getoption("every")
+  if every > 1:
+    chosen, left_out = _every_nth_case(items, every)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = chosen
+
+
+def _every_nth_case(items, every):
+  """The first case of each test and every Nth after it, and the others."""
+  cases = collections.Counter()
+  chosen, left_out = [], []
+  for item in items:
+    test = (item.path, getattr(item, "originalname", item.name))
+    is_chosen = cases[test] % every == 0
+    (chosen if is_chosen else left_out).append(item)
+    cases[test] += 1
+  return chosen, left_out
 
 
 def pytest_collection_finish():

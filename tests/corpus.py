@@ -32,7 +32,6 @@ RUN = {
   "eval.batch_size": 4,
   "eval.segment_len": 8,
   "eval.mem_len": (8,),
-  "eval.segments_per_call": 4,
   "checkpoint.every_steps": 4,
   "checkpoint.every_minutes": 0.0,
 }

@@ -1,9 +1,8 @@
 """What test_processes.py judges: runs by one, two and four processes.
 
 python -m tests.processes FOLDER GROUP leaves workdirs, and a log of each
-process, in FOLDER. GROUP "few" are the two processes' runs that `make test` has
-time for, "4" has runs of two and of four processes, and in "modes" one process
-and two run each mode on a finished run.
+process, in FOLDER. GROUP "runs" has runs of one, two and four processes, and in
+"modes" one process and two run each mode on a finished run.
 Processes are forks of one that has imported everything, since imports take
 longest; nothing has started JAX before.
 """
@@ -56,9 +55,7 @@ RUN = {
   "train.num_steps": 4,
   "analysis.rows": ("recurrent-relative-all", "segment-absolute-all"),
   "analysis.attention_lens": (8,),
-  "analysis.context_start": 2,
-  "analysis.context_step": 3,
-  "analysis.context_stop": 8,
+  "analysis.contexts": (2, 8, 3),
   "analysis.num_tokens": 40,
   "analysis.speed_lens": (4,),
 }
@@ -148,13 +145,6 @@ def _refuse(folder, name):
     logging.info("Refused: %s", error)
   else:
     raise AssertionError(f"both processes trained in {name}")
-
-
-def by_few(folder):
-  """By two, which then go on; on the same mesh, where they have compiled it."""
-  by_two(folder)
-  _when_done(_copy_two, folder)
-  run(folder, "to_many", (1, 2, 1), evaluated=True)
 
 
 def tuned_by_two(folder):
@@ -266,9 +256,6 @@ def main(folder, group):
       together(in_mode, folder, number, mode)
     return
   together(by_one, folder, 1)
-  if group == "few":
-    together(by_few, folder, 2)
-    return
   together(tuned_by_one, folder, 1)
   together(tuned_by_two, folder, 2)
   together(by_two, folder, 2)

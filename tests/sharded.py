@@ -23,7 +23,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator as evaluator_lib
-from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
+from transformer_xl.evaluation.dynamic import evaluator as dynamic_evaluator
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.model import sparse_tails
 from transformer_xl.planning import plan
@@ -242,7 +242,7 @@ def adaptive_evaluation(data_dir, mesh):
   params = start(config, device_mesh)[0].params
   rule = update_lib.Rule(*map(jnp.float32, (0.1, 0.02)))
   with jax.set_mesh(device_mesh):
-    evaluator = dynamic_evaluate.DynamicEvaluator(
+    evaluator = dynamic_evaluator.DynamicEvaluator(
       config, device_mesh, mem_len=12
     )
     (score,) = evaluator(params, rule)

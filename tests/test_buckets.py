@@ -42,6 +42,7 @@ def results(folder):
   return found
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_run_that_was_stopped_and_evaluated(bucket, tmp_path, monkeypatch):
   data_dir = corpus.write(tmp_path / "data")

@@ -27,8 +27,9 @@ CLOSED = """
 import os, sys
 from absl import flags
 from transformer_xl import command_line
+from transformer_xl import signals
 
-command_line.end_at_signals()
+signals.end_at_signals()
 FILE = flags.DEFINE_string("file", None, "")
 
 def main(argv):
@@ -235,7 +236,7 @@ def test_a_command_on_a_cpu_asks_for_huge_pages(platforms, given, expected):
 def test_windows_is_refused_in_one_line():
   program = (
     "import signal; del signal.SIGHUP;"
-    " from transformer_xl import command_line; command_line.end_at_signals()"
+    " from transformer_xl import signals; signals.end_at_signals()"
   )
   done = subprocess.run(
     [sys.executable, "-c", program], capture_output=True, text=True, check=False

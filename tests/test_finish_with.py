@@ -18,15 +18,12 @@ from transformer_xl.config import training_fields
 from transformer_xl.workdir import run_record
 
 SHORT = {
-  "analysis.context_start": 2,
-  "analysis.context_step": 3,
-  "analysis.context_stop": 8,
+  "analysis.contexts": (2, 8, 3),
   "analysis.num_tokens": 40,
   "analysis.speed_lens": (4,),
   "analysis.attention_lens": (8,),
 }
 POSITIONS = {"model.encoding": "absolute_per_layer", "model.num_positions": 8}
-BY_ATTENTION = {"analysis.context": "attention"}
 NO_RUN = "nowhere has no config.json"
 
 # A mode, settings with which it cannot run, and what it says.
@@ -40,18 +37,8 @@ CASES = [
   ("generate", {"generate.prompt": ""}, "the prompt is empty"),
   ("score", {"score.file": "texts"} | POSITIONS, "a segment of 128"),
   ("score", {}, "name the texts to score"),
-  ("recl", {"analysis.context_stop": 3}, "no context to compare with 2"),
+  ("recl", {"analysis.contexts": (2, 3, 3)}, "no context to compare with 2"),
   ("recl", {"analysis.num_tokens": 999}, "needs 1015 tokens and test has 150"),
-  (
-    "recl",
-    BY_ATTENTION | {"model.encoding": "absolute"},
-    "needs an encoding of distances",
-  ),
-  (
-    "recl",
-    BY_ATTENTION | {"model.layers": ("attention:4",)},
-    "states how far a model attends",
-  ),
   ("recl", {"analysis.group": ("nowhere",)}, NO_RUN),
   ("recl", {"analysis.group": ("empty",)}, "there are no checkpoints in empty"),
   ("attention", {"analysis.num_tokens": 20}, "the text has 21 tokens"),
@@ -71,7 +58,11 @@ CASES = [
   ("recall", {}, "test of .*tiny has none"),
   ("report", {"report.runs": ("nowhere",)}, NO_RUN),
   ("study", {}, "needs variants to compare"),
-  ("study", {"analysis.variants": ("a: train.mem_len=x",)}, "must be a int"),
+  (
+    "study",
+    {"analysis.variants": ("a: train.mem_len=x",)},
+    "must be a whole number",
+  ),
   (
     "study",
     {"analysis.variants": ("a: ", "b: train.init_from=nowhere")},

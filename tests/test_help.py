@@ -4,9 +4,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 
+import jax
 import pytest
 
+import transformer_xl
 from tests import test_main
 from transformer_xl import main
 from transformer_xl.config import schema
@@ -15,7 +18,9 @@ pytestmark = pytest.mark.slow
 
 NEW = f"--workdir={os.devnull}/new"  # Nothing gets so far as to make it.
 REFUSED = {
-  "no config": "name an experiment",
+  "no config": "name an experiment, as in --config=quickstart --workdir=",
+  "a workdir without a config": "of the run in the workdir: --config=saved:r",
+  "the folder of a run": "is the folder of a run; for its configuration: --con",
   "missing config file": "cannot read experiments/missing.py",
   "missing config file, override": "cannot read experiments/missing.py",
   "misspelt config file": "; did you mean --config=quickstart?",
@@ -28,7 +33,8 @@ REFUSED = {
   "another folder": "cannot read configs/quickstart.py",
   "saved without a workdir": "--config=saved:WORKDIR",
   "vanilla without a name": "--config=experiments/vanilla.py:ptb_small",
-  "own text without a name": "--config=experiments/own_text.py:books",
+  "own text without a name": "--config=own_text:books, or its path",
+  "own text of another length": "ends in 'short', but only 'long' may follow",
   "own text that is not there": "no prepared data in nowhere/books",
   "a path with a colon": "co:lon/my.py has a colon in its path",
   "a file whose name ends in saved.py": "set --workdir=FOLDER",
@@ -57,6 +63,22 @@ REFUSED = {
   "a flag of other programs": (
     "there is no flag --lr; did you mean --config.train.learning_rate?"
   ),
+  "a folder of other programs": "no flag --output_dir; did you mean --workdir?",
+  "a flag that is not needed": "with the same --workdir resumes a run.",
+  "a flag of no program": "no flag --fofo; --help lists the flags.",
+  "a mode of other programs": "eval_speed|export>; did you mean generate?",
+  "a misspelt mode": "eval_speed|export>; did you mean eval?",
+  "a format of other programs": "did you mean transformers?",
+  "a word for a number": (
+    "config.train.learning_rate must be a number: it is 'fast'."
+  ),
+  "a fraction for a whole number": (
+    "config.train.num_steps must be a whole number: it is '1e3'."
+  ),
+  "several numbers without commas": (
+    "must be a whole number or several, such as '(1,2)': it is '0 64'."
+  ),
+  "a length of other programs": "did you mean config.generate.num_tokens?",
   "a field without its prefix": (
     "there is no flag --train.batch_size; did you mean --config.train.batch_siz"
   ),
@@ -84,6 +106,7 @@ COMMANDS = {
   "saved without a workdir": ["--config=experiments/saved.py"],
   "vanilla without a name": ["--config=experiments/vanilla.py", NEW],
   "own text without a name": ["--config=experiments/own_text.py", NEW],
+  "own text of another length": ["--config=own_text:books:short", NEW],
   "own text that is not there": [
     *("--config=experiments/own_text.py:nowhere/books", NEW),
   ],
@@ -102,6 +125,26 @@ COMMANDS = {
   "a number out of range in a file": ["--config=out_of_range.py", NEW],
   "numbers that do not fit in a file": ["--config=out_of_step.py", NEW],
   "a flag of other programs": ["--config=quickstart", "--lr=1", NEW],
+  "a workdir without a config": ["--workdir=run"],
+  "the folder of a run": ["--config=run", NEW],
+  "a folder of other programs": ["--config=quickstart", "--output_dir=x"],
+  "a flag that is not needed": ["--config=quickstart", "--resume"],
+  "a flag of no program": ["--config=quickstart", "--fofo=3"],
+  "a mode of other programs": ["--config=quickstart", "--mode=sample"],
+  "a misspelt mode": ["--config=quickstart", "--mode=evall"],
+  "a format of other programs": ["--config=quickstart", "--format=hf"],
+  "a word for a number": [
+    *("--config=quickstart", "--config.train.learning_rate=fast"),
+  ],
+  "a fraction for a whole number": [
+    *("--config=quickstart", "--config.train.num_steps=1e3"),
+  ],
+  "several numbers without commas": [
+    *("--config=quickstart", "--config.eval.mem_len=0 64"),
+  ],
+  "a length of other programs": [
+    *("--config=quickstart", "--config.generate.max_length=9"),
+  ],
   "a field without its prefix": [
     *("--config=quickstart", "--train.batch_size=1", NEW),
   ],
@@ -111,6 +154,7 @@ COMMANDS = {
   "an argument too many": ["--config=quickstart:x", NEW],
   "an argument too few": ["--config=my_saved.py", NEW],
   "a file of an experiment's name": ["--config=quickstart", "--help=all"],
+  "version": ["--version"],
   "help": ["--help"],
   "help about all": ["--help=all"],
   "help about a group": ["--help=eval"],
@@ -178,6 +222,8 @@ def results(tmp_path_factory):
   """What becomes of each command in a folder with files of the user's own."""
   folder = tmp_path_factory.mktemp("own")
   (folder / "co:lon").mkdir()
+  (folder / "run").mkdir()
+  (folder / "run" / "config.json").write_text("{}")
   for name, text in FILES.items():
     (folder / name).write_text(text)
   groups = [
@@ -196,6 +242,15 @@ def test_a_name_that_is_none_ends_in_one_line(results, case):
   assert line.startswith("error: ")
   assert REFUSED[case] in line
   assert results[case]["status"] == 2
+
+
+def test_the_version_is_that_of_the_package(results):
+  assert results["version"]["status"] == 0
+  text = (test_main.ROOT / "pyproject.toml").read_text()
+  version = tomllib.loads(text)["project"]["version"]
+  line = results["version"]["stderr"]
+  assert line.startswith(f"transformer-xl {version}, jax {jax.__version__}, ")
+  assert transformer_xl.__version__ == version
 
 
 def test_help_has_every_mode_experiment_flag_and_group(results):

@@ -12,7 +12,7 @@ import pytest
 from tests import corpus
 from tests import test_main
 from tests.analysis import runs
-from transformer_xl import command_line
+from transformer_xl import signals
 
 pytestmark = pytest.mark.slow
 
@@ -82,11 +82,11 @@ def interrupted(program, flags=(), number=signal.SIGINT, **environment):
       _, errors = process.communicate(timeout=10)
     finally:
       process.kill()
-  assert process.returncode == command_line.stopped_status(number), errors
+  assert process.returncode == signals.stopped_status(number), errors
   return errors.splitlines()
 
 
-LAST = f"error: {command_line.INTERRUPTION}"
+LAST = f"error: {signals.INTERRUPTION}"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_sigterm_before_training_has_the_status_that_engines_restart(tmp_path):
   command = ["-m", "transformer_xl.main"]
   lines = interrupted(command, number=signal.SIGTERM, PYTHONPATH=path)
   assert lines == [LAST]
-  assert command_line.stopped_status(signal.SIGTERM) == 143
+  assert signals.stopped_status(signal.SIGTERM) == 143
 
 
 @pytest.mark.parametrize(

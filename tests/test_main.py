@@ -57,7 +57,10 @@ FAILURES = {  # What is said, and the status.
     "transformer-xl-data --dataset=text --source=YOUR_TEXT --name=tiny",
     2,
   ),
+  "no data to finish with": ("error: there is no prepared data in", 2),
+  "too little text": ("use more text, or fewer lanes of shorter segments.", 2),
   "misspelt data": ("--dataset=text --source=YOUR_TEXT --name=tyni", 2),
+  "a study without its text": ("model.num_layers must be at least 1", 2),
   "truncated": ("train.npy is truncated", 2),
   "width": ("table_0 has shape (23, 8) there and (23, 12) in this", 2),
   "nothing to evaluate": ("there are no checkpoints in", 2),
@@ -192,8 +195,17 @@ def commands(folder):
     "slice": [*flags, new],
     "nothing to join": [*flags, new, "--multihost"],
     "no data": [*flags, new, f"--config.data.dir={folder}/nowhere"],
+    "no data to finish with": [
+      *(*flags, new, f"--config.data.dir={folder}/nowhere", ends),
+    ],
+    "too little text": [*flags, new, "--config.train.segment_len=100000"],
     "misspelt data": [
       *(*flags, new, "--config.data.prepare=True", "--config.data.name=tyni"),
+    ],
+    "a study without its text": [
+      *("--mode=study", "--config=memory_suite:parity", new),
+      f"--config.data.dir={folder}/made",
+      "--config.analysis.variants=('none: model.num_layers=0',)",
     ],
     "truncated": [*flags, new, damaged],
     "width": [*flags, run, "--config.model.model_dim=12"],
@@ -278,6 +290,22 @@ def test_a_run_that_may_overfit_unnoticed_is_warned(results):
 def test_a_configuration_is_found_from_any_directory(results, case):
   assert results[case]["status"] == 0, results[case]["stderr"]
   assert "memory 16, clamp" in results[case]["stderr"]
+
+
+def test_a_study_makes_the_text_that_is_missing(results, folder):
+  assert "Preparing parity in" in results["a study without its text"]["stderr"]
+  assert (folder / "made" / "parity" / "meta.json").exists()
+
+
+def test_nobody_is_advised_to_train_for_no_updates(results):
+  log = results["too little text"]["stderr"]
+  assert "times and may overfit them; more text would help." in log
+
+
+def test_what_follows_training_is_said_before_it_runs(results):
+  before, after = results["train"]["stderr"].split("(train.finish_with): eval.")
+  assert "test: nll" not in before
+  assert "test: nll" in after
 
 
 def test_the_last_line_says_which_files_everything_is_in(results, folder):

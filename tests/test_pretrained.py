@@ -319,21 +319,38 @@ MISTAKES = [
   (lambda m: m.score([{"text": 3}]), "text 1 must be a text or"),
   (lambda m: m.score([{"text": "a", "memory": "no"}]), "'fresh', 'carry'"),
   (lambda m: m.score(["ab"], topk=3), "unexpected .*'topk'.*mean top_k"),
-  (lambda m: m.score(["ab"], memory="no"), "score.memory must be"),
-  (lambda m: m.score(["ab"], mem_len=-1), "score.mem_len must be 0 or more"),
+  (lambda m: m.score(["ab"], memory="no"), "^memory must be"),
+  (
+    lambda m: m.score(["ab"], mem_len=-1),
+    "^mem_len must be 0 or more: it is -1.$",
+  ),
   (lambda m: m.score(["ab", "aZ"]), "text 2: the byte 0x5a at position 1"),
   (lambda m: m.generate("a", mem_len=3), "'mem_len'.*it has prompt, state"),
   (lambda m: m.generate("a", temperature=-1), "must be 0 or more: it is -1"),
-  (lambda m: m.generate("a", top_k="5"), "generate.top_k must be a int"),
-  (lambda m: m.generate(""), "the prompt is empty"),
+  (
+    lambda m: m.generate("a", top_k="5"),
+    "^top_k must be a whole number: it is '5'",
+  ),
+  (lambda m: m.generate(""), "^prompt is empty; give a text to continue.$"),
+  (
+    lambda m: m.generate("a", 5),
+    "by name, as in NAME=VALUE: state, seed, num_",
+  ),
+  (lambda m: m.next_tokens(""), "^text is empty; give the text before"),
   (lambda m: m.generate(5), "prompt must be a text.*it is 5"),
   (lambda m: m.generate(b"a"), "prompt must be a text.*it is b'a'"),
   (lambda m: m.generate(None), "prompt must be a text.*it is None"),
   (lambda m: m.generate(), "missing a required argument: 'prompt'"),
   (lambda m: m.generate("a", state=3), "state must be the state of a text"),
   (lambda m: m.stream(5), "prompt must be a text"),
-  (lambda m: m.generate("a", seed=1.5), "config.seed must be a int: 1.5"),
-  (lambda m: m.generate("a", seed="5"), "config.seed must be a int: '5'"),
+  (
+    lambda m: m.generate("a", seed=1.5),
+    "^seed must be a whole number: it is 1.5",
+  ),
+  (
+    lambda m: m.generate("a", seed="5"),
+    "^seed must be a whole number: it is '5'",
+  ),
   (lambda m: m.generate("a", seed=-1), "seed must be 0 or more"),
   (lambda m: m.generate("a", seed=2**32), "seed must be below 4294967296"),
   (lambda m: m.next_tokens("a", k=0), "k=0 must be at least 1"),
@@ -379,6 +396,13 @@ def test_a_mistake_is_one_line(model, use, says):
   with pytest.raises(transformer_xl.UserError, match=says) as caught:
     use(model)
   assert "\n" not in str(caught.value)
+
+
+def test_results_are_printed_without_what_the_model_remembers(model):
+  printed = repr(model.generate("abc", num_tokens=2))
+  assert printed.startswith("Generation(prompt='abc', samples=[Sample(text='")
+  assert len(printed) < 500
+  assert len(repr(model.init_state(2))) < 200
 
 
 def test_a_state_belongs_to_its_model_and_lengths(folder, model, tmp_path):

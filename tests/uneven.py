@@ -20,7 +20,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.data import streams
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
+from transformer_xl.evaluation.dynamic import evaluator as dynamic_evaluator
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.training import programs
 
@@ -74,7 +74,7 @@ def evaluate(config, mesh):
   params = jax.device_put(tiny.params(config.model), state.params)
   fixed = evaluator.Evaluator(config, mesh, mem_len=12)(params)
   rule = update_lib.Rule(*map(jnp.float32, (1e-4, 0.02)))
-  adaptive = dynamic_evaluate.DynamicEvaluator(config, mesh, mem_len=12)
+  adaptive = dynamic_evaluator.DynamicEvaluator(config, mesh, mem_len=12)
   (learning,) = adaptive(params, rule)
   return {
     "fixed": fixed[:2],

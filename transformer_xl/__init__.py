@@ -8,6 +8,7 @@
 docs/python.md has an example of each method.
 """
 
+import importlib.metadata
 import os
 from typing import TYPE_CHECKING
 
@@ -56,3 +57,10 @@ def load(
     checkpoint=checkpoint,
     parameters=parameters,
   )
+
+
+def __getattr__(name: str) -> str:
+  """The attribute `__version__`, which is looked up when somebody asks."""
+  if name == "__version__":
+    return importlib.metadata.version("transformer-xl")
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,11 +4,12 @@ Python's own errors name the place in our code where a wrong value was used at
 last. These name the argument, in one line.
 """
 
+import contextlib
 import difflib
 import functools
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from transformer_xl import errors
@@ -24,6 +25,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
   """Makes a call with unknown, missing or too many arguments a UserError."""
   signature = inspect.signature(function)
   names = [name for name in signature.parameters if name != "self"]
+  by_name = [
+    name
+    for name, parameter in signature.parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+  ]
   called = function.__qualname__.removesuffix(".__init__")
 
   @functools.wraps(function)
@@ -36,12 +42,33 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
       fix = (
         f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}."
       )
+      if "too many positional" in str(error) and by_name:
+        fix = f"give these by name, as in NAME=VALUE: {', '.join(by_name)}."
       raise errors.UserError(
         f"{called} cannot be called with these arguments ({error}); {fix}"
       ) from None
     return function(*args, **kwargs)
 
   return call
+
+
+@contextlib.contextmanager
+def in_words_of_python(fields: Iterable[str]) -> Iterator[None]:
+  """Lets errors about fields of the configuration speak of the arguments.
+
+  Args:
+    fields: names such as `score.mem_len`, for the argument `mem_len`.
+  """
+  try:
+    yield
+  except errors.UserError as error:
+    message = str(error)
+    for field in fields:
+      name = field.rpartition(".")[2]
+      message = message.replace(f"; set --config.{field}.", ".")
+      message = message.replace(f"config.{field}", name)
+      message = message.replace(field, name)
+    raise errors.UserError(message) from None
 
 
 def text(value: object, name: str) -> str:

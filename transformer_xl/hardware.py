@@ -1,4 +1,4 @@
-"""Published figures of accelerators, and what is fast on the devices here."""
+"""Kinds of devices: published figures of them, and what is fast here."""
 
 import pathlib
 from typing import NamedTuple
@@ -57,6 +57,15 @@ PEAK_BANDWIDTH = {
 # x86-64 processors whose products of bfloat16 XLA computes in hardware.
 _BFLOAT16_FLAGS = {"amx_bf16", "avx512_bf16"}
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")
+
+
+def device_kind() -> str:
+  """Kind of the ambient mesh's devices, or of this machine's without a mesh.
+
+  The two differ when a machine without a TPU compiles for one.
+  """
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
 def fast_dtype() -> str:

@@ -23,11 +23,12 @@ For example
 import types
 
 from transformer_xl import command_line
+from transformer_xl import signals
 from transformer_xl.config import training_fields
 
 if __name__ == "__main__":  # Before the imports that take long.
   command_line.use_huge_pages()
-  command_line.end_at_signals(keeps_running=True)
+  signals.end_at_signals(keeps_running=True)
 
 import importlib
 import os
@@ -44,8 +45,10 @@ from transformer_xl import storage
 from transformer_xl.config import config_flag
 from transformer_xl.config import help_text
 from transformer_xl.config import load
+from transformer_xl.config import name_parser
 from transformer_xl.config import rules
 from transformer_xl.config import schema
+from transformer_xl.config import suggestions
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.workdir import compile_cache
@@ -146,6 +149,7 @@ MODES = {
     "",
   ),
 }
+_TRAINING = ("train", "study", "ablation")  # They may start without data.
 _CHECK_WORKDIR = "runs/check"
 # Flags that one mode alone reads.
 _OF_ONE_MODE = {"topology": "plan", "format": "export", "target": "export"}
@@ -153,14 +157,22 @@ _MANY_READS = 10  # From here on, a run is warned that it may overfit.
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
 )
-_MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
+_MODE = flags.DEFINE(
+  name_parser.NameParser(list(MODES), hints=suggestions.OTHER_MODES),
+  "mode",
+  "train",
+  "What to do.",
+)
 _TOPOLOGY = flags.DEFINE_string(
   "topology", "v5e:4x4", "TPU slice that --mode=plan compiles for."
 )
-_FORMAT = flags.DEFINE_enum(
+_FORMAT = flags.DEFINE(
+  name_parser.NameParser(
+    ["transformers", "stablehlo"],
+    hints={"hf": "transformers", "huggingface": "transformers"},
+  ),
   "format",
   "transformers",
-  ["transformers", "stablehlo"],
   "Format of --mode=export.",
 )
 _TARGET = flags.DEFINE_string("target", "", "Folder that --mode=export makes.")
@@ -202,7 +214,7 @@ def main(argv: list[str]) -> None:
   from transformer_xl.workdir import closing
 
   agreement.require_same_command(config, workdir, _MODE.value)
-  if _MODE.value == "train" and config.data.prepare:
+  if _MODE.value in _TRAINING and config.data.prepare:
     _prepare_data(config.data)
   agreement.require_same_data(config.data.dataset_dir)
   before = closing.changes(workdir)
@@ -237,13 +249,16 @@ def _train(config: schema.ExperimentConfig, workdir: str) -> None:
   """Trains, and runs the modes that follow."""
   import jax
 
+  token_file.read_meta(config.data.dataset_dir)  # A UserError without data.
   _warn_of_overfitting(config)
   for mode in config.train.finish_with:
     _check_later(mode, config, workdir)
   _run("train", config, workdir)
-  command_line.drop_unread_output()  # Lost meanwhile; what follows prints.
+  signals.drop_unread_output()  # Lost meanwhile; what follows prints.
   if config.train.finish_with:
     _share(workdir)
+    names = ", ".join(config.train.finish_with)
+    logging.info("What follows training (train.finish_with): %s.", names)
 
   # The modes after one that fails can still run.
   failures = []
@@ -390,14 +405,16 @@ def _warn_of_overfitting(config: schema.ExperimentConfig) -> None:
   per_update = segment_lengths.tokens_per_update(config)
   reads = train.num_steps * per_update / num_tokens
   if reads > _MANY_READS:
+    fewer = _MANY_READS * num_tokens // per_update
     logging.warning(
       "This run reads the %d training tokens of %s %.1f times and may overfit "
-      "them; --config.train.num_steps=%d reads them %d times.",
+      "them; %s.",
       num_tokens,
       data.name,
       reads,
-      _MANY_READS * num_tokens // per_update,
-      _MANY_READS,
+      f"--config.train.num_steps={fewer} reads them {_MANY_READS} times"
+      if fewer
+      else "more text would help",
     )
 
 

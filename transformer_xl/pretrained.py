@@ -211,8 +211,11 @@ class PretrainedModel:
       stop=stop,
       tokens_per_call=tokens_per_call,
     )
+    if not text and state is None:
+      raise errors.UserError("prompt is empty; give a text to continue.")
     if seed is not None:
-      chosen = load_lib.changed(chosen, {"seed": _of_python(seed)})
+      with arguments.in_words_of_python(["seed"]):
+        chosen = load_lib.changed(chosen, {"seed": _of_python(seed)})
     progress = generate_lib.generate(
       self.trained, text, chosen.generate, seed=chosen.seed, state=state
     )
@@ -225,6 +228,8 @@ class PretrainedModel:
     """The k likeliest tokens after a text, the likeliest first."""
     count = arguments.whole_number(k, "k", least=1)
     text = arguments.text(text, "text")
+    if not text:
+      raise errors.UserError("text is empty; give the text before the token.")
     return generate_lib.next_tokens(self.trained, text, count)
 
   @arguments.checked
@@ -324,7 +329,8 @@ class PretrainedModel:
       for name, value in values.items()
       if value is not None
     }
-    return load_lib.changed(self.config, changes)
+    with arguments.in_words_of_python(changes):
+      return load_lib.changed(self.config, changes)
 
   def _prepared(self, mem_len: int) -> language_model.LanguageModel:
     """The model with a memory of another length."""
@@ -400,7 +406,8 @@ def load(
   }
   if _is_run(folder):
     config = load_lib.from_config_dict(load_lib.saved(folder))
-    config = load_lib.changed(config, values)
+    with arguments.in_words_of_python(values):
+      config = load_lib.changed(config, values)
     config, vocabulary = run_vocabulary.load_for(config, folder)
     loaded = trained_model.load_on_one_device(config, folder)
     return _make(address, config, loaded.params, vocabulary, loaded.step)
@@ -410,7 +417,8 @@ def load(
       "checkpoint and parameters."
     )
   found = import_run.read(format_name="huggingface", source=folder)
-  config = load_lib.changed(found.config, values)
+  with arguments.in_words_of_python(values):
+    config = load_lib.changed(found.config, values)
   vocabulary = imported_vocabulary.read(
     found.vocabulary, size=config.model.vocab_size
   )

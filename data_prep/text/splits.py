@@ -55,9 +55,12 @@ def by_name(
 ) -> dict[str, list[pathlib.Path]]:
   """Returns the files of the splits that they are named for.
 
-  All are training text if none is named for validation or test. UserError if
-  only some of them are named for splits: what the others are is then unknown.
+  All are training text if none is named for validation or test, and so is a
+  single file. UserError if only some of them are named for splits: what the
+  others are is then unknown.
   """
+  if len(files) == 1:
+    return {"train": [file.path for file in files]}
   texts = [file for file in files if not _BESIDE_DATA.match(file.path.name)]
   split_of = {file: _exact_split(file) for file in texts}
   if not all(split_of.values()):

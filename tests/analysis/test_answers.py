@@ -26,7 +26,6 @@ RUN = {
   "data.reset_at_documents": True,
   "train.num_steps": 4,
   "checkpoint.every_steps": 4,
-  "analysis.table": "parity",
 }
 
 

@@ -52,10 +52,10 @@ def test_maps_are_written_and_drawn(data_dir, tmp_path, text, model):
     assert result["made_by"].encode() in picture
 
 
-def test_documents_are_those_of_evaluation(data_dir, tmp_path):
+def test_documents_are_those_of_evaluation(data_dir, tmp_path, monkeypatch):
   """The loss is that of the report's text, which equals an evaluation's."""
-  updates = {"data.reset_at_documents": True}
-  updates |= {"analysis.num_tokens": 80, "report.num_tokens": 80}
+  monkeypatch.setattr(reading, "NUM_TOKENS", 80)
+  updates = {"data.reset_at_documents": True, "analysis.num_tokens": 80}
   config = runs.write(data_dir, tmp_path, **updates)
   found = attention_maps.run(config, str(tmp_path))
   text = reading.read(config, str(tmp_path))

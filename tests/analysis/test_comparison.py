@@ -81,8 +81,7 @@ def a_study(data_dir, workdir, *lines, **updates):
 
 def test_variants_are_trained_timed_and_drawn(data_dir, tmp_path):
   lines = ("base: ", "long: eval.mem_len=(8, 16)")
-  table = {"analysis.table": "lengths"}
-  result = a_study(data_dir, tmp_path, *lines, **table)
+  result = a_study(data_dir, tmp_path, *lines)
   base, long = result["rows"]
   assert base["tokens"] == long["tokens"] > 0
   assert base["seconds_per_token"] == long["seconds_per_token"] > 0
@@ -90,10 +89,10 @@ def test_variants_are_trained_timed_and_drawn(data_dir, tmp_path):
   assert base["nll_by_memory"][8] == long["nll_by_memory"][8]
   assert long["nll"] == min(long["nll_by_memory"].values())
   folder = tmp_path / "results"
-  saved = json.loads((folder / "lengths.json").read_text())
+  saved = json.loads((folder / "study.json").read_text())
   assert saved == json.loads(json.dumps(result))
-  assert (folder / "lengths.md").read_text().count("\n") == 4
-  assert result["made_by"].encode() in (folder / "lengths.png").read_bytes()
+  assert (folder / "study.md").read_text().count("\n") == 4
+  assert result["made_by"].encode() in (folder / "study.png").read_bytes()
 
 
 def test_a_trial_is_trained_once_and_again_after_a_signal(
@@ -215,7 +214,7 @@ NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
     ((), {}, "needs variants to compare"),
     (("a: ", "a: train.mem_len=4"), {}, "two have one name: a, a"),
     (("a: ", "b: train.mem_len=-4"), {}, "train.mem_len must be 0 or more"),
-    (("a: ", "b: train.mem_len=x"), {}, "train.mem_len must be a int"),
+    (("a: ", "b: train.mem_len=x"), {}, "train.mem_len must be a whole number"),
     (("a: ", "b: seed=1"), {}, "set --config.analysis.seeds"),
     (("a: ", "b: eval.split=valid"), {}, "set --config.analysis.split"),
     (("a: ", "b: model.vocab_size=7"), {}, "model.vocab_size=7, but the data"),

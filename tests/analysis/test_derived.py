@@ -48,12 +48,10 @@ LENGTHS = (
 # Smaller plans change the same fields of all experiments. These are without
 # memory, with it, and with several segments in an update.
 SHRUNK = ("ptb_published", "wt103_base", "recall")
-# One of each kind; `make test-rest` has all.
+# `make test-rest` has all.
 SOME = (
-  "enwik8_base",
   "row segment-relative-all of enwik8_base",
   "variant compressed_conv of memories",
-  "equal memory of ablation_ptb",
 )
 
 

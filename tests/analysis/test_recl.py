@@ -1,12 +1,9 @@
 """RECL against a direct implementation; its losses against single tokens."""
 
-import functools
 import itertools
 import json
 import math
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,7 +17,6 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.analysis import recl
 from transformer_xl.data import token_file
-from transformer_xl.model import network
 from transformer_xl.workdir import trained_model
 
 LSTM = {"model.layers": ("lstm",), "train.mem_len": 1, "eval.mem_len": (1,)}
@@ -156,55 +152,32 @@ def test_absolute_positions_are_read_no_farther_than_in_training(
   np.testing.assert_allclose(losses[:2, :37], shorter[:, 3:], atol=ROUNDING)
 
 
-def test_attention_is_one_token_at_a_time_with_a_truncated_memory(folder):
-  """One pass per length gives the same, whatever the lanes and segments."""
-  contexts = [2, 6]
-  updates = {
-    "analysis.context": "attention",
-    # No other length has an effect.
-    "eval.context_len": 4,
-    "eval.segment_len": 4,
-    "eval.mem_len": (0,),
-  }
-  config, losses = read(folder, contexts, **updates)
-  tokens, params = tokens_of(config), tiny.params(config.model)
-  assert losses.shape == (2, 40)
-  model = network.Network(config.model)
-  step = jax.jit(functools.partial(model.apply, method="nll"))
-  for index, context in enumerate(contexts):
-    # Number of visible keys, including the token itself.
-    memory = network.empty_state(
-      config.model, batch_size=1, mem_len=context - 1, step_len=1
-    )
-    expected = []
-    for token, target in itertools.pairwise(tokens):
-      nll, memory = step(
-        {"params": params},
-        jnp.full((1, 1), token),
-        jnp.full((1, 1), target),
-        memory,
-      )
-      expected.append(float(nll[0, 0]))
-    np.testing.assert_allclose(losses[index], expected[5:45], atol=ROUNDING)
-
-
 def test_a_context_ends_where_a_document_starts(folder):
-  """One layer sees the same through windows and through memory."""
-  one = {"model.num_layers": 1, "data.reset_at_documents": True}
-  attention = one | {"analysis.context": "attention"}
-  _, exact = read(folder, [3, 7], **one)
-  _, window = read(folder, [3, 7], **attention)
-  np.testing.assert_allclose(exact, window, atol=ROUNDING)
-  _, across = read(folder, [3, 7], **{"model.num_layers": 1})
-  assert np.ptp(across - exact) > 0.01
+  config, losses = read(
+    folder, [3, 7], **{"model.num_layers": 1, "data.reset_at_documents": True}
+  )
+  file = token_file.open_split(config.data.dataset_dir, "test")
+  tokens = np.asarray(file.tokens, np.int32)
+  params = tiny.params(config.model)
+  num_cut = 0
+  for index, token in itertools.product(range(2), range(7, 47)):
+    context = (3, 7)[index]
+    begin = max([start for start in file.documents if start < token])
+    num_cut += begin > token - context
+    known = tokens[None, max(begin, token - context) : token]
+    memory = oracle.start(config.model, batch_size=1, mem_len=0)
+    log_probs, _ = oracle.segment(
+      params, config.model, known, memory, mem_len=0
+    )
+    expected = -log_probs[0, -1, tokens[token]]
+    assert losses[index, token - 7] == pytest.approx(expected, abs=ROUNDING)
+  assert num_cut > 0
 
 
 def test_members_of_a_group_are_evaluated_as_the_first_one(folder):
   """Whatever was saved with them: temperature and average of the parameters."""
   lengths = {
-    "analysis.context_start": 2,
-    "analysis.context_step": 3,
-    "analysis.context_stop": 5,
+    "analysis.contexts": (2, 5, 3),
     "analysis.num_tokens": 40,
   }
   hot = {"eval.temperature": (3.0,), "eval.parameters": "ema"}
@@ -232,9 +205,7 @@ def test_a_group_is_compared_and_drawn(folder):
     folder / "run",
     **{
       "analysis.group": (f"{folder}/twin", f"{folder}/lstm"),
-      "analysis.context_start": 2,
-      "analysis.context_step": 3,
-      "analysis.context_stop": 12,
+      "analysis.contexts": (2, 12, 3),
       "analysis.num_tokens": 60,
     },
   )
@@ -253,32 +224,12 @@ def test_a_group_is_compared_and_drawn(folder):
 @pytest.mark.parametrize(
   ("updates", "text"),
   [
-    ({"analysis.context_stop": 17}, "there is no context to compare with 16"),
-    ({"analysis.context_stop": 64}, "needs 2128 tokens and test has 150"),
+    ({"analysis.contexts": (16, 17, 16)}, "has no context to compare with 16"),
+    ({"analysis.contexts": (16, 17)}, "must be three numbers"),
+    ({"analysis.contexts": (16, 64, 16)}, "needs 2128 tokens and test has 150"),
     (
       {
-        "analysis.context_stop": 64,
-        "analysis.context": "attention",
-        "model.encoding": "absolute",
-      },
-      "needs an encoding of distances",
-    ),
-    (
-      LSTM | {"analysis.context": "attention"},
-      "analysis.context=attention needs attention, which a model with model.",
-    ),
-    (
-      {"model.layers": ("attention:4",), "analysis.context": "attention"},
-      "analysis.context=attention states how far a model attends, which is not",
-    ),
-    (
-      {"analysis.context": "attention"},
-      "num_tokens=2000 with contexts up to 256 needs 2256 tokens and test has",
-    ),
-    (
-      {
-        "analysis.context_stop": 20,
-        "analysis.context_step": 4,
+        "analysis.contexts": (16, 20, 4),
         "analysis.num_tokens": 20,
         "model.encoding": "absolute_per_layer",
         "model.num_positions": 8,

@@ -67,7 +67,6 @@ TINY = {
   "train.finish_with": (),
   "eval.split": "test",
   "eval.batch_size": LANES,
-  "eval.segments_per_call": NUM_SEGMENTS,
 }
 
 

@@ -11,23 +11,34 @@ import jax
 from jax.experimental import multihost_utils
 
 from tests import processes
+from transformer_xl.check import attention_numbers
 from transformer_xl.check import check
 from transformer_xl.check import finding
-from transformer_xl.check import numbers
+from transformer_xl.check import on_mesh
 from transformer_xl.check import small_run
+from transformer_xl.check import softmax_numbers
 
 
 def check_together(folder):
   meshes = check.make_meshes()[:2]
   findings = []
   for mesh in meshes:
-    with jax.set_mesh(mesh), numbers.exact_products("float32"):
+    with jax.set_mesh(mesh), on_mesh.exact_products("float32"):
       findings += [
-        numbers.check_attention(
-          mesh, "float32", "xla", numbers.SMALL, "relative", numbers.RATE
+        attention_numbers.check_attention(
+          mesh,
+          "float32",
+          "xla",
+          attention_numbers.SMALL,
+          "relative",
+          attention_numbers.RATE,
         ),
-        numbers.check_ring(mesh, "float32", "xla", numbers.RING, "relative"),
-        numbers.check_softmax(mesh, "float32", numbers.ROOM, True),
+        attention_numbers.check_ring(
+          mesh, "float32", "xla", attention_numbers.RING, "relative"
+        ),
+        softmax_numbers.check_softmax(
+          mesh, "float32", softmax_numbers.ROOM, True
+        ),
       ]
   findings += small_run.run(meshes[:1], str(folder))
   findings = finding.largest_of_processes(findings)
@@ -38,7 +49,7 @@ def check_together(folder):
   seen_by_all = multihost_utils.process_allgather(jax.numpy.array(seen.passed))
   if jax.process_index() == 0:
     result = {
-      "meshes": [numbers.describe(mesh) for mesh in meshes],
+      "meshes": [on_mesh.describe(mesh) for mesh in meshes],
       "wrong": [str(found) for found in findings if not found.passed],
       "seen by the other": seen_by_all.tolist(),
     }

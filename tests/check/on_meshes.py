@@ -14,7 +14,7 @@ from jax import P
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.check import check
-from transformer_xl.check import numbers
+from transformer_xl.check import on_mesh
 from transformer_xl.check import small_run
 from transformer_xl.training import step
 
@@ -48,7 +48,7 @@ def main(folder):
   step._gradient = functools.partial(own_gradient, step._gradient)
   faulty = small_run.check_run("float32", lanes, None)
   result = {
-    "meshes": [numbers.describe(mesh) for mesh in (lanes, all_axes)],
+    "meshes": [on_mesh.describe(mesh) for mesh in (lanes, all_axes)],
     "errors": {
       f"{found.part}, {found.case}": found.error for found in findings
     },

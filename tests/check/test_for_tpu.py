@@ -6,7 +6,9 @@ import jax
 import pytest
 
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.check import numbers
+from transformer_xl.check import attention_numbers
+from transformer_xl.check import on_mesh
+from transformer_xl.check import softmax_numbers
 from transformer_xl.config import schema
 from transformer_xl.planning import topology
 
@@ -29,7 +31,7 @@ class Compiled(Exception):  # noqa: N818
 
 
 def compile_only(mesh, function, rows, others):
-  """Compiles what `numbers._run` would run."""
+  """Compiles what `on_mesh.call` would run."""
 
   def abstract(at):
     return lambda array: jax.ShapeDtypeStruct(
@@ -44,19 +46,27 @@ def compile_only(mesh, function, rows, others):
   raise Compiled(lowered.compile().as_text())
 
 
-@pytest.mark.parametrize("dtype", numbers.DTYPES)
+@pytest.mark.parametrize("dtype", on_mesh.DTYPES)
 def test_the_kernels_compile_for_a_slice(dtype, monkeypatch):
   topology.compile_only()
   devices = topology.slice_devices("v5e:2x2")
   four = schema.MeshConfig(data=4, fsdp=1, tensor=1)
   mesh = mesh_lib.make_mesh(four, devices=devices)
-  monkeypatch.setattr(numbers, "_run", compile_only)
+  monkeypatch.setattr(on_mesh, "call", compile_only)
   checks = (
-    (numbers.check_attention, ("pallas", numbers.SMALL, "relative", 0.3), True),
-    (numbers.check_ring, ("pallas", numbers.RING, "relative"), True),
-    (numbers.check_softmax, (numbers.ROOM, True), False),
+    (
+      attention_numbers.check_attention,
+      ("pallas", attention_numbers.SMALL, "relative", 0.3),
+      True,
+    ),
+    (
+      attention_numbers.check_ring,
+      ("pallas", attention_numbers.RING, "relative"),
+      True,
+    ),
+    (softmax_numbers.check_softmax, (softmax_numbers.ROOM, True), False),
   )
-  with jax.set_mesh(mesh), numbers.exact_products(dtype):
+  with jax.set_mesh(mesh), on_mesh.exact_products(dtype):
     for check, arguments, is_kernel in checks:
       with pytest.raises(Compiled) as compiled:
         check(mesh, dtype, *arguments)

@@ -7,7 +7,11 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_xl import mesh as mesh_lib
+from transformer_xl.check import attention_numbers
 from transformer_xl.check import numbers
+from transformer_xl.check import on_mesh
+from transformer_xl.check import product_numbers
+from transformer_xl.check import softmax_numbers
 from transformer_xl.config import schema
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
@@ -15,7 +19,7 @@ from transformer_xl.model.kernels import dense
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiles
 
-SIZES = numbers.SMALL
+SIZES = attention_numbers.SMALL
 
 
 @pytest.fixture
@@ -34,13 +38,15 @@ def test_all_parts_are_right_in_the_short_form(mesh):
   findings = numbers.run([mesh], short=True)
   assert [str(found) for found in findings if not found.passed] == []
   parts = {found.part for found in findings}
-  assert parts == {"dropout masks", *numbers.LIMITS}
+  assert parts == {"products", "dropout masks", "attention", "ring", "softmax"}
 
 
 def attention_findings(mesh, *, dtype="float32"):
   return [
-    numbers.check_attention(mesh, dtype, form, SIZES, "relative", numbers.RATE)
-    for form in numbers.forms()
+    attention_numbers.check_attention(
+      mesh, dtype, form, SIZES, "relative", attention_numbers.RATE
+    )
+    for form in attention_numbers.forms()
   ]
 
 
@@ -48,7 +54,7 @@ def attention_findings(mesh, *, dtype="float32"):
   "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.rest)]
 )
 def test_attention_is_right_in_all_forms(mesh, dtype):
-  with numbers.exact_products(dtype):
+  with on_mesh.exact_products(dtype):
     findings = attention_findings(mesh, dtype=dtype)
   assert [found.passed for found in findings] == [True, True]
   assert all(found.error > 0 for found in findings)
@@ -78,10 +84,10 @@ def test_a_wrong_mask_in_the_kernel_is_found(mesh, monkeypatch):
   assert not pallas.passed
 
 
-@pytest.mark.parametrize("dtype", numbers.DTYPES)
+@pytest.mark.parametrize("dtype", on_mesh.DTYPES)
 def test_sums_in_bfloat16_are_found(mesh, monkeypatch, dtype):
   """Also where the factors are bfloat16, and the results are meant to be."""
-  assert numbers.check_products(mesh, dtype, 256).passed
+  assert product_numbers.check_products(mesh, dtype, 256).passed
 
   def add_up_in_bfloat16(function):
     def call(*arguments):
@@ -92,14 +98,14 @@ def test_sums_in_bfloat16_are_found(mesh, monkeypatch, dtype):
 
   jax.clear_caches()
   monkeypatch.setattr(dense, "_matmul", add_up_in_bfloat16(dense._matmul))
-  assert not numbers.check_products(mesh, dtype, 256).passed
+  assert not product_numbers.check_products(mesh, dtype, 256).passed
 
 
 def test_another_hash_of_dropout_is_found(mesh, monkeypatch):
-  assert numbers.check_dropout_masks(mesh, "float32").passed
+  assert attention_numbers.check_dropout_masks(mesh, "float32").passed
   jax.clear_caches()
   monkeypatch.setattr(dropout_lib, "_STRIDE", 0x1E3779B9)
-  assert not numbers.check_dropout_masks(mesh, "float32").passed
+  assert not attention_numbers.check_dropout_masks(mesh, "float32").passed
 
 
 def test_dropout_that_is_not_scaled_up_is_found(mesh, monkeypatch):
@@ -120,7 +126,12 @@ def test_dropout_that_is_not_scaled_up_is_found(mesh, monkeypatch):
 
 def test_a_ring_that_is_one_slot_off_is_found(mesh, monkeypatch):
   check = functools.partial(
-    numbers.check_ring, mesh, "float32", "xla", numbers.RING, "relative"
+    attention_numbers.check_ring,
+    mesh,
+    "float32",
+    "xla",
+    attention_numbers.RING,
+    "relative",
   )
   assert check().passed
   attend = ring.ring_attention
@@ -136,7 +147,7 @@ def test_a_ring_that_is_one_slot_off_is_found(mesh, monkeypatch):
 def test_targets_that_a_full_cluster_drops_are_found(mesh, monkeypatch):
   """The fallback for more targets than there is room for never runs."""
   check = functools.partial(
-    numbers.check_softmax, mesh, "float32", numbers.ROOM
+    softmax_numbers.check_softmax, mesh, "float32", softmax_numbers.ROOM
   )
   assert check(has_many=True).passed
 

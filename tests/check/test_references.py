@@ -5,17 +5,17 @@ import pytest
 
 from tests import comparison
 from tests.model.kernels import cases
+from transformer_xl.check import attention_numbers
 from transformer_xl.check import attention_reference
-from transformer_xl.check import numbers
 from transformer_xl.check import softmax_reference
 
-SIZES = numbers.Sizes(5, 7, 2, 4)
+SIZES = attention_numbers.Sizes(5, 7, 2, 4)
 
 
-@pytest.mark.parametrize("encoding", numbers.TERMS)
+@pytest.mark.parametrize("encoding", attention_numbers.TERMS)
 def test_attention_and_its_gradients_are_those_of_autodiff(encoding):
   """In float64 on both sides, with dropout."""
-  arrays = numbers.draw_attention(2, SIZES, encoding, "float32")
+  arrays = attention_numbers.draw_attention(2, SIZES, encoding, "float32")
   dropout = cases.dropout(arrays, 0.4)
   defined = cases.defined_value_and_gradients(arrays, dropout)
   kept = attention_reference.kept_weights(

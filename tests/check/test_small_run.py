@@ -7,7 +7,7 @@ import pytest
 from tests import own_process
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import storage
-from transformer_xl.check import numbers
+from transformer_xl.check import on_mesh
 from transformer_xl.check import small_run
 from transformer_xl.config import schema
 from transformer_xl.workdir import checkpoint
@@ -21,7 +21,7 @@ def mesh():
 
 @pytest.fixture(scope="module")
 def whole(mesh):
-  with numbers.exact_products("float32"):
+  with on_mesh.exact_products("float32"):
     return small_run.train("float32", mesh)
 
 
@@ -66,7 +66,7 @@ def test_another_loss_evaluation_or_token_is_found(mesh, whole):
 @pytest.mark.rest
 @pytest.mark.slow
 def test_a_run_resumes_bit_for_bit(mesh, whole, tmp_path):
-  with numbers.exact_products("float32"):
+  with on_mesh.exact_products("float32"):
     resumed = small_run.train("float32", mesh, workdir=str(tmp_path))
   assert small_run.compare_resumed(resumed, whole).error == 0
   assert list(tmp_path.iterdir()) == []
@@ -75,7 +75,7 @@ def test_a_run_resumes_bit_for_bit(mesh, whole, tmp_path):
 @pytest.mark.rest
 @pytest.mark.slow
 def test_a_run_resumes_from_a_bucket_and_leaves_nothing(mesh, whole, bucket):
-  with numbers.exact_products("float32"):
+  with on_mesh.exact_products("float32"):
     resumed = small_run.train("float32", mesh, workdir=bucket)
   assert small_run.compare_resumed(resumed, whole).error == 0
   assert not storage.names(bucket)
@@ -94,7 +94,7 @@ def test_a_resume_without_its_memory_is_found(
     return run._replace(memory=empty)
 
   monkeypatch.setattr(checkpoint.Checkpoints, "restore_newest", forget)
-  with numbers.exact_products("float32"):
+  with on_mesh.exact_products("float32"):
     resumed = small_run.train("float32", mesh, workdir=str(tmp_path))
   assert not small_run.compare_resumed(resumed, whole).passed
 

@@ -12,7 +12,7 @@ import pathlib
 import jax
 
 from transformer_xl import mesh as mesh_lib
-from transformer_xl.check import numbers
+from transformer_xl.check import on_mesh
 from transformer_xl.check import small_run
 from transformer_xl.config import schema
 
@@ -20,8 +20,8 @@ from transformer_xl.config import schema
 def main():
   mesh = mesh_lib.make_mesh(schema.MeshConfig(data=1, fsdp=1, tensor=1))
   result = {}
-  for dtype in numbers.DTYPES:
-    with numbers.exact_products(dtype):
+  for dtype in on_mesh.DTYPES:
+    with on_mesh.exact_products(dtype):
       found = small_run.train(dtype, mesh)
     result[dtype] = {
       "losses": [round(float(loss), 7) for loss in found.losses],

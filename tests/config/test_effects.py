@@ -44,9 +44,7 @@ RUN = {
   "train.eval_every_steps": 4,
   "generate.prompt": "abc",
   "generate.num_tokens": 12,
-  "analysis.context_start": 2,
-  "analysis.context_step": 3,
-  "analysis.context_stop": 8,
+  "analysis.contexts": (2, 8, 3),
   "analysis.num_tokens": 40,
   "analysis.speed_lens": (4,),
   "analysis.rows": ("segment-absolute-all",),
@@ -118,7 +116,6 @@ CASES = {
   "model.compressive.slots": (3, SLOTS),
   "model.delta.key_dim": (6, DELTA),
   "model.delta.value_dim": (4, DELTA),
-  "model.delta.conv_len": (1, DELTA),
   "model.block_recurrent.num_vectors": (
     4,
     {"model.layers": ("block_recurrent",)},
@@ -187,7 +184,6 @@ CASES = {
   "eval.same_length": (True, {}),
   "eval.warmup_len": (0, {}),
   "eval.memory": ("hidden", {}),
-  "eval.segments_per_call": (2, {}),
   "eval.parameters": ("ema", {}),
   "eval.checkpoint": ("7", {}),
   "eval.dynamic.kind": ("sgd", {}),
@@ -222,15 +218,11 @@ CASES = {
   "analysis.seeds": ((1,), {}),
   "analysis.learning_rates": ((0.1,), {}),
   "analysis.group": (("run",), {}),
-  "analysis.context": ("attention", {}),
-  "analysis.context_start": (4, {}),
-  "analysis.context_step": (2, {}),
-  "analysis.context_stop": (12, {}),
+  "analysis.contexts": ((2, 8, 2), {}),
   "analysis.num_tokens": (50, {}),
   "analysis.speed_lens": ((4, 6), {}),
   "analysis.text": ("abcdefghij abcdefghij klmnopqr abcde", {}),
   "report.runs": (("other",), {}),
-  "report.num_tokens": (20, {}),
 }
 # A refusal is the effect: of what other data, checkpoints or devices allow.
 REFUSED = {
@@ -246,7 +238,6 @@ WITHOUT = {
   "train.tracker": "tests/workdir/test_chosen_tracker.py: beside the log",
   "train.finish_with": "tests/test_main.py: only `main` runs other modes",
   "analysis.variants": "tests/analysis/test_comparison.py: a study needs some",
-  "analysis.table": "tests/analysis/test_comparison.py: names files",
   "generate.stop": "tests/text/test_generate.py: what is drawn is random",
   "generate.tokens_per_call": "how often text is printed; the same text",
   "generate.segment_len": "how a prompt is cut; the same text",
@@ -366,7 +357,7 @@ def score_program(config):
   made = evaluator.Evaluator(config, mesh, mem_len=mem_len)
   with jax.set_mesh(mesh):
     segments = streams.device_segments(
-      made.stream, 0, config.eval.segments_per_call, mesh_lib.segments(mesh)
+      made.stream, 0, 2, mesh_lib.segments(mesh)
     )
     return made.lower(segments).as_text()
 

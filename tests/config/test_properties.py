@@ -23,7 +23,7 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment
 from transformer_xl.data import segment_lengths
 from transformer_xl.evaluation import evaluator as evaluator_lib
-from transformer_xl.evaluation.dynamic import evaluate as dynamic
+from transformer_xl.evaluation.dynamic import evaluator as dynamic
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update as update_lib
 from transformer_xl.experiments import base
@@ -77,7 +77,6 @@ FIELDS = {
   "model.memorizing.top_k": one_of(1, 3),
   "model.delta.key_dim": one_of(1, 3),
   "model.delta.value_dim": one_of(1, 2),
-  "model.delta.conv_len": one_of(1, 2, 4),
   "model.dropout_rate": RATES,
   "model.input_dropout_rate": RATES,
   "model.output_dropout_rate": RATES,

@@ -19,10 +19,8 @@ WRONG = {
   "in [0, 1)": [-0.5, 1.0],
   "in (0, 1]": [0.0, 1.5],
   "-1 or more": [-2, -7],
-  "a name of letters, digits, '-', '_' and '.'": ["../x", "a/b", "", ".."],
   "PATTERN=FACTOR": ["no such"],
   "in [0, 256]": [-1, 257],
-  "in [1, 4000]": [0, 4001],
   "none, wandb or MODULE:CLASS": ["tensorboard", "module:", ":Class", "a b:C"],
   "MIXER or MIXER:LIMIT": ["no such", "attention:0", "attention:-1", ":4", ""],
 }
@@ -139,7 +137,11 @@ def test_a_value_out_of_range_is_named_with_its_field(name, value):
       {"train.warmup_steps": 9, "train.decay_steps": 9},
       "train.decay_steps=9",
     ),
-    ({"train.warmup_steps": 1000}, "must be below train.num_steps=1000"),
+    (
+      {"train.warmup_steps": 1000},
+      "must be below train.num_steps=1000 and train.decay_steps=1000; set "
+      "--config.train.warmup_steps=100.",
+    ),
     (
       {"data.reset_at_documents": True, "model.memory_start": "zeros"},
       "--config.model.memory_start=masked",

@@ -36,7 +36,6 @@ MODES = {
   ),
   "score": (score.run, {}),
   "recl": (recl.run, {}),
-  "recl by attention": (recl.run, {"analysis.context": "attention"}),
   "attention": (attention_maps.run, {}),
   "recall": (recall.run, {"data.dir": "recalled"}),
   "report": (report.run, {}),
@@ -46,7 +45,6 @@ OWN = {
   "generate": ("generate", "seed"),
   "score": ("score",),
   "recl": ("analysis",),
-  "recl by attention": ("analysis",),
   "attention": ("analysis",),
   "recall": ("analysis",),
   "report": ("report",),
@@ -59,7 +57,7 @@ NOT_READ = {
   *("model.input_dropout_rate", "model.output_dropout_rate"),
   *("model.projection_dropout_rate", "model.attention_dropout_rate"),
   *("model.embedding_dropout_rate", "model.weight_dropout_rate"),
-  *("model.vocab_size", "eval.segments_per_call"),
+  "model.vocab_size",
 }
 # What a result measures. All else are settings, but for times and paths.
 MEASURED = {

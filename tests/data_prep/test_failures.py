@@ -92,6 +92,25 @@ def test_a_mistake_in_the_flags_is_one_line_and_status_two(
   assert message in error_line(command(tmp_path, *arguments))
 
 
+def test_a_dataset_is_described_by_its_name_alone(tmp_path):
+  (tmp_path / "text.txt").write_text("some text\n" * 99)
+  prepared = command(
+    tmp_path,
+    *("--dataset=text", f"--source={tmp_path}/text.txt", "--name=mine"),
+  )
+  assert prepared.returncode == 0, prepared.stderr
+  shown = command(tmp_path, "--name=mine", "--describe")
+  assert shown.returncode == 0, shown.stderr
+  assert "/mine: text, a token is a byte" in shown.stdout
+
+
+def test_help_begins_with_your_own_text_and_names_no_folder_here(tmp_path):
+  shown = command(tmp_path, "--help").stdout
+  assert "--dataset=text --source=~/books --name=books\n" in shown
+  assert "data_prep/main.py:" not in shown
+  assert "\nFlags\n  --data_dir: " in shown
+
+
 def test_a_corpus_may_be_written_with_other_hyphens_and_capitals(tmp_path):
   wrong = command(tmp_path, "--dataset=WikiText-2", "--source=/nowhere")
   assert "--source=/nowhere does not exist" in error_line(wrong)

@@ -224,6 +224,18 @@ def test_a_damaged_dataset_is_not_described(described, name, damage, message):
   assert "\n" not in str(raised.value)
 
 
+def test_a_description_of_bytes_begins_with_the_most_frequent(described):
+  lines = describe.describe(described("eeet eat\n" * 9)).splitlines()
+  start = (
+    lines.index("vocabulary: 256 symbols (id, symbol, count in train)") + 1
+  )
+  shown = [line.split()[1:] for line in lines[start : start + 5]]
+  assert shown == [
+    *(["e", "36"], ["t", "18"], [r"\x0a", "9"], [r"\x20", "9"], ["a", "9"]),
+  ]
+  assert lines[start + 5].startswith("adaptive softmax")
+
+
 def test_a_description_sends_nothing_to_a_terminal_but_text(described):
   folder = described("tab\tred \x1b]0;owned\x07 \x9b31m caf\u00e9\n" * 9)
   shown = describe.describe(folder)

@@ -338,6 +338,13 @@ def test_a_fraction_of_text_with_splits_is_refused(tmp_path):
     prepare(tmp_path, str(folder), valid_fraction=0.1)
 
 
+@pytest.mark.parametrize("name", ["valid.txt", "test.txt"])
+def test_a_single_file_is_training_text_whatever_its_name(tmp_path, name):
+  folder = layouts.write_files(tmp_path / "mine", {name: b"one\n" * 99})
+  prepared = prepare(tmp_path, str(folder / name))
+  assert {*everything(prepared)} == {"train", "valid", "test"}
+
+
 def test_gzip_and_json_lines_are_read_as_text(tmp_path):
   folder = tmp_path / "mine"
   records = [{"body": "erste\nzeile"}, {"body": "zweite \u00fc"}]

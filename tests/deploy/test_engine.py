@@ -8,7 +8,7 @@ import pytest
 from tests import corpus
 from tests.training import test_processes
 from tests.training import test_resume
-from transformer_xl import command_line
+from transformer_xl import signals
 
 pytestmark = [pytest.mark.rest, pytest.mark.slow]
 
@@ -36,7 +36,7 @@ def engine(workdir, flags, preemptions):
   """
   ends = []
   preemptions = iter(preemptions)
-  while not ends or {*ends[-1]} == {command_line.TERMINATED}:
+  while not ends or {*ends[-1]} == {signals.TERMINATED}:
     print(f"engine: start {len(ends) + 1}")
     both = test_processes.start_both(workdir, flags)
     try:
@@ -63,7 +63,7 @@ def test_two_preemptions_leave_one_run_with_each_line_once(tmp_path):
   ends = engine(workdir, flags, [(100, (0, 1)), (350, (1,))])
   said = (tmp_path / "run.log").read_text()
   print(said)
-  stopped = command_line.TERMINATED
+  stopped = signals.TERMINATED
   assert ends == [[stopped, stopped], [stopped, stopped], [0, 0]], said
   records = test_resume.lines(workdir)
   losses = [r["step"] for r in records if "loss" in r]

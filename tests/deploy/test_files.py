@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.deploy.jobset_schema import JOB_SET as SCHEMA
-from transformer_xl import command_line
+from transformer_xl import signals
 
 ROOT = pathlib.Path(__file__).parents[2]
 TASK = yaml.safe_load((ROOT / "deploy/sky.yaml").read_text())
@@ -69,7 +69,7 @@ def test_both_run_the_same_command():
 
 
 def test_both_restart_what_stopped_on_a_checkpoint():
-  stopped = [command_line.TERMINATED]
+  stopped = [signals.TERMINATED]
   recovery = TASK["resources"]["job_recovery"]
   assert recovery["recover_on_exit_codes"] == stopped
   rules = job()["podFailurePolicy"]["rules"]

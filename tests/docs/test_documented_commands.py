@@ -47,7 +47,7 @@ STARTS = {
   "module": [".venv/bin/python", "-m", "transformer_xl.main"],
 }
 # Flags of absl, XProf, engines and the evaluation harness.
-NOT_OURS = {"env", "help", "location", "logdir"}
+NOT_OURS = {"env", "help", "location", "logdir", "version"}
 NOT_OURS |= {"batch_size", "device", "include_path", "model_args"}
 NOT_OURS |= {"output_path"}
 # It parses nothing without the harness; tests/integrations runs it.
@@ -56,7 +56,7 @@ OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]
 WRONG = {
   "Unknown command line flag 'topolgy'": ["--topolgy=v5e:4x4"],
   "no field config.train.batch_sise": ["--config.train.batch_sise=1"],
-  "invalid literal for int": ["--config.train.batch_size=many"],
+  "must be a whole number: it is 'many'": ["--config.train.batch_size=many"],
   "should be one of": ["--mode=evaluate"],
   "model.num_heads must be": ["--config.model.num_heads=0"],
 }

@@ -170,10 +170,11 @@ def test_the_share_of_memory_excludes_the_segment():
   )
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
   ("same_length", "layers", "attending"),
   [
-    pytest.param(False, ("attention",), {1, 2}, marks=pytest.mark.rest),
+    (False, ("attention",), {1, 2}),
     (True, ("lstm", "attention:4"), {2}),
   ],
 )

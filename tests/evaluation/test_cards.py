@@ -236,7 +236,7 @@ def test_evaluations_that_differ_have_cards_that_differ(
 
 def test_every_setting_of_evaluation_is_on_the_card():
   """A new field has to be stated, unless no loss depends on it."""
-  same_loss = {"memory", "segments_per_call"}
+  same_loss = {"memory"}
   elsewhere = {"checkpoint": "checkpoint_step"}
   adapted = {"dynamic", "cache"}  # Their cards state these groups.
   fields = {field.name for field in dataclasses.fields(schema.EvalConfig)}

@@ -35,7 +35,7 @@ CASES = {
     },
   ),
   "zeros": (3, 7, {"model.memory_start": "zeros", "eval.same_length": True}),
-  "warm_up": (0, 8, {"eval.warmup_len": 20, "eval.segments_per_call": 3}),
+  "warm_up": (0, 8, {"eval.warmup_len": 20}),
   "context": (0, 8, {"eval.context_len": 6, "eval.mem_len": (0,)}),
   "hybrid": (
     *(10, 8),

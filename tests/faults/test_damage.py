@@ -11,7 +11,7 @@ import pytest
 from tests import corpus
 from tests.faults import victim
 from tests.workdir import test_checkpoint
-from transformer_xl import command_line
+from transformer_xl import signals
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def half(bench, tmp_path_factory):
   process = bench.start(workdir)
   process.wait_for("after saving", 4)
   process.hit(victim.SIGTERM)
-  assert process.end() == command_line.TERMINATED
+  assert process.end() == signals.TERMINATED
   assert len(victim.steps(workdir)) >= 2
   return workdir
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.faults import victim
-from transformer_xl import command_line
+from transformer_xl import signals
 
 pytestmark = pytest.mark.slow
 
@@ -85,12 +85,10 @@ def kill_and_continue(bench, workdir, trying, stage, occurrence, delay):
     bench.assert_continues(workdir)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
   ("stage", "occurrence", "delay"),
-  [
-    ("after saving", 2, 0.01),
-    pytest.param("evaluating", 2, 0.0, marks=pytest.mark.rest),
-  ],
+  [("after saving", 2, 0.01), ("evaluating", 2, 0.0)],
 )
 def test_kill_9_at_two_moments(
   bench, tmp_path, trying, stage, occurrence, delay
@@ -107,7 +105,7 @@ def test_signals(bench, tmp_path, trying, number, stage, occurrence, delay):
   workdir, name = tmp_path / "run", signal.Signals(number).name
   process = hit(bench, workdir, stage, occurrence, delay, number)
   with trying(f"{name}: {stage.removeprefix('after ')}"):
-    assert process.end() == command_line.stopped_status(number), process.says()
+    assert process.end() == signals.stopped_status(number), process.says()
     assert f"{name}: stopping after this chunk" in process.says()
     # All that was done is saved.
     done = [line["step"] for line in victim.lines_so_far(workdir)]

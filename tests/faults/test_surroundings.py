@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.faults import victim
-from transformer_xl import command_line
+from transformer_xl import signals
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 NOBODY = 65534
@@ -76,7 +76,7 @@ def stopped(bench, workdir):
   process = bench.start(workdir)
   process.wait_for("after saving", 3)
   process.hit(victim.SIGTERM)
-  assert process.end() == command_line.TERMINATED
+  assert process.end() == signals.TERMINATED
 
 
 def test_a_read_only_disk(bench, tmp_path, trying):

@@ -16,7 +16,6 @@ from transformer_xl.data_prep import preparation
 from transformer_xl.evaluation import evaluate
 from transformer_xl.importers import export_run
 from transformer_xl.importers import import_run
-from transformer_xl.model import extension
 from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
@@ -136,11 +135,11 @@ def test_fifty_more_symbols_leave_old_probabilities_as_defined(folder):
   np.testing.assert_allclose(after[:, :first], before[:, :first], **exact)
   fall = before[:, first:] - after[:, first:size]
   assert fall.min() > -2e-5
-  assert fall.max() < np.log1p(extension.ODDS) + 2e-5
+  assert fall.max() < np.log1p(initial_parameters.ODDS) + 2e-5
   # All symbols of the cluster fall alike: given the cluster nothing changes.
   np.testing.assert_allclose(fall, fall[:, :1] + 0 * fall, **exact)
   odds = np.exp(after[:, size:]).sum(1) / np.exp(after[:, first:size]).sum(1)
-  assert 0 < odds.max() <= extension.ODDS * (1 + 1e-4)
+  assert 0 < odds.max() <= initial_parameters.ODDS * (1 + 1e-4)
 
 
 def read(config, params, tokens):

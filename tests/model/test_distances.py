@@ -7,9 +7,9 @@ import pytest
 
 from tests import comparison
 from tests import oracle_encodings
+from transformer_xl import hardware
 from transformer_xl.model.encodings import alibi
 from transformer_xl.model.encodings import distances
-from transformer_xl.model.kernels import device
 
 WIDTH = 6
 
@@ -94,7 +94,7 @@ def test_a_tpu_moves_channels_by_a_product(dtype, monkeypatch):
     return rotated, *pull(weights)
 
   expected, plain = both(), str(jax.make_jaxpr(lambda: both())())
-  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  monkeypatch.setattr(hardware, "device_kind", lambda: "TPU v5 lite")
   actual, by_product = both(), str(jax.make_jaxpr(lambda: both())())
   assert "dot_general" in by_product
   assert "dot_general" not in plain

@@ -28,10 +28,12 @@ TESTS = {
     "tests/evaluation/test_evaluate.py::test_context_is_read",
     "tests/evaluation/test_evaluate.py::test_the_temperature",
     "tests/evaluation/test_lanes.py",
-    "tests/analysis/test_recl.py::test_attention_is_one_token",
+    "tests/analysis/test_recall.py::test_guesses_are_those",
   ),
-  "evaluation/sums": (_EVALUATOR + "::test_segments_past_the_end",),
-  "evaluation/units": ("tests/training/test_log_window.py::test_units",),
+  "evaluation/nats": (
+    _EVALUATOR + "::test_segments_past_the_end",
+    "tests/training/test_log_window.py::test_units",
+  ),
   "model/adaptive_softmax": ("tests/model/test_adaptive_softmax.py",),
   "model/attention": (
     "tests/model/test_attention.py",

@@ -130,7 +130,7 @@ def test_programs_can_be_traced(make_config, name, count):
     made = evaluator.Evaluator(config, mesh, mem_len=max(evaluation.mem_len))
     segments = segment.placed(
       mesh,
-      *(evaluation.segments_per_call, evaluation, evaluation.segment_len),
+      *(evaluator.SEGMENTS_PER_CALL, evaluation, evaluation.segment_len),
       has_weights=True,
     )
     _, sums = jax.eval_shape(made.score, made._frozen, made._state, segments)

@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
   ):
     path = top / "run" / "results" / f"{name}.json"
     path.write_text(json.dumps(content))
-  values = {"report.num_tokens": 149, "report.runs": (str(top / "long"),)}
+  values = {"report.runs": (str(top / "long"),)}
   report.run(load.replaced(config, values), str(top / "run"))
   return top / "run"
 

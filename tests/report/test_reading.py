@@ -41,7 +41,7 @@ def unpacked(packed, name, kind, *shape):
 )
 def test_the_loss_is_that_of_an_evaluation(data_dir, tmp_path, updates):
   """One lane, which the evaluation reads with cached keys."""
-  updates = updates | {"eval.batch_size": 1, "report.num_tokens": 4000}
+  updates = updates | {"eval.batch_size": 1}
   config = runs.write(data_dir, tmp_path, **updates)
   text = reading.read(config, str(tmp_path))
   subject = evaluate.load(config, str(tmp_path))
@@ -54,8 +54,11 @@ def test_the_loss_is_that_of_an_evaluation(data_dir, tmp_path, updates):
   assert text["attention"]["has_term"] == [True] + [relative] * 3
 
 
-def test_an_alternative_that_came_has_its_surprisal(data_dir, tmp_path):
-  config = runs.write(data_dir, tmp_path, **{"report.num_tokens": 50})
+def test_an_alternative_that_came_has_its_surprisal(
+  data_dir, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(reading, "NUM_TOKENS", 50)
+  config = runs.write(data_dir, tmp_path)
   text = reading.read(config, str(tmp_path))
   assert len(text["tokens"]) == 51
   symbols = {str(token): piece for token, piece in text["symbols"].items()}

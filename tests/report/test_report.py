@@ -24,7 +24,6 @@ from transformer_xl.workdir import trained_model
 
 PARTS = ("training", "time", "cards", "text", "sample")
 MOST_BYTES = 5_000_000
-SHORT = {"report.num_tokens": 40}
 
 
 class Page(html.parser.HTMLParser):
@@ -65,7 +64,7 @@ def files(folder):
 def run(data_dir, tmp_path_factory):
   """The folder of a run, what its report returned, and the page."""
   folder = tmp_path_factory.mktemp("run") / "<b>&'run"
-  config = write_run(data_dir, folder, **SHORT)
+  config = write_run(data_dir, folder)
   before = files(folder / "checkpoints")
   result = report.run(config, str(folder))
   assert files(folder / "checkpoints") == before != {}
@@ -81,7 +80,7 @@ def test_the_page_shows_what_the_workdir_has(run):
   saved = shlex.quote(f"--config=saved:{folder}")
   assert f"{command_line.words()} {saved} --mode=recl" in page.text
   assert "<b>&'run" in page.text
-  assert result["text"]["num_tokens"] == 40
+  assert result["text"]["num_tokens"] == 149
 
 
 def test_the_page_needs_no_network_and_is_small(run):
@@ -96,7 +95,7 @@ def no_json(constant):
 
 
 def test_the_page_of_a_model_that_diverged_says_so(data_dir, tmp_path):
-  config = write_run(data_dir, tmp_path, **SHORT)
+  config = write_run(data_dir, tmp_path)
   with open(tmp_path / "metrics.jsonl", "w") as file:
     file.write('{"step": 1, "loss": 3.0}\n{"step": 2, "loss": NaN}\n')
   lost = jax.tree.map(lambda leaf: leaf * math.nan, tiny.params(config.model))
@@ -113,7 +112,7 @@ def test_the_page_of_a_model_that_diverged_says_so(data_dir, tmp_path):
 def test_the_page_of_a_run_that_learned_frequencies_alone_says_so(
   data_dir, tmp_path
 ):
-  config = write_run(data_dir, tmp_path, **SHORT)
+  config = write_run(data_dir, tmp_path)
   line = {
     "step": 1600,
     "unigram_entropy": 6.5321,
@@ -171,7 +170,7 @@ def test_a_bare_checkpoint_gets_the_commands_that_fill_its_page(
 
 
 def test_a_damaged_result_is_left_out(data_dir, tmp_path):
-  config = write_run(data_dir, tmp_path, **SHORT)
+  config = write_run(data_dir, tmp_path)
   for name in ("recl", "attention"):
     (tmp_path / "results" / f"{name}.json").write_text('{"models": 3}')
   assert report.run(config, str(tmp_path))["shown"] == [*PARTS]
@@ -223,7 +222,7 @@ def test_runs_are_compared_as_json_and_as_a_picture(data_dir, tmp_path):
 def test_the_page_of_several_runs_names_what_differs(data_dir, tmp_path):
   for name, rate in (("a", 0.1), ("b", 0.2)):
     config = write_run(
-      data_dir, tmp_path / name, **SHORT, **{"train.learning_rate": rate}
+      data_dir, tmp_path / name, **{"train.learning_rate": rate}
     )
   config = load.replaced(config, {"report.runs": (str(tmp_path / "a"),)})
   result = report.run(config, str(tmp_path / "b"))
@@ -241,10 +240,10 @@ def test_the_report_of_a_run_in_a_bucket_is_that_of_a_folder(
   bucket, data_dir, tmp_path
 ):
   config, workdir = (
-    write_run(data_dir, tmp_path / "run", **SHORT),
+    write_run(data_dir, tmp_path / "run"),
     f"{bucket}/run",
   )
-  runs.write(data_dir, workdir, **SHORT)
+  runs.write(data_dir, workdir)
   emulator.upload(tmp_path / "run" / "results", f"{workdir}/results")
   for name in ("metrics.jsonl", "goodput.jsonl"):
     log = epath.Path(workdir) / name

@@ -58,10 +58,11 @@ NETWORKS = {
     "model.compressive.slots": 3,
   },
 }
-ALWAYS = ("relative", "lstm")
 # Every network, and every number of parts with some of them.
 CASES = [
-  pytest.param(name, parts, marks=() if name in ALWAYS else pytest.mark.rest)
+  pytest.param(
+    name, parts, marks=() if name == "relative" else pytest.mark.rest
+  )
   for name, parts in zip(NETWORKS, itertools.cycle((2, 4)), strict=False)
 ]
 

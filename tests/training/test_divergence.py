@@ -17,7 +17,7 @@ from transformer_xl.config import load
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import sums as sums_lib
+from transformer_xl.evaluation import nats
 from transformer_xl.training import divergence
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -92,7 +92,7 @@ def guard(**updates):
 
 def metrics(losses, norm=1.0):
   losses = np.array(losses, np.float32)
-  sums = sums_lib.Sums(losses * 8, np.full_like(losses, 8))
+  sums = nats.Sums(losses * 8, np.full_like(losses, 8))
   return step_lib.UpdateMetrics(sums, np.full_like(losses, norm), losses)
 
 

@@ -10,15 +10,10 @@ from transformer_xl import errors
 from transformer_xl.training import loop
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
   "updates",
-  [
-    {},
-    pytest.param(
-      {"train.segment_len_std": 2.0, "train.mem_len": 0},
-      marks=pytest.mark.rest,
-    ),
-  ],
+  [{}, {"train.segment_len_std": 2.0, "train.mem_len": 0}],
   ids=["fixed", "drawn"],
 )
 def test_updates_of_several_segments_read_the_text_in_order(

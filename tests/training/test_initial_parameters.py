@@ -23,7 +23,6 @@ from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
-from transformer_xl.model import extension
 from transformer_xl.model import network
 from transformer_xl.training import initial_parameters
 from transformer_xl.training import loop
@@ -101,6 +100,17 @@ def test_a_run_starts_where_the_evaluation_of_its_source_is(
   assert record["config"]["train"]["init_from"] == own
   (card,) = evaluate.run(config, workdir)
   assert card["initialised_from"] == found
+
+
+def test_a_workdir_with_a_run_does_not_start_from_another(
+  source, data_dir, tmp_path
+):
+  workdir = str(tmp_path / "run")
+  shutil.copytree(source, workdir)
+  updates = {**AVERAGE, "train.init_from": source}
+  said = r"is at step 4 and did not start from there: choose another --workdir"
+  with pytest.raises(errors.UserError, match=said):
+    loop.train(corpus.config(data_dir, **updates), workdir)
 
 
 @pytest.mark.slow
@@ -291,7 +301,7 @@ def test_new_symbols_are_added(imported, data_dir, tmp_path, monkeypatch):
   params, record = load(config)
   assert record["new_symbols"] == 2
   old = dataclasses.replace(config.model, vocab_size=len(symbols) - 2)
-  expected = extension.add_symbols(tiny.params(old), old, 2)
+  expected = initial_parameters.add_symbols(tiny.params(old), old, 2)
   # Compiled and not.
   comparison.assert_close(params, expected, roundings=10)
   assert params["softmax"]["bias"].shape == (len(symbols),)

@@ -13,8 +13,7 @@ from tests import tiny
 from tests.training.runs import lines
 from transformer_xl import hardware
 from transformer_xl.config import load
-from transformer_xl.evaluation import sums
-from transformer_xl.evaluation import units
+from transformer_xl.evaluation import nats
 from transformer_xl.model import network
 from transformer_xl.training import hooks
 from transformer_xl.training import log_window
@@ -27,7 +26,7 @@ def update_metrics(nll, num_tokens, norm=1.0, rate=0.5):
   """Metrics of one chunk; `nll` and `num_tokens` have one entry a step."""
   count = len(nll)
   return step.UpdateMetrics(
-    sums.Sums(np.float32(nll), np.float32(num_tokens)),
+    nats.Sums(np.float32(nll), np.float32(num_tokens)),
     np.full(count, norm, np.float32),
     np.full(count, rate, np.float32),
   )
@@ -40,10 +39,10 @@ def run_config():
 
 
 def test_units_of_loss():
-  assert units.perplexity(math.log(20)) == pytest.approx(20)
-  assert units.perplexity(699.9) < math.inf
-  assert units.perplexity(700.0) == units.perplexity(1000.0) == math.inf
-  assert units.bits(math.log(2) * 3) == pytest.approx(3)
+  assert nats.perplexity(math.log(20)) == pytest.approx(20)
+  assert nats.perplexity(699.9) < math.inf
+  assert nats.perplexity(700.0) == nats.perplexity(1000.0) == math.inf
+  assert nats.bits(math.log(2) * 3) == pytest.approx(3)
 
 
 def test_the_work_of_a_token_is_counted_by_hand():

@@ -106,9 +106,7 @@ def test_the_last_update_is_logged_in_a_run_shorter_than_the_period(
   assert math.isfinite(record["loss"])
 
 
-def test_a_finished_run_says_that_there_is_nothing_to_do(
-  data_dir, tmp_path, caplog
-):
+def test_a_finished_run_says_so_and_changes_nothing(data_dir, tmp_path, caplog):
   assert loop.train(corpus.config(data_dir), str(tmp_path))
   before = {path: path.read_bytes() for path in tmp_path.glob("*.json*")}
   assert len(before) == 3
@@ -116,7 +114,8 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(
   for num_steps in (12, 8):
     changed = {"train.num_steps": num_steps, "train.learning_rate": 0.5}
     assert loop.train(corpus.config(data_dir, **changed), str(tmp_path))
-    assert f"train.num_steps={num_steps}: there is nothing to do" in caplog.text
+    said = f"finished: the run has 12 steps and train.num_steps={num_steps}."
+    assert said in caplog.text
     assert {path: path.read_bytes() for path in before} == before
   assert steps(tmp_path) == [8, 12]
   assert run_history.read(str(tmp_path)).resumes() == []

@@ -15,7 +15,9 @@ from tests import corpus
 from tests import own_process
 from tests import processes
 from tests.training import test_resume
-from transformer_xl import command_line
+from transformer_xl import signals
+
+pytestmark = [pytest.mark.rest, pytest.mark.slow]
 
 # Sums in another order, in float32, of losses and of norms of gradients.
 TOLERANCE = 20 * comparison.FLOAT32
@@ -46,8 +48,6 @@ def start_both(workdir, flags):
 
 
 # Four command lines, each for itself, and 2000 updates. One host is taken away.
-@pytest.mark.rest
-@pytest.mark.slow
 def test_two_processes_stop_together_and_one_goes_on_where_they_were(tmp_path):
   data_dir = corpus.write(tmp_path / "data")
   flags = corpus.config_flags(data_dir, **UPDATES)
@@ -57,7 +57,7 @@ def test_two_processes_stop_together_and_one_goes_on_where_they_were(tmp_path):
   test_resume.wait_for_step(together, SIGNALLED, both[0])
   both[1].send_signal(signal.SIGTERM)
   for process in both:
-    status = command_line.stopped_status(signal.SIGTERM)
+    status = signals.stopped_status(signal.SIGTERM)
     test_resume.finish(process, together, status)
   log = pathlib.Path(f"{together}.log").read_text()
   assert "Traceback" not in log
@@ -90,32 +90,12 @@ def compare(alone, together):
     assert two == pytest.approx(one, rel=1e-5)
 
 
-class Folders(dict):
-  """What `tests/processes.py` leaves, by its second argument."""
-
-  def __init__(self, make_folder):
-    self.make_folder = make_folder
-
-  def __missing__(self, count):
-    self[count] = self.make_folder("processes")
-    own_process.finish("processes", self[count], count)
-    return self[count]
-
-
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-  return Folders(tmp_path_factory.mktemp)
-
-
-# Four processes do everything, `few` what tells most.
-@pytest.fixture(params=["few", pytest.param("4", marks=pytest.mark.rest)])
-def folder(request, folders):
-  return folders[request.param]
-
-
-@pytest.fixture
-def whole_folder(folders):
-  return folders["4"]
+def folder(tmp_path_factory):
+  """What `tests/processes.py` leaves of its runs."""
+  result = tmp_path_factory.mktemp("processes")
+  own_process.finish("processes", result, "runs")
+  return result
 
 
 # What depends on the machine, the folder or the number of devices.
@@ -136,8 +116,6 @@ def numbers(value, path=""):
     yield path, value
 
 
-@pytest.mark.rest
-@pytest.mark.slow
 def test_every_mode_gives_two_processes_the_results_of_one(tmp_path):
   own_process.finish("processes", tmp_path, "modes")
   one, two = (tmp_path / "1", tmp_path / "2")
@@ -158,20 +136,9 @@ def test_every_mode_gives_two_processes_the_results_of_one(tmp_path):
       assert found == value or found == pytest.approx(value, rel=1e-5), name
 
 
-@pytest.mark.slow
-def test_losses_are_those_of_one_process(folder):
-  assert_losses_of_one_process(folder, "to_many")
-
-
-@pytest.mark.rest
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["to_one", "whole"])
-def test_losses_are_also_those_of_one_process(whole_folder, name):
-  """Where one process goes on, and without a stop."""
-  assert_losses_of_one_process(whole_folder, name)
-
-
-def assert_losses_of_one_process(folder, name):
+@pytest.mark.parametrize("name", ["to_many", "to_one", "whole"])
+def test_losses_are_those_of_one_process(folder, name):
+  """Where others or one process go on, and without a stop."""
   alone, other = (
     test_resume.lines(folder / "alone"),
     test_resume.lines(folder / name),
@@ -183,10 +150,7 @@ def assert_losses_of_one_process(folder, name):
     assert two == pytest.approx(one, rel=TOLERANCE)
 
 
-@pytest.mark.slow
-@pytest.mark.rest
-def test_several_processes_start_from_the_parameters_of_another_run(folders):
-  folder = folders["4"]
+def test_several_processes_start_from_the_parameters_of_another_run(folder):
   alone, both = (
     test_resume.lines(folder / name) for name in ("tuned_alone", "tuned")
   )
@@ -202,15 +166,10 @@ def test_several_processes_start_from_the_parameters_of_another_run(folders):
   assert one == other
 
 
-@pytest.mark.slow
 def test_a_workdir_that_is_in_use_or_not_shared_is_refused_in_all_processes(
   folder,
 ):
-  (logs,) = (
-    found
-    for work in ("by_few", "by_two")
-    if (found := [*folder.glob(f"{work}.*.log")])
-  )
+  logs = [*folder.glob("by_two.*.log")]
   assert len(logs) == 2
   refused = ["another process trains in", "process 0 could not lock"]
   for path, reason in zip(sorted(logs), refused, strict=True):
@@ -221,7 +180,6 @@ def test_a_workdir_that_is_in_use_or_not_shared_is_refused_in_all_processes(
     assert list((folder / f"own.{process}").iterdir()) == []
 
 
-@pytest.mark.slow
 def test_evaluation_is_that_of_one_process(folder):
   alone, many = (
     json.loads((folder / name / "results" / "eval_test.json").read_text())
@@ -232,10 +190,7 @@ def test_evaluation_is_that_of_one_process(folder):
   assert other["nll"] == pytest.approx(one["nll"], rel=TOLERANCE)
 
 
-@pytest.mark.rest
-@pytest.mark.slow
-def test_on_the_same_mesh_all_processes_go_on_bit_for_bit(whole_folder):
-  folder = whole_folder
+def test_on_the_same_mesh_all_processes_go_on_bit_for_bit(folder):
   config = corpus.config(str(folder / "data"), **processes.UPDATES)
   assert test_resume.lines(folder / "whole") == test_resume.lines(
     folder / "parts"
@@ -247,10 +202,7 @@ def test_on_the_same_mesh_all_processes_go_on_bit_for_bit(whole_folder):
   jax.tree.map(np.testing.assert_array_equal, one[:2], other[:2])
 
 
-@pytest.mark.rest
-@pytest.mark.slow
-def test_all_processes_choose_the_newest_checkpoint_that_is_whole(whole_folder):
-  folder = whole_folder
+def test_all_processes_choose_the_newest_checkpoint_that_is_whole(folder):
   logs = [*folder.glob("by_four.*.log")]
   assert len(logs) == 4
   for path in logs:

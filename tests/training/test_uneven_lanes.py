@@ -6,6 +6,8 @@ import pytest
 from tests import comparison
 from tests import own_process
 
+pytestmark = [pytest.mark.rest, pytest.mark.slow]
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
@@ -14,8 +16,6 @@ def found(tmp_path_factory):
   return own_process.result("uneven", folder, "evaluation")
 
 
-@pytest.mark.rest
-@pytest.mark.slow
 def test_empty_lanes_change_no_update(tmp_path):
   found = own_process.result("uneven", tmp_path, "training")
   alone, mixed = found["alone"], found["mixed"]
@@ -31,7 +31,6 @@ def test_empty_lanes_change_no_update(tmp_path):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fixed", "learning"])
 def test_every_token_is_scored_once_on_any_number_of_devices(found, kind):
   (nll, num_tokens), (other_nll, other) = (
@@ -41,6 +40,5 @@ def test_every_token_is_scored_once_on_any_number_of_devices(found, kind):
   assert other_nll == pytest.approx(nll, rel=1e-6 if kind == "fixed" else 1e-5)
 
 
-@pytest.mark.slow
 def test_empty_lanes_do_not_count_in_the_use_of_memory(found):
   assert found["mixed"]["use"] == pytest.approx(found["alone"]["use"], rel=1e-5)

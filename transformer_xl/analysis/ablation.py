@@ -28,14 +28,21 @@ from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
-from transformer_xl.config import memory_rules
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation import units
+from transformer_xl.evaluation import nats
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.workdir import trained_model
+
+# With these, each layer attends to as many keys as `mem_len`, a token's own
+# included, and to nothing else.
+_EXACT_LENGTH = {
+  "model.same_length_window": "mem_len",
+  "eval.same_length": True,
+  "eval.context_len": 0,
+}
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
@@ -58,7 +65,6 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
   """What is particular about the ablation."""
   return comparison.Preset(
     mode="ablation",
-    files="ablation",
     times_training=False,  # Models of the paper's size fit one at a time.
     variants=rows_of(config),
     lengths=attention_lengths,
@@ -193,7 +199,7 @@ def measure(
     with jax.set_mesh(model.mesh):
       if model.config.train.mem_len:
         values = {
-          **memory_rules.EXACT_LENGTH,
+          **_EXACT_LENGTH,
           "eval.segment_len": model.config.train.segment_len,
         }
         config = load.replaced(model.config, values)
@@ -203,7 +209,7 @@ def measure(
         score = context_windows.score_sliding(model, length)
     losses[length] = float(score.nll) / score.num_tokens
     logging.info(
-      "attention %d: perplexity %.2f", length, units.perplexity(losses[length])
+      "attention %d: perplexity %.2f", length, nats.perplexity(losses[length])
     )
   return trials.Measurement(losses, right_answers={})
 
@@ -216,7 +222,7 @@ def fields(row: comparison.Row) -> dict[str, Any]:
     length: {
       "attention_len": length,
       "nll": nll,
-      "perplexity": units.perplexity(nll),
+      "perplexity": nats.perplexity(nll),
       "num_tokens": len(split.tokens) - 1,
     }
     for length, nll in row.nll_by_length.items()
@@ -238,8 +244,8 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
   lines = []
   for row in rows:
     best_length = min(row.nll_by_length, key=lambda key: row.nll_by_length[key])
-    best = units.perplexity(row.nll_by_length[best_length])
-    init = units.perplexity(row.nll)
+    best = nats.perplexity(row.nll_by_length[best_length])
+    init = nats.perplexity(row.nll)
     spread = ""
     if len(row.nll_by_seed[row.length]) > 1:
       spread = f" ± {init * math.sinh(row.spread / 2):.2f}"
@@ -279,14 +285,14 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
     marker = "o" if on_all else "^"
     colour = f"C{known.index(encoding)}"
     lengths = [*row.nll_by_length]
-    perplexities = [*map(units.perplexity, row.nll_by_length.values())]
+    perplexities = [*map(nats.perplexity, row.nll_by_length.values())]
     style = marker + ("-" if is_recurrent else "--")
     axes.plot(
       lengths, perplexities, style, color=colour, markersize=4, label=label
     )
     axes.plot(
       [row.length],
-      [units.perplexity(row.nll)],
+      [nats.perplexity(row.nll)],
       marker,
       color=colour,
       markersize=9,

@@ -71,8 +71,7 @@ class Row(NamedTuple):
 class Preset(NamedTuple):
   """What is particular about one comparison."""
 
-  mode: str  # Its rules hold for every variant.
-  files: str  # Name of the result's files.
+  mode: str  # Names the result's files; its rules hold for every variant.
   times_training: bool  # All variants have to fit into memory together.
   # The first one is what the others are compared with.
   variants: Sequence[variants.Variant]
@@ -111,7 +110,7 @@ def run(
   The files are written after each variant.
 
   Returns:
-    The content of `results/FILES.json`.
+    The content of `results/MODE.json`.
 
   Raises:
     UserError: a variant cannot be trained or measured. This is found out before
@@ -364,8 +363,8 @@ def _write(
     result["rows"].append(values)
   plotting.write(
     workdir,
-    preset.files,
+    preset.mode,
     result,
-    {preset.files: preset.draw(rows)},
+    {preset.mode: preset.draw(rows)},
     table=preset.table(rows),
   )

@@ -49,7 +49,7 @@ def losses(
     compiler_options=mesh_lib.compiler_options(mesh),
   )
   evaluation = config.eval  # As many tokens per call as evaluation reads.
-  num_segments = evaluation.batch_size * evaluation.segments_per_call
+  num_segments = evaluation.batch_size * evaluator.SEGMENTS_PER_CALL
   lanes = max(num_segments * evaluation.segment_len // length, 1)
   lanes = mesh_lib.padded_lanes(mesh, lanes)
   begins_document = np.zeros(len(file.tokens), bool)

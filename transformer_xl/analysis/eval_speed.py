@@ -27,7 +27,7 @@ from absl import logging
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import vanilla
-from transformer_xl.config import attention_rules
+from transformer_xl.config import layer_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
@@ -75,7 +75,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
   """Raises a UserError if there is no such split, or nothing can be timed."""
   del workdir
-  attention_rules.require_full_memory(config.model, "--mode=eval_speed")
+  layer_rules.require_full_memory(config.model, "--mode=eval_speed")
   token_file.open_split(config.data.dataset_dir, config.eval.split)
   longest = max(*config.analysis.speed_lens, config.eval.segment_len)
   encodings.of(config.model).check_segment_len(config.model, longest)

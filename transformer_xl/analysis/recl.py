@@ -3,16 +3,11 @@
 The models of a group are compared on the tokens that are hardest for the best
 of them. The effective length is the context beyond which their loss there stops
 falling. Losses are measured with exactly c tokens of context, for each c of a
-list, which has two meanings (`config.analysis.context`):
-
-"tokens"     No layer sees anything before the last c tokens. A window that
-             starts at s gives the losses of the tokens s+1, s+2, ..., each with
-             all contexts up to its length, so one pass over all starts covers
-             every c. A model with absolute positions reads at most as many
-             tokens as in training, even where the context is longer.
-"attention"  Each layer attends to the last c tokens through a full memory: one
-             evaluation of the split per c. Keys of the second layer have seen c
-             tokens themselves, and so on: N layers see N (c - 1) + 1 tokens.
+list: no layer sees anything before the last c tokens. A window that starts at s
+gives the losses of the tokens s+1, s+2, ..., each with all contexts up to its
+length, so one pass over all starts covers every c. A model with absolute
+positions reads at most as many tokens as in training, even where the context is
+longer.
 
 Shapes: G models, C contexts, T tokens.
 """
@@ -30,14 +25,10 @@ from transformer_xl import errors
 from transformer_xl.analysis import context_windows
 from transformer_xl.analysis import group
 from transformer_xl.analysis import plotting
-from transformer_xl.config import attention_rules
-from transformer_xl.config import load
-from transformer_xl.config import memory_rules
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings as settings_lib
-from transformer_xl.evaluation import units
 from transformer_xl.model import network
 from transformer_xl.model.encodings import table
 from transformer_xl.workdir import trained_model
@@ -94,15 +85,20 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
 
 def _contexts(config: schema.ExperimentConfig) -> list[int]:
   """Lengths of context in tokens, at least two."""
-  analysis = config.analysis
-  start = analysis.context_start
-  step = analysis.context_step
-  contexts = [*range(start, analysis.context_stop + 1, step)]
+  numbers = config.analysis.contexts
+  if len(numbers) != 3:
+    raise errors.UserError(
+      "analysis.contexts must be three numbers, the shortest context, the "
+      f"longest and a step: they are {numbers}; set "
+      "--config.analysis.contexts='(16,256,16)'."
+    )
+  shortest, longest, step = numbers
+  contexts = [*range(shortest, longest + 1, step)]
   if len(contexts) < 2:
     raise errors.UserError(
-      f"there is no context to compare with {start}: analysis.context_stop="
-      f"{analysis.context_stop} must be at least context_start + context_step "
-      f"= {start + step}."
+      f"analysis.contexts={numbers} has no context to compare with {shortest}: "
+      f"the longest must be at least {shortest} + {step}; set "
+      f"--config.analysis.contexts='({shortest},{shortest + step},{step})'."
     )
   return contexts
 
@@ -113,27 +109,13 @@ def _check_text(
   """The split that a model is measured on.
 
   Raises:
-    UserError: it is too short, or the model does not support the kind of
-      context.
+    UserError: it is too short, or the model cannot read so many tokens.
   """
   longest = contexts[-1]
   count = config.analysis.num_tokens
-  encoding = table.of(config.model)
-  if config.analysis.context == "tokens":
-    needed = 2 * longest + count
-    windows = _read_lengths(config, contexts)
-    encoding.check_segment_len(config.model, int(windows.max()))
-  else:
-    needed = longest + count
-    attention_rules.require_full_memory(
-      config.model, "analysis.context=attention"
-    )
-    if encoding.counts_from_segment:
-      raise errors.UserError(
-        "analysis.context=attention needs an encoding of distances, and a "
-        f"model of the group has model.encoding={config.model.encoding}; set "
-        "--config.analysis.context=tokens."
-      )
+  needed = 2 * longest + count
+  windows = _read_lengths(config, contexts)
+  table.of(config.model).check_segment_len(config.model, int(windows.max()))
   split = config.eval.split
   file = token_file.open_split(config.data.dataset_dir, split)
   if len(file.tokens) < needed:
@@ -152,9 +134,8 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
 
   Raises:
     UserError: the contexts are too few, the split is too short, or a model
-      does not support the kind of context.
+      cannot read so many tokens.
   """
-  analysis = config.analysis
   contexts = _contexts(config)
   models, found = [], []
   for folder, subject in group.subjects(config, workdir):
@@ -167,7 +148,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
         "checkpoint_step": subject.step,
         "settings": _settings(subject.config, contexts),
         "num_parameters": network.num_parameters(subject.params),
-        "perplexity": [units.perplexity(float(nll)) for nll in means],
+        "perplexity": [nats.perplexity(float(nll)) for nll in means],
       }
     )
   losses = np.stack(found).astype(np.float64)
@@ -175,7 +156,6 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     "made_by": plotting.made_by(),
     "dataset": config.data.name,
     "split": config.eval.split,
-    "context": analysis.context,
     "contexts": contexts,
     "num_tokens": losses.shape[2],
     "first_token": contexts[-1],
@@ -220,45 +200,32 @@ def measure(
   """Losses [C, T] of the tokens after the longest context, in nats.
 
   Raises:
-    UserError: the split is too short, or the model does not support the kind
-      of context.
+    UserError: the split is too short, or the model cannot read so many tokens.
   """
-  is_exact = subject.config.analysis.context == "tokens"
-  with jax.set_mesh(subject.mesh):
-    return (_by_tokens if is_exact else _by_attention)(subject, contexts)
-
-
-def _settings(
-  config: schema.ExperimentConfig, contexts: list[int]
-) -> dict[str, Any]:
-  """States how a model is read at the longest context."""
-  if config.analysis.context == "attention":
-    config = load.replaced(config, memory_rules.EXACT_LENGTH)
-    length = config.eval.segment_len
-    return settings_lib.of_data(
-      config, segment_len=length, mem_len=contexts[-1]
-    )
-  length = int(_read_lengths(config, contexts).max())
-  return settings_lib.of_data(config, segment_len=length, mem_len=0)
-
-
-def _by_tokens(subject, contexts) -> np.ndarray:
-  """`measure` in separate windows."""
   config = subject.config
   file = _check_text(config, contexts)
   longest = contexts[-1]
   count = config.analysis.num_tokens
   read = _read_lengths(config, contexts)
   wanted, columns = np.unique(read, return_inverse=True)
-  found = context_windows.losses(
-    subject,
-    file,
-    np.arange(longest + count - wanted[0]),
-    length=int(wanted[-1]),
-    wanted=wanted - 1,
-  )
+  with jax.set_mesh(subject.mesh):
+    found = context_windows.losses(
+      subject,
+      file,
+      np.arange(longest + count - wanted[0]),
+      length=int(wanted[-1]),
+      wanted=wanted - 1,
+    )
   tokens = longest + np.arange(count)
   return found[tokens - read[:, None], columns[:, None]]
+
+
+def _settings(
+  config: schema.ExperimentConfig, contexts: list[int]
+) -> dict[str, Any]:
+  """States how a model is read at the longest context."""
+  length = int(_read_lengths(config, contexts).max())
+  return settings_lib.of_data(config, segment_len=length, mem_len=0)
 
 
 def _read_lengths(
@@ -274,30 +241,6 @@ def _read_lengths(
     trained_len = config.train.context_len + config.train.segment_len
     lengths = np.minimum(lengths, trained_len)
   return lengths
-
-
-def _by_attention(subject, contexts) -> np.ndarray:
-  """`measure` through memory."""
-  _check_text(subject.config, contexts)
-  longest = contexts[-1]
-  count = subject.config.analysis.num_tokens
-  passes = [_one_pass(subject, length) for length in contexts]
-  # The first loss is of the token at position 1.
-  return np.stack([each[longest - 1 :][:count] for each in passes])
-
-
-def _one_pass(subject, length) -> np.ndarray:
-  """Losses of all tokens but the first, in order."""
-  config = subject.config
-  values = {
-    **memory_rules.EXACT_LENGTH,
-    # All that a token can depend on, so that lanes make no difference.
-    "eval.warmup_len": length * config.model.num_layers,
-  }
-  subject = subject._replace(config=load.replaced(config, values))
-  return evaluator.per_token(
-    subject.config, subject.mesh, subject.params, mem_len=length
-  )
 
 
 @plotting.in_style

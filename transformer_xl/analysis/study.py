@@ -29,16 +29,16 @@ from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.evaluation import evaluate
+from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings
-from transformer_xl.evaluation import units
 from transformer_xl.model.encodings import table as encodings
 from transformer_xl.workdir import trained_model
 
 
 def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
-  """Compares variants; returns the content of `results/TABLE.json`.
+  """Compares variants; returns the content of `results/study.json`.
 
-  TABLE is `config.analysis.table`; a table and a picture lie beside it.
+  A table and a picture lie beside it.
 
   Raises:
     UserError: a variant is not one, or its values are not allowed.
@@ -60,7 +60,6 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
     )
   preset = comparison.Preset(
     mode="study",
-    files=config.analysis.table,
     times_training=True,
     variants=[variants.parse(text) for text in config.analysis.variants],
     lengths=memory_lengths,
@@ -152,7 +151,7 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
     if any(each.learning_rates for each in rows):
       cells["learning rate"] = f"{row.learning_rate:g}"
       cells["valid PPL by rate"] = ", ".join(
-        f"{one.learning_rate:g}: {units.perplexity(one.nll):.4g}"
+        f"{one.learning_rate:g}: {nats.perplexity(one.nll):.4g}"
         for one in row.learning_rates
       )
     if row.relative_seconds is not None:
@@ -160,7 +159,7 @@ def table(rows: Sequence[comparison.Row]) -> list[dict[str, str]]:
     for length in lengths:
       text = ""
       if length in row.nll_by_length:
-        text = f"{units.perplexity(row.nll_by_length[length]):.1f}"
+        text = f"{nats.perplexity(row.nll_by_length[length]):.1f}"
       is_compared = length == row.length
       cells[f"PPL, memory {length}"] = f"**{text}**" if is_compared else text
     cells["spread"] = f"{100 * math.expm1(row.spread):.1f} %"
@@ -193,14 +192,14 @@ def draw(rows: Sequence[comparison.Row]) -> figure_lib.Figure:
 
   curve = sorted(comparison.rows_of_first_variant(rows), key=time_of)
   times = [time_of(row) for row in curve]
-  perplexities = [units.perplexity(row.nll) for row in curve]
+  perplexities = [nats.perplexity(row.nll) for row in curve]
   axes.plot(times, perplexities, "k.-", label=first.name)
   others = [row for row in rows if row not in curve]
   for index, row in enumerate(others):
     losses = row.nll_by_seed[row.length]
-    low = units.perplexity(min(losses))
-    middle = units.perplexity(row.nll)
-    high = units.perplexity(max(losses))
+    low = nats.perplexity(min(losses))
+    middle = nats.perplexity(row.nll)
+    high = nats.perplexity(max(losses))
     axes.errorbar(
       [time_of(row)],
       [middle],

@@ -3,12 +3,12 @@
 import ast
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from transformer_xl import errors
 from transformer_xl import hardware
-from transformer_xl.config import fields
 from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.config import schema
@@ -18,8 +18,8 @@ from transformer_xl.model.encodings import table as encodings
 from transformer_xl.training import loop
 from transformer_xl.training import programs
 
-IS_NAME = fields.RULES["a name of letters, digits, '-', '_' and '.'"]
-
+# A variant's name is also that of its folder.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # What variants cannot change, and the field to set instead.
 _SHARED = {"seed": "analysis.seeds", "eval.split": "analysis.split"}
 
@@ -60,7 +60,7 @@ def parse(text: str) -> Variant:
         f"analysis.variants has {text!r}, but all variants share {path}; set "
         f"--config.{flag}."
       )
-  if not (colon and IS_NAME(name) and {*changes} <= {*schema.FIELDS}):
+  if not (colon and _NAME.fullmatch(name) and {*changes} <= {*schema.FIELDS}):
     raise errors.UserError(
       f"analysis.variants has {text!r}, which is not 'NAME: FIELD=VALUE; "
       "FIELD=VALUE' with the fields of --help; an example is 'long: "

@@ -15,6 +15,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl.check import environment
 from transformer_xl.check import finding
 from transformer_xl.check import numbers
+from transformer_xl.check import on_mesh
 from transformer_xl.check import small_run
 from transformer_xl.check import speed
 from transformer_xl.config import schema
@@ -55,7 +56,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     "passed": not wrong,
     "environment": found,
     "is_short": short,
-    "meshes": [numbers.describe(mesh) for mesh in meshes],
+    "meshes": [on_mesh.describe(mesh) for mesh in meshes],
     "findings": [one._asdict() | {"passed": one.passed} for one in findings],
     "speed": timings,
     "seconds": time.perf_counter() - start,

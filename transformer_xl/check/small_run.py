@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.check import finding
-from transformer_xl.check import numbers
+from transformer_xl.check import on_mesh
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import streams
@@ -93,13 +93,13 @@ def run(
   """Checks runs on every mesh, and a resumed run on the first."""
   findings: list[finding.Finding] = []
   for mesh in meshes:
-    where = numbers.describe(mesh)
+    where = on_mesh.describe(mesh)
     logging.info("Training a small model on %s.", where)
     resumes_in = workdir if mesh is meshes[0] else None
     check = functools.partial(check_run, "float32", mesh, resumes_in)
     findings += finding.attempt("training", f"float32, {where}", check)
   check = functools.partial(check_run, "bfloat16", meshes[0], None)
-  where = numbers.describe(meshes[0])
+  where = on_mesh.describe(meshes[0])
   findings += finding.attempt("training", f"bfloat16, {where}", check)
   return findings
 
@@ -108,7 +108,7 @@ def check_run(
   dtype: str, mesh: jax.sharding.Mesh, workdir: str | None
 ) -> list[finding.Finding]:
   """Compares a run with the reference, and with a resumed one in `workdir`."""
-  with numbers.exact_products(dtype):
+  with on_mesh.exact_products(dtype):
     whole = train(dtype, mesh)
     findings = compare(whole, read_reference()[dtype], dtype, mesh)
     if workdir is not None:
@@ -285,7 +285,7 @@ def compare(
   mesh: jax.sharding.Mesh,
 ) -> list[finding.Finding]:
   """Compares losses, evaluation and tokens with the reference."""
-  case = f"{dtype}, {numbers.describe(mesh)}"
+  case = f"{dtype}, {on_mesh.describe(mesh)}"
   findings = [
     finding.compare(
       {"loss": getattr(found, name)},

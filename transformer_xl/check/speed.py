@@ -243,7 +243,6 @@ def time_segment(case: str, config: schema.ExperimentConfig) -> Timing:
   mem_len = max(config.eval.mem_len)
   segment_len = config.eval.segment_len
   lanes = config.eval.batch_size
-  config = load.replaced(config, {"eval.segments_per_call": 4})
   mesh = mesh_lib.make_mesh(config.mesh)
   stream = streams.EvalStream(
     _text(config, lanes * segment_len * 5),

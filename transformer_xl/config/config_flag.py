@@ -37,7 +37,7 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
   name, rest = split(argv, "config")
   name = name or default
   if name is None:
-    raise errors.UserError("name an experiment: --config=quickstart")
+    raise errors.UserError(_missing(argv))
   words = name.split(":")
   for count in range(2, len(words) + 1):
     file = ":".join(words[:count])
@@ -56,14 +56,14 @@ def parse(argv: list[str], *, default: str | None = None) -> list[str]:
     if not isinstance(CONFIG.value, ml_collections.ConfigDict):
       _require_configuration(path)
   except flags.UnrecognizedFlagError as error:
-    fields = suggestions.called(error.flagname)
-    if not fields or "Did you mean" in str(error):
+    if "Did you mean" in str(error):
       raise
-    names = " or ".join(f"--config.{field}" for field in fields)
+    hint = suggestions.hint_of_flag(error.flagname)
     raise errors.UserError(
-      f"there is no flag --{error.flagname}; did you mean {names}?"
+      f"there is no flag --{error.flagname}; {hint}"
     ) from None
   except flags.IllegalFlagValueError as error:
+    _refuse_value(str(error))
     mismatch = re.search(r"get_config\(\) (takes|missing).*", str(error))
     if mismatch is not None:
       raise errors.UserError(
@@ -132,6 +132,38 @@ def _refuse_unknown_fields(words: list[str]) -> None:
       raise errors.UserError(
         f"there is no field config.{match[1]}{suggestions.hint(match[1])}"
       )
+
+
+def _missing(argv: list[str]) -> str:
+  """What to do on a command line without --config."""
+  workdir, _ = split(argv, "workdir")
+  if workdir and _is_of_run(workdir):
+    return (
+      "the configuration is missing; for that of the run in the workdir: "
+      f"--config=saved:{workdir}"
+    )
+  return (
+    "name an experiment, as in --config=quickstart --workdir=runs/quickstart; "
+    "--help lists experiments, modes and flags."
+  )
+
+
+def _is_of_run(folder: str) -> bool:
+  """Whether a run, or an import, has written to a folder on this machine."""
+  return os.path.isfile(os.path.join(os.path.expanduser(folder), "config.json"))
+
+
+def _refuse_value(message: str) -> None:
+  """Raises a UserError if a message is about the value of a field.
+
+  The parsers speak of Python's functions, such as `int()`.
+  """
+  match = re.match(r"flag --(config\.([\w.]+))=(.*?): ", message, re.DOTALL)
+  if match is None or match[2] not in schema.FIELDS:
+    return
+  field, name, value = match.groups()
+  what = load.words_of_type(schema.FIELDS[name].type)
+  raise errors.UserError(f"{field} must be {what}: it is {value!r}.") from None
 
 
 def start_from_another(
@@ -211,6 +243,11 @@ def _find(file: str) -> str:
   file = os.path.expanduser(file)
   if os.path.isfile(file):
     return file
+  if _is_of_run(file):
+    raise errors.UserError(
+      f"--config={file} is the folder of a run; for its configuration: "
+      f"--config=saved:{file}"
+    )
   folder, name = os.path.split(file.removesuffix(".py"))
   if name in experiments.PATHS and folder in ("", "experiments"):
     return str(experiments.PATHS[name])

@@ -60,8 +60,6 @@ class EvalConfig:
   memory: str = field("auto", ("auto", "hidden", "key_value"))
   """Whether memory holds hidden states, or their keys and values, which save
   their projection; the results are the same (docs/memory.md)."""
-  segments_per_call: int = field(8, "at least 1")
-  """Number of segments in one compiled call."""
   parameters: str = field("raw", ("raw", "ema", "asgd"))
   """Evaluate the parameters themselves, or the average of them that training
   kept: train.ema_decay, train.asgd_start_step."""
@@ -153,8 +151,6 @@ class AnalysisConfig:
   # Study.
   variants: tuple[str, ...] = field(())
   """Variants to compare, each NAME: FIELD=VALUE; FIELD=VALUE."""
-  table: str = field("study", "a name of letters, digits, '-', '_' and '.'")
-  """Name of the study's files in the results folder."""
   # Ablation.
   rows: tuple[str, ...] = field(
     (
@@ -175,15 +171,9 @@ class AnalysisConfig:
   # Relative effective context length.
   group: tuple[str, ...] = field(())
   """Workdirs of the other models to compare with."""
-  context: str = field("tokens", ("tokens", "attention"))
-  """What limits the context: the tokens that are read, or the keys that each
-  layer attends to."""
-  context_start: int = field(16, "at least 1")
-  """Shortest context in tokens."""
-  context_step: int = field(16, "at least 1")
-  """Tokens by which the context grows at a time."""
-  context_stop: int = field(256)
-  """Longest context in tokens."""
+  contexts: tuple[int, ...] = field((16, 256, 16), "at least 1")
+  """Shortest and longest context in tokens, and by how many it grows at a
+  time."""
   num_tokens: int = field(2000, "at least 1")
   """Number of tokens that are scored for the context length, or shown to the
   attention analysis."""
@@ -200,5 +190,3 @@ class ReportConfig:
 
   runs: tuple[str, ...] = field(())
   """Workdirs of other runs to show beside it."""
-  num_tokens: int = field(512, "in [1, 4000]")
-  """Length of the text that is shown with its surprisal, in tokens."""

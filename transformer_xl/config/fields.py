@@ -120,11 +120,6 @@ def _is_pattern_and_factor(text: str) -> bool:
     return False
 
 
-def _is_name(text: str) -> bool:
-  """Whether a text can be the name of a file or folder, without its path."""
-  return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", text) is not None
-
-
 def _is_mixer_and_limit(entry: str) -> bool:
   """Whether an entry names a mixer, and maybe a number of positions."""
   return re.fullmatch(r"[a-z_]+(:[1-9]\d{0,8})?", entry) is not None
@@ -148,12 +143,10 @@ RULES: dict[str, Condition] = {
   "above 0": _is_positive,
   "in [0, 1)": _is_below_one,
   "in (0, 1]": _is_share,
-  "a name of letters, digits, '-', '_' and '.'": _is_name,
   "PATTERN=FACTOR": _is_pattern_and_factor,
   "none, wandb or MODULE:CLASS": _is_tracker,
   "MIXER or MIXER:LIMIT": _is_mixer_and_limit,
   "in [0, 256]": _within(0, 256),
-  "in [1, 4000]": _within(1, 4000),
 }
 
 

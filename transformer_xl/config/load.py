@@ -170,6 +170,17 @@ def _freeze(
   )
 
 
+def words_of_type(kind: Any) -> str:
+  """The values of a type of a field, as in "must be a whole number"."""
+  words = {int: "a whole number", float: "a number", bool: "True or False"}
+  if getattr(kind, "__origin__", None) is tuple:
+    item = kind.__args__[0]
+    if item is str:
+      return "a text or several, such as \"('a','b')\""
+    return f"{words.get(item, 'a value')} or several, such as '(1,2)'"
+  return words.get(kind, "a text")
+
+
 def _convert(value: Any, kind: Any, name: str) -> object:
   """A value as the type of its field has it."""
   if fields.is_group(kind):
@@ -180,7 +191,9 @@ def _convert(value: Any, kind: Any, name: str) -> object:
   if kind is float and type(value) is int:
     value = float(value) if abs(value) <= sys.float_info.max else math.inf
   if type(value) is not kind or (kind is float and not math.isfinite(value)):
-    raise errors.UserError(f"{name} must be a {kind.__name__}: {value!r}.")
+    raise errors.UserError(
+      f"{name} must be {words_of_type(kind)}: it is {value!r}."
+    )
   # Arrays hold signed integers of 32 bits. A random key has 32 bits too: some
   # larger seeds would draw the same parameters.
   limit = 2 ** (32 if name == "config.seed" else 31)

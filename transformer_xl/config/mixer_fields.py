@@ -52,9 +52,6 @@ class DeltaConfig:
   value_dim: int = field(64, "at least 1")
   """Width of the values of one head; it remembers key_dim x value_dim
   numbers."""
-  conv_len: int = field(4, "at least 1")
-  """Tokens that the convolution of queries, keys and values sees, the token
-  itself included."""
 
 
 @group

@@ -11,9 +11,8 @@ from typing import Any
 from absl import logging
 
 from transformer_xl import errors
-from transformer_xl.config import attention_rules
 from transformer_xl.config import fields
-from transformer_xl.config import memory_rules
+from transformer_xl.config import layer_rules
 from transformer_xl.config import mixer_fields
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
@@ -59,7 +58,7 @@ def check(config: schema.ExperimentConfig) -> None:
       )
   for name, memory in _WITHOUT_MEMORY.items():
     _check_no_memory(config, name, memory)
-  memory_rules.check(config)
+  layer_rules.check(config)
   _check_model(config)
   _check_mesh(config)
   _check_training(config)
@@ -101,13 +100,9 @@ def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
   """Raises a UserError for what a mode, which errors call `what`, needs."""
   evaluation = config.eval
   if mode == "attention":
-    attention_rules.require(config.model, what)
+    layer_rules.require_attention(config.model, what)
   if mode in ("ablation", "eval_speed"):
-    attention_rules.require_full_memory(config.model, what)
-  if mode == "recl" and config.analysis.context == "attention":
-    attention_rules.require_full_memory(
-      config.model, f"{what} with analysis.context=attention"
-    )
+    layer_rules.require_full_memory(config.model, what)
 
   if mode == "recl" and config.data.targets != "all":
     raise errors.UserError(
@@ -322,7 +317,8 @@ def _check_training(config: schema.ExperimentConfig) -> None:
     raise errors.UserError(
       f"train.warmup_steps={train.warmup_steps} must be below "
       f"train.num_steps={train.num_steps} and "
-      f"train.decay_steps={train.decay_steps}."
+      f"train.decay_steps={train.decay_steps}; set "
+      f"--config.train.warmup_steps={last // 10}."
     )
   reads_again = train.context_len or config.eval.context_len
   if reads_again and config.model.memory_start == "zeros":

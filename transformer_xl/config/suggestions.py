@@ -14,6 +14,9 @@ OTHER_NAMES = {
   "seq_length": "train.segment_len",
   "block_size": "train.segment_len",
   "context_length": "train.segment_len",
+  "sequence_length": "train.segment_len",
+  "max_seq_len": "train.segment_len",
+  "n_ctx": "train.segment_len",
   "memory_len": "train.mem_len",
   "memory_length": "train.mem_len",
   "bs": "train.batch_size",
@@ -75,7 +78,40 @@ OTHER_NAMES = {
   "eval_interval": "train.eval_every_steps",
   "save_interval": "checkpoint.every_steps",
   "save_steps": "checkpoint.every_steps",
+  # Generation.
   "max_new_tokens": "generate.num_tokens",
+  "max_tokens": "generate.num_tokens",
+  "max_length": "generate.num_tokens",
+  "num_return_sequences": "generate.num_samples",
+}
+# What to do instead of a flag that other programs have and this one lacks.
+OTHER_FLAGS = {
+  "output_dir": "did you mean --workdir?",
+  "out_dir": "did you mean --workdir?",
+  "work_dir": "did you mean --workdir?",
+  "save_dir": "did you mean --workdir?",
+  "model_dir": "did you mean --workdir?",
+  "resume": "the same command with the same --workdir resumes a run.",
+  "restart": "the same command with the same --workdir resumes a run.",
+  "device": "all devices that JAX finds are used; JAX_PLATFORMS=cpu before the "
+  "command leaves it the processor alone.",
+  "cuda": "all devices that JAX finds are used.",
+  "gpu": "all devices that JAX finds are used.",
+}
+
+# What other programs call our modes.
+OTHER_MODES = {
+  "finetune": "train",
+  "fit": "train",
+  "test": "eval",
+  "validate": "eval",
+  "evaluate": "eval",
+  "infer": "generate",
+  "inference": "generate",
+  "predict": "generate",
+  "sample": "generate",
+  "convert": "export",
+  "sweep": "study",
 }
 
 
@@ -102,6 +138,15 @@ def meant(path: str) -> list[str]:
   group, _, name = path.lower().replace("-", "_").rpartition(".")
   near = difflib.get_close_matches(name, _names(), n=1)
   return called(f"{group}.{near[0]}") if near else []
+
+
+def hint_of_flag(flag: str) -> str:
+  """How a sentence ends that says that there is no such flag."""
+  fields = called(flag)
+  if fields:
+    return f"did you mean {' or '.join(f'--config.{f}' for f in fields)}?"
+  name = flag.lower().replace("-", "_")
+  return OTHER_FLAGS.get(name, "--help lists the flags.")
 
 
 def hint(path: str) -> str:

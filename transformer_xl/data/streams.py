@@ -48,10 +48,12 @@ class TrainStream:
     longest = self._lengths.longest
     if self.pairs // self.num_lanes < longest:
       lanes = self.pairs // longest
+      fix = f"use at most {lanes} lanes or shorter segments."
+      if not lanes:
+        fix = "use more text, or fewer lanes of shorter segments."
       raise errors.UserError(
         f"{self.pairs + 1} tokens do not fill one segment of "
-        f"{longest} in each of {self.num_lanes} lanes; use at most "
-        f"{lanes} lanes or shorter segments."
+        f"{longest} in each of {self.num_lanes} lanes; {fix}"
       )
     if self.targets == "answers":
       _pairs_with_answers(self.file)  # Raises an error if there are none.

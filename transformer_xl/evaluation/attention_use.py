@@ -15,7 +15,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import attention_rules
+from transformer_xl.config import layer_rules
 from transformer_xl.config import load
 from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
@@ -178,7 +178,7 @@ class Report:
         "train.log_memory_use needs a memory: train.mem_len is 0; set "
         "--config.train.log_memory_use=False."
       )
-    attention_rules.require(config.model, "train.log_memory_use")
+    layer_rules.require_attention(config.model, "train.log_memory_use")
     # The numbers of the layers that attend, from 1.
     self._numbers = [
       number

@@ -8,8 +8,8 @@ from absl import logging
 from transformer_xl import storage
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings
-from transformer_xl.evaluation import units
 from transformer_xl.model import network
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import trained_model
@@ -54,11 +54,11 @@ def make(
   # The answers alone are no text.
   scores_text = config.data.targets == "all"
   if scores_text and meta["num_bytes"]:
-    bits_per_byte = units.bits(score.nll) / meta["num_bytes"]
+    bits_per_byte = nats.bits(score.nll) / meta["num_bytes"]
   if scores_text and meta["num_words"]:
-    word_perplexity = units.perplexity(score.nll / meta["num_words"])
+    word_perplexity = nats.perplexity(score.nll / meta["num_words"])
   if unit in ("byte", "character"):
-    bits_per_character = units.bits(nll)
+    bits_per_character = nats.bits(nll)
   return metrics_log.finite(
     {
       "dataset": config.data.name,
@@ -66,7 +66,7 @@ def make(
       "split": config.eval.split,
       "num_tokens": score.num_tokens,
       "nll": nll,
-      "perplexity": units.perplexity(nll),
+      "perplexity": nats.perplexity(nll),
       "bits_per_character": bits_per_character,
       "bits_per_byte": bits_per_byte,
       "word_perplexity": word_perplexity,
@@ -113,10 +113,15 @@ def log(card: Card) -> None:
   )
   if card["same_length"]:
     unusual += f", window {card['same_length_window']}"
+  split = card["split"]
+  for name in ADAPTED:  # So that such a result never looks static.
+    if card.get(name):
+      values = (f"{key} {value}" for key, value in card[name].items())
+      split += f", {name} ({', '.join(values)})"
   logging.info(
     "%s",
     text.format(
-      **card,
+      **card | {"split": split},
       loss=loss,
       bits=bits,
       unusual=unusual,

@@ -7,6 +7,7 @@ with and without them are kept apart.
 """
 
 import itertools
+from collections.abc import Iterable
 
 import jax
 from absl import logging
@@ -17,9 +18,10 @@ from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluator as evaluator_lib
-from transformer_xl.evaluation.dynamic import evaluate as dynamic
+from transformer_xl.evaluation.dynamic import evaluator as dynamic
 from transformer_xl.model import network
 from transformer_xl.model.encodings import table as encodings
+from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -43,7 +45,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> list[cards_lib.Card]:
   if not dynamic.adapts(model.config):
     return static
 
-  adapted = dynamic.evaluate(model)
+  adapted = evaluate(model, adapts=True)
   result = {"static": static, "cards": adapted}
   cards_lib.keep(workdir, f"dynamic_{split}", result)
   return static + adapted
@@ -118,27 +120,46 @@ def _with_vocabulary(
   return load_lib.with_vocab_size(config, meta)
 
 
-def evaluate(model: trained_model.TrainedModel) -> list[cards_lib.Card]:
-  """Scores `eval.split` with fixed parameters: a card for each setting."""
+def evaluate(
+  model: trained_model.TrainedModel, *, adapts: bool = False
+) -> list[cards_lib.Card]:
+  """Scores `eval.split`: a card for each memory length and setting.
+
+  Args:
+    model: scores the split.
+    adapts: with dynamic evaluation and cache, as `config.eval` sets them;
+      otherwise with fixed parameters alone.
+  """
   evaluation = model.config.eval
-  trained_model.warn_of_untrained_positions(
-    model.config,
-    segment_len=evaluation.context_len + evaluation.segment_len,
-    mem_len=max(evaluation.mem_len),
-  )
+  if not adapts:  # Otherwise it was said before.
+    trained_model.warn_of_untrained_positions(
+      model.config,
+      segment_len=evaluation.context_len + evaluation.segment_len,
+      mem_len=max(evaluation.mem_len),
+    )
   cards = []
   settings = itertools.product(evaluation.mem_len, evaluation.temperature)
   with jax.set_mesh(model.mesh):
     for mem_len, temperature in settings:
       changes = {"eval.temperature": (temperature,)}
       config = load_lib.replaced(model.config, changes)
-      evaluator = evaluator_lib.Evaluator(config, model.mesh, mem_len=mem_len)
-      score = evaluator(model.params)
-      card = cards_lib.make(
-        model._replace(config=config), score, evaluator.stream.file, mem_len
-      )
-      cards_lib.log(card)
-      cards.append(card)
-  if len(evaluation.temperature) > 1:
+      scores: Iterable[tuple[evaluator_lib.Score, metrics_log.Json]]
+      if adapts:
+        adaptive = dynamic.DynamicEvaluator(config, model.mesh, mem_len=mem_len)
+        file = adaptive.stream.file
+        scores = adaptive.each_setting(model.params)
+      else:
+        evaluator = evaluator_lib.Evaluator(config, model.mesh, mem_len=mem_len)
+        file = evaluator.stream.file
+        scores = [(evaluator(model.params), {})]
+      for score, adaptation in scores:
+        card = cards_lib.make(
+          model._replace(config=config), score, file, mem_len
+        )
+        card |= adaptation
+        cards_lib.log(card)
+        cards.append(card)
+  is_compared = adapts or len(evaluation.temperature) > 1
+  if is_compared and len(cards) > 1:
     cards_lib.log_best(cards)
   return cards

@@ -7,7 +7,7 @@ no context. Sums are float32 within a call and float64 across calls.
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +21,18 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import pass_through
-from transformer_xl.evaluation import sums as sums_lib
+from transformer_xl.evaluation import nats
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model import ring
 from transformer_xl.model.kernels import dispatch
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
+
+SEGMENTS_PER_CALL = 8  # In one compiled call.
+
+State = TypeVar("State")
+CallSums = TypeVar("CallSums")
 
 
 class Score(NamedTuple):
@@ -156,7 +160,7 @@ class Evaluator:
     state_at = mesh_lib.parameters(mesh, state)
     self._state = mesh_lib.placed(state, state_at)
     if reader.streams:
-      self.freeze = pass_through.compiled(reader.freeze, params, frozen_at)
+      self.freeze = _compiled_without_copies(reader.freeze, params, frozen_at)
     else:  # Compiled, the identity would copy every array.
       self.freeze = functools.partial(jax.device_put, device=frozen_at)
     self.start = jax.jit(start, out_shardings=state_at)
@@ -174,7 +178,7 @@ class Evaluator:
 
   def __call__(self, params: shapes.PyTree) -> Score:
     """Scores the whole split."""
-    score = self.score_until(params, should_stop=lambda: False)
+    score = self.score_until(params, should_stop=_never)
     assert score is not None
     return score
 
@@ -182,35 +186,72 @@ class Evaluator:
     self, params: shapes.PyTree, *, should_stop: Callable[[], bool]
   ) -> Score | None:
     """Scores the whole split; None if `should_stop` holds before its end."""
-    count = self._config.eval.segments_per_call
     sharding = mesh_lib.segments(self._mesh)
     frozen = self.freeze(params)
+    num_steps = self.stream.num_steps
+
+    def score(
+      state: shapes.PyTree, step: int
+    ) -> tuple[shapes.PyTree, nats.Sums]:
+      segments = streams.device_segments(
+        self.stream, step, SEGMENTS_PER_CALL, sharding
+      )
+      return self.score(frozen, state, segments)
+
     if not self._is_compiled:
       # Compiles with a call past the end, in which every weight is 0.
-      end = self.stream.num_steps
-      segments = streams.device_segments(self.stream, end, count, sharding)
-      self.score(frozen, self.start(frozen), segments)
+      score(self.start(frozen), num_steps)
       self._is_compiled = True
-
-    state = self.start(frozen)
-    parts = []
-    start = time.perf_counter()
-    for step in range(0, self.stream.num_steps, count):
-      if should_stop():
-        return None
-      segments = streams.device_segments(self.stream, step, count, sharding)
-      state, sums = self.score(frozen, state, segments)
-      parts.append(sums)
-    parts = jax.device_get(parts)
+    scored = score_calls(
+      score, self.start(frozen), num_steps, should_stop=should_stop
+    )
+    if scored is None:
+      return None
+    parts, seconds = scored
     return Score(
       nll=sum(float(sums.nll) for sums in parts),
       num_tokens=round(sum(float(sums.num_tokens) for sums in parts)),
-      seconds=time.perf_counter() - start,
+      seconds=seconds,
     )
 
   def lower(self, segments: segment_lib.Segment) -> jax.stages.Lowered:
     """Lowers the scoring of segments that have these shapes."""
     return self.score.lower(self._frozen, self._state, segments)
+
+
+def _never() -> bool:
+  return False
+
+
+def score_calls(
+  score: Callable[[State, int], tuple[State, CallSums]],
+  state: State,
+  num_steps: int,
+  *,
+  should_stop: Callable[[], bool] = _never,
+) -> tuple[list[CallSums], float] | None:
+  """Scores a stream with calls of `SEGMENTS_PER_CALL` segments.
+
+  Args:
+    score: takes the state and the first step of a call; returns the next state
+      and sums of losses, which stay on the devices.
+    state: before the first segment.
+    num_steps: of the stream.
+    should_stop: asked before each call.
+
+  Returns:
+    The sums of all calls, on the host, and how many seconds they took; None if
+    `should_stop` holds before the end.
+  """
+  parts = []
+  start = time.perf_counter()
+  for step in range(0, num_steps, SEGMENTS_PER_CALL):
+    if should_stop():
+      return None
+    state, sums = score(state, step)
+    parts.append(sums)
+  parts = jax.device_get(parts)
+  return parts, time.perf_counter() - start
 
 
 def score_segments(
@@ -219,19 +260,62 @@ def score_segments(
   segments: segment_lib.Segment,
   *,
   reader: reader_lib.Reader,
-) -> tuple[shapes.PyTree, sums_lib.Sums]:
+) -> tuple[shapes.PyTree, nats.Sums]:
   """Scores S consecutive segments, [S, B, T]: the next state, and sums."""
 
   def score(
     state: shapes.PyTree, segment: segment_lib.Segment
-  ) -> tuple[shapes.PyTree, sums_lib.Sums]:
+  ) -> tuple[shapes.PyTree, nats.Sums]:
     nll, state = reader.nll(
       frozen, state, segment.inputs, segment.targets, segment.resets
     )
-    return state, sums_lib.sum_losses(nll, segment.loss_weights())
+    return state, nats.sum_losses(nll, segment.loss_weights())
 
   state, sums = jax.lax.scan(score, state, segments)
   return state, jax.tree.map(jnp.sum, sums)
+
+
+def _compiled_without_copies(
+  function: Callable[[shapes.PyTree], shapes.PyTree],
+  argument: shapes.PyTree,
+  shardings: shapes.PyTree,
+) -> Callable[[shapes.PyTree], shapes.PyTree]:
+  """Compiles a function, except for results that are leaves of its argument.
+
+  `jax.jit` would copy those, and a device may not have the room.
+
+  Args:
+    function: pure, of one tree.
+    argument: its shapes and types.
+    shardings: of the results.
+  """
+  traced, results = jax.make_jaxpr(function, return_shape=True)(argument)
+  inputs = {id(var): index for index, var in enumerate(traced.jaxpr.invars)}
+  origins = [inputs.get(id(var)) for var in traced.jaxpr.outvars]
+
+  def only_new(leaves: list[shapes.PyTree]) -> list[shapes.PyTree]:
+    return [
+      leaf
+      for leaf, origin in zip(leaves, origins, strict=True)
+      if origin is None
+    ]
+
+  def new_results(argument: shapes.PyTree) -> list[shapes.PyTree]:
+    return only_new(jax.tree.leaves(function(argument)))
+
+  make = jax.jit(
+    new_results,
+    out_shardings=only_new(jax.tree.leaves(shardings)),
+  )
+
+  def call(argument: shapes.PyTree) -> shapes.PyTree:
+    given = jax.tree.leaves(argument)
+    new = iter(make(argument))
+    leaves = [next(new) if i is None else given[i] for i in origins]
+    tree = jax.tree.unflatten(jax.tree.structure(results), leaves)
+    return jax.device_put(tree, shardings)
+
+  return call
 
 
 # What is read of one segment, from frozen parameters, state and segment.
@@ -247,34 +331,26 @@ def per_token(
   params: shapes.PyTree,
   *,
   mem_len: int,
-  read_segment: ReadSegment | None = None,
+  read_segment: ReadSegment,
 ) -> shapes.PyTree:
   """Reads `eval.split` once and returns a result for each token.
 
-  By default the result is the loss in nats. Otherwise `read_segment` takes the
-  parameters, the network's state and a segment, and returns the next state and
-  arrays [B, U]. They become [num_tokens - 1]: one entry for each token of the
-  split but the first, in order.
+  `read_segment` takes the parameters, the network's state and a segment, and
+  returns the next state and arrays [B, U]. They become [num_tokens - 1]: one
+  entry for each token of the split but the first, in order.
   """
   reader = make_reader(config, mem_len, streams=False)
-
-  def read_losses(
-    params: shapes.PyTree, state: reader_lib.State, segment: segment_lib.Segment
-  ) -> tuple[reader_lib.State, shapes.Losses]:
-    nll, state = reader.nll(
-      params, state, segment.inputs, segment.targets, segment.resets
-    )
-    return state, nll
 
   def read_segments(
     state: reader_lib.State, segments: segment_lib.Segment
   ) -> tuple[reader_lib.State, shapes.PyTree]:
-    read_one = functools.partial(read_segment or read_losses, params)
-    return jax.lax.scan(read_one, state, segments)
+    return jax.lax.scan(
+      functools.partial(read_segment, params), state, segments
+    )
 
   all_targets = load.replaced(config, {"data.targets": "all"})
   stream = open_stream(all_targets, mem_len)
-  count = config.eval.segments_per_call
+  count = SEGMENTS_PER_CALL
   sharding = mesh_lib.segments(mesh)
   lanes = mesh_lib.padded_lanes(mesh, config.eval.batch_size)
   state = reader.start(params, batch_size=lanes)

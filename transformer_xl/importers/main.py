@@ -7,9 +7,10 @@ The run evaluates, generates and scores like one that was trained here.
 """
 
 from transformer_xl import command_line
+from transformer_xl import signals
 
 if __name__ == "__main__":  # Before the imports that take long.
-  early = command_line.end_at_signals()
+  early = signals.end_at_signals()
 
 import os
 

@@ -9,13 +9,13 @@ import functools
 import flax.linen as nn
 import jax
 
+from transformer_xl import hardware
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.model import feed_forward as feed_forward_lib
 from transformer_xl.model import norm
 from transformer_xl.model import parameters
 from transformer_xl.model.encodings import table as encodings
-from transformer_xl.model.kernels import device
 from transformer_xl.model.mixers import mixer as mixer_lib
 from transformer_xl.model.mixers import table
 
@@ -110,7 +110,7 @@ def scanned(
   """
   layers = table.pattern(config)
   num_turns = config.num_layers // len(layers)
-  usual = num_turns if device.device_kind() == "cpu" else 1
+  usual = num_turns if hardware.device_kind() == "cpu" else 1
   unroll = min(config.scan_unroll or usual, num_turns)
   body = Blocks
   if config.remat != "none":

@@ -170,7 +170,7 @@ def eval_plan(
   evaluation = config.eval
   mem_len = max(evaluation.mem_len)
   mesh = mesh or trained_model.make_mesh(config, devices=devices)
-  count = evaluation.segments_per_call
+  count = evaluator.SEGMENTS_PER_CALL
   useful = network.forward_flops_per_token(
     config.model,
     segment_len=evaluation.segment_len,

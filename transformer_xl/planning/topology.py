@@ -10,6 +10,8 @@ from jax.experimental import topologies
 from transformer_xl import errors
 from transformer_xl import hardware
 
+_FORM = re.compile(r"\w+:\d+(x\d+)*(x\d+slices)?")
+
 
 def compile_only() -> None:
   """Lets libtpu compile without a TPU and without warnings about it.
@@ -33,6 +35,12 @@ def slice_devices(topology: str) -> list[jax.Device]:
   Raises:
     UserError: libtpu is not installed or does not know the slice.
   """
+  if not _FORM.fullmatch(topology):
+    raise errors.UserError(
+      f"--topology={topology} must be a kind of chip and the chips along each "
+      "axis, such as v4:2x2x1, v5p:2x2x1, v6e:4x4, or v5e:4x4, which is the "
+      "slice v5litepod-16."
+    )
   if importlib.util.find_spec("libtpu") is None:
     raise errors.UserError(
       "--mode=plan needs the TPU compiler, which runs on any machine: pip "

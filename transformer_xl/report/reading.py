@@ -14,7 +14,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
-from transformer_xl.config import attention_rules
+from transformer_xl.config import layer_rules
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
@@ -31,6 +31,7 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
+NUM_TOKENS = 512  # Of the text that is shown.
 NUM_ALTERNATIVES = 8
 
 
@@ -52,14 +53,16 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   Raises:
     UserError: the data or the checkpoint are missing, or do not fit.
   """
-  attention_rules.require(config.model, "showing a text with its attention")
+  layer_rules.require_attention(
+    config.model, "showing a text with its attention"
+  )
   data_dir = config.data.dataset_dir
   split = config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
   config, vocabulary = run_vocabulary.load_for(config, workdir)
   config = load.replaced(config, {"eval.temperature": (1.0,)})
   file = token_file.open_split(data_dir, split)
-  tokens = np.asarray(file.tokens[: config.report.num_tokens + 1], np.int32)
+  tokens = np.asarray(file.tokens[: NUM_TOKENS + 1], np.int32)
   file = dataclasses.replace(file, tokens=tokens)
   if len(tokens) < 2:
     raise errors.UserError(

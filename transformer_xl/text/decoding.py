@@ -45,6 +45,9 @@ class TextState(NamedTuple):
   recent: np.ndarray
   unread: np.ndarray
 
+  def __repr__(self) -> str:
+    return f"<state of a text, read by {self.origin}>"
+
   @property
   def newest(self) -> np.ndarray:
     """The newest tokens of the text."""

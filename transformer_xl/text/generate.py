@@ -210,7 +210,7 @@ def _progress(
   drawn = []
   for index, tokens in enumerate(samples.tokens):
     stopped = samples.stopped[index]
-    added = continuation(vocabulary, before, tokens, is_last=True)
+    added = continuation(vocabulary, before, tokens)
     if stop and (end := texts[index].end) is not None:
       stopped = True
       tokens = tokens[: end - len(before)]
@@ -230,12 +230,8 @@ def _with_new_text(
   """Adds the text of tokens that were not decoded, up to the stop text."""
 
   def new_text(end: int) -> str:
-    return continuation(
-      vocabulary,
-      ids[text.known : text.read],
-      ids[text.read : end],
-      is_last=True,
-    )
+    known = ids[text.known : text.read]
+    return continuation(vocabulary, known, ids[text.read : end])
 
   piece = new_text(len(ids))
   if stop:
@@ -271,23 +267,14 @@ def _encode_prompt(
 
 
 def continuation(
-  vocabulary: vocabulary_lib.Vocabulary,
-  prompt: np.ndarray,
-  tokens: np.ndarray,
-  *,
-  is_last: bool,
+  vocabulary: vocabulary_lib.Vocabulary, prompt: np.ndarray, tokens: np.ndarray
 ) -> str:
-  """The text that tokens [num_tokens] add to a prompt [P].
-
-  Unless `is_last`, an incomplete character at the end is left out, so that the
-  result is a prefix of the text with more tokens.
-  """
+  """The text that tokens [num_tokens] add to a prompt [P]."""
   before = vocabulary.decode(prompt)
   text = vocabulary.decode(np.concatenate([prompt, tokens]))
   # Words include the space before them.
   is_prefix = text.startswith(before)
-  text = text[len(before) :] if is_prefix else vocabulary.decode(tokens)
-  return text if is_last else text.rstrip("\ufffd")
+  return text[len(before) :] if is_prefix else vocabulary.decode(tokens)
 
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:

@@ -21,8 +21,8 @@ from transformer_xl import shapes
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
 from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings as settings_lib
-from transformer_xl.evaluation import units
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.model.encodings import table as encodings
@@ -199,7 +199,7 @@ def _text_score(
     text.memory,
     nll,
     len(known),
-    units.perplexity(nll / len(known)) if len(known) else None,
+    nats.perplexity(nll / len(known)) if len(known) else None,
     [model.vocabulary.symbol(i) for i in part.tokens[positions]],
     unscored + (-scores.nll[known]).tolist(),
     top,
@@ -294,7 +294,7 @@ def run(
     len(scores),
     count,
     nll,
-    units.perplexity(nll),
+    nats.perplexity(nll),
     settings_lib.memory_text(model.settings()),
     options.memory,
     options.segment_len,

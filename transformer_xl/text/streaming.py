@@ -32,6 +32,9 @@ class StreamState:
   memory: reader_lib.State
   origin: language_model.Origin = dataclasses.field(metadata={"static": True})
 
+  def __repr__(self) -> str:
+    return f"<state of {self.num_lanes} lanes, read by {self.origin}>"
+
   @property
   def num_lanes(self) -> int:
     """The number of lanes, B."""

@@ -18,8 +18,8 @@ from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import nats
 from transformer_xl.evaluation import settings as settings_lib
-from transformer_xl.evaluation import units
 from transformer_xl.training import divergence
 from transformer_xl.training import log_window
 from transformer_xl.training import preemption
@@ -210,7 +210,7 @@ class Evaluation:
       "step": step,
       "split": "valid",
       "nll": nll,
-      "perplexity": units.perplexity(nll),
+      "perplexity": nats.perplexity(nll),
       "num_tokens": score.num_tokens,
       "mem_len": self._config.train.mem_len,
       "settings": self._settings,

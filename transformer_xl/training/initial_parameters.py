@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
+import math
 import operator
 import os
 
 import jax
+import jax.numpy as jnp
 
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
@@ -14,7 +16,6 @@ from transformer_xl import storage
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
-from transformer_xl.model import extension
 from transformer_xl.model import network
 from transformer_xl.workdir import checksums
 from transformer_xl.workdir import run_record
@@ -43,6 +44,9 @@ FREE = frozenset(
 _COMPRESSIVE = [f for f in schema.FIELDS if f.startswith("model.compressive.")]
 _MEMORIZING = [f for f in schema.FIELDS if f.startswith("model.memorizing.")]
 OF_STATE = frozenset(("model.layers", *_COMPRESSIVE, *_MEMORIZING))
+# The new symbols together are at most this likely, relative to the old symbols
+# of their cluster.
+ODDS = 1e-3
 
 
 def check(config: schema.ExperimentConfig) -> None:
@@ -67,7 +71,7 @@ def load(
   """Reads the parameters that `config.train.init_from` names.
 
   They are restored into the shardings of the mesh. If the data have more
-  symbols than the source, these are added (`extension.add_symbols`).
+  symbols than the source, these are added (`add_symbols`).
 
   Returns:
     The parameters, and the record of where they are from.
@@ -100,7 +104,7 @@ def load(
   }
   if count:
     grown = network.abstract_params(config.model)
-    add = functools.partial(extension.add_symbols, config=model, count=count)
+    add = functools.partial(add_symbols, config=model, count=count)
     params = jax.jit(add, out_shardings=mesh_lib.parameters(mesh, grown))(
       params
     )
@@ -162,3 +166,49 @@ def _same_shapes(one: schema.ModelConfig, other: schema.ModelConfig) -> bool:
     for each in (one, dataclasses.replace(other, vocab_size=one.vocab_size))
   ]
   return shapes_of_layers[0] == shapes_of_layers[1]
+
+
+def add_symbols(
+  params: shapes.PyTree, config: schema.ModelConfig, count: int
+) -> shapes.PyTree:
+  """Adds `count` symbols to the parameters of the model `config`.
+
+  They have the ids after the old ones, so they join the last cluster, or the
+  whole vocabulary if there are no clusters. docs/specification.md, section 12,
+  says what happens to the probabilities of old symbols.
+
+  Old rows and biases keep their values. A new symbol's vectors are the means of
+  those in its cluster. Its bias is the cluster's mean bias plus
+  log(ODDS V_c / count) for V_c old symbols in the cluster; then, by Jensen's
+  inequality, `ODDS` holds after every text.
+  """
+  first = (0, *config.cutoffs)[-1]  # Lowest id of the last cluster.
+  last = len(config.cutoffs)
+  num_old = config.vocab_size - first
+  softmax = dict(params["softmax"])
+  embedding = dict(params["embedding"])
+  shift = math.log(ODDS * num_old / count)
+  softmax["bias"] = _with_means(softmax["bias"], first, count, shift=shift)
+  if not config.tie_weights:
+    name = f"kernel_{last}"
+    softmax[name] = _with_means(softmax[name], 0, count)
+  if config.div_val == 1:  # All clusters share one table.
+    name = "table_0"
+    row = first
+  else:
+    name = f"table_{last}"
+    row = 0
+  embedding[name] = _with_means(embedding[name], row, count)
+  return {**params, "softmax": softmax, "embedding": embedding}
+
+
+def _with_means(
+  rows: jax.Array, first: int, count: int, *, shift: float = 0.0
+) -> jax.Array:
+  """Appends `count` times the mean of the rows from `first` on, shifted.
+
+  The rows are concatenated, because with jaxlib 0.10.2 on CPUs an update of a
+  slice of a sharded array also changes the last row of each shard.
+  """
+  mean = jnp.mean(rows[first:], axis=0, keepdims=True) + shift
+  return jnp.concatenate([rows, jnp.repeat(mean, count, axis=0)])

@@ -73,14 +73,16 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
     with contextlib.closing(checkpoints):
       # First, since it refuses what cannot be evaluated and compiles nothing.
       hooks = hooks_lib.make(config, workdir, checkpoints, stop, goodput)
+      # Before the checkpoint is read, which some changes make impossible.
+      run_record.log_changes(config, workdir)
       run = resume.start(config, mesh, checkpoints, stream)
       step = int(run.state.step)
       last = config.train.num_steps
       goodput.started(step)
       if step >= last and not run.metadata.owes_evaluation:
         logging.info(
-          "The run has %d steps and train.num_steps=%d: there is nothing to "
-          "do. To continue, set a higher --config.train.num_steps.",
+          "Training is finished: the run has %d steps and train.num_steps=%d. "
+          "To train on, set a higher --config.train.num_steps.",
           step,
           last,
         )

@@ -8,7 +8,7 @@ import jax
 from absl import logging
 from jax.experimental import multihost_utils
 
-from transformer_xl import command_line
+from transformer_xl import signals
 
 # Engines and terminals send a signal twice where a command is wrapped in
 # another one.
@@ -38,7 +38,7 @@ class StopSignal:
   def __enter__(self) -> "StopSignal":
     self._is_alone = jax.process_count() == 1
     numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-    self._answers = command_line.Answers(
+    self._answers = signals.Answers(
       numbers[: 2 + self._is_alone], self._answer, self._handle
     )
     return self
@@ -61,28 +61,29 @@ class StopSignal:
     return self.requested
 
   def _handle(self, number: int, *_: object) -> None:
-    if command_line.asks_to_stop(number):
+    if signals.asks_to_stop(number):
       self._first = self._first or signal.Signals(number)
       self._received |= self._is_alone
 
   def _answer(self, number: signal.Signals) -> None:
     """Tells the user what each signal leads to, as soon as it arrives."""
     now = time.monotonic()
-    if not command_line.asks_to_stop(number):
-      command_line.continue_without_terminal()
+    if not signals.asks_to_stop(number):
+      signals.continue_without_terminal()
     elif self._answered_at is None:
       self._answered_at = now
       logging.warning(
-        "%s: stopping after this chunk, with a checkpoint. Ctrl-C ends at "
-        "once and keeps what is saved.",
+        "%s: stopping after this chunk, with a checkpoint. %s ends at once "
+        "and keeps what is saved.",
         number.name,
+        "A second Ctrl-C" if number == signal.SIGINT else "Ctrl-C",
       )
       if not self._is_alone:
         os.kill(os.getpid(), signal.SIGTERM)
     elif (
       number == signal.SIGINT and now - self._answered_at > _ONE_REQUEST_SECONDS
     ):
-      command_line.end(
+      signals.end(
         "interrupted twice; the same command continues from the last complete "
         "checkpoint."
       )

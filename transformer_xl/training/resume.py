@@ -45,6 +45,13 @@ def start(
   state, memory, metadata, _ = run
   step = int(state.step)
   logging.info("Resuming after step %d.", step)
+  source = config.train.init_from
+  if source and metadata.initialised_from is None:
+    raise errors.UserError(
+      f"train.init_from={source} is for new runs, but the one in the workdir "
+      f"is at step {step} and did not start from there: choose another "
+      "--workdir, or set --config.train.init_from= to continue that run."
+    )
   changed = sorted({*frozen} ^ {*metadata.frozen})
   if changed:
     raise errors.UserError(

@@ -16,7 +16,7 @@ import optax
 from transformer_xl import shapes
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
-from transformer_xl.evaluation import sums as sums_lib
+from transformer_xl.evaluation import nats
 from transformer_xl.model import lanes as lanes_lib
 from transformer_xl.model import network
 from transformer_xl.model.mixers import mixer
@@ -28,13 +28,13 @@ from transformer_xl.workdir import run_state
 # What an update takes and returns; leaves may be shapes or shardings instead.
 Carry = tuple[run_state.TrainState, network.State]
 # A loss to differentiate, with the sums that are logged and the next memory.
-Loss = tuple[jax.Array, tuple[sums_lib.Sums, network.State]]
+Loss = tuple[jax.Array, tuple[nats.Sums, network.State]]
 
 
 class UpdateMetrics(NamedTuple):
   """Metrics of one update, or [C] of a chunk."""
 
-  sums: sums_lib.Sums
+  sums: nats.Sums
   gradient_norm: jt.Float[shapes.Array, ""]  # Before clipping.
   learning_rate: jt.Float[shapes.Array, ""]
 
@@ -143,7 +143,7 @@ def _gradient(
   segment: segment_lib.Segment,
   key: jax.Array,
   config: schema.ExperimentConfig,
-) -> tuple[shapes.PyTree, sums_lib.Sums, network.State]:
+) -> tuple[shapes.PyTree, nats.Sums, network.State]:
   """Gradient of the mean loss, its sums, and the next memory.
 
   Accumulation splits the lanes into parts, each with its own memory. The mean
@@ -179,8 +179,8 @@ def _gradient(
     weights = segment.weights
     assert weights is not None
 
-    def summed(losses: shapes.Losses) -> sums_lib.Sums:
-      return sums_lib.sum_losses(losses, weights)
+    def summed(losses: shapes.Losses) -> nats.Sums:
+      return nats.sum_losses(losses, weights)
 
     sums = summed(nll)
     objective = sums.nll / total
@@ -206,7 +206,7 @@ def _gradient(
     @functools.partial(jax.checkpoint, prevent_cse=False)  # A scan prevents it.
     def read(
       memory: network.State, part: tuple[jax.Array, segment_lib.Segment]
-    ) -> tuple[network.State, tuple[jax.Array, sums_lib.Sums]]:
+    ) -> tuple[network.State, tuple[jax.Array, nats.Sums]]:
       index, segment = part
       own_key = jax.random.fold_in(key, index)
       objective, (sums, memory) = loss(params, memory, segment, lanes, own_key)
@@ -237,7 +237,7 @@ def _gradient(
 
   zeros = (
     jax.tree.map(jnp.zeros_like, params),
-    sums_lib.Sums(jnp.zeros(()), jnp.zeros(())),
+    nats.Sums(jnp.zeros(()), jnp.zeros(())),
   )
   by_part = (
     lanes_lib.split(memory, parts),

@@ -17,8 +17,8 @@ from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
 
-from transformer_xl import command_line
 from transformer_xl import errors
+from transformer_xl import signals
 from transformer_xl import storage
 
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EBADF)
@@ -169,7 +169,7 @@ def _renew(path: str, owner: dict, is_over: threading.Event) -> None:
     try:
       found = _read(path)
       if found is not None and found.get("token") != owner["token"]:
-        command_line.end(
+        signals.end(
           f"another run has taken over {os.path.dirname(path)} while this one "
           "was suspended."
         )

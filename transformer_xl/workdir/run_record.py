@@ -30,7 +30,7 @@ def record(
   step: int = 0,
   initialised_from: metrics_log.Json | None = None,
 ) -> None:
-  """Writes `config.json`; logs the differences from an existing one.
+  """Writes `config.json`.
 
   Its `sessions` keep the time, and the `step` after which training started or
   was resumed, of every call. `initialised_from` says where the first parameters
@@ -38,14 +38,13 @@ def record(
   """
   path = os.path.join(storage.local(workdir), "config.json")
   current = dataclasses.asdict(config)
-  saved, sessions = _saved(path) if os.path.exists(path) else ({}, [])
-  if saved:
-    for name, value in flat(json.loads(json.dumps(current))).items():
-      old = saved.get(name, "absent")
-      if old != value:
-        logging.warning(
-          "Changed since the last run: %s %s -> %s", name, old, value
-        )
+  sessions: list[metrics_log.Json] = []
+  if os.path.exists(path):
+    saved = _saved(path)
+    if saved is None:
+      logging.warning("%s is damaged and will be rewritten.", path)
+    else:
+      _, sessions = saved
   metrics_log.write_json(
     workdir,
     "config.json",
@@ -57,6 +56,22 @@ def record(
       "sessions": [*sessions, {"step": step, "time": _now()}],
     },
   )
+
+
+def log_changes(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Logs how a configuration differs from that of the last run in a workdir."""
+  path = os.path.join(storage.local(workdir), "config.json")
+  saved = _saved(path) if os.path.exists(path) else None
+  if saved is None:
+    return
+  last, _ = saved
+  current = json.loads(json.dumps(dataclasses.asdict(config)))
+  for name, value in flat(current).items():
+    old = last.get(name, "absent")
+    if old != value:
+      logging.warning(
+        "Changed since the last run: %s %s -> %s", name, old, value
+      )
 
 
 def initialised_from(workdir: str) -> metrics_log.Json | None:
@@ -74,17 +89,16 @@ def _now() -> str:
   return now.isoformat(timespec="seconds")
 
 
-def _saved(path: str) -> tuple[metrics_log.Json, list[metrics_log.Json]]:
+def _saved(path: str) -> tuple[metrics_log.Json, list[metrics_log.Json]] | None:
   """The flat configuration of the last run, and all sessions.
 
-  Both are empty if the file is damaged.
+  None if the file is damaged.
   """
   try:
     content = json.loads(pathlib.Path(path).read_text("utf-8"))
     return flat(content["config"]), list(content.get("sessions", []))
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-    logging.warning("%s is damaged and will be rewritten.", path)
-    return {}, []
+    return None
 
 
 def flat(tree: Mapping[str, object]) -> metrics_log.Json:

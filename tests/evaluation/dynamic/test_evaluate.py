@@ -18,7 +18,7 @@ from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
 from transformer_xl.evaluation import evaluate
-from transformer_xl.evaluation.dynamic import evaluate as dynamic_evaluate
+from transformer_xl.evaluation.dynamic import evaluator as dynamic_evaluator
 from transformer_xl.evaluation.dynamic import update
 from transformer_xl.workdir import trained_model
 
@@ -46,7 +46,7 @@ def scores(config, *, rate):
   mesh = mesh_lib.make_mesh(config.mesh)
   rule = update.Rule(jnp.float32(rate), jnp.float32(0.02))
   with jax.set_mesh(mesh):
-    evaluator = dynamic_evaluate.DynamicEvaluator(config, mesh, mem_len=8)
+    evaluator = dynamic_evaluator.DynamicEvaluator(config, mesh, mem_len=8)
     return evaluator(tiny.params(config.model), rule)
 
 

@@ -15,7 +15,7 @@ from tests.evaluation import splits
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
-from transformer_xl.evaluation.dynamic import evaluate as dynamic
+from transformer_xl.evaluation.dynamic import evaluator as dynamic
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update
 from transformer_xl.model import network
@@ -23,6 +23,7 @@ from transformer_xl.model import network
 MEMORY, SEGMENT, LANES = 6, 8, 3
 PAIRS = corpus.TOKENS["test"] - 1
 RATES = {"sgd": 0.05, "rms": 0.003}
+KINDS = (pytest.param("sgd", marks=pytest.mark.rest), "rms")
 NO_CACHE = neural_cache.Mixture(jnp.zeros(1), jnp.zeros(1))
 
 
@@ -61,7 +62,7 @@ def training(config, count=3):
 
 
 class Functions(NamedTuple):
-  """The functions of `dynamic.evaluate` for one configuration, compiled."""
+  """The functions of `dynamic.evaluator` for one configuration, compiled."""
 
   start: Callable
   mean_squares: Callable
@@ -228,7 +229,9 @@ def reader(config):
   ("lanes", "kind", "layers"),
   [
     ("apart", "rms", ("attention",)),
-    ("shared", "sgd", ("lstm", "attention:4")),
+    pytest.param(
+      *("shared", "sgd", ("lstm", "attention:4")), marks=pytest.mark.rest
+    ),
   ],
 )
 def test_losses_equal_a_loop_over_lanes(data_dir, kind, lanes, layers):
@@ -269,7 +272,7 @@ def test_mean_squares_equal_those_of_each_gradient_alone(data_dir):
   assert sizes["shared"] < 0.9 * sizes["apart"]
 
 
-@pytest.mark.parametrize("kind", ["sgd", "rms"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
   rule = make_rule(kind, learning_rate=0.0)
   config = make_config(
@@ -291,7 +294,7 @@ def test_without_a_learning_rate_it_is_static_evaluation(data_dir, kind):
   np.testing.assert_array_equal(found, losses.nll[..., 0])
 
 
-@pytest.mark.parametrize("kind", ["sgd", "rms"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_decay_beyond_one_stops_at_the_trained_parameters(data_dir, kind):
   """Each segment then depends only on the one before it."""
   config = make_config(data_dir, **{"eval.dynamic.kind": kind})

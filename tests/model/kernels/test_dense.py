@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests import comparison
+from transformer_xl import hardware
 from transformer_xl.model.kernels import dense
-from transformer_xl.model.kernels import device
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_only_bfloat16_on_a_cpu_is_added_up_in_float32(monkeypatch):
 
   assert sums("bfloat16") == (True, True)
   assert sums("float32") == (True, False)
-  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  monkeypatch.setattr(hardware, "device_kind", lambda: "TPU v5 lite")
   assert sums("bfloat16") == (False, False)
 
 
@@ -133,7 +133,7 @@ def test_constant_rows_have_no_gradient_and_change_no_other(dtype):
 
 
 def test_a_tpu_multiplies_a_row_on_its_matrix_units(monkeypatch):
-  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  monkeypatch.setattr(hardware, "device_kind", lambda: "TPU v5 lite")
   generator = np.random.default_rng(0)
   row, kernel = (
     jnp.asarray(generator.standard_normal(shape), jnp.float32)

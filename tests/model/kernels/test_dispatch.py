@@ -11,9 +11,9 @@ import pytest
 from tests.conformance import adapters
 from tests.conformance import test_oracle
 from tests.model.kernels import cases
+from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.model import attention
-from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import dispatch
 
 
@@ -40,12 +40,12 @@ def _shapes(lanes, queries, remembered, heads, width, *, has_positions=True):
 def test_auto_is_xla_without_a_tpu(monkeypatch):
   large = _shapes(8, 384, 384, 16, 64)
   assert _choose(large) == "xla"
-  monkeypatch.setattr(device, "device_kind", lambda: "NVIDIA H200")
+  monkeypatch.setattr(hardware, "device_kind", lambda: "NVIDIA H200")
   assert _choose(large) == "xla"
 
 
 def test_auto_on_tpu_is_fused_where_that_can_serve(monkeypatch):
-  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  monkeypatch.setattr(hardware, "device_kind", lambda: "TPU v5 lite")
   large = _shapes(1, 384, 384, 16, 64)
   assert _choose(large) == "pallas"
   assert _choose(_shapes(1, 128, 3800, 1, 128)) == "pallas"
@@ -58,7 +58,7 @@ def test_auto_on_tpu_is_fused_where_that_can_serve(monkeypatch):
 
 def test_auto_on_a_mesh_asks_for_the_heads_of_one_device(monkeypatch):
   """Four heads of width 32 make twice the scores of two."""
-  monkeypatch.setattr(device, "device_kind", lambda: "TPU v5 lite")
+  monkeypatch.setattr(hardware, "device_kind", lambda: "TPU v5 lite")
   large = _shapes(1, 384, 3616, 16, 32)
   for tensor, expected in ((1, "xla"), (4, "xla"), (8, "pallas")):
     mesh = jax.sharding.AbstractMesh((2, 1, tensor), mesh_lib.AXES)
@@ -69,7 +69,7 @@ def test_auto_on_a_mesh_asks_for_the_heads_of_one_device(monkeypatch):
 
 
 def test_old_tpus_cannot_run_the_kernel(monkeypatch):
-  monkeypatch.setattr(device, "device_kind", lambda: "TPU v4")
+  monkeypatch.setattr(hardware, "device_kind", lambda: "TPU v4")
   assert _choose(_shapes(1, 384, 384, 16, 64)) == "xla"
 
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import jaxtyping as jt
 import numpy as np
 
+from transformer_xl import hardware
 from transformer_xl import shapes
-from transformer_xl.model.kernels import device
 
 
 def sinusoids(
@@ -81,7 +81,7 @@ def rotated(
 
   `angles` have half the channels and broadcast against half of `rows`.
   """
-  if axis == -1 and device.device_kind().startswith("TPU"):
+  if axis == -1 and hardware.device_kind().startswith("TPU"):
     return _rotated_by_product(rows, angles)
   first, second = jnp.split(rows.astype(jnp.float32), 2, axis=axis)
   cosine = jnp.cos(angles)

@@ -12,7 +12,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from transformer_xl.model.kernels import device
+from transformer_xl import hardware
 
 # XLA's CPU backend gives a thread at least this many multiplications.
 _PART = 1 << 16
@@ -48,7 +48,7 @@ def _times(rows: jax.Array, kernel: jax.Array) -> jax.Array:
   for the gradient of the kernel, and takes a third longer for it. A single row
   it multiplies in one thread, and the products of a batch in several.
   """
-  if device.device_kind() != "cpu":
+  if hardware.device_kind() != "cpu":
     # Flat, autodiff would keep the rows a second time.
     return (on_matrix_units(rows) @ kernel)[..., : rows.shape[-2], :]
   flat = rows.reshape(-1, rows.shape[-1])
@@ -73,7 +73,7 @@ def on_matrix_units(rows: jax.Array) -> jax.Array:
   XLA multiplies a single row on the vector units, which read a kernel several
   times as slowly as the memory gives it.
   """
-  if rows.shape[-2] > 1 or not device.device_kind().startswith("TPU"):
+  if rows.shape[-2] > 1 or not hardware.device_kind().startswith("TPU"):
     return rows
   rows = jnp.broadcast_to(rows, (*rows.shape[:-2], _TPU_ROWS, rows.shape[-1]))
   return jax.lax.optimization_barrier(rows)  # Else XLA sees they are one.
@@ -131,12 +131,12 @@ _times_constant.defvjp(_times_constant_forward, _times_constant_backward)
 
 def _is_narrow_on_cpu(rows: jax.Array) -> bool:
   """Whether XLA needs a float32 result to multiply these rows fast."""
-  return rows.dtype == jnp.bfloat16 and device.device_kind() == "cpu"
+  return rows.dtype == jnp.bfloat16 and hardware.device_kind() == "cpu"
 
 
 def _num_parts(kernel: jax.Array) -> int:
   """The number of products to split a product with one row into."""
-  parts = _MAX_PARTS if device.device_kind() == "cpu" else 1
+  parts = _MAX_PARTS if hardware.device_kind() == "cpu" else 1
   while parts > 1 and (kernel.shape[0] % parts or kernel.size < parts * _PART):
     parts //= 2
   return parts

@@ -19,11 +19,11 @@ import jaxtyping as jt
 from jax import P
 from jax import ad_checkpoint
 
+from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
-from transformer_xl.model.kernels import device
 from transformer_xl.model.kernels import fused
 from transformer_xl.model.kernels import fused_ring
 from transformer_xl.model.kernels import ring
@@ -55,7 +55,7 @@ def choose(implementation: str, inputs: attention.Inputs) -> str:
   if implementation != "auto":
     return implementation
   query = inputs.query
-  if not has_kernels(device.device_kind()):
+  if not has_kernels(hardware.device_kind()):
     return "xla"
   if query.shape[1] < _MIN_SEGMENT_LEN:
     return "xla"
@@ -83,7 +83,7 @@ def _fused(
   are passed side by side, [..., H * Dh]: given four axes, XLA would lay them
   out in another order and copy them for the kernel.
   """
-  interpret = not device.device_kind().startswith("TPU")
+  interpret = not hardware.device_kind().startswith("TPU")
   lanes, _, heads, head_dim = inputs.query.shape
   if dropout is None:
     seeds = jnp.zeros((lanes, heads), jnp.int32)
@@ -161,7 +161,7 @@ def ring_attention(
     biases=biases,
     slopes=slopes,
   )
-  kind = device.device_kind()
+  kind = hardware.device_kind()
   lanes, heads, segment_len, _ = query.shape
   split = _split(lanes=lanes, heads=heads)
   attend: Callable[[ring.Inputs], jax.Array]

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import jaxtyping as jt
 from jax import P
 
+from transformer_xl import hardware
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model.kernels import dense
-from transformer_xl.model.kernels import device
 
 
 class RingPositionKeys(NamedTuple):
@@ -114,7 +114,7 @@ def pays_in_turn(num_lanes: int, segment_len: int) -> bool:
   The scores of a lane then stay in the cache of a CPU, or in the vector memory
   of a TPU.
   """
-  kind = device.device_kind()
+  kind = hardware.device_kind()
   has_cache = kind == "cpu" or kind.startswith("TPU")
   return has_cache and num_lanes > 1 and segment_len > 1
 

@@ -27,6 +27,9 @@ from transformer_xl.model import visibility
 from transformer_xl.model.kernels import dense
 from transformer_xl.model.mixers import mixer
 
+# Tokens that the convolution of queries, keys and values sees, the token itself
+# included, as in the published models.
+CONV_LEN = 4
 # Tokens of a chunk. A longer one has fewer steps and more useless products.
 CHUNK = 64
 # Added to squared lengths, so that a row of zeros stays zero.
@@ -71,7 +74,7 @@ class Delta(mixer.Mixer):
     del step_len
     delta = config.delta
     num_heads = config.num_heads if mem_len else 0
-    num_rows = delta.conv_len - 1 if mem_len else 0
+    num_rows = CONV_LEN - 1 if mem_len else 0
     channels = config.num_heads * (2 * delta.key_dim + delta.value_dim)
     return Memory(
       jnp.zeros((batch_size, num_heads, delta.key_dim, delta.value_dim)),
@@ -109,7 +112,7 @@ class Delta(mixer.Mixer):
       axis=2,
     )
     num_kept = state.rows.shape[1]
-    num_before = delta.conv_len - 1
+    num_before = CONV_LEN - 1
     missing = num_before - num_kept
     before = jnp.pad(state.rows, ((0, 0), (missing, 0), (0, 0)))
     held = jnp.concatenate([before, joined], axis=1)
@@ -117,12 +120,12 @@ class Delta(mixer.Mixer):
       1 / 3, "fan_in", "uniform", in_axis=0, out_axis=1
     )
     taps = self.param(
-      "convolution", uniform, (delta.conv_len, joined.shape[2]), jnp.float32
+      "convolution", uniform, (CONV_LEN, joined.shape[2]), jnp.float32
     )
     taps = taps.astype(config.dtype)
     since_reset = visibility.since_reset(shared.resets)
     convolved = jnp.zeros_like(joined)
-    for distance in range(delta.conv_len):
+    for distance in range(CONV_LEN):
       first = num_before - distance
       is_same = (since_reset >= distance)[:, :, None]
       tokens = jnp.where(is_same, held[:, first : first + segment_len], 0)
@@ -198,7 +201,7 @@ class Delta(mixer.Mixer):
     channels = 2 * delta.key_dim + delta.value_dim
     projections = config.model_dim * (2 * delta.key_dim + 3 * delta.value_dim)
     gates = 2 * config.model_dim
-    convolution = delta.conv_len * channels
+    convolution = CONV_LEN * channels
     matrix = 3 * delta.key_dim * delta.value_dim
     per_head = projections + gates + convolution + matrix
     return 2.0 * config.num_heads * per_head

@@ -18,7 +18,7 @@ import numpy as np
 from transformer_xl import errors
 from transformer_xl.config import load as load_lib
 from transformer_xl.config import schema
-from transformer_xl.evaluation import units
+from transformer_xl.evaluation import nats
 from transformer_xl.training.reference_curves import logged_run
 
 # Half the width of a band: standard deviations over seeds, plus a share of the
@@ -75,7 +75,7 @@ class Comparison(NamedTuple):
     return "above" if self.value > self.high else "outside"
 
   def __str__(self) -> str:
-    value, low, high = map(units.perplexity, (self.value, self.low, self.high))
+    value, low, high = map(nats.perplexity, (self.value, self.low, self.high))
     return (
       f"the {self.what} {self.value:.4f} (perplexity {value:.2f}) at step "
       f"{self.step} is {self.side} {self.low:.4f} to {self.high:.4f} "

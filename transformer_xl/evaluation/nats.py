@@ -1,5 +1,6 @@
-"""Sums of losses; means are made at the end."""
+"""Losses in nats: their sums, and other units of their means."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -24,3 +25,13 @@ def sum_losses(losses: shapes.Losses, weights: shapes.Weights) -> Sums:
   """
   lanes = jax.lax.optimization_barrier(jnp.sum(losses * weights, axis=1))
   return Sums(jnp.sum(lanes), jnp.sum(weights))
+
+
+def perplexity(nll: float) -> float:
+  """Perplexity of a mean loss in nats; infinite from 700 nats."""
+  return math.exp(nll) if nll < 700 else math.inf
+
+
+def bits(nll: float) -> float:
+  """Converts nats to bits."""
+  return nll / math.log(2)

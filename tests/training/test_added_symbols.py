@@ -10,10 +10,10 @@ import pytest
 
 from tests import comparison
 from tests import tiny
-from transformer_xl.model import extension
+from transformer_xl.training import initial_parameters
 
 OLD, NEW = tiny.MODEL["vocab_size"], 50
-ODDS = extension.ODDS
+ODDS = initial_parameters.ODDS
 MODELS = {
   "plain": {},
   "untied": {"tie_weights": False, "embed_dim": 6},
@@ -30,7 +30,7 @@ def both(updates):
   old = tiny.model_config(**updates)
   new = dataclasses.replace(old, vocab_size=OLD + NEW)
   params = tiny.params(old)
-  return old, new, params, extension.add_symbols(params, old, NEW)
+  return old, new, params, initial_parameters.add_symbols(params, old, NEW)
 
 
 def log_probs(config, params):
@@ -81,7 +81,7 @@ def test_the_bound_is_met_where_old_symbols_are_alike():
   params["softmax"]["bias"] = jnp.full((OLD,), 0.3)
   for count in (1, NEW):
     new = dataclasses.replace(old, vocab_size=OLD + count)
-    after = log_probs(new, extension.add_symbols(params, old, count))
+    after = log_probs(new, initial_parameters.add_symbols(params, old, count))
     odds = np.exp(after[:, OLD:]).sum(1) / np.exp(after[:, :OLD]).sum(1)
     np.testing.assert_allclose(odds, ODDS, rtol=1e-4)
 

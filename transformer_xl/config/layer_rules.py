@@ -1,4 +1,4 @@
-"""Rules of the pattern of layers and of what layers remember.
+"""Rules of the pattern of layers: what they remember, and what attends.
 
 docs/specification.md, section 7.
 """
@@ -6,14 +6,6 @@ docs/specification.md, section 7.
 from transformer_xl import errors
 from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
-
-# With these, each layer attends to as many keys as `mem_len`, a token's own
-# included, and to nothing else.
-EXACT_LENGTH = {
-  "model.same_length_window": "mem_len",
-  "eval.same_length": True,
-  "eval.context_len": 0,
-}
 
 
 def check(config: schema.ExperimentConfig) -> None:
@@ -42,4 +34,29 @@ def check(config: schema.ExperimentConfig) -> None:
       raise errors.UserError(
         f"a layer with {name} has no zeros to attend to, but "
         "model.memory_start=zeros; set --config.model.memory_start=masked."
+      )
+
+
+def require_attention(model: schema.ModelConfig, what: str) -> None:
+  """Raises a UserError for a model without attention."""
+  if not model.has_attention:
+    raise errors.UserError(
+      f"{what} needs attention, which a model with model.layers={model.layers} "
+      "does not have; name a run whose model.layers have some."
+    )
+
+
+def require_full_memory(model: schema.ModelConfig, what: str) -> None:
+  """Raises a UserError unless some layers attend, and all of them to `mem_len`.
+
+  `what` states a length of attention, which would not be that of a layer with
+  a limit, nor of one that attends to compressed slots.
+  """
+  require_attention(model, what)
+  for name, limit in model.pattern:
+    attends = mixer_fields.MIXERS[name].attends
+    if attends and (limit or name != "attention"):
+      raise errors.UserError(
+        f"{what} states how far a model attends, which is not one length with "
+        f"model.layers={model.layers}; set --config.model.layers=attention."
       )

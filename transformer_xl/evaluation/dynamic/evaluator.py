@@ -11,7 +11,6 @@ Shapes: S segments, B lanes, T tokens, U targets, C settings of the cache.
 import dataclasses
 import functools
 import itertools
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ import jaxtyping as jt
 import numpy as np
 from jax.sharding import Mesh
 
+from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.config import load
@@ -28,15 +28,13 @@ from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.data import streams
 from transformer_xl.data import token_file
-from transformer_xl.evaluation import cards as cards_lib
 from transformer_xl.evaluation import evaluator as evaluator_lib
 from transformer_xl.evaluation.dynamic import neural_cache
 from transformer_xl.evaluation.dynamic import update
 from transformer_xl.model import adaptive_softmax
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
-from transformer_xl.model.kernels import device
-from transformer_xl.workdir import trained_model
+from transformer_xl.workdir import metrics_log
 
 # rms measures the size of training gradients over this many segments of each
 # lane.
@@ -46,31 +44,6 @@ STATISTICS_SEGMENTS = 50
 def adapts(config: schema.ExperimentConfig) -> bool:
   """Whether anything adapts to the split that is scored."""
   return config.eval.dynamic.kind != "none" or config.eval.cache.size > 0
-
-
-def evaluate(model: trained_model.TrainedModel) -> list[cards_lib.Card]:
-  """Scores `eval.split` with dynamic evaluation and cache.
-
-  Returns a card for each memory length, temperature and setting of the two.
-  """
-  evaluation = model.config.eval
-  cards = []
-  lengths = itertools.product(evaluation.mem_len, evaluation.temperature)
-  with jax.set_mesh(model.mesh):
-    for mem_len, temperature in lengths:
-      changes = {"eval.temperature": (temperature,)}
-      config = load.replaced(model.config, changes)
-      evaluator = DynamicEvaluator(config, model.mesh, mem_len=mem_len)
-      for score, settings in _scores(evaluator, model.params, evaluation):
-        card = cards_lib.make(
-          model._replace(config=config), score, evaluator.stream.file, mem_len
-        )
-        card |= settings
-        _log(card)
-        cards.append(card)
-  if len(cards) > 1:
-    cards_lib.log_best(cards)
-  return cards
 
 
 class TextSegment(NamedTuple):
@@ -149,32 +122,57 @@ class DynamicEvaluator:
       compiler_options=mesh_lib.compiler_options(mesh),
     )
 
+  def each_setting(
+    self, params: shapes.PyTree
+  ) -> Iterator[tuple[evaluator_lib.Score, metrics_log.Json]]:
+    """Yields the score of each setting, and the setting as a card states it."""
+    evaluation = self._config.eval
+    options = evaluation.dynamic
+    rules = [(0.0, 0.0)]
+    if options.kind != "none":
+      rules = [*itertools.product(options.learning_rate, options.decay)]
+    for rate, decay in rules:
+      dynamic = None
+      if options.kind != "none":
+        dynamic = dataclasses.asdict(options)
+        dynamic |= {"learning_rate": rate, "decay": decay}
+      rule = update.Rule(jnp.float32(rate), jnp.float32(decay))
+      scores = self(params, rule)
+      settings = _cache_settings(evaluation.cache)
+      for score, (flatness, share) in zip(scores, settings, strict=True):
+        cache = None
+        if evaluation.cache.size:
+          cache = {
+            "size": evaluation.cache.size,
+            "flatness": flatness,
+            "share": share,
+          }
+        yield score, {"dynamic": dynamic, "cache": cache}
+
   def __call__(
     self, params: shapes.PyTree, rule: update.Rule
   ) -> list[evaluator_lib.Score]:
     """Scores the whole split under one rule and each setting of the cache."""
     num_steps = self.stream.num_steps
-    count = self._config.eval.segments_per_call
     steps = self._steps(params, rule)
+
+    def score(state: State, step: int) -> tuple[State, LossSums]:
+      texts = self._texts(step, evaluator_lib.SEGMENTS_PER_CALL)
+      return self._score(state, params, steps, self._mixtures, texts)
+
     if not self._is_compiled:
       # A call past the end scores nothing; its state is discarded.
-      texts = self._texts(num_steps, count)
-      self._score(self._start(params), params, steps, self._mixtures, texts)
+      score(self._start(params), num_steps)
       self._is_compiled = True
-
-    state = self._start(params)
-    start = time.perf_counter()
-    parts = []
-    for step in range(0, num_steps, count):
-      texts = self._texts(step, count)
-      state, sums = self._score(state, params, steps, self._mixtures, texts)
-      parts.append(sums)
-    parts = jax.device_get(parts)
-    seconds = time.perf_counter() - start
-    nll = sum(sums.nll.sum((0, 1), dtype="float64") for sums in parts)
-    tokens = sum(sums.num_tokens.sum(dtype="float64") for sums in parts)
+    scored = evaluator_lib.score_calls(score, self._start(params), num_steps)
+    assert scored is not None
+    parts, seconds = scored
+    losses = [np.sum(sums.nll, (0, 1), np.float64) for sums in parts]
+    counts = [np.sum(sums.num_tokens, dtype=np.float64) for sums in parts]
+    num_tokens = round(float(sum(counts)))
     return [
-      evaluator_lib.Score(float(one), round(tokens), seconds) for one in nll
+      evaluator_lib.Score(float(nll), num_tokens, seconds)
+      for nll in np.sum(losses, axis=0)
     ]
 
   def _texts(self, step: int, count: int) -> TextSegment:
@@ -338,7 +336,7 @@ def make_reader(
   """The reader whose parameters may change."""
   if per_lane:
     changes: dict[str, object] = {"model.cluster_capacities": ()}
-    is_tpu = device.device_kind().startswith("TPU")
+    is_tpu = hardware.device_kind().startswith("TPU")
     chosen = config.model.attention
     if chosen == "pallas" or (is_tpu and chosen == "auto"):
       # The kernel cannot batch over parameters.
@@ -389,46 +387,7 @@ def _one_lane_each(tree: shapes.PyTree) -> shapes.PyTree:
   return jax.tree.map(lambda array: array[:, :, None], tree)
 
 
-def _scores(
-  evaluator: DynamicEvaluator,
-  params: shapes.PyTree,
-  evaluation: schema.EvalConfig,
-) -> Iterator[tuple[evaluator_lib.Score, cards_lib.Card]]:
-  """Yields the score of each setting, and the setting as a card states it."""
-  options = evaluation.dynamic
-  rules = [(0.0, 0.0)]
-  if options.kind != "none":
-    rules = [*itertools.product(options.learning_rate, options.decay)]
-  for rate, decay in rules:
-    dynamic = None
-    if options.kind != "none":
-      dynamic = dataclasses.asdict(options)
-      dynamic |= {"learning_rate": rate, "decay": decay}
-    rule = update.Rule(jnp.float32(rate), jnp.float32(decay))
-    scores = evaluator(params, rule)
-    settings = _cache_settings(evaluation.cache)
-    for score, (flatness, share) in zip(scores, settings, strict=True):
-      cache = None
-      if evaluation.cache.size:
-        cache = {
-          "size": evaluation.cache.size,
-          "flatness": flatness,
-          "share": share,
-        }
-      yield score, {"dynamic": dynamic, "cache": cache}
-
-
 def _cache_settings(cache: schema.CacheConfig) -> list[tuple[float, float]]:
   """Flatness and share of each setting; without a cache, a share of 0."""
   settings = itertools.product(cache.flatness, cache.share)
   return [*settings] if cache.size else [(0.0, 0.0)]
-
-
-def _log(card: cards_lib.Card) -> None:
-  """Logs a result with its settings, so that it never looks static."""
-  text = card["split"]
-  for name in cards_lib.ADAPTED:
-    if card[name]:
-      values = (f"{key} {value}" for key, value in card[name].items())
-      text += f", {name} ({', '.join(values)})"
-  cards_lib.log(card | {"split": text})
