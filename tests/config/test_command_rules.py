@@ -126,7 +126,7 @@ NEEDED = [
     {"model.memorizing.window": 9},
     {"model.layers": ("memorizing", "attention")},
   ),
-  ({"model.delta.conv_len": 2}, {"model.layers": ("delta",)}),
+  ({"model.delta.key_dim": 16}, {"model.layers": ("delta",)}),
 ]
 
 

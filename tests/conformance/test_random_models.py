@@ -121,7 +121,7 @@ def read(step, state, text: Text, lengths: list[int]) -> np.ndarray:
   return np.concatenate(found, axis=1)
 
 
-def assert_equal(actual: np.ndarray, expected: np.ndarray) -> None:
+def assert_equal(actual: jax.Array | np.ndarray, expected: np.ndarray) -> None:
   worst = np.abs(actual - expected).max() / np.abs(expected).max()
   assert worst < ROUNDING
 
