@@ -60,7 +60,8 @@ def write_split(
 ) -> dict[str, object]:
   """Writes the tokens of a split; returns its entry in meta.json.
 
-  UserError if the text no longer has the size that it had in the first pass.
+  UserError if the text no longer has the size that it had in the first pass, or
+  a synthetic task has unknown words.
   """
   num_bytes = 0
 
@@ -81,6 +82,8 @@ def write_split(
     ArrayFile(folder / f"{split}_documents.npy", np.int64) as documents,
   ):
     for numbers, starts in encoded:
+      if corpus.answers is not None:
+        _require_all_words(corpus.name, numbers, vocab)
       documents.append(np.array(starts, np.int64) + tokens.length)
       tokens.append(numbers)
   if num_bytes != size["num_bytes"]:
@@ -98,6 +101,19 @@ def write_split(
     "sha256": token_file.sha256(path),
     **size,
   }
+
+
+def _require_all_words(
+  task: str, numbers: np.ndarray, vocab: vocabulary.Vocabulary
+) -> None:
+  """Raises a UserError if a word of a task is unknown: answers would be too."""
+  unk = vocab.unk if isinstance(vocab, vocabulary.WordVocabulary) else None
+  if unk is not None and np.any(numbers == vocab.encode(unk)[0]):
+    raise errors.UserError(
+      f"--dataset={task} has words that the vocabulary of {vocab.size} has not,"
+      " and a task needs all of its words; leave --max_size, --min_freq and"
+      " --vocabulary_file out."
+    )
 
 
 def _write_answers(

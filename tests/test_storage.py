@@ -199,10 +199,10 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(
   storage.require_writable(f"{tmp_path}/new/run")
   assert not (tmp_path / "new").exists()
   (tmp_path / "file").write_text("")
-  with pytest.raises(errors.UserError, match=f"since {tmp_path}/file is not"):
+  with pytest.raises(NotADirectoryError, match=f"{tmp_path}/file/run"):
     storage.require_writable(f"{tmp_path}/file/run")
   monkeypatch.setattr(os, "access", lambda *_: False)  # Root may do anything.
-  with pytest.raises(errors.UserError, match=f"since {tmp_path} is not a fol"):
+  with pytest.raises(PermissionError, match=f"{tmp_path}/new/run"):
     storage.require_writable(f"{tmp_path}/new/run")
 
 

@@ -11,6 +11,7 @@ the bucket itself, and token files, whose copies outlive the process (`cached`).
 
 import atexit
 import contextlib
+import errno
 import logging as standard_logging
 import os
 import pathlib
@@ -168,8 +169,8 @@ def require_writable(folder: str) -> None:
   made: the nearest folder that exists has to be writable.
 
   Raises:
-    UserError: the bucket does not exist, or refuses; or the folder on disk is
-      not writable, or is below a file.
+    UserError: the bucket does not exist, or refuses.
+    OSError: the folder on disk is below a file, or cannot be written.
   """
   if is_bucket(folder):
     probe = epath.Path(folder) / f".probe.{secrets.token_hex(4)}"
@@ -179,11 +180,15 @@ def require_writable(folder: str) -> None:
     return
   path = pathlib.Path(folder).absolute()
   nearest = next(each for each in (path, *path.parents) if each.exists())
-  if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-    raise errors.UserError(
-      f"cannot write to {folder}, since {nearest} is not a folder that this "
-      "user may write to; name another folder."
-    )
+  number = None
+  if not nearest.is_dir():
+    number = errno.ENOTDIR
+  elif os.statvfs(nearest).f_flag & os.ST_RDONLY:
+    number = errno.EROFS
+  elif not os.access(nearest, os.W_OK | os.X_OK):
+    number = errno.EACCES
+  if number is not None:
+    raise OSError(number, os.strerror(number), folder)
 
 
 def names(folder: str) -> list[str]:

@@ -171,6 +171,7 @@ def test_the_request_is_in_meta_json(folders):
       {"tokenizer": "byte"},
       "words, not in .*; leave --tokenizer out",
     ),
+    ("parity", {"max_size": 5}, "a task needs all of its words; leave --max_s"),
     ("recall", {"field": "text"}, "--field is for --dataset=text or tfds, not"),
   ],
 )

@@ -12,7 +12,6 @@ from transformer_xl.training import log_window
 from transformer_xl.training import loop
 from transformer_xl.training import unigram_loss
 from transformer_xl.workdir import run_history
-from transformer_xl.workdir import run_record
 
 UPDATES = {
   "train.warmup_steps": 10,
@@ -131,9 +130,7 @@ def hook(tmp_path, losses):
   entropy = token_file.unigram_entropy(
     token_file.open_split(config.data.dataset_dir, "train")
   )
-  workdir = str(tmp_path / "run")
-  run_record.record(config, workdir, step=0)
-  made = unigram_loss.UnigramLoss(config, workdir)
+  made = unigram_loss.UnigramLoss(config, str(tmp_path / "run"))
   writer = Lines()
   for index, loss in enumerate(losses):
     step = 100 * (index + 1)

@@ -4,13 +4,16 @@ The best prediction that does not look at the text has a loss of the unigram
 entropy. A model can stay there for thousands of updates.
 """
 
+import os
+
+import jax
 from absl import logging
 
+from transformer_xl import storage
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.training import log_window
 from transformer_xl.workdir import metrics_log
-from transformer_xl.workdir import run_history
 
 UPDATES = 500  # So long the loss has to stay there, after the warm-up.
 _MARGIN = 0.02  # Of the entropy, above and below it.
@@ -42,7 +45,8 @@ class UnigramLoss:
       return
     if self._entropy is None:
       self._entropy = self._read_entropy()
-      self._continue(self._entropy)
+      if jax.process_index() == 0:
+        self._continue(self._entropy)
     self._add(step, loss, self._entropy)
     is_long = self._since is not None and step - self._since >= UPDATES
     if self._is_said or not is_long:
@@ -73,12 +77,21 @@ class UnigramLoss:
     return token_file.unigram_entropy(file, targets=data.targets)
 
   def _continue(self, entropy: float) -> None:
-    """Starts from what the run has logged before it was resumed."""
-    history = run_history.read(self._workdir)
-    self._is_said = history.unigram_loss() is not None
-    for step, loss in zip(*history.training("loss"), strict=True):
-      if self._first(int(step)) >= self._config.train.warmup_steps:
-        self._add(int(step), float(loss), entropy)
+    """Starts from what the run has logged before it was resumed.
+
+    Only the first process has the log.
+    """
+    path = os.path.join(storage.local(self._workdir), metrics_log.FILE)
+    for line in metrics_log.read_lines(path):
+      step = line.get("step")
+      loss = line.get("loss")
+      if "unigram_since" in line:
+        self._is_said = True
+      if "split" in line or not isinstance(step, int):
+        continue
+      is_warm = self._first(step) >= self._config.train.warmup_steps
+      if is_warm and isinstance(loss, float):
+        self._add(step, loss, entropy)
 
   def _add(self, step: int, loss: float, entropy: float) -> None:
     """Takes the loss of the log line at `step`."""

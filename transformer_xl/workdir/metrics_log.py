@@ -18,6 +18,7 @@ from transformer_xl import storage
 from transformer_xl.workdir import chosen_tracker
 from transformer_xl.workdir import tracker as tracker_lib
 
+FILE = "metrics.jsonl"  # In a workdir.
 Json = dict[str, Any]  # A JSON object.
 
 
@@ -30,7 +31,7 @@ class JsonLines:
     Unless `is_evaluated`, the evaluation of `step` is dropped as well: a run
     that was killed while it made up for one writes that line again.
     """
-    path = os.path.join(storage.local(workdir), "metrics.jsonl")
+    path = os.path.join(storage.local(workdir), FILE)
     _drop_after(path, step, is_evaluated=is_evaluated)
     self._file = open(  # noqa: SIM115
       path, "a", encoding="utf-8", opener=_without_links
