@@ -227,11 +227,6 @@ def drop_unread_output() -> bool:
   return bool(unread)
 
 
-def letters(name: str) -> str:
-  """The letters and digits of a name, in lower case, by which names compare."""
-  return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
 def end(message: str, status: int = INTERRUPTED) -> NoReturn:
   """Ends the process at once, with one line."""
   os.write(2, f"error: {message}\n".encode())
@@ -369,7 +364,7 @@ def one_line() -> Iterator[None]:
   try:
     yield
   except (errors.UserError, flags.Error) as error:
-    message = str(error)
+    message = _without_none(str(error))
     status = 2
   except (errors.DivergenceError, errors.WrongResultError) as error:
     message = str(error)
@@ -396,6 +391,17 @@ def one_line() -> Iterator[None]:
     return
   print(f"error: {' '.join(message.split())}", file=sys.stderr)
   sys.exit(status)
+
+
+def _without_none(message: str) -> str:
+  """Says of required flags that they are missing; absl says "None"."""
+  missing = re.findall(
+    r"Flag --(\w+) must have a value other than None", message
+  )
+  if not missing:
+    return message
+  names = ", ".join(f"--{name}" for name in missing)
+  return f"{names} must be given; --help explains the flags."
 
 
 def _is_lost_output(error: Exception) -> bool:
