@@ -126,7 +126,6 @@ NEEDED = [
     {"model.memorizing.window": 9},
     {"model.layers": ("memorizing", "attention")},
   ),
-  ({"model.delta.conv_len": 2}, {"model.layers": ("delta",)}),
 ]
 
 
