@@ -213,6 +213,24 @@ def test_modes_after_an_error_of_another_kind_run_before_it_is_raised(
   assert ran == ["train", "eval", "report", "generate"]
 
 
+def test_another_vocabulary_is_named_before_what_a_mode_needs(
+  folder, ran, monkeypatch
+):
+  with monkeypatch.context() as patch:
+    patch.setattr(corpus, "SYMBOLS", corpus.SYMBOLS[::-1])
+    corpus.write("other")
+  run_record.keep_vocabulary("other/tiny", "source")
+  updates = {
+    "train.init_from": "source",
+    "train.finish_with": ("generate",),
+    "generate.prompt": "not in the vocabulary: XYZ",
+  }
+  said = "the vocabulary of data/tiny is neither that of source nor"
+  with pytest.raises(errors.UserError, match=said):
+    main._train(corpus.config("data", **updates), "new")
+  assert not ran
+
+
 def test_nothing_is_trained_if_a_mode_cannot_follow(folder, ran):
   with pytest.raises(
     errors.UserError, match=r"recall in train\.finish_with could not run: "

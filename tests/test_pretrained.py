@@ -429,8 +429,12 @@ def test_a_state_belongs_to_its_model_and_lengths(folder, model, tmp_path):
 def test_a_folder_without_a_model_is_refused(tmp_path, folder):
   with pytest.raises(transformer_xl.UserError, match=r"No such file.*hf://"):
     transformer_xl.load(tmp_path / "nowhere")
-  with pytest.raises(transformer_xl.UserError, match=r"steps \[7\]"):
+  with pytest.raises(transformer_xl.UserError, match=r"^checkpoint='3'.*\[7\]"):
     transformer_xl.load(folder, checkpoint=3)
+  with pytest.raises(
+    transformer_xl.UserError, match="; set parameters=raw, or"
+  ):
+    transformer_xl.load(folder, parameters="ema")
   (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
   with pytest.raises(transformer_xl.UserError, match="only 'transfo-xl'"):
     transformer_xl.load(tmp_path)

@@ -107,3 +107,21 @@ def test_processes_that_cannot_join_say_why_and_what_to_give(results, name):
   assert "--coordinator=HOST:PORT" in text
   assert "--multihost=false" in text
   assert "\n" not in text
+
+
+@pytest.mark.parametrize("platform", ["cuda", "nonsense"])
+def test_a_platform_that_jax_cannot_start_is_one_line(tmp_path, platform):
+  finished = subprocess.run(
+    [
+      *(sys.executable, "-m", "transformer_xl.main", "--mode=check"),
+      f"--workdir={tmp_path}",
+    ],
+    cwd=test_main.ROOT,
+    env=os.environ | {"JAX_PLATFORMS": platform},
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  assert finished.returncode == 2
+  *_, last = finished.stderr.splitlines()
+  assert last.startswith(f"error: JAX cannot use JAX_PLATFORMS={platform}")
+  assert "'.[cuda]' or '.[tpu,gcs]', or unset that variable." in last

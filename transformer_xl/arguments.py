@@ -66,6 +66,7 @@ def in_words_of_python(fields: Iterable[str]) -> Iterator[None]:
     for field in fields:
       name = field.rpartition(".")[2]
       message = message.replace(f"; set --config.{field}.", ".")
+      message = message.replace(f"--config.{field}", name)
       message = message.replace(f"config.{field}", name)
       message = message.replace(field, name)
     raise errors.UserError(message) from None

@@ -71,11 +71,6 @@ def _has_accelerator() -> bool:
   return any(map(glob.glob, _ACCELERATORS))
 
 
-def letters(name: str) -> str:
-  """The letters and digits of a name, in lower case, by which names compare."""
-  return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
 def start(module: str) -> None:
   """Runs a module as `python -m` does; for the console scripts."""
   runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -207,7 +202,7 @@ def one_line() -> Iterator[None]:
   try:
     yield
   except (errors.UserError, flags.Error) as error:
-    message = str(error)
+    message = _without_none(str(error))
     status = 2
   except (errors.DivergenceError, errors.WrongResultError) as error:
     message = str(error)
@@ -234,6 +229,17 @@ def one_line() -> Iterator[None]:
     return
   print(f"error: {' '.join(message.split())}", file=sys.stderr)
   sys.exit(status)
+
+
+def _without_none(message: str) -> str:
+  """Says of required flags that they are missing; absl says "None"."""
+  missing = re.findall(
+    r"Flag --(\w+) must have a value other than None", message
+  )
+  if not missing:
+    return message
+  names = ", ".join(f"--{name}" for name in missing)
+  return f"{names} must be given; --help explains the flags."
 
 
 def _is_lost_output(error: Exception) -> bool:

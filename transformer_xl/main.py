@@ -49,7 +49,6 @@ from transformer_xl.config import name_parser
 from transformer_xl.config import rules
 from transformer_xl.config import schema
 from transformer_xl.config import suggestions
-from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.workdir import compile_cache
 
@@ -153,7 +152,6 @@ _TRAINING = ("train", "study", "ablation")  # They may start without data.
 _CHECK_WORKDIR = "runs/check"
 # Flags that one mode alone reads.
 _OF_ONE_MODE = {"topology": "plan", "format": "export", "target": "export"}
-_MANY_READS = 10  # From here on, a run is warned that it may overfit.
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
 )
@@ -249,8 +247,10 @@ def _train(config: schema.ExperimentConfig, workdir: str) -> None:
   """Trains, and runs the modes that follow."""
   import jax
 
-  token_file.read_meta(config.data.dataset_dir)  # A UserError without data.
-  _warn_of_overfitting(config)
+  from transformer_xl.training import data_checks
+
+  data_checks.require(config, workdir)
+  data_checks.warn_of_overfitting(config)
   for mode in config.train.finish_with:
     _check_later(mode, config, workdir)
   _run("train", config, workdir)
@@ -384,38 +384,6 @@ def _prepare_data(data: training_fields.DataConfig) -> None:
   multihost_utils.sync_global_devices("data is prepared")
   if missing:
     storage.forget(data.dataset_dir)
-
-
-def _warn_of_overfitting(config: schema.ExperimentConfig) -> None:
-  """Warns of a run on other text than a benchmark that may overfit it."""
-  data = config.data
-  train = config.train
-  if data.name in token_file.NAMED:
-    return
-  values = vars(config.model).items()
-  rates = (value for name, value in values if name.endswith("dropout_rate"))
-  if not train.eval_every_steps and not any(rates):
-    logging.warning(
-      "This run has no validation and no dropout, so it may overfit %s "
-      "unnoticed; try --config.train.eval_every_steps=100 "
-      "--config.model.dropout_rate=0.1.",
-      data.name,
-    )
-  num_tokens = len(token_file.open_split(data.dataset_dir, "train").tokens)
-  per_update = segment_lengths.tokens_per_update(config)
-  reads = train.num_steps * per_update / num_tokens
-  if reads > _MANY_READS:
-    fewer = _MANY_READS * num_tokens // per_update
-    logging.warning(
-      "This run reads the %d training tokens of %s %.1f times and may overfit "
-      "them; %s.",
-      num_tokens,
-      data.name,
-      reads,
-      f"--config.train.num_steps={fewer} reads them {_MANY_READS} times"
-      if fewer
-      else "more text would help",
-    )
 
 
 def _module(mode: str) -> types.ModuleType:

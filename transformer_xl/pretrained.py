@@ -408,8 +408,8 @@ def load(
     config = load_lib.from_config_dict(load_lib.saved(folder))
     with arguments.in_words_of_python(values):
       config = load_lib.changed(config, values)
-    config, vocabulary = run_vocabulary.load_for(config, folder)
-    loaded = trained_model.load_on_one_device(config, folder)
+      config, vocabulary = run_vocabulary.load_for(config, folder)
+      loaded = trained_model.load_on_one_device(config, folder)
     return _make(address, config, loaded.params, vocabulary, loaded.step)
   if (checkpoint, parameters) != (None, None):
     raise errors.UserError(

@@ -31,7 +31,8 @@ def join(
       if flags or the environment name some, None to look for them.
 
   Raises:
-    UserError: the processes cannot join each other.
+    UserError: the processes cannot join each other, or JAX finds no device of
+      the kind that JAX_PLATFORMS names.
   """
   import jax
 
@@ -54,8 +55,27 @@ def join(
         raise errors.UserError(
           f"cannot join other processes ({reason}): {_HOW}"
         ) from error
+  _require_platforms()
   # Processes that have not joined could neither save nor stop together.
   if jax.process_count() > 1 and not jax.distributed.is_initialized():
     raise errors.UserError(
       f"this host is one of {jax.process_count()} of a slice: {_HOW}"
     )
+
+
+def _require_platforms() -> None:
+  """Raises a UserError if JAX_PLATFORMS names what JAX cannot start."""
+  import jax
+
+  platforms = os.environ.get("JAX_PLATFORMS")
+  try:
+    jax.devices()
+  except (RuntimeError, AssertionError) as error:  # JAX has no type for it.
+    if not platforms:
+      raise
+    reason = str(error).partition(" (set JAX_PLATFORMS")[0]
+    reason = f" ({reason})" if reason else ""
+    raise errors.UserError(
+      f"JAX cannot use JAX_PLATFORMS={platforms}{reason}: install the extra of "
+      "the device, '.[cuda]' or '.[tpu,gcs]', or unset that variable."
+    ) from error

@@ -126,7 +126,6 @@ NEEDED = [
     {"model.memorizing.window": 9},
     {"model.layers": ("memorizing", "attention")},
   ),
-  ({"model.delta.key_dim": 16}, {"model.layers": ("delta",)}),
 ]
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests import corpus
 from transformer_xl import errors
-from transformer_xl import main
 from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary
 from transformer_xl.experiments import own_text
+from transformer_xl.training import data_checks
 
 SIZES = (2_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 10**9)
 
@@ -149,5 +149,5 @@ def test_a_run_that_reads_its_text_often_is_warned(
 ):
   """Ten times 1003 tokens, at 32 an update, are 313.4 updates."""
   config = corpus.config(data_dir, **{"train.num_steps": num_steps})
-  main._warn_of_overfitting(config)
+  data_checks.warn_of_overfitting(config)
   assert ("10.0 times and may overfit" in caplog.text) == warns

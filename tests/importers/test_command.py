@@ -52,6 +52,7 @@ def test_the_commands_import_and_export(tmp_path):
   ("module", "arguments", "message"),
   [
     ("importers.main", ["--format=keras"], "--format"),
+    ("importers.main", [], "error: --format, --source must be given; --help"),
     pytest.param(
       "importers.main",
       ["--format=pytorch", "--cutoffs=a", "--source=x"],

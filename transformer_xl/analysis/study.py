@@ -55,8 +55,9 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
   """What is particular about a study."""
   if not config.analysis.variants:
     raise errors.UserError(
-      "--mode=study needs variants to compare; set --config.analysis.variants "
-      "or name a study, as in --config=experiments/beyond.py:networks."
+      "--mode=study needs variants to compare; set --config.analysis.variants, "
+      "which is \"('unchanged:',)\" for the configuration as it is, or name a "
+      "study, as in --config=beyond:networks."
     )
   preset = comparison.Preset(
     mode="study",

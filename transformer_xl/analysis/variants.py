@@ -12,6 +12,7 @@ from transformer_xl import hardware
 from transformer_xl.config import load
 from transformer_xl.config import rules
 from transformer_xl.config import schema
+from transformer_xl.config import suggestions
 from transformer_xl.data import segment_lengths
 from transformer_xl.data import token_file
 from transformer_xl.model.encodings import table as encodings
@@ -60,6 +61,12 @@ def parse(text: str) -> Variant:
         f"analysis.variants has {text!r}, but all variants share {path}; set "
         f"--config.{flag}."
       )
+  unknown = [path for path in changes if path and path not in schema.FIELDS]
+  if colon and unknown:
+    raise errors.UserError(
+      f"analysis.variants has {text!r}, but there is no field "
+      f"{unknown[0]}{suggestions.hint(unknown[0])}"
+    )
   if not (colon and _NAME.fullmatch(name) and {*changes} <= {*schema.FIELDS}):
     raise errors.UserError(
       f"analysis.variants has {text!r}, which is not 'NAME: FIELD=VALUE; "

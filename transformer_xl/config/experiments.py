@@ -4,7 +4,7 @@ import ast
 import difflib
 import pathlib
 
-from transformer_xl import command_line
+from transformer_xl.config import name_parser
 
 FOLDER = (pathlib.Path(__file__).parents[1] / "experiments").resolve()
 PATHS = {path.stem: path for path in sorted(FOLDER.glob("[!_]*.py"))}
@@ -24,12 +24,12 @@ def meant(wrong: str) -> list[str]:
   It may be a misspelling, the start of a name, or a dataset that an experiment
   has in its summary, such as `wikitext103`.
   """
-  word = command_line.letters(wrong)
+  word = name_parser.letters(wrong)
   if not word:
     return []
-  found = [name for name in PATHS if word in command_line.letters(name)]
+  found = [name for name in PATHS if word in name_parser.letters(name)]
   found += [
-    name for name in PATHS if word in command_line.letters(summary(name))
+    name for name in PATHS if word in name_parser.letters(summary(name))
   ]
   found = found or difflib.get_close_matches(wrong, PATHS, n=1)
   return [*dict.fromkeys(found)][:_MOST_SUGGESTIONS]

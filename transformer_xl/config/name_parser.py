@@ -1,11 +1,15 @@
 """A flag whose value is one of several names."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from transformer_xl import command_line
+
+def letters(name: str) -> str:
+  """The letters and digits of a name, in lower case, by which names compare."""
+  return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 class NameParser(flags.ArgumentParser):
@@ -26,13 +30,13 @@ class NameParser(flags.ArgumentParser):
       hints: the names that an error suggests for words that are refused.
     """
     self._names = names
-    self._meanings = {command_line.letters(name): name for name in names}
+    self._meanings = {letters(name): name for name in names}
     self._meanings.update(others or {})
     self._suggestions = {**self._meanings, **(hints or {})}
 
   def parse(self, argument: str) -> str:
     """The name; a ValueError, whose text absl prints, if it is none."""
-    word = command_line.letters(argument)
+    word = letters(argument)
     if word in self._meanings:
       return self._meanings[word]
     near = difflib.get_close_matches(word, self._suggestions, n=1)

@@ -17,10 +17,18 @@ import os
 from absl import flags
 
 from transformer_xl import errors
+from transformer_xl.config import name_parser
 from transformer_xl.importers import import_run
 
-_FORMAT = flags.DEFINE_enum(
-  "format", None, import_run.FORMATS, "Format of the source.", required=True
+_FORMAT = flags.DEFINE(
+  name_parser.NameParser(
+    list(import_run.FORMATS),
+    others={"hf": "huggingface", "torch": "pytorch", "tf": "tensorflow"},
+  ),
+  "format",
+  None,
+  "Format of the source: huggingface, pytorch or tensorflow.",
+  required=True,
 )
 _SOURCE = flags.DEFINE_string(
   "source",

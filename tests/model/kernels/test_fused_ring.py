@@ -162,7 +162,7 @@ def test_only_a_tpu_takes_the_kernel_by_itself(monkeypatch):
     name: str(jax.make_jaxpr(functools.partial(attend, name))())
     for name in ("auto", "pallas", "xla")
   }
-  monkeypatch.setattr(dispatch.device, "device_kind", lambda: "TPU v5 lite")
+  monkeypatch.setattr(dispatch.hardware, "device_kind", lambda: "TPU v5 lite")
   jaxprs["auto_on_tpu"] = str(
     jax.make_jaxpr(functools.partial(attend, "auto"))()
   )

@@ -1,0 +1,56 @@
+"""What is said of the text of a run before its first update."""
+
+from absl import logging
+
+from transformer_xl.config import schema
+from transformer_xl.data import segment_lengths
+from transformer_xl.data import token_file
+from transformer_xl.workdir import run_record
+
+_MANY_READS = 10  # From here on, a run is warned that it may overfit.
+
+
+def require(config: schema.ExperimentConfig, workdir: str) -> None:
+  """Raises a UserError without data, or for data of another vocabulary.
+
+  Called first, since later checks would blame something else, such as a prompt.
+  """
+  data_dir = config.data.dataset_dir
+  token_file.read_meta(data_dir)
+  run_record.check_vocabulary(data_dir, workdir)
+  if config.train.init_from:
+    run_record.check_vocabulary(
+      data_dir, config.train.init_from, may_be_extended=True
+    )
+
+
+def warn_of_overfitting(config: schema.ExperimentConfig) -> None:
+  """Warns of a run on other text than a benchmark that may overfit it."""
+  data = config.data
+  train = config.train
+  if data.name in token_file.NAMED:
+    return
+  values = vars(config.model).items()
+  rates = (value for name, value in values if name.endswith("dropout_rate"))
+  if not train.eval_every_steps and not any(rates):
+    logging.warning(
+      "This run has no validation and no dropout, so it may overfit %s "
+      "unnoticed; try --config.train.eval_every_steps=100 "
+      "--config.model.dropout_rate=0.1.",
+      data.name,
+    )
+  num_tokens = len(token_file.open_split(data.dataset_dir, "train").tokens)
+  per_update = segment_lengths.tokens_per_update(config)
+  reads = train.num_steps * per_update / num_tokens
+  if reads > _MANY_READS:
+    fewer = _MANY_READS * num_tokens // per_update
+    logging.warning(
+      "This run reads the %d training tokens of %s %.1f times and may overfit "
+      "them; %s.",
+      num_tokens,
+      data.name,
+      reads,
+      f"--config.train.num_steps={fewer} reads them {_MANY_READS} times"
+      if fewer
+      else "more text would help",
+    )
