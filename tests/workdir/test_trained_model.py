@@ -46,6 +46,9 @@ def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
   assert_same(restored, params)
 
 
+WRITES = {"model.encoding": "rope", "model.layers": ("block_recurrent",)}
+
+
 @pytest.mark.parametrize(
   ("fields", "lengths", "warning"),
   [
@@ -54,9 +57,12 @@ def test_parameters_alone_are_a_checkpoint_that_evaluation_reads(tmp_path):
     ({}, (12, 4), "trained without one"),
     ({"train.segment_len_std": 1.0}, (16, 0), "beyond the 15 of training"),
     ({"model.encoding": "relative"}, (99, 99), ""),
+    (WRITES, (16, 4), "were trained with segments of 12; set that segment_len"),
+    (WRITES, (12, 4), ""),
+    (WRITES, (16, 0), ""),
   ],
 )
-def test_positions_that_training_did_not_have_are_warned_of(
+def test_segments_that_training_did_not_have_are_warned_of(
   fields, lengths, warning, caplog
 ):
   values = {
@@ -67,7 +73,7 @@ def test_positions_that_training_did_not_have_are_warned_of(
   }
   config = load.from_config_dict(tiny.config_dict(**values | fields))
   segment_len, mem_len = lengths
-  trained_model.warn_of_untrained_positions(
+  trained_model.warn_of_untrained_segments(
     config, segment_len=segment_len, mem_len=mem_len
   )
   assert len(caplog.messages) == bool(warning)

@@ -15,12 +15,13 @@ class MixerRules(NamedTuple):
   attends: bool = False  # Settings of attention concern it.
   takes_limit: bool = False  # Its memory may be shorter than the model's.
   attends_zeros: bool = True  # With memory_start="zeros", if it attends.
+  writes_segments: bool = False  # Results depend on where a segment starts.
 
 
 MIXERS = {
   "attention": MixerRules(attends=True, takes_limit=True),
   "block_recurrent": MixerRules(
-    attends=True, takes_limit=True, attends_zeros=False
+    attends=True, takes_limit=True, attends_zeros=False, writes_segments=True
   ),
   "compressive": MixerRules(attends=True, attends_zeros=False),
   "delta": MixerRules(),

@@ -132,7 +132,7 @@ def evaluate(
   """
   evaluation = model.config.eval
   if not adapts:  # Otherwise it was said before.
-    trained_model.warn_of_untrained_positions(
+    trained_model.warn_of_untrained_segments(
       model.config,
       segment_len=evaluation.context_len + evaluation.segment_len,
       mem_len=max(evaluation.mem_len),

@@ -166,7 +166,7 @@ def make(
   The model remembers `mem_len` tokens, and reads at most `segment_len` in a
   call. Clamp length and attention window are those of `config.eval`.
   """
-  trained_model.warn_of_untrained_positions(
+  trained_model.warn_of_untrained_segments(
     config, segment_len=segment_len, mem_len=mem_len
   )
   reader = reader_lib.Reader(

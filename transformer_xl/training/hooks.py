@@ -147,7 +147,7 @@ class Evaluation:
     mesh = programs.make_mesh(config)
     config = programs.validation_config(config)
     (mem_len,) = config.eval.mem_len
-    trained_model.warn_of_untrained_positions(
+    trained_model.warn_of_untrained_segments(
       config,
       segment_len=config.eval.context_len + config.eval.segment_len,
       mem_len=mem_len,

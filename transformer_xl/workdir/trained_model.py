@@ -13,6 +13,7 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import mesh_axes
 from transformer_xl import shapes
 from transformer_xl import storage
+from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
 from transformer_xl.model import network
@@ -164,19 +165,30 @@ def restore_params(
   raise problem
 
 
-def warn_of_untrained_positions(
+def warn_of_untrained_segments(
   config: schema.ExperimentConfig, *, segment_len: int, mem_len: int
 ) -> None:
-  """Warns of reading a model in positions that training did not have.
+  """Warns of reading a model in segments that training did not have.
 
   Encodings of distances serve longer segments and memories than training's.
-  Those that count from the start of a segment do not.
+  Those that count from the start of a segment do not. Mixers that write once a
+  segment read best in segments of one length.
   """
   train = config.train
   encoding = config.model.encoding
+  trained_len = train.context_len + segment_lengths.of(config).longest
+  for name in config.model.mixers:
+    is_writer = mixer_fields.MIXERS[name].writes_segments
+    if is_writer and mem_len and segment_len != trained_len:
+      logging.warning(
+        "The model is read in segments of %d tokens, but %s layers write once "
+        "a segment, and were trained with segments of %d; set that segment_len.",
+        segment_len,
+        name,
+        trained_len,
+      )
   if not table.of(config.model).counts_from_segment:
     return
-  trained_len = train.context_len + segment_lengths.of(config).longest
   if segment_len > trained_len:
     logging.warning(
       "The model is read in segments of %d tokens, but model.encoding=%s has "
