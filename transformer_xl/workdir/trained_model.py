@@ -182,7 +182,7 @@ def warn_of_untrained_segments(
     if is_writer and mem_len and segment_len != trained_len:
       logging.warning(
         "The model is read in segments of %d tokens, but %s layers write once "
-        "a segment, and were trained with segments of %d; set that segment_len.",
+        "a segment, and training had segments of %d; set that segment_len.",
         segment_len,
         name,
         trained_len,
