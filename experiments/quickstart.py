@@ -50,7 +50,8 @@ def get_config() -> ml_collections.ConfigDict:
       "segment_len": 256,
       "mem_len": 64,
       "learning_rate": 3e-3,
-      "warmup_steps": 100,
+      # 100, and fewer in a shorter run, such as `make quickstart STEPS=60`.
+      "warmup_steps": config.train.get_oneway_ref("num_steps") // 20,
       "adam_b2": 0.98,
       "eval_every_steps": 0,
       "finish_with": ("eval", "generate", "report"),

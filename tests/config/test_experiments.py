@@ -76,3 +76,10 @@ def test_experiment_says_what_it_is_and_how_to_run_it(name):
     assert all(word in text for word in ("Paper: ", "Measured", "Cost: "))
     assert "Run: " in text
     assert "make quickstart" in text or f"experiments/{name}.py" in text
+
+
+def test_a_short_quick_start_has_a_short_warm_up():
+  config = _config("quickstart")
+  assert load.from_config_dict(config).train.warmup_steps == 100
+  config.train.num_steps = 60
+  assert load.from_config_dict(config).train.warmup_steps == 3
