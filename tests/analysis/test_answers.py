@@ -64,7 +64,7 @@ def test_a_study_of_a_task_has_answers_and_costs(task_dir, tmp_path):
     "analysis.variants": ("base: ", "none: train.mem_len=0; eval.mem_len=(0,)"),
   }
   result = study.run(corpus.config(task_dir, **values), str(tmp_path))
-  saved = json.loads((tmp_path / "results" / "parity.json").read_text())
+  saved = json.loads((tmp_path / "results" / "study.json").read_text())
   assert saved == json.loads(json.dumps(result))
   base, none = result["rows"]
   for row in (base, none):
@@ -79,7 +79,7 @@ def test_a_study_of_a_task_has_answers_and_costs(task_dir, tmp_path):
   states = 2 * 8 * model["model_dim"] * 4
   assert states <= base["state_bytes"] - none["state_bytes"] < states + 16
   assert base["forward_flops_per_token"] > none["forward_flops_per_token"] > 0
-  lines = (tmp_path / "results" / "parity.md").read_text().splitlines()
+  lines = (tmp_path / "results" / "study.md").read_text().splitlines()
   assert "right, %" in lines[0]
   assert len(lines) == 4
 
