@@ -108,11 +108,14 @@ def pytest_collection_modifyitems(config, items):
 def _every_nth_case(items, every):
   """The first case of each test and every Nth after it, and the others."""
   cases = collections.Counter()
-  chosen, left_out = [], []
+  chosen = []
+  left_out = []
   for item in items:
     test = (item.path, getattr(item, "originalname", item.name))
-    is_chosen = cases[test] % every == 0
-    (chosen if is_chosen else left_out).append(item)
+    if cases[test] % every == 0:
+      chosen.append(item)
+    else:
+      left_out.append(item)
     cases[test] += 1
   return chosen, left_out
 

@@ -136,15 +136,15 @@ def test_segments_and_single_tokens_equal_the_oracle(seed, monkeypatch):
   segments = [segment_len] * NUM_SEGMENTS
   params = adapter.init(0)
 
-  state: Any = network.empty_state(
+  memory = network.empty_state(
     adapter.config,
     batch_size=LANES,
     mem_len=adapter.mem_len,
     step_len=segment_len,
   )
   found = read(
-    lambda state, tokens, resets: adapter.step(params, tokens, state, resets),
-    state,
+    lambda memory, tokens, resets: adapter.step(params, tokens, memory, resets),
+    memory,
     text,
     segments,
   )
@@ -181,7 +181,11 @@ def test_segments_and_single_tokens_equal_the_oracle(seed, monkeypatch):
     assert_equal(log_probs[:, :num_first], text.expected[:, :num_first])
   reader, frozen, state = reader.for_tokens(frozen, state)
   step = jax.jit(reader.step)
-  rest = Text(*(array[:, num_first:] for array in text))
+  rest = Text(
+    tokens=text.tokens[:, num_first:],
+    resets=text.resets[:, num_first:],
+    expected=text.expected[:, num_first:],
+  )
   found = read(
     lambda state, *token: step(frozen, state, *token),
     state,

@@ -67,7 +67,8 @@ def parse(text: str) -> Variant:
       f"analysis.variants has {text!r}, but there is no field "
       f"{unknown[0]}{suggestions.hint(unknown[0])}"
     )
-  if not (colon and _NAME.fullmatch(name) and {*changes} <= {*schema.FIELDS}):
+  is_named = bool(colon) and _NAME.fullmatch(name) is not None
+  if not is_named or "" in changes:
     raise errors.UserError(
       f"analysis.variants has {text!r}, which is not 'NAME: FIELD=VALUE; "
       "FIELD=VALUE' with the fields of --help; an example is 'long: "

@@ -29,7 +29,7 @@ TERMS = {
   "alibi": ("slopes",),
   "none": (),
 }
-RATE = 0.3  # Of dropout, where there is any.
+RATE = 0.3  # Cases with dropout have this rate.
 _MOST_SHARDS = 16
 
 

@@ -31,7 +31,7 @@ from transformer_xl.workdir import run_record
 from transformer_xl.workdir import run_vocabulary
 from transformer_xl.workdir import trained_model
 
-NUM_TOKENS = 512  # Of the text that is shown.
+NUM_TOKENS = 512  # So many tokens of the text are shown.
 NUM_ALTERNATIVES = 8
 
 
