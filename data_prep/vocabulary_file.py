@@ -11,11 +11,11 @@ from typing import NamedTuple
 import tokenizers
 
 from transformer_xl import errors
-from transformer_xl import input_files
 from transformer_xl import storage
 from transformer_xl.data import vocabulary
 from transformer_xl.data_prep import corpus as corpus_lib
 from transformer_xl.data_prep import tokenizer as tokenizer_lib
+from transformer_xl.formats import input_files
 from transformer_xl.formats import published_vocabulary
 
 # Suffixes of the pickles of the published codes.

@@ -28,7 +28,6 @@ GROUND_FLOOR = (
     "command_line",
     "errors",
     "hardware",
-    "input_files",
     "log_lines",
     "mesh",
   ),

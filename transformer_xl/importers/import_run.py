@@ -14,12 +14,12 @@ from typing import NamedTuple
 from flax import traverse_util
 
 from transformer_xl import errors
-from transformer_xl import input_files
 from transformer_xl import shapes
 from transformer_xl import storage
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
+from transformer_xl.formats import input_files
 from transformer_xl.importers import huggingface
 from transformer_xl.importers import mapping
 from transformer_xl.importers import pytorch

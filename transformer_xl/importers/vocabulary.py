@@ -7,9 +7,9 @@ import os
 import pathlib
 
 from transformer_xl import errors
-from transformer_xl import input_files
 from transformer_xl import storage
 from transformer_xl.data import vocabulary
+from transformer_xl.formats import input_files
 from transformer_xl.formats import published_vocabulary
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_xl import errors
-from transformer_xl import input_files
 from transformer_xl.data import vocabulary as vocabulary_lib
+from transformer_xl.formats import input_files
 
 POLICIES = ("fresh", "carry")
 
