@@ -12,9 +12,9 @@ from tests import corpus
 from transformer_xl import errors
 from transformer_xl.analysis import ablation
 from transformer_xl.analysis import comparison
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import study
-from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import schema
@@ -67,9 +67,9 @@ def trained(monkeypatch):
   monkeypatch.setattr(trials.evaluate, "load", Model)
   monkeypatch.setattr(study, "measure", measure)
   monkeypatch.setattr(ablation, "measure", measure)
-  monkeypatch.setattr(training_cost, "planned_bytes", lambda config: 7)
+  monkeypatch.setattr(costs, "planned_bytes", lambda config: 7)
   monkeypatch.setattr(
-    training_cost, "seconds_per_token", lambda each: dict.fromkeys(each, 2.0)
+    costs, "seconds_per_token", lambda each: dict.fromkeys(each, 2.0)
   )
   return runs
 
@@ -344,7 +344,7 @@ def test_equal_time_compares_with_the_first_variant_at_other_tokens(common):
 def test_variants_that_train_alike_share_one_measurement_of_time(data_dir):
   config = corpus.config(data_dir, **RUN)
   timed = [
-    training_cost.what_is_timed(
+    costs.what_is_timed(
       variants.configure(config, variants.parse(text).changes), config
     )
     for text in (
@@ -362,15 +362,13 @@ def test_drawn_segment_lengths_take_the_time_of_the_average_call(
 ):
   """A clock that ticks once a call shows the tokens that are counted."""
   ticks = itertools.count()
-  monkeypatch.setattr(
-    training_cost.time, "perf_counter", lambda: float(next(ticks))
-  )
+  monkeypatch.setattr(costs.time, "perf_counter", lambda: float(next(ticks)))
   updates = RUN | NO_MEMORY | {"train.segment_len_std": 2.0, "seed": 3}
   config = corpus.config(
     data_dir, **updates, **{"train.segment_len": 40, "train.batch_size": 2}
   )
-  (seconds,) = training_cost.seconds_per_token([config]).values()
-  stream = training_cost.loop.open_stream(config)
+  (seconds,) = costs.seconds_per_token([config]).values()
+  stream = costs.loop.open_stream(config)
   count = config.train.segments_per_call * 500
   assert 1 / seconds == pytest.approx(
     stream.num_tokens(0, count) / 500, rel=0.02
@@ -482,7 +480,7 @@ def test_segments_grow_to_the_budget_and_schedules_with_them(
   for decay_steps in (1000, 800):
     config = variants.configure(plain, {"train.decay_steps": decay_steps})
     monkeypatch.setattr(
-      training_cost, "planned_bytes", lambda each: each.train.segment_len
+      costs, "planned_bytes", lambda each: each.train.segment_len
     )
     changes = equal_memory.changes(config, budget=limit)
     grown = variants.configure(config, changes).train

@@ -18,7 +18,7 @@ from flax import traverse_util
 
 from transformer_xl import errors
 from transformer_xl import storage
-from transformer_xl.analysis import training_cost
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import schema
@@ -148,7 +148,7 @@ def measure(
       losses=measurement.losses,
       num_parameters=network.num_parameters(model.params),
       checkpoint_step=model.step,
-      planned_bytes=training_cost.planned_bytes(trial.config),
+      planned_bytes=costs.planned_bytes(trial.config),
       right_answers=measurement.right_answers,
       commit=_commit(),
     )
