@@ -60,7 +60,7 @@ def write(
     digits = [str(digit) for digit in generator.integers(10, size=num_digits)]
     key = [*MARKER, *digits]
     distance = task.log_uniform(generator, len(key), max_distance)
-    before = passage(generator.integers(_MOST_BEFORE + 1))
+    before = passage(int(generator.integers(_MOST_BEFORE + 1)))
     between = passage(distance - len(key))
     words = [*before, *key, *between, *key]
     first = len(words) - num_digits

@@ -65,7 +65,7 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
   """What is particular about the ablation."""
   return comparison.Preset(
     mode="ablation",
-    times_training=False,  # Models of the paper's size fit one at a time.
+    is_timed=False,  # Models of the paper's size fit one at a time.
     variants=rows_of(config),
     lengths=attention_lengths,
     measure=measure,

@@ -152,6 +152,7 @@ def run(
 
   # Time, which shows only where all variants take turns.
   if preset.is_timed:
+    logging.info("Timing the variants, which take turns.")
     timed = [
       costs.what_is_timed(row.config, rows[0].config, row.length)
       for row in rows
@@ -168,6 +169,7 @@ def run(
     _write(result, with_differences(rows), workdir, preset)
 
   if chip is not None:
+    logging.info("Planning the variants for one %s.", chip.device_kind)
     result["planned_for"] = chip.device_kind
     rows = [
       row._replace(

@@ -145,7 +145,9 @@ def seconds_per_token(timed: Iterable[Timed]) -> dict[Timed, Seconds]:
   All are in device memory at once, with random parameters.
   """
   calls = {each: _calls(each) for each in timed}
-  seconds = {each: [[] for _ in own] for each, own in calls.items()}
+  seconds: dict[Timed, list[list[float]]] = {
+    each: [[] for _ in own] for each, own in calls.items()
+  }
   for _ in range(ROUNDS):
     for each, own in calls.items():
       for call, durations in zip(own, seconds[each], strict=True):
