@@ -277,7 +277,7 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row:
     num_parameters=measured[0].num_parameters,
     checkpoint_step=measured[0].checkpoint_step,
     tokens=round(config.train.num_steps * per_update),
-    planned_bytes=measured[0].planned_bytes,
+    planned_bytes=costs.planned_bytes(config),
     length=length,
     nll=means[length],
     spread=max(by_seed[length]) - min(by_seed[length]),
