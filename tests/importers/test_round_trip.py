@@ -30,7 +30,7 @@ FIELDS = {
   "num_layers": one_of(1, 3),
   "model_dim": one_of(4, 8),
   "num_heads": one_of(1, 3),
-  "head_dim": one_of(1, 4),
+  "head_dim": one_of(2, 4),  # rope wants pairs of channels.
   "ff_dim": one_of(1, 5),
   "embed_dim": one_of(4, 8),
   "cutoffs": one_of((), (3,), (2, 9)),
