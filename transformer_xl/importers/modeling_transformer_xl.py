@@ -13,7 +13,7 @@ transformers had up to version 4; variables have those of the paper. The entry
 RMS norms and gated feed-forward parts.
 
 Shapes: B texts, T tokens of a segment, M remembered tokens, K = M + T keys,
-H heads of queries, G heads of keys and values, d width of a head, D model width,
+H heads of queries, G of keys and values, d width of a head, D model width,
 F width inside the feed-forward part, V vocabulary, V_c words and E_c width of
 cluster c.
 """
