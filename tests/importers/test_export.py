@@ -13,13 +13,10 @@ import tokenizers
 
 import transformer_xl
 from tests import saved_runs
-from tests import tiny
 from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.importers import export_run
-from transformer_xl.importers import huggingface
 from transformer_xl.importers import import_run
-from transformer_xl.importers import mapping
 from transformer_xl.importers import model_card
 from transformer_xl.workdir import metrics_log
 from transformer_xl.workdir import run_record
@@ -90,6 +87,13 @@ def test_an_exported_folder_scores_as_its_run(tmp_path, kind):
       },
       marks=pytest.mark.rest,
     ),
+    {
+      "model.norm": "rms",
+      "model.final_norm": True,
+      "model.feed_forward": "swiglu",
+      "model.qk_norm": True,
+      "model.num_kv_heads": 1,
+    },
   ],
 )
 def test_what_transfoxl_had_not_comes_back(tmp_path, fields):
@@ -324,17 +328,25 @@ def test_a_model_in_bfloat16_stays_in_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("name", "value"),
+  ("name", "value", "message"),
   [
-    ("final_norm", True),
-    ("norm", "rms"),
-    ("feed_forward", "geglu"),
-    ("qk_norm", True),
-    ("num_kv_heads", 1),
+    ("final_norm", True, r"2 \(transformer.final_norm.weight, .*\) missing"),
+    ("norm", "rms", "none missing, 4 .* unused"),
+    ("feed_forward", "geglu", "none missing, 4 .* unused"),
+    ("qk_norm", True, "4 .* missing, none unused"),
+    ("num_kv_heads", 1, "qkv_net.weight has the shape"),
+    ("num_kv_heads", 3, "must divide"),
+    ("norm", "batch", "model.norm"),
   ],
 )
-def test_options_of_later_models_are_refused(name, value):
-  config = tiny.model_config(**{name: value})
-  lengths = mapping.Lengths(4, 4, 0, False)
-  with pytest.raises(errors.UserError, match=f"^model.{name}={value} cannot"):
-    huggingface.config_fields(config, lengths)
+def test_options_that_contradict_the_tensors_are_one_line(
+  tmp_path, name, value, message
+):
+  _, folder = exported(tmp_path)
+  path = folder / "config.json"
+  fields = json.loads(path.read_text())
+  fields["transformer_xl"]["model"][name] = value
+  path.write_text(json.dumps(fields))
+  with pytest.raises(errors.UserError, match=message) as caught:
+    transformer_xl.load(folder)
+  assert "\n" not in str(caught.value)

@@ -30,7 +30,7 @@ FIELDS = {
   "num_layers": one_of(1, 3),
   "model_dim": one_of(4, 8),
   "num_heads": one_of(1, 3),
-  "head_dim": one_of(1, 4),
+  "head_dim": one_of(2, 4),  # rope wants pairs of channels.
   "ff_dim": one_of(1, 5),
   "embed_dim": one_of(4, 8),
   "cutoffs": one_of((), (3,), (2, 9)),
@@ -43,11 +43,17 @@ FIELDS = {
   "encoding": one_of(
     *["relative"] * 4, "rope", "none", "shaw", "absolute_per_layer"
   ),
+  "norm": one_of("layer", "rms"),
+  "final_norm": st.booleans(),
+  "feed_forward": one_of("relu", "swiglu", "geglu"),
+  "qk_norm": st.booleans(),
 }
+# Without it there are as many as heads of queries.
+NUM_KV_HEADS = {"num_kv_heads": st.just(1)}
 LENGTHS = mapping.Lengths(
   segment_len=3, mem_len=4, clamp_len=0, same_length=False
 )
-KEPT = FIELDS.keys() - {"tie_projections"}
+KEPT = (FIELDS | NUM_KV_HEADS).keys() - {"tie_projections"}
 
 
 def draw(config: schema.ModelConfig):
@@ -65,6 +71,7 @@ def draw(config: schema.ModelConfig):
 def check(config, fields, lengths=LENGTHS):
   """A model and its parameters survive export and import bit for bit."""
   names = [path.removeprefix("model.") for path in huggingface.CARRIED]
+  names.append("num_kv_heads")
   later = {name: getattr(config, name) for name in names}
   fields = fields | {huggingface.OWN: {"model": later}}
   params = draw(config)
@@ -93,7 +100,7 @@ def check(config, fields, lengths=LENGTHS):
 
 # Every example traces a model or two.
 @hypothesis.settings(max_examples=8)
-@hypothesis.given(st.fixed_dictionaries(FIELDS))
+@hypothesis.given(st.fixed_dictionaries(FIELDS, optional=NUM_KV_HEADS))
 def test_an_exported_model_is_imported_bit_for_bit(updates):
   config = tiny.model_config(**updates)
   try:
@@ -110,6 +117,31 @@ def test_characteristic_models_are_imported_bit_for_bit(index):
   lengths = mapping.Lengths(4, drawn.mem_len, drawn.clamp_len, same_length=True)
   fields = huggingface.config_fields(drawn.model, lengths)
   check(drawn.model, fields, lengths)
+
+
+@pytest.mark.parametrize(
+  "updates",
+  [
+    {"norm": "rms"},
+    {"final_norm": True},
+    {"feed_forward": "geglu"},
+    {"qk_norm": True},
+    {"num_kv_heads": 1},
+    {
+      "norm": "rms",
+      "final_norm": True,
+      "feed_forward": "swiglu",
+      "qk_norm": True,
+      "num_kv_heads": 2,
+      "num_heads": 4,
+      "encoding": "rope",
+      "pre_norm": True,
+    },
+  ],
+)
+def test_options_of_later_models_are_imported_bit_for_bit(updates):
+  config = tiny.model_config(**updates)
+  check(config, huggingface.config_fields(config, LENGTHS))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ VOCABULARIES = (VOCABULARY, "vocab.pkl", "vocab.bin", "vocab.txt")
 # that it may have. Files are the reader's own.
 OWN = "transformer_xl"
 REQUIRED = (
+  "model.num_kv_heads",
   "model.memory_start",
   "model.same_length_window",
   "model.dtype",
@@ -44,6 +45,10 @@ CARRIED = (
   "model.encoding",
   "model.position_scale",
   "model.project_equal_width",
+  "model.norm",
+  "model.final_norm",
+  "model.feed_forward",
+  "model.qk_norm",
 )
 OPTIONAL = CARRIED + tuple(
   path
@@ -85,14 +90,6 @@ FIELDS: dict[str, tuple[object, str | None]] = {
   "layer_norm_epsilon": (1e-5, "layer_norm_epsilon"),
   "tie_word_embeddings": (True, "tie_weights"),
 }
-# Options that the file has not.
-LATER_OPTIONS = (
-  "final_norm",
-  "norm",
-  "feed_forward",
-  "qk_norm",
-  "num_kv_heads",
-)
 # Older versions of transformers wrote it.
 _SEGMENT_LEN = "tgt_len"
 DEFAULTS = {theirs: default for theirs, (default, _) in FIELDS.items()}
@@ -182,16 +179,6 @@ def config_fields(
       f"model.layers={config.layers} cannot be exported; in the file for "
       "transformers all layers attend to one mem_len: ('attention',)."
     )
-  for name in LATER_OPTIONS:
-    value = getattr(config, name)
-    plain = schema.FIELDS[f"model.{name}"].default
-    if name == "num_kv_heads":
-      plain = config.num_heads
-    if value != plain:
-      raise errors.UserError(
-        f"model.{name}={value} cannot be exported; the file for transformers "
-        f"has {plain}."
-      )
   style = config.tie_projections
   module = MODELING.removesuffix(".py")
   return {

@@ -8,11 +8,14 @@ transformers alone, and nothing of the package that wrote the folder:
     then = model(more_ids, mems=first.mems)
 
 `logits` are log-probabilities. Parameters have the names of TransfoXL, which
-transformers had up to version 4; variables have those of the paper.
+transformers had up to version 4; variables have those of the paper. The entry
+`transformer_xl` of config.json has the options that TransfoXL had not, such as
+RMS norms and gated feed-forward parts.
 
 Shapes: B texts, T tokens of a segment, M remembered tokens, K = M + T keys,
-H heads, d width of a head, D model width, V vocabulary, V_c words and E_c width
-of cluster c.
+H heads of queries, G of keys and values, d width of a head, D model width,
+F width inside the feed-forward part, V vocabulary, V_c words and E_c width of
+cluster c.
 """
 
 import dataclasses
@@ -78,7 +81,7 @@ class Memory(NamedTuple):
   and W_v also learn from what is remembered.
   """
 
-  layers: tuple[tuple[Tensor, ...], ...]  # [B, M, H d] twice, or [B, M, D].
+  layers: tuple[tuple[Tensor, ...], ...]  # [B, M, G, d] twice, or [B, M, D].
   num_read: int  # Tokens, remembered or not.
 
 
@@ -167,18 +170,29 @@ class Attention(nn.Module):
     super().__init__()
     self.config = config
     width = config.n_head * config.d_head
-    self.qkv_net = nn.Linear(config.d_model, 3 * width, bias=False)
+    shared_width = config.later("num_kv_heads") * config.d_head
+    self.widths = [width, shared_width, shared_width]
+    self.qkv_net = nn.Linear(config.d_model, sum(self.widths), bias=False)
     self.o_net = nn.Linear(width, config.d_model, bias=False)
-    self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_epsilon)
+    self.layer_norm = make_norm(config)
+    if config.later("qk_norm"):
+      self.q_norm = nn.RMSNorm(config.d_head, config.layer_norm_epsilon)
+      self.k_norm = nn.RMSNorm(config.d_head, config.layer_norm_epsilon)
     if config.encoding == "relative":
       self.r_net = nn.Linear(config.d_model, width, bias=False)
       if config.untie_r:
         add_biases(self, config)
 
   def project(self, rows: Tensor) -> tuple[Tensor, ...]:
-    """Queries, keys and values, [B, rows, H d] each."""
-    rows = self.layer_norm(rows) if self.config.pre_lnorm else rows
-    return self.qkv_net(rows).chunk(3, -1)
+    """Queries [B, rows, H, d], and keys and values [B, rows, G, d]."""
+    config = self.config
+    rows = self.layer_norm(rows) if config.pre_lnorm else rows
+    projected = self.qkv_net(rows).split(self.widths, -1)
+    q, k, v = (part.unflatten(-1, (-1, config.d_head)) for part in projected)
+    if config.later("qk_norm"):
+      q = self.q_norm(q)
+      k = self.k_norm(k)
+    return q, k, v
 
   def forward(
     self,
@@ -211,18 +225,18 @@ class Attention(nn.Module):
       k = torch.cat([memory[0], k], 1)
       v = torch.cat([memory[1], v], 1)
       memory = (k, v)
-    heads = (config.n_head, config.d_head)
-    q, k, v = (rows.unflatten(-1, heads) for rows in (q, k, v))
 
     if config.encoding == "rope":
       positions = torch.arange(k.shape[1], device=k.device)
       positions = positions * config.later("position_scale", 1.0)
       q = rotated(q, positions[-q.shape[1] :])
       k = rotated(k, positions)
+    num_shares = config.n_head // k.shape[2]  # Neighbouring heads of queries.
+    k, v = (rows.repeat_interleave(num_shares, 2) for rows in (k, v))
     if config.encoding == "relative":
       own = self if config.untie_r else biases
       u, v_bias = own.r_w_bias, own.r_r_bias
-      r = self.r_net(encodings).unflatten(-1, heads)
+      r = self.r_net(encodings).unflatten(-1, (-1, config.d_head))
       scores = torch.einsum("bihd,bjhd->bhij", q + u, k)
       by_distance = torch.einsum("bihd,jhd->bhij", q + v_bias, r)
       scores = scores + relative_shift(by_distance)
@@ -241,19 +255,40 @@ class Attention(nn.Module):
     return self.o_net(attended.flatten(2)), memory
 
 
+class Gated(nn.Module):
+  """One half of the channels times a function of the other (Shazeer 2020)."""
+
+  def __init__(self, activation: nn.Module):
+    super().__init__()
+    self.activation = activation
+
+  def forward(self, rows: Tensor) -> Tensor:
+    """[B, T, 2 F] to [B, T, F]."""
+    inner, gate = rows.chunk(2, -1)
+    return self.activation(gate) * inner
+
+
 class FeedForward(nn.Module):
-  """Two dense layers with a ReLU, and the norm beside them."""
+  """Two dense layers with a ReLU or a gate, and the norm beside them."""
 
   def __init__(self, config: TransformerXLConfig):
     super().__init__()
+    kind = config.later("feed_forward", "relu")
+    activation = {
+      "relu": nn.ReLU(),
+      "swiglu": Gated(nn.SiLU()),
+      "geglu": Gated(nn.GELU("tanh")),
+    }[kind]
+    is_gated = kind != "relu"
+    width = 2 * config.d_inner if is_gated else config.d_inner
     self.CoreNet = nn.Sequential(
-      nn.Linear(config.d_model, config.d_inner),
-      nn.ReLU(),
+      nn.Linear(config.d_model, width, bias=not is_gated),
+      activation,
       nn.Dropout(config.dropout),
-      nn.Linear(config.d_inner, config.d_model),
+      nn.Linear(config.d_inner, config.d_model, bias=not is_gated),
       nn.Dropout(config.dropout),
     )
-    self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_epsilon)
+    self.layer_norm = make_norm(config)
 
 
 class Layer(nn.Module):
@@ -286,6 +321,8 @@ class Transformer(nn.Module):
     self.config = config
     self.word_emb = AdaptiveEmbedding(config)
     self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
+    has_final_norm = config.later("final_norm")
+    self.final_norm = make_norm(config) if has_final_norm else nn.Identity()
     self.dropout = nn.Dropout(config.dropout)
     if config.encoding == "relative" and not config.untie_r:
       add_biases(self, config)
@@ -331,7 +368,7 @@ class Transformer(nn.Module):
       start = max(num_keys - config.mem_len, 0)
       layers.append(tuple(rows[:, start:].detach() for rows in kept))
     num_read = memory.num_read + ids.shape[1]
-    return self.dropout(h), Memory(tuple(layers), num_read)
+    return self.dropout(self.final_norm(h)), Memory(tuple(layers), num_read)
 
 
 @dataclasses.dataclass
@@ -450,6 +487,13 @@ class TransformerXLForCausalLM(
     for values in module.parameters(recurse=False):
       if values.ndim > 1 and not getattr(values, "_is_hf_initialized", False):
         nn.init.normal_(values, std=self.config.init_std)
+
+
+def make_norm(config: TransformerXLConfig) -> nn.Module:
+  """A norm of states, with its parameters."""
+  is_rms = config.later("norm") == "rms"
+  kind = nn.RMSNorm if is_rms else nn.LayerNorm
+  return kind(config.d_model, config.layer_norm_epsilon)
 
 
 def add_biases(module: nn.Module, config: TransformerXLConfig) -> None:

@@ -16,15 +16,22 @@ from transformer_xl.config import schema
 from transformer_xl.formats import torch_file
 from transformer_xl.importers import mapping
 from transformer_xl.model import adaptive_embedding
-from transformer_xl.model.encodings import table as encodings
 
 # Constant frequencies of the position encodings.
 IGNORED = r"(^|\.)pos_emb\.inv_freq$"
+BIASES = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}  # u, v.
+# A model has those of our parameters that its options call for. Only exports
+# have a gate and norms of queries and keys.
 LAYER = {
   "dec_attn.qkv_net.weight": mapping.QKV,
+  "dec_attn.q_norm.weight": ("attention/query_scale",),
+  "dec_attn.k_norm.weight": ("attention/key_scale",),
   "dec_attn.r_net.weight": ("attention/position",),
   "dec_attn.o_net.weight": ("attention/output",),
-  "pos_ff.CoreNet.0.weight": ("feed_forward/in_kernel",),
+  "pos_ff.CoreNet.0.weight": (
+    "feed_forward/in_kernel",
+    "feed_forward/gate_kernel",
+  ),
   "pos_ff.CoreNet.0.bias": ("feed_forward/in_bias",),
   "pos_ff.CoreNet.3.weight": ("feed_forward/out_kernel",),
   "pos_ff.CoreNet.3.bias": ("feed_forward/out_bias",),
@@ -32,6 +39,10 @@ LAYER = {
   "dec_attn.layer_norm.bias": ("mixer_norm/bias",),
   "pos_ff.layer_norm.weight": ("feed_forward_norm/scale",),
   "pos_ff.layer_norm.bias": ("feed_forward_norm/bias",),
+}
+FINAL_NORM = {
+  "final_norm.weight": "final_norm/scale",
+  "final_norm.bias": "final_norm/bias",
 }
 VOCABULARIES = ("cache.pt", "vocab.pkl", "vocab.bin", "vocab.txt")
 PARALLEL = "module."  # Prefix added by torch.nn.DataParallel.
@@ -79,32 +90,33 @@ def layout(
   tables and softmax kernels are not. Names outside the softmax begin with
   `prefix`. With `reverse_clusters` the head lists the last cluster first.
   """
-  biases = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}  # u, v.
-  names_of_layer = dict(LAYER)
-  if not encodings.of(config).is_published:  # Exported; see huggingface.py.
-    biases = {}
-    for theirs, names in LAYER.items():
-      if names == ("attention/position",):
-        del names_of_layer[theirs]
-  for theirs, ours in biases.items():
+  params = mapping.parameter_shapes(config)
+  for theirs, ours in BIASES.items():
     own = [
       f"{prefix}layers.{layer}.dec_attn.{theirs}"
       for layer in range(config.num_layers)
     ]
-    if config.untie_biases:
+    of_layer = f"layers/attention/{ours}"
+    if of_layer in params:
       for layer, name in enumerate(own):
-        yield mapping.Tensor(name, (f"layers/attention/{ours}",), layer)
-    else:
+        yield mapping.Tensor(name, (of_layer,), layer)
+    elif ours in params:
       name = f"{prefix}{theirs}"
       yield mapping.Tensor(name, (ours,), aliases=tuple(own))
   for layer in range(config.num_layers):
-    for theirs, names in names_of_layer.items():
-      yield mapping.Tensor(
-        f"{prefix}layers.{layer}.{theirs}",
-        tuple(f"layers/{name}" for name in names),
-        layer,
-        transpose=True,  # Leaves vectors as they are.
-      )
+    for theirs, names in LAYER.items():
+      paths = [f"layers/{name}" for name in names]
+      present = tuple(path for path in paths if path in params)
+      if present:
+        yield mapping.Tensor(
+          f"{prefix}layers.{layer}.{theirs}",
+          present,
+          layer,
+          transpose=True,  # Leaves vectors as they are.
+        )
+  for theirs, ours in FINAL_NORM.items():
+    if ours in params:
+      yield mapping.Tensor(f"{prefix}{theirs}", (ours,))
   yield from _clusters(config, f"{prefix}word_emb.", reverse_clusters)
 
 

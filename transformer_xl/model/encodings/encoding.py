@@ -68,8 +68,6 @@ class Encoding:
     clamps: distances beyond `clamp_len` can share one encoding.
     counts_from_segment: a token's encoding is its position in its segment, so
       results depend on where a text is cut.
-    is_published: the published weights and the formats of other programs
-      have it.
     score_products: how many products of size T x K attention computes, that
       with the values included.
     projects_distances: every segment projects the encodings of K distances.
@@ -77,7 +75,6 @@ class Encoding:
 
   clamps = False
   counts_from_segment = False
-  is_published = False
   score_products = 3
   projects_distances = False
 

@@ -32,8 +32,6 @@ class Sinusoidal(encoding.Encoding):
 class Relative(Sinusoidal):
   """The encoding of Transformer-XL."""
 
-  is_published = True
-
   def shared_biases(self, module: nn.Module) -> shapes.BiasPair | None:
     """u and v in the model, unless every layer has its own."""
     return None if module.config.untie_biases else _biases(module)
