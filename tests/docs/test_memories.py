@@ -13,7 +13,6 @@ FILES = sorted((ROOT / "docs" / "measurements" / "memories").glob("*.json"))
 NEEDED = {
   *("name", "config", "card", "commit", "device", "date", "num_parameters"),
   *("state_bytes", "forward_flops_per_token", "seconds_per_token"),
-  "planned_seconds_per_token",
   *("checkpoint_step", "right_by_seed"),
 }
 
