@@ -20,9 +20,17 @@ from transformer_xl.experiments import base
 
 SEGMENT_LEN = 8
 # Tokens that `full` remembers: all that an answer depends on.
-LONGEST = dict.fromkeys(token_file.SYNTHETIC, 32) | dict.fromkeys(
-  ("copy", "overwrite", "recall"), 104
-)
+LONGEST = {
+  **dict.fromkeys(("mqar", "parity", "permutation"), 32),
+  **dict.fromkeys(("copy", "overwrite", "passkey"), 56),
+  "recall": 104,
+}
+UPDATES = {
+  **dict.fromkeys(token_file.SYNTHETIC, 600),
+  "mqar": 800,
+  "parity": 400,
+  "permutation": 1000,
+}
 
 
 def _memory(mem_len: int) -> dict[str, Any]:
@@ -102,7 +110,7 @@ def get_config(task: str = "mqar") -> ml_collections.ConfigDict:
   )
   config.train.update(
     {
-      "num_steps": 1500,
+      "num_steps": UPDATES[task],
       "batch_size": 64,
       "segment_len": SEGMENT_LEN,
       "mem_len": SEGMENT_LEN,
@@ -116,7 +124,7 @@ def get_config(task: str = "mqar") -> ml_collections.ConfigDict:
     }
   )
   config.eval.update({"segment_len": SEGMENT_LEN, "mem_len": (SEGMENT_LEN,)})
-  config.checkpoint.every_steps = 1500
+  config.checkpoint.every_steps = UPDATES[task]
   config.analysis.variants = tuple(
     f"{name}: " + "; ".join(f"{path}={value}" for path, value in each.items())
     for name, each in mechanisms(task).items()

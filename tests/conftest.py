@@ -33,6 +33,12 @@ from tests import emulator
 from tests import faulty_server
 from transformer_xl import storage
 
+_ROOT = pathlib.Path(__file__).parents[1]
+_MIXERS = [
+  f"transformer_xl.model.mixers.{path.stem}"
+  for path in sorted(_ROOT.glob("transformer_xl/model/mixers/*.py"))
+  if path.stem not in ("__init__", "mixer", "table")
+]
 # Before the first import of the modules that it checks. Only functions on
 # arrays are in them: under the hook, annotated fields of `flax.struct` break
 # `eval_shape`, whereas those of a NamedTuple do not.
@@ -46,14 +52,7 @@ _checks = jaxtyping.install_import_hook(
     "transformer_xl.model.kernels.dispatch",
     "transformer_xl.model.kernels.ring",
     "transformer_xl.model.block",
-    "transformer_xl.model.mixers.attention",
-    "transformer_xl.model.mixers.block_recurrent",
-    "transformer_xl.model.mixers.compressive",
-    "transformer_xl.model.mixers.delta",
-    "transformer_xl.model.mixers.lstm",
-    "transformer_xl.model.mixers.memorizing",
-    "transformer_xl.model.mixers.qrnn",
-    "transformer_xl.model.mixers.recurrent",
+    *_MIXERS,
     "transformer_xl.model.network",
     "transformer_xl.model.visibility",
     "transformer_xl.evaluation.dynamic.neural_cache",
@@ -65,7 +64,7 @@ _CHECKED = [
   pathlib.Path(__file__).parent / name
   for name in ("model", "conformance", "evaluation/dynamic")
 ]
-_CACHE = pathlib.Path(__file__).parents[1] / ".jax_cache"
+_CACHE = _ROOT / ".jax_cache"
 # Commands keep their compiled programs there, too, not in the user's home.
 os.environ["XDG_CACHE_HOME"] = str(_CACHE)
 _COUNT = itertools.count(1)  # Counts the tests that this process runs.

@@ -150,8 +150,12 @@ MODES = {
 }
 _TRAINING = ("train", "study", "ablation")  # They may start without data.
 _CHECK_WORKDIR = "runs/check"
-# Flags that one mode alone reads.
-_OF_ONE_MODE = {"topology": "plan", "format": "export", "target": "export"}
+# Flags that some modes alone read.
+_OF_SOME_MODES = {
+  "topology": ("plan", "study"),
+  "format": ("export",),
+  "target": ("export",),
+}
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder for checkpoints, logs and results."
 )
@@ -162,7 +166,10 @@ _MODE = flags.DEFINE(
   "What to do.",
 )
 _TOPOLOGY = flags.DEFINE_string(
-  "topology", "v5e:4x4", "TPU slice that --mode=plan compiles for."
+  "topology",
+  "v5e:4x4",
+  "TPU slice that --mode=plan compiles for. If it is named, --mode=study plans "
+  "the time of each variant for one of its chips, too.",
 )
 _FORMAT = flags.DEFINE(
   name_parser.NameParser(
@@ -230,10 +237,11 @@ def main(argv: list[str]) -> None:
 def flags_without_effect(argv: list[str], mode: str) -> list[str]:
   """Warnings of the flags in a command line that a mode does not read."""
   warnings = []
-  for name, reader in _OF_ONE_MODE.items():
+  for name, readers in _OF_SOME_MODES.items():
     value, _ = config_flag.split(argv, name)
-    if value is not None and mode != reader:
-      warnings.append(f"--{name} has no effect without --mode={reader}.")
+    if value is not None and mode not in readers:
+      modes = " or ".join(readers)
+      warnings.append(f"--{name} has no effect without --mode={modes}.")
   experiment, rest = config_flag.split(argv, "config")
   sets_field = any(word.lstrip("-").startswith("config.") for word in rest)
   if mode == "check" and (experiment is not None or sets_field):
@@ -313,10 +321,10 @@ def _share(workdir: str) -> None:
 def _start_devices(attention: str) -> None:
   """Joins other processes and logs the devices; JAX is loaded here."""
   plans = _MODE.value == "plan"
-  if plans:
+  if plans or _TOPOLOGY.present:
     from transformer_xl.planning import topology
 
-    topology.compile_only()
+    topology.compile_only(runs_elsewhere=not plans)
   import jax
 
   # Programs compiled for other devices than ours could be written but not read.
@@ -394,7 +402,7 @@ def _module(mode: str) -> types.ModuleType:
 def _run(mode: str, config: schema.ExperimentConfig, workdir: str) -> object:
   """Runs the function of a mode, and returns what it returns."""
   options = {}
-  if mode == "plan":
+  if mode == "plan" or (mode == "study" and _TOPOLOGY.present):
     options = {"topology": _TOPOLOGY.value}
   if mode == "export":
     target = os.path.expanduser(_TARGET.value)

@@ -52,7 +52,7 @@ TASK = task.Task(
   options={
     "num_symbols": task.Option(8, 1, 10**4, "symbols to copy"),
     "max_distance": task.Option(
-      96, 2, 10**8, "longest distance from a symbol to its copy"
+      48, 2, 10**8, "longest distance from a symbol to its copy"
     ),
   },
   write=write,

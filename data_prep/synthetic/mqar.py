@@ -5,7 +5,9 @@
 A document starts with pairs of a key and a value. Then each key comes once
 more, and its value has to follow. The gaps have a power law, so that most
 queries come soon and a few come late. Unlike in `recall`, a key and its value
-are two words, a query looks like a pair, and all pairs wait at once.
+are two words, a query looks like a pair, and all pairs wait at once. Documents
+have from one pair to the number that is asked for, since a model finds out what
+to do where there are few, as in the paper's training data.
 """
 
 import numpy as np
@@ -24,17 +26,19 @@ def write(
   num_pairs: int,
   max_distance: int,
 ) -> list[task.Document]:
-  """Documents of `num_pairs` pairs, each asked for once."""
-  # Queries take one of these slots of two words each.
-  num_slots = (max_distance - 2 * num_pairs) // 2 + 1
-  probabilities = np.arange(1, num_slots + 1) ** (EXPONENT - 1)
-  probabilities /= probabilities.sum()
+  """Documents of up to `num_pairs` pairs, each asked for once."""
 
   def document() -> task.Document:
-    keys = generator.choice(WORDS, size=num_pairs, replace=False)
-    values = generator.choice(WORDS, size=num_pairs)
+    count = int(generator.integers(1, num_pairs + 1))
+    # Queries take one of these slots of two words each.
+    longest = max_distance * count // num_pairs
+    num_slots = max(count, (longest - 2 * count) // 2 + 1)
+    probabilities = np.arange(1, num_slots + 1) ** (EXPONENT - 1)
+    probabilities /= probabilities.sum()
+    keys = generator.choice(WORDS, size=count, replace=False)
+    values = generator.choice(WORDS, size=count)
     slots = generator.choice(
-      num_slots, size=num_pairs, replace=False, p=probabilities
+      num_slots, size=count, replace=False, p=probabilities
     )
     words = []
     for key, value in zip(keys, values, strict=True):
@@ -42,7 +46,7 @@ def write(
     words += [task.FILLER] * (2 * num_slots)
     distances = {}
     for pair, slot in enumerate(slots):
-      query = 2 * num_pairs + 2 * int(slot)
+      query = 2 * count + 2 * int(slot)
       words[query : query + 2] = words[2 * pair : 2 * pair + 2]
       distances[query + 1] = query - 2 * pair
     return task.Document(words, sorted(distances.items()))

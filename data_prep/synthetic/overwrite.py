@@ -58,7 +58,7 @@ TASK = task.Task(
   options={
     "num_keys": task.Option(3, 1, len(recall.KEYS), "number of keys"),
     "max_distance": task.Option(
-      96,
+      48,
       recall.SHORTEST,
       10**8,
       "longest distance from the last value to its query",

@@ -7,9 +7,11 @@ a name in `token_file.SYNTHETIC`.
 """
 
 import functools
+import hashlib
 import io
+import pathlib
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,6 +55,8 @@ class Task(NamedTuple):
     write: takes a number of tokens, a generator and the options; returns
       documents of at most so many words and line ends together.
     check: takes the options; raises a UserError if they do not go together.
+    prose: takes the text of `--source`, or None without one, and returns words,
+      which `write` gets as `text`. None if a task has no text of others.
     has_documents: documents do not depend on each other, so a model may forget
       where one starts (`data.reset_at_documents`). Otherwise the text is a
       single document.
@@ -61,25 +65,26 @@ class Task(NamedTuple):
   options: Mapping[str, Option]
   write: Callable[..., list[Document]]
   check: Callable[..., None] | None = None
+  prose: Callable[[str | None], list[str]] | None = None
   has_documents: bool = True
 
 
 def open_corpus(
   name: str, task: Task, *, path: str | None, **chosen: int
 ) -> corpus_lib.Corpus:
-  """The corpus of a task, which depends on its numbers alone.
+  """The corpus of a task, which depends on its numbers and its prose alone.
 
   Args:
     name: of the task.
     task: what writes the text.
-    path: must be None, since there is nothing to read.
+    path: a text file for a task with prose; otherwise None.
     **chosen: `seed`, `num_tokens` and the task's own options, where they differ
       from the defaults.
 
   Raises:
     UserError: a number is out of its range, or a source is given.
   """
-  if path is not None:
+  if path is not None and task.prose is None:
     raise errors.UserError(
       f"--dataset={name} makes its text itself; leave --source out."
     )
@@ -102,9 +107,13 @@ def open_corpus(
       raise errors.UserError(
         f"--{each}={numbers[each]} must be between {option.least} and {most}."
       )
-  own = {each: numbers[each] for each in task.options}
+  own: dict[str, Any] = {each: numbers[each] for each in task.options}
   if task.check is not None:
     task.check(**own)
+  fingerprint = name
+  if task.prose is not None:
+    own["text"] = task.prose(None if path is None else _read(path))
+    fingerprint = hashlib.sha256(" ".join(own["text"]).encode()).hexdigest()
 
   @functools.cache
   def documents(split: str) -> list[Document]:
@@ -135,12 +144,22 @@ def open_corpus(
     name=name,
     splits={split: functools.partial(pieces, split) for split in SHARES},
     tokenizer=tokenizer.Tokenizer(kind="word"),
-    source={"path": "generated", **numbers},
-    fingerprint=lambda: name,  # There are no files.
+    source={"path": path or "generated", **numbers},
+    fingerprint=lambda: fingerprint,
     options=numbers,
     sentence_markers=int(task.has_documents),
     answers={split: functools.partial(answers, split) for split in SHARES},
   )
+
+
+def _read(path: str) -> str:
+  """The text of a file."""
+  try:
+    return pathlib.Path(path).read_text("utf-8")
+  except (OSError, UnicodeDecodeError) as error:
+    raise errors.UserError(
+      f"--source={path} must be a text file in UTF-8: {error}."
+    ) from None
 
 
 def fill(num_tokens: int, document: Callable[[], Document]) -> list[Document]:

@@ -10,9 +10,9 @@ from tests import corpus
 from tests.analysis import runs
 from transformer_xl.analysis import answers
 from transformer_xl.analysis import comparison
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import recall
 from transformer_xl.analysis import study
-from transformer_xl.analysis import training_cost
 from transformer_xl.config import load
 from transformer_xl.data import token_file
 from transformer_xl.data_prep import preparation
@@ -112,7 +112,7 @@ def test_mechanisms_of_the_suite_hand_on_about_equal_bytes():
     config = load.changed(config, dict(changes))
     config = load.replaced(config, {"model.vocab_size": 9})
     (mem_len,) = config.eval.mem_len
-    sizes[name] = training_cost.state_bytes(config, mem_len)
+    sizes[name] = costs.state_bytes(config, mem_len)
   assert sizes["none"] < 100
   for name in ("stopped_gradient", "window", "compressive"):
     assert math.isclose(sizes[name], sizes["transformer_xl"], rel_tol=0.05)

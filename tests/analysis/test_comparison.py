@@ -12,12 +12,13 @@ from tests import corpus
 from transformer_xl import errors
 from transformer_xl.analysis import ablation
 from transformer_xl.analysis import comparison
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import study
-from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import schema
+from transformer_xl.evaluation import evaluator
 from transformer_xl.experiments import beyond
 
 RUN = {
@@ -67,9 +68,11 @@ def trained(monkeypatch):
   monkeypatch.setattr(trials.evaluate, "load", Model)
   monkeypatch.setattr(study, "measure", measure)
   monkeypatch.setattr(ablation, "measure", measure)
-  monkeypatch.setattr(training_cost, "planned_bytes", lambda config: 7)
+  monkeypatch.setattr(costs, "planned_bytes", lambda config: 7)
   monkeypatch.setattr(
-    training_cost, "seconds_per_token", lambda each: dict.fromkeys(each, 2.0)
+    costs,
+    "seconds_per_token",
+    lambda each: dict.fromkeys(each, costs.Seconds(2.0, 1.0, 3.0)),
   )
   return runs
 
@@ -84,8 +87,12 @@ def test_variants_are_trained_timed_and_drawn(data_dir, tmp_path):
   result = a_study(data_dir, tmp_path, *lines)
   base, long = result["rows"]
   assert base["tokens"] == long["tokens"] > 0
-  assert base["seconds_per_token"] == long["seconds_per_token"] > 0
-  assert base["relative_seconds"] == long["relative_seconds"] == 1
+  for kind in costs.Seconds._fields:
+    assert base["seconds_per_token"][kind] > 0
+    assert long["seconds_per_token"][kind] > 0
+  assert base["relative_seconds"] == 1
+  assert long["relative_seconds"] > 0
+  assert base["planned_seconds_per_token"] is None
   assert base["nll_by_memory"][8] == long["nll_by_memory"][8]
   assert long["nll"] == min(long["nll_by_memory"].values())
   folder = tmp_path / "results"
@@ -344,17 +351,22 @@ def test_equal_time_compares_with_the_first_variant_at_other_tokens(common):
 def test_variants_that_train_alike_share_one_measurement_of_time(data_dir):
   config = corpus.config(data_dir, **RUN)
   timed = [
-    training_cost.what_is_timed(
-      variants.configure(config, variants.parse(text).changes), config
+    costs.what_is_timed(
+      variants.configure(config, variants.parse(text).changes), config, mem_len
     )
-    for text in (
-      *("a: ", "b: eval.mem_len=4; eval.segment_len=3", "c: train.num_steps=9"),
-      *("d: train.learning_rate=0.5; train.warmup_steps=2",),
-      *("e: train.mem_len=4", "f: train.schedule=cosine"),
+    for text, mem_len in (
+      ("a: ", 8),
+      ("b: eval.mem_len=(4, 8); eval.clamp_len=3", 8),
+      ("c: train.num_steps=9", 8),
+      ("d: train.learning_rate=0.5; train.warmup_steps=2", 8),
+      ("e: train.mem_len=4", 8),
+      ("f: train.schedule=cosine", 8),
+      ("g: ", 4),
+      ("h: eval.segment_len=3", 8),
     )
   ]
   assert len({*timed[:4]}) == 1
-  assert len({*timed}) == 3
+  assert len({*timed}) == 5
 
 
 def test_drawn_segment_lengths_take_the_time_of_the_average_call(
@@ -362,19 +374,19 @@ def test_drawn_segment_lengths_take_the_time_of_the_average_call(
 ):
   """A clock that ticks once a call shows the tokens that are counted."""
   ticks = itertools.count()
-  monkeypatch.setattr(
-    training_cost.time, "perf_counter", lambda: float(next(ticks))
-  )
+  monkeypatch.setattr(costs.time, "perf_counter", lambda: float(next(ticks)))
   updates = RUN | NO_MEMORY | {"train.segment_len_std": 2.0, "seed": 3}
   config = corpus.config(
     data_dir, **updates, **{"train.segment_len": 40, "train.batch_size": 2}
   )
-  (seconds,) = training_cost.seconds_per_token([config]).values()
-  stream = training_cost.loop.open_stream(config)
+  (seconds,) = costs.seconds_per_token([costs.Timed(config, 0)]).values()
+  stream = costs.loop.open_stream(config)
   count = config.train.segments_per_call * 500
-  assert 1 / seconds == pytest.approx(
+  assert 1 / seconds.training == pytest.approx(
     stream.num_tokens(0, count) / 500, rel=0.02
   )
+  tokens = config.eval.batch_size * config.eval.segment_len
+  assert 1 / seconds.evaluation == evaluator.SEGMENTS_PER_CALL * tokens
 
 
 # The ablation.
@@ -482,7 +494,7 @@ def test_segments_grow_to_the_budget_and_schedules_with_them(
   for decay_steps in (1000, 800):
     config = variants.configure(plain, {"train.decay_steps": decay_steps})
     monkeypatch.setattr(
-      training_cost, "planned_bytes", lambda each: each.train.segment_len
+      costs, "planned_bytes", lambda each: each.train.segment_len
     )
     changes = equal_memory.changes(config, budget=limit)
     grown = variants.configure(config, changes).train

@@ -52,11 +52,20 @@ def permutation(words):
     yield question + 1 + place, row[place], question
 
 
+def passkey(words):
+  """The only digits of a document come twice."""
+  places = [index for index, word in enumerate(words) if word.isdigit()]
+  half = len(places) // 2
+  for place, index in zip(places[:half], places[half:], strict=True):
+    yield index, words[place], index - place
+
+
 SOLVERS = {
   "copy": copied,
   "mqar": mqar,
   "overwrite": recall,
   "parity": parity,
+  "passkey": passkey,
   "permutation": permutation,
   "recall": recall,
 }

@@ -16,6 +16,7 @@ OPTIONS = {
   "mqar": {"num_pairs": 4, "max_distance": 40},
   "overwrite": {"num_keys": 5, "max_distance": 40},
   "parity": {"max_distance": 40},
+  "passkey": {"num_digits": 3, "max_distance": 40},
   "permutation": {"max_distance": 40},
   "recall": {"num_keys": 5, "max_distance": 40},
 }
@@ -75,14 +76,16 @@ def test_a_text_depends_on_its_seed_and_split_alone(folders, tmp_path, name):
   other = layouts.everything(prepare(name, tmp_path, name="other", seed=1))
   texts = {text[:500] for run in (first, other) for text in run.values()}
   assert len(texts) == 6
-  # The text of a seed is the same everywhere and in later versions.
-  digest = hashlib.sha256(first["test"]).hexdigest()
-  assert digest.startswith(DIGESTS[name])
+  # The text of a seed is the same everywhere and in later versions, where it
+  # is not cut from a text that comes with Python.
+  if name != "passkey":
+    digest = hashlib.sha256(first["test"]).hexdigest()
+    assert digest.startswith(DIGESTS[name])
 
 
 DIGESTS = {
   "copy": "5d9a7ff78069",
-  "mqar": "b06348166245",
+  "mqar": "d2973d81dd0d",
   "overwrite": "7e87164319a8",
   "parity": "78043c8f12f4",
   "permutation": "7cc23fa80725",
@@ -114,11 +117,28 @@ def test_recall_asks_once_and_overwrite_never_for_the_first_value(folders):
   assert {*pairs_before_each_query("overwrite")} == {2}
 
 
-def test_gaps_of_mqar_have_a_power_law(folders):
+def documents_of_four_pairs(folder):
+  """With their filler, they are 42 words long."""
+  words, starts = layouts.read(folder, "train")
+  stops = [*starts[1:], len(words) - 1]
+  for start, stop in zip(starts, stops, strict=True):
+    document = words[start + 1 : stop]
+    if len(document) == 42:
+      yield document
+
+
+def test_documents_of_mqar_have_from_one_pair_to_as_many_as_asked_for(folders):
   words, starts = layouts.read(folders["mqar"], "train")
+  lengths = np.diff([*starts, len(words) - 1]) - 1
+  # As many slots for queries as fit into a quarter of the distance a pair.
+  assert {*lengths.tolist()} == {12, 22, 32, 42}
+  shares = [np.mean(lengths == length) for length in (12, 22, 32, 42)]
+  assert np.allclose(shares, 0.25, atol=0.1)
+
+
+def test_gaps_of_mqar_have_a_power_law(folders):
   counts = np.zeros(17)
-  for start in starts:
-    document = words[start + 1 : start + 43]
+  for document in documents_of_four_pairs(folders["mqar"]):
     counts += [document[8 + 2 * slot] != "." for slot in range(17)]
   # Four queries take places without going back, which flattens the law; the
   # first place is still the most frequent, and the last third the rarest.
@@ -127,10 +147,8 @@ def test_gaps_of_mqar_have_a_power_law(folders):
 
 def test_late_answers_of_mqar_can_be_told_by_elimination(folders):
   """The page on memories says so: the value that nobody asked for is left."""
-  words, starts = layouts.read(folders["mqar"], "train")
   right: dict[bool, list[float]] = {False: [], True: []}
-  for start in starts:
-    document = words[start + 1 : start + 43]
+  for document in documents_of_four_pairs(folders["mqar"]):
     left = {document[i]: document[i + 1] for i in range(0, 8, 2)}
     for key, value in zip(document[8::2], document[9::2], strict=True):
       if key != ".":
@@ -141,6 +159,30 @@ def test_late_answers_of_mqar_can_be_told_by_elimination(folders):
   # Three guesses among four, three and two values; equal values happen.
   assert 0.36 < np.mean(right[False]) < 0.45
   assert np.mean(right[True]) == 1
+
+
+def test_a_passkey_hides_in_the_frequent_words_of_a_text(tmp_path):
+  source = tmp_path / "text.txt"
+  prose = [f"Word{chr(97 + index % 5)}, 12" for index in range(1000)]
+  source.write_text("\n".join(prose))
+  folder = prepare("passkey", tmp_path, str(source), name="own")
+  words, starts = layouts.read(folder, "train")
+  # Only the letters of the text are taken; all of its words are frequent.
+  assert {*words} == {
+    *(f"word{letter}" for letter in "abcde"),
+    *("the", "pass", "key", "is", "<eos>"),
+    *map(str, range(10)),
+  }
+  before = [words[start + 1 :].index("the") for start in starts]
+  assert (min(before), max(before)) == (0, 16)
+  rare = "".join(chr(97 + i // 26) + chr(97 + i % 26) + " " for i in range(300))
+  source.write_text(rare * 3 + "often " * 500)
+  folder = prepare("passkey", tmp_path, str(source), name="rare")
+  words, _ = layouts.read(folder, "train")
+  assert "often" in words
+  assert "." in words
+  # 200 of the text, the marker, ten digits, the filler and the end of a line.
+  assert len({*words}) == 200 + 4 + 10 + 2
 
 
 def test_the_request_is_in_meta_json(folders):
@@ -163,6 +205,8 @@ def test_the_request_is_in_meta_json(folders):
       "--max_distance=3 must be between 4 and 20",
     ),
     ("mqar", {"num_pairs": 12}, "--max_distance=40 leaves no room .* least 46"),
+    ("passkey", {"num_digits": 40}, "=40 leaves no room for .* at least 44"),
+    ("passkey", {"source": "/missing"}, "=/missing must be a text file in UTF"),
     ("copy", {"num_symbols": 40}, "--max_distance=40 must be above --num_symb"),
     ("parity", {"num_keys": 2}, "--num_keys is for --dataset=overwrite or rec"),
     ("parity", {"source": "a"}, "makes its text itself; leave --source out"),

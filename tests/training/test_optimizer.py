@@ -11,6 +11,7 @@ import pytest
 from tests import comparison
 from tests import tiny
 from transformer_xl.config import load
+from transformer_xl.config import training_fields
 from transformer_xl.training import optimizer as optimizer_lib
 
 PEAK = 2.5e-4
@@ -19,6 +20,9 @@ LARGE = {
   "train.warmup_steps": 16_000,
   "train.learning_rate": PEAK,
 }
+DECAYING = [
+  name for name, rules in training_fields.OPTIMIZERS.items() if rules.decays
+]
 
 
 def train_config(**updates):
@@ -135,7 +139,7 @@ def test_matrices_decay_and_vectors_do_not():
   assert {"query", "in_kernel", "table_0", "table_1"} <= set(flat) - kept
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb"])
+@pytest.mark.parametrize("name", DECAYING)
 def test_weight_decay_pulls_only_what_the_mask_names(name):
   params = {"kernel": jnp.full((2, 2), 2.0), "bias": jnp.full((2,), 2.0)}
   gradient = jax.tree.map(jnp.zeros_like, params)
@@ -239,7 +243,7 @@ def test_muon_takes_orthogonal_steps_in_the_matrices_of_layers():
   assert num_matrices > 10
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "lamb", "muon", "sgd"])
+@pytest.mark.parametrize("name", training_fields.OPTIMIZERS)
 def test_every_optimizer_descends(name):
   rate = {"sgd": 0.1, "lamb": 0.05}.get(name, 0.1)
   config = train_config(

@@ -16,6 +16,8 @@ from transformer_xl.training import programs
 
 MESHES = ("data", "fsdp", "tensor", "mixed", "accumulation")
 FEWER = {"two": 2, "four": 4}
+# What an optimizer keeps of each parameter.
+KEPT = {"adam": ("mu", "nu")}
 
 
 # `accumulation`, `adaptive` and `evaluations` are also in `test_uneven_lanes`.
@@ -179,17 +181,21 @@ def test_a_mesh_of_other_than_all_devices_is_one_line(axes, says):
   assert "\n" not in str(caught.value)
 
 
-def test_what_the_optimizer_keeps_is_split_as_its_parameters(tmp_path):
-  config = corpus.config(corpus.write(tmp_path), **{"train.ema_decay": 0.9})
+@pytest.mark.parametrize(("optimizer", "kept"), KEPT.items())
+def test_what_the_optimizer_keeps_is_split_as_its_parameters(
+  optimizer, kept, tmp_path
+):
+  updates = {"train.ema_decay": 0.9, "train.optimizer": optimizer}
+  config = corpus.config(corpus.write(tmp_path), **updates)
   mesh = mesh_lib.make_mesh(config.mesh)
   state, _ = programs.placed_state(config, mesh)
-  names = ("mu", "nu", "average", "params")
+  names = (*kept, "average", "params")
   found = {name: {} for name in names}
   for path, leaf in jax.tree_util.tree_leaves_with_path(state):
     text = jax.tree_util.keystr(path, simple=True, separator="/")
     for name in names:
       prefix, is_there, rest = text.partition(f"{name}/")
-      if is_there and (prefix == "" or name in ("mu", "nu")):
+      if is_there and (prefix == "" or name in kept):
         found[name][rest] = leaf.sharding.spec
   assert any(
     spec != jax.sharding.PartitionSpec() for spec in found["params"].values()

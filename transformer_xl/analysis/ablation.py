@@ -22,9 +22,9 @@ from matplotlib import figure as figure_lib
 from transformer_xl import errors
 from transformer_xl.analysis import comparison
 from transformer_xl.analysis import context_windows
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import equal_memory
 from transformer_xl.analysis import plotting
-from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
@@ -65,7 +65,7 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
   """What is particular about the ablation."""
   return comparison.Preset(
     mode="ablation",
-    times_training=False,  # Models of the paper's size fit one at a time.
+    is_timed=False,  # Models of the paper's size fit one at a time.
     variants=rows_of(config),
     lengths=attention_lengths,
     measure=measure,
@@ -87,9 +87,7 @@ def rows_of(config: schema.ExperimentConfig) -> list[variants.Variant]:
   if not config.analysis.equal_memory:
     return rows
   reference = parse(config, "recurrent-relative-all")
-  budget = training_cost.planned_bytes(
-    variants.configure(config, reference.changes)
-  )
+  budget = costs.planned_bytes(variants.configure(config, reference.changes))
   logging.info(
     "A step of the recurrent row takes %d bytes, as planned by XLA.", budget
   )

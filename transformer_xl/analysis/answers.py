@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib import figure as figure_lib
 
 from transformer_xl.analysis import comparison
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
-from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.workdir import trained_model
 
@@ -72,17 +72,15 @@ def table(
   lasts = range(len(scale.bins) - 1, -1, -_BINS_PER_COLUMN)
   lines = []
   for row in rows:
-    flops = training_cost.forward_flops_per_token(row.config, row.length)
+    flops = costs.forward_flops_per_token(row.config, row.length)
     cells = {
       "variant": row.name,
       "parameters": f"{row.num_parameters:,}",
-      "state, bytes": f"{training_cost.state_bytes(row.config, row.length):,}",
+      "state, bytes": f"{costs.state_bytes(row.config, row.length):,}",
       "kFLOP a token": f"{flops / 1e3:.0f}",
-      "training, µs a token": "",
+      **_times(row),
       "learning rate": f"{row.learning_rate:g}",
     }
-    if row.seconds_per_token is not None:
-      cells["training, µs a token"] = f"{1e6 * row.seconds_per_token:.1f}"
     every = shares(row, scale)
     cells["right, %"] = f"{100 * every.mean:.1f}"
     if len(every.by_seed) > 1:
@@ -94,6 +92,16 @@ def table(
       cells[head] = f"{100 * shares(row, scale, first, last).mean:.0f}"
     lines.append(cells)
   return lines
+
+
+def _times(row: comparison.Row) -> dict[str, str]:
+  """Microseconds a token, in training, in evaluation and in generation."""
+  cells = {"µs a token": "", "µs a token on a TPU, planned": ""}
+  times = (row.seconds_per_token, row.planned_seconds_per_token)
+  for head, seconds in zip(cells, times, strict=True):
+    if seconds is not None:
+      cells[head] = " / ".join(f"{1e6 * each:.3g}" for each in seconds)
+  return cells
 
 
 @plotting.in_style
@@ -124,7 +132,7 @@ def draw(
       linewidth=0,
     )
     every = shares(row, scale)
-    size = training_cost.state_bytes(row.config, row.length)
+    size = costs.state_bytes(row.config, row.length)
     percent = 100 * every.mean
     right.errorbar(
       [size],

@@ -21,13 +21,14 @@ from absl import logging
 from matplotlib import figure as figure_lib
 
 from transformer_xl import errors
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import plotting
-from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import segment_lengths
+from transformer_xl.planning import topology as topology_lib
 
 
 class TriedRate(NamedTuple):
@@ -59,8 +60,10 @@ class Row(NamedTuple):
   # number for each bin of distances; empty unless answers are measured.
   right_by_seed: list[list[float]]
   commit: str | None  # The code's, when it trained and measured the first seed.
-  seconds_per_token: float | None = None  # Of updates, if they were timed.
-  relative_seconds: float | None = None  # Divided by that of the first row.
+  seconds_per_token: costs.Seconds | None = None  # If the model was timed.
+  relative_seconds: float | None = None  # Of training; the first row has 1.
+  # On a TPU that is not there, if a slice was named.
+  planned_seconds_per_token: costs.Seconds | None = None
   # Loss less that of the first row, if it was trained on as many tokens.
   at_equal_tokens: float | None = None
   # Loss less what the first row's variant reaches in the same time, if known.
@@ -72,7 +75,7 @@ class Preset(NamedTuple):
   """What is particular about one comparison."""
 
   mode: str  # Names the result's files; its rules hold for every variant.
-  times_training: bool  # All variants have to fit into memory together.
+  is_timed: bool  # All variants have to fit into memory together.
   # The first one is what the others are compared with.
   variants: Sequence[variants.Variant]
   # Lengths of memory or attention to measure at, on the `eval.split` of what it
@@ -103,11 +106,16 @@ class _Plan(NamedTuple):
 
 
 def run(
-  config: schema.ExperimentConfig, workdir: str, preset: Preset
+  config: schema.ExperimentConfig,
+  workdir: str,
+  preset: Preset,
+  *,
+  topology: str | None = None,
 ) -> dict[str, Any]:
   """Trains, measures and compares variants.
 
-  The files are written after each variant.
+  The files are written after each variant. With a `topology`, as in
+  `--mode=plan`, the time of each variant is also planned for one of its chips.
 
   Returns:
     The content of `results/MODE.json`.
@@ -117,6 +125,9 @@ def run(
       the first update, as far as it can be.
     StoppedError: a signal stopped training; the same command resumes there.
   """
+  chip = None
+  if topology is not None:
+    chip = topology_lib.slice_devices(topology)[0]
   plans = _checked_plans(config, workdir, preset)
   logging.info(
     "Variants are compared on the %s split (analysis.split).",
@@ -140,18 +151,33 @@ def run(
     _write(result, with_differences(rows), workdir, preset)
 
   # Time, which shows only where all variants take turns.
-  if preset.times_training:
+  if preset.is_timed:
+    logging.info("Timing the variants, which take turns.")
     timed = [
-      training_cost.what_is_timed(plan.config, plans[0].config)
-      for plan in plans
+      costs.what_is_timed(row.config, rows[0].config, row.length)
+      for row in rows
     ]
-    seconds = training_cost.seconds_per_token(dict.fromkeys(timed))
+    seconds = costs.seconds_per_token(dict.fromkeys(timed))
+    first = seconds[timed[0]]
     rows = [
       row._replace(
         seconds_per_token=seconds[each],
-        relative_seconds=seconds[each] / seconds[timed[0]],
+        relative_seconds=seconds[each].training / first.training,
       )
       for row, each in zip(rows, timed, strict=True)
+    ]
+    _write(result, with_differences(rows), workdir, preset)
+
+  if chip is not None:
+    logging.info("Planning the variants for one %s.", chip.device_kind)
+    result["planned_for"] = chip.device_kind
+    rows = [
+      row._replace(
+        planned_seconds_per_token=costs.planned_seconds(
+          row.config, row.length, chip
+        )
+      )
+      for row in rows
     ]
     _write(result, with_differences(rows), workdir, preset)
   return result
@@ -251,7 +277,7 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row:
     num_parameters=measured[0].num_parameters,
     checkpoint_step=measured[0].checkpoint_step,
     tokens=round(config.train.num_steps * per_update),
-    planned_bytes=measured[0].planned_bytes,
+    planned_bytes=costs.planned_bytes(config),
     length=length,
     nll=means[length],
     spread=max(by_seed[length]) - min(by_seed[length]),
@@ -358,6 +384,9 @@ def _write(
   for row in rows:
     values = row._asdict()
     del values["config"]
+    for name in ("seconds_per_token", "planned_seconds_per_token"):
+      if values[name] is not None:
+        values[name] = values[name]._asdict()
     values |= preset.fields(row)
     values["learning_rates"] = [one._asdict() for one in row.learning_rates]
     result["rows"].append(values)

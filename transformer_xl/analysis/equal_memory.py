@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import logging
 
-from transformer_xl.analysis import training_cost
+from transformer_xl.analysis import costs
 from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.training import loop
@@ -32,7 +32,7 @@ def changes(config: schema.ExperimentConfig, *, budget: int) -> dict[str, Any]:
 
   def fits(segment_len: int) -> bool:
     changed = load.changed(config, with_segment(config, segment_len))
-    return training_cost.planned_bytes(changed) <= budget
+    return costs.planned_bytes(changed) <= budget
 
   longest = loop.open_stream(config).pairs // config.train.batch_size
   fitting = config.train.segment_len

@@ -21,9 +21,9 @@ from matplotlib import figure as figure_lib
 from transformer_xl import errors
 from transformer_xl.analysis import answers
 from transformer_xl.analysis import comparison
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
-from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
@@ -35,15 +35,18 @@ from transformer_xl.model.encodings import table as encodings
 from transformer_xl.workdir import trained_model
 
 
-def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
+def run(
+  config: schema.ExperimentConfig, workdir: str, *, topology: str | None = None
+) -> dict[str, Any]:
   """Compares variants; returns the content of `results/study.json`.
 
-  A table and a picture lie beside it.
+  A table and a picture lie beside it. A `topology` is a TPU slice, for one chip
+  of which the times are planned, too.
 
   Raises:
     UserError: a variant is not one, or its values are not allowed.
   """
-  return comparison.run(config, workdir, _preset(config))
+  return comparison.run(config, workdir, _preset(config), topology=topology)
 
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
@@ -61,7 +64,7 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
     )
   preset = comparison.Preset(
     mode="study",
-    times_training=True,
+    is_timed=True,
     variants=[variants.parse(text) for text in config.analysis.variants],
     lengths=memory_lengths,
     measure=measure,
@@ -122,8 +125,8 @@ def fields(row: comparison.Row) -> dict[str, Any]:
   return {
     "mem_len": row.length,
     "nll_by_memory": row.nll_by_length,
-    "state_bytes": training_cost.state_bytes(config, row.length),
-    "forward_flops_per_token": training_cost.forward_flops_per_token(
+    "state_bytes": costs.state_bytes(config, row.length),
+    "forward_flops_per_token": costs.forward_flops_per_token(
       config, row.length
     ),
     "config": dataclasses.asdict(config),

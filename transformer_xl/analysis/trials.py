@@ -18,7 +18,6 @@ from flax import traverse_util
 
 from transformer_xl import errors
 from transformer_xl import storage
-from transformer_xl.analysis import training_cost
 from transformer_xl.analysis import variants
 from transformer_xl.config import load
 from transformer_xl.config import schema
@@ -56,7 +55,6 @@ class Measured(NamedTuple):
   losses: Losses  # Empty if training diverged.
   num_parameters: int
   checkpoint_step: int
-  planned_bytes: int  # Device memory of an update, as planned by XLA.
   right_answers: dict[int, list[float]]  # As in Measurement.
   commit: str | None  # The code's, when it trained and measured the trial.
 
@@ -115,7 +113,6 @@ def measure(
         losses=losses,
         num_parameters=known["num_parameters"],
         checkpoint_step=known["checkpoint_step"],
-        planned_bytes=known["planned_bytes"],
         right_answers={
           int(length): shares
           for length, shares in known.get("right_answers", {}).items()
@@ -137,7 +134,6 @@ def measure(
       {},
       num_parameters=0,
       checkpoint_step=0,
-      planned_bytes=0,
       right_answers={},
       commit=_commit(),
     )
@@ -148,7 +144,6 @@ def measure(
       losses=measurement.losses,
       num_parameters=network.num_parameters(model.params),
       checkpoint_step=model.step,
-      planned_bytes=training_cost.planned_bytes(trial.config),
       right_answers=measurement.right_answers,
       commit=_commit(),
     )

@@ -16,6 +16,7 @@ from transformer_xl.config import layer_rules
 from transformer_xl.config import mixer_fields
 from transformer_xl.config import model_fields
 from transformer_xl.config import schema
+from transformer_xl.config import training_fields
 
 # Modes that train variants of the configuration and compare them.
 _TRAIN_VARIANTS = ("ablation", "study")
@@ -148,11 +149,13 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
   if not train.init_from:
     idle["train.init_parameters"] = "train.init_from"
     idle["train.init_checkpoint"] = "train.init_from"
-  if train.optimizer not in ("adamw", "lamb", "muon"):
-    idle["train.weight_decay"] = "train.optimizer=adamw, lamb or muon"
-  if train.optimizer == "sgd":
-    idle["train.adam_b2"] = "train.optimizer=adam, adamw, lamb or muon"
-    idle["train.adam_epsilon"] = "train.optimizer=adam, adamw, lamb or muon"
+  optimizer = training_fields.OPTIMIZERS[train.optimizer]
+  if not optimizer.decays:
+    idle["train.weight_decay"] = _optimizers_with("decays")
+  if not optimizer.averages_squares:
+    needed = _optimizers_with("averages_squares")
+    idle["train.adam_b2"] = needed
+    idle["train.adam_epsilon"] = needed
   if train.schedule not in ("cosine", "linear", "wsd"):
     needed = "train.schedule=cosine, linear or wsd"
     idle["train.min_learning_rate_ratio"] = needed
@@ -175,6 +178,16 @@ def _settings_without_effect(config: schema.ExperimentConfig) -> dict[str, str]:
     idle["generate.top_p"] = "generate.temperature above 0"
 
   return {name: need for name, need in idle.items() if _is_set(config, name)}
+
+
+def _optimizers_with(rule: str) -> str:
+  """The optimizers of which a rule holds, as a user would set them."""
+  *names, last = (
+    name
+    for name, rules in training_fields.OPTIMIZERS.items()
+    if getattr(rules, rule)
+  )
+  return f"train.optimizer={', '.join(names)} or {last}"
 
 
 def _fields_of_other_mixers(config: schema.ExperimentConfig) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Fields of `config.data`, `train`, `divergence`, `checkpoint` and `mesh`."""
 
 import os
+from typing import NamedTuple
 
 from transformer_xl.config.fields import SameAs
 from transformer_xl.config.fields import field
@@ -19,6 +20,23 @@ FINISHES = (
   "report",
   "study",
 )
+
+
+class OptimizerRules(NamedTuple):
+  """What the rules need to know about an optimizer."""
+
+  decays: bool = True  # It has a weight decay.
+  averages_squares: bool = True  # With Adam's decay and epsilon.
+
+
+# The optimizers are in `training/optimizer.py`; a test holds that both agree.
+OPTIMIZERS = {
+  "adam": OptimizerRules(decays=False),
+  "adamw": OptimizerRules(),
+  "lamb": OptimizerRules(),
+  "muon": OptimizerRules(),
+  "sgd": OptimizerRules(decays=False, averages_squares=False),
+}
 
 
 @group
@@ -92,7 +110,7 @@ class TrainConfig:
   """Number of parts in which the lanes of an update are read, one after the
   other, to save memory."""
   # Optimizer.
-  optimizer: str = field("adam", ("adam", "adamw", "lamb", "muon", "sgd"))
+  optimizer: str = field("adam", tuple(OPTIMIZERS))
   """The optimizer; muon is for the matrices of layers, beside adamw for
   all other parameters."""
   learning_rate: float = field(2.5e-4, "0 or more")

@@ -54,6 +54,7 @@ SYNTHETIC = (
   "mqar",
   "overwrite",
   "parity",
+  "passkey",
   "permutation",
   "recall",
 )

@@ -64,7 +64,7 @@ def run(config: schema.ExperimentConfig, workdir: str, topology: str) -> Plan:
   result["eval"] = evaluation = eval_plan(config, devices)
   held = _bytes_while_evaluating(config, devices, evaluation)
   evaluation["hbm_bytes_while_evaluating"] = held
-  result["generate"] = _generation_plan(config, devices[0])
+  result["generate"] = generation_plan(config, devices[0])
   result["num_steps"] = config.train.num_steps
   result["hours"] = result["chip_hours"] = result["cost"] = None
   if chosen:  # Of the whole run, without collectives.
@@ -190,7 +190,7 @@ def eval_plan(
   return {**plan, "mem_len": mem_len, "mesh": dict(mesh.shape)}
 
 
-def _generation_plan(
+def generation_plan(
   config: schema.ExperimentConfig, device: jax.Device
 ) -> Plan:
   """Plans one token of each sample, on one device; times are per token."""

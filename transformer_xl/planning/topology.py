@@ -13,10 +13,11 @@ from transformer_xl import hardware
 _FORM = re.compile(r"\w+:\d+(x\d+)*(x\d+slices)?")
 
 
-def compile_only() -> None:
+def compile_only(*, runs_elsewhere: bool = False) -> None:
   """Lets libtpu compile without a TPU and without warnings about it.
 
-  Must be called before JAX creates its first array.
+  Must be called before JAX creates its first array. Nothing runs but on the
+  processor, unless `runs_elsewhere`.
   """
   os.environ.update(
     TPU_SKIP_MDS_QUERY="1",
@@ -24,7 +25,8 @@ def compile_only() -> None:
     TPU_WORKER_HOSTNAMES="localhost",
     ALLOW_MULTIPLE_LIBTPU_LOAD="1",
   )
-  jax.config.update("jax_platforms", "cpu")
+  if not runs_elsewhere:
+    jax.config.update("jax_platforms", "cpu")
 
 
 def slice_devices(topology: str) -> list[jax.Device]:

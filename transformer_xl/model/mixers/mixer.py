@@ -67,8 +67,8 @@ class Shared(NamedTuple):
       read.
     since_reset: from each token back to the last document start after the first
       token; larger than any distance where there is none.
-    num_tokens: how many tokens count, the first; the others are padding. None
-      if all count.
+    num_tokens: how many tokens count, the first, at least one; the others are
+      padding, and then nothing resets. None if all count.
     num_read: tokens that were read before the segment, for streaming forms.
     first_position: position of the first token in its segment; None for the
       start.

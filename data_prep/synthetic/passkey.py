@@ -1,0 +1,93 @@
+"""A passkey in real text (Mohtashami and Jaggi 2023).
+
+    a . may the pass key is 7 3 9 4 if the value of . the pass key is 7 3 9 4
+
+A few digits stand somewhere in prose, and are asked for much later. The prose
+is the language reference that comes with Python (`pydoc_data`), or the text of
+`--source`: its letters in lower case, with a filler in the place of all but the
+most frequent words. So the text depends on the version of Python or the source.
+The distance is that from a digit to its copy, the same for a whole document.
+"""
+
+import collections
+import re
+from pydoc_data import topics
+
+import numpy as np
+
+from transformer_xl import errors
+from transformer_xl.data_prep.synthetic import task
+
+MARKER = ["the", "pass", "key", "is"]
+NUM_WORDS = 200  # Most frequent words of the prose that are kept.
+_MOST_BEFORE = 16  # Words before the digits of a document.
+_WORD = re.compile(r"[a-z]+")
+
+
+def prose(text: str | None) -> list[str]:
+  """The words between the digits, from a text or the language reference."""
+  if text is None:
+    text = "\n".join(topics.topics.values())
+  words = _WORD.findall(text.lower())
+  if len(words) < 1000:
+    raise errors.UserError(
+      f"--source has {len(words)} words of letters a to z; a passkey hides "
+      "among at least 1000."
+    )
+  counts = collections.Counter(words)
+  kept = {word for word, _ in counts.most_common(NUM_WORDS)}
+  return [word if word in kept else task.FILLER for word in words]
+
+
+def write(
+  num_tokens: int,
+  generator: np.random.Generator,
+  *,
+  num_digits: int,
+  max_distance: int,
+  text: list[str],
+) -> list[task.Document]:
+  """Documents with `num_digits` digits, up to `max_distance` from their copies.
+
+  The logarithm of the distance is distributed uniformly.
+  """
+
+  def passage(length: int) -> list[str]:
+    start = generator.integers(len(text) - length + 1)
+    return text[start : start + length]
+
+  def document() -> task.Document:
+    digits = [str(digit) for digit in generator.integers(10, size=num_digits)]
+    key = [*MARKER, *digits]
+    distance = task.log_uniform(generator, len(key), max_distance)
+    before = passage(int(generator.integers(_MOST_BEFORE + 1)))
+    between = passage(distance - len(key))
+    words = [*before, *key, *between, *key]
+    first = len(words) - num_digits
+    answers = [(first + index, distance) for index in range(num_digits)]
+    return task.Document(words, answers)
+
+  return task.fill(num_tokens, document)
+
+
+def check(*, num_digits: int, max_distance: int) -> None:
+  """Raises a UserError if there is no room between the digits."""
+  least = len(MARKER) + num_digits
+  if max_distance < least:
+    raise errors.UserError(
+      f"--max_distance={max_distance} leaves no room for "
+      f"--num_digits={num_digits}; make it at least {least}."
+    )
+
+
+TASK = task.Task(
+  options={
+    "num_digits": task.Option(4, 1, 100, "digits of the key"),
+    "max_distance": task.Option(
+      48, 2, 10**8, "longest distance from a digit to its copy"
+    ),
+  },
+  write=write,
+  check=check,
+  prose=prose,
+)
