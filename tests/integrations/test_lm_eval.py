@@ -212,7 +212,7 @@ def test_the_command_on_the_page_is_one_of_the_harness(monkeypatch):
   ("values", "says"),
   [
     ({"mem_length": 3}, "HarnessModel cannot be called.*mean mem_len"),
-    ({"mem_len": -1}, "score.mem_len must be 0 or more"),
+    ({"mem_len": -1}, "mem_len must be 0 or more: it is -1"),
     ({"batch_size": 0}, "batch_size=0 must be at least 1"),
     ({"batch_size": "many"}, "batch_size must be a whole number"),
   ],
