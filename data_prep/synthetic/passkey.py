@@ -50,7 +50,15 @@ def write(
   """Documents with `num_digits` digits, up to `max_distance` from their copies.
 
   The logarithm of the distance is distributed uniformly.
+
+  Raises:
+    UserError: the text is shorter than the distance.
   """
+  if len(text) < max_distance:
+    raise errors.UserError(
+      f"--source has {len(text)} words, fewer than "
+      f"--max_distance={max_distance}; give a longer text, or less distance."
+    )
 
   def passage(length: int) -> list[str]:
     start = generator.integers(len(text) - length + 1)

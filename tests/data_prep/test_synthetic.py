@@ -185,6 +185,15 @@ def test_a_passkey_hides_in_the_frequent_words_of_a_text(tmp_path):
   assert len({*words}) == 200 + 4 + 10 + 2
 
 
+def test_a_passkey_needs_as_many_words_as_its_distance(tmp_path):
+  source = tmp_path / "text.txt"
+  source.write_text("word " * 1000)
+  size = {"num_tokens": 200_000, "max_distance": 1001}
+  message = "1000 words, fewer than --max_distance=1001"
+  with pytest.raises(errors.UserError, match=message):
+    prepare("passkey", tmp_path, str(source), **size)
+
+
 def test_the_request_is_in_meta_json(folders):
   meta = layouts.meta(folders["recall"])
   asked = {**OPTIONS["recall"], "seed": 0, "num_tokens": NUM_TOKENS}
