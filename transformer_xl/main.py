@@ -321,7 +321,7 @@ def _share(workdir: str) -> None:
 def _start_devices(attention: str) -> None:
   """Joins other processes and logs the devices; JAX is loaded here."""
   plans = _MODE.value == "plan"
-  if plans or _TOPOLOGY.present:
+  if _planned_slice(_MODE.value) is not None:
     from transformer_xl.planning import topology
 
     topology.compile_only(runs_elsewhere=not plans)
@@ -399,11 +399,19 @@ def _module(mode: str) -> types.ModuleType:
   return importlib.import_module(f"transformer_xl.{MODES[mode].module}")
 
 
+def _planned_slice(mode: str) -> str | None:
+  """The TPU slice that a mode compiles for, if it does."""
+  if mode == "plan" or (mode == "study" and _TOPOLOGY.present):
+    return _TOPOLOGY.value
+  return None
+
+
 def _run(mode: str, config: schema.ExperimentConfig, workdir: str) -> object:
   """Runs the function of a mode, and returns what it returns."""
   options = {}
-  if mode == "plan" or (mode == "study" and _TOPOLOGY.present):
-    options = {"topology": _TOPOLOGY.value}
+  topology = _planned_slice(mode)
+  if topology is not None:
+    options = {"topology": topology}
   if mode == "export":
     target = os.path.expanduser(_TARGET.value)
     options = {"target": target, "format": _FORMAT.value}

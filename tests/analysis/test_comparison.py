@@ -1,6 +1,5 @@
 """Comparisons of variants: trained once, chosen on validation, compared."""
 
-import itertools
 import json
 import math
 import signal
@@ -18,7 +17,6 @@ from transformer_xl.analysis import study
 from transformer_xl.analysis import trials
 from transformer_xl.analysis import variants
 from transformer_xl.config import schema
-from transformer_xl.evaluation import evaluator
 from transformer_xl.experiments import beyond
 
 RUN = {
@@ -346,47 +344,6 @@ def test_equal_time_compares_with_the_first_variant_at_other_tokens(common):
   assert values["more"][1] == pytest.approx(np.log2(1.5) - 0.5)
   noise = [one.name for one in rows if one.is_noise]
   assert noise == ["base", "same"]
-
-
-def test_variants_that_train_alike_share_one_measurement_of_time(data_dir):
-  config = corpus.config(data_dir, **RUN)
-  timed = [
-    costs.what_is_timed(
-      variants.configure(config, variants.parse(text).changes), config, mem_len
-    )
-    for text, mem_len in (
-      ("a: ", 8),
-      ("b: eval.mem_len=(4, 8); eval.clamp_len=3", 8),
-      ("c: train.num_steps=9", 8),
-      ("d: train.learning_rate=0.5; train.warmup_steps=2", 8),
-      ("e: train.mem_len=4", 8),
-      ("f: train.schedule=cosine", 8),
-      ("g: ", 4),
-      ("h: eval.segment_len=3", 8),
-    )
-  ]
-  assert len({*timed[:4]}) == 1
-  assert len({*timed}) == 5
-
-
-def test_drawn_segment_lengths_take_the_time_of_the_average_call(
-  data_dir, monkeypatch
-):
-  """A clock that ticks once a call shows the tokens that are counted."""
-  ticks = itertools.count()
-  monkeypatch.setattr(costs.time, "perf_counter", lambda: float(next(ticks)))
-  updates = RUN | NO_MEMORY | {"train.segment_len_std": 2.0, "seed": 3}
-  config = corpus.config(
-    data_dir, **updates, **{"train.segment_len": 40, "train.batch_size": 2}
-  )
-  (seconds,) = costs.seconds_per_token([costs.Timed(config, 0)]).values()
-  stream = costs.loop.open_stream(config)
-  count = config.train.segments_per_call * 500
-  assert 1 / seconds.training == pytest.approx(
-    stream.num_tokens(0, count) / 500, rel=0.02
-  )
-  tokens = config.eval.batch_size * config.eval.segment_len
-  assert 1 / seconds.evaluation == evaluator.SEGMENTS_PER_CALL * tokens
 
 
 # The ablation.

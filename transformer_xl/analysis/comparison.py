@@ -61,7 +61,8 @@ class Row(NamedTuple):
   right_by_seed: list[list[float]]
   commit: str | None  # The code's, when it trained and measured the first seed.
   seconds_per_token: costs.Seconds | None = None  # If the model was timed.
-  relative_seconds: float | None = None  # Of training; the first row has 1.
+  # Seconds of training, divided by those of the first row.
+  relative_seconds: float | None = None
   # On a TPU that is not there, if a slice was named.
   planned_seconds_per_token: costs.Seconds | None = None
   # Loss less that of the first row, if it was trained on as many tokens.

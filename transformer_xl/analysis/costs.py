@@ -21,6 +21,7 @@ from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.planning import plan
+from transformer_xl.text import language_model
 from transformer_xl.text import streaming
 from transformer_xl.training import loop
 from transformer_xl.training import programs
@@ -214,7 +215,7 @@ def _evaluation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
   mesh = trained_model.make_mesh(config)
   with jax.set_mesh(mesh):
     scorer = evaluator.Evaluator(config, mesh, mem_len=mem_len)
-    frozen = scorer.freeze(_random_params(config.model))
+    frozen = scorer.freeze(random_params(config.model))
     state = scorer.start(frozen)
     segments = streams.device_segments(
       scorer.stream, 0, evaluator.SEGMENTS_PER_CALL, mesh_lib.segments(mesh)
@@ -239,9 +240,9 @@ def _generation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  frozen = jax.jit(reader.freeze)(_random_params(config.model))
-  start = functools.partial(reader.start, batch_size=1)
-  reader, frozen, state = reader.for_tokens(frozen, jax.jit(start)(frozen))
+  frozen = jax.jit(reader.freeze)(random_params(config.model))
+  start = language_model.start(reader, frozen, 1)
+  reader, frozen, state = reader.for_tokens(frozen, start)
   tokens = np.zeros((1, _GENERATED), np.int32)
 
   def run() -> shapes.PyTree:
@@ -254,6 +255,7 @@ def _generation(config: schema.ExperimentConfig, mem_len: int) -> _Call:
   return _Call(run, _GENERATED)
 
 
-def _random_params(config: schema.ModelConfig) -> shapes.PyTree:
+def random_params(config: schema.ModelConfig) -> shapes.PyTree:
+  """Parameters to time a model with: times do not depend on them."""
   create = functools.partial(network.init_params, config)
   return jax.jit(create)(jax.random.key(0))

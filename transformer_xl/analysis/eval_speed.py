@@ -25,6 +25,7 @@ import numpy as np
 from absl import logging
 
 from transformer_xl.analysis import context_windows
+from transformer_xl.analysis import costs
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import vanilla
 from transformer_xl.config import layer_rules
@@ -83,15 +84,17 @@ def check(config: schema.ExperimentConfig, workdir: str) -> None:
 
 def _methods(config, twin, text, length) -> dict[str, tuple[Callable, int]]:
   """The function to time and the tokens it predicts per call, by method."""
-  params, segment_len = _random_params(config.model), config.eval.segment_len
-  config, text = load.replaced(config, {"eval.batch_size": 1}), np.int32(text)
+  params = costs.random_params(config.model)
+  segment_len = config.eval.segment_len
+  config = load.replaced(config, {"eval.batch_size": 1})
+  text = np.int32(text)
 
   def with_memory(*, streams):
     reader = evaluator.make_reader(config, length, streams=streams)
     return _segments(reader, params, text, segment_len), segment_len
 
   return {
-    "vanilla": (_window(twin, _random_params(twin), text, length), 1),
+    "vanilla": (_window(twin, costs.random_params(twin), text, length), 1),
     "recomputed": (_window(config.model, params, text, length), 1),
     "hidden": with_memory(streams=False),
     "key_value": with_memory(streams=True),
@@ -162,11 +165,6 @@ def _log(row: dict[str, Any]) -> None:
     *(times["key_value"], faster["key_value"]),
     row["paper_times_faster"] or "-",
   )
-
-
-def _random_params(model: schema.ModelConfig) -> Any:
-  create = functools.partial(network.init_params, model)
-  return jax.jit(create)(jax.random.key(0))
 
 
 def _count(model: schema.ModelConfig) -> int:

@@ -1,0 +1,58 @@
+"""What models cost: who shares a measurement of time, and its tokens."""
+
+import itertools
+
+import pytest
+
+from tests import corpus
+from transformer_xl.analysis import costs
+from transformer_xl.analysis import variants
+from transformer_xl.evaluation import evaluator
+
+RUN = {
+  "model.num_layers": 1,
+  "train.num_steps": 4,
+  "checkpoint.every_steps": 4,
+}
+NO_MEMORY = {"train.mem_len": 0, "eval.mem_len": (0,)}
+
+
+def test_variants_that_train_alike_share_one_measurement_of_time(data_dir):
+  config = corpus.config(data_dir, **RUN)
+  timed = [
+    costs.what_is_timed(
+      variants.configure(config, variants.parse(text).changes), config, mem_len
+    )
+    for text, mem_len in (
+      ("a: ", 8),
+      ("b: eval.mem_len=(4, 8); eval.clamp_len=3", 8),
+      ("c: train.num_steps=9", 8),
+      ("d: train.learning_rate=0.5; train.warmup_steps=2", 8),
+      ("e: train.mem_len=4", 8),
+      ("f: train.schedule=cosine", 8),
+      ("g: ", 4),
+      ("h: eval.segment_len=3", 8),
+    )
+  ]
+  assert len({*timed[:4]}) == 1
+  assert len({*timed}) == 5
+
+
+def test_drawn_segment_lengths_take_the_time_of_the_average_call(
+  data_dir, monkeypatch
+):
+  """A clock that ticks once a call shows the tokens that are counted."""
+  ticks = itertools.count()
+  monkeypatch.setattr(costs.time, "perf_counter", lambda: float(next(ticks)))
+  updates = RUN | NO_MEMORY | {"train.segment_len_std": 2.0, "seed": 3}
+  config = corpus.config(
+    data_dir, **updates, **{"train.segment_len": 40, "train.batch_size": 2}
+  )
+  (seconds,) = costs.seconds_per_token([costs.Timed(config, 0)]).values()
+  stream = costs.loop.open_stream(config)
+  count = config.train.segments_per_call * 500
+  assert 1 / seconds.training == pytest.approx(
+    stream.num_tokens(0, count) / 500, rel=0.02
+  )
+  tokens = config.eval.batch_size * config.eval.segment_len
+  assert 1 / seconds.evaluation == evaluator.SEGMENTS_PER_CALL * tokens
