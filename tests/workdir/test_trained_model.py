@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import orbax.checkpoint as ocp
 import pytest
 
 from tests import corpus
@@ -232,6 +233,30 @@ def test_a_run_is_loaded_while_it_trains(tmp_path):
     _, log = process.communicate()
   assert process.returncode == 0, log
   assert len(found) > 3
+
+
+def test_a_best_checkpoint_that_goes_while_it_is_ranked_is_not_missed(
+  tmp_path, monkeypatch
+):
+  """The run that trains deletes it after its folder is listed."""
+  save(tmp_path, [make_state(2)], nll={2: 1.0})
+  save(tmp_path / "next", [make_state(4)], nll={4: 0.5})
+  folder = tmp_path / checkpoint_items.DIRECTORY
+  following = tmp_path / "next" / checkpoint_items.DIRECTORY / "4"
+  read_metrics = ocp.CheckpointManager.metrics
+
+  def replace_then_read(manager, step):
+    if following.exists():
+      shutil.rmtree(folder / "2")
+      following.rename(folder / "4")
+    return read_metrics(manager, step)
+
+  monkeypatch.setattr(ocp.CheckpointManager, "metrics", replace_then_read)
+  params, step = trained_model.restore_params(
+    str(tmp_path), which="best", average=False, target=make_state(0).params
+  )
+  assert step == 4
+  assert_same(params, make_state(4).params)
 
 
 def test_without_validations_no_checkpoint_is_the_best(tmp_path):

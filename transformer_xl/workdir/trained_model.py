@@ -232,6 +232,10 @@ def _find(
   named = {"latest": manager.latest_step, "best": manager.best_step}
   step = int(which) if which.isdecimal() else named.get(which, lambda: None)()
   if which == "best" and step is None:
+    gone = [s for s in steps if not (manager.directory / str(s)).exists()]
+    if gone:
+      # Their losses may have gone before they were read.
+      raise FileNotFoundError(f"{gone} were deleted meanwhile")
     raise errors.UserError(
       f"no checkpoint in {workdir} has a validation loss, so none is the best; "
       f"set --config.{field}=latest, or train with train.eval_every_steps."
