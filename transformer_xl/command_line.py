@@ -23,6 +23,7 @@ from transformer_xl import errors
 from transformer_xl import log_lines
 from transformer_xl import signals
 
+_PLUGINS = ("libtpu", "jax_cuda12_plugin")
 # Device files of TPUs and GPUs on Linux; the last is that of Windows' GPUs.
 _ACCELERATORS = (
   "/dev/accel*",
@@ -53,14 +54,15 @@ def use_huge_pages() -> None:
   os.execv(sys.executable, sys.orig_argv)
 
 
-def hide_missing_tpu() -> None:
-  """Keeps JAX from starting libtpu where it has no TPU, as when only planning.
+def hide_missing_devices() -> None:
+  """Keeps JAX from looking for a TPU or a GPU that is not there.
 
-  It would look for one for seconds and print warnings.
+  With their libraries, as for planning, it would look for seconds, and print
+  warnings or a traceback.
   """
   if os.environ.get("JAX_PLATFORMS") or _has_accelerator():
     return
-  if importlib.util.find_spec("libtpu") is not None:
+  if any(map(importlib.util.find_spec, _PLUGINS)):
     os.environ["JAX_PLATFORMS"] = "cpu"
     if "jax" in sys.modules:  # It has read the variable already.
       sys.modules["jax"].config.update("jax_platforms", "cpu")
@@ -178,7 +180,7 @@ def run(
 
     storage.configure()
     log_lines.start()
-    hide_missing_tpu()
+    hide_missing_devices()
     if quiet:
       logging.set_verbosity(logging.ERROR)
     with one_line():

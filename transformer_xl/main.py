@@ -92,8 +92,8 @@ MODES = {
   "plan": Mode(
     "planning.plan",
     "run",
-    "Compile for a TPU slice that is not there (--topology): whether it fits, "
-    "how fast it is.",
+    "Compile for TPU chips or GPUs that are not there (--topology): whether it "
+    "fits, how fast it is.",
     "",
   ),
   "check": Mode(
@@ -168,8 +168,9 @@ _MODE = flags.DEFINE(
 _TOPOLOGY = flags.DEFINE_string(
   "topology",
   "v5e:4x4",
-  "TPU slice that --mode=plan compiles for. If it is named, --mode=study plans "
-  "the time of each variant for one of its chips, too.",
+  "TPU slice that --mode=plan compiles for, or GPUs of one host, such as "
+  "h100:8. If it is named, --mode=study plans the time of each variant for one "
+  "of its chips, too.",
 )
 _FORMAT = flags.DEFINE(
   name_parser.NameParser(
@@ -364,7 +365,7 @@ def with_dtype(
   from transformer_xl import hardware
 
   if mode == "plan":
-    dtype = "bfloat16"  # For TPUs.
+    dtype = "bfloat16"  # For TPUs, and for GPUs since Ampere.
   elif os.path.exists(os.path.join(storage.local(workdir), "config.json")):
     dtype = load.saved(workdir).model.dtype
   else:
@@ -400,7 +401,7 @@ def _module(mode: str) -> types.ModuleType:
 
 
 def _planned_slice(mode: str) -> str | None:
-  """The TPU slice that a mode compiles for, if it does."""
+  """The TPU slice or the GPUs that a mode compiles for, if it does."""
   if mode == "plan" or (mode == "study" and _TOPOLOGY.present):
     return _TOPOLOGY.value
   return None

@@ -104,3 +104,11 @@ def test_a_program_that_does_not_fit_says_what_does(caplog):
     text.startswith("Training fits with --config.model.remat=full: fits: 3.00")
     for text in messages
   )
+
+
+def test_a_plan_for_gpus_says_what_its_times_leave_out(caplog):
+  explained = said(caplog, result(topology="h100:8", cost=None))[-1]
+  assert "JAX takes three quarters" in explained
+  assert "starting a kernel counts nothing" in explained
+  assert "docs/gpu.md" in explained
+  assert "TPU" not in explained

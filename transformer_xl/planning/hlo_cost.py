@@ -1,9 +1,14 @@
-"""Cycles, FLOPs and communication of a program compiled for a TPU.
+"""Cycles, FLOPs and communication of a program compiled for a TPU or a GPU.
 
 JAX's `cost_analysis` counts the body of a loop once. Here costs are summed over
 the instructions of the compiled text, with loops multiplied by their trip
 counts. Cycles are the compiler's own estimates, not measurements. It gives none
 for collectives, overlapped copies and custom calls.
+
+For GPUs it has several estimates of an operation, and the lowest counts: some
+repeat the traffic of an array for every tile. How fast a matrix product is
+depends on tiles that are chosen on the GPU, so only the cycles of its traffic
+are counted here, and its FLOPs as those of a kernel.
 
 XLA prints computations one after another, with one instruction per line. Each
 line states the shape of its result; operands are names.
@@ -25,6 +30,12 @@ _INSTRUCTION = re.compile(
 )
 _NAME = re.compile(r"%([^,\s)]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# On a GPU: cycles, and seconds of the whole and of its traffic.
+_GPU_ESTIMATE = re.compile(
+  r'"end_to_end_cycles":([^,]+),"exec_time_us":([^,]+),'
+  r'"compute_time_us":[^,]+,"memory_access_time_us":([^,]+)'
+)
+_GPU_PRODUCT = re.compile(r'"kind":"__triton_(nested_)?gemm')
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _LOOP = re.compile(r"condition=%([^,\s]+), body=%([^,\s]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
@@ -176,7 +187,7 @@ class _Walk:
   def _add(self, total: Cost, instruction: _Instruction, name: str) -> None:
     text = instruction.text
     operation = instruction.operation
-    cycles = _number(_CYCLES, text)
+    cycles = _cycles(text)
     if cycles:
       total.add(Cost(cycles, part_cycles={_part(text): cycles}))
     if operation.removesuffix("-start") in COLLECTIVES:
@@ -198,6 +209,10 @@ class _Walk:
       # A fusion has its own estimate, but may contain a collective.
       if cycles is not None:
         called = dataclasses.replace(called, cycles=0.0, part_cycles={})
+      if _GPU_PRODUCT.search(text):
+        called = dataclasses.replace(
+          called, flops=0.0, kernel_flops=called.flops
+        )
       total.add(called)
 
   def _collective(self, instruction: _Instruction, name: str) -> Cost:
@@ -214,6 +229,21 @@ class _Walk:
     if name.startswith("all-reduce-scatter"):
       kind = "reduce-scatter"  # The fusion as a whole reduces and scatters.
     return Cost(collective_bytes={kind: max(sent, result)})
+
+
+def _cycles(text: str) -> float | None:
+  """The compiler's estimate for one instruction; None if it has none."""
+  cycles = _number(_CYCLES, text)
+  if cycles is not None:
+    return cycles
+  estimates = []
+  for match in _GPU_ESTIMATE.finditer(text):
+    whole, seconds, traffic_seconds = map(float, match.groups())
+    if not whole or not seconds:
+      continue  # Of communication alone.
+    traffic = whole * traffic_seconds / seconds
+    estimates.append(traffic if _GPU_PRODUCT.search(text) else whole)
+  return min(estimates, default=None)
 
 
 def _part(text: str) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from transformer_xl.data import token_file
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
 from transformer_xl.planning import generation
+from transformer_xl.planning import gpus
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import plan_log
 from transformer_xl.planning import prices
@@ -253,9 +254,10 @@ def _plan(
   cycles for our kernels: `kernel_cycles` is the minimum that the matrix units
   need, and is part of `estimated_cycles`.
   """
+  options = gpus.COMPILER_OPTIONS if devices[0].platform == "gpu" else None
   start = time.perf_counter()
   try:
-    compiled = lowered.compile()
+    compiled = lowered.compile(options)
   except jax.errors.JaxRuntimeError as error:
     text = str(error)
     if "exceeds" not in text and "RESOURCE_EXHAUSTED" not in text:

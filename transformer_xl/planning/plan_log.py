@@ -4,6 +4,8 @@ from typing import Any
 
 from absl import logging
 
+from transformer_xl.planning import gpus
+
 Plan = dict[str, Any]  # The content of `results/plan.json`, or of a part.
 
 _PROGRAMS = {
@@ -11,6 +13,14 @@ _PROGRAMS = {
   "eval": "Evaluation",
   "generate": "Generation",
 }
+
+_OF_TPUS = "Times are too long where memory bandwidth decides."
+_OF_GPUS = (
+  "A chip is a GPU, of whose memory JAX takes three quarters. Matrix products "
+  "count as if they reached the published peak, and starting a kernel counts "
+  "nothing, so that an update takes longer than this, and one of a small model "
+  "much longer."
+)
 
 
 def log(result: Plan) -> None:
@@ -79,11 +89,12 @@ def _whole_run(result: Plan) -> str:
 def _explanation(result: Plan) -> str:
   """One paragraph on what the numbers are."""
   train = result["train"].get("nearest_that_fits") or result["train"]
+  is_gpu = result["topology"].partition(":")[0] in gpus.GPUS
   lines = [
-    "How to read this: nothing has run. Memory and times are estimates of the "
-    "TPU compiler, too long where memory bandwidth decides. A step is an "
-    "update of training, a segment in every lane of evaluation, or a token of "
-    "every sample."
+    "How to read this: nothing has run. Memory and times are estimates of "
+    "XLA's compiler. A step is an update of training, a segment in every lane "
+    "of evaluation, or a token of every sample.",
+    _OF_GPUS if is_gpu else _OF_TPUS,
   ]
   if "hbm_bytes_per_chip" in train:
     at_most = _rounded(train["estimated_step_seconds_at_most"] * 1e3)
@@ -97,7 +108,8 @@ def _explanation(result: Plan) -> str:
       "the useful operations: masked keys, projections of memory and "
       "distances, and what is computed twice."
     )
-  lines.append("docs/tpu.md says more; results/plan.json has every number.")
+  page = "docs/gpu.md" if is_gpu else "docs/tpu.md"
+  lines.append(f"{page} says more; results/plan.json has every number.")
   return " ".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Devices of a TPU slice that this machine does not have."""
+"""Devices that this machine does not have: of a TPU slice, or GPUs."""
 
 import importlib.util
 import os
@@ -9,6 +9,7 @@ from jax.experimental import topologies
 
 from transformer_xl import errors
 from transformer_xl import hardware
+from transformer_xl.planning import gpus
 
 _FORM = re.compile(r"\w+:\d+(x\d+)*(x\d+slices)?")
 
@@ -32,16 +33,23 @@ def compile_only(*, runs_elsewhere: bool = False) -> None:
 def slice_devices(topology: str) -> list[jax.Device]:
   """Returns the devices of a named slice, to compile for.
 
-  `v5e:4x4x2slices` are two slices `v5e:4x4`.
+  `v5e:4x4x2slices` are two slices `v5e:4x4`. `h100:8` are eight GPUs of one
+  host.
 
   Raises:
-    UserError: libtpu is not installed or does not know the slice.
+    UserError: libtpu is not installed or does not know the slice; or JAX's CUDA
+      plugin is not installed.
   """
-  if not _FORM.fullmatch(topology):
+  kind, _, count = topology.partition(":")
+  is_gpu = kind in gpus.GPUS
+  if is_gpu and count.isdecimal() and int(count):
+    return gpus.devices(kind, int(count))
+  if is_gpu or not _FORM.fullmatch(topology):
     raise errors.UserError(
       f"--topology={topology} must be a kind of chip and the chips along each "
       "axis, such as v4:2x2x1, v5p:2x2x1, v6e:4x4, or v5e:4x4, which is the "
-      "slice v5litepod-16."
+      "slice v5litepod-16; or GPUs of one host, such as h100:8 "
+      f"({', '.join(gpus.GPUS)})."
     )
   if importlib.util.find_spec("libtpu") is None:
     raise errors.UserError(

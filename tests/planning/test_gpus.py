@@ -1,0 +1,126 @@
+"""Planning for GPUs: the cost of a program, and plans where that compiles."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests import corpus
+from transformer_xl import errors
+from transformer_xl import hardware
+from transformer_xl.planning import gpus
+from transformer_xl.planning import hlo_cost
+from transformer_xl.planning import topology
+
+ROOT = pathlib.Path(__file__).parents[2]
+NAMES = sorted(gpus.GPUS)
+
+# As XLA prints them: a product, whose time depends on tiles that are not chosen
+# yet; a softmax with an estimate that reads its array for every tile; and an
+# all-reduce, which has an estimate of communication alone.
+PROGRAM = """\
+HloModule jit_f, is_scheduled=true
+
+%product (p: bf16[64,32], q: bf16[32,16]) -> bf16[64,16] {
+  %p = bf16[64,32]{1,0} parameter(0)
+  %q = bf16[32,16]{1,0} parameter(1)
+  ROOT %d = bf16[64,16]{1,0} dot(%p, %q), lhs_contracting_dims={1}, \
+rhs_contracting_dims={0}
+}
+
+ENTRY %main (p: bf16[64,32], q: bf16[32,16]) -> bf16[64,16] {
+  %p = bf16[64,32]{1,0} parameter(0)
+  %q = bf16[32,16]{1,0} parameter(1)
+  %g = bf16[64,16]{1,0} fusion(%p, %q), kind=kCustom, calls=%product, \
+backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"},\
+"reification_cost":[{"end_to_end_cycles":8000,"exec_time_us":4,\
+"compute_time_us":4,"memory_access_time_us":0.5,"name":""}]}
+  %s = bf16[64,16]{1,0} fusion(%g), kind=kCustom, calls=%softmax, \
+backend_config={"fusion_backend_config":{"kind":"__triton"},\
+"reification_cost":[{"end_to_end_cycles":46807318.7,"exec_time_us":23640.05,\
+"compute_time_us":911.9,"memory_access_time_us":23594.4,"name":""},\
+{"end_to_end_cycles":300,"exec_time_us":0.15,"compute_time_us":0.1,\
+"memory_access_time_us":0.1,"name":"indexing-cost-model"},\
+{"end_to_end_cycles":0,"exec_time_us":0.01,"compute_time_us":0,\
+"memory_access_time_us":0,"name":"sol"}]}
+  ROOT %r = bf16[64,16]{1,0} all-reduce(%s), to_apply=%add, \
+backend_config={"reification_cost":[{"end_to_end_cycles":0,"exec_time_us":7,\
+"compute_time_us":0,"memory_access_time_us":0,"name":"sol"}]}
+}
+"""
+
+
+def test_products_count_traffic_and_flops_and_others_the_lowest_estimate():
+  cost = hlo_cost.program_cost(PROGRAM)
+  assert cost.cycles == pytest.approx(8000 * 0.5 / 4 + 300)
+  assert cost.kernel_flops == 2 * 64 * 32 * 16
+  assert cost.flops == 0
+  assert cost.collective_bytes == {"all-reduce": 64 * 16 * 2}
+
+
+def test_without_the_plugin_the_error_names_the_extra(monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(errors.UserError, match=r"install .* -e '\.\[cuda\]'"):
+    topology.slice_devices("h100:8")
+
+
+@pytest.mark.parametrize(
+  "name", ["h100:0", "h100:x", "h100:2x2", "h100", "v100"]
+)
+def test_what_is_no_number_of_gpus_is_refused_with_their_names(name):
+  with pytest.raises(errors.UserError, match=r"GPUs.*\(a100, h100, h200\)"):
+    topology.slice_devices(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_gpu_has_the_published_figures_that_a_plan_needs(name):
+  gpu = gpus.GPUS[name]
+  chip = hardware.CHIPS[gpu.device_kind]
+  assert chip.hbm_bytes == pytest.approx(0.75 * gpu.memory_bytes, rel=1e-3)
+  assert chip.clock == gpu.clock_ghz * 1e9
+  bandwidth = hardware.PEAK_BANDWIDTH[gpu.device_kind]
+  assert bandwidth == pytest.approx(gpu.bandwidth, rel=1e-2)
+  assert gpu.device_kind in hardware.PEAK_FLOPS
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+  importlib.util.find_spec("jax_cuda12_plugin") is None,
+  reason="needs XLA's compiler for GPUs: pip install '.[cuda]'",
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_for_two_gpus_states_memory_time_and_work(tmp_path, name):
+  data_dir = corpus.write(tmp_path / "data")
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "transformer_xl.main", "--mode=plan"),
+      *(f"--topology={name}:2", "--config=experiments/base.py"),
+      *(f"--workdir={tmp_path}/run", *corpus.config_flags(data_dir)),
+      "--config.model.dtype=bfloat16",
+    ],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  path = tmp_path / "run" / "results" / "plan.json"
+  result = json.loads(path.read_text())
+  assert result["num_chips"] == 2
+  assert result["cost"] is None  # No list of prices has GPUs.
+  assert "docs/gpu.md" in done.stderr
+  train = result["train"]
+  # Parameters, two moments of Adam, and no more than as much again.
+  state = 3 * 4 * result["num_parameters"]
+  assert state < train["argument_bytes"] < 2 * state
+  assert train["collective_bytes"]["all-reduce"] > 4 * result["num_parameters"]
+  for program in (train, result["eval"], result["generate"]):
+    assert program["fits"]
+    assert 0 < program["kernel_cycles"] < program["estimated_cycles"]
+    assert 0.9 < program["executed_over_useful"] < 4
+    assert 0 < program["estimated_mfu"] < 1

@@ -1,0 +1,118 @@
+"""NVIDIA GPUs that this machine does not have, described to XLA's compiler.
+
+The figures are those of XLA's own descriptions (openxla/xla,
+xla/backends/gpu/target_config/specs).
+"""
+
+import importlib.util
+from typing import NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from transformer_xl import errors
+
+# Without a GPU, XLA states its estimate of each operation when it is asked to.
+COMPILER_OPTIONS: dict[str, str | bool] = {
+  "xla_gpu_collect_cost_model_stats": True
+}
+
+
+class _Gpu(NamedTuple):
+  """What XLA asks about a GPU, beside what all of them have in common."""
+
+  device_kind: str
+  capability: int  # The first digit of the compute capability.
+  num_cores: int  # Streaming multiprocessors.
+  units_per_core: int  # Of float32.
+  clock_ghz: float
+  memory_bytes: int
+  bandwidth: int  # Bytes a second.
+  l2_bytes: int
+  shared_bytes_per_core: int
+  shared_bytes_per_block: int
+
+
+_H100 = _Gpu(
+  device_kind="NVIDIA H100 80GB HBM3",
+  capability=9,
+  num_cores=132,
+  units_per_core=128,
+  clock_ghz=1.98,
+  memory_bytes=84_942_979_072,
+  bandwidth=3_352_320_000_000,
+  l2_bytes=50 * 2**20,
+  shared_bytes_per_core=233_472,
+  shared_bytes_per_block=232_448,
+)
+# By the name that --topology has.
+GPUS = {
+  "a100": _Gpu(
+    device_kind="NVIDIA A100-SXM4-80GB",
+    capability=8,
+    num_cores=108,
+    units_per_core=64,
+    clock_ghz=1.41,
+    memory_bytes=85_100_068_864,
+    bandwidth=2_039_040_000_000,
+    l2_bytes=40 * 2**20,
+    shared_bytes_per_core=167_936,
+    shared_bytes_per_block=166_912,
+  ),
+  "h100": _H100,
+  "h200": _H100._replace(
+    device_kind="NVIDIA H200",
+    memory_bytes=151_397_597_184,
+    bandwidth=4_800_000_000_000,
+  ),
+}
+
+
+def devices(name: str, count: int) -> list[jax.Device]:
+  """GPUs of one host, to compile for.
+
+  Raises:
+    UserError: JAX's CUDA plugin is not installed.
+  """
+  if importlib.util.find_spec("jax_cuda12_plugin") is None:
+    raise errors.UserError(
+      f"--topology={name}:{count} needs XLA's compiler for GPUs, which runs on "
+      "any Linux machine: pip install --constraint requirements.lock -e "
+      "'.[cuda]'"
+    )
+  found: list[jax.Device] = topologies.get_topology_desc(
+    platform="cuda",
+    topology_name="",
+    target_config=_description(GPUS[name]),
+    topology=f"1x1x{count}",  # Groups, hosts and GPUs of a host.
+  ).devices
+  return found
+
+
+def _description(gpu: _Gpu) -> str:
+  """XLA's GpuTargetConfigProto, as text."""
+  return f"""
+    gpu_device_info {{
+      threads_per_block_limit: 1024
+      threads_per_warp: 32
+      threads_per_core_limit: 2048
+      block_dim_limit_x: 2147483647
+      block_dim_limit_y: 65535
+      block_dim_limit_z: 65535
+      registers_per_core_limit: 65536
+      registers_per_block_limit: 65536
+      core_count: {gpu.num_cores}
+      fpus_per_core: {gpu.units_per_core}
+      clock_rate_ghz: {gpu.clock_ghz}
+      device_memory_size: {gpu.memory_bytes}
+      memory_bandwidth: {gpu.bandwidth}
+      l2_cache_size: {gpu.l2_bytes}
+      shared_memory_per_block: 49152
+      shared_memory_per_core: {gpu.shared_bytes_per_core}
+      shared_memory_per_block_optin: {gpu.shared_bytes_per_block}
+      cuda_compute_capability {{ major: {gpu.capability} }}
+    }}
+    platform_name: "CUDA"
+    dnn_version_info {{ major: 9 minor: 10 }}
+    device_description_str: "{gpu.device_kind}"
+  """
