@@ -118,9 +118,10 @@ def test_a_plan_for_two_gpus_states_memory_time_and_work(tmp_path, name):
   # Parameters, two moments of Adam, and no more than as much again.
   state = 3 * 4 * result["num_parameters"]
   assert state < train["argument_bytes"] < 2 * state
-  assert train["collective_bytes"]["all-reduce"] > 4 * result["num_parameters"]
+  assert train["collective_bytes"]["all-reduce"] > 2 * result["num_parameters"]
   for program in (train, result["eval"], result["generate"]):
     assert program["fits"]
+    assert 0 < program["estimated_mfu"] < 1
+  for program in (train, result["eval"]):
     assert 0 < program["kernel_cycles"] < program["estimated_cycles"]
     assert 0.9 < program["executed_over_useful"] < 4
-    assert 0 < program["estimated_mfu"] < 1

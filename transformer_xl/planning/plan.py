@@ -1,8 +1,9 @@
-"""Compiles training and evaluation for a TPU slice, from any machine.
+"""Compiles training and evaluation for a TPU slice or GPUs, from any machine.
 
 `--mode=plan --topology=v5e:4x4` lowers the same functions that a run uses, with
 the shardings of its mesh, and reports the memory and work per chip according to
-the TPU compiler. It needs no TPU, only the `tpu` extra (libtpu).
+the compiler. It needs no TPU, only the `tpu` extra (libtpu); and for
+`--topology=h100:8` no GPU, only the `cuda` extra.
 """
 
 import contextlib
