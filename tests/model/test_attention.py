@@ -25,7 +25,7 @@ def _normal(*shape, seed=0):
 def test_shapes_are_checked_while_testing():
   with pytest.raises(jaxtyping.TypeCheckError, match="H B T K"):
     attention.visible_softmax(
-      jnp.zeros((HEADS, 3, 4)), jnp.zeros((LANES, 3), jnp.int32)
+      jnp.zeros((HEADS, 3, 4)), jnp.zeros((LANES, 3), jnp.int32), jnp.float32
     )
 
 

@@ -150,7 +150,9 @@ def _weights(
   scores: jt.Float[shapes.Array, "B H T K"], reach: shapes.Reach
 ) -> jt.Float[shapes.Array, "B H T K"]:
   by_head = jnp.swapaxes(scores, 0, 1)
-  return jnp.swapaxes(attention.visible_softmax(by_head, reach), 0, 1)
+  return jnp.swapaxes(
+    attention.visible_softmax(by_head, reach, by_head.dtype), 0, 1
+  )
 
 
 def memory_mass(

@@ -7,6 +7,7 @@ when a TPU takes a fused kernel instead.
 Shapes: B lanes, T queries, K = M + T keys, H heads, Dh head width.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -107,7 +108,7 @@ def _attend(
     distance = distances(*scores.shape[2:])
     scores -= linear_penalties(block.slopes, distance)[:, None]
 
-  weights = visible_softmax(scores, block.reach).astype(query.dtype)
+  weights = visible_softmax(scores, block.reach, query.dtype)
   weights = dropout_lib.drop_weights(weights, dropout, first_query=first_query)
 
   with jax.named_scope("attention_values"):
@@ -188,11 +189,39 @@ def visible_keys(
   return (distance >= 0)[None] & (distance[None] <= reach[:, :, None])
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 @jax.named_scope("attention_softmax")
 def visible_softmax(
-  scores: jt.Float[shapes.Array, "H B T K"], reach: shapes.Reach
+  scores: jt.Float[shapes.Array, "H B T K"],
+  reach: shapes.Reach,
+  dtype: jnp.dtype,
 ) -> jt.Float[shapes.Array, "H B T K"]:
-  """Softmax over the keys that each query may see."""
+  """Softmax over the keys that each query may see, in the type `dtype`.
+
+  It is computed in float32. Its gradient is computed from the result, which is
+  kept in `dtype` alone: float32 would be most of what an update keeps.
+  """
   visible = visible_keys(reach, scores.shape[-1])[None]
   scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-  return jax.nn.softmax(scores, axis=-1)
+  return jax.nn.softmax(scores, axis=-1).astype(dtype)
+
+
+def _visible_softmax_forward(
+  scores: jax.Array, reach: jax.Array, dtype: jnp.dtype
+) -> tuple[jax.Array, jax.Array]:
+  weights = visible_softmax(scores, reach, dtype)
+  return weights, weights
+
+
+@jax.named_scope("attention_softmax")
+def _visible_softmax_backward(
+  dtype: jnp.dtype, weights: jax.Array, gradient: jax.Array
+) -> tuple[jax.Array, None]:
+  del dtype
+  wide = weights.astype(jnp.float32)
+  weighted = wide * gradient.astype(jnp.float32)
+  of_scores = weighted - wide * jnp.sum(weighted, axis=-1, keepdims=True)
+  return of_scores, None  # Hidden keys have a weight of 0.
+
+
+visible_softmax.defvjp(_visible_softmax_forward, _visible_softmax_backward)
