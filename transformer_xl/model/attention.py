@@ -109,11 +109,18 @@ def _attend(
     scores -= linear_penalties(block.slopes, distance)[:, None]
 
   weights = visible_softmax(scores, block.reach, query.dtype)
-  weights = dropout_lib.drop_weights(weights, dropout, first_query=first_query)
 
+  def weighted(weights: jax.Array, value: jax.Array) -> jax.Array:
+    kept = dropout_lib.drop_weights(weights, dropout, first_query=first_query)
+    return dense.product(kept, value)
+
+  if dropout is not None:
+    # The gradient drops the same weights again: that is faster than to keep
+    # them.
+    weighted = jax.checkpoint(weighted, prevent_cse=False)
   with jax.named_scope("attention_values"):
     value = block.value.transpose(2, 0, 1, 3)  # [H, B, K, Dh]
-    values = dense.product(weights, value)  # [H, B, T, Dh]
+    values = weighted(weights, value)  # [H, B, T, Dh]
   return values.astype(query.dtype).transpose(1, 2, 0, 3)
 
 
