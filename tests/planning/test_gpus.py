@@ -69,10 +69,10 @@ def test_without_the_plugin_the_error_names_the_extra(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "name", ["h100:0", "h100:x", "h100:2x2", "h100", "v100"]
+  "name", ["h100:0", "h100:x", "h100:2x2", "h100", "a100"]
 )
 def test_what_is_no_number_of_gpus_is_refused_with_their_names(name):
-  with pytest.raises(errors.UserError, match=r"GPUs.*\(a100, h100, h200\)"):
+  with pytest.raises(errors.UserError, match=r"GPUs.*\(h100, h200\)"):
     topology.slice_devices(name)
 
 
@@ -81,7 +81,6 @@ def test_every_gpu_has_the_published_figures_that_a_plan_needs(name):
   gpu = gpus.GPUS[name]
   chip = hardware.CHIPS[gpu.device_kind]
   assert chip.hbm_bytes == pytest.approx(0.75 * gpu.memory_bytes, rel=1e-3)
-  assert chip.clock == gpu.clock_ghz * 1e9
   bandwidth = hardware.PEAK_BANDWIDTH[gpu.device_kind]
   assert bandwidth == pytest.approx(gpu.bandwidth, rel=1e-2)
   assert gpu.device_kind in hardware.PEAK_FLOPS
