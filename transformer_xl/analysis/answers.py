@@ -113,6 +113,7 @@ def draw(
   middles = [math.sqrt(low * high) for low, high in scale.distances]
   for index, row in enumerate(rows):
     color = f"C{index % 10}"
+    is_again = index >= 10  # The colour is that of another row, too.
     marker = "osv^DP*X"[index % 8]
     by_seed = 100 * np.array(row.right_by_seed)
     left.plot(
@@ -121,6 +122,8 @@ def draw(
       color=color,
       marker=marker,
       markersize=4,
+      linestyle="--" if is_again else "-",
+      fillstyle="none" if is_again else "full",
       label=row.name,
     )
     left.fill_between(
@@ -143,6 +146,7 @@ def draw(
       ],
       fmt=marker,
       color=color,
+      fillstyle="none" if is_again else "full",
       capsize=2,
       markersize=6,
       alpha=0.8,
