@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -323,3 +325,11 @@ def test_a_mistake_is_one_line(workdir, updates, says):
   with pytest.raises(errors.UserError, match=says) as caught:
     run(workdir, **updates)
   assert "\n" not in str(caught.value)
+
+
+def test_a_cpu_starts_without_pallas():
+  program = (
+    "import sys; sys.modules['jax.experimental.pallas'] = None; "
+    "import transformer_xl.text.generate"
+  )
+  subprocess.run([sys.executable, "-c", program], check=True)
