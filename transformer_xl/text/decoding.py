@@ -157,12 +157,15 @@ def stream(
     The samples so far: without tokens after compilation, then after each call.
   """
   text, state, hidden = read_prompt(model, text)
-  reader, frozen, state = model.reader.for_tokens(model.frozen, state)
+  reader, frozen, state = language_model.for_tokens(
+    model.reader, model.frozen, state
+  )
   recent = sampling.newest(
     text.newest,
     window=max(sampling.window(config), len(stop)),
     vocab_size=model.vocabulary.size,
   )
+  hidden = hidden.astype(reader.config.dtype)
   drawing = _begin(state, hidden, recent, num_samples=len(keys))
   head = reader.head(frozen)
   drawing_config = _only_drawing(config)
