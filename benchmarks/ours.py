@@ -23,6 +23,7 @@ from transformer_xl.experiments import base
 from transformer_xl.model import network
 from transformer_xl.model import reader as reader_lib
 from transformer_xl.planning import plan
+from transformer_xl.text import language_model
 from transformer_xl.text import sampling
 from transformer_xl.training import programs
 
@@ -154,12 +155,12 @@ class _Generation:
       clamp_len=0,
       same_length=False,
     )
-    frozen = jax.jit(reader.freeze)(_params(config))
+    frozen = reader.freeze(_params(config))
     state = _full(reader.start(frozen, batch_size=1), work.mem_len)
-    reader, frozen, state = reader.for_tokens(frozen, state)
+    reader, frozen, state = language_model.for_tokens(reader, frozen, state)
     self._drawing = sampling.begin(
       state,
-      jnp.zeros((1, 1, work.model_dim), work.dtype),
+      jnp.zeros((1, 1, work.model_dim), reader.config.dtype),
       np.zeros((sampling.window(options),), np.int32),
       num_samples=work.batch_size,
     )

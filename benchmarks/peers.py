@@ -1,7 +1,8 @@
 """The PyTorch sides of the speed benchmarks: HuggingFace and the original code.
 
 Both run as in their own scripts: Adam with the gradient clipped at 0.25, and
-`torch.no_grad` outside training. Needs the `parity` extra.
+`torch.no_grad` outside training. In bfloat16 they run under PyTorch's autocast,
+with parameters in float32, as ours are. Needs the `parity` extra.
 """
 
 import os
@@ -39,6 +40,11 @@ class _Runner:
     self()
 
   def __call__(self):
+    is_fast = self._work.dtype == "bfloat16"
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_fast):
+      return self._run()
+
+  def _run(self):
     if self._work.task == "train":
       return [self._update(segment) for segment in self._ids][-1]
     with torch.no_grad():

@@ -10,9 +10,11 @@ original PyTorch code. That needs the `parity` extra:
     .venv-parity/bin/python -m benchmarks.side_by_side \
       --original=transformer-xl --table=side_by_side.md
 
-Ours then computes in what `model.dtype=auto` takes on this machine.
+Then every side is measured in every form: in float32 and, where the processor
+multiplies it, in bfloat16; with one thread on one core, two on two, and so on.
+More threads can be slower, so with two cores the better of one and two counts.
 
-Each side is a process on the same cores, and they take turns: A B, B A, A B.
+Each form is a process of its own, and they take turns: A B, B A, A B.
 Wall and CPU times are medians over the rounds. Ratios are taken in each round;
 their median is given, and the quartiles, between which half of the rounds lie.
 """
@@ -25,7 +27,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -57,6 +60,17 @@ CASES = {
 KINDS = ("seconds", "cpu_seconds")
 
 
+class Form(NamedTuple):
+  """How a side computes."""
+
+  who: str
+  dtype: str
+  threads: int  # Each on a core of its own.
+
+
+Turns = dict[Form, dict[str, Any]]  # What each form took in one round.
+
+
 def define_flags() -> None:
   """Defines the flags of `main`."""
   flags.DEFINE_string("original", None, "Checkout of the original.")
@@ -66,7 +80,8 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "dtype",
     None,
-    "Number format of our sides; float32 with --before, else auto.",
+    "Number format of all sides; by default float32 and, against PyTorch, what "
+    "model.dtype=auto takes here.",
   )
   flags.DEFINE_string("table", None, "Markdown file to write.")
   flags.DEFINE_multi_enum("case", [*CASES], [*CASES], "To compare.")
@@ -116,90 +131,148 @@ def compare(case: str, folders: dict[str, str]) -> dict[str, Any]:
     case: a name from `CASES`.
     folders: of each side the checkout that it runs in, ours first.
   """
-  chosen = flags.FLAGS
   work, count = CASES[case]
-  sides = {who: _Side(who, folders[who], work, count) for who in folders}
-  rounds = []
-  for index in range(chosen.rounds):
-    order = [*sides] if index % 2 == 0 else [*reversed(sides)]
-    rounds.append({who: sides[who].take_turn() for who in order})
+  forms = _forms([*folders])
+  sides = {form: _Side(form, folders[form.who], work, count) for form in forms}
+  rounds: list[Turns] = []
+  for index in range(flags.FLAGS.rounds):
+    order = forms if index % 2 == 0 else forms[::-1]
+    rounds.append({form: sides[form].take_turn() for form in order})
   for side in sides.values():
     side.close()
 
-  figures = {}
-  for who, side in sides.items():
-    turns = [each[who] for each in rounds]
-    medians = {
-      kind: statistics.median(turn[kind] for turn in turns) for kind in KINDS
-    }
-    figures[who] = {
-      "dtype": side.dtype,
-      "milliseconds": round(medians["seconds"] * 1e3, 2),
-      "cpu_milliseconds": round(medians["cpu_seconds"] * 1e3, 2),
-      "compile_seconds": round(side.ready["compile_seconds"], 2),
-      "peak_resident_megabytes": round(turns[-1]["resident_bytes"] / 1e6),
-    }
-    if who != "ours":
-      figures[who]["times_as_long_as_ours"] = {
-        kind: _ratio([each[who][kind] / each["ours"][kind] for each in rounds])
-        for kind in KINDS
+  dtypes = [*dict.fromkeys(form.dtype for form in forms)]
+  choices = [dtypes[:1], dtypes] if len(dtypes) > 1 else [dtypes]
+  comparisons = []
+  for cores in sorted({form.threads for form in forms}):
+    for allowed in choices:
+      best = {
+        who: _fastest(
+          [
+            form
+            for form in forms
+            if form.who == who
+            and form.threads <= cores
+            and form.dtype in allowed
+          ],
+          rounds,
+        )
+        for who in folders
       }
+      figures = {
+        who: _figures(form, sides[form], rounds) for who, form in best.items()
+      }
+      for who, form in best.items():
+        if who != "ours":
+          figures[who]["times_as_long_as_ours"] = {
+            kind: _ratio(
+              [
+                turns[form][kind] / turns[best["ours"]][kind]
+                for turns in rounds
+              ]
+            )
+            for kind in KINDS
+          }
+      comparisons.append({"cores": cores, "dtypes": allowed, "sides": figures})
   return {
     "benchmark": "side_by_side",
     "case": case,
     **dataclasses.asdict(work),
-    "cores": len(chosen.cores),
-    "rounds": chosen.rounds,
-    "sides": figures,
+    "rounds": len(rounds),
+    "forms": [_figures(form, sides[form], rounds) for form in forms],
+    "comparisons": comparisons,
   }
 
 
 def table(results: list[dict[str, Any]]) -> str:
-  """Markdown table: milliseconds per segment and ratios, wall and CPU."""
+  """Markdown table: milliseconds per segment and ratios, wall and CPU.
+
+  A row is a side in the form that took least with these cores, of the formats
+  that are allowed.
+  """
   lines = [
-    "| case | layers, width, memory, batch | side | wall ms | CPU ms "
-    "| times as long as ours, wall | CPU |",
-    "|---|---|---|---|---|---|---|",
+    "| case | layers, width, memory, batch | cores | formats | side | threads "
+    "| wall ms | CPU ms | times as long as ours, wall | CPU |",
+    "|---|---|---|---|---|---|---|---|---|---|",
   ]
   for result in results:
     sizes = ("num_layers", "model_dim", "mem_len", "batch_size")
     size = ", ".join(str(result[name]) for name in sizes)
-    for who, side in result["sides"].items():
-      cells = [result["case"], size, f"{who}, {side['dtype']}"]
-      cells += [str(side["milliseconds"]), str(side["cpu_milliseconds"])]
-      ratios = side.get("times_as_long_as_ours", {})
-      for kind in KINDS:
-        cell = ""
-        if kind in ratios:
-          cell = "{median} ({lower} to {upper})".format(**ratios[kind])
-        cells.append(cell)
-      lines.append("| " + " | ".join(cells) + " |")
+    for comparison in result["comparisons"]:
+      cores = str(comparison["cores"])
+      formats = " or ".join(comparison["dtypes"])
+      for who, side in comparison["sides"].items():
+        cells = [result["case"], size, cores, formats]
+        cells += [f"{who}, {side['dtype']}", str(side["threads"])]
+        cells += [str(side["milliseconds"]), str(side["cpu_milliseconds"])]
+        ratios = side.get("times_as_long_as_ours", {})
+        for kind in KINDS:
+          cell = ""
+          if kind in ratios:
+            cell = "{median} ({lower} to {upper})".format(**ratios[kind])
+          cells.append(cell)
+        lines.append("| " + " | ".join(cells) + " |")
   return "\n".join(lines) + "\n"
 
 
+def _forms(names: Sequence[str]) -> list[Form]:
+  """The forms in which sides are measured, with the slowest format first."""
+  chosen = flags.FLAGS
+  num_cores = len(chosen.cores)
+  if chosen.before:
+    dtypes = [chosen.dtype or "float32"]
+    thread_counts = [num_cores]
+  else:
+    fast = hardware.fast_dtype()
+    dtypes = [chosen.dtype] if chosen.dtype else ["float32", fast]
+    thread_counts = [*range(1, num_cores + 1)]
+  dtypes = [hardware.fast_dtype() if d == "auto" else d for d in dtypes]
+  return [
+    Form(who, dtype, threads)
+    for who in names
+    for dtype in dict.fromkeys(dtypes)
+    for threads in thread_counts
+  ]
+
+
+def _median(form: Form, kind: str, rounds: list[Turns]) -> float:
+  return statistics.median(turns[form][kind] for turns in rounds)
+
+
+def _fastest(forms: list[Form], rounds: list[Turns]) -> Form:
+  """The form with the least median time by the clock."""
+  return min(forms, key=lambda form: _median(form, "seconds", rounds))
+
+
+def _figures(form: Form, side: "_Side", rounds: list[Turns]) -> dict[str, Any]:
+  milliseconds = {kind: 1e3 * _median(form, kind, rounds) for kind in KINDS}
+  last = rounds[-1][form]
+  return {
+    **form._asdict(),
+    "milliseconds": round(milliseconds["seconds"], 2),
+    "cpu_milliseconds": round(milliseconds["cpu_seconds"], 2),
+    "compile_seconds": round(side.ready["compile_seconds"], 2),
+    "peak_resident_megabytes": round(last["resident_bytes"] / 1e6),
+  }
+
+
 class _Side:
-  """The process of one side."""
+  """The process of one side in one form."""
 
   def __init__(
-    self, who: str, folder: str, work: workload.Workload, count: int
+    self, form: Form, folder: str, work: workload.Workload, count: int
   ):
     chosen = flags.FLAGS
-    is_our_code = who in ("ours", "before")
-    self.dtype = work.dtype  # PyTorch computes in float32 by default.
-    if is_our_code:
-      usual = "float32" if chosen.before else "auto"
-      self.dtype = chosen.dtype or usual
-      if self.dtype == "auto":
-        self.dtype = hardware.fast_dtype()
-    fields = dataclasses.asdict(work) | {"dtype": self.dtype}
+    fields = dataclasses.asdict(work) | {"dtype": form.dtype}
+    who = "ours" if form.who == "before" else form.who
     self._command = [
       sys.executable,
       "-m",
       "benchmarks.contestant",
-      f"--who={'ours' if is_our_code else who}",
+      f"--who={who}",
       f"--work={json.dumps(fields)}",
       f"--count={count}",
-      f"--cores={','.join(chosen.cores)}",
+      f"--cores={','.join(chosen.cores[: form.threads])}",
     ]
     if chosen.original:
       self._command.append(f"--original={os.path.abspath(chosen.original)}")

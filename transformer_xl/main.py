@@ -330,8 +330,7 @@ def _start_devices(attention: str) -> None:
 
   # Programs compiled for other devices than ours could be written but not read.
   if not plans and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    folder = compile_cache.folder()
-    jax.config.update("jax_compilation_cache_dir", folder)
+    compile_cache.use()
   processes.join(
     coordinator=_COORDINATOR.value,
     num_processes=_PROCESSES.value,

@@ -318,9 +318,10 @@ class PretrainedModel:
   @functools.cached_property
   def _tokens(self) -> tuple[reader_lib.Reader, shapes.PyTree]:
     """The reader of single tokens, and its parameters."""
-    reader = self.trained.reader
-    frozen = self.trained.frozen
-    return reader.for_tokens(frozen, self.trained.start(1))[:2]
+    reader, frozen, _ = language_model.for_tokens(
+      self.trained.reader, self.trained.frozen, self.trained.start(1)
+    )
+    return reader, frozen
 
   def _changed(self, group: str, **values: object) -> schema.ExperimentConfig:
     """The run's configuration with the values that are given in a group."""

@@ -12,6 +12,7 @@ from benchmarks import side_by_side
 from benchmarks import speed
 from benchmarks import workload
 from transformer_xl import errors
+from transformer_xl import hardware
 
 TINY = {
   "num_layers": 1,
@@ -100,15 +101,57 @@ def test_this_version_is_compared_with_its_last_commit(
   # Twice: for huge pages the process starts itself again.
   said = set(capfd.readouterr().err.splitlines())
   assert said == {f"the older one {marked}"}
-  ratios = result["sides"]["before"]["times_as_long_as_ours"]
+  [comparison] = result["comparisons"]
+  ratios = comparison["sides"]["before"]["times_as_long_as_ours"]
   for kind in side_by_side.KINDS:
     assert 0 < ratios[kind]["lower"] <= ratios[kind]["upper"]
   rows = side_by_side.table([result]).splitlines()
-  assert [row.split(" | ")[2] for row in rows[2:]] == [
+  assert [row.split(" | ")[4] for row in rows[2:]] == [
     "ours, float32",
     "before, float32",
   ]
-  assert {row.count("|") for row in rows} == {8}
+  assert {row.count("|") for row in rows} == {11}
+
+
+# Milliseconds of each side in each form, with one thread and with two.
+TIMES = {
+  ("ours", "float32"): (4, 3),
+  ("ours", "bfloat16"): (2, 1),
+  ("huggingface", "float32"): (8, 80),
+  ("huggingface", "bfloat16"): (9, 7),
+}
+
+
+def test_every_side_is_compared_in_its_best_form(tiny_case, monkeypatch):
+  class Side:
+    def __init__(self, form, *rest):
+      self.ready = {"compile_seconds": 0.0}
+      times = TIMES[form.who, form.dtype]
+      self.seconds = times[form.threads - 1] / 1e3
+
+    def take_turn(self):
+      seconds = self.seconds
+      return {"seconds": seconds, "cpu_seconds": seconds, "resident_bytes": 0}
+
+    def close(self):
+      pass
+
+  monkeypatch.setattr(side_by_side, "_Side", Side)
+  monkeypatch.setattr(hardware, "fast_dtype", lambda: "bfloat16")
+  with flagsaver.flagsaver(before=None, rounds=2, cores=["0", "1"]):
+    result = side_by_side.compare(tiny_case, {"ours": "", "huggingface": ""})
+  rows = side_by_side.table([result]).splitlines()[2:]
+  assert [row.split(" | ")[2:7] for row in rows] == [
+    ["1", "float32", "ours, float32", "1", "4.0"],
+    ["1", "float32", "huggingface, float32", "1", "8.0"],
+    ["1", "float32 or bfloat16", "ours, bfloat16", "1", "2.0"],
+    ["1", "float32 or bfloat16", "huggingface, float32", "1", "8.0"],
+    ["2", "float32", "ours, float32", "2", "3.0"],
+    ["2", "float32", "huggingface, float32", "1", "8.0"],
+    ["2", "float32 or bfloat16", "ours, bfloat16", "2", "1.0"],
+    ["2", "float32 or bfloat16", "huggingface, bfloat16", "2", "7.0"],
+  ]
+  assert len(result["forms"]) == 8
 
 
 def test_a_revision_that_does_not_exist_is_one_line(tmp_path):

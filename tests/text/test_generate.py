@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,7 @@ from transformer_xl.model import network
 from transformer_xl.text import decoding
 from transformer_xl.text import generate
 from transformer_xl.text import language_model
+from transformer_xl.text import streaming
 
 PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.uint8)
 BYTES = vocabulary_lib.ByteVocabulary()
@@ -323,3 +326,26 @@ def test_a_mistake_is_one_line(workdir, updates, says):
   with pytest.raises(errors.UserError, match=says) as caught:
     run(workdir, **updates)
   assert "\n" not in str(caught.value)
+
+
+def test_a_cpu_reads_tokens_of_bfloat16_models_in_float32():
+  model = models.make(mem_len=4, dtype="bfloat16", **models.HYBRID)
+  tokens = jnp.asarray([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])
+  reader, frozen, start = language_model.for_tokens(
+    model.reader, model.frozen, model.start(2)
+  )
+  state, log_probs = streaming.step(frozen, start, tokens, None, reader=reader)
+  types = {leaf.dtype for leaf in jax.tree.leaves((frozen, state))}
+  assert jnp.bfloat16 not in types
+
+  reader, frozen, start = model.reader.for_tokens(model.frozen, model.start(2))
+  _, expected = streaming.step(frozen, start, tokens, None, reader=reader)
+  np.testing.assert_allclose(log_probs, expected, atol=0.1)
+
+
+def test_a_cpu_starts_without_pallas():
+  program = (
+    "import sys; sys.modules['jax.experimental.pallas'] = None; "
+    "import transformer_xl.text.generate"
+  )
+  subprocess.run([sys.executable, "-c", program], check=True)

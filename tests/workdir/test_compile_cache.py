@@ -1,6 +1,8 @@
 """Compiled programs are kept where nobody else can write."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -35,3 +37,12 @@ def test_compiled_programs_of_another_user_are_not_run(path):
 def test_a_command_runs_without_a_home_that_it_can_write_to(path):
   path.parent.write_text("a file")
   assert compile_cache.folder() is None
+
+
+def test_programs_that_compile_in_no_time_are_kept(path):
+  program = (
+    "from transformer_xl.workdir import compile_cache; compile_cache.use(); "
+    "import jax; jax.jit(lambda number: number + 1)(1)"
+  )
+  subprocess.run([sys.executable, "-c", program], check=True)
+  assert any(path.iterdir())

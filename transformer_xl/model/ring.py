@@ -248,9 +248,7 @@ class Streaming:
     if mem_len == 0:
       return parameters, state
     count = num_slots(mem_len, 1)
-    slots = state.slot - count + jnp.arange(count, dtype=jnp.int32)
-    kept = slots % state.cache.keys.shape[-1]
-    cache = jax.tree.map(lambda ring: ring[..., kept], state.cache)
+    cache = _newest(state, count=count)
     prepared = parameters["prepared"]
     terms = prepared.distance
     if terms is not None and terms.keys is not None:
@@ -330,6 +328,15 @@ def _forget(
   age = (state.slot - 1 - jnp.arange(count, dtype=jnp.int32)) % count
   fresh = _filled(config, empty, shared.num_read - 1 - age, num_lanes)
   return jax.tree.map(functools.partial(jnp.where, rows), fresh, state.cache)
+
+
+# Compiled once for all layers. Operation by operation, that takes longer.
+@functools.partial(jax.jit, static_argnames="count")
+def _newest(state: Ring, *, count: int) -> Cache:
+  """The newest `count` slots, oldest first."""
+  slots = state.slot - count + jnp.arange(count, dtype=jnp.int32)
+  kept = slots % state.cache.keys.shape[-1]
+  return jax.tree.map(lambda ring: ring[..., kept], state.cache)
 
 
 def _slots(rows: shapes.Keys) -> shapes.Ring:

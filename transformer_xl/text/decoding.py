@@ -76,8 +76,11 @@ def _read_part(
   state: reader_lib.State,
   tokens: shapes.Tokens,
   count: jt.Int[shapes.Array, ""],
-) -> tuple[shapes.Hidden, reader_lib.State]:
-  return reader.read(frozen, state, tokens, count=count)
+) -> tuple[jt.Float[shapes.Array, "1 1 D"], reader_lib.State]:
+  """Reads the first `count` tokens; returns the last hidden state."""
+  hidden, state = reader.read(frozen, state, tokens, count=count)
+  last = jax.lax.dynamic_slice_in_dim(hidden, count - 1, 1, axis=1)
+  return last, state
 
 
 _begin = jax.jit(sampling.begin, static_argnames="num_samples")
@@ -120,11 +123,7 @@ def read_prompt(
     recent=recent[-sampling.REPETITION_WINDOW :],
     unread=text.unread[last:],
   )
-  return (
-    text,
-    memory,
-    jax.lax.dynamic_slice_in_dim(hidden, np.int32(len(part) - 1), 1, axis=1),
-  )
+  return text, memory, hidden
 
 
 def likeliest(
@@ -158,12 +157,15 @@ def stream(
     The samples so far: without tokens after compilation, then after each call.
   """
   text, state, hidden = read_prompt(model, text)
-  reader, frozen, state = model.reader.for_tokens(model.frozen, state)
+  reader, frozen, state = language_model.for_tokens(
+    model.reader, model.frozen, state
+  )
   recent = sampling.newest(
     text.newest,
     window=max(sampling.window(config), len(stop)),
     vocab_size=model.vocabulary.size,
   )
+  hidden = hidden.astype(reader.config.dtype)
   drawing = _begin(state, hidden, recent, num_samples=len(keys))
   head = reader.head(frozen)
   drawing_config = _only_drawing(config)
@@ -220,7 +222,12 @@ def lower(
 
 def sample_keys(seed: int, num_samples: int) -> jax.Array:
   """Returns keys [num_samples]; more samples leave the first keys unchanged."""
-  key = jax.random.fold_in(jax.random.key(seed), 2)  # Training uses 0 and 1.
+  return _sample_keys(jax.random.key(seed), num_samples)
+
+
+@functools.partial(jax.jit, static_argnames="num_samples")
+def _sample_keys(key: jax.Array, num_samples: int) -> jax.Array:
+  key = jax.random.fold_in(key, 2)  # Training uses 0 and 1.
   indices = jnp.arange(num_samples)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, indices)
 

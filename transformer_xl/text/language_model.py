@@ -1,12 +1,15 @@
 """Loads a trained model with its vocabulary, to generate and score text."""
 
+import dataclasses
 import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from transformer_xl import errors
+from transformer_xl import hardware
 from transformer_xl import shapes
 from transformer_xl.config import evaluation_fields
 from transformer_xl.config import schema
@@ -95,6 +98,30 @@ class LanguageModel(NamedTuple):
     ]
 
 
+def for_tokens(
+  reader: reader_lib.Reader, frozen: shapes.PyTree, state: reader_lib.State
+) -> tuple[reader_lib.Reader, shapes.PyTree, reader_lib.State]:
+  """Continues with single tokens: a reader, its parameters and its state.
+
+  CPUs then compute in float32, whatever the model's type: of the matrices that
+  XLA multiplies by one vector, it would cast all at every token.
+  """
+  reader, frozen, state = reader.for_tokens(frozen, state)
+  if hardware.device_kind() != "cpu" or reader.config.dtype == "float32":
+    return reader, frozen, state
+  config = dataclasses.replace(reader.config, dtype="float32")
+  return (
+    dataclasses.replace(reader, config=config),
+    jax.tree.map(_in_float32, frozen),
+    jax.tree.map(_in_float32, state),
+  )
+
+
+def _in_float32(leaf: jax.Array) -> jax.Array:
+  is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
+  return leaf.astype(jnp.float32) if is_float else leaf
+
+
 @functools.partial(jax.jit, static_argnames=("reader", "batch_size"))
 def start(
   reader: reader_lib.Reader, frozen: shapes.PyTree, batch_size: int
@@ -176,14 +203,6 @@ def make(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  frozen = _freeze(params, reader=reader)
+  frozen = reader.freeze(params)
   parameters = config.eval.parameters
   return LanguageModel(vocabulary, reader, frozen, step, parameters, source)
-
-
-# Compiled once for each length of the memory.
-@functools.partial(jax.jit, static_argnames="reader")
-def _freeze(
-  params: shapes.PyTree, *, reader: reader_lib.Reader
-) -> reader_lib.Frozen | shapes.PyTree:
-  return reader.freeze(params)

@@ -42,6 +42,8 @@ def differ(tree: shapes.PyTree, saved: dict[str, str]) -> list[str]:
   Arrays that were restored as another type cannot be compared; they are left
   out, as are those that are only in the tree or only in the checkpoint.
   """
+  if not saved:  # An import has none, and many parameters.
+    return []
   now = of(tree)
   return [
     name

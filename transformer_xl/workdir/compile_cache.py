@@ -7,6 +7,18 @@ from absl import logging
 from transformer_xl import storage
 
 
+def use() -> None:
+  """Lets JAX keep compiled programs in `folder`, also those of small models.
+
+  By itself it keeps only those that took a second to compile, and every command
+  would compile the others again.
+  """
+  import jax  # Late, since it takes long.
+
+  jax.config.update("jax_compilation_cache_dir", folder())
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
 def folder() -> str | None:
   """Where compiled programs are kept; None if no folder is safe.
 

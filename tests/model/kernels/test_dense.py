@@ -72,6 +72,19 @@ def test_products_and_gradients_are_those_of_float64(shape, dtype):
     comparison.assert_close(gradient, want, roundings=roundings)
 
 
+def test_only_the_gradient_transposes_the_table():
+  rows = jnp.ones((1, 128, 8), jnp.bfloat16)
+  table = jnp.ones((300, 8), jnp.bfloat16)
+
+  def loss(rows, table):
+    return jnp.sum(dense.logits(rows, table))
+
+  forward = str(jax.make_jaxpr(loss)(rows, table))
+  backward = str(jax.make_jaxpr(jax.grad(loss))(rows, table))
+  assert "optimization_barrier" not in forward
+  assert "optimization_barrier" in backward
+
+
 def test_only_bfloat16_on_a_cpu_is_added_up_in_float32(monkeypatch):
   def sums(dtype):
     rows, kernel, _ = _factors((8, 4, 6), dtype)

@@ -18,7 +18,6 @@ from transformer_xl import hardware
 _PART = 1 << 16
 _MAX_PARTS = 4
 _TPU_ROWS = 8  # A register of a TPU has as many.
-_MIN_ROWS = 64  # From this many rows on, transposing the table pays.
 
 Factors = tuple[jax.Array, jax.Array]  # Of a product, left and right.
 
@@ -81,9 +80,8 @@ def on_matrix_units(rows: jax.Array) -> jax.Array:
 
 def logits(rows: jax.Array, table: jax.Array) -> jax.Array:
   """Multiplies [..., D] by the rows of [V, D], added up in float32."""
-  flat = rows.reshape(-1, rows.shape[-1])
-  if _is_narrow_on_cpu(rows) and flat.shape[0] >= _MIN_ROWS:
-    result = product(flat, transposed(table))
+  if _is_narrow_on_cpu(rows):
+    result = _times_table(rows.reshape(-1, rows.shape[-1]), table)
     return result.reshape(*rows.shape[:-1], table.shape[0])
   return _einsum("...d,vd->...v", on_matrix_units(rows), table)[
     ..., : rows.shape[-2], :
@@ -179,3 +177,30 @@ def _product_backward(factors: Factors, gradient: jax.Array) -> Factors:
 
 
 product.defvjp(_product_forward, _product_backward)
+
+
+@jax.custom_vjp
+def _times_table(rows: jax.Array, table: jax.Array) -> jax.Array:
+  """Multiplies [L, D] by the rows of [V, D], added up in float32.
+
+  Only the gradient gains by transposing the table, which takes several times as
+  long as this product of a segment.
+  """
+  return _einsum("ld,vd->lv", rows, table)
+
+
+def _times_table_forward(
+  rows: jax.Array, table: jax.Array
+) -> tuple[jax.Array, Factors]:
+  return _times_table(rows, table), (rows, table)
+
+
+def _times_table_backward(factors: Factors, gradient: jax.Array) -> Factors:
+  rows, table = factors
+  of_rows, of_transposed = _product_backward(
+    (rows, transposed(table)), gradient
+  )
+  return of_rows, of_transposed.T
+
+
+_times_table.defvjp(_times_table_forward, _times_table_backward)

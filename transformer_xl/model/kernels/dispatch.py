@@ -5,7 +5,8 @@ pallas  fused kernels for TPU, `fused` and `fused_ring`; elsewhere interpreted,
         for tests
 auto    pallas on a TPU where it can serve, else xla
 
-Both serve every encoding and drop the same weights.
+Both serve every encoding and drop the same weights. The kernels are imported
+where they are called, since Pallas takes long to import and few devices use it.
 """
 
 import functools
@@ -24,8 +25,6 @@ from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
-from transformer_xl.model.kernels import fused
-from transformer_xl.model.kernels import fused_ring
 from transformer_xl.model.kernels import ring
 from transformer_xl.model.kernels import tiling as tiling_lib
 
@@ -83,6 +82,8 @@ def _fused(
   are passed side by side, [..., H * Dh]: given four axes, XLA would lay them
   out in another order and copy them for the kernel.
   """
+  from transformer_xl.model.kernels import fused
+
   interpret = not hardware.device_kind().startswith("TPU")
   lanes, _, heads, head_dim = inputs.query.shape
   if dropout is None:
@@ -170,6 +171,8 @@ def ring_attention(
     # the heads does not have a lane's heads together.
     return ring.ring_attention(inputs)
   if fuses_ring(implementation, kind, query, key):
+    from transformer_xl.model.kernels import fused_ring
+
     attend = functools.partial(
       fused_ring.ring_attention, interpret=not kind.startswith("TPU")
     )
@@ -210,7 +213,11 @@ def fuses_ring(
   """Whether a device of this kind attends to this ring in one kernel."""
   if implementation == "auto":
     implementation = "pallas" if has_kernels(device_kind) else "xla"
-  return implementation == "pallas" and fused_ring.serves(query, key)
+  if implementation != "pallas":
+    return False
+  from transformer_xl.model.kernels import fused_ring
+
+  return fused_ring.serves(query, key)
 
 
 def has_kernels(device_kind: str) -> bool:
