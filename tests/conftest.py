@@ -120,9 +120,13 @@ def _every_nth_case(items, every):
 
 
 def pytest_collection_finish():
-  """What is imported stays: a tenth of the time went into looking at it."""
+  """What is imported stays: a tenth of the time went into looking at it.
+
+  What tracing makes stays as well, mostly, so it is looked at seldom.
+  """
   gc.collect()
   gc.freeze()
+  gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_runtest_setup(item):

@@ -189,7 +189,6 @@ def test_an_embedding_is_the_mean_of_the_hidden_states(model):
   ("fields", "mem_len"),
   [
     ({}, 40),
-    ({}, 6),
     ({"model.encoding": "rope"}, 6),
     ({"model.layers": ("attention:5", "attention")}, 9),
   ],

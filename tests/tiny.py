@@ -56,13 +56,19 @@ def model_config(**updates: Any) -> schema.ModelConfig:
   return load.from_config_dict(config).model
 
 
-@functools.cache
 def params(config: schema.ModelConfig, *, seed: int = 0) -> dict:
   """The model's, as `draw` makes them."""
-  shapes = jax.eval_shape(
-    lambda key: network.init_params(config, key), jax.random.key(0)
-  )
-  return draw(shapes, seed=seed)
+  return _params(config, seed)
+
+
+@functools.cache
+def _params(config: schema.ModelConfig, seed: int) -> dict:
+  return draw(_abstract_params(config), seed=seed)
+
+
+@functools.cache
+def _abstract_params(config: schema.ModelConfig) -> dict:
+  return network.abstract_params(config)
 
 
 def draw(shapes: dict, *, seed: int = 0) -> dict:

@@ -33,7 +33,7 @@ SLOTS = {"model.layers": ("compressive",), "model.compressive.rate": 3}
 
 
 @pytest.mark.parametrize(
-  ("text", "model"), [("", {}), ("abcdefgh ijkl\n" * 4, {}), ("", SLOTS)]
+  ("text", "model"), [("abcdefgh ijkl\n" * 4, {}), ("", SLOTS)]
 )
 def test_maps_are_written_and_drawn(data_dir, tmp_path, text, model):
   """Compressed slots are not tokens, so the maps show only their share."""

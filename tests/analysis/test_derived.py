@@ -78,11 +78,17 @@ def reduced(
     "eval.mem_len": (values["train.mem_len"],),
     "eval.warmup_len": 0,  # Lanes of training start without a memory.
   }
-  tiny = load.default()
-  tiny.update_from_flattened_dict(
+  return load.changed(tiny_config(), values)
+
+
+@functools.cache
+def tiny_config() -> schema.ExperimentConfig:
+  """The sizes of a test."""
+  config = load.default()
+  config.update_from_flattened_dict(
     {**test_vanilla.TINY, "model.dropout_rate": 0}
   )
-  return load.changed(load.from_config_dict(tiny), values)
+  return load.from_config_dict(config)
 
 
 def named(text: str) -> schema.ExperimentConfig:

@@ -40,11 +40,9 @@ def test_a_length_of_the_paper_has_its_ratio():
   assert eval_speed._row(801, seconds)["paper_times_faster"] is None
 
 
-@pytest.mark.parametrize("encoding", ["relative", "shaw"])
-def test_memories_are_carried_and_give_the_same_losses(encoding):
+def test_memories_are_carried_and_give_the_same_losses():
   """The second segment of each method sees the first."""
-  changes = {"eval.segment_len": 3, "model.encoding": encoding}
-  config = load.from_config_dict(tiny.config_dict(**changes))
+  config = load.from_config_dict(tiny.config_dict(**{"eval.segment_len": 3}))
   text = np.random.default_rng(0).integers(23, size=40)
   twin = dataclasses.replace(config.model, **vanilla.changes(config.model))
   methods = eval_speed._methods(config, twin, text, 6)

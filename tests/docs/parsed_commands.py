@@ -30,7 +30,6 @@ LIBRARIES = (
   "transformer_xl.importers.export_run",
   "transformer_xl.importers.import_run",
   "transformer_xl.planning.plan",
-  "transformer_xl.report.report",
   "transformer_xl.training.loop",
 )
 

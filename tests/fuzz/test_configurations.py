@@ -148,7 +148,7 @@ def explore(count, data_dir, *, seed):
 @pytest.mark.slow
 @pytest.mark.rest
 def test_what_is_not_refused_trains_evaluates_and_resumes(tmp_path):
-  count = int(os.environ.get("CONFIGURATIONS", 8))
+  count = int(os.environ.get("CONFIGURATIONS", 4))
   seed = int(os.environ.get("SEED", 0))
   counts = explore(count, corpus.write(tmp_path), seed=seed)
   print(f"configurations: {json.dumps(counts)}")

@@ -51,7 +51,12 @@ def test_the_commands_import_and_export(tmp_path):
 @pytest.mark.parametrize(
   ("module", "arguments", "message"),
   [
-    ("importers.main", ["--format=keras"], "--format"),
+    pytest.param(
+      "importers.main",
+      ["--format=keras"],
+      "--format",
+      marks=pytest.mark.rest,
+    ),
     ("importers.main", [], "error: --format, --source must be given; --help"),
     pytest.param(
       "importers.main",
@@ -65,10 +70,11 @@ def test_the_commands_import_and_export(tmp_path):
       "none.pt is missing",
       marks=pytest.mark.rest,
     ),
-    (
+    pytest.param(
       "importers.main",
       ["--format=pytorch", "--source=none.pt", "--pre_norm", "false"],
       "'false' belongs to no flag",
+      marks=pytest.mark.rest,
     ),
   ],
 )

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 
 import flax.linen as nn
 import hypothesis
@@ -65,6 +64,11 @@ def _apply(config, params):
 
 
 CUTOFFS = ((), (5,), (5, 11))
+# Two tails have all that one has.
+MARKED = [
+  pytest.param(cutoffs, marks=pytest.mark.rest if len(cutoffs) == 1 else ())
+  for cutoffs in CUTOFFS
+]
 TIED_PROJECTIONS = ("none", "all", "all_but_first")
 
 
@@ -78,7 +82,7 @@ TIED_PROJECTIONS = ("none", "all", "all_but_first")
 @pytest.mark.parametrize(
   "div_val", [1, pytest.param(2, marks=pytest.mark.rest), 4]
 )
-@pytest.mark.parametrize("cutoffs", CUTOFFS)
+@pytest.mark.parametrize("cutoffs", MARKED)
 def test_all_options_equal_the_oracle(
   cutoffs, div_val, tie_weights, embed_dim, strict_dtypes
 ):
@@ -108,20 +112,6 @@ def test_all_options_equal_the_oracle(
     np.testing.assert_allclose(sums, 1, atol=1e-5)
 
 
-def test_nothing_adaptive_is_a_plain_softmax():
-  config = _config()
-  params = _params(config)
-  assert set(params["softmax"]) == {"bias"}
-  vectors, _, log_probs = _apply(config, params)
-  tokens, hidden = _inputs()
-  table = params["embedding"]["table_0"]
-  scale = math.sqrt(MODEL_DIM)
-  np.testing.assert_allclose(vectors, table[tokens] * scale, rtol=1e-6)
-  logits = hidden @ table.T + params["softmax"]["bias"][None, None]
-  expected = jax.nn.log_softmax(logits)
-  comparison.assert_close(log_probs, expected, roundings=ROUNDINGS)
-
-
 def test_clusters_of_full_width_can_be_a_full_softmax():
   """They are, where a cluster's logit is the log-sum of its words' logits."""
   config = _config(cutoffs=(5, 11))
@@ -140,20 +130,6 @@ def test_clusters_of_full_width_can_be_a_full_softmax():
   expected = logits - np.log(words.sum())
   assert np.abs(unlike[0, 0] - expected).max() > 0.1
   comparison.assert_close(actual[0, 0], expected, roundings=ROUNDINGS)
-
-
-@pytest.mark.parametrize("token", [0, 4, 5, 10, 11, 22])
-def test_each_bias_belongs_to_the_word_of_its_id(token):
-  config = _config(cutoffs=(5, 11), div_val=2)
-  params = _params(config)
-  raised = params["softmax"]["bias"].at[token].add(1.0)
-  raised = params | {"softmax": params["softmax"] | {"bias": raised}}
-  _, _, before = _apply(config, params)
-  _, _, after = _apply(config, raised)
-  assert (np.argmax(after - before, axis=-1) == token).all()
-  others = np.delete(after - before, token, axis=-1)
-  rounding = ROUNDINGS * comparison.FLOAT32 * np.abs(before).max()
-  assert (others < rounding).all()  # Nothing else gains.
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
@@ -225,27 +201,37 @@ def test_clusters_with_little_room_drop_no_token(
   in_tail = [np.mean((tokens >= 5) & (tokens < 11)), np.mean(tokens >= 11)]
   assert tuple(share > 0.4 for share in in_tail) == overflows
 
+  weights = jnp.linspace(0.5, 1.5, tokens.size).reshape(tokens.shape)
+
   def losses(capacities):
-    config = _config(
-      cutoffs=(5, 11),
-      div_val=2,
-      tie_weights=tie_weights,
-      cluster_capacities=capacities,
-    )
-
-    def mean(params, hidden):
-      nll = Ends(config).apply({"params": params}, tokens, hidden)[1]
-      return jnp.mean(nll * weights), nll
-
-    weights = jnp.linspace(0.5, 1.5, tokens.size).reshape(tokens.shape)
-    gradient = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)
-    text = str(jax.make_jaxpr(gradient)(_params(config), hidden))
-    assert ("cond[" in text) == bool(capacities)
-    return jax.jit(gradient)(_params(config), hidden)
+    gradient, params, has_branches = _gradient(capacities, tie_weights)
+    assert has_branches == bool(capacities)
+    return gradient(params, hidden, tokens, weights)
 
   # Sums over tokens in another order.
   expected, actual = losses(()), losses(ROOMY)
   comparison.assert_close(actual, expected, roundings=ROUNDINGS)
+
+
+@functools.cache
+def _gradient(capacities, tie_weights):
+  """Loss and gradient, compiled; parameters; whether it has branches."""
+  config = _config(
+    cutoffs=(5, 11),
+    div_val=2,
+    tie_weights=tie_weights,
+    cluster_capacities=capacities,
+  )
+
+  def mean(params, hidden, tokens, weights):
+    nll = Ends(config).apply({"params": params}, tokens, hidden)[1]
+    return jnp.mean(nll * weights), nll
+
+  params = _params(config)
+  tokens, hidden = _rare_tokens((1.0, 0.0, 0.0))
+  gradient = jax.jit(jax.value_and_grad(mean, argnums=(0, 1), has_aux=True))
+  traced = gradient.trace(params, hidden, tokens, hidden[..., 0])
+  return gradient, params, "cond[" in str(traced.jaxpr)
 
 
 def test_the_gradient_is_that_of_a_log_softmax():

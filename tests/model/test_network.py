@@ -121,7 +121,7 @@ def _gradient(config):
   "options",
   [
     {"remat": "full"},
-    {"remat": "dots"},
+    pytest.param({"remat": "dots"}, marks=pytest.mark.rest),
     {"remat": "attention"},
     {"scan_unroll": 2},
   ],
@@ -141,7 +141,9 @@ def test_how_it_is_computed_does_not_change_the_gradient(options):
   comparison.assert_close(actual, expected, roundings=100)
 
 
-@pytest.mark.parametrize("pre_norm", [False, True])
+@pytest.mark.parametrize(
+  "pre_norm", [pytest.param(False, marks=pytest.mark.rest), True]
+)
 def test_memory_that_is_constant_leaves_the_gradient_of_one_segment(pre_norm):
   """A pre-norm model's norm learns from the rows of memory as well."""
   config = tiny.model_config(pre_norm=pre_norm)

@@ -32,7 +32,6 @@ def unpacked(packed, name, kind, *shape):
 @pytest.mark.parametrize(
   "updates",
   [
-    {},
     {"model.encoding": "absolute"},
     {"data.reset_at_documents": True},
     # More than the text: what is missing of it is attended to.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests import corpus
+from tests import shared_programs
 from tests import tiny
 from tests.evaluation import splits
 from transformer_xl import errors
@@ -27,6 +28,13 @@ DYNAMIC = {
   "eval.dynamic.learning_rate": (3e-3,),
 }
 CACHE = {"eval.cache.size": 20, "eval.cache.share": (0.2,)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_are_shared():
+  """Most evaluations differ only in their rate, which no program has."""
+  with shared_programs.sharing():
+    yield
 
 
 @pytest.fixture(scope="module")

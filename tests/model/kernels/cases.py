@@ -114,7 +114,7 @@ def define(
   scores /= np.sqrt(query.shape[-1])
   if slopes is not None:
     scores -= slopes[None, :, None, None] * distance[None, None]
-  visible = (distance >= 0) & (distance <= np.asarray(reach)[:, :, None])
+  visible = (distance[None] >= 0) & (distance[None] <= reach[:, :, None])
   scores = jnp.where(visible[:, None], scores, -jnp.inf)
   weights = jax.nn.softmax(scores, axis=-1)
   if kept is not None:
@@ -135,7 +135,7 @@ def defined_value_and_gradients(arrays, dropout=None):
     rate = dropout.rate
     row = jnp.arange(arrays["query"].shape[1], dtype=jnp.int32)
     column = jnp.arange(arrays["key"].shape[1], dtype=jnp.int32)
-    kept = dropout_lib.kept(
+    kept = jax.jit(dropout_lib.kept, static_argnames="rate")(
       dropout.seeds[:, :, None, None],
       row[None, None, :, None],
       column[None, None, None],
@@ -146,11 +146,19 @@ def defined_value_and_gradients(arrays, dropout=None):
       name: array if name == "reach" else jnp.asarray(np.float64(array))
       for name, array in arrays.items()
     }
-    arrays, fixed = _without_constants(wide)
-    function = functools.partial(define, kept, rate, **fixed)
-    values, pull = jax.vjp(lambda arrays: function(**arrays), arrays)
-    (gradients,) = pull(jnp.asarray(np.float64(output_weights(arrays))))
-    return jax.tree.map(np.asarray, (values, gradients))
+    weights = jnp.asarray(np.float64(output_weights(arrays)))
+    defined = _define(kept, *_without_constants(wide), weights, rate=rate)
+    return jax.tree.map(np.asarray, defined)
+
+
+@functools.partial(jax.jit, static_argnames="rate")
+def _define(kept, arrays, fixed, weights, *, rate):
+  def function(arrays):
+    return define(kept, rate, **arrays, **fixed)
+
+  values, pull = jax.vjp(function, arrays)
+  (gradients,) = pull(weights)
+  return values, gradients
 
 
 def assert_close(actual, expected, *, tolerance=ROUNDING):

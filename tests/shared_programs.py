@@ -1,0 +1,89 @@
+"""Runs of the same model in one file of tests share their compiled programs.
+
+Most of a tiny run's time goes into tracing its update and its evaluation. Runs
+of one file often differ in other things: when they save, log and stop.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import pytest
+
+from transformer_xl.config import schema
+from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation.dynamic import evaluator as dynamic
+from transformer_xl.model import network
+from transformer_xl.training import programs
+
+# They say what happens between updates, so no program depends on them.
+_BETWEEN_UPDATES = {
+  "log_every_steps": 1,
+  "eval_every_steps": 1,
+  "num_steps": 1,
+  "segments_per_call": 1,
+}
+
+
+@contextlib.contextmanager
+def sharing() -> Iterator[None]:
+  """Makes the programs of training and evaluation once for each model."""
+  update = functools.cache(programs.update)
+  creators = functools.cache(programs.creators)
+  abstract_state = functools.cache(programs.abstract_state)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+      programs, "update", lambda config, mesh: update(_training(config), mesh)
+    )
+    patch.setattr(
+      programs,
+      "creators",
+      lambda config, mesh: creators(_training(config), mesh),
+    )
+    patch.setattr(
+      programs,
+      "abstract_state",
+      lambda config: abstract_state(_training(config)),
+    )
+    patch.setattr(
+      network, "abstract_params", functools.cache(network.abstract_params)
+    )
+    for kind in (evaluator.Evaluator, dynamic.DynamicEvaluator):
+      patch.setattr(kind, "__init__", _shared(kind.__init__))
+    yield
+
+
+def _training(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
+  """What the programs of training depend on."""
+  train = dataclasses.replace(config.train, **_BETWEEN_UPDATES)
+  config = dataclasses.replace(config, train=train)
+  return _only(config, "seed", "model", "train")
+
+
+def _only(
+  config: schema.ExperimentConfig, *names: str
+) -> schema.ExperimentConfig:
+  """These groups alone: whoever reads another one fails."""
+  others = {
+    field.name: None
+    for field in dataclasses.fields(config)
+    if field.name not in names
+  }
+  return dataclasses.replace(config, **others)
+
+
+def _shared(make):
+  """The constructor of an evaluator, whose programs are those of its like."""
+
+  @functools.cache
+  def first_of(kind, config, mesh, mem_len):
+    first = object.__new__(kind)
+    make(first, config, mesh, mem_len=mem_len)
+    return first
+
+  def make_like_the_first(self, config, mesh, *, mem_len):
+    reads = _only(config, "model", "eval", "data")
+    vars(self).update(vars(first_of(type(self), reads, mesh, mem_len)))
+
+  return make_like_the_first
