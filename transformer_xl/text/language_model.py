@@ -203,6 +203,15 @@ def make(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  frozen = reader.freeze(params)
+  frozen = _freeze(params, reader=reader)
   parameters = config.eval.parameters
   return LanguageModel(vocabulary, reader, frozen, step, parameters, source)
+
+
+# Compiled once for each length of the memory. Operation by operation, arrays
+# would have other shardings than results, and programs be compiled twice.
+@functools.partial(jax.jit, static_argnames="reader")
+def _freeze(
+  params: shapes.PyTree, *, reader: reader_lib.Reader
+) -> reader_lib.Frozen | shapes.PyTree:
+  return reader.freeze(params)
