@@ -155,7 +155,7 @@ class _Generation:
       clamp_len=0,
       same_length=False,
     )
-    frozen = reader.freeze(_params(config))
+    frozen = jax.jit(reader.freeze)(_params(config))
     state = _full(reader.start(frozen, batch_size=1), work.mem_len)
     reader, frozen, state = language_model.for_tokens(reader, frozen, state)
     self._drawing = sampling.begin(

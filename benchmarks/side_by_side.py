@@ -146,34 +146,13 @@ def compare(case: str, folders: dict[str, str]) -> dict[str, Any]:
   comparisons = []
   for cores in sorted({form.threads for form in forms}):
     for allowed in choices:
-      best = {
-        who: _fastest(
-          [
-            form
-            for form in forms
-            if form.who == who
-            and form.threads <= cores
-            and form.dtype in allowed
-          ],
-          rounds,
-        )
-        for who in folders
-      }
-      figures = {
-        who: _figures(form, sides[form], rounds) for who, form in best.items()
-      }
-      for who, form in best.items():
-        if who != "ours":
-          figures[who]["times_as_long_as_ours"] = {
-            kind: _ratio(
-              [
-                turns[form][kind] / turns[best["ours"]][kind]
-                for turns in rounds
-              ]
-            )
-            for kind in KINDS
-          }
-      comparisons.append({"cores": cores, "dtypes": allowed, "sides": figures})
+      fitting = [
+        form
+        for form in forms
+        if form.threads <= cores and form.dtype in allowed
+      ]
+      compared = _best_of_each(fitting, sides, rounds)
+      comparisons.append({"cores": cores, "dtypes": allowed, "sides": compared})
   return {
     "benchmark": "side_by_side",
     "case": case,
@@ -242,6 +221,27 @@ def _median(form: Form, kind: str, rounds: list[Turns]) -> float:
 def _fastest(forms: list[Form], rounds: list[Turns]) -> Form:
   """The form with the least median time by the clock."""
   return min(forms, key=lambda form: _median(form, "seconds", rounds))
+
+
+def _best_of_each(
+  forms: list[Form], sides: dict[Form, "_Side"], rounds: list[Turns]
+) -> dict[str, dict[str, Any]]:
+  """Figures of each side in its fastest form, with ratios to ours."""
+  best = {}
+  for who in dict.fromkeys(form.who for form in forms):
+    best[who] = _fastest([form for form in forms if form.who == who], rounds)
+  figures = {}
+  for who, form in best.items():
+    figures[who] = _figures(form, sides[form], rounds)
+    if who == "ours":
+      continue
+    figures[who]["times_as_long_as_ours"] = {
+      kind: _ratio(
+        [turns[form][kind] / turns[best["ours"]][kind] for turns in rounds]
+      )
+      for kind in KINDS
+    }
+  return figures
 
 
 def _figures(form: Form, side: "_Side", rounds: list[Turns]) -> dict[str, Any]:

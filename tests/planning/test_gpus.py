@@ -2,21 +2,17 @@
 
 import importlib.util
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from tests import corpus
+from tests.planning import test_plan
 from transformer_xl import errors
 from transformer_xl import hardware
 from transformer_xl.planning import gpus
 from transformer_xl.planning import hlo_cost
 from transformer_xl.planning import topology
 
-ROOT = pathlib.Path(__file__).parents[2]
 NAMES = sorted(gpus.GPUS)
 
 # As XLA prints them: a product, whose time depends on tiles that are not chosen
@@ -94,18 +90,12 @@ def test_every_gpu_has_the_published_figures_that_a_plan_needs(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_for_two_gpus_states_memory_time_and_work(tmp_path, name):
   data_dir = corpus.write(tmp_path / "data")
-  done = subprocess.run(
-    [
-      *(sys.executable, "-m", "transformer_xl.main", "--mode=plan"),
-      *(f"--topology={name}:2", "--config=experiments/base.py"),
-      *(f"--workdir={tmp_path}/run", *corpus.config_flags(data_dir)),
-      "--config.model.dtype=bfloat16",
-    ],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    check=False,
+  done = test_plan.plan(
+    tmp_path / "run",
+    f"--topology={name}:2",
+    "--config=experiments/base.py",
+    *corpus.config_flags(data_dir),
+    "--config.model.dtype=bfloat16",
   )
   assert done.returncode == 0, done.stderr
   path = tmp_path / "run" / "results" / "plan.json"

@@ -113,7 +113,8 @@ def draw(
   middles = [math.sqrt(low * high) for low, high in scale.distances]
   for index, row in enumerate(rows):
     color = f"C{index % 10}"
-    is_again = index >= 10  # The colour is that of another row, too.
+    # Colours begin again after ten rows, now with dashes and empty markers.
+    line, fill = ("-", "full") if index < 10 else ("--", "none")
     marker = "osv^DP*X"[index % 8]
     by_seed = 100 * np.array(row.right_by_seed)
     left.plot(
@@ -122,8 +123,8 @@ def draw(
       color=color,
       marker=marker,
       markersize=4,
-      linestyle="--" if is_again else "-",
-      fillstyle="none" if is_again else "full",
+      linestyle=line,
+      fillstyle=fill,
       label=row.name,
     )
     left.fill_between(
@@ -146,7 +147,7 @@ def draw(
       ],
       fmt=marker,
       color=color,
-      fillstyle="none" if is_again else "full",
+      fillstyle=fill,
       capsize=2,
       markersize=6,
       alpha=0.8,

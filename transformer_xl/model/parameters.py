@@ -5,6 +5,7 @@ Each function takes the Linen module that owns the parameter, which has a
 decides which random numbers a parameter is drawn from.
 """
 
+import operator
 import re
 from collections.abc import Mapping
 
@@ -41,19 +42,20 @@ def num_places(layers: Mapping[str, shapes.PyTree]) -> int:
   return 1 + max(split_name(name)[1] for name in layers)
 
 
-def of_place(
-  layers: Mapping[str, shapes.PyTree], place: int
+def of_layer(
+  layers: Mapping[str, shapes.PyTree], index: int
 ) -> dict[str, shapes.PyTree]:
-  """The parameters of one place, with plain names, from those of all layers.
+  """One layer's parameters, with plain names, from those of all layers.
 
-  Both are stacked, with the turns of the pattern in front.
+  `layers` are stacked, with the turns of the pattern in front.
   """
-  names = {name: split_name(name) for name in layers}
-  return {
-    plain: layers[name]
-    for name, (plain, own_place) in names.items()
-    if own_place == place
-  }
+  turn, place = divmod(index, num_places(layers))
+  result = {}
+  for name, tree in layers.items():
+    plain, own_place = split_name(name)
+    if own_place == place:
+      result[plain] = jax.tree.map(operator.itemgetter(turn), tree)
+  return result
 
 
 def in_compute_type(
@@ -64,7 +66,7 @@ def in_compute_type(
   def cast(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
     name = path[-1].key
     is_wide = name.endswith(("bias", "scale"))  # Used in float32.
-    return jnp.asarray(leaf, leaf.dtype if is_wide else config.dtype)
+    return leaf if is_wide else leaf.astype(config.dtype)
 
   return jax.tree.map_with_path(cast, params)
 

@@ -14,7 +14,6 @@ Shapes: B lanes, T tokens, N layers, D model width, V vocabulary.
 """
 
 import dataclasses
-import functools
 from typing import NamedTuple
 
 import jax
@@ -168,51 +167,25 @@ class Reader:
     """Computes everything that does not depend on the text."""
     if not self.streams:
       return params
+    params = parameters.in_compute_type(params, self.config)
     outside = {name: tree for name, tree in params.items() if name != "layers"}
-    outside = parameters.in_compute_type(outside, self.config)
     biases = self._bound(outside).biases
-    num_places = parameters.num_places(params["layers"])
     layers = []
     for index, layer in enumerate(table.all_layers(self.config)):
-      turn, place = divmod(index, num_places)
-      stacked = parameters.of_place(params["layers"], place)
-      layers.append(self._freeze_layer(layer, stacked, jnp.int32(turn), biases))
+      own = parameters.of_layer(params["layers"], index)
+      streaming = layer.mixer.streaming
+      if streaming is not None:
+        own = streaming.prepare(
+          self.config,
+          self._settings,
+          own,
+          name=layer.name,
+          biases=biases,
+          mem_len=layer.mem_len(self.mem_len),
+          step_len=self._step_len,
+        )
+      layers.append(own)
     return Frozen(outside, tuple(layers))
-
-  # Compiled once for all layers that are alike.
-  @functools.partial(jax.jit, static_argnames=("self", "layer"))
-  def _freeze_layer(
-    self,
-    layer: table.Layer,
-    stacked: shapes.PyTree,
-    turn: jt.Int[shapes.Array, ""],
-    biases: shapes.BiasPair | None,
-  ) -> shapes.PyTree:
-    """Computes everything of one layer that does not depend on the text.
-
-    Args:
-      layer: its place of the pattern.
-      stacked: the parameters of all layers in this place, each [turns, ...].
-      turn: the layer's own index there.
-      biases: u and v, if all layers share them.
-    """
-    own = jax.tree.map(
-      lambda leaf: jax.lax.dynamic_index_in_dim(leaf, turn, keepdims=False),
-      stacked,
-    )
-    own = parameters.in_compute_type(own, self.config)
-    streaming = layer.mixer.streaming
-    if streaming is None:
-      return own
-    return streaming.prepare(
-      self.config,
-      self._settings,
-      own,
-      name=layer.name,
-      biases=biases,
-      mem_len=layer.mem_len(self.mem_len),
-      step_len=self._step_len,
-    )
 
   def start(
     self, frozen: Frozen | shapes.PyTree, *, batch_size: int

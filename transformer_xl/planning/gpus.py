@@ -42,6 +42,11 @@ GPUS = {
 }
 
 
+def are_named(topology: str) -> bool:
+  """Whether `--topology` names GPUs, and not a TPU slice."""
+  return topology.partition(":")[0] in GPUS
+
+
 def devices(name: str, count: int) -> list[jax.Device]:
   """GPUs of one host, to compile for.
 

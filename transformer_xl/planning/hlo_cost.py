@@ -236,13 +236,13 @@ def _cycles(text: str) -> float | None:
   cycles = _number(_CYCLES, text)
   if cycles is not None:
     return cycles
+  is_product = _GPU_PRODUCT.search(text)
   estimates = []
   for match in _GPU_ESTIMATE.finditer(text):
     whole, seconds, traffic_seconds = map(float, match.groups())
-    if not whole or not seconds:
-      continue  # Of communication alone.
-    traffic = whole * traffic_seconds / seconds
-    estimates.append(traffic if _GPU_PRODUCT.search(text) else whole)
+    if whole and seconds:  # An estimate of communication has no cycles.
+      share = traffic_seconds / seconds if is_product else 1
+      estimates.append(whole * share)
   return min(estimates, default=None)
 
 

@@ -89,7 +89,7 @@ def _whole_run(result: Plan) -> str:
 def _explanation(result: Plan) -> str:
   """One paragraph on what the numbers are."""
   train = result["train"].get("nearest_that_fits") or result["train"]
-  is_gpu = result["topology"].partition(":")[0] in gpus.GPUS
+  is_gpu = gpus.are_named(result["topology"])
   lines = [
     "How to read this: nothing has run. Memory and times are estimates of "
     "XLA's compiler. A step is an update of training, a segment in every lane "

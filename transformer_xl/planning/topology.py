@@ -41,7 +41,7 @@ def slice_devices(topology: str) -> list[jax.Device]:
       plugin is not installed.
   """
   kind, _, count = topology.partition(":")
-  is_gpu = kind in gpus.GPUS
+  is_gpu = gpus.are_named(topology)
   if is_gpu and count.isdecimal() and int(count):
     return gpus.devices(kind, int(count))
   if is_gpu or not _FORM.fullmatch(topology):

@@ -208,8 +208,7 @@ def make(
   return LanguageModel(vocabulary, reader, frozen, step, parameters, source)
 
 
-# Compiled once for each length of the memory. Operation by operation, arrays
-# would have other shardings than results, and programs be compiled twice.
+# Compiled once for each length of the memory.
 @functools.partial(jax.jit, static_argnames="reader")
 def _freeze(
   params: shapes.PyTree, *, reader: reader_lib.Reader
