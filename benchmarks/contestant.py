@@ -19,12 +19,19 @@ from benchmarks import workload
 from transformer_xl import command_line
 
 _WHO = flags.DEFINE_enum(
-  "who", None, ["ours", "huggingface", "original"], "Implementation to run."
+  "who",
+  None,
+  ["ours", "huggingface", "original", "nanogpt"],
+  "Implementation to run.",
 )
 _WORK = flags.DEFINE_string("work", "{}", "The workload, as JSON.")
 _COUNT = flags.DEFINE_integer("count", 1, "Segments per call.")
 _CORES = flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
-_ORIGINAL = flags.DEFINE_string("original", None, "Checkout of the original.")
+_FOLDER = flags.DEFINE_string("folder", None, "Checkout of a peer's code.")
+_PLATFORM = flags.DEFINE_enum(
+  "platform", "cpu", ["cpu", "cuda"], "What to run on."
+)
+_COMPILED = flags.DEFINE_bool("compiled", False, "Whether PyTorch compiles.")
 
 
 def main(argv: list[str]) -> None:
@@ -38,17 +45,23 @@ def main(argv: list[str]) -> None:
   # Imports JAX or PyTorch, never both.
   runner: Any
   if _WHO.value == "ours":
-    from benchmarks import ours
+    from benchmarks import ours as side
 
-    runner = ours.make(work, count=_COUNT.value)
+    runner = side.make(work, count=_COUNT.value)
   else:
     import torch
 
-    from benchmarks import peers
+    from benchmarks import peers as side
 
     torch.set_num_threads(len(_CORES.value))
-    original = _ORIGINAL.value if _WHO.value == "original" else None
-    runner = peers.make(work, count=_COUNT.value, original=original)
+    runner = side.make(
+      _WHO.value,
+      work,
+      count=_COUNT.value,
+      folder=_FOLDER.value,
+      device=_PLATFORM.value,
+      is_compiled=_COMPILED.value,
+    )
   ready = {
     "compile_seconds": runner.compile_seconds,
     "planned_bytes": runner.peak_bytes,
@@ -67,6 +80,7 @@ def main(argv: list[str]) -> None:
       "cpu_seconds": cpu_seconds / _COUNT.value,
       "loss": loss,
       "resident_bytes": 1024 * usage.ru_maxrss,
+      "device_bytes": side.device_bytes(),
     }
     print(json.dumps(turn), flush=True)
 

@@ -53,6 +53,12 @@ def make(work: workload.Workload, *, count: int) -> Runner:
   return runners[work.task](work, count)
 
 
+def device_bytes() -> int:
+  """The most that a GPU or TPU has held; 0 on a CPU."""
+  statistics = jax.local_devices()[0].memory_stats() or {}
+  return statistics.get("peak_bytes_in_use", 0)
+
+
 def experiment(work: workload.Workload) -> schema.ExperimentConfig:
   """The workload as a configuration: Adam, clipping, no dropout."""
   config = base.get_config()

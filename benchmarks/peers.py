@@ -1,48 +1,87 @@
-"""The PyTorch sides of the speed benchmarks: HuggingFace and the original code.
+"""The PyTorch sides of the speed benchmarks: published code, as it is.
 
-Both run as in their own scripts: Adam with the gradient clipped at 0.25, and
-`torch.no_grad` outside training. In bfloat16 they run under PyTorch's autocast,
-with parameters in float32, as ours are. Needs the `parity` extra.
+HuggingFace's model and the original one run as in their own scripts: Adam with
+the gradient clipped at 0.25, and `torch.no_grad` outside training. nanoGPT is a
+Transformer without memory, which reads as many tokens in segments as long: what
+training costs without one. In bfloat16 all run under PyTorch's autocast, with
+parameters in float32, as ours are. HuggingFace's needs the `parity` extra.
 """
 
+import contextlib
 import os
 import sys
+import time
 import types
 import warnings
 from typing import Any
 
+import torch
+
 from benchmarks import workload
 
-with warnings.catch_warnings():
-  # Transformers 4.35 registers tree nodes in a deprecated way.
-  warnings.simplefilter("ignore")
-  import torch
-  from transformers.models.transfo_xl import configuration_transfo_xl
-  from transformers.models.transfo_xl import modeling_transfo_xl
 
+def make(
+  who: str,
+  work: workload.Workload,
+  *,
+  count: int,
+  folder: str | None,
+  device: str,
+  is_compiled: bool,
+) -> Any:
+  """Creates a runner as in `ours`.
 
-def make(work: workload.Workload, *, count: int, original: str | None) -> Any:
-  """Creates a runner as in `ours`; `original` is the original code's folder."""
-  model = _Original(work, original) if original else _HuggingFace(work)
+  Args:
+    who: "huggingface", "original" or "nanogpt".
+    work: what is run.
+    count: segments of a call.
+    folder: checkout of the original code or of nanoGPT.
+    device: "cpu" or "cuda".
+    is_compiled: whether `torch.compile` compiles the model.
+  """
+  # Allows TF32, as JAX does on a GPU.
+  torch.set_float32_matmul_precision("high")
+  if who == "huggingface":
+    model: Any = _HuggingFace(work)
+  elif who == "original":
+    model = _Original(work, folder)
+  else:
+    model = _NanoGpt(work, folder)
+  model.module.to(device)
+  if is_compiled:
+    model.compile()
   ids = torch.from_numpy(workload.tokens(work, count=count)).long()
-  return _Runner(work, model, ids)
+  return _Runner(work, model, ids.to(device), device)
+
+
+def device_bytes() -> int:
+  """The most that a GPU has held; 0 on a CPU."""
+  return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
 
 
 class _Runner:
   """Runs segments with either model."""
 
-  def __init__(self, work, model, ids):
-    self.compile_seconds, self.peak_bytes = 0.0, None
+  def __init__(self, work, model, ids, device):
+    self.peak_bytes = None
+    self._device = device
     self._work, self._model, self._ids = work, model, ids
-    self._memory, self._token = model.full_memory(), ids[0, :, :1]
+    self._memory, self._token = model.full_memory(device), ids[0, :, :1]
     model.module.train(work.task == "train")
-    self._optimizer = torch.optim.Adam(model.module.parameters(), lr=2.5e-4)
+    self._optimizer = torch.optim.Adam(
+      model.module.parameters(), lr=2.5e-4, fused=device == "cuda"
+    )
+    start = time.perf_counter()
     self()
+    self.compile_seconds = time.perf_counter() - start
 
   def __call__(self):
     is_fast = self._work.dtype == "bfloat16"
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_fast):
-      return self._run()
+    with torch.autocast(self._device, dtype=torch.bfloat16, enabled=is_fast):
+      loss = self._run()
+    if self._device == "cuda":
+      torch.cuda.synchronize()
+    return loss
 
   def _run(self):
     if self._work.task == "train":
@@ -72,13 +111,26 @@ class _Runner:
     self._token = logits.argmax(-1)
 
 
-class _HuggingFace:
+class _Model:
+  """What the models have in common."""
+
+  module: torch.nn.Module
+
+  def compile(self):
+    self.module.compile()
+
+
+class _HuggingFace(_Model):
   """`TransfoXLLMHeadModel` of transformers 4.35."""
 
   def __init__(self, work):
     self._work = work
     with warnings.catch_warnings():
-      warnings.simplefilter("ignore", DeprecationWarning)
+      # Transformers 4.35 registers tree nodes in a deprecated way.
+      warnings.simplefilter("ignore")
+      from transformers.models.transfo_xl import configuration_transfo_xl
+      from transformers.models.transfo_xl import modeling_transfo_xl
+
       self.module = modeling_transfo_xl.TransfoXLLMHeadModel(
         configuration_transfo_xl.TransfoXLConfig(
           **_sizes(work),
@@ -89,8 +141,19 @@ class _HuggingFace:
           untie_r=False,
         )
       )
+    self.module.crit.forward = self._in_float32(self.module.crit.forward)
 
-  def full_memory(self):
+  def _in_float32(self, softmax):
+    """Its softmax, which fails under autocast on a CPU: it mixes types."""
+
+    def call(hidden, *rest):
+      with torch.autocast(hidden.device.type, enabled=False):
+        return softmax(hidden.float(), *rest)
+
+    return call
+
+  def full_memory(self, device):
+    del device  # The memory is where the parameters are.
     return self.module.init_mems(self._work.batch_size)
 
   def loss(self, segment, memory):
@@ -103,7 +166,7 @@ class _HuggingFace:
     return output.prediction_scores, output.mems
 
 
-class _Original:
+class _Original(_Model):
   """`MemTransformerLM` of github.com/kimiyoung/transformer-xl, pytorch/."""
 
   def __init__(self, work, folder):
@@ -120,10 +183,16 @@ class _Original:
     for parameter in self.module.parameters():  # As in train.py.
       torch.nn.init.normal_(parameter, 0.0, 0.02)
 
-  def full_memory(self):
+  def compile(self):
+    self.module._forward = torch.compile(self.module._forward)
+    self.module.crit.compile()
+
+  def full_memory(self, device):
     work = self._work
     shape = (work.mem_len, work.batch_size, work.model_dim)
-    return tuple(torch.zeros(shape) for _ in range(work.num_layers + 1))
+    return tuple(
+      torch.zeros(shape, device=device) for _ in range(work.num_layers + 1)
+    )
 
   def loss(self, segment, memory):
     inputs, targets = (
@@ -137,6 +206,36 @@ class _Original:
     layer = self.module.crit.out_layers[0]
     logits = torch.nn.functional.linear(hidden, layer.weight, layer.bias)
     return logits.transpose(0, 1), memory
+
+
+class _NanoGpt(_Model):
+  """`GPT` of github.com/karpathy/nanoGPT, model.py; it can only train."""
+
+  def __init__(self, work, folder):
+    if work.ff_dim != 4 * work.model_dim:
+      raise ValueError("nanoGPT has a feed-forward layer of 4 times the width.")
+    path = os.path.join(folder, "model.py")
+    module = _module("nanogpt", path)
+    config = module.GPTConfig(
+      block_size=work.segment_len,
+      vocab_size=work.vocab_size,
+      n_layer=work.num_layers,
+      n_head=work.num_heads,
+      n_embd=work.model_dim,
+      dropout=0.0,
+      bias=True,
+    )
+    with contextlib.redirect_stdout(sys.stderr):  # It prints its size.
+      self.module = module.GPT(config)
+
+  def full_memory(self, device):
+    """It has none."""
+
+  def loss(self, segment, memory):
+    # As contiguous as the batches of its train.py.
+    inputs, targets = segment[:, :-1].contiguous(), segment[:, 1:].contiguous()
+    _, loss = self.module(inputs, targets)
+    return loss, memory
 
 
 def _sizes(work) -> dict[str, Any]:
@@ -157,13 +256,22 @@ def _sizes(work) -> dict[str, Any]:
 
 def _original_module(folder: str) -> types.ModuleType:
   """Loads the original model's source, adapted to PyTorch 2."""
-  utils = os.path.join(folder, "pytorch", "utils")
-  path = os.path.join(folder, "pytorch", "mem_transformer.py")
-  with open(path, encoding="utf-8") as file:
-    source = file.read().replace(".byte()", ".bool()")
-  module = types.ModuleType("original")
-  sys.path.insert(0, utils)
+  sys.path.insert(0, os.path.join(folder, "pytorch", "utils"))
   # The import parses the CUDA version, which CPU builds lack.
   torch.version.cuda = torch.version.cuda or "12.0"
+  path = os.path.join(folder, "pytorch", "mem_transformer.py")
+  return _module("original", path, {".byte()": ".bool()"})
+
+
+def _module(
+  name: str, path: str, replaced: dict[str, str] | None = None
+) -> types.ModuleType:
+  """Loads a file as a module, with other text in some places."""
+  with open(path, encoding="utf-8") as file:
+    source = file.read()
+  for old, new in (replaced or {}).items():
+    source = source.replace(old, new)
+  module = types.ModuleType(name)
+  sys.modules[name] = module  # Data classes look their module up.
   exec(compile(source, path, "exec"), module.__dict__)
   return module

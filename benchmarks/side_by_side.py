@@ -14,6 +14,15 @@ Then every side is measured in every form: in float32 and, where the processor
 multiplies it, in bfloat16; with one thread on one core, two on two, and so on.
 More threads can be slower, so with two cores the better of one and two counts.
 
+On an NVIDIA GPU, with PyTorch for CUDA and, for nanoGPT, a checkout of
+https://github.com/karpathy/nanoGPT:
+
+    python -m benchmarks.side_by_side --platform=cuda \
+      --original=transformer-xl --nanogpt=nanoGPT --table=side_by_side.md
+
+Published shapes are trained there, and the faster of PyTorch as it is and
+under `torch.compile` counts.
+
 Each form is a process of its own, and they take turns: A B, B A, A B.
 Wall and CPU times are medians over the rounds. Ratios are taken in each round;
 their median is given, and the quartiles, between which half of the rounds lie.
@@ -57,7 +66,40 @@ CASES = {
   "generate_small": (GENERATE, 64),
   "generate_large": (_change(GENERATE, **workload.LARGE), 16),
 }
+_ENWIK8_BASE = {
+  "num_layers": 12,
+  "model_dim": 512,
+  "ff_dim": 2048,
+  "batch_size": 22,
+  "segment_len": 512,
+  "mem_len": 512,
+}
+_ENWIK8_LARGE = {
+  "num_layers": 24,
+  "model_dim": 1024,
+  "ff_dim": 4096,  # Published: 3072, which nanoGPT cannot have.
+  "batch_size": 8,
+  "segment_len": 768,
+  "mem_len": 768,
+}
+# With --platform=cuda.
+GPU_CASES = {
+  "gpu_train_base": (_change(TRAIN, **_ENWIK8_BASE), 8),
+  "gpu_train_large": (_change(TRAIN, **_ENWIK8_LARGE), 4),
+  "gpu_eval_large": (
+    _change(EVALUATE, **_ENWIK8_LARGE | {"segment_len": 128, "mem_len": 3800}),
+    16,
+  ),
+  "gpu_generate_large": (
+    _change(
+      GENERATE,
+      **_ENWIK8_LARGE | {"segment_len": 1, "mem_len": 3800, "batch_size": 1},
+    ),
+    64,
+  ),
+}
 KINDS = ("seconds", "cpu_seconds")
+PEERS = ("original", "nanogpt")  # By a checkout of their code.
 
 
 class Form(NamedTuple):
@@ -66,6 +108,7 @@ class Form(NamedTuple):
   who: str
   dtype: str
   threads: int  # Each on a core of its own.
+  is_compiled: bool = False  # By PyTorch; ours always is.
 
 
 Turns = dict[Form, dict[str, Any]]  # What each form took in one round.
@@ -74,6 +117,8 @@ Turns = dict[Form, dict[str, Any]]  # What each form took in one round.
 def define_flags() -> None:
   """Defines the flags of `main`."""
   flags.DEFINE_string("original", None, "Checkout of the original.")
+  flags.DEFINE_string("nanogpt", None, "Checkout of nanoGPT.")
+  flags.DEFINE_enum("platform", "cpu", ["cpu", "cuda"], "What to run on.")
   flags.DEFINE_string("before", None, "Commit, tag or branch to compare with.")
   flags.DEFINE_integer("rounds", 7, "Number of rounds.", lower_bound=2)
   flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
@@ -84,7 +129,8 @@ def define_flags() -> None:
     "model.dtype=auto takes here.",
   )
   flags.DEFINE_string("table", None, "Markdown file to write.")
-  flags.DEFINE_multi_enum("case", [*CASES], [*CASES], "To compare.")
+  cases = [*CASES, *GPU_CASES]
+  flags.DEFINE_multi_enum("case", [], cases, "To compare; by default all.")
 
 
 def main(argv: list[str]) -> None:
@@ -95,16 +141,25 @@ def main(argv: list[str]) -> None:
       check_out(chosen.before, folder)
       folders = {"ours": str(ROOT), "before": folder}
     else:
-      folders = {"ours": str(ROOT), "huggingface": str(ROOT)}
-      if chosen.original:
-        folders["original"] = str(ROOT)
+      folders = dict.fromkeys(_sides(), str(ROOT))
 
     results = []
-    for name in chosen.case:
+    on_gpu = chosen.platform == "cuda"
+    for name in chosen.case or (GPU_CASES if on_gpu else CASES):
       results.append(compare(name, folders))
       print(json.dumps(results[-1]), flush=True)
       if chosen.table:  # After every case, in case the run is stopped.
         pathlib.Path(chosen.table).write_text(table(results), "utf-8")
+
+
+def _sides() -> list[str]:
+  """Ours, and the peers that were named."""
+  chosen = flags.FLAGS
+  names = ["ours"]
+  if chosen.platform == "cpu":
+    names.append("huggingface")
+  names += [name for name in PEERS if chosen[name].value]
+  return names
 
 
 def check_out(revision: str, folder: str) -> None:
@@ -131,9 +186,13 @@ def compare(case: str, folders: dict[str, str]) -> dict[str, Any]:
     case: a name from `CASES`.
     folders: of each side the checkout that it runs in, ours first.
   """
-  work, count = CASES[case]
+  work, count = (CASES | GPU_CASES)[case]
+  if work.task != "train":  # nanoGPT has no memory to evaluate with.
+    folders = {who: path for who, path in folders.items() if who != "nanogpt"}
   forms = _forms([*folders])
   sides = {form: _Side(form, folders[form.who], work, count) for form in forms}
+  for side in sides.values():
+    side.wait_until_ready()
   rounds: list[Turns] = []
   for index in range(flags.FLAGS.rounds):
     order = forms if index % 2 == 0 else forms[::-1]
@@ -182,7 +241,8 @@ def table(results: list[dict[str, Any]]) -> str:
       formats = " or ".join(comparison["dtypes"])
       for who, side in comparison["sides"].items():
         cells = [result["case"], size, cores, formats]
-        cells += [f"{who}, {side['dtype']}", str(side["threads"])]
+        compiled = ", compiled" if side["is_compiled"] else ""
+        cells += [f"{who}, {side['dtype']}{compiled}", str(side["threads"])]
         cells += [str(side["milliseconds"]), str(side["cpu_milliseconds"])]
         ratios = side.get("times_as_long_as_ours", {})
         for kind in KINDS:
@@ -198,6 +258,12 @@ def _forms(names: Sequence[str]) -> list[Form]:
   """The forms in which sides are measured, with the slowest format first."""
   chosen = flags.FLAGS
   num_cores = len(chosen.cores)
+  if chosen.platform == "cuda":
+    return [
+      Form(who, chosen.dtype or "bfloat16", num_cores, is_compiled)
+      for who in names
+      for is_compiled in ([False, True] if who in PEERS else [False])
+    ]
   if chosen.before:
     dtypes = [chosen.dtype or "float32"]
     thread_counts = [num_cores]
@@ -253,6 +319,7 @@ def _figures(form: Form, side: "_Side", rounds: list[Turns]) -> dict[str, Any]:
     "cpu_milliseconds": round(milliseconds["cpu_seconds"], 2),
     "compile_seconds": round(side.ready["compile_seconds"], 2),
     "peak_resident_megabytes": round(last["resident_bytes"] / 1e6),
+    "peak_device_megabytes": round(last.get("device_bytes", 0) / 1e6),
   }
 
 
@@ -274,17 +341,35 @@ class _Side:
       f"--count={count}",
       f"--cores={','.join(chosen.cores[: form.threads])}",
     ]
-    if chosen.original:
-      self._command.append(f"--original={os.path.abspath(chosen.original)}")
+    if who in PEERS:
+      checkout = os.path.abspath(chosen[who].value)
+      self._command.append(f"--folder={checkout}")
+    if form.is_compiled:
+      self._command.append("--compiled")
+    paths = [folder, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {
+      "JAX_PLATFORMS": chosen.platform,
+      "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    if chosen.platform == "cuda":
+      self._command.append("--platform=cuda")
+      # Leaves memory to the other sides.
+      environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     self._process = subprocess.Popen(
       self._command,
       cwd=folder,
-      env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": folder},
+      env=os.environ | environment,
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
     )
-    self.ready = self._read()
+    self.ready: dict[str, Any] = {}
+    if chosen.platform == "cpu":  # Else they compile at the same time.
+      self.wait_until_ready()
+
+  def wait_until_ready(self) -> None:
+    """Waits until the side has compiled, and has run once."""
+    self.ready = self.ready or self._read()
 
   def take_turn(self) -> dict[str, Any]:
     assert self._process.stdin

@@ -23,7 +23,7 @@ from transformer_xl import errors
 from transformer_xl import log_lines
 from transformer_xl import signals
 
-_PLUGINS = ("libtpu", "jax_cuda12_plugin")
+_PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")
 # Device files of TPUs and GPUs on Linux; the last is that of Windows' GPUs.
 _ACCELERATORS = (
   "/dev/accel*",

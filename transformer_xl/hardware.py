@@ -72,6 +72,12 @@ def device_kind() -> str:
   return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
+def is_gpu() -> bool:
+  """Whether the ambient mesh's devices, or this machine's, are GPUs."""
+  kind = device_kind()
+  return kind != "cpu" and not kind.startswith("TPU")
+
+
 def fast_dtype() -> str:
   """bfloat16 where the first device multiplies it in hardware, else float32.
 

@@ -129,6 +129,9 @@ def test_every_side_is_compared_in_its_best_form(tiny_case, monkeypatch):
       times = TIMES[form.who, form.dtype]
       self.seconds = times[form.threads - 1] / 1e3
 
+    def wait_until_ready(self):
+      pass
+
     def take_turn(self):
       seconds = self.seconds
       return {"seconds": seconds, "cpu_seconds": seconds, "resident_bytes": 0}
@@ -152,6 +155,22 @@ def test_every_side_is_compared_in_its_best_form(tiny_case, monkeypatch):
     ["2", "float32 or bfloat16", "huggingface, bfloat16", "2", "7.0"],
   ]
   assert len(result["forms"]) == 8
+
+
+def test_on_a_gpu_peers_run_as_they_are_and_compiled(tiny_case):
+  names = {"original": "checkout", "nanogpt": "checkout"}
+  with flagsaver.flagsaver(platform="cuda", before=None, cores=["0"], **names):
+    sides = side_by_side._sides()
+    forms = side_by_side._forms(sides)
+  assert sides == ["ours", "original", "nanogpt"]  # HuggingFace's has no GPU.
+  assert [(form.who, form.is_compiled) for form in forms] == [
+    ("ours", False),
+    ("original", False),
+    ("original", True),
+    ("nanogpt", False),
+    ("nanogpt", True),
+  ]
+  assert {form.dtype for form in forms} == {"bfloat16"}
 
 
 def test_a_revision_that_does_not_exist_is_one_line(tmp_path):

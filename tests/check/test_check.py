@@ -54,6 +54,23 @@ def test_a_wrong_machine_is_told_in_one_line(monkeypatch, tmp_path):
   assert result["findings"][2]["error"] is None  # JSON has no NaN.
 
 
+def test_what_was_found_is_written_before_anything_is_timed(
+  monkeypatch, tmp_path
+):
+  def stop(*, short):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(numbers, "run", lambda *_, **__: [WRONG])
+  monkeypatch.setattr(small_run, "run", lambda *_, **__: [RIGHT])
+  monkeypatch.setattr(speed, "run", stop)
+  with pytest.raises(KeyboardInterrupt):
+    check.run(load.from_config_dict(load.default()), str(tmp_path))
+  result = json.loads((tmp_path / "results" / "check.json").read_text())
+  assert not result["passed"]
+  assert len(result["findings"]) == 2
+  assert result["speed"] == []
+
+
 def test_the_worst_array_is_named_and_nan_is_worst():
   expected = {"a": np.array([1.0, 2.0]), "b": np.array([4.0])}
   eps = float(np.finfo(np.float32).eps)

@@ -34,7 +34,9 @@ def mesh():
 
 @pytest.mark.rest
 @pytest.mark.slow
-def test_all_parts_are_right_in_the_short_form(mesh):
+def test_all_parts_are_right_in_the_short_form(mesh, monkeypatch):
+  # As on a single GPU; test_check has the short form in one thread.
+  monkeypatch.setattr(numbers, "_num_threads", lambda: 2)
   findings = numbers.run([mesh], short=True)
   assert [str(found) for found in findings if not found.passed] == []
   parts = {found.part for found in findings}

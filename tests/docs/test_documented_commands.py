@@ -49,7 +49,7 @@ STARTS = {
 # Flags of absl, XProf, engines and the evaluation harness.
 NOT_OURS = {"env", "help", "location", "logdir", "version"}
 NOT_OURS |= {"batch_size", "device", "include_path", "model_args"}
-NOT_OURS |= {"output_path"}
+NOT_OURS |= {"output_path", "xla_gpu_deterministic_ops"}
 # It parses nothing without the harness; tests/integrations runs it.
 NEEDS_THE_HARNESS = "transformer_xl.integrations.lm_eval"
 OVERRIDDEN = ["transformer_xl.main", "--config=experiments/base.py"]

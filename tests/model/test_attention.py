@@ -9,6 +9,7 @@ import pytest
 
 from tests import oracle
 from tests.model.kernels import cases
+from transformer_xl import hardware
 from transformer_xl.model import attention
 from transformer_xl.model import dropout as dropout_lib
 from transformer_xl.model.encodings import distances
@@ -116,6 +117,24 @@ def test_attention_equals_the_loops(form, sizes, encoding):
       window=wide["reach"][lane],
     )
     np.testing.assert_allclose(values, expected, atol=ROUNDING)
+
+
+def test_a_gpu_attends_from_all_queries_at_once(monkeypatch):
+  arrays = cases.arguments(1, 130, 6, 1, 4)
+  dropout = cases.dropout(arrays, 0.3)
+  in_blocks = cases.values("xla", arrays, dropout)
+  sizes = []
+  attend = attention._attend
+
+  def watched(block, *arguments, **named):
+    sizes.append(block.query.shape[1])
+    return attend(block, *arguments, **named)
+
+  monkeypatch.setattr(attention, "_attend", watched)
+  monkeypatch.setattr(hardware, "device_kind", lambda: "NVIDIA H200")
+  at_once = cases.values("xla", arrays, dropout)
+  assert sizes == [130]
+  np.testing.assert_allclose(at_once, in_blocks, atol=ROUNDING)
 
 
 def test_dropout_acts_on_probabilities_and_is_not_renormalised():

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import types
 
 import pytest
 
@@ -72,6 +73,16 @@ def test_what_is_no_number_of_gpus_is_refused_with_their_names(name):
     topology.slice_devices(name)
 
 
+def test_a_gpu_that_is_there_is_planned_for_by_its_kind(monkeypatch):
+  monkeypatch.setattr(gpus, "devices", lambda name, count: [name] * count)
+
+  def present(kind):
+    return [types.SimpleNamespace(device_kind=kind)] * 2
+
+  assert gpus.described(present("NVIDIA H200")) == ["h200", "h200"]
+  assert gpus.described(present("NVIDIA A100-SXM4-80GB")) == []
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_gpu_has_the_published_figures_that_a_plan_needs(name):
   gpu = gpus.GPUS[name]
@@ -84,7 +95,7 @@ def test_every_gpu_has_the_published_figures_that_a_plan_needs(name):
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-  importlib.util.find_spec("jax_cuda12_plugin") is None,
+  not any(map(importlib.util.find_spec, gpus.PLUGINS)),
   reason="needs XLA's compiler for GPUs: pip install '.[cuda]'",
 )
 @pytest.mark.parametrize("name", NAMES)

@@ -66,10 +66,12 @@ def table(
 ) -> list[dict[str, str]]:
   """Right answers in per cent, beside parameters, state, operations and time.
 
-  Columns of distances are about an octave wide, counted from the longest.
+  Columns of distances are about an octave wide, counted from the longest. The
+  time on a chip has a column if it was planned.
   """
   # The last bin of each column.
   lasts = range(len(scale.bins) - 1, -1, -_BINS_PER_COLUMN)
+  is_planned = any(row.planned_seconds_per_token for row in rows)
   lines = []
   for row in rows:
     flops = costs.forward_flops_per_token(row.config, row.length)
@@ -78,9 +80,11 @@ def table(
       "parameters": f"{row.num_parameters:,}",
       "state, bytes": f"{costs.state_bytes(row.config, row.length):,}",
       "kFLOP a token": f"{flops / 1e3:.0f}",
-      **_times(row),
-      "learning rate": f"{row.learning_rate:g}",
+      "µs a token": _times(row.seconds_per_token),
     }
+    if is_planned:
+      cells["µs a token, planned"] = _times(row.planned_seconds_per_token)
+    cells["learning rate"] = f"{row.learning_rate:g}"
     every = shares(row, scale)
     cells["right, %"] = f"{100 * every.mean:.1f}"
     if len(every.by_seed) > 1:
@@ -94,14 +98,11 @@ def table(
   return lines
 
 
-def _times(row: comparison.Row) -> dict[str, str]:
+def _times(seconds: costs.Seconds | None) -> str:
   """Microseconds a token, in training, in evaluation and in generation."""
-  cells = {"µs a token": "", "µs a token on a TPU, planned": ""}
-  times = (row.seconds_per_token, row.planned_seconds_per_token)
-  for head, seconds in zip(cells, times, strict=True):
-    if seconds is not None:
-      cells[head] = " / ".join(f"{1e6 * each:.3g}" for each in seconds)
-  return cells
+  if seconds is None:
+    return ""
+  return " / ".join(f"{1e6 * each:.3g}" for each in seconds)
 
 
 @plotting.in_style

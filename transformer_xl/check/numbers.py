@@ -5,7 +5,9 @@ its errors are those of the algorithm; by default a TPU or GPU may round the
 factors. bfloat16 is computed as in training.
 """
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent import futures
 
 import jax
 from absl import logging
@@ -15,6 +17,8 @@ from transformer_xl.check import finding
 from transformer_xl.check import on_mesh
 from transformer_xl.check import product_numbers
 from transformer_xl.check import softmax_numbers
+
+Check = Callable[..., finding.Finding]
 
 
 def run(
@@ -27,10 +31,9 @@ def run(
       "Checking products, attention and softmax on %s.", on_mesh.describe(mesh)
     )
     for dtype in on_mesh.DTYPES:
-      with jax.set_mesh(mesh), on_mesh.exact_products(dtype):
-        findings += check_mesh(
-          mesh, dtype, short=short, is_first=mesh is meshes[0]
-        )
+      findings += check_mesh(
+        mesh, dtype, short=short, is_first=mesh is meshes[0]
+      )
   return findings
 
 
@@ -38,16 +41,10 @@ def check_mesh(
   mesh: jax.sharding.Mesh, dtype: str, *, short: bool, is_first: bool
 ) -> list[finding.Finding]:
   """Checks all parts in one format; fewer cases unless `is_first`."""
-  findings: list[finding.Finding] = []
+  checks: list[tuple[str, Check, tuple[object, ...]]] = []
 
-  def check(
-    part: str, function: Callable[..., finding.Finding], *arguments: object
-  ) -> None:
-    """Calls a function with the mesh, the format and other arguments."""
-    case = ", ".join(map(str, (dtype, *arguments, on_mesh.describe(mesh))))
-    findings.extend(
-      finding.attempt(part, case, lambda: [function(mesh, dtype, *arguments)])
-    )
+  def check(part: str, function: Check, *arguments: object) -> None:
+    checks.append((part, function, arguments))
 
   if is_first:
     check("products", product_numbers.check_products, 1024 if short else 4096)
@@ -76,4 +73,26 @@ def check_mesh(
   room = softmax_numbers.ROOM
   for capacities, has_many in (((), False), (room, False), (room, True)):
     check("softmax", softmax_numbers.check_softmax, capacities, has_many)
-  return findings
+
+  def run_check(
+    part: str, function: Check, arguments: tuple[object, ...]
+  ) -> list[finding.Finding]:
+    """Calls a function with the mesh, the format and its other arguments."""
+    case = ", ".join(map(str, (dtype, *arguments, on_mesh.describe(mesh))))
+    with jax.set_mesh(mesh), on_mesh.exact_products(dtype):
+      return finding.attempt(
+        part, case, lambda: [function(mesh, dtype, *arguments)]
+      )
+
+  with futures.ThreadPoolExecutor(_num_threads()) as threads:
+    found = threads.map(run_check, *zip(*checks, strict=True))
+    return [one for findings in found for one in findings]
+
+
+def _num_threads() -> int:
+  """How many cases are compiled at a time, which takes most of the time.
+
+  Several devices have to start programs in the same order.
+  """
+  is_alone = jax.device_count() == 1 and jax.devices()[0].platform != "cpu"
+  return (os.cpu_count() or 1) if is_alone else 1

@@ -2,13 +2,14 @@
 
 A share of the peak is of the figure that the maker publishes
 (`hardware.py`); a share of what was measured is of the fastest product, or
-traffic, that this machine reached. A TPU's compiler estimates the time of an
-update; its estimate stands beside the measured time.
+traffic, that this machine reached. What `--mode=plan` estimates for an update
+of the same chip stands beside the measured time.
 
 Shapes: n rows and columns of a matrix.
 """
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from transformer_xl.experiments import quickstart
 from transformer_xl.experiments import wt103_base
 from transformer_xl.experiments import wt103_large
 from transformer_xl.model import network
+from transformer_xl.planning import gpus
 from transformer_xl.planning import plan
 from transformer_xl.text import decoding
 from transformer_xl.text import language_model
@@ -63,7 +65,8 @@ class Timing(NamedTuple):
     unit: "FLOP" or "byte".
     peak: published work per second of all devices that share it; None if it is
       not known.
-    planned_seconds: by the TPU's compiler; None without a TPU.
+    planned_seconds: of an update, as `--mode=plan` estimates it for the same
+      TPU or GPU; None where it knows none.
   """
 
   part: str
@@ -91,29 +94,31 @@ class Timing(NamedTuple):
 
 
 def run(*, short: bool) -> list[metrics_log.Json]:
-  """Times everything, and logs a line for each."""
+  """Times everything, and logs a line for each as soon as it is known."""
   products = [
     time_product(dtype, 1024 if short else 8192)
     for dtype in ("float32", "bfloat16")
   ]
   memory = time_memory(num_bytes=2**27 if short else 2**30)
-  timings = [*products, memory]
-  for name, (experiment, lanes) in (_SHORT if short else _PUBLISHED).items():
-    config = _prepared(experiment.get_config(), lanes * jax.device_count())
-    timings += _time_model(name, config)
-
-  count = jax.device_count()
   measured = {
     "FLOP": max(timing.rate for timing in products),
     "byte": memory.rate,
   }
+  count = jax.device_count()
   records = []
-  for timing in timings:
+  for timing in itertools.chain(products, [memory], _time_models(short=short)):
     shared = count if timing.part in ("update", "segment") else 1
     record = timing.record(measured[timing.unit] * shared)
     _log(record)
     records.append(record)
   return records
+
+
+def _time_models(*, short: bool) -> Iterator[Timing]:
+  """The updates, segments and tokens of all experiments."""
+  for name, (experiment, lanes) in (_SHORT if short else _PUBLISHED).items():
+    config = _prepared(experiment.get_config(), lanes * jax.device_count())
+    yield from _time_model(name, config)
 
 
 def time_product(dtype: str, size: int) -> Timing:
@@ -222,10 +227,6 @@ def time_update(case: str, config: schema.ExperimentConfig) -> Timing:
   useful = 3 * network.forward_flops_per_token(
     config.model, segment_len=train.segment_len, mem_len=train.mem_len
   )
-  planned = None
-  devices = jax.devices()
-  if devices[0].device_kind in hardware.CHIPS:
-    planned = plan.train_plan(config, devices).get("estimated_step_seconds")
   return Timing(
     part="update",
     case=f"{case}, {train.batch_size} lanes of {train.segment_len}",
@@ -234,8 +235,18 @@ def time_update(case: str, config: schema.ExperimentConfig) -> Timing:
     work=useful * tokens,
     unit="FLOP",
     peak=_peak_of_all(),
-    planned_seconds=planned,
+    planned_seconds=_planned_seconds(config),
   )
+
+
+def _planned_seconds(config: schema.ExperimentConfig) -> float | None:
+  """What `--mode=plan` estimates for an update; None where it cannot."""
+  devices = jax.devices()
+  if devices[0].platform == "gpu":
+    devices = gpus.described(devices)
+  if not devices or devices[0].device_kind not in hardware.CHIPS:
+    return None
+  return plan.train_plan(config, devices).get("estimated_step_seconds")
 
 
 def time_segment(case: str, config: schema.ExperimentConfig) -> Timing:

@@ -13,6 +13,8 @@ from jax.experimental import topologies
 
 from transformer_xl import errors
 
+# JAX's packages of XLA's compiler for GPUs, by their version of CUDA.
+PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 # Without a GPU, XLA states its estimate of each operation when it is asked to.
 COMPILER_OPTIONS: dict[str, str | bool] = {
   "xla_gpu_collect_cost_model_stats": True
@@ -47,13 +49,24 @@ def are_named(topology: str) -> bool:
   return topology.partition(":")[0] in GPUS
 
 
+def described(found: list[jax.Device]) -> list[jax.Device]:
+  """GPUs like these, to compile for; none if they are of no kind in `GPUS`.
+
+  XLA has no estimates for a program that it compiles for a GPU that is there.
+  """
+  for name, gpu in GPUS.items():
+    if gpu.device_kind == found[0].device_kind:
+      return devices(name, len(found))
+  return []
+
+
 def devices(name: str, count: int) -> list[jax.Device]:
   """GPUs of one host, to compile for.
 
   Raises:
     UserError: JAX's CUDA plugin is not installed.
   """
-  if importlib.util.find_spec("jax_cuda12_plugin") is None:
+  if not any(map(importlib.util.find_spec, PLUGINS)):
     raise errors.UserError(
       f"--topology={name}:{count} needs XLA's compiler for GPUs, which runs on "
       "any Linux machine: pip install --constraint requirements.lock -e "
