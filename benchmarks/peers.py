@@ -39,8 +39,8 @@ def make(
     device: "cpu" or "cuda".
     is_compiled: whether `torch.compile` compiles the model.
   """
-  # Allows TF32, as JAX does on a GPU.
-  torch.set_float32_matmul_precision("high")
+  if device == "cuda":  # Allows TF32, as JAX does there.
+    torch.set_float32_matmul_precision("high")
   if who == "huggingface":
     model: Any = _HuggingFace(work)
   elif who == "original":
@@ -60,7 +60,7 @@ def device_bytes() -> int:
 
 
 class _Runner:
-  """Runs segments with either model."""
+  """Runs segments with one of the models."""
 
   def __init__(self, work, model, ids, device):
     self.peak_bytes = None
