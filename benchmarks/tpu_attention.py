@@ -197,7 +197,7 @@ def _ring_arguments(shape, mesh):
 
 
 def _attend_ring(implementation, arrays):
-  return dispatch.ring_attention(**arrays, implementation=implementation)
+  return dispatch.ring_attention(ring.Inputs(**arrays), implementation)
 
 
 def _attend(shape, implementation, reach, seeds, slopes, arrays):

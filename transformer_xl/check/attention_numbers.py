@@ -207,17 +207,17 @@ def check_ring(
     if "position_key" in terms:
       keys = ring.position_keys(terms["position_key"])
       biases = (terms["content_bias"], terms["position_bias"])
-    values = dispatch.ring_attention(
-      rows["query"],
-      rows["key"],
-      rows["value"],
-      keys,
-      biases=biases,
-      slopes=terms.get("slopes"),
+    inputs = ring.Inputs(
+      query=rows["query"],
+      key=rows["key"],
+      value=rows["value"],
       reach=rows["reach"],
       slot=jnp.int32(slot),
-      implementation=form,
+      position_key=keys,
+      biases=biases,
+      slopes=terms.get("slopes"),
     )
+    values = dispatch.ring_attention(inputs, form)
     return {"values": jnp.swapaxes(values, 1, 2)}
 
   return finding.compare(

@@ -147,16 +147,7 @@ def test_only_a_tpu_takes_the_kernel_by_itself(monkeypatch):
   inputs = arguments(32, 256, encoding="none", slot=32)
 
   def attend(implementation):
-    return dispatch.ring_attention(
-      inputs.query,
-      inputs.key,
-      inputs.value,
-      inputs.position_key,
-      biases=inputs.biases,
-      reach=inputs.reach,
-      slot=inputs.slot,
-      implementation=implementation,
-    )
+    return dispatch.ring_attention(inputs, implementation)
 
   jaxprs = {
     name: str(jax.make_jaxpr(functools.partial(attend, name))())

@@ -240,14 +240,14 @@ class Encoding:
     distance = distance or DistanceTerms()
     keys = distance.keys
     assert keys is None or isinstance(keys, ring.RingPositionKeys)
-    return dispatch.ring_attention(
-      query,
-      key,
-      value,
-      keys,
-      biases=distance.biases_in(query.dtype),
-      slopes=distance.slopes,
+    inputs = ring.Inputs(
+      query=query,
+      key=key,
+      value=value,
       reach=reach,
       slot=slot,
-      implementation=config.attention,
+      position_key=keys,
+      biases=distance.biases_in(query.dtype),
+      slopes=distance.slopes,
     )
+    return dispatch.ring_attention(inputs, config.attention)

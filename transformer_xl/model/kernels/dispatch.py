@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jaxtyping as jt
 from jax import P
 from jax import ad_checkpoint
 
@@ -140,28 +139,10 @@ def _map_heads(
 
 
 def ring_attention(
-  query: shapes.RingQueries,
-  key: shapes.Ring,
-  value: shapes.Ring,
-  position_key: ring.RingPositionKeys | None,
-  *,
-  biases: shapes.BiasPair | None,
-  slopes: shapes.Slopes | None = None,
-  reach: shapes.Reach,
-  slot: jt.Int[shapes.Array, ""],
-  implementation: str,
+  inputs: ring.Inputs, implementation: str
 ) -> shapes.RingQueries:
   """Attention of a segment to a ring of cached keys and values."""
-  inputs = ring.Inputs(
-    query=query,
-    key=key,
-    value=value,
-    reach=reach,
-    slot=slot,
-    position_key=position_key,
-    biases=biases,
-    slopes=slopes,
-  )
+  query = inputs.query
   kind = hardware.device_kind()
   lanes, heads, segment_len, _ = query.shape
   split = _split(lanes=lanes, heads=heads)
@@ -170,7 +151,7 @@ def ring_attention(
     # Lanes and heads of a ring are one axis, so that a device which has some of
     # the heads does not have a lane's heads together.
     return ring.ring_attention(inputs)
-  if fuses_ring(implementation, kind, query, key):
+  if fuses_ring(implementation, kind, query, inputs.key):
     from transformer_xl.model.kernels import fused_ring
 
     attend = functools.partial(
