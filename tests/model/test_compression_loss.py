@@ -73,7 +73,7 @@ def test_only_the_convolution_learns(segment_len, mem_len, trains_memory):
   assert not any(jnp.any(leaf != 0) for leaf in jax.tree.leaves(found))
 
 
-BATCH, SEGMENT, MEMORY, SLOTS, RATE = 3, 4, 5, 3, 2
+BATCH, SEGMENT, MEMORY, SLOTS = 3, 4, 5, 3
 
 
 def make_segment(vocab_size, index):
@@ -101,13 +101,13 @@ def read(model, params, state, tokens, resets):
   )
 
 
-def of_fourth_segment(pre_norm):
+def of_fourth_segment(pre_norm, rate):
   """Parameters, the losses of a segment, their gradient, inputs of layers."""
   config = tiny.model_config(
     **{
       "layers": ("compressive",),
       "compressive.function": "conv",
-      "compressive.rate": RATE,
+      "compressive.rate": rate,
       "compressive.slots": SLOTS,
       "pre_norm": pre_norm,
     }
@@ -132,7 +132,7 @@ def of_fourth_segment(pre_norm):
   return params, losses.mixers, gradient(params), inputs
 
 
-def equations(params, before, after, kernel, bias, *, pre_norm):
+def equations(params, before, after, kernel, bias, *, pre_norm, rate):
   """The losses in float64, [B, T], of lanes whose newest slots are visible.
 
   `before` and `after` are the inputs of the layers [N, B, M, D] that memory
@@ -162,14 +162,15 @@ def equations(params, before, after, kernel, bias, *, pre_norm):
     return result
 
   losses = np.zeros((BATCH, SEGMENT))
-  # 16 tokens were read: lane 0 sees M = 5 and 4 that have just left, lane 1 the
-  # 7 tokens of its document, of which 2 have left, and lane 2 a new document.
-  for lane, count in ((0, SEGMENT), (1, 2)):
+  # 16 tokens were read: lane 0 sees M = 5 and, of the 4 that have just left, as
+  # many as the slots hold; lane 1 sees the 7 tokens of its document, of which 2
+  # have left; and lane 2 a new document.
+  for lane, count in ((0, min(SEGMENT, SLOTS * rate)), (1, 2)):
     for layer in range(2):
       hidden = after[layer, lane, -SEGMENT:]
       old = before[layer, lane, SEGMENT - count : SEGMENT]
-      pairs = old.reshape(-1, RATE * old.shape[-1])
-      new = pairs @ kernel[layer] + bias[layer]
+      groups = old.reshape(-1, rate * old.shape[-1])
+      new = groups @ kernel[layer] + bias[layer]
       query = heads(layer, "query", hidden)
       difference = attend(layer, query, old) - attend(layer, query, new)
       losses[lane] += (difference**2).mean(axis=(1, 2))
@@ -177,17 +178,24 @@ def equations(params, before, after, kernel, bias, *, pre_norm):
 
 
 @pytest.mark.parametrize(
-  "pre_norm", [pytest.param(False, marks=pytest.mark.rest), True]
+  ("pre_norm", "rate"),
+  [
+    pytest.param(False, 2, marks=pytest.mark.rest),
+    (True, 2),
+    (True, 1),  # One more leaves than there are slots.
+  ],
 )
-def test_the_loss_and_its_gradient_are_the_equations(pre_norm):
-  params, losses, gradient, inputs = of_fourth_segment(pre_norm)
+def test_the_loss_and_its_gradient_are_the_equations(pre_norm, rate):
+  params, losses, gradient, inputs = of_fourth_segment(pre_norm, rate)
   params = jax.tree.map(np.float64, params)
   own = [params["layers"]["compressive"]["compression"][name] for name in OWN]
   slopes = [
     np.float64(gradient["layers"]["compressive"]["compression"][name])
     for name in OWN
   ]
-  compute = functools.partial(equations, params, *inputs, pre_norm=pre_norm)
+  compute = functools.partial(
+    equations, params, *inputs, pre_norm=pre_norm, rate=rate
+  )
   assert np.all(compute(*own)[:2] > 1e-4)
   # Float32 against float64.
   comparison.assert_close(losses, compute(*own), roundings=30)
