@@ -1,4 +1,4 @@
-"""The PyTorch sides of the speed benchmarks: published code, as it is.
+"""The PyTorch sides of the speed benchmarks: published models and training.
 
 HuggingFace's model and the original one run as in their own scripts: Adam with
 the gradient clipped at 0.25, and `torch.no_grad` outside training. nanoGPT is a

@@ -20,8 +20,8 @@ https://github.com/karpathy/nanoGPT:
     python -m benchmarks.side_by_side --platform=cuda \
       --original=transformer-xl --nanogpt=nanoGPT --table=side_by_side.md
 
-Published shapes are trained there, and the faster of PyTorch as it is and
-under `torch.compile` counts.
+Shapes like the published ones are trained there, and the faster of PyTorch as
+it is and under `torch.compile` counts.
 
 Each form is a process of its own, and they take turns: A B, B A, A B.
 Wall and CPU times are medians over the rounds. Ratios are taken in each round;
@@ -183,7 +183,7 @@ def compare(case: str, folders: dict[str, str]) -> dict[str, Any]:
   """Runs one case and returns its figures.
 
   Args:
-    case: a name from `CASES`.
+    case: a name from `CASES` or `GPU_CASES`.
     folders: of each side the checkout that it runs in, ours first.
   """
   work, count = (CASES | GPU_CASES)[case]

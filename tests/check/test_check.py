@@ -54,19 +54,23 @@ def test_a_wrong_machine_is_told_in_one_line(monkeypatch, tmp_path):
   assert result["findings"][2]["error"] is None  # JSON has no NaN.
 
 
-def test_what_was_found_is_written_before_anything_is_timed(
-  monkeypatch, tmp_path
+@pytest.mark.parametrize(
+  ("found", "raised"),
+  [(RIGHT, KeyboardInterrupt), (WRONG, errors.WrongResultError)],
+)
+def test_what_was_found_is_written_and_only_right_devices_are_timed(
+  monkeypatch, tmp_path, found, raised
 ):
   def stop(*, short):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(numbers, "run", lambda *_, **__: [WRONG])
+  monkeypatch.setattr(numbers, "run", lambda *_, **__: [found])
   monkeypatch.setattr(small_run, "run", lambda *_, **__: [RIGHT])
   monkeypatch.setattr(speed, "run", stop)
-  with pytest.raises(KeyboardInterrupt):
+  with pytest.raises(raised):
     check.run(load.from_config_dict(load.default()), str(tmp_path))
   result = json.loads((tmp_path / "results" / "check.json").read_text())
-  assert not result["passed"]
+  assert result["passed"] == found.passed
   assert len(result["findings"]) == 2
   assert result["speed"] == []
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.check import attention_reference
 from transformer_xl.check import finding
@@ -50,9 +51,11 @@ class Sizes(NamedTuple):
 
 SMALL = Sizes(8, 24, 2, 16)
 ODD = Sizes(20, 9, 3, 41)  # The head width of the published base model.
-TWO_BLOCKS = Sizes(130, 70, 2, 64)  # Two blocks of queries in every form.
+# Two blocks of queries in every form, except on a GPU.
+TWO_BLOCKS = Sizes(130, 70, 2, 64)
 # One or two heads of the published large models, in segments of training.
 PUBLISHED = (Sizes(384, 384, 2, 64), Sizes(768, 768, 1, 128))
+TWO_BLOCKS_OF_A_GPU = Sizes(1040, 16, 1, 64)
 RING = Sizes(32, 224, 2, 16)
 RING_OF_TOKENS = Sizes(1, 127, 2, 32)  # No kernel reads single tokens.
 
@@ -71,6 +74,8 @@ def cases(
   if is_first and not short and mesh_lib.num_shards(mesh) <= _MOST_SHARDS:
     result += [(sizes, "relative", RATE) for sizes in PUBLISHED]
     result += [(PUBLISHED[0], encoding, 0.0) for encoding in TERMS]
+    if hardware.is_gpu():
+      result.append((TWO_BLOCKS_OF_A_GPU, "relative", RATE))
   return result
 
 

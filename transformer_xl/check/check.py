@@ -61,12 +61,12 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   }
   # Timing takes longer, and may be stopped.
   metrics_log.write_json(workdir, "results/check.json", result)
+  if wrong:
+    raise errors.WrongResultError(verdict)
 
   result["speed"] = speed.run(short=short)
   result["seconds"] = time.perf_counter() - start
   metrics_log.write_json(workdir, "results/check.json", result)
-  if wrong:
-    raise errors.WrongResultError(verdict)
   logging.info("%s", verdict)
   return result
 

@@ -19,6 +19,7 @@ from transformer_xl.check import product_numbers
 from transformer_xl.check import softmax_numbers
 
 Check = Callable[..., finding.Finding]
+_MOST_THREADS = 8  # Their arrays have to fit into the device together.
 
 
 def run(
@@ -90,9 +91,9 @@ def check_mesh(
 
 
 def _num_threads() -> int:
-  """How many cases are compiled at a time, which takes most of the time.
+  """How many cases are computed at a time: compiling them takes long.
 
   Several devices have to start programs in the same order.
   """
   is_alone = jax.device_count() == 1 and jax.devices()[0].platform != "cpu"
-  return (os.cpu_count() or 1) if is_alone else 1
+  return min(_MOST_THREADS, os.cpu_count() or 1) if is_alone else 1

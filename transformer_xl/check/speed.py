@@ -246,7 +246,11 @@ def _planned_seconds(config: schema.ExperimentConfig) -> float | None:
     devices = gpus.described(devices)
   if not devices or devices[0].device_kind not in hardware.CHIPS:
     return None
-  return plan.train_plan(config, devices).get("estimated_step_seconds")
+  try:
+    return plan.train_plan(config, devices).get("estimated_step_seconds")
+  except Exception:  # Compilers and drivers have no common type.
+    logging.exception("The update could not be planned.")
+    return None
 
 
 def time_segment(case: str, config: schema.ExperimentConfig) -> Timing:

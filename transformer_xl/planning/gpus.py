@@ -1,4 +1,4 @@
-"""NVIDIA GPUs that this machine does not have, described to XLA's compiler.
+"""NVIDIA GPUs, described to XLA's compiler, which needs none to be there.
 
 The figures are those of XLA's own descriptions (openxla/xla,
 xla/backends/gpu/target_config/specs). XLA has estimates for these GPUs, and in
