@@ -41,8 +41,9 @@ def make(
   """
   if device == "cuda":  # Allows TF32, as JAX does there.
     torch.set_float32_matmul_precision("high")
+  model: Any
   if who == "huggingface":
-    model: Any = _HuggingFace(work)
+    model = _HuggingFace(work)
   elif who == "original":
     model = _Original(work, folder)
   else:
@@ -65,8 +66,11 @@ class _Runner:
   def __init__(self, work, model, ids, device):
     self.peak_bytes = None
     self._device = device
-    self._work, self._model, self._ids = work, model, ids
-    self._memory, self._token = model.full_memory(device), ids[0, :, :1]
+    self._work = work
+    self._model = model
+    self._ids = ids
+    self._memory = model.full_memory()
+    self._token = ids[0, :, :1]
     model.module.train(work.task == "train")
     self._optimizer = torch.optim.Adam(
       model.module.parameters(), lr=2.5e-4, fused=device == "cuda"
@@ -152,8 +156,7 @@ class _HuggingFace(_Model):
 
     return call
 
-  def full_memory(self, device):
-    del device  # The memory is where the parameters are.
+  def full_memory(self):
     return self.module.init_mems(self._work.batch_size)
 
   def loss(self, segment, memory):
@@ -187,8 +190,9 @@ class _Original(_Model):
     self.module._forward = torch.compile(self.module._forward)
     self.module.crit.compile()
 
-  def full_memory(self, device):
+  def full_memory(self):
     work = self._work
+    device = next(self.module.parameters()).device
     shape = (work.mem_len, work.batch_size, work.model_dim)
     return tuple(
       torch.zeros(shape, device=device) for _ in range(work.num_layers + 1)
@@ -228,12 +232,13 @@ class _NanoGpt(_Model):
     with contextlib.redirect_stdout(sys.stderr):  # It prints its size.
       self.module = module.GPT(config)
 
-  def full_memory(self, device):
+  def full_memory(self):
     """It has none."""
 
   def loss(self, segment, memory):
     # As contiguous as the batches of its train.py.
-    inputs, targets = segment[:, :-1].contiguous(), segment[:, 1:].contiguous()
+    inputs = segment[:, :-1].contiguous()
+    targets = segment[:, 1:].contiguous()
     _, loss = self.module(inputs, targets)
     return loss, memory
 

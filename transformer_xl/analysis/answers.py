@@ -114,8 +114,9 @@ def draw(
   middles = [math.sqrt(low * high) for low, high in scale.distances]
   for index, row in enumerate(rows):
     color = f"C{index % 10}"
-    # Colours begin again after ten rows, now with dashes and empty markers.
-    line, fill = ("-", "full") if index < 10 else ("--", "none")
+    is_again = index >= 10  # Then the colour is that of another row, too.
+    line = "--" if is_again else "-"
+    fill = "none" if is_again else "full"
     marker = "osv^DP*X"[index % 8]
     by_seed = 100 * np.array(row.right_by_seed)
     left.plot(

@@ -242,11 +242,11 @@ def time_update(case: str, config: schema.ExperimentConfig) -> Timing:
 def _planned_seconds(config: schema.ExperimentConfig) -> float | None:
   """What `--mode=plan` estimates for an update; None where it cannot."""
   devices = jax.devices()
-  if devices[0].platform == "gpu":
-    devices = gpus.described(devices)
-  if not devices or devices[0].device_kind not in hardware.CHIPS:
+  if devices[0].device_kind not in hardware.CHIPS:
     return None
   try:
+    if hardware.is_gpu():
+      devices = gpus.described(devices)
     return plan.train_plan(config, devices).get("estimated_step_seconds")
   except Exception:  # Compilers and drivers have no common type.
     logging.exception("The update could not be planned.")
