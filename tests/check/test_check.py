@@ -1,6 +1,7 @@
 """The result of a check: its file, its verdict, and how it ends."""
 
 import json
+import math
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from transformer_xl.config import load
 RIGHT = finding.Finding("attention", "xla", 3.0, 40.0, "key")
 WRONG = finding.Finding("ring", "pallas", 41.0, 40.0, "values")
 LOST = finding.Finding("softmax", "float32", float("nan"), 40.0, "losses")
+UNKNOWN = finding.Finding("resume", "not compared: they differ", 68, math.inf)
 
 
 def run(monkeypatch, folder, findings):
@@ -41,6 +43,16 @@ def test_a_right_machine_has_a_verdict_and_a_file(monkeypatch, tmp_path):
   assert result["findings"][0]["case"] == "xla"
   assert result["environment"]["versions"]["jax"] == jax.__version__
   assert result["environment"]["num_devices"] == jax.device_count()
+
+
+def test_what_was_not_compared_is_said(monkeypatch, tmp_path, caplog):
+  result = run(monkeypatch, tmp_path, [RIGHT, UNKNOWN])
+  assert result["passed"]
+  assert result["verdict"] == (
+    "1 x cpu computed 2 of 3 cases correctly; not compared: resume."
+  )
+  assert "resume: not compared: they differ" in caplog.text
+  assert "resume: 1 cases, 0 wrong" not in caplog.text
 
 
 def test_a_wrong_machine_is_told_in_one_line(monkeypatch, tmp_path):

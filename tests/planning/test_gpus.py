@@ -17,8 +17,9 @@ from transformer_xl.planning import topology
 NAMES = sorted(gpus.GPUS)
 
 # As XLA prints them: a product, whose time depends on tiles that are not chosen
-# yet; a softmax with an estimate that reads its array for every tile; and an
-# all-reduce, which has an estimate of communication alone.
+# yet; a softmax with an estimate that reads its array for every tile, and one
+# without bound, as jax 0.11.2 has on an H100; and an all-reduce, which has an
+# estimate of communication alone.
 PROGRAM = """\
 HloModule jit_f, is_scheduled=true
 
@@ -42,6 +43,8 @@ backend_config={"fusion_backend_config":{"kind":"__triton"},\
 "compute_time_us":911.9,"memory_access_time_us":23594.4,"name":""},\
 {"end_to_end_cycles":300,"exec_time_us":0.15,"compute_time_us":0.1,\
 "memory_access_time_us":0.1,"name":"indexing-cost-model"},\
+{"end_to_end_cycles":"Infinity","exec_time_us":"Infinity",\
+"compute_time_us":"Infinity","memory_access_time_us":0.1,"name":""},\
 {"end_to_end_cycles":0,"exec_time_us":0.01,"compute_time_us":0,\
 "memory_access_time_us":0,"name":"sol"}]}
   ROOT %r = bf16[64,16]{1,0} all-reduce(%s), to_apply=%add, \

@@ -95,13 +95,22 @@ def make_meshes() -> list[jax.sharding.Mesh]:
 def _verdict(findings: list[finding.Finding]) -> str:
   """One line for people."""
   wrong = [one for one in findings if not one.passed]
+  unknown = [one for one in findings if not one.is_compared]
   kind = jax.devices()[0].device_kind
   devices = f"{jax.device_count()} x {kind}"
+  if unknown and not wrong:
+    return (
+      f"{devices} computed {len(findings) - len(unknown)} of {len(findings)} "
+      f"cases correctly; not compared: {_parts(unknown)}."
+    )
   if not wrong:
     return f"{devices} computed all {len(findings)} cases correctly."
-  parts = ", ".join(dict.fromkeys(one.part for one in wrong))
   return (
     f"{devices} computed {len(wrong)} of {len(findings)} cases wrongly "
-    f"({parts}): do not trust results of these devices; report it with "
+    f"({_parts(wrong)}): do not trust results of these devices; report it with "
     "results/check.json."
   )
+
+
+def _parts(findings: list[finding.Finding]) -> str:
+  return ", ".join(dict.fromkeys(one.part for one in findings))

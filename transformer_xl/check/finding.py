@@ -19,7 +19,8 @@ class Finding(NamedTuple):
     case: the form, format, sizes and mesh that it was checked with.
     error: the largest difference, in roundings of the number format. What has
       to be equal has the number of differing elements instead.
-    limit: the largest error of a device that computes correctly.
+    limit: the largest error of a device that computes correctly; infinite
+      where nothing could be compared.
     worst: the array with the largest error; "" where there is only one. If the
       case failed, the message.
   """
@@ -35,7 +36,14 @@ class Finding(NamedTuple):
     """Whether the error is within its limit; NaN is not."""
     return self.error <= self.limit
 
+  @property
+  def is_compared(self) -> bool:
+    """Whether there is a limit."""
+    return self.limit < math.inf
+
   def __str__(self) -> str:
+    if not self.is_compared:
+      return f"{self.part}: {self.case}"
     mark = "ok" if self.passed else "WRONG"
     worst = f" in {self.worst}" if self.worst else ""
     return (
@@ -104,9 +112,16 @@ def largest_of_processes(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def log(findings: Sequence[Finding]) -> None:
-  """Logs a line for each part, and one for each finding that is wrong."""
-  for part in dict.fromkeys(found.part for found in findings):
-    group = [found for found in findings if found.part == part]
+  """Logs a line for each part, and one for each finding that is wrong.
+
+  What was not compared has a line, too.
+  """
+  for found in findings:
+    if not found.is_compared:
+      logging.warning("%s", found)
+  compared = [found for found in findings if found.is_compared]
+  for part in dict.fromkeys(found.part for found in compared):
+    group = [found for found in compared if found.part == part]
     share = max(
       (found.error / found.limit if found.limit else found.error)
       for found in group

@@ -119,7 +119,10 @@ def check_run(
         # Kernels that add up in a changing order make any two runs differ.
         again = compare_resumed(train(dtype, mesh), whole)
         if not again.passed:
-          case = "not compared: two whole runs differ in bits, too"
+          case = (
+            "not compared: two whole runs differ in bits, too; set "
+            "XLA_FLAGS=--xla_gpu_deterministic_ops=true to compare"
+          )
           found = found._replace(case=case, limit=math.inf)
       findings.append(found)
   return findings

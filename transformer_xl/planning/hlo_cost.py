@@ -239,8 +239,12 @@ def _cycles(text: str) -> float | None:
   is_product = _GPU_PRODUCT.search(text)
   estimates = []
   for match in _GPU_ESTIMATE.finditer(text):
-    whole, seconds, traffic_seconds = map(float, match.groups())
-    if whole and seconds:  # An estimate of communication has no cycles.
+    # What has no bound is the string "Infinity".
+    whole, seconds, traffic_seconds = (
+      float(number.strip('"')) for number in match.groups()
+    )
+    # An estimate of communication has no cycles.
+    if 0 < whole < math.inf and 0 < seconds < math.inf:
       share = traffic_seconds / seconds if is_product else 1
       estimates.append(whole * share)
   return min(estimates, default=None)
