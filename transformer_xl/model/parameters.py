@@ -5,7 +5,6 @@ Each function takes the Linen module that owns the parameter, which has a
 decides which random numbers a parameter is drawn from.
 """
 
-import operator
 import re
 from collections.abc import Mapping
 
@@ -42,19 +41,18 @@ def num_places(layers: Mapping[str, shapes.PyTree]) -> int:
   return 1 + max(split_name(name)[1] for name in layers)
 
 
-def of_layer(
-  layers: Mapping[str, shapes.PyTree], index: int
+def of_place(
+  layers: Mapping[str, shapes.PyTree], place: int
 ) -> dict[str, shapes.PyTree]:
-  """One layer's parameters, with plain names, from those of all layers.
+  """The parameters of one place, with plain names, from those of all layers.
 
-  `layers` are stacked, with the turns of the pattern in front.
+  Both are stacked, with the turns of the pattern in front.
   """
-  turn, place = divmod(index, num_places(layers))
   result = {}
   for name, tree in layers.items():
     plain, own_place = split_name(name)
     if own_place == place:
-      result[plain] = jax.tree.map(operator.itemgetter(turn), tree)
+      result[plain] = tree
   return result
 
 

@@ -14,6 +14,7 @@ Shapes: B lanes, T tokens, N layers, D model width, V vocabulary.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
@@ -167,24 +168,18 @@ class Reader:
     """Computes everything that does not depend on the text."""
     if not self.streams:
       return params
-    params = parameters.in_compute_type(params, self.config)
     outside = {name: tree for name, tree in params.items() if name != "layers"}
+    # Not compiled, which would copy what is not cast.
+    outside = parameters.in_compute_type(outside, self.config)
     biases = self._bound(outside).biases
+    num_places = parameters.num_places(params["layers"])
     layers = []
     for index, layer in enumerate(table.all_layers(self.config)):
-      own = parameters.of_layer(params["layers"], index)
-      streaming = layer.mixer.streaming
-      if streaming is not None:
-        own = streaming.prepare(
-          self.config,
-          self._settings,
-          own,
-          name=layer.name,
-          biases=biases,
-          mem_len=layer.mem_len(self.mem_len),
-          step_len=self._step_len,
-        )
-      layers.append(own)
+      turn, place = divmod(index, num_places)
+      stacked = parameters.of_place(params["layers"], place)
+      layers.append(
+        _freeze_layer(stacked, turn, biases, reader=self, layer=layer)
+      )
     return Frozen(outside, tuple(layers))
 
   def start(
@@ -383,3 +378,42 @@ class Reader:
   def _bound(self, params: shapes.PyTree) -> network.Network:
     model = network.Network(self.config, self._settings)
     return model.bind({"params": params})
+
+
+# Compiled once for all layers that are alike: a program of all would take many
+# times as long.
+@functools.partial(jax.jit, static_argnames=("reader", "layer"))
+def _freeze_layer(
+  stacked: shapes.PyTree,
+  turn: jt.Int[shapes.Array, ""],
+  biases: shapes.BiasPair | None,
+  *,
+  reader: Reader,
+  layer: table.Layer,
+) -> shapes.PyTree:
+  """Computes everything of one layer that does not depend on the text.
+
+  Args:
+    stacked: the parameters of all layers in its place, each [turns, ...].
+    turn: the layer's own index there.
+    biases: u and v, if all layers share them.
+    reader: reads with the layer.
+    layer: its place of the pattern.
+  """
+  own = jax.tree.map(
+    lambda leaf: jax.lax.dynamic_index_in_dim(leaf, turn, keepdims=False),
+    stacked,
+  )
+  own = parameters.in_compute_type(own, reader.config)
+  streaming = layer.mixer.streaming
+  if streaming is None:
+    return own
+  return streaming.prepare(
+    reader.config,
+    reader._settings,
+    own,
+    name=layer.name,
+    biases=biases,
+    mem_len=layer.mem_len(reader.mem_len),
+    step_len=reader._step_len,
+  )

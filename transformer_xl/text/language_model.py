@@ -203,14 +203,6 @@ def make(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  frozen = _freeze(params, reader=reader)
+  frozen = reader.freeze(params)
   parameters = config.eval.parameters
   return LanguageModel(vocabulary, reader, frozen, step, parameters, source)
-
-
-# Compiled once for each length of the memory.
-@functools.partial(jax.jit, static_argnames="reader")
-def _freeze(
-  params: shapes.PyTree, *, reader: reader_lib.Reader
-) -> reader_lib.Frozen | shapes.PyTree:
-  return reader.freeze(params)

@@ -1,0 +1,159 @@
+r"""Loading a large model in Python, and scoring and generating with it.
+
+    python -m benchmarks.large_model --workdir=/tmp/large --dtype=float32
+
+The model has the published WikiText-103 shape: 285,205,322 parameters, which
+are random, and 267,735 words. The folder is made if it is not there. Each round
+is a process of its own that loads, scores a text twice and continues a prompt
+twice: the second time nothing is compiled. Prints a line of JSON with medians
+of wall and CPU seconds; compiling is in the first ones.
+"""
+
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from absl import flags
+
+import transformer_xl
+from transformer_xl import command_line
+from transformer_xl.config import load as load_lib
+from transformer_xl.experiments import wt103_large
+from transformer_xl.importers import vocabulary
+from transformer_xl.model import network
+from transformer_xl.workdir import run_record
+from transformer_xl.workdir import trained_model
+
+NUM_WORDS = 267_735
+SCORED_WORDS = 1_024
+GENERATED_WORDS = 32
+PROMPT_WORDS = 16
+
+Seconds = dict[str, dict[str, float]]  # Of each kind of work: wall and cpu.
+
+
+def define_flags() -> None:
+  """Defines the flags of `main`."""
+  flags.DEFINE_string("workdir", None, "Folder of the model.", required=True)
+  flags.DEFINE_string("dtype", "float32", "Number format.")
+  flags.DEFINE_integer("rounds", 3, "Number of processes.", lower_bound=1)
+  flags.DEFINE_bool("once", False, "Be such a process.")
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  chosen = flags.FLAGS
+  if chosen.once:
+    print(json.dumps(measure(chosen.workdir)))
+    return
+  command = [sys.executable, "-m", "benchmarks.large_model", "--once"]
+  command.append(f"--workdir={chosen.workdir}")
+  if not os.path.exists(chosen.workdir):
+    make_folder(chosen.workdir, chosen.dtype)
+  rounds: list[Seconds] = []
+  for _ in range(chosen.rounds):
+    ended = subprocess.run(
+      command,
+      check=True,
+      stdout=subprocess.PIPE,
+      env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "0"},
+    )
+    rounds.append(json.loads(ended.stdout))
+  result = {
+    "benchmark": "large_model",
+    "jax": jax.__version__,
+    "cores": len(os.sched_getaffinity(0)),
+    "dtype": chosen.dtype,
+    "rounds": len(rounds),
+    "scored_words": SCORED_WORDS,
+    "generated_words": GENERATED_WORDS,
+    "seconds": {kind: _medians(rounds, kind) for kind in rounds[0]},
+  }
+  print(json.dumps(result))
+
+
+def make_folder(workdir: str, dtype: str) -> None:
+  """Writes the folder of a run that would have trained the model."""
+  settings = wt103_large.get_config()
+  settings.model.update({"dtype": dtype, "vocab_size": NUM_WORDS})
+  settings.data.name = "imported"
+  settings.generate.mem_len = 1600
+  settings.score.mem_len = 1600
+  config = load_lib.from_config_dict(settings)
+  make = jax.jit(lambda key: network.init_params(config.model, key))
+  params = jax.tree.map(np.asarray, make(jax.random.key(0)))
+  os.makedirs(workdir)
+  trained_model.save_params(workdir, params, step=0)
+  run_record.record(config, workdir)
+  words = [f"w{index}" for index in range(NUM_WORDS - 2)]
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, "words.txt")
+    path.write_text("\n".join(["<eos>", "<unk>", *words]) + "\n", "utf-8")
+    vocabulary.copy(str(path), workdir, size=NUM_WORDS)
+
+
+def measure(workdir: str) -> Seconds:
+  """Loads, scores and generates, each but loading twice."""
+  draw = np.random.default_rng(0)
+  # Smaller numbers are more frequent, as in text.
+  ids = (NUM_WORDS - 2) * draw.random(SCORED_WORDS) ** 8
+  words = [f"w{index}" for index in ids.astype(int)]
+  text = " ".join(words)
+  prompt = " ".join(words[:PROMPT_WORDS])
+  seconds: Seconds = {}
+
+  def timed(kind: str, work: Callable[[], object]) -> None:
+    start = time.perf_counter()
+    cpu_start = _cpu_seconds()
+    work()
+    seconds[kind] = {
+      "wall": time.perf_counter() - start,
+      "cpu": _cpu_seconds() - cpu_start,
+    }
+
+  model = None
+
+  def load() -> None:
+    nonlocal model
+    model = transformer_xl.load(workdir)
+
+  def score() -> None:
+    assert model
+    model.score([text])
+
+  def generate() -> None:
+    assert model
+    model.generate(prompt, num_tokens=GENERATED_WORDS, seed=0)
+
+  timed("load", load)
+  for kind in ("first score", "score"):
+    timed(kind, score)
+  for kind in ("first generation", "generation"):
+    timed(kind, generate)
+  return seconds
+
+
+def _cpu_seconds() -> float:
+  usage = resource.getrusage(resource.RUSAGE_SELF)
+  return usage.ru_utime + usage.ru_stime
+
+
+def _medians(rounds: list[Seconds], kind: str) -> dict[str, float]:
+  return {
+    clock: round(statistics.median(each[kind][clock] for each in rounds), 2)
+    for clock in ("wall", "cpu")
+  }
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)
