@@ -53,11 +53,12 @@ test: $(VENV)/installed ## The tests
 	$(PYTEST) $(PARALLEL)
 
 # What `make test` leaves out: more combinations where it tries some. EVERY=8
-# takes an eighth of the cases of each test, and at least one.
+# takes an eighth of them, and PART says which.
 EVERY := 1
-test-rest: $(VENV)/installed ## What `test` leaves out: more combinations; EVERY
+PART := 0
+test-rest: $(VENV)/installed ## What `test` leaves out: more combinations; EVERY, PART
 	$(PYTEST) $(PARALLEL) \
-	  -m "rest and not faults" --every=$(EVERY)
+	  -m "rest and not faults" --every=$(EVERY) --part=$(PART)
 
 # Those, and every check of `make test-conformance`.
 test-all: $(VENV)/installed ## Both

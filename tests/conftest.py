@@ -1,6 +1,5 @@
 """What holds for every test: strict arrays, checked shapes, cached compiles."""
 
-import collections
 import gc
 import importlib.metadata
 import itertools
@@ -88,7 +87,13 @@ def pytest_addoption(parser):
     "--every",
     type=int,
     default=1,
-    help="of the cases of each test that are left, run every Nth",
+    help="of the tests that are left, run every Nth",
+  )
+  parser.addoption(
+    "--part",
+    type=int,
+    default=0,
+    help="of those parts, the one to run; counted on beyond N",
   )
 
 
@@ -98,25 +103,12 @@ def pytest_collection_modifyitems(config, items):
   slow = {item.path for item in items if item.get_closest_marker("slow")}
   items.sort(key=lambda item: item.path not in slow)
   every = config.getoption("every")
-  if every > 1:
-    chosen, left_out = _every_nth_case(items, every)
+  first = config.getoption("part") % every
+  chosen = items[first::every]
+  if len(chosen) < len(items):
+    left_out = [item for i, item in enumerate(items) if i % every != first]
     config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
-
-
-def _every_nth_case(items, every):
-  """The first case of each test and every Nth after it, and the others."""
-  cases = collections.Counter()
-  chosen = []
-  left_out = []
-  for item in items:
-    test = (item.path, getattr(item, "originalname", item.name))
-    if cases[test] % every == 0:
-      chosen.append(item)
-    else:
-      left_out.append(item)
-    cases[test] += 1
-  return chosen, left_out
 
 
 def pytest_collection_finish():

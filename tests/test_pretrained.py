@@ -189,7 +189,7 @@ def test_an_embedding_is_the_mean_of_the_hidden_states(model):
   ("fields", "mem_len"),
   [
     ({}, 40),
-    ({"model.encoding": "rope"}, 6),
+    pytest.param({"model.encoding": "rope"}, 6, marks=pytest.mark.rest),
     ({"model.layers": ("attention:5", "attention")}, 9),
   ],
 )

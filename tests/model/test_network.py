@@ -123,7 +123,7 @@ def _gradient(config):
     {"remat": "full"},
     pytest.param({"remat": "dots"}, marks=pytest.mark.rest),
     {"remat": "attention"},
-    {"scan_unroll": 2},
+    pytest.param({"scan_unroll": 2}, marks=pytest.mark.rest),
   ],
   ids=str,
 )

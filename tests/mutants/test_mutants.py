@@ -46,6 +46,7 @@ print(json.dumps(result))
 """
 
 
+@pytest.mark.rest
 def test_survivors_are_what_no_test_sees(tmp_path):
   (tmp_path / "planted.py").write_text(PLANTED)
   (tmp_path / "test_planted.py").write_text(TEST)

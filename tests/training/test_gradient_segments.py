@@ -174,7 +174,11 @@ RESETS = ((1, 0, 0), (2, 1, 2))
   ("updates", "resets"),
   [
     ({}, RESETS),
-    ({"model.remat": "full", "model.untie_biases": True}, RESETS),
+    pytest.param(
+      {"model.remat": "full", "model.untie_biases": True},
+      RESETS,
+      marks=pytest.mark.rest,
+    ),
     ({"model.pre_norm": True, "train.accumulation_steps": 2}, RESETS),
     (ZEROS, RESETS[:1]),
     pytest.param(FEW, RESETS, marks=pytest.mark.rest),
@@ -225,6 +229,7 @@ def test_resets_between_segments_cut_the_gradient():
     assert (comparison.difference(gradient, mean) < rounding) == is_cut
 
 
+@pytest.mark.rest  # `test_step` has the same without `gradient_segments`.
 def test_a_chunk_is_a_loop_of_updates():
   config = make_config(
     segments=2, **{"model.dropout_rate": 0.1, "train.learning_rate": 0.1}

@@ -170,9 +170,10 @@ def test_lamb_takes_the_trust_ratio_of_each_layer():
   )
   optimizer = optimizer_lib.make_optimizer(config)
   state, gradients = optimizer.init(params), []
+  update = jax.jit(optimizer.update)
   for seed in (1, 2):
     gradients.append(tiny.draw(params, seed=seed))
-    updates, state = optimizer.update(gradients[-1], state, params)
+    updates, state = update(gradients[-1], state, params)
   decays = optimizer_lib.decayed_parameters(params)
   rows = map(joined, [params, decays, updates, *gradients])
   found = list(map(jax.tree_util.tree_leaves_with_path, rows))
