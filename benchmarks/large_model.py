@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -39,12 +40,13 @@ GENERATED_WORDS = 32
 PROMPT_WORDS = 16
 
 Seconds = dict[str, dict[str, float]]  # Of each kind of work: wall and cpu.
+Result = TypeVar("Result")
 
 
 def define_flags() -> None:
   """Defines the flags of `main`."""
   flags.DEFINE_string("workdir", None, "Folder of the model.", required=True)
-  flags.DEFINE_string("dtype", "float32", "Number format.")
+  flags.DEFINE_string("dtype", "float32", "Number format of a new folder.")
   flags.DEFINE_integer("rounds", 3, "Number of processes.", lower_bound=1)
   flags.DEFINE_bool("once", False, "Be such a process.")
 
@@ -53,13 +55,14 @@ def main(argv: list[str]) -> None:
   del argv
   chosen = flags.FLAGS
   if chosen.once:
-    print(json.dumps(measure(chosen.workdir)))
+    dtype, seconds = measure(chosen.workdir)
+    print(json.dumps({"dtype": dtype, "seconds": seconds}))
     return
   command = [sys.executable, "-m", "benchmarks.large_model", "--once"]
   command.append(f"--workdir={chosen.workdir}")
   if not os.path.exists(chosen.workdir):
     make_folder(chosen.workdir, chosen.dtype)
-  rounds: list[Seconds] = []
+  rounds = []
   for _ in range(chosen.rounds):
     ended = subprocess.run(
       command,
@@ -68,15 +71,16 @@ def main(argv: list[str]) -> None:
       env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "0"},
     )
     rounds.append(json.loads(ended.stdout))
+  seconds = [each["seconds"] for each in rounds]
   result = {
     "benchmark": "large_model",
     "jax": jax.__version__,
     "cores": len(os.sched_getaffinity(0)),
-    "dtype": chosen.dtype,
+    "dtype": rounds[0]["dtype"],
     "rounds": len(rounds),
     "scored_words": SCORED_WORDS,
     "generated_words": GENERATED_WORDS,
-    "seconds": {kind: _medians(rounds, kind) for kind in rounds[0]},
+    "seconds": {kind: _medians(seconds, kind) for kind in seconds[0]},
   }
   print(json.dumps(result))
 
@@ -101,8 +105,12 @@ def make_folder(workdir: str, dtype: str) -> None:
     vocabulary.copy(str(path), workdir, size=NUM_WORDS)
 
 
-def measure(workdir: str) -> Seconds:
-  """Loads, scores and generates, each but loading twice."""
+def measure(workdir: str) -> tuple[str, Seconds]:
+  """Loads, scores and generates, each but loading twice.
+
+  Returns:
+    The model's number format, and what each took.
+  """
   draw = np.random.default_rng(0)
   # Smaller numbers are more frequent, as in text.
   ids = (NUM_WORDS - 2) * draw.random(SCORED_WORDS) ** 8
@@ -111,35 +119,25 @@ def measure(workdir: str) -> Seconds:
   prompt = " ".join(words[:PROMPT_WORDS])
   seconds: Seconds = {}
 
-  def timed(kind: str, work: Callable[[], object]) -> None:
+  def timed(kind: str, work: Callable[[], Result]) -> Result:
     start = time.perf_counter()
     cpu_start = _cpu_seconds()
-    work()
+    result = work()
     seconds[kind] = {
       "wall": time.perf_counter() - start,
       "cpu": _cpu_seconds() - cpu_start,
     }
+    return result
 
-  model = None
-
-  def load() -> None:
-    nonlocal model
-    model = transformer_xl.load(workdir)
-
-  def score() -> None:
-    assert model
-    model.score([text])
-
-  def generate() -> None:
-    assert model
-    model.generate(prompt, num_tokens=GENERATED_WORDS, seed=0)
-
-  timed("load", load)
+  model = timed("load", lambda: transformer_xl.load(workdir))
   for kind in ("first score", "score"):
-    timed(kind, score)
+    timed(kind, lambda: model.score([text]))
   for kind in ("first generation", "generation"):
-    timed(kind, generate)
-  return seconds
+    timed(
+      kind,
+      lambda: model.generate(prompt, num_tokens=GENERATED_WORDS, seed=0),
+    )
+  return model.config.model.dtype, seconds
 
 
 def _cpu_seconds() -> float:

@@ -24,7 +24,8 @@ def test_a_folder_is_made_loaded_scored_and_continued(monkeypatch, tmp_path):
   monkeypatch.setattr(large_model, "GENERATED_WORDS", 3)
   folder = str(tmp_path / "model")
   large_model.make_folder(folder, "float32")
-  seconds = large_model.measure(folder)
+  dtype, seconds = large_model.measure(folder)
   kinds = ("load", "first score", "score", "first generation", "generation")
   assert tuple(seconds) == kinds
+  assert dtype == "float32"
   assert all(each["cpu"] > 0 for each in seconds.values())
