@@ -8,13 +8,13 @@ validating.
     WikiText-2, first 1.1 MB   1.80   1.62   1.52   1.489 after 4.8
     Penn Treebank, 1.1 MB      1.54   1.32   1.23   1.215 after 4.8
     WikiText-2, 10.8 MB                             1.288 after 40
-    Python's sources, 100 MB                        0.755 after 70, by the clock
+    Python's sources, 100 MB (by the clock)         0.755 after 70
 
 The settings were tried on the first text alone, with 2,200 updates and the
 paper's block; learning rates on three, with today's. With the paper's block
 `:long` reaches 1.338 after 39 minutes on WikiText-2's validation file
 (docs/measurements/training.md).
-jax 0.10.2, bfloat16 by AVX-512, 26 November 2026.
+jax 0.10.2, bfloat16 by AVX-512 or AMX, 26 and 27 November 2026.
 Cost: the log says it after the first updates.
 Run: python -m transformer_xl.main --config=experiments/own_text.py:books \
   --workdir=runs/books
@@ -51,9 +51,9 @@ class _Size(NamedTuple):
   most_steps: int
 
 
-# The first are for a good model within minutes, the others for a better one
-# within an hour or more. Updates are small, because on a processor many small
-# ones learn more in the same time than few large ones.
+# The first are for a good model within minutes, or an hour for much text, the
+# others for a better one within an hour or more. Updates are small: on a
+# processor many small ones learn more in the same time than few large ones.
 _SIZES = (
   _Size(3e5, 4, 128, 4, 0.2, 8, 128, 128, 3e-3, 1_000),
   _Size(3e6, 4, 128, 4, 0.05, 8, 128, 128, 3e-3, 2_400),

@@ -53,6 +53,10 @@ def test_what_was_not_compared_is_said(monkeypatch, tmp_path, caplog):
   )
   assert "resume: not compared: they differ" in caplog.text
   assert "resume: 1 cases, 0 wrong" not in caplog.text
+  compared = [one["is_compared"] for one in result["findings"]]
+  assert compared == [True, False, True]
+  with pytest.raises(errors.WrongResultError, match="not compared: resume"):
+    run(monkeypatch, tmp_path, [WRONG, UNKNOWN])
 
 
 def test_a_wrong_machine_is_told_in_one_line(monkeypatch, tmp_path):

@@ -1,5 +1,7 @@
 """A small run is the stored one, and faults of a run are found."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -97,6 +99,22 @@ def test_a_resume_without_its_memory_is_found(
   with on_mesh.exact_products("float32"):
     resumed = small_run.train("float32", mesh, workdir=str(tmp_path))
   assert not small_run.compare_resumed(resumed, whole).passed
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_gpu_whose_runs_differ_does_not_compare_a_resumed_one(
+  monkeypatch, whole, repeats
+):
+  other = whole._replace(losses=whole.losses + 1)
+  runs = iter([whole, other, whole if repeats else other])
+  monkeypatch.setattr(small_run, "train", lambda *_, **__: next(runs))
+  monkeypatch.setattr(small_run, "compare", lambda *_: [])
+  gpu = types.SimpleNamespace(platform="gpu")
+  mesh = types.SimpleNamespace(devices=np.array([gpu]))
+  [found] = small_run.check_run("float32", mesh, "workdir")
+  assert found.is_compared == repeats
+  assert found.passed != repeats
+  assert (f"differ in {len(whole.losses)} arrays" in found.case) != repeats
 
 
 @pytest.mark.rest

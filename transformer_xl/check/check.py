@@ -55,7 +55,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
     "environment": found,
     "is_short": short,
     "meshes": [on_mesh.describe(mesh) for mesh in meshes],
-    "findings": [one._asdict() | {"passed": one.passed} for one in findings],
+    "findings": [_recorded(one) for one in findings],
     "speed": [],
     "seconds": time.perf_counter() - start,
   }
@@ -94,23 +94,27 @@ def make_meshes() -> list[jax.sharding.Mesh]:
 
 def _verdict(findings: list[finding.Finding]) -> str:
   """One line for people."""
-  wrong = [one for one in findings if not one.passed]
-  unknown = [one for one in findings if not one.is_compared]
   kind = jax.devices()[0].device_kind
   devices = f"{jax.device_count()} x {kind}"
-  if unknown and not wrong:
+  count = len(findings)
+  wrong = [one for one in findings if not one.passed]
+  unknown = [one for one in findings if not one.is_compared]
+  left_out = f"; not compared: {_parts(unknown)}" if unknown else ""
+  if wrong:
     return (
-      f"{devices} computed {len(findings) - len(unknown)} of {len(findings)} "
-      f"cases correctly; not compared: {_parts(unknown)}."
+      f"{devices} computed {len(wrong)} of {count} cases wrongly "
+      f"({_parts(wrong)}){left_out}: do not trust results of these devices; "
+      "report it with results/check.json."
     )
-  if not wrong:
-    return f"{devices} computed all {len(findings)} cases correctly."
-  return (
-    f"{devices} computed {len(wrong)} of {len(findings)} cases wrongly "
-    f"({_parts(wrong)}): do not trust results of these devices; report it with "
-    "results/check.json."
-  )
+  right = f"{count - len(unknown)} of {count}" if unknown else f"all {count}"
+  return f"{devices} computed {right} cases correctly{left_out}."
 
 
 def _parts(findings: list[finding.Finding]) -> str:
   return ", ".join(dict.fromkeys(one.part for one in findings))
+
+
+def _recorded(one: finding.Finding) -> metrics_log.Json:
+  """A finding as JSON, where an infinite limit is null."""
+  states = {"passed": one.passed, "is_compared": one.is_compared}
+  return one._asdict() | states

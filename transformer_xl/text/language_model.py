@@ -203,6 +203,8 @@ def make(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
+  # Those of NumPy, as importers read them, would be sent again for every call.
+  params = jax.tree.map(jnp.asarray, params)
   frozen = reader.freeze(params)
   parameters = config.eval.parameters
   return LanguageModel(vocabulary, reader, frozen, step, parameters, source)

@@ -1,0 +1,27 @@
+"""A model with its vocabulary, prepared for reading text."""
+
+import jax
+import numpy as np
+
+from tests import corpus
+from tests import tiny
+from transformer_xl.config import load
+from transformer_xl.data import vocabulary
+from transformer_xl.text import language_model
+
+
+def test_parameters_of_numpy_are_sent_to_the_device_once():
+  """As importers read them; otherwise every call would send them again."""
+  config = load.from_config_dict(tiny.config_dict())
+  model = language_model.make(
+    config,
+    jax.tree.map(np.asarray, tiny.params(config.model)),
+    vocabulary.ByteVocabulary(corpus.SYMBOLS),
+    step=0,
+    mem_len=4,
+    segment_len=3,
+    source="tiny",
+  )
+  leaves = jax.tree.leaves(model.frozen)
+  assert leaves
+  assert all(isinstance(leaf, jax.Array) for leaf in leaves)
