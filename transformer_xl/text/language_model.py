@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import P
+from jax.sharding import NamedSharding
+from jax.typing import ArrayLike
 
 from transformer_xl import errors
 from transformer_xl import hardware
@@ -203,8 +206,20 @@ def make(
     clamp_len=config.eval.clamp_len,
     same_length=config.eval.same_length,
   )
-  # Those of NumPy, as importers read them, would be sent again for every call.
-  params = jax.tree.map(jnp.asarray, params)
-  frozen = reader.freeze(params)
+  frozen = reader.freeze(jax.tree.map(_on_device, params))
   parameters = config.eval.parameters
   return LanguageModel(vocabulary, reader, frozen, step, parameters, source)
+
+
+def _on_device(leaf: ArrayLike) -> jax.Array:
+  """An array as results have it, so that no program is compiled twice.
+
+  Those of NumPy, as importers read them, would be sent again for every call. On
+  a mesh of one device, results have no axis that is split.
+  """
+  array = jnp.asarray(leaf)
+  if not isinstance(array.sharding, NamedSharding):
+    return array
+  if array.sharding.num_devices > 1:
+    return array
+  return jax.device_put(array, NamedSharding(array.sharding.mesh, P()))
