@@ -12,7 +12,6 @@ of wall and CPU seconds; compiling is in the first ones.
 import json
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,10 +26,10 @@ from absl import flags
 
 import transformer_xl
 from transformer_xl import command_line
+from transformer_xl.analysis import costs
 from transformer_xl.config import load as load_lib
 from transformer_xl.experiments import wt103_large
 from transformer_xl.importers import vocabulary
-from transformer_xl.model import network
 from transformer_xl.workdir import run_record
 from transformer_xl.workdir import trained_model
 
@@ -39,7 +38,8 @@ SCORED_WORDS = 1_024
 GENERATED_WORDS = 32
 PROMPT_WORDS = 16
 
-Seconds = dict[str, dict[str, float]]  # Of each kind of work: wall and cpu.
+# Wall and CPU seconds ("wall" and "cpu") of each kind of work.
+Seconds = dict[str, dict[str, float]]
 Result = TypeVar("Result")
 
 
@@ -93,9 +93,8 @@ def make_folder(workdir: str, dtype: str) -> None:
   settings.generate.mem_len = 1600
   settings.score.mem_len = 1600
   config = load_lib.from_config_dict(settings)
-  make = jax.jit(lambda key: network.init_params(config.model, key))
-  params = jax.tree.map(np.asarray, make(jax.random.key(0)))
   os.makedirs(workdir)
+  params = costs.random_params(config.model)
   trained_model.save_params(workdir, params, step=0)
   run_record.record(config, workdir)
   words = [f"w{index}" for index in range(NUM_WORDS - 2)]
@@ -121,11 +120,11 @@ def measure(workdir: str) -> tuple[str, Seconds]:
 
   def timed(kind: str, work: Callable[[], Result]) -> Result:
     start = time.perf_counter()
-    cpu_start = _cpu_seconds()
+    cpu_start = time.process_time()
     result = work()
     seconds[kind] = {
       "wall": time.perf_counter() - start,
-      "cpu": _cpu_seconds() - cpu_start,
+      "cpu": time.process_time() - cpu_start,
     }
     return result
 
@@ -138,11 +137,6 @@ def measure(workdir: str) -> tuple[str, Seconds]:
       lambda: model.generate(prompt, num_tokens=GENERATED_WORDS, seed=0),
     )
   return model.config.model.dtype, seconds
-
-
-def _cpu_seconds() -> float:
-  usage = resource.getrusage(resource.RUSAGE_SELF)
-  return usage.ru_utime + usage.ru_stime
 
 
 def _medians(rounds: list[Seconds], kind: str) -> dict[str, float]:

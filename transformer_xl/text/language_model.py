@@ -218,8 +218,7 @@ def _on_device(leaf: ArrayLike) -> jax.Array:
   a mesh of one device, results have no axis that is split.
   """
   array = jnp.asarray(leaf)
-  if not isinstance(array.sharding, NamedSharding):
-    return array
-  if array.sharding.num_devices > 1:
-    return array
-  return jax.device_put(array, NamedSharding(array.sharding.mesh, P()))
+  sharding = array.sharding
+  if isinstance(sharding, NamedSharding) and sharding.num_devices == 1:
+    return jax.device_put(array, NamedSharding(sharding.mesh, P()))
+  return array
