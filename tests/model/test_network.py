@@ -9,6 +9,7 @@ import pytest
 
 from tests import comparison
 from tests import tiny
+from transformer_xl import hardware
 from transformer_xl.model import block
 from transformer_xl.model import network
 from transformer_xl.model import parameters
@@ -139,6 +140,22 @@ def test_how_it_is_computed_does_not_change_the_gradient(options):
   assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected)) > 0.01
   # Sums in another order.
   comparison.assert_close(actual, expected, roundings=100)
+
+
+@pytest.mark.parametrize(
+  ("device", "unroll"), [("TPU v5 lite", 1), ("NVIDIA H200", 3), ("cpu", 3)]
+)
+def test_layers_are_a_loop_on_a_tpu_alone(monkeypatch, device, unroll):
+  config = tiny.model_config(scan_unroll=0, num_layers=3)
+  tokens, targets, memory = tiny.inputs(config)
+  monkeypatch.setattr(hardware, "device_kind", lambda: device)
+  program = jax.make_jaxpr(
+    lambda params: network.Network(config, mixer.Settings()).apply(
+      {"params": params}, tokens, targets, memory, method="nll"
+    )
+  )(tiny.params(config))
+  scans = [line for line in program.eqns if line.primitive.name == "scan"]
+  assert [line.params["unroll"] for line in scans] == [unroll]
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,9 @@ def scanned(
   """
   layers = table.pattern(config)
   num_turns = config.num_layers // len(layers)
-  usual = num_turns if hardware.device_kind() == "cpu" else 1
+  # A GPU runs all layers as one graph, without copies of each layer's slices.
+  # On a TPU they would be laid out anew. docs/gpu.md, docs/measurements/tpu.md.
+  usual = 1 if hardware.device_kind().startswith("TPU") else num_turns
   unroll = min(config.scan_unroll or usual, num_turns)
   body = Blocks
   if config.remat != "none":

@@ -380,8 +380,8 @@ class Reader:
     return model.bind({"params": params})
 
 
-# Compiled once for all layers that are alike: a program of all would take many
-# times as long.
+# Outside of a program it is compiled once for all layers that are alike. One
+# program of all of them takes many times as long.
 @functools.partial(jax.jit, static_argnames=("reader", "layer"))
 def _freeze_layer(
   stacked: shapes.PyTree,
