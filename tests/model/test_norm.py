@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from transformer_xl import hardware
 from transformer_xl.model import norm
 
 WIDTH = 48
@@ -66,7 +67,11 @@ def _quotients(function, array, step=1e-6):
   ("dtype", "rounding"), [("float32", 2e-6), ("bfloat16", 1.2e-2)]
 )
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_values_and_gradients_are_those_of_float64(kind, dtype, rounding):
+@pytest.mark.parametrize("device", ["cpu", "NVIDIA H200"])
+def test_values_and_gradients_are_those_of_float64(
+  monkeypatch, device, kind, dtype, rounding
+):
+  monkeypatch.setattr(hardware, "device_kind", lambda: device)
   params, hidden, weights = _arguments(dtype)
   if kind == "rms":
     del params["bias"]
