@@ -143,17 +143,26 @@ def test_how_it_is_computed_does_not_change_the_gradient(options):
 
 
 @pytest.mark.parametrize(
-  ("device", "unroll"), [("TPU v5 lite", 1), ("NVIDIA H200", 3), ("cpu", 3)]
+  ("device", "count", "unroll"),
+  [("TPU v5 lite", 1, 1), ("NVIDIA H200", 1, 3), ("NVIDIA H200", 2, 1)]
+  + [("cpu", 1, 3)],
 )
-def test_layers_are_a_loop_on_a_tpu_alone(monkeypatch, device, unroll):
+def test_layers_are_unrolled_on_a_cpu_and_on_one_gpu(
+  monkeypatch, device, count, unroll
+):
   config = tiny.model_config(scan_unroll=0, num_layers=3)
   tokens, targets, memory = tiny.inputs(config)
   monkeypatch.setattr(hardware, "device_kind", lambda: device)
-  program = jax.make_jaxpr(
-    lambda params: network.Network(config, mixer.Settings()).apply(
+  params = tiny.params(config)
+
+  def losses(params):
+    return network.Network(config, mixer.Settings()).apply(
       {"params": params}, tokens, targets, memory, method="nll"
     )
-  )(tiny.params(config))
+
+  mesh = jax.sharding.AbstractMesh((count,), ("data",))
+  with jax.sharding.use_abstract_mesh(mesh):
+    program = jax.make_jaxpr(losses)(params)
   scans = [line for line in program.eqns if line.primitive.name == "scan"]
   assert [line.params["unroll"] for line in scans] == [unroll]
 

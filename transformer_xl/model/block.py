@@ -110,9 +110,7 @@ def scanned(
   """
   layers = table.pattern(config)
   num_turns = config.num_layers // len(layers)
-  # A GPU runs all layers as one graph, without copies of each layer's slices.
-  # On a TPU they would be laid out anew. docs/gpu.md, docs/measurements/tpu.md.
-  usual = 1 if hardware.device_kind().startswith("TPU") else num_turns
+  usual = num_turns if _unrolls() else 1
   unroll = min(config.scan_unroll or usual, num_turns)
   body = Blocks
   if config.remat != "none":
@@ -131,3 +129,15 @@ def scanned(
     unroll=unroll,
   )
   return scan(config, settings, layers)
+
+
+def _unrolls() -> bool:
+  """Whether layers are unrolled where the configuration leaves that open.
+
+  One GPU then runs them as one graph, without copies of each layer's slices.
+  Where parameters are sharded a loop keeps fewer of them at a time; docs/gpu.md
+  and docs/measurements/tpu.md have the figures.
+  """
+  if hardware.is_gpu():
+    return jax.sharding.get_abstract_mesh().size <= 1
+  return hardware.device_kind() == "cpu"
