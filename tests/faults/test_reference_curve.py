@@ -6,6 +6,7 @@ import pytest
 
 from tests import broken_runs
 from tests.training import test_resume
+from transformer_xl import errors
 from transformer_xl.config import load
 from transformer_xl.data_prep import preparation
 from transformer_xl.experiments import quickstart
@@ -37,7 +38,8 @@ def judged(folder, data_dir, fault, monkeypatch, steps=STEPS):
   with monkeypatch.context() as patch:
     fault(patch)
     test_resume.stop_at(steps, patch)
-    loop.train(load.from_config_dict(config), str(folder))
+    with pytest.raises(errors.StoppedError):
+      loop.train(load.from_config_dict(config), str(folder))
   run = logged_run.read(str(folder))
   shutil.rmtree(folder)
   curve = curve_lib.load(str(test_resume.ROOT / CURVE))

@@ -315,6 +315,21 @@ def test_an_error_in_the_background_comes_to_light(tmp_path, monkeypatch):
   assert steps(tmp_path) == []
 
 
+def test_a_bucket_that_is_gone_ends_in_one_line(tmp_path, monkeypatch):
+  """Orbax may say so once more when it is closed."""
+  checkpoints = checkpoint.Checkpoints(str(tmp_path), options())
+  close = checkpoints._manager.close
+
+  def refuse():
+    close()
+    raise ConnectionError("no answer")
+
+  monkeypatch.setattr(checkpoints._manager, "close", refuse)
+  monkeypatch.setattr(checkpoints, "_directory", "gs://bucket/run/checkpoints")
+  with pytest.raises(errors.UserError, match="no answer"):
+    checkpoints.close()
+
+
 def test_metadata_is_plain_json(tmp_path):
   save(tmp_path, [make_state(3)])
   folder = tmp_path / checkpoint_items.DIRECTORY / "3" / "metadata"

@@ -227,7 +227,8 @@ class Checkpoints:
   def close(self) -> None:
     """Waits for the last save; nothing can be saved afterwards."""
     self.wait()
-    self._manager.close()
+    with errors.of_bucket("write to", self._directory):  # It may fail alone.
+      self._manager.close()
 
   def _reload(self) -> None:
     with errors.of_bucket("read", self._directory):
