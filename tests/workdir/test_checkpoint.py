@@ -326,8 +326,9 @@ def test_a_bucket_that_is_gone_ends_in_one_line(tmp_path, monkeypatch):
 
   monkeypatch.setattr(checkpoints._manager, "close", refuse)
   monkeypatch.setattr(checkpoints, "_directory", "gs://bucket/run/checkpoints")
-  with pytest.raises(errors.UserError, match="no answer"):
+  with pytest.raises(errors.UserError, match="no answer") as caught:
     checkpoints.close()
+  assert "\n" not in str(caught.value)
 
 
 def test_metadata_is_plain_json(tmp_path):

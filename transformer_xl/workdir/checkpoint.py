@@ -227,7 +227,8 @@ class Checkpoints:
   def close(self) -> None:
     """Waits for the last save; nothing can be saved afterwards."""
     self.wait()
-    with errors.of_bucket("write to", self._directory):  # It may fail alone.
+    # This may fail although the wait did not.
+    with errors.of_bucket("write to", self._directory):
       self._manager.close()
 
   def _reload(self) -> None:
