@@ -226,8 +226,6 @@ class Checkpoints:
 
   def close(self) -> None:
     """Waits for the last save; nothing can be saved afterwards."""
-    self.wait()
-    # This may fail although the wait did not.
     with errors.of_bucket("write to", self._directory):
       self._manager.close()
 
