@@ -15,15 +15,18 @@ code" where the code has changed since. After a change of the code,
 compiles nothing and writes the tables again.
 """
 
+import ast
 import functools
 import hashlib
 import importlib
 import importlib.metadata
+import io
 import itertools
 import json
 import math
 import pathlib
 import time
+import tokenize
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -144,16 +147,39 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def code_hash(experiment: str) -> str:
-  """Hash of the code that a plan comes from, and of the experiment's values."""
+  """Hash of the code that a plan comes from, and of the experiment's values.
+
+  Comments, docstrings and empty lines do not count.
+  """
   digest = hashlib.sha256()
   for pattern in PLANNED_CODE:
     for path in sorted(ROOT.glob(pattern)):
       digest.update(str(path.relative_to(ROOT)).encode())
-      digest.update(path.read_bytes())
+      digest.update(_without_prose(path.read_text("utf-8")).encode())
   config = _config_dict(experiment)
   for group in ("model", "train", "eval", "mesh"):
     digest.update(config[group].to_json(sort_keys=True).encode())
   return digest.hexdigest()[:16]
+
+
+def _without_prose(source: str) -> str:
+  """Python code without comments, docstrings and empty lines.
+
+  Cut out of the text, since every version of Python has trees and tokens of its
+  own.
+  """
+  lines = source.splitlines()
+  for node in ast.walk(ast.parse(source)):
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    if isinstance(node, documented) and ast.get_docstring(node):
+      first = node.body[0]
+      for index in range(first.lineno - 1, first.end_lineno or first.lineno):
+        lines[index] = ""
+  for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    if token.type == tokenize.COMMENT:
+      row, column = token.start
+      lines[row - 1] = lines[row - 1][:column]
+  return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def stored() -> list[dict[str, Any]]:

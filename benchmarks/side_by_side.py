@@ -120,6 +120,9 @@ def define_flags() -> None:
   flags.DEFINE_string("nanogpt", None, "Checkout of nanoGPT.")
   flags.DEFINE_enum("platform", "cpu", ["cpu", "cuda"], "What to run on.")
   flags.DEFINE_string("before", None, "Commit, tag or branch to compare with.")
+  flags.DEFINE_bool(
+    "torch_compile", True, "On a GPU, also measure PyTorch compiled."
+  )
   flags.DEFINE_integer("rounds", 7, "Number of rounds.", lower_bound=2)
   flags.DEFINE_list("cores", ["0", "1"], "Cores to run on.")
   flags.DEFINE_string(
@@ -262,7 +265,8 @@ def _forms(names: Sequence[str]) -> list[Form]:
     return [
       Form(who, chosen.dtype or "bfloat16", num_cores, is_compiled)
       for who in names
-      for is_compiled in ([False, True] if who in PEERS else [False])
+      for is_compiled in (False, True)
+      if not is_compiled or (who in PEERS and chosen.torch_compile)
     ]
   if chosen.before:
     dtypes = [chosen.dtype or "float32"]

@@ -120,6 +120,23 @@ def test_code_is_that_of_the_model_and_of_the_experiment(tmp_path, monkeypatch):
   assert len(set(hashes)) == 3
 
 
+def test_prose_is_no_code(tmp_path, monkeypatch):
+  monkeypatch.setattr(plan_table, "ROOT", tmp_path)
+  source = tmp_path / "transformer_xl" / "mesh.py"
+  source.parent.mkdir()
+  plain = 'def one():\n  return "# 1"\n'
+  told = (
+    '"""Says one."""\n\n# Why.\ndef one():\n  """One\n\n  text."""\n'
+    '  return "# 1"  # As text.\n'
+  )
+  hashes = []
+  for text in (plain, told, plain.replace("# 1", "# 2")):
+    source.write_text(text)
+    hashes.append(plan_table.code_hash.__wrapped__("ptb"))
+  assert hashes[0] == hashes[1]
+  assert hashes[1] != hashes[2]
+
+
 def test_the_pages_say_which_plans_are_of_older_code():
   for page, text in plan_table.pages().items():
     _, _, rest = page.read_text("utf-8").partition(plan_markdown.BEGIN)

@@ -134,9 +134,9 @@ def scanned(
 def _unrolls() -> bool:
   """Whether layers are unrolled where the configuration leaves that open.
 
-  One GPU then runs them as one graph, without copies of each layer's slices.
-  Where parameters are sharded a loop keeps fewer of them at a time; docs/gpu.md
-  and docs/measurements/tpu.md have the figures.
+  One GPU then starts fewer kernels, and copies no slices of each layer. On
+  several, parameters may be sharded, of which a loop gathers fewer at a time.
+  docs/gpu.md and docs/measurements/tpu.md have the figures.
   """
   if hardware.is_gpu():
     return jax.sharding.get_abstract_mesh().size <= 1
