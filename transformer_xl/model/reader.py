@@ -380,8 +380,8 @@ class Reader:
     return model.bind({"params": params})
 
 
-# Called outside of a program, it is compiled once for all layers that are alike.
-# A program of all layers takes many times as long to compile.
+# Called outside of a program, it is compiled once for all layers that are
+# alike; a program of all layers takes many times as long to compile.
 @functools.partial(jax.jit, static_argnames=("reader", "layer"))
 def _freeze_layer(
   stacked: shapes.PyTree,
