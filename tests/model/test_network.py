@@ -125,6 +125,7 @@ def _gradient(config):
     pytest.param({"remat": "dots"}, marks=pytest.mark.rest),
     {"remat": "attention"},
     pytest.param({"scan_unroll": 2}, marks=pytest.mark.rest),
+    pytest.param({"scan_unroll": 2, "remat": "full"}, marks=pytest.mark.rest),
   ],
   ids=str,
 )
@@ -143,14 +144,20 @@ def test_how_it_is_computed_does_not_change_the_gradient(options):
 
 
 @pytest.mark.parametrize(
-  ("device", "count", "unroll"),
-  [("TPU v5 lite", 1, 1), ("NVIDIA H200", 1, 3), ("NVIDIA H200", 2, 1)]
-  + [("cpu", 1, 3)],
+  ("device", "count", "setting", "unroll"),
+  [
+    ("TPU v5 lite", 1, 0, 1),
+    ("TPU v5 lite", 1, 3, 3),
+    ("NVIDIA H200", 1, 0, 3),
+    ("NVIDIA H200", 1, 1, 1),
+    ("NVIDIA H200", 2, 0, 1),
+    ("cpu", 1, 0, 3),
+  ],
 )
-def test_layers_are_unrolled_on_a_cpu_and_on_one_gpu(
-  monkeypatch, device, count, unroll
+def test_layers_are_unrolled_on_a_cpu_and_on_one_gpu_unless_told_otherwise(
+  monkeypatch, device, count, setting, unroll
 ):
-  config = tiny.model_config(scan_unroll=0, num_layers=3)
+  config = tiny.model_config(scan_unroll=setting, num_layers=3)
   tokens, targets, memory = tiny.inputs(config)
   monkeypatch.setattr(hardware, "device_kind", lambda: device)
   params = tiny.params(config)
