@@ -1,6 +1,7 @@
 """Several sources in one training text, by their shares of its tokens."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -124,9 +125,9 @@ def test_the_same_command_makes_the_same_text(tmp_path):
 def test_wrong_weights_are_refused(tmp_path, source, says):
   write(tmp_path)
   (tmp_path / "empty.txt").write_text("")
-  source = source.replace("empty.txt", f"{tmp_path}/empty.txt")
-  for name in "AB":
-    source = source.replace(name, f"{tmp_path}/{name.lower()}.jsonl")
+  paths = {name: f"{tmp_path}/{name.lower()}.jsonl" for name in "AB"}
+  paths["empty.txt"] = f"{tmp_path}/empty.txt"
+  source = re.sub(r"A|B|empty\.txt", lambda found: paths[found[0]], source)
   with pytest.raises(errors.UserError, match=says.replace("B", r"b\.jsonl")):
     prepare(tmp_path, source)
   assert layouts.remains(tmp_path) == []
