@@ -244,6 +244,48 @@ def test_muon_takes_orthogonal_steps_in_the_matrices_of_layers():
   assert num_matrices > 10
 
 
+@pytest.mark.parametrize(
+  ("fields", "names"),
+  [
+    ({"untie_biases": True}, {"content_bias", "position_bias"}),
+    ({"encoding": "shaw"}, {"distances"}),
+    ({"encoding": "absolute_per_layer"}, {"positions"}),
+    ({"layers": ("block_recurrent",)}, {"vectors"}),
+    ({"layers": ("delta",)}, {"convolution"}),
+  ],
+  ids=str,
+)
+def test_arrays_of_layers_that_are_no_matrices_are_adams(fields, names):
+  params = tiny.params(tiny.model_config(**fields))
+  gradient = tiny.draw(params, seed=1)
+  steps = {}
+  for name in ("adam", "muon"):
+    config = train_config(optimizer=name, schedule="constant", clip_norm=0.0)
+    optimizer = optimizer_lib.make_optimizer(config)
+    steps[name], _ = optimizer.update(gradient, optimizer.init(params), params)
+  muon_steps = jax.tree_util.tree_leaves_with_path(steps["muon"]["layers"])
+  adam_steps = jax.tree.leaves(steps["adam"]["layers"])
+  same = {
+    path[-1].key
+    for (path, step), adam_step in zip(muon_steps, adam_steps, strict=True)
+    if step.ndim == 3 and np.array_equal(step, adam_step)
+  }
+  assert same == names
+
+
+def test_the_factor_of_the_embedding_is_that_of_its_tables():
+  """Not of the projections beside them."""
+  params = tiny.params(tiny.model_config(cutoffs=(9,), div_val=2))
+  config = train_config(embedding_rate_factor=2.0, schedule="constant")
+  ones = jax.tree.map(jnp.ones_like, params)
+  update = optimizer_lib.scale_update(ones, config, jnp.zeros(()), 1.0)
+  doubled = {
+    name for name, leaf in update["embedding"].items() if np.all(leaf == 2)
+  }
+  assert doubled == {"table_0", "table_1"}
+  assert set(update["embedding"]) > doubled
+
+
 @pytest.mark.parametrize("name", training_fields.OPTIMIZERS)
 def test_every_optimizer_descends(name):
   rate = {"sgd": 0.1, "lamb": 0.05}.get(name, 0.1)

@@ -18,6 +18,9 @@ _LAMB_NORM_LIMIT = 10.0  # As in NVIDIA's program.
 # With this root mean square of an update, Muon takes Adam's learning rates (Liu
 # et al. 2025, equation 4).
 _MUON_RMS = 0.2
+# Arrays of layers that are no matrices, though they have two axes of their own:
+# the ends of their names.
+_NO_MATRICES = ("bias", "convolution", "distances", "positions", "vectors")
 # Share of the updates in which the learning rate of "wsd" falls.
 _WSD_DECAY = 0.2
 
@@ -85,10 +88,13 @@ def _muon(
   """Muon (Jordan et al. 2024) for the matrices of layers, Adam for the rest.
 
   The momentum of each matrix of each layer is replaced by its nearest
-  orthogonal one. Tables and the softmax are Adam's, as the authors advise.
+  orthogonal one. Tables, biases and the softmax are Adam's, as the authors
+  advise.
   """
 
   def is_matrix(path: jax.tree_util.KeyPath, leaf: jax.Array) -> bool:
+    if path[-1].key.endswith(_NO_MATRICES):
+      return False
     return path[0].key == "layers" and leaf.ndim == 3
 
   def labels(params: shapes.PyTree) -> shapes.PyTree:
@@ -163,7 +169,10 @@ def scale_update(
   )
   rate = learning_rate_schedule(config)(count)
   own = learning_rate_schedule(tables)(count) / jnp.where(rate == 0, 1, rate)
-  embedding = jax.tree.map(lambda leaf: own * leaf, result["embedding"])
+  embedding = {
+    name: own * leaf if name.startswith("table") else leaf
+    for name, leaf in result["embedding"].items()
+  }
   return {**result, "embedding": embedding}
 
 
