@@ -120,6 +120,14 @@ def test_a_memory_longer_than_the_split_is_cut_before_anything_is_computed(
   assert card["nll"] == splits.score(config, mem_len=149, seed=3).nll / 149
 
 
+def test_a_memory_of_zeros_is_as_long_as_asked(data_dir, workdir):
+  """All of them are attended to, however short the split is."""
+  options = {"model.memory_start": "zeros", "eval.mem_len": (149, 300)}
+  short, long = evaluate.run(corpus.config(data_dir, **options), workdir)
+  assert (short["mem_len"], long["mem_len"]) == (149, 300)
+  assert abs(short["nll"] - long["nll"]) > 1e-3
+
+
 @pytest.mark.parametrize("context_len", [0, 5])
 def test_without_memory_same_length_has_no_effect_and_the_card_says_so(
   data_dir, workdir, context_len

@@ -156,8 +156,12 @@ def test_with_nothing_old_enough_the_run_starts_anew_or_stops(monkeypatch):
     errors.DivergenceError, match="no older checkpoint was kept"
   ):
     watched.respond(divergence.Diverged("x", 60), [50, 60])
+
+
+@pytest.mark.parametrize("action", ["stop", "skip", "lower_rate"])
+def test_before_any_update_the_parameters_are_to_blame(action):
   with pytest.raises(errors.DivergenceError, match="before any update: the"):
-    watched.respond(divergence.Diverged("x", 0), [0])
+    guard(action=action).respond(divergence.Diverged("x", 0), [])
 
 
 def test_what_was_read_since_the_last_good_checkpoint_is_skipped(

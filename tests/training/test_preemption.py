@@ -18,6 +18,8 @@ from transformer_xl import storage
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation import evaluator
 from transformer_xl.training import loop
+from transformer_xl.training import resume
+from transformer_xl.workdir import checkpoint
 from transformer_xl.workdir import metrics_log
 
 
@@ -57,6 +59,52 @@ def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(
   assert steps(tmp_path)[-1] == 12
   monkeypatch.undo()
   assert loop.train(config, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  ("owner", "name"),
+  [(checkpoint.Checkpoints, "wait"), (resume, "start")],
+  ids=["in the last save", "when a finished run is read"],
+)
+def test_a_late_signal_is_no_leave_to_evaluate(
+  data_dir, tmp_path, monkeypatch, owner, name
+):
+  config = corpus.config(data_dir)
+  if name == "start":
+    loop.train(config, str(tmp_path))
+  usual = getattr(owner, name)
+
+  def signalled(*arguments):
+    signal.raise_signal(signal.SIGTERM)
+    return usual(*arguments)
+
+  monkeypatch.setattr(owner, name, signalled)
+  with pytest.raises(errors.StoppedError):
+    loop.train(config, str(tmp_path))
+  assert steps(tmp_path)[-1] == 12
+  monkeypatch.undo()
+  assert loop.train(config, str(tmp_path))
+
+
+def test_what_stopped_before_its_first_checkpoint_was_not_saved(
+  data_dir, tmp_path, monkeypatch, caplog
+):
+  source = tmp_path / "source"
+  loop.train(corpus.config(data_dir), str(source))
+  caplog.clear()
+  score = evaluator.Evaluator.score_until
+
+  def signalled(*arguments, **options):
+    signal.raise_signal(signal.SIGTERM)
+    return score(*arguments, **options)
+
+  monkeypatch.setattr(evaluator.Evaluator, "score_until", signalled)
+  tuned = {"train.init_from": str(source), "train.eval_every_steps": 4}
+  with pytest.raises(errors.StoppedError):
+    loop.train(corpus.config(data_dir, **tuned), str(tmp_path / "run"))
+  assert not storage.names(str(tmp_path / "run" / "checkpoints"))
+  assert "Saved at step" not in caplog.text
+  assert "Stopped before the first checkpoint; the same" in caplog.text
 
 
 def test_an_evaluation_that_a_signal_prevents_is_made_up_for(

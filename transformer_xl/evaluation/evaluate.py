@@ -92,9 +92,12 @@ def _within_split(config: schema.ExperimentConfig) -> schema.ExperimentConfig:
   """Cuts memories that are longer than the split, which never fills them.
 
   Arrays are as long as the memory: a length with some zeros too many would
-  need more of the device than it has.
+  need more of the device than it has. A memory that starts with zeros, which
+  are attended to, is full from the start, and each length has other losses.
   """
   evaluation = config.eval
+  if config.model.memory_start == "zeros":
+    return config
   file = token_file.open_split(config.data.dataset_dir, evaluation.split)
   longest = max(1, len(file.tokens) - 1)
   if max(evaluation.mem_len) <= longest:

@@ -120,16 +120,16 @@ class Guard:
     delay = WINDOW if trouble.spiked else 0
     good = [step for step in saved if step <= now - delay]
     last_good = f"step {good[-1]}" if good else "none"
+    if now == 0:
+      raise errors.DivergenceError(
+        f"{trouble.what} at step 0, before any update: the parameters are "
+        "those of --config.train.init_from; start from others."
+      )
     if config.action == "stop":
       mend = _REWIND if trouble.spiked else f"{_LOWER}, and run again."
       raise errors.DivergenceError(
         f"{trouble.what} at step {now}; the last good checkpoint is "
         f"{last_good}. {mend}"
-      )
-    if now == 0:
-      raise errors.DivergenceError(
-        f"{trouble.what} at step 0, before any update: the parameters are "
-        "those of --config.train.init_from; start from others."
       )
     step = self._target(now, saved)
     # The run got past earlier events and saved a checkpoint after them.

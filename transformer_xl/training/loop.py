@@ -86,6 +86,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
           step,
           last,
         )
+        if stop.poll():  # While the checkpoint was read.
+          raise errors.StoppedError(stop.number)
         return step
       source = run.metadata.initialised_from
       run_record.record(config, workdir, step=step, initialised_from=source)
@@ -105,7 +107,8 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
       with goodput.spent("saving"):
         checkpoints.wait()
       logging.info("Time of the run: %s.", goodput)
-      if not is_done:  # The last save is complete now.
+      # A signal while the last save ended is no leave to do what comes next.
+      if stop.poll() or not is_done:
         _log_stop(checkpoints, validates=config.train.eval_every_steps > 0)
         raise errors.StoppedError(stop.number)
     return last
@@ -113,9 +116,14 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
 
 def _log_stop(checkpoints: checkpoint.Checkpoints, *, validates: bool) -> None:
   """Says what the checkpoint of a stop lacks, and last where it is."""
-  newest = max(checkpoints.steps(), default=0)
+  newest = max(checkpoints.steps(), default=None)
+  if newest is None:
+    logging.warning(
+      "Stopped before the first checkpoint; the same command starts again."
+    )
+    return
   best = checkpoints.best_step()
-  if validates and newest and not checkpoints.is_validated(newest):
+  if validates and not checkpoints.is_validated(newest):
     logging.warning(
       "Checkpoint %d has not been validated. Until the run continues, "
       "--config.eval.checkpoint=best reads %s, and latest reads it.",

@@ -218,8 +218,8 @@ def save_params(workdir: str, params: shapes.PyTree, *, step: int) -> None:
 
 def _no_checkpoints(workdir: str) -> errors.UserError:
   return errors.UserError(
-    f"there are no checkpoints in {workdir}; train there first, or set "
-    "--config=saved:WORKDIR to a folder that has some."
+    f"there are no checkpoints in {workdir}; train there first, or name a "
+    "folder that has some."
   )
 
 

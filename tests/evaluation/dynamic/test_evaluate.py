@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests import comparison
 from tests import corpus
 from tests import shared_programs
 from tests import tiny
@@ -18,6 +19,8 @@ from tests.evaluation import splits
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
+from transformer_xl.data import token_file
+from transformer_xl.data_prep import preparation
 from transformer_xl.evaluation import evaluate
 from transformer_xl.evaluation.dynamic import evaluator as dynamic_evaluator
 from transformer_xl.evaluation.dynamic import update
@@ -56,6 +59,31 @@ def scores(config, *, rate):
   with jax.set_mesh(mesh):
     evaluator = dynamic_evaluator.DynamicEvaluator(config, mesh, mem_len=8)
     return evaluator(tiny.params(config.model), rule)
+
+
+def test_statistics_are_of_the_targets_that_updates_learn(tmp_path):
+  """Where only answers count, the gradients of the text are not measured."""
+  preparation.prepare(
+    dataset="parity",
+    data_dir=str(tmp_path),
+    name=corpus.NAME,
+    num_tokens=2_000,
+    max_distance=12,
+  )
+  meta = token_file.read_meta(f"{tmp_path}/{corpus.NAME}")
+  changes = {**DYNAMIC, "model.vocab_size": 0}
+  squares = []
+  for targets in ("all", "answers"):
+    config = corpus.config(
+      str(tmp_path), **changes, **{"data.targets": targets}
+    )
+    config = load.with_vocab_size(config, meta)
+    mesh = mesh_lib.make_mesh(config.mesh)
+    with jax.set_mesh(mesh):
+      made = dynamic_evaluator.DynamicEvaluator(config, mesh, mem_len=8)
+      made(tiny.params(config.model), update.Rule(*jnp.float32([3e-3, 0.02])))
+    squares.append(made._mean_squares)
+  assert comparison.difference(*squares) > 0.1
 
 
 def test_evaluation_is_static_by_default(data_dir, workdir):

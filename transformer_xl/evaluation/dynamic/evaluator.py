@@ -201,6 +201,7 @@ class DynamicEvaluator:
         segment_len=evaluation.segment_len,
         resets=streams.reset_rule(self._config),
         context_len=evaluation.context_len,
+        targets=self._config.data.targets,
       )
       segments = streams.device_segments(
         stream, 0, STATISTICS_SEGMENTS, mesh_lib.segments(self._mesh)
