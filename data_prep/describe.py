@@ -81,7 +81,10 @@ def _lines(
     for start, stop, share in zip(starts, stops, shares, strict=True):
       yield f"  {start:>8} to {stop:>8} {share:>8.2%}"
   else:
-    yield "adaptive softmax: the vocabulary is too small to need one"
+    yield (
+      "adaptive softmax: no cutoffs are suggested, since the vocabulary is "
+      "small, or its symbols are about equally frequent"
+    )
   yield f"start of {split}:"
   sample = vocab.decode(file.tokens[: _SAMPLE_TOKENS[vocab.unit]])
   yield detokenize(sample) if vocab.unit == "word" else sample

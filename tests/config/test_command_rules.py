@@ -167,9 +167,10 @@ def test_evaluation_may_know_nothing_of_the_average_that_training_kept():
   rules.check_command(config, "eval")
 
 
-def test_all_tokens_are_measured_where_all_count():
-  message = command_error("recl", **{"data.targets": "answers"})
-  assert message.startswith("--mode=recl measures the loss of all tokens")
+@pytest.mark.parametrize("mode", ["recl", "ablation"])
+def test_all_tokens_are_measured_where_all_count(mode):
+  message = command_error(mode, **{"data.targets": "answers"})
+  assert message.startswith(f"--mode={mode} measures the loss of all tokens")
   assert message.endswith("set --config.data.targets=all.")
 
 

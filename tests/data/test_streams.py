@@ -110,6 +110,14 @@ def test_context_is_the_text_before_a_segment(lanes):
       assert text.tolist() == list(range(text[0], text[0] + len(text)))
 
 
+def test_context_may_wrap_around_a_short_text_more_than_once():
+  file = corpus.positions(11)
+  source = streams.TrainStream(file, 1, 8, "wrap", context_len=6)
+  found = source.read(3, 1, ALL)
+  assert np.count_nonzero(found.inputs == 0) == 2
+  np.testing.assert_array_equal(found.resets, found.inputs == 0)
+
+
 ANSWERS = (1, 2, 9, 25, 40, 41)
 
 

@@ -172,7 +172,7 @@ def test_a_description_shows_counts_symbols_and_a_sample(tmp_path, capsys):
   assert "the cat-like dog, sat.\n" in shown
   assert f"{30 * 9:,}" in shown
   assert "<eos>" in shown
-  assert "too small" in shown
+  assert "no cutoffs are suggested" in shown
   with pytest.raises(errors.UserError, match="json is missing"):
     describe.describe(tmp_path / "nothing")
 

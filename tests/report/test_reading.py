@@ -164,6 +164,23 @@ def test_pieces_of_text_are_printable_or_white_space():
   assert [reading.piece(word, value) for value in (0, 1)] == ["\n", "a "]
 
 
+@pytest.mark.parametrize(
+  ("fields", "says"),
+  [
+    (
+      {"eval.mem_len": (0,), "eval.context_len": 4},
+      "set --config.eval.context_len=0",
+    ),
+    ({"model.layers": ("compressive",)}, "whose keys are several tokens each"),
+  ],
+  ids=["context", "compressive"],
+)
+def test_what_a_page_cannot_show_is_one_line(data_dir, tmp_path, fields, says):
+  config = runs.write(data_dir, tmp_path, **fields)
+  with pytest.raises(errors.UserError, match=says):
+    reading.read(config, str(tmp_path))
+
+
 def test_missing_data_are_one_line(data_dir, tmp_path):
   config = runs.write(data_dir, tmp_path)
   config = load.replaced(config, {"data.dir": str(tmp_path / "nowhere")})

@@ -41,7 +41,10 @@ def test_the_loss_of_a_run_is_its_lowest_static_one():
     {**card, "nll": 2.9, "temperature": 1.1},
     {**card, "nll": 2.0, "dynamic": {"kind": "rms"}, "cache": None},
     {**card, "nll": 2.0, "dynamic": None, "cache": {"size": 100}},
+    {**card, "nll": 2.0, "dataset": "text8"},
+    {**card, "nll": 2.0, "targets": "answers"},
   ]
-  run = run_history.History("run", "run", {"config": {}}, [], cards, None)
+  config = {"data": {"name": "enwik8", "targets": "all"}}
+  run = run_history.History("run", "run", {"config": config}, [], cards, None)
   expected = ("Test loss, memory 8, temperature 1.1", "2.9000 nats")
   assert expected in tables.facts(run)

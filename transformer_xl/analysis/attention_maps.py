@@ -30,6 +30,7 @@ from transformer_xl import errors
 from transformer_xl import shapes
 from transformer_xl.analysis import attention_plots
 from transformer_xl.analysis import plotting
+from transformer_xl.config import load
 from transformer_xl.config import schema
 from transformer_xl.data import token_file
 from transformer_xl.data import vocabulary as vocabulary_lib
@@ -83,6 +84,7 @@ def run(config: schema.ExperimentConfig, workdir: str) -> dict[str, Any]:
     UserError: the memory is empty, or the text is too short.
   """
   config, vocabulary = run_vocabulary.load_for(config, workdir)
+  config = load.replaced(config, {"data.targets": "all"})
   mem_len, segment_len = _lengths(config)
   text = _text(config, vocabulary, at_least=mem_len + 2 * segment_len + 1)
   model = trained_model.load(config, workdir)

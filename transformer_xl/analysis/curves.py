@@ -65,7 +65,8 @@ def table(summaries: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     cells = {"run": run["name"]}
     for head in ("step", "loss", "best_validation"):
       value = run[head]
-      cells[head.replace("_", " ")] = "" if value is None else f"{value:.6g}"
+      form = "," if head == "step" else ".6g"
+      cells[head.replace("_", " ")] = "" if value is None else f"{value:{form}}"
     lines.append(cells)
   return lines
 

@@ -105,7 +105,7 @@ def _check_mode(config: schema.ExperimentConfig, mode: str, what: str) -> None:
   if mode in ("ablation", "eval_speed"):
     layer_rules.require_full_memory(config.model, what)
 
-  if mode == "recl" and config.data.targets != "all":
+  if mode in ("recl", "ablation") and config.data.targets != "all":
     raise errors.UserError(
       f"{what} measures the loss of all tokens, and data.targets is "
       f"{config.data.targets}; set --config.data.targets=all."

@@ -110,9 +110,12 @@ class TrainStream:
     if self.resets == "never":
       return np.zeros((*starts.shape, length), bool)
     documents = _documents(self.file, self.resets)
-    # Positions past the last pair wrap around to the start of the text.
-    around = _document_starts(documents, starts - self.pairs, length)
-    return around | _document_starts(documents, starts, length)
+    resets = np.zeros((*starts.shape, length), bool)
+    # Positions past the last pair wrap around to the start of the text, more
+    # than once if the text is short.
+    for passed in range(0, int(starts.max()) + length, self.pairs):
+      resets |= _document_starts(documents, starts - passed, length)
+    return resets
 
 
 @dataclasses.dataclass(frozen=True)

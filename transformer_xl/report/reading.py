@@ -53,14 +53,24 @@ def read(config: schema.ExperimentConfig, workdir: str) -> metrics_log.Json:
   Raises:
     UserError: the data or the checkpoint are missing, or do not fit.
   """
-  layer_rules.require_attention(
-    config.model, "showing a text with its attention"
-  )
+  what = "showing a text with its attention"
+  layer_rules.require_attention(config.model, what)
+  if "compressive" in config.model.mixers:
+    raise errors.UserError(
+      f"{what} needs keys that are tokens, and model.layers has compressive "
+      "layers, whose keys are several tokens each."
+    )
+  if config.eval.context_len:
+    raise errors.UserError(
+      f"{what} reads segments without context, and eval.context_len is "
+      f"{config.eval.context_len}; set --config.eval.context_len=0."
+    )
   data_dir = config.data.dataset_dir
   split = config.eval.split
   run_record.check_vocabulary(data_dir, workdir)
   config, vocabulary = run_vocabulary.load_for(config, workdir)
-  config = load.replaced(config, {"eval.temperature": (1.0,)})
+  values = {"eval.temperature": (1.0,), "data.targets": "all"}
+  config = load.replaced(config, values)
   file = token_file.open_split(data_dir, split)
   tokens = np.asarray(file.tokens[: NUM_TOKENS + 1], np.int32)
   file = dataclasses.replace(file, tokens=tokens)

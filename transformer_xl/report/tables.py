@@ -208,10 +208,21 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
     share = run.time.seconds[goodput.UPDATES] / max(seconds, 1e-9)
     spent = goodput.duration(seconds)
     found.append(("Time in updates", f"{share:.0%} of {spent}"))
+  # Losses of another text, or of other targets, say nothing about this one.
+  about = {
+    name: settings[key]
+    for name, key in (
+      ("dataset", "config.data.name"),
+      ("targets", "config.data.targets"),
+    )
+    if key in settings
+  }
   cards = [
     card
     for card in run.cards
-    if isinstance(card.get("nll"), float) and cards_lib.is_static(card)
+    if isinstance(card.get("nll"), float)
+    and cards_lib.is_static(card)
+    and all(card.get(name, value) == value for name, value in about.items())
   ]
   if cards:
     best = min(cards, key=lambda card: card["nll"])
