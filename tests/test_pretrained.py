@@ -216,6 +216,19 @@ def test_attention_is_that_of_the_whole_text(tmp_path, fields, mem_len):
     np.testing.assert_allclose(found.weights, whole, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("text", [LONG, LONG[:7]], ids=len)
+def test_attention_of_layers_that_all_forget_early(tmp_path, text):
+  fields = {"model.layers": ("attention:3",)}
+  folder = saved_runs.write(tmp_path, **FIELDS, **fields)
+  model = transformer_xl.load(folder, mem_len=16, segment_len=4)
+  found = model.attention(text, layers=(1, 2)).weights
+  np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+  query, key = np.indices((len(text), len(text)))
+  seen = (key <= query) & (key >= query - query % 4 - 3)
+  assert found[:, :, ~seen].max() == 0
+  assert found[:, :, seen].min() > 0
+
+
 def test_attention_of_layers_that_do_not_attend_is_refused(tmp_path):
   layers = {"model.layers": ("lstm", "attention")}
   folder = saved_runs.write(tmp_path, **FIELDS, **layers)

@@ -64,7 +64,7 @@ def untie(path):
     ({"n_layer": 7}, None, "missing"),
     ({"n_layer": 1}, None, "unused"),
     ({"model_type": "bert"}, None, "of the type 'bert'"),
-    ({"attn_type": 1}, None, "attn_type=1"),
+    ({"attn_type": 1}, None, r"config\.json has attn_type=1"),
     ({"tie_projs": [True, False, True]}, None, "shares the projections"),
     ({"d_model": "wide"}, None, "d_model='wide'"),
     ({"vocab_size": 30}, None, "has the shape"),

@@ -203,6 +203,12 @@ def test_a_continuation_is_what_its_tokens_add(vocabulary, prompt, text):
   assert generate.continuation(vocabulary, before, tokens) == text
 
 
+def test_a_prompt_may_end_inside_a_character():
+  ids = BYTES.encode("abcd\u00e9!")
+  assert generate.continuation(BYTES, ids[:5], ids[5:]) == "\u00e9!"
+  assert generate.continuation(BYTES, ids[4:5], ids[5:]) == "\u00e9!"
+
+
 def test_invalid_bytes_are_shown_at_the_end():
   invalid = np.array([98, 0xE2, 0x82])
   text = generate.continuation(BYTES, BYTES.encode("a"), invalid)

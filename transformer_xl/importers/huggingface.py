@@ -121,7 +121,7 @@ def read(path: str) -> mapping.Source:
   return mapping.Source(
     tensors,
     (file,),
-    _model(fields, file),
+    _model(fields, os.path.join(path, "config.json")),
     lengths,
     mapping.find(path, VOCABULARIES),
     fields.get(OWN, {}),

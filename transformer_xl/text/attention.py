@@ -34,7 +34,9 @@ class Attention(NamedTuple):
     layers: numbers of the layers, counted from 1.
     weights: [layers, H, L, L]; entry [layer, head, i, j] is the share of token
       j in what token i attends to. A row adds up to 1, or to less where a layer
-      attends to zeros before the text or to compressed memory.
+      attends to zeros before the text or to compressed memory. For
+      `memorizing` layers it is the share of their attention to near tokens, and
+      for `block_recurrent` layers of that to tokens.
   """
 
   text: str
@@ -90,8 +92,10 @@ def read(
     stop = min(start + segment_len, length)
     first = max(start - mem_len, 0)
     end = found.shape[-1] - (start + segment_len - stop)
-    weights[:, :, start:stop, first:stop] = np.asarray(found)[
-      :, :, : stop - start, end - (stop - first) : end
+    # No layer may reach as far back as the memory.
+    num_keys = min(stop - first, end)
+    weights[:, :, start:stop, stop - num_keys : stop] = np.asarray(found)[
+      :, :, : stop - start, end - num_keys : end
     ]
   tokens = [model.vocabulary.symbol(token) for token in ids]
   return Attention(text, tokens, chosen, weights)

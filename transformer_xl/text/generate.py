@@ -261,7 +261,9 @@ def _encode_prompt(
   prompt = vocabulary.encode(text)
   if len(prompt) == 0:
     raise errors.UserError(
-      "the prompt is empty; set --config.generate.prompt='...'"
+      "the prompt is empty, or has no token of the vocabulary; set "
+      "--config.generate.prompt='...', or name a file with text: "
+      "--config.generate.prompt_file."
     )
   return prompt
 
@@ -272,9 +274,12 @@ def continuation(
   """The text that tokens [num_tokens] add to a prompt [P]."""
   before = vocabulary.decode(prompt)
   text = vocabulary.decode(np.concatenate([prompt, tokens]))
-  # Words include the space before them.
-  is_prefix = text.startswith(before)
-  return text[len(before) :] if is_prefix else vocabulary.decode(tokens)
+  # Words include the space before them. A prompt may end inside a character,
+  # whose missing bytes come with the tokens.
+  for known in (before, before.rstrip("\ufffd")):
+    if text.startswith(known):
+      return text[len(known) :]
+  return vocabulary.decode(tokens)
 
 
 def check(config: schema.ExperimentConfig, workdir: str) -> None:
