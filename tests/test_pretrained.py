@@ -223,8 +223,10 @@ def test_attention_of_layers_that_all_forget_early(tmp_path, text):
   model = transformer_xl.load(folder, mem_len=16, segment_len=4)
   found = model.attention(text, layers=(1, 2)).weights
   np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
-  query, key = np.indices((len(text), len(text)))
-  seen = (key <= query) & (key >= query - query % 4 - 3)
+  length = len(text)
+  query, key = np.indices((length, length))
+  start = query - query % 4
+  seen = (key <= query) & (key >= start - 3)
   assert found[:, :, ~seen].max() == 0
   assert found[:, :, seen].min() > 0
 

@@ -123,7 +123,8 @@ def test_a_memory_longer_than_the_split_is_cut_before_anything_is_computed(
 def test_a_memory_of_zeros_is_as_long_as_asked(data_dir, workdir):
   """All of them are attended to, however short the split is."""
   options = {"model.memory_start": "zeros", "eval.mem_len": (149, 300)}
-  short, long = evaluate.run(corpus.config(data_dir, **options), workdir)
+  config = corpus.config(data_dir, **options)
+  short, long = evaluate.run(config, workdir)
   assert (short["mem_len"], long["mem_len"]) == (149, 300)
   assert abs(short["nll"] - long["nll"]) > 1e-3
 

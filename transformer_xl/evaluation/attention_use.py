@@ -52,6 +52,15 @@ class Reading(NamedTuple):
   weights: jt.Float[shapes.Array, "N B H T K"]  # Of each key for each query.
 
 
+def attending(config: schema.ModelConfig) -> list[int]:
+  """The numbers of the layers that attend, from 1: those of `Reading`."""
+  return [
+    number
+    for number, layer in enumerate(table.all_layers(config), start=1)
+    if mixer_fields.MIXERS[layer.name].attends
+  ]
+
+
 def segments(
   file: token_file.TokenFile,
   config: schema.ExperimentConfig,
@@ -181,12 +190,7 @@ class Report:
         "--config.train.log_memory_use=False."
       )
     layer_rules.require_attention(config.model, "train.log_memory_use")
-    # The numbers of the layers that attend, from 1.
-    self._numbers = [
-      number
-      for number, layer in enumerate(table.all_layers(config.model), start=1)
-      if mixer_fields.MIXERS[layer.name].attends
-    ]
+    self._numbers = attending(config.model)
     self._without = evaluator_lib.Evaluator(config, mesh, mem_len=0)
     self._sharding = mesh_lib.segments(mesh)
     segment_len = min(config.eval.segment_len, mem_len)

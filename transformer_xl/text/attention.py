@@ -14,13 +14,11 @@ import numpy as np
 
 from transformer_xl import errors
 from transformer_xl import shapes
-from transformer_xl.config import mixer_fields
 from transformer_xl.config import schema
 from transformer_xl.data import segment as segment_lib
 from transformer_xl.evaluation import attention_use
 from transformer_xl.evaluation import evaluator
 from transformer_xl.model import network
-from transformer_xl.model.mixers import table
 from transformer_xl.text import inputs
 from transformer_xl.text import language_model
 
@@ -66,7 +64,7 @@ def read(
       in the vocabulary.
   """
   chosen = _numbers(config.model, layers)
-  attending = _attending(config.model)
+  attending = attention_use.attending(config.model)
   places = tuple(attending.index(number) for number in chosen)
   ids = model.vocabulary.encode(text)
   length = len(ids)
@@ -101,15 +99,6 @@ def read(
   return Attention(text, tokens, chosen, weights)
 
 
-def _attending(config: schema.ModelConfig) -> list[int]:
-  """The numbers of the layers that attend, from 1."""
-  return [
-    number
-    for number, layer in enumerate(table.all_layers(config), start=1)
-    if mixer_fields.MIXERS[layer.name].attends
-  ]
-
-
 def _numbers(
   config: schema.ModelConfig, layers: Sequence[int]
 ) -> tuple[int, ...]:
@@ -118,7 +107,7 @@ def _numbers(
   numbers = [
     layer + count + 1 if -count <= layer < 0 else layer for layer in layers
   ]
-  attending = _attending(config)
+  attending = attention_use.attending(config)
   if not numbers or not set(numbers) <= set(attending):
     raise errors.UserError(
       f"layers={tuple(layers)} must be layers that attend, and at least one: "

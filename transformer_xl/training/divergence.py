@@ -117,14 +117,14 @@ class Guard:
     """
     config = self._config
     now = trouble.step
-    delay = WINDOW if trouble.spiked else 0
-    good = [step for step in saved if step <= now - delay]
-    last_good = f"step {good[-1]}" if good else "none"
     if now == 0:
       raise errors.DivergenceError(
         f"{trouble.what} at step 0, before any update: the parameters are "
         "those of --config.train.init_from; start from others."
       )
+    delay = WINDOW if trouble.spiked else 0
+    good = [step for step in saved if step <= now - delay]
+    last_good = f"step {good[-1]}" if good else "none"
     if config.action == "stop":
       mend = _REWIND if trouble.spiked else f"{_LOWER}, and run again."
       raise errors.DivergenceError(

@@ -71,12 +71,10 @@ def test_statistics_are_of_the_targets_that_updates_learn(tmp_path):
     max_distance=12,
   )
   meta = token_file.read_meta(f"{tmp_path}/{corpus.NAME}")
-  changes = {**DYNAMIC, "model.vocab_size": 0}
   squares = []
   for targets in ("all", "answers"):
-    config = corpus.config(
-      str(tmp_path), **changes, **{"data.targets": targets}
-    )
+    values = DYNAMIC | {"model.vocab_size": 0, "data.targets": targets}
+    config = corpus.config(str(tmp_path), **values)
     config = load.with_vocab_size(config, meta)
     mesh = mesh_lib.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
