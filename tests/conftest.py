@@ -100,6 +100,7 @@ def pytest_addoption(parser):
 @pytest.hookimpl(trylast=True)  # After the markers have chosen.
 def pytest_collection_modifyitems(config, items):
   """Slow files come first, so that at the end no worker is left with one."""
+  _refuse_names_of_sets(items)
   slow = {item.path for item in items if item.get_closest_marker("slow")}
   items.sort(key=lambda item: item.path not in slow)
   every = config.getoption("every")
@@ -109,6 +110,19 @@ def pytest_collection_modifyitems(config, items):
     left_out = [item for i, item in enumerate(items) if i % every != first]
     config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
+
+
+def _refuse_names_of_sets(items):
+  """A set is written in another order by each worker, which then disagree."""
+  for item in items:
+    if not hasattr(item, "callspec"):
+      continue
+    values = item.callspec.params.values()
+    has_set = any(isinstance(value, set | frozenset) for value in values)
+    if has_set and re.search(r"\{'|set\(\{", item.name):
+      raise pytest.UsageError(
+        f"{item.nodeid} is named after a set, whose order changes: take a tuple"
+      )
 
 
 def pytest_collection_finish():
