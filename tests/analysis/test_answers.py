@@ -55,7 +55,7 @@ def test_the_loss_of_answers_is_that_of_an_evaluation(task_dir, tmp_path):
   assert measured.losses[8] == pytest.approx(card["nll"], rel=1e-5)
   distances = file.answers.distances
   bins = np.ceil(4 * np.log2(distances / distances.max()))
-  assert len(measured.right_answers[8]) == len({*bins.tolist()})
+  assert len(measured.bins[8]) == len({*bins.tolist()})
 
 
 @pytest.mark.rest
@@ -68,7 +68,7 @@ def test_a_study_of_a_task_has_answers_and_costs(task_dir, tmp_path):
   assert saved == json.loads(json.dumps(result))
   base, none = result["rows"]
   for row in (base, none):
-    (shares,) = row["right_by_seed"]
+    (shares,) = row["bins_by_seed"]
     assert len(shares) == len(result["num_answers"]) > 4
     assert 0 <= min(shares) < max(shares) <= 1
     assert row["config"]["data"]["targets"] == "answers"
@@ -86,7 +86,7 @@ def test_a_study_of_a_task_has_answers_and_costs(task_dir, tmp_path):
 
 def row(*by_seed):
   values = dict.fromkeys(comparison.Row._fields)
-  return comparison.Row(**values | {"right_by_seed": [*by_seed]})
+  return comparison.Row(**values | {"bins_by_seed": [*by_seed]})
 
 
 def test_bins_count_by_their_answers():

@@ -60,7 +60,7 @@ def trained(monkeypatch):
 
   def measure(model, lengths):
     losses = dict.fromkeys(lengths, runs.loss(model.config))
-    return trials.Measurement(losses, right_answers={})
+    return trials.Measurement(losses, bins={})
 
   monkeypatch.setattr(trials.loop, "train", train)
   monkeypatch.setattr(trials.evaluate, "load", Model)

@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "docs" / "measurements" / "memories").glob("*.json"))
 NEEDED = {
   *("name", "config", "card", "commit", "device", "date", "num_parameters"),
   *("state_bytes", "forward_flops_per_token", "seconds_per_token"),
-  *("checkpoint_step", "right_by_seed"),
+  *("checkpoint_step", "bins_by_seed"),
 }
 
 
@@ -39,7 +39,7 @@ def problems(row, result):
     yield "with the card of another memory"
   elif row["checkpoint_step"] != config["train"]["num_steps"]:
     yield "of a model that was not trained to the end"
-  lengths = {len(seed) for seed in row["right_by_seed"]}
+  lengths = {len(seed) for seed in row["bins_by_seed"]}
   if lengths != {len(result["distances"])}:
     yield "without right answers at every distance"
 
@@ -69,7 +69,7 @@ def test_the_page_has_every_row(path):
     shares = [
       sum(share * count for share, count in zip(seed, counts, strict=True))
       / sum(counts)
-      for seed in row["right_by_seed"]
+      for seed in row["bins_by_seed"]
     ]
     percent = f"{100 * sum(shares) / len(shares):.1f}"
     cells = (
@@ -89,7 +89,7 @@ def test_the_page_has_every_row(path):
     ({"card": {"dataset": "other", "mem_len": 8}}, "another dataset"),
     ({"card": {"mem_len": 77}}, "another memory"),
     ({"checkpoint_step": 1}, "not trained to the end"),
-    ({"right_by_seed": [[1.0]]}, "at every distance"),
+    ({"bins_by_seed": [[1.0]]}, "at every distance"),
   ],
 )
 def test_a_row_that_lacks_something_is_refused(change, problem):

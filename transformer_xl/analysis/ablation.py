@@ -209,7 +209,7 @@ def measure(
     logging.info(
       "attention %d: perplexity %.2f", length, nats.perplexity(losses[length])
     )
-  return trials.Measurement(losses, right_answers={})
+  return trials.Measurement(losses, bins={})
 
 
 def fields(row: comparison.Row) -> dict[str, Any]:

@@ -29,15 +29,15 @@ def measure(
   file, answers = recall.open_answers(model.config)
   scale = recall.scale(file, answers)
   losses = {}
-  right_answers = {}
+  bins = {}
   for length in lengths:
     guesses = recall.guess(
       model, length, warmup_len=int(answers.distances.max())
     )
     result = recall.right_answers(guesses, file, answers, scale.bins)
     losses[length] = float(np.average(result["nll"], weights=scale.num_answers))
-    right_answers[length] = result["accuracy"]
-  return trials.Measurement(losses, right_answers)
+    bins[length] = result["accuracy"]
+  return trials.Measurement(losses, bins)
 
 
 class Shares(NamedTuple):
@@ -55,7 +55,7 @@ def shares(
   stop = last + 1 or len(scale.num_answers)
   by_seed = [
     float(np.average(each[first:stop], weights=scale.num_answers[first:stop]))
-    for each in row.right_by_seed
+    for each in row.bins_by_seed
   ]
   mean = float(np.mean(by_seed))
   return Shares(by_seed, mean, max(by_seed) - min(by_seed))
@@ -74,16 +74,7 @@ def table(
   is_planned = any(row.planned_seconds_per_token for row in rows)
   lines = []
   for row in rows:
-    flops = costs.forward_flops_per_token(row.config, row.length)
-    cells = {
-      "variant": row.name,
-      "parameters": f"{row.num_parameters:,}",
-      "state, bytes": f"{costs.state_bytes(row.config, row.length):,}",
-      "kFLOP a token": f"{flops / 1e3:.0f}",
-      "µs a token": _times(row.seconds_per_token),
-    }
-    if is_planned:
-      cells["µs a token, planned"] = _times(row.planned_seconds_per_token)
+    cells = cost_cells(row, is_planned=is_planned)
     cells["learning rate"] = f"{row.learning_rate:g}"
     every = shares(row, scale)
     cells["right, %"] = f"{100 * every.mean:.1f}"
@@ -96,6 +87,21 @@ def table(
       cells[head] = f"{100 * shares(row, scale, first, last).mean:.0f}"
     lines.append(cells)
   return lines
+
+
+def cost_cells(row: comparison.Row, *, is_planned: bool) -> dict[str, str]:
+  """The name of a row and its costs; those of a chip if they were planned."""
+  flops = costs.forward_flops_per_token(row.config, row.length)
+  cells = {
+    "variant": row.name,
+    "parameters": f"{row.num_parameters:,}",
+    "state, bytes": f"{costs.state_bytes(row.config, row.length):,}",
+    "kFLOP a token": f"{flops / 1e3:.0f}",
+    "µs a token": _times(row.seconds_per_token),
+  }
+  if is_planned:
+    cells["µs a token, planned"] = _times(row.planned_seconds_per_token)
+  return cells
 
 
 def _times(seconds: costs.Seconds | None) -> str:
@@ -118,7 +124,7 @@ def draw(
     line = "--" if is_again else "-"
     fill = "none" if is_again else "full"
     marker = "osv^DP*X"[index % 8]
-    by_seed = 100 * np.array(row.right_by_seed)
+    by_seed = 100 * np.array(row.bins_by_seed)
     left.plot(
       middles,
       by_seed.mean(axis=0),

@@ -56,9 +56,9 @@ class Row(NamedTuple):
   spread: float  # Range of the seeds' losses at that length.
   nll_by_length: dict[int, float]  # Means over seeds.
   nll_by_seed: dict[int, list[float]]  # By length.
-  # The share of right answers at `length`, in a list for each seed with a
-  # number for each bin of distances; empty unless answers are measured.
-  right_by_seed: list[list[float]]
+  # At `length`, a list for each seed with a number for each bin, as in
+  # `trials.Measurement`; empty where nothing but losses is measured.
+  bins_by_seed: list[list[float]]
   commit: str | None  # The code's, when it trained and measured the first seed.
   seconds_per_token: costs.Seconds | None = None  # If the model was timed.
   # Seconds of training, divided by those of the first row.
@@ -284,9 +284,7 @@ def _measured_row(plan: _Plan, preset: Preset) -> Row:
     spread=max(by_seed[length]) - min(by_seed[length]),
     nll_by_length=means,
     nll_by_seed=by_seed,
-    right_by_seed=[
-      each.right_answers[length] for each in measured if each.right_answers
-    ],
+    bins_by_seed=[each.bins[length] for each in measured if each.bins],
     commit=measured[0].commit,
   )
 

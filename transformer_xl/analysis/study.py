@@ -6,7 +6,9 @@ r"""Variants of an experiment at equal tokens and at equal time; `--mode=study`.
 A variant of `config.analysis.variants` is "NAME: FIELD=VALUE; FIELD=VALUE", the
 first being what the others are compared with. Each is evaluated at each of its
 `eval.mem_len`; the lowest loss counts. With `data.targets=answers` the share of
-right answers is measured, too, and shown instead of perplexities (answers.py).
+right answers is measured, too, and shown instead of perplexities (answers.py);
+with `data.reset_at_documents` the loss by the position in a document
+(documents.py).
 """
 
 import dataclasses
@@ -22,6 +24,7 @@ from transformer_xl import errors
 from transformer_xl.analysis import answers
 from transformer_xl.analysis import comparison
 from transformer_xl.analysis import costs
+from transformer_xl.analysis import documents
 from transformer_xl.analysis import plotting
 from transformer_xl.analysis import recall
 from transformer_xl.analysis import trials
@@ -74,10 +77,19 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
     table=table,
     draw=draw,
   )
-  if config.data.targets == "all":
-    return preset
   measured = load.replaced(config, {"eval.split": config.analysis.split})
-  scale = recall.scale(*recall.open_answers(measured))
+  if config.data.targets == "answers":
+    return _of_answers(preset, measured)
+  if config.data.reset_at_documents:
+    return _of_documents(preset, measured)
+  return preset
+
+
+def _of_answers(
+  preset: comparison.Preset, config: schema.ExperimentConfig
+) -> comparison.Preset:
+  """The study of a synthetic task, on the split that is evaluated."""
+  scale = recall.scale(*recall.open_answers(config))
   return preset._replace(
     measure=answers.measure,
     about={
@@ -87,6 +99,19 @@ def _preset(config: schema.ExperimentConfig) -> comparison.Preset:
     },
     table=lambda rows: answers.table(rows, scale),
     draw=lambda rows: answers.draw(rows, scale),
+  )
+
+
+def _of_documents(
+  preset: comparison.Preset, config: schema.ExperimentConfig
+) -> comparison.Preset:
+  """The study of text in documents, on the split that is evaluated."""
+  scale = documents.scale(documents.open_split(config))
+  return preset._replace(
+    measure=documents.measure,
+    about={"positions": scale.positions, "num_tokens": scale.num_tokens},
+    table=lambda rows: documents.table(rows, scale),
+    draw=lambda rows: documents.draw(rows, scale),
   )
 
 
@@ -106,7 +131,7 @@ def measure(
   for card in evaluate.evaluate(model):
     nll = card["nll"]
     losses[card["mem_len"]] = math.inf if nll is None else nll
-  return trials.Measurement(losses, right_answers={})
+  return trials.Measurement(losses, bins={})
 
 
 def lowest(config: schema.ExperimentConfig, losses: trials.Losses) -> int:

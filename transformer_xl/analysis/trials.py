@@ -38,12 +38,13 @@ class Measurement(NamedTuple):
 
   Attributes:
     losses: the mean loss at each length.
-    right_answers: at each length, the share of right answers in each bin of
-      distances (`recall.Scale`); empty unless answers are measured.
+    bins: at each length, a number for each bin: the share of right answers by
+      distance (answers.py) or the mean loss by position (documents.py). Empty
+      where nothing but losses is measured.
   """
 
   losses: Losses
-  right_answers: dict[int, list[float]]
+  bins: dict[int, list[float]]
 
 
 Measure = Callable[[trained_model.TrainedModel, Sequence[int]], Measurement]
@@ -55,7 +56,7 @@ class Measured(NamedTuple):
   losses: Losses  # Empty if training diverged.
   num_parameters: int
   checkpoint_step: int
-  right_answers: dict[int, list[float]]  # As in Measurement.
+  bins: dict[int, list[float]]  # As in Measurement.
   commit: str | None  # The code's, when it trained and measured the trial.
 
 
@@ -113,10 +114,7 @@ def measure(
         losses=losses,
         num_parameters=known["num_parameters"],
         checkpoint_step=known["checkpoint_step"],
-        right_answers={
-          int(length): shares
-          for length, shares in known.get("right_answers", {}).items()
-        },
+        bins={int(length): values for length, values in known["bins"].items()},
         commit=known.get("commit"),
       )
 
@@ -134,7 +132,7 @@ def measure(
       {},
       num_parameters=0,
       checkpoint_step=0,
-      right_answers={},
+      bins={},
       commit=_commit(),
     )
   else:
@@ -144,7 +142,7 @@ def measure(
       losses=measurement.losses,
       num_parameters=network.num_parameters(model.params),
       checkpoint_step=model.step,
-      right_answers=measurement.right_answers,
+      bins=measurement.bins,
       commit=_commit(),
     )
   kept["measured"].append({"asked": asked, **found._asdict()})

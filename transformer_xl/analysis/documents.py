@@ -1,0 +1,185 @@
+"""Studies of documents: the loss by the position of a token in its document.
+
+At the start of a document there is nothing to remember; what a memory is worth
+shows later. A row of study.py is a model whose memory is empty where a document
+starts (`data.reset_at_documents`), and its table has perplexities by position
+beside what the model costs.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jaxtyping as jt
+import numpy as np
+from matplotlib import figure as figure_lib
+
+from transformer_xl import errors
+from transformer_xl import shapes
+from transformer_xl.analysis import answers
+from transformer_xl.analysis import comparison
+from transformer_xl.analysis import plotting
+from transformer_xl.analysis import trials
+from transformer_xl.config import schema
+from transformer_xl.data import segment as segment_lib
+from transformer_xl.data import token_file
+from transformer_xl.evaluation import evaluator
+from transformer_xl.evaluation import nats
+from transformer_xl.model import adaptive_softmax
+from transformer_xl.model import network
+from transformer_xl.workdir import trained_model
+
+# The first bin ends before this position, and each further one four times
+# later.
+_FIRST_END = 16
+_FACTOR = 4
+
+
+class Scale(NamedTuple):
+  """The positions of a split's tokens in their documents, in bins.
+
+  The first token of a document is in none, since what stands before it is
+  another document.
+
+  Attributes:
+    bins: indices of tokens in each bin, into all tokens of the split but the
+      first.
+    positions: the first and the last position in each bin, from 1.
+    num_tokens: the number of tokens in each bin.
+  """
+
+  bins: list[jt.Int[np.ndarray, "?"]]
+  positions: list[list[int]]
+  num_tokens: list[int]
+
+
+def open_split(config: schema.ExperimentConfig) -> token_file.TokenFile:
+  """The split that is evaluated."""
+  return token_file.open_split(config.data.dataset_dir, config.eval.split)
+
+
+def scale(file: token_file.TokenFile) -> Scale:
+  """The positions of the tokens in a split.
+
+  Raises:
+    UserError: no document has more than one token.
+  """
+  targets = np.arange(1, len(file.tokens))
+  document = np.searchsorted(file.documents, targets, side="right") - 1
+  positions = targets - file.documents[document]
+  bins = []
+  ends = []
+  first, stop = 1, _FIRST_END
+  while first <= positions.max():
+    inside = np.flatnonzero((positions >= first) & (positions < stop))
+    if len(inside):
+      bins.append(inside)
+      ends.append([first, min(stop - 1, int(positions.max()))])
+    first, stop = stop, _FACTOR * stop
+  if not bins:
+    raise errors.UserError(
+      "no document of the split has a second token, so there is nothing to "
+      "remember; prepare longer documents, or set "
+      "--config.data.reset_at_documents=false."
+    )
+  return Scale(bins, ends, [len(one) for one in bins])
+
+
+def measure(
+  model: trained_model.TrainedModel, lengths: Sequence[int]
+) -> trials.Measurement:
+  """The mean loss of all tokens and of each bin, with each memory."""
+  bins = scale(open_split(model.config)).bins
+  losses = {}
+  by_bin = {}
+  for length in lengths:
+    nll = _losses(model, length)
+    losses[length] = float(nll.mean(dtype=np.float64))
+    by_bin[length] = [float(nll[one].mean(dtype=np.float64)) for one in bins]
+  return trials.Measurement(losses, by_bin)
+
+
+def _losses(
+  subject: trained_model.TrainedModel, mem_len: int
+) -> jt.Float[np.ndarray, "N"]:
+  """The loss of each token of the split but the first, in nats."""
+  config = subject.config
+  read_segment = functools.partial(
+    _read_segment, model=evaluator.make_network(config)
+  )
+  with jax.set_mesh(subject.mesh):
+    return evaluator.per_token(
+      config,
+      subject.mesh,
+      subject.params,
+      mem_len=mem_len,
+      read_segment=read_segment,
+    )
+
+
+def _read_segment(
+  params: shapes.PyTree,
+  memory: shapes.PyTree,
+  segment: segment_lib.Segment,
+  *,
+  model: network.Network,
+) -> tuple[shapes.PyTree, shapes.Losses]:
+  """Reads one segment: the next memory, and losses [B, U]."""
+  bound = model.bind({"params": params})
+  hidden, memory = bound(segment.inputs, memory, segment.resets)
+  hidden = hidden[:, -segment.targets.shape[1] :]
+  return memory, adaptive_softmax.nll(hidden, segment.targets, bound.head())
+
+
+def table(rows: Sequence[comparison.Row], scale: Scale) -> list[dict[str, str]]:
+  """Perplexity of all tokens and by position, beside what a row costs."""
+  is_planned = any(row.planned_seconds_per_token for row in rows)
+  lines = []
+  for row in rows:
+    cells = answers.cost_cells(row, is_planned=is_planned)
+    cells["learning rate"] = f"{row.learning_rate:g}"
+    cells["PPL"] = f"{nats.perplexity(row.nll):.4g}"
+    if len(row.nll_by_seed[row.length]) > 1:
+      cells["PPL"] += f" ± {50 * math.expm1(row.spread):.1f} %"
+    by_bin = np.mean(row.bins_by_seed, axis=0)
+    for (first, last), nll in zip(scale.positions, by_bin, strict=True):
+      cells[f"{first}-{last}"] = f"{nats.perplexity(nll):.4g}"
+    lines.append(cells)
+  return lines
+
+
+@plotting.in_style
+def draw(rows: Sequence[comparison.Row], scale: Scale) -> figure_lib.Figure:
+  """Plots perplexity by position, with the range of the seeds."""
+  figure, axes = plotting.subplots(figsize=(6.5, 3.8))
+  middles = [math.sqrt(first * last) for first, last in scale.positions]
+  for index, row in enumerate(rows):
+    color = f"C{index % 10}"
+    by_seed = np.exp(row.bins_by_seed)
+    axes.plot(
+      middles,
+      np.exp(np.mean(row.bins_by_seed, axis=0)),
+      color=color,
+      marker="osv^DP*X"[index % 8],
+      markersize=4,
+      label=row.name,
+    )
+    axes.fill_between(
+      middles,
+      by_seed.min(axis=0),
+      by_seed.max(axis=0),
+      color=color,
+      alpha=0.15,
+      linewidth=0,
+    )
+  axes.set_xscale("log", base=2)
+  axes.set_yscale("log")
+  axes.xaxis.set_major_formatter("{x:.0f}")
+  axes.yaxis.set_major_formatter("{x:.3g}")
+  axes.yaxis.set_minor_formatter("{x:.3g}")
+  axes.set_xlabel("position in the document (tokens)")
+  axes.set_ylabel("perplexity")
+  figure.legend(loc="outside right upper", fontsize=8)
+  return figure
