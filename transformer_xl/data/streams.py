@@ -113,7 +113,7 @@ class TrainStream:
     resets = np.zeros((*starts.shape, length), bool)
     # Positions past the last pair wrap around to the start of the text, more
     # than once if the text is short.
-    for passed in range(0, int(starts.max()) + length, self.pairs):
+    for passed in range(0, self.pairs + length, self.pairs):
       resets |= _document_starts(documents, starts - passed, length)
     return resets
 
