@@ -4,8 +4,8 @@ Paper: no such study. Four layers of 256 read documents in segments of 128. Each
 mechanism hands on as many bytes a lane as Transformer-XL, which remembers 128
 states in each layer; `none` hands on nothing. Memory is empty where a document
 starts, and perplexity is told by the position in it.
-Measured: rows and pictures are in docs/memories.md.
-Cost: 20 to 70 minutes of one x86-64 core for a row; jax 0.10.2, 27 November
+Measured: rows and pictures are in docs/memories.md; `wikitext2` is unmeasured.
+Cost: 15 to 35 minutes of one x86-64 core for a row; jax 0.10.2, 27 November
 2026.
 Run: python -m transformer_xl.main --mode=study --workdir=/tmp/memory_text \
   --config=experiments/memory_text.py:python_stdlib
@@ -89,7 +89,7 @@ def get_config(text: str = "python_stdlib") -> ml_collections.ConfigDict:
   config.train.update(
     {
       "num_steps": 4000,
-      "batch_size": 16,
+      "batch_size": 8,
       "segment_len": MEM_LEN,
       "mem_len": MEM_LEN,
       "learning_rate": 2e-3,
