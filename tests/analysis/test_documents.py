@@ -1,6 +1,7 @@
 """Studies of documents: losses by the position of a token."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -48,6 +49,12 @@ def test_positions_count_from_the_start_of_the_document():
   assert scale.num_tokens == np.bincount(found[found >= 0]).tolist()
 
 
+def test_text_before_the_first_start_is_a_document():
+  scale = documents.scale(a_file(40, [30]))
+  assert scale.positions == [[1, 15], [16, 29]]
+  assert scale.num_tokens == [15 + 9, 14]
+
+
 def test_documents_of_one_token_are_refused():
   with pytest.raises(errors.UserError, match="second token"):
     documents.scale(a_file(3, [0, 1, 2]))
@@ -69,6 +76,16 @@ def test_the_loss_of_all_positions_is_that_of_an_evaluation(data_dir, tmp_path):
   assert sum(scale.num_tokens) == len(file.tokens) - 1 - num_starts
   in_bins = np.average(measured.bins[mem_len], weights=scale.num_tokens)
   assert in_bins == pytest.approx(card["nll"], rel=0.1)
+
+
+def test_variants_read_the_text_whose_positions_are_told(data_dir, tmp_path):
+  other = shutil.copytree(data_dir, tmp_path / "other")
+  values = RUN | {
+    "analysis.variants": ("base: ", f"other: data.dir='{other}'"),
+  }
+  with pytest.raises(errors.UserError, match="not those of one text"):
+    study.run(corpus.config(data_dir, **values), str(tmp_path / "study"))
+  assert not (tmp_path / "study").exists()
 
 
 @pytest.mark.rest

@@ -48,3 +48,18 @@ def test_the_loss_of_a_run_is_its_lowest_static_one():
   run = run_history.History("run", "run", {"config": config}, [], cards, None)
   expected = ("Test loss, memory 8, temperature 1.1", "2.9000 nats")
   assert expected in tables.facts(run)
+
+
+def test_a_run_that_does_not_know_its_text_names_that_of_its_loss():
+  """As an import, whose data are called `imported`."""
+  card = {"split": "test", "mem_len": 8, "num_parameters": 1234}
+  cards = [
+    {**card, "nll": 1.0, "dataset": "text8"},
+    {**card, "nll": 3.0, "dataset": "wikitext103"},
+    {**card, "nll": 4.0, "dataset": "wikitext103"},
+  ]
+  config = {"data": {"name": "imported", "targets": "all"}}
+  run = run_history.History("run", "run", {"config": config}, [], cards, None)
+  facts = tables.facts(run)
+  assert ("Test loss, memory 8, of wikitext103", "3.0000 nats") in facts
+  assert ("Parameters", "1,234") in facts

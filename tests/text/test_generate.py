@@ -207,6 +207,8 @@ def test_a_prompt_may_end_inside_a_character():
   ids = BYTES.encode("abcd\u00e9!")
   assert generate.continuation(BYTES, ids[:5], ids[5:]) == "\u00e9!"
   assert generate.continuation(BYTES, ids[4:5], ids[5:]) == "\u00e9!"
+  broken = np.array([0x80, 0xE2, 0x82])
+  assert generate.continuation(BYTES, broken, np.array([0xAC])) == "\u20ac"
 
 
 def test_invalid_bytes_are_shown_at_the_end():

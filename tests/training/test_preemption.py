@@ -67,7 +67,7 @@ def test_a_signal_in_the_last_chunk_is_no_leave_to_evaluate(
   ids=["in the last save", "when a finished run is read"],
 )
 def test_a_late_signal_is_no_leave_to_evaluate(
-  data_dir, tmp_path, monkeypatch, owner, name
+  data_dir, tmp_path, monkeypatch, caplog, owner, name
 ):
   config = corpus.config(data_dir)
   if name == "start":
@@ -82,6 +82,7 @@ def test_a_late_signal_is_no_leave_to_evaluate(
   with pytest.raises(errors.StoppedError):
     loop.train(config, str(tmp_path))
   assert steps(tmp_path)[-1] == 12
+  assert "Saved at step 12;" in caplog.messages[-1]
   monkeypatch.undo()
   assert loop.train(config, str(tmp_path))
 

@@ -67,8 +67,9 @@ def scale(file: token_file.TokenFile) -> Scale:
     UserError: no document has more than one token.
   """
   targets = np.arange(1, len(file.tokens))
-  document = np.searchsorted(file.documents, targets, side="right") - 1
-  positions = targets - file.documents[document]
+  starts = np.union1d([0], file.documents)
+  document = np.searchsorted(starts, targets, side="right") - 1
+  positions = targets - starts[document]
   bins = []
   ends = []
   first, stop = 1, _FIRST_END

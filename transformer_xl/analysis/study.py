@@ -13,6 +13,7 @@ with `data.reset_at_documents` the loss by the position in a document
 
 import dataclasses
 import datetime
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -91,6 +92,7 @@ def _of_answers(
   """The study of a synthetic task, on the split that is evaluated."""
   scale = recall.scale(*recall.open_answers(config))
   return preset._replace(
+    lengths=functools.partial(_lengths_on_one_text, config),
     measure=answers.measure,
     about={
       "distances": scale.distances,
@@ -108,11 +110,26 @@ def _of_documents(
   """The study of text in documents, on the split that is evaluated."""
   scale = documents.scale(documents.open_split(config))
   return preset._replace(
+    lengths=functools.partial(_lengths_on_one_text, config),
     measure=documents.measure,
     about={"positions": scale.positions, "num_tokens": scale.num_tokens},
     table=lambda rows: documents.table(rows, scale),
     draw=lambda rows: documents.draw(rows, scale),
   )
+
+
+def _lengths_on_one_text(
+  config: schema.ExperimentConfig, variant: schema.ExperimentConfig
+) -> tuple[int, ...]:
+  """Those of a variant, whose bins have to be those of the study."""
+  if variant.data.dataset_dir != config.data.dataset_dir:
+    raise errors.UserError(
+      f"a variant reads {variant.data.dataset_dir} and the study "
+      f"{config.data.dataset_dir}, so their distances and positions are not "
+      "those of one text; leave data.name and data.dir out of "
+      "--config.analysis.variants."
+    )
+  return memory_lengths(variant)
 
 
 def memory_lengths(config: schema.ExperimentConfig) -> tuple[int, ...]:

@@ -114,7 +114,12 @@ def measure(
         losses=losses,
         num_parameters=known["num_parameters"],
         checkpoint_step=known["checkpoint_step"],
-        bins={int(length): values for length, values in known["bins"].items()},
+        bins={
+          int(length): [
+            math.inf if value is None else value for value in values
+          ]
+          for length, values in known["bins"].items()
+        },
         commit=known.get("commit"),
       )
 

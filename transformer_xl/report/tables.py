@@ -2,8 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from transformer_xl.config import fields
 from transformer_xl.config import schema
@@ -208,32 +208,49 @@ def facts(run: run_history.History) -> list[tuple[str, str]]:
     share = run.time.seconds[goodput.UPDATES] / max(seconds, 1e-9)
     spent = goodput.duration(seconds)
     found.append(("Time in updates", f"{share:.0%} of {spent}"))
-  # Losses of another text, or of other targets, say nothing about this one.
-  about = {
-    name: settings[key]
-    for name, key in (
-      ("dataset", "config.data.name"),
-      ("targets", "config.data.targets"),
-    )
-    if key in settings
-  }
   cards = [
     card
     for card in run.cards
-    if isinstance(card.get("nll"), float)
-    and cards_lib.is_static(card)
-    and all(card.get(name, value) == value for name, value in about.items())
+    if isinstance(card.get("nll"), float) and cards_lib.is_static(card)
   ]
   if cards:
-    best = min(cards, key=lambda card: card["nll"])
-    what = f"{best.get('split')} loss, memory {best.get('mem_len')}"
-    if best.get("temperature", 1) != 1:
-      what += f", temperature {best['temperature']}"
-    found += [
-      (what.capitalize(), f"{best['nll']:.4f} nats"),
-      ("Parameters", text(best.get("num_parameters"))),
-    ]
+    found.append(_lowest_loss(cards, settings))
+    found.append(("Parameters", text(cards[-1].get("num_parameters"))))
   return found
+
+
+def _lowest_loss(
+  cards: Sequence[metrics_log.Json], settings: Mapping[str, Any]
+) -> tuple[str, str]:
+  """The lowest loss of the run's text, and what it is.
+
+  Losses of another text, or of other targets, are not comparable. If there are
+  no others, those of the newest card count, and their text is named: an
+  imported run does not know what it was trained on.
+  """
+  own = {
+    "dataset": settings.get("config.data.name"),
+    "targets": settings.get("config.data.targets"),
+  }
+
+  def comparable(about: Mapping[str, Any]) -> list[metrics_log.Json]:
+    return [
+      card
+      for card in cards
+      if all(card.get(name, value) == value for name, value in about.items())
+    ]
+
+  about = own
+  if not comparable(own):
+    about = {name: cards[-1].get(name, value) for name, value in own.items()}
+  best = min(comparable(about), key=lambda card: card["nll"])
+  what = f"{best.get('split')} loss, memory {best.get('mem_len')}"
+  if best.get("temperature", 1) != 1:
+    what += f", temperature {best['temperature']}"
+  what = what.capitalize()
+  if about["dataset"] != own["dataset"]:
+    what += f", of {about['dataset']}"
+  return what, f"{best['nll']:.4f} nats"
 
 
 def configuration(run: run_history.History) -> dict[str, list[Setting]]:

@@ -275,8 +275,9 @@ def continuation(
   before = vocabulary.decode(prompt)
   text = vocabulary.decode(np.concatenate([prompt, tokens]))
   # Words include the space before them. A prompt may end inside a character,
-  # whose missing bytes come with the tokens.
-  for known in (before, before.rstrip("\ufffd")):
+  # whose missing bytes come with the tokens; they are one replacement until
+  # then.
+  for known in (before, before.removesuffix("\ufffd")):
     if text.startswith(known):
       return text[len(known) :]
   return vocabulary.decode(tokens)

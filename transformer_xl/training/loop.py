@@ -87,6 +87,7 @@ def train(config: schema.ExperimentConfig, workdir: str) -> int:
           last,
         )
         if stop.poll():  # While the checkpoint was read.
+          _log_stop(checkpoints, validates=config.train.eval_every_steps > 0)
           raise errors.StoppedError(stop.number)
         return step
       source = run.metadata.initialised_from

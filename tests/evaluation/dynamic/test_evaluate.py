@@ -9,6 +9,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests import comparison
@@ -19,6 +20,7 @@ from tests.evaluation import splits
 from transformer_xl import errors
 from transformer_xl import mesh as mesh_lib
 from transformer_xl.config import load
+from transformer_xl.data import streams
 from transformer_xl.data import token_file
 from transformer_xl.data_prep import preparation
 from transformer_xl.evaluation import evaluate
@@ -119,6 +121,22 @@ def test_dynamic_results_have_their_own_file_and_all_settings(
   assert card["nll"] != static["nll"]
   (alone,) = scores(config, rate=3e-3)
   assert card["nll"] == alone.nll / 149
+
+
+def test_statistics_without_a_target_are_refused(
+  data_dir, workdir, monkeypatch
+):
+  """Their mean is 0, by which steps are divided."""
+  config = corpus.config(data_dir, **DYNAMIC)
+  usual = streams.TrainStream.read
+
+  def read_nothing(*arguments):
+    found = usual(*arguments)
+    return found._replace(weights=np.zeros(found.targets.shape, np.float32))
+
+  monkeypatch.setattr(streams.TrainStream, "read", read_nothing)
+  with pytest.raises(errors.UserError, match=r"no answers.*kind=sgd"):
+    evaluate.run(config, workdir)
 
 
 @pytest.mark.parametrize(

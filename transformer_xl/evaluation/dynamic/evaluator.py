@@ -20,6 +20,7 @@ import jaxtyping as jt
 import numpy as np
 from jax.sharding import Mesh
 
+from transformer_xl import errors
 from transformer_xl import hardware
 from transformer_xl import mesh as mesh_lib
 from transformer_xl import shapes
@@ -203,6 +204,14 @@ class DynamicEvaluator:
         context_len=evaluation.context_len,
         targets=self._config.data.targets,
       )
+      every = stream.read(0, STATISTICS_SEGMENTS, slice(None))
+      if not every.loss_weights().any():
+        raise errors.UserError(
+          f"the first {STATISTICS_SEGMENTS} training segments of each lane "
+          "have no answers, whose gradients eval.dynamic.kind=rms measures; "
+          "set --config.eval.dynamic.kind=sgd, or a larger "
+          "--config.eval.batch_size or --config.eval.segment_len."
+        )
       segments = streams.device_segments(
         stream, 0, STATISTICS_SEGMENTS, mesh_lib.segments(self._mesh)
       )
